@@ -1,0 +1,65 @@
+"""fewbits: more science with fewer bits.
+
+Choose, store and invent narrow number formats. The everyday names are here; each is loaded when first used, so that
+``import fewbits.formats`` stays free of torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from fewbits.errors import ArgumentError, DataError, DTypeError, FewbitsError, FormatError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from fewbits.metrics import measure, qsnr
+    from fewbits.tensor import NarrowTensor, dequantize, fake_quantize, format, quantize
+
+_HOMES = {
+    "NarrowTensor": "fewbits.tensor",
+    "dequantize": "fewbits.tensor",
+    "fake_quantize": "fewbits.tensor",
+    "format": "fewbits.tensor",
+    "quantize": "fewbits.tensor",
+    "measure": "fewbits.metrics",
+    "qsnr": "fewbits.metrics",
+}
+
+__all__ = [
+    "ArgumentError",
+    "DTypeError",
+    "DataError",
+    "FewbitsError",
+    "FormatError",
+    "MissingDependencyError",
+    "NarrowTensor",
+    "dequantize",
+    "fake_quantize",
+    "format",
+    "measure",
+    "qsnr",
+    "quantize",
+]
+
+try:
+    __version__ = version("fewbits")
+except PackageNotFoundError:  # a source tree that is not installed
+    __version__ = "0+unknown"
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    if not name.startswith("_"):
+        from fewbits.formats import CATALOGUE
+
+        if name in CATALOGUE:
+            return CATALOGUE[name].format
+    raise AttributeError(f"fewbits has no name {name!r}; `fewbits formats` lists the formats")
+
+
+def __dir__() -> list[str]:
+    from fewbits.formats import CATALOGUE
+
+    return [*__all__, *CATALOGUE]

@@ -1,0 +1,32 @@
+"""Number formats as data: elements, blocks, their grammar and the catalogue. Needs NumPy only."""
+
+from fewbits.formats.blocks import Bdr, Block, packed_bits
+from fewbits.formats.catalogue import CATALOGUE, Entry, elements
+from fewbits.formats.cost import area_memory_proxy
+from fewbits.formats.describe import describe, facts
+from fewbits.formats.elements import Element, Exponent, Fixed, Float, Lookup, Posit
+from fewbits.formats.format import Format
+from fewbits.formats.grammar import parse
+from fewbits.formats.values import decode, values
+
+__all__ = [
+    "CATALOGUE",
+    "Bdr",
+    "Block",
+    "Element",
+    "Entry",
+    "Exponent",
+    "Fixed",
+    "Float",
+    "Format",
+    "Lookup",
+    "Posit",
+    "area_memory_proxy",
+    "decode",
+    "describe",
+    "elements",
+    "facts",
+    "packed_bits",
+    "parse",
+    "values",
+]

@@ -1,0 +1,149 @@
+"""Block formats: values that share a scale, and the two-level formats of Block Data Representations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import ClassVar
+
+from fewbits.errors import FormatError
+from fewbits.formats.elements import Element, Exponent, Fixed, Float
+from fewbits.formats.format import Format, integer
+
+Size = int | str
+
+
+@dataclass(frozen=True, repr=False)
+class Block(Format):
+    """One scale for ``size`` elements along an axis, and at will one more scale over those scales.
+
+    A value is element x scale x outer scale (OCP MX v1.0, section 5.1; NVFP4 and VSQ have the outer scale).
+    """
+
+    element: Element  # what each value is held in
+    scale: Element  # what the scale is held in: exponent(...) is a power of two chosen by a scale rule
+    size: Size  # values per scale along the axis; "channel": the whole axis; "tensor": the whole array
+    outer: Element | None = None  # a scale over the scales, in this format
+    outer_size: Size | None = None  # "tensor" or "channel": what shares one outer scale
+
+    kind: ClassVar[str] = "block"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.element, Element) or isinstance(self.element, Exponent):
+            raise FormatError(f"block: element={self.element} is not a float, int, fixed, posit or lookup")
+        if not isinstance(self.scale, Exponent | Float | Fixed):
+            raise FormatError(f"block: scale={self.scale} must be an exponent, a float or an unsigned integer")
+        if isinstance(self.scale, Fixed) and (self.scale.coding != "unsigned" or self.outer is None):
+            raise FormatError("block: an integer scale must be unsigned and needs outer=fp32 above it")
+        if isinstance(self.size, str):
+            if self.size not in ("channel", "tensor"):
+                raise FormatError(f"block: size={self.size} is not a count, channel or tensor")
+        else:
+            integer("block: size", self.size, 1, 2**20)
+        if self.outer is None:
+            if self.outer_size is not None:
+                raise FormatError("block: outer_size without outer; add outer=fp32")
+            return
+        if self.outer_size is None:
+            object.__setattr__(self, "outer_size", "tensor")
+        if not isinstance(self.outer, Float) or isinstance(self.scale, Exponent):
+            raise FormatError("block: outer must be a float, over a scale that is a float or an integer")
+        if self.outer_size not in ("channel", "tensor") or isinstance(self.size, str):
+            raise FormatError("block: outer_size is channel or tensor, over a size that is a count")
+
+    @property
+    def bits_per_value(self) -> float:
+        """Element bits plus the scale's share; one scale per channel or tensor counts as nothing."""
+        return self.element.bits + (0.0 if isinstance(self.size, str) else self.scale.bits / self.size)
+
+    @property
+    def default_overflow(self) -> str:
+        """Clamp to the largest element (OCP MX v1.0, section 6.3)."""
+        return "saturate"
+
+    @property
+    def default_nonfinite(self) -> str:
+        """NaN for the whole block where the scale can say so and blocks are small; else the element's rule."""
+        if isinstance(self.size, str) and self.element.has_nan:
+            return "element"
+        return "block-nan" if self.scale.has_nan else self.element.default_nonfinite
+
+    @property
+    def default_zero_block(self) -> str:
+        """The smallest power of two (what the floor rule clamps to), or one for a real scale."""
+        return "smallest" if isinstance(self.scale, Exponent) else "one"
+
+
+@dataclass(frozen=True, repr=False)
+class Bdr(Format):
+    """Block Data Representation: a shared power of two and shared one-sided microexponents.
+
+    ``k1`` values share a scale of ``d1`` bits, every ``k2`` of them a shift of ``d2`` bits towards finer steps, and
+    each value keeps its sign and ``m`` bits (Darvish Rouhani et al., "With Shared Microexponents, A Little Shifting
+    Goes a Long Way", ISCA 2023, section 3 and Table 2).
+    """
+
+    m: int
+    d1: int = 8
+    k1: int = 16
+    d2: int = 1
+    k2: int = 2
+
+    kind: ClassVar[str] = "bdr"
+    default_overflow: ClassVar[str] = "saturate"
+    default_nonfinite: ClassVar[str] = "block-nan"
+    default_zero_block: ClassVar[str] = "smallest"
+
+    def __post_init__(self) -> None:
+        integer("bdr: m", self.m, 1, 15)
+        integer("bdr: d1", self.d1, 2, 8)
+        integer("bdr: k1", self.k1, 1, 2**20)
+        integer("bdr: d2", self.d2, 0, 4)
+        integer("bdr: k2", self.k2, 1, self.k1)
+        if self.k1 % self.k2:
+            raise FormatError(f"bdr: k1={self.k1} is not a multiple of k2={self.k2}")
+
+    @property
+    def element(self) -> Fixed:
+        """Sign and m bits in steps of 2^-(m-1), so that the top binade starts at one."""
+        return Fixed(self.m + 1, self.m - 1, "sign_magnitude")
+
+    @property
+    def scale(self) -> Exponent:
+        """The shared power of two."""
+        return Exponent(self.d1)
+
+    @property
+    def size(self) -> int:
+        """Values per scale."""
+        return self.k1
+
+    @property
+    def largest_shift(self) -> int:
+        """Most that a microexponent can shift, beta = 2^d2 - 1."""
+        return int(2**self.d2) - 1
+
+    @property
+    def bits_per_value(self) -> float:
+        """(m + 1) + d1/k1 + d2/k2 (Table 2)."""
+        return self.m + 1 + self.d1 / self.k1 + self.d2 / self.k2
+
+
+def packed_bits(fmt: Format, shape: tuple[int, ...], axis: int = -1) -> int:
+    """Bits of codes and scales for an array of ``shape`` with blocks along ``axis``; last blocks may be partial."""
+    count = prod(shape)
+    if isinstance(fmt, Element):
+        return count * fmt.bits
+    n = shape[axis] if shape else 1
+    lines = count // n if n else 0
+
+    def groups(size: Size | None) -> int:
+        if not count or size is None:
+            return 0
+        return {"tensor": 1, "channel": lines}[size] if isinstance(size, str) else lines * ceil(n / size)
+
+    assert isinstance(fmt, Block | Bdr)
+    total = count * fmt.element.bits + groups(fmt.size) * fmt.scale.bits
+    if isinstance(fmt, Bdr):
+        return total + groups(fmt.k2) * fmt.d2
+    return total + (groups(fmt.outer_size) * fmt.outer.bits if fmt.outer else 0)

@@ -1,0 +1,55 @@
+"""What every format has in common: a text that parses back, a name where it is catalogued, and a size."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import ClassVar
+
+from fewbits.errors import FormatError
+
+
+class Format:
+    """A number format: what bits mean. Frozen, comparable, hashable; ``repr`` is its table."""
+
+    kind: ClassVar[str]
+
+    @property
+    def bits_per_value(self) -> float:
+        """Bits of storage for one value, scales counted, for an array that its blocks fill."""
+        raise NotImplementedError
+
+    @property
+    def grammar(self) -> str:
+        """The constructor, arguments at their default left out; :func:`fewbits.formats.parse` reads it back."""
+        parts = []
+        for f in fields(self):  # type: ignore[arg-type]
+            value, key = getattr(self, f.name), f.metadata.get("key", f.name)
+            if value == f.default:
+                continue
+            if key == "*":
+                parts += [f"{v:.17g}" for v in value]
+            else:
+                text = value.grammar if isinstance(value, Format) else str(value)
+                parts.append(f"{key}={text}" if key else text)
+        return f"{self.kind}({','.join(parts)})"
+
+    @property
+    def name(self) -> str:
+        """The catalogue's name for this format, or its grammar."""
+        from fewbits.formats.catalogue import name_of  # the catalogue is made of formats
+
+        return name_of(self) or self.grammar
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        from fewbits.formats.describe import describe  # describing needs the value tables
+
+        return describe(self)
+
+
+def integer(what: str, value: object, low: int, high: int) -> None:
+    """Raise FormatError unless ``value`` is an integer from ``low`` to ``high``."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise FormatError(f"{what}={value} is not an integer from {low} to {high}")

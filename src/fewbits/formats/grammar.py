@@ -1,0 +1,175 @@
+"""The format grammar: a catalogue name, or a constructor with arguments.
+
+    format   := name | kind "(" argument { "," argument } ")"
+    argument := [ key "=" ] ( number | word | format )
+
+``parse(str(f)) == f`` for every format ``f``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import MISSING, fields
+from difflib import get_close_matches
+from typing import Any
+
+from fewbits.errors import FormatError
+from fewbits.formats.blocks import Bdr, Block
+from fewbits.formats.catalogue import CATALOGUE
+from fewbits.formats.elements import Exponent, Fixed, Float, Lookup, Posit
+from fewbits.formats.format import Format
+
+KINDS: dict[str, type[Format]] = {
+    "float": Float,
+    "int": Fixed,
+    "fixed": Fixed,
+    "posit": Posit,
+    "lookup": Lookup,
+    "exponent": Exponent,
+    "block": Block,
+    "bdr": Bdr,
+}
+_TOKEN = re.compile(r"\s*(?:(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![\w.])|(?P<word>\w+)|(?P<mark>[(),=]))")
+_DEEPEST = 4  # block(element=...) nests once; deeper texts are mistakes or attacks
+
+
+def parse(text: str) -> Format:
+    """Read a format from its name or its constructor.
+
+    Args:
+        text: for example ``"mxfp4"`` or ``"block(element=float(e=2,m=1),scale=e8m0,size=32)"``.
+
+    Raises:
+        FormatError: the text is not a format; the message marks the place or names the nearest formats.
+
+    >>> parse("block(element=float(e=2,m=1),scale=e8m0,size=32)") == parse("mxfp4")
+    True
+    """
+    if not isinstance(text, str):
+        raise FormatError(f"a format is written as text, for example 'mxfp4'; got {type(text).__name__}")
+    if len(text) > 1_000_000:
+        raise FormatError(f"a format text of {len(text)} characters; expected at most 1000000")
+    return _Parser(text).whole()
+
+
+class _Parser:
+    """Recursive descent over the tokens of one text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.depth = 0
+
+    def fail(self, expected: str) -> FormatError:
+        """Return the error that marks the current place in the user's text."""
+        at = self.at + len(self.text[self.at :]) - len(self.text[self.at :].lstrip())
+        low, high = max(0, at - 60), at + 40
+        shown = ("..." if low else "") + self.text[low:at] + " >>> " + self.text[at:high] + ("..." if self.text[high:] else "")
+        return FormatError(f"cannot read the format at character {at + 1}, marked >>>: {shown.strip()!r}; expected {expected}")
+
+    def peek(self) -> tuple[str, str]:
+        """Return the kind and text of the next token without taking it."""
+        found = _TOKEN.match(self.text, self.at)
+        return (found.lastgroup or "", found.group(found.lastgroup or 0)) if found else ("", "")
+
+    def take(self) -> str:
+        """Take the next token."""
+        found = _TOKEN.match(self.text, self.at)
+        if found is None:
+            raise self.fail("a name or a number")
+        self.at = found.end()
+        return found.group(found.lastgroup or 0)
+
+    def expect(self, mark: str) -> None:
+        if self.peek() != ("mark", mark):
+            raise self.fail(f"{mark!r}")
+        self.take()
+
+    def whole(self) -> Format:
+        fmt = self.format()
+        if self.text[self.at :].strip():
+            raise self.fail("the end of the text")
+        return fmt
+
+    def format(self) -> Format:
+        start = self.at
+        if self.peek()[0] != "word":
+            raise self.fail("the name of a format")
+        name = self.take()
+        if self.peek() == ("mark", "("):
+            if name not in KINDS:
+                self.at = start
+                raise self.fail(f"one of the constructors {', '.join(KINDS)}")
+            return self.constructor(name, start)
+        if name in CATALOGUE:
+            return CATALOGUE[name].format
+        near = get_close_matches(name.lower(), [*CATALOGUE, *KINDS], n=4, cutoff=0.4)
+        hint = f"; the nearest are {', '.join(near)}" if near else ""
+        raise FormatError(f"there is no format named {name!r}{hint}; `fewbits formats` lists them all")
+
+    def constructor(self, kind: str, start: int) -> Format:
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise self.fail(f"at most {_DEEPEST} constructors inside each other")
+        self.expect("(")
+        positional: list[Any] = []
+        named: dict[str, Any] = {}
+        keys = {f.metadata.get("key") or f.name: f.name for f in fields(KINDS[kind])}  # type: ignore[arg-type]
+        while True:
+            self.argument(keys, positional, named)
+            if self.peek() != ("mark", ","):
+                break
+            self.take()
+        self.expect(")")
+        self.depth -= 1
+        return self.build(kind, positional, named, start)
+
+    def argument(self, keys: dict[str, str], positional: list[Any], named: dict[str, Any]) -> None:
+        before = self.at
+        if self.peek()[0] == "word":
+            word = self.take()
+            if self.peek() == ("mark", "="):
+                if keys.get(word, "") in ("", *named) or word == "*":
+                    self.at = before
+                    raise self.fail(f"an argument not given before, of {', '.join(k for k in keys if k != '*')}")
+                self.take()
+                named[keys[word]] = self.value()
+                return
+            self.at = before
+        if named:
+            raise self.fail("key=value after an earlier key=value")
+        positional.append(self.value())
+
+    def value(self) -> Any:
+        kind, text = self.peek()
+        if kind == "number":
+            self.take()
+            return int(text) if re.fullmatch(r"[+-]?\d{1,9}", text) else float(text)
+        if kind != "word":
+            raise self.fail("a number, a word or a format")
+        after = _TOKEN.match(self.text, self.at)
+        follow = _TOKEN.match(self.text, after.end()) if after else None
+        if text in CATALOGUE or (follow is not None and follow.group("mark") == "("):
+            return self.format()
+        return self.take()
+
+    def build(self, kind: str, positional: list[Any], named: dict[str, Any], start: int) -> Format:
+        cls = KINDS[kind]
+        if cls is Lookup:
+            positional = [tuple(positional)]
+            if not all(isinstance(v, int | float) for v in positional[0]):
+                raise FormatError(f"lookup: {positional[0]} are not all numbers")
+        order = [f for f in fields(cls)]  # type: ignore[arg-type]
+        limit = 1 if cls in (Fixed, Posit, Lookup, Exponent) else 0
+        if len(positional) > limit:
+            self.at = start
+            raise self.fail(f"{kind}: key=value arguments{' after the first' if limit else ''}")
+        named |= {f.name: v for f, v in zip(order, positional, strict=False)}
+        missing = [f for f in order if f.default is MISSING and f.name not in named]
+        if missing:
+            self.at = start
+            wanted = ", ".join(str(f.metadata.get("key") or f.name) for f in missing)
+            raise self.fail(f"{kind} with {wanted}")
+        if kind == "int" and named.get("frac", 0) != 0:
+            raise FormatError("int: an integer has no frac; write fixed(bits,frac=...)")
+        return cls(**named)

@@ -1,0 +1,108 @@
+"""What each code of an element format is worth: the decoding that every other part must agree with."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbits.errors import FormatError
+from fewbits.formats.elements import Element, Exponent, Fixed, Float, Lookup, Posit
+
+Codes = NDArray[Any]
+Reals = NDArray[np.float64]
+
+
+def decode(element: Element, codes: Codes) -> Reals:
+    """Return the exact value of each code.
+
+    Args:
+        element: an element format.
+        codes: unsigned integers of any shape, below 2^bits.
+
+    Returns:
+        float64 of the same shape; NaN and infinities where the format codes them.
+    """
+    c = np.asarray(codes).astype(np.int64)
+    if isinstance(element, Float):
+        return _decode_float(element, c)
+    if isinstance(element, Fixed):
+        return _decode_fixed(element, c)
+    if isinstance(element, Exponent):
+        powers = np.ldexp(1.0, c - element.bias)
+        return np.where(c == 2**element.bits - 1, np.nan, powers)
+    return values(element)[c]
+
+
+def _decode_float(f: Float, c: NDArray[np.int64]) -> Reals:
+    sign = np.where(c >> (f.bits - 1), -1.0, 1.0)
+    exponent = (c >> f.mantissa_bits) & (2**f.exponent_bits - 1)
+    fraction = c & (2**f.mantissa_bits - 1)
+    significand = fraction + np.where(exponent > 0, 2**f.mantissa_bits, 0)
+    value = sign * np.ldexp(significand.astype(np.float64), np.maximum(exponent, 1) - f.bias - f.mantissa_bits)
+    top = exponent == 2**f.exponent_bits - 1
+    if f.special == "ieee":
+        return np.where(top, np.where(fraction == 0, sign * np.inf, np.nan), value)
+    if f.special == "fn":
+        return np.where(top & (fraction == 2**f.mantissa_bits - 1), np.nan, value)
+    if f.special == "fnuz":
+        return np.where(c == 2 ** (f.bits - 1), np.nan, value)
+    return value
+
+
+def _decode_fixed(f: Fixed, c: NDArray[np.int64]) -> Reals:
+    if f.coding == "unsigned":
+        n: Reals = c.astype(np.float64)
+    elif f.coding == "sign_magnitude":
+        high = 2 ** (f.bits - 1)
+        n = np.where(c & high, -1.0, 1.0) * (c & (high - 1))
+    else:
+        n = np.where(c >> (f.bits - 1), c - 2**f.bits, c).astype(np.float64)
+    return n * 2.0**-f.frac
+
+
+def _posit_value(code: int, bits: int, es: int) -> float:
+    """Read one posit (Standard for Posit Arithmetic, 2022, section 3.4)."""
+    if code == 0:
+        return 0.0
+    if code == 1 << (bits - 1):
+        return float("nan")
+    if code >> (bits - 1):
+        return -_posit_value((1 << bits) - code, bits, es)
+    body = format(code, f"0{bits - 1}b")
+    run = len(body) - len(body.lstrip(body[0]))
+    regime = run - 1 if body[0] == "1" else -run
+    rest = body[run + 1 :]
+    exponent = int(rest[:es].ljust(es, "0") or "0", 2)
+    fraction = rest[es:]
+    significand = 1.0 + (int(fraction, 2) / 2 ** len(fraction) if fraction else 0.0)
+    return float(significand * 2.0 ** (regime * 2**es + exponent))
+
+
+def posit_values(bits: int, es: int) -> Reals:
+    """Return the value of every posit of ``bits`` bits in code order, float64."""
+    return np.array([_posit_value(code, bits, es) for code in range(2**bits)])
+
+
+@lru_cache(maxsize=64)
+def values(element: Element) -> Reals:
+    """Return the value of every code in code order, shape ``(2**bits,)``, float64, read-only.
+
+    A lookup format with fewer values than codes repeats NaN for the codes that mean nothing.
+
+    Raises:
+        FormatError: the format has more than 2^16 codes.
+    """
+    if element.bits > 16:
+        raise FormatError(f"{element} has 2^{element.bits} codes; a table of values stops at 16 bits")
+    if isinstance(element, Posit):
+        table = posit_values(element.bits, element.es)
+    elif isinstance(element, Lookup):
+        table = np.full(2**element.bits, np.nan)
+        table[: len(element.values)] = element.values
+    else:
+        table = decode(element, np.arange(2**element.bits))
+    table.setflags(write=False)
+    return table

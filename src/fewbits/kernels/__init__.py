@@ -1,0 +1,84 @@
+"""Operations on NumPy arrays with blocks along any axis; each call takes the fastest backend that equals the definition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbits.formats import Bdr, Block, Format
+from fewbits.kernels import reference
+from fewbits.kernels.options import Options, options
+from fewbits.kernels.reference import Parts
+
+Array = NDArray[Any]
+
+__all__ = ["Options", "Parts", "dequantize", "fake_quantize", "limits", "options", "quantize"]
+
+_CHUNK = 1 << 18  # values worked on at once: the definition needs some twenty times their bytes
+
+
+def quantize(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None) -> Parts:
+    """Return codes and scales with the block axis last; see :func:`fewbits.kernels.reference.quantize`."""
+    lines = _last(x, axis)
+    return reference.quantize(lines, fmt, chosen, amax, _positions(x, axis, chosen))
+
+
+def dequantize(parts: Parts, fmt: Format, shape: tuple[int, ...], axis: int, dtype: Any) -> Array:
+    """Return the values of ``parts`` in an array of ``shape``."""
+    lines = reference.dequantize(parts, fmt, dtype)
+    return np.moveaxis(lines, -1, axis).reshape(shape) if shape else lines.reshape(shape)
+
+
+def fake_quantize(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None) -> Array:
+    """Return ``x`` rounded to ``fmt``: the values of :func:`quantize`, in x's dtype and shape."""
+    lines = _last(x, axis)
+    out = np.empty(lines.shape, x.dtype)
+    positions = _positions(x, axis, chosen)
+    if amax is None and _per_tensor(fmt):
+        amax = largest(x)
+    for rows in _chunks(lines):
+        here = None if positions is None else positions[rows]
+        parts = reference.quantize(lines[rows], fmt, chosen, amax, here)
+        out[rows] = reference.dequantize(parts, fmt, x.dtype)
+    return np.moveaxis(out, -1, axis).reshape(x.shape) if x.ndim else out.reshape(())
+
+
+def limits(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None) -> Array:
+    """Return the largest magnitude each value could have kept, broadcastable to ``x``."""
+    found = reference.limits(_last(x, axis), fmt, chosen, amax)
+    return np.moveaxis(found, -1, axis) if x.ndim else found.reshape(())
+
+
+def largest(x: Array) -> float:
+    """Return the largest finite magnitude of ``x``; zero where there is none."""
+    with np.errstate(invalid="ignore"):
+        found = float(max(x.max(initial=0), -x.min(initial=0)))
+    return found if np.isfinite(found) else float(np.abs(x[np.isfinite(x)]).max(initial=0))
+
+
+def _per_tensor(fmt: Format) -> bool:
+    if isinstance(fmt, Block):
+        return fmt.size == "tensor" or fmt.outer_size == "tensor"
+    assert isinstance(fmt, Format | Bdr)
+    return False
+
+
+def _last(x: Array, axis: int) -> Array:
+    return np.moveaxis(x, axis, -1) if x.ndim else x.reshape(1)
+
+
+def _positions(x: Array, axis: int, chosen: Options) -> Array | None:
+    return _last(np.arange(x.size).reshape(x.shape), axis) if chosen.rounding == "stochastic" else None
+
+
+def _chunks(lines: Array) -> Iterator[Any]:
+    """Yield indices of the first axis that cut ``lines`` into pieces of whole lines."""
+    if lines.ndim < 2 or lines.size <= _CHUNK:
+        yield slice(None)
+        return
+    step = max(1, _CHUNK * lines.shape[0] // lines.size)
+    for start in range(0, lines.shape[0], step):
+        yield slice(start, start + step)

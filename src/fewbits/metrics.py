@@ -1,0 +1,117 @@
+"""How far a rounded array is from the original, and bounds on it that hold without measuring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, log10
+from typing import Any
+
+import numpy as np
+
+from fewbits import kernels
+from fewbits.errors import ArgumentError
+from fewbits.formats import Bdr, Format
+from fewbits.records import Error
+from fewbits.tensor.arrays import checked_axis, opened
+from fewbits.tensor.functions import fake_quantize, format
+from fewbits.tensor.narrow import NarrowTensor
+
+
+@dataclass
+class Tally:
+    """Sums over pieces of an array, from which its :class:`fewbits.records.Error` follows."""
+
+    signal: float = 0.0
+    noise: float = 0.0
+    count: int = 0
+    nonzero: int = 0
+    flushed: int = 0
+    saturated: int = 0
+    relative: float = 0.0
+    largest_relative: float = 0.0
+
+    def add(self, x: Any, y: Any, limit: Any = inf) -> None:
+        """Count a piece: originals, rounded values, and the largest magnitudes that could be kept.
+
+        NaN and infinities of ``x`` count as values, but not in the sums.
+        """
+        finite = np.isfinite(x)
+        whole = bool(finite.all())
+        wide = (x if whole else np.where(finite, x, 0)).astype(np.float64)
+        magnitude = np.abs(wide)
+        error = np.abs((y if whole else np.where(finite, y, 0)) - wide)
+        self.signal += float(np.vdot(magnitude, magnitude))
+        self.noise += float(np.vdot(error, error))
+        self.count += wide.size
+        here = magnitude > 0
+        self.nonzero += int(np.count_nonzero(here))
+        self.flushed += int(np.count_nonzero(here & (y == 0)))
+        # A real scale is rounded to float32, so the block's own largest value may lie an ulp beyond the limit.
+        self.saturated += int(np.count_nonzero(magnitude * (1 - 2.0**-20) > limit))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            relative = np.where(here, error / magnitude, 0)
+        self.relative += float(relative.sum())
+        self.largest_relative = max(self.largest_relative, float(relative.max(initial=0)))
+
+    def error(self) -> Error:
+        """Return what the pieces say together."""
+        return Error(
+            qsnr_db=_decibels(self.signal, self.noise),
+            max_relative_error=self.largest_relative,
+            mean_relative_error=self.relative / max(self.nonzero, 1),
+            saturated_fraction=self.saturated / max(self.count, 1),
+            flushed_fraction=self.flushed / max(self.count, 1),
+        )
+
+
+def _decibels(signal: float, noise: float) -> float:
+    if noise == 0:
+        return inf
+    return 10 * log10(signal / noise) if signal > 0 else -inf
+
+
+def qsnr(x: Any, y: Any) -> float:
+    """Return the quantization signal-to-noise ratio, -10 log10(|y - x|^2 / |x|^2), in decibels.
+
+    Args:
+        x: the original, a numpy.ndarray or torch.Tensor of any shape.
+        y: the rounded values in the same shape, or the NarrowTensor that holds them.
+
+    Returns:
+        Decibels; infinity where nothing changed. (With Shared Microexponents, section 4.1.)
+
+    Raises:
+        ArgumentError: the shapes differ.
+    """
+    rounded = y.dequantize() if isinstance(y, NarrowTensor) else y
+    a, b = opened(x)[0], opened(rounded)[0]
+    if a.shape != b.shape:
+        raise ArgumentError(f"qsnr of shapes {a.shape} and {b.shape}; expected the same shape twice")
+    difference = b.astype(np.float64) - a
+    wide = a.astype(np.float64)
+    return _decibels(float(np.vdot(wide, wide)), float(np.vdot(difference, difference)))
+
+
+def measure(x: Any, fmt: str | Format, *, axis: int = -1, scale_rule: str = "floor", nonfinite: str | None = None) -> Error:
+    """Round an array to a format, nearest even, and return what that did to its values.
+
+    Args and errors are those of :func:`fewbits.quantize`.
+    """
+    target = format(fmt)
+    array, _ = opened(x)
+    front = checked_axis(axis, array.ndim)
+    chosen = kernels.options(target, scale_rule=scale_rule, nonfinite=nonfinite)
+    tally = Tally()
+    rounded = fake_quantize(array, target, axis=front, scale_rule=scale_rule, nonfinite=nonfinite)
+    tally.add(array, rounded, kernels.limits(array, target, front, chosen))
+    return tally.error()
+
+
+def qsnr_lower_bound(fmt: Bdr, n: int) -> float:
+    """Return the QSNR in decibels that no vector of ``n`` values can fall below in a BDR format.
+
+    6.02 m + 10 log10(2^(2 beta) / (min(n, k1) + (2^(2 beta) - 1) k2)), beta = 2^d2 - 1 (With Shared Microexponents,
+    theorem 1). It holds while the shared exponent is inside the scale's range.
+    """
+    power = 4.0**fmt.largest_shift
+    return 20 * log10(2) * fmt.m + 10 * log10(power / (min(n, fmt.k1) + (power - 1) * fmt.k2))

@@ -1,0 +1,135 @@
+"""What a measurement is: frozen records that the measuring parts return and the reports print.
+
+Records hold plain numbers and text only, so the same records give the same report, byte for byte.
+Quantities carry their unit in the name: ``_db`` decibels, ``_bytes``, ``_fraction`` of all values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean
+
+
+@dataclass(frozen=True)
+class Error:
+    """What rounding one array to a format did to its values."""
+
+    qsnr_db: float  # -10 log10(noise power / signal power); inf when nothing changed
+    max_relative_error: float  # over the nonzero finite inputs
+    mean_relative_error: float
+    saturated_fraction: float  # finite inputs beyond the largest value the element could take
+    flushed_fraction: float  # nonzero inputs that became zero
+
+
+@dataclass(frozen=True)
+class LayerScore:
+    """One layer of a model in one format, averaged over seeds."""
+
+    layer: str
+    weight_qsnr_db: float
+    activation_qsnr_db: float
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """One format on one task: a model trained in FP32, cast without retraining, over several seeds."""
+
+    task: str  # "bytes" or "digits"
+    metric: str  # "nll" (nats per byte, lower is better) or "accuracy" (percent, higher is better)
+    format: str  # as the user would write it: a catalogue name or the grammar
+    bits_per_value: float  # scales counted
+    model_bytes: float  # the model's parameters, cast ones at bits_per_value, the rest in FP32
+    values: tuple[float, ...]  # the metric in this format, one per seed
+    baseline: tuple[float, ...]  # the metric of the same models in FP32, one per seed
+    weight_qsnr_db: float
+    activation_qsnr_db: float
+    saturated_fraction: float  # of activations and weights together
+    flushed_fraction: float
+    area_memory_proxy: float | None  # relative to FP8 E4M3; a proxy, not a synthesis result
+    layers: tuple[LayerScore, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean of the metric over seeds."""
+        return fmean(self.values)
+
+    @property
+    def difference(self) -> float:
+        """Mean over seeds of (this format - FP32), each seed against its own FP32 model."""
+        return fmean(v - b for v, b in zip(self.values, self.baseline, strict=True))
+
+    @property
+    def spread(self) -> float:
+        """Largest minus smallest FP32 metric over seeds: what a different seed alone does."""
+        return max(self.baseline) - min(self.baseline)
+
+
+@dataclass(frozen=True)
+class TensorScore:
+    """One tensor of a checkpoint in one format."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    dtype: str
+    format: str
+    bits_per_value: float
+    packed_bytes: int
+    error: Error
+
+
+@dataclass(frozen=True)
+class TensorSummary:
+    """One tensor of a checkpoint as it is stored, and the format proposed for it."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    dtype: str
+    stored_bytes: int
+    outlier_ratio: float  # largest magnitude over root mean square
+    proposed: str | None  # None: keep it as it is
+    proposed_bytes: int
+    reason: str  # why this format, or why none
+
+
+@dataclass(frozen=True)
+class CheckpointReport:
+    """A whole checkpoint measured in several formats."""
+
+    path: str
+    min_qsnr_db: float
+    tensors: tuple[TensorSummary, ...]
+    scores: tuple[TensorScore, ...]
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all tensors as stored."""
+        return sum(t.stored_bytes for t in self.tensors)
+
+    @property
+    def proposed_bytes(self) -> int:
+        """Bytes of all tensors if every proposal is followed."""
+        return sum(t.proposed_bytes for t in self.tensors)
+
+
+@dataclass(frozen=True)
+class MatrixScore:
+    """A sparse matrix with its entries stored in one format."""
+
+    matrix: str
+    format: str
+    bits_per_value: float
+    values_bytes: int
+    error: Error
+    frobenius_error: float  # ||A - Q(A)||_F / ||A||_F
+    condition: float  # 1-norm condition estimate of Q(A); inf when Q(A) is singular
+    condition_fp64: float  # the same of A
+    note: str
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What a reader needs to take the same measurement again."""
+
+    command: str
+    versions: tuple[tuple[str, str], ...]  # (package, version)
+    seeds: tuple[int, ...] = ()

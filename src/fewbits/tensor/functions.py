@@ -1,0 +1,132 @@
+"""What a user calls every day: quantize, dequantize and fake_quantize over torch tensors and NumPy arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fewbits import kernels
+from fewbits.errors import DTypeError
+from fewbits.formats import Format, parse
+from fewbits.tensor.arrays import checked_axis, is_torch, opened, seed_of
+from fewbits.tensor.narrow import NarrowTensor, packed
+
+
+def format(text: str | Format) -> Format:  # noqa: A001 - the public name is fewbits.format
+    """Return the format of a catalogue name or of a text in the grammar.
+
+    Raises:
+        FormatError: there is no such format; the message marks the place or names the nearest.
+
+    >>> format("block(element=float(e=2,m=1),scale=e8m0,size=32)") == format("mxfp4")
+    True
+    """
+    return text if isinstance(text, Format) else parse(text)
+
+
+def quantize(
+    x: Any,
+    fmt: str | Format,
+    *,
+    axis: int = -1,
+    rounding: str = "nearest_even",
+    scale_rule: str = "floor",
+    overflow: str | None = None,
+    nonfinite: str | None = None,
+    zero_block: str | None = None,
+    generator: Any = None,
+    amax: float | None = None,
+) -> NarrowTensor:
+    """Turn an array into packed codes and scales.
+
+    Args:
+        x: numpy.ndarray or torch.Tensor of any shape; float16, bfloat16, float32 or float64.
+        fmt: a format, or its text.
+        axis: along which blocks lie; a last block may be partial.
+        rounding: ``nearest_even``, ``nearest_away``, ``toward_zero``, ``up``, ``down`` or ``stochastic``.
+        scale_rule: how a power-of-two scale is chosen: ``floor`` (OCP MX v1.0, section 6.3), ``ceil``, ``rceil``,
+            ``even``, ``1.75``, ``midmax``, ``oas`` or ``double-floor``.
+        overflow: what an element beyond the largest becomes: ``saturate``, ``inf`` or ``nan``. Default: infinity for a
+            scalar format that has one, else saturate.
+        nonfinite: what NaN and infinity in x become. ``block-nan``: the whole block is NaN (the default where the
+            scale can be NaN). ``element``: the element's own NaN and infinity (the default for scalars that have NaN).
+            ``saturate``: infinity is read as the dtype's largest value and NaN as zero. ``raise``: a DataError (the
+            default where nothing can be NaN).
+        zero_block: the scale of a block of zeros, ``smallest`` or ``one``.
+        generator: for stochastic rounding: a seed, a numpy.random.Generator or a torch.Generator.
+        amax: the largest magnitude of the whole tensor where x is a part of it; used by per-tensor scales.
+
+    Returns:
+        A NarrowTensor.
+
+    Raises:
+        FormatError: no such format.
+        ArgumentError: an axis or a name out of range, or a choice the format cannot do.
+        DTypeError: x is not floating point.
+        DataError: x holds NaN or infinity and ``nonfinite`` is ``raise``.
+
+    >>> quantize(np.ones((2, 32), np.float32), "mxfp4")
+    NarrowTensor(mxfp4, shape=(2, 32), axis=1, 34 bytes)
+    """
+    target = format(fmt)
+    chosen = kernels.options(
+        target,
+        rounding=rounding,
+        scale_rule=scale_rule,
+        overflow=overflow,
+        nonfinite=nonfinite,
+        zero_block=zero_block,
+        seed=seed_of(generator, rounding),
+    )
+    array, close = opened(x)
+    front = checked_axis(axis, array.ndim)
+    return packed(kernels.quantize(array, target, front, chosen, amax), target, array.shape, front, close)
+
+
+def dequantize(q: NarrowTensor) -> Any:
+    """Return the values of a NarrowTensor in the family and dtype of the array that was quantized."""
+    if not isinstance(q, NarrowTensor):
+        raise DTypeError(f"{type(q).__name__}; expected the NarrowTensor that fewbits.quantize returns")
+    return q.dequantize()
+
+
+def fake_quantize(
+    x: Any,
+    fmt: str | Format,
+    *,
+    axis: int = -1,
+    rounding: str = "nearest_even",
+    scale_rule: str = "floor",
+    overflow: str | None = None,
+    nonfinite: str | None = None,
+    zero_block: str | None = None,
+    generator: Any = None,
+    amax: float | None = None,
+) -> Any:
+    """Round an array to a format and keep it in its own dtype: ``quantize(x, ...).dequantize()``.
+
+    Gradients of a torch.Tensor pass straight through. Arguments and errors are those of :func:`quantize`.
+
+    >>> fake_quantize(np.array([0.3, 5.0, -7.0]), "fp4_e2m1")
+    array([ 0.5,  4. , -6. ])
+    """
+    target = format(fmt)
+    chosen = kernels.options(
+        target,
+        rounding=rounding,
+        scale_rule=scale_rule,
+        overflow=overflow,
+        nonfinite=nonfinite,
+        zero_block=zero_block,
+        seed=seed_of(generator, rounding),
+    )
+    if is_torch(x):
+        from fewbits.kernels import ops  # needs torch; NumPy users do without
+
+        opened_dtype = x.is_floating_point()
+        if not opened_dtype:
+            opened(x)
+        return ops.fake_quantize(x, target, checked_axis(axis, x.ndim), chosen, amax)
+    array, close = opened(x)
+    return close(kernels.fake_quantize(array, target, checked_axis(axis, array.ndim), chosen, amax))
