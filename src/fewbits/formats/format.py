@@ -29,7 +29,7 @@ class Format:
             if key == "*":
                 parts += [f"{v:.17g}" for v in value]
             else:
-                text = value.grammar if isinstance(value, Format) else str(value)
+                text = str(value)
                 parts.append(f"{key}={text}" if key else text)
         return f"{self.kind}({','.join(parts)})"
 

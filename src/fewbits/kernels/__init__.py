@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbits.formats import Bdr, Block, Format
-from fewbits.kernels import reference
+from fewbits.formats import Block, Format
+from fewbits.kernels import native, reference
 from fewbits.kernels.options import Options, options
 from fewbits.kernels.reference import Parts
 
@@ -28,13 +30,14 @@ def quantize(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | No
 
 def dequantize(parts: Parts, fmt: Format, shape: tuple[int, ...], axis: int, dtype: Any) -> Array:
     """Return the values of ``parts`` in an array of ``shape``."""
-    lines = reference.dequantize(parts, fmt, dtype)
-    return np.moveaxis(lines, -1, axis).reshape(shape) if shape else lines.reshape(shape)
+    return _restored(reference.dequantize(parts, fmt, dtype), shape, axis)
 
 
 def fake_quantize(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None) -> Array:
     """Return ``x`` rounded to ``fmt``: the values of :func:`quantize`, in x's dtype and shape."""
     lines = _last(x, axis)
+    if native.supports(fmt, chosen, x.dtype):
+        return _restored(native.fake_quantize(lines, fmt, chosen, threads=threads()), x.shape, axis)
     out = np.empty(lines.shape, x.dtype)
     positions = _positions(x, axis, chosen)
     if amax is None and _per_tensor(fmt):
@@ -43,7 +46,7 @@ def fake_quantize(x: Array, fmt: Format, axis: int, chosen: Options, amax: float
         here = None if positions is None else positions[rows]
         parts = reference.quantize(lines[rows], fmt, chosen, amax, here)
         out[rows] = reference.dequantize(parts, fmt, x.dtype)
-    return np.moveaxis(out, -1, axis).reshape(x.shape) if x.ndim else out.reshape(())
+    return _restored(out, x.shape, axis)
 
 
 def limits(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None) -> Array:
@@ -59,15 +62,22 @@ def largest(x: Array) -> float:
     return found if np.isfinite(found) else float(np.abs(x[np.isfinite(x)]).max(initial=0))
 
 
+def threads() -> int:
+    """Return how many threads a kernel may use: torch's own setting where torch is in use, else every core."""
+    torch = sys.modules.get("torch")
+    return int(torch.get_num_threads()) if torch is not None else os.cpu_count() or 1
+
+
 def _per_tensor(fmt: Format) -> bool:
-    if isinstance(fmt, Block):
-        return fmt.size == "tensor" or fmt.outer_size == "tensor"
-    assert isinstance(fmt, Format | Bdr)
-    return False
+    return isinstance(fmt, Block) and "tensor" in (fmt.size, fmt.outer_size)
 
 
 def _last(x: Array, axis: int) -> Array:
     return np.moveaxis(x, axis, -1) if x.ndim else x.reshape(1)
+
+
+def _restored(lines: Array, shape: tuple[int, ...], axis: int) -> Array:
+    return np.moveaxis(lines, -1, axis) if shape else lines.reshape(())
 
 
 def _positions(x: Array, axis: int, chosen: Options) -> Array | None:

@@ -1,0 +1,78 @@
+#include "dispatch.hpp"
+
+#include <atomic>
+#include <cstdlib>
+#include <stdexcept>
+
+namespace fewbits {
+
+namespace baseline {
+Outcome fake_quantize(const FakeQuantize&, const float*, float*, std::int64_t, std::int64_t);
+}
+#ifdef FEWBITS_X86
+namespace avx2 {
+Outcome fake_quantize(const FakeQuantize&, const float*, float*, std::int64_t, std::int64_t);
+}
+namespace avx512 {
+Outcome fake_quantize(const FakeQuantize&, const float*, float*, std::int64_t, std::int64_t);
+}
+#endif
+
+namespace {
+
+std::atomic<const Implementation*> forced{nullptr};
+
+bool anywhere() { return true; }
+
+#ifdef FEWBITS_X86
+// The builtin also asks whether the operating system saves the wide registers.
+bool has_avx2() { return __builtin_cpu_supports("avx2"); }
+
+bool has_avx512() {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+#endif
+
+const Implementation& find(const std::string& name, const std::string& who) {
+    std::string known;
+    for (const Implementation& i : implementations()) {
+        if (name == i.name) {
+            if (i.runs_here()) return i;
+            throw std::invalid_argument(who + " asks for " + name + ", which this CPU cannot run");
+        }
+        known += (known.empty() ? "" : ", ") + std::string(i.name);
+    }
+    throw std::invalid_argument(who + " asks for " + name + ", which is not one of " + known);
+}
+
+const Implementation& chosen_by_environment() {
+    const char* name = std::getenv("FEWBITS_ISA");
+    if (name != nullptr && *name != '\0') return find(name, "the environment variable FEWBITS_ISA");
+    for (const Implementation& i : implementations())
+        if (i.runs_here()) return i;
+    return implementations().back();
+}
+
+}  // namespace
+
+const std::vector<Implementation>& implementations() {
+    static const std::vector<Implementation> table = {
+#ifdef FEWBITS_X86
+        {"avx512", has_avx512, avx512::fake_quantize},
+        {"avx2", has_avx2, avx2::fake_quantize},
+#endif
+        {"baseline", anywhere, baseline::fake_quantize},
+    };
+    return table;
+}
+
+const Implementation& active() {
+    if (const Implementation* one = forced.load()) return *one;
+    static const Implementation& chosen = chosen_by_environment();  // tried again while it throws
+    return chosen;
+}
+
+void force(const std::string& name) { forced.store(name.empty() ? nullptr : &find(name, "force_isa")); }
+
+}  // namespace fewbits

@@ -1,0 +1,49 @@
+"""Types of the compiled module; native/bind.cpp is its source."""
+
+from enum import Enum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+class Kind(Enum):
+    scalar = ...
+    block = ...
+    bdr = ...
+
+class ScaleRule(Enum):
+    floor = ...
+    ceil = ...
+    rceil = ...
+    even = ...
+    one_seventy_five = ...
+    midmax = ...
+    oas = ...
+    double_floor = ...
+
+class FakeQuantize:
+    kind: Kind
+    block: int
+    sub_block: int
+    mantissa_bits: int
+    emin: int
+    emax: int
+    max: float
+    min: float
+    signed_zero: bool
+    saturate: bool
+    overflow: float
+    scale_rule: ScaleRule
+    oas_factor: float
+    scale_emin: int
+    scale_emax: int
+    largest_shift: int
+
+has_threads: Final[bool]
+
+def fake_quantize(
+    x: NDArray[np.float32], out: NDArray[np.float32], params: FakeQuantize, threads: int
+) -> tuple[str, bool]: ...
+def isa_names(available: bool) -> list[str]: ...
+def active_isa() -> str: ...
+def force_isa(name: str | None) -> None: ...

@@ -1,0 +1,1 @@
+"""The ``fewbits`` command: one file per subcommand, each parses, calls, prints and sets the exit code."""

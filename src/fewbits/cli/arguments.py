@@ -1,0 +1,65 @@
+"""Reading what the user typed: lists of formats, tasks, and places to write to."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from fewbits.errors import ArgumentError
+from fewbits.formats import Format, parse
+from fewbits.records import Provenance
+
+
+def split_list(text: str) -> list[str]:
+    """Split at commas that are outside parentheses.
+
+    >>> split_list("mxfp4, float(e=3,m=2)")
+    ['mxfp4', 'float(e=3,m=2)']
+    """
+    items, depth, start = [], 0, 0
+    for at, mark in enumerate(text):
+        depth += (mark == "(") - (mark == ")")
+        if mark == "," and depth <= 0:
+            items.append(text[start:at].strip())
+            start = at + 1
+    return [item for item in [*items, text[start:].strip()] if item]
+
+
+def read_formats(text: str | None, default: Sequence[str]) -> list[Format]:
+    """Return the formats of a comma-separated list, each once, or the default ones."""
+    names = list(default) if text is None else split_list(text)
+    if not names:
+        raise ArgumentError("--formats is empty; give names as in --formats mxfp4,mx6 (see `fewbits formats`)")
+    return list(dict.fromkeys(parse(name) for name in names))
+
+
+def check_writable(*paths: Path | None) -> None:
+    """Refuse a file that could not be written, before hours of work go into it.
+
+    Raises:
+        ArgumentError: the folder does not exist, or the path is a folder.
+    """
+    for path in paths:
+        if path is None:
+            continue
+        if path.is_dir():
+            raise ArgumentError(f"{path} is a folder; give the name of a file to write")
+        if not path.parent.is_dir():
+            raise ArgumentError(f"the folder {path.parent} of {path.name} does not exist; create it first")
+
+
+def provenance(seeds: Sequence[int] = ()) -> Provenance:
+    """Return the command line as typed and the versions that ran it."""
+    packages = ("fewbits", "torch", "numpy")
+    command = shlex.join(["fewbits", *sys.argv[1:]])
+    return Provenance(command, (("python", sys.version.split()[0]), *((p, _version(p)) for p in packages)), tuple(seeds))
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

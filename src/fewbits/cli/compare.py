@@ -1,0 +1,152 @@
+"""``fewbits compare``: what each format saves and costs, on built-in models, a checkpoint or a matrix."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fewbits.cli.arguments import check_writable, provenance, read_formats, split_list
+from fewbits.cli.progress import Report, progress_bar
+from fewbits.errors import ArgumentError, DataError
+from fewbits.files.atomic import write_text
+from fewbits.formats import Format
+from fewbits.records import Provenance
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What the user asked for, checked."""
+
+    formats: str | None
+    tasks: str
+    data: Path | None
+    seeds: int
+    min_qsnr: float
+    scale_rule: str
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What was measured, ready to print and to write."""
+
+    table: Any
+    page: Callable[[], str]
+    json: Callable[[], str]
+
+
+def compare(
+    target: Annotated[
+        Path | None,
+        typer.Argument(help="A .safetensors file, a folder of them with an index, or a .mtx matrix. Nothing: two small models."),
+    ] = None,
+    formats: Annotated[
+        str | None, typer.Option(help='Comma-separated, as in mxfp4,mx6,"float(e=3,m=2)". Default: a sensible list.')
+    ] = None,
+    tasks: Annotated[str, typer.Option(help="Which built-in models: bytes (a language model), digits (a classifier).")] = "bytes,digits",
+    data: Annotated[
+        Path | None, typer.Option(help="Your own text for the bytes task, a file or a folder, instead of Python's library.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many models to train per task.", min=1, max=100)] = 3,
+    min_qsnr: Annotated[float, typer.Option(help="Checkpoints: propose the narrowest format with at least this QSNR, in dB.")] = 30.0,
+    scale_rule: Annotated[str, typer.Option(help="How power-of-two scales are chosen, see docs/rules.md.")] = "floor",
+    report: Annotated[Path | None, typer.Option(help="Write an HTML page, one file that opens offline.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write everything measured as JSON.")] = None,
+) -> None:
+    """Measure what each narrow format saves and what it costs.
+
+    With nothing else it trains two small models on data that is already on the machine (a byte-level language model on
+    the source of Python's own library, a classifier of handwritten digits), rounds weights and activations to each
+    format, and evaluates them on held-out data. Trained models are cached.
+
+    Example: fewbits compare --formats mxfp4,mxfp6_e2m3,mx6 --report report.html
+
+    A checkpoint: fewbits compare model.safetensors --min-qsnr 25
+
+    A matrix: fewbits compare matrix.mtx
+    """
+    check_writable(report, json)
+    if report is not None:
+        from fewbits.report.figures import require_plotly
+
+        require_plotly()  # before the work, not after it
+    asked = _Asked(formats, tasks, data, seeds, min_qsnr, scale_rule)
+    with progress_bar() as progress:
+        answer = _measured(target, asked, progress)
+    Console().print(answer.table)
+    if report is not None:
+        write_text(report, answer.page())
+        typer.echo(f"wrote {report}", err=True)
+    if json is not None:
+        write_text(json, answer.json())
+        typer.echo(f"wrote {json}", err=True)
+
+
+def _measured(target: Path | None, asked: _Asked, progress: Report) -> _Answer:
+    if target is None:
+        return _tasks(asked, progress)
+    if asked.data is not None:
+        raise ArgumentError(f"--data is for the built-in models, and {target} is to be measured; leave one of them out")
+    if not target.exists():
+        raise DataError(f"{target} does not exist; give a .safetensors file, a folder of them, or a .mtx matrix")
+    return _matrix(target, asked, progress) if target.suffix == ".mtx" else _checkpoint(target, asked, progress)
+
+
+def _tasks(asked: _Asked, progress: Report) -> _Answer:
+    from fewbits.compare.models import TASK_FORMATS, compare_models
+    from fewbits.report import tasks_json, tasks_page, tasks_table
+
+    fmts = read_formats(asked.formats, TASK_FORMATS)
+    scores = compare_models(
+        split_list(asked.tasks), fmts, seeds=asked.seeds, data=asked.data, scale_rule=asked.scale_rule, progress=progress
+    )
+    origin = provenance(range(asked.seeds))
+    base = _base(asked, () if asked.data is None else ("--data", str(asked.data)))
+    return _Answer(
+        tasks_table(scores), lambda: tasks_page(scores, origin, base_command=base), lambda: tasks_json(scores, origin)
+    )
+
+
+def _checkpoint(target: Path, asked: _Asked, progress: Report) -> _Answer:
+    from fewbits.compare.checkpoint import CHECKPOINT_FORMATS, measure_checkpoint
+    from fewbits.report import checkpoint_json, checkpoint_page, checkpoint_table
+
+    fmts: list[Format] = read_formats(asked.formats, CHECKPOINT_FORMATS)
+    found = measure_checkpoint(
+        target,
+        fmts,
+        min_qsnr_db=asked.min_qsnr,
+        scale_rule=asked.scale_rule,
+        progress=lambda done, total, name: progress("measuring tensors", done, total),
+    )
+    origin: Provenance = provenance()
+    base = _base(asked, ("--min-qsnr", f"{asked.min_qsnr:g}"))
+    return _Answer(
+        checkpoint_table(found),
+        lambda: checkpoint_page(found, origin, base_command=base),
+        lambda: checkpoint_json(found, origin),
+    )
+
+
+def _matrix(target: Path, asked: _Asked, progress: Report) -> _Answer:
+    from fewbits.compare.matrix import MATRIX_FORMATS, measure_matrix
+    from fewbits.report import matrices_json, matrices_page, matrices_table
+
+    fmts = read_formats(asked.formats, MATRIX_FORMATS)
+    scores = measure_matrix(target, fmts, progress=lambda done, total: progress("measuring formats", done, total))
+    origin = provenance()
+    base = _base(asked, ())
+    return _Answer(
+        matrices_table(scores), lambda: matrices_page(scores, origin, base_command=base), lambda: matrices_json(scores, origin)
+    )
+
+
+def _base(asked: _Asked, options: tuple[str, ...]) -> str:
+    """Return the part of the command line that every row of a report shares."""
+    rule = () if asked.scale_rule == "floor" else ("--scale-rule", asked.scale_rule)
+    return shlex.join(["fewbits", "compare", *options, *rule])

@@ -1,0 +1,64 @@
+"""``fewbits formats``: the catalogue, or everything about one format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+
+from fewbits.cli.arguments import check_writable
+from fewbits.files.atomic import write_text
+from fewbits.formats import CATALOGUE, Bdr, Block, Element, Format, facts, parse, values
+from fewbits.report.formats_text import catalogue_json, catalogue_table, format_json, number_lines, value_table
+
+_EPILOG = "Example: fewbits formats mxfp6_e2m3    or a new one: fewbits formats 'float(e=3,m=4)'"
+
+
+def formats(
+    name: Annotated[str | None, typer.Argument(help="A format's name, or a text in the grammar.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Also write what is printed as JSON.")] = None,
+) -> None:
+    """List the formats, or show one: its facts, its values, its number line and its source.
+
+    Example: fewbits formats mxfp6_e2m3
+
+    A new format: fewbits formats "float(e=3,m=4)"
+    """
+    check_writable(json)
+    console = Console()
+    if name is None:
+        rows = [(e.name, e.format.bits_per_value, _element(e.format).max, e.summary, e.source) for e in CATALOGUE.values()]
+        console.print(catalogue_table(rows))
+        text = catalogue_json(rows, {e.name: e.format.grammar for e in CATALOGUE.values()})
+    else:
+        fmt = parse(name)
+        element, told = _element(fmt), facts(fmt)
+        numbers = _numbers(element)
+        for what, value in told:
+            console.print(f"[bold]{what:<18}[/bold] ", end="")
+            console.print(value, markup=False, highlight=False, soft_wrap=True)
+        if element.bits <= 6:
+            table = values(element)
+            console.print(value_table([float(v) for v in table], element.bits))
+        if numbers:
+            label = f"element {element}" if element is not fmt else str(fmt)
+            console.print(number_lines(numbers, min(console.width, 100), label), markup=False, highlight=False)
+        text = format_json(told, numbers if element.bits <= 8 else [])
+    if json is not None:
+        write_text(json, text)
+
+
+def _element(fmt: Format) -> Element:
+    assert isinstance(fmt, Element | Block | Bdr)
+    return fmt if isinstance(fmt, Element) else fmt.element
+
+
+def _numbers(element: Element) -> list[float]:
+    """Return the finite values in rising order; none for formats too wide to enumerate."""
+    if element.bits > 16:
+        return []
+    table = values(element)
+    return [float(v) for v in np.unique(table[np.isfinite(table)])]

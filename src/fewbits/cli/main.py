@@ -1,0 +1,70 @@
+"""Entry point: runs a subcommand and turns every failure into one line and an exit code.
+
+Exit codes: 0 done; 2 the input was wrong; 1 the job failed; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+import fewbits
+from fewbits.cli.compare import compare
+from fewbits.cli.formats import formats
+from fewbits.errors import FewbitsError
+
+# Newer releases of Typer carry their own copy of Click: the class is found where Typer has it.
+_UsageError = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+app = typer.Typer(
+    name="fewbits",
+    help="More science with fewer bits: choose, store and invent narrow number formats.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(compare)
+app.command()(formats)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"fewbits {fewbits.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", help="Print the version.", callback=_version, is_eager=True),
+) -> None:
+    """More science with fewer bits: choose, store and invent narrow number formats."""
+
+
+def _fail(message: str, code: int) -> int:
+    sys.stderr.write(f"fewbits: {' '.join(message.split())}\n")
+    return code
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    try:
+        result = app(args=arguments, standalone_mode=False)
+    except _UsageError as error:
+        return _fail(error.format_message(), 2)  # type: ignore[attr-defined]
+    except FewbitsError as error:
+        return _fail(str(error), 2)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted; nothing was written", 130)
+    except OSError as error:
+        return _fail(f"the job failed: {error}", 1)
+    except Exception as error:
+        return _fail(f"the job failed: {type(error).__name__}: {error}", 1)
+    return result if isinstance(result, int) else 0
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code."""
+    sys.exit(run())

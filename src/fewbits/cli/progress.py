@@ -1,0 +1,33 @@
+"""A progress bar with an estimate, on the error stream, so that tables can be piped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+Report = Callable[[str, float, float], None]  # what is being done, how much is done, of how much
+
+
+@contextmanager
+def progress_bar() -> Iterator[Report]:
+    """Yield a function that shows how far the work is; one bar per kind of work."""
+    columns = (
+        TextColumn("{task.description:<34}"),
+        BarColumn(bar_width=28),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=False) as bar:
+        known: dict[str, int] = {}
+
+        def report(what: str, done: float, total: float) -> None:
+            if what not in known:
+                known[what] = int(bar.add_task(what, total=total))
+            bar.update(known[what], completed=done, total=total)  # type: ignore[arg-type]
+
+        yield report

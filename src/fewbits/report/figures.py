@@ -1,0 +1,194 @@
+"""Plots as plain data: what the page's script hands to Plotly.
+
+A colour is a word ("accent", "muted", "band", "line", "text") that the script replaces by the theme's colour,
+so that one figure serves light and dark pages. Texts are escaped here: Plotly reads a little HTML in every text.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fewbits.report import quantities as q
+from fewbits.report.axes import Axis
+from fewbits.report.judgement import pareto_front
+
+Figure = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One format in a scatter; a higher `quality` is better whatever the direction of `y`."""
+
+    name: str
+    x: float
+    y: float
+    low: float  # ends of the bar through the point
+    high: float
+    quality: float
+    lines: tuple[str, ...]  # shown when pointed at, below the name
+
+
+@dataclass(frozen=True)
+class Cells:
+    """One layer of a heat map: QSNR in dB by row and column; None where nothing was measured."""
+
+    title: str
+    values: Sequence[Sequence[float | None]]
+
+
+def plot_text(text: str) -> str:
+    """Escape a text for Plotly, which obeys tags and hands what stands between dollar signs to MathJax."""
+    return html.escape(q.visible(text), quote=False).replace("$", "&#36;")
+
+
+def scatter(
+    points: Sequence[Point], x: Axis, y: Axis, *, band: float = 0.0, floor: float | None = None
+) -> Figure:
+    """Draw quality against cost with the Pareto front.
+
+    `band` shades -band..band on the y axis; `floor` draws a line at that y. Points without a finite place are
+    left out: the caller says so beside the plot.
+    """
+    drawn = [p for p in points if is_drawn(p)]
+    front = pareto_front([(p.x, p.quality) for p in drawn])
+    best = [drawn[i] for i in front]
+    rest = [p for i, p in enumerate(drawn) if i not in front]
+    data = [_front_line(best, x, y), _dots(rest, x, y, on_front=False), _dots(best, x, y, on_front=True)]
+    labels = [
+        {"x": x.place(p.x), "y": y.place(p.y), "text": plot_text(_shortened(p.name)), "front": i in front}
+        for i, p in enumerate(drawn)
+    ]
+    layout = {
+        "height": 440,
+        "margin": {"l": 12, "r": 16, "t": 8, "b": 12},
+        "xaxis": _plot_axis(x),
+        "yaxis": _plot_axis(y),
+        "showlegend": False,
+        "hovermode": "closest",
+        "shapes": _shapes(y, band, floor),
+    }
+    return {"data": data, "layout": layout, "labels": labels}
+
+
+def is_drawn(point: Point) -> bool:
+    """Whether a point has a place in a plot."""
+    return math.isfinite(point.x) and math.isfinite(point.y)
+
+
+def _front_line(best: Sequence[Point], x: Axis, y: Axis) -> Figure:
+    return {
+        "type": "scatter", "mode": "lines", "hoverinfo": "skip",
+        "x": [x.place(p.x) for p in best], "y": [y.place(p.y) for p in best],
+        # A step, not a slope: between two formats the better quality is not to be had for fewer bits.
+        "line": {"shape": "hv", "width": 2, "color": "accent"},
+    }  # fmt: skip
+
+
+def _dots(points: Sequence[Point], x: Axis, y: Axis, *, on_front: bool) -> Figure:
+    heights = [y.place(p.y) for p in points]
+    above = [_finite(y.place(p.high)) - h for p, h in zip(points, heights, strict=True)]
+    below = [h - _finite(y.place(p.low)) for p, h in zip(points, heights, strict=True)]
+    color = "accent" if on_front else "muted"
+    return {
+        "type": "scatter", "mode": "markers",
+        "x": [x.place(p.x) for p in points], "y": heights,
+        "error_y": {
+            "type": "data", "array": above, "arrayminus": below, "color": color, "thickness": 1.2, "width": 3,
+        },
+        "marker": {
+            "size": 10, "symbol": "circle" if on_front else "circle-open", "color": color,
+            "line": {"width": 2, "color": color},
+        },
+        "hovertext": [_hover(p.name, p.lines) for p in points], "hoverinfo": "text",
+    }  # fmt: skip
+
+
+def _finite(position: float) -> float:
+    return position if math.isfinite(position) else 0.0
+
+
+def _hover(name: str, lines: Sequence[str]) -> str:
+    return "<br>".join([f"<b>{plot_text(_shortened(name, 60))}</b>", *(plot_text(line) for line in lines)])
+
+
+def _shortened(name: str, length: int = 28) -> str:
+    name = q.visible(name)
+    return name if len(name) <= length else f"{name[: length - 12]}…{name[-11:]}"
+
+
+def _plot_axis(axis: Axis) -> Figure:
+    return {
+        "title": {"text": axis.title, "standoff": 12}, "range": [axis.low, axis.high], "fixedrange": True,
+        "tickvals": [axis.place(v) for v, _ in axis.ticks], "ticktext": [text for _, text in axis.ticks],
+        "tickangle": 0, "automargin": True, "zeroline": False, "gridcolor": "line", "linecolor": "line",
+    }  # fmt: skip
+
+
+def _shapes(y: Axis, band: float, floor: float | None) -> list[Figure]:
+    across = {"xref": "paper", "x0": 0, "x1": 1, "layer": "below"}
+    shapes: list[Figure] = []
+    if band:
+        at = {"y0": y.place(-band), "y1": y.place(band)}
+        shapes.append({"type": "rect", **across, **at, "fillcolor": "band", "line": {"width": 0}})
+    if floor is not None:
+        at = {"y0": y.place(floor), "y1": y.place(floor)}
+        shapes.append({"type": "line", **across, **at, "line": {"color": "text", "width": 1, "dash": "dot"}})
+    return shapes
+
+
+def heat_map(rows: Sequence[str], columns: Sequence[str], layers: Sequence[Cells]) -> Figure:
+    """Draw QSNR by row and format, one trace per layer of cells; the page shows one at a time.
+
+    An infinite QSNR gets the colour of the largest finite one and the text "exact".
+    """
+    finite = [v for cells in layers for line in cells.values for v in line if v is not None and math.isfinite(v)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
+    return {
+        "data": [_heat(rows, columns, cells, high, visible=i == 0) for i, cells in enumerate(layers)],
+        "layout": {
+            "height": 150 + 24 * len(rows),
+            "margin": {"l": 12, "r": 12, "t": 96, "b": 12},
+            "xaxis": {**_labels([_shortened(c, 18) for c in columns]), "side": "top", "tickangle": -40},
+            "yaxis": {**_labels([_shortened(row, 40) for row in rows]), "range": [len(rows) - 0.5, -0.5]},
+            "coloraxis": {
+                "colorscale": "Cividis", "cmin": low, "cmax": max(high, low + 1),
+                "colorbar": {"title": {"text": "QSNR, dB"}, "thickness": 12, "outlinewidth": 0,
+                             "lenmode": "pixels", "len": min(260, 70 + 24 * len(rows)), "y": 1, "yanchor": "top"},
+            },
+        },
+        "labels": [],
+    }  # fmt: skip
+
+
+def _labels(texts: Sequence[str]) -> Figure:
+    # Places are numbers and names only label them: two names that shorten to the same text stay two rows.
+    return {
+        "tickvals": list(range(len(texts))), "ticktext": [plot_text(t) for t in texts], "automargin": True,
+        "fixedrange": True, "showgrid": False, "zeroline": False, "ticks": "",
+    }  # fmt: skip
+
+
+def _heat(rows: Sequence[str], columns: Sequence[str], cells: Cells, high: float, *, visible: bool) -> Figure:
+    def text(value: float | None) -> str:
+        return "" if value is None or math.isnan(value) else "exact" if value == math.inf else f"{value:.0f}"
+
+    def hover(row: str, column: str, value: float | None) -> str:
+        said = "not measured" if value is None else f"{cells.title} QSNR: {q.decibels(value)}"
+        unit = " dB" if value is not None and math.isfinite(value) else ""
+        return _hover(column, (row, said + unit))
+
+    return {
+        "type": "heatmap", "name": cells.title, "visible": visible, "coloraxis": "coloraxis", "xgap": 1, "ygap": 1,
+        "z": [[None if not text(v) else min(v or 0.0, high) for v in line] for line in cells.values],
+        "text": [[text(v) for v in line] for line in cells.values], "texttemplate": "%{text}",
+        "textfont": {"size": 11},
+        "hovertext": [
+            [hover(row, c, v) for c, v in zip(columns, line, strict=True)]
+            for row, line in zip(rows, cells.values, strict=True)
+        ],
+        "hoverinfo": "text",
+    }  # fmt: skip

@@ -1,0 +1,85 @@
+"""The catalogue and single formats as terminal text and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from math import isfinite, log2
+
+from rich.table import Table
+
+CatalogueRow = tuple[str, float, float, str, str]  # name, bits per value, largest element, summary, source
+
+_HEIGHTS = " ▁▂▃▄▅▆▇█"
+
+
+def catalogue_table(rows: Sequence[CatalogueRow]) -> Table:
+    """Return the catalogue as a table, in its own order."""
+    table = Table(title="Formats", title_justify="left", header_style="bold", show_edge=False, pad_edge=False)
+    table.add_column("format", no_wrap=True)
+    table.add_column("bits/value", justify="right")
+    table.add_column("largest element", justify="right", no_wrap=True)
+    table.add_column("what it is", overflow="fold")
+    for name, bits, largest, summary, _ in rows:
+        table.add_row(name, f"{bits:.4g}", f"{largest:.6g}", summary)
+    return table
+
+
+def catalogue_json(rows: Sequence[CatalogueRow], grammar: Mapping[str, str]) -> str:
+    """Return the catalogue as JSON, one object per format with its grammar and source."""
+    keys = ("name", "bits_per_value", "largest_element", "summary", "source")
+    return json.dumps([dict(zip(keys, row, strict=True)) | {"grammar": grammar[row[0]]} for row in rows], indent=2) + "\n"
+
+
+def format_json(facts: Sequence[tuple[str, str]], numbers: Sequence[float]) -> str:
+    """Return one format's facts, and its values where they are few, as JSON."""
+    return json.dumps({"facts": dict(facts), "values": list(numbers)}, indent=2) + "\n"
+
+
+def value_table(values: Sequence[float], bits: int) -> Table:
+    """Return code and value of every code in hexadecimal order, eight to a line."""
+    columns = 8 if len(values) >= 8 else len(values)
+    table = Table(title="code value", title_justify="left", show_header=False, show_edge=False, pad_edge=False, box=None)
+    for _ in range(columns):
+        table.add_column(justify="right", no_wrap=True)
+    rows = len(values) // columns
+    width = -(-bits // 4)
+    for row in range(rows):
+        codes = [row + column * rows for column in range(columns)]
+        table.add_row(*(f"[dim]{c:0{width}X}[/dim] {values[c]:.6g}  " for c in codes))
+    return table
+
+
+def number_lines(values: Sequence[float], width: int, label: str) -> str:
+    """Draw where the values lie: once linearly, once by the logarithm of the positive ones.
+
+    Args:
+        values: finite, rising.
+        width: columns of the terminal.
+        label: what the values belong to.
+
+    Returns:
+        A few lines; a column is taller the more values fall into it.
+    """
+    positive = [v for v in values if v > 0]
+    lines = [f"number line of {label} ({len(values)} values)", _line(values, width, "{:.6g}")]
+    if len(positive) > 1 and positive[-1] / positive[0] > 16:
+        lines += ["positive values, by binary logarithm", _line([log2(v) for v in positive], width, "2^{:.4g}")]
+    return "\n".join(lines)
+
+
+def _line(values: Sequence[float], width: int, shown: str) -> str:
+    low, high = values[0], values[-1]
+    assert isfinite(low) and isfinite(high)
+    counts = [0] * width
+    for value in values:
+        counts[round((value - low) / (high - low) * (width - 1)) if high > low else 0] += 1
+    tallest = max(counts)
+    bars = "".join(_HEIGHTS[-(-8 * count // tallest)] for count in counts)
+    left, right = shown.format(low), shown.format(high)
+    middle = shown.format((low + high) / 2)
+    gap = width - len(left) - len(right) - len(middle)
+    if gap < 2:
+        return f"{bars}\n{left}{right:>{max(width - len(left), len(right) + 1)}}"
+    before = width // 2 - len(left) - len(middle) // 2
+    return f"{bars}\n{left}{' ' * before}{middle}{right:>{width - len(left) - before - len(middle)}}"

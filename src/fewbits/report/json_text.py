@@ -1,0 +1,61 @@
+"""Records as JSON text: strictly valid, in a stable order, with what it takes to measure again.
+
+Each document is one object: ``kind`` ("tasks", "checkpoint" or "matrices"), ``schema`` (the version of this
+layout, a number), ``provenance`` (``command``, ``versions``, ``seeds``) and the records. A record's keys are its
+fields in order of definition, then what is derived from them (mean, difference, spread, totals).
+
+JSON has no infinities and no NaN. They are written as the strings ``"inf"``, ``"-inf"`` and ``"nan"``, which
+``float()`` reads back; ``null`` means that a value does not exist.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from fewbits.records import CheckpointReport, MatrixScore, Provenance, TaskScore
+
+SCHEMA = 1
+
+
+def tasks_json(scores: Sequence[TaskScore], provenance: Provenance) -> str:
+    """Write the scores of all tasks under ``scores``, in the order given."""
+    return _document("tasks", provenance, scores=scores)
+
+
+def checkpoint_json(report: CheckpointReport, provenance: Provenance) -> str:
+    """Write a checkpoint's report under ``checkpoint``, with every tensor."""
+    return _document("checkpoint", provenance, checkpoint=report)
+
+
+def matrices_json(scores: Sequence[MatrixScore], provenance: Provenance) -> str:
+    """Write the scores of all matrices under ``scores``, in the order given."""
+    return _document("matrices", provenance, scores=scores)
+
+
+def _document(kind: str, provenance: Provenance, **records: object) -> str:
+    origin = {
+        "command": provenance.command,
+        "versions": dict(provenance.versions),
+        "seeds": list(provenance.seeds),
+    }
+    document = {"kind": kind, "schema": SCHEMA, "provenance": origin}
+    document |= {name: _plain(record) for name, record in records.items()}
+    # ASCII only: a tensor may be named with characters that no encoding but JSON's own escapes can carry.
+    return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=True) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """Turn a record into dictionaries, lists, strings and finite numbers."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if is_dataclass(value):
+        derived = [name for name, what in vars(type(value)).items() if isinstance(what, property)]
+        names = [field.name for field in fields(value)] + derived
+        return {name: _plain(getattr(value, name)) for name in names}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value

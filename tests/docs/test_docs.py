@@ -1,0 +1,54 @@
+"""The manual is true: its code runs, its commands exist, and every format and option appears in it."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+import typer
+
+from fewbits.cli.main import app
+from fewbits.formats import CATALOGUE
+from fewbits.kernels.options import NONFINITES, OVERFLOWS, ROUNDINGS, RULES, ZERO_BLOCKS
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCKS = [
+    pytest.param(block, id=f"{page.name}-{i}")
+    for page in PAGES
+    for i, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL))
+]
+MANUAL = "\n".join(page.read_text("utf-8") for page in PAGES)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_every_code_block_runs(block):
+    exec(compile(block, "manual", "exec"), {})
+
+
+def test_the_catalogue_in_the_manual_is_the_catalogue():
+    tool = runpy.run_path(str(ROOT / "tools" / "catalogue_table.py"))
+    text = tool["PAGE"].read_text("utf-8")
+    assert tool["page"](text) == text, "run python tools/catalogue_table.py"
+
+
+@pytest.mark.parametrize("name", [*CATALOGUE, *ROUNDINGS, *RULES, *OVERFLOWS, *NONFINITES, *ZERO_BLOCKS])
+def test_every_format_and_choice_appears(name):
+    assert f"`{name}`" in MANUAL
+
+
+def test_every_command_and_option_appears():
+    command = typer.main.get_command(app)
+    for name, sub in command.commands.items():
+        assert f"fewbits {name}" in MANUAL
+        for parameter in sub.params:
+            for option in parameter.opts:
+                assert not option.startswith("--") or option in MANUAL, option
+
+
+def test_every_command_line_of_the_readme_parses():
+    command = typer.main.get_command(app)
+    for line in re.findall(r"^fewbits ([^#\n]*)", MANUAL, re.MULTILINE):
+        name, *rest = re.findall(r'"[^"]*"|[^\s"]+(?:"[^"]*")?', line)
+        sub = command.commands[name]
+        sub.make_context(name, [r.replace('"', "") for r in rest if r != "--help"], resilient_parsing=False)
