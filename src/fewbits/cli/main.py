@@ -44,7 +44,8 @@ def _root(
 
 
 def _fail(message: str, code: int) -> int:
-    sys.stderr.write(f"fewbits: {' '.join(message.split())}\n")
+    if message:  # empty when the help has been printed instead
+        sys.stderr.write(f"fewbits: {' '.join(message.split())}\n")
     return code
 
 

@@ -33,7 +33,8 @@ def area_bits(fmt: Format) -> float:
     width, binades = _significand_and_range(element)
     shift = 2 * (fmt.largest_shift if isinstance(fmt, Bdr) else binades)
     sum_bits = min(_SUM_BITS, 2 * width + shift)
-    per_value = width**2 + sum_bits * shift.bit_length() + sum_bits
+    shared = fmt.k2 if isinstance(fmt, Bdr) else 1  # one shifter for the sum of a sub-block's products
+    per_value = width**2 + sum_bits * shift.bit_length() / shared + sum_bits
     per_block = 0.0
     if isinstance(fmt, Block | Bdr) and isinstance(fmt.size, int):
         # A power of two adds exponents; a real scale multiplies significands.
