@@ -38,6 +38,9 @@ struct FakeQuantize {
     std::int32_t largest_shift;           // bdr: beta = 2^d2 - 1
 };
 
+// Static, like everything that a file of isa/ sees: an inline function would be a weak symbol there.
+static inline std::int64_t blocks_per_row(const FakeQuantize& p) { return (p.cols + p.block - 1) / p.block; }
+
 struct Outcome {
     const char* isa;  // the instruction set that the kernel was compiled for, as the compiler saw it
     bool nonfinite;   // whether an input was NaN or infinite

@@ -48,7 +48,7 @@ bool has_threads() {
 }
 
 Outcome run(FakeQuantizeKernel kernel, const FakeQuantize& p, const float* in, float* out, int threads) {
-    const std::int64_t blocks = p.rows * ((p.cols + p.block - 1) / p.block);
+    const std::int64_t blocks = p.rows * blocks_per_row(p);
     const std::int64_t useful = std::min<std::int64_t>({threads, blocks, p.rows * p.cols / values_per_thread});
     // One thread never enters OpenMP: its runtime does not survive a fork, and workers of a data loader are forked.
     if (useful <= 1 || !has_threads()) return run_range(kernel, p, in, out, 0, blocks);

@@ -44,8 +44,8 @@ inline i32 clamp(i32 v, i32 low, i32 high) { return smaller(larger(v, low), high
 inline float power_of_two(i32 e) { return float_of(e > -127 ? (e + 127) << 23 : 1 << 22); }
 
 // Largest magnitude as bits. Over floats this loop would stay scalar, since a maximum must not reorder NaN;
-// over bit patterns it vectorizes, is exact, and puts infinities and NaN on top. The pragma keeps g++ from unrolling the
-// loop of a block of 16 into scalars before the vectorizer sees it.
+// over bit patterns it vectorizes, is exact, and puts infinities and NaN on top. The pragma keeps g++ from unrolling
+// the loop of a block of 16 into scalars before the vectorizer sees it: 5.5 became 8 GB/s on AVX2.
 inline i32 largest_magnitude(const float* in, i64 n) {
     i32 largest = 0;
 #pragma GCC unroll 1
@@ -120,9 +120,10 @@ inline float with_sign(float magnitude, float element, i32 sign, i32 zero_sign) 
     return float_of(bits_of(magnitude) | (element != 0.0f ? sign : sign & zero_sign));
 }
 
-// About 14 instructions for each vector of values.
+// Two passes over a block, the second out of the nearest cache; about 14 instructions for each vector of values.
 template <i64 fixed_n>
-inline bool quantize_block(const FakeQuantize& p, const Element& el, const float* __restrict in, float* __restrict out, i64 length) {
+inline bool quantize_block(const FakeQuantize& p, const Element& el, const float* __restrict in,
+                           float* __restrict out, i64 length) {
     const i64 n = fixed_n ? fixed_n : length;
     const i32 largest = largest_magnitude(in, n);
     if (largest >= infinity_bits) return fill_nan(out, n);
@@ -153,7 +154,8 @@ inline float quantize_shifted(const Element& el, i32 b, float u, i32 shift, floa
     return with_sign(q * scale, q, b & sign_bit, el.zero_sign);
 }
 
-inline bool quantize_bdr(const FakeQuantize& p, const Element& el, const float* __restrict in, float* __restrict out, i64 n) {
+inline bool quantize_bdr(const FakeQuantize& p, const Element& el, const float* __restrict in, float* __restrict out,
+                         i64 n) {
     const i32 largest = largest_magnitude(in, n);
     if (largest >= infinity_bits) return fill_nan(out, n);
     const i32 e = scale_exponent(p, largest), most = p.largest_shift << 23;
@@ -173,7 +175,8 @@ inline bool quantize_bdr(const FakeQuantize& p, const Element& el, const float* 
 // The same for full blocks of sub-blocks of two, where the neighbour's magnitude is 32 bits to the left or right
 // in one 64-bit lane: whole vectors at a time instead of two values at a time.
 template <int n>
-inline bool quantize_bdr_pairs(const FakeQuantize& p, const Element& el, const float* __restrict in, float* __restrict out) {
+inline bool quantize_bdr_pairs(const FakeQuantize& p, const Element& el, const float* __restrict in,
+                               float* __restrict out) {
     const i32 largest = largest_magnitude(in, n);
     if (largest >= infinity_bits) return fill_nan(out, n);
     const i32 e = scale_exponent(p, largest), most = p.largest_shift << 23;
@@ -223,7 +226,7 @@ inline bool quantize_scalars(const FakeQuantize& p, const Element& el, const flo
 // Calls one(in, out, values) for each block from first to last-1 and returns whether any of them said true.
 template <class One>
 inline bool any_block(const FakeQuantize& p, const float* in, float* out, i64 first, i64 last, One one) {
-    const i64 per_row = (p.cols + p.block - 1) / p.block;
+    const i64 per_row = blocks_per_row(p);
     i64 row = first / per_row, start = first % per_row * p.block;
     bool any = false;
     for (i64 index = first; index < last; ++index) {

@@ -1,7 +1,7 @@
 """fewbits: more science with fewer bits.
 
-Choose, store and invent narrow number formats. The everyday names are here; each is loaded when first used, so that
-``import fewbits.formats`` stays free of torch.
+Choose, store and invent narrow number formats. The everyday names are here; each is loaded when first used,
+so that ``import fewbits.formats`` stays free of torch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from fewbits.errors import ArgumentError, DataError, DTypeError, FewbitsError, FormatError, MissingDependencyError
+from fewbits.errors import (
+    ArgumentError,
+    DataError,
+    DTypeError,
+    FewbitsError,
+    FormatError,
+    MissingDependencyError,
+)
 
 if TYPE_CHECKING:
     from fewbits.metrics import measure, qsnr
@@ -25,6 +32,7 @@ _HOMES = {
     "measure": "fewbits.metrics",
     "qsnr": "fewbits.metrics",
 }
+_FOLDERS = ("compare", "files", "formats", "kernels", "metrics", "records", "report", "tensor")
 
 __all__ = [
     "ArgumentError",
@@ -51,6 +59,8 @@ except PackageNotFoundError:  # a source tree that is not installed
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
+    if name in _FOLDERS:
+        return import_module(f"fewbits.{name}")
     if not name.startswith("_"):
         from fewbits.formats import CATALOGUE
 
@@ -62,4 +72,4 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     from fewbits.formats import CATALOGUE
 
-    return [*__all__, *CATALOGUE]
+    return [*__all__, *_FOLDERS, *CATALOGUE]

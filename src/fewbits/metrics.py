@@ -17,6 +17,9 @@ from fewbits.tensor.functions import fake_quantize, format
 from fewbits.tensor.narrow import NarrowTensor
 
 
+_CACHED = 1 << 15  # values whose float64 temporaries stay in the second-level cache
+
+
 @dataclass
 class Tally:
     """Sums over pieces of an array, from which its :class:`fewbits.records.Error` follows."""
@@ -35,6 +38,13 @@ class Tally:
 
         NaN and infinities of ``x`` count as values, but not in the sums.
         """
+        rows = len(x) if x.ndim > 1 else 1
+        step = max(1, _CACHED * rows // max(x.size, 1))
+        if step < rows:
+            limits = np.broadcast_to(limit, x.shape)
+            for start in range(0, rows, step):
+                self.add(x[start : start + step], y[start : start + step], limits[start : start + step])
+            return
         finite = np.isfinite(x)
         whole = bool(finite.all())
         wide = (x if whole else np.where(finite, x, 0)).astype(np.float64)
@@ -46,7 +56,8 @@ class Tally:
         here = magnitude > 0
         self.nonzero += int(np.count_nonzero(here))
         self.flushed += int(np.count_nonzero(here & (y == 0)))
-        # A real scale is rounded to float32, so the block's own largest value may lie an ulp beyond the limit.
+        # A real scale is rounded to float32, so the block's own largest value may lie an ulp beyond the
+        # limit.
         self.saturated += int(np.count_nonzero(magnitude * (1 - 2.0**-20) > limit))
         with np.errstate(divide="ignore", invalid="ignore"):
             relative = np.where(here, error / magnitude, 0)
@@ -67,7 +78,7 @@ class Tally:
 def _decibels(signal: float, noise: float) -> float:
     if noise == 0:
         return inf
-    return 10 * log10(signal / noise) if signal > 0 else -inf
+    return 10 * log10(signal / noise) if signal > 0 and noise < inf else -inf
 
 
 def qsnr(x: Any, y: Any) -> float:
@@ -92,7 +103,9 @@ def qsnr(x: Any, y: Any) -> float:
     return _decibels(float(np.vdot(wide, wide)), float(np.vdot(difference, difference)))
 
 
-def measure(x: Any, fmt: str | Format, *, axis: int = -1, scale_rule: str = "floor", nonfinite: str | None = None) -> Error:
+def measure(
+    x: Any, fmt: str | Format, *, axis: int = -1, scale_rule: str = "floor", nonfinite: str | None = None
+) -> Error:
     """Round an array to a format, nearest even, and return what that did to its values.
 
     Args and errors are those of :func:`fewbits.quantize`.
@@ -110,8 +123,8 @@ def measure(x: Any, fmt: str | Format, *, axis: int = -1, scale_rule: str = "flo
 def qsnr_lower_bound(fmt: Bdr, n: int) -> float:
     """Return the QSNR in decibels that no vector of ``n`` values can fall below in a BDR format.
 
-    6.02 m + 10 log10(2^(2 beta) / (min(n, k1) + (2^(2 beta) - 1) k2)), beta = 2^d2 - 1 (With Shared Microexponents,
-    theorem 1). It holds while the shared exponent is inside the scale's range.
+    6.02 m + 10 log10(2^(2 beta) / (min(n, k1) + (2^(2 beta) - 1) k2)), beta = 2^d2 - 1 (With Shared
+    Microexponents, theorem 1). It holds while the shared exponent is inside the scale's range.
     """
     power = 4.0**fmt.largest_shift
     return 20 * log10(2) * fmt.m + 10 * log10(power / (min(n, fmt.k1) + (power - 1) * fmt.k2))

@@ -72,9 +72,9 @@ def compare(
     """
     check_writable(report, json)
     if report is not None:
-        from fewbits.report.figures import require_plotly
+        from fewbits.report.markup import plotly_script
 
-        require_plotly()  # before the work, not after it
+        plotly_script()  # a missing Plotly is told before the work, not after it
     asked = _Asked(formats, tasks, data, seeds, min_qsnr, scale_rule)
     with progress_bar() as progress:
         answer = _measured(target, asked, progress)

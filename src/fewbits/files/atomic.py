@@ -40,7 +40,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
             os.fsync(file.fileno())
         if target.exists():
             temporary.chmod(target.stat().st_mode & 0o7777)
-        os.replace(temporary, target)
+        temporary.replace(target)
     except BaseException:  # an interrupt from the keyboard must not leave the temporary file either
         with contextlib.suppress(OSError):
             temporary.unlink()
@@ -52,11 +52,11 @@ def _check(given: Path, target: Path) -> None:
     """Refuse targets that cannot be replaced before anything is written."""
     if not target.parent.is_dir():
         raise ArgumentError(
-            f"cannot write {given}: the folder {target.parent} does not exist; create it or choose another path"
+            f"cannot write {given}: the folder {target.parent} does not exist; create it or give another path"
         )
     if target.exists() and not target.is_file():
         raise ArgumentError(
-            f"cannot write {given}: it is a folder or a device, expected the path of a file; choose another path"
+            f"cannot write {given}: it is a folder or a device, expected a file; give another path"
         )
 
 

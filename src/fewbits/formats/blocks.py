@@ -11,6 +11,7 @@ from fewbits.formats.elements import Element, Exponent, Fixed, Float
 from fewbits.formats.format import Format, integer
 
 Size = int | str
+_FP32 = Float(8, 23, 127, "ieee")
 
 
 @dataclass(frozen=True, repr=False)
@@ -23,16 +24,19 @@ class Block(Format):
     element: Element  # what each value is held in
     scale: Element  # what the scale is held in: exponent(...) is a power of two chosen by a scale rule
     size: Size  # values per scale along the axis; "channel": the whole axis; "tensor": the whole array
-    outer: Element | None = None  # a scale over the scales, in this format
+    outer: Element | None = None  # a scale over the scales, always fp32
     outer_size: Size | None = None  # "tensor" or "channel": what shares one outer scale
 
     kind: ClassVar[str] = "block"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.element, Element) or isinstance(self.element, Exponent):
+        element: object = self.element
+        if not isinstance(element, Element) or isinstance(element, Exponent):
             raise FormatError(f"block: element={self.element} is not a float, int, fixed, posit or lookup")
         if not isinstance(self.scale, Exponent | Float | Fixed):
-            raise FormatError(f"block: scale={self.scale} must be an exponent, a float or an unsigned integer")
+            raise FormatError(
+                f"block: scale={self.scale} must be an exponent, a float or an unsigned integer"
+            )
         if isinstance(self.scale, Fixed) and (self.scale.coding != "unsigned" or self.outer is None):
             raise FormatError("block: an integer scale must be unsigned and needs outer=fp32 above it")
         if isinstance(self.size, str):
@@ -46,8 +50,13 @@ class Block(Format):
             return
         if self.outer_size is None:
             object.__setattr__(self, "outer_size", "tensor")
-        if not isinstance(self.outer, Float) or isinstance(self.scale, Exponent):
-            raise FormatError("block: outer must be a float, over a scale that is a float or an integer")
+        if self.outer != _FP32 or isinstance(self.scale, Exponent):
+            raise FormatError("block: outer must be fp32, over a scale that is a float or an integer")
+        if not 1 <= self.element.max * self.scale.max <= 2.0**64:
+            raise FormatError(
+                f"block: elements up to {self.element.max:g} times scales up to {self.scale.max:g} leave no "
+                "room for an outer scale in float32; their product must lie from 1 to 2^64: leave outer out"
+            )
         if self.outer_size not in ("channel", "tensor") or isinstance(self.size, str):
             raise FormatError("block: outer_size is channel or tensor, over a size that is a count")
 
@@ -63,7 +72,7 @@ class Block(Format):
 
     @property
     def default_nonfinite(self) -> str:
-        """NaN for the whole block where the scale can say so and blocks are small; else the element's rule."""
+        """NaN for the whole block where blocks are small and the scale can be NaN; else the element's."""
         if isinstance(self.size, str) and self.element.has_nan:
             return "element"
         return "block-nan" if self.scale.has_nan else self.element.default_nonfinite
@@ -78,9 +87,9 @@ class Block(Format):
 class Bdr(Format):
     """Block Data Representation: a shared power of two and shared one-sided microexponents.
 
-    ``k1`` values share a scale of ``d1`` bits, every ``k2`` of them a shift of ``d2`` bits towards finer steps, and
-    each value keeps its sign and ``m`` bits (Darvish Rouhani et al., "With Shared Microexponents, A Little Shifting
-    Goes a Long Way", ISCA 2023, section 3 and Table 2).
+    ``k1`` values share a scale of ``d1`` bits, every ``k2`` of them a shift of ``d2`` bits towards finer
+    steps, and each value keeps its sign and ``m`` bits (Darvish Rouhani et al., "With Shared Microexponents,
+    A Little Shifting Goes a Long Way", ISCA 2023, section 3 and Table 2).
     """
 
     m: int
@@ -130,7 +139,7 @@ class Bdr(Format):
 
 
 def packed_bits(fmt: Format, shape: tuple[int, ...], axis: int = -1) -> int:
-    """Bits of codes and scales for an array of ``shape`` with blocks along ``axis``; last blocks may be partial."""
+    """Bits of codes and scales for an array of ``shape`` with blocks along ``axis``."""
     count = prod(shape)
     if isinstance(fmt, Element):
         return count * fmt.bits

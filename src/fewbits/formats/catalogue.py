@@ -6,7 +6,7 @@ Numbers in ``source`` name the document; "as reported" marks what was read in a 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from types import MappingProxyType
 
 from fewbits.formats.blocks import Bdr, Block
@@ -30,7 +30,9 @@ _MX = "OCP Microscaling Formats (MX) v1.0, section 5.2 and table 1"
 _FNUZ = "Noune et al., 8-bit Numerical Formats for Deep Neural Networks, 2022; AMD CDNA3"
 _BDR = "Darvish Rouhani et al., With Shared Microexponents, ISCA 2023, table 2"
 _POSIT = "Standard for Posit Arithmetic, 2022; before it Gustafson and Yonemoto, 2017"
-_MSFP = "Darvish Rouhani et al., Pushing the Limits of Narrow Precision Inferencing, NeurIPS 2020, as reported"
+_MSFP = (
+    "Darvish Rouhani et al., Pushing the Limits of Narrow Precision Inferencing, NeurIPS 2020, as reported"
+)
 _VSQ = "Dai et al., VS-Quant: Per-Vector Scaled Quantization, MLSys 2021, as reported"
 _QUDA = "QUDA, Clark et al., Comput. Phys. Commun. 181, 2010; its source, color_spinor_field_order.h"
 _HFP8 = "Sun et al., Hybrid 8-bit Floating Point Training, NeurIPS 2019, as reported"
@@ -55,15 +57,19 @@ def _integer(bits: int) -> Fixed:
 _TABLE: tuple[tuple[str, Format, str, str], ...] = (
     # scalar: IEEE and its neighbours
     ("fp32", _FP32, _IEEE + " (binary32)", "single precision"),
-    ("tf32", Float(8, 10, 127, "ieee"), "NVIDIA A100 Tensor Core GPU Architecture, 2020", "fp32 range, fp16 mantissa; 19 bits"),
-    ("bf16", Float(8, 7, 127, "ieee"), "Intel, BFLOAT16 Hardware Numerics Definition, 2018", "fp32 range, 8 significant bits"),
+    ("tf32", Float(8, 10, 127, "ieee"), "NVIDIA A100 Tensor Core GPU Architecture, 2020",
+     "fp32 range, fp16 mantissa; 19 bits"),
+    ("bf16", Float(8, 7, 127, "ieee"), "Intel, BFLOAT16 Hardware Numerics Definition, 2018",
+     "fp32 range, 8 significant bits"),
     ("fp16", Float(5, 10, 15, "ieee"), _IEEE + " (binary16)", "half precision"),
     ("fp16_e6m9", Float(6, 9, 31, "ieee"), _HFP8, "16 bits for updates beside hybrid FP8 (1-6-9)"),
     # scalar: 8 bits
     ("fp8_e4m3", _E4M3, _OFP8, "no infinity, one NaN, largest 448"),
     ("fp8_e5m2", _E5M2, _OFP8, "IEEE-like, largest 57344"),
-    ("fp8_e4m3_ieee", Float(4, 3, 7, "ieee"), "IEEE 754-2019, section 3.4, applied to 1-4-3", "with infinities, largest 240"),
-    ("fp8_e3m4", Float(3, 4, 3, "ieee"), "IEEE 754-2019, section 3.4, applied to 1-3-4", "with infinities, largest 15.5"),
+    ("fp8_e4m3_ieee", Float(4, 3, 7, "ieee"), "IEEE 754-2019, section 3.4, applied to 1-4-3",
+     "with infinities, largest 240"),
+    ("fp8_e3m4", Float(3, 4, 3, "ieee"), "IEEE 754-2019, section 3.4, applied to 1-3-4",
+     "with infinities, largest 15.5"),
     ("fp8_e4m3fnuz", Float(4, 3, 8, "fnuz"), _FNUZ, "no infinity, no minus zero, largest 240"),
     ("fp8_e5m2fnuz", Float(5, 2, 16, "fnuz"), _FNUZ, "no infinity, no minus zero, largest 57344"),
     ("fp8_e4m3b11fnuz", Float(4, 3, 11, "fnuz"), "ml_dtypes, float8_e4m3b11fnuz", "bias 11, largest 30"),
@@ -104,20 +110,24 @@ _TABLE: tuple[tuple[str, Format, str, str], ...] = (
     ("nvfp4", Block(_E2M1, _E4M3, 16, _FP32), "NVIDIA, Pretraining LLMs with NVFP4, 2025; Transformer Engine",
      "16 E2M1 share an E4M3, the tensor an FP32"),
     *((f"vsq{n}", Block(_integer(n), Fixed(n, 0, "unsigned"), 16, _FP32, "channel"), _VSQ,
-       f"16 integers of {n} bits share an integer scale of {n} bits, the channel an FP32") for n in (4, 6, 8)),
-    *((f"int{n}_{size}", Block(_integer(n), _FP32, size), "symmetric integer quantization; Jacob et al., CVPR 2018",
+       f"16 integers of {n} bits share an integer scale of {n} bits, the channel an FP32")
+      for n in (4, 6, 8)),
+    *((f"int{n}_{size}", Block(_integer(n), _FP32, size),
+       "symmetric integer quantization; Jacob et al., CVPR 2018",
        f"{n}-bit integers, one FP32 scale per {size}") for n in (8, 4) for size in ("tensor", "channel")),
     *((f"fp8_{e}_{size}", Block(f, _FP32, size), "Micikevicius et al., FP8 Formats for Deep Learning, 2022",
        f"{e.upper()} with one FP32 scale per {size}") for e, f in (("e4m3", _E4M3), ("e5m2", _E5M2))
       for size in ("tensor", "channel")),
-    ("quda_half", Block(_integer(16), _FP32, 24), _QUDA, "16-bit integers, an FP32 norm per site of 24 reals"),
-    ("quda_quarter", Block(_integer(8), _FP32, 24), _QUDA, "8-bit integers, an FP32 norm per site of 24 reals"),
+    ("quda_half", Block(_integer(16), _FP32, 24), _QUDA,
+     "16-bit integers, an FP32 norm per site of 24 reals"),
+    ("quda_quarter", Block(_integer(8), _FP32, 24), _QUDA,
+     "8-bit integers, an FP32 norm per site of 24 reals"),
 )  # fmt: skip
 
 CATALOGUE = MappingProxyType({row[0]: Entry(*row) for row in _TABLE})
 
 
-@lru_cache(maxsize=None)
+@cache
 def _names() -> dict[Format, str]:
     names: dict[Format, str] = {}
     for entry in CATALOGUE.values():

@@ -1,8 +1,8 @@
 """A stand-in for what a format costs in hardware: area of a dot product times memory, relative to FP8 E4M3.
 
-It is a proxy: it counts bits of multipliers, shifters and adders, it does not synthesize anything. Its shape follows
-With Shared Microexponents, section 4.2: a 64-value dot product, a fixed-point sum of at most 25 bits, and a tile of 256
-values moved over an interface of 64 bytes.
+It is a proxy: it counts bits of multipliers, shifters and adders, it does not synthesize anything. Its shape
+follows With Shared Microexponents, section 4.2: a 64-value dot product, a fixed-point sum of at most 25
+bits, and a tile of 256 values moved over an interface of 64 bytes.
 """
 
 from __future__ import annotations

@@ -11,7 +11,11 @@ from fewbits.formats.format import Format
 def facts(fmt: Format) -> tuple[tuple[str, str], ...]:
     """Return (what, value) pairs: everything a reader of the specification would look up."""
     name = name_of(fmt)
-    rows = [("format", name or fmt.grammar), ("written as", fmt.grammar), ("bits per value", f"{fmt.bits_per_value:g}")]
+    rows = [
+        ("format", name or fmt.grammar),
+        ("written as", fmt.grammar),
+        ("bits per value", f"{fmt.bits_per_value:g}"),
+    ]
     if isinstance(fmt, Block):
         rows += _block_facts(fmt)
     elif isinstance(fmt, Bdr):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import ClassVar
+from dataclasses import dataclass, fields
 
 from fewbits.errors import FormatError
 
 
+@dataclass(frozen=True, repr=False)
 class Format:
     """A number format: what bits mean. Frozen, comparable, hashable; ``repr`` is its table."""
 
-    kind: ClassVar[str]
+    @property
+    def kind(self) -> str:
+        """Name of the constructor in the grammar."""
+        raise NotImplementedError
 
     @property
     def bits_per_value(self) -> float:
@@ -20,9 +23,9 @@ class Format:
 
     @property
     def grammar(self) -> str:
-        """The constructor, arguments at their default left out; :func:`fewbits.formats.parse` reads it back."""
+        """The constructor without arguments at their default; :func:`fewbits.formats.parse` reads it back."""
         parts = []
-        for f in fields(self):  # type: ignore[arg-type]
+        for f in fields(self):
             value, key = getattr(self, f.name), f.metadata.get("key", f.name)
             if value == f.default:
                 continue
@@ -44,7 +47,7 @@ class Format:
         return self.name
 
     def __repr__(self) -> str:
-        from fewbits.formats.describe import describe  # describing needs the value tables
+        from fewbits.formats.describe import describe  # it describes with the catalogue
 
         return describe(self)
 

@@ -29,7 +29,10 @@ KINDS: dict[str, type[Format]] = {
     "block": Block,
     "bdr": Bdr,
 }
-_TOKEN = re.compile(r"\s*(?:(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![\w.])|(?P<word>\w+)|(?P<mark>[(),=]))")
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![\w.])|(?P<word>\w+)|(?P<mark>[(),=]))",
+    re.ASCII,
+)
 _DEEPEST = 4  # block(element=...) nests once; deeper texts are mistakes or attacks
 
 
@@ -64,8 +67,12 @@ class _Parser:
         """Return the error that marks the current place in the user's text."""
         at = self.at + len(self.text[self.at :]) - len(self.text[self.at :].lstrip())
         low, high = max(0, at - 60), at + 40
-        shown = ("..." if low else "") + self.text[low:at] + " >>> " + self.text[at:high] + ("..." if self.text[high:] else "")
-        return FormatError(f"cannot read the format at character {at + 1}, marked >>>: {shown.strip()!r}; expected {expected}")
+        before = ("..." if low else "") + self.text[low:at]
+        after = self.text[at:high] + ("..." if self.text[high:] else "")
+        shown = f"{before} >>> {after}".strip()
+        return FormatError(
+            f"cannot read the format at character {at + 1}, marked >>>: {shown!r}; expected {expected}"
+        )
 
     def peek(self) -> tuple[str, str]:
         """Return the kind and text of the next token without taking it."""
@@ -114,7 +121,7 @@ class _Parser:
         self.expect("(")
         positional: list[Any] = []
         named: dict[str, Any] = {}
-        keys = {f.metadata.get("key") or f.name: f.name for f in fields(KINDS[kind])}  # type: ignore[arg-type]
+        keys = {f.metadata.get("key") or f.name: f.name for f in fields(KINDS[kind])}
         while True:
             self.argument(keys, positional, named)
             if self.peek() != ("mark", ","):
@@ -131,7 +138,9 @@ class _Parser:
             if self.peek() == ("mark", "="):
                 if keys.get(word, "") in ("", *named) or word == "*":
                     self.at = before
-                    raise self.fail(f"an argument not given before, of {', '.join(k for k in keys if k != '*')}")
+                    raise self.fail(
+                        f"an argument not given before, of {', '.join(k for k in keys if k != '*')}"
+                    )
                 self.take()
                 named[keys[word]] = self.value()
                 return
@@ -158,12 +167,16 @@ class _Parser:
         if cls is Lookup:
             positional = [tuple(positional)]
             if not all(isinstance(v, int | float) for v in positional[0]):
-                raise FormatError(f"lookup: {positional[0]} are not all numbers")
-        order = [f for f in fields(cls)]  # type: ignore[arg-type]
+                self.at = start
+                raise self.fail("lookup: numbers only")
+        order = list(fields(cls))
         limit = 1 if cls in (Fixed, Posit, Lookup, Exponent) else 0
         if len(positional) > limit:
             self.at = start
             raise self.fail(f"{kind}: key=value arguments{' after the first' if limit else ''}")
+        if positional and order[0].name in named:
+            self.at = start
+            raise self.fail(f"{kind}: {order[0].name} given once")
         named |= {f.name: v for f, v in zip(order, positional, strict=False)}
         missing = [f for f in order if f.default is MISSING and f.name not in named]
         if missing:

@@ -41,7 +41,9 @@ def _decode_float(f: Float, c: NDArray[np.int64]) -> Reals:
     exponent = (c >> f.mantissa_bits) & (2**f.exponent_bits - 1)
     fraction = c & (2**f.mantissa_bits - 1)
     significand = fraction + np.where(exponent > 0, 2**f.mantissa_bits, 0)
-    value = sign * np.ldexp(significand.astype(np.float64), np.maximum(exponent, 1) - f.bias - f.mantissa_bits)
+    value: Reals = sign * np.ldexp(
+        significand.astype(np.float64), np.maximum(exponent, 1) - f.bias - f.mantissa_bits
+    )
     top = exponent == 2**f.exponent_bits - 1
     if f.special == "ieee":
         return np.where(top, np.where(fraction == 0, sign * np.inf, np.nan), value)

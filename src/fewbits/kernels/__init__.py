@@ -1,4 +1,4 @@
-"""Operations on NumPy arrays with blocks along any axis; each call takes the fastest backend that equals the definition."""
+"""Operations on NumPy arrays, any axis; each takes the fastest backend that equals the definition."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from fewbits.formats import Block, Format
 from fewbits.kernels import native, reference
-from fewbits.kernels.options import Options, options
+from fewbits.kernels.options import Options, has_scale_rule, options
 from fewbits.kernels.reference import Parts
 
 Array = NDArray[Any]
 
-__all__ = ["Options", "Parts", "dequantize", "fake_quantize", "limits", "options", "quantize"]
+__all__ = ["Options", "Parts", "dequantize", "fake_quantize", "has_scale_rule", "limits", "options", "quantize"]
 
 _CHUNK = 1 << 18  # values worked on at once: the definition needs some twenty times their bytes
 
@@ -40,9 +40,12 @@ def fake_quantize(x: Array, fmt: Format, axis: int, chosen: Options, amax: float
         return _restored(native.fake_quantize(lines, fmt, chosen, threads=threads()), x.shape, axis)
     out = np.empty(lines.shape, x.dtype)
     positions = _positions(x, axis, chosen)
+    pieces = _chunks(lines)
     if amax is None and _per_tensor(fmt):
-        amax = largest(x)
-    for rows in _chunks(lines):
+        # A NaN or an infinity anywhere may decide the scale of the whole tensor: then it is worked on whole.
+        amax = largest(x) if np.isfinite(x).all() else None
+        pieces = pieces if amax is not None else iter([slice(None)])
+    for rows in pieces:
         here = None if positions is None else positions[rows]
         parts = reference.quantize(lines[rows], fmt, chosen, amax, here)
         out[rows] = reference.dequantize(parts, fmt, x.dtype)
@@ -56,14 +59,12 @@ def limits(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None
 
 
 def largest(x: Array) -> float:
-    """Return the largest finite magnitude of ``x``; zero where there is none."""
-    with np.errstate(invalid="ignore"):
-        found = float(max(x.max(initial=0), -x.min(initial=0)))
-    return found if np.isfinite(found) else float(np.abs(x[np.isfinite(x)]).max(initial=0))
+    """Return the largest magnitude of a finite ``x``; zero where it is empty."""
+    return float(max(x.max(initial=0), -x.min(initial=0)))
 
 
 def threads() -> int:
-    """Return how many threads a kernel may use: torch's own setting where torch is in use, else every core."""
+    """Return how many threads a kernel may use: torch's setting where torch is in use, else every core."""
     torch = sys.modules.get("torch")
     return int(torch.get_num_threads()) if torch is not None else os.cpu_count() or 1
 

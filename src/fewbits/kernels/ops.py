@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import astuple
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fewbits import kernels
+from fewbits.errors import DTypeError
 from fewbits.formats import Format, parse
-from fewbits.kernels.options import Options
+from fewbits.kernels.options import Options, options
+
+
+def opened(x: torch.Tensor, *, saturate: bool) -> tuple[NDArray[Any], Callable[[NDArray[Any]], torch.Tensor]]:
+    """Return ``x`` as float32 or float64, and the function that gives a result x's own dtype and device.
+
+    With ``saturate``, infinity is read as the largest value of x's own dtype, and NaN as zero.
+
+    Raises:
+        DTypeError: x is not floating point.
+    """
+    if not x.is_floating_point():
+        raise DTypeError(f"a tensor of {x.dtype}; expected floating point: convert it with x.float()")
+    device, dtype, own = x.device, x.dtype, x.detach()
+    if saturate:
+        own = own.nan_to_num(nan=0.0)
+    array = (own if dtype == torch.float64 else own.float()).cpu().numpy()
+    wide = array.dtype
+
+    def close(y: NDArray[Any]) -> torch.Tensor:
+        with np.errstate(over="ignore"):
+            return torch.from_numpy(np.asarray(y, wide, order="C")).to(device, dtype)
+
+    return array, close
 
 
 @torch.library.custom_op("fewbits::fake_quantize", mutates_args=())
 def _fake_quantize(
     x: torch.Tensor,
-    format: str,  # noqa: A002 - the operator's public argument name
+    format: str,
     axis: int,
     rounding: str,
     scale_rule: str,
@@ -27,9 +53,8 @@ def _fake_quantize(
     amax: float | None,
 ) -> torch.Tensor:
     chosen = Options(rounding, scale_rule, overflow, nonfinite, zero_block, seed)
-    wide = x.detach() if x.dtype == torch.float64 else x.detach().float()
-    rounded = kernels.fake_quantize(wide.cpu().numpy(), parse(format), axis, chosen, amax)
-    return torch.from_numpy(np.ascontiguousarray(rounded)).to(x.device, x.dtype)
+    array, close = opened(x, saturate=nonfinite == "saturate")
+    return close(kernels.fake_quantize(array, parse(format), axis, chosen, amax))
 
 
 @_fake_quantize.register_fake
@@ -44,6 +69,22 @@ def _straight_through(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | 
 _fake_quantize.register_autograd(_straight_through)
 
 
-def fake_quantize(x: torch.Tensor, fmt: Format, axis: int, chosen: Options, amax: float | None) -> torch.Tensor:
-    """Return ``x`` rounded to ``fmt``, same shape, dtype and device; the gradient passes straight through."""
-    return _fake_quantize(x, fmt.grammar, axis, *astuple(chosen), amax)  # type: ignore[no-any-return]
+def _decided(fmt: str | Format, seed: int, **choices: str | None) -> tuple[str, str, str, str, str, str, int]:
+    """Return the operator's own arguments: the format as text, and every choice made."""
+    target = fmt if isinstance(fmt, Format) else parse(fmt)
+    return (target.grammar, *astuple(options(target, seed=seed, **choices)))  # type: ignore[arg-type]
+
+
+# What the arguments mean is settled while torch.compile traces: it takes the answer as it is.
+torch.compiler.assume_constant_result(_decided)  # type: ignore[no-untyped-call]
+
+
+def fake_quantize(
+    x: torch.Tensor, fmt: str | Format, axis: int, amax: float | None, seed: int, **choices: str | None
+) -> torch.Tensor:
+    """Return ``x`` rounded to ``fmt``, same shape, dtype and device; the gradient passes straight through.
+
+    ``choices`` and errors are those of :func:`fewbits.kernels.options.options`.
+    """
+    text, *rest = _decided(fmt, seed, **choices)
+    return _fake_quantize(x, text, axis, *rest, amax)  # type: ignore[no-any-return]

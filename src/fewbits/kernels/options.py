@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fewbits.errors import ArgumentError
-from fewbits.formats import Bdr, Block, Element, Exponent, Format
+from fewbits.formats import Bdr, Block, Element, Exponent, Format, Posit
 
 OVERFLOWS = ("saturate", "inf", "nan")
 NONFINITES = ("block-nan", "element", "saturate", "raise")
@@ -24,6 +24,11 @@ class Options:
     nonfinite: str  # what NaN and infinity become
     zero_block: str  # the scale of a block of zeros
     seed: int = 0  # of stochastic rounding
+
+
+def has_scale_rule(fmt: Format) -> bool:
+    """Return whether the format's scale is a power of two, which a scale rule chooses."""
+    return isinstance(fmt, Block | Bdr) and isinstance(fmt.scale, Exponent)
 
 
 def _one_of(what: str, given: str, allowed: tuple[str, ...]) -> str:
@@ -45,7 +50,8 @@ def options(
     """Fill in the format's own defaults and refuse what the format cannot do.
 
     Raises:
-        ArgumentError: a name that does not exist, or an ``overflow`` or ``nonfinite`` that the format cannot code.
+        ArgumentError: a name that does not exist, or an ``overflow`` or ``nonfinite`` that the format cannot
+        code.
     """
     assert isinstance(fmt, Element | Block | Bdr)
     element = fmt if isinstance(fmt, Element) else fmt.element
@@ -61,17 +67,22 @@ def options(
         ),
         seed=seed,
     )
-    power_of_two = not isinstance(fmt, Element) and isinstance(fmt.scale, Exponent)
-    if scale_rule != "floor" and not power_of_two:
-        raise ArgumentError(f"scale_rule={scale_rule!r} chooses a power-of-two scale; {fmt} has none: leave it out")
+    if scale_rule != "floor" and not has_scale_rule(fmt):
+        raise ArgumentError(
+            f"scale_rule={scale_rule!r} chooses a power-of-two scale; {fmt} has none: leave it out"
+        )
     if chosen.overflow == "inf" and not element.has_inf:
         raise ArgumentError(f"overflow='inf': {element} has no infinity; use 'saturate'")
     if chosen.overflow == "nan" and not element.has_nan:
         raise ArgumentError(f"overflow='nan': {element} has no NaN; use 'saturate'")
+    if chosen.overflow == "nan" and isinstance(element, Posit):
+        raise ArgumentError(f"overflow='nan': {element} never rounds a number to NaR; use 'saturate'")
     if chosen.nonfinite == "element" and not element.has_nan:
-        raise ArgumentError(f"nonfinite='element': {element} has no NaN; use 'block-nan', 'saturate' or 'raise'")
+        raise ArgumentError(
+            f"nonfinite='element': {element} has no NaN; use 'block-nan', 'saturate' or 'raise'"
+        )
     if chosen.nonfinite == "block-nan" and (isinstance(fmt, Element) or not fmt.scale.has_nan):
-        raise ArgumentError(f"nonfinite='block-nan': {fmt} has no scale that can be NaN; use 'saturate' or 'raise'")
+        raise ArgumentError(
+            f"nonfinite='block-nan': {fmt} has no scale that can be NaN; use 'saturate' or 'raise'"
+        )
     return chosen
-
-

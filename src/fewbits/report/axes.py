@@ -27,9 +27,14 @@ class Axis:
 
 
 def _axis(
-    title: str, place: Callable[[float], float], values: Iterable[float], candidates: Iterable[tuple[float, str]],
-    *, least_span: float, least_gap: float,
-) -> Axis:  # fmt: skip
+    title: str,
+    place: Callable[[float], float],
+    values: Iterable[float],
+    candidates: Iterable[tuple[float, str]],
+    *,
+    least_span: float,
+    least_gap: float,
+) -> Axis:
     """Fit the ends around `values` with a margin, and keep the candidates inside that leave each other room.
 
     Earlier candidates win, so give the important ones first. `least_gap` is a fraction of the whole axis.
@@ -46,13 +51,18 @@ def _axis(
 
 
 def log2_axis(
-    title: str, values: Iterable[float], text: Callable[[float], str], *, halves: bool = True
+    title: str, values: Iterable[float], text: Callable[[float], str], *, least_gap: float = 0.06
 ) -> Axis:
-    """Lay out a logarithmic axis with ticks at powers of two and, for short texts, halfway between them."""
+    """Lay out a logarithmic axis with ticks at powers of two and, where there is room, halfway between them.
+
+    `least_gap` is the room that the text of a tick needs, as a fraction of the axis.
+    """
     values = list(values)
     powers = [2.0**k for k in range(-4, 64)]
-    candidates = [(v, text(v)) for v in (*powers, *(1.5 * p for p in powers if halves))]
-    return _axis(title, math.log2, (v for v in values if v > 0), candidates, least_span=1.0, least_gap=0.06)
+    candidates = [(v, text(v)) for v in (*powers, *(1.5 * p for p in powers))]
+    return _axis(
+        title, math.log2, (v for v in values if v > 0), candidates, least_span=1.0, least_gap=least_gap
+    )
 
 
 def log10_axis(title: str, values: Iterable[float]) -> Axis:

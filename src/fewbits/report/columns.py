@@ -1,4 +1,4 @@
-"""The columns of every report: what is printed, what it sorts by and what it means, once for terminal and page."""
+"""The columns of every report, for terminal and page: what is printed, what it sorts by, what it means."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Column(Generic[Row]):
 
     title: str  # header on the page
     narrow: str  # header in the terminal, broken into lines by hand
+    about: str  # one sentence for those who do not know the word
     text: Callable[[Row], str]
-    order: Callable[[Row], float | str]  # a number sorts by value, a text as text
-    about: str  # one sentence for who does not know the word
+    order: Callable[[Row], float | str]  # a number sorts by value, a text as text; NaN comes last
     judge: Callable[[Row], str] | None = None  # "worse", "better" or ""
 
     @property
@@ -36,11 +36,11 @@ class Column(Generic[Row]):
         return self.judge(row) if self.judge else ""
 
 
-FORMAT_ABOUT = "Number format, as --formats takes it."
-BITS_ABOUT = "Stored bits per value, shared scales counted."
-QSNR_ABOUT = "Signal power over the power of the rounding noise, in decibels; exact: nothing changed."
-FLUSHED_ABOUT = "Nonzero values that became zero."
-SATURATED_ABOUT = "Finite values beyond the largest that the element can hold."
+_FORMAT = "Number format, as --formats takes it."
+_BITS = "Stored bits per value, shared scales counted."
+_QSNR = "Signal power over the power of the rounding noise, in decibels; exact: nothing changed."
+_FLUSHED = "Nonzero values that became zero."
+_SATURATED = "Finite values beyond the largest that the element can hold."
 
 
 def _judged(score: TaskScore) -> str:
@@ -49,70 +49,69 @@ def _judged(score: TaskScore) -> str:
     return "better" if quality(score) > 0 else "worse"
 
 
-def _spread_of_values(score: TaskScore) -> float:
-    return max(score.values) - min(score.values)
+def _own_spread(score: TaskScore) -> float:
+    return max(score.values) - min(score.values) if len(score.values) > 1 else math.nan
+
+
+def _proxy(score: TaskScore) -> float:
+    return math.nan if score.area_memory_proxy is None else score.area_memory_proxy
 
 
 def task_columns(metric: Metric) -> list[Column[TaskScore]]:
     """Build the columns of the table of one task."""
     d, unit = metric.digits, metric.difference_unit
     direction = "higher" if metric.higher_is_better else "lower"
+    mean = f"Mean over seeds of the {metric.title} on held-out data; {direction} is better."
+    difference = (
+        f"Mean over seeds, each against its own FP32 model, in {unit}; marked beyond FP32's seed spread."
+    )
+    proxy = "Arithmetic area times memory relative to FP8 E4M3: a proxy from bit counts, not from synthesis."
     return [
-        Column("format", "format", lambda s: q.visible(s.format), lambda s: s.format, FORMAT_ABOUT),
-        Column("bits per value", "bits/\nvalue", lambda s: q.bits(s.bits_per_value), lambda s: s.bits_per_value,
-               BITS_ABOUT),
-        Column("model size", "model\nsize", lambda s: q.size(s.model_bytes), lambda s: s.model_bytes,
-               "All parameters: the cast ones in this format, the rest in FP32."),
-        Column(metric.column, metric.short,
-               lambda s: q.plain(s.mean, d), lambda s: s.mean,
-               f"Mean over seeds of the {metric.title} on held-out data; {direction} is better."),
-        Column("difference from FP32", "minus\nFP32", lambda s: q.signed(s.difference, d), lambda s: s.difference,
-               f"Mean over seeds, each against its own FP32 model, in {unit}; marked where it exceeds the seed "
-               "spread of FP32.", _judged),
-        Column("seed spread", "seed\nspread", lambda s: q.plain(_spread_of_values(s), d), _spread_of_values,
-               f"Largest minus smallest value over seeds, in {unit}."),
-        Column("weight QSNR (dB)", "wt.\nQSNR\ndB", lambda s: q.decibels(s.weight_qsnr_db),
-               lambda s: s.weight_qsnr_db, QSNR_ABOUT),
-        Column("activation QSNR (dB)", "act.\nQSNR\ndB", lambda s: q.decibels(s.activation_qsnr_db),
-               lambda s: s.activation_qsnr_db, QSNR_ABOUT),
-        Column("saturated (%)", "sat.\n%", lambda s: q.percent(s.saturated_fraction),
-               lambda s: s.saturated_fraction, SATURATED_ABOUT),
-        Column("flushed (%)", "flush\n%", lambda s: q.percent(s.flushed_fraction),
-               lambda s: s.flushed_fraction, FLUSHED_ABOUT),
-        Column("area x memory (proxy)", "area\nx mem\nproxy",
-               lambda s: "-" if s.area_memory_proxy is None else f"{s.area_memory_proxy:.2f}",
-               lambda s: math.nan if s.area_memory_proxy is None else s.area_memory_proxy,
-               "Arithmetic area times memory relative to FP8 E4M3: a proxy from bit counts, not a synthesized "
-               "circuit."),
+        Column("format", "format", _FORMAT, lambda s: q.visible(s.format), lambda s: s.format),
+        Column("bits per value", "bits/\nvalue", _BITS,
+               lambda s: q.bits(s.bits_per_value), lambda s: s.bits_per_value),
+        Column("model size", "model\nsize", "All parameters: the cast ones in this format, the rest in FP32.",
+               lambda s: q.size(s.model_bytes), lambda s: s.model_bytes),
+        Column(metric.column, metric.short, mean, lambda s: q.plain(s.mean, d), lambda s: s.mean),
+        Column("difference from FP32", "minus\nFP32", difference,
+               lambda s: q.signed(s.difference, d), lambda s: s.difference, _judged),
+        Column("seed spread", "seed\nspread", f"Largest minus smallest value over seeds, in {unit}.",
+               lambda s: q.plain(_own_spread(s), d) if len(s.values) > 1 else "-", _own_spread),
+        Column("weight QSNR (dB)", "wt.\nQSNR\ndB", _QSNR,
+               lambda s: q.decibels(s.weight_qsnr_db), lambda s: s.weight_qsnr_db),
+        Column("activation QSNR (dB)", "act.\nQSNR\ndB", _QSNR,
+               lambda s: q.decibels(s.activation_qsnr_db), lambda s: s.activation_qsnr_db),
+        Column("saturated (%)", "sat.\n%", _SATURATED,
+               lambda s: q.percent(s.saturated_fraction), lambda s: s.saturated_fraction),
+        Column("flushed (%)", "flush\n%", _FLUSHED,
+               lambda s: q.percent(s.flushed_fraction), lambda s: s.flushed_fraction),
+        Column("area x memory (proxy)", "area\nx mem\nproxy", proxy,
+               lambda s: "-" if math.isnan(_proxy(s)) else f"{_proxy(s):.2f}", _proxy),
     ]  # fmt: skip
-
-
-def _worsening(score: MatrixScore) -> float:
-    return score.condition / score.condition_fp64 if score.condition_fp64 else math.nan
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.3g}" if math.isfinite(ratio) else "-"
 
 
 def proposal_columns(report: CheckpointReport) -> list[Column[TensorSummary]]:
     """Build the columns about each tensor as it is stored and the format proposed for it."""
     found = {(s.tensor, s.format): s.error.qsnr_db for s in report.scores}
+    proposal = f"Narrowest format with a QSNR of at least {report.min_qsnr_db:g} dB; keep: leave it as it is."
 
     def qsnr(tensor: TensorSummary) -> float:
         return found.get((tensor.tensor, tensor.proposed or ""), math.nan)
 
     return [
-        Column("tensor", "tensor", lambda t: q.visible(t.tensor), lambda t: t.tensor, "Name in the file."),
-        Column("shape", "shape", lambda t: q.shape(t.shape), lambda t: float(t.stored_bytes), "Extents."),
-        Column("stored as", "stored\nas", lambda t: q.visible(t.dtype), lambda t: t.dtype, "Data type in the file."),
-        Column("outlier ratio", "outlier\nratio", lambda t: f"{t.outlier_ratio:.1f}", lambda t: t.outlier_ratio,
-               "Largest magnitude over root mean square."),
-        Column("proposal", "proposal", lambda t: q.visible(t.proposed or "keep"), lambda t: t.proposed or "",
-               f"Narrowest format with a QSNR of at least {report.min_qsnr_db:g} dB; keep: leave it as it is."),
-        Column("its QSNR (dB)", "QSNR\ndB", lambda t: q.decibels(qsnr(t)) if t.proposed else "-", qsnr, QSNR_ABOUT),
-        Column("new size", "new\nsize", lambda t: q.size(t.proposed_bytes), lambda t: t.proposed_bytes,
-               "Bytes if the proposal is followed."),
+        Column("tensor", "tensor", "Name in the file.", lambda t: q.visible(t.tensor), lambda t: t.tensor),
+        Column("shape", "shape", "Extents; sorts by stored bytes.",
+               lambda t: q.shape(t.shape), lambda t: t.stored_bytes),
+        Column("stored as", "stored\nas", "Data type in the file.",
+               lambda t: q.visible(t.dtype), lambda t: t.dtype),
+        Column("outlier ratio", "outlier\nratio", "Largest magnitude over root mean square.",
+               lambda t: q.plain(t.outlier_ratio, 1), lambda t: t.outlier_ratio),
+        Column("proposal", "proposal", proposal,
+               lambda t: q.visible(t.proposed or "keep"), lambda t: t.proposed or ""),
+        Column("its QSNR (dB)", "QSNR\ndB", _QSNR,
+               lambda t: q.decibels(qsnr(t)) if t.proposed else "-", qsnr),
+        Column("new size", "new\nsize", "Bytes if the proposal is followed.",
+               lambda t: q.size(t.proposed_bytes), lambda t: t.proposed_bytes),
     ]  # fmt: skip
 
 
@@ -128,48 +127,57 @@ def qsnr_columns(report: CheckpointReport) -> list[Column[TensorSummary]]:
         def text(tensor: TensorSummary) -> str:
             return q.decibels(order(tensor)) if (tensor.tensor, name) in found else "-"
 
-        about = f"QSNR in dB at {q.bits(width[name])} bits per value. {QSNR_ABOUT}"
-        return Column(q.visible(name), q.visible(name).replace("_", "_\n"), text, order, about)
+        about = f"QSNR in dB at {q.bits(width[name])} bits per value. {_QSNR}"
+        return Column(q.visible(name), q.visible(name).replace("_", "_\n"), about, text, order)
 
     return [column(name) for name in sorted(width, key=lambda name: (width[name], name))]
 
 
 REASON: Column[TensorSummary] = Column(
-    "reason", "reason", lambda t: q.visible(t.reason), lambda t: t.reason, "Why this format, or why none."
+    "reason", "reason", "Why this format, or why none.", lambda t: q.visible(t.reason), lambda t: t.reason
 )
 
 TOTAL_COLUMNS: list[Column[FormatTotal]] = [
-    Column("format", "format", lambda t: q.visible(t.format), lambda t: t.format, FORMAT_ABOUT),
-    Column("bits per value", "bits/\nvalue", lambda t: q.bits(t.bits_per_value), lambda t: t.bits_per_value,
-           BITS_ABOUT),
-    Column("checkpoint size", "size", lambda t: q.size(t.total_bytes), lambda t: t.total_bytes,
-           "All measured tensors in this format, the others as they are stored."),
-    Column("worst QSNR (dB)", "worst", lambda t: q.decibels(t.lowest_qsnr_db), lambda t: t.lowest_qsnr_db,
-           f"Of the worst tensor. {QSNR_ABOUT}"),
-    Column("median QSNR (dB)", "median", lambda t: q.decibels(t.median_qsnr_db), lambda t: t.median_qsnr_db,
-           f"Of the median tensor. {QSNR_ABOUT}"),
-    Column("tensors that pass", "pass", lambda t: f"{t.passing} of {t.measured}", lambda t: t.passing,
-           "Tensors at or above the QSNR asked for."),
+    Column("format", "format", _FORMAT, lambda t: q.visible(t.format), lambda t: t.format),
+    Column("bits per value", "bits/\nvalue", _BITS,
+           lambda t: q.bits(t.bits_per_value), lambda t: t.bits_per_value),
+    Column("checkpoint size", "size", "All measured tensors in this format, the others as they are stored.",
+           lambda t: q.size(t.total_bytes), lambda t: t.total_bytes),
+    Column("worst QSNR (dB)", "worst", f"Of the worst tensor. {_QSNR}",
+           lambda t: q.decibels(t.lowest_qsnr_db), lambda t: t.lowest_qsnr_db),
+    Column("median QSNR (dB)", "median", f"Of the median tensor. {_QSNR}",
+           lambda t: q.decibels(t.median_qsnr_db), lambda t: t.median_qsnr_db),
+    Column("tensors that pass", "pass", "Tensors at or above the QSNR asked for.",
+           lambda t: f"{t.passing} of {t.measured}", lambda t: t.passing),
 ]  # fmt: skip
 
+
+def _worsening(score: MatrixScore) -> float:
+    return score.condition / score.condition_fp64 if score.condition_fp64 else math.nan
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.3g}" if math.isfinite(ratio) else "-"
+
+
 MATRIX_COLUMNS: list[Column[MatrixScore]] = [
-    Column("format", "format", lambda s: q.visible(s.format), lambda s: s.format, FORMAT_ABOUT),
-    Column("bits per value", "bits/\nvalue", lambda s: q.bits(s.bits_per_value), lambda s: s.bits_per_value,
-           BITS_ABOUT),
-    Column("size of values", "size of\nvalues", lambda s: q.size(s.values_bytes), lambda s: s.values_bytes,
-           "Bytes of the stored entries without their indices."),
-    Column("Frobenius error", "Frobenius\nerror", lambda s: q.relative(s.frobenius_error),
-           lambda s: s.frobenius_error, "Norm of A - Q(A) over the norm of A."),
+    Column("format", "format", _FORMAT, lambda s: q.visible(s.format), lambda s: s.format),
+    Column("bits per value", "bits/\nvalue", _BITS,
+           lambda s: q.bits(s.bits_per_value), lambda s: s.bits_per_value),
+    Column("size of values", "size of\nvalues", "Bytes of the stored entries without their indices.",
+           lambda s: q.size(s.values_bytes), lambda s: s.values_bytes),
+    Column("Frobenius error", "Frobenius\nerror", "Norm of A - Q(A) over the norm of A.",
+           lambda s: q.relative(s.frobenius_error), lambda s: s.frobenius_error),
     Column("largest relative entry error", "largest\nrelative\nerror",
-           lambda s: q.relative(s.error.max_relative_error), lambda s: s.error.max_relative_error,
-           "Over the nonzero entries; 1 means that an entry vanished."),
-    Column("flushed (%)", "flush\n%", lambda s: q.percent(s.error.flushed_fraction),
-           lambda s: s.error.flushed_fraction, FLUSHED_ABOUT),
-    Column("saturated (%)", "sat.\n%", lambda s: q.percent(s.error.saturated_fraction),
-           lambda s: s.error.saturated_fraction, SATURATED_ABOUT),
-    Column("condition", "condition", lambda s: q.condition(s.condition), lambda s: s.condition,
-           "Estimate of the 1-norm condition number of the matrix in this format."),
-    Column("times that of FP64", "times\nFP64", lambda s: _times(_worsening(s)), lambda s: _worsening(s),
-           "Its condition number over that of the matrix as given."),
-    Column("note", "note", lambda s: q.visible(s.note), lambda s: s.note, "What to watch."),
+           "Over the nonzero entries; 1 means that an entry vanished.",
+           lambda s: q.relative(s.error.max_relative_error), lambda s: s.error.max_relative_error),
+    Column("flushed (%)", "flush\n%", _FLUSHED,
+           lambda s: q.percent(s.error.flushed_fraction), lambda s: s.error.flushed_fraction),
+    Column("saturated (%)", "sat.\n%", _SATURATED,
+           lambda s: q.percent(s.error.saturated_fraction), lambda s: s.error.saturated_fraction),
+    Column("condition", "condition", "Estimate of the 1-norm condition number of the matrix in this format.",
+           lambda s: q.condition(s.condition), lambda s: s.condition),
+    Column("times that of FP64", "times\nFP64", "Its condition number over that of the matrix as given.",
+           lambda s: _times(_worsening(s)), _worsening),
+    Column("note", "note", "What to watch.", lambda s: q.visible(s.note), lambda s: s.note),
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Plots as plain data: what the page's script hands to Plotly.
 
 A colour is a word ("accent", "muted", "band", "line", "text") that the script replaces by the theme's colour,
-so that one figure serves light and dark pages. Texts are escaped here: Plotly reads a little HTML in every text.
+so that one figure serves light and dark pages. Texts are escaped here: Plotly reads some HTML in every text.
 """
 
 from __future__ import annotations
@@ -59,7 +59,13 @@ def scatter(
     rest = [p for i, p in enumerate(drawn) if i not in front]
     data = [_front_line(best, x, y), _dots(rest, x, y, on_front=False), _dots(best, x, y, on_front=True)]
     labels = [
-        {"x": x.place(p.x), "y": y.place(p.y), "text": plot_text(_shortened(p.name)), "front": i in front}
+        {
+            "x": x.place(p.x),
+            "y": y.place(p.y),
+            "text": plot_text(_shortened(p.name)),
+            "front": i in front,
+            "bar": [_placed(p.low, p.y, y), _placed(p.high, p.y, y)],
+        }
         for i, p in enumerate(drawn)
     ]
     layout = {
@@ -90,8 +96,8 @@ def _front_line(best: Sequence[Point], x: Axis, y: Axis) -> Figure:
 
 def _dots(points: Sequence[Point], x: Axis, y: Axis, *, on_front: bool) -> Figure:
     heights = [y.place(p.y) for p in points]
-    above = [_finite(y.place(p.high)) - h for p, h in zip(points, heights, strict=True)]
-    below = [h - _finite(y.place(p.low)) for p, h in zip(points, heights, strict=True)]
+    above = [_placed(p.high, p.y, y) - h for p, h in zip(points, heights, strict=True)]
+    below = [h - _placed(p.low, p.y, y) for p, h in zip(points, heights, strict=True)]
     color = "accent" if on_front else "muted"
     return {
         "type": "scatter", "mode": "markers",
@@ -107,8 +113,9 @@ def _dots(points: Sequence[Point], x: Axis, y: Axis, *, on_front: bool) -> Figur
     }  # fmt: skip
 
 
-def _finite(position: float) -> float:
-    return position if math.isfinite(position) else 0.0
+def _placed(end: float, middle: float, y: Axis) -> float:
+    """Place the end of a bar; an end that is not finite leaves that half of the bar out."""
+    return y.place(end if math.isfinite(end) else middle)
 
 
 def _hover(name: str, lines: Sequence[str]) -> str:
@@ -124,7 +131,8 @@ def _plot_axis(axis: Axis) -> Figure:
     return {
         "title": {"text": axis.title, "standoff": 12}, "range": [axis.low, axis.high], "fixedrange": True,
         "tickvals": [axis.place(v) for v, _ in axis.ticks], "ticktext": [text for _, text in axis.ticks],
-        "tickangle": 0, "automargin": True, "zeroline": False, "gridcolor": "line", "linecolor": "line",
+        "tickangle": 0, "ticklabeloverflow": "allow", "automargin": True,
+        "zeroline": False, "gridcolor": "line", "linecolor": "line",
     }  # fmt: skip
 
 
@@ -143,12 +151,14 @@ def _shapes(y: Axis, band: float, floor: float | None) -> list[Figure]:
 def heat_map(rows: Sequence[str], columns: Sequence[str], layers: Sequence[Cells]) -> Figure:
     """Draw QSNR by row and format, one trace per layer of cells; the page shows one at a time.
 
-    An infinite QSNR gets the colour of the largest finite one and the text "exact".
+    An infinite QSNR gets the colour of the largest finite one and the text "exact"; a NaN, no colour.
     """
-    finite = [v for cells in layers for line in cells.values for v in line if v is not None and math.isfinite(v)]
+    finite = [
+        v for cells in layers for line in cells.values for v in line if v is not None and math.isfinite(v)
+    ]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
     return {
-        "data": [_heat(rows, columns, cells, high, visible=i == 0) for i, cells in enumerate(layers)],
+        "data": [_heat(rows, columns, cells, (low, high), visible=i == 0) for i, cells in enumerate(layers)],
         "layout": {
             "height": 150 + 24 * len(rows),
             "margin": {"l": 12, "r": 12, "t": 96, "b": 12},
@@ -156,8 +166,10 @@ def heat_map(rows: Sequence[str], columns: Sequence[str], layers: Sequence[Cells
             "yaxis": {**_labels([_shortened(row, 40) for row in rows]), "range": [len(rows) - 0.5, -0.5]},
             "coloraxis": {
                 "colorscale": "Cividis", "cmin": low, "cmax": max(high, low + 1),
-                "colorbar": {"title": {"text": "QSNR, dB"}, "thickness": 12, "outlinewidth": 0,
-                             "lenmode": "pixels", "len": min(260, 70 + 24 * len(rows)), "y": 1, "yanchor": "top"},
+                "colorbar": {
+                    "title": {"text": "QSNR, dB"}, "thickness": 12, "outlinewidth": 0,
+                    "y": 1, "yanchor": "top", "lenmode": "pixels", "len": min(260, 70 + 24 * len(rows)),
+                },
             },
         },
         "labels": [],
@@ -172,7 +184,11 @@ def _labels(texts: Sequence[str]) -> Figure:
     }  # fmt: skip
 
 
-def _heat(rows: Sequence[str], columns: Sequence[str], cells: Cells, high: float, *, visible: bool) -> Figure:
+def _heat(
+    rows: Sequence[str], columns: Sequence[str], cells: Cells, ends: tuple[float, float], *, visible: bool
+) -> Figure:
+    low, high = ends
+
     def text(value: float | None) -> str:
         return "" if value is None or math.isnan(value) else "exact" if value == math.inf else f"{value:.0f}"
 
@@ -181,9 +197,13 @@ def _heat(rows: Sequence[str], columns: Sequence[str], cells: Cells, high: float
         unit = " dB" if value is not None and math.isfinite(value) else ""
         return _hover(column, (row, said + unit))
 
+    def level(value: float | None) -> float | None:
+        return None if value is None or math.isnan(value) else min(max(value, low), high)
+
     return {
-        "type": "heatmap", "name": cells.title, "visible": visible, "coloraxis": "coloraxis", "xgap": 1, "ygap": 1,
-        "z": [[None if not text(v) else min(v or 0.0, high) for v in line] for line in cells.values],
+        "type": "heatmap", "name": cells.title, "visible": visible, "coloraxis": "coloraxis",
+        "xgap": 1, "ygap": 1,
+        "z": [[level(v) for v in line] for line in cells.values],
         "text": [[text(v) for v in line] for line in cells.values], "texttemplate": "%{text}",
         "textfont": {"size": 11},
         "hovertext": [

@@ -27,7 +27,7 @@ from fewbits.report.judgement import (
     spread_sentence,
     totals_sentence,
 )
-from fewbits.report.markup import chooser, commands, figure, legend, page, paragraph, section, table
+from fewbits.report.markup import chooser, commands, figure, glossary, legend, page, paragraph, section, table
 from fewbits.report.totals import FormatTotal, format_totals
 
 _LARGEST_DRAWN = 60  # rows of a heat map that still read as one picture
@@ -51,7 +51,9 @@ def tasks_page(
 
     def again(score: TaskScore) -> str:
         seeds = f"--seeds {len(score.values)}"
-        return f"{base_command} --tasks {shlex.quote(score.task)} --formats {shlex.quote(score.format)} {seeds}"
+        return (
+            f"{base_command} --tasks {shlex.quote(score.task)} --formats {shlex.quote(score.format)} {seeds}"
+        )
 
     parts = [_task(i, task, group, again) for i, (task, group) in enumerate(by_task(scores).items())]
     lead = "Models trained in FP32 whose weights and activations were cast to each format without retraining."
@@ -65,18 +67,24 @@ def _task(number: int, task: str, scores: Sequence[TaskScore], again: Callable[[
     body += paragraph(spread_sentence(scores)) + paragraph(narrowest_sentence(scores), "finding")
     body += _task_scatter(number, task, scores)
     body += table(f"Task {task} by format", task_columns(metric), scores)
-    body += commands([(s.format, again(s)) for s in scores])
+    body += glossary(task_columns(metric)) + commands([(s.format, again(s)) for s in scores])
     return section(f"Task: {task}", body + _layers(number, task, scores))
 
 
 def _task_scatter(number: int, task: str, scores: Sequence[TaskScore]) -> str:
     metric, spread = metric_of(scores[0]), scores[0].spread
     # FP32 is the line at zero; a point of its own would take a third of the width for nothing.
-    points = [_task_point(s) for s in scores if s.format != "fp32" or len(scores) == 1]
+    points = [_task_point(s) for s in scores if s.format != "fp32"]
+    if not points:
+        return ""
     reach = [v for p in points for v in (p.low, p.y, p.high)]
     y = difference_axis(f"{metric.title}<br>minus FP32, {metric.difference_unit}", reach, spread)
-    plot = scatter(points, _bits_axis(points), y if metric.higher_is_better else y.turned(), band=spread, floor=0.0)
-    about = f"Task {task}: difference in {metric.title} from FP32 (dotted) against bits per value; up is better. "
+    plot = scatter(
+        points, _bits_axis(points), y if metric.higher_is_better else y.turned(), band=spread, floor=0.0
+    )
+    about = (
+        f"Task {task}: difference in {metric.title} from FP32 (dotted) against bits per value; up is better. "
+    )
     about += "Bars reach over the seeds. " if len(scores[0].values) > 1 else ""
     about += "Shaded: the seed spread of FP32, where a difference is no evidence. " if spread else ""
     return figure(f"scatter-{number}", plot, about=about + _not_drawn(points), above=legend())
@@ -89,7 +97,8 @@ def _task_point(score: TaskScore) -> Point:
         f"{q.bits(score.bits_per_value)} bits per value, {q.size(score.model_bytes)}",
         f"{metric.title}: {q.plain(score.mean, metric.digits)} {metric.unit}",
         f"difference from FP32: {q.signed(score.difference, metric.digits)}",
-        f"QSNR: weights {q.decibels(score.weight_qsnr_db)}, activations {q.decibels(score.activation_qsnr_db)} dB",
+        f"weight QSNR: {q.decibels(score.weight_qsnr_db)} dB",
+        f"activation QSNR: {q.decibels(score.activation_qsnr_db)} dB",
     )
     x, y = score.bits_per_value, score.difference
     return Point(score.format, x, y, min(each), max(each), quality(score), lines)
@@ -127,7 +136,7 @@ def _layers(number: int, task: str, scores: Sequence[TaskScore]) -> str:
 
 
 def _inexact(layer: LayerScore) -> bool:
-    return math.isfinite(layer.weight_qsnr_db) or math.isfinite(layer.activation_qsnr_db)
+    return layer.weight_qsnr_db < math.inf or layer.activation_qsnr_db < math.inf
 
 
 def checkpoint_page(
@@ -141,7 +150,9 @@ def checkpoint_page(
     totals = format_totals(report)
     body = paragraph(totals_sentence(report), "finding") + _totals_scatter(report, totals)
     body += table("Whole checkpoint by format", TOTAL_COLUMNS, totals)
-    body += commands([(t.format, f"{again} {shlex.quote(t.format)}") for t in totals])
+    body += glossary(TOTAL_COLUMNS) + commands(
+        [(t.format, f"{again} {shlex.quote(t.format)}") for t in totals]
+    )
     parts = section("Whole checkpoint in one format", body) + section("Tensor by tensor", _tensors(report))
     return page("What narrow formats do to a checkpoint", report.path, parts, provenance)
 
@@ -151,7 +162,7 @@ def _totals_scatter(report: CheckpointReport, totals: Sequence[FormatTotal]) -> 
     drawn = [p for p in points if is_drawn(p)]
     if not drawn:
         return ""
-    x = log2_axis("size of the whole checkpoint", [p.x for p in drawn], q.size, halves=False)
+    x = log2_axis("size of the whole checkpoint", [p.x for p in drawn], q.size, least_gap=0.2)
     reach = [v for p in drawn for v in (p.low, p.y, p.high)]
     y = linear_axis("QSNR of the median tensor, dB", [*reach, report.min_qsnr_db])
     about = (
@@ -176,19 +187,22 @@ def _total_point(total: FormatTotal) -> Point:
 def _tensors(report: CheckpointReport) -> str:
     ordered = sorted(report.tensors, key=lambda t: -t.stored_bytes)
     found = {(s.tensor, s.format): s.error.qsnr_db for s in report.scores}
-    formats = [t.format for t in format_totals(report) if math.isfinite(t.lowest_qsnr_db)]
+    formats = [t.format for t in format_totals(report) if t.lowest_qsnr_db < math.inf]
     drawn = [t.tensor for t in ordered if any((t.tensor, f) in found for f in formats)][:_LARGEST_DRAWN]
     body = ""
     if drawn:
         values = [[found.get((tensor, f)) for f in formats] for tensor in drawn]
-        about = f"QSNR of each tensor in each format, in dB; brighter is better. The {len(drawn)} largest tensors."
+        about = f"QSNR of the {len(drawn)} largest tensors in each format, in dB; brighter is better."
         plot = heat_map(drawn, formats, [Cells("weight", values)])
         body += figure("tensors", plot, about=about)
     listed = ordered[:_LARGEST_LISTED]
     columns = [*proposal_columns(report), REASON, *qsnr_columns(report)]
     rest = len(ordered) - len(listed)
-    left_out = f"The table holds the {len(listed)} largest tensors; --json has the other {rest}." if rest else ""
-    return body + paragraph(left_out) + table("Proposals and QSNR by tensor, largest first", columns, listed)
+    left_out = (
+        f"The table holds the {len(listed)} largest tensors; --json has the other {rest}." if rest else ""
+    )
+    body += paragraph(left_out) + table("Proposals and QSNR by tensor, largest first", columns, listed)
+    return body + glossary([*proposal_columns(report), REASON])
 
 
 def matrices_page(
@@ -203,14 +217,20 @@ def matrices_page(
         return f"{base_command} {shlex.quote(score.matrix)} --formats {shlex.quote(score.format)}"
 
     parts = [_matrix(i, matrix, group, again) for i, (matrix, group) in enumerate(by_matrix(scores).items())]
-    lead = "Matrices whose entries were stored in each format: what that does to the entries and to the condition."
+    lead = (
+        "Matrices whose entries were stored in each format: what it does to the entries and to the condition."
+    )
     return page("What narrow formats do to a matrix", lead, "".join(parts), provenance)
 
 
-def _matrix(number: int, matrix: str, scores: Sequence[MatrixScore], again: Callable[[MatrixScore], str]) -> str:
+def _matrix(
+    number: int, matrix: str, scores: Sequence[MatrixScore], again: Callable[[MatrixScore], str]
+) -> str:
     points = [_matrix_point(score) for score in scores]
     inexact = [p for p in points if p.y > 0]
-    body = paragraph(f"Condition number in FP64, estimated in the 1-norm: {q.condition(scores[0].condition_fp64)}.")
+    body = paragraph(
+        f"Condition number in FP64, estimated in the 1-norm: {q.condition(scores[0].condition_fp64)}."
+    )
     if inexact:
         y = log10_axis("relative error,<br>Frobenius norm", [p.y for p in inexact]).turned()
         about = f"{matrix}: relative error of the entries against bits per value; up is better. "
@@ -218,7 +238,7 @@ def _matrix(number: int, matrix: str, scores: Sequence[MatrixScore], again: Call
         about += f"Exact and so not drawn: {', '.join(exact)}. " if exact else ""
         plot = scatter(inexact, _bits_axis(inexact), y)
         body += figure(f"matrix-{number}", plot, about=about + _not_drawn(points), above=legend())
-    body += table(f"{matrix} by format", MATRIX_COLUMNS, scores)
+    body += table(f"{matrix} by format", MATRIX_COLUMNS, scores) + glossary(MATRIX_COLUMNS)
     return section(matrix, body + commands([(s.format, again(s)) for s in scores]))
 
 

@@ -11,7 +11,6 @@ from fewbits.records import CheckpointReport, MatrixScore, TaskScore
 from fewbits.report.quantities import bits, size, visible
 
 
-
 @dataclass(frozen=True)
 class Metric:
     """How a metric of a task is written and which direction is better."""
@@ -39,7 +38,9 @@ def metric_of(score: TaskScore) -> Metric:
     """
     if score.metric not in METRICS:
         known = ", ".join(METRICS)
-        raise ArgumentError(f"a score of task {score.task!r} has the metric {score.metric!r}: expected one of {known}")
+        raise ArgumentError(
+            f"a score of task {score.task!r} has the metric {score.metric!r}: expected one of {known}"
+        )
     return METRICS[score.metric]
 
 
@@ -71,7 +72,9 @@ def by_matrix(scores: Sequence[MatrixScore]) -> dict[str, list[MatrixScore]]:
 
 def _require(scores: Sequence[object]) -> None:
     if not scores:
-        raise ArgumentError("a report of no scores was asked for: expected at least one; measure a format first")
+        raise ArgumentError(
+            "a report of no scores was asked for: expected at least one; measure a format first"
+        )
 
 
 def _fp32_then_bits(score: TaskScore) -> tuple[bool, float]:
@@ -104,10 +107,11 @@ def spread_sentence(scores: Sequence[TaskScore]) -> str:
 
 
 def narrowest_sentence(scores: Sequence[TaskScore]) -> str:
-    """Name the narrowest format whose difference stays within the seed spread; "" with one seed."""
-    if len(scores[0].baseline) < 2:
+    """Name the narrowest format whose difference stays within the seed spread; "" if nobody can say."""
+    narrow = [s for s in scores if s.format != "fp32"]
+    if len(scores[0].baseline) < 2 or not narrow:
         return ""
-    within = [s for s in scores if s.format != "fp32" and not beyond_spread(s)]
+    within = [s for s in narrow if not beyond_spread(s)]
     if not within:
         return "No format narrower than FP32 stays within it."
     best = min(within, key=lambda s: (s.bits_per_value, -quality(s)))

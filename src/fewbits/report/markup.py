@@ -17,7 +17,7 @@ from fewbits.report.quantities import visible
 
 Row = TypeVar("Row")
 
-# The page may run its own inline script and style and draw its own images; the browser refuses everything else.
+# The page may run its inline script and style and draw its own images; the browser refuses everything else.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
@@ -45,7 +45,7 @@ def figure(identity: str, data: Figure, *, about: str, above: str = "") -> str:
     `identity` is the element's id: given, not drawn at random, so that the same records give the same page.
     """
     inside = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    # Inside a script element only "<" can end it or open a comment; JSON reads the escape as the same character.
+    # Inside a script element only "<" can end it or open a comment; JSON reads the escape as the same.
     inside = inside.replace("<", "\\u003c")
     return (
         f'<figure>{above}<div class="scroll">'
@@ -71,13 +71,21 @@ def legend() -> str:
         ("front", "on the Pareto front: nothing with fewer bits is as good"),
         ("beaten", "another format is better with no more bits"),
     )
-    return '<p class="legend">' + "".join(f'<span class="{name}">{text}</span>' for name, text in signs) + "</p>"
+    return (
+        '<p class="legend">' + "".join(f'<span class="{name}">{text}</span>' for name, text in signs) + "</p>"
+    )
 
 
 def commands(lines: Sequence[tuple[str, str]]) -> str:
     """Write the command line that measures each row of a table again, as (row, command)."""
     items = "".join(f"<dt>{escape(row)}</dt><dd><code>{escape(line)}</code></dd>" for row, line in lines)
-    return f'<details><summary>The command line of every row</summary><dl class="commands">{items}</dl></details>'
+    return f"<details><summary>The command line of every row</summary><dl>{items}</dl></details>"
+
+
+def glossary(columns: Sequence[Column[Row]]) -> str:
+    """Write what each column means, for those who cannot point at a header."""
+    items = "".join(f"<dt>{escape(column.title)}</dt><dd>{escape(column.about)}</dd>" for column in columns)
+    return f"<details><summary>What the columns mean</summary><dl>{items}</dl></details>"
 
 
 def table(caption: str, columns: Sequence[Column[Row]], rows: Sequence[Row]) -> str:
@@ -85,7 +93,8 @@ def table(caption: str, columns: Sequence[Column[Row]], rows: Sequence[Row]) -> 
     heads = [_head(c.title, c.about, numeric=not rows or _is_number(c.order(rows[0]))) for c in columns]
     body = "".join(_row(columns, row) for row in rows)
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table class="sortable">'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">'
+        f'<table class="sortable">'
         f"<caption>{escape(caption)}</caption><thead><tr>{''.join(heads)}</tr></thead>"
         f"<tbody>{body}</tbody></table></div>"
     )
@@ -110,7 +119,8 @@ def _cell(column: Column[Row], row: Row, *, first: bool) -> str:
     if isinstance(order, str):
         kind, value = "text", escape(order)
     else:
-        kind, value = "number", "" if math.isnan(order) else repr(float(order))
+        # A script reads "Infinity" as a number and Python's "inf" not.
+        kind, value = "number", "" if math.isnan(order) else repr(float(order)).replace("inf", "Infinity")
     sign = f' <span class="mark">{ {"worse": "▼", "better": "▲"}[mark] } {mark}</span>' if mark else ""
     tag = 'th scope="row"' if first else "td"
     text = f'<{tag} class="{kind} {mark}" data-value="{value}">{escape(column.text(row))}{sign}'
@@ -123,7 +133,7 @@ def page(title: str, lead: str, body: str, provenance: Provenance) -> str:
     Raises:
         MissingDependencyError: Plotly, whose script draws the plots, is not installed.
     """
-    plotly = _plotly_script()
+    plotly = plotly_script()
     folder = files("fewbits.report") / "page"
     style, script = ((folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     return (
@@ -148,7 +158,12 @@ def _footer(provenance: Provenance) -> str:
     )
 
 
-def _plotly_script() -> str:
+def plotly_script() -> str:
+    """Read the script that draws the plots, some five megabytes, from the Plotly that is installed.
+
+    Raises:
+        MissingDependencyError: Plotly is not installed.
+    """
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Arrays in, arrays of the same family out: torch.Tensor and numpy.ndarray, seen as float32 or float64 NumPy arrays."""
+"""Arrays in, arrays of the same family out: torch.Tensor and numpy.ndarray, seen as float32 or float64."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fewbits.errors import ArgumentError, DTypeError
 
 Array = NDArray[Any]
-NUMPY_NARROW = ("float16", "bfloat16")
+_BFLOAT16_MAX = (2 - 2.0**-7) * 2.0**127  # NumPy's finfo does not know ml_dtypes' bfloat16
 
 
 def is_torch(x: object) -> bool:
@@ -21,30 +21,42 @@ def is_torch(x: object) -> bool:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
-def opened(x: Any) -> tuple[Array, Callable[[Array], Any]]:
+def opened(x: Any, *, saturate: bool = False) -> tuple[Array, Callable[[Array], Any]]:
     """Return ``x`` as float32 or float64, and the function that gives a result x's own family and dtype.
+
+    With ``saturate``, infinity is read as the largest value of x's own dtype, and NaN as zero. A result for
+    float16 or bfloat16 is rounded to float32 on the way, in every family and by every function: one result,
+    not two.
 
     Raises:
         DTypeError: x is neither a tensor nor an array of floating-point numbers.
     """
     if is_torch(x):
-        import torch
+        from fewbits.kernels import ops  # needs torch; NumPy users do without
 
-        if not x.is_floating_point():
-            raise DTypeError(f"a tensor of {x.dtype}; expected floating point: convert it with x.float()")
-        wide = x.detach() if x.dtype == torch.float64 else x.detach().float()
-        device, dtype = x.device, x.dtype
-        return wide.cpu().numpy(), lambda y: torch.from_numpy(np.ascontiguousarray(y)).to(device, dtype)
+        return ops.opened(x, saturate=saturate)
     if not isinstance(x, np.ndarray | np.floating | float):
-        raise DTypeError(f"{type(x).__name__}; expected a numpy.ndarray or a torch.Tensor of floating-point numbers")
-    array = np.asarray(x)
-    if array.dtype.kind != "f" and array.dtype.name not in NUMPY_NARROW or array.dtype.itemsize > 8:
         raise DTypeError(
-            f"an array of {array.dtype}; expected float16, bfloat16, float32 or float64: convert it with x.astype('float32')"
+            f"{type(x).__name__}; expected a numpy.ndarray or a torch.Tensor of floating-point numbers"
         )
+    array = np.asarray(x)
     own = array.dtype
-    wide_array = array if own in (np.float32, np.float64) else array.astype(np.float32)
-    return wide_array, lambda y: y.astype(own, copy=False)
+    if own.name not in ("float16", "bfloat16", "float32", "float64"):
+        raise DTypeError(
+            f"an array of {own}; expected float16, bfloat16, float32 or float64: "
+            "convert it with x.astype('float32')"
+        )
+    wide = np.float64 if own.itemsize == 8 else np.float32
+    array = array.astype(wide, copy=False)
+    if saturate:
+        top = _BFLOAT16_MAX if own.name == "bfloat16" else float(np.finfo(own).max)
+        array = np.nan_to_num(array, nan=0.0, posinf=top, neginf=-top)
+
+    def close(y: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return y.astype(wide, copy=False).astype(own, copy=False)
+
+    return array, close
 
 
 def checked_axis(axis: int, ndim: int) -> int:
@@ -56,8 +68,24 @@ def checked_axis(axis: int, ndim: int) -> int:
     if isinstance(axis, bool) or not isinstance(axis, int | np.integer):
         raise ArgumentError(f"axis={axis!r} is not an integer")
     if not -max(ndim, 1) <= axis < max(ndim, 1):
-        raise ArgumentError(f"axis={axis} is out of range for an array of {ndim} dimensions; use {-ndim} to {ndim - 1}")
+        raise ArgumentError(
+            f"axis={axis} is out of range for an array of {ndim} dimensions; "
+            f"use {-max(ndim, 1)} to {max(ndim, 1) - 1}"
+        )
     return int(axis) % max(ndim, 1)
+
+
+def checked_amax(amax: object) -> float | None:
+    """Return ``amax`` as a float, or None.
+
+    Raises:
+        ArgumentError: it is not a finite number from zero up.
+    """
+    if amax is None:
+        return None
+    if not isinstance(amax, int | float | np.floating) or not 0 <= amax < np.inf:
+        raise ArgumentError(f"amax={amax!r} is not a finite number from 0 up; leave it out to measure x")
+    return float(amax)
 
 
 def seed_of(generator: Any, rounding: str) -> int:
@@ -76,6 +104,6 @@ def seed_of(generator: Any, rounding: str) -> int:
     if torch is not None and isinstance(generator, torch.Generator):
         return int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
     raise ArgumentError(
-        f"generator={generator!r}; rounding='stochastic' needs a seed from 0 to 2^63 - 1, a numpy.random.Generator "
-        "or a torch.Generator, so that it can be repeated"
+        f"generator={generator!r}; rounding='stochastic' needs a seed from 0 to 2^63 - 1, "
+        "a numpy.random.Generator or a torch.Generator, so that it can be repeated"
     )

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from fewbits import kernels
 from fewbits.errors import DTypeError
 from fewbits.formats import Format, parse
-from fewbits.tensor.arrays import checked_axis, is_torch, opened, seed_of
+from fewbits.tensor.arrays import checked_amax, checked_axis, is_torch, opened, seed_of
 from fewbits.tensor.narrow import NarrowTensor, packed
 
 
-def format(text: str | Format) -> Format:  # noqa: A001 - the public name is fewbits.format
+def format(text: str | Format) -> Format:
     """Return the format of a catalogue name or of a text in the grammar.
 
     Raises:
@@ -45,14 +43,14 @@ def quantize(
         fmt: a format, or its text.
         axis: along which blocks lie; a last block may be partial.
         rounding: ``nearest_even``, ``nearest_away``, ``toward_zero``, ``up``, ``down`` or ``stochastic``.
-        scale_rule: how a power-of-two scale is chosen: ``floor`` (OCP MX v1.0, section 6.3), ``ceil``, ``rceil``,
-            ``even``, ``1.75``, ``midmax``, ``oas`` or ``double-floor``.
-        overflow: what an element beyond the largest becomes: ``saturate``, ``inf`` or ``nan``. Default: infinity for a
-            scalar format that has one, else saturate.
-        nonfinite: what NaN and infinity in x become. ``block-nan``: the whole block is NaN (the default where the
-            scale can be NaN). ``element``: the element's own NaN and infinity (the default for scalars that have NaN).
-            ``saturate``: infinity is read as the dtype's largest value and NaN as zero. ``raise``: a DataError (the
-            default where nothing can be NaN).
+        scale_rule: how a power-of-two scale is chosen: ``floor`` (OCP MX v1.0, section 6.3), ``ceil``,
+            ``rceil``, ``even``, ``1.75``, ``midmax``, ``oas`` or ``double-floor``.
+        overflow: what an element beyond the largest becomes: ``saturate``, ``inf`` or ``nan``. Default:
+            infinity for a scalar format that has one, else saturate.
+        nonfinite: what NaN and infinity in x become. ``block-nan``: the whole block is NaN (the default where
+            the scale can be NaN). ``element``: the element's own NaN and infinity (the default for scalars
+            that have NaN). ``saturate``: infinity is read as the dtype's largest value and NaN as zero.
+            ``raise``: a DataError (the default where nothing can be NaN).
         zero_block: the scale of a block of zeros, ``smallest`` or ``one``.
         generator: for stochastic rounding: a seed, a numpy.random.Generator or a torch.Generator.
         amax: the largest magnitude of the whole tensor where x is a part of it; used by per-tensor scales.
@@ -66,6 +64,7 @@ def quantize(
         DTypeError: x is not floating point.
         DataError: x holds NaN or infinity and ``nonfinite`` is ``raise``.
 
+    >>> import numpy as np
     >>> quantize(np.ones((2, 32), np.float32), "mxfp4")
     NarrowTensor(mxfp4, shape=(2, 32), axis=1, 34 bytes)
     """
@@ -79,9 +78,10 @@ def quantize(
         zero_block=zero_block,
         seed=seed_of(generator, rounding),
     )
-    array, close = opened(x)
+    array, close = opened(x, saturate=chosen.nonfinite == "saturate")
     front = checked_axis(axis, array.ndim)
-    return packed(kernels.quantize(array, target, front, chosen, amax), target, array.shape, front, close)
+    parts = kernels.quantize(array, target, front, chosen, checked_amax(amax))
+    return packed(parts, target, array.shape, front, close)
 
 
 def dequantize(q: NarrowTensor) -> Any:
@@ -108,25 +108,23 @@ def fake_quantize(
 
     Gradients of a torch.Tensor pass straight through. Arguments and errors are those of :func:`quantize`.
 
+    >>> import numpy as np
     >>> fake_quantize(np.array([0.3, 5.0, -7.0]), "fp4_e2m1")
     array([ 0.5,  4. , -6. ])
     """
-    target = format(fmt)
-    chosen = kernels.options(
-        target,
-        rounding=rounding,
-        scale_rule=scale_rule,
-        overflow=overflow,
-        nonfinite=nonfinite,
-        zero_block=zero_block,
-        seed=seed_of(generator, rounding),
-    )
+    choices: dict[str, Any] = {
+        "rounding": rounding,
+        "scale_rule": scale_rule,
+        "overflow": overflow,
+        "nonfinite": nonfinite,
+        "zero_block": zero_block,
+    }
+    seed, whole = seed_of(generator, rounding), checked_amax(amax)
     if is_torch(x):
         from fewbits.kernels import ops  # needs torch; NumPy users do without
 
-        opened_dtype = x.is_floating_point()
-        if not opened_dtype:
-            opened(x)
-        return ops.fake_quantize(x, target, checked_axis(axis, x.ndim), chosen, amax)
-    array, close = opened(x)
-    return close(kernels.fake_quantize(array, target, checked_axis(axis, array.ndim), chosen, amax))
+        return ops.fake_quantize(x, fmt, checked_axis(axis, x.ndim), whole, seed, **choices)
+    target = format(fmt)
+    chosen = kernels.options(target, seed=seed, **choices)
+    array, close = opened(x, saturate=chosen.nonfinite == "saturate")
+    return close(kernels.fake_quantize(array, target, checked_axis(axis, array.ndim), chosen, whole))

@@ -19,8 +19,8 @@ Bytes = NDArray[np.uint8]
 class NarrowTensor:
     """Codes and scales in packed bits, and what is needed to read them.
 
-    Codes lie in C order with the block axis last, as a little-endian bit stream (two FP4 codes to a byte, the first
-    in the low half); scales and microexponents likewise.
+    Codes lie in C order with the block axis last, as a little-endian bit stream (two FP4 codes to a byte, the
+    first in the low half); scales and microexponents likewise.
     """
 
     format: Format
@@ -52,7 +52,7 @@ class NarrowTensor:
         scales = unpack(self.scales, fmt.scale.bits, _scales_shape(shape, fmt.size))
         shifts = None
         if isinstance(fmt, Bdr) and self.shifts is not None:
-            shifts = unpack(self.shifts, max(fmt.d2, 1), _scales_shape(shape, fmt.k2))
+            shifts = unpack(self.shifts, fmt.d2, _scales_shape(shape, fmt.k2))
         return Parts(unpack(self.codes, fmt.element.bits, shape), scales, shifts, self.outer)
 
     def __repr__(self) -> str:
@@ -68,7 +68,7 @@ def packed(parts: Parts, fmt: Any, shape: tuple[int, ...], axis: int, like: Any)
         axis=axis,
         codes=pack(parts.codes, element.bits),
         scales=None if parts.scales is None else pack(parts.scales, fmt.scale.bits),
-        shifts=None if parts.shifts is None else pack(parts.shifts, max(fmt.d2, 1)),
+        shifts=None if parts.shifts is None else pack(parts.shifts, fmt.d2),
         outer=parts.outer,
         like=like,
     )

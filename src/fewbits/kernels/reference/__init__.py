@@ -1,4 +1,4 @@
-"""The definition of every operation: exact, readable, NumPy. Nobody optimises it; every backend must equal it."""
+"""The definition of every operation: exact, readable, NumPy. Every backend must equal it."""
 
 from fewbits.kernels.reference.encode import encode, nan_code
 from fewbits.kernels.reference.packing import pack, unpack

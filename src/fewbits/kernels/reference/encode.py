@@ -25,14 +25,16 @@ def code_dtype(bits: int) -> np.dtype[np.unsignedinteger]:
     return np.dtype(np.uint8 if bits <= 8 else np.uint16 if bits <= 16 else np.uint32)
 
 
-def encode(element: Element, x: Reals, rounding: str, overflow: str, draws: Draws | None) -> NDArray[np.unsignedinteger]:
+def encode(
+    element: Element, x: Reals, rounding: str, overflow: str, draws: Draws | None
+) -> NDArray[np.unsignedinteger]:
     """Return the code of every value.
 
     Rules, in this order:
 
     * NaN takes the NaN code; a format without one never sees NaN here.
-    * A value is rounded as if the exponent had no upper bound; beyond the largest value the result is the largest
-      value, infinity or NaN, as ``overflow`` says (IEEE 754-2019, section 7.4; OFP8 v1.0, section 5).
+    * A value is rounded as if the exponent had no upper bound; beyond the largest value the result is the
+      largest value, infinity or NaN, as ``overflow`` says (IEEE 754-2019, section 7.4; OFP8 v1.0, section 5).
     * Infinity is beyond the largest value.
     * Zero, and what rounds to zero, keeps its sign where minus zero has a code.
 
@@ -57,7 +59,8 @@ def encode(element: Element, x: Reals, rounding: str, overflow: str, draws: Draw
 def nan_code(element: Element) -> int:
     """Return the code of NaN: quiet and positive where there are several."""
     if isinstance(element, Float) and element.special == "ieee":
-        return ((2**element.exponent_bits - 1) << element.mantissa_bits) | (1 << (element.mantissa_bits - 1))
+        top_field = (1 << element.exponent_bits) - 1
+        return (top_field << element.mantissa_bits) | (1 << (element.mantissa_bits - 1))
     if isinstance(element, Float) and element.special == "fn":
         return int(2 ** (element.bits - 1)) - 1
     if isinstance(element, Exponent):
@@ -100,17 +103,17 @@ def _encode_float(f: Float, x: Reals, rounding: str, overflow: str, draws: Draws
 
 def _encode_exact_max(f: Float) -> int:
     lost = 2 if f.special == "fn" and f.mantissa_bits > 0 else 1
-    return ((f.emax - f.emin) << f.mantissa_bits) + 2 ** (f.mantissa_bits + 1) - lost
+    return ((f.emax - f.emin) << f.mantissa_bits) + (2 << f.mantissa_bits) - lost
 
 
 def _encode_fixed(f: Fixed, x: Reals, rounding: str, draws: Draws | None) -> Integers:
     # The grid is even: one binade, as wide as needed, in steps of 2^-frac.
     clipped = np.clip(x, f.min - 4 * f.smallest_normal, f.max + 4 * f.smallest_normal)
     count, _, negative = _round_to_grid(clipped, 60 - f.frac, 60, rounding, draws)
-    signed = np.clip(np.where(negative, -count, count), round(f.min / f.smallest_normal), f.steps)
+    signed: Integers = np.clip(np.where(negative, -count, count), round(f.min / f.smallest_normal), f.steps)
     if f.coding == "sign_magnitude":
-        return np.abs(signed) | np.where(negative, 1 << (f.bits - 1), 0)
-    return signed & (2**f.bits - 1)
+        return np.asarray(np.abs(signed) | np.where(negative, 1 << (f.bits - 1), 0))
+    return np.asarray(signed & ((1 << f.bits) - 1))
 
 
 def _encode_exponent(f: Exponent, x: Reals, rounding: str, overflow: str, draws: Draws | None) -> Integers:
@@ -118,25 +121,32 @@ def _encode_exponent(f: Exponent, x: Reals, rounding: str, overflow: str, draws:
     count, binade, _ = _round_to_grid(x, -2000, 0, rounding, draws)
     exponent = binade + (count > 1)
     code = np.where(x > 0, np.clip(exponent, f.emin, f.emax), f.emin) + f.bias
-    not_a_number = np.isnan(x) | np.isinf(x) | (x < 0) | ((overflow == "nan") & (exponent > f.emax))
-    return np.where(not_a_number, nan_code(f), code)
+    beyond = np.isposinf(x) | ((exponent > f.emax) & away_from_zero_on_overflow(x < 0, rounding))
+    code = np.where(np.isposinf(x), f.emax + f.bias, code)
+    return np.where(np.isnan(x) | (x < 0) | (beyond & (overflow == "nan")), nan_code(f), code)
 
 
 @lru_cache(maxsize=64)
-def _sorted_codes(element: Element) -> tuple[Reals, Integers, Reals]:
+def _sorted_codes(element: Element) -> tuple[Reals, Integers, Reals, Reals]:
     """Return the values in rising order, their codes, and the place between neighbours where nearest changes.
 
-    That place is the mean in value, but for posits the mean in bit string: the value of the posit one bit longer
-    that lies between them (Standard for Posit Arithmetic, 2022, section 4.1).
+    The place is the third array plus the fourth, which holds what float64 cannot add to the third.
+
+    That place is the mean in value, but for posits the mean in bit string: the value of the posit one bit
+    longer that lies between them (Standard for Posit Arithmetic, 2022, section 4.1).
     """
     table = values(element)
     codes = np.argsort(table, kind="stable")[: np.count_nonzero(~np.isnan(table))]
     rising = table[codes]
-    middle = (rising[1:] + rising[:-1]) / 2
+    low, high = rising[:-1], rising[1:]
+    total = low + high
+    part = total - high
+    rest = (high - (total - part)) + (low - part)  # exact: Knuth's two-sum
+    middle = total / 2
     if isinstance(element, Posit):
         longer = _longer_posits(element)
-        middle = longer[np.searchsorted(longer, rising[:-1], side="right")]
-    return rising, codes.astype(np.int64), middle
+        middle, rest = longer[np.searchsorted(longer, low, side="right")], np.zeros_like(low)
+    return rising, codes.astype(np.int64), middle, rest / 2
 
 
 def _longer_posits(p: Posit) -> Reals:
@@ -144,8 +154,10 @@ def _longer_posits(p: Posit) -> Reals:
     return np.sort(longer[~np.isnan(longer)])
 
 
-def _encode_table(element: Posit | Lookup | Element, x: Reals, rounding: str, draws: Draws | None) -> Integers:
-    rising, codes, middle = _sorted_codes(element)
+def _encode_table(
+    element: Posit | Lookup | Element, x: Reals, rounding: str, draws: Draws | None
+) -> Integers:
+    rising, codes, middle, rest = _sorted_codes(element)
     clipped = np.clip(np.where(np.isnan(x), 0.0, x), rising[0], rising[-1])
     low = np.clip(np.searchsorted(rising, clipped, side="right") - 1, 0, len(rising) - 2)
     below, above = rising[low], rising[low + 1]
@@ -153,12 +165,15 @@ def _encode_table(element: Posit | Lookup | Element, x: Reals, rounding: str, dr
         assert draws is not None
         up = np.floor((clipped - below) / (above - below) * 2.0**32) > draws
     elif rounding in ("nearest_even", "nearest_away"):
-        tie = clipped == middle[low]
+        at_middle = clipped == middle[low]
+        tie = at_middle & (rest[low] == 0)
         to_above = (codes[low + 1] & 1 == 0) if rounding == "nearest_even" else above > 0
-        up = (clipped > middle[low]) | (tie & to_above)
+        up = (clipped > middle[low]) | (at_middle & (rest[low] < 0)) | (tie & to_above)
         if isinstance(element, Posit) and element.bits > 2:
             # A nonzero value never rounds to zero.
-            up = np.where((below == 0) & (clipped > 0), True, np.where((above == 0) & (clipped < 0), False, up))
+            up = np.where(
+                (below == 0) & (clipped > 0), True, np.where((above == 0) & (clipped < 0), False, up)
+            )
     elif rounding == "toward_zero":
         up = (clipped < 0) & (clipped > below)
     else:
@@ -166,4 +181,3 @@ def _encode_table(element: Posit | Lookup | Element, x: Reals, rounding: str, dr
     code = codes[low + (up | (clipped == above))]
     # An infinity is not a real number (Standard for Posit Arithmetic, 2022, section 6.5).
     return code if isinstance(element, Lookup) else np.where(np.isfinite(x), code, nan_code(element))
-

@@ -1,4 +1,4 @@
-"""Codes to real packed bits: a little-endian bit stream, the first code in the lowest bits of the first byte."""
+"""Codes to packed bits: a little-endian bit stream, the first code in the lowest bits of the first byte."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fewbits.kernels.reference.encode import code_dtype
 
 
 def pack(codes: NDArray[Any], bits: int) -> NDArray[np.uint8]:
-    """Return ``ceil(count * bits / 8)`` bytes holding the codes in C order; spare bits at the end are zero."""
+    """Return ``ceil(count * bits / 8)`` bytes with the codes in C order; spare bits at the end are zero."""
     width = code_dtype(bits).itemsize * 8
     flat = np.ascontiguousarray(codes, dtype=code_dtype(bits).newbyteorder("<")).reshape(-1)
     if width == bits:

@@ -1,4 +1,4 @@
-"""Random bits indexed by position: Philox 4x32-10 (Salmon et al., Parallel Random Numbers, SC 2011, section 3.3).
+"""Random bits indexed by position: Philox 4x32-10 (Salmon et al., Parallel Random Numbers, SC 2011).
 
 The draw for a value depends on the seed and on where the value lies in its array, on nothing else: not on the
 number of threads, not on the order of work.
@@ -39,11 +39,7 @@ def philox(counters: NDArray[np.uint64], key: int) -> NDArray[np.uint32]:
 def draws(positions: NDArray[np.int64], seed: int) -> NDArray[np.uint32]:
     """Return one uniform 32-bit integer per position: word ``p % 4`` of counter ``p // 4`` under ``seed``."""
     flat = positions.reshape(-1).astype(np.uint64)
-    block = flat >> np.uint64(2)
-    first = int(block.min()) if block.size else 0
-    count = int(block.max()) - first + 1 if block.size else 0
-    index = np.arange(first, first + count, dtype=np.uint64)
-    zero = np.zeros_like(index)
-    words = philox(np.stack([index & _LOW, index >> _HALF, zero, zero], axis=1), seed)
-    picked = words[(block - np.uint64(first)).astype(np.int64), (flat & np.uint64(3)).astype(np.int64)]
-    return picked.reshape(positions.shape)
+    block, where = np.unique(flat >> np.uint64(2), return_inverse=True)
+    zero = np.zeros_like(block)
+    words = philox(np.stack([block & _LOW, block >> _HALF, zero, zero], axis=1), seed)
+    return words[where, (flat & np.uint64(3)).astype(np.int64)].reshape(positions.shape)

@@ -1,12 +1,13 @@
 """The definition of every format: numbers to codes and scales, and back.
 
-Blocks lie along the last axis here; :mod:`fewbits.kernels` moves other axes there. A last block that is not full
-is a block of fewer values. What is exact and what rounds:
+Blocks lie along the last axis here; :mod:`fewbits.kernels` moves other axes there. A last block that is not
+full is a block of fewer values. What is exact and what rounds:
 
 * a power-of-two scale divides exactly, so an element is rounded once;
 * a real scale is chosen and divided by in float32 (float64 for float64 input), then the element is rounded;
-* decoding multiplies in float64, which is exact, and rounds once, to the output dtype; a product beyond the output
-  dtype becomes infinity as in any conversion (OCP MX v1.0, section 5.1, leaves it to the implementation).
+* decoding multiplies in float64, which is exact, and rounds once, to the output dtype; a product beyond the
+  output dtype becomes infinity as in any conversion (OCP MX v1.0, section 5.1, leaves it to the
+  implementation).
 """
 
 from __future__ import annotations
@@ -34,18 +35,21 @@ class Parts:
 
     codes: Array  # (..., n)
     scales: Array | None = None  # (..., ceil(n / size)); (..., 1) per channel; (1, ..., 1) per tensor
-    shifts: Array | None = None  # BDR microexponents, (..., ceil(n / k2))
+    shifts: Array | None = None  # BDR microexponents, (..., ceil(n / k2)); None where d2 = 0
     outer: Array | None = None  # float32 outer scales, (..., 1) per channel or (1, ..., 1) per tensor
 
 
-def quantize(x: Array, fmt: Format, options: Options, amax: float | None = None, positions: Array | None = None) -> Parts:
+def quantize(
+    x: Array, fmt: Format, options: Options, amax: float | None = None, positions: Array | None = None
+) -> Parts:
     """Return the codes and scales of ``x``.
 
     Args:
         x: (..., n), float32 or float64, at least one dimension.
         fmt: any format.
         options: every choice, from :func:`fewbits.kernels.options.options`.
-        amax: the largest magnitude of the whole tensor where x is a part of it; a per-tensor scale is chosen from it.
+        amax: the largest magnitude of the whole tensor where x is a part of it; a per-tensor scale is chosen
+        from it.
         positions: index of each value in the user's array, of x's shape; stochastic rounding draws by it.
 
     Raises:
@@ -78,7 +82,7 @@ def dequantize(parts: Parts, fmt: Format, dtype: Any = np.float32) -> Array:
 
 
 def limits(x: Array, fmt: Format, options: Options, amax: float | None = None) -> Array:
-    """Return the largest magnitude that each value of ``x`` could have kept: what saturation is measured against.
+    """Return the largest magnitude that each value of ``x`` could have kept; beyond it, it saturates.
 
     Returns:
         float64, of x's shape or broadcastable to it.
@@ -126,7 +130,7 @@ def _spread(per_block: Array, size: int | str, shape: tuple[int, ...]) -> Array:
 def _largest(x: Array, size: int | str) -> Array:
     """Return the largest finite magnitude of each block, (..., blocks)."""
     magnitude = np.abs(np.where(np.isfinite(x), x, x.dtype.type(0)))
-    return _blocks_of(magnitude, size).max(axis=-1, initial=0)
+    return np.asarray(_blocks_of(magnitude, size).max(axis=-1, initial=0))
 
 
 def _scale(
@@ -137,18 +141,19 @@ def _scale(
     largest = _largest(x, fmt.size)
     if amax is not None and fmt.size == "tensor":
         largest = np.full(largest.shape, amax, x.dtype)
-    bad = np.zeros(largest.shape, np.bool_)
+    bad: Array = np.zeros(largest.shape, np.bool_)
     if options.nonfinite == "block-nan":
-        bad = _blocks_of(~np.isfinite(x), fmt.size).any(axis=-1)
+        bad = np.asarray(_blocks_of(~np.isfinite(x), fmt.size).any(axis=-1))
     if isinstance(fmt.scale, Exponent):
         exponent = _shared_exponent(largest, fmt, options)
-        codes = np.where(bad, nan_code(fmt.scale), exponent + fmt.scale.bias).astype(code_dtype(fmt.scale.bits))
-        shifts = _shifts(x, exponent, fmt) if isinstance(fmt, Bdr) else None
+        codes = np.where(bad, nan_code(fmt.scale), exponent + fmt.scale.bias).astype(
+            code_dtype(fmt.scale.bits)
+        )
+        shifts = _shifts(x, exponent, fmt) if isinstance(fmt, Bdr) and fmt.d2 else None
         if not divide:
             return Parts(empty, codes, shifts), empty.astype(np.float64)
         total = _spread(exponent, fmt.size, x.shape)
-        if isinstance(fmt, Bdr):
-            assert shifts is not None
+        if isinstance(fmt, Bdr) and shifts is not None:
             total = total - _spread(shifts.astype(np.int64), fmt.k2, x.shape)
         return Parts(empty, codes, shifts), _divide_by_power(x, total)
     assert isinstance(fmt, Block)
@@ -157,15 +162,18 @@ def _scale(
         codes = np.where(bad, codes.dtype.type(nan_code(fmt.scale)), codes)
     if not divide:
         return Parts(empty, codes, None, outer), empty.astype(np.float64)
-    quotient = x / _spread(divisor.astype(x.dtype), fmt.size, x.shape)
+    with np.errstate(over="ignore"):  # an amax far too small; the element saturates
+        quotient = x / _spread(divisor.astype(x.dtype), fmt.size, x.shape)
     return Parts(empty, codes, None, outer), quotient.astype(np.float64)
 
 
 def _shared_exponent(largest: Array, fmt: Block | Bdr, options: Options) -> NDArray[np.int64]:
     scale = fmt.scale
     assert isinstance(scale, Exponent)
-    chosen = SCALE_RULES[options.scale_rule](np.where(largest > 0, largest, largest.dtype.type(1)), fmt.element)
-    zero = scale.emin if options.zero_block == "smallest" else 0
+    chosen = SCALE_RULES[options.scale_rule](
+        np.where(largest > 0, largest, largest.dtype.type(1)), fmt.element
+    )
+    zero = scale.emin if options.zero_block == "smallest" else min(max(0, scale.emin), scale.emax)
     # A block beyond the largest scale keeps that scale and saturates; one below the smallest loses low bits.
     return np.where(largest > 0, np.clip(chosen, scale.emin, scale.emax), zero)
 
@@ -180,8 +188,9 @@ def _shifts(x: Array, exponent: NDArray[np.int64], fmt: Bdr) -> Array:
 
 def _divide_by_power(x: Array, exponent: NDArray[np.int64]) -> Reals:
     wide = np.where(np.isfinite(x), x, 0).astype(np.float64)
-    value = np.ldexp(wide, -exponent)
-    # Only a float64 far below the smallest element can underflow here; its sign must still reach directed rounding.
+    with np.errstate(over="ignore"):
+        value = np.ldexp(wide, -exponent)
+    # A float64 far below the smallest element underflows here; its sign must reach directed rounding.
     value = np.where((value == 0) & (wide != 0), np.copysign(2.0**-1074, wide), value)
     return np.where(np.isfinite(x), value, x)
 
@@ -190,23 +199,23 @@ def _real_scales(
     x: Array, largest: Array, fmt: Block, options: Options, amax: float | None
 ) -> tuple[Array, Array | None, NDArray[np.float32]]:
     """Return (scale codes, outer scales, float32 divisor per block)."""
-    f32 = np.float32
-    biggest = np.minimum(largest, np.finfo(f32).max).astype(f32)
+    f32, most = np.float32, np.finfo(np.float32).max
+    biggest = np.minimum(largest, most).astype(f32)
     top = f32(fmt.element.max)
-    if fmt.outer is None:
-        codes = _encode_scale(biggest / top, biggest, fmt.scale, options)
-        return codes, None, decode(fmt.scale, codes).astype(f32)
-    assert fmt.outer_size is not None
-    whole = _largest(x, fmt.outer_size)
-    if amax is not None and fmt.outer_size == "tensor":
-        whole = np.full(whole.shape, amax, x.dtype)
-    whole = np.minimum(whole, np.finfo(f32).max).astype(f32)
-    with np.errstate(over="ignore", divide="ignore"):
-        # Transformer Engine's NVFP4: g = 2688 / amax; scale = E4M3(amax_block (g / 6)); element = x / (scale / g).
-        gain = np.where(whole > 0, np.minimum(f32(fmt.scale.max * fmt.element.max) / whole, np.finfo(f32).max), f32(1))
-    codes = _encode_scale(biggest * (gain * (f32(1) / top)), biggest, fmt.scale, options)
-    outer = decode(fmt.outer, encode(fmt.outer, (f32(1) / gain).astype(np.float64), "nearest_even", "saturate", None))
-    return codes, outer.astype(f32), decode(fmt.scale, codes).astype(f32) / gain
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        if fmt.outer is None:
+            codes = _encode_scale(biggest / top, largest, fmt.scale, options)
+            return codes, None, decode(fmt.scale, codes).astype(f32)
+        assert fmt.outer_size is not None
+        whole = _largest(x, fmt.outer_size)
+        if amax is not None and fmt.outer_size == "tensor":
+            whole = np.full(whole.shape, amax, x.dtype)
+        # Transformer Engine's NVFP4: g = 2688 / amax; scale = E4M3(amax_block (g / 6)); x / (scale / g).
+        gain = f32(fmt.scale.max * fmt.element.max) / np.minimum(whole, most).astype(f32)
+        gain = np.where(whole > 0, np.minimum(gain, most), f32(1))
+        codes = _encode_scale(biggest * (gain * (f32(1) / top)), largest, fmt.scale, options)
+        divisor = np.maximum(decode(fmt.scale, codes).astype(f32) / gain, np.finfo(f32).smallest_subnormal)
+        return codes, np.minimum(f32(1) / gain, most), divisor
 
 
 def _encode_scale(wanted: NDArray[np.float32], largest: Array, scale: Element, options: Options) -> Array:
@@ -228,5 +237,3 @@ def _multiplier(parts: Parts, fmt: Block | Bdr) -> Reals:
         assert isinstance(fmt, Bdr)
         total = np.ldexp(total, -_spread(parts.shifts.astype(np.int64), fmt.k2, shape))
     return total * parts.outer.astype(np.float64) if parts.outer is not None else total
-
-

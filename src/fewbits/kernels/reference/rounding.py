@@ -1,7 +1,8 @@
 """Rounding of an exact number to a grid of multiples of a power of two, in integer arithmetic.
 
-A finite float64 is significand x 2^exponent with an integer significand below 2^53. Dropping ``shift`` low bits of
-that integer is rounding, and every mode is one comparison of what was dropped (IEEE 754-2019, section 4.3).
+A finite float64 is significand x 2^exponent with an integer significand below 2^53. Dropping ``shift`` low
+bits of that integer is rounding, and every mode is one comparison of what was dropped (IEEE 754-2019,
+section 4.3).
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ Draws = NDArray[np.uint32]
 
 
 def split(x: Reals) -> tuple[Integers, Integers]:
-    """Return (significand, exponent) with ``|x| == significand * 2**exponent`` exactly; zero has significand 0.
+    """Return (significand, exponent) with ``|x| == significand * 2**exponent`` exactly.
 
-    The significand of a nonzero value has exactly 53 bits, subnormal float64 included.
+    The significand of a nonzero value has exactly 53 bits, subnormal float64 included; that of zero is 0.
     """
     fraction, exponent = np.frexp(np.abs(x))
     # frexp gives zero the exponent 0; below every format's smallest it cannot be taken for a large value.
     return np.ldexp(fraction, 53).astype(np.int64), np.where(x == 0, -4000, exponent.astype(np.int64) - 53)
 
 
-def drop_bits(significand: Integers, shift: Any, negative: Booleans, rounding: str, draws: Draws | None) -> Integers:
+def drop_bits(
+    significand: Integers, shift: Any, negative: Booleans, rounding: str, draws: Draws | None
+) -> Integers:
     """Return ``significand / 2**shift`` rounded to an integer.
 
     Args:
@@ -37,8 +40,8 @@ def drop_bits(significand: Integers, shift: Any, negative: Booleans, rounding: s
         shift: bits to drop, at least 0; from 54 on everything is dropped.
         negative: whether the number that the significand belongs to is below zero; directed modes need it.
         rounding: one of ROUNDINGS.
-        draws: uniform 32-bit integers for stochastic rounding: up with probability floor(2^32 f) / 2^32, where f is
-            the dropped fraction (Gupta et al., 2015, section 3.1, with 32 random bits).
+        draws: uniform 32-bit integers for stochastic rounding: up with probability floor(2^32 f) / 2^32,
+            where f is the dropped fraction (Gupta et al., 2015, section 3.1, with 32 random bits).
     """
     whole_shift, shift = shift, np.minimum(shift, 62)
     kept = significand >> shift
@@ -57,7 +60,7 @@ def drop_bits(significand: Integers, shift: Any, negative: Booleans, rounding: s
     else:
         assert draws is not None
         up = ((dropped << np.maximum(32 - shift, 0)) >> np.clip(whole_shift - 32, 0, 62)) > draws
-    return kept + up
+    return np.asarray(kept + up)
 
 
 def away_from_zero_on_overflow(negative: Booleans, rounding: str) -> Booleans:

@@ -1,7 +1,7 @@
 """The eight rules in use for a power-of-two scale, each defined on the bits of the block's largest magnitude.
 
-All give ``e`` with scale 2^e. In the formulas a is the largest magnitude of the block, M the largest element, emax
-its exponent and m its mantissa bits (for fixed point: the bits behind the leading one).
+All give ``e`` with scale 2^e. In the formulas a is the largest magnitude of the block, M the largest
+element, emax its exponent and m its mantissa bits (for fixed point: the bits behind the leading one).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def _ceil(a: Amax, element: Element) -> Integers:
 def _rceil(a: Amax, element: Element) -> Integers:
     """The smallest power of two with a <= M 2^e, so that nothing saturates: ceil(log2(a / M)).
 
-    Recipes for Pre-training LLMs with MXFP8, arXiv 2506.08027. The comparison is exact; a float32 quotient a / M
-    gives the same, a product with float32(1/M) does not always.
+    Recipes for Pre-training LLMs with MXFP8, arXiv 2506.08027. The comparison is exact; a float32 quotient a
+    / M gives the same, a product with float32(1/M) does not always.
     """
     return _floor(a, element) + (_significand(a) > element.max / 2.0**element.emax)
 
@@ -56,8 +56,8 @@ def _after_adding(a: Amax, fraction_of_binade: float) -> Integers:
     """Return floor(log2) after adding a fraction of a binade to the bits of a and letting it carry."""
     mantissa = np.finfo(a.dtype).nmant
     whole = a.view(np.int32 if a.dtype == np.float32 else np.int64)
-    moved = whole + int(fraction_of_binade * 2**mantissa)
-    exponent = (moved >> mantissa).astype(np.int64) - (127 if a.dtype == np.float32 else 1023)
+    moved = whole.astype(np.int64) + int(fraction_of_binade * 2**mantissa)
+    exponent = (moved >> mantissa) - (127 if a.dtype == np.float32 else 1023)
     return np.where(moved >> mantissa == 0, floor_log2(moved.astype(whole.dtype).view(a.dtype)), exponent)
 
 
@@ -67,7 +67,7 @@ def _even(a: Amax, element: Element) -> Integers:
 
 
 def _one_seventy_five(a: Amax, element: Element) -> Integers:
-    """As ``even`` with one mantissa bit for every element: up from 1.75 on (2^21 on float32 bits; compressed-tensors)."""
+    """As ``even`` with one mantissa bit for every element: up from 1.75 on (compressed-tensors adds 2^21)."""
     return _after_adding(a, 0.25) - element.emax
 
 
@@ -81,10 +81,13 @@ def _oas(a: Amax, element: Element) -> Integers:
     """floor(log2 bf16(a / M c)), c = 2 (2 - 2^-m) / (2 - 2^-(m+1)): 12/7 for FP4, 60/31 for E4M3 (Qwix)."""
     m = _mantissa_bits(element)
     factor = 2 * (2 - 2.0**-m) / (2 - 2.0 ** -(m + 1))
-    scaled = ((a / a.dtype.type(element.max)) * a.dtype.type(factor)).astype(np.float32)
+    with np.errstate(over="ignore"):
+        scaled = ((a / a.dtype.type(element.max)) * a.dtype.type(factor)).astype(np.float32)
     bits = scaled.view(np.int32).astype(np.int64)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 << 16  # to bfloat16, ties to even
-    return floor_log2(rounded.astype(np.int32).view(np.float32))
+    exponent = floor_log2(rounded.astype(np.int32).view(np.float32))
+    # What leaves float32 is beyond every scale: the caller clamps.
+    return np.where(rounded == 0, -1000, np.where(rounded >= 0x7F800000, 1000, exponent))
 
 
 def _double_floor(a: Amax, element: Element) -> Integers:

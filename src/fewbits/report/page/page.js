@@ -32,6 +32,7 @@
     };
     await Plotly.react(plot.place, data, layout, { displayModeBar: false, responsive: false });
     await label(plot);
+    plot.place.dataset.drawn = Number(plot.place.dataset.drawn || 0) + 1;  // tests wait for it
   }
 
   // Puts each name beside its point where it covers neither a point nor another name; formats on the front first.
@@ -46,16 +47,21 @@
     const points = plot.figure.labels.map((item) => {
       spell.innerHTML = item.text;
       const [x, y] = [xaxis.d2p(item.x), yaxis.d2p(item.y)];
-      return { ...item, left: x, top: y, wide: pen.measureText(spell.value).width + 6, high: LABEL_FONT + 4 };
+      return { ...item, left: x, top: y, wide: pen.measureText(spell.value).width + 6, high: LABEL_FONT + 6 };
     });
     const taken = points.map((p) => [p.left - 7, p.top - 7, p.left + 7, p.top + 7]);
-    const stairs = steps(points.filter((p) => p.front));
+    // Names keep off lines too where they can: the front, the bars, and lines across the whole plot.
+    const lines = [
+      ...steps(points.filter((p) => p.front)),
+      ...points.map((p) => upright(p.left, ...p.bar.map((end) => yaxis.d2p(end)))),
+      ...plot.figure.layout.shapes.filter((s) => s.type === "line").map((s) => level(0, width, yaxis.d2p(s.y0))),
+    ];
     const clear = (a, b) => a[2] <= b[0] || a[0] >= b[2] || a[3] <= b[1] || a[1] >= b[3];
     const fits = (a) => a[0] >= 0 && a[1] >= 0 && a[2] <= width && a[3] <= height && taken.every((t) => clear(a, t));
     const annotations = [];
     for (const p of [...points].sort((a, b) => b.front - a.front || a.left - b.left)) {
       const open = spots(p).filter(([dx, dy]) => fits(box(p, dx, dy)));
-      const spot = open.find(([dx, dy]) => stairs.every((s) => clear(box(p, dx, dy), s))) || open[0];
+      const spot = open.find(([dx, dy]) => lines.every((line) => clear(box(p, dx, dy), line))) || open[0];
       if (!spot) continue;
       taken.push(box(p, ...spot));
       const far = !BESIDE.some((beside) => beside(p).every((offset, i) => offset === spot[i]));
@@ -73,12 +79,11 @@
     const line = [...front].sort((a, b) => a.left - b.left);
     return line.slice(1).flatMap((b, i) => {
       const a = line[i];
-      return [
-        [a.left, a.top - 1, b.left, a.top + 1],
-        [b.left - 1, Math.min(a.top, b.top), b.left + 1, Math.max(a.top, b.top)],
-      ];
+      return [level(a.left, b.left, a.top), upright(b.left, a.top, b.top)];
     });
   }
+  const level = (from, to, top) => [from, top - 1, to, top + 1];
+  const upright = (left, one, other) => [left - 1, Math.min(one, other), left + 1, Math.max(one, other)];
 
   const box = (p, dx, dy) => [
     p.left + dx - p.wide / 2, p.top + dy - p.high / 2, p.left + dx + p.wide / 2, p.top + dy + p.high / 2,

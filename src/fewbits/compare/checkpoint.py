@@ -1,0 +1,251 @@
+"""What each tensor of a checkpoint costs in each format, and the narrowest format that is good enough."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from math import isnan, lcm, nan, prod, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbits import kernels
+from fewbits.errors import ArgumentError
+from fewbits.files.checkpoint import CHUNK_VALUES, StoredTensor, chunks, read_checkpoint
+from fewbits.formats import Bdr, Block, Exponent, Format, packed_bits, parse
+from fewbits.metrics import Tally
+from fewbits.records import CheckpointReport, TensorScore, TensorSummary
+
+# What weights are stored in: the MX and BDR formats, NVFP4, and integers with a scale per row, from 9 bits
+# down to 4. Scalar 8-bit floats are not here: without a scale it is their range that decides, and many
+# weights fall below.
+CHECKPOINT_FORMATS = (
+    "mx9", "mxint8", "mxfp8_e4m3", "int8_channel", "mxfp6_e2m3", "mxfp6_e3m2", "mx6", "nvfp4", "mxfp4",
+    "int4_channel", "mx4",
+)  # fmt: skip
+
+_PIECE = 1 << 16  # values worked on at once: their float64 temporaries stay in cache
+_SHORTEST_LINE = 32  # values; the block size of the MX formats
+
+Array = NDArray[Any]
+Progress = Callable[[float, float, str], None]
+
+
+@dataclass
+class _Survey:
+    """What one reading of a tensor says: what its scales depend on, and whether it can be measured."""
+
+    power: float = 0.0  # sum of squares
+    largest: float = 0.0
+    nans: int = 0
+    infinities: int = 0
+    largest_of_row: dict[int, float] = field(default_factory=dict)  # only of rows longer than a chunk
+
+
+@dataclass
+class _Trial:
+    """One format under measurement on one tensor."""
+
+    format: Format
+    scale_rule: str
+    tally: Tally = field(default_factory=Tally)
+
+    def add(self, chunk: Array, whole_rows: bool, largest: float, largest_of_row: float) -> None:
+        """Round a chunk of (rows, n) and count what happened."""
+        fmt, amax = self.format, largest
+        if not whole_rows and isinstance(fmt, Block) and "channel" in (fmt.size, fmt.outer_size):
+            # A part of one row: the survey knows the largest value that shares the scale, as it does for a
+            # tensor.
+            fmt, amax = _per_tensor(fmt), largest_of_row
+        chosen = kernels.options(fmt, scale_rule=self.scale_rule)
+        step = max(1, _PIECE // chunk.shape[1])
+        for start in range(0, chunk.shape[0], step):
+            x = chunk[start : start + step]
+            y = kernels.fake_quantize(x, fmt, 1, chosen, amax)
+            self.tally.add(x, y, kernels.limits(x, fmt, 1, chosen, amax))
+
+
+def measure_checkpoint(
+    path: str | os.PathLike[str],
+    formats: Sequence[str | Format],
+    *,
+    min_qsnr_db: float,
+    scale_rule: str = "floor",
+    progress: Progress | None = None,
+) -> CheckpointReport:
+    """Round the tensors of a checkpoint to each format, nearest even, and propose a format for each.
+
+    Blocks run along the last axis. Where a tensor has three axes or more and the last is shorter than 32
+    values, as in the kernel of a convolution, all axes but the first are one line of values, as they are in
+    its matrix product. Values are read in pieces, so memory does not grow with the checkpoint.
+
+    Args:
+        path: what :func:`fewbits.files.checkpoint.read_checkpoint` takes.
+        formats: formats or their texts.
+        min_qsnr_db: propose the format with the fewest bytes whose QSNR is at least this; decibels.
+        scale_rule: how power-of-two scales are chosen; formats with other scales keep their own rule.
+        progress: called with (bytes done, all bytes, name of the tensor).
+
+    Returns:
+        One summary for each tensor. Integers, booleans, tensors with NaN or infinity, and empty ones are
+        kept, with the reason, and have no scores.
+
+    Raises:
+        DataError: the checkpoint cannot be read.
+        FormatError: no such format.
+        ArgumentError: no formats, no such scale rule, or ``min_qsnr_db`` is NaN.
+    """
+    chosen = [parse(f) if isinstance(f, str) else f for f in formats]
+    if not chosen:
+        raise ArgumentError("no formats to measure; give at least one, for example 'mxfp4'")
+    if isnan(min_qsnr_db):
+        raise ArgumentError("min_qsnr_db is NaN; expected decibels, for example 30")
+    rules = [scale_rule if _has_power_of_two_scale(f) else "floor" for f in chosen]
+    kernels.options(parse("mxfp4"), scale_rule=scale_rule)  # refuses a name that no format would look at
+    tensors = read_checkpoint(path)
+    total, done = sum(t.stored_bytes for t in tensors), 0
+    summaries: list[TensorSummary] = []
+    scores: list[TensorScore] = []
+    with ThreadPoolExecutor(kernels.threads()) as pool:
+        for tensor in tensors:
+
+            def told(fraction: float, tensor: StoredTensor = tensor, done: int = done) -> None:
+                if progress is not None:
+                    progress(done + fraction * tensor.stored_bytes, total, tensor.name)
+
+            trials = [_Trial(fmt, rule) for fmt, rule in zip(chosen, rules, strict=True)]
+            survey, reason = _measured(tensor, trials, pool, told)
+            found = [] if reason else [_score(tensor, trial) for trial in trials]
+            scores += found
+            summaries.append(_summary(tensor, survey, found, min_qsnr_db, reason))
+            told(1.0)
+            done += tensor.stored_bytes
+    return CheckpointReport(os.fspath(path), min_qsnr_db, tuple(summaries), tuple(scores))
+
+
+def _lines(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return the tensor as (lines, values in a line): what blocks run along and what a channel is."""
+    if len(shape) >= 3 and shape[-1] < _SHORTEST_LINE:
+        return shape[0], prod(shape[1:])
+    return prod(shape[:-1]), shape[-1] if shape else 1
+
+
+def _per_tensor(fmt: Block) -> Block:
+    return replace(fmt, size="tensor") if fmt.size == "channel" else replace(fmt, outer_size="tensor")
+
+
+def _has_power_of_two_scale(fmt: Format) -> bool:
+    return isinstance(fmt, Bdr) or (isinstance(fmt, Block) and isinstance(fmt.scale, Exponent))
+
+
+def _block_size(fmt: Format) -> int:
+    return fmt.size if isinstance(fmt, Block | Bdr) and isinstance(fmt.size, int) else 1
+
+
+def _measured(
+    tensor: StoredTensor, trials: list[_Trial], pool: ThreadPoolExecutor, told: Callable[[float], None]
+) -> tuple[_Survey, str]:
+    """Fill in the trials of one tensor; return what it is like, and why it was not measured if it was not."""
+    if not tensor.is_float:
+        return _Survey(), f"{tensor.dtype} is not floating point: kept"
+    if not tensor.count:
+        return _Survey(), "no values: kept"
+    row = _lines(tensor.shape)[1]
+    survey = _survey(tensor, row)
+    if survey.nans or survey.infinities:
+        return survey, f"{survey.nans} NaN and {survey.infinities} infinite values: kept"
+    groups = _groups(trials, row)
+    done = 0
+    for multiple, group in groups:
+        at = 0
+        for chunk in chunks(tensor, row, multiple=multiple):
+            of_row = survey.largest_of_row.get(at // row, 0.0)
+            whole = chunk.shape[1] == row
+            # One thread at a time adds to a format's sums, in order, so the result does not depend on how
+            # many run.
+            jobs = [pool.submit(trial.add, chunk, whole, survey.largest, of_row) for trial in group]
+            for job in jobs:
+                job.result()
+            at += chunk.size
+            done += chunk.size
+            told(done / (tensor.count * len(groups)))
+    return survey, ""
+
+
+def _survey(tensor: StoredTensor, row: int) -> _Survey:
+    survey, at = _Survey(), 0
+    for chunk in chunks(tensor, row):
+        survey.nans += int(np.count_nonzero(np.isnan(chunk)))
+        survey.infinities += int(np.count_nonzero(np.isinf(chunk)))
+        largest = kernels.largest(chunk)
+        survey.largest = max(survey.largest, largest)
+        survey.power += float(np.square(chunk, dtype=np.float64).sum())
+        if chunk.shape[1] < row:
+            survey.largest_of_row[at // row] = max(largest, survey.largest_of_row.get(at // row, 0.0))
+        at += chunk.size
+    return survey
+
+
+def _groups(trials: list[_Trial], row: int) -> list[tuple[int, list[_Trial]]]:
+    """Return the trials that can share a reading, and the multiple at which it may cut a row.
+
+    A row within a chunk is never cut and one reading serves all. A longer one is cut where no block of any
+    format is split; sizes with a very large common multiple need a reading of their own.
+    """
+    groups: list[tuple[int, list[_Trial]]] = []
+    for trial in trials:
+        size = _block_size(trial.format) if row > CHUNK_VALUES else 1
+        for i, (multiple, group) in enumerate(groups):
+            if lcm(multiple, size) <= CHUNK_VALUES:
+                groups[i] = (lcm(multiple, size), [*group, trial])
+                break
+        else:
+            groups.append((size, [trial]))
+    return groups
+
+
+def _score(tensor: StoredTensor, trial: _Trial) -> TensorScore:
+    return TensorScore(
+        tensor=tensor.name,
+        shape=tensor.shape,
+        dtype=tensor.dtype,
+        format=str(trial.format),
+        bits_per_value=trial.format.bits_per_value,
+        packed_bytes=-(-packed_bits(trial.format, _lines(tensor.shape)) // 8),
+        error=trial.tally.error(),
+    )
+
+
+def _summary(
+    tensor: StoredTensor, survey: _Survey, scores: list[TensorScore], min_qsnr_db: float, reason: str
+) -> TensorSummary:
+    proposed, why = (None, reason) if reason else _proposal(tensor, scores, min_qsnr_db)
+    rms = sqrt(survey.power / tensor.count) if tensor.count else 0.0
+    return TensorSummary(
+        tensor=tensor.name,
+        shape=tensor.shape,
+        dtype=tensor.dtype,
+        stored_bytes=tensor.stored_bytes,
+        outlier_ratio=survey.largest / rms if scores and rms else nan,
+        proposed=proposed.format if proposed else None,
+        proposed_bytes=proposed.packed_bytes if proposed else tensor.stored_bytes,
+        reason=why,
+    )
+
+
+def _proposal(
+    tensor: StoredTensor, scores: list[TensorScore], min_qsnr_db: float
+) -> tuple[TensorScore | None, str]:
+    """Return the score to propose, or None, and the reason."""
+    best = max(scores, key=lambda s: s.error.qsnr_db)
+    enough = [s for s in scores if s.error.qsnr_db >= min_qsnr_db]
+    if not enough:
+        return None, f"{best.format} is best with {best.error.qsnr_db:.1f} dB, below {min_qsnr_db:g} dB: kept"
+    least = min(enough, key=lambda s: (s.packed_bytes, -s.error.qsnr_db))
+    told = f"fewest bytes at or above {min_qsnr_db:g} dB, with {least.error.qsnr_db:.1f} dB"
+    if least.packed_bytes >= tensor.stored_bytes:
+        return None, f"{least.format} has the {told}, and saves none: kept"
+    return least, told

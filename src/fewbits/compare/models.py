@@ -1,0 +1,144 @@
+"""What narrow formats do to the built-in models: train in FP32, cast directly, evaluate on held-out data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from torch import Tensor, nn
+
+from fewbits import kernels
+from fewbits.compare.direct_cast import Cast, direct_cast
+from fewbits.compare.tasks import Task, task
+from fewbits.errors import ArgumentError
+from fewbits.formats import Format, area_memory_proxy, parse
+from fewbits.kernels import Options
+from fewbits.records import LayerScore, TaskScore
+from fewbits.tensor import fake_quantize
+from fewbits.tensor.arrays import opened
+
+TASK_FORMATS = (
+    "fp32",
+    "bf16",
+    "fp8_e4m3_tensor",
+    "int8_channel",
+    "mxfp8_e4m3",
+    "mxfp8_e5m2",
+    "mxint8",
+    "mx9",
+    "posit8_1",
+    "mxfp6_e2m3",
+    "mxfp6_e3m2",
+    "mx6",
+    "nvfp4",
+    "mxfp4",
+    "mx4",
+)
+
+Progress = Callable[[str, float, float], None]  # what is being done, how much is done, of how much
+_Measured = tuple[float, Cast]  # the metric, and what the cast did
+
+
+def compare_models(
+    tasks: Sequence[str],
+    formats: Sequence[Format | str],
+    *,
+    seeds: int = 3,
+    data: Path | None = None,
+    scale_rule: str = "floor",
+    progress: Progress | None = None,
+) -> tuple[TaskScore, ...]:
+    """Train each task's model with ``seeds`` seeds and evaluate it in each format.
+
+    Args:
+        tasks: names from :data:`fewbits.compare.tasks.TASKS`.
+        formats: formats, or their texts.
+        seeds: how many models to train per task; seeds are 0, 1, ...
+        data: the user's own text for the task ``bytes``.
+        scale_rule: how power-of-two scales are chosen; other formats do not use it.
+        progress: called as work goes on.
+
+    Returns:
+        One score for each task and format, in the order given.
+
+    Raises:
+        ArgumentError: an unknown task or scale rule, no task, or ``data`` without the task that reads it.
+        DataError: the user's text cannot be read or is too short.
+        MissingDependencyError: a task's data is in a package that is not installed.
+    """
+    if not tasks:
+        raise ArgumentError("no task to measure; expected bytes, digits or both")
+    if data is not None and "bytes" not in tasks:
+        raise ArgumentError(f"--data {data} is the text of the task bytes, and tasks are {', '.join(tasks)}; add bytes")
+    fmts = [f if isinstance(f, Format) else parse(f) for f in formats]
+    chosen = [kernels.options(f, scale_rule=_rule_of(f, scale_rule)) for f in fmts]
+    found = [task(name, data) for name in dict.fromkeys(tasks)]
+    return tuple(score for t in found for score in _scores(t, fmts, chosen, seeds, progress or _silent))
+
+
+def _scores(t: Task, fmts: list[Format], chosen: list[Options], seeds: int, progress: Progress) -> list[TaskScore]:
+    baseline: list[float] = []
+    measured: list[list[_Measured]] = [[] for _ in fmts]
+    for seed in range(seeds):
+        model = t.train(seed, partial(_trained, progress, t.name, seed, seeds))
+        progress(f"{t.name}: training {seeds} models", seed + 1, seeds)
+        baseline.append(t.evaluate(model))
+        for i, (fmt, options) in enumerate(zip(fmts, chosen, strict=True)):
+            measured[i].append(_evaluate(t, model, fmt, options))
+            progress(f"{t.name}: evaluating formats", seed * len(fmts) + i + 1, seeds * len(fmts))
+    return [_score(t, fmt, baseline, runs) for fmt, runs in zip(fmts, measured, strict=True)]
+
+
+def _evaluate(t: Task, model: nn.Module, fmt: Format, options: Options) -> _Measured:
+    def quantizer(x: Tensor, axis: int) -> Tensor:
+        return fake_quantize(x, fmt, axis=axis, scale_rule=options.scale_rule)  # type: ignore[no-any-return]
+
+    def limits(x: Tensor, axis: int) -> Any:
+        return kernels.limits(opened(x)[0], fmt, axis % x.ndim, options)
+
+    with direct_cast(model, quantizer, limits=limits) as cast:
+        value = t.evaluate(model)
+    return value, cast
+
+
+def _score(t: Task, fmt: Format, baseline: list[float], runs: list[_Measured]) -> TaskScore:
+    casts = [cast for _, cast in runs]
+    parameters = casts[0].cast_parameters * fmt.bits_per_value / 8 + casts[0].other_parameters * 4
+    return TaskScore(
+        task=t.name,
+        metric=t.metric,
+        format=str(fmt),
+        bits_per_value=fmt.bits_per_value,
+        model_bytes=parameters,
+        values=tuple(value for value, _ in runs),
+        baseline=tuple(baseline),
+        weight_qsnr_db=fmean(c.weight_qsnr_db for c in casts),
+        activation_qsnr_db=fmean(c.activation_qsnr_db for c in casts),
+        saturated_fraction=fmean(c.saturated_fraction for c in casts),
+        flushed_fraction=fmean(c.flushed_fraction for c in casts),
+        area_memory_proxy=area_memory_proxy(fmt),
+        layers=tuple(
+            LayerScore(
+                same[0].layer,
+                fmean(layer.weight.error().qsnr_db for layer in same),
+                fmean(layer.activation.error().qsnr_db for layer in same),
+            )
+            for same in zip(*(c.layers for c in casts), strict=True)
+        ),
+    )
+
+
+def _rule_of(fmt: Format, scale_rule: str) -> str:
+    """Return the user's rule for formats that choose a power of two, and the default for the others."""
+    return scale_rule if kernels.has_scale_rule(fmt) else "floor"
+
+
+def _trained(progress: Progress, name: str, seed: int, seeds: int, step: int, steps: int, loss: float) -> None:
+    progress(f"{name}: training {seeds} models", seed + step / steps, seeds)
+
+
+def _silent(what: str, done: float, total: float) -> None:
+    """Show nothing."""

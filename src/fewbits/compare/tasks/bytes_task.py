@@ -1,0 +1,79 @@
+"""The task "bytes": predict source text byte by byte."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from fewbits.compare.tasks.bytes_model import ByteModel, Shape, next_byte_loss, windows_at
+from fewbits.compare.tasks.cache import cache_path
+from fewbits.compare.tasks.task import Progress, Task
+from fewbits.compare.tasks.text import HELD_OUT, library_text, own_text
+from fewbits.compare.tasks.training import Recipe, cached, fit
+
+
+@dataclass(frozen=True)
+class BytesConfig:
+    """Every size of the task. The defaults fit a demonstration on two cores."""
+
+    shape: Shape = field(default_factory=Shape)
+    recipe: Recipe = field(default_factory=lambda: Recipe(steps=550, batch=16, learning_rate=8e-3))
+    window: int = 64  # bytes predicted in a row
+    batches: int = 8  # of evaluation; windows are dealt out in turn, so that the first is like all of them
+    evaluated: int = 8  # windows in a batch of evaluation
+
+    @property
+    def least_bytes(self) -> int:
+        """Bytes of text with which the held-out windows do not overlap."""
+        return HELD_OUT * self.batches * self.evaluated * (self.window + 1)
+
+
+def bytes_task(data: Path | None = None, config: BytesConfig | None = None) -> Task:
+    """Return the language task, on Python's own library or on the user's text.
+
+    Args:
+        data: a text file or a folder of text files; default: the source of Python's standard library.
+        config: sizes; default: those of the demonstration.
+
+    Raises:
+        DataError: the text cannot be read or is too short.
+    """
+    sizes = config or BytesConfig()
+    text = library_text() if data is None else own_text(data, least=sizes.least_bytes)
+    train_text, held_out = _tensor(text.train), _tensor(text.held_out)
+
+    def train(seed: int, progress: Progress) -> nn.Module:
+        path = cache_path("bytes", seed, asdict(sizes), text.train)
+        create = partial(ByteModel, sizes.shape)
+        return cached(path, create, seed, lambda model: _train(model, train_text, sizes, progress))
+
+    return Task("bytes", "nll", True, train, lambda model: nats_per_byte(model, held_out, sizes))
+
+
+def nats_per_byte(model: nn.Module, held_out: Tensor, config: BytesConfig) -> float:
+    """Return the model's mean loss in nats on windows spread evenly over ``held_out``, uint8 ``(n,)``."""
+    count = config.batches * config.evaluated
+    last = len(held_out) - config.window - 1
+    starts = torch.arange(count) * last // max(count - 1, 1)
+    total = 0.0
+    with torch.no_grad():
+        for batch in range(config.batches):
+            windows = windows_at(held_out, starts[batch :: config.batches], config.window + 1)
+            total += float(next_byte_loss(model, windows).double().sum())
+    return total / (count * config.window)
+
+
+def _train(model: nn.Module, text: Tensor, config: BytesConfig, progress: Progress) -> None:
+    def loss(generator: torch.Generator) -> Tensor:
+        starts = torch.randint(len(text) - config.window, (config.recipe.batch,), generator=generator)
+        return next_byte_loss(model, windows_at(text, starts, config.window + 1)).mean()
+
+    fit(model, loss, config.recipe, progress)
+
+
+def _tensor(text: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8)

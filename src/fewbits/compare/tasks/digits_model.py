@@ -1,0 +1,28 @@
+"""A small convolutional classifier of 8 x 8 images."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class DigitModel(nn.Module):
+    """Three convolutions and a linear layer.
+
+    The first convolution sums over one channel, so a block there is one value: legal, and 1 % of the weights.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, channels, 3, padding=1)
+        self.conv2 = nn.Conv2d(channels, 2 * channels, 3, padding=1)
+        self.conv3 = nn.Conv2d(2 * channels, 2 * channels, 3, padding=1)
+        self.head = nn.Linear(2 * channels * 4, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits ``(n, 10)`` of images ``(n, 1, 8, 8)``."""
+        x = functional.relu(self.conv1(images))
+        x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
+        x = functional.max_pool2d(functional.relu(self.conv3(x)), 2)
+        logits: Tensor = self.head(x.flatten(1))
+        return logits

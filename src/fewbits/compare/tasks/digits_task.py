@@ -1,0 +1,92 @@
+"""The task "digits": recognize scikit-learn's 8 x 8 handwritten digits with a small convolutional network."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fewbits.compare.tasks.cache import cache_path
+from fewbits.compare.tasks.digits_model import DigitModel
+from fewbits.compare.tasks.task import Progress, Task
+from fewbits.compare.tasks.training import Recipe, cached, fit
+from fewbits.errors import MissingDependencyError
+
+
+@dataclass(frozen=True)
+class DigitsConfig:
+    """Every size of the task. The defaults fit a demonstration on two cores."""
+
+    channels: int = 16
+    recipe: Recipe = field(default_factory=lambda: Recipe(steps=400, batch=32, learning_rate=5e-3))
+    trained: int = 900  # images to train on, the first ones; the other 897 are held out
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Images, float32 ``(n, 1, 8, 8)`` from 0 to 1, and what each shows, int64 ``(n,)``."""
+
+    images: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class DigitsScore:
+    """How well held-out digits are recognized."""
+
+    nll: float  # nats per image
+    accuracy: float  # percent
+
+
+def digits_task(config: DigitsConfig | None = None) -> Task:
+    """Return the vision task.
+
+    Raises:
+        MissingDependencyError: scikit-learn, which brings the images, is not installed.
+    """
+    sizes = config or DigitsConfig()
+    digits = _digits()
+    train_set = Digits(digits.images[: sizes.trained], digits.labels[: sizes.trained])
+    held_out = Digits(digits.images[sizes.trained :], digits.labels[sizes.trained :])
+
+    def train(seed: int, progress: Progress) -> nn.Module:
+        data = train_set.images.numpy().tobytes() + train_set.labels.numpy().tobytes()
+        path = cache_path("digits", seed, asdict(sizes), data)
+        create = partial(DigitModel, sizes.channels)
+        return cached(path, create, seed, lambda model: _train(model, train_set, sizes, progress))
+
+    return Task("digits", "accuracy", False, train, lambda model: score(model, held_out).accuracy)
+
+
+def score(model: nn.Module, digits: Digits) -> DigitsScore:
+    """Return the model's likelihood and accuracy on ``digits``."""
+    with torch.no_grad():
+        logits = model(digits.images)
+    nll = functional.cross_entropy(logits, digits.labels)
+    right = (logits.argmax(-1) == digits.labels).double().mean()
+    return DigitsScore(float(nll), 100 * float(right))
+
+
+def _train(model: nn.Module, digits: Digits, config: DigitsConfig, progress: Progress) -> None:
+    def loss(generator: torch.Generator) -> Tensor:
+        chosen = torch.randint(len(digits.labels), (config.recipe.batch,), generator=generator)
+        return functional.cross_entropy(model(digits.images[chosen]), digits.labels[chosen])
+
+    fit(model, loss, config.recipe, progress)
+
+
+def _digits() -> Digits:
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise MissingDependencyError(
+            "the digits task needs scikit-learn, which is not installed: pip install 'fewbits[tasks]', "
+            "or leave the task out with --tasks bytes"
+        ) from None
+    found = load_digits()
+    images = torch.from_numpy(found.images.astype(np.float32) / 16)
+    return Digits(images[:, None], torch.from_numpy(found.target.astype(np.int64)))

@@ -1,0 +1,241 @@
+"""Read safetensors checkpoints: list their tensors, stream their values in pieces of bounded size.
+
+The safetensors library checks every length and offset of a header before anything is read; what is checked
+here is what it cannot see: names of files, indexes of sharded checkpoints, names given twice, and files of
+another kind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbits.errors import DataError
+
+CHUNK_VALUES = 1 << 20  # values in memory at once, 4 MiB as float32
+
+_FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+_INDEX = ".safetensors.index.json"
+_LARGEST_INDEX_BYTES = 100_000_000  # what the safetensors library allows a header
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """One tensor of a checkpoint, as its file describes it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str  # as safetensors writes it: BF16, F8_E4M3, I64
+    file: Path
+
+    @property
+    def count(self) -> int:
+        """Number of values."""
+        return prod(self.shape)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the values in the file."""
+        bits = re.search(r"\d+", self.dtype)  # every dtype but BOOL names its width
+        return -(-self.count * int(bits[0] if bits else 8) // 8)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the values are real floating-point numbers that this module can read."""
+        return self.dtype in _FLOATS
+
+
+def read_checkpoint(path: str | os.PathLike[str]) -> tuple[StoredTensor, ...]:
+    """List the tensors of a checkpoint, in the order in which a person counts: layer 2 before layer 10.
+
+    Args:
+        path: a ``.safetensors`` file, a ``.safetensors.index.json`` file, or a folder that holds one of them;
+            of a folder with several ``.safetensors`` files and no index, all files are read.
+
+    Raises:
+        DataError: the file is missing, damaged, of another kind, or an index does not fit its files.
+    """
+    given = Path(path)
+    if given.is_dir():
+        indexes = sorted(given.glob("*" + _INDEX))
+        if len(indexes) > 1:
+            raise DataError(
+                f"{given} holds {len(indexes)} indexes; give one: {', '.join(i.name for i in indexes)}"
+            )
+        tensors = _indexed(indexes[0]) if indexes else _listed(*_in_folder(given))
+    elif not given.is_file():
+        raise DataError(f"{given} is no file and no folder; expected a .safetensors file or a folder of them")
+    else:
+        tensors = _indexed(given) if given.name.endswith(_INDEX) else _listed(given)
+    if not tensors:
+        raise DataError(f"{given} holds no tensors; expected a checkpoint with at least one")
+    return tuple(sorted(tensors, key=lambda t: _counting_order(t.name)))
+
+
+def chunks(
+    tensor: StoredTensor, row: int, *, multiple: int = 1, values: int = CHUNK_VALUES
+) -> Iterator[NDArray[np.float32] | NDArray[np.float64]]:
+    """Yield a floating-point tensor as rows, piece after piece; no more than a piece is in memory.
+
+    Args:
+        tensor: from :func:`read_checkpoint`; ``tensor.is_float`` holds.
+        row: values in a row; divides ``tensor.count``, whatever the tensor's own shape is.
+        multiple: a row longer than a piece is cut at multiples of this many values.
+        values: most values in a piece; less than ``multiple`` counts as ``multiple``.
+
+    Yields:
+        (rows, row) while whole rows fit, else (1, part of a row); float64 for F64, else float32, in C order.
+
+    Raises:
+        DataError: the file was damaged since it was listed.
+    """
+    import torch
+
+    wide = torch.float64 if tensor.dtype == "F64" else torch.float32
+    with _opened(tensor.file) as handle:
+        # A view of the mapped file: the pages of a piece are read when it is converted.
+        flat = handle.get_tensor(tensor.name).reshape(-1)
+        whole = row <= values
+        step = max(row, 1) * (values // max(row, 1)) if whole else max(values // multiple, 1) * multiple
+        for start in [0] if whole else range(0, tensor.count, row):
+            stop = tensor.count if whole else start + row
+            for at in range(start, stop, step):
+                # A copy, because a file may hold floats at addresses that are no multiple of their size.
+                piece = flat[at : min(at + step, stop)].to(wide, copy=True)
+                yield piece.numpy().reshape(-1, row) if whole else piece.numpy().reshape(1, -1)
+
+
+def _opened(file: Path) -> Any:
+    """Open one file with the safetensors library, which checks its header, or say why it cannot be."""
+    from safetensors import SafetensorError, safe_open
+
+    if file.suffix.lower() in _PICKLES:
+        raise DataError(
+            f"{file} is a pickle, which can run any code when it is read: fewbits never reads one; expected "
+            "safetensors: where you trust the file, convert it with safetensors.torch.save_file(torch.load("
+            f"{file.name!r}, weights_only=True), {file.stem + '.safetensors'!r})"
+        )
+    if file.suffix.lower() != ".safetensors":
+        raise DataError(
+            f"{file} is no .safetensors file by its name; expected one, or a folder of them: check the path"
+        )
+    try:
+        return safe_open(file, framework="pt")
+    except (SafetensorError, OSError) as error:
+        told = str(error).removeprefix("Error while deserializing header: ")
+        raise DataError(f"{file} cannot be read as safetensors ({told}){_likely_cause(file)}") from None
+
+
+def _likely_cause(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            start = opened.read(64)
+    except OSError:
+        return "; check that you may read it"
+    if not start:
+        return "; the file is empty: fetch or write it again"
+    if start.startswith(b"version https://git-lfs"):
+        return "; it is a Git LFS pointer to the real file: run `git lfs pull`"
+    if start.startswith((b"PK\x03\x04", b"\x80\x02", b"\x80\x04")):
+        return "; it looks like a pickle by another name, which fewbits never reads: convert it"
+    return "; it is damaged, cut short or no safetensors file: fetch or write it again"
+
+
+def _listed(*files: Path) -> list[StoredTensor]:
+    """Return the tensors of the files; no name may come twice."""
+    tensors: dict[str, StoredTensor] = {}
+    for file in files:
+        with _opened(file) as handle:
+            _refuse_repeated_names(file)
+            for name in handle.keys():  # noqa: SIM118 - the handle is no mapping
+                if name in tensors:
+                    raise DataError(
+                        f"{name!r:.200} is in both {tensors[name].file.name} and {file}; expected every name once"
+                    )
+                about = handle.get_slice(name)
+                tensors[name] = StoredTensor(name, tuple(about.get_shape()), about.get_dtype(), file)
+    return list(tensors.values())
+
+
+def _refuse_repeated_names(file: Path) -> None:
+    """Refuse a header that says two things about one tensor; the library keeps the last of them."""
+    with file.open("rb") as opened:
+        header = opened.read(int.from_bytes(opened.read(8), "little"))
+    json.loads(header, object_pairs_hook=lambda pairs: _once(file, pairs))
+
+
+def _once(file: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        name, times = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise DataError(
+            f"{file} names {name!r:.200} {times} times; expected every name once: fetch or write it again"
+        )
+    return found
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    files = sorted(folder.glob("*.safetensors"))
+    if files:
+        return files
+    pickles = sorted(p for p in folder.iterdir() if p.suffix.lower() in _PICKLES)
+    if pickles:
+        _opened(pickles[0])  # raises: the message has one home
+    raise DataError(f"{folder} holds no .safetensors file; expected a checkpoint: check the path")
+
+
+def _indexed(index: Path) -> list[StoredTensor]:
+    """Return the tensors that an index names, from the files in which it says they are."""
+    places = _weight_map(index)
+    for name in sorted(set(places.values())):
+        # An index comes from a stranger; it may name files of its own folder and no other.
+        if name != Path(name).name or "\\" in name or not name.endswith(".safetensors"):
+            raise DataError(
+                f"{index} names {name!r:.200}; expected the name of a .safetensors file in its own folder"
+            )
+        if not (index.parent / name).is_file():
+            raise DataError(
+                f"{index} names {name!r:.200}, which is missing; fetch the whole checkpoint again"
+            )
+    there = {t.name: t for t in _listed(*(index.parent / name for name in sorted(set(places.values()))))}
+    for tensor, name in places.items():
+        if tensor not in there or there[tensor].file.name != name:
+            raise DataError(
+                f"{index} says that {name} holds {tensor!r:.200}, and it does not; fetch the checkpoint again"
+            )
+    return [there[tensor] for tensor in places]
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    size = index.stat().st_size
+    if size > _LARGEST_INDEX_BYTES:
+        raise DataError(f"{index} has {size} bytes; expected an index of at most {_LARGEST_INDEX_BYTES}")
+    try:
+        document = json.loads(index.read_bytes(), object_pairs_hook=lambda pairs: _once(index, pairs))
+    except DataError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{index} is not JSON ({error}); fetch or write it again") from None
+    places = document.get("weight_map") if isinstance(document, dict) else None
+    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+        raise DataError(
+            f"{index} has no weight_map from tensors to files; expected the index of a safetensors checkpoint"
+        )
+    return places
+
+
+def _counting_order(name: str) -> list[Any]:
+    """Return a key that sorts digits as numbers, of any length."""
+    parts = re.split(r"([0-9]+)", name)
+    return [part if i % 2 == 0 else (len(part.lstrip("0")), part) for i, part in enumerate(parts)]

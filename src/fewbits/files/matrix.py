@@ -1,0 +1,78 @@
+"""Read sparse matrices in the MatrixMarket format, through SciPy."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fewbits.errors import DataError, MissingDependencyError
+
+
+def read_matrix(path: str | os.PathLike[str]) -> Any:
+    """Return a MatrixMarket file as a real sparse matrix.
+
+    Symmetric and skew-symmetric storage is expanded, integers become float64, an ``array`` file keeps its
+    nonzero entries, and entries given twice are added up.
+
+    Args:
+        path: a ``.mtx`` file, coordinate or array, real or integer.
+
+    Returns:
+        scipy.sparse.csr_array of float64 with sorted indices; every entry is finite.
+
+    Raises:
+        DataError: the file is missing, damaged, complex, a pattern without values, or claims more than it
+            holds.
+        MissingDependencyError: SciPy is not installed.
+    """
+    try:
+        from scipy import io, sparse
+    except ImportError:
+        raise MissingDependencyError(
+            "reading a matrix needs SciPy, which is not installed: pip install 'fewbits[solvers]'"
+        ) from None
+    file = Path(path)
+    if not file.is_file():
+        raise DataError(f"{file} is not a file; expected a MatrixMarket file (.mtx): check the path")
+    if file.suffix.lower() != ".mtx":
+        raise DataError(
+            f"{file} is no .mtx file by its name; expected an uncompressed MatrixMarket file: check the path"
+        )
+    try:
+        _check_claims(file, *io.mminfo(file))
+        matrix = sparse.csr_array(io.mmread(file), dtype=np.float64)
+    except (ValueError, OverflowError, OSError, MemoryError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{file} cannot be read as MatrixMarket ({error}); fetch or write it again") from None
+    matrix.sum_duplicates()
+    bad = int(np.count_nonzero(~np.isfinite(matrix.data)))
+    if bad:
+        raise DataError(
+            f"{file} holds {bad} entries that are NaN or infinite; expected finite numbers: clean the matrix"
+        )
+    if not np.count_nonzero(matrix.data):
+        raise DataError(f"{file} holds no nonzero entries; expected at least one")
+    return matrix
+
+
+def _check_claims(file: Path, rows: int, columns: int, entries: int, layout: str, field: str, _: str) -> None:
+    """Refuse what the header says before memory is reserved for it."""
+    if field == "pattern":
+        raise DataError(f"{file} holds a pattern without values; expected a real matrix")
+    if field == "complex":
+        raise DataError(
+            f"{file} is complex; expected a real matrix: write its real and imaginary parts as two files"
+        )
+    # A coordinate entry takes "1 1 1" and a line end; of a symmetric array the header counts both halves, and
+    # each number in the file takes two bytes.
+    size = file.stat().st_size
+    most = 2 * size if layout == "array" else size // 6
+    if max(rows, columns) > size or entries > most:
+        raise DataError(
+            f"{file} claims {rows} x {columns} with {entries} entries and has only {size} bytes; it is cut "
+            "short or damaged: fetch or write it again"
+        )

@@ -1,0 +1,65 @@
+"""`fewbits compare` on its three kinds of input: what is printed, and what is written."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from fewbits.cli import main as cli
+
+
+@pytest.fixture
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEWBITS_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.usefixtures("_own_cache")
+def test_digits_prints_a_table_and_writes_json_and_a_page(capsys, tmp_path):
+    page, data = tmp_path / "r.html", tmp_path / "r.json"
+    asked = ["compare", "--tasks", "digits", "--seeds", "1", "--formats", 'mxfp4,"float(e=3,m=2)"'.replace('"', "")]
+    assert cli.run([*asked, "--report", str(page), "--json", str(data)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "mxfp4" in out
+    assert "spread" in out
+    scores = json.loads(data.read_text())["scores"]
+    assert [s["format"] for s in scores] == ["mxfp4", "fp6_e3m2"]
+    assert all(0 <= s["values"][0] <= 100 for s in scores)
+    assert "--formats mxfp4" in page.read_text()
+
+
+@pytest.mark.usefixtures("_own_cache")
+def test_a_second_run_trains_nothing_and_says_the_same(capsys, tmp_path):
+    asked = ["compare", "--tasks", "digits", "--seeds", "1", "--formats", "mxfp4", "--scale-rule", "rceil"]
+    assert cli.run(asked) == 0
+    first = capsys.readouterr().out
+    from fewbits.compare.tasks import training
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "fit", lambda *_: pytest.fail("trained again"))
+        patch.setattr("fewbits.compare.tasks.digits_task.fit", lambda *_: pytest.fail("trained again"))
+        assert cli.run(asked) == 0
+    assert capsys.readouterr().out == first
+
+
+def test_a_checkpoint_gets_a_proposal_per_tensor_and_a_total(capsys, tmp_path):
+    rng = np.random.default_rng(0)
+    path, data, page = tmp_path / "m.safetensors", tmp_path / "m.json", tmp_path / "m.html"
+    save_file({"w": rng.standard_normal((64, 64)).astype(np.float32), "steps": np.array([3])}, path)
+    asked = ["compare", str(path), "--min-qsnr", "30", "--formats", "mxfp4,mxfp6_e2m3,mxint8"]
+    assert cli.run([*asked, "--json", str(data), "--report", str(page)]) == 0
+    assert "would weigh" in " ".join(capsys.readouterr().out.split())
+    tensors = {t["tensor"]: t for t in json.loads(data.read_text())["checkpoint"]["tensors"]}
+    assert tensors["w"]["proposed"] == "mxfp6_e2m3"
+    assert tensors["steps"]["proposed"] is None
+    assert page.stat().st_size > 10_000
+
+
+def test_a_matrix_gets_its_condition_before_and_after(capsys, tmp_path):
+    path, data, page = tmp_path / "a.mtx", tmp_path / "a.json", tmp_path / "a.html"
+    path.write_text("%%MatrixMarket matrix coordinate real general\n2 2 3\n1 1 4.0\n2 1 1.5\n2 2 3.0\n")
+    assert cli.run(["compare", str(path), "--formats", "fp32,bf16", "--json", str(data), "--report", str(page)]) == 0
+    assert "a.mtx" in capsys.readouterr().out
+    scores = json.loads(data.read_text())["scores"]
+    assert [s["frobenius_error"] for s in scores] == [0.0, 0.0]
+    assert page.stat().st_size > 10_000

@@ -1,0 +1,129 @@
+"""Bad input gives one line on the error stream, exit code 2, and writes nothing."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from fewbits.cli import main as cli
+
+
+def failed(capsys, tmp_path, *arguments):
+    """Run with bad input inside an empty folder and return the one line that is printed."""
+    before = sorted(p.name for p in tmp_path.iterdir())
+    code = cli.run([*arguments, "--json", str(tmp_path / "out.json")])
+    out, err = capsys.readouterr()
+    assert code == 2, err
+    lines = [line for line in err.splitlines() if line.startswith("fewbits: ")]
+    assert len(lines) == 1
+    assert "Traceback" not in err + out
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("formats", "said"),
+    [
+        ("mxfp5", "there is no format named 'mxfp5'; the nearest are mxfp4"),
+        ("float(e=4,m=)", "at character 13, marked >>>"),
+        ("block(element=fp4_e2m1,scale=e8m0,size=-8)", "block: size=-8 is not an integer from 1"),
+        ("float(e=99,m=2)", "float: e=99 is not an integer from 1 to 8"),
+        (" , ", "--formats is empty"),
+    ],
+)
+def test_a_wrong_format_is_told_with_what_was_expected(capsys, tmp_path, formats, said):
+    assert said in failed(capsys, tmp_path, "compare", "--formats", formats)
+
+
+def test_an_unknown_task_names_the_known_ones(capsys, tmp_path):
+    assert "'imagenet'; expected bytes or digits" in failed(capsys, tmp_path, "compare", "--tasks", "imagenet")
+
+
+def test_a_text_too_short_says_how_many_bytes_are_needed(capsys, tmp_path):
+    text = tmp_path / "short.txt"
+    text.write_text("too short")
+    assert "9 bytes" in failed(capsys, tmp_path, "compare", "--tasks", "bytes", "--data", str(text))
+
+
+def test_data_without_the_task_that_reads_it_is_refused(capsys, tmp_path):
+    assert "add bytes" in failed(capsys, tmp_path, "compare", "--tasks", "digits", "--data", str(tmp_path))
+
+
+def test_data_beside_a_checkpoint_is_refused(capsys, tmp_path):
+    assert "leave one of them out" in failed(capsys, tmp_path, "compare", str(tmp_path), "--data", str(tmp_path))
+
+
+def test_a_missing_file_is_named(capsys, tmp_path):
+    assert "gone.safetensors does not exist" in failed(capsys, tmp_path, "compare", str(tmp_path / "gone.safetensors"))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x10",
+        struct.pack("<Q", 2**60) + b"{}",
+        struct.pack("<Q", 2) + b"[]",
+        struct.pack("<Q", 64) + json.dumps({"a": {"dtype": "F32", "shape": [9], "data_offsets": [0, 36]}}).encode(),
+    ],
+    ids=["empty", "one-byte", "length-beyond-file", "not-a-header", "truncated"],
+)
+def test_a_damaged_checkpoint_is_one_line(capsys, tmp_path, content):
+    path = tmp_path / "bad.safetensors"
+    path.write_bytes(content)
+    assert "bad.safetensors" in failed(capsys, tmp_path, "compare", str(path))
+
+
+def test_a_checkpoint_without_a_number_in_it_is_measured_as_kept(capsys, tmp_path):
+    path = tmp_path / "flags.safetensors"
+    save_file({"flags": np.array([True, False])}, path)
+    assert cli.run(["compare", str(path)]) == 0
+    assert "not floating point" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_negative_number_of_seeds_is_refused(capsys, tmp_path):
+    assert "--seeds" in failed(capsys, tmp_path, "compare", "--seeds", "-1")
+
+
+def test_a_wrong_scale_rule_lists_the_rules(capsys, tmp_path):
+    assert "double-floor" in failed(capsys, tmp_path, "compare", "--tasks", "digits", "--scale-rule", "round", "--formats", "mxfp4")
+
+
+def test_a_folder_that_does_not_exist_is_told_before_any_work(capsys, tmp_path):
+    assert cli.run(["compare", "--report", str(tmp_path / "no" / "page.html")]) == 2
+    assert "does not exist; create it first" in capsys.readouterr().err
+
+
+def test_an_unknown_command_suggests_the_nearest(capsys):
+    assert cli.run(["compar"]) == 2
+    assert "compare" in capsys.readouterr().err
+
+
+def test_a_failed_job_exits_with_1_and_no_traceback(capsys, monkeypatch, tmp_path):
+    def breaks(*_):
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr("fewbits.cli.compare._measured", breaks)
+    assert cli.run(["compare"]) == 1
+    assert capsys.readouterr().err.strip().endswith("fewbits: the job failed: RuntimeError: out of luck")
+
+
+def test_a_full_disk_exits_with_1_and_leaves_nothing(capsys, monkeypatch, tmp_path):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fewbits.cli.formats.write_text", full)
+    assert cli.run(["formats", "--json", str(tmp_path / "out.json")]) == 1
+    assert "No space left" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupt_exits_with_130(capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fewbits.cli.compare._measured", interrupted)
+    assert cli.run(["compare"]) == 130
+    assert "interrupted" in capsys.readouterr().err

@@ -1,0 +1,22 @@
+"""What every test shares: one Hypothesis profile, and the data that is not part of the repository."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# The same examples on every machine: a failure seen by one person is seen by all.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.load_profile("repeatable")
+
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    """The folder that FEWBITS_DATA names, or ``../shared/data`` beside the repository; skips where there is none."""
+    folder = Path(os.environ.get("FEWBITS_DATA", _ROOT.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"no data in {folder}; set FEWBITS_DATA to a folder that holds it")
+    return folder

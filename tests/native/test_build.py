@@ -1,0 +1,83 @@
+"""What the build of the extension promises."""
+
+import re
+import subprocess
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from fewbits import _native
+
+ROOT = Path(__file__).parents[2]
+KERNELS = sorted((ROOT / "native" / "isa").glob("*.cpp"))
+FLAGS = {
+    "baseline": [],
+    "avx2": ["-mavx2"],
+    "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"],
+}
+# A weak symbol that the standard library's templates bring in.
+WEAK = """
+#include <vector>
+int total(std::vector<int> v) { v.push_back(1); return v.back(); }
+"""
+
+
+def _compile(compiler: str, source: Path, folder: Path, isa: str) -> Path:
+    compiled = folder / "kernel.o"
+    command = [compiler, "-std=c++17", "-O2", "-fPIC", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run([*command, *FLAGS[isa], "-c", str(source), "-o", str(compiled)], check=True)
+    return compiled
+
+
+def _defined_symbols(nm: str, compiled: Path) -> dict[str, str]:
+    """Return name -> kind of every defined symbol that other files can see."""
+    said = subprocess.run(
+        [nm, "--defined-only", "--extern-only", "--demangle", str(compiled)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows = (line.split(maxsplit=2) for line in said.stdout.splitlines())
+    return {name: kind for _, kind, name in rows}
+
+
+@pytest.mark.parametrize("tool", ["nm"], indirect=True)
+@pytest.mark.parametrize("source", KERNELS, ids=lambda path: path.stem)
+def test_a_kernel_file_exports_its_entry_and_nothing_weak(
+    source: Path, compiler: str, tool: str, tmp_path: Path
+) -> None:
+    symbols = _defined_symbols(tool, _compile(compiler, source, tmp_path, source.stem))
+    assert list(symbols.values()) == ["T"], symbols
+    assert next(iter(symbols)).startswith(f"fewbits::{source.stem}::fake_quantize(")
+
+
+@pytest.mark.parametrize("tool", ["nm"], indirect=True)
+def test_that_check_sees_a_weak_symbol(compiler: str, tool: str, tmp_path: Path) -> None:
+    source = tmp_path / "weak.cpp"
+    source.write_text(WEAK)
+    assert "W" in _defined_symbols(tool, _compile(compiler, source, tmp_path, "baseline")).values()
+
+
+@pytest.mark.parametrize("tool", ["objdump"], indirect=True)
+def test_no_multiply_add_is_contracted(tool: str) -> None:
+    assert _native.__file__ is not None
+    said = subprocess.run(
+        [tool, "-d", "--no-show-raw-insn", _native.__file__], capture_output=True, text=True, check=True
+    )
+    assert "mulps" in said.stdout or "fmul" in said.stdout  # the kernels are in there
+    assert not re.search(r"\b(vfn?m(add|sub)\w*|fml[as])\b", said.stdout)
+
+
+def test_each_kernel_file_differs_in_its_name_only() -> None:
+    texts = {path.read_text().replace(path.stem, "ISA") for path in KERNELS}
+    assert len(texts) == 1
+    assert {path.stem for path in KERNELS} == set(FLAGS)
+
+
+def test_the_package_carries_its_type_marker() -> None:
+    assert files("fewbits").joinpath("py.typed").is_file()
+
+
+def test_threads_are_built_in() -> None:
+    assert _native.has_threads is True

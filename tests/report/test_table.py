@@ -1,0 +1,116 @@
+import io
+import math
+import re
+from dataclasses import replace
+
+import pytest
+from rich.console import Console, RenderableType
+
+from fewbits.report import checkpoint_table, matrices_table, tasks_table
+from tests.report import fake
+
+LONG = "block(element=float(e=2,m=1),scale=e8m0,size=32)"
+
+
+def printed(renderable: RenderableType, width: int = 80, *, colour: bool = False) -> str:
+    console = Console(
+        file=io.StringIO(), width=width, force_terminal=colour, color_system="standard" if colour else None
+    )
+    console.print(renderable)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize(
+    "table",
+    [tasks_table(fake.tasks()), checkpoint_table(fake.checkpoint()), matrices_table(fake.matrices())],
+    ids=["tasks", "checkpoint", "matrices"],
+)
+def test_tables_fit_the_terminal_without_cutting_a_word(table: RenderableType, width: int) -> None:
+    text = printed(table, width)
+    assert "…" not in text
+    assert max(len(line) for line in text.splitlines()) <= width
+
+
+def test_a_task_shows_fp32_first_the_proxy_by_name_and_every_format_on_one_line() -> None:
+    lines = printed(tasks_table(fake.tasks())).splitlines()
+    rows = [line.split()[0] for line in lines if re.match(r"[a-z0-9_]+ +\d+\.\d\d ", line)]
+    assert rows[0] == "fp32"
+    assert set(rows) == {name for name, *_ in fake.FORMATS}
+    assert len(rows) == 28
+    assert any(line.endswith("proxy") for line in lines)
+
+
+def test_differences_beyond_the_seed_spread_carry_an_asterisk_and_a_line_explains_it() -> None:
+    text = printed(tasks_table(fake.tasks()))
+    assert "+0.0644*" in text
+    assert "+0.0017 " in text
+    said = " ".join(text.split())
+    assert (
+        "FP32 alone moves by 0.0053 nats/byte over 3 seeds. A difference smaller than that is no evidence."
+        in said
+    )
+    assert "* marks larger ones." in said
+
+
+def test_with_one_seed_nothing_is_marked() -> None:
+    text = printed(tasks_table(fake.tasks(1)))
+    assert "*" not in text
+    assert "One seed ran" in text
+
+
+def test_worse_is_red_and_better_is_green() -> None:
+    scores = fake.tasks()[:2]
+    better = replace(scores[1], values=(1.0, 1.0, 1.0))
+    worse = replace(scores[1], values=(math.nan, 2.0, 2.0))
+    assert "\x1b[32m" in printed(tasks_table([scores[0], better]), colour=True)
+    assert "\x1b[31m" in printed(tasks_table([scores[0], worse]), colour=True)
+    assert "NaN*" in printed(tasks_table([worse]))
+
+
+def test_a_long_format_folds_at_80_columns_and_fits_at_120() -> None:
+    scores = [replace(fake.tasks()[0], format=LONG)]
+    assert LONG in printed(tasks_table(scores), 120)
+    folded = "".join(
+        line.split()[0] for line in printed(tasks_table(scores), 80).splitlines()[5:] if line.strip()
+    )
+    assert folded.startswith(LONG)
+
+
+def test_a_checkpoint_shows_its_largest_tensors_and_counts_the_others() -> None:
+    report = fake.checkpoint()
+    text = printed(checkpoint_table(report, largest=10), 200)
+    assert "The whole checkpoint would weigh 361 MiB instead of 938 MiB, 2.60 times less." in text
+    assert "The 10 largest tensors are shown, 57 smaller are left out; --json has all." in text
+    assert "lm_head.weight" in text
+    assert "input_layernorm" not in text
+    one = printed(checkpoint_table(report, largest=66), 200)
+    assert "1 smaller is left out" in one
+    assert "left out" not in printed(checkpoint_table(report, largest=67), 200)
+
+
+def test_a_wide_terminal_gets_one_table_and_a_narrow_one_all_columns_in_several() -> None:
+    report = fake.checkpoint(1)
+    wide, narrow = printed(checkpoint_table(report), 220), printed(checkpoint_table(report), 80)
+    assert wide.count("model.safetensors") == 1
+    assert narrow.count("QSNR in each format") == 2
+    for text in (wide, narrow):
+        assert all(qsnr in text for qsnr in ("69.3", "15.1", "exact"))  # fp16, mx4, bf16 of the first tensor
+        assert "keep" in text
+
+
+def test_a_matrix_shows_its_condition_and_notes_below() -> None:
+    text = printed(matrices_table(fake.matrices()))
+    assert "bcsstk14.mtx  condition in FP64: 1.19e+10" in text
+    assert "singular" in text
+    assert "fp16: largest entry beyond the format" in text
+
+
+def test_a_hostile_name_is_printed_and_not_obeyed() -> None:
+    name = "[red]x[/red]\x1b[2J\n"
+    report = fake.checkpoint(1)
+    report = replace(report, path=name, tensors=(replace(report.tensors[0], tensor=name),))
+    text = printed(checkpoint_table(report), 250, colour=True)
+    assert r"[red]x[/red]\x1b[2J\n" in text
+    assert "\x1b[2J" not in text
