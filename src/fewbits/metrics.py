@@ -16,7 +16,6 @@ from fewbits.tensor.arrays import checked_axis, opened
 from fewbits.tensor.functions import fake_quantize, format
 from fewbits.tensor.narrow import NarrowTensor
 
-
 _CACHED = 1 << 15  # values whose float64 temporaries stay in the second-level cache
 
 

@@ -17,7 +17,15 @@ def _own_cache(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("_own_cache")
 def test_digits_prints_a_table_and_writes_json_and_a_page(capsys, tmp_path):
     page, data = tmp_path / "r.html", tmp_path / "r.json"
-    asked = ["compare", "--tasks", "digits", "--seeds", "1", "--formats", 'mxfp4,"float(e=3,m=2)"'.replace('"', "")]
+    asked = [
+        "compare",
+        "--tasks",
+        "digits",
+        "--seeds",
+        "1",
+        "--formats",
+        'mxfp4,"float(e=3,m=2)"'.replace('"', ""),
+    ]
     assert cli.run([*asked, "--report", str(page), "--json", str(data)]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "mxfp4" in out
@@ -58,7 +66,10 @@ def test_a_checkpoint_gets_a_proposal_per_tensor_and_a_total(capsys, tmp_path):
 def test_a_matrix_gets_its_condition_before_and_after(capsys, tmp_path):
     path, data, page = tmp_path / "a.mtx", tmp_path / "a.json", tmp_path / "a.html"
     path.write_text("%%MatrixMarket matrix coordinate real general\n2 2 3\n1 1 4.0\n2 1 1.5\n2 2 3.0\n")
-    assert cli.run(["compare", str(path), "--formats", "fp32,bf16", "--json", str(data), "--report", str(page)]) == 0
+    assert (
+        cli.run(["compare", str(path), "--formats", "fp32,bf16", "--json", str(data), "--report", str(page)])
+        == 0
+    )
     assert "a.mtx" in capsys.readouterr().out
     scores = json.loads(data.read_text())["scores"]
     assert [s["frobenius_error"] for s in scores] == [0.0, 0.0]

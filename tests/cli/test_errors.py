@@ -38,7 +38,9 @@ def test_a_wrong_format_is_told_with_what_was_expected(capsys, tmp_path, formats
 
 
 def test_an_unknown_task_names_the_known_ones(capsys, tmp_path):
-    assert "'imagenet'; expected bytes or digits" in failed(capsys, tmp_path, "compare", "--tasks", "imagenet")
+    assert "'imagenet'; expected bytes or digits" in failed(
+        capsys, tmp_path, "compare", "--tasks", "imagenet"
+    )
 
 
 def test_a_text_too_short_says_how_many_bytes_are_needed(capsys, tmp_path):
@@ -52,11 +54,15 @@ def test_data_without_the_task_that_reads_it_is_refused(capsys, tmp_path):
 
 
 def test_data_beside_a_checkpoint_is_refused(capsys, tmp_path):
-    assert "leave one of them out" in failed(capsys, tmp_path, "compare", str(tmp_path), "--data", str(tmp_path))
+    assert "leave one of them out" in failed(
+        capsys, tmp_path, "compare", str(tmp_path), "--data", str(tmp_path)
+    )
 
 
 def test_a_missing_file_is_named(capsys, tmp_path):
-    assert "gone.safetensors does not exist" in failed(capsys, tmp_path, "compare", str(tmp_path / "gone.safetensors"))
+    assert "gone.safetensors does not exist" in failed(
+        capsys, tmp_path, "compare", str(tmp_path / "gone.safetensors")
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,7 +72,8 @@ def test_a_missing_file_is_named(capsys, tmp_path):
         b"\x10",
         struct.pack("<Q", 2**60) + b"{}",
         struct.pack("<Q", 2) + b"[]",
-        struct.pack("<Q", 64) + json.dumps({"a": {"dtype": "F32", "shape": [9], "data_offsets": [0, 36]}}).encode(),
+        struct.pack("<Q", 64)
+        + json.dumps({"a": {"dtype": "F32", "shape": [9], "data_offsets": [0, 36]}}).encode(),
     ],
     ids=["empty", "one-byte", "length-beyond-file", "not-a-header", "truncated"],
 )
@@ -88,7 +95,9 @@ def test_a_negative_number_of_seeds_is_refused(capsys, tmp_path):
 
 
 def test_a_wrong_scale_rule_lists_the_rules(capsys, tmp_path):
-    assert "double-floor" in failed(capsys, tmp_path, "compare", "--tasks", "digits", "--scale-rule", "round", "--formats", "mxfp4")
+    assert "double-floor" in failed(
+        capsys, tmp_path, "compare", "--tasks", "digits", "--scale-rule", "round", "--formats", "mxfp4"
+    )
 
 
 def test_a_folder_that_does_not_exist_is_told_before_any_work(capsys, tmp_path):

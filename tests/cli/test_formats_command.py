@@ -57,7 +57,9 @@ def test_the_labels_of_a_narrow_number_line_stay_apart():
 
 
 def test_the_command_is_installed_and_prints_its_version():
-    done = subprocess.run([sys.executable, "-m", "fewbits.cli", "--version"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "fewbits.cli", "--version"], capture_output=True, text=True, check=True
+    )
     assert done.stdout.startswith("fewbits ")
 
 

@@ -5,6 +5,7 @@ Every float64 is a whole number of units of 2^-1100, so Python's integers hold e
 
 from bisect import bisect_right
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 
@@ -62,10 +63,10 @@ class Exact:
         if not isinstance(self.element, Posit):
             return [low + high for low, high in pairs]
         bits, es = self.element.bits + 1, self.element.es
-        longer = sorted(
-            units(float(v)) for c in range(2**bits) if (v := posit_value(c, bits, es)) is not None
-        )
-        return [2 * next(v for v in longer[bisect_right(longer, low) :]) for low, _ in pairs]
+        positive = (posit_value(c, bits, es) for c in range(1, 2 ** (bits - 1)))
+        upper = [units(float(v)) for v in positive if v is not None]
+        longer = [-v for v in reversed(upper)] + [0, *upper]
+        return [2 * longer[bisect_right(longer, low)] for low, _ in pairs]
 
     def code(self, x: float, rounding: str, overflow: str, draw: int = 0) -> int | None:
         """Return the code of ``x``; None is NaN, whatever its code."""
@@ -95,7 +96,7 @@ class Exact:
         if rounding in ("up", "down"):
             return rounding == "up"
         if rounding == "toward_zero":
-            return exact < 0
+            return exact > 0 if below == -above else abs(above) < abs(below)
         if rounding == "stochastic":
             return self._by_chance(exact, below, above, draw)
         if isinstance(self.element, Posit) and 0 in (below, above):
@@ -103,7 +104,7 @@ class Exact:
         if 2 * exact != self.middles[low]:
             return 2 * exact > self.middles[low]
         if rounding == "nearest_away":
-            return above > 0
+            return abs(above) >= abs(below)
         return self._even_is_above(below, above, self.codes[low + 1])
 
     def _even_is_above(self, below: int, above: int, code_above: int) -> bool:
@@ -151,3 +152,9 @@ class Exact:
         if overflow == "inf":
             return self.inf[np.inf if positive else -np.inf]
         return self.codes[-1 if positive else 0]
+
+
+@lru_cache(maxsize=256)
+def exact(element: Element) -> Exact:
+    """Return the list of values of an element, made once."""
+    return Exact(element)

@@ -32,7 +32,7 @@ def read_formats(text: str | None, default: Sequence[str]) -> list[Format]:
     """Return the formats of a comma-separated list, each once, or the default ones."""
     names = list(default) if text is None else split_list(text)
     if not names:
-        raise ArgumentError("--formats is empty; give names as in --formats mxfp4,mx6 (see `fewbits formats`)")
+        raise ArgumentError("--formats is empty; give names as in mxfp4,mx6 (see `fewbits formats`)")
     return list(dict.fromkeys(parse(name) for name in names))
 
 
@@ -55,7 +55,8 @@ def provenance(seeds: Sequence[int] = ()) -> Provenance:
     """Return the command line as typed and the versions that ran it."""
     packages = ("fewbits", "torch", "numpy")
     command = shlex.join(["fewbits", *sys.argv[1:]])
-    return Provenance(command, (("python", sys.version.split()[0]), *((p, _version(p)) for p in packages)), tuple(seeds))
+    versions = (("python", sys.version.split()[0]), *((p, _version(p)) for p in packages))
+    return Provenance(command, versions, tuple(seeds))
 
 
 def _version(package: str) -> str:

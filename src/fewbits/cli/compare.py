@@ -43,26 +43,41 @@ class _Answer:
 def compare(
     target: Annotated[
         Path | None,
-        typer.Argument(help="A .safetensors file, a folder of them with an index, or a .mtx matrix. Nothing: two small models."),
+        typer.Argument(
+            help="A .safetensors file, a folder of them with an index, or a .mtx matrix. "
+            "Nothing: two small models."
+        ),
     ] = None,
     formats: Annotated[
-        str | None, typer.Option(help='Comma-separated, as in mxfp4,mx6,"float(e=3,m=2)". Default: a sensible list.')
+        str | None,
+        typer.Option(help='Comma-separated, as in mxfp4,mx6,"float(e=3,m=2)". Default: a sensible list.'),
     ] = None,
-    tasks: Annotated[str, typer.Option(help="Which built-in models: bytes (a language model), digits (a classifier).")] = "bytes,digits",
+    tasks: Annotated[
+        str,
+        typer.Option(help="Which built-in models: bytes (a language model), digits (a classifier)."),
+    ] = "bytes,digits",
     data: Annotated[
-        Path | None, typer.Option(help="Your own text for the bytes task, a file or a folder, instead of Python's library.")
+        Path | None,
+        typer.Option(help="Your own text for the bytes task, a file or a folder."),
     ] = None,
     seeds: Annotated[int, typer.Option(help="How many models to train per task.", min=1, max=100)] = 3,
-    min_qsnr: Annotated[float, typer.Option(help="Checkpoints: propose the narrowest format with at least this QSNR, in dB.")] = 30.0,
-    scale_rule: Annotated[str, typer.Option(help="How power-of-two scales are chosen, see docs/rules.md.")] = "floor",
-    report: Annotated[Path | None, typer.Option(help="Write an HTML page, one file that opens offline.")] = None,
+    min_qsnr: Annotated[
+        float,
+        typer.Option(help="Checkpoints: propose the narrowest format with at least this QSNR, in dB."),
+    ] = 30.0,
+    scale_rule: Annotated[
+        str, typer.Option(help="How power-of-two scales are chosen: floor, ceil, rceil, even, ...")
+    ] = "floor",
+    report: Annotated[
+        Path | None, typer.Option(help="Write an HTML page, one file that opens offline.")
+    ] = None,
     json: Annotated[Path | None, typer.Option(help="Write everything measured as JSON.")] = None,
 ) -> None:
     """Measure what each narrow format saves and what it costs.
 
-    With nothing else it trains two small models on data that is already on the machine (a byte-level language model on
-    the source of Python's own library, a classifier of handwritten digits), rounds weights and activations to each
-    format, and evaluates them on held-out data. Trained models are cached.
+    With nothing else it trains two small models on data that is already on the machine (a byte-level
+    language model on the source of Python's own library, a classifier of handwritten digits), rounds weights
+    and activations to each format, and evaluates them on held-out data. Trained models are cached.
 
     Example: fewbits compare --formats mxfp4,mxfp6_e2m3,mx6 --report report.html
 
@@ -91,10 +106,16 @@ def _measured(target: Path | None, asked: _Asked, progress: Report) -> _Answer:
     if target is None:
         return _tasks(asked, progress)
     if asked.data is not None:
-        raise ArgumentError(f"--data is for the built-in models, and {target} is to be measured; leave one of them out")
+        raise ArgumentError(
+            f"--data is for the built-in models, and {target} is to be measured; leave one of them out"
+        )
     if not target.exists():
-        raise DataError(f"{target} does not exist; give a .safetensors file, a folder of them, or a .mtx matrix")
-    return _matrix(target, asked, progress) if target.suffix == ".mtx" else _checkpoint(target, asked, progress)
+        raise DataError(
+            f"{target} does not exist; give a .safetensors file, a folder of them, or a .mtx matrix"
+        )
+    return (
+        _matrix(target, asked, progress) if target.suffix == ".mtx" else _checkpoint(target, asked, progress)
+    )
 
 
 def _tasks(asked: _Asked, progress: Report) -> _Answer:
@@ -103,12 +124,19 @@ def _tasks(asked: _Asked, progress: Report) -> _Answer:
 
     fmts = read_formats(asked.formats, TASK_FORMATS)
     scores = compare_models(
-        split_list(asked.tasks), fmts, seeds=asked.seeds, data=asked.data, scale_rule=asked.scale_rule, progress=progress
+        split_list(asked.tasks),
+        fmts,
+        seeds=asked.seeds,
+        data=asked.data,
+        scale_rule=asked.scale_rule,
+        progress=progress,
     )
     origin = provenance(range(asked.seeds))
     base = _base(asked, () if asked.data is None else ("--data", str(asked.data)))
     return _Answer(
-        tasks_table(scores), lambda: tasks_page(scores, origin, base_command=base), lambda: tasks_json(scores, origin)
+        tasks_table(scores),
+        lambda: tasks_page(scores, origin, base_command=base),
+        lambda: tasks_json(scores, origin),
     )
 
 
@@ -138,11 +166,15 @@ def _matrix(target: Path, asked: _Asked, progress: Report) -> _Answer:
     from fewbits.report import matrices_json, matrices_page, matrices_table
 
     fmts = read_formats(asked.formats, MATRIX_FORMATS)
-    scores = measure_matrix(target, fmts, progress=lambda done, total: progress("measuring formats", done, total))
+    scores = measure_matrix(
+        target, fmts, progress=lambda done, total: progress("measuring formats", done, total)
+    )
     origin = provenance()
     base = _base(asked, ())
     return _Answer(
-        matrices_table(scores), lambda: matrices_page(scores, origin, base_command=base), lambda: matrices_json(scores, origin)
+        matrices_table(scores),
+        lambda: matrices_page(scores, origin, base_command=base),
+        lambda: matrices_json(scores, origin),
     )
 
 

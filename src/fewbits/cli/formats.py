@@ -12,9 +12,13 @@ from rich.console import Console
 from fewbits.cli.arguments import check_writable
 from fewbits.files.atomic import write_text
 from fewbits.formats import CATALOGUE, Bdr, Block, Element, Format, facts, parse, values
-from fewbits.report.formats_text import catalogue_json, catalogue_table, format_json, number_lines, value_table
-
-_EPILOG = "Example: fewbits formats mxfp6_e2m3    or a new one: fewbits formats 'float(e=3,m=4)'"
+from fewbits.report.formats_text import (
+    catalogue_json,
+    catalogue_table,
+    format_json,
+    number_lines,
+    value_table,
+)
 
 
 def formats(
@@ -30,7 +34,10 @@ def formats(
     check_writable(json)
     console = Console()
     if name is None:
-        rows = [(e.name, e.format.bits_per_value, _element(e.format).max, e.summary, e.source) for e in CATALOGUE.values()]
+        rows = [
+            (e.name, e.format.bits_per_value, _element(e.format).max, e.summary, e.source)
+            for e in CATALOGUE.values()
+        ]
         console.print(catalogue_table(rows))
         text = catalogue_json(rows, {e.name: e.format.grammar for e in CATALOGUE.values()})
     else:
@@ -45,7 +52,8 @@ def formats(
             console.print(value_table([float(v) for v in table], element.bits))
         if numbers:
             label = f"element {element}" if element is not fmt else str(fmt)
-            console.print(number_lines(numbers, min(console.width, 100), label), markup=False, highlight=False)
+            lines = number_lines(numbers, min(console.width, 100), label)
+            console.print(lines, markup=False, highlight=False)
         text = format_json(told, numbers if element.bits <= 8 else [])
     if json is not None:
         write_text(json, text)

@@ -16,7 +16,7 @@ from fewbits.cli.formats import formats
 from fewbits.errors import FewbitsError
 
 # Newer releases of Typer carry their own copy of Click: the class is found where Typer has it.
-_UsageError = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+_UsageError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 app = typer.Typer(
     name="fewbits",
@@ -38,7 +38,9 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _root(
-    version: bool = typer.Option(False, "--version", help="Print the version.", callback=_version, is_eager=True),
+    version: bool = typer.Option(
+        False, "--version", help="Print the version.", callback=_version, is_eager=True
+    ),
 ) -> None:
     """More science with fewer bits: choose, store and invent narrow number formats."""
 

@@ -161,7 +161,7 @@ def _measured(
     done = 0
     for multiple, group in groups:
         at = 0
-        for chunk in chunks(tensor, row, multiple=multiple):
+        for chunk in chunks(tensor, row, multiple=multiple, values=CHUNK_VALUES):
             of_row = survey.largest_of_row.get(at // row, 0.0)
             whole = chunk.shape[1] == row
             # One thread at a time adds to a format's sums, in order, so the result does not depend on how
@@ -177,7 +177,7 @@ def _measured(
 
 def _survey(tensor: StoredTensor, row: int) -> _Survey:
     survey, at = _Survey(), 0
-    for chunk in chunks(tensor, row):
+    for chunk in chunks(tensor, row, values=CHUNK_VALUES):
         survey.nans += int(np.count_nonzero(np.isnan(chunk)))
         survey.infinities += int(np.count_nonzero(np.isinf(chunk)))
         largest = kernels.largest(chunk)

@@ -72,14 +72,18 @@ def compare_models(
     if not tasks:
         raise ArgumentError("no task to measure; expected bytes, digits or both")
     if data is not None and "bytes" not in tasks:
-        raise ArgumentError(f"--data {data} is the text of the task bytes, and tasks are {', '.join(tasks)}; add bytes")
+        raise ArgumentError(
+            f"--data {data} is the text of the task bytes, and the tasks are {', '.join(tasks)}; add bytes"
+        )
     fmts = [f if isinstance(f, Format) else parse(f) for f in formats]
     chosen = [kernels.options(f, scale_rule=_rule_of(f, scale_rule)) for f in fmts]
     found = [task(name, data) for name in dict.fromkeys(tasks)]
     return tuple(score for t in found for score in _scores(t, fmts, chosen, seeds, progress or _silent))
 
 
-def _scores(t: Task, fmts: list[Format], chosen: list[Options], seeds: int, progress: Progress) -> list[TaskScore]:
+def _scores(
+    t: Task, fmts: list[Format], chosen: list[Options], seeds: int, progress: Progress
+) -> list[TaskScore]:
     baseline: list[float] = []
     measured: list[list[_Measured]] = [[] for _ in fmts]
     for seed in range(seeds):
@@ -136,7 +140,9 @@ def _rule_of(fmt: Format, scale_rule: str) -> str:
     return scale_rule if kernels.has_scale_rule(fmt) else "floor"
 
 
-def _trained(progress: Progress, name: str, seed: int, seeds: int, step: int, steps: int, loss: float) -> None:
+def _trained(
+    progress: Progress, name: str, seed: int, seeds: int, step: int, steps: int, loss: float
+) -> None:
     progress(f"{name}: training {seeds} models", seed + step / steps, seeds)
 
 

@@ -17,7 +17,16 @@ from fewbits.kernels.reference import Parts
 
 Array = NDArray[Any]
 
-__all__ = ["Options", "Parts", "dequantize", "fake_quantize", "has_scale_rule", "limits", "options", "quantize"]
+__all__ = [
+    "Options",
+    "Parts",
+    "dequantize",
+    "fake_quantize",
+    "has_scale_rule",
+    "limits",
+    "options",
+    "quantize",
+]
 
 _CHUNK = 1 << 18  # values worked on at once: the definition needs some twenty times their bytes
 

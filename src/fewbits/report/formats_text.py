@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from math import isfinite, log2
+from math import log2
 
 from rich.table import Table
 
@@ -15,7 +15,7 @@ _HEIGHTS = " ▁▂▃▄▅▆▇█"
 
 def catalogue_table(rows: Sequence[CatalogueRow]) -> Table:
     """Return the catalogue as a table, in its own order."""
-    table = Table(title="Formats", title_justify="left", header_style="bold", show_edge=False, pad_edge=False)
+    table = Table(title="Formats", title_justify="left", show_edge=False, pad_edge=False)
     table.add_column("format", no_wrap=True)
     table.add_column("bits/value", justify="right")
     table.add_column("largest element", justify="right", no_wrap=True)
@@ -28,7 +28,8 @@ def catalogue_table(rows: Sequence[CatalogueRow]) -> Table:
 def catalogue_json(rows: Sequence[CatalogueRow], grammar: Mapping[str, str]) -> str:
     """Return the catalogue as JSON, one object per format with its grammar and source."""
     keys = ("name", "bits_per_value", "largest_element", "summary", "source")
-    return json.dumps([dict(zip(keys, row, strict=True)) | {"grammar": grammar[row[0]]} for row in rows], indent=2) + "\n"
+    objects = [dict(zip(keys, row, strict=True)) | {"grammar": grammar[row[0]]} for row in rows]
+    return json.dumps(objects, indent=2) + "\n"
 
 
 def format_json(facts: Sequence[tuple[str, str]], numbers: Sequence[float]) -> str:
@@ -39,7 +40,9 @@ def format_json(facts: Sequence[tuple[str, str]], numbers: Sequence[float]) -> s
 def value_table(values: Sequence[float], bits: int) -> Table:
     """Return code and value of every code in hexadecimal order, eight to a line."""
     columns = 8 if len(values) >= 8 else len(values)
-    table = Table(title="code value", title_justify="left", show_header=False, show_edge=False, pad_edge=False, box=None)
+    table = Table(
+        title="code value", title_justify="left", show_header=False, show_edge=False, pad_edge=False, box=None
+    )
     for _ in range(columns):
         table.add_column(justify="right", no_wrap=True)
     rows = len(values) // columns
@@ -64,13 +67,15 @@ def number_lines(values: Sequence[float], width: int, label: str) -> str:
     positive = [v for v in values if v > 0]
     lines = [f"number line of {label} ({len(values)} values)", _line(values, width, "{:.6g}")]
     if len(positive) > 1 and positive[-1] / positive[0] > 16:
-        lines += ["positive values, by binary logarithm", _line([log2(v) for v in positive], width, "2^{:.4g}")]
+        lines += [
+            "positive values, by binary logarithm",
+            _line([log2(v) for v in positive], width, "2^{:.4g}"),
+        ]
     return "\n".join(lines)
 
 
 def _line(values: Sequence[float], width: int, shown: str) -> str:
     low, high = values[0], values[-1]
-    assert isfinite(low) and isfinite(high)
     counts = [0] * width
     for value in values:
         counts[round((value - low) / (high - low) * (width - 1)) if high > low else 0] += 1

@@ -6,7 +6,7 @@ import pytest
 from fewbits.formats import Element, Exponent, Fixed, Float, Lookup, Posit, values
 from fewbits.kernels.reference import encode, nan_code
 from tests import cases
-from tests.kernels.exact import Exact
+from tests.kernels.exact import exact
 
 
 def overflows(element: Element) -> list[str]:
@@ -20,11 +20,11 @@ def compare(element: Element, x: cases.Reals, rounding: str, overflow: str) -> l
     """Return what the kernel gets wrong, one line per value; the must-fail tests use this too."""
     draws = cases.draws(x, rounding)
     codes = encode(element, x, rounding, overflow, draws)
-    exact = Exact(element)
+    by_hand = exact(element)
     wrong = []
     for value, code, draw in zip(x.tolist(), codes.tolist(), (draws if draws is not None else codes).tolist()):
-        expected = exact.code(value, rounding, overflow, draw)
-        if code not in ((expected,) if expected is not None else exact.nan):
+        expected = by_hand.code(value, rounding, overflow, draw)
+        if code not in ((expected,) if expected is not None else by_hand.nan):
             wrong.append(f"{element} {rounding} {overflow}: {value!r} became {code:#x}, expected {expected}")
     return wrong
 
@@ -89,8 +89,8 @@ def test_rounding_never_reverses_the_order_of_two_values(element: Element, round
 
 @pytest.mark.parametrize("element", [f for f in cases.ELEMENTS if isinstance(f, Float)], ids=cases.label)
 def test_rounding_of_floats_is_symmetric_in_sign_and_up_mirrors_down(element: Float) -> None:
-    x = cases.every_exponent(4000, seed=5).astype(np.float64)
-    x = x[np.isfinite(x)]
+    x = cases.every_exponent(4000, seed=5)
+    x = x[np.isfinite(x)].astype(np.float64)
     mirrored = {"up": "down", "down": "up"}
     for rounding in cases.ROUNDINGS:
         draws = cases.draws(x, rounding)

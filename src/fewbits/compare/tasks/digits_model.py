@@ -15,8 +15,8 @@ class DigitModel(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(1, channels, 3, padding=1)
-        self.conv2 = nn.Conv2d(channels, 2 * channels, 3, padding=1)
-        self.conv3 = nn.Conv2d(2 * channels, 2 * channels, 3, padding=1)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
+        self.conv3 = nn.Conv2d(channels, 2 * channels, 3, padding=1)
         self.head = nn.Linear(2 * channels * 4, 10)
 
     def forward(self, images: Tensor) -> Tensor:

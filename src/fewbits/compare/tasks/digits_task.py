@@ -21,7 +21,7 @@ from fewbits.errors import MissingDependencyError
 class DigitsConfig:
     """Every size of the task. The defaults fit a demonstration on two cores."""
 
-    channels: int = 16
+    channels: int = 32
     recipe: Recipe = field(default_factory=lambda: Recipe(steps=400, batch=32, learning_rate=5e-3))
     trained: int = 900  # images to train on, the first ones; the other 897 are held out
 

@@ -167,7 +167,7 @@ def _encode_table(
     elif rounding in ("nearest_even", "nearest_away"):
         at_middle = clipped == middle[low]
         tie = at_middle & (rest[low] == 0)
-        to_above = (codes[low + 1] & 1 == 0) if rounding == "nearest_even" else above > 0
+        to_above = (codes[low + 1] & 1 == 0) if rounding == "nearest_even" else np.abs(above) >= np.abs(below)
         up = (clipped > middle[low]) | (at_middle & (rest[low] < 0)) | (tie & to_above)
         if isinstance(element, Posit) and element.bits > 2:
             # A nonzero value never rounds to zero.
@@ -175,7 +175,9 @@ def _encode_table(
                 (below == 0) & (clipped > 0), True, np.where((above == 0) & (clipped < 0), False, up)
             )
     elif rounding == "toward_zero":
-        up = (clipped < 0) & (clipped > below)
+        # The smaller magnitude; where two are equal there is no zero between them, and the sign decides.
+        nearer = np.where(above == -below, clipped > 0, np.abs(above) < np.abs(below))
+        up = nearer & (clipped > below)
     else:
         up = (rounding == "up") & (clipped > below)
     code = codes[low + (up | (clipped == above))]

@@ -61,7 +61,9 @@ def quantize(
         where = np.arange(x.size).reshape(x.shape) if positions is None else positions
         draws = draw(where, options.seed)
     if isinstance(fmt, Element):
-        return Parts(encode(fmt, x.astype(np.float64), options.rounding, options.overflow, draws))
+        with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like the others
+            wide = x.astype(np.float64)
+        return Parts(encode(fmt, wide, options.rounding, options.overflow, draws))
     assert isinstance(fmt, Block | Bdr)
     parts, value = _scale(x, fmt, options, amax)
     codes = encode(fmt.element, value, options.rounding, options.overflow, draws)

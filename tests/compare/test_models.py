@@ -1,0 +1,116 @@
+"""`fewbits compare` on the built-in models: consistent scores, and formats ordered as in the papers."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from fewbits.compare import models
+from fewbits.compare.models import TASK_FORMATS, compare_models
+from fewbits.compare.tasks import Task
+from fewbits.errors import ArgumentError, FormatError
+from fewbits.formats import parse
+
+
+def linear_task(name, data=None, *, trained=None):
+    """A task that needs no training: the error of a random linear layer against its own FP32 output."""
+    x = torch.randn(64, 96, generator=torch.Generator().manual_seed(9))
+
+    def train(seed, progress):
+        torch.manual_seed(seed)
+        if trained is not None:
+            trained.append(seed)
+        progress(1, 1, 0.0)
+        return nn.Sequential(nn.Linear(96, 32), nn.ReLU(), nn.Linear(32, 16)).eval()
+
+    def evaluate(model):
+        with torch.no_grad():
+            return float(model(x).square().mean())
+
+    return Task(name, "nll", True, train, evaluate)
+
+
+@pytest.fixture
+def _linear(monkeypatch):
+    monkeypatch.setattr(models, "task", linear_task)
+
+
+@pytest.mark.usefixtures("_linear")
+def test_fp32_changes_nothing_and_narrow_formats_do():
+    fp32, mx4 = compare_models(["bytes"], ["fp32", "mx4"], seeds=2)
+    assert fp32.values == fp32.baseline
+    assert fp32.difference == 0
+    assert fp32.weight_qsnr_db == float("inf")
+    assert mx4.baseline == fp32.baseline
+    assert all(v != b for v, b in zip(mx4.values, mx4.baseline, strict=True))
+    assert 10 < mx4.weight_qsnr_db < 20
+
+
+@pytest.mark.usefixtures("_linear")
+def test_the_model_size_counts_cast_weights_narrow_and_the_rest_in_fp32():
+    (score,) = compare_models(["bytes"], ["mxfp4"], seeds=1)
+    assert score.model_bytes == (96 * 32 + 32 * 16) * 4.25 / 8 + (32 + 16) * 4
+
+
+@pytest.mark.usefixtures("_linear")
+def test_every_seed_is_trained_once_and_progress_reaches_the_end(monkeypatch):
+    seen, trained = [], []
+    monkeypatch.setattr(models, "task", partial(linear_task, trained=trained))
+    compare_models(["bytes"], ["mxfp4", "mx6"], seeds=3, progress=lambda *step: seen.append(step))
+    assert trained == [0, 1, 2]
+    assert seen[-1] == ("bytes: evaluating formats", 6, 6)
+    assert any(what.startswith("bytes: training") and done == total for what, done, total in seen)
+
+
+@pytest.mark.usefixtures("_linear")
+def test_a_scale_rule_reaches_the_formats_that_have_one():
+    default = compare_models(["bytes"], ["mxfp8_e4m3", "int8_channel"], seeds=1)
+    ruled = compare_models(["bytes"], ["mxfp8_e4m3", "int8_channel"], seeds=1, scale_rule="rceil")
+    assert ruled[0].values != default[0].values
+    assert ruled[0].saturated_fraction == 0 < default[0].saturated_fraction
+    assert ruled[1] == default[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"tasks": [], "formats": ["mx4"]}, ArgumentError, "no task to measure"),
+        ({"tasks": ["bytes"], "formats": ["mxfp5"]}, FormatError, "nearest are mxfp4"),
+        ({"tasks": ["bytes"], "formats": ["mx4"], "scale_rule": "round"}, ArgumentError, "double-floor"),
+    ],
+)
+def test_bad_arguments_are_told_before_any_training(arguments, error, said):
+    with pytest.raises(error, match=said):
+        compare_models(arguments.pop("tasks"), arguments.pop("formats"), **arguments)
+
+
+def test_the_default_list_holds_every_kind_of_format():
+    assert len(set(TASK_FORMATS)) == len(TASK_FORMATS)
+    assert {parse(name).kind for name in TASK_FORMATS} == {"float", "posit", "block", "bdr"}
+
+
+def test_six_bits_are_within_noise_of_fp32_and_four_are_not(monkeypatch, pytestconfig):
+    """The order of the papers, on the real language model with the default three seeds.
+
+    The trained models stay in pytest's cache; the first run takes about a minute.
+    """
+    monkeypatch.setenv("FEWBITS_CACHE", str(pytestconfig.cache.mkdir("models")))
+    six = ["fp8_e4m3_tensor", "mxfp8_e4m3", "mxfp8_e5m2", "mxint8", "mx9", "mxfp6_e2m3", "mxfp6_e3m2", "mx6"]
+    four = ["mxfp4", "nvfp4", "mx4"]
+    scores = {s.format: s for s in compare_models(["bytes"], [*six, *four], seeds=3)}
+    noise = max(0.01, scores["mx9"].spread)
+    for name in six:
+        assert scores[name].difference < noise, name
+    for name in four:
+        assert scores[name].difference > 0.01, name
+        assert scores[name].difference > max(scores[n].difference for n in six), name
+    assert scores["mx4"].difference > scores["mxfp4"].difference > scores["nvfp4"].difference
+
+
+@pytest.mark.usefixtures("_linear")
+def test_the_ordering_test_would_reject_a_format_that_costs_nothing():
+    (score,) = compare_models(["bytes"], ["mx4"], seeds=1)
+    harmless = replace(score, values=score.baseline)
+    assert not harmless.difference > 0.01
