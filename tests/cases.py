@@ -1,4 +1,4 @@
-"""The one table that tests share: formats, every choice of how to round, awkward sizes, and telling inputs."""
+"""The one table that tests share: formats, choices of how to round, awkward sizes, telling inputs."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -94,9 +94,10 @@ def every_float16() -> Singles:
 
 
 def every_exponent(count: int, seed: int = 0) -> Singles:
-    """Return ``count`` float32 of all exponents and both signs; half of them lie on or beside a rounding boundary.
+    """Return ``count`` float32 of all exponents and both signs; half of them on or beside a rounding boundary.
 
-    Those keep a random number of leading mantissa bits, followed by 0, 1, 10...0 and its two neighbours, or 1...1.
+    Those keep a random number of leading mantissa bits, followed by 0, 1, 10...0 and its two neighbours, or
+    1...1.
     """
     rng = np.random.default_rng(seed)
     sign_and_exponent = rng.integers(0, 2**9, count, dtype=np.uint32) << np.uint32(23)
@@ -123,8 +124,8 @@ def around(numbers: Any) -> Singles:
 def telling(element: Element) -> Singles:
     """Return float32 inputs that can tell one rounding from another.
 
-    Every value of the format, every middle between neighbours, all with their float32 neighbours, and what lies
-    beyond the ends.
+    Every value of the format, every middle between neighbours, all with their float32 neighbours, and what
+    lies beyond the ends.
     """
     table = np.sort(real_codes(element)[1])
     table = table[np.isfinite(table)]
@@ -137,7 +138,7 @@ def telling(element: Element) -> Singles:
 
 
 def blocks(count: int, size: int, seed: int = 0) -> Singles:
-    """Return (count, size) float32 whose block maxima take every exponent, with values down to 2^-14 of them."""
+    """Return (count, size) float32; block maxima take every exponent, values go down to 2^-14 of them."""
     rng = np.random.default_rng(seed)
     top = rng.integers(0, 255, (count, 1))
     exponent = np.clip(top - rng.integers(0, 14, (count, size)), 0, 254).astype(np.uint32)

@@ -15,7 +15,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture
 def shared_data() -> Path:
-    """The folder that FEWBITS_DATA names, or ``../shared/data`` beside the repository; skips where there is none."""
+    """The folder named by FEWBITS_DATA, or ``../shared/data`` beside the repository; skips without it."""
     folder = Path(os.environ.get("FEWBITS_DATA", _ROOT.parent / "shared" / "data"))
     if not folder.is_dir():
         pytest.skip(f"no data in {folder}; set FEWBITS_DATA to a folder that holds it")

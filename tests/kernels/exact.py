@@ -35,8 +35,11 @@ def posit_value(code: int, bits: int, es: int) -> Fraction | None:
     regime = run - 1 if stream[0] else -run
     rest = stream[run + 1 :] + [0] * es
     exponent = sum(bit << (es - 1 - i) for i, bit in enumerate(rest[:es]))
-    fraction = sum((Fraction(bit, 2 ** (i + 1)) for i, bit in enumerate(rest[es:])), Fraction(0))
-    return (1 + fraction) * Fraction(2) ** (regime * 2**es + exponent)
+    significand = 1
+    for bit in rest[es:]:
+        significand = 2 * significand + bit
+    scale = regime * 2**es + exponent - len(rest[es:])
+    return Fraction(significand * 2 ** max(scale, 0), 2 ** max(-scale, 0))
 
 
 class Exact:

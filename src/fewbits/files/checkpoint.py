@@ -161,7 +161,7 @@ def _listed(*files: Path) -> list[StoredTensor]:
             for name in handle.keys():  # noqa: SIM118 - the handle is no mapping
                 if name in tensors:
                     raise DataError(
-                        f"{name!r:.200} is in {tensors[name].file.name} and in {file}; expected every name once"
+                        f"{name!r:.200} is in {tensors[name].file.name} and {file}; expected every name once"
                     )
                 about = handle.get_slice(name)
                 tensors[name] = StoredTensor(name, tuple(about.get_shape()), about.get_dtype(), file)

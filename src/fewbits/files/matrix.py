@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,9 @@ def read_matrix(path: str | os.PathLike[str]) -> Any:
             f"{file} is no .mtx file by its name; expected an uncompressed MatrixMarket file: check the path"
         )
     try:
-        _check_claims(file, *io.mminfo(file))
-        matrix = sparse.csr_array(io.mmread(file), dtype=np.float64)
+        text = _text(file)
+        _check_claims(file, len(text), *io.mminfo(BytesIO(text)))
+        matrix = sparse.csr_array(io.mmread(BytesIO(text)), dtype=np.float64)
     except (ValueError, OverflowError, OSError, MemoryError) as error:
         if isinstance(error, DataError):
             raise
@@ -59,7 +61,19 @@ def read_matrix(path: str | os.PathLike[str]) -> Any:
     return matrix
 
 
-def _check_claims(file: Path, rows: int, columns: int, entries: int, layout: str, field: str, _: str) -> None:
+def _text(file: Path) -> bytes:
+    """Return the file so that SciPy, which seeks line ends beyond a zero byte and the end, does not crash."""
+    text = file.read_bytes()
+    if b"\0" in text:
+        raise DataError(
+            f"{file} is not text: it holds zero bytes; expected a MatrixMarket file: fetch it again"
+        )
+    return text + b"\n"
+
+
+def _check_claims(
+    file: Path, size: int, rows: int, columns: int, entries: int, layout: str, field: str, symmetry: str
+) -> None:
     """Refuse what the header says before memory is reserved for it."""
     if field == "pattern":
         raise DataError(f"{file} holds a pattern without values; expected a real matrix")
@@ -67,9 +81,13 @@ def _check_claims(file: Path, rows: int, columns: int, entries: int, layout: str
         raise DataError(
             f"{file} is complex; expected a real matrix: write its real and imaginary parts as two files"
         )
+    # SciPy crashes on both.
+    if not (rows and columns) or (symmetry != "general" and rows != columns):
+        raise DataError(
+            f"{file} is {rows} x {columns} and {symmetry}, which no matrix is; fetch or write it again"
+        )
     # A coordinate entry takes "1 1 1" and a line end; of a symmetric array the header counts both halves, and
     # each number in the file takes two bytes.
-    size = file.stat().st_size
     most = 2 * size if layout == "array" else size // 6
     if max(rows, columns) > size or entries > most:
         raise DataError(

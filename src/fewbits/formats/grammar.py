@@ -110,6 +110,7 @@ class _Parser:
             return self.constructor(name, start)
         if name in CATALOGUE:
             return CATALOGUE[name].format
+        name = name if len(name) <= 60 else f"{name[:60]}..."
         near = get_close_matches(name.lower(), [*CATALOGUE, *KINDS], n=4, cutoff=0.4)
         hint = f"; the nearest are {', '.join(near)}" if near else ""
         raise FormatError(f"there is no format named {name!r}{hint}; `fewbits formats` lists them all")

@@ -117,7 +117,7 @@ def _row(columns: Sequence[Column[Row]], row: Row) -> str:
 def _cell(column: Column[Row], row: Row, *, first: bool) -> str:
     order, mark = column.order(row), column.mark(row)
     if isinstance(order, str):
-        kind, value = "text", escape(order)
+        kind, value = "text long" if len(order) > 30 and not first else "text", escape(order)
     else:
         # A script reads "Infinity" as a number and Python's "inf" not.
         kind, value = "number", "" if math.isnan(order) else repr(float(order)).replace("inf", "Infinity")

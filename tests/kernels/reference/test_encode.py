@@ -22,7 +22,9 @@ def compare(element: Element, x: cases.Reals, rounding: str, overflow: str) -> l
     codes = encode(element, x, rounding, overflow, draws)
     by_hand = exact(element)
     wrong = []
-    for value, code, draw in zip(x.tolist(), codes.tolist(), (draws if draws is not None else codes).tolist()):
+    for value, code, draw in zip(
+        x.tolist(), codes.tolist(), (draws if draws is not None else codes).tolist()
+    ):
         expected = by_hand.code(value, rounding, overflow, draw)
         if code not in ((expected,) if expected is not None else by_hand.nan):
             wrong.append(f"{element} {rounding} {overflow}: {value!r} became {code:#x}, expected {expected}")
@@ -125,7 +127,9 @@ def test_a_tie_between_two_even_or_two_odd_codes_of_a_lookup_goes_up_or_down() -
 
 def test_nan_has_one_quiet_positive_code() -> None:
     found = {str(f): nan_code(f) for f in cases.ELEMENTS if f.has_nan and f.bits <= 16}
-    assert {name: found[name] for name in ("fp8_e4m3", "fp8_e5m2", "fp8_e4m3fnuz", "bf16", "e8m0", "posit8_1")} == {
+    assert {
+        name: found[name] for name in ("fp8_e4m3", "fp8_e5m2", "fp8_e4m3fnuz", "bf16", "e8m0", "posit8_1")
+    } == {
         "fp8_e4m3": 0x7F,
         "fp8_e5m2": 0x7E,
         "fp8_e4m3fnuz": 0x80,

@@ -1,0 +1,134 @@
+"""What With Shared Microexponents (ISCA 2023) claims of its formats, measured: section 4 and theorem 1."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fewbits as fb
+from fewbits.formats import Bdr, area_memory_proxy, parse
+from fewbits.metrics import qsnr_lower_bound
+
+SEEDS = (0, 1, 2)
+BDR = ("mx9", "mx6", "mx4")
+
+
+def variable_variance_gaussian(seed, vectors=10_000, length=32):
+    """The paper's test distribution: each vector N(0, s^2), its own s drawn from |N(0, 1)|."""
+    rng = np.random.default_rng(seed)
+    return (rng.standard_normal((vectors, length)) * np.abs(rng.standard_normal((vectors, 1)))).astype(
+        np.float32
+    )
+
+
+@cache
+def decibels(name):
+    """QSNR over three seeds: (smallest, largest)."""
+    found = [fb.qsnr(x, fb.fake_quantize(x, name)) for x in map(variable_variance_gaussian, SEEDS)]
+    return min(found), max(found)
+
+
+def test_mx9_qsnr_is_15_db_above_per_tensor_e4m3():
+    assert decibels("mx9")[0] - decibels("fp8_e4m3_tensor")[1] >= 15
+
+
+def test_mx6_qsnr_lies_between_e5m2_and_e4m3():
+    low, high = decibels("mx6")
+    assert decibels("fp8_e5m2_tensor")[1] < low <= high < decibels("fp8_e4m3_tensor")[0]
+
+
+def test_the_three_seeds_agree_far_better_than_the_claims_are_wide():
+    for name in ("mx9", "mx6", "fp8_e4m3_tensor", "fp8_e5m2_tensor"):
+        low, high = decibels(name)
+        assert high - low < 0.3, name
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("mx9", 46.6),
+        ("mx6", 28.4),
+        ("mx4", 15.8),
+        ("msfp16", 43.0),
+        ("msfp12", 18.6),
+        ("fp8_e4m3_tensor", 31.5),
+        ("fp8_e5m2_tensor", 25.6),
+        ("mxfp8_e4m3", 30.5),
+        ("mxfp8_e5m2", 25.4),
+        ("mxfp6_e2m3", 31.0),
+        ("mxfp4", 18.7),
+        ("mxint8", 42.0),
+    ],
+)
+def test_qsnr_on_the_variable_variance_gaussian_is_as_calibrated(name, wanted):
+    low, high = decibels(name)
+    assert wanted - 0.4 < low <= high < wanted + 0.4
+
+
+def qsnr_of_block(fmt, block):
+    return fb.qsnr(block, fb.fake_quantize(block, fmt))
+
+
+mantissas = st.integers(-(2**12), 2**12)
+exponents = st.integers(-12, 0)
+
+
+@pytest.mark.parametrize("name", BDR)
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_no_block_falls_below_the_lower_bound(name, data):
+    n = data.draw(st.integers(1, 33), label="n")
+    pairs = data.draw(st.lists(st.tuples(mantissas, exponents), min_size=n, max_size=n), label="m, e")
+    block = np.array([m * 2.0**e for m, e in pairs], np.float32)
+    if block.any():
+        assert qsnr_of_block(parse(name), block) >= qsnr_lower_bound(parse(name), n)
+
+
+def adversarial(fmt: Bdr, tries=3000, seed=0):
+    """QSNR of the worst block of a directed search: one value starts the top binade, the others lie by ties."""
+    rng = np.random.default_rng(seed)
+    half = 2.0**-fmt.m * (1 - 2.0**-10)  # just short of half a step: rounds down and loses the most
+    finer = half * 2.0**-fmt.largest_shift
+    reach = np.arange(tries)[:, None] % 3  # a third of the blocks have the smallest values everywhere
+    odd = 1 + 2 * rng.integers(0, reach + 1, (tries, fmt.k1))
+    blocks = odd * finer * rng.choice([-1, 1], (tries, fmt.k1))
+    blocks[:, : fmt.k2] = half
+    blocks[:, 0] = 1 + half * rng.integers(0, 2, tries)
+    blocks = blocks.astype(np.float32)
+    rounded = fb.fake_quantize(blocks, fmt).astype(np.float64)
+    noise = ((rounded - blocks) ** 2).sum(1) / (blocks.astype(np.float64) ** 2).sum(1)
+    return -10 * np.log10(noise.max())
+
+
+@pytest.mark.parametrize("name", BDR)
+def test_adversarial_blocks_respect_the_bound_and_come_near_it(name):
+    fmt = parse(name)
+    assert qsnr_lower_bound(fmt, fmt.k1) <= adversarial(fmt) <= qsnr_lower_bound(fmt, fmt.k1) + 2.5
+
+
+def test_a_bound_one_decibel_too_high_is_refuted_by_the_same_blocks():
+    fmt = parse("mx9")
+    assert adversarial(fmt) < qsnr_lower_bound(fmt, fmt.k1) + 1
+
+
+@pytest.mark.parametrize(("name", "bound"), [("mx9", 34.74), ("mx6", 16.68), ("mx4", 4.64)])
+def test_the_bound_has_the_published_values(name, bound):
+    assert qsnr_lower_bound(parse(name), 16) == pytest.approx(bound, abs=0.02)
+
+
+def test_mx9_mx6_and_mx4_are_on_the_front_of_their_own_sweep():
+    x = variable_variance_gaussian(0, vectors=512, length=256)
+    shapes = [
+        (m, k1, d2, k2)
+        for m in range(2, 8)
+        for k1 in (8, 16, 32, 64)
+        for d2 in (0, 1, 2)
+        for k2 in (1, 2, 4, 8)
+    ]
+    formats = [Bdr(m, 8, k1, d2, k2) for m, k1, d2, k2 in shapes if d2 or k2 == 1]
+    points = {f: (area_memory_proxy(f), fb.qsnr(x, fb.fake_quantize(x, f))) for f in formats}
+    for name in BDR:
+        cost, quality = points[parse(name)]
+        assert not any(c <= cost and q > quality + 0.01 for c, q in points.values()), name

@@ -1,0 +1,92 @@
+"""Blocks: what their sizes cost, and the defaults that they give to quantization."""
+
+import pytest
+
+from fewbits.formats import Bdr, packed_bits, parse
+from tests import cases
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "axis", "bits"),
+    [
+        ("mxfp4", (32,), -1, 136),
+        ("mxfp4", (33,), -1, 33 * 4 + 2 * 8),  # a partial last block has a whole scale
+        ("mxfp4", (2, 40), -1, 2 * (40 * 4 + 2 * 8)),
+        ("mxfp4", (40, 2), 0, 2 * (40 * 4 + 2 * 8)),
+        ("mxfp4", (), -1, 4 + 8),
+        ("mxfp4", (0,), -1, 0),
+        ("mxfp4", (3, 0), 0, 0),
+        ("mxfp4", (3, 0), 1, 0),
+        ("mx9", (16,), -1, 16 * 8 + 8 + 8),
+        ("mx9", (17,), -1, 17 * 8 + 2 * 8 + 9),
+        ("nvfp4", (2, 32), -1, 64 * 4 + 4 * 8 + 32),
+        ("vsq4", (2, 32), -1, 64 * 4 + 4 * 4 + 2 * 32),
+        ("int8_tensor", (2, 32), -1, 64 * 8 + 32),
+        ("int8_channel", (2, 32), -1, 64 * 8 + 2 * 32),
+        ("int8_channel", (2, 32), 0, 64 * 8 + 32 * 32),
+        ("quda_half", (48,), -1, 48 * 16 + 2 * 32),
+        ("fp8_e4m3", (3, 5), -1, 15 * 8),
+        ("bdr(m=3,d2=0)", (16,), -1, 16 * 4 + 8),
+    ],
+)
+def test_packed_bits_count_codes_and_every_scale(
+    name: str, shape: tuple[int, ...], axis: int, bits: int
+) -> None:
+    assert packed_bits(parse(name), shape, axis) == bits
+
+
+@pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
+def test_bits_per_value_is_what_a_large_array_of_whole_blocks_takes(fmt: cases.Format) -> None:
+    n = 48 * 10_000
+    assert packed_bits(fmt, (n,)) / n == pytest.approx(fmt.bits_per_value, abs=1e-3)
+
+
+def test_bits_of_bdr_follow_table_2_of_its_paper() -> None:
+    # (m + 1) + d1/k1 + d2/k2: With Shared Microexponents, table 2.
+    assert [parse(name).bits_per_value for name in ("mx9", "mx6", "mx4")] == [9, 6, 4]
+    assert Bdr(3, 8, 32, 2, 4).bits_per_value == 4 + 8 / 32 + 2 / 4
+
+
+@pytest.mark.parametrize(
+    ("name", "overflow", "nonfinite", "zero_block"),
+    [
+        ("mxfp8_e4m3", "saturate", "block-nan", "smallest"),
+        ("mxint8", "saturate", "block-nan", "smallest"),
+        ("mx6", "saturate", "block-nan", "smallest"),
+        ("nvfp4", "saturate", "block-nan", "one"),
+        ("vsq4", "saturate", "raise", "one"),
+        ("int8_tensor", "saturate", "block-nan", "one"),
+        ("fp8_e4m3_tensor", "saturate", "element", "one"),
+        ("block(element=posit(8),scale=e8m0,size=16)", "saturate", "block-nan", "smallest"),
+        ("block(element=int4,scale=float(e=4,m=3),size=16)", "saturate", "raise", "one"),
+        ("block(element=fp8_e4m3,scale=float(e=4,m=3),size=16)", "saturate", "element", "one"),
+    ],
+)
+def test_defaults_of_a_block_follow_from_what_its_scale_and_element_can_code(
+    name: str, overflow: str, nonfinite: str, zero_block: str
+) -> None:
+    fmt = parse(name)
+    assert (fmt.default_overflow, fmt.default_nonfinite, fmt.default_zero_block) == (  # type: ignore[attr-defined]
+        overflow,
+        nonfinite,
+        zero_block,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "overflow", "nonfinite"),
+    [
+        ("fp32", "inf", "element"),
+        ("fp8_e5m2", "inf", "element"),
+        ("fp8_e4m3", "saturate", "element"),
+        ("fp8_e4m3fnuz", "saturate", "element"),
+        ("fp4_e2m1", "saturate", "raise"),
+        ("int8", "saturate", "raise"),
+        ("binary", "saturate", "raise"),
+        ("posit8_1", "saturate", "element"),
+        ("e8m0", "nan", "element"),
+    ],
+)
+def test_defaults_of_an_element_follow_from_its_codes(name: str, overflow: str, nonfinite: str) -> None:
+    fmt = parse(name)
+    assert (fmt.default_overflow, fmt.default_nonfinite) == (overflow, nonfinite)  # type: ignore[attr-defined]

@@ -1,0 +1,45 @@
+"""The stand-in for cost: a proxy that counts bits. Only its order is tested, and its unit."""
+
+import pytest
+
+from fewbits.formats import area_memory_proxy, parse
+from tests import cases
+
+
+def proxy(name: str) -> float:
+    """Return the proxy of a named format."""
+    return area_memory_proxy(parse(name))
+
+
+def test_the_proxy_of_fp8_e4m3_is_one() -> None:
+    assert proxy("fp8_e4m3") == 1
+    assert proxy("fp8_e4m3_tensor") == pytest.approx(1, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        ("binary", "int4", "int8", "fp8_e4m3", "fp16", "bf16", "tf32", "fp32"),
+        ("fp4_e2m1", "fp6_e2m3", "fp6_e3m2", "fp8_e4m3"),
+        ("mx4", "mx6", "mx9", "mxfp8_e4m3"),
+        ("mx4", "mxfp4", "mxfp6_e2m3", "mxfp8_e4m3"),
+        ("msfp12", "msfp13", "msfp14", "msfp15", "msfp16"),
+        ("vsq4", "vsq6", "vsq8"),
+    ],
+)
+def test_more_bits_of_the_same_kind_cost_more(order: tuple[str, ...]) -> None:
+    costs = [proxy(name) for name in order]
+    assert costs == sorted(costs)
+    assert len(set(costs)) == len(costs)
+
+
+def test_mx6_costs_at_most_half_of_fp8() -> None:
+    # With Shared Microexponents, section 4: about twofold advantage in area times memory.
+    assert proxy("mx6") < 0.5
+
+
+@pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
+def test_every_format_has_a_positive_cost_and_its_scales_are_not_free(fmt: cases.Format) -> None:
+    assert area_memory_proxy(fmt) > 0
+    if isinstance(fmt, cases.Block) and isinstance(fmt.size, int):
+        assert area_memory_proxy(fmt) > area_memory_proxy(fmt.element)
