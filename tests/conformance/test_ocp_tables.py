@@ -1,102 +1,142 @@
-"""The tables of OCP MX v1.0 (sections 5.2 to 5.4) and OFP8 v1.0 (tables 1 and 2), as literals."""
+"""The tables of the OCP specifications, literally: element formats, special codes, the scale, sizes of blocks.
 
-import numpy as np
+Sources: OCP Microscaling Formats (MX) v1.0, section 5 and table 1; OCP 8-bit Floating Point (OFP8) v1.0, tables 1, 2.
+"""
+
+import math
+
 import pytest
 
-import fewbits as fb
-from fewbits.formats import decode, parse
+from fewbits.formats import Block, Element, packed_bits, parse, values
 
-# format, element, bits, bias, largest, its exponent, smallest normal and subnormal, bits of a block of 32
-MX_TABLE = [
-    ("mxfp8_e5m2", "fp8_e5m2", 8, 15, 57344.0, 15, 2.0**-14, 2.0**-16, 264),
-    ("mxfp8_e4m3", "fp8_e4m3", 8, 7, 448.0, 8, 2.0**-6, 2.0**-9, 264),
-    ("mxfp6_e3m2", "fp6_e3m2", 6, 3, 28.0, 4, 2.0**-2, 0.0625, 200),
-    ("mxfp6_e2m3", "fp6_e2m3", 6, 1, 7.5, 2, 1.0, 0.125, 200),
-    ("mxfp4", "fp4_e2m1", 4, 1, 6.0, 2, 1.0, 0.5, 136),
-]
+INF, NAN = math.inf, math.nan
 
-SPECIAL_CODES = {
-    ("fp8_e5m2", np.inf): [0x7C],
-    ("fp8_e5m2", -np.inf): [0xFC],
-    ("fp8_e5m2", np.nan): [0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF],
-    ("fp8_e4m3", np.nan): [0x7F, 0xFF],
-    ("e8m0", np.nan): [0xFF],
-}
+# name, code, value
+CODES = (
+    # OFP8 E5M2: bias 15
+    ("fp8_e5m2", 0x00, 0.0),
+    ("fp8_e5m2", 0x80, -0.0),
+    ("fp8_e5m2", 0x01, 2.0**-16),  # smallest subnormal
+    ("fp8_e5m2", 0x03, 0.75 * 2.0**-14),  # largest subnormal
+    ("fp8_e5m2", 0x04, 2.0**-14),  # smallest normal
+    ("fp8_e5m2", 0x3C, 1.0),
+    ("fp8_e5m2", 0x7B, 57344.0),  # largest normal, 1.75 x 2^15
+    ("fp8_e5m2", 0xFB, -57344.0),
+    ("fp8_e5m2", 0x7C, INF),
+    ("fp8_e5m2", 0xFC, -INF),
+    ("fp8_e5m2", 0x7D, NAN),
+    ("fp8_e5m2", 0x7E, NAN),
+    ("fp8_e5m2", 0x7F, NAN),
+    ("fp8_e5m2", 0xFD, NAN),
+    ("fp8_e5m2", 0xFE, NAN),
+    ("fp8_e5m2", 0xFF, NAN),
+    # OFP8 E4M3: bias 7, no infinity
+    ("fp8_e4m3", 0x00, 0.0),
+    ("fp8_e4m3", 0x80, -0.0),
+    ("fp8_e4m3", 0x01, 2.0**-9),
+    ("fp8_e4m3", 0x07, 0.875 * 2.0**-6),
+    ("fp8_e4m3", 0x08, 2.0**-6),
+    ("fp8_e4m3", 0x38, 1.0),
+    ("fp8_e4m3", 0x78, 256.0),
+    ("fp8_e4m3", 0x7E, 448.0),  # 1.75 x 2^8
+    ("fp8_e4m3", 0xFE, -448.0),
+    ("fp8_e4m3", 0x7F, NAN),
+    ("fp8_e4m3", 0xFF, NAN),
+    # MX FP6 E3M2: bias 3, every code a number
+    ("fp6_e3m2", 0x01, 0.0625),
+    ("fp6_e3m2", 0x03, 0.1875),
+    ("fp6_e3m2", 0x04, 0.25),
+    ("fp6_e3m2", 0x0C, 1.0),
+    ("fp6_e3m2", 0x1F, 28.0),
+    ("fp6_e3m2", 0x20, -0.0),
+    ("fp6_e3m2", 0x3F, -28.0),
+    # MX FP6 E2M3: bias 1, every code a number
+    ("fp6_e2m3", 0x01, 0.125),
+    ("fp6_e2m3", 0x07, 0.875),
+    ("fp6_e2m3", 0x08, 1.0),
+    ("fp6_e2m3", 0x1F, 7.5),
+    ("fp6_e2m3", 0x20, -0.0),
+    ("fp6_e2m3", 0x3F, -7.5),
+    # MX INT8: two's complement with an implicit scale of 2^-6
+    ("fixed(8,frac=6,coding=symmetric)", 0x00, 0.0),
+    ("fixed(8,frac=6,coding=symmetric)", 0x01, 1 / 64),
+    ("fixed(8,frac=6,coding=symmetric)", 0x40, 1.0),
+    ("fixed(8,frac=6,coding=symmetric)", 0x7F, 127 / 64),
+    ("fixed(8,frac=6,coding=symmetric)", 0x81, -127 / 64),
+    ("fixed(8,frac=6,coding=symmetric)", 0xFF, -1 / 64),
+    # MX E8M0: the scale
+    ("e8m0", 0x00, 2.0**-127),
+    ("e8m0", 0x01, 2.0**-126),
+    ("e8m0", 0x7E, 0.5),
+    ("e8m0", 0x7F, 1.0),
+    ("e8m0", 0xFE, 2.0**127),
+    ("e8m0", 0xFF, NAN),
+)
 
-# sign, then exponent, then mantissa, as the tables print them
-NAMED_CODES = {
-    "fp8_e5m2": {
-        "0.11110.11": 57344.0,
-        "0.00001.00": 2.0**-14,
-        "0.00000.11": 0.75 * 2.0**-14,
-        "0.00000.01": 2.0**-16,
-    },
-    "fp8_e4m3": {
-        "0.1111.110": 448.0,
-        "0.0001.000": 2.0**-6,
-        "0.0000.111": 0.875 * 2.0**-6,
-        "0.0000.001": 2.0**-9,
-    },
-    "fp6_e3m2": {"0.111.11": 28.0, "0.001.00": 0.25, "0.000.11": 0.1875, "0.000.01": 0.0625},
-    "fp6_e2m3": {"0.11.111": 7.5, "0.01.000": 1.0, "0.00.111": 0.875, "0.00.001": 0.125},
-    "fp4_e2m1": {"0.11.1": 6.0, "0.01.0": 1.0, "0.00.1": 0.5},
-}
+# name, bits, largest, its exponent, smallest normal, smallest subnormal, has infinity, has NaN
+FACTS = (
+    ("fp8_e5m2", 8, 57344.0, 15, 2.0**-14, 2.0**-16, True, True),
+    ("fp8_e4m3", 8, 448.0, 8, 2.0**-6, 2.0**-9, False, True),
+    ("fp6_e3m2", 6, 28.0, 4, 2.0**-2, 2.0**-4, False, False),
+    ("fp6_e2m3", 6, 7.5, 2, 1.0, 0.125, False, False),
+    ("fp4_e2m1", 4, 6.0, 2, 1.0, 0.5, False, False),
+    ("fixed(8,frac=6,coding=symmetric)", 8, 127 / 64, 0, 2.0**-6, 2.0**-6, False, False),
+    ("e8m0", 8, 2.0**127, 127, 2.0**-127, 2.0**-127, False, True),
+)
 
-
-@pytest.mark.parametrize("row", MX_TABLE, ids=lambda row: row[0])
-def test_the_limits_of_mx_elements(row):
-    block, element, bits, bias, largest, emax, normal, subnormal, block_bits = row
-    f = parse(element)
-    assert parse(block).element == f
-    assert (f.bits, f.bias, f.max, f.emax) == (bits, bias, largest, emax)
-    assert (f.smallest_normal, f.smallest_subnormal) == (normal, subnormal)
-    assert parse(block).bits_per_value * 32 == block_bits
-
-
-def test_mxint8_has_127_steps_of_2_to_the_minus_6_on_both_sides():
-    element = parse("mxint8").element
-    assert (element.max, element.min, element.smallest_normal) == (127 / 64, -127 / 64, 2.0**-6)
-    assert parse("mxint8").bits_per_value * 32 == 264
-    assert decode(element, np.array([0x40, 0x7F, 0xC0, 0x81])).tolist() == [1.0, 127 / 64, -1.0, -127 / 64]
-
-
-def test_fp4_holds_these_values_and_no_other():
-    wanted = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
-    assert decode(parse("fp4_e2m1"), np.arange(8)).tolist() == wanted
-    assert decode(parse("fp4_e2m1"), np.arange(8, 16)).tolist() == [-v for v in wanted]
-
-
-@pytest.mark.parametrize(("name", "special"), SPECIAL_CODES)
-def test_special_values_have_these_codes_and_no_other(name, special):
-    table = decode(parse(name), np.arange(256))
-    found = np.isnan(table) if np.isnan(special) else table == special
-    assert np.flatnonzero(found).tolist() == SPECIAL_CODES[name, special]
-
-
-@pytest.mark.parametrize("name", NAMED_CODES)
-def test_the_codes_that_the_tables_spell_out(name):
-    for spelled, value in NAMED_CODES[name].items():
-        code = int(spelled.replace(".", ""), 2)
-        assert decode(parse(name), np.array([code]))[0] == value
-        assert fb.fake_quantize(np.array([value]), name)[0] == value
-
-
-@pytest.mark.parametrize("name", ["fp6_e3m2", "fp6_e2m3", "fp4_e2m1"])
-def test_narrow_mx_elements_have_neither_nan_nor_infinity(name):
-    f = parse(name)
-    assert not f.has_nan
-    assert not f.has_inf
-    assert np.isfinite(decode(f, np.arange(2**f.bits))).all()
-
-
-def test_e8m0_is_two_to_the_code_minus_127():
-    table = decode(parse("e8m0"), np.arange(255))
-    assert table.tolist() == [2.0 ** (c - 127) for c in range(255)]
+# name, element, bits of a block of 32, bits per value
+BLOCKS = (
+    ("mxfp8_e5m2", "fp8_e5m2", 264, 8.25),
+    ("mxfp8_e4m3", "fp8_e4m3", 264, 8.25),
+    ("mxfp6_e3m2", "fp6_e3m2", 200, 6.25),
+    ("mxfp6_e2m3", "fp6_e2m3", 200, 6.25),
+    ("mxfp4", "fp4_e2m1", 136, 4.25),
+    ("mxint8", "fixed(8,frac=6,coding=symmetric)", 264, 8.25),
+)
 
 
-def test_a_nan_scale_makes_all_32_values_nan_and_spares_the_next_block():
-    x = np.ones(64, np.float32)
-    x[5] = np.nan
-    y = fb.fake_quantize(x, "mxfp8_e4m3")
-    assert np.isnan(y[:32]).all()
-    assert y[32:].tolist() == [1.0] * 32
+def element_of(name: str) -> Element:
+    """Return a scalar format."""
+    fmt = parse(name)
+    assert isinstance(fmt, Element)
+    return fmt
+
+
+@pytest.mark.parametrize(("name", "code", "value"), CODES)
+def test_a_code_of_the_specification_means_its_value(name: str, code: int, value: float) -> None:
+    found = values(element_of(name))[code]
+    assert (math.isnan(found) and math.isnan(value)) or found == value
+    assert math.isnan(value) or math.copysign(1, found) == math.copysign(1, value)
+
+
+def test_e2m1_is_these_sixteen_values() -> None:
+    half = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+    assert values(element_of("fp4_e2m1")).tolist() == half + [-v for v in half]
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "largest", "emax", "normal", "subnormal", "has_inf", "has_nan"), FACTS
+)
+def test_extremes_of_an_element_are_those_of_the_specification(
+    name: str,
+    bits: int,
+    largest: float,
+    emax: int,
+    normal: float,
+    subnormal: float,
+    has_inf: bool,
+    has_nan: bool,
+) -> None:
+    e = element_of(name)
+    assert (e.bits, e.max, e.emax) == (bits, largest, emax)
+    assert (e.smallest_normal, e.smallest_subnormal) == (normal, subnormal)
+    assert (e.has_inf, e.has_nan) == (has_inf, has_nan)
+
+
+@pytest.mark.parametrize(("name", "element", "bits", "per_value"), BLOCKS)
+def test_a_block_is_32_elements_and_one_e8m0(name: str, element: str, bits: int, per_value: float) -> None:
+    fmt = parse(name)
+    assert isinstance(fmt, Block)
+    assert fmt == Block(element_of(element), element_of("e8m0"), 32)
+    assert packed_bits(fmt, (32,)) == bits
+    assert fmt.bits_per_value == per_value

@@ -87,7 +87,7 @@ def test_no_block_falls_below_the_lower_bound(name, data):
 
 
 def adversarial(fmt: Bdr, tries=3000, seed=0):
-    """QSNR of the worst block of a directed search: one value starts the top binade, the others lie by ties."""
+    """QSNR of the worst block of a directed search: one starts the top binade, others lie by ties."""
     rng = np.random.default_rng(seed)
     half = 2.0**-fmt.m * (1 - 2.0**-10)  # just short of half a step: rounds down and loses the most
     finer = half * 2.0**-fmt.largest_shift

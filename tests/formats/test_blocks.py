@@ -22,6 +22,8 @@ from tests import cases
         ("nvfp4", (2, 32), -1, 64 * 4 + 4 * 8 + 32),
         ("vsq4", (2, 32), -1, 64 * 4 + 4 * 4 + 2 * 32),
         ("int8_tensor", (2, 32), -1, 64 * 8 + 32),
+        ("int8_tensor", (0, 3), 0, 32),  # a scale with nothing to scale
+        ("int8_channel", (0, 3), 0, 3 * 32),
         ("int8_channel", (2, 32), -1, 64 * 8 + 2 * 32),
         ("int8_channel", (2, 32), 0, 64 * 8 + 32 * 32),
         ("quda_half", (48,), -1, 48 * 16 + 2 * 32),

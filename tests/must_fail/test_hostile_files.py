@@ -29,7 +29,8 @@ def checkpoint(text, data=b"", length=None):
     return struct.pack("<Q", len(text) if length is None else length) + text + data
 
 
-TWICE = b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"I32","shape":[1],"data_offsets":[0,4]}}'
+ONE = '"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}'
+TWICE = f"{{{ONE},{ONE}}}".replace("F32", "I32", 1).encode()
 
 CHECKPOINTS = {
     "empty": (b"", "the file is empty"),
@@ -87,7 +88,7 @@ def test_what_does_not_exist_is_refused(tmp_path):
     assert "is no file and no folder" in refused(read_checkpoint, tmp_path / "none.safetensors")
     os.mkfifo(tmp_path / "pipe.safetensors")  # opening it would wait for ever
     assert "is no file and no folder" in refused(read_checkpoint, tmp_path / "pipe.safetensors")
-    assert "is no file" in refused(read_matrix, tmp_path / "none.mtx")
+    assert "is not a file" in refused(read_matrix, tmp_path / "none.mtx")
 
 
 @pytest.mark.parametrize("suffix", ["bin", "pt", "pth", "ckpt", "pkl"])
@@ -172,7 +173,7 @@ def test_an_index_beyond_the_limit_is_not_read(tmp_path):
 def test_two_indexes_and_a_tensor_in_two_files_are_refused(tmp_path):
     for name in ("1", "2"):
         save_file({"a": torch.zeros(1)}, tmp_path / f"{name}.safetensors")
-    assert "'a' is in 1.safetensors and in" in refused(read_checkpoint, tmp_path)
+    assert "'a' is in 1.safetensors and " in refused(read_checkpoint, tmp_path)
     for name in ("1", "2"):
         (tmp_path / f"{name}.safetensors.index.json").write_text("{}")
     assert "holds 2 indexes" in refused(read_checkpoint, tmp_path)
@@ -221,6 +222,14 @@ MATRICES = {
     "a pattern": ("%%MatrixMarket matrix coordinate pattern general\n1 1 1\n1 1\n", "pattern without values"),
     "complex": ("%%MatrixMarket matrix coordinate complex general\n1 1 1\n1 1 1 2\n", "is complex"),
     "hermitian": ("%%MatrixMarket matrix coordinate complex hermitian\n1 1 1\n1 1 1 0\n", "is complex"),
+    # These four crashed the reader of SciPy 1.17.
+    "a zero byte": (REAL + "2 2 2\n1 1 1\0\n2 2 2\n", "zero bytes"),
+    "a last line without end": (REAL + "2 2 2\n1 1 1.0000\n2 2 ", "cannot be read"),
+    "no rows": ("%%MatrixMarket matrix array real general\n0 2\n1\n", "is 0 x 2"),
+    "symmetric and not square": (
+        "%%MatrixMarket matrix array real symmetric\n1 24\n2\n",
+        "is 1 x 24 and symmetric",
+    ),
     "a vector": ("%%MatrixMarket vector coordinate real general\n1 1\n1 1\n", "not supported"),
 }
 

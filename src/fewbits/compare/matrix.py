@@ -239,5 +239,7 @@ def _perturbation(matrix: Any, there: Any, exact: float) -> str:
     # The nearest singular matrix is ||A|| / condition away (Gastinel and Kahan; Higham, Accuracy and
     # Stability of Numerical Algorithms, 2nd edition, theorem 6.5).
     times = float(norm(there - matrix, 1)) / float(norm(matrix, 1)) * exact
-    power = f"{times:.0e}".replace("e+0", "e").replace("e+", "e")
-    return f"perturbation is {power} times the distance to singularity" if times >= 1 else ""
+    if times < 1:
+        return ""
+    told = f"{times:.2g}" if times < 99.5 else f"{times:.0e}".replace("e+0", "e").replace("e+", "e")
+    return f"perturbation is {told} times the distance to singularity"

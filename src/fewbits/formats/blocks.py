@@ -143,11 +143,12 @@ def packed_bits(fmt: Format, shape: tuple[int, ...], axis: int = -1) -> int:
     count = prod(shape)
     if isinstance(fmt, Element):
         return count * fmt.bits
-    n = shape[axis] if shape else 1
-    lines = count // n if n else 0
+    others = list(shape or (1,))
+    n = others.pop(axis)
+    lines = prod(others)
 
     def groups(size: Size | None) -> int:
-        if not count or size is None:
+        if size is None:
             return 0
         return {"tensor": 1, "channel": lines}[size] if isinstance(size, str) else lines * ceil(n / size)
 

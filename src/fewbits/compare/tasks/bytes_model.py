@@ -16,9 +16,9 @@ BYTES = 256  # kinds of byte: the vocabulary
 class Shape:
     """The sizes of a byte model."""
 
-    width: int = 96
-    layers: int = 2
-    heads: int = 3
+    width: int = 128
+    layers: int = 1
+    heads: int = 4
     recent: int = 4  # bytes that a position sees side by side before attention
     embedding: int = 32  # numbers per byte in that view
 

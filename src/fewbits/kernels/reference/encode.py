@@ -91,14 +91,12 @@ def _encode_float(f: Float, x: Reals, rounding: str, overflow: str, draws: Draws
     beyond = (np.ldexp(count.astype(np.float64), binade - m) > f.max) | np.isinf(x)
     largest = _encode_exact_max(f)
     further = away_from_zero_on_overflow(negative, rounding) | np.isinf(x)
-    if overflow == "saturate":
-        code = np.where(beyond, largest, code)
-    else:
-        over = nan_code(f) if overflow == "nan" else (2**f.exponent_bits - 1) << m
-        code = np.where(beyond, np.where(further, over, largest), code)
+    code = np.where(beyond, largest, code)
+    if overflow == "inf":
+        code = np.where(beyond & further, (2**f.exponent_bits - 1) << m, code)
     sign = np.where(negative & (f.signed_zero | (code != 0)), 1 << (f.bits - 1), 0)
-    code = code | sign
-    return np.where(np.isnan(x), nan_code(f), code) if f.has_nan else code
+    not_a_number = np.isnan(x) | (beyond & further & (overflow == "nan"))
+    return np.where(not_a_number & f.has_nan, nan_code(f), code | sign)
 
 
 def _encode_exact_max(f: Float) -> int:

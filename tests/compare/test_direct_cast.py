@@ -1,0 +1,188 @@
+"""Direct casting: what is rounded, along which axis, what is counted, and that the model comes back."""
+
+from math import inf, log10
+
+import pytest
+import torch
+from torch import nn
+
+from fewbits.compare.direct_cast import direct_cast
+
+
+class Recorder:
+    """A quantizer that rounds to a grid of 1/4 and remembers what it was given."""
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, x, axis):
+        self.seen.append((tuple(x.shape), axis))
+        return (x * 4).round() / 4
+
+
+def quarter(x, axis):
+    return (x * 4).round() / 4
+
+
+class Model(nn.Module):
+    """An embedding tied to the head, a convolution over time, a norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(10, 6)
+        self.conv = nn.Conv1d(6, 6, 3, padding=1)
+        self.norm = nn.LayerNorm(6)
+        self.head = nn.Linear(6, 10)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        x = self.conv(self.embedding(tokens).transpose(1, 2)).transpose(1, 2)
+        return self.head(self.norm(x))
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return Model()
+
+
+TOKENS = torch.arange(8).reshape(2, 4)
+
+
+def test_weights_and_inputs_are_rounded_along_the_axis_that_the_product_sums_over(model):
+    quantizer = Recorder()
+    with direct_cast(model, quantizer):
+        model(TOKENS)
+    assert quantizer.seen == [((6, 6, 3), 1), ((10, 6), -1), ((2, 6, 4), -2), ((2, 4, 6), -1)]
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "axes"),
+    [
+        (nn.Linear(6, 3), (5, 6), (-1, -1)),
+        (nn.Conv1d(6, 3, 1), (2, 6, 5), (1, -2)),
+        (nn.Conv2d(6, 3, 1), (2, 6, 5, 5), (1, -3)),
+        (nn.Conv2d(6, 3, 1), (6, 5, 5), (1, -3)),  # no batch axis
+        (nn.Conv3d(6, 3, 1), (2, 6, 5, 5, 5), (1, -4)),
+    ],
+)
+def test_the_reduction_axis_of_each_layer_has_its_input_channels(layer, shape, axes):
+    quantizer = Recorder()
+    with direct_cast(layer, quantizer):
+        layer(torch.ones(shape))
+    (weight, weight_axis), (x, input_axis) = quantizer.seen
+    assert (weight_axis, input_axis) == axes
+    assert weight[weight_axis] == x[input_axis] == 6
+
+
+def test_the_output_is_that_of_rounded_operands(model):
+    layer = nn.Linear(6, 3)
+    x = torch.randn(4, 6)
+    expected = nn.functional.linear(quarter(x, -1), quarter(layer.weight, -1), layer.bias)
+    with direct_cast(layer, quarter):
+        assert torch.equal(layer(x), expected)
+    assert not torch.equal(layer(x), expected)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_model_is_afterwards_what_it_was_also_after_an_exception(model, fails):
+    parameters = dict(model.named_parameters())
+    values = {name: p.detach().clone() for name, p in parameters.items()}
+    before = model(TOKENS)
+    try:
+        with direct_cast(model, quarter):
+            assert not torch.equal(model(TOKENS), before)
+            if fails:
+                raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        pass
+    assert model.head.weight is model.embedding.weight
+    for name, parameter in model.named_parameters():
+        assert parameter is parameters[name]
+        assert torch.equal(parameter, values[name])
+        assert parameter.requires_grad
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    assert torch.equal(model(TOKENS), before)
+
+
+def test_a_quantizer_that_fails_on_the_second_weight_leaves_the_model_whole(model):
+    def fussy(x, axis):
+        if axis == -1:
+            raise ValueError("no rows")
+        return x
+
+    original = model.conv.weight
+    with pytest.raises(ValueError, match="no rows"), direct_cast(model, fussy):
+        pass
+    assert model.conv.weight is original
+    assert not model.conv._forward_pre_hooks
+
+
+def test_an_embedding_stays_in_fp32_also_where_a_linear_shares_it(model):
+    with direct_cast(model, quarter) as cast:
+        assert not torch.equal(model.embedding.weight, quarter(model.embedding.weight, -1))
+        assert torch.equal(model.head.weight, quarter(model.embedding.weight, -1))
+    assert cast.cast_parameters == 6 * 6 * 3
+    assert cast.other_parameters == 10 * 6 + 6 + 6 + 6 + 10  # the tied weight once, two biases, a norm
+
+
+def test_a_weight_shared_by_two_linears_counts_once():
+    pair = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    pair[1].weight = pair[0].weight
+    with direct_cast(pair, quarter) as cast:
+        pass
+    assert (cast.cast_parameters, cast.other_parameters) == (16, 0)
+
+
+def test_qsnr_is_signal_over_noise_of_weights_and_of_inputs():
+    layer = nn.Linear(2, 1, bias=False)
+    layer.weight.data = torch.tensor([[1.0, 0.125]])  # an eighth lies halfway and becomes zero
+    with direct_cast(layer, quarter) as cast:
+        layer(torch.tensor([[3.0, 4.125]]))
+    assert cast.weight_qsnr_db == pytest.approx(10 * log10((1 + 1 / 64) * 64))
+    assert cast.activation_qsnr_db == pytest.approx(10 * log10((9 + 4.125**2) * 64))
+    assert cast.layers[0].weight.error().qsnr_db == pytest.approx(cast.weight_qsnr_db)
+    assert cast.flushed_fraction == 1 / 4
+    assert cast.saturated_fraction == 0  # without limits nothing is known to be
+
+
+def test_saturation_is_counted_against_the_limits_with_the_same_axis():
+    layer = nn.Linear(2, 1, bias=False)
+    layer.weight.data = torch.tensor([[1.0, 0.5]])
+    axes = []
+
+    def limits(x, axis):
+        axes.append(axis)
+        return 2.0
+
+    with direct_cast(layer, lambda x, axis: x.clamp(-2, 2), limits=limits) as cast:
+        layer(torch.tensor([[3.0, -4.0], [1.0, 2.0]]))
+    assert axes == [-1, -1]
+    assert cast.saturated_fraction == 2 / 6
+
+
+def test_the_model_qsnr_averages_noise_over_layers_and_ignores_exact_ones():
+    pair = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
+    pair[0].weight.data, pair[1].weight.data = torch.tensor([[1.0]]), torch.tensor([[1.1]])
+    with direct_cast(pair, quarter) as cast:
+        pass
+    assert cast.layers[0].weight.error().qsnr_db == inf
+    assert cast.weight_qsnr_db == pytest.approx(cast.layers[1].weight.error().qsnr_db + 10 * log10(2))
+
+
+def test_a_format_that_changes_nothing_has_infinite_qsnr_and_the_same_output(model):
+    before = model(TOKENS)
+    with direct_cast(model, lambda x, axis: x) as cast:
+        assert torch.equal(model(TOKENS), before)
+    assert cast.weight_qsnr_db == cast.activation_qsnr_db == inf
+    assert cast.flushed_fraction == 0
+
+
+@pytest.mark.parametrize(("calls", "counted"), [(0, 0), (1, 6), (2, 12)])
+def test_activations_are_counted_in_the_first_calls_only_and_rounded_in_all(calls, counted):
+    layer = nn.Linear(6, 3)
+    x = torch.full((1, 6), 0.9)
+    with direct_cast(layer, quarter, measured_calls=calls) as cast:
+        outputs = [layer(x) for _ in range(3)]
+    assert cast.layers[0].activation.count == counted
+    assert all(torch.equal(y, outputs[0]) for y in outputs)

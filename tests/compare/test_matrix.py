@@ -1,0 +1,228 @@
+from math import inf, isnan
+
+import numpy as np
+import pytest
+from scipy import io, sparse
+
+import fewbits as fb
+from fewbits.compare import matrix as module
+from fewbits.compare.matrix import MATRIX_FORMATS, condition_estimate, measure_matrix
+from fewbits.errors import ArgumentError, DataError, FormatError
+from fewbits.formats import packed_bits
+
+
+def random_matrix(n, seed=0, density=0.2, columns=None):
+    """A sparse matrix with entries over many binades, a full diagonal and rows of very different length."""
+    rng = np.random.default_rng(seed)
+    columns = columns or n
+    dense = np.where(
+        rng.random((n, columns)) < density * rng.random((n, 1)) * 2, rng.standard_normal((n, columns)), 0
+    )
+    dense *= 2.0 ** rng.integers(-6, 6, dense.shape)
+    np.fill_diagonal(dense, rng.standard_normal(min(n, columns)) + 3)
+    return sparse.csr_array(dense)
+
+
+def written(folder, matrix, name="m.mtx"):
+    io.mmwrite(folder / name, sparse.coo_array(matrix), precision=17, symmetry="general")
+    return folder / name
+
+
+def one(folder, matrix, fmt):
+    (score,) = measure_matrix(written(folder, matrix), [fmt])
+    return score
+
+
+def test_the_default_formats_exist():
+    assert len({fb.format(f) for f in MATRIX_FORMATS}) == len(MATRIX_FORMATS)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 20, 100, 300])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_condition_estimate_is_within_a_factor_of_three_of_the_condition(n, seed):
+    matrix = random_matrix(n, seed)
+    true = np.linalg.cond(matrix.toarray(), 1)
+    assert true / 3 <= condition_estimate(matrix) <= true * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("condition", [1.0, 1e3, 1e8, 1e14])
+def test_the_condition_of_a_diagonal_matrix_is_exact(condition):
+    assert condition_estimate(sparse.diags_array([condition, 2.0, 1.0], format="csr")) == pytest.approx(
+        max(condition, 2)
+    )
+
+
+def test_a_solve_that_overflows_is_singular():
+    assert condition_estimate(sparse.diags_array([1e300, 1e-300], format="csr")) == inf
+
+
+@pytest.mark.parametrize(
+    "dense",
+    [
+        [[1, 2], [2, 4]],  # by its numbers
+        [[1, 1, 1], [1, 0, 0], [1, 0, 0]],  # by its pattern
+        [[0, 1], [0, 1]],  # an empty column
+    ],
+)
+def test_a_singular_matrix_has_infinite_condition(dense, capfd):
+    assert condition_estimate(sparse.csr_array(np.array(dense, float))) == inf
+    assert capfd.readouterr() == ("", "")  # BLAS complains when it is asked to factor such a pattern
+
+
+def test_entries_stored_as_zero_count_as_absent():
+    matrix = sparse.csr_array((np.array([1.0, 0.0]), np.array([0, 1]), np.array([0, 1, 2])), shape=(2, 2))
+    assert condition_estimate(matrix) == inf
+
+
+def test_the_estimate_is_repeatable_and_leaves_the_global_generator_alone():
+    matrix = random_matrix(200, 3)
+    np.random.seed(7)  # noqa: NPY002 - the generator that SciPy's estimator uses
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    first = condition_estimate(matrix)
+    np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+    np.random.seed(8)  # noqa: NPY002
+    assert condition_estimate(matrix) == first
+
+
+@pytest.mark.parametrize("fmt", ["fp32", "posit8_1", "mxfp4", "mx6", "quda_half", "int8_tensor", "nvfp4"])
+@pytest.mark.parametrize("piece", [64, 1 << 16])
+def test_blocks_run_along_the_entries_row_by_row(tmp_path, monkeypatch, fmt, piece):
+    monkeypatch.setattr(module, "_PIECE", piece)
+    matrix = random_matrix(40)
+    score = one(tmp_path, matrix, fmt)
+    rounded = fb.fake_quantize(matrix.data, fmt)
+    error = fb.measure(matrix.data, fmt)
+    assert score.frobenius_error == pytest.approx(
+        np.linalg.norm(rounded - matrix.data) / np.linalg.norm(matrix.data)
+    )
+    assert score.error.qsnr_db == pytest.approx(error.qsnr_db, rel=1e-12)
+    assert score.error.max_relative_error == error.max_relative_error
+    assert score.error.flushed_fraction == error.flushed_fraction
+    assert score.error.saturated_fraction == error.saturated_fraction
+    assert score.values_bytes == -(-packed_bits(fb.format(fmt), (matrix.nnz,)) // 8)
+    assert score.bits_per_value == fb.format(fmt).bits_per_value
+
+
+@pytest.mark.parametrize("fmt", ["int8_channel", "fp8_e4m3_channel", "vsq4"])
+@pytest.mark.parametrize("piece", [64, 1 << 16])
+def test_a_scale_per_channel_is_shared_by_the_entries_of_a_row(tmp_path, monkeypatch, fmt, piece):
+    monkeypatch.setattr(module, "_PIECE", piece)
+    matrix = random_matrix(70, density=0.5)
+    rows = [matrix.data[a:b] for a, b in zip(matrix.indptr, matrix.indptr[1:], strict=False)]
+    assert len({row.size for row in rows}) > 10
+    rounded = np.concatenate([fb.fake_quantize(row, fmt) for row in rows])
+    score = one(tmp_path, matrix, fmt)
+    assert score.frobenius_error == pytest.approx(
+        np.linalg.norm(rounded - matrix.data) / np.linalg.norm(matrix.data)
+    )
+    assert score.error.flushed_fraction == np.count_nonzero((rounded == 0) & (matrix.data != 0)) / matrix.nnz
+    assert score.values_bytes == -(-sum(packed_bits(fb.format(fmt), row.shape) for row in rows) // 8)
+    there = sparse.csr_array((rounded, matrix.indices, matrix.indptr), shape=matrix.shape)
+    assert score.condition == condition_estimate(there)
+
+
+def test_rows_without_entries_have_no_scale(tmp_path):
+    matrix = sparse.csr_array(np.array([[1.0, 2, 3], [0, 0, 0], [0, 4, 0]]))
+    score = one(tmp_path, matrix, "int8_channel")
+    assert score.values_bytes == 4 + 2 * 4
+    assert score.condition_fp64 == inf
+    assert score.note == "singular before rounding"
+
+
+def test_a_format_that_keeps_every_entry_changes_nothing(tmp_path):
+    matrix = sparse.csr_array(np.array([[2.0, 1], [1, 4]]))
+    score = one(tmp_path, matrix, "bf16")
+    assert (score.error.qsnr_db, score.frobenius_error, score.note) == (inf, 0, "")
+    assert score.condition == score.condition_fp64 == pytest.approx(np.linalg.cond(matrix.toarray(), 1))
+    assert (score.matrix, score.format, score.values_bytes) == ("m.mtx", "bf16", 8)
+
+
+def test_entries_beyond_the_format_are_told(tmp_path):
+    matrix = sparse.csr_array(np.array([[1e6, 1e-9], [2e6, 1.0]]))
+    score = one(tmp_path, matrix, "fp16")
+    assert score.note == "2 entries overflow to infinity; 1 entry becomes zero"
+    assert score.frobenius_error == inf
+    assert isnan(score.condition)
+    assert one(tmp_path, matrix, "fp8_e4m3").note.startswith("2 entries saturate; 1 entry becomes zero")
+
+
+def test_rounding_to_a_singular_matrix_is_told(tmp_path):
+    matrix = sparse.csr_array(np.array([[1.0, 1.0], [1.0, 1.0 + 2**-12]]))
+    score = one(tmp_path, matrix, "bf16")
+    assert score.condition == inf
+    assert score.condition_fp64 == pytest.approx(2.0**14, rel=1e-3)
+    assert score.note == "singular"
+
+
+@pytest.mark.parametrize(
+    ("corner", "note"),
+    [
+        (1.0045, "perturbation is 1.5 times the distance to singularity"),  # bf16: 1.0078125, 0.0045 from 1
+        (1.00625, ""),  # a perturbation of 0.0016, and 0.00625 from 1
+    ],
+)
+def test_a_perturbation_beyond_the_distance_to_singularity_is_told(tmp_path, corner, note):
+    # The condition is (1 + c)^2 / (c - 1), and the relative perturbation (1.0078125 - c) / (1 + c).
+    score = one(tmp_path, sparse.csr_array(np.array([[corner, 1.0], [1.0, 1.0]])), "bf16")
+    assert score.condition_fp64 == pytest.approx((1 + corner) ** 2 / (corner - 1))
+    assert score.note == note
+
+
+def test_a_matrix_that_is_not_square_has_no_condition(tmp_path):
+    score = one(tmp_path, random_matrix(10, columns=7), "fp32")
+    assert isnan(score.condition)
+    assert isnan(score.condition_fp64)
+    assert score.note == "10 x 7 has no condition number"
+    assert score.frobenius_error < 1e-7
+
+
+def test_a_very_large_matrix_is_not_factored(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MOST_ROWS_FACTORED", 9)
+    score = one(tmp_path, random_matrix(10), "fp32")
+    assert isnan(score.condition)
+    assert score.note == "condition not estimated beyond 9 rows"
+
+
+def test_norms_of_very_large_and_small_entries_do_not_overflow(tmp_path):
+    for scale in (1e-300, 1e300):
+        score = one(tmp_path, sparse.csr_array(np.array([[1.0, 1 / 3], [0, 1]]) * scale), "int8_tensor")
+        assert 0 < score.frobenius_error <= 1
+
+
+def test_progress_counts_formats(tmp_path):
+    seen = []
+    measure_matrix(
+        written(tmp_path, random_matrix(5)), ["fp32", fb.bf16], progress=lambda *told: seen.append(told)
+    )
+    assert seen == [(0, 2), (1, 2), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("formats", "error", "told"),
+    [
+        ([], ArgumentError, "no formats"),
+        (["fp31"], FormatError, "fp31"),
+        (["fp32"], DataError, "is not a file"),
+    ],
+)
+def test_misuse_is_refused(tmp_path, formats, error, told):
+    with pytest.raises(error, match=told):
+        measure_matrix(tmp_path / "none.mtx", formats)
+
+
+# 1-norm condition numbers of numpy.linalg.cond(A.toarray(), 1), in double precision.
+REAL = {"bcsstk13": 4.570e10, "rajat19": 9.173e10, "watt_2": 1.374e12, "cryg2500": 4.350e17}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_the_condition_of_real_matrices(shared_data, name):
+    path = shared_data / "matrices" / f"{name}.mtx"
+    if not path.is_file():
+        pytest.skip(f"no {path.name} in {path.parent}")
+    fp32, narrow = measure_matrix(path, ["fp32", "mxint8"])
+    factor = 3 if REAL[name] < 1e15 else 30  # beyond 1/eps even the digits of LU are lost
+    assert REAL[name] / factor < fp32.condition_fp64 < REAL[name] * factor
+    assert fp32.error.max_relative_error <= 2.0**-24
+    assert fp32.frobenius_error < 2.0**-24
+    assert narrow.condition == inf
+    assert "become zero; singular" in narrow.note

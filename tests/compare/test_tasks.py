@@ -1,0 +1,153 @@
+"""The built-in tasks, small: they learn, they repeat, and they tell what is wrong with their data."""
+
+import builtins
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fewbits.compare.tasks import TASKS, bytes_task, digits_task, task
+from fewbits.compare.tasks.bytes_model import ByteModel, Shape, next_byte_loss, windows_at
+from fewbits.compare.tasks.bytes_task import BytesConfig, nats_per_byte
+from fewbits.compare.tasks.digits_task import DigitsConfig
+from fewbits.compare.tasks.task import silent
+from fewbits.compare.tasks.training import Recipe
+from fewbits.errors import ArgumentError, DataError, MissingDependencyError
+
+TINY_BYTES = BytesConfig(
+    shape=Shape(width=16, layers=1, heads=2, recent=2, embedding=8),
+    recipe=Recipe(steps=30, batch=4, learning_rate=1e-2),
+    window=16,
+    batches=2,
+    evaluated=2,
+)
+TINY_DIGITS = DigitsConfig(channels=8, recipe=Recipe(steps=100, batch=16, learning_rate=1e-2))
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEWBITS_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(params=["bytes", "digits"])
+def tiny(request):
+    """Both tasks at sizes that train in a blink."""
+    return bytes_task(config=TINY_BYTES) if request.param == "bytes" else digits_task(TINY_DIGITS)
+
+
+def weights(model):
+    return torch.cat([p.flatten() for p in model.parameters()])
+
+
+def test_training_beats_guessing(tiny):
+    model = tiny.train(0, silent)
+    if tiny.lower_is_better:
+        assert tiny.evaluate(model) < math.log(256) - 1
+    else:
+        assert 40 < tiny.evaluate(model) <= 100
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tiny, monkeypatch, tmp_path):
+    first, other = tiny.train(0, silent), tiny.train(1, silent)
+    monkeypatch.setenv("FEWBITS_CACHE", str(tmp_path / "empty"))
+    again = tiny.train(0, silent)
+    assert torch.equal(weights(first), weights(again))
+    assert not torch.equal(weights(first), weights(other))
+    assert tiny.evaluate(first) == tiny.evaluate(again)
+
+
+def test_progress_counts_every_step_and_a_cached_model_needs_none(tiny):
+    seen = []
+    tiny.train(0, lambda *report: seen.append(report))
+    steps = seen[0][1]
+    assert [step for step, _, _ in seen] == list(range(1, steps + 1))
+    assert all(math.isfinite(loss) for _, _, loss in seen)
+    assert seen[-1][2] < seen[0][2]
+    seen.clear()
+    model = tiny.train(0, lambda *report: seen.append(report))
+    assert not seen
+    assert not model.training
+
+
+def test_evaluation_repeats_to_the_last_bit(tiny):
+    model = tiny.train(0, silent)
+    assert tiny.evaluate(model) == tiny.evaluate(model)
+
+
+def test_a_tenth_of_the_weights_at_most_stays_out_of_the_heavy_layers():
+    model = ByteModel(Shape())
+    heavy = sum(m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Linear))
+    assert heavy > 0.9 * sum(p.numel() for p in model.parameters())
+
+
+def test_the_byte_model_never_looks_ahead():
+    torch.manual_seed(0)
+    model = ByteModel(Shape())
+    tokens = torch.randint(256, (1, 20))
+    changed = tokens.clone()
+    changed[0, 12:] = (changed[0, 12:] + 1) % 256
+    assert torch.allclose(model(tokens)[:, :12], model(changed)[:, :12], atol=1e-6)
+    assert not torch.allclose(model(tokens)[:, 12], model(changed)[:, 12], atol=1e-3)
+
+
+def test_an_untrained_byte_model_guesses_uniformly():
+    torch.manual_seed(0)
+    loss = next_byte_loss(ByteModel(Shape()), torch.randint(256, (4, 33)))
+    assert loss.shape == (4 * 32,)
+    assert loss.mean().item() == pytest.approx(math.log(256), abs=0.2)
+
+
+def test_windows_are_cut_where_they_start():
+    text = torch.arange(10, dtype=torch.uint8)
+    assert windows_at(text, torch.tensor([0, 6]), 4).tolist() == [[0, 1, 2, 3], [6, 7, 8, 9]]
+
+
+def test_held_out_windows_reach_from_the_first_byte_to_the_last():
+    text = torch.arange(200, dtype=torch.uint8)
+    seen = []
+
+    def model(tokens):
+        seen.extend(tokens.tolist())
+        return torch.zeros(*tokens.shape, 256)
+
+    value = nats_per_byte(model, text, TINY_BYTES)
+    assert value == pytest.approx(math.log(256))
+    assert sorted(window[0] for window in seen) == [0, 61, 122, 183]
+    assert seen[0][0] == 0
+    assert seen[1][0] == 122  # dealt out in turn: each batch covers the whole text
+
+
+def test_the_users_own_text_is_what_is_trained_on(tmp_path):
+    path = tmp_path / "t.txt"
+    path.write_bytes(b"ab" * 2000)
+    found = bytes_task(path, replace(TINY_BYTES, recipe=Recipe(steps=60, batch=4, learning_rate=1e-2)))
+    assert found.evaluate(found.train(0, silent)) < 0.5
+
+
+def test_a_text_too_short_says_how_many_bytes_are_needed(tmp_path):
+    path = tmp_path / "t.txt"
+    path.write_bytes(b"short")
+    with pytest.raises(DataError, match=rf"holds 5 bytes .* at least {BytesConfig().least_bytes};"):
+        task("bytes", path)
+    path.write_bytes(b"x" * TINY_BYTES.least_bytes)
+    bytes_task(path, TINY_BYTES)
+
+
+def test_every_task_has_its_name_and_an_unknown_one_lists_them():
+    assert [task(name).name for name in TASKS] == list(TASKS)
+    with pytest.raises(ArgumentError, match="there is no task 'vowels'; expected bytes or digits"):
+        task("vowels")
+
+
+def test_digits_without_scikit_learn_says_how_to_install_it(monkeypatch):
+    load = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name.startswith("sklearn"):
+            raise ImportError(name)
+        return load(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingDependencyError, match=r"scikit-learn.*pip install 'fewbits\[tasks\]'"):
+        digits_task()

@@ -1,0 +1,120 @@
+"""The cache of trained models: where it is, what its key holds, and that damage means training again."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fewbits.compare.tasks import cache
+from fewbits.compare.tasks.training import cached
+
+
+def model(value=1.0):
+    found = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    nn.init.constant_(found[0].weight, value)
+    return found
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "deep" / "m.safetensors"
+
+
+def test_the_folder_is_ours_then_the_users_then_the_default(monkeypatch):
+    monkeypatch.setenv("FEWBITS_CACHE", "/own")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert cache.cache_folder() == Path("/own")
+    monkeypatch.delenv("FEWBITS_CACHE")
+    assert cache.cache_folder() == Path("/xdg/fewbits")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache.cache_folder() == Path.home() / ".cache" / "fewbits"
+
+
+def test_everything_that_training_depends_on_is_in_the_name(monkeypatch):
+    def name(task="bytes", seed=0, steps=5, data=b"text"):
+        return cache.cache_path(task, seed, {"steps": steps}, data).name
+
+    same = name()
+    assert same == name()
+    assert same.startswith("bytes-seed0-")
+    others = {name(task="digits"), name(seed=1), name(steps=6), name(data=b"texts")}
+    monkeypatch.setattr(torch, "__version__", "0.0")
+    others.add(name())
+    assert len(others) == 5
+    assert same not in others
+
+
+def test_a_saved_model_loads_with_every_value_and_leaves_no_other_file(path):
+    cache.save(model(2.5), path)
+    other = model()
+    assert cache.load(other, path)
+    assert torch.equal(other[0].weight, torch.full((2, 3), 2.5))
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    "damage", ["absent", "empty", "truncated", "hostile", "flipped", "folder", "unsigned"]
+)
+def test_a_damaged_file_counts_as_absent_and_leaves_the_model_alone(path, damage):
+    cache.save(model(2.5), path)
+    content = path.read_bytes()
+    if damage in ("absent", "folder"):
+        path.unlink()
+    if damage == "folder":
+        path.mkdir()
+    if damage == "empty":
+        path.write_bytes(b"")
+    if damage == "truncated":
+        path.write_bytes(content[:-5])
+    if damage == "hostile":
+        path.write_bytes(b"\xff" * 8 + content[8:])
+    if damage == "flipped":  # the header is whole, one bit of a weight is not
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    if damage == "unsigned":
+        path.write_bytes(content.replace(b"sha256", b"sha255"))
+    other = model()
+    assert not cache.load(other, path)
+    assert torch.equal(other[0].weight, torch.ones(2, 3))
+
+
+def test_a_model_of_another_shape_is_not_loaded(path):
+    cache.save(nn.Linear(3, 2), path)
+    assert not cache.load(nn.Linear(2, 3), path)
+    assert not cache.load(nn.Linear(3, 2, bias=False), path)
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.warns(UserWarning, match=r"not kept: .*set FEWBITS_CACHE to a folder"):
+        cache.save(model(), tmp_path / "file" / "m.safetensors")
+
+
+def test_a_model_is_trained_once_and_again_when_its_file_is_damaged(path):
+    trained = []
+
+    def train(m):
+        trained.append(float(m.weight.detach().sum()))
+        nn.init.constant_(m.weight, 7.0)
+
+    def get(seed=3):
+        return cached(path, lambda: nn.Linear(2, 2), seed, train)
+
+    for expected in (1, 1):
+        found = get()
+        assert torch.equal(found.weight, torch.full((2, 2), 7.0))
+        assert not found.training
+        assert not found.weight.requires_grad
+        assert len(trained) == expected
+    path.write_bytes(path.read_bytes()[:40])
+    get()
+    assert len(trained) == 2
+    assert trained[0] == trained[1]  # the same seed, the same initial weights
+
+
+def test_the_users_random_numbers_are_left_as_they_were(path):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    cached(path, lambda: nn.Linear(2, 2), 1, lambda m: None)
+    assert torch.equal(torch.rand(3), expected)

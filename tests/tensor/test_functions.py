@@ -1,0 +1,240 @@
+"""The everyday functions: any array, any shape, any axis, and the same bits in every family."""
+
+import itertools
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fewbits as fb
+from fewbits.errors import ArgumentError, DataError, DTypeError, FormatError
+from fewbits.formats import Element
+from tests import cases
+from tests.formats import strategies
+
+SOME = ("fp8_e4m3", "int8", "posit8_1", "mxfp4", "mxint8", "mx6", "nvfp4", "vsq6", "int8_channel", "fp8_e4m3_tensor")
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two arrays have the same bits, all NaN being one."""
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    here = ~np.isnan(a)
+    return np.array_equal(a, b, equal_nan=True) and np.array_equal(np.signbit(a[here]), np.signbit(b[here]))
+
+
+def normal(shape: tuple[int, ...], fmt: cases.Format | str, seed: int = 0) -> cases.Singles:
+    """Return values that suit a format."""
+    x = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    fmt = fb.format(fmt)
+    return np.abs(x) if isinstance(fmt, Element) and fmt.min >= 0 else x
+
+
+@pytest.mark.parametrize("shape", cases.SHAPES, ids=str)
+@pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
+def test_fake_quantize_is_quantize_and_back_for_any_shape_and_axis(
+    fmt: cases.Format, shape: tuple[int, ...]
+) -> None:
+    x = normal(shape, fmt)
+    for axis in range(-max(len(shape), 1), max(len(shape), 1)):
+        q = fb.quantize(x, fmt, axis=axis)
+        y = fb.fake_quantize(x, fmt, axis=axis)
+        assert (y.shape, y.dtype) == (shape, np.float32)
+        assert q.shape == shape
+        assert same(q.dequantize(), y)
+        assert same(fb.dequantize(q), y)
+
+
+@pytest.mark.parametrize("n", cases.SIZES)
+@pytest.mark.parametrize("name", SOME)
+def test_awkward_sizes_give_the_same_bits_in_numpy_and_torch(name: str, n: int) -> None:
+    x = normal((3, n), name)
+    for axis in (0, 1):
+        ours = fb.fake_quantize(x, name, axis=axis)
+        theirs = fb.fake_quantize(torch.from_numpy(x), name, axis=axis)
+        assert isinstance(theirs, torch.Tensor)
+        assert same(ours, theirs.numpy())
+        stored = fb.quantize(torch.from_numpy(x), name, axis=axis)
+        assert stored.codes.tobytes() == fb.quantize(x, name, axis=axis).codes.tobytes()
+        assert same(stored.dequantize().numpy(), ours)
+
+
+@pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
+def test_strided_transposed_reversed_and_unaligned_arrays_round_as_their_copies(fmt: cases.Format) -> None:
+    base = normal((12, 70), fmt)
+    unaligned = np.frombuffer(b"\0" + base.tobytes(), np.uint8)[1:].view(np.float32).reshape(base.shape)
+    views = (base.T, base[::2], base[:, ::3], base[::-1, ::-1], np.asfortranarray(base), base[3:4, 5:6], unaligned)
+    for view in views:
+        for axis in (0, 1):
+            expected = fb.fake_quantize(view.copy(order="C"), fmt, axis=axis)
+            assert same(fb.fake_quantize(view, fmt, axis=axis), expected)
+            assert same(fb.quantize(view, fmt, axis=axis).dequantize(), expected)
+    tensor = torch.from_numpy(base)
+    for t in (tensor.t(), tensor[::2], tensor[:, ::3], tensor[3:4, 5:6], tensor[None].expand(3, 12, 70)):
+        assert same(fb.fake_quantize(t, fmt).numpy(), fb.fake_quantize(t.contiguous().numpy(), fmt))
+
+
+@pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
+def test_half_precision_is_widened_rounded_and_given_back(fmt: cases.Format) -> None:
+    x = normal((5, 50), fmt)
+    for dtype, torch_dtype in ((np.float16, torch.float16), (ml_dtypes.bfloat16, torch.bfloat16)):
+        narrow = x.astype(dtype)
+        y = fb.fake_quantize(narrow, fmt)
+        assert y.dtype == dtype
+        with np.errstate(over="ignore"):
+            assert same(y, fb.fake_quantize(narrow.astype(np.float32), fmt).astype(dtype))
+        assert same(fb.quantize(narrow, fmt).dequantize(), y)
+        tensor = torch.from_numpy(narrow.astype(np.float32)).to(torch_dtype)
+        rounded = fb.fake_quantize(tensor, fmt)
+        assert rounded.dtype == torch_dtype
+        assert same(rounded.float().numpy(), y.astype(np.float32))
+        stored = fb.quantize(tensor, fmt).dequantize()
+        assert stored.dtype == torch_dtype
+        assert torch.equal(stored, rounded)
+
+
+@pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
+def test_float64_rounds_once_and_keeps_its_dtype(fmt: cases.Format) -> None:
+    x = np.random.default_rng(5).standard_normal((5, 50))
+    x = np.abs(x) if isinstance(fmt, Element) and fmt.min >= 0 else x
+    y = fb.fake_quantize(x, fmt)
+    assert y.dtype == np.float64
+    assert same(y, fb.quantize(x, fmt).dequantize())
+    assert same(fb.fake_quantize(torch.from_numpy(x), fmt).numpy(), y)
+    if isinstance(fmt, Element) and fmt.bits <= 16:
+        # A double just past a tie would be a tie in float32.
+        assert fb.fake_quantize(np.array([1 + 2.0**-60]), "fp8_e4m3", rounding="up").tolist() == [1]
+        past = np.array([1.0625 * (1 + 2.0**-50)])
+        assert fb.fake_quantize(past, "fp8_e4m3").tolist() == [1.125]
+        assert fb.fake_quantize(past.astype(np.float32), "fp8_e4m3").tolist() == [1.0]
+
+
+def test_float64_beyond_float32_and_below_its_subnormals_follows_the_same_rules() -> None:
+    huge = np.array([1e300, -(2.0**200), 2.0**128])
+    assert fb.fake_quantize(huge, "fp32").tolist() == [np.inf, -np.inf, np.inf]
+    assert fb.fake_quantize(huge, "fp8_e4m3").tolist() == [448, -448, 448]
+    assert fb.fake_quantize(huge, "mxfp4").tolist() == [6 * 2.0**127, -6 * 2.0**127, 2.0**128]
+    assert fb.fake_quantize(huge, "int8_tensor").tolist()[0] == pytest.approx(float(np.finfo(np.float32).max))
+    tiny = np.array([5e-324, -5e-324, 2.0**-1022, 2.0**-150, 2.0**-149])
+    assert same(fb.fake_quantize(tiny, "fp32"), [0, -0.0, 0, 0, 2.0**-149])
+    assert fb.fake_quantize(tiny, "fp32", rounding="up").tolist() == [2.0**-149, 0, 2.0**-149, 2.0**-149, 2.0**-149]
+    assert same(fb.fake_quantize(tiny[:3], "mxfp8_e5m2"), [0, -0.0, 0])
+    up = fb.fake_quantize(tiny[:3], "mxfp8_e5m2", rounding="up")
+    assert up.tolist() == [2.0**-143, 0, 2.0**-143]  # 2^-16 under the scale 2^-127: the sign reaches rounding
+    assert np.isfinite(fb.fake_quantize(tiny, "nvfp4")).all()
+    assert np.isfinite(fb.fake_quantize(tiny, "int8_tensor")).all()
+
+
+@pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
+def test_big_endian_arrays_and_numpy_scalars_are_taken(fmt: cases.Format) -> None:
+    x = normal((40,), fmt)
+    for dtype in (">f4", ">f8", ">f2"):
+        y = fb.fake_quantize(x.astype(dtype), fmt)
+        assert y.dtype == np.dtype(dtype)
+        assert same(y, fb.fake_quantize(x.astype(dtype[1:]), fmt))
+    assert fb.fake_quantize(np.float32(0.5), "fp8_e4m3") == 0.5
+    assert fb.fake_quantize(0.3, "fp4_e2m1").dtype == np.float64
+
+
+@given(
+    strategies.formats,
+    st.sampled_from(((), (0,), (1,), (7,), (2, 33), (3, 2, 5))),
+    st.sampled_from(cases.ROUNDINGS),
+    st.sampled_from((np.float16, np.float32, np.float64)),
+    st.integers(-40, 40),
+    st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=400)
+def test_any_format_rounds_any_array_without_a_warning_and_stores_it(
+    fmt: cases.Format, shape: tuple[int, ...], rounding: str, dtype: type, scale: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    with np.errstate(over="ignore"):
+        x = (rng.standard_normal(shape) * 2.0**scale * rng.integers(0, 2, shape)).astype(dtype)
+    x = x if np.isfinite(x).all() else np.ones(shape, dtype)
+    axis = int(rng.integers(0, max(len(shape), 1)))
+    y = fb.fake_quantize(x, fmt, axis=axis, rounding=rounding, generator=3)
+    q = fb.quantize(x, fmt, axis=axis, rounding=rounding, generator=3)
+    assert (y.shape, y.dtype) == (shape, dtype)
+    assert same(y, q.dequantize())
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_the_input_is_never_written_to(name: str) -> None:
+    x = normal((4, 40), name)
+    kept = x.copy()
+    x.setflags(write=False)
+    for nonfinite in (None, "saturate", "raise"):
+        fb.fake_quantize(x, name, nonfinite=nonfinite)
+        fb.quantize(x, name, nonfinite=nonfinite)
+    assert np.array_equal(x, kept)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        ([1.0, 2.0], "list; expected a numpy.ndarray or a torch.Tensor of floating-point numbers"),
+        (None, "NoneType; expected a numpy.ndarray"),
+        ("abc", "str; expected a numpy.ndarray"),
+        (np.ones(3, np.int32), "an array of int32; expected float16, bfloat16, float32 or float64"),
+        (np.ones(3, bool), "an array of bool; expected float16, bfloat16, float32 or float64"),
+        (np.ones(3, np.complex64), "an array of complex64; expected"),
+        (np.ones(3, np.longdouble), "an array of .*128; expected .* convert it with x.astype\\('float32'\\)"),
+        (np.array(["a"]), "an array of <U1; expected"),
+        (np.ones(3, ml_dtypes.float8_e5m2), "an array of float8_e5m2; expected"),
+    ],
+)
+def test_what_is_no_array_of_floating_point_is_refused(x: Any, message: str) -> None:
+    for function in (fb.fake_quantize, fb.quantize):
+        with pytest.raises(DTypeError, match=message):
+            function(x, "mxfp4")
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "message"),
+    [
+        ((3,), 1, "axis=1 is out of range for an array of 1 dimensions; use -1 to 0"),
+        ((3, 4), -3, "axis=-3 is out of range for an array of 2 dimensions; use -2 to 1"),
+        ((), 1, "axis=1 is out of range for an array of 0 dimensions; use -1 to 0"),
+        ((3,), 0.5, "axis=0.5 is not an integer"),
+        ((3,), True, "axis=True is not an integer"),
+        ((3,), None, "axis=None is not an integer"),
+    ],
+)
+def test_an_axis_out_of_range_is_refused(shape: tuple[int, ...], axis: Any, message: str) -> None:
+    for function, make in itertools.product((fb.fake_quantize, fb.quantize), (np.ones, torch.ones)):
+        with pytest.raises(ArgumentError, match=re.escape(message)):
+            function(make(shape), "mxfp4", axis=axis)
+
+
+@pytest.mark.parametrize("amax", [-1, np.nan, np.inf, "3", [1.0]])
+def test_an_amax_that_is_no_magnitude_is_refused(amax: Any) -> None:
+    for function in (fb.fake_quantize, fb.quantize):
+        with pytest.raises(ArgumentError, match="is not a finite number from 0 up; leave it out to measure x"):
+            function(np.ones(3, np.float32), "int8_tensor", amax=amax)
+
+
+@pytest.mark.parametrize("name", ["int8_tensor", "nvfp4"])
+def test_a_given_amax_replaces_the_measured_one(name: str) -> None:
+    x = normal((2, 32), name)
+    amax = float(np.abs(x).max())
+    assert same(fb.fake_quantize(x, name, amax=amax), fb.fake_quantize(x, name))
+    assert same(fb.fake_quantize(torch.from_numpy(x), name, amax=amax).numpy(), fb.fake_quantize(x, name))
+    clipped = fb.fake_quantize(x, name, amax=amax / 4)
+    assert np.abs(clipped).max() == pytest.approx(amax / 4, rel=1e-3)
+    assert same(clipped, fb.quantize(x, name, amax=amax / 4).dequantize())
+
+
+def test_errors_come_before_work_and_name_the_format() -> None:
+    with pytest.raises(FormatError, match="there is no format named 'mxfp5'"):
+        fb.quantize(np.ones(3), "mxfp5")
+    with pytest.raises(FormatError, match="a format is written as text, for example 'mxfp4'; got int"):
+        fb.fake_quantize(torch.ones(3), 4)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="nonfinite='raise' refuses them for int8"):
+        fb.fake_quantize(torch.tensor([torch.nan]), "int8")
+    with pytest.raises(DTypeError, match="ndarray; expected the NarrowTensor that fewbits.quantize returns"):
+        fb.dequantize(np.ones(3))  # type: ignore[arg-type]
