@@ -3,8 +3,8 @@
 The promise: a checkpoint of 1 GiB within 4 GiB of memory; in proportion for others.
 Limit: streaming every value once as float32, which is what any measurement has to do.
 Peer: safetensors.torch.load_file and one float32 copy of all tensors, the start of a script that loads whole
-files. Each job runs in a process of its own on the same generated file of BF16 matrices; memory is the largest
-resident set, which counts the pages of the file that were read.
+files. Each job runs in a process of its own on the same generated file of BF16 matrices; memory is the
+largest resident set, which counts the pages of the file that were read.
 
     python benchmarks/compare_checkpoint.py [--mebibytes 1024] [--formats mxfp4,mx6] [--json FILE]
 

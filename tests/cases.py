@@ -94,7 +94,8 @@ def every_float16() -> Singles:
 
 
 def every_exponent(count: int, seed: int = 0) -> Singles:
-    """Return ``count`` float32 of all exponents and both signs; half of them on or beside a rounding boundary.
+    """Return ``count`` float32 of all exponents and both signs; half of them on or beside a rounding
+    boundary.
 
     Those keep a random number of leading mantissa bits, followed by 0, 1, 10...0 and its two neighbours, or
     1...1.
@@ -125,7 +126,7 @@ def telling(element: Element) -> Singles:
     """Return float32 inputs that can tell one rounding from another.
 
     Every value of the format, every middle between neighbours, all with their float32 neighbours, and what
-    lies beyond the ends.
+    lies beyond the ends; shuffled, so that any part of it is a fair sample.
     """
     table = np.sort(real_codes(element)[1])
     table = table[np.isfinite(table)]
@@ -134,7 +135,8 @@ def telling(element: Element) -> Singles:
     beyond = table[-1] + step * np.array([0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 100.0])
     tiny = [0.0, 2.0**-149, 2.0**-126, 1e-30, 1.0, 3e38]
     with np.errstate(over="ignore"):
-        return np.unique(around(np.concatenate([table, middle, beyond, -beyond, tiny])))
+        x = np.unique(around(np.concatenate([table, middle, beyond, -beyond, tiny])))
+    return np.append(x[np.random.default_rng(0).permutation(x.size)], np.float32(-0.0))
 
 
 def blocks(count: int, size: int, seed: int = 0) -> Singles:

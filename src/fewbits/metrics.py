@@ -49,8 +49,9 @@ class Tally:
         wide = (x if whole else np.where(finite, x, 0)).astype(np.float64)
         magnitude = np.abs(wide)
         error = np.abs((y if whole else np.where(finite, y, 0)) - wide)
-        self.signal += float(np.vdot(magnitude, magnitude))
-        self.noise += float(np.vdot(error, error))
+        # Not a dot product: BLAS would start threads, which wait on a busy machine for longer than they work.
+        self.signal += float(np.square(magnitude).sum())
+        self.noise += float(np.square(error).sum())
         self.count += wide.size
         here = magnitude > 0
         self.nonzero += int(np.count_nonzero(here))
@@ -99,7 +100,7 @@ def qsnr(x: Any, y: Any) -> float:
         raise ArgumentError(f"qsnr of shapes {a.shape} and {b.shape}; expected the same shape twice")
     difference = b.astype(np.float64) - a
     wide = a.astype(np.float64)
-    return _decibels(float(np.vdot(wide, wide)), float(np.vdot(difference, difference)))
+    return _decibels(float(np.square(wide).sum()), float(np.square(difference).sum()))
 
 
 def measure(

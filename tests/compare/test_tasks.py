@@ -16,7 +16,7 @@ from fewbits.compare.tasks.training import Recipe
 from fewbits.errors import ArgumentError, DataError, MissingDependencyError
 
 TINY_BYTES = BytesConfig(
-    shape=Shape(width=16, layers=1, heads=2, recent=2, embedding=8),
+    shape=Shape(width=16, layers=1, hidden=32, heads=2, recent=2, embedding=8),
     recipe=Recipe(steps=30, batch=4, learning_rate=1e-2),
     window=16,
     batches=2,

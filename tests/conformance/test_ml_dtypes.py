@@ -1,14 +1,14 @@
 """Every scalar cast against ml_dtypes, for each dtype that it has.
 
-Inputs: all 2^16 bfloat16, all 2^16 float16, and 10^7 float32 of every exponent, half of them on or beside a boundary
-where a narrow format changes its mind.
+Inputs: all 2^16 bfloat16, all 2^16 float16, and 10^7 float32 of every exponent, half of them on or beside a
+boundary where a narrow format changes its mind.
 
 Where ml_dtypes means something else, the difference is stated beside the test:
 
 * its integer casts truncate as C does and wrap outside the range: compared toward zero, inside the range;
 * its 6-bit and 4-bit floats have no NaN and turn NaN into minus zero: compared without NaN;
-* its float8_e8m0fnu turns zero into NaN, and rounds every float32 between 2^-127 and 2^-126 up whatever its value:
-  compared from 2^-126 up, and at 2^-127.
+* its float8_e8m0fnu turns zero into NaN, and rounds every float32 between 2^-127 and 2^-126 up whatever its
+  value: compared from 2^-126 up, and at 2^-127.
 """
 
 from collections.abc import Callable, Iterator
@@ -163,6 +163,7 @@ def test_e8m0_differs_from_ml_dtypes_at_zero_and_below_the_normal_floats_only() 
     x = x[x >= 0]
     differ = x[ours(peer, x) != theirs(peer, x)]
     assert np.all((differ == 0) | ((differ > 2.0**-127) & (differ < 2.0**-126)))
-    # Nearest: 1.25 x 2^-127 is 2^-127, code 0; there it is code 1. Ours says so, and zero is the smallest scale.
+    # Nearest: 1.25 x 2^-127 is 2^-127, code 0; there it is code 1. Ours says so, and zero is the smallest
+    # scale.
     assert ours(peer, np.array([0.0, 1.25 * 2.0**-127], np.float32)).tolist() == [0, 0]
     assert theirs(peer, np.array([0.0, 1.25 * 2.0**-127], np.float32)).tolist() == [0xFF, 1]

@@ -1,6 +1,8 @@
-"""The tables of the OCP specifications, literally: element formats, special codes, the scale, sizes of blocks.
+"""The tables of the OCP specifications, literally: element formats, special codes, the scale, sizes of
+blocks.
 
-Sources: OCP Microscaling Formats (MX) v1.0, section 5 and table 1; OCP 8-bit Floating Point (OFP8) v1.0, tables 1, 2.
+Sources: OCP Microscaling Formats (MX) v1.0, section 5 and table 1; OCP 8-bit Floating Point (OFP8) v1.0,
+tables 1, 2.
 """
 
 import math

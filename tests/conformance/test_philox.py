@@ -5,7 +5,8 @@ import pytest
 
 from fewbits.kernels.reference.philox import draws, philox
 
-# Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3 (SC 2011); Random123, kat_vectors, philox4x32 10 rounds.
+# Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3 (SC 2011); Random123, kat_vectors, philox4x32 10
+# rounds.
 KNOWN = (
     (0, 0, "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
     (0xFFFFFFFF, 0xFFFFFFFF, "408f276d 41c83b0e a20bc7c6 6d5451fd"),

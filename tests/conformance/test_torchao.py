@@ -1,13 +1,15 @@
-"""Block quantization against torchao, bit for bit: codes and scales, for every OCP MX format and rule that it has.
+"""Block quantization against torchao, bit for bit: codes and scales, for every OCP MX format and rule that
+it has.
 
 Three of its habits are set apart here:
 
-* It divides by no scale below 2^-126 (floor, ceil, even) or does not divide at all (rceil) where the scale's code is 0,
-  2^-127. The scale is the right one; the elements of those blocks are compared with exact arithmetic instead.
-* Its rceil takes a logarithm in float32, which can miss a value just above a power of two. Where the two differ, exact
-  rational arithmetic decides.
-* Versions of it turn finite blocks above 2^128 (1 - 2^-(m+2)) into NaN under even, because the rounded maximum is
-  infinite: such blocks are left out there, and ours must be finite.
+* It divides by no scale below 2^-126 (floor, ceil, even) or does not divide at all (rceil) where the scale's
+  code is 0, 2^-127. The scale is the right one; the elements of those blocks are compared with exact
+  arithmetic instead.
+* Its rceil takes a logarithm in float32, which can miss a value just above a power of two. Where the two
+  differ, exact rational arithmetic decides.
+* Versions of it turn finite blocks above 2^128 (1 - 2^-(m+2)) into NaN under even, because the rounded
+  maximum is infinite: such blocks are left out there, and ours must be finite.
 """
 
 import math
@@ -81,7 +83,9 @@ def ties(name: str) -> cases.Singles:
 def subnormals() -> cases.Singles:
     """Return blocks of float32 subnormals, and mixed ones."""
     rng = np.random.default_rng(12)
-    small = rng.integers(0, 2**23, (2000, 32), dtype=np.uint32) >> rng.integers(0, 23, (2000, 1), dtype=np.uint32)
+    small = rng.integers(0, 2**23, (2000, 32), dtype=np.uint32) >> rng.integers(
+        0, 23, (2000, 1), dtype=np.uint32
+    )
     signed = small | rng.integers(0, 2, small.shape, dtype=np.uint32) << 31
     x = signed.view(np.float32)
     x[::2, 0] = np.exp2(rng.integers(-126, -100, 1000).astype(np.float64))
@@ -105,7 +109,9 @@ def zeros() -> cases.Singles:
 
 INPUTS = {
     "every exponent": lambda name: cases.blocks(20_000, 32, seed=21),
-    "around powers of two": lambda name: below_powers_of_two(mx(name).element.max / 2.0 ** mx(name).element.emax),
+    "around powers of two": lambda name: below_powers_of_two(
+        mx(name).element.max / 2.0 ** mx(name).element.emax
+    ),
     "ties": ties,
     "subnormals": lambda name: subnormals(),
     "largest": lambda name: largest(),
@@ -180,7 +186,9 @@ def test_elements_under_the_smallest_scale_equal_exact_arithmetic(name: str, mod
     seen = scales[:, 0] == 0
     assert seen.sum() >= 20
     by_hand = exact(mx(name).element)
-    expected = [[by_hand.code(v * 2.0**127, "nearest_even", "saturate") for v in row] for row in x[seen].tolist()]
+    expected = [
+        [by_hand.code(v * 2.0**127, "nearest_even", "saturate") for v in row] for row in x[seen].tolist()
+    ]
     assert codes[seen].tolist() == expected
 
 

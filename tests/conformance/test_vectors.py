@@ -1,7 +1,8 @@
 """Byte-level vectors: inputs with the codes and scales that they must give, in hexadecimal.
 
-Generated once from exact arithmetic with the OCP floor rule and ties to even unless a test says otherwise, and agreed
-with the sources that each test names. FP4 is packed with the first value in the low half of the byte.
+Generated once from exact arithmetic with the OCP floor rule and ties to even unless a test says otherwise,
+and agreed with the sources that each test names. FP4 is packed with the first value in the low half of the
+byte.
 """
 
 import numpy as np
@@ -68,8 +69,8 @@ def test_mxfp4_gives_the_bytes_of_hardware() -> None:
     assert tuple(pack(parts.codes, 4).tolist()) == MXFP4_BYTES
 
 
-# E8M0 from float32 bits, rounded up, infinity and what passes 2^127 to NaN: the conversion of NVIDIA's MXFP8 recipe
-# (arXiv 2506.08027, "RCEIL").
+# E8M0 from float32 bits, rounded up, infinity and what passes 2^127 to NaN: the conversion of NVIDIA's MXFP8
+# recipe (arXiv 2506.08027, "RCEIL").
 RCEIL = (
     (0x00000000, 0),
     (0x00000001, 0),
@@ -117,7 +118,11 @@ def test_mxfp8_e5m2_clamps_under_floor_and_rounds_to_the_next_binade_under_rceil
 # The ramp -5, -4.5 ... 10.5 under the floor rule.
 RAMP = np.arange(32) / 2 - 5
 RAMPS = (
-    ("mxfp4", 128, "0C 0C 0C 0C 0B 0A 0A 0A 09 08 00 00 01 02 02 02 03 04 04 04 04 05 05 05 06 06 06 06 06 06 06 07"),
+    (
+        "mxfp4",
+        128,
+        "0C 0C 0C 0C 0B 0A 0A 0A 09 08 00 00 01 02 02 02 03 04 04 04 04 05 05 05 06 06 06 06 06 06 06 07",
+    ),
     (
         "mxfp6_e2m3",
         128,

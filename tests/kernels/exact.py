@@ -1,6 +1,8 @@
-"""Rounding to a format in whole numbers, from its list of values alone: it shares no arithmetic with the kernels.
+"""Rounding to a format in whole numbers, from its list of values alone: it shares no arithmetic with the
+kernels.
 
-Every float64 is a whole number of units of 2^-1100, so Python's integers hold each value, middle and distance exactly.
+Every float64 is a whole number of units of 2^-1100, so Python's integers hold each value, middle and
+distance exactly.
 """
 
 from bisect import bisect_right
@@ -113,8 +115,8 @@ class Exact:
     def _even_is_above(self, below: int, above: int, code_above: int) -> bool:
         """Whether a tie between neighbours goes to the upper one: to the even code.
 
-        With no mantissa bit the one significand there is, 1, is odd: a tie goes to the larger magnitude, except
-        that zero is even.
+        With no mantissa bit the one significand there is, 1, is odd: a tie goes to the larger magnitude,
+        except that zero is even.
         """
         if isinstance(self.element, Float | Exponent) and self.element.mantissa_bits == 0:
             return above == 0 if 0 in (below, above) else above > 0

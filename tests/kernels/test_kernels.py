@@ -8,14 +8,18 @@ from fewbits.formats import Element, parse
 from tests import cases
 
 
-def rounded(x: cases.Singles, fmt: cases.Format, axis: int = -1, seed: int = 0, **choices: str) -> cases.Singles:
+def rounded(
+    x: cases.Singles, fmt: cases.Format, axis: int = -1, seed: int = 0, **choices: str
+) -> cases.Singles:
     """Return ``x`` rounded by the kernels."""
     return kernels.fake_quantize(x, fmt, axis, kernels.options(fmt, seed=seed, **choices))
 
 
 @pytest.mark.parametrize("shape", [s for s in cases.SHAPES if s], ids=str)
 @pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
-def test_every_axis_equals_the_last_axis_of_the_moved_array(fmt: cases.Format, shape: tuple[int, ...]) -> None:
+def test_every_axis_equals_the_last_axis_of_the_moved_array(
+    fmt: cases.Format, shape: tuple[int, ...]
+) -> None:
     x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     x = np.abs(x) if isinstance(fmt, Element) and fmt.min >= 0 else x
     for axis in range(-len(shape), len(shape)):

@@ -10,7 +10,15 @@ from fewbits.formats import Element
 from tests import cases
 
 ARGUMENTS = ("nearest_even", "floor", "saturate", "raise", "one", 0, None)
-COMPILED = ("mxfp4", "mx6", "nvfp4", "fp8_e4m3", "int8_channel", "posit8_1", "block(element=float(e=2,m=2),scale=e8m0,size=8)")
+COMPILED = (
+    "mxfp4",
+    "mx6",
+    "nvfp4",
+    "fp8_e4m3",
+    "int8_channel",
+    "posit8_1",
+    "block(element=float(e=2,m=2),scale=e8m0,size=8)",
+)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
@@ -65,7 +73,9 @@ def test_a_format_object_and_choices_compile_without_a_break() -> None:
     fmt = fb.format("mxfp8_e4m3")
 
     def model(t: torch.Tensor) -> torch.Tensor:
-        return fb.fake_quantize(t, fmt, scale_rule="rceil", rounding="stochastic", generator=5, overflow="nan")
+        return fb.fake_quantize(
+            t, fmt, scale_rule="rceil", rounding="stochastic", generator=5, overflow="nan"
+        )
 
     x = torch.randn(4, 64)
     assert torch.equal(torch.compile(model, fullgraph=True, backend="eager")(x), model(x))
@@ -73,7 +83,9 @@ def test_a_format_object_and_choices_compile_without_a_break() -> None:
 
 def test_it_compiles_with_a_batch_of_changing_size() -> None:
     torch._dynamo.reset()
-    compiled = torch.compile(lambda t: fb.fake_quantize(t, "mxfp4"), fullgraph=True, backend="eager", dynamic=True)
+    compiled = torch.compile(
+        lambda t: fb.fake_quantize(t, "mxfp4"), fullgraph=True, backend="eager", dynamic=True
+    )
     for n in (3, 8, 17):
         x = torch.randn(n, 40)
         assert torch.equal(compiled(x), fb.fake_quantize(x, "mxfp4"))
@@ -122,12 +134,16 @@ def test_a_saturated_infinity_is_the_largest_value_of_the_tensors_own_dtype() ->
 @pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.complex64])
 def test_a_tensor_of_something_else_is_refused(dtype: torch.dtype) -> None:
     for function in (fb.fake_quantize, fb.quantize):
-        with pytest.raises(DTypeError, match=f"a tensor of {dtype}; expected floating point: convert it with x.float"):
+        with pytest.raises(
+            DTypeError, match=f"a tensor of {dtype}; expected floating point: convert it with x.float"
+        ):
             function(torch.ones(3, dtype=dtype), "mxfp4")
 
 
 def test_an_argument_out_of_range_is_the_same_error_for_tensors() -> None:
-    with pytest.raises(ArgumentError, match="axis=2 is out of range for an array of 1 dimensions; use -1 to 0"):
+    with pytest.raises(
+        ArgumentError, match="axis=2 is out of range for an array of 1 dimensions; use -1 to 0"
+    ):
         fb.fake_quantize(torch.ones(3), "mxfp4", axis=2)
     with pytest.raises(ArgumentError, match="rounding='odd' is not one of"):
         fb.fake_quantize(torch.ones(3), "mxfp4", rounding="odd")

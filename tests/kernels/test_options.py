@@ -25,15 +25,31 @@ def test_the_choices_are_these() -> None:
     ("name", "choices", "message"),
     [
         ("mxfp4", {"rounding": "nearest"}, "rounding='nearest' is not one of nearest_even, nearest_away,"),
-        ("mxfp4", {"scale_rule": "round"}, "scale_rule='round' is not one of floor, ceil, rceil, even, 1.75,"),
+        (
+            "mxfp4",
+            {"scale_rule": "round"},
+            "scale_rule='round' is not one of floor, ceil, rceil, even, 1.75,",
+        ),
         ("mxfp4", {"overflow": "wrap"}, "overflow='wrap' is not one of saturate, inf, nan"),
-        ("mxfp4", {"nonfinite": "keep"}, "nonfinite='keep' is not one of block-nan, element, saturate, raise"),
+        (
+            "mxfp4",
+            {"nonfinite": "keep"},
+            "nonfinite='keep' is not one of block-nan, element, saturate, raise",
+        ),
         ("mxfp4", {"zero_block": "zero"}, "zero_block='zero' is not one of smallest, one"),
-        ("fp8_e4m3", {"scale_rule": "rceil"}, "scale_rule='rceil' chooses a power-of-two scale; fp8_e4m3 has none"),
+        (
+            "fp8_e4m3",
+            {"scale_rule": "rceil"},
+            "scale_rule='rceil' chooses a power-of-two scale; fp8_e4m3 has none",
+        ),
         ("nvfp4", {"scale_rule": "rceil"}, "nvfp4 has none: leave it out"),
         ("fp8_e4m3", {"overflow": "inf"}, "overflow='inf': fp8_e4m3 has no infinity; use 'saturate'"),
         ("mxfp4", {"overflow": "nan"}, "overflow='nan': fp4_e2m1 has no NaN; use 'saturate'"),
-        ("posit8_1", {"overflow": "nan"}, "overflow='nan': posit8_1 never rounds a number to NaR; use 'saturate'"),
+        (
+            "posit8_1",
+            {"overflow": "nan"},
+            "overflow='nan': posit8_1 never rounds a number to NaR; use 'saturate'",
+        ),
         ("mxfp4", {"nonfinite": "element"}, "nonfinite='element': fp4_e2m1 has no NaN; use 'block-nan'"),
         ("int8", {"nonfinite": "element"}, "nonfinite='element': int8 has no NaN"),
         ("fp16", {"nonfinite": "block-nan"}, "nonfinite='block-nan': fp16 has no scale that can be NaN"),
@@ -68,7 +84,9 @@ def test_every_combination_of_choices_either_works_or_is_refused_with_a_way_out(
 
 @pytest.mark.parametrize("rule", cases.SCALE_RULES)
 @pytest.mark.parametrize("fmt", cases.POWER_SCALED, ids=cases.label)
-def test_every_scale_rule_works_with_every_format_that_has_a_power_of_two(fmt: cases.Format, rule: str) -> None:
+def test_every_scale_rule_works_with_every_format_that_has_a_power_of_two(
+    fmt: cases.Format, rule: str
+) -> None:
     x = cases.blocks(20, 33, seed=1)
     y = fb.fake_quantize(x, fmt, scale_rule=rule)
     assert np.array_equal(y, fb.quantize(x, fmt, scale_rule=rule).dequantize())

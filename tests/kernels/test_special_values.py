@@ -28,7 +28,8 @@ def parts_of(x: object, fmt: str | cases.Format, **choices: str) -> Parts:
     return fb.quantize(np.asarray(x, np.float32), fmt, **choices).parts()
 
 
-# ---------------------------------------------------------------------------------------------------------- scalars
+# ----------------------------------------------------------------------------------------------------------
+# scalars
 
 
 @pytest.mark.parametrize("element", [f for f in cases.ELEMENTS if f.has_nan], ids=cases.label)
@@ -39,12 +40,16 @@ def test_nan_becomes_the_formats_nan(element: Element) -> None:
 
 
 @pytest.mark.parametrize("element", [f for f in cases.ELEMENTS if not f.has_nan], ids=cases.label)
-@pytest.mark.parametrize(("bad", "nan", "inf"), [([NAN, 1], 1, 0), ([INF, 1], 0, 1), ([-INF, NAN, INF], 1, 2)])
+@pytest.mark.parametrize(
+    ("bad", "nan", "inf"), [([NAN, 1], 1, 0), ([INF, 1], 0, 1), ([-INF, NAN, INF], 1, 2)]
+)
 def test_where_nothing_can_be_nan_nonfinite_input_is_refused_and_counted(
     element: Element, bad: list[float], nan: int, inf: int
 ) -> None:
     for function in (fb.fake_quantize, fb.quantize):
-        with pytest.raises(DataError, match=f"the array holds {nan} NaN and {inf} infinities.*nonfinite='saturate'"):
+        with pytest.raises(
+            DataError, match=f"the array holds {nan} NaN and {inf} infinities.*nonfinite='saturate'"
+        ):
             function(np.array(bad, np.float32), element)
 
 
@@ -59,7 +64,9 @@ def test_raise_refuses_in_every_format_and_passes_what_is_finite(fmt: cases.Form
 def test_saturate_reads_infinity_as_the_largest_value_and_nan_as_zero(fmt: cases.Format) -> None:
     most = float(np.finfo(np.float32).max)
     assert np.array_equal(
-        both([INF, -INF, NAN, 1, 0], fmt, nonfinite="saturate"), both([most, -most, 0, 1, 0], fmt), equal_nan=True
+        both([INF, -INF, NAN, 1, 0], fmt, nonfinite="saturate"),
+        both([most, -most, 0, 1, 0], fmt),
+        equal_nan=True,
     )
 
 
@@ -146,7 +153,8 @@ def test_subnormal_inputs_and_results_are_exact() -> None:
     ]
 
 
-# ----------------------------------------------------------------------------------------------------------- blocks
+# -----------------------------------------------------------------------------------------------------------
+# blocks
 
 
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
@@ -184,7 +192,7 @@ def test_element_keeps_nan_alone_and_infinity_as_overflow_says(name: str) -> Non
     assert np.array_equal(y[others], both(finite, name)[others])  # the scale is that of the finite values
     fmt = parse(name)
     assert isinstance(fmt, Block)
-    top = fmt.element.max * 2.0 ** -fmt.element.emax if "mx" in name else 1.0
+    top = fmt.element.max * 2.0**-fmt.element.emax if "mx" in name else 1.0
     assert y[2:4].tolist() == [top, -top]
     lost = both(x, name, nonfinite="element", overflow="nan")
     assert np.isnan(lost[1:4]).all()
@@ -202,7 +210,9 @@ def test_a_block_of_zeros_stays_zero_and_takes_the_scale_asked_for(fmt: Block, z
     assert np.array_equal(np.signbit(y), np.signbit(x) & fmt.element.signed_zero)
     parts = parts_of(x, fmt, zero_block=zero_block)
     assert parts.scales is not None
-    assert _decoded(fmt, parts).tolist() == [fmt.scale.smallest_subnormal if zero_block == "smallest" else 1.0]
+    assert _decoded(fmt, parts).tolist() == [
+        fmt.scale.smallest_subnormal if zero_block == "smallest" else 1.0
+    ]
     if parts.shifts is not None:
         assert np.all(parts.shifts == 1)  # a pair of zeros lies below the top binade
 
@@ -239,7 +249,12 @@ def test_a_narrow_scale_saturates_at_its_own_ends() -> None:
     assert parts_of([0.25, 0, 0, 0], narrow).scales.tolist() == [0]  # type: ignore[union-attr]
     real = "block(element=int(8,coding=symmetric),scale=fp8_e4m3,size=4)"
     assert both([1e6, -1e6, 0, 448], real).tolist() == [448 * 127, -448 * 127, 0, 448]
-    assert both([2.0**-9, 2.0**-12, 0, 0], real).tolist() == [2.0**-9, 0, 0, 0]  # the smallest scale, not zero
+    assert both([2.0**-9, 2.0**-12, 0, 0], real).tolist() == [
+        2.0**-9,
+        0,
+        0,
+        0,
+    ]  # the smallest scale, not zero
 
 
 def test_blocks_of_subnormals_keep_what_the_smallest_scale_leaves() -> None:

@@ -55,7 +55,9 @@ def test_the_number_of_threads_does_not_show(fmt: cases.Format) -> None:
     assert np.array_equal(found[0], found[2])
 
 
-@pytest.mark.parametrize("fraction", [Fraction(1, 8), Fraction(1, 2), Fraction(3, 4), Fraction(99, 100)], ids=str)
+@pytest.mark.parametrize(
+    "fraction", [Fraction(1, 8), Fraction(1, 2), Fraction(3, 4), Fraction(99, 100)], ids=str
+)
 @pytest.mark.parametrize("name", ["fp8_e4m3", "fp4_e2m1", "int8", "posit8_1", "bf16", "mxfp4", "mx6"])
 def test_the_mean_of_many_roundings_is_the_value(name: str, fraction: Fraction) -> None:
     # Between 1 and the next value: with n draws the frequency of going up is within 5 sigma of the fraction.
@@ -63,7 +65,9 @@ def test_the_mean_of_many_roundings_is_the_value(name: str, fraction: Fraction) 
     fmt = fb.format(name)
     ones = fb.fake_quantize(np.ones(16, np.float32), fmt)
     assert np.all(ones == 1)
-    above = float(fb.fake_quantize(np.nextafter(np.float32(1), np.float32(2)).reshape(1), name, rounding="up")[0])
+    above = float(
+        fb.fake_quantize(np.nextafter(np.float32(1), np.float32(2)).reshape(1), name, rounding="up")[0]
+    )
     x = np.full(n, 1 + float(fraction) * (above - 1), np.float32)
     for sign in (1, -1):
         y = fb.fake_quantize(sign * x, fmt, rounding="stochastic", generator=11)
@@ -101,5 +105,7 @@ def test_generators_of_numpy_and_torch_advance_and_repeat() -> None:
 
 @pytest.mark.parametrize("generator", [None, -1, 2**63, 1.5, "7", True])
 def test_stochastic_rounding_without_a_way_to_repeat_it_is_refused(generator: object) -> None:
-    with pytest.raises(ArgumentError, match="needs a seed from 0 to 2\\^63 - 1, a numpy.random.Generator or a torch"):
+    with pytest.raises(
+        ArgumentError, match="needs a seed from 0 to 2\\^63 - 1, a numpy.random.Generator or a torch"
+    ):
         fb.fake_quantize(np.ones(3, np.float32), "int8", rounding="stochastic", generator=generator)

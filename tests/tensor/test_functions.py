@@ -17,7 +17,18 @@ from fewbits.formats import Element
 from tests import cases
 from tests.formats import strategies
 
-SOME = ("fp8_e4m3", "int8", "posit8_1", "mxfp4", "mxint8", "mx6", "nvfp4", "vsq6", "int8_channel", "fp8_e4m3_tensor")
+SOME = (
+    "fp8_e4m3",
+    "int8",
+    "posit8_1",
+    "mxfp4",
+    "mxint8",
+    "mx6",
+    "nvfp4",
+    "vsq6",
+    "int8_channel",
+    "fp8_e4m3_tensor",
+)
 
 
 def same(a: Any, b: Any) -> bool:
@@ -67,7 +78,15 @@ def test_awkward_sizes_give_the_same_bits_in_numpy_and_torch(name: str, n: int) 
 def test_strided_transposed_reversed_and_unaligned_arrays_round_as_their_copies(fmt: cases.Format) -> None:
     base = normal((12, 70), fmt)
     unaligned = np.frombuffer(b"\0" + base.tobytes(), np.uint8)[1:].view(np.float32).reshape(base.shape)
-    views = (base.T, base[::2], base[:, ::3], base[::-1, ::-1], np.asfortranarray(base), base[3:4, 5:6], unaligned)
+    views = (
+        base.T,
+        base[::2],
+        base[:, ::3],
+        base[::-1, ::-1],
+        np.asfortranarray(base),
+        base[3:4, 5:6],
+        unaligned,
+    )
     for view in views:
         for axis in (0, 1):
             expected = fb.fake_quantize(view.copy(order="C"), fmt, axis=axis)
@@ -121,7 +140,13 @@ def test_float64_beyond_float32_and_below_its_subnormals_follows_the_same_rules(
     assert fb.fake_quantize(huge, "int8_tensor").tolist()[0] == pytest.approx(float(np.finfo(np.float32).max))
     tiny = np.array([5e-324, -5e-324, 2.0**-1022, 2.0**-150, 2.0**-149])
     assert same(fb.fake_quantize(tiny, "fp32"), [0, -0.0, 0, 0, 2.0**-149])
-    assert fb.fake_quantize(tiny, "fp32", rounding="up").tolist() == [2.0**-149, 0, 2.0**-149, 2.0**-149, 2.0**-149]
+    assert fb.fake_quantize(tiny, "fp32", rounding="up").tolist() == [
+        2.0**-149,
+        0,
+        2.0**-149,
+        2.0**-149,
+        2.0**-149,
+    ]
     assert same(fb.fake_quantize(tiny[:3], "mxfp8_e5m2"), [0, -0.0, 0])
     up = fb.fake_quantize(tiny[:3], "mxfp8_e5m2", rounding="up")
     assert up.tolist() == [2.0**-143, 0, 2.0**-143]  # 2^-16 under the scale 2^-127: the sign reaches rounding
@@ -214,7 +239,9 @@ def test_an_axis_out_of_range_is_refused(shape: tuple[int, ...], axis: Any, mess
 @pytest.mark.parametrize("amax", [-1, np.nan, np.inf, "3", [1.0]])
 def test_an_amax_that_is_no_magnitude_is_refused(amax: Any) -> None:
     for function in (fb.fake_quantize, fb.quantize):
-        with pytest.raises(ArgumentError, match="is not a finite number from 0 up; leave it out to measure x"):
+        with pytest.raises(
+            ArgumentError, match="is not a finite number from 0 up; leave it out to measure x"
+        ):
             function(np.ones(3, np.float32), "int8_tensor", amax=amax)
 
 

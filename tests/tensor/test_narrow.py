@@ -20,7 +20,11 @@ def parts_bits(fmt: cases.Format, shape: tuple[int, ...], axis: int) -> list[int
     n = shape[axis] if shape else 1
 
     def groups(size: object) -> int:
-        return {"tensor": 1, "channel": lines}[size] if isinstance(size, str) else lines * -(-n // int(str(size)))
+        return (
+            {"tensor": 1, "channel": lines}[size]
+            if isinstance(size, str)
+            else lines * -(-n // int(str(size)))
+        )
 
     bits = [count * fmt.element.bits, groups(fmt.size) * fmt.scale.bits]
     if isinstance(fmt, Bdr):
@@ -30,7 +34,9 @@ def parts_bits(fmt: cases.Format, shape: tuple[int, ...], axis: int) -> list[int
 
 @pytest.mark.parametrize("shape", cases.SHAPES, ids=str)
 @pytest.mark.parametrize("fmt", [*cases.FORMATS, Bdr(3, d2=0), Bdr(3, 5, 12, 3, 4)], ids=cases.label)
-def test_nbytes_are_the_packed_bits_each_part_rounded_up_to_bytes(fmt: cases.Format, shape: tuple[int, ...]) -> None:
+def test_nbytes_are_the_packed_bits_each_part_rounded_up_to_bytes(
+    fmt: cases.Format, shape: tuple[int, ...]
+) -> None:
     x = np.random.default_rng(0).random(shape).astype(np.float32)
     for axis in range(max(len(shape), 1)):
         q = fb.quantize(x, fmt, axis=axis)
@@ -65,7 +71,10 @@ def test_each_part_unpacks_to_one_integer_for_each_thing_it_says() -> None:
 
 
 def test_it_prints_format_shape_axis_and_size() -> None:
-    assert repr(fb.quantize(np.ones((2, 32), np.float32), "mxfp4")) == "NarrowTensor(mxfp4, shape=(2, 32), axis=1, 34 bytes)"
+    assert (
+        repr(fb.quantize(np.ones((2, 32), np.float32), "mxfp4"))
+        == "NarrowTensor(mxfp4, shape=(2, 32), axis=1, 34 bytes)"
+    )
     assert "axis=0, " in repr(fb.quantize(np.ones(3), "int8"))
 
 

@@ -55,6 +55,9 @@ def fake_quantize(x: Array, fmt: Format, axis: int, chosen: Options, amax: float
         amax = largest(x) if np.isfinite(x).all() else None
         pieces = pieces if amax is not None else iter([slice(None)])
     for rows in pieces:
+        if native.supports_real_scale(fmt, chosen, x.dtype):
+            out[rows] = native.fake_quantize_real_scale(lines[rows], fmt, chosen, amax, threads=threads())
+            continue
         here = None if positions is None else positions[rows]
         parts = reference.quantize(lines[rows], fmt, chosen, amax, here)
         out[rows] = reference.dequantize(parts, fmt, x.dtype)

@@ -49,8 +49,7 @@ def test_every_cast_to_a_format_made_in_the_grammar_equals_exact_arithmetic(
     kind: type[Element], rounding: str
 ) -> None:
     for element in (f for f in cases.MADE if isinstance(f, kind)):
-        x = cases.telling(element)
-        chosen = x[np.random.default_rng(1).permutation(x.size)[:150]].astype(np.float64)
+        chosen = cases.telling(element)[:150].astype(np.float64)
         for overflow in overflows(element):
             assert compare(element, np.append(chosen, -0.0), rounding, overflow) == []
 
@@ -61,9 +60,7 @@ def test_casts_to_16_bits_equal_exact_arithmetic_on_a_sample_with_every_exponent
     element: Element, rounding: str
 ) -> None:
     x = cases.every_exponent(1000, seed=3)
-    telling = cases.telling(element)
-    some = np.random.default_rng(2).permutation(telling.size)[:2000]
-    x = np.concatenate([x[np.isfinite(x)], telling[some]]).astype(np.float64)
+    x = np.concatenate([x[np.isfinite(x)], cases.telling(element)[:2000]]).astype(np.float64)
     assert compare(element, x, rounding, element.default_overflow) == []
 
 

@@ -27,7 +27,9 @@ def test_codes_of_every_width_and_count_come_back_from_a_little_endian_stream(bi
 
 
 @given(st.integers(1, 32), st.data())
-def test_shape_and_memory_order_of_the_codes_do_not_show_in_the_stream(bits: int, data: st.DataObject) -> None:
+def test_shape_and_memory_order_of_the_codes_do_not_show_in_the_stream(
+    bits: int, data: st.DataObject
+) -> None:
     shape = data.draw(st.lists(st.integers(0, 5), max_size=3).map(tuple))
     codes = np.random.default_rng(0).integers(0, 2**bits, shape, dtype=np.uint64)
     packed = pack(np.asfortranarray(codes), bits)

@@ -61,7 +61,11 @@ def test_bdr_shifts_a_pair_by_one_iff_both_lie_below_the_top_binade(fmt: Bdr, ru
         assert scale == e1 + 127
         for i, pair in enumerate(row.reshape(-1, fmt.k2)):
             largest = np.abs(pair).max()
-            tau = min(max(e1 - (np.frexp(largest)[1] - 1), 0), fmt.largest_shift) if largest else fmt.largest_shift
+            tau = (
+                min(max(e1 - (np.frexp(largest)[1] - 1), 0), fmt.largest_shift)
+                if largest
+                else fmt.largest_shift
+            )
             assert shift[i] == tau
             step = 2.0 ** (e1 - tau)
             wanted = [by_hand.code(v, "nearest_even", "saturate") for v in (pair / step).tolist()]
@@ -69,7 +73,8 @@ def test_bdr_shifts_a_pair_by_one_iff_both_lie_below_the_top_binade(fmt: Bdr, ru
 
 
 def test_bdr_follows_the_papers_formula_on_values_well_inside_the_range() -> None:
-    # step = 2^(E1 - tau - (m - 1)); q = clip(round(x / step), +-(2^m - 1)): With Shared Microexponents, section 3.2.
+    # step = 2^(E1 - tau - (m - 1)); q = clip(round(x / step), +-(2^m - 1)): With Shared Microexponents,
+    # section 3.2.
     x = np.random.default_rng(2).standard_normal((500, 16))
     for m in (7, 4, 2):
         e1 = np.floor(np.log2(np.abs(x).max(axis=-1, keepdims=True)))
@@ -159,7 +164,8 @@ def test_rounding_what_is_rounded_under_a_power_of_two_changes_nothing(fmt: case
 
 @pytest.mark.parametrize("fmt", [f for f in cases.REAL_SCALED if f.outer is None], ids=cases.label)
 def test_rounding_again_under_one_real_scale_changes_no_code(fmt: Block) -> None:
-    # The scale of the result may differ in its last bit; with two levels (NVFP4, VSQ) the inner one may move too.
+    # The scale of the result may differ in its last bit; with two levels (NVFP4, VSQ) the inner one may move
+    # too.
     x = cases.blocks(200, 48, seed=2)
     first = quantized(x, fmt)
     again = quantized(dequantize(first, fmt), fmt)

@@ -24,7 +24,11 @@ def by_hand(significand: int, shift: int, negative: bool, rounding: str, draw: i
     return kept + up
 
 
-significands = st.integers(0, 2**53 - 1) | st.integers(0, 52).map(lambda i: 2**i) | st.integers(1, 53).map(lambda i: 2**i - 1)
+significands = (
+    st.integers(0, 2**53 - 1)
+    | st.integers(0, 52).map(lambda i: 2**i)
+    | st.integers(1, 53).map(lambda i: 2**i - 1)
+)
 
 
 @pytest.mark.parametrize("rounding", cases.ROUNDINGS)

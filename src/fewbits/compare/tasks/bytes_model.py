@@ -18,6 +18,7 @@ class Shape:
 
     width: int = 128
     layers: int = 1
+    hidden: int = 512  # width inside the perceptron
     heads: int = 4
     recent: int = 4  # bytes that a position sees side by side before attention
     embedding: int = 32  # numbers per byte in that view
@@ -34,8 +35,8 @@ class Block(nn.Module):
         self.query_key_value = nn.Linear(width, 3 * width, bias=False)
         self.attention_out = nn.Linear(width, width, bias=False)
         self.mlp_norm = nn.LayerNorm(width)
-        self.mlp_in = nn.Linear(width, 4 * width)
-        self.mlp_out = nn.Linear(4 * width, width)
+        self.mlp_in = nn.Linear(width, shape.hidden)
+        self.mlp_out = nn.Linear(shape.hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``(batch, time, width)`` from the same shape."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,15 +51,27 @@ def fit(
         optimizer, recipe.learning_rate, total_steps=recipe.steps, pct_start=0.1, cycle_momentum=False
     )
     model.train()
-    for step in range(recipe.steps):
-        value = loss(generator)
-        optimizer.zero_grad()
-        value.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(model.parameters(), recipe.largest_gradient)
-        optimizer.step()
-        schedule.step()
-        progress(step + 1, recipe.steps, float(value.detach()))
+    with _one_thread():
+        for step in range(recipe.steps):
+            value = loss(generator)
+            optimizer.zero_grad()
+            value.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(model.parameters(), recipe.largest_gradient)
+            optimizer.step()
+            schedule.step()
+            progress(step + 1, recipe.steps, float(value.detach()))
     model.eval()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keep torch on one thread: these models are so small that a busy machine's second thread costs minutes."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def cached(

@@ -6,5 +6,17 @@ variable ``FEWBITS_ISA`` or :func:`force_isa` makes it take another, so that one
 
 from fewbits.kernels.native.fake_quantize import Result, fake_quantize, run, supports
 from fewbits.kernels.native.isa import active_isa, available_isas, force_isa, isas
+from fewbits.kernels.native.real_scales import fake_quantize_real_scale, supports_real_scale
 
-__all__ = ["Result", "active_isa", "available_isas", "fake_quantize", "force_isa", "isas", "run", "supports"]
+__all__ = [
+    "Result",
+    "active_isa",
+    "available_isas",
+    "fake_quantize",
+    "fake_quantize_real_scale",
+    "force_isa",
+    "isas",
+    "run",
+    "supports",
+    "supports_real_scale",
+]

@@ -2,7 +2,28 @@
 
 from fewbits.kernels.reference.encode import encode, nan_code
 from fewbits.kernels.reference.packing import pack, unpack
-from fewbits.kernels.reference.quantize import Parts, dequantize, limits, quantize
+from fewbits.kernels.reference.quantize import (
+    Parts,
+    dequantize,
+    limits,
+    multiplier,
+    quantize,
+    scaled,
+    without_nonfinite,
+)
 from fewbits.kernels.reference.scale_rules import SCALE_RULES
 
-__all__ = ["SCALE_RULES", "Parts", "dequantize", "encode", "limits", "nan_code", "pack", "quantize", "unpack"]
+__all__ = [
+    "SCALE_RULES",
+    "Parts",
+    "dequantize",
+    "encode",
+    "limits",
+    "multiplier",
+    "nan_code",
+    "pack",
+    "quantize",
+    "scaled",
+    "unpack",
+    "without_nonfinite",
+]

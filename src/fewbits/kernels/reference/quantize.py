@@ -55,7 +55,7 @@ def quantize(
     Raises:
         DataError: x holds NaN or infinity and ``options.nonfinite`` is ``raise``.
     """
-    x = _without_nonfinite(x, fmt, options)
+    x = without_nonfinite(x, fmt, options)
     draws = None
     if options.rounding == "stochastic":
         where = np.arange(x.size).reshape(x.shape) if positions is None else positions
@@ -65,7 +65,7 @@ def quantize(
             wide = x.astype(np.float64)
         return Parts(encode(fmt, wide, options.rounding, options.overflow, draws))
     assert isinstance(fmt, Block | Bdr)
-    parts, value = _scale(x, fmt, options, amax)
+    parts, value = scaled(x, fmt, options, amax)
     codes = encode(fmt.element, value, options.rounding, options.overflow, draws)
     assert parts.scales is not None
     if fmt.scale.has_nan:
@@ -80,7 +80,7 @@ def dequantize(parts: Parts, fmt: Format, dtype: Any = np.float32) -> Array:
         if isinstance(fmt, Element):
             return decode(fmt, parts.codes).astype(dtype)
         assert isinstance(fmt, Block | Bdr)
-        return (decode(fmt.element, parts.codes) * _multiplier(parts, fmt)).astype(dtype)
+        return (decode(fmt.element, parts.codes) * multiplier(parts, fmt)).astype(dtype)
 
 
 def limits(x: Array, fmt: Format, options: Options, amax: float | None = None) -> Array:
@@ -92,13 +92,14 @@ def limits(x: Array, fmt: Format, options: Options, amax: float | None = None) -
     if isinstance(fmt, Element):
         return np.full((1,) * x.ndim, fmt.max)
     assert isinstance(fmt, Block | Bdr)
-    x = _without_nonfinite(x, fmt, options)
-    parts, _ = _scale(x, fmt, options, amax, divide=False)
+    x = without_nonfinite(x, fmt, options)
+    parts, _ = scaled(x, fmt, options, amax, divide=False)
     whole = Parts(np.empty(x.shape, np.uint8), parts.scales, parts.shifts, parts.outer)
-    return fmt.element.max * _multiplier(whole, fmt)
+    return fmt.element.max * multiplier(whole, fmt)
 
 
-def _without_nonfinite(x: Array, fmt: Format, options: Options) -> Array:
+def without_nonfinite(x: Array, fmt: Format, options: Options) -> Array:
+    """Return ``x`` with NaN and infinity replaced or refused where ``options.nonfinite`` says so."""
     if options.nonfinite == "saturate":
         return np.nan_to_num(x, nan=0.0)  # infinity becomes the dtype's largest value, NaN zero
     if options.nonfinite == "raise" and not np.isfinite(x).all():
@@ -135,7 +136,7 @@ def _largest(x: Array, size: int | str) -> Array:
     return np.asarray(_blocks_of(magnitude, size).max(axis=-1, initial=0))
 
 
-def _scale(
+def scaled(
     x: Array, fmt: Block | Bdr, options: Options, amax: float | None, divide: bool = True
 ) -> tuple[Parts, Reals]:
     """Return the scales (codes left empty) and ``x`` divided by them."""
@@ -230,7 +231,7 @@ def _encode_scale(wanted: NDArray[np.float32], largest: Array, scale: Element, o
     return np.where(largest > 0, codes, zero).astype(code_dtype(scale.bits))
 
 
-def _multiplier(parts: Parts, fmt: Block | Bdr) -> Reals:
+def multiplier(parts: Parts, fmt: Block | Bdr) -> Reals:
     """Return what each element is multiplied by, broadcastable to the codes."""
     assert parts.scales is not None
     shape = parts.codes.shape
