@@ -11,7 +11,7 @@ Where ml_dtypes means something else, the difference is stated beside the test:
   value: compared from 2^-126 up, and at 2^-127.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,11 +129,11 @@ def test_casts_of_every_float16_equal_ml_dtypes(peer: Peer) -> None:
 
 
 @pytest.fixture(scope="module")
-def singles() -> Iterator[cases.Singles]:
+def singles() -> cases.Singles:
     """Ten million float32, shared by all dtypes."""
     x = cases.every_exponent(COUNT)
     assert np.unique(x.view(np.uint32) >> 23).size == 2**9  # every exponent, both signs
-    yield x
+    return x
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)

@@ -14,7 +14,7 @@ from fewbits.kernels.reference import encode
 from tests import cases
 from tests.kernels.exact import posit_value
 
-POSITS = tuple(Posit(bits, es) for bits in range(3, 11) for es in range(4)) + (Posit(16, 1), Posit(16, 2))
+POSITS = (*(Posit(bits, es) for bits in range(3, 11) for es in range(4)), Posit(16, 1), Posit(16, 2))
 
 
 @pytest.mark.parametrize("posit", POSITS, ids=cases.label)

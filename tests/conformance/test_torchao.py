@@ -53,7 +53,7 @@ def differences(x: cases.Singles, name: str, mode: str, quantize=ours) -> cases.
 
 
 def below_powers_of_two(mx_max: float) -> cases.Singles:
-    """Return blocks whose largest value is just below, at and just above every power of two, and M times one."""
+    """Return blocks with maxima just below, at and above every power of two, and M times one."""
     rng = np.random.default_rng(11)
     powers = np.exp2(np.arange(-126, 128).astype(np.float64))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -135,7 +135,7 @@ def test_codes_and_scales_equal_torchao(name: str, mode: str, kind: str) -> None
 
 
 def smallest_that_holds(amax: float, largest_element: float) -> int:
-    """Return the code of the smallest power of two with amax <= largest_element x 2^e, in rational arithmetic."""
+    """Return the code of the smallest power of two with amax <= largest_element x 2^e, by fractions."""
     e = math.frexp(amax)[1] - math.frexp(largest_element)[1] - 1
     while Fraction(largest_element) * Fraction(2) ** e < Fraction(amax):
         e += 1

@@ -1,4 +1,4 @@
-"""What NaN, infinity, zero and the ends of the range become: each written rule, by the choice that asks for it."""
+"""What NaN, infinity, zero and the ends of the range become: each written rule, by its choice."""
 
 import numpy as np
 import pytest
@@ -262,7 +262,7 @@ def test_blocks_of_subnormals_keep_what_the_smallest_scale_leaves() -> None:
     x = np.array([2.0**-130, 2.0**-128, -(2.0**-149), 2.0**-127], np.float32)
     assert both(x, "mxfp4").tolist() == [0, 2.0**-128, -0.0, 2.0**-127]
     assert parts_of(x, "mxfp8_e4m3").scales.tolist() == [0]  # type: ignore[union-attr]
-    assert both(x, "mxfp8_e4m3").tolist() == x.tolist()[:2] + [-0.0] + x.tolist()[3:]
+    assert both(x, "mxfp8_e4m3").tolist() == [*x.tolist()[:2], -0.0, *x.tolist()[3:]]
 
 
 def test_two_level_scales_survive_the_smallest_and_largest_tensors() -> None:

@@ -106,6 +106,6 @@ def test_generators_of_numpy_and_torch_advance_and_repeat() -> None:
 @pytest.mark.parametrize("generator", [None, -1, 2**63, 1.5, "7", True])
 def test_stochastic_rounding_without_a_way_to_repeat_it_is_refused(generator: object) -> None:
     with pytest.raises(
-        ArgumentError, match="needs a seed from 0 to 2\\^63 - 1, a numpy.random.Generator or a torch"
+        ArgumentError, match=r"needs a seed from 0 to 2\^63 - 1, a numpy.random.Generator or a torch"
     ):
         fb.fake_quantize(np.ones(3, np.float32), "int8", rounding="stochastic", generator=generator)

@@ -1,4 +1,4 @@
-"""Kernels with one deliberate mistake each: the comparisons that pass elsewhere must reject every one of them."""
+"""Kernels with one deliberate mistake each: the comparisons that pass elsewhere reject them all."""
 
 import importlib
 from collections.abc import Callable
@@ -25,7 +25,7 @@ E4M3, FP4, FP16 = (
 )
 
 
-# ------------------------------------------------------------------------------------------------------ scalar casts
+# ---------------------------------------------------------------------------------------------- scalar casts
 
 
 def ties_away(peer: Peer, x: cases.Singles) -> cases.Codes:
@@ -136,7 +136,7 @@ def test_a_table_with_two_values_exchanged_does_not_come_back(
     assert not np.array_equal(codes, back)
 
 
-# ------------------------------------------------------------------------------------------------------------ blocks
+# ---------------------------------------------------------------------------------------------------- blocks
 
 
 def with_choices(**choices: str) -> Callable[..., tuple[cases.Codes, cases.Codes]]:
@@ -236,7 +236,7 @@ def test_an_implicit_decoding_bias_off_by_one_is_rejected_by_the_specification()
     assert decode(Float(4, 3, 7, "fn"), np.array([0x7E])).tolist() == [448]
 
 
-# -------------------------------------------------------------------------------------------------------- randomness
+# ------------------------------------------------------------------------------------------------ randomness
 
 
 @pytest.mark.parametrize("name", ["_MULTIPLIERS", "_WEYL"])

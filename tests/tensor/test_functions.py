@@ -263,5 +263,5 @@ def test_errors_come_before_work_and_name_the_format() -> None:
         fb.fake_quantize(torch.ones(3), 4)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="nonfinite='raise' refuses them for int8"):
         fb.fake_quantize(torch.tensor([torch.nan]), "int8")
-    with pytest.raises(DTypeError, match="ndarray; expected the NarrowTensor that fewbits.quantize returns"):
+    with pytest.raises(DTypeError, match="ndarray; expected the NarrowTensor that"):
         fb.dequantize(np.ones(3))  # type: ignore[arg-type]

@@ -22,9 +22,8 @@ def compare(element: Element, x: cases.Reals, rounding: str, overflow: str) -> l
     codes = encode(element, x, rounding, overflow, draws)
     by_hand = exact(element)
     wrong = []
-    for value, code, draw in zip(
-        x.tolist(), codes.tolist(), (draws if draws is not None else codes).tolist()
-    ):
+    chances = draws if draws is not None else np.zeros(x.shape, np.uint32)
+    for value, code, draw in zip(x.tolist(), codes.tolist(), chances.tolist(), strict=True):
         expected = by_hand.code(value, rounding, overflow, draw)
         if code not in ((expected,) if expected is not None else by_hand.nan):
             wrong.append(f"{element} {rounding} {overflow}: {value!r} became {code:#x}, expected {expected}")

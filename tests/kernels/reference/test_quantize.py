@@ -16,7 +16,7 @@ def quantized(x: cases.Reals, fmt: cases.Format, **choices: str) -> Parts:
 
 
 def rows(size: int, count: int = 12) -> cases.Singles:
-    """Return blocks of every kind: all exponents, ties with the block maximum, subnormals, zeros of both signs."""
+    """Return blocks of every kind: all exponents, equal maxima, subnormals, zeros of both signs."""
     x = cases.blocks(count, size, seed=size)
     x[0] = 0
     x[1, ::2] = -0.0

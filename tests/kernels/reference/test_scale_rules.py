@@ -1,4 +1,4 @@
-"""Each of the eight scale rules against its definition in rational arithmetic, around every place where it changes."""
+"""Each of the eight scale rules against its definition in rational arithmetic, around each threshold."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -86,7 +86,7 @@ def defined(rule: str, a: Fraction, e: Element) -> int | None:
 
 @lru_cache(maxsize=16)
 def around_thresholds(element: Element) -> cases.Singles:
-    """Return, shuffled, float32 around each power of two times each significand where a rule changes its mind."""
+    """Return, shuffled, float32 around each power of two times each significand where a rule changes."""
     m = _mantissa(element)
     top = element.max / 2.0**element.emax
     factor = (2 - 2.0 ** -(m + 1)) / (2 * (2 - 2.0**-m))
@@ -101,22 +101,21 @@ def around_thresholds(element: Element) -> cases.Singles:
 
 
 def around_bfloat16_ties(x: cases.Singles) -> cases.Singles:
-    """Return ``x`` moved by half a bfloat16 to either side: where the rounding inside `oas` changes its mind."""
+    """Return ``x`` and ``x`` moved by half a bfloat16: where the rounding inside `oas` changes."""
     moved = np.concatenate([(x * (1 - 2.0**-9)).astype(np.float32), (x * (1 + 2.0**-9)).astype(np.float32)])
     return np.concatenate([x, moved[(moved > 0) & np.isfinite(moved)]])
 
 
 def differences(element: Element, rule: str, x: cases.Singles, choose=None) -> list[float]:  # type: ignore[no-untyped-def]
-    """Return the maxima whose scale differs from the definition; the must-fail tests pass a rule of their own."""
+    """Return the maxima whose scale differs from the definition; must-fail tests pass their own rule."""
     found = (choose or SCALE_RULES[rule])(x, element).tolist()
     wrong = []
-    for a, e in zip(x.tolist(), found, strict=True):
+    for a, exponent in zip(x.tolist(), found, strict=True):
         expected = defined(rule, Fraction(a), element)
         # Beyond every scale is beyond: -1000 and 1000 stand for what left float32.
         expected = -1000 if expected is None else expected
-        if rule == "oas" and expected > 127:
-            expected, e = min(expected, 128), min(e, 128)
-        if e != expected:
+        e = min(exponent, 128) if rule == "oas" else exponent
+        if e != (min(expected, 128) if rule == "oas" else expected):
             wrong.append(a)
     return wrong
 

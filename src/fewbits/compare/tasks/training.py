@@ -65,7 +65,7 @@ def fit(
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Keep torch on one thread: these models are so small that a busy machine's second thread costs minutes."""
+    """Keep torch on one thread: for models this small a second one costs minutes on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
