@@ -50,8 +50,9 @@ class Tally:
         magnitude = np.abs(wide)
         error = np.abs((y if whole else np.where(finite, y, 0)) - wide)
         # Not a dot product: BLAS would start threads, which wait on a busy machine for longer than they work.
-        self.signal += float(np.square(magnitude).sum())
-        self.noise += float(np.square(error).sum())
+        with np.errstate(over="ignore"):  # float64 values beyond 1e154 have infinite power
+            self.signal += float(np.square(magnitude).sum())
+            self.noise += float(np.square(error).sum())
         self.count += wide.size
         here = magnitude > 0
         self.nonzero += int(np.count_nonzero(here))
@@ -100,7 +101,8 @@ def qsnr(x: Any, y: Any) -> float:
         raise ArgumentError(f"qsnr of shapes {a.shape} and {b.shape}; expected the same shape twice")
     difference = b.astype(np.float64) - a
     wide = a.astype(np.float64)
-    return _decibels(float(np.square(wide).sum()), float(np.square(difference).sum()))
+    with np.errstate(over="ignore"):
+        return _decibels(float(np.square(wide).sum()), float(np.square(difference).sum()))
 
 
 def measure(

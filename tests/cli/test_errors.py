@@ -86,8 +86,11 @@ def test_a_damaged_checkpoint_is_one_line(capsys, tmp_path, content):
 def test_a_checkpoint_without_a_number_in_it_is_measured_as_kept(capsys, tmp_path):
     path = tmp_path / "flags.safetensors"
     save_file({"flags": np.array([True, False])}, path)
-    assert cli.run(["compare", str(path)]) == 0
-    assert "not floating point" in " ".join(capsys.readouterr().out.split())
+    data = tmp_path / "flags.json"
+    assert cli.run(["compare", str(path), "--json", str(data)]) == 0
+    assert "keep" in capsys.readouterr().out
+    (tensor,) = json.loads(data.read_text())["checkpoint"]["tensors"]
+    assert tensor["reason"] == "BOOL is not floating point: kept"
 
 
 def test_a_negative_number_of_seeds_is_refused(capsys, tmp_path):

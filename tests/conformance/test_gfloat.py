@@ -44,7 +44,7 @@ MODES = {
 @pytest.mark.parametrize("rounding", MODES)
 @pytest.mark.parametrize("name", BLOCKS)
 def test_blocks_equal_gfloat_away_from_maxima_just_below_a_power_of_two(name: str, rounding: str) -> None:
-    x = cases.blocks(300, 32, seed=31).astype(np.float64)
+    x = cases.blocks(120, 32, seed=31).astype(np.float64)
     significand = np.frexp(np.abs(x).max(axis=-1))[0] * 2
     x = x[significand < 2 - 1e-4]
     ours = fb.fake_quantize(x, name, rounding=rounding)
@@ -63,7 +63,7 @@ def test_blocks_equal_gfloat_away_from_maxima_just_below_a_power_of_two(name: st
 def test_scalars_equal_gfloat_in_every_rounding_mode(name: str, rounding: str) -> None:
     element = parse(name)
     assert isinstance(element, Element)
-    x = np.append(cases.telling(element)[:4000], -0.0).astype(np.float64)
+    x = np.append(cases.telling(element)[:1500], -0.0).astype(np.float64)
     fi = SCALARS[name]
     rounded = gfloat.round_ndarray(fi, x, MODES[rounding], sat=True)
     theirs = gfloat.encode_ndarray(fi, rounded)

@@ -110,6 +110,8 @@ def test_casts_equal_softposit_on_every_bfloat16_and_float16(
 ) -> None:
     x = np.unique(np.concatenate([cases.every_bfloat16(), cases.every_float16()]))
     x = x[np.isfinite(x)].astype(np.float64)
+    # All of them for the widths in use; a fair sample for the others.
+    x = x if posit in cases.ELEMENTS else np.random.default_rng(0).permutation(x)[:10_000]
     ours = encode(posit, x, "nearest_even", "saturate", None)
     theirs = np.array([cast(v) for v in x.tolist()])
     assert x[ours != theirs].tolist() == []
@@ -119,7 +121,7 @@ def test_casts_equal_softposit_on_every_bfloat16_and_float16(
 def test_casts_equal_softposit_on_every_value_middle_and_neighbour(
     posit: Posit, cast: Callable[[float], int]
 ) -> None:
-    x = cases.telling(posit)[:20_000].astype(np.float64)
+    x = cases.telling(posit)[:8000].astype(np.float64)
     ours = encode(posit, x, "nearest_even", "saturate", None)
     theirs = np.array([cast(v) for v in x.tolist()])
     assert x[ours != theirs].tolist() == []

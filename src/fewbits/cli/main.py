@@ -16,6 +16,7 @@ from fewbits.cli.formats import formats
 from fewbits.errors import FewbitsError
 
 # Newer releases of Typer carry their own copy of Click: the class is found where Typer has it.
+_INTERRUPTED = 130
 _UsageError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 app = typer.Typer(
@@ -60,11 +61,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except FewbitsError as error:
         return _fail(str(error), 2)
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted; nothing was written", 130)
+        return _fail("interrupted; nothing was written", _INTERRUPTED)
     except OSError as error:
         return _fail(f"the job failed: {error}", 1)
     except Exception as error:
         return _fail(f"the job failed: {type(error).__name__}: {error}", 1)
+    if result == _INTERRUPTED:  # newer releases of Typer return it instead of raising
+        return _fail("interrupted; nothing was written", _INTERRUPTED)
     return result if isinstance(result, int) else 0
 
 

@@ -35,7 +35,8 @@ def compare(element: Element, x: cases.Reals, rounding: str, overflow: str) -> l
 def test_every_cast_to_8_bits_or_fewer_equals_exact_arithmetic_on_the_values(
     element: Element, rounding: str
 ) -> None:
-    x = cases.telling(element).astype(np.float64)
+    # Everything in the default mode; a fair sample in the others.
+    x = cases.telling(element)[: None if rounding == "nearest_even" else 900].astype(np.float64)
     with_specials = np.concatenate([x, [-0.0, np.inf, -np.inf]])
     with_nan = np.append(with_specials, np.nan) if element.has_nan else with_specials
     for overflow in overflows(element):
@@ -48,7 +49,7 @@ def test_every_cast_to_a_format_made_in_the_grammar_equals_exact_arithmetic(
     kind: type[Element], rounding: str
 ) -> None:
     for element in (f for f in cases.MADE if isinstance(f, kind)):
-        chosen = cases.telling(element)[:150].astype(np.float64)
+        chosen = cases.telling(element)[:100].astype(np.float64)
         for overflow in overflows(element):
             assert compare(element, np.append(chosen, -0.0), rounding, overflow) == []
 
@@ -58,8 +59,8 @@ def test_every_cast_to_a_format_made_in_the_grammar_equals_exact_arithmetic(
 def test_casts_to_16_bits_equal_exact_arithmetic_on_a_sample_with_every_exponent(
     element: Element, rounding: str
 ) -> None:
-    x = cases.every_exponent(1000, seed=3)
-    x = np.concatenate([x[np.isfinite(x)], cases.telling(element)[:2000]]).astype(np.float64)
+    x = cases.every_exponent(500, seed=3)
+    x = np.concatenate([x[np.isfinite(x)], cases.telling(element)[:1000]]).astype(np.float64)
     assert compare(element, x, rounding, element.default_overflow) == []
 
 

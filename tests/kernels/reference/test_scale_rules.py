@@ -123,14 +123,24 @@ def differences(element: Element, rule: str, x: cases.Singles, choose=None) -> l
 @pytest.mark.parametrize("rule", cases.SCALE_RULES)
 @pytest.mark.parametrize("element", ELEMENTS, ids=cases.label)
 def test_a_rule_equals_its_definition_around_every_threshold(element: Element, rule: str) -> None:
-    x = around_thresholds(element)
-    x = around_bfloat16_ties(x[:1500]) if rule == "oas" else x
+    x = around_thresholds(element)[:2500]
+    x = around_bfloat16_ties(x[:400]) if rule == "oas" else x
     assert differences(element, rule, x) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", cases.SCALE_RULES)
+@pytest.mark.parametrize("element", ELEMENTS, ids=cases.label)
+def test_a_rule_equals_its_definition_around_all_thresholds_without_exception(
+    element: Element, rule: str
+) -> None:
+    x = around_thresholds(element)
+    assert differences(element, rule, around_bfloat16_ties(x) if rule == "oas" else x) == []
 
 
 @pytest.mark.parametrize("rule", cases.SCALE_RULES)
 def test_a_rule_equals_its_definition_on_float32_of_every_exponent(rule: str) -> None:
-    x = np.abs(cases.every_exponent(2000, seed=8))
+    x = np.abs(cases.every_exponent(1000, seed=8))
     x = x[np.isfinite(x) & (x > 0)]
     for element in ELEMENTS[::4]:
         assert differences(element, rule, x) == []
@@ -139,8 +149,8 @@ def test_a_rule_equals_its_definition_on_float32_of_every_exponent(rule: str) ->
 @pytest.mark.parametrize("rule", [r for r in cases.SCALE_RULES if r not in ("oas", "even", "1.75")])
 def test_rules_without_float32_steps_hold_for_float64_down_to_its_subnormals(rule: str) -> None:
     rng = np.random.default_rng(3)
-    x = np.ldexp(1 + rng.random(1000), rng.integers(-1074, 1023, 1000))
-    powers = np.exp2(np.arange(-1074, 1024).astype(np.float64))
+    x = np.ldexp(1 + rng.random(300), rng.integers(-1074, 1023, 300))
+    powers = np.exp2(np.arange(-1074, 1024, 7).astype(np.float64))
     x = np.concatenate([x, powers, np.nextafter(powers, 0)[1:], np.nextafter(powers, np.inf)])
     element = ELEMENTS[0]
     assert [
