@@ -188,7 +188,7 @@ def test_an_exponent_from_a_logarithm_is_rejected_by_torchao_and_by_rational_ari
 @pytest.mark.parametrize("rule", cases.SCALE_RULES)
 def test_every_scale_rule_passed_off_as_another_is_rejected(rule: str) -> None:
     element = test_scale_rules.ELEMENTS[4]  # E2M1, where `even` and `1.75` are one rule, and `midmax` nearly
-    x = test_scale_rules.around_thresholds(element)[:2000]
+    x = test_scale_rules.around_thresholds(element)[:700]
     for other in cases.SCALE_RULES:
         differ = test_scale_rules.differences(element, rule, x, SCALE_RULES[other])
         assert (differ == []) == (other == rule or {rule, other} == {"even", "1.75"})

@@ -16,14 +16,14 @@ def by_hand(codes: list[int], bits: int) -> bytes:
 
 
 @pytest.mark.parametrize("bits", range(1, 33))
-@pytest.mark.parametrize("count", cases.SIZES)
-def test_codes_of_every_width_and_count_come_back_from_a_little_endian_stream(bits: int, count: int) -> None:
-    codes = np.random.default_rng(bits).integers(0, 2**bits, count, dtype=np.uint64)
-    packed = pack(codes, bits)
-    assert packed.tobytes() == by_hand(codes.tolist(), bits)
-    back = unpack(packed, bits, (count,))
-    assert np.array_equal(back, codes)
-    assert back.dtype == (np.uint8 if bits <= 8 else np.uint16 if bits <= 16 else np.uint32)
+def test_codes_of_every_width_and_count_come_back_from_a_little_endian_stream(bits: int) -> None:
+    for count in cases.SIZES:
+        codes = np.random.default_rng(bits).integers(0, 2**bits, count, dtype=np.uint64)
+        packed = pack(codes, bits)
+        assert packed.tobytes() == by_hand(codes.tolist(), bits)
+        back = unpack(packed, bits, (count,))
+        assert np.array_equal(back, codes)
+        assert back.dtype == (np.uint8 if bits <= 8 else np.uint16 if bits <= 16 else np.uint32)
 
 
 @given(st.integers(1, 32), st.data())
