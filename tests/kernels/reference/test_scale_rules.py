@@ -193,3 +193,22 @@ def test_rceil_never_saturates_and_one_power_lower_always_would() -> None:
         e = SCALE_RULES["rceil"](x, element)
         assert np.all(np.ldexp(x, -e) <= element.max)
         assert np.all(np.ldexp(x, 1 - e) > element.max)
+
+
+def _rounded_up(quotient: cases.Singles) -> cases.Codes:
+    """Return the exponent of the smallest power of two that is not below a float32, from its bits."""
+    bits = quotient.view(np.int32)
+    return (bits >> 23) - 127 + (bits & 0x7FFFFF != 0)
+
+
+@pytest.mark.parametrize("element", ELEMENTS[:6], ids=cases.label)
+def test_a_float32_quotient_gives_rceil_for_every_significand_and_a_reciprocal_only_for_the_ocp_floats(
+    element: Element,
+) -> None:
+    # Kernels that multiply by float32(1 / M) miss one significand of INT8: 127/64 has no such luck.
+    x = np.arange(0x3F800000, 0x40000000, dtype=np.uint32).view(np.float32)
+    exactly = SCALE_RULES["rceil"](x, element)
+    largest = np.float32(element.max)
+    assert np.array_equal(_rounded_up(x / largest), exactly)
+    missed = np.count_nonzero(_rounded_up(x * (np.float32(1) / largest)) != exactly)
+    assert missed == isinstance(element, Fixed)
