@@ -247,7 +247,7 @@ def test_misuse_is_refused_before_anything_is_read(tmp_path, options, error, tol
 
 MEASURE = """
 import json, re, sys
-import torch, fewbits.metrics
+import torch, fewbits, fewbits.metrics
 from fewbits.compare.checkpoint import measure_checkpoint
 # Not ru_maxrss: a child starts with its parent's, and nothing it does afterwards shows.
 def peak(): return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) * 1024
@@ -255,7 +255,7 @@ before = peak()
 whole = sys.argv[2] == "whole"
 if whole:
     from safetensors.torch import load_file
-    fewbits.metrics.measure(next(iter(load_file(sys.argv[1]).values())).float(), "mxfp4")
+    fewbits.quantize(next(iter(load_file(sys.argv[1]).values())), "mxfp4")
 else:
     measure_checkpoint(sys.argv[1], ["mxfp4"], min_qsnr_db=20)
 print(json.dumps({"before": before, "after": peak()}))
