@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fewbits import kernels
 from fewbits.errors import ArgumentError
 from fewbits.files.checkpoint import CHUNK_VALUES, StoredTensor, chunks, read_checkpoint
-from fewbits.formats import Bdr, Block, Exponent, Format, packed_bits, parse
+from fewbits.formats import Bdr, Block, Format, packed_bits, parse
 from fewbits.metrics import Tally
 from fewbits.records import CheckpointReport, TensorScore, TensorSummary
 
@@ -103,7 +103,7 @@ def measure_checkpoint(
         raise ArgumentError("no formats to measure; give at least one, for example 'mxfp4'")
     if isnan(min_qsnr_db):
         raise ArgumentError("min_qsnr_db is NaN; expected decibels, for example 30")
-    rules = [scale_rule if _has_power_of_two_scale(f) else "floor" for f in chosen]
+    rules = [scale_rule if kernels.has_scale_rule(f) else "floor" for f in chosen]
     kernels.options(parse("mxfp4"), scale_rule=scale_rule)  # refuses a name that no format would look at
     tensors = read_checkpoint(path)
     total, done = sum(t.stored_bytes for t in tensors), 0
@@ -135,10 +135,6 @@ def _lines(shape: tuple[int, ...]) -> tuple[int, int]:
 
 def _per_tensor(fmt: Block) -> Block:
     return replace(fmt, size="tensor") if fmt.size == "channel" else replace(fmt, outer_size="tensor")
-
-
-def _has_power_of_two_scale(fmt: Format) -> bool:
-    return isinstance(fmt, Bdr) or (isinstance(fmt, Block) and isinstance(fmt.scale, Exponent))
 
 
 def _block_size(fmt: Format) -> int:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from fewbits.errors import ArgumentError
 from fewbits.records import CheckpointReport, MatrixScore, TaskScore
 from fewbits.report.quantities import bits, size, visible
+
+Score = TypeVar("Score")
 
 
 @dataclass(frozen=True)
@@ -50,10 +53,7 @@ def by_task(scores: Sequence[TaskScore]) -> dict[str, list[TaskScore]]:
     Raises:
         ArgumentError: There are no scores.
     """
-    _require(scores)
-    groups: dict[str, list[TaskScore]] = {}
-    for score in scores:
-        groups.setdefault(score.task, []).append(score)
+    groups = _grouped(scores, lambda s: s.task)
     return {task: sorted(group, key=_fp32_then_bits) for task, group in groups.items()}
 
 
@@ -63,11 +63,17 @@ def by_matrix(scores: Sequence[MatrixScore]) -> dict[str, list[MatrixScore]]:
     Raises:
         ArgumentError: There are no scores.
     """
-    _require(scores)
-    groups: dict[str, list[MatrixScore]] = {}
-    for score in scores:
-        groups.setdefault(score.matrix, []).append(score)
+    groups = _grouped(scores, lambda s: s.matrix)
     return {matrix: sorted(group, key=lambda s: s.bits_per_value) for matrix, group in groups.items()}
+
+
+def _grouped(scores: Sequence[Score], subject: Callable[[Score], str]) -> dict[str, list[Score]]:
+    """Return the scores of each subject in order of appearance; refuse none at all."""
+    _require(scores)
+    groups: dict[str, list[Score]] = {}
+    for score in scores:
+        groups.setdefault(subject(score), []).append(score)
+    return groups
 
 
 def _require(scores: Sequence[object]) -> None:
