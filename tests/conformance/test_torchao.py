@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 
-from fewbits import kernels
+import fewbits as fb
 from fewbits.formats import Block, parse, values
 from tests import cases
 from tests.conformance.torchao_mx import MODES, NAMES, to_mx
@@ -36,7 +36,7 @@ def mx(name: str) -> Block:
 def ours(x: cases.Singles, name: str, mode: str) -> tuple[cases.Codes, cases.Codes]:
     """Return (codes, scale codes) of ``x``."""
     fmt = mx(name)
-    parts = kernels.quantize(x, fmt, -1, kernels.options(fmt, scale_rule=mode))
+    parts = fb.quantize(x, fmt, scale_rule=mode).parts()
     assert parts.scales is not None
     return parts.codes, parts.scales
 

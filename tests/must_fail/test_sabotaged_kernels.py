@@ -144,7 +144,7 @@ def with_choices(**choices: str) -> Callable[..., tuple[cases.Codes, cases.Codes
 
     def quantize(x: cases.Singles, name: str, mode: str) -> tuple[cases.Codes, cases.Codes]:
         fmt = parse(name)
-        parts = kernels.quantize(x, fmt, -1, kernels.options(fmt, **{"scale_rule": mode, **choices}))
+        parts = fb.quantize(x, fmt, **{"scale_rule": mode, **choices}).parts()
         assert parts.scales is not None
         return parts.codes, parts.scales
 

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from fewbits.formats import Block, Format
 from fewbits.kernels import native, reference
+from fewbits.kernels.layout import Packed, packed, unpacked
 from fewbits.kernels.options import Options, has_scale_rule, options
-from fewbits.kernels.reference import Parts
 
 Array = NDArray[Any]
 
 __all__ = [
     "Options",
-    "Parts",
+    "Packed",
     "dequantize",
     "fake_quantize",
     "has_scale_rule",
@@ -31,15 +31,15 @@ __all__ = [
 _CHUNK = 1 << 18  # values worked on at once: the definition needs some twenty times their bytes
 
 
-def quantize(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None) -> Parts:
-    """Return codes and scales with the block axis last; see :func:`fewbits.kernels.reference.quantize`."""
+def quantize(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None) -> Packed:
+    """Return packed codes and scales with the block axis last; see :func:`reference.quantize`."""
     lines = _last(x, axis)
-    return reference.quantize(lines, fmt, chosen, amax, _positions(x, axis, chosen))
+    return packed(reference.quantize(lines, fmt, chosen, amax, _positions(x, axis, chosen)), fmt)
 
 
-def dequantize(parts: Parts, fmt: Format, shape: tuple[int, ...], axis: int, dtype: Any) -> Array:
-    """Return the values of ``parts`` in an array of ``shape``."""
-    return _restored(reference.dequantize(parts, fmt, dtype), shape, axis)
+def dequantize(q: Packed, fmt: Format, shape: tuple[int, ...], axis: int, dtype: Any) -> Array:
+    """Return the values of ``q`` in an array of ``shape``."""
+    return _restored(reference.dequantize(unpacked(q, fmt, shape, axis), fmt, dtype), shape, axis)
 
 
 def fake_quantize(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None) -> Array:

@@ -8,7 +8,7 @@ from fewbits import kernels
 from fewbits.errors import DTypeError
 from fewbits.formats import Format, parse
 from fewbits.tensor.arrays import checked_amax, checked_axis, is_torch, opened, seed_of
-from fewbits.tensor.narrow import NarrowTensor, packed
+from fewbits.tensor.narrow import NarrowTensor
 
 
 def format(text: str | Format) -> Format:
@@ -81,7 +81,7 @@ def quantize(
     array, close = opened(x, saturate=chosen.nonfinite == "saturate")
     front = checked_axis(axis, array.ndim)
     parts = kernels.quantize(array, target, front, chosen, checked_amax(amax))
-    return packed(parts, target, array.shape, front, close)
+    return NarrowTensor(target, array.shape, front, *parts, close)
 
 
 def dequantize(q: NarrowTensor) -> Any:

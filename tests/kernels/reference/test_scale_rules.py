@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from fewbits import kernels
+import fewbits as fb
 from fewbits.formats import Block, Element, Exponent, Fixed, Float, Lookup, Posit, parse
 from fewbits.kernels.reference import SCALE_RULES
 from tests import cases
@@ -169,7 +169,7 @@ def test_all_rules_in_use_have_a_name() -> None:
 def test_the_scale_of_a_block_is_the_rule_clamped_to_what_the_scale_can_hold(fmt: Block, rule: str) -> None:
     x = around_thresholds(fmt.element if fmt.element in ELEMENTS else ELEMENTS[0])
     single = Block(fmt.element, fmt.scale, 1)
-    parts = kernels.quantize(x, single, -1, kernels.options(single, scale_rule=rule))
+    parts = fb.quantize(x, single, scale_rule=rule).parts()
     scale = fmt.scale
     assert isinstance(scale, Exponent)
     expected = np.clip(SCALE_RULES[rule](x, fmt.element), scale.emin, scale.emax) + scale.bias

@@ -1,7 +1,7 @@
 """The definition of every operation: exact, readable, NumPy. Every backend must equal it."""
 
 from fewbits.kernels.reference.encode import encode, nan_code
-from fewbits.kernels.reference.packing import pack, unpack
+from fewbits.kernels.reference.packing import line_bytes, pack, unpack
 from fewbits.kernels.reference.quantize import (
     Parts,
     dequantize,
@@ -19,6 +19,7 @@ __all__ = [
     "dequantize",
     "encode",
     "limits",
+    "line_bytes",
     "multiplier",
     "nan_code",
     "pack",

@@ -1,0 +1,82 @@
+"""How a narrow array lies in memory: the shape of each of its packed parts."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbits.formats import Bdr, Block, Element, Format
+from fewbits.kernels.reference import Parts, line_bytes, pack, unpack
+
+Bytes = NDArray[np.uint8]
+
+
+class Packed(NamedTuple):
+    """The packed parts of an array of shape (..., n) with the block axis last; docs/layout.md.
+
+    Each part but the outer scale is bytes, and every line along the block axis starts a byte of its own.
+    """
+
+    codes: Bytes  # (..., bytes)
+    scales: Bytes | None = None  # (..., bytes); (1, ..., bytes) where one scale serves the whole tensor
+    shifts: Bytes | None = None  # (..., bytes), the microexponents of BDR
+    outer: NDArray[np.float32] | None = None  # (..., 1), or (1, ..., 1) for the whole tensor
+
+
+def moved(shape: tuple[Any, ...], axis: int) -> tuple[Any, ...]:
+    """Return ``shape`` with the block axis last; a scalar is a line of one value."""
+    return (*shape[:axis], *shape[axis + 1 :], shape[axis]) if shape else (1,)
+
+
+def groups(shape: tuple[Any, ...], size: int | str) -> tuple[Any, ...]:
+    """Return the shape of one thing for each ``size`` values along the last axis of ``shape``."""
+    if size == "tensor":
+        return (1,) * len(shape)
+    return (*shape[:-1], 1 if isinstance(size, str) else -(-shape[-1] // size))
+
+
+def layout(fmt: Format, shape: tuple[Any, ...], axis: int) -> tuple[tuple[Any, ...] | None, ...]:
+    """Return the shapes of codes, scales, shifts and outer scales; None for a part that the format lacks."""
+    lines = moved(shape, axis)
+    if isinstance(fmt, Element):
+        return (_in_bytes(lines, fmt.bits), None, None, None)
+    assert isinstance(fmt, Block | Bdr)
+    shifts = outer = None
+    if isinstance(fmt, Bdr) and fmt.d2:
+        shifts = _in_bytes(groups(lines, fmt.k2), fmt.d2)
+    if isinstance(fmt, Block) and fmt.outer_size:
+        outer = groups(lines, fmt.outer_size)
+    return (
+        _in_bytes(lines, fmt.element.bits),
+        _in_bytes(groups(lines, fmt.size), fmt.scale.bits),
+        shifts,
+        outer,
+    )
+
+
+def packed(parts: Parts, fmt: Any) -> Packed:
+    """Pack codes and scales, one integer each, into bits."""
+    if isinstance(fmt, Element):
+        return Packed(pack(parts.codes, fmt.bits))
+    assert parts.scales is not None
+    shifts = None if parts.shifts is None else pack(parts.shifts, fmt.d2)
+    return Packed(
+        pack(parts.codes, fmt.element.bits), pack(parts.scales, fmt.scale.bits), shifts, parts.outer
+    )
+
+
+def unpacked(whole: Packed, fmt: Any, shape: tuple[int, ...], axis: int) -> Parts:
+    """Return codes and scales, one integer each, the block axis last."""
+    lines = moved(shape, axis)
+    if isinstance(fmt, Element):
+        return Parts(unpack(whole.codes, fmt.bits, lines[-1]))
+    assert whole.scales is not None
+    scales = unpack(whole.scales, fmt.scale.bits, groups(lines, fmt.size)[-1])
+    shifts = None if whole.shifts is None else unpack(whole.shifts, fmt.d2, groups(lines, fmt.k2)[-1])
+    return Parts(unpack(whole.codes, fmt.element.bits, lines[-1]), scales, shifts, whole.outer)
+
+
+def _in_bytes(shape: tuple[Any, ...], bits: int) -> tuple[Any, ...]:
+    return (*shape[:-1], line_bytes(shape[-1], bits))
