@@ -1,6 +1,23 @@
 """Arrays in narrow formats: the NarrowTensor and the everyday functions."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from fewbits.tensor.functions import dequantize, fake_quantize, format, quantize
-from fewbits.tensor.narrow import NarrowTensor
+
+if TYPE_CHECKING:
+    from fewbits.tensor.narrow import NarrowTensor
+
+_HOMES = {  # these need torch, which who rounds NumPy arrays does without
+    "NarrowTensor": "fewbits.tensor.narrow",
+}
 
 __all__ = ["NarrowTensor", "dequantize", "fake_quantize", "format", "quantize"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"fewbits.tensor has no name {name!r}; it has {', '.join(__all__)}")
