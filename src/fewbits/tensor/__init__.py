@@ -9,12 +9,15 @@ from fewbits.tensor.functions import dequantize, fake_quantize, format, quantize
 
 if TYPE_CHECKING:
     from fewbits.tensor.narrow import NarrowTensor
+    from fewbits.tensor.torch_dtypes import from_torch, to_torch
 
 _HOMES = {  # these need torch, which who rounds NumPy arrays does without
     "NarrowTensor": "fewbits.tensor.narrow",
+    "from_torch": "fewbits.tensor.torch_dtypes",
+    "to_torch": "fewbits.tensor.torch_dtypes",
 }
 
-__all__ = ["NarrowTensor", "dequantize", "fake_quantize", "format", "quantize"]
+__all__ = ["NarrowTensor", "dequantize", "fake_quantize", "format", "from_torch", "quantize", "to_torch"]
 
 
 def __getattr__(name: str) -> Any:
