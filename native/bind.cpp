@@ -2,10 +2,12 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
 #include <optional>
 #include <string>
 #include <utility>
@@ -20,36 +22,161 @@ using namespace fewbits;
 
 namespace {
 
-using Matrix = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using ConstMatrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Values = nb::ndarray<nb::device::cpu>;
+using ConstValues = nb::ndarray<nb::ro, nb::device::cpu>;
+template <class T>
+using Line = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<std::uint8_t, nb::c_contig, nb::device::cpu>;
+using ConstBytes = nb::ndarray<const std::uint8_t, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
+using ConstFloats = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
 
-// The ranges that the kernels rely on; the Python side has messages for people, these guard memory and arithmetic.
-void check(const FakeQuantize& p) {
-    const auto require = [](bool holds, const char* what) {
-        if (!holds) throw nb::value_error(what);
-    };
-    require(p.block >= 1 && p.sub_block >= 1, "block and sub_block must be at least 1");
-    require(p.mantissa_bits >= 0 && p.mantissa_bits <= 22, "mantissa_bits must be from 0 to 22");
-    require(p.emin >= -126 && p.emin <= 100, "emin must be from -126 to 100");
-    require(p.kind == Kind::scalar || p.emax <= 100, "emax of an element in blocks must be at most 100");
-    require(p.kind == Kind::scalar || p.emin - p.mantissa_bits >= -100,
-            "the smallest step of an element in blocks must be at least 2^-100");
-    require(p.scale_emin >= -127 && p.scale_emax <= 127 && p.scale_emin <= p.scale_emax,
-            "scale exponents must be within -127 to 127");
-    require(p.largest_shift >= 0 && p.largest_shift <= 15, "largest_shift must be from 0 to 15");
-    require(p.max > 0 && p.min >= 0, "max must be above zero and min, a magnitude, not below");
+void require(bool holds, const char* what) {
+    if (!holds) throw nb::value_error(what);
 }
 
-std::pair<std::string, bool> fake_quantize(ConstMatrix in, Matrix out, FakeQuantize p, int threads) {
-    if (in.shape(0) != out.shape(0) || in.shape(1) != out.shape(1)) throw nb::value_error("in and out differ in shape");
-    p.rows = static_cast<std::int64_t>(in.shape(0));
-    p.cols = static_cast<std::int64_t>(in.shape(1));
-    check(p);
+// The ranges that the kernels rely on; the Python side has messages for people, these guard memory and arithmetic.
+void check(const Grid& g) {
+    require(g.bits >= 1 && g.bits <= 32, "bits must be from 1 to 32");
+    require(g.m >= 0 && g.m <= 23, "m must be from 0 to 23");
+    require(g.emin >= -126 && g.emin <= 127, "emin must be from -126 to 127");
+}
+
+void check(const Format& f) {
+    if (f.tabled)
+        require(f.table.count >= 2 && f.table.keys != nullptr, "a format of a table needs its table");
+    else
+        check(f.grid);
+    require(f.block >= 1 && f.sub_block >= 1, "block and sub_block must be at least 1");
+    require(f.scale_bits >= 0 && f.scale_bits <= 32 && f.shift_bits >= 0 && f.shift_bits <= 4,
+            "scales have at most 32 bits, shifts at most 4");
+    require(f.scale_emin >= -127 && f.scale_emax <= 127 && f.scale_emin <= f.scale_emax,
+            "scale exponents must be within -127 to 127");
+    require(f.largest_shift >= 0 && f.largest_shift <= 15, "largest_shift must be from 0 to 15");
+    if (f.scales == Scales::real || f.scales == Scales::two_level) check(f.scale_grid);
+}
+
+// bfloat16 arrays of NumPy come as their 16-bit patterns.
+template <class Array>
+Real type_of(const Array& x) {
+    const nb::dlpack::dtype t = x.dtype();
+    if (t.lanes == 1 && t.bits == 32 && t.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float))
+        return Real::f32;
+    require(t.lanes == 1 && t.bits == 16, "values must be float32, float16 or bfloat16");
+    return t.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float) ? Real::f16 : Real::bf16;
+}
+
+std::int64_t lines_in(const Geometry& g) {
+    std::int64_t lines = 1;
+    for (int i = 0; i < g.axes; ++i) lines *= g.extent[i];
+    return lines;
+}
+
+std::int64_t bytes_for(std::int64_t count, std::int32_t bits) { return (count * bits + 7) / 8; }
+
+// Sizes of the packed parts, which the kernels write or read whole.
+template <class Codes, class Parts, class Outers>
+void check_parts(const Format& f, const Geometry& g, const Codes& codes, const std::optional<Parts>& scales,
+                 const std::optional<Parts>& shifts, const std::optional<Outers>& outer) {
+    const std::int64_t lines = lines_in(g);
+    const auto holds = [](const auto& part, std::int64_t size) {
+        return part.has_value() && static_cast<std::int64_t>(part->size()) == size;
+    };
+    const std::int32_t bits = f.tabled ? f.table.bits : f.grid.bits;
+    require(static_cast<std::int64_t>(codes.size()) == lines * bytes_for(g.n, bits), "codes have the wrong size");
+    if (f.scales == Scales::none) return;
+    const bool one = f.whole_known && f.scales != Scales::two_level;
+    const std::int64_t blocks = (g.n + f.block - 1) / f.block, subs = (g.n + f.sub_block - 1) / f.sub_block;
+    require(holds(scales, one ? bytes_for(1, f.scale_bits) : lines * bytes_for(blocks, f.scale_bits)),
+            "scales have the wrong size");
+    if (f.scales == Scales::shifted && f.shift_bits)
+        require(holds(shifts, lines * bytes_for(subs, f.shift_bits)), "shifts have the wrong size");
+    if (f.scales == Scales::two_level) require(holds(outer, f.whole_known ? 1 : lines), "outer has the wrong size");
+}
+
+template <class T>
+auto* data_of(const std::optional<T>& part) {
+    return part.has_value() ? part->data() : nullptr;
+}
+
+void check_values(const Geometry& g, std::size_t count) {
+    require(static_cast<std::int64_t>(count) == lines_in(g) * g.n, "the array has another number of values");
+}
+
+std::pair<std::string, bool> fake_quantize(const Format& format, const Geometry& geometry, ConstValues in, Values out,
+                                           bool stream, int threads) {
+    check(format);
+    check_values(geometry, in.size());
+    check_values(geometry, out.size());
+    const Job job{format, geometry, in.data(), type_of(in), out.data(), type_of(out), nullptr, nullptr, nullptr, nullptr,
+                  stream};
     const Implementation& one = active();
-    if (p.rows == 0 || p.cols == 0) return {one.name, false};
     nb::gil_scoped_release released;
-    const Outcome outcome = run(one.fake_quantize, p, in.data(), out.data(), threads);
-    return {outcome.isa, outcome.nonfinite};
+    const Outcome outcome = convert(one.kernels, job, threads);
+    return {outcome.isa == nullptr ? one.name : outcome.isa, outcome.nonfinite};
+}
+
+std::pair<std::string, bool> quantize(const Format& format, const Geometry& geometry, ConstValues in, Bytes codes,
+                                      std::optional<Bytes> scales, std::optional<Bytes> shifts,
+                                      std::optional<Floats> outer, int threads) {
+    check(format);
+    check_values(geometry, in.size());
+    check_parts(format, geometry, codes, scales, shifts, outer);
+    const Job job{format,           geometry,        in.data(),       type_of(in),     nullptr, Real::f32,
+                  codes.data(),     data_of(scales), data_of(shifts), data_of(outer), false};
+    const Implementation& one = active();
+    nb::gil_scoped_release released;
+    const Outcome outcome = convert(one.kernels, job, threads);
+    return {outcome.isa == nullptr ? one.name : outcome.isa, outcome.nonfinite};
+}
+
+void dequantize(const Format& format, const Geometry& geometry, ConstBytes codes, std::optional<ConstBytes> scales,
+                std::optional<ConstBytes> shifts, std::optional<ConstFloats> outer, Values out, bool stream,
+                int threads) {
+    check(format);
+    check_values(geometry, out.size());
+    check_parts(format, geometry, codes, scales, shifts, outer);
+    const Restore job{format,         geometry,   codes.data(),  data_of(scales), data_of(shifts),
+                      data_of(outer), out.data(), type_of(out), stream};
+    const Implementation& one = active();
+    nb::gil_scoped_release released;
+    restore(one.kernels, job, threads);
+}
+
+std::pair<float, bool> largest(const Geometry& geometry, ConstValues in, int threads) {
+    check_values(geometry, in.size());
+    const Real type = type_of(in);
+    const void* data = in.data();
+    const Implementation& one = active();
+    nb::gil_scoped_release released;
+    const Largest found = measure(one.kernels, data, type, geometry, threads);
+    return {found.value, found.nonfinite};
+}
+
+Geometry geometry_of(std::int64_t n, std::int64_t step, std::int64_t place_step, const std::vector<std::int64_t>& extent,
+                     const std::vector<std::int64_t>& stride, const std::vector<std::int64_t>& place_stride) {
+    require(extent.size() <= most_axes, "at most eight axes besides the line");
+    require(stride.size() == extent.size() && place_stride.size() == extent.size(), "one stride for each axis");
+    Geometry g{n, step, place_step, static_cast<std::int32_t>(extent.size()), {}, {}, {}};
+    for (std::size_t i = 0; i < extent.size(); ++i) {
+        g.extent[i] = extent[i];
+        g.stride[i] = stride[i];
+        g.place_stride[i] = place_stride[i];
+    }
+    return g;
+}
+
+void set_table(Format& f, std::int32_t bits, std::int32_t steps, Line<std::int32_t> keys, Line<std::int32_t> base,
+               Line<std::int32_t> codes, Line<double> values, Line<double> by_code, std::int32_t nan, bool has_nan,
+               bool infinity_is_nan, bool negative_is_nan) {
+    const auto count = static_cast<std::int32_t>(codes.shape(0));
+    require(bits >= 1 && bits <= 16 && by_code.shape(0) == std::size_t{1} << bits, "by_code has 2^bits values");
+    require(count >= 2 && values.shape(0) == codes.shape(0) && keys.shape(0) + 1 == codes.shape(0),
+            "one value for each code and one key between two");
+    require(base.shape(0) == 65536 && steps >= 0 && steps <= 16, "base has 2^16 entries, steps are at most 16");
+    f.tabled = true;
+    f.table = {bits,          count,          steps, keys.data(), base.data(),     codes.data(),
+               values.data(), by_code.data(), nan,   has_nan,     infinity_is_nan, negative_is_nan};
 }
 
 std::vector<std::string> isa_names(bool available) {
@@ -64,42 +191,101 @@ std::vector<std::string> isa_names(bool available) {
 NB_MODULE(_native, m) {
     m.doc() = "Compiled kernels of fewbits; fewbits.kernels.native is their public side.";
 
-    nb::enum_<Kind>(m, "Kind")
-        .value("scalar", Kind::scalar)
-        .value("block", Kind::block)
-        .value("bdr", Kind::bdr);
-    nb::enum_<ScaleRule>(m, "ScaleRule")
-        .value("floor", ScaleRule::floor)
-        .value("ceil", ScaleRule::ceil)
-        .value("rceil", ScaleRule::rceil)
-        .value("even", ScaleRule::even)
-        .value("one_seventy_five", ScaleRule::one_seventy_five)
-        .value("midmax", ScaleRule::midmax)
-        .value("oas", ScaleRule::oas)
-        .value("double_floor", ScaleRule::double_floor);
+    nb::enum_<Rounding>(m, "Rounding")
+        .value("nearest_even", Rounding::nearest_even)
+        .value("nearest_away", Rounding::nearest_away)
+        .value("toward_zero", Rounding::toward_zero)
+        .value("up", Rounding::up)
+        .value("down", Rounding::down)
+        .value("stochastic", Rounding::stochastic);
+    nb::enum_<Sign>(m, "Sign")
+        .value("none", Sign::none)
+        .value("bit", Sign::bit)
+        .value("twos_complement", Sign::twos_complement);
+    nb::enum_<Overflow>(m, "Overflow")
+        .value("saturate", Overflow::saturate)
+        .value("inf", Overflow::inf)
+        .value("nan", Overflow::nan);
+    nb::enum_<Nonfinite>(m, "Nonfinite")
+        .value("element", Nonfinite::element)
+        .value("block_nan", Nonfinite::block_nan)
+        .value("saturate", Nonfinite::saturate)
+        .value("refuse", Nonfinite::raise);
+    nb::enum_<Scales>(m, "Scales")
+        .value("none", Scales::none)
+        .value("power_of_two", Scales::power_of_two)
+        .value("shifted", Scales::shifted)
+        .value("real", Scales::real)
+        .value("two_level", Scales::two_level);
 
-    nb::class_<FakeQuantize>(m, "FakeQuantize", "One fake quantization as plain numbers; native/fake_quantize.hpp.")
+    nb::class_<Grid>(m, "Grid", "A float or fixed-point format as plain numbers; native/job.hpp.")
         .def(nb::init<>())
-        .def_rw("kind", &FakeQuantize::kind)
-        .def_rw("block", &FakeQuantize::block)
-        .def_rw("sub_block", &FakeQuantize::sub_block)
-        .def_rw("mantissa_bits", &FakeQuantize::mantissa_bits)
-        .def_rw("emin", &FakeQuantize::emin)
-        .def_rw("emax", &FakeQuantize::emax)
-        .def_rw("max", &FakeQuantize::max)
-        .def_rw("min", &FakeQuantize::min)
-        .def_rw("signed_zero", &FakeQuantize::signed_zero)
-        .def_rw("saturate", &FakeQuantize::saturate)
-        .def_rw("overflow", &FakeQuantize::overflow)
-        .def_rw("scale_rule", &FakeQuantize::scale_rule)
-        .def_rw("oas_factor", &FakeQuantize::oas_factor)
-        .def_rw("scale_emin", &FakeQuantize::scale_emin)
-        .def_rw("scale_emax", &FakeQuantize::scale_emax)
-        .def_rw("largest_shift", &FakeQuantize::largest_shift);
+        .def_rw("bits", &Grid::bits)
+        .def_rw("m", &Grid::m)
+        .def_rw("emin", &Grid::emin)
+        .def_rw("limit_above", &Grid::limit_above)
+        .def_rw("limit_below", &Grid::limit_below)
+        .def_rw("nan", &Grid::nan)
+        .def_rw("inf", &Grid::inf)
+        .def_rw("sign", &Grid::sign)
+        .def_rw("signed_zero", &Grid::signed_zero)
+        .def_rw("has_nan", &Grid::has_nan)
+        .def_rw("quick", &Grid::quick);
 
-    m.def("fake_quantize", &fake_quantize, "x"_a.noconvert(), "out"_a.noconvert(), "params"_a, "threads"_a,
-          "Quantize the rows of x into out, which must not overlap; return (isa that ran, whether x held a NaN or an "
+    nb::class_<Format>(m, "Format", "A format and how to round to it, as plain numbers; native/job.hpp.")
+        .def(nb::init<>())
+        .def(nb::init<const Format&>())
+        .def_rw("grid", &Format::grid)
+        .def_rw("rounding", &Format::rounding)
+        .def_rw("overflow", &Format::overflow)
+        .def_rw("nonfinite", &Format::nonfinite)
+        .def_rw("seed", &Format::seed)
+        .def_rw("scales", &Format::scales)
+        .def_rw("block", &Format::block)
+        .def_rw("sub_block", &Format::sub_block)
+        .def_rw("scale_bits", &Format::scale_bits)
+        .def_rw("shift_bits", &Format::shift_bits)
+        .def_rw("rule_add", &Format::rule_add)
+        .def_rw("rule_threshold", &Format::rule_threshold)
+        .def_rw("rule_plus", &Format::rule_plus)
+        .def_rw("emax", &Format::emax)
+        .def_rw("rule_oas", &Format::rule_oas)
+        .def_rw("rule_factor", &Format::rule_factor)
+        .def_rw("element_max", &Format::element_max)
+        .def_rw("scale_emin", &Format::scale_emin)
+        .def_rw("scale_emax", &Format::scale_emax)
+        .def_rw("scale_bias", &Format::scale_bias)
+        .def_rw("scale_zero", &Format::scale_zero)
+        .def_rw("scale_nan", &Format::scale_nan)
+        .def_rw("largest_shift", &Format::largest_shift)
+        .def_rw("scale_grid", &Format::scale_grid)
+        .def_rw("scale_smallest", &Format::scale_smallest)
+        .def_rw("scale_of_zeros", &Format::scale_of_zeros)
+        .def_rw("fill", &Format::fill)
+        .def_rw("whole_known", &Format::whole_known)
+        .def_rw("whole", &Format::whole)
+        .def_rw("whole_bad", &Format::whole_bad)
+        .def("set_table", &set_table, "bits"_a, "steps"_a, "keys"_a, "base"_a, "codes"_a, "values"_a, "by_code"_a,
+             "nan"_a, "has_nan"_a, "infinity_is_nan"_a, "negative_is_nan"_a,
+             "Use a table of values; the arrays are not copied and must outlive the format.");
+
+    nb::class_<Geometry>(m, "Geometry", "Where values lie, counted in values; native/job.hpp.")
+        .def_ro("n", &Geometry::n);
+
+    m.def("geometry", &geometry_of, "n"_a, "step"_a, "place_step"_a, "extent"_a, "stride"_a, "place_stride"_a,
+          "Return a geometry: the line first, then the other axes, the outer before the inner.");
+    m.def("fake_quantize", &fake_quantize, "format"_a, "geometry"_a, "x"_a.noconvert(), "out"_a.noconvert(), "stream"_a,
+          "threads"_a,
+          "Round x into out, contiguous, which must not overlap; return (isa that ran, whether x held a NaN or an "
           "infinity).");
+    m.def("quantize", &quantize, "format"_a, "geometry"_a, "x"_a.noconvert(), "codes"_a.noconvert(),
+          "scales"_a.noconvert().none(), "shifts"_a.noconvert().none(), "outer"_a.noconvert().none(), "threads"_a,
+          "Round x into packed parts; return as fake_quantize does.");
+    m.def("dequantize", &dequantize, "format"_a, "geometry"_a, "codes"_a.noconvert(), "scales"_a.noconvert().none(),
+          "shifts"_a.noconvert().none(), "outer"_a.noconvert().none(), "out"_a.noconvert(), "stream"_a, "threads"_a,
+          "Write the values of packed parts into out, contiguous.");
+    m.def("largest", &largest, "geometry"_a, "x"_a.noconvert(), "threads"_a,
+          "Return (largest finite magnitude, whether x held a NaN or an infinity).");
     m.def("isa_names", &isa_names, "available"_a,
           "Names of the instruction sets in this build, preferred first; or only those that this CPU runs.");
     m.def("active_isa", [] { return std::string(active().name); }, "Name of the instruction set that runs.");

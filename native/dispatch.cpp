@@ -7,14 +7,14 @@
 namespace fewbits {
 
 namespace baseline {
-Outcome fake_quantize(const FakeQuantize&, const float*, float*, std::int64_t, std::int64_t);
+extern const Kernels kernels;
 }
 #ifdef FEWBITS_X86
 namespace avx2 {
-Outcome fake_quantize(const FakeQuantize&, const float*, float*, std::int64_t, std::int64_t);
+extern const Kernels kernels;
 }
 namespace avx512 {
-Outcome fake_quantize(const FakeQuantize&, const float*, float*, std::int64_t, std::int64_t);
+extern const Kernels kernels;
 }
 #endif
 
@@ -59,10 +59,10 @@ const Implementation& chosen_by_environment() {
 const std::vector<Implementation>& implementations() {
     static const std::vector<Implementation> table = {
 #ifdef FEWBITS_X86
-        {"avx512", has_avx512, avx512::fake_quantize},
-        {"avx2", has_avx2, avx2::fake_quantize},
+        {"avx512", has_avx512, avx512::kernels},
+        {"avx2", has_avx2, avx2::kernels},
 #endif
-        {"baseline", anywhere, baseline::fake_quantize},
+        {"baseline", anywhere, baseline::kernels},
     };
     return table;
 }

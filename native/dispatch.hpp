@@ -4,14 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "fake_quantize.hpp"
+#include "job.hpp"
 
 namespace fewbits {
 
 struct Implementation {
     const char* name;     // the word that FEWBITS_ISA and force() take
     bool (*runs_here)();  // asks the CPU
-    FakeQuantizeKernel fake_quantize;
+    const Kernels& kernels;
 };
 
 // Every implementation in this build, the preferred one first; baseline is last and runs anywhere.

@@ -1,6 +1,8 @@
 #include "parallel.hpp"
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -14,6 +16,12 @@ namespace {
 
 // Below this many values for each thread (128 KiB read), waking it costs more than it gives.
 constexpr std::int64_t values_per_thread = 1 << 15;
+
+std::int64_t values_in(const Geometry& g) {
+    std::int64_t values = g.n;
+    for (int i = 0; i < g.axes; ++i) values *= g.extent[i];
+    return values;
+}
 
 // Another library may have told this thread to flush subnormals or to round otherwise; a kernel's results
 // must not depend on that. The old state comes back at the end.
@@ -31,10 +39,24 @@ class ExactArithmetic {
 #endif
 };
 
-Outcome run_range(FakeQuantizeKernel kernel, const FakeQuantize& p, const float* in, float* out, std::int64_t first,
-                  std::int64_t last) {
-    [[maybe_unused]] const ExactArithmetic exact;
-    return kernel(p, in, out, first, last);
+// Calls work(thread, first, last) with all items in equal parts.
+template <class Work>
+void divide(std::int64_t items, std::int64_t values, int threads, Work work) {
+    const auto useful = static_cast<int>(std::min<std::int64_t>({threads, items, values / values_per_thread}));
+    // One thread never enters OpenMP: its runtime does not survive a fork, and workers of a data loader are forked.
+    if (useful <= 1 || !has_threads()) {
+        [[maybe_unused]] const ExactArithmetic exact;
+        work(0, std::int64_t{0}, items);
+        return;
+    }
+#ifdef _OPENMP
+#pragma omp parallel num_threads(useful)
+    {
+        [[maybe_unused]] const ExactArithmetic exact;
+        const std::int64_t me = omp_get_thread_num(), all = omp_get_num_threads();
+        work(static_cast<int>(me), items * me / all, items * (me + 1) / all);
+    }
+#endif
 }
 
 }  // namespace
@@ -47,26 +69,31 @@ bool has_threads() {
 #endif
 }
 
-Outcome run(FakeQuantizeKernel kernel, const FakeQuantize& p, const float* in, float* out, int threads) {
-    const std::int64_t blocks = p.rows * blocks_per_row(p);
-    const std::int64_t useful = std::min<std::int64_t>({threads, blocks, p.rows * p.cols / values_per_thread});
-    // One thread never enters OpenMP: its runtime does not survive a fork, and workers of a data loader are forked.
-    if (useful <= 1 || !has_threads()) return run_range(kernel, p, in, out, 0, blocks);
+Outcome convert(const Kernels& kernels, const Job& job, int threads) {
+    std::atomic<const char*> isa{nullptr};
+    std::atomic<bool> nonfinite{false};
+    divide(kernels.items(job), values_in(job.geometry), threads, [&](int, std::int64_t first, std::int64_t last) {
+        const Outcome mine = kernels.convert(job, first, last);
+        isa = mine.isa;
+        if (mine.nonfinite) nonfinite = true;
+    });
+    return {isa, nonfinite};
+}
 
-    Outcome outcome{nullptr, false};
-#ifdef _OPENMP
-    bool nonfinite = false;
-    const int count = static_cast<int>(useful);
-#pragma omp parallel num_threads(count) reduction(|| : nonfinite)
-    {
-        const std::int64_t me = omp_get_thread_num(), all = omp_get_num_threads();
-        const Outcome mine = run_range(kernel, p, in, out, blocks * me / all, blocks * (me + 1) / all);
-        nonfinite = mine.nonfinite;
-        if (me == 0) outcome.isa = mine.isa;
-    }
-    outcome.nonfinite = nonfinite;
-#endif
-    return outcome;
+void restore(const Kernels& kernels, const Restore& job, int threads) {
+    divide(kernels.restore_items(job), values_in(job.geometry), threads,
+           [&](int, std::int64_t first, std::int64_t last) { kernels.restore(job, first, last); });
+}
+
+Largest measure(const Kernels& kernels, const void* in, Real type, const Geometry& g, int threads) {
+    std::mutex lock;
+    Largest all{0.0f, false};
+    divide(kernels.measure_items(g), values_in(g), threads, [&](int, std::int64_t first, std::int64_t last) {
+        const Largest mine = kernels.measure(in, type, g, first, last);
+        const std::lock_guard<std::mutex> guard(lock);
+        all = {std::max(all.value, mine.value), all.nonfinite || mine.nonfinite};
+    });
+    return all;
 }
 
 }  // namespace fewbits

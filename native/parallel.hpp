@@ -1,14 +1,16 @@
-// Divides the blocks of an array among threads.
+// Divides the items of a job among threads.
 #pragma once
 
-#include "fake_quantize.hpp"
+#include "job.hpp"
 
 namespace fewbits {
 
 // Whether this build has threads at all.
 bool has_threads();
 
-// Runs the kernel over every block with at most `threads` threads. Results do not depend on their number.
-Outcome run(FakeQuantizeKernel kernel, const FakeQuantize& p, const float* in, float* out, int threads);
+// Each runs a whole job with at most `threads` threads. Results do not depend on their number.
+Outcome convert(const Kernels& kernels, const Job& job, int threads);
+void restore(const Kernels& kernels, const Restore& job, int threads);
+Largest measure(const Kernels& kernels, const void* in, Real type, const Geometry& geometry, int threads);
 
 }  // namespace fewbits

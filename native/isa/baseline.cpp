@@ -1,6 +1,6 @@
 // Compiled with the flags that CMakeLists.txt gives this file; otherwise equal to its siblings.
-#include "../fake_quantize.hpp"
+#include "../ops/headers.hpp"
 
 namespace fewbits::baseline {
-#include "../ops/fake_quantize.inc.hpp"
+#include "../ops/all.inc.hpp"
 }  // namespace fewbits::baseline

@@ -1,4 +1,7 @@
-"""Operations on NumPy arrays, any axis; each takes the fastest backend that equals the definition."""
+"""Operations on NumPy arrays, any axis; each takes the fastest backend that equals the definition.
+
+Arrays are float64, float32, float16, or uint16 that holds the bits of bfloat16.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fewbits.errors import DataError
 from fewbits.formats import Block, Format
 from fewbits.kernels import native, reference
 from fewbits.kernels.layout import Packed, packed, unpacked
 from fewbits.kernels.options import Options, has_scale_rule, options
+from fewbits.kernels.reals import BFLOAT16, narrowed, widened, without_infinity
 
 Array = NDArray[Any]
 
 __all__ = [
+    "BFLOAT16",
     "Options",
     "Packed",
     "dequantize",
     "fake_quantize",
     "has_scale_rule",
+    "largest",
     "limits",
     "options",
     "quantize",
+    "threads",
 ]
 
 _CHUNK = 1 << 18  # values worked on at once: the definition needs some twenty times their bytes
@@ -33,40 +41,50 @@ _CHUNK = 1 << 18  # values worked on at once: the definition needs some twenty t
 
 def quantize(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None) -> Packed:
     """Return packed codes and scales with the block axis last; see :func:`reference.quantize`."""
-    lines = _last(x, axis)
-    return packed(reference.quantize(lines, fmt, chosen, amax, _positions(x, axis, chosen)), fmt)
-
-
-def dequantize(q: Packed, fmt: Format, shape: tuple[int, ...], axis: int, dtype: Any) -> Array:
-    """Return the values of ``q`` in an array of ``shape``."""
-    return _restored(reference.dequantize(unpacked(q, fmt, shape, axis), fmt, dtype), shape, axis)
-
-
-def fake_quantize(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None) -> Array:
-    """Return ``x`` rounded to ``fmt``: the values of :func:`quantize`, in x's dtype and shape."""
-    lines = _last(x, axis)
     if native.supports(fmt, chosen, x.dtype):
-        return _restored(native.fake_quantize(lines, fmt, chosen, threads=threads()), x.shape, axis)
-    out = np.empty(lines.shape, x.dtype)
-    positions = _positions(x, axis, chosen)
-    pieces = _chunks(lines)
-    if amax is None and _per_tensor(fmt):
-        # A NaN or an infinity anywhere may decide the scale of the whole tensor: then it is worked on whole.
-        amax = largest(x) if np.isfinite(x).all() else None
-        pieces = pieces if amax is not None else iter([slice(None)])
-    for rows in pieces:
-        if native.supports_real_scale(fmt, chosen, x.dtype):
-            out[rows] = native.fake_quantize_real_scale(lines[rows], fmt, chosen, amax, threads=threads())
-            continue
-        here = None if positions is None else positions[rows]
-        parts = reference.quantize(lines[rows], fmt, chosen, amax, here)
-        out[rows] = reference.dequantize(parts, fmt, x.dtype)
-    return _restored(out, x.shape, axis)
+        parts, nonfinite = native.quantize(x, fmt, axis, chosen, amax, threads=threads())
+        if nonfinite and chosen.nonfinite == "raise":
+            _refuse(x, fmt, chosen)
+        return parts
+    lines, positions = _last(_finite(x, chosen), axis), _positions(x, axis, chosen)
+    return packed(reference.quantize(lines, fmt, chosen, amax, positions), fmt)
+
+
+def dequantize(
+    q: Packed, fmt: Format, shape: tuple[int, ...], axis: int, dtype: Any, out: Array | None = None
+) -> Array:
+    """Return the values of ``q`` in a new array of ``shape``, or in ``out``."""
+    dtype = np.dtype(dtype)
+    whole = np.empty(shape, dtype) if out is None else out
+    if native.supports(fmt, options(fmt), dtype):
+        native.dequantize(q, whole, fmt, axis, threads=threads())
+        return whole
+    wide = np.float64 if dtype == np.float64 else np.float32
+    lines = reference.dequantize(unpacked(q, fmt, shape, axis), fmt, wide)
+    whole[...] = narrowed(_restored(lines, shape, axis), dtype)
+    return whole
+
+
+def fake_quantize(
+    x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None, out: Array | None = None
+) -> Array:
+    """Return ``x`` rounded to ``fmt``: the values of :func:`quantize`, in x's type and shape.
+
+    ``out``, if given, is an array of that type and shape in C order that does not overlap x.
+    """
+    whole = np.empty(x.shape, x.dtype) if out is None else out
+    if native.supports(fmt, chosen, x.dtype):
+        _, nonfinite = native.fake_quantize(x, whole, fmt, axis, chosen, amax, threads=threads())
+        if nonfinite and chosen.nonfinite == "raise":
+            _refuse(x, fmt, chosen)
+    else:
+        whole[...] = narrowed(_by_definition(_finite(x, chosen), fmt, axis, chosen, amax), x.dtype)
+    return whole
 
 
 def limits(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None) -> Array:
     """Return the largest magnitude each value could have kept, broadcastable to ``x``."""
-    found = reference.limits(_last(x, axis), fmt, chosen, amax)
+    found = reference.limits(_last(_finite(x, chosen), axis), fmt, chosen, amax)
     return np.moveaxis(found, -1, axis) if x.ndim else found.reshape(())
 
 
@@ -81,8 +99,29 @@ def threads() -> int:
     return int(torch.get_num_threads()) if torch is not None else os.cpu_count() or 1
 
 
-def _per_tensor(fmt: Format) -> bool:
-    return isinstance(fmt, Block) and "tensor" in (fmt.size, fmt.outer_size)
+def _by_definition(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None) -> Array:
+    lines, positions = _last(x, axis), _positions(x, axis, chosen)
+    out = np.empty(lines.shape, x.dtype)
+    pieces = _chunks(lines)
+    if amax is None and isinstance(fmt, Block) and "tensor" in (fmt.size, fmt.outer_size):
+        # A NaN or an infinity anywhere may decide the scale of the whole tensor: then it is worked on whole.
+        amax = largest(x) if np.isfinite(x).all() else None
+        pieces = pieces if amax is not None else iter([slice(None)])
+    for rows in pieces:
+        here = None if positions is None else positions[rows]
+        parts = reference.quantize(lines[rows], fmt, chosen, amax, here)
+        out[rows] = reference.dequantize(parts, fmt, x.dtype)
+    return _restored(out, x.shape, axis)
+
+
+def _finite(x: Array, chosen: Options) -> Array:
+    """Return ``x`` as the definition takes it; an infinity counts as the largest value of x's own type."""
+    return without_infinity(x) if chosen.nonfinite == "saturate" else widened(x)
+
+
+def _refuse(x: Array, fmt: Format, chosen: Options) -> None:
+    reference.without_nonfinite(np.atleast_1d(widened(x)), fmt, chosen)  # raises: the message has one home
+    raise DataError(f"the array changed while it was read for {fmt}; keep it still")
 
 
 def _last(x: Array, axis: int) -> Array:

@@ -4,19 +4,17 @@ One build holds the kernels for several instruction sets and takes the best that
 variable ``FEWBITS_ISA`` or :func:`force_isa` makes it take another, so that one machine can test them all.
 """
 
-from fewbits.kernels.native.fake_quantize import Result, fake_quantize, run, supports
+from fewbits.kernels.native.convert import dequantize, fake_quantize, largest, quantize, supports
 from fewbits.kernels.native.isa import active_isa, available_isas, force_isa, isas
-from fewbits.kernels.native.real_scales import fake_quantize_real_scale, supports_real_scale
 
 __all__ = [
-    "Result",
     "active_isa",
     "available_isas",
+    "dequantize",
     "fake_quantize",
-    "fake_quantize_real_scale",
     "force_isa",
     "isas",
-    "run",
+    "largest",
+    "quantize",
     "supports",
-    "supports_real_scale",
 ]

@@ -1,0 +1,197 @@
+// Conversion of lines side by side, where the values of one line lie far apart in memory and those of neighbouring
+// lines close together: a strip of up to 64 lines advances row by row, each lane of a vector in a line of its own.
+
+namespace {
+
+constexpr i64 lanes = 64;
+constexpr i64 rows_together = 8;  // eight codes fill whole bytes, whatever their width
+constexpr i64 rows_in_item = 64;
+
+inline bool side_by_side(const Geometry& g) { return g.axes > 0 && g.step != 1 && g.place_step != 1; }
+
+inline i64 rows_of_item(const Plan& p) {
+    const Format& f = p.f;
+    const i64 rows = has_blocks(f) ? f.block : rows_in_item;
+    // A part goes out eight codes at a time, so an item has to begin at such a place in each of them.
+    const i64 codes = f.scales == Scales::shifted ? rows / f.sub_block : rows;
+    const bool cut = !outer_of_each_line(f) && (p.values || (codes % rows_together == 0 && divisible(f, rows)));
+    return cut ? rows : p.g.n;
+}
+
+inline i64 strips_in(const Geometry& g) {
+    const i64 across = g.extent[g.axes - 1];
+    return across == 0 ? 0 : lines_in(g) / across * count_of(across, lanes);
+}
+
+inline i64 items_in_columns(const Plan& p) {
+    return p.g.n == 0 ? 0 : strips_in(p.g) * count_of(p.g.n, rows_of_item(p));
+}
+
+// A strip: its first line, and how the others follow.
+struct Strip {
+    Line line;
+    i64 count, stride, place_stride;
+};
+
+inline Strip strip_of(const Geometry& g, i64 number) {
+    const i64 across = g.extent[g.axes - 1], in_row = count_of(across, lanes);
+    const i64 lane = number % in_row * lanes;
+    return {line_of(g, number / in_row * across + lane), least(lanes, across - lane), g.stride[g.axes - 1],
+            g.place_stride[g.axes - 1]};
+}
+
+inline const float* row(const Plan& p, const Strip& s, i64 r, float* buffer) {
+    return input(p, s.line.in + r * p.g.step, s.stride, s.count, buffer);
+}
+
+// Largest finite magnitudes of the rows `from` to `to`, and which lanes hold something that is not finite.
+inline void measure_lanes(const Plan& p, Buffers& t, const Strip& s, i64 from, i64 to) {
+    for (i64 i = 0; i < s.count; ++i) t.largest[i] = t.shifts[i] = 0;
+    for (i64 r = from; r < to; ++r) {
+        const float* x = row(p, s, r, t.x);
+        for (i64 i = 0; i < s.count; ++i) {
+            const i32 magnitude = bits_of(x[i]) & magnitude_mask;
+            t.largest[i] = larger(t.largest[i], magnitude < infinity_bits ? magnitude : 0);
+            t.shifts[i] |= magnitude >= infinity_bits;
+        }
+    }
+    for (i64 i = 0; i < s.count; ++i) t.bad[i] = t.shifts[i] != 0;
+}
+
+// Codes of eight rows, lane beside lane, that wait until they fill whole bytes.
+struct Waiting {
+    i32 rows[rows_together][lanes];
+};
+
+// Adds row r of a line; the bytes go out after every eighth row and after the last.
+inline void add_row(Waiting& waiting, const i32* codes, const Strip& s, i64 r, bool last, i32 bits, u8* part,
+                    i64 line_bytes) {
+    i32* kept = waiting.rows[r % rows_together];
+    for (i64 i = 0; i < s.count; ++i) kept[i] = codes[i];
+    const i64 n = r % rows_together + 1;
+    if (n < rows_together && !last) return;
+    for (i64 i = 0; i < s.count; ++i) {
+        i32 line[rows_together];
+        for (i64 j = 0; j < n; ++j) line[j] = waiting.rows[j][i];
+        pack(line, n, bits, part + (s.line.number + i) * line_bytes, r + 1 - n);
+    }
+}
+
+struct alignas(64) ColumnBuffers {
+    float divisor[lanes], multiplier[lanes];
+    Outer outer[lanes];
+    Waiting codes, shifts;
+};
+
+// One over the finest step that the rows of a sub-block share in each lane: t.a and t.b as shift_line leaves them.
+inline void shift_lanes(const Plan& p, Buffers& t, const ColumnBuffers& c, const Strip& s, i64 from, i64 to) {
+    const i32 most_shift = p.f.largest_shift << 23;
+    for (i64 i = 0; i < s.count; ++i) t.largest[i] = 0;
+    for (i64 r = from; r < to; ++r) {
+        const float* x = row(p, s, r, t.x);
+        for (i64 i = 0; i < s.count; ++i) {
+            const i32 magnitude = bits_of(x[i]) & magnitude_mask;
+            const float finite = float_of(magnitude < infinity_bits ? magnitude : 0);
+            t.largest[i] = larger(t.largest[i], bits_of(finite * c.divisor[i]));
+        }
+    }
+    for (i64 i = 0; i < s.count; ++i) {
+        const i32 shift = clamp(one_bits - (t.largest[i] & exponent_mask), 0, most_shift);
+        t.a[i] = float_of(one_bits + shift);
+        t.b[i] = c.multiplier[i] * float_of(one_bits - shift);
+        t.shifts[i] = shift >> 23;
+    }
+}
+
+inline void round_row(const Plan& p, Buffers& t, ColumnBuffers& c, const Strip& s, i64 r, bool finite) {
+    const Format& f = p.f;
+    const float* x = row(p, s, r, t.x);
+    const float *w = x, *a = t.a, *b = t.b;
+    if (f.scales == Scales::shifted) {
+        for (i64 i = 0; i < s.count; ++i) {
+            const i32 magnitude = bits_of(x[i]) & magnitude_mask, u = bits_of(float_of(magnitude) * c.divisor[i]);
+            t.w[i] = float_of(u == 0 ? magnitude != 0 : u);
+        }
+        w = t.w;
+    } else if (p.real) {
+        divide(t, x, s.count);
+        w = t.w;
+        a = t.one;
+    } else if (f.scales == Scales::none) {
+        a = b = t.one;
+        finite = false;  // nothing was measured
+    }
+    const i64 place = s.line.place + r * p.g.place_step;
+    round_tile(p, t, x, w, a, b, finite, place, s.place_stride, t.values, t.codes, s.count);
+    if (f.scales != Scales::none && f.nonfinite == Nonfinite::block_nan && !finite)
+        for (i64 i = 0; i < s.count; ++i)
+            if (t.bad[i]) overwrite(p, t.values + i, t.codes + i, 1);
+    if (p.values)
+        store(at(p.job.values, p.job.values_type, place), p.job.values_type, s.place_stride, s.count, t.values, false);
+}
+
+// The rows `from` to `to` of a strip; returns whether all values are finite.
+inline bool convert_strip(const Plan& p, Buffers& t, const Strip& s, i64 from, i64 to) {
+    const Format& f = p.f;
+    const LineBytes bytes = line_bytes(f, p.g.n);
+    const i64 size = has_blocks(f) ? f.block : rows_in_item, sub = f.scales == Scales::shifted ? f.sub_block : size;
+    ColumnBuffers c;
+    bool all_finite = true;
+    if (p.two_level) {
+        if (!f.whole_known) measure_lanes(p, t, s, 0, p.g.n);
+        for (i64 i = 0; i < s.count; ++i) {
+            c.outer[i] = outer_of(f, f.whole_known ? f.whole : float_of(t.largest[i]));
+            t.outer[i] = c.outer[i].scale;
+            if (!p.values && !f.whole_known) p.job.outer[s.line.number + i] = c.outer[i].scale;
+        }
+    }
+    for (i64 start = from; start < to; start += size) {
+        const i64 end = least(to, start + size);
+        bool finite = true;
+        if (one_scale(f)) {
+            for (i64 i = 0; i < s.count; ++i) t.largest[i] = bits_of(f.whole);
+            for (i64 i = 0; i < s.count; ++i) t.bad[i] = f.whole_bad;
+        } else {
+            measure_lanes(p, t, s, start, end);
+        }
+        for (i64 i = 0; i < s.count; ++i) finite &= !t.bad[i];
+        all_finite &= finite;
+        if (f.scales != Scales::none) {
+            choose_scales(p, t, s.count, c.outer, 1);
+            for (i64 i = 0; i < s.count; ++i) {
+                t.a[i] = c.divisor[i] = t.divisor[i];
+                t.b[i] = c.multiplier[i] = t.multiplier[i];
+            }
+            if (has_blocks(f) && !p.values)
+                for (i64 i = 0; i < s.count; ++i)
+                    pack(t.scales + i, 1, f.scale_bits, p.job.scales + (s.line.number + i) * bytes.scales, start / size);
+        }
+        for (i64 part = start; part < end; part += sub) {
+            const i64 part_end = least(end, part + sub);
+            if (f.scales == Scales::shifted) {
+                shift_lanes(p, t, c, s, part, part_end);
+                if (!p.values && f.shift_bits)
+                    add_row(c.shifts, t.shifts, s, part / sub, part_end == p.g.n, f.shift_bits, p.job.shifts,
+                            bytes.shifts);
+            }
+            for (i64 r = part; r < part_end; ++r) {
+                round_row(p, t, c, s, r, finite);
+                if (!p.values)
+                    add_row(c.codes, t.codes, s, r, r + 1 == p.g.n, bits_of_element(f), p.job.codes, bytes.codes);
+            }
+        }
+    }
+    return all_finite;
+}
+
+inline bool convert_columns(const Plan& p, Buffers& t, i64 first, i64 last) {
+    const i64 rows = rows_of_item(p), in_strip = count_of(p.g.n, rows);
+    bool finite = true;
+    for (i64 item = first; item < last; ++item) {
+        const i64 from = item % in_strip * rows;
+        finite &= convert_strip(p, t, strip_of(p.g, item / in_strip), from, least(p.g.n, from + rows));
+    }
+    return finite;
+}
+
+}  // namespace

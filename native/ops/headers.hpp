@@ -1,0 +1,8 @@
+// What the files of ops/ need from outside their namespace.
+#pragma once
+
+#include "../job.hpp"
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif

@@ -1,0 +1,60 @@
+// The table of kernels of one instruction set; the only name that leaves its namespace.
+
+namespace {
+
+i64 items(const Job& job) {
+    const Plan p = plan_of(job);
+    return side_by_side(p.g) ? items_in_columns(p) : items_in_rows(p);
+}
+
+// What the compiler really had, not what the build meant to give it.
+constexpr const char* compiled_for =
+#if defined(__AVX512F__)
+    "avx512";
+#elif defined(__AVX2__)
+    "avx2";
+#else
+    "baseline";
+#endif
+
+Outcome convert(const Job& job, i64 first, i64 last) {
+    const Plan p = plan_of(job);
+    Buffers t;
+    fill(t.one, 1.0f, tile);
+    if (first == 0) write_shared(p, t);
+    const bool finite = side_by_side(p.g) ? convert_columns(p, t, first, last) : convert_rows(p, t, first, last);
+    if (job.stream) finish_streaming();
+    return {compiled_for, !finite};
+}
+
+constexpr i64 measured_together = 8 * tile;
+
+i64 measure_items(const Geometry& g) { return lines_in(g) * count_of(g.n, measured_together); }
+
+Largest measure_all(const void* in, Real type, const Geometry& g, i64 first, i64 last) {
+    alignas(64) float buffer[tile];
+    const i64 in_line = count_of(g.n, measured_together);
+    i32 top = 0;
+    bool bad = false;
+    for (i64 item = first; item < last; ++item) {
+        const i64 line = line_of(g, item / in_line).in, end = least(g.n, (item % in_line + 1) * measured_together);
+        for (i64 start = item % in_line * measured_together; start < end; start += tile) {
+            const i64 n = least(tile, end - start);
+            const void* from = at(in, type, line + start * g.step);
+            const float* x = static_cast<const float*>(from);
+            if (type != Real::f32 || g.step != 1) {
+                load(from, type, g.step, n, buffer);
+                x = buffer;
+            }
+            const i32 here = largest_of<0>(x, n);
+            bad |= here >= infinity_bits;
+            top = larger(top, here >= infinity_bits ? largest_finite(x, n) : here);
+        }
+    }
+    return {float_of(top), bad};
+}
+
+}  // namespace
+
+extern const Kernels kernels;
+const Kernels kernels = {items, convert, restore_items, restore, measure_items, measure_all};

@@ -1,0 +1,67 @@
+// Where things lie: lines of values, and the bytes of each line of a packed part.
+
+namespace {
+
+// Where a line begins: in the input, in the C order of the array, and among the lines.
+struct Line {
+    i64 in, place, number;
+};
+
+inline Line line_of(const Geometry& g, i64 number) {
+    Line line{0, 0, number};
+    for (i32 i = g.axes - 1; i >= 0; --i) {
+        const i64 index = number % g.extent[i];
+        number /= g.extent[i];
+        line.in += index * g.stride[i];
+        line.place += index * g.place_stride[i];
+    }
+    return line;
+}
+
+inline i64 lines_in(const Geometry& g) {
+    i64 lines = 1;
+    for (i32 i = 0; i < g.axes; ++i) lines *= g.extent[i];
+    return lines;
+}
+
+inline i64 bytes_for(i64 count, i32 bits) { return (count * bits + 7) / 8; }
+inline i64 count_of(i64 n, i64 size) { return (n + size - 1) / size; }
+inline i32 bits_of_element(const Format& f) { return f.tabled ? f.table.bits : f.grid.bits; }
+
+// One scale for the whole array is a block that never ends.
+inline bool one_scale(const Format& f) {
+    return f.whole_known && f.scales != Scales::none && f.scales != Scales::two_level;
+}
+inline bool has_blocks(const Format& f) { return f.scales != Scales::none && !one_scale(f); }
+
+// Bytes of one line of each part.
+struct LineBytes {
+    i64 codes, scales, shifts;
+};
+
+inline LineBytes line_bytes(const Format& f, i64 n) {
+    LineBytes bytes{bytes_for(n, bits_of_element(f)), 0, 0};
+    if (has_blocks(f)) bytes.scales = bytes_for(count_of(n, f.block), f.scale_bits);
+    if (f.scales == Scales::shifted) bytes.shifts = bytes_for(count_of(n, f.sub_block), f.shift_bits);
+    return bytes;
+}
+
+// Values of a line that are worked on at once: whole blocks where a tile holds one, eight of them where it holds those.
+inline i64 tile_of(const Format& f) {
+    if (!has_blocks(f) || f.block > tile) return tile;
+    const i64 eight = 8 * f.block;
+    return eight <= tile ? tile / eight * eight : tile / f.block * f.block;
+}
+
+// Whether a line of packed parts can be cut after every `values` values: whole blocks and whole bytes of every part.
+inline bool divisible(const Format& f, i64 values) {
+    if (values * bits_of_element(f) % 8) return false;
+    if (!has_blocks(f)) return true;
+    if (values % f.block || values / f.block * f.scale_bits % 8) return false;
+    return f.scales != Scales::shifted || values / f.sub_block * f.shift_bits % 8 == 0;
+}
+
+// Whether the outer scale is that of each line, for which the line must be measured first.
+inline bool outer_of_each_line(const Format& f) { return f.scales == Scales::two_level && !f.whole_known; }
+
+}  // namespace

@@ -1,0 +1,207 @@
+// Between memory and the small buffers in which the work is done.
+
+namespace {
+
+constexpr i64 tile = 512;  // values worked on at once: all buffers together stay within the nearest cache
+
+inline i64 size_of(Real type) { return type == Real::f32 ? 4 : 2; }
+
+inline const void* at(const void* p, Real type, i64 i) { return static_cast<const u8*>(p) + i * size_of(type); }
+inline void* at(void* p, Real type, i64 i) { return static_cast<u8*>(p) + i * size_of(type); }
+
+// n values, `step` apart, as float32.
+inline void load(const void* in, Real type, i64 step, i64 n, float* __restrict out) {
+    const u16* h = static_cast<const u16*>(in);
+    const float* f = static_cast<const float*>(in);
+    if (step == 1) {
+        if (type == Real::f32)
+            __builtin_memcpy(out, f, static_cast<u64>(n) * sizeof(float));
+        else if (type == Real::bf16)
+            for (i64 i = 0; i < n; ++i) out[i] = from_bf16(h[i]);
+        else
+            for (i64 i = 0; i < n; ++i) out[i] = from_f16(h[i]);
+        return;
+    }
+    for (i64 i = 0; i < n; ++i)
+        out[i] = type == Real::f32 ? f[i * step] : type == Real::bf16 ? from_bf16(h[i * step]) : from_f16(h[i * step]);
+}
+
+// Past the cache: a line that is written whole need not be read first. The plain loop and memcpy do the same.
+inline void stream_out(float* __restrict out, const float* __restrict in, i64 n) {
+#if defined(__AVX512F__) || defined(__AVX2__) || defined(__SSE2__)
+    i64 i = 0;
+    for (; i < n && (reinterpret_cast<std::uintptr_t>(out + i) & 63) != 0; ++i) out[i] = in[i];
+#if defined(__AVX512F__)
+    for (; i + 16 <= n; i += 16) _mm512_stream_ps(out + i, _mm512_loadu_ps(in + i));
+#elif defined(__AVX2__)
+    for (; i + 8 <= n; i += 8) _mm256_stream_ps(out + i, _mm256_loadu_ps(in + i));
+#else
+    for (; i + 4 <= n; i += 4) _mm_stream_ps(out + i, _mm_loadu_ps(in + i));
+#endif
+    for (; i < n; ++i) out[i] = in[i];
+#else
+    __builtin_memcpy(out, in, static_cast<u64>(n) * sizeof(float));
+#endif
+}
+
+inline void store(void* out, Real type, i64 step, i64 n, const float* __restrict in, bool stream) {
+    u16* h = static_cast<u16*>(out);
+    float* f = static_cast<float*>(out);
+    if (step == 1) {
+        if (type == Real::f32) {
+            if (stream)
+                stream_out(f, in, n);
+            else
+                __builtin_memcpy(f, in, static_cast<u64>(n) * sizeof(float));
+        } else if (type == Real::bf16) {
+            for (i64 i = 0; i < n; ++i) h[i] = to_bf16(in[i]);
+        } else {
+            for (i64 i = 0; i < n; ++i) h[i] = to_f16(in[i]);
+        }
+        return;
+    }
+    for (i64 i = 0; i < n; ++i) {
+        if (type == Real::f32)
+            f[i * step] = in[i];
+        else
+            h[i * step] = type == Real::bf16 ? to_bf16(in[i]) : to_f16(in[i]);
+    }
+}
+
+inline void finish_streaming() {
+#if defined(__SSE2__)
+    _mm_sfence();
+#endif
+}
+
+// n codes of `bits` bits, at most 8, as groups of eight in one word each. Neighbours join in three halving steps, each
+// a loop that becomes vectors.
+inline void join_eights(const i32* __restrict codes, i64 eights, i32 bits, u64* __restrict words) {
+    alignas(64) i32 pairs[tile / 2];
+    alignas(64) u32 fours[tile / 4];
+    for (i64 j = 0; j < 4 * eights; ++j) pairs[j] = codes[2 * j] | codes[2 * j + 1] << bits;
+    for (i64 j = 0; j < 2 * eights; ++j)
+        fours[j] = static_cast<u32>(pairs[2 * j]) | static_cast<u32>(pairs[2 * j + 1]) << 2 * bits;
+    for (i64 j = 0; j < eights; ++j) words[j] = fours[2 * j] | static_cast<u64>(fours[2 * j + 1]) << 4 * bits;
+}
+
+inline void split_eights(const u64* __restrict words, i64 eights, i32 bits, i32* __restrict codes) {
+    alignas(64) i32 pairs[tile / 2];
+    alignas(64) u32 fours[tile / 4];
+    const u32 mask = (1u << bits) - 1, mask2 = (1u << 2 * bits) - 1;
+    for (i64 j = 0; j < eights; ++j) {
+        fours[2 * j] = static_cast<u32>(words[j]) & static_cast<u32>((u64{1} << 4 * bits) - 1);
+        fours[2 * j + 1] = static_cast<u32>(words[j] >> 4 * bits);
+    }
+    for (i64 j = 0; j < 2 * eights; ++j) {
+        pairs[2 * j] = static_cast<i32>(fours[j] & mask2);
+        pairs[2 * j + 1] = static_cast<i32>(fours[j] >> 2 * bits);
+    }
+    for (i64 j = 0; j < 4 * eights; ++j) {
+        codes[2 * j] = pairs[j] & static_cast<i32>(mask);
+        codes[2 * j + 1] = pairs[j] >> bits;
+    }
+}
+
+// n codes, at most a tile, of `bits` bits each into a little-endian bit stream, from code number `first` on. The bits
+// of its first byte that belong to earlier codes are kept; the spare bits of the last byte become zero. Nothing beyond
+// that byte is written: it may be another thread's.
+inline void pack(const i32* __restrict codes, i64 n, i32 bits, u8* __restrict line, i64 first) {
+    const i64 start = first * bits;
+    u8* __restrict out = line + start / 8;
+    i64 i = 0;
+    if (start % 8 == 0) {
+        if (bits == 8) {
+            for (; i < n; ++i) out[i] = static_cast<u8>(codes[i]);
+            return;
+        }
+        if (bits == 4) {
+            const i64 pairs = n / 2;
+            for (i64 j = 0; j < pairs; ++j) out[j] = static_cast<u8>(codes[2 * j] | codes[2 * j + 1] << 4);
+            i = 2 * pairs;
+            out += pairs;
+        } else if (bits < 8) {
+            const i64 eights = n / 8, bytes = eights * bits;
+            alignas(64) u64 words[tile / 8];
+            join_eights(codes, eights, bits, words);
+            i64 j = 0;  // eight bytes are written where only the first `bits` count, the next word covers the rest
+            for (; j * bits + 8 <= bytes; ++j) __builtin_memcpy(out + j * bits, words + j, 8);
+            for (; j < eights; ++j)
+                for (i32 k = 0; k < bits; ++k) out[j * bits + k] = static_cast<u8>(words[j] >> 8 * k);
+            i = 8 * eights;
+            out += bytes;
+        } else if (bits == 16) {
+            for (; i < n; ++i) {
+                const u16 half = static_cast<u16>(codes[i]);
+                __builtin_memcpy(out + 2 * i, &half, sizeof half);
+            }
+            return;
+        } else if (bits == 32) {
+            __builtin_memcpy(out, codes, static_cast<u64>(n) * 4);
+            return;
+        }
+    }
+    i32 held = static_cast<i32>((start + i * bits) % 8);
+    u64 word = held ? *out & ((1u << held) - 1) : 0;
+    for (; i < n; ++i) {
+        word |= static_cast<u64>(static_cast<u32>(codes[i])) << held;
+        held += bits;
+        for (; held >= 8; held -= 8, word >>= 8) *out++ = static_cast<u8>(word);
+    }
+    if (held > 0) *out = static_cast<u8>(word);
+}
+
+// The codes of pack(). `end` is where the readable bytes end.
+inline void unpack(const u8* __restrict line, i64 first, i32 bits, i64 n, i32* __restrict codes, const u8* end) {
+    const i64 start = first * bits;
+    const u8* __restrict in = line + start / 8;
+    i64 i = 0;
+    if (start % 8 == 0) {
+        if (bits == 8) {
+            for (; i < n; ++i) codes[i] = in[i];
+            return;
+        }
+        if (bits == 4) {
+            const i64 pairs = n / 2;
+            for (i64 j = 0; j < pairs; ++j) {
+                codes[2 * j] = in[j] & 15;
+                codes[2 * j + 1] = in[j] >> 4;
+            }
+            i = 2 * pairs;
+        } else if (bits < 8) {
+            const i64 eights = n / 8;
+            alignas(64) u64 words[tile / 8];
+            const u64 mask = (u64{1} << 8 * bits) - 1;
+            for (i64 j = 0; j < eights; ++j) {
+                u64 word = 0;
+                const u8* from = in + j * bits;
+                __builtin_memcpy(&word, from, end - from >= 8 ? 8 : static_cast<u64>(bits));
+                words[j] = word & mask;
+            }
+            split_eights(words, eights, bits, codes);
+            i = 8 * eights;
+        } else if (bits == 16) {
+            for (; i < n; ++i) codes[i] = in[2 * i] | in[2 * i + 1] << 8;
+            return;
+        } else if (bits == 32) {
+            __builtin_memcpy(codes, in, static_cast<u64>(n) * 4);
+            return;
+        }
+    }
+    const u64 mask = bits == 32 ? 0xffffffffu : (1u << bits) - 1;
+    for (; i < n; ++i) {
+        const i64 bit = start + i * bits;
+        const u8* from = line + bit / 8;
+        u64 word = 0;
+        const i64 have = least(8, end - from);
+        for (i64 j = 0; j < have && j * 8 < bits + 7; ++j) word |= static_cast<u64>(from[j]) << 8 * j;
+        codes[i] = static_cast<i32>(word >> bit % 8 & mask);
+    }
+}
+
+// Asks for the lines of [p, p + bytes) before they are needed.
+inline void prefetch(const void* p, i64 bytes) {
+    for (i64 i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const u8*>(p) + i);
+}
+
+}  // namespace

@@ -1,0 +1,133 @@
+// From packed codes and scales to values.
+
+namespace {
+
+struct alignas(64) RestoreBuffers {
+    i32 codes[tile], scales[tile], shifts[tile];
+    float b[tile], one[tile], scale[tile], values[tile];
+};
+
+struct RestorePlan {
+    const Restore& job;
+    const Format& f;
+    const Geometry& g;
+    LineBytes bytes;
+    Constants element, scale;
+    bool real;
+};
+
+inline RestorePlan restore_plan_of(const Restore& job) {
+    const Format& f = job.format;
+    RestorePlan p{job, f, job.geometry, line_bytes(f, job.geometry.n), {}, {}, false};
+    if (!f.tabled) p.element = constants_of(f.grid, Overflow::saturate);
+    p.real = f.scales == Scales::real || f.scales == Scales::two_level;
+    if (p.real) p.scale = constants_of(f.scale_grid, Overflow::saturate);
+    return p;
+}
+
+// Scales of n blocks of a line, from block number `first` on, in t.scale.
+inline void restore_scales(const RestorePlan& p, RestoreBuffers& t, i64 line, i64 first, i64 n) {
+    const Format& f = p.f;
+    const u8* part = p.job.scales + line * p.bytes.scales;
+    unpack(part, first, f.scale_bits, n, t.scales, part + (one_scale(f) ? bytes_for(1, f.scale_bits) : p.bytes.scales));
+    if (p.real) return decode_all(p.scale, f.scale_grid.has_nan, t.scales, t.one, t.scale, n);
+    const i32 nan = f.scale_nan, bias = f.scale_bias;
+    for (i64 j = 0; j < n; ++j) {
+        const i32 code = t.scales[j];
+        t.scale[j] = code == nan ? float_of(nan_bits) : power_of_two(code - bias);
+    }
+}
+
+// The values `start` to `start + n` of a line, at most a tile, in t.values.
+inline void restore_run(const RestorePlan& p, RestoreBuffers& t, i64 line, i64 start, i64 n) {
+    const Format& f = p.f;
+    const float* b = t.one;
+    if (f.scales != Scales::none) {
+        const i64 size = one_scale(f) ? start + n : f.block, first = one_scale(f) ? 0 : start / size;
+        restore_scales(p, t, line, first, one_scale(f) ? 1 : (start + n - 1) / size - first + 1);
+        if (size == 32 && start % 32 == 0) {
+            spread<32>(t.scale, n, 32, t.b);
+        } else if (size == 16 && start % 16 == 0) {
+            spread<16>(t.scale, n, 16, t.b);
+        } else {
+            i64 i = 0;
+            for (i64 j = 0; i < n; ++j)
+                for (const i64 end = least(n, (first + j + 1) * size - start); i < end; ++i) t.b[i] = t.scale[j];
+        }
+        b = t.b;
+    }
+    if (f.scales == Scales::shifted && f.shift_bits) {
+        const i64 sub = f.sub_block, first = start / sub;
+        const u8* part = p.job.shifts + line * p.bytes.shifts;
+        unpack(part, first, f.shift_bits, (start + n - 1) / sub - first + 1, t.shifts, part + p.bytes.shifts);
+        i64 i = 0;
+        if (sub == 2) {  // a run starts at an even place
+            for (i64 j = 0; j < n / 2; ++j) {
+                const float down = float_of(one_bits - (t.shifts[j] << 23));
+                t.b[2 * j] *= down;
+                t.b[2 * j + 1] *= down;
+            }
+            i = n / 2 * 2;
+        }
+        for (i64 j = i / sub; i < n; ++j) {
+            const float down = power_of_two(-t.shifts[j]);
+            for (const i64 end = least(n, (first + j + 1) * sub - start); i < end; ++i) t.b[i] *= down;
+        }
+    }
+    const u8* part = p.job.codes + line * p.bytes.codes;
+    unpack(part, start, bits_of_element(f), n, t.codes, part + p.bytes.codes);
+    const bool outer = f.scales == Scales::two_level;
+    const float scale = outer ? p.job.outer[f.whole_known ? 0 : line] : 1.0f;
+    if (f.tabled) {
+        for (i64 i = 0; i < n; ++i)
+            t.values[i] = static_cast<float>(f.table.by_code[t.codes[i]] *
+                                             (static_cast<double>(b[i]) * static_cast<double>(scale)));
+        return;
+    }
+    decode_all(p.element, f.grid.has_nan, t.codes, b, t.values, n);
+    if (outer)
+        for (i64 i = 0; i < n; ++i) t.values[i] *= scale;
+}
+
+constexpr i64 restored_rows = 64;
+
+inline i64 restore_step(const RestorePlan& p) { return side_by_side(p.g) ? restored_rows : tile; }
+
+// A strip of neighbouring lines is restored line by line and written row by row.
+inline void restore_strip(const RestorePlan& p, RestoreBuffers& t, const Strip& s, i64 start, i64 n) {
+    alignas(64) float rows[restored_rows][lanes];
+    for (i64 i = 0; i < s.count; ++i) {
+        restore_run(p, t, s.line.number + i, start, n);
+        for (i64 r = 0; r < n; ++r) rows[r][i] = t.values[r];
+    }
+    for (i64 r = 0; r < n; ++r)
+        store(at(p.job.values, p.job.values_type, s.line.place + (start + r) * p.g.place_step), p.job.values_type,
+              s.place_stride, s.count, rows[r], false);
+}
+
+i64 restore_items(const Restore& job) {
+    const RestorePlan p = restore_plan_of(job);
+    if (p.g.n == 0) return 0;
+    return (side_by_side(p.g) ? strips_in(p.g) : lines_in(p.g)) * count_of(p.g.n, restore_step(p));
+}
+
+void restore(const Restore& job, i64 first, i64 last) {
+    const RestorePlan p = restore_plan_of(job);
+    RestoreBuffers t;
+    for (i64 i = 0; i < tile; ++i) t.one[i] = 1.0f;
+    const i64 step = restore_step(p), in_line = count_of(p.g.n, step);
+    for (i64 item = first; item < last; ++item) {
+        const i64 start = item % in_line * step, n = least(step, p.g.n - start);
+        if (side_by_side(p.g)) {
+            restore_strip(p, t, strip_of(p.g, item / in_line), start, n);
+            continue;
+        }
+        const Line line = line_of(p.g, item / in_line);
+        restore_run(p, t, line.number, start, n);
+        store(at(job.values, job.values_type, line.place + start * p.g.place_step), job.values_type, p.g.place_step, n,
+              t.values, job.stream);
+    }
+    if (job.stream) finish_streaming();
+}
+
+}  // namespace

@@ -1,0 +1,94 @@
+// What the values of a block share: from its largest magnitude to its scale.
+
+namespace {
+
+// Largest finite magnitude as bits, and whether all values are finite. Over floats this loop would stay scalar, since
+// a maximum must not reorder NaN; over bit patterns it vectorizes, is exact, and puts infinities and NaN on top. The
+// pragma keeps g++ from unrolling the loop of a block of 16 into scalars before the vectorizer sees it.
+template <i64 fixed_n>
+inline i32 largest_of(const float* in, i64 length) {
+    const i64 n = fixed_n ? fixed_n : length;
+    i32 largest = 0;
+#pragma GCC unroll 1
+    for (i64 i = 0; i < n; ++i) largest = larger(largest, bits_of(in[i]) & magnitude_mask);
+    return largest;
+}
+
+inline i32 largest_finite(const float* in, i64 n) {
+    i32 largest = 0;
+    for (i64 i = 0; i < n; ++i) {
+        const i32 magnitude = bits_of(in[i]) & magnitude_mask;
+        largest = larger(largest, magnitude < infinity_bits ? magnitude : 0);
+    }
+    return largest;
+}
+
+// floor(log2) of a finite magnitude above zero, and its fraction; subnormals are normalized by a product.
+struct Split {
+    i32 exponent, fraction;
+};
+
+inline Split split(i32 magnitude) {
+    const bool subnormal = magnitude < binade;
+    const i32 b = bits_of(float_of(magnitude) * (subnormal ? 0x1p24f : 1.0f));
+    return {(b >> 23) - (subnormal ? 151 : 127), b & (binade - 1)};
+}
+
+// Exponents of the scales of n blocks, with largest magnitudes as finite bits: kernels/reference/scale_rules.py.
+inline void ruled_exponents(const Format& given, const i32* __restrict largest, i32* __restrict exponents, i64 n) {
+    const Format f = given;
+    if (f.rule_oas) {
+        for (i64 i = 0; i < n; ++i) {
+            const i32 scaled = bits_of(float_of(largest[i]) / f.element_max * f.rule_factor);
+            const i32 nearest = (scaled + 0x7fff + (scaled >> 16 & 1)) & ~0xffff;  // to bfloat16
+            const i32 e = nearest == 0 ? f.scale_emin : nearest >= infinity_bits ? f.scale_emax : split(nearest).exponent;
+            exponents[i] = largest[i] == 0 ? f.scale_zero : clamp(e, f.scale_emin, f.scale_emax);
+        }
+        return;
+    }
+    for (i64 i = 0; i < n; ++i) {
+        const Split a = split(largest[i] + f.rule_add);
+        const i32 e = a.exponent - f.emax + (a.fraction > f.rule_threshold) + f.rule_plus;
+        exponents[i] = largest[i] == 0 ? f.scale_zero : clamp(e, f.scale_emin, f.scale_emax);
+    }
+}
+
+inline float smaller_float(float a, float b) { return a < b ? a : b; }
+
+constexpr float most = 0x1.fffffep127f;
+
+// The outer scale of a line: what its largest magnitude is multiplied by to fill the format, and the inverse that
+// decoding needs. Transformer Engine's NVFP4: g = (largest scale x largest element) / amax.
+struct Outer {
+    float gain, scale;
+};
+
+inline Outer outer_of(const Format& f, float whole) {
+    const float gain = whole > 0.0f ? smaller_float(f.fill / whole, most) : 1.0f;
+    return {gain, smaller_float(1.0f / gain, most)};
+}
+
+// The scale of a block: its code, what values are divided by, and what elements are multiplied by.
+struct RealScale {
+    i32 code;
+    float divisor, multiplier;
+};
+
+struct RealRule {
+    float element_max, inverse_max;
+    i32 of_zeros, smallest;
+    bool two_level;
+};
+
+inline RealScale real_scale(const RealRule& rule, const Constants& k, i32 largest, Outer outer) {
+    const float a = float_of(largest);
+    const float wanted = rule.two_level ? a * (outer.gain * rule.inverse_max) : a / rule.element_max;
+    const i32 magnitude = bits_of(wanted) & magnitude_mask;
+    const i32 rounded = round_bits<Rounding::nearest_even>(k, magnitude, false, false, 0);
+    const i32 within = smaller(rounded, k.limit_above);
+    const i32 code = largest == 0 ? rule.of_zeros : within == 0 ? rule.smallest : within;
+    const float scale = value_of(k, code), divisor = scale / outer.gain;  // without a second level the gain is one
+    return {code, divisor < 0x1p-149f ? 0x1p-149f : divisor, scale};
+}
+
+}  // namespace

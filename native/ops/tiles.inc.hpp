@@ -1,0 +1,253 @@
+// From values to values or to packed codes and scales: the steps that a tile of values is taken through, in buffers
+// that stay in the nearest cache. The scale of every value is written out beside it, so that each step is one flat loop.
+
+namespace {
+
+struct alignas(64) Buffers {
+    float x[tile];       // values
+    float w[tile];       // what is rounded is |w| a; its code or value has the sign of x
+    float a[tile];
+    float b[tile];       // what an element is multiplied by
+    float outer[tile];   // the same for a second level
+    float one[tile];
+    float values[tile];  // results
+    i32 codes[tile], shifts[tile];
+    u32 draws[tile + drawn_together];
+    i32 largest[tile], scales[tile];  // of blocks: largest finite magnitude, code of the scale
+    float divisor[tile], multiplier[tile];
+    bool bad[tile];  // whether a block holds something that is not finite
+};
+
+// Everything about a job that its tiles share.
+struct Plan {
+    const Job& job;
+    const Format& f;
+    const Geometry& g;
+    Constants element, scale;
+    bool values, real, two_level, stochastic;
+    bool quick;        // the common case of round_values and round_codes, but for what is not finite
+    bool plain_input;  // float32, which can be read in place
+};
+
+inline Plan plan_of(const Job& job) {
+    const Format& f = job.format;
+    Plan p{job, f, job.geometry, {}, {}, false, false, false, false, false, false};
+    if (!f.tabled) p.element = constants_of(f.grid, f.overflow);
+    p.real = f.scales == Scales::real || f.scales == Scales::two_level;
+    p.two_level = f.scales == Scales::two_level;
+    if (p.real) p.scale = constants_of(f.scale_grid, Overflow::saturate);
+    p.values = job.values != nullptr;
+    p.stochastic = f.rounding == Rounding::stochastic;
+    p.quick = !f.tabled && f.grid.quick && (f.rounding == Rounding::nearest_even || p.stochastic) &&
+              f.overflow == Overflow::saturate;
+    p.plain_input = job.in_type == Real::f32;
+    return p;
+}
+
+// The largest value of the input's own type, which stands for infinity where Nonfinite::saturate says so.
+inline i32 largest_input(Real type) {
+    return type == Real::f32 ? largest_bits : type == Real::bf16 ? 0x7f7f0000 : bits_of(65504.0f);
+}
+
+inline void replace_nonfinite(float* x, i64 n, Real type) {
+    const i32 top = largest_input(type);
+    for (i64 i = 0; i < n; ++i) {
+        const i32 b = bits_of(x[i]), magnitude = b & magnitude_mask;
+        x[i] = float_of(magnitude > infinity_bits ? 0 : magnitude == infinity_bits ? top | (b & sign_bit) : b);
+    }
+}
+
+inline const float* zero_nonfinite(const float* x, i64 n, float* out) {
+    for (i64 i = 0; i < n; ++i) out[i] = (bits_of(x[i]) & magnitude_mask) < infinity_bits ? x[i] : 0.0f;
+    return out;
+}
+
+template <bool codes>
+inline void round_by(const Plan& p, const float* x, const float* w, const float* a, const float* b, const u32* draws,
+                     float* values, i32* out, i64 n) {
+    const Constants k = p.element;
+    switch (p.f.rounding) {
+        case Rounding::nearest_even: return round_all<Rounding::nearest_even, codes>(k, x, w, a, b, draws, values, out, n);
+        case Rounding::nearest_away: return round_all<Rounding::nearest_away, codes>(k, x, w, a, b, draws, values, out, n);
+        case Rounding::toward_zero: return round_all<Rounding::toward_zero, codes>(k, x, w, a, b, draws, values, out, n);
+        case Rounding::up: return round_all<Rounding::up, codes>(k, x, w, a, b, draws, values, out, n);
+        case Rounding::down: return round_all<Rounding::down, codes>(k, x, w, a, b, draws, values, out, n);
+        case Rounding::stochastic: return round_all<Rounding::stochastic, codes>(k, x, w, a, b, draws, values, out, n);
+    }
+}
+
+// Rounds n values whose scales lie beside them. `place` is that of the first, the next are `place_step` further.
+inline void round_tile(const Plan& p, Buffers& t, const float* x, const float* w, const float* a, const float* b,
+                       bool finite, i64 place, i64 place_step, float* values, i32* codes, i64 n) {
+    u32* draws = nullptr;
+    const float* outer = p.two_level ? t.outer : nullptr;
+    if (p.stochastic) draw(p.f.seed, place, place_step, n, t.draws, &draws);
+    if (p.f.tabled) {
+        if (p.values)
+            look_up_all<false>(p.f.table, p.stochastic, x, w, a, b, outer, draws, values, codes, n);
+        else
+            look_up_all<true>(p.f.table, p.stochastic, x, w, a, b, outer, draws, values, codes, n);
+        return;
+    }
+    if (p.values) {
+        if (p.quick && finite && p.stochastic)
+            round_values<true>(p.element, x, w, a, b, draws, values, n);
+        else if (p.quick && finite)
+            round_values<false>(p.element, x, w, a, b, draws, values, n);
+        else
+            round_by<false>(p, x, w, a, b, draws, values, codes, n);
+        if (outer)
+            for (i64 i = 0; i < n; ++i) values[i] *= outer[i];
+    } else if (p.quick && finite && p.stochastic) {
+        round_codes<true>(p.element, x, w, a, draws, codes, n);
+    } else if (p.quick && finite) {
+        round_codes<false>(p.element, x, w, a, draws, codes, n);
+    } else {
+        round_by<true>(p, x, w, a, b, draws, values, codes, n);
+    }
+}
+
+inline void fill(float* out, float v, i64 n) {
+    for (i64 i = 0; i < n; ++i) out[i] = v;
+}
+
+template <i64 fixed_size>
+inline void largest_of_blocks(const float* x, i64 n, i64 size, i32* largest) {
+    const i64 width = fixed_size ? fixed_size : size;
+    i64 j = 0, at = 0;
+    for (; at + width <= n; at += width) largest[j++] = largest_of<fixed_size>(x + at, width);
+    if (at < n) largest[j] = largest_of<0>(x + at, n - at);
+}
+
+template <i64 fixed_size>
+inline void spread(const float* per_block, i64 n, i64 size, float* __restrict out) {
+    const i64 width = fixed_size ? fixed_size : size;
+    i64 j = 0, at = 0;
+    for (; at + width <= n; at += width, ++j)
+        for (i64 i = 0; i < width; ++i) out[at + i] = per_block[j];
+    for (; at < n; ++at) out[at] = per_block[j];
+}
+
+// Largest magnitudes of the blocks of a tile, and which of them hold something that is not finite. Returns whether
+// the whole tile is finite.
+inline bool measure_blocks(Buffers& t, const float* x, i64 n, i64 size, i64 blocks) {
+    if (size == 32)
+        largest_of_blocks<32>(x, n, size, t.largest);
+    else if (size == 16)
+        largest_of_blocks<16>(x, n, size, t.largest);
+    else
+        largest_of_blocks<0>(x, n, size, t.largest);
+    i32 top = 0;
+    for (i64 j = 0; j < blocks; ++j) top = larger(top, t.largest[j]);
+    const bool finite = top < infinity_bits;
+    for (i64 j = 0; j < blocks; ++j) t.bad[j] = t.largest[j] >= infinity_bits;
+    if (!finite)
+        for (i64 j = 0; j < blocks; ++j)
+            if (t.bad[j]) t.largest[j] = largest_finite(x + j * size, least(size, n - j * size));
+    return finite;
+}
+
+// A vector of floats and one of their bits.
+using Reals = float __attribute__((vector_size(sizeof(Wide))));
+using Bits = i32 __attribute__((vector_size(sizeof(Wide))));
+constexpr i64 vector = sizeof(Wide) / 4;
+
+// shift_line for pairs, a whole vector of them at a time: each value sees its neighbour's magnitude beside it.
+inline void shift_pairs(i32 largest_shift, Buffers& t, const float* x, i64 n) {
+    const i32 most_shift = largest_shift << 23;
+    Bits neighbour{};
+    for (i64 i = 0; i < vector; ++i) neighbour[i] = static_cast<i32>(i ^ 1);
+    for (i64 i = 0; i < n; i += vector) {
+        Bits v;
+        Reals a, b;
+        __builtin_memcpy(&v, x + i, sizeof v);
+        __builtin_memcpy(&a, t.a + i, sizeof a);
+        __builtin_memcpy(&b, t.b + i, sizeof b);
+        const Reals u = (Reals)(v & magnitude_mask) * a;
+        const Bits own = (Bits)u, other = __builtin_shuffle(own, neighbour);
+        const Bits gap = one_bits - ((own > other ? own : other) & exponent_mask);
+        const Bits above = gap > 0 ? gap : Bits{}, shift = above < most_shift ? above : Bits{} + most_shift;
+        const Reals w = u * (Reals)(one_bits + shift), down = b * (Reals)(one_bits - shift);
+        __builtin_memcpy(t.w + i, &w, sizeof w);
+        __builtin_memcpy(t.b + i, &down, sizeof down);
+        __builtin_memcpy(t.shifts + i, &shift, sizeof shift);
+    }
+    for (i64 j = 0; j < (n + 1) / 2; ++j) t.shifts[j] = t.shifts[2 * j] >> 23;
+}
+
+// The shifts of a tile's sub-blocks along the line: t.w becomes |x| over the scale of its sub-block, t.b what an
+// element is multiplied by. Directed rounding has to see what is too small for that, and not zero.
+inline void shift_line(const Format& f, Buffers& t, const float* x, i64 n) {
+    if (f.sub_block == 2) {
+        if (n % vector) {
+            for (i64 i = 0; i < tile; ++i) t.x[i] = i < n ? x[i] : 0.0f;
+            x = t.x;
+        }
+        shift_pairs(f.largest_shift, t, x, n);
+    } else {
+        for (i64 i = 0; i < n; ++i) t.w[i] = float_of(bits_of(x[i]) & magnitude_mask) * t.a[i];
+        for (i64 start = 0, j = 0; start < n; start += f.sub_block, ++j) {
+            const i64 count = least(f.sub_block, n - start);
+            const i32 gap = one_bits - (largest_of<0>(t.w + start, count) & exponent_mask);
+            const i32 shift = clamp(gap, 0, f.largest_shift << 23);
+            t.shifts[j] = shift >> 23;
+            for (i64 i = start; i < start + count; ++i) {
+                t.w[i] *= float_of(one_bits + shift);
+                t.b[i] *= float_of(one_bits - shift);
+            }
+        }
+    }
+    if (f.rounding == Rounding::up || f.rounding == Rounding::down)
+        for (i64 i = 0; i < n; ++i) t.w[i] = t.w[i] == 0.0f && x[i] != 0.0f ? float_of(1) : t.w[i];
+}
+
+template <class OuterOf>
+inline void real_scales(const Plan& p, Buffers& t, i64 blocks, OuterOf outer) {
+    const Constants k = p.scale;
+    const RealRule rule{p.f.element_max, 1.0f / p.f.element_max, p.f.scale_of_zeros, p.f.scale_smallest, p.two_level};
+    for (i64 j = 0; j < blocks; ++j) {
+        const RealScale s = real_scale(rule, k, t.largest[j], outer(j));
+        t.scales[j] = s.code;
+        t.divisor[j] = s.divisor;
+        t.multiplier[j] = s.multiplier;
+    }
+}
+
+// Scales of blocks from their t.largest and t.bad; block j has the outer scale outer[j * outer_step].
+inline void choose_scales(const Plan& p, Buffers& t, i64 blocks, const Outer* outer, i64 outer_step) {
+    const Format& f = p.f;
+    if (p.real) {
+        if (outer_step == 0)
+            real_scales(p, t, blocks, [&](i64) { return outer[0]; });
+        else
+            real_scales(p, t, blocks, [&](i64 j) { return outer[j]; });
+    } else {
+        ruled_exponents(f, t.largest, t.scales, blocks);
+        const i32 bias = f.scale_bias;
+        for (i64 j = 0; j < blocks; ++j) {
+            const i32 e = t.scales[j];
+            t.divisor[j] = power_of_two(-e);  // a factor: division by a power of two is exact
+            t.multiplier[j] = power_of_two(e);
+            t.scales[j] = e + bias;
+        }
+    }
+    const i32 nan = f.scale_nan;
+    if (f.nonfinite == Nonfinite::block_nan)
+        for (i64 j = 0; j < blocks; ++j) t.scales[j] = t.bad[j] ? nan : t.scales[j];
+}
+
+// x over its scale in t.w, where the scale is no power of two; the divisors are in t.a.
+inline void divide(Buffers& t, const float* x, i64 n) {
+    for (i64 i = 0; i < n; ++i) t.w[i] = x[i] / t.a[i];
+}
+
+inline void overwrite(const Plan& p, float* values, i32* codes, i64 n) {
+    for (i64 i = 0; i < n; ++i) {
+        if (p.values)
+            values[i] = float_of(nan_bits);
+        else
+            codes[i] = 0;
+    }
+}
+
+}  // namespace

@@ -1,0 +1,134 @@
+"""Quantize, fake-quantize and dequantize by the compiled kernels: one pass over memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbits import _native
+from fewbits.formats import Bdr, Block, Element, Format
+from fewbits.kernels.layout import Packed, layout
+from fewbits.kernels.native.geometry import aligned, geometry, is_dense, one_line
+from fewbits.kernels.native.isa import active_isa
+from fewbits.kernels.native.plan import plan
+from fewbits.kernels.options import Options, options
+from fewbits.kernels.reals import largest_finite, widened
+
+Array = NDArray[Any]
+
+_TYPES = ("float32", "float16", "uint16")  # uint16: the bits of bfloat16
+_STREAM = 1 << 22  # bytes from which a result goes past the cache, which it would not fit
+
+
+def supports(fmt: Format, chosen: Options, dtype: Any) -> bool:
+    """Return whether the compiled kernels compute this case."""
+    return np.dtype(dtype).name in _TYPES and plan(fmt, chosen) is not None
+
+
+def fake_quantize(
+    x: Array, out: Array, fmt: Format, axis: int, chosen: Options, amax: float | None, *, threads: int
+) -> tuple[str, bool]:
+    """Write ``x`` rounded to ``fmt`` into ``out``.
+
+    Args:
+        x: float32, float16, or uint16 that are the bits of bfloat16; any shape and strides.
+        out: of x's shape and one of those types, in C order; does not overlap x.
+        fmt: a format that :func:`supports` accepts with these options.
+        axis: along which blocks lie, from the front.
+        chosen: from :func:`fewbits.kernels.options.options`.
+        amax: the largest magnitude of the whole tensor where x is a part of it.
+        threads: most threads to use; small arrays use one.
+
+    Returns:
+        The instruction set that ran, and whether x held NaN or infinity.
+
+    Raises:
+        ArgumentError: ``FEWBITS_ISA`` names an instruction set that cannot run.
+    """
+    p, x, where = _prepared(x, fmt, axis, chosen, amax, threads, packed=False)
+    stream = out.nbytes >= _STREAM and out.dtype == np.float32
+    return _native.fake_quantize(p, where, x, out, stream, threads)
+
+
+def quantize(
+    x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None, *, threads: int
+) -> tuple[Packed, bool]:
+    """Return the packed parts of ``x`` and whether it held NaN or infinity; as :func:`fake_quantize`."""
+    p, x, where = _prepared(x, fmt, axis, chosen, amax, threads, packed=True)
+    shapes = layout(fmt, x.shape, axis)
+    dtypes = (np.uint8, np.uint8, np.uint8, np.float32)
+    parts = Packed(*(None if s is None else np.empty(s, d) for s, d in zip(shapes, dtypes, strict=True)))  # type: ignore[arg-type]
+    _, nonfinite = _native.quantize(p, where, x, *parts, threads)
+    return parts, nonfinite
+
+
+def dequantize(q: Packed, out: Array, fmt: Format, axis: int, *, threads: int) -> None:
+    """Write the values of ``q`` into ``out``, which is in C order, of one of the types of fake_quantize."""
+    active_isa()
+    p = plan(fmt, options(fmt))
+    assert p is not None
+    if _shares_one(fmt):
+        p = _native.Format(p)
+        p.whole_known = True
+    where = one_line(out.size) if _joins(fmt, out.shape, axis) else geometry(out, axis)
+    assert where is not None  # C order needs two axes at most
+    stream = out.nbytes >= _STREAM and out.dtype == np.float32
+    parts = [None if part is None else np.ascontiguousarray(part) for part in q]
+    _native.dequantize(p, where, *parts, out, stream, threads)
+
+
+def largest(x: Array, *, threads: int) -> tuple[float, bool]:
+    """Return the largest finite magnitude of ``x``, and whether it holds NaN or infinity."""
+    x = aligned(x)
+    where = one_line(x.size) if is_dense(x) else geometry(x, x.ndim - 1)
+    if where is None:
+        x = np.ascontiguousarray(x)
+        where = one_line(x.size)
+    return _native.largest(where, x, threads)
+
+
+def _prepared(
+    x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None, threads: int, *, packed: bool
+) -> tuple[_native.Format, Array, _native.Geometry]:
+    active_isa()  # refuses a wrong FEWBITS_ISA with a message for people
+    p, x = plan(fmt, chosen), aligned(x)
+    assert p is not None
+    if chosen.rounding == "stochastic" or _shares_one(fmt):
+        p = _native.Format(p)
+        p.seed = chosen.seed
+    if _shares_one(fmt):
+        bad = False
+        whole = amax
+        if amax is None or chosen.nonfinite == "block-nan":
+            measured, bad = largest(x, threads=threads)
+            if chosen.nonfinite == "saturate" and bad and np.isinf(widened(x)).any():
+                measured = largest_finite(x.dtype)  # what stands for infinity
+            whole = measured if amax is None else amax
+        p.whole_known, p.whole, p.whole_bad = True, float(np.float32(whole)), bad
+    where = one_line(x.size) if is_dense(x) and _joins(fmt, x.shape, axis) else geometry(x, axis)
+    if where is None:
+        x = np.ascontiguousarray(x)
+        where = geometry(x, axis)
+    assert where is not None
+    return p, x, where
+
+
+def _shares_one(fmt: Format) -> bool:
+    return isinstance(fmt, Block) and "tensor" in (fmt.size, fmt.outer_size)
+
+
+def _joins(fmt: Format, shape: tuple[int, ...], axis: int) -> bool:
+    """Return whether all lines of a dense array can be worked on as one: none shares a byte or a block."""
+    n = shape[axis] if shape else 1
+    last = axis == len(shape) - 1 or not shape
+    if isinstance(fmt, Element):
+        return last and n * fmt.bits % 8 == 0
+    assert isinstance(fmt, Block | Bdr)
+    if not last or n * fmt.element.bits % 8 or getattr(fmt, "outer_size", None) == "channel":
+        return False
+    if isinstance(fmt.size, str):
+        return fmt.size == "tensor"
+    whole = n % fmt.size == 0 and n // fmt.size * fmt.scale.bits % 8 == 0
+    return whole and not (isinstance(fmt, Bdr) and n // fmt.k2 * fmt.d2 % 8)
