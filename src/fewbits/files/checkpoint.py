@@ -35,7 +35,7 @@ FLOATS = {  # dtypes of real numbers that can be read, as safetensors and as tor
     "F8_E5M2FNUZ": "float8_e5m2fnuz",
 }
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
-_INDEX = ".safetensors.index.json"
+INDEX = ".safetensors.index.json"
 _LARGEST_INDEX_BYTES = 100_000_000  # what the safetensors library allows a header
 
 
@@ -78,19 +78,31 @@ def read_checkpoint(path: str | os.PathLike[str]) -> tuple[StoredTensor, ...]:
     """
     given = Path(path)
     if given.is_dir():
-        indexes = sorted(given.glob("*" + _INDEX))
-        if len(indexes) > 1:
-            raise DataError(
-                f"{given} holds {len(indexes)} indexes; give one: {', '.join(i.name for i in indexes)}"
-            )
-        tensors = _indexed(indexes[0]) if indexes else _listed(*_in_folder(given))
+        index = index_of(given)
+        tensors = _indexed(index) if index else _listed(*_in_folder(given))
     elif not given.is_file():
         raise DataError(f"{given} is no file and no folder; expected a .safetensors file or a folder of them")
     else:
-        tensors = _indexed(given) if given.name.endswith(_INDEX) else _listed(given)
+        tensors = _indexed(given) if index_of(given) else _listed(given)
     if not tensors:
         raise DataError(f"{given} holds no tensors; expected a checkpoint with at least one")
-    return tuple(sorted(tensors, key=lambda t: _counting_order(t.name)))
+    return tuple(sorted(tensors, key=lambda t: counting_order(t.name)))
+
+
+def index_of(given: Path) -> Path | None:
+    """Return the index of a sharded checkpoint: ``given`` itself, or the one in that folder; None without.
+
+    Raises:
+        DataError: the folder holds several.
+    """
+    if not given.is_dir():
+        return given if given.name.endswith(INDEX) else None
+    indexes = sorted(given.glob("*" + INDEX))
+    if len(indexes) > 1:
+        raise DataError(
+            f"{given} holds {len(indexes)} indexes; give one: {', '.join(i.name for i in indexes)}"
+        )
+    return indexes[0] if indexes else None
 
 
 def chunks(
@@ -119,7 +131,7 @@ def chunks(
         for start in [0] if whole else range(0, tensor.count, row):
             stop = tensor.count if whole else start + row
             for at in range(start, stop, step):
-                octets = _read(file, tensor, at * width, (min(at + step, stop) - at) * width)
+                octets = read_bytes(file, tensor, at * width, (min(at + step, stop) - at) * width)
                 piece = _floats(octets, tensor.dtype)
                 yield piece.reshape(-1, row) if whole else piece.reshape(1, -1)
 
@@ -132,10 +144,15 @@ def raw_chunks(tensor: StoredTensor, *, size: int = 1 << 22) -> Iterator[bytearr
     """
     with tensor.file.open("rb") as file:
         for at in range(0, tensor.stored_bytes, size):
-            yield _read(file, tensor, at, min(size, tensor.stored_bytes - at))
+            yield read_bytes(file, tensor, at, min(size, tensor.stored_bytes - at))
 
 
-def _read(file: BinaryIO, tensor: StoredTensor, at: int, size: int) -> bytearray:
+def read_bytes(file: BinaryIO, tensor: StoredTensor, at: int, size: int) -> bytearray:
+    """Return ``size`` bytes of a tensor from its byte ``at`` on; ``file`` is its file, opened.
+
+    Raises:
+        DataError: the file was cut since it was listed.
+    """
     octets = bytearray(size)
     file.seek(tensor.start + at)
     if file.readinto(octets) != size:  # type: ignore[attr-defined]
@@ -282,6 +299,20 @@ def _indexed(index: Path) -> list[StoredTensor]:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
+    places = read_index(index).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+        raise DataError(
+            f"{index} has no weight_map from tensors to files; expected the index of a safetensors checkpoint"
+        )
+    return places
+
+
+def read_index(index: Path) -> dict[str, Any]:
+    """Return the index of a sharded checkpoint as it is written; a document that is no object is empty.
+
+    Raises:
+        DataError: it is too large or no JSON.
+    """
     size = index.stat().st_size
     if size > _LARGEST_INDEX_BYTES:
         raise DataError(f"{index} has {size} bytes; expected an index of at most {_LARGEST_INDEX_BYTES}")
@@ -291,15 +322,10 @@ def _weight_map(index: Path) -> dict[str, str]:
         raise
     except (ValueError, RecursionError) as error:
         raise DataError(f"{index} is not JSON ({error}); fetch or write it again") from None
-    places = document.get("weight_map") if isinstance(document, dict) else None
-    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
-        raise DataError(
-            f"{index} has no weight_map from tensors to files; expected the index of a safetensors checkpoint"
-        )
-    return places
+    return document if isinstance(document, dict) else {}
 
 
-def _counting_order(name: str) -> list[Any]:
+def counting_order(name: str) -> list[Any]:
     """Return a key that sorts digits as numbers, of any length."""
     parts = re.split(r"([0-9]+)", name)
     return [part if i % 2 == 0 else (len(part.lstrip("0")), part) for i, part in enumerate(parts)]
