@@ -75,7 +75,8 @@ def load_file(path: str | os.PathLike[str]) -> dict[str, torch.Tensor | NarrowTe
     """Read a checkpoint into memory: its tensors by name, narrow ones as they are stored.
 
     A narrow tensor whose metadata has a ``view`` comes in that shape, in which it was quantized: the kernel
-    of a convolution is a matrix. `fewbits cast --back` gives it its own shape again.
+    of a convolution is a matrix. `fewbits cast --back` gives it its own shape again. One that was FP8 comes
+    as BF16, which holds all its values.
 
     Args:
         path: a ``.safetensors`` file, an index of several, or a folder of them.
@@ -94,14 +95,18 @@ def load_file(path: str | os.PathLike[str]) -> dict[str, torch.Tensor | NarrowTe
 
 
 def _narrow(held: Narrow, read: Any) -> NarrowTensor:
+    import torch
+
     about = held.stored
+    # BF16 holds every FP8 value, and torch computes with it.
+    dtype = torch.bfloat16 if about.dtype.startswith("F8") else torch_dtype(about.dtype)
     parts = [read(held.parts[s].name) if s in held.parts else None for s in SUFFIXES]
     return NarrowTensor.from_parts(  # type: ignore[attr-defined,no-any-return]
         *parts,
         format=about.format,
         shape=about.quantized_shape,
         axis=about.axis,
-        dtype=torch_dtype(about.dtype),
+        dtype=dtype,
     )
 
 
