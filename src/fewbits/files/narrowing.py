@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import gcd, lcm, prod
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from fewbits.files.checkpoint import StoredTensor, chunks, read_bytes, torch_dty
 from fewbits.files.contents import Narrow
 from fewbits.files.lines import lines
 from fewbits.files.stored import SUFFIXES, Stored, Stream
-from fewbits.formats import Bdr, Block, Format
+from fewbits.formats import Block, Format
 from fewbits.kernels.layout import Packed, groups, moved
 from fewbits.kernels.reference import line_bytes
 from fewbits.metrics import Tally
@@ -54,9 +54,9 @@ def narrow(tensor: StoredTensor, stored: Stored, scale_rule: str, put: Put, told
         DataError: the tensor holds NaN or infinity, and the format cannot hold them; or its file was cut.
     """
     fmt, (_, row) = stored.format, lines(tensor.shape)
-    survey = _survey(tensor, fmt, row)
+    survey = _survey(tensor, stored, row)
     streams, tally, at = stored.streams, Tally(), 0
-    for x in chunks(tensor, row, multiple=_multiple(fmt), values=PIECE_VALUES):
+    for x in chunks(tensor, row, multiple=_multiple(stored), values=PIECE_VALUES):
         here, amax = fmt, survey.largest
         if x.shape[1] < row and _per_channel(fmt):
             # A part of a line: its largest value is known, as that of a tensor is.
@@ -111,7 +111,7 @@ def _values(held: Narrow) -> Iterator[Array]:
         )
         yield kernels.dequantize(Packed(*arranged), stored.format, shape, stored.axis, np.float64)  # type: ignore[arg-type]
         return
-    count, multiple = prod(shape), _multiple(stored.format)
+    count, multiple = prod(shape), _multiple(stored)
     step = row * (PIECE_VALUES // row) or max(PIECE_VALUES // multiple, 1) * multiple
     for start in [0] if row <= PIECE_VALUES else range(0, count, row):
         stop = count if row <= PIECE_VALUES else start + row
@@ -144,9 +144,9 @@ def _offset(stream: Stream, at: int, row: int) -> int:
     return of_line + (0 if isinstance(stream.group, str) else within // stream.group * stream.bits // 8)
 
 
-def _multiple(fmt: Format) -> int:
-    """Return the values after which every part of a line is at a byte."""
-    return 8 * (fmt.size if isinstance(fmt, Block | Bdr) and isinstance(fmt.size, int) else 1)
+def _multiple(stored: Stored) -> int:
+    """Return the values after which every part of a line is at a byte and at the end of a block."""
+    return lcm(*(s.group * 8 // gcd(s.bits, 8) for s in stored.streams.values() if isinstance(s.group, int)))
 
 
 def _per_channel(fmt: Format) -> bool:
@@ -158,13 +158,13 @@ def _of_tensor(fmt: Format) -> Block:
     return replace(fmt, size="tensor") if fmt.size == "channel" else replace(fmt, outer_size="tensor")
 
 
-def _survey(tensor: StoredTensor, fmt: Format, row: int) -> _Survey:
+def _survey(tensor: StoredTensor, stored: Stored, row: int) -> _Survey:
     """Read a tensor for the largest values that its scales need, where pieces share a scale."""
-    survey, at = _Survey(), 0
+    survey, at, fmt = _Survey(), 0, stored.format
     of_line = _per_channel(fmt) and row > PIECE_VALUES
     if not of_line and not (isinstance(fmt, Block) and "tensor" in (fmt.size, fmt.outer_size)):
         return survey
-    for x in chunks(tensor, row, multiple=_multiple(fmt), values=PIECE_VALUES):
+    for x in chunks(tensor, row, multiple=_multiple(stored), values=PIECE_VALUES):
         finite = np.isfinite(x)
         survey.nonfinite += int(finite.size - np.count_nonzero(finite))
         largest = kernels.largest(np.where(finite, x, x.dtype.type(0)))

@@ -93,8 +93,8 @@ def part_name(tensor: str, suffix: str) -> str:
 
 def metadata_text(tensors: Mapping[str, Stored]) -> str:
     """Return the text under the key ``fewbits``; the same tensors give the same text."""
-    told = {name: _told(stored) for name, stored in sorted(tensors.items())}
-    return json.dumps({"tensors": told, "version": VERSION}, ensure_ascii=False, separators=(",", ":"))
+    document = {"tensors": {name: _told(stored) for name, stored in tensors.items()}, "version": VERSION}
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
 def _told(stored: Stored) -> dict[str, Any]:
