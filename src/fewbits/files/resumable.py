@@ -205,11 +205,13 @@ def _locked(journal: Path) -> int:
         descriptor = os.open(journal, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             os.close(descriptor)
             raise ArgumentError(
                 f"another run is writing here (it holds {journal}); wait for it, or give another destination"
             ) from None
+        except OSError:  # a file system without locks
+            return descriptor
         # Between opening and locking, the run that held it may have finished and removed it.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), journal.stat()):
