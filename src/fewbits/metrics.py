@@ -12,9 +12,8 @@ from fewbits import kernels
 from fewbits.errors import ArgumentError
 from fewbits.formats import Bdr, Format
 from fewbits.records import Error
-from fewbits.tensor.arrays import checked_axis, opened
+from fewbits.tensor.arrays import checked_axis, is_narrow, opened
 from fewbits.tensor.functions import fake_quantize, format
-from fewbits.tensor.narrow import NarrowTensor
 
 _CACHED = 1 << 15  # values whose float64 temporaries stay in the second-level cache
 
@@ -95,7 +94,7 @@ def qsnr(x: Any, y: Any) -> float:
     Raises:
         ArgumentError: the shapes differ.
     """
-    rounded = y.dequantize() if isinstance(y, NarrowTensor) else y
+    rounded = y.dequantize() if is_narrow(y) else y
     a, b = opened(x)[0], opened(rounded)[0]
     if a.shape != b.shape:
         raise ArgumentError(f"qsnr of shapes {a.shape} and {b.shape}; expected the same shape twice")

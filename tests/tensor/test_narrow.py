@@ -1,13 +1,21 @@
 """The packed array: its size, its layout, and what comes back."""
 
+import copy
+import io
+import pickle
+from typing import Any
+
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
 
 import fewbits as fb
+from fewbits.errors import ArgumentError, DTypeError, FewbitsError
 from fewbits.formats import Bdr, Block, Element, packed_bits, parse
 from fewbits.kernels.reference import unpack
 from tests import cases
+from tests.tensor.packed import packed, values
 
 
 def parts_bytes(fmt: cases.Format, shape: tuple[int, ...], axis: int) -> int:
@@ -46,7 +54,7 @@ def test_codes_lie_in_c_order_with_the_block_axis_last(fmt: cases.Format) -> Non
     for axis in (0, 1, 2):
         q = fb.quantize(x, fmt, axis=axis)
         moved = fb.quantize(np.ascontiguousarray(np.moveaxis(x, axis, -1)), fmt)
-        assert q.codes.tobytes() == moved.codes.tobytes()
+        assert torch.equal(q.codes, moved.codes)
         assert q.parts().codes.shape == moved.shape
         assert np.array_equal(np.moveaxis(q.dequantize(), axis, -1), moved.dequantize())
 
@@ -84,4 +92,199 @@ def test_the_result_has_family_dtype_and_shape_of_what_was_quantized(dtype: torc
 def test_two_fp4_codes_share_a_byte_the_first_in_the_low_half() -> None:
     q = fb.quantize(np.array([1.0, 6.0, -0.5], np.float32), "fp4_e2m1")
     assert q.codes.tolist() == [0x72, 0x09]
-    assert unpack(q.codes, parse("fp4_e2m1").bits, 3).tolist() == [2, 7, 9]  # type: ignore[attr-defined]
+    assert unpack(q.codes.numpy(), parse("fp4_e2m1").bits, 3).tolist() == [2, 7, 9]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
+def test_it_is_a_tensor_of_the_shape_dtype_and_device_of_its_values(fmt: cases.Format) -> None:
+    for shape in cases.SHAPES:
+        q = packed(fmt, shape, axis=0)
+        assert isinstance(q, torch.Tensor)
+        assert (q.shape, q.dtype, q.device.type, q.requires_grad) == (shape, torch.float32, "cpu", False)
+        assert (q.format, q.axis, q.numel(), q.ndim) == (fmt, 0, int(np.prod(shape)), len(shape))
+        assert q.codes.dtype == torch.uint8
+        dtypes = [None if part is None else part.dtype for part in q.pieces[1:]]
+        assert all(
+            d in (None, t) for d, t in zip(dtypes, (torch.uint8, torch.uint8, torch.float32), strict=True)
+        )
+
+
+@pytest.mark.parametrize("dtype", [">f4", "f2", "f4", "f8", ml_dtypes.bfloat16])
+def test_what_was_a_numpy_array_is_one_again_in_its_own_dtype_also_after_a_view(dtype: Any) -> None:
+    x = values(fb.mxfp8_e4m3, (4, 64)).numpy().astype(dtype)
+    q = fb.quantize(x, "mxfp8_e4m3")
+    wanted = fb.fake_quantize(x, "mxfp8_e4m3")
+    for piece, part in (
+        (q, wanted),
+        (q[1:, :32], wanted[1:, :32]),
+        (q.t(), wanted.T),
+        (copy.copy(q), wanted),
+    ):
+        y = piece.dequantize()
+        assert type(y) is np.ndarray
+        assert y.dtype == np.dtype(dtype)
+        assert np.array_equal(y, part)
+        assert isinstance(piece.dense(), torch.Tensor)
+    assert isinstance(
+        q.to(torch.float64).to(torch.float32).dequantize(), torch.Tensor
+    )  # a conversion of torch's
+
+
+def test_what_is_packed_is_not_packed_again() -> None:
+    q = packed("mxfp4", (2, 32))
+    for function in (fb.quantize, fb.fake_quantize):
+        with pytest.raises(
+            DTypeError, match=r"NarrowTensor\(mxfp4.*expected the values themselves: call .deq"
+        ):
+            function(q, "mxfp4")
+    with pytest.raises(DTypeError, match=r"a tensor of torch.float8_e5m2; .*fewbits.tensor.from_torch"):
+        fb.quantize(torch.ones(3).to(torch.float8_e5m2), "mxfp4")
+
+
+@pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
+def test_from_parts_puts_together_what_quantize_made_without_a_copy(fmt: cases.Format) -> None:
+    q = packed(fmt, (3, 40), axis=0)
+    again = fb.NarrowTensor.from_parts(*q.pieces, format=fmt, shape=(3, 40), axis=-2, dtype=torch.float16)
+    assert torch.equal(again, q)
+    assert torch.equal(again.dequantize(), q.dequantize().half())
+    assert again.codes.data_ptr() == q.codes.data_ptr()
+    for i, part in enumerate(q.pieces):
+        wrong: list[Any] = list(q.pieces)
+        wrong[i] = torch.zeros(1, dtype=torch.uint8) if part is None else None
+        with pytest.raises(
+            ArgumentError, match="were given; .* has none" if part is None else "are missing; .* needs"
+        ):
+            fb.NarrowTensor.from_parts(*wrong, format=fmt, shape=(3, 40), axis=0, dtype=torch.float32)
+
+
+def test_parts_that_do_not_fit_are_refused() -> None:
+    q = packed("mxfp4", (3, 64))
+    assert q.scales is not None
+
+    def make(codes: Any = q.codes, scales: Any = q.scales, **changed: Any) -> fb.NarrowTensor:
+        given: dict[str, Any] = {"format": q.format, "shape": (3, 64), "axis": 1, "dtype": torch.float32}
+        return fb.NarrowTensor.from_parts(codes, scales, None, None, **{**given, **changed})
+
+    assert torch.equal(make(), q)
+    message = (
+        r"codes of shape \(3, 31\); mxfp4 of shape \(3, 64\) with axis=1 needs \(3, 32\), the block axis last"
+    )
+    with pytest.raises(ArgumentError, match=message):
+        make(q.codes[:, 1:])
+    with pytest.raises(ArgumentError, match=r"codes of shape \(3, 32\); .* needs \(64, 2\)"):
+        make(axis=0)
+    with pytest.raises(ArgumentError, match="axis=2 is out of range for an array of 2 dimensions"):
+        make(axis=2)
+    with pytest.raises(
+        DTypeError, match=r"scales given of torch.int8; .* needs a torch.Tensor of torch.uint8"
+    ):
+        make(scales=q.scales.view(torch.int8))
+    with pytest.raises(DTypeError, match=r"codes given as ndarray; .* needs a torch.Tensor of torch.uint8"):
+        make(q.codes.numpy())
+    with pytest.raises(ArgumentError, match="scales on meta and codes on cpu; put them on one device"):
+        make(scales=q.scales.to("meta"))
+    with pytest.raises(
+        DTypeError, match=r"dtype=torch.int8; values are float32, bfloat16, float16 or float64"
+    ):
+        make(dtype=torch.int8)
+    nested = packed("nvfp4", (2, 32))
+    assert nested.outer is not None
+    with pytest.raises(
+        DTypeError, match=r"outer given of torch.float64; .* needs a torch.Tensor of torch.float32"
+    ):
+        fb.NarrowTensor.from_parts(
+            nested.codes, nested.scales, None, nested.outer.double(),
+            format=nested.format, shape=(2, 32), axis=1, dtype=torch.float32,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
+def test_a_copy_shares_bytes_and_a_deep_copy_has_its_own(fmt: cases.Format) -> None:
+    q = packed(fmt, (3, 40))
+    shallow, deep = copy.copy(q), copy.deepcopy(q)
+    assert torch.equal(shallow, q)
+    assert torch.equal(deep, q)
+    q.codes[0, 0] ^= 1
+    assert torch.equal(shallow, q)
+    assert not torch.equal(deep, q)
+    first, second = copy.deepcopy([q, q])
+    assert first is second
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_it_is_never_pickled_and_says_what_to_do(protocol: int) -> None:
+    q = packed("mxfp4", (2, 32))
+    layer = module()
+    for thing in (q, torch.nn.Parameter(q), {"w": q}, layer.state_dict()):
+        with pytest.raises(
+            FewbitsError, match=r"write it as safetensors with fewbits.files.save_file, or pickle what"
+        ):
+            pickle.dumps(thing, protocol)
+        with pytest.raises(FewbitsError, match=r"not pickled, nor saved by torch.save"):
+            torch.save(thing, io.BytesIO())
+
+
+def module(seed: int = 0, name: str = "mxfp4") -> torch.nn.Linear:
+    """Return a linear layer with a packed weight."""
+    layer = torch.nn.Linear(64, 8)
+    layer.weight = torch.nn.Parameter(packed(name, (8, 64), seed=seed), requires_grad=False)
+    return layer
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "nvfp4", "mx9", "int8_tensor", "fp8_e4m3"])
+def test_a_module_holds_it_as_a_parameter(name: str) -> None:
+    layer = module(name=name)
+    assert dict(layer.named_parameters())["weight"] is layer.weight
+    assert isinstance(layer.weight, torch.nn.Parameter)
+    assert isinstance(layer.weight, fb.NarrowTensor)
+    assert not layer.weight.requires_grad
+    deep = copy.deepcopy(layer)
+    assert isinstance(deep.weight, torch.nn.Parameter)
+    assert torch.equal(deep.weight, layer.weight)
+    deep.weight.codes.zero_()
+    assert not torch.equal(deep.weight, layer.weight)
+    deep.load_state_dict(layer.state_dict())
+    assert torch.equal(deep.weight, layer.weight)
+    x = torch.randn(5, 64)
+    assert torch.equal(deep(x), layer(x))
+
+
+def test_a_state_dict_is_loaded_by_copy_and_by_assignment() -> None:
+    one, other = module(0), module(1)
+    kept = other.weight
+    other.load_state_dict(one.state_dict())
+    assert other.weight is kept
+    assert torch.equal(other.weight, one.weight)
+    dense = torch.nn.Linear(64, 8)
+    dense.load_state_dict(one.state_dict(), assign=True)
+    assert isinstance(dense.weight, fb.NarrowTensor)
+    assert (dense.weight.codes.data_ptr(), dense.weight.requires_grad) == (one.weight.codes.data_ptr(), False)
+    one.load_state_dict(torch.nn.Linear(64, 8).state_dict())  # ordinary values are quantized
+    assert isinstance(one.weight, fb.NarrowTensor)
+    with pytest.raises(RuntimeError, match="expected one format and one axis"):
+        module(name="mxfp8_e4m3").load_state_dict(one.state_dict())
+
+
+@pytest.mark.parametrize(
+    "convert", [lambda m: m.to(torch.bfloat16), lambda m: m.half(), lambda m: m.double()]
+)
+def test_a_module_converts_with_its_packed_parameters(convert: Any) -> None:
+    layer, kept = module(), module()
+    found = convert(layer)
+    assert isinstance(found.weight, torch.nn.Parameter)
+    assert isinstance(found.weight, fb.NarrowTensor)
+    assert found.weight.dtype == found.bias.dtype != torch.float32
+    assert torch.equal(found.weight, kept.weight)
+    assert found(torch.ones(2, 64, dtype=found.bias.dtype)).dtype == found.bias.dtype
+    assert found.to("meta").weight.codes.device.type == "meta"
+
+
+def test_it_takes_no_gradient_whatever_is_asked() -> None:
+    assert not torch.nn.Parameter(packed("mxfp4", (2, 32))).requires_grad
+    assert not module().requires_grad_().weight.requires_grad
+
+
+def test_a_scalar_prints_as_every_other() -> None:
+    q = packed("mxfp4", ())
+    assert f"{q}" == str(q) == repr(q) == "NarrowTensor(mxfp4, shape=(), axis=0, 2 bytes)"
+    assert f"{q:>60}".startswith("  ")

@@ -21,6 +21,12 @@ def is_torch(x: object) -> bool:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
+def is_narrow(x: object) -> bool:
+    """Whether ``x`` is a NarrowTensor, without importing torch for those who have none."""
+    home = sys.modules.get("fewbits.tensor.narrow")
+    return home is not None and isinstance(x, home.NarrowTensor)
+
+
 def opened(x: Any, *, saturate: bool = False) -> tuple[Array, Callable[[Array], Any]]:
     """Return ``x`` as float32 or float64, and the function that gives a result x's own family and dtype.
 
@@ -31,6 +37,8 @@ def opened(x: Any, *, saturate: bool = False) -> tuple[Array, Callable[[Array], 
     Raises:
         DTypeError: x is neither a tensor nor an array of floating-point numbers.
     """
+    if is_narrow(x):
+        raise DTypeError(f"{x}; expected the values themselves: call .dequantize() first")
     if is_torch(x):
         from fewbits.kernels import ops  # needs torch; NumPy users do without
 

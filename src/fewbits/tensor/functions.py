@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fewbits import kernels
 from fewbits.errors import DTypeError
 from fewbits.formats import Format, parse
-from fewbits.tensor.arrays import checked_amax, checked_axis, is_torch, opened, seed_of
-from fewbits.tensor.narrow import NarrowTensor
+from fewbits.tensor.arrays import checked_amax, checked_axis, is_narrow, is_torch, opened, seed_of
+
+if TYPE_CHECKING:
+    from fewbits.tensor.narrow import NarrowTensor
 
 
 def format(text: str | Format) -> Format:
@@ -56,7 +60,7 @@ def quantize(
         amax: the largest magnitude of the whole tensor where x is a part of it; used by per-tensor scales.
 
     Returns:
-        A NarrowTensor.
+        A NarrowTensor of x's shape, dtype and device.
 
     Raises:
         FormatError: no such format.
@@ -68,25 +72,29 @@ def quantize(
     >>> quantize(np.ones((2, 32), np.float32), "mxfp4")
     NarrowTensor(mxfp4, shape=(2, 32), axis=1, 34 bytes)
     """
+    from fewbits.tensor import narrow  # needs torch; who only rounds NumPy arrays does without
+
     target = format(fmt)
-    chosen = kernels.options(
-        target,
-        rounding=rounding,
-        scale_rule=scale_rule,
-        overflow=overflow,
-        nonfinite=nonfinite,
-        zero_block=zero_block,
-        seed=seed_of(generator, rounding),
-    )
+    choices: dict[str, Any] = {
+        "rounding": rounding,
+        "scale_rule": scale_rule,
+        "overflow": overflow,
+        "nonfinite": nonfinite,
+        "zero_block": zero_block,
+    }
+    seed, whole = seed_of(generator, rounding), checked_amax(amax)
+    if is_torch(x):
+        return narrow.quantized(x, target, checked_axis(axis, x.ndim), whole, seed, **choices)
+    chosen = kernels.options(target, seed=seed, **choices)
     array, close = opened(x, saturate=chosen.nonfinite == "saturate")
     front = checked_axis(axis, array.ndim)
-    parts = kernels.quantize(array, target, front, chosen, checked_amax(amax))
-    return NarrowTensor(target, array.shape, front, *parts, close)
+    parts = kernels.quantize(array, target, front, chosen, whole)
+    return narrow.of_numpy(parts, target, array.shape, front, close(np.empty(0, array.dtype)).dtype)
 
 
 def dequantize(q: NarrowTensor) -> Any:
     """Return the values of a NarrowTensor in the family and dtype of the array that was quantized."""
-    if not isinstance(q, NarrowTensor):
+    if not is_narrow(q):
         raise DTypeError(f"{type(q).__name__}; expected the NarrowTensor that fewbits.quantize returns")
     return q.dequantize()
 
@@ -120,7 +128,7 @@ def fake_quantize(
         "zero_block": zero_block,
     }
     seed, whole = seed_of(generator, rounding), checked_amax(amax)
-    if is_torch(x):
+    if is_torch(x) and not is_narrow(x):
         from fewbits.kernels import ops  # needs torch; NumPy users do without
 
         return ops.fake_quantize(x, fmt, checked_axis(axis, x.ndim), whole, seed, **choices)

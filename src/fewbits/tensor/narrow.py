@@ -1,53 +1,258 @@
-"""An array held in a narrow format: packed codes and scales."""
+"""A tensor held in a narrow format: packed codes and scales that behave as a torch.Tensor."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 
-from fewbits import kernels
+from fewbits.errors import ArgumentError, DTypeError
 from fewbits.formats import Format
-from fewbits.kernels.layout import Packed, unpacked
+from fewbits.kernels import ops
+from fewbits.kernels.layout import Packed, layout, unpacked
 from fewbits.kernels.reference import Parts
+from fewbits.tensor.arrays import checked_axis
 
-Bytes = NDArray[np.uint8]
+PARTS = ("codes", "scales", "shifts", "outer")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+Pieces = tuple[torch.Tensor | None, ...]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class NarrowTensor:
+class NarrowTensor(torch.Tensor):
     """Codes and scales in packed bits, and what is needed to read them.
 
-    Codes lie in C order with the block axis last, as a little-endian bit stream (two FP4 codes to a byte, the
-    first in the low half); scales and microexponents likewise.
+    It has the shape and device of the tensor that was quantized, and ``dtype`` is what :meth:`dequantize`
+    gives. Indexing, views, copies, ``to``, products with ordinary tensors, ``torch.nn.Parameter(q,
+    requires_grad=False)`` and ``torch.compile`` work on the packed parts, and nothing is rounded a second
+    time. An operation that would need the values refuses, and says so: call :meth:`dequantize` for them.
+
+    In every part the block axis is last, and each line along it starts on a byte
+    (:func:`fewbits.kernels.layout.layout`). :func:`fewbits.quantize` makes one, as does :meth:`from_parts`.
+
+    Attributes:
+        format: what the bits mean.
+        axis: along which blocks lie, counted from the front.
+        codes: (..., bytes) uint8, the elements.
+        scales: (..., bytes) uint8, or (1, ..., bytes) where one serves the tensor; None without scales.
+        shifts: (..., bytes) uint8, the microexponents of BDR, or None.
+        outer: (..., 1) or (1, ..., 1) float32, the scales over the scales, or None.
     """
 
     format: Format
-    shape: tuple[int, ...]
-    axis: int  # along which blocks lie, counted from the front
-    codes: Bytes
-    scales: Bytes | None
-    shifts: Bytes | None  # BDR microexponents
-    outer: NDArray[np.float32] | None
-    like: Any  # the result of dequantize has its family, dtype and device
+    axis: int
+    codes: torch.Tensor
+    scales: torch.Tensor | None
+    shifts: torch.Tensor | None
+    outer: torch.Tensor | None  # type: ignore[assignment]  # torch.Tensor has a method of this name
+    _family: np.dtype[Any] | None  # the dtype of the NumPy array that was quantized; None for a tensor
+
+    # Every operation comes by __torch_dispatch__.
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(
+        cls: type[NarrowTensor],
+        parts: Pieces,
+        format: Format,
+        shape: Any,
+        axis: int,
+        dtype: torch.dtype,
+        family: np.dtype[Any] | None = None,
+    ) -> NarrowTensor:
+        """Put parts together unchecked; :meth:`from_parts` checks them."""
+        codes = parts[0]
+        assert codes is not None
+        q: NarrowTensor = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=codes.device)
+        for name, part in zip(PARTS, parts, strict=True):
+            setattr(q, name, part)
+        q.format, q.axis, q._family = format, axis, family
+        return q
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__()
+
+    @classmethod
+    def from_parts(
+        cls,
+        codes: torch.Tensor,
+        scales: torch.Tensor | None,
+        shifts: torch.Tensor | None,
+        outer: torch.Tensor | None,
+        *,
+        format: Format,
+        shape: tuple[int, ...],
+        axis: int,
+        dtype: torch.dtype,
+    ) -> NarrowTensor:
+        """Return the tensor of packed parts, which it keeps without a copy.
+
+        Args:
+            codes: (..., bytes) uint8 with the block axis last.
+            scales: (..., bytes) uint8; None for a format without scales.
+            shifts: (..., bytes) uint8; None for a format without microexponents.
+            outer: (..., 1) float32; None for a format without outer scales.
+            format: what the bits mean.
+            shape: of the values.
+            axis: along which blocks lie.
+            dtype: of the values: float32, bfloat16, float16 or float64.
+
+        Raises:
+            ArgumentError: a part is missing, is not of the format, has another shape or lies elsewhere.
+            DTypeError: a part or ``dtype`` has a dtype that does not fit.
+        """
+        front = checked_axis(axis, len(shape))
+        parts = (codes, scales, shifts, outer)
+        for name, part, wanted in zip(PARTS, parts, layout(format, tuple(shape), front), strict=True):
+            _check(name, part, wanted, codes, f"{format} of shape {tuple(shape)} with axis={front}")
+        if dtype not in DTYPES:
+            raise DTypeError(f"dtype={dtype}; values are float32, bfloat16, float16 or float64: choose one")
+        return cls(parts, format, tuple(shape), front, dtype)
 
     @property
-    def nbytes(self) -> int:
+    def pieces(self) -> Pieces:
+        """Codes, scales, shifts and outer scales, None where the format has none."""
+        return (self.codes, self.scales, self.shifts, self.outer)
+
+    @property
+    def nbytes(self) -> int:  # type: ignore[override]  # nobody could write torch's either
         """Bytes of codes and scales together."""
-        return sum(p.nbytes for p in (self.codes, self.scales, self.shifts, self.outer) if p is not None)
+        return sum(p.numel() * p.element_size() for p in self.pieces if p is not None)
 
     def dequantize(self) -> Any:
         """Return the values, exactly, in the family, dtype and device of the array that was quantized."""
-        return self.like(kernels.dequantize(self._packed(), self.format, self.shape, self.axis, np.float64))
+        y = self.dense()
+        if self._family is None:
+            return y
+        y = y.float() if y.dtype == torch.bfloat16 else y  # NumPy has no bfloat16 of its own
+        return y.numpy().astype(self._family, copy=False)
+
+    def dense(self) -> torch.Tensor:
+        """Return the values as a torch.Tensor in any case, also where a NumPy array was quantized."""
+        whole = tuple(None if p is None else p.contiguous() for p in self.pieces)
+        return ops.dequantize(whole, self.format, self.shape, self.axis, self.dtype)
 
     def parts(self) -> Parts:
-        """Return codes and scales unpacked, one integer each, the block axis last."""
-        return unpacked(self._packed(), self.format, self.shape, self.axis)
+        """Return codes and scales unpacked as NumPy arrays, one integer each, the block axis last."""
+        arrays: list[Any] = [None if p is None else p.cpu().contiguous().numpy() for p in self.pieces]
+        return unpacked(Packed(*arrays), self.format, tuple(self.shape), self.axis)
 
-    def _packed(self) -> Packed:
-        return Packed(self.codes, self.scales, self.shifts, self.outer)
+    def remade(self, parts: Pieces, shape: Any, axis: int) -> NarrowTensor:
+        """Return other parts in this tensor's format, dtype and family."""
+        return NarrowTensor(parts, self.format, shape, axis, self.dtype, self._family)
 
-    def __repr__(self) -> str:
-        return f"NarrowTensor({self.format}, shape={self.shape}, axis={self.axis}, {self.nbytes} bytes)"
+    def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> NarrowTensor:
+        """Return the same tensor with every part replaced by its ``change``."""
+        parts = tuple(None if p is None else change(p) for p in self.pieces)
+        return self.remade(parts, self.shape, self.axis)
+
+    def requires_grad_(self, requires_grad: bool = True) -> NarrowTensor:
+        """Return the tensor as it is: a packed tensor takes no gradient, whatever is asked.
+
+        So ``load_state_dict(assign=True)`` can put it where a trained parameter was, and
+        ``torch.nn.Parameter(q)`` is frozen too. To train, use :func:`fewbits.fake_quantize`.
+        """
+        return self
+
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        names = [name for name, part in zip(PARTS, self.pieces, strict=True) if part is not None]
+        return names, (self.format, self.axis, self.dtype, self._family)
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, torch.Tensor], meta: Any, shape: Any, _: Any) -> NarrowTensor:
+        format, axis, dtype, family = meta
+        return NarrowTensor(tuple(map(inner.get, PARTS)), format, shape, axis, dtype, family)
+
+    def _stable_hash_for_caching(self) -> str:
+        """Return what a compiled graph depends on, as torch's cache of graphs asks for it."""
+        _, meta = self.__tensor_flatten__()
+        memory = [
+            part if part is None else (part.shape, part.stride(), part.storage_offset(), part.device)
+            for part in self.pieces
+        ]
+        return str((self.format.grammar, self.shape, *meta[1:], memory))
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]  # typed there as what switches it off
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        from fewbits.tensor.dispatch import run  # its table is written in terms of this class
+
+        return run(func, args, kwargs or {})
+
+    def __copy__(self) -> NarrowTensor:
+        return self._as_parameter_like(self.detach())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NarrowTensor:
+        if id(self) not in memo:
+            memo[id(self)] = self._as_parameter_like(self.detach().clone())
+        found: NarrowTensor = memo[id(self)]
+        return found
+
+    def _as_parameter_like(self, copy: Any) -> NarrowTensor:
+        if getattr(self, "_is_param", False):  # how torch.nn.Parameter marks a subclass
+            copy._is_param = True
+        found: NarrowTensor = copy
+        return found
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise DTypeError(
+            f"a NarrowTensor ({self.format}) is not pickled, nor saved by torch.save: write it as "
+            "safetensors with fewbits.files.save_file, or pickle what .dequantize() gives"
+        )
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        shape = tuple(self.shape)
+        return f"NarrowTensor({self.format}, shape={shape}, axis={self.axis}, {self.nbytes} bytes)"
+
+    def __format__(self, spec: str) -> str:
+        return format(repr(self), spec)
+
+
+def quantized(
+    x: torch.Tensor, fmt: Format, axis: int, amax: float | None, seed: int, **choices: str | None
+) -> NarrowTensor:
+    """Return ``x`` packed; see :func:`fewbits.quantize`.
+
+    Raises:
+        DTypeError: x is packed already, or no tensor of values.
+    """
+    if isinstance(x, NarrowTensor):
+        raise DTypeError(f"{x}; expected the values themselves: call .dequantize() first")
+    if x.is_floating_point() and x.dtype not in DTYPES:
+        raise DTypeError(
+            f"a tensor of {x.dtype}; expected float32, bfloat16, float16 or float64: convert it with "
+            "x.float(), or keep its codes with fewbits.tensor.from_torch"
+        )
+    found = iter(ops.quantize(x.detach(), fmt, axis, amax, seed, **choices))
+    parts = tuple(None if shape is None else next(found) for shape in layout(fmt, tuple(x.shape), axis))
+    return NarrowTensor(parts, fmt, x.shape, axis, x.dtype)
+
+
+def of_numpy(
+    packed: Packed, fmt: Format, shape: tuple[int, ...], axis: int, dtype: np.dtype[Any]
+) -> NarrowTensor:
+    """Return the parts of a NumPy array of ``dtype``; ``dequantize`` gives a NumPy array of it back."""
+    parts = tuple(None if part is None else torch.from_numpy(part) for part in packed)
+    return NarrowTensor(parts, fmt, shape, axis, getattr(torch, dtype.name), dtype)
+
+
+def _check(name: str, part: Any, wanted: Any, codes: torch.Tensor, what: str) -> None:
+    """Raise unless ``part`` is what the layout of ``what`` wants."""
+    if wanted is None or part is None:
+        if wanted is not part:
+            have = "are missing" if part is None else "were given"
+            need = "has none" if wanted is None else f"needs them, of shape {tuple(wanted)}"
+            raise ArgumentError(f"{name} {have}; {what} {need}")
+        return
+    dtype = torch.float32 if name == "outer" else torch.uint8
+    if not isinstance(part, torch.Tensor) or part.dtype != dtype:
+        given = f"of {part.dtype}" if isinstance(part, torch.Tensor) else f"as {type(part).__name__}"
+        raise DTypeError(f"{name} given {given}; {what} needs a torch.Tensor of {dtype}")
+    if tuple(part.shape) != tuple(wanted):
+        raise ArgumentError(
+            f"{name} of shape {tuple(part.shape)}; {what} needs {tuple(wanted)}, the block axis last"
+        )
+    if part.device != codes.device:
+        raise ArgumentError(f"{name} on {part.device} and codes on {codes.device}; put them on one device")

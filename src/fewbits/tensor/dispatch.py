@@ -1,0 +1,158 @@
+"""What each operation of torch does to a NarrowTensor: a table, and a refusal for everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import return_and_correct_aliasing
+
+from fewbits.errors import ArgumentError
+from fewbits.formats import Block
+from fewbits.kernels import ops
+from fewbits.tensor import products, slicing, views
+from fewbits.tensor.narrow import DTYPES, NarrowTensor
+
+aten = torch.ops.aten
+
+
+def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the result of an operation that has a NarrowTensor among its arguments.
+
+    Raises:
+        ArgumentError: the operation is not in the table, and is not made of such as are.
+    """
+    if func in VIEWS:
+        # In inference mode a view of an ordinary tensor is an ordinary tensor: torch counts its versions.
+        with torch.inference_mode(torch.is_inference_mode_enabled() and args[0].is_inference()):
+            found = VIEWS[func](*args, **kwargs)
+        return return_and_correct_aliasing(func, args, kwargs, found)  # type: ignore[no-untyped-call]
+    if func in TABLE:
+        return TABLE[func](*args, **kwargs)
+    found = func.decompose(*args, **kwargs)
+    if found is NotImplemented:
+        # Not a TypeError: torch's operators take one for "try the other operand", and == then compares ids.
+        raise ArgumentError(
+            f"{func} needs the values of a NarrowTensor, which are packed: call .dequantize() first"
+            + (", or compare with torch.equal" if func is aten.eq.Tensor else "")
+        )
+    return found
+
+
+def _copied(
+    q: NarrowTensor,
+    *,
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+    non_blocking: bool = False,
+    **_: Any,  # layout, pin_memory, memory_format: the parts keep theirs
+) -> NarrowTensor:
+    """Return a copy; another dtype is what the copy gives when dequantized."""
+    if dtype not in (None, *DTYPES):
+        raise ArgumentError(
+            f"{q} to {dtype}; its values are float32, bfloat16, float16 or float64: choose one"
+        )
+    parts = tuple(
+        part if part is None else part.to(device, non_blocking=non_blocking, copy=True) for part in q.pieces
+    )
+    return NarrowTensor(parts, q.format, q.shape, q.axis, dtype or q.dtype)
+
+
+def _copy_into(q: Any, source: torch.Tensor, non_blocking: bool = False) -> Any:
+    """Overwrite ``q`` with a tensor of its own format, or with an ordinary one, which is quantized."""
+    if not isinstance(q, NarrowTensor):
+        raise ArgumentError(f"copy_ of {source} into an ordinary tensor: call .dequantize() on it first")
+    if q.shape != source.shape:
+        raise ArgumentError(f"copy_ of shape {tuple(source.shape)} into {q}; expected {tuple(q.shape)}")
+    fmt = q.format
+    if (
+        isinstance(fmt, Block)
+        and not {"tensor", "channel"}.isdisjoint((fmt.size, fmt.outer_size))
+        and q._is_view()
+    ):
+        raise ArgumentError(
+            f"copy_ into a piece of {fmt} would change a scale that other values share: fill the whole"
+        )
+    if isinstance(source, NarrowTensor):
+        if (source.format, source.axis) != (fmt, q.axis):
+            raise ArgumentError(
+                f"copy_ of {source} into {q}; expected one format and one axis: call .dequantize() on it"
+            )
+        new = [part for part in source.pieces if part is not None]
+    else:
+        new = ops.quantize(source.detach(), fmt, q.axis, None, 0)
+    old = [part for part in q.pieces if part is not None]
+    for mine, theirs in zip(old, new, strict=True):
+        mine.copy_(theirs, non_blocking)
+    return q
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Whether two packed tensors have one format, axis and shape, and the same bytes."""
+    if not (isinstance(a, NarrowTensor) and isinstance(b, NarrowTensor)):
+        raise ArgumentError("torch.equal of a NarrowTensor and an ordinary tensor: call .dequantize() first")
+    if (a.format, a.axis, a.shape) != (b.format, b.axis, b.shape):
+        return False
+    pairs = [(x, y) for x, y in zip(a.pieces, b.pieces, strict=True) if x is not None and y is not None]
+    return all(torch.equal(_bits(x), _bits(y)) for x, y in pairs)
+
+
+def _bits(part: torch.Tensor) -> torch.Tensor:
+    return part.view(torch.int32) if part.dtype == torch.float32 else part  # an outer NaN equals itself
+
+
+def _addmm(bias: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> torch.Tensor:
+    """Return ``beta bias + alpha a @ b``; a linear layer comes as this, its weight transposed."""
+    if isinstance(bias, NarrowTensor):
+        raise ArgumentError(f"{bias} as the summand of addmm: call .dequantize() on it first")
+    if beta == alpha == 1 and bias.ndim == 1:
+        return products.linear(a, b.t(), bias)
+    return torch.add(beta * bias, products.matmul(a, b), alpha=alpha)
+
+
+def _embedding(weight: NarrowTensor, indices: torch.Tensor, *_: Any) -> torch.Tensor:
+    """Return the rows of ``weight`` at ``indices``; no others are dequantized."""
+    return slicing.gather(weight, 0, indices).dense()
+
+
+def _same(q: NarrowTensor, *_: Any) -> NarrowTensor:
+    return q.each(lambda part: part)
+
+
+Table = dict[Any, Callable[..., Any]]
+
+VIEWS: Table = {  # the result shares bytes with the argument
+    aten._unsafe_view.default: views.reshape,
+    aten.alias.default: _same,
+    aten.detach.default: _same,
+    aten.expand.default: lambda q, size, implicit=False: views.expand(q, size),
+    aten.permute.default: views.permute,
+    aten.select.int: slicing.select,
+    aten.slice.Tensor: slicing.cut,
+    aten.split.Tensor: slicing.split,
+    aten.split_with_sizes.default: slicing.split,
+    aten.squeeze.default: views.squeeze,
+    aten.squeeze.dim: views.squeeze,
+    aten.squeeze.dims: views.squeeze,
+    aten.t.default: views.t,
+    aten.transpose.int: views.transpose,
+    aten.unbind.int: slicing.unbind,
+    aten.unsqueeze.default: views.unsqueeze,
+    aten.view.default: views.reshape,
+}
+TABLE: Table = {
+    aten._to_copy.default: _copied,
+    aten.addmm.default: _addmm,
+    aten.bmm.default: products.matmul,
+    aten.clone.default: lambda q, memory_format=None: q.each(torch.clone),
+    aten.copy_.default: _copy_into,
+    aten.embedding.default: _embedding,
+    aten.equal.default: _equal,
+    aten.index.Tensor: slicing.index,
+    aten.index_select.default: slicing.gather,
+    aten.linear.default: products.linear,
+    aten.matmul.default: products.matmul,
+    aten.mm.default: products.matmul,
+    aten.mv.default: products.matmul,
+}

@@ -1,0 +1,140 @@
+"""Pieces of a packed tensor: any index beside the block axis, whole blocks along it; no new rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import gcd, lcm
+
+import torch
+
+from fewbits.errors import ArgumentError
+from fewbits.formats import Bdr, Block, Element, Format
+from fewbits.tensor.narrow import NarrowTensor
+from fewbits.tensor.views import counted, lead, per_line
+
+
+def streams(fmt: Format) -> Iterator[tuple[int, int] | None]:
+    """Yield, for codes, scales, shifts and outer scales, how many values share how many bits along the axis.
+
+    None stands for a part that the format lacks, or that is not cut with the axis.
+    """
+    if isinstance(fmt, Element):
+        yield from ((1, fmt.bits), None, None, None)
+        return
+    assert isinstance(fmt, Block | Bdr)
+    yield 1, fmt.element.bits
+    yield None if isinstance(fmt.size, str) else (fmt.size, fmt.scale.bits)
+    yield (fmt.k2, fmt.d2) if isinstance(fmt, Bdr) and fmt.d2 else None
+    yield None
+
+
+def boundary(fmt: Format) -> int:
+    """Return the number of values at whose multiples the block axis can be cut.
+
+    There a block starts, and so does a byte of every part.
+
+    >>> from fewbits.formats import parse
+    >>> [boundary(parse(name)) for name in ("int8", "fp4_e2m1", "mxfp4", "mx9", "vsq6", "int4_channel")]
+    [1, 2, 32, 16, 64, 2]
+    """
+    return lcm(*(count * (8 // gcd(bits, 8)) for count, bits in filter(None, streams(fmt))))
+
+
+def cut(
+    q: NarrowTensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> NarrowTensor:
+    """Return ``q[start:end:step]`` along ``dim``, sharing its bytes.
+
+    Raises:
+        ArgumentError: along the block axis, a step, or an end inside a block.
+    """
+    dim = counted(q, dim)
+    n = q.shape[dim] if q.ndim else 1
+    start, end, step = slice(start, end, step).indices(n)
+    end = max(start, end)
+    if dim == q.axis:
+        return _cut_blocks(q, start, end, step)
+    shape = [*q.shape[:dim], -(-(end - start) // step), *q.shape[dim + 1 :]]
+    at = (slice(None),) * lead(q, dim) + (slice(start, end, step),)
+    return per_line(q, shape, q.axis, lambda part: part[at])
+
+
+def select(q: NarrowTensor, dim: int, index: int) -> NarrowTensor:
+    """Return ``q[index]`` along ``dim``, sharing its bytes."""
+    dim = _beside_blocks(q, dim, f"the index {index}")
+    shape = [*q.shape[:dim], *q.shape[dim + 1 :]]
+    return per_line(q, shape, q.axis - (dim < q.axis), lambda part: part.select(lead(q, dim), index))
+
+
+def gather(q: NarrowTensor, dim: int, index: torch.Tensor) -> NarrowTensor:
+    """Return what an integer tensor of any shape, or a vector of booleans, picks of ``q`` along ``dim``."""
+    dim = _beside_blocks(q, dim, "an index tensor")
+    mask = index.dtype in (torch.bool, torch.uint8)  # torch reads bytes as booleans
+    if mask and index.shape != (q.shape[dim],):
+        raise ArgumentError(
+            f"a mask of shape {tuple(index.shape)} for axis {dim} of {q}; give one boolean for each of its "
+            f"{q.shape[dim]} indices"
+        )
+    where = index.nonzero().squeeze(-1) if mask else index
+    shape = [*q.shape[:dim], *where.shape, *q.shape[dim + 1 :]]
+    axis = q.axis + (where.ndim - 1 if dim < q.axis else 0)
+    at = (slice(None),) * lead(q, dim) + (where,)
+    return per_line(q, shape, axis, lambda part: part[at])
+
+
+def index(q: NarrowTensor, indices: Sequence[torch.Tensor | None]) -> NarrowTensor:
+    """Return ``q[..., indices, ...]`` with one index tensor."""
+    given = [(dim, where) for dim, where in enumerate(indices) if where is not None]
+    if len(given) != 1:
+        raise ArgumentError(
+            f"{len(given)} index tensors for {q}; give one at a time, or call .dequantize() first"
+        )
+    return gather(q, *given[0])
+
+
+def split(q: NarrowTensor, size: int | Sequence[int], dim: int = 0) -> list[NarrowTensor]:
+    """Return ``q`` cut along ``dim`` into pieces of ``size``, the last maybe smaller, or of given sizes."""
+    n = q.shape[counted(q, dim)] if q.ndim else 1
+    sizes = [min(size, n - start) for start in range(0, n, size)] if isinstance(size, int) else list(size)
+    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+    if ends and ends[-1] != n:
+        raise ArgumentError(f"pieces of {sizes} for an axis of {n}; their sum must be {n}")
+    return [cut(q, dim, end - length, end) for end, length in zip(ends, sizes, strict=True)]
+
+
+def unbind(q: NarrowTensor, dim: int = 0) -> list[NarrowTensor]:
+    """Return ``q[0]``, ``q[1]``, ... along ``dim``."""
+    dim = _beside_blocks(q, dim, "unbind")
+    return [select(q, dim, i) for i in range(q.shape[dim])]
+
+
+def _cut_blocks(q: NarrowTensor, start: int, end: int, step: int) -> NarrowTensor:
+    n, whole = q.shape[q.axis] if q.ndim else 1, boundary(q.format)
+    if step != 1 or any(place % whole and place != n for place in (start, end)):
+        raise ArgumentError(
+            f"[{start}:{end}:{step}] along the block axis {q.axis} of {q} cuts a block or a byte; start and "
+            f"end at multiples of {whole} or at its end, {n}, without a step, or call .dequantize() first"
+        )
+
+    def piece(part: torch.Tensor, stream: tuple[int, int] | None) -> torch.Tensor:
+        if stream is None:
+            return part
+        count, bits = stream
+        first, last = (-(-(-(-value // count) * bits) // 8) for value in (start, end))
+        return part[..., first:last]
+
+    parts = tuple(
+        part if part is None else piece(part, stream)
+        for part, stream in zip(q.pieces, streams(q.format), strict=True)
+    )
+    return q.remade(parts, [*q.shape[: q.axis], end - start, *q.shape[q.axis + 1 :]], q.axis)
+
+
+def _beside_blocks(q: NarrowTensor, dim: int, what: str) -> int:
+    dim = counted(q, dim)
+    if dim == q.axis:
+        raise ArgumentError(
+            f"{what} along the block axis {dim} of {q} cuts its blocks; slice it at multiples of "
+            f"{boundary(q.format)}, or call .dequantize() first"
+        )
+    return dim

@@ -1,0 +1,156 @@
+"""Packed tensors as tensors of torch's own narrow dtypes, and back: the same bytes, nothing rounded."""
+
+from __future__ import annotations
+
+import torch
+
+from fewbits.errors import ArgumentError, DTypeError
+from fewbits.formats import CATALOGUE, Block, Element, Format
+from fewbits.tensor.arrays import checked_axis
+from fewbits.tensor.narrow import NarrowTensor
+
+_NAMES = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp8_e4m3": torch.float8_e4m3fn,
+    "fp8_e5m2": torch.float8_e5m2,
+    "fp8_e4m3fnuz": torch.float8_e4m3fnuz,
+    "fp8_e5m2fnuz": torch.float8_e5m2fnuz,
+    "e8m0": torch.float8_e8m0fnu,
+    "fp4_e2m1": torch.float4_e2m1fn_x2,  # two codes to a byte, the first in the low half
+}
+DTYPE_OF: dict[Format, torch.dtype] = {CATALOGUE[name].format: dtype for name, dtype in _NAMES.items()}
+FORMAT_OF = {dtype: fmt for fmt, dtype in DTYPE_OF.items()}
+
+
+def to_torch(q: NarrowTensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return elements and scales in torch's own dtypes; both are views of the packed bytes.
+
+    Args:
+        q: of a scalar format that torch has, or of a block format whose elements and scales torch has.
+
+    Returns:
+        Elements of q's shape (half as long along the block axis for FP4, two values to a byte), and scales of
+        that shape with one entry for each block along that axis (of shape (1, ..., 1) where one serves the
+        whole tensor), or None. An outer scale, as NVFP4 has it, stays in ``q.outer``.
+
+    Raises:
+        ArgumentError: torch has no such dtype, or an odd number of FP4 values cannot be paired.
+
+    >>> q = NarrowTensor.from_parts(torch.tensor([0x38, 0xC0], dtype=torch.uint8), None, None, None,
+    ...     format=CATALOGUE["fp8_e4m3"].format, shape=(2,), axis=0, dtype=torch.float32)
+    >>> to_torch(q)[0]
+    tensor([ 1., -2.], dtype=torch.float8_e4m3fn)
+    """
+    element, scale = _dtypes(q.format)
+    if element == torch.float4_e2m1fn_x2 and (not q.ndim or q.shape[q.axis] % 2):
+        raise ArgumentError(
+            f"{q} has an odd number of values along its block axis; {element} holds two to a byte: pad x "
+            "before it is quantized"
+        )
+    elements = _moved_back(q.codes.view(element), q)
+    if scale is None:
+        return elements, None
+    assert q.scales is not None
+    return elements, _moved_back(q.scales.view(scale), q)
+
+
+def from_torch(
+    elements: torch.Tensor,
+    scales: torch.Tensor | None = None,
+    *,
+    format: Format | None = None,
+    axis: int = -1,
+    outer: torch.Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> NarrowTensor:
+    """Return the packed tensor of elements and scales that are in torch's own dtypes.
+
+    The bytes are shared where the block axis is the last one in memory, and copied else.
+
+    Args:
+        elements: any shape; float8, float4_e2m1fn_x2 (two values to a byte along ``axis``), float16,
+            bfloat16 or float32.
+        scales: for a block format: as ``elements``, with one entry for each block along ``axis``.
+        format: the block format; a scalar format follows from the dtype of the elements.
+        axis: along which blocks lie.
+        outer: float32, of the shape (..., 1) with the block axis last, for a format with outer scales.
+        dtype: of what :meth:`NarrowTensor.dequantize` gives.
+
+    Raises:
+        ArgumentError: torch lacks a dtype for the format, scales without a block format, or a wrong shape.
+        DTypeError: elements or scales are not of the format's dtypes.
+
+    >>> from_torch(torch.ones(4).to(torch.float8_e5m2))
+    NarrowTensor(fp8_e5m2, shape=(4,), axis=0, 4 bytes)
+    """
+    fmt = _inferred(elements, scales) if format is None else format
+    element, scale = _dtypes(fmt)
+    _is(elements, element, "elements", fmt)
+    front = checked_axis(axis, elements.ndim)
+    shape = list(elements.shape)
+    if element == torch.float4_e2m1fn_x2:
+        if not shape:
+            raise ArgumentError(
+                f"elements of {element} without an axis; a byte holds two values: give (1,) or more"
+            )
+        shape[front] *= 2
+    if scale is not None:
+        if scales is None:
+            raise ArgumentError(f"scales are missing; {fmt} needs them in {scale}")
+        _is(scales, scale, "scales", fmt)
+    elif scales is not None:
+        raise ArgumentError(
+            f"scales were given, and {fmt} has none: leave them out, or give the block format"
+        )
+    return NarrowTensor.from_parts(
+        _bytes(elements, front),
+        None if scales is None else _bytes(scales, front),
+        None,
+        outer,
+        format=fmt,
+        shape=tuple(shape),
+        axis=front,
+        dtype=dtype,
+    )
+
+
+def _dtypes(fmt: Format) -> tuple[torch.dtype, torch.dtype | None]:
+    """Return torch's dtypes of elements and scales."""
+    element = fmt if isinstance(fmt, Element) else fmt.element if isinstance(fmt, Block) else None
+    scale = fmt.scale if isinstance(fmt, Block) else None
+    if element not in DTYPE_OF or (scale is not None and scale not in DTYPE_OF):
+        raise ArgumentError(
+            f"torch has no dtype for {fmt}; it has one for {', '.join(_NAMES)}, and for blocks of them: "
+            "keep the NarrowTensor, or call .dequantize()"
+        )
+    return DTYPE_OF[element], None if scale is None else DTYPE_OF[scale]
+
+
+def _inferred(elements: torch.Tensor, scales: torch.Tensor | None) -> Format:
+    if scales is not None:
+        raise ArgumentError(
+            "scales without a format; say which block format they are of, for example format=fb.mxfp4"
+        )
+    if elements.dtype not in FORMAT_OF:
+        raise DTypeError(f"elements of {elements.dtype}; expected one of {', '.join(map(str, FORMAT_OF))}")
+    return FORMAT_OF[elements.dtype]
+
+
+def _is(given: torch.Tensor, dtype: torch.dtype, what: str, fmt: Format) -> None:
+    if given.dtype != dtype:
+        raise DTypeError(f"{what} of {given.dtype}; {fmt} needs {dtype}")
+
+
+def _bytes(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """Return the bytes of ``x`` with ``axis`` last."""
+    if x.element_size() == 1:
+        x = x.view(torch.uint8)  # which can be moved and copied; not every narrow dtype can
+    lines = x.movedim(axis, -1) if x.ndim else x.reshape(1)
+    return (lines if lines.stride(-1) == 1 else lines.contiguous()).view(torch.uint8)
+
+
+def _moved_back(lines: torch.Tensor, q: NarrowTensor) -> torch.Tensor:
+    back: torch.Tensor = lines.movedim(-1, q.axis) if q.ndim else lines.reshape(())
+    return back

@@ -1,0 +1,133 @@
+"""Views that keep whole lines along the block axis: permute, reshape and expand the other axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+import torch
+
+from fewbits.errors import ArgumentError
+from fewbits.formats import Block
+from fewbits.tensor.narrow import NarrowTensor
+
+
+def lead(q: NarrowTensor, dim: int) -> int:
+    """Return where axis ``dim``, which is not the block axis, lies in the parts, whose block axis is last."""
+    return dim if dim < q.axis else dim - 1
+
+
+def counted(q: NarrowTensor, dim: int, extra: int = 0) -> int:
+    """Return ``dim`` counted from the front of a tensor with ``extra`` more axes."""
+    ndim = max(q.ndim + extra, 1)
+    if not -ndim <= dim < ndim:
+        raise ArgumentError(f"dim={dim} is out of range for {q}; use {-ndim} to {ndim - 1}")
+    return dim % ndim
+
+
+def per_line(
+    q: NarrowTensor, shape: Sequence[int], axis: int, change: Callable[[torch.Tensor], torch.Tensor]
+) -> NarrowTensor:
+    """Return the tensor of ``shape`` whose parts are ``change`` of those of ``q``; lines stay as they are.
+
+    A scale that serves the whole tensor stays what it is, with as many axes as it then needs.
+    """
+    fmt = q.format
+    sizes = (fmt.size, fmt.outer_size) if isinstance(fmt, Block) else (None, None)
+    shared = (False, sizes[0] == "tensor", False, sizes[1] == "tensor")
+    once = (1,) * (len(shape) - 1)
+    parts = tuple(
+        part if part is None else part.reshape(*once, part.shape[-1]) if one else change(part)
+        for part, one in zip(q.pieces, shared, strict=True)
+    )
+    return q.remade(parts, tuple(shape), axis)
+
+
+def permute(q: NarrowTensor, dims: Sequence[int]) -> NarrowTensor:
+    """Return the axes of ``q`` in the order of ``dims``; no byte moves."""
+    order = [counted(q, d) for d in dims]
+    if sorted(order) != list(range(q.ndim)):
+        raise ArgumentError(f"permute{tuple(dims)} of {q}; name each of its {q.ndim} axes once")
+    if not order:
+        return q.each(lambda part: part)
+    others = [lead(q, d) for d in order if d != q.axis]
+    shape = [q.shape[d] for d in order]
+    return per_line(q, shape, order.index(q.axis), lambda part: part.permute(*others, -1))
+
+
+def transpose(q: NarrowTensor, first: int, second: int) -> NarrowTensor:
+    """Return ``q`` with two axes exchanged; no byte moves."""
+    order = list(range(q.ndim))
+    a, b = counted(q, first), counted(q, second)
+    if order:
+        order[a], order[b] = b, a
+    return permute(q, order)
+
+
+def t(q: NarrowTensor) -> NarrowTensor:
+    """Return the transpose of a matrix; a vector stays as it is."""
+    if q.ndim > 2:
+        raise ArgumentError(f"t() of {q}; it takes at most 2 axes: use transpose or permute")
+    return permute(q, range(q.ndim)[::-1])
+
+
+def reshape(q: NarrowTensor, size: Sequence[int]) -> NarrowTensor:
+    """Return ``q`` in another shape that has the block axis, whole, among its axes.
+
+    Raises:
+        ArgumentError: the shape would cut or join lines along the block axis.
+    """
+    shape = list(size)
+    if shape.count(-1) == 1:
+        rest = -prod(shape)
+        shape[shape.index(-1)] = q.numel() // rest if rest else 0
+    n = q.shape[q.axis] if q.ndim else 1
+    before = prod(q.shape[: q.axis])
+    if prod(shape) == q.numel():
+        if not shape:
+            return _reshaped(q, shape, 0)
+        for axis, length in enumerate(shape):
+            if length == n and prod(shape[:axis]) == before:
+                return _reshaped(q, shape, axis)
+    raise ArgumentError(
+        f"{q} cannot be seen in the shape {tuple(size)}: its block axis of {n} values must stay one axis "
+        "with as many values before it; call .dequantize() first"
+    )
+
+
+def unsqueeze(q: NarrowTensor, dim: int) -> NarrowTensor:
+    """Return ``q`` with an axis of length one at ``dim``."""
+    at = counted(q, dim, extra=1)
+    if not q.ndim:
+        return _reshaped(q, [1], 0)
+    shape = [*q.shape[:at], 1, *q.shape[at:]]
+    return _reshaped(q, shape, q.axis + (at <= q.axis))
+
+
+def squeeze(q: NarrowTensor, dims: Sequence[int] | int | None = None) -> NarrowTensor:
+    """Return ``q`` without its axes of length one: all of them, or those of ``dims``."""
+    named = range(q.ndim) if dims is None else [dims] if isinstance(dims, int) else dims
+    gone = {d for d in (counted(q, d) for d in named) if q.ndim and q.shape[d] == 1}
+    if q.axis in gone:
+        raise ArgumentError(f"squeeze of {q} would drop its block axis; call .dequantize() first")
+    shape = [length for d, length in enumerate(q.shape) if d not in gone]
+    return _reshaped(q, shape, q.axis - sum(d < q.axis for d in gone))
+
+
+def expand(q: NarrowTensor, size: Sequence[int]) -> NarrowTensor:
+    """Return ``q`` repeated along axes of length one, and along new ones in front; no byte is copied."""
+    new = len(size) - q.ndim
+    shape = [q.shape[d - new] if length == -1 else length for d, length in enumerate(size)]
+    axis = q.axis + new
+    if new < 0 or not q.ndim or shape[axis] != q.shape[q.axis]:
+        raise ArgumentError(
+            f"{q} cannot be expanded to {tuple(size)}: its block axis keeps its length; call .dequantize() "
+            "first"
+        )
+    others = [*shape[:axis], *shape[axis + 1 :]]
+    return per_line(q, shape, axis, lambda part: part.expand(*others, part.shape[-1]))
+
+
+def _reshaped(q: NarrowTensor, shape: Sequence[int], axis: int) -> NarrowTensor:
+    others = [*shape[:axis], *shape[axis + 1 :]]
+    return per_line(q, shape, axis, lambda part: part.reshape(*others, part.shape[-1]))

@@ -1,0 +1,104 @@
+"""Packed tensors under torch.compile and torch.export: one graph, the same bits."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn import functional
+
+import fewbits as fb
+from tests.tensor.packed import packed
+
+NAMES = ("mxfp4", "nvfp4", "mx6", "int8_tensor", "fp8_e4m3")
+Function = Callable[[torch.Tensor, fb.NarrowTensor], torch.Tensor]
+FUNCTIONS: dict[str, Function] = {
+    "linear": lambda x, q: functional.linear(x, q) * 2,
+    "matmul": lambda x, q: x @ q.t() + 1,
+    "dequantize": lambda x, q: x[0] + q.dequantize()[0],
+    "slice": lambda x, q: x[0] * q[2:, :64].dequantize()[0],
+    "to": lambda x, q: x.double() @ q.double().t(),
+    "embedding": lambda x, q: x[0] + functional.embedding(torch.tensor([1, 2]), q)[0],
+    "quantize": lambda x, q: fb.quantize(x, "mxfp4").dequantize(),
+}
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled_without_a_break_it_gives_the_same_bits(name: str, function: Function) -> None:
+    q, x = packed(name, (4, 64)), torch.randn(3, 64, generator=torch.Generator().manual_seed(1))
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x, q), function(x, q))
+    other = packed(name, (4, 64), seed=5)
+    assert torch.equal(compiled(x, other), function(x, other))  # the weight is an input, not a constant
+
+
+def test_what_the_cache_of_graphs_is_asked_with_tells_every_difference_but_the_values() -> None:
+    def key(q: fb.NarrowTensor) -> str:
+        return q._stable_hash_for_caching()
+
+    q = packed("mxfp8_e4m3", (64, 64))
+    assert key(q) == key(packed("mxfp8_e4m3", (64, 64), seed=1))
+    others = (
+        packed("mxfp8_e5m2", (64, 64)),
+        packed("mxfp8_e4m3", (64, 32)),
+        q.t(),
+        q.double(),
+        q[:, 32:],
+        q.view(8, 8, 64).transpose(0, 1).reshape(64, 64)[1:],
+        fb.quantize(q.dequantize().numpy(), "mxfp8_e4m3"),
+    )
+    assert len({key(q), *map(key, others)}) == 1 + len(others)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchs_own_compiler_takes_it() -> None:
+    q, x = packed("nvfp4", (8, 64)), torch.randn(3, 64)
+    compiled = torch.compile(lambda x, q: functional.linear(x, q) * 2, fullgraph=True)
+    torch.testing.assert_close(compiled(x, q), functional.linear(x, q) * 2)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_batches_and_packed_tensors_of_changing_size_compile(dynamic: bool | None) -> None:
+    compiled = torch.compile(
+        lambda x, q: functional.linear(x, q) + q.dequantize().sum(),
+        fullgraph=True,
+        backend="aot_eager",
+        dynamic=dynamic,
+    )
+    for batch, n in ((3, 8), (5, 8), (5, 24), (2, 40)):
+        q, x = packed("mxfp4", (n, 64)), torch.randn(batch, 64)
+        torch.testing.assert_close(compiled(x, q), functional.linear(x, q) + q.dequantize().sum())
+
+
+def test_another_format_compiles_anew() -> None:
+    compiled = torch.compile(lambda q: q.dequantize(), fullgraph=True, backend="aot_eager")
+    for name in ("mxfp8_e4m3", "mxfp8_e5m2"):
+        q = packed(name, (4, 64))
+        assert torch.equal(compiled(q), q.dequantize())
+
+
+def test_a_packed_tensor_can_leave_the_graph() -> None:
+    x = torch.randn(4, 64)
+    q = torch.compile(lambda x: fb.quantize(x, "nvfp4"), fullgraph=True, backend="aot_eager")(x)
+    assert torch.equal(q, fb.quantize(x, "nvfp4"))
+    assert repr(q) == repr(fb.quantize(x, "nvfp4"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_module_with_a_packed_weight_compiles_with_gradients_and_exports(name: str) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(64, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    model[0].weight = torch.nn.Parameter(packed(name, (8, 64)), requires_grad=False)
+    x = torch.randn(5, 64).requires_grad_()
+    wanted = model(x)
+    (gradient,) = torch.autograd.grad(wanted.sum(), x)
+    found = torch.compile(model, fullgraph=True, backend="aot_eager")(x)
+    assert torch.equal(found, wanted)
+    assert torch.equal(torch.autograd.grad(found.sum(), x)[0], gradient)
+    exported = torch.export.export(model, (x.detach(),))
+    assert torch.equal(exported.module()(x.detach()), wanted)

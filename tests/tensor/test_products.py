@@ -1,0 +1,93 @@
+"""Products: those of the dequantized tensor, with gradients for the ordinary operand alone."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn import functional
+
+import fewbits as fb
+from fewbits.errors import ArgumentError
+from fewbits.tensor import products
+from tests import cases
+from tests.tensor.packed import packed, values
+
+Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+BIAS = torch.arange(8.0)
+PRODUCTS: dict[str, Product] = {
+    "linear of a batch": lambda x, q: functional.linear(x, q, BIAS),
+    "linear of a matrix": lambda x, q: functional.linear(x[0], q, BIAS),
+    "linear of a vector": lambda x, q: functional.linear(x[0, 0], q, BIAS),
+    "linear without a bias": functional.linear,
+    "x @ q.t()": lambda x, q: x @ q.t(),
+    "x @ q.T, a matrix": lambda x, q: x[0] @ q.T,
+    "x @ q.T, a vector": lambda x, q: x[0, 0] @ q.T,
+    "q @ x": lambda x, q: q @ x.mT,
+    "q @ x, a vector": lambda x, q: q @ x[0, 0],
+    "mm": lambda x, q: torch.mm(q, x[0].t()),
+    "bmm": lambda x, q: torch.bmm(x, q.t().expand(3, 64, 8)),
+    "addmm": lambda x, q: torch.addmm(torch.ones(5, 8), x[0], q.t(), beta=0.5, alpha=2),
+    "addmm with a row": lambda x, q: torch.addmm(BIAS, x[0], q.t()),
+    "matmul": lambda x, q: torch.matmul(x, q[:4].t()),
+}
+
+
+@pytest.mark.parametrize("product", PRODUCTS.values(), ids=PRODUCTS)
+@pytest.mark.parametrize("name", ["mxfp4", "nvfp4", "mx9", "int8_channel", "fp8_e4m3"])
+def test_a_product_is_that_of_the_dequantized_tensor(product: Product, name: str) -> None:
+    q = packed(name, (8, 64))
+    y = q.dequantize()
+    x = torch.randn(3, 5, 64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    found, wanted = product(x, q), product(x, y)
+    torch.testing.assert_close(found, wanted)
+    for a, b in zip(torch.autograd.grad(found.sum(), x), torch.autograd.grad(wanted.sum(), x), strict=True):
+        torch.testing.assert_close(a, b)
+    assert not torch.equal(found, product(x, y * 2))  # the comparison sees another weight
+    with torch.inference_mode():
+        torch.testing.assert_close(product(x, q), wanted)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(product(x, q), product(x, y))
+
+
+@pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
+def test_linear_and_matmul_take_every_format_packed_on_either_side(fmt: cases.Format) -> None:
+    a, b = values(fmt, (5, 40)), values(fmt, (3, 40), seed=1)
+    p, q = fb.quantize(a, fmt), fb.quantize(b, fmt)
+    for mine, theirs in ((a, q), (p, b), (p, q)):
+        dense = [t.dequantize() if isinstance(t, fb.NarrowTensor) else t for t in (mine, theirs)]
+        wanted = functional.linear(dense[0], dense[1])
+        torch.testing.assert_close(functional.linear(mine, theirs), wanted, rtol=1e-5, atol=1e-4)
+        for found in (products.linear(mine, theirs), products.matmul(mine, theirs.t()), mine @ theirs.T):
+            torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-4)  # sums of another order
+
+
+def test_the_gradient_goes_to_the_ordinary_operand_and_to_the_bias_only() -> None:
+    q = packed("mxfp4", (8, 64)).requires_grad_()
+    x, bias = torch.randn(5, 64).requires_grad_(), torch.zeros(8).requires_grad_()
+    functional.linear(x, q, bias).sum().backward()
+    assert x.grad is not None
+    assert bias.grad is not None
+    assert (q.requires_grad, q.grad) == (False, None)
+    torch.testing.assert_close(x.grad, q.dequantize().sum(0).expand(5, 64))
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "nvfp4", "int8_tensor", "posit8_1"])
+def test_an_embedding_dequantizes_the_rows_it_takes_and_no_others(name: str) -> None:
+    q = packed(name, (10, 40))
+    where = torch.tensor([[3, 0], [9, 3]])
+    assert torch.equal(functional.embedding(where, q), functional.embedding(where, q.dequantize()))
+    q.codes[5] = 255 - q.codes[5]  # another row
+    kept = functional.embedding(where, q)
+    q.codes[3] = 255 - q.codes[3]
+    assert not torch.equal(functional.embedding(where, q), kept)
+    assert torch.equal(functional.embedding(where, q)[0, 1], kept[0, 1])
+
+
+def test_an_embedding_whose_blocks_lie_across_the_rows_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="an index tensor along the block axis 0 of"):
+        functional.embedding(torch.tensor([1]), packed("mxfp4", (32, 8), axis=0))
+
+
+def test_shapes_that_do_not_fit_are_torchs_own_error() -> None:
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        torch.ones(5, 63) @ packed("mxfp4", (8, 64)).t()

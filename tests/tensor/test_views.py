@@ -1,0 +1,109 @@
+"""Views: the values are those of the same view of the dequantized tensor, and no part is copied."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import fewbits as fb
+from fewbits.errors import ArgumentError
+from tests import cases
+from tests.tensor.packed import packed, same
+
+View = Callable[[torch.Tensor], Any]
+
+
+@pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
+def test_every_permutation_of_axes_moves_the_values_and_the_block_axis(fmt: cases.Format) -> None:
+    for axis in range(3):
+        q = packed(fmt, (2, 3, 40), axis)
+        for order in itertools.permutations(range(3)):
+            view = q.permute(order)
+            assert view.axis == order.index(axis)
+            assert same(view.dequantize(), q.dequantize().permute(order))
+            back = view.permute([order.index(d) for d in range(3)])
+            assert torch.equal(back, q)
+
+
+@pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
+def test_views_that_keep_lines_keep_values_and_share_bytes(fmt: cases.Format) -> None:
+    views: tuple[View, ...] = (
+        lambda x: x.view(6, 40),
+        lambda x: x.reshape(-1, 40),
+        lambda x: x.flatten(0, 1),
+        lambda x: x.unflatten(0, (2, 1)),
+        lambda x: x.view(3, 2, 40),
+        lambda x: x.unsqueeze(0),
+        lambda x: x.unsqueeze(-1),
+        lambda x: x[:, None],
+        lambda x: x.unsqueeze(1).squeeze(1),
+        lambda x: x[None].squeeze(),
+        lambda x: x[None, :, None].squeeze((0, 2)),
+        lambda x: x.mT,
+        lambda x: x.transpose(0, -1).transpose(1, 2),
+        lambda x: x.movedim(0, 1),
+        lambda x: x[None].expand(4, -1, 3, 40),
+        lambda x: x.contiguous(),
+    )
+    q = packed(fmt, (2, 3, 40))
+    for view in views:
+        found = view(q)
+        assert isinstance(found, fb.NarrowTensor)
+        assert same(found.dequantize(), view(q.dequantize()))
+        assert found.codes.untyped_storage().data_ptr() == q.codes.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "nvfp4", "int8_tensor", "vsq6", "posit8_1"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_matrix_a_vector_and_a_scalar_can_be_transposed(name: str, axis: int) -> None:
+    q = packed(name, (4, 33), axis)
+    assert q.t().axis == q.T.axis == 1 - axis
+    assert same(q.t().dequantize(), q.dequantize().t())
+    assert same(q.T.dequantize(), q.dequantize().T)
+    assert torch.equal(q.t().t(), q)
+    for shape in ((33,), ()):
+        q = packed(name, shape)
+        assert same(q.t().dequantize(), q.dequantize().t())
+        assert same(q.unsqueeze(0).dequantize(), q.dequantize()[None])
+        assert same(q.unsqueeze(0).reshape(shape).dequantize(), q.dequantize())
+
+
+def test_a_block_axis_in_the_middle_stays_where_the_values_before_it_are() -> None:
+    q = packed("mxfp4", (2, 3, 64, 5), axis=2)
+    found = q.reshape(6, 64, 5)
+    assert found.axis == 1
+    assert same(found.dequantize(), q.dequantize().reshape(6, 64, 5))
+    assert same(q.view(3, 2, 64, 1, 5).dequantize(), q.dequantize().view(3, 2, 64, 1, 5))
+
+
+def test_empty_tensors_keep_their_shapes() -> None:
+    for shape, axis in (((0, 5), 1), ((5, 0), 1), ((0, 5), 0)):
+        q = packed("mxfp4", shape, axis)
+        for view in (q.t(), q.unsqueeze(0), q.unsqueeze(-1), q[None].expand(2, *shape)):
+            assert view.dequantize().shape == view.shape
+
+
+@pytest.mark.parametrize(
+    ("view", "message"),
+    [
+        (
+            lambda q: q.flatten(),
+            r"cannot be seen in the shape \(192,\): its block axis of 64 values must stay one",
+        ),
+        (lambda q: q.view(3, 2, 32), r"cannot be seen in the shape \(3, 2, 32\).*call .dequantize\(\) first"),
+        (lambda q: q.view(64, 3), r"with as many values before it"),
+        (lambda q: q.view(3, 65), r"cannot be seen in the shape \(3, 65\)"),
+        (lambda q: q.t()[None].t(), r"t\(\) of .* takes at most 2 axes: use transpose or permute"),
+        (lambda q: q[None].t(), r"takes at most 2 axes"),
+        (lambda q: q.unsqueeze(4), r"dim=4 is out of range for .*; use -3 to 2"),
+        (lambda q: q.permute(0, 0), r"permute\(0, 0\) of .*; name each of its 2 axes once"),
+        (lambda q: q.permute(0), r"name each of its 2 axes once"),
+        (lambda q: q.expand(3, 128), r"cannot be expanded to \(3, 128\): its block axis keeps its length"),
+        (lambda q: packed("mxfp4", (3, 1)).squeeze(), r"squeeze of .* would drop its block axis"),
+    ],
+)
+def test_a_view_that_would_cut_a_line_says_so(view: View, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        view(packed("mxfp4", (3, 64)))
