@@ -11,10 +11,6 @@ from fewbits.files import cast, load_file, restore, save_file
 from fewbits.tensor import NarrowTensor
 from tests import cases
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(NarrowTensor, "from_parts"), reason="NarrowTensor is not a torch.Tensor yet"
-)
-
 
 def normal(*shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(3))

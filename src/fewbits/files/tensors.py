@@ -100,12 +100,10 @@ def _narrow(held: Narrow, read: Any) -> NarrowTensor:
     about = held.stored
     # BF16 holds every FP8 value, and torch computes with it.
     dtype = torch.bfloat16 if about.dtype.startswith("F8") else torch_dtype(about.dtype)
-    parts = [read(held.parts[s].name) if s in held.parts else None for s in SUFFIXES]
-    make: Any = NarrowTensor
-    found: NarrowTensor = make.from_parts(
+    parts: list[Any] = [read(held.parts[s].name) if s in held.parts else None for s in SUFFIXES]
+    return NarrowTensor.from_parts(
         *parts, format=about.format, shape=about.quantized_shape, axis=about.axis, dtype=dtype
     )
-    return found
 
 
 def _stored(name: str, tensor: NarrowTensor) -> Stored:
