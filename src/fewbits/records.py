@@ -7,6 +7,7 @@ Quantities carry their unit in the name: ``_db`` decibels, ``_bytes``, ``_fracti
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import nan, prod
 from statistics import fmean
 
 
@@ -109,6 +110,89 @@ class CheckpointReport:
     def proposed_bytes(self) -> int:
         """Bytes of all tensors if every proposal is followed."""
         return sum(t.proposed_bytes for t in self.tensors)
+
+
+@dataclass(frozen=True)
+class CastTensor:
+    """One tensor of a checkpoint before and after its file was written in other formats."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    dtype: str  # as an ordinary tensor
+    format: str | None  # what it is narrowed to, or restored from; None: kept as it is
+    bytes_before: int
+    bytes_after: int
+    error: Error | None  # of narrowing
+
+
+@dataclass(frozen=True)
+class CastFormat:
+    """All tensors of a checkpoint that were narrowed to, or restored from, one format."""
+
+    format: str | None  # None: kept as they are
+    tensors: int
+    bytes_before: int
+    bytes_after: int
+    qsnr_db: float  # of all values together; nan where nothing was rounded
+    worst_tensor: str | None
+    worst_qsnr_db: float
+
+
+@dataclass(frozen=True)
+class CastReport:
+    """A checkpoint written in narrow formats, or restored from them."""
+
+    source: str
+    destination: str
+    restored: bool
+    scale_rule: str
+    formats: tuple[CastFormat, ...]
+    tensors: tuple[CastTensor, ...]
+
+    @property
+    def bytes_before(self) -> int:
+        """Bytes of all tensors in the source."""
+        return sum(t.bytes_before for t in self.tensors)
+
+    @property
+    def bytes_after(self) -> int:
+        """Bytes of all tensors in the destination."""
+        return sum(t.bytes_after for t in self.tensors)
+
+
+@dataclass(frozen=True)
+class InspectedTensor:
+    """One tensor of a file, a narrow one in place of its parts."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    dtype: str  # as an ordinary tensor
+    format: str | None  # None: it is one
+    stored_bytes: int
+
+    @property
+    def bits_per_value(self) -> float:
+        """Bits in the file for one value, scales counted; nan where there are no values."""
+        return 8 * self.stored_bytes / prod(self.shape) if prod(self.shape) else nan
+
+
+@dataclass(frozen=True)
+class InspectReport:
+    """What a checkpoint holds, and what is wrong with it."""
+
+    path: str
+    tensors: tuple[InspectedTensor, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def values(self) -> int:
+        """Number of values."""
+        return sum(prod(t.shape) for t in self.tensors)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(t.stored_bytes for t in self.tensors)
 
 
 @dataclass(frozen=True)

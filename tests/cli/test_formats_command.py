@@ -63,7 +63,7 @@ def test_the_command_is_installed_and_prints_its_version():
     assert done.stdout.startswith("fewbits ")
 
 
-@pytest.mark.parametrize("command", ["compare", "formats"])
+@pytest.mark.parametrize("command", ["cast", "compare", "formats", "inspect"])
 def test_every_command_has_help_with_an_example(capsys, command):
     assert cli.run([command, "--help"]) == 0
     assert f"Example: fewbits {command}" in " ".join(capsys.readouterr().out.split())

@@ -14,6 +14,7 @@ import fewbits as fb
 from fewbits.compare import checkpoint as module
 from fewbits.compare.checkpoint import CHECKPOINT_FORMATS, measure_checkpoint
 from fewbits.errors import ArgumentError, FormatError
+from fewbits.files.lines import lines
 from fewbits.formats import packed_bits
 
 # One format of every way to scale: none, block, two levels, tensor, channel, and each of these above blocks.
@@ -48,9 +49,9 @@ def test_the_default_formats_exist_and_are_few_bits():
 def test_measuring_in_pieces_equals_measuring_the_whole(tmp_path, monkeypatch, chunk, shape):
     small_pieces(monkeypatch, chunk)
     x = normal(*shape)
-    lines = x.reshape(module._lines(shape)).numpy()
+    matrix = x.reshape(lines(shape)).numpy()
     for score in measured(tmp_path, EVERY_SCALE, tensors={"x": x}).scores:
-        whole = fb.measure(lines, score.format)
+        whole = fb.measure(matrix, score.format)
         assert score.error.qsnr_db == pytest.approx(whole.qsnr_db, rel=1e-12)
         assert score.error.mean_relative_error == pytest.approx(whole.mean_relative_error, rel=1e-12)
         assert score.error.max_relative_error == whole.max_relative_error
@@ -100,22 +101,6 @@ def test_the_number_of_threads_does_not_change_the_result(tmp_path, monkeypatch)
         monkeypatch.setattr("fewbits.kernels.threads", lambda count=threads: count)
         reports.append(measured(tmp_path, EVERY_SCALE, tensors=tensors))
     assert reports[0] == reports[1]
-
-
-@pytest.mark.parametrize(
-    ("shape", "lines"),
-    [
-        ((), (1, 1)),
-        ((5,), (1, 5)),
-        ((4, 3), (4, 3)),
-        ((2, 3, 32), (6, 32)),
-        ((2, 3, 31), (2, 93)),
-        ((8, 4, 3, 3), (8, 36)),
-        ((8, 4, 1, 1), (8, 4)),
-    ],
-)
-def test_a_line_is_what_a_matrix_product_sums_over(shape, lines):
-    assert module._lines(shape) == lines
 
 
 def test_packed_bytes_count_scales_and_partial_blocks(tmp_path):

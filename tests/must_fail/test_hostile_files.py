@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save, save_file
 
-from fewbits.errors import DataError
+from fewbits.errors import ArgumentError, DataError
+from fewbits.files import inspect, load_file, restore
 from fewbits.files.checkpoint import chunks, read_checkpoint
 from fewbits.files.matrix import read_matrix
 
@@ -195,6 +196,122 @@ def test_a_checkpoint_with_a_changed_byte_is_refused_or_read(tmp_path_factory, a
     for tensor in tensors:
         if tensor.is_float:
             assert sum(piece.size for piece in chunks(tensor, tensor.count)) == tensor.count
+
+
+ABOUT = {"format": "mxfp4", "shape": [2, 64], "axis": 1, "dtype": "BF16"}
+PARTS = {"w.codes": entry([2, 32], 0, 64, "U8"), "w.scales": entry([2, 2], 64, 68, "U8")}
+
+
+def about(**changes):
+    told = {k: v for k, v in (ABOUT | changes).items() if v is not None}
+    return json.dumps({"version": 1, "tensors": {"w": told}})
+
+
+def narrow_file(path, text, parts=None, size=68):
+    parts = PARTS if parts is None else parts
+    path.write_bytes(checkpoint(header(__metadata__={"fewbits": text}, **parts), bytes(size)))
+    return path
+
+
+NARROW = {
+    "not JSON": ("{", "is not JSON"),
+    "an empty text": ("", "is not JSON"),
+    "JSON 100000 deep": ("[" * 10**5 + "]" * 10**5, "is not JSON"),
+    "a number of 10^5 digits": ('{"version":' + "1" * 10**5 + "}", "is not JSON"),
+    "a list": ("[]", "has version None"),
+    "no version": ('{"tensors":{}}', "has version None"),
+    "a later version": ('{"version":2,"tensors":{}}', "has version 2; expected 1"),
+    "a version that is true": ('{"version":true,"tensors":{}}', "has version True"),
+    "no tensors": ('{"version":1}', "has no object 'tensors'"),
+    "a list of tensors": ('{"version":1,"tensors":[]}', "has no object 'tensors'"),
+    "a name twice": ('{"version":1,"tensors":{"w":{},"w":{}}}', "'w' is given twice"),
+    "a tensor that is a number": ('{"version":1,"tensors":{"w":1}}', "expected an object"),
+    "an unknown field": (about(key="x"), "the field 'key' is unknown"),
+    "no format": (about(format=None), "format=None is not a text"),
+    "an unknown format": (about(format="mxfp5"), "no format named 'mxfp5'"),
+    "a format that is a number": (about(format=4), "format=4 is not a text"),
+    "a format 100000 deep": (about(format="block(element=" * 10**5), "1400000 characters"),
+    "a format with a block of -8": (about(format="block(element=int8,scale=e8m0,size=-8)"), "size=-8"),
+    "a name that is a list": (about(name=[]), "name=[] is not a text"),
+    "no dtype": (about(dtype=None), "dtype=None is not one of F64"),
+    "a dtype of integers": (about(dtype="I8"), "dtype='I8' is not one of F64"),
+    "a dtype that is a list": (about(dtype=["F32"]), "is not one of F64"),
+    "no shape": (about(shape=None), "shape=None is not a list"),
+    "a shape that is a text": (about(shape="22"), "is not a list of counts"),
+    "a negative extent": (about(shape=[2, -64]), "is not a list of counts"),
+    "an extent that is no integer": (about(shape=[2, 64.0]), "is not a list of counts"),
+    "an extent that is true": (about(shape=[True, 64]), "is not a list of counts"),
+    "2^80 values": (about(shape=[2**40, 2**40]), "larger than a tensor can be"),
+    "2^124 values times zero": (about(shape=[2**62, 2**62, 0]), "larger than a tensor can be"),
+    "100000 axes": (about(shape=[1] * 10**5), "larger than a tensor can be"),
+    "2^62 values": (about(shape=[2, 2**61]), "its part 'codes' is U8 [2, 32]; mxfp4 of"),
+    "another shape": (
+        about(shape=[2, 65]),
+        "its part 'codes' is U8 [2, 32]; mxfp4 of [2, 65] takes U8 [2, 33]",
+    ),
+    "no axis": (about(axis=None), "axis=None is not an integer from 0 to 1"),
+    "a negative axis": (about(axis=-1), "axis=-1 is not an integer from 0 to 1"),
+    "an axis too far": (about(axis=2), "axis=2 is not an integer from 0 to 1"),
+    "an axis that is true": (about(axis=True), "axis=True is not an integer"),
+    "the other axis": (about(axis=0), "its part 'codes' is U8 [2, 32]"),
+    "a view of other size": (about(view=[2, 65]), "view=[2, 65] has 130 values"),
+    "a view that is null": (about().replace("}}}", ',"view":null}}}'), "view=None is not a list"),
+    "a format with more parts": (about(format="bdr(m=3,k1=32)"), "its part 'shifts' is missing"),
+}
+
+
+@pytest.mark.parametrize("case", NARROW)
+def test_hostile_metadata_of_narrow_tensors_is_refused_in_one_line(tmp_path, case):
+    text, told = NARROW[case]
+    path = narrow_file(tmp_path / "n.safetensors", text)
+    for read in (load_file, lambda p: restore(p, tmp_path / "wide.safetensors")):
+        assert told in refused(read, path)
+    assert [p.name for p in tmp_path.iterdir()] == ["n.safetensors"]
+    assert any(told in problem for problem in inspect(path).problems)
+
+
+WRONG_PARTS = {
+    "none": ({"x": entry([68], 0, 68, "U8")}, "its part 'codes' is missing"),
+    "no scales": (
+        {"w.codes": entry([2, 32], 0, 64, "U8"), "x": entry([4], 64, 68, "U8")},
+        "'scales' is missing",
+    ),
+    "signed codes": (PARTS | {"w.codes": entry([2, 32], 0, 64, "I8")}, "its part 'codes' is I8 [2, 32]"),
+    "a line too many": (
+        {"w.codes": entry([2, 32], 0, 64, "U8"), "w.scales": entry([4, 1], 64, 68, "U8")},
+        "its part 'scales' is U8 [4, 1]",
+    ),
+    "an ordinary tensor of its name": (PARTS | {"w": entry([0], 68, 68)}, "'w' is there twice"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_PARTS)
+def test_parts_that_do_not_fit_the_metadata_are_refused_in_one_line(tmp_path, case):
+    parts, told = WRONG_PARTS[case]
+    path = narrow_file(tmp_path / "n.safetensors", about(), parts)
+    assert told in refused(load_file, path)
+    assert any(told in problem for problem in inspect(path).problems)
+
+
+def test_sound_metadata_is_read(tmp_path):  # the control of the two above
+    path = narrow_file(tmp_path / "n.safetensors", about())
+    restore(path, tmp_path / "wide.safetensors")
+    assert not inspect(path).problems
+
+
+@given(at=st.integers(0, 10**4), byte=st.integers(0, 255))
+def test_a_narrow_file_with_a_changed_byte_is_refused_or_read(tmp_path_factory, at, byte):
+    folder = tmp_path_factory.mktemp("fuzz")
+    path = narrow_file(folder / "n.safetensors", about())
+    data = bytearray(path.read_bytes())
+    data[at % len(data)] = byte
+    path.write_bytes(bytes(data))
+    try:
+        restore(path, folder / "wide.safetensors")
+        inspect(path)
+    except (DataError, ArgumentError):  # the change may have hidden the metadata: nothing to restore
+        return
+    assert read_checkpoint(folder / "wide.safetensors")
 
 
 REAL = "%%MatrixMarket matrix coordinate real general\n"

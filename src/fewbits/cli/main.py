@@ -11,8 +11,11 @@ from collections.abc import Sequence
 import typer
 
 import fewbits
+from fewbits.cli.cast import cast
 from fewbits.cli.compare import compare
 from fewbits.cli.formats import formats
+from fewbits.cli.inspect import inspect
+from fewbits.cli.progress import Interrupted
 from fewbits.errors import FewbitsError
 
 # Newer releases of Typer carry their own copy of Click: the class is found where Typer has it.
@@ -29,6 +32,8 @@ app = typer.Typer(
 )
 app.command()(compare)
 app.command()(formats)
+app.command()(cast)
+app.command()(inspect)
 
 
 def _version(asked: bool) -> None:
@@ -60,6 +65,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail(error.format_message(), 2)  # type: ignore[attr-defined]
     except FewbitsError as error:
         return _fail(str(error), 2)
+    except Interrupted as error:
+        return _fail(str(error), _INTERRUPTED)
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted; nothing was written", _INTERRUPTED)
     except OSError as error:

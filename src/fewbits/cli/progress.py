@@ -11,6 +11,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 Report = Callable[[str, float, float], None]  # what is being done, how much is done, of how much
 
 
+class Interrupted(Exception):  # noqa: N818 - it is what happened, not an error
+    """An interrupt came, and the message says what became of the work."""
+
+
 @contextmanager
 def progress_bar() -> Iterator[Report]:
     """Yield a function that shows how far the work is; one bar per kind of work."""

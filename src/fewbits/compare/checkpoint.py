@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from math import isnan, lcm, nan, prod, sqrt
+from math import isnan, lcm, nan, sqrt
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fewbits import kernels
 from fewbits.errors import ArgumentError
 from fewbits.files.checkpoint import CHUNK_VALUES, StoredTensor, chunks, read_checkpoint
+from fewbits.files.lines import lines
 from fewbits.formats import Bdr, Block, Format, packed_bits, parse
 from fewbits.metrics import Tally
 from fewbits.records import CheckpointReport, TensorScore, TensorSummary
@@ -28,7 +29,6 @@ CHECKPOINT_FORMATS = (
 )  # fmt: skip
 
 _PIECE = 1 << 16  # values worked on at once: their float64 temporaries stay in cache
-_SHORTEST_LINE = 32  # values; the block size of the MX formats
 
 Array = NDArray[Any]
 Progress = Callable[[float, float, str], None]
@@ -78,9 +78,8 @@ def measure_checkpoint(
 ) -> CheckpointReport:
     """Round the tensors of a checkpoint to each format, nearest even, and propose a format for each.
 
-    Blocks run along the last axis. Where a tensor has three axes or more and the last is shorter than 32
-    values, as in the kernel of a convolution, all axes but the first are one line of values, as they are in
-    its matrix product. Values are read in pieces, so memory does not grow with the checkpoint.
+    Blocks run along the lines of :func:`fewbits.files.lines.lines`. Values are read in pieces, so memory does
+    not grow with the checkpoint.
 
     Args:
         path: what :func:`fewbits.files.checkpoint.read_checkpoint` takes.
@@ -126,13 +125,6 @@ def measure_checkpoint(
     return CheckpointReport(os.fspath(path), min_qsnr_db, tuple(summaries), tuple(scores))
 
 
-def _lines(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return the tensor as (lines, values in a line): what blocks run along and what a channel is."""
-    if len(shape) >= 3 and shape[-1] < _SHORTEST_LINE:
-        return shape[0], prod(shape[1:])
-    return prod(shape[:-1]), shape[-1] if shape else 1
-
-
 def _per_tensor(fmt: Block) -> Block:
     return replace(fmt, size="tensor") if fmt.size == "channel" else replace(fmt, outer_size="tensor")
 
@@ -149,7 +141,7 @@ def _measured(
         return _Survey(), f"{tensor.dtype} is not floating point: kept"
     if not tensor.count:
         return _Survey(), "no values: kept"
-    row = _lines(tensor.shape)[1]
+    row = lines(tensor.shape)[1]
     survey = _survey(tensor, row)
     if survey.nans or survey.infinities:
         return survey, f"{survey.nans} NaN and {survey.infinities} infinite values: kept"
@@ -210,7 +202,7 @@ def _score(tensor: StoredTensor, trial: _Trial) -> TensorScore:
         dtype=tensor.dtype,
         format=str(trial.format),
         bits_per_value=trial.format.bits_per_value,
-        packed_bytes=-(-packed_bits(trial.format, _lines(tensor.shape)) // 8),
+        packed_bytes=-(-packed_bits(trial.format, lines(tensor.shape)) // 8),
         error=trial.tally.error(),
     )
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from fewbits.errors import ArgumentError
 
@@ -21,6 +23,14 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     """Replace the file at `path` by `data`, all of it or none of it.
 
+    Raises as `write_pieces` does.
+    """
+    write_pieces(path, [data])
+
+
+def write_pieces(path: str | os.PathLike[str], pieces: Iterable[Any]) -> None:
+    """Replace the file at `path` by `pieces` one after the other, all of them or none.
+
     The bytes go to a new file in the same folder, reach the disk, and take the name `path` in one step. A
     symbolic link keeps pointing where it did and its target is replaced; an old file's permissions are kept.
 
@@ -35,7 +45,8 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     try:
         # "x" never opens a file that somebody else made, and the new file's mode obeys the umask.
         with temporary.open("xb") as file:
-            file.write(data)
+            for piece in pieces:
+                file.write(piece)
             file.flush()
             os.fsync(file.fileno())
         if target.exists():
@@ -45,7 +56,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
 def _check(given: Path, target: Path) -> None:
@@ -60,7 +71,7 @@ def _check(given: Path, target: Path) -> None:
         )
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Let the new name itself reach the disk, where the system can open a folder (not on Windows)."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)

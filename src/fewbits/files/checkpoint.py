@@ -12,10 +12,10 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,18 @@ from fewbits.errors import DataError
 
 CHUNK_VALUES = 1 << 20  # values in memory at once, 4 MiB as float32
 
-_FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
+FLOATS = {  # dtypes of real numbers that can be read, as safetensors and as torch write them
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+}
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
-_INDEX = ".safetensors.index.json"
+INDEX = ".safetensors.index.json"
 _LARGEST_INDEX_BYTES = 100_000_000  # what the safetensors library allows a header
 
 
@@ -38,6 +47,7 @@ class StoredTensor:
     shape: tuple[int, ...]
     dtype: str  # as safetensors writes it: BF16, F8_E4M3, I64
     file: Path
+    start: int = field(default=-1, compare=False)  # where its bytes begin in the file
 
     @property
     def count(self) -> int:
@@ -53,7 +63,7 @@ class StoredTensor:
     @property
     def is_float(self) -> bool:
         """Whether the values are real floating-point numbers that this module can read."""
-        return self.dtype in _FLOATS
+        return self.dtype in FLOATS
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> tuple[StoredTensor, ...]:
@@ -68,19 +78,31 @@ def read_checkpoint(path: str | os.PathLike[str]) -> tuple[StoredTensor, ...]:
     """
     given = Path(path)
     if given.is_dir():
-        indexes = sorted(given.glob("*" + _INDEX))
-        if len(indexes) > 1:
-            raise DataError(
-                f"{given} holds {len(indexes)} indexes; give one: {', '.join(i.name for i in indexes)}"
-            )
-        tensors = _indexed(indexes[0]) if indexes else _listed(*_in_folder(given))
+        index = index_of(given)
+        tensors = _indexed(index) if index else _listed(*_in_folder(given))
     elif not given.is_file():
         raise DataError(f"{given} is no file and no folder; expected a .safetensors file or a folder of them")
     else:
-        tensors = _indexed(given) if given.name.endswith(_INDEX) else _listed(given)
+        tensors = _indexed(given) if index_of(given) else _listed(given)
     if not tensors:
         raise DataError(f"{given} holds no tensors; expected a checkpoint with at least one")
-    return tuple(sorted(tensors, key=lambda t: _counting_order(t.name)))
+    return tuple(sorted(tensors, key=lambda t: counting_order(t.name)))
+
+
+def index_of(given: Path) -> Path | None:
+    """Return the index of a sharded checkpoint: ``given`` itself, or the one in that folder; None without.
+
+    Raises:
+        DataError: the folder holds several.
+    """
+    if not given.is_dir():
+        return given if given.name.endswith(INDEX) else None
+    indexes = sorted(given.glob("*" + INDEX))
+    if len(indexes) > 1:
+        raise DataError(
+            f"{given} holds {len(indexes)} indexes; give one: {', '.join(i.name for i in indexes)}"
+        )
+    return indexes[0] if indexes else None
 
 
 def chunks(
@@ -100,24 +122,76 @@ def chunks(
     Raises:
         DataError: the file was damaged since it was listed.
     """
-    import torch
-
-    wide = torch.float64 if tensor.dtype == "F64" else torch.float32
-    with _opened(tensor.file) as handle:
-        # A view of the mapped file: the pages of a piece are read when it is converted.
-        flat = handle.get_tensor(tensor.name).reshape(-1)
-        whole = row <= values
-        step = max(row, 1) * (values // max(row, 1)) if whole else max(values // multiple, 1) * multiple
+    width = tensor.stored_bytes // max(tensor.count, 1)
+    whole = row <= values
+    step = max(row, 1) * (values // max(row, 1)) if whole else max(values // multiple, 1) * multiple
+    opened(tensor.file)
+    # Read, not mapped: the pages of a mapped tensor count as memory of the process until it is let go.
+    with tensor.file.open("rb") as file:
         for start in [0] if whole else range(0, tensor.count, row):
             stop = tensor.count if whole else start + row
             for at in range(start, stop, step):
-                # A copy, because a file may hold floats at addresses that are no multiple of their size.
-                piece = flat[at : min(at + step, stop)].to(wide, copy=True)
-                yield piece.numpy().reshape(-1, row) if whole else piece.numpy().reshape(1, -1)
+                octets = read_bytes(file, tensor, at * width, (min(at + step, stop) - at) * width)
+                piece = _floats(octets, tensor.dtype)
+                yield piece.reshape(-1, row) if whole else piece.reshape(1, -1)
 
 
-def _opened(file: Path) -> Any:
-    """Open one file with the safetensors library, which checks its header, or say why it cannot be."""
+def raw_chunks(tensor: StoredTensor, *, size: int = 1 << 22) -> Iterator[bytearray]:
+    """Yield the bytes of a tensor of any dtype as they are stored, at most ``size`` at once.
+
+    Raises:
+        DataError: the file was cut since it was listed.
+    """
+    with tensor.file.open("rb") as file:
+        for at in range(0, tensor.stored_bytes, size):
+            yield read_bytes(file, tensor, at, min(size, tensor.stored_bytes - at))
+
+
+def read_bytes(file: BinaryIO, tensor: StoredTensor, at: int, size: int) -> bytearray:
+    """Return ``size`` bytes of a tensor from its byte ``at`` on; ``file`` is its file, opened.
+
+    Raises:
+        DataError: the file was cut since it was listed.
+    """
+    octets = bytearray(size)
+    file.seek(tensor.start + at)
+    if file.readinto(octets) != size:  # type: ignore[attr-defined]
+        raise DataError(f"{tensor.file} was cut short while it was read; fetch or write it again")
+    return octets
+
+
+def _floats(octets: bytearray, dtype: str) -> NDArray[Any]:
+    """Return stored floating-point numbers as float64 for F64, else as float32."""
+    import torch
+
+    flat = torch.frombuffer(octets, dtype=torch.uint8) if octets else torch.empty(0, dtype=torch.uint8)
+    wide = torch.float64 if dtype == "F64" else torch.float32
+    found: NDArray[Any] = flat.view(torch_dtype(dtype)).to(wide).numpy()
+    return found
+
+
+def torch_dtype(dtype: str) -> Any:
+    """Return the torch.dtype of a floating-point dtype as safetensors writes it."""
+    import torch
+
+    return getattr(torch, FLOATS[dtype])
+
+
+def metadata(file: Path) -> dict[str, str]:
+    """Return what the header of a ``.safetensors`` file says beside its tensors; keys and values are text.
+
+    Raises:
+        DataError: the file is missing, damaged or of another kind.
+    """
+    return dict(opened(file).metadata() or {})
+
+
+def opened(file: Path) -> Any:
+    """Open one file with the safetensors library, which checks its header, or say why it cannot be.
+
+    Raises:
+        DataError: the file is missing, damaged or of another kind.
+    """
     from safetensors import SafetensorError, safe_open
 
     if file.suffix.lower() in _PICKLES:
@@ -139,8 +213,8 @@ def _opened(file: Path) -> Any:
 
 def _likely_cause(file: Path) -> str:
     try:
-        with file.open("rb") as opened:
-            start = opened.read(64)
+        with file.open("rb") as source:
+            start = source.read(64)
     except OSError:
         return "; check that you may read it"
     if not start:
@@ -156,23 +230,30 @@ def _listed(*files: Path) -> list[StoredTensor]:
     """Return the tensors of the files; no name may come twice."""
     tensors: dict[str, StoredTensor] = {}
     for file in files:
-        with _opened(file) as handle:
-            _refuse_repeated_names(file)
+        with opened(file) as handle:
+            starts = _starts(file)
             for name in handle.keys():  # noqa: SIM118 - the handle is no mapping
                 if name in tensors:
                     raise DataError(
                         f"{name!r:.200} is in {tensors[name].file.name} and {file}; expected every name once"
                     )
                 about = handle.get_slice(name)
-                tensors[name] = StoredTensor(name, tuple(about.get_shape()), about.get_dtype(), file)
+                shape = tuple(about.get_shape())
+                tensors[name] = StoredTensor(name, shape, about.get_dtype(), file, starts[name])
     return list(tensors.values())
 
 
-def _refuse_repeated_names(file: Path) -> None:
-    """Refuse a header that says two things about one tensor; the library keeps the last of them."""
-    with file.open("rb") as opened:
-        header = opened.read(int.from_bytes(opened.read(8), "little"))
-    json.loads(header, object_pairs_hook=lambda pairs: _once(file, pairs))
+def _starts(file: Path) -> dict[str, int]:
+    """Return where each tensor begins, of a header that the library has checked.
+
+    Raises:
+        DataError: the header says two things about one tensor; the library keeps the last of them.
+    """
+    with file.open("rb") as source:
+        size = int.from_bytes(source.read(8), "little")
+        header = json.loads(source.read(size), object_pairs_hook=lambda pairs: _once(file, pairs))
+    about = {name: told for name, told in header.items() if name != "__metadata__"}
+    return {name: 8 + size + told["data_offsets"][0] for name, told in about.items()}
 
 
 def _once(file: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -191,7 +272,7 @@ def _in_folder(folder: Path) -> list[Path]:
         return files
     pickles = sorted(p for p in folder.iterdir() if p.suffix.lower() in _PICKLES)
     if pickles:
-        _opened(pickles[0])  # raises: the message has one home
+        opened(pickles[0])  # raises: the message has one home
     raise DataError(f"{folder} holds no .safetensors file; expected a checkpoint: check the path")
 
 
@@ -218,6 +299,20 @@ def _indexed(index: Path) -> list[StoredTensor]:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
+    places = read_index(index).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+        raise DataError(
+            f"{index} has no weight_map from tensors to files; expected the index of a safetensors checkpoint"
+        )
+    return places
+
+
+def read_index(index: Path) -> dict[str, Any]:
+    """Return the index of a sharded checkpoint as it is written; a document that is no object is empty.
+
+    Raises:
+        DataError: it is too large or no JSON.
+    """
     size = index.stat().st_size
     if size > _LARGEST_INDEX_BYTES:
         raise DataError(f"{index} has {size} bytes; expected an index of at most {_LARGEST_INDEX_BYTES}")
@@ -227,15 +322,10 @@ def _weight_map(index: Path) -> dict[str, str]:
         raise
     except (ValueError, RecursionError) as error:
         raise DataError(f"{index} is not JSON ({error}); fetch or write it again") from None
-    places = document.get("weight_map") if isinstance(document, dict) else None
-    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
-        raise DataError(
-            f"{index} has no weight_map from tensors to files; expected the index of a safetensors checkpoint"
-        )
-    return places
+    return document if isinstance(document, dict) else {}
 
 
-def _counting_order(name: str) -> list[Any]:
+def counting_order(name: str) -> list[Any]:
     """Return a key that sorts digits as numbers, of any length."""
     parts = re.split(r"([0-9]+)", name)
     return [part if i % 2 == 0 else (len(part.lstrip("0")), part) for i, part in enumerate(parts)]

@@ -1,13 +1,18 @@
 """Reports: pure functions from records to tables in the terminal, JSON text and one HTML page."""
 
 from fewbits.report.html import checkpoint_page, matrices_page, tasks_page
-from fewbits.report.json_text import checkpoint_json, matrices_json, tasks_json
+from fewbits.report.json_text import cast_json, checkpoint_json, inspect_json, matrices_json, tasks_json
+from fewbits.report.storage import cast_table, inspect_table
 from fewbits.report.table import checkpoint_table, matrices_table, tasks_table
 
 __all__ = [
+    "cast_json",
+    "cast_table",
     "checkpoint_json",
     "checkpoint_page",
     "checkpoint_table",
+    "inspect_json",
+    "inspect_table",
     "matrices_json",
     "matrices_page",
     "matrices_table",

@@ -1,8 +1,9 @@
 """Records as JSON text: strictly valid, in a stable order, with what it takes to measure again.
 
-Each document is one object: ``kind`` ("tasks", "checkpoint" or "matrices"), ``schema`` (the version of this
-layout, a number), ``provenance`` (``command``, ``versions``, ``seeds``) and the records. The keys of a record
-are its fields in order of definition, then what is derived from them (mean, difference, spread, totals).
+Each document is one object: ``kind`` ("tasks", "checkpoint", "matrices", "cast" or "inspect"), ``schema``
+(the version of this layout, a number), ``provenance`` (``command``, ``versions``, ``seeds``) and the records.
+The keys of a record are its fields in order of definition, then what is derived from them (mean, difference,
+spread, totals).
 
 JSON has no infinities and no NaN. They are written as the strings ``"inf"``, ``"-inf"`` and ``"nan"``, which
 ``float()`` reads back; ``null`` means that a value does not exist.
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from fewbits.records import CheckpointReport, MatrixScore, Provenance, TaskScore
+from fewbits.records import CastReport, CheckpointReport, InspectReport, MatrixScore, Provenance, TaskScore
 
 SCHEMA = 1
 
@@ -34,6 +35,16 @@ def checkpoint_json(report: CheckpointReport, provenance: Provenance) -> str:
 def matrices_json(scores: Sequence[MatrixScore], provenance: Provenance) -> str:
     """Write the scores of all matrices under ``scores``, in the order given."""
     return _document("matrices", provenance, scores=scores)
+
+
+def cast_json(report: CastReport, provenance: Provenance) -> str:
+    """Write what was cast under ``cast``, with every format and tensor."""
+    return _document("cast", provenance, cast=report)
+
+
+def inspect_json(report: InspectReport, provenance: Provenance) -> str:
+    """Write what a checkpoint holds under ``inspect``, with every tensor and problem."""
+    return _document("inspect", provenance, inspect=report)
 
 
 def _document(kind: str, provenance: Provenance, **records: object) -> str:

@@ -29,7 +29,9 @@ from fewbits.report.judgement import (
 Row = TypeVar("Row")
 
 _STYLE = {"worse": "red", "better": "green", "": ""}
-_NAMES = frozenset({"format", "tensor", "stored as", "proposal"})  # left-aligned; fold where too wide
+_NAMES = frozenset(
+    {"format", "tensor", "stored as", "proposal", "worst tensor"}
+)  # left-aligned; fold where too wide
 _ENDLESS = 10_000  # columns: no terminal is as wide, so a table measured in it is not squeezed
 
 
@@ -44,7 +46,7 @@ def tasks_table(scores: Sequence[TaskScore]) -> Group:
     parts: list[RenderableType] = []
     for task, group in by_task(scores).items():
         metric = metric_of(group[0])
-        parts.append(_Sheet(_title(task, f"{metric.title}, {metric.unit}"), task_columns(metric), group))
+        parts.append(Sheet(heading(task, f"{metric.title}, {metric.unit}"), task_columns(metric), group))
         marked = " * marks larger ones." if len(group[0].baseline) > 1 else ""
         parts.append(Text(spread_sentence(group) + marked))
         parts.append(Text(narrowest_sentence(group) + "\n", style="bold"))
@@ -77,18 +79,19 @@ def matrices_table(scores: Sequence[MatrixScore]) -> Group:
     parts: list[RenderableType] = []
     for matrix, group in by_matrix(scores).items():
         known = q.condition(group[0].condition_fp64)
-        parts.append(_Sheet(_title(matrix, f"condition in FP64: {known}"), columns, group))
+        parts.append(Sheet(heading(matrix, f"condition in FP64: {known}"), columns, group))
         parts.extend(Text(f"{q.visible(s.format)}: {q.visible(s.note)}") for s in group if s.note)
         parts.append(Text())
     return Group(*parts)
 
 
-def _title(subject: str, rest: str) -> Text:
+def heading(subject: str, rest: str) -> Text:
+    """Build the title of a table: what it is about, and a remark."""
     return Text.assemble((q.visible(subject), "bold"), (f"  {rest}", "dim"))
 
 
 @dataclass(frozen=True)
-class _Sheet(Generic[Row]):
+class Sheet(Generic[Row]):
     """One table without vertical lines, its columns two spaces apart where the terminal is wide enough."""
 
     title: Text
@@ -153,12 +156,12 @@ class _Continued:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         proposal, qsnr = proposal_columns(self.report), qsnr_columns(self.report)
-        title = _title(self.report.path, f"formats with a QSNR of at least {self.report.min_qsnr_db:g} dB")
-        whole = _Sheet(title, proposal[:4] + qsnr + proposal[4:], self.shown)
+        title = heading(self.report.path, f"formats with a QSNR of at least {self.report.min_qsnr_db:g} dB")
+        whole = Sheet(title, proposal[:4] + qsnr + proposal[4:], self.shown)
         if whole.fits(console, options, gap=1):
             yield whole
             return
-        yield _Sheet(title, proposal, self.shown)
+        yield Sheet(title, proposal, self.shown)
         while qsnr:
             counts = range(len(qsnr), 1, -1)
             count = next((n for n in counts if self._qsnr(qsnr[:n]).fits(console, options, gap=1)), 1)
@@ -166,6 +169,6 @@ class _Continued:
             yield self._qsnr(qsnr[:count])
             qsnr = qsnr[count:]
 
-    def _qsnr(self, columns: list[Column[TensorSummary]]) -> _Sheet[TensorSummary]:
-        title = _title(self.report.path, "QSNR in each format, dB")
-        return _Sheet(title, [*proposal_columns(self.report)[:1], *columns], self.shown)
+    def _qsnr(self, columns: list[Column[TensorSummary]]) -> Sheet[TensorSummary]:
+        title = heading(self.report.path, "QSNR in each format, dB")
+        return Sheet(title, [*proposal_columns(self.report)[:1], *columns], self.shown)

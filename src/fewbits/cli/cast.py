@@ -1,0 +1,107 @@
+"""``fewbits cast``: a checkpoint into narrow formats, or back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fewbits.cli.arguments import check_writable, provenance, split_list
+from fewbits.cli.progress import Interrupted, progress_bar
+from fewbits.errors import ArgumentError
+from fewbits.files.atomic import write_text
+from fewbits.formats import parse
+
+
+def cast(
+    source: Annotated[
+        Path, typer.Argument(help="A .safetensors file, or a folder of them.", show_default=False)
+    ],
+    destination: Annotated[
+        Path,
+        typer.Argument(
+            help="A .safetensors file for a file; for a folder a folder, in which files keep their names. "
+            "Only tensors and their index are written: copy config.json and the like yourself.",
+            show_default=False,
+        ),
+    ],
+    format: Annotated[
+        str | None, typer.Option(help="A format's name, or a text in the grammar (see `fewbits formats`).")
+    ] = None,
+    map: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="PATTERN=FORMAT for the tensors whose names match, as in 'layers.0.*=mx9'; may be given "
+            "several times, and the first that matches decides, before --format."
+        ),
+    ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated patterns of names that stay as they are: 'lm_head*,*embed*'."),
+    ] = None,
+    scale_rule: Annotated[
+        str, typer.Option(help="How power-of-two scales are chosen: floor, ceil, rceil, even, ...")
+    ] = "floor",
+    back: Annotated[
+        bool, typer.Option("--back", help="Restore ordinary tensors, in the dtypes they had.")
+    ] = False,
+    json: Annotated[Path | None, typer.Option(help="Write the table, and every tensor, as JSON.")] = None,
+) -> None:
+    """Store a checkpoint in narrow formats, as packed bits in .safetensors files.
+
+    Floating-point tensors with two axes or more are narrowed, in blocks along the last axis; a convolution's
+    kernel along all axes but the first. All other tensors are kept as they are. The checkpoint is read
+    piece by piece, so it may be larger than memory. The destination appears whole, when all is done; the
+    same command goes on where an interrupted one stopped.
+
+    Example: fewbits cast model.safetensors narrow.safetensors --format mxfp4 --keep 'lm_head*'
+
+    Back again: fewbits cast narrow.safetensors model.safetensors --back
+    """
+    check_writable(json)
+    if back and (format, map, keep, scale_rule) != (None, None, None, "floor"):
+        raise ArgumentError("--back restores what the file says; leave the other options out")
+    if not back and format is None and not map:
+        raise ArgumentError("no format was given; add --format, as in --format mxfp4, or --map")
+    rules = [_rule(text) for text in map or []]
+    kept = split_list(keep) if keep is not None else []
+    chosen = None if format is None else parse(format)
+    report = _done(source, destination, back, format=chosen, mapped=rules, keep=kept, scale_rule=scale_rule)
+
+    from fewbits.report import cast_json, cast_table
+
+    Console().print(cast_table(report))
+    typer.echo(f"wrote {destination}", err=True)
+    if json is not None:
+        write_text(json, cast_json(report, provenance()))
+        typer.echo(f"wrote {json}", err=True)
+
+
+def _done(source: Path, destination: Path, back: bool, **choices: Any) -> Any:
+    from fewbits.files import cast as narrow
+    from fewbits.files import restore
+
+    what = "restoring tensors" if back else "casting tensors"
+    try:
+        with progress_bar() as progress:
+
+            def told(done: float, total: float, _: str) -> None:
+                progress(what, done, total)
+
+            if back:
+                return restore(source, destination, progress=told)
+            return narrow(source, destination, progress=told, **choices)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"interrupted; {destination} is as it was, and the same command goes on from here"
+        ) from None
+
+
+def _rule(text: str) -> tuple[str, Any]:
+    """Split PATTERN=FORMAT at the first sign of equality: formats have more of them."""
+    pattern, sign, fmt = text.partition("=")
+    if not sign or not pattern:
+        raise ArgumentError(f"--map {text!r:.200} is not PATTERN=FORMAT; write it as in 'layers.0.*=mx9'")
+    return pattern.strip(), parse(fmt.strip())

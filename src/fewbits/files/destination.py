@@ -1,0 +1,101 @@
+"""Where a checkpoint is written: a file for a file, a folder of the same file names for a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from fewbits.errors import ArgumentError
+from fewbits.files.atomic import write_text
+from fewbits.files.checkpoint import index_of, read_index
+from fewbits.files.header import Header
+
+
+@dataclass(frozen=True)
+class Destination:
+    """The files to write, and the index above them where there is one."""
+
+    whole: Path  # the file or the folder, symbolic links resolved
+    files: dict[Path, Path]  # by the files that they are made from
+    index: Path | None  # of the source
+
+    @contextmanager
+    def made(self) -> Iterator[None]:
+        """Make the folder of a sharded checkpoint; one that stays empty goes again when the work fails."""
+        make = self.whole not in self.files.values() and not self.whole.exists()
+        if make:
+            self.whole.mkdir()
+        try:
+            yield
+        except BaseException:
+            if make:
+                with suppress(OSError):
+                    self.whole.rmdir()
+            raise
+
+    def write_index(self, headers: dict[Path, Header]) -> None:
+        """Write the index that says which file holds which tensor, if the source has one."""
+        if self.index is None:
+            return
+        places = {name: file.name for file, header in headers.items() for name in header.starts}
+        told = read_index(self.index).get("metadata")
+        size = sum(header.size - min(header.starts.values()) for header in headers.values())
+        metadata = (told if isinstance(told, dict) else {}) | {"total_size": size}
+        document = {"metadata": metadata, "weight_map": dict(sorted(places.items()))}
+        write_text(self.whole / self.index.name, json.dumps(document, indent=2) + "\n")
+
+
+def destination(
+    source: str | os.PathLike[str], given: str | os.PathLike[str], files: Iterable[Path]
+) -> Destination:
+    """Say where each file of a checkpoint goes.
+
+    Args:
+        source: a checkpoint that was read.
+        given: where to.
+        files: the files of the source.
+
+    Raises:
+        ArgumentError: the destination is the source, of another kind, in no folder, or a folder with other
+            tensors in it.
+    """
+    origin, target = Path(source), Path(os.path.realpath(given))
+    index = index_of(origin)
+    if not target.parent.is_dir():
+        raise ArgumentError(
+            f"cannot write {given}: the folder {target.parent} does not exist; create it first"
+        )
+    if not origin.is_dir() and index is None:
+        return Destination(target, {origin: _file(origin, Path(given), target)}, None)
+    folder = origin if origin.is_dir() else origin.parent
+    if target.is_file() or target.suffix == ".safetensors":
+        raise ArgumentError(f"{source} is a folder of files, and {given} is one file; give a folder")
+    if target == Path(os.path.realpath(folder)):
+        raise ArgumentError(f"{given} is the source itself; give another folder, as it is not written over")
+    found = {file: target / file.name for file in files}
+    _refuse_strangers(target, {*found.values(), target / index.name} if index else {*found.values()})
+    return Destination(target, found, index)
+
+
+def _file(origin: Path, given: Path, target: Path) -> Path:
+    if target == Path(os.path.realpath(origin)) or (target.exists() and target.samefile(origin)):
+        raise ArgumentError(f"{given} is the source itself; give another file, as it is not written over")
+    if target.exists() and not target.is_file():
+        raise ArgumentError(f"{given} is a folder or a device; give the name of a .safetensors file")
+    if target.suffix.lower() != ".safetensors":
+        raise ArgumentError(f"{given} is no .safetensors file by its name; give one, as {origin} is a file")
+    return target
+
+
+def _refuse_strangers(folder: Path, own: set[Path]) -> None:
+    """Refuse a folder in which other tensors would seem to belong to the new ones."""
+    found = [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")]
+    strangers = sorted(path.name for path in found if path not in own)
+    if strangers:
+        raise ArgumentError(
+            f"{folder} holds {strangers[0]!r:.200}, which is not of this checkpoint; give an empty folder"
+        )

@@ -1,0 +1,76 @@
+"""The header of a safetensors file: where every tensor will lie, known before the first value is written.
+
+The same tensors and metadata give the same bytes: wide types come first, so that each tensor is aligned, then
+names in order of their code points. The data starts at a multiple of eight bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from fewbits.errors import ArgumentError
+
+_LARGEST = 100_000_000  # what the safetensors library reads
+
+
+@dataclass(frozen=True)
+class Part:
+    """One tensor of a file to be written."""
+
+    dtype: str  # as safetensors writes it
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values."""
+        return -(-prod(self.shape) * width(self.dtype) // 8)
+
+
+@dataclass(frozen=True)
+class Header:
+    """The first bytes of a file, and what follows them."""
+
+    octets: bytes  # length, JSON, spaces
+    starts: Mapping[str, int]  # where each tensor begins in the file
+    size: int  # of the whole file, bytes
+
+
+def width(dtype: str) -> int:
+    """Return the bits of one value; every dtype of safetensors but BOOL names them."""
+    bits = re.search(r"\d+", dtype)
+    return int(bits[0]) if bits else 8
+
+
+def header(tensors: Mapping[str, Part], metadata: Mapping[str, str]) -> Header:
+    """Lay out a file.
+
+    Raises:
+        ArgumentError: a name is no text that UTF-8 can carry, or the header is larger than readers accept.
+    """
+    names = sorted(tensors, key=lambda name: (-width(tensors[name].dtype), name))
+    document: dict[str, object] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
+    offsets, at = {}, 0
+    for name in names:
+        part = tensors[name]
+        offsets[name], at = at, at + part.nbytes
+        document[name] = {
+            "dtype": part.dtype,
+            "shape": list(part.shape),
+            "data_offsets": [offsets[name], at],
+        }
+    try:
+        text = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        raise ArgumentError("a name or metadata holds half a surrogate pair; expected Unicode text") from None
+    text += b" " * (-len(text) % 8)
+    if len(text) > _LARGEST:
+        raise ArgumentError(
+            f"the header would have {len(text)} bytes, and readers accept {_LARGEST}; "
+            "write the tensors into several files"
+        )
+    octets = len(text).to_bytes(8, "little") + text
+    return Header(octets, {name: len(octets) + start for name, start in offsets.items()}, len(octets) + at)

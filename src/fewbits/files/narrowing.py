@@ -1,0 +1,185 @@
+"""One tensor of a checkpoint into narrow parts and back, piece after piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from math import gcd, lcm, prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbits import kernels
+from fewbits.errors import DataError
+from fewbits.files.checkpoint import StoredTensor, chunks, read_bytes, torch_dtype
+from fewbits.files.contents import Narrow
+from fewbits.files.lines import lines
+from fewbits.files.stored import SUFFIXES, Stored, Stream
+from fewbits.formats import Block, Format
+from fewbits.kernels.layout import Packed, groups, moved
+from fewbits.kernels.reference import line_bytes
+from fewbits.metrics import Tally
+
+PIECE_VALUES = 1 << 18  # values worked on at once: the definition needs some twenty times their bytes
+
+Array = NDArray[Any]
+Put = Callable[[str, int, bytes], None]  # end of a part's name, byte offset in the part, bytes
+Told = Callable[[float], None]  # fraction of the tensor that is done
+
+
+@dataclass
+class _Survey:
+    """What scales that many pieces share depend on."""
+
+    largest: float | None = None  # finite magnitude of the tensor; None where no scale depends on it
+    largest_of_line: dict[int, float] = field(default_factory=dict)
+    nonfinite: int = 0
+
+
+def narrow(tensor: StoredTensor, stored: Stored, scale_rule: str, put: Put, told: Told) -> Tally:
+    """Quantize a tensor to ``stored.format``, nearest even, and hand out the bytes of its parts.
+
+    Args:
+        tensor: floating point, with at least one value.
+        stored: of :func:`fewbits.files.stored.as_lines`.
+        scale_rule: how power-of-two scales are chosen; formats with other scales keep their own rule.
+        put: called with pieces of each part.
+        told: called with the fraction that is done.
+
+    Returns:
+        The sums of the rounding errors.
+
+    Raises:
+        DataError: the tensor holds NaN or infinity, and the format cannot hold them; or its file was cut.
+    """
+    fmt, (_, row) = stored.format, lines(tensor.shape)
+    survey = _survey(tensor, stored, row)
+    streams, tally, at = stored.streams, Tally(), 0
+    for x in chunks(tensor, row, multiple=_multiple(stored), values=PIECE_VALUES):
+        here, amax = fmt, survey.largest
+        if x.shape[1] < row and _per_channel(fmt):
+            # A part of a line: its largest value is known, as that of a tensor is.
+            here, amax = _of_tensor(fmt), survey.largest_of_line[at // row]
+        chosen = kernels.options(here, scale_rule=scale_rule if kernels.has_scale_rule(here) else "floor")
+        try:
+            packed = kernels.quantize(x, here, 1, chosen, amax)
+        except DataError:
+            raise _cannot_hold(tensor, fmt) from None
+        tally.add(x, kernels.dequantize(packed, here, x.shape, 1, x.dtype))
+        for suffix, part in zip(SUFFIXES, packed, strict=True):
+            if part is not None:
+                octets = np.ascontiguousarray(part).astype(part.dtype.newbyteorder("<"), copy=False)
+                put(suffix, _offset(streams[suffix], at, row), octets.tobytes())
+        at += x.size
+        told(at / tensor.count)
+    return tally
+
+
+def widened(held: Narrow) -> Iterator[tuple[int, bytes]]:
+    """Yield (byte offset, bytes) of the ordinary tensor that a narrow one stands for, in its own dtype.
+
+    Pieces have a bounded size; a tensor whose block axis is not the last is one piece.
+
+    Raises:
+        DataError: the file was cut since it was listed.
+    """
+    import torch
+
+    stored = held.stored
+    wide = torch.float64 if stored.dtype == "F64" else torch.float32
+    own, at = torch_dtype(stored.dtype), 0
+    for y in _values(held):
+        with np.errstate(over="ignore"):
+            narrowed = torch.from_numpy(np.ascontiguousarray(y)).to(wide).to(own)
+        octets = narrowed.reshape(-1).view(torch.uint8).numpy().tobytes()
+        yield at, octets
+        at += len(octets)
+
+
+def _values(held: Narrow) -> Iterator[Array]:
+    """Yield the values in C order, piece after piece, float64."""
+    stored, shape = held.stored, held.stored.quantized_shape
+    if not prod(shape):
+        return
+    row = moved(shape, stored.axis)[-1]
+    if shape and stored.axis != len(shape) - 1:
+        whole = _packed(held, row, 0, prod(shape) // row, row)
+        arranged = (
+            None if part is None else part.reshape(held.parts[suffix].shape)
+            for suffix, part in zip(SUFFIXES, whole, strict=True)
+        )
+        yield kernels.dequantize(Packed(*arranged), stored.format, shape, stored.axis, np.float64)  # type: ignore[arg-type]
+        return
+    count, multiple = prod(shape), _multiple(stored)
+    step = row * (PIECE_VALUES // row) or max(PIECE_VALUES // multiple, 1) * multiple
+    for start in [0] if row <= PIECE_VALUES else range(0, count, row):
+        stop = count if row <= PIECE_VALUES else start + row
+        for at in range(start, stop, step):
+            size = min(step, stop - at)
+            here = (size // row, row) if row <= PIECE_VALUES else (1, size)
+            yield kernels.dequantize(_packed(held, row, at, *here), stored.format, here, 1, np.float64)
+
+
+def _packed(held: Narrow, row: int, at: int, rows: int, n: int) -> Packed:
+    """Read the parts of ``rows`` whole lines, or of ``n`` values of one line, from value ``at`` on."""
+    found: dict[str, Any] = dict.fromkeys(SUFFIXES)
+    with held.file.open("rb") as file:
+        for suffix, stream in held.stored.streams.items():
+            one = stream.group == "tensor"
+            width = line_bytes(groups((n,), stream.group)[-1], stream.bits)
+            count = 1 if one else rows
+            octets = read_bytes(file, held.parts[suffix], _offset(stream, at, row), count * width)
+            dtype = np.dtype("<f4") if suffix == "outer" else np.dtype(np.uint8)
+            found[suffix] = np.frombuffer(octets, dtype).reshape(count, -1)
+    return Packed(**found)
+
+
+def _offset(stream: Stream, at: int, row: int) -> int:
+    """Return the byte of a part at which value ``at`` of the tensor is; ``row`` values are in a line."""
+    if stream.group == "tensor":
+        return 0
+    line, within = divmod(at, row)
+    of_line = int(line * line_bytes(groups((row,), stream.group)[-1], stream.bits))
+    return of_line + (0 if isinstance(stream.group, str) else within // stream.group * stream.bits // 8)
+
+
+def _multiple(stored: Stored) -> int:
+    """Return the values after which every part of a line is at a byte and at the end of a block."""
+    return lcm(*(s.group * 8 // gcd(s.bits, 8) for s in stored.streams.values() if isinstance(s.group, int)))
+
+
+def _per_channel(fmt: Format) -> bool:
+    return isinstance(fmt, Block) and "channel" in (fmt.size, fmt.outer_size)
+
+
+def _of_tensor(fmt: Format) -> Block:
+    assert isinstance(fmt, Block)
+    return replace(fmt, size="tensor") if fmt.size == "channel" else replace(fmt, outer_size="tensor")
+
+
+def _survey(tensor: StoredTensor, stored: Stored, row: int) -> _Survey:
+    """Read a tensor for the largest values that its scales need, where pieces share a scale."""
+    survey, at, fmt = _Survey(), 0, stored.format
+    of_line = _per_channel(fmt) and row > PIECE_VALUES
+    if not of_line and not (isinstance(fmt, Block) and "tensor" in (fmt.size, fmt.outer_size)):
+        return survey
+    for x in chunks(tensor, row, multiple=_multiple(stored), values=PIECE_VALUES):
+        finite = np.isfinite(x)
+        survey.nonfinite += int(finite.size - np.count_nonzero(finite))
+        largest = kernels.largest(np.where(finite, x, x.dtype.type(0)))
+        survey.largest = max(survey.largest or 0.0, largest)
+        survey.largest_of_line[at // row] = max(largest, survey.largest_of_line.get(at // row, 0.0))
+        at += x.size
+    assert isinstance(fmt, Block)
+    # One bad value would make everything that shares its scale NaN.
+    if survey.nonfinite and isinstance(fmt.size, str) and fmt.default_nonfinite == "block-nan":
+        raise _cannot_hold(tensor, fmt)
+    return survey
+
+
+def _cannot_hold(tensor: StoredTensor, fmt: Format) -> DataError:
+    return DataError(
+        f"tensor {tensor.name!r:.200} of {tensor.file} holds NaN or infinity, which {fmt!s:.200} cannot "
+        "hold; name it in --keep, or choose a format that can"
+    )

@@ -1,0 +1,191 @@
+"""How a narrow tensor lies in a safetensors file: its parts, and the metadata that says how to read them.
+
+docs/layout.md is this module in words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+from fewbits.errors import DataError, FormatError
+from fewbits.files.checkpoint import FLOATS, StoredTensor
+from fewbits.files.header import Part
+from fewbits.files.lines import is_kernel, lines
+from fewbits.formats import CATALOGUE, Bdr, Block, Element, Format, parse
+from fewbits.kernels.layout import layout
+
+KEY = "fewbits"  # in __metadata__ of the header
+VERSION = 1
+SUFFIXES = ("codes", "scales", "shifts", "outer")
+
+_LARGEST_COUNT = 2**63 - 1  # values of a tensor
+_MOST_AXES = 64
+
+
+class Stream(NamedTuple):
+    """One part as bits: an item of ``bits`` bits for every ``group`` values of a line."""
+
+    bits: int
+    group: int | str  # a count, "channel" (one item for each line) or "tensor" (one item in all)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What the metadata says about one narrow tensor."""
+
+    format: Format
+    shape: tuple[int, ...]  # the tensor's own
+    axis: int  # of the shape that was quantized, counted from the front
+    dtype: str  # what it was and is restored to, as safetensors writes it
+    view: tuple[int, ...] | None = None  # the shape that was quantized where it is not the tensor's own
+
+    @property
+    def quantized_shape(self) -> tuple[int, ...]:
+        """The shape that was quantized."""
+        return self.shape if self.view is None else self.view
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """The tensors that hold it, by the ends of their names."""
+        shapes = layout(self.format, self.quantized_shape, self.axis)
+        return {
+            suffix: Part("F32" if suffix == "outer" else "U8", shape)
+            for suffix, shape in zip(SUFFIXES, shapes, strict=True)
+            if shape is not None
+        }
+
+    @property
+    def streams(self) -> dict[str, Stream]:
+        """The same parts as streams of bits."""
+        fmt = self.format
+        if isinstance(fmt, Element):
+            return {"codes": Stream(fmt.bits, 1)}
+        assert isinstance(fmt, Block | Bdr)
+        found = {"codes": Stream(fmt.element.bits, 1), "scales": Stream(fmt.scale.bits, fmt.size)}
+        if isinstance(fmt, Bdr) and fmt.d2:
+            found["shifts"] = Stream(fmt.d2, fmt.k2)
+        if isinstance(fmt, Block) and fmt.outer_size:
+            found["outer"] = Stream(32, fmt.outer_size)
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all parts."""
+        return sum(part.nbytes for part in self.parts.values())
+
+
+def as_lines(tensor: StoredTensor, fmt: Format) -> Stored:
+    """Return how a tensor of a checkpoint is stored in a format: blocks along its lines."""
+    if is_kernel(tensor.shape):
+        return Stored(fmt, tensor.shape, 1, tensor.dtype, lines(tensor.shape))
+    return Stored(fmt, tensor.shape, len(tensor.shape) - 1, tensor.dtype)
+
+
+def part_name(tensor: str, suffix: str) -> str:
+    """Return the name of one part in the file."""
+    return f"{tensor}.{suffix}"
+
+
+def metadata_text(tensors: Mapping[str, Stored]) -> str:
+    """Return the text under the key ``fewbits``; the same tensors give the same text."""
+    document = {"tensors": {name: _told(stored) for name, stored in tensors.items()}, "version": VERSION}
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+
+def _told(stored: Stored) -> dict[str, Any]:
+    about: dict[str, Any] = {
+        "axis": stored.axis,
+        "dtype": stored.dtype,
+        "format": stored.format.grammar,
+        "shape": list(stored.shape),
+    }
+    if stored.format.name in CATALOGUE:
+        about["name"] = stored.format.name
+    if stored.view is not None:
+        about["view"] = list(stored.view)
+    return about
+
+
+def read_metadata(text: str) -> tuple[dict[str, Stored], list[str]]:
+    """Return the narrow tensors of a metadata text, and a sentence for each thing that is wrong in it."""
+    try:
+        document = json.loads(text, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        return {}, [f"the metadata {KEY!r} is not JSON ({error!s:.200})"]
+    version = document.get("version") if isinstance(document, dict) else None
+    if version != VERSION or isinstance(version, bool | float):
+        return {}, [
+            f"the metadata {KEY!r} has version {version!r:.60}; expected {VERSION}: use a newer fewbits"
+        ]
+    tensors = document.get("tensors")
+    if not isinstance(tensors, dict):
+        return {}, [f"the metadata {KEY!r} has no object 'tensors'"]
+    found, problems = {}, []
+    for name, told in tensors.items():
+        try:
+            found[name] = _read(told)
+        except (DataError, FormatError) as error:
+            problems.append(f"tensor {name!r:.200}: {error}")
+    return found, problems
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        name = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise DataError(f"{name!r:.200} is given twice")
+    return found
+
+
+def _read(told: Any) -> Stored:
+    if not isinstance(told, dict):
+        raise DataError("expected an object with format, shape, axis and dtype")
+    unknown = sorted(set(told) - {"axis", "dtype", "format", "name", "shape", "view"})
+    if unknown:
+        raise DataError(f"the field {unknown[0]!r:.60} is unknown; use a newer fewbits")
+    fmt, dtype, axis = told.get("format"), told.get("dtype"), told.get("axis")
+    if not isinstance(fmt, str):
+        raise DataError(f"format={fmt!r:.60} is not a text")
+    if not isinstance(told.get("name", ""), str):
+        raise DataError(f"name={told['name']!r:.60} is not a text")
+    if not isinstance(dtype, str) or dtype not in FLOATS:
+        raise DataError(f"dtype={dtype!r:.60} is not one of {', '.join(FLOATS)}")
+    shape = _shape("shape", told.get("shape"))
+    view = _shape("view", told["view"]) if "view" in told else None
+    if view is not None and prod(view) != prod(shape):
+        raise DataError(f"view={list(view)} has {prod(view)} values and shape={list(shape)} {prod(shape)}")
+    most = max(len(shape if view is None else view), 1)
+    if isinstance(axis, bool) or not isinstance(axis, int) or not 0 <= axis < most:
+        raise DataError(f"axis={axis!r:.60} is not an integer from 0 to {most - 1}")
+    return Stored(parse(fmt), shape, axis, dtype, view)
+
+
+def _shape(what: str, told: Any) -> tuple[int, ...]:
+    if not isinstance(told, list) or not all(type(n) is int and 0 <= n <= _LARGEST_COUNT for n in told):
+        raise DataError(f"{what}={told!r:.60} is not a list of counts")
+    if len(told) > _MOST_AXES or prod(max(n, 1) for n in told) > _LARGEST_COUNT:
+        raise DataError(f"{what}={told!r:.60} is larger than a tensor can be")
+    return tuple(told)
+
+
+def part_problems(name: str, stored: Stored, there: Mapping[str, StoredTensor]) -> list[str]:
+    """Return a sentence for each part of a narrow tensor that is missing or not what its format asks for."""
+    problems = []
+    for suffix, part in stored.parts.items():
+        found = there.get(part_name(name, suffix))
+        if found is None:
+            problems.append(f"tensor {name!r:.200}: its part {suffix!r} is missing")
+        elif (found.dtype, found.shape) != (part.dtype, part.shape):
+            problems.append(
+                f"tensor {name!r:.200}: its part {suffix!r} is {found.dtype} {list(found.shape)!s:.200}; "
+                f"{stored.format!s:.100} of {list(stored.quantized_shape)!s:.200} takes {part.dtype} "
+                f"{list(part.shape)!s:.200}"
+            )
+    if name in there:
+        problems.append(f"tensor {name!r:.200} is there twice: narrow, and as an ordinary tensor")
+    return problems

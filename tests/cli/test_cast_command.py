@@ -1,0 +1,117 @@
+"""`fewbits cast` and `fewbits inspect`: files on the disk, tables, JSON, exit codes."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import fewbits as fb
+from fewbits.cli import main as cli
+
+W = torch.randn(8, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_file({"w": W, "lm_head": W[:4].clone(), "norm": torch.ones(8)}, "model.safetensors")
+    return tmp_path
+
+
+def one_line(capsys) -> str:
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fewbits: ")]
+    return line
+
+
+def test_a_checkpoint_is_cast_inspected_and_restored(model, capsys):
+    arguments = ["cast", "model.safetensors", "n.safetensors", "--format", "mxfp4", "--keep", "lm_head*,norm"]
+    assert cli.run([*arguments, "--json", "cast.json"]) == 0
+    out, err = capsys.readouterr()
+    assert "mxfp4" in out
+    assert "kept as it is" in out
+    assert "wrote n.safetensors" in err
+    told = json.loads((model / "cast.json").read_text())["cast"]
+    assert (told["bytes_before"], told["bytes_after"]) == (1024 + 512 + 32, 8 * 34 + 512 + 32)
+    assert [f["worst_tensor"] for f in told["formats"]] == ["w", None]
+
+    assert cli.run(["inspect", "n.safetensors", "--json", "i.json"]) == 0
+    assert "mxfp4 for BF16" in capsys.readouterr().out
+    told = json.loads((model / "i.json").read_text())["inspect"]
+    assert (told["problems"], told["stored_bytes"]) == ([], 8 * 34 + 512 + 32)
+
+    assert cli.run(["cast", "--back", "n.safetensors", "back.safetensors"]) == 0
+    assert "restored to back.safetensors" in capsys.readouterr().out
+    found = load_file("back.safetensors")
+    assert torch.equal(found["w"], fb.fake_quantize(W, "mxfp4"))
+    assert torch.equal(found["lm_head"], W[:4])
+
+
+def test_the_first_map_that_matches_decides_and_formats_may_hold_commas_and_signs(model, capsys):
+    rules = ["--map", "lm*=block(element=float(e=2,m=1),scale=e8m0,size=16)", "--map", "*=mx9"]
+    assert cli.run(["cast", "model.safetensors", "n.safetensors", *rules]) == 0
+    assert cli.run(["inspect", "n.safetensors", "--json", "i.json"]) == 0
+    about = {
+        t["tensor"]: t["format"] for t in json.loads((model / "i.json").read_text())["inspect"]["tensors"]
+    }
+    assert about == {
+        "w": "mx9",
+        "lm_head": "block(element=fp4_e2m1,scale=e8m0,size=16)",
+        "norm": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["model.safetensors", "n.safetensors"], "no format was given; add --format"),
+        (["model.safetensors", "n.safetensors", "--format", "mxfp5"], "the nearest are mxfp4"),
+        (["model.safetensors", "n.safetensors", "--map", "mx9"], "--map 'mx9' is not PATTERN=FORMAT"),
+        (["model.safetensors", "n.safetensors", "--map", "q*=mx9"], "--map 'q*' matches no tensor"),
+        (["model.safetensors", "n.safetensors", "--format", "mx9", "--keep", "q*"], "--keep 'q*' matches no"),
+        (["model.safetensors", "n.safetensors", "--format", "mx9", "--scale-rule", "x"], "scale_rule='x'"),
+        (["model.safetensors", "model.safetensors", "--format", "mx9"], "is the source itself"),
+        (["gone.safetensors", "n.safetensors", "--format", "mx9"], "is no file and no folder"),
+        (["model.safetensors", "no/n.safetensors", "--format", "mx9"], "does not exist; create it first"),
+        (["model.safetensors", "n.safetensors", "--back"], "there is nothing to restore"),
+        (["model.safetensors", "n.safetensors", "--back", "--format", "mx9"], "leave the other options out"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(model, capsys, arguments, said):
+    assert cli.run(["cast", *arguments]) == 2
+    assert said in one_line(capsys)
+    assert [p.name for p in model.iterdir()] == ["model.safetensors"]
+
+
+def test_an_interrupt_says_that_the_work_goes_on(model, capsys, monkeypatch):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fewbits.files.casting.narrow", stopped)
+    assert cli.run(["cast", "model.safetensors", "n.safetensors", "--format", "mx9"]) == 130
+    assert "n.safetensors is as it was, and the same command goes on" in one_line(capsys)
+
+
+def test_a_folder_that_may_not_be_written_exits_with_1(model, capsys, monkeypatch):
+    def denied(*_, **__):
+        raise PermissionError(13, "Permission denied", "n.safetensors")
+
+    monkeypatch.setattr("fewbits.files.resumable.os.open", denied)
+    assert cli.run(["cast", "model.safetensors", "n.safetensors", "--format", "mx9"]) == 1
+    assert "Permission denied: 'n.safetensors'" in one_line(capsys)
+
+
+def test_a_problem_is_a_line_and_exit_code_1(model, capsys):
+    assert cli.run(["cast", "model.safetensors", "n.safetensors", "--format", "mx9"]) == 0
+    path = model / "n.safetensors"
+    path.write_bytes(path.read_bytes().replace(b'"w.codes"', b'"x.codes"'))
+    capsys.readouterr()
+    assert cli.run(["inspect", "n.safetensors", "--json", "i.json"]) == 1
+    assert "tensor 'w': its part 'codes' is missing" in one_line(capsys)
+    assert len(json.loads((model / "i.json").read_text())["inspect"]["problems"]) == 1
+
+
+def test_a_damaged_file_exits_with_2(model, capsys):
+    (model / "model.safetensors").write_bytes(b"hello")
+    assert cli.run(["inspect", "model.safetensors"]) == 2
+    assert "cannot be read as safetensors" in one_line(capsys)
