@@ -234,7 +234,7 @@ NB_MODULE(_native, m) {
 
     nb::class_<Format>(m, "Format", "A format and how to round to it, as plain numbers; native/job.hpp.")
         .def(nb::init<>())
-        .def(nb::init<const Format&>())
+        .def(nb::init<const Format&>(), nb::keep_alive<1, 2>())  // a copy reads the same table
         .def_rw("grid", &Format::grid)
         .def_rw("rounding", &Format::rounding)
         .def_rw("overflow", &Format::overflow)
@@ -267,7 +267,8 @@ NB_MODULE(_native, m) {
         .def_rw("whole_bad", &Format::whole_bad)
         .def("set_table", &set_table, "bits"_a, "steps"_a, "keys"_a, "base"_a, "codes"_a, "values"_a, "by_code"_a,
              "nan"_a, "has_nan"_a, "infinity_is_nan"_a, "negative_is_nan"_a,
-             "Use a table of values; the arrays are not copied and must outlive the format.");
+             nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(), nb::keep_alive<1, 6>(), nb::keep_alive<1, 7>(),
+             nb::keep_alive<1, 8>(), "Use a table of values; the arrays are not copied, and live as long as the format.");
 
     nb::class_<Geometry>(m, "Geometry", "Where values lie, counted in values; native/job.hpp.")
         .def_ro("n", &Geometry::n);

@@ -137,6 +137,7 @@ inline bool convert_strip(const Plan& p, Buffers& t, const Strip& s, i64 from, i
     const i64 size = has_blocks(f) ? f.block : rows_in_item, sub = f.scales == Scales::shifted ? f.sub_block : size;
     ColumnBuffers c;
     bool all_finite = true;
+    for (i64 i = 0; i < s.count; ++i) c.outer[i] = {1.0f, 1.0f};
     if (p.two_level) {
         if (!f.whole_known) measure_lanes(p, t, s, 0, p.g.n);
         for (i64 i = 0; i < s.count; ++i) {

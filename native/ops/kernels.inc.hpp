@@ -22,7 +22,9 @@ Outcome convert(const Job& job, i64 first, i64 last) {
     Buffers t;
     fill(t.one, 1.0f, tile);
     if (first == 0) write_shared(p, t);
-    const bool finite = side_by_side(p.g) ? convert_columns(p, t, first, last) : convert_rows(p, t, first, last);
+    bool finite = true;
+    if (first < last)
+        finite = side_by_side(p.g) ? convert_columns(p, t, first, last) : convert_rows(p, t, first, last);
     if (job.stream) finish_streaming();
     return {compiled_for, !finite};
 }

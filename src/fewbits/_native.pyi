@@ -1,49 +1,139 @@
-"""Types of the compiled module; native/bind.cpp is its source."""
+"""Types of the compiled module; native/bind.cpp is its source and native/job.hpp says what the fields mean."""
 
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-class Kind(Enum):
-    scalar = ...
-    block = ...
-    bdr = ...
+Bytes = NDArray[np.uint8]
 
-class ScaleRule(Enum):
-    floor = ...
-    ceil = ...
-    rceil = ...
-    even = ...
-    one_seventy_five = ...
-    midmax = ...
-    oas = ...
-    double_floor = ...
+class Rounding(Enum):
+    nearest_even = ...
+    nearest_away = ...
+    toward_zero = ...
+    up = ...
+    down = ...
+    stochastic = ...
 
-class FakeQuantize:
-    kind: Kind
+class Sign(Enum):
+    none = ...
+    bit = ...
+    twos_complement = ...
+
+class Overflow(Enum):
+    saturate = ...
+    inf = ...
+    nan = ...
+
+class Nonfinite(Enum):
+    element = ...
+    block_nan = ...
+    saturate = ...
+    refuse = ...
+
+class Scales(Enum):
+    none = ...
+    power_of_two = ...
+    shifted = ...
+    real = ...
+    two_level = ...
+
+class Grid:
+    bits: int
+    m: int
+    emin: int
+    limit_above: int
+    limit_below: int
+    nan: int
+    inf: int
+    sign: Sign
+    signed_zero: bool
+    has_nan: bool
+    quick: bool
+    def __init__(self) -> None: ...
+
+class Format:
+    grid: Grid
+    rounding: Rounding
+    overflow: Overflow
+    nonfinite: Nonfinite
+    seed: int
+    scales: Scales
     block: int
     sub_block: int
-    mantissa_bits: int
-    emin: int
+    scale_bits: int
+    shift_bits: int
+    rule_add: int
+    rule_threshold: int
+    rule_plus: int
     emax: int
-    max: float
-    min: float
-    signed_zero: bool
-    saturate: bool
-    overflow: float
-    scale_rule: ScaleRule
-    oas_factor: float
+    rule_oas: bool
+    rule_factor: float
+    element_max: float
     scale_emin: int
     scale_emax: int
+    scale_bias: int
+    scale_zero: int
+    scale_nan: int
     largest_shift: int
+    scale_grid: Grid
+    scale_smallest: int
+    scale_of_zeros: int
+    fill: float
+    whole_known: bool
+    whole: float
+    whole_bad: bool
+    def __init__(self, other: Format = ...) -> None: ...
+    def set_table(
+        self,
+        bits: int,
+        steps: int,
+        keys: NDArray[np.int32],
+        base: NDArray[np.int32],
+        codes: NDArray[np.int32],
+        values: NDArray[np.float64],
+        by_code: NDArray[np.float64],
+        nan: int,
+        has_nan: bool,
+        infinity_is_nan: bool,
+        negative_is_nan: bool,
+    ) -> None: ...
 
-has_threads: Final[bool]
+class Geometry:
+    @property
+    def n(self) -> int: ...
 
+def geometry(
+    n: int, step: int, place_step: int, extent: list[int], stride: list[int], place_stride: list[int]
+) -> Geometry: ...
 def fake_quantize(
-    x: NDArray[np.float32], out: NDArray[np.float32], params: FakeQuantize, threads: int
+    format: Format, geometry: Geometry, x: NDArray[Any], out: NDArray[Any], stream: bool, threads: int
 ) -> tuple[str, bool]: ...
+def quantize(
+    format: Format,
+    geometry: Geometry,
+    x: NDArray[Any],
+    codes: Bytes,
+    scales: Bytes | None,
+    shifts: Bytes | None,
+    outer: NDArray[np.float32] | None,
+    threads: int,
+) -> tuple[str, bool]: ...
+def dequantize(
+    format: Format,
+    geometry: Geometry,
+    codes: Bytes,
+    scales: Bytes | None,
+    shifts: Bytes | None,
+    outer: NDArray[np.float32] | None,
+    out: NDArray[Any],
+    stream: bool,
+    threads: int,
+) -> None: ...
+def largest(geometry: Geometry, x: NDArray[Any], threads: int) -> tuple[float, bool]: ...
 def isa_names(available: bool) -> list[str]: ...
 def active_isa() -> str: ...
 def force_isa(name: str | None) -> None: ...
+
+has_threads: Final[bool]

@@ -12,7 +12,7 @@ from fewbits import kernels
 from fewbits.errors import ArgumentError
 from fewbits.formats import Bdr, Format
 from fewbits.records import Error
-from fewbits.tensor.arrays import checked_axis, is_narrow, opened
+from fewbits.tensor.arrays import checked_axis, is_narrow, widened
 from fewbits.tensor.functions import fake_quantize, format
 
 _CACHED = 1 << 15  # values whose float64 temporaries stay in the second-level cache
@@ -95,7 +95,7 @@ def qsnr(x: Any, y: Any) -> float:
         ArgumentError: the shapes differ.
     """
     rounded = y.dequantize() if is_narrow(y) else y
-    a, b = opened(x)[0], opened(rounded)[0]
+    a, b = widened(x), widened(rounded)
     if a.shape != b.shape:
         raise ArgumentError(f"qsnr of shapes {a.shape} and {b.shape}; expected the same shape twice")
     difference = b.astype(np.float64) - a
@@ -112,7 +112,7 @@ def measure(
     Args and errors are those of :func:`fewbits.quantize`.
     """
     target = format(fmt)
-    array, _ = opened(x)
+    array = widened(x)
     front = checked_axis(axis, array.ndim)
     chosen = kernels.options(target, scale_rule=scale_rule, nonfinite=nonfinite)
     tally = Tally()

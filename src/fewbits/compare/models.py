@@ -18,7 +18,7 @@ from fewbits.formats import Format, area_memory_proxy, parse
 from fewbits.kernels import Options
 from fewbits.records import LayerScore, TaskScore
 from fewbits.tensor import fake_quantize
-from fewbits.tensor.arrays import opened
+from fewbits.tensor.arrays import widened
 
 TASK_FORMATS = (
     "fp32",
@@ -101,7 +101,7 @@ def _evaluate(t: Task, model: nn.Module, fmt: Format, options: Options) -> _Meas
         return fake_quantize(x, fmt, axis=axis, scale_rule=options.scale_rule)  # type: ignore[no-any-return]
 
     def limits(x: Tensor, axis: int) -> Any:
-        return kernels.limits(opened(x)[0], fmt, axis % x.ndim, options)
+        return kernels.limits(widened(x), fmt, axis % x.ndim, options)
 
     with direct_cast(model, quantizer, limits=limits) as cast:
         value = t.evaluate(model)

@@ -41,7 +41,8 @@ _CHUNK = 1 << 18  # values worked on at once: the definition needs some twenty t
 
 def quantize(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None) -> Packed:
     """Return packed codes and scales with the block axis last; see :func:`reference.quantize`."""
-    if native.supports(fmt, chosen, x.dtype):
+    axis = _front(axis, x.ndim)
+    if x.size and native.supports(fmt, chosen, x.dtype):
         parts, nonfinite = native.quantize(x, fmt, axis, chosen, amax, threads=threads())
         if nonfinite and chosen.nonfinite == "raise":
             _refuse(x, fmt, chosen)
@@ -54,9 +55,9 @@ def dequantize(
     q: Packed, fmt: Format, shape: tuple[int, ...], axis: int, dtype: Any, out: Array | None = None
 ) -> Array:
     """Return the values of ``q`` in a new array of ``shape``, or in ``out``."""
-    dtype = np.dtype(dtype)
+    dtype, axis = np.dtype(dtype), _front(axis, len(shape))
     whole = np.empty(shape, dtype) if out is None else out
-    if native.supports(fmt, options(fmt), dtype):
+    if whole.size and native.supports(fmt, options(fmt), dtype):
         native.dequantize(q, whole, fmt, axis, threads=threads())
         return whole
     wide = np.float64 if dtype == np.float64 else np.float32
@@ -72,8 +73,9 @@ def fake_quantize(
 
     ``out``, if given, is an array of that type and shape in C order that does not overlap x.
     """
+    axis = _front(axis, x.ndim)
     whole = np.empty(x.shape, x.dtype) if out is None else out
-    if native.supports(fmt, chosen, x.dtype):
+    if x.size and native.supports(fmt, chosen, x.dtype):
         _, nonfinite = native.fake_quantize(x, whole, fmt, axis, chosen, amax, threads=threads())
         if nonfinite and chosen.nonfinite == "raise":
             _refuse(x, fmt, chosen)
@@ -97,6 +99,10 @@ def threads() -> int:
     """Return how many threads a kernel may use: torch's setting where torch is in use, else every core."""
     torch = sys.modules.get("torch")
     return int(torch.get_num_threads()) if torch is not None else os.cpu_count() or 1
+
+
+def _front(axis: int, ndim: int) -> int:
+    return axis % ndim if ndim else 0
 
 
 def _by_definition(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None) -> Array:

@@ -17,27 +17,40 @@ from fewbits.kernels.layout import Packed, layout
 from fewbits.kernels.options import Options, options
 
 
-def opened(x: torch.Tensor, *, saturate: bool) -> tuple[NDArray[Any], Callable[[NDArray[Any]], torch.Tensor]]:
-    """Return ``x`` as float32 or float64, and the function that gives a result x's own dtype and device.
-
-    With ``saturate``, infinity is read as the largest value of x's own dtype, and NaN as zero.
+def opened(x: torch.Tensor) -> tuple[NDArray[Any], Callable[[NDArray[Any]], torch.Tensor]]:
+    """Return ``x`` as :mod:`fewbits.kernels` takes it, and what gives a result x's dtype and device.
 
     Raises:
         DTypeError: x is not floating point.
     """
     if not x.is_floating_point():
         raise DTypeError(f"a tensor of {x.dtype}; expected floating point: convert it with x.float()")
-    device, dtype, own = x.device, x.dtype, x.detach()
-    if saturate:
-        own = own.nan_to_num(nan=0.0)
-    array = (own if dtype == torch.float64 else own.float()).cpu().numpy()
-    wide = array.dtype
+    device, dtype, own = x.device, x.dtype, x.detach().cpu()
+    if dtype not in _DTYPES:  # torch's own narrow types
+        own = own.float()
 
     def close(y: NDArray[Any]) -> torch.Tensor:
-        with np.errstate(over="ignore"):
-            return torch.from_numpy(np.asarray(y, wide, order="C")).to(device, dtype)
+        return _tensor(y).to(device, dtype)
 
-    return array, close
+    return _array(own), close
+
+
+_DTYPES = {
+    torch.float64: np.dtype(np.float64),
+    torch.float32: np.dtype(np.float32),
+    torch.float16: np.dtype(np.float16),
+    torch.bfloat16: kernels.BFLOAT16,
+}
+
+
+def _array(x: torch.Tensor) -> NDArray[Any]:
+    found: NDArray[Any] = (x.view(torch.uint16) if x.dtype == torch.bfloat16 else x).numpy()
+    return found
+
+
+def _tensor(y: NDArray[Any]) -> torch.Tensor:
+    tensor = torch.from_numpy(y)
+    return tensor.view(torch.bfloat16) if y.dtype == kernels.BFLOAT16 else tensor
 
 
 @torch.library.custom_op("fewbits::fake_quantize", mutates_args=())
@@ -54,7 +67,7 @@ def _fake_quantize(
     amax: float | None,
 ) -> torch.Tensor:
     chosen = Options(rounding, scale_rule, overflow, nonfinite, zero_block, seed)
-    array, close = opened(x, saturate=nonfinite == "saturate")
+    array, close = opened(x)
     return close(kernels.fake_quantize(array, parse(format), axis, chosen, amax))
 
 
@@ -84,7 +97,7 @@ def _quantize(
     amax: float | None,
 ) -> list[torch.Tensor]:
     chosen = Options(rounding, scale_rule, overflow, nonfinite, zero_block, seed)
-    array, _ = opened(x, saturate=nonfinite == "saturate")
+    array, _ = opened(x)
     parts = kernels.quantize(array, parse(format), axis, chosen, amax)
     return [torch.from_numpy(part).to(x.device) for part in parts if part is not None]
 
@@ -108,9 +121,8 @@ def _dequantize(
     dtype: torch.dtype,
 ) -> torch.Tensor:
     arrays: list[Any] = [p if p is None else p.cpu().numpy() for p in (codes, scales, shifts, outer)]
-    wide = np.float64 if dtype == torch.float64 else np.float32
-    found = kernels.dequantize(Packed(*arrays), parse(format), tuple(shape), axis, wide)
-    return torch.from_numpy(np.asarray(found, wide, order="C")).to(codes.device, dtype)
+    found = kernels.dequantize(Packed(*arrays), parse(format), tuple(shape), axis, _DTYPES[dtype])
+    return _tensor(found).to(codes.device)
 
 
 @_dequantize.register_fake

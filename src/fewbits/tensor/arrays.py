@@ -1,4 +1,4 @@
-"""Arrays in, arrays of the same family out: torch.Tensor and numpy.ndarray, seen as float32 or float64."""
+"""Arrays in, arrays of the same family out: torch.Tensor and numpy.ndarray, seen as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbits.errors import ArgumentError, DTypeError
+from fewbits.kernels import reals
+from fewbits.kernels.reals import BFLOAT16
 
 Array = NDArray[Any]
-_BFLOAT16_MAX = (2 - 2.0**-7) * 2.0**127  # NumPy's finfo does not know ml_dtypes' bfloat16
 
 
 def is_torch(x: object) -> bool:
@@ -27,12 +28,8 @@ def is_narrow(x: object) -> bool:
     return home is not None and isinstance(x, home.NarrowTensor)
 
 
-def opened(x: Any, *, saturate: bool = False) -> tuple[Array, Callable[[Array], Any]]:
-    """Return ``x`` as float32 or float64, and the function that gives a result x's own family and dtype.
-
-    With ``saturate``, infinity is read as the largest value of x's own dtype, and NaN as zero. A result for
-    float16 or bfloat16 is rounded to float32 on the way, in every family and by every function: one result,
-    not two.
+def opened(x: Any) -> tuple[Array, Callable[[Array], Any]]:
+    """Return ``x`` as :mod:`fewbits.kernels` takes it, and what gives a result x's own family and dtype.
 
     Raises:
         DTypeError: x is neither a tensor nor an array of floating-point numbers.
@@ -42,7 +39,7 @@ def opened(x: Any, *, saturate: bool = False) -> tuple[Array, Callable[[Array], 
     if is_torch(x):
         from fewbits.kernels import ops  # needs torch; NumPy users do without
 
-        return ops.opened(x, saturate=saturate)
+        return ops.opened(x)
     if not isinstance(x, np.ndarray | np.floating | float):
         raise DTypeError(
             f"{type(x).__name__}; expected a numpy.ndarray or a torch.Tensor of floating-point numbers"
@@ -54,17 +51,21 @@ def opened(x: Any, *, saturate: bool = False) -> tuple[Array, Callable[[Array], 
             f"an array of {own}; expected float16, bfloat16, float32 or float64: "
             "convert it with x.astype('float32')"
         )
-    wide = np.float64 if own.itemsize == 8 else np.float32
-    array = array.astype(wide, copy=False)
-    if saturate:
-        top = _BFLOAT16_MAX if own.name == "bfloat16" else float(np.finfo(own).max)
-        array = np.nan_to_num(array, nan=0.0, posinf=top, neginf=-top)
+    native = array.astype(own.newbyteorder("="), copy=False)
+    return (native.view(BFLOAT16) if own.name == "bfloat16" else native), lambda y: _as(y, own)
 
-    def close(y: Array) -> Array:
-        with np.errstate(over="ignore"):
-            return y.astype(wide, copy=False).astype(own, copy=False)
 
-    return array, close
+def _as(y: Array, own: np.dtype[Any]) -> Array:
+    return y.view(own) if own.name == "bfloat16" else y.astype(own, copy=False)
+
+
+def widened(x: Any) -> Array:
+    """Return ``x`` as a float32 or float64 NumPy array.
+
+    Raises:
+        DTypeError: as :func:`opened`.
+    """
+    return reals.widened(opened(x)[0])
 
 
 def checked_axis(axis: int, ndim: int) -> int:
@@ -94,6 +95,26 @@ def checked_amax(amax: object) -> float | None:
     if not isinstance(amax, int | float | np.floating) or not 0 <= amax < np.inf:
         raise ArgumentError(f"amax={amax!r} is not a finite number from 0 up; leave it out to measure x")
     return float(amax)
+
+
+def checked_out(out: Any, x: Any, array: Array) -> Array:
+    """Return ``out`` as an array that takes a result for ``x``, which :func:`opened` gave as ``array``.
+
+    Raises:
+        ArgumentError: out is of another kind, lies scattered or overlaps x.
+    """
+    alike = type(out) is type(x) and out.dtype == x.dtype and tuple(out.shape) == tuple(x.shape)
+    if not alike or (is_torch(out) and (out.device.type != "cpu" or x.device.type != "cpu")):
+        raise ArgumentError(
+            f"out is not like x, a {type(x).__name__} of {getattr(x, 'dtype', None)} and shape "
+            f"{array.shape}; give one of its family, dtype and shape on the CPU, or leave it out"
+        )
+    target, _ = opened(out)
+    if not target.flags.c_contiguous or not target.flags.writeable or np.shares_memory(target, array):
+        raise ArgumentError(
+            "out overlaps x, lies scattered or is read-only; give a contiguous array of its own"
+        )
+    return target
 
 
 def seed_of(generator: Any, rounding: str) -> int:

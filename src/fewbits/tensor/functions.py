@@ -9,7 +9,15 @@ import numpy as np
 from fewbits import kernels
 from fewbits.errors import DTypeError
 from fewbits.formats import Format, parse
-from fewbits.tensor.arrays import checked_amax, checked_axis, is_narrow, is_torch, opened, seed_of
+from fewbits.tensor.arrays import (
+    checked_amax,
+    checked_axis,
+    checked_out,
+    is_narrow,
+    is_torch,
+    opened,
+    seed_of,
+)
 
 if TYPE_CHECKING:
     from fewbits.tensor.narrow import NarrowTensor
@@ -86,7 +94,7 @@ def quantize(
     if is_torch(x):
         return narrow.quantized(x, target, checked_axis(axis, x.ndim), whole, seed, **choices)
     chosen = kernels.options(target, seed=seed, **choices)
-    array, close = opened(x, saturate=chosen.nonfinite == "saturate")
+    array, close = opened(x)
     front = checked_axis(axis, array.ndim)
     parts = kernels.quantize(array, target, front, chosen, whole)
     return narrow.of_numpy(parts, target, array.shape, front, close(np.empty(0, array.dtype)).dtype)
@@ -111,10 +119,13 @@ def fake_quantize(
     zero_block: str | None = None,
     generator: Any = None,
     amax: float | None = None,
+    out: Any = None,
 ) -> Any:
     """Round an array to a format and keep it in its own dtype: ``quantize(x, ...).dequantize()``.
 
-    Gradients of a torch.Tensor pass straight through. Arguments and errors are those of :func:`quantize`.
+    Gradients of a torch.Tensor pass straight through. Arguments and errors are those of :func:`quantize`;
+    besides, ``out`` is an array of x's family, dtype, device and shape in C order that takes the result and
+    does not overlap x: nothing is allocated, and no gradient passes.
 
     >>> import numpy as np
     >>> fake_quantize(np.array([0.3, 5.0, -7.0]), "fp4_e2m1")
@@ -128,11 +139,15 @@ def fake_quantize(
         "zero_block": zero_block,
     }
     seed, whole = seed_of(generator, rounding), checked_amax(amax)
-    if is_torch(x) and not is_narrow(x):
+    if out is None and is_torch(x) and not is_narrow(x):
         from fewbits.kernels import ops  # needs torch; NumPy users do without
 
         return ops.fake_quantize(x, fmt, checked_axis(axis, x.ndim), whole, seed, **choices)
     target = format(fmt)
     chosen = kernels.options(target, seed=seed, **choices)
-    array, close = opened(x, saturate=chosen.nonfinite == "saturate")
-    return close(kernels.fake_quantize(array, target, checked_axis(axis, array.ndim), chosen, whole))
+    array, close = opened(x)
+    front = checked_axis(axis, array.ndim)
+    if out is None:
+        return close(kernels.fake_quantize(array, target, front, chosen, whole))
+    kernels.fake_quantize(array, target, front, chosen, whole, out=checked_out(out, x, array))
+    return out

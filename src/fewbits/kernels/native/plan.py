@@ -26,9 +26,9 @@ _NONFINITE = {
 def plan(fmt: Format, options: Options) -> _native.Format | None:
     """Return what the compiled kernels need, or None where they cannot hold the format.
 
-    They hold everything in the catalogue. What they leave to the definition: elements in blocks so large or so fine
-    that they leave float32 before the scale brings them back, floats with subnormals below 2^-126, tables of more
-    than 2^16 values, and two-level formats whose scale and element together exceed 24 bits.
+    They hold everything in the catalogue. What they leave to the definition: elements in blocks so large or
+    so fine that they leave float32 before the scale brings them back, floats with subnormals below 2^-126,
+    and two-level formats whose scale and element together exceed 24 bits.
     """
     element = fmt if isinstance(fmt, Element) else fmt.element  # type: ignore[attr-defined]
     if not _holds(element) or (isinstance(fmt, Block | Bdr) and not _holds_blocks(fmt)):
@@ -56,7 +56,7 @@ def plan(fmt: Format, options: Options) -> _native.Format | None:
 
 def _holds(element: Element) -> bool:
     if isinstance(element, Float):
-        return element.emin >= -126  # noqa: PLR2004
+        return element.emin >= -126
     return isinstance(element, Fixed) or element.bits <= 16
 
 
@@ -84,7 +84,9 @@ def _grid(element: Float | Fixed) -> _native.Grid:
     g.nan = nan_code(element) if element.has_nan else 0
     g.signed_zero = element.signed_zero
     if isinstance(element, Float):
-        g.limit_above = g.limit_below = int(encode(element, np.array([element.max]), "toward_zero", "saturate", None)[0])
+        g.limit_above = g.limit_below = int(
+            encode(element, np.array([element.max]), "toward_zero", "saturate", None)[0]
+        )
         g.inf = ((1 << element.exponent_bits) - 1) << element.mantissa_bits if element.has_inf else 0
         g.sign = _native.Sign.bit
     else:

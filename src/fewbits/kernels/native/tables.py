@@ -1,7 +1,7 @@
 """Formats that are lists of values, as the compiled kernels take them: sorted, with the place of each change.
 
-Rounding by any deterministic mode is a step function of its input. Where it steps is found by bisection over all
-float32 with the definition itself, so ties, signs and limits need no second set of rules.
+Rounding by any deterministic mode is a step function of its input. Where it steps is found by bisection over
+all float32 with the definition itself, so ties, signs and limits need no second set of rules.
 """
 
 from __future__ import annotations
