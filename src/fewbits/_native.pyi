@@ -1,4 +1,4 @@
-"""Types of the compiled module; native/bind.cpp is its source and native/job.hpp says what the fields mean."""
+"""Types of the compiled module: native/bind.cpp is its source, native/job.hpp tells its fields."""
 
 from enum import Enum
 from typing import Any, Final
