@@ -143,6 +143,22 @@ void dequantize(const Format& format, const Geometry& geometry, ConstBytes codes
     restore(one.kernels, job, threads);
 }
 
+void thin_product(const Format& format, ConstFloats x, ConstBytes codes, std::optional<ConstBytes> scales,
+                  std::optional<ConstBytes> shifts, std::optional<ConstFloats> outer, Floats y, int threads) {
+    check(format);
+    require(x.ndim() == 2 && y.ndim() == 2 && x.shape(0) == y.shape(0), "x is (batch, n) and y (batch, lines)");
+    Geometry g{};
+    g.n = static_cast<std::int64_t>(x.shape(1));
+    g.axes = 1;
+    g.extent[0] = static_cast<std::int64_t>(y.shape(1));
+    check_parts(format, g, codes, scales, shifts, outer);
+    const Thin job{format,          g.extent[0],     g.n,      codes.data(), data_of(scales),
+                   data_of(shifts), data_of(outer), x.data(), static_cast<std::int64_t>(x.shape(0)), y.data()};
+    const Implementation& one = active();
+    nb::gil_scoped_release released;
+    thin(one.kernels, job, threads);
+}
+
 std::pair<float, bool> largest(const Geometry& geometry, ConstValues in, int threads) {
     check_values(geometry, in.size());
     const Real type = type_of(in);
@@ -285,6 +301,9 @@ NB_MODULE(_native, m) {
     m.def("dequantize", &dequantize, "format"_a, "geometry"_a, "codes"_a.noconvert(), "scales"_a.noconvert().none(),
           "shifts"_a.noconvert().none(), "outer"_a.noconvert().none(), "out"_a.noconvert(), "stream"_a, "threads"_a,
           "Write the values of packed parts into out, contiguous.");
+    m.def("thin_product", &thin_product, "format"_a, "x"_a.noconvert(), "codes"_a.noconvert(),
+          "scales"_a.noconvert().none(), "shifts"_a.noconvert().none(), "outer"_a.noconvert().none(), "y"_a.noconvert(),
+          "threads"_a, "Write x (batch, n) times the transpose of the packed (lines, n) into y (batch, lines).");
     m.def("largest", &largest, "geometry"_a, "x"_a.noconvert(), "threads"_a,
           "Return (largest finite magnitude, whether x held a NaN or an infinity).");
     m.def("isa_names", &isa_names, "available"_a,

@@ -120,6 +120,17 @@ struct Restore {
     bool stream;
 };
 
+// y = x W^T for few rows of x, straight from the packed W: y[b, line] = sum over i of x[b, i] W[line, i].
+struct Thin {
+    Format format;
+    std::int64_t lines, n;  // W is (lines, n) with its blocks along n
+    const std::uint8_t *codes, *scales, *shifts;
+    const float* outer;
+    const float* x;  // (batch, n)
+    std::int64_t batch;
+    float* y;  // (batch, lines)
+};
+
 struct Outcome {
     const char* isa;  // the instruction set that the kernel was compiled for, as the compiler saw it
     bool nonfinite;   // whether an input was NaN or infinite
@@ -136,6 +147,7 @@ struct Kernels {
     Outcome (*convert)(const Job&, std::int64_t first, std::int64_t last);
     std::int64_t (*restore_items)(const Restore&);
     void (*restore)(const Restore&, std::int64_t first, std::int64_t last);
+    void (*thin)(const Thin&, std::int64_t first, std::int64_t last);  // items are lines
     std::int64_t (*measure_items)(const Geometry&);
     Largest (*measure)(const void* in, Real type, const Geometry&, std::int64_t first, std::int64_t last);
 };

@@ -85,6 +85,11 @@ void restore(const Kernels& kernels, const Restore& job, int threads) {
            [&](int, std::int64_t first, std::int64_t last) { kernels.restore(job, first, last); });
 }
 
+void thin(const Kernels& kernels, const Thin& job, int threads) {
+    divide(job.lines, job.lines * job.n, threads,
+           [&](int, std::int64_t first, std::int64_t last) { kernels.thin(job, first, last); });
+}
+
 Largest measure(const Kernels& kernels, const void* in, Real type, const Geometry& g, int threads) {
     std::mutex lock;
     Largest all{0.0f, false};

@@ -11,6 +11,7 @@ bool has_threads();
 // Each runs a whole job with at most `threads` threads. Results do not depend on their number.
 Outcome convert(const Kernels& kernels, const Job& job, int threads);
 void restore(const Kernels& kernels, const Restore& job, int threads);
+void thin(const Kernels& kernels, const Thin& job, int threads);
 Largest measure(const Kernels& kernels, const void* in, Real type, const Geometry& geometry, int threads);
 
 }  // namespace fewbits

@@ -9,4 +9,5 @@
 #include "rows.inc.hpp"
 #include "columns.inc.hpp"
 #include "restore.inc.hpp"
+#include "thin.inc.hpp"
 #include "kernels.inc.hpp"

@@ -59,4 +59,4 @@ Largest measure_all(const void* in, Real type, const Geometry& g, i64 first, i64
 }  // namespace
 
 extern const Kernels kernels;
-const Kernels kernels = {items, convert, restore_items, restore, measure_items, measure_all};
+const Kernels kernels = {items, convert, restore_items, restore, thin, measure_items, measure_all};

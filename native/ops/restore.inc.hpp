@@ -14,11 +14,12 @@ struct RestorePlan {
     LineBytes bytes;
     Constants element, scale;
     bool real;
+    bool outer_later;  // values come without their outer scale
 };
 
 inline RestorePlan restore_plan_of(const Restore& job) {
     const Format& f = job.format;
-    RestorePlan p{job, f, job.geometry, line_bytes(f, job.geometry.n), {}, {}, false};
+    RestorePlan p{job, f, job.geometry, line_bytes(f, job.geometry.n), {}, {}, false, false};
     if (!f.tabled) p.element = constants_of(f.grid, Overflow::saturate);
     p.real = f.scales == Scales::real || f.scales == Scales::two_level;
     if (p.real) p.scale = constants_of(f.scale_grid, Overflow::saturate);
@@ -76,7 +77,7 @@ inline void restore_run(const RestorePlan& p, RestoreBuffers& t, i64 line, i64 s
     }
     const u8* part = p.job.codes + line * p.bytes.codes;
     unpack(part, start, bits_of_element(f), n, t.codes, part + p.bytes.codes);
-    const bool outer = f.scales == Scales::two_level;
+    const bool outer = f.scales == Scales::two_level && !p.outer_later;
     const float scale = outer ? p.job.outer[f.whole_known ? 0 : line] : 1.0f;
     if (f.tabled) {
         for (i64 i = 0; i < n; ++i)

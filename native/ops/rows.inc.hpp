@@ -44,11 +44,9 @@ inline Measured measure(const Plan& p, Buffers& t, i64 in, i64 n) {
     return m;
 }
 
-// Scales for the blocks of one tile, spread over its values. Returns whether all values are finite.
-inline bool scale_tile(const Plan& p, Buffers& t, const float* x, i64 n, const Outer& outer) {
-    const i64 size = p.f.block, blocks = count_of(n, size);
-    const bool finite = measure_blocks(t, x, n, size, blocks);
-    choose_scales(p, t, blocks, &outer, 0);
+// The scales of the blocks of one tile beside each of its values.
+inline void spread_scales(const Plan& p, Buffers& t, i64 n) {
+    const i64 size = p.f.block;
     if (size == 32) {
         spread<32>(t.divisor, n, size, t.a);
         spread<32>(t.multiplier, n, size, t.b);
@@ -59,7 +57,38 @@ inline bool scale_tile(const Plan& p, Buffers& t, const float* x, i64 n, const O
         spread<0>(t.divisor, n, size, t.a);
         spread<0>(t.multiplier, n, size, t.b);
     }
-    return finite;
+}
+
+// Rounds a tile of whole blocks of a usual size; returns false, with nothing done, for every other tile.
+inline bool round_usual(const Plan& p, Buffers& t, const float* x, float outer, bool finite, float* values, i64 n) {
+    const i64 size = p.f.block, blocks = n / size;
+    const bool usual = has_blocks(p.f) && (size == 32 || size == 16) && n % size == 0 && p.f.scales != Scales::shifted &&
+                       !p.stochastic;
+    if (!usual || !p.quick || !finite) return false;
+    if (p.values && size == 32)
+        round_whole_blocks<32, false>(p, t, x, outer, values, t.codes, blocks);
+    else if (p.values)
+        round_whole_blocks<16, false>(p, t, x, outer, values, t.codes, blocks);
+    else if (size == 32)
+        round_whole_blocks<32, true>(p, t, x, outer, values, t.codes, blocks);
+    else
+        round_whole_blocks<16, true>(p, t, x, outer, values, t.codes, blocks);
+    return true;
+}
+
+// Rounds any tile.
+inline void round_general(const Plan& p, Buffers& t, const float* x, bool finite, bool tiled, i64 place, float* values, i64 n) {
+    const Format& f = p.f;
+    if (tiled) spread_scales(p, t, n);
+    if (f.scales == Scales::shifted) {
+        if (!finite) x = zero_nonfinite(x, n, t.x);  // shifts follow the finite values of a block
+        shift_line(f, t, x, n);
+    }
+    if (p.real) divide(t, x, n);
+    const float* w = f.scales == Scales::shifted || p.real ? t.w : x;
+    const float* a = w == x && f.scales != Scales::none ? t.a : t.one;
+    const float* b = f.scales == Scales::none ? t.one : t.b;
+    round_tile(p, t, x, w, a, b, finite, place, p.g.place_step, values, t.codes, n);
 }
 
 inline void scale_long_block(const Plan& p, Buffers& t, Measured m, const Outer& outer) {
@@ -121,18 +150,17 @@ inline bool convert_line(const Plan& p, Buffers& t, const Line& line, i64 from, 
         }
         n = least(most_values, end - start);
         const float* x = input(p, line.in + start * p.g.step, p.g.step, n, t.x);
-        const bool finite = tiled ? scale_tile(p, t, x, n, outer) : largest_of<0>(x, n) < infinity_bits;
-        if (f.scales == Scales::shifted) {
-            if (!finite) x = zero_nonfinite(x, n, t.x);  // shifts follow the finite values of a block
-            shift_line(f, t, x, n);
+        bool finite = true;
+        if (tiled) {
+            finite = measure_blocks(t, x, n, f.block, count_of(n, f.block));
+            choose_scales(p, t, count_of(n, f.block), &outer, 0);
+        } else {
+            finite = largest_of<0>(x, n) < infinity_bits;
         }
-        if (p.real) divide(t, x, n);
-        const float* w = f.scales == Scales::shifted || p.real ? t.w : x;
-        const float* a = w == x && f.scales != Scales::none ? t.a : t.one;
-        const float* b = f.scales == Scales::none ? t.one : t.b;
         const i64 place = line.place + start * p.g.place_step;
         float* values = direct ? static_cast<float*>(p.job.values) + place : t.values;
-        round_tile(p, t, x, w, a, b, finite, place, p.g.place_step, values, t.codes, n);
+        if (!tiled || !round_usual(p, t, x, outer.scale, finite, values, n))
+            round_general(p, t, x, finite, tiled, place, values, n);
         all_finite &= finite;
         if (f.nonfinite == Nonfinite::block_nan) {
             if (tiled && !finite) {
