@@ -34,6 +34,8 @@ def test_the_public_list_is_exactly_this() -> None:
         "dequantize",
         "fake_quantize",
         "format",
+        "matmul",
+        "matvec",
         "measure",
         "qsnr",
         "quantize",

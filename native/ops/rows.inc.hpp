@@ -82,7 +82,7 @@ inline void round_general(const Plan& p, Buffers& t, const float* x, bool finite
     if (tiled) spread_scales(p, t, n);
     if (f.scales == Scales::shifted) {
         if (!finite) x = zero_nonfinite(x, n, t.x);  // shifts follow the finite values of a block
-        shift_line(f, t, x, n);
+        shift_line(f, t, x, n, !p.values);
     }
     if (p.real) divide(t, x, n);
     const float* w = f.scales == Scales::shifted || p.real ? t.w : x;

@@ -195,7 +195,7 @@ inline bool measure_blocks(Buffers& t, const float* x, i64 n, i64 size, i64 bloc
 }
 
 // shift_line for pairs, a whole vector of them at a time: each value sees its neighbour's magnitude beside it.
-inline void shift_pairs(i32 largest_shift, Buffers& t, const float* x, i64 n) {
+inline void shift_pairs(i32 largest_shift, Buffers& t, const float* x, i64 n, bool codes) {
     const i32 most_shift = largest_shift << 23;
     Bits neighbour{};
     for (i64 i = 0; i < vector; ++i) neighbour[i] = static_cast<i32>(i ^ 1);
@@ -212,20 +212,21 @@ inline void shift_pairs(i32 largest_shift, Buffers& t, const float* x, i64 n) {
         const Reals w = u * (Reals)(one_bits + shift), down = b * (Reals)(one_bits - shift);
         __builtin_memcpy(t.w + i, &w, sizeof w);
         __builtin_memcpy(t.b + i, &down, sizeof down);
-        __builtin_memcpy(t.shifts + i, &shift, sizeof shift);
+        if (codes) __builtin_memcpy(t.codes + i, &shift, sizeof shift);
     }
-    for (i64 j = 0; j < (n + 1) / 2; ++j) t.shifts[j] = t.shifts[2 * j] >> 23;
+    if (codes)
+        for (i64 j = 0; j < (n + 1) / 2; ++j) t.shifts[j] = t.codes[2 * j] >> 23;
 }
 
 // The shifts of a tile's sub-blocks along the line: t.w becomes |x| over the scale of its sub-block, t.b what an
 // element is multiplied by. Directed rounding has to see what is too small for that, and not zero.
-inline void shift_line(const Format& f, Buffers& t, const float* x, i64 n) {
+inline void shift_line(const Format& f, Buffers& t, const float* x, i64 n, bool codes) {
     if (f.sub_block == 2) {
         if (n % vector) {
             for (i64 i = 0; i < tile; ++i) t.x[i] = i < n ? x[i] : 0.0f;
             x = t.x;
         }
-        shift_pairs(f.largest_shift, t, x, n);
+        shift_pairs(f.largest_shift, t, x, n, codes);
     } else {
         for (i64 i = 0; i < n; ++i) t.w[i] = float_of(bits_of(x[i]) & magnitude_mask) * t.a[i];
         for (i64 start = 0, j = 0; start < n; start += f.sub_block, ++j) {

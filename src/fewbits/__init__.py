@@ -21,13 +21,15 @@ from fewbits.errors import (
 
 if TYPE_CHECKING:
     from fewbits.metrics import measure, qsnr
-    from fewbits.tensor import NarrowTensor, dequantize, fake_quantize, format, quantize
+    from fewbits.tensor import NarrowTensor, dequantize, fake_quantize, format, matmul, matvec, quantize
 
 _HOMES = {
     "NarrowTensor": "fewbits.tensor",
     "dequantize": "fewbits.tensor",
     "fake_quantize": "fewbits.tensor",
     "format": "fewbits.tensor",
+    "matmul": "fewbits.tensor",
+    "matvec": "fewbits.tensor",
     "quantize": "fewbits.tensor",
     "measure": "fewbits.metrics",
     "qsnr": "fewbits.metrics",
@@ -45,6 +47,8 @@ __all__ = [
     "dequantize",
     "fake_quantize",
     "format",
+    "matmul",
+    "matvec",
     "measure",
     "qsnr",
     "quantize",

@@ -131,6 +131,16 @@ def dequantize(
     stream: bool,
     threads: int,
 ) -> None: ...
+def thin_product(
+    format: Format,
+    x: NDArray[np.float32],
+    codes: Bytes,
+    scales: Bytes | None,
+    shifts: Bytes | None,
+    outer: NDArray[np.float32] | None,
+    y: NDArray[np.float32],
+    threads: int,
+) -> None: ...
 def largest(geometry: Geometry, x: NDArray[Any], threads: int) -> tuple[float, bool]: ...
 def isa_names(available: bool) -> list[str]: ...
 def active_isa() -> str: ...

@@ -39,14 +39,15 @@ def test_a_product_is_that_of_the_dequantized_tensor(product: Product, name: str
     y = q.dequantize()
     x = torch.randn(3, 5, 64, generator=torch.Generator().manual_seed(1)).requires_grad_()
     found, wanted = product(x, q), product(x, y)
-    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-4)  # sums of another order
     for a, b in zip(torch.autograd.grad(found.sum(), x), torch.autograd.grad(wanted.sum(), x), strict=True):
         torch.testing.assert_close(a, b)
     assert not torch.equal(found, product(x, y * 2))  # the comparison sees another weight
     with torch.inference_mode():
-        torch.testing.assert_close(product(x, q), wanted)
+        torch.testing.assert_close(product(x, q), wanted, rtol=1e-5, atol=1e-4)
     with torch.autocast("cpu", torch.bfloat16):
-        torch.testing.assert_close(product(x, q), product(x, y))
+        # The values themselves become bfloat16 only where they are unpacked.
+        torch.testing.assert_close(product(x, q), product(x, y), rtol=0.02, atol=0.25)
 
 
 @pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)

@@ -33,6 +33,7 @@ __all__ = [
     "limits",
     "options",
     "quantize",
+    "thin_product",
     "threads",
 ]
 
@@ -82,6 +83,20 @@ def fake_quantize(
     else:
         whole[...] = narrowed(_by_definition(_finite(x, chosen), fmt, axis, chosen, amax), x.dtype)
     return whole
+
+
+def thin_product(x: Array, q: Packed, fmt: Format, lines: int) -> Array:
+    """Return ``x @ W.T`` for a packed W of shape (lines, n) with its blocks along n.
+
+    Meant for few rows of ``x``, (batch, n) float32: W is decoded once for every sixteen of them, in registers
+    or in the nearest cache, and never to memory. Sums are float32; with u = 2^-24, the error is at most
+    (n + 2) u sum |x| |W|.
+    """
+    y = np.empty((x.shape[0], lines), np.float32)
+    if x.size and lines and native.supports_product(fmt):
+        native.thin_product(np.ascontiguousarray(x), q, y, fmt, threads=threads())
+        return y
+    return np.matmul(x, dequantize(q, fmt, (lines, x.shape[1]), 1, np.float32).T, out=y)
 
 
 def limits(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None) -> Array:

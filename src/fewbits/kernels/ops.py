@@ -139,6 +139,35 @@ def _(
     return codes.new_empty(shape, dtype=dtype)
 
 
+@torch.library.custom_op("fewbits::thin_product", mutates_args=())
+def _thin_product(
+    x: torch.Tensor,
+    codes: torch.Tensor,
+    scales: torch.Tensor | None,
+    shifts: torch.Tensor | None,
+    outer: torch.Tensor | None,
+    format: str,
+    lines: int,
+) -> torch.Tensor:
+    arrays: list[Any] = [p if p is None else p.cpu().numpy() for p in (codes, scales, shifts, outer)]
+    y = kernels.thin_product(x.detach().cpu().float().numpy(), Packed(*arrays), parse(format), lines)
+    return torch.from_numpy(y).to(x.device, x.dtype)
+
+
+@_thin_product.register_fake
+def _(
+    x: torch.Tensor, codes: Any, scales: Any, shifts: Any, outer: Any, format: str, lines: int
+) -> torch.Tensor:
+    return x.new_empty((x.shape[0], lines))
+
+
+def thin_product(
+    x: torch.Tensor, parts: tuple[torch.Tensor | None, ...], fmt: Format, lines: int
+) -> torch.Tensor:
+    """Return ``x @ W.T`` in x's dtype, W packed with its blocks along the last axis, summed in float32."""
+    return _thin_product(x, *parts, fmt.grammar, lines)  # type: ignore[no-any-return]
+
+
 def quantize(
     x: torch.Tensor, fmt: str | Format, axis: int, amax: float | None, seed: int, **choices: str | None
 ) -> list[torch.Tensor]:

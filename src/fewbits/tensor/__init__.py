@@ -9,15 +9,28 @@ from fewbits.tensor.functions import dequantize, fake_quantize, format, quantize
 
 if TYPE_CHECKING:
     from fewbits.tensor.narrow import NarrowTensor
+    from fewbits.tensor.products import matmul, matvec
     from fewbits.tensor.torch_dtypes import from_torch, to_torch
 
 _HOMES = {  # these need torch, which who rounds NumPy arrays does without
     "NarrowTensor": "fewbits.tensor.narrow",
+    "matmul": "fewbits.tensor.products",
+    "matvec": "fewbits.tensor.products",
     "from_torch": "fewbits.tensor.torch_dtypes",
     "to_torch": "fewbits.tensor.torch_dtypes",
 }
 
-__all__ = ["NarrowTensor", "dequantize", "fake_quantize", "format", "from_torch", "quantize", "to_torch"]
+__all__ = [
+    "NarrowTensor",
+    "dequantize",
+    "fake_quantize",
+    "format",
+    "from_torch",
+    "matmul",
+    "matvec",
+    "quantize",
+    "to_torch",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -108,7 +108,7 @@ def _addmm(bias: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> t
         raise ArgumentError(f"{bias} as the summand of addmm: call .dequantize() on it first")
     if beta == alpha == 1 and bias.ndim == 1:
         return products.linear(a, b.t(), bias)
-    return torch.add(beta * bias, products.matmul(a, b), alpha=alpha)
+    return torch.add(beta * bias, products.product(a, b), alpha=alpha)
 
 
 def _embedding(weight: NarrowTensor, indices: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -144,7 +144,7 @@ VIEWS: Table = {  # the result shares bytes with the argument
 TABLE: Table = {
     aten._to_copy.default: _copied,
     aten.addmm.default: _addmm,
-    aten.bmm.default: products.matmul,
+    aten.bmm.default: products.product,
     aten.clone.default: lambda q, memory_format=None: q.each(torch.clone),
     aten.copy_.default: _copy_into,
     aten.embedding.default: _embedding,
@@ -152,7 +152,7 @@ TABLE: Table = {
     aten.index.Tensor: slicing.index,
     aten.index_select.default: slicing.gather,
     aten.linear.default: products.linear,
-    aten.matmul.default: products.matmul,
-    aten.mm.default: products.matmul,
-    aten.mv.default: products.matmul,
+    aten.matmul.default: products.product,
+    aten.mm.default: products.product,
+    aten.mv.default: products.product,
 }

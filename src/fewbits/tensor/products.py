@@ -1,4 +1,4 @@
-"""Products of packed tensors with ordinary ones.
+"""Products of packed tensors with ordinary ones and with each other; docs/products.md.
 
 Gradients flow to the ordinary operand: torch differentiates a product into products with the same packed
 tensor.
@@ -6,9 +6,18 @@ tensor.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import torch
 
+from fewbits.formats import Bdr, Block, Exponent, Fixed, Float, Format
+from fewbits.kernels import ops
+from fewbits.tensor.functions import fake_quantize, quantize
 from fewbits.tensor.narrow import NarrowTensor
+
+THIN = 16  # most vectors for which a packed matrix is read in place instead of being unpacked
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -22,13 +31,121 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     Returns:
         (..., n), ordinary.
     """
-    return torch.nn.functional.linear(_dense(x), _dense(weight), bias)
+    y = product(x, weight.t())
+    return y if bias is None else y + bias
 
 
-def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return ``a @ b`` by the rules of torch.matmul; either or both may be packed."""
+def matmul(a: torch.Tensor, b: torch.Tensor, fmt: str | Format | None = None) -> torch.Tensor:
+    """Return ``a @ b`` with both operands in narrow formats.
+
+    Args:
+        a: (..., m, k), packed or ordinary.
+        b: (..., k, n), packed or ordinary.
+        fmt: what ordinary operands are rounded to in the call, with blocks along k; None takes them as they
+            are.
+
+    Returns:
+        (..., m, n), ordinary. With u = 2^-24 and the rounded operands A and B, float32 results are within
+        (k + 2) u |A| |B| of their exact product; docs/products.md.
+
+    Raises:
+        FormatError: no such format.
+        DTypeError: an operand is no floating-point tensor.
+
+    >>> import torch
+    >>> matmul(torch.ones(2, 32), torch.full((32, 3), 0.5), "mxfp4")[0].tolist()
+    [16.0, 16.0, 16.0]
+    """
+    if fmt is None:
+        return product(a, b)
+    narrow = quantize if _has_bfloat16_units() else fake_quantize  # values only, where nothing reads the bits
+    a = a if isinstance(a, NarrowTensor) else narrow(a, fmt)
+    b = b if isinstance(b, NarrowTensor) else narrow(b, fmt, axis=max(b.ndim - 2, 0))
+    return product(a, b)
+
+
+def matvec(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Return ``x @ weight.T`` for a packed (n, k) ``weight`` and few vectors x, (..., k): (..., n).
+
+    The weight is read once for every 16 vectors, packed as it is; :func:`matmul` does the same by itself.
+    """
+    return linear(x, weight)
+
+
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return ``a @ b`` by the rules of torch.matmul; either or both may be packed.
+
+    A packed matrix with blocks along the reduction axis meets up to 16 vectors without being unpacked; the
+    sums are float32. Two packed operands are multiplied exactly but for the float32 sums: on a CPU with
+    bfloat16 matrix units the product runs there, where each value is a bfloat16 and none is below 2^-126.
+    """
+    fits = a.ndim > 0 and 0 < b.ndim <= 2 and a.shape[-1] == b.shape[0] and a.dtype == b.dtype
+    if fits and _is_thin(b, a, a.shape[:-1].numel(), axis=0):
+        return _thin(a, b.t())  # type: ignore[arg-type]
+    if fits and _is_thin(a, b, b.shape[1:].numel(), axis=1):
+        return _thin(b, a) if b.ndim == 1 else _thin(b.t(), a).t()  # type: ignore[arg-type]
+    if isinstance(a, NarrowTensor) and isinstance(b, NarrowTensor) and a.dtype == torch.float32:
+        with _bfloat16_products(_is_bfloat16(a) and _is_bfloat16(b)):
+            return torch.matmul(a.dense(), b.dense())
     return torch.matmul(_dense(a), _dense(b))
+
+
+def _is_thin(w: torch.Tensor, x: torch.Tensor, vectors: int, *, axis: int) -> bool:
+    """Whether ``w`` is a packed matrix, blocks along ``axis``, that meets few ordinary vectors."""
+    packed = isinstance(w, NarrowTensor) and w.ndim == 2 and w.axis == axis
+    return packed and not isinstance(x, NarrowTensor) and 0 < vectors <= THIN
+
+
+def _thin(x: torch.Tensor, w: NarrowTensor) -> torch.Tensor:
+    rows = x.reshape(-1, x.shape[-1])
+    parts = tuple(None if part is None else part.contiguous() for part in w.pieces)
+    return ops.thin_product(rows, parts, w.format, w.shape[0]).reshape(*x.shape[:-1], w.shape[0])
 
 
 def _dense(x: torch.Tensor) -> torch.Tensor:
     return x.dense() if isinstance(x, NarrowTensor) else x
+
+
+def _is_bfloat16(q: NarrowTensor) -> bool:
+    """Whether every value is exactly a normal bfloat16, or zero.
+
+    The significand fits where element and scale have eight bits together. The smallest value may not: matrix
+    units take subnormals for zero, so a scale that reaches them is looked at more closely.
+    """
+    fmt = q.format
+    if not isinstance(fmt, Block | Bdr) or not isinstance(fmt.scale, Exponent) or _significant_bits(fmt) > 8:
+        return False
+    shift = fmt.largest_shift if isinstance(fmt, Bdr) else 0
+    assert isinstance(fmt.element, Float | Fixed)
+    lowest = _exponent_of_step(fmt.element) - shift - fmt.scale.bias  # with the scale code 0
+    assert q.scales is not None
+    if fmt.scale.bits == 8 and q.scales.numel() and int(q.scales.min()) + lowest >= -126:
+        return True
+    magnitude = q.dense().abs()
+    return not bool(((magnitude > 0) & (magnitude < 2.0**-126)).any())
+
+
+def _significant_bits(fmt: Format) -> int:
+    element = fmt.element  # type: ignore[attr-defined]
+    return element.mantissa_bits + 1 if isinstance(element, Float | Fixed) else 99
+
+
+def _exponent_of_step(element: Float | Fixed) -> int:
+    return (element.emin if isinstance(element, Float) else element.emax) - element.mantissa_bits
+
+
+@contextmanager
+def _bfloat16_products(allowed: bool) -> Iterator[None]:
+    """Let float32 products run on bfloat16 matrix units, if the CPU has them; sums stay float32."""
+    matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # its stubs lag behind
+    before = matmul.fp32_precision
+    if allowed and _has_bfloat16_units():
+        matmul.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before
+
+
+def _has_bfloat16_units() -> bool:
+    return bool(torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())

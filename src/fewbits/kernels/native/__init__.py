@@ -4,7 +4,15 @@ One build holds the kernels for several instruction sets and takes the best that
 variable ``FEWBITS_ISA`` or :func:`force_isa` makes it take another, so that one machine can test them all.
 """
 
-from fewbits.kernels.native.convert import dequantize, fake_quantize, largest, quantize, supports
+from fewbits.kernels.native.convert import (
+    dequantize,
+    fake_quantize,
+    largest,
+    quantize,
+    supports,
+    supports_product,
+    thin_product,
+)
 from fewbits.kernels.native.isa import active_isa, available_isas, force_isa, isas
 
 __all__ = [
@@ -17,4 +25,6 @@ __all__ = [
     "largest",
     "quantize",
     "supports",
+    "supports_product",
+    "thin_product",
 ]

@@ -67,16 +67,30 @@ def quantize(
 def dequantize(q: Packed, out: Array, fmt: Format, axis: int, *, threads: int) -> None:
     """Write the values of ``q`` into ``out``, which is in C order, of one of the types of fake_quantize."""
     active_isa()
-    p = plan(fmt, options(fmt))
-    assert p is not None
-    if _shares_one(fmt):
-        p = _native.Format(p)
-        p.whole_known = True
+    p = _shared(fmt)
     where = one_line(out.size) if _joins(fmt, out.shape, axis) else geometry(out, axis)
     assert where is not None  # C order needs two axes at most
     stream = out.nbytes >= _STREAM and out.dtype == np.float32
-    parts = Packed(*(None if part is None else np.ascontiguousarray(part) for part in q))  # type: ignore[arg-type]
-    _native.dequantize(p, where, *parts, out, stream, threads)
+    _native.dequantize(p, where, *_dense(q), out, stream, threads)
+
+
+def supports_product(fmt: Format) -> bool:
+    """Return whether :func:`thin_product` computes with this format."""
+    return plan(fmt, options(fmt)) is not None
+
+
+def thin_product(x: Array, q: Packed, y: Array, fmt: Format, *, threads: int) -> None:
+    """Write ``x @ W.T`` into ``y``, straight from the packed bits of W.
+
+    Args:
+        x: (batch, n) float32 in C order.
+        q: the parts of W, (lines, n), with its blocks along n.
+        y: (batch, lines) float32 in C order.
+        fmt: a format that :func:`supports_product` accepts.
+        threads: most threads to use.
+    """
+    active_isa()
+    _native.thin_product(_shared(fmt), x, *_dense(q), y, threads)
 
 
 def largest(x: Array, *, threads: int) -> tuple[float, bool]:
@@ -113,6 +127,20 @@ def _prepared(
         where = geometry(x, axis)
     assert where is not None
     return p, x, where
+
+
+def _shared(fmt: Format) -> _native.Format:
+    """Return the plan to read packed parts by."""
+    p = plan(fmt, options(fmt))
+    assert p is not None
+    if _shares_one(fmt):
+        p = _native.Format(p)
+        p.whole_known = True
+    return p
+
+
+def _dense(q: Packed) -> Packed:
+    return Packed(*(None if part is None else np.ascontiguousarray(part) for part in q))  # type: ignore[arg-type]
 
 
 def _shares_one(fmt: Format) -> bool:

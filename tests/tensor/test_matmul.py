@@ -1,0 +1,145 @@
+"""Narrow products against float64: the error bound, the ends of the scales, the choice of units."""
+
+import numpy as np
+import pytest
+import torch
+
+import fewbits as fb
+from fewbits.formats import Bdr, Block, Exponent
+from fewbits.kernels import native
+from fewbits.tensor import products
+from tests import cases
+
+UNIT = 2.0**-24
+THIN = (
+    *("mxfp4", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp8_e4m3", "mxfp8_e5m2", "mxint8", "mx4", "mx6", "mx9"),
+    *("nvfp4", "int4_channel", "int8_channel", "int8_tensor", "msfp12", "vsq4", "vsq8", "quda_half"),
+    *("fp8_e4m3", "bf16", "int4", "posit8_1"),
+)
+NARROWED = ("mxfp4", "mxfp6_e2m3", "mxfp8_e4m3", "mxfp8_e5m2", "mxint8", "mx9", "nvfp4")
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def excess(found: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> float:
+    """Return the largest error over its bound (k + 2) u |a| |b|."""
+    exact = a.double() @ b.double()
+    bound = (a.shape[-1] + 2) * UNIT * (a.double().abs() @ b.double().abs())
+    return float(((found.double() - exact).abs() / bound.clamp(min=2.0**-149)).max())
+
+
+@pytest.mark.parametrize("name", THIN)
+def test_few_vectors_meet_packed_weights_within_the_bound(name: str) -> None:
+    for k in (1, 15, 16, 33, 128, 160, 1000, 4096 + 144):
+        q = fb.quantize(normal(7, k) * 3, name)
+        dense = q.dequantize()
+        for isa in native.available_isas():
+            native.force_isa(isa)
+            for batch in (1, 2, 5, 16):
+                x = normal(batch, k, seed=batch)
+                assert excess(fb.matvec(q, x), x, dense.t()) <= 1
+                assert excess(q @ x.t(), dense, x.t()) <= 1
+        native.force_isa(None)
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "mx9", "int8_channel"])
+def test_a_bound_far_tighter_is_refuted(name: str) -> None:
+    q, x = fb.quantize(normal(64, 4096), name), normal(4, 4096, seed=1)
+    assert excess(fb.matvec(q, x), x, q.dequantize().t()) > 1e-5
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "mxfp8_e5m2", "mx6", "nvfp4"])
+def test_seventeen_vectors_are_multiplied_with_the_unpacked_weights(name: str) -> None:
+    q = fb.quantize(normal(8, 96), name)
+    for batch in (16, 17):
+        x = normal(batch, 96, seed=2)
+        assert excess(fb.matvec(q, x), x, q.dequantize().t()) <= 1
+
+
+@pytest.mark.parametrize(
+    "name", ["mxfp4", "mxfp6_e2m3", "mxfp8_e4m3", "mxfp8_e5m2", "mxint8", "mx9", "nvfp4"]
+)
+def test_both_operands_are_narrowed_in_the_call_along_the_reduction_axis(name: str) -> None:
+    a, b = normal(33, 100), normal(100, 29, seed=1)
+    rounded = fb.fake_quantize(a, name, axis=1), fb.fake_quantize(b, name, axis=0)
+    assert excess(fb.matmul(a, b, name), *rounded) <= 1
+    packed = fb.quantize(a, name, axis=1), fb.quantize(b, name, axis=0)
+    assert excess(fb.matmul(*packed), *rounded) <= 1
+    assert excess(fb.matmul(a, b), *rounded) > 1  # the operands were rounded indeed
+
+
+def test_matmul_takes_batches_and_vectors() -> None:
+    a, b = normal(2, 5, 64), normal(64, 3, seed=1)
+    assert fb.matmul(a, b, "mxfp8_e4m3").shape == (2, 5, 3)
+    assert fb.matmul(a[0, 0], b, "mxfp4").shape == (3,)
+    assert fb.matmul(a[0], b[:, 0], "mxfp4").shape == (5,)
+
+
+def filled(code: int, scale: int) -> fb.NarrowTensor:
+    """Return (2, 32) MXFP8 E5M2, all elements and all scales of one code."""
+    codes, scales = (torch.full(s, c, dtype=torch.uint8) for s, c in (((2, 32), code), ((2, 1), scale)))
+    fmt = fb.format("mxfp8_e5m2")
+    return fb.NarrowTensor.from_parts(
+        codes, scales, None, None, format=fmt, shape=(2, 32), axis=1, dtype=torch.float32
+    )
+
+
+def test_the_ends_of_the_scale_keep_their_values() -> None:
+    low = filled(1, 0)  # E5M2's smallest value times the smallest scale: a float32 subnormal, no bfloat16
+    assert float(low.dequantize()[0, 0]) == 2.0**-16 * 2.0**-127
+    assert low.dequantize().bfloat16().count_nonzero() == 0
+    assert not products._is_bfloat16(low)
+    big = torch.full((3, 32), 2.0**120)
+    expected = 32 * 2.0**-143 * 2.0**120
+    assert torch.equal(fb.matvec(low, big), torch.full((3, 2), expected))
+    assert torch.equal(low @ fb.quantize(big, "mxfp8_e5m2").t(), torch.full((2, 3), expected))
+    high = filled(0x7B, 254)  # 57344 times 2^127 leaves float32, in a product as when it is dequantized
+    assert torch.isinf(high.dequantize()).all()
+    assert torch.isinf(fb.matvec(high, torch.ones(1, 32))).all()
+
+
+@pytest.mark.parametrize("fmt", cases.BLOCKED, ids=cases.label)
+def test_values_taken_for_bfloat16_are_bfloat16(fmt: cases.Format) -> None:
+    assert isinstance(fmt, Block | Bdr)
+    ordinary = fb.quantize(normal(8, 96), fmt)
+    if products._is_bfloat16(ordinary):
+        assert isinstance(fmt.scale, Exponent)
+        y = ordinary.dequantize()
+        assert torch.equal(y, y.bfloat16().float())
+    for bits in cases.blocks(64, 96, seed=3), cases.blocks(64, 96, seed=3) * np.float32(2.0**-100):
+        q = fb.quantize(torch.from_numpy(bits), fmt)
+        y = q.dequantize()
+        if products._is_bfloat16(q):
+            assert torch.equal(y, y.bfloat16().float())
+            assert not ((y != 0) & (y.abs() < 2.0**-126)).any()
+
+
+def test_mx_and_bdr_are_bfloat16_and_zeros_do_not_hide_it() -> None:
+    for name in ("mxfp4", "mxfp6_e3m2", "mxfp8_e4m3", "mxfp8_e5m2", "mxint8", "mx9", "mx6", "mx4"):
+        x = normal(4, 64)
+        x[0] = 0  # its blocks take the smallest scale
+        assert products._is_bfloat16(fb.quantize(x, name))
+
+
+@pytest.mark.parametrize("units", [True, False])
+def test_bfloat16_units_are_asked_for_only_where_they_are_exact(
+    units: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(products, "_has_bfloat16_units", lambda: units)
+    real = torch.matmul
+
+    def spied(*args: torch.Tensor) -> torch.Tensor:
+        asked.append(torch.backends.mkldnn.matmul.fp32_precision)  # type: ignore[attr-defined]
+        return real(*args)
+
+    monkeypatch.setattr(torch, "matmul", spied)
+    before = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
+    a, b = normal(20, 64), normal(64, 20, seed=1)
+    exact = fb.matmul(a, b, "mxfp8_e4m3")
+    fb.matmul(a, b, "int8_channel")
+    assert asked == (["bf16", before] if units else [before, before])
+    assert torch.backends.mkldnn.matmul.fp32_precision == before  # type: ignore[attr-defined]
+    assert excess(exact, fb.fake_quantize(a, "mxfp8_e4m3"), fb.fake_quantize(b, "mxfp8_e4m3", axis=0)) <= 1
