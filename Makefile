@@ -44,7 +44,7 @@ format: setup
 	$(BIN)/ruff format .
 
 bench: setup
-	for script in benchmarks/*.py; do $(BIN)/python "$$script" || exit 1; done
+	for script in benchmarks/[a-z]*.py; do $(BIN)/python "$$script" || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,74 @@
+"""Timing for the benchmarks: everything in one process, in turns, medians, the limit measured alongside."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from fewbits.kernels import native
+
+Calls = dict[str, Callable[[], Any]]
+
+
+def seconds(calls: Calls, rounds: int) -> dict[str, float]:
+    """Return the median time of each call; every round times each of them once."""
+    for call in calls.values():
+        call()  # allocates, wakes the threads, fills the caches
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            start = perf_counter()
+            call()
+            times[name].append(perf_counter() - start)
+    return {name: median(taken) for name, taken in times.items()}
+
+
+def arguments(question: str, **sizes: int) -> argparse.Namespace:
+    """Return the sizes, the number of rounds and where to write the figures; read from the command line."""
+    parser = argparse.ArgumentParser(description=question.splitlines()[0])
+    for name, default in sizes.items():
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"default {default}")
+    parser.add_argument("--formats", default="", help="comma-separated; default: those that tell most")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of which the median counts (default 5)")
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    return parser.parse_args()
+
+
+def machine() -> dict[str, Any]:
+    """Return what the figures depend on."""
+    model = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return {
+        "cpu": model[0].split(":")[1].strip() if model else platform.processor() or platform.machine(),
+        "isa": native.active_isa(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "command": " ".join(["python", *sys.argv]),
+    }
+
+
+def table(heads: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    """Print aligned columns; numbers with two digits, what is missing as a dash."""
+    texts = [heads, *(tuple(_cell(value) for value in row) for row in rows)]
+    widths = [max(len(row[i]) for row in texts) for i in range(len(heads))]
+    for row in texts:
+        cells = [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]
+        print("  ".join(cells))
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def write(path: Path | None, rows: list[dict[str, Any]]) -> None:
+    """Write the figures as JSON where a path was given."""
+    if path:
+        path.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=2) + "\n")

@@ -1,0 +1,146 @@
+"""How far are rounding, packing and unpacking from the speed of memory, and from their peers?
+
+Limit: torch copying the float32 array into one that is there already, 4 bytes read and 4 written for each value; for
+packing and unpacking that rate times the bytes they move. Peers, where they are installed: torchao's to_mx, torch's own
+casts, ml_dtypes, gfloat. All in one process, alternating, medians.
+
+    python benchmarks/quantize.py [--mebibytes 256] [--rounds 5] [--formats mxfp4,mx9] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from _alternating import Calls, arguments, seconds, table, write
+
+import fewbits as fb
+from fewbits.formats import CATALOGUE, Bdr, Block, Element
+
+SCALARS = ("fp8_e4m3", "fp8_e5m2", "fp6_e2m3", "fp4_e2m1", "bf16", "int8", "posit8_1")
+_SAMPLE = 64  # slow peers see this part of the array, and their time is multiplied
+
+
+def peers(name: str, x: torch.Tensor) -> tuple[Calls, dict[str, int]]:
+    """Return what others do to the same array, and which part of it they see."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)  # torchao reports the GPU extensions that it cannot load
+    calls: Calls = {}
+    parts: dict[str, int] = {}
+    small = x[: max(1, x.shape[0] // _SAMPLE)].contiguous()
+    narrow = {
+        "mxfp8_e4m3": torch.float8_e4m3fn,
+        "mxfp8_e5m2": torch.float8_e5m2,
+        "mxfp4": torch.float4_e2m1fn_x2,
+    }
+    casts = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2, "bf16": torch.bfloat16}
+    if name in narrow:
+        try:
+            from torchao.prototype.mx_formats.mx_tensor import to_mx
+
+            calls["torchao"], parts["torchao"] = lambda: to_mx(small, narrow[name], 32), _SAMPLE
+        except ImportError:
+            pass
+    if name in casts:
+        calls["torch"] = lambda: x.to(casts[name])
+    try:
+        import ml_dtypes
+
+        own = {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2", "fp6_e2m3": "float6_e2m3fn",
+               "fp4_e2m1": "float4_e2m1fn", "bf16": "bfloat16"}  # fmt: skip
+        if name in own:
+            array, dtype = small.numpy(), getattr(ml_dtypes, own[name])
+            calls["ml_dtypes"], parts["ml_dtypes"] = lambda: array.astype(dtype), _SAMPLE
+    except ImportError:
+        pass
+    try:
+        from gfloat import formats, round_ndarray
+
+        known = {"fp8_e4m3": formats.format_info_ocp_e4m3, "fp8_e5m2": formats.format_info_ocp_e5m2,
+                 "fp6_e2m3": formats.format_info_ocp_e2m3, "fp4_e2m1": formats.format_info_ocp_e2m1}  # fmt: skip
+        if name in known:
+            wide = small.numpy().astype(np.float64)
+            calls["gfloat"], parts["gfloat"] = lambda: round_ndarray(known[name], wide, sat=True), _SAMPLE
+    except ImportError:
+        pass
+    return calls, parts
+
+
+def measure(name: str, x: torch.Tensor, y: torch.Tensor, rounds: int) -> dict[str, Any]:
+    """Return rates, and ratios to the limit and to each peer."""
+    fmt = fb.format(name)
+    q = fb.quantize(x, fmt)
+    packed: Any = fb.kernels.Packed(*(None if p is None else p.numpy() for p in q.pieces))
+    chosen = fb.kernels.options(fmt)
+    others, parts = peers(name, x)
+    calls: Calls = {
+        "copy": lambda: y.copy_(x),
+        "fake": lambda: fb.fake_quantize(x, fmt, out=y),
+        "stochastic": lambda: fb.fake_quantize(x, fmt, rounding="stochastic", generator=1, out=y),
+        "quantize": lambda: fb.kernels.quantize(x.numpy(), fmt, 1, chosen),
+        "dequantize": lambda: fb.kernels.dequantize(packed, fmt, x.shape, 1, np.float32, out=y.numpy()),
+        **others,
+    }
+    taken = seconds(calls, rounds)
+    whole = x.numel() * 4
+    moved = {
+        "fake": 2 * whole,
+        "stochastic": 2 * whole,
+        "quantize": whole + q.nbytes,
+        "dequantize": whole + q.nbytes,
+    }
+    copied = 2 * whole / taken["copy"]
+    return {
+        "format": name,
+        "copy_gigabytes_per_second": copied / 1e9,
+        "gigabytes_per_second": {what: moved[what] / taken[what] / 1e9 for what in moved},
+        "of_limit": {what: moved[what] / taken[what] / copied for what in moved},
+        "times_faster_than": {who: taken[who] * parts.get(who, 1) / taken["quantize"] for who in others},
+    }
+
+
+def main() -> None:
+    """Print the table and write the figures."""
+    given = arguments(__doc__ or "", mebibytes=256)
+    x = torch.randn(given.mebibytes * 64, 4096, generator=torch.Generator().manual_seed(0))
+    y = torch.zeros_like(x)
+    blocks = [e.name for e in CATALOGUE.values() if isinstance(e.format, Block | Bdr)]
+    scalars = [n for n in SCALARS if isinstance(fb.format(n), Element)]
+    rows = [measure(n, x, y, given.rounds) for n in given.formats.split(",") if n] or []
+    rows = rows or [measure(n, x, y, given.rounds) for n in (*blocks, *scalars)]
+    print(
+        f"{given.mebibytes} MiB of float32; GB/s of what is read and written, and the part of the limit reached"
+    )
+    heads = (
+        "format",
+        "copy",
+        "fake",
+        "of limit",
+        "stochastic",
+        "of limit",
+        "quantize",
+        "of limit",
+        "dequantize",
+        "of limit",
+    )
+    what = ("fake", "stochastic", "quantize", "dequantize")
+    table(
+        (*heads, "peers: times slower"),
+        [
+            (
+                row["format"],
+                row["copy_gigabytes_per_second"],
+                *(v for w in what for v in (row["gigabytes_per_second"][w], row["of_limit"][w])),
+                " ".join(f"{who} {times:.1f}" for who, times in row["times_faster_than"].items()),
+            )
+            for row in rows
+        ],
+    )
+    write(given.json, rows)
+
+
+if __name__ == "__main__":
+    main()
