@@ -42,7 +42,8 @@ def fake_quantize(
         threads: most threads to use; small arrays use one.
 
     Returns:
-        The instruction set that ran, and whether x held NaN or infinity.
+        The instruction set that ran, and whether x held NaN or infinity; what ``saturate`` replaced does not
+        count.
 
     Raises:
         ArgumentError: ``FEWBITS_ISA`` names an instruction set that cannot run.
@@ -106,7 +107,7 @@ def _prepared(
             if chosen.nonfinite == "saturate" and bad and np.isinf(widened(x)).any():
                 measured = largest_finite(x.dtype)  # what stands for infinity
             whole = measured if amax is None else amax
-        p.whole_known, p.whole, p.whole_bad = True, float(np.float32(whole)), bad
+        p.whole_known, p.whole, p.whole_bad = True, whole, bad and chosen.nonfinite == "block-nan"
     where = one_line(x.size) if is_dense(x) and _joins(fmt, x.shape, axis) else geometry(x, axis)
     if where is None:
         x = np.ascontiguousarray(x)
