@@ -57,7 +57,7 @@ def telling_blocks(element: Element) -> Values:
     """Blocks on the boundaries of the element times powers of two, and on the thresholds of scale rules."""
     rng = np.random.default_rng(3)
     x = telling(element)
-    x = np.resize(x[np.abs(x) <= 2 * element.max], 12_000)
+    x = np.resize(x[np.abs(x.astype(np.float64)) <= 2 * element.max], 12_000)
     powers = np.exp2(np.repeat(rng.integers(-140, 120, 250), 48))
     tops = np.resize(around_thresholds(element), 16_000).reshape(-1, 1)
     with np.errstate(over="ignore"):
@@ -75,7 +75,7 @@ def single(fmt: Format, thorough: bool) -> Values:
         return in_lines(np.concatenate([own, awkward()]))
     # Neighbours stay together, so that blocks stay blocks.
     pieces = in_lines(np.concatenate([own, awkward()]))
-    return np.ascontiguousarray(pieces[np.random.default_rng(5).permutation(len(pieces))[:450]])
+    return np.ascontiguousarray(pieces[np.random.default_rng(5).permutation(len(pieces))[:200]])
 
 
 @lru_cache(maxsize=4)

@@ -106,7 +106,7 @@ def test_any_view_along_any_axis_equals_the_definition(name: str, view: str) -> 
     fmt = parse(name)
     for dtype, rounding in ((np.float32, "nearest_even"), (np.uint16, "stochastic"), (np.float16, "up")):
         chosen = options(fmt, rounding=rounding, seed=9)
-        x = VIEWS[view](values((5, 37, 70), dtype))
+        x = VIEWS[view](values((4, 37, 67), dtype))
         for axis in range(3):
             assert differences(x, fmt, axis, chosen) == [], (dtype, axis)
 
@@ -179,7 +179,7 @@ def test_empty_arrays_of_any_shape_stay_empty(name: str) -> None:
 def test_threads_do_not_show_in_any_result(name: str) -> None:
     fmt = parse(name)
     chosen = options(fmt, rounding="stochastic", seed=5)
-    for shape, axis in (((100, 1031), 1), ((1031, 100), 0), ((7, 300, 77), 1), ((140_001,), 0)):
+    for shape, axis in (((100, 1031), 1), ((1031, 100), 0), ((3, 300, 77), 1), ((70_001,), 0)):
         x = values(shape)
         x = inputs.finite(x)
         assert differences(x, fmt, axis, chosen, threads=(1, 2, 3, 7)) == [], (shape, axis)

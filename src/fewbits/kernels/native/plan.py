@@ -29,7 +29,8 @@ def plan(fmt: Format, options: Options) -> _native.Format | None:
 
     They hold everything in the catalogue. What they leave to the definition: elements in blocks so large or
     so fine that they leave float32 before the scale brings them back, floats with subnormals below 2^-126,
-    shifts that more than 512 values share, and two-level formats whose scale and element together exceed 24 bits.
+    shifts that more than 512 values share, and two-level formats whose scale and element together exceed 24
+    bits.
     """
     element = fmt if isinstance(fmt, Element) else fmt.element  # type: ignore[attr-defined]
     if not _holds(element) or (isinstance(fmt, Block | Bdr) and not _holds_blocks(fmt)):
