@@ -1,7 +1,7 @@
 """What does it cost to round both operands of a large product to a narrow format in the call?
 
-Limits: torch's float32 product, and its bfloat16 product where the CPU has bfloat16 units. All in one process,
-alternating, medians.
+Limits: torch's float32 product, and its bfloat16 product where the CPU has bfloat16 units. All in one
+process, alternating, medians.
 
     python benchmarks/matmul.py [--size 4096] [--rounds 5] [--json FILE]
 """

@@ -1,8 +1,8 @@
 """How far are rounding, packing and unpacking from the speed of memory, and from their peers?
 
-Limit: torch copying the float32 array into one that is there already, 4 bytes read and 4 written for each value; for
-packing and unpacking that rate times the bytes they move. Peers, where they are installed: torchao's to_mx, torch's own
-casts, ml_dtypes, gfloat. All in one process, alternating, medians.
+Limit: torch copying the float32 array into one that is there already, 4 bytes read and 4 written for each
+value; for packing and unpacking that rate times the bytes they move. Peers, where they are installed: torchao's
+to_mx, torch's own casts, ml_dtypes, gfloat. All in one process, alternating, medians.
 
     python benchmarks/quantize.py [--mebibytes 256] [--rounds 5] [--formats mxfp4,mx9] [--json FILE]
 """
@@ -59,8 +59,12 @@ def peers(name: str, x: torch.Tensor) -> tuple[Calls, dict[str, int]]:
     try:
         from gfloat import formats, round_ndarray
 
-        known = {"fp8_e4m3": formats.format_info_ocp_e4m3, "fp8_e5m2": formats.format_info_ocp_e5m2,
-                 "fp6_e2m3": formats.format_info_ocp_e2m3, "fp4_e2m1": formats.format_info_ocp_e2m1}  # fmt: skip
+        known = {
+            "fp8_e4m3": formats.format_info_ocp_e4m3,
+            "fp8_e5m2": formats.format_info_ocp_e5m2,
+            "fp6_e2m3": formats.format_info_ocp_e2m3,
+            "fp4_e2m1": formats.format_info_ocp_e2m1,
+        }
         if name in known:
             wide = small.numpy().astype(np.float64)
             calls["gfloat"], parts["gfloat"] = lambda: round_ndarray(known[name], wide, sat=True), _SAMPLE
@@ -111,22 +115,9 @@ def main() -> None:
     scalars = [n for n in SCALARS if isinstance(fb.format(n), Element)]
     rows = [measure(n, x, y, given.rounds) for n in given.formats.split(",") if n] or []
     rows = rows or [measure(n, x, y, given.rounds) for n in (*blocks, *scalars)]
-    print(
-        f"{given.mebibytes} MiB of float32; GB/s of what is read and written, and the part of the limit reached"
-    )
-    heads = (
-        "format",
-        "copy",
-        "fake",
-        "of limit",
-        "stochastic",
-        "of limit",
-        "quantize",
-        "of limit",
-        "dequantize",
-        "of limit",
-    )
+    print(f"{given.mebibytes} MiB of float32; GB/s of what is read and written, and the part of the limit")
     what = ("fake", "stochastic", "quantize", "dequantize")
+    heads = ("format", "copy", *(head for w in what for head in (w, "of limit")))
     table(
         (*heads, "peers: times slower"),
         [

@@ -52,6 +52,7 @@ void check(const Format& f) {
             "scales have at most 32 bits, shifts at most 4");
     require(f.scale_emin >= -127 && f.scale_emax <= 127 && f.scale_emin <= f.scale_emax,
             "scale exponents must be within -127 to 127");
+    require(f.scales != Scales::shifted || f.sub_block <= 512, "values that share a shift must fit a tile of 512");
     require(f.largest_shift >= 0 && f.largest_shift <= 15, "largest_shift must be from 0 to 15");
     if (f.scales == Scales::real || f.scales == Scales::two_level) check(f.scale_grid);
 }
@@ -159,7 +160,7 @@ void thin_product(const Format& format, ConstFloats x, ConstBytes codes, std::op
     thin(one.kernels, job, threads);
 }
 
-std::pair<float, bool> largest(const Geometry& geometry, ConstValues in, int threads) {
+std::pair<double, bool> largest(const Geometry& geometry, ConstValues in, int threads) {
     check_values(geometry, in.size());
     const Real type = type_of(in);
     const void* data = in.data();

@@ -81,8 +81,8 @@ struct Format {
     std::int32_t scale_smallest, scale_of_zeros;
     float fill;        // two_level: largest scale times largest element
     bool whole_known;  // one scale, or with two_level one outer scale, serves the whole array
-    float whole;       // the largest magnitude that it is chosen from
-    bool whole_bad;    // whether a value of the array is not finite
+    double whole;      // the largest magnitude that it is chosen from; a double, which no thread's mode flushes
+    bool whole_bad;    // whether that scale is NaN, because a value of the array is not finite
 };
 
 constexpr int most_axes = 8;
@@ -137,7 +137,7 @@ struct Outcome {
 };
 
 struct Largest {
-    float value;     // largest finite magnitude
+    double value;    // largest finite magnitude; a double, as Format::whole
     bool nonfinite;  // whether an input was NaN or infinite
 };
 

@@ -92,7 +92,7 @@ void thin(const Kernels& kernels, const Thin& job, int threads) {
 
 Largest measure(const Kernels& kernels, const void* in, Real type, const Geometry& g, int threads) {
     std::mutex lock;
-    Largest all{0.0f, false};
+    Largest all{0.0, false};
     divide(kernels.measure_items(g), values_in(g), threads, [&](int, std::int64_t first, std::int64_t last) {
         const Largest mine = kernels.measure(in, type, g, first, last);
         const std::lock_guard<std::mutex> guard(lock);

@@ -119,11 +119,10 @@ inline void round_row(const Plan& p, Buffers& t, ColumnBuffers& c, const Strip& 
         a = t.one;
     } else if (f.scales == Scales::none) {
         a = b = t.one;
-        finite = false;  // nothing was measured
     }
     const i64 place = s.line.place + r * p.g.place_step;
     round_tile(p, t, x, w, a, b, finite, place, s.place_stride, t.values, t.codes, s.count);
-    if (f.scales != Scales::none && f.nonfinite == Nonfinite::block_nan && !finite)
+    if (f.scales != Scales::none && f.nonfinite == Nonfinite::block_nan && (!finite || f.whole_bad))
         for (i64 i = 0; i < s.count; ++i)
             if (t.bad[i]) overwrite(p, t.values + i, t.codes + i, 1);
     if (p.values)
@@ -141,7 +140,7 @@ inline bool convert_strip(const Plan& p, Buffers& t, const Strip& s, i64 from, i
     if (p.two_level) {
         if (!f.whole_known) measure_lanes(p, t, s, 0, p.g.n);
         for (i64 i = 0; i < s.count; ++i) {
-            c.outer[i] = outer_of(f, f.whole_known ? f.whole : float_of(t.largest[i]));
+            c.outer[i] = outer_of(f, f.whole_known ? whole_of(f) : float_of(t.largest[i]));
             t.outer[i] = c.outer[i].scale;
             if (!p.values && !f.whole_known) p.job.outer[s.line.number + i] = c.outer[i].scale;
         }
@@ -149,14 +148,13 @@ inline bool convert_strip(const Plan& p, Buffers& t, const Strip& s, i64 from, i
     for (i64 start = from; start < to; start += size) {
         const i64 end = least(to, start + size);
         bool finite = true;
-        if (one_scale(f)) {
-            for (i64 i = 0; i < s.count; ++i) t.largest[i] = bits_of(f.whole);
-            for (i64 i = 0; i < s.count; ++i) t.bad[i] = f.whole_bad;
-        } else {
-            measure_lanes(p, t, s, start, end);
-        }
+        measure_lanes(p, t, s, start, end);
         for (i64 i = 0; i < s.count; ++i) finite &= !t.bad[i];
         all_finite &= finite;
+        if (one_scale(f)) {
+            for (i64 i = 0; i < s.count; ++i) t.largest[i] = bits_of(whole_of(f));
+            for (i64 i = 0; i < s.count; ++i) t.bad[i] = f.whole_bad;
+        }
         if (f.scales != Scales::none) {
             choose_scales(p, t, s.count, c.outer, 1);
             for (i64 i = 0; i < s.count; ++i) {

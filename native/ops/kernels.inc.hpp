@@ -53,7 +53,7 @@ Largest measure_all(const void* in, Real type, const Geometry& g, i64 first, i64
             top = larger(top, here >= infinity_bits ? largest_finite(x, n) : here);
         }
     }
-    return {float_of(top), bad};
+    return {static_cast<double>(float_of(top)), bad};
 }
 
 }  // namespace

@@ -32,6 +32,7 @@ inline i32 bits_of_element(const Format& f) { return f.tabled ? f.table.bits : f
 inline bool one_scale(const Format& f) {
     return f.whole_known && f.scales != Scales::none && f.scales != Scales::two_level;
 }
+inline float whole_of(const Format& f) { return static_cast<float>(f.whole); }
 inline bool has_blocks(const Format& f) { return f.scales != Scales::none && !one_scale(f); }
 
 // Bytes of one line of each part.
@@ -46,9 +47,11 @@ inline LineBytes line_bytes(const Format& f, i64 n) {
     return bytes;
 }
 
-// Values of a line that are worked on at once: whole blocks where a tile holds one, eight of them where it holds those.
+// Values of a line that are worked on at once: whole blocks where a tile holds one, eight of them where it holds those;
+// of a longer block whole sub-blocks, which share a shift.
 inline i64 tile_of(const Format& f) {
-    if (!has_blocks(f) || f.block > tile) return tile;
+    if (!has_blocks(f)) return tile;
+    if (f.block > tile) return f.scales == Scales::shifted ? tile / f.sub_block * f.sub_block : tile;
     const i64 eight = 8 * f.block;
     return eight <= tile ? tile / eight * eight : tile / f.block * f.block;
 }

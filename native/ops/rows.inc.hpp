@@ -81,6 +81,7 @@ inline void round_general(const Plan& p, Buffers& t, const float* x, bool finite
     const Format& f = p.f;
     if (tiled) spread_scales(p, t, n);
     if (f.scales == Scales::shifted) {
+        if (!tiled) fill(t.b, t.multiplier[0], n);  // the shifts of the tile before are in there
         if (!finite) x = zero_nonfinite(x, n, t.x);  // shifts follow the finite values of a block
         shift_line(f, t, x, n, !p.values);
     }
@@ -117,11 +118,11 @@ inline void emit(const Plan& p, const Line& line, const LineBytes& bytes, const 
 // What the whole array shares is written by whoever does the first item.
 inline void write_shared(const Plan& p, Buffers& t) {
     if (p.values || !p.f.whole_known) return;
-    const Outer outer = outer_of(p.f, p.f.whole);
+    const Outer outer = outer_of(p.f, whole_of(p.f));
     if (p.two_level) {
         p.job.outer[0] = outer.scale;
     } else if (one_scale(p.f)) {
-        scale_long_block(p, t, {bits_of(p.f.whole), p.f.whole_bad}, outer);
+        scale_long_block(p, t, {bits_of(whole_of(p.f)), p.f.whole_bad}, outer);
         pack(t.scales, 1, p.f.scale_bits, p.job.scales, 0);
     }
 }
@@ -134,11 +135,11 @@ inline bool convert_line(const Plan& p, Buffers& t, const Line& line, i64 from, 
     const bool blocks = has_blocks(f), tiled = blocks && f.block <= tile;
     Outer outer{1.0f, 1.0f};
     if (p.two_level) {
-        outer = outer_of(f, f.whole_known ? f.whole : float_of(measure(p, t, line.in, p.g.n).largest));
+        outer = outer_of(f, f.whole_known ? whole_of(f) : float_of(measure(p, t, line.in, p.g.n).largest));
         if (!p.values && !f.whole_known) p.job.outer[line.number] = outer.scale;
         fill(t.outer, outer.scale, tile);
     }
-    if (one_scale(f)) scale_long_block(p, t, {bits_of(f.whole), f.whole_bad}, outer);
+    if (one_scale(f)) scale_long_block(p, t, {bits_of(whole_of(f)), f.whole_bad}, outer);
     // Results go straight to memory where they are float32, side by side, and wanted in the cache.
     const bool direct = p.values && p.job.values_type == Real::f32 && p.g.place_step == 1 && !p.job.stream;
     bool all_finite = true;

@@ -224,6 +224,7 @@ inline void shift_line(const Format& f, Buffers& t, const float* x, i64 n, bool 
     if (f.sub_block == 2) {
         if (n % vector) {
             for (i64 i = 0; i < tile; ++i) t.x[i] = i < n ? x[i] : 0.0f;
+            for (i64 i = n; i % vector; ++i) t.a[i] = t.b[i] = 0.0f;  // zero times what was left there may be NaN
             x = t.x;
         }
         shift_pairs(f.largest_shift, t, x, n, codes);

@@ -1,5 +1,7 @@
 """The operator as torch sees it: checked by torch itself, compiled, differentiated."""
 
+from dataclasses import astuple
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,8 @@ import torch
 import fewbits as fb
 from fewbits.errors import ArgumentError, DTypeError
 from fewbits.formats import Element
+from fewbits.kernels.layout import layout
+from fewbits.kernels.options import options
 from tests import cases
 
 ARGUMENTS = ("nearest_even", "floor", "saturate", "raise", "one", 0, None)
@@ -157,3 +161,59 @@ def test_every_element_format_survives_the_trip_through_the_operators_text() -> 
         expected = fb.fake_quantize(x.numpy(), fmt)
         assert np.array_equal(fb.fake_quantize(x, fmt).numpy(), expected, equal_nan=True)
         assert isinstance(fmt, Element | cases.Block | cases.Bdr)
+
+
+SHAPES = ((), (33,), (2, 0, 3), (3, 40))
+STORED = ("mxfp4", "mx6", "nvfp4", "int8_channel", "fp8_e4m3", "posit8_1")
+
+
+def packed(x: torch.Tensor, text: str, axis: int) -> tuple[torch.Tensor | None, ...]:
+    """Return codes, scales, shifts and outer scales from the operator, None where the format has none."""
+    parts = iter(torch.ops.fewbits.quantize(x, text, axis, *default(text)))
+    has = layout(fb.format(text), tuple(x.shape), axis)
+    return tuple(None if shape is None else next(parts) for shape in has)
+
+
+def default(text: str) -> tuple[object, ...]:
+    """Return the operator's arguments behind the axis."""
+    return (*astuple(options(fb.format(text))), None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("text", STORED)
+def test_torch_finds_nothing_wrong_with_the_operators_that_store_and_restore(
+    text: str, dtype: torch.dtype
+) -> None:
+    for shape in SHAPES:
+        x = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+        for axis in range(max(len(shape), 1)):
+            torch.library.opcheck(torch.ops.fewbits.quantize, (x, text, axis, *default(text)))
+            arguments = (*packed(x, text, axis), text, list(shape), axis, dtype)
+            torch.library.opcheck(torch.ops.fewbits.dequantize, arguments)
+            restored = torch.ops.fewbits.dequantize(*arguments)
+            assert torch.equal(restored, fb.fake_quantize(x, text, axis=axis))
+
+
+@pytest.mark.parametrize("text", STORED)
+def test_the_operators_that_store_and_restore_compile_and_export(text: str) -> None:
+    torch._dynamo.reset()
+
+    class Model(torch.nn.Module):
+        def forward(self, t: torch.Tensor) -> torch.Tensor:
+            parts = packed(t, text, 1)
+            return torch.ops.fewbits.dequantize(*parts, text, list(t.shape), 1, torch.float32) * 2
+
+    x = torch.rand(5, 40)
+    expected = fb.fake_quantize(x, text, axis=1) * 2
+    assert torch.equal(Model()(x), expected)
+    exported = torch.export.export(Model(), (x,))
+    assert torch.equal(exported.module()(x), expected)
+    assert any("fewbits.quantize" in str(node.target) for node in exported.graph.nodes)
+
+    def stored(t: torch.Tensor) -> list[torch.Tensor]:
+        return torch.ops.fewbits.quantize(t, text, 1, *default_arguments)  # type: ignore[no-any-return]
+
+    default_arguments = default(text)
+    compiled = torch.compile(stored, fullgraph=True, backend="aot_eager")
+    for ours, theirs in zip(compiled(x), stored(x), strict=True):
+        assert torch.equal(ours, theirs)

@@ -261,3 +261,53 @@ def test_errors_come_before_work_and_name_the_format() -> None:
         fb.fake_quantize(torch.tensor([torch.nan]), "int8")
     with pytest.raises(DTypeError, match="ndarray; expected the NarrowTensor that"):
         fb.dequantize(np.ones(3))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
+def test_a_result_in_memory_of_the_callers_is_the_result(fmt: cases.Format) -> None:
+    x = normal((5, 50), fmt)
+    for dtype in (np.float64, np.float32, np.float16, ml_dtypes.bfloat16):
+        given = x.astype(dtype)
+        out = np.full(given.shape, 9, dtype)
+        for axis in (0, 1):
+            assert fb.fake_quantize(given, fmt, axis=axis, out=out) is out
+            assert same(out, fb.fake_quantize(given, fmt, axis=axis))
+    for torch_dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        tensor = torch.from_numpy(x).to(torch_dtype)
+        target = torch.full_like(tensor, 9)
+        assert fb.fake_quantize(tensor, fmt, out=target) is target
+        assert torch.equal(target, fb.fake_quantize(tensor, fmt))
+        turned = fb.fake_quantize(tensor.t(), fmt, out=torch.empty(50, 5, dtype=torch_dtype))
+        assert torch.equal(turned, fb.fake_quantize(tensor.t(), fmt))
+
+
+def test_a_part_of_a_larger_array_takes_a_result_and_nothing_beside_it_changes() -> None:
+    whole = np.full(4 * 40 + 7, 9, np.float32)
+    x = normal((4, 40), "mxfp4")
+    fb.fake_quantize(x, "mxfp4", out=whole[3:163].reshape(4, 40))
+    assert same(whole[3:163].reshape(4, 40), fb.fake_quantize(x, "mxfp4"))
+    assert (whole[:3] == 9).all()
+    assert (whole[163:] == 9).all()
+
+
+@pytest.mark.parametrize(
+    "out",
+    [np.empty((4, 8)), np.empty((8, 4), np.float32), torch.empty(4, 8), [0.0], np.empty((4, 8), np.float16)],
+    ids=["dtype", "shape", "family", "list", "half"],
+)
+def test_memory_that_is_not_like_the_input_is_refused(out: Any) -> None:
+    with pytest.raises(ArgumentError, match="out is not like x, a ndarray of float32 and shape \\(4, 8\\)"):
+        fb.fake_quantize(np.ones((4, 8), np.float32), "mxfp4", out=out)
+
+
+def test_memory_that_overlaps_lies_scattered_or_is_read_only_is_refused() -> None:
+    x = np.ones((4, 8), np.float32)
+    fixed = np.ones((4, 8), np.float32)
+    fixed.setflags(write=False)
+    for out in (x, x[:], np.empty((8, 4), np.float32).T, np.empty((4, 16), np.float32)[:, ::2], fixed):
+        with pytest.raises(ArgumentError, match="out overlaps x, lies scattered or is read-only"):
+            fb.fake_quantize(x, "mxfp4", out=out)
+    tensor = torch.ones(4, 8)
+    for target in (tensor, tensor.view(4, 8), torch.empty(8, 4).t()):
+        with pytest.raises(ArgumentError, match="out overlaps x, lies scattered or is read-only"):
+            fb.fake_quantize(tensor, "mxfp4", out=target)

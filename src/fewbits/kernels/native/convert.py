@@ -42,7 +42,8 @@ def fake_quantize(
         threads: most threads to use; small arrays use one.
 
     Returns:
-        The instruction set that ran, and whether x held NaN or infinity.
+        The instruction set that ran, and whether x held NaN or infinity; what ``saturate`` replaced does not
+        count.
 
     Raises:
         ArgumentError: ``FEWBITS_ISA`` names an instruction set that cannot run.
@@ -113,14 +114,13 @@ def _prepared(
         p = _native.Format(p)
         p.seed = chosen.seed
     if _shares_one(fmt):
-        bad = False
-        whole = amax
+        measured, bad = 0.0, False
         if amax is None or chosen.nonfinite == "block-nan":
             measured, bad = largest(x, threads=threads)
             if chosen.nonfinite == "saturate" and bad and np.isinf(widened(x)).any():
                 measured = largest_finite(x.dtype)  # what stands for infinity
-            whole = measured if amax is None else amax
-        p.whole_known, p.whole, p.whole_bad = True, float(np.float32(whole)), bad
+        p.whole_known, p.whole = True, measured if amax is None else amax
+        p.whole_bad = bad and chosen.nonfinite == "block-nan"
     where = one_line(x.size) if is_dense(x) and _joins(fmt, x.shape, axis) else geometry(x, axis)
     if where is None:
         x = np.ascontiguousarray(x)

@@ -14,6 +14,7 @@ from fewbits.kernels.options import Options
 from fewbits.kernels.reference import encode, nan_code
 
 _NEVER = 1 << 23  # a fraction that no float32 has
+_LARGEST_SUB_BLOCK = 512  # values that the kernels work on at once
 _NONFINITE = {
     "element": _native.Nonfinite.element,
     "block-nan": _native.Nonfinite.block_nan,
@@ -28,7 +29,8 @@ def plan(fmt: Format, options: Options) -> _native.Format | None:
 
     They hold everything in the catalogue. What they leave to the definition: elements in blocks so large or
     so fine that they leave float32 before the scale brings them back, floats with subnormals below 2^-126,
-    and two-level formats whose scale and element together exceed 24 bits.
+    shifts that more than 512 values share, and two-level formats whose scale and element together exceed 24
+    bits.
     """
     element = fmt if isinstance(fmt, Element) else fmt.element  # type: ignore[attr-defined]
     if not _holds(element) or (isinstance(fmt, Block | Bdr) and not _holds_blocks(fmt)):
@@ -62,6 +64,8 @@ def _holds(element: Element) -> bool:
 
 def _holds_blocks(fmt: Block | Bdr) -> bool:
     element = fmt.element
+    if isinstance(fmt, Bdr) and fmt.k2 > _LARGEST_SUB_BLOCK:
+        return False
     step = element.smallest_subnormal
     if isinstance(element, Lookup):
         step = float(np.diff(np.sort(element.values)).min())

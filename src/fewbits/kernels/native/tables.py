@@ -71,6 +71,10 @@ def _keys(element: Element, codes: NDArray[np.int64], mode: str, overflow: str) 
 
 
 def _float(key: NDArray[np.int64]) -> NDArray[np.float64]:
-    bits = np.where(key < 0, 0x80000000 - key, key).astype(np.uint32)
+    # Put together as float64, where all are normal: a thread that flushes subnormals would read zero.
+    field, fraction = np.divmod(np.abs(key), 1 << 23)
+    significand = np.where(field > 0, fraction + (1 << 23), fraction)
+    value = np.copysign(np.ldexp(significand.astype(np.float64), np.maximum(field, 1) - 150), key)
     # An infinity counts as the largest float32: it is certain to be rounded to the last value.
-    return np.minimum(bits.view(np.float32).astype(np.float64), float(np.finfo(np.float32).max))
+    capped: NDArray[np.float64] = np.minimum(value, float(np.finfo(np.float32).max))
+    return capped
