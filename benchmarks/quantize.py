@@ -1,8 +1,8 @@
 """How far are rounding, packing and unpacking from the speed of memory, and from their peers?
 
 Limit: torch copying the float32 array into one that is there already, 4 bytes read and 4 written for each
-value; for packing and unpacking that rate times the bytes they move. Peers, where they are installed: torchao's
-to_mx, torch's own casts, ml_dtypes, gfloat. All in one process, alternating, medians.
+value; for packing and unpacking that rate times the bytes they move. Peers, where they are installed:
+torchao's to_mx, torch's own casts, ml_dtypes, gfloat. All in one process, alternating, medians.
 
     python benchmarks/quantize.py [--mebibytes 256] [--rounds 5] [--formats mxfp4,mx9] [--json FILE]
 """
