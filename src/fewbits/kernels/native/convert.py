@@ -75,7 +75,7 @@ def dequantize(q: Packed, out: Array, fmt: Format, axis: int, *, threads: int) -
     where = one_line(out.size) if _joins(fmt, out.shape, axis) else geometry(out, axis)
     assert where is not None  # C order needs two axes at most
     stream = out.nbytes >= _STREAM and out.dtype == np.float32
-    parts = Packed(*(None if part is None else np.ascontiguousarray(part) for part in q))  # type: ignore[arg-type]
+    parts = Packed(*(None if part is None else aligned(np.ascontiguousarray(part)) for part in q))  # type: ignore[arg-type]
     _native.dequantize(p, where, *parts, out, stream, threads)
 
 
