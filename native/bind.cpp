@@ -15,6 +15,9 @@
 
 #include "dispatch.hpp"
 #include "parallel.hpp"
+#ifdef FEWBITS_SANITIZE
+#include "planted.hpp"
+#endif
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -323,4 +326,7 @@ NB_MODULE(_native, m) {
         "force_isa", [](const std::optional<std::string>& name) { force(name.value_or("")); }, "name"_a.none(),
         "Make one instruction set run, or give the choice back with None.");
     m.attr("has_threads") = has_threads();
+#ifdef FEWBITS_SANITIZE
+    m.def("planted", &planted, "fault"_a, "Make a mistake that a sanitizer must report; native/planted.hpp.");
+#endif
 }
