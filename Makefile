@@ -18,7 +18,12 @@ SANITIZERS = $(shell $(CXX) -print-file-name=libasan.so) $(shell $(CXX) -print-f
 SANITIZED_RUN = OMP_NUM_THREADS=2 LD_PRELOAD='$(SANITIZERS)' ASAN_OPTIONS=detect_leaks=0 \
 	UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 $(SANITIZED)/venv/bin/python
 
-.PHONY: setup build demo test test-all sanitize lint format bench clean
+# Of `make fuzz`: time for each target, where its inputs begin, and where those that fail are left.
+SECONDS ?= 60
+SEED ?= 0
+FINDINGS ?= build/fuzz
+
+.PHONY: setup build demo test test-all sanitize fuzz lint format bench clean
 
 setup: $(READY)
 
@@ -54,6 +59,12 @@ sanitize: setup
 		--config-settings=build-dir=$(SANITIZED)/objects --config-settings=cmake.build-type=RelWithDebInfo \
 		--config-settings=install.strip=false --config-settings=cmake.define.FEWBITS_SANITIZE=ON .
 	$(SANITIZED_RUN) -m pytest -p no:cacheprovider --capture=sys $(SANITIZED_BUT) $(SANITIZED_TESTS)
+
+# Mutated inputs for what reads texts and files of strangers; what fails is left in FINDINGS. `make fuzz SECONDS=600`.
+fuzz: setup
+	for target in grammar checkpoint; do \
+		$(BIN)/python -m tests.fuzz.run $$target --seconds $(SECONDS) --seed $(SEED) --findings $(FINDINGS) || exit 1; \
+	done
 
 lint: setup
 	$(BIN)/ruff check .
