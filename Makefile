@@ -7,7 +7,23 @@ READY := $(VENV)/.ready
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 SOURCES := CMakeLists.txt $(shell find native -type f)
 
-.PHONY: setup build demo test test-all lint format bench clean
+# The sanitized build has an environment of its own, which borrows the libraries of the other one.
+SANITIZED := build/sanitize
+SANITIZED_TESTS ?= tests/native tests/kernels tests/tensor tests/conformance tests/files tests/must_fail
+# A limit on memory cannot hold where the sanitizers keep as much again.
+SANITIZED_BUT := --deselect tests/files/test_casting.py::test_memory_does_not_grow_with_the_checkpoint
+# The sanitizers have to be loaded first, and the C++ library with them, whose exceptions they follow.
+SANITIZERS = $(shell $(CXX) -print-file-name=libasan.so) $(shell $(CXX) -print-file-name=libstdc++.so.6)
+# No hunt for leaks: the interpreter and PyTorch keep memory until the process ends, thousands of blocks of it.
+SANITIZED_RUN = OMP_NUM_THREADS=2 LD_PRELOAD='$(SANITIZERS)' ASAN_OPTIONS=detect_leaks=0 \
+	UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 $(SANITIZED)/venv/bin/python
+
+# Of `make fuzz`: time for each target, where its inputs begin, and where those that fail are left.
+SECONDS ?= 60
+SEED ?= 0
+FINDINGS ?= build/fuzz
+
+.PHONY: setup build demo test test-all sanitize fuzz lint format bench clean
 
 setup: $(READY)
 
@@ -32,6 +48,23 @@ test: setup
 
 test-all: setup
 	$(BIN)/python -m pytest -m 'slow or not slow' --cov=fewbits --cov-report=term --cov-fail-under=95
+
+# Compile the extension so that it stops at the first access out of bounds or undefined behaviour, and run the tests that
+# reach native code. `make sanitize SANITIZED_TESTS=tests/native` for some of them.
+sanitize: setup
+	test -x $(SANITIZED)/venv/bin/python || $(BIN)/python -m venv --without-pip $(SANITIZED)/venv
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		>"$$($(SANITIZED)/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/borrowed.pth"
+	$(BIN)/python -m pip --python $(SANITIZED)/venv install --quiet --no-deps --force-reinstall \
+		--config-settings=build-dir=$(SANITIZED)/objects --config-settings=cmake.build-type=RelWithDebInfo \
+		--config-settings=install.strip=false --config-settings=cmake.define.FEWBITS_SANITIZE=ON .
+	$(SANITIZED_RUN) -m pytest -p no:cacheprovider --capture=sys $(SANITIZED_BUT) $(SANITIZED_TESTS)
+
+# Mutated inputs for what reads texts and files of strangers; what fails is left in FINDINGS. `make fuzz SECONDS=600`.
+fuzz: setup
+	for target in grammar checkpoint; do \
+		$(BIN)/python -m tests.fuzz.run $$target --seconds $(SECONDS) --seed $(SEED) --findings $(FINDINGS) || exit 1; \
+	done
 
 lint: setup
 	$(BIN)/ruff check .

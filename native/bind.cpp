@@ -15,6 +15,9 @@
 
 #include "dispatch.hpp"
 #include "parallel.hpp"
+#ifdef FEWBITS_SANITIZE
+#include "planted.hpp"
+#endif
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -57,10 +60,16 @@ void check(const Format& f) {
     if (f.scales == Scales::real || f.scales == Scales::two_level) check(f.scale_grid);
 }
 
+template <class Array>
+void check_aligned(const Array& x, std::size_t size) {
+    require(reinterpret_cast<std::uintptr_t>(x.data()) % size == 0, "an address is no multiple of the size of a value");
+}
+
 // bfloat16 arrays of NumPy come as their 16-bit patterns.
 template <class Array>
 Real type_of(const Array& x) {
     const nb::dlpack::dtype t = x.dtype();
+    check_aligned(x, t.bits == 32 ? 4 : 2);
     if (t.lanes == 1 && t.bits == 32 && t.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float))
         return Real::f32;
     require(t.lanes == 1 && t.bits == 16, "values must be float32, float16 or bfloat16");
@@ -92,7 +101,9 @@ void check_parts(const Format& f, const Geometry& g, const Codes& codes, const s
             "scales have the wrong size");
     if (f.scales == Scales::shifted && f.shift_bits)
         require(holds(shifts, lines * bytes_for(subs, f.shift_bits)), "shifts have the wrong size");
-    if (f.scales == Scales::two_level) require(holds(outer, f.whole_known ? 1 : lines), "outer has the wrong size");
+    if (f.scales != Scales::two_level) return;
+    require(holds(outer, f.whole_known ? 1 : lines), "outer has the wrong size");
+    check_aligned(*outer, sizeof(float));
 }
 
 template <class T>
@@ -148,6 +159,8 @@ void thin_product(const Format& format, ConstFloats x, ConstBytes codes, std::op
                   std::optional<ConstBytes> shifts, std::optional<ConstFloats> outer, Floats y, int threads) {
     check(format);
     require(x.ndim() == 2 && y.ndim() == 2 && x.shape(0) == y.shape(0), "x is (batch, n) and y (batch, lines)");
+    check_aligned(x, sizeof(float));
+    check_aligned(y, sizeof(float));
     Geometry g{};
     g.n = static_cast<std::int64_t>(x.shape(1));
     g.axes = 1;
@@ -314,4 +327,7 @@ NB_MODULE(_native, m) {
         "force_isa", [](const std::optional<std::string>& name) { force(name.value_or("")); }, "name"_a.none(),
         "Make one instruction set run, or give the choice back with None.");
     m.attr("has_threads") = has_threads();
+#ifdef FEWBITS_SANITIZE
+    m.def("planted", &planted, "fault"_a, "Make a mistake that a sanitizer must report; native/planted.hpp.");
+#endif
 }

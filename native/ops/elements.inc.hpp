@@ -142,7 +142,7 @@ inline Drawn round_drawn(const Constants& k, const Quick& q, float u, u32 draw) 
     const float step = float_of(q.field - (k.m << 23));
     const bool over = q.rounded > u;
     const float below = over ? q.rounded - step : q.rounded;
-    const float scaled = (u - below) * float_of(((254 + 32) << 23) - q.field + (k.m << 23));  // by 2^32 / step
+    const float scaled = (u - below) * float_of((254 << 23) - q.field + ((k.m + 32) << 23));  // by 2^32 / step
 #if defined(__AVX512F__)
     const u32 floor = static_cast<u32>(scaled);
 #else
@@ -226,7 +226,8 @@ inline void find_all(const Table& given, const i32* __restrict keys, i32* __rest
 // The upper neighbour with probability floor(2^32 f) / 2^32, f in float64: _encode_table of the definition.
 inline i32 drawn_index(const Table& t, float u, i32 index, u32 draw) {
     const double lowest = t.values[0], highest = t.values[t.count - 1];
-    const double v = u < lowest ? lowest : u > highest ? highest : static_cast<double>(u);
+    // A NaN is given its code later; until then any number stands for it, which can become an integer.
+    const double v = u > highest ? highest : u >= lowest ? static_cast<double>(u) : lowest;
     const i32 i = smaller(index, t.count - 2);
     const double below = t.values[i], above = t.values[i + 1];
     const u64 fraction = static_cast<u64>((v - below) / (above - below) * 4294967296.0);

@@ -171,6 +171,13 @@ def test_an_index_beyond_the_limit_is_not_read(tmp_path):
     assert "100000001 bytes" in refused(read_checkpoint, index)
 
 
+def test_a_tensor_that_torch_cannot_hold_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(checkpoint(header(a=entry([2, 1], 0, 1, "F4")), bytes(1)))
+    assert [t.name for t in read_checkpoint(path)] == ["a"]  # such a file is sound, and is listed
+    assert "tensor 'a' cannot be loaded" in refused(load_file, path)
+
+
 def test_two_indexes_and_a_tensor_in_two_files_are_refused(tmp_path):
     for name in ("1", "2"):
         save_file({"a": torch.zeros(1)}, tmp_path / f"{name}.safetensors")

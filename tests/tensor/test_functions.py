@@ -12,8 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fewbits as fb
+from fewbits import _native, kernels
 from fewbits.errors import ArgumentError, DataError, DTypeError, FormatError
 from fewbits.formats import Element
+from fewbits.kernels import Packed, options
+from fewbits.kernels.native.geometry import one_line
+from fewbits.kernels.native.plan import plan
 from tests import cases
 from tests.formats import strategies
 
@@ -73,7 +77,6 @@ def test_awkward_sizes_give_the_same_bits_in_numpy_and_torch(name: str) -> None:
 @pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
 def test_strided_transposed_reversed_and_unaligned_arrays_round_as_their_copies(fmt: cases.Format) -> None:
     base = normal((12, 70), fmt)
-    unaligned = np.frombuffer(b"\0" + base.tobytes(), np.uint8)[1:].view(np.float32).reshape(base.shape)
     views = (
         base.T,
         base[::2],
@@ -81,7 +84,7 @@ def test_strided_transposed_reversed_and_unaligned_arrays_round_as_their_copies(
         base[::-1, ::-1],
         np.asfortranarray(base),
         base[3:4, 5:6],
-        unaligned,
+        unaligned(base),
     )
     for view in views:
         for axis in (0, 1):
@@ -91,6 +94,35 @@ def test_strided_transposed_reversed_and_unaligned_arrays_round_as_their_copies(
     tensor = torch.from_numpy(base)
     for t in (tensor.t(), tensor[::2], tensor[:, ::3], tensor[3:4, 5:6], tensor[None].expand(3, 12, 70)):
         assert same(fb.fake_quantize(t, fmt).numpy(), fb.fake_quantize(t.contiguous().numpy(), fmt))
+
+
+def unaligned(x: cases.Singles) -> cases.Singles:
+    """Return a copy of x at an address that is no multiple of the size of a value."""
+    return np.frombuffer(bytearray(b"\0" + x.tobytes()), np.uint8)[1:].view(x.dtype).reshape(x.shape)
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "nvfp4", "vsq6"])
+def test_unaligned_parts_are_dequantized_and_unaligned_results_refused(name: str) -> None:
+    x = normal((3, 40), name)
+    fmt = fb.format(name)
+    parts = kernels.quantize(x, fmt, 1, kernels.options(fmt))
+    moved = Packed(*(None if part is None else unaligned(part) for part in parts))  # type: ignore[arg-type]
+    assert same(
+        kernels.dequantize(moved, fmt, x.shape, -1, np.float32),
+        kernels.dequantize(parts, fmt, x.shape, -1, np.float32),
+    )
+    with pytest.raises(ArgumentError, match="lies scattered or unaligned"):
+        fb.fake_quantize(x, name, out=unaligned(x))
+
+
+def test_the_kernels_themselves_refuse_unaligned_values() -> None:
+    x = np.ones((1, 32), np.float32)
+    fmt = fb.format("mxfp4")
+    where, chosen = one_line(32), plan(fmt, options(fmt))
+    assert chosen is not None
+    _native.fake_quantize(chosen, where, x, np.empty_like(x), False, 1)
+    with pytest.raises(ValueError, match="no multiple of the size"):
+        _native.fake_quantize(chosen, where, unaligned(x), np.empty_like(x), False, 1)
 
 
 @pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fewbits.errors import ArgumentError, DTypeError
+from fewbits.errors import ArgumentError, DataError, DTypeError
 from fewbits.files.atomic import write_pieces
 from fewbits.files.checkpoint import FLOATS, opened, torch_dtype
 from fewbits.files.contents import Narrow, sound_contents
@@ -82,16 +84,30 @@ def load_file(path: str | os.PathLike[str]) -> dict[str, torch.Tensor | NarrowTe
         path: a ``.safetensors`` file, an index of several, or a folder of them.
 
     Raises:
-        DataError: it cannot be read, or its narrow tensors are not what its metadata says.
+        DataError: it cannot be read, its narrow tensors are not what its metadata says, or it holds a tensor
+            that torch cannot, such as four-bit floats with an odd last extent.
     """
     found: dict[str, torch.Tensor | NarrowTensor] = {}
     handles: dict[Any, Any] = {}
     for held in sound_contents(path).tensors:
         if held.file not in handles:
             handles[held.file] = opened(held.file)
-        read = handles[held.file].get_tensor
+        read = partial(_read, held.file, handles[held.file])
         found[held.name] = _narrow(held, read) if isinstance(held, Narrow) else read(held.name)
     return found
+
+
+def _read(file: Path, handle: Any, name: str) -> torch.Tensor:
+    """Return one tensor; the library's checks of a header do not ask whether torch has such tensors."""
+    from safetensors import SafetensorError
+
+    try:
+        tensor: torch.Tensor = handle.get_tensor(name)
+    except (SafetensorError, OSError) as error:
+        raise DataError(
+            f"{file}: tensor {name!r:.200} cannot be loaded ({error!s:.200}); store it in another dtype"
+        ) from None
+    return tensor
 
 
 def _narrow(held: Narrow, read: Any) -> NarrowTensor:

@@ -101,7 +101,7 @@ def checked_out(out: Any, x: Any, array: Array) -> Array:
     """Return ``out`` as an array that takes a result for ``x``, which :func:`opened` gave as ``array``.
 
     Raises:
-        ArgumentError: out is of another kind, lies scattered or overlaps x.
+        ArgumentError: out is of another kind, lies scattered or unaligned, or overlaps x.
     """
     alike = type(out) is type(x) and out.dtype == x.dtype and tuple(out.shape) == tuple(x.shape)
     if not alike or (is_torch(out) and (out.device.type != "cpu" or x.device.type != "cpu")):
@@ -110,9 +110,10 @@ def checked_out(out: Any, x: Any, array: Array) -> Array:
             f"{array.shape}; give one of its family, dtype and shape on the CPU, or leave it out"
         )
     target, _ = opened(out)
-    if not target.flags.c_contiguous or not target.flags.writeable or np.shares_memory(target, array):
+    flags = target.flags
+    if not (flags.c_contiguous and flags.aligned and flags.writeable) or np.shares_memory(target, array):
         raise ArgumentError(
-            "out overlaps x, lies scattered or is read-only; give a contiguous array of its own"
+            "out overlaps x, lies scattered or unaligned, or is read-only; give a contiguous array of its own"
         )
     return target
 

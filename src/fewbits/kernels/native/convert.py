@@ -140,7 +140,7 @@ def _shared(fmt: Format) -> _native.Format:
 
 
 def _dense(q: Packed) -> Packed:
-    return Packed(*(None if part is None else np.ascontiguousarray(part) for part in q))  # type: ignore[arg-type]
+    return Packed(*(None if part is None else aligned(np.ascontiguousarray(part)) for part in q))  # type: ignore[arg-type]
 
 
 def _shares_one(fmt: Format) -> bool:

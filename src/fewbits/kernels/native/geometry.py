@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from fewbits import _native
@@ -51,4 +50,4 @@ def is_dense(x: NDArray[Any]) -> bool:
 def aligned(x: NDArray[Any]) -> NDArray[Any]:
     """Return ``x``, copied only if its values lie at addresses that are no multiple of their size."""
     steps_fit = all(s % x.itemsize == 0 for s in x.strides)
-    return x if x.flags.aligned and steps_fit else np.ascontiguousarray(x)
+    return x if x.flags.aligned and steps_fit else x.copy()  # np.ascontiguousarray may keep the address

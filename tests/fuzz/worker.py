@@ -1,0 +1,111 @@
+"""Run mutated inputs in this process; a shared file says which, for the supervisor to read."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import mmap
+import random
+import shutil
+import struct
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.fuzz.target import LARGEST, Target, mutated
+
+HEAD = struct.Struct("<QQQ")  # executions begun, executions accepted, length of the input that follows
+_KEPT = 1000  # accepted inputs to go on from
+
+
+def target_of(name: str) -> Target:
+    """Return ``tests.fuzz.<name>``'s TARGET; ``module:ATTRIBUTE`` names another."""
+    module, _, attribute = name.partition(":")
+    found = getattr(importlib.import_module(f"tests.fuzz.{module}"), attribute or "TARGET")
+    assert isinstance(found, Target)
+    return found
+
+
+class Session:
+    """One process's executions: runs inputs, saves those that fail, keeps those that were accepted."""
+
+    def __init__(self, target: Target, seed: int, findings: Path, shared: Any = None) -> None:
+        self.target, self.seed, self.findings, self.shared = target, seed, findings, shared
+        self.executions = self.accepted = 0
+        self.found: dict[str, Path] = {}  # where it was raised -> the first input that did
+        self.folder = Path(tempfile.mkdtemp(prefix="fewbits-fuzz-"))
+        self.corpus = list(target.seeds())
+
+    def one(self, data: bytes) -> None:
+        """Run one input and remember it if it was accepted."""
+        self.executions += 1
+        if self.shared is not None:
+            self.shared[HEAD.size : HEAD.size + len(data)] = data
+            self.shared[: HEAD.size] = HEAD.pack(self.executions, self.accepted, len(data))
+        try:
+            accepted = self.target.run(data, self.folder)
+        except Exception as error:
+            self._report(data, error)
+            accepted = False
+        finally:
+            for left in self.folder.iterdir():
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+        if accepted:
+            self.accepted += 1
+            if len(self.corpus) < _KEPT:
+                self.corpus.append(data)
+
+    def _report(self, data: bytes, error: Exception) -> None:
+        frames = traceback.extract_tb(error.__traceback__)
+        ours = [f for f in frames if "fewbits" in f.filename] or frames
+        where = f"{type(error).__name__} at {Path(ours[-1].filename).name}:{ours[-1].lineno}"
+        if where not in self.found:
+            self.found[where] = saved(self.findings, where, data)
+            print(
+                f"finding: {where}: {str(error)!r:.200} (seed {self.seed}, saved as {self.found[where]})",
+                flush=True,
+            )
+
+    def mutation(self, rng: random.Random, data: bytes) -> bytes:
+        return mutated(self.target, rng, data, rng.choice(self.corpus))
+
+    def explore(self, more: Callable[[], bool]) -> None:
+        """Run mutations of the seeds and of what was accepted while ``more()`` holds."""
+        while more():
+            rng = random.Random(f"{self.seed} {self.executions}")
+            self.one(self.mutation(rng, rng.choice(self.corpus)))
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def saved(findings: Path, where: str, data: bytes) -> Path:
+    """Write an input that was a finding; its name says what it does."""
+    findings.mkdir(parents=True, exist_ok=True)
+    path = findings / ("".join(c if c.isalnum() else "-" for c in where) + ".input")
+    path.write_bytes(data)
+    return path
+
+
+def main() -> None:
+    """Work for a time; findings are printed as they are found."""
+    options = argparse.ArgumentParser()
+    options.add_argument("target")
+    for name, kind in (("seconds", float), ("seed", int), ("findings", Path), ("shared", Path)):
+        options.add_argument(f"--{name}", type=kind, required=True)
+    given = options.parse_args()
+    warnings.simplefilter("ignore")  # of NumPy, about values that are meant to be extreme
+    target = target_of(given.target)
+    with given.shared.open("r+b") as file:
+        session = Session(target, given.seed, given.findings, mmap.mmap(file.fileno(), HEAD.size + LARGEST))
+    end = time.monotonic() + given.seconds
+    session.explore(lambda: time.monotonic() < end)
+    session.close()
+
+
+if __name__ == "__main__":
+    main()
