@@ -8,6 +8,8 @@
 #include "lines.inc.hpp"
 #include "rows.inc.hpp"
 #include "columns.inc.hpp"
+#include "packed.inc.hpp"
+#include "sixteen.inc.hpp"
 #include "restore.inc.hpp"
 #include "thin.inc.hpp"
 #include "kernels.inc.hpp"

@@ -64,7 +64,9 @@ inline bool round_usual(const Plan& p, Buffers& t, const float* x, float outer, 
     const i64 size = p.f.block, blocks = n / size;
     const bool usual = has_blocks(p.f) && (size == 32 || size == 16) && n % size == 0 && p.f.scales != Scales::shifted &&
                        !p.stochastic;
-    if (!usual || !p.quick || !finite) return false;
+    // A scale that ends too early for the largest values would leave them far beyond the element's.
+    const bool reaches = p.real || p.f.scale_emax + p.f.emax >= 127;
+    if (!usual || !p.quick || !finite || !reaches) return false;
     if (p.values && size == 32)
         round_whole_blocks<32, false>(p, t, x, outer, values, t.codes, blocks);
     else if (p.values)

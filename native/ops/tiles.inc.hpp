@@ -292,11 +292,13 @@ inline void round_blocks(const Constants& given, const float* __restrict x, cons
             const i32 xb = bits_of(x[i]);
             const float magnitude = float_of(xb & magnitude_mask);
             float u = divided ? magnitude / a : magnitude * a;
-            if (codes) u = float_of(smaller(bits_of(u), cap));
+            // A power of two brings every value below twice the largest element's binade; a real scale may not.
+            if (codes && divided) u = float_of(smaller(bits_of(u), cap));
             const Quick q = round_quickly(k, u);
             if (codes) {
                 const i32 c = ((q.field - k.emin_bits) >> k.drop) + q.steps;
-                out[i] = with_sign(k, smaller(c, xb < 0 ? k.limit_below : k.limit_above), xb);
+                const i32 within = smaller(c, !plain && xb < 0 ? k.limit_below : k.limit_above);
+                out[i] = plain ? within | (xb >> 31 & k.sign_mask) : with_sign(k, within, xb);
             } else {
                 const float limit = !plain && xb < 0 ? k.min : k.max;
                 const float within = q.rounded < limit ? q.rounded : limit;

@@ -1,0 +1,42 @@
+// What is needed to read packed codes and scales.
+
+namespace {
+
+struct alignas(64) RestoreBuffers {
+    i32 codes[tile], scales[tile], shifts[tile];
+    float b[tile], one[tile], scale[tile], values[tile];
+};
+
+struct RestorePlan {
+    const Restore& job;
+    const Format& f;
+    const Geometry& g;
+    LineBytes bytes;
+    Constants element, scale;
+    bool real;
+    bool outer_later;  // values come without their outer scale
+};
+
+inline RestorePlan restore_plan_of(const Restore& job) {
+    const Format& f = job.format;
+    RestorePlan p{job, f, job.geometry, line_bytes(f, job.geometry.n), {}, {}, false, false};
+    if (!f.tabled) p.element = constants_of(f.grid, Overflow::saturate);
+    p.real = f.scales == Scales::real || f.scales == Scales::two_level;
+    if (p.real) p.scale = constants_of(f.scale_grid, Overflow::saturate);
+    return p;
+}
+
+// Scales of n blocks of a line, from block number `first` on, in t.scale.
+inline void restore_scales(const RestorePlan& p, RestoreBuffers& t, i64 line, i64 first, i64 n) {
+    const Format& f = p.f;
+    const u8* part = p.job.scales + line * p.bytes.scales;
+    unpack(part, first, f.scale_bits, n, t.scales, part + (one_scale(f) ? bytes_for(1, f.scale_bits) : p.bytes.scales));
+    if (p.real) return decode_all(p.scale, f.scale_grid.has_nan, t.scales, t.one, t.scale, n);
+    const i32 nan = f.scale_nan, bias = f.scale_bias;
+    for (i64 j = 0; j < n; ++j) {
+        const i32 code = t.scales[j];
+        t.scale[j] = code == nan ? float_of(nan_bits) : power_of_two(code - bias);
+    }
+}
+
+}  // namespace
