@@ -22,6 +22,9 @@ struct Sixteen {
     bool twos_complement, has_nan;
 };
 
+// Fixed point has no binade above that of emin, and no NaN.
+inline bool is_fixed(const Grid& g) { return g.limit_above < 2 << g.m && !g.has_nan; }
+
 inline Sixteen sixteen_of(const RestorePlan& p) {
     const Grid& g = p.f.grid;
     Sixteen s{};
@@ -30,8 +33,7 @@ inline Sixteen sixteen_of(const RestorePlan& p) {
     s.twos_complement = g.sign == Sign::twos_complement;
     s.has_nan = g.has_nan;
     s.decoder = g.bits <= 4 ? Decoder::table : Decoder::integer;
-    // Fixed point has no binade above that of emin; a float has.
-    if (g.bits > 4 && g.limit_above >= 2 << g.m) s.decoder = Decoder::floating;
+    if (g.bits > 4 && !is_fixed(g)) s.decoder = Decoder::floating;
     s.unit = power_of_two(g.emin - g.m);
     alignas(64) u8 bytes[64];
     alignas(64) i32 shifts[16], codes[16];
@@ -119,7 +121,7 @@ inline bool decodes_sixteen(const Format& f) {
                         (f.sub_block == 2 && f.shift_bits == 1 && f.block % 16 == 0);
     // The unit of fixed point goes into the scale: exact for a power of two, and for every scale where it is one.
     const i32 unit = f.grid.emin - f.grid.m;
-    const bool units = unit == 0 || f.grid.bits <= 4 || f.grid.limit_above >= 2 << f.grid.m ||
+    const bool units = unit == 0 || f.grid.bits <= 4 || !is_fixed(f.grid) ||
                        (unit < 0 && unit >= -22 && f.scales != Scales::real && f.scales != Scales::two_level);
     return !f.tabled && f.grid.bits <= 8 && blocks && shifts && units;
 }
