@@ -59,22 +59,22 @@ inline void spread_scales(const Plan& p, Buffers& t, i64 n) {
     }
 }
 
-// Rounds a tile of whole blocks of a usual size; returns false, with nothing done, for every other tile.
+// Rounds a tile of whole blocks of a usual size, or a whole tile of one long block; returns false, with nothing done, for
+// every other tile.
 inline bool round_usual(const Plan& p, Buffers& t, const float* x, float outer, bool finite, float* values, i64 n) {
-    const i64 size = p.f.block, blocks = n / size;
-    const bool usual = has_blocks(p.f) && (size == 32 || size == 16) && n % size == 0 && p.f.scales != Scales::shifted &&
-                       !p.stochastic;
-    // A scale that ends too early for the largest values would leave them far beyond the element's.
-    const bool reaches = p.real || p.f.scale_emax + p.f.emax >= 127;
-    if (!usual || !p.quick || !finite || !reaches) return false;
-    if (p.values && size == 32)
-        round_whole_blocks<32, false>(p, t, x, outer, values, t.codes, blocks);
-    else if (p.values)
-        round_whole_blocks<16, false>(p, t, x, outer, values, t.codes, blocks);
-    else if (size == 32)
-        round_whole_blocks<32, true>(p, t, x, outer, values, t.codes, blocks);
-    else
-        round_whole_blocks<16, true>(p, t, x, outer, values, t.codes, blocks);
+    const Format& f = p.f;
+    const bool longer = one_scale(f) || (has_blocks(f) && f.block > tile);
+    const i64 size = longer ? tile : f.block;
+    const bool usual = (longer || has_blocks(f)) && (size == 32 || size == 16 || size == tile) && n % size == 0;
+    // A scale that ends too early for the largest values, or was chosen without them, would leave them far beyond the
+    // element's.
+    const bool reaches = p.real || (f.scale_emax + f.emax >= 127 && !one_scale(f));
+    if (!usual || !reaches || !p.quick || !finite || p.stochastic || f.scales == Scales::shifted) return false;
+    const auto round = size == 32   ? p.values ? round_whole_blocks<32, false> : round_whole_blocks<32, true>
+                       : size == 16 ? p.values ? round_whole_blocks<16, false> : round_whole_blocks<16, true>
+                       : p.values   ? round_whole_blocks<tile, false>
+                                    : round_whole_blocks<tile, true>;
+    round(p, t, x, outer, values, t.codes, n / size);
     return true;
 }
 
@@ -162,7 +162,7 @@ inline bool convert_line(const Plan& p, Buffers& t, const Line& line, i64 from, 
         }
         const i64 place = line.place + start * p.g.place_step;
         float* values = direct ? static_cast<float*>(p.job.values) + place : t.values;
-        if (!tiled || !round_usual(p, t, x, outer.scale, finite, values, n))
+        if (!round_usual(p, t, x, outer.scale, finite, values, n))
             round_general(p, t, x, finite, tiled, place, values, n);
         all_finite &= finite;
         if (f.nonfinite == Nonfinite::block_nan) {
