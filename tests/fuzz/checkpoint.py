@@ -4,6 +4,7 @@ import json
 import random
 import struct
 import tempfile
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -139,13 +140,10 @@ def _with_sound_offsets(tree: dict[str, Any]) -> dict[str, Any]:
     at = 0
     for name, told in tree.items():
         if name != "__metadata__" and isinstance(told, dict):
-            try:
-                count = 1
-                for n in told["shape"]:
-                    count *= n
-                end = at + -(-count * width(told["dtype"]) // 8)
-            except (KeyError, TypeError):
+            shape, dtype = told.get("shape"), told.get("dtype")
+            if not isinstance(shape, list) or not isinstance(dtype, str) or {type(n) for n in shape} - {int}:
                 continue
+            end = at + -(-prod(shape) * width(dtype) // 8)
             if 0 <= end < 1 << 15:
                 told["data_offsets"], at = [at, end], end
     return tree

@@ -99,13 +99,15 @@ def _watch(
         time.sleep(0.02)
         with shared.open("rb") as file:
             count = HEAD.unpack(file.read(HEAD.size))[0]
-        now, cpu = time.monotonic(), _cpu_seconds(child.pid)
+        now, (cpu, runs) = time.monotonic(), _work_of(child.pid)
         if count != before:
             before, changed, worked = count, now, cpu
+        elif runs:
+            changed = now
         warm = before > 1  # the first execution loads what is loaded when first used
         if warm and not resident:
             resident, begun = _resident(child.pid), now
-        # Its own time, so that a busy machine is no finding; and that of the clock, for what waits for ever.
+        # Its own time, so that a busy machine is no finding; that of the clock for what only waits.
         if (warm and cpu - worked > hang) or now - changed > WAIT_SECONDS:
             return f"hang of more than {hang:g} seconds"
         if warm and _resident(child.pid) > resident + memory:
@@ -115,12 +117,13 @@ def _watch(
     return f"crash with status {child.returncode}" if child.returncode else None
 
 
-def _cpu_seconds(pid: int) -> float:
+def _work_of(pid: int) -> tuple[float, bool]:
+    """Return the processor time of a process in seconds, and whether it runs or would if it could."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), fields[0] == "R"
     except (OSError, IndexError):  # it has just ended
-        return 0.0
+        return 0.0, False
 
 
 def _resident(pid: int) -> int:

@@ -113,6 +113,10 @@ def test_unaligned_parts_are_dequantized_and_unaligned_results_refused(name: str
     )
     with pytest.raises(ArgumentError, match="lies scattered or unaligned"):
         fb.fake_quantize(x, name, out=unaligned(x))
+    rows = normal((2, 40), name)
+    assert same(
+        kernels.thin_product(unaligned(rows), moved, fmt, 3), kernels.thin_product(rows, parts, fmt, 3)
+    )
 
 
 def test_the_kernels_themselves_refuse_unaligned_values() -> None:
@@ -337,9 +341,13 @@ def test_memory_that_overlaps_lies_scattered_or_is_read_only_is_refused() -> Non
     fixed = np.ones((4, 8), np.float32)
     fixed.setflags(write=False)
     for out in (x, x[:], np.empty((8, 4), np.float32).T, np.empty((4, 16), np.float32)[:, ::2], fixed):
-        with pytest.raises(ArgumentError, match="out overlaps x, lies scattered or is read-only"):
+        with pytest.raises(
+            ArgumentError, match="out overlaps x, lies scattered or unaligned, or is read-only"
+        ):
             fb.fake_quantize(x, "mxfp4", out=out)
     tensor = torch.ones(4, 8)
     for target in (tensor, tensor.view(4, 8), torch.empty(8, 4).t()):
-        with pytest.raises(ArgumentError, match="out overlaps x, lies scattered or is read-only"):
+        with pytest.raises(
+            ArgumentError, match="out overlaps x, lies scattered or unaligned, or is read-only"
+        ):
             fb.fake_quantize(tensor, "mxfp4", out=target)

@@ -91,7 +91,7 @@ def thin_product(x: Array, q: Packed, y: Array, fmt: Format, *, threads: int) ->
         threads: most threads to use.
     """
     active_isa()
-    _native.thin_product(_shared(fmt), x, *_dense(q), y, threads)
+    _native.thin_product(_shared(fmt), aligned(x), *_dense(q), y, threads)
 
 
 def largest(x: Array, *, threads: int) -> tuple[float, bool]:
