@@ -38,7 +38,7 @@ inline Constants constants_of(const Grid& g, Overflow overflow) {
     k.max = value_of(k, g.limit_above);
     k.min = value_of(k, g.limit_below);
     k.sign_mask = g.sign == Sign::bit ? static_cast<i32>(1u << (g.bits - 1)) : 0;
-    k.code_mask = g.bits == 32 ? -1 : (1 << g.bits) - 1;
+    k.code_mask = g.bits == 32 ? -1 : static_cast<i32>((1u << g.bits) - 1);
     k.zero_signs = g.signed_zero ? -1 : 0;
     k.sign = g.sign;
     k.overflow = overflow;
@@ -226,12 +226,12 @@ inline void find_all(const Table& given, const i32* __restrict keys, i32* __rest
 // The upper neighbour with probability floor(2^32 f) / 2^32, f in float64: _encode_table of the definition.
 inline i32 drawn_index(const Table& t, float u, i32 index, u32 draw) {
     const double lowest = t.values[0], highest = t.values[t.count - 1];
-    // A NaN is given its code later; until then any number stands for it, which can become an integer.
-    const double v = u > highest ? highest : u >= lowest ? static_cast<double>(u) : lowest;
+    const double v = u < lowest ? lowest : u > highest ? highest : static_cast<double>(u);
     const i32 i = smaller(index, t.count - 2);
     const double below = t.values[i], above = t.values[i + 1];
-    const u64 fraction = static_cast<u64>((v - below) / (above - below) * 4294967296.0);
-    return i + (fraction > draw);
+    const double fraction = (v - below) / (above - below) * 4294967296.0;
+    // A NaN gets its code later and must not become an integer here.
+    return i + (fraction > 0.0 && static_cast<u64>(fraction) > draw);
 }
 
 // Rounds n values, at most a tile, to a table; the arguments are those of round_all, `outer` may be missing.
