@@ -32,10 +32,14 @@ print(*work(x, y, FORMAT), x.numel() * x.element_size())
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="no /proc to read the peak of memory from")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").is_file(), reason="no /proc to read the peak of memory from"
+)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("fmt", "axis"), [("mxfp4", 1), ("mx9", 0), ("nvfp4", 1), ("posit8_1", 0)])
-def test_rounding_and_packing_take_less_than_a_hundredth_of_the_input(fmt: str, axis: int, dtype: str) -> None:
+def test_rounding_and_packing_take_less_than_a_hundredth_of_the_input(
+    fmt: str, axis: int, dtype: str
+) -> None:
     code = MEASURED.replace("FORMAT", repr(fmt)).replace("AXIS", str(axis)).replace("DTYPE", dtype)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     rounded, packed, whole = map(int, done.stdout.split())
