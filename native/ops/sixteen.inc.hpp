@@ -138,7 +138,8 @@ inline Stretch stretch_of(const RestorePlan& p, RestoreBuffers& t, const Sixteen
     const Format& f = p.f;
     const u8* part = p.job.codes + line * p.bytes.codes;
     Stretch r{part + start / 8 * s.bits, part + p.bytes.codes, nullptr, t.scale, 62, n / 16, 0};
-    r.safe = least(r.vectors, (r.end - r.codes - 16) / (2 * s.bits) + 1);
+    const i64 bytes = r.end - r.codes;
+    r.safe = bytes < 16 ? 0 : least(r.vectors, (bytes - 16) / (2 * s.bits) + 1);
     if (f.scales == Scales::shifted && f.shift_bits) r.shifts = p.job.shifts + line * p.bytes.shifts + start / 16;
     i64 count = 1;
     if (f.scales == Scales::none) {
