@@ -2,6 +2,8 @@
 
 namespace {
 
+constexpr i64 ahead = 2 * tile;  // values between a tile and the one that is prefetched meanwhile
+
 // The part of a line that one item of work covers; all of it where a cut would share bytes or scales.
 constexpr i64 tiles_in_item = 8;
 
@@ -61,11 +63,12 @@ inline void spread_scales(const Plan& p, Buffers& t, i64 n) {
 
 // Rounds a tile of whole blocks of a usual size, or a whole tile of one long block; returns false, with nothing done, for
 // every other tile.
-inline bool round_usual(const Plan& p, Buffers& t, const float* x, float outer, bool finite, float* values, i64 n) {
+inline bool round_usual(const Plan& p, Buffers& t, const float* x, float outer, bool finite, float* values, i64 n,
+                        i64 blocks) {
     const Format& f = p.f;
     const bool longer = one_scale(f) || (has_blocks(f) && f.block > tile);
     const i64 size = longer ? tile : f.block;
-    const bool usual = (longer || has_blocks(f)) && (size == 32 || size == 16 || size == tile) && n % size == 0;
+    const bool usual = (longer || has_blocks(f)) && (size == 32 || size == 16 || size == tile) && n == blocks * size;
     // A scale that ends too early for the largest values, or was chosen without them, would leave them far beyond the
     // element's.
     const bool reaches = p.real || (f.scale_emax + f.emax >= 127 && !one_scale(f));
@@ -74,7 +77,7 @@ inline bool round_usual(const Plan& p, Buffers& t, const float* x, float outer, 
                        : size == 16 ? p.values ? round_whole_blocks<16, false> : round_whole_blocks<16, true>
                        : p.values   ? round_whole_blocks<tile, false>
                                     : round_whole_blocks<tile, true>;
-    round(p, t, x, outer, values, t.codes, n / size);
+    round(p, t, x, outer, values, t.codes, blocks);
     return true;
 }
 
@@ -135,6 +138,7 @@ inline bool convert_line(const Plan& p, Buffers& t, const Line& line, i64 from, 
     const LineBytes bytes = line_bytes(f, p.g.n);
     const i64 most_values = tile_of(f);
     const bool blocks = has_blocks(f), tiled = blocks && f.block <= tile;
+    const i64 most_blocks = tiled ? most_values / f.block : 1;
     Outer outer{1.0f, 1.0f};
     if (p.two_level) {
         outer = outer_of(f, f.whole_known ? whole_of(f) : float_of(measure(p, t, line.in, p.g.n).largest));
@@ -152,17 +156,20 @@ inline bool convert_line(const Plan& p, Buffers& t, const Line& line, i64 from, 
             scale_long_block(p, t, measure(p, t, line.in + start * p.g.step, end - start), outer);
         }
         n = least(most_values, end - start);
+        // The processor's own prefetching stops while a tile is worked on: the lines of a later one are asked for now.
+        if (p.g.step == 1) prefetch(at(p.job.in, p.job.in_type, line.in + start + ahead), n * size_of(p.job.in_type));
         const float* x = input(p, line.in + start * p.g.step, p.g.step, n, t.x);
         bool finite = true;
+        const i64 in_tile = !tiled ? 1 : n == most_values ? most_blocks : count_of(n, f.block);  // a division takes long
         if (tiled) {
-            finite = measure_blocks(t, x, n, f.block, count_of(n, f.block));
-            choose_scales(p, t, count_of(n, f.block), &outer, 0);
+            finite = measure_blocks(t, x, n, f.block, in_tile);
+            choose_scales(p, t, in_tile, &outer, 0);
         } else {
             finite = largest_of<0>(x, n) < infinity_bits;
         }
         const i64 place = line.place + start * p.g.place_step;
         float* values = direct ? static_cast<float*>(p.job.values) + place : t.values;
-        if (!round_usual(p, t, x, outer.scale, finite, values, n))
+        if (!round_usual(p, t, x, outer.scale, finite, values, n, in_tile))
             round_general(p, t, x, finite, tiled, place, values, n);
         all_finite &= finite;
         if (f.nonfinite == Nonfinite::block_nan) {
@@ -176,8 +183,7 @@ inline bool convert_line(const Plan& p, Buffers& t, const Line& line, i64 from, 
         }
         emit(p, line, bytes, t, start, n, values);
         if (blocks && !p.values && (tiled || start % f.block == 0))
-            pack(t.scales, tiled ? count_of(n, f.block) : 1, f.scale_bits, p.job.scales + line.number * bytes.scales,
-                 start / f.block);
+            pack(t.scales, in_tile, f.scale_bits, p.job.scales + line.number * bytes.scales, start / f.block);
     }
     return all_finite;
 }

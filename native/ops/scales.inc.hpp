@@ -39,23 +39,23 @@ inline Split split(i32 magnitude) {
 inline void ruled_scales(const Format& given, const i32* __restrict largest, i32* __restrict codes,
                          float* __restrict inverse, float* __restrict scale, i64 n) {
     const Format f = given;
-    const auto finish = [&](i64 i, i32 exponent) {
-        const i32 e = largest[i] == 0 ? f.scale_zero : clamp(exponent, f.scale_emin, f.scale_emax);
-        inverse[i] = power_of_two(-e);
-        scale[i] = power_of_two(e);
-        codes[i] = e + f.scale_bias;
-    };
     if (f.rule_oas) {
         for (i64 i = 0; i < n; ++i) {
             const i32 scaled = bits_of(float_of(largest[i]) / f.element_max * f.rule_factor);
             const i32 nearest = (scaled + 0x7fff + (scaled >> 16 & 1)) & ~0xffff;  // to bfloat16
-            finish(i, nearest == 0 ? f.scale_emin : nearest >= infinity_bits ? f.scale_emax : split(nearest).exponent);
+            codes[i] = nearest == 0 ? f.scale_emin : nearest >= infinity_bits ? f.scale_emax : split(nearest).exponent;
         }
-        return;
+    } else {
+        for (i64 i = 0; i < n; ++i) {
+            const Split a = split(largest[i] + f.rule_add);
+            codes[i] = a.exponent - f.emax + (a.fraction > f.rule_threshold) + f.rule_plus;
+        }
     }
     for (i64 i = 0; i < n; ++i) {
-        const Split a = split(largest[i] + f.rule_add);
-        finish(i, a.exponent - f.emax + (a.fraction > f.rule_threshold) + f.rule_plus);
+        const i32 e = largest[i] == 0 ? f.scale_zero : clamp(codes[i], f.scale_emin, f.scale_emax);
+        inverse[i] = power_of_two(-e);
+        scale[i] = power_of_two(e);
+        codes[i] = e + f.scale_bias;
     }
 }
 

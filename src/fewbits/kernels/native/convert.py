@@ -19,7 +19,7 @@ from fewbits.kernels.reals import largest_finite, widened
 Array = NDArray[Any]
 
 _TYPES = ("float32", "float16", "uint16")  # uint16: the bits of bfloat16
-_STREAM = 1 << 22  # bytes from which a result goes past the cache, which it would not fit
+_STREAM = 1 << 22
 
 
 def supports(fmt: Format, chosen: Options, dtype: Any) -> bool:
