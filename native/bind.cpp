@@ -155,7 +155,7 @@ void dequantize(const Format& format, const Geometry& geometry, ConstBytes codes
     restore(one.kernels, job, threads);
 }
 
-void thin_product(const Format& format, ConstFloats x, ConstBytes codes, std::optional<ConstBytes> scales,
+void thin_product(const Format& format, ConstFloats x, std::optional<ConstFloats> permuted, ConstBytes codes, std::optional<ConstBytes> scales,
                   std::optional<ConstBytes> shifts, std::optional<ConstFloats> outer, Floats y, int threads) {
     check(format);
     require(x.ndim() == 2 && y.ndim() == 2 && x.shape(0) == y.shape(0), "x is (batch, n) and y (batch, lines)");
@@ -166,8 +166,9 @@ void thin_product(const Format& format, ConstFloats x, ConstBytes codes, std::op
     g.axes = 1;
     g.extent[0] = static_cast<std::int64_t>(y.shape(1));
     check_parts(format, g, codes, scales, shifts, outer);
+    require(!permuted || (x.shape(0) == 1 && permuted->size() >= x.shape(1) / 128 * 128), "permuted is one vector");
     const Thin job{format,          g.extent[0],     g.n,      codes.data(), data_of(scales),
-                   data_of(shifts), data_of(outer), x.data(), static_cast<std::int64_t>(x.shape(0)), y.data()};
+                   data_of(shifts), data_of(outer), x.data(), data_of(permuted), static_cast<std::int64_t>(x.shape(0)), y.data()};
     const Implementation& one = active();
     nb::gil_scoped_release released;
     thin(one.kernels, job, threads);
@@ -315,7 +316,7 @@ NB_MODULE(_native, m) {
     m.def("dequantize", &dequantize, "format"_a, "geometry"_a, "codes"_a.noconvert(), "scales"_a.noconvert().none(),
           "shifts"_a.noconvert().none(), "outer"_a.noconvert().none(), "out"_a.noconvert(), "stream"_a, "threads"_a,
           "Write the values of packed parts into out, contiguous.");
-    m.def("thin_product", &thin_product, "format"_a, "x"_a.noconvert(), "codes"_a.noconvert(),
+    m.def("thin_product", &thin_product, "format"_a, "x"_a.noconvert(), "permuted"_a.noconvert().none(), "codes"_a.noconvert(),
           "scales"_a.noconvert().none(), "shifts"_a.noconvert().none(), "outer"_a.noconvert().none(), "y"_a.noconvert(),
           "threads"_a, "Write x (batch, n) times the transpose of the packed (lines, n) into y (batch, lines).");
     m.def("largest", &largest, "geometry"_a, "x"_a.noconvert(), "threads"_a,

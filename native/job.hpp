@@ -126,7 +126,8 @@ struct Thin {
     std::int64_t lines, n;  // W is (lines, n) with its blocks along n
     const std::uint8_t *codes, *scales, *shifts;
     const float* outer;
-    const float* x;  // (batch, n)
+    const float* x;         // (batch, n)
+    const float* permuted;  // for one vector: of every 128 values, those 8 i + j at 16 j + i; may be null
     std::int64_t batch;
     float* y;  // (batch, lines)
 };

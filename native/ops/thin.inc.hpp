@@ -27,6 +27,7 @@ inline float one_product(const Sixteen& given, const Stretch& r, const float* x)
     __m512 sums[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
     i64 v = 0;
     for (; v + 4 <= r.safe; v += 4) {
+        __builtin_prefetch(r.codes + v * 2 * s.bits + 2048);
 #pragma GCC unroll 4
         for (i64 j = 0; j < 4; ++j)
             sums[j] = _mm512_fmadd_ps(weights<decoder, true>(s, r, v + j), _mm512_loadu_ps(x + 16 * (v + j)), sums[j]);
@@ -100,28 +101,28 @@ inline i64 thin_lines(const Thin& job, const RestorePlan& p, const Sixteen& s, R
 // Four-bit codes times one vector. A register of 64 bytes holds 128 codes, eight in each 32-bit lane; a permutation
 // looks at the low four bits of each lane only, so a shift and a permutation give 16 values, with no mask and no
 // shuffle, and the scale of a lane's eight codes is applied once: 28 instructions for 128 values. Vector j of 128 holds
-// the values 8 i + j, so x is laid out in that order first.
-constexpr i64 nibbles = 128, permuted = 4096;
+// the values 8 i + j, and so does Thin::permuted.
+constexpr i64 nibbles = 128, scaled_together = 4096;
 
 inline bool takes_nibbles(const Thin& job, const Sixteen& s) {
     const Format& f = job.format;
     const bool blocks = !has_blocks(f) || (f.block >= 8 && (f.block & (f.block - 1)) == 0);
-    return job.batch == 1 && s.bits == 4 && s.decoder == Decoder::table && blocks && f.scales != Scales::shifted;
+    return job.permuted != nullptr && s.bits == 4 && s.decoder == Decoder::table && blocks && f.scales != Scales::shifted;
 }
 
 inline __m512 nibble_group(const __m512 table, const u8* codes, const float* x) {
     const __m512i c = _mm512_loadu_si512(codes);
-    __m512 sum = _mm512_mul_ps(_mm512_permutexvar_ps(c, table), _mm512_load_ps(x));
-    sum = _mm512_fmadd_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(c, 4), table), _mm512_load_ps(x + 16), sum);
-    sum = _mm512_fmadd_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(c, 8), table), _mm512_load_ps(x + 32), sum);
-    sum = _mm512_fmadd_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(c, 12), table), _mm512_load_ps(x + 48), sum);
-    sum = _mm512_fmadd_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(c, 16), table), _mm512_load_ps(x + 64), sum);
-    sum = _mm512_fmadd_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(c, 20), table), _mm512_load_ps(x + 80), sum);
-    sum = _mm512_fmadd_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(c, 24), table), _mm512_load_ps(x + 96), sum);
-    return _mm512_fmadd_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(c, 28), table), _mm512_load_ps(x + 112), sum);
+    __m512 sum = _mm512_mul_ps(_mm512_permutexvar_ps(c, table), _mm512_loadu_ps(x));
+    sum = _mm512_fmadd_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(c, 4), table), _mm512_loadu_ps(x + 16), sum);
+    sum = _mm512_fmadd_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(c, 8), table), _mm512_loadu_ps(x + 32), sum);
+    sum = _mm512_fmadd_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(c, 12), table), _mm512_loadu_ps(x + 48), sum);
+    sum = _mm512_fmadd_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(c, 16), table), _mm512_loadu_ps(x + 64), sum);
+    sum = _mm512_fmadd_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(c, 20), table), _mm512_loadu_ps(x + 80), sum);
+    sum = _mm512_fmadd_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(c, 24), table), _mm512_loadu_ps(x + 96), sum);
+    return _mm512_fmadd_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(c, 28), table), _mm512_loadu_ps(x + 112), sum);
 }
 
-// Adds to y the products of the whole groups of each line; returns how many values of a line they cover.
+// Writes to y the products of the whole groups of each line; returns how many values of a line they cover.
 inline i64 thin_nibbles(const Thin& job, const RestorePlan& p, const Sixteen& given, RestoreBuffers& t, i64 first, i64 last) {
     const Sixteen s = given;
     const Format& f = p.f;
@@ -129,32 +130,28 @@ inline i64 thin_nibbles(const Thin& job, const RestorePlan& p, const Sixteen& gi
     const i64 size = has_blocks(f) ? f.block : nibbles, in_group = size < nibbles ? nibbles / size : 1;
     i64 log_size = 0;  // no division in the loop: one takes longer than a group
     while (i64{1} << log_size < size) ++log_size;
-    alignas(64) float x[permuted];
     alignas(64) i32 lanes_of_scales[16];
     for (i64 i = 0; i < 16; ++i) lanes_of_scales[i] = static_cast<i32>(8 * i / size);
     const __m512i pick = _mm512_load_si512(lanes_of_scales);
     const __mmask16 present = static_cast<__mmask16>((1u << in_group) - 1);
-    for (i64 start = 0; start < whole; start += permuted) {
-        const i64 n = least(permuted, whole - start);
-        for (i64 g = 0; g < n; g += nibbles)
-            for (i64 i = 0; i < 16; ++i)
-                for (i64 j = 0; j < 8; ++j) x[g + 16 * j + i] = job.x[start + g + 8 * i + j];
-        for (i64 line = first; line < last; ++line) {
-            const u8* codes = p.job.codes + line * p.bytes.codes + start / 2;
+    for (i64 line = first; line < last; ++line) {
+        const u8* codes = p.job.codes + line * p.bytes.codes;
+        if (f.scales == Scales::none) t.scale[0] = 1.0f;
+        if (one_scale(f)) restore_scales(p, t, line, 0, 1);
+        __m512 sum = _mm512_setzero_ps();
+        for (i64 start = 0; start < whole; start += scaled_together) {
+            const i64 n = least(scaled_together, whole - start);
             if (has_blocks(f))
-                restore_scales(p, t, line, start / size, (start + n - 1) / size - start / size + 1);
-            else if (f.scales == Scales::none)
-                t.scale[0] = 1.0f;
-            else
-                restore_scales(p, t, line, 0, 1);
-            __m512 sum = _mm512_setzero_ps();
-            for (i64 g = 0; g < n / nibbles; ++g) {
-                const float* scale = t.scale + (has_blocks(f) ? (g * nibbles) >> log_size : 0);
+                restore_scales(p, t, line, start >> log_size, ((start + n - 1) >> log_size) - (start >> log_size) + 1);
+            for (i64 g = 0; g < n; g += nibbles) {
+                const float* scale = t.scale + (has_blocks(f) ? g >> log_size : 0);
+                __builtin_prefetch(codes + (start + g) / 2 + 2048);
                 const __m512 scales = _mm512_permutexvar_ps(pick, _mm512_maskz_loadu_ps(present, scale));
-                sum = _mm512_fmadd_ps(nibble_group(s.table, codes + 64 * g, x + nibbles * g), scales, sum);
+                const __m512 group = nibble_group(s.table, codes + (start + g) / 2, job.permuted + start + g);
+                sum = _mm512_fmadd_ps(group, scales, sum);
             }
-            job.y[line] += _mm512_reduce_add_ps(sum);
         }
+        job.y[line] = _mm512_reduce_add_ps(sum);
     }
     return whole;
 }
@@ -202,7 +199,6 @@ void thin(const Thin& job, i64 first, i64 last) {
     const bool vectors = decodes_sixteen(job.format), outer = job.format.scales == Scales::two_level;
     const Sixteen s = vectors ? sixteen_of(p) : Sixteen{};
     if (vectors && takes_nibbles(job, s)) {
-        for (i64 line = first; line < last; ++line) job.y[line] = 0.0f;
         const i64 done = thin_nibbles(job, p, s, t, first, last);
         for (i64 line = first; line < last; ++line) {
             float y[1][rows_in_sums] = {{job.y[line]}};

@@ -134,6 +134,7 @@ def dequantize(
 def thin_product(
     format: Format,
     x: NDArray[np.float32],
+    permuted: NDArray[np.float32] | None,
     codes: Bytes,
     scales: Bytes | None,
     shifts: Bytes | None,

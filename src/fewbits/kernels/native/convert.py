@@ -19,7 +19,6 @@ from fewbits.kernels.reals import largest_finite, widened
 Array = NDArray[Any]
 
 _TYPES = ("float32", "float16", "uint16")  # uint16: the bits of bfloat16
-_STREAM = 1 << 22
 
 
 def supports(fmt: Format, chosen: Options, dtype: Any) -> bool:
@@ -49,8 +48,7 @@ def fake_quantize(
         ArgumentError: ``FEWBITS_ISA`` names an instruction set that cannot run.
     """
     p, x, where = _prepared(x, fmt, axis, chosen, amax, threads, packed=False)
-    stream = out.nbytes >= _STREAM and out.dtype == np.float32
-    return _native.fake_quantize(p, where, x, out, stream, threads)
+    return _native.fake_quantize(p, where, x, out, False, threads)
 
 
 def quantize(
@@ -71,8 +69,7 @@ def dequantize(q: Packed, out: Array, fmt: Format, axis: int, *, threads: int) -
     p = _shared(fmt)
     where = one_line(out.size) if _joins(fmt, out.shape, axis) else geometry(out, axis)
     assert where is not None  # C order needs two axes at most
-    stream = out.nbytes >= _STREAM and out.dtype == np.float32
-    _native.dequantize(p, where, *_dense(q), out, stream, threads)
+    _native.dequantize(p, where, *_dense(q), out, False, threads)
 
 
 def supports_product(fmt: Format) -> bool:
@@ -91,7 +88,12 @@ def thin_product(x: Array, q: Packed, y: Array, fmt: Format, *, threads: int) ->
         threads: most threads to use.
     """
     active_isa()
-    _native.thin_product(_shared(fmt), aligned(x), *_dense(q), y, threads)
+    x = aligned(x)
+    permuted = None
+    if len(x) == 1:  # the order in which four-bit codes come apart; native/job.hpp
+        whole = x[0, : x.shape[1] // 128 * 128].reshape(-1, 16, 8)
+        permuted = np.ascontiguousarray(whole.swapaxes(1, 2))
+    _native.thin_product(_shared(fmt), x, permuted, *_dense(q), y, threads)
 
 
 def largest(x: Array, *, threads: int) -> tuple[float, bool]:
