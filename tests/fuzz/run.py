@@ -20,7 +20,8 @@ from tests.fuzz.target import LARGEST
 from tests.fuzz.worker import HEAD, saved, target_of
 
 ROOT = Path(__file__).parents[2]
-WAIT_SECONDS = 60.0  # in which a process imports everything, or ends one execution
+WAIT_SECONDS = 60.0  # that a process may wait for something without running
+POLL_SECONDS = 0.02
 
 
 @dataclass
@@ -93,22 +94,21 @@ def _watch(
     child: subprocess.Popen[bytes], shared: Path, seconds: float, hang: float, memory: int
 ) -> str | None:
     """Return what went wrong with a process, or None when its time is over."""
-    begun = changed = time.monotonic()
-    before, resident, worked = 0, 0, 0.0
+    begun = time.monotonic()
+    before, resident, idle, worked = 0, 0, 0, 0.0
     while child.poll() is None:
-        time.sleep(0.02)
+        time.sleep(POLL_SECONDS)
         with shared.open("rb") as file:
             count = HEAD.unpack(file.read(HEAD.size))[0]
         now, (cpu, runs) = time.monotonic(), _work_of(child.pid)
+        idle = 0 if runs or count != before else idle + 1  # looks at it; the clock may jump over a pause
         if count != before:
-            before, changed, worked = count, now, cpu
-        elif runs:
-            changed = now
+            before, worked = count, cpu
         warm = before > 1  # the first execution loads what is loaded when first used
         if warm and not resident:
             resident, begun = _resident(child.pid), now
-        # Its own time, so that a busy machine is no finding; that of the clock for what only waits.
-        if (warm and cpu - worked > hang) or now - changed > WAIT_SECONDS:
+        # Its own time, so that a busy machine is no finding.
+        if (warm and cpu - worked > hang) or idle * POLL_SECONDS > WAIT_SECONDS:
             return f"hang of more than {hang:g} seconds"
         if warm and _resident(child.pid) > resident + memory:
             return f"more than {memory >> 20} MiB of memory"
