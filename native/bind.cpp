@@ -116,12 +116,11 @@ void check_values(const Geometry& g, std::size_t count) {
 }
 
 std::pair<std::string, bool> fake_quantize(const Format& format, const Geometry& geometry, ConstValues in, Values out,
-                                           bool stream, int threads) {
+                                           int threads) {
     check(format);
     check_values(geometry, in.size());
     check_values(geometry, out.size());
-    const Job job{format, geometry, in.data(), type_of(in), out.data(), type_of(out), nullptr, nullptr, nullptr, nullptr,
-                  stream};
+    const Job job{format, geometry, in.data(), type_of(in), out.data(), type_of(out), nullptr, nullptr, nullptr, nullptr};
     const Implementation& one = active();
     nb::gil_scoped_release released;
     const Outcome outcome = convert(one.kernels, job, threads);
@@ -135,7 +134,7 @@ std::pair<std::string, bool> quantize(const Format& format, const Geometry& geom
     check_values(geometry, in.size());
     check_parts(format, geometry, codes, scales, shifts, outer);
     const Job job{format,           geometry,        in.data(),       type_of(in),     nullptr, Real::f32,
-                  codes.data(),     data_of(scales), data_of(shifts), data_of(outer), false};
+                  codes.data(),     data_of(scales), data_of(shifts), data_of(outer)};
     const Implementation& one = active();
     nb::gil_scoped_release released;
     const Outcome outcome = convert(one.kernels, job, threads);
@@ -143,13 +142,12 @@ std::pair<std::string, bool> quantize(const Format& format, const Geometry& geom
 }
 
 void dequantize(const Format& format, const Geometry& geometry, ConstBytes codes, std::optional<ConstBytes> scales,
-                std::optional<ConstBytes> shifts, std::optional<ConstFloats> outer, Values out, bool stream,
-                int threads) {
+                std::optional<ConstBytes> shifts, std::optional<ConstFloats> outer, Values out, int threads) {
     check(format);
     check_values(geometry, out.size());
     check_parts(format, geometry, codes, scales, shifts, outer);
     const Restore job{format,         geometry,   codes.data(),  data_of(scales), data_of(shifts),
-                      data_of(outer), out.data(), type_of(out), stream};
+                      data_of(outer), out.data(), type_of(out)};
     const Implementation& one = active();
     nb::gil_scoped_release released;
     restore(one.kernels, job, threads);
@@ -306,15 +304,14 @@ NB_MODULE(_native, m) {
 
     m.def("geometry", &geometry_of, "n"_a, "step"_a, "place_step"_a, "extent"_a, "stride"_a, "place_stride"_a,
           "Return a geometry: the line first, then the other axes, the outer before the inner.");
-    m.def("fake_quantize", &fake_quantize, "format"_a, "geometry"_a, "x"_a.noconvert(), "out"_a.noconvert(), "stream"_a,
-          "threads"_a,
+    m.def("fake_quantize", &fake_quantize, "format"_a, "geometry"_a, "x"_a.noconvert(), "out"_a.noconvert(), "threads"_a,
           "Round x into out, contiguous, which must not overlap; return (isa that ran, whether x held a NaN or an "
           "infinity).");
     m.def("quantize", &quantize, "format"_a, "geometry"_a, "x"_a.noconvert(), "codes"_a.noconvert(),
           "scales"_a.noconvert().none(), "shifts"_a.noconvert().none(), "outer"_a.noconvert().none(), "threads"_a,
           "Round x into packed parts; return as fake_quantize does.");
     m.def("dequantize", &dequantize, "format"_a, "geometry"_a, "codes"_a.noconvert(), "scales"_a.noconvert().none(),
-          "shifts"_a.noconvert().none(), "outer"_a.noconvert().none(), "out"_a.noconvert(), "stream"_a, "threads"_a,
+          "shifts"_a.noconvert().none(), "outer"_a.noconvert().none(), "out"_a.noconvert(), "threads"_a,
           "Write the values of packed parts into out, contiguous.");
     m.def("thin_product", &thin_product, "format"_a, "x"_a.noconvert(), "permuted"_a.noconvert().none(), "codes"_a.noconvert(),
           "scales"_a.noconvert().none(), "shifts"_a.noconvert().none(), "outer"_a.noconvert().none(), "y"_a.noconvert(),

@@ -106,7 +106,6 @@ struct Job {
     Real values_type;
     std::uint8_t *codes, *scales, *shifts;
     float* outer;
-    bool stream;  // write values past the cache
 };
 
 // From packed parts to values.
@@ -117,7 +116,6 @@ struct Restore {
     const float* outer;
     void* values;
     Real values_type;
-    bool stream;
 };
 
 // y = x W^T for few rows of x, straight from the packed W: y[b, line] = sum over i of x[b, i] W[line, i].

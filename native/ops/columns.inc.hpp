@@ -126,7 +126,7 @@ inline void round_row(const Plan& p, Buffers& t, ColumnBuffers& c, const Strip& 
         for (i64 i = 0; i < s.count; ++i)
             if (t.bad[i]) overwrite(p, t.values + i, t.codes + i, 1);
     if (p.values)
-        store(at(p.job.values, p.job.values_type, place), p.job.values_type, s.place_stride, s.count, t.values, false);
+        store(at(p.job.values, p.job.values_type, place), p.job.values_type, s.place_stride, s.count, t.values);
 }
 
 // The rows `from` to `to` of a strip; returns whether all values are finite.

@@ -239,7 +239,7 @@ template <bool codes>
 inline void look_up_all(const Table& t, bool stochastic, const float* __restrict x, const float* __restrict w,
                         const float* __restrict a, const float* __restrict b, const float* outer, const u32* draws,
                         float* __restrict values, i32* __restrict out, i64 n) {
-    alignas(64) i32 keys[512], at[512];
+    alignas(64) i32 keys[tile], at[tile];
     for (i64 i = 0; i < n; ++i) {
         const i32 u = bits_of(w[i] * a[i]);
         const bool lost = ((u & magnitude_mask) == 0) & (w[i] != 0.0f);  // too small for float32, but not zero

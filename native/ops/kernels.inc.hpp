@@ -25,7 +25,6 @@ Outcome convert(const Job& job, i64 first, i64 last) {
     bool finite = true;
     if (first < last)
         finite = side_by_side(p.g) ? convert_columns(p, t, first, last) : convert_rows(p, t, first, last);
-    if (job.stream) finish_streaming();
     return {compiled_for, !finite};
 }
 
@@ -36,8 +35,7 @@ i64 measure_items(const Geometry& g) { return lines_in(g) * count_of(g.n, measur
 Largest measure_all(const void* in, Real type, const Geometry& g, i64 first, i64 last) {
     alignas(64) float buffer[tile];
     const i64 in_line = count_of(g.n, measured_together);
-    i32 top = 0;
-    bool bad = false;
+    Measured m{0, false};
     for (i64 item = first; item < last; ++item) {
         const i64 line = line_of(g, item / in_line).in, end = least(g.n, (item % in_line + 1) * measured_together);
         for (i64 start = item % in_line * measured_together; start < end; start += tile) {
@@ -48,12 +46,10 @@ Largest measure_all(const void* in, Real type, const Geometry& g, i64 first, i64
                 load(from, type, g.step, n, buffer);
                 x = buffer;
             }
-            const i32 here = largest_of<0>(x, n);
-            bad |= here >= infinity_bits;
-            top = larger(top, here >= infinity_bits ? largest_finite(x, n) : here);
+            see(m, x, n);
         }
     }
-    return {static_cast<double>(float_of(top)), bad};
+    return {static_cast<double>(float_of(m.largest)), m.bad};
 }
 
 }  // namespace

@@ -2,8 +2,6 @@
 
 namespace {
 
-constexpr i64 tile = 512;  // values worked on at once: all buffers together stay within the nearest cache
-
 inline i64 size_of(Real type) { return type == Real::f32 ? 4 : 2; }
 
 inline const void* at(const void* p, Real type, i64 i) { return static_cast<const u8*>(p) + i * size_of(type); }
@@ -26,33 +24,12 @@ inline void load(const void* in, Real type, i64 step, i64 n, float* __restrict o
         out[i] = type == Real::f32 ? f[i * step] : type == Real::bf16 ? from_bf16(h[i * step]) : from_f16(h[i * step]);
 }
 
-// Past the cache: a line that is written whole need not be read first. The plain loop and memcpy do the same.
-inline void stream_out(float* __restrict out, const float* __restrict in, i64 n) {
-#if defined(__AVX512F__) || defined(__AVX2__) || defined(__SSE2__)
-    i64 i = 0;
-    for (; i < n && (reinterpret_cast<std::uintptr_t>(out + i) & 63) != 0; ++i) out[i] = in[i];
-#if defined(__AVX512F__)
-    for (; i + 16 <= n; i += 16) _mm512_stream_ps(out + i, _mm512_loadu_ps(in + i));
-#elif defined(__AVX2__)
-    for (; i + 8 <= n; i += 8) _mm256_stream_ps(out + i, _mm256_loadu_ps(in + i));
-#else
-    for (; i + 4 <= n; i += 4) _mm_stream_ps(out + i, _mm_loadu_ps(in + i));
-#endif
-    for (; i < n; ++i) out[i] = in[i];
-#else
-    __builtin_memcpy(out, in, static_cast<u64>(n) * sizeof(float));
-#endif
-}
-
-inline void store(void* out, Real type, i64 step, i64 n, const float* __restrict in, bool stream) {
+inline void store(void* out, Real type, i64 step, i64 n, const float* __restrict in) {
     u16* h = static_cast<u16*>(out);
     float* f = static_cast<float*>(out);
     if (step == 1) {
         if (type == Real::f32) {
-            if (stream)
-                stream_out(f, in, n);
-            else
-                __builtin_memcpy(f, in, static_cast<u64>(n) * sizeof(float));
+            __builtin_memcpy(f, in, static_cast<u64>(n) * sizeof(float));
         } else if (type == Real::bf16) {
             for (i64 i = 0; i < n; ++i) h[i] = to_bf16(in[i]);
         } else {
@@ -66,12 +43,6 @@ inline void store(void* out, Real type, i64 step, i64 n, const float* __restrict
         else
             h[i * step] = type == Real::bf16 ? to_bf16(in[i]) : to_f16(in[i]);
     }
-}
-
-inline void finish_streaming() {
-#if defined(__SSE2__)
-    _mm_sfence();
-#endif
 }
 
 // n codes of `bits` bits, at most 8, as groups of eight in one word each. Neighbours join in three halving steps, each

@@ -24,6 +24,8 @@ constexpr i32 largest_bits = 0x7f7fffff;
 constexpr i32 sign_bit = static_cast<i32>(0x80000000u);
 constexpr i32 binade = 1 << 23;  // one step of the exponent field
 
+constexpr i64 tile = 512;  // values worked on at once: all buffers together stay within the nearest cache
+
 inline i32 bits_of(float v) {
     i32 b;
     __builtin_memcpy(&b, &v, sizeof b);

@@ -14,16 +14,20 @@ struct RestorePlan {
     LineBytes bytes;
     Constants element, scale;
     bool real;
-    bool outer_later;  // values come without their outer scale
 };
 
 inline RestorePlan restore_plan_of(const Restore& job) {
     const Format& f = job.format;
-    RestorePlan p{job, f, job.geometry, line_bytes(f, job.geometry.n), {}, {}, false, false};
+    RestorePlan p{job, f, job.geometry, line_bytes(f, job.geometry.n), {}, {}, false};
     if (!f.tabled) p.element = constants_of(f.grid, Overflow::saturate);
     p.real = f.scales == Scales::real || f.scales == Scales::two_level;
     if (p.real) p.scale = constants_of(f.scale_grid, Overflow::saturate);
     return p;
+}
+
+// The outer scale of a line; one where the format has none.
+inline float outer_scale(const RestorePlan& p, i64 line) {
+    return p.f.scales == Scales::two_level ? p.job.outer[p.f.whole_known ? 0 : line] : 1.0f;
 }
 
 // Scales of n blocks of a line, from block number `first` on, in t.scale.

@@ -2,17 +2,16 @@
 
 namespace {
 
-// The values `start` to `start + n` of a line, at most a tile, in t.values.
-inline void restore_plainly(const RestorePlan& p, RestoreBuffers& t, i64 line, i64 start, i64 n) {
+// The values `start` to `start + n` of a line, at most a tile, in t.values; `outer` is their outer scale, or one where it
+// is applied later.
+inline void restore_plainly(const RestorePlan& p, RestoreBuffers& t, i64 line, i64 start, i64 n, float outer) {
     const Format& f = p.f;
     const float* b = t.one;
     if (f.scales != Scales::none) {
         const i64 size = one_scale(f) ? start + n : f.block, first = one_scale(f) ? 0 : start / size;
         restore_scales(p, t, line, first, one_scale(f) ? 1 : (start + n - 1) / size - first + 1);
-        if (size == 32 && start % 32 == 0) {
-            spread<32>(t.scale, n, 32, t.b);
-        } else if (size == 16 && start % 16 == 0) {
-            spread<16>(t.scale, n, 16, t.b);
+        if (start % size == 0) {
+            spread_blocks(t.scale, n, size, t.b);
         } else {
             i64 i = 0;
             for (i64 j = 0; i < n; ++j)
@@ -40,31 +39,28 @@ inline void restore_plainly(const RestorePlan& p, RestoreBuffers& t, i64 line, i
     }
     const u8* part = p.job.codes + line * p.bytes.codes;
     unpack(part, start, bits_of_element(f), n, t.codes, part + p.bytes.codes);
-    const bool outer = f.scales == Scales::two_level && !p.outer_later;
-    const float scale = outer ? p.job.outer[f.whole_known ? 0 : line] : 1.0f;
     if (f.tabled) {
         for (i64 i = 0; i < n; ++i)
             t.values[i] = static_cast<float>(f.table.by_code[t.codes[i]] *
-                                             (static_cast<double>(b[i]) * static_cast<double>(scale)));
+                                             (static_cast<double>(b[i]) * static_cast<double>(outer)));
         return;
     }
     decode_all(p.element, f.grid.has_nan, t.codes, b, t.values, n);
-    if (outer)
-        for (i64 i = 0; i < n; ++i) t.values[i] *= scale;
+    if (outer != 1.0f)
+        for (i64 i = 0; i < n; ++i) t.values[i] *= outer;
 }
 
 // The same by the fastest way there is, at `out`; returns where the values are: there, or in t.values.
 inline const float* restore_run(const RestorePlan& p, const Sixteen* s, RestoreBuffers& t, i64 line, i64 start, i64 n,
-                                float* out, bool stream) {
+                                float* out) {
+    const float outer = outer_scale(p, line);
     if (s != nullptr && n % 16 == 0 && start % tile == 0) {
-        decode_vectors(p, *s, t, line, start, n, out, stream);
-        if (p.f.scales == Scales::two_level && !p.outer_later) {
-            const float scale = p.job.outer[p.f.whole_known ? 0 : line];
-            for (i64 i = 0; i < n; ++i) out[i] *= scale;
-        }
+        decode_vectors(p, *s, t, line, start, n, out);
+        if (outer != 1.0f)
+            for (i64 i = 0; i < n; ++i) out[i] *= outer;
         return out;
     }
-    restore_plainly(p, t, line, start, n);
+    restore_plainly(p, t, line, start, n, outer);
     return t.values;
 }
 
@@ -76,12 +72,12 @@ inline i64 restore_step(const RestorePlan& p) { return side_by_side(p.g) ? resto
 inline void restore_strip(const RestorePlan& p, RestoreBuffers& t, const Strip& s, i64 start, i64 n) {
     alignas(64) float rows[restored_rows][lanes];
     for (i64 i = 0; i < s.count; ++i) {
-        restore_plainly(p, t, s.line.number + i, start, n);
+        restore_plainly(p, t, s.line.number + i, start, n, outer_scale(p, s.line.number + i));
         for (i64 r = 0; r < n; ++r) rows[r][i] = t.values[r];
     }
     for (i64 r = 0; r < n; ++r)
         store(at(p.job.values, p.job.values_type, s.line.place + (start + r) * p.g.place_step), p.job.values_type,
-              s.place_stride, s.count, rows[r], false);
+              s.place_stride, s.count, rows[r]);
 }
 
 i64 restore_items(const Restore& job) {
@@ -105,13 +101,10 @@ void restore(const Restore& job, i64 first, i64 last) {
         }
         const Line line = line_of(p.g, item / in_line);
         void* out = at(job.values, job.values_type, line.place + start * p.g.place_step);
-        // A second level multiplies what was written, which therefore stays in the cache.
-        const bool past = job.stream && p.f.scales != Scales::two_level;
-        float* values = direct && p.f.scales != Scales::two_level ? static_cast<float*>(out) : t.values;
-        const float* found = restore_run(p, vectors ? &s : nullptr, t, line.number, start, n, values, direct && past);
-        if (found != out) store(out, job.values_type, p.g.place_step, n, found, job.stream);
+        float* values = direct ? static_cast<float*>(out) : t.values;
+        const float* found = restore_run(p, vectors ? &s : nullptr, t, line.number, start, n, values);
+        if (found != out) store(out, job.values_type, p.g.place_step, n, found);
     }
-    if (job.stream) finish_streaming();
 }
 
 }  // namespace

@@ -28,37 +28,20 @@ inline const float* input(const Plan& p, i64 index, i64 step, i64 n, float* buff
     return buffer;
 }
 
-// Largest finite magnitude of a stretch of a line, and whether something in it is not finite.
-struct Measured {
-    i32 largest;
-    bool bad;
-};
-
+// A stretch of a line.
 inline Measured measure(const Plan& p, Buffers& t, i64 in, i64 n) {
     Measured m{0, false};
     for (i64 start = 0; start < n; start += tile) {
         const i64 count = least(tile, n - start);
-        const float* x = input(p, in + start * p.g.step, p.g.step, count, t.x);
-        const i32 top = largest_of<0>(x, count);
-        m.bad |= top >= infinity_bits;
-        m.largest = larger(m.largest, top >= infinity_bits ? largest_finite(x, count) : top);
+        see(m, input(p, in + start * p.g.step, p.g.step, count, t.x), count);
     }
     return m;
 }
 
 // The scales of the blocks of one tile beside each of its values.
 inline void spread_scales(const Plan& p, Buffers& t, i64 n) {
-    const i64 size = p.f.block;
-    if (size == 32) {
-        spread<32>(t.divisor, n, size, t.a);
-        spread<32>(t.multiplier, n, size, t.b);
-    } else if (size == 16) {
-        spread<16>(t.divisor, n, size, t.a);
-        spread<16>(t.multiplier, n, size, t.b);
-    } else {
-        spread<0>(t.divisor, n, size, t.a);
-        spread<0>(t.multiplier, n, size, t.b);
-    }
+    spread_blocks(t.divisor, n, p.f.block, t.a);
+    spread_blocks(t.multiplier, n, p.f.block, t.b);
 }
 
 // Rounds a tile of whole blocks of a usual size, or a whole tile of one long block; returns false, with nothing done, for
@@ -111,7 +94,7 @@ inline void emit(const Plan& p, const Line& line, const LineBytes& bytes, const 
     if (p.values) {
         const i64 place = line.place + start * p.g.place_step;
         void* out = at(p.job.values, p.job.values_type, place);
-        if (out != values) store(out, p.job.values_type, p.g.place_step, n, values, p.job.stream);
+        if (out != values) store(out, p.job.values_type, p.g.place_step, n, values);
         return;
     }
     pack(t.codes, n, bits_of_element(f), p.job.codes + line.number * bytes.codes, start);
@@ -146,8 +129,8 @@ inline bool convert_line(const Plan& p, Buffers& t, const Line& line, i64 from, 
         fill(t.outer, outer.scale, tile);
     }
     if (one_scale(f)) scale_long_block(p, t, {bits_of(whole_of(f)), f.whole_bad}, outer);
-    // Results go straight to memory where they are float32, side by side, and wanted in the cache.
-    const bool direct = p.values && p.job.values_type == Real::f32 && p.g.place_step == 1 && !p.job.stream;
+    // Results go straight to memory where they are float32 and side by side.
+    const bool direct = p.values && p.job.values_type == Real::f32 && p.g.place_step == 1;
     bool all_finite = true;
     i64 end = tiled || !blocks ? to : from;  // of the long block that is worked on
     for (i64 start = from, n; start < to; start += n) {

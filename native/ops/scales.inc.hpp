@@ -23,6 +23,18 @@ inline i32 largest_finite(const float* in, i64 n) {
     return largest;
 }
 
+// Largest finite magnitude of what was seen, and whether something in it is not finite.
+struct Measured {
+    i32 largest;
+    bool bad;
+};
+
+inline void see(Measured& m, const float* x, i64 n) {
+    const i32 top = largest_of<0>(x, n);
+    m.bad |= top >= infinity_bits;
+    m.largest = larger(m.largest, top >= infinity_bits ? largest_finite(x, n) : top);
+}
+
 // floor(log2) of a finite magnitude above zero, and its fraction; subnormals are normalized by a product.
 struct Split {
     i32 exponent, fraction;

@@ -17,7 +17,7 @@ struct Sixteen {
     __m512i bytes, shifts, mask;  // which four bytes hold code i, and how far in
     __m512i magnitude;            // the bits of a code that are not its sign
     __m512 table;
-    float unit;  // fixed point: what one step is worth
+    float unit;  // what one step of fixed point is worth, else one
     Constants k;
     bool twos_complement, has_nan;
 };
@@ -34,7 +34,7 @@ inline Sixteen sixteen_of(const RestorePlan& p) {
     s.has_nan = g.has_nan;
     s.decoder = g.bits <= 4 ? Decoder::table : Decoder::integer;
     if (g.bits > 4 && !is_fixed(g)) s.decoder = Decoder::floating;
-    s.unit = power_of_two(g.emin - g.m);
+    s.unit = s.decoder == Decoder::integer ? power_of_two(g.emin - g.m) : 1.0f;
     alignas(64) u8 bytes[64];
     alignas(64) i32 shifts[16], codes[16];
     alignas(64) float table[16], one[16];
@@ -134,7 +134,7 @@ struct Stretch {
     i64 vectors, safe;  // from the first `safe` vectors 16 bytes can be read
 };
 
-inline Stretch stretch_of(const RestorePlan& p, RestoreBuffers& t, const Sixteen& s, i64 line, i64 start, i64 n, float unit) {
+inline Stretch stretch_of(const RestorePlan& p, RestoreBuffers& t, const Sixteen& s, i64 line, i64 start, i64 n) {
     const Format& f = p.f;
     const u8* part = p.job.codes + line * p.bytes.codes;
     Stretch r{part + start / 8 * s.bits, part + p.bytes.codes, nullptr, t.scale, 62, n / 16, 0};
@@ -153,8 +153,8 @@ inline Stretch stretch_of(const RestorePlan& p, RestoreBuffers& t, const Sixteen
         r.scale_shift = 0;
         while (i64{16} << r.scale_shift < f.block) ++r.scale_shift;
     }
-    if (unit != 1.0f)
-        for (i64 j = 0; j < count; ++j) t.scale[j] *= unit;
+    if (s.unit != 1.0f)
+        for (i64 j = 0; j < count; ++j) t.scale[j] *= s.unit;
     return r;
 }
 
@@ -168,27 +168,22 @@ inline __m512 weights(const Sixteen& s, const Stretch& r, i64 v) {
 }
 
 template <Decoder decoder>
-inline void decode_stretch(const Sixteen& given, const Stretch& r, float* out, bool past_cache) {
+inline void decode_stretch(const Sixteen& given, const Stretch& r, float* out) {
     const Sixteen s = given;
     i64 v = 0;
-    if (past_cache)
-        for (; v < r.safe; ++v) _mm512_stream_ps(out + 16 * v, weights<decoder, true>(s, r, v));
     for (; v < r.safe; ++v) _mm512_storeu_ps(out + 16 * v, weights<decoder, true>(s, r, v));
     for (; v < r.vectors; ++v) _mm512_storeu_ps(out + 16 * v, weights<decoder, false>(s, r, v));
 }
 
-// The whole vectors of a stretch into `out`, past the cache where `stream` says so; returns how many values they are.
-inline i64 decode_vectors(const RestorePlan& p, const Sixteen& s, RestoreBuffers& t, i64 line, i64 start, i64 n, float* out,
-                          bool stream) {
-    const i64 whole = n / 16 * 16;
-    const Stretch r = stretch_of(p, t, s, line, start, whole, s.decoder == Decoder::integer ? s.unit : 1.0f);
-    const bool past = stream && (reinterpret_cast<std::uintptr_t>(out) & 63) == 0;
+// n values of a line, whole vectors of them, into `out`.
+inline void decode_vectors(const RestorePlan& p, const Sixteen& s, RestoreBuffers& t, i64 line, i64 start, i64 n,
+                           float* out) {
+    const Stretch r = stretch_of(p, t, s, line, start, n);
     switch (s.decoder) {
-        case Decoder::table: decode_stretch<Decoder::table>(s, r, out, past); break;
-        case Decoder::integer: decode_stretch<Decoder::integer>(s, r, out, past); break;
-        case Decoder::floating: decode_stretch<Decoder::floating>(s, r, out, past); break;
+        case Decoder::table: decode_stretch<Decoder::table>(s, r, out); break;
+        case Decoder::integer: decode_stretch<Decoder::integer>(s, r, out); break;
+        case Decoder::floating: decode_stretch<Decoder::floating>(s, r, out); break;
     }
-    return whole;
 }
 
 #else
@@ -196,7 +191,7 @@ inline i64 decode_vectors(const RestorePlan& p, const Sixteen& s, RestoreBuffers
 struct Sixteen {};
 inline bool decodes_sixteen(const Format&) { return false; }
 inline Sixteen sixteen_of(const RestorePlan&) { return {}; }
-inline i64 decode_vectors(const RestorePlan&, const Sixteen&, RestoreBuffers&, i64, i64, i64, float*, bool) { return 0; }
+inline void decode_vectors(const RestorePlan&, const Sixteen&, RestoreBuffers&, i64, i64, i64, float*) {}
 
 #endif
 

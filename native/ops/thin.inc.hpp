@@ -70,12 +70,11 @@ template <Decoder decoder>
 inline i64 thin_lines(const Thin& job, const RestorePlan& p, const Sixteen& s, RestoreBuffers& t, i64 line, i64 lines,
                       float (*y)[rows_in_sums]) {
     const i64 whole = job.n / 16 * 16;
-    const float unit = decoder == Decoder::integer ? s.unit : 1.0f;
     if (job.batch == 1) {
         for (i64 l = 0; l < lines; ++l) {
             y[l][0] = 0.0f;
             for (i64 start = 0; start < whole; start += 8 * tile) {  // a scale for each vector at most
-                const Stretch r = stretch_of(p, t, s, line + l, start, least(8 * tile, whole - start), unit);
+                const Stretch r = stretch_of(p, t, s, line + l, start, least(8 * tile, whole - start));
                 y[l][0] += one_product<decoder>(s, r, job.x + start);
             }
         }
@@ -88,7 +87,7 @@ inline i64 thin_lines(const Thin& job, const RestorePlan& p, const Sixteen& s, R
     for (i64 start = 0; start < whole; start += tile) {
         const i64 n = least(tile, whole - start);
         for (i64 l = 0; l < lines_together; ++l) {
-            if (l < lines) decode_stretch<decoder>(s, stretch_of(p, t, s, line + l, start, n, unit), w[l], false);
+            if (l < lines) decode_stretch<decoder>(s, stretch_of(p, t, s, line + l, start, n), w[l]);
             else fill(w[l], 0.0f, tile);
         }
         add_products(w, job.x + start, job.n, job.batch, n, sums);
@@ -183,27 +182,26 @@ inline void thin_rest(const Thin& job, const RestorePlan& p, RestoreBuffers& t, 
     for (i64 l = 0; l < lines; ++l) {
         for (i64 start = from, n; start < job.n; start += n) {
             n = least(tile, job.n - start);
-            restore_plainly(p, t, line + l, start, n);
+            restore_plainly(p, t, line + l, start, n, 1.0f);
             for (i64 b = 0; b < job.batch; ++b) y[l][b] += dot(job.x + b * job.n + start, t.values, n);
         }
     }
 }
 
 void thin(const Thin& job, i64 first, i64 last) {
-    Restore restored{job.format, {}, job.codes, job.scales, job.shifts, job.outer, nullptr, Real::f32, false};
+    Restore restored{job.format, {}, job.codes, job.scales, job.shifts, job.outer, nullptr, Real::f32};
     restored.geometry.n = job.n;
-    RestorePlan p = restore_plan_of(restored);
-    p.outer_later = true;
+    const RestorePlan p = restore_plan_of(restored);
     RestoreBuffers t;
     for (i64 i = 0; i < tile; ++i) t.one[i] = 1.0f;
-    const bool vectors = decodes_sixteen(job.format), outer = job.format.scales == Scales::two_level;
+    const bool vectors = decodes_sixteen(job.format);
     const Sixteen s = vectors ? sixteen_of(p) : Sixteen{};
     if (vectors && takes_nibbles(job, s)) {
         const i64 done = thin_nibbles(job, p, s, t, first, last);
         for (i64 line = first; line < last; ++line) {
             float y[1][rows_in_sums] = {{job.y[line]}};
             thin_rest(job, p, t, line, 1, done, y);
-            job.y[line] = y[0][0] * (outer ? job.outer[job.format.whole_known ? 0 : line] : 1.0f);
+            job.y[line] = y[0][0] * outer_scale(p, line);
         }
         return;
     }
@@ -217,7 +215,7 @@ void thin(const Thin& job, i64 first, i64 last) {
             const i64 done = vectors ? thin_vectors(some, p, s, t, line, lines, y) : 0;
             thin_rest(some, p, t, line, lines, done, y);
             for (i64 l = 0; l < lines; ++l) {
-                const float scale = outer ? job.outer[job.format.whole_known ? 0 : line + l] : 1.0f;
+                const float scale = outer_scale(p, line + l);
                 for (i64 r = 0; r < some.batch; ++r) job.y[(b + r) * job.lines + line + l] = y[l][r] * scale;
             }
         }

@@ -25,13 +25,12 @@ struct Plan {
     const Geometry& g;
     Constants element, scale;
     bool values, real, two_level, stochastic;
-    bool quick;        // the common case of round_values and round_codes, but for what is not finite
-    bool plain_input;  // float32, which can be read in place
+    bool quick;  // the common case of round_values and round_codes, but for what is not finite
 };
 
 inline Plan plan_of(const Job& job) {
     const Format& f = job.format;
-    Plan p{job, f, job.geometry, {}, {}, false, false, false, false, false, false};
+    Plan p{job, f, job.geometry, {}, {}, false, false, false, false, false};
     if (!f.tabled) p.element = constants_of(f.grid, f.overflow);
     p.real = f.scales == Scales::real || f.scales == Scales::two_level;
     p.two_level = f.scales == Scales::two_level;
@@ -40,7 +39,6 @@ inline Plan plan_of(const Job& job) {
     p.stochastic = f.rounding == Rounding::stochastic;
     p.quick = !f.tabled && f.grid.quick && (f.rounding == Rounding::nearest_even || p.stochastic) &&
               f.overflow == Overflow::saturate;
-    p.plain_input = job.in_type == Real::f32;
     return p;
 }
 
@@ -168,6 +166,16 @@ inline void spread(const float* per_block, i64 n, i64 size, float* __restrict ou
     for (; at + width <= n; at += width, ++j)
         for (i64 i = 0; i < width; ++i) out[at + i] = per_block[j];
     for (; at < n; ++at) out[at] = per_block[j];
+}
+
+// The number of each block beside each of its values.
+inline void spread_blocks(const float* per_block, i64 n, i64 size, float* out) {
+    if (size == 32)
+        spread<32>(per_block, n, size, out);
+    else if (size == 16)
+        spread<16>(per_block, n, size, out);
+    else
+        spread<0>(per_block, n, size, out);
 }
 
 // Largest magnitudes of the blocks of a tile, and which of them hold something that is not finite. Returns whether

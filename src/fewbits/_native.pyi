@@ -108,7 +108,7 @@ def geometry(
     n: int, step: int, place_step: int, extent: list[int], stride: list[int], place_stride: list[int]
 ) -> Geometry: ...
 def fake_quantize(
-    format: Format, geometry: Geometry, x: NDArray[Any], out: NDArray[Any], stream: bool, threads: int
+    format: Format, geometry: Geometry, x: NDArray[Any], out: NDArray[Any], threads: int
 ) -> tuple[str, bool]: ...
 def quantize(
     format: Format,
@@ -128,7 +128,6 @@ def dequantize(
     shifts: Bytes | None,
     outer: NDArray[np.float32] | None,
     out: NDArray[Any],
-    stream: bool,
     threads: int,
 ) -> None: ...
 def thin_product(

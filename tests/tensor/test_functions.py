@@ -124,9 +124,9 @@ def test_the_kernels_themselves_refuse_unaligned_values() -> None:
     fmt = fb.format("mxfp4")
     where, chosen = one_line(32), plan(fmt, options(fmt))
     assert chosen is not None
-    _native.fake_quantize(chosen, where, x, np.empty_like(x), False, 1)
+    _native.fake_quantize(chosen, where, x, np.empty_like(x), 1)
     with pytest.raises(ValueError, match="no multiple of the size"):
-        _native.fake_quantize(chosen, where, unaligned(x), np.empty_like(x), False, 1)
+        _native.fake_quantize(chosen, where, unaligned(x), np.empty_like(x), 1)
 
 
 @pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)

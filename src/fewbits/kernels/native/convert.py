@@ -48,7 +48,7 @@ def fake_quantize(
         ArgumentError: ``FEWBITS_ISA`` names an instruction set that cannot run.
     """
     p, x, where = _prepared(x, fmt, axis, chosen, amax, threads, packed=False)
-    return _native.fake_quantize(p, where, x, out, False, threads)
+    return _native.fake_quantize(p, where, x, out, threads)
 
 
 def quantize(
@@ -69,7 +69,7 @@ def dequantize(q: Packed, out: Array, fmt: Format, axis: int, *, threads: int) -
     p = _shared(fmt)
     where = one_line(out.size) if _joins(fmt, out.shape, axis) else geometry(out, axis)
     assert where is not None  # C order needs two axes at most
-    _native.dequantize(p, where, *_dense(q), out, False, threads)
+    _native.dequantize(p, where, *_dense(q), out, threads)
 
 
 def supports_product(fmt: Format) -> bool:
