@@ -1,11 +1,12 @@
 // Every operation, in the order in which one needs the other.
 #include "numbers.inc.hpp"
+#include "lines.inc.hpp"
 #include "draws.inc.hpp"
 #include "elements.inc.hpp"
+#include "quick.inc.hpp"
 #include "memory.inc.hpp"
 #include "scales.inc.hpp"
 #include "tiles.inc.hpp"
-#include "lines.inc.hpp"
 #include "rows.inc.hpp"
 #include "columns.inc.hpp"
 #include "packed.inc.hpp"

@@ -113,10 +113,6 @@ inline void round_row(const Plan& p, Buffers& t, ColumnBuffers& c, const Strip& 
             t.w[i] = float_of(u == 0 ? magnitude != 0 : u);
         }
         w = t.w;
-    } else if (p.real) {
-        divide(t, x, s.count);
-        w = t.w;
-        a = t.one;
     } else if (f.scales == Scales::none) {
         a = b = t.one;
     }

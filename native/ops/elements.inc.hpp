@@ -66,24 +66,6 @@ inline i32 round_bits(const Constants& k, i32 magnitude, bool lost, bool negativ
     return ((binade_field - k.emin_field) << k.m) + kept + up;
 }
 
-// The same to nearest even in ten instructions: with M = 2^(s+23), where the values of u's binade are multiples of
-// 2^s, the sum u + M lies in [M, 2M), where float32 itself holds multiples of 2^s only. That needs M within float32
-// (Grid::quick) and no contraction or reassociation by the compiler. Far beyond the largest value M leaves the exponent
-// field; `rounded` then stays as large as u, or becomes NaN, and the steps mean nothing.
-struct Quick {
-    i32 steps;      // u in steps of its binade
-    float rounded;  // their value
-    i32 field;      // exponent field of the binade, in place
-};
-
-inline Quick round_quickly(const Constants& k, float u) {
-    const i32 field = larger(bits_of(u) & exponent_mask, k.emin_bits);
-    const u32 magic = static_cast<u32>(field) + static_cast<u32>(k.drop << 23);
-    const float m = float_of(static_cast<i32>(magic));
-    const float sum = u + m;
-    return {static_cast<i32>(static_cast<u32>(bits_of(sum)) - magic), sum - m, field};
-}
-
 // The code of a magnitude's code and a sign.
 inline i32 with_sign(const Constants& k, i32 c, i32 x) {
     const i32 negative = x >> 31;
@@ -127,66 +109,6 @@ inline void round_all(const Constants& given, const float* __restrict x, const f
             const i32 number = over ? special : bits_of(with_sign(k, value_of(k, c), xb));
             values[i] = float_of(nan ? nan_bits : number) * b[i];
         }
-    }
-}
-
-// Up or down by a draw, from the nearest: exact, because what is left of u is a multiple of its own last bit and below
-// a step. `up` when floor(2^32 fraction) exceeds the draw; the floor comes in two parts where a conversion to unsigned
-// integers is no instruction.
-struct Drawn {
-    i32 steps;
-    float rounded;
-};
-
-inline Drawn round_drawn(const Constants& k, const Quick& q, float u, u32 draw) {
-    const float step = float_of(q.field - (k.m << 23));
-    const bool over = q.rounded > u;
-    const float below = over ? q.rounded - step : q.rounded;
-    const float scaled = (u - below) * float_of((254 << 23) - q.field + ((k.m + 32) << 23));  // by 2^32 / step
-#if defined(__AVX512F__)
-    const u32 floor = static_cast<u32>(scaled);
-#else
-    const i32 half = static_cast<i32>(scaled * 0.5f);
-    const bool odd = scaled - 2.0f * static_cast<float>(half) >= 1.0f;
-    const u32 floor = 2 * static_cast<u32>(half) + odd;
-#endif
-    const bool up = floor > draw;
-    return {q.steps - over + up, up ? below + step : below};
-}
-
-// The common cases, to nearest even or by draws, saturating, where every input is finite and so is every product with `a`, or
-// else it is beyond the limit: to nearest 14 instructions for each vector of values, about 20 for codes.
-template <bool drawn>
-inline void round_values(const Constants& given, const float* __restrict x, const float* __restrict w,
-                         const float* __restrict a, const float* __restrict b, const u32* __restrict draws,
-                         float* __restrict values, i64 n) {
-    const Constants k = given;
-    const i32 cap = (bits_of(k.max) & exponent_mask) + binade;
-    for (i64 i = 0; i < n; ++i) {
-        const i32 xb = bits_of(x[i]);
-        float u = float_of(bits_of(w[i]) & magnitude_mask) * a[i];
-        if (drawn) u = float_of(smaller(bits_of(u), cap));
-        const Quick q = round_quickly(k, u);
-        const float rounded = drawn ? round_drawn(k, q, u, draws[i]).rounded : q.rounded;
-        const float limit = xb < 0 ? k.min : k.max;
-        const float value = rounded < limit ? rounded : limit;
-        values[i] = with_sign(k, value, xb) * b[i];
-    }
-}
-
-template <bool drawn>
-inline void round_codes(const Constants& given, const float* __restrict x, const float* __restrict w,
-                        const float* __restrict a, const u32* __restrict draws, i32* __restrict out, i64 n) {
-    const Constants k = given;
-    // What lies beyond twice the largest value is taken for it, so that M stays within float32.
-    const i32 cap = (bits_of(k.max) & exponent_mask) + binade;
-    for (i64 i = 0; i < n; ++i) {
-        const i32 xb = bits_of(x[i]);
-        const i32 u = smaller(bits_of(float_of(bits_of(w[i]) & magnitude_mask) * a[i]), cap);
-        const Quick q = round_quickly(k, float_of(u));
-        const i32 steps = drawn ? round_drawn(k, q, float_of(u), draws[i]).steps : q.steps;
-        const i32 c = ((q.field - k.emin_bits) >> k.drop) + steps;
-        out[i] = with_sign(k, smaller(c, xb < 0 ? k.limit_below : k.limit_above), xb);
     }
 }
 

@@ -44,39 +44,36 @@ inline void spread_scales(const Plan& p, Buffers& t, i64 n) {
     spread_blocks(t.multiplier, n, p.f.block, t.b);
 }
 
-// Rounds a tile of whole blocks of a usual size, or a whole tile of one long block; returns false, with nothing done, for
-// every other tile.
-inline bool round_usual(const Plan& p, Buffers& t, const float* x, float outer, bool finite, float* values, i64 n,
-                        i64 blocks) {
+// Rounds a tile of whole blocks of a usual size with the scale of each in a register; returns false, with nothing done,
+// for every other tile.
+inline bool round_blocks(const Plan& p, Buffers& t, const float* x, float outer, i64 place, float* values, i64 n,
+                         i64 blocks) {
     const Format& f = p.f;
-    const bool longer = one_scale(f) || (has_blocks(f) && f.block > tile);
-    const i64 size = longer ? tile : f.block;
-    const bool usual = (longer || has_blocks(f)) && (size == 32 || size == 16 || size == tile) && n == blocks * size;
-    // A scale that ends too early for the largest values, or was chosen without them, would leave them far beyond the
-    // element's.
-    const bool reaches = p.real || (f.scale_emax + f.emax >= 127 && !one_scale(f));
-    if (!usual || !reaches || !p.quick || !finite || p.stochastic || f.scales == Scales::shifted) return false;
-    const auto round = size == 32   ? p.values ? round_whole_blocks<32, false> : round_whole_blocks<32, true>
-                       : size == 16 ? p.values ? round_whole_blocks<16, false> : round_whole_blocks<16, true>
-                       : p.values   ? round_whole_blocks<tile, false>
-                                    : round_whole_blocks<tile, true>;
-    round(p, t, x, outer, values, t.codes, blocks);
+    const bool pairs = f.scales == Scales::shifted;
+    if ((f.block != 32 && f.block != 16) || n != blocks * f.block || (pairs && f.sub_block != 2)) return false;
+    u32* draws = nullptr;
+    if (p.stochastic) draw(f.seed, place, p.g.place_step, n, t.draws, &draws);
+    const Quick q{x,      x,       t.divisor, t.multiplier, outer, draws, f.largest_shift << 23,
+                  values, t.codes, t.pairs,   n};
+    const auto pick = f.block == 32 ? vectors_for<32> : vectors_for<16>;
+    pick(p.element, !p.values, p.real, p.stochastic, pairs)(p.element, q);
+    if (pairs && !p.values) gather_pairs(t, n);
     return true;
 }
 
 // Rounds any tile.
 inline void round_general(const Plan& p, Buffers& t, const float* x, bool finite, bool tiled, i64 place, float* values, i64 n) {
     const Format& f = p.f;
+    const float *w = x, *a = t.a, *b = t.b;
     if (tiled) spread_scales(p, t, n);
+    if (f.scales == Scales::none) a = b = t.one;
     if (f.scales == Scales::shifted) {
         if (!tiled) fill(t.b, t.multiplier[0], n);  // the shifts of the tile before are in there
         if (!finite) x = zero_nonfinite(x, n, t.x);  // shifts follow the finite values of a block
         shift_line(f, t, x, n, !p.values);
+        w = t.w;
+        a = t.one;
     }
-    if (p.real) divide(t, x, n);
-    const float* w = f.scales == Scales::shifted || p.real ? t.w : x;
-    const float* a = w == x && f.scales != Scales::none ? t.a : t.one;
-    const float* b = f.scales == Scales::none ? t.one : t.b;
     round_tile(p, t, x, w, a, b, finite, place, p.g.place_step, values, t.codes, n);
 }
 
@@ -152,7 +149,8 @@ inline bool convert_line(const Plan& p, Buffers& t, const Line& line, i64 from, 
         }
         const i64 place = line.place + start * p.g.place_step;
         float* values = direct ? static_cast<float*>(p.job.values) + place : t.values;
-        if (!round_usual(p, t, x, outer.scale, finite, values, n, in_tile))
+        const bool quick = p.quick && finite && tiled;
+        if (!quick || !round_blocks(p, t, x, outer.scale, place, values, n, in_tile))
             round_general(p, t, x, finite, tiled, place, values, n);
         all_finite &= finite;
         if (f.nonfinite == Nonfinite::block_nan) {

@@ -12,6 +12,7 @@ struct alignas(64) Buffers {
     float one[tile];
     float values[tile];  // results
     i32 codes[tile], shifts[tile];
+    i32 pairs[tile];  // shifts of pairs beside each value, in place
     u32 draws[tile + drawn_together];
     i32 largest[tile], scales[tile];  // of blocks: largest finite magnitude, code of the scale
     float divisor[tile], multiplier[tile];
@@ -25,7 +26,7 @@ struct Plan {
     const Geometry& g;
     Constants element, scale;
     bool values, real, two_level, stochastic;
-    bool quick;  // the common case of round_values and round_codes, but for what is not finite
+    bool quick;  // a case of round_vectors, but for what is not finite
 };
 
 inline Plan plan_of(const Job& job) {
@@ -74,41 +75,47 @@ inline void round_by(const Plan& p, const float* x, const float* w, const float*
     }
 }
 
-// Rounds n values whose scales lie beside them. `place` is that of the first, the next are `place_step` further.
+// Rounds n values to nearest even or by draws; buffers take a last vector that is not whole.
+inline void round_quickly(const Plan& p, Buffers& t, Quick q, i64 n) {
+    const bool whole = n % vector == 0;
+    float* values = q.values;
+    if (!whole) {
+        if (q.x != t.x) __builtin_memcpy(t.x, q.x, static_cast<u64>(n) * sizeof(float));
+        if (q.w == q.x) q.w = t.x;
+        q.x = t.x;
+        q.values = t.values;
+    }
+    q.n = count_of(n, vector) * vector;
+    vectors_for<0>(p.element, !p.values, p.real, p.stochastic, false)(p.element, q);
+    if (!whole && p.values && values != t.values) __builtin_memcpy(values, t.values, static_cast<u64>(n) * sizeof(float));
+}
+
+// Rounds n values to the table or the grid. What is rounded is |w| a or, with real scales, w over a. `place` is that of
+// the first value, the next are `place_step` further.
 inline void round_tile(const Plan& p, Buffers& t, const float* x, const float* w, const float* a, const float* b,
                        bool finite, i64 place, i64 place_step, float* values, i32* codes, i64 n) {
     u32* draws = nullptr;
     const float* outer = p.two_level ? t.outer : nullptr;
     if (p.stochastic) draw(p.f.seed, place, place_step, n, t.draws, &draws);
-    if (p.f.tabled) {
-        if (p.values)
-            look_up_all<false>(p.f.table, p.stochastic, x, w, a, b, outer, draws, values, codes, n);
-        else
-            look_up_all<true>(p.f.table, p.stochastic, x, w, a, b, outer, draws, values, codes, n);
-        return;
+    const bool quick = p.quick && finite;
+    if (p.real && !quick) {
+        for (i64 i = 0; i < n; ++i) t.w[i] = w[i] / a[i];
+        w = t.w;
+        a = t.one;
     }
-    if (p.values) {
-        if (p.quick && finite && p.stochastic)
-            round_values<true>(p.element, x, w, a, b, draws, values, n);
-        else if (p.quick && finite)
-            round_values<false>(p.element, x, w, a, b, draws, values, n);
-        else
-            round_by<false>(p, x, w, a, b, draws, values, codes, n);
-        if (outer)
-            for (i64 i = 0; i < n; ++i) values[i] *= outer[i];
-    } else if (p.quick && finite && p.stochastic) {
-        round_codes<true>(p.element, x, w, a, draws, codes, n);
-    } else if (p.quick && finite) {
-        round_codes<false>(p.element, x, w, a, draws, codes, n);
-    } else {
+    if (p.f.tabled && p.values)
+        look_up_all<false>(p.f.table, p.stochastic, x, w, a, b, outer, draws, values, codes, n);
+    else if (p.f.tabled)
+        look_up_all<true>(p.f.table, p.stochastic, x, w, a, b, outer, draws, values, codes, n);
+    else if (quick)
+        round_quickly(p, t, {x, w, a, b, 1.0f, draws, 0, values, codes, nullptr, 0}, n);
+    else if (p.values)
+        round_by<false>(p, x, w, a, b, draws, values, codes, n);
+    else
         round_by<true>(p, x, w, a, b, draws, values, codes, n);
-    }
+    if (outer && p.values && !p.f.tabled)
+        for (i64 i = 0; i < n; ++i) values[i] *= outer[i];
 }
-
-// A vector of floats and one of their bits.
-using Reals = float __attribute__((vector_size(sizeof(Wide))));
-using Bits = i32 __attribute__((vector_size(sizeof(Wide))));
-constexpr i64 vector = sizeof(Wide) / 4;
 
 inline void fill(float* out, float v, i64 n) {
     for (i64 i = 0; i < n; ++i) out[i] = v;
@@ -202,28 +209,20 @@ inline bool measure_blocks(Buffers& t, const float* x, i64 n, i64 size, i64 bloc
     return finite;
 }
 
-// shift_line for pairs, a whole vector of them at a time: each value sees its neighbour's magnitude beside it.
-inline void shift_pairs(i32 largest_shift, Buffers& t, const float* x, i64 n, bool codes) {
-    const i32 most_shift = largest_shift << 23;
-    Bits neighbour{};
-    for (i64 i = 0; i < vector; ++i) neighbour[i] = static_cast<i32>(i ^ 1);
+// shift_line for pairs, a whole vector of them at a time.
+inline void shift_pairs(i32 largest_shift, Buffers& t, const float* x, i64 n) {
     for (i64 i = 0; i < n; i += vector) {
-        Bits v;
-        Reals a, b;
-        __builtin_memcpy(&v, x + i, sizeof v);
-        __builtin_memcpy(&a, t.a + i, sizeof a);
-        __builtin_memcpy(&b, t.b + i, sizeof b);
-        const Reals u = (Reals)(v & magnitude_mask) * a;
-        const Bits own = (Bits)u, other = __builtin_shuffle(own, neighbour);
-        const Bits gap = one_bits - ((own > other ? own : other) & exponent_mask);
-        const Bits above = gap > 0 ? gap : Bits{}, shift = above < most_shift ? above : Bits{} + most_shift;
-        const Reals w = u * (Reals)(one_bits + shift), down = b * (Reals)(one_bits - shift);
-        __builtin_memcpy(t.w + i, &w, sizeof w);
-        __builtin_memcpy(t.b + i, &down, sizeof down);
-        if (codes) __builtin_memcpy(t.codes + i, &shift, sizeof shift);
+        const Reals u = (Reals)(read<Bits>(x + i) & magnitude_mask) * read<Reals>(t.a + i);
+        const Bits shift = shift_of_pairs(u, largest_shift << 23);
+        write(t.w + i, u * (Reals)(one_bits + shift));
+        write(t.b + i, read<Reals>(t.b + i) * (Reals)(one_bits - shift));
+        write(t.pairs + i, shift);
     }
-    if (codes)
-        for (i64 j = 0; j < (n + 1) / 2; ++j) t.shifts[j] = t.codes[2 * j] >> 23;
+}
+
+// The shift of each pair, from beside both its values.
+inline void gather_pairs(Buffers& t, i64 n) {
+    for (i64 j = 0; j < (n + 1) / 2; ++j) t.shifts[j] = t.pairs[2 * j] >> 23;
 }
 
 // The shifts of a tile's sub-blocks along the line: t.w becomes |x| over the scale of its sub-block, t.b what an
@@ -235,7 +234,8 @@ inline void shift_line(const Format& f, Buffers& t, const float* x, i64 n, bool 
             for (i64 i = n; i % vector; ++i) t.a[i] = t.b[i] = 0.0f;  // zero times what was left there may be NaN
             x = t.x;
         }
-        shift_pairs(f.largest_shift, t, x, n, codes);
+        shift_pairs(f.largest_shift, t, x, n);
+        if (codes) gather_pairs(t, n);
     } else {
         for (i64 i = 0; i < n; ++i) t.w[i] = float_of(bits_of(x[i]) & magnitude_mask) * t.a[i];
         for (i64 start = 0, j = 0; start < n; start += f.sub_block, ++j) {
@@ -279,53 +279,6 @@ inline void choose_scales(const Plan& p, Buffers& t, i64 blocks, const Outer* ou
     const i32 nan = f.scale_nan;
     if (f.nonfinite == Nonfinite::block_nan)
         for (i64 j = 0; j < blocks; ++j) t.scales[j] = t.bad[j] ? nan : t.scales[j];
-}
-
-// x over its scale in t.w, where the scale is no power of two; the divisors are in t.a.
-inline void divide(Buffers& t, const float* x, i64 n) {
-    for (i64 i = 0; i < n; ++i) t.w[i] = x[i] / t.a[i];
-}
-
-// The common cases for whole blocks of a size that the compiler knows, each with its scale in a register.
-// `plain` says that the limits of both signs are one and that minus zero exists, which saves three instructions.
-template <i64 size, bool codes, bool divided, bool plain>
-inline void round_blocks(const Constants& given, const float* __restrict x, const float* __restrict divisor,
-                         const float* __restrict multiplier, float outer, float* __restrict values, i32* __restrict out,
-                         i64 blocks) {
-    const Constants k = given;
-    const i32 cap = (bits_of(k.max) & exponent_mask) + binade;
-    for (i64 j = 0; j < blocks; ++j) {
-        const float a = divisor[j], b = multiplier[j];
-        for (i64 i = j * size; i < (j + 1) * size; ++i) {
-            const i32 xb = bits_of(x[i]);
-            const float magnitude = float_of(xb & magnitude_mask);
-            float u = divided ? magnitude / a : magnitude * a;
-            // A power of two brings every value below twice the largest element's binade; a real scale may not.
-            if (codes && divided) u = float_of(smaller(bits_of(u), cap));
-            const Quick q = round_quickly(k, u);
-            if (codes) {
-                const i32 c = ((q.field - k.emin_bits) >> k.drop) + q.steps;
-                const i32 within = smaller(c, !plain && xb < 0 ? k.limit_below : k.limit_above);
-                out[i] = plain ? within | (xb >> 31 & k.sign_mask) : with_sign(k, within, xb);
-            } else {
-                const float limit = !plain && xb < 0 ? k.min : k.max;
-                const float within = q.rounded < limit ? q.rounded : limit;
-                const float element = plain ? float_of(bits_of(within) | (xb & sign_bit)) : with_sign(k, within, xb);
-                values[i] = divided ? element * b * outer : element * b;
-            }
-        }
-    }
-}
-
-template <i64 size, bool codes>
-inline void round_whole_blocks(const Plan& p, const Buffers& t, const float* x, float outer, float* values, i32* out,
-                               i64 blocks) {
-    const Constants& k = p.element;
-    const bool plain = k.limit_above == k.limit_below && k.zero_signs != 0;
-    const auto round = p.real ? plain ? round_blocks<size, codes, true, true> : round_blocks<size, codes, true, false>
-                       : plain ? round_blocks<size, codes, false, true>
-                               : round_blocks<size, codes, false, false>;
-    round(k, x, t.divisor, t.multiplier, outer, values, out, blocks);
 }
 
 inline void overwrite(const Plan& p, float* values, i32* codes, i64 n) {

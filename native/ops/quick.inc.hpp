@@ -1,0 +1,159 @@
+// The common cases, a vector of values at a time: rounding to nearest even or by draws, saturating, every input finite.
+
+namespace {
+
+// A vector of floats and the same as bits.
+using Reals = float __attribute__((vector_size(sizeof(Wide))));
+using Bits = i32 __attribute__((vector_size(sizeof(Wide))));
+using Naturals = u32 __attribute__((vector_size(sizeof(Wide))));
+constexpr i64 vector = sizeof(Wide) / 4;
+
+template <class Vector, class Number>
+inline Vector read(const Number* from) {
+    Vector v;
+    __builtin_memcpy(&v, from, sizeof v);
+    return v;
+}
+
+template <class Vector, class Number>
+inline void write(Number* to, Vector v) {
+    __builtin_memcpy(to, &v, sizeof v);
+}
+
+inline Bits larger(Bits a, Bits b) { return a > b ? a : b; }
+inline Bits smaller(Bits a, Bits b) { return a < b ? a : b; }
+
+// What is rounded is |w| times its number in a, or over it; the result has the sign of x, and a value is multiplied by
+// its number in b. a and b have one number for each block, or for each value.
+struct Quick {
+    const float *x, *w, *a, *b;
+    float outer;       // of what is divided, the second factor
+    const u32* draws;  // for each value
+    i32 most_shift;    // of pairs, in place in the exponent field
+    float* values;
+    i32* codes;
+    i32* pairs;  // their shifts beside both values, in place
+    i64 n;          // whole vectors
+};
+
+// How far down a pair shifts, in place: it grows by what its larger member leaves free below one.
+inline Bits shift_of_pairs(Reals u, i32 most_shift) {
+    Bits neighbour{};
+    for (i64 i = 0; i < vector; ++i) neighbour[i] = static_cast<i32>(i ^ 1);
+    const Bits gap = one_bits - (larger((Bits)u, __builtin_shuffle((Bits)u, neighbour)) & exponent_mask);
+    return smaller(larger(gap, Bits{}), Bits{} + most_shift);
+}
+
+inline Bits with_sign(const Constants& k, Bits c, Bits x) {
+    const Bits negative = x >> 31;
+    if (k.sign == Sign::twos_complement) return ((c ^ negative) - negative) & k.code_mask;
+    return c | (negative & k.sign_mask & (c != 0 ? Bits{} - 1 : Bits{} + k.zero_signs));
+}
+
+// floor(v) for v in [0, 2^32).
+inline Naturals floor_of(Reals v) {
+#if defined(__AVX512F__)
+    return __builtin_convertvector(v, Naturals);
+#else  // in two parts: only conversions to signed integers are an instruction
+    const Bits half = __builtin_convertvector(v * 0.5f, Bits);
+    const Bits odd = v - 2.0f * __builtin_convertvector(half, Reals) >= 1.0f;
+    return (Naturals)(2 * (Naturals)half - (Naturals)odd);
+#endif
+}
+
+// |u| rounded, as a multiple of the step of its binade and as the value. With M = 2^(s+23), where the values of u's
+// binade are multiples of 2^s, the sum u + M lies in [M, 2M), where float32 itself holds multiples of 2^s only. That
+// needs M within float32 (Grid::quick) and no contraction or reassociation by the compiler. Far beyond the largest value
+// M leaves the exponent field; `rounded` then stays as large as u, or becomes NaN, and the steps mean nothing.
+struct Rounded {
+    Bits field, steps;
+    Reals value;
+};
+
+inline Rounded round_to_nearest(const Constants& k, Reals u) {
+    const Bits field = larger((Bits)u & exponent_mask, Bits{} + k.emin_bits);
+    const Naturals m = (Naturals)field + static_cast<u32>(k.drop << 23);
+    const Reals sum = u + (Reals)m;
+    return {field, (Bits)((Naturals)sum - m), sum - (Reals)m};
+}
+
+// Up or down by a draw: exact, because what is left of u above the value below is a multiple of its own last bit and
+// less than a step. `up` when floor(2^32 fraction) exceeds the draw.
+inline Rounded round_drawn(const Constants& k, Reals u, Naturals draws) {
+    Rounded r;
+#if defined(__AVX512F__)
+    r.field = larger((Bits)u & exponent_mask, Bits{} + k.emin_bits);
+    const Naturals m = (Naturals)r.field + static_cast<u32>(k.drop << 23);
+    const Reals sum = (Reals)_mm512_add_round_ps((__m512)u, (__m512)m, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+    r.steps = (Bits)((Naturals)sum - m);
+    const Reals below = sum - (Reals)m, step = (Reals)(r.field - (k.m << 23));
+#else
+    r = round_to_nearest(k, u);
+    const Bits over = r.value > u;
+    const Reals step = (Reals)(r.field - (k.m << 23)), below = r.value - (Reals)((Bits)step & over);
+    r.steps += over;
+#endif
+    const Reals scaled = (u - below) * (Reals)((254 << 23) + ((k.m + 32) << 23) - r.field);  // by 2^32 / step
+    const Bits up = (Bits)(floor_of(scaled) > draws);
+    r.steps -= up;
+    r.value = up ? below + step : below;
+    return r;
+}
+
+// `per` values share a number in a and b; 0: each has its own. `plain` says that the limits of both signs are one and that
+// minus zero exists, which saves three instructions.
+template <i64 per, bool codes, bool divided, bool plain, bool drawn, bool pairs>
+void round_vectors(const Constants& given, const Quick& q) {
+    const Constants k = given;
+    // What lies beyond twice the largest value is taken for it, so that M stays within float32.
+    const i32 cap = (bits_of(k.max) & exponent_mask) + binade;
+    for (i64 i = 0, j = 0; i < q.n; ++j) {
+        Reals a{}, b{};
+        if (per) a = q.a[j] - Reals{}, b = q.b[j] - Reals{};
+#pragma GCC unroll 2
+        for (const i64 end = i + (per ? per : vector); i < end; i += vector) {
+            if (!per) a = read<Reals>(q.a + i), b = read<Reals>(q.b + i);
+            const Bits x = read<Bits>(q.x + i);
+            const Reals w = (Reals)((per ? x : read<Bits>(q.w + i)) & magnitude_mask);
+            Reals u = divided ? w / a : w * a, unit = b;
+            if (pairs) {
+                const Bits shift = shift_of_pairs(u, q.most_shift);
+                u *= (Reals)(one_bits + shift);
+                unit *= (Reals)(one_bits - shift);
+                if (codes) write(q.pairs + i, shift);
+            }
+            if (codes || drawn) u = (Reals)smaller((Bits)u, Bits{} + cap);
+            const Rounded r = drawn ? round_drawn(k, u, read<Naturals>(q.draws + i)) : round_to_nearest(k, u);
+            if (codes) {
+                const Bits c = ((r.field - k.emin_bits) >> k.drop) + r.steps;
+                const Bits limit = plain ? Bits{} + k.limit_above : x < 0 ? Bits{} + k.limit_below : Bits{} + k.limit_above;
+                const Bits within = smaller(c, limit);
+                write(q.codes + i, plain ? within | (x >> 31 & k.sign_mask) : with_sign(k, within, x));
+            } else {
+                const Reals limit = plain ? k.max - Reals{} : x < 0 ? k.min - Reals{} : k.max - Reals{};
+                const Reals within = r.value < limit ? r.value : limit;
+                const Bits sign = x & sign_bit & (plain ? Bits{} - 1 : within != 0.0f ? Bits{} - 1 : Bits{} + k.zero_signs);
+                const Reals value = (Reals)((Bits)within | sign) * unit;
+                write(q.values + i, divided ? value * q.outer : value);
+            }
+        }
+    }
+}
+
+using RoundVectors = void (*)(const Constants&, const Quick&);
+
+template <i64 per, bool codes, bool plain>
+inline RoundVectors vectors_for(bool divided, bool drawn, bool pairs) {
+    if (divided) return drawn ? round_vectors<per, codes, true, plain, true, false> : round_vectors<per, codes, true, plain, false, false>;
+    if (pairs) return drawn ? round_vectors<per, codes, false, plain, true, true> : round_vectors<per, codes, false, plain, false, true>;
+    return drawn ? round_vectors<per, codes, false, plain, true, false> : round_vectors<per, codes, false, plain, false, false>;
+}
+
+template <i64 per>
+inline RoundVectors vectors_for(const Constants& k, bool codes, bool divided, bool drawn, bool pairs) {
+    const bool plain = k.limit_above == k.limit_below && k.zero_signs != 0;
+    if (codes) return plain ? vectors_for<per, true, true>(divided, drawn, pairs) : vectors_for<per, true, false>(divided, drawn, pairs);
+    return plain ? vectors_for<per, false, true>(divided, drawn, pairs) : vectors_for<per, false, false>(divided, drawn, pairs);
+}
+
+}  // namespace
