@@ -70,10 +70,18 @@ inline void add_row(Waiting& waiting, const i32* codes, const Strip& s, i64 r, b
     for (i64 i = 0; i < s.count; ++i) kept[i] = codes[i];
     const i64 n = r % rows_together + 1;
     if (n < rows_together && !last) return;
+    u8* out = part + s.line.number * line_bytes + r / rows_together * bits;
+    if (n == rows_together && bits <= 8) {
+        alignas(64) u64 words[lanes] = {};
+        for (i64 j = 0; j < n; ++j)
+            for (i64 i = 0; i < lanes; ++i) words[i] |= static_cast<u64>(static_cast<u32>(waiting.rows[j][i])) << j * bits;
+        for (i64 i = 0; i < s.count; ++i) __builtin_memcpy(out + i * line_bytes, words + i, static_cast<u64>(bits));
+        return;
+    }
     for (i64 i = 0; i < s.count; ++i) {
         i32 line[rows_together];
         for (i64 j = 0; j < n; ++j) line[j] = waiting.rows[j][i];
-        pack(line, n, bits, part + (s.line.number + i) * line_bytes, r + 1 - n);
+        pack_each(line, n, bits, out + i * line_bytes, 0);
     }
 }
 

@@ -1,7 +1,7 @@
-// Random bits indexed by position: Philox 4x32-10, as in kernels/reference/philox.py. The draw of position p is word
+// Random bits indexed by position: Philox 4x32-7, as in kernels/reference/philox.py. The draw of position p is word
 // p % 4 of counter p / 4. A vector holds one counter in each 64-bit lane; only the low halves mean something, and the
 // high ones are never looked at. Compilers take a product of all 64 bits, three times as slow, where the one
-// instruction for 32 x 32 bits would do: hence its intrinsic. About 35 instructions for each 16 draws with AVX-512.
+// instruction for 32 x 32 bits would do: hence its intrinsic. About 25 instructions for each 16 draws with AVX-512.
 
 namespace {
 
@@ -50,7 +50,7 @@ inline void draw_together(u64 seed, u64 first, u32* __restrict out) {
         const Wide counter = lane_numbers() + (first + static_cast<u64>(s * wide));
         w[s] = {counter, counter >> 32, Wide{}, Wide{}};
     }
-    for (int round = 0; round < 10; ++round) {
+    for (int round = 0; round < 7; ++round) {
         const Wide key0 = all_lanes(k0), key1 = all_lanes(k1);
         for (int s = 0; s < strands; ++s) {
             const Wide p = product(w[s].a, m0), q = product(w[s].c, m1);

@@ -17,6 +17,9 @@ struct Constants {
     i32 nan, inf;
 };
 
+// Fixed point has no binade above that of emin, and no NaN.
+inline bool is_fixed(const Grid& g) { return g.limit_above < 2 << g.m && !g.has_nan; }
+
 inline i32 least_normal(const Constants& k) { return 1 << k.m; }
 
 // The value of a magnitude's code. Subnormals take the exponent of emin and lose its leading one again.

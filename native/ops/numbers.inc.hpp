@@ -24,7 +24,7 @@ constexpr i32 largest_bits = 0x7f7fffff;
 constexpr i32 sign_bit = static_cast<i32>(0x80000000u);
 constexpr i32 binade = 1 << 23;  // one step of the exponent field
 
-constexpr i64 tile = 512;  // values worked on at once: all buffers together stay within the nearest cache
+constexpr i64 tile = 1024;  // values worked on at once: all buffers together stay within the nearest cache
 
 inline i32 bits_of(float v) {
     i32 b;

@@ -6,6 +6,7 @@ namespace {
 using Reals = float __attribute__((vector_size(sizeof(Wide))));
 using Bits = i32 __attribute__((vector_size(sizeof(Wide))));
 using Naturals = u32 __attribute__((vector_size(sizeof(Wide))));
+constexpr i64 ahead = 512;  // values between what is rounded and what is asked for from memory meanwhile
 constexpr i64 vector = sizeof(Wide) / 4;
 
 template <class Vector, class Number>
@@ -61,50 +62,53 @@ inline Naturals floor_of(Reals v) {
 #endif
 }
 
+// The binade of u, in place, but none below that of emin, where subnormals share a step. `fixed`: all values share it, and
+// beyond them it does not matter.
+template <bool fixed>
+inline Bits binade_of(const Constants& k, Reals u) {
+    return fixed ? Bits{} + k.emin_bits : larger((Bits)u & exponent_mask, Bits{} + k.emin_bits);
+}
+
 // |u| rounded, as a multiple of the step of its binade and as the value. With M = 2^(s+23), where the values of u's
 // binade are multiples of 2^s, the sum u + M lies in [M, 2M), where float32 itself holds multiples of 2^s only. That
 // needs M within float32 (Grid::quick) and no contraction or reassociation by the compiler. Far beyond the largest value
-// M leaves the exponent field; `rounded` then stays as large as u, or becomes NaN, and the steps mean nothing.
+// M leaves the exponent field; the value then stays as large as u, or becomes NaN, and the steps mean nothing.
 struct Rounded {
-    Bits field, steps;
+    Bits steps;
     Reals value;
 };
 
-inline Rounded round_to_nearest(const Constants& k, Reals u) {
-    const Bits field = larger((Bits)u & exponent_mask, Bits{} + k.emin_bits);
-    const Naturals m = (Naturals)field + static_cast<u32>(k.drop << 23);
+inline Rounded round_to_nearest(const Constants& k, Bits binade, Reals u) {
+    const Naturals m = (Naturals)binade + static_cast<u32>(k.drop << 23);
     const Reals sum = u + (Reals)m;
-    return {field, (Bits)((Naturals)sum - m), sum - (Reals)m};
+    return {(Bits)((Naturals)sum - m), sum - (Reals)m};
 }
 
 // Up or down by a draw: exact, because what is left of u above the value below is a multiple of its own last bit and
 // less than a step. `up` when floor(2^32 fraction) exceeds the draw.
-inline Rounded round_drawn(const Constants& k, Reals u, Naturals draws) {
-    Rounded r;
+inline Rounded round_drawn(const Constants& k, Bits binade, Reals u, Naturals draws) {
+    const Reals step = (Reals)(binade - (k.m << 23));
 #if defined(__AVX512F__)
-    r.field = larger((Bits)u & exponent_mask, Bits{} + k.emin_bits);
-    const Naturals m = (Naturals)r.field + static_cast<u32>(k.drop << 23);
+    const Naturals m = (Naturals)binade + static_cast<u32>(k.drop << 23);
     const Reals sum = (Reals)_mm512_add_round_ps((__m512)u, (__m512)m, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
-    r.steps = (Bits)((Naturals)sum - m);
-    const Reals below = sum - (Reals)m, step = (Reals)(r.field - (k.m << 23));
+    const Rounded r{(Bits)((Naturals)sum - m), sum - (Reals)m};
 #else
-    r = round_to_nearest(k, u);
+    Rounded r = round_to_nearest(k, binade, u);
     const Bits over = r.value > u;
-    const Reals step = (Reals)(r.field - (k.m << 23)), below = r.value - (Reals)((Bits)step & over);
+    r.value -= (Reals)((Bits)step & over);
     r.steps += over;
 #endif
-    const Reals scaled = (u - below) * (Reals)((254 << 23) + ((k.m + 32) << 23) - r.field);  // by 2^32 / step
+    const Reals scaled = (u - r.value) * (Reals)((254 << 23) + ((k.m + 32) << 23) - binade);  // by 2^32 / step
     const Bits up = (Bits)(floor_of(scaled) > draws);
-    r.steps -= up;
-    r.value = up ? below + step : below;
-    return r;
+    return {r.steps - up, up ? r.value + step : r.value};
 }
 
 // `per` values share a number in a and b; 0: each has its own. `plain` says that the limits of both signs are one and that
 // minus zero exists, which saves three instructions.
-template <i64 per, bool codes, bool divided, bool plain, bool drawn, bool pairs>
-void round_vectors(const Constants& given, const Quick& q) {
+template <i64 per, bool codes, bool plain, bool fixed, bool divided, bool drawn, bool pairs>
+void round_vectors(const Constants& given, const Quick& all) {
     const Constants k = given;
+    const Quick q = all;
     // What lies beyond twice the largest value is taken for it, so that M stays within float32.
     const i32 cap = (bits_of(k.max) & exponent_mask) + binade;
     for (i64 i = 0, j = 0; i < q.n; ++j) {
@@ -113,6 +117,7 @@ void round_vectors(const Constants& given, const Quick& q) {
 #pragma GCC unroll 2
         for (const i64 end = i + (per ? per : vector); i < end; i += vector) {
             if (!per) a = read<Reals>(q.a + i), b = read<Reals>(q.b + i);
+            __builtin_prefetch(q.x + i + ahead);
             const Bits x = read<Bits>(q.x + i);
             const Reals w = (Reals)((per ? x : read<Bits>(q.w + i)) & magnitude_mask);
             Reals u = divided ? w / a : w * a, unit = b;
@@ -123,12 +128,14 @@ void round_vectors(const Constants& given, const Quick& q) {
                 if (codes) write(q.pairs + i, shift);
             }
             if (codes || drawn) u = (Reals)smaller((Bits)u, Bits{} + cap);
-            const Rounded r = drawn ? round_drawn(k, u, read<Naturals>(q.draws + i)) : round_to_nearest(k, u);
+            const Bits binade = binade_of<fixed>(k, u);
+            const Rounded r = drawn ? round_drawn(k, binade, u, read<Naturals>(q.draws + i)) : round_to_nearest(k, binade, u);
             if (codes) {
-                const Bits c = ((r.field - k.emin_bits) >> k.drop) + r.steps;
+                const Bits c = ((binade - k.emin_bits) >> k.drop) + r.steps;
                 const Bits limit = plain ? Bits{} + k.limit_above : x < 0 ? Bits{} + k.limit_below : Bits{} + k.limit_above;
                 const Bits within = smaller(c, limit);
-                write(q.codes + i, plain ? within | (x >> 31 & k.sign_mask) : with_sign(k, within, x));
+                const Bits code = plain ? within | (x >> 31 & k.sign_mask) : with_sign(k, within, x);
+                write(q.codes + i, code);
             } else {
                 const Reals limit = plain ? k.max - Reals{} : x < 0 ? k.min - Reals{} : k.max - Reals{};
                 const Reals within = r.value < limit ? r.value : limit;
@@ -142,18 +149,23 @@ void round_vectors(const Constants& given, const Quick& q) {
 
 using RoundVectors = void (*)(const Constants&, const Quick&);
 
-template <i64 per, bool codes, bool plain>
+template <i64 per, bool codes, bool plain, bool fixed>
 inline RoundVectors vectors_for(bool divided, bool drawn, bool pairs) {
-    if (divided) return drawn ? round_vectors<per, codes, true, plain, true, false> : round_vectors<per, codes, true, plain, false, false>;
-    if (pairs) return drawn ? round_vectors<per, codes, false, plain, true, true> : round_vectors<per, codes, false, plain, false, true>;
-    return drawn ? round_vectors<per, codes, false, plain, true, false> : round_vectors<per, codes, false, plain, false, false>;
+    if (divided && drawn) return round_vectors<per, codes, plain, fixed, true, true, false>;
+    if (divided) return round_vectors<per, codes, plain, fixed, true, false, false>;
+    if (pairs && drawn) return round_vectors<per, codes, plain, true, false, true, true>;
+    if (pairs) return round_vectors<per, codes, plain, true, false, false, true>;
+    return drawn ? round_vectors<per, codes, plain, fixed, false, true, false> : round_vectors<per, codes, plain, fixed, false, false, false>;
 }
 
-template <i64 per>
-inline RoundVectors vectors_for(const Constants& k, bool codes, bool divided, bool drawn, bool pairs) {
+// Pairs are those of fixed-point elements.
+template <i64 per, bool codes>
+inline RoundVectors vectors_for(const Constants& k, bool fixed, bool divided, bool drawn, bool pairs) {
     const bool plain = k.limit_above == k.limit_below && k.zero_signs != 0;
-    if (codes) return plain ? vectors_for<per, true, true>(divided, drawn, pairs) : vectors_for<per, true, false>(divided, drawn, pairs);
-    return plain ? vectors_for<per, false, true>(divided, drawn, pairs) : vectors_for<per, false, false>(divided, drawn, pairs);
+    if (plain && fixed) return vectors_for<per, codes, true, true>(divided, drawn, pairs);
+    if (plain) return vectors_for<per, codes, true, false>(divided, drawn, pairs);
+    if (fixed) return vectors_for<per, codes, false, true>(divided, drawn, pairs);
+    return vectors_for<per, codes, false, false>(divided, drawn, pairs);
 }
 
 }  // namespace

@@ -2,8 +2,6 @@
 
 namespace {
 
-constexpr i64 ahead = 2 * tile;  // values between a tile and the one that is prefetched meanwhile
-
 // The part of a line that one item of work covers; all of it where a cut would share bytes or scales.
 constexpr i64 tiles_in_item = 8;
 
@@ -50,13 +48,15 @@ inline bool round_blocks(const Plan& p, Buffers& t, const float* x, float outer,
                          i64 blocks) {
     const Format& f = p.f;
     const bool pairs = f.scales == Scales::shifted;
-    if ((f.block != 32 && f.block != 16) || n != blocks * f.block || (pairs && f.sub_block != 2)) return false;
+    if ((f.block != 32 && f.block != 16) || n != blocks * f.block) return false;
+    if (pairs && (f.sub_block != 2 || !is_fixed(f.grid))) return false;
     u32* draws = nullptr;
     if (p.stochastic) draw(f.seed, place, p.g.place_step, n, t.draws, &draws);
-    const Quick q{x,      x,       t.divisor, t.multiplier, outer, draws, f.largest_shift << 23,
-                  values, t.codes, t.pairs,   n};
-    const auto pick = f.block == 32 ? vectors_for<32> : vectors_for<16>;
-    pick(p.element, !p.values, p.real, p.stochastic, pairs)(p.element, q);
+    const Quick q{x, x, t.divisor, t.multiplier, outer, draws, f.largest_shift << 23, values, t.codes, t.pairs, n};
+    const auto pick = f.block == 32 ? p.values ? vectors_for<32, false> : vectors_for<32, true>
+                      : p.values    ? vectors_for<16, false>
+                                    : vectors_for<16, true>;
+    pick(p.element, is_fixed(f.grid), p.real, p.stochastic, pairs)(p.element, q);
     if (pairs && !p.values) gather_pairs(t, n);
     return true;
 }
@@ -136,8 +136,6 @@ inline bool convert_line(const Plan& p, Buffers& t, const Line& line, i64 from, 
             scale_long_block(p, t, measure(p, t, line.in + start * p.g.step, end - start), outer);
         }
         n = least(most_values, end - start);
-        // The processor's own prefetching stops while a tile is worked on: the lines of a later one are asked for now.
-        if (p.g.step == 1) prefetch(at(p.job.in, p.job.in_type, line.in + start + ahead), n * size_of(p.job.in_type));
         const float* x = input(p, line.in + start * p.g.step, p.g.step, n, t.x);
         bool finite = true;
         const i64 in_tile = !tiled ? 1 : n == most_values ? most_blocks : count_of(n, f.block);  // a division takes long

@@ -22,9 +22,6 @@ struct Sixteen {
     bool twos_complement, has_nan;
 };
 
-// Fixed point has no binade above that of emin, and no NaN.
-inline bool is_fixed(const Grid& g) { return g.limit_above < 2 << g.m && !g.has_nan; }
-
 inline Sixteen sixteen_of(const RestorePlan& p) {
     const Grid& g = p.f.grid;
     Sixteen s{};

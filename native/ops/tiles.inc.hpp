@@ -39,7 +39,7 @@ inline Plan plan_of(const Job& job) {
     p.values = job.values != nullptr;
     p.stochastic = f.rounding == Rounding::stochastic;
     p.quick = !f.tabled && f.grid.quick && (f.rounding == Rounding::nearest_even || p.stochastic) &&
-              f.overflow == Overflow::saturate;
+              f.overflow == Overflow::saturate && !f.whole_bad;
     return p;
 }
 
@@ -86,7 +86,8 @@ inline void round_quickly(const Plan& p, Buffers& t, Quick q, i64 n) {
         q.values = t.values;
     }
     q.n = count_of(n, vector) * vector;
-    vectors_for<0>(p.element, !p.values, p.real, p.stochastic, false)(p.element, q);
+    const auto pick = p.values ? vectors_for<0, false> : vectors_for<0, true>;
+    pick(p.element, is_fixed(p.f.grid), p.real, p.stochastic, false)(p.element, q);
     if (!whole && p.values && values != t.values) __builtin_memcpy(values, t.values, static_cast<u64>(n) * sizeof(float));
 }
 
@@ -181,6 +182,8 @@ inline void spread_blocks(const float* per_block, i64 n, i64 size, float* out) {
         spread<32>(per_block, n, size, out);
     else if (size == 16)
         spread<16>(per_block, n, size, out);
+    else if (size == 24)  // a spinor's real numbers
+        spread<24>(per_block, n, size, out);
     else
         spread<0>(per_block, n, size, out);
 }
@@ -197,6 +200,8 @@ inline bool measure_blocks(Buffers& t, const float* x, i64 n, i64 size, i64 bloc
         largest_of_blocks<32>(x, n, size, t.largest);
     else if (size == 16)
         largest_of_blocks<16>(x, n, size, t.largest);
+    else if (size == 24)
+        largest_of_blocks<24>(x, n, size, t.largest);
     else
         largest_of_blocks<0>(x, n, size, t.largest);
     i32 top = 0;

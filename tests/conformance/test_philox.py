@@ -5,16 +5,16 @@ import pytest
 
 from fewbits.kernels.reference.philox import draws, philox
 
-# Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3 (SC 2011); Random123, kat_vectors, philox4x32 10
+# Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3 (SC 2011); Random123, kat_vectors, philox4x32 7
 # rounds.
 KNOWN = (
-    (0, 0, "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
-    (0xFFFFFFFF, 0xFFFFFFFF, "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+    (0, 0, "5f6fb709 0d893f64 4f121f81 4f730a48"),
+    (0xFFFFFFFF, 0xFFFFFFFF, "5207ddc2 45165e59 4d8ee751 8c52f662"),
 )
 PI = (
     (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
     (0xA4093822, 0x299F31D0),
-    "d16cfe09 94fdcceb 5001e420 24126ea1",
+    "4dfccaba 190a87f0 c47362ba b6b5242a",
 )
 
 
