@@ -1,8 +1,9 @@
 """How far are rounding, packing and unpacking from the speed of memory, and from their peers?
 
 Limit: torch copying the float32 array into one that is there already, 4 bytes read and 4 written for each
-value; for packing and unpacking that rate times the bytes they move. Peers, where they are installed:
-torchao's to_mx, torch's own casts, ml_dtypes, gfloat. All in one process, alternating, medians.
+value; for packing and unpacking that rate times the bytes they move. Results go to memory that is there
+already. Peers, where they are installed: torchao's to_mx, torch's own casts, ml_dtypes, gfloat. All in one
+process, alternating, medians.
 
     python benchmarks/quantize.py [--mebibytes 256] [--rounds 5] [--formats mxfp4,mx9] [--json FILE]
 """
@@ -78,13 +79,12 @@ def measure(name: str, x: torch.Tensor, y: torch.Tensor, rounds: int) -> dict[st
     fmt = fb.format(name)
     q = fb.quantize(x, fmt)
     packed: Any = fb.kernels.Packed(*(None if p is None else p.numpy() for p in q.pieces))
-    chosen = fb.kernels.options(fmt)
     others, parts = peers(name, x)
     calls: Calls = {
         "copy": lambda: y.copy_(x),
         "fake": lambda: fb.fake_quantize(x, fmt, out=y),
         "stochastic": lambda: fb.fake_quantize(x, fmt, rounding="stochastic", generator=1, out=y),
-        "quantize": lambda: fb.kernels.quantize(x.numpy(), fmt, 1, chosen),
+        "quantize": lambda: fb.quantize(x, fmt, out=q),
         "dequantize": lambda: fb.kernels.dequantize(packed, fmt, x.shape, 1, np.float32, out=y.numpy()),
         **others,
     }

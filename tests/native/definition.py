@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format
 from fewbits.kernels import native, reference
-from fewbits.kernels.layout import Packed, packed
+from fewbits.kernels.layout import Packed, empty, packed
 from fewbits.kernels.options import Options, options
 from fewbits.kernels.reals import BFLOAT16, narrowed, widened, without_infinity
 from tests.native.inputs import finite
@@ -84,7 +84,8 @@ def differences(
             where = f"{isa}, {count} threads"
             out = np.full(x.shape, 77, x.dtype)
             ran, nonfinite = native.fake_quantize(x, out, fmt, axis, chosen, amax, threads=count)
-            parts, also = native.quantize(x, fmt, axis, chosen, amax, threads=count)
+            parts = empty(fmt, x.shape, axis)
+            also = native.quantize(x, parts, fmt, axis, chosen, amax, threads=count)
             back = np.full(x.shape, 77, x.dtype)
             native.dequantize(wanted.parts, back, fmt, axis, threads=count)
             found.append(None if ran == isa else f"{where}: {ran} ran")

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fewbits.formats import CATALOGUE, Element, parse, values
 from fewbits.kernels import native
+from fewbits.kernels.layout import empty
 from fewbits.kernels.options import Options, options
 from tests import cases
 from tests.kernels.exact import exact
@@ -95,7 +96,8 @@ def walk(name: str, chunks: Any) -> str:
         wanted = expected_codes(fmt, chosen, chunk * CHUNK, CHUNK)
         out = np.empty_like(x)
         native.fake_quantize(x, out, fmt, 0, chosen, None, threads=2)
-        parts, _ = native.quantize(x, fmt, 0, chosen, None, threads=2)
+        parts = empty(fmt, x.shape, 0)
+        native.quantize(x, parts, fmt, 0, chosen, None, threads=2)
         codes = unpacked(parts.codes, fmt.bits)
         nan = wanted < 0
         differ += np.count_nonzero(np.where(nan, ~np.isnan(out), out.view(np.uint32) != table[wanted]))

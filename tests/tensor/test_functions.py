@@ -317,6 +317,44 @@ def test_a_result_in_memory_of_the_callers_is_the_result(fmt: cases.Format) -> N
         assert torch.equal(turned, fb.fake_quantize(tensor.t(), fmt))
 
 
+@pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
+def test_packed_parts_of_an_earlier_result_take_the_next(fmt: cases.Format) -> None:
+    first, x = normal((5, 50), fmt), normal((5, 50), fmt)[::-1].copy() / 2
+    for dtype in (np.float64, np.float32, np.float16, ml_dtypes.bfloat16):
+        for axis in (0, 1):
+            out = fb.quantize(first.astype(dtype), fmt, axis=axis)
+            assert fb.quantize(x.astype(dtype), fmt, axis=axis, out=out) is out
+            assert same_parts(out, fb.quantize(x.astype(dtype), fmt, axis=axis))
+    for torch_dtype in (torch.float32, torch.bfloat16):
+        tensor = torch.from_numpy(x).to(torch_dtype)
+        target = fb.quantize(torch.from_numpy(first).to(torch_dtype), fmt)
+        assert fb.quantize(tensor, fmt, out=target) is target
+        assert same_parts(target, fb.quantize(tensor, fmt))
+
+
+def same_parts(a: fb.NarrowTensor, b: fb.NarrowTensor) -> bool:
+    return all(p is q or torch.equal(p, q) for p, q in zip(a.pieces, b.pieces, strict=True))
+
+
+def test_packed_parts_that_do_not_fit_are_refused() -> None:
+    x = torch.ones(4, 64)
+    for out in (
+        fb.quantize(x, "mxfp8_e4m3"),
+        fb.quantize(x.t().contiguous(), "mxfp4"),
+        fb.quantize(x, "mxfp4", axis=0),
+        fb.quantize(x.bfloat16(), "mxfp4"),
+        fb.quantize(x.numpy(), "mxfp4"),
+        x,
+    ):
+        with pytest.raises(
+            ArgumentError, match="expected a NarrowTensor as an earlier call returned it for mxfp4"
+        ):
+            fb.quantize(x, "mxfp4", out=out)  # type: ignore[arg-type]
+    scattered = fb.quantize(torch.ones(4, 128), "mxfp4")[:, :64]
+    with pytest.raises(ArgumentError, match="lie scattered or on another device"):
+        fb.quantize(x, "mxfp4", out=scattered)
+
+
 def test_a_part_of_a_larger_array_takes_a_result_and_nothing_beside_it_changes() -> None:
     whole = np.full(4 * 40 + 7, 9, np.float32)
     x = normal((4, 40), "mxfp4")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fewbits.errors import DataError
 from fewbits.formats import Block, Format
 from fewbits.kernels import native, reference
-from fewbits.kernels.layout import Packed, packed, unpacked
+from fewbits.kernels.layout import Packed, empty, packed, unpacked
 from fewbits.kernels.options import Options, has_scale_rule, options
 from fewbits.kernels.reals import BFLOAT16, narrowed, widened, without_infinity
 
@@ -40,16 +40,26 @@ __all__ = [
 _CHUNK = 1 << 18  # values worked on at once: the definition needs some twenty times their bytes
 
 
-def quantize(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None) -> Packed:
-    """Return packed codes and scales with the block axis last; see :func:`reference.quantize`."""
+def quantize(
+    x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None, out: Packed | None = None
+) -> Packed:
+    """Return packed codes and scales with the block axis last; see :func:`reference.quantize`.
+
+    ``out``, if given, are parts of the right shapes in C order that take the result.
+    """
     axis = _front(axis, x.ndim)
     if x.size and native.supports(fmt, chosen, x.dtype):
-        parts, nonfinite = native.quantize(x, fmt, axis, chosen, amax, threads=threads())
+        whole = empty(fmt, x.shape, axis) if out is None else out
+        nonfinite = native.quantize(x, whole, fmt, axis, chosen, amax, threads=threads())
         if nonfinite and chosen.nonfinite == "raise":
             _refuse(x, fmt, chosen)
-        return parts
+        return whole
     lines, positions = _last(_finite(x, chosen), axis), _positions(x, axis, chosen)
-    return packed(reference.quantize(lines, fmt, chosen, amax, positions), fmt)
+    found = packed(reference.quantize(lines, fmt, chosen, amax, positions), fmt)
+    for part, values in zip(out or (), found, strict=out is not None):
+        if part is not None and values is not None:
+            part[...] = values
+    return found if out is None else out
 
 
 def dequantize(

@@ -56,6 +56,13 @@ def layout(fmt: Format, shape: tuple[Any, ...], axis: int) -> tuple[tuple[Any, .
     )
 
 
+def empty(fmt: Format, shape: tuple[int, ...], axis: int) -> Packed:
+    """Return parts for an array of ``shape`` that nothing was written to yet."""
+    dtypes = (np.uint8, np.uint8, np.uint8, np.float32)
+    shapes = layout(fmt, shape, axis)
+    return Packed(*(None if s is None else np.empty(s, d) for s, d in zip(shapes, dtypes, strict=True)))  # type: ignore[arg-type]
+
+
 def packed(parts: Parts, fmt: Any) -> Packed:
     """Pack codes and scales, one integer each, into bits."""
     if isinstance(fmt, Element):

@@ -47,6 +47,7 @@ def quantize(
     zero_block: str | None = None,
     generator: Any = None,
     amax: float | None = None,
+    out: NarrowTensor | None = None,
 ) -> NarrowTensor:
     """Turn an array into packed codes and scales.
 
@@ -66,13 +67,16 @@ def quantize(
         zero_block: the scale of a block of zeros, ``smallest`` or ``one``.
         generator: for stochastic rounding: a seed, a numpy.random.Generator or a torch.Generator.
         amax: the largest magnitude of the whole tensor where x is a part of it; used by per-tensor scales.
+        out: what an earlier call returned for the same format, axis, shape and dtype, on the CPU: it takes
+            the result, and nothing is allocated. A DataError leaves it undefined.
 
     Returns:
         A NarrowTensor of x's shape, dtype and device.
 
     Raises:
         FormatError: no such format.
-        ArgumentError: an axis or a name out of range, or a choice the format cannot do.
+        ArgumentError: an axis or a name out of range, a choice the format cannot do, or an ``out`` that does
+            not fit.
         DTypeError: x is not floating point.
         DataError: x holds NaN or infinity and ``nonfinite`` is ``raise``.
 
@@ -91,11 +95,14 @@ def quantize(
         "zero_block": zero_block,
     }
     seed, whole = seed_of(generator, rounding), checked_amax(amax)
-    if is_torch(x):
+    if out is None and is_torch(x):
         return narrow.quantized(x, target, checked_axis(axis, x.ndim), whole, seed, **choices)
     chosen = kernels.options(target, seed=seed, **choices)
     array, close = opened(x)
     front = checked_axis(axis, array.ndim)
+    if out is not None:
+        kernels.quantize(array, target, front, chosen, whole, out=narrow.checked_parts(out, x, target, front))
+        return out
     parts = kernels.quantize(array, target, front, chosen, whole)
     return narrow.of_numpy(parts, target, array.shape, front, close(np.empty(0, array.dtype)).dtype)
 

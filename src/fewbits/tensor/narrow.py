@@ -238,6 +238,30 @@ def of_numpy(
     return NarrowTensor(parts, fmt, shape, axis, getattr(torch, dtype.name), dtype)
 
 
+def checked_parts(out: Any, x: Any, fmt: Format, axis: int) -> Packed:
+    """Return the parts of ``out`` as arrays that take a result for ``x``.
+
+    Raises:
+        ArgumentError: out is no tensor of that format, shape, axis and dtype, or its parts lie scattered or
+            on another device.
+    """
+    alike = (
+        isinstance(out, NarrowTensor)
+        and (out.format, tuple(out.shape), out.axis) == (fmt, tuple(x.shape), axis)
+        and (out.dtype if out._family is None else out._family) == x.dtype
+    )
+    if not alike:
+        raise ArgumentError(
+            f"out is {out!r}; expected a NarrowTensor as an earlier call returned it for {fmt}, shape "
+            f"{tuple(x.shape)}, axis={axis} and {x.dtype}, or leave it out"
+        )
+    given = [p for p in out.pieces if p is not None]
+    if not all(p.is_contiguous() and p.device.type == "cpu" for p in given):
+        raise ArgumentError(f"the parts of out, {out!r}, lie scattered or on another device; leave it out")
+    arrays: list[Any] = [p if p is None else p.numpy() for p in out.pieces]
+    return Packed(*arrays)
+
+
 def _check(name: str, part: Any, wanted: Any, codes: torch.Tensor, what: str) -> None:
     """Raise unless ``part`` is what the layout of ``what`` wants."""
     if wanted is None or part is None:

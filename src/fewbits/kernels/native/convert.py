@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fewbits import _native
 from fewbits.formats import Bdr, Block, Element, Format
-from fewbits.kernels.layout import Packed, layout
+from fewbits.kernels.layout import Packed
 from fewbits.kernels.native.geometry import aligned, geometry, is_dense, one_line
 from fewbits.kernels.native.isa import active_isa
 from fewbits.kernels.native.plan import plan
@@ -52,15 +52,15 @@ def fake_quantize(
 
 
 def quantize(
-    x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None, *, threads: int
-) -> tuple[Packed, bool]:
-    """Return the packed parts of ``x`` and whether it held NaN or infinity; as :func:`fake_quantize`."""
+    x: Array, out: Packed, fmt: Format, axis: int, chosen: Options, amax: float | None, *, threads: int
+) -> bool:
+    """Write the packed parts of ``x`` into ``out``; return whether x held NaN or infinity.
+
+    Arguments and errors are those of :func:`fake_quantize`, but that ``out`` has parts in C order.
+    """
     p, x, where = _prepared(x, fmt, axis, chosen, amax, threads, packed=True)
-    shapes = layout(fmt, x.shape, axis)
-    dtypes = (np.uint8, np.uint8, np.uint8, np.float32)
-    parts = Packed(*(None if s is None else np.empty(s, d) for s, d in zip(shapes, dtypes, strict=True)))  # type: ignore[arg-type]
-    _, nonfinite = _native.quantize(p, where, x, *parts, threads)
-    return parts, nonfinite
+    _, nonfinite = _native.quantize(p, where, x, *out, threads)
+    return nonfinite
 
 
 def dequantize(q: Packed, out: Array, fmt: Format, axis: int, *, threads: int) -> None:

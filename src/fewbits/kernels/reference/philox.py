@@ -1,6 +1,7 @@
 """Random bits indexed by position: Philox 4x32-7 (Salmon et al., Parallel Random Numbers, SC 2011).
 
-Seven rounds are the fewest that pass BigCrush there (table 2). Ten would take longer than all else that rounding does.
+Seven rounds are the fewest that pass BigCrush there (table 2). Ten would take longer than all else that
+rounding does.
 
 The draw for a value depends on the seed and on where the value lies in its array, on nothing else: not on the
 number of threads, not on the order of work.
