@@ -5,6 +5,7 @@
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <array>
@@ -172,14 +173,14 @@ void thin_product(const Format& format, ConstFloats x, std::optional<ConstFloats
     thin(one.kernels, job, threads);
 }
 
-std::pair<double, bool> largest(const Geometry& geometry, ConstValues in, int threads) {
+std::tuple<double, double, bool> magnitudes(const Geometry& geometry, ConstValues in, int threads) {
     check_values(geometry, in.size());
     const Real type = type_of(in);
     const void* data = in.data();
     const Implementation& one = active();
     nb::gil_scoped_release released;
-    const Largest found = measure(one.kernels, data, type, geometry, threads);
-    return {found.value, found.nonfinite};
+    const Magnitudes found = measure(one.kernels, data, type, geometry, threads);
+    return {found.largest, found.smallest, found.nonfinite};
 }
 
 Geometry geometry_of(std::int64_t n, std::int64_t step, std::int64_t place_step, const std::vector<std::int64_t>& extent,
@@ -316,8 +317,8 @@ NB_MODULE(_native, m) {
     m.def("thin_product", &thin_product, "format"_a, "x"_a.noconvert(), "permuted"_a.noconvert().none(), "codes"_a.noconvert(),
           "scales"_a.noconvert().none(), "shifts"_a.noconvert().none(), "outer"_a.noconvert().none(), "y"_a.noconvert(),
           "threads"_a, "Write x (batch, n) times the transpose of the packed (lines, n) into y (batch, lines).");
-    m.def("largest", &largest, "geometry"_a, "x"_a.noconvert(), "threads"_a,
-          "Return (largest finite magnitude, whether x held a NaN or an infinity).");
+    m.def("magnitudes", &magnitudes, "geometry"_a, "x"_a.noconvert(), "threads"_a,
+          "Return (largest finite magnitude, smallest magnitude above zero or infinity, whether x holds a NaN or an infinity).");
     m.def("isa_names", &isa_names, "available"_a,
           "Names of the instruction sets in this build, preferred first; or only those that this CPU runs.");
     m.def("active_isa", [] { return std::string(active().name); }, "Name of the instruction set that runs.");

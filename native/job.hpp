@@ -135,9 +135,10 @@ struct Outcome {
     bool nonfinite;   // whether an input was NaN or infinite
 };
 
-struct Largest {
-    double value;    // largest finite magnitude; a double, as Format::whole
-    bool nonfinite;  // whether an input was NaN or infinite
+struct Magnitudes {
+    double largest;   // of what is finite; a double, as Format::whole
+    double smallest;  // of what is not zero; infinity where there is nothing
+    bool nonfinite;   // whether an input was NaN or infinite
 };
 
 // Each does the items first to last - 1 of a job, of `items` in all; any division of the items gives the same result.
@@ -148,7 +149,7 @@ struct Kernels {
     void (*restore)(const Restore&, std::int64_t first, std::int64_t last);
     void (*thin)(const Thin&, std::int64_t first, std::int64_t last);  // items are lines
     std::int64_t (*measure_items)(const Geometry&);
-    Largest (*measure)(const void* in, Real type, const Geometry&, std::int64_t first, std::int64_t last);
+    Magnitudes (*measure)(const void* in, Real type, const Geometry&, std::int64_t first, std::int64_t last);
 };
 
 }  // namespace fewbits

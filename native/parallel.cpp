@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <mutex>
 
 #ifdef _OPENMP
@@ -90,13 +91,13 @@ void thin(const Kernels& kernels, const Thin& job, int threads) {
            [&](int, std::int64_t first, std::int64_t last) { kernels.thin(job, first, last); });
 }
 
-Largest measure(const Kernels& kernels, const void* in, Real type, const Geometry& g, int threads) {
+Magnitudes measure(const Kernels& kernels, const void* in, Real type, const Geometry& g, int threads) {
     std::mutex lock;
-    Largest all{0.0, false};
+    Magnitudes all{0.0, std::numeric_limits<double>::infinity(), false};
     divide(kernels.measure_items(g), values_in(g), threads, [&](int, std::int64_t first, std::int64_t last) {
-        const Largest mine = kernels.measure(in, type, g, first, last);
+        const Magnitudes mine = kernels.measure(in, type, g, first, last);
         const std::lock_guard<std::mutex> guard(lock);
-        all = {std::max(all.value, mine.value), all.nonfinite || mine.nonfinite};
+        all = {std::max(all.largest, mine.largest), std::min(all.smallest, mine.smallest), all.nonfinite || mine.nonfinite};
     });
     return all;
 }

@@ -12,6 +12,6 @@ bool has_threads();
 Outcome convert(const Kernels& kernels, const Job& job, int threads);
 void restore(const Kernels& kernels, const Restore& job, int threads);
 void thin(const Kernels& kernels, const Thin& job, int threads);
-Largest measure(const Kernels& kernels, const void* in, Real type, const Geometry& geometry, int threads);
+Magnitudes measure(const Kernels& kernels, const void* in, Real type, const Geometry& geometry, int threads);
 
 }  // namespace fewbits

@@ -1,9 +1,9 @@
 // Conversion of lines side by side, where the values of one line lie far apart in memory and those of neighbouring
-// lines close together: a strip of up to 64 lines advances row by row, each lane of a vector in a line of its own.
+// lines close together: a strip of lines advances row by row, each lane of a vector in a line of its own.
 
 namespace {
 
-constexpr i64 lanes = 64;
+constexpr i64 lanes = tile;
 constexpr i64 rows_together = 8;  // eight codes fill whole bytes, whatever their width
 constexpr i64 rows_in_item = 64;
 
@@ -18,13 +18,13 @@ inline i64 rows_of_item(const Plan& p) {
     return cut ? rows : p.g.n;
 }
 
-inline i64 strips_in(const Geometry& g) {
+inline i64 strips_in(const Geometry& g, i64 width) {
     const i64 across = g.extent[g.axes - 1];
-    return across == 0 ? 0 : lines_in(g) / across * count_of(across, lanes);
+    return across == 0 ? 0 : lines_in(g) / across * count_of(across, width);
 }
 
 inline i64 items_in_columns(const Plan& p) {
-    return p.g.n == 0 ? 0 : strips_in(p.g) * count_of(p.g.n, rows_of_item(p));
+    return p.g.n == 0 ? 0 : strips_in(p.g, lanes) * count_of(p.g.n, rows_of_item(p));
 }
 
 // A strip: its first line, and how the others follow.
@@ -33,10 +33,10 @@ struct Strip {
     i64 count, stride, place_stride;
 };
 
-inline Strip strip_of(const Geometry& g, i64 number) {
-    const i64 across = g.extent[g.axes - 1], in_row = count_of(across, lanes);
-    const i64 lane = number % in_row * lanes;
-    return {line_of(g, number / in_row * across + lane), least(lanes, across - lane), g.stride[g.axes - 1],
+inline Strip strip_of(const Geometry& g, i64 number, i64 width) {
+    const i64 across = g.extent[g.axes - 1], in_row = count_of(across, width);
+    const i64 lane = number % in_row * width;
+    return {line_of(g, number / in_row * across + lane), least(width, across - lane), g.stride[g.axes - 1],
             g.place_stride[g.axes - 1]};
 }
 
@@ -46,16 +46,28 @@ inline const float* row(const Plan& p, const Strip& s, i64 r, float* buffer) {
 
 // Largest finite magnitudes of the rows `from` to `to`, and which lanes hold something that is not finite.
 inline void measure_lanes(const Plan& p, Buffers& t, const Strip& s, i64 from, i64 to) {
-    for (i64 i = 0; i < s.count; ++i) t.largest[i] = t.shifts[i] = 0;
+    for (i64 i = 0; i < s.count; ++i) t.largest[i] = 0;
+    for (i64 r = from; r < to; ++r) {
+        const float* x = row(p, s, r, t.x);
+        i64 i = 0;
+        for (; i + vector <= s.count; i += vector) {
+            __builtin_prefetch(x + i + p.g.step);  // the next row, which no processor foresees; of a buffer, nothing
+            write(t.largest + i, larger(read<Bits>(t.largest + i), read<Bits>(x + i) & magnitude_mask));
+        }
+        for (; i < s.count; ++i) t.largest[i] = larger(t.largest[i], bits_of(x[i]) & magnitude_mask);
+    }
+    i32 top = 0;
+    for (i64 i = 0; i < s.count; ++i) top = larger(top, t.largest[i]);
+    for (i64 i = 0; i < s.count; ++i) t.bad[i] = t.largest[i] >= infinity_bits;
+    if (top < infinity_bits) return;
+    for (i64 i = 0; i < s.count; ++i) t.largest[i] = 0;
     for (i64 r = from; r < to; ++r) {
         const float* x = row(p, s, r, t.x);
         for (i64 i = 0; i < s.count; ++i) {
             const i32 magnitude = bits_of(x[i]) & magnitude_mask;
             t.largest[i] = larger(t.largest[i], magnitude < infinity_bits ? magnitude : 0);
-            t.shifts[i] |= magnitude >= infinity_bits;
         }
     }
-    for (i64 i = 0; i < s.count; ++i) t.bad[i] = t.shifts[i] != 0;
 }
 
 // Codes of eight rows, lane beside lane, that wait until they fill whole bytes.
@@ -125,11 +137,13 @@ inline void round_row(const Plan& p, Buffers& t, ColumnBuffers& c, const Strip& 
         a = b = t.one;
     }
     const i64 place = s.line.place + r * p.g.place_step;
-    round_tile(p, t, x, w, a, b, finite, place, s.place_stride, t.values, t.codes, s.count);
+    float* values = t.values;
+    if (p.values && p.job.values_type == Real::f32 && s.place_stride == 1) values = static_cast<float*>(p.job.values) + place;
+    round_tile(p, t, x, w, a, b, finite, place, s.place_stride, values, t.codes, s.count);
     if (f.scales != Scales::none && f.nonfinite == Nonfinite::block_nan && (!finite || f.whole_bad))
         for (i64 i = 0; i < s.count; ++i)
-            if (t.bad[i]) overwrite(p, t.values + i, t.codes + i, 1);
-    if (p.values)
+            if (t.bad[i]) overwrite(p, values + i, t.codes + i, 1);
+    if (p.values && values == t.values)
         store(at(p.job.values, p.job.values_type, place), p.job.values_type, s.place_stride, s.count, t.values);
 }
 
@@ -192,7 +206,7 @@ inline bool convert_columns(const Plan& p, Buffers& t, i64 first, i64 last) {
     bool finite = true;
     for (i64 item = first; item < last; ++item) {
         const i64 from = item % in_strip * rows;
-        finite &= convert_strip(p, t, strip_of(p.g, item / in_strip), from, least(p.g.n, from + rows));
+        finite &= convert_strip(p, t, strip_of(p.g, item / in_strip, lanes), from, least(p.g.n, from + rows));
     }
     return finite;
 }

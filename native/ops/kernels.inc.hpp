@@ -32,10 +32,11 @@ constexpr i64 measured_together = 8 * tile;
 
 i64 measure_items(const Geometry& g) { return lines_in(g) * count_of(g.n, measured_together); }
 
-Largest measure_all(const void* in, Real type, const Geometry& g, i64 first, i64 last) {
+Magnitudes measure_all(const void* in, Real type, const Geometry& g, i64 first, i64 last) {
     alignas(64) float buffer[tile];
     const i64 in_line = count_of(g.n, measured_together);
     Measured m{0, false};
+    u32 least_bits = ~u32{0};  // of magnitudes, less one: zero comes last
     for (i64 item = first; item < last; ++item) {
         const i64 line = line_of(g, item / in_line).in, end = least(g.n, (item % in_line + 1) * measured_together);
         for (i64 start = item % in_line * measured_together; start < end; start += tile) {
@@ -47,9 +48,11 @@ Largest measure_all(const void* in, Real type, const Geometry& g, i64 first, i64
                 x = buffer;
             }
             see(m, x, n);
+            least_bits = smallest_of(x, n, least_bits);
         }
     }
-    return {static_cast<double>(float_of(m.largest)), m.bad};
+    const double infinity = __builtin_inf(), smallest = static_cast<double>(float_of(static_cast<i32>(least_bits + 1)));
+    return {static_cast<double>(float_of(m.largest)), least_bits < static_cast<u32>(infinity_bits) ? smallest : infinity, m.bad};
 }
 
 }  // namespace

@@ -64,13 +64,13 @@ inline const float* restore_run(const RestorePlan& p, const Sixteen* s, RestoreB
     return t.values;
 }
 
-constexpr i64 restored_rows = 64;
+constexpr i64 restored_rows = 64, restored_lanes = 64;
 
 inline i64 restore_step(const RestorePlan& p) { return side_by_side(p.g) ? restored_rows : tile; }
 
 // A strip of neighbouring lines is restored line by line and written row by row.
 inline void restore_strip(const RestorePlan& p, RestoreBuffers& t, const Strip& s, i64 start, i64 n) {
-    alignas(64) float rows[restored_rows][lanes];
+    alignas(64) float rows[restored_rows][restored_lanes];
     for (i64 i = 0; i < s.count; ++i) {
         restore_plainly(p, t, s.line.number + i, start, n, outer_scale(p, s.line.number + i));
         for (i64 r = 0; r < n; ++r) rows[r][i] = t.values[r];
@@ -83,7 +83,7 @@ inline void restore_strip(const RestorePlan& p, RestoreBuffers& t, const Strip& 
 i64 restore_items(const Restore& job) {
     const RestorePlan p = restore_plan_of(job);
     if (p.g.n == 0) return 0;
-    return (side_by_side(p.g) ? strips_in(p.g) : lines_in(p.g)) * count_of(p.g.n, restore_step(p));
+    return (side_by_side(p.g) ? strips_in(p.g, restored_lanes) : lines_in(p.g)) * count_of(p.g.n, restore_step(p));
 }
 
 void restore(const Restore& job, i64 first, i64 last) {
@@ -96,7 +96,7 @@ void restore(const Restore& job, i64 first, i64 last) {
     for (i64 item = first; item < last; ++item) {
         const i64 start = item % in_line * step, n = least(step, p.g.n - start);
         if (side_by_side(p.g)) {
-            restore_strip(p, t, strip_of(p.g, item / in_line), start, n);
+            restore_strip(p, t, strip_of(p.g, item / in_line, restored_lanes), start, n);
             continue;
         }
         const Line line = line_of(p.g, item / in_line);

@@ -23,6 +23,15 @@ inline i32 largest_finite(const float* in, i64 n) {
     return largest;
 }
 
+// The bits of the smallest magnitude above zero, less one; not above `least_bits`.
+inline u32 smallest_of(const float* x, i64 n, u32 least_bits) {
+    for (i64 i = 0; i < n; ++i) {
+        const u32 below = static_cast<u32>(bits_of(x[i]) & magnitude_mask) - 1;
+        least_bits = below < least_bits ? below : least_bits;
+    }
+    return least_bits;
+}
+
 // Largest finite magnitude of what was seen, and whether something in it is not finite.
 struct Measured {
     i32 largest;

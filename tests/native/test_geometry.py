@@ -365,20 +365,22 @@ def test_subnormals_survive_a_thread_that_flushes_them(name: str) -> None:
             assert part is None or np.array_equal(part, wanted)
 
 
-def test_the_largest_magnitude_is_that_of_the_finite_values_in_any_layout() -> None:
+def test_the_largest_and_smallest_magnitudes_are_found_in_any_layout() -> None:
     x = inputs.single(parse("fp8_e4m3"), True)
     for given in (x, x.T, x[::-2, ::3], np.zeros((2, 3), np.float32), np.full((4, 4), np.nan, np.float32)):
-        finite = np.abs(given[np.isfinite(given)])
+        finite, above = np.abs(given[np.isfinite(given)]), np.abs(given[np.abs(given) > 0])
         for isa in native.available_isas():
             native.force_isa(isa)
             for threads in (1, 3):
-                assert native.largest(given, threads=threads) == (
+                assert native.magnitudes(given, threads=threads) == (
                     finite.max(initial=0),
+                    above.min(initial=np.inf),
                     not np.isfinite(given).all(),
                 )
     for dtype in (np.float16, np.uint16):
         half = inputs.every_half(dtype)
         wide = kernels.reals.widened(half)
         top = np.abs(wide[np.isfinite(wide)]).max()
-        assert native.largest(half, threads=1) == (top, True)
+        lowest = np.abs(wide[np.abs(wide) > 0]).min()
+        assert native.magnitudes(half, threads=1) == (top, lowest, True)
         assert bits(half).dtype == np.uint16

@@ -90,7 +90,7 @@ def test_the_ends_of_the_scale_keep_their_values() -> None:
     low = filled(1, 0)  # E5M2's smallest value times the smallest scale: a float32 subnormal, no bfloat16
     assert float(low.dequantize()[0, 0]) == 2.0**-16 * 2.0**-127
     assert low.dequantize().bfloat16().count_nonzero() == 0
-    assert not products._is_bfloat16(low)
+    assert not products._is_bfloat16(low, low.format)
     big = torch.full((3, 32), 2.0**120)
     expected = 32 * 2.0**-143 * 2.0**120
     assert torch.equal(fb.matvec(low, big), torch.full((3, 2), expected))
@@ -104,23 +104,34 @@ def test_the_ends_of_the_scale_keep_their_values() -> None:
 def test_values_taken_for_bfloat16_are_bfloat16(fmt: cases.Format) -> None:
     assert isinstance(fmt, Block | Bdr)
     ordinary = fb.quantize(normal(8, 96), fmt)
-    if products._is_bfloat16(ordinary):
+    if products._is_bfloat16(ordinary, ordinary.format):
         assert isinstance(fmt.scale, Exponent)
         y = ordinary.dequantize()
         assert torch.equal(y, y.bfloat16().float())
     for bits in cases.blocks(64, 96, seed=3), cases.blocks(64, 96, seed=3) * np.float32(2.0**-100):
         q = fb.quantize(torch.from_numpy(bits), fmt)
         y = q.dequantize()
-        if products._is_bfloat16(q):
+        if products._is_bfloat16(q, q.format):
             assert torch.equal(y, y.bfloat16().float())
             assert not ((y != 0) & (y.abs() < 2.0**-126)).any()
+
+
+def test_ordinary_values_of_a_format_are_looked_at_too() -> None:
+    fmt = fb.format("mxfp8_e5m2")
+    assert products._is_bfloat16(fb.fake_quantize(normal(4, 64), fmt), fmt)
+    low = normal(4, 64)
+    low[1, :32] *= 2.0**-120
+    assert not products._is_bfloat16(fb.fake_quantize(low, fmt), fmt)
+    assert not products._is_bfloat16(normal(4, 64), fb.format("int8_channel"))
+    rounded = fb.fake_quantize(low, fmt), fb.fake_quantize(low.t(), fmt, axis=0)
+    assert excess(fb.matmul(low, low.t(), "mxfp8_e5m2"), *rounded) <= 1
 
 
 def test_mx_and_bdr_are_bfloat16_and_zeros_do_not_hide_it() -> None:
     for name in ("mxfp4", "mxfp6_e3m2", "mxfp8_e4m3", "mxfp8_e5m2", "mxint8", "mx9", "mx6", "mx4"):
         x = normal(4, 64)
         x[0] = 0  # its blocks take the smallest scale
-        assert products._is_bfloat16(fb.quantize(x, name))
+        assert products._is_bfloat16(fb.quantize(x, name), fb.format(name))
 
 
 @pytest.mark.parametrize("units", [True, False])

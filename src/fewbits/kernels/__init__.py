@@ -33,6 +33,7 @@ __all__ = [
     "limits",
     "options",
     "quantize",
+    "smallest",
     "thin_product",
     "threads",
 ]
@@ -118,6 +119,11 @@ def limits(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None
 def largest(x: Array) -> float:
     """Return the largest magnitude of a finite ``x``; zero where it is empty."""
     return float(max(x.max(initial=0), -x.min(initial=0)))
+
+
+def smallest(x: Array) -> float:
+    """Return the smallest magnitude above zero of a float32 ``x``; infinity where there is none."""
+    return native.magnitudes(x, threads=threads())[1]
 
 
 def threads() -> int:

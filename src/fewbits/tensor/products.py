@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
+from fewbits import kernels
 from fewbits.formats import Bdr, Block, Exponent, Fixed, Float, Format
 from fewbits.kernels import ops
-from fewbits.tensor.functions import fake_quantize, quantize
+from fewbits.tensor.functions import fake_quantize, format
 from fewbits.tensor.narrow import NarrowTensor
 
 THIN = 16  # most vectors for which a packed matrix is read in place instead of being unpacked
@@ -58,10 +59,12 @@ def matmul(a: torch.Tensor, b: torch.Tensor, fmt: str | Format | None = None) ->
     """
     if fmt is None:
         return product(a, b)
-    narrow = quantize if _has_bfloat16_units() else fake_quantize  # values only, where nothing reads the bits
-    a = a if isinstance(a, NarrowTensor) else narrow(a, fmt)
-    b = b if isinstance(b, NarrowTensor) else narrow(b, fmt, axis=max(b.ndim - 2, 0))
-    return product(a, b)
+    target, of_b = format(fmt), max(b.ndim - 2, 0)
+    return _multiplied(
+        a if isinstance(a, NarrowTensor) else fake_quantize(a, target),
+        b if isinstance(b, NarrowTensor) else fake_quantize(b, target, axis=of_b),
+        target,
+    )
 
 
 def matvec(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -84,10 +87,16 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return _thin(a, b.t())  # type: ignore[arg-type]
     if fits and _is_thin(a, b, b.shape[1:].numel(), axis=1):
         return _thin(b, a) if b.ndim == 1 else _thin(b.t(), a).t()  # type: ignore[arg-type]
-    if isinstance(a, NarrowTensor) and isinstance(b, NarrowTensor) and a.dtype == torch.float32:
-        with _bfloat16_products(_is_bfloat16(a) and _is_bfloat16(b)):
-            return torch.matmul(a.dense(), b.dense())
+    if isinstance(a, NarrowTensor) and isinstance(b, NarrowTensor):
+        return _multiplied(a, b, a.format)
     return torch.matmul(_dense(a), _dense(b))
+
+
+def _multiplied(a: torch.Tensor, b: torch.Tensor, fmt: Format) -> torch.Tensor:
+    """Return ``a @ b`` of packed tensors, or of ordinary ones that hold values of ``fmt``."""
+    exact = a.dtype == b.dtype == torch.float32 and _has_bfloat16_units()
+    with _bfloat16_products(exact and _is_bfloat16(a, fmt) and _is_bfloat16(b, fmt)):
+        return torch.matmul(_dense(a), _dense(b))
 
 
 def _is_thin(w: torch.Tensor, x: torch.Tensor, vectors: int, *, axis: int) -> bool:
@@ -106,23 +115,22 @@ def _dense(x: torch.Tensor) -> torch.Tensor:
     return x.dense() if isinstance(x, NarrowTensor) else x
 
 
-def _is_bfloat16(q: NarrowTensor) -> bool:
-    """Whether every value is exactly a normal bfloat16, or zero.
+def _is_bfloat16(x: torch.Tensor, fmt: Format) -> bool:
+    """Whether every value of ``x``, packed or ordinary with values of ``fmt``, is a normal bfloat16, or zero.
 
     The significand fits where element and scale have eight bits together. The smallest value may not: matrix
     units take subnormals for zero, so a scale that reaches them is looked at more closely.
     """
-    fmt = q.format
+    fmt = x.format if isinstance(x, NarrowTensor) else fmt
     if not isinstance(fmt, Block | Bdr) or not isinstance(fmt.scale, Exponent) or _significant_bits(fmt) > 8:
         return False
-    shift = fmt.largest_shift if isinstance(fmt, Bdr) else 0
-    assert isinstance(fmt.element, Float | Fixed)
-    lowest = _exponent_of_step(fmt.element) - shift - fmt.scale.bias  # with the scale code 0
-    assert q.scales is not None
-    if fmt.scale.bits == 8 and q.scales.numel() and int(q.scales.min()) + lowest >= -126:
-        return True
-    magnitude = q.dense().abs()
-    return not bool(((magnitude > 0) & (magnitude < 2.0**-126)).any())
+    if isinstance(x, NarrowTensor) and fmt.scale.bits == 8 and x.numel():
+        shift = fmt.largest_shift if isinstance(fmt, Bdr) else 0
+        assert isinstance(fmt.element, Float | Fixed)
+        assert x.scales is not None
+        if int(x.scales.min()) - fmt.scale.bias + _exponent_of_step(fmt.element) - shift >= -126:
+            return True
+    return kernels.smallest(_dense(x).detach().cpu().numpy()) >= 2.0**-126
 
 
 def _significant_bits(fmt: Format) -> int:
@@ -136,10 +144,10 @@ def _exponent_of_step(element: Float | Fixed) -> int:
 
 @contextmanager
 def _bfloat16_products(allowed: bool) -> Iterator[None]:
-    """Let float32 products run on bfloat16 matrix units, if the CPU has them; sums stay float32."""
+    """Let float32 products run on the CPU's bfloat16 matrix units; sums stay float32."""
     matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # its stubs lag behind
     before = matmul.fp32_precision
-    if allowed and _has_bfloat16_units():
+    if allowed:
         matmul.fp32_precision = "bf16"
     try:
         yield
@@ -148,4 +156,7 @@ def _bfloat16_products(allowed: bool) -> Iterator[None]:
 
 
 def _has_bfloat16_units() -> bool:
-    return bool(torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())
+    """Whether products run there; not while a graph is traced, which sees no values."""
+    return not torch.compiler.is_compiling() and bool(
+        torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
+    )

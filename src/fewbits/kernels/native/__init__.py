@@ -7,7 +7,7 @@ variable ``FEWBITS_ISA`` or :func:`force_isa` makes it take another, so that one
 from fewbits.kernels.native.convert import (
     dequantize,
     fake_quantize,
-    largest,
+    magnitudes,
     quantize,
     supports,
     supports_product,
@@ -22,7 +22,7 @@ __all__ = [
     "fake_quantize",
     "force_isa",
     "isas",
-    "largest",
+    "magnitudes",
     "quantize",
     "supports",
     "supports_product",

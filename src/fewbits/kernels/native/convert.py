@@ -96,14 +96,17 @@ def thin_product(x: Array, q: Packed, y: Array, fmt: Format, *, threads: int) ->
     _native.thin_product(_shared(fmt), x, permuted, *_dense(q), y, threads)
 
 
-def largest(x: Array, *, threads: int) -> tuple[float, bool]:
-    """Return the largest finite magnitude of ``x``, and whether it holds NaN or infinity."""
+def magnitudes(x: Array, *, threads: int) -> tuple[float, float, bool]:
+    """Return the largest finite and the smallest nonzero magnitude, and whether x holds NaN or infinity.
+
+    The smallest is infinity where nothing is above zero.
+    """
     x = aligned(x)
     where = one_line(x.size) if is_dense(x) else geometry(x, x.ndim - 1)
     if where is None:
         x = np.ascontiguousarray(x)
         where = one_line(x.size)
-    return _native.largest(where, x, threads)
+    return _native.magnitudes(where, x, threads)
 
 
 def _prepared(
@@ -118,7 +121,7 @@ def _prepared(
     if _shares_one(fmt):
         measured, bad = 0.0, False
         if amax is None or chosen.nonfinite == "block-nan":
-            measured, bad = largest(x, threads=threads)
+            measured, _, bad = magnitudes(x, threads=threads)
             if chosen.nonfinite == "saturate" and bad and np.isinf(widened(x)).any():
                 measured = largest_finite(x.dtype)  # what stands for infinity
         p.whole_known, p.whole = True, measured if amax is None else amax
