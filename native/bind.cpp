@@ -33,6 +33,9 @@ using Line = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<std::uint8_t, nb::c_contig, nb::device::cpu>;
 using ConstBytes = nb::ndarray<const std::uint8_t, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
+using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using OutMatrix = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Words = nb::ndarray<std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using ConstFloats = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
 
 void require(bool holds, const char* what) {
@@ -171,6 +174,20 @@ void thin_product(const Format& format, ConstFloats x, std::optional<ConstFloats
     const Implementation& one = active();
     nb::gil_scoped_release released;
     thin(one.kernels, job, threads);
+}
+
+void bfloat16_product(Matrix a, Matrix b, OutMatrix y, Words packed_a, Words packed_b, int threads) {
+    const auto m = static_cast<std::int64_t>(a.shape(0)), k = static_cast<std::int64_t>(a.shape(1));
+    const auto n = static_cast<std::int64_t>(b.shape(1));
+    require(has_bfloat16_products(), "this CPU has no products of bfloat16");
+    require(b.shape(0) == a.shape(1), "b needs as many rows as a has columns");
+    require(y.shape(0) == a.shape(0) && y.shape(1) == b.shape(1), "y needs the rows of a and the columns of b");
+    require(static_cast<std::int64_t>(packed_a.size()) >= packed_a_size(m, k), "packed_a is too short");
+    require(static_cast<std::int64_t>(packed_b.size()) >= packed_b_size(k, n), "packed_b is too short");
+    require(packed_b.size() == 0 || reinterpret_cast<std::uintptr_t>(packed_b.data()) % 64 == 0, "packed_b must lie at a multiple of 64 bytes");
+    const Product product{a.data(), b.data(), y.data(), m, n, k, packed_a.data(), packed_b.data()};
+    nb::gil_scoped_release released;
+    multiply(product, threads);
 }
 
 std::tuple<double, double, bool> magnitudes(const Geometry& geometry, ConstValues in, int threads) {
@@ -317,6 +334,13 @@ NB_MODULE(_native, m) {
     m.def("thin_product", &thin_product, "format"_a, "x"_a.noconvert(), "permuted"_a.noconvert().none(), "codes"_a.noconvert(),
           "scales"_a.noconvert().none(), "shifts"_a.noconvert().none(), "outer"_a.noconvert().none(), "y"_a.noconvert(),
           "threads"_a, "Write x (batch, n) times the transpose of the packed (lines, n) into y (batch, lines).");
+    m.def("has_bfloat16_products", &has_bfloat16_products, "Return whether this build and this CPU have them.");
+    m.def("packed_sizes", [](std::int64_t m, std::int64_t n, std::int64_t k) {
+        return std::pair(packed_a_size(m, k), packed_b_size(k, n));
+    }, "m"_a, "n"_a, "k"_a, "Return the room that bfloat16_product needs for a and for b.");
+    m.def("bfloat16_product", &bfloat16_product, "a"_a.noconvert(), "b"_a.noconvert(), "y"_a.noconvert(),
+          "packed_a"_a.noconvert(), "packed_b"_a.noconvert(), "threads"_a,
+          "Write a b into y, for matrices of float32 that are all bfloat16.");
     m.def("magnitudes", &magnitudes, "geometry"_a, "x"_a.noconvert(), "threads"_a,
           "Return (largest finite magnitude, smallest magnitude above zero or infinity, whether x holds a NaN or an infinity).");
     m.def("isa_names", &isa_names, "available"_a,

@@ -91,6 +91,12 @@ void thin(const Kernels& kernels, const Thin& job, int threads) {
            [&](int, std::int64_t first, std::int64_t last) { kernels.thin(job, first, last); });
 }
 
+void multiply(const Product& p, int threads) {
+    const std::int64_t work = p.m * p.n + (p.m + p.n) * p.k;
+    for (const Step& step : product_steps)
+        divide(step.items(p), work, threads, [&](int, std::int64_t first, std::int64_t last) { step.run(p, first, last); });
+}
+
 Magnitudes measure(const Kernels& kernels, const void* in, Real type, const Geometry& g, int threads) {
     std::mutex lock;
     Magnitudes all{0.0, std::numeric_limits<double>::infinity(), false};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "job.hpp"
+#include "product.hpp"
 
 namespace fewbits {
 
@@ -12,6 +13,7 @@ bool has_threads();
 Outcome convert(const Kernels& kernels, const Job& job, int threads);
 void restore(const Kernels& kernels, const Restore& job, int threads);
 void thin(const Kernels& kernels, const Thin& job, int threads);
+void multiply(const Product& product, int threads);
 Magnitudes measure(const Kernels& kernels, const void* in, Real type, const Geometry& geometry, int threads);
 
 }  // namespace fewbits

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import fewbits as fb
+from fewbits import kernels
 from fewbits.formats import Bdr, Block, Exponent
 from fewbits.kernels import native
 from fewbits.tensor import products
@@ -135,11 +136,10 @@ def test_mx_and_bdr_are_bfloat16_and_zeros_do_not_hide_it() -> None:
 
 
 @pytest.mark.parametrize("units", [True, False])
-def test_bfloat16_units_are_asked_for_only_where_they_are_exact(
-    units: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tiles_are_asked_for_only_where_they_are_exact(units: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(products, "_has_bfloat16_units", lambda: units)
+    monkeypatch.setattr(products, "_has_tiles", lambda: units)
+    monkeypatch.setattr(kernels, "has_bfloat16_products", lambda: False)
     real = torch.matmul
 
     def spied(*args: torch.Tensor) -> torch.Tensor:
@@ -154,3 +154,41 @@ def test_bfloat16_units_are_asked_for_only_where_they_are_exact(
     assert asked == (["bf16", before] if units else [before, before])
     assert torch.backends.mkldnn.matmul.fp32_precision == before  # type: ignore[attr-defined]
     assert excess(exact, fb.fake_quantize(a, "mxfp8_e4m3"), fb.fake_quantize(b, "mxfp8_e4m3", axis=0)) <= 1
+
+
+@pytest.mark.skipif(not kernels.has_bfloat16_products(), reason="the CPU has no products of bfloat16")
+def test_instructions_are_taken_only_where_they_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_has_tiles", lambda: False)
+    taken = []
+    real = kernels.bfloat16_product
+    monkeypatch.setattr(kernels, "bfloat16_product", lambda a, b: taken.append(a.shape) or real(a, b))  # type: ignore[func-returns-value]
+    a, b, low = normal(2, 20, 64), normal(64, 30, seed=1), normal(64, 30) * 2.0**-120
+    for name in ("mxfp8_e5m2", "mx9"):
+        rounded = fb.fake_quantize(a, name), fb.fake_quantize(b, name, axis=0)
+        assert excess(fb.matmul(a, b, name), *rounded) <= 1
+        assert (
+            excess(
+                fb.matmul(fb.quantize(a[0], name), fb.quantize(b, name, axis=0)), rounded[0][0], rounded[1]
+            )
+            <= 1
+        )
+    assert taken == [(40, 64), (20, 64)] * 2
+    native.force_isa("avx2")
+    fb.matmul(a, b, "mx9")
+    native.force_isa(None)
+    for left, right, name in (
+        (a, b, "int8_channel"),
+        (a, low, "mxfp8_e5m2"),
+        (a.double(), b.double(), "mx9"),
+    ):
+        fb.matmul(left, right, name)
+    assert len(taken) == 4
+
+
+def test_gradients_pass_a_product_straight_to_what_was_rounded() -> None:
+    a, b = normal(20, 64).requires_grad_(), normal(64, 30, seed=1).requires_grad_()
+    fb.matmul(a, b, "mxfp4").sum().backward()
+    rounded_a, rounded_b = fb.fake_quantize(a, "mxfp4"), fb.fake_quantize(b, "mxfp4", axis=0)
+    one = torch.ones(20, 30)
+    assert torch.allclose(a.grad, one @ rounded_b.detach().t(), rtol=1e-6, atol=1e-5)
+    assert torch.allclose(b.grad, rounded_a.detach().t() @ one, rtol=1e-6, atol=1e-5)

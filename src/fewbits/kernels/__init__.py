@@ -26,8 +26,10 @@ __all__ = [
     "BFLOAT16",
     "Options",
     "Packed",
+    "bfloat16_product",
     "dequantize",
     "fake_quantize",
+    "has_bfloat16_products",
     "has_scale_rule",
     "largest",
     "limits",
@@ -108,6 +110,18 @@ def thin_product(x: Array, q: Packed, fmt: Format, lines: int) -> Array:
         native.thin_product(np.ascontiguousarray(x), q, y, fmt, threads=threads())
         return y
     return np.matmul(x, dequantize(q, fmt, (lines, x.shape[1]), 1, np.float32).T, out=y)
+
+
+def has_bfloat16_products() -> bool:
+    """Return whether :func:`bfloat16_product` runs on this CPU."""
+    return native.has_bfloat16_products()
+
+
+def bfloat16_product(a: Array, b: Array) -> Array:
+    """Return ``a @ b``, summed in float32, for float32 matrices of normal bfloat16 values and zeros."""
+    y = np.empty((a.shape[0], b.shape[1]), np.float32)
+    native.bfloat16_product(np.ascontiguousarray(a), np.ascontiguousarray(b), y, threads=threads())
+    return y
 
 
 def limits(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None) -> Array:

@@ -161,6 +161,29 @@ def _(
     return x.new_empty((x.shape[0], lines))
 
 
+@torch.library.custom_op("fewbits::bfloat16_product", mutates_args=())
+def bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return ``a @ b`` for float32 matrices on the CPU whose values are all normal bfloat16, or zero."""
+    return torch.from_numpy(kernels.bfloat16_product(a.detach().numpy(), b.detach().numpy()))
+
+
+@bfloat16_product.register_fake
+def _(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a.new_empty((a.shape[0], b.shape[1]))
+
+
+def _keep_operands(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _product_gradients(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    a, b = ctx.saved_tensors
+    return gradient @ b.t(), a.t() @ gradient
+
+
+bfloat16_product.register_autograd(_product_gradients, setup_context=_keep_operands)
+
+
 def thin_product(
     x: torch.Tensor, parts: tuple[torch.Tensor | None, ...], fmt: Format, lines: int
 ) -> torch.Tensor:

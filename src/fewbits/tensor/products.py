@@ -95,8 +95,13 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def _multiplied(a: torch.Tensor, b: torch.Tensor, fmt: Format) -> torch.Tensor:
     """Return ``a @ b`` of packed tensors, or of ordinary ones that hold values of ``fmt``."""
     exact = a.dtype == b.dtype == torch.float32 and _has_bfloat16_units()
-    with _bfloat16_products(exact and _is_bfloat16(a, fmt) and _is_bfloat16(b, fmt)):
-        return torch.matmul(_dense(a), _dense(b))
+    exact = exact and _is_bfloat16(a, fmt) and _is_bfloat16(b, fmt)
+    left, right = _dense(a), _dense(b)
+    if exact and not _has_tiles() and left.ndim > 1 and right.ndim == 2 and left.device.type == "cpu":
+        y: torch.Tensor = ops.bfloat16_product(left.reshape(-1, left.shape[-1]), right)
+        return y.reshape(*left.shape[:-1], right.shape[1])
+    with _bfloat16_products(exact):
+        return torch.matmul(left, right)
 
 
 def _is_thin(w: torch.Tensor, x: torch.Tensor, vectors: int, *, axis: int) -> bool:
@@ -157,6 +162,9 @@ def _bfloat16_products(allowed: bool) -> Iterator[None]:
 
 def _has_bfloat16_units() -> bool:
     """Whether products run there; not while a graph is traced, which sees no values."""
-    return not torch.compiler.is_compiling() and bool(
-        torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
-    )
+    return not torch.compiler.is_compiling() and (_has_tiles() or kernels.has_bfloat16_products())
+
+
+def _has_tiles() -> bool:
+    """Whether the CPU has the units that PyTorch takes for float32 products where it is told to."""
+    return bool(torch.cpu._is_amx_tile_supported())

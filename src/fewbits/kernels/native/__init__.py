@@ -14,13 +14,16 @@ from fewbits.kernels.native.convert import (
     thin_product,
 )
 from fewbits.kernels.native.isa import active_isa, available_isas, force_isa, isas
+from fewbits.kernels.native.product import bfloat16_product, has_bfloat16_products
 
 __all__ = [
     "active_isa",
     "available_isas",
+    "bfloat16_product",
     "dequantize",
     "fake_quantize",
     "force_isa",
+    "has_bfloat16_products",
     "isas",
     "magnitudes",
     "quantize",

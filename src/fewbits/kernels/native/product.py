@@ -1,0 +1,38 @@
+"""Products of matrices of bfloat16 values by the CPU's instructions for them; native/product.hpp."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbits import _native
+from fewbits.kernels.native.isa import active_isa
+
+_LINE = 16  # words in a line of the cache
+
+
+def has_bfloat16_products() -> bool:
+    """Return whether :func:`bfloat16_product` can run."""
+    return active_isa() == "avx512" and _native.has_bfloat16_products()
+
+
+def bfloat16_product(
+    a: NDArray[np.float32], b: NDArray[np.float32], y: NDArray[np.float32], *, threads: int
+) -> None:
+    """Write ``a @ b`` into ``y``, summed in float32.
+
+    Args:
+        a: (m, k) in C order; every value is a bfloat16, and none is subnormal.
+        b: (k, n), likewise.
+        y: (m, n) in C order.
+        threads: most threads to use.
+    """
+    of_a, of_b = _native.packed_sizes(a.shape[0], b.shape[1], a.shape[1])
+    _native.bfloat16_product(a, b, y, _words(of_a), _words(of_b), threads)
+
+
+def _words(count: int) -> NDArray[np.uint32]:
+    """Return ``count`` words that begin a line of the cache."""
+    found = np.empty(count + _LINE, np.uint32)
+    start = -found.ctypes.data // 4 % _LINE
+    return found[start : start + count]
