@@ -30,16 +30,26 @@ inline float outer_scale(const RestorePlan& p, i64 line) {
     return p.f.scales == Scales::two_level ? p.job.outer[p.f.whole_known ? 0 : line] : 1.0f;
 }
 
-// Scales of n blocks of a line, from block number `first` on, in t.scale.
-inline void restore_scales(const RestorePlan& p, RestoreBuffers& t, i64 line, i64 first, i64 n) {
+// 2^(code - 127) for the codes of E8M0: their bits in the exponent field, but for the smallest, which is subnormal, and for
+// NaN. Both want the same bit besides.
+inline void powers_of_two(const u8* __restrict codes, i64 n, float* __restrict out) {
+    for (i64 j = 0; j < n; ++j) {
+        const i32 code = codes[j];
+        out[j] = float_of(code << 23 | (((code + 1) & 0xfe) == 0 ? binade / 2 : 0));
+    }
+}
+
+// Scales of n blocks of a line, from block number `first` on.
+inline void restore_scales(const RestorePlan& p, RestoreBuffers& t, i64 line, i64 first, i64 n, float* out) {
     const Format& f = p.f;
     const u8* part = p.job.scales + line * p.bytes.scales;
+    if (!p.real && f.scale_bits == 8 && f.scale_bias == 127 && f.scale_nan == 255) return powers_of_two(part + first, n, out);
     unpack(part, first, f.scale_bits, n, t.scales, part + (one_scale(f) ? bytes_for(1, f.scale_bits) : p.bytes.scales));
-    if (p.real) return decode_all(p.scale, f.scale_grid.has_nan, t.scales, t.one, t.scale, n);
+    if (p.real) return decode_all(p.scale, f.scale_grid.has_nan, t.scales, t.one, out, n);
     const i32 nan = f.scale_nan, bias = f.scale_bias;
     for (i64 j = 0; j < n; ++j) {
         const i32 code = t.scales[j];
-        t.scale[j] = code == nan ? float_of(nan_bits) : power_of_two(code - bias);
+        out[j] = code == nan ? float_of(nan_bits) : power_of_two(code - bias);
     }
 }
 

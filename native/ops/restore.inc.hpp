@@ -9,7 +9,7 @@ inline void restore_plainly(const RestorePlan& p, RestoreBuffers& t, i64 line, i
     const float* b = t.one;
     if (f.scales != Scales::none) {
         const i64 size = one_scale(f) ? start + n : f.block, first = one_scale(f) ? 0 : start / size;
-        restore_scales(p, t, line, first, one_scale(f) ? 1 : (start + n - 1) / size - first + 1);
+        restore_scales(p, t, line, first, one_scale(f) ? 1 : (start + n - 1) / size - first + 1, t.scale);
         if (start % size == 0) {
             spread_blocks(t.scale, n, size, t.b);
         } else {

@@ -142,11 +142,11 @@ inline Stretch stretch_of(const RestorePlan& p, RestoreBuffers& t, const Sixteen
     if (f.scales == Scales::none) {
         t.scale[0] = 1.0f;
     } else if (one_scale(f)) {
-        restore_scales(p, t, line, 0, 1);
+        restore_scales(p, t, line, 0, 1, t.scale);
     } else {
         const i64 first = start / f.block;
         count = (start + n - 1) / f.block - first + 1;
-        restore_scales(p, t, line, first, count);
+        restore_scales(p, t, line, first, count, t.scale);
         r.scale_shift = 0;
         while (i64{16} << r.scale_shift < f.block) ++r.scale_shift;
     }

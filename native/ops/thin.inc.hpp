@@ -98,10 +98,12 @@ inline i64 thin_lines(const Thin& job, const RestorePlan& p, const Sixteen& s, R
 }
 
 // Four-bit codes times one vector. A register of 64 bytes holds 128 codes, eight in each 32-bit lane; a permutation
-// looks at the low four bits of each lane only, so a shift and a permutation give 16 values, with no mask and no
-// shuffle, and the scale of a lane's eight codes is applied once: 28 instructions for 128 values. Vector j of 128 holds
-// the values 8 i + j, and so does Thin::permuted.
-constexpr i64 nibbles = 128, scaled_together = 4096;
+// looks at the low four bits of each lane only, so a permutation gives 16 values, with no mask and no shuffle. The next
+// eight bits come by a load one byte further, the four in between by a shift: a load costs less. The scale of a lane's
+// eight codes is applied once: 23 instructions for 128 values, and a few for scales. Vector j of 128 holds
+// the values 8 i + j, and so does Thin::permuted. Lines go four at a time, because the vector is seldom in the nearest
+// cache whole and would be read again for each.
+constexpr i64 nibbles = 128, scaled_together = 4096, most_scales = scaled_together / 8;
 
 inline bool takes_nibbles(const Thin& job, const Sixteen& s) {
     const Format& f = job.format;
@@ -109,50 +111,86 @@ inline bool takes_nibbles(const Thin& job, const Sixteen& s) {
     return job.permuted != nullptr && s.bits == 4 && s.decoder == Decoder::table && blocks && f.scales != Scales::shifted;
 }
 
-inline __m512 nibble_group(const __m512 table, const u8* codes, const float* x) {
-    const __m512i c = _mm512_loadu_si512(codes);
-    __m512 sum = _mm512_mul_ps(_mm512_permutexvar_ps(c, table), _mm512_loadu_ps(x));
-    sum = _mm512_fmadd_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(c, 4), table), _mm512_loadu_ps(x + 16), sum);
-    sum = _mm512_fmadd_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(c, 8), table), _mm512_loadu_ps(x + 32), sum);
-    sum = _mm512_fmadd_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(c, 12), table), _mm512_loadu_ps(x + 48), sum);
-    sum = _mm512_fmadd_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(c, 16), table), _mm512_loadu_ps(x + 64), sum);
-    sum = _mm512_fmadd_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(c, 20), table), _mm512_loadu_ps(x + 80), sum);
-    sum = _mm512_fmadd_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(c, 24), table), _mm512_loadu_ps(x + 96), sum);
-    return _mm512_fmadd_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(c, 28), table), _mm512_loadu_ps(x + 112), sum);
-}
+struct Nibbles {
+    __m512 table;
+    __m512i pick;        // which scale of a group each lane takes
+    __mmask16 present;   // how many scales a group has
+    i64 log_size;        // of blocks; no division in the loop: one takes longer than a group
+    i64 whole;           // values of a line in whole groups
+};
 
-// Writes to y the products of the whole groups of each line; returns how many values of a line they cover.
-inline i64 thin_nibbles(const Thin& job, const RestorePlan& p, const Sixteen& given, RestoreBuffers& t, i64 first, i64 last) {
-    const Sixteen s = given;
-    const Format& f = p.f;
-    const i64 whole = job.n / nibbles * nibbles;
+inline Nibbles nibbles_of(const Thin& job, const Sixteen& s) {
+    const Format& f = job.format;
     const i64 size = has_blocks(f) ? f.block : nibbles, in_group = size < nibbles ? nibbles / size : 1;
-    i64 log_size = 0;  // no division in the loop: one takes longer than a group
-    while (i64{1} << log_size < size) ++log_size;
+    Nibbles k{s.table, {}, static_cast<__mmask16>((1u << in_group) - 1), 0, job.n / nibbles * nibbles};
+    while (i64{1} << k.log_size < size) ++k.log_size;
     alignas(64) i32 lanes_of_scales[16];
     for (i64 i = 0; i < 16; ++i) lanes_of_scales[i] = static_cast<i32>(8 * i / size);
-    const __m512i pick = _mm512_load_si512(lanes_of_scales);
-    const __mmask16 present = static_cast<__mmask16>((1u << in_group) - 1);
-    for (i64 line = first; line < last; ++line) {
-        const u8* codes = p.job.codes + line * p.bytes.codes;
-        if (f.scales == Scales::none) t.scale[0] = 1.0f;
-        if (one_scale(f)) restore_scales(p, t, line, 0, 1);
-        __m512 sum = _mm512_setzero_ps();
-        for (i64 start = 0; start < whole; start += scaled_together) {
-            const i64 n = least(scaled_together, whole - start);
-            if (has_blocks(f))
-                restore_scales(p, t, line, start >> log_size, ((start + n - 1) >> log_size) - (start >> log_size) + 1);
-            for (i64 g = 0; g < n; g += nibbles) {
-                const float* scale = t.scale + (has_blocks(f) ? g >> log_size : 0);
-                __builtin_prefetch(codes + (start + g) / 2 + 2048);
-                const __m512 scales = _mm512_permutexvar_ps(pick, _mm512_maskz_loadu_ps(present, scale));
-                const __m512 group = nibble_group(s.table, codes + (start + g) / 2, job.permuted + start + g);
-                sum = _mm512_fmadd_ps(group, scales, sum);
+    k.pick = _mm512_load_si512(lanes_of_scales);
+    return k;
+}
+
+// Writes to y the products of the whole groups of `lines` lines.
+template <i64 lines>
+inline void multiply_nibbles(const Thin& job, const RestorePlan& p, const Nibbles& given, RestoreBuffers& t, i64 line) {
+    const Nibbles k = given;
+    const Format& f = p.f;
+    const bool blocks = has_blocks(f);
+    alignas(64) float scales[lines][most_scales];
+    for (i64 l = 0; l < lines && !blocks; ++l) {
+        scales[l][0] = 1.0f;
+        if (one_scale(f)) restore_scales(p, t, line + l, 0, 1, scales[l]);
+    }
+    __m512 sums[lines];
+    for (i64 l = 0; l < lines; ++l) sums[l] = _mm512_setzero_ps();
+    for (i64 start = 0; start < k.whole; start += scaled_together) {
+        const i64 n = least(scaled_together, k.whole - start), first = start >> k.log_size;
+        const i64 count = ((start + n - 1) >> k.log_size) - first + 1;
+        for (i64 l = 0; l < lines && blocks; ++l) restore_scales(p, t, line + l, first, count, scales[l]);
+        const u8* codes = p.job.codes + line * p.bytes.codes + start / 2;
+        const float* x = job.permuted + start;
+        for (i64 g = 0; g < n; g += nibbles, codes += nibbles / 2, x += nibbles) {
+            const u8* from[lines];
+            alignas(64) u8 copies[lines][nibbles];
+#pragma GCC unroll 4
+            for (i64 l = 0; l < lines; ++l) from[l] = codes + l * p.bytes.codes;
+            if (line + lines == job.lines && start + g + nibbles == k.whole)  // nothing may be read beyond the end
+                for (i64 l = 0; l < lines; ++l) from[l] = static_cast<u8*>(__builtin_memcpy(copies[l], from[l], nibbles / 2));
+            __m512 group[lines];
+#pragma GCC unroll 4
+            for (i64 l = 0; l < lines; ++l) {
+                __builtin_prefetch(codes + l * p.bytes.codes + 1024, 0, 2);
+                group[l] = _mm512_setzero_ps();
+            }
+#pragma GCC unroll 4
+            for (i64 j = 0; j < 4; ++j) {
+                const __m512 low = _mm512_loadu_ps(x + 32 * j), high = _mm512_loadu_ps(x + 32 * j + 16);
+#pragma GCC unroll 4
+                for (i64 l = 0; l < lines; ++l) {
+                    const __m512i c = _mm512_loadu_si512(from[l] + j);
+                    const __m512 even = _mm512_permutexvar_ps(c, k.table);
+                    group[l] = j == 0 ? _mm512_mul_ps(even, low) : _mm512_fmadd_ps(even, low, group[l]);
+                    const __m512 odd = _mm512_permutexvar_ps(_mm512_srli_epi32(c, 4), k.table);
+                    group[l] = _mm512_fmadd_ps(odd, high, group[l]);
+                }
+            }
+#pragma GCC unroll 4
+            for (i64 l = 0; l < lines; ++l) {
+                const __m512 some = _mm512_maskz_loadu_ps(k.present, scales[l] + (blocks ? g >> k.log_size : 0));
+                sums[l] = _mm512_fmadd_ps(group[l], _mm512_permutexvar_ps(k.pick, some), sums[l]);
             }
         }
-        job.y[line] = _mm512_reduce_add_ps(sum);
     }
-    return whole;
+    for (i64 l = 0; l < lines; ++l) job.y[line + l] = _mm512_reduce_add_ps(sums[l]);
+}
+
+// The same for many lines; returns how many values of a line are covered.
+inline i64 thin_nibbles(const Thin& job, const RestorePlan& p, const Sixteen& s, RestoreBuffers& t, i64 first, i64 last) {
+    const Nibbles k = nibbles_of(job, s);
+    i64 line = first;
+    for (; line + 4 <= last; line += 4) multiply_nibbles<4>(job, p, k, t, line);
+    for (; line < last; ++line) multiply_nibbles<1>(job, p, k, t, line);
+    return k.whole;
 }
 
 inline i64 thin_vectors(const Thin& job, const RestorePlan& p, const Sixteen& s, RestoreBuffers& t, i64 line, i64 lines,
