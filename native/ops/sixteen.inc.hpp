@@ -6,100 +6,100 @@ namespace {
 
 // How 16 codes become 16 floats.
 enum class Decoder : i32 {
-    table,    // up to four bits: the codes select from one register
-    integer,  // fixed point
-    floating
+    table,   // up to four bits: the codes select from one register
+    half,    // sign and magnitude: the code's bits, put in the right places, are a float16, which the CPU converts
+    integer  // two's complement
 };
 
 struct Sixteen {
     Decoder decoder;
     i32 bits;
-    __m512i bytes, shifts, mask;  // which four bytes hold code i, and how far in
-    __m512i magnitude;            // the bits of a code that are not its sign
+    __m512i bytes, shifts;  // table: which four bytes hold code i, and how far in
     __m512 table;
-    float unit;  // what one step of fixed point is worth, else one
-    Constants k;
-    bool twos_complement, has_nan;
+    __m256i two_bytes, to_top;  // others: which two bytes hold code i, and how far from the top of them it ends
+    __m256i places;             // half: sign and magnitude of a float16 that a code fills
+    __m128i down;               // from the top to those places, or to an integer
+    __m256i largest, nan;       // half: above the first, or equal to the second, is NaN
+    __m512 unit;                // what one is worth
+    bool has_nan;
 };
+
+// Bits of the exponent of an element with a sign bit; fixed point has none.
+inline i32 exponent_bits(const Grid& g) { return is_fixed(g) ? 0 : g.bits - 1 - g.m; }
+
+inline Decoder decoder_of(const Grid& g) {
+    return g.bits <= 4 ? Decoder::table : g.sign == Sign::bit ? Decoder::half : Decoder::integer;
+}
 
 inline Sixteen sixteen_of(const RestorePlan& p) {
     const Grid& g = p.f.grid;
     Sixteen s{};
     s.bits = g.bits;
-    s.k = p.element;
-    s.twos_complement = g.sign == Sign::twos_complement;
     s.has_nan = g.has_nan;
-    s.decoder = g.bits <= 4 ? Decoder::table : Decoder::integer;
-    if (g.bits > 4 && !is_fixed(g)) s.decoder = Decoder::floating;
-    s.unit = s.decoder == Decoder::integer ? power_of_two(g.emin - g.m) : 1.0f;
-    alignas(64) u8 bytes[64];
+    s.decoder = decoder_of(g);
+    alignas(64) u8 bytes[64], two_bytes[32];
     alignas(64) i32 shifts[16], codes[16];
+    alignas(64) u16 to_top[16];
     alignas(64) float table[16], one[16];
     for (i32 i = 0; i < 16; ++i) {
-        for (i32 j = 0; j < 4; ++j) bytes[4 * i + j] = static_cast<u8>(smaller(i * g.bits / 8 + j, g.bits <= 4 ? 7 : 15));
-        shifts[i] = i * g.bits % 8;
+        const i32 byte = i * g.bits / 8, bit = i * g.bits % 8;
+        for (i32 j = 0; j < 4; ++j) bytes[4 * i + j] = static_cast<u8>(smaller(byte + j, 7));
+        for (i32 j = 0; j < 2; ++j) two_bytes[2 * i + j] = static_cast<u8>(smaller(byte + j, 15) % 16);
+        shifts[i] = bit;
+        to_top[i] = static_cast<u16>(16 - g.bits - bit);
         codes[i] = i & ((1 << smaller(g.bits, 4)) - 1);
         one[i] = 1.0f;
     }
-    if (s.decoder == Decoder::table) decode_all(s.k, g.has_nan, codes, one, table, 16);
     s.bytes = _mm512_load_si512(bytes);
     s.shifts = _mm512_load_si512(shifts);
-    s.mask = _mm512_set1_epi32((1 << g.bits) - 1);
-    s.magnitude = _mm512_set1_epi32(g.sign == Sign::none ? (1 << g.bits) - 1 : (1 << (g.bits - 1)) - 1);
+    s.two_bytes = _mm256_load_si256(reinterpret_cast<const __m256i*>(two_bytes));
+    s.to_top = _mm256_load_si256(reinterpret_cast<const __m256i*>(to_top));
+    if (s.decoder == Decoder::table) decode_all(p.element, g.has_nan, codes, one, table, 16);
     s.table = _mm512_load_ps(table);
+    // Fixed point becomes a subnormal float16, a multiple of 2^-24; a float keeps its exponent field and m bits of 10.
+    const i32 low = is_fixed(g) ? 0 : 10 - g.m;
+    s.down = _mm_cvtsi32_si128(s.decoder == Decoder::half ? 16 - g.bits - low : 16 - g.bits);
+    const i32 magnitude = (1 << (g.bits - 1)) - 1;
+    s.places = _mm256_set1_epi16(static_cast<short>(magnitude << low | 0x8000));
+    s.largest = _mm256_set1_epi16(static_cast<short>((g.inf != 0 ? g.inf & magnitude : g.limit_above) << low));
+    s.nan = _mm256_set1_epi16(static_cast<short>((g.nan & magnitude) << low | (g.nan > magnitude ? 0x8000 : 0)));
+    const i32 step = g.emin - g.m;
+    s.unit = _mm512_set1_ps(power_of_two(s.decoder == Decoder::integer ? step : is_fixed(g) ? step + 24 : g.emin + 14));
     return s;
 }
 
-// The bytes of 16 codes in each quarter of a vector; `whole` says that 16 bytes may be read, otherwise it is `have`.
-template <bool narrow, bool whole>
-inline __m512i load_codes(const u8* in, i64 have) {
-    if (narrow && whole) {  // 16 codes of at most four bits: a broadcast from memory costs no shuffle
-        i64 eight;
-        __builtin_memcpy(&eight, in, sizeof eight);
-        return _mm512_set1_epi64(eight);
-    }
-    const __m128i loaded = whole ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(in))
-                                 : _mm_maskz_loadu_epi8(static_cast<__mmask16>(have >= 16 ? 0xffff : (1 << have) - 1), in);
-    return _mm512_broadcast_i32x4(loaded);
+// 16 bytes, or the `have` of them that there are.
+template <bool whole>
+inline __m128i load_codes(const u8* in, i64 have) {
+    return whole ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(in))
+                 : _mm_maskz_loadu_epi8(static_cast<__mmask16>(have >= 16 ? 0xffff : (1 << have) - 1), in);
 }
 
 // 16 values of a line, without their scale, from the codes that start at `in`.
 template <Decoder decoder, bool whole>
 inline __m512 decode_sixteen(const Sixteen& s, const u8* in, i64 have) {
-    const __m512i loaded = load_codes<decoder == Decoder::table, whole>(in, have);
-    const __m512i spread = _mm512_shuffle_epi8(loaded, s.bytes);
-    const __m512i shifted = _mm512_srlv_epi32(spread, s.shifts);
     if (decoder == Decoder::table) {
-        // A permutation looks at four bits of each index; narrower codes repeat in the table by their low bits.
-        return _mm512_permutexvar_ps(shifted, s.table);
-    }
-    const __m512i code = _mm512_and_si512(shifted, s.mask);
-    if (decoder == Decoder::integer && s.twos_complement) {
-        const __m512i up = _mm512_slli_epi32(code, static_cast<u32>(32 - s.bits));
-        return _mm512_cvtepi32_ps(_mm512_srai_epi32(up, static_cast<u32>(32 - s.bits)));
-    }
-    const __m512i magnitude = _mm512_and_si512(code, s.magnitude);
-    const __m512i sign = _mm512_slli_epi32(_mm512_sub_epi32(code, magnitude), static_cast<u32>(32 - s.bits));
-    __m512 value;
-    if (decoder == Decoder::integer) {
-        value = _mm512_cvtepi32_ps(magnitude);
-    } else {
-        const __mmask16 subnormal = _mm512_cmplt_epi32_mask(magnitude, _mm512_set1_epi32(least_normal(s.k)));
-        const __m512i field = _mm512_mask_blend_epi32(subnormal, _mm512_set1_epi32(s.k.emin_bits - binade),
-                                                      _mm512_set1_epi32(s.k.emin_bits));
-        value = _mm512_castsi512_ps(_mm512_add_epi32(_mm512_slli_epi32(magnitude, static_cast<u32>(s.k.drop)), field));
-        value = _mm512_mask_sub_ps(value, subnormal, value, _mm512_set1_ps(s.k.emin_value));
-        if (s.has_nan) {
-            const __mmask16 nan = _mm512_cmpgt_epi32_mask(magnitude, _mm512_set1_epi32(s.k.limit_above)) |
-                                  _mm512_cmpeq_epi32_mask(code, _mm512_set1_epi32(s.k.nan));
-            value = _mm512_mask_blend_ps(nan, value, _mm512_castsi512_ps(_mm512_set1_epi32(nan_bits)));
-            if (s.k.inf != 0) {
-                const __mmask16 inf = _mm512_cmpeq_epi32_mask(magnitude, _mm512_set1_epi32(s.k.inf));
-                value = _mm512_mask_blend_ps(inf, value, _mm512_castsi512_ps(_mm512_set1_epi32(infinity_bits)));
-            }
+        __m512i loaded;
+        if (whole) {  // 16 codes of at most four bits: a broadcast from memory costs no shuffle
+            i64 eight;
+            __builtin_memcpy(&eight, in, sizeof eight);
+            loaded = _mm512_set1_epi64(eight);
+        } else {
+            loaded = _mm512_broadcast_i32x4(load_codes<whole>(in, have));
         }
+        // A permutation looks at four bits of each index; narrower codes repeat in the table by their low bits.
+        return _mm512_permutexvar_ps(_mm512_srlv_epi32(_mm512_shuffle_epi8(loaded, s.bytes), s.shifts), s.table);
     }
-    return _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(value), sign));
+    const __m256i loaded = _mm256_broadcastsi128_si256(load_codes<whole>(in, have));
+    const __m256i top = _mm256_sllv_epi16(_mm256_shuffle_epi8(loaded, s.two_bytes), s.to_top);
+    const __m256i down = _mm256_sra_epi16(top, s.down);
+    if (decoder == Decoder::integer) return _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(down)) * s.unit;
+    const __m256i half = _mm256_and_si256(down, s.places);
+    const __m512 value = _mm512_cvtph_ps(half) * s.unit;
+    if (!s.has_nan) return value;
+    const __mmask16 nan = _mm256_cmpgt_epi16_mask(_mm256_and_si256(half, _mm256_set1_epi16(0x7fff)), s.largest) |
+                          _mm256_cmpeq_epi16_mask(half, s.nan);
+    return _mm512_mask_mov_ps(value, nan, _mm512_castsi512_ps(_mm512_set1_epi32(nan_bits)));
 }
 
 // Each bit twice, for the shifts of pairs.
@@ -116,11 +116,11 @@ inline bool decodes_sixteen(const Format& f) {
     const bool blocks = !has_blocks(f) || (f.block >= 16 && (f.block & (f.block - 1)) == 0);
     const bool shifts = f.scales != Scales::shifted || f.shift_bits == 0 ||
                         (f.sub_block == 2 && f.shift_bits == 1 && f.block % 16 == 0);
-    // The unit of fixed point goes into the scale: exact for a power of two, and for every scale where it is one.
-    const i32 unit = f.grid.emin - f.grid.m;
-    const bool units = unit == 0 || f.grid.bits <= 4 || !is_fixed(f.grid) ||
-                       (unit < 0 && unit >= -22 && f.scales != Scales::real && f.scales != Scales::two_level);
-    return !f.tabled && f.grid.bits <= 8 && blocks && shifts && units;
+    // A float16 has five bits of exponent, and nothing but infinity and NaN with the highest.
+    const Grid& g = f.grid;
+    const bool half = exponent_bits(g) < 5 ? g.inf == 0 : exponent_bits(g) == 5 && g.limit_above < 31 << g.m;
+    const bool decoded = g.bits <= 4 || g.sign == Sign::twos_complement || (g.sign == Sign::bit && half);
+    return !f.tabled && g.bits <= 8 && blocks && shifts && decoded;
 }
 
 // Where the whole vectors of a stretch of a line are, and their scales: vector v has scales[v >> scale_shift].
@@ -150,8 +150,6 @@ inline Stretch stretch_of(const RestorePlan& p, RestoreBuffers& t, const Sixteen
         r.scale_shift = 0;
         while (i64{16} << r.scale_shift < f.block) ++r.scale_shift;
     }
-    if (s.unit != 1.0f)
-        for (i64 j = 0; j < count; ++j) t.scale[j] *= s.unit;
     return r;
 }
 
@@ -179,7 +177,7 @@ inline void decode_vectors(const RestorePlan& p, const Sixteen& s, RestoreBuffer
     switch (s.decoder) {
         case Decoder::table: decode_stretch<Decoder::table>(s, r, out); break;
         case Decoder::integer: decode_stretch<Decoder::integer>(s, r, out); break;
-        case Decoder::floating: decode_stretch<Decoder::floating>(s, r, out); break;
+        case Decoder::half: decode_stretch<Decoder::half>(s, r, out); break;
     }
 }
 

@@ -198,7 +198,7 @@ inline i64 thin_vectors(const Thin& job, const RestorePlan& p, const Sixteen& s,
     switch (s.decoder) {
         case Decoder::table: return thin_lines<Decoder::table>(job, p, s, t, line, lines, y);
         case Decoder::integer: return thin_lines<Decoder::integer>(job, p, s, t, line, lines, y);
-        case Decoder::floating: return thin_lines<Decoder::floating>(job, p, s, t, line, lines, y);
+        case Decoder::half: return thin_lines<Decoder::half>(job, p, s, t, line, lines, y);
     }
     return 0;
 }
