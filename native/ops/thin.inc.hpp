@@ -132,7 +132,7 @@ inline Nibbles nibbles_of(const Thin& job, const Sixteen& s) {
 
 // Writes to y the products of the whole groups of `lines` lines.
 template <i64 lines>
-inline void multiply_nibbles(const Thin& job, const RestorePlan& p, const Nibbles& given, RestoreBuffers& t, i64 line) {
+inline void nibble_products(const Thin& job, const RestorePlan& p, const Nibbles& given, RestoreBuffers& t, i64 line) {
     const Nibbles k = given;
     const Format& f = p.f;
     const bool blocks = has_blocks(f);
@@ -188,8 +188,8 @@ inline void multiply_nibbles(const Thin& job, const RestorePlan& p, const Nibble
 inline i64 thin_nibbles(const Thin& job, const RestorePlan& p, const Sixteen& s, RestoreBuffers& t, i64 first, i64 last) {
     const Nibbles k = nibbles_of(job, s);
     i64 line = first;
-    for (; line + 4 <= last; line += 4) multiply_nibbles<4>(job, p, k, t, line);
-    for (; line < last; ++line) multiply_nibbles<1>(job, p, k, t, line);
+    for (; line + 4 <= last; line += 4) nibble_products<4>(job, p, k, t, line);
+    for (; line < last; ++line) nibble_products<1>(job, p, k, t, line);
     return k.whole;
 }
 
