@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "dispatch.hpp"
+#include "layout.hpp"
 #include "parallel.hpp"
 #ifdef FEWBITS_SANITIZE
 #include "planted.hpp"
@@ -80,31 +81,19 @@ Real type_of(const Array& x) {
     return t.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float) ? Real::f16 : Real::bf16;
 }
 
-std::int64_t lines_in(const Geometry& g) {
-    std::int64_t lines = 1;
-    for (int i = 0; i < g.axes; ++i) lines *= g.extent[i];
-    return lines;
-}
-
-std::int64_t bytes_for(std::int64_t count, std::int32_t bits) { return (count * bits + 7) / 8; }
-
 // Sizes of the packed parts, which the kernels write or read whole.
 template <class Codes, class Parts, class Outers>
 void check_parts(const Format& f, const Geometry& g, const Codes& codes, const std::optional<Parts>& scales,
                  const std::optional<Parts>& shifts, const std::optional<Outers>& outer) {
     const std::int64_t lines = lines_in(g);
+    const LineBytes bytes = line_bytes(f, g.n);
     const auto holds = [](const auto& part, std::int64_t size) {
         return part.has_value() && static_cast<std::int64_t>(part->size()) == size;
     };
-    const std::int32_t bits = f.tabled ? f.table.bits : f.grid.bits;
-    require(static_cast<std::int64_t>(codes.size()) == lines * bytes_for(g.n, bits), "codes have the wrong size");
+    require(static_cast<std::int64_t>(codes.size()) == lines * bytes.codes, "codes have the wrong size");
     if (f.scales == Scales::none) return;
-    const bool one = f.whole_known && f.scales != Scales::two_level;
-    const std::int64_t blocks = (g.n + f.block - 1) / f.block, subs = (g.n + f.sub_block - 1) / f.sub_block;
-    require(holds(scales, one ? bytes_for(1, f.scale_bits) : lines * bytes_for(blocks, f.scale_bits)),
-            "scales have the wrong size");
-    if (f.scales == Scales::shifted && f.shift_bits)
-        require(holds(shifts, lines * bytes_for(subs, f.shift_bits)), "shifts have the wrong size");
+    require(holds(scales, one_scale(f) ? bytes_for(1, f.scale_bits) : lines * bytes.scales), "scales have the wrong size");
+    if (f.scales == Scales::shifted && f.shift_bits) require(holds(shifts, lines * bytes.shifts), "shifts have the wrong size");
     if (f.scales != Scales::two_level) return;
     require(holds(outer, f.whole_known ? 1 : lines), "outer has the wrong size");
     check_aligned(*outer, sizeof(float));

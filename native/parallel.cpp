@@ -1,5 +1,7 @@
 #include "parallel.hpp"
 
+#include "layout.hpp"
+
 #include <algorithm>
 #include <atomic>
 #include <limits>
@@ -17,12 +19,6 @@ namespace {
 
 // Below this many values for each thread (128 KiB read), waking it costs more than it gives.
 constexpr std::int64_t values_per_thread = 1 << 15;
-
-std::int64_t values_in(const Geometry& g) {
-    std::int64_t values = g.n;
-    for (int i = 0; i < g.axes; ++i) values *= g.extent[i];
-    return values;
-}
 
 // Another library may have told this thread to flush subnormals or to round otherwise; a kernel's results
 // must not depend on that. The old state comes back at the end.
@@ -73,7 +69,7 @@ bool has_threads() {
 Outcome convert(const Kernels& kernels, const Job& job, int threads) {
     std::atomic<const char*> isa{nullptr};
     std::atomic<bool> nonfinite{false};
-    divide(kernels.items(job), values_in(job.geometry), threads, [&](int, std::int64_t first, std::int64_t last) {
+    divide(kernels.items(job), lines_in(job.geometry) * job.geometry.n, threads, [&](int, std::int64_t first, std::int64_t last) {
         const Outcome mine = kernels.convert(job, first, last);
         isa = mine.isa;
         if (mine.nonfinite) nonfinite = true;
@@ -82,7 +78,7 @@ Outcome convert(const Kernels& kernels, const Job& job, int threads) {
 }
 
 void restore(const Kernels& kernels, const Restore& job, int threads) {
-    divide(kernels.restore_items(job), values_in(job.geometry), threads,
+    divide(kernels.restore_items(job), lines_in(job.geometry) * job.geometry.n, threads,
            [&](int, std::int64_t first, std::int64_t last) { kernels.restore(job, first, last); });
 }
 
@@ -100,7 +96,7 @@ void multiply(const Product& p, int threads) {
 Magnitudes measure(const Kernels& kernels, const void* in, Real type, const Geometry& g, int threads) {
     std::mutex lock;
     Magnitudes all{0.0, std::numeric_limits<double>::infinity(), false};
-    divide(kernels.measure_items(g), values_in(g), threads, [&](int, std::int64_t first, std::int64_t last) {
+    divide(kernels.measure_items(g), lines_in(g) * g.n, threads, [&](int, std::int64_t first, std::int64_t last) {
         const Magnitudes mine = kernels.measure(in, type, g, first, last);
         const std::lock_guard<std::mutex> guard(lock);
         all = {std::max(all.largest, mine.largest), std::min(all.smallest, mine.smallest), all.nonfinite || mine.nonfinite};

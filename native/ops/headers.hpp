@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../job.hpp"
+#include "../layout.hpp"
 
 #if defined(__SSE2__)
 #include <immintrin.h>

@@ -18,34 +18,7 @@ inline Line line_of(const Geometry& g, i64 number) {
     return line;
 }
 
-inline i64 lines_in(const Geometry& g) {
-    i64 lines = 1;
-    for (i32 i = 0; i < g.axes; ++i) lines *= g.extent[i];
-    return lines;
-}
-
-inline i64 bytes_for(i64 count, i32 bits) { return (count * bits + 7) / 8; }
-inline i64 count_of(i64 n, i64 size) { return (n + size - 1) / size; }
-inline i32 bits_of_element(const Format& f) { return f.tabled ? f.table.bits : f.grid.bits; }
-
-// One scale for the whole array is a block that never ends.
-inline bool one_scale(const Format& f) {
-    return f.whole_known && f.scales != Scales::none && f.scales != Scales::two_level;
-}
 inline float whole_of(const Format& f) { return static_cast<float>(f.whole); }
-inline bool has_blocks(const Format& f) { return f.scales != Scales::none && !one_scale(f); }
-
-// Bytes of one line of each part.
-struct LineBytes {
-    i64 codes, scales, shifts;
-};
-
-inline LineBytes line_bytes(const Format& f, i64 n) {
-    LineBytes bytes{bytes_for(n, bits_of_element(f)), 0, 0};
-    if (has_blocks(f)) bytes.scales = bytes_for(count_of(n, f.block), f.scale_bits);
-    if (f.scales == Scales::shifted) bytes.shifts = bytes_for(count_of(n, f.sub_block), f.shift_bits);
-    return bytes;
-}
 
 // Values of a line that are worked on at once: whole blocks where a tile holds one, eight of them where it holds those;
 // of a longer block whole sub-blocks, which share a shift.

@@ -43,6 +43,14 @@ inline i32 smaller(i32 a, i32 b) { return a < b ? a : b; }
 inline i32 clamp(i32 v, i32 low, i32 high) { return smaller(larger(v, low), high); }
 inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
 
+inline bool is_power_of_two(i64 n) { return n > 0 && (n & (n - 1)) == 0; }
+
+inline i64 log2_of(i64 n) {
+    i64 log = 0;
+    while (i64{1} << (log + 1) <= n) ++log;
+    return log;
+}
+
 // 2^e for e in [-149, 127]; the second shift is kept in range where it is not used, and may be a vector of shifts.
 inline float power_of_two(i32 e) { return float_of(e > -127 ? (e + 127) << 23 : 1 << (smaller(e, -127) + 149)); }
 

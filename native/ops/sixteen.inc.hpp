@@ -113,7 +113,7 @@ inline u32 doubled(u32 v) {
 // Whether whole vectors of a line can be decoded in registers.
 inline bool decodes_sixteen(const Format& f) {
     // Blocks of 16, 32, 64 and so on, or one scale for the line: a stretch begins with a block.
-    const bool blocks = !has_blocks(f) || (f.block >= 16 && (f.block & (f.block - 1)) == 0);
+    const bool blocks = !has_blocks(f) || (f.block >= 16 && is_power_of_two(f.block));
     const bool shifts = f.scales != Scales::shifted || f.shift_bits == 0 ||
                         (f.sub_block == 2 && f.shift_bits == 1 && f.block % 16 == 0);
     // A float16 has five bits of exponent, and nothing but infinity and NaN with the highest.
@@ -147,8 +147,7 @@ inline Stretch stretch_of(const RestorePlan& p, RestoreBuffers& t, const Sixteen
         const i64 first = start / f.block;
         count = (start + n - 1) / f.block - first + 1;
         restore_scales(p, t, line, first, count, t.scale);
-        r.scale_shift = 0;
-        while (i64{16} << r.scale_shift < f.block) ++r.scale_shift;
+        r.scale_shift = log2_of(f.block / 16);
     }
     return r;
 }

@@ -107,7 +107,7 @@ constexpr i64 nibbles = 128, scaled_together = 4096, most_scales = scaled_togeth
 
 inline bool takes_nibbles(const Thin& job, const Sixteen& s) {
     const Format& f = job.format;
-    const bool blocks = !has_blocks(f) || (f.block >= 8 && (f.block & (f.block - 1)) == 0);
+    const bool blocks = !has_blocks(f) || (f.block >= 8 && is_power_of_two(f.block));
     return job.permuted != nullptr && s.bits == 4 && s.decoder == Decoder::table && blocks && f.scales != Scales::shifted;
 }
 
@@ -122,8 +122,7 @@ struct Nibbles {
 inline Nibbles nibbles_of(const Thin& job, const Sixteen& s) {
     const Format& f = job.format;
     const i64 size = has_blocks(f) ? f.block : nibbles, in_group = size < nibbles ? nibbles / size : 1;
-    Nibbles k{s.table, {}, static_cast<__mmask16>((1u << in_group) - 1), 0, job.n / nibbles * nibbles};
-    while (i64{1} << k.log_size < size) ++k.log_size;
+    Nibbles k{s.table, {}, static_cast<__mmask16>((1u << in_group) - 1), log2_of(size), job.n / nibbles * nibbles};
     alignas(64) i32 lanes_of_scales[16];
     for (i64 i = 0; i < 16; ++i) lanes_of_scales[i] = static_cast<i32>(8 * i / size);
     k.pick = _mm512_load_si512(lanes_of_scales);
