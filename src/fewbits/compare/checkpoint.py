@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import isnan, lcm, nan, sqrt
 from typing import Any
 
@@ -16,7 +16,7 @@ from fewbits import kernels
 from fewbits.errors import ArgumentError
 from fewbits.files.checkpoint import CHUNK_VALUES, StoredTensor, chunks, read_checkpoint
 from fewbits.files.lines import lines
-from fewbits.formats import Bdr, Block, Format, packed_bits, parse
+from fewbits.formats import Bdr, Block, Format, for_one_channel, packed_bits, parse, shares_scale
 from fewbits.metrics import Tally
 from fewbits.records import CheckpointReport, TensorScore, TensorSummary
 
@@ -56,10 +56,10 @@ class _Trial:
     def add(self, chunk: Array, whole_rows: bool, largest: float, largest_of_row: float) -> None:
         """Round a chunk of (rows, n) and count what happened."""
         fmt, amax = self.format, largest
-        if not whole_rows and isinstance(fmt, Block) and "channel" in (fmt.size, fmt.outer_size):
+        if not whole_rows and shares_scale(fmt, "channel"):
             # A part of one row: the survey knows the largest value that shares the scale, as it does for a
             # tensor.
-            fmt, amax = _per_tensor(fmt), largest_of_row
+            fmt, amax = for_one_channel(fmt), largest_of_row
         chosen = kernels.options(fmt, scale_rule=self.scale_rule)
         step = max(1, _PIECE // chunk.shape[1])
         for start in range(0, chunk.shape[0], step):
@@ -123,10 +123,6 @@ def measure_checkpoint(
             told(1.0)
             done += tensor.stored_bytes
     return CheckpointReport(os.fspath(path), min_qsnr_db, tuple(summaries), tuple(scores))
-
-
-def _per_tensor(fmt: Block) -> Block:
-    return replace(fmt, size="tensor") if fmt.size == "channel" else replace(fmt, outer_size="tensor")
 
 
 def _block_size(fmt: Format) -> int:

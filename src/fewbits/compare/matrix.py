@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fewbits import kernels
 from fewbits.errors import ArgumentError
 from fewbits.files.matrix import read_matrix
-from fewbits.formats import Bdr, Block, Format, packed_bits, parse
+from fewbits.formats import Bdr, Block, Format, packed_bits, parse, shares_scale
 from fewbits.metrics import Tally
 from fewbits.records import MatrixScore
 
@@ -162,7 +162,7 @@ def _round(matrix: Any, fmt: Format) -> _Rounded:
     data: Reals = matrix.data
     amax = kernels.largest(data)
     out, tally = np.empty_like(data), Tally()
-    for where, real in _by_row(matrix.indptr) if _has_channels(fmt) else _flat(data.size, fmt):
+    for where, real in _by_row(matrix.indptr) if shares_scale(fmt, "channel") else _flat(data.size, fmt):
         # The zeros that fill short rows change no scale and are dropped again.
         x = np.where(real, data[where], 0.0)
         y = kernels.fake_quantize(x, fmt, 1, chosen, amax)
@@ -170,10 +170,6 @@ def _round(matrix: Any, fmt: Format) -> _Rounded:
         out[where[real]] = y[real]
         tally.add(x[real], y[real], limits[real])
     return _Rounded(out, tally)
-
-
-def _has_channels(fmt: Format) -> bool:
-    return isinstance(fmt, Block) and "channel" in (fmt.size, fmt.outer_size)
 
 
 def _flat(count: int, fmt: Format) -> Iterator[tuple[Indices, NDArray[np.bool_]]]:
@@ -200,7 +196,7 @@ def _by_row(indptr: Indices) -> Iterator[tuple[Indices, NDArray[np.bool_]]]:
 
 
 def _packed_bytes(matrix: Any, fmt: Format) -> int:
-    counts = np.diff(matrix.indptr) if _has_channels(fmt) else np.array([matrix.nnz])
+    counts = np.diff(matrix.indptr) if shares_scale(fmt, "channel") else np.array([matrix.nnz])
     lengths, times = np.unique(counts[counts > 0], return_counts=True)
     bits = sum(int(k) * packed_bits(fmt, (int(n),)) for n, k in zip(lengths, times, strict=True))
     return -(-bits // 8)

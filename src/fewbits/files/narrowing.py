@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import gcd, lcm, prod
 from typing import Any
 
@@ -16,12 +16,12 @@ from fewbits.files.checkpoint import StoredTensor, chunks, read_bytes, torch_dty
 from fewbits.files.contents import Narrow
 from fewbits.files.lines import lines
 from fewbits.files.stored import SUFFIXES, Stored, Stream
-from fewbits.formats import Block, Format
+from fewbits.formats import Block, Format, for_one_channel, shares_scale
 from fewbits.kernels.layout import Packed, groups, moved
 from fewbits.kernels.reference import line_bytes
 from fewbits.metrics import Tally
 
-PIECE_VALUES = 1 << 18  # values worked on at once: the definition needs some twenty times their bytes
+PIECE_VALUES = 1 << 18  # values worked on at once; counting what is lost takes twenty times their bytes
 
 Array = NDArray[Any]
 Put = Callable[[str, int, bytes], None]  # end of a part's name, byte offset in the part, bytes
@@ -58,9 +58,9 @@ def narrow(tensor: StoredTensor, stored: Stored, scale_rule: str, put: Put, told
     streams, tally, at = stored.streams, Tally(), 0
     for x in chunks(tensor, row, multiple=_multiple(stored), values=PIECE_VALUES):
         here, amax = fmt, survey.largest
-        if x.shape[1] < row and _per_channel(fmt):
+        if x.shape[1] < row and shares_scale(fmt, "channel"):
             # A part of a line: its largest value is known, as that of a tensor is.
-            here, amax = _of_tensor(fmt), survey.largest_of_line[at // row]
+            here, amax = for_one_channel(fmt), survey.largest_of_line[at // row]
         chosen = kernels.options(here, scale_rule=scale_rule if kernels.has_scale_rule(here) else "floor")
         try:
             packed = kernels.quantize(x, here, 1, chosen, amax)
@@ -149,20 +149,11 @@ def _multiple(stored: Stored) -> int:
     return lcm(*(s.group * 8 // gcd(s.bits, 8) for s in stored.streams.values() if isinstance(s.group, int)))
 
 
-def _per_channel(fmt: Format) -> bool:
-    return isinstance(fmt, Block) and "channel" in (fmt.size, fmt.outer_size)
-
-
-def _of_tensor(fmt: Format) -> Block:
-    assert isinstance(fmt, Block)
-    return replace(fmt, size="tensor") if fmt.size == "channel" else replace(fmt, outer_size="tensor")
-
-
 def _survey(tensor: StoredTensor, stored: Stored, row: int) -> _Survey:
     """Read a tensor for the largest values that its scales need, where pieces share a scale."""
     survey, at, fmt = _Survey(), 0, stored.format
-    of_line = _per_channel(fmt) and row > PIECE_VALUES
-    if not of_line and not (isinstance(fmt, Block) and "tensor" in (fmt.size, fmt.outer_size)):
+    of_line = shares_scale(fmt, "channel") and row > PIECE_VALUES
+    if not of_line and not shares_scale(fmt, "tensor"):
         return survey
     for x in chunks(tensor, row, multiple=_multiple(stored), values=PIECE_VALUES):
         finite = np.isfinite(x)

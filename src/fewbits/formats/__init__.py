@@ -1,6 +1,6 @@
 """Number formats as data: elements, blocks, their grammar and the catalogue. Needs NumPy only."""
 
-from fewbits.formats.blocks import Bdr, Block, packed_bits
+from fewbits.formats.blocks import Bdr, Block, for_one_channel, packed_bits, shares_scale
 from fewbits.formats.catalogue import CATALOGUE, Entry, elements
 from fewbits.formats.cost import area_memory_proxy
 from fewbits.formats.describe import describe, facts
@@ -26,7 +26,9 @@ __all__ = [
     "describe",
     "elements",
     "facts",
+    "for_one_channel",
     "packed_bits",
     "parse",
+    "shares_scale",
     "values",
 ]

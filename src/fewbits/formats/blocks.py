@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from fewbits.errors import FormatError
 from fewbits.formats.elements import Element, Exponent, Fixed, Float
@@ -136,6 +136,17 @@ class Bdr(Format):
     def bits_per_value(self) -> float:
         """(m + 1) + d1/k1 + d2/k2 (Table 2)."""
         return self.m + 1 + self.d1 / self.k1 + self.d2 / self.k2
+
+
+def shares_scale(fmt: Format, among: Literal["channel", "tensor"]) -> bool:
+    """Return whether all of a channel, or of a tensor, share a scale or the one over their scales."""
+    return isinstance(fmt, Block) and among in (fmt.size, fmt.outer_size)
+
+
+def for_one_channel(fmt: Format) -> Block:
+    """Return the format of a piece of a channel whose scale the channel shares: as of a tensor of its own."""
+    assert isinstance(fmt, Block)
+    return replace(fmt, size="tensor") if fmt.size == "channel" else replace(fmt, outer_size="tensor")
 
 
 def packed_bits(fmt: Format, shape: tuple[int, ...], axis: int = -1) -> int:

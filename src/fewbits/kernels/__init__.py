@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbits.errors import DataError
-from fewbits.formats import Block, Format
+from fewbits.formats import Format, shares_scale
 from fewbits.kernels import native, reference
 from fewbits.kernels.layout import Packed, empty, packed, unpacked
 from fewbits.kernels.options import Options, has_scale_rule, options
@@ -154,7 +154,7 @@ def _by_definition(x: Array, fmt: Format, axis: int, chosen: Options, amax: floa
     lines, positions = _last(x, axis), _positions(x, axis, chosen)
     out = np.empty(lines.shape, x.dtype)
     pieces = _chunks(lines)
-    if amax is None and isinstance(fmt, Block) and "tensor" in (fmt.size, fmt.outer_size):
+    if amax is None and shares_scale(fmt, "tensor"):
         # A NaN or an infinity anywhere may decide the scale of the whole tensor: then it is worked on whole.
         amax = largest(x) if np.isfinite(x).all() else None
         pieces = pieces if amax is not None else iter([slice(None)])

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import return_and_correct_aliasing
 
 from fewbits.errors import ArgumentError
-from fewbits.formats import Block
+from fewbits.formats import shares_scale
 from fewbits.kernels import ops
 from fewbits.tensor import products, slicing, views
 from fewbits.tensor.narrow import DTYPES, NarrowTensor
@@ -66,11 +66,7 @@ def _copy_into(q: Any, source: torch.Tensor, non_blocking: bool = False) -> Any:
     if q.shape != source.shape:
         raise ArgumentError(f"copy_ of shape {tuple(source.shape)} into {q}; expected {tuple(q.shape)}")
     fmt = q.format
-    if (
-        isinstance(fmt, Block)
-        and not {"tensor", "channel"}.isdisjoint((fmt.size, fmt.outer_size))
-        and q._is_view()
-    ):
+    if q._is_view() and (shares_scale(fmt, "tensor") or shares_scale(fmt, "channel")):
         raise ArgumentError(
             f"copy_ into a piece of {fmt} would change a scale that other values share: fill the whole"
         )

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbits import _native
-from fewbits.formats import Bdr, Block, Element, Format
+from fewbits.formats import Bdr, Block, Element, Format, shares_scale
 from fewbits.kernels.layout import Packed
 from fewbits.kernels.native.geometry import aligned, geometry, is_dense, one_line
 from fewbits.kernels.native.isa import active_isa
@@ -115,10 +115,10 @@ def _prepared(
     active_isa()  # refuses a wrong FEWBITS_ISA with a message for people
     p, x = plan(fmt, chosen), aligned(x)
     assert p is not None
-    if chosen.rounding == "stochastic" or _shares_one(fmt):
+    if chosen.rounding == "stochastic" or shares_scale(fmt, "tensor"):
         p = _native.Format(p)
         p.seed = chosen.seed
-    if _shares_one(fmt):
+    if shares_scale(fmt, "tensor"):
         measured, bad = 0.0, False
         if amax is None or chosen.nonfinite == "block-nan":
             measured, _, bad = magnitudes(x, threads=threads)
@@ -138,7 +138,7 @@ def _shared(fmt: Format) -> _native.Format:
     """Return the plan to read packed parts by."""
     p = plan(fmt, options(fmt))
     assert p is not None
-    if _shares_one(fmt):
+    if shares_scale(fmt, "tensor"):
         p = _native.Format(p)
         p.whole_known = True
     return p
@@ -146,10 +146,6 @@ def _shared(fmt: Format) -> _native.Format:
 
 def _dense(q: Packed) -> Packed:
     return Packed(*(None if part is None else aligned(np.ascontiguousarray(part)) for part in q))  # type: ignore[arg-type]
-
-
-def _shares_one(fmt: Format) -> bool:
-    return isinstance(fmt, Block) and "tensor" in (fmt.size, fmt.outer_size)
 
 
 def _joins(fmt: Format, shape: tuple[int, ...], axis: int) -> bool:
