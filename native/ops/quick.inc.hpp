@@ -98,7 +98,8 @@ inline Rounded round_drawn(const Constants& k, Bits binade, Reals u, Naturals dr
     r.value -= (Reals)((Bits)step & over);
     r.steps += over;
 #endif
-    const Reals scaled = (u - r.value) * (Reals)((254 << 23) + ((k.m + 32) << 23) - binade);  // by 2^32 / step
+    const Naturals inverse = (static_cast<u32>(254 + k.m + 32) << 23) - (Naturals)binade;
+    const Reals scaled = (u - r.value) * (Reals)inverse;  // by 2^32 / step
     const Bits up = (Bits)(floor_of(scaled) > draws);
     return {r.steps - up, up ? r.value + step : r.value};
 }

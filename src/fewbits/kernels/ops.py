@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import astuple
 from typing import Any
 
@@ -51,6 +51,12 @@ def _array(x: torch.Tensor) -> NDArray[Any]:
 def _tensor(y: NDArray[Any]) -> torch.Tensor:
     tensor = torch.from_numpy(y)
     return tensor.view(torch.bfloat16) if y.dtype == kernels.BFLOAT16 else tensor
+
+
+def packed(parts: Iterable[torch.Tensor | None]) -> Packed:
+    """Return parts as :mod:`fewbits.kernels` takes them; on the CPU they share their memory."""
+    arrays: list[Any] = [None if part is None else part.cpu().numpy() for part in parts]
+    return Packed(*arrays)
 
 
 @torch.library.custom_op("fewbits::fake_quantize", mutates_args=())
@@ -120,8 +126,9 @@ def _dequantize(
     axis: int,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    arrays: list[Any] = [p if p is None else p.cpu().numpy() for p in (codes, scales, shifts, outer)]
-    found = kernels.dequantize(Packed(*arrays), parse(format), tuple(shape), axis, _DTYPES[dtype])
+    found = kernels.dequantize(
+        packed((codes, scales, shifts, outer)), parse(format), tuple(shape), axis, _DTYPES[dtype]
+    )
     return _tensor(found).to(codes.device)
 
 
@@ -149,8 +156,8 @@ def _thin_product(
     format: str,
     lines: int,
 ) -> torch.Tensor:
-    arrays: list[Any] = [p if p is None else p.cpu().numpy() for p in (codes, scales, shifts, outer)]
-    y = kernels.thin_product(x.detach().cpu().float().numpy(), Packed(*arrays), parse(format), lines)
+    weight = packed((codes, scales, shifts, outer))
+    y = kernels.thin_product(x.detach().cpu().float().numpy(), weight, parse(format), lines)
     return torch.from_numpy(y).to(x.device, x.dtype)
 
 

@@ -135,8 +135,8 @@ class NarrowTensor(torch.Tensor):
 
     def parts(self) -> Parts:
         """Return codes and scales unpacked as NumPy arrays, one integer each, the block axis last."""
-        arrays: list[Any] = [None if p is None else p.cpu().contiguous().numpy() for p in self.pieces]
-        return unpacked(Packed(*arrays), self.format, tuple(self.shape), self.axis)
+        whole = ops.packed(None if p is None else p.contiguous() for p in self.pieces)
+        return unpacked(whole, self.format, tuple(self.shape), self.axis)
 
     def remade(self, parts: Pieces, shape: Any, axis: int) -> NarrowTensor:
         """Return other parts in this tensor's format, dtype and family."""
@@ -258,8 +258,7 @@ def checked_parts(out: Any, x: Any, fmt: Format, axis: int) -> Packed:
     given = [p for p in out.pieces if p is not None]
     if not all(p.is_contiguous() and p.device.type == "cpu" for p in given):
         raise ArgumentError(f"the parts of out, {out!r}, lie scattered or on another device; leave it out")
-    arrays: list[Any] = [p if p is None else p.numpy() for p in out.pieces]
-    return Packed(*arrays)
+    return ops.packed(out.pieces)
 
 
 def _check(name: str, part: Any, wanted: Any, codes: torch.Tensor, what: str) -> None:
