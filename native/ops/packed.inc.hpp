@@ -14,14 +14,18 @@ struct RestorePlan {
     LineBytes bytes;
     Constants element, scale;
     bool real;
+    bool scale_bytes;  // scales are floats of a byte each, decoded by the next
+    Sixteen scale_decoder;
 };
 
 inline RestorePlan restore_plan_of(const Restore& job) {
     const Format& f = job.format;
-    RestorePlan p{job, f, job.geometry, line_bytes(f, job.geometry.n), {}, {}, false};
+    RestorePlan p{job, f, job.geometry, line_bytes(f, job.geometry.n), {}, {}, false, false, {}};
     if (!f.tabled) p.element = constants_of(f.grid, Overflow::saturate);
     p.real = f.scales == Scales::real || f.scales == Scales::two_level;
     if (p.real) p.scale = constants_of(f.scale_grid, Overflow::saturate);
+    p.scale_bytes = p.real && f.scale_bits == 8 && f.scale_grid.sign == Sign::bit && decodes_sixteen(f.scale_grid);
+    if (p.scale_bytes) p.scale_decoder = sixteen_of(f.scale_grid);
     return p;
 }
 
@@ -39,11 +43,12 @@ inline void powers_of_two(const u8* __restrict codes, i64 n, float* __restrict o
     }
 }
 
-// Scales of n blocks of a line, from block number `first` on.
+// Scales of n blocks of a line, from block number `first` on; `out` has room for whole vectors.
 inline void restore_scales(const RestorePlan& p, RestoreBuffers& t, i64 line, i64 first, i64 n, float* out) {
     const Format& f = p.f;
     const u8* part = p.job.scales + line * p.bytes.scales;
     if (!p.real && f.scale_bits == 8 && f.scale_bias == 127 && f.scale_nan == 255) return powers_of_two(part + first, n, out);
+    if (p.scale_bytes) return decode_bytes(p.scale_decoder, part + first, n, out);
     unpack(part, first, f.scale_bits, n, t.scales, part + (one_scale(f) ? bytes_for(1, f.scale_bits) : p.bytes.scales));
     if (p.real) return decode_all(p.scale, f.scale_grid.has_nan, t.scales, t.one, out, n);
     const i32 nan = f.scale_nan, bias = f.scale_bias;

@@ -92,7 +92,7 @@ void restore(const Restore& job, i64 first, i64 last) {
     for (i64 i = 0; i < tile; ++i) t.one[i] = 1.0f;
     const i64 step = restore_step(p), in_line = count_of(p.g.n, step);
     const bool vectors = decodes_sixteen(p.f), direct = job.values_type == Real::f32 && p.g.place_step == 1;
-    const Sixteen s = vectors ? sixteen_of(p) : Sixteen{};
+    const Sixteen s = vectors ? sixteen_of(p.f.grid) : Sixteen{};
     for (i64 item = first; item < last; ++item) {
         const i64 start = item % in_line * step, n = least(step, p.g.n - start);
         if (side_by_side(p.g)) {

@@ -232,7 +232,7 @@ void thin(const Thin& job, i64 first, i64 last) {
     RestoreBuffers t;
     for (i64 i = 0; i < tile; ++i) t.one[i] = 1.0f;
     const bool vectors = decodes_sixteen(job.format);
-    const Sixteen s = vectors ? sixteen_of(p) : Sixteen{};
+    const Sixteen s = vectors ? sixteen_of(p.f.grid) : Sixteen{};
     if (vectors && takes_nibbles(job, s)) {
         const i64 done = thin_nibbles(job, p, s, t, first, last);
         for (i64 line = first; line < last; ++line) {
