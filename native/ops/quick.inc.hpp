@@ -21,6 +21,10 @@ inline void write(Number* to, Vector v) {
     __builtin_memcpy(to, &v, sizeof v);
 }
 
+// One number in every lane.
+inline Bits every(i32 v) { return Bits{} + v; }
+inline Reals every(float v) { return v - Reals{}; }  // and not plus: minus zero would become zero
+
 inline Bits larger(Bits a, Bits b) { return a > b ? a : b; }
 inline Bits smaller(Bits a, Bits b) { return a < b ? a : b; }
 
@@ -42,13 +46,13 @@ inline Bits shift_of_pairs(Reals u, i32 most_shift) {
     Bits neighbour{};
     for (i64 i = 0; i < vector; ++i) neighbour[i] = static_cast<i32>(i ^ 1);
     const Bits gap = one_bits - (larger((Bits)u, __builtin_shuffle((Bits)u, neighbour)) & exponent_mask);
-    return smaller(larger(gap, Bits{}), Bits{} + most_shift);
+    return smaller(larger(gap, Bits{}), every(most_shift));
 }
 
 inline Bits with_sign(const Constants& k, Bits c, Bits x) {
     const Bits negative = x >> 31;
     if (k.sign == Sign::twos_complement) return ((c ^ negative) - negative) & k.code_mask;
-    return c | (negative & k.sign_mask & (c != 0 ? Bits{} - 1 : Bits{} + k.zero_signs));
+    return c | (negative & k.sign_mask & (c != 0 ? every(-1) : every(k.zero_signs)));
 }
 
 // floor(v) for v in [0, 2^32).
@@ -66,7 +70,7 @@ inline Naturals floor_of(Reals v) {
 // beyond them it does not matter.
 template <bool fixed>
 inline Bits binade_of(const Constants& k, Reals u) {
-    return fixed ? Bits{} + k.emin_bits : larger((Bits)u & exponent_mask, Bits{} + k.emin_bits);
+    return fixed ? every(k.emin_bits) : larger((Bits)u & exponent_mask, every(k.emin_bits));
 }
 
 // |u| rounded, as a multiple of the step of its binade and as the value. With M = 2^(s+23), where the values of u's
@@ -78,27 +82,27 @@ struct Rounded {
     Reals value;
 };
 
-inline Rounded round_to_nearest(const Constants& k, Bits binade, Reals u) {
-    const Naturals m = (Naturals)binade + static_cast<u32>(k.drop << 23);
+inline Rounded round_to_nearest(const Constants& k, Bits field, Reals u) {
+    const Naturals m = (Naturals)field + static_cast<u32>(k.drop << 23);
     const Reals sum = u + (Reals)m;
     return {(Bits)((Naturals)sum - m), sum - (Reals)m};
 }
 
 // Up or down by a draw: exact, because what is left of u above the value below is a multiple of its own last bit and
 // less than a step. `up` when floor(2^32 fraction) exceeds the draw.
-inline Rounded round_drawn(const Constants& k, Bits binade, Reals u, Naturals draws) {
-    const Reals step = (Reals)(binade - (k.m << 23));
+inline Rounded round_drawn(const Constants& k, Bits field, Reals u, Naturals draws) {
+    const Reals step = (Reals)(field - (k.m << 23));
 #if defined(__AVX512F__)
-    const Naturals m = (Naturals)binade + static_cast<u32>(k.drop << 23);
+    const Naturals m = (Naturals)field + static_cast<u32>(k.drop << 23);
     const Reals sum = (Reals)_mm512_add_round_ps((__m512)u, (__m512)m, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
     const Rounded r{(Bits)((Naturals)sum - m), sum - (Reals)m};
 #else
-    Rounded r = round_to_nearest(k, binade, u);
+    Rounded r = round_to_nearest(k, field, u);
     const Bits over = r.value > u;
     r.value -= (Reals)((Bits)step & over);
     r.steps += over;
 #endif
-    const Naturals inverse = (static_cast<u32>(254 + k.m + 32) << 23) - (Naturals)binade;
+    const Naturals inverse = (static_cast<u32>(254 + k.m + 32) << 23) - (Naturals)field;
     const Reals scaled = (u - r.value) * (Reals)inverse;  // by 2^32 / step
     const Bits up = (Bits)(floor_of(scaled) > draws);
     return {r.steps - up, up ? r.value + step : r.value};
@@ -114,7 +118,7 @@ void round_vectors(const Constants& given, const Quick& all) {
     const i32 cap = (bits_of(k.max) & exponent_mask) + binade;
     for (i64 i = 0, j = 0; i < q.n; ++j) {
         Reals a{}, b{};
-        if (per) a = q.a[j] - Reals{}, b = q.b[j] - Reals{};
+        if (per) a = every(q.a[j]), b = every(q.b[j]);
 #pragma GCC unroll 2
         for (const i64 end = i + (per ? per : vector); i < end; i += vector) {
             if (!per) a = read<Reals>(q.a + i), b = read<Reals>(q.b + i);
@@ -128,19 +132,19 @@ void round_vectors(const Constants& given, const Quick& all) {
                 unit *= (Reals)(one_bits - shift);
                 if (codes) write(q.pairs + i, shift);
             }
-            if (codes || drawn) u = (Reals)smaller((Bits)u, Bits{} + cap);
-            const Bits binade = binade_of<fixed>(k, u);
-            const Rounded r = drawn ? round_drawn(k, binade, u, read<Naturals>(q.draws + i)) : round_to_nearest(k, binade, u);
+            if (codes || drawn) u = (Reals)smaller((Bits)u, every(cap));
+            const Bits field = binade_of<fixed>(k, u);
+            const Rounded r = drawn ? round_drawn(k, field, u, read<Naturals>(q.draws + i)) : round_to_nearest(k, field, u);
             if (codes) {
-                const Bits c = ((binade - k.emin_bits) >> k.drop) + r.steps;
-                const Bits limit = plain ? Bits{} + k.limit_above : x < 0 ? Bits{} + k.limit_below : Bits{} + k.limit_above;
+                const Bits c = ((field - k.emin_bits) >> k.drop) + r.steps;
+                const Bits limit = plain ? every(k.limit_above) : x < 0 ? every(k.limit_below) : every(k.limit_above);
                 const Bits within = smaller(c, limit);
                 const Bits code = plain ? within | (x >> 31 & k.sign_mask) : with_sign(k, within, x);
                 write(q.codes + i, code);
             } else {
-                const Reals limit = plain ? k.max - Reals{} : x < 0 ? k.min - Reals{} : k.max - Reals{};
+                const Reals limit = plain ? every(k.max) : x < 0 ? every(k.min) : every(k.max);
                 const Reals within = r.value < limit ? r.value : limit;
-                const Bits sign = x & sign_bit & (plain ? Bits{} - 1 : within != 0.0f ? Bits{} - 1 : Bits{} + k.zero_signs);
+                const Bits sign = x & sign_bit & (plain ? every(-1) : within != 0.0f ? every(-1) : every(k.zero_signs));
                 const Reals value = (Reals)((Bits)within | sign) * unit;
                 write(q.values + i, divided ? value * q.outer : value);
             }
