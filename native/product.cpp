@@ -2,6 +2,8 @@
 
 #include <cstddef>
 
+#include "layout.hpp"
+
 #if defined(__AVX512BF16__)
 #include <immintrin.h>
 #endif
@@ -19,7 +21,6 @@ constexpr i64 row_panels_in_item = 32;
 
 // None of the standard library's templates: a weak symbol compiled here could be kept for files without these flags.
 i64 least(i64 a, i64 b) { return a < b ? a : b; }
-i64 count_of(i64 n, i64 size) { return (n + size - 1) / size; }
 i64 pairs(i64 k) { return count_of(k, 2); }
 
 }  // namespace

@@ -211,9 +211,4 @@ inline void unpack(const u8* __restrict line, i64 first, i32 bits, i64 n, i32* _
     }
 }
 
-// Asks for the lines of [p, p + bytes) before they are needed.
-inline void prefetch(const void* p, i64 bytes) {
-    for (i64 i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const u8*>(p) + i);
-}
-
 }  // namespace
