@@ -53,10 +53,8 @@ inline bool round_blocks(const Plan& p, Buffers& t, const float* x, float outer,
     u32* draws = nullptr;
     if (p.stochastic) draw(f.seed, place, p.g.place_step, n, t.draws, &draws);
     const Quick q{x, x, t.divisor, t.multiplier, outer, draws, f.largest_shift << 23, values, t.codes, t.pairs, n};
-    const auto pick = f.block == 32 ? p.values ? vectors_for<32, false> : vectors_for<32, true>
-                      : p.values    ? vectors_for<16, false>
-                                    : vectors_for<16, true>;
-    pick(p.element, is_fixed(f.grid), p.real, p.stochastic, pairs)(p.element, q);
+    const auto round = f.block == 32 ? round_vectors_of<32> : round_vectors_of<16>;
+    round(p, q, pairs);
     if (pairs && !p.values) gather_pairs(t, n);
     return true;
 }

@@ -75,6 +75,12 @@ inline void round_by(const Plan& p, const float* x, const float* w, const float*
     }
 }
 
+template <i64 per>
+inline void round_vectors_of(const Plan& p, const Quick& q, bool pairs) {
+    const auto pick = p.values ? vectors_for<per, false> : vectors_for<per, true>;
+    pick(p.element, is_fixed(p.f.grid), p.real, p.stochastic, pairs)(p.element, q);
+}
+
 // Rounds n values to nearest even or by draws; buffers take a last vector that is not whole.
 inline void round_quickly(const Plan& p, Buffers& t, Quick q, i64 n) {
     const bool whole = n % vector == 0;
@@ -86,8 +92,7 @@ inline void round_quickly(const Plan& p, Buffers& t, Quick q, i64 n) {
         q.values = t.values;
     }
     q.n = count_of(n, vector) * vector;
-    const auto pick = p.values ? vectors_for<0, false> : vectors_for<0, true>;
-    pick(p.element, is_fixed(p.f.grid), p.real, p.stochastic, false)(p.element, q);
+    round_vectors_of<0>(p, q, false);
     if (!whole && p.values && values != t.values) __builtin_memcpy(values, t.values, static_cast<u64>(n) * sizeof(float));
 }
 
