@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "dispatch.hpp"
+#include "streaming.hpp"
 #include "layout.hpp"
 #include "parallel.hpp"
 #ifdef FEWBITS_SANITIZE
@@ -108,12 +109,14 @@ void check_values(const Geometry& g, std::size_t count) {
     require(static_cast<std::int64_t>(count) == lines_in(g) * g.n, "the array has another number of values");
 }
 
+bool streams_to(const Values& out) { return streams(static_cast<std::int64_t>(out.nbytes())); }
+
 std::pair<std::string, bool> fake_quantize(const Format& format, const Geometry& geometry, ConstValues in, Values out,
                                            int threads) {
     check(format);
     check_values(geometry, in.size());
     check_values(geometry, out.size());
-    const Job job{format, geometry, in.data(), type_of(in), out.data(), type_of(out), nullptr, nullptr, nullptr, nullptr};
+    const Job job{format, geometry, in.data(), type_of(in), out.data(), type_of(out), nullptr, nullptr, nullptr, nullptr, streams_to(out)};
     const Implementation& one = active();
     nb::gil_scoped_release released;
     const Outcome outcome = convert(one.kernels, job, threads);
@@ -127,7 +130,7 @@ std::pair<std::string, bool> quantize(const Format& format, const Geometry& geom
     check_values(geometry, in.size());
     check_parts(format, geometry, codes, scales, shifts, outer);
     const Job job{format,           geometry,        in.data(),       type_of(in),     nullptr, Real::f32,
-                  codes.data(),     data_of(scales), data_of(shifts), data_of(outer)};
+                  codes.data(),     data_of(scales), data_of(shifts), data_of(outer), false};
     const Implementation& one = active();
     nb::gil_scoped_release released;
     const Outcome outcome = convert(one.kernels, job, threads);
@@ -140,7 +143,7 @@ void dequantize(const Format& format, const Geometry& geometry, ConstBytes codes
     check_values(geometry, out.size());
     check_parts(format, geometry, codes, scales, shifts, outer);
     const Restore job{format,         geometry,   codes.data(),  data_of(scales), data_of(shifts),
-                      data_of(outer), out.data(), type_of(out)};
+                      data_of(outer), out.data(), type_of(out), streams_to(out)};
     const Implementation& one = active();
     nb::gil_scoped_release released;
     restore(one.kernels, job, threads);
@@ -338,6 +341,8 @@ NB_MODULE(_native, m) {
     m.def(
         "force_isa", [](const std::optional<std::string>& name) { force(name.value_or("")); }, "name"_a.none(),
         "Make one instruction set run, or give the choice back with None.");
+    m.def("force_streams", &force_streams, "wanted"_a.none(),
+          "Make every result go to memory past the caches, or none, or give the choice back with None.");
     m.attr("has_threads") = has_threads();
 #ifdef FEWBITS_SANITIZE
     m.def("planted", &planted, "fault"_a, "Make a mistake that a sanitizer must report; native/planted.hpp.");

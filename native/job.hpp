@@ -106,6 +106,7 @@ struct Job {
     Real values_type;
     std::uint8_t *codes, *scales, *shifts;
     float* outer;
+    bool streams;  // values go to memory past the caches
 };
 
 // From packed parts to values.
@@ -116,6 +117,7 @@ struct Restore {
     const float* outer;
     void* values;
     Real values_type;
+    bool streams;
 };
 
 // y = x W^T for few rows of x, straight from the packed W: y[b, line] = sum over i of x[b, i] W[line, i].

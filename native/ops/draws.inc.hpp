@@ -1,69 +1,73 @@
-// Random bits indexed by position: Philox 4x32-7, as in kernels/reference/philox.py. The draw of position p is word
-// p % 4 of counter p / 4. A vector holds one counter in each 64-bit lane; only the low halves mean something, and the
-// high ones are never looked at. Compilers take a product of all 64 bits, three times as slow, where the one
-// instruction for 32 x 32 bits would do: hence its intrinsic. About 25 instructions for each 16 draws with AVX-512.
+// Random bits indexed by position: Threefry 4x32-13, as in kernels/reference/threefry.py. The draw of position p is word
+// p / 16 % 4 of counter p / 64 * 16 + p % 16: the words of 16 counters in a row are draws for neighbours.
 
 namespace {
 
-#if defined(__AVX512F__)
-using Wide = u64 __attribute__((vector_size(64)));
-inline Wide product(Wide a, Wide b) { return (Wide)_mm512_mask_mul_epu32((__m512i)a, 0xff, (__m512i)a, (__m512i)b); }
-#elif defined(__AVX2__)
-using Wide = u64 __attribute__((vector_size(32)));
-inline Wide product(Wide a, Wide b) { return (Wide)_mm256_mul_epu32((__m256i)a, (__m256i)b); }
-#else
-using Wide = u64 __attribute__((vector_size(16)));
-inline Wide product(Wide a, Wide b) { return (a & 0xffffffffu) * (b & 0xffffffffu); }
-#endif
+constexpr int strands = 2;  // vectors of counters at once: one alone waits for its own sums
+constexpr i64 drawn_together = 64 * (strands * vector > 16 ? strands * vector / 16 : 1);
 
-constexpr int wide = sizeof(Wide) / 8;  // counters in a vector, which give four draws each
-constexpr int strands = 4;              // vectors at once: one alone waits for its own products
-constexpr int drawn_together = 4 * wide * strands;
+inline Naturals turned(Naturals v, int by) { return v << by | v >> (32 - by); }
 
+// Four words of each of `strands` vectors of counters.
 struct Words {
-    Wide a, b, c, d;
+    Naturals x[4][strands];
 };
 
-inline Wide all_lanes(u64 v) { return Wide{} + v; }
-
-// Even lanes take the first half of the counters and odd lanes the second, so that pairs of lanes come out of the
-// interleaving below in their order.
-inline Wide lane_numbers() {
-    Wide lanes{};
-    for (int i = 0; i < wide; ++i) lanes[i] = static_cast<u64>(i / 2 + i % 2 * (wide / 2));
-    return lanes;
-}
-
-// Even lanes of a beside even lanes of b, or odd ones.
-inline Wide interleave(Wide a, Wide b, u64 odd) {
-    Wide picked{};
-    for (u64 i = 0; i < wide; ++i) picked[i] = (i & ~u64{1}) + odd + (i & 1) * wide;
-    return __builtin_shuffle(a, b, picked);
-}
-
-// The draws of the counters from `first` on, in order.
-inline void draw_together(u64 seed, u64 first, u32* __restrict out) {
-    const Wide m0 = all_lanes(0xD2511F53u), m1 = all_lanes(0xCD9E8D57u), low = all_lanes(0xffffffffu);
-    u32 k0 = static_cast<u32>(seed), k1 = static_cast<u32>(seed >> 32);
-    Words w[strands];
+template <int even, int odd, int by>
+inline void mix(Words& w) {
+#pragma GCC unroll 2
     for (int s = 0; s < strands; ++s) {
-        const Wide counter = lane_numbers() + (first + static_cast<u64>(s * wide));
-        w[s] = {counter, counter >> 32, Wide{}, Wide{}};
+        w.x[even][s] += w.x[odd][s];
+        w.x[odd][s] = turned(w.x[odd][s], by) ^ w.x[even][s];
     }
-    for (int round = 0; round < 7; ++round) {
-        const Wide key0 = all_lanes(k0), key1 = all_lanes(k1);
+}
+
+template <int first, int second>
+inline void mix_neighbours(Words& w) {
+    mix<0, 1, first>(w);
+    mix<2, 3, second>(w);
+}
+
+template <int first, int second>
+inline void mix_others(Words& w) {
+    mix<0, 3, first>(w);
+    mix<2, 1, second>(w);
+}
+
+template <u32 turn>
+inline void add_keys(Words& w, const u32* keys) {
+#pragma GCC unroll 4
+    for (u32 i = 0; i < 4; ++i)
+#pragma GCC unroll 2
+        for (int s = 0; s < strands; ++s) w.x[i][s] += keys[(turn + i) % 5] + (i == 3 ? turn : 0);
+}
+
+// The draws of drawn_together positions from `first` on, a multiple of 64.
+inline void draw_together(u64 seed, i64 first, u32* __restrict out) {
+    const u32 low = static_cast<u32>(seed), high = static_cast<u32>(seed >> 32);
+    const u32 keys[5] = {low, high, 0, 0, low ^ high ^ 0x1BD11BDAu};
+    Naturals lane{};
+    for (i64 i = 0; i < vector; ++i) lane[i] = static_cast<u32>(i);
+    for (i64 from = 0; from < drawn_together / 4; from += strands * vector) {
+        Words w{};
         for (int s = 0; s < strands; ++s) {
-            const Wide p = product(w[s].a, m0), q = product(w[s].c, m1);
-            w[s] = {(q >> 32) ^ w[s].b ^ key0, q, (p >> 32) ^ w[s].d ^ key1, p};
+            const u64 counter = static_cast<u64>(first / 4 + from + s * vector);
+            w.x[0][s] = lane + static_cast<u32>(counter);  // a multiple of the vector: nothing carries
+            w.x[1][s] += static_cast<u32>(counter >> 32);
         }
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    for (int s = 0; s < strands; ++s) {
-        const Wide ab = (w[s].a & low) | w[s].b << 32, cd = (w[s].c & low) | w[s].d << 32;
-        const Wide even = interleave(ab, cd, 0), odd = interleave(ab, cd, 1);
-        __builtin_memcpy(out + 4 * wide * s, &even, sizeof even);
-        __builtin_memcpy(out + 4 * wide * s + 2 * wide, &odd, sizeof odd);
+        add_keys<0>(w, keys);
+        mix_neighbours<10, 26>(w), mix_others<11, 21>(w), mix_neighbours<13, 27>(w), mix_others<23, 5>(w);
+        add_keys<1>(w, keys);
+        mix_neighbours<6, 20>(w), mix_others<17, 11>(w), mix_neighbours<25, 10>(w), mix_others<18, 20>(w);
+        add_keys<2>(w, keys);
+        mix_neighbours<10, 26>(w), mix_others<11, 21>(w), mix_neighbours<13, 27>(w), mix_others<23, 5>(w);
+        add_keys<3>(w, keys);
+        mix_neighbours<6, 20>(w);
+        for (int s = 0; s < strands; ++s)
+            for (int word = 0; word < 4; ++word) {
+                const i64 c = from + s * vector;
+                __builtin_memcpy(out + c / 16 * 64 + 16 * word + c % 16, &w.x[word][s], sizeof(Naturals));
+            }
     }
 }
 
@@ -73,16 +77,16 @@ inline void draw(u64 seed, i64 first, i64 step, i64 n, u32* __restrict out, u32*
     if (step != 1) {
         u32 some[drawn_together];
         for (i64 i = 0; i < n; ++i) {
-            const u64 p = static_cast<u64>(first + i * step);
-            draw_together(seed, p / 4, some);
-            out[i] = some[p % 4];
+            const i64 p = first + i * step;
+            draw_together(seed, p / 64 * 64, some);
+            out[i] = some[p % 64];
         }
         *start = out;
         return;
     }
-    const i64 before = first % 4;
+    const i64 before = first % 64;
     for (i64 done = 0; done < n + before; done += drawn_together)
-        draw_together(seed, static_cast<u64>(first / 4 + done / 4), out + done);
+        draw_together(seed, first - before + done, out + done);
     *start = out + before;
 }
 

@@ -25,6 +25,7 @@ Outcome convert(const Job& job, i64 first, i64 last) {
     bool finite = true;
     if (first < last)
         finite = side_by_side(p.g) ? convert_columns(p, t, first, last) : convert_rows(p, t, first, last);
+    if (job.streams) finish_streams();
     return {compiled_for, !finite};
 }
 

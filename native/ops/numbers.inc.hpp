@@ -24,6 +24,19 @@ constexpr i32 largest_bits = 0x7f7fffff;
 constexpr i32 sign_bit = static_cast<i32>(0x80000000u);
 constexpr i32 binade = 1 << 23;  // one step of the exponent field
 
+#if defined(__AVX512F__)
+constexpr int vector_bytes = 64;
+#elif defined(__AVX2__)
+constexpr int vector_bytes = 32;
+#else
+constexpr int vector_bytes = 16;
+#endif
+constexpr i64 vector = vector_bytes / 4;  // numbers of 32 bits in one
+// A vector of floats and the same as bits.
+using Reals = float __attribute__((vector_size(vector_bytes)));
+using Bits = i32 __attribute__((vector_size(vector_bytes)));
+using Naturals = u32 __attribute__((vector_size(vector_bytes)));
+
 constexpr i64 tile = 1024;  // values worked on at once: all buffers together stay within the nearest cache
 
 inline i32 bits_of(float v) {

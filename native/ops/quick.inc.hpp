@@ -2,12 +2,7 @@
 
 namespace {
 
-// A vector of floats and the same as bits.
-using Reals = float __attribute__((vector_size(sizeof(Wide))));
-using Bits = i32 __attribute__((vector_size(sizeof(Wide))));
-using Naturals = u32 __attribute__((vector_size(sizeof(Wide))));
 constexpr i64 ahead = 512;  // values between what is rounded and what is asked for from memory meanwhile
-constexpr i64 vector = sizeof(Wide) / 4;
 
 template <class Vector, class Number>
 inline Vector read(const Number* from) {
@@ -19,6 +14,27 @@ inline Vector read(const Number* from) {
 template <class Vector, class Number>
 inline void write(Number* to, Vector v) {
     __builtin_memcpy(to, &v, sizeof v);
+}
+
+inline bool starts_vector(const float* p) { return reinterpret_cast<std::uintptr_t>(p) % sizeof(Reals) == 0; }
+
+// To memory past the caches; `to` starts a vector. Other threads see it after finish_streams.
+inline void stream(float* to, Reals v) {
+#if defined(__AVX512F__)
+    _mm512_stream_ps(to, (__m512)v);
+#elif defined(__AVX2__)
+    _mm256_stream_ps(to, (__m256)v);
+#elif defined(__SSE2__)
+    _mm_stream_ps(to, (__m128)v);
+#else
+    write(to, v);
+#endif
+}
+
+inline void finish_streams() {
+#if defined(__SSE2__)
+    _mm_sfence();
+#endif
 }
 
 // One number in every lane.
@@ -39,6 +55,7 @@ struct Quick {
     i32* codes;
     i32* pairs;  // their shifts beside both values, in place
     i64 n;          // whole vectors
+    bool streams;   // values go past the caches
 };
 
 // How far down a pair shifts, in place: it grows by what its larger member leaves free below one.
@@ -146,7 +163,11 @@ void round_vectors(const Constants& given, const Quick& all) {
                 const Reals within = r.value < limit ? r.value : limit;
                 const Bits sign = x & sign_bit & (plain ? every(-1) : within != 0.0f ? every(-1) : every(k.zero_signs));
                 const Reals value = (Reals)((Bits)within | sign) * unit;
-                write(q.values + i, divided ? value * q.outer : value);
+                const Reals result = divided ? value * q.outer : value;
+                if (q.streams)
+                    stream(q.values + i, result);
+                else
+                    write(q.values + i, result);
             }
         }
     }

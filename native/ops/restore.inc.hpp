@@ -55,9 +55,9 @@ inline const float* restore_run(const RestorePlan& p, const Sixteen* s, RestoreB
                                 float* out) {
     const float outer = outer_scale(p, line);
     if (s != nullptr && n % 16 == 0 && start % tile == 0) {
-        decode_vectors(p, *s, t, line, start, n, out);
-        if (outer != 1.0f)
-            for (i64 i = 0; i < n; ++i) out[i] *= outer;
+        const bool past_caches = p.job.streams && out != t.values && starts_vector(out);
+        const auto decode = past_caches ? decode_vectors<true> : decode_vectors<false>;
+        decode(p, *s, t, line, start, n, outer, out);
         return out;
     }
     restore_plainly(p, t, line, start, n, outer);
@@ -105,6 +105,7 @@ void restore(const Restore& job, i64 first, i64 last) {
         const float* found = restore_run(p, vectors ? &s : nullptr, t, line.number, start, n, values);
         if (found != out) store(out, job.values_type, p.g.place_step, n, found);
     }
+    if (job.streams) finish_streams();
 }
 
 }  // namespace

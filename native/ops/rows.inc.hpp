@@ -52,7 +52,7 @@ inline bool round_blocks(const Plan& p, Buffers& t, const float* x, float outer,
     if (pairs && (f.sub_block != 2 || !is_fixed(f.grid))) return false;
     u32* draws = nullptr;
     if (p.stochastic) draw(f.seed, place, p.g.place_step, n, t.draws, &draws);
-    const Quick q{x, x, t.divisor, t.multiplier, outer, draws, f.largest_shift << 23, values, t.codes, t.pairs, n};
+    const Quick q{x, x, t.divisor, t.multiplier, outer, draws, f.largest_shift << 23, values, t.codes, t.pairs, n, streams(p, t, values)};
     const auto round = f.block == 32 ? round_vectors_of<32> : round_vectors_of<16>;
     round(p, q, pairs);
     if (pairs && !p.values) gather_pairs(t, n);

@@ -59,29 +59,36 @@ inline __m512 weights(const Sixteen& s, const Stretch& r, i64 v) {
     return _mm512_mul_ps(decode_sixteen<decoder, whole>(s, in, r.end - in), scale);
 }
 
-template <Decoder decoder>
-inline void decode_stretch(const Sixteen& given, const Stretch& r, float* out) {
+template <Decoder decoder, bool past_caches>
+inline void decode_stretch(const Sixteen& given, const Stretch& r, float outer, float* out) {
     const Sixteen s = given;
+    const Reals second = every(outer);  // exact where there is no outer scale
     i64 v = 0;
-    for (; v < r.safe; ++v) _mm512_storeu_ps(out + 16 * v, weights<decoder, true>(s, r, v));
-    for (; v < r.vectors; ++v) _mm512_storeu_ps(out + 16 * v, weights<decoder, false>(s, r, v));
+    for (; v < r.safe; ++v) {
+        const Reals values = (Reals)weights<decoder, true>(s, r, v) * second;
+        if (past_caches) stream(out + 16 * v, values);
+        else write(out + 16 * v, values);
+    }
+    for (; v < r.vectors; ++v) write(out + 16 * v, (Reals)weights<decoder, false>(s, r, v) * second);
 }
 
 // n values of a line, whole vectors of them, into `out`.
+template <bool past_caches>
 inline void decode_vectors(const RestorePlan& p, const Sixteen& s, RestoreBuffers& t, i64 line, i64 start, i64 n,
-                           float* out) {
+                           float outer, float* out) {
     const Stretch r = stretch_of(p, t, s, line, start, n);
     switch (s.decoder) {
-        case Decoder::table: decode_stretch<Decoder::table>(s, r, out); break;
-        case Decoder::integer: decode_stretch<Decoder::integer>(s, r, out); break;
-        case Decoder::half: decode_stretch<Decoder::half>(s, r, out); break;
+        case Decoder::table: return decode_stretch<Decoder::table, past_caches>(s, r, outer, out);
+        case Decoder::integer: return decode_stretch<Decoder::integer, past_caches>(s, r, outer, out);
+        case Decoder::half: return decode_stretch<Decoder::half, past_caches>(s, r, outer, out);
     }
 }
 
 #else
 
 inline bool decodes_sixteen(const Format&) { return false; }
-inline void decode_vectors(const RestorePlan&, const Sixteen&, RestoreBuffers&, i64, i64, i64, float*) {}
+template <bool>
+inline void decode_vectors(const RestorePlan&, const Sixteen&, RestoreBuffers&, i64, i64, i64, float, float*) {}
 
 #endif
 

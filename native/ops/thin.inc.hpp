@@ -87,7 +87,7 @@ inline i64 thin_lines(const Thin& job, const RestorePlan& p, const Sixteen& s, R
     for (i64 start = 0; start < whole; start += tile) {
         const i64 n = least(tile, whole - start);
         for (i64 l = 0; l < lines_together; ++l) {
-            if (l < lines) decode_stretch<decoder>(s, stretch_of(p, t, s, line + l, start, n), w[l]);
+            if (l < lines) decode_stretch<decoder, false>(s, stretch_of(p, t, s, line + l, start, n), 1.0f, w[l]);
             else fill(w[l], 0.0f, tile);
         }
         add_products(w, job.x + start, job.n, job.batch, n, sums);
@@ -226,7 +226,7 @@ inline void thin_rest(const Thin& job, const RestorePlan& p, RestoreBuffers& t, 
 }
 
 void thin(const Thin& job, i64 first, i64 last) {
-    Restore restored{job.format, {}, job.codes, job.scales, job.shifts, job.outer, nullptr, Real::f32};
+    Restore restored{job.format, {}, job.codes, job.scales, job.shifts, job.outer, nullptr, Real::f32, false};
     restored.geometry.n = job.n;
     const RestorePlan p = restore_plan_of(restored);
     RestoreBuffers t;

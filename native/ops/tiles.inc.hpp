@@ -75,6 +75,11 @@ inline void round_by(const Plan& p, const float* x, const float* w, const float*
     }
 }
 
+// Whether values go from registers to memory past the caches.
+inline bool streams(const Plan& p, const Buffers& t, const float* values) {
+    return p.job.streams && values != t.values && starts_vector(values);
+}
+
 template <i64 per>
 inline void round_vectors_of(const Plan& p, const Quick& q, bool pairs) {
     const auto pick = p.values ? vectors_for<per, false> : vectors_for<per, true>;
@@ -90,6 +95,7 @@ inline void round_quickly(const Plan& p, Buffers& t, Quick q, i64 n) {
         if (q.w == q.x) q.w = t.x;
         q.x = t.x;
         q.values = t.values;
+        q.streams = false;
     }
     q.n = count_of(n, vector) * vector;
     round_vectors_of<0>(p, q, false);
@@ -114,7 +120,7 @@ inline void round_tile(const Plan& p, Buffers& t, const float* x, const float* w
     else if (p.f.tabled)
         look_up_all<true>(p.f.table, p.stochastic, x, w, a, b, outer, draws, values, codes, n);
     else if (quick)
-        round_quickly(p, t, {x, w, a, b, 1.0f, draws, 0, values, codes, nullptr, 0}, n);
+        round_quickly(p, t, {x, w, a, b, 1.0f, draws, 0, values, codes, nullptr, 0, !outer && streams(p, t, values)}, n);
     else if (p.values)
         round_by<false>(p, x, w, a, b, draws, values, codes, n);
     else

@@ -11,14 +11,14 @@ from fewbits import kernels
 from fewbits.formats import Bdr, Block, Element, Float, Format, Posit, decode, parse, values
 from fewbits.kernels.reference import SCALE_RULES, encode, pack
 from tests import cases
-from tests.conformance import test_ml_dtypes, test_philox, test_posits, test_torchao, test_vectors
+from tests.conformance import test_ml_dtypes, test_posits, test_threefry, test_torchao, test_vectors
 from tests.conformance.test_ml_dtypes import Peer
 from tests.formats import test_codes
 from tests.kernels.reference import test_encode, test_quantize, test_scale_rules
 
 # `fewbits.kernels.reference.quantize` the module; the package lifts the function of that name over it.
 QUANTIZE = importlib.import_module("fewbits.kernels.reference.quantize")
-PHILOX = importlib.import_module("fewbits.kernels.reference.philox")
+THREEFRY = importlib.import_module("fewbits.kernels.reference.threefry")
 
 E4M3, FP4, FP16 = (
     next(p for p in test_ml_dtypes.FLOATS if p.name == n) for n in ("fp8_e4m3", "fp4_e2m1", "fp16")
@@ -240,13 +240,13 @@ def test_an_implicit_decoding_bias_off_by_one_is_rejected_by_the_specification()
 # ------------------------------------------------------------------------------------------------ randomness
 
 
-@pytest.mark.parametrize("name", ["_MULTIPLIERS", "_WEYL"])
-def test_a_philox_with_its_constants_exchanged_is_rejected_by_the_known_answers(
-    name: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("name", "wrong"), [("_ROTATIONS", THREEFRY._ROTATIONS[::-1]), ("_ROUNDS", 12)])
+def test_a_threefry_with_other_constants_is_rejected_by_the_known_answers(
+    name: str, wrong: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PHILOX, name, getattr(PHILOX, name)[::-1])
+    monkeypatch.setattr(THREEFRY, name, wrong)
     with pytest.raises(AssertionError):
-        test_philox.test_philox_gives_the_known_answers(*test_philox.KNOWN[1])
+        test_threefry.test_threefry_gives_the_known_answers(*test_threefry.KNOWN[1])
 
 
 def test_draws_by_order_of_work_show_the_size_of_the_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

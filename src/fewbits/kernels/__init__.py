@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fewbits.errors import DataError
 from fewbits.formats import Format, shares_scale
 from fewbits.kernels import native, reference
-from fewbits.kernels.layout import Packed, empty, packed, unpacked
+from fewbits.kernels.layout import Packed, empty, packed, room, unpacked
 from fewbits.kernels.options import Options, has_scale_rule, options
 from fewbits.kernels.reals import BFLOAT16, narrowed, widened, without_infinity
 
@@ -70,7 +70,7 @@ def dequantize(
 ) -> Array:
     """Return the values of ``q`` in a new array of ``shape``, or in ``out``."""
     dtype, axis = np.dtype(dtype), _front(axis, len(shape))
-    whole = np.empty(shape, dtype) if out is None else out
+    whole = room(shape, dtype) if out is None else out
     if whole.size and native.supports(fmt, options(fmt), dtype):
         native.dequantize(q, whole, fmt, axis, threads=threads())
         return whole
@@ -88,7 +88,7 @@ def fake_quantize(
     ``out``, if given, is an array of that type and shape in C order that does not overlap x.
     """
     axis = _front(axis, x.ndim)
-    whole = np.empty(x.shape, x.dtype) if out is None else out
+    whole = room(x.shape, x.dtype) if out is None else out
     if x.size and native.supports(fmt, chosen, x.dtype):
         _, nonfinite = native.fake_quantize(x, whole, fmt, axis, chosen, amax, threads=threads())
         if nonfinite and chosen.nonfinite == "raise":
@@ -105,7 +105,7 @@ def thin_product(x: Array, q: Packed, fmt: Format, lines: int) -> Array:
     or in the nearest cache, and never to memory. Sums are float32; with u = 2^-24, the error is at most
     (n + 2) u sum |x| |W|.
     """
-    y = np.empty((x.shape[0], lines), np.float32)
+    y = room((x.shape[0], lines), np.float32)
     if x.size and lines and native.supports_product(fmt):
         native.thin_product(np.ascontiguousarray(x), q, y, fmt, threads=threads())
         return y
@@ -119,7 +119,7 @@ def has_bfloat16_products() -> bool:
 
 def bfloat16_product(a: Array, b: Array) -> Array:
     """Return ``a @ b``, summed in float32, for float32 matrices of normal bfloat16 values and zeros."""
-    y = np.empty((a.shape[0], b.shape[1]), np.float32)
+    y = room((a.shape[0], b.shape[1]), np.float32)
     native.bfloat16_product(np.ascontiguousarray(a), np.ascontiguousarray(b), y, threads=threads())
     return y
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,8 @@ from fewbits.formats import Bdr, Block, Element, Format
 from fewbits.kernels.reference import Parts, line_bytes, pack, unpack
 
 Bytes = NDArray[np.uint8]
+Array = NDArray[Any]
+_LINE = 64  # bytes of the cache
 
 
 class Packed(NamedTuple):
@@ -56,11 +59,24 @@ def layout(fmt: Format, shape: tuple[Any, ...], axis: int) -> tuple[tuple[Any, .
     )
 
 
+def room(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Return a new array that nothing was written to yet, and that begins a line of the cache.
+
+    NumPy's own large arrays begin 16 bytes after one, where every wide store would cross into the next.
+    """
+    dtype = np.dtype(dtype)
+    size = math.prod(shape) * dtype.itemsize
+    octets = np.empty(size + _LINE, np.uint8)
+    start = -octets.ctypes.data % _LINE
+    found: Array = octets[start : start + size].view(dtype).reshape(shape)
+    return found
+
+
 def empty(fmt: Format, shape: tuple[int, ...], axis: int) -> Packed:
     """Return parts for an array of ``shape`` that nothing was written to yet."""
     dtypes = (np.uint8, np.uint8, np.uint8, np.float32)
     shapes = layout(fmt, shape, axis)
-    return Packed(*(None if s is None else np.empty(s, d) for s, d in zip(shapes, dtypes, strict=True)))  # type: ignore[arg-type]
+    return Packed(*(None if s is None else room(s, d) for s, d in zip(shapes, dtypes, strict=True)))  # type: ignore[arg-type]
 
 
 def packed(parts: Parts, fmt: Any) -> Packed:

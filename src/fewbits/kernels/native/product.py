@@ -6,9 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbits import _native
+from fewbits.kernels.layout import room
 from fewbits.kernels.native.isa import active_isa
-
-_LINE = 16  # words in a line of the cache
 
 
 def has_bfloat16_products() -> bool:
@@ -28,11 +27,4 @@ def bfloat16_product(
         threads: most threads to use.
     """
     of_a, of_b = _native.packed_sizes(a.shape[0], b.shape[1], a.shape[1])
-    _native.bfloat16_product(a, b, y, _words(of_a), _words(of_b), threads)
-
-
-def _words(count: int) -> NDArray[np.uint32]:
-    """Return ``count`` words that begin a line of the cache."""
-    found = np.empty(count + _LINE, np.uint32)
-    start = -found.ctypes.data // 4 % _LINE
-    return found[start : start + count]
+    _native.bfloat16_product(a, b, y, room((of_a,), np.uint32), room((of_b,), np.uint32), threads)

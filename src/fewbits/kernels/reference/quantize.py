@@ -22,8 +22,8 @@ from fewbits.errors import DataError
 from fewbits.formats import Bdr, Block, Element, Exponent, Format, decode
 from fewbits.kernels.options import Options
 from fewbits.kernels.reference.encode import code_dtype, encode, nan_code
-from fewbits.kernels.reference.philox import draws as draw
 from fewbits.kernels.reference.scale_rules import SCALE_RULES, floor_log2
+from fewbits.kernels.reference.threefry import draws as draw
 
 Array = NDArray[Any]
 Reals = NDArray[np.float64]
