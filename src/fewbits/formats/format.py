@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 from fewbits.errors import FormatError
 
@@ -21,7 +22,7 @@ class Format:
         """Bits of storage for one value, scales counted, for an array that its blocks fill."""
         raise NotImplementedError
 
-    @property
+    @cached_property
     def grammar(self) -> str:
         """The constructor without arguments at their default; :func:`fewbits.formats.parse` reads it back."""
         parts = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import astuple
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,8 @@ _DTYPES = {
     torch.bfloat16: kernels.BFLOAT16,
 }
 
+_read = lru_cache(maxsize=256)(parse)  # operators take formats as text
+
 
 def _array(x: torch.Tensor) -> NDArray[Any]:
     found: NDArray[Any] = (x.view(torch.uint16) if x.dtype == torch.bfloat16 else x).numpy()
@@ -74,7 +77,7 @@ def _fake_quantize(
 ) -> torch.Tensor:
     chosen = Options(rounding, scale_rule, overflow, nonfinite, zero_block, seed)
     array, close = opened(x)
-    return close(kernels.fake_quantize(array, parse(format), axis, chosen, amax))
+    return close(kernels.fake_quantize(array, _read(format), axis, chosen, amax))
 
 
 @_fake_quantize.register_fake
@@ -104,13 +107,13 @@ def _quantize(
 ) -> list[torch.Tensor]:
     chosen = Options(rounding, scale_rule, overflow, nonfinite, zero_block, seed)
     array, _ = opened(x)
-    parts = kernels.quantize(array, parse(format), axis, chosen, amax)
+    parts = kernels.quantize(array, _read(format), axis, chosen, amax)
     return [torch.from_numpy(part).to(x.device) for part in parts if part is not None]
 
 
 @_quantize.register_fake
 def _(x: torch.Tensor, format: str, axis: int, *_: Any) -> list[torch.Tensor]:
-    shapes = layout(parse(format), tuple(x.shape), axis)
+    shapes = layout(_read(format), tuple(x.shape), axis)
     dtypes = (torch.uint8, torch.uint8, torch.uint8, torch.float32)
     return [x.new_empty(s, dtype=d) for s, d in zip(shapes, dtypes, strict=True) if s is not None]
 
@@ -127,7 +130,7 @@ def _dequantize(
     dtype: torch.dtype,
 ) -> torch.Tensor:
     found = kernels.dequantize(
-        packed((codes, scales, shifts, outer)), parse(format), tuple(shape), axis, _DTYPES[dtype]
+        packed((codes, scales, shifts, outer)), _read(format), tuple(shape), axis, _DTYPES[dtype]
     )
     return _tensor(found).to(codes.device)
 
@@ -157,7 +160,7 @@ def _thin_product(
     lines: int,
 ) -> torch.Tensor:
     weight = packed((codes, scales, shifts, outer))
-    y = kernels.thin_product(x.detach().cpu().float().numpy(), weight, parse(format), lines)
+    y = kernels.thin_product(x.detach().cpu().float().numpy(), weight, _read(format), lines)
     return torch.from_numpy(y).to(x.device, x.dtype)
 
 

@@ -32,7 +32,9 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     Returns:
         (..., n), ordinary.
     """
-    y = product(x, weight.t())
+    fits = x.ndim > 0 and weight.ndim == 2 and x.shape[-1] == weight.shape[1] and x.dtype == weight.dtype
+    thin = fits and _is_thin(weight, x, x.shape[:-1].numel(), axis=1)
+    y = _thin(x, weight) if thin else product(x, weight.t())  # type: ignore[arg-type]
     return y if bias is None else y + bias
 
 
