@@ -1,0 +1,9 @@
+"""Layers that multiply in narrow formats, and :func:`prepare`, which turns a model's layers into them."""
+
+from __future__ import annotations
+
+from fewbits.nn.prepare import prepare
+from fewbits.nn.products import attention_product, linear
+from fewbits.nn.rules import Rules
+
+__all__ = ["Rules", "attention_product", "linear", "prepare"]

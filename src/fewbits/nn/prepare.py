@@ -1,0 +1,150 @@
+"""Turn the layers of a model into narrow ones, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map
+
+from fewbits.errors import ArgumentError
+from fewbits.nn.layers import LAYERS
+from fewbits.nn.rules import DTYPES, Rules, Watcher, cast
+from fewbits.recipes import Recipe
+from fewbits.recipes import recipe as read
+
+Model = TypeVar("Model", bound=nn.Module)
+
+# Layers that multiply by their own matrices and that no narrow layer stands for.
+_REFUSED = (
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+    nn.Conv3d,
+    nn.RNN,
+    nn.RNNCell,
+    nn.LSTMCell,
+    nn.GRUCell,
+    nn.EmbeddingBag,
+    nn.Transformer,
+)
+
+
+def prepare(
+    model: Model,
+    recipe: str | Recipe,
+    *,
+    exclude: Iterable[str] = (),
+    watcher: Watcher | None = None,
+) -> Model:
+    """Make a model train as a recipe says. Call it before the optimizer is made.
+
+    Layers are changed in place: modules, parameters and the keys of ``state_dict`` keep their names. Whatever
+    flows between them takes the recipe's vector format; what the model returns is float32 again.
+
+    Args:
+        model: any module. Its Linear, Conv1d, Conv2d, Embedding, Bilinear, MultiheadAttention, LSTM and GRU
+            layers are changed.
+        recipe: a recipe or its text, as in ``mxfp6`` or ``mx:weight=mxfp4,gradient=mxfp6_e3m2/rceil``.
+        exclude: patterns of module names to leave out, as in ``("lm_head", "blocks.0.*")``; what lies within
+            a module of such a name is left out too.
+        watcher: sees every operand that is rounded.
+
+    Returns:
+        The model itself.
+
+    Raises:
+        ArgumentError: no such recipe, a pattern that fits no module, a model prepared before, or a layer that
+            cannot be changed: exclude it by name.
+    """
+    chosen, patterns = read(recipe), tuple(exclude)
+    names = dict(model.named_modules())
+    _check(chosen, patterns, names)
+    found = {n: m for n, m in names.items() if not _left_out(n, patterns)}
+    narrow = {n: m for n, m in found.items() if type(m) in LAYERS and not _is_part(n, found)}
+    if chosen.swaps_layers:
+        for name, module in found.items():
+            if isinstance(module, _REFUSED) or (
+                isinstance(module, tuple(LAYERS)) and type(module) not in LAYERS
+            ):
+                raise ArgumentError(
+                    f"{name or 'the model'} is a {type(module).__name__}, which has no narrow form;"
+                    f" leave it as it is with exclude={name!r}"
+                )
+        order = list(narrow)
+        for name, module in narrow.items():
+            kept = (name == order[0] and chosen.keep_first) or (name == order[-1] and chosen.keep_last)
+            _become(module, Rules(chosen, name, kept, name == order[-1], watcher))
+        model.register_forward_hook(_float32_results)
+    if chosen.autocast:
+        _autocast(model, DTYPES[chosen.autocast])
+    if chosen.parameter is not None:
+        _hold_parameters(found, chosen)
+    return model
+
+
+def _check(chosen: Recipe, patterns: tuple[str, ...], names: dict[str, nn.Module]) -> None:
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ArgumentError(
+                f"exclude={pattern!r} fits no module; the first of them are {', '.join(list(names)[1:6])}"
+            )
+    for name, module in names.items():
+        if isinstance(getattr(module, "rules", None), Rules):
+            raise ArgumentError(
+                f"{name} is prepared already; make the model anew, or load its state_dict into a new one"
+            )
+    del chosen
+
+
+def _left_out(name: str, patterns: tuple[str, ...]) -> bool:
+    parts = name.split(".")
+    return any(fnmatchcase(".".join(parts[: i + 1]), p) for p in patterns for i in range(len(parts)))
+
+
+def _is_part(name: str, found: dict[str, nn.Module]) -> bool:
+    """Whether a narrow layer around this one already computes for it."""
+    parts = name.split(".")
+    around = (found.get(".".join(parts[:i])) for i in range(1, len(parts)))
+    return any(type(m) in LAYERS for m in around)
+
+
+def _become(module: nn.Module, rules: Rules) -> None:
+    module.__class__ = LAYERS[type(module)]
+    module.rules = rules  # type: ignore[assignment]
+
+
+def _float32_results(module: nn.Module, given: Any, results: Any) -> Any:
+    def widened(x: Any) -> Any:
+        return x.float() if isinstance(x, torch.Tensor) and x.dtype in (torch.bfloat16, torch.float16) else x
+
+    return tree_map(widened, results)
+
+
+def _autocast(model: nn.Module, dtype: torch.dtype) -> None:
+    entered: list[torch.autocast] = []
+
+    def enter(*_: Any) -> None:
+        entered.append(torch.autocast("cpu", dtype))
+        entered[-1].__enter__()  # type: ignore[no-untyped-call]
+
+    def leave(*_: Any) -> None:
+        if entered:  # or the call failed before it began
+            entered.pop().__exit__(None, None, None)
+
+    model.register_forward_pre_hook(enter)
+    model.register_forward_hook(leave, always_call=True)
+    model.register_forward_hook(_float32_results)
+
+
+def _hold_parameters(found: dict[str, nn.Module], chosen: Recipe) -> None:
+    """Make parameters what the recipe keeps them as; a 16-bit float is a dtype, other formats are values."""
+    assert chosen.parameter is not None
+    dtype = DTYPES.get(str(chosen.parameter))
+    with torch.no_grad():
+        for module in found.values():
+            for p in module.parameters(recurse=False):
+                p.data = p.data.to(dtype) if dtype else cast(p.data, chosen.parameter, -1)

@@ -1,0 +1,102 @@
+"""The products of a layer, forward and backward, each with operands rounded along the axis it sums over.
+
+Rouhani et al., Microscaling Data Formats for Deep Learning, 2023, figure 2: rounding and transposing do not
+commute, so every product rounds its operands anew from the tensors as they were before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fewbits.nn.addition import product_by_addition
+from fewbits.nn.rules import Rules
+
+
+def multiply(a: torch.Tensor, b: torch.Tensor, rules: Rules) -> torch.Tensor:
+    """Return ``a @ b`` of operands that are rounded already, summed in float32, in a's dtype.
+
+    With u = 2^-24, float32 results are within (k + 2) u |a| |b| of the exact product; 16-bit ones are rounded
+    once more.
+    """
+    if rules.recipe.product == "add":
+        return product_by_addition(a.float(), b.float()).to(a.dtype)
+    b = b.to(a.dtype)
+    if a.dtype == torch.float32 or (a.dtype == torch.bfloat16 and _has_bfloat16_units()):
+        return torch.matmul(a, b)
+    return torch.matmul(a.float(), b.float()).to(a.dtype)
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, rules: Rules) -> torch.Tensor:
+    """Return ``x @ weight.T + bias`` with narrow operands in all three products.
+
+    Args:
+        x: (..., k).
+        weight: (n, k).
+        bias: (n,), or None.
+        rules: what the operands are rounded to.
+
+    Returns:
+        (..., n) in the recipe's vector format.
+    """
+    y: torch.Tensor = _Linear.apply(x.to(rules.dtype), weight, rules)  # type: ignore[no-untyped-call]
+    return y if bias is None else y + bias.to(y.dtype)
+
+
+def attention_product(a: torch.Tensor, b: torch.Tensor, rules: Rules) -> torch.Tensor:
+    """Return ``a @ b`` of activations, (..., m, k) and (..., k, n), with narrow operands in all products."""
+    found: torch.Tensor = _Product.apply(a.to(rules.dtype), b.to(rules.dtype), rules)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, rules: Rules) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.rules = rules
+        rows = x.reshape(-1, x.shape[-1])
+        a = rules.cast("forward_activation", rows, 1)
+        b = rules.cast("forward_weight", weight, 1)
+        return multiply(a, b.t(), rules).reshape(*x.shape[:-1], weight.shape[0])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+        x, weight = ctx.saved_tensors
+        rules: Rules = ctx.rules
+        g = gradient.reshape(-1, gradient.shape[-1])
+        of_x = of_weight = None
+        if ctx.needs_input_grad[0]:
+            left = rules.cast("dx_gradient", g, 1)
+            of_x = multiply(left, rules.cast("dx_weight", weight, 0), rules).reshape(x.shape)
+        if ctx.needs_input_grad[1]:
+            left = rules.cast("dw_gradient", g, 0).t()
+            right = rules.cast("dw_activation", x.reshape(-1, x.shape[-1]), 0)
+            of_weight = multiply(left, right, rules).to(weight.dtype)
+        return of_x, of_weight, None
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor, rules: Rules) -> torch.Tensor:
+        ctx.save_for_backward(a, b)
+        ctx.rules = rules
+        left, right = rules.cast("forward_activation", a, -1), rules.cast("forward_activation", b, -2)
+        return multiply(left, right, rules)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+        a, b = ctx.saved_tensors
+        rules: Rules = ctx.rules
+        of_a = of_b = None
+        if ctx.needs_input_grad[0]:
+            right = rules.cast("dw_activation", b, -1).mT
+            of_a = multiply(rules.cast("dx_gradient", gradient, -1), right, rules)
+        if ctx.needs_input_grad[1]:
+            left = rules.cast("dw_activation", a, -2).mT
+            of_b = multiply(left, rules.cast("dw_gradient", gradient, -2), rules)
+        return of_a, of_b, None
+
+
+def _has_bfloat16_units() -> bool:
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())

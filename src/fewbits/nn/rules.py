@@ -1,0 +1,85 @@
+"""What a prepared layer is told: its recipe, what it is excused from, and who watches it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from fewbits.recipes import Cast, Recipe
+from fewbits.tensor import fake_quantize
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Watcher(Protocol):
+    """Sees every tensor that a layer rounds."""
+
+    def see(self, layer: str, role: str, x: torch.Tensor, rounded: torch.Tensor, how: Cast) -> None:
+        """Look at ``x`` and what it became."""
+
+
+@dataclass(eq=False)
+class Rules:
+    """How one layer computes.
+
+    Attributes:
+        recipe: operands, vector format and kind of product.
+        layer: the layer's name in its model.
+        kept: the layer keeps its operands as they are; only the vector format holds.
+        last: the gradient that enters is that of the logits.
+        watcher: sees each operand; None for nobody.
+    """
+
+    recipe: Recipe
+    layer: str = ""
+    kept: bool = False
+    last: bool = False
+    watcher: Watcher | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type that flows between products."""
+        return DTYPES[self.recipe.vector]
+
+    def cast(self, role: str, x: torch.Tensor, axis: int) -> torch.Tensor:
+        """Return ``x`` as the operand ``role`` of a product that sums along ``axis``."""
+        how: Cast | None = getattr(self.recipe, role)
+        if how is None or self.kept:
+            return x
+        if self.last and role.endswith("gradient") and not self.recipe.logit_gradient:
+            return x
+        rounded = cast(x, how, axis)
+        if self.watcher is not None:
+            self.watcher.see(self.layer, role, x, rounded, how)
+        return rounded
+
+
+def cast(x: torch.Tensor, how: Cast, axis: int) -> torch.Tensor:
+    """Return ``x`` rounded as ``how`` says, with blocks along ``axis``; same shape and dtype.
+
+    Stochastic rounding takes its seed from torch's own generator: what ``torch.manual_seed`` repeats, it
+    repeats.
+    """
+    x = x.detach()
+    generator = int(torch.randint(2**62, ())) if how.rounding == "stochastic" else None
+    scale = 1.0 if how.shift is None else _shift(x, how.shift)
+    rounded: torch.Tensor = fake_quantize(
+        x if how.shift is None else x / scale,
+        how.format,
+        axis=axis,
+        rounding=how.rounding,
+        scale_rule=how.scale_rule,
+        overflow="saturate",
+        generator=generator,
+    )
+    return rounded * scale if how.shift is not None else rounded
+
+
+def _shift(x: torch.Tensor, shift: int) -> torch.Tensor:
+    """Return 2^(round(mean log2 |x|) + shift) over what is not zero."""
+    logs = x.abs().float().log2()
+    there = logs.isfinite()
+    mean = torch.where(there, logs, 0.0).sum() / there.sum().clamp(min=1)
+    return torch.exp2(mean.round() + shift).to(x.dtype)

@@ -1,0 +1,61 @@
+"""How one role is held: a format, how values are rounded to it and how its scale is chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fewbits.errors import FormatError
+from fewbits.formats import Format, parse
+from fewbits.kernels.options import ROUNDINGS, RULES, options
+
+
+@dataclass(frozen=True)
+class Cast:
+    """A format with the choices that rounding to it takes.
+
+    ``shift`` divides a tensor by 2^(round(mean log2 |x|) + shift) before rounding and multiplies it back (Lu
+    et al., Evaluations on Deep Neural Networks Training Using Posit Number System, 2019, section 3).
+    """
+
+    format: Format
+    rounding: str = "nearest_even"
+    scale_rule: str = "floor"
+    shift: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what the format cannot do."""
+        options(self.format, rounding=self.rounding, scale_rule=self.scale_rule)
+
+    def __str__(self) -> str:
+        """Return the text that :func:`read` takes."""
+        parts = [str(self.format)]
+        parts += [self.rounding] if self.rounding != "nearest_even" else []
+        parts += [self.scale_rule] if self.scale_rule != "floor" else []
+        parts += [f"shift={self.shift}"] if self.shift is not None else []
+        return "/".join(parts)
+
+
+def read(text: str) -> Cast | None:
+    """Read ``FORMAT[/ROUNDING][/RULE][/shift=N]``; ``fp32`` and ``-`` are no cast at all.
+
+    Raises:
+        FormatError: an unknown format or choice.
+        ArgumentError: a choice that the format cannot do.
+    """
+    name, *choices = (part.strip() for part in text.split("/"))
+    if name in ("fp32", "-", "") and not choices:
+        return None
+    fmt, rounding, rule, shift = parse(name), "nearest_even", "floor", None
+    for choice in choices:
+        if choice in ROUNDINGS:
+            rounding = choice
+        elif choice in RULES:
+            rule = choice
+        elif choice.startswith("shift=") and choice[6:].lstrip("-").isdecimal():
+            shift = int(choice[6:])
+        else:
+            raise FormatError(
+                f"{choice!r} in {text!r} is no rounding ({', '.join(ROUNDINGS)}), no scale rule"
+                f" ({', '.join(RULES)}) and not shift=N"
+            )
+    return Cast(fmt, rounding, rule, shift)

@@ -1,0 +1,119 @@
+"""A recipe: which role is held in which format, and which stabilizers pay back what the rounding took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from fewbits.errors import ArgumentError
+from fewbits.recipes.cast import Cast, read
+from fewbits.recipes.scaling import Scaling
+
+# The operands of the three products of a layer y = x W^T with gradient g: x W^T, g^T x and g W.
+OPERANDS = (
+    "forward_activation",
+    "forward_weight",
+    "dw_activation",
+    "dw_gradient",
+    "dx_gradient",
+    "dx_weight",
+)
+_STORED = ("parameter", "master", "held_gradient", "first_moment", "second_moment")
+_GROUPS = {
+    "weight": ("forward_weight", "dx_weight"),
+    "activation": ("forward_activation", "dw_activation"),
+    "gradient": ("dw_gradient", "dx_gradient"),
+    "backward": ("dw_activation", "dw_gradient", "dx_gradient", "dx_weight"),
+}
+VECTORS = ("fp32", "bf16", "fp16")
+UPDATES = ("nearest", "stochastic", "kahan")
+PRODUCTS = ("exact", "add")
+SCHEDULES = ("", "warm-up", "muppet", "assigned")
+
+
+@dataclass(frozen=True, repr=False)
+class Recipe:
+    """Everything that turns a training loop into a narrow one. Frozen, comparable; prints itself as a table.
+
+    A cast that is None leaves its role as it is. Operands are rounded along the reduction axis of the product
+    that they enter, each from the tensor as the layer has it.
+    """
+
+    name: str
+    paper: str = ""
+    forward_activation: Cast | None = None
+    forward_weight: Cast | None = None
+    dw_activation: Cast | None = None  # of the product that gives the weight's gradient
+    dw_gradient: Cast | None = None
+    dx_gradient: Cast | None = None  # of the product that gives the input's gradient
+    dx_weight: Cast | None = None
+    vector: str = "fp32"  # what flows between products: their results and everything computed on them
+    autocast: str = ""  # "bf16" or "fp16": PyTorch's own autocast instead of all of the above
+    product: str = "exact"  # or "add": integer sums of bit patterns in the place of multiplications
+    keep_first: bool = False  # the first layer keeps its operands as they are
+    keep_last: bool = False
+    logit_gradient: bool = True  # whether the gradient that enters the last layer is cast like the others
+    parameter: Cast | None = None  # what parameters are between steps
+    master: Cast | None = None  # with `parameter`: what the update is added to; None without has_master
+    has_master: bool = False
+    update: str = "nearest"  # how an update is added to a parameter without a master copy
+    held_gradient: Cast | None = None  # what a weight's gradient is between backward and update
+    first_moment: Cast | None = None
+    second_moment: Cast | None = None
+    scaling: Scaling | None = None
+    schedule: str = ""  # what changes formats on the way
+
+    def __post_init__(self) -> None:
+        """Refuse values that mean nothing."""
+        for name, allowed in (
+            ("vector", VECTORS),
+            ("update", UPDATES),
+            ("product", PRODUCTS),
+            ("schedule", SCHEDULES),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ArgumentError(
+                    f"{name}={getattr(self, name)!r} in recipe {self.name!r}; expected one of"
+                    f" {', '.join(repr(a) for a in allowed)}"
+                )
+
+    @property
+    def casts(self) -> dict[str, Cast | None]:
+        """The six operands."""
+        return {name: getattr(self, name) for name in OPERANDS}
+
+    @property
+    def swaps_layers(self) -> bool:
+        """Whether layers compute otherwise than torch's own."""
+        return any(self.casts.values()) or self.vector != "fp32" or self.product != "exact"
+
+    def extended(self, name: str | None = None, **changes: Any) -> Recipe:
+        """Return the recipe with some fields changed.
+
+        Args:
+            name: of the new recipe; the old one's by default.
+            changes: fields of the recipe, or ``weight``, ``activation``, ``gradient`` and ``backward``, which
+                stand for all their operands. A cast may be given as text.
+
+        Raises:
+            ArgumentError: no such field, or a value that means nothing there.
+            FormatError: a text that is no cast.
+        """
+        known = {f.name for f in fields(self)}
+        found: dict[str, Any] = {}
+        for key, value in changes.items():
+            if key not in known and key not in _GROUPS:
+                roles = (*_GROUPS, *(f.name for f in fields(self)[2:]))
+                raise ArgumentError(f"a recipe has no {key!r}; expected {', '.join(roles)}")
+            for field in _GROUPS.get(key, (key,)):
+                is_cast = field in OPERANDS or field in _STORED
+                found[field] = read(value) if is_cast and isinstance(value, str) else value
+        return replace(self, name=name or self.name, **found)
+
+    def __repr__(self) -> str:
+        """Return a table: each field that differs from plain FP32 training."""
+        shown = [
+            (f.name, getattr(self, f.name)) for f in fields(self)[1:] if getattr(self, f.name) != f.default
+        ]
+        width = max((len(name) for name, _ in shown), default=0)
+        return "\n".join([self.name, *(f"  {name:<{width}}  {value}" for name, value in shown)])

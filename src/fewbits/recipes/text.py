@@ -1,0 +1,53 @@
+"""Recipes as text: a name of the catalogue, or a name and what differs from it."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import Any
+
+from fewbits.errors import ArgumentError
+from fewbits.recipes.catalogue import RECIPES
+from fewbits.recipes.recipe import Recipe
+
+# Not the commas within the brackets of a format.
+_COMMA = re.compile(r",(?![^(]*\))")
+_SWITCHES = {"true": True, "false": False, "yes": True, "no": False}
+
+
+def recipe(text: str | Recipe) -> Recipe:
+    """Return the recipe that ``text`` names.
+
+    Args:
+        text: ``NAME`` of the catalogue or ``NAME:ROLE=CAST,...``, where a role is a field of :class:`Recipe`
+            or one of ``weight``, ``activation``, ``gradient`` and ``backward``, and a cast is
+            ``FORMAT[/ROUNDING][/RULE]``. ``mx`` stands for microscaling without formats. A recipe is returned
+            as it is.
+
+    Raises:
+        ArgumentError: no such recipe or role.
+        FormatError: no such format.
+
+    >>> recipe("mxfp6:gradient=mxfp8_e5m2/rceil").dx_gradient
+    Cast(format=..., rounding='nearest_even', scale_rule='rceil', shift=None)
+    """
+    if isinstance(text, Recipe):
+        return text
+    name, _, rest = text.partition(":")
+    if name == "mx":
+        base = RECIPES["fp32"].extended("mx", vector="bf16")
+    elif name in RECIPES:
+        base = RECIPES[name]
+    else:
+        near = get_close_matches(name, RECIPES, n=3)
+        hint = f"; the nearest are {', '.join(near)}" if near else ""
+        raise ArgumentError(
+            f"there is no recipe {name!r}{hint}; `fewbits train --recipe list` lists them all"
+        )
+    changes: dict[str, Any] = {}
+    for part in _COMMA.split(rest) if rest else ():
+        role, equals, value = (p.strip() for p in part.partition("="))
+        if not equals:
+            raise ArgumentError(f"{part!r} in recipe {text!r}; expected ROLE=CAST, as in weight=mxfp6_e3m2")
+        changes[role] = _SWITCHES.get(value, value)
+    return base.extended(text if rest else name, **changes) if changes else base
