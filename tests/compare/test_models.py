@@ -9,7 +9,7 @@ from torch import nn
 
 from fewbits.compare import models
 from fewbits.compare.models import TASK_FORMATS, compare_models
-from fewbits.compare.tasks import Task
+from fewbits.train.tasks import Task
 from fewbits.errors import ArgumentError, FormatError
 from fewbits.formats import parse
 

@@ -16,7 +16,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 class Watcher(Protocol):
     """Sees every tensor that a layer rounds."""
 
-    def see(self, layer: str, role: str, x: torch.Tensor, rounded: torch.Tensor, how: Cast) -> None:
+    def see(self, rules: Rules, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int) -> None:
         """Look at ``x`` and what it became."""
 
 
@@ -52,7 +52,7 @@ class Rules:
             return x
         rounded = cast(x, how, axis)
         if self.watcher is not None:
-            self.watcher.see(self.layer, role, x, rounded, how)
+            self.watcher.see(self, role, x, rounded, axis)
         return rounded
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fewbits.compare.tasks.bytes_task import bytes_task
-from fewbits.compare.tasks.digits_task import digits_task
-from fewbits.compare.tasks.task import Progress, Task
 from fewbits.errors import ArgumentError
+from fewbits.train.tasks.bytes_task import bytes_task
+from fewbits.train.tasks.digits_task import digits_task
+from fewbits.train.tasks.task import Progress, Task
 
 __all__ = ["TASKS", "Progress", "Task", "bytes_task", "digits_task", "task"]
 

@@ -1,0 +1,1 @@
+"""Train in narrow formats: the loop, its tasks, and what watches it."""
