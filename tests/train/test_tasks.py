@@ -7,13 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fewbits.errors import ArgumentError, DataError, MissingDependencyError
 from fewbits.train.tasks import TASKS, bytes_task, digits_task, task
 from fewbits.train.tasks.bytes_model import ByteModel, Shape, next_byte_loss, windows_at
 from fewbits.train.tasks.bytes_task import BytesConfig, nats_per_byte
 from fewbits.train.tasks.digits_task import DigitsConfig
-from fewbits.train.tasks.task import silent
-from fewbits.train.tasks.task import Hyperparameters
-from fewbits.errors import ArgumentError, DataError, MissingDependencyError
+from fewbits.train.tasks.task import Hyperparameters, silent
 
 TINY_BYTES = BytesConfig(
     shape=Shape(width=16, layers=1, hidden=32, heads=2, recent=2, embedding=8),

@@ -29,7 +29,6 @@ _REFUSED = (
     nn.LSTMCell,
     nn.GRUCell,
     nn.EmbeddingBag,
-    nn.Transformer,
 )
 
 
@@ -43,7 +42,8 @@ def prepare(
     """Make a model train as a recipe says. Call it before the optimizer is made.
 
     Layers are changed in place: modules, parameters and the keys of ``state_dict`` keep their names. Whatever
-    flows between them takes the recipe's vector format; what the model returns is float32 again.
+    flows between them takes the recipe's vector format; what the model returns is float32 again. Torch's
+    transformer layers lose their fused inference, which would read the weights as they are.
 
     Args:
         model: any module. Its Linear, Conv1d, Conv2d, Embedding, Bilinear, MultiheadAttention, LSTM and GRU
@@ -64,16 +64,12 @@ def prepare(
     names = dict(model.named_modules())
     _check(chosen, patterns, names)
     found = {n: m for n, m in names.items() if not _left_out(n, patterns)}
-    narrow = {n: m for n, m in found.items() if type(m) in LAYERS and not _is_part(n, found)}
     if chosen.swaps_layers:
-        for name, module in found.items():
-            if isinstance(module, _REFUSED) or (
-                isinstance(module, tuple(LAYERS)) and type(module) not in LAYERS
-            ):
-                raise ArgumentError(
-                    f"{name or 'the model'} is a {type(module).__name__}, which has no narrow form;"
-                    f" leave it as it is with exclude={name!r}"
-                )
+        whole = {n: m for n, m in found.items() if not _is_part(n, names, patterns)}
+        narrow = {n: m for n, m in whole.items() if type(m) in LAYERS}
+        for name, module in whole.items():
+            _refuse(name, module)
+            _unfuse(module)
         order = list(narrow)
         for name, module in narrow.items():
             kept = (name == order[0] and chosen.keep_first) or (name == order[-1] and chosen.keep_last)
@@ -105,11 +101,27 @@ def _left_out(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(".".join(parts[: i + 1]), p) for p in patterns for i in range(len(parts)))
 
 
-def _is_part(name: str, found: dict[str, nn.Module]) -> bool:
+def _is_part(name: str, names: dict[str, nn.Module], patterns: tuple[str, ...]) -> bool:
     """Whether a narrow layer around this one already computes for it."""
     parts = name.split(".")
-    around = (found.get(".".join(parts[:i])) for i in range(1, len(parts)))
-    return any(type(m) in LAYERS for m in around)
+    around = (".".join(parts[:i]) for i in range(len(parts) if name else 0))
+    return any(type(names[outer]) in LAYERS and not _left_out(outer, patterns) for outer in around)
+
+
+def _refuse(name: str, module: nn.Module) -> None:
+    if isinstance(module, _REFUSED) or (isinstance(module, tuple(LAYERS)) and type(module) not in LAYERS):
+        raise ArgumentError(
+            f"{name or 'the model'} is a {type(module).__name__}, which has no narrow form;"
+            f" leave it as it is with exclude={name!r}"
+        )
+
+
+def _unfuse(module: nn.Module) -> None:
+    """Say that torch's fused inference, which reads the weights itself, does not apply."""
+    if isinstance(module, nn.TransformerEncoderLayer):
+        module.activation_relu_or_gelu = 0  # read by nothing but the question whether to fuse
+    elif isinstance(module, nn.TransformerEncoder):
+        module.use_nested_tensor = False
 
 
 def _become(module: nn.Module, rules: Rules) -> None:

@@ -22,10 +22,15 @@ def multiply(a: torch.Tensor, b: torch.Tensor, rules: Rules) -> torch.Tensor:
     """
     if rules.recipe.product == "add":
         return product_by_addition(a.float(), b.float()).to(a.dtype)
-    b = b.to(a.dtype)
-    if a.dtype == torch.float32 or (a.dtype == torch.bfloat16 and _has_bfloat16_units()):
-        return torch.matmul(a, b)
-    return torch.matmul(a.float(), b.float()).to(a.dtype)
+    dtype = sum_dtype(a.dtype)
+    with torch.autocast(a.device.type, enabled=False):  # which would round operands a second time
+        return torch.matmul(a.to(dtype), b.to(a.dtype).to(dtype)).to(a.dtype)
+
+
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which operands of ``dtype`` are handed to torch, so that it sums in float32."""
+    direct = dtype == torch.bfloat16 and _has_bfloat16_units()
+    return dtype if direct else torch.float32
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, rules: Rules) -> torch.Tensor:

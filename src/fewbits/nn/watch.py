@@ -64,8 +64,8 @@ class Watch:
         clamped = found.saturated_fraction > 0 and abs(found.row_drift) > CLAMPED
         if rules.last and role == "dx_gradient" and clamped:
             self.say(
-                f"the gradient of the logits is clamped in {rules.layer}: under {how} its rows no longer sum to"
-                f" zero (they miss it by {abs(found.row_drift):.0%} of their largest entry), and logits will"
+                f"the gradient of the logits is clamped in {rules.layer}: under {how} its rows no longer sum"
+                f" to zero (they miss it by {abs(found.row_drift):.0%} of their largest entry), and logits will"
                 " drift until training diverges; use the scale rule rceil, as in gradient="
                 f"{how.format}/rceil, or logit_gradient=no"
             )

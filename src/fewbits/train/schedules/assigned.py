@@ -1,4 +1,4 @@
-"""Demotion by size, promotion on overflow: Lee, Sharma and Aiken, Mixed-Precision Assignments, 2023, section 4."""
+"""Demotion by size, promotion on overflow: Lee, Sharma, Aiken, Mixed-Precision Assignments, 2023, section 4."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OVERFLOW = 0.01  # of an operand's values beyond the largest: the layer is promo
 
 
 class Assigned(Schedule):
-    """Layers go to the recipe's low formats, the largest first, until most weights are there; overflow lifts one."""
+    """The largest layers go to the recipe's low formats, until most weights are there; overflow lifts one."""
 
     def __init__(self, model: nn.Module, recipe: Recipe, steps: int) -> None:
         super().__init__(model, recipe, steps)

@@ -32,7 +32,7 @@ def diversity(gradients: list[list[torch.Tensor]]) -> float:
 
 
 def level_recipe(recipe: Recipe, bits: int) -> Recipe:
-    """Return ``recipe`` with every operand in dynamic fixed point of ``bits`` bits, rounded stochastically."""
+    """Return ``recipe`` with every operand in dynamic fixed point of ``bits`` bits."""
     if bits == 32:
         return recipe.extended(weight=None, activation=None, gradient=None)
     fixed = f"block(element=int({bits}),scale=e8m0,size=tensor)/stochastic/rceil"

@@ -1,0 +1,124 @@
+"""Convolutions whose three products round their operands along the axes they sum over.
+
+The axes of Rouhani et al., Microscaling Data Formats for Deep Learning, 2023, figure 2, as its reference
+implementation has them: channels forward, the batch for the weight's gradient, the result's channels for the
+input's. With groups, blocks end where a group of channels ends.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fewbits.nn import unfolded
+from fewbits.nn.products import sum_dtype
+from fewbits.nn.rules import Rules
+from fewbits.nn.unfolded import Geometry
+
+
+def convolution(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, how: Geometry, rules: Rules
+) -> torch.Tensor:
+    """Return the convolution of a batch, with narrow operands in all three products.
+
+    Args:
+        x: (batch, channels, length) or (batch, channels, height, width).
+        weight: (n, channels / groups, length) or (n, channels / groups, height, width).
+        bias: (n,), or None.
+        how: stride, zeros on both sides, dilation and groups.
+        rules: what the operands are rounded to.
+
+    Returns:
+        (batch, n, ...) in the recipe's vector format. A float32 result that sums k products is within
+        (k + 2) 2^-24 of the sum of their magnitudes; a 16-bit one is rounded once more.
+    """
+    y: torch.Tensor = _Convolution.apply(x.to(rules.dtype), weight, how, rules)  # type: ignore[no-untyped-call]
+    return y if bias is None else y + bias.to(y.dtype).reshape(-1, *(1,) * (y.dim() - 2))
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, how: Geometry, rules: Rules) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.how, ctx.rules = how, rules
+        a = _within_groups("forward_activation", x, 1, how, rules)
+        b = rules.cast("forward_weight", weight, 1)
+        if rules.recipe.product == "add":
+            size = _result(x, weight, how)
+            return unfolded.convolution(a.float(), b.float(), how, size).to(x.dtype)
+        with torch.autocast(x.device.type, enabled=False):
+            dtype = sum_dtype(x.dtype)
+            a, b = a.to(dtype), b.to(x.dtype).to(dtype)
+            return torch.convolution(
+                a, b, None, how.stride, how.padding, how.dilation, False, _zeros(how), how.groups
+            ).to(x.dtype)
+
+    @staticmethod
+    def backward(
+        ctx: Any, gradient: torch.Tensor
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
+        x, weight = ctx.saved_tensors
+        how, rules = ctx.how, ctx.rules
+        adds = rules.recipe.product == "add"
+        of_x = of_weight = None
+        if ctx.needs_input_grad[0]:
+            g = _within_groups("dx_gradient", gradient, 1, how, rules)
+            b = _within_groups("dx_weight", weight, 0, how, rules)
+            if adds:
+                of_x = unfolded.of_input(g.float(), b.float(), how, x.shape).to(x.dtype)
+            else:
+                of_x = _backward(g, None, b, x.shape, how)
+        if ctx.needs_input_grad[1]:
+            g = rules.cast("dw_gradient", gradient, 0)
+            a = rules.cast("dw_activation", x, 0)
+            if adds:
+                of_weight = unfolded.of_weight(g.float(), a.float(), how, weight.shape)
+            else:
+                of_weight = _backward(g, a, None, weight.shape, how)
+            of_weight = of_weight.to(weight.dtype)
+        return of_x, of_weight, None, None
+
+
+def _within_groups(role: str, x: torch.Tensor, axis: int, how: Geometry, rules: Rules) -> torch.Tensor:
+    """Return ``x`` as an operand whose blocks along ``axis`` do not reach from one group into the next."""
+    if how.groups == 1:
+        return rules.cast(role, x, axis)
+    return rules.cast(role, x.unflatten(axis, (how.groups, -1)), axis + 1).flatten(axis, axis + 1)
+
+
+def _backward(
+    g: torch.Tensor, x: torch.Tensor | None, weight: torch.Tensor | None, size: torch.Size, how: Geometry
+) -> torch.Tensor:
+    """Return the gradient, of shape ``size``, of the one of x and weight that is not given."""
+    dtype = sum_dtype(g.dtype)
+    unread = g.new_empty(1, dtype=dtype).expand(size)
+    given = [unread if t is None else t.to(g.dtype).to(dtype) for t in (x, weight)]
+    wanted = [x is None, weight is None, False]
+    with torch.autocast(g.device.type, enabled=False):
+        found = torch.ops.aten.convolution_backward(
+            g.to(dtype),
+            *given,
+            None,
+            how.stride,
+            how.padding,
+            how.dilation,
+            False,
+            _zeros(how),
+            how.groups,
+            wanted,
+        )
+    one: torch.Tensor = found[wanted.index(True)]
+    return one.to(g.dtype)
+
+
+def _zeros(how: Geometry) -> tuple[int, ...]:
+    return (0,) * len(how.stride)
+
+
+def _result(x: torch.Tensor, weight: torch.Tensor, how: Geometry) -> torch.Size:
+    """Return the shape of the convolution."""
+    space = zip(x.shape[2:], weight.shape[2:], how.stride, how.padding, how.dilation, strict=True)
+    return torch.Size(
+        (len(x), len(weight), *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in space))
+    )

@@ -1,0 +1,26 @@
+"""Bilinear layers."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from fewbits.nn.products import attention_product, linear
+from fewbits.nn.rules import Rules
+
+
+class NarrowBilinear(nn.Bilinear):
+    """y_o = x1^T W_o x2 + b_o as two products: t_oj = sum_i x1_i W_oij, then y_o = sum_j t_oj x2_j.
+
+    The first is a linear layer of in1_features, the second a product of activations along in2_features; both,
+    and the products of their gradients, round operands along the axis that they sum over.
+    """
+
+    rules: Rules
+
+    def forward(self, input1: torch.Tensor, input2: torch.Tensor) -> torch.Tensor:
+        """Return (..., out_features) in the recipe's vector format."""
+        matrix = self.weight.transpose(1, 2).flatten(0, 1)
+        t = linear(input1, matrix, None, self.rules).unflatten(-1, (self.out_features, self.in2_features))
+        y = attention_product(t, input2.unsqueeze(-1), self.rules).squeeze(-1)
+        return y if self.bias is None else y + self.bias.to(y.dtype)

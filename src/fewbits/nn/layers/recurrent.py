@@ -1,0 +1,208 @@
+"""LSTM and GRU.
+
+Every layer runs over the packed form of its input: the steps one after another, each as many rows as there
+are sequences that long, the longest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+from torch.nn.functional import dropout
+from torch.nn.utils.rnn import PackedSequence
+
+from fewbits.errors import ArgumentError
+from fewbits.nn.products import linear
+from fewbits.nn.rules import Rules
+
+State: TypeAlias = tuple[torch.Tensor, ...]  # each (sequences, features); the first is what a step returns
+Step: TypeAlias = Callable[[torch.Tensor, State], State]
+
+
+class NarrowLSTM(nn.LSTM):
+    """Long short-term memory whose projections have narrow operands in all three products.
+
+    The input is projected for all steps at once, the state at every step. Gates and cells are computed in the
+    recipe's vector format.
+    """
+
+    rules: Rules
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        """Return the outputs and the final (h, c), in the recipe's vector format.
+
+        Args:
+            input: (L, N, input_size), with batch_first (N, L, input_size), unbatched (L, input_size), or a
+                PackedSequence.
+            hx: the initial (h, c), each (layers * directions, N, features), unbatched without N; zeros if
+                None.
+
+        Returns:
+            Outputs of the input's form, and (h, c) of the form of hx.
+
+        Raises:
+            ArgumentError: an input or a state that does not fit.
+        """
+        return _forward(self, input, hx, (self.proj_size or self.hidden_size, self.hidden_size), self.rules)
+
+    def step(self, name: str) -> Step:
+        """Return the step of the layer and direction that ``name`` ends with."""
+        weight, bias = _matrices(self, "hh", name)
+        shrink = getattr(self, f"weight_hr_{name}") if self.proj_size else None
+
+        def one(x: torch.Tensor, state: State) -> State:
+            h, c = state
+            i, f, g, o = (x + linear(h, weight, bias, self.rules)).chunk(4, -1)
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            h = o.sigmoid() * c.tanh()
+            return (h if shrink is None else linear(h, shrink, None, self.rules), c)
+
+        return one
+
+
+class NarrowGRU(nn.GRU):
+    """Gated recurrent units whose projections have narrow operands in all three products.
+
+    The input is projected for all steps at once, the state at every step. Gates are computed in the recipe's
+    vector format.
+    """
+
+    rules: Rules
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        """Return the outputs and the final h, in the recipe's vector format.
+
+        Args:
+            input: (L, N, input_size), with batch_first (N, L, input_size), unbatched (L, input_size), or a
+                PackedSequence.
+            hx: the initial h, (layers * directions, N, hidden_size), unbatched without N; zeros if None.
+
+        Returns:
+            Outputs of the input's form, and h of the form of hx.
+
+        Raises:
+            ArgumentError: an input or a state that does not fit.
+        """
+        found, (h,) = _forward(self, input, None if hx is None else (hx,), (self.hidden_size,), self.rules)
+        return found, h
+
+    def step(self, name: str) -> Step:
+        """Return the step of the layer and direction that ``name`` ends with."""
+        weight, bias = _matrices(self, "hh", name)
+
+        def one(x: torch.Tensor, state: State) -> State:
+            (h,) = state
+            of_x, of_h = x.chunk(3, -1), linear(h, weight, bias, self.rules).chunk(3, -1)
+            r, z = (of_x[0] + of_h[0]).sigmoid(), (of_x[1] + of_h[1]).sigmoid()
+            n = (of_x[2] + r * of_h[2]).tanh()
+            return ((1 - z) * n + z * h,)
+
+        return one
+
+
+def _forward(
+    layer: NarrowLSTM | NarrowGRU, given: Any, states: Any, widths: tuple[int, ...], rules: Rules
+) -> Any:
+    """Return the outputs and the final states; ``widths`` are the features of each state."""
+    if isinstance(given, PackedSequence):
+        sizes = given.batch_sizes.tolist()
+        start = _start(layer, states, widths, sizes[0], rules, given.sorted_indices)
+        data, end = _layers(layer, given.data, sizes, start, rules)
+        order = given.unsorted_indices
+        packed = PackedSequence(data, given.batch_sizes, given.sorted_indices, order)
+        return packed, end if order is None else tuple(s.index_select(1, order) for s in end)
+    if given.dim() not in (2, 3) or given.shape[-1] != layer.input_size:
+        raise ArgumentError(
+            f"input has shape {tuple(given.shape)}; expected two or three axes, the last of"
+            f" {layer.input_size}"
+        )
+    if given.dim() == 2:
+        states = None if states is None else tuple(s.unsqueeze(1) for s in states)
+        batch = given.unsqueeze(0 if layer.batch_first else 1)
+        found, end = _forward(layer, batch, states, widths, rules)
+        return found.squeeze(0 if layer.batch_first else 1), tuple(s.squeeze(1) for s in end)
+    x = given.transpose(0, 1) if layer.batch_first else given
+    length, count, _ = x.shape
+    start = _start(layer, states, widths, count, rules, None)
+    data, end = _layers(layer, x.flatten(0, 1), [count] * length, start, rules)
+    found = data.unflatten(0, (length, count))
+    return found.transpose(0, 1) if layer.batch_first else found, end
+
+
+def _start(
+    layer: NarrowLSTM | NarrowGRU,
+    states: Any,
+    widths: tuple[int, ...],
+    count: int,
+    rules: Rules,
+    order: torch.Tensor | None,
+) -> State:
+    """Return the initial states, (layers * directions, sequences, features), longest sequence first."""
+    rows = layer.num_layers * (2 if layer.bidirectional else 1)
+    expected = tuple((rows, count, width) for width in widths)
+    if states is None:
+        like = layer.weight_hh_l0
+        return tuple(torch.zeros(e, dtype=rules.dtype, device=like.device) for e in expected)
+    shapes = tuple(tuple(s.shape) for s in states)
+    if shapes != expected:
+        raise ArgumentError(f"the initial state has shape {shapes}; expected {expected}")
+    found = tuple(s.to(rules.dtype) for s in states)
+    return found if order is None else tuple(s.index_select(1, order) for s in found)
+
+
+def _layers(
+    layer: NarrowLSTM | NarrowGRU, x: torch.Tensor, sizes: list[int], start: State, rules: Rules
+) -> tuple[torch.Tensor, State]:
+    """Return the packed outputs of the last layer, and the final states of all."""
+    ends: list[State] = []
+    for depth in range(layer.num_layers):
+        outputs = []
+        for suffix in ("", "_reverse") if layer.bidirectional else ("",):
+            name = f"l{depth}{suffix}"
+            projected = linear(x, *_matrices(layer, "ih", name), rules).split(sizes)
+            state = tuple(s[len(ends)] for s in start)
+            run = _backward if suffix else _onward
+            output, end = run(layer.step(name), projected, state)
+            outputs.append(torch.cat(output))
+            ends.append(end)
+        x = torch.cat(outputs, -1)
+        if depth + 1 < layer.num_layers:
+            x = dropout(x, layer.dropout, layer.training)
+    return x, tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
+
+
+def _onward(step: Step, xs: tuple[torch.Tensor, ...], state: State) -> tuple[list[torch.Tensor], State]:
+    """Return all outputs and the final states; a sequence that ends leaves its state behind."""
+    outputs: list[torch.Tensor] = []
+    ended: list[State] = []
+    for x in xs:
+        if len(x) < len(state[0]):
+            ended.insert(0, tuple(s[len(x) :] for s in state))
+            state = tuple(s[: len(x)] for s in state)
+        state = step(x, state)
+        outputs.append(state[0])
+    return outputs, tuple(torch.cat(parts) for parts in zip(state, *ended, strict=True))
+
+
+def _backward(step: Step, xs: tuple[torch.Tensor, ...], start: State) -> tuple[list[torch.Tensor], State]:
+    """Return all outputs and the states of the first step; a sequence joins where its last step is."""
+    outputs: list[torch.Tensor] = []
+    state = tuple(s[:0] for s in start)
+    for x in reversed(xs):
+        have = len(state[0])
+        if len(x) > have:
+            joined = (s[have : len(x)] for s in start)
+            state = tuple(torch.cat(pair) for pair in zip(state, joined, strict=True))
+        state = step(x, state)
+        outputs.insert(0, state[0])
+    return outputs, state
+
+
+def _matrices(
+    layer: NarrowLSTM | NarrowGRU, kind: str, name: str
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    bias = getattr(layer, f"bias_{kind}_{name}") if layer.bias else None
+    return getattr(layer, f"weight_{kind}_{name}"), bias
