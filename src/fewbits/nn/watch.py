@@ -92,6 +92,14 @@ class Watch:
         self.seen, self.warnings = [], []
         return seen, warnings
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the step and what was said, so that a resumed run says nothing twice."""
+        return {"step": self.step, "said": sorted(self._said)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` returned."""
+        self.step, self._said = int(state["step"]), set(state["said"])
+
 
 def _sample(x: torch.Tensor, axis: int) -> torch.Tensor:
     """Return whole lines along ``axis``, moved to the end: (lines, n), at most _SAMPLE values or one line."""

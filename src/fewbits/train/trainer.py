@@ -48,7 +48,7 @@ class Trainer:
         self.skipped = 0  # in a row
 
     def step(self) -> dict[str, Any]:
-        """Train on one batch and return what happened: loss, learning rate, loss scale, whether it was skipped."""
+        """Train on one batch and return what happened: loss, rate, loss scale, whether it was skipped."""
         rate = self.task.hyper.learning_rate * _rate(self.step_number, self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -57,8 +57,7 @@ class Trainer:
         scale = float(self.scaler.get_scale())
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self.schedule.after_backward()
-        self.scaler.unscale_(self.optimizer)
-        norm = self.optimizer.clip_(self.task.hyper.largest_gradient)
+        norm = self.optimizer.clip_(self.task.hyper.largest_gradient, loss_scale=scale)
         finite = math.isfinite(norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -94,7 +93,7 @@ class Trainer:
 
 
 def _rate(step: int, steps: int) -> float:
-    """Return the part of the peak learning rate: linear up over a tenth of the steps, then a cosine down to zero."""
+    """Return the part of the peak learning rate: linear up over a tenth of the steps, then a cosine down."""
     warm = max(1, steps // 10)
     if step < warm:
         return (step + 1) / warm

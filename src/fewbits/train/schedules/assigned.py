@@ -1,4 +1,4 @@
-"""Demotion by size, promotion on overflow: Lee, Sharma, Aiken, Mixed-Precision Assignments, 2023, section 4."""
+"""Demotion by size, promotion on overflow: Lee, Sharma, Aiken, Mixed-Precision Assignments, 2023, sec. 4."""
 
 from __future__ import annotations
 

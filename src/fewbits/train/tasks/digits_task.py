@@ -31,7 +31,7 @@ class DigitsConfig:
 
 @dataclass(frozen=True)
 class Digits:
-    """Images, float32 ``(n, 1, 8, 8)`` from 0 to 1, and what each shows, int64 ``(n,)``."""
+    """Images, float32 ``(n, 1, side, side)`` from 0 to 1, and what each shows, int64 ``(n,)``."""
 
     images: Tensor
     labels: Tensor

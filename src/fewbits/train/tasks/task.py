@@ -41,3 +41,4 @@ class Task:
     create: Callable[[int], nn.Module]  # seed -> model with its initial weights
     loss: Callable[[nn.Module, torch.Generator], Tensor]  # mean loss on a batch that the generator draws
     hyper: Hyperparameters
+    small: bool = True  # so small that a second thread costs more than it gives
