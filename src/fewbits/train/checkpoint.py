@@ -41,6 +41,7 @@ def save(trainer: Trainer, settings: Settings, path: Path) -> None:
         "settings": asdict(settings),
         "step": trainer.step_number,
         "skipped": trainer.skipped,
+        "bytes_per_value": trainer.bytes_per_value,
         "scaler": trainer.scaler.state_dict(),
         "schedule": trainer.schedule.state_dict(),
         "watch": trainer.watch.state_dict(),
@@ -87,5 +88,6 @@ def load(trainer: Trainer, settings: Settings, path: Path) -> None:
     trainer.schedule.load_state_dict(counters["schedule"])
     trainer.watch.load_state_dict(counters["watch"])
     trainer.step_number, trainer.skipped = counters["step"], counters["skipped"]
+    trainer.bytes_per_value = counters["bytes_per_value"]
     trainer.batches.set_state(tensors["random/batches"])
     torch.set_rng_state(tensors["random/torch"])

@@ -68,10 +68,10 @@ class Log:
         self.file.write(json.dumps({"kind": kind, **record}) + "\n")
 
 
-def losses(folder: Path) -> list[float]:
-    """Return the loss of each step of the run in ``folder``."""
+def column(folder: Path, name: str) -> list[float]:
+    """Return one number of each step of the run in ``folder``, as ``loss`` or ``seconds``."""
     records = (json.loads(line) for line in _lines(folder / "log.jsonl"))
-    return [r["loss"] for r in records if r["kind"] == "step"]
+    return [r[name] for r in records if r["kind"] == "step"]
 
 
 def warnings(folder: Path) -> list[str]:

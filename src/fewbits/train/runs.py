@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 import torch
 
 from fewbits.recipes import recipe as read
 from fewbits.records import TrainRun
 from fewbits.train import checkpoint
-from fewbits.train.log import Log, losses, warnings
+from fewbits.train.log import Log, column, warnings
 from fewbits.train.settings import Settings
 from fewbits.train.tasks import Task, trained_task
 from fewbits.train.tasks.training import one_thread
@@ -59,20 +59,18 @@ def run(
         if resume and path.exists():
             checkpoint.load(trainer, settings, path)
         log = stack.enter_context(_closed(Log(folder, trainer.step_number)))
-        began = time.monotonic()
-        first = trainer.step_number
         while trainer.step_number < steps:
+            began = time.monotonic()
             record = trainer.step()
-            _write(log, trainer, record)
+            _write(log, trainer, record | {"seconds": time.monotonic() - began})
             if progress is not None:
                 progress(trainer.step_number, steps, record["loss"])
             if trainer.step_number % settings.save_every == 0 or trainer.step_number == steps:
                 log.flush()
                 checkpoint.save(trainer, settings, path)
-        taken = (time.monotonic() - began) / max(1, steps - first)
         value = trainer.evaluate()
         log.flush()
-        return _scored(found, trainer, settings, folder, value, taken)
+        return _scored(found, trainer, settings, folder, value)
 
 
 def _write(log: Log, trainer: Trainer, record: dict[str, object]) -> None:
@@ -95,10 +93,8 @@ class _closed:  # noqa: N801 - a context manager, read as a verb
             self.log.close()
 
 
-def _scored(
-    found: Task, trainer: Trainer, settings: Settings, folder: Path, value: float, seconds: float
-) -> TrainRun:
-    curve = losses(folder)
+def _scored(found: Task, trainer: Trainer, settings: Settings, folder: Path, value: float) -> TrainRun:
+    curve = column(folder, "loss")
     return TrainRun(
         task=found.name,
         metric=found.metric,
@@ -108,7 +104,7 @@ def _scored(
         steps=trainer.steps,
         value=value,
         final_loss=fmean(curve[-LAST:]),
-        seconds_per_step=seconds,
-        bytes_per_value=trainer.optimizer.nbytes()["per_value"],
+        seconds_per_step=median(column(folder, "seconds")),
+        bytes_per_value=trainer.bytes_per_value,
         warnings=tuple(warnings(folder)),
     )

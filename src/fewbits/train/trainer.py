@@ -46,6 +46,7 @@ class Trainer:
         self.batches = torch.Generator().manual_seed(0)
         self.step_number = 0
         self.skipped = 0  # in a row
+        self.bytes_per_value = 0.0  # of parameters, gradients and states, as they lay in the last step
 
     def step(self) -> dict[str, Any]:
         """Train on one batch and return what happened: loss, rate, loss scale, whether it was skipped."""
@@ -59,6 +60,7 @@ class Trainer:
         self.schedule.after_backward()
         norm = self.optimizer.clip_(self.task.hyper.largest_gradient, loss_scale=scale)
         finite = math.isfinite(norm)
+        self.bytes_per_value = self.optimizer.nbytes()["per_value"] if self.step_number else 0.0
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.step_number += 1

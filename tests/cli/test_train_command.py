@@ -1,0 +1,91 @@
+"""``fewbits train``."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fewbits.cli.main import run
+
+
+def test_it_trains_compares_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = [
+        "train",
+        "--recipe",
+        "fp32",
+        "--recipe",
+        "mxfp6",
+        "--task",
+        "digits",
+        "--steps",
+        "12",
+        "--seeds",
+        "2",
+    ]
+    given += ["--out", str(tmp_path / "runs"), "--json", str(tmp_path / "runs.json")]
+    assert run(given) == 0
+    shown = capsys.readouterr().out
+    assert "digits, 12 steps, 2 seeds" in shown
+    assert "mxfp6" in shown
+    document = json.loads((tmp_path / "runs.json").read_text())
+    assert document["kind"] == "training"
+    assert [(r["recipe"], r["seed"]) for r in document["runs"]] == [
+        ("fp32", 0), ("fp32", 1), ("mxfp6", 0), ("mxfp6", 1)
+    ]  # fmt: skip
+    assert run(given) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert run([*given, "--resume"]) == 0
+    again = json.loads((tmp_path / "runs.json").read_text())["runs"]
+    for one, other in zip(document["runs"], again, strict=True):
+        assert {**one, "seconds_per_step": 0} == {**other, "seconds_per_step": 0}
+
+
+def test_it_lists_every_recipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    from fewbits.recipes import RECIPES
+
+    assert run(["train", "--recipe", "list"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in RECIPES)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--recipe", "mxfp5"], "the nearest are"),
+        (["--task", "nothing"], "expected bytes, digits, mnist10k or a text"),
+        (["--model", "huge"], "small or base"),
+    ],
+)
+def test_bad_input_is_one_line(
+    given: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["train", *given, "--out", str(tmp_path / "runs")]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("fewbits: ")
+    assert said in error
+
+
+def test_mnist_without_its_files_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEWBITS_DATA", str(tmp_path))
+    assert run(["train", "--task", "mnist10k", "--out", str(tmp_path / "runs")]) == 2
+    assert "set FEWBITS_DATA" in " ".join(capsys.readouterr().err.split())
+
+
+def test_mnist_trains(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEWBITS_DATA", str(shared_data))
+    given = [
+        "train",
+        "--task",
+        "mnist10k",
+        "--recipe",
+        "mx9",
+        "--steps",
+        "20",
+        "--out",
+        str(tmp_path / "runs"),
+    ]
+    assert run(given) == 0
+    assert (tmp_path / "runs" / "mnist10k-mx9-seed0" / "log.jsonl").exists()

@@ -1,0 +1,92 @@
+"""Recipes are data: they print, parse and extend."""
+
+import doctest
+
+import pytest
+
+from fewbits.errors import ArgumentError, FormatError
+from fewbits.formats import parse
+from fewbits.recipes import RECIPES, Cast, Recipe, Scaling, recipe, text
+from fewbits.recipes.cast import read
+from fewbits.recipes.recipe import OPERANDS
+
+
+@pytest.mark.parametrize(
+    "given", ["mxfp6_e3m2", "fp8_e5m2/stochastic", "mxfp4/stochastic/rceil", "posit8_1/shift=2"]
+)
+def test_a_cast_reads_what_it_prints(given: str) -> None:
+    assert str(read(given)) == given
+
+
+def test_a_cast_of_a_constructor_keeps_its_slashes_and_brackets() -> None:
+    given = "block(element=fp8_e4m3,scale=e8m0,size=tensor)/rceil"
+    assert read(given) == Cast(parse(given[: -len("/rceil")]), scale_rule="rceil")
+
+
+@pytest.mark.parametrize(("given", "error"), [("mxfp4/sideways", FormatError), ("int8/rceil", ArgumentError)])
+def test_a_cast_that_cannot_be_is_refused(given: str, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"sideways|scale_rule"):
+        read(given)
+
+
+def test_no_cast_at_all() -> None:
+    assert read("fp32") is None
+    assert read("-") is None
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_prints_its_table_and_names_its_source(name: str) -> None:
+    table = repr(RECIPES[name])
+    assert table.startswith(name)
+    assert "paper" in table
+    assert RECIPES[name].paper
+    assert recipe(name) is RECIPES[name]
+
+
+def test_changes_reach_every_operand_of_a_role() -> None:
+    found = recipe(
+        "mx:weight=mxfp4,gradient=block(element=float(e=2,m=1),scale=e8m0,size=32)/rceil,vector=fp32"
+    )
+    assert found.forward_weight == found.dx_weight == read("mxfp4")
+    assert str(found.dw_gradient) == "mxfp4/rceil"
+    assert found.forward_activation is None
+    assert found.vector == "fp32"
+    assert recipe("mxfp4:logit_gradient=yes").logit_gradient
+    assert recipe(found) is found
+
+
+def test_microscaling_never_clamps_gradients() -> None:
+    """The rule floor makes training diverge where the batch is a power of two."""
+    for name in ("mxfp8", "mxfp6", "mxfp4w-mxfp6", "mxfp4", "mxint8"):
+        found = RECIPES[name]
+        assert found.dx_gradient is not None
+        assert found.dx_gradient.scale_rule == "rceil"
+    for name in ("mx9", "mx6", "mx4", "mxfp4"):
+        assert not RECIPES[name].logit_gradient
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("mxfp5", "the nearest are"),
+        ("mxfp6:weight", "ROLE=CAST"),
+        ("mxfp6:colour=blue", "has no 'colour'"),
+        ("mxfp6:vector=fp8", "vector='fp8'"),
+        ("mxfp6:weight=nothing", "there is no format"),
+    ],
+)
+def test_a_text_that_is_no_recipe_is_refused(given: str, said: str) -> None:
+    with pytest.raises((ArgumentError, FormatError), match=said):
+        recipe(given)
+
+
+def test_recipes_compare_and_hash() -> None:
+    assert RECIPES["mxfp6"].extended() == RECIPES["mxfp6"]
+    assert len({RECIPES["mxfp6"], RECIPES["mxfp6"].extended(), RECIPES["mx9"]}) == 2
+    assert Recipe("own").casts == dict.fromkeys(OPERANDS)
+    assert str(Scaling(1024.0, dynamic=False)) == "static, 1024"
+    assert "at least 8192 from step 40000" in str(RECIPES["fp8-stochastic"].scaling)
+
+
+def test_the_example_runs() -> None:
+    assert doctest.testmod(text, optionflags=doctest.ELLIPSIS).failed == 0

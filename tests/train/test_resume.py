@@ -1,0 +1,104 @@
+"""A run that is killed and resumed ends with the bits of one that was not."""
+
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fewbits.errors import ArgumentError, DataError
+from fewbits.files import load_file
+from fewbits.train import Settings, run
+from fewbits.train.log import column
+from fewbits.train.runs import CHECKPOINT
+
+SETTINGS = Settings("digits", "fp8-lm", steps=30, save_every=2, watch_every=10)
+# Stochastic bits, packed moments, compensations, a moving loss scale, gradients kept by a schedule.
+RECIPES = ("mxfp6", "fp8-lm", "bf16-only", "fp16-only", "fp8-stochastic", "muppet", "assigned", "fixed16")
+
+
+class _Stopped(Exception):  # noqa: N818
+    """Stands for a kill between two steps."""
+
+
+def _bits(folder: Path) -> bytes:
+    return (folder / CHECKPOINT).read_bytes()
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_stopped_run_goes_on_to_the_same_bits(recipe: str, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, recipe=recipe)
+    whole = run(settings, tmp_path / "whole")
+
+    def stop(done: int, total: int, loss: float) -> None:
+        if done == 13:  # the checkpoint is that of step 12
+            raise _Stopped
+
+    with pytest.raises(_Stopped):
+        run(settings, tmp_path / "parts", progress=stop)
+    resumed = run(settings, tmp_path / "parts", resume=True)
+    assert _bits(tmp_path / "parts") == _bits(tmp_path / "whole")
+    assert column(tmp_path / "parts", "loss") == column(tmp_path / "whole", "loss")
+    assert replace(resumed, seconds_per_step=0) == replace(whole, seconds_per_step=0)
+
+
+def test_a_run_from_another_seed_has_other_bits(tmp_path: Path) -> None:
+    run(SETTINGS, tmp_path / "one")
+    run(replace(SETTINGS, seed=1), tmp_path / "other")
+    one, other = (load_file(tmp_path / n / CHECKPOINT)["model/head.weight"] for n in ("one", "other"))
+    assert not one.equal(other)
+
+
+def _killed_at_random(folder: Path, moments: int) -> None:
+    whole = folder / "whole"
+    run(SETTINGS, whole)
+    generator = np.random.default_rng(0)
+    program = (
+        "import sys; from pathlib import Path; from fewbits.train import Settings, run;"
+        f"run({SETTINGS!r}, Path(sys.argv[1]), resume=True, progress=lambda *_: print(flush=True))"
+    )
+    for moment in range(moments):
+        part = folder / f"part{moment}"
+        child = subprocess.Popen(
+            [sys.executable, "-c", program, str(part)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        assert child.stdout is not None
+        for _ in range(int(generator.integers(1, SETTINGS.steps))):
+            child.stdout.readline()
+        time.sleep(float(generator.uniform(0, 0.02)))
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        run(SETTINGS, part, resume=True)
+        assert _bits(part) == _bits(whole), f"moment {moment}"
+
+
+def test_kill_at_a_random_moment(tmp_path: Path) -> None:
+    _killed_at_random(tmp_path, 2)
+
+
+@pytest.mark.slow
+def test_kill_at_ten_random_moments(tmp_path: Path) -> None:
+    _killed_at_random(tmp_path, 10)
+
+
+def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
+    run(SETTINGS, tmp_path)
+    with pytest.raises(ArgumentError, match="steps=30, and this one has 40"):
+        run(replace(SETTINGS, steps=40), tmp_path, resume=True)
+    (tmp_path / CHECKPOINT).write_bytes(b"half")
+    with pytest.raises(DataError):
+        run(SETTINGS, tmp_path, resume=True)
+
+
+def test_a_log_that_ends_in_half_a_line_is_mended(tmp_path: Path) -> None:
+    run(SETTINGS, tmp_path)
+    expected = column(tmp_path, "loss")
+    with (tmp_path / "log.jsonl").open("a") as file:
+        file.write('{"kind": "step", "st')
+    run(SETTINGS, tmp_path, resume=True)
+    assert column(tmp_path, "loss") == expected
