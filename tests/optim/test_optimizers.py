@@ -202,7 +202,7 @@ def test_a_parameter_without_gradient_is_left_alone_and_a_closure_runs_with_grad
         optimizer.zero_grad()
         loss = used.square().sum()
         loss.backward()
-        return float(loss)
+        return loss.item()
 
     assert optimizer.step(closure) == 3.0
     assert idle not in optimizer.state
@@ -218,7 +218,7 @@ def test_a_scheduler_and_groups_work_as_in_torch() -> None:
         a.grad, b.grad = torch.ones(1), torch.ones(1)
         optimizer.step()
         scheduler.step()
-    assert (float(a), float(b)) == (pytest.approx(1 - 0.11), pytest.approx(1 - 0.55))
+    assert (a.item(), b.item()) == (pytest.approx(1 - 0.11), pytest.approx(1 - 0.55))
 
 
 SGD_WITH_SHIFT = RECIPES["posit8"].extended(first_moment="posit8_1/shift=2")
