@@ -137,7 +137,7 @@ def _all() -> tuple[Recipe, ...]:
             "Cheng et al., end-to-end FP16: storage, computation and communication",
             update="kahan",
             scaling=dynamic,
-        ),
+        ).extended(second_moment=_FP16),  # squares of gradients lie below what FP16 has without a scale
         _FP32.extended(
             "fixed16",
             paper="Gupta et al., Deep Learning with Limited Numerical Precision, ICML 2015",
