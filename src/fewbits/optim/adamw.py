@@ -28,6 +28,13 @@ class AdamW(Optimizer):
 
     Raises:
         ArgumentError: an option out of its range, or no such recipe.
+
+    >>> w = torch.nn.Parameter(torch.ones(1000, dtype=torch.float16))
+    >>> optimizer = AdamW([w], recipe="fp8-lm")
+    >>> w.sum().backward()
+    >>> optimizer.step()
+    >>> round(optimizer.nbytes()["per_value"], 2)  # weight 2, gradient 1, moments 1 and 2
+    6.0
     """
 
     def __init__(

@@ -8,9 +8,8 @@ from weakref import WeakMethod
 
 import torch
 
-from fewbits.optim.stored import bytes_of, loaded, torch_dtype
+from fewbits.optim.stored import bytes_of, loaded, stored, torch_dtype
 from fewbits.recipes import Cast
-from fewbits.tensor import casting, quantize
 
 
 @dataclass
@@ -86,16 +85,7 @@ class HeldGradients:
             self._held[p] = _Held(self._packed(torch.zeros_like(total)), torch.nan)
 
     def _packed(self, x: torch.Tensor) -> torch.Tensor:
-        dtype = torch_dtype(self.how)
-        if dtype is not None and self.how.rounding == "nearest_even":
-            return x.to(dtype)
-        return quantize(
-            x,
-            self.how.format,
-            rounding=self.how.rounding,
-            scale_rule=self.how.scale_rule,
-            generator=casting.fresh_seed(self.how.rounding),
-        )
+        return stored(x, self.how, overflow=None)
 
 
 def _weak(method: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:

@@ -25,6 +25,9 @@ def scaler(recipe: str | Recipe) -> torch.amp.GradScaler:
 
     Raises:
         ArgumentError: no such recipe.
+
+    >>> scaler("fp8-stochastic").get_scale()
+    10000.0
     """
     chosen = read(recipe)
     if chosen.scaling is None:

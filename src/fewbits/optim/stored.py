@@ -17,13 +17,17 @@ def torch_dtype(how: Cast) -> torch.dtype | None:
 
 def rounded(x: torch.Tensor, how: Cast, rounding: str | None = None) -> torch.Tensor:
     """Return float32 ``x`` with its values rounded as ``how`` says, or with another rounding."""
-    return casting.cast(
-        x, how.format, rounding=rounding or how.rounding, scale_rule=how.scale_rule, shift=how.shift
-    )
+    chosen, dtype = rounding or how.rounding, torch_dtype(how)
+    if dtype is not None and chosen == "nearest_even" and how.shift is None:
+        return x.to(dtype).float()  # PyTorch's own conversion takes a tenth of the time
+    return casting.cast(x, how.format, rounding=chosen, scale_rule=how.scale_rule, shift=how.shift)
 
 
-def stored(x: torch.Tensor, how: Cast | None) -> torch.Tensor:
-    """Return float32 ``x`` as it is kept: itself, a 16-bit tensor of torch, or packed along its last axis."""
+def stored(x: torch.Tensor, how: Cast | None, *, overflow: str | None = "saturate") -> torch.Tensor:
+    """Return float32 ``x`` as it is kept: itself, a 16-bit tensor of torch, or packed along its last axis.
+
+    ``overflow`` is that of :func:`fewbits.quantize`; the 16-bit types go to infinity.
+    """
     if how is None:
         return x
     dtype = torch_dtype(how)
@@ -34,7 +38,7 @@ def stored(x: torch.Tensor, how: Cast | None) -> torch.Tensor:
         how.format,
         rounding=how.rounding,
         scale_rule=how.scale_rule,
-        overflow="saturate",
+        overflow=overflow,
         generator=casting.fresh_seed(how.rounding),
     )
 

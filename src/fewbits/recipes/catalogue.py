@@ -130,7 +130,7 @@ def _all() -> tuple[Recipe, ...]:
             update="kahan",
             scaling=dynamic,
             first_moment=_FP16,
-            second_moment=_FP16,
+            second_moment=_FP16,  # squares of gradients lie below what FP16 has without a scale
         ),
         _FP32.extended(
             "fixed16",

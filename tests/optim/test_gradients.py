@@ -1,0 +1,123 @@
+"""Gradients that are packed as soon as autograd has them."""
+
+import gc
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import fewbits as fb
+from fewbits.optim import SGD, AdamW
+from fewbits.recipes import RECIPES
+
+E4M3 = "block(element=fp8_e4m3,scale=e8m0,size=tensor)/rceil"
+PACKED = RECIPES["fp32"].extended(held_gradient=E4M3)
+X = torch.randn(16, 20, generator=torch.Generator().manual_seed(0))
+
+
+def optimizer(w: nn.Parameter) -> SGD:
+    return SGD([w], 1.0, recipe=PACKED)
+
+
+def test_a_gradient_is_packed_once_and_no_wide_one_stays() -> None:
+    w = nn.Parameter(torch.ones(16, 20))
+    sgd = optimizer(w)
+    (w * X).sum().backward()
+    assert w.grad is None
+    wanted = fb.fake_quantize(X, E4M3.removesuffix("/rceil"), scale_rule="rceil")
+    ((p, g),) = sgd.gradients()
+    assert p is w
+    assert torch.equal(g, wanted)
+    assert sgd.nbytes()["gradients"] == 16 * 20 + 1
+    sgd.step()
+    assert torch.equal(w, 1 - wanted)
+    sgd.zero_grad()
+    assert not list(sgd.gradients())
+    assert sgd.nbytes()["gradients"] == 0
+
+
+def test_gradients_add_up_and_are_rounded_anew() -> None:
+    w = nn.Parameter(torch.ones(16, 20))
+    sgd = optimizer(w)
+    for _ in range(3):
+        (w * X).sum().backward()
+    ((_, g),) = sgd.gradients()
+    torch.testing.assert_close(g, 3 * X, rtol=0.15, atol=1e-2)
+
+
+@pytest.mark.parametrize("recipe", ["fp32", PACKED, "fp16-master", "fp16-only"])
+@pytest.mark.parametrize("loss_scale", [1.0, 8.0])
+def test_clipping_shrinks_the_norm_to_its_limit(recipe: str, loss_scale: float) -> None:
+    dtype = torch.float16 if "fp16" in str(recipe) else torch.float32
+    w = nn.Parameter(torch.ones(16, 20, dtype=dtype))
+    sgd = SGD([w], 1.0, recipe=recipe)
+    (loss_scale * w.float() * X).sum().backward()
+    before = sgd.clip_(2.0, loss_scale=loss_scale)
+    assert before == pytest.approx(float(X.norm()), rel=0.05)
+    ((_, g),) = sgd.gradients()
+    assert float(g.norm()) == pytest.approx(2.0 * loss_scale, rel=1e-3)
+    assert sgd.clip_(100.0) == pytest.approx(2.0 * loss_scale, rel=1e-3)  # short enough already
+    assert torch.equal(next(sgd.gradients())[1], g)
+
+
+def test_clipping_nothing_is_no_error() -> None:
+    assert optimizer(nn.Parameter(torch.ones(2))).clip_(1.0) == 0.0
+
+
+@pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
+@pytest.mark.parametrize("fmt", [E4M3, "fp8_e5m2", "posit8_1", "fixed16_f14", "mxint8", "bf16"])
+def test_every_format_says_that_a_gradient_is_not_finite(fmt: str, bad: float) -> None:
+    w = nn.Parameter(torch.ones(4, 8))
+    sgd = SGD([w], 1.0, recipe=PACKED.extended(held_gradient=fmt))
+    x = torch.ones(4, 8)
+    x[1, 2] = bad
+    (w * x).sum().backward()
+    assert not next(sgd.gradients())[1].isfinite().all()
+    w.square().sum().backward()  # what is added later does not hide it
+    assert not next(sgd.gradients())[1].isfinite().all()
+    assert math.isnan(sgd.clip_(1.0))
+
+
+def test_a_gradient_beyond_e5m2_becomes_infinite() -> None:
+    w = nn.Parameter(torch.ones(8))
+    sgd = SGD([w], 1.0, recipe=PACKED.extended(held_gradient="fp8_e5m2"))
+    (1e6 * w).sum().backward()
+    assert next(sgd.gradients())[1].isinf().all()
+
+
+def test_a_gradient_that_is_in_the_format_stays_where_torch_keeps_it() -> None:
+    w = nn.Parameter(torch.ones(8, dtype=torch.bfloat16))
+    sgd = SGD([w], 1.0, recipe="bf16-only")
+    w.sum().backward()
+    assert w.grad is not None
+    assert sgd.nbytes()["gradients"] == 16
+
+
+def test_an_excluded_float32_parameter_is_left_as_it_is() -> None:
+    w = nn.Parameter(torch.ones(8))
+    adamw = AdamW([w], recipe="fp16-only")
+    w.sum().backward()
+    assert w.grad is not None
+    adamw.step()
+    assert w.dtype == torch.float32
+    assert "compensation" not in adamw.state[w]
+
+
+def test_a_new_optimizer_takes_over_when_the_old_one_is_gone() -> None:
+    w = nn.Parameter(torch.ones(16, 20))
+    old = optimizer(w)
+    del old
+    gc.collect()
+    new = optimizer(w)
+    w.sum().backward()
+    assert len(list(new.gradients())) == 1
+
+
+def test_parameters_added_later_are_held_too() -> None:
+    v, w = nn.Parameter(torch.ones(8)), nn.Parameter(torch.ones(8))
+    sgd = optimizer(v)
+    sgd.add_param_group({"params": [w]})
+    w.sum().backward()
+    assert w.grad is None
+    assert next(sgd.gradients())[0] is w

@@ -1,0 +1,268 @@
+"""SGD, AdamW and LARS: torch's own results in float32, packed states, exact resumption and clear refusals."""
+
+import copy
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import fewbits as fb
+from fewbits.errors import ArgumentError
+from fewbits.nn import prepare
+from fewbits.optim import LARS, SGD, AdamW, Optimizer
+from fewbits.recipes import RECIPES, Recipe
+
+FP32 = RECIPES["fp32"]
+E4M3 = "block(element=fp8_e4m3,scale=e8m0,size=tensor)/rceil"
+FP16 = "block(element=fp16,scale=e8m0,size=tensor)/rceil"
+KINDS: dict[str, Callable[..., Optimizer]] = {
+    "sgd": lambda p, recipe: SGD(p, 0.1, momentum=0.9, weight_decay=0.01, recipe=recipe),
+    "adamw": lambda p, recipe: AdamW(p, recipe=recipe),
+    "lars": lambda p, recipe: LARS(p, 1.0, weight_decay=0.01, recipe=recipe),
+}
+
+
+def parameters(seed: int = 0, dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
+    random = torch.Generator().manual_seed(seed)
+    shapes = ((16, 40), (40,), (3, 2, 3, 3), ())
+    return [nn.Parameter(torch.randn(shape, generator=random).to(dtype)) for shape in shapes]
+
+
+def step(optimizer: torch.optim.Optimizer, given: list[nn.Parameter], seed: int) -> None:
+    """Go one step along gradients that depend on the seed alone, by way of autograd."""
+    random = torch.Generator().manual_seed(seed)
+    optimizer.zero_grad()
+    sum((p * torch.randn(p.shape, generator=random).to(p.dtype)).sum() for p in given).backward()
+    optimizer.step()
+
+
+SAME_AS_TORCH = {
+    "sgd": (lambda p: SGD(p, 0.1), lambda p: torch.optim.SGD(p, 0.1)),
+    "momentum": (
+        lambda p: SGD(p, 0.1, momentum=0.9, weight_decay=0.1),
+        lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.1),
+    ),
+    "nesterov": (
+        lambda p: SGD(p, 0.1, momentum=0.9, nesterov=True),
+        lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True),
+    ),
+    "adamw": (AdamW, torch.optim.AdamW),
+    "adamw, other options": (
+        lambda p: AdamW(p, 0.01, betas=(0.8, 0.95), eps=1e-4, weight_decay=0.3),
+        lambda p: torch.optim.AdamW(p, 0.01, betas=(0.8, 0.95), eps=1e-4, weight_decay=0.3),
+    ),
+}
+
+
+@pytest.mark.parametrize(("ours", "theirs"), SAME_AS_TORCH.values(), ids=SAME_AS_TORCH)
+def test_in_fp32_it_is_torchs_optimizer(
+    ours: Callable[..., torch.optim.Optimizer], theirs: Callable[..., torch.optim.Optimizer]
+) -> None:
+    mine, wanted = parameters(), parameters()
+    a, b = ours(mine), theirs(wanted)
+    for seed in range(20):
+        step(a, mine, seed)
+        step(b, wanted, seed)
+    for p, q, start in zip(mine, wanted, parameters(), strict=True):
+        assert not torch.equal(p, start)
+        torch.testing.assert_close(p, q, rtol=2e-6, atol=1e-6)
+
+
+def test_lars_is_its_formula() -> None:
+    given = parameters()
+    optimizer = LARS(given, 2.0, momentum=0.9, weight_decay=0.01, trust=0.02)
+    wanted = [p.detach().double() for p in given]
+    moved = [torch.zeros_like(w) for w in wanted]
+    for seed in range(5):
+        step(optimizer, given, seed)
+        for i, (w, p) in enumerate(zip(wanted, given, strict=True)):
+            assert p.grad is not None
+            g, rate = p.grad.double(), 2.0
+            if w.ndim > 1:
+                rate *= 0.02 * float(w.norm() / (g.norm() + 0.01 * w.norm()))
+                g = g + 0.01 * w
+            moved[i] = 0.9 * moved[i] + rate * g
+            wanted[i] = w - moved[i]
+    for p, w in zip(given, wanted, strict=True):
+        torch.testing.assert_close(p.double(), w, rtol=1e-5, atol=1e-5)
+
+
+def test_the_norms_of_lars_do_not_overflow_where_fp16_would() -> None:
+    w = nn.Parameter(torch.ones(300, 300, dtype=torch.float16))
+    assert w.detach().square().sum(dtype=torch.float16).isinf()
+    w.grad = torch.ones_like(w)
+    LARS([w], 1.0, trust=0.5, recipe="fp16-only").step()
+    assert torch.equal(w, torch.full_like(w, 0.5))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        "fp32",
+        "bf16-only",
+        "bf16-only-kahan",
+        "fp16-only",
+        "fp16-master",
+        "fixed16",
+        "posit-stages",
+        "fp8-lm",
+        "fp8-lm-o2",
+        "fp8-lm:has_master=true,master=mxfp8_e4m3,first_moment=posit8_1/stochastic",
+    ],
+)
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(kind: str, recipe: str) -> None:
+    def model() -> nn.Module:
+        torch.manual_seed(0)
+        return prepare(nn.Sequential(nn.Linear(40, 16), nn.Linear(16, 3)), recipe)
+
+    def train(m: nn.Module, optimizer: Optimizer, seed: int) -> None:
+        torch.manual_seed(seed)
+        for _ in range(3):
+            step(optimizer, list(m.parameters()), int(torch.randint(100, ())))
+
+    whole = model()
+    first = KINDS[kind](whole.parameters(), recipe)
+    train(whole, first, 1)
+    saved, resumed = copy.deepcopy(first.state_dict()), model()
+    resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
+    second = KINDS[kind](resumed.parameters(), recipe)
+    second.load_state_dict(saved)
+    train(whole, first, 2)
+    train(resumed, second, 2)
+    for p, q in zip(whole.parameters(), resumed.parameters(), strict=True):
+        assert p.dtype == q.dtype
+        assert torch.equal(p, q)
+        for name, x in first.state[p].items():
+            y = second.state[q][name]
+            assert type(x) is type(y)
+            if isinstance(x, fb.NarrowTensor):
+                assert all(
+                    torch.equal(a, b) for a, b in zip(x.pieces, y.pieces, strict=True) if a is not None
+                )
+            elif isinstance(x, torch.Tensor):
+                assert x.dtype == y.dtype
+                assert torch.equal(x, y)
+    assert first.nbytes() == second.nbytes()
+
+
+def test_states_are_really_packed() -> None:
+    w = nn.Parameter(torch.randn(64, 64))
+    optimizer = AdamW([w], recipe=FP32.extended(first_moment=E4M3, second_moment="bf16", has_master=True))
+    w.grad = torch.ones_like(w)
+    optimizer.step()
+    state = optimizer.state[w]
+    assert isinstance(state["first_moment"], fb.NarrowTensor)
+    assert state["second_moment"].dtype == torch.bfloat16
+    found = optimizer.nbytes()
+    assert found["first_moment"] == 64 * 64 + 1  # a byte each, and one for the scale
+    assert found["second_moment"] == 2 * 64 * 64
+    assert found["master"] == 0  # a float32 parameter is its own
+    assert found["per_value"] == pytest.approx(4 + 4 + 1 + 2, rel=1e-3)
+
+
+def test_fp8_lm_holds_6_bytes_for_each_value() -> None:
+    torch.manual_seed(0)
+    model = prepare(nn.Sequential(nn.Linear(64, 1000), nn.ReLU(), nn.Linear(1000, 64)), "fp8-lm")
+    assert sum(p.numel() for p in model.parameters()) >= 1e5
+    optimizer = AdamW(model.parameters(), recipe="fp8-lm")
+    for _ in range(2):
+        model(torch.randn(8, 64)).square().mean().backward()
+        optimizer.step()
+        found = optimizer.nbytes()
+        optimizer.zero_grad()
+    assert 6.0 < found["per_value"] <= 6.2
+
+
+@pytest.mark.parametrize("has_master", [False, True])
+@pytest.mark.parametrize("fmt", ["fp16", "bf16", "fixed16_f10", "posit8_1", "mxfp8_e4m3"])
+def test_parameters_stay_on_the_grid_of_their_format(fmt: str, has_master: bool) -> None:
+    recipe = FP32.extended(parameter=fmt, has_master=has_master)
+    model = prepare(nn.Sequential(nn.Linear(64, 8)), recipe)
+    optimizer = SGD(model.parameters(), 0.01, recipe=recipe)
+    given = list(model.parameters())
+    before = [p.detach().clone() for p in given]
+    for seed in range(3):
+        step(optimizer, given, seed)
+    for p, old in zip(given, before, strict=True):
+        assert not torch.equal(p, old)
+        assert torch.equal(p, fb.fake_quantize(p.detach(), fmt))
+        assert ("master" in optimizer.state[p]) is has_master
+        if has_master:
+            assert optimizer.state[p]["master"].dtype == torch.float32
+
+
+def test_a_parameter_without_gradient_is_left_alone_and_a_closure_runs_with_gradients() -> None:
+    used, idle = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    optimizer = AdamW([used, idle])
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = used.square().sum()
+        loss.backward()
+        return loss.item()
+
+    assert optimizer.step(closure) == 3.0
+    assert idle not in optimizer.state
+    assert torch.equal(idle, torch.ones(3))
+    assert not torch.equal(used, torch.ones(3))
+
+
+def test_a_scheduler_and_groups_work_as_in_torch() -> None:
+    a, b = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+    optimizer = SGD([{"params": [a]}, {"params": [b], "lr": 0.5}], 0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.1)
+    for _ in range(2):
+        a.grad, b.grad = torch.ones(1), torch.ones(1)
+        optimizer.step()
+        scheduler.step()
+    assert (a.item(), b.item()) == (pytest.approx(1 - 0.11), pytest.approx(1 - 0.55))
+
+
+SGD_WITH_SHIFT = RECIPES["posit8"].extended(first_moment="posit8_1/shift=2")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: SGD(p, -0.1), "lr=-0.1; expected a number, at least 0"),
+        (lambda p: SGD(p, float("nan")), "lr=nan; expected a number, at least 0"),
+        (lambda p: SGD(p, 0.1, momentum=-1), "momentum=-1; expected a number, at least 0"),
+        (lambda p: SGD(p, 0.1, nesterov=True), "nesterov=True with momentum=0; expected a momentum above 0"),
+        (
+            lambda p: AdamW(p, betas=(0.9, 1.0)),
+            "betas[1]=1.0; expected a number, at least 0 and below 1",
+        ),
+        (lambda p: AdamW(p, eps=-1.0), "eps=-1.0; expected a number, at least 0"),
+        (lambda p: LARS(p, 1.0, trust=-1.0), "trust=-1.0; expected a number, at least 0"),
+        (lambda p: AdamW(p, recipe="fp9"), "there is no recipe 'fp9'"),
+        (lambda p: SGD(p, 0.1, recipe=SGD_WITH_SHIFT), "what is stored has no room for a shift"),
+    ],
+)
+def test_an_option_out_of_range_is_refused(make: Callable[..., Optimizer], message: str) -> None:
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        make(parameters())
+
+
+def test_a_sparse_gradient_is_refused() -> None:
+    table = nn.Embedding(10, 4, sparse=True)
+    table(torch.tensor([1])).sum().backward()
+    with pytest.raises(ArgumentError, match="make the embedding with sparse=False"):
+        SGD(table.parameters(), 0.1).step()
+
+
+def test_stochastic_updates_repeat_under_the_same_seed() -> None:
+    def run(seed: int, recipe: Recipe) -> torch.Tensor:
+        w = nn.Parameter(torch.ones(100, dtype=torch.bfloat16))
+        optimizer = SGD([w], 1e-4, recipe=recipe)
+        torch.manual_seed(seed)
+        for _ in range(5):
+            w.grad = torch.ones_like(w)
+            optimizer.step()
+        return w.detach()
+
+    recipe = FP32.extended(parameter="bf16", update="stochastic")
+    assert torch.equal(run(1, recipe), run(1, recipe))
+    assert not torch.equal(run(1, recipe), run(2, recipe))
