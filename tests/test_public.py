@@ -13,7 +13,19 @@ from fewbits import errors
 from fewbits.formats import CATALOGUE
 from tests import cases
 
-FOLDERS = ("compare", "files", "formats", "kernels", "metrics", "records", "report", "tensor")
+FOLDERS = (
+    "compare",
+    "files",
+    "formats",
+    "kernels",
+    "metrics",
+    "nn",
+    "optim",
+    "recipes",
+    "records",
+    "report",
+    "tensor",
+)
 
 
 def python(code: str) -> str:

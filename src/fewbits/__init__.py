@@ -34,7 +34,19 @@ _HOMES = {
     "measure": "fewbits.metrics",
     "qsnr": "fewbits.metrics",
 }
-_FOLDERS = ("compare", "files", "formats", "kernels", "metrics", "records", "report", "tensor")
+_FOLDERS = (
+    "compare",
+    "files",
+    "formats",
+    "kernels",
+    "metrics",
+    "nn",
+    "optim",
+    "recipes",
+    "records",
+    "report",
+    "tensor",
+)
 
 __all__ = [
     "ArgumentError",

@@ -66,6 +66,23 @@ class TaskScore:
 
 
 @dataclass(frozen=True)
+class TrainRun:
+    """One model trained by one recipe from one seed."""
+
+    task: str
+    metric: str  # "nll" (nats per byte) or "accuracy" (percent)
+    lower_is_better: bool
+    recipe: str
+    seed: int
+    steps: int
+    value: float  # of the metric, on held-out data
+    final_loss: float  # mean of the last steps, nats
+    seconds_per_step: float
+    bytes_per_value: float  # of parameters, gradients and optimizer states as they lie in memory
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class TensorScore:
     """One tensor of a checkpoint in one format."""
 

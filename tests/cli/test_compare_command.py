@@ -43,7 +43,7 @@ def test_a_second_run_trains_nothing_and_says_the_same(capsys, tmp_path):
     assert cli.run(asked) == 0
     first = capsys.readouterr().out
     # The folder lifts a function of the same name, so the module is found where Python keeps it.
-    module = sys.modules["fewbits.compare.tasks.digits_task"]
+    module = sys.modules["fewbits.train.tasks.digits_task"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "fit", lambda *_: pytest.fail("trained again"))
         assert cli.run(asked) == 0

@@ -9,9 +9,9 @@ from torch import nn
 
 from fewbits.compare import models
 from fewbits.compare.models import TASK_FORMATS, compare_models
-from fewbits.compare.tasks import Task
 from fewbits.errors import ArgumentError, FormatError
 from fewbits.formats import parse
+from fewbits.train.tasks import Task
 
 
 def linear_task(name, data=None, *, trained=None):

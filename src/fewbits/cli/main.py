@@ -16,6 +16,7 @@ from fewbits.cli.compare import compare
 from fewbits.cli.formats import formats
 from fewbits.cli.inspect import inspect
 from fewbits.cli.progress import Interrupted
+from fewbits.cli.train import train
 from fewbits.errors import FewbitsError
 
 # Newer releases of Typer carry their own copy of Click: the class is found where Typer has it.
@@ -34,6 +35,7 @@ app.command()(compare)
 app.command()(formats)
 app.command()(cast)
 app.command()(inspect)
+app.command()(train)
 
 
 def _version(asked: bool) -> None:

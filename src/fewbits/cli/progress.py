@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-Report = Callable[[str, float, float], None]  # what is being done, how much is done, of how much
+
+class Report(Protocol):
+    """Shows how far some work is."""
+
+    def __call__(self, what: str, done: float, total: float, note: str = "") -> None:
+        """Show that ``done`` of ``total`` of ``what`` is done, with a short note beside it."""
 
 
 class Interrupted(Exception):  # noqa: N818 - it is what happened, not an error
@@ -25,13 +31,14 @@ def progress_bar() -> Iterator[Report]:
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
     )
     with Progress(*columns, console=Console(stderr=True), transient=False) as bar:
         known: dict[str, int] = {}
 
-        def report(what: str, done: float, total: float) -> None:
+        def report(what: str, done: float, total: float, note: str = "") -> None:
             if what not in known:
-                known[what] = int(bar.add_task(what, total=total))
-            bar.update(known[what], completed=done, total=total)  # type: ignore[arg-type]
+                known[what] = int(bar.add_task(what, total=total, note=note))
+            bar.update(known[what], completed=done, total=total, note=note)  # type: ignore[arg-type]
 
         yield report

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from fewbits import kernels
 from fewbits.compare.direct_cast import Cast, direct_cast
-from fewbits.compare.tasks import Task, task
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format, area_memory_proxy, parse
 from fewbits.kernels import Options
 from fewbits.records import LayerScore, TaskScore
 from fewbits.tensor import fake_quantize
 from fewbits.tensor.arrays import widened
+from fewbits.train.tasks import Task, task
 
 TASK_FORMATS = (
     "fp32",
@@ -54,7 +54,7 @@ def compare_models(
     """Train each task's model with ``seeds`` seeds and evaluate it in each format.
 
     Args:
-        tasks: names from :data:`fewbits.compare.tasks.TASKS`.
+        tasks: names from :data:`fewbits.train.tasks.TASKS`.
         formats: formats, or their texts.
         seeds: how many models to train per task; seeds are 0, 1, ...
         data: the user's own text for the task ``bytes``.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from fewbits.nn.layers.dot_product import DotProductAttention
 from fewbits.nn.prepare import prepare
 from fewbits.nn.products import attention_product, linear
 from fewbits.nn.rules import Rules
+from fewbits.nn.watch import Watch
 
-__all__ = ["Rules", "attention_product", "linear", "prepare"]
+__all__ = ["DotProductAttention", "Rules", "Watch", "attention_product", "linear", "prepare"]

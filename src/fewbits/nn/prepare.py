@@ -163,7 +163,7 @@ def _autocast(model: nn.Module, dtype: torch.dtype) -> None:
 def _hold_parameters(found: dict[str, nn.Module], chosen: Recipe) -> None:
     """Make parameters what the recipe keeps them as; a 16-bit float is a dtype, other formats are values."""
     assert chosen.parameter is not None
-    dtype = DTYPES.get(str(chosen.parameter))
+    dtype = DTYPES.get(str(chosen.parameter.format))
     with torch.no_grad():
         for module in found.values():
             for p in module.parameters(recurse=False):

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from fewbits.recipes import Cast, Recipe
-from fewbits.tensor import fake_quantize
+from fewbits.tensor import casting
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -16,7 +16,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 class Watcher(Protocol):
     """Sees every tensor that a layer rounds."""
 
-    def see(self, layer: str, role: str, x: torch.Tensor, rounded: torch.Tensor, how: Cast) -> None:
+    def see(self, rules: Rules, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int) -> None:
         """Look at ``x`` and what it became."""
 
 
@@ -52,7 +52,7 @@ class Rules:
             return x
         rounded = cast(x, how, axis)
         if self.watcher is not None:
-            self.watcher.see(self.layer, role, x, rounded, how)
+            self.watcher.see(self, role, x, rounded, axis)
         return rounded
 
 
@@ -62,24 +62,6 @@ def cast(x: torch.Tensor, how: Cast, axis: int) -> torch.Tensor:
     Stochastic rounding takes its seed from torch's own generator: what ``torch.manual_seed`` repeats, it
     repeats.
     """
-    x = x.detach()
-    generator = int(torch.randint(2**62, ())) if how.rounding == "stochastic" else None
-    scale = 1.0 if how.shift is None else _shift(x, how.shift)
-    rounded: torch.Tensor = fake_quantize(
-        x if how.shift is None else x / scale,
-        how.format,
-        axis=axis,
-        rounding=how.rounding,
-        scale_rule=how.scale_rule,
-        overflow="saturate",
-        generator=generator,
+    return casting.cast(
+        x, how.format, axis=axis, rounding=how.rounding, scale_rule=how.scale_rule, shift=how.shift
     )
-    return rounded * scale if how.shift is not None else rounded
-
-
-def _shift(x: torch.Tensor, shift: int) -> torch.Tensor:
-    """Return 2^(round(mean log2 |x|) + shift) over what is not zero."""
-    logs = x.abs().float().log2()
-    there = logs.isfinite()
-    mean = torch.where(there, logs, 0.0).sum() / there.sum().clamp(min=1)
-    return torch.exp2(mean.round() + shift).to(x.dtype)

@@ -48,16 +48,8 @@ def _bdr(name: str, **more: object) -> Recipe:
 
 
 def _narrow_only(name: str, fmt: str, paper: str, **more: object) -> Recipe:
-    return _FP32.extended(
-        name,
-        paper=paper,
-        vector=fmt,
-        parameter=fmt,
-        held_gradient=fmt,
-        first_moment=fmt,
-        second_moment=fmt,
-        **more,
-    )
+    stored = {"parameter": fmt, "held_gradient": fmt, "first_moment": fmt, "second_moment": fmt}
+    return _FP32.extended(name, paper=paper, vector=fmt, **(stored | more))
 
 
 def _all() -> tuple[Recipe, ...]:
@@ -137,6 +129,8 @@ def _all() -> tuple[Recipe, ...]:
             "Cheng et al., end-to-end FP16: storage, computation and communication",
             update="kahan",
             scaling=dynamic,
+            first_moment=_FP16,
+            second_moment=_FP16,
         ),
         _FP32.extended(
             "fixed16",

@@ -85,7 +85,8 @@ class Recipe:
     @property
     def swaps_layers(self) -> bool:
         """Whether layers compute otherwise than torch's own."""
-        return any(self.casts.values()) or self.vector != "fp32" or self.product != "exact"
+        changes = (self.vector, self.product, self.schedule) != ("fp32", "exact", "")
+        return changes or any(self.casts.values())
 
     def extended(self, name: str | None = None, **changes: Any) -> Recipe:
         """Return the recipe with some fields changed.

@@ -1,9 +1,17 @@
 """Reports: pure functions from records to tables in the terminal, JSON text and one HTML page."""
 
 from fewbits.report.html import checkpoint_page, matrices_page, tasks_page
-from fewbits.report.json_text import cast_json, checkpoint_json, inspect_json, matrices_json, tasks_json
+from fewbits.report.json_text import (
+    cast_json,
+    checkpoint_json,
+    inspect_json,
+    matrices_json,
+    tasks_json,
+    train_json,
+)
 from fewbits.report.storage import cast_table, inspect_table
 from fewbits.report.table import checkpoint_table, matrices_table, tasks_table
+from fewbits.report.training import recipes_table, train_table
 
 __all__ = [
     "cast_json",
@@ -16,7 +24,10 @@ __all__ = [
     "matrices_json",
     "matrices_page",
     "matrices_table",
+    "recipes_table",
     "tasks_json",
     "tasks_page",
     "tasks_table",
+    "train_json",
+    "train_table",
 ]

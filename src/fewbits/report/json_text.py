@@ -1,7 +1,7 @@
 """Records as JSON text: strictly valid, in a stable order, with what it takes to measure again.
 
-Each document is one object: ``kind`` ("tasks", "checkpoint", "matrices", "cast" or "inspect"), ``schema``
-(the version of this layout, a number), ``provenance`` (``command``, ``versions``, ``seeds``) and the records.
+Each document is one object: ``kind`` ("tasks", "checkpoint", "matrices", "cast", "inspect" or "training"),
+``schema`` (the version of this layout, a number), ``provenance`` (``command``, ``versions``, ``seeds``) and the records.
 The keys of a record are its fields in order of definition, then what is derived from them (mean, difference,
 spread, totals).
 
@@ -17,7 +17,15 @@ from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from fewbits.records import CastReport, CheckpointReport, InspectReport, MatrixScore, Provenance, TaskScore
+from fewbits.records import (
+    CastReport,
+    CheckpointReport,
+    InspectReport,
+    MatrixScore,
+    Provenance,
+    TaskScore,
+    TrainRun,
+)
 
 SCHEMA = 1
 
@@ -45,6 +53,11 @@ def cast_json(report: CastReport, provenance: Provenance) -> str:
 def inspect_json(report: InspectReport, provenance: Provenance) -> str:
     """Write what a checkpoint holds under ``inspect``, with every tensor and problem."""
     return _document("inspect", provenance, inspect=report)
+
+
+def train_json(runs: Sequence[TrainRun], provenance: Provenance) -> str:
+    """Write every run under ``runs``, in the order given."""
+    return _document("training", provenance, runs=runs)
 
 
 def _document(kind: str, provenance: Provenance, **records: object) -> str:

@@ -7,6 +7,7 @@ from torch import nn
 from fewbits.nn.layers.attention import NarrowMultiheadAttention
 from fewbits.nn.layers.bilinear import NarrowBilinear
 from fewbits.nn.layers.convolution import NarrowConv1d, NarrowConv2d
+from fewbits.nn.layers.dot_product import DotProductAttention, NarrowDotProductAttention
 from fewbits.nn.layers.embedding import NarrowEmbedding
 from fewbits.nn.layers.linear import NarrowLinear
 from fewbits.nn.layers.recurrent import NarrowGRU, NarrowLSTM
@@ -14,6 +15,7 @@ from fewbits.nn.layers.recurrent import NarrowGRU, NarrowLSTM
 # What takes the place of which layer, if its class is exactly that: a subclass may compute something else.
 LAYERS: dict[type[nn.Module], type[nn.Module]] = {
     nn.Linear: NarrowLinear,
+    DotProductAttention: NarrowDotProductAttention,
     nn.Conv1d: NarrowConv1d,
     nn.Conv2d: NarrowConv2d,
     nn.Embedding: NarrowEmbedding,

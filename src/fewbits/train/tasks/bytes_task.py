@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fewbits.compare.tasks.bytes_model import ByteModel, Shape, next_byte_loss, windows_at
-from fewbits.compare.tasks.cache import cache_path
-from fewbits.compare.tasks.task import Progress, Task
-from fewbits.compare.tasks.text import HELD_OUT, library_text, own_text
-from fewbits.compare.tasks.training import Recipe, cached, fit
+from fewbits.train.tasks.bytes_model import ByteModel, Shape, next_byte_loss, windows_at
+from fewbits.train.tasks.cache import cache_path
+from fewbits.train.tasks.task import Hyperparameters, Progress, Task
+from fewbits.train.tasks.text import HELD_OUT, library_text, own_text
+from fewbits.train.tasks.training import cached, created, fit
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class BytesConfig:
     """Every size of the task. The defaults fit a demonstration on two cores."""
 
     shape: Shape = field(default_factory=Shape)
-    recipe: Recipe = field(
-        default_factory=lambda: Recipe(steps=600, batch=16, learning_rate=1.4e-2, weight_decay=0.2)
+    hyper: Hyperparameters = field(
+        default_factory=lambda: Hyperparameters(steps=600, batch=16, learning_rate=1.4e-2, weight_decay=0.2)
     )
     window: int = 64  # bytes predicted in a row
     batches: int = 8  # of evaluation; windows are dealt out in turn, so that the first is like all of them
@@ -50,12 +50,21 @@ def bytes_task(data: Path | None = None, config: BytesConfig | None = None) -> T
 
     def train(seed: int, progress: Progress) -> nn.Module:
         # The size of the evaluation is left out: it does not change the model.
-        config = {"shape": asdict(sizes.shape), "recipe": asdict(sizes.recipe), "window": sizes.window}
+        config = {"shape": asdict(sizes.shape), "hyper": asdict(sizes.hyper), "window": sizes.window}
         path = cache_path("bytes", seed, config, text.train)
         create = partial(ByteModel, sizes.shape)
         return cached(path, create, seed, lambda model: _train(model, train_text, sizes, progress))
 
-    return Task("bytes", "nll", True, train, lambda model: nats_per_byte(model, held_out, sizes))
+    return Task(
+        "bytes",
+        "nll",
+        True,
+        train,
+        lambda model: nats_per_byte(model, held_out, sizes),
+        lambda seed: created(partial(ByteModel, sizes.shape), seed),
+        partial(_loss, text=train_text, config=sizes),
+        sizes.hyper,
+    )
 
 
 def nats_per_byte(model: nn.Module, held_out: Tensor, config: BytesConfig) -> float:
@@ -72,11 +81,12 @@ def nats_per_byte(model: nn.Module, held_out: Tensor, config: BytesConfig) -> fl
 
 
 def _train(model: nn.Module, text: Tensor, config: BytesConfig, progress: Progress) -> None:
-    def loss(generator: torch.Generator) -> Tensor:
-        starts = torch.randint(len(text) - config.window, (config.recipe.batch,), generator=generator)
-        return next_byte_loss(model, windows_at(text, starts, config.window + 1)).mean()
+    fit(model, partial(_loss, model, text=text, config=config), config.hyper, progress)
 
-    fit(model, loss, config.recipe, progress)
+
+def _loss(model: nn.Module, generator: torch.Generator, *, text: Tensor, config: BytesConfig) -> Tensor:
+    starts = torch.randint(len(text) - config.window, (config.hyper.batch,), generator=generator)
+    return next_byte_loss(model, windows_at(text, starts, config.window + 1)).mean()
 
 
 def _tensor(text: bytes) -> Tensor:

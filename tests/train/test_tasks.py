@@ -7,22 +7,21 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fewbits.compare.tasks import TASKS, bytes_task, digits_task, task
-from fewbits.compare.tasks.bytes_model import ByteModel, Shape, next_byte_loss, windows_at
-from fewbits.compare.tasks.bytes_task import BytesConfig, nats_per_byte
-from fewbits.compare.tasks.digits_task import DigitsConfig
-from fewbits.compare.tasks.task import silent
-from fewbits.compare.tasks.training import Recipe
 from fewbits.errors import ArgumentError, DataError, MissingDependencyError
+from fewbits.train.tasks import TASKS, bytes_task, digits_task, task
+from fewbits.train.tasks.bytes_model import ByteModel, Shape, next_byte_loss, windows_at
+from fewbits.train.tasks.bytes_task import BytesConfig, nats_per_byte
+from fewbits.train.tasks.digits_task import DigitsConfig
+from fewbits.train.tasks.task import Hyperparameters, silent
 
 TINY_BYTES = BytesConfig(
     shape=Shape(width=16, layers=1, hidden=32, heads=2, recent=2, embedding=8),
-    recipe=Recipe(steps=30, batch=4, learning_rate=1e-2),
+    hyper=Hyperparameters(steps=30, batch=4, learning_rate=1e-2),
     window=16,
     batches=2,
     evaluated=2,
 )
-TINY_DIGITS = DigitsConfig(channels=8, recipe=Recipe(steps=100, batch=16, learning_rate=1e-2))
+TINY_DIGITS = DigitsConfig(channels=8, hyper=Hyperparameters(steps=100, batch=16, learning_rate=1e-2))
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +120,9 @@ def test_held_out_windows_reach_from_the_first_byte_to_the_last():
 def test_the_users_own_text_is_what_is_trained_on(tmp_path):
     path = tmp_path / "t.txt"
     path.write_bytes(b"ab" * 2000)
-    found = bytes_task(path, replace(TINY_BYTES, recipe=Recipe(steps=60, batch=4, learning_rate=1e-2)))
+    found = bytes_task(
+        path, replace(TINY_BYTES, hyper=Hyperparameters(steps=60, batch=4, learning_rate=1e-2))
+    )
     assert found.evaluate(found.train(0, silent)) < 0.5
 
 

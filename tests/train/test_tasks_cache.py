@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fewbits.compare.tasks import cache
-from fewbits.compare.tasks.training import cached
+from fewbits.train.tasks import cache
+from fewbits.train.tasks.training import cached
 
 
 def model(value=1.0):

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fewbits.nn import DotProductAttention
+
 BYTES = 256  # kinds of byte: the vocabulary
 
 
@@ -32,6 +34,7 @@ class Block(nn.Module):
         width = shape.width
         self.heads = shape.heads
         self.attention_norm = nn.LayerNorm(width)
+        self.mix = DotProductAttention()
         self.query_key_value = nn.Linear(width, 3 * width, bias=False)
         self.attention_out = nn.Linear(width, width, bias=False)
         self.mlp_norm = nn.LayerNorm(width)
@@ -48,7 +51,7 @@ class Block(nn.Module):
         """Return ``(batch, time, width)`` from queries, keys and values, ``(batch, time, 3 width)``."""
         batch, time, _ = x.shape
         query, key, value = x.view(batch, time, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        mixed = self.mix(query, key, value)
         joined: Tensor = mixed.transpose(1, 2).reshape(batch, time, -1)
         return joined
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fewbits.compare.tasks import text
-from fewbits.compare.tasks.text import library_text, own_text
 from fewbits.errors import DataError
+from fewbits.train.tasks import text
+from fewbits.train.tasks.text import library_text, own_text
 
 
 def files(folder, contents):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 
@@ -10,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fewbits.compare.tasks.cache import cache_path
-from fewbits.compare.tasks.digits_model import DigitModel
-from fewbits.compare.tasks.task import Progress, Task
-from fewbits.compare.tasks.training import Recipe, cached, fit
 from fewbits.errors import MissingDependencyError
+from fewbits.train.tasks.cache import cache_path
+from fewbits.train.tasks.digits_model import DigitModel
+from fewbits.train.tasks.task import Hyperparameters, Progress, Task
+from fewbits.train.tasks.training import cached, created, fit
 
 
 @dataclass(frozen=True)
@@ -22,13 +23,15 @@ class DigitsConfig:
     """Every size of the task. The defaults fit a demonstration on two cores."""
 
     channels: int = 32
-    recipe: Recipe = field(default_factory=lambda: Recipe(steps=400, batch=32, learning_rate=1e-2))
+    hyper: Hyperparameters = field(
+        default_factory=lambda: Hyperparameters(steps=400, batch=32, learning_rate=1e-2)
+    )
     trained: int = 900  # images to train on, the first ones; the other 897 are held out
 
 
 @dataclass(frozen=True)
 class Digits:
-    """Images, float32 ``(n, 1, 8, 8)`` from 0 to 1, and what each shows, int64 ``(n,)``."""
+    """Images, float32 ``(n, 1, side, side)`` from 0 to 1, and what each shows, int64 ``(n,)``."""
 
     images: Tensor
     labels: Tensor
@@ -59,7 +62,28 @@ def digits_task(config: DigitsConfig | None = None) -> Task:
         create = partial(DigitModel, sizes.channels)
         return cached(path, create, seed, lambda model: _train(model, train_set, sizes, progress))
 
-    return Task("digits", "accuracy", False, train, lambda model: score(model, held_out).accuracy)
+    return images_task("digits", partial(DigitModel, sizes.channels), train, train_set, held_out, sizes.hyper)
+
+
+def images_task(
+    name: str,
+    create: Callable[[], nn.Module],
+    train: Callable[[int, Progress], nn.Module],
+    train_set: Digits,
+    held_out: Digits,
+    hyper: Hyperparameters,
+) -> Task:
+    """Return the task to tell from an image which of ten digits it shows."""
+    return Task(
+        name,
+        "accuracy",
+        False,
+        train,
+        lambda model: score(model, held_out).accuracy,
+        lambda seed: created(create, seed),
+        partial(_loss, digits=train_set, hyper=hyper),
+        hyper,
+    )
 
 
 def score(model: nn.Module, digits: Digits, *, batches: int = 8) -> DigitsScore:
@@ -76,11 +100,12 @@ def score(model: nn.Module, digits: Digits, *, batches: int = 8) -> DigitsScore:
 
 
 def _train(model: nn.Module, digits: Digits, config: DigitsConfig, progress: Progress) -> None:
-    def loss(generator: torch.Generator) -> Tensor:
-        chosen = torch.randint(len(digits.labels), (config.recipe.batch,), generator=generator)
-        return functional.cross_entropy(model(digits.images[chosen]), digits.labels[chosen])
+    fit(model, partial(_loss, model, digits=digits, hyper=config.hyper), config.hyper, progress)
 
-    fit(model, loss, config.recipe, progress)
+
+def _loss(model: nn.Module, generator: torch.Generator, *, digits: Digits, hyper: Hyperparameters) -> Tensor:
+    chosen = torch.randint(len(digits.labels), (hyper.batch,), generator=generator)
+    return functional.cross_entropy(model(digits.images[chosen]), digits.labels[chosen])
 
 
 def _digits() -> Digits:

@@ -1,0 +1,135 @@
+"""``fewbits train``: a built-in model, or one of the user's own text, by a recipe."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from fewbits.cli.arguments import check_writable, provenance
+from fewbits.cli.progress import Interrupted, progress_bar
+from fewbits.errors import ArgumentError
+from fewbits.files.atomic import write_text
+
+if TYPE_CHECKING:
+    from fewbits.recipes import Recipe
+    from fewbits.records import TrainRun
+
+
+def train(
+    recipe: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A name, or a name and changes, as in mxfp6:gradient=mxfp8_e5m2/rceil; may be given several "
+            "times; `list` prints them all. Default: fp32 and mxfp6."
+        ),
+    ] = None,
+    task: Annotated[
+        str, typer.Option(help="bytes, digits, mnist10k, or the path of a text, a file or a folder.")
+    ] = "bytes",
+    model: Annotated[str, typer.Option(help="small (seconds on two cores) or base (minutes).")] = "small",
+    steps: Annotated[int, typer.Option(min=0, help="0: as many as the task says.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="How many runs of each recipe.")] = 1,
+    out: Annotated[
+        Path, typer.Option(help="Folder for checkpoints and logs, one below it for each run.")
+    ] = Path("fewbits-train"),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where the runs in --out stopped; same bits at the end.")
+    ] = False,
+    json: Annotated[Path | None, typer.Option(help="Write the table, and every run, as JSON.")] = None,
+) -> None:
+    """Train a model by published recipes for narrow formats, and compare them.
+
+    Each run writes log.jsonl, with the loss of every step and what rounding did to every operand, and a
+    checkpoint from which --resume goes on. With fp32 among the recipes the table says what the others lose.
+
+    Example: fewbits train --recipe fp32 --recipe mxfp6 --task digits --steps 100
+
+    All recipes: fewbits train --recipe list
+    """
+    from fewbits.recipes import recipe as read
+
+    check_writable(json)
+    names = recipe or ["fp32", "mxfp6"]
+    if names == ["list"]:
+        _print_catalogue()
+        return
+    for name in names:
+        read(name)
+    runs = _all_runs(names, task, model, steps, seeds, out, resume)
+
+    from fewbits.report import train_json, train_table
+
+    Console().print(train_table(runs))
+    if json is not None:
+        write_text(json, train_json(runs, provenance(range(seeds))))
+        typer.echo(f"wrote {json}", err=True)
+
+
+def _all_runs(
+    names: list[str], task: str, model: str, steps: int, seeds: int, out: Path, resume: bool
+) -> list[TrainRun]:
+    from fewbits.train import Settings, run
+
+    runs = []
+    try:
+        with progress_bar() as show:
+            for name in names:
+                for seed in range(seeds):
+                    folder = out / _folder(task, name, seed)
+                    if not resume and (folder / "checkpoint.safetensors").exists():
+                        raise ArgumentError(
+                            f"{folder} holds a run; go on with it by --resume, or choose another --out"
+                        )
+                    what = f"{name[:24]}, seed {seed}"
+
+                    def told(done: int, total: int, loss: float, what: str = what) -> None:
+                        show(what, done, total, f"loss {loss:.3f}")
+
+                    settings = Settings(task, name, model, steps, seed)
+                    runs.append(run(settings, folder, resume=resume, progress=told))
+    except KeyboardInterrupt:
+        raise Interrupted(f"interrupted; the same command with --resume goes on from {out}") from None
+    return runs
+
+
+def _folder(task: str, name: str, seed: int) -> str:
+    """Return a name for a run's folder: readable, and safe on every file system."""
+    parts = (
+        re.sub(r"[^A-Za-z0-9_.=-]+", "_", Path(part).name if part == task else part) for part in (task, name)
+    )
+    return "-".join((*parts, f"seed{seed}"))[:200]
+
+
+def _print_catalogue() -> None:
+    from fewbits.recipes import RECIPES
+    from fewbits.report import recipes_table
+
+    Console().print(recipes_table([(r.name, _in_words(r), r.paper) for r in RECIPES.values()]))
+
+
+def _in_words(recipe: Recipe) -> str:
+    """Say what a recipe narrows, in one line for each kind of role."""
+    if recipe.autocast:
+        return f"torch.autocast to {recipe.autocast}"
+    groups = {
+        "weights": (recipe.forward_weight, recipe.dx_weight),
+        "activations": (recipe.forward_activation, recipe.dw_activation),
+        "gradients": (recipe.dx_gradient, recipe.dw_gradient),
+    }
+    said = []
+    for what, (one, other) in groups.items():
+        if one is not None:
+            said.append(f"{what} {one}" + ("" if one == other else " (forward only)"))
+    said += [f"vectors {recipe.vector}"] if recipe.vector != "fp32" else []
+    stored = ("parameter", "held_gradient", "first_moment", "second_moment")
+    said += [f"{s.replace('_', ' ')} {getattr(recipe, s)}" for s in stored if getattr(recipe, s) is not None]
+    said += ["fp32 master copy"] if recipe.has_master else []
+    said += [f"update {recipe.update}"] if recipe.update != "nearest" else []
+    said += [f"loss scale {recipe.scaling}"] if recipe.scaling is not None else []
+    said += [f"schedule {recipe.schedule}"] if recipe.schedule else []
+    said += ["integer sums for products"] if recipe.product == "add" else []
+    return "; ".join(said) or "nothing"

@@ -1,0 +1,127 @@
+"""What rounding does to a model while it trains: sampled, so that it costs next to nothing."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from fewbits import kernels
+from fewbits.formats import shares_scale
+from fewbits.nn.rules import Rules
+from fewbits.recipes import Cast
+
+_SAMPLE = 16384  # values of a tensor that are looked at
+CLAMPED = 0.05  # of the largest entry: the mean by which a row of the logits' gradient misses its sum
+LOST = 0.25  # of the sum of magnitudes of a gradient
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One operand of one layer in one step."""
+
+    step: int
+    layer: str
+    role: str
+    format: str
+    largest: float  # magnitude before rounding
+    saturated_fraction: float  # of all values: cut off at the largest that the format and scale could keep
+    flushed_fraction: float  # of the values that were not zero: zero now
+    lost_fraction: float  # of the sum of magnitudes: that of values that are zero now
+    row_drift: (
+        float  # by how much the rounded rows' sums moved, in units of the rows' largest entries; the mean
+    )
+
+
+class Watch:
+    """Looks at every operand in one step of ``every``, and says in words when a known failure begins.
+
+    Pass it to :func:`prepare` and call :meth:`next_step` after each step of the optimizer.
+
+    Args:
+        every: steps from one look to the next.
+    """
+
+    def __init__(self, every: int = 50) -> None:
+        self.every = every
+        self.step = 0
+        self.seen: list[Seen] = []  # since drained() last took them
+        self.warnings: list[str] = []  # likewise; each is said once
+        self._said: set[str] = set()
+
+    def see(self, rules: Rules, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int) -> None:
+        """Look at ``x`` and what it became, if it is this step's turn."""
+        if self.step % self.every or torch.compiler.is_compiling():
+            return
+        how: Cast = getattr(rules.recipe, role)
+        whole = float(x.abs().max()) if x.numel() else 0.0
+        part, after = _sample(x, axis), _sample(rounded, axis)
+        if part.numel() == 0:
+            return
+        found = _looked_at(self.step, rules.layer, role, how, whole, part, after, axis)
+        self.seen.append(found)
+        clamped = found.saturated_fraction > 0 and abs(found.row_drift) > CLAMPED
+        if rules.last and role == "dx_gradient" and clamped:
+            self.say(
+                f"the gradient of the logits is clamped in {rules.layer}: under {how} its rows no longer sum"
+                f" to zero (they miss it by {abs(found.row_drift):.0%} of their largest entry), and logits will"
+                " drift until training diverges; use the scale rule rceil, as in gradient="
+                f"{how.format}/rceil, or logit_gradient=no"
+            )
+        if role.endswith("gradient") and found.lost_fraction > LOST:
+            self.say(
+                f"{found.lost_fraction:.0%} of the gradient in {rules.layer} ({role}) is flushed to zero by"
+                f" {how}: scale the loss, or use a format with more range"
+            )
+
+    def next_step(self) -> None:
+        """Count a step of the optimizer."""
+        self.step += 1
+
+    def say(self, warning: str) -> None:
+        """Keep a warning, unless one that begins likewise was kept before."""
+        key = warning.split(":", 1)[0].lstrip("0123456789% ")
+        if key not in self._said:
+            self._said.add(key)
+            self.warnings.append(warning)
+
+    def drained(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """Return what was seen, as records for JSON, and the new warnings; both start anew."""
+        seen, warnings = [asdict(s) for s in self.seen], self.warnings
+        self.seen, self.warnings = [], []
+        return seen, warnings
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the step and what was said, so that a resumed run says nothing twice."""
+        return {"step": self.step, "said": sorted(self._said)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` returned."""
+        self.step, self._said = int(state["step"]), set(state["said"])
+
+
+def _sample(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """Return whole lines along ``axis``, moved to the end: (lines, n), at most _SAMPLE values or one line."""
+    lines = x.detach().movedim(axis, -1)
+    lines = lines.reshape(-1, lines.shape[-1])
+    return lines[: max(1, _SAMPLE // max(1, lines.shape[-1]))].float()
+
+
+def _looked_at(
+    step: int, layer: str, role: str, how: Cast, whole: float, x: torch.Tensor, after: torch.Tensor, axis: int
+) -> Seen:
+    finite = torch.isfinite(x)
+    x, after = torch.where(finite, x, 0.0), torch.where(finite, after, 0.0)
+    magnitude, there = x.abs(), x != 0
+    chosen = kernels.options(
+        how.format, rounding=how.rounding, scale_rule=how.scale_rule, overflow="saturate"
+    )
+    amax = whole if shares_scale(how.format, "tensor") else None
+    limits = torch.from_numpy(kernels.limits(x.numpy(), how.format, 1, chosen, amax)).float()
+    saturated = float((magnitude > limits).float().mean()) if how.shift is None else 0.0
+    flushed = float((there & (after == 0)).sum() / there.sum().clamp(min=1))
+    lost = float(magnitude[after == 0].sum() / magnitude.sum().clamp(min=torch.finfo(torch.float32).tiny))
+    rows = magnitude.amax(1).clamp(min=torch.finfo(torch.float32).tiny)
+    drift = float(((after - x).sum(1) / rows).mean())
+    return Seen(step, layer, role, str(how), whole, saturated, flushed, lost, drift)

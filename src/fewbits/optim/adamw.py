@@ -1,0 +1,63 @@
+"""Adam with decoupled weight decay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.optim.optimizer import ParamsT
+
+from fewbits.optim.optimizer import Optimizer, checked
+from fewbits.recipes import Recipe
+
+
+class AdamW(Optimizer):
+    """AdamW (Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019, algorithm 2).
+
+    With the recipe ``fp32`` it equals :class:`torch.optim.AdamW`. The second moment needs range: in an 8-bit
+    format, or in FP16 without a scale for the tensor, small entries become zero and their updates explode
+    (Peng et al., FP8-LM, 2023, section 2.2).
+
+    Args:
+        params: parameters, or groups of them with options of their own.
+        lr: learning rate.
+        betas: what is kept of the two moments at each step.
+        eps: added to the root of the second moment.
+        weight_decay: of the weights themselves, times the learning rate.
+        recipe: a recipe or its text.
+
+    Raises:
+        ArgumentError: an option out of its range, or no such recipe.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-3,
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        recipe: str | Recipe = "fp32",
+    ) -> None:
+        defaults = {
+            "lr": checked("lr", lr),
+            "betas": tuple(checked(f"betas[{i}]", beta, below=1.0) for i, beta in enumerate(betas)),
+            "eps": checked("eps", eps),
+            "weight_decay": checked("weight_decay", weight_decay),
+        }
+        super().__init__(params, defaults, recipe)
+
+    def update(
+        self, now: torch.Tensor, gradient: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
+    ) -> torch.Tensor:
+        """Return what is added to the weights ``now``."""
+        step = state["step"] = state.get("step", 0) + 1
+        first, second = group["betas"]
+        m = self.load(state, "first_moment", now).lerp_(gradient, 1 - first)
+        v = self.load(state, "second_moment", now).mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        below = (v.sqrt() / (1 - second**step) ** 0.5).add_(group["eps"])
+        change = m.div(below).mul_(-group["lr"] / (1 - first**step))
+        self.keep(state, "first_moment", m)
+        self.keep(state, "second_moment", v)
+        return change.sub_(now, alpha=group["lr"] * group["weight_decay"])

@@ -1,0 +1,110 @@
+"""Gradients that wait packed for the step, so that no whole set of wide ones ever exists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from weakref import WeakMethod
+
+import torch
+
+from fewbits.optim.stored import bytes_of, loaded, torch_dtype
+from fewbits.recipes import Cast
+from fewbits.tensor import casting, quantize
+
+
+@dataclass
+class _Held:
+    """A packed gradient and what its values are multiplied by: NaN where the gradient was not finite.
+
+    So every format can say that a gradient overflowed, also one without NaN, and neither unscaling nor
+    clipping rounds a second time.
+    """
+
+    packed: torch.Tensor
+    factor: float = 1.0
+
+    def values(self) -> torch.Tensor:
+        return loaded(self.packed) * self.factor
+
+
+class HeldGradients:
+    """The gradients of some parameters in one format.
+
+    Each moves here as soon as autograd has it, and ``p.grad`` is None again. A gradient beyond the largest
+    value becomes infinity where the format has it, for a dynamic loss scale to see.
+    """
+
+    def __init__(self, how: Cast) -> None:
+        self.how = how
+        self._held: dict[torch.Tensor, _Held] = {}
+
+    def watch(self, p: torch.Tensor) -> None:
+        """Take the gradients of ``p`` from now on; what is in the format already stays in ``p.grad``."""
+        if p.requires_grad and p.dtype != torch_dtype(self.how):
+            p.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]  # torch's own
+                _weak(self._take)
+            )
+
+    def get(self, p: torch.Tensor) -> torch.Tensor | None:
+        """Return the float32 gradient of ``p``, or None."""
+        held = self._held.get(p)
+        return None if held is None else held.values()
+
+    def multiply_(self, factor: float) -> None:
+        """Multiply every gradient that is held."""
+        for held in self._held.values():
+            held.factor *= factor
+
+    def all_finite(self) -> bool:
+        """Whether no gradient that is held has an infinity or a NaN."""
+        return all(bool(held.values().isfinite().all()) for held in self._held.values())
+
+    def clear(self) -> None:
+        """Drop them all."""
+        self._held.clear()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of codes and scales."""
+        return sum(bytes_of(held.packed) for held in self._held.values())
+
+    @torch.no_grad()
+    def _take(self, p: torch.Tensor) -> None:
+        if p.grad is None:
+            return
+        total, earlier = p.grad.float(), self._held.get(p)
+        p.grad = None
+        if earlier is not None:
+            total = total + earlier.values()
+        if bool(total.isfinite().all()):
+            self._held[p] = _Held(self._packed(total))
+        else:
+            self._held[p] = _Held(self._packed(torch.zeros_like(total)), torch.nan)
+
+    def _packed(self, x: torch.Tensor) -> torch.Tensor:
+        dtype = torch_dtype(self.how)
+        if dtype is not None and self.how.rounding == "nearest_even":
+            return x.to(dtype)
+        return quantize(
+            x,
+            self.how.format,
+            rounding=self.how.rounding,
+            scale_rule=self.how.scale_rule,
+            generator=casting.fresh_seed(self.how.rounding),
+        )
+
+
+def _weak(method: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
+    """Return a hook that does nothing once its optimizer is gone: parameters outlive optimizers."""
+    reference = WeakMethod(method)
+
+    def hook(p: torch.Tensor) -> None:
+        there = reference()
+        if there is not None:
+            there(p)
+
+    return hook

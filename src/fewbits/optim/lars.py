@@ -1,0 +1,66 @@
+"""Layer-wise adaptive rates, for large batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.optim.optimizer import ParamsT
+
+from fewbits.optim.optimizer import Optimizer, checked
+from fewbits.recipes import Recipe
+
+
+class LARS(Optimizer):
+    """SGD with a rate for each layer.
+
+    You, Gitman and Ginsburg, Large Batch Training of Convolutional Networks, 2017, algorithm 1.
+
+    The rate of a weight w with gradient g is multiplied by ``trust * |w| / (|g| + weight_decay * |w|)``, or
+    by one where w or g is zero. Norms are float32 whatever the parameters are: in FP16 the sum of squares
+    overflows beyond 65504. Biases and other parameters of at most one axis get neither the factor nor decay
+    (Jia et al., Highly Scalable Deep Learning Training System with Mixed-Precision, 2018).
+
+    Args:
+        params: parameters, or groups of them with options of their own.
+        lr: learning rate.
+        momentum: share of the last update that is kept; the recipe's ``first_moment`` says how.
+        weight_decay: added to the gradient, times the weights.
+        trust: how far a layer may move, relative to its norm.
+        recipe: a recipe or its text.
+
+    Raises:
+        ArgumentError: an option out of its range, or no such recipe.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float,
+        *,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        trust: float = 1e-3,
+        recipe: str | Recipe = "fp32",
+    ) -> None:
+        defaults = {
+            "lr": checked("lr", lr),
+            "momentum": checked("momentum", momentum),
+            "weight_decay": checked("weight_decay", weight_decay),
+            "trust": checked("trust", trust),
+        }
+        super().__init__(params, defaults, recipe)
+
+    def update(
+        self, now: torch.Tensor, gradient: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
+    ) -> torch.Tensor:
+        """Return what is added to the weights ``now``."""
+        rate = group["lr"]
+        if now.ndim > 1:
+            decay = group["weight_decay"]
+            w, g = (float(torch.linalg.vector_norm(x)) for x in (now, gradient))
+            rate *= group["trust"] * w / (g + decay * w) if w and g else 1.0
+            gradient = gradient.add(now, alpha=decay)
+        moved = self.load(state, "first_moment", now).mul_(group["momentum"]).add_(gradient, alpha=rate)
+        self.keep(state, "first_moment", moved)
+        return moved.neg()

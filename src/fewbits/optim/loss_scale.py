@@ -1,0 +1,96 @@
+"""The loss scale of a recipe: PyTorch's own scaler, and what it lacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fewbits.optim.optimizer import Optimizer
+from fewbits.optim.stored import torch_dtype
+from fewbits.recipes import Recipe, Scaling
+from fewbits.recipes import recipe as read
+
+
+def scaler(recipe: str | Recipe) -> torch.amp.GradScaler:
+    """Return the loss scaler of a recipe.
+
+    Args:
+        recipe: a recipe or its text.
+
+    Returns:
+        :class:`torch.amp.GradScaler` itself wherever it does what the recipe says, disabled for a recipe
+        without scaling; else a :class:`LossScaler`. Either is used as in ``scaler.scale(loss).backward();
+        scaler.step(optimizer); scaler.update()``.
+
+    Raises:
+        ArgumentError: no such recipe.
+    """
+    chosen = read(recipe)
+    if chosen.scaling is None:
+        return torch.amp.GradScaler("cpu", enabled=False)
+    # A gradient that is held as its parameter is stays in p.grad, where PyTorch's scaler looks.
+    how = chosen.held_gradient
+    seen = how is None or (how == chosen.parameter and torch_dtype(how) is not None)
+    if chosen.scaling.dynamic and not chosen.scaling.floors and seen:
+        return torch.amp.GradScaler("cpu", **_options(chosen.scaling))
+    return LossScaler(chosen.scaling)
+
+
+class LossScaler(torch.amp.GradScaler):
+    """A loss scaler that sees packed gradients, may stay still, and may have a floor that rises.
+
+    The floor keeps the scale from sinking under isolated overflows (enhanced loss scaling: Mellempudi et al.,
+    Mixed Precision Training With 8-bit Floating Point, 2019, section 3.1).
+    """
+
+    def __init__(self, scaling: Scaling) -> None:
+        super().__init__("cpu", **_options(scaling))
+        self.scaling = scaling
+        self.steps = 0  # calls of update, skipped steps among them
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        """Choose the scale of the next step; call it once after each."""
+        if new_scale is None and not self.scaling.dynamic:
+            new_scale = self.get_scale()
+        super().update(new_scale)
+        self.steps += 1
+        floor = _floor(self.scaling, self.steps)
+        if self.get_scale() < floor:
+            super().update(floor)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return torch's state and the count of steps."""
+        return {**super().state_dict(), "steps": self.steps}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` returned."""
+        super().load_state_dict(state_dict)
+        self.steps = state_dict["steps"]
+
+    def _unscale_grads_(
+        self,
+        optimizer: torch.optim.Optimizer,
+        inv_scale: torch.Tensor,
+        found_inf: torch.Tensor,
+        allow_fp16: bool,
+    ) -> dict[torch.device, torch.Tensor]:
+        found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
+        if isinstance(optimizer, Optimizer) and optimizer.holds_gradients:
+            flag = found.setdefault(found_inf.device, found_inf)
+            if optimizer.held_overflowed(float(inv_scale)):
+                flag.fill_(1.0)
+        return found
+
+
+def _floor(scaling: Scaling, steps: int) -> float:
+    return max((float(least) for start, least in scaling.floors if steps >= start), default=0.0)
+
+
+def _options(scaling: Scaling) -> dict[str, Any]:
+    return {
+        "init_scale": max(scaling.initial, _floor(scaling, 0)),
+        "growth_factor": scaling.growth,
+        "backoff_factor": scaling.backoff,
+        "growth_interval": scaling.interval,
+    }

@@ -1,0 +1,215 @@
+"""What every optimizer here shares: a step in float32 between states that lie narrow, as a recipe says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any, ClassVar
+
+import torch
+from torch.optim.optimizer import ParamsT
+
+from fewbits.errors import ArgumentError
+from fewbits.optim import parameters
+from fewbits.optim.gradients import HeldGradients
+from fewbits.optim.stored import bytes_of, loaded, stored
+from fewbits.recipes import Recipe
+from fewbits.recipes import recipe as read
+
+_STATES = ("first_moment", "second_moment", "master", "compensation")
+
+
+class Optimizer(torch.optim.Optimizer):
+    """An optimizer whose parameters, states and gradients are held as a recipe says.
+
+    Arithmetic is float32: a step widens one parameter's state at a time and rounds it back. Parameters that a
+    recipe keeps as bfloat16 or float16 are those of that dtype; other formats hold for all parameters given.
+    With ``held_gradient`` each gradient is packed as soon as autograd has it and ``p.grad`` stays None: read
+    them by :meth:`gradients`, clip them by :meth:`clip_` and drop them by :meth:`zero_grad`.
+    """
+
+    # torch.amp.GradScaler then hands over its scale, and gradients are divided by it in float32.
+    _step_supports_amp_scaling: ClassVar[bool] = True
+
+    def __init__(self, params: ParamsT, defaults: dict[str, Any], recipe: str | Recipe) -> None:
+        self.recipe = read(recipe)
+        for role in (*_STATES[:3], "held_gradient"):
+            how = getattr(self.recipe, role)
+            if how is not None and how.shift is not None:
+                raise ArgumentError(
+                    f"{role}={how} in recipe {self.recipe.name!r}; what is stored has no room for a shift:"
+                    " leave it out, or take a block format"
+                )
+        self._held = None if self.recipe.held_gradient is None else HeldGradients(self.recipe.held_gradient)
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters with options of their own, as torch's optimizers do."""
+        super().add_param_group(param_group)
+        if self._held is not None:
+            for p in self.param_groups[-1]["params"]:
+                if self.recipe.parameter is None or parameters.narrow(p, self.recipe) is not None:
+                    self._held.watch(p)
+
+    def update(
+        self,
+        now: torch.Tensor,
+        gradient: torch.Tensor,
+        state: dict[str, Any],
+        group: dict[str, Any],
+    ) -> torch.Tensor:
+        """Return what is added to the float32 values ``now``; moments pass by ``load`` and ``keep``."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def step(  # type: ignore[override]  # torch overloads it; this is the union
+        self, closure: Callable[[], float] | None = None
+    ) -> float | None:
+        """Update every parameter that has a gradient.
+
+        Args:
+            closure: computes the loss anew, with gradients; what it returns is returned.
+
+        Raises:
+            ArgumentError: a sparse gradient, or a loss scaler that cannot see packed gradients.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        unscale = self._unscale()
+        if unscale is None:
+            return loss
+        for group in self.param_groups:
+            for p in group["params"]:
+                gradient = self._gradient(p)
+                if gradient is not None:
+                    state = self.state[p]
+                    now = parameters.current(p, state, self.recipe)
+                    scaled = gradient if unscale == 1 else gradient * unscale
+                    parameters.add_(p, now, self.update(now, scaled, state, group), state, self.recipe)
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop all gradients, packed ones too."""
+        super().zero_grad(set_to_none)
+        if self._held is not None:
+            self._held.clear()
+
+    def gradients(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield each parameter that has a gradient, and that gradient in float32."""
+        for p in self._parameters():
+            gradient = self._gradient(p)
+            if gradient is not None:
+                yield p, gradient
+
+    @torch.no_grad()
+    def clip_(self, max_norm: float, *, loss_scale: float = 1.0) -> float:
+        """Shrink all gradients together so that their norm is at most ``max_norm``.
+
+        Args:
+            max_norm: of all gradients as one vector.
+            loss_scale: what the loss was multiplied by, where gradients are not unscaled yet:
+                ``scaler.get_scale()``.
+
+        Returns:
+            The norm before, of unscaled gradients; computed in float32.
+        """
+        norms = [torch.linalg.vector_norm(g) for _, g in self.gradients()]
+        norm = float(torch.linalg.vector_norm(torch.stack(norms))) / loss_scale if norms else 0.0
+        if not norm <= max_norm:  # NaN too
+            factor = max_norm / norm
+            for p in self._parameters():
+                if p.grad is not None:
+                    p.grad.mul_(factor)
+            if self._held is not None:
+                self._held.multiply_(factor)
+        return norm
+
+    def nbytes(self) -> dict[str, float]:
+        """Return the bytes that are held now, by role, and ``per_value``: their sum per parameter value."""
+        values = sum(p.numel() for p in self._parameters())
+        wide = [p.grad for p in self._parameters() if p.grad is not None]
+        found: dict[str, float] = {
+            "parameters": sum(map(bytes_of, self._parameters())),
+            "gradients": sum(map(bytes_of, wide)) + (self._held.nbytes if self._held is not None else 0),
+        }
+        for role in _STATES:
+            found[role] = sum(bytes_of(state[role]) for state in self.state.values() if role in state)
+        found["per_value"] = sum(found.values()) / max(values, 1)
+        return found
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state exactly: each tensor keeps its own dtype, and packed ones stay packed."""
+        # torch would turn every state into the dtype of its parameter.
+        super().load_state_dict({**state_dict, "state": {}})
+        saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
+        for key, p in zip(saved, self._parameters(), strict=True):
+            if key in state_dict["state"]:
+                self.state[p] = {
+                    name: value.detach().clone().to(p.device) if isinstance(value, torch.Tensor) else value
+                    for name, value in state_dict["state"][key].items()
+                }
+
+    def held_overflowed(self, unscale: float) -> bool:
+        """Multiply the packed gradients and say whether one of them is not finite; for a loss scaler."""
+        if self._held is None:
+            return False
+        self._held.multiply_(unscale)
+        return not self._held.all_finite()
+
+    @property
+    def holds_gradients(self) -> bool:
+        """Whether packed gradients wait for the step."""
+        return self._held is not None and len(self._held) > 0
+
+    def _parameters(self) -> Iterator[torch.Tensor]:
+        return chain.from_iterable(group["params"] for group in self.param_groups)
+
+    def _gradient(self, p: torch.Tensor) -> torch.Tensor | None:
+        held = None if self._held is None else self._held.get(p)
+        if held is not None or p.grad is None:
+            return held
+        if p.grad.is_sparse:
+            raise ArgumentError(
+                f"a sparse gradient for a parameter of shape {tuple(p.shape)}; expected a dense one: make the"
+                " embedding with sparse=False"
+            )
+        return p.grad.float()
+
+    def _unscale(self) -> float | None:
+        """Return what gradients are multiplied by, or None where a loss scaler found an overflow."""
+        found = getattr(self, "found_inf", None)
+        if found is None:
+            return 1.0
+        if not isinstance(found, torch.Tensor) and self.holds_gradients:
+            raise ArgumentError(
+                f"gradients are packed in {self.recipe.held_gradient}, which this loss scaler cannot see:"
+                " take the one that fewbits.optim.scaler(recipe) returns"
+            )
+        if found:
+            return None
+        scale: torch.Tensor | None = getattr(self, "grad_scale", None)
+        return 1.0 if scale is None else 1.0 / float(scale)
+
+    def load(self, state: dict[str, Any], role: str, like: torch.Tensor) -> torch.Tensor:
+        """Return a moment in float32, to be changed at will; zeros at first."""
+        if role not in state:
+            return torch.zeros_like(like)
+        return loaded(state[role])
+
+    def keep(self, state: dict[str, Any], role: str, x: torch.Tensor) -> None:
+        """Hold a moment until the next step, in the recipe's format."""
+        state[role] = stored(x, getattr(self.recipe, role))
+
+
+def checked(name: str, given: float, *, least: float = 0.0, below: float | None = None) -> float:
+    """Return an option of an optimizer.
+
+    Raises:
+        ArgumentError: it is no number of the range.
+    """
+    if not (given >= least and (below is None or given < below)):
+        wanted = f"at least {least:g}" + (f" and below {below:g}" if below is not None else "")
+        raise ArgumentError(f"{name}={given!r}; expected a number, {wanted}")
+    return given

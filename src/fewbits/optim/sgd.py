@@ -1,0 +1,60 @@
+"""Stochastic gradient descent with momentum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.optim.optimizer import ParamsT
+
+from fewbits.errors import ArgumentError
+from fewbits.optim.optimizer import Optimizer, checked
+from fewbits.recipes import Recipe
+
+
+class SGD(Optimizer):
+    """Plain or heavy-ball gradient descent; with the recipe ``fp32`` it equals :class:`torch.optim.SGD`.
+
+    Args:
+        params: parameters, or groups of them with options of their own.
+        lr: learning rate.
+        momentum: share of the last update that is kept; the recipe's ``first_moment`` says how.
+        weight_decay: added to the gradient, times the weights.
+        nesterov: take the gradient one step ahead.
+        recipe: a recipe or its text.
+
+    Raises:
+        ArgumentError: an option out of its range, or no such recipe.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float,
+        *,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        recipe: str | Recipe = "fp32",
+    ) -> None:
+        if nesterov and not momentum:
+            raise ArgumentError("nesterov=True with momentum=0; expected a momentum above 0")
+        defaults = {
+            "lr": checked("lr", lr),
+            "momentum": checked("momentum", momentum),
+            "weight_decay": checked("weight_decay", weight_decay),
+            "nesterov": nesterov,
+        }
+        super().__init__(params, defaults, recipe)
+
+    def update(
+        self, now: torch.Tensor, gradient: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
+    ) -> torch.Tensor:
+        """Return what is added to the weights ``now``."""
+        if group["weight_decay"]:
+            gradient = gradient.add(now, alpha=group["weight_decay"])
+        if group["momentum"]:
+            moved = self.load(state, "first_moment", now).mul_(group["momentum"]).add_(gradient)
+            gradient = gradient.add(moved, alpha=group["momentum"]) if group["nesterov"] else moved
+            self.keep(state, "first_moment", moved)
+        return gradient.mul(-group["lr"])

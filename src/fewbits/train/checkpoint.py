@@ -1,0 +1,91 @@
+"""The whole state of a trainer in one file, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from fewbits.errors import ArgumentError, DataError
+from fewbits.files import load_file, save_file
+from fewbits.train.settings import Settings
+from fewbits.train.trainer import Trainer
+
+_KEY = "training"
+
+
+def save(trainer: Trainer, settings: Settings, path: Path) -> None:
+    """Replace the file at ``path`` by the state of ``trainer``: weights, moments, random bits, counters.
+
+    Raises:
+        OSError: the operating system refused.
+    """
+    tensors: dict[str, Any] = {f"model/{name}": t for name, t in trainer.model.state_dict().items()}
+    state = trainer.optimizer.state_dict()["state"]
+    plain: dict[str, dict[str, Any]] = {}
+    for index, entries in state.items():
+        for name, value in entries.items():
+            if isinstance(value, torch.Tensor):
+                tensors[f"optimizer/{index}/{name}"] = value
+            else:
+                plain.setdefault(str(index), {})[name] = value
+    for k, layers in enumerate(getattr(trainer.schedule, "gradients", [])):
+        tensors |= {f"schedule/{k}/{i}": g for i, g in enumerate(layers)}
+    tensors["random/batches"] = trainer.batches.get_state()
+    tensors["random/torch"] = torch.get_rng_state()
+    counters = {
+        "settings": asdict(settings),
+        "step": trainer.step_number,
+        "skipped": trainer.skipped,
+        "scaler": trainer.scaler.state_dict(),
+        "schedule": trainer.schedule.state_dict(),
+        "watch": trainer.watch.state_dict(),
+        "optimizer": plain,
+    }
+    save_file(tensors, path, {_KEY: json.dumps(counters)})
+
+
+def load(trainer: Trainer, settings: Settings, path: Path) -> None:
+    """Put the state at ``path`` into a new trainer of the same settings, torch's own random bits included.
+
+    Raises:
+        ArgumentError: the checkpoint is one of other settings.
+        DataError: the file is not such a checkpoint.
+    """
+    tensors = load_file(path)
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata() or {}
+    if _KEY not in metadata:
+        raise DataError(f"{path} is no checkpoint of a training run; remove it, or choose another folder")
+    counters = json.loads(metadata[_KEY])
+    differ = [k for k, v in asdict(settings).items() if counters["settings"].get(k) != v]
+    if differ:
+        raise ArgumentError(
+            f"{path} is of a run with {differ[0]}={counters['settings'].get(differ[0])!r}, and this one has"
+            f" {getattr(settings, differ[0])!r}; choose another folder, or the same settings"
+        )
+    trainer.model.load_state_dict({n[6:]: t for n, t in tensors.items() if n.startswith("model/")})
+    state: dict[int, dict[str, Any]] = {int(i): dict(entries) for i, entries in counters["optimizer"].items()}
+    gradients: dict[int, dict[int, torch.Tensor]] = {}
+    for name, tensor in tensors.items():
+        kind, *rest = name.split("/")
+        if kind == "optimizer":
+            state.setdefault(int(rest[0]), {})[rest[1]] = tensor
+        elif kind == "schedule":
+            gradients.setdefault(int(rest[0]), {})[int(rest[1])] = tensor
+    trainer.optimizer.load_state_dict({**trainer.optimizer.state_dict(), "state": state})
+    if gradients:
+        trainer.schedule.gradients = [  # type: ignore[attr-defined]
+            [layers[i] for i in sorted(layers)] for _, layers in sorted(gradients.items())
+        ]
+    if counters["scaler"]:
+        trainer.scaler.load_state_dict(counters["scaler"])
+    trainer.schedule.load_state_dict(counters["schedule"])
+    trainer.watch.load_state_dict(counters["watch"])
+    trainer.step_number, trainer.skipped = counters["step"], counters["skipped"]
+    trainer.batches.set_state(tensors["random/batches"])
+    torch.set_rng_state(tensors["random/torch"])

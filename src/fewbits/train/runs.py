@@ -1,0 +1,114 @@
+"""Whole runs: train, keep checkpoints, go on where one was killed, and score what came out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from statistics import fmean
+
+import torch
+
+from fewbits.recipes import recipe as read
+from fewbits.records import TrainRun
+from fewbits.train import checkpoint
+from fewbits.train.log import Log, losses, warnings
+from fewbits.train.settings import Settings
+from fewbits.train.tasks import Task, trained_task
+from fewbits.train.tasks.training import one_thread
+from fewbits.train.trainer import Trainer
+
+CHECKPOINT = "checkpoint.safetensors"
+LAST = 50  # steps whose mean loss is reported
+
+Progress = Callable[[int, int, float], None]  # steps done, steps in all, loss of the last one
+
+
+def run(
+    settings: Settings, folder: Path, *, resume: bool = False, progress: Progress | None = None
+) -> TrainRun:
+    """Train once, and evaluate.
+
+    A run that was killed at any moment and is resumed ends with the bits of one that was not.
+
+    Args:
+        settings: everything that decides the result.
+        folder: takes the checkpoint and the log; made where it is not there.
+        resume: go on from the folder's checkpoint, if there is one.
+        progress: called after each step.
+
+    Returns:
+        Losses, metric, warnings, bytes and time.
+
+    Raises:
+        ArgumentError: unknown task, model or recipe, or a checkpoint of other settings.
+        DataError: the task's data cannot be read, or the folder's checkpoint is broken.
+    """
+    chosen = read(settings.recipe)
+    found = trained_task(settings.task, settings.model)
+    steps = settings.steps or found.hyper.steps
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        if found.small:
+            stack.enter_context(one_thread())
+        torch.manual_seed(settings.seed)
+        trainer = Trainer(found, chosen, seed=settings.seed, steps=steps, watch_every=settings.watch_every)
+        path = folder / CHECKPOINT
+        if resume and path.exists():
+            checkpoint.load(trainer, settings, path)
+        log = stack.enter_context(_closed(Log(folder, trainer.step_number)))
+        began = time.monotonic()
+        first = trainer.step_number
+        while trainer.step_number < steps:
+            record = trainer.step()
+            _write(log, trainer, record)
+            if progress is not None:
+                progress(trainer.step_number, steps, record["loss"])
+            if trainer.step_number % settings.save_every == 0 or trainer.step_number == steps:
+                log.flush()
+                checkpoint.save(trainer, settings, path)
+        taken = (time.monotonic() - began) / max(1, steps - first)
+        value = trainer.evaluate()
+        log.flush()
+        return _scored(found, trainer, settings, folder, value, taken)
+
+
+def _write(log: Log, trainer: Trainer, record: dict[str, object]) -> None:
+    log.step(record)
+    seen, said = trainer.watch.drained()
+    log.seen(seen, trainer.step_number)
+    for text in said:
+        log.warning(text, trainer.step_number)
+
+
+class _closed:  # noqa: N801 - a context manager, read as a verb
+    def __init__(self, log: Log) -> None:
+        self.log = log
+
+    def __enter__(self) -> Log:
+        return self.log
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            self.log.close()
+
+
+def _scored(
+    found: Task, trainer: Trainer, settings: Settings, folder: Path, value: float, seconds: float
+) -> TrainRun:
+    curve = losses(folder)
+    return TrainRun(
+        task=found.name,
+        metric=found.metric,
+        lower_is_better=found.lower_is_better,
+        recipe=settings.recipe,
+        seed=settings.seed,
+        steps=trainer.steps,
+        value=value,
+        final_loss=fmean(curve[-LAST:]),
+        seconds_per_step=seconds,
+        bytes_per_value=trainer.optimizer.nbytes()["per_value"],
+        warnings=tuple(warnings(folder)),
+    )

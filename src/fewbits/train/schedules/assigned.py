@@ -1,0 +1,71 @@
+"""Demotion by size, promotion on overflow: Lee, Sharma, Aiken, Mixed-Precision Assignments, 2023, sec. 4."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from fewbits.nn.rules import Watcher
+from fewbits.recipes import Recipe
+from fewbits.train.schedules.schedule import Schedule
+
+HIGH = "fp16_e6m9"
+LOW_SHARE = 0.9  # of all weights that are to be low; the paper's target is a ratio of memory
+OVERFLOW = 0.01  # of an operand's values beyond the largest: the layer is promoted, for good
+
+
+class Assigned(Schedule):
+    """The largest layers go to the recipe's low formats, until most weights are there; overflow lifts one."""
+
+    def __init__(self, model: nn.Module, recipe: Recipe, steps: int) -> None:
+        super().__init__(model, recipe, steps)
+        self.high = recipe.extended(weight=HIGH, activation=HIGH, gradient=HIGH)
+        modules = dict(model.named_modules())
+        sizes = {name: sum(p.numel() for p in modules[name].parameters()) for name in self.rules}
+        self.low: set[str] = set()
+        whole = sum(sizes.values())
+        for name in sorted(sizes, key=lambda n: -sizes[n]):
+            if sum(sizes[n] for n in self.low) < LOW_SHARE * whole:
+                self.low.add(name)
+        self.promoted: list[str] = []
+        for name, rules in self.rules.items():
+            rules.watcher = _Overflow(self, name, rules.watcher)
+        self.apply()
+
+    def promote(self, name: str) -> None:
+        """Keep a layer in the high formats from now on."""
+        self.low.discard(name)
+        self.promoted.append(name)
+        self.apply()
+
+    def apply(self) -> None:
+        """Give each layer the recipe of this moment."""
+        for name, rules in self.rules.items():
+            rules.recipe = self.recipe if name in self.low else self.high
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what :meth:`load_state_dict` takes."""
+        return super().state_dict() | {"low": sorted(self.low), "promoted": self.promoted}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where the state was taken."""
+        self.low, self.promoted = set(state["low"]), list(state["promoted"])
+        super().load_state_dict(state)
+
+
+class _Overflow:
+    """Counts, in every step, what a low layer cuts off."""
+
+    def __init__(self, schedule: Assigned, name: str, behind: Watcher | None) -> None:
+        self.schedule, self.name, self.behind = schedule, name, behind
+
+    def see(self, rules: Any, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int) -> None:
+        """Promote the layer where too much of an operand lies beyond the largest value."""
+        if self.name in self.schedule.low:
+            top = getattr(rules.recipe, role).format.max
+            if float((x.abs() > top).float().mean()) >= OVERFLOW:
+                self.schedule.promote(self.name)
+        if self.behind is not None:
+            self.behind.see(rules, role, x, rounded, axis)

@@ -1,0 +1,41 @@
+"""The schedule that changes nothing, and the base of those that do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from fewbits.nn import Rules
+from fewbits.recipes import Recipe
+
+
+class Schedule:
+    """Keeps every layer at the recipe it was prepared with."""
+
+    def __init__(self, model: nn.Module, recipe: Recipe, steps: int) -> None:
+        self.model, self.recipe, self.steps = model, recipe, steps
+        self.rules = {
+            name: m.rules for name, m in model.named_modules() if isinstance(getattr(m, "rules", None), Rules)
+        }
+        self.step = 0
+
+    def after_backward(self) -> None:
+        """Look at the gradients before they are used."""
+
+    def after_step(self) -> None:
+        """Count an update, and change what has to change."""
+        self.step += 1
+        self.apply()
+
+    def apply(self) -> None:
+        """Give each layer the recipe of this moment."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what :meth:`load_state_dict` takes; JSON can hold it."""
+        return {"step": self.step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where the state was taken."""
+        self.step = int(state["step"])
+        self.apply()

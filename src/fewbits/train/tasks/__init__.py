@@ -1,0 +1,72 @@
+"""The built-in tasks: small models and the data to train them on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from fewbits.errors import ArgumentError
+from fewbits.train.tasks.bytes_model import Shape
+from fewbits.train.tasks.bytes_task import BytesConfig, bytes_task
+from fewbits.train.tasks.digits_task import DigitsConfig, digits_task
+from fewbits.train.tasks.mnist_task import mnist_task
+from fewbits.train.tasks.task import Hyperparameters, Progress, Task
+
+__all__ = ["TASKS", "Progress", "Task", "bytes_task", "digits_task", "task"]
+
+TASKS = ("bytes", "digits")
+TRAINED = ("bytes", "digits", "mnist10k")  # tasks of `fewbits train`
+SIZES = ("small", "base")
+_BASE_BYTES = BytesConfig(
+    shape=Shape(width=256, layers=4, hidden=1024),
+    hyper=Hyperparameters(steps=2000, batch=32, learning_rate=4e-3, weight_decay=0.2),
+    window=128,
+)
+_BASE_DIGITS = DigitsConfig(channels=64, hyper=Hyperparameters(steps=800, batch=64, learning_rate=5e-3))
+
+
+def task(name: str, data: Path | None = None) -> Task:
+    """Return a built-in task by name.
+
+    Args:
+        name: ``bytes``, a language model of source text, or ``digits``, a classifier of handwritten digits.
+        data: the user's own text for ``bytes``, a file or a folder; ``digits`` does not read it.
+
+    Raises:
+        ArgumentError: there is no such task.
+        DataError: the text cannot be read or is too short.
+        MissingDependencyError: ``digits`` without scikit-learn.
+    """
+    if name == "bytes":
+        return bytes_task(data)
+    if name == "digits":
+        return digits_task()
+    raise ArgumentError(f"there is no task {name!r}; expected {' or '.join(TASKS)}")
+
+
+def trained_task(name: str, size: str = "small") -> Task:
+    """Return a task to train on, of one of two sizes.
+
+    Args:
+        name: ``bytes``, ``digits``, ``mnist10k`` or the path of a text, a file or a folder.
+        size: ``small``, seconds on two cores, or ``base``, minutes.
+
+    Raises:
+        ArgumentError: there is no such task, path or size.
+        DataError: data cannot be read or is too short.
+        MissingDependencyError: ``digits`` without scikit-learn.
+    """
+    if size not in SIZES:
+        raise ArgumentError(f"there is no model {size!r}; expected {' or '.join(SIZES)}")
+    base = size == "base"
+    if name == "digits":
+        found = digits_task(_BASE_DIGITS if base else None)
+    elif name == "mnist10k":
+        found = mnist_task(64 if base else 16)
+    elif name == "bytes" or Path(name).exists():
+        found = bytes_task(None if name == "bytes" else Path(name), _BASE_BYTES if base else None)
+    else:
+        raise ArgumentError(
+            f"there is no task {name!r}, and no such file or folder; expected {', '.join(TRAINED)} or a text"
+        )
+    return replace(found, small=not base)
