@@ -84,7 +84,7 @@ def _within_groups(role: str, x: torch.Tensor, axis: int, how: Geometry, rules: 
     """Return ``x`` as an operand whose blocks along ``axis`` do not reach from one group into the next."""
     if how.groups == 1:
         return rules.cast(role, x, axis)
-    return rules.cast(role, x.unflatten(axis, (how.groups, -1)), axis + 1).flatten(axis, axis + 1)
+    return rules.cast(role, torch.unflatten(x, axis, (how.groups, -1)), axis + 1).flatten(axis, axis + 1)
 
 
 def _backward(

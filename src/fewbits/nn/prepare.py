@@ -65,7 +65,14 @@ def prepare(
     _check(chosen, patterns, names)
     found = {n: m for n, m in names.items() if not _left_out(n, patterns)}
     if chosen.swaps_layers:
-        whole = {n: m for n, m in found.items() if not _is_part(n, names, patterns)}
+        around = {name: _around(name, names, patterns) for name in names}
+        for name, outer in around.items():
+            if outer is not None and name not in found:
+                raise ArgumentError(
+                    f"exclude names {name}, which is a part of {outer or 'the model'}: leave out that"
+                    " layer or none of it"
+                )
+        whole = {n: m for n, m in found.items() if around[n] is None}
         narrow = {n: m for n, m in whole.items() if type(m) in LAYERS}
         for name, module in whole.items():
             _refuse(name, module)
@@ -101,11 +108,12 @@ def _left_out(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(".".join(parts[: i + 1]), p) for p in patterns for i in range(len(parts)))
 
 
-def _is_part(name: str, names: dict[str, nn.Module], patterns: tuple[str, ...]) -> bool:
-    """Whether a narrow layer around this one already computes for it."""
+def _around(name: str, names: dict[str, nn.Module], patterns: tuple[str, ...]) -> str | None:
+    """Return the name of the narrow layer around this one, which computes for it, if there is one."""
     parts = name.split(".")
-    around = (".".join(parts[:i]) for i in range(len(parts) if name else 0))
-    return any(type(names[outer]) in LAYERS and not _left_out(outer, patterns) for outer in around)
+    outside = (".".join(parts[:i]) for i in range(len(parts) if name else 0))
+    found = (n for n in outside if type(names[n]) in LAYERS and not _left_out(n, patterns))
+    return next(found, None)
 
 
 def _refuse(name: str, module: nn.Module) -> None:

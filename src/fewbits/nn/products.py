@@ -13,6 +13,9 @@ import torch
 from fewbits.nn.addition import product_by_addition
 from fewbits.nn.rules import Rules
 
+# Asked once: torch.compile cannot look into the question.
+_BFLOAT16_UNITS = bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
 
 def multiply(a: torch.Tensor, b: torch.Tensor, rules: Rules) -> torch.Tensor:
     """Return ``a @ b`` of operands that are rounded already, summed in float32, in a's dtype.
@@ -29,8 +32,7 @@ def multiply(a: torch.Tensor, b: torch.Tensor, rules: Rules) -> torch.Tensor:
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype in which operands of ``dtype`` are handed to torch, so that it sums in float32."""
-    direct = dtype == torch.bfloat16 and _has_bfloat16_units()
-    return dtype if direct else torch.float32
+    return dtype if dtype == torch.bfloat16 and _BFLOAT16_UNITS else torch.float32
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, rules: Rules) -> torch.Tensor:
@@ -101,7 +103,3 @@ class _Product(torch.autograd.Function):
             left = rules.cast("dw_activation", a, -2).mT
             of_b = multiply(left, rules.cast("dw_gradient", gradient, -2), rules)
         return of_a, of_b, None
-
-
-def _has_bfloat16_units() -> bool:
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())

@@ -17,8 +17,8 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
     """Multi-head attention with narrow operands in its projections, in q k^T and in p v.
 
     The scores are scaled and masked, and their softmax is taken, in float32; p takes the vector format.
-    ``is_causal`` is a hint, as it is for torch: it is the mask that counts. A query that may attend to nothing
-    gets p = 0, also where torch returns NaN.
+    ``is_causal`` is a hint, as it is for torch: it is the mask that counts. A query that may attend to
+    nothing gets p = 0, also where torch returns NaN.
     """
 
     rules: Rules
@@ -47,8 +47,8 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
             is_causal: says that ``attn_mask`` is causal.
 
         Returns:
-            A tensor of query's shape; weights of (N, L, S), (N, num_heads, L, S) if not averaged, without N if
-            unbatched, or None.
+            A tensor of query's shape; weights of (N, L, S), (N, num_heads, L, S) if not averaged, without N
+            if unbatched, or None.
 
         Raises:
             ArgumentError: shapes that do not fit, a mask that is neither bool nor float, or is_causal
@@ -79,11 +79,12 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return q, k and v, (N, num_heads, length, features of a head)."""
-        if self.in_proj_weight is not None:
+        if self._qkv_same_embed_dim:
             weights = self.in_proj_weight.chunk(3)
         else:
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        bias: torch.Tensor | None = self.in_proj_bias  # torch's annotation does not say that it may be None
+        biases = (None,) * 3 if bias is None else bias.chunk(3)
         q, k, v = (
             linear(x, w, b, self.rules) for x, w, b in zip((query, key, value), weights, biases, strict=True)
         )
@@ -92,7 +93,7 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
             v = torch.cat([v, self.bias_v.to(v.dtype).expand(len(v), -1, -1)], 1)
         if self.add_zero_attn:
             k, v = pad(k, (0, 0, 0, 1)), pad(v, (0, 0, 0, 1))
-        q, k, v = (t.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for t in (q, k, v))
+        q, k, v = (torch.unflatten(t, -1, (self.num_heads, -1)).transpose(1, 2) for t in (q, k, v))
         return q, k, v
 
     def _mask(
@@ -124,7 +125,7 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
         parts = []
         if attn_mask is not None:
             added = _added("attn_mask", attn_mask)
-            parts.append(added if added.dim() == 2 else added.unflatten(0, (n, self.num_heads)))
+            parts.append(added if added.dim() == 2 else torch.unflatten(added, 0, (n, self.num_heads)))
         if key_padding_mask is not None:
             parts.append(_added("key_padding_mask", key_padding_mask)[:, None, None, :])
         if not parts:

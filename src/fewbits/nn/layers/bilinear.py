@@ -21,6 +21,9 @@ class NarrowBilinear(nn.Bilinear):
     def forward(self, input1: torch.Tensor, input2: torch.Tensor) -> torch.Tensor:
         """Return (..., out_features) in the recipe's vector format."""
         matrix = self.weight.transpose(1, 2).flatten(0, 1)
-        t = linear(input1, matrix, None, self.rules).unflatten(-1, (self.out_features, self.in2_features))
+        t = torch.unflatten(
+            linear(input1, matrix, None, self.rules), -1, (self.out_features, self.in2_features)
+        )
         y = attention_product(t, input2.unsqueeze(-1), self.rules).squeeze(-1)
-        return y if self.bias is None else y + self.bias.to(y.dtype)
+        bias: torch.Tensor | None = self.bias  # None without bias, which torch's annotation does not say
+        return y if bias is None else y + bias.to(y.dtype)

@@ -128,7 +128,7 @@ def _forward(
     length, count, _ = x.shape
     start = _start(layer, states, widths, count, rules, None)
     data, end = _layers(layer, x.flatten(0, 1), [count] * length, start, rules)
-    found = data.unflatten(0, (length, count))
+    found = torch.unflatten(data, 0, (length, count))
     return found.transpose(0, 1) if layer.batch_first else found, end
 
 
@@ -144,8 +144,8 @@ def _start(
     rows = layer.num_layers * (2 if layer.bidirectional else 1)
     expected = tuple((rows, count, width) for width in widths)
     if states is None:
-        like = layer.weight_hh_l0
-        return tuple(torch.zeros(e, dtype=rules.dtype, device=like.device) for e in expected)
+        device = next(layer.parameters()).device
+        return tuple(torch.zeros(e, dtype=rules.dtype, device=device) for e in expected)
     shapes = tuple(tuple(s.shape) for s in states)
     if shapes != expected:
         raise ArgumentError(f"the initial state has shape {shapes}; expected {expected}")
@@ -162,7 +162,7 @@ def _layers(
         outputs = []
         for suffix in ("", "_reverse") if layer.bidirectional else ("",):
             name = f"l{depth}{suffix}"
-            projected = linear(x, *_matrices(layer, "ih", name), rules).split(sizes)
+            projected = linear(x, *_matrices(layer, "ih", name), rules).split_with_sizes(sizes)
             state = tuple(s[len(ends)] for s in start)
             run = _backward if suffix else _onward
             output, end = run(layer.step(name), projected, state)

@@ -1,0 +1,144 @@
+"""Convolutions, embeddings and bilinear layers: without rounding they are torch's."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fewbits as fb
+from fewbits.nn import prepare
+from tests.nn.narrowed import narrowed
+
+# Torch's own, which the narrow layer is compared with, says so once.
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+
+SETTINGS: tuple[dict[str, Any], ...] = (
+    {},
+    {"stride": 2, "padding": 1, "bias": False},
+    {"padding": "same", "kernel_size": 4},
+    {"padding": "same", "kernel_size": 4, "dilation": 2, "padding_mode": "circular"},
+    {"padding": "valid", "groups": 2},
+    {"padding": 2, "padding_mode": "reflect", "groups": 4, "dilation": 2},
+    {"padding": 2, "padding_mode": "replicate", "stride": 3},
+    {"padding": 1, "padding_mode": "zeros", "kernel_size": 1},
+)
+
+
+def gradients(layer: nn.Module, *given: torch.Tensor) -> list[torch.Tensor]:
+    """Return the result and the gradients of a loss that weighs it unevenly."""
+    leaves = [x.clone().requires_grad_(x.is_floating_point()) for x in given]
+    y = layer(*leaves)
+    loss = (y.float() * torch.linspace(-1, 2, y.numel()).reshape(y.shape)).sum()
+    wanted = [x for x in leaves if x.requires_grad] + list(layer.parameters())
+    return [y, *torch.autograd.grad(loss, wanted)]
+
+
+def same(layer: nn.Module, *given: torch.Tensor, **tolerance: float) -> None:
+    found = gradients(narrowed(copy.deepcopy(layer)), *given)
+    torch.testing.assert_close(found, gradients(layer, *given), **tolerance)
+
+
+@pytest.mark.parametrize("how", SETTINGS, ids=str)
+@pytest.mark.parametrize("kind", [nn.Conv1d, nn.Conv2d])
+def test_without_rounding_a_convolution_is_torchs(kind: type[nn.Module], how: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    layer = kind(4, 8, **{"kernel_size": 3} | how)
+    size = (9,) if kind is nn.Conv1d else (9, 11)
+    same(layer, torch.randn(2, 4, *size), rtol=1e-5, atol=1e-4)
+    same(layer, torch.randn(4, *size), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("how", SETTINGS, ids=str)
+@pytest.mark.parametrize("kind", [nn.Conv1d, nn.Conv2d])
+def test_a_convolution_by_addition_of_powers_of_two_is_exact(
+    kind: type[nn.Module], how: dict[str, Any]
+) -> None:
+    """A sum of bit patterns is the product where one factor is a power of two."""
+    torch.manual_seed(0)
+    layer = kind(4, 8, **{"kernel_size": 3} | how)
+    x = torch.exp2(torch.randint(-2, 3, (2, 4, 9) if kind is nn.Conv1d else (2, 4, 9, 11)).float())
+    y = layer(x)
+    narrow = narrowed(copy.deepcopy(layer), "add-multiply")
+    torch.testing.assert_close(narrow(x), y, rtol=1e-5, atol=1e-5)
+    for p, q in zip(layer.parameters(), narrow.parameters(), strict=True):
+        p.data = q.data = torch.exp2(torch.randint(-2, 3, p.shape).float())
+    x.requires_grad_()
+    g = torch.exp2(torch.randint(-2, 3, y.shape).float())
+    for of_narrow, of_torch in zip(
+        torch.autograd.grad(narrow(x), [x, *narrow.parameters()], g),
+        torch.autograd.grad(layer(x), [x, *layer.parameters()], g),
+        strict=True,
+    ):
+        torch.testing.assert_close(of_narrow, of_torch)
+
+
+@pytest.mark.parametrize("how", [{}, {"bias": False}], ids=str)
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)], ids=str)
+def test_without_rounding_a_bilinear_layer_is_torchs(how: dict[str, Any], batch: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    same(nn.Bilinear(5, 7, 3, **how), torch.randn(*batch, 5), torch.randn(*batch, 7), rtol=1e-5, atol=1e-5)
+
+
+def test_a_rounded_bilinear_layer_sums_over_rounded_operands() -> None:
+    torch.manual_seed(0)
+    layer = narrowed(nn.Bilinear(33, 35, 4, bias=False), "mxfp4w-mxfp6")
+    x, z = torch.randn(6, 33), torch.randn(6, 35)
+    weight = fb.fake_quantize(layer.weight.detach(), "mxfp4", axis=1).double()
+    a = fb.fake_quantize(x.bfloat16(), "mxfp6_e3m2").double()
+    t = torch.einsum("bi,oij->boj", a, weight).bfloat16()
+    wanted = torch.einsum(
+        "boj,bj->bo",
+        fb.fake_quantize(t, "mxfp6_e3m2").double(),
+        fb.fake_quantize(z.bfloat16(), "mxfp6_e3m2").double(),
+    )
+    torch.testing.assert_close(layer(x, z).double(), wanted, rtol=2**-7, atol=2**-7)
+
+
+EMBEDDINGS: tuple[dict[str, Any], ...] = (
+    {},
+    {"padding_idx": 2},
+    {"max_norm": 0.7, "norm_type": 1.0},
+    {"scale_grad_by_freq": True},
+    {"sparse": True},
+)
+
+
+@pytest.mark.parametrize("how", EMBEDDINGS, ids=str)
+def test_without_rounding_an_embedding_is_torchs(how: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    layer = nn.Embedding(7, 5, **how)
+    narrow = narrowed(copy.deepcopy(layer))
+    tokens = torch.tensor([[1, 2, 2], [6, 1, 1]])
+    for one in (layer, narrow):
+        one(tokens).square().sum().backward()
+    assert torch.equal(narrow.weight, layer.weight)
+    assert narrow.weight.grad.is_sparse == bool(how.get("sparse"))
+    torch.testing.assert_close(narrow.weight.grad.to_dense(), layer.weight.grad.to_dense())
+
+
+def test_an_embedding_gives_rounded_rows_and_passes_their_gradient_straight_through() -> None:
+    torch.manual_seed(0)
+    layer = narrowed(nn.Embedding(5, 33), "mxfp4w-mxfp6")
+    tokens = torch.tensor([4, 0, 4])
+    y = layer(tokens)
+    assert y.dtype == torch.bfloat16
+    assert torch.equal(y.float(), fb.fake_quantize(layer.weight.detach(), "mxfp4")[tokens])
+    y.sum().backward()
+    assert layer.weight.grad[:, 0].tolist() == [1, 0, 0, 0, 2]
+
+
+@pytest.mark.parametrize("chosen", ["mxfp6", "mx9"])
+def test_tied_weights_stay_tied(chosen: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(7, 33), nn.Linear(33, 7))
+    model[1].weight = model[0].weight
+    prepare(model, chosen)
+    assert model[1].weight is model[0].weight
+    assert len(list(model.parameters())) == 2
+    before = model[0].weight.detach().clone()
+    model(torch.tensor([1, 3])).logsumexp(-1).sum().backward()
+    torch.optim.SGD(model.parameters(), 0.1).step()
+    assert not torch.equal(model[0].weight, before)
+    assert model[1].weight is model[0].weight

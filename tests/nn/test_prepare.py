@@ -1,0 +1,163 @@
+"""A prepared model is the same model: its names, its ties, and everything that is done with models."""
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from fewbits.errors import ArgumentError
+from fewbits.nn import prepare
+from fewbits.nn.layers import LAYERS
+
+
+class Every(nn.Module):
+    """One layer of each kind that is changed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(11, 8)
+        self.conv = nn.Conv1d(8, 8, 3, padding=1)
+        self.picture = nn.Conv2d(1, 2, 3, padding=1)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.norm = nn.LayerNorm(8)
+        self.lstm = nn.LSTM(8, 8, batch_first=True)
+        self.gru = nn.GRU(8, 8, batch_first=True, bidirectional=True)
+        self.pair = nn.Bilinear(16, 8, 8)
+        self.head = nn.Linear(8, 11)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.table(tokens)
+        x = x + self.conv(x.mT).mT
+        x = x + self.picture(x.unsqueeze(1)).mean(1)
+        x = x + self.attention(self.norm(x), x, x)[0]
+        y, _ = self.gru(self.lstm(x)[0])
+        return self.head(self.pair(y, x.to(y.dtype)))
+
+
+def mlp(dropout: float = 0.0) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(40, 33), nn.ReLU(), nn.Dropout(dropout), nn.Linear(33, 33), nn.ReLU(), nn.Linear(33, 10)
+    )
+
+
+def loss_and_gradients(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    loss = model(x).logsumexp(-1).mean()
+    return [loss, *torch.autograd.grad(loss, list(model.parameters()))]
+
+
+def narrow(model: nn.Module) -> Iterator[str]:
+    return (name for name, m in model.named_modules() if type(m) in LAYERS.values())
+
+
+@pytest.mark.parametrize("chosen", ["mxfp6", "mx9", "tf32", "posit8", "add-multiply", "bf16-only"])
+def test_every_layer_trains_and_keeps_its_names(chosen: str) -> None:
+    torch.manual_seed(0)
+    model = Every()
+    before = {name: p.clone() for name, p in model.state_dict().items()}
+    assert prepare(model, chosen) is model
+    assert list(model.state_dict()) == list(before)
+    assert set(narrow(model)) == {"table", "conv", "picture", "attention", "lstm", "gru", "pair", "head"}
+    y = model(torch.arange(10).reshape(2, 5))
+    assert y.dtype == torch.float32
+    y.logsumexp(-1).sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    fresh = Every()
+    fresh.load_state_dict(model.state_dict())
+
+
+def test_a_recipe_that_rounds_nothing_leaves_layers_alone() -> None:
+    assert not list(narrow(prepare(Every(), "fp32")))
+
+
+def test_excluded_layers_and_what_lies_within_stay_as_they_are() -> None:
+    model = prepare(nn.Sequential(Every(), mlp()), "mxfp6", exclude=("0.g*", "*.attention", "1"))
+    assert set(narrow(model)) == {f"0.{n}" for n in ("table", "conv", "picture", "lstm", "pair", "head")}
+
+
+@pytest.mark.parametrize(
+    ("exclude", "message"),
+    [
+        (("0.gruu",), "exclude='0.gruu' fits no module"),
+        (("*.out_proj",), "names 0.attention.out_proj, which is a part of 0.attention: leave out that layer"),
+    ],
+)
+def test_an_exclusion_without_effect_is_refused(exclude: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        prepare(nn.Sequential(Every()), "mxfp6", exclude=exclude)
+
+
+class Scaled(nn.Linear):
+    """A linear layer that computes something else."""
+
+
+class Watchful(nn.MultiheadAttention):
+    """Attention that computes something else."""
+
+
+REFUSED = (nn.ConvTranspose2d(2, 2, 3), nn.RNN(2, 2), nn.EmbeddingBag(3, 2), Scaled(2, 2), Watchful(4, 2))
+
+
+@pytest.mark.parametrize("layer", REFUSED, ids=lambda layer: type(layer).__name__)
+def test_layers_without_a_narrow_form_are_refused_by_name(layer: nn.Module) -> None:
+    model = nn.ModuleDict({"known": nn.Linear(2, 2), "odd": layer})
+    with pytest.raises(
+        ArgumentError, match=f"odd is a {type(layer).__name__}, which has no narrow form;.*exclude='odd'"
+    ):
+        prepare(model, "mxfp6")
+    assert not list(narrow(model))
+    assert list(narrow(prepare(model, "mxfp6", exclude=("odd",)))) == ["known"]
+
+
+def test_a_model_is_prepared_once() -> None:
+    model = prepare(mlp(), "mxfp6")
+    with pytest.raises(ArgumentError, match="0 is prepared already"):
+        prepare(model, "mx9")
+
+
+def test_a_copy_computes_the_same_with_parameters_of_its_own() -> None:
+    model, x = prepare(Every(), "mxfp4"), torch.arange(10).reshape(2, 5)
+    twin = copy.deepcopy(model)
+    assert torch.equal(twin(x), model(x))
+    with torch.no_grad():
+        for p in twin.parameters():
+            p.zero_()
+    assert not torch.equal(twin(x), model(x))
+
+
+@pytest.mark.parametrize("chosen", ["mxfp6", "fixed16"])  # the second draws at random
+def test_checkpointing_changes_no_gradient(chosen: str) -> None:
+    model, x = prepare(mlp(0.5), chosen), torch.randn(20, 40)
+    torch.manual_seed(1)
+    wanted = loss_and_gradients(model, x)
+    torch.manual_seed(1)
+    loss = checkpoint(model, x, use_reentrant=False).logsumexp(-1).mean()
+    found = [loss, *torch.autograd.grad(loss, list(model.parameters()))]
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+# What the compiler does with any autograd.Function.
+@pytest.mark.filterwarnings("ignore:.*autograd.function.Function.* should not be instantiated")
+@pytest.mark.parametrize("chosen", ["mxfp6", "mx9"])
+def test_a_compiled_model_computes_the_same(chosen: str) -> None:
+    model, x = prepare(mlp(), chosen), torch.randn(20, 40)
+    compiled = torch.compile(model, backend="eager", fullgraph=False)
+    torch.testing.assert_close(loss_and_gradients(compiled, x), loss_and_gradients(model, x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("chosen", ["mxfp6", "tf32"])
+def test_a_users_autocast_around_a_prepared_model_changes_no_product(chosen: str) -> None:
+    torch.manual_seed(0)
+    model, tokens = prepare(Every(), chosen), torch.arange(10).reshape(2, 5)
+    wanted = loss_and_gradients(model, tokens)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = loss_and_gradients(model, tokens)
+    torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.02)
+    layers = prepare(mlp(), chosen)
+    x = torch.randn(20, 40)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = layers(x)
+    assert torch.equal(inside, layers(x))

@@ -1,0 +1,127 @@
+"""LSTM and GRU that round nothing are torch's, for every option; rounded ones train."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
+
+from fewbits.errors import ArgumentError
+from fewbits.nn import prepare
+from tests.nn.narrowed import narrowed
+
+# Torch's own, which the narrow layer is compared with, says so once.
+pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+
+N, T, IN, H = 3, 5, 4, 6
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "two-layers": {"num_layers": 2, "bidirectional": True},
+    "batch-first": {"batch_first": True},
+    "no-bias": {"bias": False, "num_layers": 2},
+    "bidirectional": {"bidirectional": True, "batch_first": True},
+    "dropout": {"num_layers": 3, "dropout": 0.5},
+}
+CASES = {
+    f"{kind.__name__}-{name}": (kind, how) for kind in (nn.LSTM, nn.GRU) for name, how in OPTIONS.items()
+}
+CASES["LSTM-proj"] = (nn.LSTM, {"proj_size": 3, "num_layers": 2, "bidirectional": True})
+
+
+def tensors(x: Any) -> list[torch.Tensor]:
+    if isinstance(x, torch.Tensor):
+        return [x]
+    return [x.data] if isinstance(x, PackedSequence) else [t for part in x for t in tensors(part)]
+
+
+def states(layer: Any, batch: tuple[int, ...]) -> Any:
+    rows = layer.num_layers * (2 if layer.bidirectional else 1)
+    torch.manual_seed(3)
+    h = torch.randn(rows, *batch, layer.proj_size or H)
+    return (h, torch.randn(rows, *batch, H)) if isinstance(layer, nn.LSTM) else h
+
+
+def results(layer: nn.Module, given: Any, state: Any) -> list[torch.Tensor]:
+    """Return outputs, final states, and the gradients of a loss that weighs them unevenly."""
+    torch.manual_seed(2)
+    leaf = given.data.clone().requires_grad_()
+    x = PackedSequence(leaf, *given[1:]) if isinstance(given, PackedSequence) else leaf
+    starts = [] if state is None else [s.clone().requires_grad_() for s in tensors(state)]
+    found = tensors(layer(x, tuple(starts) if len(starts) == 2 else starts[0] if starts else None))
+    loss = sum((t * torch.linspace(-1, 2, t.numel()).reshape(t.shape)).sum() for t in found)
+    return found + list(torch.autograd.grad(loss, [leaf, *starts, *layer.parameters()]))
+
+
+def same(layer: nn.Module, given: Any, state: Any) -> None:
+    wanted = results(layer, given, state)
+    found = results(narrowed(copy.deepcopy(layer)), given, state)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def made(case: str) -> nn.Module:
+    kind, how = CASES[case]
+    torch.manual_seed(0)
+    return kind(IN, H, **how)
+
+
+@pytest.mark.parametrize("given_state", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_without_rounding_recurrence_is_torchs(case: str, given_state: bool) -> None:
+    layer = made(case)
+    x = torch.randn(*((N, T) if layer.batch_first else (T, N)), IN)
+    same(layer, x, states(layer, (N,)) if given_state else None)
+
+
+@pytest.mark.parametrize("given_state", [False, True])
+@pytest.mark.parametrize("case", [c for c in CASES if "dropout" not in c])
+def test_without_rounding_packed_and_single_sequences_are_torchs(case: str, given_state: bool) -> None:
+    layer = made(case)
+    packed = pack_sequence([torch.randn(n, IN) for n in (2, 5, 1, 5)], enforce_sorted=False)
+    same(layer, packed, states(layer, (4,)) if given_state else None)
+    same(layer, torch.randn(T, IN), states(layer, ()) if given_state else None)
+
+
+@pytest.mark.parametrize("case", ["LSTM-bidirectional", "GRU-bidirectional"])
+def test_a_packed_sequence_of_a_prepared_model_is_a_packed_sequence_of_float32(case: str) -> None:
+    packed = pack_sequence([torch.randn(n, IN) for n in (5, 2)])
+    found, end = prepare(made(case), "mxfp6")(packed)
+    assert isinstance(found, PackedSequence)
+    assert torch.equal(found.batch_sizes, packed.batch_sizes)
+    assert {t.dtype for t in tensors([found, end])} == {torch.float32}
+
+
+@pytest.mark.parametrize("chosen", ["mxfp6", "mx9", "add-multiply"])
+@pytest.mark.parametrize("case", ["LSTM-plain", "GRU-plain"])
+def test_narrow_recurrence_learns_to_remember(case: str, chosen: str) -> None:
+    torch.manual_seed(0)
+    layer, head = made(case), nn.Linear(H, 1)
+    model = prepare(nn.ModuleList([layer, head]), chosen)
+    x = torch.randn(T, 64, IN)
+    wanted = x[0, :, :1]
+    optimizer = torch.optim.Adam(model.parameters(), 0.03)
+    losses = []
+    for _ in range(60):
+        loss = (head(layer(x)[0][-1]).float() - wanted).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.3 * losses[0]
+
+
+@pytest.mark.parametrize(
+    ("x", "state", "message"),
+    [
+        (torch.zeros(T, N, IN + 1), None, r"input has shape \(5, 3, 5\); expected two or three axes"),
+        (
+            torch.zeros(T, N, IN),
+            torch.zeros(1, N, H + 1),
+            r"shape \(\(1, 3, 7\),\); expected \(\(1, 3, 6\),\)",
+        ),
+    ],
+)
+def test_inputs_and_states_that_do_not_fit_are_refused(x: torch.Tensor, state: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        narrowed(made("GRU-plain"))(x, state)
