@@ -65,9 +65,9 @@ class Watch:
         if rules.last and role == "dx_gradient" and clamped:
             self.say(
                 f"the gradient of the logits is clamped in {rules.layer}: under {how} its rows no longer sum"
-                f" to zero (they miss it by {abs(found.row_drift):.0%} of their largest entry), and logits will"
-                " drift until training diverges; use the scale rule rceil, as in gradient="
-                f"{how.format}/rceil, or logit_gradient=no"
+                f" to zero (they miss it by {abs(found.row_drift):.0%} of their largest entry), and logits"
+                " will drift until training diverges; use the scale rule rceil, as in"
+                f" gradient={how.format}/rceil, or logit_gradient=no"
             )
         if role.endswith("gradient") and found.lost_fraction > LOST:
             self.say(
