@@ -1,0 +1,40 @@
+"""What the papers claim for each recipe, and when to take it: the words of docs/recipes.md."""
+
+from __future__ import annotations
+
+# name: (what the paper claims, when to use it)
+NOTES: dict[str, tuple[str, str]] = {
+    "fp32": ("The baseline.", "When nothing else is known to work."),
+    "tf32": ("More than eighty networks train as in FP32.", "To see what a GPU that rounds operands to TF32 does."),
+    "amp-bf16": ("Trains as FP32 does without loss scaling.", "First: it is PyTorch's own, and fast wherever the CPU has bfloat16 units."),
+    "amp-fp16": ("Trains as FP32 does with dynamic loss scaling.", "On GPUs without bfloat16; on a CPU it is slow."),
+    "fp16-master": ("Eight networks within 0.3 points of FP32; 67 % of SSD's activation gradients would be zero without scaling.", "To see what FP16 storage with FP32 master weights does."),
+    "fp16-master-static": ("A constant scale is enough where the range of gradients is known: 8 for detection, 128 for bigLSTM.", "When overflow must never skip a step."),
+    "fp16-no-scaling": ("SSD diverges without scaling.", "As an ablation only."),
+    "fp16-no-master": ("80 % relative loss of accuracy in Mandarin speech.", "As an ablation only."),
+    "mxfp8": ("A drop-in replacement of FP32 in direct cast and in training.", "The safest of the microscaling formats."),
+    "mxfp6": ("GPT from 20 M to 1.5 B parameters within 0.04 nats of FP32 (1.5 B: 2.75 against 2.74).", "A quarter less to move than MXFP8 at nearly the same quality."),
+    "mxfp4w-mxfp6": ("GPT-1.5B ends at 2.76 against 2.74.", "When weights have to be small already while training."),
+    "mxfp4": ("Not claimed for training.", "As a limit; the gradient of the logits is left alone, or training diverges."),
+    "mxint8": ("A drop-in replacement of FP32 for inference.", "Where the hardware multiplies integers."),
+    "mxfp6-finetune": ("Fine-tuning with a backward pass in FP32 restores what the cast to MXFP6 loses.", "To adapt a trained model to a format before casting it."),
+    "mx9": ("Trains as FP32 or BF16 do with no change of recipe.", "When a block format has to be as good as BF16."),
+    "mx6": ("Inference close to FP32 after a short fine-tuning.", "For inference; training loses."),
+    "mx4": ("Weights for inference, beside MX6 activations.", "As a limit."),
+    "mx6-finetune": ("As mx6, with a backward pass in FP32.", "To adapt a trained model to MX6."),
+    "fp8-stochastic": ("ResNet-50 75.70 against 75.47, GNMT 24.6 against 24.3: at or above FP32.", "With E5M2 only, and FP16 master weights."),
+    "fp8-lm-o1": ("Loss curves match BF16 up to 175 B parameters.", "To save on gradients only."),
+    "fp8-lm-o2": ("The same with moments in FP8 and FP16.", "To save on the optimizer."),
+    "fp8-lm": ("16 bytes per parameter become 6; 29 % less memory at 7 B parameters.", "When weights, gradients and moments do not fit."),
+    "bf16-only": ("Within 0.1 to 0.2 points of FP32 on seven applications, up to 7 points above rounding to nearest.", "When there is no room for master weights."),
+    "bf16-only-kahan": ("As good as FP32, for two more bytes per weight.", "When updates are small and runs long."),
+    "bf16-only-nearest": ("Fails where updates are smaller than half a step of the weight.", "As an ablation only."),
+    "fp16-only": ("ResNet-50 on 128 GPUs without FP32 anywhere.", "Where nothing but FP16 can be stored; moments need a scale of their own."),
+    "fixed16": ("MNIST within 0.1 % and CIFAR-10 within 0.8 % of floating point, with stochastic rounding.", "For hardware with integer multipliers only."),
+    "posit8": ("CIFAR-10 92.87 against 93.40.", "To study posits."),
+    "posit16": ("ImageNet 71.09 against 71.02.", "To study posits."),
+    "posit-stages": ("LeNet within 0.2 points when only optimizer and loss have 12 bits; 12.5 % with 8 bits everywhere.", "To study posits."),
+    "muppet": ("ImageNet as in FP32; 1.58 times faster, modelled on INT8 units.", "When precision should follow the training."),
+    "assigned": ("Half the memory of other assignments at equal accuracy.", "When a memory target is given."),
+    "add-multiply": ("ResNet-50 competitive with FP32, sometimes equal.", "To study multipliers that are adders; slow on a CPU."),
+}  # fmt: skip
