@@ -8,16 +8,18 @@ Runs that FOLDER holds already are not repeated. The whole takes about an hour o
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from statistics import fmean
-
-from recipe_notes import NOTES
 
 from fewbits.recipes import RECIPES
 from fewbits.records import TrainRun
 from fewbits.train import Settings, run
 from fewbits.train.runs import folder_name
+from fewbits.train.tasks import trained_task
 
+# What the papers claim, and when to use a recipe.
+NOTES = json.loads(Path(__file__).with_name("recipe_notes.json").read_text(encoding="utf-8"))
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "recipes.md"
 NATS = 0.03  # a difference below this, or below twice the spread of fp32, is none
 
@@ -65,7 +67,7 @@ def _page(found: dict[str, list[TrainRun]]) -> str:
     base = found["fp32"]
     fp32, spread = fmean(r.value for r in base), _spread(base)
     bar = max(NATS, 2 * spread)
-    values = 256 * 32 + 128 * 128 + 128 + 128 * 384 + 128 * 128 + 128 * 512 * 2 + 640 + 6 * 128 + 128 * 256
+    values = sum(p.numel() for p in trained_task("bytes").create(0).parameters())
     text = HEAD.format(
         steps=base[0].steps, seeds=len(base), fp32=fp32, spread=spread, bar=bar, nats=NATS, values=values
     )
@@ -85,14 +87,14 @@ def _page(found: dict[str, list[TrainRun]]) -> str:
 
 
 def _section(name: str, runs: list[TrainRun], fp32: float, bar: float) -> str:
-    claim, use = NOTES[name]
+    note = NOTES[name]
     mean = fmean(r.value for r in runs)
     ours = f"{mean:.4f} nats ({', '.join(f'{r.value:.4f}' for r in runs)}), {mean - fp32:+.4f} from FP32"
     agreed = "" if mean - fp32 <= bar else " That is a loss."
     said = "".join(f"\n\nIt warns: *{w}*" for w in dict.fromkeys(w for r in runs for w in r.warnings))
     return (
-        f"\n## {name}\n\n{RECIPES[name].paper}.\n\n**The paper:** {claim}\n\n**Here:** {ours}.{agreed}{said}\n\n"
-        f"**Use it:** {use}\n\n```text\n{RECIPES[name]!r}\n```\n"
+        f"\n## {name}\n\n{RECIPES[name].paper}.\n\n**The paper:** {note['claim']}\n\n**Here:** {ours}.{agreed}{said}\n\n"
+        f"**Use it:** {note['use']}\n\n```text\n{RECIPES[name]!r}\n```\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""Products by sums of bit patterns: the compiled kernel against the definition, and that against exact ones."""
+"""Products by sums of bit patterns: the compiled kernel against the definition, that against exact ones."""
 
 import numpy as np
 import pytest

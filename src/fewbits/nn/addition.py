@@ -8,7 +8,7 @@ from fewbits.kernels import ops
 
 
 def product_by_addition(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return ``a @ b`` of float32 tensors, (..., m, k) and (..., k, n), by sums of bit patterns.
+    """Return ``a @ b`` of float32 tensors, (..., m, k) and (..., k, n), by sums of bits.
 
     Sums are float32, in the order of k; :func:`fewbits.kernels.reference.additions.product` is the definition.
     """
