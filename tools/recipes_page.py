@@ -1,4 +1,4 @@
-"""Write docs/recipes.md: train every recipe with three seeds, and set what came out beside what the papers say.
+"""Write docs/recipes.md: train every recipe with three seeds, and set that beside what the papers say.
 
     python tools/recipes_page.py [--runs FOLDER] [--task bytes] [--seeds 3]
 
@@ -25,18 +25,19 @@ NATS = 0.03  # a difference below this, or below twice the spread of fp32, is no
 
 HEAD = """# Recipes
 
-What each recipe of `fewbits train` claims, and what it does here: the small byte-level model on the source of
-Python's standard library, {steps} steps of 1,024 bytes, {seeds} seeds that differ in the initial weights and in the
-stochastic rounding. This page is written by `python tools/recipes_page.py`; nothing in it is set by hand but the
-claims of the papers and the advice.
+What each recipe of `fewbits train` claims, and what it does here: the small byte-level model on the source
+of Python's standard library, {steps} steps of 1,024 bytes, {seeds} seeds that differ in the initial weights
+and in the stochastic rounding. This page is written by `python tools/recipes_page.py`; nothing in it is set
+by hand but the claims of the papers and the advice.
 
-The metric is the loss on held-out text in nats per byte, the mean over seeds; *spread* is the largest less the
-smallest. FP32 ends at {fp32:.4f} with a spread of {spread:.4f}. A recipe *ends with FP32* if it is at most {bar:.4f}
-above, the larger of {nats} and twice that spread. A model of {values:,} parameters says little about one of a
-billion: read a loss here as a warning, and its absence as permission to try.
+The metric is the loss on held-out text in nats per byte, the mean over seeds; *spread* is the largest less
+the smallest. FP32 ends at {fp32:.4f} with a spread of {spread:.4f}. A recipe *ends with FP32* if it is at
+most {bar:.4f} above, the larger of {nats} and twice that spread. A model of {values:,} parameters says
+little about one of a billion: read a loss here as a warning, and its absence as permission to try.
 
-*Bytes* are those of parameters, gradients and optimizer states per parameter value, as they lay in memory. *Time* is
-that of a step over FP32's, on one thread of the CPU that wrote this page; the model is so small that overheads count.
+*Bytes* are those of parameters, gradients and optimizer states per parameter value, as they lay in memory.
+*Time* is that of a step over FP32's, on one thread of the CPU that wrote this page; the model is so small
+that overheads count.
 
 | recipe | nats | spread | less FP32 | | bytes | time | warned |
 |---|---|---|---|---|---|---|---|
@@ -77,9 +78,10 @@ def _page(found: dict[str, list[TrainRun]]) -> str:
         verdict = "ends with FP32" if mean - fp32 <= bar else "**does not**"
         time = fmean(r.seconds_per_step for r in runs) / pace
         warned = sum(bool(r.warnings) for r in runs)
+        marks = f"{warned} of {len(runs)}" if warned else "-"
         text += (
             f"| [{name}](#{name}) | {mean:.4f} | {_spread(runs):.4f} | {mean - fp32:+.4f} | {verdict} |"
-            f" {runs[0].bytes_per_value:.1f} | {time:.2f} | {f'{warned} of {len(runs)}' if warned else '-'} |\n"
+            f" {runs[0].bytes_per_value:.1f} | {time:.2f} | {marks} |\n"
         )
     for name, runs in found.items():
         text += _section(name, runs, fp32, bar)
@@ -93,8 +95,8 @@ def _section(name: str, runs: list[TrainRun], fp32: float, bar: float) -> str:
     agreed = "" if mean - fp32 <= bar else " That is a loss."
     said = "".join(f"\n\nIt warns: *{w}*" for w in dict.fromkeys(w for r in runs for w in r.warnings))
     return (
-        f"\n## {name}\n\n{RECIPES[name].paper}.\n\n**The paper:** {note['claim']}\n\n**Here:** {ours}.{agreed}{said}\n\n"
-        f"**Use it:** {note['use']}\n\n```text\n{RECIPES[name]!r}\n```\n"
+        f"\n## {name}\n\n{RECIPES[name].paper}.\n\n**The paper:** {note['claim']}\n\n"
+        f"**Here:** {ours}.{agreed}{said}\n\n**Use it:** {note['use']}\n\n```text\n{RECIPES[name]!r}\n```\n"
     )
 
 

@@ -10,7 +10,7 @@ from fewbits.kernels import ops
 def product_by_addition(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return ``a @ b`` of float32 tensors, (..., m, k) and (..., k, n), by sums of bits.
 
-    Sums are float32, in the order of k; :func:`fewbits.kernels.reference.additions.product` is the definition.
+    Sums are float32, in the order of k; the definition is :mod:`fewbits.kernels.reference.additions`.
     """
     if a.ndim == b.ndim == 2:
         found: torch.Tensor = ops.addition_product(a, b)
