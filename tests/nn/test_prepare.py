@@ -125,7 +125,7 @@ class Mixture(nn.Module):
 
 def test_a_layer_with_matrices_of_its_own_is_not_left_out_silently() -> None:
     model = nn.Sequential(nn.Linear(8, 8), Mixture(), nn.Linear(8, 8))
-    with pytest.raises(ArgumentError, match="1 is a Mixture, which has no narrow form;.*exclude='1'"):
+    with pytest.raises(ArgumentError, match=r"1 is a Mixture, which has no narrow form;.*exclude='1'"):
         prepare(model, "mxfp6")
     assert prepare(model, "mxfp6", exclude=("1",))(torch.ones(2, 8)).isfinite().all()
 
