@@ -21,7 +21,7 @@ PROCESSES = 2
 MX = "mx:weight=mxfp6_e3m2,activation=mxfp6_e3m2,gradient=mxfp6_e3m2/rceil,vector=fp32"
 # A recipe, the rows of a batch and how far the losses of the two ways may lie apart. Blocks of a weight's
 # gradient run along the batch: of 64 rows each process has a whole block, and only sums are ordered anew; of
-# 32 rows each has half of one, which gets a scale of its own, as does the gradient of a tensor scale. Measured:
+# 32 rows each has half of one, which gets a scale of its own, as does a whole tensor. Measured:
 # 2e-7, 2e-7, 4e-3 and 8e-4; the room above that is for sums that fall on the other side of a tie.
 CASES = {
     "fp32": ("fp32", 64, 1e-5),

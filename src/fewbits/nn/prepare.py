@@ -141,9 +141,11 @@ def _refuse(name: str, module: nn.Module) -> None:
 
 def _has_own_matrices(module: nn.Module) -> bool:
     """Whether a layer that is not torch's own may multiply by matrices that no narrow layer would see."""
-    if type(module).__module__.startswith("torch.") or any(True for _ in module.children()):
+    own = list(module.parameters(recurse=False))
+    # With further parameters below it, a tensor of its own is more likely added than multiplied by.
+    if type(module).__module__.startswith("torch.") or len(own) < len(list(module.parameters())):
         return False
-    return any(p.dim() > 1 and p.is_floating_point() for p in module.parameters(recurse=False))
+    return any(p.dim() > 1 and p.is_floating_point() for p in own)
 
 
 def _keep_dtypes(names: dict[str, nn.Module], found: dict[str, nn.Module], chosen: Recipe) -> None:
