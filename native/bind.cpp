@@ -182,6 +182,16 @@ void bfloat16_product(Matrix a, Matrix b, OutMatrix y, Words packed_a, Words pac
     multiply(product, threads);
 }
 
+void addition_product(Matrix a, Matrix b, OutMatrix y, int threads) {
+    require(b.shape(0) == a.shape(1), "b needs as many rows as a has columns");
+    require(y.shape(0) == a.shape(0) && y.shape(1) == b.shape(1), "y needs the rows of a and the columns of b");
+    const Additions job{a.data(), b.data(), y.data(), static_cast<std::int64_t>(a.shape(0)), static_cast<std::int64_t>(b.shape(1)),
+                        static_cast<std::int64_t>(a.shape(1))};
+    const Implementation& one = active();
+    nb::gil_scoped_release released;
+    add(one.kernels, job, threads);
+}
+
 std::tuple<double, double, bool> magnitudes(const Geometry& geometry, ConstValues in, int threads) {
     check_values(geometry, in.size());
     const Real type = type_of(in);
@@ -333,6 +343,8 @@ NB_MODULE(_native, m) {
     m.def("bfloat16_product", &bfloat16_product, "a"_a.noconvert(), "b"_a.noconvert(), "y"_a.noconvert(),
           "packed_a"_a.noconvert(), "packed_b"_a.noconvert(), "threads"_a,
           "Write a b into y, for matrices of float32 that are all bfloat16.");
+    m.def("addition_product", &addition_product, "a"_a.noconvert(), "b"_a.noconvert(), "y"_a.noconvert(), "threads"_a,
+          "Write a b into y, multiplied by sums of bit patterns.");
     m.def("magnitudes", &magnitudes, "geometry"_a, "x"_a.noconvert(), "threads"_a,
           "Return (largest finite magnitude, smallest magnitude above zero or infinity, whether x holds a NaN or an infinity).");
     m.def("isa_names", &isa_names, "available"_a,

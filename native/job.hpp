@@ -132,6 +132,13 @@ struct Thin {
     float* y;  // (batch, lines)
 };
 
+// y = a b for dense matrices, multiplied by sums of bit patterns.
+struct Additions {
+    const float *a, *b;  // (m, k) and (k, n)
+    float* y;            // (m, n)
+    std::int64_t m, n, k;
+};
+
 struct Outcome {
     const char* isa;  // the instruction set that the kernel was compiled for, as the compiler saw it
     bool nonfinite;   // whether an input was NaN or infinite
@@ -152,6 +159,7 @@ struct Kernels {
     void (*thin)(const Thin&, std::int64_t first, std::int64_t last);  // items are lines
     std::int64_t (*measure_items)(const Geometry&);
     Magnitudes (*measure)(const void* in, Real type, const Geometry&, std::int64_t first, std::int64_t last);
+    void (*additions)(const Additions&, std::int64_t first, std::int64_t last);  // items are rows
 };
 
 }  // namespace fewbits

@@ -93,6 +93,11 @@ void multiply(const Product& p, int threads) {
         divide(step.items(p), work, threads, [&](int, std::int64_t first, std::int64_t last) { step.run(p, first, last); });
 }
 
+void add(const Kernels& kernels, const Additions& job, int threads) {
+    divide(job.m, job.m * job.n * job.k, threads,
+           [&](int, std::int64_t first, std::int64_t last) { kernels.additions(job, first, last); });
+}
+
 Magnitudes measure(const Kernels& kernels, const void* in, Real type, const Geometry& g, int threads) {
     std::mutex lock;
     Magnitudes all{0.0, std::numeric_limits<double>::infinity(), false};

@@ -14,6 +14,7 @@ Outcome convert(const Kernels& kernels, const Job& job, int threads);
 void restore(const Kernels& kernels, const Restore& job, int threads);
 void thin(const Kernels& kernels, const Thin& job, int threads);
 void multiply(const Product& product, int threads);
+void add(const Kernels& kernels, const Additions& job, int threads);
 Magnitudes measure(const Kernels& kernels, const void* in, Real type, const Geometry& geometry, int threads);
 
 }  // namespace fewbits

@@ -25,6 +25,7 @@ FOLDERS = (
     "records",
     "report",
     "tensor",
+    "train",
 )
 
 
@@ -49,6 +50,7 @@ def test_the_public_list_is_exactly_this() -> None:
         "matmul",
         "matvec",
         "measure",
+        "prepare",
         "qsnr",
         "quantize",
     ]

@@ -14,4 +14,5 @@
 #include "stretches.inc.hpp"
 #include "restore.inc.hpp"
 #include "thin.inc.hpp"
+#include "additions.inc.hpp"
 #include "kernels.inc.hpp"

@@ -21,6 +21,7 @@ from fewbits.errors import (
 
 if TYPE_CHECKING:
     from fewbits.metrics import measure, qsnr
+    from fewbits.nn import prepare
     from fewbits.tensor import NarrowTensor, dequantize, fake_quantize, format, matmul, matvec, quantize
 
 _HOMES = {
@@ -30,6 +31,7 @@ _HOMES = {
     "format": "fewbits.tensor",
     "matmul": "fewbits.tensor",
     "matvec": "fewbits.tensor",
+    "prepare": "fewbits.nn",
     "quantize": "fewbits.tensor",
     "measure": "fewbits.metrics",
     "qsnr": "fewbits.metrics",
@@ -46,6 +48,7 @@ _FOLDERS = (
     "records",
     "report",
     "tensor",
+    "train",
 )
 
 __all__ = [
@@ -62,6 +65,7 @@ __all__ = [
     "matmul",
     "matvec",
     "measure",
+    "prepare",
     "qsnr",
     "quantize",
 ]

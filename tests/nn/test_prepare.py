@@ -188,8 +188,8 @@ def test_a_users_autocast_around_a_prepared_model_changes_no_product(chosen: str
     with torch.autocast("cpu", torch.bfloat16):
         found = loss_and_gradients(model, tokens)
     torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.02)
-    layers = prepare(mlp(), chosen)
-    x = torch.randn(20, 40)
+    layers = prepare(nn.Sequential(nn.Conv1d(4, 5, 3), nn.Flatten(), nn.Linear(40, 10)), chosen)
+    x = torch.randn(20, 4, 10)
     with torch.autocast("cpu", torch.bfloat16):
         inside = layers(x)
     assert torch.equal(inside, layers(x))

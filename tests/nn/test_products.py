@@ -13,7 +13,6 @@ import torch
 from torch import nn
 from torch.nn.functional import conv1d, conv2d
 
-from fewbits.formats import parse
 from fewbits.kernels.options import options
 from fewbits.nn import Rules, attention_product
 from fewbits.recipes import Recipe, recipe
@@ -50,21 +49,20 @@ def narrow(fmt: str, vector: str) -> Recipe:
     return recipe("fp32").extended(weight=fmt, activation=fmt, gradient=f"{fmt}/rceil", vector=vector)
 
 
+# The axis that holds groups of channels, for the operands whose blocks lie along it.
+GROUPED = {"forward_activation": 1, "dx_gradient": 1, "dx_weight": 0}
+
+
 def rounded(x: torch.Tensor, role: str, axis: int, chosen: Recipe, groups: int = 1) -> torch.Tensor:
-    """Return the operand, by the definition; blocks end where a group of channels ends."""
+    """Return the operand, by the definition, in float64; blocks end where a group of channels ends."""
+    if groups > 1 and role in GROUPED:
+        held = GROUPED[role]
+        parts = [rounded(part, role, axis, chosen) for part in x.chunk(groups, held)]
+        return torch.cat(parts, held)
     how = chosen.casts[role]
     assert how is not None
-    split = x.detach().float()
-    if groups > 1 and AXES[role] == 0 and role.endswith("weight"):
-        split = split.unflatten(0, (groups, -1)).transpose(0, 1).flatten(1, 2)  # groups beside the columns
-    elif groups > 1 and role in ("forward_activation", "dx_gradient"):
-        split = split.unflatten(1, (groups, -1)).transpose(1, 2).flatten(2, 3)
     rule = options(how.format, scale_rule=how.scale_rule, overflow="saturate")
-    values = torch.from_numpy(defined(split.contiguous().numpy(), how.format, axis, rule).values)
-    if groups > 1 and AXES[role] == 0 and role.endswith("weight"):
-        values = values.unflatten(1, (groups, -1)).transpose(0, 1).flatten(0, 1)
-    elif groups > 1 and role in ("forward_activation", "dx_gradient"):
-        values = values.unflatten(2, (groups, -1)).transpose(1, 2).flatten(1, 2)
+    values = torch.from_numpy(defined(x.detach().float().numpy(), how.format, axis, rule).values)
     return (values.bfloat16() if chosen.vector == "bf16" else values).double()
 
 
@@ -251,9 +249,10 @@ def test_the_check_sees_an_operand_of_attention_of_the_wrong_axis(
     fails(attention_products(fmt, vector, 33, 34, 35, ATTENTION | {operand: (role, -3 - axis)}), vector)
 
 
-def test_blocks_of_a_convolution_end_where_a_group_ends() -> None:
-    assert parse("mxfp4").size == 32  # 35 channels in each group: blocks of 32 and 3, not of 32, 32 and 6
-    ungrouped = convolution_products("mxfp4", "fp32", "2d-stride-groups")[0]
-    x = ungrouped.left
-    again = rounded(x.float(), "forward_activation", 1, narrow("mxfp4", "fp32"))
-    assert not torch.equal(again, x)
+@pytest.mark.parametrize("role", GROUPED)
+def test_the_check_sees_blocks_that_reach_into_the_next_group(
+    role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """35 channels in a group are blocks of 32 and 3, and 33 are blocks of 32 and 1."""
+    monkeypatch.delitem(GROUPED, role)
+    fails(convolution_products("mxfp4", "fp32", "2d-stride-groups"), "fp32")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -73,13 +72,15 @@ def _all_runs(
     names: list[str], task: str, model: str, steps: int, seeds: int, out: Path, resume: bool
 ) -> list[TrainRun]:
     from fewbits.train import Settings, run
+    from fewbits.train.runs import folder_name
 
     runs = []
     try:
         with progress_bar() as show:
             for name in names:
                 for seed in range(seeds):
-                    folder = out / _folder(task, name, seed)
+                    settings = Settings(task, name, model, steps, seed)
+                    folder = out / folder_name(settings)
                     if not resume and (folder / "checkpoint.safetensors").exists():
                         raise ArgumentError(
                             f"{folder} holds a run; go on with it by --resume, or choose another --out"
@@ -89,19 +90,10 @@ def _all_runs(
                     def told(done: int, total: int, loss: float, what: str = what) -> None:
                         show(what, done, total, f"loss {loss:.3f}")
 
-                    settings = Settings(task, name, model, steps, seed)
                     runs.append(run(settings, folder, resume=resume, progress=told))
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted; the same command with --resume goes on from {out}") from None
     return runs
-
-
-def _folder(task: str, name: str, seed: int) -> str:
-    """Return a name for a run's folder: readable, and safe on every file system."""
-    parts = (
-        re.sub(r"[^A-Za-z0-9_.=-]+", "_", Path(part).name if part == task else part) for part in (task, name)
-    )
-    return "-".join((*parts, f"seed{seed}"))[:200]
 
 
 def _print_catalogue() -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "BFLOAT16",
     "Options",
     "Packed",
+    "addition_product",
     "bfloat16_product",
     "dequantize",
     "fake_quantize",
@@ -121,6 +122,16 @@ def bfloat16_product(a: Array, b: Array) -> Array:
     """Return ``a @ b``, summed in float32, for float32 matrices of normal bfloat16 values and zeros."""
     y = room((a.shape[0], b.shape[1]), np.float32)
     native.bfloat16_product(np.ascontiguousarray(a), np.ascontiguousarray(b), y, threads=threads())
+    return y
+
+
+def addition_product(a: Array, b: Array) -> Array:
+    """Return ``a @ b`` of float32 matrices, each product one integer sum of bit patterns.
+
+    Equal to :func:`fewbits.kernels.reference.additions.product`, which is the definition, bit for bit.
+    """
+    y = room((a.shape[0], b.shape[1]), np.float32)
+    native.addition_product(np.ascontiguousarray(a), np.ascontiguousarray(b), y, threads=threads())
     return y
 
 

@@ -182,6 +182,17 @@ def _(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return a.new_empty((a.shape[0], b.shape[1]))
 
 
+@torch.library.custom_op("fewbits::addition_product", mutates_args=())
+def addition_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return ``a @ b`` for float32 matrices on the CPU, each product one integer sum of bit patterns."""
+    return torch.from_numpy(kernels.addition_product(a.detach().numpy(), b.detach().numpy()))
+
+
+@addition_product.register_fake
+def _(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a.new_empty((a.shape[0], b.shape[1]))
+
+
 def _keep_operands(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> None:
     ctx.save_for_backward(*inputs)
 

@@ -47,7 +47,7 @@ class _Convolution(torch.autograd.Function):
         if rules.recipe.product == "add":
             size = _result(x, weight, how)
             return unfolded.convolution(a.float(), b.float(), how, size).to(x.dtype)
-        with torch.autocast(x.device.type, enabled=False):
+        with torch.autocast(x.device.type, enabled=False):  # on some devices it would round operands again
             dtype = sum_dtype(x.dtype)
             a, b = a.to(dtype), b.to(x.dtype).to(dtype)
             return torch.convolution(
@@ -95,19 +95,18 @@ def _backward(
     unread = g.new_empty(1, dtype=dtype).expand(size)
     given = [unread if t is None else t.to(g.dtype).to(dtype) for t in (x, weight)]
     wanted = [x is None, weight is None, False]
-    with torch.autocast(g.device.type, enabled=False):
-        found = torch.ops.aten.convolution_backward(
-            g.to(dtype),
-            *given,
-            None,
-            how.stride,
-            how.padding,
-            how.dilation,
-            False,
-            _zeros(how),
-            how.groups,
-            wanted,
-        )
+    found = torch.ops.aten.convolution_backward(
+        g.to(dtype),
+        *given,
+        None,
+        how.stride,
+        how.padding,
+        how.dilation,
+        False,
+        _zeros(how),
+        how.groups,
+        wanted,
+    )
     one: torch.Tensor = found[wanted.index(True)]
     return one.to(g.dtype)
 

@@ -14,7 +14,7 @@ from fewbits.nn.layers import LAYERS
 from fewbits.nn.layers.input_first import NarrowInputFirstLinear
 from fewbits.nn.own_dtype import take_own_dtype, widened
 from fewbits.nn.rules import DTYPES, Rules, Watcher, cast
-from fewbits.recipes import Recipe
+from fewbits.recipes import Cast, Recipe
 from fewbits.recipes import recipe as read
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -83,17 +83,17 @@ def prepare(
         for name, module in whole.items():
             _refuse(name, module)
             _unfuse(module)
-        order = list(narrow)
+        order = [n for n, m in narrow.items() if not isinstance(m, nn.PReLU)]
         for name, module in narrow.items():
             kept = (name == order[0] and chosen.keep_first) or (name == order[-1] and chosen.keep_last)
             _become(module, Rules(chosen, name, kept, name == order[-1], watcher))
         if chosen.vector != "fp32":
             _keep_dtypes(names, found, chosen)
         model.register_forward_hook(_float32_results)
+        if chosen.parameter is not None:
+            _hold_parameters(narrow.values(), chosen.parameter)
     if chosen.autocast:
         _autocast(model, DTYPES[chosen.autocast])
-    if chosen.parameter is not None:
-        _hold_parameters(found, chosen)
     return model
 
 
@@ -191,11 +191,13 @@ def _autocast(model: nn.Module, dtype: torch.dtype) -> None:
     model.register_forward_hook(_float32_results)
 
 
-def _hold_parameters(found: dict[str, nn.Module], chosen: Recipe) -> None:
-    """Make parameters what the recipe keeps them as; a 16-bit float is a dtype, other formats are values."""
-    assert chosen.parameter is not None
-    dtype = DTYPES.get(str(chosen.parameter.format))
+def _hold_parameters(layers: Iterable[nn.Module], how: Cast) -> None:
+    """Make parameters what the recipe keeps them as; a 16-bit float is a dtype, other formats are values.
+
+    Those of norms stay float32: there are few, and torch's norms refuse 16-bit ones beside other inputs.
+    """
+    dtype = DTYPES.get(str(how.format))
     with torch.no_grad():
-        for module in found.values():
-            for p in module.parameters(recurse=False):
-                p.data = p.data.to(dtype) if dtype else cast(p.data, chosen.parameter, -1)
+        for module in layers:
+            for p in module.parameters():
+                p.data = p.data.to(dtype) if dtype else cast(p.data, how, -1)

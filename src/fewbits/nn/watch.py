@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from fewbits import kernels
 from fewbits.formats import shares_scale
@@ -15,6 +18,7 @@ from fewbits.recipes import Cast
 _SAMPLE = 16384  # values of a tensor that are looked at
 CLAMPED = 0.05  # of the largest entry: the mean by which a row of the logits' gradient misses its sum
 LOST = 0.25  # of the sum of magnitudes of a gradient
+LOST_UPDATES = 0.5  # of all weights
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,34 @@ class Watch:
             self.say(
                 f"{found.lost_fraction:.0%} of the gradient in {rules.layer} ({role}) is flushed to zero by"
                 f" {how}: scale the loss, or use a format with more range"
+            )
+
+    @contextmanager
+    def update_of(self, model: nn.Module) -> Iterator[None]:
+        """Look, around the optimizer's step, at how many weights of narrow layers it leaves as they were.
+
+        Only where a recipe adds updates by rounding to nearest: other ways keep what is left of them.
+        """
+        weights = [
+            p
+            for m in model.modules()
+            if isinstance(rules := getattr(m, "rules", None), Rules) and not isinstance(m, nn.Embedding)
+            if rules.recipe.update == "nearest" and not rules.recipe.has_master
+            for p in m.parameters(recurse=False)
+            if p.ndim > 1
+        ]
+        looks = self.step % self.every == 0
+        before = [p.detach().clone() for p in weights] if looks else []
+        yield
+        if not before:
+            return
+        same = sum(int((p == b).sum()) for p, b in zip(weights, before, strict=True))
+        lost = same / sum(b.numel() for b in before)
+        if LOST_UPDATES < lost < 1:  # all of them: the step was skipped
+            dtype = str(before[0].dtype).removeprefix("torch.")
+            self.say(
+                f"{lost:.0%} of the weights did not move in a step: updates are lost to rounding in {dtype};"
+                " use update=stochastic, update=kahan or a master copy"
             )
 
     def next_step(self) -> None:

@@ -86,7 +86,7 @@ class Recipe:
     def swaps_layers(self) -> bool:
         """Whether layers compute otherwise than torch's own."""
         changes = (self.vector, self.product, self.schedule) != ("fp32", "exact", "")
-        return changes or any(self.casts.values())
+        return changes or self.parameter is not None or any(self.casts.values())
 
     def extended(self, name: str | None = None, **changes: Any) -> Recipe:
         """Return the recipe with some fields changed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -71,6 +72,12 @@ def run(
         value = trainer.evaluate()
         log.flush()
         return _scored(found, trainer, settings, folder, value)
+
+
+def folder_name(settings: Settings) -> str:
+    """Return a name for a run's folder: readable, and safe on every file system."""
+    parts = (Path(settings.task).name, settings.recipe, f"seed{settings.seed}")
+    return "-".join(re.sub(r"[^A-Za-z0-9_.=-]+", "_", part) for part in parts)[:200]
 
 
 def _write(log: Log, trainer: Trainer, record: dict[str, object]) -> None:

@@ -61,7 +61,8 @@ class Trainer:
         norm = self.optimizer.clip_(self.task.hyper.largest_gradient, loss_scale=scale)
         finite = math.isfinite(norm)
         self.bytes_per_value = self.optimizer.nbytes()["per_value"] if self.step_number else 0.0
-        self.scaler.step(self.optimizer)
+        with self.watch.update_of(self.model):
+            self.scaler.step(self.optimizer)
         self.scaler.update()
         self.step_number += 1
         self.watch.next_step()

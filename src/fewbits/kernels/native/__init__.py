@@ -14,10 +14,11 @@ from fewbits.kernels.native.convert import (
     thin_product,
 )
 from fewbits.kernels.native.isa import active_isa, available_isas, force_isa, isas
-from fewbits.kernels.native.product import bfloat16_product, has_bfloat16_products
+from fewbits.kernels.native.product import addition_product, bfloat16_product, has_bfloat16_products
 
 __all__ = [
     "active_isa",
+    "addition_product",
     "available_isas",
     "bfloat16_product",
     "dequantize",

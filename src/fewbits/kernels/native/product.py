@@ -1,4 +1,4 @@
-"""Products of matrices of bfloat16 values by the CPU's instructions for them; native/product.hpp."""
+"""Products of dense matrices: of bfloat16 values (native/product.hpp), and by sums of bit patterns."""
 
 from __future__ import annotations
 
@@ -28,3 +28,18 @@ def bfloat16_product(
     """
     of_a, of_b = _native.packed_sizes(a.shape[0], b.shape[1], a.shape[1])
     _native.bfloat16_product(a, b, y, room((of_a,), np.uint32), room((of_b,), np.uint32), threads)
+
+
+def addition_product(
+    a: NDArray[np.float32], b: NDArray[np.float32], y: NDArray[np.float32], *, threads: int
+) -> None:
+    """Write ``a @ b`` into ``y``, each product one sum of bit patterns; kernels/reference/additions.py.
+
+    Args:
+        a: (m, k) in C order.
+        b: (k, n), likewise.
+        y: (m, n), likewise.
+        threads: most threads to use.
+    """
+    active_isa()
+    _native.addition_product(a, b, y, threads)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from fewbits.nn.layers.activation import NarrowPReLU
 from fewbits.nn.layers.attention import NarrowMultiheadAttention
 from fewbits.nn.layers.bilinear import NarrowBilinear
 from fewbits.nn.layers.convolution import NarrowConv1d, NarrowConv2d
@@ -23,4 +24,5 @@ LAYERS: dict[type[nn.Module], type[nn.Module]] = {
     nn.MultiheadAttention: NarrowMultiheadAttention,
     nn.LSTM: NarrowLSTM,
     nn.GRU: NarrowGRU,
+    nn.PReLU: NarrowPReLU,
 }

@@ -1,0 +1,63 @@
+"""How long does a training step take in narrow formats?
+
+A transformer of about ten million parameters, 16 sequences of 256 bytes; one step is forward, backward and AdamW.
+Peers: the same step in FP32, and under torch.autocast to bfloat16. All in one process, alternating, medians.
+
+    python benchmarks/train_step.py [--batch 16] [--length 256] [--rounds 5] [--json FILE]
+
+The units of the CPU that PyTorch's own products use are limited by ONEDNN_MAX_CPU_ISA; set to AVX512_CORE, no product
+runs on bfloat16 units, neither PyTorch's nor ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from _alternating import arguments, seconds, table, write
+
+from fewbits.nn import prepare
+from fewbits.optim import AdamW
+from fewbits.train.tasks.bytes_model import ByteModel, Shape, next_byte_loss
+
+RECIPES = ("fp32", "amp-bf16", "mxfp8", "mxfp6", "mx9")
+SHAPE = Shape(width=384, layers=6, hidden=1536, heads=6)  # 10.8 million parameters
+
+
+def step_of(recipe: str, windows: torch.Tensor) -> Callable[[], None]:
+    """Return a function that trains one step."""
+    torch.manual_seed(0)
+    model = prepare(ByteModel(SHAPE), recipe)
+    optimizer = AdamW(model.parameters(), lr=1e-4, recipe=recipe)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        next_byte_loss(model, windows).mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def main() -> None:
+    """Print the table and write the figures."""
+    given = arguments(__doc__ or "", batch=16, length=256)
+    windows = torch.randint(256, (given.batch, given.length + 1))
+    names = [n for n in given.formats.split(",") if n] or list(RECIPES)
+    taken = seconds({name: step_of(name, windows) for name in names}, given.rounds)
+    rows: list[dict[str, Any]] = [
+        {
+            "recipe": name,
+            "seconds_per_step": taken[name],
+            "of_fp32": taken[name] / taken["fp32"] if "fp32" in taken else None,
+        }
+        for name in names
+    ]
+    values = sum(p.numel() for p in ByteModel(SHAPE).parameters())
+    print(f"{values / 1e6:.1f} million parameters, batch {given.batch}, length {given.length}")
+    table(("recipe", "s per step", "of fp32"), [tuple(r.values()) for r in rows])
+    write(given.json, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""Activations with parameters of their own."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fewbits.nn.rules import Rules
+
+
+class NarrowPReLU(nn.PReLU):
+    """max(0, x) + a min(0, x); torch's own refuses a slope of another type than its input."""
+
+    rules: Rules
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Return the input's shape in the recipe's vector format."""
+        x = input.to(self.rules.dtype)
+        return functional.prelu(x, self.weight.to(x.dtype))

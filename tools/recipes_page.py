@@ -1,0 +1,109 @@
+"""Write docs/recipes.md: train every recipe with three seeds, and set that beside what the papers say.
+
+    python tools/recipes_page.py [--runs FOLDER] [--task bytes] [--seeds 3]
+
+Runs that FOLDER holds already are not repeated. The whole takes about an hour on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from statistics import fmean
+
+from fewbits.recipes import RECIPES
+from fewbits.records import TrainRun
+from fewbits.train import Settings, run
+from fewbits.train.runs import folder_name
+from fewbits.train.tasks import trained_task
+
+# What the papers claim, and when to use a recipe.
+NOTES = json.loads(Path(__file__).with_name("recipe_notes.json").read_text(encoding="utf-8"))
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "recipes.md"
+NATS = 0.03  # a difference below this, or below twice the spread of fp32, is none
+
+HEAD = """# Recipes
+
+What each recipe of `fewbits train` claims, and what it does here: the small byte-level model on the source
+of Python's standard library, {steps} steps of 1,024 bytes, {seeds} seeds that differ in the initial weights
+and in the stochastic rounding. This page is written by `python tools/recipes_page.py`; nothing in it is set
+by hand but the claims of the papers and the advice.
+
+The metric is the loss on held-out text in nats per byte, the mean over seeds; *spread* is the largest less
+the smallest. FP32 ends at {fp32:.4f} with a spread of {spread:.4f}. A recipe *ends with FP32* if it is at
+most {bar:.4f} above, the larger of {nats} and twice that spread. A model of {values:,} parameters says
+little about one of a billion: read a loss here as a warning, and its absence as permission to try.
+
+*Bytes* are those of parameters, gradients and optimizer states per parameter value, as they lay in memory.
+*Time* is that of a step over FP32's, on one thread of the CPU that wrote this page; the model is so small
+that overheads count.
+
+| recipe | nats | spread | less FP32 | | bytes | time | warned |
+|---|---|---|---|---|---|---|---|
+"""
+
+
+def main() -> None:
+    """Train what is not there yet, and write the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--runs", type=Path, default=Path("fewbits-train"))
+    parser.add_argument("--task", default="bytes")
+    parser.add_argument("--seeds", type=int, default=3)
+    given = parser.parse_args()
+    assert set(NOTES) == set(RECIPES), set(NOTES) ^ set(RECIPES)
+    found = {name: [_run(name, seed, given) for seed in range(given.seeds)] for name in RECIPES}
+    PAGE.write_text(_page(found), encoding="utf-8")
+    print(f"wrote {PAGE}")
+
+
+def _run(name: str, seed: int, given: argparse.Namespace) -> TrainRun:
+    settings = Settings(given.task, name, seed=seed)
+    done = run(settings, given.runs / folder_name(settings), resume=True)
+    print(f"{name} seed {seed}: {done.value:.4f}", flush=True)
+    return done
+
+
+def _page(found: dict[str, list[TrainRun]]) -> str:
+    base = found["fp32"]
+    fp32, spread = fmean(r.value for r in base), _spread(base)
+    bar = max(NATS, 2 * spread)
+    values = sum(p.numel() for p in trained_task("bytes").create(0).parameters())
+    text = HEAD.format(
+        steps=base[0].steps, seeds=len(base), fp32=fp32, spread=spread, bar=bar, nats=NATS, values=values
+    )
+    pace = fmean(r.seconds_per_step for r in base)
+    for name, runs in found.items():
+        mean = fmean(r.value for r in runs)
+        verdict = "ends with FP32" if mean - fp32 <= bar else "**does not**"
+        time = fmean(r.seconds_per_step for r in runs) / pace
+        warned = sum(bool(r.warnings) for r in runs)
+        marks = f"{warned} of {len(runs)}" if warned else "-"
+        text += (
+            f"| [{name}](#{name}) | {mean:.4f} | {_spread(runs):.4f} | {mean - fp32:+.4f} | {verdict} |"
+            f" {runs[0].bytes_per_value:.1f} | {time:.2f} | {marks} |\n"
+        )
+    for name, runs in found.items():
+        text += _section(name, runs, fp32, bar)
+    return text
+
+
+def _section(name: str, runs: list[TrainRun], fp32: float, bar: float) -> str:
+    note = NOTES[name]
+    mean = fmean(r.value for r in runs)
+    ours = f"{mean:.4f} nats ({', '.join(f'{r.value:.4f}' for r in runs)}), {mean - fp32:+.4f} from FP32"
+    agreed = "" if mean - fp32 <= bar else " That is a loss."
+    said = "".join(f"\n\nIt warns: *{w}*" for w in dict.fromkeys(w for r in runs for w in r.warnings))
+    return (
+        f"\n## {name}\n\n{RECIPES[name].paper}.\n\n**The paper:** {note['claim']}\n\n"
+        f"**Here:** {ours}.{agreed}{said}\n\n**Use it:** {note['use']}\n\n```text\n{RECIPES[name]!r}\n```\n"
+    )
+
+
+def _spread(runs: list[TrainRun]) -> float:
+    values = [r.value for r in runs]
+    return max(values) - min(values)
+
+
+if __name__ == "__main__":
+    main()
