@@ -33,8 +33,6 @@ _REFUSED = (
 )
 # By name: to import the package of such a class would take seconds, and not everybody has it.
 _ELSEWHERE: dict[str, type[nn.Module]] = {"transformers.pytorch_utils.Conv1D": NarrowInputFirstLinear}
-# Layers of torch that refuse, or are slow with, inputs of another dtype than their parameters.
-_ONE_DTYPE = (nn.PReLU, nn.RMSNorm)
 
 
 def prepare(
@@ -52,8 +50,8 @@ def prepare(
     would read the weights as they are.
 
     Args:
-        model: any module. Its Linear, Conv1d, Conv2d, Embedding, Bilinear, MultiheadAttention, LSTM and GRU
-            layers are changed, and Hugging Face's Conv1D.
+        model: any module. Its Linear, Conv1d, Conv2d, Embedding, Bilinear, MultiheadAttention, LSTM, GRU and
+            PReLU layers are changed, and Hugging Face's Conv1D.
         recipe: a recipe or its text, as in ``mxfp6`` or ``mx:weight=mxfp4,gradient=mxfp6_e3m2/rceil``.
         exclude: patterns of module names to leave out, as in ``("lm_head", "blocks.0.*")``; what lies within
             a module of such a name is left out too.
@@ -85,8 +83,9 @@ def prepare(
             _unfuse(module)
         order = [n for n, m in narrow.items() if not isinstance(m, nn.PReLU)]
         for name, module in narrow.items():
-            kept = (name == order[0] and chosen.keep_first) or (name == order[-1] and chosen.keep_last)
-            _become(module, Rules(chosen, name, kept, name == order[-1], watcher))
+            first, last = [name] == order[:1], [name] == order[-1:]
+            kept = (first and chosen.keep_first) or (last and chosen.keep_last)
+            _become(module, Rules(chosen, name, kept, last, watcher))
         if chosen.vector != "fp32":
             _keep_dtypes(names, found, chosen)
         model.register_forward_hook(_float32_results)
@@ -150,7 +149,7 @@ def _has_own_matrices(module: nn.Module) -> bool:
 
 def _keep_dtypes(names: dict[str, nn.Module], found: dict[str, nn.Module], chosen: Recipe) -> None:
     for name, module in names.items():
-        if name in found and isinstance(module, _ONE_DTYPE):
+        if name in found and isinstance(module, nn.RMSNorm):  # warns of any other dtype, once
             take_own_dtype(module, DTYPES[chosen.vector])
         elif name not in found and name.rpartition(".")[0] in found:
             take_own_dtype(module)
