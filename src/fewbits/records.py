@@ -33,7 +33,10 @@ class LayerScore:
 
 @dataclass(frozen=True)
 class TaskScore:
-    """One format on one task: a model trained in FP32, cast without retraining, over several seeds."""
+    """One format on one task: a model trained in FP32, cast without retraining, over several seeds.
+
+    Where it was asked for, also models trained in the format from scratch, evaluated without a cast.
+    """
 
     task: str  # "bytes" or "digits"
     metric: str  # "nll" (nats per byte, lower is better) or "accuracy" (percent, higher is better)
@@ -48,6 +51,10 @@ class TaskScore:
     flushed_fraction: float
     area_memory_proxy: float | None  # relative to FP8 E4M3; a proxy, not a synthesis result
     layers: tuple[LayerScore, ...]
+    trained: tuple[
+        float, ...
+    ] = ()  # the metric of models trained in this format, one per seed; () if not asked
+    trained_baseline: tuple[float, ...] = ()  # the metric of models trained in FP32 by the same loop
 
     @property
     def mean(self) -> float:
@@ -63,6 +70,23 @@ class TaskScore:
     def spread(self) -> float:
         """Largest minus smallest FP32 metric over seeds: what a different seed alone does."""
         return max(self.baseline) - min(self.baseline)
+
+    @property
+    def trained_mean(self) -> float | None:
+        """Mean over seeds of the metric of models trained in this format; None where none were."""
+        return fmean(self.trained) if self.trained else None
+
+    @property
+    def trained_difference(self) -> float | None:
+        """Mean over seeds of (trained in this format - trained in FP32); None where none were trained."""
+        pairs = zip(self.trained, self.trained_baseline, strict=True)
+        return fmean(v - b for v, b in pairs) if self.trained else None
+
+    @property
+    def trained_spread(self) -> float | None:
+        """Largest minus smallest metric over seeds of models trained in FP32; None where none were."""
+        known = self.trained_baseline
+        return max(known) - min(known) if known else None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from fewbits.cli import main as cli
+from fewbits.compare import models
+from fewbits.train.tasks import digits_task
+from fewbits.train.tasks.digits_task import DigitsConfig
+from fewbits.train.tasks.task import Hyperparameters
 
 
 @pytest.fixture
@@ -48,6 +52,28 @@ def test_a_second_run_trains_nothing_and_says_the_same(capsys, tmp_path):
         patch.setattr(module, "fit", lambda *_: pytest.fail("trained again"))
         assert cli.run(asked) == 0
     assert capsys.readouterr().out == first
+
+
+@pytest.mark.usefixtures("_own_cache")
+def test_training_in_each_format_fills_a_column_of_its_own(capsys, monkeypatch, tmp_path):
+    short = DigitsConfig(channels=4, hyper=Hyperparameters(steps=20, batch=16, learning_rate=1e-2))
+    monkeypatch.setattr(models, "task", lambda name, data: digits_task(short))
+    page, data = tmp_path / "r.html", tmp_path / "r.json"
+    asked = ["compare", "--tasks", "digits", "--seeds", "1", "--formats", "fp32,mxfp4", "--train"]
+    assert cli.run([*asked, "--report", str(page), "--json", str(data)]) == 0
+    out = capsys.readouterr().out
+    assert "trained" in out
+    assert "in it" in out
+    fp32, mxfp4 = json.loads(data.read_text())["scores"]
+    assert fp32["trained_difference"] == 0
+    assert mxfp4["trained_difference"] == mxfp4["trained"][0] - fp32["trained"][0]
+    assert "trained in it, minus FP32" in page.read_text()
+    assert "--formats mxfp4 --seeds 1 --train" in page.read_text()
+
+
+def test_training_is_for_the_built_in_models(capsys, tmp_path):
+    assert cli.run(["compare", str(tmp_path), "--train"]) == 2
+    assert "--train is for the built-in models" in capsys.readouterr().err
 
 
 def test_a_checkpoint_gets_a_proposal_per_tensor_and_a_total(capsys, tmp_path):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from math import isfinite, isnan
 
 import pytest
 import torch
@@ -11,25 +12,35 @@ from fewbits.compare import models
 from fewbits.compare.models import TASK_FORMATS, compare_models
 from fewbits.errors import ArgumentError, FormatError
 from fewbits.formats import parse
+from fewbits.recipes import uniform
+from fewbits.train import Trainer
 from fewbits.train.tasks import Task
+from fewbits.train.tasks.task import Hyperparameters
 
 
-def linear_task(name, data=None, *, trained=None):
+def linear_task(name, data=None, *, trained=None, loss=None):
     """A task that needs no training: the error of a random linear layer against its own FP32 output."""
     x = torch.randn(64, 96, generator=torch.Generator().manual_seed(9))
 
-    def train(seed, progress):
+    def create(seed):
         torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(96, 32), nn.ReLU(), nn.Linear(32, 16))
+
+    def train(seed, progress):
         if trained is not None:
             trained.append(seed)
         progress(1, 1, 0.0)
-        return nn.Sequential(nn.Linear(96, 32), nn.ReLU(), nn.Linear(32, 16)).eval()
+        return create(seed).eval()
 
     def evaluate(model):
         with torch.no_grad():
             return float(model(x).square().mean())
 
-    return Task(name, "nll", True, train, evaluate)
+    def batch_loss(model, generator):
+        return model(torch.randn(32, 96, generator=generator)).square().mean()
+
+    hyper = Hyperparameters(steps=4, batch=32, learning_rate=0.01)
+    return Task(name, "nll", True, train, evaluate, create, loss or batch_loss, hyper)
 
 
 @pytest.fixture
@@ -71,6 +82,48 @@ def test_a_scale_rule_reaches_the_formats_that_have_one():
     assert ruled[0].values != default[0].values
     assert ruled[0].saturated_fraction == 0 < default[0].saturated_fraction
     assert ruled[1] == default[1]
+
+
+@pytest.mark.usefixtures("_linear")
+def test_training_is_measured_where_it_is_asked_for():
+    plain = compare_models(["bytes"], ["mx4"], seeds=1)[0]
+    assert plain.trained == plain.trained_baseline == ()
+    assert plain.trained_mean is plain.trained_difference is plain.trained_spread is None
+    seen = []
+    fp32, mx4 = compare_models(
+        ["bytes"], ["fp32", "mx4"], seeds=2, train=True, progress=lambda *step: seen.append(step)
+    )
+    assert fp32.trained == fp32.trained_baseline == mx4.trained_baseline
+    assert fp32.trained_difference == 0 < abs(mx4.trained_difference)
+    assert all(after < before for after, before in zip(mx4.trained, mx4.baseline, strict=True))
+    assert mx4.trained_spread == max(fp32.trained) - min(fp32.trained)
+    assert ("bytes: training in 2 formats", 4, 4) in seen
+
+
+@pytest.mark.usefixtures("_linear")
+def test_a_trained_model_is_evaluated_without_a_cast():
+    (mx4,) = compare_models(["bytes"], ["mx4"], seeds=1, train=True)
+    t = linear_task("bytes")
+    trainer = Trainer(t, uniform("mx4"), seed=0, steps=t.hyper.steps)
+    for _ in range(t.hyper.steps):
+        trainer.step()
+    assert t.evaluate(trainer.model) != mx4.trained[0]
+    plain = t.create(0)
+    plain.load_state_dict(trainer.model.state_dict())
+    assert mx4.trained == (t.evaluate(plain),)
+
+
+@pytest.mark.parametrize("fmt", ["mx6", "mxfp4"])  # one that refuses a NaN and one that has it
+def test_a_training_that_breaks_down_scores_nan_and_the_others_go_on(monkeypatch, fmt):
+    def loss(model, generator):
+        broken = "NarrowLinear" in str(type(model[0]))
+        return model(torch.randn(32, 96, generator=generator)).square().mean() * (1e38 if broken else 1) ** 2
+
+    monkeypatch.setattr(models, "task", partial(linear_task, loss=loss))
+    fp32, narrow = compare_models(["bytes"], ["fp32", fmt], seeds=1, train=True)
+    assert isfinite(fp32.trained_mean)
+    assert isnan(narrow.trained_mean)
+    assert isnan(narrow.trained_difference)
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,38 @@ def test_layers_without_a_narrow_form_are_refused_by_name(layer: nn.Module) -> N
     assert list(narrow(prepare(model, "mxfp6", exclude=("odd",)))) == ["known"]
 
 
+class Mixture(nn.Module):
+    """A layer of someone's own, with matrices that it multiplies by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.Parameter(torch.ones(3, 8, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.experts.sum(0)
+
+
+def test_a_layer_with_matrices_of_its_own_is_not_left_out_silently() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), Mixture(), nn.Linear(8, 8))
+    with pytest.raises(ArgumentError, match=r"1 is a Mixture, which has no narrow form;.*exclude='1'"):
+        prepare(model, "mxfp6")
+    assert prepare(model, "mxfp6", exclude=("1",))(torch.ones(2, 8)).isfinite().all()
+
+
+@pytest.mark.parametrize("chosen", ["mxfp6", "fp8-stochastic", "bf16-only"])
+def test_layers_left_out_compute_in_the_dtype_of_their_parameters(chosen: str) -> None:
+    torch.manual_seed(0)
+    given: list[torch.dtype] = []
+    model = nn.Sequential(
+        nn.Linear(8, 8), nn.PReLU(), nn.RMSNorm(8), nn.Sequential(nn.Linear(8, 8)), nn.Linear(8, 8)
+    )
+    prepare(model, chosen, exclude=("3",))
+    model[3][0].register_forward_pre_hook(lambda module, args: given.append(args[0].dtype))
+    model(torch.randn(4, 8)).sum().backward()
+    assert given == [model[3][0].weight.dtype] == [torch.float32]
+    assert all(p.grad is not None and p.grad.dtype == p.dtype for p in model.parameters())
+
+
 def test_a_model_is_prepared_once() -> None:
     model = prepare(mlp(), "mxfp6")
     with pytest.raises(ArgumentError, match="0 is prepared already"):

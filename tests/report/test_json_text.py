@@ -28,7 +28,11 @@ def test_tasks_carry_their_fields_what_follows_from_them_and_the_provenance() ->
     assert row["format"] == "mxfp4"
     assert row["difference"] == scores[12].difference
     assert next(iter(row)) == "task"
-    assert list(row)[-3:] == ["mean", "difference", "spread"]
+    assert list(row)[-6:] == [
+        "mean", "difference", "spread", "trained_mean", "trained_difference", "trained_spread",
+    ]  # fmt: skip
+    assert row["trained"] == []
+    assert row["trained_mean"] is None
     assert len(row["layers"]) == 18
 
 

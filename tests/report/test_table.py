@@ -24,8 +24,13 @@ def printed(renderable: RenderableType, width: int = 80, *, colour: bool = False
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize(
     "table",
-    [tasks_table(fake.tasks()), checkpoint_table(fake.checkpoint()), matrices_table(fake.matrices())],
-    ids=["tasks", "checkpoint", "matrices"],
+    [
+        tasks_table(fake.tasks()),
+        tasks_table(fake.tasks(train=True)),
+        checkpoint_table(fake.checkpoint()),
+        matrices_table(fake.matrices()),
+    ],
+    ids=["tasks", "trained", "checkpoint", "matrices"],
 )
 def test_tables_fit_the_terminal_without_cutting_a_word(table: RenderableType, width: int) -> None:
     text = printed(table, width)
@@ -114,3 +119,12 @@ def test_a_hostile_name_is_printed_and_not_obeyed() -> None:
     text = printed(checkpoint_table(report), 250, colour=True)
     assert r"[red]x[/red]\x1b[2J\n" in text
     assert "\x1b[2J" not in text
+
+
+def test_training_has_a_column_where_it_was_measured_only() -> None:
+    assert "trained" not in printed(tasks_table(fake.tasks()), 120)
+    text = printed(tasks_table(fake.tasks(train=True)), 120)
+    assert "trained" in text
+    assert "+0.0960*" in text  # mx4, half of what the cast costs and beyond the spread
+    broken = [replace(s, trained=(math.nan,) * 3) for s in fake.tasks(train=True)[:14]]
+    assert "NaN*" in printed(tasks_table(broken), 120)

@@ -1,4 +1,4 @@
-"""What narrow formats do to the built-in models: train in FP32, cast directly, evaluate on held-out data."""
+"""What narrow formats do to the built-in models, cast directly or trained in them, on held-out data."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fewbits import kernels
 from fewbits.compare.direct_cast import Cast, direct_cast
+from fewbits.compare.from_scratch import Trained, from_scratch
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format, area_memory_proxy, parse
 from fewbits.kernels import Options
@@ -49,6 +50,7 @@ def compare_models(
     seeds: int = 3,
     data: Path | None = None,
     scale_rule: str = "floor",
+    train: bool = False,
     progress: Progress | None = None,
 ) -> tuple[TaskScore, ...]:
     """Train each task's model with ``seeds`` seeds and evaluate it in each format.
@@ -59,6 +61,8 @@ def compare_models(
         seeds: how many models to train per task; seeds are 0, 1, ...
         data: the user's own text for the task ``bytes``.
         scale_rule: how power-of-two scales are chosen; other formats do not use it.
+            Training in a format has rules of its own, those of :func:`fewbits.recipes.uniform`.
+        train: also train a model in each format from scratch, for each seed.
         progress: called as work goes on.
 
     Returns:
@@ -78,11 +82,21 @@ def compare_models(
     fmts = [f if isinstance(f, Format) else parse(f) for f in formats]
     chosen = [kernels.options(f, scale_rule=_rule_of(f, scale_rule)) for f in fmts]
     found = [task(name, data) for name in dict.fromkeys(tasks)]
-    return tuple(score for t in found for score in _scores(t, fmts, chosen, seeds, progress or _silent))
+    told = progress or _silent
+    scores = []
+    for t in found:
+        trained = from_scratch(t, fmts, seeds, told) if train else [Trained()] * len(fmts)
+        scores += _scores(t, fmts, chosen, trained, seeds, told)
+    return tuple(scores)
 
 
 def _scores(
-    t: Task, fmts: list[Format], chosen: list[Options], seeds: int, progress: Progress
+    t: Task,
+    fmts: list[Format],
+    chosen: list[Options],
+    trained: list[Trained],
+    seeds: int,
+    progress: Progress,
 ) -> list[TaskScore]:
     baseline: list[float] = []
     measured: list[list[_Measured]] = [[] for _ in fmts]
@@ -93,7 +107,8 @@ def _scores(
         for i, (fmt, options) in enumerate(zip(fmts, chosen, strict=True)):
             measured[i].append(_evaluate(t, model, fmt, options))
             progress(f"{t.name}: evaluating formats", seed * len(fmts) + i + 1, seeds * len(fmts))
-    return [_score(t, fmt, baseline, runs) for fmt, runs in zip(fmts, measured, strict=True)]
+    rows = zip(fmts, measured, trained, strict=True)
+    return [_score(t, fmt, baseline, runs, own) for fmt, runs, own in rows]
 
 
 def _evaluate(t: Task, model: nn.Module, fmt: Format, options: Options) -> _Measured:
@@ -108,7 +123,7 @@ def _evaluate(t: Task, model: nn.Module, fmt: Format, options: Options) -> _Meas
     return value, cast
 
 
-def _score(t: Task, fmt: Format, baseline: list[float], runs: list[_Measured]) -> TaskScore:
+def _score(t: Task, fmt: Format, baseline: list[float], runs: list[_Measured], trained: Trained) -> TaskScore:
     casts = [cast for _, cast in runs]
     parameters = casts[0].cast_parameters * fmt.bits_per_value / 8 + casts[0].other_parameters * 4
     return TaskScore(
@@ -132,6 +147,8 @@ def _score(t: Task, fmt: Format, baseline: list[float], runs: list[_Measured]) -
             )
             for same in zip(*(c.layers for c in casts), strict=True)
         ),
+        trained=trained.values,
+        trained_baseline=trained.baseline,
     )
 
 

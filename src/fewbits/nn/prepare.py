@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map
 
 from fewbits.errors import ArgumentError
 from fewbits.nn.layers import LAYERS
+from fewbits.nn.layers.input_first import NarrowInputFirstLinear
+from fewbits.nn.own_dtype import take_own_dtype, widened
 from fewbits.nn.rules import DTYPES, Rules, Watcher, cast
 from fewbits.recipes import Cast, Recipe
 from fewbits.recipes import recipe as read
@@ -30,6 +31,8 @@ _REFUSED = (
     nn.GRUCell,
     nn.EmbeddingBag,
 )
+# By name: to import the package of such a class would take seconds, and not everybody has it.
+_ELSEWHERE: dict[str, type[nn.Module]] = {"transformers.pytorch_utils.Conv1D": NarrowInputFirstLinear}
 
 
 def prepare(
@@ -42,12 +45,13 @@ def prepare(
     """Make a model train as a recipe says. Call it before the optimizer is made.
 
     Layers are changed in place: modules, parameters and the keys of ``state_dict`` keep their names. Whatever
-    flows between them takes the recipe's vector format; what the model returns is float32 again. Torch's
-    transformer layers lose their fused inference, which would read the weights as they are.
+    flows between them takes the recipe's vector format; what the model returns is float32 again. Layers left
+    out compute in the dtype of their parameters. Torch's transformer layers lose their fused inference, which
+    would read the weights as they are.
 
     Args:
-        model: any module. Its Linear, Conv1d, Conv2d, Embedding, Bilinear, MultiheadAttention, LSTM and GRU
-            layers are changed.
+        model: any module. Its Linear, Conv1d, Conv2d, Embedding, Bilinear, MultiheadAttention, LSTM, GRU and
+            PReLU layers are changed, and Hugging Face's Conv1D.
         recipe: a recipe or its text, as in ``mxfp6`` or ``mx:weight=mxfp4,gradient=mxfp6_e3m2/rceil``.
         exclude: patterns of module names to leave out, as in ``("lm_head", "blocks.0.*")``; what lies within
             a module of such a name is left out too.
@@ -73,14 +77,17 @@ def prepare(
                     " layer or none of it"
                 )
         whole = {n: m for n, m in found.items() if around[n] is None}
-        narrow = {n: m for n, m in whole.items() if type(m) in LAYERS}
+        narrow = {n: m for n, m in whole.items() if _narrow_class(m) is not None}
         for name, module in whole.items():
             _refuse(name, module)
             _unfuse(module)
         order = [n for n, m in narrow.items() if not isinstance(m, nn.PReLU)]
         for name, module in narrow.items():
-            kept = (name == order[0] and chosen.keep_first) or (name == order[-1] and chosen.keep_last)
-            _become(module, Rules(chosen, name, kept, name == order[-1], watcher))
+            first, last = [name] == order[:1], [name] == order[-1:]
+            kept = (first and chosen.keep_first) or (last and chosen.keep_last)
+            _become(module, Rules(chosen, name, kept, last, watcher))
+        if chosen.vector != "fp32":
+            _keep_dtypes(names, found, chosen)
         model.register_forward_hook(_float32_results)
         if chosen.parameter is not None:
             _hold_parameters(narrow.values(), chosen.parameter)
@@ -112,16 +119,40 @@ def _around(name: str, names: dict[str, nn.Module], patterns: tuple[str, ...]) -
     """Return the name of the narrow layer around this one, which computes for it, if there is one."""
     parts = name.split(".")
     outside = (".".join(parts[:i]) for i in range(len(parts) if name else 0))
-    found = (n for n in outside if type(names[n]) in LAYERS and not _left_out(n, patterns))
+    found = (n for n in outside if _narrow_class(names[n]) is not None and not _left_out(n, patterns))
     return next(found, None)
 
 
+def _narrow_class(module: nn.Module) -> type[nn.Module] | None:
+    kind = type(module)
+    return LAYERS.get(kind) or _ELSEWHERE.get(f"{kind.__module__}.{kind.__qualname__}")
+
+
 def _refuse(name: str, module: nn.Module) -> None:
-    if isinstance(module, _REFUSED) or (isinstance(module, tuple(LAYERS)) and type(module) not in LAYERS):
+    if _narrow_class(module) is not None:
+        return
+    if isinstance(module, (*_REFUSED, *LAYERS)) or _has_own_matrices(module):
         raise ArgumentError(
             f"{name or 'the model'} is a {type(module).__name__}, which has no narrow form;"
             f" leave it as it is with exclude={name!r}"
         )
+
+
+def _has_own_matrices(module: nn.Module) -> bool:
+    """Whether a layer that is not torch's own may multiply by matrices that no narrow layer would see."""
+    own = list(module.parameters(recurse=False))
+    # With further parameters below it, a tensor of its own is more likely added than multiplied by.
+    if type(module).__module__.startswith("torch.") or len(own) < len(list(module.parameters())):
+        return False
+    return any(p.dim() > 1 and p.is_floating_point() for p in own)
+
+
+def _keep_dtypes(names: dict[str, nn.Module], found: dict[str, nn.Module], chosen: Recipe) -> None:
+    for name, module in names.items():
+        if name in found and isinstance(module, nn.RMSNorm):  # warns of any other dtype, once
+            take_own_dtype(module, DTYPES[chosen.vector])
+        elif name not in found and name.rpartition(".")[0] in found:
+            take_own_dtype(module)
 
 
 def _unfuse(module: nn.Module) -> None:
@@ -133,15 +164,14 @@ def _unfuse(module: nn.Module) -> None:
 
 
 def _become(module: nn.Module, rules: Rules) -> None:
-    module.__class__ = LAYERS[type(module)]
+    narrow = _narrow_class(module)
+    assert narrow is not None
+    module.__class__ = narrow
     module.rules = rules  # type: ignore[assignment]
 
 
 def _float32_results(module: nn.Module, given: Any, results: Any) -> Any:
-    def widened(x: Any) -> Any:
-        return x.float() if isinstance(x, torch.Tensor) and x.dtype in (torch.bfloat16, torch.float16) else x
-
-    return tree_map(widened, results)
+    return widened(results)
 
 
 def _autocast(model: nn.Module, dtype: torch.dtype) -> None:

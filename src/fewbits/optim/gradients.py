@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from weakref import WeakMethod
 
 import torch
+from torch import distributed
 
+from fewbits.errors import ArgumentError
 from fewbits.optim.stored import bytes_of, loaded, stored, torch_dtype
 from fewbits.recipes import Cast
 
@@ -75,6 +77,12 @@ class HeldGradients:
     def _take(self, p: torch.Tensor) -> None:
         if p.grad is None:
             return
+        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+            # DistributedDataParallel looks at p.grad after this hook: each process would go its own way.
+            raise ArgumentError(
+                f"gradients are packed in {self.how} before {distributed.get_world_size()} processes could"
+                " average them; take the recipe with held_gradient=fp32"
+            )
         total, earlier = p.grad.float(), self._held.get(p)
         p.grad = None
         if earlier is not None:

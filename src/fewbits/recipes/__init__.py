@@ -10,5 +10,6 @@ from fewbits.recipes.catalogue import RECIPES
 from fewbits.recipes.recipe import Recipe
 from fewbits.recipes.scaling import Scaling
 from fewbits.recipes.text import recipe
+from fewbits.recipes.uniform import uniform
 
-__all__ = ["RECIPES", "Cast", "Recipe", "Scaling", "recipe"]
+__all__ = ["RECIPES", "Cast", "Recipe", "Scaling", "recipe", "uniform"]

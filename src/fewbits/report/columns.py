@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from fewbits.records import CheckpointReport, MatrixScore, TaskScore, TensorSummary
 from fewbits.report import quantities as q
-from fewbits.report.judgement import Metric, beyond_spread, quality
+from fewbits.report.judgement import Metric, beyond_spread, metric_of, quality, trained_beyond_spread
 from fewbits.report.totals import FormatTotal
 
 Row = TypeVar("Row")
@@ -49,6 +49,10 @@ def _judged(score: TaskScore) -> str:
     return "better" if quality(score) > 0 else "worse"
 
 
+def _trained_difference(score: TaskScore) -> float:
+    return math.nan if score.trained_difference is None else score.trained_difference
+
+
 def _own_spread(score: TaskScore) -> float:
     return max(score.values) - min(score.values) if len(score.values) > 1 else math.nan
 
@@ -57,8 +61,9 @@ def _proxy(score: TaskScore) -> float:
     return math.nan if score.area_memory_proxy is None else score.area_memory_proxy
 
 
-def task_columns(metric: Metric) -> list[Column[TaskScore]]:
-    """Build the columns of the table of one task."""
+def task_columns(scores: Sequence[TaskScore]) -> list[Column[TaskScore]]:
+    """Build the columns of the table of one task; training has one where it was measured."""
+    metric = metric_of(scores[0])
     d, unit = metric.digits, metric.difference_unit
     direction = "higher" if metric.higher_is_better else "lower"
     mean = f"Mean over seeds of the {metric.title} on held-out data; {direction} is better."
@@ -66,6 +71,7 @@ def task_columns(metric: Metric) -> list[Column[TaskScore]]:
         f"Mean over seeds, each against its own FP32 model, in {unit}; marked beyond FP32's seed spread."
     )
     proxy = "Arithmetic area times memory relative to FP8 E4M3: a proxy from bit counts, not from synthesis."
+    trained = [_trained_column(metric)] if scores[0].trained else []
     return [
         Column("format", "format", _FORMAT, lambda s: q.visible(s.format), lambda s: s.format),
         Column("bits per value", "bits/\nvalue", _BITS,
@@ -75,6 +81,7 @@ def task_columns(metric: Metric) -> list[Column[TaskScore]]:
         Column(metric.column, metric.short, mean, lambda s: q.plain(s.mean, d), lambda s: s.mean),
         Column("difference from FP32", "minus\nFP32", difference,
                lambda s: q.signed(s.difference, d), lambda s: s.difference, _judged),
+        *trained,
         Column("seed spread", "seed\nspread", f"Largest minus smallest value over seeds, in {unit}.",
                lambda s: q.plain(_own_spread(s), d) if len(s.values) > 1 else "-", _own_spread),
         Column("weight QSNR (dB)", "wt.\nQSNR\ndB", _QSNR,
@@ -88,6 +95,23 @@ def task_columns(metric: Metric) -> list[Column[TaskScore]]:
         Column("area x memory (proxy)", "area\nx mem\nproxy", proxy,
                lambda s: "-" if math.isnan(_proxy(s)) else f"{_proxy(s):.2f}", _proxy),
     ]  # fmt: skip
+
+
+def _trained_column(metric: Metric) -> Column[TaskScore]:
+    def judged(score: TaskScore) -> str:
+        if not trained_beyond_spread(score):
+            return ""
+        gained = _trained_difference(score) * (1 if metric.higher_is_better else -1)
+        return "better" if gained > 0 else "worse"
+
+    about = (
+        "Mean over seeds, trained from scratch in this format and evaluated without a cast, each against FP32"
+        f" trained by the same loop, in {metric.difference_unit}; marked beyond the seed spread of that."
+    )
+    return Column(
+        "trained in it, minus FP32", "trained\nin it", about,
+        lambda s: q.signed(_trained_difference(s), metric.digits), _trained_difference, judged,
+    )  # fmt: skip
 
 
 def proposal_columns(report: CheckpointReport) -> list[Column[TensorSummary]]:

@@ -50,13 +50,15 @@ def tasks_page(
     """
 
     def again(score: TaskScore) -> str:
-        seeds = f"--seeds {len(score.values)}"
+        seeds = f"--seeds {len(score.values)}" + (" --train" if score.trained else "")
         return (
             f"{base_command} --tasks {shlex.quote(score.task)} --formats {shlex.quote(score.format)} {seeds}"
         )
 
     parts = [_task(i, task, group, again) for i, (task, group) in enumerate(by_task(scores).items())]
     lead = "Models trained in FP32 whose weights and activations were cast to each format without retraining."
+    if scores[0].trained:
+        lead += " Beside them, models trained in each format from scratch."
     return page("What narrow formats save and cost", lead, "".join(parts), provenance)
 
 
@@ -66,8 +68,8 @@ def _task(number: int, task: str, scores: Sequence[TaskScore], again: Callable[[
     body = paragraph(f"{metric.title.capitalize()}, {metric.unit}, on held-out data; {better} is better.")
     body += paragraph(spread_sentence(scores)) + paragraph(narrowest_sentence(scores), "finding")
     body += _task_scatter(number, task, scores)
-    body += table(f"Task {task} by format", task_columns(metric), scores)
-    body += glossary(task_columns(metric)) + commands([(s.format, again(s)) for s in scores])
+    body += table(f"Task {task} by format", task_columns(scores), scores)
+    body += glossary(task_columns(scores)) + commands([(s.format, again(s)) for s in scores])
     return section(f"Task: {task}", body + _layers(number, task, scores))
 
 

@@ -1,6 +1,6 @@
 """Records as JSON text: strictly valid, in a stable order, with what it takes to measure again.
 
-Each document is one object: ``kind`` ("tasks", "checkpoint", "matrices", "cast", "inspect", "training"),
+Each document is one object: ``kind`` ("tasks", "checkpoint", "matrices", "cast", "inspect" or "training"),
 ``schema`` (the version of this layout, a number), ``provenance`` (``command``, ``versions``, ``seeds``) and
 the records. The keys of a record are its fields in order of definition, then what is derived from them (mean,
 difference, spread, totals).

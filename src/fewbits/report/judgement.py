@@ -100,6 +100,13 @@ def beyond_spread(score: TaskScore) -> bool:
     return len(score.baseline) > 1 and not abs(score.difference) <= score.spread
 
 
+def trained_beyond_spread(score: TaskScore) -> bool:
+    """Whether training in the format differs by more than a seed alone explains; as `beyond_spread`."""
+    if score.trained_difference is None or score.trained_spread is None or len(score.trained) < 2:
+        return False
+    return not abs(score.trained_difference) <= score.trained_spread
+
+
 def spread_sentence(scores: Sequence[TaskScore]) -> str:
     """Say what a different seed alone does, and what that means for the differences of one task."""
     score, metric = scores[0], metric_of(scores[0])

@@ -32,6 +32,7 @@ _STYLE = {"worse": "red", "better": "green", "": ""}
 _NAMES = frozenset(
     {"format", "tensor", "stored as", "proposal", "worst tensor"}
 )  # left-aligned; fold where too wide
+_CROWDED_OUT = frozenset({"seed spread", "saturated (%)"})  # by the column of training, in 80 columns
 _ENDLESS = 10_000  # columns: no terminal is as wide, so a table measured in it is not squeezed
 
 
@@ -46,7 +47,8 @@ def tasks_table(scores: Sequence[TaskScore]) -> Group:
     parts: list[RenderableType] = []
     for task, group in by_task(scores).items():
         metric = metric_of(group[0])
-        parts.append(Sheet(heading(task, f"{metric.title}, {metric.unit}"), task_columns(metric), group))
+        columns = [c for c in task_columns(group) if not group[0].trained or c.title not in _CROWDED_OUT]
+        parts.append(Sheet(heading(task, f"{metric.title}, {metric.unit}"), columns, group))
         marked = " * marks larger ones." if len(group[0].baseline) > 1 else ""
         parts.append(Text(spread_sentence(group) + marked))
         parts.append(Text(narrowest_sentence(group) + "\n", style="bold"))

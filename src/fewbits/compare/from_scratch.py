@@ -1,0 +1,78 @@
+"""Train a built-in model in each format from scratch, beside the same training in FP32."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fewbits.errors import DataError
+from fewbits.formats import Format, parse
+from fewbits.recipes import uniform
+from fewbits.train import Trainer
+from fewbits.train.tasks import Task
+from fewbits.train.tasks.training import one_thread
+
+Progress = Callable[[str, float, float], None]  # what is being done, how much is done, of how much
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The metric of models trained in one format and in FP32, one per seed; empty where none were."""
+
+    values: tuple[float, ...] = ()
+    baseline: tuple[float, ...] = ()
+
+
+def from_scratch(t: Task, formats: Sequence[Format], seeds: int, progress: Progress) -> list[Trained]:
+    """Train the task's model in each format with ``seeds`` seeds, and evaluate it without any cast.
+
+    FP32 is trained too, whether or not it is among the formats: by the same loop, from the same weights, on
+    the same batches, so that a difference is the format's own.
+
+    Args:
+        t: the task; its hyperparameters hold for every format.
+        formats: each is applied as :func:`fewbits.recipes.uniform`.
+        seeds: of the initial weights: 0, 1, ...
+        progress: called as work goes on.
+
+    Returns:
+        One for each format, in the order given. Where training broke down the metric is NaN.
+    """
+    wide = parse("fp32")
+    found: dict[Format, list[float]] = {fmt: [] for fmt in (wide, *formats)}
+    runs = [(fmt, seed) for seed in range(seeds) for fmt in found]
+    what = f"{t.name}: training in {len(found)} formats"
+    for done, (fmt, seed) in enumerate(runs):
+
+        def told(part: float, done: int = done) -> None:
+            progress(what, done + part, len(runs))
+
+        found[fmt].append(_train(t, fmt, seed, told))
+        told(1)
+    return [Trained(tuple(found[fmt]), tuple(found[wide])) for fmt in formats]
+
+
+def _train(t: Task, fmt: Format, seed: int, progress: Callable[[float], None]) -> float:
+    steps = t.hyper.steps
+    with torch.random.fork_rng(devices=[]), one_thread():
+        torch.manual_seed(seed)
+        trainer = Trainer(t, uniform(fmt), seed=seed, steps=steps, watch_every=steps)
+        for step in range(steps):
+            if not _finite_step(trainer):
+                return math.nan
+            progress((step + 1) / steps)
+        plain = t.create(seed)
+        plain.load_state_dict(trainer.model.state_dict())
+        return t.evaluate(plain.eval())
+
+
+def _finite_step(trainer: Trainer) -> bool:
+    """Train on one batch; without a loss scale, what is not finite once is in the weights for good."""
+    try:
+        record = trainer.step()
+    except DataError:  # a NaN met a format that has none
+        return False
+    return math.isfinite(record["loss"]) and record["gradient_norm"] is not None

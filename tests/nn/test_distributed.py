@@ -1,0 +1,114 @@
+"""A prepared model under DistributedDataParallel: two processes train what one trains on the whole batch."""
+
+import json
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+from torch import distributed, multiprocessing, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from fewbits.errors import ArgumentError
+from fewbits.nn import prepare
+from fewbits.optim import SGD
+
+PATIENCE = 120  # seconds for everything that the two processes do
+STEPS = 20
+PROCESSES = 2
+MX = "mx:weight=mxfp6_e3m2,activation=mxfp6_e3m2,gradient=mxfp6_e3m2/rceil,vector=fp32"
+# A recipe, the rows of a batch and how far the losses of the two ways may lie apart. Blocks of a weight's
+# gradient run along the batch: of 64 rows each process has a whole block, and only sums are ordered anew; of
+# 32 rows each has half of one, which gets a scale of its own, as does a whole tensor. Measured:
+# 2e-7, 2e-7, 4e-3 and 8e-4; the room above that is for sums that fall on the other side of a tie.
+CASES = {
+    "fp32": ("fp32", 64, 1e-5),
+    "whole blocks": (MX, 64, 1e-4),
+    "half blocks": (MX, 32, 0.02),
+    "tensor scales": ("fp8-lm-o1:held_gradient=fp32", 64, 0.01),
+}
+
+REFUSED = (
+    "gradients are packed in block(element=fp8_e4m3,scale=e8m0,size=tensor)/rceil before 2 processes could"
+    " average them; take the recipe with held_gradient=fp32"
+)
+
+
+def train(chosen: str, rows: int, rank: int | None = None) -> list[float]:
+    """Return the loss of each step on this process's part of the batch, or on all of it."""
+    torch.manual_seed(0)
+    model: nn.Module = nn.Sequential(
+        nn.Linear(40, 48), nn.ReLU(), nn.Linear(48, 48), nn.ReLU(), nn.Linear(48, 10)
+    )
+    prepare(model, chosen)
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9, recipe=chosen)
+    if rank is not None:
+        model = DistributedDataParallel(model)
+    x, y = torch.randn(rows, 40), torch.randint(10, (rows,))
+    if rank is not None:
+        x, y = x.chunk(PROCESSES)[rank], y.chunk(PROCESSES)[rank]
+    losses = []
+    for _ in range(STEPS):
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def work(rank: int, folder: str) -> None:
+    """Train every case as one of the processes, and leave the losses in the folder."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/meeting",
+        rank=rank,
+        world_size=PROCESSES,
+        timeout=timedelta(seconds=PATIENCE / 2),
+    )
+    try:
+        found = {name: train(chosen, rows, rank) for name, (chosen, rows, _) in CASES.items()}
+        with pytest.raises(ArgumentError) as refused:
+            train("fp8-lm-o1", 64, rank)
+        found["refused"] = str(refused.value)
+        (Path(folder) / f"{rank}.json").write_text(json.dumps(found))
+    finally:
+        distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
+    """The losses of two processes, averaged, for each case."""
+    folder = tmp_path_factory.mktemp("two")
+    started = multiprocessing.start_processes(
+        work, args=(str(folder),), nprocs=PROCESSES, join=False, start_method="spawn"
+    )
+    try:
+        ends = time.monotonic() + PATIENCE
+        while not started.join(timeout=1):
+            assert time.monotonic() < ends, "the two processes do not end"
+    finally:
+        for process in started.processes:
+            if process.is_alive():
+                process.kill()
+            process.join()
+    one, other = (json.loads((folder / f"{rank}.json").read_text()) for rank in range(PROCESSES))
+    assert one.pop("refused") == other.pop("refused") == REFUSED
+    return {name: [(a + b) / 2 for a, b in zip(one[name], other[name], strict=True)] for name in CASES}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_train_as_one_does(case: str, both: dict[str, list[float]]) -> None:
+    chosen, rows, tolerance = CASES[case]
+    alone = train(chosen, rows)
+    assert both[case] == pytest.approx(alone, rel=tolerance)
+    assert alone[-1] < 0.9 * alone[0]
+
+
+def test_blocks_that_are_cut_are_what_differs(both: dict[str, list[float]]) -> None:
+    chosen, rows, _ = CASES["half blocks"]
+    assert both["half blocks"] != pytest.approx(train(chosen, rows), rel=CASES["whole blocks"][2])
