@@ -53,7 +53,7 @@ def main() -> None:
     given = parser.parse_args()
     assert set(NOTES) == set(RECIPES), set(NOTES) ^ set(RECIPES)
     found = {name: [_run(name, seed, given) for seed in range(given.seeds)] for name in RECIPES}
-    PAGE.write_text(_page(found), encoding="utf-8")
+    PAGE.write_text(_page(found, given.task), encoding="utf-8")
     print(f"wrote {PAGE}")
 
 
@@ -64,11 +64,11 @@ def _run(name: str, seed: int, given: argparse.Namespace) -> TrainRun:
     return done
 
 
-def _page(found: dict[str, list[TrainRun]]) -> str:
+def _page(found: dict[str, list[TrainRun]], task: str) -> str:
     base = found["fp32"]
     fp32, spread = fmean(r.value for r in base), _spread(base)
     bar = max(NATS, 2 * spread)
-    values = sum(p.numel() for p in trained_task("bytes").create(0).parameters())
+    values = sum(p.numel() for p in trained_task(task).create(0).parameters())
     text = HEAD.format(
         steps=base[0].steps, seeds=len(base), fp32=fp32, spread=spread, bar=bar, nats=NATS, values=values
     )
@@ -94,8 +94,9 @@ def _section(name: str, runs: list[TrainRun], fp32: float, bar: float) -> str:
     ours = f"{mean:.4f} nats ({', '.join(f'{r.value:.4f}' for r in runs)}), {mean - fp32:+.4f} from FP32"
     agreed = "" if mean - fp32 <= bar else " That is a loss."
     said = "".join(f"\n\nIt warns: *{w}*" for w in dict.fromkeys(w for r in runs for w in r.warnings))
+    departs = f"\n\n**Departs:** {note['departs']}" if "departs" in note else ""
     return (
-        f"\n## {name}\n\n{RECIPES[name].paper}.\n\n**The paper:** {note['claim']}\n\n"
+        f"\n## {name}\n\n{RECIPES[name].paper}.\n\n**The paper:** {note['claim']}{departs}\n\n"
         f"**Here:** {ours}.{agreed}{said}\n\n**Use it:** {note['use']}\n\n```text\n{RECIPES[name]!r}\n```\n"
     )
 

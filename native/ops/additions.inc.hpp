@@ -5,15 +5,19 @@ namespace {
 
 constexpr i64 rows_added = 4, columns_added = 512;  // worked on at once: they stay in the nearest cache
 
-// y[j] += a * b[j] for n values. Magnitudes add as unsigned numbers: two large ones exceed 2^31, and no two 2^32.
+// y[j] += a * b[j] for n values; what is not finite is multiplied as floats are. Magnitudes add as unsigned numbers: two large ones exceed 2^31, and no two 2^32.
 inline void add_times(float a, const float* __restrict b, float* __restrict y, i64 n) {
     const u32 x = static_cast<u32>(bits_of(a)), one = static_cast<u32>(one_bits), mask = static_cast<u32>(magnitude_mask);
-    if ((x & mask) == 0) return;
+    if ((x & mask) >= static_cast<u32>(infinity_bits)) {
+        for (i64 j = 0; j < n; ++j) y[j] += a * b[j];
+        return;
+    }
     for (i64 j = 0; j < n; ++j) {
         const u32 w = static_cast<u32>(bits_of(b[j])), sum = (x & mask) + (w & mask);
         const u32 magnitude = sum - one < static_cast<u32>(largest_bits) ? sum - one : static_cast<u32>(largest_bits);
-        const bool there = sum >= one + static_cast<u32>(binade) && (w & mask) != 0;
-        y[j] += float_of(static_cast<i32>(there ? magnitude | ((x ^ w) & ~mask) : 0));
+        const bool there = sum >= one + static_cast<u32>(binade) && (x & mask) != 0 && (w & mask) != 0;
+        const float finite = float_of(static_cast<i32>(there ? magnitude | ((x ^ w) & ~mask) : 0));
+        y[j] += (w & mask) < static_cast<u32>(infinity_bits) ? finite : a * b[j];
     }
 }
 

@@ -9,6 +9,9 @@ from fewbits.kernels.reference.additions import product, times
 
 VALUES = np.array(
     [
+        np.nan,
+        np.inf,
+        -np.inf,
         0.0,
         -0.0,
         1.0,
@@ -42,7 +45,7 @@ def test_a_product_is_exact_for_powers_of_two_and_within_a_ninth_else() -> None:
 
 def test_zeros_and_what_leaves_the_range() -> None:
     one = np.float32(1)
-    assert times(VALUES, np.zeros_like(VALUES)).tolist() == [0.0] * len(VALUES)
+    assert times(VALUES[3:], np.zeros_like(VALUES[3:])).tolist() == [0.0] * len(VALUES[3:])
     assert times(np.array([1e-30], np.float32), np.array([1e-30], np.float32)).tolist() == [0.0]
     top = np.finfo(np.float32).max
     assert times(np.array([3e38, -3e38], np.float32), np.array([3e38], np.float32)).tolist() == [top, -top]
@@ -55,12 +58,14 @@ def test_the_kernel_is_the_definition(shape: tuple[int, int, int]) -> None:
     generator = np.random.default_rng(1)
     a = generator.standard_normal((m, k)).astype(np.float32)
     b = generator.choice(VALUES, (k, n)).astype(np.float32)
+    expected = product(a, b)
     for isa in native.available_isas():
         native.force_isa(isa)
         for threads in (1, 2):
             y = np.full((m, n), np.nan, np.float32)
             native.addition_product(a, b, y, threads=threads)
-            assert np.array_equal(y.view(np.uint32), product(a, b).view(np.uint32)), isa
+            same = (y.view(np.uint32) == expected.view(np.uint32)) | (np.isnan(y) & np.isnan(expected))
+            assert same.all(), isa
 
 
 def test_torch_sees_an_operator() -> None:

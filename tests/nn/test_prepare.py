@@ -144,12 +144,6 @@ def test_layers_left_out_compute_in_the_dtype_of_their_parameters(chosen: str) -
     assert all(p.grad is not None and p.grad.dtype == p.dtype for p in model.parameters())
 
 
-def test_a_model_is_prepared_once() -> None:
-    model = prepare(mlp(), "mxfp6")
-    with pytest.raises(ArgumentError, match="0 is prepared already"):
-        prepare(model, "mx9")
-
-
 def test_a_copy_computes_the_same_with_parameters_of_its_own() -> None:
     model, x = prepare(Every(), "mxfp4"), torch.arange(10).reshape(2, 5)
     twin = copy.deepcopy(model)

@@ -72,12 +72,27 @@ def test_microscaling_never_clamps_gradients() -> None:
         ("mxfp6:weight", "ROLE=CAST"),
         ("mxfp6:colour=blue", "has no 'colour'"),
         ("mxfp6:vector=fp8", "vector='fp8'"),
+        ("fp32:autocast=fp8", "autocast='fp8'"),
+        ("mxfp6:keep_first=maybe", "expected yes or no"),
+        ("fp16-master:scaling=large", "none, dynamic or a number"),
+        ("mxfp6:name=mine", "has no 'name'"),
         ("mxfp6:weight=nothing", "there is no format"),
     ],
 )
 def test_a_text_that_is_no_recipe_is_refused(given: str, said: str) -> None:
     with pytest.raises((ArgumentError, FormatError), match=said):
         recipe(given)
+
+
+def test_formats_with_brackets_in_brackets_and_scalings_are_read() -> None:
+    found = recipe(
+        "mx:weight=block(element=float(e=2,m=1),scale=float(e=4,m=3,special=fn),size=16),vector=fp32"
+    )
+    assert found.forward_weight is not None
+    assert found.vector == "fp32"
+    assert recipe("fp16-master:scaling=1024").scaling == Scaling(1024.0, dynamic=False)
+    assert recipe("fp16-master:scaling=none").scaling is None
+    assert recipe("mxfp6:scaling=dynamic").scaling == Scaling()
 
 
 def test_recipes_compare_and_hash() -> None:

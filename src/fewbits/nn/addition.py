@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from fewbits.kernels import ops
@@ -16,8 +18,9 @@ def product_by_addition(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = ops.addition_product(a, b)
         return found
     front = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])  # type: ignore[no-untyped-call]
-    lefts = a.expand(*front, *a.shape[-2:]).reshape(-1, *a.shape[-2:])
-    rights = b.expand(*front, *b.shape[-2:]).reshape(-1, *b.shape[-2:])
+    count = math.prod(front)
+    lefts = a.expand(*front, *a.shape[-2:]).reshape(count, *a.shape[-2:])
+    rights = b.expand(*front, *b.shape[-2:]).reshape(count, *b.shape[-2:])
     parts = [ops.addition_product(x, y) for x, y in zip(lefts, rights, strict=True)]
     shape = (*front, a.shape[-2], b.shape[-1])
     return torch.stack(parts).reshape(shape) if parts else a.new_zeros(shape)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from fewbits.nn import unfolded
 from fewbits.nn.products import sum_dtype
@@ -55,6 +56,7 @@ class _Convolution(torch.autograd.Function):
             ).to(x.dtype)
 
     @staticmethod
+    @once_differentiable
     def backward(
         ctx: Any, gradient: torch.Tensor
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:

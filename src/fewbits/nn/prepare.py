@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fewbits.errors import ArgumentError
+from fewbits.nn.autocast import Autocast
 from fewbits.nn.layers import LAYERS
 from fewbits.nn.layers.input_first import NarrowInputFirstLinear
 from fewbits.nn.own_dtype import take_own_dtype, widened
@@ -39,7 +40,8 @@ def prepare(
     model: Model,
     recipe: str | Recipe,
     *,
-    exclude: Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    last: str | Iterable[str] = (),
     watcher: Watcher | None = None,
 ) -> Model:
     """Make a model train as a recipe says. Call it before the optimizer is made.
@@ -47,7 +49,8 @@ def prepare(
     Layers are changed in place: modules, parameters and the keys of ``state_dict`` keep their names. Whatever
     flows between them takes the recipe's vector format; what the model returns is float32 again. Layers left
     out compute in the dtype of their parameters. Torch's transformer layers lose their fused inference, which
-    would read the weights as they are.
+    would read the weights as they are. A recipe whose formats change while it trains (posit8, muppet,
+    assigned) also needs :func:`fewbits.train.schedule` in the loop.
 
     Args:
         model: any module. Its Linear, Conv1d, Conv2d, Embedding, Bilinear, MultiheadAttention, LSTM, GRU and
@@ -55,6 +58,8 @@ def prepare(
         recipe: a recipe or its text, as in ``mxfp6`` or ``mx:weight=mxfp4,gradient=mxfp6_e3m2/rceil``.
         exclude: patterns of module names to leave out, as in ``("lm_head", "blocks.0.*")``; what lies within
             a module of such a name is left out too.
+        last: patterns of the layers that give the logits, which some recipes treat with more care. Default:
+            the last layer in the order in which the model registered them.
         watcher: sees every operand that is rounded.
 
     Returns:
@@ -64,9 +69,11 @@ def prepare(
         ArgumentError: no such recipe, a pattern that fits no module, a model prepared before, or a layer that
             cannot be changed: exclude it by name.
     """
-    chosen, patterns = read(recipe), tuple(exclude)
+    chosen, patterns, logits = read(recipe), _patterns(exclude), _patterns(last)
     names = dict(model.named_modules())
-    _check(chosen, patterns, names)
+    _check(model, chosen, patterns, names)
+    _check_fits("exclude", patterns, names)
+    _check_fits("last", logits, names)
     found = {n: m for n, m in names.items() if not _left_out(n, patterns)}
     if chosen.swaps_layers:
         around = {name: _around(name, names, patterns) for name in names}
@@ -81,33 +88,57 @@ def prepare(
         for name, module in whole.items():
             _refuse(name, module)
             _unfuse(module)
-        order = [n for n, m in narrow.items() if not isinstance(m, nn.PReLU)]
+        if not narrow:
+            raise ArgumentError(
+                f"{type(model).__name__} has no layer that {chosen.name} could change; expected one of"
+                f" {', '.join(sorted(c.__name__ for c in LAYERS))} that is not excluded"
+            )
+        # Left-out layers count: the one before an excluded head does not give the logits.
+        order = [n for n, m in names.items() if _narrow_class(m) is not None and not isinstance(m, nn.PReLU)]
+        ends = [n for n in order if _left_out(n, logits)] if logits else order[-1:]
         for name, module in narrow.items():
-            first, last = [name] == order[:1], [name] == order[-1:]
-            kept = (first and chosen.keep_first) or (last and chosen.keep_last)
-            _become(module, Rules(chosen, name, kept, last, watcher))
+            first, gives_logits = [name] == order[:1], name in ends
+            kept = (first and chosen.keep_first) or (gives_logits and chosen.keep_last)
+            _become(module, Rules(chosen, name, kept, gives_logits, watcher))
         if chosen.vector != "fp32":
             _keep_dtypes(names, found, chosen)
         model.register_forward_hook(_float32_results)
         if chosen.parameter is not None:
             _hold_parameters(narrow.values(), chosen.parameter)
     if chosen.autocast:
-        _autocast(model, DTYPES[chosen.autocast])
+        Autocast(DTYPES[chosen.autocast]).attach(model)
+        model.register_forward_hook(_float32_results)
+    model.fewbits_recipe = chosen  # type: ignore[assignment]
     return model
 
 
-def _check(chosen: Recipe, patterns: tuple[str, ...], names: dict[str, nn.Module]) -> None:
+def _patterns(given: str | Iterable[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _check(model: nn.Module, chosen: Recipe, patterns: tuple[str, ...], names: dict[str, nn.Module]) -> None:
+    if chosen.autocast and patterns:
+        raise ArgumentError(
+            f"{chosen.name} is torch.autocast around the whole model; leave exclude out, or disable autocast"
+            " in the layer itself"
+        )
+    for name, module in names.items():
+        if hasattr(module, "fewbits_recipe") or isinstance(getattr(module, "rules", None), Rules):
+            raise ArgumentError(
+                f"{name or 'the model'} is prepared already; make the model anew, or load its state_dict into"
+                " a new one"
+            )
+    for key, p in model.named_parameters():
+        if p.dtype == torch.float64 and chosen.swaps_layers:
+            raise ArgumentError(f"{key} is float64; recipes start from float32: call model.float() first")
+
+
+def _check_fits(what: str, patterns: tuple[str, ...], names: dict[str, nn.Module]) -> None:
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise ArgumentError(
-                f"exclude={pattern!r} fits no module; the first of them are {', '.join(list(names)[1:6])}"
+                f"{what}={pattern!r} fits no module; the first of them are {', '.join(list(names)[1:6])}"
             )
-    for name, module in names.items():
-        if isinstance(getattr(module, "rules", None), Rules):
-            raise ArgumentError(
-                f"{name} is prepared already; make the model anew, or load its state_dict into a new one"
-            )
-    del chosen
 
 
 def _left_out(name: str, patterns: tuple[str, ...]) -> bool:
@@ -132,9 +163,9 @@ def _refuse(name: str, module: nn.Module) -> None:
     if _narrow_class(module) is not None:
         return
     if isinstance(module, (*_REFUSED, *LAYERS)) or _has_own_matrices(module):
+        advice = f"leave it as it is with exclude={name!r}" if name else "train it by another recipe"
         raise ArgumentError(
-            f"{name or 'the model'} is a {type(module).__name__}, which has no narrow form;"
-            f" leave it as it is with exclude={name!r}"
+            f"{name or 'the model'} is a {type(module).__name__}, which has no narrow form; {advice}"
         )
 
 
@@ -172,22 +203,6 @@ def _become(module: nn.Module, rules: Rules) -> None:
 
 def _float32_results(module: nn.Module, given: Any, results: Any) -> Any:
     return widened(results)
-
-
-def _autocast(model: nn.Module, dtype: torch.dtype) -> None:
-    entered: list[torch.autocast] = []
-
-    def enter(*_: Any) -> None:
-        entered.append(torch.autocast("cpu", dtype))
-        entered[-1].__enter__()  # type: ignore[no-untyped-call]
-
-    def leave(*_: Any) -> None:
-        if entered:  # or the call failed before it began
-            entered.pop().__exit__(None, None, None)
-
-    model.register_forward_pre_hook(enter)
-    model.register_forward_hook(leave, always_call=True)
-    model.register_forward_hook(_float32_results)
 
 
 def _hold_parameters(layers: Iterable[nn.Module], how: Cast) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from fewbits.nn.addition import product_by_addition
 from fewbits.nn.rules import Rules
@@ -68,6 +69,7 @@ class _Linear(torch.autograd.Function):
         return multiply(a, b.t(), rules).reshape(*x.shape[:-1], weight.shape[0])
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
         x, weight = ctx.saved_tensors
         rules: Rules = ctx.rules
@@ -92,6 +94,7 @@ class _Product(torch.autograd.Function):
         return multiply(left, right, rules)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
         a, b = ctx.saved_tensors
         rules: Rules = ctx.rules

@@ -50,18 +50,28 @@ class Rules:
             return x
         if self.last and role.endswith("gradient") and not self.recipe.logit_gradient:
             return x
-        rounded = cast(x, how, axis)
+        # A dynamic loss scale backs off where a gradient overflows: it has to see that.
+        scaled = role.endswith("gradient") and self.recipe.scaling is not None and self.recipe.scaling.dynamic
+        rounded = cast(x, how, axis, None if scaled else "saturate")
         if self.watcher is not None:
             self.watcher.see(self, role, x, rounded, axis)
         return rounded
 
 
-def cast(x: torch.Tensor, how: Cast, axis: int) -> torch.Tensor:
+def cast(x: torch.Tensor, how: Cast, axis: int, overflow: str | None = "saturate") -> torch.Tensor:
     """Return ``x`` rounded as ``how`` says, with blocks along ``axis``; same shape and dtype.
+
+    ``overflow`` says what lies beyond the largest value becomes; None is the format's own way.
 
     Stochastic rounding takes its seed from torch's own generator: what ``torch.manual_seed`` repeats, it
     repeats.
     """
     return casting.cast(
-        x, how.format, axis=axis, rounding=how.rounding, scale_rule=how.scale_rule, shift=how.shift
+        x,
+        how.format,
+        axis=axis,
+        rounding=how.rounding,
+        scale_rule=how.scale_rule,
+        shift=how.shift,
+        overflow=overflow,
     )

@@ -53,11 +53,14 @@ class Watch:
         self.seen: list[Seen] = []  # since drained() last took them
         self.warnings: list[str] = []  # likewise; each is said once
         self._said: set[str] = set()
+        self._looked: set[tuple[str, str]] = set()  # in this step: micro-batches and evaluations add nothing
 
     def see(self, rules: Rules, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int) -> None:
         """Look at ``x`` and what it became, if it is this step's turn."""
-        if self.step % self.every or torch.compiler.is_compiling():
+        place = (rules.layer, role)
+        if self.step % self.every or torch.compiler.is_compiling() or place in self._looked:
             return
+        self._looked.add(place)
         how: Cast = getattr(rules.recipe, role)
         whole = float(x.abs().max()) if x.numel() else 0.0
         part, after = _sample(x, axis), _sample(rounded, axis)
@@ -110,6 +113,7 @@ class Watch:
     def next_step(self) -> None:
         """Count a step of the optimizer."""
         self.step += 1
+        self._looked.clear()
 
     def say(self, warning: str) -> None:
         """Keep a warning, unless one that begins likewise was kept before."""
@@ -150,7 +154,9 @@ def _looked_at(
         how.format, rounding=how.rounding, scale_rule=how.scale_rule, overflow="saturate"
     )
     amax = whole if shares_scale(how.format, "tensor") else None
-    limits = torch.from_numpy(kernels.limits(x.numpy(), how.format, 1, chosen, amax)).float()
+    limits = (
+        torch.from_numpy(kernels.limits(x.cpu().numpy(), how.format, 1, chosen, amax)).float().to(x.device)
+    )
     saturated = float((magnitude > limits).float().mean()) if how.shift is None else 0.0
     flushed = float((there & (after == 0)).sum() / there.sum().clamp(min=1))
     lost = float(magnitude[after == 0].sum() / magnitude.sum().clamp(min=torch.finfo(torch.float32).tiny))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -26,6 +27,8 @@ _GROUPS = {
     "backward": ("dw_activation", "dw_gradient", "dx_gradient", "dx_weight"),
 }
 VECTORS = ("fp32", "bf16", "fp16")
+AUTOCASTS = ("", "bf16", "fp16")
+_SWITCHES = ("keep_first", "keep_last", "logit_gradient", "has_master")
 UPDATES = ("nearest", "stochastic", "kahan")
 PRODUCTS = ("exact", "add")
 SCHEDULES = ("", "warm-up", "muppet", "assigned")
@@ -66,6 +69,7 @@ class Recipe:
     def __post_init__(self) -> None:
         """Refuse values that mean nothing."""
         for name, allowed in (
+            ("autocast", AUTOCASTS),
             ("vector", VECTORS),
             ("update", UPDATES),
             ("product", PRODUCTS),
@@ -76,6 +80,15 @@ class Recipe:
                     f"{name}={getattr(self, name)!r} in recipe {self.name!r}; expected one of"
                     f" {', '.join(repr(a) for a in allowed)}"
                 )
+        for name in _SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                raise ArgumentError(
+                    f"{name}={getattr(self, name)!r} in recipe {self.name!r}; expected yes or no"
+                )
+        if self.scaling is not None and not isinstance(self.scaling, Scaling):
+            raise ArgumentError(
+                f"scaling={self.scaling!r} in recipe {self.name!r}; expected none, dynamic or a number"
+            )
 
     @property
     def casts(self) -> dict[str, Cast | None]:
@@ -88,7 +101,7 @@ class Recipe:
         changes = (self.vector, self.product, self.schedule) != ("fp32", "exact", "")
         return changes or self.parameter is not None or any(self.casts.values())
 
-    def extended(self, name: str | None = None, **changes: Any) -> Recipe:
+    def extended(self, name: str | None = None, /, **changes: Any) -> Recipe:
         """Return the recipe with some fields changed.
 
         Args:
@@ -103,12 +116,12 @@ class Recipe:
         known = {f.name for f in fields(self)}
         found: dict[str, Any] = {}
         for key, value in changes.items():
-            if key not in known and key not in _GROUPS:
+            if (key not in known and key not in _GROUPS) or key == "name":
                 roles = (*_GROUPS, *(f.name for f in fields(self)[2:]))
                 raise ArgumentError(f"a recipe has no {key!r}; expected {', '.join(roles)}")
             for field in _GROUPS.get(key, (key,)):
                 is_cast = field in OPERANDS or field in _STORED
-                found[field] = read(value) if is_cast and isinstance(value, str) else value
+                found[field] = _from_text(field, value, is_cast) if isinstance(value, str) else value
         return replace(self, name=name or self.name, **found)
 
     def __repr__(self) -> str:
@@ -118,3 +131,13 @@ class Recipe:
         ]
         width = max((len(name) for name, _ in shown), default=0)
         return "\n".join([self.name, *(f"  {name:<{width}}  {value}" for name, value in shown)])
+
+
+def _from_text(field: str, value: str, is_cast: bool) -> Any:
+    if is_cast:
+        return read(value)
+    if field == "scaling" and value in ("none", "dynamic"):
+        return Scaling() if value == "dynamic" else None
+    if field == "scaling" and re.fullmatch(r"\d+(\.\d*)?(e\d+)?", value):
+        return Scaling(float(value), dynamic=False)
+    return {"yes": True, "true": True, "no": False, "false": False}.get(value, value)

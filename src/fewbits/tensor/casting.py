@@ -16,11 +16,12 @@ def cast(
     rounding: str = "nearest_even",
     scale_rule: str = "floor",
     shift: int | None = None,
+    overflow: str | None = "saturate",
 ) -> torch.Tensor:
     """Return ``x`` rounded to a format with blocks along ``axis``; same shape and dtype, without gradient.
 
-    What lies beyond the largest value saturates. ``shift`` divides by 2^(round(mean log2 |x|) + shift) before
-    rounding and multiplies after it.
+    What lies beyond the largest value saturates by default. ``shift`` divides by 2^(round(mean log2 |x|) +
+    shift) before rounding and multiplies after it.
     """
     x = x.detach()
     scale = 1.0 if shift is None else _shift(x, shift)
@@ -30,7 +31,7 @@ def cast(
         axis=axis,
         rounding=rounding,
         scale_rule=scale_rule,
-        overflow="saturate",
+        overflow=overflow,
         generator=fresh_seed(rounding),
     )
     return rounded * scale if shift is not None else rounded

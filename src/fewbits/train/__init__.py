@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fewbits.train.runs import run
+    from fewbits.train.schedules import schedule
     from fewbits.train.settings import Settings
     from fewbits.train.trainer import Trainer
 
-_HOMES = {"Settings": "settings", "Trainer": "trainer", "run": "runs"}
+_HOMES = {"Settings": "settings", "Trainer": "trainer", "run": "runs", "schedule": "schedules"}
 
-__all__ = ["Settings", "Trainer", "run"]
+__all__ = ["Settings", "Trainer", "run", "schedule"]
 
 
 def __getattr__(name: str) -> Any:

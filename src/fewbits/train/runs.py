@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from fewbits.train.tasks.training import one_thread
 from fewbits.train.trainer import Trainer
 
 CHECKPOINT = "checkpoint.safetensors"
+_LONGEST = 120  # characters of a folder's name before the seed
 LAST = 50  # steps whose mean loss is reported
 
 Progress = Callable[[int, int, float], None]  # steps done, steps in all, loss of the last one
@@ -76,8 +78,11 @@ def run(
 
 def folder_name(settings: Settings) -> str:
     """Return a name for a run's folder: readable, and safe on every file system."""
-    parts = (Path(settings.task).name, settings.recipe, f"seed{settings.seed}")
-    return "-".join(re.sub(r"[^A-Za-z0-9_.=-]+", "_", part) for part in parts)[:200]
+    parts = (Path(settings.task).name, settings.recipe)
+    readable = "-".join(re.sub(r"[^A-Za-z0-9_.=-]+", "_", part) for part in parts)
+    if len(readable) > _LONGEST:
+        readable = f"{readable[:_LONGEST]}-{hashlib.sha256(settings.recipe.encode()).hexdigest()[:8]}"
+    return f"{readable}-seed{settings.seed}"
 
 
 def _write(log: Log, trainer: Trainer, record: dict[str, object]) -> None:

@@ -79,7 +79,10 @@ class Trainer:
 
     def _judge(self, finite: bool, scale: float) -> None:
         self.skipped = 0 if finite else self.skipped + 1
-        if self.skipped == SKIPPED_IN_A_ROW or (self.scaler.is_enabled() and scale < LEAST_SCALE):
+        if not self.scaler.is_enabled():
+            if not finite:
+                self.watch.say("training diverged: gradients are not finite, and the update was applied")
+        elif self.skipped == SKIPPED_IN_A_ROW or scale < LEAST_SCALE:
             self.watch.say(
                 f"the loss scale collapses: it is {scale:g}, and {self.skipped} steps in a row were skipped;"
                 " gradients are not finite at any scale: lower the learning rate, or use a format with more"

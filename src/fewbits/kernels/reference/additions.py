@@ -16,13 +16,17 @@ def times(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]
 
     The magnitude is the float whose bits are int(|a|) + int(|b|) - int(1.0), too small by up to a ninth of
     the product (Mitchell, Computer Multiplication and Division Using Binary Logarithms, 1962). What would
-    fall below the smallest normal number is zero, and what exceeds the largest is the largest.
+    fall below the smallest normal number is zero, and what exceeds the largest is the largest. What is not
+    finite is multiplied as floats are.
     """
     x, y = a.view(np.uint32), b.view(np.uint32)
     total = (x & _MAGNITUDE) + (y & _MAGNITUDE)  # below 2^32
     there = (total >= _ONE + _SMALLEST) & (x & _MAGNITUDE != 0) & (y & _MAGNITUDE != 0)
     magnitude = np.minimum(total - _ONE, _LARGEST)
-    return np.where(there, magnitude | ((x ^ y) & ~_MAGNITUDE), np.uint32(0)).view(np.float32)
+    found = np.where(there, magnitude | ((x ^ y) & ~_MAGNITUDE), np.uint32(0)).view(np.float32)
+    finite = ((x & _MAGNITUDE) <= _LARGEST) & ((y & _MAGNITUDE) <= _LARGEST)
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        return np.where(finite, found, a * b)
 
 
 def product(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.functional import dropout, pad
 
 from fewbits.errors import ArgumentError
+from fewbits.nn.layers.dot_product import probabilities
 from fewbits.nn.products import attention_product, linear
 from fewbits.nn.rules import Rules
 
@@ -65,7 +66,7 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
         mask = self._mask(query, key, value, attn_mask, key_padding_mask)
         q, k, v = self._heads(query, key, value)
         scores = attention_product(q, k.mT, self.rules)
-        p = dropout(_probabilities(scores, mask, self.head_dim), self.dropout, self.training)
+        p = dropout(probabilities(scores, mask, self.head_dim), self.dropout, self.training)
         mixed = attention_product(p, v, self.rules).transpose(1, 2).flatten(2)
         found = linear(mixed, self.out_proj.weight, self.out_proj.bias, self.rules)
         weights = None
@@ -141,14 +142,3 @@ def _added(name: str, mask: torch.Tensor) -> torch.Tensor:
     if not mask.is_floating_point():
         raise ArgumentError(f"{name} has dtype {mask.dtype}; expected torch.bool or a floating-point type")
     return mask.float()
-
-
-def _probabilities(scores: torch.Tensor, mask: torch.Tensor | None, features: int) -> torch.Tensor:
-    """Return the softmax of scores / sqrt(features) + mask in the dtype of scores; computed in float32."""
-    wide = scores.float() / math.sqrt(features)
-    if mask is None:
-        return wide.softmax(-1).to(scores.dtype)
-    wide = wide + mask
-    # The softmax of nothing is NaN, and so is its gradient, whatever is done with it afterwards.
-    nothing = (wide == -math.inf).all(-1, keepdim=True)
-    return wide.masked_fill(nothing, 0).softmax(-1).masked_fill(nothing, 0).to(scores.dtype)

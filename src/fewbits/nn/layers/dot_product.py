@@ -27,8 +27,18 @@ class NarrowDotProductAttention(DotProductAttention):
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Return (..., time, d) in the recipe's vector format."""
-        scale = 1 / math.sqrt(query.shape[-1])
-        scores = attention_product(query * scale, key.mT, self.rules)
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-        weights = scores.masked_fill(later, -math.inf).softmax(-1)
+        scores = attention_product(query, key.mT, self.rules)
+        mask = torch.full(scores.shape[-2:], -math.inf, device=scores.device).triu(1)
+        weights = probabilities(scores, mask, query.shape[-1])
         return attention_product(weights, value, self.rules)
+
+
+def probabilities(scores: torch.Tensor, mask: torch.Tensor | None, features: int) -> torch.Tensor:
+    """Return the softmax of scores / sqrt(features) + mask in the dtype of scores; computed in float32."""
+    wide = scores.float() / math.sqrt(features)
+    if mask is None:
+        return wide.softmax(-1).to(scores.dtype)
+    wide = wide + mask
+    # The softmax of nothing is NaN, and so is its gradient, whatever is done with it afterwards.
+    nothing = (wide == -math.inf).all(-1, keepdim=True)
+    return wide.masked_fill(nothing, 0).softmax(-1).masked_fill(nothing, 0).to(scores.dtype)

@@ -63,7 +63,8 @@ class _Overflow:
 
     def see(self, rules: Any, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int) -> None:
         """Promote the layer where too much of an operand lies beyond the largest value."""
-        if self.name in self.schedule.low:
+        # A gradient that overflows is the loss scale's business, which backs off.
+        if self.name in self.schedule.low and not role.endswith("gradient"):
             top = getattr(rules.recipe, role).format.max
             if float((x.abs() > top).float().mean()) >= OVERFLOW:
                 self.schedule.promote(self.name)

@@ -1,0 +1,112 @@
+"""What prepare decides: which layer is last, what is left out, what is refused; that models still copy."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from fewbits.errors import ArgumentError
+from fewbits.nn import Watch, prepare
+from fewbits.recipes import recipe
+
+
+def _mlp() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+
+
+class _HeadFirst(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(8, 4)
+        self.body = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.head(self.body(x))
+        return y
+
+
+@pytest.mark.parametrize("name", ["mxfp6", "fp16-master", "bf16-only", "fixed16"])
+@pytest.mark.parametrize("left_out", ["0", "2"])
+def test_a_left_out_layer_computes_and_learns(name: str, left_out: str) -> None:
+    model = prepare(_mlp(), name, exclude=left_out)
+    model(torch.randn(3, 8)).square().sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_the_layer_before_a_left_out_head_is_not_the_last() -> None:
+    model = prepare(_mlp(), "mx9", exclude="2")
+    assert not model[0].rules.last
+    assert prepare(_mlp(), "mx9")[2].rules.last
+
+
+def test_who_registers_the_head_first_names_it() -> None:
+    assert prepare(_HeadFirst(), "mx9").body.rules.last
+    model = prepare(_HeadFirst(), "mx9", last="head")
+    assert model.head.rules.last
+    assert not model.body.rules.last
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "options", "said"),
+    [
+        (nn.Sequential(nn.ReLU()), "mxfp6", {}, "no layer that mxfp6 could change"),
+        (nn.RNN(4, 4), "mxfp6", {}, "train it by another recipe"),
+        (_mlp().double(), "mxfp6", {}, r"call model.float\(\) first"),
+        (_mlp(), "amp-bf16", {"exclude": "2"}, "leave exclude out"),
+        (_mlp(), "mxfp6", {"last": "head"}, "last='head' fits no module"),
+    ],
+)
+def test_what_cannot_be_is_refused(model: nn.Module, name: str, options: dict[str, str], said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        prepare(model, name, **options)
+
+
+@pytest.mark.parametrize("name", ["amp-bf16", "mxfp6"])
+def test_a_prepared_model_is_not_prepared_again(name: str) -> None:
+    model = prepare(_mlp(), name)
+    with pytest.raises(ArgumentError, match="prepared already"):
+        prepare(model, "mxfp6")
+
+
+def test_autocast_ends_with_the_forward_pass_and_travels_with_the_model() -> None:
+    model = prepare(_mlp(), "amp-bf16")
+    for one in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):  # noqa: S301 - our own
+        assert one(torch.randn(2, 8)).dtype == torch.float32
+        assert not torch.is_autocast_enabled("cpu")
+    with pytest.raises(RuntimeError):
+        model(torch.randn(2, 9))
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_a_second_derivative_is_refused_and_not_wrong() -> None:
+    model = prepare(_mlp(), "mxfp6")
+    x = torch.randn(2, 8, requires_grad=True)
+    (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.square().sum().backward()
+
+
+def test_a_scaled_gradient_that_overflows_is_seen() -> None:
+    chosen = recipe("assigned").extended(schedule="")
+    model = prepare(_mlp(), chosen)
+    (model(torch.randn(2, 8)).sum() * 2.0**40).backward()
+    assert not all(torch.isfinite(p.grad).all() for p in model.parameters())
+    model = prepare(_mlp(), chosen.extended(scaling=None))
+    (model(torch.randn(2, 8)).sum() * 2.0**40).backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+def test_evaluations_add_nothing_to_what_was_seen() -> None:
+    watch = Watch(1)
+    model = prepare(_mlp(), "mxfp6", watcher=watch)
+    for _ in range(5):
+        model(torch.randn(2, 8))
+    assert len(watch.drained()[0]) == 4
+
+
+def test_no_batch_at_all_goes_through_sums_of_bit_patterns() -> None:
+    model = prepare(nn.Sequential(nn.Conv2d(1, 2, 3)), "add-multiply")
+    assert model(torch.empty(0, 1, 8, 8)).shape == (0, 2, 6, 6)
