@@ -21,7 +21,7 @@ from fewbits.errors import (
 
 if TYPE_CHECKING:
     from fewbits.metrics import measure, qsnr
-    from fewbits.nn import prepare
+    from fewbits.nn.prepare import prepare
     from fewbits.tensor import NarrowTensor, dequantize, fake_quantize, format, matmul, matvec, quantize
 
 _HOMES = {
