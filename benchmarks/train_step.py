@@ -1,12 +1,13 @@
 """How long does a training step take in narrow formats?
 
-A transformer of about ten million parameters, 16 sequences of 256 bytes; one step is forward, backward and AdamW.
+A transformer of about ten million parameters, 16 sequences of 256 bytes; one step is forward, backward and
+AdamW.
 Peers: the same step in FP32, and under torch.autocast to bfloat16. All in one process, alternating, medians.
 
     python benchmarks/train_step.py [--batch 16] [--length 256] [--rounds 5] [--json FILE]
 
-The units of the CPU that PyTorch's own products use are limited by ONEDNN_MAX_CPU_ISA; set to AVX512_CORE, no product
-runs on bfloat16 units, neither PyTorch's nor ours.
+The units of the CPU that PyTorch's own products use are limited by ONEDNN_MAX_CPU_ISA; set to AVX512_CORE, no
+product runs on bfloat16 units, neither PyTorch's nor ours.
 """
 
 from __future__ import annotations

@@ -49,9 +49,13 @@ inline void measure_lanes(const Plan& p, Buffers& t, const Strip& s, i64 from, i
     for (i64 i = 0; i < s.count; ++i) t.largest[i] = 0;
     for (i64 r = from; r < to; ++r) {
         const float* x = row(p, s, r, t.x);
+        // No processor foresees a row: the next one is asked for, and the room for the results of this one.
+        const void* next = at(p.job.in, p.job.in_type, s.line.in + (r + 1) * p.g.step);
+        const void* results = p.values ? at(p.job.values, p.job.values_type, s.line.place + r * p.g.place_step) : next;
         i64 i = 0;
         for (; i + vector <= s.count; i += vector) {
-            __builtin_prefetch(x + i + p.g.step);  // the next row, which no processor foresees; of a buffer, nothing
+            __builtin_prefetch(at(next, p.job.in_type, i));
+            __builtin_prefetch(at(results, p.values ? p.job.values_type : p.job.in_type, i), 1);
             write(t.largest + i, larger(read<Bits>(t.largest + i), read<Bits>(x + i) & magnitude_mask));
         }
         for (; i < s.count; ++i) t.largest[i] = larger(t.largest[i], bits_of(x[i]) & magnitude_mask);
@@ -123,6 +127,17 @@ inline void shift_lanes(const Plan& p, Buffers& t, const ColumnBuffers& c, const
     }
 }
 
+inline float* row_of_values(const Plan& p, const Strip& s, i64 r, float* buffer) {
+    const bool direct = p.job.values_type == Real::f32 && s.place_stride == 1;
+    return direct ? static_cast<float*>(p.job.values) + s.line.place + r * p.g.place_step : buffer;
+}
+
+inline void emit_row(const Plan& p, const Strip& s, i64 r, const float* values, const float* buffer) {
+    if (values == buffer)
+        store(at(p.job.values, p.job.values_type, s.line.place + r * p.g.place_step), p.job.values_type, s.place_stride,
+              s.count, values);
+}
+
 inline void round_row(const Plan& p, Buffers& t, ColumnBuffers& c, const Strip& s, i64 r, bool finite) {
     const Format& f = p.f;
     const float* x = row(p, s, r, t.x);
@@ -137,14 +152,25 @@ inline void round_row(const Plan& p, Buffers& t, ColumnBuffers& c, const Strip& 
         a = b = t.one;
     }
     const i64 place = s.line.place + r * p.g.place_step;
-    float* values = t.values;
-    if (p.values && p.job.values_type == Real::f32 && s.place_stride == 1) values = static_cast<float*>(p.job.values) + place;
+    float* values = p.values ? row_of_values(p, s, r, t.values) : t.values;
     round_tile(p, t, x, w, a, b, finite, place, s.place_stride, values, t.codes, s.count);
     if (f.scales != Scales::none && f.nonfinite == Nonfinite::block_nan && (!finite || f.whole_bad))
         for (i64 i = 0; i < s.count; ++i)
             if (t.bad[i]) overwrite(p, values + i, t.codes + i, 1);
-    if (p.values && values == t.values)
-        store(at(p.job.values, p.job.values_type, place), p.job.values_type, s.place_stride, s.count, t.values);
+    if (p.values) emit_row(p, s, r, values, t.values);
+}
+
+// Two rows whose values are pairs with a shift of their own, in one pass; returns false, with nothing done, for others.
+inline bool round_pair(const Plan& p, Buffers& t, const ColumnBuffers& c, const Strip& s, i64 r, i64 rows, bool finite) {
+    const bool fits = p.quick && finite && p.values && !p.stochastic && rows == 2 && is_fixed(p.f.grid) && s.count % vector == 0;
+    if (!fits) return false;
+    const float* x[2] = {row(p, s, r, t.x), row(p, s, r + 1, t.w)};
+    float* values[2] = {row_of_values(p, s, r, t.values), row_of_values(p, s, r + 1, t.b)};
+    const auto round = is_plain(p.element) ? round_pairs_of_rows<true> : round_pairs_of_rows<false>;
+    round(p.element, x, c.divisor, c.multiplier, p.f.largest_shift << 23, values, s.count);
+    emit_row(p, s, r, values[0], t.values);
+    emit_row(p, s, r + 1, values[1], t.b);
+    return true;
 }
 
 // The rows `from` to `to` of a strip; returns whether all values are finite.
@@ -186,6 +212,7 @@ inline bool convert_strip(const Plan& p, Buffers& t, const Strip& s, i64 from, i
         for (i64 part = start; part < end; part += sub) {
             const i64 part_end = least(end, part + sub);
             if (f.scales == Scales::shifted) {
+                if (round_pair(p, t, c, s, part, part_end - part, finite)) continue;
                 shift_lanes(p, t, c, s, part, part_end);
                 if (!p.values && f.shift_bits)
                     add_row(c.shifts, t.shifts, s, part / sub, part_end == p.g.n, f.shift_bits, p.job.shifts,

@@ -125,6 +125,15 @@ inline Rounded round_drawn(const Constants& k, Bits field, Reals u, Naturals dra
     return {r.steps - up, up ? r.value + step : r.value};
 }
 
+// A rounded magnitude, not above the largest, with the sign of x. `plain`: see round_vectors.
+template <bool plain>
+inline Reals limited(const Constants& k, Bits x, Reals magnitude) {
+    const Reals limit = plain ? every(k.max) : x < 0 ? every(k.min) : every(k.max);
+    const Reals within = magnitude < limit ? magnitude : limit;
+    const Bits sign = x & sign_bit & (plain ? every(-1) : within != 0.0f ? every(-1) : every(k.zero_signs));
+    return (Reals)((Bits)within | sign);
+}
+
 // `per` values share a number in a and b; 0: each has its own. `plain` says that the limits of both signs are one and that
 // minus zero exists, which saves three instructions.
 template <i64 per, bool codes, bool plain, bool fixed, bool divided, bool drawn, bool pairs>
@@ -159,10 +168,7 @@ void round_vectors(const Constants& given, const Quick& all) {
                 const Bits code = plain ? within | (x >> 31 & k.sign_mask) : with_sign(k, within, x);
                 write(q.codes + i, code);
             } else {
-                const Reals limit = plain ? every(k.max) : x < 0 ? every(k.min) : every(k.max);
-                const Reals within = r.value < limit ? r.value : limit;
-                const Bits sign = x & sign_bit & (plain ? every(-1) : within != 0.0f ? every(-1) : every(k.zero_signs));
-                const Reals value = (Reals)((Bits)within | sign) * unit;
+                const Reals value = limited<plain>(k, x, r.value) * unit;
                 const Reals result = divided ? value * q.outer : value;
                 if (q.streams)
                     stream(q.values + i, result);
@@ -172,6 +178,24 @@ void round_vectors(const Constants& given, const Quick& all) {
         }
     }
 }
+
+// Pairs of fixed-point values one above the other, in two rows, to nearest even. a and b have a number for each lane.
+template <bool plain>
+void round_pairs_of_rows(const Constants& given, const float* const* x, const float* a, const float* b, i32 most_shift,
+                         float* const* values, i64 n) {
+    const Constants k = given;
+    for (i64 i = 0; i < n; i += vector) {
+        const Bits upper = read<Bits>(x[0] + i), lower = read<Bits>(x[1] + i);
+        const Reals one = (Reals)(upper & magnitude_mask) * read<Reals>(a + i), other = (Reals)(lower & magnitude_mask) * read<Reals>(a + i);
+        const Bits gap = one_bits - (larger((Bits)one, (Bits)other) & exponent_mask);
+        const Bits shift = smaller(larger(gap, Bits{}), every(most_shift)), field = every(k.emin_bits);
+        const Reals up = (Reals)(one_bits + shift), unit = read<Reals>(b + i) * (Reals)(one_bits - shift);
+        write(values[0] + i, limited<plain>(k, upper, round_to_nearest(k, field, one * up).value) * unit);
+        write(values[1] + i, limited<plain>(k, lower, round_to_nearest(k, field, other * up).value) * unit);
+    }
+}
+
+inline bool is_plain(const Constants& k) { return k.limit_above == k.limit_below && k.zero_signs != 0; }
 
 using RoundVectors = void (*)(const Constants&, const Quick&);
 
@@ -187,7 +211,7 @@ inline RoundVectors vectors_for(bool divided, bool drawn, bool pairs) {
 // Pairs are those of fixed-point elements.
 template <i64 per, bool codes>
 inline RoundVectors vectors_for(const Constants& k, bool fixed, bool divided, bool drawn, bool pairs) {
-    const bool plain = k.limit_above == k.limit_below && k.zero_signs != 0;
+    const bool plain = is_plain(k);
     if (plain && fixed) return vectors_for<per, codes, true, true>(divided, drawn, pairs);
     if (plain) return vectors_for<per, codes, true, false>(divided, drawn, pairs);
     if (fixed) return vectors_for<per, codes, false, true>(divided, drawn, pairs);

@@ -384,3 +384,20 @@ def test_the_largest_and_smallest_magnitudes_are_found_in_any_layout() -> None:
         lowest = np.abs(wide[np.abs(wide) > 0]).min()
         assert native.magnitudes(half, threads=1) == (top, lowest, True)
         assert bits(half).dtype == np.uint16
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("name", ["mx9", "mx6", "mx4", "bdr(m=3,d1=8,k1=8,d2=1,k2=2)"])
+def test_pairs_in_two_rows_of_whole_vectors(name: str, dtype: type) -> None:
+    fmt = parse(name)
+    for shape in ((33, 64), (16, 2, 48), (40, 1088)):
+        x = values(shape).astype(dtype)
+        x[0] = np.where(np.isfinite(x[0]), x[0], 1)
+        for nonfinite in (False, True):
+            given = x if nonfinite else np.nan_to_num(x, nan=1.0, posinf=2.0, neginf=-2.0)
+            chosen = kernels.options(fmt)
+            expected = defined(given, fmt, 0, chosen)
+            for isa in native.available_isas():
+                native.force_isa(isa)
+                found = kernels.fake_quantize(given, fmt, 0, chosen)
+                assert difference(given, found, expected.values, isa) is None

@@ -33,9 +33,10 @@ def gradients(model: nn.Module) -> list[torch.Tensor]:
 
 
 # Blocks of a weight's gradient run along the batch: half of 64 rows is one whole block, half of 32 is not.
-@pytest.mark.parametrize(
-    ("chosen", "rows", "tolerance"), [("fp32", 64, 1e-6), (MX, 64, 1e-6), (MX, 32, 0.05)]
-)
+_CASES = [("fp32", 64, 1e-6), (MX, 64, 1e-6), (MX, 32, 0.05)]
+
+
+@pytest.mark.parametrize(("chosen", "rows", "tolerance"), _CASES)
 def test_gradients_of_two_half_batches_add_up(chosen: str, rows: int, tolerance: float) -> None:
     once, twice = mlp(chosen), mlp(chosen)
     x, y = batch(rows)
