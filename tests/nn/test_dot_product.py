@@ -1,0 +1,43 @@
+"""Causal attention as a module: torch's own where nothing is narrow, and the narrow one beside it."""
+
+import pytest
+import torch
+
+from fewbits.nn import DotProductAttention, Rules, prepare
+from fewbits.nn.layers.dot_product import NarrowDotProductAttention
+from fewbits.recipes import RECIPES, recipe
+
+
+def _given(length: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        torch.randn(2, 3, length, 16, generator=generator, dtype=dtype).requires_grad_() for _ in range(3)
+    ]
+
+
+@pytest.mark.parametrize("length", [1, 7, 33])
+def test_without_rounding_it_is_torchs(length: int) -> None:
+    plain, narrow = DotProductAttention(), NarrowDotProductAttention()
+    narrow.rules = Rules(RECIPES["fp32"])
+    q, k, v = _given(length)
+    expected, found = plain(q, k, v), narrow(q, k, v)
+    assert torch.allclose(found, expected, atol=1e-6)
+    wanted = torch.autograd.grad(expected.square().sum(), (q, k, v))
+    for one, other in zip(torch.autograd.grad(found.square().sum(), (q, k, v)), wanted, strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_no_position_sees_a_later_one() -> None:
+    # Blocks of v lie along time: without a block, nothing of a later value can reach an earlier result.
+    module = prepare(DotProductAttention(), recipe("fp32:activation=fp8_e4m3"))
+    q, k, v = (t.detach() for t in _given(40))
+    before = module(q, k, v)
+    k[..., 20:, :], v[..., 20:, :] = 5.0, -5.0
+    assert torch.equal(module(q, k, v)[..., :20, :], before[..., :20, :])
+
+
+def test_a_prepared_one_keeps_close() -> None:
+    module = prepare(DotProductAttention(), "mx9")
+    q, k, v = _given(40)
+    assert module(q, k, v).dtype == torch.float32
+    assert torch.allclose(module(q, k, v), DotProductAttention()(q, k, v), atol=0.05)
