@@ -1,0 +1,64 @@
+"""Which part of a solution is held in which format, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from fewbits.errors import ArgumentError
+
+FACTORS = ("fp64", "fp32", "tf32", "fp16", "bf16", "bf16x2", "bf16x3")
+REFINEMENTS = ("none", "classical", "gmres")
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How a dense system is solved.
+
+    ``factor`` is what the operands of the trailing updates of the LU factorization are rounded to, with sums and
+    everything else in float32: ``bf16x2`` and ``bf16x3`` split a float32 into two or three bfloat16 terms;
+    ``fp32`` and ``fp64`` are LAPACK's own factorizations. Residuals and solution are float64. ``refinement`` is
+    classical (Wilkinson; LAPACK's DSGESV) or by GMRES with the factors as preconditioner (Carson and Higham,
+    Accelerating the Solution of Linear Systems by Iterative Refinement in Three Precisions, 2018).
+    """
+
+    name: str
+    factor: str
+    refinement: str
+
+    def __post_init__(self) -> None:
+        """Refuse what does not exist."""
+        for what, given, allowed in (
+            ("factor", self.factor, FACTORS),
+            ("refinement", self.refinement, REFINEMENTS),
+        ):
+            if given not in allowed:
+                raise ArgumentError(f"{what}={given!r} of a precision; expected one of {', '.join(allowed)}")
+
+
+PRECISIONS: dict[str, Precision] = {
+    p.name: p
+    for p in (
+        Precision("fp64", "fp64", "none"),
+        Precision("dsgesv", "fp32", "classical"),
+        *(Precision(factor, factor, "gmres") for factor in FACTORS[1:]),
+        *(Precision(f"{factor}-classical", factor, "classical") for factor in FACTORS[1:]),
+    )
+}
+
+
+def precision(text: str | Precision) -> Precision:
+    """Return the precision that ``text`` names; one is returned as it is.
+
+    Raises:
+        ArgumentError: there is none of that name.
+    """
+    if isinstance(text, Precision):
+        return text
+    if text not in PRECISIONS:
+        near = get_close_matches(text, PRECISIONS, n=3)
+        hint = f"; the nearest are {', '.join(near)}" if near else ""
+        raise ArgumentError(
+            f"there is no precision {text!r}{hint}; expected auto or one of {', '.join(PRECISIONS)}"
+        )
+    return PRECISIONS[text]
