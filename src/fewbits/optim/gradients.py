@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 from weakref import WeakMethod
 
 import torch
@@ -29,7 +28,7 @@ def release(p: torch.Tensor) -> None:
 
 def set_grad_dtype(p: torch.Tensor, dtype: torch.dtype) -> bool:
     """Let the gradient of ``p`` be of a dtype, now and from now on; return whether this torch can do that."""
-    if not hasattr(p, "grad_dtype"):  # older than 2.10
+    if not hasattr(p, "grad_dtype"):  # an older torch, whose gradients are what their parameters are
         return p.dtype == dtype
     if p.grad_dtype != dtype:
         gradient, p.grad = p.grad, None
@@ -75,11 +74,6 @@ class HeldGradients:
         )
         p.requires_grad_(not frozen)
         set_grad_dtype(p, torch.float32)  # FP16 has too little range for what a scale would bring back
-
-    @property
-    def held(self) -> dict[torch.Tensor, Any]:
-        """The packed gradients by parameter."""
-        return self._held
 
     def get(self, p: torch.Tensor) -> torch.Tensor | None:
         """Return the float32 gradient of ``p``, or None."""

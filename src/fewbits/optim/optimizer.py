@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from itertools import chain
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch.optim.optimizer import ParamsT
@@ -66,22 +66,18 @@ class Optimizer(torch.optim.Optimizer):
         self._watch(self.param_groups[-1])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what copies and pickles are made of."""
-        held = None if self._held is None else self._held.held
-        return {**super().__getstate__(), "recipe": self.recipe, "held": held}
+        """Return what copies and pickles are made of; gradients are not, as torch has it for ``p.grad``."""
+        return {**super().__getstate__(), "recipe": self.recipe}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Become a copy, whose parameters have no hooks yet; torch gives a part of the state too."""
-        held = state.get("held")
-        super().__setstate__({name: part for name, part in state.items() if name != "held"})
+        super().__setstate__(state)
         if "recipe" in state:
             self._held, self._widened = self._holder(), []
             for group in self.param_groups:
                 self._watch(group)
-            if self._held is not None and held is not None:
-                self._held.held.update(held)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Optimizer:
         """Return an optimizer of copies: of those in ``memo``, where the model is copied beside it."""
         copy = memo[id(self)] = type(self).__new__(type(self))
         copy.__setstate__(deepcopy(self.__getstate__(), memo))
@@ -89,12 +85,10 @@ class Optimizer(torch.optim.Optimizer):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Let pickle do what it can: packed tensors are not pickled."""
-        if self.holds_gradients or any(
-            isinstance(x, NarrowTensor) for state in self.state.values() for x in state.values()
-        ):
+        if any(isinstance(x, NarrowTensor) for state in self.state.values() for x in state.values()):
             raise ArgumentError(
-                f"an optimizer with the packed states of recipe {self.recipe.name!r} is not pickled, nor saved"
-                " by torch.save: write them with fewbits.optim.save_state"
+                f"an optimizer with packed states (recipe {self.recipe.name!r}) is not pickled, nor saved by"
+                " torch.save: write its state with fewbits.optim.save_state"
             )
         return super().__reduce_ex__(protocol)
 
