@@ -1,15 +1,19 @@
 """Gradients that are packed as soon as autograd has them."""
 
+import copy
 import gc
 import math
+import pickle
 
 import pytest
 import torch
 from torch import nn
 
 import fewbits as fb
+from fewbits.errors import ArgumentError
+from fewbits.nn import prepare
 from fewbits.optim import SGD, AdamW
-from fewbits.recipes import RECIPES
+from fewbits.recipes import RECIPES, Recipe
 
 E4M3 = "block(element=fp8_e4m3,scale=e8m0,size=tensor)/rceil"
 PACKED = RECIPES["fp32"].extended(held_gradient=E4M3)
@@ -121,3 +125,91 @@ def test_parameters_added_later_are_held_too() -> None:
     w.sum().backward()
     assert w.grad is None
     assert next(sgd.gradients())[0] is w
+
+
+def test_the_newest_of_two_optimizers_has_the_gradients() -> None:
+    w = nn.Parameter(torch.ones(16, 20))
+    old, new = optimizer(w), optimizer(w)
+    (w * X).sum().backward()
+    assert not list(old.gradients())
+    assert len(list(new.gradients())) == 1
+    plain = SGD([w], 1.0)
+    (w * X).sum().backward()
+    assert torch.equal(next(plain.gradients())[1], X)
+
+
+def test_a_layer_that_thaws_after_the_optimizer_was_made_is_held_too() -> None:
+    w = nn.Parameter(torch.ones(16, 20), requires_grad=False)
+    sgd = optimizer(w)
+    assert not w.requires_grad
+    w.requires_grad_(True)
+    (w * X).sum().backward()
+    assert w.grad is None
+    assert len(list(sgd.gradients())) == 1
+
+
+LAYERS: dict[str, tuple[nn.Module, torch.Tensor]] = {
+    "linear": (nn.Linear(64, 64), torch.randn(32, 64)),
+    "convolution": (nn.Conv1d(8, 8, 3), torch.randn(4, 8, 20)),
+    "bilinear": (nn.Bilinear(8, 8, 8), torch.randn(32, 8)),
+    "embedding": (nn.Embedding(8, 8), torch.arange(8)),
+    "attention": (nn.MultiheadAttention(16, 2), torch.randn(10, 4, 16)),
+    "lstm": (nn.LSTM(8, 8), torch.randn(6, 4, 8)),
+    "prelu": (nn.Sequential(nn.PReLU(8)), torch.randn(32, 8)),
+}
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="this torch has FP16 gradients only")
+def test_small_gradients_of_fp16_parameters_reach_their_scaled_format(kind: str) -> None:
+    def lost(recipe: str) -> float:
+        layer, x = copy.deepcopy(LAYERS[kind])
+        torch.manual_seed(0)
+        model = prepare(layer, recipe)
+        adamw = AdamW(model.parameters(), recipe=recipe)
+        inputs = [x] * {"bilinear": 2, "attention": 3}.get(kind, 1)
+        y = model(*inputs)
+        y = y[0] if isinstance(y, tuple) else y
+        (1e-7 * (y * torch.randn_like(y)).mean()).backward()
+        found = list(adamw.gradients())
+        assert len(found) == len(list(model.parameters()))
+        return sum(int((g == 0).sum()) for _, g in found) / sum(g.numel() for _, g in found)
+
+    assert lost("fp8-lm") <= lost("fp8-lm-o2") + 0.02
+
+
+@pytest.mark.parametrize("recipe", ["fp8-lm", "fp16-master", PACKED])
+def test_a_copy_of_model_and_optimizer_trains_as_they_do(recipe: str | Recipe) -> None:
+    model = prepare(nn.Linear(20, 20), recipe)
+    sgd = SGD(model.parameters(), 0.1, momentum=0.9, recipe=recipe)
+    model(X).square().sum().backward()
+    sgd.step()
+    sgd.zero_grad()  # copies of parameters have no gradients
+    other, copied = copy.deepcopy((model, sgd))
+    assert copied.recipe is not None
+    assert copied.nbytes() == sgd.nbytes()
+    assert copied.state.keys() == set(other.parameters())
+    for m, o in ((model, sgd), (other, copied)):
+        m(X).square().sum().backward()
+        o.step()
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+        assert p is not q
+        assert torch.equal(p, q)
+        assert (p.grad is None) == (q.grad is None)
+
+
+def test_pickles_are_whole_or_refused_with_what_to_do_instead() -> None:
+    w = nn.Parameter(torch.ones(16, 20))
+    sgd = SGD([w], 1.0, momentum=0.9, recipe="fp32:held_gradient=fp8_e5m2")
+    again = pickle.loads(pickle.dumps(sgd))  # noqa: S301  # our own
+    assert again.recipe == sgd.recipe
+    (p,) = again.param_groups[0]["params"]
+    (p * X).sum().backward()
+    assert p.grad is None
+    assert len(list(again.gradients())) == 1
+    packed = AdamW([w], recipe="fp8-lm-o2")
+    w.sum().backward()
+    packed.step()
+    packed.zero_grad()
+    with pytest.raises(ArgumentError, match=r"fp8-lm-o2.*save_state"):
+        pickle.dumps(packed)

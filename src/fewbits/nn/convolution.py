@@ -13,7 +13,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from fewbits.nn import unfolded
-from fewbits.nn.products import sum_dtype
+from fewbits.nn.products import converted, sum_dtype
 from fewbits.nn.rules import Rules
 from fewbits.nn.unfolded import Geometry
 
@@ -35,7 +35,7 @@ def convolution(
         (k + 2) 2^-24 of the sum of their magnitudes; a 16-bit one is rounded once more.
     """
     y: torch.Tensor = _Convolution.apply(x.to(rules.dtype), weight, how, rules)  # type: ignore[no-untyped-call]
-    return y if bias is None else y + bias.to(y.dtype).reshape(-1, *(1,) * (y.dim() - 2))
+    return y if bias is None else y + converted(bias, y.dtype).reshape(-1, *(1,) * (y.dim() - 2))
 
 
 class _Convolution(torch.autograd.Function):
@@ -78,7 +78,6 @@ class _Convolution(torch.autograd.Function):
                 of_weight = unfolded.of_weight(g.float(), a.float(), how, weight.shape)
             else:
                 of_weight = _backward(g, a, None, weight.shape, how)
-            of_weight = of_weight.to(weight.dtype)
         return of_x, of_weight, None, None
 
 

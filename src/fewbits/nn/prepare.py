@@ -17,6 +17,7 @@ from fewbits.nn.own_dtype import take_own_dtype, widened
 from fewbits.nn.rules import DTYPES, Rules, Watcher, cast
 from fewbits.recipes import Cast, Recipe
 from fewbits.recipes import recipe as read
+from fewbits.recipes.narrowed import Narrowed, is_narrow
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -208,10 +209,18 @@ def _float32_results(module: nn.Module, given: Any, results: Any) -> Any:
 def _hold_parameters(layers: Iterable[nn.Module], how: Cast) -> None:
     """Make parameters what the recipe keeps them as; a 16-bit float is a dtype, other formats are values.
 
-    Those of norms stay float32: there are few, and torch's norms refuse 16-bit ones beside other inputs.
+    Those of norms stay float32: there are few, and torch's norms refuse 16-bit ones beside other inputs. Each
+    is marked for the optimizer, which makes a master copy of what a parameter was before.
     """
     dtype = DTYPES.get(str(how.format))
     with torch.no_grad():
         for module in layers:
-            for p in module.parameters():
-                p.data = p.data.to(dtype) if dtype else cast(p.data, how, -1)
+            rules = module.rules
+            assert isinstance(rules, Rules)
+            given, wide = list(module.parameters()), []
+            for p in given:
+                again = is_narrow(p)  # two layers share it
+                wide.append(p.data if rules.recipe.has_master and p.requires_grad and not again else None)
+                if not again:
+                    p.data = p.data.to(dtype) if dtype else cast(p.data, how, -1)
+            module.narrowed = Narrowed(given, wide)  # type: ignore[assignment]

@@ -49,7 +49,31 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, rul
         (..., n) in the recipe's vector format.
     """
     y: torch.Tensor = _Linear.apply(x.to(rules.dtype), weight, rules)  # type: ignore[no-untyped-call]
-    return y if bias is None else y + bias.to(y.dtype)
+    return y if bias is None else y + converted(bias, y.dtype)
+
+
+def converted(p: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return ``p.to(dtype)`` with a gradient that goes back as it is, for parameters that take float32."""
+    if p.dtype == dtype:
+        return p
+    found: torch.Tensor = _Converted.apply(p, dtype)  # type: ignore[no-untyped-call]
+    return found
+
+
+def viewed(p: torch.Tensor, rules: Rules) -> torch.Tensor:
+    """Return a parameter to take views of: those of FP16 would flush the gradients that are packed later."""
+    wide = rules.recipe.held_gradient is not None and p.dtype == torch.float16
+    return converted(p, torch.float32) if wide else p
+
+
+class _Converted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, p: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        return p.to(dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient, None
 
 
 def attention_product(a: torch.Tensor, b: torch.Tensor, rules: Rules) -> torch.Tensor:
@@ -81,7 +105,7 @@ class _Linear(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             left = rules.cast("dw_gradient", g, 0).t()
             right = rules.cast("dw_activation", x.reshape(-1, x.shape[-1]), 0)
-            of_weight = multiply(left, right, rules).to(weight.dtype)
+            of_weight = multiply(left, right, rules)  # autograd makes it what the parameter takes
         return of_x, of_weight, None
 
 

@@ -7,5 +7,6 @@ from fewbits.optim.lars import LARS
 from fewbits.optim.loss_scale import LossScaler, scaler
 from fewbits.optim.optimizer import Optimizer
 from fewbits.optim.sgd import SGD
+from fewbits.optim.state import load_state, save_state
 
-__all__ = ["LARS", "SGD", "AdamW", "LossScaler", "Optimizer", "scaler"]
+__all__ = ["LARS", "SGD", "AdamW", "LossScaler", "Optimizer", "load_state", "save_state", "scaler"]

@@ -8,10 +8,33 @@ from weakref import WeakMethod
 
 import torch
 from torch import distributed
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from fewbits.errors import ArgumentError
 from fewbits.optim.stored import bytes_of, loaded, stored, torch_dtype
 from fewbits.recipes import Cast
+
+# Of each parameter that is watched: who hands its gradients over.
+_HOOKS = WeakTensorKeyDictionary()
+
+
+def release(p: torch.Tensor) -> None:
+    """Leave the gradients of ``p`` where torch keeps them: no older optimizer takes them any more."""
+    hook = _HOOKS.pop(p, None)  # type: ignore[no-untyped-call]  # torch's own
+    if hook is not None:
+        hook.remove()
+        set_grad_dtype(p, p.dtype)
+
+
+def set_grad_dtype(p: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Let the gradient of ``p`` be of a dtype, now and from now on; return whether this torch can do that."""
+    if not hasattr(p, "grad_dtype"):  # an older torch, whose gradients are what their parameters are
+        return p.dtype == dtype
+    if p.grad_dtype != dtype:
+        gradient, p.grad = p.grad, None
+        p.grad_dtype = dtype
+        p.grad = None if gradient is None else gradient.to(dtype)
+    return True
 
 
 @dataclass
@@ -42,10 +65,15 @@ class HeldGradients:
 
     def watch(self, p: torch.Tensor) -> None:
         """Take the gradients of ``p`` from now on; what is in the format already stays in ``p.grad``."""
-        if p.requires_grad and p.dtype != torch_dtype(self.how):
-            p.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]  # torch's own
-                _weak(self._take)
-            )
+        if not p.is_floating_point() or p.dtype == torch_dtype(self.how):
+            return
+        frozen = not p.requires_grad
+        p.requires_grad_(True)  # a hook asks for it, and stays when the layer is frozen, and when it thaws
+        _HOOKS[p] = p.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]  # torch's own
+            _weak(self._take)
+        )
+        p.requires_grad_(not frozen)
+        set_grad_dtype(p, torch.float32)  # FP16 has too little range for what a scale would bring back
 
     def get(self, p: torch.Tensor) -> torch.Tensor | None:
         """Return the float32 gradient of ``p``, or None."""

@@ -32,16 +32,20 @@ def scaler(recipe: str | Recipe) -> torch.amp.GradScaler:
     chosen = read(recipe)
     if chosen.scaling is None:
         return torch.amp.GradScaler("cpu", enabled=False)
-    # A gradient that is held as its parameter is stays in p.grad, where PyTorch's scaler looks.
+    # A gradient that is held as its parameter is stays in p.grad, where PyTorch's scaler looks. It refuses to
+    # unscale FP16 there before the step.
     how = chosen.held_gradient
-    seen = how is None or (how == chosen.parameter and torch_dtype(how) is not None)
+    dtype = None if chosen.parameter is None else torch_dtype(chosen.parameter)
+    seen = dtype != torch.float16 and (how is None or (how == chosen.parameter and dtype is not None))
     if chosen.scaling.dynamic and not chosen.scaling.floors and seen:
         return torch.amp.GradScaler("cpu", **_options(chosen.scaling))
     return LossScaler(chosen.scaling)
 
 
 class LossScaler(torch.amp.GradScaler):
-    """A loss scaler that sees packed gradients, may stay still, and may have a floor that rises.
+    """A loss scaler that sees packed gradients and unscales FP16 ones, and whose scale may stay still.
+
+    Or it may have a floor that rises.
 
     The floor keeps the scale from sinking under isolated overflows (enhanced loss scaling: Mellempudi et al.,
     Mixed Precision Training With 8-bit Floating Point, 2019, section 3.1).
@@ -78,6 +82,8 @@ class LossScaler(torch.amp.GradScaler):
         found_inf: torch.Tensor,
         allow_fp16: bool,
     ) -> dict[torch.device, torch.Tensor]:
+        if isinstance(optimizer, Optimizer) and not allow_fp16:
+            optimizer.widen_gradients()
         found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
         if isinstance(optimizer, Optimizer) and optimizer.holds_gradients:
             flag = found.setdefault(found_inf.device, found_inf)

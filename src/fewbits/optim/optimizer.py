@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -11,10 +12,11 @@ from torch.optim.optimizer import ParamsT
 
 from fewbits.errors import ArgumentError
 from fewbits.optim import parameters
-from fewbits.optim.gradients import HeldGradients
+from fewbits.optim.gradients import HeldGradients, release, set_grad_dtype
 from fewbits.optim.stored import bytes_of, loaded, stored
 from fewbits.recipes import Recipe
 from fewbits.recipes import recipe as read
+from fewbits.tensor import NarrowTensor
 
 _STATES = ("first_moment", "second_moment", "master", "compensation")
 
@@ -23,7 +25,8 @@ class Optimizer(torch.optim.Optimizer):
     """An optimizer whose parameters, states and gradients are held as a recipe says.
 
     Arithmetic is float32: a step widens one parameter's state at a time and rounds it back. Parameters that a
-    recipe keeps as bfloat16 or float16 are those of that dtype; other formats hold for all parameters given.
+    recipe keeps as bfloat16 or float16 are those of that dtype; those in other formats are the ones that
+    :func:`fewbits.nn.prepare` rounded.
     With ``held_gradient`` each gradient is packed as soon as autograd has it and ``p.grad`` stays None: read
     them by :meth:`gradients`, clip them by :meth:`clip_` and drop them by :meth:`zero_grad`.
     """
@@ -40,16 +43,65 @@ class Optimizer(torch.optim.Optimizer):
                     f"{role}={how} in recipe {self.recipe.name!r}; what is stored has no room for a shift:"
                     " leave it out, or take a block format"
                 )
-        self._held = None if self.recipe.held_gradient is None else HeldGradients(self.recipe.held_gradient)
+        self._held = self._holder()
+        self._widened: list[torch.Tensor] = []  # float32 gradients of FP16 parameters
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters with options of their own, as torch's optimizers do."""
+        """Add parameters with options of their own, as torch's optimizers do.
+
+        An optimizer that packs gradients takes those of its parameters from the ones before it.
+
+        Raises:
+            ArgumentError: a parameter of float64.
+        """
         super().add_param_group(param_group)
-        if self._held is not None:
-            for p in self.param_groups[-1]["params"]:
-                if self.recipe.parameter is None or parameters.narrow(p, self.recipe) is not None:
-                    self._held.watch(p)
+        for p in self.param_groups[-1]["params"]:
+            if p.dtype == torch.float64:
+                self.param_groups.pop()
+                raise ArgumentError(
+                    f"a parameter of shape {tuple(p.shape)} is float64, and steps are computed in float32;"
+                    " call .float() of the model first"
+                )
+        self._watch(self.param_groups[-1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what copies and pickles are made of; gradients are not, as torch has it for ``p.grad``."""
+        return {**super().__getstate__(), "recipe": self.recipe}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Become a copy, whose parameters have no hooks yet; torch gives a part of the state too."""
+        super().__setstate__(state)
+        if "recipe" in state:
+            self._held, self._widened = self._holder(), []
+            for group in self.param_groups:
+                self._watch(group)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Optimizer:
+        """Return an optimizer of copies: of those in ``memo``, where the model is copied beside it."""
+        copy = memo[id(self)] = type(self).__new__(type(self))
+        copy.__setstate__(deepcopy(self.__getstate__(), memo))
+        return copy
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Let pickle do what it can: packed tensors are not pickled."""
+        if any(isinstance(x, NarrowTensor) for state in self.state.values() for x in state.values()):
+            raise ArgumentError(
+                f"an optimizer with packed states (recipe {self.recipe.name!r}) is not pickled, nor saved by"
+                " torch.save: write its state with fewbits.optim.save_state"
+            )
+        return super().__reduce_ex__(protocol)
+
+    def _holder(self) -> HeldGradients | None:
+        return None if self.recipe.held_gradient is None else HeldGradients(self.recipe.held_gradient)
+
+    def _watch(self, group: dict[str, Any]) -> None:
+        for p in group["params"]:
+            release(p)
+            if self._held is not None and (
+                self.recipe.parameter is None or parameters.narrow(p, self.recipe) is not None
+            ):
+                self._held.watch(p)
 
     def update(
         self,
@@ -78,21 +130,45 @@ class Optimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         unscale = self._unscale()
-        if unscale is None:
-            return loss
-        for group in self.param_groups:
-            for p in group["params"]:
-                gradient = self._gradient(p)
-                if gradient is not None:
-                    state = self.state[p]
-                    now = parameters.current(p, state, self.recipe)
-                    scaled = gradient if unscale == 1 else gradient * unscale
-                    parameters.add_(p, now, self.update(now, scaled, state, group), state, self.recipe)
+        if unscale is not None:
+            for group in self.param_groups:
+                for p in group["params"]:
+                    self._step_one(p, unscale, group)
+        self._narrow_gradients()
         return loss
+
+    def _step_one(self, p: torch.Tensor, unscale: float, group: dict[str, Any]) -> None:
+        gradient = self._gradient(p)
+        if gradient is not None:
+            state = self.state[p]
+            now = parameters.current(p, state, self.recipe)
+            scaled = gradient if unscale == 1 else gradient * unscale
+            parameters.add_(p, now, self.update(now, scaled, state, group), state, self.recipe)
+
+    def widen_gradients(self) -> None:
+        """Make FP16 gradients float32 until the step; for a loss scaler that unscales before it.
+
+        Raises:
+            ArgumentError: torch is too old for gradients of another dtype than their parameter's.
+        """
+        for p in self._parameters():
+            if p.grad is not None and p.grad.dtype == torch.float16:
+                if not set_grad_dtype(p, torch.float32):
+                    raise ArgumentError(
+                        "this version of torch cannot unscale FP16 gradients before the step; leave out"
+                        " unscale_ and clip with optimizer.clip_(max_norm, loss_scale=scaler.get_scale())"
+                    )
+                self._widened.append(p)
+
+    def _narrow_gradients(self) -> None:
+        for p in self._widened:
+            set_grad_dtype(p, p.dtype)
+        self._widened.clear()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients, packed ones too."""
         super().zero_grad(set_to_none)
+        self._narrow_gradients()
         if self._held is not None:
             self._held.clear()
 

@@ -13,13 +13,14 @@ import torch
 
 from fewbits.optim.stored import loaded, rounded, stored, torch_dtype
 from fewbits.recipes import Cast, Recipe
+from fewbits.recipes.narrowed import is_narrow, take_wide
 
 
 def current(p: torch.Tensor, state: dict[str, Any], recipe: Recipe) -> torch.Tensor:
     """Return the float32 values that an update is added to: the master's, where there is one."""
     if recipe.has_master and narrow(p, recipe) is not None:
         if "master" not in state:
-            state["master"] = stored(p.detach().float().clone(), recipe.master)
+            state["master"] = stored(_before(p, recipe), recipe.master)
         return loaded(state["master"])
     return p.detach().float()
 
@@ -57,5 +58,16 @@ def narrow(p: torch.Tensor, recipe: Recipe) -> Cast | None:
     if how is None:
         return None
     dtype = torch_dtype(how)
-    # A float32 parameter among 16-bit ones was excluded when the model was prepared.
-    return how if dtype is None or dtype == p.dtype else None
+    # A float32 parameter among 16-bit ones was excluded when the model was prepared, or belongs to a norm.
+    return how if (is_narrow(p) if dtype is None else dtype == p.dtype) else None
+
+
+def _before(p: torch.Tensor, recipe: Recipe) -> torch.Tensor:
+    """Return the float32 values that a parameter was rounded from, or its own where they are not known."""
+    own, wide = p.detach().float(), take_wide(p)
+    if wide is not None:
+        wide = wide.to(p.device, torch.float32)
+        how = narrow(p, recipe)
+        if how is not None and torch.equal(rounded(wide, how), own):  # nobody has set the parameter since
+            return wide
+    return own.clone()

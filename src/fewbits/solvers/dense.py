@@ -67,9 +67,7 @@ class Factorization:
         found = shaped.numpy() if isinstance(b, np.ndarray) else shaped
         return Result(found, _backward_error(a, x, columns), max(stage.code, 0), condition, tuple(stages))
 
-    def _attempt(
-        self, a: torch.Tensor, b: torch.Tensor, one: Precision
-    ) -> tuple[torch.Tensor, Stage, float]:
+    def _attempt(self, a: torch.Tensor, b: torch.Tensor, one: Precision) -> tuple[torch.Tensor, Stage, float]:
         if one.factor not in self._factors:
             began = time.perf_counter()
             found, regular = lu.factorize(a, one.factor)

@@ -45,5 +45,7 @@ def _split(x: torch.Tensor, terms: int) -> list[torch.Tensor]:
 
 
 def _multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = ops.bfloat16_product(a, b) if kernels.has_bfloat16_products() else torch.matmul(a, b)
+    found: torch.Tensor = (
+        ops.bfloat16_product(a, b) if kernels.has_bfloat16_products() else torch.matmul(a, b)
+    )
     return found

@@ -15,9 +15,7 @@ EPS = 2.0**-53
 Apply = Callable[[torch.Tensor], torch.Tensor]
 
 
-def refine(
-    a: torch.Tensor, b: torch.Tensor, solve: Apply, refinement: str
-) -> tuple[torch.Tensor, int]:
+def refine(a: torch.Tensor, b: torch.Tensor, solve: Apply, refinement: str) -> tuple[torch.Tensor, int]:
     """Return x, (n, k), and the number of steps, or -50 where it did not converge.
 
     Converged is every right-hand side with max |r| <= sqrt(n) max |x| |A| eps, infinity norms (LAPACK's DSGESV).

@@ -12,6 +12,7 @@ from safetensors import safe_open
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import load_file, save_file
+from fewbits.optim.state import flattened, unflattened
 from fewbits.train.settings import Settings
 from fewbits.train.trainer import Trainer
 
@@ -25,14 +26,8 @@ def save(trainer: Trainer, settings: Settings, path: Path) -> None:
         OSError: the operating system refused.
     """
     tensors: dict[str, Any] = {f"model/{name}": t for name, t in trainer.model.state_dict().items()}
-    state = trainer.optimizer.state_dict()["state"]
-    plain: dict[str, dict[str, Any]] = {}
-    for index, entries in state.items():
-        for name, value in entries.items():
-            if isinstance(value, torch.Tensor):
-                tensors[f"optimizer/{index}/{name}"] = value
-            else:
-                plain.setdefault(str(index), {})[name] = value
+    moments, plain = flattened(trainer.optimizer)
+    tensors |= {f"optimizer/{name}": t for name, t in moments.items()}
     for k, layers in enumerate(getattr(trainer.schedule, "gradients", [])):
         tensors |= {f"schedule/{k}/{i}": g for i, g in enumerate(layers)}
     tensors["random/batches"] = trainer.batches.get_state()
@@ -70,15 +65,13 @@ def load(trainer: Trainer, settings: Settings, path: Path) -> None:
             f" {getattr(settings, differ[0])!r}; choose another folder, or the same settings"
         )
     trainer.model.load_state_dict({n[6:]: t for n, t in tensors.items() if n.startswith("model/")})
-    state: dict[int, dict[str, Any]] = {int(i): dict(entries) for i, entries in counters["optimizer"].items()}
+    moments = {n.removeprefix("optimizer/"): t for n, t in tensors.items() if n.startswith("optimizer/")}
+    trainer.optimizer.load_state_dict(unflattened(trainer.optimizer, moments, counters["optimizer"]))
     gradients: dict[int, dict[int, torch.Tensor]] = {}
     for name, tensor in tensors.items():
         kind, *rest = name.split("/")
-        if kind == "optimizer":
-            state.setdefault(int(rest[0]), {})[rest[1]] = tensor
-        elif kind == "schedule":
+        if kind == "schedule":
             gradients.setdefault(int(rest[0]), {})[int(rest[1])] = tensor
-    trainer.optimizer.load_state_dict({**trainer.optimizer.state_dict(), "state": state})
     if gradients:
         trainer.schedule.gradients = [  # type: ignore[attr-defined]
             [layers[i] for i in sorted(layers)] for _, layers in sorted(gradients.items())

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fewbits.nn.products import converted
 from fewbits.nn.rules import Rules
 
 
@@ -17,4 +18,4 @@ class NarrowPReLU(nn.PReLU):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return the input's shape in the recipe's vector format."""
         x = input.to(self.rules.dtype)
-        return functional.prelu(x, self.weight.to(x.dtype))
+        return functional.prelu(x, converted(self.weight, x.dtype))

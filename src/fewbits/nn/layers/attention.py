@@ -10,7 +10,7 @@ from torch.nn.functional import dropout, pad
 
 from fewbits.errors import ArgumentError
 from fewbits.nn.layers.dot_product import probabilities
-from fewbits.nn.products import attention_product, linear
+from fewbits.nn.products import attention_product, converted, linear, viewed
 from fewbits.nn.rules import Rules
 
 
@@ -81,17 +81,17 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return q, k and v, (N, num_heads, length, features of a head)."""
         if self._qkv_same_embed_dim:
-            weights = self.in_proj_weight.chunk(3)
+            weights = viewed(self.in_proj_weight, self.rules).chunk(3)
         else:
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         bias: torch.Tensor | None = self.in_proj_bias  # torch's annotation does not say that it may be None
-        biases = (None,) * 3 if bias is None else bias.chunk(3)
+        biases = (None,) * 3 if bias is None else viewed(bias, self.rules).chunk(3)
         q, k, v = (
             linear(x, w, b, self.rules) for x, w, b in zip((query, key, value), weights, biases, strict=True)
         )
         if self.bias_k is not None and self.bias_v is not None:
-            k = torch.cat([k, self.bias_k.to(k.dtype).expand(len(k), -1, -1)], 1)
-            v = torch.cat([v, self.bias_v.to(v.dtype).expand(len(v), -1, -1)], 1)
+            k = torch.cat([k, converted(self.bias_k, k.dtype).expand(len(k), -1, -1)], 1)
+            v = torch.cat([v, converted(self.bias_v, v.dtype).expand(len(v), -1, -1)], 1)
         if self.add_zero_attn:
             k, v = pad(k, (0, 0, 0, 1)), pad(v, (0, 0, 0, 1))
         q, k, v = (torch.unflatten(t, -1, (self.num_heads, -1)).transpose(1, 2) for t in (q, k, v))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fewbits.nn.products import attention_product, linear
+from fewbits.nn.products import attention_product, converted, linear, viewed
 from fewbits.nn.rules import Rules
 
 
@@ -20,10 +20,10 @@ class NarrowBilinear(nn.Bilinear):
 
     def forward(self, input1: torch.Tensor, input2: torch.Tensor) -> torch.Tensor:
         """Return (..., out_features) in the recipe's vector format."""
-        matrix = self.weight.transpose(1, 2).flatten(0, 1)
+        matrix = viewed(self.weight, self.rules).transpose(1, 2).flatten(0, 1)
         t = torch.unflatten(
             linear(input1, matrix, None, self.rules), -1, (self.out_features, self.in2_features)
         )
         y = attention_product(t, input2.unsqueeze(-1), self.rules).squeeze(-1)
         bias: torch.Tensor | None = self.bias  # None without bias, which torch's annotation does not say
-        return y if bias is None else y + bias.to(y.dtype)
+        return y if bias is None else y + converted(bias, y.dtype)

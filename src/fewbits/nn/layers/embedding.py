@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding
 
+from fewbits.nn.products import viewed
 from fewbits.nn.rules import Rules
 
 
@@ -25,7 +26,7 @@ class NarrowEmbedding(nn.Embedding):
         if self.max_norm is not None:
             with torch.no_grad():
                 torch.embedding_renorm_(self.weight, input.contiguous(), self.max_norm, self.norm_type)
-        table: torch.Tensor = _StraightThrough.apply(self.weight, self.rules)  # type: ignore[no-untyped-call]
+        table: torch.Tensor = _StraightThrough.apply(viewed(self.weight, self.rules), self.rules)  # type: ignore[no-untyped-call]
         rows = embedding(
             input,
             table,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fewbits.nn.products import linear
+from fewbits.nn.products import linear, viewed
 from fewbits.nn.rules import Rules
 
 
@@ -21,4 +21,4 @@ class NarrowInputFirstLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return (..., out_features) in the recipe's vector format."""
-        return linear(x, self.weight.t(), self.bias, self.rules)
+        return linear(x, viewed(self.weight, self.rules).t(), self.bias, self.rules)

@@ -1,0 +1,87 @@
+"""What an optimizer knows of the parameters that a prepared model narrowed."""
+
+import copy
+import io
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from fewbits.errors import ArgumentError
+from fewbits.nn import prepare
+from fewbits.optim import SGD, AdamW
+
+X = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
+
+
+def reread(model: nn.Module) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    found: nn.Module = torch.load(file, weights_only=False)
+    return found
+
+
+def on_the_grid(p: torch.Tensor) -> bool:
+    """Whether values are those of 14 fractional bits."""
+    return torch.equal((p * 2**14).round(), p * 2**14)
+
+
+@pytest.mark.parametrize("copied", [lambda m: m, copy.deepcopy, reread], ids=["itself", "copy", "file"])
+def test_layers_left_out_and_norms_are_updated_as_they_are(copied: Callable[[nn.Module], nn.Module]) -> None:
+    torch.manual_seed(0)
+    whole = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 4))
+    model = copied(prepare(whole, "fixed16", exclude=["2"]))
+    optimizer = SGD(model.parameters(), 0.1, recipe="fixed16")
+    model(X).square().sum().backward()
+    optimizer.step()
+    narrow, norm, left_out = model.children()
+    assert all(on_the_grid(p) for p in narrow.parameters())
+    assert not any(on_the_grid(p) for p in (*norm.parameters(), *left_out.parameters()))
+
+
+@pytest.mark.parametrize("copied", [lambda m: m, copy.deepcopy, reread], ids=["itself", "copy", "file"])
+def test_a_master_copy_is_of_the_weights_as_they_were(copied: Callable[[nn.Module], nn.Module]) -> None:
+    layer = nn.Linear(16, 16)
+    with torch.no_grad():
+        layer.weight.fill_(1e-8)
+    model = copied(prepare(layer, "fp16-master"))
+    assert isinstance(model.weight, nn.Parameter)
+    assert torch.equal(model.weight, torch.zeros(16, 16, dtype=torch.float16))
+    optimizer = SGD(model.parameters(), 0.0, recipe="fp16-master")
+    model(X).sum().backward()
+    optimizer.step()
+    assert torch.equal(optimizer.state[model.weight]["master"], torch.full((16, 16), 1e-8))
+    assert not hasattr(model.weight, "fewbits_wide")
+
+
+def test_a_master_copy_is_of_weights_that_were_set_since() -> None:
+    model = prepare(nn.Linear(16, 16), "fp16-master")
+    model.weight.data.fill_(3.0)
+    optimizer = SGD(model.parameters(), 0.0, recipe="fp16-master")
+    model(X).sum().backward()
+    optimizer.step()
+    assert torch.equal(optimizer.state[model.weight]["master"], torch.full((16, 16), 3.0))
+
+
+def test_a_weight_of_two_layers_is_narrowed_once() -> None:
+    first, second = nn.Linear(16, 16), nn.Linear(16, 16)
+    second.weight = first.weight
+    wanted = first.weight.detach().clone()
+    model = prepare(nn.Sequential(first, second), "fp16-master")
+    optimizer = SGD(model.parameters(), 0.0, recipe="fp16-master")
+    model(X).sum().backward()
+    optimizer.step()
+    assert torch.equal(optimizer.state[first.weight]["master"], wanted)
+
+
+def test_float64_parameters_are_refused_and_not_taken() -> None:
+    p, q = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2, 5, dtype=torch.float64))
+    optimizer = AdamW([p])
+    with pytest.raises(ArgumentError, match=re.escape("shape (2, 5) is float64") + ".*call .float()"):
+        optimizer.add_param_group({"params": [q]})
+    assert len(optimizer.param_groups) == 1
+    with pytest.raises(ArgumentError, match="float64"):
+        AdamW([p, q], lr=0, weight_decay=0)
