@@ -1,4 +1,4 @@
-"""Dense systems: factorize narrow, refine to double accuracy, fall back to double where that does not converge."""
+"""Dense systems: factorize narrow, refine to double accuracy, fall back where that does not converge."""
 
 from __future__ import annotations
 
@@ -55,14 +55,15 @@ class Factorization:
                 f"b has the shape {tuple(given.shape)}; expected ({len(self.a)},) or ({len(self.a)}, k)"
             )
         dtype = torch.promote_types(self.a.dtype, given.dtype)
-        columns = given.to(dtype).reshape(len(self.a), -1)
+        columns = given.to(dtype).reshape(len(self.a), math.prod(given.shape[1:]))
         a = self.a.to(dtype)
-        stages: list[Stage] = []
-        for one in self.chain:
+        x, stage, condition = self._attempt(a, columns, self.chain[0])
+        stages = [stage]
+        for one in self.chain[1:]:
+            if stages[-1].code >= 0:
+                break
             x, stage, condition = self._attempt(a, columns, one)
             stages.append(stage)
-            if stage.code >= 0 or one is self.chain[-1]:
-                break
         shaped = x.reshape(given.shape)
         found = shaped.numpy() if isinstance(b, np.ndarray) else shaped
         return Result(found, _backward_error(a, x, columns), max(stage.code, 0), condition, tuple(stages))
@@ -81,7 +82,7 @@ class Factorization:
             if one.factor == "fp64":
                 at = int((factors.lu.diagonal() == 0).nonzero()[0]) + 1
                 raise DataError(
-                    f"A is singular: pivot {at} of {len(a)} is exactly zero; the system has no unique solution"
+                    f"A is singular: pivot {at} of {len(a)} is exactly zero; there is no unique solution"
                 )
             return b, Stage(one.name, -3, taken, 0.0), math.nan
         if one.refinement == "none":
@@ -93,7 +94,7 @@ class Factorization:
 
 
 def factorize(a: Any, precision: str | Precision = "auto") -> Factorization:
-    """Return the matrix ready for right-hand sides; arguments and errors are those of :class:`Factorization`."""
+    """Return the matrix ready for right-hand sides; arguments and errors: :class:`Factorization`."""
     return Factorization(a, precision)
 
 
@@ -101,8 +102,8 @@ def solve(a: Any, b: Any, *, precision: str | Precision = "auto", full: bool = F
     """Solve A x = b with the backward error of LAPACK's double precision.
 
     The matrix is factorized in a narrow format and the solution refined with residuals in float64, until
-    max |b - A x| <= sqrt(n) max |x| |A| 2^-53 in infinity norms; where that is not reached the next wider format is
-    taken, and double precision in the end.
+    max |b - A x| <= sqrt(n) max |x| |A| 2^-53 in infinity norms; where that is not reached the next wider
+    format is taken, and double precision in the end.
 
     Args:
         a: (n, n), or (..., n, n) for many systems.
@@ -133,7 +134,8 @@ def _many(a: Any, b: Any, precision: str | Precision) -> Any:
     front = tuple(a.shape[:-2])
     if tuple(b.shape[: len(front)]) != front or b.ndim != a.ndim:
         raise ArgumentError(
-            f"b has the shape {tuple(b.shape)}; expected {(*front, a.shape[-1], 'k')} for A of {tuple(a.shape)}"
+            f"b has the shape {tuple(b.shape)}; expected {(*front, a.shape[-1], 'k')} for an A of"
+            f" {tuple(a.shape)}"
         )
     systems = a.reshape(-1, *a.shape[-2:])
     sides = b.reshape(-1, *b.shape[-2:])
@@ -176,7 +178,7 @@ def _backward_error(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def _condition(a: torch.Tensor, factors: lu.Factors) -> float:
-    """Return |A| |A^-1 v| for the vector v of signs that a solve with ones suggests: a lower bound, often close."""
+    """Return |A| |A^-1 v| for the signs v that a solve with ones suggests: a lower bound, often close."""
     if len(a) == 0:
         return math.nan
     ones = torch.ones(len(a), 1, dtype=a.dtype)

@@ -1,8 +1,8 @@
 """LU factorization with partial pivoting whose trailing updates are products of narrow operands.
 
 Recursive on the columns (Toledo, Locality of Reference in LU Decomposition with Partial Pivoting, 1997): the
-products are as large as they can be. Haidar et al., Harnessing GPU Tensor Cores for Fast FP16 Arithmetic, SC 2018,
-narrow the trailing update only, as here; panels and triangular solves are LAPACK's in float32.
+products are as large as they can be. Haidar et al., Harnessing GPU Tensor Cores for Fast FP16 Arithmetic, SC
+2018, narrow the trailing update only, as here; panels and triangular solves are LAPACK's in float32.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Factors:
 def balanced(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return powers of two, (n,) and (n,), that bring the largest entry of each row and column to about one.
 
-    Higham, Pranesh and Zounon, Squeezing a Matrix into Half Precision, 2019, algorithm 2.3, with powers of two: it
-    rounds nothing.
+    Higham, Pranesh and Zounon, Squeezing a Matrix into Half Precision, 2019, algorithm 2.3, with powers of
+    two: it rounds nothing.
     """
 
     def inverse_power(size: torch.Tensor) -> torch.Tensor:
@@ -61,7 +61,7 @@ def balanced(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def factorize(a: torch.Tensor, factor: str) -> tuple[Factors, bool]:
-    """Factorize a float64 or complex128 matrix in ``factor``; also return whether every pivot is a finite nonzero."""
+    """Factorize a float64 or complex128 matrix; also return whether every pivot is finite and not zero."""
     if factor == "fp64":
         rows = columns = torch.ones(len(a), dtype=torch.float64)
         lu, pivots, _ = torch.linalg.lu_factor_ex(a)
@@ -82,7 +82,7 @@ def factorize(a: torch.Tensor, factor: str) -> tuple[Factors, bool]:
 def _recurse(
     a: torch.Tensor, order: torch.Tensor, multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
-    """Factorize the columns of a (m, n), m >= n, in place; return how its rows were permuted, as ``order`` is."""
+    """Factorize a (m, n), m >= n, in place; return how its rows were permuted, as ``order`` is."""
     m, n = a.shape
     if n <= _PANEL:
         lu, pivots, _ = torch.linalg.lu_factor_ex(a)

@@ -15,11 +15,12 @@ REFINEMENTS = ("none", "classical", "gmres")
 class Precision:
     """How a dense system is solved.
 
-    ``factor`` is what the operands of the trailing updates of the LU factorization are rounded to, with sums and
-    everything else in float32: ``bf16x2`` and ``bf16x3`` split a float32 into two or three bfloat16 terms;
-    ``fp32`` and ``fp64`` are LAPACK's own factorizations. Residuals and solution are float64. ``refinement`` is
-    classical (Wilkinson; LAPACK's DSGESV) or by GMRES with the factors as preconditioner (Carson and Higham,
-    Accelerating the Solution of Linear Systems by Iterative Refinement in Three Precisions, 2018).
+    ``factor`` is what the operands of the trailing updates of the LU factorization are rounded to, with sums
+    and everything else in float32: ``bf16x2`` and ``bf16x3`` split a float32 into two or three bfloat16
+    terms; ``fp32`` and ``fp64`` are LAPACK's own factorizations. Residuals and solution are float64.
+    ``refinement`` is classical (Wilkinson; LAPACK's DSGESV) or by GMRES with the factors as preconditioner
+    (Carson and Higham, Accelerating the Solution of Linear Systems by Iterative Refinement in Three
+    Precisions, 2018).
     """
 
     name: str

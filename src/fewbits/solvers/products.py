@@ -15,7 +15,7 @@ _ROUNDINGS = {"fp16": "nearest_even", "tf32": "nearest_away"}
 
 
 def product(factor: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Return the function that multiplies as ``factor`` says, (m, k) times (k, n) float32 to (m, n) float32."""
+    """Return the function that multiplies float32 matrices, (m, k) times (k, n), as ``factor`` says."""
     if factor in _TERMS:
         return lambda a, b: _split_product(a, b, _TERMS[factor])
     if factor in _ROUNDINGS:
@@ -27,7 +27,7 @@ def product(factor: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def _split_product(a: torch.Tensor, b: torch.Tensor, terms: int) -> torch.Tensor:
-    """Return the sum of the products of terms whose orders add up to less than ``terms``, the largest last."""
+    """Return the sum of the products of terms whose orders add up to less than ``terms``."""
     left, right = _split(a, terms), _split(b, terms)
     pairs = [(i, order - i) for order in reversed(range(terms)) for i in range(order + 1)]
     # Side by side along the reduction axis: one product, one float32 sum.

@@ -18,7 +18,8 @@ Apply = Callable[[torch.Tensor], torch.Tensor]
 def refine(a: torch.Tensor, b: torch.Tensor, solve: Apply, refinement: str) -> tuple[torch.Tensor, int]:
     """Return x, (n, k), and the number of steps, or -50 where it did not converge.
 
-    Converged is every right-hand side with max |r| <= sqrt(n) max |x| |A| eps, infinity norms (LAPACK's DSGESV).
+    Converged is every right-hand side with max |r| <= sqrt(n) max |x| |A| eps, infinity norms (LAPACK's
+    DSGESV).
     """
     norm = float(a.abs().sum(1).max())
     bound = math.sqrt(len(a)) * norm * EPS

@@ -22,10 +22,11 @@ class Result:
 
     Attributes:
         x: shape and family of the right-hand side.
-        backward_error: max over right-hand sides of max |b - A x| / (max |A| row sum * max |x| + max |b|), with
-            the residual in float64.
+        backward_error: max over right-hand sides of max |b - A x| / (max |A| row sum * max |x| + max |b|),
+            with the residual in float64.
         iterations: of refinement in the stage that converged.
-        condition: an estimate of the condition number in the infinity norm, from the factors; nan where unknown.
+        condition: an estimate of the condition number in the infinity norm, from the factors; nan where
+        unknown.
         stages: every attempt, in order; the last one gave x.
     """
 

@@ -1,0 +1,209 @@
+"""Dense systems: never less accurate than LAPACK's double precision, whatever the matrix."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy import linalg
+
+from fewbits.errors import ArgumentError, DataError
+from fewbits.kernels import ops
+from fewbits.solvers import PRECISIONS, Factorization, solve
+from fewbits.solvers.products import product
+
+N = 320
+Array = NDArray[Any]
+EPS = 2.0**-53
+
+
+def randsvd(condition: float, mode: int, n: int = N, seed: int = 0) -> Array:
+    """Return a matrix of random singular vectors; modes of singular values as in LAPACK's DLATMS."""
+    generator = np.random.default_rng(seed)
+    values = {
+        1: np.r_[1.0, np.full(n - 1, 1 / condition)],
+        2: np.r_[np.ones(n - 1), 1 / condition],
+        3: np.logspace(0, -np.log10(condition), n),
+        4: np.linspace(1, 1 / condition, n),
+        5: np.exp(generator.uniform(-np.log(condition), 0, n)),
+    }[mode]
+    left, _ = np.linalg.qr(generator.standard_normal((n, n)))
+    right, _ = np.linalg.qr(generator.standard_normal((n, n)))
+    found: Array = left * values @ right
+    return found
+
+
+def backward_error(a: Array, x: Array, b: Array) -> float:
+    """Return the normwise backward error, with the residual in long double."""
+    wide = a.astype(np.longdouble)
+    r = np.abs(b.astype(np.longdouble) - wide @ x.astype(np.longdouble)).max()
+    return float(r / (np.abs(a).sum(1).max() * np.abs(x).max() + np.abs(b).max()))
+
+
+def checked(a: Array, precision: str = "auto", seed: int = 1) -> Any:
+    b = np.random.default_rng(seed).standard_normal(len(a))
+    found = solve(a, b, precision=precision, full=True)
+    reference = backward_error(a, np.linalg.solve(a, b), b)
+    assert backward_error(a, found.x, b) <= max(math.sqrt(len(a)) * EPS, reference)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fewbits.solvers.dense.SMALL", 64)
+
+
+@pytest.mark.parametrize("mode", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("condition", [1e2, 1e4, 1e8, 1e12, 1e16])
+def test_singular_values_of_every_mode(condition: float, mode: int) -> None:
+    checked(randsvd(condition, mode))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["normal", "rows", "columns", "both", "huge", "tiny", "near singular", "hilbert", "triangular", "growth"],
+)
+def test_matrices_that_are_hard_in_other_ways(name: str) -> None:
+    generator = np.random.default_rng(2)
+    normal, scales = generator.standard_normal((N, N)), np.logspace(-30, 30, N)
+    growth = np.eye(N) - np.tril(np.ones((N, N)), -1)
+    growth[:, -1] = 1  # partial pivoting doubles its last column at every step
+    given = {
+        "normal": normal,
+        "rows": normal * scales[:, None],
+        "columns": normal * scales,
+        "both": normal * scales[:, None] * scales[::-1],
+        "huge": normal * 1e300,
+        "tiny": normal * 1e-300,
+        "near singular": np.c_[normal[:, :-1], normal[:, :1] + 1e-14 * normal[:, -1:]],
+        "hilbert": linalg.hilbert(N),
+        "triangular": np.triu(normal) + 2 * np.eye(N),
+        "growth": growth,
+    }[name]
+    checked(given)
+
+
+@pytest.mark.parametrize("name", ["watt_2", "cryg2500", "bcsstk13", "rajat19"])
+def test_matrices_from_practice(name: str, shared_data: Path) -> None:
+    from scipy.io import mmread
+
+    checked(np.asarray(mmread(shared_data / "matrices" / f"{name}.mtx").todense(), np.float64))
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_every_precision_reaches_double_accuracy(name: str) -> None:
+    found = checked(randsvd(1e2, 3), name)
+    assert found.stages[0].precision == name
+    assert not found.fell_back
+
+
+def test_the_formats_stand_in_the_order_of_the_published_table() -> None:
+    """cuSOLVER's IRS: TF32 and scaled FP16 carry further than BF16, FP32 further than both."""
+    reached = {
+        name: [not checked(randsvd(c, 3), name).fell_back for c in (1e2, 1e4, 1e6)]
+        for name in ("fp32", "tf32", "fp16", "bf16", "bf16x2")
+    }
+    assert reached["fp32"] == reached["bf16x2"] == [True, True, True]
+    assert reached["tf32"] == reached["fp16"] == [True, True, False]
+    assert reached["bf16"] == [True, False, False]
+
+
+def test_gmres_carries_further_than_classical_refinement() -> None:
+    a = randsvd(1e8, 3)
+    assert checked(a, "dsgesv").fell_back
+    assert checked(a, "fp32").iterations <= 5
+    assert not checked(a, "fp32").fell_back
+
+
+def test_without_scaling_half_precision_overflows() -> None:
+    """The negative control of the balancing: entries of 1e7 are infinite in float16."""
+    a = torch.full((4, 4), 1e7)
+    assert not torch.isfinite(product("fp16")(a, torch.ones(4, 4))).all()
+    assert not checked(1e7 * randsvd(1e2, 3), "fp16").fell_back
+
+
+def test_split_products_have_the_accuracy_of_their_terms() -> None:
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(64, 64, generator=generator) for _ in range(2))
+    exact, scale = a.double() @ b.double(), a.abs().double() @ b.abs().double()
+    errors = [
+        float(((product(f)(a, b) - exact) / scale).abs().max()) for f in ("bf16", "bf16x2", "bf16x3", "fp32")
+    ]
+    assert errors[0] > 2.0**-10 > errors[1] > 2.0**-19 > errors[2]
+    assert errors[2] < 4 * errors[3]
+
+
+def test_the_path_is_told() -> None:
+    found = checked(randsvd(1e12, 2))
+    assert found.fell_back
+    assert [s.code for s in found.stages[:-1]] == [-50] * (len(found.stages) - 1)
+    assert 1e11 < found.condition < 1e15
+    assert all(s.factor_seconds > 0 for s in found.stages)
+
+
+def test_one_factorization_serves_many_right_hand_sides() -> None:
+    a = randsvd(1e3, 3)
+    factors = Factorization(a)
+    b = np.random.default_rng(3).standard_normal((N, 5))
+    x = factors.solve(b).x
+    again = factors.solve(b[:, 2])
+    assert again.stages[0].factor_seconds == 0
+    assert np.allclose(again.x, x[:, 2], rtol=1e-10)
+    assert backward_error(a, x[:, 2], b[:, 2]) < math.sqrt(N) * EPS
+
+
+def test_families_batches_complex_and_zeros() -> None:
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(3, 2, 90, 90, generator=generator, dtype=torch.float64)
+    b = torch.randn(3, 2, 90, 4, generator=generator, dtype=torch.float64)
+    assert torch.allclose(solve(a, b), torch.linalg.solve(a, b), rtol=1e-8)
+    c = torch.complex(a[0, 0], a[0, 1])
+    d = torch.complex(b[0, 0], b[0, 1])
+    assert torch.allclose(solve(c, d, precision="dsgesv"), torch.linalg.solve(c, d), rtol=1e-8)
+    assert torch.equal(
+        solve(a[0, 0], torch.zeros(90, dtype=torch.float64)), torch.zeros(90, dtype=torch.float64)
+    )
+    assert isinstance(solve(a[0, 0].numpy(), b[0, 0].numpy()), np.ndarray)
+    assert solve(np.empty((0, 0)), np.empty(0)).shape == (0,)
+    assert solve(np.array([[4.0]]), np.array([2.0])).tolist() == [0.5]
+
+
+@pytest.mark.parametrize("n", [3, 200])
+def test_a_singular_matrix_is_an_error_that_says_so(n: int) -> None:
+    a = np.random.default_rng(0).standard_normal((n, n))
+    a[:, 1] = 0
+    with pytest.raises(DataError, match=f"singular: pivot 2 of {n} is exactly zero"):
+        solve(a, np.ones(n))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "error", "said"),
+    [
+        (np.ones((2, 3)), np.ones(2), ArgumentError, "expected a square matrix"),
+        (np.eye(2), np.ones(3), ArgumentError, r"expected \(2,\) or \(2, k\)"),
+        (np.array([[np.nan, 1], [1, 1]]), np.ones(2), DataError, "A holds NaN"),
+        (np.eye(2), np.array([1, np.inf]), DataError, "b holds NaN"),
+        (np.eye(2, dtype=int), np.ones(2), ArgumentError, "array or a torch tensor of floats"),
+        (np.ones((2, 3, 3)), np.ones((3, 3, 1)), ArgumentError, "for an A of"),
+    ],
+)
+def test_bad_input_is_refused(a: Array, b: Array, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        solve(a, b)
+
+
+def test_an_unknown_precision_names_the_nearest() -> None:
+    with pytest.raises(ArgumentError, match="the nearest are bf16"):
+        solve(np.eye(2), np.ones(2), precision="bf17")
+
+
+def test_products_without_the_units_are_the_same_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(40, 40, generator=generator) for _ in range(2))
+    here = product("bf16x2")(a, b)
+    monkeypatch.setattr(ops, "bfloat16_product", torch.matmul)
+    monkeypatch.setattr("fewbits.kernels.has_bfloat16_products", lambda: False)
+    assert torch.allclose(product("bf16x2")(a, b), here, atol=1e-4)
