@@ -152,3 +152,13 @@ def test_an_fp16_overflow_seen_by_unscaling_skips_the_step() -> None:
     turn(scale, optimizer, w, 60000.0, unscale=True)
     assert torch.equal(w, torch.ones_like(w))
     assert scale.get_scale() == 32768.0
+
+
+def test_a_torch_without_wide_gradients_of_fp16_parameters_says_what_to_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fewbits.optim.optimizer.set_grad_dtype", lambda p, dtype: p.dtype == dtype)
+    w = nn.Parameter(torch.ones(4, dtype=torch.float16))
+    optimizer, scale = SGD([w], 1.0, recipe="fp16-master"), scaler("fp16-master")
+    with pytest.raises(ArgumentError, match=r"clip_\(max_norm, loss_scale=scaler.get_scale\(\)\)"):
+        turn(scale, optimizer, w, 1.0, unscale=True)
