@@ -42,7 +42,8 @@ class Factors:
         y = (y / size).to(self.lu.dtype)
         y = torch.linalg.solve_triangular(self.lu, y, upper=False, unitriangular=True)
         y = torch.linalg.solve_triangular(self.lu, y, upper=True)
-        return self.columns[:, None] * (y.to(b.dtype) * size)
+        found: torch.Tensor = self.columns[:, None] * (y.to(b.dtype) * size)
+        return found
 
 
 def balanced(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -113,4 +114,4 @@ def _order(pivots: torch.Tensor, rows: int | None = None) -> torch.Tensor:
     order = list(range(rows or len(pivots)))
     for i, p in enumerate(pivots.tolist()):
         order[i], order[p - 1] = order[p - 1], order[i]
-    return torch.tensor(order)
+    return torch.tensor(order, dtype=torch.int64)
