@@ -24,6 +24,7 @@ FOLDERS = (
     "recipes",
     "records",
     "report",
+    "solvers",
     "tensor",
     "train",
 )
@@ -53,6 +54,7 @@ def test_the_public_list_is_exactly_this() -> None:
         "prepare",
         "qsnr",
         "quantize",
+        "solve",
     ]
     assert len(fewbits.__all__) == len(set(fewbits.__all__))
 

@@ -22,6 +22,7 @@ from fewbits.errors import (
 if TYPE_CHECKING:
     from fewbits.metrics import measure, qsnr
     from fewbits.nn.prepare import prepare
+    from fewbits.solvers import solve
     from fewbits.tensor import NarrowTensor, dequantize, fake_quantize, format, matmul, matvec, quantize
 
 _HOMES = {
@@ -32,6 +33,7 @@ _HOMES = {
     "matmul": "fewbits.tensor",
     "matvec": "fewbits.tensor",
     "prepare": "fewbits.nn",
+    "solve": "fewbits.solvers",
     "quantize": "fewbits.tensor",
     "measure": "fewbits.metrics",
     "qsnr": "fewbits.metrics",
@@ -47,6 +49,7 @@ _FOLDERS = (
     "recipes",
     "records",
     "report",
+    "solvers",
     "tensor",
     "train",
 )
@@ -68,6 +71,7 @@ __all__ = [
     "prepare",
     "qsnr",
     "quantize",
+    "solve",
 ]
 
 try:

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from fewbits import kernels
 from fewbits.errors import ArgumentError, DataError
 from fewbits.solvers import lu, refine
 from fewbits.solvers.precision import Precision
 from fewbits.solvers.precision import precision as read
 from fewbits.solvers.result import Result, Stage
 
-SMALL = 512  # unknowns below which double precision is as fast
+SMALL = 3000  # unknowns below which double precision is as fast
 
 
 class Factorization:
@@ -36,7 +35,7 @@ class Factorization:
         self.a = _tensor(a, "A")
         if self.a.ndim != 2 or self.a.shape[0] != self.a.shape[1]:
             raise ArgumentError(f"A has the shape {tuple(self.a.shape)}; expected a square matrix")
-        self.chain = _chain(precision, len(self.a), self.a.is_complex())
+        self.chain = _chain(precision, len(self.a))
         self._factors: dict[str, tuple[lu.Factors, bool, float]] = {}
 
     def solve(self, b: Any) -> Result:
@@ -54,6 +53,8 @@ class Factorization:
             raise ArgumentError(
                 f"b has the shape {tuple(given.shape)}; expected ({len(self.a)},) or ({len(self.a)}, k)"
             )
+        if given.numel() == 0:
+            return Result(b, 0.0, 0, math.nan, ())
         dtype = torch.promote_types(self.a.dtype, given.dtype)
         columns = given.to(dtype).reshape(len(self.a), math.prod(given.shape[1:]))
         a = self.a.to(dtype)
@@ -144,7 +145,7 @@ def _many(a: Any, b: Any, precision: str | Precision) -> Any:
     return stacked.reshape(b.shape)
 
 
-def _chain(precision: str | Precision, n: int, is_complex: bool) -> list[Precision]:
+def _chain(precision: str | Precision, n: int) -> list[Precision]:
     """Return the precisions to try, the last one double."""
     last = read("fp64")
     if precision != "auto":
@@ -152,8 +153,7 @@ def _chain(precision: str | Precision, n: int, is_complex: bool) -> list[Precisi
         return [one] if one.factor == "fp64" else [one, last]
     if n < SMALL:
         return [last]
-    units = kernels.has_bfloat16_products() and not is_complex
-    return [read(name) for name in (("bf16x2", "fp32", "fp64") if units else ("fp32", "fp64"))]
+    return [read("fp32"), last]
 
 
 def _tensor(x: Any, name: str) -> torch.Tensor:
