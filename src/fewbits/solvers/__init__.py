@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from fewbits.solvers.dense import Factorization, factorize, solve
+from fewbits.solvers.krylov import KrylovResult, cg
 from fewbits.solvers.precision import PRECISIONS, Precision, precision
 from fewbits.solvers.result import Result, Stage
 
-__all__ = ["PRECISIONS", "Factorization", "Precision", "Result", "Stage", "factorize", "precision", "solve"]
+__all__ = [
+    "PRECISIONS",
+    "Factorization",
+    "KrylovResult",
+    "Precision",
+    "Result",
+    "Stage",
+    "cg",
+    "factorize",
+    "precision",
+    "solve",
+]

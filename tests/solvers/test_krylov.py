@@ -1,0 +1,104 @@
+"""Conjugate gradients with narrow vectors: the true residual decides, and reliable updates keep it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from scipy.sparse.linalg import cg as scipy_cg
+
+from fewbits.errors import ArgumentError, DataError
+from fewbits.solvers import cg
+
+SIDE = 96
+
+
+def laplacian(shift: float, side: int = SIDE) -> Any:
+    """Return the shifted two-dimensional Laplacian."""
+    line = sp.diags([-1.0, 2.0, -1.0], [-1, 0, 1], shape=(side, side))
+    one = sp.identity(side)
+    return (sp.kron(line, one) + sp.kron(one, line) + shift * sp.identity(side**2)).tocsr()
+
+
+def right(n: int = SIDE**2) -> Any:
+    return np.random.default_rng(0).standard_normal(n)
+
+
+# Iterations of double precision, and of 16-bit integers with a norm for each 24 values.
+@pytest.mark.parametrize(("shift", "double", "half"), [(1e-1, 100, 100), (1e-2, 246, 250), (1e-3, 317, 380)])
+def test_sixteen_bits_reach_what_double_reaches(shift: float, double: int, half: int) -> None:
+    a, b = laplacian(shift), right()
+    assert cg(a, b, vectors="fp64", delta=None).iterations == pytest.approx(double, abs=2)
+    for vectors in ("fp32", "quda_half"):
+        found = cg(a, b, vectors=vectors)
+        assert found.converged
+        assert np.linalg.norm(b - a @ found.x) <= 1.0001e-10 * np.linalg.norm(b)
+        assert found.iterations <= 1.05 * half
+        assert found.reliable_updates == 10
+    assert found.iterations <= 1.3 * double
+
+
+def test_without_reliable_updates_claim_and_truth_part_ways() -> None:
+    found = cg(laplacian(1e-2), right(), vectors="quda_half", delta=None)
+    assert found.claimed <= 1e-10
+    assert found.residual > 1e-6
+    assert not found.converged
+
+
+def test_half_precision_without_a_norm_stalls() -> None:
+    found = cg(laplacian(1e-2), right(), vectors="fp16", most=1000)
+    assert not found.converged
+    assert found.residual > 1e-8
+
+
+def test_it_solves_what_scipy_solves() -> None:
+    a, b = laplacian(1e-2, 30), right(900)
+    expected, failed = scipy_cg(a, b, rtol=1e-12)
+    assert failed == 0
+    found = cg(a, b, tol=1e-12)
+    assert np.allclose(found.x, expected, atol=1e-9)
+    assert len(found.history) == found.iterations
+    assert found.history[-1] < 1e-10
+
+
+def _as_function(a: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda v: torch.from_numpy(a.astype(v.numpy().dtype) @ v.numpy())
+
+
+def test_every_kind_of_matrix_gives_the_same() -> None:
+    a, b = laplacian(1e-1, 20), right(400)
+    dense = torch.from_numpy(a.toarray())
+    expected = cg(a, b).x
+    for kind in (a.toarray(), _as_function(a)):
+        assert np.allclose(cg(kind, b).x, expected, atol=1e-9)
+    for tensor in (dense, dense.to_sparse()):
+        assert torch.allclose(cg(tensor, torch.from_numpy(b)).x, torch.from_numpy(expected), atol=1e-9)
+
+
+def test_zeros_give_zeros() -> None:
+    found = cg(laplacian(1.0, 5), np.zeros(25))
+    assert found.converged
+    assert found.x.tolist() == [0.0] * 25
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "options", "error", "said"),
+    [
+        (np.eye(3), np.ones(4), {}, ArgumentError, "square matrix of that size"),
+        (np.eye(3), np.ones((3, 1)), {}, ArgumentError, "expected shape"),
+        (np.array([[1.0, 2], [0, 1]]), np.ones(2), {}, ArgumentError, "not symmetric"),
+        (-np.eye(3), np.ones(3), {}, DataError, "not positive definite"),
+        (np.diag([1.0, np.nan]), np.ones(2), {}, DataError, "A holds NaN"),
+        (np.eye(2), np.array([1, np.inf]), {}, DataError, "b holds NaN"),
+        ("matrix", np.ones(2), {}, ArgumentError, "A is a str"),
+        (np.eye(2), np.ones(2), {"tol": 2}, ArgumentError, "tol=2"),
+        (np.eye(2), np.ones(2), {"delta": 1.5}, ArgumentError, "delta=1.5"),
+    ],
+)
+def test_bad_input_is_refused(
+    a: Any, b: Any, options: dict[str, float], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        cg(a, b, **options)
