@@ -107,6 +107,21 @@ class TrainRun:
 
 
 @dataclass(frozen=True)
+class SolveScore:
+    """One linear system solved in one precision."""
+
+    matrix: str
+    unknowns: int
+    precision: str  # asked for
+    path: tuple[str, ...]  # of each attempt: precision and code; the last one gave the solution
+    iterations: int  # steps of refinement
+    backward_error: float  # normwise, infinity norms
+    condition: float  # estimate, infinity norm
+    seconds: float
+    of_double: float  # time in double precision over this one
+
+
+@dataclass(frozen=True)
 class TensorScore:
     """One tensor of a checkpoint in one format."""
 

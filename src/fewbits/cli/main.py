@@ -16,6 +16,7 @@ from fewbits.cli.compare import compare
 from fewbits.cli.formats import formats
 from fewbits.cli.inspect import inspect
 from fewbits.cli.progress import Interrupted
+from fewbits.cli.solve import solve
 from fewbits.cli.train import train
 from fewbits.errors import FewbitsError
 
@@ -35,6 +36,7 @@ app.command()(compare)
 app.command()(formats)
 app.command()(cast)
 app.command()(inspect)
+app.command()(solve)
 app.command()(train)
 
 

@@ -6,9 +6,11 @@ from fewbits.report.json_text import (
     checkpoint_json,
     inspect_json,
     matrices_json,
+    solve_json,
     tasks_json,
     train_json,
 )
+from fewbits.report.solving import solve_table
 from fewbits.report.storage import cast_table, inspect_table
 from fewbits.report.table import checkpoint_table, matrices_table, tasks_table
 from fewbits.report.training import recipes_table, train_table
@@ -25,6 +27,8 @@ __all__ = [
     "matrices_page",
     "matrices_table",
     "recipes_table",
+    "solve_json",
+    "solve_table",
     "tasks_json",
     "tasks_page",
     "tasks_table",

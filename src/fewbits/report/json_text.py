@@ -23,6 +23,7 @@ from fewbits.records import (
     InspectReport,
     MatrixScore,
     Provenance,
+    SolveScore,
     TaskScore,
     TrainRun,
 )
@@ -58,6 +59,11 @@ def inspect_json(report: InspectReport, provenance: Provenance) -> str:
 def train_json(runs: Sequence[TrainRun], provenance: Provenance) -> str:
     """Write every run under ``runs``, in the order given."""
     return _document("training", provenance, runs=runs)
+
+
+def solve_json(scores: Sequence[SolveScore], provenance: Provenance) -> str:
+    """Write the scores of a system under ``scores``, in the order given."""
+    return _document("system", provenance, scores=scores)
 
 
 def _document(kind: str, provenance: Provenance, **records: object) -> str:

@@ -1,0 +1,70 @@
+"""``fewbits solve``."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+from scipy.io import mmread, mmwrite
+
+from fewbits.cli.main import run
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Path:
+    """Return a folder with A.mtx and b.mtx, whose solution is 1, 2, 3, ..."""
+    a = np.random.default_rng(0).standard_normal((60, 60))
+    mmwrite(tmp_path / "A.mtx", sparse.csr_array(a))
+    mmwrite(tmp_path / "b.mtx", (a @ np.arange(1.0, 61.0))[:, None])
+    return tmp_path
+
+
+def test_it_solves_and_writes_the_solution(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["solve", str(system / "A.mtx"), str(system / "b.mtx"), "--precision", "bf16x2"]
+    assert run([*given, "--out", str(system / "x.mtx"), "--json", str(system / "table.json")]) == 0
+    assert "bf16x2: 2" in capsys.readouterr().out
+    assert np.allclose(mmread(system / "x.mtx")[:, 0], np.arange(1.0, 61.0), rtol=1e-10)
+    document = json.loads((system / "table.json").read_text())
+    assert document["kind"] == "system"
+    assert document["scores"][0]["backward_error"] < 1e-14
+
+
+def test_it_compares_every_precision(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["solve", str(system / "A.mtx"), "--compare"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "60 unknowns" in shown
+    assert all(name in shown for name in ("dsgesv", "tf32", "bf16x3", "fp16-classical"))
+
+
+def test_it_shows_something_without_a_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fewbits.cli.solve._DEMONSTRATION", 40)
+    assert run(["solve"]) == 0
+    assert "a random matrix" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([[1.0, 2.0], [2.0, 4.0]], "singular"),
+        ([[1.0, 2.0, 3.0], [2.0, 4.0, 1.0]], "expected a square matrix"),
+    ],
+)
+def test_what_has_no_solution_is_one_line(
+    rows: list[list[float]], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mmwrite(tmp_path / "A.mtx", sparse.csr_array(np.array(rows)))
+    assert run(["solve", str(tmp_path / "A.mtx")]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_broken_file_and_an_unknown_precision_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "A.mtx").write_text("%%MatrixMarket matrix coordinate real general\n3 3 9\n1 1 1.0\n")
+    assert run(["solve", str(tmp_path / "A.mtx")]) == 2
+    assert "A.mtx" in capsys.readouterr().err
+    assert run(["solve", "--precision", "fp12"]) == 2
+    assert "there is no precision 'fp12'" in capsys.readouterr().err
