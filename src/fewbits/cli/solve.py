@@ -89,10 +89,10 @@ def _scores(name: str, a: Any, b: Any, precisions: list[str]) -> tuple[list[Solv
 
     found, x = [], None
     with progress_bar() as show:
-        for _ in range(2):  # the first one wakes the threads, and refuses what has no solution
-            began = time.perf_counter()
-            solve_system(a, b, precision="fp64")
-            lapack = time.perf_counter() - began
+        solve_system(a, b, precision="fp64")  # wakes the threads, and refuses what has no solution
+        began = time.perf_counter()
+        solve_system(a, b, precision="fp64")
+        lapack = time.perf_counter() - began
         for i, one in enumerate(precisions):
             began = time.perf_counter()
             result = solve_system(a, b, precision=one, full=True)
