@@ -10,6 +10,7 @@ import typer
 from fewbits.cli.main import app
 from fewbits.formats import CATALOGUE
 from fewbits.kernels.options import NONFINITES, OVERFLOWS, ROUNDINGS, RULES, ZERO_BLOCKS
+from fewbits.recipes import RECIPES
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -30,6 +31,13 @@ def test_the_catalogue_in_the_manual_is_the_catalogue():
     tool = runpy.run_path(str(ROOT / "tools" / "catalogue_table.py"))
     text = tool["PAGE"].read_text("utf-8")
     assert tool["page"](text) == text, "run python tools/catalogue_table.py"
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=lambda r: r.name)
+def test_the_page_of_recipes_shows_each_as_it_is(recipe):
+    page = (ROOT / "docs" / "recipes.md").read_text("utf-8")
+    assert f"\n## {recipe.name}\n" in page
+    assert f"```text\n{recipe!r}\n```" in page, "run python tools/recipes_page.py"
 
 
 @pytest.mark.parametrize("name", [*CATALOGUE, *ROUNDINGS, *RULES, *OVERFLOWS, *NONFINITES, *ZERO_BLOCKS])
