@@ -178,7 +178,7 @@ def bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 @bfloat16_product.register_fake
-def _(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _empty_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return a.new_empty((a.shape[0], b.shape[1]))
 
 
@@ -188,9 +188,7 @@ def addition_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(kernels.addition_product(a.detach().numpy(), b.detach().numpy()))
 
 
-@addition_product.register_fake
-def _(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return a.new_empty((a.shape[0], b.shape[1]))
+addition_product.register_fake(_empty_product)
 
 
 def _keep_operands(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> None:

@@ -74,31 +74,26 @@ def factorize(a: torch.Tensor, factor: str) -> tuple[Factors, bool]:
             lu, pivots, _ = torch.linalg.lu_factor_ex(low)
             order = _order(pivots)
         else:
-            lu, order = low.contiguous(), torch.arange(len(a))
-            _recurse(lu, order, product(factor))
+            lu = low.contiguous()
+            order = _recurse(lu, product(factor))
     diagonal = lu.diagonal()
     return Factors(lu, order, rows, columns), bool((torch.isfinite(diagonal.abs()) & (diagonal != 0)).all())
 
 
-def _recurse(
-    a: torch.Tensor, order: torch.Tensor, multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-) -> torch.Tensor:
-    """Factorize a (m, n), m >= n, in place; return how its rows were permuted, as ``order`` is."""
+def _recurse(a: torch.Tensor, multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """Factorize a (m, n), m >= n, in place; return the row of a that each row of it now stands for."""
     m, n = a.shape
     if n <= _PANEL:
         lu, pivots, _ = torch.linalg.lu_factor_ex(a)
         a.copy_(lu)
-        moved = _order(pivots, m)
-        order.copy_(order[moved])
-        return moved
+        return _order(pivots, m)
     half = (n // 2 + _PANEL - 1) // _PANEL * _PANEL
     left, right = a[:, :half], a[:, half:]
-    first = _recurse(left, order, multiply)
+    first = _recurse(left, multiply)
     _permute(right, first)
     right[:half] = torch.linalg.solve_triangular(left[:half], right[:half], upper=False, unitriangular=True)
     right[half:] -= multiply(left[half:], right[:half])
-    below = order[half:]
-    second = _recurse(right[half:], below, multiply)
+    second = _recurse(right[half:], multiply)
     _permute(left[half:], second)
     return torch.cat([first[:half], first[half:][second]])
 

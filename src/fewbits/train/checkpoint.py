@@ -28,8 +28,7 @@ def save(trainer: Trainer, settings: Settings, path: Path) -> None:
     tensors: dict[str, Any] = {f"model/{name}": t for name, t in trainer.model.state_dict().items()}
     moments, plain = flattened(trainer.optimizer)
     tensors |= {f"optimizer/{name}": t for name, t in moments.items()}
-    for k, layers in enumerate(getattr(trainer.schedule, "gradients", [])):
-        tensors |= {f"schedule/{k}/{i}": g for i, g in enumerate(layers)}
+    tensors |= {f"schedule/{name}": t for name, t in trainer.schedule.tensors().items()}
     tensors["random/batches"] = trainer.batches.get_state()
     tensors["random/torch"] = torch.get_rng_state()
     counters = {
@@ -64,18 +63,10 @@ def load(trainer: Trainer, settings: Settings, path: Path) -> None:
             f"{path} is of a run with {differ[0]}={counters['settings'].get(differ[0])!r}, and this one has"
             f" {getattr(settings, differ[0])!r}; choose another folder, or the same settings"
         )
-    trainer.model.load_state_dict({n[6:]: t for n, t in tensors.items() if n.startswith("model/")})
-    moments = {n.removeprefix("optimizer/"): t for n, t in tensors.items() if n.startswith("optimizer/")}
+    trainer.model.load_state_dict(_under("model/", tensors))
+    moments = _under("optimizer/", tensors)
     trainer.optimizer.load_state_dict(unflattened(trainer.optimizer, moments, counters["optimizer"]))
-    gradients: dict[int, dict[int, torch.Tensor]] = {}
-    for name, tensor in tensors.items():
-        kind, *rest = name.split("/")
-        if kind == "schedule":
-            gradients.setdefault(int(rest[0]), {})[int(rest[1])] = tensor
-    if gradients:
-        trainer.schedule.gradients = [  # type: ignore[attr-defined]
-            [layers[i] for i in sorted(layers)] for _, layers in sorted(gradients.items())
-        ]
+    trainer.schedule.load_tensors(_under("schedule/", tensors))
     if counters["scaler"]:
         trainer.scaler.load_state_dict(counters["scaler"])
     trainer.schedule.load_state_dict(counters["schedule"])
@@ -84,3 +75,8 @@ def load(trainer: Trainer, settings: Settings, path: Path) -> None:
     trainer.bytes_per_value = counters["bytes_per_value"]
     trainer.batches.set_state(tensors["random/batches"])
     torch.set_rng_state(tensors["random/torch"])
+
+
+def _under(prefix: str, tensors: dict[str, Any]) -> dict[str, Any]:
+    """Return the tensors whose names begin with ``prefix``, without it."""
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}

@@ -6,7 +6,7 @@ import hashlib
 import re
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
 from statistics import fmean, median
 
@@ -61,7 +61,7 @@ def run(
         path = folder / CHECKPOINT
         if resume and path.exists():
             checkpoint.load(trainer, settings, path)
-        log = stack.enter_context(_closed(Log(folder, trainer.step_number)))
+        log = stack.enter_context(closing(Log(folder, trainer.step_number)))
         while trainer.step_number < steps:
             began = time.monotonic()
             record = trainer.step()
@@ -91,18 +91,6 @@ def _write(log: Log, trainer: Trainer, record: dict[str, object]) -> None:
     log.seen(seen, trainer.step_number)
     for text in said:
         log.warning(text, trainer.step_number)
-
-
-class _closed:  # noqa: N801 - a context manager, read as a verb
-    def __init__(self, log: Log) -> None:
-        self.log = log
-
-    def __enter__(self) -> Log:
-        return self.log
-
-    def __exit__(self, *_: object) -> None:
-        with suppress(OSError):
-            self.log.close()
 
 
 def _scored(found: Task, trainer: Trainer, settings: Settings, folder: Path, value: float) -> TrainRun:

@@ -85,3 +85,15 @@ class Muppet(Schedule):
         for name in ("level", "violations", "largest", "since"):
             setattr(self, name, state[name])
         super().load_state_dict(state)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the gradients that are kept, as ``epoch/layer``."""
+        return {f"{k}/{i}": g for k, layers in enumerate(self.gradients) for i, g in enumerate(layers)}
+
+    def load_tensors(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Take over the gradients that are kept."""
+        found: dict[int, dict[int, torch.Tensor]] = {}
+        for name, tensor in tensors.items():
+            k, i = map(int, name.split("/"))
+            found.setdefault(k, {})[i] = tensor
+        self.gradients = [[layers[i] for i in sorted(layers)] for _, layers in sorted(found.items())]

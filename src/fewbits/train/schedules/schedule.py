@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from fewbits.nn import Rules
@@ -39,3 +40,10 @@ class Schedule:
         """Go on where the state was taken."""
         self.step = int(state["step"])
         self.apply()
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return what :meth:`load_tensors` takes: the part of the state that is tensors, by name."""
+        return {}
+
+    def load_tensors(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Go on with what :meth:`tensors` returned."""
