@@ -156,6 +156,15 @@ def test_one_factorization_serves_many_right_hand_sides() -> None:
     assert backward_error(a, x[:, 2], b[:, 2]) < math.sqrt(N) * EPS
 
 
+def test_a_complex_right_hand_side_after_a_real_one_keeps_its_imaginary_part() -> None:
+    a = randsvd(1e2, 3)
+    factors = Factorization(a, "fp64")
+    b = np.random.default_rng(4).standard_normal((N, 2))
+    real, whole = factors.solve(b[:, 0]).x, factors.solve(b[:, 0] + 1j * b[:, 1]).x
+    assert np.allclose(whole.real, real, rtol=1e-9)
+    assert np.allclose(a @ whole.imag, b[:, 1], rtol=1e-9)
+
+
 def test_families_batches_complex_and_zeros() -> None:
     generator = torch.Generator().manual_seed(0)
     a = torch.randn(3, 2, 90, 90, generator=generator, dtype=torch.float64)

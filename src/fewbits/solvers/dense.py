@@ -36,7 +36,8 @@ class Factorization:
         if self.a.ndim != 2 or self.a.shape[0] != self.a.shape[1]:
             raise ArgumentError(f"A has the shape {tuple(self.a.shape)}; expected a square matrix")
         self.chain = _chain(precision, len(self.a))
-        self._factors: dict[str, tuple[lu.Factors, bool, float]] = {}
+        # With the condition estimate, None where a pivot is zero or not finite.
+        self._factors: dict[tuple[str, torch.dtype], tuple[lu.Factors, float | None]] = {}
 
     def solve(self, b: Any) -> Result:
         """Solve A x = b.
@@ -70,16 +71,17 @@ class Factorization:
         return Result(found, _backward_error(a, x, columns), max(stage.code, 0), condition, tuple(stages))
 
     def _attempt(self, a: torch.Tensor, b: torch.Tensor, one: Precision) -> tuple[torch.Tensor, Stage, float]:
-        if one.factor not in self._factors:
-            began = time.perf_counter()
-            found, regular = lu.factorize(a, one.factor)
-            self._factors[one.factor] = (found, regular, time.perf_counter() - began)
-            taken = self._factors[one.factor][2]
+        began = time.perf_counter()
+        key = (one.factor, a.dtype)  # a complex right-hand side takes complex factors of a real matrix
+        if key not in self._factors:
+            factors, regular = lu.factorize(a, one.factor)
+            self._factors[key] = (factors, _condition(a, factors) if regular else None)
+            taken = time.perf_counter() - began
         else:
             taken = 0.0
-        factors, regular, _ = self._factors[one.factor]
+        factors, condition = self._factors[key]
         began = time.perf_counter()
-        if not regular:
+        if condition is None:
             if one.factor == "fp64":
                 at = int((factors.lu.diagonal() == 0).nonzero()[0]) + 1
                 raise DataError(
@@ -90,8 +92,7 @@ class Factorization:
             x, code = factors.solve(b), 0
         else:
             x, code = refine.refine(a, b, factors.solve, one.refinement)
-        stage = Stage(one.name, code, taken, time.perf_counter() - began)
-        return x, stage, _condition(a, factors)
+        return x, Stage(one.name, code, taken, time.perf_counter() - began), condition
 
 
 def factorize(a: Any, precision: str | Precision = "auto") -> Factorization:
