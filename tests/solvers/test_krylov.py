@@ -30,9 +30,9 @@ def right(n: int = SIDE**2) -> Any:
 @pytest.mark.parametrize(("shift", "double", "half"), [(1e-1, 100, 100), (1e-2, 246, 250), (1e-3, 317, 380)])
 def test_sixteen_bits_reach_what_double_reaches(shift: float, double: int, half: int) -> None:
     a, b = laplacian(shift), right()
-    assert cg(a, b, vectors="fp64", delta=None).iterations == pytest.approx(double, abs=2)
-    for vectors in ("fp32", "quda_half"):
-        found = cg(a, b, vectors=vectors)
+    assert cg(a, b, precision="double", delta=None).iterations == pytest.approx(double, abs=2)
+    for precision in ("single", "fp32/quda_half"):
+        found = cg(a, b, precision=precision)
         assert found.converged
         assert np.linalg.norm(b - a @ found.x) <= 1.0001e-10 * np.linalg.norm(b)
         assert found.iterations <= 1.05 * half
@@ -41,14 +41,14 @@ def test_sixteen_bits_reach_what_double_reaches(shift: float, double: int, half:
 
 
 def test_without_reliable_updates_claim_and_truth_part_ways() -> None:
-    found = cg(laplacian(1e-2), right(), vectors="quda_half", delta=None)
+    found = cg(laplacian(1e-2), right(), precision="fp32/quda_half", delta=None)
     assert found.claimed <= 1e-10
     assert found.residual > 1e-6
     assert not found.converged
 
 
 def test_half_precision_without_a_norm_stalls() -> None:
-    found = cg(laplacian(1e-2), right(), vectors="fp16", most=1000)
+    found = cg(laplacian(1e-2), right(), precision="fp32/fp16", most=1000)
     assert not found.converged
     assert found.residual > 1e-8
 

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from fewbits.solvers.dense import Factorization, factorize, solve
-from fewbits.solvers.krylov import KrylovResult, cg
-from fewbits.solvers.precision import PRECISIONS, Precision, precision
+from fewbits.solvers.krylov import Deflation, KrylovResult, cg, low_modes
+from fewbits.solvers.operators import Operator
+from fewbits.solvers.precision import (
+    KRYLOV_PRECISIONS,
+    PRECISIONS,
+    KrylovPrecision,
+    Precision,
+    krylov_precision,
+    precision,
+)
 from fewbits.solvers.result import Result, Stage
 
 __all__ = [
+    "KRYLOV_PRECISIONS",
     "PRECISIONS",
+    "Deflation",
     "Factorization",
+    "KrylovPrecision",
     "KrylovResult",
+    "Operator",
     "Precision",
     "Result",
     "Stage",
     "cg",
     "factorize",
+    "krylov_precision",
+    "low_modes",
     "precision",
     "solve",
 ]

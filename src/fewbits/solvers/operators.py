@@ -1,67 +1,174 @@
-"""Anything that multiplies a vector: dense and sparse matrices, and functions."""
+"""Anything that multiplies a vector: matrices, functions, and operators with kernels of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy.sparse
 import torch
 
 from fewbits.errors import ArgumentError, DataError
+from fewbits.formats import Format
+from fewbits.tensor import fake_quantize
+
+if TYPE_CHECKING:
+    from fewbits.solvers.krylov.engine import Engine
+    from fewbits.solvers.precision import KrylovPrecision
 
 Apply = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Operator:
-    """A square matrix as two functions: exact, in float64, and cheap, in float32.
+    """A square matrix as what the solvers ask of it.
+
+    Attributes:
+        n: unknowns; in a partitioned operator, those that lie here.
+        symmetric: whether that is known without trying.
+        preferred: the precision that ``auto`` tries first.
+    """
+
+    n: int
+    symmetric = False
+    preferred = "single"
+
+    def exact(self, v: torch.Tensor) -> torch.Tensor:
+        """Return A v, (n,) float64, computed in float64."""
+        raise NotImplementedError
+
+    def narrowed(self, matrix: Format | None) -> Apply:
+        """Return the product with a float32 vector, computed in float32 with A's values held in ``matrix``.
+
+        None keeps them in float32.
+        """
+        raise NotImplementedError
+
+    def transposed(self) -> Operator:
+        """Return A^T.
+
+        Raises:
+            ArgumentError: it is not known.
+        """
+        if self.symmetric:
+            return self
+        raise ArgumentError(f"the transpose of a {type(self).__name__} is not known; give a matrix")
+
+    def engine(self, precision: KrylovPrecision) -> Engine | None:
+        """Return vectors that live in this operator's own kernels, or None where the general ones serve."""
+        del precision
+        return None
+
+    def total(self, sums: torch.Tensor) -> torch.Tensor:
+        """Return float64 sums over all unknowns, given those over the ones that lie here."""
+        return sums
+
+    def dot(self, u: torch.Tensor, v: torch.Tensor) -> float:
+        """Return u^T v over all unknowns, summed in float64."""
+        return float(self.total(torch.dot(u.double(), v.double())))
+
+    def norm(self, v: torch.Tensor) -> float:
+        """Return the Euclidean norm over all unknowns."""
+        return float(self.total(torch.dot(v.double(), v.double())).sqrt())
+
+
+class Matrix(Operator):
+    """A dense or sparse matrix that others hold.
 
     Args:
-        a: a torch.Tensor (dense or sparse), a numpy.ndarray, a SciPy sparse matrix, or a function from a
-            float64 or float32 torch vector to one of the same dtype and length.
-        n: unknowns, for a function.
+        a: a torch.Tensor (dense or sparse), a numpy.ndarray or a SciPy sparse matrix.
 
     Raises:
         ArgumentError: none of these, or not square.
         DataError: NaN or infinity among the values.
     """
 
-    def __init__(self, a: Any, n: int) -> None:
-        self.n = n
-        self.exact: Apply
-        self.cheap: Apply
-        if callable(a) and not isinstance(a, torch.Tensor):
-            self.exact = self.cheap = a
-            return
-        if hasattr(a, "tocsr"):
-            rows = a.tocsr().astype(np.float64)
-            _check(tuple(rows.shape), n, bool(np.isfinite(rows.data).all()))
-            narrow = rows.astype(np.float32)
-            self.exact = lambda v: torch.from_numpy(rows @ v.numpy())
-            self.cheap = lambda v: torch.from_numpy(narrow @ v.numpy())
-            return
-        wide = _matrix(a)
-        values = wide if wide.layout == torch.strided else wide.values()
-        _check(tuple(wide.shape), n, bool(torch.isfinite(values).all()))
-        self.exact, self.cheap = wide.matmul, wide.to(torch.float32).matmul
+    def __init__(self, a: Any) -> None:
+        self.a = _matrix(a)
+        self.sparse = not isinstance(self.a, torch.Tensor)
+        shape = tuple(self.a.shape)
+        if len(shape) != 2 or shape[0] != shape[1]:
+            raise ArgumentError(f"A has the shape {shape}; expected a square matrix")
+        self.n = shape[0]
+        if not bool(torch.isfinite(self._values()).all()):
+            raise DataError("A holds NaN or infinity; remove them first")
+
+    def _values(self) -> torch.Tensor:
+        return torch.from_numpy(self.a.data) if self.sparse else self.a
+
+    def exact(self, v: torch.Tensor) -> torch.Tensor:
+        """Return A v; see :class:`Operator`."""
+        return torch.from_numpy(self.a @ v.numpy()) if self.sparse else self.a @ v
+
+    def narrowed(self, matrix: Format | None) -> Apply:
+        """Return the cheap product; see :class:`Operator`."""
+        values = self._values().float()
+        if matrix is not None:
+            values = fake_quantize(values, matrix)
+        if not self.sparse:
+            return values.matmul
+        low = self.a.astype(np.float32)
+        low.data = values.numpy()
+        return lambda v: torch.from_numpy(low @ v.numpy())
+
+    def transposed(self) -> Operator:
+        """Return A^T."""
+        return Matrix(self.a.T)
 
 
-def _check(shape: tuple[int, ...], n: int, finite: bool) -> None:
-    if shape != (n, n):
+class Function(Operator):
+    """A function from a float64 or float32 torch vector, (n,), to one of the same dtype and length."""
+
+    def __init__(self, a: Apply, n: int) -> None:
+        self.n, self._apply = n, a
+
+    def exact(self, v: torch.Tensor) -> torch.Tensor:
+        """Return A v."""
+        return self._apply(v)
+
+    def narrowed(self, matrix: Format | None) -> Apply:
+        """Return the function itself; its matrix cannot be held in a format."""
+        if matrix is not None:
+            raise ArgumentError(
+                f"A is a function, whose values cannot be held in {matrix}; give a matrix, or fp32 for it"
+            )
+        return self._apply
+
+
+def operator(a: Any, n: int) -> Operator:
+    """Return ``a`` as an operator on vectors of n values; one is returned as it is.
+
+    Raises:
+        ArgumentError: nothing that multiplies a vector, or not (n, n).
+        DataError: NaN or infinity among the values.
+    """
+    found: Operator
+    if isinstance(a, Operator):
+        found = a
+    elif callable(a) and not isinstance(a, torch.Tensor):
+        found = Function(a, n)
+    else:
+        found = Matrix(a)
+    if found.n != n:
         raise ArgumentError(
-            f"A has the shape {shape}, b has {n} values; expected a square matrix of that size"
+            f"A has the shape ({found.n}, {found.n}), b has {n} values; expected a square matrix of that size"
         )
-    if not finite:
-        raise DataError("A holds NaN or infinity; remove them first")
+    return found
 
 
-def _matrix(a: Any) -> torch.Tensor:
+def _matrix(a: Any) -> Any:
+    """Return a float64 tensor, or a SciPy matrix of compressed rows."""
+    if hasattr(a, "tocsr"):
+        return a.tocsr().astype(np.float64)
     if isinstance(a, np.ndarray):
         return torch.from_numpy(np.ascontiguousarray(a, np.float64))
+    if isinstance(a, torch.Tensor) and a.layout == torch.strided:
+        return a.detach().to(torch.float64)
     if isinstance(a, torch.Tensor):
-        wide = a.detach().to(torch.float64)
-        return wide.coalesce() if wide.layout == torch.sparse_coo else wide
+        entries = a.detach().to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
+        places = tuple(entries.indices().numpy())
+        return scipy.sparse.csr_array((entries.values().double().numpy(), places), shape=tuple(a.shape))
     raise ArgumentError(
-        f"A is a {type(a).__name__}; expected a torch tensor, a NumPy array, a SciPy sparse matrix or a"
-        " function"
+        f"A is a {type(a).__name__}; expected a torch tensor, a NumPy array, a SciPy sparse matrix, a"
+        " function or an operator of fewbits.solvers"
     )

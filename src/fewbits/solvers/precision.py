@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from fewbits.errors import ArgumentError
+from fewbits.tensor import format
 
 FACTORS = ("fp64", "fp32", "tf32", "fp16", "bf16", "bf16x2", "bf16x3")
 REFINEMENTS = ("none", "classical", "gmres")
@@ -63,3 +64,66 @@ def precision(text: str | Precision) -> Precision:
             f"there is no precision {text!r}{hint}; expected auto or one of {', '.join(PRECISIONS)}"
         )
     return PRECISIONS[text]
+
+
+@dataclass(frozen=True)
+class KrylovPrecision:
+    """How a Krylov solver holds its parts.
+
+    ``matrix`` and ``vectors`` are formats; arithmetic is ``accumulation``, float32 or float64, sums over
+    vectors are float64, and so are the residual that decides and the solution. ``fp64`` is for both or for
+    none: with it nothing is rounded.
+    """
+
+    name: str
+    matrix: str
+    vectors: str
+
+    def __post_init__(self) -> None:
+        """Refuse what does not exist."""
+        for fmt in (self.matrix, self.vectors):
+            if fmt != "fp64":
+                format(fmt)
+        if (self.matrix == "fp64") != (self.vectors == "fp64"):
+            raise ArgumentError(
+                f"matrix={self.matrix}, vectors={self.vectors}: fp64 is for both or for none; fp64 for both,"
+                " or fp32 in its place"
+            )
+
+    @property
+    def accumulation(self) -> str:
+        """The format of the arithmetic between two roundings."""
+        return "fp64" if self.matrix == "fp64" else "fp32"
+
+    @property
+    def double(self) -> bool:
+        """Whether nothing is narrow."""
+        return self.matrix == "fp64"
+
+
+KRYLOV_PRECISIONS: dict[str, KrylovPrecision] = {
+    p.name: p
+    for p in (
+        KrylovPrecision("double", "fp64", "fp64"),
+        KrylovPrecision("single", "fp32", "fp32"),
+        KrylovPrecision("half", "quda_half", "quda_half"),  # QUDA's names for its 16 and 8 bits
+        KrylovPrecision("quarter", "quda_quarter", "quda_quarter"),
+    )
+}
+
+
+def krylov_precision(text: str | KrylovPrecision) -> KrylovPrecision:
+    """Return the precision that ``text`` says; one is returned as it is.
+
+    A name of :data:`KRYLOV_PRECISIONS`, a format for matrix and vectors, or two of them, ``MATRIX/VECTORS``:
+    ``fp32/quda_half`` keeps the matrix in float32.
+
+    Raises:
+        ArgumentError: neither a precision nor a format.
+    """
+    if isinstance(text, KrylovPrecision):
+        return text
+    if text in KRYLOV_PRECISIONS:
+        return KRYLOV_PRECISIONS[text]
+    matrix, _, vectors = text.partition("/")
+    return KrylovPrecision(text, matrix, vectors or matrix)
