@@ -26,6 +26,8 @@ namespace nb = nanobind;
 using namespace nb::literals;
 using namespace fewbits;
 
+void bind_stencil(nb::module_& m);
+
 namespace {
 
 using Values = nb::ndarray<nb::device::cpu>;
@@ -355,6 +357,7 @@ NB_MODULE(_native, m) {
         "Make one instruction set run, or give the choice back with None.");
     m.def("force_streams", &force_streams, "wanted"_a.none(),
           "Make every result go to memory past the caches, or none, or give the choice back with None.");
+    bind_stencil(m);
     m.attr("has_threads") = has_threads();
 #ifdef FEWBITS_SANITIZE
     m.def("planted", &planted, "fault"_a, "Make a mistake that a sanitizer must report; native/planted.hpp.");

@@ -150,6 +150,10 @@ struct Magnitudes {
     bool nonfinite;   // whether an input was NaN or infinite
 };
 
+struct Turn;  // stencil.hpp
+struct Advance;
+struct Pack;
+
 // Each does the items first to last - 1 of a job, of `items` in all; any division of the items gives the same result.
 struct Kernels {
     std::int64_t (*items)(const Job&);
@@ -160,6 +164,10 @@ struct Kernels {
     std::int64_t (*measure_items)(const Geometry&);
     Magnitudes (*measure)(const void* in, Real type, const Geometry&, std::int64_t first, std::int64_t last);
     void (*additions)(const Additions&, std::int64_t first, std::int64_t last);  // items are rows
+    std::int64_t (*turn_room)(const Turn&);  // bytes that each thread needs
+    void (*turn)(const Turn&, void* room, std::int64_t first, std::int64_t last);
+    void (*advance)(const Advance&, std::int64_t first, std::int64_t last);
+    void (*pack)(const Pack&, std::int64_t first, std::int64_t last);
 };
 
 }  // namespace fewbits

@@ -98,6 +98,33 @@ void add(const Kernels& kernels, const Additions& job, int threads) {
            [&](int, std::int64_t first, std::int64_t last) { kernels.additions(job, first, last); });
 }
 
+std::int64_t turn_items(const Stencil& a) {
+    return (a.ny + turn_y - 1) / turn_y * ((a.nz + turn_z - 1) / turn_z);
+}
+
+std::int64_t advance_items(std::int64_t rows) { return (rows + advance_rows - 1) / advance_rows; }
+
+bool serves(Storage vectors, Storage faces) {
+    return vectors == faces || (faces == Storage::f32 && vectors != Storage::f64);
+}
+
+void turn(const Kernels& kernels, const Turn& job, void* room, int threads) {
+    const std::int64_t each = kernels.turn_room(job);
+    divide(turn_items(job.a), job.a.ny * job.a.nz * job.a.stride, threads, [&](int thread, std::int64_t first, std::int64_t last) {
+        kernels.turn(job, static_cast<char*>(room) + thread * each, first, last);
+    });
+}
+
+void advance(const Kernels& kernels, const Advance& job, int threads) {
+    divide(advance_items(job.rows), job.rows * job.stride, threads,
+           [&](int, std::int64_t first, std::int64_t last) { kernels.advance(job, first, last); });
+}
+
+void pack(const Kernels& kernels, const Pack& job, int threads) {
+    divide(advance_items(job.rows), job.rows * job.stride, threads,
+           [&](int, std::int64_t first, std::int64_t last) { kernels.pack(job, first, last); });
+}
+
 Magnitudes measure(const Kernels& kernels, const void* in, Real type, const Geometry& g, int threads) {
     std::mutex lock;
     Magnitudes all{0.0, std::numeric_limits<double>::infinity(), false};

@@ -15,4 +15,5 @@
 #include "restore.inc.hpp"
 #include "thin.inc.hpp"
 #include "additions.inc.hpp"
+#include "stencil.inc.hpp"
 #include "kernels.inc.hpp"

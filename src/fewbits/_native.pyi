@@ -154,6 +154,62 @@ def bfloat16_product(
 def addition_product(
     a: NDArray[np.float32], b: NDArray[np.float32], y: NDArray[np.float32], threads: int
 ) -> None: ...
+
+class Storage(Enum):
+    f64 = ...
+    f32 = ...
+    f16 = ...
+    i16 = ...
+
+class Held:
+    def __init__(
+        self, storage: Storage, values: NDArray[Any], norms: NDArray[np.float32] | None, scale: float
+    ) -> None: ...
+
+class Stencil:
+    def __init__(
+        self,
+        nx: int,
+        ny: int,
+        nz: int,
+        x: Held,
+        y: Held,
+        z: Held,
+        high: NDArray[np.float64],
+        shift: float,
+    ) -> None: ...
+    @property
+    def turn_items(self) -> int: ...
+    @property
+    def advance_items(self) -> int: ...
+    @property
+    def room(self) -> int: ...
+
+def turn_stencil(
+    a: Stencil,
+    r: Held,
+    p: Held,
+    next: Held,
+    q: Held,
+    x: NDArray[Any] | None,
+    alpha: float,
+    gamma: float,
+    beta: float,
+    room: NDArray[np.uint8],
+    sums: NDArray[np.float64],
+    threads: int,
+) -> None: ...
+def advance_stencil(
+    a: Stencil, r: Held, q: Held, r_scale: float, alpha: float, sums: NDArray[np.float64], threads: int
+) -> None: ...
+def pack_stencil(
+    a: Stencil,
+    values: NDArray[np.float64],
+    to: Held,
+    p: Held,
+    sums: NDArray[np.float64],
+    threads: int,
+) -> None: ...
 def magnitudes(geometry: Geometry, x: NDArray[Any], threads: int) -> tuple[float, float, bool]: ...
 def isa_names(available: bool) -> list[str]: ...
 def active_isa() -> str: ...

@@ -14,6 +14,7 @@ from fewbits.solvers.precision import (
     precision,
 )
 from fewbits.solvers.result import Result, Stage
+from fewbits.solvers.stencil import Stencil
 
 __all__ = [
     "KRYLOV_PRECISIONS",
@@ -26,6 +27,7 @@ __all__ = [
     "Precision",
     "Result",
     "Stage",
+    "Stencil",
     "cg",
     "factorize",
     "krylov_precision",

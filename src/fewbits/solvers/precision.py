@@ -101,6 +101,9 @@ class KrylovPrecision:
         return self.matrix == "fp64"
 
 
+_SCALED = "block(element=fp16,scale=e8m0,size=tensor)"  # one power of two for a vector
+_SITE = "block(element=int(16,coding=symmetric),scale=fp32,size=32)"  # QUDA's, with 32 values to a site
+
 KRYLOV_PRECISIONS: dict[str, KrylovPrecision] = {
     p.name: p
     for p in (
@@ -108,6 +111,8 @@ KRYLOV_PRECISIONS: dict[str, KrylovPrecision] = {
         KrylovPrecision("single", "fp32", "fp32"),
         KrylovPrecision("half", "quda_half", "quda_half"),  # QUDA's names for its 16 and 8 bits
         KrylovPrecision("quarter", "quda_quarter", "quda_quarter"),
+        KrylovPrecision("scaled-fp16", _SCALED, _SCALED),
+        KrylovPrecision("site-int16", _SITE, _SITE),
     )
 }
 
