@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from fewbits.solvers.dense import Factorization, factorize, solve
-from fewbits.solvers.krylov import Deflation, KrylovResult, cg, low_modes
+from fewbits.solvers.krylov import (
+    Deflation,
+    KrylovResult,
+    bicgstab,
+    cg,
+    gcr,
+    gmres,
+    low_modes,
+    multishift_cg,
+)
 from fewbits.solvers.operators import Operator
 from fewbits.solvers.precision import (
     KRYLOV_PRECISIONS,
@@ -28,10 +37,14 @@ __all__ = [
     "Result",
     "Stage",
     "Stencil",
+    "bicgstab",
     "cg",
     "factorize",
+    "gcr",
+    "gmres",
     "krylov_precision",
     "low_modes",
+    "multishift_cg",
     "precision",
     "solve",
 ]

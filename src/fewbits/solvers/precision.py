@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from fewbits.errors import ArgumentError
+from fewbits.errors import ArgumentError, FormatError
 from fewbits.tensor import format
 
 FACTORS = ("fp64", "fp32", "tf32", "fp16", "bf16", "bf16x2", "bf16x3")
@@ -131,4 +131,10 @@ def krylov_precision(text: str | KrylovPrecision) -> KrylovPrecision:
     if text in KRYLOV_PRECISIONS:
         return KRYLOV_PRECISIONS[text]
     matrix, _, vectors = text.partition("/")
-    return KrylovPrecision(text, matrix, vectors or matrix)
+    try:
+        return KrylovPrecision(text, matrix, vectors or matrix)
+    except FormatError as error:
+        raise ArgumentError(
+            f"there is no precision {text!r}; expected auto, one of {', '.join(KRYLOV_PRECISIONS)}, a format,"
+            f" or MATRIX/VECTORS: {error}"
+        ) from error

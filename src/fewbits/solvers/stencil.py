@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import math
 from typing import Any
 
@@ -114,6 +116,14 @@ class Stencil(Operator):
         grid = self.grid("f32", matrix)
         passes = native.StencilPasses(grid, threads())
         return lambda v: _apply(passes, grid, "f32", v.to(torch.float32))
+
+    def shifted(self, shift: float) -> Stencil:
+        """Return A + shift, a stencil again; the faces are shared."""
+        found = copy.copy(self)
+        found.shift = self.shift + shift
+        found._wide = dataclasses.replace(self._wide, shift=found.shift)
+        found._passes = native.StencilPasses(found._wide, threads())
+        return found
 
     def engine(self, precision: KrylovPrecision) -> StencilEngine | None:
         """Return vectors in the kernels of the stencil, where they have the formats."""

@@ -16,6 +16,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format
 from fewbits.solvers.krylov.problem import check_symmetric
+from fewbits.solvers.krylov.space import narrow
 from fewbits.solvers.operators import Operator, operator
 from fewbits.tensor import quantize
 
@@ -71,8 +72,6 @@ def low_modes(a: Any, n: int, k: int, *, matrix: str = "fp32", tol: float = 1e-2
     if not 0 < k < n - 1:
         raise ArgumentError(f"k={k} modes of {n}; expected from 1 to {n - 2}")
     check_symmetric(one)
-    from fewbits.solvers.krylov.engine import narrow
-
     apply = one.narrowed(narrow(matrix))
     low = LinearOperator(
         (n, n),
