@@ -14,6 +14,7 @@ from fewbits.solvers.krylov import (
     multishift_cg,
 )
 from fewbits.solvers.operators import Operator
+from fewbits.solvers.partitioned import Partitioned
 from fewbits.solvers.precision import (
     KRYLOV_PRECISIONS,
     PRECISIONS,
@@ -33,6 +34,7 @@ __all__ = [
     "KrylovPrecision",
     "KrylovResult",
     "Operator",
+    "Partitioned",
     "Precision",
     "Result",
     "Stage",

@@ -25,11 +25,13 @@ class Operator:
 
     Attributes:
         n: unknowns; in a partitioned operator, those that lie here.
+        unknowns: of all processes.
         symmetric: whether that is known without trying.
         preferred: the precision that ``auto`` tries first.
     """
 
     n: int
+    unknowns = 0  # as many as n where nothing else is said
     symmetric = False
     preferred = "single"
 
@@ -111,8 +113,7 @@ class Matrix(Operator):
             values = fake_quantize(values, matrix)
         if not self.sparse:
             return values.matmul
-        low = self.a.astype(np.float32)
-        low.data = values.numpy()
+        low = scipy.sparse.csr_array((values.numpy(), self.a.indices, self.a.indptr), shape=self.a.shape)
         return lambda v: torch.from_numpy(low @ v.numpy())
 
     def transposed(self) -> Operator:

@@ -40,9 +40,11 @@ class Problem:
         if not 0 < tol < 1:
             raise ArgumentError(f"tol={tol}; expected a relative residual between 0 and 1")
         self.a: Operator = operator(a, len(self.b))
+        if float(self.a.total((~torch.isfinite(self.b)).sum().double())) > 0:
+            raise DataError("b holds NaN or infinity; remove them first")
         self.size = self.a.norm(self.b)
         self.target = tol * self.size
-        self.most = 10 * len(self.b) if most is None else most
+        self.most = 10 * (self.a.unknowns or self.a.n) if most is None else most
         self.y = torch.zeros_like(self.b)
         self.claimed, self.history, self.updates, self._increases = self.size, list[float](), 0, 0
         self._last = math.inf
@@ -105,15 +107,11 @@ def right_hand_side(b: Any) -> torch.Tensor:
 
     Raises:
         ArgumentError: not a vector of real floats.
-        DataError: NaN or infinity.
     """
     right = torch.from_numpy(np.ascontiguousarray(b)) if isinstance(b, np.ndarray) else b
     if not isinstance(right, torch.Tensor) or right.ndim != 1 or not right.is_floating_point():
         raise ArgumentError("b is no vector of real floats; expected shape (n,)")
-    wide = right.detach().to(torch.float64)
-    if not bool(torch.isfinite(wide).all()):
-        raise DataError("b holds NaN or infinity; remove them first")
-    return wide
+    return right.detach().to(torch.float64)
 
 
 def check_symmetric(operator: Operator) -> None:
