@@ -27,6 +27,7 @@ using namespace nb::literals;
 using namespace fewbits;
 
 void bind_stencil(nb::module_& m);
+void bind_rows(nb::module_& m);
 
 namespace {
 
@@ -358,6 +359,7 @@ NB_MODULE(_native, m) {
     m.def("force_streams", &force_streams, "wanted"_a.none(),
           "Make every result go to memory past the caches, or none, or give the choice back with None.");
     bind_stencil(m);
+    bind_rows(m);
     m.attr("has_threads") = has_threads();
 #ifdef FEWBITS_SANITIZE
     m.def("planted", &planted, "fault"_a, "Make a mistake that a sanitizer must report; native/planted.hpp.");

@@ -153,6 +153,7 @@ struct Magnitudes {
 struct Turn;  // stencil.hpp
 struct Advance;
 struct Pack;
+struct SparseRows;  // rows.hpp
 
 // Each does the items first to last - 1 of a job, of `items` in all; any division of the items gives the same result.
 struct Kernels {
@@ -168,6 +169,7 @@ struct Kernels {
     void (*turn)(const Turn&, void* room, std::int64_t first, std::int64_t last);
     void (*advance)(const Advance&, std::int64_t first, std::int64_t last);
     void (*pack)(const Pack&, std::int64_t first, std::int64_t last);
+    void (*multiply_rows)(const SparseRows&, const float* x, float* y, std::int64_t first, std::int64_t last);
 };
 
 }  // namespace fewbits

@@ -125,6 +125,11 @@ void pack(const Kernels& kernels, const Pack& job, int threads) {
            [&](int, std::int64_t first, std::int64_t last) { kernels.pack(job, first, last); });
 }
 
+void multiply(const Kernels& kernels, const SparseRows& a, const float* x, float* y, int threads) {
+    divide(a.slices, slice * a.start[a.first[a.slices]], threads,
+           [&](int, std::int64_t first, std::int64_t last) { kernels.multiply_rows(a, x, y, first, last); });
+}
+
 Magnitudes measure(const Kernels& kernels, const void* in, Real type, const Geometry& g, int threads) {
     std::mutex lock;
     Magnitudes all{0.0, std::numeric_limits<double>::infinity(), false};

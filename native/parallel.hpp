@@ -3,6 +3,7 @@
 
 #include "job.hpp"
 #include "product.hpp"
+#include "rows.hpp"
 #include "stencil.hpp"
 
 namespace fewbits {
@@ -19,6 +20,7 @@ void add(const Kernels& kernels, const Additions& job, int threads);
 // `room` lies at a multiple of 64 bytes and holds turn_room bytes for each thread.
 void turn(const Kernels& kernels, const Turn& job, void* room, int threads);
 void advance(const Kernels& kernels, const Advance& job, int threads);
+void multiply(const Kernels& kernels, const SparseRows& a, const float* x, float* y, int threads);
 void pack(const Kernels& kernels, const Pack& job, int threads);
 Magnitudes measure(const Kernels& kernels, const void* in, Real type, const Geometry& geometry, int threads);
 

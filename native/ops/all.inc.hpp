@@ -16,4 +16,5 @@
 #include "thin.inc.hpp"
 #include "additions.inc.hpp"
 #include "stencil.inc.hpp"
+#include "sparse_rows.inc.hpp"
 #include "kernels.inc.hpp"

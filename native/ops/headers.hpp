@@ -3,6 +3,7 @@
 
 #include "../job.hpp"
 #include "../layout.hpp"
+#include "../rows.hpp"
 #include "../stencil.hpp"
 
 #if defined(__SSE2__)

@@ -210,6 +210,22 @@ def pack_stencil(
     sums: NDArray[np.float64],
     threads: int,
 ) -> None: ...
+
+class SparseRows:
+    def __init__(
+        self,
+        rows: int,
+        first: NDArray[np.int64],
+        start: NDArray[np.int64],
+        base: NDArray[np.int64],
+        storage: Storage,
+        values: NDArray[Any],
+        columns: NDArray[Any],
+        unit: NDArray[np.float32],
+        place: NDArray[np.int32],
+    ) -> None: ...
+
+def multiply_rows(a: SparseRows, x: NDArray[np.float32], y: NDArray[np.float32], threads: int) -> None: ...
 def magnitudes(geometry: Geometry, x: NDArray[Any], threads: int) -> tuple[float, float, bool]: ...
 def isa_names(available: bool) -> list[str]: ...
 def active_isa() -> str: ...

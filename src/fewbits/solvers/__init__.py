@@ -24,11 +24,13 @@ from fewbits.solvers.precision import (
     precision,
 )
 from fewbits.solvers.result import Result, Stage
+from fewbits.solvers.rows import CompressedRows
 from fewbits.solvers.stencil import Stencil
 
 __all__ = [
     "KRYLOV_PRECISIONS",
     "PRECISIONS",
+    "CompressedRows",
     "Deflation",
     "Factorization",
     "KrylovPrecision",
