@@ -31,7 +31,7 @@ def matrix(x: Any, y: Any, z: Any, shift: float) -> Any:
     return (total + shift * sp.identity(nz * ny * nx)).tocsr()
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 4, 5), (2, 5, 32), (4, 3, 45)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 4, 5), (2, 5, 32), (4, 3, 45), (2, 6, 1)], ids=str)
 def test_it_is_the_matrix_of_its_faces(shape: tuple[int, int, int]) -> None:
     of = faces(*shape)
     a, expected = Stencil(*of, shift=0.5), matrix(*of, 0.5)
@@ -41,6 +41,7 @@ def test_it_is_the_matrix_of_its_faces(shape: tuple[int, int, int]) -> None:
     assert low.dtype == torch.float32
     assert np.allclose(low.numpy(), expected @ v.numpy(), rtol=1e-5, atol=1e-5)
     assert np.abs(expected).sum(1).max() <= a.largest()
+    assert abs(a.to_scipy() - expected).max() <= 1e-13 * abs(expected).max()
 
 
 def test_poisson_of_constant_coefficients_is_the_laplacian() -> None:

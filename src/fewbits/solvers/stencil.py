@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 import torch
 from numpy.typing import NDArray
 
@@ -136,6 +137,25 @@ class Stencil(Operator):
         """Return a bound on |A|: twice the largest sum of the faces of a cell, and the shift."""
         x, y, z = (np.abs(f).max() for f in self._faces)
         return float(4 * (max(x, np.abs(self._high).max()) + y + z) + abs(self.shift))
+
+    def to_scipy(self) -> Any:
+        """Return the matrix as a SciPy array of compressed rows, float64."""
+        _, ny, nx = self.shape
+        x, y, z = (f[..., :nx] for f in self._faces)
+        high = np.zeros(self.shape)
+        high[..., -1] = self._high
+        here = x + np.concatenate([x[..., 1:], high[..., -1:]], 2) + y[:, :-1] + y[:, 1:] + z[:-1] + z[1:]
+        inner = x.copy(), y[:, :-1].copy(), z[:-1].copy()
+        inner[0][..., 0], inner[1][:, 0], inner[2][0] = 0, 0, 0
+        shape = (self.n, self.n)
+        found = scipy.sparse.diags_array(here.ravel() + self.shift, shape=shape).tocsr()
+        for faces, step in zip(inner, (1, nx, nx * ny), strict=True):
+            if step < self.n:
+                below = -faces.ravel()[step:]
+                found = found + scipy.sparse.diags_array([below, below], offsets=[-step, step], shape=shape)
+        found = found.tocsr()
+        found.eliminate_zeros()
+        return found
 
     def _padded(self, faces: Array) -> Array:
         found = np.zeros((*faces.shape[:2], self.stride))

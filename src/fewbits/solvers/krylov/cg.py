@@ -121,7 +121,9 @@ def _load(
     """Move the engine's x to the solution and give it the true residual; return r.z and r.p."""
     exact = problem.add(engine.partial())
     if deflation is not None:
-        exact = problem.add(deflation.correction(exact))
+        # The first correction takes from the error even where it adds to the residual.
+        step = deflation.correction(exact)
+        exact = problem.add(step) if problem.updates == 0 else problem.improve(step, exact)
     if trigger is not None:
         trigger.restart(problem.claimed, problem.a.norm(problem.y))
     _, rz, rp = engine.load(exact)

@@ -47,6 +47,11 @@ class Deflation:
             raise ArgumentError("the modes depend on each other, or A is not positive definite on them")
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the basis."""
+        return int(self._basis.nbytes)
+
+    @property
     def basis(self) -> torch.Tensor:
         """The modes as they are stored, (k, n) float32."""
         found: torch.Tensor = self._basis if type(self._basis) is torch.Tensor else self._basis.dequantize()

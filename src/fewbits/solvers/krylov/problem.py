@@ -71,6 +71,15 @@ class Problem:
         self._last = self.claimed
         return r
 
+    def improve(self, x: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+        """Add x if the residual is smaller with it than ``r``, that without it; return the residual."""
+        trial = self.b - self.a.exact(self.y + x)
+        size = self.a.norm(trial)
+        if not size < self.claimed:
+            return r
+        self.y, self.claimed, self._last = self.y + x, size, size
+        return trial
+
     def solve(
         self, precision: str | KrylovPrecision, attempt: Callable[[KrylovPrecision], None]
     ) -> KrylovResult:
