@@ -1,6 +1,8 @@
 // Divides the items of a job among threads.
 #pragma once
 
+#include <utility>
+
 #include "job.hpp"
 #include "product.hpp"
 
@@ -15,6 +17,7 @@ void restore(const Kernels& kernels, const Restore& job, int threads);
 void thin(const Kernels& kernels, const Thin& job, int threads);
 void multiply(const Product& product, int threads);
 void add(const Kernels& kernels, const Additions& job, int threads);
+std::pair<double, double> pass(const Kernels& kernels, Lattice job, int threads);
 Magnitudes measure(const Kernels& kernels, const void* in, Real type, const Geometry& geometry, int threads);
 
 }  // namespace fewbits

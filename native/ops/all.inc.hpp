@@ -15,4 +15,7 @@
 #include "restore.inc.hpp"
 #include "thin.inc.hpp"
 #include "additions.inc.hpp"
+#include "spinors.inc.hpp"
+#include "links.inc.hpp"
+#include "wilson.inc.hpp"
 #include "kernels.inc.hpp"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../job.hpp"
+#include "../lattice.hpp"
 #include "../layout.hpp"
 
 #if defined(__SSE2__)
