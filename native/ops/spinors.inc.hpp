@@ -7,7 +7,7 @@ namespace {
 constexpr i64 sites = lattice_sites;  // in a group: the lanes
 
 using Doubles = double __attribute__((vector_size(vector_bytes)));
-using WideDoubles = double __attribute__((vector_size(2 * vector_bytes)));  // of as many lanes as Reals
+using HalfReals = float __attribute__((vector_size(vector_bytes / 2)));  // of as many lanes as Doubles
 using Longs = i64 __attribute__((vector_size(vector_bytes)));
 using Shorts = std::int16_t __attribute__((vector_size(vector_bytes / 2)));
 using Tinies = std::int8_t __attribute__((vector_size(vector_bytes / 4)));
@@ -17,9 +17,7 @@ struct AsDouble {
     using Number = double;
     using Element = double;
     using Vector = Doubles;
-    using Elements = Doubles;
     using Raw = Doubles;
-    using Wide = Doubles;
     static constexpr bool coded = false;
     static constexpr Number top = 1;
 };
@@ -27,9 +25,7 @@ struct AsFloat {
     using Number = float;
     using Element = float;
     using Vector = Reals;
-    using Elements = Reals;
     using Raw = Reals;
-    using Wide = WideDoubles;
     static constexpr bool coded = false;
     static constexpr Number top = 1;
 };
@@ -37,9 +33,7 @@ struct AsHalf {
     using Number = float;
     using Element = std::int16_t;
     using Vector = Reals;
-    using Elements = Shorts;
     using Raw = Bits;
-    using Wide = WideDoubles;
     static constexpr bool coded = true;
     static constexpr Number top = 32767;
 };
@@ -47,9 +41,7 @@ struct AsQuarter {
     using Number = float;
     using Element = std::int8_t;
     using Vector = Reals;
-    using Elements = Tinies;
     using Raw = Bits;
-    using Wide = WideDoubles;
     static constexpr bool coded = true;
     static constexpr Number top = 127;
 };
@@ -58,9 +50,51 @@ struct AsQuarter {
 template <class K>
 constexpr i64 at_once = vector_bytes / static_cast<i64>(sizeof(typename K::Number));
 
+inline Reals widened(const float* from) { return read<Reals>(from); }
+inline Doubles widened(const double* from) { return read<Doubles>(from); }
+
+// The plain conversion of a whole vector comes out of g++ 12 as two of half a vector and their gathering, or of single
+// numbers: five instructions or a hundred for each one below.
+inline Bits widened(const std::int16_t* from) {
+#if defined(__AVX512F__)
+    return reinterpret_cast<Bits>(_mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
+#elif defined(__AVX2__)
+    return reinterpret_cast<Bits>(_mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#else
+    return __builtin_convertvector(read<Shorts>(from), Bits);
+#endif
+}
+
+inline Bits widened(const std::int8_t* from) {
+#if defined(__AVX512F__)
+    return reinterpret_cast<Bits>(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#elif defined(__AVX2__)
+    return reinterpret_cast<Bits>(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#else
+    return __builtin_convertvector(read<Tinies>(from), Bits);
+#endif
+}
+
+// The low bits of each code.
+inline void put(std::int16_t* to, Bits codes) {
+#if defined(__AVX512F__)
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(reinterpret_cast<__m512i>(codes)));
+#else
+    write(to, __builtin_convertvector(codes, Shorts));
+#endif
+}
+
+inline void put(std::int8_t* to, Bits codes) {
+#if defined(__AVX512F__)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(codes)));
+#else
+    write(to, __builtin_convertvector(codes, Tinies));
+#endif
+}
+
 template <class K>
 inline typename K::Raw raw(const typename K::Element* from) {
-    return __builtin_convertvector(read<typename K::Elements>(from), typename K::Raw);
+    return widened(from);
 }
 
 template <class K>
@@ -138,8 +172,7 @@ inline void store(const Spinors<K>& to, i64 group, i64 lane, typename K::Vector*
         const Reals factor = kept ? quotient : none, norm = most * (1.0f / K::top);
         for (i64 c = 0; c < spinor_reals; ++c) {
             const Reals moved = v[c] * factor + nearest;
-            const Bits code = reinterpret_cast<Bits>(moved);
-            write(values + c * sites, __builtin_convertvector(code, typename K::Elements));
+            put(values + c * sites, reinterpret_cast<Bits>(moved));
             v[c] = (moved - nearest) * norm;
         }
         write(to.norms + group * sites + lane, norm);
@@ -148,15 +181,34 @@ inline void store(const Spinors<K>& to, i64 group, i64 lane, typename K::Vector*
     }
 }
 
-// Adds the products of two spinors to one sum for each lane.
-template <class K>
-inline void add_products(const typename K::Vector* a, const typename K::Vector* b, double* sums) {
-    using Wide = typename K::Wide;
-    Wide sum;
-    __builtin_memcpy(&sum, sums, sizeof sum);
-    for (i64 c = 0; c < spinor_reals; ++c)
-        sum += __builtin_convertvector(a[c], Wide) * __builtin_convertvector(b[c], Wide);
-    __builtin_memcpy(sums, &sum, sizeof sum);
+inline void add_products(const Doubles* a, const Doubles* b, double* sums) {
+    Doubles sum = read<Doubles>(sums);
+    for (i64 c = 0; c < spinor_reals; ++c) sum += a[c] * b[c];
+    write(sums, sum);
+}
+
+// Adds the products of two spinors to one sum for each lane; those of float32 are exact.
+inline void add_products(const Reals* a, const Reals* b, double* sums) {
+    constexpr i64 half = vector / 2;
+    Doubles low = read<Doubles>(sums), high = read<Doubles>(sums + half);
+    const auto wide = [](const Reals& v, i64 lane) {
+        HalfReals part;
+        __builtin_memcpy(&part, reinterpret_cast<const char*>(&v) + lane * 4, sizeof part);
+        return __builtin_convertvector(part, Doubles);
+    };
+    for (i64 c = 0; c < spinor_reals; ++c) {
+        low += wide(a[c], 0) * wide(b[c], 0);
+        high += wide(a[c], half) * wide(b[c], half);
+    }
+    write(sums, low);
+    write(sums + half, high);
+}
+
+inline void narrowed(const double* from, Doubles& v) { v = read<Doubles>(from); }
+inline void narrowed(const double* from, Reals& v) {
+    const HalfReals parts[2] = {__builtin_convertvector(read<Doubles>(from), HalfReals),
+                                __builtin_convertvector(read<Doubles>(from + vector / 2), HalfReals)};
+    __builtin_memcpy(&v, parts, sizeof v);
 }
 
 // Adds the lanes in their order.
@@ -183,8 +235,7 @@ void pass_over(const Lattice& job, i64 first, i64 last) {
                 const i64 place = group * spinor_reals * sites + lane;
                 if (job.pass != Pass::settle) load(in, group, lane, a);
                 if (job.pass == Pass::load) {
-                    for (i64 c = 0; c < spinor_reals; ++c)
-                        for (i64 l = 0; l < at_once<K>; ++l) b[c][l] = static_cast<Number>(job.wide[place + c * sites + l]);
+                    for (i64 c = 0; c < spinor_reals; ++c) narrowed(job.wide + place + c * sites, b[c]);
                 } else {
                     load(out, group, lane, b);
                     for (i64 c = 0; c < spinor_reals; ++c) {
@@ -195,8 +246,8 @@ void pass_over(const Lattice& job, i64 first, i64 last) {
                     for (i64 c = 0; c < spinor_reals; ++c) b[c] = gamma * a[c] + beta * b[c];
                 }
                 store(out, group, lane, b);
-                add_products<K>(b, b, lengths + lane);
-                if (job.pass == Pass::load) add_products<K>(a, b, products + lane);
+                add_products(b, b, lengths + lane);
+                if (job.pass == Pass::load) add_products(a, b, products + lane);
             }
         job.sums[2 * item] = total(lengths);
         job.sums[2 * item + 1] = total(products);

@@ -153,8 +153,8 @@ void hop(const Lattice& job, i64 first, i64 last) {
                         for (i64 c = 0; c < spinor_reals; ++c) v[c] = old[c] - alpha * v[c];
                     }
                     store(out, group, lane, v);
-                    add_products<K>(v, v, lengths + lane);
-                    if (job.pass == Pass::update) add_products<K>(old, v, products + lane);
+                    add_products(v, v, lengths + lane);
+                    if (job.pass == Pass::update) add_products(old, v, products + lane);
                 }
             }
         job.sums[2 * item] = total(lengths);
