@@ -1,8 +1,8 @@
-"""Passes over a four-dimensional lattice: the Wilson operator, and what conjugate gradients do between two of it.
+"""Passes over a four-dimensional lattice: the Wilson operator, and what conjugate gradients do besides.
 
-The definition is :mod:`fewbits.kernels.reference.wilson`. Sites lie in groups of 16, as native/lattice.hpp says;
-``extent`` is the number of groups along T, Z, Y and X. Float32 arithmetic has the same bits on every CPU, and sums
-are added in an order that no number of threads changes.
+The definition is :mod:`fewbits.kernels.reference.wilson`. Sites lie in groups of 16, as native/lattice.hpp
+says; ``extent`` is the number of groups along T, Z, Y and X. Float32 arithmetic has the same bits on every
+CPU, and sums are added in an order that no number of threads changes.
 """
 
 from __future__ import annotations

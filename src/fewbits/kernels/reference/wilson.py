@@ -1,8 +1,9 @@
 """The Wilson operator on a four-dimensional lattice, and how its links and spinors are kept narrow.
 
-Clark et al., Solving Lattice QCD systems of equations using mixed precision solvers on GPUs, 2010. Spinors are
-(T, Z, Y, X, 4, 3) complex, spin before colour; links are (4, T, Z, Y, X, 3, 3), the one in direction mu = 0, 1, 2, 3
-(x, y, z, t) leading from its site to the next one that way. The lattice is periodic in all directions.
+Clark et al., Solving Lattice QCD systems of equations using mixed precision solvers on GPUs, 2010. Spinors
+are (T, Z, Y, X, 4, 3) complex, spin before colour; links are (4, T, Z, Y, X, 3, 3), the one in direction mu =
+0, 1, 2, 3 (x, y, z, t) leading from its site to the next one that way. The lattice is periodic in all
+directions.
 
 Kernels compute in float32 what is defined here in float64, but that codes are the same bits.
 """
@@ -56,12 +57,13 @@ def hermitian(links: Array, psi: Array, mass: float) -> Array:
 
 
 def compress(u: Array, numbers: int) -> Array:
-    """Return ``numbers`` reals, (..., numbers) float64, from which :func:`expand` makes the matrices of SU(3).
+    """Return ``numbers`` reals of each matrix, (..., numbers) float64; :func:`expand` makes it again.
 
-    18 are the matrix, 12 its first two rows. 8 are those of the library QUDA, after Bunk and Sommer, An 8 parameter
-    representation of SU(3) matrices and its application for simulating lattice QCD, 1986: with a, b and c the second
-    row, the first and minus the third, they are a2, a3 and b1, and the phases of a1 and c1 over pi. This order keeps
-    the unit matrix away from the place |a2|^2 + |a3|^2 = 0, where they do not determine the matrix.
+    18 are the matrix, 12 its first two rows. 8 are those of the library QUDA, after Bunk and Sommer, An 8
+    parameter representation of SU(3) matrices and its application for simulating lattice QCD, 1986: with a, b
+    and c the second row, the first and minus the third, they are a2, a3 and b1, and the phases of a1 and c1
+    over pi. This order keeps the unit matrix away from the place |a2|^2 + |a3|^2 = 0, where they do not
+    determine the matrix.
     """
     if numbers != 8:
         rows = u.reshape(*u.shape[:-2], 9)[..., : numbers // 2]
@@ -108,8 +110,8 @@ def kept_links(stored: Array) -> Array:
 def keep_spinors(psi: Array, dtype: Any) -> tuple[Array, NDArray[np.float32] | None]:
     """Return float32 spinors, (..., 24) reals, as they are stored: codes of that shape and norms, (...).
 
-    The norm is a site's largest magnitude over 32767 or 127, and a code the integer next to the value times 32767 or
-    127 over that magnitude, ties to even; all of it in float32.
+    The norm is a site's largest magnitude over 32767 or 127, and a code the integer next to the value times
+    32767 or 127 over that magnitude, ties to even; all of it in float32.
     """
     top = TOPS.get(np.dtype(dtype).name)
     if top is None:

@@ -1,4 +1,4 @@
-"""Lattice quantum chromodynamics: the Wilson operator with narrow links and spinors, and its linear systems."""
+"""Lattice quantum chromodynamics: the Wilson operator with narrow links and spinors, and its systems."""
 
 from __future__ import annotations
 

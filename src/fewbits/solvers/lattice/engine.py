@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class LatticeEngine:
     """See :class:`fewbits.solvers.krylov.engine.Engine`; the operator is H^2 = M^+ M.
 
-    Three passes over memory make an iteration: x and p; t = H p, whose length is the curvature, as p^T H^2 p =
-    |H p|^2; and r -= alpha H t, so that H^2 p is never stored.
+    Three passes over memory make an iteration: x and p; t = H p, whose length is the curvature, as p^T H^2 p
+    = |H p|^2; and r -= alpha H t, so that H^2 p is never stored.
 
     Args:
         a: the operator.
@@ -29,7 +29,9 @@ class LatticeEngine:
         self.a, self.links = a, a.links(dtype)
         groups = len(self.links)
         self.r, self.p, self.t = (native.zeros(groups, dtype) for _ in range(3))
-        self.x = np.zeros((groups, native.REALS, native.SITES), np.float64 if dtype == np.float64 else np.float32)
+        self.x = np.zeros(
+            (groups, native.REALS, native.SITES), np.float64 if dtype == np.float64 else np.float32
+        )
         self.alpha = self.rr = 0.0  # x lacks alpha p until the next pass over both
 
     def load(self, r: torch.Tensor) -> tuple[float, float, float]:

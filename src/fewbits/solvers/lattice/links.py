@@ -1,4 +1,4 @@
-"""Gauge fields: (4, T, Z, Y, X, 3, 3) complex128, a matrix of SU(3) for each site and direction x, y, z, t."""
+"""Gauge fields: (4, T, Z, Y, X, 3, 3) complex128, in SU(3), for directions x, y, z, t and each site."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fewbits.errors import ArgumentError, DataError
 
 Array = NDArray[Any]
-NEAR = 1e-10  # how far a link may be from SU(3)
+NEAR = 1e-12  # how far a link may be from SU(3)
 
 
 def unit_links(shape: tuple[int, int, int, int]) -> Array:
@@ -44,7 +44,7 @@ def smooth_links(shape: tuple[int, int, int, int], roughness: float = 0.2, seed:
 
 
 def project(matrices: Array) -> Array:
-    """Return matrices of SU(3) near the given ones, (..., 3, 3): rows made orthonormal in turn, the determinant one.
+    """Return matrices of SU(3), (..., 3, 3): the rows made orthonormal in turn, the determinant one.
 
     Raises:
         DataError: NaN or infinity.
@@ -58,14 +58,18 @@ def project(matrices: Array) -> Array:
     return np.stack([a, b, np.cross(a, b).conj()], -2)
 
 
-def check(links: Array) -> None:
+def check(links: Any) -> None:
     """Refuse what is no gauge field.
 
     Raises:
         ArgumentError: another shape, sizes that are odd, or a link that is not in SU(3).
         DataError: NaN or infinity.
     """
-    if not isinstance(links, np.ndarray) or links.ndim != 7 or (links.shape[0], *links.shape[5:]) != (4, 3, 3):
+    if (
+        not isinstance(links, np.ndarray)
+        or links.ndim != 7
+        or (links.shape[0], *links.shape[5:]) != (4, 3, 3)
+    ):
         given = links.shape if isinstance(links, np.ndarray) else type(links).__name__
         raise ArgumentError(f"links are {given}; expected a complex array of shape (4, T, Z, Y, X, 3, 3)")
     _even(links.shape[1:5])
