@@ -107,6 +107,16 @@ def test_half_is_the_default_and_a_single_attempt_need_not_suffice() -> None:
     assert np.linalg.norm(b - free.apply(found.x)) <= 1.0001e-10 * np.linalg.norm(b)
 
 
+def test_the_watcher_sees_every_iteration_once_and_most_bounds_them_all() -> None:
+    one, b, seen = lattice.Wilson(SMOOTH, mass=-0.3), spinor(SMOOTH.shape[1:5]), []
+    found = one.solve(b, precision="half", watch=lambda i, residual: seen.append((i, residual)))
+    assert [i for i, _ in seen] == list(range(1, found.iterations + 1))
+    assert [residual for _, residual in seen] == pytest.approx(found.history)
+    short = one.solve(b, precision="half", most=20)
+    assert not short.converged
+    assert short.iterations == 20
+
+
 def test_general_vectors_serve_formats_that_the_kernels_lack() -> None:
     one, b = lattice.Wilson(LINKS, mass=0.1), spinor()
     for precision in ("quda_half/fp32", "fp32/bf16", "fp32/quda_half"):

@@ -32,15 +32,15 @@ class LatticeEngine:
         self.x = np.zeros(
             (groups, native.REALS, native.SITES), np.float64 if dtype == np.float64 else np.float32
         )
-        self.alpha = self.rr = 0.0  # x lacks alpha p until the next pass over both
+        self.alpha = 0.0  # x lacks alpha p until the next pass over both
 
     def load(self, r: torch.Tensor) -> tuple[float, float, float]:
         """Take r and zero for x; return r.r, r.r and r.p."""
         self.x[:] = 0
         self.alpha = 0.0
         wide = r.numpy().reshape(self.x.shape)
-        self.rr, rp = native.take(self.a.extent, wide, self.r, self.p, threads=threads())
-        return self.rr, self.rr, rp
+        rr, rp = native.take(self.a.extent, wide, self.r, self.p, threads=threads())
+        return rr, rr, rp
 
     def turn(self, gamma: float, beta: float) -> tuple[float, float]:
         """Let p = gamma r + beta p, and compute H p; return |H p|^2 and p.p."""
@@ -56,10 +56,10 @@ class LatticeEngine:
     def advance(self, alpha: float) -> tuple[float, float, float]:
         """Let x += alpha p and r -= alpha H (H p); return r.r twice, and the old r times the new one."""
         self.alpha = alpha
-        self.rr, mixed = native.hop(
+        rr, mixed = native.hop(
             self.a.extent, self.links, self.a.diagonal, self.t, self.r, alpha=alpha, threads=threads()
         )
-        return self.rr, self.rr, mixed
+        return rr, rr, mixed
 
     def partial(self) -> torch.Tensor:
         """Return x, (n,) float64."""

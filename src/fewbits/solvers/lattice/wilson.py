@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,19 +11,17 @@ from numpy.typing import NDArray
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.kernels.reference.wilson import compress, expand
-from fewbits.solvers.krylov import KrylovResult, cg
+from fewbits.solvers.krylov import KrylovResult
 from fewbits.solvers.krylov.cg import Watcher
 from fewbits.solvers.lattice.links import check
 from fewbits.solvers.lattice.normal import Normal
 from fewbits.solvers.lattice.order import grouped, natural
+from fewbits.solvers.lattice.square import solve_through_square
 from fewbits.solvers.precision import KrylovPrecision
 
 Array = NDArray[Any]
 RECONSTRUCT = (18, 12, 8)
 EIGHT = 1e-6  # the largest error of a link that 8 numbers in float64 may have
-# The residual of M x = b falls behind that of the normal equations by a factor that is 2 to 3 on most fields;
-# where it is more, the rest is solved for, at most so many times.
-MARGIN, ROUNDS = 0.25, 6
 
 
 class Wilson:
@@ -120,34 +119,10 @@ class Wilson:
             raise ArgumentError(f"tol={tol}; expected a relative residual between 0 and 1")
         # M x = b is H x = gamma_5 b, and M^+ M = H^2.
         right = torch.from_numpy(self._flat_gamma_5(b))
-        goal = tol * self.normal.norm(right)
-        x, rest = torch.zeros_like(right), right
-        first = 0.0
-        rounds: list[tuple[float, KrylovResult]] = []
-        while not rounds or (self.normal.norm(rest) > goal and delta is not None and len(rounds) < ROUNDS):
-            down = torch.from_numpy(self.normal.hermitian(rest.numpy()))
-            size = self.normal.norm(down)
-            first = first or size or 1.0
-            wanted = MARGIN * goal / self.normal.norm(rest) if rounds else MARGIN * tol
-            found = cg(
-                self.normal, down, precision=precision, tol=wanted, delta=delta, most=most, watch=watch
-            )
-            x = x + found.x
-            rest = right - torch.from_numpy(self.normal.hermitian(x.numpy()))
-            rounds.append((size / first, found))
-            if not found.converged:
-                break
-        residual = self.normal.norm(rest) / (self.normal.norm(right) or 1.0)
-        return KrylovResult(
-            self.spinor(x.numpy()),
-            residual <= tol * (1 + 1e-6),
-            residual,
-            rounds[-1][0] * rounds[-1][1].claimed,
-            sum(f.iterations for _, f in rounds),
-            sum(f.reliable_updates for _, f in rounds),
-            tuple(scale * h for scale, f in rounds for h in f.history),
-            rounds[-1][1].path,
+        found = solve_through_square(
+            self.normal, right, precision=precision, tol=tol, delta=delta, most=most, watch=watch
         )
+        return replace(found, x=self.spinor(found.x.numpy()))
 
     def _flat_gamma_5(self, psi: Array) -> Array:
         v = self.flat(psi)
