@@ -12,6 +12,7 @@ from fewbits.solvers import cg, lattice
 
 SHAPE = (4, 6, 4, 8)
 LINKS = lattice.random_links(SHAPE, seed=1)
+SMALL = lattice.random_links((2, 4, 2, 4), seed=3)
 SMOOTH = lattice.smooth_links((8, 8, 4, 4), 0.5, seed=2)
 
 
@@ -118,7 +119,7 @@ def test_the_watcher_sees_every_iteration_once_and_most_bounds_them_all() -> Non
 
 
 def test_general_vectors_serve_formats_that_the_kernels_lack() -> None:
-    one, b = lattice.Wilson(LINKS, mass=0.1), spinor()
+    one, b = lattice.Wilson(SMALL, mass=0.1), spinor(SMALL.shape[1:5])
     for precision in ("quda_half/fp32", "fp32/bf16", "fp32/quda_half"):
         assert one.solve(b, precision=precision).converged, precision
     with pytest.raises(ArgumentError, match="links cannot be held in"):
@@ -126,8 +127,8 @@ def test_general_vectors_serve_formats_that_the_kernels_lack() -> None:
 
 
 def test_the_normal_operator_is_one_for_every_solver() -> None:
-    one = lattice.Wilson(LINKS, mass=0.1)
-    b = torch.from_numpy(one.flat(spinor()))
+    one = lattice.Wilson(SMALL, mass=0.1)
+    b = torch.from_numpy(one.flat(spinor(SMALL.shape[1:5])))
     found = cg(one.normal, b, tol=1e-8)
     assert found.converged
     assert found.path == ("half",)

@@ -9,7 +9,7 @@ from fewbits.solvers.krylov.cg import Watcher
 from fewbits.solvers.lattice.normal import Normal
 from fewbits.solvers.precision import KrylovPrecision
 
-# On most fields |b - H x| / |b| ends 2 to 3 times above what it is for H^2 x = H b. Where it is more, the rest is
+# On most fields |b - H x| over |b| ends 2 to 3 times above that of H^2 x = H b. Where it is more, the rest is
 # solved for, at most so many times.
 MARGIN, ROUNDS = 0.25, 6
 
