@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "bind_lattice.hpp"
 #include "dispatch.hpp"
 #include "streaming.hpp"
 #include "layout.hpp"
@@ -350,6 +351,7 @@ NB_MODULE(_native, m) {
           "Write a b into y, multiplied by sums of bit patterns.");
     m.def("magnitudes", &magnitudes, "geometry"_a, "x"_a.noconvert(), "threads"_a,
           "Return (largest finite magnitude, smallest magnitude above zero or infinity, whether x holds a NaN or an infinity).");
+    bind_lattice(m);
     m.def("isa_names", &isa_names, "available"_a,
           "Names of the instruction sets in this build, preferred first; or only those that this CPU runs.");
     m.def("active_isa", [] { return std::string(active().name); }, "Name of the instruction set that runs.");

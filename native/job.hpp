@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "lattice.hpp"
+
 namespace fewbits {
 
 enum class Real : std::int32_t { f32, bf16, f16 };  // what a value in memory is
@@ -165,6 +167,7 @@ struct Kernels {
     std::int64_t (*measure_items)(const Geometry&);
     Magnitudes (*measure)(const void* in, Real type, const Geometry&, std::int64_t first, std::int64_t last);
     void (*additions)(const Additions&, std::int64_t first, std::int64_t last);  // items are rows
+    void (*lattice)(const Lattice&, std::int64_t first, std::int64_t last);  // items: items_of
     std::int64_t (*turn_room)(const Turn&);  // bytes that each thread needs
     void (*turn)(const Turn&, void* room, std::int64_t first, std::int64_t last);
     void (*advance)(const Advance&, std::int64_t first, std::int64_t last);

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <limits>
 #include <mutex>
+#include <vector>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -128,6 +129,20 @@ void pack(const Kernels& kernels, const Pack& job, int threads) {
 void multiply(const Kernels& kernels, const SparseRows& a, const float* x, float* y, int threads) {
     divide(a.slices, slice * a.start[a.first[a.slices]], threads,
            [&](int, std::int64_t first, std::int64_t last) { kernels.multiply_rows(a, x, y, first, last); });
+}
+
+std::pair<double, double> pass(const Kernels& kernels, Lattice job, int threads) {
+    const std::int64_t items = items_of(job);
+    std::vector<double> sums(static_cast<std::size_t>(2 * items));
+    job.sums = sums.data();
+    divide(items, items * groups_in_item(job) * spinor_reals * lattice_sites, threads,
+           [&](int, std::int64_t first, std::int64_t last) { kernels.lattice(job, first, last); });
+    std::pair<double, double> all{0.0, 0.0};
+    for (std::size_t i = 0; i < sums.size(); i += 2) {
+        all.first += sums[i];
+        all.second += sums[i + 1];
+    }
+    return all;
 }
 
 Magnitudes measure(const Kernels& kernels, const void* in, Real type, const Geometry& g, int threads) {

@@ -1,6 +1,8 @@
 // Divides the items of a job among threads.
 #pragma once
 
+#include <utility>
+
 #include "job.hpp"
 #include "product.hpp"
 #include "rows.hpp"
@@ -22,6 +24,7 @@ void turn(const Kernels& kernels, const Turn& job, void* room, int threads);
 void advance(const Kernels& kernels, const Advance& job, int threads);
 void multiply(const Kernels& kernels, const SparseRows& a, const float* x, float* y, int threads);
 void pack(const Kernels& kernels, const Pack& job, int threads);
+std::pair<double, double> pass(const Kernels& kernels, Lattice job, int threads);
 Magnitudes measure(const Kernels& kernels, const void* in, Real type, const Geometry& geometry, int threads);
 
 }  // namespace fewbits

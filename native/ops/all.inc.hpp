@@ -17,4 +17,7 @@
 #include "additions.inc.hpp"
 #include "stencil.inc.hpp"
 #include "sparse_rows.inc.hpp"
+#include "spinors.inc.hpp"
+#include "links.inc.hpp"
+#include "wilson.inc.hpp"
 #include "kernels.inc.hpp"

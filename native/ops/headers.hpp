@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../job.hpp"
+#include "../lattice.hpp"
 #include "../layout.hpp"
 #include "../rows.hpp"
 #include "../stencil.hpp"

@@ -9,7 +9,7 @@ constexpr float to_integer = 0x1.8p23f;  // added to a float, leaves it rounded 
 constexpr float largest_integer = 32767.0f, smallest_norm = 0x1p-100f;
 constexpr float largest_half = 65504.0f;
 
-struct Doubled {  // stored as float64
+struct CellsF64 {  // stored as float64
     using Number = double;
     static void load(const Stored& s, i64 at, i64 n, double* __restrict to) {
         const double* from = static_cast<const double*>(s.values) + at;
@@ -21,7 +21,7 @@ struct Doubled {  // stored as float64
     }
 };
 
-struct Single {
+struct CellsF32 {
     using Number = float;
     static void load(const Stored& s, i64 at, i64 n, float* __restrict to) {
         const float* from = static_cast<const float*>(s.values) + at;
@@ -33,7 +33,7 @@ struct Single {
     }
 };
 
-struct Half {
+struct CellsF16 {
     using Number = float;
     static void load(const Stored& s, i64 at, i64 n, float* __restrict to) {
         const u16* from = static_cast<const u16*>(s.values) + at;
@@ -70,7 +70,7 @@ struct Half {
     }
 };
 
-struct Integers {
+struct CellsI16 {
     using Number = float;
     static void load(const Stored& s, i64 at, i64 n, float* __restrict to) {
         for (i64 block = 0; block < n; block += site) {
@@ -289,38 +289,38 @@ void pack_rows_of(const Pack& job, i64 first, i64 last) {
 }
 
 i64 turn_room(const Turn& t) {
-    const i64 numbers = Piece<Single, Single>::numbers(t.a);
+    const i64 numbers = Piece<CellsF32, CellsF32>::numbers(t.a);
     return numbers * (t.r.storage == Storage::f64 ? 8 : 4);
 }
 
 void turn_all(const Turn& t, void* room, i64 first, i64 last) {
     const bool wide_faces = t.a.x.storage == Storage::f32;
     switch (t.r.storage) {
-        case Storage::f64: return turn_pieces<Doubled, Doubled>(t, room, first, last);
-        case Storage::f32: return turn_pieces<Single, Single>(t, room, first, last);
+        case Storage::f64: return turn_pieces<CellsF64, CellsF64>(t, room, first, last);
+        case Storage::f32: return turn_pieces<CellsF32, CellsF32>(t, room, first, last);
         case Storage::f16:
-            return wide_faces ? turn_pieces<Half, Single>(t, room, first, last) : turn_pieces<Half, Half>(t, room, first, last);
+            return wide_faces ? turn_pieces<CellsF16, CellsF32>(t, room, first, last) : turn_pieces<CellsF16, CellsF16>(t, room, first, last);
         case Storage::i16:
-            return wide_faces ? turn_pieces<Integers, Single>(t, room, first, last)
-                              : turn_pieces<Integers, Integers>(t, room, first, last);
+            return wide_faces ? turn_pieces<CellsI16, CellsF32>(t, room, first, last)
+                              : turn_pieces<CellsI16, CellsI16>(t, room, first, last);
     }
 }
 
 void advance_all(const Advance& job, i64 first, i64 last) {
     switch (job.r.storage) {
-        case Storage::f64: return advance_rows_of<Doubled>(job, first, last);
-        case Storage::f32: return advance_rows_of<Single>(job, first, last);
-        case Storage::f16: return advance_rows_of<Half>(job, first, last);
-        case Storage::i16: return advance_rows_of<Integers>(job, first, last);
+        case Storage::f64: return advance_rows_of<CellsF64>(job, first, last);
+        case Storage::f32: return advance_rows_of<CellsF32>(job, first, last);
+        case Storage::f16: return advance_rows_of<CellsF16>(job, first, last);
+        case Storage::i16: return advance_rows_of<CellsI16>(job, first, last);
     }
 }
 
 void pack_all(const Pack& job, i64 first, i64 last) {
     switch (job.to.storage) {
-        case Storage::f64: return pack_rows_of<Doubled>(job, first, last);
-        case Storage::f32: return pack_rows_of<Single>(job, first, last);
-        case Storage::f16: return pack_rows_of<Half>(job, first, last);
-        case Storage::i16: return pack_rows_of<Integers>(job, first, last);
+        case Storage::f64: return pack_rows_of<CellsF64>(job, first, last);
+        case Storage::f32: return pack_rows_of<CellsF32>(job, first, last);
+        case Storage::f16: return pack_rows_of<CellsF16>(job, first, last);
+        case Storage::i16: return pack_rows_of<CellsI16>(job, first, last);
     }
 }
 

@@ -227,6 +227,46 @@ class SparseRows:
 
 def multiply_rows(a: SparseRows, x: NDArray[np.float32], y: NDArray[np.float32], threads: int) -> None: ...
 def magnitudes(geometry: Geometry, x: NDArray[Any], threads: int) -> tuple[float, float, bool]: ...
+def lattice_hop(
+    extent: tuple[int, int, int, int],
+    links: NDArray[Any],
+    diagonal: float,
+    field: NDArray[Any],
+    field_norms: NDArray[np.float32] | None,
+    out: NDArray[Any],
+    out_norms: NDArray[np.float32] | None,
+    alpha: float | None,
+    threads: int,
+) -> tuple[float, float]: ...
+def lattice_turn(
+    extent: tuple[int, int, int, int],
+    r: NDArray[Any],
+    r_norms: NDArray[np.float32] | None,
+    p: NDArray[Any],
+    p_norms: NDArray[np.float32] | None,
+    x: NDArray[Any],
+    alpha: float,
+    gamma: float,
+    beta: float,
+    threads: int,
+) -> float: ...
+def lattice_settle(
+    extent: tuple[int, int, int, int],
+    p: NDArray[Any],
+    p_norms: NDArray[np.float32] | None,
+    x: NDArray[Any],
+    alpha: float,
+    threads: int,
+) -> None: ...
+def lattice_take(
+    extent: tuple[int, int, int, int],
+    wide: NDArray[np.float64],
+    r: NDArray[Any],
+    r_norms: NDArray[np.float32] | None,
+    p: NDArray[Any],
+    p_norms: NDArray[np.float32] | None,
+    threads: int,
+) -> tuple[float, float]: ...
 def isa_names(available: bool) -> list[str]: ...
 def active_isa() -> str: ...
 def force_isa(name: str | None) -> None: ...
