@@ -53,7 +53,7 @@ def checked(a: Array, precision: str = "auto", seed: int = 1) -> Any:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fewbits.solvers.dense.SMALL", 64)
+    monkeypatch.setattr("fewbits.solvers.choice.FROM", {"fp32": 64})
 
 
 @pytest.mark.parametrize("mode", [1, 2, 3, 4, 5])
