@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fewbits.solvers.dense import Factorization, factorize, solve
 from fewbits.solvers.krylov import Deflation, KrylovResult, cg, low_modes
+from fewbits.solvers.least_squares import lstsq
 from fewbits.solvers.operators import Operator
 from fewbits.solvers.precision import (
     KRYLOV_PRECISIONS,
@@ -30,6 +31,7 @@ __all__ = [
     "factorize",
     "krylov_precision",
     "low_modes",
+    "lstsq",
     "precision",
     "solve",
 ]

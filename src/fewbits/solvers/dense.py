@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,15 +22,15 @@ from fewbits.solvers.precision import ASSUMPTIONS, Precision
 from fewbits.solvers.result import Result, Stage
 
 Watch = Callable[[str, int, float], None]
-_SUSPICIOUS = 1e-10  # between the smallest and the largest pivot: below it the condition is estimated
+_SUSPICIOUS = 1e-13  # between the smallest and the largest pivot: below it the condition is estimated
 
 
 @dataclass(frozen=True)
 class _Attempt:
-    """One precision on one right-hand side; no ``state`` or ``factors`` where there was no solution."""
+    """One precision on one right-hand side; no ``x`` or ``factors`` where there was no solution."""
 
     stage: Stage
-    state: refine.State | None
+    x: torch.Tensor | None
     factors: Factors | None
 
 
@@ -54,15 +55,18 @@ class Factorization:
             raise ArgumentError(f"A has the shape {tuple(self.a.shape)}; expected a square matrix")
         if assume not in ASSUMPTIONS:
             raise ArgumentError(f"assume={assume!r}; expected one of {', '.join(ASSUMPTIONS)}")
-        self.sizes = evidence.sizes(self.a)
-        if not math.isfinite(self.sizes.norm):
-            finite(self.a, "A")
+        finite(self.a, "A")
         self.assume = assume
         if assume != "general":
             cholesky.check_hermitian(self.a)
-        self.plan = _plan(precision, assume, len(self.a), self.sizes.norm)
+        self.plan = _plan(precision, assume, len(self.a))
         self._auto = precision == "auto"
         self._kept: dict[tuple[str, str, torch.dtype], Kept] = {}
+
+    @cached_property
+    def sizes(self) -> evidence.Sizes:
+        """The sizes of the rows of A."""
+        return evidence.sizes(self.a)
 
     def solve(self, b: Any, *, watch: Watch | None = None) -> Result:
         """Solve A x = b.
@@ -79,15 +83,15 @@ class Factorization:
         if columns.numel() == 0:
             return Result(b, 0.0, 0, math.nan, ())
         a, columns = self._alike(columns)
-        attempts = self._attempts(a, columns, watch)
-        state, factors = attempts[-1].state, attempts[-1].factors
-        assert state is not None
+        attempts = self._attempts(a, columns, watch or _unwatched)
+        x, factors = attempts[-1].x, attempts[-1].factors
+        assert x is not None
         assert factors is not None
         stages = tuple(one.stage for one in attempts)
         condition = evidence.condition(self.sizes.norm, factors, a)
         return Result(
-            as_given(state.x, b),
-            _backward_error(a, state, columns),
+            as_given(x, b),
+            _backward_error(a, x, columns),
             max(stages[-1].code, 0),
             condition,
             stages,
@@ -99,9 +103,9 @@ class Factorization:
         if columns.numel() == 0:
             return b
         a, columns = self._alike(columns)
-        state = self._attempts(a, columns, None)[-1].state
-        assert state is not None
-        return as_given(state.x, b)
+        x = self._attempts(a, columns, None)[-1].x
+        assert x is not None
+        return as_given(x, b)
 
     def _alike(self, columns: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         dtype = torch.promote_types(self.a.dtype, columns.dtype)
@@ -109,7 +113,10 @@ class Factorization:
 
     def _attempts(self, a: torch.Tensor, b: torch.Tensor, watch: Watch | None) -> list[_Attempt]:
         found: list[_Attempt] = []
-        for method, one in self.plan:
+        plan = self.plan
+        if len(plan) > 1 and not math.isfinite(self.sizes.norm):
+            plan = plan[-1:]  # sums of rows overflow, and with them the test of convergence
+        for method, one in plan:
             found.append(self._attempt(a, b, method, one, watch))
             if found[-1].stage.code >= 0:
                 break
@@ -139,23 +146,25 @@ class Factorization:
         if factors is None:
             return _Attempt(Stage(one.name, method, kept.code, 0, taken, 0.0, kept.reason, ()), None, None)
         if one.refinement == "none":
-            state = refine.state_of(a, self.sizes.norm, factors.solve(b), b)
-            done = refine.Refined(state, history=[state.size])
+            x = factors.solve(b)
+            history: tuple[float, ...] = ()
             if watch is not None:
-                watch(one.name, 0, state.size)
-        else:
-            done = refine.refine(
-                a,
-                self.sizes.norm,
-                b,
-                factors,
-                one.refinement,
-                most_inner=choice.most_inner(len(a)) if self._auto else None,
-                watch=None if watch is None else lambda step, size: watch(one.name, step, size),
-            )
+                history = (refine.state_of(a, self.sizes.norm, x, b).size,)
+                watch(one.name, 0, history[0])
+            spent = time.perf_counter() - began
+            return _Attempt(Stage(one.name, method, 0, 0, taken, spent, "", history), x, factors)
+        done = refine.refine(
+            a,
+            self.sizes.norm,
+            b,
+            factors,
+            one.refinement,
+            most_inner=choice.most_inner(len(a)) if self._auto else None,
+            watch=None if watch is None else lambda step, size: watch(one.name, step, size),
+        )
         spent = time.perf_counter() - began
         stage = Stage(one.name, method, done.code, done.inner, taken, spent, done.reason, tuple(done.history))
-        return _Attempt(stage, done.state, factors)
+        return _Attempt(stage, done.state.x, factors)
 
     def _warn(self, a: torch.Tensor, factors: Factors) -> None:
         pivots = factors.pivots.abs()
@@ -238,23 +247,22 @@ def _many(a: Any, b: Any, precision: str | Precision, assume: str) -> Any:
     return stacked.reshape(b.shape)
 
 
-def _plan(precision: str | Precision, assume: str, n: int, norm: float) -> list[tuple[str, Precision]]:
+def _plan(precision: str | Precision, assume: str, n: int) -> list[tuple[str, Precision]]:
     """Return what to try, in order: LU in double precision last."""
     tried = choice.chain(precision, n)
-    if not math.isfinite(norm):  # sums of rows overflow, and with them the test of convergence
-        tried = tried[-1:]
-    first = [("Cholesky", one) for one in tried] if assume == "positive definite" else []
-    return [*first, ("LU", tried[-1])] if first else [("LU", one) for one in tried]
+    if assume == "general":
+        return [("LU", one) for one in tried]
+    return [*(("Cholesky", one) for one in tried), ("LU", tried[-1])]
 
 
-def _backward_error(a: torch.Tensor, state: refine.State, b: torch.Tensor) -> float:
+def _unwatched(precision: str, step: int, size: float) -> None:
+    """Watch nothing, but have everything found out."""
+
+
+def _backward_error(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> float:
     """Return the normwise backward error (Rigal and Gaches, 1967)."""
-    norm = torch.linalg.vector_norm(a, 1, dim=1).max()
-    x, r = state.x, state.residual
-    if not bool(torch.isfinite(norm)):
-        down = 2.0**-40
-        a, b = a * down, b * down
-        norm, r = torch.linalg.vector_norm(a, 1, dim=1).max(), b - a @ x
-    scale = norm * x.abs().amax(0) + b.abs().amax(0)
-    size = r.abs().amax(0)
+    down = 2.0**-40 if float(a.abs().max()) > 2.0**900 else 1.0  # sums of rows would overflow
+    a, b = a * down, b * down
+    scale = evidence.sizes(a).norm * x.abs().amax(0) + b.abs().amax(0)
+    size = (b - a @ x).abs().amax(0)
     return float(torch.where(size > 0, size / scale, 0.0).max())
