@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fewbits.records import Stage
 from fewbits.solvers.dense import Factorization, factorize, solve
 from fewbits.solvers.krylov import Deflation, KrylovResult, cg, low_modes
 from fewbits.solvers.least_squares import lstsq
@@ -14,7 +15,7 @@ from fewbits.solvers.precision import (
     krylov_precision,
     precision,
 )
-from fewbits.solvers.result import Result, Stage
+from fewbits.solvers.result import Result
 
 __all__ = [
     "KRYLOV_PRECISIONS",

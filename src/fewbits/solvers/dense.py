@@ -14,12 +14,13 @@ import numpy as np
 import torch
 
 from fewbits.errors import ArgumentError, DataError
+from fewbits.records import Stage
 from fewbits.solvers import attempt, choice, cholesky, evidence, refine
 from fewbits.solvers.arrays import as_given, checked_columns, finite, tensor
 from fewbits.solvers.attempt import Kept
 from fewbits.solvers.factors import Factors
 from fewbits.solvers.precision import ASSUMPTIONS, Precision
-from fewbits.solvers.result import Result, Stage
+from fewbits.solvers.result import Result
 
 Watch = Callable[[str, int, float], None]
 _SUSPICIOUS = 1e-13  # between the smallest and the largest pivot: below it the condition is estimated

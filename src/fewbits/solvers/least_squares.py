@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from fewbits.errors import ArgumentError, DataError
+from fewbits.records import Stage
 from fewbits.solvers import choice, evidence, qr
 from fewbits.solvers.arrays import as_given, checked_columns, finite, tensor
 from fewbits.solvers.precision import ROUNDOFF, Precision
 from fewbits.solvers.refine import EPS, MOST_STEPS
-from fewbits.solvers.result import REASONS, Result, Stage
+from fewbits.solvers.result import REASONS, Result
 
 Watch = Callable[[str, int, float], None]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from fewbits.records import Stage
+
 # What a code below zero says, numbered as in cuSOLVER's iterative refinement and LAPACK's DSGESV.
 REASONS = {
     -1: "not worth trying",
@@ -13,33 +15,6 @@ REASONS = {
     -5: "overflow during refinement",
     -50: "refinement did not converge",
 }
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One attempt at a system, successful or not.
-
-    Attributes:
-        precision: its name.
-        method: the factorization: LU, Cholesky or QR.
-        code: steps of refinement where it converged, else a key of :data:`REASONS`.
-        inner: iterations of GMRES in those steps.
-        factor_seconds: for the factorization, and the evidence gathered before it; 0 where it was kept.
-        refine_seconds: for everything after it.
-        reason: why it was left; empty where it gave the solution.
-        history: the relative residual max |r| / (|A| max |x|) of the worst right-hand side, infinity norms:
-            of the first solution, then after every step of refinement or iteration of GMRES; those within
-            GMRES are its own estimates in the 2-norm.
-    """
-
-    precision: str
-    method: str
-    code: int
-    inner: int
-    factor_seconds: float
-    refine_seconds: float
-    reason: str
-    history: tuple[float, ...]
 
 
 @dataclass(frozen=True)
