@@ -182,7 +182,7 @@ def test_every_residual_is_watched() -> None:
 
 def test_one_factorization_serves_many_right_hand_sides() -> None:
     a = randsvd(1e3, 3)
-    factors = Factorization(a)
+    factors = Factorization(a, "fp32")
     b = np.random.default_rng(3).standard_normal((N, 5))
     x = factors.solve(b).x
     again = factors.solve(b[:, 2])

@@ -54,4 +54,4 @@ def checked_columns(b: Any, rows: int) -> torch.Tensor:
 def as_given(x: torch.Tensor, b: Any) -> Any:
     """Return the columns of x, (n, k), of b's family, and (n,) where b had one axis."""
     shaped = x.reshape(len(x), *b.shape[1:])
-    return shaped.numpy() if isinstance(b, np.ndarray) else shaped
+    return shaped.numpy() if isinstance(b, np.ndarray) else shaped.to(b.device)

@@ -115,8 +115,10 @@ class Factorization:
     def _attempts(self, a: torch.Tensor, b: torch.Tensor, watch: Watch | None) -> list[_Attempt]:
         found: list[_Attempt] = []
         plan = self.plan
-        if len(plan) > 1 and not math.isfinite(self.sizes.norm):
-            plan = plan[-1:]  # sums of rows overflow, and with them the test of convergence
+        many = self._auto and not choice.is_worth_it(*b.shape)
+        # Where sums of rows overflow, so does the test of convergence.
+        if many or (len(plan) > 1 and not math.isfinite(self.sizes.norm)):
+            plan = [(method, one) for method, one in plan if one.factor == "fp64"]
         for method, one in plan:
             found.append(self._attempt(a, b, method, one, watch))
             if found[-1].stage.code >= 0:
