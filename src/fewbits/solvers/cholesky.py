@@ -7,10 +7,11 @@ from collections.abc import Callable
 import torch
 
 from fewbits.errors import DataError
-from fewbits.solvers.factors import Factors, Substitute, doubled, inverse_power
+from fewbits.solvers.factors import Factors, Substitute, doubled, inverse_power, scaled_to
 from fewbits.solvers.precision import ROUNDOFF
 from fewbits.solvers.products import product
 
+_TILE = 256  # rows and columns compared at once
 _PANEL = 256  # columns that LAPACK factorizes whole
 
 
@@ -20,10 +21,20 @@ def check_hermitian(a: torch.Tensor) -> None:
     Raises:
         DataError: they do; says where.
     """
-    difference = (a - a.mH).abs()
-    worst = float(difference.max()) if a.numel() else 0.0
-    if worst > 2.0**-40 * float(a.abs().max() if a.numel() else 0.0):
-        i, j = divmod(int(difference.argmax()), len(a))
+    worst, at, largest = 0.0, (0, 0), 0.0
+    parts = [slice(start, start + _TILE) for start in range(0, len(a), _TILE)]
+    # Tiles, because reading a large matrix along its columns takes ten times as long.
+    for i, rows in enumerate(parts):
+        for columns in parts[: i + 1]:
+            tile = a[rows, columns]
+            difference = (tile - a[columns, rows].mH).abs()
+            largest = max(largest, float(tile.abs().max()))
+            if float(difference.max()) > worst:
+                worst = float(difference.max())
+                row, column = divmod(int(difference.argmax()), difference.shape[1])
+                at = (rows.start + row, columns.start + column)
+    if worst > 2.0**-40 * largest:
+        i, j = at
         kind = "Hermitian" if a.is_complex() else "symmetric"
         raise DataError(
             f"A is not {kind}: A[{i}, {j}] is {a[i, j].item():g} and A[{j}, {i}] {a[j, i].item():g};"
@@ -37,16 +48,21 @@ def double(a: torch.Tensor) -> Factors | None:
     return None if int(failed) else Factors(_substitution(lower), lower.diagonal())
 
 
-def narrowed(a: torch.Tensor, factor: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return D A D + c u I in float32 or complex64, u the roundoff of ``factor``, and D.
+def narrowed(a: torch.Tensor, factor: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return D A D in float32 or complex64, its diagonal larger by two roundoffs of ``factor``, and D.
 
-    The powers of two D bring the diagonal to about one, and the shift keeps rounding from making a pivot
-    negative (Higham and Pranesh, Exploiting Lower Precision Arithmetic in Solving Symmetric Positive Definite
+    The powers of two D bring the diagonal to about one where float32 would not hold it, and then only; the
+    shift keeps rounding from making a pivot negative (Higham and Pranesh, Exploiting Lower Precision Arithmetic in Solving Symmetric Positive Definite
     Linear Systems and Least Squares Problems, 2021, algorithm 3.1).
     """
-    scale = inverse_power(a.diagonal().real.clamp(min=0).sqrt())
-    low = (scale[:, None] * a * scale).to(torch.complex64 if a.is_complex() else torch.float32)
-    low.diagonal().add_(2 * ROUNDOFF[factor])
+    dtype = torch.complex64 if a.is_complex() else torch.float32
+    diagonal = a.diagonal().real
+    if factor != "fp16" and bool(((diagonal > 2.0**-30) & (diagonal < 2.0**30)).all()):
+        low, scale = a.to(dtype), None  # float32 holds it as it is
+    else:
+        scale = inverse_power(diagonal.clamp(min=0).sqrt())
+        low = scaled_to(dtype, a, scale, scale)
+    low.diagonal().mul_(1 + 2 * ROUNDOFF[factor])
     return low, scale
 
 
@@ -58,7 +74,7 @@ def leading_pivots(low: torch.Tensor) -> torch.Tensor:
     return torch.zeros(quarter) if int(failed) else lower.diagonal().real.square()
 
 
-def narrow(low: torch.Tensor, factor: str, scale: torch.Tensor) -> Factors | None:
+def narrow(low: torch.Tensor, factor: str, scale: torch.Tensor | None) -> Factors | None:
     """Factorize (n, n) float32 or complex64, updates in ``factor``; None where a pivot is not positive."""
     if factor == "fp32":
         # LAPACK reads the columns of the lower half: the rows of the upper one.

@@ -91,4 +91,18 @@ def narrowed(
         return a.to(dtype), None, None
     rows, columns = balanced(a)
     rows = rows * _HEADROOM.get(factor, 1.0)
-    return (rows[:, None] * a * columns).to(dtype), rows, columns
+    return scaled_to(dtype, a, rows, columns), rows, columns
+
+
+def scaled_to(dtype: torch.dtype, a: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """Return R A C, rounded once."""
+    low = torch.empty(a.shape, dtype=dtype)
+    for part in stretches(a):
+        low[part] = rows[part, None] * a[part] * columns
+    return low
+
+
+def stretches(a: torch.Tensor) -> list[slice]:
+    """Return the rows of (n, m) in stretches of a megabyte: what is computed between stays in caches."""
+    step = max(1, 2**17 // max(1, a.shape[1]))
+    return [slice(start, start + step) for start in range(0, max(1, len(a)), step)]

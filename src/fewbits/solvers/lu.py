@@ -14,7 +14,8 @@ import torch
 from fewbits.solvers.factors import Factors, Substitute, doubled
 from fewbits.solvers.products import product
 
-_LEADING = 800  # columns whose pivots stand for all
+_FEWEST_LEADING = 64  # fewer are too uneven to carry a line on
+_LEADING = 400  # columns whose pivots stand for all
 _PANEL = 128  # columns that LAPACK factorizes whole
 
 
@@ -26,7 +27,8 @@ def double(a: torch.Tensor) -> Factors:
 
 def leading_pivots(low: torch.Tensor) -> torch.Tensor:
     """Return the pivots of the first columns of (n, n), for a fortieth of the time of :func:`double`."""
-    found: torch.Tensor = torch.linalg.lu_factor_ex(low[:, : min(len(low) // 6, _LEADING)])[0].diagonal()
+    count = min(max(len(low) // 8, _FEWEST_LEADING), _LEADING)
+    found: torch.Tensor = torch.linalg.lu_factor_ex(low[:, :count])[0].diagonal()
     return found
 
 
