@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -21,14 +22,24 @@ class Kept:
     reason: str = ""
 
 
-def factorize(a: torch.Tensor, sizes: evidence.Sizes, method: str, factor: str, *, doubting: bool) -> Kept:
-    """Factorize (n, n) by LU or Cholesky in ``factor``; where ``doubting``, refuse on cheap evidence."""
+def factorize(
+    a: torch.Tensor, method: str, factor: str, *, is_mild: Callable[[], bool], doubting: bool
+) -> Kept:
+    """Factorize a square matrix.
+
+    Args:
+        a: (n, n) float64 or complex128.
+        method: LU or Cholesky.
+        factor: one of FACTORS.
+        is_mild: whether float32 holds a as it is; asked only where that matters.
+        doubting: refuse on cheap evidence.
+    """
     if method == "Cholesky":
         return _by_cholesky(a, factor, doubting)
     if factor == "fp64":
         found = lu.double(a)
     else:
-        low, rows, columns = narrowed(a, factor, scaled=factor != "fp32" or not sizes.mild)
+        low, rows, columns = narrowed(a, factor, scaled=factor != "fp32" or not is_mild())
         doubt = evidence.doubt(lu.leading_pivots(low), len(a), ROUNDOFF[factor]) if doubting else ""
         if doubt:
             return Kept(None, -1, doubt)

@@ -52,8 +52,9 @@ def narrowed(a: torch.Tensor, factor: str) -> tuple[torch.Tensor, torch.Tensor |
     """Return D A D in float32 or complex64, its diagonal larger by two roundoffs of ``factor``, and D.
 
     The powers of two D bring the diagonal to about one where float32 would not hold it, and then only; the
-    shift keeps rounding from making a pivot negative (Higham and Pranesh, Exploiting Lower Precision Arithmetic in Solving Symmetric Positive Definite
-    Linear Systems and Least Squares Problems, 2021, algorithm 3.1).
+    shift keeps rounding from making a pivot negative (Higham and Pranesh, Exploiting Lower Precision
+    Arithmetic in Solving Symmetric Positive Definite Linear Systems and Least Squares Problems, 2021,
+    algorithm 3.1).
     """
     dtype = torch.complex64 if a.is_complex() else torch.float32
     diagonal = a.diagonal().real

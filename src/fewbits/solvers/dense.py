@@ -39,7 +39,8 @@ class Factorization:
     """A square matrix, factorized for as many right-hand sides as one likes.
 
     Args:
-        a: (n, n) numpy.ndarray or torch.Tensor; float64, float32, complex128 or complex64.
+        a: (n, n) numpy.ndarray or torch.Tensor; float64, float32, complex128 or complex64. It is kept and, in
+            double precision, not copied: leave it as it is.
         precision: a name of :data:`PRECISIONS`, or ``auto``: the cheapest that converges on each right-hand
             side, and double precision in the end.
         assume: ``general``, or ``positive definite``: Hermitian, and factorized by Cholesky in half the time;
@@ -133,13 +134,12 @@ class Factorization:
         self, a: torch.Tensor, b: torch.Tensor, method: str, one: Precision, watch: Watch | None
     ) -> _Attempt:
         began = time.perf_counter()
-        key = (
-            method,
-            one.factor,
-            a.dtype,
-        )  # a complex right-hand side takes complex factors of a real matrix
+        # A complex right-hand side takes complex factors of a real matrix.
+        key = (method, one.factor, a.dtype)
         if key not in self._kept:
-            self._kept[key] = attempt.factorize(a, self.sizes, method, one.factor, doubting=self._auto)
+            self._kept[key] = attempt.factorize(
+                a, method, one.factor, is_mild=lambda: self.sizes.mild, doubting=self._auto
+            )
             taken = time.perf_counter() - began
         else:
             taken = 0.0

@@ -70,8 +70,11 @@ def lstsq(
     if 0 in (wide.shape[1], columns.shape[1]):
         empty = as_given(columns.new_zeros(wide.shape[1], columns.shape[1]), b)
         return Result(empty, 0.0, 0, math.nan, ()) if full else empty
+    plan = choice.chain(precision, wide.shape[1])
+    if precision == "auto" and not choice.is_worth_it(wide.shape[1], columns.shape[1]):
+        plan = plan[-1:]
     stages: list[Stage] = []
-    for one in choice.chain(precision, wide.shape[1]):
+    for one in plan:
         x, stage, condition = _attempt(wide, columns, one, precision == "auto", watch)
         stages.append(stage)
         if x is not None:
