@@ -107,18 +107,52 @@ class TrainRun:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """One attempt at a system, successful or not.
+
+    Attributes:
+        precision: its name.
+        method: the factorization: LU, Cholesky or QR.
+        code: steps of refinement where it converged, else below zero as in cuSOLVER: -1 not worth trying,
+            -2 overflow when narrowed, -3 a pivot that is zero or not positive, -5 overflow during refinement,
+            -50 no convergence.
+        inner: iterations of GMRES in those steps.
+        factor_seconds: for the factorization, and the evidence gathered before it; 0 where it was kept.
+        refine_seconds: for everything after it.
+        reason: why it was left; empty where it gave the solution.
+        history: the relative residual max |r| / (|A| max |x|) of the worst right-hand side, infinity norms:
+            of the first solution, then after every step of refinement or iteration of GMRES; those within
+            GMRES are its own estimates in the 2-norm.
+    """
+
+    precision: str
+    method: str
+    code: int
+    inner: int
+    factor_seconds: float
+    refine_seconds: float
+    reason: str
+    history: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class SolveScore:
     """One linear system solved in one precision."""
 
     matrix: str
     unknowns: int
     precision: str  # asked for
-    path: tuple[str, ...]  # of each attempt: precision and code; the last one gave the solution
+    stages: tuple[Stage, ...]  # the last one gave the solution
     iterations: int  # steps of refinement
     backward_error: float  # normwise, infinity norms
     condition: float  # estimate, infinity norm
     seconds: float
-    of_double: float  # time in double precision over this one
+    of_double: float | None  # time in double precision over this one; None where that was not measured
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Each attempt as precision and code."""
+        return tuple(f"{stage.precision}: {stage.code}" for stage in self.stages)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,40 @@ def test_it_compares_every_precision(system: Path, capsys: pytest.CaptureFixture
     assert run(["solve", str(system / "A.mtx"), "--compare"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "60 unknowns" in shown
+    assert "warning" not in shown
     assert all(name in shown for name in ("dsgesv", "tf32", "bf16x3", "fp16-classical"))
+
+
+def test_it_shows_stages_residuals_and_a_page(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = np.random.default_rng(0).standard_normal((60, 60))
+    left, _, right = np.linalg.svd(a)
+    mmwrite(system / "A.mtx", sparse.csr_array(left * np.logspace(0, -10, 60) @ right))
+    given = ["solve", str(system / "A.mtx"), "--precision", "dsgesv", "--report", str(system / "r.html")]
+    assert run([*given, "--json", str(system / "table.json")]) == 0
+    said = capsys.readouterr()
+    shown = " ".join(said.out.split())
+    assert "dsgesv: -50, fp64: 0" in shown
+    assert "a step of refinement left" in shown
+    assert "residual |b - A x|" in shown
+    assert "refining in" in said.err
+    page = (system / "r.html").read_text()
+    assert "a step of refinement left" in page
+    assert "--precision dsgesv" in page
+    stages = json.loads((system / "table.json").read_text())["scores"][0]["stages"]
+    assert [s["code"] for s in stages] == [-50, 0]
+    assert len(stages[0]["history"]) > 1
+
+
+def test_cholesky_is_assumed_on_request(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mmwrite(system / "A.mtx", sparse.csr_array(np.eye(60) + np.ones((60, 60))))
+    assert run(["solve", str(system / "A.mtx"), "--assume", "positive definite"]) == 0
+    assert "Cholesky" in capsys.readouterr().out
+
+
+def test_a_condition_beyond_double_is_a_warning(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mmwrite(system / "A.mtx", np.arange(1.0, 10).reshape(3, 3))
+    assert run(["solve", str(system / "A.mtx")]) == 0
+    assert "warning: A is singular to working precision" in capsys.readouterr().err
 
 
 def test_it_shows_something_without_a_file(
@@ -49,7 +82,7 @@ def test_it_shows_something_without_a_file(
     ("rows", "said"),
     [
         ([[1.0, 2.0], [2.0, 4.0]], "singular"),
-        ([[1.0, 2.0, 3.0], [2.0, 4.0, 1.0]], "expected a square matrix"),
+        ([[1.0, 2.0, 3.0], [2.0, 4.0, 1.0]], "is 2 x 3; expected a square matrix"),
     ],
 )
 def test_what_has_no_solution_is_one_line(
@@ -58,6 +91,14 @@ def test_what_has_no_solution_is_one_line(
     mmwrite(tmp_path / "A.mtx", sparse.csr_array(np.array(rows)))
     assert run(["solve", str(tmp_path / "A.mtx")]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_right_hand_side_that_does_not_fit_is_one_line(
+    system: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mmwrite(system / "b.mtx", np.ones((7, 1)))
+    assert run(["solve", str(system / "A.mtx"), str(system / "b.mtx")]) == 2
+    assert "b.mtx has 7 rows; expected 60" in capsys.readouterr().err
 
 
 def test_a_broken_file_and_an_unknown_precision_are_refused(

@@ -2,58 +2,23 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from scipy import linalg
+from scipy.io import mmread
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.kernels import ops
 from fewbits.solvers import PRECISIONS, Factorization, solve
 from fewbits.solvers.products import product
-
-N = 320
-Array = NDArray[Any]
-EPS = 2.0**-53
-
-
-def randsvd(condition: float, mode: int, n: int = N, seed: int = 0) -> Array:
-    """Return a matrix of random singular vectors; modes of singular values as in LAPACK's DLATMS."""
-    generator = np.random.default_rng(seed)
-    values = {
-        1: np.r_[1.0, np.full(n - 1, 1 / condition)],
-        2: np.r_[np.ones(n - 1), 1 / condition],
-        3: np.logspace(0, -np.log10(condition), n),
-        4: np.linspace(1, 1 / condition, n),
-        5: np.exp(generator.uniform(-np.log(condition), 0, n)),
-    }[mode]
-    left, _ = np.linalg.qr(generator.standard_normal((n, n)))
-    right, _ = np.linalg.qr(generator.standard_normal((n, n)))
-    found: Array = left * values @ right
-    return found
-
-
-def backward_error(a: Array, x: Array, b: Array) -> float:
-    """Return the normwise backward error, with the residual in long double."""
-    wide = a.astype(np.longdouble)
-    r = np.abs(b.astype(np.longdouble) - wide @ x.astype(np.longdouble)).max()
-    return float(r / (np.abs(a).sum(1).max() * np.abs(x).max() + np.abs(b).max()))
-
-
-def checked(a: Array, precision: str = "auto", seed: int = 1) -> Any:
-    b = np.random.default_rng(seed).standard_normal(len(a))
-    found = solve(a, b, precision=precision, full=True)
-    reference = backward_error(a, np.linalg.solve(a, b), b)
-    assert backward_error(a, found.x, b) <= max(math.sqrt(len(a)) * EPS, reference)
-    return found
+from tests.solvers.systems import EPS, Array, N, backward_error, checked, randsvd
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fewbits.solvers.dense.SMALL", 64)
+    monkeypatch.setattr("fewbits.solvers.choice.FROM", {"fp32": 64})
 
 
 @pytest.mark.parametrize("mode", [1, 2, 3, 4, 5])
@@ -62,35 +27,60 @@ def test_singular_values_of_every_mode(condition: float, mode: int) -> None:
     checked(randsvd(condition, mode))
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["normal", "rows", "columns", "both", "huge", "tiny", "near singular", "hilbert", "triangular", "growth"],
-)
-def test_matrices_that_are_hard_in_other_ways(name: str) -> None:
+HARD = ["rows", "columns", "huge", "near singular", "hilbert", "triangular", "growth"]
+
+
+def hard(name: str, n: int = N) -> Array:
+    """Return a matrix that is difficult in the way its name says."""
     generator = np.random.default_rng(2)
-    normal, scales = generator.standard_normal((N, N)), np.logspace(-30, 30, N)
-    growth = np.eye(N) - np.tril(np.ones((N, N)), -1)
+    normal, scales = generator.standard_normal((n, n)), np.logspace(-30, 30, n)
+    growth = np.eye(n) - np.tril(np.ones((n, n)), -1)
     growth[:, -1] = 1  # partial pivoting doubles its last column at every step
-    given = {
+    found: Array = {
         "normal": normal,
         "rows": normal * scales[:, None],
         "columns": normal * scales,
         "both": normal * scales[:, None] * scales[::-1],
+        "graded": normal * np.minimum(scales[::-1, None], scales[::-1]),
         "huge": normal * 1e300,
         "tiny": normal * 1e-300,
         "near singular": np.c_[normal[:, :-1], normal[:, :1] + 1e-14 * normal[:, -1:]],
-        "hilbert": linalg.hilbert(N),
-        "triangular": np.triu(normal) + 2 * np.eye(N),
+        "hilbert": linalg.hilbert(n),
+        "triangular": np.triu(normal) + 2 * np.eye(n),
         "growth": growth,
+        "growth, transposed": growth.T.copy(),
     }[name]
-    checked(given)
+    return found
+
+
+@pytest.mark.parametrize("name", [*HARD, "normal", "both", "graded", "tiny", "growth, transposed"])
+def test_matrices_that_are_hard_in_other_ways(name: str) -> None:
+    checked(hard(name))
 
 
 @pytest.mark.parametrize("name", ["watt_2", "cryg2500", "bcsstk13", "rajat19"])
 def test_matrices_from_practice(name: str, shared_data: Path) -> None:
-    from scipy.io import mmread
-
     checked(np.asarray(mmread(shared_data / "matrices" / f"{name}.mtx").todense(), np.float64))
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_no_precision_is_less_accurate_than_lapack(name: str) -> None:
+    for kind in HARD:
+        checked(hard(kind, 160), name)
+    for condition, mode in ((1e4, 3), (1e6, 5), (1e8, 2), (1e12, 4), (1e10, 1), (1e16, 3)):
+        checked(randsvd(condition, mode, 160), name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_no_precision_is_less_accurate_than_lapack_on_any_spectrum_and_matrix(
+    name: str, shared_data: Path
+) -> None:
+    for mode in range(1, 6):
+        for exponent in range(2, 17, 2):
+            checked(randsvd(10.0**exponent, mode), name)
+    for path in sorted((shared_data / "matrices").glob("*.mtx")):
+        checked(np.asarray(mmread(path).todense(), np.float64), name)
 
 
 @pytest.mark.parametrize("name", PRECISIONS)
@@ -115,15 +105,27 @@ def test_the_formats_stand_in_the_order_of_the_published_table() -> None:
 def test_gmres_carries_further_than_classical_refinement() -> None:
     a = randsvd(1e8, 3)
     assert checked(a, "dsgesv").fell_back
-    assert checked(a, "fp32").iterations <= 5
-    assert not checked(a, "fp32").fell_back
+    found = checked(a, "fp32")
+    assert not found.fell_back
+    assert found.iterations <= 5
+    assert found.stages[0].inner <= 40
 
 
-def test_without_scaling_half_precision_overflows() -> None:
+def test_without_scaling_half_precision_overflows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control of the balancing: entries of 1e7 are infinite in float16."""
-    a = torch.full((4, 4), 1e7)
-    assert not torch.isfinite(product("fp16")(a, torch.ones(4, 4))).all()
-    assert not checked(1e7 * randsvd(1e2, 3), "fp16").fell_back
+    a = 1e7 * np.random.default_rng(0).standard_normal((N, N))
+    assert not checked(a, "fp16").fell_back
+    monkeypatch.setattr("fewbits.solvers.attempt.narrowed", lambda a, *_, **__: (a.float(), None, None))
+    assert [(s.precision, s.code) for s in checked(a, "fp16").stages] == [("fp16", -2), ("fp64", 0)]
+    assert not checked(a, "tf32").fell_back
+
+
+def test_bfloat16_does_not_refine_classically_from_a_condition_of_ten_thousand() -> None:
+    for condition in (1e4, 1e6):
+        found = checked(randsvd(condition, 3), "bf16-classical")
+        assert found.stages[0].code == -50
+        assert found.fell_back
+    assert not checked(randsvd(1e2, 3), "bf16-classical").fell_back
 
 
 def test_split_products_have_the_accuracy_of_their_terms() -> None:
@@ -137,17 +139,50 @@ def test_split_products_have_the_accuracy_of_their_terms() -> None:
     assert errors[2] < 4 * errors[3]
 
 
+@pytest.mark.parametrize(("slices", "bits"), [(2, 15), (3, 22)])
+def test_integer_slices_are_exact_products_of_what_they_keep(slices: int, bits: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(65, 65, generator=generator) for _ in range(2))
+    a, b = a * torch.logspace(-15, 15, 65)[:, None], b * torch.logspace(15, -15, 65)
+    found = product(f"int8x{slices}")(a, b).double()
+    error = (found - a.double() @ b.double()).abs()
+    sizes = a.double().abs().amax(1, keepdim=True) * b.double().abs().amax(0, keepdim=True)
+    assert float((error / sizes).max()) < 65 * 2.0 ** (1 - bits)
+    whole = torch.randint(-100, 101, (65, 65), generator=generator).float()
+    assert torch.equal(product(f"int8x{slices}")(whole, whole), whole @ whole)
+
+
 def test_the_path_is_told() -> None:
     found = checked(randsvd(1e12, 3))
     assert found.fell_back
-    assert [s.code for s in found.stages[:-1]] == [-50] * (len(found.stages) - 1)
+    assert [(s.precision, s.code) for s in found.stages] == [("fp32", -1), ("fp64", 0)]
+    assert "pivots fall as if the last would be 2^-" in found.stages[0].reason
+    assert found.stages[-1].reason == ""
     assert 1e11 < found.condition < 1e15
     assert all(s.factor_seconds > 0 for s in found.stages)
 
 
+def test_a_stage_that_was_left_says_why_and_shows_its_residuals() -> None:
+    found = checked(randsvd(1e8, 3), "dsgesv")
+    assert found.stages[0].code == -50
+    assert "a step of refinement left" in found.stages[0].reason
+    assert len(found.stages[0].history) >= 2
+    assert found.history == found.stages[-1].history
+    assert found.history[-1] <= math.sqrt(N) * EPS
+
+
+def test_every_residual_is_watched() -> None:
+    seen: list[tuple[str, int, float]] = []
+    a, b = randsvd(1e8, 2), np.ones(N)
+    found = solve(a, b, full=True, watch=lambda *what: seen.append(what))
+    assert found.stages[0].inner > 0
+    assert [size for _, _, size in seen] == list(found.history)
+    assert [(name, step) for name, step, _ in seen] == [("fp32", i) for i in range(len(seen))]
+
+
 def test_one_factorization_serves_many_right_hand_sides() -> None:
     a = randsvd(1e3, 3)
-    factors = Factorization(a)
+    factors = Factorization(a, "fp32")
     b = np.random.default_rng(3).standard_normal((N, 5))
     x = factors.solve(b).x
     again = factors.solve(b[:, 2])

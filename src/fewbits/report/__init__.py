@@ -10,7 +10,8 @@ from fewbits.report.json_text import (
     tasks_json,
     train_json,
 )
-from fewbits.report.solving import solve_table
+from fewbits.report.solving import history_plot, solve_table, stages_table
+from fewbits.report.solving_page import solve_page
 from fewbits.report.storage import cast_table, inspect_table
 from fewbits.report.table import checkpoint_table, matrices_table, tasks_table
 from fewbits.report.training import recipes_table, train_table
@@ -21,6 +22,7 @@ __all__ = [
     "checkpoint_json",
     "checkpoint_page",
     "checkpoint_table",
+    "history_plot",
     "inspect_json",
     "inspect_table",
     "matrices_json",
@@ -28,7 +30,9 @@ __all__ = [
     "matrices_table",
     "recipes_table",
     "solve_json",
+    "solve_page",
     "solve_table",
+    "stages_table",
     "tasks_json",
     "tasks_page",
     "tasks_table",

@@ -71,8 +71,8 @@ def scatter(
     layout = {
         "height": 440,
         "margin": {"l": 12, "r": 16, "t": 8, "b": 12},
-        "xaxis": _plot_axis(x),
-        "yaxis": _plot_axis(y),
+        "xaxis": plot_axis(x),
+        "yaxis": plot_axis(y),
         "showlegend": False,
         "hovermode": "closest",
         "shapes": _shapes(y, band, floor),
@@ -127,7 +127,8 @@ def _shortened(name: str, length: int = 28) -> str:
     return name if len(name) <= length else f"{name[: length - 12]}…{name[-11:]}"
 
 
-def _plot_axis(axis: Axis) -> Figure:
+def plot_axis(axis: Axis) -> Figure:
+    """Describe an axis to Plotly."""
     return {
         "title": {"text": axis.title, "standoff": 12}, "range": [axis.low, axis.high], "fixedrange": True,
         "tickvals": [axis.place(v) for v, _ in axis.ticks], "ticktext": [text for _, text in axis.ticks],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fewbits.records import Stage
 from fewbits.solvers.dense import Factorization, factorize, solve
 from fewbits.solvers.krylov import (
     Deflation,
@@ -13,6 +14,7 @@ from fewbits.solvers.krylov import (
     low_modes,
     multishift_cg,
 )
+from fewbits.solvers.least_squares import lstsq
 from fewbits.solvers.operators import Operator
 from fewbits.solvers.partitioned import Partitioned
 from fewbits.solvers.precision import (
@@ -23,7 +25,7 @@ from fewbits.solvers.precision import (
     krylov_precision,
     precision,
 )
-from fewbits.solvers.result import Result, Stage
+from fewbits.solvers.result import Result
 from fewbits.solvers.rows import CompressedRows
 from fewbits.solvers.stencil import Stencil
 
@@ -48,6 +50,7 @@ __all__ = [
     "gmres",
     "krylov_precision",
     "low_modes",
+    "lstsq",
     "multishift_cg",
     "precision",
     "solve",

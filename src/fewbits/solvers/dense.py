@@ -4,114 +4,214 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 
 from fewbits.errors import ArgumentError, DataError
-from fewbits.solvers import lu, refine
-from fewbits.solvers.precision import Precision
-from fewbits.solvers.precision import precision as read
-from fewbits.solvers.result import Result, Stage
+from fewbits.records import Stage
+from fewbits.solvers import attempt, choice, cholesky, evidence, refine
+from fewbits.solvers.arrays import as_given, checked_columns, finite, tensor
+from fewbits.solvers.attempt import Kept
+from fewbits.solvers.factors import Factors
+from fewbits.solvers.precision import ASSUMPTIONS, Precision
+from fewbits.solvers.result import Result
 
-SMALL = 3000  # unknowns below which double precision is as fast
+Watch = Callable[[str, int, float], None]
+_SUSPICIOUS = 1e-13  # between the smallest and the largest pivot: below it the condition is estimated
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """One precision on one right-hand side; no ``x`` or ``factors`` where there was no solution."""
+
+    stage: Stage
+    x: torch.Tensor | None
+    factors: Factors | None
 
 
 class Factorization:
     """A square matrix, factorized for as many right-hand sides as one likes.
 
     Args:
-        a: (n, n) numpy.ndarray or torch.Tensor; float64, float32, complex128 or complex64.
+        a: (n, n) numpy.ndarray or torch.Tensor; float64, float32, complex128 or complex64. It is kept and, in
+            double precision, not copied: leave it as it is.
         precision: a name of :data:`PRECISIONS`, or ``auto``: the cheapest that converges on each right-hand
             side, and double precision in the end.
+        assume: ``general``, or ``positive definite``: Hermitian, and factorized by Cholesky in half the time;
+            by LU after all where a pivot is not positive.
 
     Raises:
-        ArgumentError: not a square matrix, or no such precision.
-        DataError: NaN or infinity in it, or it is exactly singular.
+        ArgumentError: not a square matrix, or no such precision or assumption.
+        DataError: NaN or infinity in it, or it is not Hermitian where that is assumed.
     """
 
-    def __init__(self, a: Any, precision: str | Precision = "auto") -> None:
-        self.a = _tensor(a, "A")
+    def __init__(self, a: Any, precision: str | Precision = "auto", *, assume: str = "general") -> None:
+        self.a = tensor(a, "A")
         if self.a.ndim != 2 or self.a.shape[0] != self.a.shape[1]:
             raise ArgumentError(f"A has the shape {tuple(self.a.shape)}; expected a square matrix")
-        self.chain = _chain(precision, len(self.a))
-        # With the condition estimate, None where a pivot is zero or not finite.
-        self._factors: dict[tuple[str, torch.dtype], tuple[lu.Factors, float | None]] = {}
+        if assume not in ASSUMPTIONS:
+            raise ArgumentError(f"assume={assume!r}; expected one of {', '.join(ASSUMPTIONS)}")
+        finite(self.a, "A")
+        self.assume = assume
+        if assume != "general":
+            cholesky.check_hermitian(self.a)
+        self.plan = _plan(precision, assume, len(self.a))
+        self._auto = precision == "auto"
+        self._kept: dict[tuple[str, str, torch.dtype], Kept] = {}
 
-    def solve(self, b: Any) -> Result:
+    @cached_property
+    def sizes(self) -> evidence.Sizes:
+        """The sizes of the rows of A."""
+        return evidence.sizes(self.a)
+
+    def solve(self, b: Any, *, watch: Watch | None = None) -> Result:
         """Solve A x = b.
 
         Args:
             b: (n,) or (n, k), of A's family.
+            watch: called with a precision, the number of residuals before, and each new relative residual.
 
         Raises:
             ArgumentError: a shape that does not fit.
             DataError: NaN or infinity in b, or A is singular.
         """
-        given = _tensor(b, "b")
-        if given.ndim not in (1, 2) or given.shape[0] != len(self.a):
-            raise ArgumentError(
-                f"b has the shape {tuple(given.shape)}; expected ({len(self.a)},) or ({len(self.a)}, k)"
-            )
-        if given.numel() == 0:
+        columns = checked_columns(b, len(self.a))
+        if columns.numel() == 0:
             return Result(b, 0.0, 0, math.nan, ())
-        dtype = torch.promote_types(self.a.dtype, given.dtype)
-        columns = given.to(dtype).reshape(len(self.a), math.prod(given.shape[1:]))
-        a = self.a.to(dtype)
-        x, stage, condition = self._attempt(a, columns, self.chain[0])
-        stages = [stage]
-        for one in self.chain[1:]:
-            if stages[-1].code >= 0:
-                break
-            x, stage, condition = self._attempt(a, columns, one)
-            stages.append(stage)
-        shaped = x.reshape(given.shape)
-        found = shaped.numpy() if isinstance(b, np.ndarray) else shaped
-        return Result(found, _backward_error(a, x, columns), max(stage.code, 0), condition, tuple(stages))
+        a, columns = self._alike(columns)
+        attempts = self._attempts(a, columns, watch or _unwatched)
+        x, factors = attempts[-1].x, attempts[-1].factors
+        assert x is not None
+        assert factors is not None
+        stages = tuple(one.stage for one in attempts)
+        condition = evidence.condition(self.sizes.norm, factors, a)
+        return Result(
+            as_given(x, b),
+            _backward_error(a, x, columns),
+            max(stages[-1].code, 0),
+            condition,
+            stages,
+        )
 
-    def _attempt(self, a: torch.Tensor, b: torch.Tensor, one: Precision) -> tuple[torch.Tensor, Stage, float]:
+    def solution(self, b: Any) -> Any:
+        """Return x alone: what :meth:`solve` finds out only to report is left out."""
+        columns = checked_columns(b, len(self.a))
+        if columns.numel() == 0:
+            return b
+        a, columns = self._alike(columns)
+        x = self._attempts(a, columns, None)[-1].x
+        assert x is not None
+        return as_given(x, b)
+
+    def _alike(self, columns: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        dtype = torch.promote_types(self.a.dtype, columns.dtype)
+        return self.a.to(dtype), columns.to(dtype)
+
+    def _attempts(self, a: torch.Tensor, b: torch.Tensor, watch: Watch | None) -> list[_Attempt]:
+        found: list[_Attempt] = []
+        plan = self.plan
+        many = self._auto and not choice.is_worth_it(*b.shape)
+        # Where sums of rows overflow, so does the test of convergence.
+        if many or (len(plan) > 1 and not math.isfinite(self.sizes.norm)):
+            plan = [(method, one) for method, one in plan if one.factor == "fp64"]
+        for method, one in plan:
+            found.append(self._attempt(a, b, method, one, watch))
+            if found[-1].stage.code >= 0:
+                break
+        last = found[-1]
+        if last.factors is None or last.stage.code < 0:
+            raise DataError(f"A is singular: {last.stage.reason}; there is no unique solution")
+        self._warn(a, last.factors)
+        return found
+
+    def _attempt(
+        self, a: torch.Tensor, b: torch.Tensor, method: str, one: Precision, watch: Watch | None
+    ) -> _Attempt:
         began = time.perf_counter()
-        key = (one.factor, a.dtype)  # a complex right-hand side takes complex factors of a real matrix
-        if key not in self._factors:
-            factors, regular = lu.factorize(a, one.factor)
-            self._factors[key] = (factors, _condition(a, factors) if regular else None)
+        # A complex right-hand side takes complex factors of a real matrix.
+        key = (method, one.factor, a.dtype)
+        if key not in self._kept:
+            self._kept[key] = attempt.factorize(
+                a, method, one.factor, is_mild=lambda: self.sizes.mild, doubting=self._auto
+            )
             taken = time.perf_counter() - began
         else:
             taken = 0.0
-        factors, condition = self._factors[key]
+        kept = self._kept[key]
+        factors = kept.factors
         began = time.perf_counter()
-        if condition is None:
-            if one.factor == "fp64":
-                at = int((factors.lu.diagonal() == 0).nonzero()[0]) + 1
-                raise DataError(
-                    f"A is singular: pivot {at} of {len(a)} is exactly zero; there is no unique solution"
-                )
-            return b, Stage(one.name, -3, taken, 0.0), math.nan
+        if factors is None:
+            return _Attempt(Stage(one.name, method, kept.code, 0, taken, 0.0, kept.reason, ()), None, None)
         if one.refinement == "none":
-            x, code = factors.solve(b), 0
-        else:
-            x, code = refine.refine(a, b, factors.solve, one.refinement)
-        return x, Stage(one.name, code, taken, time.perf_counter() - began), condition
+            x = factors.solve(b)
+            history: tuple[float, ...] = ()
+            if watch is not None:
+                history = (refine.state_of(a, self.sizes.norm, x, b).size,)
+                watch(one.name, 0, history[0])
+            spent = time.perf_counter() - began
+            return _Attempt(Stage(one.name, method, 0, 0, taken, spent, "", history), x, factors)
+        done = refine.refine(
+            a,
+            self.sizes.norm,
+            b,
+            factors,
+            one.refinement,
+            most_inner=choice.most_inner(len(a)) if self._auto else None,
+            watch=None if watch is None else lambda step, size: watch(one.name, step, size),
+        )
+        spent = time.perf_counter() - began
+        stage = Stage(one.name, method, done.code, done.inner, taken, spent, done.reason, tuple(done.history))
+        return _Attempt(stage, done.state.x, factors)
+
+    def _warn(self, a: torch.Tensor, factors: Factors) -> None:
+        pivots = factors.pivots.abs()
+        if float(pivots.min()) > _SUSPICIOUS * float(pivots.max()):
+            return
+        condition = evidence.condition(self.sizes.norm, factors, a)
+        if condition * refine.EPS > 1:
+            warnings.warn(
+                f"A is singular to working precision: its condition is about {condition:.0e}, and no digit"
+                " of x is certain",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
 
-def factorize(a: Any, precision: str | Precision = "auto") -> Factorization:
+def factorize(a: Any, precision: str | Precision = "auto", *, assume: str = "general") -> Factorization:
     """Return the matrix ready for right-hand sides; arguments and errors: :class:`Factorization`."""
-    return Factorization(a, precision)
+    return Factorization(a, precision, assume=assume)
 
 
-def solve(a: Any, b: Any, *, precision: str | Precision = "auto", full: bool = False) -> Any:
+def solve(
+    a: Any,
+    b: Any,
+    *,
+    precision: str | Precision = "auto",
+    assume: str = "general",
+    full: bool = False,
+    watch: Watch | None = None,
+) -> Any:
     """Solve A x = b with the backward error of LAPACK's double precision.
 
     The matrix is factorized in a narrow format and the solution refined with residuals in float64, until
     max |b - A x| <= sqrt(n) max |x| |A| 2^-53 in infinity norms; where that is not reached the next wider
-    format is taken, and double precision in the end.
+    format is taken, and double precision in the end. A matrix that is singular to working precision gives a
+    RuntimeWarning with the solution, as in SciPy.
 
     Args:
         a: (n, n), or (..., n, n) for many systems.
         b: (n,) or (n, k); for many systems (..., n, k).
         precision: ``auto`` or a name of :data:`PRECISIONS`.
+        assume: ``general`` or ``positive definite``, for Cholesky.
         full: return a :class:`Result` instead of the solution; for one system.
+        watch: called with a precision, the number of residuals before, and each new relative residual; for
+            ``full``.
 
     Returns:
         x of b's shape and family.
@@ -127,12 +227,12 @@ def solve(a: Any, b: Any, *, precision: str | Precision = "auto", full: bool = F
     if getattr(a, "ndim", 2) > 2:
         if full:
             raise ArgumentError("full=True describes one system; solve many one by one for that")
-        return _many(a, b, precision)
-    found = Factorization(a, precision).solve(b)
-    return found if full else found.x
+        return _many(a, b, precision, assume)
+    factors = Factorization(a, precision, assume=assume)
+    return factors.solve(b, watch=watch) if full else factors.solution(b)
 
 
-def _many(a: Any, b: Any, precision: str | Precision) -> Any:
+def _many(a: Any, b: Any, precision: str | Precision, assume: str) -> Any:
     front = tuple(a.shape[:-2])
     if tuple(b.shape[: len(front)]) != front or b.ndim != a.ndim:
         raise ArgumentError(
@@ -141,49 +241,31 @@ def _many(a: Any, b: Any, precision: str | Precision) -> Any:
         )
     systems = a.reshape(-1, *a.shape[-2:])
     sides = b.reshape(-1, *b.shape[-2:])
-    found = [Factorization(one, precision).solve(side).x for one, side in zip(systems, sides, strict=True)]
+    found = [
+        solve(one, side, precision=precision, assume=assume) for one, side in zip(systems, sides, strict=True)
+    ]
+    if not found:
+        return b
     stacked = np.stack(found) if isinstance(b, np.ndarray) else torch.stack(found)
     return stacked.reshape(b.shape)
 
 
-def _chain(precision: str | Precision, n: int) -> list[Precision]:
-    """Return the precisions to try, the last one double."""
-    last = read("fp64")
-    if precision != "auto":
-        one = read(precision)
-        return [one] if one.factor == "fp64" else [one, last]
-    if n < SMALL:
-        return [last]
-    return [read("fp32"), last]
+def _plan(precision: str | Precision, assume: str, n: int) -> list[tuple[str, Precision]]:
+    """Return what to try, in order: LU in double precision last."""
+    tried = choice.chain(precision, n)
+    if assume == "general":
+        return [("LU", one) for one in tried]
+    return [*(("Cholesky", one) for one in tried), ("LU", tried[-1])]
 
 
-def _tensor(x: Any, name: str) -> torch.Tensor:
-    """Return x in double precision, refusing what no system can hold."""
-    tensor = torch.from_numpy(np.ascontiguousarray(x)) if isinstance(x, np.ndarray) else x
-    if not isinstance(tensor, torch.Tensor) or not (tensor.is_floating_point() or tensor.is_complex()):
-        kind = getattr(x, "dtype", type(x).__name__)
-        raise ArgumentError(f"{name} is {kind}; expected a NumPy array or a torch tensor of floats")
-    wide = tensor.detach().cpu().to(torch.complex128 if tensor.is_complex() else torch.float64)
-    if not bool(torch.isfinite(wide.abs()).all()):
-        raise DataError(f"{name} holds NaN or infinity; remove them first")
-    return wide
+def _unwatched(precision: str, step: int, size: float) -> None:
+    """Watch nothing, but have everything found out."""
 
 
 def _backward_error(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> float:
     """Return the normwise backward error (Rigal and Gaches, 1967)."""
-    if x.numel() == 0:
-        return 0.0
-    scale = a.abs().sum(1).max() * x.abs().amax(0) + b.abs().amax(0)
+    down = 2.0**-40 if float(a.abs().max()) > 2.0**900 else 1.0  # sums of rows would overflow
+    a, b = a * down, b * down
+    scale = evidence.sizes(a).norm * x.abs().amax(0) + b.abs().amax(0)
     size = (b - a @ x).abs().amax(0)
-    return float(torch.where(scale > 0, size / scale, 0.0).max())
-
-
-def _condition(a: torch.Tensor, factors: lu.Factors) -> float:
-    """Return |A| |A^-1 v| for the signs v that a solve with ones suggests: a lower bound, often close."""
-    if len(a) == 0:
-        return math.nan
-    ones = torch.ones(len(a), 1, dtype=a.dtype)
-    y = factors.solve(ones)
-    signs = torch.where(y.real >= 0, 1.0, -1.0).to(a.dtype)
-    inverse = max(float(y.abs().max()), float(factors.solve(signs).abs().max()))
-    return float(a.abs().sum(1).max()) * inverse
+    return float(torch.where(size > 0, size / scale, 0.0).max())

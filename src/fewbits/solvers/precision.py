@@ -8,8 +8,21 @@ from difflib import get_close_matches
 from fewbits.errors import ArgumentError, FormatError
 from fewbits.tensor import format
 
-FACTORS = ("fp64", "fp32", "tf32", "fp16", "bf16", "bf16x2", "bf16x3")
-REFINEMENTS = ("none", "classical", "gmres")
+# What one operand of a product loses at most: of itself; for int8, of the largest in its row or column.
+ROUNDOFF = {
+    "fp64": 2.0**-53,
+    "fp32": 2.0**-24,
+    "tf32": 2.0**-11,
+    "fp16": 2.0**-11,
+    "bf16": 2.0**-9,
+    "bf16x2": 2.0**-17,
+    "bf16x3": 2.0**-24,
+    "int8x2": 2.0**-15,
+    "int8x3": 2.0**-22,
+}
+FACTORS = tuple(ROUNDOFF)
+REFINEMENTS = ("none", "classical", "gmres", "classical-gmres")
+ASSUMPTIONS = ("general", "positive definite")
 
 
 @dataclass(frozen=True)
@@ -18,10 +31,12 @@ class Precision:
 
     ``factor`` is what the operands of the trailing updates of the LU factorization are rounded to, with sums
     and everything else in float32: ``bf16x2`` and ``bf16x3`` split a float32 into two or three bfloat16
-    terms; ``fp32`` and ``fp64`` are LAPACK's own factorizations. Residuals and solution are float64.
-    ``refinement`` is classical (Wilkinson; LAPACK's DSGESV) or by GMRES with the factors as preconditioner
-    (Carson and Higham, Accelerating the Solution of Linear Systems by Iterative Refinement in Three
-    Precisions, 2018).
+    terms, ``int8x2`` and ``int8x3`` the rows of one operand and the columns of the other into 8-bit integers
+    with a power of two for each, whose products are exact; ``fp32`` and ``fp64`` are LAPACK's own
+    factorizations. Residuals and solution are float64. ``refinement`` is classical (Wilkinson; LAPACK's
+    DSGESV), by GMRES with the factors as preconditioner (Carson and Higham, Accelerating the Solution of
+    Linear Systems by Iterative Refinement in Three Precisions, 2018), or classical as long as each step takes
+    a digit off the residual and GMRES from there.
     """
 
     name: str
@@ -43,7 +58,7 @@ PRECISIONS: dict[str, Precision] = {
     for p in (
         Precision("fp64", "fp64", "none"),
         Precision("dsgesv", "fp32", "classical"),
-        *(Precision(factor, factor, "gmres") for factor in FACTORS[1:]),
+        *(Precision(factor, factor, "classical-gmres") for factor in FACTORS[1:]),
         *(Precision(f"{factor}-classical", factor, "classical") for factor in FACTORS[1:]),
     )
 }

@@ -10,14 +10,28 @@ from fewbits import kernels
 from fewbits.kernels import ops
 from fewbits.tensor import fake_quantize
 
+Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
 _TERMS = {"bf16": 1, "bf16x2": 2, "bf16x3": 3}
+_SLICES = {"int8x2": 2, "int8x3": 3}
 _ROUNDINGS = {"fp16": "nearest_even", "tf32": "nearest_away"}
+_DIGIT = 7  # bits of a slice below its sign
 
 
-def product(factor: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Return the function that multiplies float32 matrices, (m, k) times (k, n), as ``factor`` says."""
+def product(factor: str) -> Multiply:
+    """Return the function that multiplies matrices, (m, k) times (k, n), as ``factor`` says.
+
+    They are float32, or complex64 by four real products.
+    """
+    multiply = _real(factor)
+    return lambda a, b: _complex(a, b, multiply) if a.is_complex() else multiply(a, b)
+
+
+def _real(factor: str) -> Multiply:
     if factor in _TERMS:
         return lambda a, b: _split_product(a, b, _TERMS[factor])
+    if factor in _SLICES:
+        return lambda a, b: _sliced_product(a, b, _SLICES[factor])
     if factor in _ROUNDINGS:
         rounding = _ROUNDINGS[factor]
         return lambda a, b: torch.matmul(
@@ -26,10 +40,22 @@ def product(factor: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     return torch.matmul
 
 
+def _complex(a: torch.Tensor, b: torch.Tensor, multiply: Multiply) -> torch.Tensor:
+    """Return the product as one of real matrices, twice as high and twice as deep."""
+    left = torch.cat([torch.cat([a.real, -a.imag], 1), torch.cat([a.imag, a.real], 1)], 0)
+    both = multiply(left, torch.cat([b.real, b.imag], 0))
+    return torch.complex(both[: len(a)].contiguous(), both[len(a) :].contiguous())
+
+
+def _pairs(terms: int) -> list[list[tuple[int, int]]]:
+    """Return the pairs of terms of each order below ``terms``, the smallest products first."""
+    return [[(i, order - i) for i in range(order + 1)] for order in reversed(range(terms))]
+
+
 def _split_product(a: torch.Tensor, b: torch.Tensor, terms: int) -> torch.Tensor:
     """Return the sum of the products of terms whose orders add up to less than ``terms``."""
     left, right = _split(a, terms), _split(b, terms)
-    pairs = [(i, order - i) for order in reversed(range(terms)) for i in range(order + 1)]
+    pairs = [pair for order in _pairs(terms) for pair in order]
     # Side by side along the reduction axis: one product, one float32 sum.
     return _multiply(torch.cat([left[i] for i, _ in pairs], 1), torch.cat([right[j] for _, j in pairs], 0))
 
@@ -49,3 +75,35 @@ def _multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         ops.bfloat16_product(a, b) if kernels.has_bfloat16_products() else torch.matmul(a, b)
     )
     return found
+
+
+def _sliced_product(a: torch.Tensor, b: torch.Tensor, slices: int) -> torch.Tensor:
+    """Return the same of 8-bit digits: sums of one order are exact in 32 bits up to k = 65,000.
+
+    Ootomo, Ozaki and Yokota, DGEMM on Integer Matrix Multiplication Unit, 2024, with fewer slices.
+    """
+    left, rows = _sliced(a, slices, 1)
+    right, columns = _sliced(b, slices, 0)
+    total = torch.zeros(a.shape[0], b.shape[1])
+    for order in _pairs(slices):
+        digits = torch._int_mm(
+            torch.cat([left[i] for i, _ in order], 1), torch.cat([right[j] for _, j in order], 0)
+        )
+        total += digits.float() * 2.0 ** (-_DIGIT * sum((*order[0], 2)))
+    # In two steps: the product of the two powers may lie beyond float32.
+    return total * rows * columns
+
+
+def _sliced(x: torch.Tensor, slices: int, axis: int) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Return int8 digits, each ``_DIGIT`` bits below the one before, and the powers of two to multiply by."""
+    size = x.abs().amax(axis, keepdim=True)
+    # A little more than the largest, so that it does not round to 128.
+    scale = torch.ldexp(torch.ones_like(size), torch.frexp(size * 1.02).exponent)
+    rest = x / scale
+    found = []
+    for _ in range(slices):
+        rest = rest * 2.0**_DIGIT
+        digit = rest.round()
+        found.append(digit.to(torch.int8))
+        rest = rest - digit  # exact
+    return found, scale

@@ -1,0 +1,65 @@
+"""One factorization of a dense matrix in one precision, or the reason why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from fewbits.solvers import cholesky, evidence, lu
+from fewbits.solvers.factors import Factors, narrowed
+from fewbits.solvers.precision import ROUNDOFF
+from fewbits.solvers.result import REASONS
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Factors, or None with the code and the reason of a Stage."""
+
+    factors: Factors | None
+    code: int = 0
+    reason: str = ""
+
+
+def factorize(
+    a: torch.Tensor, method: str, factor: str, *, is_mild: Callable[[], bool], doubting: bool
+) -> Kept:
+    """Factorize a square matrix.
+
+    Args:
+        a: (n, n) float64 or complex128.
+        method: LU or Cholesky.
+        factor: one of FACTORS.
+        is_mild: whether float32 holds a as it is; asked only where that matters.
+        doubting: refuse on cheap evidence.
+    """
+    if method == "Cholesky":
+        return _by_cholesky(a, factor, doubting)
+    if factor == "fp64":
+        found = lu.double(a)
+    else:
+        low, rows, columns = narrowed(a, factor, scaled=factor != "fp32" or not is_mild())
+        doubt = evidence.doubt(lu.leading_pivots(low), len(a), ROUNDOFF[factor]) if doubting else ""
+        if doubt:
+            return Kept(None, -1, doubt)
+        found = lu.narrow(low, factor, rows, columns)
+        if not found.finite:
+            return Kept(None, -2, REASONS[-2])
+    if found.zero_pivot is not None:
+        return Kept(None, -3, f"pivot {found.zero_pivot} of {len(a)} is exactly zero")
+    return Kept(found)
+
+
+def _by_cholesky(a: torch.Tensor, factor: str, doubting: bool) -> Kept:
+    if factor == "fp64":
+        found = cholesky.double(a)
+    else:
+        low, scale = cholesky.narrowed(a, factor)
+        doubt = evidence.doubt(cholesky.leading_pivots(low), len(a), ROUNDOFF[factor]) if doubting else ""
+        if doubt:
+            return Kept(None, -1, doubt)
+        found = cholesky.narrow(low, factor, scale)
+    if found is None:
+        return Kept(None, -3, "a pivot is not positive")
+    return Kept(found) if found.finite else Kept(None, -2, REASONS[-2])

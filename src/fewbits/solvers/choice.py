@@ -1,0 +1,45 @@
+"""Which precisions ``auto`` tries, and when a narrow one is worth it, as data."""
+
+from __future__ import annotations
+
+import torch
+
+from fewbits.solvers.precision import Precision
+from fewbits.solvers.precision import precision as read
+
+# Unknowns from which a factorization, refinement included, has been faster than LAPACK's in double precision.
+# Only what a matrix unit multiplies is faster than float32: instructions for pairs of bfloat16 (AVX512_BF16)
+# halve the time of a product, and what that leaves does not make up for the steps of refinement.
+FROM = {"fp32": 1000}
+FROM_WITH_TILES = {"int8x2": 4000, "fp32": 1000}
+
+
+def chain(precision: str | Precision, n: int) -> tuple[Precision, ...]:
+    """Return the precisions to try on n unknowns, in order; the last one is double."""
+    last = read("fp64")
+    if precision != "auto":
+        one = read(precision)
+        return (one,) if one.factor == "fp64" else (one, last)
+    least = FROM_WITH_TILES if has_tiles() else FROM
+    return (*(read(name) for name, unknowns in least.items() if n >= unknowns), last)
+
+
+def is_worth_it(n: int, columns: int) -> bool:
+    """Whether refining so many right-hand sides takes less time than a narrow factorization saves.
+
+    Measured at 1000 and 2000 unknowns: with n / 100 of them it takes more.
+    """
+    return columns == 1 or columns * 250 <= n
+
+
+def most_inner(n: int) -> int:
+    """Return the iterations of GMRES that take about a third of the time of LAPACK's double precision.
+
+    One reads three matrices; the factorization computes 2/3 n^3 at about 70 operations for each number read.
+    """
+    return 8 + n // 128
+
+
+def has_tiles() -> bool:
+    """Whether this CPU multiplies tiles of 8-bit integers (AMX), and PyTorch may use them."""
+    return bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)())

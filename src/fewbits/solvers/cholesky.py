@@ -1,0 +1,116 @@
+"""Cholesky factorization of Hermitian positive definite matrices, whose trailing updates may be narrow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from fewbits.errors import DataError
+from fewbits.solvers.factors import Factors, Substitute, doubled, inverse_power, scaled_to
+from fewbits.solvers.precision import ROUNDOFF
+from fewbits.solvers.products import product
+
+_TILE = 256  # rows and columns compared at once
+_PANEL = 256  # columns that LAPACK factorizes whole
+
+
+def check_hermitian(a: torch.Tensor) -> None:
+    """Refuse a matrix, (n, n), whose halves differ by more than rounding.
+
+    Raises:
+        DataError: they do; says where.
+    """
+    worst, at, largest = 0.0, (0, 0), 0.0
+    parts = [slice(start, start + _TILE) for start in range(0, len(a), _TILE)]
+    # Tiles, because reading a large matrix along its columns takes ten times as long.
+    for i, rows in enumerate(parts):
+        for columns in parts[: i + 1]:
+            tile = a[rows, columns]
+            difference = (tile - a[columns, rows].mH).abs()
+            largest = max(largest, float(tile.abs().max()))
+            if float(difference.max()) > worst:
+                worst = float(difference.max())
+                row, column = divmod(int(difference.argmax()), difference.shape[1])
+                at = (rows.start + row, columns.start + column)
+    if worst > 2.0**-40 * largest:
+        i, j = at
+        kind = "Hermitian" if a.is_complex() else "symmetric"
+        raise DataError(
+            f"A is not {kind}: A[{i}, {j}] is {a[i, j].item():g} and A[{j}, {i}] {a[j, i].item():g};"
+            " assume='general' solves it"
+        )
+
+
+def double(a: torch.Tensor) -> Factors | None:
+    """Factorize with LAPACK's POTRF; None where a pivot is not positive."""
+    lower, failed = torch.linalg.cholesky_ex(a)
+    return None if int(failed) else Factors(_substitution(lower), lower.diagonal())
+
+
+def narrowed(a: torch.Tensor, factor: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return D A D in float32 or complex64, its diagonal larger by two roundoffs of ``factor``, and D.
+
+    The powers of two D bring the diagonal to about one where float32 would not hold it, and then only; the
+    shift keeps rounding from making a pivot negative (Higham and Pranesh, Exploiting Lower Precision
+    Arithmetic in Solving Symmetric Positive Definite Linear Systems and Least Squares Problems, 2021,
+    algorithm 3.1).
+    """
+    dtype = torch.complex64 if a.is_complex() else torch.float32
+    diagonal = a.diagonal().real
+    if factor != "fp16" and bool(((diagonal > 2.0**-30) & (diagonal < 2.0**30)).all()):
+        low, scale = a.to(dtype), None  # float32 holds it as it is
+    else:
+        scale = inverse_power(diagonal.clamp(min=0).sqrt())
+        low = scaled_to(dtype, a, scale, scale)
+    low.diagonal().mul_(1 + 2 * ROUNDOFF[factor])
+    return low, scale
+
+
+def leading_pivots(low: torch.Tensor) -> torch.Tensor:
+    """Return the pivots of the leading block, a sixtieth of the arithmetic."""
+    quarter = len(low) // 4
+    lower, failed = torch.linalg.cholesky_ex(low[:quarter, :quarter])
+    # One that is not positive is a zero: reason enough to doubt.
+    return torch.zeros(quarter) if int(failed) else lower.diagonal().real.square()
+
+
+def narrow(low: torch.Tensor, factor: str, scale: torch.Tensor | None) -> Factors | None:
+    """Factorize (n, n) float32 or complex64, updates in ``factor``; None where a pivot is not positive."""
+    if factor == "fp32":
+        # LAPACK reads the columns of the lower half: the rows of the upper one.
+        lower, failed = torch.linalg.cholesky_ex(low.mH)
+        if int(failed):
+            return None
+    else:
+        lower = low.contiguous()
+        if not _recurse(lower, product(factor)):
+            return None
+    return Factors(
+        _substitution(lower), lower.diagonal(), lambda: _substitution(doubled(lower)), scale, scale
+    )
+
+
+def _substitution(lower: torch.Tensor) -> Substitute:
+    def substitute(b: torch.Tensor) -> torch.Tensor:
+        y = torch.linalg.solve_triangular(lower, b, upper=False)
+        found: torch.Tensor = torch.linalg.solve_triangular(lower.mH, y, upper=True)
+        return found
+
+    return substitute
+
+
+def _recurse(a: torch.Tensor, multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> bool:
+    """Put the lower factor of a, (n, n), over its lower half; return whether every pivot was positive."""
+    n = len(a)
+    if n <= _PANEL:
+        lower, failed = torch.linalg.cholesky_ex(a)
+        a.copy_(lower)
+        return not int(failed)
+    half = (n // 2 + _PANEL - 1) // _PANEL * _PANEL
+    first, below, rest = a[:half, :half], a[half:, :half], a[half:, half:]
+    if not _recurse(first, multiply):
+        return False
+    below.copy_(torch.linalg.solve_triangular(first.mH, below, upper=True, left=False))
+    rest -= multiply(below, below.mH.contiguous())
+    return _recurse(rest, multiply)

@@ -1,0 +1,108 @@
+"""What a factorization leaves behind: the substitution that solves, and the scales that balance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+Substitute = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Factors of R A C, ready to solve.
+
+    Attributes:
+        substitute: (n, k) to (n, k) in ``pivots``'s dtype: (R A C)^-1 times its argument.
+        pivots: (n,), the diagonal of the triangular factor.
+        widened: the same substitution in float64 or complex128, made when GMRES asks for it: a float32 one
+            blurs the few directions that keep a matrix with one tiny singular value from converging.
+        rows: R, (n,) float64 powers of two; None where nothing was scaled.
+        columns: C, likewise.
+    """
+
+    substitute: Substitute
+    pivots: torch.Tensor
+    widened: Callable[[], Substitute] | None = None
+    rows: torch.Tensor | None = None
+    columns: torch.Tensor | None = None
+
+    @property
+    def finite(self) -> bool:
+        """Whether nothing overflowed."""
+        return bool(torch.isfinite(self.pivots.abs()).all())
+
+    @property
+    def zero_pivot(self) -> int | None:
+        """The first pivot, counted from one, that is exactly zero."""
+        zeros = (self.pivots == 0).nonzero()
+        return int(zeros[0]) + 1 if len(zeros) else None
+
+    def wide(self) -> Factors:
+        """Return the same factors with substitutions in double precision."""
+        if self.widened is None:
+            return self
+        return Factors(self.widened(), doubled(self.pivots), None, self.rows, self.columns)
+
+    def solve(self, b: torch.Tensor) -> torch.Tensor:
+        """Return A^-1 b for b, (n, k), in b's dtype; the substitutions run in the factors'."""
+        y = b if self.rows is None else self.rows[:, None] * b
+        if y.dtype == self.pivots.dtype:
+            y = self.substitute(y)
+        else:
+            # Residuals may lie beyond float32; their direction is what counts.
+            size = y.abs().amax(0).clamp(min=torch.finfo(torch.float64).tiny)
+            y = self.substitute((y / size).to(self.pivots.dtype)).to(b.dtype) * size
+        return y if self.columns is None else self.columns[:, None] * y
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    """Return x in float64 or complex128."""
+    return x.to(torch.complex128 if x.is_complex() else torch.float64)
+
+
+def inverse_power(size: torch.Tensor) -> torch.Tensor:
+    """Return the powers of two that bring each of ``size``, float64, into [0.5, 1); 1 for zeros."""
+    return torch.where(size > 0, torch.ldexp(torch.ones_like(size), -torch.frexp(size).exponent), 1.0)
+
+
+def balanced(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return powers of two, (n,) and (n,), that bring the largest entry of each row and column to about one.
+
+    Higham, Pranesh and Zounon, Squeezing a Matrix into Half Precision, 2019, algorithm 2.3, with powers of
+    two: it rounds nothing.
+    """
+    rows = inverse_power(a.abs().amax(1))
+    return rows, inverse_power((rows[:, None] * a.abs()).amax(0))
+
+
+# Float16 ends at 65504: algorithm 2.4 of the same paper uses a tenth of it, and leaves the rest to growth.
+_HEADROOM = {"fp16": 2.0**12}
+
+
+def narrowed(
+    a: torch.Tensor, factor: str, *, scaled: bool
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """Return R A C in float32 or complex64, with R and C, which are None where it was not ``scaled``."""
+    dtype = torch.complex64 if a.is_complex() else torch.float32
+    if not scaled:
+        return a.to(dtype), None, None
+    rows, columns = balanced(a)
+    rows = rows * _HEADROOM.get(factor, 1.0)
+    return scaled_to(dtype, a, rows, columns), rows, columns
+
+
+def scaled_to(dtype: torch.dtype, a: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """Return R A C, rounded once."""
+    low = torch.empty(a.shape, dtype=dtype)
+    for part in stretches(a):
+        low[part] = rows[part, None] * a[part] * columns
+    return low
+
+
+def stretches(a: torch.Tensor) -> list[slice]:
+    """Return the rows of (n, m) in stretches of a megabyte: what is computed between stays in caches."""
+    step = max(1, 2**17 // max(1, a.shape[1]))
+    return [slice(start, start + step) for start in range(0, max(1, len(a)), step)]

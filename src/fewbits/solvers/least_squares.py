@@ -1,0 +1,174 @@
+"""Least squares: a narrow QR factorization, refined through the augmented system to double accuracy."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fewbits.errors import ArgumentError, DataError
+from fewbits.records import Stage
+from fewbits.solvers import choice, evidence, qr
+from fewbits.solvers.arrays import as_given, checked_columns, finite, tensor
+from fewbits.solvers.precision import ROUNDOFF, Precision
+from fewbits.solvers.refine import EPS, MOST_STEPS
+from fewbits.solvers.result import REASONS, Result
+
+Watch = Callable[[str, int, float], None]
+
+
+def lstsq(
+    a: Any,
+    b: Any,
+    *,
+    precision: str | Precision = "auto",
+    full: bool = False,
+    watch: Watch | None = None,
+) -> Any:
+    """Return the x that minimizes the 2-norm of b - A x, as accurate as double precision makes it.
+
+    A, with its columns scaled by powers of two, is factorized narrow; solution and residual are refined
+    together with the residuals of the augmented system in float64 (Bjorck, Iterative Refinement of Linear
+    Least Squares Solutions I, 1967). Converged is a correction that rounding A and b once would make too:
+    sqrt(m) 2^-53 k (|x| + |r| / |A|) with k the condition of R. Where that is not reached, as with a large
+    residual of an ill-conditioned A, the factors are double.
+
+    Args:
+        a: (m, n), m >= n, of full rank; numpy.ndarray or torch.Tensor; float64, float32, complex128 or
+            complex64.
+        b: (m,) or (m, k), of the same family.
+        precision: ``auto`` or a name of :data:`PRECISIONS`; refinement is classical in all of them.
+        full: return a :class:`Result` instead of the solution. Its backward error is the smaller one of
+            |A^H r| / (|A| |r|) and |r| / (|A| |x| + |b|), Frobenius and 2-norms (Stewart, Research,
+            Development, and LINPACK, 1977), its history the size of each correction relative to x, and its
+            condition a lower bound from R.
+        watch: called with a precision, the number of corrections before, and each new relative size.
+
+    Returns:
+        x, (n,) or (n, k), of b's family.
+
+    Raises:
+        ArgumentError: shapes that do not fit, or no such precision.
+        DataError: NaN or infinity in the input, or columns that depend on each other.
+
+    >>> import numpy as np
+    >>> lstsq(np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]]), np.array([1.0, 3.0, 5.0])).round(12)
+    array([1., 2.])
+    """
+    wide = tensor(a, "A")
+    if wide.ndim != 2 or wide.shape[0] < wide.shape[1]:
+        raise ArgumentError(
+            f"A has the shape {tuple(wide.shape)}; expected (m, n) with at least as many rows as columns"
+        )
+    finite(wide, "A")
+    columns = checked_columns(b, len(wide))
+    dtype = torch.promote_types(wide.dtype, columns.dtype)
+    wide, columns = wide.to(dtype), columns.to(dtype)
+    if 0 in (wide.shape[1], columns.shape[1]):
+        empty = as_given(columns.new_zeros(wide.shape[1], columns.shape[1]), b)
+        return Result(empty, 0.0, 0, math.nan, ()) if full else empty
+    plan = choice.chain(precision, wide.shape[1])
+    if precision == "auto" and not choice.is_worth_it(wide.shape[1], columns.shape[1]):
+        plan = plan[-1:]
+    stages: list[Stage] = []
+    for one in plan:
+        x, stage, condition = _attempt(wide, columns, one, precision == "auto", watch)
+        stages.append(stage)
+        if x is not None:
+            found = as_given(x, b)
+            if not full:
+                return found
+            return Result(found, _backward_error(wide, x, columns), stage.code, condition, tuple(stages))
+    raise DataError(
+        f"the columns of A depend on each other: {stages[-1].reason}; there is no unique solution, and"
+        " numpy.linalg.lstsq returns the shortest one"
+    )
+
+
+def _attempt(
+    a: torch.Tensor, b: torch.Tensor, one: Precision, doubting: bool, watch: Watch | None
+) -> tuple[torch.Tensor | None, Stage, float]:
+    """Return the solution, or None where it did not converge, with the stage and the condition of R."""
+    began = time.perf_counter()
+    history: list[float] = []
+
+    def note(size: float) -> None:
+        history.append(size)
+        if watch is not None:
+            watch(one.name, len(history) - 1, size)
+
+    def stage(code: int, reason: str = "") -> Stage:
+        return Stage(
+            one.name, "QR", code, 0, factored, time.perf_counter() - began - factored, reason, tuple(history)
+        )
+
+    double = one.factor == "fp64"
+    scales = qr.column_scales(a)
+    scaled = a * scales
+    low = scaled if double else scaled.to(_NARROW[a.dtype])
+    judged = doubting and not double
+    doubt = evidence.doubt(qr.leading_pivots(low), a.shape[1], ROUNDOFF[one.factor]) if judged else ""
+    factors = None if doubt else qr.factorize(low, one.factor, scales)
+    factored = time.perf_counter() - began
+    if factors is None:
+        return None, stage(-1, doubt), math.nan
+    pivots = factors.pivots.abs().double()
+    if not bool(torch.isfinite(pivots).all()):
+        return None, stage(-2, REASONS[-2]), math.nan
+    largest, least = float(pivots.max()), float(pivots.min())
+    if least <= max(a.shape) * ROUNDOFF["fp64" if double else "fp32"] * largest:
+        return (
+            None,
+            stage(-3, f"a pivot of R is {least / largest if largest else 0:.0e} of the largest"),
+            math.nan,
+        )
+    condition = largest / least
+    r, z = factors.solve(b, torch.zeros_like(b[: a.shape[1]]))
+    if double:
+        return scales[:, None] * z, stage(0), condition
+    z, code, reason = _refined(scaled, b, r, z, factors, condition, note)
+    return (scales[:, None] * z if code >= 0 else None), stage(code, reason), condition
+
+
+_NARROW = {torch.float64: torch.float32, torch.complex128: torch.complex64}
+
+
+def _refined(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    r: torch.Tensor,
+    z: torch.Tensor,
+    factors: qr.Orthogonal,
+    condition: float,
+    note: Callable[[float], None],
+) -> tuple[torch.Tensor, int, str]:
+    """Return the solution with the code and the reason of a Stage."""
+    size = float(factors.pivots.abs().max())
+    before = math.inf
+    for step in range(1, MOST_STEPS + 1):
+        more_r, more_z = factors.solve(b - r - a @ z, -(a.mH @ r))
+        r, z = r + more_r, z + more_z
+        length, change, left = (torch.linalg.vector_norm(v, dim=0) for v in (z, more_z, r))
+        allowed = math.sqrt(len(a)) * EPS * condition * (length + left / size)
+        now = float(torch.where(change > 0, change / length, 0.0).max())
+        note(now)
+        if not math.isfinite(now):
+            return z, -5, REASONS[-5]
+        if bool((change <= allowed).all()):
+            return z, step, ""
+        if now > before / 2:
+            return z, -50, f"a step of refinement left {now / before:.2g} of the correction"
+        before = now
+    return z, -50, f"{MOST_STEPS} steps left corrections of {before:.1e}"
+
+
+def _backward_error(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> float:
+    r = b - a @ x
+    norm = torch.linalg.vector_norm(a)
+    length = torch.linalg.vector_norm(r, dim=0)
+    across = torch.linalg.vector_norm(a.mH @ r, dim=0) / (norm * length)
+    along = length / (norm * torch.linalg.vector_norm(x, dim=0) + torch.linalg.vector_norm(b, dim=0))
+    return float(torch.where(length > 0, torch.minimum(across, along), 0.0).max())

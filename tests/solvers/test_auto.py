@@ -1,0 +1,111 @@
+"""What ``auto`` tries, what it leaves alone, and that neither costs accuracy."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import linalg
+
+from fewbits.solvers import choice, solve
+from tests.solvers.systems import EPS, N, checked, randsvd
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "FROM", {"fp32": 64})
+    monkeypatch.setattr(choice, "has_tiles", bool)
+
+
+def test_few_unknowns_are_solved_in_double() -> None:
+    assert [p.name for p in choice.chain("auto", 63)] == ["fp64"]
+    assert [p.name for p in choice.chain("auto", 64)] == ["fp32", "fp64"]
+
+
+def test_matrix_units_bring_integers_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "has_tiles", lambda: True)
+    assert [p.name for p in choice.chain("auto", 4000)] == ["int8x2", "fp32", "fp64"]
+    monkeypatch.setattr(choice, "FROM_WITH_TILES", {"int8x2": 64, "fp32": 64})
+    assert [s.precision for s in checked(randsvd(1e2, 3)).stages] == ["int8x2"]
+    stages = checked(randsvd(1e5, 3)).stages
+    assert [s.precision for s in stages] == ["int8x2", "fp32"]
+    assert stages[0].code < 0 < stages[1].code
+
+
+@pytest.mark.parametrize("mode", [3, 5])
+@pytest.mark.parametrize("condition", [1e10, 1e13, 1e16])
+def test_what_float32_cannot_do_is_refused_before_it_is_factorized(condition: float, mode: int) -> None:
+    assert [s.code for s in checked(randsvd(condition, mode)).stages] == [-1, 0]
+
+
+def test_smooth_kernels_are_refused_and_regular_ones_are_not() -> None:
+    assert checked(linalg.hilbert(N)).stages[0].code == -1
+    points = np.random.default_rng(0).random((N, 3))
+    distance = np.linalg.norm(points[:, None] - points, axis=2)
+    assert not checked(np.exp(-distance / 0.1) + 1e-2 * np.eye(N)).fell_back
+
+
+@pytest.mark.parametrize("condition", [1e8, 1e12, 1e15])
+@pytest.mark.parametrize("mode", [2, 4])
+def test_few_small_singular_values_cost_few_iterations(condition: float, mode: int) -> None:
+    """They lie in directions that GMRES finds at once, if its preconditioner does not round."""
+    found = checked(randsvd(condition, mode))
+    assert not found.fell_back
+    assert found.stages[0].inner <= 6
+
+
+def test_scales_of_rows_and_columns_do_not_count_as_conditions() -> None:
+    normal, scales = np.random.default_rng(2).standard_normal((N, N)), np.logspace(-30, 30, N)
+    for a in (normal * scales[:, None], normal * scales):
+        assert [s.precision for s in checked(a).stages] == ["fp32"]
+
+
+def test_many_right_hand_sides_go_through_gmres_side_by_side() -> None:
+    a = randsvd(1e8, 2)
+    b = np.random.default_rng(0).standard_normal((N, 40))
+    found: Any = solve(a, b, precision="fp32", full=True)
+    assert not found.fell_back
+    assert found.backward_error < 1e-15
+    assert found.stages[0].inner < 40
+
+
+def test_refining_many_right_hand_sides_would_cost_more_than_it_saves() -> None:
+    a = randsvd(1e2, 3)
+    tried: list[Any] = [solve(a, np.ones((N, k)), full=True).stages for k in (1, 2)]
+    assert [s[0].precision for s in tried] == ["fp32", "fp64"]
+
+
+def test_complex_systems_take_the_same_ways() -> None:
+    generator = np.random.default_rng(5)
+    a = randsvd(1e3, 3) + 1j * randsvd(1e3, 3, seed=9)
+    b = generator.standard_normal((N, 3)) + 1j * generator.standard_normal((N, 3))
+    for precision in ("auto", "bf16x2", "fp16", "int8x3", "tf32"):
+        found: Any = solve(a, b, precision=precision, full=True)
+        assert not found.fell_back
+        assert found.backward_error < N**0.5 * EPS
+        assert np.abs(b - a @ found.x).max() < 1e-12 * np.abs(found.x).max()
+
+
+def test_singular_to_working_precision_is_a_warning() -> None:
+    a = np.arange(9.0).reshape(3, 3) + 1
+    with pytest.warns(RuntimeWarning, match="singular to working precision: its condition is about"):
+        solve(a, np.ones(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        solve(a + np.eye(3), np.ones(3))
+
+
+def test_zeros_have_the_solution_zero() -> None:
+    a = randsvd(1e2, 3)
+    for precision in ("auto", "fp16", "dsgesv"):
+        found: Any = solve(a, np.zeros(N), precision=precision, full=True)
+        assert not found.x.any()
+        assert found.backward_error == 0
+
+
+def test_sums_beyond_double_precision_are_left_to_lapack() -> None:
+    a = 1e308 * (np.eye(100) + 0.5 * np.eye(100, k=1) + 0.5 * np.eye(100, k=2) + 0.5 * np.eye(100, k=-1))
+    found: Any = solve(torch.from_numpy(a), torch.ones(100, dtype=torch.float64), full=True)
+    assert [s.precision for s in found.stages] == ["fp64"]
+    assert found.backward_error < 1e-15

@@ -1,0 +1,71 @@
+"""Positive definite systems through Cholesky, and what happens to those that are not."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import linalg
+
+from fewbits.errors import ArgumentError, DataError
+from fewbits.solvers import PRECISIONS, choice, solve
+from tests.solvers.systems import Array, N, checked
+
+
+def definite(condition: float, seed: int = 0, n: int = N) -> Array:
+    """Return a symmetric matrix with eigenvalues in geometric progression."""
+    q, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((n, n)))
+    found: Array = q * np.logspace(0, -np.log10(condition), n) @ q.T
+    return (found + found.T) / 2
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "FROM", {"fp32": 64})
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_every_precision_reaches_double_accuracy(name: str) -> None:
+    found = checked(definite(1e2), name, assume="positive definite")
+    assert [(s.precision, s.method) for s in found.stages] == [(name, "Cholesky")]
+
+
+@pytest.mark.parametrize("condition", [1e2, 1e5, 1e8, 1e12, 1e15])
+def test_whatever_the_condition(condition: float) -> None:
+    found = checked(definite(condition), assume="positive definite")
+    assert found.fell_back == (condition >= 1e8)
+    assert found.stages[-1].method == ("Cholesky" if condition < 1e15 else found.stages[-1].method)
+
+
+def test_scales_of_the_unknowns_do_not_matter() -> None:
+    scales = np.logspace(-12, 12, N)
+    for precision in ("auto", "fp16"):
+        assert not checked(
+            scales[:, None] * definite(1e2) * scales, precision, assume="positive definite"
+        ).fell_back
+
+
+def test_one_that_is_not_definite_goes_to_lu() -> None:
+    a = definite(1e2)
+    a -= 0.1 * np.eye(N)
+    found = checked(a, "fp32", assume="positive definite")
+    assert [(s.method, s.code) for s in found.stages] == [("Cholesky", -3), ("Cholesky", -3), ("LU", 0)]
+    assert "not positive" in found.stages[0].reason
+
+
+def test_hilbert_and_complex() -> None:
+    checked(linalg.hilbert(N), assume="positive definite")
+    generator = np.random.default_rng(1)
+    half = generator.standard_normal((N, N)) + 1j * generator.standard_normal((N, N))
+    a = half @ half.conj().T + N * np.eye(N)
+    b = half[:, :2]
+    for precision in ("auto", "bf16x2", "fp64"):
+        found: Any = solve(a, b, precision=precision, assume="positive definite", full=True)
+        assert [s.method for s in found.stages] == ["Cholesky"]
+        assert np.allclose(a @ found.x, b, rtol=1e-12, atol=1e-12)
+
+
+def test_one_half_alone_is_refused() -> None:
+    with pytest.raises(DataError, match=r"A is not symmetric: A\[\d, \d\] is .* solves it"):
+        solve(np.triu(definite(1e2, n=4)), np.ones(4), assume="positive definite")
+    with pytest.raises(ArgumentError, match="expected one of general, positive definite"):
+        solve(np.eye(2), np.ones(2), assume="pos")
