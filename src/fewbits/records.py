@@ -144,10 +144,12 @@ class SolveScore:
     precision: str  # asked for
     stages: tuple[Stage, ...]  # the last one gave the solution
     iterations: int  # steps of refinement
-    backward_error: float  # normwise, infinity norms
+    backward_error: float  # normwise, infinity norms; of an iterative solver its true residual over |b|
     condition: float  # estimate, infinity norm
     seconds: float
     of_double: float | None  # time in double precision over this one; None where that was not measured
+    goal: float  # the residual asked for
+    measure: str  # what the residuals of the history are
 
     @property
     def path(self) -> tuple[str, ...]:

@@ -109,3 +109,55 @@ def test_a_broken_file_and_an_unknown_precision_are_refused(
     assert "A.mtx" in capsys.readouterr().err
     assert run(["solve", "--precision", "fp12"]) == 2
     assert "there is no precision 'fp12'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def sparse_system(tmp_path: Path) -> Path:
+    """Return a folder with A.mtx, symmetric positive definite, and b.mtx."""
+    line = sparse.diags([-1.0, 2.1, -1.0], [-1, 0, 1], shape=(300, 300))
+    mmwrite(tmp_path / "A.mtx", sparse.csr_array(line))
+    mmwrite(tmp_path / "b.mtx", (line @ np.arange(300.0))[:, None])
+    return tmp_path
+
+
+@pytest.mark.parametrize("solver", ["cg", "bicgstab", "gmres", "gcr"])
+def test_it_iterates(solver: str, sparse_system: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = sparse_system
+    given = ["solve", str(folder / "A.mtx"), str(folder / "b.mtx"), "--solver", solver, "--precision", "half"]
+    assert run([*given, "--out", str(folder / "x.mtx"), "--report", str(folder / "r.html")]) == 0
+    said = capsys.readouterr()
+    shown = " ".join(said.out.split())
+    assert solver in shown
+    assert "residual |b - A x| / |b|" in shown
+    assert f"half: {solver}" in " ".join(said.err.split())
+    assert np.allclose(mmread(folder / "x.mtx")[:, 0], np.arange(300.0), atol=1e-5)
+    assert f"--solver {solver}" in (folder / "r.html").read_text()
+
+
+def test_it_compares_the_precisions_of_a_solver(
+    sparse_system: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["solve", str(sparse_system / "A.mtx"), "--solver", "cg", "--compare", "--tol", "1e-6"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert all(name in shown for name in ("auto", "double", "quarter", "site-int16"))
+
+
+def test_an_attempt_that_fails_says_so(sparse_system: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["solve", str(sparse_system / "A.mtx"), "--solver", "cg", "--precision", "fp8_e5m2"]) == 0
+    assert "the true residual stayed at" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_demonstration_of_a_solver(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["solve", "--solver", "cg", "--tol", "1e-3"]) == 0
+    assert "a Poisson problem" in " ".join(capsys.readouterr().out.split())
+
+
+def test_bad_words_about_solvers_are_refused(sparse_system: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    matrix = str(sparse_system / "A.mtx")
+    for given, said in (
+        (["--solver", "magic"], "expected direct, cg"),
+        (["--solver", "cg", "--precision", "tf33"], "there is no precision 'tf33'"),
+        (["--solver", "cg", "--tol", "2"], "tol=2"),
+    ):
+        assert run(["solve", matrix, *given]) != 0
+        assert said in " ".join(capsys.readouterr().err.split())

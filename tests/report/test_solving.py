@@ -10,7 +10,9 @@ from fewbits.report import history_plot, solve_page, solve_table, stages_table
 
 LEFT = Stage("bf16", "LU", -50, 8, 0.5, 0.25, "GMRES <stagnated>", (1e-3, 1e-4, math.nan))
 LAST = Stage("fp64", "LU", 0, 0, 1.0, 0.125, "", (1e-17,))
-SCORE = SolveScore("A.mtx", 100, "bf16", (LEFT, LAST), 0, 1e-17, 1e9, 2.0, 0.75)
+SCORE = SolveScore(
+    "A.mtx", 100, "bf16", (LEFT, LAST), 0, 1e-17, 1e9, 2.0, 0.75, 1e-15, "|b - A x| / (|A| |x|)"
+)
 
 
 def shown(*parts: object) -> str:
@@ -35,8 +37,10 @@ def test_bars_are_logarithms_and_the_goal_is_marked() -> None:
 
 def test_long_histories_are_cut_and_say_so() -> None:
     stage = Stage("bf16", "LU", 40, 0, 0.1, 0.1, "", tuple(10.0**-i for i in range(1, 41)))
-    score = SolveScore("A", 4, "bf16", (stage,), 40, 0.0, 1.0, 1.0, None)
-    assert "16 more, the last one 1.0e-40" in shown(history_plot(score))
+    score = SolveScore("A", 4, "bf16", (stage,), 40, 0.0, 1.0, 1.0, None, 1e-15, "|b - A x| / (|A| |x|)")
+    lines = shown(history_plot(score)).splitlines()
+    assert sum("1.0e-" in line for line in lines) - 1 == 20  # of 40 every second
+    assert "1.0e-40" in shown(history_plot(score))
 
 
 def test_the_page_escapes_and_says_how_to_measure_again() -> None:
@@ -49,6 +53,7 @@ def test_the_page_escapes_and_says_how_to_measure_again() -> None:
 def test_a_page_without_residuals_has_no_plot() -> None:
     bare = Stage("fp64", "LU", 0, 0, 1.0, 0.1, "", ())
     page = solve_page(
-        [SolveScore("A", 4, "fp64", (bare,), 0, 0.0, 1.0, 1.0, None)], Provenance("fewbits", (), ())
+        [SolveScore("A", 4, "fp64", (bare,), 0, 0.0, 1.0, 1.0, None, 1e-15, "|b - A x| / (|A| |x|)")],
+        Provenance("fewbits", (), ()),
     )
     assert 'id="residuals"' not in page

@@ -1,4 +1,4 @@
-"""``fewbits solve``: a dense linear system, factorized narrow and refined to double accuracy."""
+"""``fewbits solve``: a linear system, factorized narrow and refined, or by iterations in narrow formats."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from fewbits.cli.arguments import check_writable, provenance
+from fewbits.cli.krylov import SOLVERS, demonstration, krylov_scores
 from fewbits.cli.progress import Report, progress_bar
 from fewbits.errors import ArgumentError
 from fewbits.files.atomic import write_bytes, write_text
@@ -33,8 +34,13 @@ def solve(
         typer.Argument(help="Right-hand sides, a .mtx file. Default: A times ones.", show_default=False),
     ] = None,
     precision: Annotated[
-        str, typer.Option(help="auto, fp64, fp32, dsgesv, tf32, fp16, bf16x2, int8x3, ...")
+        str,
+        typer.Option(help="auto, fp64, fp32, dsgesv, tf32, bf16x2, ...; with a --solver double, half, ..."),
     ] = "auto",
+    solver: Annotated[
+        str, typer.Option(help="direct, or for sparse matrices cg, bicgstab, gmres or gcr.")
+    ] = "direct",
+    tol: Annotated[float, typer.Option(help="Of a --solver that iterates: |b - A x| / |b|.")] = 1e-10,
     assume: Annotated[str, typer.Option(help="general, or positive definite (Cholesky).")] = "general",
     compare: Annotated[bool, typer.Option("--compare", help="Try every precision, and time LAPACK.")] = False,
     report: Annotated[
@@ -51,22 +57,30 @@ def solve(
     Example, with a matrix made here: fewbits solve --compare
 
     A matrix of your own: fewbits solve matrix.mtx --precision auto --report report.html --out x.mtx
+
+    A large sparse one: fewbits solve matrix.mtx --solver cg --precision half
     """
     check_writable(report, json, out)
     from fewbits.report import history_plot, solve_json, solve_page, solve_table, stages_table
-    from fewbits.solvers import PRECISIONS
+    from fewbits.solvers import KRYLOV_PRECISIONS, PRECISIONS, krylov_precision
     from fewbits.solvers import precision as read
 
     if report is not None:
         from fewbits.report.markup import plotly_script
 
         plotly_script()  # refuses now rather than after the work
+    if solver not in ("direct", *SOLVERS):
+        raise ArgumentError(f"--solver {solver}: expected direct, {', '.join(SOLVERS)}")
+    direct = solver == "direct"
     if precision != "auto":
-        read(precision)
-    a, b = _system(matrix, right)
-    name = str(matrix or "a random matrix")
-    names = ["auto", *PRECISIONS] if compare else [precision]
-    scores, x = _scores(name, a, b, names, assume, in_double=compare)
+        (read if direct else krylov_precision)(precision)
+    a, b = _system(matrix, right, direct)
+    name = str(matrix or ("a random matrix" if direct else "a Poisson problem"))
+    names = ["auto", *(PRECISIONS if direct else KRYLOV_PRECISIONS)] if compare else [precision]
+    if direct:
+        scores, x = _scores(name, a, b, names, assume, in_double=compare)
+    else:
+        scores, x = krylov_scores(name, a, b, solver, names, tol)
     console = Console()
     console.print(solve_table(scores))
     console.print(stages_table(scores))
@@ -76,18 +90,21 @@ def solve(
     if json is not None:
         write_text(json, solve_json(scores, provenance()))
     if report is not None:
-        base = _base_command(matrix, right, assume)
+        base = _base_command(matrix, right, {"--assume": assume, "--solver": solver, "--tol": f"{tol:g}"})
         write_text(report, solve_page(scores, provenance(), base_command=base))
     for path in (out, json, report):
         if path is not None:
             typer.echo(f"wrote {path}", err=True)
 
 
-def _system(matrix: Path | None, right: Path | None) -> tuple[Any, Any]:
+def _system(matrix: Path | None, right: Path | None, direct: bool) -> tuple[Any, Any]:
+    """Return the matrix, dense for a direct solution, and the right-hand side."""
     import numpy as np
 
     from fewbits.files.matrix import read_matrix
 
+    if matrix is None and not direct:
+        return demonstration()
     if matrix is None:
         a = np.random.default_rng(0).standard_normal((_DEMONSTRATION, _DEMONSTRATION))
         return a, a @ np.ones(len(a))
@@ -95,9 +112,12 @@ def _system(matrix: Path | None, right: Path | None) -> tuple[Any, Any]:
     rows, columns = found.shape
     if rows != columns:
         raise ArgumentError(f"{matrix} is {rows} x {columns}; expected a square matrix")
-    if rows > _LARGEST:
-        raise ArgumentError(f"{matrix} has {rows} rows; solved dense, at most {_LARGEST} fit")
-    a = found.toarray()
+    if rows > _LARGEST and direct:
+        raise ArgumentError(
+            f"{matrix} has {rows} rows; solved dense, at most {_LARGEST} fit. Take --solver cg where it is"
+            " symmetric positive definite, else gmres"
+        )
+    a = found.toarray() if direct else found
     if right is None:
         return a, a @ np.ones(columns)
     b = read_matrix(right).toarray()
@@ -158,6 +178,8 @@ def _score(name: str, a: Any, b: Any, one: str, assume: str, show: Report) -> tu
         result.condition,
         seconds,
         None,
+        goal,
+        "|b - A x| / (|A| |x|)",
     )
     return score, np.asarray(result.x)
 
@@ -171,9 +193,12 @@ def _wake() -> None:
     solve_system(np.eye(64), np.ones(64), precision="fp32", full=True)
 
 
-def _base_command(matrix: Path | None, right: Path | None, assume: str) -> str:
+def _base_command(matrix: Path | None, right: Path | None, options: dict[str, str]) -> str:
     words = ["fewbits", "solve", *(str(p) for p in (matrix, right) if p is not None)]
-    return shlex.join(words + (["--assume", assume] if assume != "general" else []))
+    defaults = {"--assume": "general", "--solver": "direct", "--tol": "1e-10"}
+    return shlex.join(
+        [*words, *(word for pair in options.items() if defaults[pair[0]] != pair[1] for word in pair)]
+    )
 
 
 def _matrix_market(x: Any) -> bytes:

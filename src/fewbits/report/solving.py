@@ -33,9 +33,11 @@ SCORE_COLUMNS: list[Column[SolveScore]] = [
     Column("precision", "precision", "Asked for.", lambda s: s.precision, lambda s: s.precision),
     Column("path", "path", "What was tried: steps where it converged, else a code below zero.",
            lambda s: ", ".join(s.path), lambda s: len(s.path)),
-    Column("backward error", "backward\nerror", "|b - A x| / (|A| |x| + |b|), infinity norms.",
+    Column("backward error", "backward\nerror",
+           "|b - A x| / (|A| |x| + |b|), infinity norms; of iterations |b - A x| / |b|.",
            lambda s: f"{s.backward_error:.1e}", lambda s: s.backward_error),
-    Column("condition", "condition", "Estimate, infinity norm.", lambda s: f"{s.condition:.1e}",
+    Column("condition", "condition", "Estimate, infinity norm.",
+           lambda s: "-" if math.isnan(s.condition) else f"{s.condition:.1e}",
            lambda s: s.condition),
     Column("seconds", "seconds", "Of the whole solution.", lambda s: f"{s.seconds:.3f}", lambda s: s.seconds),
     Column("speed", "times\nfp64", "Time of LAPACK in double precision over this one; measured by --compare.",
@@ -81,13 +83,13 @@ def attempts(scores: Sequence[SolveScore]) -> list[Attempt]:
 
 def history_plot(score: SolveScore) -> RenderableType:
     """Draw the residual after each step of each stage as a bar, on a logarithmic scale."""
-    goal = math.sqrt(score.unknowns) * 2.0**-53
-    lines = ["", f"residual |b - A x| / (|A| |x|) by step, logarithmic; | is the {goal:.1e} asked for"]
+    goal = score.goal
+    lines = ["", f"residual {score.measure} by step, logarithmic; | is the {goal:.1e} asked for"]
     for stage in score.stages:
-        shown = list(enumerate(stage.history))[:_MOST_LINES]
-        lines += [_bar(stage.precision if i == 0 else "", i, size, goal) for i, size in shown]
-        rest = len(stage.history) - len(shown)
-        lines += [f"{rest} more, the last one {stage.history[-1]:.1e}"] if rest else []
+        every = -(-len(stage.history) // _MOST_LINES) or 1
+        # Of a long history one in so many, counted from the last.
+        shown = list(enumerate(stage.history))[::-1][::every][::-1]
+        lines += [_bar(stage.precision if n == 0 else "", i, size, goal) for n, (i, size) in enumerate(shown)]
     return Text("\n".join(lines) + "\n")
 
 

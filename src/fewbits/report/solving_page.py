@@ -31,9 +31,9 @@ def solve_page(
     body += commands([(s.precision, f"{base_command} --precision {s.precision}") for s in scores])
     parts = section("Precisions", body)
     if any(_drawn(a) for a in tried):
-        goal = math.sqrt(first.unknowns) * 2.0**-53
+        goal = first.goal
         about = (
-            f"Residual |b - A x| / (|A| |x|) of every stage after each step; dotted: {goal:.1e}, which is"
+            f"Residual {first.measure} of every stage after each step; dotted: {goal:.1e}, which is"
             " asked for. Within GMRES it is the method's own estimate."
         )
         parts += section("Residuals", figure("residuals", _curves(tried, goal), about=about))
