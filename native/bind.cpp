@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "bind_lattice.hpp"
 #include "dispatch.hpp"
 #include "streaming.hpp"
 #include "layout.hpp"
@@ -25,6 +26,9 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 using namespace fewbits;
+
+void bind_stencil(nb::module_& m);
+void bind_rows(nb::module_& m);
 
 namespace {
 
@@ -347,6 +351,7 @@ NB_MODULE(_native, m) {
           "Write a b into y, multiplied by sums of bit patterns.");
     m.def("magnitudes", &magnitudes, "geometry"_a, "x"_a.noconvert(), "threads"_a,
           "Return (largest finite magnitude, smallest magnitude above zero or infinity, whether x holds a NaN or an infinity).");
+    bind_lattice(m);
     m.def("isa_names", &isa_names, "available"_a,
           "Names of the instruction sets in this build, preferred first; or only those that this CPU runs.");
     m.def("active_isa", [] { return std::string(active().name); }, "Name of the instruction set that runs.");
@@ -355,6 +360,8 @@ NB_MODULE(_native, m) {
         "Make one instruction set run, or give the choice back with None.");
     m.def("force_streams", &force_streams, "wanted"_a.none(),
           "Make every result go to memory past the caches, or none, or give the choice back with None.");
+    bind_stencil(m);
+    bind_rows(m);
     m.attr("has_threads") = has_threads();
 #ifdef FEWBITS_SANITIZE
     m.def("planted", &planted, "fault"_a, "Make a mistake that a sanitizer must report; native/planted.hpp.");

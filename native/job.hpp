@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "lattice.hpp"
+
 namespace fewbits {
 
 enum class Real : std::int32_t { f32, bf16, f16 };  // what a value in memory is
@@ -150,6 +152,11 @@ struct Magnitudes {
     bool nonfinite;   // whether an input was NaN or infinite
 };
 
+struct Turn;  // stencil.hpp
+struct Advance;
+struct Pack;
+struct SparseRows;  // rows.hpp
+
 // Each does the items first to last - 1 of a job, of `items` in all; any division of the items gives the same result.
 struct Kernels {
     std::int64_t (*items)(const Job&);
@@ -160,6 +167,12 @@ struct Kernels {
     std::int64_t (*measure_items)(const Geometry&);
     Magnitudes (*measure)(const void* in, Real type, const Geometry&, std::int64_t first, std::int64_t last);
     void (*additions)(const Additions&, std::int64_t first, std::int64_t last);  // items are rows
+    void (*lattice)(const Lattice&, std::int64_t first, std::int64_t last);  // items: items_of
+    std::int64_t (*turn_room)(const Turn&);  // bytes that each thread needs
+    void (*turn)(const Turn&, void* room, std::int64_t first, std::int64_t last);
+    void (*advance)(const Advance&, std::int64_t first, std::int64_t last);
+    void (*pack)(const Pack&, std::int64_t first, std::int64_t last);
+    void (*multiply_rows)(const SparseRows&, const float* x, float* y, std::int64_t first, std::int64_t last);
 };
 
 }  // namespace fewbits

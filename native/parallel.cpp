@@ -6,6 +6,7 @@
 #include <atomic>
 #include <limits>
 #include <mutex>
+#include <vector>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -96,6 +97,52 @@ void multiply(const Product& p, int threads) {
 void add(const Kernels& kernels, const Additions& job, int threads) {
     divide(job.m, job.m * job.n * job.k, threads,
            [&](int, std::int64_t first, std::int64_t last) { kernels.additions(job, first, last); });
+}
+
+std::int64_t turn_items(const Stencil& a) {
+    return (a.ny + turn_y - 1) / turn_y * ((a.nz + turn_z - 1) / turn_z);
+}
+
+std::int64_t advance_items(std::int64_t rows) { return (rows + advance_rows - 1) / advance_rows; }
+
+bool serves(Storage vectors, Storage faces) {
+    return vectors == faces || (faces == Storage::f32 && vectors != Storage::f64);
+}
+
+void turn(const Kernels& kernels, const Turn& job, void* room, int threads) {
+    const std::int64_t each = kernels.turn_room(job);
+    divide(turn_items(job.a), job.a.ny * job.a.nz * job.a.stride, threads, [&](int thread, std::int64_t first, std::int64_t last) {
+        kernels.turn(job, static_cast<char*>(room) + thread * each, first, last);
+    });
+}
+
+void advance(const Kernels& kernels, const Advance& job, int threads) {
+    divide(advance_items(job.rows), job.rows * job.stride, threads,
+           [&](int, std::int64_t first, std::int64_t last) { kernels.advance(job, first, last); });
+}
+
+void pack(const Kernels& kernels, const Pack& job, int threads) {
+    divide(advance_items(job.rows), job.rows * job.stride, threads,
+           [&](int, std::int64_t first, std::int64_t last) { kernels.pack(job, first, last); });
+}
+
+void multiply(const Kernels& kernels, const SparseRows& a, const float* x, float* y, int threads) {
+    divide(a.slices, slice * a.start[a.first[a.slices]], threads,
+           [&](int, std::int64_t first, std::int64_t last) { kernels.multiply_rows(a, x, y, first, last); });
+}
+
+std::pair<double, double> pass(const Kernels& kernels, Lattice job, int threads) {
+    const std::int64_t items = items_of(job);
+    std::vector<double> sums(static_cast<std::size_t>(2 * items));
+    job.sums = sums.data();
+    divide(items, items * groups_in_item(job) * spinor_reals * lattice_sites, threads,
+           [&](int, std::int64_t first, std::int64_t last) { kernels.lattice(job, first, last); });
+    std::pair<double, double> all{0.0, 0.0};
+    for (std::size_t i = 0; i < sums.size(); i += 2) {
+        all.first += sums[i];
+        all.second += sums[i + 1];
+    }
+    return all;
 }
 
 Magnitudes measure(const Kernels& kernels, const void* in, Real type, const Geometry& g, int threads) {

@@ -1,8 +1,12 @@
 // Divides the items of a job among threads.
 #pragma once
 
+#include <utility>
+
 #include "job.hpp"
 #include "product.hpp"
+#include "rows.hpp"
+#include "stencil.hpp"
 
 namespace fewbits {
 
@@ -15,6 +19,12 @@ void restore(const Kernels& kernels, const Restore& job, int threads);
 void thin(const Kernels& kernels, const Thin& job, int threads);
 void multiply(const Product& product, int threads);
 void add(const Kernels& kernels, const Additions& job, int threads);
+// `room` lies at a multiple of 64 bytes and holds turn_room bytes for each thread.
+void turn(const Kernels& kernels, const Turn& job, void* room, int threads);
+void advance(const Kernels& kernels, const Advance& job, int threads);
+void multiply(const Kernels& kernels, const SparseRows& a, const float* x, float* y, int threads);
+void pack(const Kernels& kernels, const Pack& job, int threads);
+std::pair<double, double> pass(const Kernels& kernels, Lattice job, int threads);
 Magnitudes measure(const Kernels& kernels, const void* in, Real type, const Geometry& geometry, int threads);
 
 }  // namespace fewbits

@@ -2,7 +2,10 @@
 #pragma once
 
 #include "../job.hpp"
+#include "../lattice.hpp"
 #include "../layout.hpp"
+#include "../rows.hpp"
+#include "../stencil.hpp"
 
 #if defined(__SSE2__)
 #include <immintrin.h>

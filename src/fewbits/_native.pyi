@@ -154,7 +154,119 @@ def bfloat16_product(
 def addition_product(
     a: NDArray[np.float32], b: NDArray[np.float32], y: NDArray[np.float32], threads: int
 ) -> None: ...
+
+class Storage(Enum):
+    f64 = ...
+    f32 = ...
+    f16 = ...
+    i16 = ...
+
+class Held:
+    def __init__(
+        self, storage: Storage, values: NDArray[Any], norms: NDArray[np.float32] | None, scale: float
+    ) -> None: ...
+
+class Stencil:
+    def __init__(
+        self,
+        nx: int,
+        ny: int,
+        nz: int,
+        x: Held,
+        y: Held,
+        z: Held,
+        high: NDArray[np.float64],
+        shift: float,
+    ) -> None: ...
+    @property
+    def turn_items(self) -> int: ...
+    @property
+    def advance_items(self) -> int: ...
+    @property
+    def room(self) -> int: ...
+
+def turn_stencil(
+    a: Stencil,
+    r: Held,
+    p: Held,
+    next: Held,
+    q: Held,
+    x: NDArray[Any] | None,
+    alpha: float,
+    gamma: float,
+    beta: float,
+    room: NDArray[np.uint8],
+    sums: NDArray[np.float64],
+    threads: int,
+) -> None: ...
+def advance_stencil(
+    a: Stencil, r: Held, q: Held, r_scale: float, alpha: float, sums: NDArray[np.float64], threads: int
+) -> None: ...
+def pack_stencil(
+    a: Stencil,
+    values: NDArray[np.float64],
+    to: Held,
+    p: Held,
+    sums: NDArray[np.float64],
+    threads: int,
+) -> None: ...
+
+class SparseRows:
+    def __init__(
+        self,
+        rows: int,
+        first: NDArray[np.int64],
+        start: NDArray[np.int64],
+        base: NDArray[np.int64],
+        storage: Storage,
+        values: NDArray[Any],
+        columns: NDArray[Any],
+        unit: NDArray[np.float32],
+        place: NDArray[np.int32],
+    ) -> None: ...
+
+def multiply_rows(a: SparseRows, x: NDArray[np.float32], y: NDArray[np.float32], threads: int) -> None: ...
 def magnitudes(geometry: Geometry, x: NDArray[Any], threads: int) -> tuple[float, float, bool]: ...
+def lattice_hop(
+    extent: tuple[int, int, int, int],
+    links: NDArray[Any],
+    diagonal: float,
+    field: NDArray[Any],
+    field_norms: NDArray[np.float32] | None,
+    out: NDArray[Any],
+    out_norms: NDArray[np.float32] | None,
+    alpha: float | None,
+    threads: int,
+) -> tuple[float, float]: ...
+def lattice_turn(
+    extent: tuple[int, int, int, int],
+    r: NDArray[Any],
+    r_norms: NDArray[np.float32] | None,
+    p: NDArray[Any],
+    p_norms: NDArray[np.float32] | None,
+    x: NDArray[Any],
+    alpha: float,
+    gamma: float,
+    beta: float,
+    threads: int,
+) -> float: ...
+def lattice_settle(
+    extent: tuple[int, int, int, int],
+    p: NDArray[Any],
+    p_norms: NDArray[np.float32] | None,
+    x: NDArray[Any],
+    alpha: float,
+    threads: int,
+) -> None: ...
+def lattice_take(
+    extent: tuple[int, int, int, int],
+    wide: NDArray[np.float64],
+    r: NDArray[Any],
+    r_norms: NDArray[np.float32] | None,
+    p: NDArray[Any],
+    p_norms: NDArray[np.float32] | None,
+    threads: int,
+) -> tuple[float, float]: ...
 def isa_names(available: bool) -> list[str]: ...
 def active_isa() -> str: ...
 def force_isa(name: str | None) -> None: ...

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from fewbits.records import Stage
 from fewbits.solvers.dense import Factorization, factorize, solve
-from fewbits.solvers.krylov import Deflation, KrylovResult, cg, low_modes
+from fewbits.solvers.krylov import (
+    Deflation,
+    KrylovResult,
+    bicgstab,
+    cg,
+    gcr,
+    gmres,
+    low_modes,
+    multishift_cg,
+)
 from fewbits.solvers.least_squares import lstsq
 from fewbits.solvers.operators import Operator
+from fewbits.solvers.partitioned import Partitioned
 from fewbits.solvers.precision import (
     KRYLOV_PRECISIONS,
     PRECISIONS,
@@ -16,23 +26,32 @@ from fewbits.solvers.precision import (
     precision,
 )
 from fewbits.solvers.result import Result
+from fewbits.solvers.rows import CompressedRows
+from fewbits.solvers.stencil import Stencil
 
 __all__ = [
     "KRYLOV_PRECISIONS",
     "PRECISIONS",
+    "CompressedRows",
     "Deflation",
     "Factorization",
     "KrylovPrecision",
     "KrylovResult",
     "Operator",
+    "Partitioned",
     "Precision",
     "Result",
     "Stage",
+    "Stencil",
+    "bicgstab",
     "cg",
     "factorize",
+    "gcr",
+    "gmres",
     "krylov_precision",
     "low_modes",
     "lstsq",
+    "multishift_cg",
     "precision",
     "solve",
 ]

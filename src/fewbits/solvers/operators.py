@@ -25,11 +25,13 @@ class Operator:
 
     Attributes:
         n: unknowns; in a partitioned operator, those that lie here.
+        unknowns: of all processes.
         symmetric: whether that is known without trying.
         preferred: the precision that ``auto`` tries first.
     """
 
     n: int
+    unknowns = 0  # as many as n where nothing else is said
     symmetric = False
     preferred = "single"
 
@@ -53,6 +55,10 @@ class Operator:
         if self.symmetric:
             return self
         raise ArgumentError(f"the transpose of a {type(self).__name__} is not known; give a matrix")
+
+    def shifted(self, shift: float) -> Operator:
+        """Return A + shift."""
+        return Shifted(self, shift)
 
     def engine(self, precision: KrylovPrecision) -> Engine | None:
         """Return vectors that live in this operator's own kernels, or None where the general ones serve."""
@@ -107,8 +113,7 @@ class Matrix(Operator):
             values = fake_quantize(values, matrix)
         if not self.sparse:
             return values.matmul
-        low = self.a.astype(np.float32)
-        low.data = values.numpy()
+        low = scipy.sparse.csr_array((values.numpy(), self.a.indices, self.a.indptr), shape=self.a.shape)
         return lambda v: torch.from_numpy(low @ v.numpy())
 
     def transposed(self) -> Operator:
@@ -133,6 +138,30 @@ class Function(Operator):
                 f"A is a function, whose values cannot be held in {matrix}; give a matrix, or fp32 for it"
             )
         return self._apply
+
+
+class Shifted(Operator):
+    """A plus a multiple of the identity."""
+
+    def __init__(self, a: Operator, shift: float) -> None:
+        self.a, self.shift, self.n, self.symmetric, self.preferred = a, shift, a.n, a.symmetric, a.preferred
+
+    def exact(self, v: torch.Tensor) -> torch.Tensor:
+        """Return A v + shift v."""
+        return self.a.exact(v) + self.shift * v
+
+    def narrowed(self, matrix: Format | None) -> Apply:
+        """Return the cheap product; the shift is float32."""
+        apply = self.a.narrowed(matrix)
+        return lambda v: apply(v) + self.shift * v
+
+    def transposed(self) -> Operator:
+        """Return A^T + shift."""
+        return Shifted(self.a.transposed(), self.shift)
+
+    def total(self, sums: torch.Tensor) -> torch.Tensor:
+        """See :class:`Operator`."""
+        return self.a.total(sums)
 
 
 def operator(a: Any, n: int) -> Operator:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from fewbits.errors import ArgumentError
+from fewbits.errors import ArgumentError, FormatError
 from fewbits.tensor import format
 
 # What one operand of a product loses at most: of itself; for int8, of the largest in its row or column.
@@ -116,6 +116,9 @@ class KrylovPrecision:
         return self.matrix == "fp64"
 
 
+_SCALED = "block(element=fp16,scale=e8m0,size=tensor)"  # one power of two for a vector
+_SITE = "block(element=int(16,coding=symmetric),scale=fp32,size=32)"  # QUDA's, with 32 values to a site
+
 KRYLOV_PRECISIONS: dict[str, KrylovPrecision] = {
     p.name: p
     for p in (
@@ -123,6 +126,8 @@ KRYLOV_PRECISIONS: dict[str, KrylovPrecision] = {
         KrylovPrecision("single", "fp32", "fp32"),
         KrylovPrecision("half", "quda_half", "quda_half"),  # QUDA's names for its 16 and 8 bits
         KrylovPrecision("quarter", "quda_quarter", "quda_quarter"),
+        KrylovPrecision("scaled-fp16", _SCALED, _SCALED),
+        KrylovPrecision("site-int16", _SITE, _SITE),
     )
 }
 
@@ -141,4 +146,10 @@ def krylov_precision(text: str | KrylovPrecision) -> KrylovPrecision:
     if text in KRYLOV_PRECISIONS:
         return KRYLOV_PRECISIONS[text]
     matrix, _, vectors = text.partition("/")
-    return KrylovPrecision(text, matrix, vectors or matrix)
+    try:
+        return KrylovPrecision(text, matrix, vectors or matrix)
+    except FormatError as error:
+        raise ArgumentError(
+            f"there is no precision {text!r}; expected auto, one of {', '.join(KRYLOV_PRECISIONS)}, a format,"
+            f" or MATRIX/VECTORS: {error}"
+        ) from error

@@ -15,8 +15,12 @@ from fewbits.kernels.native.convert import (
 )
 from fewbits.kernels.native.isa import active_isa, available_isas, force_isa, isas
 from fewbits.kernels.native.product import addition_product, bfloat16_product, has_bfloat16_products
+from fewbits.kernels.native.sparse_rows import RowProduct
+from fewbits.kernels.native.stencil import StencilPasses
 
 __all__ = [
+    "RowProduct",
+    "StencilPasses",
     "active_isa",
     "addition_product",
     "available_isas",

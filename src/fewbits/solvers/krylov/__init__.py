@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from fewbits.solvers.krylov.bicgstab import bicgstab
 from fewbits.solvers.krylov.cg import cg
 from fewbits.solvers.krylov.deflation import Deflation, low_modes
+from fewbits.solvers.krylov.gmres import gcr, gmres
+from fewbits.solvers.krylov.multishift import multishift_cg
 from fewbits.solvers.krylov.result import KrylovResult
 
-__all__ = ["Deflation", "KrylovResult", "cg", "low_modes"]
+__all__ = ["Deflation", "KrylovResult", "bicgstab", "cg", "gcr", "gmres", "low_modes", "multishift_cg"]

@@ -7,22 +7,18 @@ the library QUDA has the triggers, the Polak-Ribiere step and the re-projection.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.solvers.krylov.deflation import Deflation
-from fewbits.solvers.krylov.engine import Engine, Preconditioner, TorchEngine
-from fewbits.solvers.krylov.problem import Problem, check_symmetric
+from fewbits.solvers.krylov.engine import Engine, TorchEngine
+from fewbits.solvers.krylov.problem import Problem, Watcher, check_delta, check_symmetric
 from fewbits.solvers.krylov.reliable import Deviation, Drop, Trigger
 from fewbits.solvers.krylov.result import KrylovResult
-from fewbits.solvers.precision import KRYLOV_PRECISIONS, KrylovPrecision, krylov_precision
-
-MOST_INCREASES = 10  # reliable updates after which the true residual was larger than before
-
-Watcher = Callable[[int, float], None]
+from fewbits.solvers.krylov.space import Preconditioner, Space, roundoff
+from fewbits.solvers.precision import KrylovPrecision
 
 
 def cg(
@@ -36,6 +32,7 @@ def cg(
     most: int | None = None,
     preconditioner: Preconditioner | None = None,
     deflation: Deflation | None = None,
+    start: torch.Tensor | None = None,
     watch: Watcher | None = None,
 ) -> KrylovResult:
     """Solve A x = b for a symmetric positive definite A.
@@ -56,6 +53,7 @@ def cg(
         preconditioner: a function from a float32 (in double, float64) vector r to one close to A^-1 r;
             symmetric positive definite.
         deflation: low modes, taken out of every true residual.
+        start: a first solution, (n,) float64; zero by default.
         watch: called with the iteration and its residual over |b|.
 
     Raises:
@@ -63,123 +61,70 @@ def cg(
             precision out of range.
         DataError: NaN or infinity, or a direction of negative curvature: A is not positive definite.
     """
-    problem = Problem(a, b, tol, most)
-    if delta is not None and not 0 < delta < 1:
-        raise ArgumentError(f"delta={delta}; expected a factor between 0 and 1, or None")
+    problem = Problem(a, b, tol, most, watch)
+    check_delta(delta)
     if trigger not in ("drop", "deviation"):
         raise ArgumentError(f"trigger={trigger!r}; expected drop or deviation")
-    chain = _chain(precision, problem)
     check_symmetric(problem.a)
-    path: tuple[str, ...] = ()
-    history: list[float] = []
-    x, updates, claimed = torch.zeros_like(problem.b), 0, 0.0
-    for one in chain if problem.size > 0 else ():
-        engine = _engine(problem, one, preconditioner)
-        when: Trigger | None = None if delta is None else Drop(delta)
-        if trigger == "deviation" and delta is not None:
-            norm = problem.a.norm(problem.a.exact(problem.b)) / problem.size
-            when = Deviation(_roundoff(one), norm)
-        loop = _Iteration(problem, engine, when, deflation, watch, history)
-        loop.y = x
-        loop.run()
-        x, claimed, path = loop.solution(), loop.claimed, (*path, one.name)
-        updates += loop.updates
-        if claimed <= problem.target and (delta is not None or len(chain) == 1):
-            break
-    return problem.result(x, claimed, history, updates, path)
+    if start is not None:
+        problem.y = start
+
+    def attempt(one: KrylovPrecision) -> None:
+        own = problem.a.engine(one) if preconditioner is None else None
+        engine = TorchEngine(Space(problem.a, one, preconditioner)) if own is None else own
+        when: Trigger | None = None
+        if delta is not None:
+            when = Drop(delta) if trigger == "drop" else _deviation(problem, one)
+        _iterate(problem, engine, when, deflation)
+
+    return problem.solve(precision, attempt)
 
 
-def _chain(precision: str | KrylovPrecision, problem: Problem) -> list[KrylovPrecision]:
-    if precision != "auto":
-        return [krylov_precision(precision)]
-    return [krylov_precision(problem.a.preferred), KRYLOV_PRECISIONS["double"]]
+def _deviation(problem: Problem, one: KrylovPrecision) -> Deviation:
+    return Deviation(roundoff(one), problem.a.norm(problem.a.exact(problem.b)) / problem.size)
 
 
-def _engine(problem: Problem, one: KrylovPrecision, preconditioner: Preconditioner | None) -> Engine:
-    own = problem.a.engine(one) if preconditioner is None else None
-    return TorchEngine(problem.a, one, preconditioner) if own is None else own
+def _iterate(problem: Problem, engine: Engine, trigger: Trigger | None, deflation: Deflation | None) -> None:
+    """Iterate from problem.y; the engine's x is what was found since."""
+    rz, _ = _load(problem, engine, trigger, deflation)
+    gamma, beta = 1.0, 0.0
+    while problem.goes_on:
+        curvature, length2 = engine.turn(gamma, beta)
+        if curvature <= 0:
+            raise DataError(
+                f"A is not positive definite: p^T A p = {curvature:.3g} in iteration"
+                f" {len(problem.history) + 1}; conjugate gradients need a symmetric positive definite matrix"
+            )
+        alpha, before = rz / curvature, rz
+        rr, rz, mixed = engine.advance(alpha)
+        if not math.isfinite(rr) or not math.isfinite(rz):
+            return
+        problem.note(math.sqrt(rr))
+        if trigger is not None:
+            fires = trigger.fires(problem.claimed, alpha * math.sqrt(length2))
+            if fires or problem.claimed <= problem.target:
+                problem.updates += 1
+                rz, rp = _load(problem, engine, trigger, deflation)
+                # The direction has to stay at right angles to the residual it came from.
+                beta = rz / before
+                gamma = 1.0 - beta * rp / rz if rz > 0 else 1.0
+                continue
+        # Polak and Ribiere: what rounding left of the old residual in the new one is taken out.
+        sigma = rz - mixed
+        gamma, beta = 1.0, (sigma if sigma > 0 else rz) / before
+    problem.y = problem.y + engine.partial()
 
 
-def _roundoff(one: KrylovPrecision) -> float:
-    """Return the relative error of storing a vector, measured on a random one."""
-    from fewbits.solvers.krylov.engine import narrow
-    from fewbits.tensor import fake_quantize
-
-    fmt = narrow(one.vectors)
-    if fmt is None:
-        return 2.0**-53 if one.double else 2.0**-24
-    v = torch.randn(4096, generator=torch.Generator().manual_seed(0))
-    return float(torch.linalg.vector_norm(fake_quantize(v, fmt) - v) / torch.linalg.vector_norm(v))
-
-
-class _Iteration:
-    """The state of the loop: the solution is y and what the engine has found since."""
-
-    def __init__(
-        self,
-        problem: Problem,
-        engine: Engine,
-        trigger: Trigger | None,
-        deflation: Deflation | None,
-        watch: Watcher | None,
-        history: list[float],
-    ) -> None:
-        self.problem, self.engine, self.trigger = problem, engine, trigger
-        self.deflation, self.watch, self.history = deflation, watch, history
-        self.y = torch.zeros_like(problem.b)
-        self.claimed = math.inf
-        self.start = 0.0  # the residual at the last update
-        self.updates = self.increases = 0
-
-    def solution(self) -> torch.Tensor:
-        return self.y + self.engine.partial()
-
-    def run(self) -> None:
-        rz, _ = self._load()
-        gamma, beta = 1.0, 0.0
-        while len(self.history) < self.problem.most and self.claimed > self.problem.target:
-            curvature, length2 = self.engine.turn(gamma, beta)
-            if curvature <= 0:
-                if math.isnan(curvature):
-                    return
-                raise DataError(
-                    f"A is not positive definite: p^T A p = {curvature:.3g} in iteration"
-                    f" {len(self.history) + 1}; conjugate gradients need a symmetric positive definite matrix"
-                )
-            alpha, before = rz / curvature, rz
-            rr, rz, mixed = self.engine.advance(alpha)
-            self.claimed = math.sqrt(rr) if rr >= 0 else math.nan
-            self.history.append(self.claimed)
-            if self.watch is not None:
-                self.watch(len(self.history), self.claimed / self.problem.size)
-            if not math.isfinite(self.claimed):
-                return
-            if self.trigger is not None:
-                fires = self.trigger.fires(self.claimed, alpha * math.sqrt(length2))
-                if fires or self.claimed <= self.problem.target:
-                    rz, rp = self._load()
-                    self.updates += 1
-                    if self.increases > MOST_INCREASES or rz <= 0:
-                        return
-                    # The direction has to stay at right angles to the residual it came from.
-                    beta = rz / before
-                    gamma = 1.0 - beta * rp / rz
-                    continue
-            # Polak and Ribiere: what rounding left of the old residual in the new one is taken out.
-            sigma = rz - mixed
-            gamma, beta = 1.0, (sigma if sigma > 0 else rz) / before
-
-    def _load(self) -> tuple[float, float]:
-        """Move the solution to y and compute the residual anew; return r.z and r.p."""
-        self.y = self.solution()
-        exact = self.problem.residual(self.y)
-        if self.deflation is not None:
-            self.y = self.y + self.deflation.correction(exact)
-            exact = self.problem.residual(self.y)
-        self.claimed = size = self.problem.a.norm(exact)
-        self.increases += self.updates > 0 and size > self.start
-        self.start = size
-        if self.trigger is not None:
-            self.trigger.restart(size, self.problem.a.norm(self.y))
-        _, rz, rp = self.engine.load(exact)
-        return rz, rp
+def _load(
+    problem: Problem, engine: Engine, trigger: Trigger | None, deflation: Deflation | None
+) -> tuple[float, float]:
+    """Move the engine's x to the solution and give it the true residual; return r.z and r.p."""
+    exact = problem.add(engine.partial())
+    if deflation is not None:
+        # The first correction takes from the error even where it adds to the residual.
+        step = deflation.correction(exact)
+        exact = problem.add(step) if problem.updates == 0 else problem.improve(step, exact)
+    if trigger is not None:
+        trigger.restart(problem.claimed, problem.a.norm(problem.y))
+    _, rz, rp = engine.load(exact)
+    return rz, rp

@@ -16,6 +16,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format
 from fewbits.solvers.krylov.problem import check_symmetric
+from fewbits.solvers.krylov.space import narrow
 from fewbits.solvers.operators import Operator, operator
 from fewbits.tensor import quantize
 
@@ -46,6 +47,11 @@ class Deflation:
             raise ArgumentError("the modes depend on each other, or A is not positive definite on them")
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the basis."""
+        return int(self._basis.nbytes)
+
+    @property
     def basis(self) -> torch.Tensor:
         """The modes as they are stored, (k, n) float32."""
         found: torch.Tensor = self._basis if type(self._basis) is torch.Tensor else self._basis.dequantize()
@@ -71,8 +77,6 @@ def low_modes(a: Any, n: int, k: int, *, matrix: str = "fp32", tol: float = 1e-2
     if not 0 < k < n - 1:
         raise ArgumentError(f"k={k} modes of {n}; expected from 1 to {n - 2}")
     check_symmetric(one)
-    from fewbits.solvers.krylov.engine import narrow
-
     apply = one.narrowed(narrow(matrix))
     low = LinearOperator(
         (n, n),

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import torch
 
-from fewbits.formats import Format
-from fewbits.solvers.operators import Operator
-from fewbits.solvers.precision import KrylovPrecision
-from fewbits.tensor import fake_quantize
-from fewbits.tensor import format as read
-
-Preconditioner = Callable[[torch.Tensor], torch.Tensor]
+from fewbits.solvers.krylov.space import Space
 
 
 class Engine(Protocol):
@@ -43,52 +36,32 @@ class Engine(Protocol):
 class TorchEngine:
     """Vectors in PyTorch, for any operator and any format; they are rounded, and lie in float32."""
 
-    def __init__(
-        self, operator: Operator, precision: KrylovPrecision, preconditioner: Preconditioner | None = None
-    ) -> None:
-        self.operator, self.preconditioner = operator, preconditioner
-        self.dtype = torch.float64 if precision.double else torch.float32
-        self.apply = operator.exact if precision.double else operator.narrowed(narrow(precision.matrix))
-        self.format = narrow(precision.vectors)
-        self.x = torch.zeros(operator.n, dtype=torch.float64)
-        self.r = self.z = self.p = self.image = torch.zeros(operator.n, dtype=self.dtype)
-
-    def stored(self, v: torch.Tensor) -> torch.Tensor:
-        """Return ``v`` as it is kept between two operations."""
-        v = v.to(self.dtype)
-        return v if self.format is None else fake_quantize(v, self.format)
+    def __init__(self, space: Space) -> None:
+        self.space, self.dot = space, space.operator.dot
+        self.x = torch.zeros(space.operator.n, dtype=torch.float64)
+        self.r = self.z = self.p = self.image = torch.zeros_like(self.x, dtype=space.dtype)
 
     def load(self, r: torch.Tensor) -> tuple[float, float, float]:
         """See :class:`Engine`."""
         self.x = torch.zeros_like(self.x)
-        self.r = self.stored(r)
-        self.z = self._preconditioned()
-        dot = self.operator.dot
-        return dot(self.r, self.r), dot(self.r, self.z), dot(self.r, self.p)
+        self.r = self.space.stored(r)
+        self.z = self.space.preconditioned(self.r)
+        return self.dot(self.r, self.r), self.dot(self.r, self.z), self.dot(self.r, self.p)
 
     def turn(self, gamma: float, beta: float) -> tuple[float, float]:
         """See :class:`Engine`."""
-        self.p = self.stored(gamma * self.z + beta * self.p)
-        self.image = self.apply(self.p)
-        return self.operator.dot(self.p, self.image), self.operator.dot(self.p, self.p)
+        self.p = self.space.stored(gamma * self.z + beta * self.p)
+        self.image = self.space.apply(self.p)
+        return self.dot(self.p, self.image), self.dot(self.p, self.p)
 
     def advance(self, alpha: float) -> tuple[float, float, float]:
         """See :class:`Engine`."""
         old = self.r
         self.x.add_(self.p.double(), alpha=alpha)
-        self.r = self.stored(self.r - alpha * self.image)
-        self.z = self._preconditioned()
-        dot = self.operator.dot
-        return dot(self.r, self.r), dot(self.r, self.z), dot(old, self.z)
+        self.r = self.space.stored(self.r - alpha * self.image)
+        self.z = self.space.preconditioned(self.r)
+        return self.dot(self.r, self.r), self.dot(self.r, self.z), self.dot(old, self.z)
 
     def partial(self) -> torch.Tensor:
         """See :class:`Engine`."""
         return self.x
-
-    def _preconditioned(self) -> torch.Tensor:
-        return self.r if self.preconditioner is None else self.stored(self.preconditioner(self.r))
-
-
-def narrow(fmt: str) -> Format | None:
-    """Return the format that rounds a float32, or None for those that round nothing."""
-    return None if fmt in ("fp64", "fp32") else read(fmt)

@@ -1,7 +1,9 @@
-"""What every Krylov solver does before and after its loop: check, and compute the true residual."""
+"""What every Krylov solver does around its loop: check, attempt in one precision after another, and prove."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,15 @@ import torch
 from fewbits.errors import ArgumentError, DataError
 from fewbits.solvers.krylov.result import KrylovResult
 from fewbits.solvers.operators import Operator, operator
+from fewbits.solvers.precision import KRYLOV_PRECISIONS, KrylovPrecision, krylov_precision
+
+MOST_INCREASES = 10  # true residuals larger than the one before, until an attempt is given up
+
+Watcher = Callable[[int, float], None]
 
 
 class Problem:
-    """A x = b, checked.
+    """A x = b, checked, and how far its solution has come.
 
     Attributes:
         a: the operator.
@@ -21,50 +28,99 @@ class Problem:
         size: |b|.
         target: the residual to reach, tol |b|.
         most: iterations allowed.
+        y: the solution so far, (n,) float64.
+        claimed: the residual as the recurrence has it.
+        history: the same after each iteration.
+        updates: times the residual was computed anew.
     """
 
-    def __init__(self, a: Any, b: Any, tol: float, most: int | None) -> None:
-        self.given, self.tol = b, tol
-        self.b = _right_hand_side(b)
+    def __init__(self, a: Any, b: Any, tol: float, most: int | None, watch: Watcher | None) -> None:
+        self.given, self.tol, self.watch = b, tol, watch
+        self.b = right_hand_side(b)
         if not 0 < tol < 1:
             raise ArgumentError(f"tol={tol}; expected a relative residual between 0 and 1")
         self.a: Operator = operator(a, len(self.b))
+        if float(self.a.total((~torch.isfinite(self.b)).sum().double())) > 0:
+            raise DataError("b holds NaN or infinity; remove them first")
         self.size = self.a.norm(self.b)
         self.target = tol * self.size
-        self.most = 10 * len(self.b) if most is None else most
+        self.most = 10 * (self.a.unknowns or self.a.n) if most is None else most
+        self.y = torch.zeros_like(self.b)
+        self.claimed, self.history, self.updates, self._increases = self.size, list[float](), 0, 0
+        self._last = math.inf
 
-    def residual(self, x: torch.Tensor) -> torch.Tensor:
-        """Return b - A x in float64."""
-        return self.b - self.a.exact(x)
+    @property
+    def goes_on(self) -> bool:
+        """Whether an attempt should iterate once more."""
+        stuck = self._increases > MOST_INCREASES
+        return self.claimed > self.target and len(self.history) < self.most and not stuck
 
-    def result(
-        self, x: torch.Tensor, claimed: float, history: list[float], updates: int, path: tuple[str, ...]
+    def note(self, residual: float) -> None:
+        """Take the recurrence's residual after an iteration."""
+        self.claimed = residual
+        self.history.append(residual)
+        if self.watch is not None:
+            self.watch(len(self.history), residual / self.size)
+
+    def add(self, x: torch.Tensor) -> torch.Tensor:
+        """Add x to the solution, and return b - A y, computed in float64."""
+        self.y = self.y + x
+        r = self.b - self.a.exact(self.y)
+        self.claimed = self.a.norm(r)
+        self._increases += self.claimed > self._last
+        self._last = self.claimed
+        return r
+
+    def improve(self, x: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+        """Add x if the residual is smaller with it than ``r``, that without it; return the residual."""
+        trial = self.b - self.a.exact(self.y + x)
+        size = self.a.norm(trial)
+        if not size < self.claimed:
+            return r
+        self.y, self.claimed, self._last = self.y + x, size, size
+        return trial
+
+    def solve(
+        self, precision: str | KrylovPrecision, attempt: Callable[[KrylovPrecision], None]
     ) -> KrylovResult:
-        """Return x with the true residual; ``claimed`` and ``history`` are norms."""
-        size = self.size or 1.0
-        true = self.a.norm(self.residual(x)) / size
-        found = x.numpy() if isinstance(self.given, np.ndarray) else x
+        """Attempt the precision, with ``auto`` the operator's own and then double; return what came out."""
+        auto = precision == "auto"
+        chain = [krylov_precision(self.a.preferred if auto else precision)]
+        if auto and not chain[0].double:
+            chain.append(KRYLOV_PRECISIONS["double"])
+        path: list[str] = []
+        true = 0.0
+        for one in chain if self.size > 0 else ():
+            self._increases, self._last = 0, math.inf
+            attempt(one)
+            path.append(one.name)
+            true = self.a.norm(self.b - self.a.exact(self.y))
+            if true <= self.target * (1 + 1e-6):
+                break
         # The sum of a residual this small may differ in its last digits from the one that stopped the loop.
+        size = self.size or 1.0
         return KrylovResult(
-            found,
-            true <= self.tol * (1 + 1e-6),
-            true,
-            claimed / size,
-            len(history),
-            updates,
-            tuple(h / size for h in history),
-            path,
+            self.y.numpy() if isinstance(self.given, np.ndarray) else self.y,
+            true <= self.target * (1 + 1e-6),
+            true / size,
+            self.claimed / size,
+            len(self.history),
+            self.updates,
+            tuple(h / size for h in self.history),
+            tuple(path),
         )
 
 
-def _right_hand_side(b: Any) -> torch.Tensor:
+def right_hand_side(b: Any) -> torch.Tensor:
+    """Return b, (n,), as a float64 tensor.
+
+    Raises:
+        ArgumentError: not a vector of real floats.
+    """
     right = torch.from_numpy(np.ascontiguousarray(b)) if isinstance(b, np.ndarray) else b
     if not isinstance(right, torch.Tensor) or right.ndim != 1 or not right.is_floating_point():
         raise ArgumentError("b is no vector of real floats; expected shape (n,)")
-    wide = right.detach().to(torch.float64)
-    if not bool(torch.isfinite(wide).all()):
-        raise DataError("b holds NaN or infinity; remove them first")
-    return wide
+    return right.detach().to(torch.float64)
 
 
 def check_symmetric(operator: Operator) -> None:
@@ -79,3 +135,9 @@ def check_symmetric(operator: Operator) -> None:
             "A is not symmetric, and conjugate gradients need that; take bicgstab, gmres or gcr, or"
             " fewbits.solve"
         )
+
+
+def check_delta(delta: float | None) -> None:
+    """Refuse a factor that is none."""
+    if delta is not None and not 0 < delta < 1:
+        raise ArgumentError(f"delta={delta}; expected a factor between 0 and 1, or None")

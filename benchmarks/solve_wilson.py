@@ -1,0 +1,105 @@
+"""How much faster does a 16-bit solver reach the solution of a double one, for the Wilson operator?
+
+Peer: the same solver in double precision, on the same links with 18 and with 12 numbers. All solve M x = b to
+the same true residual, in one process, alternating, medians; milliseconds for each iteration come from the
+same runs, with every computation of the true residual in them. Limit: bytes that an iteration has to move,
+each field read once in each pass, at the speed of a copy.
+
+    python benchmarks/solve_wilson.py [--time 32] [--space 16] [--rounds 5] [--json FILE]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from _alternating import arguments, seconds, table, write
+
+from fewbits.solvers import lattice
+
+KINDS = (
+    *(("double", 18), ("double", 12)),
+    *(("single", 12), ("half", 18), ("half", 12), ("half", 8), ("quarter", 12)),
+)
+BYTES = {"double": (192, 192, 8), "single": (96, 96, 4), "half": (52, 96, 2), "quarter": (28, 96, 1)}
+ROUGHNESS, MASS, TOL = 0.5, 0.0, 1e-10
+
+
+def megabytes(precision: str, numbers: int, sites: int) -> float:
+    """Return what an iteration moves: x, p, r; p, links, t; t, links, r; x, p and r there and back."""
+    spinor, x, each = BYTES[precision]
+    return sites * (2 * x + 8 * spinor + 2 * 4 * numbers * each) / 1e6
+
+
+def measure(time: int, space: int, rounds: int) -> list[dict[str, Any]]:
+    """Return time to solution and time for each iteration of every kind."""
+    shape = (time, space, space, space)
+    links = lattice.smooth_links(shape, ROUGHNESS, seed=0)
+    parts = np.random.default_rng(0).standard_normal((*shape, 4, 3, 2))
+    b = parts.view(np.complex128)[..., 0]
+    found: dict[str, Any] = {}
+
+    def solve(name: str, operator: lattice.Wilson, precision: str) -> None:
+        found[name] = operator.solve(b, precision=precision, tol=TOL)
+
+    calls = {}
+    for precision, numbers in KINDS:
+        operator = lattice.Wilson(links, mass=MASS, reconstruct=numbers)
+        name = f"{precision}-{numbers}"
+        calls[name] = lambda n=name, o=operator, p=precision: solve(n, o, p)
+    sites = b.size // 12
+    source = torch.zeros(2**24)
+    target = torch.empty_like(source)
+    calls["copy"] = lambda: target.copy_(source)
+    taken = seconds(calls, rounds)
+    best = min(taken["double-18"], taken["double-12"])
+    rows = []
+    for precision, numbers in KINDS:
+        name = f"{precision}-{numbers}"
+        one, moved = found[name], megabytes(precision, numbers, sites)
+        each = 1e3 * taken[name] / one.iterations
+        rows.append(
+            {
+                "kind": name,
+                "iterations": one.iterations,
+                "reliable_updates": one.reliable_updates,
+                "residual": one.residual,
+                "seconds": taken[name],
+                "milliseconds_each": each,
+                "megabytes_each": moved,
+                "of_limit": 1e3 * taken["copy"] * moved * 1e6 / (2 * source.nbytes) / each,
+                "times_faster_than_double": best / taken[name],
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    """Print the table and write the figures."""
+    given = arguments(__doc__ or "", time=32, space=16)
+    rows = measure(given.time, given.space, given.rounds)
+    lattice_size = f"{given.space}^3 x {given.time} sites"
+    print(f"{lattice_size}, links 1 + {ROUGHNESS} noise, mass {MASS}, |b - M x| <= {TOL} |b|")
+    table(
+        ("kind", "iterations", "updates", "residual", "s", "ms each", "MB each", "of limit", "times double"),
+        [
+            (
+                r["kind"],
+                r["iterations"],
+                r["reliable_updates"],
+                f"{r['residual']:.1e}",
+                r["seconds"],
+                r["milliseconds_each"],
+                r["megabytes_each"],
+                r["of_limit"],
+                r["times_faster_than_double"],
+            )
+            for r in rows
+        ],
+    )
+    write(given.json, rows)
+
+
+if __name__ == "__main__":
+    main()

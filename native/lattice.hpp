@@ -1,0 +1,51 @@
+// What one pass over a four-dimensional lattice is, as plain numbers.
+//
+// A lattice of T x Z x Y x X sites, all even, is cut in two along each axis. The 16 sites at the same place of the 16
+// parts are one group, the lanes of a vector: lane 8 t + 4 z + 2 y + x lies in the upper half of the axes whose bit is
+// set. A neighbour is then the same lane of another group, and where the walk leaves a part, the lane with that bit
+// flipped. A field holds, for each group, its numbers one after the other with 16 lanes each.
+#pragma once
+
+#include <cstdint>
+
+namespace fewbits {
+
+constexpr std::int64_t lattice_sites = 16;
+constexpr std::int64_t spinor_reals = 24;  // 4 spins x 3 colours x real and imaginary part
+
+// How the numbers of a field lie in memory. Codes of a spinor have a norm, a float32 for each site; those of links are
+// multiples of 1/32767 or 1/127.
+enum class Kept : std::int32_t { f64, f32, i16, i8 };
+
+enum class Pass : std::int32_t {
+    hop,     // out = H in, H = gamma5 M; sums: |out|^2
+    update,  // out -= alpha H in; sums: |out|^2, and old out times new out
+    turn,    // x += alpha out; out = gamma in + beta out; sums: |out|^2
+    settle,  // x += alpha out
+    load,    // out = wide; sums: |out|^2, and out times in
+};
+
+struct Field {
+    void* values;  // (groups, 24, 16)
+    float* norms;  // (groups, 16); null where values are no codes
+};
+
+struct Lattice {
+    Pass pass;
+    Kept kept;                // of in, out and links; all arithmetic is float32 except with f64
+    std::int64_t extent[4];   // groups along T, Z, Y, X
+    std::int32_t numbers;     // of a link: 18, 12 or 8
+    const void* links;        // (groups, 4, numbers, 16); directions in the order x, y, z, t
+    double diagonal;          // 4 + mass
+    Field in, out;
+    void* x;             // (groups, 24, 16), float64 with f64 and else float32
+    const double* wide;  // (groups, 24, 16)
+    double alpha, beta, gamma;
+    double* sums;  // two for each item
+};
+
+// An item is all groups of one T and Z.
+inline std::int64_t items_of(const Lattice& job) { return job.extent[0] * job.extent[1]; }
+inline std::int64_t groups_in_item(const Lattice& job) { return job.extent[2] * job.extent[3]; }
+
+}  // namespace fewbits

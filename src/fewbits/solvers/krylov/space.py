@@ -1,0 +1,69 @@
+"""A Krylov space in PyTorch: the narrow product, and vectors as they are kept between two operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fewbits.formats import Format
+from fewbits.solvers.operators import Operator
+from fewbits.solvers.precision import KrylovPrecision
+from fewbits.tensor import fake_quantize, quantize
+from fewbits.tensor import format as read
+
+Preconditioner = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Space:
+    """Vectors of one operator in one precision; they are rounded, and lie in float32 (float64 in double).
+
+    Args:
+        operator: A.
+        precision: what A and the vectors are held in.
+        preconditioner: a function close to A^-1; None for none.
+    """
+
+    def __init__(
+        self, operator: Operator, precision: KrylovPrecision, preconditioner: Preconditioner | None = None
+    ) -> None:
+        self.operator, self.preconditioner = operator, preconditioner
+        self.dtype = torch.float64 if precision.double else torch.float32
+        self.apply = operator.exact if precision.double else operator.narrowed(narrow(precision.matrix))
+        self.format = narrow(precision.vectors)
+        self.precision = precision
+
+    def stored(self, v: torch.Tensor) -> torch.Tensor:
+        """Return ``v`` as it is kept."""
+        v = v.to(self.dtype)
+        found: torch.Tensor = v if self.format is None else fake_quantize(v, self.format)
+        return found
+
+    def packed(self, v: torch.Tensor) -> Any:
+        """Return ``v`` packed, where there is a format; :func:`unpacked` undoes it."""
+        v = v.to(self.dtype)
+        return v if self.format is None else quantize(v, self.format)
+
+    def unpacked(self, v: Any) -> torch.Tensor:
+        """Return what was packed, in float32 (float64 in double)."""
+        found: torch.Tensor = v if self.format is None else v.dequantize()
+        return found
+
+    def preconditioned(self, v: torch.Tensor) -> torch.Tensor:
+        """Return what the preconditioner makes of a kept vector, kept."""
+        return v if self.preconditioner is None else self.stored(self.preconditioner(v))
+
+
+def narrow(fmt: str) -> Format | None:
+    """Return the format that rounds a float32, or None for those that round nothing."""
+    return None if fmt in ("fp64", "fp32") else read(fmt)
+
+
+def roundoff(precision: KrylovPrecision) -> float:
+    """Return the relative error of keeping a vector, measured on a random one."""
+    fmt = narrow(precision.vectors)
+    if fmt is None:
+        return 2.0**-53 if precision.double else 2.0**-24
+    v = torch.randn(4096, generator=torch.Generator().manual_seed(0))
+    return float(torch.linalg.vector_norm(fake_quantize(v, fmt) - v) / torch.linalg.vector_norm(v))

@@ -1,0 +1,96 @@
+"""Gauge fields: (4, T, Z, Y, X, 3, 3) complex128, in SU(3), for directions x, y, z, t and each site."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbits.errors import ArgumentError, DataError
+
+Array = NDArray[Any]
+NEAR = 1e-12  # how far a link may be from SU(3)
+
+
+def unit_links(shape: tuple[int, int, int, int]) -> Array:
+    """Return the free field on a lattice of (T, Z, Y, X) sites: every link is one.
+
+    Raises:
+        ArgumentError: a size that is odd or below 2.
+    """
+    return np.broadcast_to(np.eye(3, dtype=np.complex128), (4, *_even(shape), 3, 3)).copy()
+
+
+def random_links(shape: tuple[int, int, int, int], seed: int = 0) -> Array:
+    """Return a hot field: links drawn uniformly from SU(3), by the Haar measure.
+
+    Raises:
+        ArgumentError: a size that is odd or below 2.
+    """
+    return project(_normal((4, *_even(shape), 3, 3), seed))
+
+
+def smooth_links(shape: tuple[int, int, int, int], roughness: float = 0.2, seed: int = 0) -> Array:
+    """Return a field near the free one: 1 + roughness times Gaussian noise, brought back to SU(3).
+
+    Raises:
+        ArgumentError: a size that is odd or below 2, or a negative roughness.
+    """
+    if not roughness >= 0:
+        raise ArgumentError(f"roughness={roughness}; expected zero or more")
+    noise = _normal((4, *_even(shape), 3, 3), seed)
+    return project(np.eye(3) + roughness * (noise - noise.conj().swapaxes(-1, -2)) / 2)
+
+
+def project(matrices: Array) -> Array:
+    """Return matrices of SU(3), (..., 3, 3): the rows made orthonormal in turn, the determinant one.
+
+    Raises:
+        DataError: NaN or infinity.
+    """
+    if not np.isfinite(matrices).all():
+        raise DataError("the matrices hold NaN or infinity; remove them first")
+    a, b = matrices[..., 0, :], matrices[..., 1, :]
+    a = a / np.linalg.norm(a, axis=-1, keepdims=True)
+    b = b - (a.conj() * b).sum(-1, keepdims=True) * a
+    b = b / np.linalg.norm(b, axis=-1, keepdims=True)
+    return np.stack([a, b, np.cross(a, b).conj()], -2)
+
+
+def check(links: Any) -> None:
+    """Refuse what is no gauge field.
+
+    Raises:
+        ArgumentError: another shape, sizes that are odd, or a link that is not in SU(3).
+        DataError: NaN or infinity.
+    """
+    if (
+        not isinstance(links, np.ndarray)
+        or links.ndim != 7
+        or (links.shape[0], *links.shape[5:]) != (4, 3, 3)
+    ):
+        given = links.shape if isinstance(links, np.ndarray) else type(links).__name__
+        raise ArgumentError(f"links are {given}; expected a complex array of shape (4, T, Z, Y, X, 3, 3)")
+    _even(links.shape[1:5])
+    if not np.isfinite(links).all():
+        raise DataError("links hold NaN or infinity; remove them first")
+    off = np.abs(links @ links.conj().swapaxes(-1, -2) - np.eye(3)).max()
+    off = max(off, np.abs(np.linalg.det(links) - 1).max())
+    if off > NEAR:
+        raise ArgumentError(
+            f"links are off SU(3) by {off:.1e}, in U U^+ - 1 or in det U - 1; expected {NEAR} at most: pass"
+            " lattice.project(links)"
+        )
+
+
+def _even(shape: Any) -> tuple[int, int, int, int]:
+    if len(shape) != 4 or any(n < 2 or n % 2 for n in shape):
+        raise ArgumentError(f"a lattice of {tuple(shape)} sites; expected four even sizes (T, Z, Y, X)")
+    t, z, y, x = shape
+    return t, z, y, x
+
+
+def _normal(shape: tuple[int, ...], seed: int) -> Array:
+    parts = np.random.default_rng(seed).standard_normal((*shape, 2))
+    return parts.view(np.complex128)[..., 0]

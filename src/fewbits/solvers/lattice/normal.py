@@ -1,0 +1,104 @@
+"""The normal equations of the Wilson operator, M^+ M x = M^+ b, as a real symmetric operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fewbits.errors import ArgumentError
+from fewbits.formats import Format
+from fewbits.kernels import threads
+from fewbits.kernels.native import lattice as native
+from fewbits.kernels.reference.wilson import compress, keep_links, kept_links
+from fewbits.solvers.krylov.engine import Engine
+from fewbits.solvers.lattice.engine import LatticeEngine
+from fewbits.solvers.lattice.order import Shape, extent_of, grouped
+from fewbits.solvers.operators import Apply, Operator
+from fewbits.solvers.precision import KrylovPrecision
+from fewbits.tensor import format as read
+
+Array = NDArray[Any]
+DTYPES = {"fp64": np.float64, "fp32": np.float32, "quda_half": np.int16, "quda_quarter": np.int8}
+
+
+class Normal(Operator):
+    """M^+ M = H^2 with H = gamma_5 M, on vectors of the 24 real numbers of each site.
+
+    The numbers lie in the order of the kernels, (groups, 24, 16) flattened: ``Wilson.flat`` and
+    ``Wilson.spinor`` convert. With links and vectors in the same format the vectors really are packed; see
+    :class:`LatticeEngine`.
+
+    Args:
+        links: (4, T, Z, Y, X, 3, 3) complex128, checked.
+        diagonal: 4 + mass.
+        numbers: that narrow links keep: 18, 12 or 8. The exact product has 12 at least.
+    """
+
+    symmetric = True
+    preferred = "half"
+
+    def __init__(self, links: Array, diagonal: float, numbers: int) -> None:
+        self.shape: Shape = links.shape[1:5]
+        self.extent, self.diagonal, self.numbers = extent_of(self.shape), diagonal, numbers
+        self.n = native.REALS * int(np.prod(self.shape))
+        self._matrices = links
+        self._kept: dict[tuple[str, int], Array] = {}
+        self._scratch: Array | None = None
+
+    def links(self, dtype: Any, numbers: int | None = None) -> Array:
+        """Return the links as they are stored, (groups, 4, numbers, 16)."""
+        key = np.dtype(dtype).name, self.numbers if numbers is None else numbers
+        if key not in self._kept:
+            stored = keep_links(compress(self._matrices, key[1]), dtype)
+            by_site = np.moveaxis(stored, 0, 4).reshape(*self.shape, -1)
+            groups = grouped(by_site)
+            self._kept[key] = groups.reshape(len(groups), 4, key[1], native.SITES)
+        return self._kept[key]
+
+    def hermitian(self, v: Array) -> Array:
+        """Return H v, (n,) float64."""
+        return self._hop(self._exact_links(), v, np.empty_like(v))
+
+    def exact(self, v: torch.Tensor) -> torch.Tensor:
+        """Return M^+ M v; see :class:`Operator`."""
+        if not bool(v.any()):  # a solver starts from zero
+            return torch.zeros_like(v)
+        return torch.from_numpy(self._squared(self._exact_links(), v.numpy()))
+
+    def narrowed(self, matrix: Format | None) -> Apply:
+        """Return the cheap product; see :class:`Operator`.
+
+        Raises:
+            ArgumentError: a format other than ``quda_half`` and ``quda_quarter``.
+        """
+        names = [name for name in DTYPES if name.startswith("quda") and read(name) == matrix]
+        if matrix is not None and not names:
+            raise ArgumentError(f"links cannot be held in {matrix}; expected fp32, quda_half or quda_quarter")
+        links = self.links(np.float32)
+        if names:
+            links = kept_links(self.links(DTYPES[names[0]])).astype(np.float32)
+        return lambda v: torch.from_numpy(self._squared(links, v.numpy()))
+
+    def engine(self, precision: KrylovPrecision) -> Engine | None:
+        """Return packed vectors where links and vectors are held in the same way; see :class:`Operator`."""
+        if precision.matrix != precision.vectors or precision.matrix not in DTYPES:
+            return None
+        return LatticeEngine(self, DTYPES[precision.matrix])
+
+    def _exact_links(self) -> Array:
+        # Of 8 numbers even float64 loses digits where a link is near to one.
+        return self.links(np.float64, max(self.numbers, 12))
+
+    def _squared(self, links: Array, v: Array) -> Array:
+        if self._scratch is None or self._scratch.dtype != v.dtype:
+            self._scratch = np.empty_like(v)
+        return self._hop(links, self._hop(links, v, self._scratch), np.empty_like(v))
+
+    def _hop(self, links: Array, v: Array, out: Array) -> Array:
+        shape = (len(links), native.REALS, native.SITES)
+        field, image = native.Field(v.reshape(shape)), native.Field(out.reshape(shape))
+        native.hop(self.extent, links, self.diagonal, field, image, threads=threads())
+        return out

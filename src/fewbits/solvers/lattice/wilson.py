@@ -1,0 +1,140 @@
+"""The Wilson operator of lattice quantum chromodynamics, and its linear systems."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fewbits.errors import ArgumentError, DataError
+from fewbits.kernels.reference.wilson import compress, expand
+from fewbits.solvers.krylov import KrylovResult
+from fewbits.solvers.krylov.problem import Watcher
+from fewbits.solvers.lattice.links import check
+from fewbits.solvers.lattice.normal import Normal
+from fewbits.solvers.lattice.order import grouped, natural
+from fewbits.solvers.lattice.square import solve_through_square
+from fewbits.solvers.precision import KrylovPrecision
+
+Array = NDArray[Any]
+RECONSTRUCT = (18, 12, 8)
+EIGHT = 1e-6  # the largest error of a link that 8 numbers in float64 may have
+
+
+class Wilson:
+    """The Wilson operator M on a periodic lattice; its definition is kernels/reference/wilson.py.
+
+    M psi(x) = (4 + m) psi(x) - 1/2 sum over mu of (1 - gamma_mu) U_mu(x) psi(x + mu)
+    + (1 + gamma_mu) U_mu(x - mu)^+ psi(x - mu), gamma matrices in the chiral basis.
+
+    Args:
+        links: (4, T, Z, Y, X, 3, 3) complex128 in SU(3), directions x, y, z, t; T, Z, Y and X even.
+        mass: m, in units of the lattice.
+        reconstruct: real numbers kept of each link: 18, 12 or 8 (Clark et al., Solving Lattice QCD
+            systems of equations using mixed precision solvers on GPUs, 2010). 8 lose digits where links are
+            near to one.
+
+    Raises:
+        ArgumentError: shapes, sizes or numbers that are none of these, or links that are not in SU(3).
+        DataError: NaN or infinity.
+    """
+
+    def __init__(self, links: Array, *, mass: float, reconstruct: int = 12) -> None:
+        check(links)
+        if reconstruct not in RECONSTRUCT:
+            raise ArgumentError(f"reconstruct={reconstruct}; expected 18, 12 or 8 numbers for a link")
+        if not np.isfinite(mass):
+            raise ArgumentError(f"mass={mass}; expected a finite number")
+        if reconstruct == 8:
+            _check_eight(links)
+        self.mass = mass
+        self.normal = Normal(links, 4 + mass, reconstruct)
+
+    def apply(self, psi: Array) -> Array:
+        """Return M psi, (T, Z, Y, X, 4, 3) complex128, for psi of that shape.
+
+        Raises:
+            ArgumentError: another shape.
+            DataError: NaN or infinity.
+        """
+        psi = self.spinor(self.normal.hermitian(self.flat(psi)))
+        psi[..., 2:, :] *= -1
+        return psi
+
+    def apply_adjoint(self, psi: Array) -> Array:
+        """Return M^+ psi = gamma_5 M gamma_5 psi; see :meth:`apply`."""
+        return self.spinor(self.normal.hermitian(self._flat_gamma_5(psi)))
+
+    def flat(self, psi: Any) -> Array:
+        """Return a spinor field as :class:`Normal` has it, (n,) float64; see :meth:`apply`."""
+        shape = (*self.normal.shape, 4, 3)
+        if not isinstance(psi, np.ndarray) or psi.shape != shape or psi.dtype.kind not in "fc":
+            given = f"{psi.dtype} {psi.shape}" if isinstance(psi, np.ndarray) else type(psi).__name__
+            raise ArgumentError(
+                f"a spinor field is {given}; expected complex {shape}, (T, Z, Y, X, spin, colour)"
+            )
+        if not np.isfinite(psi).all():
+            raise DataError("the spinor field holds NaN or infinity; remove them first")
+        reals = np.ascontiguousarray(psi, np.complex128).view(np.float64)
+        return grouped(reals.reshape(*shape[:4], 24)).reshape(-1)
+
+    def spinor(self, v: Array) -> Array:
+        """Return the spinor field, (T, Z, Y, X, 4, 3) complex128, of a vector of :class:`Normal`."""
+        shape = self.normal.shape
+        reals = natural(v.reshape(-1, 24, 16).astype(np.float64, copy=False), shape)
+        return reals.view(np.complex128).reshape(*shape, 4, 3)
+
+    def solve(
+        self,
+        b: Array,
+        *,
+        precision: str | KrylovPrecision = "auto",
+        tol: float = 1e-10,
+        delta: float | None = 0.1,
+        most: int | None = None,
+        watch: Watcher | None = None,
+    ) -> KrylovResult:
+        """Solve M x = b by conjugate gradients on M^+ M x = M^+ b; see :func:`fewbits.solvers.cg`.
+
+        Args:
+            b: (T, Z, Y, X, 4, 3) complex.
+            precision: ``half``, ``quarter``, ``single``, ``double`` or what else cg takes; ``auto`` is half.
+            tol: of |b - M x| <= tol |b|, the true residual.
+            delta: see cg.
+            most: iterations; 10 n by default.
+            watch: called with the iteration and the residual of the normal equations over |M^+ b|.
+
+        Returns:
+            x of b's shape; ``residual`` and ``converged`` are those of M x = b, ``claimed`` and ``history``
+            those of the normal equations.
+
+        Raises:
+            ArgumentError: another shape, or options out of range.
+            DataError: NaN or infinity.
+        """
+        if not 0 < tol < 1:
+            raise ArgumentError(f"tol={tol}; expected a relative residual between 0 and 1")
+        # M x = b is H x = gamma_5 b, and M^+ M = H^2.
+        right = torch.from_numpy(self._flat_gamma_5(b))
+        found = solve_through_square(
+            self.normal, right, precision=precision, tol=tol, delta=delta, most=most, watch=watch
+        )
+        return replace(found, x=self.spinor(found.x.numpy()))
+
+    def _flat_gamma_5(self, psi: Array) -> Array:
+        v = self.flat(psi)
+        v.reshape(-1, 24, 16)[:, 12:] *= -1
+        return v
+
+
+def _check_eight(links: Array) -> None:
+    """Refuse links that 8 numbers do not determine: where the second row is nearly (a1, 0, 0)."""
+    off = np.abs(expand(compress(links, 8)) - links).max()
+    if off > EIGHT:
+        raise ArgumentError(
+            f"8 numbers give a link back with an error of {off:.1e}, as its second row is near to (a1, 0, 0);"
+            " take reconstruct=12"
+        )

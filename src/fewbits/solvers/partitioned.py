@@ -1,0 +1,123 @@
+"""A sparse matrix whose rows are spread over the processes of a group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import torch
+import torch.distributed as dist
+
+from fewbits.errors import ArgumentError, DataError
+from fewbits.formats import Format
+from fewbits.solvers.operators import Apply, Operator
+from fewbits.tensor import fake_quantize
+
+
+class Partitioned(Operator):
+    """Rows of a square matrix; every process of the group holds the next ones.
+
+    A product fetches the values that other processes hold (its halo) and multiplies here; sums are added over
+    all processes, so that each takes the same decisions. Every process calls the solver with its own part of
+    b, and gets its own part of x.
+
+    Args:
+        rows: (n here, n of all) SciPy sparse matrix; the ranks hold consecutive rows.
+        group: a process group of torch.distributed; None is that of all processes.
+
+    Raises:
+        ArgumentError: no process group, or rows that do not add up to a square matrix.
+        DataError: NaN or infinity, in any process: all raise it.
+    """
+
+    def __init__(self, rows: Any, group: Any = None) -> None:
+        if not dist.is_initialized():
+            raise ArgumentError("there is no process group; call torch.distributed.init_process_group first")
+        if not hasattr(rows, "tocsr"):
+            raise ArgumentError(f"rows are a {type(rows).__name__}; expected a SciPy sparse matrix")
+        self.group, local = group, rows.tocsr().astype(np.float64)
+        counts = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(counts, torch.tensor([local.shape[0]]), group=group)
+        ends = np.cumsum([int(c) for c in counts])
+        if local.shape[1] != ends[-1]:
+            raise ArgumentError(
+                f"rows have the shape {local.shape}, and all processes hold {ends[-1]} of them; expected a"
+                " square matrix"
+            )
+        if float(self.total(torch.tensor(float((~np.isfinite(local.data)).sum())).double())) > 0:
+            raise DataError("A holds NaN or infinity; remove them first")
+        self.n, self.unknowns = local.shape[0], int(ends[-1])
+        self.start = int(ends[dist.get_rank(group)]) - self.n
+        self._halo = _Halo(local, self.start, ends, group)
+        columns = self._halo.places(local.indices, self.start, self.n)
+        width = self.n + len(self._halo.wanted)
+        self._rows = scipy.sparse.csr_array((local.data, columns, local.indptr), shape=(self.n, width))
+
+    @classmethod
+    def split(cls, a: Any, group: Any = None) -> Partitioned:
+        """Keep this process's even part of a whole matrix; its rows are ``[start, start + n)``."""
+        if not dist.is_initialized():
+            raise ArgumentError("there is no process group; call torch.distributed.init_process_group first")
+        rank, ranks, n = dist.get_rank(group), dist.get_world_size(group), a.shape[0]
+        return cls(a.tocsr()[n * rank // ranks : n * (rank + 1) // ranks], group)
+
+    def exact(self, v: torch.Tensor) -> torch.Tensor:
+        """Return this process's part of A v; see :class:`Operator`."""
+        return torch.from_numpy(self._rows @ self._halo.beside(v).numpy())
+
+    def narrowed(self, matrix: Format | None) -> Apply:
+        """Return the cheap product; values of other processes come in float32."""
+        values = torch.from_numpy(self._rows.data).float()
+        held = values if matrix is None else fake_quantize(values, matrix)
+        low = scipy.sparse.csr_array(
+            (held.numpy(), self._rows.indices, self._rows.indptr), shape=self._rows.shape
+        )
+        return lambda v: torch.from_numpy(low @ self._halo.beside(v).numpy())
+
+    def total(self, sums: torch.Tensor) -> torch.Tensor:
+        """Return the sum over the processes."""
+        found = sums.clone()
+        dist.all_reduce(found, group=self.group)
+        return found
+
+
+class _Halo:
+    """Which values of other processes the rows here need, and which of ours the others need."""
+
+    def __init__(self, rows: Any, start: int, ends: Any, group: Any) -> None:
+        self.group, rank, ranks = group, dist.get_rank(group), len(ends)
+        outside = (rows.indices < start) | (rows.indices >= start + rows.shape[0])
+        self.wanted = np.unique(rows.indices[outside])
+        owner = np.searchsorted(ends, self.wanted, side="right")
+        counts = torch.zeros(ranks, ranks, dtype=torch.int64)  # [who wants, from whom]
+        counts[rank] = torch.from_numpy(np.bincount(owner, minlength=ranks))
+        dist.all_reduce(counts, group=group)
+        self.parts = [int(c) for c in counts[rank]]  # how many come from each, in the order of `wanted`
+        asked = torch.split(torch.from_numpy(self.wanted.astype(np.int64)), self.parts)
+        given = [torch.zeros(int(c), dtype=torch.int64) for c in counts[:, rank]]
+        self._exchange(list(asked), given)
+        self.given = [indices - start for indices in given]
+
+    def places(self, columns: Any, start: int, n: int) -> Any:
+        """Return where the values of those columns lie: ours first, then those wanted."""
+        beyond = n + np.searchsorted(self.wanted, columns)
+        return np.where((columns >= start) & (columns < start + n), columns - start, beyond)
+
+    def beside(self, v: torch.Tensor) -> torch.Tensor:
+        """Return our values and after them those of the others."""
+        others = [torch.empty(c, dtype=v.dtype) for c in self.parts]
+        self._exchange([v[indices] for indices in self.given], others)
+        return torch.cat([v, *others])
+
+    def _exchange(self, sent: list[torch.Tensor], received: list[torch.Tensor]) -> None:
+        """Send each process its part, and fill in what comes back."""
+        steps = []
+        for rank, (out, into) in enumerate(zip(sent, received, strict=True)):
+            peer = rank if self.group is None else dist.get_global_rank(self.group, rank)
+            if out.numel():
+                steps.append(dist.P2POp(dist.isend, out, peer, self.group))
+            if into.numel():
+                steps.append(dist.P2POp(dist.irecv, into, peer, self.group))
+        for work in dist.batch_isend_irecv(steps) if steps else ():
+            work.wait()

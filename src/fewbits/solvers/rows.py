@@ -1,0 +1,84 @@
+"""Sparse matrices whose values and columns are held in 16 bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from fewbits.errors import ArgumentError
+from fewbits.formats import Format
+from fewbits.kernels import native, threads
+from fewbits.kernels.sparse_rows import SparseRows, compress
+from fewbits.solvers.operators import Apply, Matrix, Operator
+from fewbits.tensor import fake_quantize
+
+# Formats of the matrix that lie as 16 bits; a block of values is a row here.
+_HALVES = {f"block(element=fp16,scale=e8m0,size={size})" for size in ("channel", "tensor")}
+_INTEGERS = {
+    f"block(element=int(16,coding=symmetric),scale=fp32,size={size})" for size in ("channel", 32, 24)
+}
+_LARGEST = {"f16": 2.0**15, "i16": 32767.0}
+
+
+class CompressedRows(Matrix):
+    """A square sparse matrix, whose narrow product reads 4 bytes for an entry instead of 12.
+
+    Columns are 16-bit differences from a base. Values are float16 with a power of two for each row
+    (``scaled-fp16``), 16-bit integers with a norm for each row (``site-int16``), or any other format, held in
+    float32. The exact product is that of the matrix given.
+
+    Args:
+        a: a SciPy or torch sparse matrix.
+        symmetric: whether it is known to be so.
+
+    Raises:
+        ArgumentError: not a square sparse matrix.
+        DataError: NaN or infinity among the values.
+    """
+
+    preferred = "scaled-fp16"
+
+    def __init__(self, a: Any, *, symmetric: bool = False) -> None:
+        super().__init__(a)
+        if not self.sparse:
+            raise ArgumentError("A is dense; expected a SciPy or torch sparse matrix")
+        self.symmetric = symmetric
+        self.a.sum_duplicates()  # and sorts the columns of each row
+
+    def compressed(self, matrix: Format | None) -> SparseRows:
+        """Return the rows as the kernel reads them, with the values rounded to ``matrix``."""
+        grammar = "" if matrix is None else matrix.grammar
+        storage = "f16" if grammar in _HALVES else "i16" if grammar in _INTEGERS else "f32"
+        values = self.a.data.astype(np.float32)
+        unit = np.ones(self.n, np.float32)
+        if storage == "f32":
+            values = values if matrix is None else fake_quantize(values, matrix)
+        else:
+            unit = _units(self.a, storage)
+            whole = values / np.repeat(unit, np.diff(self.a.indptr))
+            values = whole.astype(np.float16) if storage == "f16" else np.rint(whole).astype(np.int16)
+        return compress(self.a.indptr, self.a.indices, values, unit, storage, self.n)
+
+    def narrowed(self, matrix: Format | None) -> Apply:
+        """Return the cheap product; see :class:`Operator`."""
+        product = native.RowProduct(self.compressed(matrix))
+        return lambda v: torch.from_numpy(product(v.contiguous().numpy(), threads()))
+
+    def transposed(self) -> Operator:
+        """Return A^T."""
+        return self if self.symmetric else CompressedRows(self.a.T)
+
+
+def _units(a: Any, storage: str) -> Any:
+    """Return what one is worth in each row, so that its largest value is the largest that fits."""
+    lengths = np.diff(a.indptr)
+    largest = np.zeros(len(lengths))
+    full = lengths > 0
+    if full.any():
+        largest[full] = np.maximum.reduceat(np.abs(a.data), a.indptr[:-1][full])
+    unit = np.where(largest > 0, largest / _LARGEST[storage], 1.0)
+    if storage == "f16":
+        unit = 2.0 ** np.ceil(np.log2(unit))
+    return np.clip(unit, 2.0**-126, 2.0**127).astype(np.float32)

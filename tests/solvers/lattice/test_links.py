@@ -1,0 +1,85 @@
+"""Gauge fields: what is made is in SU(3), and what is not is refused."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fewbits.errors import ArgumentError, DataError
+from fewbits.solvers import lattice
+
+SHAPE = (2, 4, 2, 6)
+
+
+@pytest.mark.parametrize(
+    "links", [lattice.unit_links(SHAPE), lattice.random_links(SHAPE), lattice.smooth_links(SHAPE)]
+)
+def test_what_is_made_is_in_su3(links: Any) -> None:
+    assert links.shape == (4, *SHAPE, 3, 3)
+    assert np.abs(links @ links.conj().swapaxes(-1, -2) - np.eye(3)).max() < 1e-14
+    assert np.abs(np.linalg.det(links) - 1).max() < 1e-14
+    lattice.Wilson(links, mass=0.1)
+
+
+def test_a_seed_gives_the_same_field_and_roughness_its_distance_from_one() -> None:
+    assert np.array_equal(lattice.random_links(SHAPE, 3), lattice.random_links(SHAPE, 3))
+    assert not np.array_equal(lattice.random_links(SHAPE, 3), lattice.random_links(SHAPE, 4))
+    one = lattice.unit_links(SHAPE)
+    assert np.array_equal(lattice.smooth_links(SHAPE, 0), one)
+    near, far = (np.abs(lattice.smooth_links(SHAPE, r) - one).mean() for r in (0.01, 0.1))
+    assert 5 < far / near < 12
+
+
+def test_haar_links_have_no_preferred_trace() -> None:
+    trace = np.trace(lattice.random_links((4, 4, 4, 8)), axis1=-2, axis2=-1)
+    assert abs(trace.mean()) < 0.06  # 2048 links of |tr|^2 = 1
+    assert (np.abs(trace) ** 2).mean() == pytest.approx(1, abs=0.1)
+
+
+def off(change: float) -> Any:
+    links = lattice.random_links(SHAPE)
+    links[0, 0, 0, 0, 0] *= change
+    return links
+
+
+@pytest.mark.parametrize(
+    ("links", "options", "error", "said"),
+    [
+        (off(1.001), {}, ArgumentError, r"off SU\(3\) by 3.0e-03.*lattice.project"),
+        (off(1j), {}, ArgumentError, r"off SU\(3\) by"),
+        (off(np.nan), {}, DataError, "links hold NaN"),
+        (lattice.random_links(SHAPE)[:, :, :3], {}, ArgumentError, "four even sizes"),
+        (np.zeros((3, *SHAPE, 3, 3)), {}, ArgumentError, r"expected a complex array of shape \(4, T"),
+        ("links", {}, ArgumentError, "links are str"),
+        (lattice.unit_links(SHAPE), {"reconstruct": 9}, ArgumentError, "reconstruct=9; expected 18, 12 or 8"),
+        (lattice.unit_links(SHAPE), {"mass": np.nan}, ArgumentError, "mass=nan"),
+    ],
+)
+def test_bad_input_is_refused(links: Any, options: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        lattice.Wilson(links, **{"mass": 0.1, **options})
+
+
+def test_odd_shapes_negative_roughness_and_nan_are_refused_where_fields_are_made() -> None:
+    for make in (lattice.unit_links, lattice.random_links, lattice.smooth_links):
+        with pytest.raises(ArgumentError, match="four even sizes"):
+            make((4, 4, 3, 4))
+    with pytest.raises(ArgumentError, match="roughness=-1"):
+        lattice.smooth_links(SHAPE, -1)
+    with pytest.raises(DataError, match="NaN"):
+        lattice.project(np.full((3, 3), np.nan))
+
+
+def test_a_link_that_eight_numbers_do_not_determine_is_refused_for_eight_only() -> None:
+    links = lattice.unit_links(SHAPE)
+    links[2, 1, 0, 1, 0] = [[0, 0, 1], [1, 0, 0], [0, 1, 0]]
+    lattice.Wilson(links, mass=0.1, reconstruct=12)
+    with pytest.raises(ArgumentError, match="take reconstruct=12"):
+        lattice.Wilson(links, mass=0.1, reconstruct=8)
+
+
+def test_projection_gives_back_what_was_off_by_rounding() -> None:
+    links = lattice.random_links(SHAPE)
+    rounded = links.astype(np.complex64)
+    assert np.abs(lattice.project(rounded.astype(np.complex128)) - links).max() < 1e-6
+    lattice.Wilson(lattice.project(rounded.astype(np.complex128)), mass=0.1)

@@ -1,0 +1,156 @@
+"""BiCGstab, GMRES and GCR with narrow vectors, and many shifts at once."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from scipy.sparse.linalg import spilu, spsolve
+
+from fewbits.errors import ArgumentError, DataError
+from fewbits.solvers import Stencil, bicgstab, cg, gcr, gmres, multishift_cg
+
+SOLVERS = {"bicgstab": bicgstab, "gmres": gmres, "gcr": gcr}
+PRECISIONS = ("double", "single", "fp32/quda_half", "quda_half", "auto")
+
+
+def convection(side: int = 24, wind: float = 0.4) -> Any:
+    """Return upwind convection and diffusion in two dimensions, plus a reaction."""
+    line = sp.diags([-1.0 - wind, 2.0 + wind, -1.0], [-1, 0, 1], shape=(side, side))
+    one = sp.identity(side)
+    return (sp.kron(line, one) + sp.kron(one, line) + 0.05 * sp.identity(side**2)).tocsr()
+
+
+def right(n: int) -> Any:
+    return np.random.default_rng(0).standard_normal(n)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", SOLVERS)
+def test_the_true_residual_is_reached(name: str, precision: str) -> None:
+    a = convection()
+    b = right(a.shape[0])
+    seen: list[float] = []
+    found = SOLVERS[name](a, b, precision=precision, watch=lambda _, r: seen.append(r))
+    assert found.converged
+    assert np.linalg.norm(b - a @ found.x) <= 1.000001e-10 * np.linalg.norm(b)
+    assert np.allclose(found.x, spsolve(a.tocsc(), b), rtol=1e-6, atol=1e-8)
+    assert seen == list(found.history)
+    assert len(found.path) == 1
+    double = SOLVERS[name](a, b, precision="double")
+    assert found.iterations <= 2 * double.iterations + 10  # restarts cost some
+
+
+@pytest.mark.parametrize("name", ["bicgstab", "gcr"])
+def test_without_reliable_updates_claim_and_truth_part_ways(name: str) -> None:
+    a = convection()
+    found = SOLVERS[name](a, right(a.shape[0]), precision="fp32/quda_half", delta=None, most=400)
+    assert found.residual > 1e-7
+    assert not found.converged
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_an_incomplete_factorization_cuts_iterations(name: str) -> None:
+    a = convection()
+    b = right(a.shape[0])
+    factors = spilu(a.tocsc(), drop_tol=1e-2)
+
+    def preconditioner(v: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(factors.solve(v.double().numpy())).to(v.dtype)
+
+    plain = SOLVERS[name](a, b, precision="single")
+    found = SOLVERS[name](a, b, precision="single", preconditioner=preconditioner)
+    assert found.converged
+    assert found.iterations < plain.iterations / 2
+
+
+def test_jacobi_helps_conjugate_gradients_on_a_badly_scaled_matrix() -> None:
+    rng = np.random.default_rng(1)
+    scale = sp.diags(2.0 ** rng.integers(-6, 7, 400))
+    line = sp.diags([-1.0, 2.1, -1.0], [-1, 0, 1], shape=(400, 400))
+    a = (scale @ line @ scale).tocsr()
+    b = right(400)
+    diagonal = torch.from_numpy(a.diagonal())
+    found = cg(a, b, precision="fp32/quda_half", preconditioner=lambda v: v / diagonal.to(v.dtype))
+    plain = cg(a, b, precision="double")
+    assert found.converged
+    assert found.iterations < plain.iterations
+
+
+def test_the_basis_of_gmres_is_really_packed() -> None:
+    a = convection(20)
+    narrow = gmres(a, right(400), precision="fp32/mxfp6_e3m2", restart=80)
+    double = gmres(a, right(400), precision="double", restart=80)
+    assert narrow.converged
+    assert narrow.reliable_updates > double.reliable_updates
+
+
+def test_a_singular_matrix_is_told() -> None:
+    a = np.diag([1.0, 2.0, 0.0])
+    for solver in SOLVERS.values():
+        found = solver(a, np.ones(3), precision="double", most=50)
+        assert not found.converged
+        assert found.residual > 0.1
+
+
+def test_zeros_give_zeros() -> None:
+    for solver in SOLVERS.values():
+        found = solver(convection(5), np.zeros(25))
+        assert found.converged
+        assert found.iterations == 0
+        assert found.x.tolist() == [0.0] * 25
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_bad_input_is_refused(name: str) -> None:
+    solver = SOLVERS[name]
+    with pytest.raises(ArgumentError, match="square matrix"):
+        solver(np.ones((3, 2)), np.ones(3))
+    with pytest.raises(DataError, match="b holds NaN"):
+        solver(np.eye(2), np.array([1.0, np.nan]))
+    with pytest.raises(ArgumentError, match="tol=0"):
+        solver(np.eye(2), np.ones(2), tol=0)
+    with pytest.raises(ArgumentError, match="float99"):
+        solver(np.eye(2), np.ones(2), precision="float99")
+    if name != "bicgstab":
+        with pytest.raises(ArgumentError, match="restart=0"):
+            solver(np.eye(2), np.ones(2), restart=0)
+
+
+SHIFTS = [0.01, 0.1, 0.0, 1.0, 10.0]
+
+
+@pytest.mark.parametrize("precision", ["double", "single", "fp32/quda_half"])
+def test_many_shifts_cost_little_more_than_one(precision: str) -> None:
+    line = sp.diags([-1.0, 2.0, -1.0], [-1, 0, 1], shape=(30, 30))
+    one = sp.identity(30)
+    a = (sp.kron(line, one) + sp.kron(one, line) + 0.02 * sp.identity(900)).tocsr()
+    b = right(900)
+    found = multishift_cg(a, b, SHIFTS, precision=precision)
+    for s, result in zip(SHIFTS, found, strict=True):
+        assert result.converged
+        residual = b - a @ result.x - s * result.x
+        assert np.linalg.norm(residual) <= 1.000001e-10 * np.linalg.norm(b)
+    shared = min(r.iterations for r in found)
+    alone = sum(cg(a + s * sp.identity(900), b, precision=precision).iterations for s in SHIFTS)
+    together = shared + sum(r.iterations - shared for r in found)
+    if precision == "double":
+        assert together <= 0.6 * alone
+
+
+def test_shifts_of_a_stencil_are_stencils() -> None:
+    a = Stencil.poisson(np.ones((6, 7, 8)))
+    b = right(a.n)
+    for s, result in zip([0.0, 0.5], multishift_cg(a, b, [0.0, 0.5], precision="scaled-fp16"), strict=True):
+        assert result.converged
+        assert np.allclose(a.shifted(s).exact(torch.from_numpy(result.x)).numpy(), b, atol=1e-7)
+
+
+def test_bad_shifts_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="at least one"):
+        multishift_cg(np.eye(2), np.ones(2), [])
+    with pytest.raises(ArgumentError, match="finite"):
+        multishift_cg(np.eye(2), np.ones(2), [np.inf])
+    with pytest.raises(DataError, match="not positive definite"):
+        multishift_cg(np.eye(2), np.ones(2), [-2.0])

@@ -1,0 +1,124 @@
+"""Four processes give the iterations and the answer of one."""
+
+import json
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch import distributed, multiprocessing
+
+from fewbits.errors import ArgumentError, DataError
+from fewbits.solvers import Partitioned, bicgstab, cg, gcr, gmres, multishift_cg
+
+PATIENCE = 120  # seconds for everything that the processes do
+PROCESSES = 4
+SIDE = 48  # a quarter of the unknowns is a whole number of sites of 24
+SOLVERS: dict[str, Any] = {"cg": cg, "bicgstab": bicgstab, "gmres": gmres, "gcr": gcr}
+CASES = {
+    f"{name} {precision}": (name, precision) for name in SOLVERS for precision in ("double", "fp32/quda_half")
+}
+
+
+def laplacian() -> Any:
+    line = sp.diags([-1.0, 2.0, -1.0], [-1, 0, 1], shape=(SIDE, SIDE))
+    one = sp.identity(SIDE)
+    return (sp.kron(line, one) + sp.kron(one, line) + 0.05 * sp.identity(SIDE**2)).tocsr()
+
+
+def right() -> Any:
+    return np.random.default_rng(0).standard_normal(SIDE**2)
+
+
+def work(rank: int, folder: str) -> None:
+    """Solve every case as one of the processes, and leave the parts in the folder."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/meeting",
+        rank=rank,
+        world_size=PROCESSES,
+        timeout=timedelta(seconds=PATIENCE / 2),
+    )
+    try:
+        a, b = Partitioned.split(laplacian()), right()
+        mine = slice(a.start, a.start + a.n)
+        told, parts = {}, {}
+        for case, (name, precision) in CASES.items():
+            found = SOLVERS[name](a, b[mine], precision=precision)
+            told[case] = (found.iterations, found.residual, found.converged)
+            parts[case] = found.x
+        parts["shifts"] = multishift_cg(a, b[mine], [0.5, 0.0], precision="single")[0].x
+        told["shifts"] = (0, 0.0, True)
+        broken = b[mine].copy()
+        broken[0] = np.nan if rank == 2 else broken[0]
+        with pytest.raises(DataError, match="b holds NaN"):
+            cg(a, broken)
+        rows = laplacian()[mine]
+        rows.data[0] = np.inf if rank == 1 else rows.data[0]
+        with pytest.raises(DataError, match="A holds NaN"):
+            Partitioned(rows)
+        with pytest.raises(ArgumentError, match="expected a square matrix"):
+            Partitioned(laplacian()[mine][:, 1:])
+        np.savez(Path(folder) / f"{rank}.npz", **parts)
+        (Path(folder) / f"{rank}.json").write_text(json.dumps(told))
+    finally:
+        distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """What each process was told, and the solutions put together."""
+    folder = tmp_path_factory.mktemp("four")
+    started = multiprocessing.start_processes(
+        work, args=(str(folder),), nprocs=PROCESSES, join=False, start_method="spawn"
+    )
+    try:
+        ends = time.monotonic() + PATIENCE
+        while not started.join(timeout=1):
+            assert time.monotonic() < ends, "the processes do not end"
+    finally:
+        for process in started.processes:
+            if process.is_alive():
+                process.kill()
+            process.join()
+    told = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(PROCESSES)]
+    parts = [np.load(folder / f"{rank}.npz") for rank in range(PROCESSES)]
+    return told, {case: np.concatenate([p[case] for p in parts]) for case in told[0]}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_four_processes_solve_as_one_does(
+    case: str, four: tuple[list[dict[str, Any]], dict[str, Any]]
+) -> None:
+    told, x = four
+    name, precision = CASES[case]
+    alone = SOLVERS[name](laplacian(), right(), precision=precision)
+    iterations, residual, converged = told[0][case]
+    assert all(one[case] == told[0][case] for one in told)  # every process took the same decisions
+    assert converged
+    assert alone.converged
+    # Sums are ordered anew: the last digits differ, with them what is rounded, and BiCGstab amplifies that.
+    exact = precision == "double" and name != "bicgstab"
+    assert abs(iterations - alone.iterations) <= (1 if exact else 0.05 * alone.iterations + 2)
+    assert residual <= 1.000001e-10
+    assert np.linalg.norm(right() - laplacian() @ x[case]) <= 1.0001e-10 * np.linalg.norm(right())
+    assert np.linalg.norm(x[case] - alone.x) <= 1e-8 * np.linalg.norm(alone.x)
+
+
+def test_shifts_are_solved_together_too(four: tuple[list[dict[str, Any]], dict[str, Any]]) -> None:
+    x = four[1]["shifts"]
+    assert np.linalg.norm(right() - laplacian() @ x - 0.5 * x) <= 1.0001e-10 * np.linalg.norm(right())
+
+
+def test_without_a_process_group_it_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="no process group"):
+        Partitioned(laplacian())
+    with pytest.raises(ArgumentError, match="no process group"):
+        Partitioned.split(laplacian())
