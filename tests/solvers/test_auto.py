@@ -66,7 +66,7 @@ def test_many_right_hand_sides_go_through_gmres_side_by_side() -> None:
     b = np.random.default_rng(0).standard_normal((N, 40))
     found: Any = solve(a, b, precision="fp32", full=True)
     assert not found.fell_back
-    assert found.backward_error < 1e-15
+    assert found.backward_error < N**0.5 * EPS
     assert found.stages[0].inner < 40
 
 

@@ -173,7 +173,7 @@ def test_a_stage_that_was_left_says_why_and_shows_its_residuals() -> None:
 
 def test_every_residual_is_watched() -> None:
     seen: list[tuple[str, int, float]] = []
-    a, b = randsvd(1e8, 2), np.ones(N)
+    a, b = randsvd(1e12, 2), np.ones(N)
     found = solve(a, b, full=True, watch=lambda *what: seen.append(what))
     assert found.stages[0].inner > 0
     assert [size for _, _, size in seen] == list(found.history)

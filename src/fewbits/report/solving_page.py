@@ -79,5 +79,11 @@ def _curves(tried: Sequence[Attempt], goal: float) -> Figure:
             "hovermode": "closest",
             "shapes": [{**line, "line": {"color": "text", "width": 1, "dash": "dot"}}],
         },
-        "labels": [],
+        "labels": [_label(a, x.place(points[-1][0]), y.place(points[-1][1])) for a, points in drawn],
     }
+
+
+def _label(attempt: Attempt, x: float, y: float) -> Figure:
+    """Name a curve at its end."""
+    name = plot_text(attempt.stage.precision)
+    return {"x": x, "y": y, "text": name, "front": not attempt.stage.reason, "bar": [y, y]}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from fewbits.solvers.factors import Factors
-from fewbits.solvers.gmres import gmres
+from fewbits.solvers.flexible_gmres import flexible_gmres
 
 MOST_STEPS = 50  # of refinement, as in cuSOLVER; LAPACK's DSGESV takes 30
 MOST_INNER = 50  # iterations of GMRES in one of them
@@ -155,7 +155,7 @@ def _by_gmres(
             )
             return False
 
-        correction[:, part], taken = gmres(
+        correction[:, part], taken = flexible_gmres(
             a, found.state.residual[:, part], solve, tolerance=goal, most=MOST_INNER, go_on=go_on
         )
         found.inner += taken

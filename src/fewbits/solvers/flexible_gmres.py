@@ -9,7 +9,7 @@ import torch
 Apply = Callable[[torch.Tensor], torch.Tensor]
 
 
-def gmres(
+def flexible_gmres(
     a: torch.Tensor,
     r: torch.Tensor,
     solve: Apply,
