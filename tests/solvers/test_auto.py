@@ -23,13 +23,13 @@ def test_few_unknowns_are_solved_in_double() -> None:
     assert [p.name for p in choice.chain("auto", 64)] == ["fp32", "fp64"]
 
 
-def test_matrix_units_bring_integers_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matrix_units_bring_bfloat16_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "has_tiles", lambda: True)
-    assert [p.name for p in choice.chain("auto", 4000)] == ["int8x2", "fp32", "fp64"]
-    monkeypatch.setattr(choice, "FROM_WITH_TILES", {"int8x2": 64, "fp32": 64})
-    assert [s.precision for s in checked(randsvd(1e2, 3)).stages] == ["int8x2"]
-    stages = checked(randsvd(1e5, 3)).stages
-    assert [s.precision for s in stages] == ["int8x2", "fp32"]
+    assert [p.name for p in choice.chain("auto", 4000)] == ["bf16x2", "fp32", "fp64"]
+    monkeypatch.setattr(choice, "FROM_WITH_TILES", {"bf16x2": 64, "fp32": 64})
+    assert [s.precision for s in checked(randsvd(1e2, 3)).stages] == ["bf16x2"]
+    stages = checked(randsvd(1e6, 3)).stages
+    assert [s.precision for s in stages] == ["bf16x2", "fp32"]
     assert stages[0].code < 0 < stages[1].code
 
 

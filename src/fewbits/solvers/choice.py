@@ -11,7 +11,7 @@ from fewbits.solvers.precision import precision as read
 # Only what a matrix unit multiplies is faster than float32: instructions for pairs of bfloat16 (AVX512_BF16)
 # halve the time of a product, and what that leaves does not make up for the steps of refinement.
 FROM = {"fp32": 1000}
-FROM_WITH_TILES = {"int8x2": 4000, "fp32": 1000}
+FROM_WITH_TILES = {"bf16x2": 4000, "fp32": 1000}
 
 
 def chain(precision: str | Precision, n: int) -> tuple[Precision, ...]:
@@ -41,5 +41,5 @@ def most_inner(n: int) -> int:
 
 
 def has_tiles() -> bool:
-    """Whether this CPU multiplies tiles of 8-bit integers (AMX), and PyTorch may use them."""
+    """Whether this CPU multiplies tiles of bfloat16 (AMX), and PyTorch may use them."""
     return bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)())

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from fewbits import kernels
-from fewbits.kernels import ops
 from fewbits.tensor import fake_quantize
+from fewbits.tensor.products import bfloat16_product
 
 Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -57,7 +56,8 @@ def _split_product(a: torch.Tensor, b: torch.Tensor, terms: int) -> torch.Tensor
     left, right = _split(a, terms), _split(b, terms)
     pairs = [pair for order in _pairs(terms) for pair in order]
     # Side by side along the reduction axis: one product, one float32 sum.
-    return _multiply(torch.cat([left[i] for i, _ in pairs], 1), torch.cat([right[j] for _, j in pairs], 0))
+    wide, deep = torch.cat([left[i] for i, _ in pairs], 1), torch.cat([right[j] for _, j in pairs], 0)
+    return bfloat16_product(wide, deep)
 
 
 def _split(x: torch.Tensor, terms: int) -> list[torch.Tensor]:
@@ -67,13 +67,6 @@ def _split(x: torch.Tensor, terms: int) -> list[torch.Tensor]:
         term = x.bfloat16().float()
         found.append(term)
         x = x - term  # exact
-    return found
-
-
-def _multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = (
-        ops.bfloat16_product(a, b) if kernels.has_bfloat16_products() else torch.matmul(a, b)
-    )
     return found
 
 

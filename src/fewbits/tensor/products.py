@@ -99,11 +99,21 @@ def _multiplied(a: torch.Tensor, b: torch.Tensor, fmt: Format) -> torch.Tensor:
     exact = a.dtype == b.dtype == torch.float32 and _has_bfloat16_units()
     exact = exact and _is_bfloat16(a, fmt) and _is_bfloat16(b, fmt)
     left, right = _dense(a), _dense(b)
-    if exact and not _has_tiles() and left.ndim > 1 and right.ndim == 2 and left.device.type == "cpu":
-        y: torch.Tensor = ops.bfloat16_product(left.reshape(-1, left.shape[-1]), right)
-        return y.reshape(*left.shape[:-1], right.shape[1])
-    with _bfloat16_products(exact):
-        return torch.matmul(left, right)
+    return bfloat16_product(left, right) if exact else torch.matmul(left, right)
+
+
+def bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return ``a @ b`` of float32 tensors whose values are all bfloat16, none of them subnormal.
+
+    It runs on the matrix units of the CPU where it has any; sums are float32.
+    """
+    if _has_tiles():
+        with _on_bfloat16_units():
+            return torch.matmul(a, b)
+    if not kernels.has_bfloat16_products() or a.ndim == 1 or b.ndim != 2 or a.device.type != "cpu":
+        return torch.matmul(a, b)
+    y: torch.Tensor = ops.bfloat16_product(a.reshape(-1, a.shape[-1]), b)
+    return y.reshape(*a.shape[:-1], b.shape[1])
 
 
 def _is_thin(w: torch.Tensor, x: torch.Tensor, vectors: int, *, axis: int) -> bool:
@@ -150,12 +160,11 @@ def _exponent_of_step(element: Float | Fixed) -> int:
 
 
 @contextmanager
-def _bfloat16_products(allowed: bool) -> Iterator[None]:
+def _on_bfloat16_units() -> Iterator[None]:
     """Let float32 products run on the CPU's bfloat16 matrix units; sums stay float32."""
     matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # its stubs lag behind
     before = matmul.fp32_precision
-    if allowed:
-        matmul.fp32_precision = "bf16"
+    matmul.fp32_precision = "bf16"
     try:
         yield
     finally:
