@@ -135,8 +135,12 @@ std::pair<double, double> pass(const Kernels& kernels, Lattice job, int threads)
     const std::int64_t items = items_of(job);
     std::vector<double> sums(static_cast<std::size_t>(2 * items));
     job.sums = sums.data();
-    divide(items, items * groups_in_item(job) * spinor_reals * lattice_sites, threads,
-           [&](int, std::int64_t first, std::int64_t last) { kernels.lattice(job, first, last); });
+    // Item by item to whoever is free: the threads walk through the same layers, which a shared cache then holds once,
+    // and none waits long for one that other work has held up.
+    std::atomic<std::int64_t> next{0};
+    divide(items, items * groups_in_item(job) * spinor_reals * lattice_sites, threads, [&](int, std::int64_t, std::int64_t) {
+        for (std::int64_t item = next++; item < items; item = next++) kernels.lattice(job, item, item + 1);
+    });
     std::pair<double, double> all{0.0, 0.0};
     for (std::size_t i = 0; i < sums.size(); i += 2) {
         all.first += sums[i];

@@ -64,7 +64,7 @@ class Normal(Operator):
 
     def exact(self, v: torch.Tensor) -> torch.Tensor:
         """Return M^+ M v; see :class:`Operator`."""
-        if not bool(v.any()):  # a solver starts from zero
+        if not bool(v[0]) and not bool(v.any()):  # a solver starts from zero
             return torch.zeros_like(v)
         return torch.from_numpy(self._squared(self._exact_links(), v.numpy()))
 
