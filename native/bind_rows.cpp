@@ -33,6 +33,9 @@ std::int64_t end_of(const SparseRows& a) {
     const auto* columns = static_cast<const Column*>(a.columns);
     std::int64_t end = 0;
     for (std::int64_t segment = 0; segment < a.first[a.slices]; ++segment)
+        for (std::int64_t k = a.start[segment]; k < a.start[segment + 1]; ++k)
+            if (a.runs[k] >= 0) end = std::max(end, a.base[segment] + a.runs[k] + slice);
+    for (std::int64_t segment = 0; segment < a.first[a.slices]; ++segment)
         for (std::int64_t i = slice * a.start[segment]; i < slice * a.start[segment + 1]; ++i) {
             require(columns[i] >= 0, "columns are not negative");
             end = std::max(end, a.base[segment] + static_cast<std::int64_t>(columns[i]) + 1);
@@ -41,7 +44,7 @@ std::int64_t end_of(const SparseRows& a) {
 }
 
 void make_rows(HeldRows* self, std::int64_t rows, Line<std::int64_t> first, Line<std::int64_t> start, Line<std::int64_t> base,
-               Storage storage, Numbers values, Numbers columns, Line<float> unit, Line<std::int32_t> place) {
+               Storage storage, Numbers values, Numbers columns, Line<std::int32_t> runs, Line<float> unit, Line<std::int32_t> place) {
     const auto slices = static_cast<std::int64_t>(first.size()) - 1, segments = static_cast<std::int64_t>(base.size());
     require(rows >= 0 && slices == (rows + slice - 1) / slice, "16 rows in a slice");
     require(static_cast<std::int64_t>(start.size()) == segments + 1, "start: one more than segments");
@@ -50,12 +53,13 @@ void make_rows(HeldRows* self, std::int64_t rows, Line<std::int64_t> first, Line
     for (std::int64_t s = 0; s < segments; ++s) require(start(s) <= start(s + 1) && base(s) >= 0, "segments rise");
     const auto count = static_cast<std::size_t>(slice * start(segments));
     require(storage != Storage::f64 && values.size() == count && columns.size() == count, "a value and a column for each entry");
+    require(runs.size() == count / slice, "runs: one for 16 entries");
     require(values.itemsize() == (storage == Storage::f32 ? 4u : 2u), "values have another size than their storage says");
     require(columns.itemsize() == 2 || columns.itemsize() == 4, "columns have 16 or 32 bits");
     require(static_cast<std::int64_t>(unit.size()) == slice * slices && unit.size() == place.size(), "a unit and a place for each lane");
     for (std::size_t i = 0; i < place.size(); ++i) require(place(i) < rows, "places are rows");
     const SparseRows a{rows,   slices,        first.data(),   start.data(),  base.data(), storage, columns.itemsize() == 4,
-                       values.data(), columns.data(), unit.data(), place.data()};
+                       values.data(), columns.data(), runs.data(), unit.data(), place.data()};
     new (self) HeldRows{a, a.wide ? end_of<std::int32_t>(a) : end_of<std::uint16_t>(a)};
 }
 
@@ -72,8 +76,8 @@ void multiply_rows(const HeldRows& a, Line<float> x, Result y, int threads) {
 void bind_rows(nb::module_& m) {
     nb::class_<HeldRows>(m, "SparseRows", "Compressed rows; the arrays are not copied. native/rows.hpp.")
         .def("__init__", &make_rows, "rows"_a, "first"_a.noconvert(), "start"_a.noconvert(), "base"_a.noconvert(), "storage"_a,
-             "values"_a.noconvert(), "columns"_a.noconvert(), "unit"_a.noconvert(), "place"_a.noconvert(), nb::keep_alive<1, 3>(),
+             "values"_a.noconvert(), "columns"_a.noconvert(), "runs"_a.noconvert(), "unit"_a.noconvert(), "place"_a.noconvert(), nb::keep_alive<1, 3>(),
              nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 8>(), nb::keep_alive<1, 9>(),
-             nb::keep_alive<1, 10>());
+             nb::keep_alive<1, 10>(), nb::keep_alive<1, 11>());
     m.def("multiply_rows", &multiply_rows, "a"_a, "x"_a.noconvert(), "y"_a.noconvert(), "threads"_a, "Write A x into y.");
 }

@@ -19,6 +19,7 @@ struct SparseRows {
     Storage storage;             // f32, f16 or i16
     bool wide;                   // columns have 32 bits
     const void *values, *columns;
+    const std::int32_t* runs;    // (entries): the column of lane 0 where those of the lanes follow each other, else -1
     const float* unit;           // (16 slices): what one is worth in a row
     const std::int32_t* place;   // (16 slices): the row of y, or -1
 };

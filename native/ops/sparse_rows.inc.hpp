@@ -45,16 +45,25 @@ void multiply_slices(const SparseRows& a, const float* __restrict x, float* __re
         __m512 sums = _mm512_setzero_ps();
         for (i64 segment = a.first[s]; segment < a.first[s + 1]; ++segment) {
             const float* from = x + a.base[segment];
-            for (i64 k = a.start[segment]; k < a.start[segment + 1]; ++k)
-                sums = sums + Values::sixteen(values + slice * k) * _mm512_i32gather_ps(sixteen_columns(columns + slice * k), from, 4);
+            for (i64 k = a.start[segment]; k < a.start[segment + 1]; ++k) {
+                const __m512 there = a.runs[k] >= 0 ? _mm512_loadu_ps(from + a.runs[k])
+                                                    : _mm512_i32gather_ps(sixteen_columns(columns + slice * k), from, 4);
+                sums = sums + Values::sixteen(values + slice * k) * there;
+            }
         }
         _mm512_store_ps(sum, sums * _mm512_loadu_ps(a.unit + slice * s));
 #else
         for (i64 l = 0; l < slice; ++l) sum[l] = 0.0f;
         for (i64 segment = a.first[s]; segment < a.first[s + 1]; ++segment) {
             const float* from = x + a.base[segment];
-            for (i64 k = a.start[segment]; k < a.start[segment + 1]; ++k)
-                for (i64 l = 0; l < slice; ++l) sum[l] += Values::decode(values[slice * k + l]) * from[columns[slice * k + l]];
+            for (i64 k = a.start[segment]; k < a.start[segment + 1]; ++k) {
+                alignas(64) float there[slice];
+                if (a.runs[k] >= 0)
+                    for (i64 l = 0; l < slice; ++l) there[l] = from[a.runs[k] + l];
+                else
+                    for (i64 l = 0; l < slice; ++l) there[l] = from[columns[slice * k + l]];
+                for (i64 l = 0; l < slice; ++l) sum[l] += Values::decode(values[slice * k + l]) * there[l];
+            }
         }
         for (i64 l = 0; l < slice; ++l) sum[l] *= a.unit[slice * s + l];
 #endif

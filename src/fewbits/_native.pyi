@@ -221,6 +221,7 @@ class SparseRows:
         storage: Storage,
         values: NDArray[Any],
         columns: NDArray[Any],
+        runs: NDArray[np.int32],
         unit: NDArray[np.float32],
         place: NDArray[np.int32],
     ) -> None: ...

@@ -31,6 +31,9 @@ def matrices() -> dict[str, Any]:
         "no entries": sp.csr_array((20, 20)),
         "wide": wide,
         "crosses a window": banded[65_500:65_600],
+        "diagonals": sp.diags(
+            rng.standard_normal((4, 100)), [-17, -1, 0, 30], shape=(100, 100), format="csr"
+        ),
     }
 
 
@@ -63,6 +66,19 @@ def test_columns_take_16_bits_where_that_is_shorter() -> None:
     assert found["crosses a window"] == np.uint16
     assert found["uneven"] == np.uint16
     assert found["wide"] == np.int32
+
+
+def test_columns_that_follow_each_other_are_not_read() -> None:
+    rows = held(matrices()["diagonals"], "f16")
+    assert (rows.runs >= 0).mean() > 0.5
+    rows.columns[rows.runs >= 0] = 50  # the control: nothing of them is seen
+    x = np.random.default_rng(2).standard_normal(100).astype(np.float32)
+    expected = held(matrices()["diagonals"], "f16")
+    assert native.RowProduct(rows)(x, 1).tobytes() == multiply(expected, x).tobytes()
+    whole = sum(part.nbytes for part in (rows.values, rows.columns, rows.place, rows.unit))
+    assert rows.nbytes < whole
+        rows.values.nbytes + rows.columns.nbytes + rows.place.nbytes + rows.unit.nbytes
+    )
 
 
 def test_what_would_read_beyond_x_is_refused() -> None:

@@ -24,6 +24,7 @@ class RowProduct:
             storage,
             a.values,
             a.columns,
+            a.runs,
             a.unit,
             a.place,
         )
