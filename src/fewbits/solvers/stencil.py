@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from fewbits.errors import ArgumentError, DataError
 from fewbits.formats import Format
 from fewbits.kernels import native, threads
-from fewbits.kernels.reference.stencil import Grid, load, store
-from fewbits.kernels.stored import stride_of, zeros
+from fewbits.kernels.layout import room
+from fewbits.kernels.reference.stencil import Grid, store
+from fewbits.kernels.stored import SITE, Stored, stride_of, zeros
 from fewbits.solvers.operators import Apply, Operator
 from fewbits.solvers.precision import KrylovPrecision
 from fewbits.tensor import fake_quantize
@@ -206,8 +207,20 @@ class StencilEngine:
 
     def partial(self) -> torch.Tensor:
         """Return x."""
-        x = self.x if self.alpha == 0 else self.x + self.x.dtype.type(self.alpha) * load(self.p)
-        return torch.from_numpy(x)[..., : self.a.shape[2]].to(torch.float64).reshape(-1)
+        x = torch.from_numpy(self.x)
+        if self.alpha != 0:
+            x = torch.add(x, self._direction(), alpha=self.alpha)
+        return x[..., : self.a.shape[2]].to(torch.float64).reshape(-1)
+
+    def _direction(self) -> torch.Tensor:
+        """Return p as it is stored; reference.stencil.load, on all threads."""
+        p = torch.from_numpy(self.p.values)
+        if self.vectors in ("f64", "f32"):
+            return p
+        if self.p.norms is None:
+            return p.float().mul_(self.p.scale)
+        norms = torch.from_numpy(self.p.norms)
+        return p.float().view(*norms.shape, SITE).mul_(norms[..., None]).view(p.shape)
 
     def _scale(self, length: float) -> float:
         """Return a unit for a vector of that length: no value can be beyond 2^15 times it."""
@@ -216,8 +229,13 @@ class StencilEngine:
 
 def _apply(passes: native.StencilPasses, grid: Grid, storage: str, v: torch.Tensor) -> torch.Tensor:
     nz, ny, stride = grid.x.values.shape
-    r, q = zeros((nz, ny, stride), storage), zeros((nz, ny, stride), storage)
-    r.values[..., : grid.nx] = v.reshape(nz, ny, grid.nx).numpy()
+    given = v.reshape(nz, ny, grid.nx).contiguous().numpy()
+    if stride == grid.nx:
+        r = Stored(storage, given)
+    else:
+        r = zeros((nz, ny, stride), storage)
+        r.values[..., : grid.nx] = given
+    q = Stored(storage, room((nz, ny, stride), given.dtype))  # written whole
     passes.turn(r, q, r, q, None, 0.0, 1.0, 0.0)
     return torch.from_numpy(q.values)[..., : grid.nx].reshape(-1)
 

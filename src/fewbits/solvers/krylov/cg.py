@@ -67,7 +67,7 @@ def cg(
         raise ArgumentError(f"trigger={trigger!r}; expected drop or deviation")
     check_symmetric(problem.a)
     if start is not None:
-        problem.y = start
+        problem.y = start.clone()
 
     def attempt(one: KrylovPrecision) -> None:
         own = problem.a.engine(one) if preconditioner is None else None

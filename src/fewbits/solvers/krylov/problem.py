@@ -64,7 +64,7 @@ class Problem:
 
     def add(self, x: torch.Tensor) -> torch.Tensor:
         """Add x to the solution, and return b - A y, computed in float64."""
-        self.y = self.y + x
+        self.y += x
         r = self.b - self.a.exact(self.y)
         self.claimed = self.a.norm(r)
         self._increases += self.claimed > self._last
