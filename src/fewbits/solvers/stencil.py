@@ -177,6 +177,7 @@ class StencilEngine:
         shape = (*a.shape[:2], a.stride)
         self.r, self.p, self.following, self.q = (zeros(shape, vectors) for _ in range(4))
         self.x = zeros(shape, "f64" if vectors == "f64" else "f32").values
+        self.total = torch.from_numpy(room(a.shape, np.float64))
         self.alpha = self.rr = self.pp = 0.0
         self.gain = a.largest()  # |q| / |p|, last seen
 
@@ -206,20 +207,23 @@ class StencilEngine:
         return self.rr, self.rr, mixed
 
     def partial(self) -> torch.Tensor:
-        """Return x."""
-        x = torch.from_numpy(self.x)
-        if self.alpha != 0:
-            x = torch.add(x, self._direction(), alpha=self.alpha)
-        return x[..., : self.a.shape[2]].to(torch.float64).reshape(-1)
+        """Return x; the next call writes over it."""
+        # Plane by plane into one array: fresh memory of this size costs more than the arithmetic.
+        for z, plane in enumerate(self.total):
+            x = torch.from_numpy(self.x[z])
+            if self.alpha != 0:
+                x = torch.add(x, self._direction(z), alpha=self.alpha)
+            plane.copy_(x[:, : self.a.shape[2]])
+        return self.total.view(-1)
 
-    def _direction(self) -> torch.Tensor:
-        """Return p as it is stored; reference.stencil.load, on all threads."""
-        p = torch.from_numpy(self.p.values)
+    def _direction(self, z: int) -> torch.Tensor:
+        """Return a plane of p as it is stored; reference.stencil.load, on all threads."""
+        p = torch.from_numpy(self.p.values[z])
         if self.vectors in ("f64", "f32"):
             return p
         if self.p.norms is None:
             return p.float().mul_(self.p.scale)
-        norms = torch.from_numpy(self.p.norms)
+        norms = torch.from_numpy(self.p.norms[z])
         return p.float().view(*norms.shape, SITE).mul_(norms[..., None]).view(p.shape)
 
     def _scale(self, length: float) -> float:

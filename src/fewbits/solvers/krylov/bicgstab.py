@@ -48,7 +48,7 @@ def bicgstab(
 def _iterate(problem: Problem, space: Space, delta: float | None) -> None:
     dot, zero = problem.a.dot, torch.zeros_like(problem.b)
     trigger = Drop(delta or 0.0)
-    r = space.stored(problem.add(zero))
+    r = space.taken(problem.add(zero))
     trigger.restart(problem.claimed, 0.0)
     shadow, p, x = r, r, zero.clone()
     rho = dot(shadow, r)
@@ -59,7 +59,7 @@ def _iterate(problem: Problem, space: Space, delta: float | None) -> None:
         if abs(across) <= BREAKDOWN * math.sqrt(dot(shadow, shadow) * dot(v, v)):
             # The shadow residual says nothing more: begin again from the true one.
             problem.updates += 1
-            r = space.stored(problem.add(x))
+            r = space.taken(problem.add(x))
             x = torch.zeros_like(x)
             if abs(dot(r, space.apply(space.preconditioned(r)))) <= BREAKDOWN * dot(r, r):
                 return
@@ -80,7 +80,7 @@ def _iterate(problem: Problem, space: Space, delta: float | None) -> None:
         problem.note(size)
         if delta is not None and (trigger.fires(size, 0.0) or size <= problem.target):
             problem.updates += 1
-            r = space.stored(problem.add(x))
+            r = space.taken(problem.add(x))
             x = torch.zeros_like(x)
             trigger.restart(problem.claimed, 0.0)
         before, rho = rho, dot(shadow, r)

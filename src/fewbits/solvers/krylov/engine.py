@@ -29,7 +29,7 @@ class Engine(Protocol):
         ...
 
     def partial(self) -> torch.Tensor:
-        """Return x, (n,) float64."""
+        """Return x, (n,) float64; it holds until the next call."""
         ...
 
 
@@ -44,7 +44,7 @@ class TorchEngine:
     def load(self, r: torch.Tensor) -> tuple[float, float, float]:
         """See :class:`Engine`."""
         self.x = torch.zeros_like(self.x)
-        self.r = self.space.stored(r)
+        self.r = self.space.taken(r)
         self.z = self.space.preconditioned(self.r)
         return self.dot(self.r, self.r), self.dot(self.r, self.z), self.dot(self.r, self.p)
 

@@ -126,7 +126,7 @@ def gcr(
 def _directions(problem: Problem, space: Space, delta: float | None, restart: int) -> None:
     dot, x = problem.a.dot, torch.zeros_like(problem.b)
     trigger = Drop(delta or 0.0)
-    r = space.stored(problem.add(x))
+    r = space.taken(problem.add(x))
     trigger.restart(problem.claimed, 0.0)
     kept: list[tuple[Any, Any, float]] = []
     while problem.goes_on:
@@ -154,7 +154,7 @@ def _directions(problem: Problem, space: Space, delta: float | None, restart: in
             kept = [] if len(kept) == restart else kept
             if delta is not None:
                 problem.updates += 1
-                r = space.stored(problem.add(x))
+                r = space.taken(problem.add(x))
                 x = torch.zeros_like(x)
                 trigger.restart(problem.claimed, 0.0)
     problem.y = problem.y + x

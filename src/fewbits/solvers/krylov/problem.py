@@ -45,7 +45,7 @@ class Problem:
         self.size = self.a.norm(self.b)
         self.target = tol * self.size
         self.most = 10 * (self.a.unknowns or self.a.n) if most is None else most
-        self.y = torch.zeros_like(self.b)
+        self.y, self._r = torch.zeros_like(self.b), torch.zeros_like(self.b)
         self.claimed, self.history, self.updates, self._increases = self.size, list[float](), 0, 0
         self._last = math.inf
 
@@ -63,9 +63,9 @@ class Problem:
             self.watch(len(self.history), residual / self.size)
 
     def add(self, x: torch.Tensor) -> torch.Tensor:
-        """Add x to the solution, and return b - A y, computed in float64."""
+        """Add x to the solution, and return b - A y, computed in float64; it holds until the next call."""
         self.y += x
-        r = self.b - self.a.exact(self.y)
+        r = torch.sub(self.b, self.a.exact(self.y), out=self._r)
         self.claimed = self.a.norm(r)
         self._increases += self.claimed > self._last
         self._last = self.claimed

@@ -40,6 +40,11 @@ class Space:
         found: torch.Tensor = v if self.format is None else fake_quantize(v, self.format)
         return found
 
+    def taken(self, v: torch.Tensor) -> torch.Tensor:
+        """Return ``v`` as it is kept, in memory of its own."""
+        kept = self.stored(v)
+        return kept.clone() if kept is v else kept
+
     def packed(self, v: torch.Tensor) -> Any:
         """Return ``v`` packed, where there is a format; :func:`unpacked` undoes it."""
         v = v.to(self.dtype)

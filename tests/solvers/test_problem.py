@@ -1,0 +1,19 @@
+"""What the solvers share keeps out of their way."""
+
+import numpy as np
+import torch
+
+from fewbits.solvers.krylov.engine import TorchEngine
+from fewbits.solvers.krylov.problem import Problem
+from fewbits.solvers.krylov.space import Space
+from fewbits.solvers.precision import krylov_precision
+
+
+def test_a_residual_that_was_taken_stays_when_the_next_is_computed() -> None:
+    problem = Problem(np.diag([1.0, 2.0]), np.ones(2), 1e-10, None, None)
+    engine = TorchEngine(Space(problem.a, krylov_precision("double")))
+    r = problem.add(torch.zeros(2, dtype=torch.float64))
+    engine.load(r)
+    later = problem.add(torch.ones(2, dtype=torch.float64))
+    assert later.tolist() == [0.0, -1.0]
+    assert engine.r.tolist() == [1.0, 1.0]
