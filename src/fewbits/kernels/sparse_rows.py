@@ -75,14 +75,15 @@ def compress(
         width: columns of the matrix.
     """
     wide = False
-    layouts = [_by_diagonal(pointers, columns), _by_length(pointers, columns, WINDOW)]
+    narrow = _by_diagonal(pointers, columns)
     # Side by side along diagonals columns need not be read; but rows unlike each other have few in common.
-    narrow = layouts[0] if _entries(layouts[0]) <= MOST_ZEROS * len(columns) / SLICE else layouts[1]
-    if width > WINDOW and narrow is layouts[1]:
-        # Rows that jump about fill windows badly: then whole columns are shorter.
-        whole = _by_length(pointers, columns, width)
-        wide = _entries(whole) * (values.itemsize + 4) < _entries(narrow) * (values.itemsize + 2)
-        narrow = whole if wide else narrow
+    if _entries(narrow) > MOST_ZEROS * len(columns) / SLICE:
+        narrow = _by_length(pointers, columns, WINDOW)
+        if width > WINDOW:
+            # Rows that jump about fill windows badly: then whole columns are shorter.
+            whole = _by_length(pointers, columns, width)
+            wide = _entries(whole) * (values.itemsize + 4) < _entries(narrow) * (values.itemsize + 2)
+            narrow = whole if wide else narrow
     order, first, start, base, at = narrow
     held, where = (room((int(start[-1]), SLICE), t) for t in (values.dtype, _type(wide)))
     held.fill(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -65,6 +66,7 @@ def narrow(fmt: str) -> Format | None:
     return None if fmt in ("fp64", "fp32") else read(fmt)
 
 
+@cache
 def roundoff(precision: KrylovPrecision) -> float:
     """Return the relative error of keeping a vector, measured on a random one."""
     fmt = narrow(precision.vectors)
