@@ -46,16 +46,6 @@ class Operator:
         """
         raise NotImplementedError
 
-    def transposed(self) -> Operator:
-        """Return A^T.
-
-        Raises:
-            ArgumentError: it is not known.
-        """
-        if self.symmetric:
-            return self
-        raise ArgumentError(f"the transpose of a {type(self).__name__} is not known; give a matrix")
-
     def shifted(self, shift: float) -> Operator:
         """Return A + shift."""
         return Shifted(self, shift)
@@ -116,10 +106,6 @@ class Matrix(Operator):
         low = scipy.sparse.csr_array((values.numpy(), self.a.indices, self.a.indptr), shape=self.a.shape)
         return lambda v: torch.from_numpy(low @ v.numpy())
 
-    def transposed(self) -> Operator:
-        """Return A^T."""
-        return Matrix(self.a.T)
-
 
 class Function(Operator):
     """A function from a float64 or float32 torch vector, (n,), to one of the same dtype and length."""
@@ -154,10 +140,6 @@ class Shifted(Operator):
         """Return the cheap product; the shift is float32."""
         apply = self.a.narrowed(matrix)
         return lambda v: apply(v) + self.shift * v
-
-    def transposed(self) -> Operator:
-        """Return A^T + shift."""
-        return Shifted(self.a.transposed(), self.shift)
 
     def total(self, sums: torch.Tensor) -> torch.Tensor:
         """See :class:`Operator`."""

@@ -11,7 +11,7 @@ from fewbits.errors import ArgumentError
 from fewbits.formats import Format
 from fewbits.kernels import native, threads
 from fewbits.kernels.sparse_rows import SparseRows, compress
-from fewbits.solvers.operators import Apply, Matrix, Operator
+from fewbits.solvers.operators import Apply, Matrix
 from fewbits.tensor import fake_quantize
 
 # Formats of the matrix that lie as 16 bits; a block of values is a row here.
@@ -65,10 +65,6 @@ class CompressedRows(Matrix):
         """Return the cheap product; see :class:`Operator`."""
         product = native.RowProduct(self.compressed(matrix))
         return lambda v: torch.from_numpy(product(v.contiguous().numpy(), threads()))
-
-    def transposed(self) -> Operator:
-        """Return A^T."""
-        return self if self.symmetric else CompressedRows(self.a.T)
 
 
 def _units(a: Any, storage: str) -> Any:
