@@ -1,19 +1,17 @@
 """A prepared model under DistributedDataParallel: two processes train what one trains on the whole batch."""
 
 import json
-import os
-import time
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
-from torch import distributed, multiprocessing, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fewbits.errors import ArgumentError
 from fewbits.nn import prepare
 from fewbits.optim import SGD
+from tests.processes import joined, run
 
 PATIENCE = 120  # seconds for everything that the two processes do
 STEPS = 20
@@ -61,41 +59,19 @@ def train(chosen: str, rows: int, rank: int | None = None) -> list[float]:
 
 def work(rank: int, folder: str) -> None:
     """Train every case as one of the processes, and leave the losses in the folder."""
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    torch.set_num_threads(1)
-    distributed.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/meeting",
-        rank=rank,
-        world_size=PROCESSES,
-        timeout=timedelta(seconds=PATIENCE / 2),
-    )
-    try:
+    with joined(rank, folder, PROCESSES, PATIENCE):
         found = {name: train(chosen, rows, rank) for name, (chosen, rows, _) in CASES.items()}
         with pytest.raises(ArgumentError) as refused:
             train("fp8-lm-o1", 64, rank)
         found["refused"] = str(refused.value)
         (Path(folder) / f"{rank}.json").write_text(json.dumps(found))
-    finally:
-        distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
     """The losses of two processes, averaged, for each case."""
     folder = tmp_path_factory.mktemp("two")
-    started = multiprocessing.start_processes(
-        work, args=(str(folder),), nprocs=PROCESSES, join=False, start_method="spawn"
-    )
-    try:
-        ends = time.monotonic() + PATIENCE
-        while not started.join(timeout=1):
-            assert time.monotonic() < ends, "the two processes do not end"
-    finally:
-        for process in started.processes:
-            if process.is_alive():
-                process.kill()
-            process.join()
+    run(work, folder, PROCESSES, PATIENCE)
     one, other = (json.loads((folder / f"{rank}.json").read_text()) for rank in range(PROCESSES))
     assert one.pop("refused") == other.pop("refused") == REFUSED
     return {name: [(a + b) / 2 for a, b in zip(one[name], other[name], strict=True)] for name in CASES}

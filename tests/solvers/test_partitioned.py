@@ -1,20 +1,16 @@
 """Four processes give the iterations and the answer of one."""
 
 import json
-import os
-import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-import torch
-from torch import distributed, multiprocessing
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.solvers import Partitioned, bicgstab, cg, gcr, gmres, multishift_cg
+from tests.processes import joined, run
 
 PATIENCE = 240  # seconds for everything that the processes do
 PROCESSES = 4
@@ -37,16 +33,7 @@ def right() -> Any:
 
 def work(rank: int, folder: str) -> None:
     """Solve every case as one of the processes, and leave the parts in the folder."""
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    torch.set_num_threads(1)
-    distributed.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/meeting",
-        rank=rank,
-        world_size=PROCESSES,
-        timeout=timedelta(seconds=PATIENCE / 2),
-    )
-    try:
+    with joined(rank, folder, PROCESSES, PATIENCE):
         a, b = Partitioned.split(laplacian()), right()
         mine = slice(a.start, a.start + a.n)
         told, parts = {}, {}
@@ -68,26 +55,13 @@ def work(rank: int, folder: str) -> None:
             Partitioned(laplacian()[mine][:, 1:])
         np.savez(Path(folder) / f"{rank}.npz", **parts)
         (Path(folder) / f"{rank}.json").write_text(json.dumps(told))
-    finally:
-        distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """What each process was told, and the solutions put together."""
     folder = tmp_path_factory.mktemp("four")
-    started = multiprocessing.start_processes(
-        work, args=(str(folder),), nprocs=PROCESSES, join=False, start_method="spawn"
-    )
-    try:
-        ends = time.monotonic() + PATIENCE
-        while not started.join(timeout=1):
-            assert time.monotonic() < ends, "the processes do not end"
-    finally:
-        for process in started.processes:
-            if process.is_alive():
-                process.kill()
-            process.join()
+    run(work, folder, PROCESSES, PATIENCE)
     told = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(PROCESSES)]
     parts = [np.load(folder / f"{rank}.npz") for rank in range(PROCESSES)]
     return told, {case: np.concatenate([p[case] for p in parts]) for case in told[0]}
