@@ -76,7 +76,7 @@ void advance_stencil(const Stencil& a, const Held& r, const Held& q, double r_sc
     require(r.count == rows * a.stride && q.count == r.count, "vectors: (nz, ny, stride)");
     require(r.stored.storage == q.stored.storage, "vectors are stored alike");
     require(static_cast<std::int64_t>(sums.size()) >= 2 * advance_items(rows), "two sums for each item");
-    const Advance job{a.nx, a.stride, rows, r.stored, q.stored, r_scale, alpha, sums.data()};
+    const Advance job{a.stride, rows, r.stored, q.stored, r_scale, alpha, sums.data()};
     const Implementation& one = active();
     nb::gil_scoped_release released;
     advance(one.kernels, job, threads);

@@ -38,7 +38,7 @@ struct Turn {
 
 // r -= alpha q.
 struct Advance {
-    std::int64_t nx, stride, rows;
+    std::int64_t stride, rows;
     Stored r, q;
     double r_scale;  // of the new r
     double alpha;

@@ -9,29 +9,20 @@ constexpr float to_integer = 0x1.8p23f;  // added to a float, leaves it rounded 
 constexpr float largest_integer = 32767.0f, smallest_norm = 0x1p-100f;
 constexpr float largest_half = 65504.0f;
 
-struct CellsF64 {  // stored as float64
-    using Number = double;
-    static void load(const Stored& s, i64 at, i64 n, double* __restrict to) {
-        const double* from = static_cast<const double*>(s.values) + at;
+template <class T>
+struct CellsPlain {  // stored as the arithmetic has them
+    using Number = T;
+    static void load(const Stored& s, i64 at, i64 n, T* __restrict to) {
+        const T* from = static_cast<const T*>(s.values) + at;
         for (i64 i = 0; i < n; ++i) to[i] = from[i];
     }
-    static void store(const Stored& s, double, i64 at, i64 n, double* __restrict v) {
-        double* to = static_cast<double*>(s.values) + at;
+    static void store(const Stored& s, double, i64 at, i64 n, T* __restrict v) {
+        T* to = static_cast<T*>(s.values) + at;
         for (i64 i = 0; i < n; ++i) to[i] = v[i];
     }
 };
-
-struct CellsF32 {
-    using Number = float;
-    static void load(const Stored& s, i64 at, i64 n, float* __restrict to) {
-        const float* from = static_cast<const float*>(s.values) + at;
-        for (i64 i = 0; i < n; ++i) to[i] = from[i];
-    }
-    static void store(const Stored& s, double, i64 at, i64 n, float* __restrict v) {
-        float* to = static_cast<float*>(s.values) + at;
-        for (i64 i = 0; i < n; ++i) to[i] = v[i];
-    }
-};
+using CellsF64 = CellsPlain<double>;
+using CellsF32 = CellsPlain<float>;
 
 struct CellsF16 {
     using Number = float;
