@@ -7,6 +7,7 @@ from fewbits.formats.describe import describe, facts
 from fewbits.formats.elements import Element, Exponent, Fixed, Float, Lookup, Posit
 from fewbits.formats.format import Format
 from fewbits.formats.grammar import parse
+from fewbits.formats.pattern import Pattern, pattern
 from fewbits.formats.values import decode, values
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Float",
     "Format",
     "Lookup",
+    "Pattern",
     "Posit",
     "area_memory_proxy",
     "decode",
@@ -29,6 +31,7 @@ __all__ = [
     "for_one_channel",
     "packed_bits",
     "parse",
+    "pattern",
     "shares_scale",
     "values",
 ]

@@ -1,0 +1,57 @@
+"""Which values a structured sparse tensor may keep: at most N of every M neighbours along one axis.
+
+Accelerating Sparse Deep Neural Networks (Mishra and others 2021), section 3, has 2:4; 1:2 and 4:8 are its
+relatives for wider and narrower values.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+from fewbits.errors import FormatError
+
+LARGEST_GROUP = 64
+_TEXT = re.compile(r"\s*(\d{1,3})\s*:\s*(\d{1,3})\s*")
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """At most ``keep`` values in every whole group of ``group`` neighbours; prints as ``keep:group``.
+
+    Raises:
+        FormatError: not ``1 <= keep < group <= 64``.
+    """
+
+    keep: int
+    group: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.keep < self.group <= LARGEST_GROUP:
+            raise FormatError(
+                f"a pattern keeps N of M with 1 <= N < M <= {LARGEST_GROUP}, got {self.keep}:{self.group}; "
+                "2:4 is the usual one"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.keep}:{self.group}"
+
+    @property
+    def density(self) -> Fraction:
+        """Return the share of values that are kept."""
+        return Fraction(self.keep, self.group)
+
+
+def pattern(text: str | Pattern) -> Pattern:
+    """Return the pattern that ``text`` names, such as ``"2:4"``.
+
+    Raises:
+        FormatError: ``text`` is not ``N:M``, or no such pattern can be.
+    """
+    if isinstance(text, Pattern):
+        return text
+    found = _TEXT.fullmatch(text)
+    if found is None:
+        raise FormatError(f"a pattern is written N:M, such as 2:4 or 4:8, got {text!r}")
+    return Pattern(int(found[1]), int(found[2]))

@@ -1,0 +1,1 @@
+"""Structured sparsity: patterns, masks, compressed storage, retraining, and a fixed budget of weights."""
