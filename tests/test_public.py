@@ -25,6 +25,7 @@ FOLDERS = (
     "records",
     "report",
     "solvers",
+    "sparsity",
     "tensor",
     "train",
 )
@@ -131,7 +132,7 @@ def test_every_error_is_one_of_ours_and_of_pythons() -> None:
 
 def _modules() -> list[str]:
     names = []
-    for folder in ("formats", "kernels", "optim", "tensor"):
+    for folder in ("formats", "kernels", "optim", "sparsity", "tensor"):
         package = importlib.import_module(f"fewbits.{folder}")
         names += [package.__name__]
         names += [m.name for m in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]

@@ -50,6 +50,7 @@ _FOLDERS = (
     "records",
     "report",
     "solvers",
+    "sparsity",
     "tensor",
     "train",
 )
