@@ -1,7 +1,7 @@
 """The search for an order of columns under which N:M keeps more: the definition of its two steps.
 
-Channel Permutations for N:M Sparsity (Pool and Yu, NeurIPS 2021) has the problem. Magnitudes are integers, so that
-no sum depends on its order.
+Channel Permutations for N:M Sparsity (Pool and Yu, NeurIPS 2021) has the problem. Magnitudes are integers,
+so that no sum depends on its order.
 """
 
 from __future__ import annotations
