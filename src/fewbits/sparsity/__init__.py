@@ -4,5 +4,17 @@ from __future__ import annotations
 
 from fewbits.sparsity.masks import density, is_sparse, kept_magnitude, mask, transposable_mask
 from fewbits.sparsity.permutation import ColumnOrder, find_order
+from fewbits.sparsity.permuted import PermutedChannels, PermuteReport, permute
 
-__all__ = ["ColumnOrder", "density", "find_order", "is_sparse", "kept_magnitude", "mask", "transposable_mask"]
+__all__ = [
+    "ColumnOrder",
+    "PermuteReport",
+    "PermutedChannels",
+    "density",
+    "find_order",
+    "is_sparse",
+    "kept_magnitude",
+    "mask",
+    "permute",
+    "transposable_mask",
+]

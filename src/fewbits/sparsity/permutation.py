@@ -27,6 +27,7 @@ _HOT, _COOL = 0.3, 0.03
 _COLD = 0.9  # of all swaps; after them only those that gain are made
 _MOVES_PER_COLUMN = 65536
 _AT_ONCE = 16384  # swaps between two looks at the clock
+_ROWS = 16384  # of more, so many are searched: they tell which columns fit together
 _JUDGED = 0.1  # of the time: the speed of less says little
 
 
@@ -61,7 +62,7 @@ def find_order(
     it is not, fewer are made and annealing is faster.
 
     Args:
-        w: floating point, (rows, columns).
+        w: floating point, (rows, columns). Of more than 16384 rows a random choice is searched.
         pattern: ``N:M``, such as ``2:4``; groups of M lie along the rows.
         seed: of the random swaps.
         moves: swaps to try; default: 65536 for each column.
@@ -117,12 +118,14 @@ def _kept(magnitudes: torch.Tensor, pattern: Pattern) -> float:
 def _annealed(
     magnitudes: torch.Tensor, pattern: Pattern, seed: int, wanted: int, deadline: float
 ) -> tuple[torch.Tensor, int]:
+    random = np.random.Generator(np.random.Philox(seed))
+    if len(magnitudes) > _ROWS:
+        magnitudes = magnitudes[random.choice(len(magnitudes), _ROWS, replace=False)]
     rows, columns = magnitudes.shape
     unit = LARGEST_SUM // rows / float(magnitudes.max())
     state = swaps((magnitudes.T * unit).to(torch.int32).contiguous().numpy(), pattern.keep, pattern.group)
     search = native.SwapSearch(state)
     search.settle(torch.get_num_threads())
-    random = np.random.Generator(np.random.Philox(seed))
     gains = np.empty(_AT_ONCE, np.int64)
     never = np.full(_AT_ONCE, -(2**62))
     search.anneal(_pairs(random, columns, pattern.group, 1024), never[:1024], gains[:1024])
