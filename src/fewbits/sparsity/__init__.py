@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from fewbits.sparsity.dropback import DropBack
 from fewbits.sparsity.masks import density, is_sparse, kept_magnitude, mask, transposable_mask
 from fewbits.sparsity.permutation import ColumnOrder, find_order
 from fewbits.sparsity.permuted import PermutedChannels, PermuteReport, permute
 
 __all__ = [
     "ColumnOrder",
+    "DropBack",
     "PermuteReport",
     "PermutedChannels",
     "density",
