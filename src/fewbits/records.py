@@ -303,6 +303,36 @@ class MatrixScore:
 
 
 @dataclass(frozen=True)
+class PrunedTensor:
+    """One tensor that follows a pattern of structured sparsity."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    axis: int  # along which groups lie
+    density: float  # share of values that are not zero
+    kept_magnitude: float  # share of the sum of magnitudes that is left
+
+    @property
+    def values(self) -> int:
+        """Number of values, zeros among them."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class PruneReport:
+    """What pruning did to the tensors of a model."""
+
+    pattern: str
+    pruned: tuple[PrunedTensor, ...]
+    left_alone: tuple[tuple[str, str], ...]  # (tensor, why it stays dense)
+
+    @property
+    def density(self) -> float:
+        """Share of the values of the pruned tensors that are not zero."""
+        return sum(t.density * t.values for t in self.pruned) / sum(t.values for t in self.pruned)
+
+
+@dataclass(frozen=True)
 class Provenance:
     """What a reader needs to take the same measurement again."""
 
