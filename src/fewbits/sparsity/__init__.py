@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fewbits.sparsity.masks import density, is_sparse, kept_magnitude, mask, transposable_mask
 from fewbits.sparsity.optimizer import MaskedOptimizer
-from fewbits.sparsity.schedules import SR_STE, Frozen, Gradual, Recomputed, Schedule
 from fewbits.sparsity.pruning import remove_masks, sparsify
+from fewbits.sparsity.schedules import SR_STE, Frozen, Gradual, Recomputed, Schedule
 
 __all__ = [
     "SR_STE",

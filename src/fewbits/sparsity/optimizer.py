@@ -11,9 +11,9 @@ from torch import nn
 
 from fewbits.errors import ArgumentError
 from fewbits.sparsity.masks import partial_mask
+from fewbits.sparsity.pruning import DENSE, MASK, STEP, Sparsity, sparse_parameters, sparse_root
 from fewbits.sparsity.schedules import Frozen, Gradual, Recomputed
 from fewbits.sparsity.sharded import cut_like, local, whole
-from fewbits.sparsity.pruning import DENSE, MASK, STEP, Sparsity, sparse_parameters, sparse_root
 from fewbits.tensor import NarrowTensor, quantize
 
 _AMP = ("grad_scale", "found_inf")  # what torch.amp.GradScaler sets on an optimizer for one step
@@ -35,7 +35,7 @@ class MaskedOptimizer(torch.optim.Optimizer):
             compiled module; already sharded where ``fully_shard`` is used.
 
     Attributes:
-        flip_rate: share of the entries of all masks that the last making of masks changed.
+        flip_rate: share of the entries of all masks that the last step changed.
 
     Raises:
         ArgumentError: the model is not sparse, the optimizer has none of its sparse parameters, or it packs
@@ -127,6 +127,7 @@ class MaskedOptimizer(torch.optim.Optimizer):
 
     def _after(self) -> None:
         schedule = self._how.schedule
+        self.flip_rate = 0.0
         if isinstance(schedule, Recomputed):
             for layer in self._layers:
                 layer.dense.copy_(local(layer.p))
