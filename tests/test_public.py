@@ -56,6 +56,7 @@ def test_the_public_list_is_exactly_this() -> None:
         "qsnr",
         "quantize",
         "solve",
+        "sparsify",
     ]
     assert len(fewbits.__all__) == len(set(fewbits.__all__))
 

@@ -94,6 +94,24 @@ def transposable_mask(w: torch.Tensor, pattern: str | Pattern, *, search: str = 
     return kept.transpose(-3, -2).flatten(-2).flatten(-3, -2).movedim((-2, -1), (0, 1)).contiguous()
 
 
+def partial_mask(w: torch.Tensor, final: torch.Tensor, share: float) -> torch.Tensor:
+    """Drop the smallest of what a mask drops, and keep the rest.
+
+    Args:
+        w: the weights.
+        final: bool of w's shape.
+        share: of the values that ``final`` drops, from 0 to 1.
+
+    Returns:
+        bool of w's shape: True wherever ``final`` is.
+    """
+    dropped = (~final).flatten().nonzero().squeeze(-1)
+    smallest = w.detach().flatten()[dropped].abs().argsort(stable=True)[: round(share * len(dropped))]
+    kept = torch.ones_like(final).flatten()
+    kept[dropped[smallest]] = False
+    return kept.view_as(final)
+
+
 def is_sparse(w: torch.Tensor, pattern: str | Pattern, *, axis: int = -1) -> bool:
     """Return whether every group of neighbours has at most N values that are not zero.
 
