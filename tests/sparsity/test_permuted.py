@@ -114,7 +114,7 @@ def test_a_residual_network_shares_channels_and_leaves_what_it_must() -> None:
     assert {"stem.weight", "stem_norm.running_mean", "blocks.0.second.weight"} <= set(shared.others)
     point = next(one for one in report.permuted if one.layers == ("pointwise.weight",))
     assert {"depthwise.weight", "depthwise.bias", "blocks.1.second.weight"} <= set(point.others)
-    left = dict(report.left)
+    left = dict(report.left_alone)
     assert set(left) == {"stem.weight", "hidden.weight"}
     assert "input of the model" in left["stem.weight"]
     assert "flattened" in left["hidden.weight"]
@@ -126,7 +126,7 @@ def test_a_transformer_shares_its_stream_and_leaves_its_heads() -> None:
     stream = max(report.permuted, key=lambda one: len(one.layers))
     assert {"blocks.0.query_key_value.weight", "blocks.1.mlp_in.weight", "head.weight"} <= set(stream.layers)
     assert {"norm.weight", "recent_in.bias", "blocks.1.attention_out.weight"} <= set(stream.others)
-    assert "heads" in dict(report.left)["blocks.0.attention_out.weight"]
+    assert "heads" in dict(report.left_alone)["blocks.0.attention_out.weight"]
 
 
 def test_permuting_a_consumer_and_not_its_producer_is_found_and_undone(monkeypatch) -> None:
@@ -151,7 +151,7 @@ def test_an_operation_that_looks_at_neighbours_and_is_not_fixed_is_found(monkeyp
 
     model = Summed(nn.Linear(8, 16), nn.Linear(16, 8))
     report = permute(model, example_inputs=torch.randn(2, 8))
-    assert "cumsum is not known" in dict(report.left)["1.weight"]
+    assert "cumsum is not known" in dict(report.left_alone)["1.weight"]
     monkeypatch.setitem(channel_rules._RULES, "cumsum", channel_rules._as_first)
     with pytest.raises(ArgumentError, match="does something that its trace does not show"):
         permute(model, example_inputs=torch.randn(2, 8))
@@ -226,7 +226,7 @@ def test_channels_move_through(at_random: None, name: str) -> None:
 def test_channels_stay_before(at_random: None, name: str) -> None:
     torch.manual_seed(0)
     report = permute(Between(STAYS[name]), example_inputs=torch.randn(1, 4, 3))
-    assert {name for name, _ in report.left} == {"first.weight", "last.weight"}
+    assert {name for name, _ in report.left_alone} == {"first.weight", "last.weight"}
     assert report.largest_change == 0
 
 
@@ -303,8 +303,19 @@ def test_sizes_that_do_not_fit_are_named_and_equal_seeds_give_equal_models() -> 
     models = [nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 6), nn.Linear(6, 2)) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
     reports = [permute(m, example_inputs=torch.randn(1, 4), seed=5) for m in models]
-    assert dict(reports[0].left)["3.weight"] == "6 channels are no multiple of 4"
+    assert dict(reports[0].left_alone)["3.weight"] == "6 channels are no multiple of 4"
     assert all(torch.equal(a, b) for a, b in zip(*(m.parameters() for m in models), strict=True))
+
+
+def test_modules_are_chosen_by_name(at_random: None) -> None:
+    layers = nn.Linear(4, 16), nn.Linear(16, 8), nn.Linear(8, 4)
+    inputs = torch.randn(1, 4)
+    (one,) = permute(nn.Sequential(*layers), example_inputs=inputs, exclude="1").permuted
+    assert one.layers == ("2.weight",)
+    (one,) = permute(nn.Sequential(*layers), example_inputs=inputs, include=("0", "1")).permuted
+    assert one.layers == ("1.weight",)
+    with pytest.raises(ArgumentError, match="exclude='head' fits no module"):
+        permute(nn.Sequential(*layers), example_inputs=inputs, exclude="head")
 
 
 def test_a_model_that_cannot_be_traced_is_refused() -> None:
