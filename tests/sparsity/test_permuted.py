@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fewbits.errors import ArgumentError
-from fewbits.sparsity import channel_rules, find_order, permute, permuted
+from fewbits.sparsity import channel_rules, find_order, permute, permuted, sparsify
 from fewbits.train.tasks.bytes_model import ByteModel, Shape
 
 
@@ -316,6 +316,13 @@ def test_modules_are_chosen_by_name(at_random: None) -> None:
     assert one.layers == ("1.weight",)
     with pytest.raises(ArgumentError, match="exclude='head' fits no module"):
         permute(nn.Sequential(*layers), example_inputs=inputs, exclude="head")
+
+
+def test_a_sparse_model_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4))
+    sparsify(model, "2:4")
+    with pytest.raises(ArgumentError, match="permute it before sparsify"):
+        permute(model, example_inputs=torch.randn(1, 4))
 
 
 def test_a_model_that_cannot_be_traced_is_refused() -> None:

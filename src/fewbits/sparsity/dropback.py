@@ -66,7 +66,7 @@ class DropBack(torch.optim.Optimizer):
         self.device = torch.device("cpu") if own.type == "meta" else own
         self.budget, self.seed, self.gain, self.frozen = budget, seed, gain, False
         self._places = places(model)
-        self._tracked = Tracked.none(self.device, momentum > 0)
+        self._tracked = Tracked.none(self.weights, self.device, momentum > 0)
         self._selection = Selection(budget)
         self._taken: set[str] = set()
         super().__init__(regenerate(model, self, self._places, self.device), {"lr": lr, "momentum": momentum})
@@ -167,7 +167,7 @@ class DropBack(torch.optim.Optimizer):
             ArgumentError: the state is of a model of another size, or holds more weights than the budget.
             DataError: it is damaged.
         """
-        index = state_dict["index"].to(self.device, torch.int64)
+        index = state_dict["index"].to(self.device, torch.int64)  # as wide as what follows the last may be
         if state_dict["weights"] != self.weights or len(index) > self.budget:
             raise ArgumentError(
                 f"a state of {len(index)} among {state_dict['weights']} weights, for a budget of"
@@ -179,7 +179,8 @@ class DropBack(torch.optim.Optimizer):
         rising = torch.cat([bounds[:1], index, bounds[1:]]).diff() > 0
         if any(v.shape != index.shape for v in values) or not bool(rising.all()):
             raise DataError("the tracked weights are damaged; load a state that state_dict() returned")
-        self._tracked = Tracked(index.clone(), values[0], values[1] if len(values) > 1 else None)
+        index = index.to(self._tracked.index.dtype, copy=True)
+        self._tracked = Tracked(index, values[0], values[1] if len(values) > 1 else None)
         self.seed, self.gain, self.frozen = (state_dict[k] for k in ("seed", "gain", "frozen"))
         for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
             group.update(saved)
@@ -194,8 +195,6 @@ class DropBack(torch.optim.Optimizer):
         """
         state = self.state_dict()
         tensors = {name: state.pop(name) for name in self._tracked.tensors()}
-        if self.weights <= 2**31:
-            tensors["index"] = tensors["index"].int()
         save_file(tensors, path, {_KEY: json.dumps(state)})
 
     def load(self, path: str | os.PathLike[str]) -> None:

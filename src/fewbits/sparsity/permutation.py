@@ -58,8 +58,8 @@ def find_order(
 ) -> ColumnOrder:
     """Search an order of the columns of ``w`` under which the pattern keeps more magnitude in its rows.
 
-    Equal arguments give equal orders on every machine, as long as ``seconds`` is enough for all moves; where
-    it is not, fewer are made and annealing is faster.
+    Equal arguments give equal orders on every machine with the same NumPy, as long as ``seconds`` is enough
+    for all moves; where it is not, fewer are made and annealing is faster.
 
     Args:
         w: floating point, (rows, columns). Of more than 16384 rows a random choice is searched.

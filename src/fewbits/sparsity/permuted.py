@@ -82,10 +82,14 @@ def permute(
 
     Raises:
         FormatError: no such pattern.
-        ArgumentError: a pattern of names that fits no module, a model that cannot be traced, or one whose
-            outputs would change, and then it is as it was.
+        ArgumentError: a pattern of names that fits no module, a model that is sparse already or cannot be
+            traced, or one whose outputs would change, and then it is as it was.
         DataError: weights hold a NaN or an infinity.
     """
+    if any(hasattr(module, "fewbits_sparsity") for module in model.modules()):
+        raise ArgumentError(
+            "the model is sparse already, and its masks would not move along; permute it before sparsify"
+        )
     chosen, included, excluded = read(pattern), listed(include), listed(exclude)
     names = [name for name, _ in model.named_modules()]
     check_fits("include", included, names)

@@ -13,21 +13,23 @@ AT_ONCE = 1 << 18  # changes that are looked at together
 class Tracked:
     """Where tracked weights lie among all, how far each is from its initial value, and its velocity."""
 
-    index: torch.Tensor  # int64 (n,), rising
+    index: torch.Tensor  # int32 (n,), rising; int64 where there are more than 2^31 weights
     change: torch.Tensor  # float32 (n,)
     velocity: torch.Tensor | None  # float32 (n,) with momentum
 
     @staticmethod
-    def none(device: torch.device, momentum: bool) -> Tracked:
-        """Return no weights."""
+    def none(weights: int, device: torch.device, momentum: bool) -> Tracked:
+        """Return none of so many weights."""
+        dtype = torch.int32 if weights <= 2**31 else torch.int64
         empty = torch.empty(0, device=device)
-        return Tracked(torch.empty(0, dtype=torch.int64, device=device), empty, empty if momentum else None)
+        return Tracked(torch.empty(0, dtype=dtype, device=device), empty, empty if momentum else None)
 
     def within(self, start: int, stop: int) -> slice:
         """Return which of them lie in ``start`` to ``stop - 1`` of all weights."""
-        bounds = torch.tensor([start, stop], device=self.index.device)
-        first, last = torch.searchsorted(self.index, bounds).tolist()
-        return slice(first, last)
+        # The last of them, not what follows: that may be 2^31.
+        bounds = torch.tensor([start, stop - 1], dtype=self.index.dtype, device=self.index.device)
+        first = int(torch.searchsorted(self.index, bounds[0]))
+        return slice(first, int(torch.searchsorted(self.index, bounds[1], right=True)))
 
     def __getitem__(self, which: slice | torch.Tensor) -> Tracked:
         velocity = None if self.velocity is None else self.velocity[which]
@@ -43,13 +45,15 @@ class Tracked:
 
 
 def joined(parts: list[Tracked]) -> Tracked:
-    """Return all of several."""
+    """Return all of several, and empty the list: each tensor is dropped once it is copied."""
+    indices, changes = [part.index for part in parts], [part.change for part in parts]
     velocities = [part.velocity for part in parts if part.velocity is not None]
-    return Tracked(
-        torch.cat([part.index for part in parts]),
-        torch.cat([part.change for part in parts]),
-        torch.cat(velocities) if velocities else None,
-    )
+    parts.clear()
+    index = torch.cat(indices)
+    indices.clear()
+    change = torch.cat(changes)
+    changes.clear()
+    return Tracked(index, change, torch.cat(velocities) if velocities else None)
 
 
 def strongest(candidates: Tracked, budget: int) -> Tracked:
@@ -63,8 +67,8 @@ def strongest(candidates: Tracked, budget: int) -> Tracked:
     threshold = size.kthvalue(len(size) - budget + 1).values
     above = size > threshold
     equal = (size == threshold).nonzero().flatten()
-    some = equal[candidates.index[equal].argsort()[: budget - int(above.sum())]]
-    return candidates[torch.cat([above.nonzero().flatten(), some])]
+    above[equal[candidates.index[equal].argsort()[: budget - int(above.sum())]]] = True
+    return candidates[above]
 
 
 @dataclass
@@ -79,10 +83,10 @@ class Selection:
     def add(self, candidates: Tracked) -> None:
         """Take in some; those that have not changed are none."""
         size = candidates.change.abs()
-        one = candidates[((size >= self.floor) & (size > 0) | size.isnan()).nonzero().flatten()]
+        one = candidates[(size >= self.floor) & (size > 0) | size.isnan()]
         self.parts.append(one)
         self.held += len(one)
-        if self.held > self.budget + max(self.budget, AT_ONCE):
+        if self.held > self.budget + max(self.budget // 2, AT_ONCE):
             self._reduce()
 
     def keep(self, candidates: Tracked) -> None:
@@ -115,7 +119,7 @@ def moved(tracked: Tracked, start: int, gradient: torch.Tensor, lr: float, momen
         velocity[local] += there.velocity * momentum
     change = velocity * -lr
     change[local] += there.change
-    index = torch.arange(start, start + len(gradient), device=gradient.device)
+    index = torch.arange(start, start + len(gradient), dtype=tracked.index.dtype, device=gradient.device)
     return Tracked(index, change, velocity if there.velocity is not None else None)
 
 
