@@ -190,6 +190,9 @@ MOVES: dict[str, Callable[..., Tensor]] = {
     "mean of time": lambda m, x: x - x.mean(1)[:, None],
     "attention of one head": lambda m, x: functional.scaled_dot_product_attention(x, x, x, is_causal=True),
     "attention written out": lambda m, x: (x @ x.transpose(1, 2)).softmax(-1) @ x,
+    "attention with a mask": lambda m, x: functional.scaled_dot_product_attention(
+        x, x, x, attn_mask=torch.eye(4).bool()
+    ),
     "time cut and joined": lambda m, x: torch.cat([x[:, 1:], x[:, :1]], 1),
     "time split": lambda m, x: torch.cat(x.split([1, 3], 1)[::-1], 1),
     "time chosen": lambda m, x: torch.stack([x[:, 0], *x.unbind(1)[1:]], 1),
@@ -203,6 +206,10 @@ STAYS: dict[str, Callable[..., Tensor]] = {
     "channels cut and joined": lambda m, x: torch.cat([x[..., 8:], x[..., :8]], -1),
     "channels split": lambda m, x: torch.cat(x.chunk(2, -1)[::-1], -1),
     "heads": lambda m, x: x.unflatten(-1, (4, 4)).softmax(-1).flatten(-2),
+    "vector": lambda m, x: x * (x @ m.scale)[..., None],
+    "shared keys": lambda m, x: functional.scaled_dot_product_attention(
+        torch.stack([x, x], 1), x[:, None], x[:, None], enable_gqa=True
+    ).mean(1),
     "flipped": lambda m, x: x.flip(-1),
     "channels shifted": lambda m, x: functional.pad(x, (1, -1)),
     "one channel": lambda m, x: x * x[..., :1] + x.select(-1, 3)[..., None],
@@ -274,6 +281,24 @@ def test_flattened_channels_move_in_blocks_and_a_second_flatten_fixes_them(at_ra
     assert one.layers == ("inner.weight",)
     assert {"last.weight", "scale", "first.weight", "first.bias"} <= set(one.others)
     assert not permute(Flat(True), example_inputs=torch.randn(2, 3, 3, 3)).permuted
+
+
+def test_channels_that_are_flattened_in_two_ways_stay(at_random: None) -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.few, self.few_inner = nn.Conv2d(3, 16, 1), nn.Conv2d(16, 16, 1)
+            self.many, self.many_inner = nn.Conv2d(3, 48, 1), nn.Conv2d(48, 48, 1)
+            self.last = nn.Linear(16 * 9, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            few, many = self.few(x), self.many(x)
+            few, many = few + self.few_inner(few), many + self.many_inner(many)
+            return self.last(few.flatten(1) + many.mean(3).flatten(1))
+
+    report = permute(Two(), example_inputs=torch.randn(2, 3, 3, 3))
+    assert not report.permuted
+    assert dict(report.left_alone)["many_inner.weight"] == "flattened in two ways"
 
 
 def test_tied_weights_are_one_and_modes_stay() -> None:
