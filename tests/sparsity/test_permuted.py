@@ -80,8 +80,8 @@ def images(side: int = 8) -> Tensor:
 def at_random(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take a random order for a better one: any order must leave the outputs."""
 
-    def order(w: Tensor, *_: Any, **__: Any) -> Any:
-        random = torch.randperm(w.shape[1], generator=torch.Generator().manual_seed(2))
+    def order(w: list[Tensor], *_: Any, **__: Any) -> Any:
+        random = torch.randperm(w[0].shape[1], generator=torch.Generator().manual_seed(2))
         return replace(find_order(w, moves=1), order=random, after=1e9)
 
     monkeypatch.setattr(permuted, "find_order", order)

@@ -217,9 +217,9 @@ def _search(
     for channels, flat, _ in axes.flattened:
         members[axes.root(channels)] += members[axes.root(flat)]
     for i, (root, names) in enumerate(jobs.items()):
-        matrix = torch.cat([tensors[n].detach().movedim(1, -1).flatten(0, -2).float().cpu() for n in names])
+        matrices = [tensors[name].detach().movedim(1, -1).flatten(0, -2) for name in names]
         left = max((deadline - time.perf_counter()) / (len(jobs) - i), 1e-3)
-        order = find_order(matrix, pattern, seed=seed, seconds=left)
+        order = find_order(matrices, pattern, seed=seed, seconds=left)
         if order.after > order.before:
             others = {name for name, _ in members[root] if name in tensors} - set(names)
             found[root] = PermutedChannels(tuple(names), tuple(sorted(others)), order)
