@@ -284,7 +284,7 @@ def test_parts_that_were_pruned_apart_are_wrapped_one_after_the_other():
     fb.sparsify(model[0], "1:4")
     fb.sparsify(model[2], "2:4", schedule=Recomputed())
     inner = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    with pytest.raises(ArgumentError, match="holds 2 models that were made sparse; take one after"):
+    with pytest.raises(ArgumentError, match="holds 2 models that were made sparse; take them one by one"):
         MaskedOptimizer(inner, model)
     train(model, MaskedOptimizer(MaskedOptimizer(inner, model[0]), model[2]))
     assert is_sparse(model[0].weight, "1:4")

@@ -145,7 +145,7 @@ def sparse_root(model: nn.Module) -> nn.Module:
         )
     if len(found) > 1:
         raise ArgumentError(
-            f"{type(model).__name__} holds {len(found)} models that were made sparse; take one after the other"
+            f"{type(model).__name__} holds {len(found)} models that were made sparse; take them one by one"
         )
     return found[0]
 
