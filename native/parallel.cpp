@@ -106,7 +106,8 @@ std::int64_t turn_items(const Stencil& a) {
 std::int64_t advance_items(std::int64_t rows) { return (rows + advance_rows - 1) / advance_rows; }
 
 bool serves(Storage vectors, Storage faces) {
-    return vectors == faces || (faces == Storage::f32 && vectors != Storage::f64);
+    const bool mixed = vectors == Storage::f16 && faces == Storage::i16;
+    return vectors == faces || mixed || (faces == Storage::f32 && vectors != Storage::f64);
 }
 
 void turn(const Kernels& kernels, const Turn& job, void* room, int threads) {

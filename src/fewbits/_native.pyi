@@ -193,6 +193,7 @@ def turn_stencil(
     q: Held,
     x: NDArray[Any] | None,
     alpha: float,
+    earlier: float,
     gamma: float,
     beta: float,
     room: NDArray[np.uint8],

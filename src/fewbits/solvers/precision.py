@@ -135,8 +135,8 @@ KRYLOV_PRECISIONS: dict[str, KrylovPrecision] = {
 def krylov_precision(text: str | KrylovPrecision) -> KrylovPrecision:
     """Return the precision that ``text`` says; one is returned as it is.
 
-    A name of :data:`KRYLOV_PRECISIONS`, a format for matrix and vectors, or two of them, ``MATRIX/VECTORS``:
-    ``fp32/quda_half`` keeps the matrix in float32.
+    A name of :data:`KRYLOV_PRECISIONS`, a format for matrix and vectors, or two of either,
+    ``MATRIX/VECTORS``: ``fp32/scaled-fp16`` keeps the matrix in float32.
 
     Raises:
         ArgumentError: neither a precision nor a format.
@@ -145,9 +145,13 @@ def krylov_precision(text: str | KrylovPrecision) -> KrylovPrecision:
         return text
     if text in KRYLOV_PRECISIONS:
         return KRYLOV_PRECISIONS[text]
-    matrix, _, vectors = text.partition("/")
+    first, _, second = text.partition("/")
+    matrix, vectors = (
+        KRYLOV_PRECISIONS[part].matrix if part in KRYLOV_PRECISIONS else part
+        for part in (first, second or first)
+    )
     try:
-        return KrylovPrecision(text, matrix, vectors or matrix)
+        return KrylovPrecision(text, matrix, vectors)
     except FormatError as error:
         raise ArgumentError(
             f"there is no precision {text!r}; expected auto, one of {', '.join(KRYLOV_PRECISIONS)}, a format,"
