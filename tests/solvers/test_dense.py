@@ -18,7 +18,7 @@ from tests.solvers.systems import EPS, Array, N, backward_error, checked, randsv
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fewbits.solvers.choice.FROM", {"fp32": 64})
+    monkeypatch.setattr("fewbits.solvers.choice.FROM", {64: ("fp32",)})
 
 
 @pytest.mark.parametrize("mode", [1, 2, 3, 4, 5])
@@ -216,6 +216,22 @@ def test_families_batches_complex_and_zeros() -> None:
     assert solve(np.array([[4.0]]), np.array([2.0])).tolist() == [0.5]
 
 
+def test_many_small_systems_are_solved_together_and_judged_one_by_one() -> None:
+    a = np.random.default_rng(0).standard_normal((2, 3, 20, 20))
+    b = np.random.default_rng(1).standard_normal((2, 3, 20, 2))
+    found = solve(a, b)
+    assert isinstance(found, np.ndarray)
+    assert found.shape == b.shape
+    assert np.allclose(a @ found, b, atol=1e-10)
+    assert solve(a[:0], b[:0]).shape == (0, 3, 20, 2)
+    a[1, 1, :, 3] = a[1, 1, :, 4] * (1 + 1e-15)
+    with pytest.warns(RuntimeWarning, match="singular to working precision"):
+        solve(a, b)
+    a[1, 1, :, 3] = 0
+    with pytest.raises(DataError, match="system 4: A is singular: pivot 4 of 20"):
+        solve(a, b)
+
+
 @pytest.mark.parametrize("n", [3, 200])
 def test_a_singular_matrix_is_an_error_that_says_so(n: int) -> None:
     a = np.random.default_rng(0).standard_normal((n, n))
@@ -233,6 +249,8 @@ def test_a_singular_matrix_is_an_error_that_says_so(n: int) -> None:
         (np.eye(2), np.array([1, np.inf]), DataError, "b holds NaN"),
         (np.eye(2, dtype=int), np.ones(2), ArgumentError, "array or a torch tensor of floats"),
         (np.ones((2, 3, 3)), np.ones((3, 3, 1)), ArgumentError, "for an A of"),
+        (np.ones((2, 3, 4)), np.ones((2, 4, 1)), ArgumentError, "expected square matrices"),
+        (np.full((2, 3, 3), np.nan), np.ones((2, 3, 1)), DataError, "A holds NaN"),
     ],
 )
 def test_bad_input_is_refused(a: Array, b: Array, error: type[Exception], said: str) -> None:

@@ -67,14 +67,6 @@ def narrowed(a: torch.Tensor, factor: str) -> tuple[torch.Tensor, torch.Tensor |
     return low, scale
 
 
-def leading_pivots(low: torch.Tensor) -> torch.Tensor:
-    """Return the pivots of the leading block, a sixtieth of the arithmetic."""
-    quarter = len(low) // 4
-    lower, failed = torch.linalg.cholesky_ex(low[:quarter, :quarter])
-    # One that is not positive is a zero: reason enough to doubt.
-    return torch.zeros(quarter) if int(failed) else lower.diagonal().real.square()
-
-
 def narrow(low: torch.Tensor, factor: str, scale: torch.Tensor | None) -> Factors | None:
     """Factorize (n, n) float32 or complex64, updates in ``factor``; None where a pivot is not positive."""
     if factor == "fp32":
