@@ -9,7 +9,7 @@ import torch
 from scipy import linalg
 
 from fewbits.solvers import choice, evidence, solve
-from fewbits.solvers.precision import ROUNDOFF
+from fewbits.solvers.precision import roundoff
 from tests.solvers.systems import EPS, N, checked, randsvd
 
 
@@ -68,7 +68,7 @@ def test_a_part_tells_what_each_precision_can_do() -> None:
     )
     for a, good in expected:
         pivots = evidence.sampled_pivots(a)
-        assert {f for f in ("bf16x2", "fp32") if not evidence.doubt(pivots, n, ROUNDOFF[f])} == good
+        assert {f for f in ("bf16x2", "fp32") if not evidence.doubt(pivots, n, roundoff(f))} == good
 
 
 @pytest.mark.parametrize("condition", [1e8, 1e12, 1e15])

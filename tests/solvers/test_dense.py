@@ -11,7 +11,7 @@ from scipy.io import mmread
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.kernels import ops
-from fewbits.solvers import PRECISIONS, Factorization, solve
+from fewbits.solvers import PRECISIONS, Factorization, Precision, precision, solve
 from fewbits.solvers.products import product
 from tests.solvers.systems import EPS, Array, N, backward_error, checked, randsvd
 
@@ -198,6 +198,39 @@ def test_a_complex_right_hand_side_after_a_real_one_keeps_its_imaginary_part() -
     real, whole = factors.solve(b[:, 0]).x, factors.solve(b[:, 0] + 1j * b[:, 1]).x
     assert np.allclose(whole.real, real, rtol=1e-9)
     assert np.allclose(a @ whole.imag, b[:, 1], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "name", ["mx9", "mxint8", "posit16_1", "float(e=5,m=4,bias=15,special=ieee)", "fp16:working=fp64"]
+)
+def test_any_format_and_any_roles_serve(name: str) -> None:
+    found = checked(randsvd(1e2, 3), name)
+    assert not found.fell_back
+    assert [s.precision for s in found.stages] == [name]
+
+
+def test_roles_of_a_precision_are_data() -> None:
+    assert precision("bf16") == Precision("bf16", "bf16", "classical-gmres", "fp32", "fp64", "fp64")
+    one = precision("fp32:factor=int8_channel, refinement=gmres,working=fp64")
+    assert (one.factor, one.refinement, one.working) == ("int8_channel", "gmres", "fp64")
+    assert precision(one) is one
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("bf17", "the nearest are bf16"),
+        ("bf16:refine=gmres", "expected ROLE=VALUE with a role of factor, refinement"),
+        ("bf16:refinement", "expected ROLE=VALUE"),
+        ("bf16:refinement=more", "expected one of none, classical"),
+        ("bf16:residual=fp32", "residual='fp32' of a precision; expected one of fp64"),
+        ("fp64:factor=bf16", "factors in double precision, and they alone"),
+        ("bf16:factor=int(99)", "or a format"),
+    ],
+)
+def test_what_is_no_precision_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        precision(text)
 
 
 def test_families_batches_complex_and_zeros() -> None:

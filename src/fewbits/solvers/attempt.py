@@ -27,7 +27,7 @@ def factorize(a: torch.Tensor, method: str, factor: str, *, is_mild: Callable[[]
     Args:
         a: (n, n) float64 or complex128.
         method: LU or Cholesky.
-        factor: one of FACTORS.
+        factor: of a :class:`Precision`.
         is_mild: whether float32 holds a as it is; asked only where that matters.
     """
     if method == "Cholesky":

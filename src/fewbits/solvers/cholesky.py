@@ -8,7 +8,7 @@ import torch
 
 from fewbits.errors import DataError
 from fewbits.solvers.factors import Factors, Substitute, doubled, inverse_power, scaled_to
-from fewbits.solvers.precision import ROUNDOFF
+from fewbits.solvers.precision import roundoff
 from fewbits.solvers.products import product
 
 _TILE = 256  # rows and columns compared at once
@@ -63,7 +63,7 @@ def narrowed(a: torch.Tensor, factor: str) -> tuple[torch.Tensor, torch.Tensor |
     else:
         scale = inverse_power(diagonal.clamp(min=0).sqrt())
         low = scaled_to(dtype, a, scale, scale)
-    low.diagonal().mul_(1 + 2 * ROUNDOFF[factor])
+    low.diagonal().mul_(1 + 2 * roundoff(factor))
     return low, scale
 
 

@@ -19,7 +19,7 @@ from fewbits.solvers import attempt, choice, cholesky, evidence, refine
 from fewbits.solvers.arrays import as_given, checked_columns, finite, tensor
 from fewbits.solvers.attempt import Kept
 from fewbits.solvers.factors import Factors
-from fewbits.solvers.precision import ASSUMPTIONS, ROUNDOFF, Precision
+from fewbits.solvers.precision import ASSUMPTIONS, Precision, roundoff
 from fewbits.solvers.result import Result
 
 Watch = Callable[[str, int, float], None]
@@ -41,8 +41,7 @@ class Factorization:
     Args:
         a: (n, n) numpy.ndarray or torch.Tensor; float64, float32, complex128 or complex64. It is kept and, in
             double precision, not copied: leave it as it is.
-        precision: a name of :data:`PRECISIONS`, or ``auto``: the cheapest that converges on each right-hand
-            side, and double precision in the end.
+        precision: as in :func:`solve`. What ``auto`` takes is chosen for each right-hand side.
         assume: ``general``, or ``positive definite``: Hermitian, and factorized by Cholesky in half the time;
             by LU after all where a pivot is not positive.
 
@@ -140,7 +139,7 @@ class Factorization:
     ) -> _Attempt:
         began = time.perf_counter()
         if self._auto and one.factor != "fp64":
-            doubt = evidence.doubt(self.sampled_pivots, len(a), ROUNDOFF[one.factor])
+            doubt = evidence.doubt(self.sampled_pivots, len(a), roundoff(one.factor))
             if doubt:
                 spent = time.perf_counter() - began
                 return _Attempt(Stage(one.name, method, -1, 0, spent, 0.0, doubt, ()), None, None)
@@ -152,7 +151,7 @@ class Factorization:
         else:
             taken = 0.0
         kept = self._kept[key]
-        factors = kept.factors
+        factors = kept.factors if kept.factors is None or one.working == "fp32" else kept.factors.wide()
         began = time.perf_counter()
         if factors is None:
             return _Attempt(Stage(one.name, method, kept.code, 0, taken, 0.0, kept.reason, ()), None, None)
@@ -215,7 +214,8 @@ def solve(
     Args:
         a: (n, n), or (..., n, n) for many systems.
         b: (n,) or (n, k); for many systems (..., n, k).
-        precision: ``auto`` or a name of :data:`PRECISIONS`.
+        precision: ``auto``, a name of :data:`PRECISIONS`, a format, or either with other roles:
+            ``bf16x2:refinement=gmres``.
         assume: ``general`` or ``positive definite``, for Cholesky.
         full: return a :class:`Result` instead of the solution; for one system.
         watch: called with a precision, the number of residuals before, and each new relative residual; for
