@@ -25,6 +25,7 @@ FOLDERS = (
     "records",
     "report",
     "solvers",
+    "sparsity",
     "tensor",
     "train",
 )
@@ -55,6 +56,7 @@ def test_the_public_list_is_exactly_this() -> None:
         "qsnr",
         "quantize",
         "solve",
+        "sparsify",
     ]
     assert len(fewbits.__all__) == len(set(fewbits.__all__))
 
@@ -131,7 +133,7 @@ def test_every_error_is_one_of_ours_and_of_pythons() -> None:
 
 def _modules() -> list[str]:
     names = []
-    for folder in ("formats", "kernels", "optim", "tensor"):
+    for folder in ("formats", "kernels", "optim", "sparsity", "tensor"):
         package = importlib.import_module(f"fewbits.{folder}")
         names += [package.__name__]
         names += [m.name for m in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fewbits.metrics import measure, qsnr
     from fewbits.nn.prepare import prepare
     from fewbits.solvers import solve
+    from fewbits.sparsity import sparsify
     from fewbits.tensor import NarrowTensor, dequantize, fake_quantize, format, matmul, matvec, quantize
 
 _HOMES = {
@@ -34,6 +35,7 @@ _HOMES = {
     "matvec": "fewbits.tensor",
     "prepare": "fewbits.nn",
     "solve": "fewbits.solvers",
+    "sparsify": "fewbits.sparsity",
     "quantize": "fewbits.tensor",
     "measure": "fewbits.metrics",
     "qsnr": "fewbits.metrics",
@@ -50,6 +52,7 @@ _FOLDERS = (
     "records",
     "report",
     "solvers",
+    "sparsity",
     "tensor",
     "train",
 )
@@ -72,6 +75,7 @@ __all__ = [
     "qsnr",
     "quantize",
     "solve",
+    "sparsify",
 ]
 
 try:

@@ -16,6 +16,7 @@ from fewbits.cli.compare import compare
 from fewbits.cli.formats import formats
 from fewbits.cli.inspect import inspect
 from fewbits.cli.progress import Interrupted
+from fewbits.cli.prune import prune
 from fewbits.cli.solve import solve
 from fewbits.cli.train import train
 from fewbits.errors import FewbitsError
@@ -38,6 +39,7 @@ app.command()(cast)
 app.command()(inspect)
 app.command()(solve)
 app.command()(train)
+app.command()(prune)
 
 
 def _version(asked: bool) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from fewbits.errors import ArgumentError
+from fewbits.names import check_fits, listed, within
 from fewbits.nn.autocast import Autocast
 from fewbits.nn.layers import LAYERS
 from fewbits.nn.layers.input_first import NarrowInputFirstLinear
@@ -70,12 +70,12 @@ def prepare(
         ArgumentError: no such recipe, a pattern that fits no module, a model prepared before, or a layer that
             cannot be changed: exclude it by name.
     """
-    chosen, patterns, logits = read(recipe), _patterns(exclude), _patterns(last)
+    chosen, patterns, logits = read(recipe), listed(exclude), listed(last)
     names = dict(model.named_modules())
     _check(model, chosen, patterns, names)
-    _check_fits("exclude", patterns, names)
-    _check_fits("last", logits, names)
-    found = {n: m for n, m in names.items() if not _left_out(n, patterns)}
+    check_fits("exclude", patterns, list(names))
+    check_fits("last", logits, list(names))
+    found = {n: m for n, m in names.items() if not within(n, patterns)}
     if chosen.swaps_layers:
         around = {name: _around(name, names, patterns) for name in names}
         for name, outer in around.items():
@@ -96,7 +96,7 @@ def prepare(
             )
         # Left-out layers count: the one before an excluded head does not give the logits.
         order = [n for n, m in names.items() if _narrow_class(m) is not None and not isinstance(m, nn.PReLU)]
-        ends = [n for n in order if _left_out(n, logits)] if logits else order[-1:]
+        ends = [n for n in order if within(n, logits)] if logits else order[-1:]
         for name, module in narrow.items():
             first, gives_logits = [name] == order[:1], name in ends
             kept = (first and chosen.keep_first) or (gives_logits and chosen.keep_last)
@@ -111,10 +111,6 @@ def prepare(
         model.register_forward_hook(_float32_results)
     model.fewbits_recipe = chosen  # type: ignore[assignment]
     return model
-
-
-def _patterns(given: str | Iterable[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def _check(model: nn.Module, chosen: Recipe, patterns: tuple[str, ...], names: dict[str, nn.Module]) -> None:
@@ -134,24 +130,11 @@ def _check(model: nn.Module, chosen: Recipe, patterns: tuple[str, ...], names: d
             raise ArgumentError(f"{key} is float64; recipes start from float32: call model.float() first")
 
 
-def _check_fits(what: str, patterns: tuple[str, ...], names: dict[str, nn.Module]) -> None:
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            raise ArgumentError(
-                f"{what}={pattern!r} fits no module; the first of them are {', '.join(list(names)[1:6])}"
-            )
-
-
-def _left_out(name: str, patterns: tuple[str, ...]) -> bool:
-    parts = name.split(".")
-    return any(fnmatchcase(".".join(parts[: i + 1]), p) for p in patterns for i in range(len(parts)))
-
-
 def _around(name: str, names: dict[str, nn.Module], patterns: tuple[str, ...]) -> str | None:
     """Return the name of the narrow layer around this one, which computes for it, if there is one."""
     parts = name.split(".")
     outside = (".".join(parts[:i]) for i in range(len(parts) if name else 0))
-    found = (n for n in outside if _narrow_class(names[n]) is not None and not _left_out(n, patterns))
+    found = (n for n in outside if _narrow_class(names[n]) is not None and not within(n, patterns))
     return next(found, None)
 
 

@@ -82,12 +82,13 @@ class LossScaler(torch.amp.GradScaler):
         found_inf: torch.Tensor,
         allow_fp16: bool,
     ) -> dict[torch.device, torch.Tensor]:
-        if isinstance(optimizer, Optimizer) and not allow_fp16:
-            optimizer.widen_gradients()
+        ours = getattr(optimizer, "optimizer", optimizer)  # a wrapper has by that name what it wraps
+        if isinstance(ours, Optimizer) and not allow_fp16:
+            ours.widen_gradients()
         found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
-        if isinstance(optimizer, Optimizer) and optimizer.holds_gradients:
+        if isinstance(ours, Optimizer) and ours.holds_gradients:
             flag = found.setdefault(found_inf.device, found_inf)
-            if optimizer.held_overflowed(float(inv_scale)):
+            if ours.held_overflowed(float(inv_scale)):
                 flag.fill_(1.0)
         return found
 

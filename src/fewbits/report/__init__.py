@@ -6,10 +6,12 @@ from fewbits.report.json_text import (
     checkpoint_json,
     inspect_json,
     matrices_json,
+    prune_json,
     solve_json,
     tasks_json,
     train_json,
 )
+from fewbits.report.pruning import prune_page, prune_table
 from fewbits.report.solving import history_plot, solve_table, stages_table
 from fewbits.report.solving_page import solve_page
 from fewbits.report.storage import cast_table, inspect_table
@@ -28,6 +30,9 @@ __all__ = [
     "matrices_json",
     "matrices_page",
     "matrices_table",
+    "prune_json",
+    "prune_page",
+    "prune_table",
     "recipes_table",
     "solve_json",
     "solve_page",

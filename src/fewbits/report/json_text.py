@@ -1,9 +1,9 @@
 """Records as JSON text: strictly valid, in a stable order, with what it takes to measure again.
 
-Each document is one object: ``kind`` ("tasks", "checkpoint", "matrices", "cast", "inspect" or "training"),
-``schema`` (the version of this layout, a number), ``provenance`` (``command``, ``versions``, ``seeds``) and
-the records. The keys of a record are its fields in order of definition, then what is derived from them (mean,
-difference, spread, totals).
+Each document is one object: ``kind`` ("tasks", "checkpoint", "matrices", "cast", "inspect", "training",
+"system" or "pruning"), ``schema`` (the version of this layout, a number), ``provenance`` (``command``,
+``versions``, ``seeds``) and the records. The keys of a record are its fields in order of definition, then
+what is derived from them (mean, difference, spread, totals).
 
 JSON has no infinities and no NaN. They are written as the strings ``"inf"``, ``"-inf"`` and ``"nan"``, which
 ``float()`` reads back; ``null`` means that a value does not exist.
@@ -23,6 +23,7 @@ from fewbits.records import (
     InspectReport,
     MatrixScore,
     Provenance,
+    PrunedModel,
     SolveScore,
     TaskScore,
     TrainRun,
@@ -59,6 +60,11 @@ def inspect_json(report: InspectReport, provenance: Provenance) -> str:
 def train_json(runs: Sequence[TrainRun], provenance: Provenance) -> str:
     """Write every run under ``runs``, in the order given."""
     return _document("training", provenance, runs=runs)
+
+
+def prune_json(models: Sequence[PrunedModel], provenance: Provenance) -> str:
+    """Write what was pruned under ``models``, with every stage and tensor."""
+    return _document("pruning", provenance, models=models)
 
 
 def solve_json(scores: Sequence[SolveScore], provenance: Provenance) -> str:

@@ -1,1 +1,24 @@
 """Structured sparsity: patterns, masks, compressed storage, retraining, and a fixed budget of weights."""
+
+from __future__ import annotations
+
+from fewbits.sparsity.masks import density, is_sparse, kept_magnitude, mask, transposable_mask
+from fewbits.sparsity.optimizer import MaskedOptimizer
+from fewbits.sparsity.pruning import remove_masks, sparsify
+from fewbits.sparsity.schedules import SR_STE, Frozen, Gradual, Recomputed, Schedule
+
+__all__ = [
+    "SR_STE",
+    "Frozen",
+    "Gradual",
+    "MaskedOptimizer",
+    "Recomputed",
+    "Schedule",
+    "density",
+    "is_sparse",
+    "kept_magnitude",
+    "mask",
+    "remove_masks",
+    "sparsify",
+    "transposable_mask",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from fewbits.nn import Watch, prepare
 from fewbits.optim import AdamW, scaler
 from fewbits.recipes import Recipe
+from fewbits.sparsity import MaskedOptimizer
 from fewbits.train.schedules import Schedule, schedule
 from fewbits.train.tasks import Task
 
@@ -27,20 +29,35 @@ class Trainer:
         seed: of the initial weights and of stochastic rounding. Batches are the same for every seed.
         steps: how many the learning rate is planned for.
         watch_every: steps from one look at the rounding to the next.
+        begin: called with the model before it is prepared: to load weights, or to make it sparse.
     """
 
-    def __init__(self, task: Task, recipe: Recipe, *, seed: int, steps: int, watch_every: int = 50) -> None:
+    def __init__(
+        self,
+        task: Task,
+        recipe: Recipe,
+        *,
+        seed: int,
+        steps: int,
+        watch_every: int = 50,
+        begin: Callable[[nn.Module], object] | None = None,
+    ) -> None:
         self.task, self.recipe, self.steps = task, recipe, steps
         self.watch = Watch(watch_every)
-        self.model: nn.Module = prepare(task.create(seed), recipe, watcher=self.watch).train()
+        created = task.create(seed)
+        if begin is not None:
+            begin(created)
+        self.model: nn.Module = prepare(created, recipe, watcher=self.watch).train()
         hyper = task.hyper
-        self.optimizer = AdamW(
+        optimizer = AdamW(
             self.model.parameters(),
             lr=hyper.learning_rate,
             betas=(0.9, hyper.beta2),
             weight_decay=hyper.weight_decay,
             recipe=recipe,
         )
+        sparse = hasattr(self.model, "fewbits_sparsity")
+        self.optimizer = MaskedOptimizer(optimizer, self.model) if sparse else optimizer
         self.scaler = scaler(recipe)
         self.schedule: Schedule = schedule(self.model, recipe, steps)
         self.batches = torch.Generator().manual_seed(0)

@@ -1,0 +1,154 @@
+"""``fewbits prune``: a checkpoint, or a built-in model, to structured sparsity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from fewbits.cli.arguments import check_writable, provenance, split_list
+from fewbits.cli.progress import Interrupted, Report, progress_bar
+from fewbits.errors import ArgumentError
+from fewbits.files.atomic import write_text
+
+if TYPE_CHECKING:
+    from fewbits.records import PrunedModel
+
+
+def prune(
+    source: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A .safetensors file, or a folder of them; with --task, the weights of its dense model. "
+            "Default: with --task, a model that is trained first.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write the pruned model as a .safetensors file: dense, with zeros."),
+    ] = None,
+    pattern: Annotated[
+        str, typer.Option(help="N:M, at most N of every M neighbours: 2:4, 1:2, 4:8.")
+    ] = "2:4",
+    keep: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated patterns of names that stay dense: 'lm_head*,*embed*'."),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="bytes, digits, mnist10k, or the path of a text: train again on it.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="Of the task: small (seconds on two cores) or base.")] = "small",
+    recipe: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of the retraining; may be given several times; none: no retraining. Default: fp32."
+        ),
+    ] = None,
+    schedule: Annotated[
+        str, typer.Option(help="When masks are made in retraining: frozen, recomputed, gradual or sr-ste.")
+    ] = "frozen",
+    steps: Annotated[int, typer.Option(min=0, help="Of each training; 0: as many as the task says.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="How many models to train, prune and train again.")] = 1,
+    control: Annotated[
+        bool, typer.Option("--control", help="Train the dense models again too: what retraining alone does.")
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option(help="Write the tables as one HTML page.", show_default=False)
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the tables as JSON.")] = None,
+) -> None:
+    """Prune a model to N:M, at most N of every M neighbouring weights, and train it again.
+
+    A checkpoint is pruned by magnitude. A built-in model is trained, pruned, and trained once more with a
+    frozen mask, as the published recipe has it; the table says how good it is at each stage.
+
+    Example: fewbits prune --task digits --steps 100 --out pruned.safetensors
+
+    A checkpoint of your own: fewbits prune model.safetensors --keep '*embed*' --out pruned.safetensors
+    """
+    check_writable(out, json, report)
+    if report is not None:
+        from fewbits.report.markup import plotly_script
+
+        plotly_script()  # refuses now rather than after the work
+    kept = split_list(keep) if keep is not None else []
+    if task is not None:
+        recipes = [] if recipe == ["none"] else recipe or ["fp32"]
+        record = _task(task, model, source, out, pattern, recipes, schedule, seeds, steps, kept, control)
+    elif source is None:
+        raise ArgumentError("there is nothing to prune; give a checkpoint, or a --task such as digits")
+    elif (recipe, schedule, steps, seeds, control) != (None, "frozen", 0, 1, False):
+        raise ArgumentError(
+            "--recipe, --schedule, --steps, --seeds and --control are of a training; add --task"
+        )
+    else:
+        record = _checkpoint(source, out, pattern, kept)
+
+    from fewbits.report import prune_json, prune_page, prune_table
+
+    Console().print(prune_table(record))
+    origin = provenance(record.seeds)
+    if json is not None:
+        write_text(json, prune_json([record], origin))
+    if report is not None:
+        write_text(report, prune_page([record], origin))
+    for path in (out, json, report):
+        if path is not None:
+            typer.echo(f"wrote {path}", err=True)
+
+
+def _task(
+    name: str,
+    size: str,
+    source: Path | None,
+    out: Path | None,
+    pattern: str,
+    recipes: list[str],
+    schedule: str,
+    seeds: int,
+    steps: int,
+    kept: list[str],
+    control: bool,
+) -> PrunedModel:
+    from fewbits.compare.pruning import prune_task
+    from fewbits.files import load_file, save_file
+    from fewbits.train.tasks import trained_task
+
+    found = trained_task(name, size)
+    with _work() as progress:
+        record, weights = prune_task(
+            found,
+            pattern,
+            recipes=recipes,
+            schedule=schedule,
+            seeds=seeds,
+            steps=steps,
+            exclude=kept,
+            start=None if source is None else load_file(source),
+            control=control,
+            progress=progress,
+        )
+    if out is not None:
+        save_file(weights, out)
+    return record
+
+
+def _checkpoint(source: Path, out: Path | None, pattern: str, kept: list[str]) -> PrunedModel:
+    from fewbits.compare.pruned_checkpoint import prune_checkpoint
+
+    with _work() as progress:
+        return prune_checkpoint(source, out, pattern, keep=kept, progress=progress)
+
+
+@contextmanager
+def _work() -> Iterator[Report]:
+    try:
+        with progress_bar() as progress:
+            yield progress
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; nothing was written") from None

@@ -1,0 +1,97 @@
+"""Prune the tensors of a checkpoint, and write it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from fewbits.errors import ArgumentError, DataError
+from fewbits.files import load_file, save_file
+from fewbits.files.lines import is_kernel
+from fewbits.formats import Pattern
+from fewbits.formats import pattern as read
+from fewbits.records import PrunedModel, PrunedTensor, PruneReport
+from fewbits.sparsity import density, kept_magnitude, mask
+from fewbits.tensor import NarrowTensor
+
+Progress = Callable[[str, float, float], None]  # what is being done, how much is done, of how much
+
+
+def prune_checkpoint(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str] | None,
+    pattern: str | Pattern,
+    *,
+    keep: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> PrunedModel:
+    """Write a checkpoint whose matrices follow a pattern: the same tensors, with zeros.
+
+    Floating-point tensors with two axes or more are pruned by magnitude: along their last axis, kernels of
+    convolutions, as :func:`fewbits.files.lines.is_kernel` knows them, along their second. The checkpoint is
+    held in memory.
+
+    Args:
+        source: a ``.safetensors`` file, an index of several, or a folder of them.
+        destination: a ``.safetensors`` file, which appears whole; None writes nothing.
+        pattern: ``N:M``, such as ``2:4``.
+        keep: patterns of names that stay dense. Embeddings look like any other matrix: name them.
+        progress: called as work goes on.
+
+    Returns:
+        The record, without stages and products.
+
+    Raises:
+        DataError: the source cannot be read, or is narrow.
+        FormatError: no such pattern.
+        ArgumentError: a pattern of names that matches nothing, nothing to prune, or a destination that cannot
+            be.
+    """
+    chosen, held = read(pattern), load_file(source)
+    if destination is not None and Path(source).resolve() == Path(destination).resolve():
+        raise ArgumentError(f"{destination} is the source itself; give another name")
+    for name in keep:
+        if not any(fnmatchcase(tensor, name) for tensor in held):
+            raise ArgumentError(f"--keep {name!r:.200} matches no tensor; `fewbits inspect` lists the names")
+    pruned, left, written = [], [], {}
+    for done, (name, w) in enumerate(held.items()):
+        if progress is not None:
+            progress("pruning tensors", done, len(held))
+        if isinstance(w, NarrowTensor):
+            raise DataError(f"{name} is narrow; restore the checkpoint first, with fewbits cast --back")
+        written[name] = w
+        if w.is_floating_point() and w.dim() > 1 and not any(fnmatchcase(name, k) for k in keep):
+            axis = 1 if is_kernel(tuple(w.shape)) else w.dim() - 1
+            if w.dtype.itemsize == 1:  # torch does not compare them
+                left.append((name, f"it is {w.dtype}: convert it to bfloat16 first".replace("torch.", "")))
+                continue
+            if w.shape[axis] % chosen.group:
+                left.append((name, f"axis {axis} of {tuple(w.shape)} is no multiple of {chosen.group}"))
+                continue
+            kept = mask(w, chosen, axis=axis)
+            written[name] = w.masked_fill(~kept, 0)
+            about = density(written[name]), kept_magnitude(w, kept)
+            pruned.append(PrunedTensor(name, tuple(w.shape), axis, *about))
+    if not pruned:
+        raise ArgumentError(
+            f"no tensor would be pruned to {chosen}: it takes floating-point values, two axes or more, a size"
+            f" that is a multiple of {chosen.group}, and a name that --keep does not match"
+        )
+    if progress is not None:
+        progress("pruning tensors", len(held), len(held))
+    if destination is not None:
+        save_file(written, destination)
+    report = PruneReport(str(chosen), tuple(pruned), tuple(left))
+    return PrunedModel(
+        model=os.fspath(source),
+        metric="",
+        lower_is_better=False,
+        schedule="",
+        steps=0,
+        seeds=(),
+        stages=(),
+        report=report,
+        products=(),
+    )

@@ -1,0 +1,184 @@
+"""Train a built-in model, prune it, and train it again: how good it is at each stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+
+import torch
+from torch import Tensor, nn
+
+from fewbits.errors import ArgumentError
+from fewbits.formats import Pattern
+from fewbits.recipes import Recipe
+from fewbits.recipes import recipe as read
+from fewbits.records import PrunedModel, PruneReport, PruneStage
+from fewbits.sparsity import SR_STE, Frozen, Gradual, Recomputed, Schedule, remove_masks, sparsify
+from fewbits.train import Trainer
+from fewbits.train.tasks import Task
+from fewbits.train.tasks.training import one_thread
+
+Progress = Callable[[str, float, float], None]  # what is being done, how much is done, of how much
+Weights = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Retraining:
+    """A schedule for a training of some steps, and what that starts from."""
+
+    schedule: Callable[[int], Schedule]
+    from_scratch: bool = False  # from initial weights, not from trained ones
+
+
+RETRAININGS = {
+    "frozen": Retraining(lambda steps: Frozen()),
+    "recomputed": Retraining(lambda steps: Recomputed(every=max(1, steps // 40))),
+    "gradual": Retraining(lambda steps: Gradual(max(1, steps // 2), every=max(1, steps // 40))),
+    "sr-ste": Retraining(lambda steps: SR_STE, from_scratch=True),
+}
+
+
+def prune_task(
+    t: Task,
+    pattern: str | Pattern,
+    *,
+    recipes: Sequence[str] = ("fp32",),
+    schedule: str = "frozen",
+    seeds: int = 1,
+    steps: int = 0,
+    exclude: Sequence[str] = (),
+    transposable: str | None = None,
+    start: Weights | None = None,
+    control: bool = False,
+    progress: Progress | None = None,
+) -> tuple[PrunedModel, Weights]:
+    """Train a dense model for each seed, prune it, and train it again by each recipe.
+
+    Retraining is the dense training once more: its hyperparameters, batches and number of steps, a new
+    optimizer.
+
+    Args:
+        t: the task.
+        pattern: ``N:M``, such as ``2:4``.
+        recipes: of the retraining; none for pruning alone.
+        schedule: a key of :data:`RETRAININGS`.
+        seeds: of the initial weights: 0, 1, ...
+        steps: of each training; 0: as many as the task says.
+        exclude: patterns of modules to leave dense.
+        transposable: as in :func:`fewbits.sparsity.sparsify`.
+        start: weights of a dense model to begin with, in the place of training one.
+        control: also train each dense model again as it is: what retraining alone does.
+        progress: called as work goes on.
+
+    Returns:
+        The record, without products, and the weights of seed 0 and the last recipe.
+
+    Raises:
+        ArgumentError: no such recipe or schedule, nothing to prune, or weights of another model.
+    """
+    if schedule not in RETRAININGS:
+        raise ArgumentError(f"there is no schedule {schedule!r}; expected one of {', '.join(RETRAININGS)}")
+    chosen, steps = [read(name) for name in recipes], steps or t.hyper.steps
+    how, trainings = RETRAININGS[schedule], seeds * (len(recipes) + (start is None) + control)
+    done = 0
+
+    def trained(recipe: Recipe, seed: int, begin: Callable[[nn.Module], object] | None) -> _Trained:
+        nonlocal done
+
+        def told(part: float) -> None:
+            if progress is not None:
+                progress(f"{t.name}: training", done + part, trainings)
+
+        found = _train(t, recipe, seed, steps, begin, told)
+        done += 1
+        return found
+
+    def sparse(model: nn.Module, weights: Weights | None, made: Schedule) -> PruneReport:
+        if weights is not None:
+            _load(model, weights)
+        return sparsify(model, pattern, exclude=exclude, transposable=transposable, schedule=made)
+
+    rows: list[list[_Trained]] = []  # one for each seed, in the order of the stages
+    reports = []
+    for seed in range(seeds):
+        dense = trained(read("fp32"), seed, None) if start is None else _given(t, seed, start)
+        pruned = t.create(seed)
+        reports.append(sparse(pruned, dense.weights, Frozen()))
+        remove_masks(pruned)
+        rows.append([dense, _Trained(t.evaluate(pruned.eval()), pruned.state_dict())])
+        if control:
+            rows[-1].append(trained(read("fp32"), seed, partial(_load, weights=dense.weights)))
+        for recipe in chosen:
+            begin = partial(
+                sparse, weights=None if how.from_scratch else dense.weights, made=how.schedule(steps)
+            )
+            rows[-1].append(trained(recipe, seed, begin))
+    stages = [("dense", "fp32"), ("pruned", "fp32"), *[("dense again", "fp32")] * control]
+    stages += [("retrained", r.name) for r in chosen]
+    record = PrunedModel(
+        model=t.name,
+        metric=t.metric,
+        lower_is_better=t.lower_is_better,
+        schedule=schedule,
+        steps=steps,
+        seeds=tuple(range(seeds)),
+        stages=tuple(
+            PruneStage(*names, tuple(r.value for r in column), fmean(r.flip_rate for r in column))
+            for names, column in zip(stages, zip(*rows, strict=True), strict=True)
+        ),
+        report=reports[0],
+        products=(),
+    )
+    return record, rows[0][-1].weights
+
+
+@dataclass(frozen=True)
+class _Trained:
+    value: float
+    weights: Weights
+    flip_rate: float = 0.0  # mean over steps
+
+
+def _train(
+    t: Task,
+    recipe: Recipe,
+    seed: int,
+    steps: int,
+    begin: Callable[[nn.Module], object] | None,
+    told: Callable[[float], None],
+) -> _Trained:
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        if t.small:
+            stack.enter_context(one_thread())
+        torch.manual_seed(seed)
+        trainer = Trainer(t, recipe, seed=seed, steps=steps, watch_every=steps, begin=begin)
+        flips = 0.0
+        for step in range(steps):
+            trainer.step()
+            flips += getattr(trainer.optimizer, "flip_rate", 0.0)
+            told((step + 1) / steps)
+        value = trainer.evaluate()
+        if hasattr(trainer.model, "fewbits_sparsity"):
+            remove_masks(trainer.model)
+        plain = t.create(seed)
+        plain.load_state_dict(trainer.model.state_dict())
+        return _Trained(value, plain.state_dict(), flips / steps)
+
+
+def _given(t: Task, seed: int, weights: Weights) -> _Trained:
+    model = t.create(seed)
+    _load(model, weights)
+    return _Trained(t.evaluate(model.eval()), model.state_dict())
+
+
+def _load(model: nn.Module, weights: Weights) -> None:
+    try:
+        model.load_state_dict(dict(weights))
+    except RuntimeError as error:
+        raise ArgumentError(
+            f"the weights are not those of this task's model: {str(error).splitlines()[-1].strip()}"
+        ) from None

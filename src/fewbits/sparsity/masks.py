@@ -1,0 +1,188 @@
+"""Which weights to keep under a pattern: by magnitude along one axis, or along two at once."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import chain, combinations, product
+
+import torch
+
+from fewbits.errors import ArgumentError, DTypeError
+from fewbits.formats import Pattern
+from fewbits.formats import pattern as read
+from fewbits.tensor.arrays import checked_axis
+
+SEARCHES = ("greedy", "optimal")
+_LARGEST_OPTIMAL = 4  # side of a tile: 4:8 has 1.2e11 patterns
+_TILES_AT_ONCE = 1 << 18
+
+
+def mask(w: torch.Tensor, pattern: str | Pattern, *, axis: int = -1) -> torch.Tensor:
+    """Mark the values of largest magnitude in each group of neighbours.
+
+    Of equal magnitudes the one that comes first is kept; NaN counts as infinite. For a linear layer the
+    reduction axis is -1, for a convolution's ``(out, in, ...)`` it is 1 (Accelerating Sparse Deep Neural
+    Networks, Mishra and others 2021, sections 3 and 4).
+
+    Args:
+        w: floating point of any shape, ``(..., n, ...)``.
+        pattern: ``N:M``, such as ``2:4``.
+        axis: along which groups of M lie.
+
+    Returns:
+        bool of w's shape; exactly N of each group are True.
+
+    Raises:
+        FormatError: no such pattern.
+        ArgumentError: w has no such axis, or its size is not a multiple of M.
+        DTypeError: w is not floating point.
+
+    >>> mask(torch.tensor([1.0, -3.0, 2.0, 2.0]), "2:4")
+    tensor([False,  True,  True, False])
+    """
+    chosen = read(pattern)
+    groups = _magnitudes(_grouped(w, chosen, axis))
+    members = groups.unbind(-1)
+    beaten = torch.zeros(groups.shape, dtype=torch.uint8, device=w.device)  # by how many of its group
+    for one, other in combinations(range(chosen.group), 2):
+        first_wins = members[one] >= members[other]
+        beaten[..., other] += first_wins
+        beaten[..., one] += ~first_wins
+    return (beaten < chosen.keep).flatten(-2).movedim(-1, axis).contiguous()
+
+
+def transposable_mask(w: torch.Tensor, pattern: str | Pattern, *, search: str = "optimal") -> torch.Tensor:
+    """Mark values so that both w and its transpose follow the pattern, tile by tile of M x M.
+
+    Both products of training, with the weight and with its transpose, are then sparse (Hubara and others,
+    Accelerated Sparse Neural Training, 2021).
+
+    Args:
+        w: floating point, ``(out, in, ...)``; tiles lie over the first two axes.
+        pattern: ``N:M``, such as ``2:4``.
+        search: ``greedy`` takes values by magnitude as long as their row and column have room, and may leave
+            some with fewer than N; ``optimal`` compares all tiles there are (90 for 2:4), for M up to 4.
+
+    Returns:
+        bool of w's shape; at most N of each group along either axis are True, with ``optimal`` exactly N.
+
+    Raises:
+        FormatError: no such pattern.
+        ArgumentError: fewer than two axes, a size that is not a multiple of M, no such search, or
+            ``optimal`` with M above 4.
+        DTypeError: w is not floating point.
+    """
+    chosen = read(pattern)
+    if search not in SEARCHES:
+        raise ArgumentError(f"search={search!r} is not one of {', '.join(SEARCHES)}")
+    if search == "optimal" and chosen.group > _LARGEST_OPTIMAL:
+        raise ArgumentError(
+            f"search='optimal' tries every tile of {chosen.group} x {chosen.group}, and there are too many"
+            f" for {chosen}; use search='greedy', or a pattern of at most {_LARGEST_OPTIMAL} neighbours"
+        )
+    if w.dim() < 2:
+        raise ArgumentError(f"a tensor of shape {tuple(w.shape)} has no transpose; expected (out, in, ...)")
+    for axis in (0, 1):
+        _grouped(w, chosen, axis)
+    m = chosen.group
+    rows = torch.unflatten(torch.unflatten(w.movedim((0, 1), (-2, -1)), -1, (-1, m)), -3, (-1, m))
+    tiles = _magnitudes(rows.transpose(-3, -2))  # (..., out / m, in / m, m, m)
+    choose = _best if search == "optimal" else _greedy
+    flat = tiles.reshape(-1, m * m)
+    starts = range(0, max(len(flat), 1), _TILES_AT_ONCE)
+    kept = torch.cat([choose(flat[i : i + _TILES_AT_ONCE], chosen) for i in starts]).reshape(tiles.shape)
+    return kept.transpose(-3, -2).flatten(-2).flatten(-3, -2).movedim((-2, -1), (0, 1)).contiguous()
+
+
+def partial_mask(w: torch.Tensor, final: torch.Tensor, share: float) -> torch.Tensor:
+    """Drop the smallest of what a mask drops, and keep the rest.
+
+    Args:
+        w: the weights.
+        final: bool of w's shape.
+        share: of the values that ``final`` drops, from 0 to 1.
+
+    Returns:
+        bool of w's shape: True wherever ``final`` is.
+    """
+    dropped = (~final).flatten().nonzero().squeeze(-1)
+    smallest = w.detach().flatten()[dropped].abs().argsort(stable=True)[: round(share * len(dropped))]
+    kept = torch.ones_like(final).flatten()
+    kept[dropped[smallest]] = False
+    return kept.view_as(final)
+
+
+def is_sparse(w: torch.Tensor, pattern: str | Pattern, *, axis: int = -1) -> bool:
+    """Return whether every group of neighbours has at most N values that are not zero.
+
+    Raises:
+        FormatError, ArgumentError, DTypeError: as :func:`mask`.
+    """
+    chosen = read(pattern)
+    return bool(((_grouped(w, chosen, axis) != 0).sum(-1) <= chosen.keep).all())
+
+
+def density(w: torch.Tensor) -> float:
+    """Return the share of values that are not zero; of an empty tensor, 1."""
+    return int(torch.count_nonzero(w)) / w.numel() if w.numel() else 1.0
+
+
+def kept_magnitude(w: torch.Tensor, mask: torch.Tensor) -> float:
+    """Return the share of the sum of magnitudes that a mask keeps; of a sum of zero, 1.
+
+    Args:
+        w: the weights before they are pruned.
+        mask: bool of w's shape.
+    """
+    magnitudes = w.detach().double().abs()
+    whole = float(magnitudes.sum())
+    return float((magnitudes * mask).sum()) / whole if whole else 1.0
+
+
+def _grouped(w: torch.Tensor, pattern: Pattern, axis: int) -> torch.Tensor:
+    """Return w with ``axis`` last and cut into groups, ``(..., n / m, m)``."""
+    if not w.is_floating_point():
+        raise DTypeError(f"weights of {w.dtype}; expected floating-point numbers")
+    front = checked_axis(axis, w.dim())
+    if not w.dim() or w.shape[front] % pattern.group:
+        raise ArgumentError(
+            f"axis {axis} of shape {tuple(w.shape)} does not fit {pattern}; expected a size that is a"
+            f" multiple of {pattern.group}: take another axis or pattern, or leave this tensor dense"
+        )
+    return torch.unflatten(w.detach().movedim(front, -1), -1, (-1, pattern.group))
+
+
+def _magnitudes(w: torch.Tensor) -> torch.Tensor:
+    return w.abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
+
+
+def _best(tiles: torch.Tensor, pattern: Pattern) -> torch.Tensor:
+    """Return the mask of largest magnitude for each of ``(n, m * m)``; of equal ones, the first in order."""
+    every = torch.tensor(_tiles(pattern), device=tiles.device)
+    # In float64 the sum of a few float32 is all but exact. An infinity times an unset zero would be NaN.
+    finite = tiles.double().clamp(max=torch.finfo(torch.float32).max * 2)
+    return every[(finite @ every.double().mT).argmax(-1)]
+
+
+@cache
+def _tiles(pattern: Pattern) -> list[list[bool]]:
+    """Return all tiles, flattened, with N in each row and each column."""
+    m = pattern.group
+    rows = [[i in chosen for i in range(m)] for chosen in combinations(range(m), pattern.keep)]
+    tiles = product(rows, repeat=m)
+    fitting = (t for t in tiles if all(sum(column) == pattern.keep for column in zip(*t, strict=True)))
+    return [list(chain.from_iterable(t)) for t in fitting]
+
+
+def _greedy(tiles: torch.Tensor, pattern: Pattern) -> torch.Tensor:
+    """Return a mask for each of ``(n, m * m)``: values by magnitude, while their row and column have room."""
+    m, n = pattern.group, len(tiles)
+    kept = torch.zeros(n, m * m, dtype=torch.bool, device=tiles.device)
+    room = torch.full((2, n, m), pattern.keep, device=tiles.device)  # of rows, of columns
+    for place in tiles.argsort(dim=-1, descending=True, stable=True).unbind(-1):
+        row, column = (place // m)[:, None], (place % m)[:, None]
+        fits = (room[0].gather(-1, row) > 0) & (room[1].gather(-1, column) > 0)
+        kept.scatter_(-1, place[:, None], fits)
+        room[0].scatter_add_(-1, row, -fits.long())
+        room[1].scatter_add_(-1, column, -fits.long())
+    return kept

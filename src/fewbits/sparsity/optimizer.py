@@ -1,0 +1,246 @@
+"""An optimizer of a sparse model: any other one, with the masks kept around each of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from fewbits.errors import ArgumentError
+from fewbits.sparsity.masks import partial_mask
+from fewbits.sparsity.pruning import DENSE, MASK, STEP, Sparsity, sparse_parameters, sparse_root
+from fewbits.sparsity.schedules import Frozen, Gradual, Recomputed
+from fewbits.sparsity.sharded import cut_like, local, whole
+from fewbits.tensor import NarrowTensor, quantize
+
+_AMP = ("grad_scale", "found_inf")  # what torch.amp.GradScaler sets on an optimizer for one step
+
+
+class MaskedOptimizer(torch.optim.Optimizer):
+    """Wraps an optimizer so that the weights of a sparse model stay sparse.
+
+    Before each step gradients are masked; after it weights are, and every state of a weight's shape:
+    momentum, second moments, master weights. What is masked thus has no gradient, no momentum and no decay.
+    With :class:`Recomputed` the dense weights take the step, and the model gets them masked anew.
+
+    Nothing outside the wrapper changes: the optimizer's class and ``step`` are as they were, its options and
+    states are those of the wrapper, and whatever else it can do is called through it.
+
+    Args:
+        optimizer: of the model's parameters; one of this package or of torch.
+        model: on which :func:`sparsify` was called, or what holds it, ``DistributedDataParallel`` or a
+            compiled module; already sharded where ``fully_shard`` is used.
+
+    Attributes:
+        flip_rate: share of the entries of all masks that the last step changed.
+
+    Raises:
+        ArgumentError: the model is not sparse, the optimizer has none of its sparse parameters, or it packs
+            gradients, which :class:`Recomputed` has to change.
+
+    >>> from fewbits.sparsity import sparsify
+    >>> model = nn.Linear(8, 8)
+    >>> report = sparsify(model, "2:4")
+    >>> optimizer = MaskedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), model)
+    >>> model(torch.ones(1, 8)).sum().backward()
+    >>> optimizer.step()
+    >>> int((model.weight != 0).sum())
+    32
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+        self.__setstate__({"optimizer": optimizer, "model": model})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what copies and pickles are made of."""
+        return {"optimizer": self.optimizer, "model": self.model}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Wrap an optimizer, or become a copy that wraps a copy."""
+        super().__setstate__(state)  # hooks and profiling as torch has them
+        self.flip_rate = 0.0
+        self._root = sparse_root(self.model)
+        self._how = cast(Sparsity, self._root.fewbits_sparsity)
+        self._find()
+
+    @torch.no_grad()
+    def _find(self) -> None:
+        """Note the sparse parameters that the optimizer has, and mask their states."""
+        owned = {p for group in self.param_groups for p in group["params"]}
+        self._layers = [
+            _Layer(module, name, axis, p)
+            for module, name, axis in sparse_parameters(self.model)
+            for p in [getattr(module, name)]
+            if p in owned
+        ]
+        if not self._layers:
+            raise ArgumentError(
+                "the optimizer has no sparse parameter of this model; make it of model.parameters(), after"
+                " sparsify and after fully_shard"
+            )
+        packed = getattr(getattr(self.optimizer, "recipe", None), "held_gradient", None)
+        if isinstance(self._how.schedule, Recomputed) and packed is not None:
+            raise ArgumentError(
+                f"gradients are packed in {packed}, and SR-STE has to change them; take the recipe with"
+                " held_gradient=fp32, or another schedule"
+            )
+        for layer in self._layers:
+            layer.cut_buffers()
+            self._mask(layer)
+
+    @torch.no_grad()
+    def step(  # type: ignore[override]  # torch overloads it; this is the union
+        self, closure: Callable[[], float] | None = None
+    ) -> float | None:
+        """Update every parameter that has a gradient, and keep the masks.
+
+        Args:
+            closure: computes the loss anew, with gradients, once; what it returns is returned.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        lent = {name: self.__dict__[name] for name in _AMP if name in self.__dict__}
+        for layer in self._layers:
+            self._before(layer, lent.get("grad_scale"))
+        for name, value in lent.items():
+            setattr(self.optimizer, name, value)
+        self.optimizer.step()
+        for name in lent:
+            delattr(self.optimizer, name)
+        self._after()
+        return loss
+
+    def _before(self, layer: _Layer, scale: torch.Tensor | None) -> None:
+        schedule, gradient = self._how.schedule, layer.p.grad
+        if isinstance(schedule, Recomputed):
+            local(layer.p).copy_(layer.dense)
+            if gradient is not None and schedule.decay:
+                factor = schedule.decay * (1.0 if scale is None else float(scale))
+                local(gradient).add_(layer.dense.masked_fill(layer.mask, 0), alpha=factor)
+        elif gradient is not None:
+            local(gradient).masked_fill_(~layer.mask, 0)
+
+    def _after(self) -> None:
+        schedule = self._how.schedule
+        self.flip_rate = 0.0
+        if isinstance(schedule, Recomputed):
+            for layer in self._layers:
+                layer.dense.copy_(local(layer.p))
+        if not isinstance(schedule, Frozen):
+            self._root.get_buffer(STEP).add_(1)
+            step = int(self._root.get_buffer(STEP))
+            if schedule.is_due(step):
+                flips = sum(layer.take(self._made(layer, step)) for layer in self._layers)
+                self.flip_rate = flips / sum(layer.mask.numel() for layer in self._layers)
+        for layer in self._layers:
+            self._mask(layer)
+
+    def _made(self, layer: _Layer, step: int) -> torch.Tensor:
+        """Return the mask that a layer has after ``step`` steps."""
+        schedule = self._how.schedule
+        w = whole(layer.p)
+        final = self._how.mask(w, layer.axis)
+        return partial_mask(w, final, schedule.share(step)) if isinstance(schedule, Gradual) else final
+
+    def _mask(self, layer: _Layer) -> None:
+        """Set to zero what is masked: weights, and states of their shape unless weights stay dense."""
+        dropped = ~layer.mask
+        local(layer.p).masked_fill_(dropped, 0)
+        if isinstance(self._how.schedule, Recomputed):
+            return
+        state = self.optimizer.state.get(layer.p, {})
+        for name, value in state.items():
+            if isinstance(value, NarrowTensor):
+                state[name] = _masked(value, dropped)
+            elif isinstance(value, torch.Tensor) and value.shape == layer.p.shape:
+                local(value).masked_fill_(dropped, 0)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The wrapped optimizer's groups of parameters, with their options."""
+        groups: list[dict[str, Any]] = self.optimizer.param_groups
+        return groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """The wrapped optimizer's states."""
+        return self.optimizer.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        """The wrapped optimizer's default options."""
+        options: dict[str, Any] = self.optimizer.defaults
+        return options
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop all gradients."""
+        self.optimizer.zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters with options of their own; sparse ones among them are masked from now on."""
+        self.optimizer.add_param_group(param_group)
+        self._find()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the wrapped optimizer's state; masks are in that of the model."""
+        whole_state: dict[str, Any] = self.optimizer.state_dict()
+        return whole_state
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state, also that of an optimizer of the dense model: it is masked."""
+        self.optimizer.load_state_dict(state_dict)
+        for layer in self._layers:
+            self._mask(layer)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "optimizer":
+            raise AttributeError(name)
+        return getattr(self.optimizer, name)
+
+
+@dataclass(eq=False)
+class _Layer:
+    """One sparse parameter; its mask and its dense weights are buffers of the module."""
+
+    module: nn.Module
+    name: str
+    axis: int
+    p: nn.Parameter
+
+    @property
+    def mask(self) -> torch.Tensor:
+        """This machine's part of the mask."""
+        return local(self.module.get_buffer(self.name + MASK))
+
+    @property
+    def dense(self) -> torch.Tensor:
+        """This machine's part of the weights without the mask."""
+        return local(self.module.get_buffer(self.name + DENSE))
+
+    def cut_buffers(self) -> None:
+        """Shard the buffers as the parameter is."""
+        for name in (self.name + MASK, self.name + DENSE):
+            buffer = self.module._buffers.get(name)
+            if buffer is not None:
+                self.module._buffers[name] = cut_like(buffer, self.p)
+
+    def take(self, made: torch.Tensor) -> int:
+        """Take a new mask, and return how many of its entries here are other than before."""
+        new = local(cut_like(made, self.p))
+        flips = int((new != self.mask).sum())
+        self.mask.copy_(new)
+        return flips
+
+
+def _masked(packed: NarrowTensor, dropped: torch.Tensor) -> NarrowTensor:
+    """Return a packed state with zeros; the same one where it has them already."""
+    values = packed.dense()
+    if values.shape != dropped.shape or not bool(values[dropped].any()):
+        return packed
+    return quantize(values.masked_fill(dropped, 0), packed.format, axis=packed.axis)

@@ -1,0 +1,195 @@
+"""Prune the layers of a model to a pattern, and keep its masks in the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from fewbits.errors import ArgumentError
+from fewbits.formats import Pattern
+from fewbits.formats import pattern as read
+from fewbits.names import check_fits, listed, within
+from fewbits.records import PrunedTensor, PruneReport
+from fewbits.sparsity.layers import reduction_axes
+from fewbits.sparsity.masks import SEARCHES, density, kept_magnitude, mask, transposable_mask
+from fewbits.sparsity.schedules import Frozen, Gradual, Recomputed, Schedule
+from fewbits.sparsity.sharded import is_sharded
+
+MASK, DENSE, STEP = "_mask", "_dense", "sparsity_step"  # buffers: two after their parameter, one of the model
+_AXES = "fewbits_sparse_axes"
+
+
+@dataclass(frozen=True)
+class Sparsity:
+    """How a model is sparse; it is the model's attribute ``fewbits_sparsity``."""
+
+    pattern: Pattern
+    transposable: str | None  # how masks that hold both ways are searched
+    schedule: Schedule
+
+    def mask(self, w: torch.Tensor, axis: int) -> torch.Tensor:
+        """Return the mask of ``w``, which is summed along ``axis``."""
+        if self.transposable is None:
+            return mask(w, self.pattern, axis=axis)
+        return transposable_mask(w, self.pattern, search=self.transposable)
+
+    def misfit(self, shape: tuple[int, ...], axis: int) -> str:
+        """Return why a tensor cannot follow the pattern; empty where it can."""
+        axes = (axis,) if self.transposable is None else (0, 1)
+        short = [a for a in axes if shape[a] % self.pattern.group]
+        m = self.pattern.group
+        return f"axis {short[0]} of {tuple(shape)} is no multiple of {m}" if short else ""
+
+
+def sparsify(
+    model: nn.Module,
+    pattern: str | Pattern,
+    *,
+    include: str | Iterable[str] = "*",
+    exclude: str | Iterable[str] = (),
+    transposable: str | None = None,
+    schedule: Schedule = Frozen(),  # noqa: B008 - frozen data
+) -> PruneReport:
+    """Prune a model in place. Make its optimizer then, and wrap that as :class:`MaskedOptimizer`.
+
+    Call it before ``prepare``, ``DistributedDataParallel`` or ``fully_shard``. Weights are grouped along the
+    axis that their products sum over, of a convolution the input channels. Each mask is a buffer of its
+    layer, ``weight_mask`` beside ``weight``, and so a part of ``state_dict`` and of copies; layers and
+    parameters stay what they are.
+
+    Args:
+        model: any module. The weights of linear, convolutional, recurrent and attention layers are pruned.
+        pattern: ``N:M``, such as ``2:4``.
+        include: patterns of module names, as in ``("blocks.*", "conv?")``, for all that lies within them.
+        exclude: the same of modules to leave dense.
+        transposable: ``greedy`` or ``optimal`` for masks that hold for weights and their transposes: the
+            search of :func:`transposable_mask`.
+        schedule: when masks are made. With :class:`Recomputed` weights stay dense in a further buffer,
+            ``weight_dense``; with :class:`Gradual` the model is dense at first.
+
+    Returns:
+        The tensors that were pruned, and those that were left alone and why: sizes that do not fit, weights
+        that serve as something else too.
+
+    Raises:
+        FormatError: no such pattern.
+        ArgumentError: a pattern of names that fits no module, no layer that could be pruned, a model that is
+            sparse or sharded already.
+    """
+    if any(hasattr(module, "fewbits_sparsity") for module in model.modules()):
+        raise ArgumentError(
+            "the model is sparse already; call fewbits.sparsity.remove_masks(model) first, or load its"
+            " state_dict into a new one"
+        )
+    names = [name for name, _ in model.named_modules()]
+    included, excluded = listed(include), listed(exclude)
+    check_fits("include", included, names)
+    check_fits("exclude", excluded, names)
+    if transposable not in (None, *SEARCHES):
+        raise ArgumentError(f"transposable={transposable!r} is not one of {', '.join(SEARCHES)}, or None")
+    how = Sparsity(read(pattern), transposable, schedule)
+    pruned, left, uses = [], [], _uses(model)
+    for name, module in model.named_modules():
+        if within(name, included) and not within(name, excluded):
+            for key, axis in reduction_axes(module).items():
+                full = f"{name}.{key}" if name else key
+                p = module._parameters[key]
+                assert p is not None
+                reason = _reason(full, p, axis, how, uses[p])
+                if reason:
+                    left.append((full, reason))
+                else:
+                    pruned.append(_prune(module, key, axis, how, full))
+    if not pruned:
+        why = f"; {left[0][0]}: {left[0][1]}" if left else ""
+        raise ArgumentError(
+            f"{type(model).__name__} has no layer to prune to {how.pattern}{why}; expected a linear,"
+            " convolutional, recurrent or attention layer that is included and not excluded"
+        )
+    model.fewbits_sparsity = how  # type: ignore[assignment]
+    if not isinstance(schedule, Frozen):
+        model.register_buffer(STEP, torch.zeros((), dtype=torch.int64))
+    return PruneReport(str(how.pattern), tuple(pruned), tuple(left))
+
+
+def remove_masks(model: nn.Module) -> None:
+    """Take the masks out of a model: its weights stay as they are, and its ``state_dict`` is a plain one.
+
+    Raises:
+        ArgumentError: the model is not sparse.
+    """
+    root = sparse_root(model)
+    for module, name, _ in sparse_parameters(model):
+        for suffix in (MASK, DENSE):
+            module._buffers.pop(name + suffix, None)
+    for module in model.modules():
+        if hasattr(module, _AXES):
+            delattr(module, _AXES)
+    root._buffers.pop(STEP, None)
+    del root.fewbits_sparsity
+
+
+def sparse_root(model: nn.Module) -> nn.Module:
+    """Return the module that was given to :func:`sparsify`, which ``model`` is or holds.
+
+    Raises:
+        ArgumentError: there is none.
+    """
+    for module in model.modules():
+        if isinstance(getattr(module, "fewbits_sparsity", None), Sparsity):
+            return module
+    raise ArgumentError(f"{type(model).__name__} is not sparse; call fewbits.sparsify(model, '2:4') first")
+
+
+def sparse_parameters(model: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
+    """Yield each layer that has masks, with the name of a parameter and the axis of its groups."""
+    for module in model.modules():
+        for name, axis in getattr(module, _AXES, {}).items():
+            yield module, name, axis
+
+
+def _uses(model: nn.Module) -> dict[nn.Parameter, list[tuple[str, int | None]]]:
+    """Return all names of each parameter, each with the axis that a product sums over, or None."""
+    found: dict[nn.Parameter, list[tuple[str, int | None]]] = {}
+    for name, module in model.named_modules():
+        axes = reduction_axes(module)
+        for key, p in module._parameters.items():
+            if p is not None:
+                found.setdefault(p, []).append((f"{name}.{key}" if name else key, axes.get(key)))
+    return found
+
+
+def _reason(name: str, p: nn.Parameter, axis: int, how: Sparsity, uses: list[tuple[str, int | None]]) -> str:
+    """Return why a parameter stays dense; empty where it does not."""
+    if is_sharded(p):
+        raise ArgumentError(f"{name} is sharded; call sparsify before fully_shard")
+    for other, its_axis in uses:
+        if its_axis != axis:
+            return f"it is {other} too, which is summed otherwise"
+    if uses[0][0] != name:
+        return f"it is {uses[0][0]} too"
+    return how.misfit(tuple(p.shape), axis)
+
+
+@torch.no_grad()
+def _prune(module: nn.Module, key: str, axis: int, how: Sparsity, full: str) -> PrunedTensor:
+    p = module._parameters[key]
+    assert p is not None
+    for suffix in (MASK, DENSE):
+        if hasattr(module, key + suffix):
+            raise ArgumentError(
+                f"{full}{suffix} is there already; rename it, or remove what else prunes {full}"
+            )
+    found = how.mask(p, axis)
+    kept, masked = kept_magnitude(p, found), p.masked_fill(~found, 0)
+    gradual = isinstance(how.schedule, Gradual)
+    module.register_buffer(key + MASK, torch.ones_like(found) if gradual else found)
+    if isinstance(how.schedule, Recomputed):
+        module.register_buffer(key + DENSE, p.detach().clone())
+    if not gradual:
+        p.copy_(masked)
+    setattr(module, _AXES, {**getattr(module, _AXES, {}), key: axis})
+    return PrunedTensor(full, tuple(p.shape), axis, density(masked), kept)

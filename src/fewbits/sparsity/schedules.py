@@ -1,0 +1,91 @@
+"""When masks are made, as data: once, anew every few steps, or by and by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fewbits.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """Prune once, then train with that mask.
+
+    The recipe of Accelerating Sparse Deep Neural Networks (Mishra and others 2021, section 4): the training
+    of the dense model is repeated with its hyperparameters, from its pruned weights.
+    """
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """Train dense weights straight through their mask, and make it anew; for training from scratch.
+
+    The model computes with the masked weights. Their gradient, of all weights, moves the dense ones.
+
+    Attributes:
+        every: steps from one mask to the next.
+        decay: added to the gradient of a weight that is masked, times the weight (SR-STE: Zhou and others,
+            Learning N:M Fine-grained Structured Sparse Neural Networks From Scratch, 2021, equation 9).
+
+    Raises:
+        ArgumentError: ``every`` below one, or a negative ``decay``.
+    """
+
+    every: int = 1
+    decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.every < 1 or not self.decay >= 0:
+            raise ArgumentError(
+                f"every={self.every} and decay={self.decay}; expected at least one step, and a decay of 0 or"
+                " more"
+            )
+
+    def is_due(self, step: int) -> bool:
+        """Whether a mask is made anew after ``step`` steps."""
+        return step % self.every == 0
+
+
+@dataclass(frozen=True)
+class Gradual:
+    """Prune more and more until the pattern holds.
+
+    The share of zeros follows the cubic of Zhu and Gupta, To prune, or not to prune, 2017; on the way the
+    smallest of the values that the pattern would drop are dropped.
+
+    Attributes:
+        steps: from the first pruning to the last.
+        every: steps from one pruning to the next.
+        begin: steps before the first pruning.
+
+    Raises:
+        ArgumentError: ``steps`` or ``every`` below one, or a negative ``begin``.
+    """
+
+    steps: int
+    every: int = 1
+    begin: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.steps, self.every) < 1 or self.begin < 0:
+            raise ArgumentError(
+                f"steps={self.steps}, every={self.every} and begin={self.begin}; expected at least one step"
+                " from the first pruning to the last, at least one between two, and none or more before"
+            )
+
+    def is_due(self, step: int) -> bool:
+        """Whether to prune after ``step`` steps."""
+        gone = step - self.begin
+        return gone == self.steps or (0 <= gone < self.steps and gone % self.every == 0)
+
+    def share(self, step: int) -> float:
+        """Return the part of what the pattern drops that is dropped after ``step`` steps, from 0 to 1.
+
+        It is equation (1) of the paper over its final sparsity, from an initial one of zero.
+        """
+        gone = min(max((step - self.begin) / self.steps, 0.0), 1.0)
+        return 1 - (1 - gone) ** 3
+
+
+Schedule = Frozen | Recomputed | Gradual
+SR_STE = Recomputed(every=1, decay=2e-4)  # of the paper's image classifiers

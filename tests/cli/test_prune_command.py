@@ -1,0 +1,150 @@
+"""`fewbits prune`: checkpoints and built-in models, tables, JSON, a page, exit codes."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fewbits.cli import main as cli
+from fewbits.sparsity import is_sparse
+
+GENERATOR = torch.Generator().manual_seed(0)
+W = torch.randn(8, 64, generator=GENERATOR).bfloat16()
+KERNEL = torch.randn(6, 8, 3, 3, generator=GENERATOR)
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    tensors = {"w": W, "kernel": KERNEL, "embed": W[:4].clone(), "odd": KERNEL[:, :3], "norm": torch.ones(8)}
+    save_file({name: t.contiguous() for name, t in tensors.items()}, "model.safetensors")
+    return tmp_path
+
+
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fewbits: ")]
+    return line
+
+
+def unfolded(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_a_checkpoint_is_pruned_and_told_about(model, capsys):
+    given = ["prune", "model.safetensors", "--keep", "embed*", "--out", "p.safetensors", "--json", "p.json"]
+    assert cli.run([*given, "--report", "p.html"]) == 0
+    out, err = capsys.readouterr()
+    assert "pruned to 2:4" in unfolded(out)
+    assert "left alone: odd, axis 1 of (6, 3, 3, 3) is no multiple of 4" in out
+    assert "2 tensors, 944 values, 50.0 % of them kept" in out
+    assert all(f"wrote p.{kind}" in err for kind in ("safetensors", "json", "html"))
+    found = load_file("p.safetensors")
+    assert is_sparse(found["w"], "2:4")
+    assert is_sparse(found["kernel"], "2:4", axis=1)
+    assert torch.equal(found["w"][found["w"] != 0], W[found["w"] != 0])
+    assert torch.equal(found["embed"], W[:4])
+    assert found["w"].dtype == torch.bfloat16
+    document = json.loads(Path("p.json").read_text())
+    assert document["kind"] == "pruning"
+    (told,) = document["models"]
+    assert [(t["tensor"], t["axis"], t["density"]) for t in told["report"]["pruned"]] == [
+        ("kernel", 1, 0.5), ("w", 1, 0.5)
+    ]  # fmt: skip
+    assert "kernel" in Path("p.html").read_text()
+
+
+def test_without_out_it_only_tells(model, capsys):
+    assert cli.run(["prune", "model.safetensors", "--pattern", "4:8"]) == 0
+    assert "pruned to 4:8" in unfolded(capsys.readouterr().out)
+    assert [p.name for p in model.iterdir()] == ["model.safetensors"]
+
+
+def test_a_task_is_trained_pruned_and_trained_again(tmp_path, capsys):
+    files = {name: str(tmp_path / name) for name in ("d.safetensors", "p.safetensors", "p.json", "p.html")}
+    task = ["prune", "--task", "digits", "--steps", "60", "--keep", "conv2"]
+    given = [*task, "--recipe", "fp32", "--recipe", "mxint8", "--control", "--seeds", "1"]
+    given += ["--out", files["p.safetensors"], "--json", files["p.json"], "--report", files["p.html"]]
+    assert cli.run(given) == 0
+    assert "digits 60 steps, 1 seed, mask frozen; accuracy: higher is better" in unfolded(
+        capsys.readouterr().out
+    )
+    (told,) = json.loads(Path(files["p.json"]).read_text())["models"]
+    stages = {(s["stage"], s["recipe"]): s["values"][0] for s in told["stages"]}
+    assert list(stages) == [
+        ("dense", "fp32"), ("pruned", "fp32"), ("dense again", "fp32"), ("retrained", "fp32"),
+        ("retrained", "mxint8"),
+    ]  # fmt: skip
+    dense = stages["dense", "fp32"]
+    assert stages["pruned", "fp32"] < dense - 1  # the control: without retraining quality is lost
+    assert min(stages["retrained", "fp32"], stages["retrained", "mxint8"]) > dense - 0.5
+    found = load_file(files["p.safetensors"])
+    assert set(found) == {f"{m}.{p}" for m in ("conv1", "conv2", "conv3", "head") for p in ("weight", "bias")}
+    assert is_sparse(found["conv3.weight"], "2:4", axis=1)
+    assert not is_sparse(found["conv2.weight"], "2:4", axis=1)
+    assert "dense again" in Path(files["p.html"]).read_text()
+    # What was written is a model of the task: one can start from it.
+    again = [*task, "--recipe", "none", files["p.safetensors"], "--json", files["p.json"]]
+    assert cli.run(again) == 0
+    (told,) = json.loads(Path(files["p.json"]).read_text())["models"]
+    assert [s["stage"] for s in told["stages"]] == ["dense", "pruned"]
+    assert told["stages"][0]["values"] == told["stages"][1]["values"]
+    assert [t["kept_magnitude"] for t in told["report"]["pruned"]] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("schedule", "flips"), [("recomputed", True), ("gradual", True), ("sr-ste", True)])
+def test_every_schedule_ends_sparse_and_says_how_masks_changed(schedule, flips, tmp_path):
+    given = ["prune", "--task", "digits", "--steps", "20", "--schedule", schedule]
+    given += ["--out", str(tmp_path / "p.safetensors"), "--json", str(tmp_path / "p.json")]
+    assert cli.run(given) == 0
+    found = load_file(tmp_path / "p.safetensors")
+    assert all(is_sparse(found[f"conv{i}.weight"], "2:4", axis=1) for i in (2, 3))
+    (told,) = json.loads((tmp_path / "p.json").read_text())["models"]
+    assert (told["stages"][-1]["flip_rate"] > 0) == flips
+    assert told["stages"][0]["flip_rate"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "nothing to prune; give a checkpoint, or a --task"),
+        (["model.safetensors", "--steps", "3"], "are of a training; add --task"),
+        (["model.safetensors", "--pattern", "5:4"], "a pattern keeps N of M"),
+        (["model.safetensors", "--pattern", "1:63"], "no tensor would be pruned to 1:63"),
+        (["model.safetensors", "--keep", "q*"], "--keep 'q*' matches no tensor"),
+        (["model.safetensors", "--out", "model.safetensors"], "is the source itself"),
+        (["gone.safetensors"], "is no file and no folder"),
+        (["--task", "digits", "--schedule", "often"], "there is no schedule 'often'; expected one of frozen"),
+        (["--task", "digits", "--steps", "1", "--keep", "q*"], "exclude='q*' fits no module"),
+        (["--task", "digits", "model.safetensors"], "the weights are not those of this task's model"),
+        (["--task", "digits", "--recipe", "mxfp5"], "the nearest are"),
+        (["--task", "nothing"], "expected bytes, digits, mnist10k or a text"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(model, capsys, arguments, said):
+    assert cli.run(["prune", *arguments]) == 2
+    assert said in one_line(capsys)
+    assert [p.name for p in model.iterdir()] == ["model.safetensors"]
+
+
+def test_narrow_checkpoints_are_restored_first(model, capsys):
+    assert cli.run(["cast", "model.safetensors", "n.safetensors", "--format", "mxfp4"]) == 0
+    capsys.readouterr()
+    assert cli.run(["prune", "n.safetensors"]) == 2
+    assert "is narrow; restore the checkpoint first" in one_line(capsys)
+
+
+def test_float8_tensors_are_left_alone(model, capsys):
+    save_file({"w": W, "f": W.to(torch.float8_e4m3fn)}, "f.safetensors")
+    assert cli.run(["prune", "f.safetensors"]) == 0
+    assert "left alone: f, it is float8_e4m3fn: convert it to bfloat16 first" in capsys.readouterr().out
+
+
+def test_an_interrupt_says_that_nothing_was_written(model, capsys, monkeypatch):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fewbits.compare.pruned_checkpoint.mask", stopped)
+    assert cli.run(["prune", "model.safetensors", "--out", "p.safetensors"]) == 130
+    assert "nothing was written" in one_line(capsys)

@@ -1,0 +1,195 @@
+"""Which layers are pruned, which are named and left alone, and what is in the model afterwards."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import fewbits as fb
+from fewbits.errors import ArgumentError, FormatError
+from fewbits.sparsity import Gradual, Recomputed, is_sparse, kept_magnitude, mask, remove_masks
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 6, 3), nn.BatchNorm2d(6), nn.Flatten(), nn.Linear(24, 10)
+    )
+
+
+def test_each_layer_is_pruned_along_what_its_product_sums_over():
+    model, dense = network(), network()
+    report = fb.sparsify(model, "2:4")
+    assert [(t.tensor, t.axis) for t in report.pruned] == [("2.weight", 1), ("5.weight", 1)]
+    for name in ("2", "5"):
+        before, after = dense.get_submodule(name).weight, model.get_submodule(name).weight
+        kept = mask(before, "2:4", axis=1)
+        assert torch.equal(after, before * kept)
+        assert torch.equal(model.get_submodule(name).weight_mask, kept)
+    first = report.pruned[0]
+    assert first.kept_magnitude == kept_magnitude(dense[2].weight, model[2].weight_mask)
+    assert first.density == report.density == 0.5
+    assert first.shape == (6, 8, 3, 3)
+
+
+def test_what_does_not_fit_is_named_and_left_alone():
+    model, dense = network(), network()
+    report = fb.sparsify(model, "2:4")
+    assert report.left_alone == (("0.weight", "axis 1 of (8, 1, 3, 3) is no multiple of 4"),)
+    assert torch.equal(model[0].weight, dense[0].weight)
+    assert not hasattr(model[0], "weight_mask")
+
+
+@pytest.mark.parametrize(
+    ("choices", "pruned"),
+    [
+        ({"include": "2"}, ["2.weight"]),
+        ({"exclude": ("2",)}, ["5.weight"]),
+        ({"include": ("2", "5"), "exclude": "5"}, ["2.weight"]),
+        ({"transposable": "optimal"}, []),
+    ],
+)
+def test_names_choose_what_is_pruned(choices, pruned):
+    if pruned:
+        assert [t.tensor for t in fb.sparsify(network(), "2:4", **choices).pruned] == pruned
+    else:  # neither 6 nor 10 outputs are a multiple of 4
+        with pytest.raises(ArgumentError, match=r"no layer to prune to 2:4; 0.weight: axis 1 of \(8, 1, 3"):
+            fb.sparsify(network(), "2:4", **choices)
+
+
+def test_patterns_hold_for_all_that_lies_within():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.TransformerEncoderLayer(16, 2, 32), nn.Linear(16, 16))
+    report = fb.sparsify(model, "2:4", exclude="0.self_attn")
+    assert [t.tensor for t in report.pruned] == ["0.linear1.weight", "0.linear2.weight", "1.weight"]
+
+
+@pytest.mark.parametrize(
+    ("layer", "names"),
+    [
+        (nn.MultiheadAttention(8, 2), ["in_proj_weight", "out_proj.weight"]),
+        (nn.MultiheadAttention(8, 2, kdim=4), ["q_proj_weight", "k_proj_weight", "v_proj_weight"]),
+        (nn.LSTM(8, 4), ["weight_ih_l0", "weight_hh_l0"]),
+        (nn.GRU(8, 4, num_layers=2), ["weight_ih_l0", "weight_hh_l0", "weight_ih_l1", "weight_hh_l1"]),
+        (nn.Conv1d(8, 3, 3), ["weight"]),
+        (nn.Conv3d(8, 3, 3), ["weight"]),
+    ],
+)
+def test_attention_recurrent_and_other_layers_are_pruned_too(layer, names):
+    report = fb.sparsify(layer, "2:4")
+    assert [t.tensor for t in report.pruned][: len(names)] == names
+    assert all(is_sparse(layer.get_parameter(t.tensor), "2:4", axis=t.axis) for t in report.pruned)
+
+
+def test_recurrent_layers_compute_with_their_pruned_weights():
+    torch.manual_seed(0)
+    layer, x = nn.LSTM(8, 4), torch.randn(3, 2, 8)
+    twin = nn.LSTM(8, 4)
+    fb.sparsify(layer, "2:4")
+    twin.load_state_dict({k: v for k, v in layer.state_dict().items() if not k.endswith("_mask")})
+    assert torch.equal(layer(x)[0], twin(x)[0])
+
+
+def test_weights_that_are_an_embedding_too_stay_dense():
+    model = nn.Module()
+    model.embedding, model.body, model.head = (
+        nn.Embedding(12, 8),
+        nn.Linear(8, 8),
+        nn.Linear(8, 12, bias=False),
+    )
+    model.head.weight = model.embedding.weight
+    report = fb.sparsify(model, "2:4")
+    assert [t.tensor for t in report.pruned] == ["body.weight"]
+    assert report.left_alone == (("head.weight", "it is embedding.weight too, which is summed otherwise"),)
+
+
+def test_a_matrix_that_two_layers_share_is_pruned_once():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    model[1].weight = model[0].weight
+    report = fb.sparsify(model, "2:4")
+    assert [t.tensor for t in report.pruned] == ["0.weight"]
+    assert report.left_alone == (("1.weight", "it is 0.weight too"),)
+
+
+def test_transposable_masks_hold_both_ways():
+    model = nn.Linear(16, 8)
+    fb.sparsify(model, "2:4", transposable="greedy")
+    assert is_sparse(model.weight, "2:4")
+    assert is_sparse(model.weight.mT, "2:4")
+    other = nn.Linear(16, 8)
+    fb.sparsify(other, "2:4")
+    assert not is_sparse(other.weight.mT, "2:4")
+
+
+def test_masks_are_in_the_state_and_in_copies():
+    model = network()
+    fb.sparsify(model, "2:4")
+    again = network()
+    fb.sparsify(again, "2:4")
+    model[5].weight_mask.logical_not_()
+    again.load_state_dict(model.state_dict())
+    copied = copy.deepcopy(model)
+    assert torch.equal(again[5].weight_mask, model[5].weight_mask)
+    assert torch.equal(copied[5].weight_mask, model[5].weight_mask)
+    assert copied[5].weight_mask is not model[5].weight_mask
+
+
+@pytest.mark.parametrize("schedule", [Recomputed(), Gradual(10)])
+def test_removing_masks_leaves_a_plain_model(schedule):
+    model = network()
+    keys = list(model.state_dict())
+    fb.sparsify(model, "2:4", schedule=schedule)
+    assert list(model.state_dict()) != keys
+    remove_masks(model)
+    assert list(model.state_dict()) == keys
+    fb.sparsify(model, "1:2")  # and it can be pruned again
+    assert is_sparse(model[5].weight, "1:2")
+
+
+def test_recomputed_masks_keep_the_dense_weights_beside():
+    model, dense = network(), network()
+    fb.sparsify(model, "2:4", schedule=Recomputed())
+    assert torch.equal(model[5].weight_dense, dense[5].weight)
+    assert is_sparse(model[5].weight, "2:4")
+
+
+def test_a_gradual_schedule_begins_dense():
+    model, dense = network(), network()
+    report = fb.sparsify(model, "2:4", schedule=Gradual(10))
+    assert torch.equal(model[5].weight, dense[5].weight)
+    assert model[5].weight_mask.all()
+    assert report.density == 0.5  # of what it will be
+
+
+def test_misuse_is_refused_with_advice():
+    model = network()
+    with pytest.raises(FormatError, match="written N:M"):
+        fb.sparsify(model, "2/4")
+    with pytest.raises(ArgumentError, match="include='conv' fits no module; the first of them are 0, 1"):
+        fb.sparsify(model, "2:4", include="conv")
+    with pytest.raises(ArgumentError, match="exclude='conv' fits no module"):
+        fb.sparsify(model, "2:4", exclude="conv")
+    with pytest.raises(ArgumentError, match="transposable='best' is not one of greedy, optimal"):
+        fb.sparsify(model, "2:4", transposable="best")
+    with pytest.raises(ArgumentError, match="ReLU has no layer to prune to 2:4; expected a linear"):
+        fb.sparsify(nn.ReLU(), "2:4")
+    with pytest.raises(ArgumentError, match=r"Sequential is not sparse; call fewbits.sparsify"):
+        remove_masks(model)
+    assert not any("mask" in key for key in model.state_dict())
+    fb.sparsify(model, "2:4")
+    with pytest.raises(ArgumentError, match=r"sparse already; call fewbits.sparsity.remove_masks"):
+        fb.sparsify(model, "2:4")
+
+
+def test_a_layer_that_torch_prunes_already_is_refused():
+    from torch.nn.utils import prune
+
+    model = nn.Linear(8, 8)
+    prune.l1_unstructured(model, "weight", 0.5)
+    with pytest.raises(ArgumentError, match="no layer to prune"):  # its weight is no parameter any more
+        fb.sparsify(model, "2:4")
+    other = nn.Linear(8, 8)
+    other.weight_mask = torch.ones(8, 8)
+    with pytest.raises(ArgumentError, match="weight_mask is there already"):
+        fb.sparsify(other, "2:4")
