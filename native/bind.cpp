@@ -29,6 +29,7 @@ using namespace fewbits;
 
 void bind_stencil(nb::module_& m);
 void bind_rows(nb::module_& m);
+void bind_sparsity(nb::module_& m);
 
 namespace {
 
@@ -362,6 +363,7 @@ NB_MODULE(_native, m) {
           "Make every result go to memory past the caches, or none, or give the choice back with None.");
     bind_stencil(m);
     bind_rows(m);
+    bind_sparsity(m);
     m.attr("has_threads") = has_threads();
 #ifdef FEWBITS_SANITIZE
     m.def("planted", &planted, "fault"_a, "Make a mistake that a sanitizer must report; native/planted.hpp.");

@@ -141,6 +141,14 @@ struct Additions {
     std::int64_t m, n, k;
 };
 
+// Initial values of the positions from `position` on; `out` is indexed from there.
+struct Uniform {
+    std::uint64_t seed;
+    std::int64_t position;
+    float unit;
+    float* out;
+};
+
 struct Outcome {
     const char* isa;  // the instruction set that the kernel was compiled for, as the compiler saw it
     bool nonfinite;   // whether an input was NaN or infinite
@@ -156,6 +164,7 @@ struct Turn;  // stencil.hpp
 struct Advance;
 struct Pack;
 struct SparseRows;  // rows.hpp
+struct Swaps;  // swaps.hpp
 
 // Each does the items first to last - 1 of a job, of `items` in all; any division of the items gives the same result.
 struct Kernels {
@@ -173,6 +182,10 @@ struct Kernels {
     void (*advance)(const Advance&, std::int64_t first, std::int64_t last);
     void (*pack)(const Pack&, std::int64_t first, std::int64_t last);
     void (*multiply_rows)(const SparseRows&, const float* x, float* y, std::int64_t first, std::int64_t last);
+    void (*settle)(const Swaps&, std::int64_t first, std::int64_t last);  // items are groups
+    // One after the other: each swap that is made changes what the next ones gain.
+    std::int64_t (*anneal)(const Swaps&, const std::int32_t* pairs, const std::int64_t* allowances, std::int64_t* gains, std::int64_t n);
+    void (*uniform)(const Uniform&, std::int64_t first, std::int64_t last);
 };
 
 }  // namespace fewbits

@@ -132,6 +132,15 @@ void multiply(const Kernels& kernels, const SparseRows& a, const float* x, float
            [&](int, std::int64_t first, std::int64_t last) { kernels.multiply_rows(a, x, y, first, last); });
 }
 
+void settle(const Kernels& kernels, const Swaps& s, int threads) {
+    divide(s.columns / s.group, s.columns * s.rows, threads,
+           [&](int, std::int64_t first, std::int64_t last) { kernels.settle(s, first, last); });
+}
+
+void uniform(const Kernels& kernels, const Uniform& job, std::int64_t n, int threads) {
+    divide(n, n, threads, [&](int, std::int64_t first, std::int64_t last) { kernels.uniform(job, first, last); });
+}
+
 std::pair<double, double> pass(const Kernels& kernels, Lattice job, int threads) {
     const std::int64_t items = items_of(job);
     std::vector<double> sums(static_cast<std::size_t>(2 * items));

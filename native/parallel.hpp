@@ -7,6 +7,7 @@
 #include "product.hpp"
 #include "rows.hpp"
 #include "stencil.hpp"
+#include "swaps.hpp"
 
 namespace fewbits {
 
@@ -23,6 +24,8 @@ void add(const Kernels& kernels, const Additions& job, int threads);
 void turn(const Kernels& kernels, const Turn& job, void* room, int threads);
 void advance(const Kernels& kernels, const Advance& job, int threads);
 void multiply(const Kernels& kernels, const SparseRows& a, const float* x, float* y, int threads);
+void settle(const Kernels& kernels, const Swaps& swaps, int threads);
+void uniform(const Kernels& kernels, const Uniform& job, std::int64_t n, int threads);
 void pack(const Kernels& kernels, const Pack& job, int threads);
 std::pair<double, double> pass(const Kernels& kernels, Lattice job, int threads);
 Magnitudes measure(const Kernels& kernels, const void* in, Real type, const Geometry& geometry, int threads);

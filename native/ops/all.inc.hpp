@@ -20,4 +20,6 @@
 #include "spinors.inc.hpp"
 #include "links.inc.hpp"
 #include "wilson.inc.hpp"
+#include "swaps.inc.hpp"
+#include "uniform.inc.hpp"
 #include "kernels.inc.hpp"

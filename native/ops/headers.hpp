@@ -6,6 +6,7 @@
 #include "../layout.hpp"
 #include "../rows.hpp"
 #include "../stencil.hpp"
+#include "../swaps.hpp"
 
 #if defined(__SSE2__)
 #include <immintrin.h>

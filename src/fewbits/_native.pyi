@@ -228,6 +228,23 @@ class SparseRows:
     ) -> None: ...
 
 def multiply_rows(a: SparseRows, x: NDArray[np.float32], y: NDArray[np.float32], threads: int) -> None: ...
+
+class Swaps:
+    def __init__(
+        self,
+        magnitudes: NDArray[np.int32],
+        order: NDArray[np.int32],
+        edges: NDArray[np.int32],
+        bases: NDArray[np.int64],
+        scores: NDArray[np.int64],
+        keep: int,
+    ) -> None: ...
+
+def settle(swaps: Swaps, threads: int) -> None: ...
+def anneal(
+    swaps: Swaps, pairs: NDArray[np.int32], allowances: NDArray[np.int64], gains: NDArray[np.int64]
+) -> int: ...
+def uniform_values(seed: int, position: int, unit: float, out: NDArray[np.float32], threads: int) -> None: ...
 def magnitudes(geometry: Geometry, x: NDArray[Any], threads: int) -> tuple[float, float, bool]: ...
 def lattice_hop(
     extent: tuple[int, int, int, int],

@@ -17,10 +17,13 @@ from fewbits.kernels.native.isa import active_isa, available_isas, force_isa, is
 from fewbits.kernels.native.product import addition_product, bfloat16_product, has_bfloat16_products
 from fewbits.kernels.native.sparse_rows import RowProduct
 from fewbits.kernels.native.stencil import StencilPasses
+from fewbits.kernels.native.swaps import SwapSearch
+from fewbits.kernels.native.uniform import uniform
 
 __all__ = [
     "RowProduct",
     "StencilPasses",
+    "SwapSearch",
     "active_isa",
     "addition_product",
     "available_isas",
@@ -35,4 +38,5 @@ __all__ = [
     "supports",
     "supports_product",
     "thin_product",
+    "uniform",
 ]

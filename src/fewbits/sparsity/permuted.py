@@ -1,0 +1,221 @@
+"""Permute the channels of a model so that N:M keeps more of its weights; its outputs stay what they are."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from fewbits.errors import ArgumentError
+from fewbits.formats import Pattern
+from fewbits.formats import pattern as read
+from fewbits.sparsity import channel_rules
+from fewbits.sparsity.channels import Axes, Axis
+from fewbits.sparsity.permutation import ColumnOrder, find_order
+
+
+@dataclass(frozen=True)
+class PermutedChannels:
+    """Channels that were permuted together."""
+
+    layers: tuple[str, ...]  # weights whose input channels they are
+    others: tuple[str, ...]  # the rest that was permuted: weights that make them, biases, norms
+    found: ColumnOrder
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.found.order)} channels into {', '.join(self.layers)}: kept magnitude"
+            f" {self.found.before:.6g} to {self.found.after:.6g}, of at most {self.found.bound:.6g}"
+        )
+
+
+@dataclass(frozen=True)
+class PermuteReport:
+    """What :func:`permute` did."""
+
+    pattern: str
+    permuted: tuple[PermutedChannels, ...]
+    left: tuple[tuple[str, str], ...]  # weights whose input channels stay, and why
+    largest_change: float  # of an output on the example inputs, in units of the largest output
+
+    def __str__(self) -> str:
+        lines = [str(one) for one in self.permuted]
+        lines += [f"left alone: {name}: {why}" for name, why in self.left]
+        return "\n".join([*lines, f"largest change of an output: {self.largest_change:.2g} of the largest"])
+
+
+def permute(
+    model: nn.Module,
+    pattern: str | Pattern = "2:4",
+    *,
+    example_inputs: Any,
+    seed: int = 0,
+    seconds: float = 60.0,
+) -> PermuteReport:
+    """Permute channels of a model in place, so that pruning by magnitude to the pattern keeps more.
+
+    The model is traced by torch.export, and every tensor that shares a permuted axis moves along: the weights
+    that make the channels, biases, norms, depthwise convolutions, all branches of a residual sum. Channels
+    stay where that cannot be: at the model's inputs and outputs, where attention divides them into heads,
+    where an operation is not known. Call it on a trained model, before it is pruned or has an optimizer.
+
+    Args:
+        model: any module that torch.export can trace.
+        pattern: ``N:M``, such as ``2:4``.
+        example_inputs: a tensor, or a tuple of what ``model`` takes. Outputs on them before and after are
+            compared.
+        seed: of the search.
+        seconds: at most this long for all searches. As long as that is enough, equal arguments give equal
+            models.
+
+    Raises:
+        FormatError: no such pattern.
+        ArgumentError: the model cannot be traced, or its outputs would change, and then it is as it was.
+        DataError: weights hold a NaN or an infinity.
+    """
+    chosen = read(pattern)
+    inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
+    with _evaluated(model):
+        axes, tensors = _traced(model, inputs)
+        before = _outputs(model, inputs)
+        jobs, left = _jobs(axes, tensors, chosen)
+        found = _search(jobs, axes, tensors, chosen, seed, time.perf_counter() + seconds)
+        orders = {root: one.found.order for root, one in found.items()}
+        _move(axes, tensors, orders)
+        change = _largest_change(before, _outputs(model, inputs))
+        if not change <= _rounding(model, before):
+            _move(axes, tensors, {root: order.argsort() for root, order in orders.items()})
+            raise ArgumentError(
+                f"with its channels permuted the outputs of {type(model).__name__} change by {change:.2g} of"
+                " the largest: it does something that its trace does not show. The weights are as they were;"
+                " permute those parts of the model that are plain"
+            )
+    return PermuteReport(str(chosen), tuple(found.values()), tuple(left.items()), change)
+
+
+@contextmanager
+def _evaluated(model: nn.Module) -> Iterator[None]:
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _outputs(model: nn.Module, inputs: tuple[Any, ...]) -> list[torch.Tensor]:
+    return [x.clone() for x in tree_leaves(model(*inputs)) if isinstance(x, torch.Tensor)]
+
+
+def _largest_change(before: list[torch.Tensor], after: list[torch.Tensor]) -> float:
+    """Return the largest change of an output, in units of its largest magnitude."""
+    changes = [0.0]
+    for b, a in zip(before, after, strict=True):
+        if b.numel():
+            largest = float(b.double().abs().max()) or 1.0
+            changes.append(float((b.double() - a.double()).abs().max()) / largest)
+    return max(changes)
+
+
+def _rounding(model: nn.Module, outputs: list[torch.Tensor]) -> float:
+    """Return the change of an output that sums in another order may make: a wrong channel makes more."""
+    dtypes = {x.dtype for x in (*model.parameters(), *outputs) if x.is_floating_point()}
+    return math.sqrt(max((torch.finfo(dtype).eps for dtype in dtypes), default=1.0))
+
+
+def _traced(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Axes, dict[str, torch.Tensor]]:
+    """Return the axes of the model's graph, and its parameters and buffers by their first names."""
+    try:
+        program = torch.export.export(model, inputs)
+    except Exception as error:  # whatever torch meets in the user's code
+        raise ArgumentError(
+            f"torch.export cannot trace {type(model).__name__}, so that it is not known which channels belong"
+            f" together: {error}"
+        ) from error
+    signature, axes = program.graph_signature, Axes()
+    held = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    owned: dict[str, torch.Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    first = {id(tensor): name for name, tensor in owned.items()}
+    every: dict[str, torch.Tensor] = {}
+    every.update(model.named_parameters(remove_duplicate=False))
+    every.update(model.named_buffers(remove_duplicate=False))
+    for node in program.graph.nodes:
+        if node.op == "placeholder":
+            if node.name in held:
+                axes.names[node] = first[id(every[held[node.name]])]
+            else:
+                axes.fix_all(node, "an input of the model, or a constant in it")
+        elif node.op == "call_function":
+            channel_rules.apply(axes, node)
+        elif node.op == "output":
+            for one in node.all_input_nodes:
+                axes.fix_all(one, "an output of the model")
+    axes.settle()
+    return axes, owned
+
+
+def _jobs(
+    axes: Axes, tensors: dict[str, torch.Tensor], pattern: Pattern
+) -> tuple[dict[Axis, list[str]], dict[str, str]]:
+    """Return the weights into which the channels of each class go, and why those of others stay."""
+    jobs: dict[Axis, list[str]] = {}
+    left: dict[str, str] = {}
+    flat = {axes.root(one) for _, one, _ in axes.flattened}
+    for axis in axes.consumed:
+        name, root = axis[0], axes.root(axis)
+        if name not in tensors:
+            left[name] = "it is computed in the model, not a parameter"
+        elif root in axes.fixed:
+            left[name] = axes.fixed[root]
+        elif root in flat:
+            left[name] = "flattened positions of a channel stay neighbours; they move with their channel"
+        elif tensors[name].shape[axis[1]] % pattern.group:
+            left[name] = f"{tensors[name].shape[axis[1]]} channels are no multiple of {pattern.group}"
+        else:
+            jobs.setdefault(root, []).append(name)
+    return jobs, left
+
+
+def _search(
+    jobs: dict[Axis, list[str]],
+    axes: Axes,
+    tensors: dict[str, torch.Tensor],
+    pattern: Pattern,
+    seed: int,
+    deadline: float,
+) -> dict[Axis, PermutedChannels]:
+    found: dict[Axis, PermutedChannels] = {}
+    members = axes.members()
+    for channels, flat, _ in axes.flattened:
+        members[axes.root(channels)] += members[axes.root(flat)]
+    for i, (root, names) in enumerate(jobs.items()):
+        matrix = torch.cat([tensors[n].detach().movedim(1, -1).flatten(0, -2).float().cpu() for n in names])
+        left = max((deadline - time.perf_counter()) / (len(jobs) - i), 1e-3)
+        order = find_order(matrix, pattern, seed=seed, seconds=left)
+        if order.after > order.before:
+            others = {name for name, _ in members[root] if name in tensors} - set(names)
+            found[root] = PermutedChannels(tuple(names), tuple(sorted(others)), order)
+    return found
+
+
+def _move(axes: Axes, tensors: dict[str, torch.Tensor], orders: dict[Axis, torch.Tensor]) -> None:
+    """Put the channels of each class in its order, in every parameter and buffer that has them."""
+    whole = dict(orders)
+    for channels, flat, positions in axes.flattened:
+        order = orders.get(axes.root(channels))
+        if order is not None:
+            whole[axes.root(flat)] = (order[:, None] * positions + torch.arange(positions)).flatten()
+    for name, axis in axes.parent:
+        order = whole.get(axes.root((name, axis)))
+        if order is not None and name in tensors:
+            tensor = tensors[name]
+            tensor.copy_(tensor.index_select(axis, order.to(tensor.device)))

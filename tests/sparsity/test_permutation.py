@@ -1,0 +1,112 @@
+"""Orders of columns: the published table's matrix, exhaustive search of small ones, budgets and bad input."""
+
+import time
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+
+from fewbits.errors import ArgumentError, DataError, DTypeError
+from fewbits.sparsity import find_order, mask
+
+# Apex, permutation_tests/README.md: 128 filters, 64 channels, seed 1.
+PUBLISHED = torch.from_numpy(np.random.RandomState(1).rand(128, 64))
+BEST_PUBLISHED = 2921.947
+
+
+def kept(w: torch.Tensor, pattern: str = "2:4") -> float:
+    return float(w.abs()[mask(w, pattern)].sum())
+
+
+def test_the_matrix_is_the_published_one() -> None:
+    found = find_order(PUBLISHED, moves=1)
+    assert float(PUBLISHED.sum()) == pytest.approx(4083.169, abs=1e-3)
+    assert float(PUBLISHED.flatten().topk(4096).values.sum()) == pytest.approx(3060.238, abs=1e-3)
+    assert found.bound == pytest.approx(3042.332, abs=1e-3)
+    assert found.before == pytest.approx(2852.377, abs=1e-3)
+
+
+def test_more_is_kept_than_by_the_best_published_search_in_less_than_a_second() -> None:
+    seconds = []
+    for seed in range(3):
+        start = time.perf_counter()
+        found = find_order(PUBLISHED, seed=seed, seconds=0.95)
+        seconds.append(time.perf_counter() - start)
+        assert found.after > BEST_PUBLISHED
+        assert found.after == kept(PUBLISHED[:, found.order]) < found.bound
+        assert found.order.sort().values.tolist() == list(range(64))
+        assert found.efficacy > 0.366
+    assert min(seconds) < 1
+
+
+def test_random_orders_do_not_get_there() -> None:
+    random = torch.Generator().manual_seed(0)
+    best = max(kept(PUBLISHED[:, torch.randperm(64, generator=random)]) for _ in range(300))
+    assert best < 2885 < BEST_PUBLISHED
+
+
+def test_a_small_matrix_gets_the_best_of_all_its_orders() -> None:
+    for seed in range(5):
+        w = torch.randn(6, 8, generator=torch.Generator().manual_seed(seed))
+        halves = ([*half, *sorted(set(range(8)) - set(half))] for half in combinations(range(8), 4))
+        best = max(kept(w[:, order]) for order in halves)
+        assert find_order(w).after == pytest.approx(best)
+
+
+@pytest.mark.parametrize(("pattern", "columns"), [("1:2", 32), ("4:8", 32), ("2:4", 36), ("1:3", 33)])
+def test_every_pattern_gains(pattern: str, columns: int) -> None:
+    w = torch.randn(20, columns, generator=torch.Generator().manual_seed(1))
+    found = find_order(w, pattern, moves=50_000)
+    assert found.after == pytest.approx(kept(w[:, found.order], pattern))
+    assert found.after > 1.015 * kept(w, pattern) == pytest.approx(1.015 * found.before)
+
+
+def test_equal_arguments_give_equal_orders_on_any_number_of_threads() -> None:
+    found = [find_order(PUBLISHED, seed=3, moves=30_000).order.tolist() for _ in range(2)]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        found.append(find_order(PUBLISHED, seed=3, moves=30_000).order.tolist())
+    finally:
+        torch.set_num_threads(threads)
+    assert found[0] == found[1] == found[2]
+    assert found[0] != find_order(PUBLISHED, seed=4, moves=30_000).order.tolist()
+
+
+def test_the_time_is_kept_and_annealing_still_ends() -> None:
+    w = torch.randn(512, 1024, generator=torch.Generator().manual_seed(2))
+    start = time.perf_counter()
+    found = find_order(w, seconds=0.5)
+    assert time.perf_counter() - start < 2
+    assert found.moves < 1024 * 65536
+    assert found.efficacy > 0.05
+
+
+def test_an_outlier_does_not_hide_the_others() -> None:
+    w = PUBLISHED.clone()
+    w[0, 0] = 1e4
+    assert find_order(w, moves=200_000).after - 1e4 > 2905
+
+
+def test_nothing_to_gain_leaves_the_order() -> None:
+    for w in (torch.ones(3, 8), torch.zeros(3, 8), torch.randn(5, 4)):
+        found = find_order(w)
+        assert found.order.tolist() == list(range(w.shape[1]))
+        assert (found.efficacy, found.moves) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("w", "options", "error", "message"),
+    [
+        (torch.ones(3, 6), {}, ArgumentError, "whole groups of 4"),
+        (torch.ones(8), {}, ArgumentError, r"expected \(rows, columns\)"),
+        (torch.ones(3, 8, dtype=torch.int64), {}, DTypeError, "floating-point"),
+        (torch.tensor([[1.0, torch.nan] * 4]), {}, DataError, "NaN or an infinity"),
+        (torch.rand(3, 8), {"moves": 0}, ArgumentError, "above zero"),
+        (torch.rand(3, 8), {"seconds": 0.0}, ArgumentError, "above zero"),
+    ],
+)
+def test_bad_input_is_refused(w, options, error, message) -> None:
+    with pytest.raises(error, match=message):
+        find_order(w, **options)

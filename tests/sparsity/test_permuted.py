@@ -1,0 +1,316 @@
+"""Channels of whole models: outputs stay, more is kept, and what cannot move is left and named."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fewbits.errors import ArgumentError
+from fewbits.sparsity import channel_rules, find_order, permute, permuted
+from fewbits.train.tasks.bytes_model import ByteModel, Shape
+
+
+class Residual(nn.Module):
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+        self.first_norm = nn.BatchNorm2d(after)
+        self.second = nn.Conv2d(after, after, 3, 1, 1, bias=False)
+        self.second_norm = nn.BatchNorm2d(after)
+        self.short = nn.Conv2d(before, after, 1, stride) if before != after else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.second_norm(self.second(functional.relu(self.first_norm(self.first(x)))))
+        return functional.relu(y + self.short(x))
+
+
+class ResNet(nn.Module):
+    """Shared channels of a residual sum, a depthwise convolution, and a flatten before a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3, padding=1)
+        self.stem_norm = nn.BatchNorm2d(16)
+        self.blocks = nn.Sequential(Residual(16, 16, 1), Residual(16, 32, 2))
+        self.depthwise = nn.Conv2d(32, 32, 3, padding=1, groups=32)
+        self.pointwise = nn.Conv2d(32, 32, 1)
+        self.hidden = nn.Linear(32 * 4, 24)
+        self.head = nn.Linear(24, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks(functional.relu(self.stem_norm(self.stem(x))))
+        x = functional.max_pool2d(functional.relu6(self.pointwise(self.depthwise(x))), 2)
+        return self.head(functional.gelu(self.hidden(x.flatten(1))))
+
+
+def resnet() -> ResNet:
+    torch.manual_seed(0)
+    model = ResNet()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.uniform_(-1, 1)
+            module.running_var.uniform_(0.5, 2)
+            nn.init.uniform_(module.weight, 0.5, 1)
+            nn.init.uniform_(module.bias)
+    return model.eval()
+
+
+def transformer() -> ByteModel:
+    torch.manual_seed(0)
+    model = ByteModel(Shape(width=64, layers=2, hidden=128))
+    for p in model.parameters():
+        if p.dim() == 1:
+            nn.init.uniform_(p, 0.5, 1)  # else no norm would tell its channels apart
+    return model.eval()
+
+
+def tokens() -> Tensor:
+    return torch.randint(0, 256, (2, 16), generator=torch.Generator().manual_seed(1))
+
+
+def images(side: int = 8) -> Tensor:
+    return torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def at_random(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take a random order for a better one: any order must leave the outputs."""
+
+    def order(w: Tensor, *_: Any, **__: Any) -> Any:
+        random = torch.randperm(w.shape[1], generator=torch.Generator().manual_seed(2))
+        return replace(find_order(w, moves=1), order=random, after=1e9)
+
+    monkeypatch.setattr(permuted, "find_order", order)
+
+
+@pytest.mark.parametrize(("make", "inputs"), [(resnet, images()), (transformer, tokens())])
+def test_outputs_stay_and_more_is_kept(make: Callable[[], nn.Module], inputs: Tensor) -> None:
+    model = make()
+    before, weights = model(inputs), {k: v.clone() for k, v in model.state_dict().items()}
+    report = permute(model, "2:4", example_inputs=inputs, seconds=2)
+    after = model(inputs)
+    assert float((after - before).detach().abs().max()) < 1e-5 * float(before.detach().abs().max())
+    assert report.largest_change < 1e-5
+    assert len(report.permuted) >= 3
+    for one in report.permuted:
+        assert one.found.after > 1.005 * one.found.before
+        for name in (*one.layers, *one.others):
+            now = model.state_dict()[name]
+            assert not torch.equal(now, weights[name])
+            assert torch.equal(now.flatten().sort().values, weights[name].flatten().sort().values)
+    moved = {name for one in report.permuted for name in (*one.layers, *one.others)}
+    for name in set(weights) - moved:
+        assert torch.equal(model.state_dict()[name], weights[name])
+
+
+def test_a_residual_network_shares_channels_and_leaves_what_it_must() -> None:
+    report = permute(resnet(), example_inputs=images(), seconds=1)
+    shared = next(one for one in report.permuted if "blocks.0.first.weight" in one.layers)
+    assert shared.layers == ("blocks.0.first.weight", "blocks.1.first.weight", "blocks.1.short.weight")
+    assert {"stem.weight", "stem_norm.running_mean", "blocks.0.second.weight"} <= set(shared.others)
+    point = next(one for one in report.permuted if one.layers == ("pointwise.weight",))
+    assert {"depthwise.weight", "depthwise.bias", "blocks.1.second.weight"} <= set(point.others)
+    left = dict(report.left)
+    assert set(left) == {"stem.weight", "hidden.weight"}
+    assert "input of the model" in left["stem.weight"]
+    assert "flattened" in left["hidden.weight"]
+    assert "left alone: stem.weight: an input" in str(report)
+
+
+def test_a_transformer_shares_its_stream_and_leaves_its_heads() -> None:
+    report = permute(transformer(), example_inputs=tokens(), seconds=1)
+    stream = max(report.permuted, key=lambda one: len(one.layers))
+    assert {"blocks.0.query_key_value.weight", "blocks.1.mlp_in.weight", "head.weight"} <= set(stream.layers)
+    assert {"norm.weight", "recent_in.bias", "blocks.1.attention_out.weight"} <= set(stream.others)
+    assert "heads" in dict(report.left)["blocks.0.attention_out.weight"]
+
+
+def test_permuting_a_consumer_and_not_its_producer_is_found_and_undone(monkeypatch) -> None:
+    model = resnet()
+    before, weights = model(images()), {k: v.clone() for k, v in model.state_dict().items()}
+    move = permuted._move
+
+    def consumers_only(axes: Any, tensors: dict[str, Tensor], orders: dict[Any, Tensor]) -> None:
+        move(axes, {k: v for k, v in tensors.items() if not k.startswith("blocks.0.first_norm")}, orders)
+
+    monkeypatch.setattr(permuted, "_move", consumers_only)
+    with pytest.raises(ArgumentError, match="outputs of ResNet change by"):
+        permute(model, example_inputs=images(), seconds=1)
+    assert torch.equal(model(images()), before)
+    assert all(torch.equal(v, weights[k]) for k, v in model.state_dict().items())
+
+
+def test_an_operation_that_looks_at_neighbours_and_is_not_fixed_is_found(monkeypatch, at_random) -> None:
+    class Summed(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return self[1](self[0](x).cumsum(-1))
+
+    model = Summed(nn.Linear(8, 16), nn.Linear(16, 8))
+    report = permute(model, example_inputs=torch.randn(2, 8))
+    assert "cumsum is not known" in dict(report.left)["1.weight"]
+    monkeypatch.setitem(channel_rules._RULES, "cumsum", channel_rules._as_first)
+    with pytest.raises(ArgumentError, match="does something that its trace does not show"):
+        permute(model, example_inputs=torch.randn(2, 8))
+
+
+class Between(nn.Module):
+    """Some operations between two layers of 16 channels."""
+
+    def __init__(self, between: Callable[..., Tensor], channels: int = 16, convolution: bool = False) -> None:
+        super().__init__()
+        layer = (lambda n, m: nn.Conv2d(n, m, 1)) if convolution else nn.Linear
+        self.first, self.also = layer(3, 16), layer(3, 16)
+        self.scale = nn.Parameter(torch.randn(16))
+        self.square = nn.Parameter(torch.randn(16, 16))
+        self.table = nn.Parameter(torch.randn(7, 16))
+        self.norm = nn.GroupNorm(1, 16)
+        self.last = layer(channels, 5)
+        self.between = between
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.between(self, self.first(x)))
+
+
+MOVES: dict[str, Callable[..., Tensor]] = {
+    "scale and shift": lambda m, x: x * m.scale + m.also.weight.sum(1),
+    "gate": lambda m, x: functional.silu(x) * x.sigmoid(),
+    "softmax": lambda m, x: x.softmax(-1),
+    "layer norm": lambda m, x: functional.layer_norm(x, (16,), m.scale, m.scale),
+    "rms norm": lambda m, x: functional.rms_norm(x, (16,), m.scale),
+    "square": lambda m, x: x @ m.square,
+    "square transposed": lambda m, x: x @ m.square.T.contiguous(),
+    "addmm": lambda m, x: torch.addmm(m.scale, x[0], m.square)[None],
+    "recurrent": lambda m, x: x + functional.linear(x, m.square),
+    "embedding": lambda m, x: x + functional.embedding(torch.tensor([[0, 3, 6, 1]]), m.table),
+    "mean and back": lambda m, x: x - x.mean(-1, keepdim=True),
+    "mean of time": lambda m, x: x - x.mean(1)[:, None],
+    "attention of one head": lambda m, x: functional.scaled_dot_product_attention(x, x, x, is_causal=True),
+    "attention written out": lambda m, x: (x @ x.transpose(1, 2)).softmax(-1) @ x,
+    "time cut and joined": lambda m, x: torch.cat([x[:, 1:], x[:, :1]], 1),
+    "time split": lambda m, x: torch.cat(x.split([1, 3], 1)[::-1], 1),
+    "time chosen": lambda m, x: torch.stack([x[:, 0], *x.unbind(1)[1:]], 1),
+    "time padded": lambda m, x: functional.pad(x, (0, 0, 2, 1)),
+    "moved about": lambda m, x: x.permute(2, 0, 1).unsqueeze(1).squeeze(1).permute(1, 2, 0),
+    "reshaped before": lambda m, x: x.reshape(-1, 16).view(1, 4, 16).expand(2, 4, 16),
+    "masked": lambda m, x: torch.where(x > 0, x, torch.zeros_like(x)).masked_fill(x > 2, 0.5),
+    "dropout": lambda m, x: functional.dropout(x, 0.5, m.training).to(torch.float64).float(),
+}
+STAYS: dict[str, Callable[..., Tensor]] = {
+    "channels cut and joined": lambda m, x: torch.cat([x[..., 8:], x[..., :8]], -1),
+    "channels split": lambda m, x: torch.cat(x.chunk(2, -1)[::-1], -1),
+    "heads": lambda m, x: x.unflatten(-1, (4, 4)).softmax(-1).flatten(-2),
+    "flipped": lambda m, x: x.flip(-1),
+    "channels shifted": lambda m, x: functional.pad(x, (1, -1)),
+    "one channel": lambda m, x: x * x[..., :1] + x.select(-1, 3)[..., None],
+    "channels found": lambda m, x: x * x.argmax(-1, keepdim=True),
+    "channels unbound": lambda m, x: torch.stack(x.unbind(-1), -1),
+    "a constant": lambda m, x: x + torch.arange(16),
+    "channels counted": lambda m, x: x[..., torch.arange(15, -1, -1)],
+    "sorted": lambda m, x: x.sort(-1).values,
+    "glu": lambda m, x: functional.glu(torch.cat([x, x], -1)),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_channels_move_through(at_random: None, name: str) -> None:
+    torch.manual_seed(0)
+    report = permute(Between(MOVES[name]), example_inputs=torch.randn(1, 4, 3))
+    assert "last.weight" in {layer for one in report.permuted for layer in one.layers}
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_channels_stay_before(at_random: None, name: str) -> None:
+    torch.manual_seed(0)
+    report = permute(Between(STAYS[name]), example_inputs=torch.randn(1, 4, 3))
+    assert {name for name, _ in report.left} == {"first.weight", "last.weight"}
+    assert report.largest_change == 0
+
+
+IMAGES: dict[str, tuple[Callable[..., Tensor], bool]] = {
+    "pools": (lambda m, x: functional.adaptive_avg_pool2d(functional.avg_pool2d(x, 2), 1), True),
+    "group norm of one group": (lambda m, x: m.norm(x), True),
+    "group norm of channels": (lambda m, x: functional.group_norm(x, 16, m.scale), True),
+    "group norm of four": (lambda m, x: functional.group_norm(x, 4, m.scale), False),
+    "instance norm": (lambda m, x: functional.instance_norm(x, weight=m.scale, bias=m.scale), True),
+    "larger": (lambda m, x: functional.interpolate(x, scale_factor=2), True),
+    "depthwise": (lambda m, x: functional.conv2d(x, m.square.view(16, 1, 4, 4), groups=16), True),
+    "two groups": (lambda m, x: functional.conv2d(x, m.square.view(16, 8, 1, 2), groups=2), False),
+    "shuffled": (lambda m, x: functional.pixel_shuffle(functional.pixel_unshuffle(x, 2), 2), False),
+    "mean of positions": (lambda m, x: x.mean((2, 3), keepdim=True), True),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_channels_of_images_move_where_they_can(at_random: None, name: str) -> None:
+    torch.manual_seed(0)
+    between, moves = IMAGES[name]
+    report = permute(Between(between, convolution=True), example_inputs=torch.randn(2, 3, 8, 8))
+    assert ("last.weight" in {layer for one in report.permuted for layer in one.layers}) is moves
+
+
+def test_flattened_channels_move_in_blocks_and_a_second_flatten_fixes_them(at_random: None) -> None:
+    class Flat(nn.Module):
+        def __init__(self, twice: bool) -> None:
+            super().__init__()
+            self.first, self.inner, self.last = (
+                nn.Conv2d(3, 16, 1),
+                nn.Conv2d(16, 16, 1),
+                nn.Linear(16 * 9, 5),
+            )
+            self.scale = nn.Parameter(torch.randn(16 * 9))
+            self.twice = twice
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(x)
+            x = (x + self.inner(x)).flatten(1) * self.scale
+            return self.last(x.reshape(2, 16 * 3, 3).flatten(1) if self.twice else x)
+
+    report = permute(Flat(False), example_inputs=torch.randn(2, 3, 3, 3))
+    (one,) = report.permuted
+    assert one.layers == ("inner.weight",)
+    assert {"last.weight", "scale", "first.weight", "first.bias"} <= set(one.others)
+    assert not permute(Flat(True), example_inputs=torch.randn(2, 3, 3, 3)).permuted
+
+
+def test_tied_weights_are_one_and_modes_stay() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(20, 16)
+            self.inner, self.norm = nn.Linear(16, 16), nn.LayerNorm(16)
+            self.head = nn.Linear(16, 20, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.table(x)
+            return self.head(self.norm(x + self.inner(x)))
+
+    torch.manual_seed(0)
+    model = Tied()
+    model.norm.eval()
+    (one,) = permute(model, example_inputs=torch.arange(6)[None], seconds=1).permuted
+    assert set(one.layers) == {"inner.weight", "table.weight"}
+    assert model.head.weight is model.table.weight
+    assert (model.training, model.norm.training, model.inner.training) == (True, False, True)
+
+
+def test_sizes_that_do_not_fit_are_named_and_equal_seeds_give_equal_models() -> None:
+    torch.manual_seed(0)
+    models = [nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 6), nn.Linear(6, 2)) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    reports = [permute(m, example_inputs=torch.randn(1, 4), seed=5) for m in models]
+    assert dict(reports[0].left)["3.weight"] == "6 channels are no multiple of 4"
+    assert all(torch.equal(a, b) for a, b in zip(*(m.parameters() for m in models), strict=True))
+
+
+def test_a_model_that_cannot_be_traced_is_refused() -> None:
+    class Branch(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return x if float(x.sum()) > 0 else super().forward(x)
+
+    with pytest.raises(ArgumentError, match=r"torch\.export cannot trace Branch"):
+        permute(Branch(4, 4), example_inputs=torch.randn(1, 4))
