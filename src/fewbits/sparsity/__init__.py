@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fewbits.sparsity.index_metadata import compress, decompress
 from fewbits.sparsity.masks import density, is_sparse, kept_magnitude, mask, transposable_mask
 from fewbits.sparsity.optimizer import MaskedOptimizer
 from fewbits.sparsity.pruning import remove_masks, sparsify
@@ -14,6 +15,8 @@ __all__ = [
     "MaskedOptimizer",
     "Recomputed",
     "Schedule",
+    "compress",
+    "decompress",
     "density",
     "is_sparse",
     "kept_magnitude",
