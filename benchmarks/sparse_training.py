@@ -39,7 +39,7 @@ def rows_of(found: PrunedModel) -> list[dict[str, Any]]:
             "recipe": stage.recipe,
             "metric": found.metric,
             "mean": fmean(stage.values),
-            "worse_by": sign * difference,
+            "worse_by": sign * difference + 0.0,  # no minus zero
             "allowed": allowed,
             "as_good": sign * difference <= allowed,
             "worse_seeds": sum(

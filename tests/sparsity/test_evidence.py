@@ -27,7 +27,7 @@ def test_retraining_brings_back_what_pruning_took(
     assert worse[1] > ENOUGH[found.metric]
     for better in (dense, *retrained):
         assert all(sign * (p - b) > 0 for p, b in zip(pruned.values, better.values, strict=True))
-    if name != "digits":  # whose seeds differ by more than a point
+    if name == "bytes":  # the others' seeds differ by as much as pruning takes
         assert worse[1] > allowed
     assert all(0.65 < t.kept_magnitude < 0.8 for t in found.report.pruned)
     assert fmean(t.density for t in found.report.pruned) == 0.5

@@ -8,6 +8,7 @@ import torch
 
 from fewbits.errors import ArgumentError, DTypeError, FormatError
 from fewbits.sparsity import density, is_sparse, kept_magnitude, mask, transposable_mask
+from fewbits.sparsity.masks import keep_
 
 PATTERNS = ("1:2", "2:4", "4:8", "1:4", "3:4", "2:3", "3:16")
 SMALL = ("1:2", "2:4", "1:4", "3:4", "2:3")
@@ -141,6 +142,19 @@ def test_infinities_do_not_spoil_a_tile():
     w[0, 0], w[3, 1] = torch.inf, torch.nan
     assert transposable_mask(w, "2:4")[0, 0]
     assert transposable_mask(w, "2:4")[3, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_what_a_mask_drops_becomes_plus_zero_whatever_it_was(dtype):
+    x = weights(8, 12, dtype=dtype).T
+    x[0, 0], x[1, 1], x[2, 2], x[3, 3] = torch.nan, torch.inf, -1.0, -2.0
+    kept = weights(12, 8, seed=1) > 0
+    kept[range(4), range(4)] = torch.tensor([False, False, False, True])
+    expected = torch.where(kept, x, 0.0)
+    keep_(x, kept)
+    assert torch.equal(x, expected)
+    assert not x[~kept].signbit().any()
+    assert x[3, 3] == -2
 
 
 def test_kept_magnitude_and_density_are_shares():

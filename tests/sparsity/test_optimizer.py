@@ -279,6 +279,19 @@ def test_parameters_that_are_added_later_are_masked_too():
     assert all_sparse(model)
 
 
+def test_parts_that_were_pruned_apart_are_wrapped_one_after_the_other():
+    model = network()
+    fb.sparsify(model[0], "1:4")
+    fb.sparsify(model[2], "2:4", schedule=Recomputed())
+    inner = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with pytest.raises(ArgumentError, match="holds 2 models that were made sparse; take them one by one"):
+        MaskedOptimizer(inner, model)
+    train(model, MaskedOptimizer(MaskedOptimizer(inner, model[0]), model[2]))
+    assert is_sparse(model[0].weight, "1:4")
+    assert is_sparse(model[2].weight, "2:4")
+    assert not is_sparse(model[2].weight_dense, "2:4")
+
+
 def test_straight_through_steps_are_those_of_the_paper():
     """Equation (9) of Zhou and others, by hand for SGD: w - lr (g(masked w) + decay (1 - mask) w)."""
     rate, decay = 0.1, 0.05

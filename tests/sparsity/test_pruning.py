@@ -82,6 +82,20 @@ def test_attention_recurrent_and_other_layers_are_pruned_too(layer, names):
     assert all(is_sparse(layer.get_parameter(t.tensor), "2:4", axis=t.axis) for t in report.pruned)
 
 
+def test_the_layer_of_hugging_face_that_has_its_inputs_first_is_pruned_along_them():
+    class Conv1D(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.bias = nn.Parameter(torch.randn(40, 24)), nn.Parameter(torch.zeros(24))
+
+    Conv1D.__module__, Conv1D.__qualname__ = "transformers.pytorch_utils", "Conv1D"  # known by its name
+    layer = Conv1D()
+    report = fb.sparsify(layer, "2:4")
+    assert [(t.tensor, t.axis) for t in report.pruned] == [("weight", 0)]
+    assert is_sparse(layer.weight, "2:4", axis=0)
+    assert not is_sparse(layer.weight, "2:4", axis=1)
+
+
 def test_recurrent_layers_compute_with_their_pruned_weights():
     torch.manual_seed(0)
     layer, x = nn.LSTM(8, 4), torch.randn(3, 2, 8)

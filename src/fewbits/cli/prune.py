@@ -14,6 +14,7 @@ from fewbits.cli.arguments import check_writable, provenance, split_list
 from fewbits.cli.progress import Interrupted, Report, progress_bar
 from fewbits.errors import ArgumentError
 from fewbits.files.atomic import write_text
+from fewbits.names import check_fits
 
 if TYPE_CHECKING:
     from fewbits.records import PrunedModel
@@ -120,6 +121,7 @@ def _task(
     from fewbits.train.tasks import trained_task
 
     found = trained_task(name, size)
+    check_fits("--keep", kept, [name for name, _ in found.create(0).named_modules()])
     with _work() as progress:
         record, weights = prune_task(
             found,

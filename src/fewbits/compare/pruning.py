@@ -84,6 +84,7 @@ def prune_task(
     chosen, steps = [read(name) for name in recipes], steps or t.hyper.steps
     how, trainings = RETRAININGS[schedule], seeds * (len(recipes) + (start is None) + control)
     done = 0
+    sparsify(t.create(0), pattern, exclude=exclude, transposable=transposable)  # refuses before hours of work
 
     def trained(recipe: Recipe, seed: int, begin: Callable[[nn.Module], object] | None) -> _Trained:
         nonlocal done

@@ -15,6 +15,7 @@ from fewbits.tensor.arrays import checked_axis
 SEARCHES = ("greedy", "optimal")
 _LARGEST_OPTIMAL = 4  # side of a tile: 4:8 has 1.2e11 patterns
 _TILES_AT_ONCE = 1 << 18
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def mask(w: torch.Tensor, pattern: str | Pattern, *, axis: int = -1) -> torch.Tensor:
@@ -110,6 +111,15 @@ def partial_mask(w: torch.Tensor, final: torch.Tensor, share: float) -> torch.Te
     kept = torch.ones_like(final).flatten()
     kept[dropped[smallest]] = False
     return kept.view_as(final)
+
+
+def keep_(x: torch.Tensor, kept: torch.Tensor) -> None:
+    """Set to zero, in place, what a mask drops: NaN and infinity too.
+
+    Bits are cleared. ``masked_fill_`` branches at every value, and takes thirty times as long.
+    """
+    bits = x.detach().view(_INTEGERS[x.element_size()])
+    bits.bitwise_and_(kept.to(bits.dtype).neg_())
 
 
 def is_sparse(w: torch.Tensor, pattern: str | Pattern, *, axis: int = -1) -> bool:

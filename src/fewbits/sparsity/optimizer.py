@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fewbits.errors import ArgumentError
-from fewbits.sparsity.masks import partial_mask
+from fewbits.sparsity.masks import keep_, partial_mask
 from fewbits.sparsity.pruning import DENSE, MASK, STEP, Sparsity, sparse_parameters, sparse_root
 from fewbits.sparsity.schedules import Frozen, Gradual, Recomputed
 from fewbits.sparsity.sharded import cut_like, local, whole
@@ -121,9 +121,11 @@ class MaskedOptimizer(torch.optim.Optimizer):
             local(layer.p).copy_(layer.dense)
             if gradient is not None and schedule.decay:
                 factor = schedule.decay * (1.0 if scale is None else float(scale))
-                local(gradient).add_(layer.dense.masked_fill(layer.mask, 0), alpha=factor)
+                dropped = layer.dense.clone()
+                keep_(dropped, ~layer.mask)
+                local(gradient).add_(dropped, alpha=factor)
         elif gradient is not None:
-            local(gradient).masked_fill_(~layer.mask, 0)
+            keep_(local(gradient), layer.mask)
 
     def _after(self) -> None:
         schedule = self._how.schedule
@@ -149,16 +151,15 @@ class MaskedOptimizer(torch.optim.Optimizer):
 
     def _mask(self, layer: _Layer) -> None:
         """Set to zero what is masked: weights, and states of their shape unless weights stay dense."""
-        dropped = ~layer.mask
-        local(layer.p).masked_fill_(dropped, 0)
+        keep_(local(layer.p), layer.mask)
         if isinstance(self._how.schedule, Recomputed):
             return
         state = self.optimizer.state.get(layer.p, {})
         for name, value in state.items():
             if isinstance(value, NarrowTensor):
-                state[name] = _masked(value, dropped)
+                state[name] = _masked(value, layer.mask)
             elif isinstance(value, torch.Tensor) and value.shape == layer.p.shape:
-                local(value).masked_fill_(dropped, 0)
+                keep_(local(value), layer.mask)
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -238,9 +239,10 @@ class _Layer:
         return flips
 
 
-def _masked(packed: NarrowTensor, dropped: torch.Tensor) -> NarrowTensor:
+def _masked(packed: NarrowTensor, kept: torch.Tensor) -> NarrowTensor:
     """Return a packed state with zeros; the same one where it has them already."""
     values = packed.dense()
-    if values.shape != dropped.shape or not bool(values[dropped].any()):
+    if values.shape != kept.shape or not bool(values[~kept].any()):
         return packed
-    return quantize(values.masked_fill(dropped, 0), packed.format, axis=packed.axis)
+    keep_(values, kept)
+    return quantize(values, packed.format, axis=packed.axis)

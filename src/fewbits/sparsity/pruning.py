@@ -136,12 +136,18 @@ def sparse_root(model: nn.Module) -> nn.Module:
     """Return the module that was given to :func:`sparsify`, which ``model`` is or holds.
 
     Raises:
-        ArgumentError: there is none.
+        ArgumentError: there is none, or there are several.
     """
-    for module in model.modules():
-        if isinstance(getattr(module, "fewbits_sparsity", None), Sparsity):
-            return module
-    raise ArgumentError(f"{type(model).__name__} is not sparse; call fewbits.sparsify(model, '2:4') first")
+    found = [m for m in model.modules() if isinstance(getattr(m, "fewbits_sparsity", None), Sparsity)]
+    if not found:
+        raise ArgumentError(
+            f"{type(model).__name__} is not sparse; call fewbits.sparsify(model, '2:4') first"
+        )
+    if len(found) > 1:
+        raise ArgumentError(
+            f"{type(model).__name__} holds {len(found)} models that were made sparse; take them one by one"
+        )
+    return found[0]
 
 
 def sparse_parameters(model: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
