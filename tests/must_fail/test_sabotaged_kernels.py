@@ -240,7 +240,7 @@ def test_an_implicit_decoding_bias_off_by_one_is_rejected_by_the_specification()
 # ------------------------------------------------------------------------------------------------ randomness
 
 
-@pytest.mark.parametrize(("name", "wrong"), [("_ROTATIONS", THREEFRY._ROTATIONS[::-1]), ("_ROUNDS", 12)])
+@pytest.mark.parametrize(("name", "wrong"), [("ROTATIONS", THREEFRY.ROTATIONS[::-1]), ("ROUNDS", 12)])
 def test_a_threefry_with_other_constants_is_rejected_by_the_known_answers(
     name: str, wrong: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fewbits.errors import ArgumentError
-from fewbits.sparsity import channel_rules, find_order, permute, permuted
+from fewbits.sparsity import channel_rules, find_order, permute, permuted, sparsify
 from fewbits.train.tasks.bytes_model import ByteModel, Shape
 
 
@@ -80,8 +80,8 @@ def images(side: int = 8) -> Tensor:
 def at_random(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take a random order for a better one: any order must leave the outputs."""
 
-    def order(w: Tensor, *_: Any, **__: Any) -> Any:
-        random = torch.randperm(w.shape[1], generator=torch.Generator().manual_seed(2))
+    def order(w: list[Tensor], *_: Any, **__: Any) -> Any:
+        random = torch.randperm(w[0].shape[1], generator=torch.Generator().manual_seed(2))
         return replace(find_order(w, moves=1), order=random, after=1e9)
 
     monkeypatch.setattr(permuted, "find_order", order)
@@ -114,7 +114,7 @@ def test_a_residual_network_shares_channels_and_leaves_what_it_must() -> None:
     assert {"stem.weight", "stem_norm.running_mean", "blocks.0.second.weight"} <= set(shared.others)
     point = next(one for one in report.permuted if one.layers == ("pointwise.weight",))
     assert {"depthwise.weight", "depthwise.bias", "blocks.1.second.weight"} <= set(point.others)
-    left = dict(report.left)
+    left = dict(report.left_alone)
     assert set(left) == {"stem.weight", "hidden.weight"}
     assert "input of the model" in left["stem.weight"]
     assert "flattened" in left["hidden.weight"]
@@ -126,7 +126,7 @@ def test_a_transformer_shares_its_stream_and_leaves_its_heads() -> None:
     stream = max(report.permuted, key=lambda one: len(one.layers))
     assert {"blocks.0.query_key_value.weight", "blocks.1.mlp_in.weight", "head.weight"} <= set(stream.layers)
     assert {"norm.weight", "recent_in.bias", "blocks.1.attention_out.weight"} <= set(stream.others)
-    assert "heads" in dict(report.left)["blocks.0.attention_out.weight"]
+    assert "heads" in dict(report.left_alone)["blocks.0.attention_out.weight"]
 
 
 def test_permuting_a_consumer_and_not_its_producer_is_found_and_undone(monkeypatch) -> None:
@@ -151,7 +151,7 @@ def test_an_operation_that_looks_at_neighbours_and_is_not_fixed_is_found(monkeyp
 
     model = Summed(nn.Linear(8, 16), nn.Linear(16, 8))
     report = permute(model, example_inputs=torch.randn(2, 8))
-    assert "cumsum is not known" in dict(report.left)["1.weight"]
+    assert "cumsum is not known" in dict(report.left_alone)["1.weight"]
     monkeypatch.setitem(channel_rules._RULES, "cumsum", channel_rules._as_first)
     with pytest.raises(ArgumentError, match="does something that its trace does not show"):
         permute(model, example_inputs=torch.randn(2, 8))
@@ -190,6 +190,9 @@ MOVES: dict[str, Callable[..., Tensor]] = {
     "mean of time": lambda m, x: x - x.mean(1)[:, None],
     "attention of one head": lambda m, x: functional.scaled_dot_product_attention(x, x, x, is_causal=True),
     "attention written out": lambda m, x: (x @ x.transpose(1, 2)).softmax(-1) @ x,
+    "attention with a mask": lambda m, x: functional.scaled_dot_product_attention(
+        x, x, x, attn_mask=torch.eye(4).bool()
+    ),
     "time cut and joined": lambda m, x: torch.cat([x[:, 1:], x[:, :1]], 1),
     "time split": lambda m, x: torch.cat(x.split([1, 3], 1)[::-1], 1),
     "time chosen": lambda m, x: torch.stack([x[:, 0], *x.unbind(1)[1:]], 1),
@@ -203,6 +206,10 @@ STAYS: dict[str, Callable[..., Tensor]] = {
     "channels cut and joined": lambda m, x: torch.cat([x[..., 8:], x[..., :8]], -1),
     "channels split": lambda m, x: torch.cat(x.chunk(2, -1)[::-1], -1),
     "heads": lambda m, x: x.unflatten(-1, (4, 4)).softmax(-1).flatten(-2),
+    "vector": lambda m, x: x * (x @ m.scale)[..., None],
+    "shared keys": lambda m, x: functional.scaled_dot_product_attention(
+        torch.stack([x, x], 1), x[:, None], x[:, None], enable_gqa=True
+    ).mean(1),
     "flipped": lambda m, x: x.flip(-1),
     "channels shifted": lambda m, x: functional.pad(x, (1, -1)),
     "one channel": lambda m, x: x * x[..., :1] + x.select(-1, 3)[..., None],
@@ -226,7 +233,7 @@ def test_channels_move_through(at_random: None, name: str) -> None:
 def test_channels_stay_before(at_random: None, name: str) -> None:
     torch.manual_seed(0)
     report = permute(Between(STAYS[name]), example_inputs=torch.randn(1, 4, 3))
-    assert {name for name, _ in report.left} == {"first.weight", "last.weight"}
+    assert {name for name, _ in report.left_alone} == {"first.weight", "last.weight"}
     assert report.largest_change == 0
 
 
@@ -276,6 +283,24 @@ def test_flattened_channels_move_in_blocks_and_a_second_flatten_fixes_them(at_ra
     assert not permute(Flat(True), example_inputs=torch.randn(2, 3, 3, 3)).permuted
 
 
+def test_channels_that_are_flattened_in_two_ways_stay(at_random: None) -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.few, self.few_inner = nn.Conv2d(3, 16, 1), nn.Conv2d(16, 16, 1)
+            self.many, self.many_inner = nn.Conv2d(3, 48, 1), nn.Conv2d(48, 48, 1)
+            self.last = nn.Linear(16 * 9, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            few, many = self.few(x), self.many(x)
+            few, many = few + self.few_inner(few), many + self.many_inner(many)
+            return self.last(few.flatten(1) + many.mean(3).flatten(1))
+
+    report = permute(Two(), example_inputs=torch.randn(2, 3, 3, 3))
+    assert not report.permuted
+    assert dict(report.left_alone)["many_inner.weight"] == "flattened in two ways"
+
+
 def test_tied_weights_are_one_and_modes_stay() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
@@ -303,8 +328,26 @@ def test_sizes_that_do_not_fit_are_named_and_equal_seeds_give_equal_models() -> 
     models = [nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 6), nn.Linear(6, 2)) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
     reports = [permute(m, example_inputs=torch.randn(1, 4), seed=5) for m in models]
-    assert dict(reports[0].left)["3.weight"] == "6 channels are no multiple of 4"
+    assert dict(reports[0].left_alone)["3.weight"] == "6 channels are no multiple of 4"
     assert all(torch.equal(a, b) for a, b in zip(*(m.parameters() for m in models), strict=True))
+
+
+def test_modules_are_chosen_by_name(at_random: None) -> None:
+    layers = nn.Linear(4, 16), nn.Linear(16, 8), nn.Linear(8, 4)
+    inputs = torch.randn(1, 4)
+    (one,) = permute(nn.Sequential(*layers), example_inputs=inputs, exclude="1").permuted
+    assert one.layers == ("2.weight",)
+    (one,) = permute(nn.Sequential(*layers), example_inputs=inputs, include=("0", "1")).permuted
+    assert one.layers == ("1.weight",)
+    with pytest.raises(ArgumentError, match="exclude='head' fits no module"):
+        permute(nn.Sequential(*layers), example_inputs=inputs, exclude="head")
+
+
+def test_a_sparse_model_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4))
+    sparsify(model, "2:4")
+    with pytest.raises(ArgumentError, match="permute it before sparsify"):
+        permute(model, example_inputs=torch.randn(1, 4))
 
 
 def test_a_model_that_cannot_be_traced_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fewbits.sparsity.dropback import DropBack
 from fewbits.sparsity.index_metadata import compress, decompress
 from fewbits.sparsity.masks import density, is_sparse, kept_magnitude, mask, transposable_mask
 from fewbits.sparsity.optimizer import MaskedOptimizer
@@ -13,6 +14,7 @@ from fewbits.sparsity.schedules import SR_STE, Frozen, Gradual, Recomputed, Sche
 __all__ = [
     "SR_STE",
     "ColumnOrder",
+    "DropBack",
     "Frozen",
     "Gradual",
     "MaskedOptimizer",

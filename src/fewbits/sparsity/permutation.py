@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +29,7 @@ _COLD = 0.9  # of all swaps; after them only those that gain are made
 _MOVES_PER_COLUMN = 65536
 _AT_ONCE = 16384  # swaps between two looks at the clock
 _ROWS = 16384  # of more, so many are searched: they tell which columns fit together
+_ROWS_AT_ONCE = 4096  # where all are looked at
 _JUDGED = 0.1  # of the time: the speed of less says little
 
 
@@ -49,7 +51,7 @@ class ColumnOrder:
 
 
 def find_order(
-    w: torch.Tensor,
+    w: torch.Tensor | Sequence[torch.Tensor],
     pattern: str | Pattern = "2:4",
     *,
     seed: int = 0,
@@ -58,11 +60,12 @@ def find_order(
 ) -> ColumnOrder:
     """Search an order of the columns of ``w`` under which the pattern keeps more magnitude in its rows.
 
-    Equal arguments give equal orders on every machine, as long as ``seconds`` is enough for all moves; where
-    it is not, fewer are made and annealing is faster.
+    Equal arguments give equal orders on every machine with the same NumPy, as long as ``seconds`` is enough
+    for all moves; where it is not, fewer are made and annealing is faster.
 
     Args:
-        w: floating point, (rows, columns). Of more than 16384 rows a random choice is searched.
+        w: floating point, (rows, columns), or several such matrices, whose columns get one order. Of more
+            than 16384 rows a random choice is searched, and all of them judge what is found.
         pattern: ``N:M``, such as ``2:4``; groups of M lie along the rows.
         seed: of the random swaps.
         moves: swaps to try; default: 65536 for each column.
@@ -80,67 +83,104 @@ def find_order(
     """
     start = time.perf_counter()
     chosen = read(pattern)
-    magnitudes = _checked(w, chosen)
-    columns = magnitudes.shape[1]
+    matrices = [w] if isinstance(w, torch.Tensor) else list(w)
+    columns = _checked(matrices, chosen)
     wanted = _MOVES_PER_COLUMN * columns if moves is None else moves
     if wanted < 1 or not seconds > 0:
         raise ArgumentError(f"moves={moves} and seconds={seconds}; expected a budget above zero")
-    before, here = _kept(magnitudes, chosen), torch.arange(columns)
-    bound = float(magnitudes.topk(columns * chosen.keep // chosen.group, dim=1).values.sum())
+    here = torch.arange(columns)
+    before, bound = _kept(matrices, chosen, here), _bound(matrices, columns * chosen.keep // chosen.group)
     if columns == chosen.group or bound <= before:
         return ColumnOrder(here, before, before, bound, 0, time.perf_counter() - start)
-    order, tried = _annealed(magnitudes, chosen, seed, wanted, start + seconds)
-    after = _kept(magnitudes[:, order], chosen)
+    random = np.random.Generator(np.random.Philox(seed))
+    order, tried = _annealed(_sampled(matrices, random), chosen, random, wanted, start, seconds)
+    after = _kept(matrices, chosen, order)
     if after <= before:
         order, after = here, before
     return ColumnOrder(order, before, after, bound, tried, time.perf_counter() - start)
 
 
-def _checked(w: torch.Tensor, pattern: Pattern) -> torch.Tensor:
-    """Return the magnitudes in float64."""
-    if not w.is_floating_point():
-        raise DTypeError(f"weights of {w.dtype}; expected floating-point numbers")
-    if w.dim() != 2 or not w.numel() or w.shape[1] % pattern.group:
+def _checked(matrices: list[torch.Tensor], pattern: Pattern) -> int:
+    """Return how many columns there are."""
+    for w in matrices:
+        if not w.is_floating_point():
+            raise DTypeError(f"weights of {w.dtype}; expected floating-point numbers")
+    shapes = [tuple(w.shape) for w in matrices]
+    columns = shapes[0][-1] if shapes and len(shapes[0]) == 2 else 0
+    if (
+        not columns
+        or columns % pattern.group
+        or any(len(s) != 2 or s[0] == 0 or s[1] != columns for s in shapes)
+    ):
         raise ArgumentError(
-            f"a matrix of shape {tuple(w.shape)} does not fit {pattern}; expected (rows, columns) with"
-            f" columns in whole groups of {pattern.group}"
+            f"{', '.join(map(str, shapes)) or 'no matrix'} does not fit {pattern}; expected (rows, columns)"
+            f" with the same columns, in whole groups of {pattern.group}"
         )
-    magnitudes = w.detach().cpu().double().abs()
-    if not bool(magnitudes.isfinite().all()):
+    if not all(bool(magnitudes.isfinite().all()) for magnitudes in _parts(matrices)):
         raise DataError("the weights hold a NaN or an infinity, and no order is better than another for it")
-    return magnitudes
+    return columns
 
 
-def _kept(magnitudes: torch.Tensor, pattern: Pattern) -> float:
-    return float(magnitudes[mask(magnitudes, pattern)].sum())
+def _parts(matrices: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Yield magnitudes in float64, some rows at a time: all of them may be more than fits into memory."""
+    for w in matrices:
+        for first in range(0, len(w), _ROWS_AT_ONCE):
+            yield w.detach()[first : first + _ROWS_AT_ONCE].cpu().double().abs()
+
+
+def _kept(matrices: list[torch.Tensor], pattern: Pattern, order: torch.Tensor) -> float:
+    total = 0.0
+    for magnitudes in _parts(matrices):
+        there = magnitudes[:, order]
+        total += float(there[mask(there, pattern)].sum())
+    return total
+
+
+def _bound(matrices: list[torch.Tensor], keep: int) -> float:
+    return sum(float(magnitudes.topk(keep, dim=1).values.sum()) for magnitudes in _parts(matrices))
+
+
+def _sampled(matrices: list[torch.Tensor], random: np.random.Generator) -> torch.Tensor:
+    """Return the magnitudes of all rows, or of so many that a search takes."""
+    rows = sum(len(w) for w in matrices)
+    if rows <= _ROWS:
+        return torch.cat(list(_parts(matrices)))
+    chosen = torch.from_numpy(np.sort(random.choice(rows, _ROWS, replace=False)))
+    found, start = [], 0
+    for w in matrices:
+        here = chosen[(chosen >= start) & (chosen < start + len(w))] - start
+        found.append(w.detach()[here.to(w.device)].cpu().double().abs())
+        start += len(w)
+    return torch.cat(found)
 
 
 def _annealed(
-    magnitudes: torch.Tensor, pattern: Pattern, seed: int, wanted: int, deadline: float
+    magnitudes: torch.Tensor,
+    pattern: Pattern,
+    random: np.random.Generator,
+    wanted: int,
+    start: float,
+    seconds: float,
 ) -> tuple[torch.Tensor, int]:
-    random = np.random.Generator(np.random.Philox(seed))
-    if len(magnitudes) > _ROWS:
-        magnitudes = magnitudes[random.choice(len(magnitudes), _ROWS, replace=False)]
     rows, columns = magnitudes.shape
-    unit = LARGEST_SUM // rows / float(magnitudes.max())
-    state = swaps((magnitudes.T * unit).to(torch.int32).contiguous().numpy(), pattern.keep, pattern.group)
+    integers = (magnitudes.T / magnitudes.max() * (LARGEST_SUM // rows)).to(torch.int32)
+    state = swaps(integers.contiguous().numpy(), pattern.keep, pattern.group)
     search = native.SwapSearch(state)
     search.settle(torch.get_num_threads())
     gains = np.empty(_AT_ONCE, np.int64)
     never = np.full(_AT_ONCE, -(2**62))
     search.anneal(_pairs(random, columns, pattern.group, 1024), never[:1024], gains[:1024])
     scale = float(np.abs(gains[:1024]).mean())
-    tried, end, begun = 0, wanted, time.perf_counter()
+    tried, end = 0, wanted
     while tried < end:
         n = min(_AT_ONCE, end - tried)
         drawn = random.standard_exponential(n) * (scale * _temperature(tried / end))
         search.anneal(_pairs(random, columns, pattern.group, n), drawn.astype(np.int64), gains[:n])
         tried += n
-        used = (time.perf_counter() - begun) / (deadline - begun)
+        used = (time.perf_counter() - start) / seconds
         if used > _JUDGED:
-            end = min(
-                wanted, max(tried, int(tried / used))
-            )  # what fits at this speed: annealing ends earlier
+            # What fits at this speed: annealing ends earlier.
+            end = min(wanted, max(tried, int(tried / used)))
     return torch.from_numpy(state.order.astype(np.int64)), tried
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from fewbits.errors import ArgumentError
 from fewbits.formats import Pattern
 from fewbits.formats import pattern as read
+from fewbits.names import check_fits, listed, within
 from fewbits.sparsity import channel_rules
 from fewbits.sparsity.channels import Axes, Axis
 from fewbits.sparsity.permutation import ColumnOrder, find_order
@@ -42,12 +43,12 @@ class PermuteReport:
 
     pattern: str
     permuted: tuple[PermutedChannels, ...]
-    left: tuple[tuple[str, str], ...]  # weights whose input channels stay, and why
+    left_alone: tuple[tuple[str, str], ...]  # weights whose input channels stay, and why
     largest_change: float  # of an output on the example inputs, in units of the largest output
 
     def __str__(self) -> str:
         lines = [str(one) for one in self.permuted]
-        lines += [f"left alone: {name}: {why}" for name, why in self.left]
+        lines += [f"left alone: {name}: {why}" for name, why in self.left_alone]
         return "\n".join([*lines, f"largest change of an output: {self.largest_change:.2g} of the largest"])
 
 
@@ -56,6 +57,8 @@ def permute(
     pattern: str | Pattern = "2:4",
     *,
     example_inputs: Any,
+    include: str | Iterable[str] = "*",
+    exclude: str | Iterable[str] = (),
     seed: int = 0,
     seconds: float = 60.0,
 ) -> PermuteReport:
@@ -71,21 +74,32 @@ def permute(
         pattern: ``N:M``, such as ``2:4``.
         example_inputs: a tensor, or a tuple of what ``model`` takes. Outputs on them before and after are
             compared.
+        include: patterns of module names, as :func:`sparsify` takes them: whose weights are to keep more.
+        exclude: the same of modules that stay dense. Their channels may move along with others.
         seed: of the search.
         seconds: at most this long for all searches. As long as that is enough, equal arguments give equal
             models.
 
     Raises:
         FormatError: no such pattern.
-        ArgumentError: the model cannot be traced, or its outputs would change, and then it is as it was.
+        ArgumentError: a pattern of names that fits no module, a model that is sparse already or cannot be
+            traced, or one whose outputs would change, and then it is as it was.
         DataError: weights hold a NaN or an infinity.
     """
-    chosen = read(pattern)
+    if any(hasattr(module, "fewbits_sparsity") for module in model.modules()):
+        raise ArgumentError(
+            "the model is sparse already, and its masks would not move along; permute it before sparsify"
+        )
+    chosen, included, excluded = read(pattern), listed(include), listed(exclude)
+    names = [name for name, _ in model.named_modules()]
+    check_fits("include", included, names)
+    check_fits("exclude", excluded, names)
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     with _evaluated(model):
         axes, tensors = _traced(model, inputs)
         before = _outputs(model, inputs)
-        jobs, left = _jobs(axes, tensors, chosen)
+        wanted = [axis for axis in axes.consumed if _is_wanted(axis[0], included, excluded)]
+        jobs, left = _jobs(axes, wanted, tensors, chosen)
         found = _search(jobs, axes, tensors, chosen, seed, time.perf_counter() + seconds)
         orders = {root: one.found.order for root, one in found.items()}
         _move(axes, tensors, orders)
@@ -163,14 +177,19 @@ def _traced(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Axes, dict[str, 
     return axes, owned
 
 
+def _is_wanted(parameter: str, included: tuple[str, ...], excluded: tuple[str, ...]) -> bool:
+    module = parameter.rpartition(".")[0]
+    return within(module, included) and not within(module, excluded)
+
+
 def _jobs(
-    axes: Axes, tensors: dict[str, torch.Tensor], pattern: Pattern
+    axes: Axes, wanted: list[Axis], tensors: dict[str, torch.Tensor], pattern: Pattern
 ) -> tuple[dict[Axis, list[str]], dict[str, str]]:
     """Return the weights into which the channels of each class go, and why those of others stay."""
     jobs: dict[Axis, list[str]] = {}
     left: dict[str, str] = {}
     flat = {axes.root(one) for _, one, _ in axes.flattened}
-    for axis in axes.consumed:
+    for axis in wanted:
         name, root = axis[0], axes.root(axis)
         if name not in tensors:
             left[name] = "it is computed in the model, not a parameter"
@@ -198,9 +217,9 @@ def _search(
     for channels, flat, _ in axes.flattened:
         members[axes.root(channels)] += members[axes.root(flat)]
     for i, (root, names) in enumerate(jobs.items()):
-        matrix = torch.cat([tensors[n].detach().movedim(1, -1).flatten(0, -2).float().cpu() for n in names])
+        matrices = [tensors[name].detach().movedim(1, -1).flatten(0, -2) for name in names]
         left = max((deadline - time.perf_counter()) / (len(jobs) - i), 1e-3)
-        order = find_order(matrix, pattern, seed=seed, seconds=left)
+        order = find_order(matrices, pattern, seed=seed, seconds=left)
         if order.after > order.before:
             others = {name for name, _ in members[root] if name in tensors} - set(names)
             found[root] = PermutedChannels(tuple(names), tuple(sorted(others)), order)

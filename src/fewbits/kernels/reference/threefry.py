@@ -12,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-_ROTATIONS = ((10, 26), (11, 21), (13, 27), (23, 5), (6, 20), (17, 11), (25, 10), (18, 20))
-_PARITY = 0x1BD11BDA
-_ROUNDS = 13
+ROTATIONS = ((10, 26), (11, 21), (13, 27), (23, 5), (6, 20), (17, 11), (25, 10), (18, 20))
+KEYED_BY = 0x1BD11BDA
+ROUNDS = 13
 _LOW = 0xFFFFFFFF
 
 
@@ -28,11 +28,11 @@ def threefry(counters: NDArray[np.uint32], key: tuple[int, int, int, int]) -> ND
     Returns:
         uint32 of shape ``(n, 4)``.
     """
-    keys = [np.uint32(k) for k in (*key, key[0] ^ key[1] ^ key[2] ^ key[3] ^ _PARITY)]
+    keys = [np.uint32(k) for k in (*key, key[0] ^ key[1] ^ key[2] ^ key[3] ^ KEYED_BY)]
     x = [counters[:, i] + keys[i] for i in range(4)]
-    for done in range(_ROUNDS):
+    for done in range(ROUNDS):
         # Each even word takes a neighbour in: the next one, then the one before.
-        for even, rotation in zip((0, 2), _ROTATIONS[done % 8], strict=True):
+        for even, rotation in zip((0, 2), ROTATIONS[done % 8], strict=True):
             odd = (even + (1 if done % 2 == 0 else 3)) % 4
             x[even] = x[even] + x[odd]
             x[odd] = (x[odd] << np.uint32(rotation) | x[odd] >> np.uint32(32 - rotation)) ^ x[even]

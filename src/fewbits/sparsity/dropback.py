@@ -1,0 +1,232 @@
+"""Training with a fixed budget of weights: those that have changed most stay, the rest are initial values.
+
+Full Deep Neural Network Training On A Pruned Weight Budget (Golub, Lemieux and Lis, MLSys 2019), section 2.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from fewbits.errors import ArgumentError, DataError
+from fewbits.files import load_file, save_file
+from fewbits.kernels.uniform import uniform
+from fewbits.sparsity.regenerated import Place, places, regenerate, second_names
+from fewbits.sparsity.tracked import AT_ONCE, Selection, Tracked, moved, moved_alone
+
+_KEY = "dropback"  # of a file's metadata
+
+
+class DropBack(torch.optim.Optimizer):
+    """SGD that tracks at most ``budget`` weights of a model, and takes the place of its parameters.
+
+    After each step the weights that are farthest from their initial values stay, over all layers together;
+    every other goes back to its initial value, which is drawn again from the seed whenever it is needed. So a
+    model is a seed and as many pairs of an index and a change as the budget has. No parameter lies in memory:
+    a layer's are made when it runs, forward and backward, and each gradient is reduced to candidates as it
+    comes. A layer with a matrix computes its forward pass twice for that.
+
+    Initial values are equal on every device and for any number of threads: matrices uniform with the standard
+    deviation ``gain / sqrt(fan_in)``, weights of norms 1, biases 0. Those that the model came with are not
+    used, so it may be made on the meta device and never be dense.
+
+    Args:
+        model: its parameters are replaced; none may have two names. Buffers stay as they are.
+        budget: weights to track at most.
+        lr: the learning rate; schedulers of torch change it.
+        momentum: as published 0. Tracked weights keep a velocity, all others forget theirs at each step.
+        seed: of the initial values, from 0 to 2^64 - 1.
+        gain: 1 as published; the root of 2 suits ReLU.
+        device: where tracked weights lie; default: that of the model, and the CPU for one on meta.
+
+    Raises:
+        ArgumentError: a value out of range, parameters with two names, of other dtypes than float32 or none.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        budget: int,
+        *,
+        lr: float,
+        momentum: float = 0.0,
+        seed: int = 0,
+        gain: float = 1.0,
+        device: torch.device | str | None = None,
+    ) -> None:
+        _check(model, budget, lr, momentum, seed, gain)
+        first = next(model.parameters()).device
+        own = torch.device(device) if device is not None else first
+        self.device = torch.device("cpu") if own.type == "meta" else own
+        self.budget, self.seed, self.gain, self.frozen = budget, seed, gain, False
+        self._places = places(model)
+        self._tracked = Tracked.none(self.weights, self.device, momentum > 0)
+        self._selection = Selection(budget)
+        self._taken: set[str] = set()
+        super().__init__(regenerate(model, self, self._places, self.device), {"lr": lr, "momentum": momentum})
+
+    @property
+    def weights(self) -> int:
+        """The number of weights of the model, tracked or not."""
+        return self._places[-1].stop
+
+    @property
+    def tracked(self) -> int:
+        """The number of weights that are tracked now."""
+        return len(self._tracked)
+
+    @torch.no_grad()
+    def dense(self, place: Place) -> torch.Tensor:
+        """Return the values of one parameter, made anew."""
+        n = place.shape.numel()
+        if place.unit:
+            values = uniform(self.seed, place.start, n, self.gain * place.unit, self.device)
+        else:
+            values = torch.full((n,), place.constant, device=self.device)
+        there = self._tracked[self._tracked.within(place.start, place.stop)]
+        values[there.index - place.start] += there.change
+        return values.view(place.shape)
+
+    @torch.no_grad()
+    def take(self, place: Place, gradient: torch.Tensor) -> None:
+        """Reduce the gradient of one parameter to candidates; autograd calls this.
+
+        Raises:
+            ArgumentError: it has come since the last step already.
+        """
+        if place.name in self._taken:
+            raise ArgumentError(
+                f"{place.name} has a second gradient before a step: gradients are reduced as they come and"
+                " cannot be added up; call step() after each backward(), and use each layer once"
+            )
+        self._taken.add(place.name)
+        group, flat = self.param_groups[0], gradient.reshape(-1)
+        how = group["lr"], group["momentum"]
+        if self.frozen:
+            self._selection.keep(moved_alone(self._tracked, place.start, flat, *how))
+            return
+        for start in range(0, len(flat), AT_ONCE):
+            some = flat[start : start + AT_ONCE]
+            self._selection.add(moved(self._tracked, place.start + start, some, *how))
+
+    @torch.no_grad()
+    def step(  # type: ignore[override]  # torch overloads it; this is the union
+        self, closure: Callable[[], float] | None = None
+    ) -> float | None:
+        """Track the weights that have changed most, and let all others be initial again.
+
+        Args:
+            closure: computes the loss anew, with gradients; what it returns is returned.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for place in self._places:
+            if place.name not in self._taken:  # no gradient: nothing there has moved
+                here = self._tracked[self._tracked.within(place.start, place.stop)]
+                (self._selection.keep if self.frozen else self._selection.add)(here)
+        self._tracked = self._selection.result()
+        self.zero_grad()
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients since the last step."""
+        super().zero_grad(set_to_none)
+        self._selection, self._taken = Selection(self.budget), set()
+
+    def freeze(self) -> None:
+        """Keep the set of tracked weights from now on: only they are trained."""
+        self.frozen = True
+
+    def dense_parameters(self) -> dict[str, torch.Tensor]:
+        """Return all parameters, dense, under the names that they had: for a plain copy of the model."""
+        return {place.name: self.dense(place) for place in self._places}
+
+    def nbytes(self) -> int:
+        """Return the bytes that lie between steps: tracked weights, and a scalar for each parameter."""
+        return sum(t.nbytes for t in self._tracked.tensors().values()) + 4 * len(self._places)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the tracked weights, and what the rest is drawn from."""
+        facts = {"seed": self.seed, "gain": self.gain, "weights": self.weights, "frozen": self.frozen}
+        groups = [{k: v for k, v in group.items() if k != "params"} for group in self.param_groups]
+        return {**self._tracked.tensors(), **facts, "param_groups": groups}
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Become what a state was: the model's parameters are then bit for bit what they were.
+
+        Raises:
+            ArgumentError: the state is of a model of another size, or holds more weights than the budget.
+            DataError: it is damaged.
+        """
+        index = state_dict["index"].to(self.device, torch.int64)  # as wide as what follows the last may be
+        if state_dict["weights"] != self.weights or len(index) > self.budget:
+            raise ArgumentError(
+                f"a state of {len(index)} among {state_dict['weights']} weights, for a budget of"
+                f" {self.budget} among {self.weights}; make the optimizer as it was made"
+            )
+        names = ("change", "velocity") if "velocity" in state_dict else ("change",)
+        values = [state_dict[name].to(self.device, torch.float32, copy=True) for name in names]
+        bounds = torch.tensor([-1, self.weights], device=self.device)
+        rising = torch.cat([bounds[:1], index, bounds[1:]]).diff() > 0
+        if any(v.shape != index.shape for v in values) or not bool(rising.all()):
+            raise DataError("the tracked weights are damaged; load a state that state_dict() returned")
+        index = index.to(self._tracked.index.dtype, copy=True)
+        self._tracked = Tracked(index, values[0], values[1] if len(values) > 1 else None)
+        self.seed, self.gain, self.frozen = (state_dict[k] for k in ("seed", "gain", "frozen"))
+        for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            group.update(saved)
+        self.zero_grad()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state to a ``.safetensors`` file, eight bytes for a tracked weight: all of it or none.
+
+        Raises:
+            ArgumentError: the folder does not exist.
+            OSError: the operating system refused.
+        """
+        state = self.state_dict()
+        tensors = {name: state.pop(name) for name in self._tracked.tensors()}
+        save_file(tensors, path, {_KEY: json.dumps(state)})
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Read a state that :meth:`save` wrote.
+
+        Raises:
+            ArgumentError: as :meth:`load_state_dict`.
+            DataError: the file cannot be read, or is no such state.
+        """
+        tensors = load_file(path)
+        with safe_open(path, "pt") as file:
+            metadata = dict(file.metadata() or {})
+        if _KEY not in metadata:
+            raise DataError(f"{path} holds no tracked weights; expected a file that DropBack.save wrote")
+        self.load_state_dict({**tensors, **json.loads(metadata[_KEY])})
+
+
+def _check(model: nn.Module, budget: int, lr: float, momentum: float, seed: int, gain: float) -> None:
+    every = dict(model.named_parameters())
+    if budget < 1 or not lr > 0 or not 0 <= momentum < 1 or not 0 <= seed < 2**64 or not gain > 0:
+        raise ArgumentError(
+            f"budget={budget}, lr={lr}, momentum={momentum}, seed={seed}, gain={gain}; expected a budget, a"
+            " learning rate and a gain above 0, a momentum from 0 to below 1 and a seed from 0 to 2^64 - 1"
+        )
+    if not every:
+        raise ArgumentError(f"{type(model).__name__} has no parameters to train")
+    other = next((name for name, p in every.items() if p.dtype != torch.float32), None)
+    if other is not None:
+        raise ArgumentError(f"{other} is {every[other].dtype}; expected float32: call .float() of the model")
+    tied = next(second_names(model), None)
+    if tied is not None:
+        raise ArgumentError(
+            f"{tied} is tied to another parameter, and a gradient that comes twice cannot be added up; give"
+            " it weights of its own"
+        )

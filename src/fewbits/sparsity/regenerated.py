@@ -1,0 +1,130 @@
+"""Parameters that are not there: each is made when its layer runs, forward or backward, and dropped after."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+from torch.utils.checkpoint import checkpoint
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a parameter lies among all weights, and how its initial values are drawn."""
+
+    name: str
+    shape: torch.Size
+    start: int  # of its first value, in the order of the model's parameters
+    unit: float  # what a draw is worth at a gain of 1; 0 for a constant
+    constant: float
+
+    @property
+    def stop(self) -> int:
+        """The position after its last value."""
+        return self.start + self.shape.numel()
+
+
+def places(model: nn.Module) -> list[Place]:
+    """Return the place of each parameter.
+
+    One of two axes or more is uniform with the standard deviation ``1 / sqrt(fan_in)``, times a gain; the
+    weight of a norm is 1 and a bias 0.
+    """
+    found: list[Place] = []
+    start = 0
+    for name, p in model.named_parameters():
+        matrix = p.dim() > 1
+        fan_in = max(p.shape[1:].numel(), 1) if matrix else 1
+        unit = math.sqrt(3 / fan_in) / 2**24 if matrix else 0.0
+        found.append(Place(name, p.shape, start, unit, float(name.rpartition(".")[2] == "weight")))
+        start = found[-1].stop
+    return found
+
+
+class Source(Protocol):
+    """What makes a parameter and takes its gradient."""
+
+    def dense(self, place: Place) -> torch.Tensor:
+        """Return the values of a parameter."""
+
+    def take(self, place: Place, gradient: torch.Tensor) -> None:
+        """Take the gradient of a parameter."""
+
+
+class _Made(torch.autograd.Function):
+    """A parameter made from nothing that autograd would keep; its gradient goes to where it came from."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, source: Source, place: Place) -> torch.Tensor:
+        ctx.source, ctx.place = source, place
+        return source.dense(place)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, None, None]:
+        ctx.source.take(ctx.place, gradients[0])
+        return None, None, None
+
+
+class _Regenerated(nn.Module):
+    """The parametrization: what a layer finds under the name of its parameter."""
+
+    def __init__(self, source: Source, place: Place) -> None:
+        super().__init__()
+        self.source, self.place = source, place
+
+    def forward(self, anchor: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = _Made.apply(anchor, self.source, self.place)  # type: ignore[no-untyped-call]
+        return made
+
+
+def regenerate(
+    model: nn.Module, source: Source, every: list[Place], device: torch.device
+) -> list[nn.Parameter]:
+    """Take the parameters out of a model, and return the scalars that stand for them.
+
+    The layers with matrices run again in the backward pass, so that none is kept from forward to backward.
+    """
+    anchors: list[nn.Parameter] = []
+    for place in every:
+        owner, _, name = place.name.rpartition(".")
+        module = model.get_submodule(owner)
+        anchor = nn.Parameter(torch.zeros((), device=device), requires_grad=True)
+        module._parameters[name] = anchor
+        parametrize.register_parametrization(module, name, _Regenerated(source, place), unsafe=True)
+        anchors.append(module.parametrizations[name].original)  # type: ignore[union-attr,index]
+        if len(place.shape) > 1 and _can_run_again(module):
+            _run_again(type(module), random=isinstance(module, nn.MultiheadAttention))
+    return anchors
+
+
+def _can_run_again(module: nn.Module) -> bool:
+    children = [name for name, _ in module.named_children() if name != "parametrizations"]
+    return not module._buffers and (not children or isinstance(module, nn.MultiheadAttention))
+
+
+def _run_again(own: type[nn.Module], *, random: bool) -> None:
+    """Let a class, which parametrization made for one module alone, forget its forward pass."""
+    if "forward" in vars(own):
+        return  # another of its parameters has done that
+    forward: Callable[..., Any] = own.forward
+
+    def forgotten(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(self, *args, **kwargs)
+        return checkpoint(forward, self, *args, use_reentrant=False, preserve_rng_state=random, **kwargs)
+
+    own.forward = forgotten
+
+
+def second_names(model: nn.Module) -> Iterator[str]:
+    """Yield the names of parameters that have another name too."""
+    seen: set[int] = set()
+    for name, p in model.named_parameters(remove_duplicate=False):
+        if id(p) in seen:
+            yield name
+        seen.add(id(p))

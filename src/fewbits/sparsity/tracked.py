@@ -1,0 +1,133 @@
+"""The weights that training tracks: the k that have changed most, found without ever holding all changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+AT_ONCE = 1 << 18  # changes that are looked at together
+
+
+@dataclass
+class Tracked:
+    """Where tracked weights lie among all, how far each is from its initial value, and its velocity."""
+
+    index: torch.Tensor  # int32 (n,), rising; int64 where there are more than 2^31 weights
+    change: torch.Tensor  # float32 (n,)
+    velocity: torch.Tensor | None  # float32 (n,) with momentum
+
+    @staticmethod
+    def none(weights: int, device: torch.device, momentum: bool) -> Tracked:
+        """Return none of so many weights."""
+        dtype = torch.int32 if weights <= 2**31 else torch.int64
+        empty = torch.empty(0, device=device)
+        return Tracked(torch.empty(0, dtype=dtype, device=device), empty, empty if momentum else None)
+
+    def within(self, start: int, stop: int) -> slice:
+        """Return which of them lie in ``start`` to ``stop - 1`` of all weights."""
+        # The last of them, not what follows: that may be 2^31.
+        bounds = torch.tensor([start, stop - 1], dtype=self.index.dtype, device=self.index.device)
+        first = int(torch.searchsorted(self.index, bounds[0]))
+        return slice(first, int(torch.searchsorted(self.index, bounds[1], right=True)))
+
+    def __getitem__(self, which: slice | torch.Tensor) -> Tracked:
+        velocity = None if self.velocity is None else self.velocity[which]
+        return Tracked(self.index[which], self.change[which], velocity)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return what there is by name."""
+        found = {"index": self.index, "change": self.change}
+        return found if self.velocity is None else {**found, "velocity": self.velocity}
+
+
+def joined(parts: list[Tracked]) -> Tracked:
+    """Return all of several, and empty the list: each tensor is dropped once it is copied."""
+    indices, changes = [part.index for part in parts], [part.change for part in parts]
+    velocities = [part.velocity for part in parts if part.velocity is not None]
+    parts.clear()
+    index = torch.cat(indices)
+    indices.clear()
+    change = torch.cat(changes)
+    changes.clear()
+    return Tracked(index, change, torch.cat(velocities) if velocities else None)
+
+
+def strongest(candidates: Tracked, budget: int) -> Tracked:
+    """Return the ``budget`` that have changed most; of equal changes, those of the lowest index.
+
+    A NaN counts as infinite, so that it is seen rather than forgotten.
+    """
+    if len(candidates) <= budget:
+        return candidates
+    size = candidates.change.abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
+    threshold = size.kthvalue(len(size) - budget + 1).values
+    above = size > threshold
+    equal = (size == threshold).nonzero().flatten()
+    above[equal[candidates.index[equal].argsort()[: budget - int(above.sum())]]] = True
+    return candidates[above]
+
+
+@dataclass
+class Selection:
+    """The strongest of candidates that come part by part, in any order, in room for some of them."""
+
+    budget: int
+    parts: list[Tracked] = field(default_factory=list)
+    floor: float = 0.0  # what is smaller is none of the strongest
+    held: int = 0
+
+    def add(self, candidates: Tracked) -> None:
+        """Take in some; those that have not changed are none."""
+        size = candidates.change.abs()
+        one = candidates[(size >= self.floor) & (size > 0) | size.isnan()]
+        self.parts.append(one)
+        self.held += len(one)
+        if self.held > self.budget + max(self.budget // 2, AT_ONCE):
+            self._reduce()
+
+    def keep(self, candidates: Tracked) -> None:
+        """Take in some that stay whatever comes; they are no more than the budget."""
+        self.parts.append(candidates)
+
+    def _reduce(self) -> None:
+        found = strongest(joined(self.parts), self.budget)
+        self.parts, self.held = [found], len(found)
+        if len(found) == self.budget:
+            self.floor = float(found.change.abs().nan_to_num(nan=torch.inf).min())
+
+    def result(self) -> Tracked:
+        """Return the strongest, by rising index."""
+        self._reduce()
+        found = self.parts[0]
+        return found[found.index.argsort()]
+
+
+def moved(tracked: Tracked, start: int, gradient: torch.Tensor, lr: float, momentum: float) -> Tracked:
+    """Return every weight from ``start`` on after a step of SGD along its flat ``gradient``, as candidates.
+
+    What is not tracked starts from its initial value, without velocity.
+    """
+    there = tracked[tracked.within(start, start + len(gradient))]
+    local = there.index - start
+    velocity = gradient.float()
+    if there.velocity is not None:
+        velocity = velocity.clone()
+        velocity[local] += there.velocity * momentum
+    change = velocity * -lr
+    change[local] += there.change
+    index = torch.arange(start, start + len(gradient), dtype=tracked.index.dtype, device=gradient.device)
+    return Tracked(index, change, velocity if there.velocity is not None else None)
+
+
+def moved_alone(tracked: Tracked, start: int, gradient: torch.Tensor, lr: float, momentum: float) -> Tracked:
+    """Return the tracked weights from ``start`` on after the same step: the set stays."""
+    there = tracked[tracked.within(start, start + len(gradient))]
+    velocity = gradient.float()[there.index - start]
+    if there.velocity is not None:
+        velocity = velocity + there.velocity * momentum
+    change = velocity * -lr + there.change
+    return Tracked(there.index, change, velocity if there.velocity is not None else None)
