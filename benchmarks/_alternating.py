@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import torch
@@ -18,17 +18,21 @@ from fewbits.kernels import native
 
 Calls = dict[str, Callable[[], Any]]
 
+_TO_SLEEP = 0.05  # seconds; OpenBLAS's threads wait for 2^26 cycles
+
 
 def seconds(calls: Calls, rounds: int) -> dict[str, float]:
     """Return the median time of each call; every round times each of them once, every second one backwards.
 
-    What runs after a library whose threads still wait for work is slowed down by them.
+    Between two calls all threads get the time to fall asleep: those of a library that still wait for its next
+    piece of work would slow down another one.
     """
     for call in calls.values():
         call()  # allocates, wakes the threads, fills the caches
     times: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(rounds):
         for name in list(calls)[:: -1 if turn % 2 else 1]:
+            sleep(_TO_SLEEP)
             start = perf_counter()
             calls[name]()
             times[name].append(perf_counter() - start)

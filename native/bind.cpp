@@ -30,6 +30,7 @@ using namespace fewbits;
 void bind_stencil(nb::module_& m);
 void bind_rows(nb::module_& m);
 void bind_sparsity(nb::module_& m);
+void bind_sparse_stream(nb::module_& m);
 
 namespace {
 
@@ -67,6 +68,7 @@ void check(const Format& f) {
     require(f.scale_emin >= -127 && f.scale_emax <= 127 && f.scale_emin <= f.scale_emax,
             "scale exponents must be within -127 to 127");
     require(f.scales != Scales::shifted || f.sub_block <= 512, "values that share a shift must fit a tile of 512");
+    require(f.keep == 0 || (f.keep >= 1 && f.keep < f.group && f.group <= 64), "a pattern keeps N of M with 1 <= N < M <= 64");
     require(f.largest_shift >= 0 && f.largest_shift <= 15, "largest_shift must be from 0 to 15");
     if (f.scales == Scales::real || f.scales == Scales::two_level) check(f.scale_grid);
 }
@@ -119,6 +121,7 @@ bool streams_to(const Values& out) { return streams(static_cast<std::int64_t>(ou
 std::pair<std::string, bool> fake_quantize(const Format& format, const Geometry& geometry, ConstValues in, Values out,
                                            int threads) {
     check(format);
+    require(format.keep == 0, "only products read a sparse format");
     check_values(geometry, in.size());
     check_values(geometry, out.size());
     const Job job{format, geometry, in.data(), type_of(in), out.data(), type_of(out), nullptr, nullptr, nullptr, nullptr, streams_to(out)};
@@ -132,6 +135,7 @@ std::pair<std::string, bool> quantize(const Format& format, const Geometry& geom
                                       std::optional<Bytes> scales, std::optional<Bytes> shifts,
                                       std::optional<Floats> outer, int threads) {
     check(format);
+    require(format.keep == 0, "only products read a sparse format");
     check_values(geometry, in.size());
     check_parts(format, geometry, codes, scales, shifts, outer);
     const Job job{format,           geometry,        in.data(),       type_of(in),     nullptr, Real::f32,
@@ -145,6 +149,7 @@ std::pair<std::string, bool> quantize(const Format& format, const Geometry& geom
 void dequantize(const Format& format, const Geometry& geometry, ConstBytes codes, std::optional<ConstBytes> scales,
                 std::optional<ConstBytes> shifts, std::optional<ConstFloats> outer, Values out, int threads) {
     check(format);
+    require(format.keep == 0, "only products read a sparse format");
     check_values(geometry, out.size());
     check_parts(format, geometry, codes, scales, shifts, outer);
     const Restore job{format,         geometry,   codes.data(),  data_of(scales), data_of(shifts),
@@ -154,10 +159,11 @@ void dequantize(const Format& format, const Geometry& geometry, ConstBytes codes
     restore(one.kernels, job, threads);
 }
 
-void thin_product(const Format& format, ConstFloats x, std::optional<ConstFloats> permuted, ConstBytes codes, std::optional<ConstBytes> scales,
+void thin_product(const Format& format, ConstFloats x, bool narrow, std::optional<ConstFloats> permuted, ConstBytes codes, std::optional<ConstBytes> scales,
                   std::optional<ConstBytes> shifts, std::optional<ConstFloats> outer, Floats y, int threads) {
     check(format);
     require(x.ndim() == 2 && y.ndim() == 2 && x.shape(0) == y.shape(0), "x is (batch, n) and y (batch, lines)");
+    require(format.keep == 0 || x.shape(1) % static_cast<std::size_t>(format.group) == 0, "lines are whole groups");
     check_aligned(x, sizeof(float));
     check_aligned(y, sizeof(float));
     Geometry g{};
@@ -167,7 +173,7 @@ void thin_product(const Format& format, ConstFloats x, std::optional<ConstFloats
     check_parts(format, g, codes, scales, shifts, outer);
     require(!permuted || (x.shape(0) == 1 && permuted->size() >= x.shape(1) / 128 * 128), "permuted is one vector");
     const Thin job{format,          g.extent[0],     g.n,      codes.data(), data_of(scales),
-                   data_of(shifts), data_of(outer), x.data(), data_of(permuted), static_cast<std::int64_t>(x.shape(0)), y.data()};
+                   data_of(shifts), data_of(outer), x.data(), narrow, data_of(permuted), static_cast<std::int64_t>(x.shape(0)), y.data(), g.extent[0]};
     const Implementation& one = active();
     nb::gil_scoped_release released;
     thin(one.kernels, job, threads);
@@ -319,6 +325,9 @@ NB_MODULE(_native, m) {
         .def_rw("whole_known", &Format::whole_known)
         .def_rw("whole", &Format::whole)
         .def_rw("whole_bad", &Format::whole_bad)
+        .def_rw("keep", &Format::keep)
+        .def_rw("group", &Format::group)
+        .def_rw("zero", &Format::zero)
         .def("set_table", &set_table, "bits"_a, "steps"_a, "keys"_a, "base"_a, "codes"_a, "values"_a, "by_code"_a,
              "nan"_a, "has_nan"_a, "infinity_is_nan"_a, "negative_is_nan"_a,
              nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(), nb::keep_alive<1, 6>(), nb::keep_alive<1, 7>(),
@@ -338,7 +347,7 @@ NB_MODULE(_native, m) {
     m.def("dequantize", &dequantize, "format"_a, "geometry"_a, "codes"_a.noconvert(), "scales"_a.noconvert().none(),
           "shifts"_a.noconvert().none(), "outer"_a.noconvert().none(), "out"_a.noconvert(), "threads"_a,
           "Write the values of packed parts into out, contiguous.");
-    m.def("thin_product", &thin_product, "format"_a, "x"_a.noconvert(), "permuted"_a.noconvert().none(), "codes"_a.noconvert(),
+    m.def("thin_product", &thin_product, "format"_a, "x"_a.noconvert(), "narrow"_a, "permuted"_a.noconvert().none(), "codes"_a.noconvert(),
           "scales"_a.noconvert().none(), "shifts"_a.noconvert().none(), "outer"_a.noconvert().none(), "y"_a.noconvert(),
           "threads"_a, "Write x (batch, n) times the transpose of the packed (lines, n) into y (batch, lines).");
     m.def("has_bfloat16_products", &has_bfloat16_products, "Return whether this build and this CPU have them.");
@@ -364,6 +373,7 @@ NB_MODULE(_native, m) {
     bind_stencil(m);
     bind_rows(m);
     bind_sparsity(m);
+    bind_sparse_stream(m);
     m.attr("has_threads") = has_threads();
 #ifdef FEWBITS_SANITIZE
     m.def("planted", &planted, "fault"_a, "Make a mistake that a sanitizer must report; native/planted.hpp.");

@@ -52,7 +52,7 @@ void make_stencil(Stencil* self, std::int64_t nx, std::int64_t ny, std::int64_t 
 }
 
 void turn_stencil(const Stencil& a, const Held& r, const Held& p, const Held& next, const Held& q, std::optional<Numbers> x, double alpha,
-                  double gamma, double beta, Numbers room, Sums sums, int threads) {
+                  double earlier, double gamma, double beta, Numbers room, Sums sums, int threads) {
     const std::int64_t count = a.ny * a.nz * a.stride;
     for (const Held* one : {&r, &p, &next, &q}) {
         require(one->count == count, "vectors: (nz, ny, stride)");
@@ -63,7 +63,7 @@ void turn_stencil(const Stencil& a, const Held& r, const Held& p, const Held& ne
     require(!x || static_cast<std::int64_t>(x->size()) == count, "x: (nz, ny, stride)");
     require(!x || x->itemsize() == (r.stored.storage == Storage::f64 ? 8u : 4u), "x is float64 with float64 vectors, else float32");
     require(static_cast<std::int64_t>(sums.size()) >= 3 * turn_items(a), "three sums for each item");
-    const Turn job{a, r.stored, p.stored, next.stored, q.stored, x ? x->data() : nullptr, alpha, gamma, beta, sums.data()};
+    const Turn job{a, r.stored, p.stored, next.stored, q.stored, x ? x->data() : nullptr, alpha, earlier, gamma, beta, sums.data()};
     const Implementation& one = active();
     const auto bytes = static_cast<std::int64_t>(room.size() * room.itemsize());
     require(threads >= 1 && bytes >= threads * one.kernels.turn_room(job), "room for each thread");
@@ -117,7 +117,7 @@ void bind_stencil(nb::module_& m) {
             job.r.storage = Storage::f64;
             return active().kernels.turn_room(job);
         });
-    m.def("turn_stencil", &turn_stencil, "a"_a, "r"_a, "p"_a, "next"_a, "q"_a, "x"_a.noconvert().none(), "alpha"_a, "gamma"_a, "beta"_a,
+    m.def("turn_stencil", &turn_stencil, "a"_a, "r"_a, "p"_a, "next"_a, "q"_a, "x"_a.noconvert().none(), "alpha"_a, "earlier"_a, "gamma"_a, "beta"_a,
           "room"_a.noconvert(), "sums"_a.noconvert(), "threads"_a,
           "x += alpha p, next = gamma r + beta p, q = A next; sums of next.q, next.next and q.q for each item.");
     m.def("advance_stencil", &advance_stencil, "a"_a, "r"_a, "q"_a, "r_scale"_a, "alpha"_a, "sums"_a.noconvert(), "threads"_a,

@@ -16,6 +16,9 @@ extern const Kernels kernels;
 namespace avx512 {
 extern const Kernels kernels;
 }
+namespace avx512_bf16 {
+extern const Kernels kernels;
+}
 #endif
 
 namespace {
@@ -31,6 +34,10 @@ bool has_avx2() { return __builtin_cpu_supports("avx2"); }
 bool has_avx512() {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+bool has_avx512_bf16() {
+    return has_avx512() && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
 }
 #endif
 
@@ -59,6 +66,7 @@ const Implementation& chosen_by_environment() {
 const std::vector<Implementation>& implementations() {
     static const std::vector<Implementation> table = {
 #ifdef FEWBITS_X86
+        {"avx512_bf16", has_avx512_bf16, avx512_bf16::kernels},
         {"avx512", has_avx512, avx512::kernels},
         {"avx2", has_avx2, avx2::kernels},
 #endif

@@ -85,6 +85,10 @@ struct Format {
     bool whole_known;  // one scale, or with two_level one outer scale, serves the whole array
     double whole;      // the largest magnitude that it is chosen from; a double, which no thread's mode flushes
     bool whole_bad;    // whether that scale is NaN, because a value of the array is not finite
+
+    // Structured sparsity: of each `group` values `keep` are stored, the rest have the code `zero`; layout.hpp. Products
+    // with few vectors read it. 0: every value is stored.
+    std::int32_t keep, group, zero;
 };
 
 constexpr int most_axes = 8;
@@ -129,9 +133,19 @@ struct Thin {
     const std::uint8_t *codes, *scales, *shifts;
     const float* outer;
     const float* x;         // (batch, n)
+    bool narrow;            // whether every value of x is a normal bfloat16, or zero
     const float* permuted;  // for one vector: of every 128 values, those 8 i + j at 16 j + i; may be null
     std::int64_t batch;
-    float* y;  // (batch, lines)
+    float* y;             // (batch, stride), of which `lines` are written
+    std::int64_t stride;
+};
+
+// Lines of packed codes and the streams of the same values; kernels/reference/sparse_stream.py.
+struct SparseLines {
+    std::int64_t lines, n;
+    std::int32_t bits, keep, group, zero, minus_zero;
+    const std::uint8_t* in;
+    std::uint8_t* out;
 };
 
 // y = a b for dense matrices, multiplied by sums of bit patterns.
@@ -172,7 +186,11 @@ struct Kernels {
     Outcome (*convert)(const Job&, std::int64_t first, std::int64_t last);
     std::int64_t (*restore_items)(const Restore&);
     void (*restore)(const Restore&, std::int64_t first, std::int64_t last);
-    void (*thin)(const Thin&, std::int64_t first, std::int64_t last);  // items are lines
+    std::int64_t (*thin_room)(const Thin&);  // bytes that each thread needs
+    void (*thin)(const Thin&, std::uint8_t* room, std::int64_t first, std::int64_t last);  // items are lines
+    // Each returns the first line that is not of the pattern, or -1.
+    std::int64_t (*compress)(const SparseLines&, std::int64_t first, std::int64_t last);
+    std::int64_t (*expand)(const SparseLines&, std::int64_t first, std::int64_t last);
     std::int64_t (*measure_items)(const Geometry&);
     Magnitudes (*measure)(const void* in, Real type, const Geometry&, std::int64_t first, std::int64_t last);
     void (*additions)(const Additions&, std::int64_t first, std::int64_t last);  // items are rows

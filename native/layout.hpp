@@ -21,13 +21,28 @@ static inline bool one_scale(const Format& f) {
 }
 static inline bool has_blocks(const Format& f) { return f.scales != Scales::none && !one_scale(f); }
 
+// The stream of a structured sparse line: for each block of values a mask, then the codes that are kept.
+constexpr std::int64_t least_sparse_block = 512;
+
+static inline std::int64_t sparse_block(std::int64_t group) { return count_of(least_sparse_block, 8 * group) * 8 * group; }
+
+static inline std::int64_t sparse_block_bytes(std::int64_t n, std::int32_t bits, std::int64_t keep, std::int64_t group) {
+    return bytes_for(n, 1) + bytes_for(n / group * keep, bits);
+}
+
+static inline std::int64_t stream_bytes(std::int64_t n, std::int32_t bits, std::int64_t keep, std::int64_t group) {
+    const std::int64_t block = sparse_block(group);
+    return n / block * sparse_block_bytes(block, bits, keep, group) + sparse_block_bytes(n % block, bits, keep, group);
+}
+
 // Bytes of one line of each part.
 struct LineBytes {
     std::int64_t codes, scales, shifts;
 };
 
 static inline LineBytes line_bytes(const Format& f, std::int64_t n) {
-    LineBytes bytes{bytes_for(n, bits_of_element(f)), 0, 0};
+    const std::int32_t bits = bits_of_element(f);
+    LineBytes bytes{f.keep ? stream_bytes(n, bits, f.keep, f.group) : bytes_for(n, bits), 0, 0};
     if (has_blocks(f)) bytes.scales = bytes_for(count_of(n, f.block), f.scale_bits);
     if (f.scales == Scales::shifted) bytes.shifts = bytes_for(count_of(n, f.sub_block), f.shift_bits);
     return bytes;

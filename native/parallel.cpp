@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -20,6 +21,7 @@ namespace {
 
 // Below this many values for each thread (128 KiB read), waking it costs more than it gives.
 constexpr std::int64_t values_per_thread = 1 << 15;
+constexpr std::int64_t cache_line = 64;  // bytes
 
 // Another library may have told this thread to flush subnormals or to round otherwise; a kernel's results
 // must not depend on that. The old state comes back at the end.
@@ -84,8 +86,23 @@ void restore(const Kernels& kernels, const Restore& job, int threads) {
 }
 
 void thin(const Kernels& kernels, const Thin& job, int threads) {
-    divide(job.lines, job.lines * job.n, threads,
-           [&](int, std::int64_t first, std::int64_t last) { kernels.thin(job, first, last); });
+    const std::int64_t each = count_of(kernels.thin_room(job), cache_line) * cache_line;
+    const std::unique_ptr<std::uint8_t[]> whole(new std::uint8_t[static_cast<std::size_t>(threads * each + cache_line)]);
+    std::uint8_t* room = whole.get() + (cache_line - reinterpret_cast<std::uintptr_t>(whole.get()) % cache_line);
+    divide(job.lines, job.lines * job.n, threads, [&](int thread, std::int64_t first, std::int64_t last) {
+        kernels.thin(job, room + thread * each, first, last);
+    });
+}
+
+std::int64_t change(std::int64_t (*run)(const SparseLines&, std::int64_t, std::int64_t), const SparseLines& job, int threads) {
+    std::mutex lock;
+    std::int64_t wrong = -1;
+    divide(job.lines, job.lines * job.n, threads, [&](int, std::int64_t first, std::int64_t last) {
+        const std::int64_t mine = run(job, first, last);
+        const std::lock_guard<std::mutex> guard(lock);
+        if (mine >= 0 && (wrong < 0 || mine < wrong)) wrong = mine;
+    });
+    return wrong;
 }
 
 void multiply(const Product& p, int threads) {
@@ -106,7 +123,8 @@ std::int64_t turn_items(const Stencil& a) {
 std::int64_t advance_items(std::int64_t rows) { return (rows + advance_rows - 1) / advance_rows; }
 
 bool serves(Storage vectors, Storage faces) {
-    return vectors == faces || (faces == Storage::f32 && vectors != Storage::f64);
+    const bool mixed = vectors == Storage::f16 && faces == Storage::i16;
+    return vectors == faces || mixed || (faces == Storage::f32 && vectors != Storage::f64);
 }
 
 void turn(const Kernels& kernels, const Turn& job, void* room, int threads) {

@@ -18,6 +18,8 @@ bool has_threads();
 Outcome convert(const Kernels& kernels, const Job& job, int threads);
 void restore(const Kernels& kernels, const Restore& job, int threads);
 void thin(const Kernels& kernels, const Thin& job, int threads);
+// Runs Kernels::compress or Kernels::expand; returns the first line that is not of the pattern, or -1.
+std::int64_t change(std::int64_t (*run)(const SparseLines&, std::int64_t, std::int64_t), const SparseLines& job, int threads);
 void multiply(const Product& product, int threads);
 void add(const Kernels& kernels, const Additions& job, int threads);
 // `room` lies at a multiple of 64 bytes and holds turn_room bytes for each thread.

@@ -27,12 +27,12 @@ struct Stencil {
     double shift;
 };
 
-// x += alpha p; p' = gamma r + beta p; q = A p'. Without x, p and `next` are not touched: q = gamma A r.
+// x += alpha p + earlier p'; p' = gamma r + beta p; q = A p'. Without x, p and `next` are not touched: q = gamma A r.
 struct Turn {
     Stencil a;
     Stored r, p, next, q;
     void* x;  // float32; float64 where the vectors are; may be null
-    double alpha, gamma, beta;
+    double alpha, earlier, gamma, beta;
     double* sums;  // three for each item: p'.q, p'.p', q.q
 };
 

@@ -9,7 +9,9 @@ i64 items(const Job& job) {
 
 // What the compiler really had, not what the build meant to give it.
 constexpr const char* compiled_for =
-#if defined(__AVX512F__)
+#if defined(__AVX512BF16__)
+    "avx512_bf16";
+#elif defined(__AVX512F__)
     "avx512";
 #elif defined(__AVX2__)
     "avx2";
@@ -59,5 +61,5 @@ Magnitudes measure_all(const void* in, Real type, const Geometry& g, i64 first, 
 }  // namespace
 
 extern const Kernels kernels;
-const Kernels kernels = {items, convert, restore_items, restore, thin, measure_items, measure_all, additions, lattice,
+const Kernels kernels = {items, convert, restore_items, restore, thin_room, thin, compress, expand, measure_items, measure_all, additions, lattice,
                          turn_room, turn_all, advance_all, pack_all, multiply_rows, settle, anneal, uniform};

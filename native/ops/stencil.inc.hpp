@@ -171,7 +171,7 @@ struct Piece {
         }
         const i64 n = t.a.stride, at = (z * t.a.ny + y) * n;
         const bool mine = y >= y0 && y < y1 && z >= z0 && z < z1;
-        const Number gamma = static_cast<Number>(t.gamma), beta = static_cast<Number>(t.beta), alpha = static_cast<Number>(t.alpha);
+        const Number gamma = static_cast<Number>(t.gamma), beta = static_cast<Number>(t.beta);
         Number* __restrict old = scratch + margin;
         Vectors::load(t.r, at, n, to);
         if (t.x == nullptr) {
@@ -181,8 +181,13 @@ struct Piece {
         Vectors::load(t.p, at, n, old);
         for (i64 i = 0; i < n; ++i) to[i] = gamma * to[i] + beta * old[i];
         if (mine) {
-            Number* __restrict x = static_cast<Number*>(t.x) + at;
-            for (i64 i = 0; i < n; ++i) x[i] += alpha * old[i];
+            if (t.alpha != 0 || t.earlier != 0) {
+                const Number alpha = static_cast<Number>(t.alpha), earlier = static_cast<Number>(t.earlier);
+                Number* __restrict x = static_cast<Number*>(t.x) + at;
+                Number* __restrict before = spare_row;
+                Vectors::load(t.next, at, n, before);  // its cache lines are fetched to be written in any case
+                for (i64 i = 0; i < n; ++i) x[i] += alpha * old[i] + earlier * before[i];
+            }
             Vectors::store(t.next, t.next.scale, at, n, to);
         } else {
             float norms[longest_row / site];
@@ -309,6 +314,7 @@ void turn_all(const Turn& t, void* room, i64 first, i64 last) {
         case Storage::f64: return turn_pieces<CellsF64, CellsF64>(t, room, first, last);
         case Storage::f32: return turn_pieces<CellsF32, CellsF32>(t, room, first, last);
         case Storage::f16:
+            if (t.a.x.storage == Storage::i16) return turn_pieces<CellsF16, CellsI16>(t, room, first, last);
             return wide_faces ? turn_pieces<CellsF16, CellsF32>(t, room, first, last) : turn_pieces<CellsF16, CellsF16>(t, room, first, last);
         case Storage::i16:
             return wide_faces ? turn_pieces<CellsI16, CellsF32>(t, room, first, last)

@@ -225,7 +225,7 @@ inline void thin_rest(const Thin& job, const RestorePlan& p, RestoreBuffers& t, 
     }
 }
 
-void thin(const Thin& job, i64 first, i64 last) {
+inline void thin_stored(const Thin& job, i64 first, i64 last) {
     Restore restored{job.format, {}, job.codes, job.scales, job.shifts, job.outer, nullptr, Real::f32, false};
     restored.geometry.n = job.n;
     const RestorePlan p = restore_plan_of(restored);
@@ -253,7 +253,7 @@ void thin(const Thin& job, i64 first, i64 last) {
             thin_rest(some, p, t, line, lines, done, y);
             for (i64 l = 0; l < lines; ++l) {
                 const float scale = outer_scale(p, line + l);
-                for (i64 r = 0; r < some.batch; ++r) job.y[(b + r) * job.lines + line + l] = y[l][r] * scale;
+                for (i64 r = 0; r < some.batch; ++r) job.y[(b + r) * job.stride + line + l] = y[l][r] * scale;
             }
         }
     }

@@ -84,6 +84,9 @@ class Format:
     whole_known: bool
     whole: float
     whole_bad: bool
+    keep: int
+    group: int
+    zero: int
     def __init__(self, other: Format = ...) -> None: ...
     def set_table(
         self,
@@ -133,6 +136,7 @@ def dequantize(
 def thin_product(
     format: Format,
     x: NDArray[np.float32],
+    narrow: bool,
     permuted: NDArray[np.float32] | None,
     codes: Bytes,
     scales: Bytes | None,
@@ -193,6 +197,7 @@ def turn_stencil(
     q: Held,
     x: NDArray[Any] | None,
     alpha: float,
+    earlier: float,
     gamma: float,
     beta: float,
     room: NDArray[np.uint8],
@@ -244,6 +249,27 @@ def anneal(
     swaps: Swaps, pairs: NDArray[np.int32], allowances: NDArray[np.int64], gains: NDArray[np.int64]
 ) -> int: ...
 def uniform_values(seed: int, position: int, unit: float, out: NDArray[np.float32], threads: int) -> None: ...
+def compress_lines(
+    codes: NDArray[np.uint8],
+    n: int,
+    bits: int,
+    keep: int,
+    group: int,
+    zero: int,
+    minus_zero: int,
+    stream: NDArray[np.uint8],
+    threads: int,
+) -> int: ...
+def expand_lines(
+    stream: NDArray[np.uint8],
+    n: int,
+    bits: int,
+    keep: int,
+    group: int,
+    zero: int,
+    codes: NDArray[np.uint8] | None,
+    threads: int,
+) -> int: ...
 def magnitudes(geometry: Geometry, x: NDArray[Any], threads: int) -> tuple[float, float, bool]: ...
 def lattice_hop(
     extent: tuple[int, int, int, int],

@@ -12,7 +12,15 @@ from fewbits.kernels.reference import stencil as reference
 from fewbits.kernels.stored import Stored, stride_of, zeros
 
 SHAPES = ((1, 1, 1), (3, 4, 5), (2, 3, 32), (66, 2, 33), (3, 35, 40))
-PAIRS = (("f64", "f64"), ("f32", "f32"), ("f16", "f16"), ("f16", "f32"), ("i16", "i16"), ("i16", "f32"))
+PAIRS = (
+    ("f64", "f64"),
+    ("f32", "f32"),
+    ("f16", "f16"),
+    ("f16", "f32"),
+    ("f16", "i16"),
+    ("i16", "i16"),
+    ("i16", "f32"),
+)
 
 
 @pytest.fixture(params=native.available_isas())
@@ -60,8 +68,9 @@ def vectors(shape: tuple[int, int, int], storage: str) -> list[Stored]:
 
 @pytest.mark.parametrize(("storage", "faces"), PAIRS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("scalars", [(0.3, 0.0, 0.9, 0.7), (0.3, -0.6, 0.9, 0.7), (0.0, 0.0, 0.9, 0.7)])
 def test_both_passes_equal_the_definition(
-    isa: str, shape: tuple[int, int, int], storage: str, faces: str
+    isa: str, scalars: tuple[float, ...], shape: tuple[int, int, int], storage: str, faces: str
 ) -> None:
     a = grid(shape, faces)
     ours, theirs = vectors(shape, storage), vectors(shape, storage)
@@ -69,7 +78,6 @@ def test_both_passes_equal_the_definition(
     x = x if storage == "f64" else x.astype(np.float32)
     y = x.copy()
     passes = native.StencilPasses(a, 2)
-    scalars = (0.3, 0.9, 0.7)
     found = passes.turn(*ours, x, *scalars)
     expected = reference.turn(a, *theirs, y, *scalars)
     assert found == pytest.approx(expected, rel=1e-13)
@@ -93,7 +101,7 @@ def test_sums_do_not_depend_on_the_number_of_threads(storage: str) -> None:
     for threads in (1, 2, 3):
         parts = vectors(shape, storage)
         x = np.zeros(parts[0].values.shape, np.float64 if storage == "f64" else np.float32)
-        found.append(native.StencilPasses(a, threads).turn(*parts, x, 0.3, 0.9, 0.7))
+        found.append(native.StencilPasses(a, threads).turn(*parts, x, 0.3, 0.1, 0.9, 0.7))
     assert found[0] == found[1] == found[2]
 
 
@@ -103,12 +111,12 @@ def test_what_does_not_fit_is_refused() -> None:
     r, p, following, q = vectors((3, 4, 5), "f32")
     x = np.zeros(r.values.shape, np.float32)
     with pytest.raises(ValueError, match="room of its own"):
-        passes.turn(r, p, p, q, x, 0.0, 1.0, 0.0)
+        passes.turn(r, p, p, q, x, 0.0, 0.0, 1.0, 0.0)
     with pytest.raises(ValueError, match="float32"):
-        passes.turn(r, p, following, q, x.astype(np.float64), 0.0, 1.0, 0.0)
+        passes.turn(r, p, following, q, x.astype(np.float64), 0.0, 0.0, 1.0, 0.0)
     with pytest.raises(ValueError, match="vectors: "):
-        passes.turn(*vectors((3, 4, 40), "f32"), x, 0.0, 1.0, 0.0)
+        passes.turn(*vectors((3, 4, 40), "f32"), x, 0.0, 0.0, 1.0, 0.0)
     with pytest.raises(ValueError, match="no kernel"):
-        passes.turn(*vectors((3, 4, 5), "f64"), x.astype(np.float64), 0.0, 1.0, 0.0)
+        passes.turn(*vectors((3, 4, 5), "f64"), x.astype(np.float64), 0.0, 0.0, 1.0, 0.0)
     with pytest.raises(ValueError, match="stored alike"):
         passes.advance(r, vectors((3, 4, 5), "f64")[0], 1.0, 0.0)

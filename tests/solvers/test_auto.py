@@ -8,13 +8,14 @@ import pytest
 import torch
 from scipy import linalg
 
-from fewbits.solvers import choice, solve
+from fewbits.solvers import choice, evidence, solve
+from fewbits.solvers.precision import roundoff
 from tests.solvers.systems import EPS, N, checked, randsvd
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "FROM", {"fp32": 64})
+    monkeypatch.setattr(choice, "FROM", {64: ("fp32",)})
     monkeypatch.setattr(choice, "has_tiles", bool)
 
 
@@ -25,10 +26,11 @@ def test_few_unknowns_are_solved_in_double() -> None:
 
 def test_matrix_units_bring_bfloat16_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "has_tiles", lambda: True)
-    assert [p.name for p in choice.chain("auto", 4000)] == ["bf16x2", "fp32", "fp64"]
-    monkeypatch.setattr(choice, "FROM_WITH_TILES", {"bf16x2": 64, "fp32": 64})
+    assert [p.name for p in choice.chain("auto", 4000)] == ["bf16", "bf16x2", "bf16x3", "fp64"]
+    assert [p.name for p in choice.chain("auto", 3999)] == ["bf16x2", "fp32", "fp64"]
+    monkeypatch.setattr(choice, "FROM_WITH_TILES", {64: ("bf16x2", "fp32")})
     assert [s.precision for s in checked(randsvd(1e2, 3)).stages] == ["bf16x2"]
-    stages = checked(randsvd(1e6, 3)).stages
+    stages = checked(randsvd(1e5, 3)).stages
     assert [s.precision for s in stages] == ["bf16x2", "fp32"]
     assert stages[0].code < 0 < stages[1].code
 
@@ -44,6 +46,29 @@ def test_smooth_kernels_are_refused_and_regular_ones_are_not() -> None:
     points = np.random.default_rng(0).random((N, 3))
     distance = np.linalg.norm(points[:, None] - points, axis=2)
     assert not checked(np.exp(-distance / 0.1) + 1e-2 * np.eye(N)).fell_back
+
+
+def test_a_part_tells_what_each_precision_can_do() -> None:
+    n = 1000
+    generator = torch.Generator().manual_seed(0)
+    normal = torch.randn(n, n, generator=generator, dtype=torch.float64)
+    dominant = normal + 4 * n**0.5 * torch.eye(n, dtype=torch.float64)
+    distance = torch.cdist(*2 * [torch.rand(n, 3, generator=generator, dtype=torch.float64)])
+    kernel = torch.exp(-distance.square() / 0.2)
+    saddle = normal.clone()
+    saddle[: n // 2, : n // 2] = 0
+    expected = (
+        (dominant, {"bf16x2", "fp32"}),
+        (torch.from_numpy(randsvd(1e4, 3, n)), {"bf16x2", "fp32"}),
+        (kernel + torch.eye(n), {"bf16x2", "fp32"}),
+        (torch.from_numpy(randsvd(1e6, 3, n)), {"fp32"}),
+        (torch.from_numpy(randsvd(1e9, 3, n)), set[str]()),
+        (kernel, set[str]()),
+        (saddle, {"bf16x2", "fp32"}),
+    )
+    for a, good in expected:
+        pivots = evidence.sampled_pivots(a)
+        assert {f for f in ("bf16x2", "fp32") if not evidence.doubt(pivots, n, roundoff(f))} == good
 
 
 @pytest.mark.parametrize("condition", [1e8, 1e12, 1e15])

@@ -20,7 +20,7 @@ def definite(condition: float, seed: int = 0, n: int = N) -> Array:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "FROM", {"fp32": 64})
+    monkeypatch.setattr(choice, "FROM", {64: ("fp32",)})
 
 
 @pytest.mark.parametrize("name", PRECISIONS)

@@ -11,14 +11,14 @@ from scipy.io import mmread
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.kernels import ops
-from fewbits.solvers import PRECISIONS, Factorization, solve
+from fewbits.solvers import PRECISIONS, Factorization, Precision, precision, solve
 from fewbits.solvers.products import product
 from tests.solvers.systems import EPS, Array, N, backward_error, checked, randsvd
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fewbits.solvers.choice.FROM", {"fp32": 64})
+    monkeypatch.setattr("fewbits.solvers.choice.FROM", {64: ("fp32",)})
 
 
 @pytest.mark.parametrize("mode", [1, 2, 3, 4, 5])
@@ -200,6 +200,39 @@ def test_a_complex_right_hand_side_after_a_real_one_keeps_its_imaginary_part() -
     assert np.allclose(a @ whole.imag, b[:, 1], rtol=1e-9)
 
 
+@pytest.mark.parametrize(
+    "name", ["mx9", "mxint8", "posit16_1", "float(e=5,m=4,bias=15,special=ieee)", "fp16:working=fp64"]
+)
+def test_any_format_and_any_roles_serve(name: str) -> None:
+    found = checked(randsvd(1e2, 3), name)
+    assert not found.fell_back
+    assert [s.precision for s in found.stages] == [name]
+
+
+def test_roles_of_a_precision_are_data() -> None:
+    assert precision("bf16") == Precision("bf16", "bf16", "classical-gmres", "fp32", "fp64", "fp64")
+    one = precision("fp32:factor=int8_channel, refinement=gmres,working=fp64")
+    assert (one.factor, one.refinement, one.working) == ("int8_channel", "gmres", "fp64")
+    assert precision(one) is one
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("bf17", "the nearest are bf16"),
+        ("bf16:refine=gmres", "expected ROLE=VALUE with a role of factor, refinement"),
+        ("bf16:refinement", "expected ROLE=VALUE"),
+        ("bf16:refinement=more", "expected one of none, classical"),
+        ("bf16:residual=fp32", "residual='fp32' of a precision; expected one of fp64"),
+        ("fp64:factor=bf16", "factors in double precision, and they alone"),
+        ("bf16:factor=int(99)", "or a format"),
+    ],
+)
+def test_what_is_no_precision_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        precision(text)
+
+
 def test_families_batches_complex_and_zeros() -> None:
     generator = torch.Generator().manual_seed(0)
     a = torch.randn(3, 2, 90, 90, generator=generator, dtype=torch.float64)
@@ -214,6 +247,22 @@ def test_families_batches_complex_and_zeros() -> None:
     assert isinstance(solve(a[0, 0].numpy(), b[0, 0].numpy()), np.ndarray)
     assert solve(np.empty((0, 0)), np.empty(0)).shape == (0,)
     assert solve(np.array([[4.0]]), np.array([2.0])).tolist() == [0.5]
+
+
+def test_many_small_systems_are_solved_together_and_judged_one_by_one() -> None:
+    a = np.random.default_rng(0).standard_normal((2, 3, 20, 20))
+    b = np.random.default_rng(1).standard_normal((2, 3, 20, 2))
+    found = solve(a, b)
+    assert isinstance(found, np.ndarray)
+    assert found.shape == b.shape
+    assert np.allclose(a @ found, b, atol=1e-10)
+    assert solve(a[:0], b[:0]).shape == (0, 3, 20, 2)
+    a[1, 1, :, 3] = a[1, 1, :, 4] * (1 + 1e-15)
+    with pytest.warns(RuntimeWarning, match="singular to working precision"):
+        solve(a, b)
+    a[1, 1, :, 3] = 0
+    with pytest.raises(DataError, match="system 4: A is singular: pivot 4 of 20"):
+        solve(a, b)
 
 
 @pytest.mark.parametrize("n", [3, 200])
@@ -233,6 +282,8 @@ def test_a_singular_matrix_is_an_error_that_says_so(n: int) -> None:
         (np.eye(2), np.array([1, np.inf]), DataError, "b holds NaN"),
         (np.eye(2, dtype=int), np.ones(2), ArgumentError, "array or a torch tensor of floats"),
         (np.ones((2, 3, 3)), np.ones((3, 3, 1)), ArgumentError, "for an A of"),
+        (np.ones((2, 3, 4)), np.ones((2, 4, 1)), ArgumentError, "expected square matrices"),
+        (np.full((2, 3, 3), np.nan), np.ones((2, 3, 1)), DataError, "A holds NaN"),
     ],
 )
 def test_bad_input_is_refused(a: Array, b: Array, error: type[Exception], said: str) -> None:

@@ -16,7 +16,7 @@ N = 96
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "FROM", {"fp32": 64})
+    monkeypatch.setattr(choice, "FROM", {64: ("fp32",)})
 
 
 def problem(condition: float, residual: float, seed: int = 0) -> tuple[Array, Array, Array]:

@@ -51,11 +51,18 @@ def test_poisson_of_constant_coefficients_is_the_laplacian() -> None:
     assert np.allclose(a.exact(v).numpy(), matrix(*of, 0.0) @ v.numpy())
 
 
-SCALED = "block(element=fp16,scale=e8m0,size=tensor)"
-
-
 @pytest.mark.parametrize(
-    "precision", ["double", "single", "scaled-fp16", f"fp32/{SCALED}", "site-int16", "auto", "fp32/quda_half"]
+    "precision",
+    [
+        "double",
+        "single",
+        "scaled-fp16",
+        "fp32/scaled-fp16",
+        "site-int16/scaled-fp16",
+        "site-int16",
+        "auto",
+        "fp32/quda_half",
+    ],
 )
 def test_every_precision_reaches_the_true_residual(precision: str) -> None:
     rng = np.random.default_rng(0)

@@ -6,7 +6,7 @@ from fewbits.formats.cost import area_memory_proxy
 from fewbits.formats.describe import describe, facts
 from fewbits.formats.elements import Element, Exponent, Fixed, Float, Lookup, Posit
 from fewbits.formats.format import Format
-from fewbits.formats.grammar import parse
+from fewbits.formats.grammar import parse, split
 from fewbits.formats.pattern import Pattern, pattern
 from fewbits.formats.values import decode, values
 
@@ -33,5 +33,6 @@ __all__ = [
     "parse",
     "pattern",
     "shares_scale",
+    "split",
     "values",
 ]

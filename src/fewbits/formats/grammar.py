@@ -55,6 +55,22 @@ def parse(text: str) -> Format:
     return _Parser(text).whole()
 
 
+def split(text: str) -> list[str]:
+    """Split a list at its commas, but not at those within the brackets of a format.
+
+    >>> split("weight=int(8),gradient=block(element=fp16,scale=e8m0,size=32)")
+    ['weight=int(8)', 'gradient=block(element=fp16,scale=e8m0,size=32)']
+    """
+    parts, depth = [""], 0
+    for letter in text:
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
 class _Parser:
     """Recursive descent over the tokens of one text."""
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from fewbits.errors import DataError
 from fewbits.formats import Format, shares_scale
-from fewbits.kernels import native, reference
+from fewbits.formats.pattern import Pattern
+from fewbits.kernels import native, reference, sparse_stream
 from fewbits.kernels.layout import Packed, empty, packed, room, unpacked
 from fewbits.kernels.options import Options, has_scale_rule, options
 from fewbits.kernels.reals import BFLOAT16, narrowed, widened, without_infinity
@@ -41,6 +42,7 @@ __all__ = [
     "threads",
 ]
 
+_SMALLEST_NORMAL = 2.0**-126  # of bfloat16 and float32
 _CHUNK = 1 << 18  # values worked on at once: the definition needs some twenty times their bytes
 
 
@@ -99,17 +101,25 @@ def fake_quantize(
     return whole
 
 
-def thin_product(x: Array, q: Packed, fmt: Format, lines: int) -> Array:
+def thin_product(
+    x: Array, q: Packed, fmt: Format, lines: int, sparsity: Pattern | None = None, *, narrow: bool = False
+) -> Array:
     """Return ``x @ W.T`` for a packed W of shape (lines, n) with its blocks along n.
 
     Meant for few rows of ``x``, (batch, n) float32: W is decoded once for every sixteen of them, in registers
     or in the nearest cache, and never to memory. Sums are float32; with u = 2^-24, the error is at most
-    (n + 2) u sum |x| |W|.
+    (n + 2) u sum |x| |W|. With ``sparsity`` the codes of W are streams, and the result is that of W with all
+    its codes, bit for bit. ``narrow`` says that every value of x is a bfloat16.
     """
     y = room((x.shape[0], lines), np.float32)
     if x.size and lines and native.supports_product(fmt):
-        native.thin_product(np.ascontiguousarray(x), q, y, fmt, threads=threads())
+        narrow = narrow and smallest(x) >= _SMALLEST_NORMAL
+        zero = 0 if sparsity is None else sparse_stream.zeros(fmt)[0]
+        whole = np.ascontiguousarray(x)
+        native.thin_product(whole, q, y, fmt, sparsity, zero, narrow=narrow, threads=threads())
         return y
+    if sparsity is not None:
+        q = q._replace(codes=sparse_stream.expand(q.codes, fmt, x.shape[1], sparsity, threads()))
     return np.matmul(x, dequantize(q, fmt, (lines, x.shape[1]), 1, np.float32).T, out=y)
 
 

@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbits.formats import Bdr, Block, Element, Format
+from fewbits.formats.pattern import Pattern
 from fewbits.kernels.reference import Parts, line_bytes, pack, unpack
+from fewbits.kernels.reference.sparse_stream import stream_bytes
 
 Bytes = NDArray[np.uint8]
 Array = NDArray[Any]
@@ -40,11 +42,16 @@ def groups(shape: tuple[Any, ...], size: int | str) -> tuple[Any, ...]:
     return (*shape[:-1], 1 if isinstance(size, str) else -(-shape[-1] // size))
 
 
-def layout(fmt: Format, shape: tuple[Any, ...], axis: int) -> tuple[tuple[Any, ...] | None, ...]:
-    """Return the shapes of codes, scales, shifts and outer scales; None for a part that the format lacks."""
+def layout(
+    fmt: Format, shape: tuple[Any, ...], axis: int, sparsity: Pattern | None = None
+) -> tuple[tuple[Any, ...] | None, ...]:
+    """Return the shapes of codes, scales, shifts and outer scales; None for a part that the format lacks.
+
+    With ``sparsity`` the codes are streams, kernels/reference/sparse_stream.py.
+    """
     lines = moved(shape, axis)
     if isinstance(fmt, Element):
-        return (_in_bytes(lines, fmt.bits), None, None, None)
+        return (_codes(lines, fmt.bits, sparsity), None, None, None)
     assert isinstance(fmt, Block | Bdr)
     shifts = outer = None
     if isinstance(fmt, Bdr) and fmt.d2:
@@ -52,7 +59,7 @@ def layout(fmt: Format, shape: tuple[Any, ...], axis: int) -> tuple[tuple[Any, .
     if isinstance(fmt, Block) and fmt.outer_size:
         outer = groups(lines, fmt.outer_size)
     return (
-        _in_bytes(lines, fmt.element.bits),
+        _codes(lines, fmt.element.bits, sparsity),
         _in_bytes(groups(lines, fmt.size), fmt.scale.bits),
         shifts,
         outer,
@@ -99,6 +106,12 @@ def unpacked(whole: Packed, fmt: Any, shape: tuple[int, ...], axis: int) -> Part
     scales = unpack(whole.scales, fmt.scale.bits, groups(lines, fmt.size)[-1])
     shifts = None if whole.shifts is None else unpack(whole.shifts, fmt.d2, groups(lines, fmt.k2)[-1])
     return Parts(unpack(whole.codes, fmt.element.bits, lines[-1]), scales, shifts, whole.outer)
+
+
+def _codes(lines: tuple[Any, ...], bits: int, sparsity: Pattern | None) -> tuple[Any, ...]:
+    return (
+        _in_bytes(lines, bits) if sparsity is None else (*lines[:-1], stream_bytes(lines[-1], bits, sparsity))
+    )
 
 
 def _in_bytes(shape: tuple[Any, ...], bits: int) -> tuple[Any, ...]:

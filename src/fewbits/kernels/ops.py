@@ -14,8 +14,12 @@ from numpy.typing import NDArray
 from fewbits import kernels
 from fewbits.errors import DTypeError
 from fewbits.formats import Format, parse
+from fewbits.formats.pattern import Pattern, pattern
+from fewbits.kernels import sparse_stream
 from fewbits.kernels.layout import Packed, layout
 from fewbits.kernels.options import Options, options
+from fewbits.kernels.reference import line_bytes
+from fewbits.kernels.reference.sparse_stream import stream_bytes
 
 
 def opened(x: torch.Tensor) -> tuple[NDArray[Any], Callable[[NDArray[Any]], torch.Tensor]]:
@@ -157,16 +161,26 @@ def _thin_product(
     shifts: torch.Tensor | None,
     outer: torch.Tensor | None,
     format: str,
+    sparsity: str | None,
     lines: int,
 ) -> torch.Tensor:
-    weight = packed((codes, scales, shifts, outer))
-    y = kernels.thin_product(x.detach().cpu().float().numpy(), weight, _read(format), lines)
+    weight, of_x = packed((codes, scales, shifts, outer)), x.detach().cpu()
+    kept = None if sparsity is None else pattern(sparsity)
+    narrow = x.dtype == torch.bfloat16
+    y = kernels.thin_product(of_x.float().numpy(), weight, _read(format), lines, kept, narrow=narrow)
     return torch.from_numpy(y).to(x.device, x.dtype)
 
 
 @_thin_product.register_fake
 def _(
-    x: torch.Tensor, codes: Any, scales: Any, shifts: Any, outer: Any, format: str, lines: int
+    x: torch.Tensor,
+    codes: Any,
+    scales: Any,
+    shifts: Any,
+    outer: Any,
+    format: str,
+    sparsity: str | None,
+    lines: int,
 ) -> torch.Tensor:
     return x.new_empty((x.shape[0], lines))
 
@@ -204,10 +218,51 @@ bfloat16_product.register_autograd(_product_gradients, setup_context=_keep_opera
 
 
 def thin_product(
-    x: torch.Tensor, parts: tuple[torch.Tensor | None, ...], fmt: Format, lines: int
+    x: torch.Tensor,
+    parts: tuple[torch.Tensor | None, ...],
+    fmt: Format,
+    lines: int,
+    sparsity: Pattern | None = None,
 ) -> torch.Tensor:
     """Return ``x @ W.T`` in x's dtype, W packed with its blocks along the last axis, summed in float32."""
-    return _thin_product(x, *parts, fmt.grammar, lines)  # type: ignore[no-any-return]
+    kept = None if sparsity is None else str(sparsity)
+    return _thin_product(x, *parts, fmt.grammar, kept, lines)  # type: ignore[no-any-return]
+
+
+@torch.library.custom_op("fewbits::compress", mutates_args=())
+def _compress(codes: torch.Tensor, format: str, n: int, sparsity: str) -> torch.Tensor:
+    found = sparse_stream.compress(
+        codes.cpu().numpy(), _read(format), n, pattern(sparsity), kernels.threads()
+    )
+    return torch.from_numpy(found).to(codes.device)
+
+
+@_compress.register_fake
+def _(codes: torch.Tensor, format: str, n: int, sparsity: str) -> torch.Tensor:
+    bits = sparse_stream.element_of(_read(format)).bits
+    return codes.new_empty((*codes.shape[:-1], stream_bytes(n, bits, pattern(sparsity))))
+
+
+@torch.library.custom_op("fewbits::expand", mutates_args=())
+def _expand(stream: torch.Tensor, format: str, n: int, sparsity: str) -> torch.Tensor:
+    found = sparse_stream.expand(stream.cpu().numpy(), _read(format), n, pattern(sparsity), kernels.threads())
+    return torch.from_numpy(found).to(stream.device)
+
+
+@_expand.register_fake
+def _(stream: torch.Tensor, format: str, n: int, sparsity: str) -> torch.Tensor:
+    bits = sparse_stream.element_of(_read(format)).bits
+    return stream.new_empty((*stream.shape[:-1], line_bytes(n, bits)))
+
+
+def compress(codes: torch.Tensor, fmt: Format, n: int, sparsity: Pattern) -> torch.Tensor:
+    """Return the streams of packed codes of ``n`` values; errors are those of kernels/sparse_stream.py."""
+    return _compress(codes, fmt.grammar, n, str(sparsity))  # type: ignore[no-any-return]
+
+
+def expand(stream: torch.Tensor, fmt: Format, n: int, sparsity: Pattern) -> torch.Tensor:
+    """Return the packed codes of streams of ``n`` values."""
+    return _expand(stream, fmt.grammar, n, str(sparsity))  # type: ignore[no-any-return]
 
 
 def quantize(

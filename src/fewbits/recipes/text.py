@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from fewbits.errors import ArgumentError
+from fewbits.formats import split
 from fewbits.recipes.catalogue import RECIPES
 from fewbits.recipes.recipe import Recipe
 
@@ -40,21 +41,9 @@ def recipe(text: str | Recipe) -> Recipe:
             f"there is no recipe {name!r}{hint}; `fewbits train --recipe list` lists them all"
         )
     changes: dict[str, Any] = {}
-    for part in _split(rest) if rest else ():
+    for part in split(rest) if rest else ():
         role, equals, value = (p.strip() for p in part.partition("="))
         if not equals:
             raise ArgumentError(f"{part!r} in recipe {text!r}; expected ROLE=CAST, as in weight=mxfp6_e3m2")
         changes[role] = value
     return base.extended(text if rest else name, **changes) if changes else base
-
-
-def _split(text: str) -> list[str]:
-    """Split at commas, but not at those within the brackets of a format."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += {"(": 1, ")": -1}.get(letter, 0)
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return parts

@@ -68,16 +68,20 @@ def scatter(
         }
         for i, p in enumerate(drawn)
     ]
-    layout = {
+    return {"data": data, "layout": plot_layout(x, y, _shapes(y, band, floor)), "labels": labels}
+
+
+def plot_layout(x: Axis, y: Axis, shapes: list[Figure]) -> Figure:
+    """Return the layout of a plot of points on two axes, with what is drawn behind them."""
+    return {
         "height": 440,
         "margin": {"l": 12, "r": 16, "t": 8, "b": 12},
         "xaxis": plot_axis(x),
         "yaxis": plot_axis(y),
         "showlegend": False,
         "hovermode": "closest",
-        "shapes": _shapes(y, band, floor),
+        "shapes": shapes,
     }
-    return {"data": data, "layout": layout, "labels": labels}
 
 
 def is_drawn(point: Point) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fewbits.records import Provenance, SolveScore
 from fewbits.report.axes import linear_axis, log10_axis
-from fewbits.report.figures import Figure, plot_axis, plot_text
+from fewbits.report.figures import Figure, plot_layout, plot_text
 from fewbits.report.markup import commands, figure, glossary, page, paragraph, section, table
 from fewbits.report.solving import SCORE_COLUMNS, STAGE_COLUMNS, Attempt, attempts
 
@@ -70,15 +70,7 @@ def _curves(tried: Sequence[Attempt], goal: float) -> Figure:
             }
             for a, points in drawn
         ],
-        "layout": {
-            "height": 440,
-            "margin": {"l": 12, "r": 16, "t": 8, "b": 12},
-            "xaxis": plot_axis(x),
-            "yaxis": plot_axis(y),
-            "showlegend": False,
-            "hovermode": "closest",
-            "shapes": [{**line, "line": {"color": "text", "width": 1, "dash": "dot"}}],
-        },
+        "layout": plot_layout(x, y, [{**line, "line": {"color": "text", "width": 1, "dash": "dot"}}]),
         "labels": [_label(a, x.place(points[-1][0]), y.place(points[-1][1])) for a, points in drawn],
     }
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from fewbits.solvers import cholesky, evidence, lu
+from fewbits.solvers import cholesky, lu
 from fewbits.solvers.factors import Factors, narrowed
-from fewbits.solvers.precision import ROUNDOFF
 from fewbits.solvers.result import REASONS
 
 
@@ -22,27 +21,21 @@ class Kept:
     reason: str = ""
 
 
-def factorize(
-    a: torch.Tensor, method: str, factor: str, *, is_mild: Callable[[], bool], doubting: bool
-) -> Kept:
+def factorize(a: torch.Tensor, method: str, factor: str, *, is_mild: Callable[[], bool]) -> Kept:
     """Factorize a square matrix.
 
     Args:
         a: (n, n) float64 or complex128.
         method: LU or Cholesky.
-        factor: one of FACTORS.
+        factor: of a :class:`Precision`.
         is_mild: whether float32 holds a as it is; asked only where that matters.
-        doubting: refuse on cheap evidence.
     """
     if method == "Cholesky":
-        return _by_cholesky(a, factor, doubting)
+        return _by_cholesky(a, factor)
     if factor == "fp64":
         found = lu.double(a)
     else:
         low, rows, columns = narrowed(a, factor, scaled=factor != "fp32" or not is_mild())
-        doubt = evidence.doubt(lu.leading_pivots(low), len(a), ROUNDOFF[factor]) if doubting else ""
-        if doubt:
-            return Kept(None, -1, doubt)
         found = lu.narrow(low, factor, rows, columns)
         if not found.finite:
             return Kept(None, -2, REASONS[-2])
@@ -51,14 +44,11 @@ def factorize(
     return Kept(found)
 
 
-def _by_cholesky(a: torch.Tensor, factor: str, doubting: bool) -> Kept:
+def _by_cholesky(a: torch.Tensor, factor: str) -> Kept:
     if factor == "fp64":
         found = cholesky.double(a)
     else:
         low, scale = cholesky.narrowed(a, factor)
-        doubt = evidence.doubt(cholesky.leading_pivots(low), len(a), ROUNDOFF[factor]) if doubting else ""
-        if doubt:
-            return Kept(None, -1, doubt)
         found = cholesky.narrow(low, factor, scale)
     if found is None:
         return Kept(None, -3, "a pivot is not positive")

@@ -7,11 +7,15 @@ import torch
 from fewbits.solvers.precision import Precision
 from fewbits.solvers.precision import precision as read
 
-# Unknowns from which a factorization, refinement included, has been faster than LAPACK's in double precision.
-# Only what a matrix unit multiplies is faster than float32: instructions for pairs of bfloat16 (AVX512_BF16)
-# halve the time of a product, and what that leaves does not make up for the steps of refinement.
-FROM = {"fp32": 1000}
-FROM_WITH_TILES = {"bf16x2": 4000, "fp32": 1000}
+# From so many unknowns on, what to try before double precision. Only what a matrix unit multiplies is faster
+# than float32: instructions for pairs of bfloat16 (AVX512_BF16) halve the time of a product, and what that
+# leaves does not make up for the steps of refinement.
+FROM: dict[int, tuple[str, ...]] = {1000: ("fp32",)}
+FROM_WITH_TILES: dict[int, tuple[str, ...]] = {
+    4000: ("bf16", "bf16x2", "bf16x3"),
+    2000: ("bf16x2", "fp32"),
+    **FROM,
+}
 
 
 def chain(precision: str | Precision, n: int) -> tuple[Precision, ...]:
@@ -21,7 +25,8 @@ def chain(precision: str | Precision, n: int) -> tuple[Precision, ...]:
         one = read(precision)
         return (one,) if one.factor == "fp64" else (one, last)
     least = FROM_WITH_TILES if has_tiles() else FROM
-    return (*(read(name) for name, unknowns in least.items() if n >= unknowns), last)
+    names: tuple[str, ...] = next((names for unknowns, names in least.items() if n >= unknowns), ())
+    return (*map(read, names), last)
 
 
 def is_worth_it(n: int, columns: int) -> bool:

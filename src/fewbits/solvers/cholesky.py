@@ -8,7 +8,7 @@ import torch
 
 from fewbits.errors import DataError
 from fewbits.solvers.factors import Factors, Substitute, doubled, inverse_power, scaled_to
-from fewbits.solvers.precision import ROUNDOFF
+from fewbits.solvers.precision import roundoff
 from fewbits.solvers.products import product
 
 _TILE = 256  # rows and columns compared at once
@@ -63,16 +63,8 @@ def narrowed(a: torch.Tensor, factor: str) -> tuple[torch.Tensor, torch.Tensor |
     else:
         scale = inverse_power(diagonal.clamp(min=0).sqrt())
         low = scaled_to(dtype, a, scale, scale)
-    low.diagonal().mul_(1 + 2 * ROUNDOFF[factor])
+    low.diagonal().mul_(1 + 2 * roundoff(factor))
     return low, scale
-
-
-def leading_pivots(low: torch.Tensor) -> torch.Tensor:
-    """Return the pivots of the leading block, a sixtieth of the arithmetic."""
-    quarter = len(low) // 4
-    lower, failed = torch.linalg.cholesky_ex(low[:quarter, :quarter])
-    # One that is not positive is a zero: reason enough to doubt.
-    return torch.zeros(quarter) if int(failed) else lower.diagonal().real.square()
 
 
 def narrow(low: torch.Tensor, factor: str, scale: torch.Tensor | None) -> Factors | None:

@@ -19,7 +19,7 @@ from fewbits.solvers import attempt, choice, cholesky, evidence, refine
 from fewbits.solvers.arrays import as_given, checked_columns, finite, tensor
 from fewbits.solvers.attempt import Kept
 from fewbits.solvers.factors import Factors
-from fewbits.solvers.precision import ASSUMPTIONS, Precision
+from fewbits.solvers.precision import ASSUMPTIONS, Precision, roundoff
 from fewbits.solvers.result import Result
 
 Watch = Callable[[str, int, float], None]
@@ -41,8 +41,7 @@ class Factorization:
     Args:
         a: (n, n) numpy.ndarray or torch.Tensor; float64, float32, complex128 or complex64. It is kept and, in
             double precision, not copied: leave it as it is.
-        precision: a name of :data:`PRECISIONS`, or ``auto``: the cheapest that converges on each right-hand
-            side, and double precision in the end.
+        precision: as in :func:`solve`. What ``auto`` takes is chosen for each right-hand side.
         assume: ``general``, or ``positive definite``: Hermitian, and factorized by Cholesky in half the time;
             by LU after all where a pivot is not positive.
 
@@ -69,6 +68,11 @@ class Factorization:
     def sizes(self) -> evidence.Sizes:
         """The sizes of the rows of A."""
         return evidence.sizes(self.a)
+
+    @cached_property
+    def sampled_pivots(self) -> torch.Tensor:
+        """Some pivots, which tell whether narrow factors are worth trying."""
+        return evidence.sampled_pivots(self.a)
 
     def solve(self, b: Any, *, watch: Watch | None = None) -> Result:
         """Solve A x = b.
@@ -134,17 +138,20 @@ class Factorization:
         self, a: torch.Tensor, b: torch.Tensor, method: str, one: Precision, watch: Watch | None
     ) -> _Attempt:
         began = time.perf_counter()
+        if self._auto and one.factor != "fp64":
+            doubt = evidence.doubt(self.sampled_pivots, len(a), roundoff(one.factor))
+            if doubt:
+                spent = time.perf_counter() - began
+                return _Attempt(Stage(one.name, method, -1, 0, spent, 0.0, doubt, ()), None, None)
         # A complex right-hand side takes complex factors of a real matrix.
         key = (method, one.factor, a.dtype)
         if key not in self._kept:
-            self._kept[key] = attempt.factorize(
-                a, method, one.factor, is_mild=lambda: self.sizes.mild, doubting=self._auto
-            )
+            self._kept[key] = attempt.factorize(a, method, one.factor, is_mild=lambda: self.sizes.mild)
             taken = time.perf_counter() - began
         else:
             taken = 0.0
         kept = self._kept[key]
-        factors = kept.factors
+        factors = kept.factors if kept.factors is None or one.working == "fp32" else kept.factors.wide()
         began = time.perf_counter()
         if factors is None:
             return _Attempt(Stage(one.name, method, kept.code, 0, taken, 0.0, kept.reason, ()), None, None)
@@ -207,7 +214,8 @@ def solve(
     Args:
         a: (n, n), or (..., n, n) for many systems.
         b: (n,) or (n, k); for many systems (..., n, k).
-        precision: ``auto`` or a name of :data:`PRECISIONS`.
+        precision: ``auto``, a name of :data:`PRECISIONS`, a format, or either with other roles:
+            ``bf16x2:refinement=gmres``.
         assume: ``general`` or ``positive definite``, for Cholesky.
         full: return a :class:`Result` instead of the solution; for one system.
         watch: called with a precision, the number of residuals before, and each new relative residual; for
@@ -234,20 +242,41 @@ def solve(
 
 def _many(a: Any, b: Any, precision: str | Precision, assume: str) -> Any:
     front = tuple(a.shape[:-2])
-    if tuple(b.shape[: len(front)]) != front or b.ndim != a.ndim:
+    if tuple(b.shape[:-1]) != (*front, a.shape[-1]):
         raise ArgumentError(
             f"b has the shape {tuple(b.shape)}; expected {(*front, a.shape[-1], 'k')} for an A of"
             f" {tuple(a.shape)}"
         )
-    systems = a.reshape(-1, *a.shape[-2:])
-    sides = b.reshape(-1, *b.shape[-2:])
+    n = a.shape[-1]
+    if a.shape[-2] != n:
+        raise ArgumentError(f"A has the shape {tuple(a.shape)}; expected square matrices")
+    if 0 in b.shape:
+        return b
+    systems, sides = a.reshape(-1, n, n), b.reshape(-1, n, b.shape[-1])
+    if assume == "general" and len(choice.chain(precision, n)) == 1:
+        x = _together(tensor(systems, "A"), tensor(sides, "b"))
+        return as_given(x, sides).reshape(b.shape)
     found = [
         solve(one, side, precision=precision, assume=assume) for one, side in zip(systems, sides, strict=True)
     ]
-    if not found:
-        return b
     stacked = np.stack(found) if isinstance(b, np.ndarray) else torch.stack(found)
     return stacked.reshape(b.shape)
+
+
+def _together(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Solve (m, n, n) systems in double precision at once; those that look singular again, one by one."""
+    finite(a, "A")
+    finite(b, "b")
+    dtype = torch.promote_types(a.dtype, b.dtype)
+    lu, pivots, _ = torch.linalg.lu_factor_ex(a.to(dtype))
+    x: torch.Tensor = torch.linalg.lu_solve(lu, pivots, b.to(dtype))
+    sizes = lu.diagonal(dim1=-2, dim2=-1).abs()
+    for i in (~(sizes.amin(-1) > _SUSPICIOUS * sizes.amax(-1))).nonzero()[:, 0].tolist():
+        try:
+            x[i] = solve(a[i], b[i], precision="fp64")
+        except DataError as error:
+            raise DataError(f"system {i}: {error}") from None
+    return x
 
 
 def _plan(precision: str | Precision, assume: str, n: int) -> list[tuple[str, Precision]]:

@@ -13,7 +13,7 @@ from fewbits.errors import ArgumentError, DataError
 from fewbits.records import Stage
 from fewbits.solvers import choice, evidence, qr
 from fewbits.solvers.arrays import as_given, checked_columns, finite, tensor
-from fewbits.solvers.precision import ROUNDOFF, Precision
+from fewbits.solvers.precision import Precision, roundoff
 from fewbits.solvers.refine import EPS, MOST_STEPS
 from fewbits.solvers.result import REASONS, Result
 
@@ -110,7 +110,7 @@ def _attempt(
     scaled = a * scales
     low = scaled if double else scaled.to(_NARROW[a.dtype])
     judged = doubting and not double
-    doubt = evidence.doubt(qr.leading_pivots(low), a.shape[1], ROUNDOFF[one.factor]) if judged else ""
+    doubt = evidence.doubt(qr.leading_pivots(low), a.shape[1], roundoff(one.factor)) if judged else ""
     factors = None if doubt else qr.factorize(low, one.factor, scales)
     factored = time.perf_counter() - began
     if factors is None:
@@ -119,7 +119,7 @@ def _attempt(
     if not bool(torch.isfinite(pivots).all()):
         return None, stage(-2, REASONS[-2]), math.nan
     largest, least = float(pivots.max()), float(pivots.min())
-    if least <= max(a.shape) * ROUNDOFF["fp64" if double else "fp32"] * largest:
+    if least <= max(a.shape) * roundoff("fp64" if double else "fp32") * largest:
         return (
             None,
             stage(-3, f"a pivot of R is {least / largest if largest else 0:.0e} of the largest"),

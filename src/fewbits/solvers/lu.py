@@ -14,8 +14,6 @@ import torch
 from fewbits.solvers.factors import Factors, Substitute, doubled
 from fewbits.solvers.products import product
 
-_FEWEST_LEADING = 64  # fewer are too uneven to carry a line on
-_LEADING = 400  # columns whose pivots stand for all
 _PANEL = 128  # columns that LAPACK factorizes whole
 
 
@@ -23,13 +21,6 @@ def double(a: torch.Tensor) -> Factors:
     """Factorize (n, n) float64 or complex128 with LAPACK's GETRF."""
     lu, pivots, _ = torch.linalg.lu_factor_ex(a)
     return Factors(lambda b: torch.linalg.lu_solve(lu, pivots, b), lu.diagonal())
-
-
-def leading_pivots(low: torch.Tensor) -> torch.Tensor:
-    """Return the pivots of the first columns of (n, n), for a fortieth of the time of :func:`double`."""
-    count = min(max(len(low) // 8, _FEWEST_LEADING), _LEADING)
-    found: torch.Tensor = torch.linalg.lu_factor_ex(low[:, :count])[0].diagonal()
-    return found
 
 
 def narrow(

@@ -98,13 +98,18 @@ class Matrix(Operator):
 
     def narrowed(self, matrix: Format | None) -> Apply:
         """Return the cheap product; see :class:`Operator`."""
+        if self.sparse:
+            low = narrowed_rows(self.a, matrix)
+            return lambda v: torch.from_numpy(low @ v.numpy())
         values = self._values().float()
-        if matrix is not None:
-            values = fake_quantize(values, matrix)
-        if not self.sparse:
-            return values.matmul
-        low = scipy.sparse.csr_array((values.numpy(), self.a.indices, self.a.indptr), shape=self.a.shape)
-        return lambda v: torch.from_numpy(low @ v.numpy())
+        return (values if matrix is None else fake_quantize(values, matrix)).matmul
+
+
+def narrowed_rows(a: Any, matrix: Format | None) -> Any:
+    """Return compressed rows of SciPy in float32, their values held in ``matrix``; the indices are shared."""
+    values = torch.from_numpy(a.data).float()
+    held = values if matrix is None else fake_quantize(values, matrix)
+    return scipy.sparse.csr_array((held.numpy(), a.indices, a.indptr), shape=a.shape)
 
 
 class Function(Operator):

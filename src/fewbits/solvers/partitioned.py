@@ -11,8 +11,7 @@ import torch.distributed as dist
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.formats import Format
-from fewbits.solvers.operators import Apply, Operator
-from fewbits.tensor import fake_quantize
+from fewbits.solvers.operators import Apply, Operator, narrowed_rows
 
 
 class Partitioned(Operator):
@@ -68,11 +67,7 @@ class Partitioned(Operator):
 
     def narrowed(self, matrix: Format | None) -> Apply:
         """Return the cheap product; values of other processes come in float32."""
-        values = torch.from_numpy(self._rows.data).float()
-        held = values if matrix is None else fake_quantize(values, matrix)
-        low = scipy.sparse.csr_array(
-            (held.numpy(), self._rows.indices, self._rows.indptr), shape=self._rows.shape
-        )
+        low = narrowed_rows(self._rows, matrix)
         return lambda v: torch.from_numpy(low @ self._halo.beside(v).numpy())
 
     def total(self, sums: torch.Tensor) -> torch.Tensor:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import cache
+
+import torch
 
 from fewbits.errors import ArgumentError, FormatError
-from fewbits.tensor import format
+from fewbits.formats import Format, split
+from fewbits.tensor import fake_quantize, format
 
 # What one operand of a product loses at most: of itself; for int8, of the largest in its row or column.
-ROUNDOFF = {
+_ROUNDOFF = {
     "fp64": 2.0**-53,
     "fp32": 2.0**-24,
     "tf32": 2.0**-11,
@@ -20,7 +24,7 @@ ROUNDOFF = {
     "int8x2": 2.0**-15,
     "int8x3": 2.0**-22,
 }
-FACTORS = tuple(ROUNDOFF)
+FACTORS = tuple(_ROUNDOFF)
 REFINEMENTS = ("none", "classical", "gmres", "classical-gmres")
 ASSUMPTIONS = ("general", "positive definite")
 
@@ -29,28 +33,55 @@ ASSUMPTIONS = ("general", "positive definite")
 class Precision:
     """How a dense system is solved.
 
-    ``factor`` is what the operands of the trailing updates of the LU factorization are rounded to, with sums
-    and everything else in float32: ``bf16x2`` and ``bf16x3`` split a float32 into two or three bfloat16
-    terms, ``int8x2`` and ``int8x3`` the rows of one operand and the columns of the other into 8-bit integers
-    with a power of two for each, whose products are exact; ``fp32`` and ``fp64`` are LAPACK's own
-    factorizations. Residuals and solution are float64. ``refinement`` is classical (Wilkinson; LAPACK's
-    DSGESV), by GMRES with the factors as preconditioner (Carson and Higham, Accelerating the Solution of
-    Linear Systems by Iterative Refinement in Three Precisions, 2018), or classical as long as each step takes
-    a digit off the residual and GMRES from there.
+    Attributes:
+        name: how it prints.
+        factor: what the operands of the trailing updates of the factorization are rounded to, with sums in
+            float32. ``bf16x2`` and ``bf16x3`` split a float32 into two or three bfloat16 terms, ``int8x2``
+            and ``int8x3`` the rows of one operand and the columns of the other into 8-bit integers with a
+            power of two for each, whose products are exact; ``fp32`` and ``fp64`` are LAPACK's own
+            factorizations; any other format is emulated, blocks along the axis that is summed over.
+        refinement: ``classical`` (Wilkinson; LAPACK's DSGESV), ``gmres`` with the factors as preconditioner
+            (Carson and Higham, Accelerating the Solution of Linear Systems by Iterative Refinement in Three
+            Precisions, 2018), ``classical-gmres``: classical as long as each step takes a digit off the
+            residual and GMRES from there, or ``none``, for factors in double precision.
+        working: the triangular solves of classical refinement, fp32 or fp64. Those of GMRES are fp64 always:
+            rounding blurs the few directions that keep it from converging.
+        residual: fp64; a narrower one would not end at the accuracy of double precision.
+        solution: fp64, likewise.
     """
 
     name: str
     factor: str
-    refinement: str
+    refinement: str = "classical-gmres"
+    working: str = "fp32"
+    residual: str = "fp64"
+    solution: str = "fp64"
 
     def __post_init__(self) -> None:
         """Refuse what does not exist."""
-        for what, given, allowed in (
-            ("factor", self.factor, FACTORS),
-            ("refinement", self.refinement, REFINEMENTS),
+        for role, allowed in (
+            ("refinement", REFINEMENTS),
+            ("working", ("fp32", "fp64")),
+            ("residual", ("fp64",)),
+            ("solution", ("fp64",)),
         ):
-            if given not in allowed:
-                raise ArgumentError(f"{what}={given!r} of a precision; expected one of {', '.join(allowed)}")
+            if getattr(self, role) not in allowed:
+                raise ArgumentError(
+                    f"{role}={getattr(self, role)!r} of a precision; expected one of {', '.join(allowed)}"
+                )
+        if (self.factor == "fp64") != (self.refinement == "none"):
+            raise ArgumentError(
+                f"factor={self.factor}, refinement={self.refinement}: factors in double precision, and they"
+                " alone, are not refined; refinement=none with factor=fp64"
+            )
+        if self.factor not in FACTORS:
+            try:
+                format(self.factor)
+            except FormatError as error:
+                raise ArgumentError(
+                    f"factor={self.factor!r} of a precision; expected one of {', '.join(FACTORS)}, or a"
+                    f" format: {error}"
+                ) from error
 
 
 PRECISIONS: dict[str, Precision] = {
@@ -58,27 +89,57 @@ PRECISIONS: dict[str, Precision] = {
     for p in (
         Precision("fp64", "fp64", "none"),
         Precision("dsgesv", "fp32", "classical"),
-        *(Precision(factor, factor, "classical-gmres") for factor in FACTORS[1:]),
+        *(Precision(factor, factor) for factor in FACTORS[1:]),
         *(Precision(f"{factor}-classical", factor, "classical") for factor in FACTORS[1:]),
     )
 }
+_ROLES = ("factor", "refinement", "working", "residual", "solution")
 
 
 def precision(text: str | Precision) -> Precision:
-    """Return the precision that ``text`` names; one is returned as it is.
+    """Return the precision that ``text`` says; one is returned as it is.
+
+    A name of :data:`PRECISIONS`, a format for the factors, or either with roles that differ:
+    ``NAME:ROLE=VALUE,...``, as in ``bf16x2:refinement=gmres`` or ``mxfp8:working=fp64``.
 
     Raises:
-        ArgumentError: there is none of that name.
+        ArgumentError: neither a precision nor a format, or a role or a value that there is not.
     """
     if isinstance(text, Precision):
         return text
-    if text not in PRECISIONS:
-        near = get_close_matches(text, PRECISIONS, n=3)
+    name, _, rest = text.partition(":")
+    changes: dict[str, str] = {}
+    for part in split(rest) if rest else ():
+        role, _, value = (p.strip() for p in part.partition("="))
+        if role not in _ROLES or not value:
+            raise ArgumentError(
+                f"{part!r} in precision {text!r}; expected ROLE=VALUE with a role of {', '.join(_ROLES)}"
+            )
+        changes[role] = value
+    if name in PRECISIONS:
+        return replace(PRECISIONS[name], name=text, **changes)
+    try:
+        format(name)
+    except FormatError as error:
+        near = get_close_matches(name, PRECISIONS, n=3)
         hint = f"; the nearest are {', '.join(near)}" if near else ""
         raise ArgumentError(
-            f"there is no precision {text!r}{hint}; expected auto or one of {', '.join(PRECISIONS)}"
-        )
-    return PRECISIONS[text]
+            f"there is no precision {name!r}{hint}; expected auto, one of {', '.join(PRECISIONS)}, or a"
+            f" format: {error}"
+        ) from error
+    return Precision(text, **{"factor": name, **changes})
+
+
+def roundoff(factor: str) -> float:
+    """Return what ``factor`` loses of a number at most; for a format, on average."""
+    return _ROUNDOFF[factor] if factor in _ROUNDOFF else mean_error(format(factor))
+
+
+@cache
+def mean_error(fmt: Format) -> float:
+    """Return the relative error of rounding a random vector to ``fmt``."""
+    v = torch.randn(4096, generator=torch.Generator().manual_seed(0))
+    return float(torch.linalg.vector_norm(fake_quantize(v, fmt) - v) / torch.linalg.vector_norm(v))
 
 
 @dataclass(frozen=True)
@@ -135,8 +196,8 @@ KRYLOV_PRECISIONS: dict[str, KrylovPrecision] = {
 def krylov_precision(text: str | KrylovPrecision) -> KrylovPrecision:
     """Return the precision that ``text`` says; one is returned as it is.
 
-    A name of :data:`KRYLOV_PRECISIONS`, a format for matrix and vectors, or two of them, ``MATRIX/VECTORS``:
-    ``fp32/quda_half`` keeps the matrix in float32.
+    A name of :data:`KRYLOV_PRECISIONS`, a format for matrix and vectors, or two of either,
+    ``MATRIX/VECTORS``: ``fp32/scaled-fp16`` keeps the matrix in float32.
 
     Raises:
         ArgumentError: neither a precision nor a format.
@@ -145,9 +206,13 @@ def krylov_precision(text: str | KrylovPrecision) -> KrylovPrecision:
         return text
     if text in KRYLOV_PRECISIONS:
         return KRYLOV_PRECISIONS[text]
-    matrix, _, vectors = text.partition("/")
+    first, _, second = text.partition("/")
+    matrix, vectors = (
+        KRYLOV_PRECISIONS[part].matrix if part in KRYLOV_PRECISIONS else part
+        for part in (first, second or first)
+    )
     try:
-        return KrylovPrecision(text, matrix, vectors or matrix)
+        return KrylovPrecision(text, matrix, vectors)
     except FormatError as error:
         raise ArgumentError(
             f"there is no precision {text!r}; expected auto, one of {', '.join(KRYLOV_PRECISIONS)}, a format,"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from fewbits.tensor import fake_quantize
-from fewbits.tensor.products import bfloat16_product
+from fewbits.tensor.products import bfloat16_product, matmul
 
 Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -36,7 +36,9 @@ def _real(factor: str) -> Multiply:
         return lambda a, b: torch.matmul(
             fake_quantize(a, factor, rounding=rounding), fake_quantize(b, factor, rounding=rounding)
         )
-    return torch.matmul
+    if factor == "fp32":
+        return torch.matmul
+    return lambda a, b: matmul(a, b, factor)
 
 
 def _complex(a: torch.Tensor, b: torch.Tensor, multiply: Multiply) -> torch.Tensor:

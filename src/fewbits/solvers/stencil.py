@@ -29,6 +29,17 @@ _STORAGES = {
     "block(element=int(16,coding=symmetric),scale=fp32,size=32)": "i16",
 }
 
+# Vectors and faces that the kernels hold together.
+_SERVED = {
+    ("f64", "f64"),
+    ("f32", "f32"),
+    ("f16", "f32"),
+    ("f16", "f16"),
+    ("f16", "i16"),
+    ("i16", "f32"),
+    ("i16", "i16"),
+}
+
 Array = NDArray[np.float64]
 
 
@@ -130,7 +141,7 @@ class Stencil(Operator):
     def engine(self, precision: KrylovPrecision) -> StencilEngine | None:
         """Return vectors in the kernels of the stencil, where they have the formats."""
         vectors, faces = _storage(precision.vectors), _storage(precision.matrix)
-        if vectors is None or faces not in (vectors, "f32"):
+        if vectors is None or faces is None or (vectors, faces) not in _SERVED:
             return None
         return StencilEngine(self, vectors, faces)
 
@@ -167,7 +178,8 @@ class Stencil(Operator):
 class StencilEngine:
     """Vectors that lie packed; see :class:`fewbits.solvers.krylov.engine.Engine`.
 
-    x += alpha p waits for the next pass over p.
+    x += alpha p waits for a pass over p: x is read and written every second time, together with the direction
+    before, which still lies where the next one goes.
     """
 
     def __init__(self, a: Stencil, vectors: str, faces: str) -> None:
@@ -178,13 +190,14 @@ class StencilEngine:
         self.r, self.p, self.following, self.q = (zeros(shape, vectors) for _ in range(4))
         self.x = zeros(shape, "f64" if vectors == "f64" else "f32").values
         self.total = torch.from_numpy(room(a.shape, np.float64))
-        self.alpha = self.rr = self.pp = 0.0
+        self.alpha = self.earlier = 0.0  # what x still waits for: of p, and of `following`
+        self.rr = self.pp = 0.0
         self.gain = a.largest()  # |q| / |p|, last seen
 
     def load(self, r: torch.Tensor) -> tuple[float, float, float]:
         """Take r and zero for x."""
         self.x.fill(0)
-        self.alpha = 0.0
+        self.alpha = self.earlier = 0.0
         self.r.scale = self._scale(float(torch.linalg.vector_norm(r)))
         values = r.reshape(self.a.shape).contiguous().numpy()
         self.rr, rp = self.passes.pack(values, self.r, self.p)
@@ -193,10 +206,15 @@ class StencilEngine:
     def turn(self, gamma: float, beta: float) -> tuple[float, float]:
         """Let p = gamma r + beta p, and compute A p."""
         length = math.sqrt(gamma * gamma * self.rr + beta * beta * self.pp)
+        before = self.following.scale
         self.following.scale, self.q.scale = self._scale(length), self._scale(self.gain * length)
         parts = (self.r, self.p, self.following, self.q)
-        pq, self.pp, qq = self.passes.turn(*parts, self.x, self.alpha, gamma, beta)
-        self.p, self.following, self.alpha = self.following, self.p, 0.0
+        # What lies in `following` is read with its new scale; both are powers of two.
+        earlier = self.earlier * before / self.following.scale
+        paid = (self.alpha, earlier) if earlier != 0 else (0.0, 0.0)
+        pq, self.pp, qq = self.passes.turn(*parts, self.x, *paid, gamma, beta)
+        self.p, self.following = self.following, self.p
+        self.alpha, self.earlier = 0.0, self.alpha - paid[0]
         self.gain = math.sqrt(qq / self.pp) if self.pp > 0 else self.gain
         return pq, self.pp
 
@@ -211,19 +229,20 @@ class StencilEngine:
         # Plane by plane into one array: fresh memory of this size costs more than the arithmetic.
         for z, plane in enumerate(self.total):
             x = torch.from_numpy(self.x[z])
-            if self.alpha != 0:
-                x = torch.add(x, self._direction(z), alpha=self.alpha)
+            for factor, p in ((self.alpha, self.p), (self.earlier, self.following)):
+                if factor != 0:
+                    x = torch.add(x, self._plane(p, z), alpha=factor)
             plane.copy_(x[:, : self.a.shape[2]])
         return self.total.view(-1)
 
-    def _direction(self, z: int) -> torch.Tensor:
-        """Return a plane of p as it is stored; reference.stencil.load, on all threads."""
-        p = torch.from_numpy(self.p.values[z])
+    def _plane(self, v: Stored, z: int) -> torch.Tensor:
+        """Return a plane of ``v`` as it is stored; reference.stencil.load, on all threads."""
+        p = torch.from_numpy(v.values[z])
         if self.vectors in ("f64", "f32"):
             return p
-        if self.p.norms is None:
-            return p.float().mul_(self.p.scale)
-        norms = torch.from_numpy(self.p.norms[z])
+        if v.norms is None:
+            return p.float().mul_(v.scale)
+        norms = torch.from_numpy(v.norms[z])
         return p.float().view(*norms.shape, SITE).mul_(norms[..., None]).view(p.shape)
 
     def _scale(self, length: float) -> float:
@@ -240,7 +259,7 @@ def _apply(passes: native.StencilPasses, grid: Grid, storage: str, v: torch.Tens
         r = zeros((nz, ny, stride), storage)
         r.values[..., : grid.nx] = given
     q = Stored(storage, room((nz, ny, stride), given.dtype))  # written whole
-    passes.turn(r, q, r, q, None, 0.0, 1.0, 0.0)
+    passes.turn(r, q, r, q, None, 0.0, 0.0, 1.0, 0.0)
     return torch.from_numpy(q.values)[..., : grid.nx].reshape(-1)
 
 

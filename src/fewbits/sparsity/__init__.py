@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fewbits.sparsity.dropback import DropBack
+from fewbits.sparsity.index_metadata import compress, decompress
 from fewbits.sparsity.masks import density, is_sparse, kept_magnitude, mask, transposable_mask
 from fewbits.sparsity.optimizer import MaskedOptimizer
 from fewbits.sparsity.permutation import ColumnOrder, find_order
@@ -21,6 +22,8 @@ __all__ = [
     "PermutedChannels",
     "Recomputed",
     "Schedule",
+    "compress",
+    "decompress",
     "density",
     "find_order",
     "is_sparse",

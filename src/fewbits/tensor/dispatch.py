@@ -56,7 +56,7 @@ def _copied(
     parts = tuple(
         part if part is None else part.to(device, non_blocking=non_blocking, copy=True) for part in q.pieces
     )
-    return NarrowTensor(parts, q.format, q.shape, q.axis, dtype or q.dtype)
+    return NarrowTensor(parts, q.format, q.shape, q.axis, dtype or q.dtype, None, q.sparsity)
 
 
 def _copy_into(q: Any, source: torch.Tensor, non_blocking: bool = False) -> Any:
@@ -71,13 +71,16 @@ def _copy_into(q: Any, source: torch.Tensor, non_blocking: bool = False) -> Any:
             f"copy_ into a piece of {fmt} would change a scale that other values share: fill the whole"
         )
     if isinstance(source, NarrowTensor):
-        if (source.format, source.axis) != (fmt, q.axis):
+        if (source.format, source.axis, source.sparsity) != (fmt, q.axis, q.sparsity):
             raise ArgumentError(
-                f"copy_ of {source} into {q}; expected one format and one axis: call .dequantize() on it"
+                f"copy_ of {source} into {q}; expected one format and one axis, sparse alike: dequantize it"
             )
         new = [part for part in source.pieces if part is not None]
     else:
         new = ops.quantize(source.detach(), fmt, q.axis, None, 0)
+        if q.sparsity is not None:
+            n = q.shape[q.axis] if q.ndim else 1
+            new[0] = ops.compress(new[0], fmt, n, q.sparsity)
     old = [part for part in q.pieces if part is not None]
     for mine, theirs in zip(old, new, strict=True):
         mine.copy_(theirs, non_blocking)
@@ -88,7 +91,7 @@ def _equal(a: Any, b: Any) -> bool:
     """Whether two packed tensors have one format, axis and shape, and the same bytes."""
     if not (isinstance(a, NarrowTensor) and isinstance(b, NarrowTensor)):
         raise ArgumentError("torch.equal of a NarrowTensor and an ordinary tensor: call .dequantize() first")
-    if (a.format, a.axis, a.shape) != (b.format, b.axis, b.shape):
+    if (a.format, a.axis, a.shape, a.sparsity) != (b.format, b.axis, b.shape, b.sparsity):
         return False
     pairs = [(x, y) for x, y in zip(a.pieces, b.pieces, strict=True) if x is not None and y is not None]
     return all(torch.equal(_bits(x), _bits(y)) for x, y in pairs)

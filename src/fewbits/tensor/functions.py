@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fewbits import kernels
-from fewbits.errors import DTypeError
+from fewbits.errors import ArgumentError, DTypeError
 from fewbits.formats import Format, parse
 from fewbits.tensor.arrays import (
     checked_amax,
@@ -20,6 +20,7 @@ from fewbits.tensor.arrays import (
 )
 
 if TYPE_CHECKING:
+    from fewbits.formats.pattern import Pattern
     from fewbits.tensor.narrow import NarrowTensor
 
 
@@ -48,6 +49,7 @@ def quantize(
     generator: Any = None,
     amax: float | None = None,
     out: NarrowTensor | None = None,
+    sparsity: str | Pattern | None = None,
 ) -> NarrowTensor:
     """Turn an array into packed codes and scales.
 
@@ -69,6 +71,8 @@ def quantize(
         amax: the largest magnitude of the whole tensor where x is a part of it; used by per-tensor scales.
         out: what an earlier call returned for the same format, axis, shape and dtype, on the CPU: it takes
             the result, and nothing is allocated. A DataError leaves it undefined.
+        sparsity: a pattern such as ``2:4`` that x has along the axis: then only the values that it keeps are
+            stored. ``fewbits.sparsity`` makes an array sparse.
 
     Returns:
         A NarrowTensor of x's shape, dtype and device.
@@ -96,15 +100,19 @@ def quantize(
     }
     seed, whole = seed_of(generator, rounding), checked_amax(amax)
     if out is None and is_torch(x):
-        return narrow.quantized(x, target, checked_axis(axis, x.ndim), whole, seed, **choices)
+        q = narrow.quantized(x, target, checked_axis(axis, x.ndim), whole, seed, **choices)
+        return q if sparsity is None else q.compressed(sparsity)
     chosen = kernels.options(target, seed=seed, **choices)
     array, close = opened(x)
     front = checked_axis(axis, array.ndim)
     if out is not None:
+        if sparsity is not None:
+            raise ArgumentError(f"out with sparsity={sparsity}; a sparse result needs room of its own")
         kernels.quantize(array, target, front, chosen, whole, out=narrow.checked_parts(out, x, target, front))
         return out
     parts = kernels.quantize(array, target, front, chosen, whole)
-    return narrow.of_numpy(parts, target, array.shape, front, close(np.empty(0, array.dtype)).dtype)
+    q = narrow.of_numpy(parts, target, array.shape, front, close(np.empty(0, array.dtype)).dtype)
+    return q if sparsity is None else q.compressed(sparsity)
 
 
 def dequantize(q: NarrowTensor) -> Any:

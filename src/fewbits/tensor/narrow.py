@@ -8,9 +8,11 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
+from fewbits import kernels
 from fewbits.errors import ArgumentError, DTypeError
 from fewbits.formats import Format
-from fewbits.kernels import ops
+from fewbits.formats.pattern import Pattern, pattern
+from fewbits.kernels import ops, sparse_stream
 from fewbits.kernels.layout import Packed, layout, unpacked
 from fewbits.kernels.reference import Parts
 from fewbits.tensor.arrays import checked_axis
@@ -34,7 +36,8 @@ class NarrowTensor(torch.Tensor):
     Attributes:
         format: what the bits mean.
         axis: along which blocks lie, counted from the front.
-        codes: (..., bytes) uint8, the elements.
+        sparsity: which elements are stored, at most N of every M along the axis; None where all are.
+        codes: (..., bytes) uint8, the elements, in streams with their masks where the tensor is sparse.
         scales: (..., bytes) uint8, or (1, ..., bytes) where one serves the tensor; None without scales.
         shifts: (..., bytes) uint8, the microexponents of BDR, or None.
         outer: (..., 1) or (1, ..., 1) float32, the scales over the scales, or None.
@@ -45,6 +48,7 @@ class NarrowTensor(torch.Tensor):
     codes: torch.Tensor
     scales: torch.Tensor | None
     shifts: torch.Tensor | None
+    sparsity: Pattern | None
     outer: torch.Tensor | None  # type: ignore[assignment]  # torch.Tensor has a method of this name
     _family: np.dtype[Any] | None  # the dtype of the NumPy array that was quantized; None for a tensor
 
@@ -60,6 +64,7 @@ class NarrowTensor(torch.Tensor):
         axis: int,
         dtype: torch.dtype,
         family: np.dtype[Any] | None = None,
+        sparsity: Pattern | None = None,
     ) -> NarrowTensor:
         """Put parts together unchecked; :meth:`from_parts` checks them."""
         codes = parts[0]
@@ -67,7 +72,7 @@ class NarrowTensor(torch.Tensor):
         q: NarrowTensor = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=codes.device)
         for name, part in zip(PARTS, parts, strict=True):
             setattr(q, name, part)
-        q.format, q.axis, q._family = format, axis, family
+        q.format, q.axis, q._family, q.sparsity = format, axis, family, sparsity
         return q
 
     def __init__(self, *_: Any) -> None:
@@ -85,6 +90,7 @@ class NarrowTensor(torch.Tensor):
         shape: tuple[int, ...],
         axis: int,
         dtype: torch.dtype,
+        sparsity: str | Pattern | None = None,
     ) -> NarrowTensor:
         """Return the tensor of packed parts, which it keeps without a copy.
 
@@ -97,18 +103,30 @@ class NarrowTensor(torch.Tensor):
             shape: of the values.
             axis: along which blocks lie.
             dtype: of the values: float32, bfloat16, float16 or float64.
+            sparsity: the pattern of codes that are streams; docs/sparse_storage.md.
 
         Raises:
-            ArgumentError: a part is missing, is not of the format, has another shape or lies elsewhere.
+            ArgumentError: a part is missing, is not of the format, has another shape or lies elsewhere, or
+                the axis is no multiple of the pattern's group.
+            DataError: a mask keeps another number of values than the pattern says.
+            FormatError: there is no such pattern, or the format has no zero for what it leaves out.
             DTypeError: a part or ``dtype`` has a dtype that does not fit.
         """
         front = checked_axis(axis, len(shape))
         parts = (codes, scales, shifts, outer)
-        for name, part, wanted in zip(PARTS, parts, layout(format, tuple(shape), front), strict=True):
-            _check(name, part, wanted, codes, f"{format} of shape {tuple(shape)} with axis={front}")
+        kept = None if sparsity is None else pattern(sparsity)
+        n = shape[front] if shape else 1
+        if kept is not None:
+            sparse_stream.check_length(n, kept, f"{format} of shape {tuple(shape)}")
+        wanted = layout(format, tuple(shape), front, kept)
+        what = f"{format}{'' if kept is None else f' with {kept}'} of shape {tuple(shape)} with axis={front}"
+        for name, part, shape_of_part in zip(PARTS, parts, wanted, strict=True):
+            _check(name, part, shape_of_part, codes, what)
         if dtype not in DTYPES:
             raise DTypeError(f"dtype={dtype}; values are float32, bfloat16, float16 or float64: choose one")
-        return cls(parts, format, tuple(shape), front, dtype)
+        if kept is not None:
+            sparse_stream.check(codes.cpu().numpy(), format, n, kept, kernels.threads())
+        return cls(parts, format, tuple(shape), front, dtype, None, kept)
 
     @property
     def pieces(self) -> Pieces:
@@ -130,17 +148,49 @@ class NarrowTensor(torch.Tensor):
 
     def dense(self) -> torch.Tensor:
         """Return the values as a torch.Tensor in any case, also where a NumPy array was quantized."""
-        whole = tuple(None if p is None else p.contiguous() for p in self.pieces)
+        whole = tuple(None if p is None else p.contiguous() for p in self.with_all_codes().pieces)
         return ops.dequantize(whole, self.format, self.shape, self.axis, self.dtype)
+
+    def with_all_codes(self) -> NarrowTensor:
+        """Return the same values with the codes of those that sparsity leaves out; itself where none is."""
+        if self.sparsity is None:
+            return self
+        codes = ops.expand(self.codes.contiguous(), self.format, self._in_line, self.sparsity)
+        parts = (codes, *self.pieces[1:])
+        return NarrowTensor(parts, self.format, self.shape, self.axis, self.dtype, self._family)
+
+    def compressed(self, sparsity: str | Pattern) -> NarrowTensor:
+        """Return the same values with a bit mask and only N of every M codes along the axis.
+
+        Values that are zero already are left out, in whatever sign: they come back as plus zero.
+        docs/sparse_storage.md has the layout.
+
+        Raises:
+            FormatError: there is no such pattern, or the format has no zero.
+            ArgumentError: the tensor is sparse already, or its axis is no multiple of the group.
+            DataError: a group has more values that are not zero than the pattern keeps.
+        """
+        kept = pattern(sparsity)
+        if self.sparsity is not None:
+            raise ArgumentError(f"{self}; it is sparse already: call .with_all_codes() first")
+        sparse_stream.check_length(self._in_line, kept, str(self))
+        sparse_stream.zeros(self.format)
+        codes = ops.compress(self.codes.contiguous(), self.format, self._in_line, kept)
+        parts = (codes, *self.pieces[1:])
+        return NarrowTensor(parts, self.format, self.shape, self.axis, self.dtype, self._family, kept)
+
+    @property
+    def _in_line(self) -> int:
+        return self.shape[self.axis] if self.ndim else 1
 
     def parts(self) -> Parts:
         """Return codes and scales unpacked as NumPy arrays, one integer each, the block axis last."""
-        whole = ops.packed(None if p is None else p.contiguous() for p in self.pieces)
+        whole = ops.packed(None if p is None else p.contiguous() for p in self.with_all_codes().pieces)
         return unpacked(whole, self.format, tuple(self.shape), self.axis)
 
     def remade(self, parts: Pieces, shape: Any, axis: int) -> NarrowTensor:
         """Return other parts in this tensor's format, dtype and family."""
-        return NarrowTensor(parts, self.format, shape, axis, self.dtype, self._family)
+        return NarrowTensor(parts, self.format, shape, axis, self.dtype, self._family, self.sparsity)
 
     def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> NarrowTensor:
         """Return the same tensor with every part replaced by its ``change``."""
@@ -157,12 +207,12 @@ class NarrowTensor(torch.Tensor):
 
     def __tensor_flatten__(self) -> tuple[list[str], Any]:
         names = [name for name, part in zip(PARTS, self.pieces, strict=True) if part is not None]
-        return names, (self.format, self.axis, self.dtype, self._family)
+        return names, (self.format, self.axis, self.dtype, self._family, self.sparsity)
 
     @staticmethod
     def __tensor_unflatten__(inner: dict[str, torch.Tensor], meta: Any, shape: Any, _: Any) -> NarrowTensor:
-        format, axis, dtype, family = meta
-        return NarrowTensor(tuple(map(inner.get, PARTS)), format, shape, axis, dtype, family)
+        format, axis, dtype, *rest = meta
+        return NarrowTensor(tuple(map(inner.get, PARTS)), format, shape, axis, dtype, *rest)
 
     def _stable_hash_for_caching(self) -> str:
         """Return what a compiled graph depends on, as torch's cache of graphs asks for it."""
@@ -204,7 +254,8 @@ class NarrowTensor(torch.Tensor):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         shape = tuple(self.shape)
-        return f"NarrowTensor({self.format}, shape={shape}, axis={self.axis}, {self.nbytes} bytes)"
+        sparsity = "" if self.sparsity is None else f", sparsity={self.sparsity}"
+        return f"NarrowTensor({self.format}, shape={shape}, axis={self.axis}{sparsity}, {self.nbytes} bytes)"
 
     def __format__(self, spec: str) -> str:
         return format(repr(self), spec)
@@ -247,7 +298,7 @@ def checked_parts(out: Any, x: Any, fmt: Format, axis: int) -> Packed:
     """
     alike = (
         isinstance(out, NarrowTensor)
-        and (out.format, tuple(out.shape), out.axis) == (fmt, tuple(x.shape), axis)
+        and (out.format, tuple(out.shape), out.axis, out.sparsity) == (fmt, tuple(x.shape), axis, None)
         and (out.dtype if out._family is None else out._family) == x.dtype
     )
     if not alike:

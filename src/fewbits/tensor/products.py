@@ -125,7 +125,8 @@ def _is_thin(w: torch.Tensor, x: torch.Tensor, vectors: int, *, axis: int) -> bo
 def _thin(x: torch.Tensor, w: NarrowTensor) -> torch.Tensor:
     rows = x.reshape(-1, x.shape[-1])
     parts = tuple(None if part is None else part.contiguous() for part in w.pieces)
-    return ops.thin_product(rows, parts, w.format, w.shape[0]).reshape(*x.shape[:-1], w.shape[0])
+    y = ops.thin_product(rows, parts, w.format, w.shape[0], w.sparsity)
+    return y.reshape(*x.shape[:-1], w.shape[0])
 
 
 def _dense(x: torch.Tensor) -> torch.Tensor:

@@ -9,26 +9,31 @@ import torch
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import Bdr, Block, Element, Format
+from fewbits.formats.pattern import Pattern
+from fewbits.kernels.reference.sparse_stream import block_size, stream_bytes
+from fewbits.kernels.sparse_stream import element_of
 from fewbits.tensor.narrow import NarrowTensor
 from fewbits.tensor.views import counted, lead, per_line
 
 
-def streams(fmt: Format) -> Iterator[tuple[int, int] | None]:
+def streams(fmt: Format, sparsity: Pattern | None = None) -> Iterator[tuple[int, int] | None]:
     """Yield, for codes, scales, shifts and outer scales, how many values share how many bits along the axis.
 
     None stands for a part that the format lacks, or that is not cut with the axis.
     """
+    bits = element_of(fmt).bits
+    block = 1 if sparsity is None else block_size(sparsity)
+    yield block, bits if sparsity is None else 8 * stream_bytes(block, bits, sparsity)
     if isinstance(fmt, Element):
-        yield from ((1, fmt.bits), None, None, None)
+        yield from (None, None, None)
         return
     assert isinstance(fmt, Block | Bdr)
-    yield 1, fmt.element.bits
     yield None if isinstance(fmt.size, str) else (fmt.size, fmt.scale.bits)
     yield (fmt.k2, fmt.d2) if isinstance(fmt, Bdr) and fmt.d2 else None
     yield None
 
 
-def boundary(fmt: Format) -> int:
+def boundary(fmt: Format, sparsity: Pattern | None = None) -> int:
     """Return the number of values at whose multiples the block axis can be cut.
 
     There a block starts, and so does a byte of every part.
@@ -37,7 +42,7 @@ def boundary(fmt: Format) -> int:
     >>> [boundary(parse(name)) for name in ("int8", "fp4_e2m1", "mxfp4", "mx9", "vsq6", "int4_channel")]
     [1, 2, 32, 16, 64, 2]
     """
-    return lcm(*(count * (8 // gcd(bits, 8)) for count, bits in filter(None, streams(fmt))))
+    return lcm(*(count * (8 // gcd(bits, 8)) for count, bits in filter(None, streams(fmt, sparsity))))
 
 
 def cut(
@@ -109,7 +114,7 @@ def unbind(q: NarrowTensor, dim: int = 0) -> list[NarrowTensor]:
 
 
 def _cut_blocks(q: NarrowTensor, start: int, end: int, step: int) -> NarrowTensor:
-    n, whole = q.shape[q.axis] if q.ndim else 1, boundary(q.format)
+    n, whole = q.shape[q.axis] if q.ndim else 1, boundary(q.format, q.sparsity)
     if step != 1 or any(place % whole and place != n for place in (start, end)):
         raise ArgumentError(
             f"[{start}:{end}:{step}] along the block axis {q.axis} of {q} cuts a block or a byte; start and "
@@ -125,7 +130,7 @@ def _cut_blocks(q: NarrowTensor, start: int, end: int, step: int) -> NarrowTenso
 
     parts = tuple(
         part if part is None else piece(part, stream)
-        for part, stream in zip(q.pieces, streams(q.format), strict=True)
+        for part, stream in zip(q.pieces, streams(q.format, q.sparsity), strict=True)
     )
     return q.remade(parts, [*q.shape[: q.axis], end - start, *q.shape[q.axis + 1 :]], q.axis)
 
@@ -135,6 +140,6 @@ def _beside_blocks(q: NarrowTensor, dim: int, what: str) -> int:
     if dim == q.axis:
         raise ArgumentError(
             f"{what} along the block axis {dim} of {q} cuts its blocks; slice it at multiples of "
-            f"{boundary(q.format)}, or call .dequantize() first"
+            f"{boundary(q.format, q.sparsity)}, or call .dequantize() first"
         )
     return dim

@@ -16,6 +16,8 @@ from fewbits.kernels.native.convert import (
 from fewbits.kernels.native.isa import active_isa, available_isas, force_isa, isas
 from fewbits.kernels.native.product import addition_product, bfloat16_product, has_bfloat16_products
 from fewbits.kernels.native.sparse_rows import RowProduct
+from fewbits.kernels.native.sparse_stream import compress as compress_lines
+from fewbits.kernels.native.sparse_stream import expand as expand_lines
 from fewbits.kernels.native.stencil import StencilPasses
 from fewbits.kernels.native.swaps import SwapSearch
 from fewbits.kernels.native.uniform import uniform
@@ -28,7 +30,9 @@ __all__ = [
     "addition_product",
     "available_isas",
     "bfloat16_product",
+    "compress_lines",
     "dequantize",
+    "expand_lines",
     "fake_quantize",
     "force_isa",
     "has_bfloat16_products",

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fewbits import _native
 from fewbits.formats import Bdr, Block, Element, Format, shares_scale
+from fewbits.formats.pattern import Pattern
 from fewbits.kernels.layout import Packed
 from fewbits.kernels.native.geometry import aligned, geometry, is_dense, one_line
 from fewbits.kernels.native.isa import active_isa
@@ -77,7 +78,17 @@ def supports_product(fmt: Format) -> bool:
     return plan(fmt, options(fmt)) is not None
 
 
-def thin_product(x: Array, q: Packed, y: Array, fmt: Format, *, threads: int) -> None:
+def thin_product(
+    x: Array,
+    q: Packed,
+    y: Array,
+    fmt: Format,
+    sparsity: Pattern | None,
+    zero: int,
+    *,
+    narrow: bool,
+    threads: int,
+) -> None:
     """Write ``x @ W.T`` into ``y``, straight from the packed bits of W.
 
     Args:
@@ -85,6 +96,9 @@ def thin_product(x: Array, q: Packed, y: Array, fmt: Format, *, threads: int) ->
         q: the parts of W, (lines, n), with its blocks along n.
         y: (batch, lines) float32 in C order.
         fmt: a format that :func:`supports_product` accepts.
+        sparsity: of W, whose codes are streams then.
+        zero: the code of what is not kept.
+        narrow: whether every value of x is a normal bfloat16, or zero.
         threads: most threads to use.
     """
     active_isa()
@@ -93,7 +107,11 @@ def thin_product(x: Array, q: Packed, y: Array, fmt: Format, *, threads: int) ->
     if len(x) == 1:  # the order in which four-bit codes come apart; native/job.hpp
         whole = x[0, : x.shape[1] // 128 * 128].reshape(-1, 16, 8)
         permuted = np.ascontiguousarray(whole.swapaxes(1, 2))
-    _native.thin_product(_shared(fmt), x, permuted, *_dense(q), y, threads)
+    p = _shared(fmt)
+    if sparsity is not None:
+        p = _native.Format(p)
+        p.keep, p.group, p.zero = sparsity.keep, sparsity.group, zero
+    _native.thin_product(p, x, narrow, permuted, *_dense(q), y, threads)
 
 
 def magnitudes(x: Array, *, threads: int) -> tuple[float, float, bool]:

@@ -12,7 +12,7 @@ from fewbits.kernels.native.isa import active_isa
 
 def has_bfloat16_products() -> bool:
     """Return whether :func:`bfloat16_product` can run."""
-    return active_isa() == "avx512" and _native.has_bfloat16_products()
+    return active_isa() in ("avx512_bf16", "avx512") and _native.has_bfloat16_products()
 
 
 def bfloat16_product(

@@ -39,6 +39,7 @@ class StencilPasses:
         q: Stored,
         x: NDArray[Any] | None,
         alpha: float,
+        earlier: float,
         gamma: float,
         beta: float,
     ) -> tuple[float, float, float]:
@@ -51,6 +52,7 @@ class StencilPasses:
             _held(q),
             x,
             alpha,
+            earlier,
             gamma,
             beta,
             self.room,

@@ -80,12 +80,13 @@ def turn(
     q: Stored,
     x: Array | None,
     alpha: float,
+    earlier: float,
     gamma: float,
     beta: float,
 ) -> tuple[float, float, float]:
-    """Let x += alpha p, p' = gamma r + beta p, q = A p'; return the sums p'.q, p'.p' and q.q.
+    """Let x += alpha p + earlier p', p' = gamma r + beta p, q = A p'; return the sums p'.q, p'.p' and q.q.
 
-    Without x, neither p nor p' is touched: q = gamma A r.
+    x is left alone where both of its factors are zero. Without x, neither p nor p' is touched: q = gamma A r.
     """
     old = load(p)
     real = old.dtype.type
@@ -93,7 +94,8 @@ def turn(
         new = real(gamma) * load(r)
         image = store(q, apply(a, new))
         return _dot(new, image), _dot(new, new), _dot(image, image)
-    x += real(alpha) * old
+    if alpha != 0 or earlier != 0:
+        x += real(alpha) * old + real(earlier) * load(following)
     new = store(following, real(gamma) * load(r) + real(beta) * old)
     image = store(q, apply(a, new))
     return _dot(new, image), _dot(new, new), _dot(image, image)

@@ -58,11 +58,7 @@ def _cycle(problem: Problem, space: Space, r: torch.Tensor, restart: int) -> tor
     """Return the x that makes |r - A x| least in the space that r spans."""
     dot, size = problem.a.dot, problem.claimed
     # What rounding leaves of a basis vector bounds what one cycle can take out.
-    enough = (
-        max(problem.target, 4 * roundoff(space.precision) * size)
-        if not space.precision.double
-        else problem.target
-    )
+    enough = max(problem.target, 4 * roundoff(space.precision) * size)
     basis, directions = [space.packed(r / size)], list[Any]()
     h = torch.zeros(restart + 1, restart, dtype=torch.float64)
     y = torch.zeros(0, dtype=torch.float64)
@@ -71,9 +67,7 @@ def _cycle(problem: Problem, space: Space, r: torch.Tensor, restart: int) -> tor
         directions.append(basis[j] if space.preconditioner is None else space.packed(v))
         w = space.apply(v).double()
         before = problem.a.norm(w)
-        for _ in range(
-            2
-        ):  # once more: the vectors of the basis are orthogonal only as far as they are rounded
+        for _ in range(2):  # the vectors of the basis are orthogonal only as far as they are rounded
             for i, one in enumerate(basis):
                 u = space.unpacked(one).double()
                 part = dot(u, w)

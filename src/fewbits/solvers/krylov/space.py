@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
 
 from fewbits.formats import Format
 from fewbits.solvers.operators import Operator
-from fewbits.solvers.precision import KrylovPrecision
+from fewbits.solvers.precision import KrylovPrecision, mean_error
 from fewbits.tensor import fake_quantize, quantize
 from fewbits.tensor import format as read
 
@@ -66,11 +65,9 @@ def narrow(fmt: str) -> Format | None:
     return None if fmt in ("fp64", "fp32") else read(fmt)
 
 
-@cache
 def roundoff(precision: KrylovPrecision) -> float:
     """Return the relative error of keeping a vector, measured on a random one."""
     fmt = narrow(precision.vectors)
     if fmt is None:
         return 2.0**-53 if precision.double else 2.0**-24
-    v = torch.randn(4096, generator=torch.Generator().manual_seed(0))
-    return float(torch.linalg.vector_norm(fake_quantize(v, fmt) - v) / torch.linalg.vector_norm(v))
+    return mean_error(fmt)

@@ -1,0 +1,111 @@
+"""Structured sparse codes: those that are kept, with a mask, in one stream; docs/sparse_storage.md."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbits.errors import ArgumentError, DataError, FormatError
+from fewbits.formats import Bdr, Block, Element, Exponent, Format, Lookup
+from fewbits.formats.pattern import Pattern
+from fewbits.kernels import native
+from fewbits.kernels.layout import room
+from fewbits.kernels.reference import encode, line_bytes
+from fewbits.kernels.reference.sparse_stream import stream_bytes
+
+Bytes = NDArray[np.uint8]
+
+
+def element_of(fmt: Format) -> Element:
+    """Return the element of a blocked format, or the scalar format itself."""
+    if isinstance(fmt, Element):
+        return fmt
+    assert isinstance(fmt, Block | Bdr)
+    return fmt.element
+
+
+@lru_cache(maxsize=256)
+def zeros(fmt: Format) -> tuple[int, int]:
+    """Return the codes of zero and of minus zero, equal where there is one.
+
+    Raises:
+        FormatError: the format has no zero.
+    """
+    element = element_of(fmt)
+    if isinstance(element, Exponent) or (isinstance(element, Lookup) and 0.0 not in element.values):
+        raise FormatError(f"{fmt} has no zero, which sparsity needs for what it leaves out: choose another")
+    codes = encode(element, np.array([0.0, -0.0]), "nearest_even", "saturate", None)
+    return int(codes[0]), int(codes[1])
+
+
+def check_length(n: int, pattern: Pattern, what: str) -> None:
+    """Raise unless ``n`` values are whole groups.
+
+    Raises:
+        ArgumentError: they are not.
+    """
+    if n % pattern.group:
+        raise ArgumentError(
+            f"{n} values along the axis of {what}; {pattern} needs a multiple of {pattern.group}: pad them, "
+            "choose another axis or leave it dense"
+        )
+
+
+def compress(codes: Bytes, fmt: Format, n: int, pattern: Pattern, threads: int) -> Bytes:
+    """Return the streams of (..., bytes) packed codes of ``n`` values each.
+
+    Raises:
+        DataError: a group has more values that are not zero than the pattern keeps.
+        FormatError: the format has no zero.
+    """
+    bits, (zero, minus_zero) = element_of(fmt).bits, zeros(fmt)
+    lines = np.ascontiguousarray(codes).reshape(prod(codes.shape[:-1]), codes.shape[-1])
+    stream = room((len(lines), stream_bytes(n, bits, pattern)), np.uint8)
+    wrong = native.compress_lines(lines, stream, pattern, bits, n, zero, minus_zero, threads=threads)
+    if wrong >= 0:
+        raise DataError(
+            f"line {wrong} has a group of {pattern.group} with more than {pattern.keep} values that are not "
+            f"zero; {pattern} stores what is sparse already: set the others to zero first"
+        )
+    return stream.reshape(*codes.shape[:-1], stream.shape[-1])
+
+
+def expand(stream: Bytes, fmt: Format, n: int, pattern: Pattern, threads: int) -> Bytes:
+    """Return the packed codes of (..., bytes) streams.
+
+    Raises:
+        DataError: a mask keeps another number than the pattern says.
+    """
+    bits = element_of(fmt).bits
+    lines = _lines(stream, n, bits, pattern)
+    codes = room((len(lines), line_bytes(n, bits)), np.uint8)
+    _refuse(native.expand_lines(lines, codes, pattern, bits, n, zeros(fmt)[0], threads=threads), pattern)
+    return codes.reshape(*stream.shape[:-1], codes.shape[-1])
+
+
+def check(stream: Bytes, fmt: Format, n: int, pattern: Pattern, threads: int) -> None:
+    """Raise unless every mask of (..., bytes) streams keeps what the pattern says.
+
+    Raises:
+        DataError: a mask does not.
+    """
+    bits = element_of(fmt).bits
+    lines = _lines(stream, n, bits, pattern)
+    _refuse(native.expand_lines(lines, None, pattern, bits, n, zeros(fmt)[0], threads=threads), pattern)
+
+
+def _lines(stream: Bytes, n: int, bits: int, pattern: Pattern) -> Bytes:
+    lines = np.ascontiguousarray(stream).reshape(prod(stream.shape[:-1]), stream.shape[-1])
+    assert lines.shape[1] == stream_bytes(n, bits, pattern)
+    return lines
+
+
+def _refuse(line: int, pattern: Pattern) -> None:
+    if line >= 0:
+        raise DataError(
+            f"line {line} has a mask that does not keep {pattern.keep} of each {pattern.group}, as {pattern} "
+            "says; the stream is damaged: write it again from the source"
+        )
