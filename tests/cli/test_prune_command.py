@@ -38,7 +38,7 @@ def test_a_checkpoint_is_pruned_and_told_about(model, capsys):
     out, err = capsys.readouterr()
     assert "pruned to 2:4" in unfolded(out)
     assert "left alone: odd, axis 1 of (6, 3, 3, 3) is no multiple of 4" in out
-    assert "2 tensors, 944 values, 50.0 % of them kept" in out
+    assert "2 tensors, 944 values, 50.0 % of them kept; 1.84 KiB dense, 1.04 KiB compressed" in out
     assert all(f"wrote p.{kind}" in err for kind in ("safetensors", "json", "html"))
     found = load_file("p.safetensors")
     assert is_sparse(found["w"], "2:4")
@@ -52,12 +52,17 @@ def test_a_checkpoint_is_pruned_and_told_about(model, capsys):
     assert [(t["tensor"], t["axis"], t["density"]) for t in told["report"]["pruned"]] == [
         ("kernel", 1, 0.5), ("w", 1, 0.5)
     ]  # fmt: skip
+    assert [(p["tensor"], p["format"], p["dense_bytes"]) for p in told["products"]] == [
+        ("kernel", "bf16", 864), ("w", "bf16", 1024)
+    ]  # fmt: skip
     assert "kernel" in Path("p.html").read_text()
 
 
 def test_without_out_it_only_tells(model, capsys):
-    assert cli.run(["prune", "model.safetensors", "--pattern", "4:8"]) == 0
-    assert "pruned to 4:8" in unfolded(capsys.readouterr().out)
+    assert cli.run(["prune", "model.safetensors", "--pattern", "4:8", "--format", "mxfp4"]) == 0
+    out = unfolded(capsys.readouterr().out)
+    assert "pruned to 4:8" in out
+    assert "mxfp4" in out
     assert [p.name for p in model.iterdir()] == ["model.safetensors"]
 
 
@@ -112,6 +117,7 @@ def test_every_schedule_ends_sparse_and_says_how_masks_changed(schedule, flips, 
         (["model.safetensors", "--steps", "3"], "are of a training; add --task"),
         (["model.safetensors", "--pattern", "5:4"], "a pattern keeps N of M"),
         (["model.safetensors", "--pattern", "1:63"], "no tensor would be pruned to 1:63"),
+        (["model.safetensors", "--format", "mxfp5"], "the nearest are mxfp4"),
         (["model.safetensors", "--keep", "q*"], "--keep 'q*' matches no tensor"),
         (["model.safetensors", "--out", "model.safetensors"], "is the source itself"),
         (["gone.safetensors"], "is no file and no folder"),
