@@ -336,7 +336,7 @@ class PruneReport:
 class PruneStage:
     """A model on its way from dense to sparse: how good it is, for each seed."""
 
-    stage: str  # "dense", "pruned", "dense again" or "retrained"
+    stage: str  # "dense", "pruned", "dense again", "retrained" or "from scratch"
     recipe: str  # by which it was trained last
     values: tuple[float, ...]  # of the metric, on held-out data
     flip_rate: float  # share of the entries of all masks that a step changed; mean

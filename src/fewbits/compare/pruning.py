@@ -121,7 +121,7 @@ def prune_task(
             )
             rows[-1].append(trained(recipe, seed, begin))
     stages = [("dense", "fp32"), ("pruned", "fp32"), *[("dense again", "fp32")] * control]
-    stages += [("retrained", r.name) for r in chosen]
+    stages += [("from scratch" if how.from_scratch else "retrained", r.name) for r in chosen]
     weights = rows[0][-1].weights
     record = PrunedModel(
         model=t.name,
