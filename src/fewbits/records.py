@@ -215,6 +215,7 @@ class CastTensor:
     bytes_before: int
     bytes_after: int
     error: Error | None  # of narrowing
+    sparsity: str | None = None  # a pattern; None: all values are stored
 
 
 @dataclass(frozen=True)
@@ -261,6 +262,7 @@ class InspectedTensor:
     dtype: str  # as an ordinary tensor
     format: str | None  # None: it is one
     stored_bytes: int
+    sparsity: str | None = None  # a pattern; None: all values are stored
 
     @property
     def bits_per_value(self) -> float:

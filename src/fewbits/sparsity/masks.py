@@ -23,7 +23,8 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def mask(w: torch.Tensor, pattern: str | Pattern, *, axis: int = -1) -> torch.Tensor:
     """Mark the values of largest magnitude in each group of neighbours.
 
-    Of equal magnitudes the one that comes first is kept; NaN counts as infinite. For a linear layer the
+    It equals :func:`fewbits.kernels.reference.sparse_stream.by_magnitude`: of equal magnitudes the one that
+    comes first is kept; NaN counts as infinite. For a linear layer the
     reduction axis is -1, for a convolution's ``(out, in, ...)`` it is 1 (Accelerating Sparse Deep Neural
     Networks, Mishra and others 2021, sections 3 and 4).
 
