@@ -58,6 +58,25 @@ def test_a_checkpoint_is_pruned_and_told_about(model, capsys):
     assert "kernel" in Path("p.html").read_text()
 
 
+def test_what_is_pruned_is_stored_compressed_without_a_loss(model, capsys):
+    assert cli.run(["prune", "model.safetensors", "--out", "p.safetensors"]) == 0
+    given = [
+        "p.safetensors",
+        "c.safetensors",
+        "--format",
+        "bf16",
+        "--sparsity",
+        "2:4",
+        "--keep",
+        "kernel,odd",
+    ]
+    assert cli.run(["cast", *given, "--json", "c.json"]) == 0
+    told = json.loads(Path("c.json").read_text())["cast"]["tensors"]
+    assert {t["tensor"]: t["bytes_after"] / t["bytes_before"] for t in told}["w"] == 9 / 16
+    assert cli.run(["cast", "--back", "c.safetensors", "b.safetensors"]) == 0
+    assert torch.equal(load_file("b.safetensors")["w"], load_file("p.safetensors")["w"])
+
+
 def test_without_out_it_only_tells(model, capsys):
     assert cli.run(["prune", "model.safetensors", "--pattern", "4:8", "--format", "mxfp4"]) == 0
     out = unfolded(capsys.readouterr().out)
