@@ -5,7 +5,7 @@ in MXINT8. Peers: the dense model, and the dense model trained as often. A retra
 dense one if it is worse by no more than twice the spread of dense models over seeds, or half a point of
 accuracy or 0.03 nats, whichever is more.
 
-    python benchmarks/sparse_training.py [--seeds 3] [--pattern 2:4] [--tasks digits,bytes] [--json FILE]
+    python benchmarks/sparse_training.py [--seeds 3] [--pattern 2:4] [--schedule frozen] [--json FILE]
 
 A task whose data are not there is left out by name; mnist10k reads the folder that FEWBITS_DATA names.
 """
@@ -56,6 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3, help="default 3")
     parser.add_argument("--pattern", default="2:4", help="default 2:4")
+    parser.add_argument("--schedule", default="frozen", help="frozen, recomputed, gradual or sr-ste")
     parser.add_argument("--tasks", default="digits,mnist10k,bytes", help="comma-separated")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     given = parser.parse_args()
@@ -67,7 +68,12 @@ def main() -> None:
             print(f"{name} is left out: {error}", file=sys.stderr)
             continue
         found, _ = prune_task(
-            task, given.pattern, recipes=("fp32", "mxint8"), seeds=given.seeds, control=True
+            task,
+            given.pattern,
+            recipes=("fp32", "mxint8"),
+            schedule=given.schedule,
+            seeds=given.seeds,
+            control=True,
         )
         rows += rows_of(found)
     shown = ("task", "stage", "recipe", "mean", "worse_by", "allowed", "as_good", "worse_seeds")

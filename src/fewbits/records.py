@@ -215,6 +215,7 @@ class CastTensor:
     bytes_before: int
     bytes_after: int
     error: Error | None  # of narrowing
+    sparsity: str | None = None  # a pattern; None: all values are stored
 
 
 @dataclass(frozen=True)
@@ -261,6 +262,7 @@ class InspectedTensor:
     dtype: str  # as an ordinary tensor
     format: str | None  # None: it is one
     stored_bytes: int
+    sparsity: str | None = None  # a pattern; None: all values are stored
 
     @property
     def bits_per_value(self) -> float:
@@ -336,7 +338,7 @@ class PruneReport:
 class PruneStage:
     """A model on its way from dense to sparse: how good it is, for each seed."""
 
-    stage: str  # "dense", "pruned", "dense again" or "retrained"
+    stage: str  # "dense", "pruned", "dense again", "retrained" or "from scratch"
     recipe: str  # by which it was trained last
     values: tuple[float, ...]  # of the metric, on held-out data
     flip_rate: float  # share of the entries of all masks that a step changed; mean

@@ -47,6 +47,21 @@ def test_a_checkpoint_is_cast_inspected_and_restored(model, capsys):
     assert torch.equal(found["lm_head"], W[:4])
 
 
+def test_sparsity_prunes_and_names_what_stays_dense(model, capsys):
+    save_file({"w": W, "odd": W[:, :62].contiguous(), "norm": torch.ones(8)}, "model.safetensors")
+    arguments = ["cast", "model.safetensors", "n.safetensors", "--format", "mxfp4", "--sparsity", "2:4"]
+    assert cli.run([*arguments, "--json", "cast.json"]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("left dense")]
+    assert said == ["left dense: odd, 8 x 62, does not fit 2:4"]
+    told = json.loads((model / "cast.json").read_text())["cast"]["tensors"]
+    kept = {t["tensor"]: (t["sparsity"], t["bytes_after"]) for t in told}
+    assert kept == {"w": ("2:4", 8 * (8 + 16 + 2)), "odd": (None, 8 * 33), "norm": (None, 32)}
+    assert cli.run(["inspect", "n.safetensors"]) == 0
+    assert "mxfp4 2:4 for BF16" in capsys.readouterr().out
+    assert cli.run(["cast", "n.safetensors", "b.safetensors", "--back", "--sparsity", "2:4"]) == 2
+    assert "leave the other options out" in one_line(capsys)
+
+
 def test_the_first_map_that_matches_decides_and_formats_may_hold_commas_and_signs(model, capsys):
     rules = ["--map", "lm*=block(element=float(e=2,m=1),scale=e8m0,size=16)", "--map", "*=mx9"]
     assert cli.run(["cast", "model.safetensors", "n.safetensors", *rules]) == 0

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from fewbits.errors import ArgumentError, DTypeError, FormatError
+from fewbits.formats import pattern as read
+from fewbits.kernels.reference.sparse_stream import by_magnitude
 from fewbits.sparsity import density, is_sparse, kept_magnitude, mask, transposable_mask
 from fewbits.sparsity.masks import keep_
 
@@ -37,6 +39,13 @@ def sizes(pattern: str) -> tuple[int, int]:
 def test_a_mask_is_the_stable_sort_of_each_group(pattern, dtype):
     w = weights(6, 5 * sizes(pattern)[1], dtype=dtype)
     assert np.array_equal(mask(w, pattern).numpy(), sorted_mask(w, *sizes(pattern)))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_mask_is_the_one_by_which_files_are_narrowed(pattern):
+    w = weights(40, 4 * sizes(pattern)[1]).mul(2).round()  # with many ties
+    w[3, 5], w[4, 1], w[4, 3] = torch.nan, torch.inf, torch.nan
+    assert np.array_equal(mask(w, pattern).numpy(), by_magnitude(w.numpy(), read(pattern)))
 
 
 def test_equal_magnitudes_keep_the_ones_that_come_first():

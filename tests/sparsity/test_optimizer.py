@@ -153,6 +153,18 @@ def test_a_run_goes_on_from_its_states_with_the_same_bits(schedule, tmp_path):
     assert train(again, its) == expected
 
 
+def test_a_distributed_checkpoint_holds_masks_and_states():
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    models = [network(Recomputed(every=2, decay=0.01)) for _ in range(2)]
+    optimizers = [MaskedOptimizer(torch.optim.AdamW(m.parameters(), lr=1e-2), m) for m in models]
+    train(models[0], optimizers[0], 3)
+    saved = copy.deepcopy(get_state_dict(models[0], optimizers[0]))
+    set_state_dict(models[1], optimizers[1], model_state_dict=saved[0], optim_state_dict=saved[1])
+    assert train(models[1], optimizers[1]) == train(models[0], optimizers[0])
+    assert all_sparse(models[1])
+
+
 def test_packed_states_are_written_and_read_by_this_package(tmp_path):
     model = prepare(network(Frozen()), "fp8-lm")
     optimizer = MaskedOptimizer(optim.AdamW(model.parameters(), recipe="fp8-lm"), model)
@@ -293,7 +305,7 @@ def test_parts_that_were_pruned_apart_are_wrapped_one_after_the_other():
 
 
 def test_straight_through_steps_are_those_of_the_paper():
-    """Equation (9) of Zhou and others, by hand for SGD: w - lr (g(masked w) + decay (1 - mask) w)."""
+    """SR-STE of Zhou and others, by hand for SGD: w - lr (g(masked w) + decay (1 - mask) w)."""
     rate, decay = 0.1, 0.05
     model = network(Recomputed(decay=decay))
     optimizer = MaskedOptimizer(torch.optim.SGD(model.parameters(), lr=rate), model)

@@ -44,6 +44,13 @@ def cast(
     scale_rule: Annotated[
         str, typer.Option(help="How power-of-two scales are chosen: floor, ceil, rceil, even, ...")
     ] = "floor",
+    sparsity: Annotated[
+        str | None,
+        typer.Option(
+            help="A pattern such as 2:4: of each group along the last axis of a matrix, keep the values of "
+            "largest magnitude. Matrices whose sizes do not fit, and what is no matrix, stay dense."
+        ),
+    ] = None,
     back: Annotated[
         bool, typer.Option("--back", help="Restore ordinary tensors, in the dtypes they had.")
     ] = False,
@@ -61,18 +68,31 @@ def cast(
     Back again: fewbits cast narrow.safetensors model.safetensors --back
     """
     check_writable(json)
-    if back and (format, map, keep, scale_rule) != (None, None, None, "floor"):
+    if back and (format, map, keep, scale_rule, sparsity) != (None, None, None, "floor", None):
         raise ArgumentError("--back restores what the file says; leave the other options out")
     if not back and format is None and not map:
         raise ArgumentError("no format was given; add --format, as in --format mxfp4, or --map")
     rules = [_rule(text) for text in map or []]
     kept = split_list(keep) if keep is not None else []
     chosen = None if format is None else parse(format)
-    report = _done(source, destination, back, format=chosen, mapped=rules, keep=kept, scale_rule=scale_rule)
+    report = _done(
+        source,
+        destination,
+        back,
+        format=chosen,
+        mapped=rules,
+        keep=kept,
+        scale_rule=scale_rule,
+        sparsity=sparsity,
+    )
 
     from fewbits.report import cast_json, cast_table
 
     Console().print(cast_table(report))
+    for tensor in report.tensors if sparsity is not None else ():
+        if tensor.format is not None and tensor.sparsity is None:
+            shape = " x ".join(str(n) for n in tensor.shape)
+            typer.echo(f"left dense: {tensor.tensor}, {shape}, does not fit {sparsity}", err=True)
     typer.echo(f"wrote {destination}", err=True)
     if json is not None:
         write_text(json, cast_json(report, provenance()))

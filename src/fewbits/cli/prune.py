@@ -58,6 +58,9 @@ def prune(
     control: Annotated[
         bool, typer.Option("--control", help="Train the dense models again too: what retraining alone does.")
     ] = False,
+    format: Annotated[
+        str, typer.Option(help="Of values, in which sizes and products are measured: bf16, int8_channel, ...")
+    ] = "bf16",
     report: Annotated[
         Path | None, typer.Option(help="Write the tables as one HTML page.", show_default=False)
     ] = None,
@@ -80,7 +83,9 @@ def prune(
     kept = split_list(keep) if keep is not None else []
     if task is not None:
         recipes = [] if recipe == ["none"] else recipe or ["fp32"]
-        record = _task(task, model, source, out, pattern, recipes, schedule, seeds, steps, kept, control)
+        record = _task(
+            task, model, source, out, pattern, recipes, schedule, seeds, steps, kept, control, format
+        )
     elif source is None:
         raise ArgumentError("there is nothing to prune; give a checkpoint, or a --task such as digits")
     elif (recipe, schedule, steps, seeds, control) != (None, "frozen", 0, 1, False):
@@ -88,7 +93,7 @@ def prune(
             "--recipe, --schedule, --steps, --seeds and --control are of a training; add --task"
         )
     else:
-        record = _checkpoint(source, out, pattern, kept)
+        record = _checkpoint(source, out, pattern, kept, format)
 
     from fewbits.report import prune_json, prune_page, prune_table
 
@@ -115,6 +120,7 @@ def _task(
     steps: int,
     kept: list[str],
     control: bool,
+    format: str,
 ) -> PrunedModel:
     from fewbits.compare.pruning import prune_task
     from fewbits.files import load_file, save_file
@@ -133,6 +139,7 @@ def _task(
             exclude=kept,
             start=None if source is None else load_file(source),
             control=control,
+            format=format,
             progress=progress,
         )
     if out is not None:
@@ -140,11 +147,11 @@ def _task(
     return record
 
 
-def _checkpoint(source: Path, out: Path | None, pattern: str, kept: list[str]) -> PrunedModel:
+def _checkpoint(source: Path, out: Path | None, pattern: str, kept: list[str], format: str) -> PrunedModel:
     from fewbits.compare.pruned_checkpoint import prune_checkpoint
 
     with _work() as progress:
-        return prune_checkpoint(source, out, pattern, keep=kept, progress=progress)
+        return prune_checkpoint(source, out, pattern, keep=kept, format=format, progress=progress)
 
 
 @contextmanager

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from fewbits.compare.sparse_products import sparse_products
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import load_file, save_file
 from fewbits.files.lines import is_kernel
-from fewbits.formats import Pattern
+from fewbits.formats import Format, Pattern, parse
 from fewbits.formats import pattern as read
 from fewbits.records import PrunedModel, PrunedTensor, PruneReport
 from fewbits.sparsity import density, kept_magnitude, mask
@@ -25,6 +26,7 @@ def prune_checkpoint(
     pattern: str | Pattern,
     *,
     keep: Sequence[str] = (),
+    format: str | Format | None = None,
     progress: Progress | None = None,
 ) -> PrunedModel:
     """Write a checkpoint whose matrices follow a pattern: the same tensors, with zeros.
@@ -38,10 +40,11 @@ def prune_checkpoint(
         destination: a ``.safetensors`` file, which appears whole; None writes nothing.
         pattern: ``N:M``, such as ``2:4``.
         keep: patterns of names that stay dense. Embeddings look like any other matrix: name them.
+        format: of values, in which sizes and products are measured; None measures none.
         progress: called as work goes on.
 
     Returns:
-        The record, without stages and products.
+        The record, without stages.
 
     Raises:
         DataError: the source cannot be read, or is narrow.
@@ -49,6 +52,7 @@ def prune_checkpoint(
         ArgumentError: a pattern of names that matches nothing, nothing to prune, or a destination that cannot
             be.
     """
+    measured = parse(format) if isinstance(format, str) else format
     chosen, held = read(pattern), load_file(source)
     if destination is not None and Path(source).resolve() == Path(destination).resolve():
         raise ArgumentError(f"{destination} is the source itself; give another name")
@@ -93,5 +97,5 @@ def prune_checkpoint(
         seeds=(),
         stages=(),
         report=report,
-        products=(),
+        products=() if measured is None else sparse_products(written, report, measured),
     )

@@ -11,8 +11,9 @@ from statistics import fmean
 import torch
 from torch import Tensor, nn
 
+from fewbits.compare.sparse_products import sparse_products
 from fewbits.errors import ArgumentError
-from fewbits.formats import Pattern
+from fewbits.formats import Format, Pattern, parse
 from fewbits.recipes import Recipe
 from fewbits.recipes import recipe as read
 from fewbits.records import PrunedModel, PruneReport, PruneStage
@@ -53,6 +54,7 @@ def prune_task(
     transposable: str | None = None,
     start: Weights | None = None,
     control: bool = False,
+    format: str | Format | None = None,
     progress: Progress | None = None,
 ) -> tuple[PrunedModel, Weights]:
     """Train a dense model for each seed, prune it, and train it again by each recipe.
@@ -71,10 +73,11 @@ def prune_task(
         transposable: as in :func:`fewbits.sparsity.sparsify`.
         start: weights of a dense model to begin with, in the place of training one.
         control: also train each dense model again as it is: what retraining alone does.
+        format: of values, in which sizes and products are measured; None measures none.
         progress: called as work goes on.
 
     Returns:
-        The record, without products, and the weights of seed 0 and the last recipe.
+        The record, and the weights of seed 0 and the last recipe.
 
     Raises:
         ArgumentError: no such recipe or schedule, nothing to prune, or weights of another model.
@@ -83,7 +86,7 @@ def prune_task(
         raise ArgumentError(f"there is no schedule {schedule!r}; expected one of {', '.join(RETRAININGS)}")
     chosen, steps = [read(name) for name in recipes], steps or t.hyper.steps
     how, trainings = RETRAININGS[schedule], seeds * (len(recipes) + (start is None) + control)
-    done = 0
+    measured, done = parse(format) if isinstance(format, str) else format, 0
     sparsify(t.create(0), pattern, exclude=exclude, transposable=transposable)  # refuses before hours of work
 
     def trained(recipe: Recipe, seed: int, begin: Callable[[nn.Module], object] | None) -> _Trained:
@@ -118,7 +121,8 @@ def prune_task(
             )
             rows[-1].append(trained(recipe, seed, begin))
     stages = [("dense", "fp32"), ("pruned", "fp32"), *[("dense again", "fp32")] * control]
-    stages += [("retrained", r.name) for r in chosen]
+    stages += [("from scratch" if how.from_scratch else "retrained", r.name) for r in chosen]
+    weights = rows[0][-1].weights
     record = PrunedModel(
         model=t.name,
         metric=t.metric,
@@ -131,9 +135,9 @@ def prune_task(
             for names, column in zip(stages, zip(*rows, strict=True), strict=True)
         ),
         report=reports[0],
-        products=(),
+        products=() if measured is None else sparse_products(weights, reports[0], measured),
     )
-    return record, rows[0][-1].weights
+    return record, weights
 
 
 @dataclass(frozen=True)

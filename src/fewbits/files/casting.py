@@ -22,7 +22,9 @@ from fewbits.files.narrowing import narrow, widened
 from fewbits.files.plan import plan
 from fewbits.files.resumable import Resumable
 from fewbits.files.stored import KEY, Stored, as_lines, metadata_text, part_name
-from fewbits.formats import Format, parse
+from fewbits.formats import Format, Pattern, parse
+from fewbits.formats import pattern as pattern_of
+from fewbits.kernels.sparse_stream import zeros
 from fewbits.metrics import Tally
 from fewbits.records import CastFormat, CastReport, CastTensor
 
@@ -56,6 +58,7 @@ def cast(
     mapped: Sequence[tuple[str, str | Format]] = (),
     keep: Sequence[str] = (),
     scale_rule: str = "floor",
+    sparsity: str | Pattern | None = None,
     progress: Progress | None = None,
 ) -> CastReport:
     """Write a checkpoint in narrow formats; docs/layout.md has the layout.
@@ -71,12 +74,14 @@ def cast(
         mapped: (pattern, format); the first pattern that matches a tensor's name decides.
         keep: patterns of names that are kept whatever the others say.
         scale_rule: how power-of-two scales are chosen; formats with other scales keep their own rule.
+        sparsity: a pattern such as ``2:4``: of each group along the last axis of a matrix only the values of
+            largest magnitude are kept. What is narrowed and does not fit stays dense, and the report says so.
         progress: called with (bytes done, all bytes, name of the tensor).
 
     Raises:
         DataError: the source cannot be read, is narrow already, or holds NaN or infinity where the format
             cannot.
-        FormatError: no such format.
+        FormatError: no such format or sparsity, or a format without a zero with a sparsity.
         ArgumentError: a pattern that matches nothing, no such scale rule, a destination that cannot be.
         OSError: the operating system refused: no permission, no space left.
     """
@@ -91,7 +96,10 @@ def cast(
     rules = [(pattern, _format(to)) for pattern, to in mapped]
     chosen = plan(tensors, None if format is None else _format(format), rules, keep)
     to = destination(source, target, {t.file: None for t in tensors})
-    becomes = {t.name: as_lines(t, chosen[t.name]) for t in tensors if t.name in chosen}
+    kept = None if sparsity is None else pattern_of(sparsity)
+    for fmt in chosen.values() if kept is not None else ():
+        zeros(fmt)  # refuses a format without one
+    becomes = {t.name: as_lines(t, chosen[t.name], kept) for t in tensors if t.name in chosen}
     _refuse_clashes(tensors, becomes)
     steps = [_Step(t, to.files[t.file], becomes.get(t.name)) for t in tensors]
     return _run(source, target, to, steps, scale_rule, progress, restored=False)
@@ -265,6 +273,7 @@ def _told(step: _Step, tally: Tally | None) -> CastTensor:
         bytes_before=held.stored_bytes,
         bytes_after=sum(part.nbytes for part in step.parts.values()),
         error=None if tally is None else tally.error(),
+        sparsity=None if about is None or about.sparsity is None else str(about.sparsity),
     )
 
 

@@ -9,10 +9,13 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from fewbits import kernels
+from fewbits.errors import DataError
 from fewbits.files.checkpoint import StoredTensor, read_bytes
 from fewbits.files.contents import Held, Narrow, read_contents
 from fewbits.files.stored import Stream
 from fewbits.formats import Bdr, Block, Element, Lookup
+from fewbits.kernels import sparse_stream
 from fewbits.kernels.layout import groups, moved
 from fewbits.kernels.reference import line_bytes, unpack
 from fewbits.records import InspectedTensor, InspectReport
@@ -47,7 +50,9 @@ def inspect(path: str | os.PathLike[str], *, progress: Progress | None = None) -
 def _told(held: Held) -> InspectedTensor:
     if isinstance(held, Narrow):
         stored = held.stored
-        return InspectedTensor(held.name, stored.shape, stored.dtype, stored.format.name, held.stored_bytes)
+        sparsity = None if stored.sparsity is None else str(stored.sparsity)
+        fmt = stored.format.name
+        return InspectedTensor(held.name, stored.shape, stored.dtype, fmt, held.stored_bytes, sparsity)
     return InspectedTensor(held.name, held.shape, held.dtype, None, held.stored_bytes)
 
 
@@ -58,15 +63,37 @@ def _wrong(held: Narrow) -> Iterator[str]:
     for suffix, stream in held.stored.streams.items():
         if suffix == "outer":
             continue
+        if stream.sparsity is not None:
+            yield from _wrong_stream(held, row)
+            continue
         count = groups((row,), stream.group)[-1]
         spare = _spare_bits(held.parts[suffix], stream, count)
         if spare:
             yield f"{spare} lines of its part {suffix!r} have spare bits that are not zero"
     values = _values_of_lookup(held)
-    if values is not None:
+    if values is not None and stored.sparsity is None:
         invalid = _codes_from(held.parts["codes"], stored.streams["codes"].bits, row, values)
         if invalid:
             yield f"{invalid} codes are no value of {stored.format!s:.100}, which has {values}"
+
+
+def _wrong_stream(held: Narrow, row: int) -> Iterator[str]:
+    """Yield a sentence where a mask does not keep what the sparsity says; lines are read whole."""
+    stored, part = held.stored, held.parts["codes"]
+    assert stored.sparsity is not None
+    width = stored.streams["codes"].in_line(row)
+    if not width:
+        return
+    step = width * max(_PIECE_BYTES // width, 1)
+    with part.file.open("rb") as file:
+        for at in range(0, part.stored_bytes, step):
+            octets = read_bytes(file, part, at, min(step, part.stored_bytes - at))
+            streams = np.frombuffer(octets, np.uint8).reshape(-1, width)
+            try:
+                sparse_stream.check(streams, stored.format, row, stored.sparsity, kernels.threads())
+            except DataError as error:
+                yield f"its part 'codes', from line {at // width} on: {error}"
+                return
 
 
 def _values_of_lookup(held: Narrow) -> int | None:

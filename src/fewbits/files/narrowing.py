@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from math import gcd, lcm, prod
+from math import lcm, prod
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,9 @@ from fewbits.files.contents import Narrow
 from fewbits.files.lines import lines
 from fewbits.files.stored import SUFFIXES, Stored, Stream
 from fewbits.formats import Block, Format, for_one_channel, shares_scale
-from fewbits.kernels.layout import Packed, groups, moved
-from fewbits.kernels.reference import line_bytes
+from fewbits.kernels import sparse_stream
+from fewbits.kernels.layout import Packed, moved
+from fewbits.kernels.reference.sparse_stream import by_magnitude
 from fewbits.metrics import Tally
 
 PIECE_VALUES = 1 << 18  # values worked on at once; counting what is lost takes twenty times their bytes
@@ -39,6 +40,8 @@ class _Survey:
 
 def narrow(tensor: StoredTensor, stored: Stored, scale_rule: str, put: Put, told: Told) -> Tally:
     """Quantize a tensor to ``stored.format``, nearest even, and hand out the bytes of its parts.
+
+    Where ``stored`` has a sparsity, the values of largest magnitude in each group are kept.
 
     Args:
         tensor: floating point, with at least one value.
@@ -61,12 +64,20 @@ def narrow(tensor: StoredTensor, stored: Stored, scale_rule: str, put: Put, told
         if x.shape[1] < row and shares_scale(fmt, "channel"):
             # A part of a line: its largest value is known, as that of a tensor is.
             here, amax = for_one_channel(fmt), survey.largest_of_line[at // row]
+        pruned = (
+            x if stored.sparsity is None else np.where(by_magnitude(x, stored.sparsity), x, x.dtype.type(0))
+        )
         chosen = kernels.options(here, scale_rule=scale_rule if kernels.has_scale_rule(here) else "floor")
         try:
-            packed = kernels.quantize(x, here, 1, chosen, amax)
+            packed = kernels.quantize(pruned, here, 1, chosen, amax)
         except DataError:
             raise _cannot_hold(tensor, fmt) from None
         tally.add(x, kernels.dequantize(packed, here, x.shape, 1, x.dtype))
+        if stored.sparsity is not None:
+            n = x.shape[1]
+            packed = packed._replace(
+                codes=sparse_stream.compress(packed.codes, fmt, n, stored.sparsity, kernels.threads())
+            )
         for suffix, part in zip(SUFFIXES, packed, strict=True):
             if part is not None:
                 octets = np.ascontiguousarray(part).astype(part.dtype.newbyteorder("<"), copy=False)
@@ -106,7 +117,7 @@ def _values(held: Narrow) -> Iterator[Array]:
     if shape and stored.axis != len(shape) - 1:
         whole = _packed(held, row, 0, prod(shape) // row, row)
         arranged = (
-            None if part is None else part.reshape(held.parts[suffix].shape)
+            None if part is None else part.reshape(*held.parts[suffix].shape[:-1], -1)
             for suffix, part in zip(SUFFIXES, whole, strict=True)
         )
         yield kernels.dequantize(Packed(*arranged), stored.format, shape, stored.axis, np.float64)  # type: ignore[arg-type]
@@ -127,11 +138,19 @@ def _packed(held: Narrow, row: int, at: int, rows: int, n: int) -> Packed:
     with held.file.open("rb") as file:
         for suffix, stream in held.stored.streams.items():
             one = stream.group == "tensor"
-            width = line_bytes(groups((n,), stream.group)[-1], stream.bits)
+            width = stream.in_line(n)
             count = 1 if one else rows
             octets = read_bytes(file, held.parts[suffix], _offset(stream, at, row), count * width)
             dtype = np.dtype("<f4") if suffix == "outer" else np.dtype(np.uint8)
             found[suffix] = np.frombuffer(octets, dtype).reshape(count, -1)
+    stored = held.stored
+    if stored.sparsity is not None:
+        try:
+            found["codes"] = sparse_stream.expand(
+                found["codes"], stored.format, n, stored.sparsity, kernels.threads()
+            )
+        except DataError as error:
+            raise DataError(f"tensor {held.name!r:.200} of {held.file}: {error}") from None
     return Packed(**found)
 
 
@@ -140,13 +159,12 @@ def _offset(stream: Stream, at: int, row: int) -> int:
     if stream.group == "tensor":
         return 0
     line, within = divmod(at, row)
-    of_line = int(line * line_bytes(groups((row,), stream.group)[-1], stream.bits))
-    return of_line + (0 if isinstance(stream.group, str) else within // stream.group * stream.bits // 8)
+    return line * stream.in_line(row) + (0 if isinstance(stream.group, str) else stream.in_line(within))
 
 
 def _multiple(stored: Stored) -> int:
     """Return the values after which every part of a line is at a byte and at the end of a block."""
-    return lcm(*(s.group * 8 // gcd(s.bits, 8) for s in stored.streams.values() if isinstance(s.group, int)))
+    return lcm(*(s.multiple for s in stored.streams.values()))
 
 
 def _survey(tensor: StoredTensor, stored: Stored, row: int) -> _Survey:

@@ -8,16 +8,19 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
+from math import gcd, prod
 from typing import Any, NamedTuple
 
 from fewbits.errors import DataError, FormatError
 from fewbits.files.checkpoint import FLOATS, StoredTensor
 from fewbits.files.header import Part
 from fewbits.files.lines import is_kernel, lines
-from fewbits.formats import CATALOGUE, Bdr, Block, Element, Format, parse
-from fewbits.kernels.layout import layout
+from fewbits.formats import CATALOGUE, Bdr, Block, Element, Format, Pattern, parse, pattern
+from fewbits.kernels.layout import groups, layout
+from fewbits.kernels.reference import line_bytes
+from fewbits.kernels.reference.sparse_stream import block_size, stream_bytes
+from fewbits.kernels.sparse_stream import zeros
 
 KEY = "fewbits"  # in __metadata__ of the header
 VERSION = 1
@@ -32,6 +35,20 @@ class Stream(NamedTuple):
 
     bits: int
     group: int | str  # a count, "channel" (one item for each line) or "tensor" (one item in all)
+    sparsity: Pattern | None = None  # of the codes, where they are streams
+
+    def in_line(self, n: int) -> int:
+        """Return the bytes of a line of ``n`` values."""
+        if self.sparsity is not None:
+            return stream_bytes(n, self.bits, self.sparsity)
+        return int(line_bytes(groups((n,), self.group)[-1], self.bits))
+
+    @property
+    def multiple(self) -> int:
+        """Values after which a line is at a byte and at the end of a group."""
+        if self.sparsity is not None:
+            return block_size(self.sparsity)
+        return 1 if isinstance(self.group, str) else self.group * (8 // gcd(self.bits, 8))
 
 
 @dataclass(frozen=True)
@@ -43,6 +60,7 @@ class Stored:
     axis: int  # of the shape that was quantized, counted from the front
     dtype: str  # what it was and is restored to, as safetensors writes it
     view: tuple[int, ...] | None = None  # the shape that was quantized where it is not the tensor's own
+    sparsity: Pattern | None = None  # along the axis
 
     @property
     def quantized_shape(self) -> tuple[int, ...]:
@@ -52,7 +70,7 @@ class Stored:
     @property
     def parts(self) -> dict[str, Part]:
         """The tensors that hold it, by the ends of their names."""
-        shapes = layout(self.format, self.quantized_shape, self.axis)
+        shapes = layout(self.format, self.quantized_shape, self.axis, self.sparsity)
         return {
             suffix: Part("F32" if suffix == "outer" else "U8", shape)
             for suffix, shape in zip(SUFFIXES, shapes, strict=True)
@@ -64,9 +82,12 @@ class Stored:
         """The same parts as streams of bits."""
         fmt = self.format
         if isinstance(fmt, Element):
-            return {"codes": Stream(fmt.bits, 1)}
+            return {"codes": Stream(fmt.bits, 1, self.sparsity)}
         assert isinstance(fmt, Block | Bdr)
-        found = {"codes": Stream(fmt.element.bits, 1), "scales": Stream(fmt.scale.bits, fmt.size)}
+        found = {
+            "codes": Stream(fmt.element.bits, 1, self.sparsity),
+            "scales": Stream(fmt.scale.bits, fmt.size),
+        }
         if isinstance(fmt, Bdr) and fmt.d2:
             found["shifts"] = Stream(fmt.d2, fmt.k2)
         if isinstance(fmt, Block) and fmt.outer_size:
@@ -79,8 +100,13 @@ class Stored:
         return sum(part.nbytes for part in self.parts.values())
 
 
-def as_lines(tensor: StoredTensor, fmt: Format) -> Stored:
-    """Return how a tensor of a checkpoint is stored in a format: blocks along its lines."""
+def as_lines(tensor: StoredTensor, fmt: Format, sparsity: Pattern | None = None) -> Stored:
+    """Return how a tensor of a checkpoint is stored in a format: blocks along its lines.
+
+    A sparsity counts for matrices whose lines are whole groups; others keep all their values.
+    """
+    if sparsity is not None and len(tensor.shape) == 2 and tensor.shape[1] % sparsity.group == 0:
+        return Stored(fmt, tensor.shape, 1, tensor.dtype, sparsity=sparsity)
     if is_kernel(tensor.shape):
         return Stored(fmt, tensor.shape, 1, tensor.dtype, lines(tensor.shape))
     return Stored(fmt, tensor.shape, len(tensor.shape) - 1, tensor.dtype)
@@ -108,6 +134,8 @@ def _told(stored: Stored) -> dict[str, Any]:
         about["name"] = stored.format.name
     if stored.view is not None:
         about["view"] = list(stored.view)
+    if stored.sparsity is not None:
+        about["sparsity"] = str(stored.sparsity)
     return about
 
 
@@ -145,7 +173,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _read(told: Any) -> Stored:
     if not isinstance(told, dict):
         raise DataError("expected an object with format, shape, axis and dtype")
-    unknown = sorted(set(told) - {"axis", "dtype", "format", "name", "shape", "view"})
+    unknown = sorted(set(told) - {"axis", "dtype", "format", "name", "shape", "sparsity", "view"})
     if unknown:
         raise DataError(f"the field {unknown[0]!r:.60} is unknown; use a newer fewbits")
     fmt, dtype, axis = told.get("format"), told.get("dtype"), told.get("axis")
@@ -162,7 +190,21 @@ def _read(told: Any) -> Stored:
     most = max(len(shape if view is None else view), 1)
     if isinstance(axis, bool) or not isinstance(axis, int) or not 0 <= axis < most:
         raise DataError(f"axis={axis!r:.60} is not an integer from 0 to {most - 1}")
-    return Stored(parse(fmt), shape, axis, dtype, view)
+    whole = Stored(parse(fmt), shape, axis, dtype, view)
+    return replace(whole, sparsity=_sparsity(told["sparsity"], whole)) if "sparsity" in told else whole
+
+
+def _sparsity(told: Any, stored: Stored) -> Pattern:
+    if not isinstance(told, str):
+        raise DataError(f"sparsity={told!r:.60} is not a text")
+    found = pattern(told)
+    if str(found) != told:
+        raise DataError(f"sparsity={told!r:.60} is written {found}")
+    n = (stored.quantized_shape or (1,))[stored.axis]
+    if n % found.group:
+        raise DataError(f"sparsity={found} needs whole groups, and the axis has {n} values")
+    zeros(stored.format)
+    return found
 
 
 def _shape(what: str, told: Any) -> tuple[int, ...]:

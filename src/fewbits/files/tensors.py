@@ -117,13 +117,22 @@ def _narrow(held: Narrow, read: Any) -> NarrowTensor:
     # BF16 holds every FP8 value, and torch computes with it.
     dtype = torch.bfloat16 if about.dtype.startswith("F8") else torch_dtype(about.dtype)
     parts: list[Any] = [read(held.parts[s].name) if s in held.parts else None for s in SUFFIXES]
-    return NarrowTensor.from_parts(
-        *parts, format=about.format, shape=about.quantized_shape, axis=about.axis, dtype=dtype
-    )
+    try:
+        return NarrowTensor.from_parts(
+            *parts,
+            format=about.format,
+            shape=about.quantized_shape,
+            axis=about.axis,
+            dtype=dtype,
+            sparsity=about.sparsity,
+        )
+    except DataError as error:  # a mask
+        raise DataError(f"{held.file}: tensor {held.name!r:.200}: {error}") from None
 
 
 def _stored(name: str, tensor: NarrowTensor) -> Stored:
-    return Stored(tensor.format, tuple(tensor.shape), tensor.axis, _dtype(name, tensor, of=FLOATS))
+    dtype = _dtype(name, tensor, of=FLOATS)
+    return Stored(tensor.format, tuple(tensor.shape), tensor.axis, dtype, sparsity=tensor.sparsity)
 
 
 def _dtype(name: str, tensor: Any, *, of: Mapping[str, str] | None = None) -> str:

@@ -109,7 +109,7 @@ def prune_page(models: Sequence[PrunedModel], provenance: Provenance) -> str:
 def _about(model: PrunedModel) -> str:
     better = "lower is better" if model.lower_is_better else "higher is better"
     seeds = "1 seed" if len(model.seeds) == 1 else f"{len(model.seeds)} seeds"
-    retrained = any(s.stage == "retrained" for s in model.stages)
+    retrained = any(s.stage in ("retrained", "from scratch") for s in model.stages)
     mask = f", mask {model.schedule}" if retrained else ""
     return f"{model.steps} steps, {seeds}{mask}; {model.metric}: {better}"
 

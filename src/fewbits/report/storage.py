@@ -36,7 +36,7 @@ _HELD: list[Column[InspectedTensor]] = [
     Column("tensor", "tensor", "Name in the file.", lambda t: q.visible(t.tensor), lambda t: t.tensor),
     Column("shape", "shape", "Extents.", lambda t: q.shape(t.shape), lambda t: t.stored_bytes),
     Column("stored as", "stored as", "Data type, or narrow format and the data type it stands for.",
-           lambda t: _kind(t.dtype, t.format), lambda t: _kind(t.dtype, t.format)),
+           lambda t: _kind(t), lambda t: _kind(t)),
     Column("size", "size", "Bytes in the file.", lambda t: q.size(t.stored_bytes), lambda t: t.stored_bytes),
     Column("bits per value", "bits/\nvalue", "Scales counted.", lambda t: _bits(t.bits_per_value),
            lambda t: t.bits_per_value),
@@ -70,8 +70,10 @@ def _format(name: str | None) -> str:
     return _KEPT if name is None else q.visible(name)
 
 
-def _kind(dtype: str, fmt: str | None) -> str:
-    return q.visible(dtype if fmt is None else f"{fmt} for {dtype}")
+def _kind(t: InspectedTensor) -> str:
+    if t.format is None:
+        return q.visible(t.dtype)
+    return q.visible(f"{t.format}{'' if t.sparsity is None else f' {t.sparsity}'} for {t.dtype}")
 
 
 def _bits(value: float) -> str:

@@ -13,8 +13,8 @@ import torch
 
 from fewbits.errors import ArgumentError, DataError, DTypeError
 
-# The four bits of a group, first index below second, by which of its values are not zero, bit p for position p.
-# Where fewer than two are, zeros are kept; the choice is CUTLASS's. -1: more than two.
+# The four bits of a group, first index below second, by which of its values are not zero, bit p for position
+# p. Where fewer than two are, zeros are kept; the choice is CUTLASS's. -1: more than two.
 _INDICES = (14, 8, 9, 4, 14, 8, 9, -1, 14, 12, 13, -1, 14, -1, -1, -1)
 
 

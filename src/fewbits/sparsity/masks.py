@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from itertools import chain, combinations, product
 
@@ -15,13 +16,15 @@ from fewbits.tensor.arrays import checked_axis
 SEARCHES = ("greedy", "optimal")
 _LARGEST_OPTIMAL = 4  # side of a tile: 4:8 has 1.2e11 patterns
 _TILES_AT_ONCE = 1 << 18
+_PIECE = 1 << 22  # values
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def mask(w: torch.Tensor, pattern: str | Pattern, *, axis: int = -1) -> torch.Tensor:
     """Mark the values of largest magnitude in each group of neighbours.
 
-    Of equal magnitudes the one that comes first is kept; NaN counts as infinite. For a linear layer the
+    It equals :func:`fewbits.kernels.reference.sparse_stream.by_magnitude`: of equal magnitudes the one that
+    comes first is kept; NaN counts as infinite. For a linear layer the
     reduction axis is -1, for a convolution's ``(out, in, ...)`` it is 1 (Accelerating Sparse Deep Neural
     Networks, Mishra and others 2021, sections 3 and 4).
 
@@ -144,9 +147,13 @@ def kept_magnitude(w: torch.Tensor, mask: torch.Tensor) -> float:
         w: the weights before they are pruned.
         mask: bool of w's shape.
     """
-    magnitudes = w.detach().double().abs()
-    whole = float(magnitudes.sum())
-    return float((magnitudes * mask).sum()) / whole if whole else 1.0
+    whole = kept = 0.0
+    # In pieces: in float64 a large tensor would take several times its memory.
+    for part, chosen in zip(_pieces(w.detach()), _pieces(mask), strict=True):
+        magnitudes = part.double().abs()
+        whole += float(magnitudes.sum())
+        kept += float((magnitudes * chosen).sum())
+    return kept / whole if whole else 1.0
 
 
 def _grouped(w: torch.Tensor, pattern: Pattern, axis: int) -> torch.Tensor:
@@ -160,6 +167,11 @@ def _grouped(w: torch.Tensor, pattern: Pattern, axis: int) -> torch.Tensor:
             f" multiple of {pattern.group}: take another axis or pattern, or leave this tensor dense"
         )
     return torch.unflatten(w.detach().movedim(front, -1), -1, (-1, pattern.group))
+
+
+def _pieces(x: torch.Tensor) -> Iterator[torch.Tensor]:
+    flat = x.flatten()
+    return (flat[i : i + _PIECE] for i in range(0, len(flat), _PIECE))
 
 
 def _magnitudes(w: torch.Tensor) -> torch.Tensor:

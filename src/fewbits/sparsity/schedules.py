@@ -25,7 +25,7 @@ class Recomputed:
     Attributes:
         every: steps from one mask to the next.
         decay: added to the gradient of a weight that is masked, times the weight (SR-STE: Zhou and others,
-            Learning N:M Fine-grained Structured Sparse Neural Networks From Scratch, 2021, equation 9).
+            Learning N:M Fine-grained Structured Sparse Neural Networks From Scratch, 2021, figure 2).
 
     Raises:
         ArgumentError: ``every`` below one, or a negative ``decay``.

@@ -94,6 +94,15 @@ def kept(codes: Codes, pattern: Pattern, zero: int, minus_zero: int) -> NDArray[
     return mask.reshape(codes.shape)
 
 
+def by_magnitude(x: NDArray[np.floating], pattern: Pattern) -> NDArray[np.bool_]:
+    """Return which (..., n) values are the N largest of their group, NaN above all; of equals the first."""
+    groups = np.abs(x).reshape(*x.shape[:-1], x.shape[-1] // pattern.group, pattern.group)
+    order = np.argsort(-np.where(np.isnan(groups), np.inf, groups), axis=-1, kind="stable")
+    mask = np.zeros(groups.shape, bool)
+    np.put_along_axis(mask, order[..., : pattern.keep], True, axis=-1)
+    return mask.reshape(x.shape)
+
+
 def _blocks(n: int, bits: int, pattern: Pattern) -> Iterator[tuple[int, int, int]]:
     """Yield values, bytes of the mask and bytes of the codes of each block of a line."""
     whole = block_size(pattern)

@@ -1,0 +1,34 @@
+"""Which modules a user's patterns mean."""
+
+import pytest
+
+from fewbits.errors import ArgumentError
+from fewbits.names import check_fits, listed, within
+
+NAMES = ["", "embed", "blocks", "blocks.0", "blocks.0.mlp", "blocks.1", "head"]
+
+
+def test_one_pattern_is_a_list_of_one():
+    assert listed("head") == ("head",)
+    assert listed(["a", "b"]) == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "meant"),
+    [
+        (["blocks.0"], ["blocks.0", "blocks.0.mlp"]),
+        (["*.mlp", "head"], ["blocks.0.mlp", "head"]),
+        (["blocks.?"], ["blocks.0", "blocks.0.mlp", "blocks.1"]),
+        (["*"], NAMES),
+        ([""], [""]),
+        ([], []),
+    ],
+)
+def test_a_pattern_means_modules_and_what_lies_within(chosen, meant):
+    assert [name for name in NAMES if within(name, chosen)] == meant
+
+
+def test_a_pattern_that_fits_nothing_is_refused_with_names_that_are_there():
+    check_fits("exclude", ["head", "blocks.*"], NAMES)
+    with pytest.raises(ArgumentError, match="exclude='tail' fits no module; the first of them are embed, bl"):
+        check_fits("exclude", ["head", "tail"], NAMES)
