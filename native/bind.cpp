@@ -1,6 +1,4 @@
 // What Python sees: checks, unwraps and calls; no arithmetic.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/pair.h>
@@ -14,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "bind_lattice.hpp"
+#include "bind.hpp"
 #include "dispatch.hpp"
 #include "streaming.hpp"
 #include "layout.hpp"
@@ -23,14 +21,7 @@
 #include "planted.hpp"
 #endif
 
-namespace nb = nanobind;
-using namespace nb::literals;
 using namespace fewbits;
-
-void bind_stencil(nb::module_& m);
-void bind_rows(nb::module_& m);
-void bind_sparsity(nb::module_& m);
-void bind_sparse_stream(nb::module_& m);
 
 namespace {
 
@@ -45,10 +36,6 @@ using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::c
 using OutMatrix = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Words = nb::ndarray<std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using ConstFloats = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
-
-void require(bool holds, const char* what) {
-    if (!holds) throw nb::value_error(what);
-}
 
 // The ranges that the kernels rely on; the Python side has messages for people, these guard memory and arithmetic.
 void check(const Grid& g) {

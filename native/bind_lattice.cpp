@@ -1,6 +1,4 @@
 // The passes over a lattice as Python sees them: checks, unwraps and calls; no arithmetic.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -9,12 +7,10 @@
 #include <optional>
 #include <utility>
 
-#include "bind_lattice.hpp"
+#include "bind.hpp"
 #include "dispatch.hpp"
 #include "parallel.hpp"
 
-namespace nb = nanobind;
-using namespace nb::literals;
 using namespace fewbits;
 
 namespace {
@@ -23,10 +19,6 @@ using Values = nb::ndarray<nb::c_contig, nb::device::cpu>;
 using Norms = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 using Wide = nb::ndarray<const double, nb::c_contig, nb::device::cpu>;
 using Extent = std::array<std::int64_t, 4>;
-
-void require(bool holds, const char* what) {
-    if (!holds) throw nb::value_error(what);
-}
 
 Kept kept_of(const Values& v) {
     const nb::dlpack::dtype t = v.dtype();
@@ -124,9 +116,7 @@ std::pair<double, double> take_lattice(Extent extent, Wide wide, Values r, std::
 
 }  // namespace
 
-namespace fewbits {
-
-void bind_lattice(nb::module_& m) {
+void fewbits::bind_lattice(nb::module_& m) {
     m.def("lattice_hop", &hop_lattice, "extent"_a, "links"_a.noconvert(), "diagonal"_a, "field"_a.noconvert(), "field_norms"_a.noconvert().none(),
           "out"_a.noconvert(), "out_norms"_a.noconvert().none(), "alpha"_a.none(), "threads"_a,
           "Write H field into out, or with alpha subtract alpha times it; return (|out|^2, old out times new out).");
@@ -138,5 +128,3 @@ void bind_lattice(nb::module_& m) {
     m.def("lattice_take", &take_lattice, "extent"_a, "wide"_a.noconvert(), "r"_a.noconvert(), "r_norms"_a.noconvert().none(), "p"_a.noconvert(),
           "p_norms"_a.noconvert().none(), "threads"_a, "Store wide, float64, in r; return (|r|^2, r times p).");
 }
-
-}  // namespace fewbits

@@ -1,14 +1,10 @@
 // What Python sees of compressed rows: checks, unwraps and calls; no arithmetic.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-
 #include <algorithm>
 
+#include "bind.hpp"
 #include "dispatch.hpp"
 #include "parallel.hpp"
 
-namespace nb = nanobind;
-using namespace nb::literals;
 using namespace fewbits;
 
 namespace {
@@ -17,10 +13,6 @@ template <class T>
 using Line = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Numbers = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 using Result = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-void require(bool holds, const char* what) {
-    if (!holds) throw nb::value_error(what);
-}
 
 // Rows whose every column lies within `columns`.
 struct HeldRows {
@@ -73,7 +65,7 @@ void multiply_rows(const HeldRows& a, Line<float> x, Result y, int threads) {
 
 }  // namespace
 
-void bind_rows(nb::module_& m) {
+void fewbits::bind_rows(nb::module_& m) {
     nb::class_<HeldRows>(m, "SparseRows", "Compressed rows; the arrays are not copied. native/rows.hpp.")
         .def("__init__", &make_rows, "rows"_a, "first"_a.noconvert(), "start"_a.noconvert(), "base"_a.noconvert(), "storage"_a,
              "values"_a.noconvert(), "columns"_a.noconvert(), "runs"_a.noconvert(), "unit"_a.noconvert(), "place"_a.noconvert(), nb::keep_alive<1, 3>(),

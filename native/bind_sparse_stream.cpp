@@ -1,26 +1,19 @@
 // What Python sees of structured sparse lines: checks, unwraps and calls; no arithmetic.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 
 #include <optional>
 
+#include "bind.hpp"
 #include "dispatch.hpp"
 #include "layout.hpp"
 #include "parallel.hpp"
 
-namespace nb = nanobind;
-using namespace nb::literals;
 using namespace fewbits;
 
 namespace {
 
 using Lines = nb::ndarray<const std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using OutLines = nb::ndarray<std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-
-void require(bool holds, const char* what) {
-    if (!holds) throw nb::value_error(what);
-}
 
 SparseLines lines_of(std::size_t lines, std::int64_t n, std::int32_t bits, std::int32_t keep, std::int32_t group,
                      std::uint32_t zero, std::uint32_t minus_zero) {
@@ -66,7 +59,7 @@ std::int64_t expand_lines(Lines stream, std::int64_t n, std::int32_t bits, std::
 
 }  // namespace
 
-void bind_sparse_stream(nb::module_& m) {
+void fewbits::bind_sparse_stream(nb::module_& m) {
     m.def("compress_lines", &compress_lines, "codes"_a.noconvert(), "n"_a, "bits"_a, "keep"_a, "group"_a, "zero"_a, "minus_zero"_a,
           "stream"_a.noconvert(), "threads"_a,
           "Write the streams of packed codes; return the first line that keeps too many, or -1.");

@@ -1,13 +1,9 @@
 // What Python sees of the search for an order of columns, and of regenerated values: checks, unwraps and calls.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-
+#include "bind.hpp"
 #include "dispatch.hpp"
 #include "parallel.hpp"
 #include "swaps.hpp"
 
-namespace nb = nanobind;
-using namespace nb::literals;
 using namespace fewbits;
 
 namespace {
@@ -16,10 +12,6 @@ template <class T>
 using Line = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <class T>
 using Matrix = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-
-void require(bool holds, const char* what) {
-    if (!holds) throw nb::value_error(what);
-}
 
 void make_swaps(Swaps* self, Matrix<const std::int32_t> magnitudes, Line<std::int32_t> order, Matrix<std::int32_t> edges,
                 Line<std::int64_t> bases, Line<std::int64_t> scores, std::int64_t keep) {
@@ -63,7 +55,7 @@ void uniform_values(std::uint64_t seed, std::int64_t position, float unit, Line<
 
 }  // namespace
 
-void bind_sparsity(nb::module_& m) {
+void fewbits::bind_sparsity(nb::module_& m) {
     nb::class_<Swaps>(m, "Swaps", "Columns in an order, and what each swap of them would keep; the arrays are not copied. native/swaps.hpp.")
         .def("__init__", &make_swaps, "magnitudes"_a.noconvert(), "order"_a.noconvert(), "edges"_a.noconvert(), "bases"_a.noconvert(),
              "scores"_a.noconvert(), "keep"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(),

@@ -1,15 +1,12 @@
 // What Python sees of the stencil's kernels: checks, unwraps and calls; no arithmetic.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 
 #include <optional>
 
+#include "bind.hpp"
 #include "dispatch.hpp"
 #include "parallel.hpp"
 
-namespace nb = nanobind;
-using namespace nb::literals;
 using namespace fewbits;
 
 namespace {
@@ -18,10 +15,6 @@ using Numbers = nb::ndarray<nb::c_contig, nb::device::cpu>;
 using Norms = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 using Sums = nb::ndarray<double, nb::c_contig, nb::device::cpu>;
 using Doubles = nb::ndarray<const double, nb::c_contig, nb::device::cpu>;
-
-void require(bool holds, const char* what) {
-    if (!holds) throw nb::value_error(what);
-}
 
 std::size_t bytes_of(Storage storage) { return storage == Storage::f64 ? 8 : storage == Storage::f32 ? 4 : 2; }
 
@@ -96,7 +89,7 @@ void pack_stencil(const Stencil& a, Doubles from, const Held& to, const Held& p,
 
 }  // namespace
 
-void bind_stencil(nb::module_& m) {
+void fewbits::bind_stencil(nb::module_& m) {
     nb::enum_<Storage>(m, "Storage")
         .value("f64", Storage::f64)
         .value("f32", Storage::f32)
