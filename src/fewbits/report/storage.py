@@ -14,6 +14,13 @@ from fewbits.report.table import Sheet, heading
 
 _KEPT = "kept as it is"
 
+
+def _kind(t: InspectedTensor) -> str:
+    if t.format is None:
+        return q.visible(t.dtype)
+    return q.visible(f"{t.format}{'' if t.sparsity is None else f' {t.sparsity}'} for {t.dtype}")
+
+
 _CAST: list[Column[CastFormat]] = [
     Column("format", "format", "Number format.", lambda f: _format(f.format), lambda f: _format(f.format)),
     Column("tensors", "tensors", "How many.", lambda f: str(f.tensors), lambda f: f.tensors),
@@ -68,12 +75,6 @@ def inspect_table(report: InspectReport) -> Group:
 
 def _format(name: str | None) -> str:
     return _KEPT if name is None else q.visible(name)
-
-
-def _kind(t: InspectedTensor) -> str:
-    if t.format is None:
-        return q.visible(t.dtype)
-    return q.visible(f"{t.format}{'' if t.sparsity is None else f' {t.sparsity}'} for {t.dtype}")
 
 
 def _bits(value: float) -> str:
