@@ -242,6 +242,7 @@ inline void thin_quads(const Quads& given, const RestorePlan& p, RestoreBuffers&
     constexpr i64 segment = kind == Kind::bfloat16 || kind == Kind::half ? 64 : 128;
     const i32 bits = kind == Kind::nibbles ? 4 : kind == Kind::bytes ? 8 : 16;
     const bool blocks = has_blocks(p.f);
+    const i64 ahead = (sparse ? 4 : 2) * q.in_block;
     alignas(64) float scales[lines][most_scales];
     __m512 sum[lines];
     for (i64 l = 0; l < lines; ++l) {
@@ -253,17 +254,23 @@ inline void thin_quads(const Quads& given, const RestorePlan& p, RestoreBuffers&
         const i64 stop = least(start + scaled_together, end), first = blocks ? start >> q.scales.log_size : 0;
         if (segment == 128 && blocks) {
             const i64 count = ((stop - 1) >> q.scales.log_size) - first + 1;
-            for (i64 l = 0; l < lines; ++l) restore_scales(p, t, line + l, first, count, scales[l]);
+            for (i64 l = 0; l < lines; ++l) {
+                restore_scales(p, t, line + l, first, count, scales[l]);
+                const u8* next = p.job.scales + (line + l) * p.bytes.scales + bytes_for(first + count, p.f.scale_bits);
+                __builtin_prefetch(next);
+                __builtin_prefetch(next + 64);
+            }
         }
         for (i64 block = start; block < stop; block += quad_block) {
             const i64 offset = (block - begin) / quad_block * q.in_block, n = least(quad_block, stop - block);
+            for (i64 l = 0; l < lines && sparse; ++l) __builtin_prefetch(from[l] + offset + ahead);  // a mask
             for (i64 in = 0; in < n; in += segment) {
                 if (segment == 64) {
                     const float* x = static_cast<const float*>(q.x) + block + in;
 #pragma GCC unroll 4
                     for (i64 l = 0; l < lines; ++l) {
                         const Places at = places_of<sparse, segment>(from[l] + offset, in, bits);
-                        __builtin_prefetch(at.codes + 1024);
+                        __builtin_prefetch(at.codes + ahead);
                         sum[l] = thin_words<kind == Kind::half ? Kind::half : Kind::bfloat16, sparse>(at, x, sum[l]);
                     }
                 }
@@ -276,7 +283,7 @@ inline void thin_quads(const Quads& given, const RestorePlan& p, RestoreBuffers&
 #pragma GCC unroll 4
                     for (i64 l = 0; l < lines; ++l) {
                         const Places at = places_of<sparse, segment>(from[l] + offset, in, bits);
-                        __builtin_prefetch(at.codes + 1024);
+                        __builtin_prefetch(at.codes + ahead);
                         const __m512 found = thin_narrow<kind == Kind::bytes ? Kind::bytes : Kind::nibbles, sparse>(q, at, four);
                         const __m512 some = _mm512_maskz_loadu_ps(q.scales.present, scales[l] + (blocks ? ((block + in) >> q.scales.log_size) - first : 0));
                         sum[l] = _mm512_fmadd_ps(found, _mm512_permutexvar_ps(q.scales.pick, some), sum[l]);

@@ -14,6 +14,13 @@ from fewbits.report.table import Sheet, heading
 
 _KEPT = "kept as it is"
 
+
+def _kind(t: InspectedTensor) -> str:
+    if t.format is None:
+        return q.visible(t.dtype)
+    return q.visible(f"{t.format}{'' if t.sparsity is None else f' {t.sparsity}'} for {t.dtype}")
+
+
 _CAST: list[Column[CastFormat]] = [
     Column("format", "format", "Number format.", lambda f: _format(f.format), lambda f: _format(f.format)),
     Column("tensors", "tensors", "How many.", lambda f: str(f.tensors), lambda f: f.tensors),
@@ -36,7 +43,7 @@ _HELD: list[Column[InspectedTensor]] = [
     Column("tensor", "tensor", "Name in the file.", lambda t: q.visible(t.tensor), lambda t: t.tensor),
     Column("shape", "shape", "Extents.", lambda t: q.shape(t.shape), lambda t: t.stored_bytes),
     Column("stored as", "stored as", "Data type, or narrow format and the data type it stands for.",
-           lambda t: _kind(t), lambda t: _kind(t)),
+           _kind, _kind),
     Column("size", "size", "Bytes in the file.", lambda t: q.size(t.stored_bytes), lambda t: t.stored_bytes),
     Column("bits per value", "bits/\nvalue", "Scales counted.", lambda t: _bits(t.bits_per_value),
            lambda t: t.bits_per_value),
@@ -68,12 +75,6 @@ def inspect_table(report: InspectReport) -> Group:
 
 def _format(name: str | None) -> str:
     return _KEPT if name is None else q.visible(name)
-
-
-def _kind(t: InspectedTensor) -> str:
-    if t.format is None:
-        return q.visible(t.dtype)
-    return q.visible(f"{t.format}{'' if t.sparsity is None else f' {t.sparsity}'} for {t.dtype}")
 
 
 def _bits(value: float) -> str:
