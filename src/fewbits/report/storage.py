@@ -36,7 +36,7 @@ _HELD: list[Column[InspectedTensor]] = [
     Column("tensor", "tensor", "Name in the file.", lambda t: q.visible(t.tensor), lambda t: t.tensor),
     Column("shape", "shape", "Extents.", lambda t: q.shape(t.shape), lambda t: t.stored_bytes),
     Column("stored as", "stored as", "Data type, or narrow format and the data type it stands for.",
-           _kind, _kind),
+           lambda t: _kind(t.dtype, t.format, t.sparsity), lambda t: _kind(t.dtype, t.format, t.sparsity)),
     Column("size", "size", "Bytes in the file.", lambda t: q.size(t.stored_bytes), lambda t: t.stored_bytes),
     Column("bits per value", "bits/\nvalue", "Scales counted.", lambda t: _bits(t.bits_per_value),
            lambda t: t.bits_per_value),
@@ -70,10 +70,10 @@ def _format(name: str | None) -> str:
     return _KEPT if name is None else q.visible(name)
 
 
-def _kind(t: InspectedTensor) -> str:
-    if t.format is None:
-        return q.visible(t.dtype)
-    return q.visible(f"{t.format}{'' if t.sparsity is None else f' {t.sparsity}'} for {t.dtype}")
+def _kind(dtype: str, fmt: str | None, sparsity: str | None) -> str:
+    if fmt is None:
+        return q.visible(dtype)
+    return q.visible(f"{fmt}{'' if sparsity is None else f' {sparsity}'} for {dtype}")
 
 
 def _bits(value: float) -> str:
