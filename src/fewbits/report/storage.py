@@ -43,7 +43,7 @@ _HELD: list[Column[InspectedTensor]] = [
     Column("tensor", "tensor", "Name in the file.", lambda t: q.visible(t.tensor), lambda t: t.tensor),
     Column("shape", "shape", "Extents.", lambda t: q.shape(t.shape), lambda t: t.stored_bytes),
     Column("stored as", "stored as", "Data type, or narrow format and the data type it stands for.",
-           lambda t: _kind(t.dtype, t.format, t.sparsity), lambda t: _kind(t.dtype, t.format, t.sparsity)),
+           _kind, _kind),
     Column("size", "size", "Bytes in the file.", lambda t: q.size(t.stored_bytes), lambda t: t.stored_bytes),
     Column("bits per value", "bits/\nvalue", "Scales counted.", lambda t: _bits(t.bits_per_value),
            lambda t: t.bits_per_value),

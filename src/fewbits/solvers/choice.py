@@ -10,7 +10,7 @@ from fewbits.solvers.precision import precision as read
 # From so many unknowns on, what to try before double precision. Only what a matrix unit multiplies is faster
 # than float32: instructions for pairs of bfloat16 (AVX512_BF16) halve the time of a product, and what that
 # leaves does not make up for the steps of refinement.
-FROM: dict[int, tuple[str, ...]] = {1000: ("fp32",)}
+FROM: dict[int, tuple[str, ...]] = {1200: ("fp32",)}
 FROM_WITH_TILES: dict[int, tuple[str, ...]] = {
     4000: ("bf16", "bf16x2", "bf16x3"),
     2000: ("bf16x2", "fp32"),
