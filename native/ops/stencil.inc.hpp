@@ -63,6 +63,13 @@ struct CellsF16 {
 
 struct CellsI16 {
     using Number = float;
+#if defined(__AVX512F__)
+    static void store_sixteen(__m512 v, float over, float norm, std::int16_t* to, float* back) {
+        const __m512i whole = _mm512_cvtps_epi32(v * _mm512_set1_ps(over));  // to nearest even
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(whole));
+        _mm512_storeu_ps(back, _mm512_cvtepi32_ps(whole) * _mm512_set1_ps(norm));
+    }
+#endif
     static void load(const Stored& s, i64 at, i64 n, float* __restrict to) {
         for (i64 block = 0; block < n; block += site) {
             const std::int16_t* from = static_cast<const std::int16_t*>(s.values) + at + block;
@@ -74,17 +81,28 @@ struct CellsI16 {
         for (i64 block = 0; block < n; block += site) {
             float* __restrict x = v + block;
             std::int16_t* __restrict to = static_cast<std::int16_t*>(s.values) + at + block;
+#if defined(__AVX512F__)
+            const __m512 low = _mm512_loadu_ps(x), high = _mm512_loadu_ps(x + parts);
+            const __m512i sizes = _mm512_max_epi32(_mm512_castps_si512(_mm512_abs_ps(low)), _mm512_castps_si512(_mm512_abs_ps(high)));
+            const float largest = float_of(_mm512_reduce_max_epi32(sizes));
+#else
             i32 bits = 0;
             for (i64 i = 0; i < site; ++i) bits = larger(bits, bits_of(x[i]) & magnitude_mask);
             const float largest = float_of(bits);
+#endif
             const bool small = !(largest >= smallest_norm);
             const float norm = small ? 0.0f : largest / largest_integer, over = small ? 0.0f : largest_integer / largest;
             s.norms[(at + block) / site] = norm;
+#if defined(__AVX512F__)
+            store_sixteen(low, over, norm, to, x);
+            store_sixteen(high, over, norm, to + parts, x + parts);
+#else
             for (i64 i = 0; i < site; ++i) {
                 const float whole = (x[i] * over + to_integer) - to_integer;
                 to[i] = static_cast<std::int16_t>(static_cast<i32>(whole));
                 x[i] = whole * norm;
             }
+#endif
         }
     }
 };
