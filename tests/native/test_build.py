@@ -2,6 +2,8 @@
 
 import re
 import subprocess
+from collections.abc import Callable
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -36,6 +38,17 @@ def _compile(compiler: str, source: Path, folder: Path, isa: str) -> Path:
     return compiled
 
 
+@pytest.fixture(scope="session")
+def kernel_objects(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Path], Path]:
+    """Compiles each kernel file once; that takes longer than what is then looked at."""
+
+    @cache
+    def compiled(compiler: str, source: Path) -> Path:
+        return _compile(compiler, source, tmp_path_factory.mktemp(source.stem), source.stem)
+
+    return compiled
+
+
 def _said(*command: str | Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
@@ -50,9 +63,9 @@ def _defined_symbols(nm: str, compiled: Path) -> dict[str, str]:
 @pytest.mark.parametrize("tool", ["nm"], indirect=True)
 @pytest.mark.parametrize("source", KERNELS, ids=lambda path: path.stem)
 def test_a_kernel_file_exports_its_entry_and_nothing_weak(
-    source: Path, compiler: str, tool: str, tmp_path: Path
+    source: Path, compiler: str, tool: str, kernel_objects: Callable[[str, Path], Path]
 ) -> None:
-    symbols = _defined_symbols(tool, _compile(compiler, source, tmp_path, source.stem))
+    symbols = _defined_symbols(tool, kernel_objects(compiler, source))
     assert list(symbols.values()) == ["D"], symbols  # a table of functions
     assert next(iter(symbols)).startswith(f"fewbits::{source.stem}::kernels")
 
@@ -90,9 +103,9 @@ def _functions_with_fused_arithmetic(objdump: str, compiled: Path) -> set[str]:
 @pytest.mark.parametrize("tool", ["objdump"], indirect=True)
 @pytest.mark.parametrize("source", KERNELS, ids=lambda path: path.stem)
 def test_no_multiply_add_is_fused_but_in_the_sums_of_products(
-    source: Path, compiler: str, tool: str, tmp_path: Path
+    source: Path, compiler: str, tool: str, kernel_objects: Callable[[str, Path], Path]
 ) -> None:
-    fused = _functions_with_fused_arithmetic(tool, _compile(compiler, source, tmp_path, source.stem))
+    fused = _functions_with_fused_arithmetic(tool, kernel_objects(compiler, source))
     assert all("thin" in name or "product" in name for name in fused), fused
     assert bool(fused) == source.stem.startswith("avx512")  # so that the search is known to find them
 
