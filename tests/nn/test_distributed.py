@@ -12,6 +12,7 @@ from fewbits.errors import ArgumentError
 from fewbits.nn import prepare
 from fewbits.optim import SGD
 from tests.processes import joined, run
+from tests.training import losses_of
 
 PATIENCE = 120  # seconds for everything that the two processes do
 STEPS = 20
@@ -47,14 +48,7 @@ def train(chosen: str, rows: int, rank: int | None = None) -> list[float]:
     x, y = torch.randn(rows, 40), torch.randint(10, (rows,))
     if rank is not None:
         x, y = x.chunk(PROCESSES)[rank], y.chunk(PROCESSES)[rank]
-    losses = []
-    for _ in range(STEPS):
-        loss = nn.functional.cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    return losses
+    return losses_of(model, optimizer, x, y, STEPS)
 
 
 def work(rank: int, folder: str) -> None:

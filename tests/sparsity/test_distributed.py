@@ -14,6 +14,7 @@ from fewbits.errors import ArgumentError
 from fewbits.sparsity import Frozen, Gradual, MaskedOptimizer, Recomputed, is_sparse
 from fewbits.sparsity.sharded import is_sharded, local, whole
 from tests.processes import joined, run
+from tests.training import losses_of
 
 PATIENCE = 120  # seconds for everything that the two processes do
 STEPS = 6
@@ -47,13 +48,7 @@ def train(how: str | None, schedule: str, rank: int | None = None) -> dict:
     x, y = torch.randn(64, 16), torch.randint(9, (64,))
     if rank is not None:
         x, y = x.chunk(PROCESSES)[rank], y.chunk(PROCESSES)[rank]
-    losses = []
-    for _ in range(STEPS):
-        loss = nn.functional.cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
+    losses = losses_of(model, optimizer, x, y, STEPS)
     state = {k.removeprefix("module."): whole(v) for k, v in model.state_dict().items()}
     parts = [local(plain.get_buffer(name + "_mask")).numel() for name in WEIGHTS]
     return {

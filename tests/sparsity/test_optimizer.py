@@ -13,6 +13,7 @@ from fewbits.errors import ArgumentError
 from fewbits.nn import prepare
 from fewbits.sparsity import Frozen, Gradual, MaskedOptimizer, Recomputed, density, is_sparse, mask
 from fewbits.tensor import NarrowTensor
+from tests.training import losses_of
 
 SPARSE = ("0.weight", "2.weight")
 
@@ -32,15 +33,7 @@ def network(schedule=None, **choices) -> nn.Sequential:
 
 
 def train(model, optimizer, steps=5) -> list[float]:
-    x, y = data()
-    losses = []
-    for _ in range(steps):
-        loss = nn.functional.cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    return losses
+    return losses_of(model, optimizer, *data(), steps)
 
 
 def all_sparse(model) -> bool:
