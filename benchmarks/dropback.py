@@ -13,23 +13,20 @@ A task whose data are not there is left out by name; mnist10k reads the folder t
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 import torch
 from _alternating import table, write
+from _tasks import available, parser
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from fewbits.errors import DataError, MissingDependencyError
 from fewbits.sparsity import DropBack
-from fewbits.train.tasks import Task, trained_task
+from fewbits.train.tasks import Task
 
 WIDTHS = {"digits": (64, 128, 128, 10), "mnist10k": (784, 300, 100, 10)}
 STEPS = {"digits": 1500, "mnist10k": 1500}  # of 64 images: some 60 epochs of digits, 12 of mnist10k
@@ -132,19 +129,10 @@ def rows_of(task: Task, seeds: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Print the table and write the figures."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=3, help="default 3")
-    parser.add_argument("--tasks", default="digits,mnist10k", help="comma-separated")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
-    given = parser.parse_args()
+    given = parser(__doc__ or "", tasks="digits,mnist10k").parse_args()
     torch.set_num_threads(1)  # layers so small that a second thread costs more than it gives
     rows: list[dict[str, Any]] = []
-    for name in given.tasks.split(","):
-        try:
-            task = trained_task(name)
-        except (DataError, MissingDependencyError) as error:
-            print(f"{name} is left out: {error}", file=sys.stderr)
-            continue
+    for task in available(given.tasks):
         rows += rows_of(task, given.seeds)
     shown = (
         "task",

@@ -12,18 +12,14 @@ A task whose data are not there is left out by name; mnist10k reads the folder t
 
 from __future__ import annotations
 
-import argparse
-import sys
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from _alternating import table, write
+from _tasks import available, parser
 
 from fewbits.compare.pruning import prune_task
-from fewbits.errors import DataError, MissingDependencyError
 from fewbits.records import PrunedModel
-from fewbits.train.tasks import trained_task
 
 ENOUGH = {"accuracy": 0.5, "nll": 0.03}  # points; nats
 
@@ -53,20 +49,12 @@ def rows_of(found: PrunedModel) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Print the table and write the figures."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=3, help="default 3")
-    parser.add_argument("--pattern", default="2:4", help="default 2:4")
-    parser.add_argument("--schedule", default="frozen", help="frozen, recomputed, gradual or sr-ste")
-    parser.add_argument("--tasks", default="digits,mnist10k,bytes", help="comma-separated")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
-    given = parser.parse_args()
+    options = parser(__doc__ or "", tasks="digits,mnist10k,bytes")
+    options.add_argument("--pattern", default="2:4", help="default 2:4")
+    options.add_argument("--schedule", default="frozen", help="frozen, recomputed, gradual or sr-ste")
+    given = options.parse_args()
     rows: list[dict[str, Any]] = []
-    for name in given.tasks.split(","):
-        try:
-            task = trained_task(name)
-        except (DataError, MissingDependencyError) as error:
-            print(f"{name} is left out: {error}", file=sys.stderr)
-            continue
+    for task in available(given.tasks):
         found, _ = prune_task(
             task,
             given.pattern,
