@@ -27,14 +27,9 @@ def read_matrix(path: str | os.PathLike[str]) -> Any:
     Raises:
         DataError: the file is missing, damaged, complex, a pattern without values, or claims more than it
             holds.
-        MissingDependencyError: SciPy is not installed.
     """
-    try:
-        from scipy import io, sparse
-    except ImportError:
-        raise MissingDependencyError(
-            "reading a matrix needs SciPy, which is not installed: pip install 'fewbits[solvers]'"
-        ) from None
+    from scipy import io, sparse
+
     file = Path(path)
     if not file.is_file():
         raise DataError(f"{file} is not a file; expected a MatrixMarket file (.mtx): check the path")
