@@ -1,9 +1,7 @@
-import sys
 
 import numpy as np
 import pytest
 
-from fewbits.errors import MissingDependencyError
 from fewbits.files.matrix import read_matrix
 
 
@@ -41,9 +39,3 @@ def test_a_long_symmetric_array_of_short_numbers_is_not_taken_for_a_cut_one(tmp_
     n = 90
     body = f"{n} {n}\n" + "1\n" * (n * (n + 1) // 2)
     assert read_matrix(written(tmp_path, "array integer symmetric", body)).nnz == n * n
-
-
-def test_without_scipy_the_message_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "scipy", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'fewbits\[solvers\]'"):
-        read_matrix(tmp_path / "m.mtx")

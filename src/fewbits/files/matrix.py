@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fewbits.errors import DataError, MissingDependencyError
+from fewbits.errors import DataError
 
 
 def read_matrix(path: str | os.PathLike[str]) -> Any:
