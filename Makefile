@@ -9,9 +9,8 @@ SOURCES := CMakeLists.txt $(shell find native -type f)
 
 # The sanitized build has an environment of its own, which borrows the libraries of the other one.
 SANITIZED := build/sanitize
-SANITIZED_TESTS ?= tests/native tests/kernels tests/tensor tests/conformance tests/files tests/must_fail
-# A limit on memory cannot hold where the sanitizers keep as much again.
-SANITIZED_BUT := --deselect tests/files/test_casting.py::test_memory_does_not_grow_with_the_checkpoint
+SANITIZED_TESTS ?= tests/native tests/kernels tests/tensor tests/conformance tests/files tests/must_fail \
+	tests/sparsity tests/solvers
 # The sanitizers have to be loaded first, and the C++ library with them, whose exceptions they follow.
 SANITIZERS = $(shell $(CXX) -print-file-name=libasan.so) $(shell $(CXX) -print-file-name=libstdc++.so.6)
 # No hunt for leaks: the interpreter and PyTorch keep memory until the process ends, thousands of blocks of it.
@@ -23,7 +22,10 @@ SECONDS ?= 60
 SEED ?= 0
 FINDINGS ?= build/fuzz
 
-.PHONY: setup build demo test test-all sanitize fuzz lint format bench clean
+# Of `make mutants`: how many are drawn.
+COUNT ?= 240
+
+.PHONY: setup build demo test test-all sanitize fuzz mutants lint format bench clean
 
 setup: $(READY)
 
@@ -58,13 +60,17 @@ sanitize: setup
 	$(BIN)/python -m pip --python $(SANITIZED)/venv install --quiet --no-deps --force-reinstall \
 		--config-settings=build-dir=$(SANITIZED)/objects --config-settings=cmake.build-type=RelWithDebInfo \
 		--config-settings=install.strip=false --config-settings=cmake.define.FEWBITS_SANITIZE=ON .
-	$(SANITIZED_RUN) -m pytest -p no:cacheprovider --capture=sys $(SANITIZED_BUT) $(SANITIZED_TESTS)
+	$(SANITIZED_RUN) -m pytest -p no:cacheprovider --capture=sys -m 'not slow and not peak_memory' $(SANITIZED_TESTS)
 
 # Mutated inputs for what reads texts and files of strangers; what fails is left in FINDINGS. `make fuzz SECONDS=600`.
 fuzz: setup
 	for target in grammar checkpoint; do \
 		$(BIN)/python -m tests.fuzz.run $$target --seconds $(SECONDS) --seed $(SEED) --findings $(FINDINGS) || exit 1; \
 	done
+
+# Mistakes made on purpose in the source, and how many of them the tests notice; `make mutants COUNT=600 SEED=1`.
+mutants: setup
+	$(BIN)/python tools/mutants.py --count $(COUNT) --seed $(SEED)
 
 lint: setup
 	$(BIN)/ruff check .

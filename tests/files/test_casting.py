@@ -347,6 +347,7 @@ def large(folder: Path, shards: int, each: int) -> Path:
     return folder
 
 
+@pytest.mark.peak_memory
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak memory is read from /proc")
 def test_memory_does_not_grow_with_the_checkpoint(tmp_path):
     source = large(tmp_path / "wide", 4, 32 * MIB)

@@ -232,6 +232,7 @@ print(more(4, "meta", 1000), more(20, "meta", 1000), more(4, "meta", 3_000_000),
 """
 
 
+@pytest.mark.peak_memory
 def test_memory_grows_with_the_budget_and_not_with_the_model() -> None:
     """Peaks of one process in MiB: of 16 and of 80 MiB of weights, of a larger budget, of a plain model."""
     if not Path("/proc/self/clear_refs").exists():
