@@ -8,7 +8,15 @@ from torch import nn
 
 import fewbits as fb
 from fewbits.errors import ArgumentError, FormatError
-from fewbits.sparsity import Gradual, Recomputed, is_sparse, kept_magnitude, mask, remove_masks
+from fewbits.sparsity import (
+    Gradual,
+    MaskedOptimizer,
+    Recomputed,
+    is_sparse,
+    kept_magnitude,
+    mask,
+    remove_masks,
+)
 
 
 def network() -> nn.Sequential:
@@ -72,6 +80,8 @@ def test_patterns_hold_for_all_that_lies_within():
         (nn.MultiheadAttention(8, 2, kdim=4), ["q_proj_weight", "k_proj_weight", "v_proj_weight"]),
         (nn.LSTM(8, 4), ["weight_ih_l0", "weight_hh_l0"]),
         (nn.GRU(8, 4, num_layers=2), ["weight_ih_l0", "weight_hh_l0", "weight_ih_l1", "weight_hh_l1"]),
+        (nn.LSTMCell(8, 4), ["weight_ih", "weight_hh"]),
+        (nn.GRUCell(8, 4), ["weight_ih", "weight_hh"]),
         (nn.Conv1d(8, 3, 3), ["weight"]),
         (nn.Conv3d(8, 3, 3), ["weight"]),
     ],
@@ -115,7 +125,10 @@ def test_weights_that_are_an_embedding_too_stay_dense():
     model.head.weight = model.embedding.weight
     report = fb.sparsify(model, "2:4")
     assert [t.tensor for t in report.pruned] == ["body.weight"]
-    assert report.left_alone == (("head.weight", "it is embedding.weight too, which is summed otherwise"),)
+    assert dict(report.left_alone) == {
+        "embedding.weight": "it is an embedding, whose rows are looked up",
+        "head.weight": "it is embedding.weight too, which is summed otherwise",
+    }
 
 
 def test_a_matrix_that_two_layers_share_is_pruned_once():
@@ -207,3 +220,88 @@ def test_a_layer_that_torch_prunes_already_is_refused():
     other.weight_mask = torch.ones(8, 8)
     with pytest.raises(ArgumentError, match="weight_mask is there already"):
         fb.sparsify(other, "2:4")
+
+
+class Experts(nn.Module):
+    """A stack of experts, as transformers has them, with a bias for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down_proj, self.down_proj_bias = (
+            nn.Parameter(torch.randn(2, 4, 8)),
+            nn.Parameter(torch.randn(2, 4)),
+        )
+
+
+@pytest.mark.parametrize(
+    ("layer", "names"),
+    [
+        (nn.ConvTranspose2d(8, 8, 3), ["weight"]),
+        (nn.Bilinear(4, 4, 4), ["weight"]),
+        (nn.Embedding(8, 4), ["weight"]),
+        (nn.EmbeddingBag(8, 4), ["weight"]),
+        (Experts(), ["down_proj"]),
+        (nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)), ["parametrizations.weight.original1"]),
+        (nn.LayerNorm((4, 4)), ["weight"]),
+        (nn.BatchNorm2d(8), []),
+        (nn.PReLU(8), []),
+    ],
+)
+def test_every_matrix_that_stays_dense_is_named_unless_it_was_excluded(layer, names):
+    make = lambda: nn.Sequential(nn.Linear(8, 8), copy.deepcopy(layer))  # noqa: E731
+    report = fb.sparsify(make(), "2:4")
+    assert [t.tensor for t in report.pruned] == ["0.weight"]
+    assert [name for name, _ in report.left_alone] == [f"1.{name}" for name in names]
+    assert fb.sparsify(make(), "2:4", exclude="1").left_alone == ()
+
+
+def test_every_matrix_of_a_mixture_of_experts_is_pruned_or_named():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_local_experts": 2}
+    model = transformers.MixtralForCausalLM(transformers.MixtralConfig(**sizes, **heads))
+    report = fb.sparsify(model, "2:4")
+    told = {t.tensor for t in report.pruned} | {name for name, _ in report.left_alone}
+    assert told == {name for name, p in model.named_parameters() if p.dim() > 1}
+    assert "experts.down_proj" in " ".join(name for name, _ in report.left_alone)
+
+
+WRAPPERS = {
+    "compiled": lambda model: torch.compile(model, backend="eager"),
+    "parallel": nn.DataParallel,
+    "averaged": torch.optim.swa_utils.AveragedModel,
+    "compiled, in a module": lambda model: nn.Sequential(torch.compile(model, backend="eager")),
+    "a part is compiled": lambda model: nn.Sequential(
+        torch.compile(model, backend="eager"), nn.Linear(10, 4)
+    ),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=list(WRAPPERS))
+def test_what_holds_a_sparse_model_is_taken_for_it(wrap):
+    plain = network()
+    fb.sparsify(plain, "2:4")
+    model = wrap(plain)
+    optimizer = MaskedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    masked = [m for m in model.modules() if "weight_mask" in m._buffers]
+    assert len(masked) == 2
+    assert all(is_sparse(m.weight, "2:4", axis=1) for m in masked)
+    remove_masks(model)
+    assert not [m for m in model.modules() if "weight_mask" in m._buffers]
+
+
+@pytest.mark.parametrize("layer", [network(), nn.Linear(8, 8)])
+def test_a_compiled_model_is_pruned_as_the_model_within(layer):
+    plain = copy.deepcopy(layer)
+    compiled = torch.compile(layer, backend="eager")
+    reports = [fb.sparsify(model, "2:4", schedule=Recomputed()) for model in (plain, compiled)]
+    assert reports[0] == reports[1]
+    assert layer.state_dict().keys() == plain.state_dict().keys()
+    for model in (layer, compiled):
+        parameters = model.parameters()
+        assert MaskedOptimizer(torch.optim.SGD(parameters, lr=0.1), model)._layers
+        with pytest.raises(ArgumentError, match="sparse already"):
+            fb.sparsify(model, "2:4")

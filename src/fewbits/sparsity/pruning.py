@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,13 +14,14 @@ from fewbits.formats import Pattern
 from fewbits.formats import pattern as read
 from fewbits.names import check_fits, listed, within
 from fewbits.records import PrunedTensor, PruneReport
-from fewbits.sparsity.layers import reduction_axes
+from fewbits.sparsity.layers import other_matrices, reduction_axes
 from fewbits.sparsity.masks import SEARCHES, density, kept_magnitude, mask, transposable_mask
 from fewbits.sparsity.schedules import Frozen, Gradual, Recomputed, Schedule
 from fewbits.sparsity.sharded import is_sharded
 
 MASK, DENSE, STEP = "_mask", "_dense", "sparsity_step"  # buffers: two after their parameter, one of the model
-_AXES = "fewbits_sparse_axes"
+_AXES = "fewbits_sparse_axes"  # attributes of a module: of a layer, and of the model
+_HOW = "fewbits_sparsity"
 
 
 @dataclass(frozen=True)
@@ -71,15 +73,17 @@ def sparsify(
             ``weight_dense``; with :class:`Gradual` the model is dense at first.
 
     Returns:
-        The tensors that were pruned, and those that were left alone and why: sizes that do not fit, weights
-        that serve as something else too.
+        The tensors that were pruned, and every other matrix of the layers that were meant, with the reason:
+        sizes that do not fit, weights that serve as something else too, embeddings, and layers of which it is
+        not known what they sum over, as transposed convolutions or stacks of experts.
 
     Raises:
         FormatError: no such pattern.
         ArgumentError: a pattern of names that fits no module, no layer that could be pruned, a model that is
             sparse or sharded already.
     """
-    if any(hasattr(module, "fewbits_sparsity") for module in model.modules()):
+    model = model._modules.get("_orig_mod") or model  # of a compiled model, what was compiled
+    if any(_own(module, _HOW) is not None for module in model.modules()):
         raise ArgumentError(
             "the model is sparse already; call fewbits.sparsity.remove_masks(model) first, or load its"
             " state_dict into a new one"
@@ -103,13 +107,15 @@ def sparsify(
                     left.append((full, reason))
                 else:
                     pruned.append(_prune(module, key, axis, how, full))
+            others = other_matrices(module)
+            left += [(f"{name}.{key}" if name else key, reason) for key, reason in others.items()]
     if not pruned:
         why = f"; {left[0][0]}: {left[0][1]}" if left else ""
         raise ArgumentError(
             f"{type(model).__name__} has no layer to prune to {how.pattern}{why}; expected a linear,"
             " convolutional, recurrent or attention layer that is included and not excluded"
         )
-    model.fewbits_sparsity = how  # type: ignore[assignment]
+    vars(model)[_HOW] = how
     if not isinstance(schedule, Frozen):
         model.register_buffer(STEP, torch.zeros((), dtype=torch.int64))
     return PruneReport(str(how.pattern), tuple(pruned), tuple(left))
@@ -126,10 +132,9 @@ def remove_masks(model: nn.Module) -> None:
         for suffix in (MASK, DENSE):
             module._buffers.pop(name + suffix, None)
     for module in model.modules():
-        if hasattr(module, _AXES):
-            delattr(module, _AXES)
+        vars(module).pop(_AXES, None)
     root._buffers.pop(STEP, None)
-    del root.fewbits_sparsity
+    del vars(root)[_HOW]
 
 
 def sparse_root(model: nn.Module) -> nn.Module:
@@ -138,7 +143,7 @@ def sparse_root(model: nn.Module) -> nn.Module:
     Raises:
         ArgumentError: there is none, or there are several.
     """
-    found = [m for m in model.modules() if isinstance(getattr(m, "fewbits_sparsity", None), Sparsity)]
+    found = [m for m in model.modules() if _own(m, _HOW) is not None]
     if not found:
         raise ArgumentError(
             f"{type(model).__name__} is not sparse; call fewbits.sparsify(model, '2:4') first"
@@ -153,8 +158,13 @@ def sparse_root(model: nn.Module) -> nn.Module:
 def sparse_parameters(model: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
     """Yield each layer that has masks, with the name of a parameter and the axis of its groups."""
     for module in model.modules():
-        for name, axis in getattr(module, _AXES, {}).items():
+        for name, axis in (_own(module, _AXES) or {}).items():
             yield module, name, axis
+
+
+def _own(module: nn.Module, name: str) -> Any:
+    """Return an attribute of this module, not one that a wrapper lends from the module within it."""
+    return vars(module).get(name)
 
 
 def _uses(model: nn.Module) -> dict[nn.Parameter, list[tuple[str, int | None]]]:
@@ -197,5 +207,5 @@ def _prune(module: nn.Module, key: str, axis: int, how: Sparsity, full: str) -> 
         module.register_buffer(key + DENSE, p.detach().clone())
     if not gradual:
         p.copy_(masked)
-    setattr(module, _AXES, {**getattr(module, _AXES, {}), key: axis})
+    vars(module)[_AXES] = {**(_own(module, _AXES) or {}), key: axis}
     return PrunedTensor(full, tuple(p.shape), axis, density(masked), kept)
