@@ -1,5 +1,6 @@
 """A fixed budget of weights: equal to the dense definition, exact, small, resumable, and it learns."""
 
+import copy
 import gc
 import subprocess
 import sys
@@ -315,3 +316,84 @@ def test_states_of_other_models_and_damaged_ones_are_refused(tmp_path: Path) -> 
     save_file({"w": torch.ones(2)}, tmp_path / "w.safetensors")
     with pytest.raises(DataError, match=r"expected a file that DropBack\.save wrote"):
         optimizer.load(tmp_path / "w.safetensors")
+
+
+def some() -> tuple[nn.Module, DropBack, Tensor]:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+    return model, DropBack(model, 20, lr=0.1, momentum=0.5), torch.randn(5, 8)
+
+
+def scaler() -> torch.amp.GradScaler:
+    made = torch.amp.GradScaler("cpu")
+    made.scale(torch.ones(()))  # makes its lazily initialized state, as a loop does
+    return made
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda ps, _: nn.utils.clip_grad_norm_(ps, 1e-3),
+        lambda ps, _: nn.utils.clip_grad_norm_(ps, 1e-3, foreach=False),
+        lambda ps, _: nn.utils.clip_grad_value_(ps, 1e-3),
+        lambda ps, _: nn.utils.get_total_norm([p.grad for p in ps]),
+        lambda ps, _: ps[0].grad.mul_(0.5),
+        lambda ps, _: ps[0].grad / 2,
+        lambda _, o: scaler().unscale_(o),
+        lambda _, o: scaler().step(o),
+    ],
+)
+def test_whatever_would_read_or_change_a_gradient_is_refused(use: Callable[..., Any]) -> None:
+    model, optimizer, x = some()
+    for _ in range(2):
+        model(x).sum().backward()
+        with pytest.raises(
+            ArgumentError, match="cannot be read, clipped, unscaled or averaged; leave clip_grad"
+        ):
+            use(list(model.parameters()), optimizer)
+        optimizer.step()
+        assert all(p.grad is None for p in model.parameters())
+
+
+def test_gradients_of_several_processes_are_not_left_apart() -> None:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    model, optimizer, x = some()
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        model(x).sum().backward()
+        with pytest.raises(ArgumentError, match="group of 2 processes"):
+            optimizer.step()
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_a_copy_of_a_model_computes_the_same_and_keeps_its_values() -> None:
+    model, optimizer, x = some()
+    model(x).sum().backward()
+    optimizer.step()
+    twin, before = copy.deepcopy(model), model(x).detach()
+    assert torch.equal(twin(x), before)
+    model(x).sum().backward()
+    optimizer.step()
+    assert torch.equal(twin(x), before)
+    assert not torch.equal(model(x), before)
+
+
+def test_a_copy_of_model_and_optimizer_trains_on_as_they_do() -> None:
+    model, optimizer, x = some()
+    model(x).sum().backward()  # a copy between the gradient and its step has the gradient too
+    pairs = [(model, optimizer), copy.deepcopy((model, optimizer))]
+    for one, own in pairs:
+        own.step()
+        for _ in range(3):
+            one(x).square().sum().backward()
+            own.step()
+    assert torch.equal(pairs[0][0](x), pairs[1][0](x))
+    assert np.array_equal(flat(pairs[0][1]), flat(pairs[1][1]))
+    assert pairs[1][1].param_groups[0]["params"][0] is next(pairs[1][0].parameters())
+
+
+def test_a_second_optimizer_of_one_model_is_refused() -> None:
+    model, _, _ = some()
+    with pytest.raises(ArgumentError, match="has a DropBack optimizer"):
+        DropBack(model, 20, lr=0.1)

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from torch import nn
+from torch import distributed, nn
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import load_file, save_file
 from fewbits.kernels.uniform import uniform
-from fewbits.sparsity.regenerated import Place, places, regenerate, second_names
+from fewbits.sparsity.regenerated import Place, is_regenerated, places, regenerate, second_names
 from fewbits.sparsity.tracked import AT_ONCE, Selection, Tracked, moved, moved_alone
 
 _KEY = "dropback"  # of a file's metadata
@@ -36,6 +36,9 @@ class DropBack(torch.optim.Optimizer):
     deviation ``gain / sqrt(fan_in)``, weights of norms 1, biases 0. Those that the model came with are not
     used, so it may be made on the meta device and never be dense.
 
+    A gradient is seen by nobody else: clipping, unscaling and a group of several processes are refused. A
+    copy of the model has tracked weights of its own; ``deepcopy((model, optimizer))`` gives a pair to train.
+
     Args:
         model: its parameters are replaced; none may have two names. Buffers stay as they are.
         budget: weights to track at most.
@@ -46,7 +49,8 @@ class DropBack(torch.optim.Optimizer):
         device: where tracked weights lie; default: that of the model, and the CPU for one on meta.
 
     Raises:
-        ArgumentError: a value out of range, parameters with two names, of other dtypes than float32 or none.
+        ArgumentError: a value out of range, parameters with two names, of other dtypes than float32 or none,
+            or a model that has such an optimizer.
     """
 
     def __init__(
@@ -70,6 +74,10 @@ class DropBack(torch.optim.Optimizer):
         self._selection = Selection(budget)
         self._taken: set[str] = set()
         super().__init__(regenerate(model, self, self._places, self.device), {"lr": lr, "momentum": momentum})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what copies are made of: everything, since a model computes with its optimizer."""
+        return self.__dict__.copy()
 
     @property
     def weights(self) -> int:
@@ -123,7 +131,17 @@ class DropBack(torch.optim.Optimizer):
 
         Args:
             closure: computes the loss anew, with gradients; what it returns is returned.
+
+        Raises:
+            ArgumentError: there are several processes, whose gradients would have to be averaged.
         """
+        together = distributed.is_available() and distributed.is_initialized()
+        processes = distributed.get_world_size() if together else 1
+        if processes > 1:
+            raise ArgumentError(
+                f"DropBack in a group of {processes} processes: gradients are reduced as they come and cannot"
+                " be averaged over them; train in one process"
+            )
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -137,8 +155,8 @@ class DropBack(torch.optim.Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients since the last step."""
-        super().zero_grad(set_to_none)
+        """Forget the gradients since the last step, whatever ``set_to_none`` is."""
+        super().zero_grad(set_to_none=True)
         self._selection, self._taken = Selection(self.budget), set()
 
     def freeze(self) -> None:
@@ -218,6 +236,11 @@ def _check(model: nn.Module, budget: int, lr: float, momentum: float, seed: int,
         raise ArgumentError(
             f"budget={budget}, lr={lr}, momentum={momentum}, seed={seed}, gain={gain}; expected a budget, a"
             " learning rate and a gain above 0, a momentum from 0 to below 1 and a seed from 0 to 2^64 - 1"
+        )
+    if is_regenerated(model):
+        raise ArgumentError(
+            f"{type(model).__name__} has a DropBack optimizer, which its parameters lie in; go on with that"
+            " one, or make the model anew"
         )
     if not every:
         raise ArgumentError(f"{type(model).__name__} has no parameters to train")

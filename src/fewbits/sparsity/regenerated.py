@@ -12,6 +12,8 @@ from torch import nn
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
+from fewbits.errors import ArgumentError
+
 
 @dataclass(frozen=True)
 class Place:
@@ -56,17 +58,34 @@ class Source(Protocol):
         """Take the gradient of a parameter."""
 
 
+class _Gone(torch.Tensor):
+    """The gradient that a parameter is seen to have; it was reduced as it came, and who asks is told so."""
+
+    @classmethod
+    def __torch_function__(cls, *_: Any, **__: Any) -> Any:
+        """Refuse whatever would read, clip or unscale it.
+
+        Raises:
+            ArgumentError: always.
+        """
+        raise ArgumentError(
+            "a gradient of DropBack is reduced as it comes and cannot be read, clipped, unscaled or averaged;"
+            " leave clip_grad_norm_, GradScaler and the like out, and lower the learning rate instead"
+        )
+
+
 class _Made(torch.autograd.Function):
     """A parameter made from nothing that autograd would keep; its gradient goes to where it came from."""
 
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, source: Source, place: Place) -> torch.Tensor:
-        ctx.source, ctx.place = source, place
+        ctx.anchor, ctx.source, ctx.place = anchor, source, place
         return source.dense(place)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, None, None]:
         ctx.source.take(ctx.place, gradients[0])
+        ctx.anchor.grad = torch.zeros((), device=ctx.anchor.device).as_subclass(_Gone)
         return None, None, None
 
 
@@ -119,6 +138,11 @@ def _run_again(own: type[nn.Module], *, random: bool) -> None:
         return checkpoint(forward, self, *args, use_reentrant=False, preserve_rng_state=random, **kwargs)
 
     own.forward = forgotten
+
+
+def is_regenerated(model: nn.Module) -> bool:
+    """Whether the parameters of a model, or some of them, were taken out before."""
+    return any(isinstance(module, _Regenerated) for module in model.modules())
 
 
 def second_names(model: nn.Module) -> Iterator[str]:
