@@ -10,6 +10,7 @@ from torch import nn
 from fewbits.errors import ArgumentError
 from fewbits.nn import Watch, prepare
 from fewbits.recipes import recipe
+from fewbits.recipes.narrowed import recipe_of
 
 
 def _mlp() -> nn.Sequential:
@@ -79,6 +80,15 @@ def test_autocast_ends_with_the_forward_pass_and_travels_with_the_model() -> Non
     with pytest.raises(RuntimeError):
         model(torch.randn(2, 9))
     assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize("name", ["fp32", "amp-bf16", "mxfp6", "fp8-lm"])
+def test_every_parameter_and_its_copies_know_the_recipe(name: str) -> None:
+    model = nn.Sequential(_mlp(), nn.LayerNorm(4))
+    assert {recipe_of(p) for p in model.parameters()} == {None}
+    prepare(model, name, **({} if name == "amp-bf16" else {"exclude": "0.2"}))
+    for one in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):  # noqa: S301 - our own
+        assert {recipe_of(p) for p in one.parameters()} == {recipe(name)}
 
 
 def test_a_second_derivative_is_refused_and_not_wrong() -> None:

@@ -17,7 +17,7 @@ from fewbits.nn.own_dtype import take_own_dtype, widened
 from fewbits.nn.rules import DTYPES, Rules, Watcher, cast
 from fewbits.recipes import Cast, Recipe
 from fewbits.recipes import recipe as read
-from fewbits.recipes.narrowed import Narrowed, is_narrow
+from fewbits.recipes.narrowed import Narrowed, Prepared, is_narrow
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -110,6 +110,8 @@ def prepare(
         Autocast(DTYPES[chosen.autocast]).attach(model)
         model.register_forward_hook(_float32_results)
     model.fewbits_recipe = chosen  # type: ignore[assignment]
+    for module in model.modules():
+        module.fewbits_prepared = Prepared(list(module.parameters(recurse=False)), chosen)  # type: ignore[assignment]
     return model
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 if TYPE_CHECKING:
     import torch
 
+    from fewbits.recipes.recipe import Recipe
+
 _NARROW = "fewbits_narrow"
 _WIDE = "fewbits_wide"
+_RECIPE = "fewbits_recipe"
 
 
 class Narrowed:
@@ -32,6 +36,31 @@ class Narrowed:
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what copies and pickles are made of."""
         return Narrowed, (self.parameters, [getattr(p, _WIDE, None) for p in self.parameters])
+
+
+class Prepared:
+    """Marks the parameters of a module with the recipe of their model, and the copies of them.
+
+    It holds none of them: a parameter that something else takes the place of is free to go.
+
+    Args:
+        parameters: the module's own.
+        recipe: that the model was prepared with.
+    """
+
+    def __init__(self, parameters: Sequence[torch.Tensor], recipe: Recipe) -> None:
+        self.parameters, self.recipe = [ref(p) for p in parameters], recipe
+        for p in parameters:
+            setattr(p, _RECIPE, recipe)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what copies and pickles are made of."""
+        return Prepared, ([p for one in self.parameters if (p := one()) is not None], self.recipe)
+
+
+def recipe_of(p: torch.Tensor) -> Recipe | None:
+    """Return the recipe that a parameter's model was prepared with; None if it was not, or is not known."""
+    return getattr(p, _RECIPE, None)
 
 
 def is_narrow(p: torch.Tensor) -> bool:
