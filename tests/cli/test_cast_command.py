@@ -85,7 +85,7 @@ def test_the_first_map_that_matches_decides_and_formats_may_hold_commas_and_sign
         (["model.safetensors", "n.safetensors", "--map", "q*=mx9"], "--map 'q*' matches no tensor"),
         (["model.safetensors", "n.safetensors", "--format", "mx9", "--keep", "q*"], "--keep 'q*' matches no"),
         (["model.safetensors", "n.safetensors", "--format", "mx9", "--scale-rule", "x"], "scale_rule='x'"),
-        (["model.safetensors", "model.safetensors", "--format", "mx9"], "is the source itself"),
+        (["model.safetensors", "model.safetensors", "--format", "mx9"], "which is read"),
         (["gone.safetensors", "n.safetensors", "--format", "mx9"], "is no file and no folder"),
         (["model.safetensors", "no/n.safetensors", "--format", "mx9"], "does not exist; create it first"),
         (["model.safetensors", "n.safetensors", "--back"], "there is nothing to restore"),

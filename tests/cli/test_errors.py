@@ -126,7 +126,7 @@ def test_a_full_disk_exits_with_1_and_leaves_nothing(capsys, monkeypatch, tmp_pa
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fewbits.cli.formats.write_text", full)
+    monkeypatch.setattr("fewbits.cli.paths.write_text", full)
     assert cli.run(["formats", "--json", str(tmp_path / "out.json")]) == 1
     assert "No space left" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -139,7 +139,7 @@ def test_every_schedule_ends_sparse_and_says_how_masks_changed(schedule, tmp_pat
         (["model.safetensors", "--pattern", "1:63"], "no tensor would be pruned to 1:63"),
         (["model.safetensors", "--format", "mxfp5"], "the nearest are mxfp4"),
         (["model.safetensors", "--keep", "q*"], "--keep 'q*' matches no tensor"),
-        (["model.safetensors", "--out", "model.safetensors"], "is the source itself"),
+        (["model.safetensors", "--out", "model.safetensors"], "which is read"),
         (["gone.safetensors"], "is no file and no folder"),
         (["--task", "digits", "--schedule", "often"], "there is no schedule 'often'; expected one of frozen"),
         (["--task", "digits", "--keep", "q*"], "--keep='q*' fits no module; the first of them are conv1"),

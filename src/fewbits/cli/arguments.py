@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format, parse
@@ -34,21 +33,6 @@ def read_formats(text: str | None, default: Sequence[str]) -> list[Format]:
     if not names:
         raise ArgumentError("--formats is empty; give names as in mxfp4,mx6 (see `fewbits formats`)")
     return list(dict.fromkeys(parse(name) for name in names))
-
-
-def check_writable(*paths: Path | None) -> None:
-    """Refuse a file that could not be written, before hours of work go into it.
-
-    Raises:
-        ArgumentError: the folder does not exist, or the path is a folder.
-    """
-    for path in paths:
-        if path is None:
-            continue
-        if path.is_dir():
-            raise ArgumentError(f"{path} is a folder; give the name of a file to write")
-        if not path.parent.is_dir():
-            raise ArgumentError(f"the folder {path.parent} of {path.name} does not exist; create it first")
 
 
 def provenance(seeds: Sequence[int] = ()) -> Provenance:

@@ -6,21 +6,24 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from fewbits.cli.arguments import check_writable, provenance, split_list
+from fewbits.cli.arguments import provenance, split_list
+from fewbits.cli.kinds import CHECKPOINT, JSON, Reads, Writes
+from fewbits.cli.paths import tables_console, write_report
 from fewbits.cli.progress import Interrupted, progress_bar
 from fewbits.errors import ArgumentError
-from fewbits.files.atomic import write_text
 from fewbits.formats import parse
 
 
 def cast(
     source: Annotated[
-        Path, typer.Argument(help="A .safetensors file, or a folder of them.", show_default=False)
+        Path,
+        Reads(),
+        typer.Argument(help="A .safetensors file, or a folder of them.", show_default=False),
     ],
     destination: Annotated[
         Path,
+        Writes(CHECKPOINT),
         typer.Argument(
             help="A .safetensors file for a file; for a folder a folder, in which files keep their names. "
             "Only tensors and their index are written: copy config.json and the like yourself.",
@@ -54,7 +57,9 @@ def cast(
     back: Annotated[
         bool, typer.Option("--back", help="Restore ordinary tensors, in the dtypes they had.")
     ] = False,
-    json: Annotated[Path | None, typer.Option(help="Write the table, and every tensor, as JSON.")] = None,
+    json: Annotated[
+        Path | None, Writes(JSON), typer.Option(help="Write the table, and every tensor, as JSON.")
+    ] = None,
 ) -> None:
     """Store a checkpoint in narrow formats, as packed bits in .safetensors files.
 
@@ -67,7 +72,6 @@ def cast(
 
     Back again: fewbits cast narrow.safetensors model.safetensors --back
     """
-    check_writable(json)
     if back and (format, map, keep, scale_rule, sparsity) != (None, None, None, "floor", None):
         raise ArgumentError("--back restores what the file says; leave the other options out")
     if not back and format is None and not map:
@@ -88,15 +92,13 @@ def cast(
 
     from fewbits.report import cast_json, cast_table
 
-    Console().print(cast_table(report))
+    tables_console(json).print(cast_table(report))
     for tensor in report.tensors if sparsity is not None else ():
         if tensor.format is not None and tensor.sparsity is None:
             shape = " x ".join(str(n) for n in tensor.shape)
             typer.echo(f"left dense: {tensor.tensor}, {shape}, does not fit {sparsity}", err=True)
     typer.echo(f"wrote {destination}", err=True)
-    if json is not None:
-        write_text(json, cast_json(report, provenance()))
-        typer.echo(f"wrote {json}", err=True)
+    write_report(json, lambda: cast_json(report, provenance()))
 
 
 def _done(source: Path, destination: Path, back: bool, **choices: Any) -> Any:

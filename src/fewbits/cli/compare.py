@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from fewbits.cli.arguments import check_writable, provenance, read_formats, split_list
+from fewbits.cli.arguments import provenance, read_formats, split_list
+from fewbits.cli.kinds import JSON, PAGE, Reads, Writes
+from fewbits.cli.paths import tables_console, write_report
 from fewbits.cli.progress import Report, progress_bar
 from fewbits.errors import ArgumentError, DataError
-from fewbits.files.atomic import write_text
 from fewbits.formats import Format
 from fewbits.records import Provenance
 
@@ -44,6 +44,7 @@ class _Answer:
 def compare(
     target: Annotated[
         Path | None,
+        Reads(),
         typer.Argument(
             help="A .safetensors file, a folder of them with an index, or a .mtx matrix. "
             "Nothing: two small models."
@@ -59,6 +60,7 @@ def compare(
     ] = "bytes,digits",
     data: Annotated[
         Path | None,
+        Reads(below=True),
         typer.Option(help="Your own text for the bytes task, a file or a folder."),
     ] = None,
     seeds: Annotated[int, typer.Option(help="How many models to train per task.", min=1, max=100)] = 3,
@@ -76,9 +78,11 @@ def compare(
         ),
     ] = False,
     report: Annotated[
-        Path | None, typer.Option(help="Write an HTML page, one file that opens offline.")
+        Path | None, Writes(PAGE), typer.Option(help="Write an HTML page, one file that opens offline.")
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="Write everything measured as JSON.")] = None,
+    json: Annotated[
+        Path | None, Writes(JSON), typer.Option(help="Write everything measured as JSON.")
+    ] = None,
 ) -> None:
     """Measure what each narrow format saves and what it costs.
 
@@ -94,7 +98,6 @@ def compare(
 
     A matrix: fewbits compare matrix.mtx
     """
-    check_writable(report, json)
     if report is not None:
         from fewbits.report.markup import plotly_script
 
@@ -102,13 +105,9 @@ def compare(
     asked = _Asked(formats, tasks, data, seeds, min_qsnr, scale_rule, train)
     with progress_bar() as progress:
         answer = _measured(target, asked, progress)
-    Console().print(answer.table)
-    if report is not None:
-        write_text(report, answer.page())
-        typer.echo(f"wrote {report}", err=True)
-    if json is not None:
-        write_text(json, answer.json())
-        typer.echo(f"wrote {json}", err=True)
+    tables_console(report, json).print(answer.table)
+    write_report(report, answer.page)
+    write_report(json, answer.json)
 
 
 def _measured(target: Path | None, asked: _Asked, progress: Report) -> _Answer:

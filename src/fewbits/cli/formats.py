@@ -7,10 +7,9 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from rich.console import Console
 
-from fewbits.cli.arguments import check_writable
-from fewbits.files.atomic import write_text
+from fewbits.cli.kinds import JSON, Writes
+from fewbits.cli.paths import tables_console, write_report
 from fewbits.formats import CATALOGUE, Bdr, Block, Element, Format, facts, parse, values
 from fewbits.report.formats_text import (
     catalogue_json,
@@ -23,7 +22,9 @@ from fewbits.report.formats_text import (
 
 def formats(
     name: Annotated[str | None, typer.Argument(help="A format's name, or a text in the grammar.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Also write what is printed as JSON.")] = None,
+    json: Annotated[
+        Path | None, Writes(JSON), typer.Option(help="Also write what is printed as JSON.")
+    ] = None,
 ) -> None:
     """List the formats, or show one: its facts, its values, its number line and its source.
 
@@ -31,8 +32,7 @@ def formats(
 
     A new format: fewbits formats "float(e=3,m=4)"
     """
-    check_writable(json)
-    console = Console()
+    console = tables_console(json)
     if name is None:
         rows = [
             (e.name, e.format.bits_per_value, _element(e.format).max, e.summary, e.source)
@@ -55,8 +55,7 @@ def formats(
             lines = number_lines(numbers, min(console.width, 100), label)
             console.print(lines, markup=False, highlight=False)
         text = format_json(told, numbers if element.bits <= 8 else [])
-    if json is not None:
-        write_text(json, text)
+    write_report(json, lambda: text)
 
 
 def _element(fmt: Format) -> Element:

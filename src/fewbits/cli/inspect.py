@@ -7,19 +7,22 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from fewbits.cli.arguments import check_writable, provenance
+from fewbits.cli.arguments import provenance
+from fewbits.cli.kinds import JSON, Reads, Writes
+from fewbits.cli.paths import tables_console, write_report
 from fewbits.cli.progress import progress_bar
-from fewbits.files.atomic import write_text
 
 
 def inspect(
     path: Annotated[
         Path,
+        Reads(),
         typer.Argument(help="A .safetensors file, or a folder of them; narrow or not.", show_default=False),
     ],
-    json: Annotated[Path | None, typer.Option(help="Also write what is printed as JSON.")] = None,
+    json: Annotated[
+        Path | None, Writes(JSON), typer.Option(help="Also write what is printed as JSON.")
+    ] = None,
 ) -> None:
     """List the tensors of a checkpoint: shape, dtype or narrow format, bytes, bits per value.
 
@@ -28,17 +31,14 @@ def inspect(
 
     Example: fewbits inspect narrow.safetensors
     """
-    check_writable(json)
     from fewbits.files import inspect as look
     from fewbits.report import inspect_json, inspect_table
     from fewbits.report.quantities import visible
 
     with progress_bar() as progress:
         report = look(path, progress=lambda done, total, _: progress("checking tensors", done, total))
-    Console().print(inspect_table(report))
-    if json is not None:
-        write_text(json, inspect_json(report, provenance()))
-        typer.echo(f"wrote {json}", err=True)
+    tables_console(json).print(inspect_table(report))
+    write_report(json, lambda: inspect_json(report, provenance()))
     for problem in report.problems:
         sys.stderr.write(f"fewbits: {visible(problem)}\n")
     if report.problems:

@@ -6,7 +6,9 @@ Exit codes: 0 done; 2 the input was wrong; 1 the job failed; 130 interrupted.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
 
 import typer
 
@@ -15,6 +17,7 @@ from fewbits.cli.cast import cast
 from fewbits.cli.compare import compare
 from fewbits.cli.formats import formats
 from fewbits.cli.inspect import inspect
+from fewbits.cli.paths import guarded
 from fewbits.cli.progress import Interrupted
 from fewbits.cli.prune import prune
 from fewbits.cli.solve import solve
@@ -33,13 +36,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(compare)
-app.command()(formats)
-app.command()(cast)
-app.command()(inspect)
-app.command()(solve)
-app.command()(train)
-app.command()(prune)
+for _command in (compare, formats, cast, inspect, solve, train, prune):
+    app.command()(guarded(_command))
 
 
 def _version(asked: bool) -> None:
@@ -63,10 +61,16 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
+@cache
+def _command_line() -> Callable[..., Any]:
+    """Return what Typer makes of the commands, which takes longer than most wrong inputs do."""
+    return typer.main.get_command(app)
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     try:
-        result = app(args=arguments, standalone_mode=False)
+        result = _command_line()(args=arguments, standalone_mode=False)
     except _UsageError as error:
         return _fail(error.format_message(), 2)  # type: ignore[attr-defined]
     except FewbitsError as error:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from fewbits.cli.arguments import check_writable, provenance, split_list
+from fewbits.cli.arguments import provenance, split_list
+from fewbits.cli.kinds import JSON, PAGE, TENSORS, Reads, Writes
+from fewbits.cli.paths import tables_console, write_report
 from fewbits.cli.progress import Interrupted, Report, progress_bar
 from fewbits.errors import ArgumentError
-from fewbits.files.atomic import write_text
 from fewbits.names import check_fits
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 def prune(
     source: Annotated[
         Path | None,
+        Reads(),
         typer.Argument(
             help="A .safetensors file, or a folder of them; with --task, the weights of its dense model. "
             "Default: with --task, a model that is trained first.",
@@ -31,6 +32,7 @@ def prune(
     ] = None,
     out: Annotated[
         Path | None,
+        Writes(TENSORS),
         typer.Option(help="Write the pruned model as a .safetensors file: dense, with zeros."),
     ] = None,
     pattern: Annotated[
@@ -41,7 +43,9 @@ def prune(
         typer.Option(help="Comma-separated patterns of names that stay dense: 'lm_head*,*embed*'."),
     ] = None,
     task: Annotated[
-        str | None, typer.Option(help="bytes, digits, mnist10k, or the path of a text: train again on it.")
+        str | None,
+        Reads(below=True),
+        typer.Option(help="bytes, digits, mnist10k, or the path of a text: train again on it."),
     ] = None,
     model: Annotated[str, typer.Option(help="Of the task: small (seconds on two cores) or base.")] = "small",
     recipe: Annotated[
@@ -62,9 +66,9 @@ def prune(
         str, typer.Option(help="Of values, in which sizes and products are measured: bf16, int8_channel, ...")
     ] = "bf16",
     report: Annotated[
-        Path | None, typer.Option(help="Write the tables as one HTML page.", show_default=False)
+        Path | None, Writes(PAGE), typer.Option(help="Write the tables as one HTML page.", show_default=False)
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the tables as JSON.")] = None,
+    json: Annotated[Path | None, Writes(JSON), typer.Option(help="Write the tables as JSON.")] = None,
 ) -> None:
     """Prune a model to N:M, at most N of every M neighbouring weights, and train it again.
 
@@ -75,7 +79,6 @@ def prune(
 
     A checkpoint of your own: fewbits prune model.safetensors --keep '*embed*' --out pruned.safetensors
     """
-    check_writable(out, json, report)
     if report is not None:
         from fewbits.report.markup import plotly_script
 
@@ -97,15 +100,12 @@ def prune(
 
     from fewbits.report import prune_json, prune_page, prune_table
 
-    Console().print(prune_table(record))
+    tables_console(report, json).print(prune_table(record))
     origin = provenance(record.seeds)
-    if json is not None:
-        write_text(json, prune_json([record], origin))
-    if report is not None:
-        write_text(report, prune_page([record], origin))
-    for path in (out, json, report):
-        if path is not None:
-            typer.echo(f"wrote {path}", err=True)
+    if out is not None:
+        typer.echo(f"wrote {out}", err=True)
+    write_report(json, lambda: prune_json([record], origin))
+    write_report(report, lambda: prune_page([record], origin))
 
 
 def _task(

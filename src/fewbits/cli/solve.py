@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from fewbits.cli.arguments import check_writable, provenance
+from fewbits.cli.arguments import provenance
+from fewbits.cli.kinds import JSON, MATRIX, PAGE, Reads, Writes
 from fewbits.cli.krylov import SOLVERS, demonstration, krylov_scores
+from fewbits.cli.paths import tables_console, write_report
 from fewbits.cli.progress import Report, progress_bar
 from fewbits.errors import ArgumentError
-from fewbits.files.atomic import write_bytes, write_text
+from fewbits.files.atomic import write_bytes
 
 if TYPE_CHECKING:
     from fewbits.records import SolveScore
@@ -27,10 +28,13 @@ _LARGEST = 20000  # rows of a matrix that is made dense: 3 GiB
 
 def solve(
     matrix: Annotated[
-        Path | None, typer.Argument(help="A square .mtx matrix. Default: a random one.", show_default=False)
+        Path | None,
+        Reads(),
+        typer.Argument(help="A square .mtx matrix. Default: a random one.", show_default=False),
     ] = None,
     right: Annotated[
         Path | None,
+        Reads(),
         typer.Argument(help="Right-hand sides, a .mtx file. Default: A times ones.", show_default=False),
     ] = None,
     precision: Annotated[
@@ -44,10 +48,14 @@ def solve(
     assume: Annotated[str, typer.Option(help="general, or positive definite (Cholesky).")] = "general",
     compare: Annotated[bool, typer.Option("--compare", help="Try every precision, and time LAPACK.")] = False,
     report: Annotated[
-        Path | None, typer.Option(help="Write tables and residuals as one HTML page.", show_default=False)
+        Path | None,
+        Writes(PAGE),
+        typer.Option(help="Write tables and residuals as one HTML page.", show_default=False),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the solution as a .mtx file.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the records as JSON.")] = None,
+    out: Annotated[
+        Path | None, Writes(MATRIX), typer.Option(help="Write the solution as a .mtx file.")
+    ] = None,
+    json: Annotated[Path | None, Writes(JSON), typer.Option(help="Write the records as JSON.")] = None,
 ) -> None:
     """Solve A x = b with the backward error of LAPACK's double precision.
 
@@ -60,7 +68,6 @@ def solve(
 
     A large sparse one: fewbits solve matrix.mtx --solver cg --precision half
     """
-    check_writable(report, json, out)
     from fewbits.report import history_plot, solve_json, solve_page, solve_table, stages_table
     from fewbits.solvers import KRYLOV_PRECISIONS, PRECISIONS, krylov_precision
     from fewbits.solvers import precision as read
@@ -81,20 +88,16 @@ def solve(
         scores, x = _scores(name, a, b, names, assume, in_double=compare)
     else:
         scores, x = krylov_scores(name, a, b, solver, names, tol)
-    console = Console()
+    console = tables_console(report, json)
     console.print(solve_table(scores))
     console.print(stages_table(scores))
     console.print(history_plot(scores[0]))
     if out is not None:
         write_bytes(out, _matrix_market(x))
-    if json is not None:
-        write_text(json, solve_json(scores, provenance()))
-    if report is not None:
-        base = _base_command(matrix, right, {"--assume": assume, "--solver": solver, "--tol": f"{tol:g}"})
-        write_text(report, solve_page(scores, provenance(), base_command=base))
-    for path in (out, json, report):
-        if path is not None:
-            typer.echo(f"wrote {path}", err=True)
+        typer.echo(f"wrote {out}", err=True)
+    write_report(json, lambda: solve_json(scores, provenance()))
+    base = _base_command(matrix, right, {"--assume": assume, "--solver": solver, "--tol": f"{tol:g}"})
+    write_report(report, lambda: solve_page(scores, provenance(), base_command=base))
 
 
 def _system(matrix: Path | None, right: Path | None, direct: bool) -> tuple[Any, Any]:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from fewbits.cli.arguments import check_writable, provenance
+from fewbits.cli.arguments import provenance
+from fewbits.cli.kinds import FOLDER, JSON, Reads, Writes
+from fewbits.cli.paths import tables_console, write_report
 from fewbits.cli.progress import Interrupted, progress_bar
 from fewbits.errors import ArgumentError
-from fewbits.files.atomic import write_text
 
 if TYPE_CHECKING:
     from fewbits.recipes import Recipe
@@ -27,18 +27,22 @@ def train(
         ),
     ] = None,
     task: Annotated[
-        str, typer.Option(help="bytes, digits, mnist10k, or the path of a text, a file or a folder.")
+        str,
+        Reads(below=True),
+        typer.Option(help="bytes, digits, mnist10k, or the path of a text, a file or a folder."),
     ] = "bytes",
     model: Annotated[str, typer.Option(help="small (seconds on two cores) or base (minutes).")] = "small",
     steps: Annotated[int, typer.Option(min=0, help="0: as many as the task says.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="How many runs of each recipe.")] = 1,
     out: Annotated[
-        Path, typer.Option(help="Folder for checkpoints and logs, one below it for each run.")
+        Path, Writes(FOLDER), typer.Option(help="Folder for checkpoints and logs, one below it for each run.")
     ] = Path("fewbits-train"),
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where the runs in --out stopped; same bits at the end.")
     ] = False,
-    json: Annotated[Path | None, typer.Option(help="Write the table, and every run, as JSON.")] = None,
+    json: Annotated[
+        Path | None, Writes(JSON), typer.Option(help="Write the table, and every run, as JSON.")
+    ] = None,
 ) -> None:
     """Train a model by published recipes for narrow formats, and compare them.
 
@@ -51,7 +55,6 @@ def train(
     """
     from fewbits.recipes import recipe as read
 
-    check_writable(json)
     names = recipe or ["fp32", "mxfp6"]
     if names == ["list"]:
         _print_catalogue()
@@ -62,10 +65,8 @@ def train(
 
     from fewbits.report import train_json, train_table
 
-    Console().print(train_table(runs))
-    if json is not None:
-        write_text(json, train_json(runs, provenance(range(seeds))))
-        typer.echo(f"wrote {json}", err=True)
+    tables_console(json).print(train_table(runs))
+    write_report(json, lambda: train_json(runs, provenance(range(seeds))))
 
 
 def _all_runs(
@@ -100,7 +101,7 @@ def _print_catalogue() -> None:
     from fewbits.recipes import RECIPES
     from fewbits.report import recipes_table
 
-    Console().print(recipes_table([(r.name, _in_words(r), r.paper) for r in RECIPES.values()]))
+    tables_console().print(recipes_table([(r.name, _in_words(r), r.paper) for r in RECIPES.values()]))
 
 
 def _in_words(recipe: Recipe) -> str:

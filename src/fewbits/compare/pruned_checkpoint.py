@@ -10,6 +10,7 @@ from pathlib import Path
 from fewbits.compare.sparse_products import sparse_products
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import load_file, save_file
+from fewbits.files.checkpoint import read_checkpoint
 from fewbits.files.lines import is_kernel
 from fewbits.formats import Format, Pattern, parse
 from fewbits.formats import pattern as read
@@ -54,8 +55,8 @@ def prune_checkpoint(
     """
     measured = parse(format) if isinstance(format, str) else format
     chosen, held = read(pattern), load_file(source)
-    if destination is not None and Path(source).resolve() == Path(destination).resolve():
-        raise ArgumentError(f"{destination} is the source itself; give another name")
+    if destination is not None:
+        _refuse_source(source, Path(destination))
     for name in keep:
         if not any(fnmatchcase(tensor, name) for tensor in held):
             raise ArgumentError(f"--keep {name!r:.200} matches no tensor; `fewbits inspect` lists the names")
@@ -99,3 +100,9 @@ def prune_checkpoint(
         report=report,
         products=() if measured is None else sparse_products(written, report, measured),
     )
+
+
+def _refuse_source(source: str | os.PathLike[str], destination: Path) -> None:
+    files = {tensor.file for tensor in read_checkpoint(source)}
+    if destination.exists() and any(destination.samefile(file) for file in files):
+        raise ArgumentError(f"{destination} is a file of the source itself; give another name")

@@ -1,0 +1,243 @@
+"""No output of a command takes the place of an input, of another output, or of a file of another kind.
+
+Every parameter that can be a path is marked with `Reads` or `Writes` in its annotation, and `guarded` holds
+all of them against each other before the command begins.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+import typer
+from rich.console import Console
+
+from fewbits.cli.kinds import FOLDER, TENSORS, Kind, Reads, Writes
+from fewbits.errors import ArgumentError
+from fewbits.files.atomic import write_text
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+STDOUT = Path("-")
+_HEAD = 512  # bytes that tell the kind of a file
+
+
+@dataclass(frozen=True)
+class _Input:
+    """A path to be read, and the parameter that it was given for."""
+
+    told: str
+    path: Path
+    below: bool
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that the path stands for: itself, those of a folder, the shards of an index."""
+        if not self.path.is_dir():
+            found = [self.path, *(_shards(self.path) if self.path.suffix == ".json" else ())]
+        elif self.below:
+            found = _files_below(self.path)
+        else:
+            found = list(self.path.iterdir())
+        return [file for file in found if file.is_file()]
+
+
+@dataclass(frozen=True)
+class _Output:
+    """A path to be written, and the parameter that it was given for."""
+
+    told: str
+    path: Path
+    kind: Kind
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a file that fewbits wrote, beyond doubt."""
+        real = _real(self.path)
+        return self.kind.is_own and real.is_file() and self.kind.begins(_head(real))
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that are there already."""
+        if self.path.is_dir():
+            return [file for file in _files_below(self.path) if file.is_file()]
+        return [self.path] if self.path.is_file() else []
+
+
+def guarded(command: Command) -> Command:
+    """Return the command with all its paths checked before it begins.
+
+    Raises, when called:
+        ArgumentError: an output is an input or would overwrite a part of one, two outputs are one, or an
+            output cannot be written or is there and of another kind.
+    """
+    marks, names = paths_of(command), _names(command)
+
+    @wraps(command)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        given = inspect.signature(command).bind(*args, **kwargs)
+        given.apply_defaults()
+        inputs: list[_Input] = []
+        outputs: list[_Output] = []
+        for name, mark in marks.items():
+            for value in _values(given.arguments[name]):
+                told = f"{names[name]} {value}"
+                if isinstance(mark, Writes):
+                    outputs.append(_Output(told, Path(value), mark.kind))
+                elif _exists(value):
+                    inputs.append(_Input(told, Path(value), mark.below))
+        for i, output in enumerate(outputs):
+            for other in outputs[:i]:
+                _refuse_shared(output, other)
+            _check(output, inputs)
+        return command(*args, **kwargs)
+
+    return checked  # type: ignore[return-value]
+
+
+def paths_of(command: Callable[..., Any]) -> dict[str, Reads | Writes]:
+    """Return the parameters of a command that are marked as paths."""
+    hints = get_type_hints(command, include_extras=True)
+    marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    return {name: m for name, among in marks.items() for m in among if isinstance(m, Reads | Writes)}
+
+
+def _names(command: Callable[..., Any]) -> dict[str, str]:
+    """Return what the user calls each parameter."""
+    argument = type(typer.Argument())
+    hints = get_type_hints(command, include_extras=True)
+    marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    positional = {name for name, among in marks.items() if any(isinstance(m, argument) for m in among)}
+    return {name: name.upper() if name in positional else f"--{name.replace('_', '-')}" for name in hints}
+
+
+def _values(given: Any) -> list[Any]:
+    return [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
+
+
+def _exists(given: str | Path) -> bool:
+    try:
+        return Path(given).exists()
+    except (OSError, ValueError):  # a text too long for a name, or with a null byte
+        return False
+
+
+def _refuse_shared(output: _Output, other: _Output) -> None:
+    one, two = _real(output.path), _real(other.path)
+    if STDOUT in (output.path, other.path):
+        shared = output.path == other.path
+    else:
+        shared = one == two or _same(one, two)
+        shared |= output.kind.folder and one in two.parents
+        shared |= other.kind.folder and two in one.parents
+    if shared:
+        raise ArgumentError(
+            f"{other.told} and {output.told} would overwrite each other; give each a place of its own"
+        )
+
+
+def _check(output: _Output, inputs: list[_Input]) -> None:
+    if output.path == STDOUT:
+        if not output.kind.stdout:
+            raise ArgumentError(
+                f"{output.told}: {output.kind.name} does not go to standard output; give a path"
+            )
+        return
+    for source in inputs:
+        _refuse_overwriting(output, source)
+    _refuse_another_kind(output)
+    _refuse_unwritable(output)
+
+
+def _refuse_overwriting(output: _Output, source: _Input) -> None:
+    target, origin = _real(output.path), _real(source.path)
+    if target == origin or _same(target, origin):
+        raise ArgumentError(f"{output.told} is {source.told}, which is read; give another name to write to")
+    if output.kind.folder and target in origin.parents:
+        raise ArgumentError(f"{output.told} holds {source.told}, which is read; give a folder of its own")
+    if origin in target.parents and output.is_own:
+        return  # a report of an earlier run, beside the files that it is about
+    if origin in target.parents and (output.kind is TENSORS or target.is_file()):
+        raise ArgumentError(f"{output.told} lies in {source.told}, which is read; write it elsewhere")
+    there = {_identity(file) for file in output.files}
+    shared = next((file for file in source.files if _identity(file) in there), None) if there else None
+    if shared is not None:
+        raise ArgumentError(f"{output.told} leads to {shared}, which is read; give another name to write to")
+
+
+def _refuse_another_kind(output: _Output) -> None:
+    target, kind = _real(output.path), output.kind
+    if target.is_dir():
+        if not kind.folder:
+            raise ArgumentError(f"{output.told} is a folder; give the name of a file to write")
+    elif target.is_file():
+        if not kind.file:
+            raise ArgumentError(f"{output.told} is a file; give the name of a folder")
+        if target.stat().st_size and not kind.begins(_head(target)):
+            raise ArgumentError(f"{output.told} is there and not {kind.name}; give another name or remove it")
+    elif target.exists():
+        raise ArgumentError(f"{output.told} is a device; give a file, or - where a text is written")
+
+
+def _refuse_unwritable(output: _Output) -> None:
+    """Refuse what could not be written, before hours of work go into it."""
+    if output.kind is FOLDER:
+        return  # made with its parents
+    folder = _real(output.path).parent
+    if not folder.is_dir():
+        raise ArgumentError(f"{output.told}: the folder {folder} does not exist; create it first")
+    if not os.access(folder, os.W_OK):
+        raise ArgumentError(f"{output.told}: nothing can be written to {folder}; give another place")
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether two names lead to one file, by whatever links."""
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
+
+
+def _identity(file: Path) -> tuple[int, int]:
+    told = file.stat()
+    return told.st_dev, told.st_ino
+
+
+def _files_below(folder: Path) -> list[Path]:
+    return [Path(place) / name for place, _, names in os.walk(folder) for name in names]
+
+
+def _shards(index: Path) -> Iterator[Path]:
+    try:
+        places = json.loads(index.read_bytes())["weight_map"].values()
+        yield from (index.parent / name for name in dict.fromkeys(places))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return  # no index, and whoever reads it says so
+
+
+def _head(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        return opened.read(_HEAD)
+
+
+def tables_console(*reports: Path | None) -> Console:
+    """Return where tables are printed: the standard output, unless a report goes there."""
+    return Console(stderr=STDOUT in reports)
+
+
+def write_report(path: Path | None, text: Callable[[], str]) -> None:
+    """Write a report to its file, or to the standard output for ``-``; None writes nothing."""
+    if path == STDOUT:
+        typer.echo(text().encode("utf-8"), nl=False)
+    elif path is not None:
+        write_text(path, text())
+        typer.echo(f"wrote {path}", err=True)
