@@ -6,6 +6,7 @@ import torch
 from fewbits.nn import prepare
 from fewbits.optim import SGD, AdamW, scaler
 from fewbits.recipes import RECIPES, Recipe, Scaling
+from fewbits.train import schedule
 from tests.optim.digits import Maker, accuracy, adamw, network
 
 FP32 = RECIPES["fp32"]
@@ -102,12 +103,14 @@ def test_every_recipe_of_the_catalogue_takes_a_step_and_its_weights_stay_finite(
     recipe = RECIPES[name]
     model = prepare(network(), recipe)
     before = [p.detach().clone() for p in model.parameters()]
-    scale = scaler(recipe)
+    scale, changes = scaler(recipe), schedule(model, recipe, 12)
     optimizer = AdamW(model.parameters(), lr=0.01, recipe=recipe)
     for _ in range(12):  # a dynamic scale may sink for some steps first
         scale.scale(model(torch.ones(4, 64)).square().sum()).backward()
+        changes.after_backward()
         scale.step(optimizer)
         scale.update()
+        changes.after_step()
         optimizer.zero_grad()
     for p, old in zip(model.parameters(), before, strict=True):
         assert p.isfinite().all()

@@ -24,12 +24,12 @@ def turn(
     scale.update()
 
 
-@pytest.mark.parametrize("name", ["amp-fp16", "assigned"])
-def test_a_dynamic_scale_is_pytorchs_own(name: str) -> None:
-    found = scaler(name)
+@pytest.mark.parametrize("recipe", ["amp-fp16", "assigned", PACKED])
+def test_a_dynamic_scale_is_pytorchs_own_for_packed_gradients_too(recipe: str | Recipe) -> None:
+    found = scaler(recipe)
     assert type(found) is torch.amp.GradScaler
     assert found.is_enabled()
-    assert found.get_scale() == 65536.0
+    assert found.get_scale() == (8.0 if recipe is PACKED else 65536.0)
 
 
 @pytest.mark.parametrize("name", ["fp32", "fp8-lm", "fp16-no-scaling"])
@@ -39,8 +39,8 @@ def test_without_scaling_the_scaler_is_off(name: str) -> None:
     assert not found.is_enabled()
 
 
-@pytest.mark.parametrize("recipe", ["fp8-stochastic", "fp16-master-static", "fp16-only", PACKED])
-def test_floors_a_static_scale_and_fp16_and_packed_gradients_take_our_own(recipe: str | Recipe) -> None:
+@pytest.mark.parametrize("recipe", ["fp8-stochastic", "fp16-master-static", "fp16-only"])
+def test_floors_a_static_scale_and_fp16_gradients_take_our_own(recipe: str) -> None:
     assert type(scaler(recipe)) is LossScaler
 
 
@@ -108,13 +108,6 @@ def test_the_state_of_a_scaler_comes_back_with_its_count_of_steps() -> None:
     assert second.state_dict() == first.state_dict()
 
 
-def test_a_scaler_that_cannot_see_packed_gradients_is_refused() -> None:
-    w = nn.Parameter(torch.ones(4))
-    optimizer, blind = SGD([w], 1.0, recipe=PACKED), torch.amp.GradScaler("cpu")
-    with pytest.raises(ArgumentError, match=r"take the one that fewbits.optim.scaler\(recipe\) returns"):
-        turn(blind, optimizer, w, 1.0)
-
-
 @pytest.mark.parametrize("recipe", ["fp16-master", "fp16-no-master", "fp16-only", PACKED])
 @pytest.mark.parametrize("ours", [False, True])
 def test_gradients_are_unscaled_then_clipped_then_stepped_along(recipe: str | Recipe, ours: bool) -> None:
@@ -126,14 +119,13 @@ def test_gradients_are_unscaled_then_clipped_then_stepped_along(recipe: str | Re
         scale.unscale_(optimizer)
         if ours:
             assert optimizer.clip_(0.5) == 1.0
-        elif recipe is not PACKED:  # whose gradients torch cannot see
+        else:
             assert nn.utils.clip_grad_norm_([w], 0.5) == 1.0
         scale.step(optimizer)
         scale.update()
         optimizer.zero_grad()
         assert getattr(w, "grad_dtype", dtype) == dtype
-    clipped = ours or recipe is not PACKED
-    torch.testing.assert_close(w.float(), torch.full((4,), 0.875 if clipped else 0.75))
+    torch.testing.assert_close(w.float(), torch.full((4,), 0.875))
 
 
 def test_unscaling_before_the_step_loses_no_small_fp16_gradient() -> None:

@@ -47,10 +47,10 @@ def test_a_master_copy_is_of_the_weights_as_they_were(copied: Callable[[nn.Modul
     layer = nn.Linear(16, 16)
     with torch.no_grad():
         layer.weight.fill_(1e-8)
-    model = copied(prepare(layer, "fp16-master"))
+    model = copied(prepare(layer, "fp16-no-scaling"))
     assert isinstance(model.weight, nn.Parameter)
     assert torch.equal(model.weight, torch.zeros(16, 16, dtype=torch.float16))
-    optimizer = SGD(model.parameters(), 0.0, recipe="fp16-master")
+    optimizer = SGD(model.parameters(), 0.0, recipe="fp16-no-scaling")
     model(X).sum().backward()
     optimizer.step()
     assert torch.equal(optimizer.state[model.weight]["master"], torch.full((16, 16), 1e-8))
@@ -58,9 +58,9 @@ def test_a_master_copy_is_of_the_weights_as_they_were(copied: Callable[[nn.Modul
 
 
 def test_a_master_copy_is_of_weights_that_were_set_since() -> None:
-    model = prepare(nn.Linear(16, 16), "fp16-master")
+    model = prepare(nn.Linear(16, 16), "fp16-no-scaling")
     model.weight.data.fill_(3.0)
-    optimizer = SGD(model.parameters(), 0.0, recipe="fp16-master")
+    optimizer = SGD(model.parameters(), 0.0, recipe="fp16-no-scaling")
     model(X).sum().backward()
     optimizer.step()
     assert torch.equal(optimizer.state[model.weight]["master"], torch.full((16, 16), 3.0))
@@ -70,8 +70,8 @@ def test_a_weight_of_two_layers_is_narrowed_once() -> None:
     first, second = nn.Linear(16, 16), nn.Linear(16, 16)
     second.weight = first.weight
     wanted = first.weight.detach().clone()
-    model = prepare(nn.Sequential(first, second), "fp16-master")
-    optimizer = SGD(model.parameters(), 0.0, recipe="fp16-master")
+    model = prepare(nn.Sequential(first, second), "fp16-no-scaling")
+    optimizer = SGD(model.parameters(), 0.0, recipe="fp16-no-scaling")
     model(X).sum().backward()
     optimizer.step()
     assert torch.equal(optimizer.state[first.weight]["master"], wanted)

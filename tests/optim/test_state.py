@@ -28,7 +28,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         optimizer.step()
 
 
-@pytest.mark.parametrize("recipe", ["fp32", "fp8-lm", "fp16-master", "bf16-only-kahan"])
+@pytest.mark.parametrize("recipe", ["fp32", "fp8-lm", "fp16-no-scaling", "bf16-only-kahan"])
 def test_a_loop_goes_on_as_if_it_had_not_stopped(recipe: str, tmp_path: Path) -> None:
     model, optimizer = made(recipe, lr=0.01)
     train(model, optimizer)
@@ -75,3 +75,29 @@ def test_an_option_that_is_no_json_is_named(tmp_path: Path) -> None:
     optimizer = AdamW([{"params": [nn.Parameter(X.clone())], "lr": torch.tensor(0.1)}])
     with pytest.raises(ArgumentError, match="cannot be written as JSON"):
         save_state(optimizer, tmp_path / "o.safetensors")
+
+
+@pytest.mark.parametrize("recipe", ["fp8-lm", "fp8-lm-o2", "bf16-only-kahan"])
+def test_torch_save_keeps_every_bit_of_packed_states_and_reads_no_code(recipe: str, tmp_path: Path) -> None:
+    model, optimizer = made(recipe, lr=0.01)
+    train(model, optimizer)
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "all.pt")
+    saved = torch.load(tmp_path / "all.pt", weights_only=True)
+    again, its_optimizer = made(recipe)
+    again.load_state_dict(saved["model"])
+    its_optimizer.load_state_dict(saved["optimizer"])
+    optimizer.zero_grad()
+    assert its_optimizer.nbytes() == optimizer.nbytes()
+    train(model, optimizer)
+    train(again, its_optimizer)
+    for p, q in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+def test_a_state_with_parts_that_do_not_fit_is_refused() -> None:
+    model, optimizer = made("fp8-lm")
+    train(model, optimizer)
+    state = optimizer.state_dict()
+    state["state"][0]["first_moment"]["codes"] = torch.zeros(3, 3, dtype=torch.uint8)
+    with pytest.raises(ArgumentError, match="codes"):
+        made("fp8-lm")[1].load_state_dict(state)

@@ -37,6 +37,8 @@ class AdamW(Optimizer):
     6.0
     """
 
+    moments = ("first_moment", "second_moment")
+
     def __init__(
         self,
         params: ParamsT,

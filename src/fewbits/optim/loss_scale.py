@@ -32,20 +32,15 @@ def scaler(recipe: str | Recipe) -> torch.amp.GradScaler:
     chosen = read(recipe)
     if chosen.scaling is None:
         return torch.amp.GradScaler("cpu", enabled=False)
-    # A gradient that is held as its parameter is stays in p.grad, where PyTorch's scaler looks. It refuses to
-    # unscale FP16 there before the step.
-    how = chosen.held_gradient
-    dtype = None if chosen.parameter is None else torch_dtype(chosen.parameter)
-    seen = dtype != torch.float16 and (how is None or (how == chosen.parameter and dtype is not None))
-    if chosen.scaling.dynamic and not chosen.scaling.floors and seen:
+    # FP16 gradients lie in p.grad, where PyTorch's scaler refuses to unscale them before the step.
+    fp16 = chosen.parameter is not None and torch_dtype(chosen.parameter) == torch.float16
+    if chosen.scaling.dynamic and not chosen.scaling.floors and not fp16:
         return torch.amp.GradScaler("cpu", **_options(chosen.scaling))
     return LossScaler(chosen.scaling)
 
 
 class LossScaler(torch.amp.GradScaler):
-    """A loss scaler that sees packed gradients and unscales FP16 ones, and whose scale may stay still.
-
-    Or it may have a floor that rises.
+    """A loss scaler that unscales FP16 gradients, and whose scale may stay still or have a floor that rises.
 
     The floor keeps the scale from sinking under isolated overflows (enhanced loss scaling: Mellempudi et al.,
     Mixed Precision Training With 8-bit Floating Point, 2019, section 3.1).
@@ -85,12 +80,9 @@ class LossScaler(torch.amp.GradScaler):
         ours = getattr(optimizer, "optimizer", optimizer)  # a wrapper has by that name what it wraps
         if isinstance(ours, Optimizer) and not allow_fp16:
             ours.widen_gradients()
-        found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
-        if isinstance(ours, Optimizer) and ours.holds_gradients:
-            flag = found.setdefault(found_inf.device, found_inf)
-            if ours.held_overflowed(float(inv_scale)):
-                flag.fill_(1.0)
-        return found
+            # Where torch is too old for wide gradients of FP16 parameters, what is FP16 still is packed.
+            allow_fp16 = True
+        return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
 
 
 def _floor(scaling: Scaling, steps: int) -> float:

@@ -12,12 +12,14 @@ from torch.optim.optimizer import ParamsT
 
 from fewbits.errors import ArgumentError
 from fewbits.optim import parameters
-from fewbits.optim.gradients import HeldGradients, release, set_grad_dtype
-from fewbits.optim.stored import bytes_of, loaded, stored
+from fewbits.optim.gradients import GradientPacker, release, set_grad_dtype
+from fewbits.optim.packed_gradient import PackedGradient
+from fewbits.optim.stored import bytes_of, from_plain, loaded, plain, stored
 from fewbits.recipes import Recipe
 from fewbits.recipes import recipe as read
 from fewbits.tensor import NarrowTensor
 
+_COUNTS = ("step",)
 _STATES = ("first_moment", "second_moment", "master", "compensation")
 
 
@@ -27,9 +29,11 @@ class Optimizer(torch.optim.Optimizer):
     Arithmetic is float32: a step widens one parameter's state at a time and rounds it back. Parameters that a
     recipe keeps as bfloat16 or float16 are those of that dtype; those in other formats are the ones that
     :func:`fewbits.nn.prepare` rounded.
-    With ``held_gradient`` each gradient is packed as soon as autograd has it and ``p.grad`` stays None: read
-    them by :meth:`gradients`, clip them by :meth:`clip_` and drop them by :meth:`zero_grad`.
+    With ``held_gradient`` each gradient is packed as soon as autograd has it, and lies in ``p.grad`` as ever:
+    it reads as float32, and loss scalers and clipping multiply it without a second rounding.
     """
+
+    moments: ClassVar[tuple[str, ...]] = ("first_moment",)
 
     # torch.amp.GradScaler then hands over its scale, and gradients are divided by it in float32.
     _step_supports_amp_scaling: ClassVar[bool] = True
@@ -43,8 +47,9 @@ class Optimizer(torch.optim.Optimizer):
                     f"{role}={how} in recipe {self.recipe.name!r}; what is stored has no room for a shift:"
                     " leave it out, or take a block format"
                 )
-        self._held = self._holder()
+        self._packer = self._new_packer()
         self._widened: list[torch.Tensor] = []  # float32 gradients of FP16 parameters
+        self._were_wide: list[torch.Tensor] = []  # when they came, until the first step
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -73,7 +78,7 @@ class Optimizer(torch.optim.Optimizer):
         """Become a copy, whose parameters have no hooks yet; torch gives a part of the state too."""
         super().__setstate__(state)
         if "recipe" in state:
-            self._held, self._widened = self._holder(), []
+            self._packer, self._widened, self._were_wide = self._new_packer(), [], []
             for group in self.param_groups:
                 self._watch(group)
 
@@ -87,21 +92,23 @@ class Optimizer(torch.optim.Optimizer):
         """Let pickle do what it can: packed tensors are not pickled."""
         if any(isinstance(x, NarrowTensor) for state in self.state.values() for x in state.values()):
             raise ArgumentError(
-                f"an optimizer with packed states (recipe {self.recipe.name!r}) is not pickled, nor saved by"
-                " torch.save: write its state with fewbits.optim.save_state"
+                f"an optimizer with packed states (recipe {self.recipe.name!r}) is not pickled: save its"
+                " state_dict(), by torch.save or by fewbits.optim.save_state"
             )
         return super().__reduce_ex__(protocol)
 
-    def _holder(self) -> HeldGradients | None:
-        return None if self.recipe.held_gradient is None else HeldGradients(self.recipe.held_gradient)
+    def _new_packer(self) -> GradientPacker | None:
+        return None if self.recipe.held_gradient is None else GradientPacker(self.recipe.held_gradient)
 
     def _watch(self, group: dict[str, Any]) -> None:
         for p in group["params"]:
             release(p)
-            if self._held is not None and (
+            if self.recipe.parameter is not None and parameters.narrow(p, self.recipe) is None:
+                self._were_wide.append(p)
+            if self._packer is not None and (
                 self.recipe.parameter is None or parameters.narrow(p, self.recipe) is not None
             ):
-                self._held.watch(p)
+                self._packer.watch(p)
 
     def update(
         self,
@@ -123,8 +130,9 @@ class Optimizer(torch.optim.Optimizer):
             closure: computes the loss anew, with gradients; what it returns is returned.
 
         Raises:
-            ArgumentError: a sparse gradient, or a loss scaler that cannot see packed gradients.
+            ArgumentError: a sparse gradient, or a model that was prepared after the optimizer was made.
         """
+        self._check_order()
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -136,6 +144,16 @@ class Optimizer(torch.optim.Optimizer):
                     self._step_one(p, unscale, group)
         self._narrow_gradients()
         return loss
+
+    def _check_order(self) -> None:
+        for p in self._were_wide:
+            if parameters.narrow(p, self.recipe) is not None:
+                raise ArgumentError(
+                    f"a parameter of shape {tuple(p.shape)} became {self.recipe.parameter} after"
+                    f" {type(self).__name__} was made; call prepare(model, {self.recipe.name!r}) first, then"
+                    " make the optimizer"
+                )
+        self._were_wide.clear()
 
     def _step_one(self, p: torch.Tensor, unscale: float, group: dict[str, Any]) -> None:
         gradient = self._gradient(p)
@@ -152,7 +170,9 @@ class Optimizer(torch.optim.Optimizer):
             ArgumentError: torch is too old for gradients of another dtype than their parameter's.
         """
         for p in self._parameters():
-            if p.grad is not None and p.grad.dtype == torch.float16:
+            if p.grad is None or isinstance(p.grad, PackedGradient):
+                continue
+            if p.grad.dtype == torch.float16:
                 if not set_grad_dtype(p, torch.float32):
                     raise ArgumentError(
                         "this version of torch cannot unscale FP16 gradients before the step; leave out"
@@ -166,11 +186,9 @@ class Optimizer(torch.optim.Optimizer):
         self._widened.clear()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop all gradients, packed ones too."""
+        """Drop all gradients."""
         super().zero_grad(set_to_none)
         self._narrow_gradients()
-        if self._held is not None:
-            self._held.clear()
 
     def gradients(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield each parameter that has a gradient, and that gradient in float32."""
@@ -198,54 +216,83 @@ class Optimizer(torch.optim.Optimizer):
             for p in self._parameters():
                 if p.grad is not None:
                     p.grad.mul_(factor)
-            if self._held is not None:
-                self._held.multiply_(factor)
         return norm
 
     def nbytes(self) -> dict[str, float]:
         """Return the bytes that are held now, by role, and ``per_value``: their sum per parameter value."""
         values = sum(p.numel() for p in self._parameters())
-        wide = [p.grad for p in self._parameters() if p.grad is not None]
+        gradients = [p.grad for p in self._parameters() if p.grad is not None]
         found: dict[str, float] = {
             "parameters": sum(map(bytes_of, self._parameters())),
-            "gradients": sum(map(bytes_of, wide)) + (self._held.nbytes if self._held is not None else 0),
+            "gradients": sum(map(bytes_of, gradients)),
         }
         for role in _STATES:
             found[role] = sum(bytes_of(state[role]) for state in self.state.values() if role in state)
         found["per_value"] = sum(found.values()) / max(values, 1)
         return found
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the options and states as torch has them; a packed state is a dict of its parts.
+
+        So torch.save, and the checkpoints of whoever calls it, hold every bit.
+        """
+        whole: dict[str, Any] = super().state_dict()
+        states = whole["state"].items()
+        return {
+            **whole,
+            "state": {i: {name: plain(x) for name, x in entries.items()} for i, entries in states},
+        }
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state exactly: each tensor keeps its own dtype, and packed ones stay packed."""
+        """Take over a state exactly: each tensor keeps its own dtype, and packed ones stay packed.
+
+        Raises:
+            ArgumentError: the state is one of another optimizer, or of another recipe.
+        """
+        saved = state_dict["param_groups"]
+        for group in saved:
+            lacking = [option for option in self.defaults if option not in group]
+            if lacking:
+                raise ArgumentError(f"the state has no option {lacking[0]!r}; {self._expected()}")
+        pairs = zip(chain.from_iterable(g["params"] for g in saved), self._parameters(), strict=False)
+        states = {p: state_dict["state"][key] for key, p in pairs if key in state_dict["state"]}
+        for p, entries in states.items():
+            self._check_names(p, set(entries))
         # torch would turn every state into the dtype of its parameter.
         super().load_state_dict({**state_dict, "state": {}})
-        saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
-        for key, p in zip(saved, self._parameters(), strict=True):
-            if key in state_dict["state"]:
-                self.state[p] = {
-                    name: value.detach().clone().to(p.device) if isinstance(value, torch.Tensor) else value
-                    for name, value in state_dict["state"][key].items()
-                }
+        for p, entries in states.items():
+            self.state[p] = {name: _own(from_plain(value), p) for name, value in entries.items()}
 
-    def held_overflowed(self, unscale: float) -> bool:
-        """Multiply the packed gradients and say whether one of them is not finite; for a loss scaler."""
-        if self._held is None:
-            return False
-        self._held.multiply_(unscale)
-        return not self._held.all_finite()
+    def _check_names(self, p: torch.Tensor, names: set[str]) -> None:
+        narrow = parameters.narrow(p, self.recipe) is not None
+        wanted = {"master"} if narrow and self.recipe.has_master else set()
+        if narrow and self.recipe.update == "kahan" and not wanted:
+            wanted = {"compensation"}
+        moments = {*self.moments, *_COUNTS}
+        # Without momentum there is no moment, and without a step no state at all.
+        lacking = wanted - names | ({*self.moments} - names if len(self.moments) > 1 else set())
+        other = names - wanted - moments
+        if names and (lacking or other):
+            said = [f"no {name}" for name in sorted(lacking)] + sorted(other)
+            raise ArgumentError(
+                f"the state has {' and '.join(said)} for a parameter of shape {tuple(p.shape)};"
+                f" {self._expected()}"
+            )
 
-    @property
-    def holds_gradients(self) -> bool:
-        """Whether packed gradients wait for the step."""
-        return self._held is not None and len(self._held) > 0
+    def _expected(self) -> str:
+        return (
+            f"expected one that fewbits.optim.{type(self).__name__} with recipe={self.recipe.name!r} saved:"
+            " load it into the class and recipe that it is of, or begin without it"
+        )
 
     def _parameters(self) -> Iterator[torch.Tensor]:
         return chain.from_iterable(group["params"] for group in self.param_groups)
 
     def _gradient(self, p: torch.Tensor) -> torch.Tensor | None:
-        held = None if self._held is None else self._held.get(p)
-        if held is not None or p.grad is None:
-            return held
+        if p.grad is None:
+            return None
+        if isinstance(p.grad, PackedGradient):
+            return p.grad.values()
         if p.grad.is_sparse:
             raise ArgumentError(
                 f"a sparse gradient for a parameter of shape {tuple(p.shape)}; expected a dense one: make the"
@@ -258,11 +305,6 @@ class Optimizer(torch.optim.Optimizer):
         found = getattr(self, "found_inf", None)
         if found is None:
             return 1.0
-        if not isinstance(found, torch.Tensor) and self.holds_gradients:
-            raise ArgumentError(
-                f"gradients are packed in {self.recipe.held_gradient}, which this loss scaler cannot see:"
-                " take the one that fewbits.optim.scaler(recipe) returns"
-            )
         if found:
             return None
         scale: torch.Tensor | None = getattr(self, "grad_scale", None)
@@ -277,6 +319,10 @@ class Optimizer(torch.optim.Optimizer):
     def keep(self, state: dict[str, Any], role: str, x: torch.Tensor) -> None:
         """Hold a moment until the next step, in the recipe's format."""
         state[role] = stored(x, getattr(self.recipe, role))
+
+
+def _own(value: Any, p: torch.Tensor) -> Any:
+    return value.detach().clone().to(p.device) if isinstance(value, torch.Tensor) else value
 
 
 def checked(name: str, given: float, *, least: float = 0.0, below: float | None = None) -> float:

@@ -13,6 +13,7 @@ from safetensors import safe_open
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import load_file, save_file
+from fewbits.optim.stored import from_plain
 from fewbits.tensor import NarrowTensor
 
 _KEY = "optimizer"
@@ -81,7 +82,8 @@ def flattened(
     tensors: dict[str, torch.Tensor | NarrowTensor] = {}
     plain: dict[str, dict[str, Any]] = {}
     for index, entries in whole["state"].items():
-        for name, value in entries.items():
+        for name, entry in entries.items():
+            value = from_plain(entry)
             if isinstance(value, (torch.Tensor, NarrowTensor)):
                 tensors[f"{index}/{name}"] = value
             else:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from fewbits.formats import parse
 from fewbits.recipes import Cast
 from fewbits.tensor import NarrowTensor, casting, quantize
+from fewbits.tensor.narrow import PARTS
 from fewbits.tensor.torch_dtypes import DTYPE_OF
 
 
@@ -43,6 +47,35 @@ def stored(x: torch.Tensor, how: Cast | None, *, overflow: str | None = "saturat
     )
 
 
+def plain(x: torch.Tensor) -> torch.Tensor | dict[str, Any]:
+    """Return what torch.save and other checkpoints take: a packed tensor as a dict of its parts."""
+    if not isinstance(x, NarrowTensor):
+        return x
+    parts = {name: part for name, part in zip(PARTS, x.pieces, strict=True) if part is not None}
+    return {**parts, "format": str(x.format), "shape": tuple(x.shape), "axis": x.axis}
+
+
+def from_plain(value: Any) -> Any:
+    """Return what :func:`plain` was given; whatever else is returned as it is.
+
+    Raises:
+        ArgumentError: the parts do not fit each other.
+        FormatError: there is no such format.
+    """
+    if not isinstance(value, dict) or "codes" not in value:
+        return value
+    codes, *others = (value.get(name) for name in PARTS)
+    assert codes is not None
+    return NarrowTensor.from_parts(
+        codes,
+        *others,
+        format=parse(value["format"]),
+        shape=tuple(value["shape"]),
+        axis=value["axis"],
+        dtype=torch.float32,
+    )
+
+
 def loaded(x: torch.Tensor) -> torch.Tensor:
     """Return the float32 values of what was stored."""
     return x.dense() if isinstance(x, NarrowTensor) else x.float()
@@ -50,4 +83,4 @@ def loaded(x: torch.Tensor) -> torch.Tensor:
 
 def bytes_of(x: torch.Tensor) -> int:
     """Return the bytes that a tensor holds."""
-    return x.nbytes if isinstance(x, NarrowTensor) else x.numel() * x.element_size()
+    return x.nbytes  # packed ones say what lies in memory

@@ -49,9 +49,12 @@ class Prepared:
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor], recipe: Recipe) -> None:
+        from fewbits.recipes.agreement import look_before_steps
+
         self.parameters, self.recipe = [ref(p) for p in parameters], recipe
         for p in parameters:
             setattr(p, _RECIPE, recipe)
+        look_before_steps()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what copies and pickles are made of."""

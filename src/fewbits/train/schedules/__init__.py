@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch import nn
 
 from fewbits.recipes import Recipe
+from fewbits.recipes import recipe as read
+from fewbits.recipes.agreement import scheduled
 from fewbits.train.schedules.assigned import Assigned
 from fewbits.train.schedules.muppet import Muppet
 from fewbits.train.schedules.schedule import Schedule
@@ -15,9 +17,20 @@ __all__ = ["Assigned", "Muppet", "Schedule", "WarmUp", "schedule"]
 _KINDS = {"": Schedule, "warm-up": WarmUp, "muppet": Muppet, "assigned": Assigned}
 
 
-def schedule(model: nn.Module, recipe: Recipe, steps: int) -> Schedule:
-    """Return the schedule that ``recipe`` names for a prepared model that trains for ``steps`` steps.
+def schedule(model: nn.Module, recipe: str | Recipe, steps: int) -> Schedule:
+    """Return what changes the formats of a prepared model while it trains.
 
-    Call its ``after_backward`` when gradients are there and ``after_step`` after each update.
+    Keep it, and call its ``after_backward`` when gradients are there and ``after_step`` after each update.
+
+    Args:
+        model: prepared with the recipe.
+        recipe: a recipe or its text.
+        steps: for how many the model trains.
+
+    Raises:
+        ArgumentError: no such recipe.
     """
-    return _KINDS[recipe.schedule](model, recipe, steps)
+    chosen = read(recipe)
+    found = _KINDS[chosen.schedule](model, chosen, steps)
+    scheduled(model, found)
+    return found

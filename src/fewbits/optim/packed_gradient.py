@@ -1,0 +1,178 @@
+"""A gradient that lies packed in ``p.grad`` and is there for everything that reads or scales gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from fewbits.optim.stored import bytes_of, loaded, stored
+from fewbits.recipes import Cast
+
+_aten = torch.ops.aten
+_TIMES = (_aten.mul_.Tensor, _aten.mul_.Scalar)
+_SCALED = (*_TIMES, _aten.div_.Tensor, _aten.div_.Scalar)
+_EACH = (_aten._foreach_mul_.Scalar, _aten._foreach_mul_.Tensor)  # of clip_grad_norm_(foreach=True)
+_UNSCALE = _aten._amp_foreach_non_finite_check_and_unscale_.default  # of torch.amp.GradScaler
+
+
+@dataclass
+class _Box:
+    """What a gradient and its aliases share: packed values, or wide ones, and a number times them.
+
+    The number is NaN where the gradient was not finite. So every format can say that a gradient overflowed,
+    also one without NaN, and neither unscaling nor clipping rounds a second time.
+    """
+
+    inner: torch.Tensor
+    factor: torch.Tensor  # () float32
+
+
+class PackedGradient(torch.Tensor):
+    """The gradient of a parameter in a narrow format.
+
+    Whatever reads it gets its values. Multiplied by one number, as loss scalers and clipping do, it stays
+    packed and nothing is rounded; what autograd adds is rounded anew. Whatever else is written to it is kept
+    as it is: packed where the format has the values, wide where it has not.
+
+    Args:
+        x: float32 values; those that are not finite make the whole gradient NaN.
+        how: the format.
+        dtype: that of ``p.grad``, which torch compares.
+    """
+
+    how: Cast
+    _box: _Box
+
+    # Every operation comes by __torch_dispatch__.
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(
+        cls: type[PackedGradient], x: torch.Tensor, how: Cast, dtype: torch.dtype = torch.float32
+    ) -> PackedGradient:
+        """Pack values."""
+        g = _shell(x, how, dtype)
+        g._box = _packed(x, how)
+        return g
+
+    def values(self) -> torch.Tensor:
+        """Return the values as float32, of the gradient's shape."""
+        return loaded(self._box.inner) * self._box.factor
+
+    @property
+    def nbytes(self) -> int:  # type: ignore[override]  # nobody could write torch's either
+        """Bytes of codes and scales together."""
+        return bytes_of(self._box.inner)
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]  # torch's has an option
+        """Name the format, the shape and the size."""
+        return f"PackedGradient({self.how}, shape={tuple(self.shape)}, {self.nbytes} bytes)"
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__()
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        """Scale packed, and do everything else to the values."""
+        kwargs, first = kwargs or {}, args[0]
+        if func is _UNSCALE:
+            return _unscale(*args)
+        if func in _EACH and _is_one_number(args[1]):
+            for g in first:
+                g.mul_(args[1])
+            return None
+        if isinstance(first, PackedGradient):
+            if func is _aten.detach.default:
+                return first._alias()
+            if func in _SCALED and _is_one_number(args[1]):
+                box, number = first._box, torch.as_tensor(args[1], device=first.device).reshape(())
+                box.factor = (box.factor * number if func in _TIMES else box.factor / number).float()
+                return first
+            if func is _aten.add_.Tensor:
+                first._replace(_packed(first.values().add_(_values(args[1]), **kwargs), first.how))
+                return first
+        return _on_values(func, args, kwargs)
+
+    def _alias(self) -> PackedGradient:
+        alias = _shell(self, self.how, self.dtype)
+        alias._box = self._box
+        return alias
+
+    def _replace(self, box: _Box) -> None:
+        self._box.inner, self._box.factor = box.inner, box.factor
+
+    def _wide(self) -> torch.Tensor:
+        """Return the values, of which every alias is a view from now on."""
+        self._replace(_Box(self.values().to(self.dtype), torch.ones((), device=self.device)))
+        return self._box.inner
+
+    def _narrow(self) -> None:
+        """Pack the values again if the format has them."""
+        x = self._box.inner.float()
+        box = _packed(x, self.how)
+        if torch.equal(loaded(box.inner) * box.factor, x):
+            self._replace(box)
+
+
+def _shell(like: torch.Tensor, how: Cast, dtype: torch.dtype) -> PackedGradient:
+    g: PackedGradient = torch.Tensor._make_wrapper_subclass(
+        PackedGradient, like.shape, dtype=dtype, device=like.device
+    )
+    g.how = how
+    return g
+
+
+def _packed(x: torch.Tensor, how: Cast) -> _Box:
+    finite = bool(x.isfinite().all())
+    inner = stored(x if finite else torch.zeros_like(x), how, overflow=None)
+    return _Box(inner, torch.tensor(1.0 if finite else torch.nan, device=x.device))
+
+
+def _values(x: Any) -> Any:
+    return x.values().to(x.dtype) if isinstance(x, PackedGradient) else x
+
+
+def _is_one_number(x: Any) -> bool:
+    return not isinstance(x, torch.Tensor) or (x.numel() == 1 and not isinstance(x, PackedGradient))
+
+
+def _unscale(gradients: list[torch.Tensor], found_inf: torch.Tensor, inv_scale: torch.Tensor) -> None:
+    """Do what torch's scaler does to a list of gradients, some of them packed."""
+    plain = [g for g in gradients if not isinstance(g, PackedGradient)]
+    if plain:
+        _UNSCALE(plain, found_inf, inv_scale)
+    for g in gradients:
+        if isinstance(g, PackedGradient):
+            if not bool(g.values().isfinite().all()):
+                found_inf.fill_(1.0)
+            g.mul_(inv_scale)
+
+
+def _on_values(func: Any, args: Any, kwargs: Any) -> Any:
+    """Call an operation with values for packed gradients; those that it may change or share become wide."""
+    written = list(_touched(func, args, kwargs))
+    shared = {id(g) for g in written}
+    made = {id(g): g._wide() for g in written}
+    args, kwargs = tree_map_only(
+        PackedGradient, lambda g: made[id(g)] if id(g) in shared else _values(g), (args, kwargs)
+    )
+    result = func(*args, **kwargs)
+    if func._schema.is_mutable:
+        for g in written:
+            g._narrow()
+    back = {id(made[id(g)]): g for g in written}
+    return tree_map_only(torch.Tensor, lambda t: back.get(id(t), t), result)
+
+
+def _touched(func: Any, args: Any, kwargs: Any) -> Iterator[PackedGradient]:
+    """Yield the packed gradients that the operation writes to or returns views of."""
+    named = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+    for argument in func._schema.arguments:
+        if argument.alias_info is not None and argument.name in named:
+            for leaf in tree_leaves(named[argument.name]):
+                if isinstance(leaf, PackedGradient):
+                    yield leaf

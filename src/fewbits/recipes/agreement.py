@@ -1,0 +1,119 @@
+"""Whether a prepared model, its optimizer, its loss scaler and its schedule follow one recipe.
+
+Each does a part of a recipe, and nothing fails where one does not: training goes on otherwise than it is
+called. So the first step of any optimizer, torch's own too, looks at the models that it trains.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from typing import Any
+from weakref import ReferenceType, WeakKeyDictionary, ref
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from fewbits.errors import ArgumentError
+from fewbits.recipes.narrowed import recipe_of
+from fewbits.recipes.recipe import Recipe
+
+# What an optimizer does of a recipe.
+STORED = ("parameter", "has_master", "master", "update", "held_gradient", "first_moment", "second_moment")
+
+_SCHEDULE = "fewbits_schedule"  # of a parameter, in a weak reference
+_STEPS: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()  # those that were looked at
+
+
+def scheduled(model: nn.Module, schedule: Any) -> None:
+    """Note that a schedule changes the formats of a prepared model; its ``step`` counts updates."""
+    for p in model.parameters():
+        setattr(p, _SCHEDULE, ref(schedule))
+
+
+@cache
+def look_before_steps() -> None:
+    """Let the first step of every optimizer compare what it was given with the recipe of its parameters."""
+    register_optimizer_step_pre_hook(_look)
+
+
+def _look(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Compare in the first step; in the second, see that the schedule was called after the first."""
+    if torch.compiler.is_compiling():
+        return
+    steps = _STEPS.get(optimizer, 0)
+    if steps > 1:
+        return
+    found: dict[Recipe, torch.Tensor] = {}
+    for p in (p for group in optimizer.param_groups for p in group["params"]):
+        recipe = recipe_of(p)
+        if recipe is not None:
+            found.setdefault(recipe, p)
+    for recipe, p in found.items():
+        _check_stored(recipe, optimizer)
+        _check_scaled(recipe, optimizer)
+        _check_scheduled(recipe, getattr(p, _SCHEDULE, None), steps)
+    _STEPS[optimizer] = steps + 1
+
+
+def _check_stored(recipe: Recipe, optimizer: torch.optim.Optimizer) -> None:
+    given = getattr(optimizer, "recipe", None)
+    kind = type(optimizer).__name__
+    said = f"the model was prepared with recipe {recipe.name!r}"
+    if isinstance(given, Recipe):
+        differ = [field for field in STORED if getattr(given, field) != getattr(recipe, field)]
+        if differ:
+            raise ArgumentError(
+                f"{said}, and {kind} was made with recipe={given.name!r}: they differ in"
+                f" {', '.join(differ)}; write {kind}(model.parameters(), ..., recipe={recipe.name!r})"
+            )
+        return
+    plain = Recipe("")
+    stored = [field for field in STORED if getattr(recipe, field) != getattr(plain, field)]
+    if stored:
+        raise ArgumentError(
+            f"{said}, whose {', '.join(stored)} {type(optimizer).__module__}.{kind} does not know; write"
+            f" fewbits.optim.AdamW(model.parameters(), ..., recipe={recipe.name!r}), or SGD or LARS of there"
+        )
+
+
+def _check_scaled(recipe: Recipe, optimizer: torch.optim.Optimizer) -> None:
+    if recipe.scaling is None or hasattr(optimizer, "found_inf") or _called_by_scaler():
+        return
+    raise ArgumentError(
+        f"the model was prepared with recipe {recipe.name!r}, which scales the loss ({recipe.scaling}), and"
+        f" no loss scaler takes this step; write scale = fewbits.optim.scaler({recipe.name!r}), then"
+        " scale.scale(loss).backward(), scale.step(optimizer) and scale.update(), or prepare with"
+        f" {_with(recipe, 'scaling=none')!r}"
+    )
+
+
+def _called_by_scaler() -> bool:
+    """Whether a loss scaler of torch is on the stack: it tells an optimizer of torch nothing of itself."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        caller = frame.f_locals.get("self") if frame.f_code.co_name == "step" else None
+        if isinstance(caller, torch.amp.GradScaler):
+            return caller.is_enabled()
+    return False
+
+
+def _check_scheduled(recipe: Recipe, there: ReferenceType[Any] | None, steps: int) -> None:
+    if not recipe.schedule:
+        return
+    said = f"the model was prepared with recipe {recipe.name!r}, whose formats change while it trains, and"
+    schedule = None if there is None else there()
+    if schedule is None:
+        raise ArgumentError(
+            f"{said} nothing changes them; write schedule = fewbits.train.schedule(model, {recipe.name!r},"
+            " steps), and call its after_backward() and after_step() in the loop, or prepare with"
+            f" {_with(recipe, 'schedule=')!r}"
+        )
+    if steps and not schedule.step:
+        raise ArgumentError(f"{said} its schedule was not told of the first step; call schedule.after_step()")
+
+
+def _with(recipe: Recipe, change: str) -> str:
+    return f"{recipe.name}{',' if ':' in recipe.name else ':'}{change}"
