@@ -252,7 +252,7 @@ class Optimizer(torch.optim.Optimizer):
         saved = state_dict["param_groups"]
         for group in saved:
             lacking = [option for option in self.defaults if option not in group]
-            if lacking:
+            if lacking not in ([], ["differentiable"]):  # which torch adds to copies
                 raise ArgumentError(f"the state has no option {lacking[0]!r}; {self._expected()}")
         pairs = zip(chain.from_iterable(g["params"] for g in saved), self._parameters(), strict=False)
         states = {p: state_dict["state"][key] for key, p in pairs if key in state_dict["state"]}
