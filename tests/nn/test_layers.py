@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import fewbits as fb
+from fewbits.errors import ArgumentError
 from fewbits.nn import prepare
 from tests.nn.narrowed import narrowed
 
@@ -74,6 +75,46 @@ def test_a_convolution_by_addition_of_powers_of_two_is_exact(
         torch.testing.assert_close(of_narrow, of_torch)
 
 
+TRANSPOSED: tuple[dict[str, Any], ...] = (
+    {},
+    {"stride": 2, "padding": 1, "output_padding": 1, "bias": False},
+    {"groups": 2, "dilation": 2},
+)
+
+
+@pytest.mark.parametrize("how", TRANSPOSED, ids=str)
+@pytest.mark.parametrize("kind", [nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d])
+def test_without_rounding_a_transposed_convolution_is_torchs(
+    kind: type[nn.Module], how: dict[str, Any]
+) -> None:
+    torch.manual_seed(0)
+    layer = kind(4, 6, **{"kernel_size": 3} | how)
+    size = (5, 4, 3)[: len(layer.kernel_size)]
+    same(layer, torch.randn(2, 4, *size), rtol=1e-5, atol=1e-4)
+    same(layer, torch.randn(4, *size), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("batch", [(), (2,)], ids=str)
+def test_a_transposed_convolution_takes_the_size_of_its_result(batch: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    layer, x = nn.ConvTranspose2d(4, 6, 3, stride=2), torch.randn(*batch, 4, 5, 5)
+    narrow = narrowed(copy.deepcopy(layer))
+    assert narrow(x).shape[-2:] == (11, 11)
+    torch.testing.assert_close(narrow(x, [12, 11]), layer(x, [12, 11]), rtol=1e-5, atol=1e-4)
+
+
+def test_without_rounding_a_convolution_over_three_axes_is_torchs() -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv3d(4, 6, (3, 2, 1), stride=2, padding=1, padding_mode="circular", groups=2)
+    same(layer, torch.randn(2, 4, 5, 6, 3), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d])
+def test_a_convolution_that_cannot_be_computed_by_addition_is_refused(kind: type[nn.Module]) -> None:
+    with pytest.raises(ArgumentError, match="have no form without multiplications"):
+        prepare(nn.Sequential(nn.Linear(2, 2), kind(2, 2, 1)), "add-multiply")
+
+
 @pytest.mark.parametrize("how", [{}, {"bias": False}], ids=str)
 @pytest.mark.parametrize("batch", [(), (3,), (2, 3)], ids=str)
 def test_without_rounding_a_bilinear_layer_is_torchs(how: dict[str, Any], batch: tuple[int, ...]) -> None:
@@ -127,6 +168,40 @@ def test_an_embedding_gives_rounded_rows_and_passes_their_gradient_straight_thro
     assert torch.equal(y.float(), fb.fake_quantize(layer.weight.detach(), "mxfp4")[tokens])
     y.sum().backward()
     assert layer.weight.grad[:, 0].tolist() == [1, 0, 0, 0, 2]
+
+
+BAGS: tuple[dict[str, Any], ...] = (
+    {"mode": "sum"},
+    {"mode": "mean", "padding_idx": 2},
+    {"mode": "max"},
+    {"mode": "sum", "max_norm": 0.7, "include_last_offset": True},
+    {"mode": "mean", "sparse": True},
+)
+
+
+@pytest.mark.parametrize("how", BAGS, ids=str)
+def test_without_rounding_a_bag_of_embeddings_is_torchs(how: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    layer = nn.EmbeddingBag(7, 5, **how)
+    narrow = narrowed(copy.deepcopy(layer))
+    tokens, offsets = torch.tensor([1, 2, 2, 6, 1, 1]), torch.tensor([0, 2, 6] if len(how) == 3 else [0, 2])
+    weights = torch.rand(6) if how == {"mode": "sum"} else None
+    found = [one(tokens, offsets, weights) for one in (layer, narrow)]
+    torch.testing.assert_close(found[1], found[0])
+    for y in found:
+        y.square().sum().backward()
+    torch.testing.assert_close(narrow.weight.grad.to_dense(), layer.weight.grad.to_dense())
+    torch.testing.assert_close(narrow(tokens.reshape(2, 3)), layer(tokens.reshape(2, 3)))
+
+
+@pytest.mark.parametrize("chosen", ["mxfp4w-mxfp6", "bf16-only:weight=mxfp4"])
+def test_a_bag_sums_rounded_rows_in_float32(chosen: str) -> None:
+    torch.manual_seed(0)
+    layer = nn.EmbeddingBag(5, 33, mode="sum")
+    model = prepare(nn.Sequential(layer), chosen)
+    table = fb.fake_quantize(layer.weight.detach(), "mxfp4").double()
+    wanted = table[[4, 0, 4]].sum(0).bfloat16()
+    assert torch.equal(model(torch.tensor([[4, 0, 4]]))[0], wanted.float())
 
 
 @pytest.mark.parametrize("chosen", ["mxfp6", "mx9"])

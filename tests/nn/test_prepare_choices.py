@@ -54,7 +54,7 @@ def test_who_registers_the_head_first_names_it() -> None:
     ("model", "name", "options", "said"),
     [
         (nn.Sequential(nn.ReLU()), "mxfp6", {}, "no layer that mxfp6 could change"),
-        (nn.RNN(4, 4), "mxfp6", {}, "train it by another recipe"),
+        (nn.ConvTranspose1d(4, 4, 1), "add-multiply", {}, "train it by another recipe"),
         (_mlp().double(), "mxfp6", {}, r"call model.float\(\) first"),
         (_mlp(), "amp-bf16", {"exclude": "2"}, "leave exclude out"),
         (_mlp(), "mxfp6", {"last": "head"}, "last='head' fits no module"),

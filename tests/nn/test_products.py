@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import conv1d, conv2d
+from torch.nn import functional
 
 from fewbits.kernels.options import options
 from fewbits.nn import Rules, attention_product
@@ -53,10 +53,17 @@ def narrow(fmt: str, vector: str) -> Recipe:
 GROUPED = {"forward_activation": 1, "dx_gradient": 1, "dx_weight": 0}
 
 
-def rounded(x: torch.Tensor, role: str, axis: int, chosen: Recipe, groups: int = 1) -> torch.Tensor:
+# A transposed convolution's weight lies the other way round: (channels, result's channels / groups, ...).
+TRANSPOSED = {"forward_weight": 0, "dx_weight": 1}
+TRANSPOSED_GROUPED = {"forward_activation": 1, "dx_gradient": 1, "forward_weight": 0}
+
+
+def rounded(
+    x: torch.Tensor, role: str, axis: int, chosen: Recipe, groups: int = 1, grouped: dict[str, int] = GROUPED
+) -> torch.Tensor:
     """Return the operand, by the definition, in float64; blocks end where a group of channels ends."""
-    if groups > 1 and role in GROUPED:
-        held = GROUPED[role]
+    if groups > 1 and role in grouped:
+        held = grouped[role]
         parts = [rounded(part, role, axis, chosen) for part in x.chunk(groups, held)]
         return torch.cat(parts, held)
     how = chosen.casts[role]
@@ -103,8 +110,13 @@ def of_layer(
     g = spread(y.shape, 0, 1).to(y.dtype)
     of_x, of_weight = torch.autograd.grad(y, (x, weight), g)
     given = {"activation": x, "weight": weight, "gradient": g}
-    parts = {r: rounded(given[r.split("_")[1]], r, axes[r], chosen, groups) for r in AXES}
-    one_result, one_of_x, one_of_weight = weight[0].numel(), weight[:, 0].numel() // groups, g[:, 0].numel()
+    turned = isinstance(layer, nn.modules.conv._ConvTransposeNd)
+    grouped = TRANSPOSED_GROUPED if turned else GROUPED
+    parts = {r: rounded(given[r.split("_")[1]], r, axes[r], chosen, groups, grouped) for r in AXES}
+    one_result, one_of_x = weight[0].numel(), weight[:, 0].numel() // groups
+    if turned:
+        one_result, one_of_x = one_of_x, one_result
+    one_of_weight = max(g[:, 0].numel(), x[:, 0].numel())
     return [
         Product(y, times[0], parts["forward_activation"], parts["forward_weight"], one_result),
         Product(of_x, times[1], parts["dx_gradient"], parts["dx_weight"], one_of_x),
@@ -121,7 +133,7 @@ def linear_products(
     return of_layer(layer, spread((m, k), 0, 1), narrow(fmt, vector), times, axes)
 
 
-CONVOLUTIONS: dict[str, tuple[type[nn.Conv1d | nn.Conv2d], tuple[int, ...], dict[str, Any]]] = {
+CONVOLUTIONS: dict[str, tuple[type[Any], tuple[int, ...], dict[str, Any]]] = {
     "1d": (nn.Conv1d, (3, 33, 9), {"out_channels": 35, "kernel_size": 3}),
     "1d-stride-dilation": (
         nn.Conv1d,
@@ -136,6 +148,18 @@ CONVOLUTIONS: dict[str, tuple[type[nn.Conv1d | nn.Conv2d], tuple[int, ...], dict
         {"out_channels": 66, "kernel_size": 3, "stride": (2, 1), "padding": 1, "groups": 2},
     ),
     "2d-depthwise": (nn.Conv2d, (2, 4, 6, 5), {"out_channels": 8, "kernel_size": 3, "groups": 4}),
+    "3d": (nn.Conv3d, (2, 35, 3, 2, 4), {"out_channels": 33, "kernel_size": (2, 1, 3), "padding": (0, 0, 1)}),
+    "1d-transposed": (
+        nn.ConvTranspose1d,
+        (3, 35, 5),
+        {"out_channels": 33, "kernel_size": 3, "stride": 2, "padding": 1, "output_padding": 1},
+    ),
+    "2d-transposed-groups": (
+        nn.ConvTranspose2d,
+        (3, 66, 3, 4),
+        {"out_channels": 70, "kernel_size": (3, 2), "stride": (2, 1), "dilation": 2, "groups": 2},
+    ),
+    "3d-transposed": (nn.ConvTranspose3d, (2, 33, 2, 3, 1), {"out_channels": 34, "kernel_size": 2}),
 }
 
 
@@ -143,13 +167,16 @@ def convolution_products(fmt: str, vector: str, case: str, axes: dict[str, int] 
     kind, size, how = CONVOLUTIONS[case]
     torch.manual_seed(0)
     layer = kind(size[1], **how, bias=False)
+    turned = isinstance(layer, nn.modules.conv._ConvTransposeNd)
     run = partial(
-        conv1d if kind is nn.Conv1d else conv2d,
+        getattr(functional, f"conv{'_transpose' if turned else ''}{len(size) - 2}d"),
         stride=layer.stride,
         padding=layer.padding,
         dilation=layer.dilation,
         groups=layer.groups,
+        **({"output_padding": layer.output_padding} if turned else {}),
     )
+    axes = axes | TRANSPOSED if turned and axes is AXES else axes
 
     def of_input(g: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         x = torch.zeros(size, dtype=torch.float64, requires_grad=True)
@@ -256,3 +283,17 @@ def test_the_check_sees_blocks_that_reach_into_the_next_group(
     """35 channels in a group are blocks of 32 and 3, and 33 are blocks of 32 and 1."""
     monkeypatch.delitem(GROUPED, role)
     fails(convolution_products("mxfp4", "fp32", "2d-stride-groups"), "fp32")
+
+
+@pytest.mark.parametrize("role", TRANSPOSED_GROUPED)
+def test_the_check_sees_blocks_that_reach_into_the_next_group_of_a_transposed_convolution(
+    role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(TRANSPOSED_GROUPED, role)
+    fails(convolution_products("mxfp4", "fp32", "2d-transposed-groups"), "fp32")
+
+
+@pytest.mark.parametrize("role", TRANSPOSED)
+def test_the_check_sees_a_weight_of_a_transposed_convolution_along_the_wrong_axis(role: str) -> None:
+    wrong = AXES | TRANSPOSED | {role: 1 - TRANSPOSED[role]}
+    fails(convolution_products("mxfp4", "fp32", "1d-transposed", wrong), "fp32")

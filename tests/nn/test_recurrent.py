@@ -25,8 +25,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "dropout": {"num_layers": 3, "dropout": 0.5},
 }
 CASES = {
-    f"{kind.__name__}-{name}": (kind, how) for kind in (nn.LSTM, nn.GRU) for name, how in OPTIONS.items()
+    f"{kind.__name__}-{name}": (kind, how)
+    for kind in (nn.LSTM, nn.GRU, nn.RNN)
+    for name, how in OPTIONS.items()
 }
+CASES["RNN-relu"] = (nn.RNN, {"nonlinearity": "relu", "num_layers": 2})
 CASES["LSTM-proj"] = (nn.LSTM, {"proj_size": 3, "num_layers": 2, "bidirectional": True})
 
 
@@ -39,7 +42,7 @@ def tensors(x: Any) -> list[torch.Tensor]:
 def states(layer: Any, batch: tuple[int, ...]) -> Any:
     rows = layer.num_layers * (2 if layer.bidirectional else 1)
     torch.manual_seed(3)
-    h = torch.randn(rows, *batch, layer.proj_size or H)
+    h = torch.randn(rows, *batch, getattr(layer, "proj_size", 0) or H)
     return (h, torch.randn(rows, *batch, H)) if isinstance(layer, nn.LSTM) else h
 
 
@@ -90,6 +93,56 @@ def test_a_packed_sequence_of_a_prepared_model_is_a_packed_sequence_of_float32(c
     assert isinstance(found, PackedSequence)
     assert torch.equal(found.batch_sizes, packed.batch_sizes)
     assert {t.dtype for t in tensors([found, end])} == {torch.float32}
+
+
+CELLS: dict[str, tuple[type[nn.RNNCellBase], dict[str, Any]]] = {
+    "LSTMCell": (nn.LSTMCell, {}),
+    "LSTMCell-no-bias": (nn.LSTMCell, {"bias": False}),
+    "GRUCell": (nn.GRUCell, {}),
+    "GRUCell-no-bias": (nn.GRUCell, {"bias": False}),
+    "RNNCell": (nn.RNNCell, {}),
+    "RNNCell-relu": (nn.RNNCell, {"nonlinearity": "relu", "bias": False}),
+}
+
+
+@pytest.mark.parametrize("given_state", [False, True])
+@pytest.mark.parametrize("batch", [(), (N,)], ids=str)
+@pytest.mark.parametrize("case", CELLS)
+def test_without_rounding_a_cell_is_torchs(case: str, batch: tuple[int, ...], given_state: bool) -> None:
+    kind, how = CELLS[case]
+    torch.manual_seed(0)
+    layer, x, h = kind(IN, H, **how), torch.randn(*batch, IN), torch.randn(*batch, H)
+    state = None if not given_state else (h, h.flip(-1)) if kind is nn.LSTMCell else h
+    same(layer, x, state)
+
+
+@pytest.mark.parametrize(
+    ("cell", "layer"), [(nn.LSTMCell, nn.LSTM), (nn.GRUCell, nn.GRU), (nn.RNNCell, nn.RNN)]
+)
+def test_a_rounded_cell_is_a_rounded_layer_of_one_step(cell: type[nn.Module], layer: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    one, whole = cell(33, 35), layer(33, 35)
+    for name, p in one.named_parameters():
+        p.data.copy_(getattr(whole, f"{name}_l0"))
+    x = torch.randn(1, 4, 33)
+    found = tensors(prepare(one, "mxfp4")(x[0]))
+    wanted = tensors(prepare(whole, "mxfp4")(x))
+    assert torch.equal(found[0], wanted[0][0])
+
+
+@pytest.mark.parametrize(
+    ("x", "state", "message"),
+    [
+        (torch.zeros(N, IN + 1), None, r"input has shape \(3, 5\); expected \(batch, 4\) or \(4,\)"),
+        (torch.zeros(N, IN), torch.zeros(N, H + 1), r"the state has shape \(3, 7\); expected \(3, 6\)"),
+        (torch.zeros(N, IN), torch.zeros(H), r"the state has shape \(6,\); expected \(3, 6\)"),
+    ],
+)
+def test_inputs_and_states_that_do_not_fit_a_cell_are_refused(
+    x: torch.Tensor, state: Any, message: str
+) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        narrowed(nn.GRUCell(IN, H))(x, state)
 
 
 @pytest.mark.parametrize("chosen", ["mxfp6", "mx9", "add-multiply"])

@@ -2,7 +2,8 @@
 
 The axes of Rouhani et al., Microscaling Data Formats for Deep Learning, 2023, figure 2, as its reference
 implementation has them: channels forward, the batch for the weight's gradient, the result's channels for the
-input's. With groups, blocks end where a group of channels ends.
+input's. With groups, blocks end where a group of channels ends. A transposed convolution sums over the same
+axes; its weight has them the other way round.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ def convolution(
     """Return the convolution of a batch, with narrow operands in all three products.
 
     Args:
-        x: (batch, channels, length) or (batch, channels, height, width).
-        weight: (n, channels / groups, length) or (n, channels / groups, height, width).
+        x: (batch, channels, ...) with one to three spatial axes.
+        weight: (n, channels / groups, ...), transposed (channels, n / groups, ...).
         bias: (n,), or None.
-        how: stride, zeros on both sides, dilation and groups.
+        how: stride, zeros on both sides, dilation, groups, and whether it is transposed.
         rules: what the operands are rounded to.
 
     Returns:
@@ -44,7 +45,10 @@ class _Convolution(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         ctx.how, ctx.rules = how, rules
         a = _within_groups("forward_activation", x, 1, how, rules)
-        b = rules.cast("forward_weight", weight, 1)
+        if how.longer is None:
+            b = rules.cast("forward_weight", weight, 1)
+        else:
+            b = _within_groups("forward_weight", weight, 0, how, rules)
         if rules.recipe.product == "add":
             size = _result(x, weight, how)
             return unfolded.convolution(a.float(), b.float(), how, size).to(x.dtype)
@@ -52,7 +56,7 @@ class _Convolution(torch.autograd.Function):
             dtype = sum_dtype(x.dtype)
             a, b = a.to(dtype), b.to(x.dtype).to(dtype)
             return torch.convolution(
-                a, b, None, how.stride, how.padding, how.dilation, False, _zeros(how), how.groups
+                a, b, None, how.stride, how.padding, how.dilation, *_transposition(how), how.groups
             ).to(x.dtype)
 
     @staticmethod
@@ -66,7 +70,10 @@ class _Convolution(torch.autograd.Function):
         of_x = of_weight = None
         if ctx.needs_input_grad[0]:
             g = _within_groups("dx_gradient", gradient, 1, how, rules)
-            b = _within_groups("dx_weight", weight, 0, how, rules)
+            if how.longer is None:
+                b = _within_groups("dx_weight", weight, 0, how, rules)
+            else:
+                b = rules.cast("dx_weight", weight, 1)
             if adds:
                 of_x = unfolded.of_input(g.float(), b.float(), how, x.shape).to(x.dtype)
             else:
@@ -103,8 +110,7 @@ def _backward(
         how.stride,
         how.padding,
         how.dilation,
-        False,
-        _zeros(how),
+        *_transposition(how),
         how.groups,
         wanted,
     )
@@ -112,8 +118,8 @@ def _backward(
     return one.to(g.dtype)
 
 
-def _zeros(how: Geometry) -> tuple[int, ...]:
-    return (0,) * len(how.stride)
+def _transposition(how: Geometry) -> tuple[bool, tuple[int, ...]]:
+    return how.longer is not None, how.longer or (0,) * len(how.stride)
 
 
 def _result(x: torch.Tensor, weight: torch.Tensor, how: Geometry) -> torch.Size:

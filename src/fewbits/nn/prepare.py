@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -11,30 +11,18 @@ from torch import nn
 from fewbits.errors import ArgumentError
 from fewbits.names import check_fits, listed, within
 from fewbits.nn.autocast import Autocast
+from fewbits.nn.coverage import narrow_class, own_matrices
+from fewbits.nn.layer_recipes import assigned
 from fewbits.nn.layers import LAYERS
-from fewbits.nn.layers.input_first import NarrowInputFirstLinear
-from fewbits.nn.own_dtype import take_own_dtype, widened
+from fewbits.nn.own_dtype import explain_dtypes, take_own_dtype, widened
+from fewbits.nn.refusal import refuse
 from fewbits.nn.rules import DTYPES, Rules, Watcher, cast
+from fewbits.nn.wide import left_wide
 from fewbits.recipes import Cast, Recipe
 from fewbits.recipes import recipe as read
 from fewbits.recipes.narrowed import Narrowed, Prepared, is_narrow
 
 Model = TypeVar("Model", bound=nn.Module)
-
-# Layers that multiply by their own matrices and that no narrow layer stands for.
-_REFUSED = (
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-    nn.Conv3d,
-    nn.RNN,
-    nn.RNNCell,
-    nn.LSTMCell,
-    nn.GRUCell,
-    nn.EmbeddingBag,
-)
-# By name: to import the package of such a class would take seconds, and not everybody has it.
-_ELSEWHERE: dict[str, type[nn.Module]] = {"transformers.pytorch_utils.Conv1D": NarrowInputFirstLinear}
 
 
 def prepare(
@@ -43,6 +31,7 @@ def prepare(
     *,
     exclude: str | Iterable[str] = (),
     last: str | Iterable[str] = (),
+    recipes: Mapping[str, str | Recipe] | None = None,
     watcher: Watcher | None = None,
 ) -> Model:
     """Make a model train as a recipe says. Call it before the optimizer is made.
@@ -51,58 +40,67 @@ def prepare(
     flows between them takes the recipe's vector format; what the model returns is float32 again. Layers left
     out compute in the dtype of their parameters. Torch's transformer layers lose their fused inference, which
     would read the weights as they are. A recipe whose formats change while it trains (posit8, muppet,
-    assigned) also needs :func:`fewbits.train.schedule` in the loop.
+    assigned) also needs :func:`fewbits.train.schedule` in the loop. :func:`fewbits.nn.summary` says what has
+    become of each layer.
 
     Args:
-        model: any module. Its Linear, Conv1d, Conv2d, Embedding, Bilinear, MultiheadAttention, LSTM, GRU and
-            PReLU layers are changed, and Hugging Face's Conv1D.
+        model: any module. Its linear, convolution (transposed too), embedding, bilinear, attention, recurrent
+            and PReLU layers are changed, subclasses of them that compute no other way, Hugging Face's Conv1D,
+            and its experts and their routers.
         recipe: a recipe or its text, as in ``mxfp6`` or ``mx:weight=mxfp4,gradient=mxfp6_e3m2/rceil``.
         exclude: patterns of module names to leave out, as in ``("lm_head", "blocks.0.*")``; what lies within
-            a module of such a name is left out too.
+            a module of such a name is left out too. A matrix that a module of your own holds is left as it is
+            by its own name: ``encoder.positions``.
         last: patterns of the layers that give the logits, which some recipes treat with more care. Default:
             the last layer in the order in which the model registered them.
+        recipes: how some layers compute, by patterns of their names: ``{"lm_head": "mxfp8"}``; of several
+            that fit the last counts. What is stored between steps stays that of ``recipe``, which is also the
+            optimizer's.
         watcher: sees every operand that is rounded.
 
     Returns:
         The model itself.
 
     Raises:
-        ArgumentError: no such recipe, a pattern that fits no module, a model prepared before, or a layer that
-            cannot be changed: exclude it by name.
+        ArgumentError: no such recipe, a pattern that fits no module, a model prepared before, a recipe that
+            does not hold for single layers, or layers that cannot be changed: all of them are named with what
+            to exclude.
     """
     chosen, patterns, logits = read(recipe), listed(exclude), listed(last)
     names = dict(model.named_modules())
     _check(model, chosen, patterns, names)
-    check_fits("exclude", patterns, list(names))
+    computing = {n: m for n, m in names.items() if _around(n, names) is None}
+    held = {f"{n}.{p}".lstrip("."): n for n, m in computing.items() for p in _loose_matrices(m)}
+    check_fits("exclude", patterns, [*names, *held])
     check_fits("last", logits, list(names))
-    found = {n: m for n, m in names.items() if not within(n, patterns)}
-    if chosen.swaps_layers:
-        around = {name: _around(name, names, patterns) for name in names}
-        for name, outer in around.items():
-            if outer is not None and name not in found:
-                raise ArgumentError(
-                    f"exclude names {name}, which is a part of {outer or 'the model'}: leave out that"
-                    " layer or none of it"
-                )
-        whole = {n: m for n, m in found.items() if around[n] is None}
-        narrow = {n: m for n, m in whole.items() if _narrow_class(m) is not None}
-        for name, module in whole.items():
-            _refuse(name, module)
-            _unfuse(module)
+    layers = {n: m for n, m in computing.items() if narrow_class(m) is not None}
+    own = assigned(chosen, recipes or {}, list(names), [n for n in layers if not within(n, patterns)])
+    sixteen = any(r.vector != "fp32" for r in own.values()) or chosen.vector != "fp32"
+    if any(r.swaps_layers for r in own.values()) or chosen.swaps_layers:
+        _check_parts(names, patterns)
+        found = {n: m for n, m in computing.items() if not within(n, patterns)}
+        recipe_of = {n: own.get(n, chosen) for n in found}
+        changed = {n: (m, recipe_of[n]) for n, m in found.items() if recipe_of[n].swaps_layers}
+        refuse(changed, held, patterns, list(names))
+        narrow = {n: m for n, m in found.items() if n in own and (sixteen or own[n].swaps_layers)}
         if not narrow:
             raise ArgumentError(
                 f"{type(model).__name__} has no layer that {chosen.name} could change; expected one of"
                 f" {', '.join(sorted(c.__name__ for c in LAYERS))} that is not excluded"
             )
+        model.fewbits_wide = left_wide(computing, narrow, patterns, held)  # type: ignore[assignment]
         # Left-out layers count: the one before an excluded head does not give the logits.
-        order = [n for n, m in names.items() if _narrow_class(m) is not None and not isinstance(m, nn.PReLU)]
+        order = [n for n, m in layers.items() if not isinstance(m, nn.PReLU)]
         ends = [n for n in order if within(n, logits)] if logits else order[-1:]
         for name, module in narrow.items():
-            first, gives_logits = [name] == order[:1], name in ends
-            kept = (first and chosen.keep_first) or (gives_logits and chosen.keep_last)
-            _become(module, Rules(chosen, name, kept, gives_logits, watcher))
-        if chosen.vector != "fp32":
-            _keep_dtypes(names, found, chosen)
+            how, first, gives_logits = own[name], [name] == order[:1], name in ends
+            kept = (first and how.keep_first) or (gives_logits and how.keep_last)
+            _become(module, Rules(how, name, kept, gives_logits, watcher))
+        for module in found.values():
+            _unfuse(module)
+        if sixteen:
+            _keep_dtypes(names, patterns, chosen)
+            explain_dtypes(model)
         model.register_forward_hook(_float32_results)
         if chosen.parameter is not None:
             _hold_parameters(narrow.values(), chosen.parameter)
@@ -132,43 +130,34 @@ def _check(model: nn.Module, chosen: Recipe, patterns: tuple[str, ...], names: d
             raise ArgumentError(f"{key} is float64; recipes start from float32: call model.float() first")
 
 
-def _around(name: str, names: dict[str, nn.Module], patterns: tuple[str, ...]) -> str | None:
-    """Return the name of the narrow layer around this one, which computes for it, if there is one."""
+def _around(name: str, names: dict[str, nn.Module]) -> str | None:
+    """Return the name of the layer around this one, which computes for it, if there is one."""
     parts = name.split(".")
     outside = (".".join(parts[:i]) for i in range(len(parts) if name else 0))
-    found = (n for n in outside if _narrow_class(names[n]) is not None and not within(n, patterns))
-    return next(found, None)
+    return next((n for n in outside if narrow_class(names[n]) is not None), None)
 
 
-def _narrow_class(module: nn.Module) -> type[nn.Module] | None:
-    kind = type(module)
-    return LAYERS.get(kind) or _ELSEWHERE.get(f"{kind.__module__}.{kind.__qualname__}")
+def _loose_matrices(module: nn.Module) -> list[str]:
+    return [] if narrow_class(module) is not None else own_matrices(module)
 
 
-def _refuse(name: str, module: nn.Module) -> None:
-    if _narrow_class(module) is not None:
-        return
-    if isinstance(module, (*_REFUSED, *LAYERS)) or _has_own_matrices(module):
-        advice = f"leave it as it is with exclude={name!r}" if name else "train it by another recipe"
-        raise ArgumentError(
-            f"{name or 'the model'} is a {type(module).__name__}, which has no narrow form; {advice}"
-        )
+def _check_parts(names: dict[str, nn.Module], patterns: tuple[str, ...]) -> None:
+    """Refuse patterns that leave out a part of a layer."""
+    for name in names:
+        outer = _around(name, names)
+        if outer is not None and within(name, patterns) and not within(outer, patterns):
+            raise ArgumentError(
+                f"exclude names {name}, which is a part of {outer or 'the model'}: leave out that layer or"
+                " none of it"
+            )
 
 
-def _has_own_matrices(module: nn.Module) -> bool:
-    """Whether a layer that is not torch's own may multiply by matrices that no narrow layer would see."""
-    own = list(module.parameters(recurse=False))
-    # With further parameters below it, a tensor of its own is more likely added than multiplied by.
-    if type(module).__module__.startswith("torch.") or len(own) < len(list(module.parameters())):
-        return False
-    return any(p.dim() > 1 and p.is_floating_point() for p in own)
-
-
-def _keep_dtypes(names: dict[str, nn.Module], found: dict[str, nn.Module], chosen: Recipe) -> None:
+def _keep_dtypes(names: dict[str, nn.Module], patterns: tuple[str, ...], chosen: Recipe) -> None:
     for name, module in names.items():
-        if name in found and isinstance(module, nn.RMSNorm):  # warns of any other dtype, once
+        left_out = within(name, patterns)
+        if not left_out and isinstance(module, nn.RMSNorm):  # warns of any other dtype, once
             take_own_dtype(module, DTYPES[chosen.vector])
-        elif name not in found and name.rpartition(".")[0] in found:
+        elif left_out and not within(name.rpartition(".")[0], patterns):
             take_own_dtype(module)
 
 
@@ -181,7 +170,7 @@ def _unfuse(module: nn.Module) -> None:
 
 
 def _become(module: nn.Module, rules: Rules) -> None:
-    narrow = _narrow_class(module)
+    narrow = narrow_class(module)
     assert narrow is not None
     module.__class__ = narrow
     module.rules = rules  # type: ignore[assignment]

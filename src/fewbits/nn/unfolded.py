@@ -11,12 +11,17 @@ from fewbits.nn.addition import product_by_addition
 
 
 class Geometry(NamedTuple):
-    """Where the windows of a convolution lie; one number for each spatial axis."""
+    """Where the windows of a convolution lie; one number for each spatial axis.
+
+    ``longer`` is what a transposed convolution's result has beyond its windows, on one side; None for a
+    convolution.
+    """
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
+    longer: tuple[int, ...] | None = None
 
     def flat(self) -> dict[str, tuple[int, ...]]:
         """Return what ``unfold`` takes, which knows two spatial axes only."""

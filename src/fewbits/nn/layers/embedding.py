@@ -1,4 +1,4 @@
-"""Embeddings."""
+"""Embeddings, and bags of them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import embedding
+from torch.nn.functional import embedding, embedding_bag
 
-from fewbits.nn.products import viewed
+from fewbits.nn.products import converted, viewed
 from fewbits.nn.rules import Rules
 
 
@@ -35,6 +35,39 @@ class NarrowEmbedding(nn.Embedding):
             sparse=self.sparse,
         )
         return rows.to(self.rules.dtype)
+
+
+class NarrowEmbeddingBag(nn.EmbeddingBag):
+    """Sums, means or largest rows of a table that is rounded along the embedding axis as a forward weight.
+
+    Rows are combined in float32, with weights of samples as they are. Gradients pass straight to the rows.
+    """
+
+    rules: Rules
+
+    def forward(
+        self,
+        input: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        per_sample_weights: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return (bags, embedding_dim) in the recipe's vector format; arguments are torch's."""
+        if self.max_norm is not None:
+            with torch.no_grad():
+                torch.embedding_renorm_(self.weight, input.contiguous(), self.max_norm, self.norm_type)
+        table: torch.Tensor = _StraightThrough.apply(viewed(self.weight, self.rules), self.rules)  # type: ignore[no-untyped-call]
+        bags = embedding_bag(
+            input,
+            converted(table, torch.float32),
+            offsets,
+            scale_grad_by_freq=self.scale_grad_by_freq,
+            mode=self.mode,
+            sparse=self.sparse,
+            per_sample_weights=None if per_sample_weights is None else per_sample_weights.float(),
+            include_last_offset=self.include_last_offset,
+            padding_idx=self.padding_idx,
+        )
+        return bags.to(self.rules.dtype)
 
 
 class _StraightThrough(torch.autograd.Function):

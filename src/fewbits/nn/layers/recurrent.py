@@ -1,4 +1,4 @@
-"""LSTM and GRU.
+"""LSTM, GRU and plain recurrence.
 
 Every layer runs over the packed form of its input: the steps one after another, each as many rows as there
 are sequences that long, the longest first.
@@ -19,6 +19,7 @@ from fewbits.nn.products import linear
 from fewbits.nn.rules import Rules
 
 State: TypeAlias = tuple[torch.Tensor, ...]  # each (sequences, features); the first is what a step returns
+Recurrent: TypeAlias = "NarrowLSTM | NarrowGRU | NarrowRNN"
 Step: TypeAlias = Callable[[torch.Tensor, State], State]
 
 
@@ -54,10 +55,7 @@ class NarrowLSTM(nn.LSTM):
         shrink = getattr(self, f"weight_hr_{name}") if self.proj_size else None
 
         def one(x: torch.Tensor, state: State) -> State:
-            h, c = state
-            i, f, g, o = (x + linear(h, weight, bias, self.rules)).chunk(4, -1)
-            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-            h = o.sigmoid() * c.tanh()
+            h, c = lstm_gates(x + linear(state[0], weight, bias, self.rules), state[1])
             return (h if shrink is None else linear(h, shrink, None, self.rules), c)
 
         return one
@@ -94,18 +92,63 @@ class NarrowGRU(nn.GRU):
         weight, bias = _matrices(self, "hh", name)
 
         def one(x: torch.Tensor, state: State) -> State:
-            (h,) = state
-            of_x, of_h = x.chunk(3, -1), linear(h, weight, bias, self.rules).chunk(3, -1)
-            r, z = (of_x[0] + of_h[0]).sigmoid(), (of_x[1] + of_h[1]).sigmoid()
-            n = (of_x[2] + r * of_h[2]).tanh()
-            return ((1 - z) * n + z * h,)
+            return (gru_gates(x, linear(state[0], weight, bias, self.rules), state[0]),)
 
         return one
 
 
-def _forward(
-    layer: NarrowLSTM | NarrowGRU, given: Any, states: Any, widths: tuple[int, ...], rules: Rules
-) -> Any:
+class NarrowRNN(nn.RNN):
+    """Plain recurrence, h' = tanh(W x + U h + b) or relu, with narrow operands in all three products.
+
+    The input is projected for all steps at once, the state at every step.
+    """
+
+    rules: Rules
+
+    def forward(self, input: Any, hx: Any = None) -> Any:
+        """Return the outputs and the final h, in the recipe's vector format.
+
+        Args:
+            input: (L, N, input_size), with batch_first (N, L, input_size), unbatched (L, input_size), or a
+                PackedSequence.
+            hx: the initial h, (layers * directions, N, hidden_size), unbatched without N; zeros if None.
+
+        Returns:
+            Outputs of the input's form, and h of the form of hx.
+
+        Raises:
+            ArgumentError: an input or a state that does not fit.
+        """
+        found, (h,) = _forward(self, input, None if hx is None else (hx,), (self.hidden_size,), self.rules)
+        return found, h
+
+    def step(self, name: str) -> Step:
+        """Return the step of the layer and direction that ``name`` ends with."""
+        weight, bias = _matrices(self, "hh", name)
+        activation = torch.tanh if self.nonlinearity == "tanh" else torch.relu
+
+        def one(x: torch.Tensor, state: State) -> State:
+            return (activation(x + linear(state[0], weight, bias, self.rules)),)
+
+        return one
+
+
+def lstm_gates(x: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the next h and c, (..., hidden), of the projections i, f, g, o of input and state together."""
+    i, f, g, o = x.chunk(4, -1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+def gru_gates(x: torch.Tensor, u: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    """Return the next h, (..., hidden), of the projections r, z, n of the input, ``x``, and of h, ``u``."""
+    of_x, of_h = x.chunk(3, -1), u.chunk(3, -1)
+    r, z = (of_x[0] + of_h[0]).sigmoid(), (of_x[1] + of_h[1]).sigmoid()
+    n = (of_x[2] + r * of_h[2]).tanh()
+    return (1 - z) * n + z * h
+
+
+def _forward(layer: Recurrent, given: Any, states: Any, widths: tuple[int, ...], rules: Rules) -> Any:
     """Return the outputs and the final states; ``widths`` are the features of each state."""
     if isinstance(given, PackedSequence):
         sizes = given.batch_sizes.tolist()
@@ -133,7 +176,7 @@ def _forward(
 
 
 def _start(
-    layer: NarrowLSTM | NarrowGRU,
+    layer: Recurrent,
     states: Any,
     widths: tuple[int, ...],
     count: int,
@@ -154,7 +197,7 @@ def _start(
 
 
 def _layers(
-    layer: NarrowLSTM | NarrowGRU, x: torch.Tensor, sizes: list[int], start: State, rules: Rules
+    layer: Recurrent, x: torch.Tensor, sizes: list[int], start: State, rules: Rules
 ) -> tuple[torch.Tensor, State]:
     """Return the packed outputs of the last layer, and the final states of all."""
     ends: list[State] = []
@@ -201,8 +244,6 @@ def _backward(step: Step, xs: tuple[torch.Tensor, ...], start: State) -> tuple[l
     return outputs, state
 
 
-def _matrices(
-    layer: NarrowLSTM | NarrowGRU, kind: str, name: str
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _matrices(layer: Recurrent, kind: str, name: str) -> tuple[torch.Tensor, torch.Tensor | None]:
     bias = getattr(layer, f"bias_{kind}_{name}") if layer.bias else None
     return getattr(layer, f"weight_{kind}_{name}"), bias

@@ -1,0 +1,57 @@
+"""What stays wide in a prepared model, named so that nothing does in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from torch import nn
+
+from fewbits.names import within
+from fewbits.nn.coverage import narrow_class, obstacle
+from fewbits.recipes import Recipe
+
+
+class Wide(NamedTuple):
+    """A module, or a tensor of one, whose products are not narrow."""
+
+    name: str
+    kind: str
+    why: str
+
+
+_PLAIN = Recipe("fp32")
+
+
+def left_wide(
+    modules: Mapping[str, nn.Module],
+    narrow: Collection[str],
+    patterns: tuple[str, ...],
+    held: Mapping[str, str],
+) -> tuple[Wide, ...]:
+    """Return what does not become narrow and may multiply.
+
+    Args:
+        modules: all that are no part of a layer, by name.
+        narrow: names of those that become narrow.
+        patterns: what is excluded.
+        held: matrices that modules without a narrow form hold, and the names of those modules.
+    """
+    found = []
+    for name, module in modules.items():
+        kind = type(module).__name__
+        multiplies = narrow_class(module) is not None or obstacle(module, _PLAIN) is not None
+        if within(name, patterns):
+            found += [Wide(name, kind, "excluded")] if multiplies else []
+            continue
+        mine = [key for key, owner in held.items() if owner == name]
+        found += [Wide(key, f"matrix of {kind}", "excluded") for key in mine]
+        if narrow_class(module) is not None and name not in narrow:
+            found.append(Wide(name, kind, "its recipe rounds nothing"))
+        elif "attention" in kind.lower() and name not in narrow:
+            found.append(Wide(name, kind, "products of activations in its forward are not seen"))
+        for key, buffer in module.named_buffers(recurse=False):
+            if buffer.is_floating_point() and sum(n > 1 for n in buffer.shape) > 1:
+                place = f"{name}.{key}".lstrip(".")
+                found.append(Wide(place, f"buffer of {kind}", "products with it are not seen"))
+    return tuple(found)
