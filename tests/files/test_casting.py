@@ -74,6 +74,17 @@ def test_back_is_what_dequantize_gives_and_the_rest_is_as_it_was(tmp_path, fmt):
         assert torch.equal(found[name], rounded(x, fmt) if narrowed(x) else x), name
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("fmt", ["mxfp4", "mx9", "int8_channel", "posit8_1", "nvfp4"])
+def test_back_runs_the_kernels_and_not_the_definition(tmp_path, monkeypatch, fmt, dtype):
+    cast(saved(tmp_path, {"w": normal(40, 70).to(dtype)}), tmp_path / "narrow.safetensors", format=fmt)
+    monkeypatch.setattr("fewbits.kernels.reference.dequantize", None)
+    restore(tmp_path / "narrow.safetensors", tmp_path / "wide.safetensors")
+    found = load_file(tmp_path / "wide.safetensors")["w"]
+    monkeypatch.undo()
+    assert torch.equal(found, rounded(normal(40, 70).to(dtype), fmt))
+
+
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_the_parts_are_those_of_quantize(tmp_path, fmt):
     cast(saved(tmp_path), tmp_path / "n.safetensors", format=fmt)

@@ -24,6 +24,14 @@ from fewbits.metrics import Tally
 
 PIECE_VALUES = 1 << 18  # values worked on at once; counting what is lost takes twenty times their bytes
 
+# What the kernels write themselves, of the dtypes that a tensor may have had.
+_RESTORED = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": kernels.BFLOAT16,
+}
+
 Array = NDArray[Any]
 Put = Callable[[str, int, bytes], None]  # end of a part's name, byte offset in the part, bytes
 Told = Callable[[float], None]  # fraction of the tensor that is done
@@ -87,7 +95,7 @@ def narrow(tensor: StoredTensor, stored: Stored, scale_rule: str, put: Put, told
     return tally
 
 
-def widened(held: Narrow) -> Iterator[tuple[int, bytes]]:
+def widened(held: Narrow) -> Iterator[tuple[int, memoryview]]:
     """Yield (byte offset, bytes) of the ordinary tensor that a narrow one stands for, in its own dtype.
 
     Pieces have a bounded size; a tensor whose block axis is not the last is one piece.
@@ -97,19 +105,18 @@ def widened(held: Narrow) -> Iterator[tuple[int, bytes]]:
     """
     import torch
 
-    stored = held.stored
-    wide = torch.float64 if stored.dtype == "F64" else torch.float32
-    own, at = torch_dtype(stored.dtype), 0
-    for y in _values(held):
-        with np.errstate(over="ignore"):
-            narrowed = torch.from_numpy(np.ascontiguousarray(y)).to(wide).to(own)
-        octets = narrowed.reshape(-1).view(torch.uint8).numpy().tobytes()
+    dtype, at = held.stored.dtype, 0
+    for y in _values(held, _RESTORED.get(dtype, np.dtype(np.float32))):
+        whole = np.ascontiguousarray(y)
+        if dtype not in _RESTORED:  # FP8
+            whole = torch.from_numpy(whole).to(torch_dtype(dtype)).view(torch.uint8).numpy()
+        octets = memoryview(whole.reshape(-1)).cast("B")
         yield at, octets
         at += len(octets)
 
 
-def _values(held: Narrow) -> Iterator[Array]:
-    """Yield the values in C order, piece after piece, float64."""
+def _values(held: Narrow, dtype: Any) -> Iterator[Array]:
+    """Yield the values in C order, piece after piece, rounded once to a dtype of :mod:`fewbits.kernels`."""
     stored, shape = held.stored, held.stored.quantized_shape
     if not prod(shape):
         return
@@ -120,7 +127,7 @@ def _values(held: Narrow) -> Iterator[Array]:
             None if part is None else part.reshape(*held.parts[suffix].shape[:-1], -1)
             for suffix, part in zip(SUFFIXES, whole, strict=True)
         )
-        yield kernels.dequantize(Packed(*arranged), stored.format, shape, stored.axis, np.float64)  # type: ignore[arg-type]
+        yield kernels.dequantize(Packed(*arranged), stored.format, shape, stored.axis, dtype)  # type: ignore[arg-type]
         return
     count, multiple = prod(shape), _multiple(stored)
     step = row * (PIECE_VALUES // row) or max(PIECE_VALUES // multiple, 1) * multiple
@@ -129,7 +136,7 @@ def _values(held: Narrow) -> Iterator[Array]:
         for at in range(start, stop, step):
             size = min(step, stop - at)
             here = (size // row, row) if row <= PIECE_VALUES else (1, size)
-            yield kernels.dequantize(_packed(held, row, at, *here), stored.format, here, 1, np.float64)
+            yield kernels.dequantize(_packed(held, row, at, *here), stored.format, here, 1, dtype)
 
 
 def _packed(held: Narrow, row: int, at: int, rows: int, n: int) -> Packed:
