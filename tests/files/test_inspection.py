@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from fewbits.files import cast, inspect
 from fewbits.files.checkpoint import metadata, read_checkpoint
+from tests.files.rewritten import as_version_1
 
 LOOKUP = "lookup(-1,-0.5,0,0.5,1)"  # five values in three bits: three codes mean nothing
 
@@ -48,7 +49,7 @@ def test_an_ordinary_checkpoint_is_listed(tmp_path):
 )
 def test_a_spare_bit_that_is_set_is_a_problem(tmp_path, fmt, part, at):
     path = narrow(tmp_path, fmt)
-    assert not inspect(path).problems
+    assert not inspect(as_version_1(path)).problems
     damage(path, f"w.{part}", at, 0x80)
     (problem,) = inspect(path).problems
     assert problem == f"{path}: tensor 'w': 1 lines of its part {part!r} have spare bits that are not zero"
@@ -56,7 +57,7 @@ def test_a_spare_bit_that_is_set_is_a_problem(tmp_path, fmt, part, at):
 
 @pytest.mark.parametrize("fmt", [LOOKUP, f"block(element={LOOKUP},scale=fp32,size=16)"])
 def test_a_code_that_means_nothing_is_a_problem(tmp_path, fmt):
-    path = narrow(tmp_path, fmt)
+    path = as_version_1(narrow(tmp_path, fmt))
     damage(path, "w.codes", 0, 0x3F)
     (problem,) = inspect(path).problems
     assert "2 codes are no value of" in problem
@@ -66,7 +67,7 @@ def test_a_code_that_means_nothing_is_a_problem(tmp_path, fmt):
 @pytest.mark.parametrize("fmt", [LOOKUP, "mx9"])
 def test_lines_longer_than_a_piece_are_checked_to_their_end(tmp_path, monkeypatch, fmt):
     monkeypatch.setattr("fewbits.files.inspection._PIECE_BYTES", 9)
-    path = narrow(tmp_path, fmt, (2, 1001))
+    path = as_version_1(narrow(tmp_path, fmt, (2, 1001)))
     assert not inspect(path).problems
     for part, last in (("codes", 2 * 376 - 1),) if fmt == LOOKUP else (("shifts", 2 * 63 - 1),):
         damage(path, f"w.{part}", last, 0x80)
@@ -74,7 +75,7 @@ def test_lines_longer_than_a_piece_are_checked_to_their_end(tmp_path, monkeypatc
 
 
 def test_a_line_per_problem(tmp_path):
-    path = narrow(tmp_path, "mxfp4")
+    path = as_version_1(narrow(tmp_path, "mxfp4"))
     text = path.read_bytes()
     size = struct.unpack("<Q", text[:8])[0]
     header = text[8 : 8 + size].replace(b'"w.codes"', b'"x.codes"').replace(b'"w.scales"', b'"x.scales"')

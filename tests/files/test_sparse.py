@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 import torch
@@ -92,6 +93,7 @@ def hostile(tmp_path: Path, change: str) -> Path:
         about |= {"format": "lookup(1,-1)", "name": "binary"}
     else:
         about["sparsity"] = {"pattern": "4:2", "number": 24, "spelled": " 2:4"}[change]
+    told["crc32"] = {name: f"{crc32(t.numpy().tobytes()):08x}" for name, t in parts.items()}
     save_ordinary(parts, path, {"fewbits": json.dumps(told)})
     return path
 

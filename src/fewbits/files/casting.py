@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from math import inf, nan
@@ -15,6 +15,7 @@ from typing import Any
 from fewbits import kernels
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files.checkpoint import StoredTensor, metadata, raw_chunks
+from fewbits.files.checksum import UNKNOWN, Checksums, problem
 from fewbits.files.contents import Held, Narrow, sound_contents
 from fewbits.files.destination import Destination, destination
 from fewbits.files.header import Header, Part, header
@@ -44,7 +45,8 @@ class _Step:
         """The tensors to be written, by their names."""
         name = self.held.name
         if self.becomes is not None:
-            return {part_name(name, suffix): part for suffix, part in self.becomes.parts.items()}
+            parts = {part_name(name, suffix): part for suffix, part in self.becomes.parts.items()}
+            return {name: self.becomes.placeholder, **parts}
         if isinstance(self.held, Narrow):
             return {name: Part(self.held.stored.dtype, self.held.stored.shape)}
         return {name: Part(self.held.dtype, self.held.shape)}
@@ -162,8 +164,10 @@ def _run(
         _write_all(steps, headers, scale_rule, work, progress)
         if job[3] != [_identity(origin) for origin in to.files]:
             raise DataError(f"{source} changed while it was read; start again")
-        work.commit(lambda: to.write_index(headers))
-        tallies = {name: Tally(**record) for name, record in work.done.items() if record is not None}
+        checksums = {name: crc for record in work.done.values() for name, crc in record["crc32"].items()}
+        final = {file: _header(origin, file, steps, checksums) for origin, file in to.files.items()}
+        work.commit(final, lambda: to.write_index(headers))
+        tallies = {name: Tally(**r["tally"]) for name, r in work.done.items() if r["tally"] is not None}
     return _report(source, target, steps, tallies, scale_rule, restored=restored)
 
 
@@ -187,38 +191,52 @@ def _write_all(
         done += step.held.stored_bytes
 
 
-def _header(origin: Path, file: Path, steps: Sequence[_Step]) -> Header:
+def _header(
+    origin: Path, file: Path, steps: Sequence[_Step], checksums: Mapping[str, str] | None = None
+) -> Header:
+    """Lay out a file; without checksums, with room for them."""
     here = [step for step in steps if step.file == file]
     kept = {key: text for key, text in metadata(origin).items() if key != KEY}
     narrowed = {step.held.name: step.becomes for step in here if step.becomes is not None}
+    parts = {name: part for step in here for name, part in step.parts.items()}
     if narrowed:
-        kept[KEY] = metadata_text(narrowed)
-    return header({name: part for step in here for name, part in step.parts.items()}, kept)
+        kept[KEY] = metadata_text(narrowed, {name: (checksums or {}).get(name, UNKNOWN) for name in parts})
+    return header(parts, kept)
 
 
 def _write(
     step: _Step, head: Header, scale_rule: str, work: Resumable, told: Callable[[float], None]
-) -> dict[str, Any] | None:
-    """Write one tensor; return its rounding errors as JSON holds them, None where nothing was rounded."""
-    held, name = step.held, step.held.name
+) -> dict[str, Any]:
+    """Write one tensor; return its checksums and, where it was rounded, its errors, as JSON holds them."""
+    held, name, checksums = step.held, step.held.name, Checksums()
+
+    def write(stored: str, at: int, octets: Any) -> None:
+        checksums.add(stored, at, octets)
+        work.write(step.file, head.starts[stored] + at, octets)
+
+    for part in held.parts.values() if isinstance(held, Narrow) else [held]:
+        wrong = problem(part)
+        if wrong:
+            raise DataError(f"{held.file}: {wrong}")
+    tally = None
     if isinstance(held, Narrow):
-        start, (part,) = head.starts[name], step.parts.values()
+        (whole,) = step.parts.values()
         for at, octets in widened(held):
-            work.write(step.file, start + at, octets)
-            told((at + len(octets)) / part.nbytes)
-        return None
-    if step.becomes is None:
-        at = head.starts[name]
+            write(name, at, octets)
+            told((at + len(octets)) / whole.nbytes)
+    elif step.becomes is None:
+        at = 0
         for raw in raw_chunks(held):
-            work.write(step.file, at, raw)
+            write(name, at, raw)
             at += len(raw)
-            told((at - head.starts[name]) / held.stored_bytes)
-        return None
+            told(at / held.stored_bytes)
+    else:
 
-    def put(suffix: str, at: int, octets: bytes) -> None:
-        work.write(step.file, head.starts[part_name(name, suffix)] + at, octets)
+        def put(suffix: str, at: int, octets: bytes) -> None:
+            write(part_name(name, suffix), at, octets)
 
-    return asdict(narrow(held, step.becomes, scale_rule, put, told))
+        tally = asdict(narrow(held, step.becomes, scale_rule, put, told))
+    return {"crc32": {stored: checksums.of(stored) for stored in step.parts}, "tally": tally}
 
 
 def _release() -> str:

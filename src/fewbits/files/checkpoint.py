@@ -48,6 +48,7 @@ class StoredTensor:
     dtype: str  # as safetensors writes it: BF16, F8_E4M3, I64
     file: Path
     start: int = field(default=-1, compare=False)  # where its bytes begin in the file
+    crc32: str | None = field(default=None, compare=False)  # of its bytes, where the file says one
 
     @property
     def count(self) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fewbits.errors import DataError
 from fewbits.files.checkpoint import StoredTensor, counting_order, metadata, read_checkpoint
-from fewbits.files.stored import KEY, Stored, part_name, part_problems, read_metadata
+from fewbits.files.stored import KEY, Metadata, Stored, part_name, part_problems, read_metadata
 
 
 @dataclass(frozen=True)
@@ -60,16 +60,20 @@ def read_contents(path: str | os.PathLike[str]) -> Contents:
     problems: list[str] = []
     for file, there in by_file.items():
         text = metadata(file).get(KEY)
-        stored, wrong = ({}, []) if text is None else read_metadata(text)
+        told = Metadata({}, {}, []) if text is None else read_metadata(text)
+        wrong = list(told.problems)
+        there |= {n: replace(t, crc32=told.checksums[n]) for n, t in there.items() if n in told.checksums}
         claimed: set[str] = set()
-        for name, about in stored.items():
-            of_tensor = part_problems(name, about, there)
+        for name, about in told.tensors.items():
+            of_tensor = part_problems(name, about, there, told.version)
             names = {suffix: part_name(name, suffix) for suffix in about.parts}
-            claimed.update(names.values())
+            claimed.update(names.values(), [name] if told.version > 1 else [])
             if not of_tensor:
                 parts = {suffix: there[whole] for suffix, whole in names.items()}
                 tensors.append(Narrow(name, about, parts, file))
             wrong += of_tensor
+        lost = [name for name in told.checksums if name not in there and name not in claimed]
+        wrong += [f"tensor {name!r:.200} is missing, and the file has its checksum" for name in lost]
         tensors += [tensor for name, tensor in there.items() if name not in claimed]
         problems += [f"{file}: {sentence}" for sentence in wrong]
     times = Counter(t.name for t in tensors)

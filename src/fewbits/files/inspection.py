@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fewbits import kernels
 from fewbits.errors import DataError
 from fewbits.files.checkpoint import StoredTensor, read_bytes
+from fewbits.files.checksum import problem
 from fewbits.files.contents import Held, Narrow, read_contents
 from fewbits.files.stored import Stream
 from fewbits.formats import Bdr, Block, Element, Lookup
@@ -39,11 +40,18 @@ def inspect(path: str | os.PathLike[str], *, progress: Progress | None = None) -
     problems = list(contents.problems)
     total, done = sum(t.stored_bytes for t in contents.tensors), 0
     for held in contents.tensors:
-        if isinstance(held, Narrow):
+
+        def told(more: int, name: str = held.name) -> None:
+            nonlocal done
+            done += more
+            if progress is not None:
+                progress(done, total, name)
+
+        parts = list(held.parts.values()) if isinstance(held, Narrow) else [held]
+        changed = [wrong for part in parts if (wrong := problem(part, told))]
+        problems += [f"{held.file}: {wrong}" for wrong in changed]
+        if isinstance(held, Narrow) and not changed:
             problems += [f"{held.file}: tensor {held.name!r:.200}: {wrong}" for wrong in _wrong(held)]
-        done += held.stored_bytes
-        if progress is not None:
-            progress(done, total, held.name)
     return InspectReport(os.fspath(path), tuple(_told(held) for held in contents.tensors), tuple(problems))
 
 

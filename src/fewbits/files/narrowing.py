@@ -110,7 +110,7 @@ def widened(held: Narrow) -> Iterator[tuple[int, memoryview]]:
         whole = np.ascontiguousarray(y)
         if dtype not in _RESTORED:  # FP8
             whole = torch.from_numpy(whole).to(torch_dtype(dtype)).view(torch.uint8).numpy()
-        octets = memoryview(whole.reshape(-1)).cast("B")
+        octets = whole.reshape(-1).view(np.uint8).data
         yield at, octets
         at += len(octets)
 

@@ -92,13 +92,17 @@ class Resumable:
         if time.monotonic() - self._synced >= _SYNC_SECONDS:
             self._sync()
 
-    def commit(self, last: Callable[[], None] = lambda: None) -> None:
-        """Give all files their names, call ``last``, and forget the job."""
+    def commit(self, headers: Mapping[Path, Header], last: Callable[[], None] = lambda: None) -> None:
+        """Write the headers that are known now, give all files their names, call ``last``, forget the job."""
+        for file, header in headers.items():
+            if _beside(file, "partial").exists():  # else an earlier run came so far
+                assert header.size == self._files[file].size
+                self.write(file, 0, header.octets)
         self._sync()
         self._note({_COMPLETE: True})
         for file in self._files:
             partial = _beside(file, "partial")
-            if partial.exists():  # else an earlier run came so far
+            if partial.exists():
                 if file.exists():
                     partial.chmod(file.stat().st_mode & 0o7777)
                 partial.replace(file)

@@ -6,6 +6,7 @@ docs/layout.md is this module in words.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,9 +24,11 @@ from fewbits.kernels.reference.sparse_stream import block_size, stream_bytes
 from fewbits.kernels.sparse_stream import zeros
 
 KEY = "fewbits"  # in __metadata__ of the header
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)
 SUFFIXES = ("codes", "scales", "shifts", "outer")
 
+_CHECKSUM = re.compile("[0-9a-f]{8}")
 _LARGEST_COUNT = 2**63 - 1  # values of a tensor
 _MOST_AXES = 64
 
@@ -78,6 +81,11 @@ class Stored:
         }
 
     @property
+    def placeholder(self) -> Part:
+        """What bears the tensor's own name: without a value, so that nobody takes it for the tensor."""
+        return Part(self.dtype, (0,))
+
+    @property
     def streams(self) -> dict[str, Stream]:
         """The same parts as streams of bits."""
         fmt = self.format
@@ -117,9 +125,15 @@ def part_name(tensor: str, suffix: str) -> str:
     return f"{tensor}.{suffix}"
 
 
-def metadata_text(tensors: Mapping[str, Stored]) -> str:
-    """Return the text under the key ``fewbits``; the same tensors give the same text."""
-    document = {"tensors": {name: _told(stored) for name, stored in tensors.items()}, "version": VERSION}
+def metadata_text(tensors: Mapping[str, Stored], checksums: Mapping[str, str]) -> str:
+    """Return the text under the key ``fewbits``; the same arguments give the same text.
+
+    Args:
+        tensors: the narrow ones, by name.
+        checksums: of all that is stored, parts and ordinary tensors, by name.
+    """
+    told = {name: _told(stored) for name, stored in tensors.items()}
+    document = {"crc32": dict(checksums), "tensors": told, "version": VERSION}
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
@@ -139,27 +153,46 @@ def _told(stored: Stored) -> dict[str, Any]:
     return about
 
 
-def read_metadata(text: str) -> tuple[dict[str, Stored], list[str]]:
-    """Return the narrow tensors of a metadata text, and a sentence for each thing that is wrong in it."""
+class Metadata(NamedTuple):
+    """What a file says about its narrow tensors."""
+
+    tensors: dict[str, Stored]
+    checksums: dict[str, str]  # by name in the file
+    problems: list[str]  # a sentence for each thing that is wrong
+    version: int = VERSION
+
+
+def read_metadata(text: str) -> Metadata:
+    """Read the text under the key ``fewbits``."""
     try:
         document = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
-        return {}, [f"the metadata {KEY!r} is not JSON ({error!s:.200})"]
+        return _unread(f"is not JSON ({error!s:.200})")
     version = document.get("version") if isinstance(document, dict) else None
-    if version != VERSION or isinstance(version, bool | float):
-        return {}, [
-            f"the metadata {KEY!r} has version {version!r:.60}; expected {VERSION}: use a newer fewbits"
-        ]
+    if version not in READABLE or isinstance(version, bool | float):
+        return _unread(f"has version {version!r:.60}; expected 1 or {VERSION}: use a newer fewbits")
     tensors = document.get("tensors")
     if not isinstance(tensors, dict):
-        return {}, [f"the metadata {KEY!r} has no object 'tensors'"]
+        return _unread("has no object 'tensors'")
     found, problems = {}, []
     for name, told in tensors.items():
         try:
             found[name] = _read(told)
         except (DataError, FormatError) as error:
             problems.append(f"tensor {name!r:.200}: {error}")
-    return found, problems
+    checksums = document.get("crc32") if version > 1 else {}
+    if not isinstance(checksums, dict) or not all(
+        isinstance(c, str) and _CHECKSUM.fullmatch(c) for c in checksums.values()
+    ):
+        checksums = {}
+        problems.append(
+            f"the metadata {KEY!r} has no object 'crc32' of eight hexadecimal digits for each name"
+        )
+    return Metadata(found, checksums, problems, version)
+
+
+def _unread(what: str) -> Metadata:
+    return Metadata({}, {}, [f"the metadata {KEY!r} {what}"])
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -215,7 +248,9 @@ def _shape(what: str, told: Any) -> tuple[int, ...]:
     return tuple(told)
 
 
-def part_problems(name: str, stored: Stored, there: Mapping[str, StoredTensor]) -> list[str]:
+def part_problems(
+    name: str, stored: Stored, there: Mapping[str, StoredTensor], version: int = VERSION
+) -> list[str]:
     """Return a sentence for each part of a narrow tensor that is missing or not what its format asks for."""
     problems = []
     for suffix, part in stored.parts.items():
@@ -228,6 +263,15 @@ def part_problems(name: str, stored: Stored, there: Mapping[str, StoredTensor]) 
                 f"{stored.format!s:.100} of {list(stored.quantized_shape)!s:.200} takes {part.dtype} "
                 f"{list(part.shape)!s:.200}"
             )
-    if name in there:
+        elif version > 1 and found.crc32 is None:
+            problems.append(f"tensor {name!r:.200}: its part {suffix!r} has no checksum")
+    own = there.get(name)
+    if version == 1:
+        wanted = own is None
+    else:
+        wanted = own is not None and (own.dtype, own.shape) == (stored.dtype, (0,))
+    if not wanted and own is not None:
         problems.append(f"tensor {name!r:.200} is there twice: narrow, and as an ordinary tensor")
+    elif not wanted:
+        problems.append(f"tensor {name!r:.200}: the empty tensor of its name is missing")
     return problems

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from fewbits.errors import ArgumentError, DataError, DTypeError
 from fewbits.files.atomic import write_pieces
-from fewbits.files.checkpoint import FLOATS, opened, torch_dtype
+from fewbits.files.checkpoint import FLOATS, StoredTensor, opened, torch_dtype
+from fewbits.files.checksum import difference, digits
 from fewbits.files.contents import Narrow, sound_contents
 from fewbits.files.header import Part, header
 from fewbits.files.stored import KEY, SUFFIXES, Stored, metadata_text, part_name
@@ -52,11 +53,15 @@ def save_file(
         DTypeError: a dtype that the layout has no name for.
         OSError: the operating system refused: no permission, no space left.
     """
+    import torch
+
     narrow = {name: _stored(name, t) for name, t in tensors.items() if isinstance(t, NarrowTensor)}
     whole: dict[str, Any] = {}
+    placeholders: dict[str, Any] = {}
     for name, tensor in tensors.items():
         if isinstance(tensor, NarrowTensor):
             whole |= {part_name(name, suffix): getattr(tensor, suffix) for suffix in narrow[name].parts}
+            placeholders[name] = torch.empty(0, dtype=tensor.dtype)
     clash = sorted(set(whole) & set(tensors))
     if clash:
         raise ArgumentError(
@@ -66,9 +71,13 @@ def save_file(
         raise ArgumentError(
             f"metadata has the key {KEY!r}, which says how narrow tensors are stored; rename it"
         )
-    whole |= {name: tensor for name, tensor in tensors.items() if name not in narrow}
+    whole |= {name: tensor for name, tensor in tensors.items() if name not in narrow} | placeholders
     about = {name: Part(_dtype(name, tensor), tuple(tensor.shape)) for name, tensor in whole.items()}
-    head = header(about, dict(metadata or {}) | ({KEY: metadata_text(narrow)} if narrow else {}))
+    kept = dict(metadata or {})
+    if narrow:
+        checksums = {name: digits(crc32(_octets(tensor))) for name, tensor in whole.items()}
+        kept[KEY] = metadata_text(narrow, checksums)
+    head = header(about, kept)
     order = sorted(whole, key=lambda name: (head.starts[name], about[name].nbytes))
     write_pieces(path, _pieces(head.octets, [whole[name] for name in order]))
 
@@ -92,21 +101,24 @@ def load_file(path: str | os.PathLike[str]) -> dict[str, torch.Tensor | NarrowTe
     for held in sound_contents(path).tensors:
         if held.file not in handles:
             handles[held.file] = opened(held.file)
-        read = partial(_read, held.file, handles[held.file])
-        found[held.name] = _narrow(held, read) if isinstance(held, Narrow) else read(held.name)
+        read = partial(_read, handles[held.file])
+        found[held.name] = _narrow(held, read) if isinstance(held, Narrow) else read(held)
     return found
 
 
-def _read(file: Path, handle: Any, name: str) -> torch.Tensor:
+def _read(handle: Any, stored: StoredTensor) -> torch.Tensor:
     """Return one tensor; the library's checks of a header do not ask whether torch has such tensors."""
     from safetensors import SafetensorError
 
     try:
-        tensor: torch.Tensor = handle.get_tensor(name)
+        tensor: torch.Tensor = handle.get_tensor(stored.name)
     except (SafetensorError, OSError) as error:
         raise DataError(
-            f"{file}: tensor {name!r:.200} cannot be loaded ({error!s:.200}); store it in another dtype"
+            f"{stored.file}: tensor {stored.name!r:.200} cannot be loaded ({error!s:.200}); store it in "
+            "another dtype"
         ) from None
+    if stored.crc32 is not None and (wrong := difference(stored, crc32(_octets(tensor)))):
+        raise DataError(f"{stored.file}: {wrong}")
     return tensor
 
 
@@ -116,7 +128,7 @@ def _narrow(held: Narrow, read: Any) -> NarrowTensor:
     about = held.stored
     # BF16 holds every FP8 value, and torch computes with it.
     dtype = torch.bfloat16 if about.dtype.startswith("F8") else torch_dtype(about.dtype)
-    parts: list[Any] = [read(held.parts[s].name) if s in held.parts else None for s in SUFFIXES]
+    parts: list[Any] = [read(held.parts[s]) if s in held.parts else None for s in SUFFIXES]
     try:
         return NarrowTensor.from_parts(
             *parts,
@@ -147,9 +159,15 @@ def _dtype(name: str, tensor: Any, *, of: Mapping[str, str] | None = None) -> st
 
 def _pieces(octets: bytes, tensors: list[Any]) -> Iterator[Any]:
     """Yield the bytes of a file, one tensor at a time."""
-    import torch
-
     yield octets
     for tensor in tensors:
-        flat = tensor.detach().cpu().contiguous().reshape(-1)
-        yield flat.view(torch.uint8).numpy().data
+        yield _octets(tensor)
+
+
+def _octets(tensor: Any) -> memoryview:
+    """Return the bytes of a tensor."""
+    import torch
+
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    octets: memoryview = flat.view(torch.uint8).numpy().data
+    return octets
