@@ -389,3 +389,45 @@ def test_memory_that_overlaps_lies_scattered_or_is_read_only_is_refused() -> Non
             ArgumentError, match="out overlaps x, lies scattered or unaligned, or is read-only"
         ):
             fb.fake_quantize(tensor, "mxfp4", out=target)
+
+
+def test_torch_notices_that_out_was_written_to() -> None:
+    w = torch.randn(4, 64, requires_grad=True)
+    kept = torch.randn(4, 64)
+    y = w * kept
+    fb.fake_quantize(torch.randn(4, 64), "mxfp4", out=kept)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+    q = fb.quantize(torch.randn(4, 64), "mxfp4")
+    z = w @ q.t()
+    fb.quantize(torch.randn(4, 64), "mxfp4", out=q)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        z.sum().backward()
+    before = [part._version for part in q.pieces if part is not None]
+    fb.quantize(torch.randn(4, 64), "mxfp4", out=q)
+    assert [part._version for part in q.pieces if part is not None] == [n + 1 for n in before]
+    with torch.inference_mode():  # where nothing is counted
+        fb.fake_quantize(torch.ones(4, 64), "mxfp4", out=torch.empty(4, 64))
+
+
+@pytest.mark.parametrize("name", ["x", "out", "made of one"])
+def test_out_beside_a_tensor_that_requires_a_gradient_is_refused_as_torch_does(name: str) -> None:
+    x, out = torch.randn(4, 64), torch.empty(4, 64)
+    (x if name == "x" else out).requires_grad_()
+    if name == "made of one":
+        out = out * 1
+    with pytest.raises(RuntimeError, match="don't support automatic differentiation"):
+        torch.neg(x, out=out)
+    with pytest.raises(ArgumentError, match="out= beside a tensor that requires a gradient"):
+        fb.fake_quantize(x, "mxfp4", out=out)
+    with torch.no_grad():
+        assert torch.equal(fb.fake_quantize(x, "mxfp4", out=out), fb.fake_quantize(x, "mxfp4"))
+
+
+def test_out_that_has_no_plain_memory_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="out overlaps x, lies scattered"):
+        fb.fake_quantize(torch.ones(4), "mxfp4", out=torch.ones(4, dtype=torch.complex64).conj().imag)
+    for out in (torch.empty(4), fb.quantize(torch.ones(4), "mxfp4")):
+        call = fb.quantize if isinstance(out, fb.NarrowTensor) else fb.fake_quantize
+        with pytest.raises(ArgumentError, match="inside of a transform of"):
+            torch.func.grad(lambda x, call=call, out=out: call(x, "mxfp4", out=out).sum())(torch.ones(4))

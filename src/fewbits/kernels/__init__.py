@@ -102,16 +102,24 @@ def fake_quantize(
 
 
 def thin_product(
-    x: Array, q: Packed, fmt: Format, lines: int, sparsity: Pattern | None = None, *, narrow: bool = False
+    x: Array,
+    q: Packed,
+    fmt: Format,
+    lines: int,
+    sparsity: Pattern | None = None,
+    *,
+    narrow: bool = False,
+    out: Array | None = None,
 ) -> Array:
     """Return ``x @ W.T`` for a packed W of shape (lines, n) with its blocks along n.
 
     Meant for few rows of ``x``, (batch, n) float32: W is decoded once for every sixteen of them, in registers
     or in the nearest cache, and never to memory. Sums are float32; with u = 2^-24, the error is at most
     (n + 2) u sum |x| |W|. With ``sparsity`` the codes of W are streams, and the result is that of W with all
-    its codes, bit for bit. ``narrow`` says that every value of x is a bfloat16.
+    its codes, bit for bit. ``narrow`` says that every value of x is a bfloat16. ``out``, if given, is
+    (batch, lines) float32 in C order and takes the result, here and in the other products.
     """
-    y = room((x.shape[0], lines), np.float32)
+    y = room((x.shape[0], lines), np.float32) if out is None else out
     if x.size and lines and native.supports_product(fmt):
         narrow = narrow and smallest(x) >= _SMALLEST_NORMAL
         zero = 0 if sparsity is None else sparse_stream.zeros(fmt)[0]
@@ -128,19 +136,19 @@ def has_bfloat16_products() -> bool:
     return native.has_bfloat16_products()
 
 
-def bfloat16_product(a: Array, b: Array) -> Array:
+def bfloat16_product(a: Array, b: Array, out: Array | None = None) -> Array:
     """Return ``a @ b``, summed in float32, for float32 matrices of normal bfloat16 values and zeros."""
-    y = room((a.shape[0], b.shape[1]), np.float32)
+    y = room((a.shape[0], b.shape[1]), np.float32) if out is None else out
     native.bfloat16_product(np.ascontiguousarray(a), np.ascontiguousarray(b), y, threads=threads())
     return y
 
 
-def addition_product(a: Array, b: Array) -> Array:
+def addition_product(a: Array, b: Array, out: Array | None = None) -> Array:
     """Return ``a @ b`` of float32 matrices, each product one integer sum of bit patterns.
 
     Equal to :func:`fewbits.kernels.reference.additions.product`, which is the definition, bit for bit.
     """
-    y = room((a.shape[0], b.shape[1]), np.float32)
+    y = room((a.shape[0], b.shape[1]), np.float32) if out is None else out
     native.addition_product(np.ascontiguousarray(a), np.ascontiguousarray(b), y, threads=threads())
     return y
 

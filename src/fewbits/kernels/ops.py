@@ -2,71 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fewbits import kernels
-from fewbits.errors import DTypeError
-from fewbits.formats import Format, parse
+from fewbits.errors import ArgumentError
+from fewbits.formats import Format, parse, shares_scale
 from fewbits.formats.pattern import Pattern, pattern
 from fewbits.kernels import sparse_stream
-from fewbits.kernels.layout import Packed, layout
+from fewbits.kernels.derivatives import derive
 from fewbits.kernels.options import Options, options
 from fewbits.kernels.reference import line_bytes
 from fewbits.kernels.reference.sparse_stream import stream_bytes
-
-
-def opened(x: torch.Tensor) -> tuple[NDArray[Any], Callable[[NDArray[Any]], torch.Tensor]]:
-    """Return ``x`` as :mod:`fewbits.kernels` takes it, and what gives a result x's dtype and device.
-
-    Raises:
-        DTypeError: x is not floating point.
-    """
-    if not x.is_floating_point():
-        raise DTypeError(f"a tensor of {x.dtype}; expected floating point: convert it with x.float()")
-    device, dtype, own = x.device, x.dtype, x.detach().cpu()
-    if dtype not in _DTYPES:  # torch's own narrow types
-        own = own.float()
-
-    def close(y: NDArray[Any]) -> torch.Tensor:
-        return _tensor(y).to(device, dtype)
-
-    return _array(own), close
-
-
-_DTYPES = {
-    torch.float64: np.dtype(np.float64),
-    torch.float32: np.dtype(np.float32),
-    torch.float16: np.dtype(np.float16),
-    torch.bfloat16: kernels.BFLOAT16,
-}
+from fewbits.kernels.tensors import NUMPY, array, empty_parts, packed, values
 
 _read = lru_cache(maxsize=256)(parse)  # operators take formats as text
 
 
-def _array(x: torch.Tensor) -> NDArray[Any]:
-    found: NDArray[Any] = (x.view(torch.uint16) if x.dtype == torch.bfloat16 else x).numpy()
-    return found
-
-
-def _tensor(y: NDArray[Any]) -> torch.Tensor:
-    tensor = torch.from_numpy(y)
-    return tensor.view(torch.bfloat16) if y.dtype == kernels.BFLOAT16 else tensor
-
-
-def packed(parts: Iterable[torch.Tensor | None]) -> Packed:
-    """Return parts as :mod:`fewbits.kernels` takes them; on the CPU they share their memory."""
-    arrays: list[Any] = [None if part is None else part.cpu().numpy() for part in parts]
-    return Packed(*arrays)
-
-
-@torch.library.custom_op("fewbits::fake_quantize", mutates_args=())
 def _fake_quantize(
     x: torch.Tensor,
     format: str,
@@ -80,20 +36,58 @@ def _fake_quantize(
     amax: float | None,
 ) -> torch.Tensor:
     chosen = Options(rounding, scale_rule, overflow, nonfinite, zero_block, seed)
-    array, close = opened(x)
-    return close(kernels.fake_quantize(array, _read(format), axis, chosen, amax))
+    own = values(x)
+    y = torch.empty(own.shape, dtype=own.dtype)
+    kernels.fake_quantize(array(own), _read(format), axis, chosen, amax, out=array(y))
+    return y.to(x.device, x.dtype)
 
 
-@_fake_quantize.register_fake
-def _(x: torch.Tensor, *_: Any) -> torch.Tensor:
+# By hand, because what custom_op registers for autograd knows neither forward mode nor torch.func.
+_LIBRARY = torch.library.Library("fewbits", "FRAGMENT")  # type: ignore[no-untyped-call]  # lasts as long as this module
+
+
+def _define(kernel: Callable[..., torch.Tensor], fake: Callable[..., torch.Tensor]) -> None:
+    """Make an operator of a kernel and of what gives a result's shape."""
+    name = kernel.__name__.lstrip("_")
+    schema = name + torch.library.infer_schema(kernel, mutates_args=())
+    _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
+    _LIBRARY.impl(name, kernel, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    torch.library.register_fake(f"fewbits::{name}", fake, lib=_LIBRARY)
+
+
+def _alike(x: torch.Tensor, *_: Any) -> torch.Tensor:
     return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
-def _straight_through(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    return (gradient, *(None,) * 9)
+_define(_fake_quantize, _alike)
 
 
-_fake_quantize.register_autograd(_straight_through)
+def _straight_through(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor]:
+    return (gradient,)
+
+
+def _tangent(ctx: Any, tangent: torch.Tensor) -> torch.Tensor:
+    return tangent.view_as(tangent)  # torch forbids the very object
+
+
+derive(_LIBRARY, "fake_quantize", 1, _straight_through, _tangent)
+
+
+def _each_alone(
+    info: Any, in_dims: Sequence[int | None], x: torch.Tensor, format: str, axis: int, *choices: Any
+) -> tuple[torch.Tensor, int]:
+    """Round each of a batch as it would be rounded alone."""
+    assert in_dims[0] is not None
+    batch = x.movedim(in_dims[0], 0)
+    alone = shares_scale(_read(format), "tensor") or choices[0] == "stochastic"
+    if alone and len(batch):
+        each = [torch.ops.fewbits.fake_quantize(one, format, axis, *choices) for one in batch]
+        return torch.stack(each), 0
+    lines = batch if batch.ndim > 1 else batch.unsqueeze(1)  # of single values
+    return torch.ops.fewbits.fake_quantize(lines, format, axis + 1, *choices).view_as(batch), 0
+
+
+torch.library.register_vmap("fewbits::fake_quantize", _each_alone, lib=_LIBRARY)
 
 
 @torch.library.custom_op("fewbits::quantize", mutates_args=())
@@ -110,16 +104,24 @@ def _quantize(
     amax: float | None,
 ) -> list[torch.Tensor]:
     chosen = Options(rounding, scale_rule, overflow, nonfinite, zero_block, seed)
-    array, _ = opened(x)
-    parts = kernels.quantize(array, _read(format), axis, chosen, amax)
-    return [torch.from_numpy(part).to(x.device) for part in parts if part is not None]
+    own, fmt = values(x), _read(format)
+    parts = empty_parts(fmt, tuple(own.shape), axis)
+    kernels.quantize(array(own), fmt, axis, chosen, amax, out=packed(parts))
+    return [part.to(x.device) for part in parts if part is not None]
 
 
 @_quantize.register_fake
 def _(x: torch.Tensor, format: str, axis: int, *_: Any) -> list[torch.Tensor]:
-    shapes = layout(_read(format), tuple(x.shape), axis)
-    dtypes = (torch.uint8, torch.uint8, torch.uint8, torch.float32)
-    return [x.new_empty(s, dtype=d) for s, d in zip(shapes, dtypes, strict=True) if s is not None]
+    parts = empty_parts(_read(format), tuple(x.shape), axis, x.device)
+    return [part for part in parts if part is not None]
+
+
+@_quantize.register_vmap
+def _(info: Any, in_dims: Any, x: torch.Tensor, format: str, *_: Any) -> Any:
+    raise ArgumentError(
+        f"quantize to {format} under torch.vmap; a packed tensor is not one of a batch: quantize the whole"
+        " batch outside of vmap, or take fake_quantize, which gives the values"
+    )
 
 
 @torch.library.custom_op("fewbits::dequantize", mutates_args=())
@@ -133,10 +135,10 @@ def _dequantize(
     axis: int,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    found = kernels.dequantize(
-        packed((codes, scales, shifts, outer)), _read(format), tuple(shape), axis, _DTYPES[dtype]
-    )
-    return _tensor(found).to(codes.device)
+    y = torch.empty(shape, dtype=dtype)
+    parts = packed((codes, scales, shifts, outer))
+    kernels.dequantize(parts, _read(format), tuple(shape), axis, NUMPY[dtype], out=array(y))
+    return y.to(codes.device)
 
 
 @_dequantize.register_fake
@@ -164,11 +166,12 @@ def _thin_product(
     sparsity: str | None,
     lines: int,
 ) -> torch.Tensor:
-    weight, of_x = packed((codes, scales, shifts, outer)), x.detach().cpu()
+    weight, of_x = packed((codes, scales, shifts, outer)), x.cpu()
     kept = None if sparsity is None else pattern(sparsity)
-    narrow = x.dtype == torch.bfloat16
-    y = kernels.thin_product(of_x.float().numpy(), weight, _read(format), lines, kept, narrow=narrow)
-    return torch.from_numpy(y).to(x.device, x.dtype)
+    narrow, y = x.dtype == torch.bfloat16, torch.empty(len(x), lines)
+    rows = array(of_x.float())
+    kernels.thin_product(rows, weight, _read(format), lines, kept, narrow=narrow, out=array(y))
+    return y.to(x.device, x.dtype)
 
 
 @_thin_product.register_fake
@@ -185,28 +188,17 @@ def _(
     return x.new_empty((x.shape[0], lines))
 
 
-@torch.library.custom_op("fewbits::bfloat16_product", mutates_args=())
-def bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return ``a @ b`` for float32 matrices on the CPU whose values are all normal bfloat16, or zero."""
-    return torch.from_numpy(kernels.bfloat16_product(a.detach().numpy(), b.detach().numpy()))
+def _bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    y = torch.empty(len(a), b.shape[1])
+    kernels.bfloat16_product(array(a), array(b), out=array(y))
+    return y
 
 
-@bfloat16_product.register_fake
 def _empty_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return a.new_empty((a.shape[0], b.shape[1]))
 
 
-@torch.library.custom_op("fewbits::addition_product", mutates_args=())
-def addition_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return ``a @ b`` for float32 matrices on the CPU, each product one integer sum of bit patterns."""
-    return torch.from_numpy(kernels.addition_product(a.detach().numpy(), b.detach().numpy()))
-
-
-addition_product.register_fake(_empty_product)
-
-
-def _keep_operands(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> None:
-    ctx.save_for_backward(*inputs)
+_define(_bfloat16_product, _empty_product)
 
 
 def _product_gradients(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -214,7 +206,32 @@ def _product_gradients(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, 
     return gradient @ b.t(), a.t() @ gradient
 
 
-bfloat16_product.register_autograd(_product_gradients, setup_context=_keep_operands)
+def _product_tangent(ctx: Any, of_a: torch.Tensor | None, of_b: torch.Tensor | None) -> torch.Tensor | None:
+    a, b = ctx.saved_tensors
+    left: torch.Tensor | None = None if of_a is None else of_a @ b
+    right: torch.Tensor | None = None if of_b is None else a @ of_b
+    if left is None or right is None:
+        return right if left is None else left
+    return left + right
+
+
+derive(_LIBRARY, "bfloat16_product", 2, _product_gradients, _product_tangent, keeps=True)
+
+
+def bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return ``a @ b`` for float32 matrices on the CPU whose values are all normal bfloat16, or zero."""
+    return torch.ops.fewbits.bfloat16_product(a, b)  # type: ignore[no-any-return]
+
+
+@torch.library.custom_op("fewbits::addition_product", mutates_args=())
+def addition_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return ``a @ b`` of float32 matrices on the CPU, each product one integer sum of bit patterns."""
+    y = torch.empty(len(a), b.shape[1])
+    kernels.addition_product(array(a), array(b), out=array(y))
+    return y
+
+
+addition_product.register_fake(_empty_product)
 
 
 def thin_product(
@@ -231,10 +248,11 @@ def thin_product(
 
 @torch.library.custom_op("fewbits::compress", mutates_args=())
 def _compress(codes: torch.Tensor, format: str, n: int, sparsity: str) -> torch.Tensor:
-    found = sparse_stream.compress(
-        codes.cpu().numpy(), _read(format), n, pattern(sparsity), kernels.threads()
-    )
-    return torch.from_numpy(found).to(codes.device)
+    fmt, kept = _read(format), pattern(sparsity)
+    bits = sparse_stream.element_of(fmt).bits
+    stream = torch.empty((*codes.shape[:-1], stream_bytes(n, bits, kept)), dtype=torch.uint8)
+    sparse_stream.compress(array(codes.cpu()), fmt, n, kept, kernels.threads(), out=array(stream))
+    return stream.to(codes.device)
 
 
 @_compress.register_fake
@@ -245,8 +263,11 @@ def _(codes: torch.Tensor, format: str, n: int, sparsity: str) -> torch.Tensor:
 
 @torch.library.custom_op("fewbits::expand", mutates_args=())
 def _expand(stream: torch.Tensor, format: str, n: int, sparsity: str) -> torch.Tensor:
-    found = sparse_stream.expand(stream.cpu().numpy(), _read(format), n, pattern(sparsity), kernels.threads())
-    return torch.from_numpy(found).to(stream.device)
+    fmt, kept = _read(format), pattern(sparsity)
+    bits = sparse_stream.element_of(fmt).bits
+    codes = torch.empty((*stream.shape[:-1], line_bytes(n, bits)), dtype=torch.uint8)
+    sparse_stream.expand(array(stream.cpu()), fmt, n, kept, kernels.threads(), out=array(codes))
+    return codes.to(stream.device)
 
 
 @_expand.register_fake
@@ -298,4 +319,4 @@ def fake_quantize(
     ``choices`` and errors are those of :func:`fewbits.kernels.options.options`.
     """
     text, *rest = _decided(fmt, seed, **choices)
-    return _fake_quantize(x, text, axis, *rest, amax)  # type: ignore[no-any-return]
+    return torch.ops.fewbits.fake_quantize(x, text, axis, *rest, amax)  # type: ignore[no-any-return]

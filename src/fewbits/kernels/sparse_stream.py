@@ -54,8 +54,10 @@ def check_length(n: int, pattern: Pattern, what: str) -> None:
         )
 
 
-def compress(codes: Bytes, fmt: Format, n: int, pattern: Pattern, threads: int) -> Bytes:
-    """Return the streams of (..., bytes) packed codes of ``n`` values each.
+def compress(
+    codes: Bytes, fmt: Format, n: int, pattern: Pattern, threads: int, out: Bytes | None = None
+) -> Bytes:
+    """Return the streams of (..., bytes) packed codes of ``n`` values each; in ``out``, if given.
 
     Raises:
         DataError: a group has more values that are not zero than the pattern keeps.
@@ -63,7 +65,8 @@ def compress(codes: Bytes, fmt: Format, n: int, pattern: Pattern, threads: int) 
     """
     bits, (zero, minus_zero) = element_of(fmt).bits, zeros(fmt)
     lines = np.ascontiguousarray(codes).reshape(prod(codes.shape[:-1]), codes.shape[-1])
-    stream = room((len(lines), stream_bytes(n, bits, pattern)), np.uint8)
+    shape = (len(lines), stream_bytes(n, bits, pattern))
+    stream = room(shape, np.uint8) if out is None else out.reshape(shape)
     wrong = native.compress_lines(lines, stream, pattern, bits, n, zero, minus_zero, threads=threads)
     if wrong >= 0:
         raise DataError(
@@ -73,15 +76,18 @@ def compress(codes: Bytes, fmt: Format, n: int, pattern: Pattern, threads: int) 
     return stream.reshape(*codes.shape[:-1], stream.shape[-1])
 
 
-def expand(stream: Bytes, fmt: Format, n: int, pattern: Pattern, threads: int) -> Bytes:
-    """Return the packed codes of (..., bytes) streams.
+def expand(
+    stream: Bytes, fmt: Format, n: int, pattern: Pattern, threads: int, out: Bytes | None = None
+) -> Bytes:
+    """Return the packed codes of (..., bytes) streams; in ``out``, if given, which is in C order.
 
     Raises:
         DataError: a mask keeps another number than the pattern says.
     """
     bits = element_of(fmt).bits
     lines = _lines(stream, n, bits, pattern)
-    codes = room((len(lines), line_bytes(n, bits)), np.uint8)
+    shape = (len(lines), line_bytes(n, bits))
+    codes = room(shape, np.uint8) if out is None else out.reshape(shape)
     _refuse(native.expand_lines(lines, codes, pattern, bits, n, zeros(fmt)[0], threads=threads), pattern)
     return codes.reshape(*stream.shape[:-1], codes.shape[-1])
 

@@ -6,6 +6,7 @@ import torch
 
 from fewbits.kernels import native
 from fewbits.kernels.reference.threefry import KEYED_BY, ROTATIONS, ROUNDS
+from fewbits.kernels.tensors import array
 
 _LOW = 0xFFFFFFFF
 _AT_ONCE = 1 << 20  # values; temporaries are four words for each four of them
@@ -13,9 +14,10 @@ _AT_ONCE = 1 << 20  # values; temporaries are four words for each four of them
 
 def uniform(seed: int, position: int, n: int, unit: float, device: torch.device) -> torch.Tensor:
     """Return float32 ``(n,)``, equal on every device; :mod:`fewbits.kernels.reference.uniform` defines it."""
-    if device.type == "cpu":
-        return torch.from_numpy(native.uniform(seed, position, n, unit, torch.get_num_threads()))
     out = torch.empty(n, device=device)
+    if device.type == "cpu":
+        native.uniform(seed, position, unit, array(out), torch.get_num_threads())
+        return out
     for start in range(0, n, _AT_ONCE):
         some = min(_AT_ONCE, n - start)
         out[start : start + some] = by_torch(seed, position + start, some, unit, device)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
-
 from fewbits.solvers.precision import Precision
 from fewbits.solvers.precision import precision as read
+from fewbits.tensor.products import has_tiles
 
 # From so many unknowns on, what to try before double precision. Only what a matrix unit multiplies is faster
 # than float32: instructions for pairs of bfloat16 (AVX512_BF16) halve the time of a product, and what that
@@ -43,8 +42,3 @@ def most_inner(n: int) -> int:
     One reads three matrices; the factorization computes 2/3 n^3 at about 70 operations for each number read.
     """
     return 8 + n // 128
-
-
-def has_tiles() -> bool:
-    """Whether this CPU multiplies tiles of bfloat16 (AMX), and PyTorch may use them."""
-    return bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)())

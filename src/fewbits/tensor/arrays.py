@@ -37,9 +37,9 @@ def opened(x: Any) -> tuple[Array, Callable[[Array], Any]]:
     if is_narrow(x):
         raise DTypeError(f"{x}; expected the values themselves: call .dequantize() first")
     if is_torch(x):
-        from fewbits.kernels import ops  # needs torch; NumPy users do without
+        from fewbits.kernels import tensors  # needs torch; NumPy users do without
 
-        return ops.opened(x)
+        return tensors.opened(x)
     if not isinstance(x, np.ndarray | np.floating | float):
         raise DTypeError(
             f"{type(x).__name__}; expected a numpy.ndarray or a torch.Tensor of floating-point numbers"
@@ -110,12 +110,33 @@ def checked_out(out: Any, x: Any, array: Array) -> Array:
             f"{array.shape}; give one of its family, dtype and shape on the CPU, or leave it out"
         )
     target, _ = opened(out)
-    flags = target.flags
-    if not (flags.c_contiguous and flags.aligned and flags.writeable) or np.shares_memory(target, array):
+    flags, negated = target.flags, is_torch(out) and out.is_neg()
+    fits = flags.c_contiguous and flags.aligned and flags.writeable and not negated
+    if not fits or np.shares_memory(target, array):
         raise ArgumentError(
             "out overlaps x, lies scattered or unaligned, or is read-only; give a contiguous array of its own"
         )
     return target
+
+
+def refuse_gradient(*given: Any) -> None:
+    """Raise where torch would have to pass a gradient through a call with ``out``.
+
+    Raises:
+        ArgumentError: gradients are recorded, and a tensor requires one.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.is_grad_enabled() and any(is_torch(t) and t.requires_grad for t in given):
+        raise ArgumentError(
+            "out= beside a tensor that requires a gradient, which none could pass: leave out away, or call it"
+            " under torch.no_grad()"
+        )
+
+
+def mark_changed(out: Any) -> None:
+    """Let torch know that a tensor was written to, so that it is not differentiated by what it was."""
+    if is_torch(out) and not out.is_inference():
+        sys.modules["torch"].autograd.graph.increment_version(out)
 
 
 def seed_of(generator: Any, rounding: str) -> int:

@@ -15,7 +15,9 @@ from fewbits.tensor.arrays import (
     checked_out,
     is_narrow,
     is_torch,
+    mark_changed,
     opened,
+    refuse_gradient,
     seed_of,
 )
 
@@ -108,10 +110,13 @@ def quantize(
     if out is not None:
         if sparsity is not None:
             raise ArgumentError(f"out with sparsity={sparsity}; a sparse result needs room of its own")
-        kernels.quantize(array, target, front, chosen, whole, out=narrow.checked_parts(out, x, target, front))
+        parts = narrow.checked_parts(out, x, target, front)
+        kernels.quantize(array, target, front, chosen, whole, out=parts)
+        for changed in (out, *out.pieces):
+            mark_changed(changed)
         return out
-    parts = kernels.quantize(array, target, front, chosen, whole)
-    q = narrow.of_numpy(parts, target, array.shape, front, close(np.empty(0, array.dtype)).dtype)
+    q = narrow.empty(target, array.shape, front, close(np.empty(0, array.dtype)).dtype)
+    kernels.quantize(array, target, front, chosen, whole, out=narrow.arrays(q))
     return q if sparsity is None else q.compressed(sparsity)
 
 
@@ -138,9 +143,10 @@ def fake_quantize(
 ) -> Any:
     """Round an array to a format and keep it in its own dtype: ``quantize(x, ...).dequantize()``.
 
-    Gradients of a torch.Tensor pass straight through. Arguments and errors are those of :func:`quantize`;
-    besides, ``out`` is an array of x's family, dtype, device and shape in C order that takes the result and
-    does not overlap x: nothing is allocated, and no gradient passes.
+    Gradients of a torch.Tensor pass straight through, in every mode of differentiation. Arguments and errors
+    are those of :func:`quantize`; besides, ``out`` is an array of x's family, dtype, device and shape in C
+    order that takes the result and does not overlap x: nothing is allocated. It is refused where a gradient
+    is recorded and x or out requires one, as torch refuses it.
 
     >>> import numpy as np
     >>> fake_quantize(np.array([0.3, 5.0, -7.0]), "fp4_e2m1")
@@ -164,5 +170,8 @@ def fake_quantize(
     front = checked_axis(axis, array.ndim)
     if out is None:
         return close(kernels.fake_quantize(array, target, front, chosen, whole))
-    kernels.fake_quantize(array, target, front, chosen, whole, out=checked_out(out, x, array))
+    place = checked_out(out, x, array)
+    refuse_gradient(x, out)
+    kernels.fake_quantize(array, target, front, chosen, whole, out=place)
+    mark_changed(out)
     return out

@@ -12,7 +12,7 @@ from fewbits import kernels
 from fewbits.errors import ArgumentError, DTypeError
 from fewbits.formats import Format
 from fewbits.formats.pattern import Pattern, pattern
-from fewbits.kernels import ops, sparse_stream
+from fewbits.kernels import ops, sparse_stream, tensors
 from fewbits.kernels.layout import Packed, layout, unpacked
 from fewbits.kernels.reference import Parts
 from fewbits.tensor.arrays import checked_axis
@@ -125,7 +125,7 @@ class NarrowTensor(torch.Tensor):
         if dtype not in DTYPES:
             raise DTypeError(f"dtype={dtype}; values are float32, bfloat16, float16 or float64: choose one")
         if kept is not None:
-            sparse_stream.check(codes.cpu().numpy(), format, n, kept, kernels.threads())
+            sparse_stream.check(tensors.array(codes.cpu()), format, n, kept, kernels.threads())
         return cls(parts, format, tuple(shape), front, dtype, None, kept)
 
     @property
@@ -185,7 +185,7 @@ class NarrowTensor(torch.Tensor):
 
     def parts(self) -> Parts:
         """Return codes and scales unpacked as NumPy arrays, one integer each, the block axis last."""
-        whole = ops.packed(None if p is None else p.contiguous() for p in self.with_all_codes().pieces)
+        whole = tensors.packed(None if p is None else p.contiguous() for p in self.with_all_codes().pieces)
         return unpacked(whole, self.format, tuple(self.shape), self.axis)
 
     def remade(self, parts: Pieces, shape: Any, axis: int) -> NarrowTensor:
@@ -281,12 +281,15 @@ def quantized(
     return NarrowTensor(parts, fmt, x.shape, axis, x.dtype)
 
 
-def of_numpy(
-    packed: Packed, fmt: Format, shape: tuple[int, ...], axis: int, dtype: np.dtype[Any]
-) -> NarrowTensor:
-    """Return the parts of a NumPy array of ``dtype``; ``dequantize`` gives a NumPy array of it back."""
-    parts = tuple(None if part is None else torch.from_numpy(part) for part in packed)
+def empty(fmt: Format, shape: tuple[int, ...], axis: int, dtype: np.dtype[Any]) -> NarrowTensor:
+    """Return room for a NumPy array of ``dtype``; ``dequantize`` gives a NumPy array of it back."""
+    parts = tensors.empty_parts(fmt, shape, axis)
     return NarrowTensor(parts, fmt, shape, axis, getattr(torch, dtype.name), dtype)
+
+
+def arrays(q: NarrowTensor) -> Packed:
+    """Return the parts of a tensor on the CPU as arrays that share their memory."""
+    return tensors.packed(q.pieces)
 
 
 def checked_parts(out: Any, x: Any, fmt: Format, axis: int) -> Packed:
@@ -309,7 +312,7 @@ def checked_parts(out: Any, x: Any, fmt: Format, axis: int) -> Packed:
     given = [p for p in out.pieces if p is not None]
     if not all(p.is_contiguous() and p.device.type == "cpu" for p in given):
         raise ArgumentError(f"the parts of out, {out!r}, lie scattered or on another device; leave it out")
-    return ops.packed(out.pieces)
+    return arrays(out)
 
 
 def _check(name: str, part: Any, wanted: Any, codes: torch.Tensor, what: str) -> None:

@@ -6,8 +6,6 @@ tensor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,6 +13,7 @@ import torch
 from fewbits import kernels
 from fewbits.formats import Bdr, Block, Exponent, Fixed, Float, Format
 from fewbits.kernels import ops
+from fewbits.kernels.tensors import array
 from fewbits.tensor.functions import fake_quantize, format
 from fewbits.tensor.narrow import NarrowTensor
 
@@ -105,12 +104,15 @@ def _multiplied(a: torch.Tensor, b: torch.Tensor, fmt: Format) -> torch.Tensor:
 def bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return ``a @ b`` of float32 tensors whose values are all bfloat16, none of them subnormal.
 
-    It runs on the matrix units of the CPU where it has any; sums are float32.
+    It runs on the matrix units of the CPU where it has any that may be used; sums are float32.
     """
-    if _has_tiles():
-        with _on_bfloat16_units():
-            return torch.matmul(a, b)
-    if not kernels.has_bfloat16_products() or a.ndim == 1 or b.ndim != 2 or a.device.type != "cpu":
+    if (
+        has_tiles()
+        or not kernels.has_bfloat16_products()
+        or a.ndim == 1
+        or b.ndim != 2
+        or a.device.type != "cpu"
+    ):
         return torch.matmul(a, b)
     y: torch.Tensor = ops.bfloat16_product(a.reshape(-1, a.shape[-1]), b)
     return y.reshape(*a.shape[:-1], b.shape[1])
@@ -148,7 +150,7 @@ def _is_bfloat16(x: torch.Tensor, fmt: Format) -> bool:
         assert x.scales is not None
         if int(x.scales.min()) - fmt.scale.bias + _exponent_of_step(fmt.element) - shift >= -126:
             return True
-    return kernels.smallest(_dense(x).detach().cpu().numpy()) >= 2.0**-126
+    return kernels.smallest(array(_dense(x).cpu())) >= 2.0**-126
 
 
 def _significant_bits(fmt: Format) -> int:
@@ -160,23 +162,19 @@ def _exponent_of_step(element: Float | Fixed) -> int:
     return (element.emin if isinstance(element, Float) else element.emax) - element.mantissa_bits
 
 
-@contextmanager
-def _on_bfloat16_units() -> Iterator[None]:
-    """Let float32 products run on the CPU's bfloat16 matrix units; sums stay float32."""
-    matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # its stubs lag behind
-    before = matmul.fp32_precision
-    matmul.fp32_precision = "bf16"
-    try:
-        yield
-    finally:
-        matmul.fp32_precision = before
-
-
 def _has_bfloat16_units() -> bool:
-    """Whether products run there; not while a graph is traced, which sees no values."""
-    return not torch.compiler.is_compiling() and (_has_tiles() or kernels.has_bfloat16_products())
+    """Whether products run there; not where values cannot be seen, as in a graph or under torch.func."""
+    hidden = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return not hidden and (has_tiles() or kernels.has_bfloat16_products())
 
 
-def _has_tiles() -> bool:
-    """Whether the CPU has the units that PyTorch takes for float32 products where it is told to."""
-    return bool(torch.cpu._is_amx_tile_supported())
+def has_tiles() -> bool:
+    """Whether torch multiplies float32 on the CPU's tiles for bfloat16, which its user has to allow.
+
+    The setting holds for the whole process: turned on for one product, it would narrow those of other threads
+    meanwhile.
+    """
+    if not torch.cpu._is_amx_tile_supported():
+        return False
+    matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # its stubs lag behind
+    return bool(matmul.fp32_precision == "bf16")

@@ -49,11 +49,18 @@ def to_torch(q: NarrowTensor) -> tuple[torch.Tensor, torch.Tensor | None]:
             f"{q} has an odd number of values along its block axis; {element} holds two to a byte: pad x "
             "before it is quantized"
         )
-    elements = _moved_back(q.codes.view(element), q)
+    elements = _moved_back(_viewed(q.codes, element), q)
     if scale is None:
         return elements, None
     assert q.scales is not None
-    return elements, _moved_back(q.scales.view(scale), q)
+    return elements, _moved_back(_viewed(q.scales, scale), q)
+
+
+def _viewed(part: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if part.numel():
+        return part.view(dtype)
+    # The strides of what is empty need not fit.
+    return part.new_empty((*part.shape[:-1], part.shape[-1] // dtype.itemsize), dtype=dtype)
 
 
 def from_torch(

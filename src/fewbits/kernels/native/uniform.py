@@ -9,9 +9,7 @@ from fewbits import _native
 from fewbits.kernels.native.isa import active_isa
 
 
-def uniform(seed: int, position: int, n: int, unit: float, threads: int) -> NDArray[np.float32]:
-    """Return the values of ``n`` positions from ``position`` on."""
+def uniform(seed: int, position: int, unit: float, out: NDArray[np.float32], threads: int) -> None:
+    """Write the values of the positions from ``position`` on into ``out``."""
     active_isa()
-    out = np.empty(n, np.float32)
     _native.uniform_values(seed, position, unit, out, threads)
-    return out

@@ -1,0 +1,67 @@
+"""Derivatives of an operator in every mode: backward, forward, any order, and under torch.func.
+
+torch.library.register_autograd knows backward mode alone: forward mode would see zeros, and torch.func
+refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd.forward_ad import _set_fwd_grad_enabled
+from torch.autograd.function import _SingleLevelFunction
+
+
+def derive(
+    library: torch.library.Library,
+    name: str,
+    tensors: int,
+    backward: Callable[..., tuple[torch.Tensor | None, ...]],
+    jvp: Callable[..., torch.Tensor | None],
+    *,
+    keeps: bool = False,
+) -> None:
+    """Give the operator ``name`` of a library its derivatives.
+
+    Args:
+        library: which defines it, with one tensor as the result.
+        name: of the operator.
+        tensors: how many of its arguments, the first ones, are tensors.
+        backward: from a context and the gradient of the result to those of these arguments.
+        jvp: from a context and the tangents of these arguments, None where there is none, to the result's.
+        keeps: whether both ask the context for the arguments, as ``saved_tensors``.
+    """
+    op = getattr(getattr(torch.ops, library.ns), name).default
+
+    class Derived(_SingleLevelFunction):
+        @staticmethod
+        def forward(keys: torch._C.DispatchKeySet, *args: Any) -> torch.Tensor:
+            # What lies below is torch.func's next level, which differentiates too, or the kernel itself.
+            with torch._C._AutoDispatchBelowAutograd(), torch.enable_grad(), _set_fwd_grad_enabled(True):
+                return op.redispatch(keys & torch._C._after_autograd_keyset, *args)  # type: ignore[no-any-return]
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+            ctx.others = len(inputs) - 1 - tensors
+            if keeps:
+                ctx.save_for_backward(*inputs[1 : tensors + 1])
+                ctx.save_for_forward(*inputs[1 : tensors + 1])
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+            return (None, *backward(ctx, gradient), *(None,) * ctx.others)
+
+        @staticmethod
+        def jvp(ctx: Any, _: None, *tangents: Any) -> torch.Tensor | None:
+            return jvp(ctx, *tangents[:tensors])
+
+    Derived.__name__ = Derived.__qualname__ = name
+
+    def differentiable(keys: torch._C.DispatchKeySet, *args: Any) -> torch.Tensor:
+        with enable_single_level_autograd_function():  # torch.func has chosen the level already
+            return Derived.apply(keys, *args)  # type: ignore[no-any-return, attr-defined]
+
+    library.impl(name, differentiable, "Autograd", with_keyset=True)  # type: ignore[no-untyped-call]
