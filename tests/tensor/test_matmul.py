@@ -1,5 +1,8 @@
 """Narrow products against float64: the error bound, the ends of the scales, the choice of units."""
 
+import threading
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -135,33 +138,88 @@ def test_mx_and_bdr_are_bfloat16_and_zeros_do_not_hide_it() -> None:
         assert products._is_bfloat16(fb.quantize(x, name), fb.format(name))
 
 
-@pytest.mark.parametrize("units", [True, False])
-def test_tiles_are_asked_for_only_where_they_are_exact(units: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(products, "_has_tiles", lambda: units)
-    monkeypatch.setattr(kernels, "has_bfloat16_products", lambda: False)
-    real = torch.matmul
+def settings() -> tuple[Any, ...]:
+    """Return what the whole process computes by."""
+    return (
+        torch.backends.mkldnn.matmul.fp32_precision,  # type: ignore[attr-defined]
+        torch.backends.mkldnn.conv.fp32_precision,  # type: ignore[attr-defined]
+        torch.backends.mkldnn.fp32_precision,  # type: ignore[attr-defined]
+        torch.backends.fp32_precision,  # type: ignore[attr-defined]
+        torch.get_float32_matmul_precision(),
+        torch.get_num_threads(),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        np.geterr(),
+    )
 
-    def spied(*args: torch.Tensor) -> torch.Tensor:
-        asked.append(torch.backends.mkldnn.matmul.fp32_precision)  # type: ignore[attr-defined]
-        return real(*args)
 
-    monkeypatch.setattr(torch, "matmul", spied)
-    before = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
+def everything(x: torch.Tensor) -> None:
+    """Do all that multiplies or rounds."""
+    q = fb.quantize(x, "mxfp8_e4m3")
+    fb.matmul(x, x.t(), "mxfp8_e4m3")
+    fb.matmul(q, q.t())
+    fb.matvec(q, x[:2])
+    products.bfloat16_product(x.bfloat16().float(), x.t().bfloat16().float())
+    model = fb.prepare(torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Linear(32, 64)), "mxfp8")
+    (model(x) ** 2).sum().backward()
+    fb.solve(x @ x.t() + 64 * torch.eye(len(x)), x[:, 0])
+
+
+def test_no_setting_of_the_process_changes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of float32 in other threads compute by the same settings, also on a CPU with tiles."""
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    for name in ("_set_fp32_precision_setter", "_set_float32_matmul_precision"):
+        assert hasattr(torch._C, name)
+        monkeypatch.setattr(torch._C, name, lambda *_: pytest.fail("a setting of the process is turned"))
+    before, ended = settings(), threading.Event()
+    a, b = normal(64, 64, seed=3), normal(64, 64, seed=4)
+    expected, seen = a @ b, []
+
+    def other() -> None:
+        while not ended.is_set():
+            seen.append(settings() == before and torch.equal(a @ b, expected))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        everything(normal(64, 64))
+    finally:
+        ended.set()
+        thread.join()
+    assert seen
+    assert all(seen)
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_tiles_are_taken_only_where_the_process_allows_them_and_they_are_exact(
+    allowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    monkeypatch.setattr(kernels, "has_bfloat16_products", lambda: True)
+    ours = []
+    monkeypatch.setattr(products.ops, "bfloat16_product", lambda a, b: ours.append(1) or torch.matmul(a, b))  # type: ignore[func-returns-value]
+    matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = matmul.fp32_precision
     a, b = normal(20, 64), normal(64, 20, seed=1)
-    exact = fb.matmul(a, b, "mxfp8_e4m3")
-    fb.matmul(a, b, "int8_channel")
-    assert asked == (["bf16", before] if units else [before, before])
-    assert torch.backends.mkldnn.matmul.fp32_precision == before  # type: ignore[attr-defined]
+    try:
+        matmul.fp32_precision = "bf16" if allowed else "ieee"
+        assert products.has_tiles() == allowed
+        exact = fb.matmul(a, b, "mxfp8_e4m3")
+        fb.matmul(a, b, "int8_channel")
+    finally:
+        matmul.fp32_precision = before
+    assert len(ours) == (not allowed)
     assert excess(exact, fb.fake_quantize(a, "mxfp8_e4m3"), fb.fake_quantize(b, "mxfp8_e4m3", axis=0)) <= 1
 
 
 @pytest.mark.skipif(not kernels.has_bfloat16_products(), reason="the CPU has no products of bfloat16")
 def test_instructions_are_taken_only_where_they_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_has_tiles", lambda: False)
+    monkeypatch.setattr(products, "has_tiles", lambda: False)
     taken = []
     real = kernels.bfloat16_product
-    monkeypatch.setattr(kernels, "bfloat16_product", lambda a, b: taken.append(a.shape) or real(a, b))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(
+        kernels, "bfloat16_product", lambda a, b, out: taken.append(a.shape) or real(a, b, out)
+    )  # type: ignore[func-returns-value]
     a, b, low = normal(2, 20, 64), normal(64, 30, seed=1), normal(64, 30) * 2.0**-120
     for name in ("mxfp8_e5m2", "mx9"):
         rounded = fb.fake_quantize(a, name), fb.fake_quantize(b, name, axis=0)

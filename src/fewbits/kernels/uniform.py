@@ -16,7 +16,7 @@ def uniform(seed: int, position: int, n: int, unit: float, device: torch.device)
     """Return float32 ``(n,)``, equal on every device; :mod:`fewbits.kernels.reference.uniform` defines it."""
     out = torch.empty(n, device=device)
     if device.type == "cpu":
-        native.uniform(seed, position, unit, array(out), torch.get_num_threads())
+        native.uniform(seed, position, n, unit, torch.get_num_threads(), array(out))
         return out
     for start in range(0, n, _AT_ONCE):
         some = min(_AT_ONCE, n - start)

@@ -9,7 +9,11 @@ from fewbits import _native
 from fewbits.kernels.native.isa import active_isa
 
 
-def uniform(seed: int, position: int, unit: float, out: NDArray[np.float32], threads: int) -> None:
-    """Write the values of the positions from ``position`` on into ``out``."""
+def uniform(
+    seed: int, position: int, n: int, unit: float, threads: int, out: NDArray[np.float32] | None = None
+) -> NDArray[np.float32]:
+    """Return the values of ``n`` positions from ``position`` on; in ``out``, if given."""
     active_isa()
-    _native.uniform_values(seed, position, unit, out, threads)
+    found = np.empty(n, np.float32) if out is None else out
+    _native.uniform_values(seed, position, unit, found, threads)
+    return found
