@@ -130,3 +130,19 @@ def test_a_damaged_file_exits_with_2(model, capsys):
     (model / "model.safetensors").write_bytes(b"hello")
     assert cli.run(["inspect", "model.safetensors"]) == 2
     assert "cannot be read as safetensors" in one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["compare", "n.safetensors", "--formats", "mxfp4"],
+        ["cast", "n.safetensors", "m.safetensors", "--format", "mxfp4"],
+    ],
+)
+def test_commands_that_round_say_that_a_file_was_cast_already_and_what_to_do(model, capsys, command):
+    assert cli.run(["cast", "model.safetensors", "n.safetensors", "--format", "mxfp4"]) == 0
+    capsys.readouterr()
+    assert cli.run(command) == 2
+    told = one_line(capsys)
+    assert "n.safetensors was cast already: it holds 'lm_head' in mxfp4" in told
+    assert "fewbits cast SOURCE DESTINATION --back" in told

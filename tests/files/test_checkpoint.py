@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from fewbits.errors import DataError
 from fewbits.files.checkpoint import StoredTensor, chunks, read_checkpoint
 
 FLOATS = {
@@ -138,3 +139,11 @@ def test_a_folder_without_index_is_all_its_files(tmp_path):
     write_shards(tmp_path).unlink()
     (tmp_path / "README.md").write_text("a model")
     assert [t.name for t in read_checkpoint(tmp_path)] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("dtype", ["F7", "bfloat16", "U2"])
+def test_a_dtype_that_the_library_does_not_know_is_called_that(tmp_path, dtype):
+    path = tmp_path / "m.safetensors"
+    write_raw(path, {"a": {"dtype": dtype, "shape": [4], "data_offsets": [0, 4]}}, bytes(4))
+    with pytest.raises(DataError, match=f"has a tensor of the dtype '{dtype}', which is unknown to"):
+        read_checkpoint(path)

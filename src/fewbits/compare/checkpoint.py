@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from fewbits import kernels
 from fewbits.errors import ArgumentError
-from fewbits.files.checkpoint import CHUNK_VALUES, StoredTensor, chunks, read_checkpoint
+from fewbits.files.checkpoint import CHUNK_VALUES, StoredTensor, chunks
+from fewbits.files.contents import ordinary_tensors
 from fewbits.files.lines import lines
 from fewbits.formats import Bdr, Block, Format, for_one_channel, packed_bits, parse, shares_scale
 from fewbits.metrics import Tally
@@ -104,7 +105,7 @@ def measure_checkpoint(
         raise ArgumentError("min_qsnr_db is NaN; expected decibels, for example 30")
     rules = [scale_rule if kernels.has_scale_rule(f) else "floor" for f in chosen]
     kernels.options(parse("mxfp4"), scale_rule=scale_rule)  # refuses a name that no format would look at
-    tensors = read_checkpoint(path)
+    tensors = ordinary_tensors(path)
     total, done = sum(t.stored_bytes for t in tensors), 0
     summaries: list[TensorSummary] = []
     scores: list[TensorScore] = []

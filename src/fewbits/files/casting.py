@@ -16,7 +16,7 @@ from fewbits import kernels
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files.checkpoint import StoredTensor, metadata, raw_chunks
 from fewbits.files.checksum import UNKNOWN, Checksums, problem
-from fewbits.files.contents import Held, Narrow, sound_contents
+from fewbits.files.contents import Held, Narrow, ordinary_tensors, sound_contents
 from fewbits.files.destination import Destination, destination
 from fewbits.files.header import Header, Part, header
 from fewbits.files.narrowing import narrow, widened
@@ -88,13 +88,7 @@ def cast(
         OSError: the operating system refused: no permission, no space left.
     """
     kernels.options(parse("mxfp4"), scale_rule=scale_rule)  # refuses a name that no format would look at
-    contents = sound_contents(source)
-    if contents.narrow:
-        raise ArgumentError(
-            f"{source} holds narrow tensors already, as {contents.narrow[0].name!r:.200}; rounding twice "
-            "loses more: give the original, or restore it with --back first"
-        )
-    tensors = [t for t in contents.tensors if isinstance(t, StoredTensor)]
+    tensors = ordinary_tensors(source)
     rules = [(pattern, _format(to)) for pattern, to in mapped]
     chosen = plan(tensors, None if format is None else _format(format), rules, keep)
     to = destination(source, target, {t.file: None for t in tensors})

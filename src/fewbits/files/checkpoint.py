@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -209,6 +210,12 @@ def opened(file: Path) -> Any:
         return safe_open(file, framework="pt")
     except (SafetensorError, OSError) as error:
         told = str(error).removeprefix("Error while deserializing header: ")
+        unknown = re.search(r"unknown variant `([^`]*)`", told)
+        if unknown:
+            raise DataError(
+                f"{file} has a tensor of the dtype {unknown[1]!r:.60}, which is unknown to the installed"
+                f" safetensors {version('safetensors')}; install a later one, or write it in another dtype"
+            ) from None
         raise DataError(f"{file} cannot be read as safetensors ({told}){_likely_cause(file)}") from None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fewbits.errors import DataError
+from fewbits.errors import ArgumentError, DataError
 from fewbits.files.checkpoint import StoredTensor, counting_order, metadata, read_checkpoint
 from fewbits.files.stored import KEY, Metadata, Stored, part_name, part_problems, read_metadata
 
@@ -93,3 +93,20 @@ def sound_contents(path: str | os.PathLike[str]) -> Contents:
         rest = f" (and {more} more; `fewbits inspect` lists them)" if more else ""
         raise DataError(contents.problems[0] + rest)
     return contents
+
+
+def ordinary_tensors(path: str | os.PathLike[str]) -> tuple[StoredTensor, ...]:
+    """List a checkpoint none of whose tensors is narrow.
+
+    Raises:
+        DataError: it cannot be read.
+        ArgumentError: it holds narrow tensors.
+    """
+    contents = sound_contents(path)
+    for tensor in contents.narrow:
+        raise ArgumentError(
+            f"{path} was cast already: it holds {tensor.name!r:.200} in {tensor.stored.format!s:.100};"
+            " rounding twice loses more: give the original, or restore it first with"
+            " `fewbits cast SOURCE DESTINATION --back`"
+        )
+    return tuple(tensor for tensor in contents.tensors if isinstance(tensor, StoredTensor))
