@@ -14,6 +14,7 @@
 
 #include "bind.hpp"
 #include "dispatch.hpp"
+#include "exact.hpp"
 #include "streaming.hpp"
 #include "layout.hpp"
 #include "parallel.hpp"
@@ -292,12 +293,9 @@ NB_MODULE(_native, m) {
         .def_rw("sub_block", &Format::sub_block)
         .def_rw("scale_bits", &Format::scale_bits)
         .def_rw("shift_bits", &Format::shift_bits)
-        .def_rw("rule_add", &Format::rule_add)
-        .def_rw("rule_threshold", &Format::rule_threshold)
+        .def_rw("rule_first", &Format::rule_first)
         .def_rw("rule_plus", &Format::rule_plus)
         .def_rw("emax", &Format::emax)
-        .def_rw("rule_oas", &Format::rule_oas)
-        .def_rw("rule_factor", &Format::rule_factor)
         .def_rw("element_max", &Format::element_max)
         .def_rw("scale_emin", &Format::scale_emin)
         .def_rw("scale_emax", &Format::scale_emax)
@@ -361,7 +359,8 @@ NB_MODULE(_native, m) {
     bind_rows(m);
     bind_sparsity(m);
     bind_sparse_stream(m);
-    m.attr("has_threads") = has_threads();
+    m.def("enter_exact", &enter_exact, "Keep subnormals and round to nearest in this thread; return the state before.");
+    m.def("leave_exact", &leave_exact, "saved"_a, "Give this thread the state that enter_exact returned.");
 #ifdef FEWBITS_SANITIZE
     m.def("planted", &planted, "fault"_a, "Make a mistake that a sanitizer must report; native/planted.hpp.");
 #endif

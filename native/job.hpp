@@ -69,11 +69,10 @@ struct Format {
     std::int64_t sub_block;  // shifted: values that share a shift; divides block
     std::int32_t scale_bits, shift_bits;
 
-    // A power of two. The rule: the exponent of the largest magnitude after `rule_add` was added to its bits, plus one
-    // if its fraction then exceeds rule_threshold, plus rule_plus, minus emax. The rule OAS first multiplies.
-    std::int32_t rule_add, rule_threshold, rule_plus, emax;
-    bool rule_oas;
-    float rule_factor, element_max;
+    // A power of two. The rule: the exponent of the largest magnitude minus emax, plus rule_plus, plus one if its
+    // fraction, in units of 2^-23, is rule_first or more.
+    std::int32_t rule_first, rule_plus, emax;
+    float element_max;
     std::int32_t scale_emin, scale_emax, scale_bias, scale_zero;  // exponents; scale_zero is that of a block of zeros
     std::int32_t scale_nan;                                       // code; -1 where the scale cannot be NaN
     std::int32_t largest_shift;

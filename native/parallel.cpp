@@ -1,6 +1,8 @@
 #include "parallel.hpp"
 
+#include "exact.hpp"
 #include "layout.hpp"
+#include "pool.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -9,12 +11,6 @@
 #include <mutex>
 #include <vector>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-#ifdef FEWBITS_X86
-#include <xmmintrin.h>
-#endif
 
 namespace fewbits {
 namespace {
@@ -23,51 +19,20 @@ namespace {
 constexpr std::int64_t values_per_thread = 1 << 15;
 constexpr std::int64_t cache_line = 64;  // bytes
 
-// Another library may have told this thread to flush subnormals or to round otherwise; a kernel's results
-// must not depend on that. The old state comes back at the end.
-class ExactArithmetic {
-  public:
-#ifdef FEWBITS_X86
-    ExactArithmetic() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ & ~(flush_to_zero | subnormals_are_zero | rounding)); }
-    ~ExactArithmetic() { _mm_setcsr(saved_); }
-    ExactArithmetic(const ExactArithmetic&) = delete;
-    ExactArithmetic& operator=(const ExactArithmetic&) = delete;
-
-  private:
-    static constexpr unsigned flush_to_zero = 0x8000, subnormals_are_zero = 0x0040, rounding = 0x6000;
-    unsigned saved_;
-#endif
-};
-
 // Calls work(thread, first, last) with all items in equal parts.
 template <class Work>
 void divide(std::int64_t items, std::int64_t values, int threads, Work work) {
     const auto useful = static_cast<int>(std::min<std::int64_t>({threads, items, values / values_per_thread}));
-    // One thread never enters OpenMP: its runtime does not survive a fork, and workers of a data loader are forked.
-    if (useful <= 1 || !has_threads()) {
+    const auto part = [&](int me, int all) {
         [[maybe_unused]] const ExactArithmetic exact;
-        work(0, std::int64_t{0}, items);
-        return;
-    }
-#ifdef _OPENMP
-#pragma omp parallel num_threads(useful)
-    {
-        [[maybe_unused]] const ExactArithmetic exact;
-        const std::int64_t me = omp_get_thread_num(), all = omp_get_num_threads();
-        work(static_cast<int>(me), items * me / all, items * (me + 1) / all);
-    }
-#endif
+        work(me, items * me / all, items * (me + 1) / all);
+    };
+    if (useful <= 1) return part(0, 1);
+    run_parallel(useful, [](void* whole, int me, int all) { (*static_cast<decltype(part)*>(whole))(me, all); },
+                 const_cast<void*>(static_cast<const void*>(&part)));
 }
 
 }  // namespace
-
-bool has_threads() {
-#ifdef _OPENMP
-    return true;
-#else
-    return false;
-#endif
-}
 
 Outcome convert(const Kernels& kernels, const Job& job, int threads) {
     std::atomic<const char*> isa{nullptr};

@@ -11,9 +11,6 @@
 
 namespace fewbits {
 
-// Whether this build has threads at all.
-bool has_threads();
-
 // Each runs a whole job with at most `threads` threads. Results do not depend on their number.
 Outcome convert(const Kernels& kernels, const Job& job, int threads);
 void restore(const Kernels& kernels, const Restore& job, int threads);

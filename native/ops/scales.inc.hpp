@@ -60,17 +60,9 @@ inline Split split(i32 magnitude) {
 inline void ruled_scales(const Format& given, const i32* __restrict largest, i32* __restrict codes,
                          float* __restrict inverse, float* __restrict scale, i64 n) {
     const Format f = given;
-    if (f.rule_oas) {
-        for (i64 i = 0; i < n; ++i) {
-            const i32 scaled = bits_of(float_of(largest[i]) / f.element_max * f.rule_factor);
-            const i32 nearest = (scaled + 0x7fff + (scaled >> 16 & 1)) & ~0xffff;  // to bfloat16
-            codes[i] = nearest == 0 ? f.scale_emin : nearest >= infinity_bits ? f.scale_emax : split(nearest).exponent;
-        }
-    } else {
-        for (i64 i = 0; i < n; ++i) {
-            const Split a = split(largest[i] + f.rule_add);
-            codes[i] = a.exponent - f.emax + (a.fraction > f.rule_threshold) + f.rule_plus;
-        }
+    for (i64 i = 0; i < n; ++i) {
+        const Split a = split(largest[i]);
+        codes[i] = a.exponent - f.emax + (a.fraction >= f.rule_first) + f.rule_plus;
     }
     for (i64 i = 0; i < n; ++i) {
         const i32 e = largest[i] == 0 ? f.scale_zero : clamp(codes[i], f.scale_emin, f.scale_emax);

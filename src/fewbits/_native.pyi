@@ -1,7 +1,7 @@
 """Types of the compiled module: native/bind.cpp is its source, native/job.hpp tells its fields."""
 
 from enum import Enum
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,12 +64,9 @@ class Format:
     sub_block: int
     scale_bits: int
     shift_bits: int
-    rule_add: int
-    rule_threshold: int
+    rule_first: int
     rule_plus: int
     emax: int
-    rule_oas: bool
-    rule_factor: float
     element_max: float
     scale_emin: int
     scale_emax: int
@@ -315,5 +312,5 @@ def isa_names(available: bool) -> list[str]: ...
 def active_isa() -> str: ...
 def force_isa(name: str | None) -> None: ...
 def force_streams(wanted: bool | None) -> None: ...
-
-has_threads: Final[bool]
+def enter_exact() -> int: ...
+def leave_exact(saved: int) -> None: ...

@@ -31,6 +31,7 @@ class Tally:
     relative: float = 0.0
     largest_relative: float = 0.0
 
+    @kernels.exact_arithmetic()
     def add(self, x: Any, y: Any, limit: Any = inf) -> None:
         """Count a piece: originals, rounded values, and the largest magnitudes that could be kept.
 
@@ -59,7 +60,7 @@ class Tally:
         # A real scale is rounded to float32, so the block's own largest value may lie an ulp beyond the
         # limit.
         self.saturated += int(np.count_nonzero(magnitude * (1 - 2.0**-20) > limit))
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             relative = np.where(here, error / magnitude, 0)
         self.relative += float(relative.sum())
         self.largest_relative = max(self.largest_relative, float(relative.max(initial=0)))
@@ -81,6 +82,7 @@ def _decibels(signal: float, noise: float) -> float:
     return 10 * log10(signal / noise) if signal > 0 and noise < inf else -inf
 
 
+@kernels.exact_arithmetic()
 def qsnr(x: Any, y: Any) -> float:
     """Return the quantization signal-to-noise ratio, -10 log10(|y - x|^2 / |x|^2), in decibels.
 
@@ -104,6 +106,7 @@ def qsnr(x: Any, y: Any) -> float:
         return _decibels(float(np.square(wide).sum()), float(np.square(difference).sum()))
 
 
+@kernels.exact_arithmetic()
 def measure(
     x: Any, fmt: str | Format, *, axis: int = -1, scale_rule: str = "floor", nonfinite: str | None = None
 ) -> Error:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from fewbits import _native
-
 ROOT = Path(__file__).parents[2]
 KERNELS = sorted((ROOT / "native" / "isa").glob("*.cpp"))
 FLAGS = {
@@ -118,7 +116,3 @@ def test_each_kernel_file_differs_in_its_name_only() -> None:
 
 def test_the_package_carries_its_type_marker() -> None:
     assert files("fewbits").joinpath("py.typed").is_file()
-
-
-def test_threads_are_built_in() -> None:
-    assert _native.has_threads is True

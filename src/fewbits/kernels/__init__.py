@@ -18,6 +18,7 @@ from fewbits.formats import Format, shares_scale
 from fewbits.formats.pattern import Pattern
 from fewbits.kernels import native, reference, sparse_stream
 from fewbits.kernels.layout import Packed, empty, packed, room, unpacked
+from fewbits.kernels.native import exact_arithmetic
 from fewbits.kernels.options import Options, has_scale_rule, options
 from fewbits.kernels.reals import BFLOAT16, narrowed, widened, without_infinity
 
@@ -30,6 +31,7 @@ __all__ = [
     "addition_product",
     "bfloat16_product",
     "dequantize",
+    "exact_arithmetic",
     "fake_quantize",
     "has_bfloat16_products",
     "has_scale_rule",
@@ -46,6 +48,7 @@ _SMALLEST_NORMAL = 2.0**-126  # of bfloat16 and float32
 _CHUNK = 1 << 18  # values worked on at once: the definition needs some twenty times their bytes
 
 
+@exact_arithmetic()
 def quantize(
     x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None, out: Packed | None = None
 ) -> Packed:
@@ -68,6 +71,7 @@ def quantize(
     return found if out is None else out
 
 
+@exact_arithmetic()
 def dequantize(
     q: Packed, fmt: Format, shape: tuple[int, ...], axis: int, dtype: Any, out: Array | None = None
 ) -> Array:
@@ -83,6 +87,7 @@ def dequantize(
     return whole
 
 
+@exact_arithmetic()
 def fake_quantize(
     x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None, out: Array | None = None
 ) -> Array:
@@ -101,6 +106,7 @@ def fake_quantize(
     return whole
 
 
+@exact_arithmetic()
 def thin_product(
     x: Array,
     q: Packed,
@@ -153,12 +159,14 @@ def addition_product(a: Array, b: Array, out: Array | None = None) -> Array:
     return y
 
 
+@exact_arithmetic()
 def limits(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None) -> Array:
     """Return the largest magnitude each value could have kept, broadcastable to ``x``."""
     found = reference.limits(_last(_finite(x, chosen), axis), fmt, chosen, amax)
     return np.moveaxis(found, -1, axis) if x.ndim else found.reshape(())
 
 
+@exact_arithmetic()
 def largest(x: Array) -> float:
     """Return the largest magnitude of a finite ``x``; zero where it is empty."""
     return float(max(x.max(initial=0), -x.min(initial=0)))
@@ -170,9 +178,19 @@ def smallest(x: Array) -> float:
 
 
 def threads() -> int:
-    """Return how many threads a kernel may use: torch's setting where torch is in use, else every core."""
+    """Return how many threads a kernel may use.
+
+    torch's setting where torch is in use, else ``OMP_NUM_THREADS``, else the cores that this process may run
+    on.
+    """
     torch = sys.modules.get("torch")
-    return int(torch.get_num_threads()) if torch is not None else os.cpu_count() or 1
+    if torch is not None:
+        return int(torch.get_num_threads())
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # a list is for nested teams
+    if first.isdecimal() and int(first) > 0:
+        return int(first)
+    may_run = getattr(os, "sched_getaffinity", None)  # not on every system
+    return len(may_run(0)) if may_run else os.cpu_count() or 1
 
 
 def _front(axis: int, ndim: int) -> int:

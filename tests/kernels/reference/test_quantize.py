@@ -5,7 +5,8 @@ import pytest
 
 from fewbits import kernels
 from fewbits.formats import Bdr, Block, Exponent, Fixed, Float, decode, parse, values
-from fewbits.kernels.reference import SCALE_RULES, Parts, dequantize, quantize
+from fewbits.kernels.reference import Parts, dequantize, quantize
+from fewbits.kernels.reference.scale_rules import exponent
 from tests import cases
 from tests.kernels.exact import exact
 
@@ -57,7 +58,7 @@ def test_bdr_shifts_a_pair_by_one_iff_both_lie_below_the_top_binade(fmt: Bdr, ru
     by_hand = exact(fmt.element)
     for row, code, scale, shift in zip(x, parts.codes, parts.scales[:, 0], parts.shifts, strict=True):
         amax = np.abs(row).max()
-        e1 = int(np.clip(SCALE_RULES[rule](np.array([amax]), fmt.element)[0], -127, 127)) if amax else -127
+        e1 = int(np.clip(exponent(np.array([amax]), fmt.element, rule)[0], -127, 127)) if amax else -127
         assert scale == e1 + 127
         for i, pair in enumerate(row.reshape(-1, fmt.k2)):
             largest = np.abs(pair).max()

@@ -6,10 +6,13 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
+import torch
 
 import fewbits as fb
-from fewbits.formats import Block, Element, Exponent, Fixed, Float, Lookup, Posit, parse
+from fewbits.formats import Bdr, Block, Element, Exponent, Fixed, Float, Lookup, Posit, parse
+from fewbits.kernels import native
 from fewbits.kernels.reference import SCALE_RULES
+from fewbits.kernels.reference.scale_rules import exponent
 from tests import cases
 
 ELEMENTS: tuple[Element, ...] = (
@@ -27,20 +30,13 @@ def floor_log2(a: Fraction) -> int:
     return e if Fraction(2) ** e <= a else e - 1
 
 
-def rounded(a: Fraction, bits: int, emin: int) -> Fraction:
-    """Return ``a`` rounded to a float of ``bits`` significant bits, ties to even; no upper bound."""
-    step = Fraction(2) ** (max(floor_log2(a), emin) - bits + 1)
-    count, rest = divmod(a, step)
-    return step * (count + (2 * rest > step or (2 * rest == step and count % 2 == 1)))
-
-
 def _mantissa(element: Element) -> int:
     return element.mantissa_bits if isinstance(element, Float | Fixed) else 0
 
 
-def _after_adding(a: Fraction, part: Fraction, e: Element) -> int:
-    binade = max(floor_log2(a), -126)  # the bits of a subnormal float32 count in units of the smallest binade
-    return floor_log2(a + part * Fraction(2) ** binade) - e.emax
+def _up_from(a: Fraction, part: Fraction, e: Element) -> int:
+    """Return the exponent after adding a part of its own binade to ``a``."""
+    return floor_log2(a + part * Fraction(2) ** floor_log2(a)) - e.emax
 
 
 def _smallest(holds: Callable[[int], bool], start: int) -> int:
@@ -50,17 +46,14 @@ def _smallest(holds: Callable[[int], bool], start: int) -> int:
     return e
 
 
-def _oas(a: Fraction, e: Element) -> int | None:
-    """Every step rounds as float32 does; None where nothing is left."""
+def _oas(a: Fraction, e: Element) -> int:
     m = _mantissa(e)
-    factor = rounded(2 * (2 - Fraction(1, 2**m)) / (2 - Fraction(1, 2 ** (m + 1))), 24, -126)
-    quotient = rounded(a / rounded(Fraction(e.max), 24, -126), 24, -126)
-    scaled = rounded(quotient * factor, 24, -126) if quotient else quotient
-    narrow = rounded(scaled, 8, -126) if scaled else scaled
-    return floor_log2(narrow) if narrow else None
+    scaled = a / Fraction(e.max) * 2 * (2 - Fraction(1, 2**m)) / (2 - Fraction(1, 2 ** (m + 1)))
+    step = Fraction(2) ** (floor_log2(scaled) - 7)  # of eight significant bits
+    return floor_log2(round(scaled / step) * step)  # Python rounds fractions to nearest even
 
 
-def defined(rule: str, a: Fraction, e: Element) -> int | None:
+def defined(rule: str, a: Fraction, e: Element) -> int:
     """Return the exponent that a rule means, from its sentence in the literature."""
     largest, k = Fraction(e.max), floor_log2(a)
     match rule:
@@ -71,9 +64,9 @@ def defined(rule: str, a: Fraction, e: Element) -> int | None:
         case "rceil":  # arXiv 2506.08027: the smallest power of two with which nothing saturates
             return _smallest(lambda s: a <= largest * Fraction(2) ** s, k - e.emax - 2)
         case "even":  # torchao
-            return _after_adding(a, Fraction(1, 2 ** (_mantissa(e) + 1)), e)
+            return _up_from(a, Fraction(1, 2 ** (_mantissa(e) + 1)), e)
         case "1.75":  # compressed-tensors
-            return _after_adding(a, Fraction(1, 4), e)
+            return _up_from(a, Fraction(1, 4), e)
         case "midmax":  # Brevitas: past the middle between the largest element and the next power of two
             top = largest / Fraction(2) ** e.emax
             return k - e.emax + (a > (top + 2) / 2 * Fraction(2) ** k)
@@ -89,7 +82,7 @@ def around_thresholds(element: Element) -> cases.Singles:
     """Return, shuffled, float32 around each power of two times each significand where a rule changes."""
     m = _mantissa(element)
     top = element.max / 2.0**element.emax
-    factor = (2 - 2.0 ** -(m + 1)) / (2 * (2 - 2.0**-m))
+    factor = (2 - 2.0 ** -(m + 1)) / (2 * (2 - 2.0**-m)) * (1 - 2.0**-9)
     significands = np.array(
         [1, 1.5, 1.75, top, 2 - 2.0 ** -(m + 1), (top + 2) / 2, top * factor, 2 * top * factor]
     )
@@ -100,32 +93,16 @@ def around_thresholds(element: Element) -> cases.Singles:
     return x[np.random.default_rng(0).permutation(x.size)]  # so that any part of it is a fair sample
 
 
-def around_bfloat16_ties(x: cases.Singles) -> cases.Singles:
-    """Return ``x`` and ``x`` moved by half a bfloat16: where the rounding inside `oas` changes."""
-    moved = np.concatenate([(x * (1 - 2.0**-9)).astype(np.float32), (x * (1 + 2.0**-9)).astype(np.float32)])
-    return np.concatenate([x, moved[(moved > 0) & np.isfinite(moved)]])
-
-
 def differences(element: Element, rule: str, x: cases.Singles, choose=None) -> list[float]:  # type: ignore[no-untyped-def]
     """Return the maxima whose scale differs from the definition; must-fail tests pass their own rule."""
-    found = (choose or SCALE_RULES[rule])(x, element).tolist()
-    wrong = []
-    for a, exponent in zip(x.tolist(), found, strict=True):
-        expected = defined(rule, Fraction(a), element)
-        # Beyond every scale is beyond: -1000 and 1000 stand for what left float32.
-        expected = -1000 if expected is None else expected
-        e = min(exponent, 128) if rule == "oas" else exponent
-        if e != (min(expected, 128) if rule == "oas" else expected):
-            wrong.append(a)
-    return wrong
+    found = (choose(x, element) if choose else exponent(x, element, rule)).tolist()
+    return [a for a, e in zip(x.tolist(), found, strict=True) if e != defined(rule, Fraction(a), element)]
 
 
 @pytest.mark.parametrize("rule", cases.SCALE_RULES)
 @pytest.mark.parametrize("element", ELEMENTS, ids=cases.label)
 def test_a_rule_equals_its_definition_around_every_threshold(element: Element, rule: str) -> None:
-    x = around_thresholds(element)[:2500]
-    x = around_bfloat16_ties(x[:400]) if rule == "oas" else x
-    assert differences(element, rule, x) == []
+    assert differences(element, rule, around_thresholds(element)[:2500]) == []
 
 
 @pytest.mark.slow
@@ -134,8 +111,7 @@ def test_a_rule_equals_its_definition_around_every_threshold(element: Element, r
 def test_a_rule_equals_its_definition_around_all_thresholds_without_exception(
     element: Element, rule: str
 ) -> None:
-    x = around_thresholds(element)
-    assert differences(element, rule, around_bfloat16_ties(x) if rule == "oas" else x) == []
+    assert differences(element, rule, around_thresholds(element)) == []
 
 
 @pytest.mark.parametrize("rule", cases.SCALE_RULES)
@@ -146,18 +122,83 @@ def test_a_rule_equals_its_definition_on_float32_of_every_exponent(rule: str) ->
         assert differences(element, rule, x) == []
 
 
-@pytest.mark.parametrize("rule", [r for r in cases.SCALE_RULES if r not in ("oas", "even", "1.75")])
-def test_rules_without_float32_steps_hold_for_float64_down_to_its_subnormals(rule: str) -> None:
+@pytest.mark.parametrize("rule", cases.SCALE_RULES)
+@pytest.mark.parametrize("element", ELEMENTS[::3], ids=cases.label)
+def test_a_rule_equals_its_definition_on_float64_down_to_its_subnormals(element: Element, rule: str) -> None:
     rng = np.random.default_rng(3)
     x = np.ldexp(1 + rng.random(300), rng.integers(-1074, 1023, 300))
     powers = np.exp2(np.arange(-1074, 1024, 7).astype(np.float64))
     x = np.concatenate([x, powers, np.nextafter(powers, 0)[1:], np.nextafter(powers, np.inf)])
-    element = ELEMENTS[0]
-    assert [
-        a
-        for a in x.tolist()
-        if SCALE_RULES[rule](np.array([a]), element)[0] != defined(rule, Fraction(a), element)
-    ] == []
+    assert differences(element, rule, x) == []
+
+
+@lru_cache(maxsize=4)
+def ends(dtype: str) -> torch.Tensor:
+    """Return magnitudes of a type: subnormals of every exponent, the smallest normal ones, the top binade.
+
+    Each binade has the significands around which some rule changes, as near as the type can hold them.
+    """
+    bits, bias, emin = {"float16": (10, 15, -14), "bfloat16": (7, 127, -126), "float32": (23, 127, -126),
+                        "float64": (52, 1023, -1022)}[dtype]  # fmt: skip
+    steps = {r(e).step for r in SCALE_RULES.values() for e in ELEMENTS}
+    found = set()
+    for k in (*range(emin - bits, emin + 3), bias - 1, bias):
+        grid = Fraction(2) ** (max(k, emin) - bits)
+        for step in (Fraction(1), Fraction(3, 2), *steps):
+            count = int(step * Fraction(2) ** k / grid)
+            found |= {(count + i) * grid for i in (-1, 0, 1, 2)}
+    largest = (2 - Fraction(1, 2**bits)) * Fraction(2) ** bias
+    exact = torch.tensor([float(a) for a in sorted(found) if 0 < a <= largest], dtype=torch.float64)
+    return exact.to(getattr(torch, dtype)).unique()
+
+
+# Every kind of element in blocks, and BDR; elements far below and above one bring the scale of the ends of a
+# type into the scale's own range.
+KINDS = (
+    "mxfp8_e4m3", "mxint8", "msfp12", "mx6", "bdr(m=3,d1=8,k1=4,d2=2,k2=2)",
+    "block(element=float(e=2,m=1,bias=60),scale=e8m0,size=4)",
+    "block(element=float(e=4,m=3,bias=-30,special=fn),scale=e8m0,size=4)",
+    "block(element=fixed(6,frac=40,coding=symmetric),scale=e8m0,size=4)",
+    "block(element=fixed(9,frac=-40),scale=exponent(7,bias=20),size=4)",
+    "block(element=posit(8,es=1),scale=e8m0,size=4)",
+    "block(element=lookup(-0.7,0,0.3,1.3),scale=e8m0,size=4)",
+    "block(element=lookup(-3e-20,0,1e-20,2.5e-20),scale=e8m0,size=4)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("rule", cases.SCALE_RULES)
+def test_the_scale_of_the_smallest_and_the_largest_values_of_every_type_is_exact(
+    rule: str, dtype: str
+) -> None:
+    x = ends(dtype)
+    x = x[:: max(len(x) // 250, 1)]
+    a = x.double().numpy()
+    for name in KINDS:
+        fmt = parse(name)
+        assert isinstance(fmt, Block | Bdr)
+        assert isinstance(fmt.scale, Exponent)
+        wanted = [defined(rule, Fraction(v), fmt.element) for v in a.tolist()]
+        expected = np.clip(wanted, fmt.scale.emin, fmt.scale.emax) + fmt.scale.bias
+        one_block_each = torch.stack([x, -x / 4, x / 2], 1)
+        try:
+            for isa in native.available_isas():
+                native.force_isa(isa)
+                scales = fb.quantize(one_block_each, fmt, scale_rule=rule).parts().scales
+                assert scales is not None
+                wrong = np.flatnonzero(scales[:, 0] != expected)
+                assert [float(a[i]).hex() for i in wrong] == [], (name, isa)
+        finally:
+            native.force_isa(None)
+
+
+@pytest.mark.parametrize("rule", cases.SCALE_RULES)
+def test_twice_the_values_have_twice_the_scale(rule: str) -> None:
+    for element in ELEMENTS:
+        x = around_thresholds(element)
+        x = x[(x < 1e38) & (x > 0)]
+        assert np.array_equal(exponent(2 * x, element, rule), exponent(x, element, rule) + 1)
+        assert np.array_equal(exponent(x.astype(np.float64), element, rule), exponent(x, element, rule))
 
 
 def test_all_rules_in_use_have_a_name() -> None:
@@ -172,7 +213,7 @@ def test_the_scale_of_a_block_is_the_rule_clamped_to_what_the_scale_can_hold(fmt
     parts = fb.quantize(x, single, scale_rule=rule).parts()
     scale = fmt.scale
     assert isinstance(scale, Exponent)
-    expected = np.clip(SCALE_RULES[rule](x, fmt.element), scale.emin, scale.emax) + scale.bias
+    expected = np.clip(exponent(x, fmt.element, rule), scale.emin, scale.emax) + scale.bias
     assert np.array_equal(parts.scales, expected)
 
 
@@ -184,13 +225,13 @@ def test_a_logarithm_in_floating_point_is_wrong_just_below_powers_of_two(dtype: 
     right = np.frexp(below)[1] - 1
     by_logarithm = np.floor(np.log2(below)).astype(np.int64)
     assert np.count_nonzero(by_logarithm != right) > 100
-    assert np.array_equal(SCALE_RULES["floor"](below, ELEMENTS[5]), right)
+    assert np.array_equal(exponent(below, ELEMENTS[5], "floor"), right)
 
 
 def test_rceil_never_saturates_and_one_power_lower_always_would() -> None:
     for element in ELEMENTS:
         x = around_thresholds(element).astype(np.float64)
-        e = SCALE_RULES["rceil"](x, element)
+        e = exponent(x, element, "rceil")
         assert np.all(np.ldexp(x, -e) <= element.max)
         assert np.all(np.ldexp(x, 1 - e) > element.max)
 
@@ -207,7 +248,7 @@ def test_a_float32_quotient_gives_rceil_for_every_significand_and_a_reciprocal_o
 ) -> None:
     # Kernels that multiply by float32(1 / M) miss one significand of INT8: 127/64 has no such luck.
     x = np.arange(0x3F800000, 0x40000000, dtype=np.uint32).view(np.float32)
-    exactly = SCALE_RULES["rceil"](x, element)
+    exactly = exponent(x, element, "rceil")
     largest = np.float32(element.max)
     assert np.array_equal(_rounded_up(x / largest), exactly)
     missed = np.count_nonzero(_rounded_up(x * (np.float32(1) / largest)) != exactly)

@@ -13,6 +13,7 @@ from fewbits.kernels.native.convert import (
     supports_product,
     thin_product,
 )
+from fewbits.kernels.native.exact import exact_arithmetic
 from fewbits.kernels.native.isa import active_isa, available_isas, force_isa, isas
 from fewbits.kernels.native.product import addition_product, bfloat16_product, has_bfloat16_products
 from fewbits.kernels.native.sparse_rows import RowProduct
@@ -32,6 +33,7 @@ __all__ = [
     "bfloat16_product",
     "compress_lines",
     "dequantize",
+    "exact_arithmetic",
     "expand_lines",
     "fake_quantize",
     "force_isa",

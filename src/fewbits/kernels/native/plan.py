@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
@@ -11,9 +10,8 @@ from fewbits import _native
 from fewbits.formats import Bdr, Block, Element, Exponent, Fixed, Float, Format, Lookup, Posit
 from fewbits.kernels.native.tables import table
 from fewbits.kernels.options import Options
-from fewbits.kernels.reference import encode, nan_code
+from fewbits.kernels.reference import SCALE_RULES, encode, nan_code
 
-_NEVER = 1 << 23  # a fraction that no float32 has
 _LARGEST_SUB_BLOCK = 512  # values that the kernels work on at once
 _NONFINITE = {
     "element": _native.Nonfinite.element,
@@ -126,13 +124,7 @@ def _scales(p: _native.Format, fmt: Block | Bdr, options: Options) -> None:
         p.scales, p.fill = _native.Scales.two_level, fmt.scale.max * element.max
 
 
-def _rule(p: _native.Format, element: Element, rule: str) -> None:
-    """Set what native/job.hpp says of scale rules; kernels/reference/scale_rules.py defines them."""
-    m = element.mantissa_bits if isinstance(element, Float | Fixed) else 0
-    top = Fraction(element.max) / Fraction(2) ** element.emax - 1  # fraction of the largest element
-    p.rule_add = {"even": int(2.0 ** (22 - m)), "1.75": 1 << 21}.get(rule, 0)
-    p.rule_plus = int(rule == "double-floor")
-    thresholds = {"ceil": 0, "rceil": int(top * 2**23), "midmax": int((top + 1) / 2 * 2**23)}
-    p.rule_threshold = thresholds.get(rule, _NEVER)
-    p.rule_oas = rule == "oas"
-    p.rule_factor = 2 * (2 - 2.0**-m) / (2 - 2.0 ** -(m + 1))
+def _rule(p: _native.Format, element: Element, name: str) -> None:
+    """Set what native/job.hpp says of scale rules."""
+    rule = SCALE_RULES[name](element)
+    p.rule_plus, p.rule_first = rule.plus, rule.first(23)

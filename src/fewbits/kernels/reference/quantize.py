@@ -22,7 +22,8 @@ from fewbits.errors import DataError
 from fewbits.formats import Bdr, Block, Element, Exponent, Format, decode
 from fewbits.kernels.options import Options
 from fewbits.kernels.reference.encode import code_dtype, encode, nan_code
-from fewbits.kernels.reference.scale_rules import SCALE_RULES, floor_log2
+from fewbits.kernels.reference.scale_rules import exponent as scale_exponent
+from fewbits.kernels.reference.scale_rules import floor_log2
 from fewbits.kernels.reference.threefry import draws as draw
 
 Array = NDArray[Any]
@@ -173,9 +174,8 @@ def scaled(
 def _shared_exponent(largest: Array, fmt: Block | Bdr, options: Options) -> NDArray[np.int64]:
     scale = fmt.scale
     assert isinstance(scale, Exponent)
-    chosen = SCALE_RULES[options.scale_rule](
-        np.where(largest > 0, largest, largest.dtype.type(1)), fmt.element
-    )
+    some = np.where(largest > 0, largest, largest.dtype.type(1))
+    chosen = scale_exponent(some, fmt.element, options.scale_rule)
     zero = scale.emin if options.zero_block == "smallest" else min(max(0, scale.emin), scale.emax)
     # A block beyond the largest scale keeps that scale and saturates; one below the smallest loses low bits.
     return np.where(largest > 0, np.clip(chosen, scale.emin, scale.emax), zero)

@@ -1,12 +1,15 @@
-"""The eight rules in use for a power-of-two scale, each defined on the bits of the block's largest magnitude.
+"""The eight rules in use for a power-of-two scale, as data: where in a binade each goes one power further.
 
 All give ``e`` with scale 2^e. In the formulas a is the largest magnitude of the block, M the largest
-element, emax its exponent and m its mantissa bits (for fixed point: the bits behind the leading one).
+element, emax its exponent and m its mantissa bits (for fixed point: the bits behind the leading one). With
+a = s 2^k, 1 <= s < 2, every rule is ``e = k - emax + plus``, and one more where s lies beyond a step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
@@ -16,86 +19,85 @@ from numpy.typing import NDArray
 from fewbits.formats import Element, Fixed, Float
 
 Integers = NDArray[np.int64]
-Amax = NDArray[np.floating[Any]]  # float32 or float64, finite, >= 0
+Amax = NDArray[np.floating[Any]]  # float32 or float64, finite, > 0
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How far above floor(log2 a) - emax the exponent of the scale lies."""
+
+    plus: int  # added in any case
+    step: Fraction  # one more beyond this significand; 2 where no significand is
+    closed: bool  # whether the step itself lies beyond it
+
+    def first(self, bits: int) -> int:
+        """Return the smallest fraction beyond the step, in units of 2^-bits; 2^bits where there is none."""
+        count, rest = divmod((self.step - 1) * 2**bits, 1)
+        return int(count) + (rest > 0 or not self.closed)
 
 
 def _mantissa_bits(element: Element) -> int:
     return element.mantissa_bits if isinstance(element, Float | Fixed) else 0
 
 
-def floor_log2(a: Amax) -> Integers:
-    """Return floor(log2 a) from the bits; subnormals are exact."""
-    return np.frexp(a)[1].astype(np.int64) - 1
+def _top(element: Element) -> Fraction:
+    """Return the significand of the largest element, M / 2^emax."""
+    return Fraction(element.max) / Fraction(2) ** element.emax
 
 
-def _significand(a: Amax) -> NDArray[np.float64]:
-    """Return a / 2^floor(log2 a), in [1, 2), exactly."""
-    return np.frexp(a.astype(np.float64))[0] * 2
-
-
-def _floor(a: Amax, element: Element) -> Integers:
+def _floor(element: Element) -> Rule:
     """floor(log2 a) - emax (OCP MX v1.0, section 6.3)."""
-    return floor_log2(a) - element.emax
+    return Rule(0, Fraction(2), True)
 
 
-def _ceil(a: Amax, element: Element) -> Integers:
+def _ceil(element: Element) -> Rule:
     """ceil(log2 a) - emax."""
-    return _floor(a, element) + (_significand(a) > 1)
+    return Rule(0, Fraction(1), False)
 
 
-def _rceil(a: Amax, element: Element) -> Integers:
-    """The smallest power of two with a <= M 2^e, so that nothing saturates: ceil(log2(a / M)).
+def _rceil(element: Element) -> Rule:
+    """The smallest power of two with a <= M 2^e: ceil(log2(a / M)).
 
-    Recipes for Pre-training LLMs with MXFP8, arXiv 2506.08027. The comparison is exact; a float32 quotient a
-    / M gives the same, a product with float32(1/M) does not always.
+    Recipes for Pre-training LLMs with MXFP8, arXiv 2506.08027. A float32 quotient a / M gives the same, a
+    product with float32(1/M) does not always.
     """
-    return _floor(a, element) + (_significand(a) > element.max / 2.0**element.emax)
+    return Rule(0, _top(element), False)
 
 
-def _after_adding(a: Amax, fraction_of_binade: float) -> Integers:
-    """Return floor(log2) after adding a fraction of a binade to the bits of a and letting it carry."""
-    mantissa = np.finfo(a.dtype).nmant
-    whole = a.view(np.int32 if a.dtype == np.float32 else np.int64)
-    moved = whole.astype(np.int64) + int(fraction_of_binade * 2**mantissa)
-    exponent = (moved >> mantissa) - (127 if a.dtype == np.float32 else 1023)
-    return np.where(moved >> mantissa == 0, floor_log2(moved.astype(whole.dtype).view(a.dtype)), exponent)
-
-
-def _even(a: Amax, element: Element) -> Integers:
+def _even(element: Element) -> Rule:
     """floor(log2 of a rounded to m mantissa bits, half up) - emax (torchao's EVEN)."""
-    return _after_adding(a, 2.0 ** -(_mantissa_bits(element) + 1)) - element.emax
+    return Rule(0, 2 - Fraction(1, 2 ** (_mantissa_bits(element) + 1)), True)
 
 
-def _one_seventy_five(a: Amax, element: Element) -> Integers:
+def _one_seventy_five(element: Element) -> Rule:
     """As ``even`` with one mantissa bit for every element: up from 1.75 on (compressed-tensors adds 2^21)."""
-    return _after_adding(a, 0.25) - element.emax
+    return Rule(0, Fraction(7, 4), True)
 
 
-def _midmax(a: Amax, element: Element) -> Integers:
+def _midmax(element: Element) -> Rule:
     """Up where a is past the middle of M and the next power of two (Brevitas)."""
-    top = element.max / 2.0**element.emax
-    return _floor(a, element) + (_significand(a) > (top + 2) / 2)
+    return Rule(0, (_top(element) + 2) / 2, False)
 
 
-def _oas(a: Amax, element: Element) -> Integers:
-    """floor(log2 bf16(a / M c)), c = 2 (2 - 2^-m) / (2 - 2^-(m+1)): 12/7 for FP4, 60/31 for E4M3 (Qwix)."""
+def _oas(element: Element) -> Rule:
+    """floor(log2 of a / M c rounded to 8 significant bits), c = 2 (2 - 2^-m) / (2 - 2^-(m+1)) (Qwix).
+
+    c is 12/7 for FP4 and 60/31 for E4M3; the eight bits are bfloat16's. Qwix divides and multiplies in the
+    type of a; here a / M c is exact and rounded once.
+    """
     m = _mantissa_bits(element)
-    factor = 2 * (2 - 2.0**-m) / (2 - 2.0 ** -(m + 1))
-    with np.errstate(over="ignore"):
-        scaled = ((a / a.dtype.type(element.max)) * a.dtype.type(factor)).astype(np.float32)
-    bits = scaled.view(np.int32).astype(np.int64)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 << 16  # to bfloat16, ties to even
-    exponent = floor_log2(rounded.astype(np.int32).view(np.float32))
-    # What leaves float32 is beyond every scale: the caller clamps.
-    return np.where(rounded == 0, -1000, np.where(rounded >= 0x7F800000, 1000, exponent))
+    factor = 2 * (2 - Fraction(1, 2**m)) / (2 - Fraction(1, 2 ** (m + 1)))
+    # From 2^k (1 - 2^-9) on, a tie included, eight bits round to 2^k.
+    step = _top(element) / factor * (1 - Fraction(1, 2**9))
+    return Rule(-1, step, True) if step >= 1 else Rule(0, 2 * step, True)
 
 
-def _double_floor(a: Amax, element: Element) -> Integers:
+def _double_floor(element: Element) -> Rule:
     """One binade above floor (AWS Neuron)."""
-    return _floor(a, element) + 1
+    return Rule(1, Fraction(2), True)
 
 
-SCALE_RULES: MappingProxyType[str, Callable[[Amax, Element], Integers]] = MappingProxyType(
+SCALE_RULES: MappingProxyType[str, Callable[[Element], Rule]] = MappingProxyType(
     {
         "floor": _floor,
         "ceil": _ceil,
@@ -107,3 +109,15 @@ SCALE_RULES: MappingProxyType[str, Callable[[Amax, Element], Integers]] = Mappin
         "double-floor": _double_floor,
     }
 )
+
+
+def floor_log2(a: Amax) -> Integers:
+    """Return floor(log2 a) from the bits; subnormals are exact."""
+    return np.frexp(a)[1].astype(np.int64) - 1
+
+
+def exponent(a: Amax, element: Element, rule: str) -> Integers:
+    """Return e of every largest magnitude, before it is clamped to what the scale can hold."""
+    chosen = SCALE_RULES[rule](element)
+    fraction = np.ldexp(np.frexp(a.astype(np.float64))[0] * 2 - 1, 52).astype(np.int64)  # exact
+    return np.asarray(floor_log2(a) - element.emax + chosen.plus + (fraction >= chosen.first(52)))
