@@ -12,8 +12,10 @@ import json
 from pathlib import Path
 from statistics import fmean
 
+from fewbits.evidence import Evidence, paired
 from fewbits.recipes import RECIPES
 from fewbits.records import TrainRun
+from fewbits.report.judgement import verdict
 from fewbits.train import Settings, run
 from fewbits.train.runs import folder_name
 from fewbits.train.tasks import trained_task
@@ -21,7 +23,6 @@ from fewbits.train.tasks import trained_task
 # What the papers claim, and when to use a recipe.
 NOTES = json.loads(Path(__file__).with_name("recipe_notes.json").read_text(encoding="utf-8"))
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "recipes.md"
-NATS = 0.03  # a difference below this, or below twice the spread of fp32, is none
 
 HEAD = """# Recipes
 
@@ -30,17 +31,19 @@ of Python's standard library, {steps} steps of 1,024 bytes, {seeds} seeds that d
 and in the stochastic rounding. This page is written by `python tools/recipes_page.py`; nothing in it is set
 by hand but the claims of the papers and the advice.
 
-The metric is the loss on held-out text in nats per byte, the mean over seeds; *spread* is the largest less
-the smallest. FP32 ends at {fp32:.4f} with a spread of {spread:.4f}. A recipe *ends with FP32* if it is at
-most {bar:.4f} above, the larger of {nats} and twice that spread. A model of {values:,} parameters says
-little about one of a billion: read a loss here as a warning, and its absence as permission to try.
+The metric is the loss on held-out text in nats per byte, the mean over seeds. FP32 ends at {fp32:.4f}. *Less
+FP32* is the mean difference from FP32 of the same seed and how well the seeds tell it: a 95 % interval,
+Student's for paired differences. A recipe **loses** if that interval is above zero, and gains if it is below;
+else there is *no evidence*, which is not the same as no loss: read how large it may be. A model of
+{values:,} parameters says little about one of a billion: read a loss here as a warning, and its absence as
+permission to try.
 
 *Bytes* are those of parameters, gradients and optimizer states per parameter value, as they lay in memory.
 *Time* is that of a step over FP32's, on one thread of the CPU that wrote this page; the model is so small
 that overheads count.
 
-| recipe | nats | spread | less FP32 | | bytes | time | warned |
-|---|---|---|---|---|---|---|---|
+| recipe | nats | less FP32 | | bytes | time | warned |
+|---|---|---|---|---|---|---|
 """
 
 
@@ -66,33 +69,30 @@ def _run(name: str, seed: int, given: argparse.Namespace) -> TrainRun:
 
 def _page(found: dict[str, list[TrainRun]], task: str) -> str:
     base = found["fp32"]
-    fp32, spread = fmean(r.value for r in base), _spread(base)
-    bar = max(NATS, 2 * spread)
+    fp32 = fmean(r.value for r in base)
     values = sum(p.numel() for p in trained_task(task).create(0).parameters())
-    text = HEAD.format(
-        steps=base[0].steps, seeds=len(base), fp32=fp32, spread=spread, bar=bar, nats=NATS, values=values
-    )
+    text = HEAD.format(steps=base[0].steps, seeds=len(base), fp32=fp32, values=values)
     pace = fmean(r.seconds_per_step for r in base)
     for name, runs in found.items():
         mean = fmean(r.value for r in runs)
-        verdict = "ends with FP32" if mean - fp32 <= bar else "**does not**"
+        evidence = _evidence(runs, base)
         time = fmean(r.seconds_per_step for r in runs) / pace
         warned = sum(bool(r.warnings) for r in runs)
         marks = f"{warned} of {len(runs)}" if warned else "-"
         text += (
-            f"| [{name}](#{name}) | {mean:.4f} | {_spread(runs):.4f} | {mean - fp32:+.4f} | {verdict} |"
+            f"| [{name}](#{name}) | {mean:.4f} | {_difference(evidence)} | {_said(name, evidence)} |"
             f" {runs[0].bytes_per_value:.1f} | {time:.2f} | {marks} |\n"
         )
     for name, runs in found.items():
-        text += _section(name, runs, fp32, bar)
+        text += _section(name, runs, _evidence(runs, base))
     return text
 
 
-def _section(name: str, runs: list[TrainRun], fp32: float, bar: float) -> str:
+def _section(name: str, runs: list[TrainRun], evidence: Evidence) -> str:
     note = NOTES[name]
     mean = fmean(r.value for r in runs)
-    ours = f"{mean:.4f} nats ({', '.join(f'{r.value:.4f}' for r in runs)}), {mean - fp32:+.4f} from FP32"
-    agreed = "" if mean - fp32 <= bar else " That is a loss."
+    ours = f"{mean:.4f} nats ({', '.join(f'{r.value:.4f}' for r in runs)}), {_difference(evidence)} from FP32"
+    agreed = " That is a loss." if _said(name, evidence) == "**loses**" else ""
     said = "".join(f"\n\nIt warns: *{w}*" for w in dict.fromkeys(w for r in runs for w in r.warnings))
     departs = f"\n\n**Departs:** {note['departs']}" if "departs" in note else ""
     return (
@@ -101,9 +101,20 @@ def _section(name: str, runs: list[TrainRun], fp32: float, bar: float) -> str:
     )
 
 
-def _spread(runs: list[TrainRun]) -> float:
-    values = [r.value for r in runs]
-    return max(values) - min(values)
+def _evidence(runs: list[TrainRun], base: list[TrainRun]) -> Evidence:
+    return paired([r.value for r in runs], [r.value for r in base], runs[0].resolution)
+
+
+def _difference(evidence: Evidence) -> str:
+    return f"{evidence.mean:+.4f}" + ("" if evidence.pairs < 2 else f" ± {evidence.margin:.4f}")
+
+
+def _said(name: str, evidence: Evidence) -> str:
+    if name == "fp32":
+        return "-"
+    return {"worse": "**loses**", "better": "gains"}.get(
+        verdict(evidence, higher_is_better=False), "no evidence"
+    )
 
 
 if __name__ == "__main__":

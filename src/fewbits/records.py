@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from math import nan, prod
 from statistics import fmean
 
+from fewbits.evidence import Evidence, paired
+
 
 @dataclass(frozen=True)
 class Error:
@@ -55,6 +57,7 @@ class TaskScore:
         float, ...
     ] = ()  # the metric of models trained in this format, one per seed; () if not asked
     trained_baseline: tuple[float, ...] = ()  # the metric of models trained in FP32 by the same loop
+    resolution: float = 0.0  # smallest step of the metric, that of one test image; 0 for a continuous one
 
     @property
     def mean(self) -> float:
@@ -67,9 +70,9 @@ class TaskScore:
         return fmean(v - b for v, b in zip(self.values, self.baseline, strict=True))
 
     @property
-    def spread(self) -> float:
-        """Largest minus smallest FP32 metric over seeds: what a different seed alone does."""
-        return max(self.baseline) - min(self.baseline)
+    def evidence(self) -> Evidence:
+        """What the seeds say about that difference."""
+        return paired(self.values, self.baseline, self.resolution)
 
     @property
     def trained_mean(self) -> float | None:
@@ -83,10 +86,9 @@ class TaskScore:
         return fmean(v - b for v, b in pairs) if self.trained else None
 
     @property
-    def trained_spread(self) -> float | None:
-        """Largest minus smallest metric over seeds of models trained in FP32; None where none were."""
-        known = self.trained_baseline
-        return max(known) - min(known) if known else None
+    def trained_evidence(self) -> Evidence | None:
+        """What the seeds say about that difference; None where none were trained."""
+        return paired(self.trained, self.trained_baseline, self.resolution) if self.trained else None
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ class TrainRun:
     seconds_per_step: float
     bytes_per_value: float  # of parameters, gradients and optimizer states as they lie in memory
     warnings: tuple[str, ...]
+    resolution: float = 0.0  # smallest step of the metric, that of one test image; 0 for a continuous one
 
 
 @dataclass(frozen=True)
@@ -369,17 +372,25 @@ class PrunedModel:
     stages: tuple[PruneStage, ...]  # the first one is dense; () for a checkpoint
     report: PruneReport
     products: tuple[PrunedProduct, ...]
+    resolution: float = 0.0  # smallest step of the metric, that of one test image; 0 for a continuous one
 
     @property
     def spread(self) -> float:
-        """Largest less smallest metric of the dense models: what a different seed alone does."""
-        return max(self.stages[0].values) - min(self.stages[0].values) if self.stages else nan
+        """Largest less smallest metric of the dense models; nan for a single one."""
+        dense = self.stages[0].values if self.stages else ()
+        return max(dense) - min(dense) if len(dense) > 1 else nan
 
     @property
     def differences(self) -> tuple[float, ...]:
         """Of each stage, the mean over seeds of (its metric - that of the dense model)."""
         dense = self.stages[0].values if self.stages else ()
         return tuple(fmean(v - d for v, d in zip(s.values, dense, strict=True)) for s in self.stages)
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Of each stage, what the seeds say about that difference."""
+        dense = self.stages[0].values if self.stages else ()
+        return tuple(paired(s.values, dense, self.resolution) for s in self.stages)
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,12 @@ def test_digits_prints_a_table_and_writes_json_and_a_page(capsys, tmp_path):
     assert cli.run([*asked, "--report", str(page), "--json", str(data)]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "mxfp4" in out
-    assert "spread" in out
+    assert "One seed ran, and no difference here is evidence. Use --seeds 5." in out
     scores = json.loads(data.read_text())["scores"]
     assert [s["format"] for s in scores] == ["mxfp4", "fp6_e3m2"]
     assert all(0 <= s["values"][0] <= 100 for s in scores)
+    assert all(s["resolution"] == 100 / 897 and s["evidence"]["pairs"] == 1 for s in scores)
+    assert not any(s["evidence"]["differs"] for s in scores)
     assert "--formats mxfp4" in page.read_text()
 
 

@@ -11,6 +11,7 @@ from torch import nn
 from fewbits.compare import models
 from fewbits.compare.models import TASK_FORMATS, compare_models
 from fewbits.errors import ArgumentError, FormatError
+from fewbits.evidence import paired
 from fewbits.formats import parse
 from fewbits.recipes import uniform
 from fewbits.train import Trainer
@@ -88,7 +89,7 @@ def test_a_scale_rule_reaches_the_formats_that_have_one():
 def test_training_is_measured_where_it_is_asked_for():
     plain = compare_models(["bytes"], ["mx4"], seeds=1)[0]
     assert plain.trained == plain.trained_baseline == ()
-    assert plain.trained_mean is plain.trained_difference is plain.trained_spread is None
+    assert plain.trained_mean is plain.trained_difference is plain.trained_evidence is None
     seen = []
     fp32, mx4 = compare_models(
         ["bytes"], ["fp32", "mx4"], seeds=2, train=True, progress=lambda *step: seen.append(step)
@@ -96,7 +97,7 @@ def test_training_is_measured_where_it_is_asked_for():
     assert fp32.trained == fp32.trained_baseline == mx4.trained_baseline
     assert fp32.trained_difference == 0 < abs(mx4.trained_difference)
     assert all(after < before for after, before in zip(mx4.trained, mx4.baseline, strict=True))
-    assert mx4.trained_spread == max(fp32.trained) - min(fp32.trained)
+    assert mx4.trained_evidence == paired(mx4.trained, fp32.trained)
     assert ("bytes: training in 2 formats", 4, 4) in seen
 
 
@@ -153,7 +154,7 @@ def test_six_bits_are_within_noise_of_fp32_and_four_are_not(monkeypatch, pytestc
     six = ["fp8_e4m3_tensor", "mxfp8_e4m3", "mxfp8_e5m2", "mxint8", "mx9", "mxfp6_e2m3", "mxfp6_e3m2", "mx6"]
     four = ["mxfp4", "nvfp4", "mx4"]
     scores = {s.format: s for s in compare_models(["bytes"], [*six, *four], seeds=3)}
-    noise = max(0.01, scores["mx9"].spread)
+    noise = max(0.01, max(scores["mx9"].baseline) - min(scores["mx9"].baseline))
     for name in six:
         assert scores[name].difference < noise, name
     for name in four:

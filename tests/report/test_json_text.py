@@ -27,9 +27,11 @@ def test_tasks_carry_their_fields_what_follows_from_them_and_the_provenance() ->
     row = document["scores"][12]
     assert row["format"] == "mxfp4"
     assert row["difference"] == scores[12].difference
+    assert row["evidence"]["low"] == scores[12].evidence.low
+    assert row["evidence"]["differs"] is True
     assert next(iter(row)) == "task"
     assert list(row)[-6:] == [
-        "mean", "difference", "spread", "trained_mean", "trained_difference", "trained_spread",
+        "mean", "difference", "evidence", "trained_mean", "trained_difference", "trained_evidence",
     ]  # fmt: skip
     assert row["trained"] == []
     assert row["trained_mean"] is None

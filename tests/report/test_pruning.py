@@ -42,9 +42,12 @@ def row(text: str, name: str) -> list[str]:
 
 def test_a_stage_is_a_row_with_its_difference_from_dense():
     text = printed(prune_table(model()))
-    assert row(text, "dense") == ["dense", "fp32", "96.50", "0", "1.00", "0"]
-    assert row(text, "pruned  ") == ["pruned", "fp32", "92.50", "-4.00", "3.00", "0"]
-    assert row(text, "retrained") == ["retrained", "mxint8", "96.75", "+0.25", "0.50", "1.23"]
+    assert row(text, "dense") == ["dense", "fp32", "96.50", "0", "0.00", "0"]
+    assert row(text, "pruned  ") == ["pruned", "fp32", "92.50", "-4.00", "12.71", "0"]
+    assert row(text, "retrained") == ["retrained", "mxint8", "96.75", "+0.25", "3.18", "1.23"]
+    assert "*" not in text.replace("* marks", "")
+    told = "Seeds that others would take, if they go on so: pruned fp32 3, retrained mxint8 11."
+    assert told in " ".join(printed(prune_table(model()), 200).split())
 
 
 def test_a_tensor_is_a_row_and_names_are_visible():

@@ -47,16 +47,16 @@ def test_a_task_shows_fp32_first_the_proxy_by_name_and_every_format_on_one_line(
     assert any(line.endswith("proxy") for line in lines)
 
 
-def test_differences_beyond_the_seed_spread_carry_an_asterisk_and_a_line_explains_it() -> None:
-    text = printed(tasks_table(fake.tasks()))
+def test_differences_that_are_evidence_carry_an_asterisk_and_a_line_explains_it() -> None:
+    scores = fake.tasks()
+    base = scores[9].baseline
+    scores[9] = replace(scores[9], values=(base[0] + 0.004, base[1] - 0.003, base[2] + 0.002))
+    text = printed(tasks_table(scores))
     assert "+0.0644*" in text
-    assert "+0.0017 " in text
+    assert "+0.0010 " in text
     said = " ".join(text.split())
-    assert (
-        "FP32 alone moves by 0.0053 nats/byte over 3 seeds. A difference smaller than that is no evidence."
-        in said
-    )
-    assert "* marks larger ones." in said
+    assert "* marks a difference whose 95 % interval, paired over 3 seeds, leaves zero out;" in said
+    assert "Seeds that others would take, if they go on so: mxfp6_e2m3 53." in said
 
 
 def test_with_one_seed_nothing_is_marked() -> None:

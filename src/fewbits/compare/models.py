@@ -149,6 +149,7 @@ def _score(t: Task, fmt: Format, baseline: list[float], runs: list[_Measured], t
         ),
         trained=trained.values,
         trained_baseline=trained.baseline,
+        resolution=t.resolution,
     )
 
 

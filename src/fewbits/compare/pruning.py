@@ -136,6 +136,7 @@ def prune_task(
         ),
         report=reports[0],
         products=() if measured is None else sparse_products(weights, reports[0], measured),
+        resolution=t.resolution,
     )
     return record, weights
 

@@ -1,7 +1,7 @@
 """Axes of plots: where a value is drawn, and which values get a tick.
 
 Every axis is linear for the plotting library; the transforms are here, so that the same code places points,
-ticks, bands and labels.
+ticks and labels.
 """
 
 from __future__ import annotations
@@ -88,14 +88,14 @@ def linear_axis(title: str, values: Iterable[float]) -> Axis:
     return _axis(title, float, finite, candidates, least_span=1.0, least_gap=0.01)
 
 
-def difference_axis(title: str, differences: Iterable[float], spread: float) -> Axis:
-    """Lay out an axis that is linear within the seed spread and logarithmic beyond it, on both sides of zero.
+def difference_axis(title: str, differences: Iterable[float], unit: float) -> Axis:
+    """Lay out an axis that is linear within a unit and logarithmic beyond it, on both sides of zero.
 
     Differences of formats cover four decades and both signs; asinh shows all of them and keeps zero.
     """
     finite = [d for d in differences if math.isfinite(d)]
     largest = max((abs(d) for d in finite), default=0.0)
-    unit = spread or largest / 100 or 1.0
+    unit = unit or largest / 100 or 1.0
 
     def place(value: float) -> float:
         return math.asinh(value / unit)

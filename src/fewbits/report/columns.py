@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from fewbits.records import CheckpointReport, MatrixScore, TaskScore, TensorSummary
 from fewbits.report import quantities as q
-from fewbits.report.judgement import Metric, beyond_spread, metric_of, quality, trained_beyond_spread
+from fewbits.report.judgement import Metric, metric_of, task_verdict, verdict
 from fewbits.report.totals import FormatTotal
 
 Row = TypeVar("Row")
@@ -43,18 +43,8 @@ _FLUSHED = "Nonzero values that became zero."
 _SATURATED = "Finite values beyond the largest that the element can hold."
 
 
-def _judged(score: TaskScore) -> str:
-    if not beyond_spread(score):
-        return ""
-    return "better" if quality(score) > 0 else "worse"
-
-
 def _trained_difference(score: TaskScore) -> float:
     return math.nan if score.trained_difference is None else score.trained_difference
-
-
-def _own_spread(score: TaskScore) -> float:
-    return max(score.values) - min(score.values) if len(score.values) > 1 else math.nan
 
 
 def _proxy(score: TaskScore) -> float:
@@ -68,7 +58,7 @@ def task_columns(scores: Sequence[TaskScore]) -> list[Column[TaskScore]]:
     direction = "higher" if metric.higher_is_better else "lower"
     mean = f"Mean over seeds of the {metric.title} on held-out data; {direction} is better."
     difference = (
-        f"Mean over seeds, each against its own FP32 model, in {unit}; marked beyond FP32's seed spread."
+        f"Mean over seeds, each against its own FP32 model, in {unit}; marked where that is evidence."
     )
     proxy = "Arithmetic area times memory relative to FP8 E4M3: a proxy from bit counts, not from synthesis."
     trained = [_trained_column(metric)] if scores[0].trained else []
@@ -80,10 +70,10 @@ def task_columns(scores: Sequence[TaskScore]) -> list[Column[TaskScore]]:
                lambda s: q.size(s.model_bytes), lambda s: s.model_bytes),
         Column(metric.column, metric.short, mean, lambda s: q.plain(s.mean, d), lambda s: s.mean),
         Column("difference from FP32", "minus\nFP32", difference,
-               lambda s: q.signed(s.difference, d), lambda s: s.difference, _judged),
+               lambda s: q.signed(s.difference, d), lambda s: s.difference, task_verdict),
         *trained,
-        Column("seed spread", "seed\nspread", f"Largest minus smallest value over seeds, in {unit}.",
-               lambda s: q.plain(_own_spread(s), d) if len(s.values) > 1 else "-", _own_spread),
+        Column("95 % interval (+-)", "95 %\n+-", f"How well the paired seeds tell the difference, {unit}.",
+               lambda s: q.margin(s.evidence.margin, d), lambda s: s.evidence.margin),
         Column("weight QSNR (dB)", "wt.\nQSNR\ndB", _QSNR,
                lambda s: q.decibels(s.weight_qsnr_db), lambda s: s.weight_qsnr_db),
         Column("activation QSNR (dB)", "act.\nQSNR\ndB", _QSNR,
@@ -99,14 +89,11 @@ def task_columns(scores: Sequence[TaskScore]) -> list[Column[TaskScore]]:
 
 def _trained_column(metric: Metric) -> Column[TaskScore]:
     def judged(score: TaskScore) -> str:
-        if not trained_beyond_spread(score):
-            return ""
-        gained = _trained_difference(score) * (1 if metric.higher_is_better else -1)
-        return "better" if gained > 0 else "worse"
+        return verdict(score.trained_evidence, higher_is_better=metric.higher_is_better)
 
     about = (
         "Mean over seeds, trained from scratch in this format and evaluated without a cast, each against FP32"
-        f" trained by the same loop, in {metric.difference_unit}; marked beyond the seed spread of that."
+        f" trained by the same loop, in {metric.difference_unit}; marked where that is evidence."
     )
     return Column(
         "trained in it, minus FP32", "trained\nin it", about,

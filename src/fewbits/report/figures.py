@@ -1,6 +1,6 @@
 """Plots as plain data: what the page's script hands to Plotly.
 
-A colour is a word ("accent", "muted", "band", "line", "text") that the script replaces by the theme's colour,
+A colour is a word ("accent", "muted", "line", "text") that the script replaces by the theme's colour,
 so that one figure serves light and dark pages. Texts are escaped here: Plotly reads some HTML in every text.
 """
 
@@ -45,13 +45,11 @@ def plot_text(text: str) -> str:
     return html.escape(q.visible(text), quote=False).replace("$", "&#36;")
 
 
-def scatter(
-    points: Sequence[Point], x: Axis, y: Axis, *, band: float = 0.0, floor: float | None = None
-) -> Figure:
+def scatter(points: Sequence[Point], x: Axis, y: Axis, *, floor: float | None = None) -> Figure:
     """Draw quality against cost with the Pareto front.
 
-    `band` shades -band..band on the y axis; `floor` draws a line at that y. Points without a finite place are
-    left out: the caller says so beside the plot.
+    `floor` draws a line at that y. Points without a finite place are left out: the caller says so beside the
+    plot.
     """
     drawn = [p for p in points if is_drawn(p)]
     front = pareto_front([(p.x, p.quality) for p in drawn])
@@ -68,7 +66,7 @@ def scatter(
         }
         for i, p in enumerate(drawn)
     ]
-    return {"data": data, "layout": plot_layout(x, y, _shapes(y, band, floor)), "labels": labels}
+    return {"data": data, "layout": plot_layout(x, y, _shapes(y, floor)), "labels": labels}
 
 
 def plot_layout(x: Axis, y: Axis, shapes: list[Figure]) -> Figure:
@@ -141,16 +139,12 @@ def plot_axis(axis: Axis) -> Figure:
     }  # fmt: skip
 
 
-def _shapes(y: Axis, band: float, floor: float | None) -> list[Figure]:
+def _shapes(y: Axis, floor: float | None) -> list[Figure]:
+    if floor is None:
+        return []
+    at = {"y0": y.place(floor), "y1": y.place(floor)}
     across = {"xref": "paper", "x0": 0, "x1": 1, "layer": "below"}
-    shapes: list[Figure] = []
-    if band:
-        at = {"y0": y.place(-band), "y1": y.place(band)}
-        shapes.append({"type": "rect", **across, **at, "fillcolor": "band", "line": {"width": 0}})
-    if floor is not None:
-        at = {"y0": y.place(floor), "y1": y.place(floor)}
-        shapes.append({"type": "line", **across, **at, "line": {"color": "text", "width": 1, "dash": "dot"}})
-    return shapes
+    return [{"type": "line", **across, **at, "line": {"color": "text", "width": 1, "dash": "dot"}}]
 
 
 def heat_map(rows: Sequence[str], columns: Sequence[str], layers: Sequence[Cells]) -> Figure:

@@ -21,10 +21,10 @@ from fewbits.report.figures import Cells, Point, heat_map, is_drawn, scatter
 from fewbits.report.judgement import (
     by_matrix,
     by_task,
+    evidence_of,
     metric_of,
     narrowest_sentence,
     quality,
-    spread_sentence,
     totals_sentence,
 )
 from fewbits.report.markup import chooser, commands, figure, glossary, legend, page, paragraph, section, table
@@ -66,7 +66,7 @@ def _task(number: int, task: str, scores: Sequence[TaskScore], again: Callable[[
     metric = metric_of(scores[0])
     better = "higher" if metric.higher_is_better else "lower"
     body = paragraph(f"{metric.title.capitalize()}, {metric.unit}, on held-out data; {better} is better.")
-    body += paragraph(spread_sentence(scores)) + paragraph(narrowest_sentence(scores), "finding")
+    body += paragraph(evidence_of(scores)) + paragraph(narrowest_sentence(scores), "finding")
     body += _task_scatter(number, task, scores)
     body += table(f"Task {task} by format", task_columns(scores), scores)
     body += glossary(task_columns(scores)) + commands([(s.format, again(s)) for s in scores])
@@ -74,27 +74,28 @@ def _task(number: int, task: str, scores: Sequence[TaskScore], again: Callable[[
 
 
 def _task_scatter(number: int, task: str, scores: Sequence[TaskScore]) -> str:
-    metric, spread = metric_of(scores[0]), scores[0].spread
+    metric = metric_of(scores[0])
     # FP32 is the line at zero; a point of its own would take a third of the width for nothing.
     points = [_task_point(s) for s in scores if s.format != "fp32"]
     if not points:
         return ""
     reach = [v for p in points for v in (p.low, p.y, p.high)]
-    y = difference_axis(f"{metric.title}<br>minus FP32, {metric.difference_unit}", reach, spread)
-    plot = scatter(
-        points, _bits_axis(points), y if metric.higher_is_better else y.turned(), band=spread, floor=0.0
-    )
+    margins = sorted(m for s in scores if (m := s.evidence.margin) > 0)
+    unit = margins[len(margins) // 2] if margins else 0.0
+    y = difference_axis(f"{metric.title}<br>minus FP32, {metric.difference_unit}", reach, unit)
+    plot = scatter(points, _bits_axis(points), y if metric.higher_is_better else y.turned(), floor=0.0)
     about = (
         f"Task {task}: difference in {metric.title} from FP32 (dotted) against bits per value; up is better. "
     )
-    about += "Bars reach over the seeds. " if len(scores[0].values) > 1 else ""
-    about += "Shaded: the seed spread of FP32, where a difference is no evidence. " if spread else ""
+    if len(scores[0].values) > 1:
+        about += (
+            "Bars are 95 % intervals over paired seeds; one that crosses the dotted line is no evidence. "
+        )
     return figure(f"scatter-{number}", plot, about=about + _not_drawn(points), above=legend())
 
 
 def _task_point(score: TaskScore) -> Point:
     metric = metric_of(score)
-    each = [v - b for v, b in zip(score.values, score.baseline, strict=True)]
     lines = (
         f"{q.bits(score.bits_per_value)} bits per value, {q.size(score.model_bytes)}",
         f"{metric.title}: {q.plain(score.mean, metric.digits)} {metric.unit}",
@@ -103,7 +104,7 @@ def _task_point(score: TaskScore) -> Point:
         f"activation QSNR: {q.decibels(score.activation_qsnr_db)} dB",
     )
     x, y = score.bits_per_value, score.difference
-    return Point(score.format, x, y, min(each), max(each), quality(score), lines)
+    return Point(score.format, x, y, score.evidence.low, score.evidence.high, quality(score), lines)
 
 
 def _bits_axis(points: Sequence[Point]) -> Axis:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from fewbits.errors import ArgumentError
+from fewbits.evidence import LEVEL, Evidence
 from fewbits.records import CheckpointReport, MatrixScore, TaskScore
 from fewbits.report.quantities import bits, size, visible
 
 Score = TypeVar("Score")
+_SHORTEST = 4  # names in a sentence
 
 
 @dataclass(frozen=True)
@@ -92,43 +94,60 @@ def quality(score: TaskScore) -> float:
     return score.difference if metric_of(score).higher_is_better else -score.difference
 
 
-def beyond_spread(score: TaskScore) -> bool:
-    """Whether the difference from FP32 is larger than the seed spread: more than a seed alone explains.
+def verdict(evidence: Evidence | None, *, higher_is_better: bool) -> str:
+    """Return "worse" or "better" where the seeds are evidence of that, else ""; a NaN is worse."""
+    if evidence is None or not evidence.differs:
+        return ""
+    gained = evidence.mean if higher_is_better else -evidence.mean
+    return "better" if gained > 0 else "worse"
 
-    A NaN difference counts: the format broke the model. With one seed nothing can be said, so nothing counts.
+
+def task_verdict(score: TaskScore) -> str:
+    """Judge a format on one task against FP32."""
+    return verdict(score.evidence, higher_is_better=metric_of(score).higher_is_better)
+
+
+def evidence_sentence(found: Sequence[tuple[str, Evidence]]) -> str:
+    """Say what marks mean, and how many seeds the differences without a mark would take.
+
+    Args:
+        found: names of what was compared, and what the seeds say; without the baseline itself.
     """
-    return len(score.baseline) > 1 and not abs(score.difference) <= score.spread
-
-
-def trained_beyond_spread(score: TaskScore) -> bool:
-    """Whether training in the format differs by more than a seed alone explains; as `beyond_spread`."""
-    if score.trained_difference is None or score.trained_spread is None or len(score.trained) < 2:
-        return False
-    return not abs(score.trained_difference) <= score.trained_spread
-
-
-def spread_sentence(scores: Sequence[TaskScore]) -> str:
-    """Say what a different seed alone does, and what that means for the differences of one task."""
-    score, metric = scores[0], metric_of(scores[0])
-    if len(score.baseline) < 2:
-        return "One seed ran: the seed spread is unknown, so no difference here is evidence. Use --seeds 3."
-    moves = f"{score.spread:.{metric.digits}f} {metric.difference_unit}"
-    return (
-        f"Seed spread: FP32 alone moves by {moves} over {len(score.baseline)} seeds. "
-        "A difference smaller than that is no evidence."
+    if not found:
+        return ""
+    pairs = max(evidence.pairs for _, evidence in found)
+    if pairs < 2:
+        return "One seed ran, and no difference here is evidence. Use --seeds 5."
+    text = (
+        f"* marks a difference whose {100 * LEVEL:g} % interval, paired over {pairs} seeds, leaves zero out;"
+        " of 20 that are none, one is marked."
     )
+    short = [(e.needed, name) for name, e in found if not e.differs and e.needed is not None]
+    if short:
+        told = [f"{visible(name)} {needed}" for needed, name in sorted(short)[:_SHORTEST]]
+        text += f" Seeds that others would take, if they go on so: {', '.join(told)}."
+    return text
+
+
+def evidence_of(scores: Sequence[TaskScore]) -> str:
+    """Say what the marks of one task mean."""
+    return evidence_sentence([(s.format, s.evidence) for s in scores if s.format != "fp32"])
 
 
 def narrowest_sentence(scores: Sequence[TaskScore]) -> str:
-    """Name the narrowest format whose difference stays within the seed spread; "" if nobody can say."""
+    """Name the narrowest format that is not known to lose, and what it may lose; "" if nobody can say."""
     narrow = [s for s in scores if s.format != "fp32"]
-    if len(scores[0].baseline) < 2 or not narrow:
+    if not narrow or narrow[0].evidence.pairs < 2:
         return ""
-    within = [s for s in narrow if not beyond_spread(s)]
-    if not within:
-        return "No format narrower than FP32 stays within it."
-    best = min(within, key=lambda s: (s.bits_per_value, -quality(s)))
-    return f"Narrowest format within it: {visible(best.format)}, {bits(best.bits_per_value)} bits per value."
+    good = [s for s in narrow if task_verdict(s) != "worse"]
+    if not good:
+        return "Every format narrower than FP32 loses."
+    best = min(good, key=lambda s: (s.bits_per_value, -quality(s)))
+    metric, evidence = metric_of(best), best.evidence
+    worst = -evidence.low if metric.higher_is_better else evidence.high
+    may = f"it may lose up to {max(worst, 0):.{metric.digits}f} {metric.difference_unit}"
+    named = f"{visible(best.format)}, {bits(best.bits_per_value)} bits per value"
+    return f"Narrowest format without evidence of a loss: {named}; {may}."
 
 
 def totals_sentence(report: CheckpointReport) -> str:

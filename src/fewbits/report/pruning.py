@@ -10,10 +10,11 @@ from statistics import fmean
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from fewbits.evidence import Evidence
 from fewbits.records import Provenance, PrunedModel, PrunedProduct, PrunedTensor, PruneStage
 from fewbits.report import quantities as q
 from fewbits.report.columns import Column
-from fewbits.report.judgement import METRICS
+from fewbits.report.judgement import METRICS, evidence_sentence, verdict
 from fewbits.report.markup import glossary, page, paragraph, section, table
 from fewbits.report.table import Sheet, heading
 
@@ -23,8 +24,9 @@ class _Stage:
     """A stage with what it is compared with."""
 
     stage: PruneStage
-    difference: float
+    evidence: Evidence  # of the difference from dense
     digits: int
+    higher_is_better: bool
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,10 @@ _STAGES: list[Column[_Stage]] = [
     Column("metric", "metric", "Held-out; mean over seeds.",
            lambda s: q.plain(fmean(s.stage.values), s.digits), lambda s: fmean(s.stage.values)),
     Column("difference", "less\ndense", "Mean over seeds, each against its own dense model.",
-           lambda s: q.signed(s.difference, s.digits), lambda s: s.difference),
-    Column("spread", "seed\nspread", "Largest less smallest over seeds.",
-           lambda s: q.plain(max(s.stage.values) - min(s.stage.values), s.digits),
-           lambda s: max(s.stage.values) - min(s.stage.values)),
+           lambda s: q.signed(s.evidence.mean, s.digits), lambda s: s.evidence.mean,
+           lambda s: verdict(s.evidence, higher_is_better=s.higher_is_better)),
+    Column("95 % interval (+-)", "95 %\n+-", "The difference is known this well, from paired seeds.",
+           lambda s: q.margin(s.evidence.margin, s.digits), lambda s: s.evidence.margin),
     Column("mask flips (%)", "mask\nflips\n%", "Entries of the masks that a step changed; mean over steps.",
            lambda s: q.percent(s.stage.flip_rate), lambda s: s.stage.flip_rate),
 ]  # fmt: skip
@@ -78,7 +80,7 @@ def prune_table(model: PrunedModel) -> RenderableType:
     """Lay out the stages, where there are any, one row per tensor, and what was left alone."""
     parts: list[RenderableType] = []
     if model.stages:
-        parts += [Sheet(heading(model.model, _about(model)), _STAGES, _stages(model)), Text()]
+        parts += [Sheet(heading(model.model, _about(model)), _STAGES, _stages(model)), Text(_told(model))]
     parts += [
         Sheet(heading(model.model, f"pruned to {model.report.pattern}"), _columns(model), _layers(model))
     ]
@@ -97,7 +99,8 @@ def prune_page(models: Sequence[PrunedModel], provenance: Provenance) -> str:
     for model in models:
         body = ""
         if model.stages:
-            body += paragraph(_about(model)) + table("Stages", _STAGES, _stages(model)) + glossary(_STAGES)
+            body += paragraph(_about(model)) + paragraph(_told(model))
+            body += table("Stages", _STAGES, _stages(model)) + glossary(_STAGES)
         columns = _columns(model)
         body += table("Tensors", columns, _layers(model)) + glossary(columns) + paragraph(_total(model))
         body += "".join(paragraph(f"left alone: {name}, {why}") for name, why in model.report.left_alone)
@@ -115,8 +118,15 @@ def _about(model: PrunedModel) -> str:
 
 
 def _stages(model: PrunedModel) -> list[_Stage]:
-    digits = METRICS[model.metric].digits
-    return [_Stage(s, d, digits) for s, d in zip(model.stages, model.differences, strict=True)]
+    metric = METRICS[model.metric]
+    pairs = zip(model.stages, model.evidence, strict=True)
+    return [_Stage(stage, found, metric.digits, not model.lower_is_better) for stage, found in pairs]
+
+
+def _told(model: PrunedModel) -> str:
+    """Say what the marks mean; the first stage is what the others are compared with."""
+    later = list(zip(model.stages, model.evidence, strict=True))[1:]
+    return evidence_sentence([(f"{s.stage} {s.recipe}", found) for s, found in later]) + "\n"
 
 
 def _layers(model: PrunedModel) -> list[_Layer]:

@@ -69,6 +69,11 @@ def signed(value: float, digits: int) -> str:
     return "0" if value == 0 else text if text.strip("+-0.") else text[1:]
 
 
+def margin(value: float, digits: int) -> str:
+    """Write half of an interval; a single seed has none."""
+    return "-" if math.isnan(value) else f"{value:.{digits}f}"
+
+
 def relative(value: float) -> str:
     """Write a relative error with two significant digits."""
     return "0" if value == 0 else f"{value:.1e}" if value < 0.01 or value >= 1000 else f"{value:.2g}"

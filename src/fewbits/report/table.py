@@ -20,9 +20,9 @@ from fewbits.report.columns import MATRIX_COLUMNS, Column, proposal_columns, qsn
 from fewbits.report.judgement import (
     by_matrix,
     by_task,
+    evidence_of,
     metric_of,
     narrowest_sentence,
-    spread_sentence,
     totals_sentence,
 )
 
@@ -32,14 +32,14 @@ _STYLE = {"worse": "red", "better": "green", "": ""}
 _NAMES = frozenset(
     {"format", "tensor", "stored as", "proposal", "worst tensor"}
 )  # left-aligned; fold where too wide
-_CROWDED_OUT = frozenset({"seed spread", "saturated (%)"})  # by the column of training, in 80 columns
+_CROWDED_OUT = frozenset({"95 % interval (+-)", "saturated (%)"})  # by the column of training, in 80 columns
 _ENDLESS = 10_000  # columns: no terminal is as wide, so a table measured in it is not squeezed
 
 
 def tasks_table(scores: Sequence[TaskScore]) -> Group:
-    """Lay out one table per task, FP32 first and then from few bits to many, each with its seed spread below.
+    """Lay out one table per task, FP32 first and then from few bits to many, with what the seeds say below.
 
-    Differences beyond the seed spread are marked with an asterisk and coloured.
+    Differences that are evidence are marked with an asterisk and coloured.
 
     Raises:
         ArgumentError: There are no scores, or one has an unknown metric.
@@ -49,8 +49,7 @@ def tasks_table(scores: Sequence[TaskScore]) -> Group:
         metric = metric_of(group[0])
         columns = [c for c in task_columns(group) if not group[0].trained or c.title not in _CROWDED_OUT]
         parts.append(Sheet(heading(task, f"{metric.title}, {metric.unit}"), columns, group))
-        marked = " * marks larger ones." if len(group[0].baseline) > 1 else ""
-        parts.append(Text(spread_sentence(group) + marked))
+        parts.append(Text(evidence_of(group)))
         parts.append(Text(narrowest_sentence(group) + "\n", style="bold"))
     return Group(*parts)
 

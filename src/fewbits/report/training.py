@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import nan
 from statistics import fmean
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fewbits.evidence import Evidence, paired
 from fewbits.records import TrainRun
 from fewbits.report import quantities as q
 from fewbits.report.columns import Column
+from fewbits.report.judgement import evidence_sentence, verdict
 from fewbits.report.table import Sheet, heading
 
 
@@ -29,15 +32,18 @@ class RecipeRuns:
         return fmean(r.value for r in self.runs)
 
     @property
-    def spread(self) -> float:
-        """Largest less smallest value of the metric."""
-        values = [r.value for r in self.runs]
-        return max(values) - min(values)
+    def evidence(self) -> Evidence | None:
+        """What the seeds say about the difference from the baseline; None where no seed has both."""
+        base = {r.seed: r.value for r in self.baseline}
+        both = [r for r in self.runs if r.seed in base]
+        if not both:
+            return None
+        return paired([r.value for r in both], [base[r.seed] for r in both], both[0].resolution)
 
     @property
-    def difference(self) -> float | None:
-        """Mean less the baseline's mean; None without a baseline."""
-        return self.mean - fmean(r.value for r in self.baseline) if self.baseline else None
+    def verdict(self) -> str:
+        """Return "worse" or "better" than the baseline where that is evident, else ""."""
+        return verdict(self.evidence, higher_is_better=not self.runs[0].lower_is_better)
 
     @property
     def slower(self) -> float | None:
@@ -49,10 +55,12 @@ class RecipeRuns:
 _COLUMNS: list[Column[RecipeRuns]] = [
     Column("recipe", "recipe", "What was narrow.", lambda r: r.runs[0].recipe, lambda r: r.runs[0].recipe),
     Column("metric", "metric", "Held-out; mean over seeds.", lambda r: f"{r.mean:.4f}", lambda r: r.mean),
-    Column("spread", "spread", "Largest less smallest over seeds.", lambda r: f"{r.spread:.4f}",
-           lambda r: r.spread),
-    Column("difference", "less\nfp32", "Mean less that of fp32.", lambda r: _signed(r.difference),
-           lambda r: r.difference or 0.0),
+    Column("difference", "less\nfp32", "Mean over seeds, each less fp32 from the same seed; * where that is"
+           " evidence.", lambda r: _signed(r.evidence), lambda r: r.evidence.mean if r.evidence else 0.0,
+           lambda r: r.verdict),
+    Column("95 % interval (+-)", "95 %\n+-", "The difference is known this well, from paired seeds.",
+           lambda r: q.margin(r.evidence.margin if r.evidence else nan, 4),
+           lambda r: r.evidence.margin if r.evidence else nan),
     Column("final loss", "final\nloss", "Of the last steps; mean over seeds.",
            lambda r: f"{fmean(x.final_loss for x in r.runs):.4f}", lambda r: r.runs[0].final_loss),
     Column("bytes per value", "bytes/\nvalue", "Parameters, gradients and optimizer states.",
@@ -80,7 +88,9 @@ def train_table(runs: Sequence[TrainRun]) -> RenderableType:
     title = heading(f"{first.task}, {first.steps} steps, {seeds}", f"{first.metric}: {better}")
     said = dict.fromkeys(f"{r.recipe}: {w}" for r in runs for w in r.warnings)
     notes = [Text(f"warning: {q.visible(text)}") for text in said]
-    return Group(Sheet(title, _COLUMNS, grouped(runs)), *notes)
+    rows = grouped(runs)
+    found = [(r.runs[0].recipe, r.evidence) for r in rows if r.evidence and r.runs[0].recipe != "fp32"]
+    return Group(Sheet(title, _COLUMNS, rows), Text(evidence_sentence(found)), *notes)
 
 
 def recipes_table(rows: Sequence[tuple[str, str, str]]) -> Table:
@@ -93,5 +103,5 @@ def recipes_table(rows: Sequence[tuple[str, str, str]]) -> Table:
     return table
 
 
-def _signed(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.4f}"
+def _signed(evidence: Evidence | None) -> str:
+    return "-" if evidence is None else q.signed(evidence.mean, 4)

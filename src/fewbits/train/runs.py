@@ -107,4 +107,5 @@ def _scored(found: Task, trainer: Trainer, settings: Settings, folder: Path, val
         seconds_per_step=median(column(folder, "seconds")),
         bytes_per_value=trainer.bytes_per_value,
         warnings=tuple(warnings(folder)),
+        resolution=found.resolution,
     )

@@ -83,6 +83,7 @@ def images_task(
         lambda seed: created(create, seed),
         partial(_loss, digits=train_set, hyper=hyper),
         hyper,
+        resolution=100 / len(held_out.labels),
     )
 
 

@@ -41,4 +41,5 @@ class Task:
     create: Callable[[int], nn.Module]  # seed -> model with its initial weights
     loss: Callable[[nn.Module, torch.Generator], Tensor]  # mean loss on a batch that the generator draws
     hyper: Hyperparameters
+    resolution: float = 0.0  # smallest step of the metric, that of one test image; 0 for a continuous one
     small: bool = True  # so small that a second thread costs more than it gives

@@ -1,0 +1,85 @@
+"""Whether a difference over seeds is evidence: a paired interval, no finer than the metric itself.
+
+Both models of a pair start from one seed, so what the seed does to both is not in their difference. The
+interval is Student's for the mean of paired differences. A few test images that flip tell less than their
+agreement over two or three seeds suggests: flips are counts, so the variance of their sum is taken to be at
+least their number, as in McNemar's test where all flips go one way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import inf, isfinite, nan, sqrt
+from statistics import fmean, variance
+
+from fewbits.errors import ArgumentError
+
+LEVEL = 0.95  # of the intervals: of 20 differences that are none, one seems to be one
+_MOST = 1000  # pairs that are thought of
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The mean of paired differences, and how far it can be trusted."""
+
+    pairs: int
+    mean: float
+    low: float  # of the interval at LEVEL; nan with one pair, or where a difference is not finite
+    high: float
+    needed: int | None  # pairs for such differences to be evidence; None: unknown, or more than a thousand
+
+    @property
+    def differs(self) -> bool:
+        """Whether zero is outside the interval; a model that broke differs. One pair is no evidence."""
+        return self.pairs > 1 and not (self.low <= 0 <= self.high)
+
+    @property
+    def margin(self) -> float:
+        """Half of the interval; nan where there is none."""
+        return (self.high - self.low) / 2
+
+
+def paired(values: Sequence[float], baseline: Sequence[float], resolution: float = 0.0) -> Evidence:
+    """Return what paired values say about the mean difference.
+
+    Args:
+        values: of a metric, one per seed.
+        baseline: of the same seeds.
+        resolution: the smallest step of the metric, such as that of one test image; 0 for a continuous one.
+
+    Raises:
+        ArgumentError: no pairs, or values without a partner.
+    """
+    n = len(values)
+    if not n or n != len(baseline):
+        raise ArgumentError(
+            f"{n} values and {len(baseline)} of a baseline were given; expected pairs, at least one"
+        )
+    differences = [value - base for value, base in zip(values, baseline, strict=True)]
+    mean = fmean(differences) if all(map(isfinite, differences)) else _broken(differences)
+    if n < 2 or not isfinite(mean):
+        return Evidence(n, mean, nan, nan, None)
+    flips = resolution * fmean(map(abs, differences))
+    deviation = sqrt(max(variance(differences), flips))
+    factors = _factors(max(n, _MOST))
+    margin = factors[n] * deviation
+    needed = next((m for m, factor in enumerate(factors) if m > 1 and factor * deviation < abs(mean)), None)
+    return Evidence(n, mean, mean - margin, mean + margin, needed)
+
+
+def _broken(differences: Sequence[float]) -> float:
+    """Return the mean where some differences are not finite."""
+    odd = {d for d in differences if not isfinite(d)}
+    return odd.pop() if len(odd) == 1 else nan
+
+
+@cache
+def _factors(most: int) -> tuple[float, ...]:
+    """Return half the interval over the standard deviation for 0, 1, 2, ... ``most`` pairs."""
+    import numpy as np
+    from scipy import stats
+
+    pairs = np.arange(2, most + 1)
+    return inf, inf, *(stats.t.ppf((1 + LEVEL) / 2, pairs - 1) / np.sqrt(pairs)).tolist()
