@@ -5,6 +5,7 @@ import pytest
 from scipy import io, sparse
 
 import fewbits as fb
+from fewbits import kernels
 from fewbits.compare import matrix as module
 from fewbits.compare.matrix import MATRIX_FORMATS, condition_estimate, measure_matrix
 from fewbits.errors import ArgumentError, DataError, FormatError
@@ -189,12 +190,64 @@ def test_norms_of_very_large_and_small_entries_do_not_overflow(tmp_path):
         assert 0 < score.frobenius_error <= 1
 
 
-def test_progress_counts_formats(tmp_path):
-    seen = []
-    measure_matrix(
-        written(tmp_path, random_matrix(5)), ["fp32", fb.bf16], progress=lambda *told: seen.append(told)
-    )
-    assert seen == [(0, 2), (1, 2), (2, 2)]
+def factored(monkeypatch, log):
+    """Note in a list whenever a matrix is factored."""
+    whole = sparse.linalg.splu
+    monkeypatch.setattr(sparse.linalg, "splu", lambda *args: (log.append("factored"), whole(*args))[1])
+
+
+def test_progress_is_told_before_the_first_work_and_after_each_format(tmp_path, monkeypatch):
+    log = []
+    path = written(tmp_path, random_matrix(5))
+    read = module.read_matrix
+    monkeypatch.setattr(module, "read_matrix", lambda path: (log.append("read"), read(path))[1])
+    monkeypatch.setattr(kernels, "threads", lambda: 1)
+    factored(monkeypatch, log)
+    measure_matrix(path, ["bf16", fb.fp16], progress=lambda *told: log.append(told))
+    assert log[:4] == [(0, 3), "read", "factored", (1, 3)]
+    assert [told for told in log[4:] if told != "factored"] == [(2, 3), (3, 3)]
+    assert log.count("factored") == 3
+
+
+def test_a_matrix_that_rounding_leaves_as_it_is_or_makes_twice_is_factored_once(tmp_path, monkeypatch):
+    log = []
+    factored(monkeypatch, log)
+    whole = sparse.diags_array([[-1.0] * 29, [4.0] * 30, [-1.0] * 29], offsets=[-1, 0, 1])
+    measure_matrix(written(tmp_path, whole), MATRIX_FORMATS)
+    assert len(log) < len(MATRIX_FORMATS) / 2  # bf16, fp16, fp32 and others hold four and one
+    log.clear()
+    found = measure_matrix(written(tmp_path, whole * 1.1), ["bf16", "bf16", "float(e=6,m=7)", "fp16", "fp32"])
+    assert len(log) == 4
+    assert found[0].condition == found[1].condition == found[2].condition != found[3].condition
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+def test_several_at_once_give_the_same_estimates_as_one_after_the_other(tmp_path, monkeypatch, threads):
+    path = written(tmp_path, random_matrix(120, seed=3, density=0.05))
+    reports = []
+    for count in (1, threads):
+        monkeypatch.setattr(kernels, "threads", lambda count=count: count)
+        reports.append(measure_matrix(path, MATRIX_FORMATS))
+    assert reports[0] == reports[1]
+    assert [score.format for score in reports[1]] == list(MATRIX_FORMATS)
+
+
+def test_factors_that_fill_the_memory_are_made_one_after_the_other(monkeypatch):
+    monkeypatch.setattr(kernels, "threads", lambda: 8)
+    matrix = random_matrix(50)
+    assert module._Conditions(matrix).at_once == 8
+    monkeypatch.setattr(module, "_FACTOR_BYTES", 100)
+    assert module._Conditions(matrix).at_once == 1
+
+
+def test_an_error_in_one_format_is_raised(tmp_path, monkeypatch):
+    def failing(matrix):
+        raise MemoryError("no room")
+
+    path = written(tmp_path, random_matrix(5))
+    monkeypatch.setattr(module, "condition_estimate", failing)
+    with pytest.raises(MemoryError, match="no room"):
+        measure_matrix(path, ["bf16", "bf16", "fp16"])
 
 
 @pytest.mark.parametrize(

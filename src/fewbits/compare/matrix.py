@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, isfinite, isinf, isnan, nan
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -27,6 +30,9 @@ MATRIX_FORMATS = (
 )  # fmt: skip
 
 MOST_ROWS_FACTORED = 200_000  # beyond it the factors of a matrix can take hours and all memory
+
+_FACTOR_BYTES = 1 << 31  # of all factors that are in memory at once, if there are several
+_DRAWS = Lock()  # one estimate at a time: they share NumPy's global state
 
 _PIECE = 1 << 16  # values worked on at once: their float64 temporaries stay in cache
 
@@ -64,7 +70,8 @@ def measure_matrix(
     Args:
         path: a MatrixMarket file, real or integer.
         formats: formats or their texts.
-        progress: called with (formats done, all formats).
+        progress: called with (steps done, all steps), first of all before the file is read; the matrix
+            itself is a step, and so is each format. Several are measured at once where there are threads.
 
     Raises:
         DataError: the file is missing, damaged, complex or without values.
@@ -75,16 +82,48 @@ def measure_matrix(
     chosen = [parse(f) if isinstance(f, str) else f for f in formats]
     if not chosen:
         raise ArgumentError("no formats to measure; give at least one, for example 'bf16'")
+    told = progress or (lambda done, total: None)
+    told(0, 1 + len(chosen))  # before the first seconds of a large matrix, not after them
     matrix = read_matrix(path)
-    exact = condition_estimate(matrix)
-    scores: list[MatrixScore] = []
-    for fmt in chosen:
-        if progress is not None:
-            progress(len(scores), len(chosen))
-        scores.append(_score(Path(path).name, matrix, exact, fmt))
-    if progress is not None:
-        progress(len(scores), len(chosen))
-    return tuple(scores)
+    conditions = _Conditions(matrix)
+    told(1, 1 + len(chosen))
+    with ThreadPoolExecutor(conditions.at_once) as pool:
+        try:
+            jobs = [pool.submit(_score, Path(path).name, matrix, conditions, fmt) for fmt in chosen]
+            for done, _ in enumerate(as_completed(jobs)):
+                told(2 + done, 1 + len(chosen))
+            return tuple(job.result() for job in jobs)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+class _Conditions:
+    """The condition of a matrix and of what rounding makes of it: equal matrices are factored once."""
+
+    def __init__(self, matrix: Any) -> None:
+        self._known: dict[bytes, Future[float]] = {_digest(matrix): Future()}
+        self._lock = Lock()
+        self.exact, entries = _estimate(matrix)
+        self._known[_digest(matrix)].set_result(self.exact)
+        # Those of rounded matrices take about as much memory.
+        self.at_once = max(1, min(kernels.threads(), _FACTOR_BYTES // max(16 * entries, 1)))
+
+    def of(self, matrix: Any) -> float:
+        """Return the condition of a matrix with the pattern of the first; any thread may ask."""
+        with self._lock:
+            digest = _digest(matrix)
+            first = digest not in self._known
+            job = self._known.setdefault(digest, Future())
+        if first:
+            try:
+                job.set_result(condition_estimate(matrix))
+            except BaseException as error:
+                job.set_exception(error)
+        return job.result()
+
+
+def _digest(matrix: Any) -> bytes:
+    return hashlib.blake2b(matrix.data).digest()
 
 
 def condition_estimate(matrix: Any) -> float:
@@ -96,28 +135,34 @@ def condition_estimate(matrix: Any) -> float:
     Returns:
         The estimate of :func:`measure_matrix`: inf if singular, nan if there is none.
     """
+    return _estimate(matrix)[0]
+
+
+def _estimate(matrix: Any) -> tuple[float, int]:
+    """Return the condition, and how many entries the factors have; 0 where there are none."""
     from scipy.sparse import csc_array
     from scipy.sparse.csgraph import structural_rank
     from scipy.sparse.linalg import LinearOperator, norm, onenormest, splu
 
     n = matrix.shape[0]
     if _why_no_condition(matrix) or not np.isfinite(matrix.data).all():
-        return nan
+        return nan, 0
     columns = csc_array(matrix)
     columns.eliminate_zeros()
     # SuperLU reads beyond its arrays where a matrix is singular by its pattern alone.
     if structural_rank(columns) < n:
-        return inf
+        return inf, 0
     try:
         factors = splu(columns)
     except RuntimeError:  # "Factor is exactly singular"
-        return inf
+        return inf, 0
     inverse = LinearOperator(
         (n, n), matvec=factors.solve, rmatvec=lambda b: factors.solve(b, "T"), dtype=np.float64
     )
     with _repeatable_draws(), np.errstate(over="ignore", invalid="ignore"):
         found = float(norm(columns, 1)) * float(onenormest(inverse))
-    return inf if isnan(found) else found  # a solve that overflowed
+    # Not a number: a solve overflowed.
+    return inf if isnan(found) else found, int(factors.nnz)
 
 
 def _why_no_condition(matrix: Any) -> str:
@@ -132,18 +177,19 @@ def _why_no_condition(matrix: Any) -> str:
 @contextmanager
 def _repeatable_draws() -> Iterator[None]:
     """Let SciPy's estimator draw the same each time, and give NumPy's global state back unchanged."""
-    state = np.random.get_state()  # noqa: NPY002 - it is the state that SciPy uses
-    np.random.seed(0)  # noqa: NPY002
-    try:
-        yield
-    finally:
-        np.random.set_state(state)  # noqa: NPY002
+    with _DRAWS:
+        state = np.random.get_state()  # noqa: NPY002 - it is the state that SciPy uses
+        np.random.seed(0)  # noqa: NPY002
+        try:
+            yield
+        finally:
+            np.random.set_state(state)  # noqa: NPY002
 
 
-def _score(name: str, matrix: Any, exact: float, fmt: Format) -> MatrixScore:
+def _score(name: str, matrix: Any, conditions: _Conditions, fmt: Format) -> MatrixScore:
     rounded = _round(matrix, fmt)
     there = type(matrix)((rounded.values, matrix.indices, matrix.indptr), shape=matrix.shape)
-    condition = condition_estimate(there)
+    condition, exact = conditions.of(there), conditions.exact
     return MatrixScore(
         matrix=name,
         format=str(fmt),
