@@ -1,5 +1,6 @@
 """Models of Hugging Face's transformers train a step after `prepare`, and no layer of theirs is left out."""
 
+import warnings
 from collections import Counter
 
 import pytest
@@ -9,8 +10,9 @@ from fewbits.nn import prepare
 from fewbits.nn.layers.input_first import NarrowInputFirstLinear
 from fewbits.optim import AdamW
 
-transformers = pytest.importorskip("transformers")
-# Imports of its own, and of what it finds installed, warn.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # its imports, and of what it finds installed, warn
+    import transformers
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 WORDS = 50

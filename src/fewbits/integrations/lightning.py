@@ -1,0 +1,92 @@
+"""Lightning's Trainer by a recipe: its loss scale and its schedule, kept in Lightning's checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.plugins import Precision
+
+from fewbits.errors import ArgumentError
+from fewbits.optim import scaler
+from fewbits.recipes import Recipe
+from fewbits.recipes import recipe as read
+from fewbits.train.schedules import Schedule, schedule
+
+
+class RecipePrecision(Precision):  # type: ignore[misc]  # Lightning is not typed for us
+    """The precision plugin of a recipe: ``Trainer(plugins=RecipePrecision("fp8-lm"))``.
+
+    Prepare the model in the module's ``__init__`` and return an optimizer of :mod:`fewbits.optim` from
+    ``configure_optimizers``, both with the same recipe. The plugin scales the loss, unscales gradients before
+    Lightning clips them, skips steps that overflow and runs the recipe's schedule. A recipe with neither
+    scaling nor schedule trains without it as well.
+
+    Args:
+        recipe: a recipe or its text.
+
+    Raises:
+        ArgumentError: no such recipe.
+    """
+
+    precision = "32-true"
+
+    def __init__(self, recipe: str | Recipe) -> None:
+        super().__init__()
+        self.recipe = read(recipe)
+        self.scaler = scaler(self.recipe)
+        self.schedule: Schedule | None = None
+
+    def connect(self, model: Any, optimizers: list[Any], lr_schedulers: list[Any]) -> Any:
+        """Make the schedule, for as many steps as the trainer plans.
+
+        Raises:
+            ArgumentError: the recipe has a schedule, and the trainer no number of steps.
+        """
+        if optimizers:
+            steps = model.trainer.estimated_stepping_batches if self.recipe.schedule else 1
+            if steps == float("inf"):
+                raise ArgumentError(
+                    f"recipe {self.recipe.name!r} changes formats on the way, and the trainer has no end;"
+                    " give it max_epochs or max_steps"
+                )
+            self.schedule = schedule(model, self.recipe, int(steps))
+        return super().connect(model, optimizers, lr_schedulers)
+
+    def pre_backward(self, tensor: torch.Tensor, module: LightningModule) -> Any:
+        """Scale the loss."""
+        return super().pre_backward(self.scaler.scale(tensor), module)
+
+    def optimizer_step(
+        self, optimizer: Any, model: LightningModule, closure: Callable[[], Any], **kwargs: Any
+    ) -> Any:
+        """Go a step: backward, unscale, clip, update."""
+        result = closure()
+        if result is None and model.automatic_optimization:  # training_step has left this batch out
+            return None
+        if self.schedule is not None:
+            self.schedule.after_backward()
+        self.scaler.unscale_(optimizer)
+        self._after_closure(model, optimizer)
+        self.scaler.step(optimizer, **kwargs)
+        self.scaler.update()
+        if self.schedule is not None:
+            self.schedule.after_step()
+        return result
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: loss scale and schedule."""
+        found: dict[str, Any] = {"scaler": self.scaler.state_dict()}
+        if self.schedule is not None:
+            found |= {"schedule": self.schedule.state_dict(), "tensors": self.schedule.tensors()}
+        return found
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` returned."""
+        if state_dict["scaler"]:
+            self.scaler.load_state_dict(state_dict["scaler"])
+        if self.schedule is not None and "schedule" in state_dict:
+            self.schedule.load_tensors(state_dict["tensors"])
+            self.schedule.load_state_dict(state_dict["schedule"])
