@@ -81,7 +81,10 @@ def test_the_first_map_that_matches_decides_and_formats_may_hold_commas_and_sign
     [
         (["model.safetensors", "n.safetensors"], "no format was given; add --format"),
         (["model.safetensors", "n.safetensors", "--format", "mxfp5"], "the nearest are mxfp4"),
-        (["model.safetensors", "n.safetensors", "--map", "mx9"], "--map 'mx9' is not PATTERN=FORMAT"),
+        (
+            ["model.safetensors", "n.safetensors", "--map", "mx9"],
+            "--map 'mx9' is no file, and not PATTERN=FORMAT",
+        ),
         (["model.safetensors", "n.safetensors", "--map", "q*=mx9"], "--map 'q*' matches no tensor"),
         (["model.safetensors", "n.safetensors", "--format", "mx9", "--keep", "q*"], "--keep 'q*' matches no"),
         (["model.safetensors", "n.safetensors", "--format", "mx9", "--scale-rule", "x"], "scale_rule='x'"),

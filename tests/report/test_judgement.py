@@ -85,9 +85,14 @@ def test_unknown_metrics_and_empty_reports_are_refused_in_a_sentence() -> None:
 
 def test_the_total_says_what_the_checkpoint_would_weigh() -> None:
     report = fake.checkpoint()
-    assert (
-        j.totals_sentence(report)
-        == "The whole checkpoint would weigh 361 MiB instead of 938 MiB, 2.60 times less."
+    weighs = "The whole checkpoint would weigh 361 MiB instead of 938 MiB, 2.60 times less. "
+    assert j.totals_sentence(report) == weighs + (
+        "The mean QSNR of its tensors is then 27.5 dB. What its outputs lose nobody can tell from that:"
+        " tensors of one QSNR differ widely in what they do to a model. --model measures it."
+    )
+    through = replace(report, model="m.py", output_qsnr_db=31.26)
+    assert j.totals_sentence(through) == weighs + (
+        "The outputs of m.py then have 31.3 dB, measured with its weights rounded and nothing else."
     )
     assert "times less" not in j.totals_sentence(replace(report, tensors=report.tensors[-1:]))
 

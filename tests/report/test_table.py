@@ -87,12 +87,12 @@ def test_a_checkpoint_shows_its_largest_tensors_and_counts_the_others() -> None:
     report = fake.checkpoint()
     text = printed(checkpoint_table(report, largest=10), 200)
     assert "The whole checkpoint would weigh 361 MiB instead of 938 MiB, 2.60 times less." in text
-    assert "The 10 largest tensors are shown, 57 smaller are left out; --json has all." in text
+    assert "The 10 largest kinds are shown, 8 smaller are left out; --json has all." in text
     assert "lm_head.weight" in text
     assert "input_layernorm" not in text
-    one = printed(checkpoint_table(report, largest=66), 200)
+    one = printed(checkpoint_table(report, largest=17), 200)
     assert "1 smaller is left out" in one
-    assert "left out" not in printed(checkpoint_table(report, largest=67), 200)
+    assert "left out" not in printed(checkpoint_table(report, largest=18), 200)
 
 
 def test_a_wide_terminal_gets_one_table_and_a_narrow_one_all_columns_in_several() -> None:

@@ -9,6 +9,7 @@ import typer
 
 from fewbits.cli.arguments import provenance, split_list
 from fewbits.cli.kinds import CHECKPOINT, JSON, Reads, Writes
+from fewbits.cli.mapping import read_map
 from fewbits.cli.paths import tables_console, write_report
 from fewbits.cli.progress import Interrupted, progress_bar
 from fewbits.errors import ArgumentError
@@ -35,9 +36,11 @@ def cast(
     ] = None,
     map: Annotated[
         list[str] | None,
+        Reads(),
         typer.Option(
-            help="PATTERN=FORMAT for the tensors whose names match, as in 'layers.0.*=mx9'; may be given "
-            "several times, and the first that matches decides, before --format."
+            help="PATTERN=FORMAT for the tensors whose names match, as in 'layers.0.*=mx9', or the path of "
+            "what `fewbits compare --json` wrote of this checkpoint; may be given several times, and the "
+            "first that matches decides, before --format."
         ),
     ] = None,
     keep: Annotated[
@@ -45,8 +48,13 @@ def cast(
         typer.Option(help="Comma-separated patterns of names that stay as they are: 'lm_head*,*embed*'."),
     ] = None,
     scale_rule: Annotated[
-        str, typer.Option(help="How power-of-two scales are chosen: floor, ceil, rceil, even, ...")
-    ] = "floor",
+        str | None,
+        typer.Option(
+            help="How power-of-two scales are chosen: floor, ceil, rceil, even, ... Default: that of a "
+            "proposal in --map, else floor.",
+            show_default=False,
+        ),
+    ] = None,
     sparsity: Annotated[
         str | None,
         typer.Option(
@@ -72,11 +80,11 @@ def cast(
 
     Back again: fewbits cast narrow.safetensors model.safetensors --back
     """
-    if back and (format, map, keep, scale_rule, sparsity) != (None, None, None, "floor", None):
+    if back and (format, map, keep, scale_rule, sparsity) != (None, None, None, None, None):
         raise ArgumentError("--back restores what the file says; leave the other options out")
     if not back and format is None and not map:
         raise ArgumentError("no format was given; add --format, as in --format mxfp4, or --map")
-    rules = [_rule(text) for text in map or []]
+    rules, rule = read_map(map or [], scale_rule)
     kept = split_list(keep) if keep is not None else []
     chosen = None if format is None else parse(format)
     report = _done(
@@ -86,7 +94,7 @@ def cast(
         format=chosen,
         mapped=rules,
         keep=kept,
-        scale_rule=scale_rule,
+        scale_rule=rule,
         sparsity=sparsity,
     )
 
@@ -119,11 +127,3 @@ def _done(source: Path, destination: Path, back: bool, **choices: Any) -> Any:
         raise Interrupted(
             f"interrupted; {destination} is as it was, and the same command goes on from here"
         ) from None
-
-
-def _rule(text: str) -> tuple[str, Any]:
-    """Split PATTERN=FORMAT at the first sign of equality: formats have more of them."""
-    pattern, sign, fmt = text.partition("=")
-    if not sign or not pattern:
-        raise ArgumentError(f"--map {text!r:.200} is not PATTERN=FORMAT; write it as in 'layers.0.*=mx9'")
-    return pattern.strip(), parse(fmt.strip())

@@ -28,6 +28,7 @@ class _Asked:
     data: Path | None
     seeds: int
     min_qsnr: float
+    model: Path | None
     scale_rule: str
     train: bool
 
@@ -66,8 +67,20 @@ def compare(
     seeds: Annotated[int, typer.Option(help="How many models to train per task.", min=1, max=100)] = 3,
     min_qsnr: Annotated[
         float,
-        typer.Option(help="Checkpoints: propose the narrowest format with at least this QSNR, in dB."),
+        typer.Option(
+            help="Checkpoints: propose formats that keep at least this QSNR, in dB: of the outputs with "
+            "--model, else of the mean of the tensors."
+        ),
     ] = 30.0,
+    model: Annotated[
+        Path | None,
+        Reads(),
+        typer.Option(
+            help="Checkpoints: a Python file whose function load() returns (model, batches); it is run, and "
+            "what each tensor does to the model's outputs decides.",
+            show_default=False,
+        ),
+    ] = None,
     scale_rule: Annotated[
         str, typer.Option(help="How power-of-two scales are chosen: floor, ceil, rceil, even, ...")
     ] = "floor",
@@ -94,7 +107,9 @@ def compare(
 
     Example: fewbits compare --formats mxfp4,mxfp6_e2m3,mx6 --report report.html
 
-    A checkpoint: fewbits compare model.safetensors --min-qsnr 25
+    A checkpoint: fewbits compare model.safetensors --min-qsnr 25 --json proposal.json
+
+    What it proposes, written: fewbits cast model.safetensors narrow.safetensors --map proposal.json
 
     A matrix: fewbits compare matrix.mtx
     """
@@ -102,7 +117,7 @@ def compare(
         from fewbits.report.markup import plotly_script
 
         plotly_script()  # a missing Plotly is told before the work, not after it
-    asked = _Asked(formats, tasks, data, seeds, min_qsnr, scale_rule, train)
+    asked = _Asked(formats, tasks, data, seeds, min_qsnr, model, scale_rule, train)
     with progress_bar() as progress:
         answer = _measured(target, asked, progress)
     tables_console(report, json).print(answer.table)
@@ -163,10 +178,13 @@ def _checkpoint(target: Path, asked: _Asked, progress: Report) -> _Answer:
         fmts,
         min_qsnr_db=asked.min_qsnr,
         scale_rule=asked.scale_rule,
+        model=asked.model,
         progress=lambda done, total, name: progress("measuring tensors", done, total),
+        model_progress=lambda done, total, name: progress("measuring the model", done, total),
     )
     origin: Provenance = provenance()
-    base = _base(asked, ("--min-qsnr", f"{asked.min_qsnr:g}"))
+    through = () if asked.model is None else ("--model", str(asked.model))
+    base = _base(asked, ("--min-qsnr", f"{asked.min_qsnr:g}", *through))
     return _Answer(
         checkpoint_table(found),
         lambda: checkpoint_page(found, origin, base_command=base),

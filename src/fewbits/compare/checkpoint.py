@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from math import isnan, lcm, nan, sqrt
+from math import inf, isnan, lcm, log10, nan, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fewbits import kernels
+from fewbits.compare.proposal import propose
 from fewbits.errors import ArgumentError
 from fewbits.files.checkpoint import CHUNK_VALUES, StoredTensor, chunks
 from fewbits.files.contents import ordinary_tensors
 from fewbits.files.lines import lines
-from fewbits.formats import Bdr, Block, Format, for_one_channel, packed_bits, parse, shares_scale
+from fewbits.files.plan import can_narrow
+from fewbits.files.stored import as_lines
+from fewbits.formats import Bdr, Block, Format, for_one_channel, parse, shares_scale
 from fewbits.metrics import Tally
 from fewbits.records import CheckpointReport, TensorScore, TensorSummary
 
@@ -75,9 +78,17 @@ def measure_checkpoint(
     *,
     min_qsnr_db: float,
     scale_rule: str = "floor",
+    model: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
+    model_progress: Progress | None = None,
 ) -> CheckpointReport:
     """Round the tensors of a checkpoint to each format, nearest even, and propose a format for each.
+
+    The proposal is for what :func:`fewbits.files.cast` narrows, in the bytes that it writes: the fewest for
+    all tensors together such that their mean relative noise is that of the QSNR asked for, so that a large
+    tensor takes fewer bits than a small one. With a model it is the noise of its outputs that has to keep
+    that QSNR: what each tensor does to it is measured by rounding that tensor alone, and then the proposal
+    as a whole is measured, and made stricter where it falls short.
 
     Blocks run along the lines of :func:`fewbits.files.lines.lines`. Values are read in pieces, so memory does
     not grow with the checkpoint.
@@ -85,9 +96,11 @@ def measure_checkpoint(
     Args:
         path: what :func:`fewbits.files.checkpoint.read_checkpoint` takes.
         formats: formats or their texts.
-        min_qsnr_db: propose the format with the fewest bytes whose QSNR is at least this; decibels.
+        min_qsnr_db: the QSNR that the proposal keeps, of the model's outputs or of the tensors; decibels.
         scale_rule: how power-of-two scales are chosen; formats with other scales keep their own rule.
+        model: a Python file for :func:`fewbits.compare.sensitivity.load`.
         progress: called with (bytes done, all bytes, name of the tensor).
+        model_progress: called with (tensors done, all tensors, name of the tensor) while the model runs.
 
     Returns:
         One summary for each tensor. Integers, booleans, tensors with NaN or infinity, and empty ones are
@@ -96,7 +109,7 @@ def measure_checkpoint(
     Raises:
         DataError: the checkpoint cannot be read.
         FormatError: no such format.
-        ArgumentError: no formats, no such scale rule, or ``min_qsnr_db`` is NaN.
+        ArgumentError: no formats, no such scale rule, ``min_qsnr_db`` is NaN, or no such model.
     """
     chosen = [parse(f) if isinstance(f, str) else f for f in formats]
     if not chosen:
@@ -109,6 +122,7 @@ def measure_checkpoint(
     total, done = sum(t.stored_bytes for t in tensors), 0
     summaries: list[TensorSummary] = []
     scores: list[TensorScore] = []
+    judge = None if model is None else _Judge(model, tensors, chosen, scale_rule, model_progress or _silent)
     with ThreadPoolExecutor(kernels.threads()) as pool:
         for tensor in tensors:
 
@@ -120,10 +134,45 @@ def measure_checkpoint(
             survey, reason = _measured(tensor, trials, pool, told)
             found = [] if reason else [_score(tensor, trial) for trial in trials]
             scores += found
-            summaries.append(_summary(tensor, survey, found, min_qsnr_db, reason))
+            summaries.append(_summary(tensor, survey, found, reason, judge))
             told(1.0)
             done += tensor.stored_bytes
-    return CheckpointReport(os.fspath(path), min_qsnr_db, tuple(summaries), tuple(scores))
+    proposed, noise = propose(summaries, scores, min_qsnr_db, None if judge is None else judge.noise)
+    return CheckpointReport(
+        os.fspath(path),
+        min_qsnr_db,
+        tuple(proposed),
+        tuple(scores),
+        scale_rule,
+        None if model is None else os.fspath(model),
+        nan if judge is None else decibels(noise),
+    )
+
+
+class _Judge:
+    """A model that says what the noise of each tensor does to its outputs."""
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        tensors: Sequence[StoredTensor],
+        formats: Sequence[Format],
+        scale_rule: str,
+        progress: Progress,
+    ) -> None:
+        from fewbits.compare import sensitivity  # needs PyTorch, and a checkpoint alone does not
+
+        shapes = {t.name: t.shape for t in tensors if can_narrow(t)}
+        by_width = sorted(formats, key=lambda f: f.bits_per_value)
+        self.scale_rule, self.probe = scale_rule, sensitivity.load(model)
+        middle = by_width[len(by_width) // 2]
+        self.sensitivities = sensitivity.sensitivities(self.probe, shapes, middle, scale_rule, progress)
+        self.exact = self.probe.outputs()
+
+    def noise(self, formats: Mapping[str, str]) -> float:
+        """Return the relative noise of the outputs with formats for tensors."""
+        chosen = {name: parse(fmt) for name, fmt in formats.items()}
+        return self.probe.noise(self.exact, chosen, self.scale_rule)
 
 
 def _block_size(fmt: Format) -> int:
@@ -199,15 +248,20 @@ def _score(tensor: StoredTensor, trial: _Trial) -> TensorScore:
         dtype=tensor.dtype,
         format=str(trial.format),
         bits_per_value=trial.format.bits_per_value,
-        packed_bytes=-(-packed_bits(trial.format, lines(tensor.shape)) // 8),
+        packed_bytes=as_lines(tensor, trial.format).nbytes,
         error=trial.tally.error(),
     )
 
 
 def _summary(
-    tensor: StoredTensor, survey: _Survey, scores: list[TensorScore], min_qsnr_db: float, reason: str
+    tensor: StoredTensor, survey: _Survey, scores: list[TensorScore], reason: str, judge: _Judge | None
 ) -> TensorSummary:
-    proposed, why = (None, reason) if reason else _proposal(tensor, scores, min_qsnr_db)
+    """Return what is known of a tensor before a format is chosen; a reason says why none will be."""
+    sensitivity = nan if judge is None else judge.sensitivities.get(tensor.name, nan)
+    if not reason and not can_narrow(tensor):
+        reason = "fewer than two axes: kept, as fewbits cast does"
+    elif not reason and judge is not None and isnan(sensitivity):
+        reason = "the model has no parameter of this name: kept"
     rms = sqrt(survey.power / tensor.count) if tensor.count else 0.0
     return TensorSummary(
         tensor=tensor.name,
@@ -215,22 +269,18 @@ def _summary(
         dtype=tensor.dtype,
         stored_bytes=tensor.stored_bytes,
         outlier_ratio=survey.largest / rms if scores and rms else nan,
-        proposed=proposed.format if proposed else None,
-        proposed_bytes=proposed.packed_bytes if proposed else tensor.stored_bytes,
-        reason=why,
+        proposed=None,
+        proposed_bytes=tensor.stored_bytes,
+        reason=reason,
+        castable=can_narrow(tensor),
+        sensitivity=sensitivity,
     )
 
 
-def _proposal(
-    tensor: StoredTensor, scores: list[TensorScore], min_qsnr_db: float
-) -> tuple[TensorScore | None, str]:
-    """Return the score to propose, or None, and the reason."""
-    best = max(scores, key=lambda s: s.error.qsnr_db)
-    enough = [s for s in scores if s.error.qsnr_db >= min_qsnr_db]
-    if not enough:
-        return None, f"{best.format} is best with {best.error.qsnr_db:.1f} dB, below {min_qsnr_db:g} dB: kept"
-    least = min(enough, key=lambda s: (s.packed_bytes, -s.error.qsnr_db))
-    told = f"fewest bytes at or above {min_qsnr_db:g} dB, with {least.error.qsnr_db:.1f} dB"
-    if least.packed_bytes >= tensor.stored_bytes:
-        return None, f"{least.format} has the {told}, and saves none: kept"
-    return least, told
+def _silent(done: float, total: float, name: str) -> None:
+    """Show nothing."""
+
+
+def decibels(noise: float) -> float:
+    """Return a relative power of noise as QSNR in dB."""
+    return -10 * log10(noise) if noise > 0 else inf

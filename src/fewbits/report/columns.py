@@ -104,7 +104,7 @@ def _trained_column(metric: Metric) -> Column[TaskScore]:
 def proposal_columns(report: CheckpointReport) -> list[Column[TensorSummary]]:
     """Build the columns about each tensor as it is stored and the format proposed for it."""
     found = {(s.tensor, s.format): s.error.qsnr_db for s in report.scores}
-    proposal = f"Narrowest format with a QSNR of at least {report.min_qsnr_db:g} dB; keep: leave it as it is."
+    proposal = f"Of the fewest bytes in all that keep {report.min_qsnr_db:g} dB; keep: leave it as it is."
 
     def qsnr(tensor: TensorSummary) -> float:
         return found.get((tensor.tensor, tensor.proposed or ""), math.nan)

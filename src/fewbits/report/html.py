@@ -27,6 +27,7 @@ from fewbits.report.judgement import (
     quality,
     totals_sentence,
 )
+from fewbits.report.layers import by_kind
 from fewbits.report.markup import chooser, commands, figure, glossary, legend, page, paragraph, section, table
 from fewbits.report.totals import FormatTotal, format_totals
 
@@ -198,6 +199,10 @@ def _tensors(report: CheckpointReport) -> str:
         about = f"QSNR of the {len(drawn)} largest tensors in each format, in dB; brighter is better."
         plot = heat_map(drawn, formats, [Cells("weight", values)])
         body += figure("tensors", plot, about=about)
+    kinds = by_kind(report)
+    if len(kinds.tensors) < len(report.tensors):
+        rows = sorted(kinds.tensors, key=lambda t: -t.stored_bytes)[:_LARGEST_LISTED]
+        body += table("Proposals by kind of layer, QSNR of the worst", proposal_columns(kinds), rows)
     listed = ordered[:_LARGEST_LISTED]
     columns = [*proposal_columns(report), REASON, *qsnr_columns(report)]
     rest = len(ordered) - len(listed)

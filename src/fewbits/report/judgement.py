@@ -10,7 +10,7 @@ from typing import TypeVar
 from fewbits.errors import ArgumentError
 from fewbits.evidence import LEVEL, Evidence
 from fewbits.records import CheckpointReport, MatrixScore, TaskScore
-from fewbits.report.quantities import bits, size, visible
+from fewbits.report.quantities import bits, decibels, size, visible
 
 Score = TypeVar("Score")
 _SHORTEST = 4  # names in a sentence
@@ -151,10 +151,23 @@ def narrowest_sentence(scores: Sequence[TaskScore]) -> str:
 
 
 def totals_sentence(report: CheckpointReport) -> str:
-    """Say what the whole checkpoint would weigh if every proposal is followed."""
+    """Say what the whole checkpoint would weigh if every proposal is followed, and what that would cost."""
     before, after = report.stored_bytes, report.proposed_bytes
     times = f", {before / after:.2f} times less" if 0 < after < before else ""
-    return f"The whole checkpoint would weigh {size(after)} instead of {size(before)}{times}."
+    return f"The whole checkpoint would weigh {size(after)} instead of {size(before)}{times}. {_cost(report)}"
+
+
+def _cost(report: CheckpointReport) -> str:
+    if report.model is not None:
+        return (
+            f"The outputs of {visible(report.model)} then have {decibels(report.output_qsnr_db)} dB, measured"
+            " with its weights rounded and nothing else."
+        )
+    return (
+        f"The mean QSNR of its tensors is then {decibels(report.weight_qsnr_db)} dB. What its outputs lose"
+        " nobody can tell from that: tensors of one QSNR differ widely in what they do to a model. --model"
+        " measures it."
+    )
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:

@@ -25,6 +25,7 @@ from fewbits.report.judgement import (
     narrowest_sentence,
     totals_sentence,
 )
+from fewbits.report.layers import by_kind
 
 Row = TypeVar("Row")
 
@@ -55,17 +56,25 @@ def tasks_table(scores: Sequence[TaskScore]) -> Group:
 
 
 def checkpoint_table(report: CheckpointReport, *, largest: int = 40) -> Group:
-    """Lay out the `largest` tensors with their QSNR per format and proposals, and the size of the whole.
+    """Lay out the `largest` kinds of tensors with their QSNR per format and proposals, and the whole's size.
+
+    Tensors that differ in the number of their block only are one row, with their number in brackets and the
+    QSNR of the worst.
 
     Where the terminal is too narrow for one table, the columns continue in further tables.
     """
+    report, all_tensors = by_kind(report), len(report.tensors)
     shown = sorted(report.tensors, key=lambda t: -t.stored_bytes)[:largest]
     total = Text("\n" + totals_sentence(report), style="bold")
     parts: list[RenderableType] = [_Continued(report, shown), total]
     left_out = len(report.tensors) - len(shown)
     if left_out:
         rest = "1 smaller is" if left_out == 1 else f"{left_out} smaller are"
-        parts.append(Text(f"The {len(shown)} largest tensors are shown, {rest} left out; --json has all."))
+        parts.append(Text(f"The {len(shown)} largest kinds are shown, {rest} left out; --json has all."))
+    elif all_tensors > len(shown):
+        parts.append(
+            Text(f"Each row is one kind of {all_tensors} tensors in all, with the QSNR of its worst.")
+        )
     parts.append(Text())
     return Group(*parts)
 
@@ -157,7 +166,7 @@ class _Continued:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         proposal, qsnr = proposal_columns(self.report), qsnr_columns(self.report)
-        title = heading(self.report.path, f"formats with a QSNR of at least {self.report.min_qsnr_db:g} dB")
+        title = heading(self.report.path, f"formats that keep {self.report.min_qsnr_db:g} dB")
         whole = Sheet(title, proposal[:4] + qsnr + proposal[4:], self.shown)
         if whole.fits(console, options, gap=1):
             yield whole

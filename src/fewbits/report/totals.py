@@ -26,8 +26,10 @@ class FormatTotal:
 def format_totals(report: CheckpointReport) -> list[FormatTotal]:
     """Sum up a checkpoint per format, from few bits to many."""
     groups: dict[str, list[TensorScore]] = {}
+    castable = {t.tensor for t in report.tensors if t.castable}
     for score in report.scores:
-        groups.setdefault(score.format, []).append(score)
+        if score.tensor in castable:
+            groups.setdefault(score.format, []).append(score)
     totals = [_total(report, group) for group in groups.values()]
     return sorted(totals, key=lambda t: (t.bits_per_value, t.format))
 

@@ -1,0 +1,93 @@
+"""A format for each tensor of a checkpoint, by the noise of all together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import inf, isnan
+
+from fewbits.compare.allocation import Choice, allocate
+from fewbits.records import TensorScore, TensorSummary
+
+_LARGEST_POWER = 300.0  # of ten; beyond it noise is without bounds anyway
+_ROUNDS = 6  # of measuring a whole proposal; each makes the bound stricter by what it was missed
+
+
+def propose(
+    tensors: Sequence[TensorSummary],
+    scores: Sequence[TensorScore],
+    min_qsnr_db: float,
+    measured_noise: Callable[[Mapping[str, str]], float] | None = None,
+) -> tuple[list[TensorSummary], float]:
+    """Return the summaries with proposals, and the noise of the outputs where a model measures it.
+
+    Args:
+        tensors: of a checkpoint; the sensitivity of each is nan where there is no model.
+        scores: of the tensors, in each format.
+        min_qsnr_db: to be kept by the mean of all tensors, or by the model's outputs.
+        measured_noise: gives the relative noise of the model's outputs with formats for tensors.
+    """
+    bound = _noise(min_qsnr_db)
+    found, target = _allocated(tensors, scores, bound), bound
+    if measured_noise is None:
+        return found, inf
+    noise = measured_noise(_formats(found))
+    for _ in range(_ROUNDS):
+        if noise <= bound:
+            break
+        # What tensors do to the outputs together is not the sum of what each does alone.
+        target *= 0.9 * bound / noise
+        found = _allocated(tensors, scores, target)
+        noise = measured_noise(_formats(found))
+    return found, noise
+
+
+def _formats(tensors: Sequence[TensorSummary]) -> dict[str, str]:
+    return {t.tensor: t.proposed for t in tensors if t.proposed is not None}
+
+
+def _allocated(
+    tensors: Sequence[TensorSummary], scores: Sequence[TensorScore], most_noise: float
+) -> list[TensorSummary]:
+    stored = {t.tensor: t.stored_bytes for t in _free(tensors)}
+    free: dict[str, list[TensorScore]] = {name: [] for name in stored}
+    for score in scores:
+        if score.packed_bytes < stored.get(score.tensor, 0):
+            free[score.tensor].append(score)
+    weights = _weights(tensors)
+    choices = [
+        [
+            Choice(t.stored_bytes, 0.0),
+            *(Choice(s.packed_bytes, weights[t.tensor] * _noise(s.error.qsnr_db)) for s in free[t.tensor]),
+        ]
+        for t in tensors
+        if t.tensor in free
+    ]
+    chosen = iter(allocate(choices, most_noise))
+    return [_with(t, free[t.tensor], next(chosen)) if t.tensor in free else t for t in tensors]
+
+
+def _free(tensors: Sequence[TensorSummary]) -> list[TensorSummary]:
+    """Return the tensors whose format can be chosen."""
+    return [t for t in tensors if t.castable and not t.reason]
+
+
+def _weights(tensors: Sequence[TensorSummary]) -> dict[str, float]:
+    """Return what the relative noise of each tensor counts: its sensitivity, or as much as any other's."""
+    free = _free(tensors)
+    return {t.tensor: 1 / len(free) if isnan(t.sensitivity) else t.sensitivity for t in free}
+
+
+def _with(tensor: TensorSummary, scores: Sequence[TensorScore], choice: int) -> TensorSummary:
+    if choice == 0:
+        best = max((s.error.qsnr_db for s in scores), default=-inf)
+        why = f"no format is good enough, the best has {best:.1f} dB" if scores else "no format saves bytes"
+        return replace(tensor, proposed=None, proposed_bytes=tensor.stored_bytes, reason=f"{why}: kept")
+    score = scores[choice - 1]
+    reason = f"{score.error.qsnr_db:.1f} dB at {score.bits_per_value:.4g} bits per value"
+    return replace(tensor, proposed=score.format, proposed_bytes=score.packed_bytes, reason=reason)
+
+
+def _noise(qsnr_db: float) -> float:
+    """Return the relative power of noise."""
+    return float(10.0 ** min(-qsnr_db / 10, _LARGEST_POWER)) if qsnr_db < inf else 0.0

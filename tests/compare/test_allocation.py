@@ -1,0 +1,47 @@
+"""Bytes shared out among tensors: within the bound always, and as few as brute force finds but for a step."""
+
+from itertools import product
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fewbits.compare.allocation import Choice, allocate
+
+choices = st.lists(st.tuples(st.integers(1, 30), st.floats(0, 8)), min_size=0, max_size=4).map(
+    lambda found: [Choice(40, 0.0), *(Choice(*pair) for pair in found)]
+)
+
+
+def cost(tensors: list[list[Choice]], chosen: tuple[int, ...]) -> tuple[int, float]:
+    picked = [of[k] for of, k in zip(tensors, chosen, strict=True)]
+    return sum(c.bytes for c in picked), sum(c.noise for c in picked)
+
+
+@given(st.lists(choices, max_size=4), st.floats(0, 20))
+def test_the_bound_holds_and_no_more_bytes_are_taken_than_one_step_above_the_fewest(
+    tensors: list[list[Choice]], bound: float
+) -> None:
+    every = [cost(tensors, chosen) for chosen in product(*(range(len(of)) for of in tensors))]
+    fewest = min(size for size, noise in every if noise <= bound)
+    size, noise = cost(tensors, tuple(allocate(tensors, bound)))
+    assert noise <= bound + 1e-9
+    assert fewest <= size
+    assert size - fewest <= max((40 - min(c.bytes for c in of) for of in tensors), default=0)
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.floats(0, 8)), max_size=6), st.floats(0, 8))
+def test_one_tensor_takes_the_fewest_bytes_that_do(found: list[tuple[int, float]], bound: float) -> None:
+    of = [Choice(40, 0.0), *(Choice(*pair) for pair in found)]
+    (chosen,) = allocate([of], bound)
+    assert of[chosen].bytes == min(c.bytes for c in of if c.noise <= bound)
+
+
+def test_a_large_tensor_takes_fewer_bits_than_a_small_one() -> None:
+    # Noise falls by four with each bit; the sixteenfold tensor is left two bits behind the other.
+    def of(size: int) -> list[Choice]:
+        return [Choice(32 * size, 0.0), *(Choice(bits * size, 4.0**-bits) for bits in range(1, 9))]
+
+    large, small = allocate([of(1600), of(100)], 1.1 * 4.0**-5)
+    assert (large, small) == (5, 7)
+    # The control: the same format for both, as a bound for each tensor asks for, takes more bytes.
+    assert of(1600)[large].bytes + of(100)[small].bytes < of(1600)[6].bytes + of(100)[6].bytes

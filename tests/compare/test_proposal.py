@@ -1,0 +1,199 @@
+"""The proposal for a checkpoint: what cast would write, and what a model says."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from fewbits.cli import main as cli
+from fewbits.compare.checkpoint import measure_checkpoint
+from fewbits.compare.sensitivity import Probe
+from fewbits.errors import ArgumentError, DataError
+from fewbits.files import cast
+from fewbits.report.layers import by_kind
+
+FORMATS = ("mx9", "mxfp8_e4m3", "int8_channel", "mxfp6_e2m3", "mx6", "nvfp4", "mxfp4", "int4_channel", "mx4")
+
+FILE = """
+import torch
+from safetensors.torch import load_file
+from tests.compare.test_proposal import network
+
+def load():
+    model = network()
+    model.load_state_dict(load_file({path!r}))
+    return model, [torch.randn(32, 64, generator=torch.Generator().manual_seed(1))]
+"""
+
+
+class Gated(nn.Module):
+    """A large table that its outputs hardly depend on, and a small matrix that they hang on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = nn.Linear(64, 512)
+        self.back = nn.Linear(512, 64)
+        self.blocks = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
+        self.norm = nn.LayerNorm(64)
+        self.head = nn.Linear(64, 48)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        x = x + 0.01 * self.back(torch.relu(self.wide(x)))
+        for block in self.blocks:
+            x = self.norm(x + torch.relu(block(x)))
+        return {"ids": torch.arange(3), "hidden": self.head(x)}
+
+
+def network() -> Gated:
+    torch.manual_seed(0)
+    return Gated().eval()
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    save_file(network().state_dict(), "m.safetensors")
+    Path("model.py").write_text(FILE.format(path=str(tmp_path / "m.safetensors")))
+    return tmp_path
+
+
+def output_qsnr(path: str) -> float:
+    """What a file's weights do to the outputs, by loading it back."""
+    model, exact = network(), network()
+    model.load_state_dict(load_file(path))
+    x = torch.randn(32, 64, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        new, old = model(x)["hidden"].double(), exact(x)["hidden"].double()
+    return float(10 * torch.log10(old.square().sum() / (new - old).square().sum()))
+
+
+@pytest.mark.parametrize("bound", [12.0, 20.0, 30.0])
+@pytest.mark.parametrize("through", [False, True])
+def test_what_is_proposed_is_what_cast_writes_and_what_its_outputs_keep(place, capsys, bound, through):
+    asked = ["compare", "m.safetensors", "--formats", ",".join(FORMATS), "--min-qsnr", str(bound)]
+    asked += ["--json", "p.json", *(["--model", "model.py"] if through else [])]
+    assert cli.run(asked) == 0, capsys.readouterr().err
+    told = json.loads(Path("p.json").read_text())["checkpoint"]
+    assert cli.run(["cast", "m.safetensors", "n.safetensors", "--map", "p.json", "--json", "c.json"]) == 0
+    written = json.loads(Path("c.json").read_text())["cast"]
+    assert {t["tensor"]: t["format"] for t in written["tensors"]} == {
+        t["tensor"]: t["proposed"] for t in told["tensors"]
+    }
+    assert {t["tensor"]: t["bytes_after"] for t in written["tensors"]} == {
+        t["tensor"]: t["proposed_bytes"] for t in told["tensors"]
+    }
+    assert written["bytes_after"] == told["proposed_bytes"]
+    assert cli.run(["cast", "--back", "n.safetensors", "b.safetensors"]) == 0
+    if through:
+        assert told["output_qsnr_db"] >= bound
+        assert output_qsnr("b.safetensors") == pytest.approx(told["output_qsnr_db"], abs=0.1)
+    else:
+        assert told["weight_qsnr_db"] >= bound
+        assert told["output_qsnr_db"] == "nan"
+
+
+def test_at_as_many_bytes_the_model_keeps_more_of_its_outputs_than_a_bound_for_each_tensor(place):
+    each = {}
+    for bound in (25.0, 30.0):
+        scores = measure_checkpoint("m.safetensors", FORMATS, min_qsnr_db=bound)
+        rules = []
+        for t in (t for t in scores.tensors if t.castable):
+            good = [s for s in scores.scores if s.tensor == t.tensor and s.error.qsnr_db >= bound]
+            rules.append((t.tensor, min(good, key=lambda s: s.packed_bytes).format))
+        size = cast("m.safetensors", f"e{bound:g}.safetensors", mapped=rules).bytes_after
+        from fewbits.files import restore
+
+        restore(f"e{bound:g}.safetensors", f"r{bound:g}.safetensors")
+        each[size] = output_qsnr(f"r{bound:g}.safetensors")
+    for size, qsnr in each.items():
+        fit = measure_checkpoint("m.safetensors", FORMATS, min_qsnr_db=qsnr, model="model.py")
+        assert fit.output_qsnr_db >= qsnr
+        assert fit.proposed_bytes < 0.9 * size
+    # The large table, which the outputs hardly see, takes the fewest bits.
+    bits = {t.tensor: 8 * t.proposed_bytes / max(t.stored_bytes // 4, 1) for t in fit.tensors if t.castable}
+    assert bits["wide.weight"] < bits["head.weight"]
+
+
+def test_vectors_and_what_the_model_does_not_have_are_kept(place):
+    save_file(network().state_dict() | {"extra": torch.randn(32, 32)}, "m2.safetensors")
+    report = measure_checkpoint("m2.safetensors", ["mxfp4"], min_qsnr_db=5, model="model.py")
+    reasons = {t.tensor: (t.reason, t.proposed, t.castable) for t in report.tensors}
+    assert reasons["norm.weight"] == ("fewer than two axes: kept, as fewbits cast does", None, False)
+    assert reasons["extra"] == ("the model has no parameter of this name: kept", None, True)
+    assert reasons["head.weight"][1] == "mxfp4"
+
+
+def test_the_model_is_what_it_was_after_it_was_measured(place):
+    model = network()
+    x = torch.randn(4, 64)
+    probe = Probe(model, [x, (x,), {"x": x}])
+    before = {name: w.clone() for name, w in model.state_dict().items()}
+    from fewbits.formats import parse
+
+    assert probe.noise(probe.outputs(), {"head.weight": parse("mx4")}, "floor") > 0
+    assert all(torch.equal(w, before[name]) for name, w in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "said"),
+    [
+        ("x = 1", ArgumentError, "has no function load"),
+        ("def load(): return 1, [2]", ArgumentError, "has to return"),
+        ("import torch\ndef load(): return torch.nn.Linear(2, 2), []", ArgumentError, "one batch at least"),
+        (
+            "import torch\ndef load(): return torch.nn.Linear(2, 2), [torch.ones(2)]",
+            DataError,
+            "no parameter",
+        ),
+    ],
+)
+def test_a_file_that_gives_no_model_is_refused(place, text, error, said):
+    Path("bad.py").write_text(text)
+    with pytest.raises(error, match=said):
+        measure_checkpoint("m.safetensors", ["mxfp4"], min_qsnr_db=5, model="bad.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]", "no report of a checkpoint"),
+        ("{", "is not JSON"),
+        ('{"checkpoint": {"tensors": []}}', "no report"),
+    ],
+)
+def test_a_map_that_is_no_proposal_is_refused(place, capsys, text, said):
+    Path("p.json").write_text(text)
+    assert cli.run(["cast", "m.safetensors", "n.safetensors", "--map", "p.json"]) == 2
+    assert said in capsys.readouterr().err
+    assert cli.run(["cast", "m.safetensors", "n.safetensors", "--map", "gone.json"]) == 2
+    assert "is no file, and not PATTERN=FORMAT" in capsys.readouterr().err
+
+
+def test_the_scale_rule_of_a_proposal_is_taken_over_and_no_other_is_mixed_in(place, capsys):
+    asked = ["compare", "m.safetensors", "--formats", "mxfp4", "--min-qsnr", "10", "--scale-rule", "ceil"]
+    assert cli.run([*asked, "--json", "p.json"]) == 0
+    words = ["cast", "m.safetensors", "n.safetensors", "--map", "p.json", "--json", "c.json"]
+    assert cli.run([*words, "--scale-rule", "floor"]) == 2
+    assert "measured with --scale-rule ceil" in capsys.readouterr().err
+    assert cli.run(words) == 0
+    assert json.loads(Path("c.json").read_text())["cast"]["scale_rule"] == "ceil"
+
+
+def test_tensors_of_one_kind_are_one_row_with_the_worst_of_them(place, capsys):
+    report = measure_checkpoint("m.safetensors", ["mxfp4"], min_qsnr_db=5)
+    kinds = by_kind(report)
+    names = [t.tensor for t in kinds.tensors]
+    assert "blocks.*.weight (4)" in names
+    assert "head.weight" in names
+    assert len(set(names)) == len(names) == 8 + 2
+    assert kinds.proposed_bytes == report.proposed_bytes
+    assert kinds.stored_bytes == report.stored_bytes
+    worst = min(s.error.qsnr_db for s in report.scores if s.tensor.startswith("blocks") and len(s.shape) == 2)
+    assert [s.error.qsnr_db for s in kinds.scores if s.tensor == "blocks.*.weight (4)"] == [worst]
+    assert cli.run(["compare", "m.safetensors", "--formats", "mxfp4", "--min-qsnr", "5"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "What its outputs lose nobody can tell" in said
+    assert "is one kind of 16 tensors in all" in said
