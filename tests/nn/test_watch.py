@@ -5,8 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fewbits.nn import Watch, prepare
+from fewbits.nn import Rules, Watch, prepare
 from fewbits.optim import SGD
+from fewbits.recipes import recipe
 
 
 def _step(model: nn.Module, x: torch.Tensor, scale: float = 1.0) -> None:
@@ -38,7 +39,8 @@ def test_every_operand_is_seen_once_with_its_numbers() -> None:
 def test_saturated_and_flushed_are_those_of_the_definition() -> None:
     watch = Watch(1)
     model = prepare(nn.Sequential(nn.Linear(4, 1, bias=False)), "fp32:activation=fp8_e4m3", watcher=watch)
-    model(torch.tensor([[1000.0, 1.0, 1e-9, 0.0]]))
+    with torch.no_grad():  # else the operand of the backward pass is there too
+        model(torch.tensor([[1000.0, 1.0, 1e-9, 0.0]]))
     (seen,) = watch.drained()[0]
     assert seen["saturated_fraction"] == 0.25
     assert seen["flushed_fraction"] == pytest.approx(1 / 3)
@@ -52,6 +54,83 @@ def test_a_gradient_that_vanishes_is_named() -> None:
     assert any("of the gradient in " in w and "flushed to zero by fp8_e5m2" in w for w in said)
     _step(model, torch.randn(64, 32), scale=2.0**-14)
     assert watch.drained()[1] == []  # said once
+
+
+FLOATS16 = ("fp16-master", "fp16-only", "fp8-stochastic", "amp-fp16", "fp16-no-scaling")
+
+
+@pytest.mark.parametrize("recipe", FLOATS16)
+def test_a_loss_whose_gradient_float16_flushes_is_named(recipe: str) -> None:
+    watch = Watch(1)
+    _step(_model(recipe, watch), torch.randn(64, 32), scale=2.0**-20)
+    (said,) = (w for w in watch.drained()[1] if w.startswith("100% of the gradient of the model's result"))
+    assert "is flushed to zero by fp16, the format that flows between products: scale the loss" in said
+    asked = recipe != "fp16-no-scaling"
+    assert said.endswith(f"as {recipe} asks for" if asked else "take it with scaling=dynamic and its scaler")
+
+
+@pytest.mark.parametrize("recipe", FLOATS16)
+def test_nothing_is_said_of_a_loss_that_is_scaled(recipe: str) -> None:
+    watch = Watch(1)
+    _step(_model(recipe, watch), torch.randn(64, 32), scale=2.0**10)
+    assert watch.drained()[1] == []
+
+
+class _Inside(nn.Module):
+    """Computes its loss itself, so that no result of its own has a gradient in float16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(32, 64), nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits = self.head(self.body(x).relu()).float()
+        return functional.cross_entropy(logits, torch.arange(len(x)) % 10) * 2.0**-20
+
+
+@pytest.mark.parametrize("recipe", FLOATS16)
+def test_a_gradient_that_was_flushed_before_it_came_is_named(recipe: str) -> None:
+    torch.manual_seed(0)
+    watch = Watch(1)
+    prepare(_Inside(), recipe, watcher=watch)(torch.randn(64, 32)).backward()
+    (said,) = watch.drained()[1]
+    assert said.startswith("the gradient that reaches head is zero throughout: fp16, the format that flows")
+    assert "scale the loss" in said
+
+
+class _Shrinks(nn.Module):
+    """Passes back a small part of its gradient, as a deep stack may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.low, self.high = nn.Linear(32, 64), nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.high(self.low(x))
+        return y
+
+
+def test_the_layer_whose_gradient_is_lost_is_the_one_that_is_named() -> None:
+    torch.manual_seed(0)
+    model, watch = _Shrinks(), Watch(1)
+    with torch.no_grad():
+        model.high.weight.mul_(2.0**-18)
+    _step(prepare(model, "fp16-master", watcher=watch), torch.randn(64, 32))
+    said = watch.drained()[1]
+    assert said
+    assert all("the gradient that high passes back is flushed to zero by fp16" in w for w in said)
+
+
+def test_a_loss_scale_is_not_advised_where_it_changes_nothing() -> None:
+    """Blocks have scales of their own: what a block's largest value hides is hidden at any loss scale."""
+    watch = Watch(1)
+    x = torch.full((64, 64), 1 / 32)
+    x[:, ::32] = 1.0
+    rules = Rules(recipe("mxfp4"), "layer", watcher=watch)
+    rules.cast("dw_gradient", x, 1)
+    (said,) = watch.drained()[1]
+    assert said.startswith("49% of the gradient in layer (dw_gradient) is flushed to zero by mxfp4")
+    assert "no loss scale helps" in said
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from fewbits.nn import unfolded
+from fewbits.nn.kept import Tensors, keep
 from fewbits.nn.products import converted, sum_dtype
 from fewbits.nn.rules import Rules
 from fewbits.nn.unfolded import Geometry
@@ -35,15 +36,20 @@ def convolution(
         (batch, n, ...) in the recipe's vector format. A float32 result that sums k products is within
         (k + 2) 2^-24 of the sum of their magnitudes; a 16-bit one is rounded once more.
     """
-    y: torch.Tensor = _Convolution.apply(x.to(rules.dtype), weight, how, rules)  # type: ignore[no-untyped-call]
+    y: torch.Tensor = _Convolution.apply(x.to(rules.dtype), weight, how, rules, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
     return y if bias is None else y + converted(bias, y.dtype).reshape(-1, *(1,) * (y.dim() - 2))
 
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, how: Geometry, rules: Rules) -> torch.Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.how, ctx.rules = how, rules
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, how: Geometry, rules: Rules, graded: bool
+    ) -> torch.Tensor:
+        ctx.how, ctx.rules, ctx.size = how, rules, x.shape
+        kept: Tensors = ()
+        if graded and ctx.needs_input_grad[1]:
+            ctx.kept, kept = keep(x, "dw_activation", 0, x.shape, rules)
+        ctx.save_for_backward(weight, *kept)
         a = _within_groups("forward_activation", x, 1, how, rules)
         if how.longer is None:
             b = rules.cast("forward_weight", weight, 1)
@@ -63,8 +69,8 @@ class _Convolution(torch.autograd.Function):
     @once_differentiable
     def backward(
         ctx: Any, gradient: torch.Tensor
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
-        x, weight = ctx.saved_tensors
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None, None]:
+        weight, *kept = ctx.saved_tensors
         how, rules = ctx.how, ctx.rules
         adds = rules.recipe.product == "add"
         of_x = of_weight = None
@@ -75,17 +81,19 @@ class _Convolution(torch.autograd.Function):
             else:
                 b = rules.cast("dx_weight", weight, 1)
             if adds:
-                of_x = unfolded.of_input(g.float(), b.float(), how, x.shape).to(x.dtype)
+                wide = unfolded.of_input(g.float(), b.float(), how, ctx.size)
             else:
-                of_x = _backward(g, None, b, x.shape, how)
+                wide = _backward(g, None, b, ctx.size, how)
+            of_x = rules.narrowed("input_gradient", wide, gradient.dtype)
         if ctx.needs_input_grad[1]:
             g = rules.cast("dw_gradient", gradient, 0)
-            a = rules.cast("dw_activation", x, 0)
+            a = ctx.kept.operand(kept)
             if adds:
                 of_weight = unfolded.of_weight(g.float(), a.float(), how, weight.shape)
             else:
-                of_weight = _backward(g, a, None, weight.shape, how)
-        return of_x, of_weight, None, None
+                wide = _backward(g, a, None, weight.shape, how)
+                of_weight = rules.narrowed("weight_gradient", wide, gradient.dtype)
+        return of_x, of_weight, None, None, None
 
 
 def _within_groups(role: str, x: torch.Tensor, axis: int, how: Geometry, rules: Rules) -> torch.Tensor:
@@ -98,7 +106,7 @@ def _within_groups(role: str, x: torch.Tensor, axis: int, how: Geometry, rules: 
 def _backward(
     g: torch.Tensor, x: torch.Tensor | None, weight: torch.Tensor | None, size: torch.Size, how: Geometry
 ) -> torch.Tensor:
-    """Return the gradient, of shape ``size``, of the one of x and weight that is not given."""
+    """Return the gradient, of shape ``size``, in float32 or g's dtype, of what is not given."""
     dtype = sum_dtype(g.dtype)
     unread = g.new_empty(1, dtype=dtype).expand(size)
     given = [unread if t is None else t.to(g.dtype).to(dtype) for t in (x, weight)]
@@ -115,7 +123,7 @@ def _backward(
         wanted,
     )
     one: torch.Tensor = found[wanted.index(True)]
-    return one.to(g.dtype)
+    return one
 
 
 def _transposition(how: Geometry) -> tuple[bool, tuple[int, ...]]:

@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
+
+from fewbits.nn.rules import Rules
 
 _NARROW = (torch.bfloat16, torch.float16)
 
@@ -28,9 +30,48 @@ def take_own_dtype(module: nn.Module, result: torch.dtype | None = None) -> None
         module.register_forward_hook(partial(_leave, result))
 
 
-def widened(tree: Any) -> Any:
-    """Return nested results with their 16-bit floats as float32."""
-    return tree_map(lambda x: x.float() if _is(x, _NARROW) else x, tree)
+class Float32Results:
+    """Gives the 16-bit floats of a model's results as float32; hooks are copied and pickled with their model.
+
+    Args:
+        rules: whose watcher sees the gradients of results that were float16.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+
+    def __call__(self, module: nn.Module, given: Any, tree: Any) -> Any:
+        """Return the nested results."""
+        return tree_map(lambda x: self._widened(x) if _is(x, _NARROW) else x, tree)
+
+    def _widened(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x.float()
+        if self.rules.watcher is not None and x.dtype == torch.float16 and wide.requires_grad:
+            wide.register_hook(self._look)  # type: ignore[no-untyped-call]  # torch's own
+        return wide
+
+    def _look(self, gradient: torch.Tensor) -> None:
+        self.rules.narrowed("result_gradient", gradient, torch.float16)
+
+
+class Arrivals:
+    """Shows a watcher the float16 gradients that reach a layer; hooks are copied and pickled with it.
+
+    Args:
+        rules: those of the layer.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+
+    def __call__(self, module: nn.Module, given: Any, tree: Any) -> None:
+        """Look at what comes back for the nested results of a layer."""
+        for x in tree_leaves(tree):
+            if _is(x, (torch.float16,)) and x.requires_grad:
+                x.register_hook(self._look)
+
+    def _look(self, gradient: torch.Tensor) -> None:
+        self.rules.show("arriving_gradient", gradient, gradient, -1)
 
 
 def explain_dtypes(model: nn.Module) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ from fewbits.nn.autocast import Autocast
 from fewbits.nn.coverage import narrow_class, own_matrices
 from fewbits.nn.layer_recipes import assigned
 from fewbits.nn.layers import LAYERS
-from fewbits.nn.own_dtype import explain_dtypes, take_own_dtype, widened
+from fewbits.nn.own_dtype import Arrivals, Float32Results, explain_dtypes, take_own_dtype
 from fewbits.nn.refusal import refuse
 from fewbits.nn.rules import DTYPES, Rules, Watcher, cast
 from fewbits.nn.wide import left_wide
@@ -32,6 +32,7 @@ def prepare(
     exclude: str | Iterable[str] = (),
     last: str | Iterable[str] = (),
     recipes: Mapping[str, str | Recipe] | None = None,
+    pack_activations: bool = True,
     watcher: Watcher | None = None,
 ) -> Model:
     """Make a model train as a recipe says. Call it before the optimizer is made.
@@ -56,6 +57,8 @@ def prepare(
         recipes: how some layers compute, by patterns of their names: ``{"lm_head": "mxfp8"}``; of several
             that fit the last counts. What is stored between steps stays that of ``recipe``, which is also the
             optimizer's.
+        pack_activations: whether what a layer keeps of its input for the backward pass is packed in the
+            recipe's format, which changes no bit of any result. It takes some time.
         watcher: sees every operand that is rounded.
 
     Returns:
@@ -76,6 +79,9 @@ def prepare(
     layers = {n: m for n, m in computing.items() if narrow_class(m) is not None}
     own = assigned(chosen, recipes or {}, list(names), [n for n in layers if not within(n, patterns)])
     sixteen = any(r.vector != "fp32" for r in own.values()) or chosen.vector != "fp32"
+    # Left-out layers count: the one before an excluded head does not give the logits.
+    order = [n for n, m in layers.items() if not isinstance(m, nn.PReLU)]
+    ends = [n for n in order if within(n, logits)] if logits else order[-1:]
     if any(r.swaps_layers for r in own.values()) or chosen.swaps_layers:
         _check_parts(names, patterns)
         found = {n: m for n, m in computing.items() if not within(n, patterns)}
@@ -89,24 +95,24 @@ def prepare(
                 f" {', '.join(sorted(c.__name__ for c in LAYERS))} that is not excluded"
             )
         model.fewbits_wide = left_wide(computing, narrow, patterns, held)  # type: ignore[assignment]
-        # Left-out layers count: the one before an excluded head does not give the logits.
-        order = [n for n, m in layers.items() if not isinstance(m, nn.PReLU)]
-        ends = [n for n in order if within(n, logits)] if logits else order[-1:]
         for name, module in narrow.items():
             how, first, gives_logits = own[name], [name] == order[:1], name in ends
             kept = (first and how.keep_first) or (gives_logits and how.keep_last)
-            _become(module, Rules(how, name, kept, gives_logits, watcher))
+            _become(module, Rules(how, name, kept, gives_logits, watcher, pack_activations))
         for module in found.values():
             _unfuse(module)
         if sixteen:
             _keep_dtypes(names, patterns, chosen)
             explain_dtypes(model)
-        model.register_forward_hook(_float32_results)
+        model.register_forward_hook(Float32Results(Rules(chosen, watcher=watcher)))
         if chosen.parameter is not None:
             _hold_parameters(narrow.values(), chosen.parameter)
     if chosen.autocast:
         Autocast(DTYPES[chosen.autocast]).attach(model)
-        model.register_forward_hook(_float32_results)
+        model.register_forward_hook(Float32Results(Rules(chosen, watcher=watcher)))
+    if watcher is not None:
+        for name in ends:
+            names[name].register_forward_hook(Arrivals(Rules(chosen, name, watcher=watcher)))
     model.fewbits_recipe = chosen  # type: ignore[assignment]
     for module in model.modules():
         module.fewbits_prepared = Prepared(list(module.parameters(recurse=False)), chosen)  # type: ignore[assignment]
@@ -174,10 +180,6 @@ def _become(module: nn.Module, rules: Rules) -> None:
     assert narrow is not None
     module.__class__ = narrow
     module.rules = rules  # type: ignore[assignment]
-
-
-def _float32_results(module: nn.Module, given: Any, results: Any) -> Any:
-    return widened(results)
 
 
 def _hold_parameters(layers: Iterable[nn.Module], how: Cast) -> None:

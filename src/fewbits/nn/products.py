@@ -12,23 +12,26 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from fewbits.nn.addition import product_by_addition
+from fewbits.nn.kept import Tensors, keep
 from fewbits.nn.rules import Rules
 
 # Asked once: torch.compile cannot look into the question.
 _BFLOAT16_UNITS = bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
-def multiply(a: torch.Tensor, b: torch.Tensor, rules: Rules) -> torch.Tensor:
+def multiply(a: torch.Tensor, b: torch.Tensor, rules: Rules, role: str = "") -> torch.Tensor:
     """Return ``a @ b`` of operands that are rounded already, summed in float32, in a's dtype.
 
     With u = 2^-24, float32 results are within (k + 2) u |a| |b| of the exact product; 16-bit ones are rounded
-    once more.
+    once more. A gradient has a ``role``, for who watches what 16 bits make of it.
     """
     if rules.recipe.product == "add":
-        return product_by_addition(a.float(), b.float()).to(a.dtype)
-    dtype = sum_dtype(a.dtype)
-    with torch.autocast(a.device.type, enabled=False):  # which would round operands a second time
-        return torch.matmul(a.to(dtype), b.to(a.dtype).to(dtype)).to(a.dtype)
+        wide = product_by_addition(a.float(), b.float())
+    else:
+        dtype = sum_dtype(a.dtype)
+        with torch.autocast(a.device.type, enabled=False):  # which would round operands a second time
+            wide = torch.matmul(a.to(dtype), b.to(a.dtype).to(dtype))
+    return rules.narrowed(role, wide, a.dtype) if role else wide.to(a.dtype)
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -48,7 +51,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, rul
     Returns:
         (..., n) in the recipe's vector format.
     """
-    y: torch.Tensor = _Linear.apply(x.to(rules.dtype), weight, rules)  # type: ignore[no-untyped-call]
+    y: torch.Tensor = _Linear.apply(x.to(rules.dtype), weight, rules, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
     return y if bias is None else y + converted(bias, y.dtype)
 
 
@@ -78,55 +81,71 @@ class _Converted(torch.autograd.Function):
 
 def attention_product(a: torch.Tensor, b: torch.Tensor, rules: Rules) -> torch.Tensor:
     """Return ``a @ b`` of activations, (..., m, k) and (..., k, n), with narrow operands in all products."""
-    found: torch.Tensor = _Product.apply(a.to(rules.dtype), b.to(rules.dtype), rules)  # type: ignore[no-untyped-call]
+    found: torch.Tensor = _Product.apply(a.to(rules.dtype), b.to(rules.dtype), rules, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
     return found
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, rules: Rules) -> torch.Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.rules = rules
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, rules: Rules, graded: bool) -> torch.Tensor:
+        ctx.rules, ctx.size = rules, x.shape
         rows = x.reshape(-1, x.shape[-1])
         a = rules.cast("forward_activation", rows, 1)
         b = rules.cast("forward_weight", weight, 1)
+        kept: Tensors = ()
+        if graded and ctx.needs_input_grad[1]:
+            ctx.kept, kept = keep(x, "dw_activation", 0, rows.shape, rules)
+        ctx.save_for_backward(weight, *kept)
         return multiply(a, b.t(), rules).reshape(*x.shape[:-1], weight.shape[0])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
-        x, weight = ctx.saved_tensors
+    def backward(
+        ctx: Any, gradient: torch.Tensor
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
+        weight, *kept = ctx.saved_tensors
         rules: Rules = ctx.rules
         g = gradient.reshape(-1, gradient.shape[-1])
         of_x = of_weight = None
         if ctx.needs_input_grad[0]:
             left = rules.cast("dx_gradient", g, 1)
-            of_x = multiply(left, rules.cast("dx_weight", weight, 0), rules).reshape(x.shape)
+            of_x = multiply(left, rules.cast("dx_weight", weight, 0), rules, "input_gradient").reshape(
+                ctx.size
+            )
         if ctx.needs_input_grad[1]:
             left = rules.cast("dw_gradient", g, 0).t()
-            right = rules.cast("dw_activation", x.reshape(-1, x.shape[-1]), 0)
-            of_weight = multiply(left, right, rules)  # autograd makes it what the parameter takes
-        return of_x, of_weight, None
+            # Autograd makes it what the parameter takes.
+            of_weight = multiply(left, ctx.kept.operand(kept), rules, "weight_gradient")
+        return of_x, of_weight, None, None
 
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor, rules: Rules) -> torch.Tensor:
-        ctx.save_for_backward(a, b)
+    def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor, rules: Rules, graded: bool) -> torch.Tensor:
         ctx.rules = rules
         left, right = rules.cast("forward_activation", a, -1), rules.cast("forward_activation", b, -2)
+        saved: Tensors = ()
+        if graded and ctx.needs_input_grad[0]:
+            ctx.of_b, saved = keep(b, "dw_activation", b.dim() - 1, b.shape, rules)
+        ctx.count = len(saved)
+        if graded and ctx.needs_input_grad[1]:
+            ctx.of_a, more = keep(a, "dw_activation", a.dim() - 2, a.shape, rules)
+            saved += more
+        ctx.save_for_backward(*saved)
         return multiply(left, right, rules)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
-        a, b = ctx.saved_tensors
+    def backward(
+        ctx: Any, gradient: torch.Tensor
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
+        saved = ctx.saved_tensors
         rules: Rules = ctx.rules
         of_a = of_b = None
         if ctx.needs_input_grad[0]:
-            right = rules.cast("dw_activation", b, -1).mT
-            of_a = multiply(rules.cast("dx_gradient", gradient, -1), right, rules)
+            right = ctx.of_b.operand(saved[: ctx.count]).mT
+            of_a = multiply(rules.cast("dx_gradient", gradient, -1), right, rules, "input_gradient")
         if ctx.needs_input_grad[1]:
-            left = rules.cast("dw_activation", a, -2).mT
-            of_b = multiply(left, rules.cast("dw_gradient", gradient, -2), rules)
-        return of_a, of_b, None
+            left = ctx.of_a.operand(saved[ctx.count :]).mT
+            of_b = multiply(left, rules.cast("dw_gradient", gradient, -2), rules, "input_gradient")
+        return of_a, of_b, None, None

@@ -11,14 +11,22 @@ import torch
 from torch import nn
 
 from fewbits import kernels
-from fewbits.formats import shares_scale
-from fewbits.nn.rules import Rules
+from fewbits.formats import Element, parse, shares_scale
+from fewbits.nn.rules import Rules, cast
 from fewbits.recipes import Cast
+from fewbits.recipes.recipe import OPERANDS
 
 _SAMPLE = 16384  # values of a tensor that are looked at
 CLAMPED = 0.05  # of the largest entry: the mean by which a row of the logits' gradient misses its sum
 LOST = 0.25  # of the sum of magnitudes of a gradient
 LOST_UPDATES = 0.5  # of all weights
+_FLOAT16 = Cast(parse("fp16"))
+# Those that are no operands: what flows between products.
+_GRADIENTS = {
+    "result_gradient": "the gradient of the model's result",
+    "input_gradient": "the gradient that {} passes back",
+    "weight_gradient": "the gradient of the weight of {}",
+}
 
 
 @dataclass(frozen=True)
@@ -58,10 +66,14 @@ class Watch:
     def see(self, rules: Rules, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int) -> None:
         """Look at ``x`` and what it became, if it is this step's turn."""
         place = (rules.layer, role)
+        flows = role not in OPERANDS
         if self.step % self.every or torch.compiler.is_compiling() or place in self._looked:
             return
         self._looked.add(place)
-        how: Cast = getattr(rules.recipe, role)
+        if role == "arriving_gradient":
+            self._arrived(rules, x)
+            return
+        how = _FLOAT16 if flows else getattr(rules.recipe, role)
         whole = float(x.abs().max()) if x.numel() else 0.0
         part, after = _sample(x, axis), _sample(rounded, axis)
         if part.numel() == 0:
@@ -77,9 +89,19 @@ class Watch:
                 f" gradient={how.format}/rceil, or logit_gradient=no"
             )
         if role.endswith("gradient") and found.lost_fraction > LOST:
+            what = _GRADIENTS.get(role, f"the gradient in {{}} ({role})").format(rules.layer)
+            by = f"{how}, the format that flows between products" if flows else str(how)
             self.say(
-                f"{found.lost_fraction:.0%} of the gradient in {rules.layer} ({role}) is flushed to zero by"
-                f" {how}: scale the loss, or use a format with more range"
+                f"{found.lost_fraction:.0%} of {what} is flushed to zero by {by}: {_remedy(rules, how, part)}"
+            )
+
+    def _arrived(self, rules: Rules, gradient: torch.Tensor) -> None:
+        """Say where float16 flushed a gradient before any layer saw it: in a loss that the model computes."""
+        named = any("the gradient of the model's result" in said for said in self._said)
+        if not named and not gradient.any():
+            self.say(
+                f"the gradient that reaches {rules.layer} is zero throughout: {_FLOAT16}, the format that"
+                f" flows between products, flushed it, unless the loss has none; {_scaled(rules)}"
             )
 
     @contextmanager
@@ -135,6 +157,26 @@ class Watch:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` returned."""
         self.step, self._said = int(state["step"]), set(state["said"])
+
+
+def _remedy(rules: Rules, how: Cast, x: torch.Tensor) -> str:
+    """Return what helps against values of ``x``, (lines, n), that ``how`` flushes: tried, not guessed."""
+    largest = x.abs().max()
+    if not 0 < largest < torch.inf:
+        return "use a format with more range"
+    # As large as a loss scale could make it; blocks have scales of their own.
+    top = how.format.max if isinstance(how.format, Element) else 1.0
+    lifted = x * torch.exp2(torch.floor(torch.log2(top / largest)))
+    lost = lifted.abs()[cast(lifted, how, -1) == 0].sum() / lifted.abs().sum()
+    if lost > LOST:
+        return "no loss scale helps, for values lie too far apart; use a format with more range or precision"
+    return _scaled(rules)
+
+
+def _scaled(rules: Rules) -> str:
+    if rules.recipe.scaling is None:
+        return f"scale the loss, {rules.recipe.name} does not: take it with scaling=dynamic and its scaler"
+    return f"scale the loss with fewbits.optim.scaler, as {rules.recipe.name} asks for"
 
 
 def _sample(x: torch.Tensor, axis: int) -> torch.Tensor:

@@ -17,14 +17,16 @@ def cast(
     scale_rule: str = "floor",
     shift: int | None = None,
     overflow: str | None = "saturate",
+    seed: int | None = None,
 ) -> torch.Tensor:
     """Return ``x`` rounded to a format with blocks along ``axis``; same shape and dtype, without gradient.
 
     What lies beyond the largest value saturates by default. ``shift`` divides by 2^(round(mean log2 |x|) +
-    shift) before rounding and multiplies after it.
+    shift) before rounding and multiplies after it. ``seed`` is that of stochastic rounding, a fresh one by
+    default.
     """
     x = x.detach()
-    scale = 1.0 if shift is None else _shift(x, shift)
+    scale = 1.0 if shift is None else power(x, shift)
     rounded: torch.Tensor = fake_quantize(
         x if shift is None else x / scale,
         format,
@@ -32,7 +34,7 @@ def cast(
         rounding=rounding,
         scale_rule=scale_rule,
         overflow=overflow,
-        generator=fresh_seed(rounding),
+        generator=fresh_seed(rounding) if seed is None else seed,
     )
     return rounded * scale if shift is not None else rounded
 
@@ -42,7 +44,7 @@ def fresh_seed(rounding: str) -> int | None:
     return int(torch.randint(2**62, ())) if rounding == "stochastic" else None
 
 
-def _shift(x: torch.Tensor, shift: int) -> torch.Tensor:
+def power(x: torch.Tensor, shift: int) -> torch.Tensor:
     """Return 2^(round(mean log2 |x|) + shift) over what is not zero."""
     logs = x.abs().float().log2()
     there = logs.isfinite()

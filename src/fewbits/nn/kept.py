@@ -1,0 +1,140 @@
+"""Activations between the forward and the backward pass, packed as the backward product takes them.
+
+A product of the backward pass rounds its operand from the tensor as it was, along an axis of its own (Rouhani
+et al., Microscaling Data Formats for Deep Learning, 2023, figure 2). Rounded and packed in the forward pass
+instead, the same bits wait in the room of the narrow format.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from fewbits.kernels import ops
+from fewbits.kernels.layout import layout
+from fewbits.nn.rules import Rules
+from fewbits.recipes import Cast
+from fewbits.tensor.casting import fresh_seed, power
+
+Tensors = tuple[torch.Tensor | None, ...]
+
+# Of each activation: what it was packed as, for several layers that take the same one.
+_SHARED = WeakTensorKeyDictionary()
+
+
+@dataclass
+class Kept:
+    """How one activation is kept, beside its tensors, which autograd saves.
+
+    Attributes:
+        rules: those of the layer.
+        role: the operand that it will be.
+        axis: along which the backward product sums, counted from the front.
+        shape: of the activation as that product takes it.
+        dtype: of its values.
+        seed: of stochastic rounding.
+        packed: whether the tensors are codes and scales, not the activation itself.
+    """
+
+    rules: Rules
+    role: str
+    axis: int
+    shape: torch.Size
+    dtype: torch.dtype
+    seed: int | None
+    packed: bool
+
+    def operand(self, tensors: Tensors) -> torch.Tensor:
+        """Return the rounded operand from the tensors that :func:`keep` gave to be saved."""
+        if not self.packed:
+            (x,) = tensors
+            assert x is not None
+            return self.rules.cast(self.role, x.reshape(self.shape), self.axis, self.seed)
+        how = self.rules.how(self.role)
+        assert how is not None
+        return _opened(tensors, self, how)
+
+
+def keep(x: torch.Tensor, role: str, axis: int, shape: torch.Size, rules: Rules) -> tuple[Kept, Tensors]:
+    """Return how ``x`` is kept for the operand ``role`` of the backward pass, and the tensors to be saved.
+
+    Args:
+        x: the activation, as it enters the layer.
+        role: of the operand.
+        axis: along which the product sums, in ``shape``.
+        shape: in which the product takes x.
+        rules: of the layer.
+    """
+    how = rules.how(role)
+    seed = None if how is None else fresh_seed(how.rounding)
+    kept = Kept(rules, role, axis, shape, x.dtype, seed, False)
+    if how is None or not rules.packs or _kept_anyway(x) or not _saves(x, how, kept):
+        return kept, (x,)
+    kept.packed = True
+    tensors = _shared(x, how, kept) if seed is None else _pack(x, how, kept)
+    if rules.watcher is not None:
+        rules.show(role, x.reshape(shape), _opened(tensors, kept, how), axis)
+    return kept, tensors
+
+
+def _kept_anyway(x: torch.Tensor) -> bool:
+    """Whether the function that x comes from keeps it for its own gradient, as relu and tanh do."""
+    hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    if torch.compiler.is_compiling() or hooks is not None:
+        return False  # who takes what is saved may recompute it from an x that comes from nowhere
+    made: Any = x._base if x._is_view() else x
+    return hasattr(type(made.grad_fn), "_saved_result")
+
+
+def _saves(x: torch.Tensor, how: Cast, kept: Kept) -> bool:
+    """Whether codes and scales take less room than the activation."""
+    parts = layout(how.format, tuple(kept.shape), kept.axis)
+    sizes = [math.prod(part) for part in parts if part is not None]
+    outer = 0 if parts[3] is None else 3 * math.prod(parts[3])  # float32, the rest is bytes
+    return bool(sum(sizes) + outer < x.numel() * x.element_size())
+
+
+def _pack(x: torch.Tensor, how: Cast, kept: Kept) -> Tensors:
+    """Return codes, scales, shifts, outer scales and the power of two that values were divided by."""
+    x = x.detach().reshape(kept.shape)
+    scale = None if how.shift is None else power(x, how.shift)
+    found = iter(
+        ops.quantize(
+            x if scale is None else x / scale,
+            how.format,
+            kept.axis,
+            None,
+            kept.seed or 0,
+            rounding=how.rounding,
+            scale_rule=how.scale_rule,
+            overflow="saturate",
+            nonfinite=None,
+            zero_block=None,
+        )
+    )
+    parts = layout(how.format, tuple(kept.shape), kept.axis)
+    return (*(None if part is None else next(found) for part in parts), scale)
+
+
+def _opened(tensors: Tensors, kept: Kept, how: Cast) -> torch.Tensor:
+    *parts, scale = tensors
+    values = ops.dequantize(tuple(parts), how.format, kept.shape, kept.axis, kept.dtype)
+    return values if scale is None else values * scale
+
+
+def _shared(x: torch.Tensor, how: Cast, kept: Kept) -> Tensors:
+    """Return what ``x`` is packed as; once for all layers that keep it the same way."""
+    if torch.compiler.is_compiling():
+        return _pack(x, how, kept)
+    key = (how, kept.axis, kept.shape, x._version)
+    known = _SHARED.setdefault(x, {})  # type: ignore[no-untyped-call]  # torch's own
+    tensors = tuple(None if one is None else one() for one in known.get(key, ()))
+    if not tensors or any(t is None and one is not None for t, one in zip(tensors, known[key], strict=True)):
+        tensors = _pack(x, how, kept)
+        known[key] = [None if t is None else weakref.ref(t) for t in tensors]
+    return tensors
