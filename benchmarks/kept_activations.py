@@ -1,10 +1,10 @@
 """How much memory do packed activations save between the forward and the backward pass?
 
-A transformer of about ten million parameters, 16 sequences of 256 bytes. Counted are the bytes of all storages
-that the graph behind the loss holds on to, parameters left out: also what PyTorch's own functions keep, which
-no recipe narrows.
-Peers: the same recipe with ``pack_activations=False``, in the same process; and FP32. Time is that of forward and
-backward, alternating, medians.
+A transformer of about ten million parameters, 16 sequences of 256 bytes. Counted are the bytes of all
+storages that the graph behind the loss holds on to, parameters left out: also what PyTorch's own functions
+keep, which no recipe narrows.
+Peers: the same recipe with ``pack_activations=False``, in the same process; and FP32. Time is that of forward
+and backward, alternating, medians.
 
     python benchmarks/kept_activations.py [--batch 16] [--length 256] [--rounds 5] [--json FILE]
 """

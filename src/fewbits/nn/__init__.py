@@ -6,6 +6,17 @@ from fewbits.nn.layers.dot_product import DotProductAttention
 from fewbits.nn.prepare import prepare
 from fewbits.nn.products import attention_product, linear
 from fewbits.nn.rules import Rules
+from fewbits.nn.summary import LayerSummary, Summary, summary
 from fewbits.nn.watch import Watch
 
-__all__ = ["DotProductAttention", "Rules", "Watch", "attention_product", "linear", "prepare"]
+__all__ = [
+    "DotProductAttention",
+    "LayerSummary",
+    "Rules",
+    "Summary",
+    "Watch",
+    "attention_product",
+    "linear",
+    "prepare",
+    "summary",
+]

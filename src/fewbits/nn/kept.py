@@ -84,8 +84,10 @@ def keep(x: torch.Tensor, role: str, axis: int, shape: torch.Size, rules: Rules)
 
 def _kept_anyway(x: torch.Tensor) -> bool:
     """Whether the function that x comes from keeps it for its own gradient, as relu and tanh do."""
+    if torch.compiler.is_compiling():
+        return False
     hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    if torch.compiler.is_compiling() or hooks is not None:
+    if hooks is not None:
         return False  # who takes what is saved may recompute it from an x that comes from nowhere
     made: Any = x._base if x._is_view() else x
     return hasattr(type(made.grad_fn), "_saved_result")

@@ -82,9 +82,10 @@ def prepare(
     # Left-out layers count: the one before an excluded head does not give the logits.
     order = [n for n, m in layers.items() if not isinstance(m, nn.PReLU)]
     ends = [n for n in order if within(n, logits)] if logits else order[-1:]
+    found = {n: m for n, m in computing.items() if not within(n, patterns)}
+    narrow: dict[str, nn.Module] = {}
     if any(r.swaps_layers for r in own.values()) or chosen.swaps_layers:
         _check_parts(names, patterns)
-        found = {n: m for n, m in computing.items() if not within(n, patterns)}
         recipe_of = {n: own.get(n, chosen) for n in found}
         changed = {n: (m, recipe_of[n]) for n, m in found.items() if recipe_of[n].swaps_layers}
         refuse(changed, held, patterns, list(names))
@@ -94,7 +95,8 @@ def prepare(
                 f"{type(model).__name__} has no layer that {chosen.name} could change; expected one of"
                 f" {', '.join(sorted(c.__name__ for c in LAYERS))} that is not excluded"
             )
-        model.fewbits_wide = left_wide(computing, narrow, patterns, held)  # type: ignore[assignment]
+    model.fewbits_wide = left_wide(computing, narrow, patterns, held)  # type: ignore[assignment]
+    if narrow:
         for name, module in narrow.items():
             how, first, gives_logits = own[name], [name] == order[:1], name in ends
             kept = (first and how.keep_first) or (gives_logits and how.keep_last)

@@ -47,7 +47,7 @@ def left_wide(
         mine = [key for key, owner in held.items() if owner == name]
         found += [Wide(key, f"matrix of {kind}", "excluded") for key in mine]
         if narrow_class(module) is not None and name not in narrow:
-            found.append(Wide(name, kind, "its recipe rounds nothing"))
+            found.append(Wide(name, kind, "its recipe leaves it to PyTorch"))
         elif "attention" in kind.lower() and name not in narrow:
             found.append(Wide(name, kind, "products of activations in its forward are not seen"))
         for key, buffer in module.named_buffers(recurse=False):

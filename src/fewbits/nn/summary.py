@@ -1,0 +1,200 @@
+"""What has become of each layer of a prepared model, as a record that prints itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fewbits.errors import ArgumentError
+from fewbits.nn.rules import Rules
+from fewbits.nn.wide import Wide
+from fewbits.recipes.recipe import OPERANDS, Recipe
+
+# Layers that have not all operands; a scalar slope has none.
+_ONLY: dict[type[nn.Module], tuple[str, ...]] = {
+    nn.Embedding: ("forward_weight",),
+    nn.EmbeddingBag: ("forward_weight",),
+    nn.PReLU: (),
+}
+_GROUPS = ("weight", "activation", "gradient")
+
+
+@dataclass(frozen=True)
+class LayerSummary:
+    """One layer, or something else that multiplies.
+
+    Attributes:
+        name: in the model.
+        kind: the class that it was.
+        state: ``narrow``; ``kept``, in the vector format only, because the recipe spares the first or the
+            last layer; or ``wide``, as it was.
+        operands: the format of each operand of its products that is rounded, as text.
+        notes: why it is wide or kept, and what is particular about it.
+    """
+
+    name: str
+    kind: str
+    state: str
+    operands: dict[str, str]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return one line."""
+        parts = [f"{role}={text}" for role, text in _grouped(self.operands).items()]
+        return "  ".join(x for x in (self.state, ", ".join(parts), "; ".join(self.notes)) if x)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All layers of a prepared model, in its order; ``str`` makes a table of it."""
+
+    recipe: Recipe
+    layers: tuple[LayerSummary, ...]
+
+    def __str__(self) -> str:
+        """Return a line for each layer below one for the recipe."""
+        rows = [(one.name or "the model", one.kind, str(one)) for one in self.layers]
+        widths = [max((len(row[i]) for row in rows), default=0) for i in (0, 1)]
+        flows = self.recipe.autocast or self.recipe.vector
+        head = f"{self.recipe.name}: {flows} between products" + (
+            ", by torch.autocast around the whole model" if self.recipe.autocast else ""
+        )
+        return "\n".join([head, *(f"{n:<{widths[0]}}  {k:<{widths[1]}}  {text}" for n, k, text in rows)])
+
+
+def summary(model: nn.Module, *inputs: Any) -> Summary:
+    """Return what has become of each layer of a model that :func:`fewbits.nn.prepare` has prepared.
+
+    Layers are named with the formats of their operands as they are now, those that were kept or excluded with
+    the reason, and what else may multiply: attention that is written as functions, matrices among buffers.
+
+    Args:
+        model: a prepared model.
+        inputs: with them the model runs forward once, without gradients, and every module that multiplies
+            outside of narrow layers is named, with PyTorch's name of the product.
+
+    Raises:
+        ArgumentError: the model is not prepared.
+    """
+    recipe = getattr(model, "fewbits_recipe", None)
+    if not isinstance(recipe, Recipe):
+        raise ArgumentError(f"{type(model).__name__} is not prepared; call fewbits.nn.prepare on it first")
+    names = dict(model.named_modules())
+    owners = _owners(names)
+    found = {n: _of_layer(n, m, recipe, owners) for n, m in names.items() if _rules(m) is not None}
+    for one in getattr(model, "fewbits_wide", ()):
+        assert isinstance(one, Wide)
+        found[one.name] = LayerSummary(
+            one.name, one.kind, "wide", {}, (one.why, *_ties(names.get(one.name), owners))
+        )
+    if inputs:
+        for name, products in _wide_products(model, names, inputs).items():
+            kind = type(names[name]).__name__
+            known = found.get(name, LayerSummary(name, kind, "wide", {}, ()))
+            said = f"multiplies by {', '.join(sorted(products))}"
+            found[name] = LayerSummary(name, kind, "wide", {}, (*known.notes, said))
+    order = {name: i for i, name in enumerate(names)}
+    place = lambda n: order.get(n, order.get(n.rpartition(".")[0], 0))  # noqa: E731 - a sort key
+    return Summary(recipe, tuple(found[n] for n in sorted(found, key=place)))
+
+
+def _rules(module: nn.Module) -> Rules | None:
+    rules = getattr(module, "rules", None)
+    return rules if isinstance(rules, Rules) else None
+
+
+def _of_layer(name: str, layer: nn.Module, whole: Recipe, owners: dict[int, list[str]]) -> LayerSummary:
+    rules = _rules(layer)
+    assert rules is not None
+    roles = next((only for kind, only in _ONLY.items() if isinstance(layer, kind)), OPERANDS)
+    operands = {role: str(how) for role in roles if (how := rules.how(role)) is not None}
+    notes = [f"kept as the {'last' if rules.last else 'first'} layer"] if rules.kept else []
+    notes += [f"recipe {rules.recipe.name}"] if rules.recipe.name != whole.name else []
+    if rules.last and not rules.kept and not rules.recipe.logit_gradient:
+        notes.append("gives the logits: their gradient is not rounded")
+    notes += ["its weight is computed by a parametrization"] if parametrize.is_parametrized(layer) else []
+    kind = type(layer).__name__.removeprefix("Narrow")
+    return LayerSummary(
+        name, kind, "kept" if rules.kept else "narrow", operands, (*notes, *_ties(layer, owners))
+    )
+
+
+def _owners(names: dict[str, nn.Module]) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
+    for name, module in names.items():
+        for p in module.parameters(recurse=False):
+            found.setdefault(id(p), []).append(name)
+    return found
+
+
+def _ties(module: nn.Module | None, owners: dict[int, list[str]]) -> list[str]:
+    """Return a note where a module has a parameter together with others."""
+    own = [] if module is None else list(module.parameters(recurse=False))
+    shared = {name for p in own if len(owners[id(p)]) > 1 for name in owners[id(p)]}
+    return [f"a weight is that of {', '.join(sorted(shared))}"] if shared else []
+
+
+def _grouped(operands: dict[str, str]) -> dict[str, str]:
+    """Return operands as a recipe's text has them: one for weights, activations and gradients each."""
+    found: dict[str, str] = {}
+    for group in _GROUPS:
+        mine = {role: text for role, text in operands.items() if role.endswith(group)}
+        same = len(set(mine.values())) == 1 and len(mine) in (2, len(operands))
+        found |= {group: next(iter(mine.values()))} if same else mine
+    return found
+
+
+_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "convolution", "_grouped_mm")
+
+
+class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+    """Collects the products of the module that runs, unless a narrow layer runs around it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.running: list[tuple[str, bool]] = []
+        self.found: dict[str, set[str]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        multiplies = name in _PRODUCTS or name.startswith(
+            ("_scaled_dot_product", "mkldnn", "_flash", "_efficient")
+        )
+        if multiplies and not any(narrow for _, narrow in self.running):
+            self.found.setdefault(self.running[-1][0] if self.running else "", set()).add(name)
+        return func(*args, **(kwargs or {}))
+
+
+def _wide_products(
+    model: nn.Module, names: dict[str, nn.Module], inputs: tuple[Any, ...]
+) -> dict[str, set[str]]:
+    products = _Products()
+    with torch.no_grad(), products, _followed(names, products.running):
+        model(*inputs)
+    return products.found
+
+
+@contextmanager
+def _followed(names: dict[str, nn.Module], running: list[tuple[str, bool]]) -> Iterator[None]:
+    """Keep the names of the modules that run, the innermost last."""
+
+    def entering(name: str) -> Callable[..., None]:
+        return lambda module, *_: running.append((name, _rules(module) is not None))
+
+    def leaving(*_: Any) -> None:
+        running.pop()
+
+    hooks = [m.register_forward_pre_hook(entering(n)) for n, m in names.items()]
+    hooks += [m.register_forward_hook(leaving) for m in names.values()]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
