@@ -54,7 +54,7 @@ def test_data_without_the_task_that_reads_it_is_refused(capsys, tmp_path):
 
 
 def test_data_beside_a_checkpoint_is_refused(capsys, tmp_path):
-    assert "leave one of them out" in failed(
+    assert "--data does nothing for a checkpoint; leave it out" in failed(
         capsys, tmp_path, "compare", str(tmp_path), "--data", str(tmp_path)
     )
 

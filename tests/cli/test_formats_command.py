@@ -3,11 +3,16 @@
 import json
 import subprocess
 import sys
+from itertools import pairwise
 
+import numpy as np
 import pytest
 
+import fewbits as fb
 from fewbits.cli import main as cli
-from fewbits.formats import CATALOGUE
+from fewbits.cli.formats import _numbers
+from fewbits.formats import CATALOGUE, elements, parse
+from fewbits.formats.nearest import _CONSTRUCTORS, _SYNONYMS, nearest
 from fewbits.report.formats_text import number_lines
 
 
@@ -58,7 +63,7 @@ def test_the_labels_of_a_narrow_number_line_stay_apart():
 
 def test_the_command_is_installed_and_prints_its_version():
     done = subprocess.run(
-        [sys.executable, "-m", "fewbits.cli", "--version"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "fewbits", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("fewbits ")
 
@@ -67,3 +72,50 @@ def test_the_command_is_installed_and_prints_its_version():
 def test_every_command_has_help_with_an_example(capsys, command):
     assert cli.run([command, "--help"]) == 0
     assert f"Example: fewbits {command}" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("float", "float(e=4,m=3)"),
+        ("fp8", "fp8_e4m3, fp8_e5m2"),
+        ("MXFP4", "are mxfp4;"),
+        ("mx-fp4", "are mxfp4;"),
+        ("bfloat16", "are bf16;"),
+        ("torch.bfloat16", "are bf16;"),
+        ("float8_e4m3fn", "are fp8_e4m3;"),
+        ("half", "are fp16;"),
+        ("e4m3", "fp8_e4m3"),
+        ("lookup", "lookup(-1,0,1)"),
+        ("mxfp5", "mxfp4"),
+    ],
+)
+def test_what_others_call_a_format_is_suggested(capsys, typed, meant):
+    assert cli.run(["formats", typed]) == 2
+    assert meant in capsys.readouterr().err.replace("the nearest", "")
+
+
+def test_every_suggestion_is_a_format():
+    for name in [*CATALOGUE, *_CONSTRUCTORS, *_SYNONYMS, "fp", "mx", "int", "x", "Q4", "posit8", "zzz", ""]:
+        assert all(parse(meant) for meant in nearest(name[:-1]) + nearest(name.upper()))
+    assert not nearest("zzz")
+
+
+@pytest.mark.parametrize("element", [e for e in elements() if e.bits <= 8], ids=str)
+def test_what_is_drawn_is_what_rounding_gives(element):
+    drawn = _numbers(element)
+    assert list(fb.fake_quantize(np.array(drawn), element)) == drawn
+    # Beyond the ends and between all neighbours, in steps far finer than theirs.
+    ends = np.array([drawn[0] * 4, drawn[-1] * 4, drawn[0] - 1, drawn[-1] + 1])
+    fine = np.concatenate([np.linspace(a, b, 9) for a, b in pairwise(drawn)])
+    given = np.concatenate([ends, fine, -fine])
+    given = given if element.min < 0 else np.abs(given)
+    found = fb.fake_quantize(given, element)
+    assert set(found[np.isfinite(found)]) <= set(drawn)
+
+
+@pytest.mark.parametrize(("name", "never"), [("ternary", "-2"), ("int4_channel", "-8"), ("mxint8", "-2")])
+def test_a_code_that_rounding_never_gives_is_no_number(capsys, tmp_path, name, never):
+    assert cli.run(["formats", name, "--json", str(tmp_path / "f.json")]) == 0
+    assert never not in capsys.readouterr().out.replace(",", " ").split()
+    assert float(never) not in json.loads((tmp_path / "f.json").read_text())["values"]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib.metadata import PackageNotFoundError, version
+
+import typer
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format, parse
@@ -33,6 +35,30 @@ def read_formats(text: str | None, default: Sequence[str]) -> list[Format]:
     if not names:
         raise ArgumentError("--formats is empty; give names as in mxfp4,mx6 (see `fewbits formats`)")
     return list(dict.fromkeys(parse(name) for name in names))
+
+
+def refuse_unused(context: typer.Context, used: Collection[str], what: str) -> None:
+    """Refuse options that were typed and would do nothing.
+
+    Args:
+        context: of the command.
+        used: names of the parameters that count.
+        what: what the command was given, in words.
+
+    Raises:
+        ArgumentError: there is one; the message names all of them.
+    """
+    typed = [
+        name
+        for name in context.params
+        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    ]
+    idle = [f"--{name.replace('_', '-')}" for name in typed if name not in used]
+    if idle:
+        does = "does" if len(idle) == 1 else "do"
+        raise ArgumentError(
+            f"{', '.join(idle)} {does} nothing for {what}; leave {'it' if len(idle) == 1 else 'them'} out"
+        )
 
 
 def provenance(seeds: Sequence[int] = ()) -> Provenance:

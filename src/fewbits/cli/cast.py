@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fewbits.cli.arguments import provenance, split_list
+from fewbits.cli.aliases import Formats
+from fewbits.cli.arguments import provenance, refuse_unused, split_list
 from fewbits.cli.kinds import CHECKPOINT, JSON, Reads, Writes
 from fewbits.cli.mapping import read_map
 from fewbits.cli.paths import tables_console, write_report
@@ -17,6 +18,7 @@ from fewbits.formats import parse
 
 
 def cast(
+    context: typer.Context,
     source: Annotated[
         Path,
         Reads(),
@@ -32,11 +34,14 @@ def cast(
         ),
     ],
     format: Annotated[
-        str | None, typer.Option(help="A format's name, or a text in the grammar (see `fewbits formats`).")
+        str | None,
+        Formats(),
+        typer.Option(help="A format's name, or a text in the grammar (see `fewbits formats`)."),
     ] = None,
     map: Annotated[
         list[str] | None,
         Reads(),
+        Formats(),
         typer.Option(
             help="PATTERN=FORMAT for the tensors whose names match, as in 'layers.0.*=mx9', or the path of "
             "what `fewbits compare --json` wrote of this checkpoint; may be given several times, and the "
@@ -80,8 +85,10 @@ def cast(
 
     Back again: fewbits cast narrow.safetensors model.safetensors --back
     """
-    if back and (format, map, keep, scale_rule, sparsity) != (None, None, None, None, None):
-        raise ArgumentError("--back restores what the file says; leave the other options out")
+    if back:
+        refuse_unused(
+            context, {"source", "destination", "back", "json"}, "--back, which does what the file says"
+        )
     if not back and format is None and not map:
         raise ArgumentError("no format was given; add --format, as in --format mxfp4, or --map")
     rules, rule = read_map(map or [], scale_rule)

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from fewbits.cli.arguments import provenance, read_formats, split_list
+from fewbits.cli.aliases import Formats
+from fewbits.cli.arguments import provenance, read_formats, refuse_unused, split_list
 from fewbits.cli.kinds import JSON, PAGE, Reads, Writes
 from fewbits.cli.paths import tables_console, write_report
 from fewbits.cli.progress import Report, progress_bar
-from fewbits.errors import ArgumentError, DataError
 from fewbits.formats import Format
 from fewbits.records import Provenance
 
@@ -42,7 +42,15 @@ class _Answer:
     json: Callable[[], str]
 
 
+_USED = {
+    "models": {"formats", "tasks", "data", "seeds", "scale_rule", "train", "report", "json"},
+    "a checkpoint": {"target", "formats", "min_qsnr", "model", "scale_rule", "report", "json"},
+    "a matrix": {"target", "formats", "report", "json"},
+}
+
+
 def compare(
+    context: typer.Context,
     target: Annotated[
         Path | None,
         Reads(),
@@ -53,6 +61,7 @@ def compare(
     ] = None,
     formats: Annotated[
         str | None,
+        Formats(),
         typer.Option(help='Comma-separated, as in mxfp4,mx6,"float(e=3,m=2)". Default: a sensible list.'),
     ] = None,
     tasks: Annotated[
@@ -113,6 +122,8 @@ def compare(
 
     A matrix: fewbits compare matrix.mtx
     """
+    kind = "models" if target is None else "a matrix" if target.suffix == ".mtx" else "a checkpoint"
+    refuse_unused(context, _USED[kind], kind)
     if report is not None:
         from fewbits.report.markup import plotly_script
 
@@ -128,24 +139,13 @@ def compare(
 def _measured(target: Path | None, asked: _Asked, progress: Report) -> _Answer:
     if target is None:
         return _tasks(asked, progress)
-    if asked.train:
-        raise ArgumentError(
-            f"--train is for the built-in models, and {target} is to be measured; leave one of them out"
-        )
-    if asked.data is not None:
-        raise ArgumentError(
-            f"--data is for the built-in models, and {target} is to be measured; leave one of them out"
-        )
-    if not target.exists():
-        raise DataError(
-            f"{target} does not exist; give a .safetensors file, a folder of them, or a .mtx matrix"
-        )
     return (
         _matrix(target, asked, progress) if target.suffix == ".mtx" else _checkpoint(target, asked, progress)
     )
 
 
 def _tasks(asked: _Asked, progress: Report) -> _Answer:
+    read_formats(asked.formats, ["fp32"])  # a wrong name is told before PyTorch is loaded
     from fewbits.compare.models import TASK_FORMATS, compare_models
     from fewbits.report import tasks_json, tasks_page, tasks_table
 

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
+from fewbits.cli.aliases import Formats
 from fewbits.cli.kinds import JSON, Writes
 from fewbits.cli.paths import tables_console, write_report
 from fewbits.formats import CATALOGUE, Bdr, Block, Element, Format, facts, parse, values
@@ -21,7 +23,9 @@ from fewbits.report.formats_text import (
 
 
 def formats(
-    name: Annotated[str | None, typer.Argument(help="A format's name, or a text in the grammar.")] = None,
+    name: Annotated[
+        str | None, Formats(), typer.Argument(help="A format's name, or a text in the grammar.")
+    ] = None,
     json: Annotated[
         Path | None, Writes(JSON), typer.Option(help="Also write what is printed as JSON.")
     ] = None,
@@ -48,8 +52,7 @@ def formats(
             console.print(f"[bold]{what:<18}[/bold] ", end="")
             console.print(value, markup=False, highlight=False, soft_wrap=True)
         if element.bits <= 6:
-            table = values(element)
-            console.print(value_table([float(v) for v in table], element.bits))
+            console.print(value_table(_produced(element).tolist(), element.bits))
         if numbers:
             label = f"element {element}" if element is not fmt else str(fmt)
             lines = number_lines(numbers, min(console.width, 100), label)
@@ -67,5 +70,12 @@ def _numbers(element: Element) -> list[float]:
     """Return the finite values in rising order; none for formats too wide to enumerate."""
     if element.bits > 16:
         return []
-    table = values(element)
+    table = _produced(element)
     return [float(v) for v in np.unique(table[np.isfinite(table)])]
+
+
+def _produced(element: Element) -> NDArray[np.float64]:
+    """Return the value of every code; NaN for a code that rounding never gives, as -8 of a symmetric int4."""
+    table = values(element)
+    never = np.isfinite(table) & ((table < element.min) | (table > element.max))
+    return np.where(never, np.nan, table)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 import fewbits
+from fewbits.cli.aliases import define, with_aliases
 from fewbits.cli.cast import cast
 from fewbits.cli.compare import compare
 from fewbits.cli.formats import formats
@@ -32,12 +33,11 @@ app = typer.Typer(
     name="fewbits",
     help="More science with fewer bits: choose, store and invent narrow number formats.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for _command in (compare, formats, cast, inspect, solve, train, prune):
-    app.command()(guarded(_command))
+    app.command()(with_aliases(guarded(_command)))
 
 
 def _version(asked: bool) -> None:
@@ -51,8 +51,17 @@ def _root(
     version: bool = typer.Option(
         False, "--version", help="Print the version.", callback=_version, is_eager=True
     ),
+    alias: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="FEWBITS_ALIAS",
+            help="NAME=FORMAT, a name for a format of your own; before the command; may be given several "
+            "times, or in the environment with spaces between.",
+        ),
+    ] = None,
 ) -> None:
     """More science with fewer bits: choose, store and invent narrow number formats."""
+    define(alias or [])
 
 
 def _fail(message: str, code: int) -> int:

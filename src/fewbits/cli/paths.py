@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 
 from fewbits.cli.kinds import FOLDER, TENSORS, Kind, Reads, Writes
-from fewbits.errors import ArgumentError
+from fewbits.errors import ArgumentError, DataError
 from fewbits.files.atomic import write_text
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -75,6 +75,7 @@ def guarded(command: Command) -> Command:
     Raises, when called:
         ArgumentError: an output is an input or would overwrite a part of one, two outputs are one, or an
             output cannot be written or is there and of another kind.
+        DataError: an input is not there.
     """
     marks, names = paths_of(command), _names(command)
 
@@ -84,6 +85,7 @@ def guarded(command: Command) -> Command:
         given.apply_defaults()
         inputs: list[_Input] = []
         outputs: list[_Output] = []
+        missing: list[str] = []
         for name, mark in marks.items():
             for value in _values(given.arguments[name]):
                 told = f"{names[name]} {value}"
@@ -91,10 +93,13 @@ def guarded(command: Command) -> Command:
                     outputs.append(_Output(told, Path(value), mark.kind))
                 elif _exists(value):
                     inputs.append(_Input(told, Path(value), mark.below))
+                elif isinstance(value, Path):
+                    missing.append(told)
         for i, output in enumerate(outputs):
             for other in outputs[:i]:
                 _refuse_shared(output, other)
             _check(output, inputs)
+        _refuse_missing(missing)
         return command(*args, **kwargs)
 
     return checked  # type: ignore[return-value]
@@ -125,6 +130,12 @@ def _exists(given: str | Path) -> bool:
         return Path(given).exists()
     except (OSError, ValueError):  # a text too long for a name, or with a null byte
         return False
+
+
+def _refuse_missing(missing: list[str]) -> None:
+    """Refuse inputs that are not there before anything large is loaded."""
+    if missing:
+        raise DataError(f"{missing[0]} does not exist; expected a file or a folder to read: check the path")
 
 
 def _refuse_shared(output: _Output, other: _Output) -> None:

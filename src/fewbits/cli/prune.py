@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fewbits.cli.arguments import provenance, split_list
+from fewbits.cli.aliases import Formats
+from fewbits.cli.arguments import provenance, refuse_unused, split_list
 from fewbits.cli.kinds import JSON, PAGE, TENSORS, Reads, Writes
 from fewbits.cli.paths import tables_console, write_report
 from fewbits.cli.progress import Interrupted, Report, progress_bar
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
     from fewbits.records import PrunedModel
 
 
+_USED = {"source", "out", "pattern", "keep", "format", "report", "json"}  # of a checkpoint
+
+
 def prune(
+    context: typer.Context,
     source: Annotated[
         Path | None,
         Reads(),
@@ -50,6 +55,7 @@ def prune(
     model: Annotated[str, typer.Option(help="Of the task: small (seconds on two cores) or base.")] = "small",
     recipe: Annotated[
         list[str] | None,
+        Formats(),
         typer.Option(
             help="Of the retraining; may be given several times; none: no retraining. Default: fp32."
         ),
@@ -63,7 +69,9 @@ def prune(
         bool, typer.Option("--control", help="Train the dense models again too: what retraining alone does.")
     ] = False,
     format: Annotated[
-        str, typer.Option(help="Of values, in which sizes and products are measured: bf16, int8_channel, ...")
+        str,
+        Formats(),
+        typer.Option(help="Of values, in which sizes and products are measured: bf16, int8_channel, ..."),
     ] = "bf16",
     report: Annotated[
         Path | None, Writes(PAGE), typer.Option(help="Write the tables as one HTML page.", show_default=False)
@@ -91,11 +99,8 @@ def prune(
         )
     elif source is None:
         raise ArgumentError("there is nothing to prune; give a checkpoint, or a --task such as digits")
-    elif (recipe, schedule, steps, seeds, control) != (None, "frozen", 0, 1, False):
-        raise ArgumentError(
-            "--recipe, --schedule, --steps, --seeds and --control are of a training; add --task"
-        )
     else:
+        refuse_unused(context, _USED, "a checkpoint, which --task would train")
         record = _checkpoint(source, out, pattern, kept, format)
 
     from fewbits.report import prune_json, prune_page, prune_table

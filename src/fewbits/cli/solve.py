@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fewbits.cli.arguments import provenance
+from fewbits.cli.arguments import provenance, refuse_unused
 from fewbits.cli.kinds import JSON, MATRIX, PAGE, Reads, Writes
 from fewbits.cli.krylov import SOLVERS, demonstration, krylov_scores
 from fewbits.cli.paths import tables_console, write_report
@@ -27,6 +27,7 @@ _LARGEST = 20000  # rows of a matrix that is made dense: 3 GiB
 
 
 def solve(
+    context: typer.Context,
     matrix: Annotated[
         Path | None,
         Reads(),
@@ -79,6 +80,8 @@ def solve(
     if solver not in ("direct", *SOLVERS):
         raise ArgumentError(f"--solver {solver}: expected direct, {', '.join(SOLVERS)}")
     direct = solver == "direct"
+    idle = {"tol" if direct else "assume", *(["precision"] if compare else [])}
+    refuse_unused(context, set(context.params) - idle, f"--solver {solver}" + " with --compare" * compare)
     if precision != "auto":
         (read if direct else krylov_precision)(precision)
     a, b = _system(matrix, right, direct)

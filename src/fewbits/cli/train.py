@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fewbits.cli.arguments import provenance
+from fewbits.cli.aliases import Formats
+from fewbits.cli.arguments import provenance, refuse_unused
 from fewbits.cli.kinds import FOLDER, JSON, Reads, Writes
 from fewbits.cli.paths import tables_console, write_report
 from fewbits.cli.progress import Interrupted, progress_bar
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 
 
 def train(
+    context: typer.Context,
     recipe: Annotated[
         list[str] | None,
+        Formats(),
         typer.Option(
             help="A name, or a name and changes, as in mxfp6:gradient=mxfp8_e5m2/rceil; may be given several "
             "times; `list` prints them all. Default: fp32 and mxfp6."
@@ -57,6 +60,7 @@ def train(
 
     names = recipe or ["fp32", "mxfp6"]
     if names == ["list"]:
+        refuse_unused(context, {"recipe"}, "the list of recipes")
         _print_catalogue()
         return
     for name in names:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import MISSING, fields
-from difflib import get_close_matches
 from typing import Any
 
 from fewbits.errors import FormatError
@@ -18,6 +17,7 @@ from fewbits.formats.blocks import Bdr, Block
 from fewbits.formats.catalogue import CATALOGUE
 from fewbits.formats.elements import Exponent, Fixed, Float, Lookup, Posit
 from fewbits.formats.format import Format
+from fewbits.formats.nearest import nearest
 
 KINDS: dict[str, type[Format]] = {
     "float": Float,
@@ -127,7 +127,8 @@ class _Parser:
         if name in CATALOGUE:
             return CATALOGUE[name].format
         name = name if len(name) <= 60 else f"{name[:60]}..."
-        near = get_close_matches(name.lower(), [*CATALOGUE, *KINDS], n=4, cutoff=0.4)
+        whole = self.text.strip()  # a name as others write it is no word of the grammar: torch.bfloat16
+        near = nearest(whole if re.fullmatch(r"[\w.-]{1,60}", whole) else name)
         hint = f"; the nearest are {', '.join(near)}" if near else ""
         raise FormatError(f"there is no format named {name!r}{hint}; `fewbits formats` lists them all")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from math import log2
+from math import isnan, log2
 
 from rich.table import Table
 
@@ -38,7 +38,7 @@ def format_json(facts: Sequence[tuple[str, str]], numbers: Sequence[float]) -> s
 
 
 def value_table(values: Sequence[float], bits: int) -> Table:
-    """Return code and value of every code in hexadecimal order, eight to a line."""
+    """Return code and value of every code in hexadecimal order, eight to a line; a dash is no number."""
     columns = 8 if len(values) >= 8 else len(values)
     table = Table(
         title="code value", title_justify="left", show_header=False, show_edge=False, pad_edge=False, box=None
@@ -49,8 +49,12 @@ def value_table(values: Sequence[float], bits: int) -> Table:
     width = -(-bits // 4)
     for row in range(rows):
         codes = [row + column * rows for column in range(columns)]
-        table.add_row(*(f"[dim]{c:0{width}X}[/dim] {values[c]:.6g}  " for c in codes))
+        table.add_row(*(f"[dim]{c:0{width}X}[/dim] {_value(values[c])}  " for c in codes))
     return table
+
+
+def _value(value: float) -> str:
+    return "-" if isnan(value) else f"{value:.6g}"
 
 
 def number_lines(values: Sequence[float], width: int, label: str) -> str:

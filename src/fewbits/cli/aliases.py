@@ -1,0 +1,68 @@
+"""Names that the user gives to formats, for every parameter that takes one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar, get_type_hints
+
+from fewbits.errors import ArgumentError
+from fewbits.formats import CATALOGUE, parse
+from fewbits.formats.grammar import KINDS
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+_KNOWN: ContextVar[Mapping[str, str] | None] = ContextVar("aliases", default=None)
+
+
+@dataclass(frozen=True)
+class Formats:
+    """Marks a parameter whose text names formats, perhaps among other things."""
+
+
+def define(given: Iterable[str]) -> None:
+    """Take NAME=FORMAT texts for the command that follows; a later one may use an earlier one.
+
+    Raises:
+        ArgumentError: not NAME=FORMAT, or a name that means something already.
+        FormatError: no such format.
+    """
+    known: dict[str, str] = {}
+    for text in given:
+        name, sign, fmt = (part.strip() for part in text.partition("="))
+        if not sign or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise ArgumentError(f"--alias {text!r:.200} is not NAME=FORMAT; write it as in nf=lookup(-1,0,1)")
+        if name in CATALOGUE or name in KINDS:
+            raise ArgumentError(f"--alias {name}: that is a format already; choose another name")
+        known[name] = parse(_expanded(fmt, known)).name
+    _KNOWN.set(known)
+
+
+def with_aliases(command: Command) -> Command:
+    """Return the command with the aliases in its marked parameters written out."""
+    hints = get_type_hints(command, include_extras=True)
+    marked = [
+        name
+        for name, hint in hints.items()
+        if any(isinstance(mark, Formats) for mark in getattr(hint, "__metadata__", ()))
+    ]
+
+    @wraps(command)
+    def expanded(*args: Any, **given: Any) -> Any:
+        known = _KNOWN.get() or {}
+        for name in marked if known else ():
+            value = given[name]
+            if isinstance(value, str):
+                given[name] = _expanded(value, known)
+            elif value is not None:
+                given[name] = [_expanded(text, known) for text in value]
+        return command(*args, **given)
+
+    return expanded  # type: ignore[return-value]
+
+
+def _expanded(text: str, known: Mapping[str, str]) -> str:
+    """Write out the aliases in a text: whole names, but no patterns of tensors and no keys before =."""
+    return re.sub(r"(?<![\w.*?\]])[A-Za-z_]\w*(?![\w.*?\[(=])", lambda m: known.get(m[0], m[0]), text)

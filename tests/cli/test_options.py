@@ -1,0 +1,170 @@
+"""Aliases of formats, options that do nothing, completion, and how little a simple mistake loads."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_type_hints
+
+import numpy as np
+import pytest
+import typer
+from safetensors.numpy import save_file
+
+from fewbits.cli import aliases
+from fewbits.cli import main as cli
+from fewbits.cli.aliases import Formats
+
+APP = typer.main.get_command(cli.app)
+MINE = "block(element=lookup(-1,0,0.25,1),scale=fp32,size=16)"
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(aliases, "_KNOWN", aliases.ContextVar("aliases", default=None))
+    save_file({"w": np.arange(1, 65, dtype=np.float32).reshape(4, 16)}, "m.safetensors")
+    Path("a.mtx").write_text("%%MatrixMarket matrix array real general\n2 2\n4\n1\n1\n3\n")
+    Path("narrow.safetensors").write_bytes(b"")
+    return tmp_path
+
+
+def test_every_parameter_that_takes_a_format_takes_an_alias():
+    for command in APP.commands.values():
+        for name, hint in get_type_hints(command.callback, include_extras=True).items():
+            if name in ("format", "formats", "recipe", "map") or (command.name, name) == ("formats", "name"):
+                assert any(isinstance(m, Formats) for m in hint.__metadata__), (command.name, name)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["formats", "mine", "--json", "-"],
+        ["compare", "m.safetensors", "--formats", "mxfp4,mine", "--json", "-"],
+        ["compare", "a.mtx", "--formats", "mine,fp32", "--json", "-"],
+        ["cast", "m.safetensors", "n.safetensors", "--format", "mine", "--json", "-"],
+        ["cast", "m.safetensors", "n.safetensors", "--map", "w=mine", "--json", "-"],
+        ["prune", "m.safetensors", "--format", "mine", "--json", "-"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("how", ["option", "environment"])
+def test_an_alias_is_the_format_it_stands_for(capfd, monkeypatch, place, words, how):
+    told = []
+    for given in (words, [word.replace("mine", MINE) for word in words]):
+        Path("n.safetensors").unlink(missing_ok=True)
+        if given is words and how == "environment":
+            monkeypatch.setenv("FEWBITS_ALIAS", f"part=lookup(-1,0,0.25,1) mine={MINE}")
+        option = ["--alias", f"mine={MINE}"] if given is words and how == "option" else []
+        assert cli.run([*option, *given]) == 0
+        document = json.loads(capfd.readouterr().out)
+        document.pop("provenance", None)
+        told.append({k: v for k, v in document.items() if k != "models"} or document)
+    assert told[0] == told[1]
+
+
+def test_an_alias_may_be_made_of_another_and_leaves_patterns_alone(capsys, place):
+    chain = ["--alias", "nf=lookup(-1,0,0.25,1)", "--alias", "mine=block(element=nf,scale=fp32,size=16)"]
+    assert cli.run([*chain, "formats", "mine"]) == 0
+    assert "block(element=lookup(-1,0,0.25,1),scale=fp32,size=16)" in capsys.readouterr().out.replace(
+        "\n", ""
+    )
+    assert cli.run(["--alias", "w=mx9", "cast", "m.safetensors", "n.safetensors", "--map", "w=w"]) == 0
+    assert cli.run(["formats", "mine"]) == 2  # of another run
+
+
+@pytest.mark.parametrize(
+    ("alias", "said"),
+    [
+        ("nf4", "not NAME=FORMAT"), ("=int(8)", "not NAME=FORMAT"), ("a b=int(8)", "not NAME=FORMAT"),
+        ("mxfp4=int(8)", "a format already"), ("float=int(8)", "a format already"), ("nf=int(", "cannot"),
+    ],
+)  # fmt: skip
+def test_a_wrong_alias_is_refused(capsys, place, alias, said):
+    assert cli.run(["--alias", alias, "formats"]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["compare", "m.safetensors", "--seeds", "3"], "--seeds does nothing for a checkpoint"),
+        (["compare", "m.safetensors", "--tasks", "digits", "--train"], "--tasks, --train do nothing"),
+        (["compare", "a.mtx", "--min-qsnr", "30"], "--min-qsnr does nothing for a matrix"),
+        (["compare", "a.mtx", "--scale-rule", "floor"], "--scale-rule does nothing for a matrix"),
+        (["compare", "--min-qsnr", "30"], "--min-qsnr does nothing for models"),
+        (["prune", "m.safetensors", "--steps", "0"], "--steps does nothing for a checkpoint"),
+        (["prune", "m.safetensors", "--model", "small"], "--model does nothing for a checkpoint"),
+        (["cast", "m.safetensors", "n.safetensors", "--back", "--keep", "w"], "--keep does nothing for --b"),
+        (["train", "--recipe", "list", "--seeds", "2"], "--seeds does nothing for the list of recipes"),
+        (["solve", "a.mtx", "--tol", "1e-10"], "--tol does nothing for --solver direct"),
+        (["solve", "a.mtx", "--solver", "cg", "--assume", "general"], "--assume does nothing for --solver"),
+        (["solve", "--compare", "--precision", "fp32"], "--precision does nothing for --solver direct with"),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, list) else "",
+)  # fmt: skip
+def test_an_option_that_would_do_nothing_is_refused_by_name(capsys, place, words, named):
+    before = sorted(place.iterdir())
+    assert cli.run(words) == 2
+    assert named in capsys.readouterr().err
+    assert sorted(place.iterdir()) == before
+
+
+# Each ends before PyTorch is loaded, which takes seconds.
+SIMPLE = [
+    (0, ["--help"]), (0, ["--version"]), (2, ["nothing"]), (0, ["formats"]), (0, ["formats", "mxfp4"]),
+    *[(0, [name, "--help"]) for name in APP.commands],
+    (2, ["formats", "mxfp5"]), (2, ["--alias", "x", "formats"]),
+    (2, ["compare", "gone.safetensors"]), (2, ["compare", "--formats", "mxfp5"]),
+    (2, ["compare", "--seeds", "x"]), (2, ["compare", "m.safetensors", "--seeds", "2"]),
+    (2, ["compare", "m.safetensors", "--formats", "mxfp5"]),
+    (2, ["compare", "narrow.safetensors"]), (2, ["compare", "m.safetensors", "--json", "m.safetensors"]),
+    (2, ["cast", "gone.safetensors", "n.safetensors", "--format", "mxfp4"]), (2, ["cast", "m.safetensors"]),
+    (2, ["cast", "m.safetensors", "n.safetensors", "--format", "mxfp5"]),
+    (2, ["inspect", "gone.safetensors"]), (2, ["inspect", "m.safetensors", "--json", "m.safetensors"]),
+    (2, ["solve", "gone.mtx"]), (2, ["solve", "a.mtx", "--out", "a.mtx"]),
+    (2, ["train", "--recipe", "mxfp5"]), (2, ["train", "--task", "m.safetensors", "--out", "m.safetensors"]),
+    (2, ["prune"]), (2, ["prune", "gone.safetensors"]),
+    (2, ["prune", "m.safetensors", "--out", "m.safetensors"]),
+]  # fmt: skip
+
+
+def test_help_and_simple_mistakes_do_not_load_torch(place):
+    script = (
+        "import contextlib, io, json, sys\n"
+        "from fewbits.cli.main import run\n"
+        "found = []\n"
+        "for words in json.loads(sys.argv[1]):\n"
+        "    said = io.StringIO()\n"
+        "    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):\n"
+        "        code = run(words)\n"
+        "    lines = [line for line in said.getvalue().splitlines() if line.startswith('fewbits: ')]\n"
+        "    found.append((code, words, len(lines), 'torch' in sys.modules))\n"
+        "    assert 'torch' not in sys.modules, words\n"
+        "print(json.dumps(found))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, json.dumps([words for _, words in SIMPLE])],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    expected = [[code, words, 1 if code else 0, False] for code, words in SIMPLE]
+    assert json.loads(done.stdout) == expected
+
+
+def said(*words: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, check=False, env=os.environ | environment
+    )
+    return done.stdout
+
+
+def test_the_package_runs_as_a_module_and_completes_names():
+    assert said("-m", "fewbits", "--version").startswith("fewbits ")
+    assert "--show-completion" in said("-m", "fewbits", "--help")
+    script = "import sys; sys.argv = ['fewbits']; from fewbits.cli.main import main; main()"
+    asked = {"COMP_WORDS": "fewbits comp", "COMP_CWORD": "1", "_FEWBITS_COMPLETE": "complete_bash"}
+    assert said("-c", script, **asked).strip() == "compare"
