@@ -41,7 +41,7 @@ def measure(time: int, space: int, rounds: int) -> list[dict[str, Any]]:
     found: dict[str, Any] = {}
 
     def solve(name: str, operator: lattice.Wilson, precision: str) -> None:
-        found[name] = operator.solve(b, precision=precision, tol=TOL)
+        found[name] = operator.solve(b, precision=precision, rtol=TOL)
 
     calls = {}
     for precision, numbers in KINDS:

@@ -1,6 +1,5 @@
 """Conjugate gradients with narrow vectors: the true residual decides, and reliable updates keep it."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,7 @@ def test_without_reliable_updates_claim_and_truth_part_ways() -> None:
 
 
 def test_half_precision_without_a_norm_stalls() -> None:
-    found = cg(laplacian(1e-2), right(), precision="fp32/fp16", most=1000)
+    found = cg(laplacian(1e-2), right(), precision="fp32/fp16", maxiter=1000)
     assert not found.converged
     assert found.residual > 1e-8
 
@@ -57,21 +56,17 @@ def test_it_solves_what_scipy_solves() -> None:
     a, b = laplacian(1e-2, 30), right(900)
     expected, failed = scipy_cg(a, b, rtol=1e-12)
     assert failed == 0
-    found = cg(a, b, tol=1e-12)
+    found = cg(a, b, rtol=1e-12)
     assert np.allclose(found.x, expected, atol=1e-9)
     assert len(found.history) == found.iterations
     assert found.history[-1] < 1e-10
-
-
-def _as_function(a: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda v: torch.from_numpy(a.astype(v.numpy().dtype) @ v.numpy())
 
 
 def test_every_kind_of_matrix_gives_the_same() -> None:
     a, b = laplacian(1e-1, 20), right(400)
     dense = torch.from_numpy(a.toarray())
     expected = cg(a, b).x
-    for kind in (a.toarray(), _as_function(a)):
+    for kind in (a.toarray(), lambda v: a @ v):
         assert np.allclose(cg(kind, b).x, expected, atol=1e-9)
     for tensor in (dense, dense.to_sparse()):
         assert torch.allclose(cg(tensor, torch.from_numpy(b)).x, torch.from_numpy(expected), atol=1e-9)
@@ -87,13 +82,13 @@ def test_zeros_give_zeros() -> None:
     ("a", "b", "options", "error", "said"),
     [
         (np.eye(3), np.ones(4), {}, ArgumentError, "square matrix of that size"),
-        (np.eye(3), np.ones((3, 1)), {}, ArgumentError, "expected shape"),
+        (np.eye(3), np.ones((3, 1, 1)), {}, ArgumentError, "expected shape"),
         (np.array([[1.0, 2], [0, 1]]), np.ones(2), {}, ArgumentError, "not symmetric"),
         (-np.eye(3), np.ones(3), {}, DataError, "not positive definite"),
         (np.diag([1.0, np.nan]), np.ones(2), {}, DataError, "A holds NaN"),
         (np.eye(2), np.array([1, np.inf]), {}, DataError, "b holds NaN"),
         ("matrix", np.ones(2), {}, ArgumentError, "A is a str"),
-        (np.eye(2), np.ones(2), {"tol": 2}, ArgumentError, "tol=2"),
+        (np.eye(2), np.ones(2), {"rtol": 2}, ArgumentError, "rtol=2"),
         (np.eye(2), np.ones(2), {"delta": 1.5}, ArgumentError, "delta=1.5"),
     ],
 )

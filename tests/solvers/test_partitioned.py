@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from fewbits.errors import ArgumentError, DataError
+from fewbits.errors import ArgumentError, DataError, FewbitsError
 from fewbits.solvers import Partitioned, bicgstab, cg, gcr, gmres, multishift_cg
 from tests.processes import joined, run
 
@@ -27,6 +27,14 @@ def laplacian() -> Any:
     return (sp.kron(line, one) + sp.kron(one, line) + 0.05 * sp.identity(SIDE**2)).tocsr()
 
 
+def magnetic() -> Any:
+    """Return the Laplacian in a magnetic field: complex, Hermitian, and scaled far away."""
+    turned = laplacian().astype(complex)
+    entries = turned.tocoo()
+    entries.data *= np.exp(0.3j * (entries.col - entries.row))
+    return (1e-100 * entries).tocsr()
+
+
 def right() -> Any:
     return np.random.default_rng(0).standard_normal(SIDE**2)
 
@@ -41,16 +49,33 @@ def work(rank: int, folder: str) -> None:
             found = SOLVERS[name](a, b[mine], precision=precision)
             told[case] = (found.iterations, found.residual, found.converged)
             parts[case] = found.x
+        turned = Partitioned.split(magnetic())
+        both = np.stack([b[mine] + 1j, 1e150 * b[mine]], 1)
+        for name in ("cg", "gmres"):
+            found = SOLVERS[name](turned, both, precision="fp32/quda_half")
+            parts[f"complex {name}"], told[f"complex {name}"] = found.x, (0, found.residual, found.converged)
         parts["shifts"] = multishift_cg(a, b[mine], [0.5, 0.0], precision="single")[0].x
         told["shifts"] = (0, 0.0, True)
         broken = b[mine].copy()
         broken[0] = np.nan if rank == 2 else broken[0]
-        with pytest.raises(DataError, match="b holds NaN"):
+        with pytest.raises(DataError, match="b holds NaN" if rank == 2 else "another process refused"):
             cg(a, broken)
+        # A rank whose vectors have a wrong length, or several columns, fails on all at once; none waits.
+        short = b[mine][:-1] if rank == 1 else b[mine]
+        for options in ({}, {"x0": short}):
+            with pytest.raises(FewbitsError, match="has" if rank == 1 else "another process refused"):
+                cg(a, b[mine] if options else short, **options)
+        uneven = np.stack([b[mine]] * (2 if rank == 3 else 1), 1)
+        with pytest.raises(ArgumentError, match="columns"):
+            cg(a, uneven)
         rows = laplacian()[mine]
         rows.data[0] = np.inf if rank == 1 else rows.data[0]
-        with pytest.raises(DataError, match="A holds NaN"):
+        with pytest.raises(DataError, match="A holds NaN" if rank == 1 else "process 1 refused"):
             Partitioned(rows)
+        with pytest.raises(FewbitsError, match="rows are a str" if rank == 3 else "process 3 refused"):
+            Partitioned("rows" if rank == 3 else laplacian()[mine])
+        with pytest.raises(ArgumentError, match="expected a square matrix"):
+            Partitioned(laplacian()[mine][:, 1:] if rank == 0 else laplacian()[mine])
         with pytest.raises(ArgumentError, match="expected a square matrix"):
             Partitioned(laplacian()[mine][:, 1:])
         np.savez(Path(folder) / f"{rank}.npz", **parts)
@@ -85,6 +110,14 @@ def test_four_processes_solve_as_one_does(
     assert residual <= 1.000001e-10
     assert np.linalg.norm(right() - laplacian() @ x[case]) <= 1.0001e-10 * np.linalg.norm(right())
     assert np.linalg.norm(x[case] - alone.x) <= 1e-8 * np.linalg.norm(alone.x)
+
+
+@pytest.mark.parametrize("name", ["cg", "gmres"])
+def test_a_complex_matrix_is_spread_too(name: str, four: tuple[list[dict[str, Any]], dict[str, Any]]) -> None:
+    told, x = four
+    assert all(one[f"complex {name}"][2] for one in told)
+    for column, b in zip(x[f"complex {name}"].T, (right() + 1j, 1e150 * right()), strict=True):
+        assert np.linalg.norm(b - magnetic() @ column) <= 1.0001e-10 * np.linalg.norm(b)
 
 
 def test_shifts_are_solved_together_too(four: tuple[list[dict[str, Any]], dict[str, Any]]) -> None:

@@ -62,7 +62,7 @@ def _score(
         show(f"{one}: {solver}", done, 1, f"iteration {iteration}, residual {residual:.1e}")
 
     began = time.perf_counter()
-    result = method(a, b, precision=one, tol=tol, watch=watch)
+    result = method(a, b, precision=one, rtol=tol, watch=watch)
     seconds = time.perf_counter() - began
     left = f"the true residual stayed at {result.residual:.1e}" if not result.converged else ""
     stages = tuple(

@@ -12,6 +12,8 @@ from fewbits.solvers.krylov import (
     gcr,
     gmres,
     low_modes,
+    lsqr,
+    minres,
     multishift_cg,
 )
 from fewbits.solvers.least_squares import lstsq
@@ -50,7 +52,9 @@ __all__ = [
     "gmres",
     "krylov_precision",
     "low_modes",
+    "lsqr",
     "lstsq",
+    "minres",
     "multishift_cg",
     "precision",
     "solve",

@@ -1,17 +1,15 @@
-"""Anything that multiplies a vector: matrices, functions, and operators with kernels of their own."""
+"""What the solvers ask of a linear map, and what is made of one: shifted, scaled, and on complex vectors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-import scipy.sparse
 import torch
 
-from fewbits.errors import ArgumentError, DataError
+from fewbits.errors import ArgumentError
 from fewbits.formats import Format
-from fewbits.tensor import fake_quantize
+from fewbits.solvers.vectors import largest, times_power, wide
 
 if TYPE_CHECKING:
     from fewbits.solvers.krylov.engine import Engine
@@ -25,30 +23,59 @@ class Operator:
 
     Attributes:
         n: unknowns; in a partitioned operator, those that lie here.
+        rows: values of A v; n but for the matrix of a least-squares problem.
         unknowns: of all processes.
-        symmetric: whether that is known without trying.
+        symmetric: whether that (Hermitian, if it is complex) is known without trying.
+        complex: whether it makes complex vectors of real ones, and takes complex ones.
         preferred: the precision that ``auto`` tries first.
     """
 
     n: int
     unknowns = 0  # as many as n where nothing else is said
     symmetric = False
+    complex = False
     preferred = "single"
 
+    @property
+    def rows(self) -> int:
+        """Return how many values A v has."""
+        return self.n
+
     def exact(self, v: torch.Tensor) -> torch.Tensor:
-        """Return A v, (n,) float64, computed in float64."""
+        """Return A v, (n,) float64 or complex128, computed in double precision."""
         raise NotImplementedError
 
     def narrowed(self, matrix: Format | None) -> Apply:
-        """Return the product with a float32 vector, computed in float32 with A's values held in ``matrix``.
+        """Return the product with a float32 or complex64 vector, with A's values held in ``matrix``.
 
-        None keeps them in float32.
+        None keeps them in float32. Complex values are held as pairs of real ones.
         """
         raise NotImplementedError
+
+    def residual(self, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Return b - A x as it is judged by: in more than double precision where A's values are known."""
+        return b - self.exact(x)
+
+    def adjoint(self) -> Operator:
+        """Return A^H.
+
+        Raises:
+            ArgumentError: it is not known.
+        """
+        if self.symmetric:
+            return self
+        raise ArgumentError(
+            f"{type(self).__name__} cannot multiply by its adjoint; give a matrix, or a LinearOperator with"
+            " rmatvec"
+        )
 
     def shifted(self, shift: float) -> Operator:
         """Return A + shift."""
         return Shifted(self, shift)
+
+    def scaled(self, exponent: int) -> Operator:
+        """Return A 2^exponent."""
+        return Scaled(self, exponent)
 
     def engine(self, precision: KrylovPrecision) -> Engine | None:
         """Return vectors that live in this operator's own kernels, or None where the general ones serve."""
@@ -56,135 +83,141 @@ class Operator:
         return None
 
     def total(self, sums: torch.Tensor) -> torch.Tensor:
-        """Return float64 sums over all unknowns, given those over the ones that lie here."""
+        """Return sums in double precision over all unknowns, given those over the ones that lie here."""
         return sums
 
+    def peak(self, v: torch.Tensor) -> float:
+        """Return the largest magnitude in v over all unknowns."""
+        return largest(v)
+
+    def magnitude(self) -> float:
+        """Return about the largest magnitude in A: of a matrix that of its values, else of a product."""
+        generator = torch.Generator().manual_seed(0)
+        v = torch.randn(self.n, generator=generator, dtype=torch.float64)
+        return self.peak(self.exact(v.to(torch.complex128) if self.complex else v))
+
     def dot(self, u: torch.Tensor, v: torch.Tensor) -> float:
-        """Return u^T v over all unknowns, summed in float64."""
-        return float(self.total(torch.dot(u.double(), v.double())))
+        """Return u^H v over all unknowns, summed in float64 (complex, for complex vectors)."""
+        found: float = self.total(torch.vdot(wide(u), wide(v))).item()
+        return found
 
     def norm(self, v: torch.Tensor) -> float:
         """Return the Euclidean norm over all unknowns."""
-        return float(self.total(torch.dot(v.double(), v.double())).sqrt())
+        return float(self.total(torch.vdot(wide(v), wide(v)).real).sqrt())
 
 
-class Matrix(Operator):
-    """A dense or sparse matrix that others hold.
+class Derived(Operator):
+    """Another operator, changed; sums and sizes are its own."""
 
-    Args:
-        a: a torch.Tensor (dense or sparse), a numpy.ndarray or a SciPy sparse matrix.
+    def __init__(self, a: Operator) -> None:
+        self.a, self.n, self.unknowns = a, a.n, a.unknowns
+        self.symmetric, self.complex, self.preferred = a.symmetric, a.complex, a.preferred
 
-    Raises:
-        ArgumentError: none of these, or not square.
-        DataError: NaN or infinity among the values.
-    """
+    @property
+    def rows(self) -> int:
+        """See :class:`Operator`."""
+        return self.a.rows
 
-    def __init__(self, a: Any) -> None:
-        self.a = _matrix(a)
-        self.sparse = not isinstance(self.a, torch.Tensor)
-        shape = tuple(self.a.shape)
-        if len(shape) != 2 or shape[0] != shape[1]:
-            raise ArgumentError(f"A has the shape {shape}; expected a square matrix")
-        self.n = shape[0]
-        if not bool(torch.isfinite(self._values()).all()):
-            raise DataError("A holds NaN or infinity; remove them first")
+    def total(self, sums: torch.Tensor) -> torch.Tensor:
+        """See :class:`Operator`."""
+        return self.a.total(sums)
 
-    def _values(self) -> torch.Tensor:
-        return torch.from_numpy(self.a.data) if self.sparse else self.a
-
-    def exact(self, v: torch.Tensor) -> torch.Tensor:
-        """Return A v; see :class:`Operator`."""
-        return torch.from_numpy(self.a @ v.numpy()) if self.sparse else self.a @ v
-
-    def narrowed(self, matrix: Format | None) -> Apply:
-        """Return the cheap product; see :class:`Operator`."""
-        if self.sparse:
-            low = narrowed_rows(self.a, matrix)
-            return lambda v: torch.from_numpy(low @ v.numpy())
-        values = self._values().float()
-        return (values if matrix is None else fake_quantize(values, matrix)).matmul
+    def peak(self, v: torch.Tensor) -> float:
+        """See :class:`Operator`."""
+        return self.a.peak(v)
 
 
-def narrowed_rows(a: Any, matrix: Format | None) -> Any:
-    """Return compressed rows of SciPy in float32, their values held in ``matrix``; the indices are shared."""
-    values = torch.from_numpy(a.data).float()
-    held = values if matrix is None else fake_quantize(values, matrix)
-    return scipy.sparse.csr_array((held.numpy(), a.indices, a.indptr), shape=a.shape)
-
-
-class Function(Operator):
-    """A function from a float64 or float32 torch vector, (n,), to one of the same dtype and length."""
-
-    def __init__(self, a: Apply, n: int) -> None:
-        self.n, self._apply = n, a
-
-    def exact(self, v: torch.Tensor) -> torch.Tensor:
-        """Return A v."""
-        return self._apply(v)
-
-    def narrowed(self, matrix: Format | None) -> Apply:
-        """Return the function itself; its matrix cannot be held in a format."""
-        if matrix is not None:
-            raise ArgumentError(
-                f"A is a function, whose values cannot be held in {matrix}; give a matrix, or fp32 for it"
-            )
-        return self._apply
-
-
-class Shifted(Operator):
-    """A plus a multiple of the identity."""
+class Shifted(Derived):
+    """A plus a real multiple of the identity."""
 
     def __init__(self, a: Operator, shift: float) -> None:
-        self.a, self.shift, self.n, self.symmetric, self.preferred = a, shift, a.n, a.symmetric, a.preferred
+        super().__init__(a)
+        self.shift = shift
 
     def exact(self, v: torch.Tensor) -> torch.Tensor:
         """Return A v + shift v."""
         return self.a.exact(v) + self.shift * v
+
+    def residual(self, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """See :class:`Operator`."""
+        return self.a.residual(b, x) - self.shift * x
 
     def narrowed(self, matrix: Format | None) -> Apply:
         """Return the cheap product; the shift is float32."""
         apply = self.a.narrowed(matrix)
         return lambda v: apply(v) + self.shift * v
 
-    def total(self, sums: torch.Tensor) -> torch.Tensor:
+    def adjoint(self) -> Operator:
         """See :class:`Operator`."""
-        return self.a.total(sums)
+        return Shifted(self.a.adjoint(), self.shift)
+
+    def scaled(self, exponent: int) -> Operator:
+        """See :class:`Operator`."""
+        return Shifted(self.a.scaled(exponent), self.shift * 2.0**exponent)
 
 
-def operator(a: Any, n: int) -> Operator:
-    """Return ``a`` as an operator on vectors of n values; one is returned as it is.
+class Scaled(Derived):
+    """A times a power of two."""
 
-    Raises:
-        ArgumentError: nothing that multiplies a vector, or not (n, n).
-        DataError: NaN or infinity among the values.
-    """
-    found: Operator
-    if isinstance(a, Operator):
-        found = a
-    elif callable(a) and not isinstance(a, torch.Tensor):
-        found = Function(a, n)
-    else:
-        found = Matrix(a)
-    if found.n != n:
-        raise ArgumentError(
-            f"A has the shape ({found.n}, {found.n}), b has {n} values; expected a square matrix of that size"
+    def __init__(self, a: Operator, exponent: int) -> None:
+        super().__init__(a)
+        self.exponent = exponent
+
+    def exact(self, v: torch.Tensor) -> torch.Tensor:
+        """Return A v 2^exponent."""
+        return times_power(self.a.exact(v), self.exponent)
+
+    def narrowed(self, matrix: Format | None) -> Apply:
+        """Return the cheap product; A's own has to hold its values before they are scaled."""
+        apply = self.a.narrowed(matrix)
+        return lambda v: times_power(wide(apply(v)), self.exponent).to(v.dtype)
+
+    def adjoint(self) -> Operator:
+        """See :class:`Operator`."""
+        return Scaled(self.a.adjoint(), self.exponent)
+
+
+class OnPairs(Derived):
+    """A real operator on complex vectors: on real parts, and on imaginary parts."""
+
+    def __init__(self, a: Operator) -> None:
+        super().__init__(a)
+        self.complex = True
+
+    def exact(self, v: torch.Tensor) -> torch.Tensor:
+        """Return A v, (n,) complex128."""
+        return _on_parts(self.a.exact, v)
+
+    def residual(self, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """See :class:`Operator`."""
+        parts = (
+            self.a.residual(p.contiguous(), q.contiguous()) for p, q in ((b.real, x.real), (b.imag, x.imag))
         )
-    return found
+        return torch.complex(*parts)
+
+    def narrowed(self, matrix: Format | None) -> Apply:
+        """Return the cheap product; see :class:`Operator`."""
+        apply = self.a.narrowed(matrix)
+        return lambda v: _on_parts(apply, v)
+
+    def adjoint(self) -> Operator:
+        """See :class:`Operator`."""
+        return OnPairs(self.a.adjoint())
+
+    def shifted(self, shift: float) -> Operator:
+        """See :class:`Operator`."""
+        return OnPairs(self.a.shifted(shift))
+
+    def scaled(self, exponent: int) -> Operator:
+        """See :class:`Operator`."""
+        return OnPairs(self.a.scaled(exponent))
+
+    def magnitude(self) -> float:
+        """See :class:`Operator`."""
+        return self.a.magnitude()
 
 
-def _matrix(a: Any) -> Any:
-    """Return a float64 tensor, or a SciPy matrix of compressed rows."""
-    if hasattr(a, "tocsr"):
-        return a.tocsr().astype(np.float64)
-    if isinstance(a, np.ndarray):
-        return torch.from_numpy(np.ascontiguousarray(a, np.float64))
-    if isinstance(a, torch.Tensor) and a.layout == torch.strided:
-        return a.detach().to(torch.float64)
-    if isinstance(a, torch.Tensor):
-        entries = a.detach().to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
-        places = tuple(entries.indices().numpy())
-        return scipy.sparse.csr_array((entries.values().double().numpy(), places), shape=tuple(a.shape))
-    raise ArgumentError(
-        f"A is a {type(a).__name__}; expected a torch tensor, a NumPy array, a SciPy sparse matrix, a"
-        " function or an operator of fewbits.solvers"
-    )
+def _on_parts(apply: Apply, v: torch.Tensor) -> torch.Tensor:
+    # A product may give memory that the next one writes over.
+    real = apply(v.real.contiguous()).clone()
+    return torch.complex(real, apply(v.imag.contiguous()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,11 @@ import scipy.sparse
 import torch
 import torch.distributed as dist
 
-from fewbits.errors import ArgumentError, DataError
+from fewbits.errors import ArgumentError, DataError, FewbitsError
 from fewbits.formats import Format
-from fewbits.solvers.operators import Apply, Operator, narrowed_rows
+from fewbits.solvers.matrices import Matrix, long_residual, narrowed_rows
+from fewbits.solvers.operators import Apply, Operator
+from fewbits.solvers.vectors import from_reals, largest, reals
 
 
 class Partitioned(Operator):
@@ -22,30 +25,35 @@ class Partitioned(Operator):
     b, and gets its own part of x.
 
     Args:
-        rows: (n here, n of all) SciPy sparse matrix; the ranks hold consecutive rows.
+        rows: (n here, n of all) SciPy sparse matrix, real or complex; the ranks hold consecutive rows.
         group: a process group of torch.distributed; None is that of all processes.
 
     Raises:
         ArgumentError: no process group, or rows that do not add up to a square matrix.
-        DataError: NaN or infinity, in any process: all raise it.
+        DataError: NaN or infinity. What one process refuses, all do, at once.
     """
 
     def __init__(self, rows: Any, group: Any = None) -> None:
         if not dist.is_initialized():
             raise ArgumentError("there is no process group; call torch.distributed.init_process_group first")
-        if not hasattr(rows, "tocsr"):
-            raise ArgumentError(f"rows are a {type(rows).__name__}; expected a SciPy sparse matrix")
-        self.group, local = group, rows.tocsr().astype(np.float64)
-        counts = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(counts, torch.tensor([local.shape[0]]), group=group)
-        ends = np.cumsum([int(c) for c in counts])
-        if local.shape[1] != ends[-1]:
+        self.group = group
+        local, refused = _checked(rows)
+        mine = torch.tensor([local.shape[0], local.shape[1], refused is not None, local.dtype.kind == "c"])
+        told = [torch.zeros(4, dtype=torch.int64) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(told, mine.long(), group=group)
+        heights, widths, failures, kinds = torch.stack(told).T.tolist()
+        ends = np.cumsum(heights)
+        if refused is not None:
+            raise refused
+        if any(failures):
+            raise DataError(f"process {failures.index(1)} refused its rows; its message says why")
+        if any(width != ends[-1] for width in widths):
             raise ArgumentError(
-                f"rows have the shape {local.shape}, and all processes hold {ends[-1]} of them; expected a"
-                " square matrix"
+                f"rows have {widths} columns in the processes, which hold {ends[-1]} rows together;"
+                " expected a square matrix"
             )
-        if float(self.total(torch.tensor(float((~np.isfinite(local.data)).sum())).double())) > 0:
-            raise DataError("A holds NaN or infinity; remove them first")
+        self.complex = any(kinds)
+        local = local.astype(np.complex128) if self.complex else local
         self.n, self.unknowns = local.shape[0], int(ends[-1])
         self.start = int(ends[dist.get_rank(group)]) - self.n
         self._halo = _Halo(local, self.start, ends, group)
@@ -65,6 +73,26 @@ class Partitioned(Operator):
         """Return this process's part of A v; see :class:`Operator`."""
         return torch.from_numpy(self._rows @ self._halo.beside(v).numpy())
 
+    def residual(self, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Return this process's part of b - A x; see :class:`Operator`."""
+        return long_residual(self._rows, b, self._halo.beside(x))
+
+    def scaled(self, exponent: int) -> Partitioned:
+        """Return A 2^exponent."""
+        found, rows = copy.copy(self), Matrix(self._rows).scaled(exponent)
+        found._rows = rows.a
+        return found
+
+    def magnitude(self) -> float:
+        """Return the largest magnitude among the values of all processes."""
+        return self.peak(torch.from_numpy(self._rows.data))
+
+    def peak(self, v: torch.Tensor) -> float:
+        """Return the largest magnitude of all processes."""
+        found = torch.tensor(largest(v), dtype=torch.float64)
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=self.group)
+        return float(found)
+
     def narrowed(self, matrix: Format | None) -> Apply:
         """Return the cheap product; values of other processes come in float32."""
         low = narrowed_rows(self._rows, matrix)
@@ -72,9 +100,20 @@ class Partitioned(Operator):
 
     def total(self, sums: torch.Tensor) -> torch.Tensor:
         """Return the sum over the processes."""
-        found = sums.clone()
+        found = reals(sums.reshape(-1)).clone()
         dist.all_reduce(found, group=self.group)
-        return found
+        return from_reals(found, pairs=sums.is_complex()).view(sums.shape)
+
+
+def _checked(rows: Any) -> tuple[Any, FewbitsError | None]:
+    """Return rows of SciPy in double precision, and what is wrong with them."""
+    if not hasattr(rows, "tocsr"):
+        refused = ArgumentError(f"rows are a {type(rows).__name__}; expected a SciPy sparse matrix")
+        return scipy.sparse.csr_array((0, 0)), refused
+    try:
+        return Matrix(rows).a, None
+    except FewbitsError as error:
+        return scipy.sparse.csr_array((0, 0)), error
 
 
 class _Halo:
@@ -102,7 +141,8 @@ class _Halo:
     def beside(self, v: torch.Tensor) -> torch.Tensor:
         """Return our values and after them those of the others."""
         others = [torch.empty(c, dtype=v.dtype) for c in self.parts]
-        self._exchange([v[indices] for indices in self.given], others)
+        received = [torch.view_as_real(one) if v.is_complex() else one for one in others]
+        self._exchange([reals(v[indices]) for indices in self.given], received)
         return torch.cat([v, *others])
 
     def _exchange(self, sent: list[torch.Tensor], received: list[torch.Tensor]) -> None:

@@ -11,7 +11,8 @@ from fewbits.errors import ArgumentError
 from fewbits.formats import Format
 from fewbits.kernels import native, threads
 from fewbits.kernels.sparse_rows import SparseRows, compress
-from fewbits.solvers.operators import Apply, Matrix
+from fewbits.solvers.matrices import Matrix
+from fewbits.solvers.operators import Apply
 from fewbits.tensor import fake_quantize
 
 # Formats of the matrix that lie as 16 bits; a block of values is a row here.
@@ -42,39 +43,57 @@ class CompressedRows(Matrix):
 
     def __init__(self, a: Any, *, symmetric: bool = False) -> None:
         super().__init__(a)
-        if not self.sparse:
-            raise ArgumentError("A is dense; expected a SciPy or torch sparse matrix")
+        if not self.sparse or self.rows != self.n:
+            raise ArgumentError(f"A is dense, or {self.rows} x {self.n}; expected a square sparse matrix")
         self.symmetric = symmetric
         self.a.sum_duplicates()  # and sorts the columns of each row
 
-    def compressed(self, matrix: Format | None) -> SparseRows:
-        """Return the rows as the kernel reads them, with the values rounded to ``matrix``."""
+    def compressed(self, matrix: Format | None, *, imaginary: bool = False) -> SparseRows:
+        """Return the rows as the kernel reads them, with the values rounded to ``matrix``.
+
+        Of a complex matrix they are those of its real parts, or of its imaginary ones.
+        """
+        all_values = self.a.data.imag if imaginary else self.a.data.real
         grammar = "" if matrix is None else matrix.grammar
         storage = "f16" if grammar in _HALVES else "i16" if grammar in _INTEGERS else "f32"
-        values = self.a.data.astype(np.float32)
+        values = all_values.astype(np.float32)
         unit = np.ones(self.n, np.float32)
         if storage == "f32":
             values = values if matrix is None else fake_quantize(values, matrix)
         else:
-            unit = _units(self.a, storage)
+            unit = _units(all_values, self.a.indptr, storage)
             whole = values / np.repeat(unit, np.diff(self.a.indptr))
             values = whole.astype(np.float16) if storage == "f16" else np.rint(whole).astype(np.int16)
         return compress(self.a.indptr, self.a.indices, values, unit, storage, self.n)
 
     def narrowed(self, matrix: Format | None) -> Apply:
         """Return the cheap product; see :class:`Operator`."""
-        product = native.RowProduct(self.compressed(matrix))
-        return lambda v: torch.from_numpy(product(v.contiguous().numpy(), threads()))
+        real = _product(self.compressed(matrix))
+        if not self.complex:
+            return real
+        imaginary = _product(self.compressed(matrix, imaginary=True))
+
+        def apply(v: torch.Tensor) -> torch.Tensor:
+            u, w = v.real, v.imag
+            return torch.complex(real(u) - imaginary(w), real(w) + imaginary(u))
+
+        return apply
 
 
-def _units(a: Any, storage: str) -> Any:
+def _product(rows: SparseRows) -> Apply:
+    product = native.RowProduct(rows)
+    return lambda v: torch.from_numpy(product(v.contiguous().numpy(), threads()))
+
+
+def _units(values: Any, starts: Any, storage: str) -> Any:
     """Return what one is worth in each row, so that its largest value is the largest that fits."""
-    lengths = np.diff(a.indptr)
+    lengths = np.diff(starts)
     largest = np.zeros(len(lengths))
     full = lengths > 0
     if full.any():
-        largest[full] = np.maximum.reduceat(np.abs(a.data), a.indptr[:-1][full])
+        largest[full] = np.maximum.reduceat(np.abs(values), starts[:-1][full])
     unit = np.where(largest > 0, largest / _LARGEST[storage], 1.0)
     if storage == "f16":
-        unit = 2.0 ** np.ceil(np.log2(unit))
+        share, exponent = np.frexp(unit)
+        unit = np.ldexp(1.0, exponent - (share == 0.5))
     return np.clip(unit, 2.0**-126, 2.0**127).astype(np.float32)

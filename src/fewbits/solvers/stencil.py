@@ -138,6 +138,28 @@ class Stencil(Operator):
         found._passes = native.StencilPasses(found._wide, threads())
         return found
 
+    def scaled(self, exponent: int) -> Stencil:
+        """Return A 2^exponent, a stencil again.
+
+        Raises:
+            DataError: a coefficient would lose digits.
+        """
+        found = copy.copy(self)
+        with np.errstate(under="ignore"):
+            found._faces = [np.ldexp(f, exponent) for f in self._faces]
+            found._high = np.ldexp(self._high, exponent)
+        for one, of in zip((*found._faces, found._high), (*self._faces, self._high), strict=True):
+            if not np.array_equal(np.ldexp(one, -exponent), of):
+                raise DataError("A holds coefficients more than 1e300 apart; scale it first")
+        found.shift = math.ldexp(self.shift, exponent)
+        found._wide = found.grid("f64", None)
+        found._passes = native.StencilPasses(found._wide, threads())
+        return found
+
+    def magnitude(self) -> float:
+        """Return :meth:`largest`."""
+        return self.largest()
+
     def engine(self, precision: KrylovPrecision) -> StencilEngine | None:
         """Return vectors in the kernels of the stencil, where they have the formats."""
         vectors, faces = _storage(precision.vectors), _storage(precision.matrix)

@@ -113,7 +113,7 @@ def test_the_watcher_sees_every_iteration_once_and_most_bounds_them_all() -> Non
     found = one.solve(b, precision="half", watch=lambda i, residual: seen.append((i, residual)))
     assert [i for i, _ in seen] == list(range(1, found.iterations + 1))
     assert [residual for _, residual in seen] == pytest.approx(found.history)
-    short = one.solve(b, precision="half", most=20)
+    short = one.solve(b, precision="half", maxiter=20)
     assert not short.converged
     assert short.iterations == 20
 
@@ -129,11 +129,11 @@ def test_general_vectors_serve_formats_that_the_kernels_lack() -> None:
 def test_the_normal_operator_is_one_for_every_solver() -> None:
     one = lattice.Wilson(SMALL, mass=0.1)
     b = torch.from_numpy(one.flat(spinor(SMALL.shape[1:5])))
-    found = cg(one.normal, b, tol=1e-8)
+    found = cg(one.normal, b, rtol=1e-8)
     assert found.converged
     assert found.path == ("half",)
     assert torch.linalg.vector_norm(b - one.normal.exact(found.x)) <= 1.01e-8 * torch.linalg.vector_norm(b)
-    again = cg(one.normal, b, tol=1e-8, preconditioner=lambda r: r / 4)
+    again = cg(one.normal, b, rtol=1e-8, M=lambda r: r / 4)
     assert again.converged
 
 
@@ -155,7 +155,7 @@ def test_zeros_give_zeros() -> None:
         (spinor().astype("U8"), {}, ArgumentError, "a spinor field is <U8"),
         ([1.0], {}, ArgumentError, "a spinor field is list"),
         (spinor() * np.nan, {}, DataError, "holds NaN or infinity"),
-        (spinor(), {"tol": 2}, ArgumentError, "tol=2"),
+        (spinor(), {"rtol": 2}, ArgumentError, "rtol=2"),
         (spinor(), {"delta": 2}, ArgumentError, "delta=2"),
         (spinor(), {"precision": "tiny"}, ArgumentError, "there is no precision 'tiny'"),
     ],

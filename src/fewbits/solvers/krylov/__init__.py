@@ -6,7 +6,20 @@ from fewbits.solvers.krylov.bicgstab import bicgstab
 from fewbits.solvers.krylov.cg import cg
 from fewbits.solvers.krylov.deflation import Deflation, low_modes
 from fewbits.solvers.krylov.gmres import gcr, gmres
+from fewbits.solvers.krylov.lsqr import lsqr
+from fewbits.solvers.krylov.minres import minres
 from fewbits.solvers.krylov.multishift import multishift_cg
 from fewbits.solvers.krylov.result import KrylovResult
 
-__all__ = ["Deflation", "KrylovResult", "bicgstab", "cg", "gcr", "gmres", "low_modes", "multishift_cg"]
+__all__ = [
+    "Deflation",
+    "KrylovResult",
+    "bicgstab",
+    "cg",
+    "gcr",
+    "gmres",
+    "low_modes",
+    "lsqr",
+    "minres",
+    "multishift_cg",
+]

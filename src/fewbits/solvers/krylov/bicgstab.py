@@ -8,6 +8,7 @@ equations using mixed precision solvers on GPUs, 2010.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,8 +16,10 @@ import torch
 from fewbits.solvers.krylov.problem import Problem, Watcher, check_delta
 from fewbits.solvers.krylov.reliable import Drop
 from fewbits.solvers.krylov.result import KrylovResult
-from fewbits.solvers.krylov.space import Preconditioner, Space
+from fewbits.solvers.krylov.space import Space
+from fewbits.solvers.krylov.system import System
 from fewbits.solvers.precision import KrylovPrecision
+from fewbits.solvers.vectors import wide
 
 BREAKDOWN = 1e-12  # a cosine below which the shadow residual says nothing more
 
@@ -26,66 +29,72 @@ def bicgstab(
     b: Any,
     *,
     precision: str | KrylovPrecision = "auto",
-    tol: float = 1e-10,
+    rtol: float = 1e-10,
     delta: float | None = 0.1,
-    most: int | None = None,
-    preconditioner: Preconditioner | None = None,
+    maxiter: int | None = None,
+    M: Any = None,
+    x0: Any = None,
+    callback: Callable[[Any], None] | None = None,
     watch: Watcher | None = None,
 ) -> KrylovResult:
     """Solve A x = b for a square A; two products in each iteration.
 
-    Args and errors: :func:`fewbits.solvers.cg`, without the conditions on A.
+    Args, result and errors: :func:`fewbits.solvers.cg`, without the conditions on A and M.
     """
-    problem = Problem(a, b, tol, most, watch)
     check_delta(delta)
+    system = System(a, b, x0=x0, M=M)
 
-    def attempt(one: KrylovPrecision) -> None:
-        _iterate(problem, Space(problem.a, one, preconditioner), delta)
+    def attempt(problem: Problem, one: KrylovPrecision) -> None:
+        _iterate(problem, Space(problem.a, one, problem.preconditioner), delta)
 
-    return problem.solve(precision, attempt)
+    return system.solve(
+        "bicgstab", precision, attempt, rtol=rtol, maxiter=maxiter, callback=callback, watch=watch
+    )
 
 
 def _iterate(problem: Problem, space: Space, delta: float | None) -> None:
-    dot, zero = problem.a.dot, torch.zeros_like(problem.b)
+    dot, norm, zero = problem.a.dot, problem.a.norm, torch.zeros_like(problem.y)
     trigger = Drop(delta or 0.0)
     r = space.taken(problem.add(zero))
     trigger.restart(problem.claimed, 0.0)
-    shadow, p, x = r, r, zero.clone()
+    shadow, p, x = r, r, zero
     rho = dot(shadow, r)
     while problem.goes_on:
         towards = space.preconditioned(p)
         v = space.stored(space.apply(towards))
         across = dot(shadow, v)
-        if abs(across) <= BREAKDOWN * math.sqrt(dot(shadow, shadow) * dot(v, v)):
+        if not abs(across) > BREAKDOWN * norm(shadow) * norm(v):
             # The shadow residual says nothing more: begin again from the true one.
             problem.updates += 1
             r = space.taken(problem.add(x))
-            x = torch.zeros_like(x)
-            if abs(dot(r, space.apply(space.preconditioned(r)))) <= BREAKDOWN * dot(r, r):
+            x = zero
+            image = space.stored(space.apply(space.preconditioned(r)))
+            if not abs(dot(r, image)) > BREAKDOWN * norm(r) * norm(image):
                 return
             shadow, p, rho = r, r, dot(r, r)
-            problem.note(problem.claimed)
+            problem.note(problem.claimed, lambda: zero)
             continue
         alpha = rho / across
         s = space.stored(r - alpha * v)
         half = space.preconditioned(s)
         t = space.stored(space.apply(half))
-        length = dot(t, t)
+        length = dot(t, t).real
         omega = dot(t, s) / length if length > 0 else 0.0
-        x = x.add(towards, alpha=alpha).add(half, alpha=omega)
+        following = x + alpha * wide(towards) + omega * wide(half)
         r = space.stored(s - omega * t)
-        size = problem.a.norm(r)
+        size = norm(r)
         if not math.isfinite(size):
-            return
-        problem.note(size)
+            break
+        x = following
+        problem.note(size, lambda x=x: x)  # type: ignore[misc]
         if delta is not None and (trigger.fires(size, 0.0) or size <= problem.target):
             problem.updates += 1
             r = space.taken(problem.add(x))
-            x = torch.zeros_like(x)
+            x = zero
             trigger.restart(problem.claimed, 0.0)
         before, rho = rho, dot(shadow, r)
         if omega == 0 or before == 0:
             shadow, p, rho = r, r, dot(r, r)
             continue
         p = space.stored(r + (rho / before) * (alpha / omega) * (p - omega * v))
-    problem.y = problem.y + x
+    problem.finish(x)

@@ -7,18 +7,22 @@ the library QUDA has the triggers, the Polak-Ribiere step and the re-projection.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
-
-import torch
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.solvers.krylov.deflation import Deflation
 from fewbits.solvers.krylov.engine import Engine, TorchEngine
-from fewbits.solvers.krylov.problem import Problem, Watcher, check_delta, check_symmetric
+from fewbits.solvers.krylov.problem import Problem, Watcher, check_delta
 from fewbits.solvers.krylov.reliable import Deviation, Drop, Trigger
 from fewbits.solvers.krylov.result import KrylovResult
-from fewbits.solvers.krylov.space import Preconditioner, Space, roundoff
+from fewbits.solvers.krylov.space import Space, roundoff
+from fewbits.solvers.krylov.system import System, check_symmetric
 from fewbits.solvers.precision import KrylovPrecision
+from fewbits.solvers.vectors import times_power
+
+# A curvature below this share of |A| |p|^2 is rounding.
+FLAT = 1e-13
 
 
 def cg(
@@ -26,105 +30,137 @@ def cg(
     b: Any,
     *,
     precision: str | KrylovPrecision = "auto",
-    tol: float = 1e-10,
+    rtol: float = 1e-10,
     delta: float | None = 0.1,
     trigger: str = "drop",
-    most: int | None = None,
-    preconditioner: Preconditioner | None = None,
+    maxiter: int | None = None,
+    M: Any = None,
     deflation: Deflation | None = None,
-    start: torch.Tensor | None = None,
+    x0: Any = None,
+    callback: Callable[[Any], None] | None = None,
     watch: Watcher | None = None,
 ) -> KrylovResult:
-    """Solve A x = b for a symmetric positive definite A.
+    """Solve A x = b for a symmetric (Hermitian) positive definite A.
 
-    Search direction and residual are rounded whenever they are stored, arithmetic is float32, sums are
-    float64, and x is accumulated apart and added up in float64. Whenever the residual has fallen by
-    ``delta``, it is computed anew in float64.
+    A and b are scaled by powers of two first. Search direction and residual are rounded whenever they are
+    stored, arithmetic is float32, sums are float64, and x is accumulated apart and added up in float64.
+    Whenever the residual has fallen by ``delta``, it is computed anew in float64.
 
     Args:
-        a: a matrix of NumPy, PyTorch or SciPy, a function, or an :class:`Operator`.
-        b: (n,) numpy.ndarray or torch.Tensor.
+        a: a matrix of NumPy, PyTorch or SciPy in any layout, nested lists, a LinearOperator, a function, or
+            an :class:`Operator`; real or complex. A function takes and gives vectors of b's family, float64
+            or complex128.
+        b: (n,) or (n, k) numpy.ndarray, torch.Tensor or list; real or complex.
         precision: see :func:`krylov_precision`; ``auto`` is the operator's own, float32 where it has none,
-            and double where that does not converge.
-        tol: |b - A x| <= tol |b|, the true residual.
+            and double where that does not converge. Complex numbers are held as pairs of real ones.
+        rtol: |b - A x| <= rtol |b|, the true residual.
         delta: None for no reliable updates, which then end with a residual that is not what it claims.
         trigger: ``drop``, by ``delta``, or ``deviation``, by a bound on the error of the recurrence.
-        most: iterations; 10 n by default.
-        preconditioner: a function from a float32 (in double, float64) vector r to one close to A^-1 r;
-            symmetric positive definite.
+        maxiter: iterations of each precision that is tried; 10 n, and 100 at least, by default.
+        M: a preconditioner close to A^-1, whatever A may be, in double precision: ``spilu(A).solve`` or
+            another function, a LinearOperator or a matrix; here Hermitian positive definite.
         deflation: low modes, taken out of every true residual.
-        start: a first solution, (n,) float64; zero by default.
+        x0: a first solution, of b's shape; zero by default.
+        callback: called with x, of b's family, after each iteration, which costs a vector or two.
         watch: called with the iteration and its residual over |b|.
 
+    Returns:
+        the x with the least true residual, and whether that is small enough.
+
     Raises:
-        ArgumentError: shapes that do not fit, an A that is not symmetric, or a tolerance, delta, trigger or
-            precision out of range.
-        DataError: NaN or infinity, or a direction of negative curvature: A is not positive definite.
+        ArgumentError: shapes that do not fit, an A that is not Hermitian, tensors that require gradients, or
+            a tolerance, delta, trigger or precision out of range.
+        DataError: NaN or infinity, a solution beyond the range of float64, or a direction of negative
+            curvature: A is not positive definite.
     """
-    problem = Problem(a, b, tol, most, watch)
     check_delta(delta)
     if trigger not in ("drop", "deviation"):
         raise ArgumentError(f"trigger={trigger!r}; expected drop or deviation")
-    check_symmetric(problem.a)
-    if start is not None:
-        problem.y = start.clone()
+    system = System(a, b, x0=x0, M=M, pairs=deflation is not None and deflation.a.complex)
+    check_symmetric(system.a)
 
-    def attempt(one: KrylovPrecision) -> None:
-        own = problem.a.engine(one) if preconditioner is None else None
-        engine = TorchEngine(Space(problem.a, one, preconditioner)) if own is None else own
+    def attempt(problem: Problem, one: KrylovPrecision) -> None:
+        own = problem.a.engine(one) if M is None else None
+        engine = TorchEngine(Space(problem.a, one, problem.preconditioner)) if own is None else own
         when: Trigger | None = None
         if delta is not None:
             when = Drop(delta) if trigger == "drop" else _deviation(problem, one)
-        _iterate(problem, engine, when, deflation)
+        _Iteration(problem, engine, when, deflation, system.exponent, one.double).run()
 
-    return problem.solve(precision, attempt)
+    return system.solve("cg", precision, attempt, rtol=rtol, maxiter=maxiter, callback=callback, watch=watch)
 
 
 def _deviation(problem: Problem, one: KrylovPrecision) -> Deviation:
     return Deviation(roundoff(one), problem.a.norm(problem.a.exact(problem.b)) / problem.size)
 
 
-def _iterate(problem: Problem, engine: Engine, trigger: Trigger | None, deflation: Deflation | None) -> None:
-    """Iterate from problem.y; the engine's x is what was found since."""
-    rz, _ = _load(problem, engine, trigger, deflation)
-    gamma, beta = 1.0, 0.0
-    while problem.goes_on:
-        curvature, length2 = engine.turn(gamma, beta)
-        if curvature <= 0:
+class _Iteration:
+    """Conjugate gradients from problem.y; the engine's x is what was found since."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        engine: Engine,
+        trigger: Trigger | None,
+        deflation: Deflation | None,
+        exponent: int,
+        double: bool,
+    ) -> None:
+        self.problem, self.engine, self.trigger, self.deflation = problem, engine, trigger, deflation
+        self.exponent, self.double = exponent, double
+
+    def run(self) -> None:
+        """Iterate until the problem has enough."""
+        problem, engine, trigger = self.problem, self.engine, self.trigger
+        rz, _ = self._load()
+        gamma, beta = 1.0, 0.0
+        while problem.goes_on and rz > 0:
+            curvature, length2 = engine.turn(gamma, beta)
+            if not curvature > 0:
+                self._refuse_negative(curvature, length2)
+                return
+            alpha, before = rz / curvature, rz
+            rr, rz, mixed = engine.advance(alpha)
+            if not math.isfinite(rr) or not math.isfinite(rz):
+                return
+            problem.note(math.sqrt(rr), engine.partial)
+            if trigger is not None:
+                fires = trigger.fires(problem.claimed, alpha * math.sqrt(length2))
+                if fires or problem.claimed <= problem.target:
+                    problem.updates += 1
+                    rz, rp = self._load()
+                    # The direction has to stay at right angles to the residual it came from.
+                    beta = rz / before
+                    gamma = 1.0 - beta * rp / rz if rz > 0 else 1.0
+                    continue
+            # Polak and Ribiere: what rounding left of the old residual in the new one is taken out.
+            sigma = rz - mixed
+            gamma, beta = 1.0, (sigma if sigma > 0 else rz) / before
+        problem.finish(engine.partial())
+
+    def _load(self) -> tuple[float, float]:
+        """Move the engine's x to the solution and give it the true residual; return r.z and r.p."""
+        problem = self.problem
+        exact = problem.add(self.engine.partial())
+        if self.deflation is not None:
+            # The first correction takes from the error even where it adds to the residual.
+            exponent = self.deflation.exponent - self.exponent
+            step = times_power(self.deflation.scaled_correction(exact), exponent).to(exact.dtype)
+            exact = problem.improve(step, exact) if problem.updates else problem.add(step)
+        if self.trigger is not None:
+            self.trigger.restart(problem.claimed, problem.a.norm(problem.y))
+        _, rz, rp = self.engine.load(exact)
+        return rz, rp
+
+    def _refuse_negative(self, curvature: float, length2: float) -> None:
+        """Refuse an A of negative curvature; that of a narrow A may be rounding, so r is tried exactly."""
+        a = self.problem.a
+        r = self.problem.add(self.engine.partial())
+        if not self.double:
+            curvature, length2 = a.dot(r, a.exact(r)).real, a.dot(r, r).real
+        if curvature < -FLAT * a.magnitude() * length2:
             raise DataError(
-                f"A is not positive definite: p^T A p = {curvature:.3g} in iteration"
-                f" {len(problem.history) + 1}; conjugate gradients need a symmetric positive definite matrix"
+                f"A is not positive definite: p^H A p = {curvature / length2:.3g} |p|^2 in iteration"
+                f" {len(self.problem.history) + 1}; conjugate gradients need a symmetric positive definite"
+                " matrix, minres a symmetric one"
             )
-        alpha, before = rz / curvature, rz
-        rr, rz, mixed = engine.advance(alpha)
-        if not math.isfinite(rr) or not math.isfinite(rz):
-            return
-        problem.note(math.sqrt(rr))
-        if trigger is not None:
-            fires = trigger.fires(problem.claimed, alpha * math.sqrt(length2))
-            if fires or problem.claimed <= problem.target:
-                problem.updates += 1
-                rz, rp = _load(problem, engine, trigger, deflation)
-                # The direction has to stay at right angles to the residual it came from.
-                beta = rz / before
-                gamma = 1.0 - beta * rp / rz if rz > 0 else 1.0
-                continue
-        # Polak and Ribiere: what rounding left of the old residual in the new one is taken out.
-        sigma = rz - mixed
-        gamma, beta = 1.0, (sigma if sigma > 0 else rz) / before
-    problem.y = problem.y + engine.partial()
-
-
-def _load(
-    problem: Problem, engine: Engine, trigger: Trigger | None, deflation: Deflation | None
-) -> tuple[float, float]:
-    """Move the engine's x to the solution and give it the true residual; return r.z and r.p."""
-    exact = problem.add(engine.partial())
-    if deflation is not None:
-        # The first correction takes from the error even where it adds to the residual.
-        step = deflation.correction(exact)
-        exact = problem.add(step) if problem.updates == 0 else problem.improve(step, exact)
-    if trigger is not None:
-        trigger.restart(problem.claimed, problem.a.norm(problem.y))
-    _, rz, rp = engine.load(exact)
-    return rz, rp

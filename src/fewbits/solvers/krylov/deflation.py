@@ -15,36 +15,64 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format
-from fewbits.solvers.krylov.problem import check_symmetric
 from fewbits.solvers.krylov.space import narrow
-from fewbits.solvers.operators import Operator, operator
+from fewbits.solvers.krylov.system import FAR, check_symmetric, comfortable
+from fewbits.solvers.linear import operator
+from fewbits.solvers.operators import OnPairs
+from fewbits.solvers.vectors import array, exponent_of, from_reals, reals, times_power, wide
 from fewbits.tensor import quantize
+
+DEPENDENT = 1e-12  # of the largest eigenvalue of V^H A V; below that a direction is rounding
 
 
 class Deflation:
-    """A basis of low modes, stored narrow.
+    """A basis of low modes, stored narrow; columns that depend on others are left out.
 
     Args:
         a: the matrix or operator.
-        modes: (n, k) columns, roughly eigenvectors of small eigenvalues.
-        stored: the format that the basis is packed in; None keeps it in float32.
+        modes: (n, k) columns, roughly eigenvectors of small eigenvalues; real or complex.
+        stored: the format that the basis is packed in, complex numbers as pairs; None keeps it in float32.
 
     Raises:
-        ArgumentError: no (n, k), or the columns depend on each other.
+        ArgumentError: no (n, k), nothing but zeros, or A is not positive definite on their span.
+        DataError: NaN or infinity.
     """
 
-    def __init__(self, a: Any, modes: torch.Tensor, stored: str | Format | None = "quda_half") -> None:
-        if modes.ndim != 2 or not 0 < modes.shape[1] <= modes.shape[0]:
-            raise ArgumentError(f"modes have the shape {tuple(modes.shape)}; expected (n, k) with k <= n")
-        self.a: Operator = operator(a, len(modes))
-        rows = modes.detach().float().T.contiguous()
+    def __init__(self, a: Any, modes: Any, stored: str | Format | None = "quda_half") -> None:
+        given = array(modes, "modes")
+        if given.ndim != 2 or not 0 < given.shape[1] <= given.shape[0]:
+            raise ArgumentError(f"modes have the shape {tuple(given.shape)}; expected (n, k) with k <= n")
+        one = operator(
+            a, len(given), arrays=not isinstance(modes, torch.Tensor), complex_vectors=given.is_complex()
+        )
+        one = OnPairs(one) if given.is_complex() and not one.complex else one
+        self.a, self.exponent, _ = comfortable(one)
+        self._pairs = given.is_complex()
+        columns = torch.stack([self._near(v) for v in given.T.contiguous()])
+        rows = reals(columns.to(torch.complex64 if self._pairs else torch.float32)).contiguous()
         self._basis: Any = rows if stored is None else quantize(rows, stored)
-        basis = self.basis.double()
+        self._weights = self._inverse()
+
+    def _near(self, v: torch.Tensor) -> torch.Tensor:
+        """Return v times a power of two, if it is far from float32's range."""
+        exponent = exponent_of(self.a.peak(v))
+        return times_power(v, -exponent) if abs(exponent) > FAR else v
+
+    def _inverse(self) -> torch.Tensor:
+        """Return the inverse of V^H A V on the directions that are independent, (k, k)."""
+        basis = self._wide()
         images = torch.stack([self.a.exact(v) for v in basis])
-        gram = self.a.total(basis @ images.T)
-        self._factor, failed = torch.linalg.cholesky_ex((gram + gram.T) / 2)
-        if failed:
-            raise ArgumentError("the modes depend on each other, or A is not positive definite on them")
+        gram = self.a.total(basis.conj() @ images.mT)
+        # Lengths do not tell which columns depend on others.
+        lengths = gram.diagonal().real.abs().sqrt()
+        over = torch.where(lengths > 0, 1 / lengths, 0.0)
+        values, vectors = torch.linalg.eigh((gram + gram.mH) / 2 * over * over[:, None])
+        kept = values > DEPENDENT * len(basis)
+        if float(values[0]) < -1e-6 or not bool(kept.any()):
+            raise ArgumentError("the modes are zero, or A is not positive definite on them")
+        vectors = vectors[:, kept] * over[:, None]
+        inverse: torch.Tensor = (vectors / values[kept]) @ vectors.mH
+        return inverse
 
     @property
     def nbytes(self) -> int:
@@ -53,19 +81,28 @@ class Deflation:
 
     @property
     def basis(self) -> torch.Tensor:
-        """The modes as they are stored, (k, n) float32."""
-        found: torch.Tensor = self._basis if type(self._basis) is torch.Tensor else self._basis.dequantize()
-        return found
+        """The modes as they are stored, (k, n) float32 or complex64; far ones times a power of two."""
+        found = self._basis if type(self._basis) is torch.Tensor else self._basis.dequantize()
+        return from_reals(found, pairs=self._pairs)
 
     def correction(self, r: torch.Tensor) -> torch.Tensor:
-        """Return V (V^T A V)^-1 V^T r, (n,) float64: the solution in the span of the modes."""
-        basis = self.basis.double()
-        weights = torch.cholesky_solve(self.a.total(basis @ r)[:, None], self._factor)
-        return (weights.T @ basis)[0]
+        """Return V (V^H A V)^-1 V^H r, (n,) in double precision: the solution in the span of the modes."""
+        return times_power(self.scaled_correction(r), self.exponent)
+
+    def scaled_correction(self, r: torch.Tensor) -> torch.Tensor:
+        """Return the same, of A 2^exponent."""
+        basis = self._wide()
+        right = self.a.total(basis.conj() @ r.to(basis.dtype))
+        return (self._weights @ right) @ basis
+
+    def _wide(self) -> torch.Tensor:
+        return wide(self.basis).to(torch.complex128) if self.a.complex else wide(self.basis)
 
 
 def low_modes(a: Any, n: int, k: int, *, matrix: str = "fp32", tol: float = 1e-2) -> torch.Tensor:
-    """Return roughly the eigenvectors of the k smallest eigenvalues of a symmetric A, (n, k) float32.
+    """Return roughly the eigenvectors of the k smallest eigenvalues of a symmetric (Hermitian) A.
+
+    They are (n, k) float32, or complex64 of a complex A.
 
     ARPACK's implicitly restarted Lanczos method in float32, on the product with A held in ``matrix``.
 
@@ -73,16 +110,15 @@ def low_modes(a: Any, n: int, k: int, *, matrix: str = "fp32", tol: float = 1e-2
         ArgumentError: k out of range, or A is not symmetric.
         scipy.sparse.linalg.ArpackNoConvergence: it did not converge to ``tol``.
     """
-    one = operator(a, n)
+    one, _, _ = comfortable(operator(a, n))
     if not 0 < k < n - 1:
         raise ArgumentError(f"k={k} modes of {n}; expected from 1 to {n - 2}")
     check_symmetric(one)
     apply = one.narrowed(narrow(matrix))
+    dtype = np.complex64 if one.complex else np.float32
     low = LinearOperator(
-        (n, n),
-        lambda v: apply(torch.from_numpy(np.ascontiguousarray(v, np.float32))).numpy(),
-        dtype=np.float32,
+        (n, n), lambda v: apply(torch.from_numpy(np.ascontiguousarray(v, dtype))).numpy(), dtype=dtype
     )
-    start = np.random.default_rng(0).standard_normal(n).astype(np.float32)
+    start = np.random.default_rng(0).standard_normal(n).astype(dtype)
     _, modes = eigsh(low, k, which="SA", tol=tol, v0=start, ncv=min(n, max(3 * k, 20)))
     return torch.from_numpy(np.ascontiguousarray(modes))

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 
 from fewbits.solvers.krylov.space import Space
+from fewbits.solvers.vectors import wide
 
 
 class Engine(Protocol):
@@ -34,12 +35,16 @@ class Engine(Protocol):
 
 
 class TorchEngine:
-    """Vectors in PyTorch, for any operator and any format; they are rounded, and lie in float32."""
+    """Vectors in PyTorch, for any operator and format; they are rounded, and lie in float32 or complex64."""
 
     def __init__(self, space: Space) -> None:
-        self.space, self.dot = space, space.operator.dot
-        self.x = torch.zeros(space.operator.n, dtype=torch.float64)
+        self.space = space
+        self.x = torch.zeros(space.operator.n, dtype=torch.complex128 if space.pairs else torch.float64)
         self.r = self.z = self.p = self.image = torch.zeros_like(self.x, dtype=space.dtype)
+
+    def dot(self, u: torch.Tensor, v: torch.Tensor) -> float:
+        """Return the real part of u^H v; of a Hermitian A that is all there is."""
+        return self.space.operator.dot(u, v).real
 
     def load(self, r: torch.Tensor) -> tuple[float, float, float]:
         """See :class:`Engine`."""
@@ -57,7 +62,7 @@ class TorchEngine:
     def advance(self, alpha: float) -> tuple[float, float, float]:
         """See :class:`Engine`."""
         old = self.r
-        self.x.add_(self.p.double(), alpha=alpha)
+        self.x.add_(wide(self.p), alpha=alpha)
         self.r = self.space.stored(self.r - alpha * self.image)
         self.z = self.space.preconditioned(self.r)
         return self.dot(self.r, self.r), self.dot(self.r, self.z), self.dot(old, self.z)

@@ -8,17 +8,24 @@ each system is finished on its own, as the library QUDA does.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from fewbits.errors import ArgumentError, DataError
+from fewbits.errors import ArgumentError
+from fewbits.records import Stage
 from fewbits.solvers.krylov.cg import cg
-from fewbits.solvers.krylov.problem import Problem, check_symmetric
+from fewbits.solvers.krylov.problem import Problem
 from fewbits.solvers.krylov.result import KrylovResult
 from fewbits.solvers.krylov.space import Space, roundoff
+from fewbits.solvers.krylov.system import FAR, System, check_symmetric
 from fewbits.solvers.precision import KrylovPrecision, krylov_precision
+from fewbits.solvers.vectors import exponent_of, times_power, wide
+
+TOGETHER = "all shifts share it; each system is finished on its own"
 
 
 def multishift_cg(
@@ -27,57 +34,83 @@ def multishift_cg(
     shifts: Sequence[float],
     *,
     precision: str | KrylovPrecision = "auto",
-    tol: float = 1e-10,
-    most: int | None = None,
+    rtol: float = 1e-10,
+    maxiter: int | None = None,
 ) -> list[KrylovResult]:
     """Solve (A + s) x = b for each s of ``shifts``, with one product per iteration for all of them.
 
     Args:
-        a: symmetric; A plus the smallest shift is positive definite.
+        a: symmetric (Hermitian); A plus the smallest shift is positive definite.
         b: (n,).
         shifts: real numbers.
         precision: see :func:`fewbits.solvers.cg`.
-        tol: of each system.
-        most: iterations for all together, and again for each.
+        rtol: of each system.
+        maxiter: iterations for all together, and again for each.
 
     Returns:
         one result for each shift; ``iterations`` counts the products that they share, and those of its own.
 
     Raises:
-        ArgumentError: no shifts, one that is not finite, or what :func:`fewbits.solvers.cg` refuses.
+        ArgumentError: no shifts, one that is complex or not finite, or what :func:`fewbits.solvers.cg`
+            refuses.
         DataError: NaN or infinity, or A plus the smallest shift is not positive definite.
     """
-    values = [float(s) for s in shifts]
-    if not values or not all(math.isfinite(s) for s in values):
-        raise ArgumentError(f"shifts={list(shifts)}; expected finite numbers, at least one")
-    problem = Problem(a, b, tol, most, None)
-    check_symmetric(problem.a)
-    base = min(values)
-    one = krylov_precision(problem.a.preferred if precision == "auto" else precision)
-    shared = _together(problem, Space(problem.a, one), base, [s - base for s in values])
+    values = _real(shifts)
+    system = System(a, b)
+    if system.b.shape[1] != 1 or len(system.shape) != 1:
+        raise ArgumentError(f"b has the shape {tuple(system.shape)}; expected (n,) for many shifts")
+    check_symmetric(system.a)
+    largest = max(abs(s) for s in values) * 2.0**system.exponent
+    if exponent_of(largest) > FAR:
+        more = -exponent_of(largest)
+        system.a, system.exponent = system.a.scaled(more), system.exponent + more
+    one = krylov_precision(system.a.preferred if precision == "auto" else precision)
+    problem, began = system.problem(0, rtol, maxiter), time.perf_counter()
+    scaled = [math.ldexp(s, system.exponent) for s in values]
+    base = min(scaled)
+    shared = _together(problem, Space(problem.a, one), base, [s - base for s in scaled])
+    history = tuple(h / (problem.size or 1.0) for h in problem.history)
+    stage = Stage(one.name, "multishift_cg", -50, 0, 0.0, time.perf_counter() - began, TOGETHER, history)
     found = []
-    for s, x in zip(values, shared, strict=True):
-        result = cg(problem.a.shifted(s), b, precision=precision, tol=tol, most=most, start=x)
-        history = tuple(h / (problem.size or 1.0) for h in problem.history)
+    for s, y in zip(scaled, shared, strict=True):
+        # In the units of A scaled, whose solutions are 2^-exponent times those of A.
+        x0 = times_power(y, problem.exponent - system.exponent)
+        result = cg(
+            system.a.shifted(s), system.b[:, 0], precision=precision, rtol=rtol, maxiter=maxiter, x0=x0
+        )
         found.append(
-            KrylovResult(
-                result.x,
-                result.converged,
-                result.residual,
-                result.claimed,
-                len(history) + result.iterations,
-                result.reliable_updates,
-                history + result.history,
-                (one.name, *result.path),
+            replace(
+                result,
+                x=system.as_given(times_power(result.x, system.exponent)),
+                iterations=len(history) + result.iterations,
+                history=history + result.history,
+                stages=(stage, *result.stages),
             )
         )
     return found
 
 
+def _real(shifts: Sequence[float]) -> list[float]:
+    try:
+        values = [float(s) for s in shifts]
+    except (TypeError, ValueError):
+        values = []
+    if not values or not all(math.isfinite(s) for s in values):
+        raise ArgumentError(
+            f"shifts={list(shifts)}; expected finite real numbers, at least one: with a complex shift no A is"
+            " positive definite; take gmres"
+        )
+    return values
+
+
 def _together(problem: Problem, space: Space, base: float, above: list[float]) -> list[torch.Tensor]:
     """Return the solutions as far as the shared recurrence carries; (n,) float64 each."""
-    dot, n = problem.a.dot, len(above)
-    x = [torch.zeros_like(problem.b) for _ in above]
+    n = len(above)
+
+    def dot(u: torch.Tensor, v: torch.Tensor) -> float:
+        return problem.a.dot(u, v).real
+
+    x = [torch.zeros_like(problem.y) for _ in above]
     r = space.stored(problem.b)
     p, directions = r, [r] * n
     rr = dot(r, r)
@@ -85,14 +118,11 @@ def _together(problem: Problem, space: Space, base: float, above: list[float]) -
     zeta, zeta_before = [1.0] * n, [1.0] * n
     # Beyond this the shared residual is rounding.
     target = max(problem.target, roundoff(space.precision) * problem.size)
-    while problem.claimed > target and len(problem.history) < problem.most:
+    while problem.claimed > target and problem.goes_on:
         image = space.apply(p) + base * p
         curvature = dot(p, image)
-        if curvature <= 0:
-            raise DataError(
-                f"A + {base:g} is not positive definite: p^T (A + s) p = {curvature:.3g} in iteration"
-                f" {len(problem.history) + 1}"
-            )
+        if not curvature > 0:
+            break  # by rounding, or as A + s is not positive definite: cg on each system tells
         alpha = rr / curvature
         following = []
         for i, s in enumerate(above):
@@ -101,10 +131,10 @@ def _together(problem: Problem, space: Space, base: float, above: list[float]) -
             )
             following.append(zeta[i] * zeta_before[i] * alpha_before / scale if scale != 0 else 0.0)
             if zeta[i] != 0:
-                x[i].add_(directions[i].double(), alpha=alpha * following[i] / zeta[i])
+                x[i].add_(wide(directions[i]), alpha=alpha * following[i] / zeta[i])
         r = space.stored(r - alpha * image)
         before, rr = rr, dot(r, r)
-        problem.note(math.sqrt(rr))
+        problem.note(math.sqrt(rr), lambda: problem.y)
         beta_now = rr / before
         for i in range(n):
             if zeta[i] != 0:

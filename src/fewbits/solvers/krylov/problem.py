@@ -1,74 +1,103 @@
-"""What every Krylov solver does around its loop: check, attempt in one precision after another, and prove."""
+"""One right-hand side, and how far its solution has come: what every Krylov solver does around its loop."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
-from typing import Any
 
-import numpy as np
 import torch
 
 from fewbits.errors import ArgumentError, DataError
+from fewbits.records import Stage
 from fewbits.solvers.krylov.result import KrylovResult
-from fewbits.solvers.operators import Operator, operator
+from fewbits.solvers.operators import Operator
 from fewbits.solvers.precision import KRYLOV_PRECISIONS, KrylovPrecision, krylov_precision
+from fewbits.solvers.vectors import exponent_of, reals, times_power
 
-MOST_INCREASES = 10  # true residuals larger than the one before, until an attempt is given up
+MOST_STALLS = 10  # true residuals no smaller than the one before, until an attempt is given up
+STALL = 1 - 1e-4
+# Loops stop a little below the tolerance, as the residual that decides is summed in another order.
+MARGIN = 1 - 2.0**-10
 
 Watcher = Callable[[int, float], None]
+Partial = Callable[[], torch.Tensor]
 
 
 class Problem:
-    """A x = b, checked, and how far its solution has come.
+    """A y = b, with A and b scaled by powers of two so that nothing overflows; x is y 2^exponent.
 
     Attributes:
-        a: the operator.
-        b: (n,) float64.
+        a: the operator, scaled.
+        preconditioner: an operator, or None.
+        b: (n,) float64 or complex128, its largest magnitude between 1/2 and 1.
         size: |b|.
-        target: the residual to reach, tol |b|.
-        most: iterations allowed.
-        y: the solution so far, (n,) float64.
+        target: the residual to reach.
+        y: the solution so far, of b's dtype.
         claimed: the residual as the recurrence has it.
         history: the same after each iteration.
         updates: times the residual was computed anew.
+        best: of all y whose true residual is known, that with the least.
+        least: its merit, the residual.
     """
 
-    def __init__(self, a: Any, b: Any, tol: float, most: int | None, watch: Watcher | None) -> None:
-        self.given, self.tol, self.watch = b, tol, watch
-        self.b = right_hand_side(b)
-        if not 0 < tol < 1:
-            raise ArgumentError(f"tol={tol}; expected a relative residual between 0 and 1")
-        self.a: Operator = operator(a, len(self.b))
-        if float(self.a.total((~torch.isfinite(self.b)).sum().double())) > 0:
-            raise DataError("b holds NaN or infinity; remove them first")
-        self.size = self.a.norm(self.b)
-        self.target = tol * self.size
-        self.most = 10 * (self.a.unknowns or self.a.n) if most is None else most
-        self.y, self._r = torch.zeros_like(self.b), torch.zeros_like(self.b)
-        self.claimed, self.history, self.updates, self._increases = self.size, list[float](), 0, 0
+    def __init__(
+        self,
+        a: Operator,
+        b: torch.Tensor,
+        *,
+        x0: torch.Tensor | None = None,
+        exponent: int = 0,
+        preconditioner: Operator | None = None,
+        rtol: float = 1e-10,
+        maxiter: int | None = None,
+        callback: Callable[[torch.Tensor], None] | None = None,
+        watch: Watcher | None = None,
+    ) -> None:
+        self.a, self.preconditioner, self.rtol = a, preconditioner, rtol
+        self.callback, self.watch = callback, watch
+        of_b = exponent_of(a.peak(b))
+        self.b, self.exponent = times_power(b, -of_b), of_b + exponent
+        self.size = self.least = self.claimed = a.norm(self.b)
+        self.target = MARGIN * rtol * self.size
+        self.maxiter = max(10 * (a.unknowns or a.n), 100) if maxiter is None else maxiter
+        self.y = torch.zeros(a.n, dtype=b.dtype)
+        self.best, self._r = self.y.clone(), torch.zeros_like(self.b)
+        self.history, self.updates, self._first, self._stalls = list[float](), 0, 0, 0
         self._last = math.inf
+        if x0 is not None and self.size > 0:
+            self._begin_from(times_power(x0, -self.exponent))
+
+    def _begin_from(self, y: torch.Tensor) -> None:
+        """Begin from y, but for one so far away that its residual overflows."""
+        least = self.a.norm(self.b - self.a.exact(y))
+        if math.isfinite(least):
+            self.best, self.least, self.claimed = y, least, least
 
     @property
     def goes_on(self) -> bool:
         """Whether an attempt should iterate once more."""
-        stuck = self._increases > MOST_INCREASES
-        return self.claimed > self.target and len(self.history) < self.most and not stuck
+        left = len(self.history) - self._first < self.maxiter
+        return self.claimed > self.target and left and self._stalls <= MOST_STALLS
 
-    def note(self, residual: float) -> None:
-        """Take the recurrence's residual after an iteration."""
+    def note(self, residual: float, partial: Partial) -> None:
+        """Take the recurrence's residual after an iteration, and what would be added to y now."""
         self.claimed = residual
         self.history.append(residual)
         if self.watch is not None:
             self.watch(len(self.history), residual / self.size)
+        if self.callback is not None:
+            self.callback(times_power(self.y + partial(), self.exponent))
 
     def add(self, x: torch.Tensor) -> torch.Tensor:
-        """Add x to the solution, and return b - A y, computed in float64; it holds until the next call."""
-        self.y += x
+        """Add x to the solution, and return b - A y in double precision; it holds until the next call."""
+        self.y = self.y + x
         r = torch.sub(self.b, self.a.exact(self.y), out=self._r)
         self.claimed = self.a.norm(r)
-        self._increases += self.claimed > self._last
-        self._last = self.claimed
+        merit = self.merit(r)
+        self._stalls += not merit < STALL * self._last
+        self._last = merit
+        self._keep(merit)
         return r
 
     def improve(self, x: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
@@ -78,63 +107,103 @@ class Problem:
         if not size < self.claimed:
             return r
         self.y, self.claimed, self._last = self.y + x, size, size
+        self._keep(size)
         return trial
 
+    def finish(self, x: torch.Tensor) -> None:
+        """Add what a loop has left at its end; its claim stays what it was."""
+        claimed = self.claimed
+        if self.a.peak(x) > 0:
+            self.add(x)
+            self.claimed = claimed
+
+    def merit(self, r: torch.Tensor) -> float:
+        """Return what tells which solution is the best: the residual, ``claimed``."""
+        del r
+        return self.claimed
+
+    def _keep(self, merit: float) -> None:
+        if merit < self.least:
+            self.best, self.least = self.y, merit
+
     def solve(
-        self, precision: str | KrylovPrecision, attempt: Callable[[KrylovPrecision], None]
+        self,
+        method: str,
+        precision: str | KrylovPrecision,
+        attempt: Callable[[Problem, KrylovPrecision], None],
     ) -> KrylovResult:
         """Attempt the precision, with ``auto`` the operator's own and then double; return what came out."""
         auto = precision == "auto"
         chain = [krylov_precision(self.a.preferred if auto else precision)]
         if auto and not chain[0].double:
             chain.append(KRYLOV_PRECISIONS["double"])
-        path: list[str] = []
-        true = 0.0
-        for one in chain if self.size > 0 else ():
-            self._increases, self._last = 0, math.inf
-            attempt(one)
-            path.append(one.name)
-            true = self.a.norm(self.b - self.a.exact(self.y))
-            if true <= self.target * (1 + 1e-6):
+        stages: list[Stage] = []
+        true, met = self.judge()
+        for one in () if met else chain:
+            began = time.perf_counter()
+            self._first, self._stalls, self._last = len(self.history), 0, math.inf
+            self.y, self.claimed = self.best, true
+            attempt(self, one)
+            true, met = self.judge()
+            history = tuple(h / self.size for h in self.history[self._first :])
+            stages.append(_stage(one, method, history, true / self.size, met, began))
+            if met:
                 break
-        # The sum of a residual this small may differ in its last digits from the one that stopped the loop.
+        return self.result(true, met, tuple(stages))
+
+    def judge(self) -> tuple[float, bool]:
+        """Return the norm of the residual of the x that is returned, and whether that is small enough."""
+        true = self.a.norm(self.judged())
+        return true, true <= self.rtol * self.size
+
+    def judged(self) -> torch.Tensor:
+        """Return the residual of the x that is returned: rounded to the units of what was given."""
+        back = times_power(self.x, -self.exponent)
+        if not bool(torch.isfinite(reals(back)).all()):
+            raise DataError(
+                "the solution lies beyond the largest float64; divide b by a power of two, and multiply x"
+                " by it"
+            )
+        return self.a.residual(self.b, back)
+
+    @property
+    def x(self) -> torch.Tensor:
+        """Return the best solution in the units of what was given."""
+        return times_power(self.best, self.exponent)
+
+    def result(self, true: float, met: bool, stages: tuple[Stage, ...]) -> KrylovResult:
+        """Return the best solution with its evidence; ``true`` is the norm of its residual."""
         size = self.size or 1.0
         return KrylovResult(
-            self.y.numpy() if isinstance(self.given, np.ndarray) else self.y,
-            true <= self.target * (1 + 1e-6),
+            self.x,
+            met,
             true / size,
             self.claimed / size,
             len(self.history),
             self.updates,
             tuple(h / size for h in self.history),
-            tuple(path),
+            stages,
         )
 
 
-def right_hand_side(b: Any) -> torch.Tensor:
-    """Return b, (n,), as a float64 tensor.
-
-    Raises:
-        ArgumentError: not a vector of real floats.
-    """
-    right = torch.from_numpy(np.ascontiguousarray(b)) if isinstance(b, np.ndarray) else b
-    if not isinstance(right, torch.Tensor) or right.ndim != 1 or not right.is_floating_point():
-        raise ArgumentError("b is no vector of real floats; expected shape (n,)")
-    return right.detach().to(torch.float64)
-
-
-def check_symmetric(operator: Operator) -> None:
-    """Refuse an A with u^T A v != v^T A u for a random u and v; two products tell it of a function too."""
-    if operator.symmetric:
-        return
-    generator = torch.Generator().manual_seed(0)
-    u, v = (torch.randn(operator.n, generator=generator, dtype=torch.float64) for _ in range(2))
-    of_u, of_v = operator.exact(u), operator.exact(v)
-    if abs(operator.dot(u, of_v) - operator.dot(v, of_u)) > 1e-8 * operator.norm(u) * operator.norm(of_v):
-        raise ArgumentError(
-            "A is not symmetric, and conjugate gradients need that; take bicgstab, gmres or gcr, or"
-            " fewbits.solve"
-        )
+def _stage(
+    one: KrylovPrecision,
+    method: str,
+    history: tuple[float, ...],
+    residual: float,
+    converged: bool,
+    began: float,
+) -> Stage:
+    return Stage(
+        one.name,
+        method,
+        len(history) if converged else -50,
+        0,
+        0.0,
+        time.perf_counter() - began,
+        "" if converged else f"the true residual stayed at {residual:.1e}",
+        history,
+    )
 
 
 def check_delta(delta: float | None) -> None:

@@ -1,9 +1,14 @@
-"""When to compute the residual anew: both triggers in use."""
+"""When to compute the residual anew: both triggers in use, and a cycle that begins with it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Protocol
+
+import torch
+
+from fewbits.solvers.krylov.problem import Problem
 
 DOUBLE = 2.0**-53
 
@@ -70,3 +75,14 @@ class Deviation:
         was_small = old <= root * self.before
         self.before = residual
         return was_small and self.deviation > root * residual and self.deviation > 1.1 * self.start
+
+
+def refine(problem: Problem, cycle: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Let ``cycle`` return what reduces the true residual, until the problem has enough."""
+    x = torch.zeros_like(problem.y)
+    while True:
+        r = problem.add(x)
+        if not problem.goes_on or not math.isfinite(problem.claimed):
+            return
+        problem.updates += bool(problem.history)
+        x = cycle(r)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,26 +9,31 @@ import torch
 from fewbits.formats import Format
 from fewbits.solvers.operators import Operator
 from fewbits.solvers.precision import KrylovPrecision, mean_error
+from fewbits.solvers.vectors import from_reals, reals, wide
 from fewbits.tensor import fake_quantize, quantize
 from fewbits.tensor import format as read
-
-Preconditioner = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Space:
     """Vectors of one operator in one precision; they are rounded, and lie in float32 (float64 in double).
 
+    Complex vectors are rounded as pairs of real ones, and lie in complex64 (complex128).
+
     Args:
         operator: A.
         precision: what A and the vectors are held in.
-        preconditioner: a function close to A^-1; None for none.
+        preconditioner: an operator close to A^-1; None for none.
     """
 
     def __init__(
-        self, operator: Operator, precision: KrylovPrecision, preconditioner: Preconditioner | None = None
+        self, operator: Operator, precision: KrylovPrecision, preconditioner: Operator | None = None
     ) -> None:
         self.operator, self.preconditioner = operator, preconditioner
-        self.dtype = torch.float64 if precision.double else torch.float32
+        self.pairs = operator.complex
+        if self.pairs:
+            self.dtype = torch.complex128 if precision.double else torch.complex64
+        else:
+            self.dtype = torch.float64 if precision.double else torch.float32
         self.apply = operator.exact if precision.double else operator.narrowed(narrow(precision.matrix))
         self.format = narrow(precision.vectors)
         self.precision = precision
@@ -37,8 +41,9 @@ class Space:
     def stored(self, v: torch.Tensor) -> torch.Tensor:
         """Return ``v`` as it is kept."""
         v = v.to(self.dtype)
-        found: torch.Tensor = v if self.format is None else fake_quantize(v, self.format)
-        return found
+        return (
+            v if self.format is None else from_reals(fake_quantize(reals(v), self.format), pairs=self.pairs)
+        )
 
     def taken(self, v: torch.Tensor) -> torch.Tensor:
         """Return ``v`` as it is kept, in memory of its own."""
@@ -48,16 +53,15 @@ class Space:
     def packed(self, v: torch.Tensor) -> Any:
         """Return ``v`` packed, where there is a format; :func:`unpacked` undoes it."""
         v = v.to(self.dtype)
-        return v if self.format is None else quantize(v, self.format)
+        return v if self.format is None else quantize(reals(v), self.format)
 
     def unpacked(self, v: Any) -> torch.Tensor:
         """Return what was packed, in float32 (float64 in double)."""
-        found: torch.Tensor = v if self.format is None else v.dequantize()
-        return found
+        return v if self.format is None else from_reals(v.dequantize(), pairs=self.pairs)
 
     def preconditioned(self, v: torch.Tensor) -> torch.Tensor:
         """Return what the preconditioner makes of a kept vector, kept."""
-        return v if self.preconditioner is None else self.stored(self.preconditioner(v))
+        return v if self.preconditioner is None else self.stored(self.preconditioner.exact(wide(v)))
 
 
 def narrow(fmt: str) -> Format | None:

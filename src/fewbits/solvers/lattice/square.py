@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from fewbits.records import Stage
 from fewbits.solvers.krylov import KrylovResult, cg
 from fewbits.solvers.krylov.problem import Watcher
 from fewbits.solvers.lattice.normal import Normal
 from fewbits.solvers.precision import KrylovPrecision
+from fewbits.solvers.vectors import exponent_of, times_power
 
 # On most fields |b - H x| over |b| ends 2 to 3 times above that of H^2 x = H b. Where it is more, the rest is
 # solved for, at most so many times.
@@ -19,18 +21,25 @@ def solve_through_square(
     b: torch.Tensor,
     *,
     precision: str | KrylovPrecision,
-    tol: float,
+    rtol: float,
     delta: float | None,
-    most: int | None,
+    maxiter: int | None,
     watch: Watcher | None,
 ) -> KrylovResult:
-    """Return x with |b - H x| <= tol |b|; ``claimed``, ``history`` and ``watch`` are of H^2 x = H b."""
+    """Return the best x, with |b - H x| <= rtol |b| where it converged.
+
+    ``claimed``, ``history`` and ``watch`` are of H^2 x = H b.
+    """
+    exponent = exponent_of(a.peak(b))
+    b = times_power(b, -exponent)
     size = a.norm(b) or 1.0
-    x, rest = torch.zeros_like(b), b
+    x = best = torch.zeros_like(b)
+    rest, least = b, size
     history: list[float] = []
+    stages: list[Stage] = []
     updates = rounds = 0
-    first = 0.0
-    while True:
+    first = claimed = 0.0
+    while a.norm(rest) > rtol * size and rounds < ROUNDS and (maxiter is None or len(history) < maxiter):
         right = torch.from_numpy(a.hermitian(rest.numpy()))
         first = first or a.norm(right) or 1.0
         scale, done = a.norm(right) / first, len(history)
@@ -38,28 +47,27 @@ def solve_through_square(
             a,
             right,
             precision=precision,
-            tol=MARGIN * tol / (a.norm(rest) / size or 1.0),
+            rtol=MARGIN * rtol / (a.norm(rest) / size),
             delta=delta,
-            most=None if most is None else most - done,
+            maxiter=None if maxiter is None else maxiter - done,
             watch=None if watch is None else _shifted(watch, done, scale),
         )
         x = x + found.x
         rest = b - torch.from_numpy(a.hermitian(x.numpy()))
+        if a.norm(rest) < least:
+            best, least = x, a.norm(rest)
         history += [scale * h for h in found.history]
+        claimed = scale * found.claimed
+        stages += found.stages
         updates += found.reliable_updates
         rounds += 1
-        if a.norm(rest) <= tol * size or not found.converged or delta is None or rounds == ROUNDS:
+        if not found.converged or delta is None:
             break
+    found_x = times_power(best, exponent)
+    rest = b - torch.from_numpy(a.hermitian(times_power(found_x, -exponent).numpy()))
     residual = a.norm(rest) / size
     return KrylovResult(
-        x,
-        residual <= tol * (1 + 1e-6),  # of |b - M x| computed elsewhere the last digits may differ
-        residual,
-        scale * found.claimed,
-        len(history),
-        updates,
-        tuple(history),
-        found.path,
+        found_x, residual <= rtol, residual, claimed, len(history), updates, tuple(history), tuple(stages)
     )
 
 

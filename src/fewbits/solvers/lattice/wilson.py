@@ -92,9 +92,9 @@ class Wilson:
         b: Array,
         *,
         precision: str | KrylovPrecision = "auto",
-        tol: float = 1e-10,
+        rtol: float = 1e-10,
         delta: float | None = 0.1,
-        most: int | None = None,
+        maxiter: int | None = None,
         watch: Watcher | None = None,
     ) -> KrylovResult:
         """Solve M x = b by conjugate gradients on M^+ M x = M^+ b; see :func:`fewbits.solvers.cg`.
@@ -102,9 +102,9 @@ class Wilson:
         Args:
             b: (T, Z, Y, X, 4, 3) complex.
             precision: ``half``, ``quarter``, ``single``, ``double`` or what else cg takes; ``auto`` is half.
-            tol: of |b - M x| <= tol |b|, the true residual.
+            rtol: of |b - M x| <= rtol |b|, the true residual.
             delta: see cg.
-            most: iterations; 10 n by default.
+            maxiter: iterations; 10 n by default.
             watch: called with the iteration and the residual of the normal equations over |M^+ b|.
 
         Returns:
@@ -115,12 +115,12 @@ class Wilson:
             ArgumentError: another shape, or options out of range.
             DataError: NaN or infinity.
         """
-        if not 0 < tol < 1:
-            raise ArgumentError(f"tol={tol}; expected a relative residual between 0 and 1")
+        if not 0 < rtol < 1:
+            raise ArgumentError(f"rtol={rtol}; expected a relative residual between 0 and 1")
         # M x = b is H x = gamma_5 b, and M^+ M = H^2.
         right = torch.from_numpy(self._flat_gamma_5(b))
         found = solve_through_square(
-            self.normal, right, precision=precision, tol=tol, delta=delta, most=most, watch=watch
+            self.normal, right, precision=precision, rtol=rtol, delta=delta, maxiter=maxiter, watch=watch
         )
         return replace(found, x=self.spinor(found.x.numpy()))
 

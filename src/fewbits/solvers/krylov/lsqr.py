@@ -1,0 +1,134 @@
+"""LSQR whose vectors are stored narrow, for systems of any shape and least squares.
+
+Paige and Saunders, LSQR: An algorithm for sparse linear equations and sparse least squares, 1982, with their
+second bidiagonalization, which begins with A^H r: each cycle computes it in double precision, so that narrow
+vectors do not bound the accuracy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fewbits.records import Stage
+from fewbits.solvers.krylov.problem import MARGIN, Problem, Watcher
+from fewbits.solvers.krylov.reliable import refine
+from fewbits.solvers.krylov.result import KrylovResult
+from fewbits.solvers.krylov.space import Space, roundoff
+from fewbits.solvers.krylov.system import System
+from fewbits.solvers.operators import Operator
+from fewbits.solvers.precision import KrylovPrecision
+from fewbits.solvers.vectors import wide
+
+POWERS = 4  # steps of the power method that bound |A| from below
+
+
+class LeastSquares(Problem):
+    """min |b - A y|, which has enough where A^H r is small beside |A| |r| too; see :class:`Problem`."""
+
+    def __init__(self, a: Operator, b: torch.Tensor, **options: Any) -> None:
+        self.adjoint, self.norm = a.adjoint(), 0.0
+        super().__init__(a, b, **options)
+        if options.get("maxiter") is None:
+            self.maxiter = max(10 * max(a.rows, a.n), 100)
+        v = self.adjoint.exact(self.b)
+        for _ in range(POWERS):
+            size = a.norm(v)
+            if size == 0:
+                break
+            image = a.exact(v / size)
+            self.norm = max(self.norm, a.norm(image))
+            v = self.adjoint.exact(image)
+        self.least, self._met, self.optimality = math.inf, False, math.inf
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a cycle should begin, or go on."""
+        return not self._met and super().goes_on
+
+    def merit(self, r: torch.Tensor) -> float:
+        """Return |A^H r|, and note whether it is small enough."""
+        size = self.a.norm(self.adjoint.exact(r))
+        self._met = size <= MARGIN * self.rtol * self.norm * self.claimed
+        return size
+
+    def judge(self) -> tuple[float, bool]:
+        """Return the norm of the residual of the x that is returned, and whether x is a solution."""
+        r = self.judged()
+        true, size = self.a.norm(r), self.a.norm(self.adjoint.exact(r))
+        self.optimality = size / (self.norm * true) if self.norm * true > 0 else 0.0
+        return true, true <= self.rtol * self.size or self.optimality <= self.rtol
+
+    def result(self, true: float, met: bool, stages: tuple[Stage, ...]) -> KrylovResult:
+        """Return the best solution with its evidence."""
+        return replace(super().result(true, met, stages), optimality=self.optimality)
+
+
+def lsqr(
+    a: Any,
+    b: Any,
+    *,
+    precision: str | KrylovPrecision = "auto",
+    rtol: float = 1e-10,
+    maxiter: int | None = None,
+    x0: Any = None,
+    callback: Callable[[Any], None] | None = None,
+    watch: Watcher | None = None,
+) -> KrylovResult:
+    """Solve A x = b for an A of any shape, or find the x with the least |b - A x|.
+
+    Where columns depend on each other it is, from x0 = 0, the x with the least |x| of these. A product with A
+    and one with A^H make an iteration.
+
+    Args, result and errors: :func:`fewbits.solvers.cg`, without the conditions on A, but for these:
+        a: (m, n) matrix, or a LinearOperator with ``rmatvec``.
+        b: (m,) or (m, k).
+        rtol: |b - A x| <= rtol |b|, or |A^H r| <= rtol |A| |r| with r = b - A x; the result's ``optimality``
+            is the share in the second.
+    """
+    system = System(a, b, x0=x0, square=False)
+    system.kind = LeastSquares
+
+    def attempt(problem: Problem, one: KrylovPrecision) -> None:
+        assert isinstance(problem, LeastSquares)
+        spaces = Space(problem.a, one), Space(problem.adjoint, one)
+        refine(problem, lambda r: _cycle(problem, *spaces, r))
+
+    return system.solve(
+        "lsqr", precision, attempt, rtol=rtol, maxiter=maxiter, callback=callback, watch=watch
+    )
+
+
+def _cycle(problem: LeastSquares, space: Space, adjoint: Space, r: torch.Tensor) -> torch.Tensor:
+    """Return x that makes r - A x least in the space that A^H r begins: x = sum of f_i w_i."""
+    norm, x = problem.a.norm, torch.zeros_like(problem.y)
+    size2, g = problem.claimed**2, problem.adjoint.exact(r)
+    theta = norm(g)
+    enough = 4 * roundoff(space.precision) * theta
+    if theta == 0:
+        return x
+    v = adjoint.stored(g / theta)
+    p = space.apply(v)
+    rho = norm(p)
+    f, w = theta / rho if rho > 0 else 0.0, v
+    while problem.goes_on and rho > 0 and math.isfinite(rho):
+        p = adjoint.stored(p / rho)
+        w = adjoint.stored(w / rho)
+        x = x + f * wide(w)
+        size2 = max(size2 - f * f, 0.0)
+        v_next = adjoint.apply(p) - rho * v
+        theta = norm(v_next)
+        problem.note(math.sqrt(size2), lambda x=x: x)  # type: ignore[misc]
+        left = theta * abs(f)
+        if left <= enough or left <= 0.5 * problem.rtol * problem.norm * math.sqrt(size2):
+            break
+        v = adjoint.stored(v_next / theta)
+        p = space.apply(v) - theta * p
+        rho = norm(p)
+        f = -theta * f / rho if rho > 0 else 0.0
+        w = v - theta * w
+    return x

@@ -1,0 +1,225 @@
+"""What a solver was given, checked and scaled once for all right-hand sides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fewbits.errors import ArgumentError, DataError, FewbitsError
+from fewbits.solvers.krylov.problem import Problem, Watcher
+from fewbits.solvers.krylov.result import KrylovResult
+from fewbits.solvers.linear import any_operator, operator
+from fewbits.solvers.operators import OnPairs, Operator
+from fewbits.solvers.precision import KrylovPrecision
+from fewbits.solvers.vectors import array, exponent_of
+
+FAR = 32  # an A whose magnitude lies within 2^-32 and 2^32 stays as it is
+
+Attempt = Callable[[Problem, KrylovPrecision], None]
+
+
+class System:
+    """A x = b for one b or several.
+
+    Attributes:
+        a: the operator, scaled by 2^-exponent.
+        preconditioner: an operator, scaled, or None.
+        b: (rows, k) float64 or complex128.
+        x0: (n, k) of b's dtype, or None.
+        shape: of the b given.
+        kind: of problem that each column is.
+        exponent: what x = y 2^exponent makes up for.
+
+    Raises:
+        ArgumentError: shapes that do not fit, or something that is no matrix or no numbers.
+        DataError: NaN or infinity; with rows spread over processes, all raise where one does.
+    """
+
+    def __init__(
+        self,
+        a: Any,
+        b: Any,
+        *,
+        x0: Any = None,
+        M: Any = None,
+        pairs: bool = False,
+        square: bool = True,
+    ) -> None:
+        self._given = b
+        self.kind: type[Problem] = Problem
+        refused: FewbitsError | None = None
+        try:
+            self._read(a, b, x0, M, pairs, square)
+        except FewbitsError as error:
+            refused = error
+        if isinstance(a, Operator) and float(a.total(torch.tensor(float(refused is not None)))) > 0:
+            refused = refused or DataError(
+                "another process refused its part of A x = b; its message says why"
+            )
+        if refused is not None:
+            raise refused
+        self._agree_on_columns()
+        self._scale()
+
+    def _agree_on_columns(self) -> None:
+        """Refuse, in all processes, right-hand sides of which some have more than others."""
+        k = self.b.shape[1]
+        most = self.a.peak(torch.tensor(float(k)))
+        if self.a.peak(torch.tensor(most - k)) > 0:
+            raise ArgumentError(f"b has {k} columns here and {most:g} in another process")
+
+    def _read(self, a: Any, b: Any, x0: Any, M: Any, pairs: bool, square: bool) -> None:
+        right = array(b, "b")
+        if right.ndim not in (1, 2):
+            raise ArgumentError(f"b has the shape {tuple(right.shape)}; expected shape (n,) or (n, k)")
+        self.shape = right.shape
+        rows, arrays = len(right), not isinstance(b, torch.Tensor)
+        if square:
+            self.a = operator(a, rows, arrays=arrays, complex_vectors=right.is_complex())
+        else:
+            self.a = any_operator(a, rows, None, arrays=arrays, complex_vectors=right.is_complex())
+            if self.a.rows != rows:
+                raise ArgumentError(
+                    f"A has the shape ({self.a.rows}, {self.a.n}), b has {rows} values; expected"
+                    f" {self.a.rows}"
+                )
+        start = None if x0 is None else array(x0, "x0")
+        if start is not None and start.shape != (self.a.n, *right.shape[1:]):
+            raise ArgumentError(
+                f"x0 has the shape {tuple(start.shape)}; expected {(self.a.n, *right.shape[1:])}"
+            )
+        self.preconditioner = M if M is None else self._preconditioner(M, arrays, right.is_complex())
+        parts = (right, start, self.a, self.preconditioner)
+        self.pairs = pairs or any(
+            one.is_complex() if isinstance(one, torch.Tensor) else one is not None and one.complex
+            for one in parts
+        )
+        self.b, self.x0 = self._vectors(right), None if start is None else self._vectors(start)
+
+    def _preconditioner(self, M: Any, arrays: bool, complex_vectors: bool) -> Operator:
+        if hasattr(M, "solve") and not callable(M):
+            raise ArgumentError(f"M is a {type(M).__name__}; give its function, M.solve")
+        return operator(M, self.a.n, arrays=arrays, complex_vectors=complex_vectors, name="M")
+
+    def _vectors(self, v: torch.Tensor) -> torch.Tensor:
+        return v.to(torch.complex128 if self.pairs else torch.float64).reshape(len(v), -1)
+
+    def _scale(self) -> None:
+        """Scale A and M so that products of vectors of size one are far from overflow and underflow."""
+        if self.pairs:
+            self.a = self.a if self.a.complex else OnPairs(self.a)
+        self.a, self.exponent, self.zero = comfortable(self.a)
+        if self.preconditioner is not None:
+            one = self.preconditioner
+            one = OnPairs(one) if self.pairs and not one.complex else one
+            self.preconditioner = one.scaled(-exponent_of(_size(one, self.a, "M")))
+
+    def problem(
+        self,
+        column: int,
+        rtol: float,
+        maxiter: int | None,
+        callback: Callable[[Any], None] | None = None,
+        watch: Watcher | None = None,
+    ) -> Problem:
+        """Return one right-hand side to work on.
+
+        Raises:
+            ArgumentError: a tolerance or a number of iterations out of range.
+        """
+        if not 0 < rtol < 1:
+            raise ArgumentError(f"rtol={rtol}; expected a relative residual between 0 and 1")
+        if maxiter is not None and maxiter < 1:
+            raise ArgumentError(f"maxiter={maxiter}; expected at least 1")
+        return self.kind(
+            self.a,
+            self.b[:, column].contiguous(),
+            x0=None if self.x0 is None else self.x0[:, column].contiguous(),
+            exponent=self.exponent,
+            preconditioner=self.preconditioner,
+            rtol=rtol,
+            maxiter=maxiter,
+            callback=None if callback is None else lambda x: callback(self.as_given(x)),
+            watch=watch,
+        )
+
+    def solve(
+        self,
+        method: str,
+        precision: str | KrylovPrecision,
+        attempt: Attempt,
+        *,
+        rtol: float,
+        maxiter: int | None,
+        callback: Callable[[Any], None] | None,
+        watch: Watcher | None,
+    ) -> KrylovResult:
+        """Solve for each right-hand side, and return the solutions in the shape of what was given."""
+        found = []
+        for column in range(self.b.shape[1]):
+            problem = self.problem(column, rtol, maxiter, callback, watch)
+            if self.zero:
+                problem.maxiter = 0
+            found.append(problem.solve(method, precision, attempt))
+        return self.together(found)
+
+    def together(self, found: list[KrylovResult]) -> KrylovResult:
+        """Return the results of all columns as one, in the shape and the family of b."""
+        if len(self.shape) == 1:
+            return replace(found[0], x=self.as_given(found[0].x))
+        x = torch.stack([one.x for one in found], 1) if found else self.b.new_zeros(self.a.n, 0)
+        columns = tuple(replace(one, x=self.as_given(one.x)) for one in found)
+        optimality = [one.optimality for one in found if one.optimality is not None]
+        return KrylovResult(
+            self.as_given(x),
+            all(one.converged for one in found),
+            max((one.residual for one in found), default=0.0),
+            max((one.claimed for one in found), default=0.0),
+            sum(one.iterations for one in found),
+            sum(one.reliable_updates for one in found),
+            tuple(h for one in found for h in one.history),
+            tuple(stage for one in found for stage in one.stages),
+            columns,
+            max(optimality, default=None),
+        )
+
+    def as_given(self, x: torch.Tensor) -> Any:
+        """Return x as an array or a tensor, as b is."""
+        return x.to(self._given.device) if isinstance(self._given, torch.Tensor) else x.numpy()
+
+
+def comfortable(a: Operator) -> tuple[Operator, int, bool]:
+    """Return A 2^e, with a magnitude that float32 has room around, e, and whether A is zero."""
+    size = _size(a, a, "A")
+    exponent = exponent_of(size)
+    return (a.scaled(-exponent), -exponent, False) if abs(exponent) > FAR else (a, 0, size == 0)
+
+
+def _size(one: Operator, a: Operator, name: str) -> float:
+    """Return the magnitude of an operator over all processes of A."""
+    size = a.peak(torch.tensor(one.magnitude(), dtype=torch.float64))
+    if not math.isfinite(size):
+        raise DataError(f"{name} times a vector holds NaN or infinity")
+    return size
+
+
+def check_symmetric(a: Operator) -> None:
+    """Refuse an A with u^H A v != (A u)^H v for a random u and v; two products tell it of a function too.
+
+    Raises:
+        ArgumentError: A is not symmetric (Hermitian, where it is complex).
+    """
+    if a.symmetric:
+        return
+    generator, dtype = torch.Generator().manual_seed(0), torch.complex128 if a.complex else torch.float64
+    u, v = (torch.randn(a.n, generator=generator, dtype=dtype) for _ in range(2))
+    of_u, of_v = a.exact(u), a.exact(v)
+    if not abs(a.dot(u, of_v) - a.dot(of_u, v)) <= 1e-8 * a.norm(u) * a.norm(of_v):
+        kind = "Hermitian" if a.complex else "symmetric"
+        raise ArgumentError(
+            f"A is not {kind}, and this solver needs that; take bicgstab, gmres or gcr, or fewbits.solve"
+        )

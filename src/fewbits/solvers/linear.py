@@ -1,0 +1,136 @@
+"""Whatever a user calls a matrix as an operator: matrices, functions, LinearOperators, and ours."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from fewbits.errors import ArgumentError
+from fewbits.formats import Format
+from fewbits.solvers.matrices import Matrix
+from fewbits.solvers.operators import Apply, Operator
+from fewbits.solvers.vectors import times_power, wide
+
+
+class Function(Operator):
+    """A function of vectors in double precision, (n,) to (n,).
+
+    Args:
+        apply: the function.
+        shape: values out, values in.
+        arrays: whether it takes numpy.ndarray; else torch.Tensor.
+        complex_vectors: whether it is to be tried on those; one that cannot is applied to their parts.
+        adjoint: the function of A^H, if there is one.
+
+    Raises:
+        ArgumentError: what it returns is no vector of that length.
+    """
+
+    def __init__(
+        self,
+        apply: Callable[[Any], Any],
+        shape: tuple[int, int],
+        *,
+        arrays: bool,
+        complex_vectors: bool,
+        adjoint: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self._rows, self.n = shape
+        self._apply, self._adjoint, self._arrays, self._exponent = apply, adjoint, arrays, 0
+        self.complex = False
+        one = torch.ones(self.n, dtype=torch.float64)
+        if complex_vectors:
+            try:
+                self.exact(one.to(torch.complex128))
+                self.complex = True
+            except (TypeError, ValueError, RuntimeError):
+                pass  # a real matrix's function often takes real vectors only
+        self.complex = self.complex or self.exact(one).is_complex()
+
+    @property
+    def rows(self) -> int:
+        """See :class:`Operator`."""
+        return self._rows
+
+    def exact(self, v: torch.Tensor) -> torch.Tensor:
+        """Return what the function makes of a copy of v."""
+        out = self._apply(v.numpy().copy() if self._arrays else v.clone())
+        found = out.detach().cpu() if isinstance(out, torch.Tensor) else torch.from_numpy(np.array(out))
+        if found.numel() != self._rows:
+            raise ArgumentError(
+                f"a function gives the shape {tuple(found.shape)} for {self.n} values; expected"
+                f" ({self._rows},)"
+            )
+        found = times_power(wide(found.reshape(-1)), self._exponent)
+        return found.to(torch.complex128) if self.complex else found
+
+    def narrowed(self, matrix: Format | None) -> Apply:
+        """Return the function itself; its matrix cannot be held in a format."""
+        if matrix is not None:
+            raise ArgumentError(
+                f"A is a function, whose values cannot be held in {matrix}; give a matrix, or fp32 for it"
+            )
+        return lambda v: self.exact(wide(v)).to(v.dtype)
+
+    def adjoint(self) -> Operator:
+        """See :class:`Operator`."""
+        if self._adjoint is None:
+            return super().adjoint()
+        found = copy.copy(self)
+        found._apply, found._adjoint, found._rows, found.n = self._adjoint, self._apply, self.n, self._rows
+        try:
+            found.exact(torch.zeros(found.n, dtype=torch.complex128 if self.complex else torch.float64))
+        except NotImplementedError:
+            return super().adjoint()
+        return found
+
+    def scaled(self, exponent: int) -> Operator:
+        """See :class:`Operator`."""
+        found = copy.copy(self)
+        found._exponent = self._exponent + exponent
+        return found
+
+
+def operator(
+    a: Any, n: int, *, arrays: bool = True, complex_vectors: bool = False, name: str = "A"
+) -> Operator:
+    """Return ``a`` as an operator on vectors of n values; one is returned as it is.
+
+    Args:
+        a: a matrix, a LinearOperator (``matvec``, and ``rmatvec`` where there is one), a function, or an
+            :class:`Operator`.
+        n: unknowns.
+        arrays: whether functions take numpy.ndarray; else torch.Tensor.
+        complex_vectors: whether functions are to be tried on complex vectors.
+        name: what it is called in errors.
+
+    Raises:
+        ArgumentError: nothing that multiplies a vector, or not (n, n).
+        DataError: NaN or infinity among the values.
+    """
+    found = any_operator(a, n, n, arrays=arrays, complex_vectors=complex_vectors)
+    if (found.rows, found.n) != (n, n):
+        raise ArgumentError(
+            f"{name} has the shape ({found.rows}, {found.n}), b has {n} values; expected a square matrix of"
+            " that size"
+        )
+    return found
+
+
+def any_operator(a: Any, rows: int, n: int | None, *, arrays: bool, complex_vectors: bool) -> Operator:
+    """Return ``a`` as an operator that need not be square; n is needed for a function only."""
+    if isinstance(a, Operator):
+        return a
+    if hasattr(a, "matvec") and hasattr(a, "shape"):
+        adjoint = getattr(a, "rmatvec", None)
+        shape = (int(a.shape[0]), int(a.shape[1]))
+        return Function(a.matvec, shape, arrays=True, complex_vectors=complex_vectors, adjoint=adjoint)
+    if callable(a) and not isinstance(a, torch.Tensor):
+        if n is None:
+            raise ArgumentError("A is a function, whose shape is not known; give a LinearOperator")
+        return Function(a, (rows, n), arrays=arrays, complex_vectors=complex_vectors)
+    return Matrix(a)

@@ -1,0 +1,146 @@
+"""Dense and sparse matrices of NumPy, SciPy and PyTorch as operators, in every layout."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import torch
+
+from fewbits.errors import ArgumentError, DataError
+from fewbits.formats import Format
+from fewbits.solvers.operators import Apply, Operator
+from fewbits.solvers.vectors import array, from_reals, largest, reals, refuse_gradients, times_power
+from fewbits.tensor import fake_quantize
+
+BLOCK = 2**20  # values that are widened at once
+
+
+class Matrix(Operator):
+    """A dense or sparse matrix that others hold.
+
+    Args:
+        a: a torch.Tensor (dense or sparse), a numpy.ndarray, nested lists, or a SciPy sparse matrix or array
+            of any layout; real or complex.
+
+    Raises:
+        ArgumentError: none of these, or not two-dimensional.
+        DataError: NaN or infinity among the values.
+    """
+
+    def __init__(self, a: Any) -> None:
+        self.a = _matrix(a)
+        self.sparse = not isinstance(self.a, torch.Tensor)
+        shape = tuple(self.a.shape)
+        if len(shape) != 2:
+            raise ArgumentError(f"A has the shape {shape}; expected a matrix")
+        self.n = shape[1]
+        values = self._values()
+        self.complex = values.is_complex()
+        if not bool(torch.isfinite(reals(values)).all()):
+            raise DataError("A holds NaN or infinity; remove them first")
+
+    @property
+    def rows(self) -> int:
+        """See :class:`Operator`."""
+        return int(self.a.shape[0])
+
+    def _values(self) -> torch.Tensor:
+        found: torch.Tensor = torch.from_numpy(self.a.data) if self.sparse else self.a
+        return found
+
+    def exact(self, v: torch.Tensor) -> torch.Tensor:
+        """Return A v; see :class:`Operator`."""
+        return torch.from_numpy(self.a @ v.numpy()) if self.sparse else self.a @ v
+
+    def narrowed(self, matrix: Format | None) -> Apply:
+        """Return the cheap product; see :class:`Operator`."""
+        if self.sparse:
+            low = narrowed_rows(self.a, matrix)
+            return lambda v: torch.from_numpy(low @ v.numpy())
+        return narrowed_values(self.a, matrix).matmul
+
+    def residual(self, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Return b - A x, products and sums in NumPy's long double."""
+        return long_residual(self.a if self.sparse else self.a.numpy(), b, x)
+
+    def adjoint(self) -> Operator:
+        """Return A^H."""
+        found = copy.copy(self)
+        found.a = self.a.conj().T.tocsr() if self.sparse else self.a.mH.resolve_conj()
+        found.n = found.a.shape[1]
+        return found
+
+    def scaled(self, exponent: int) -> Matrix:
+        """Return A 2^exponent.
+
+        Raises:
+            DataError: a value would lose digits.
+        """
+        values = self._values()
+        changed = times_power(values, exponent)
+        if not torch.equal(times_power(changed, -exponent), values):
+            raise DataError(
+                "A holds values more than 1e300 apart, and no product with it means anything in double"
+                " precision; scale its rows and columns first"
+            )
+        found = copy.copy(self)
+        found.a = scipy.sparse.csr_array(self.a) if self.sparse else changed
+        if self.sparse:
+            found.a.data = changed.numpy()
+        return found
+
+    def magnitude(self) -> float:
+        """Return the largest magnitude among its values."""
+        return largest(self._values())
+
+
+def narrowed_values(values: torch.Tensor, matrix: Format | None) -> torch.Tensor:
+    """Return values in float32 or complex64, held in ``matrix``; complex ones as pairs."""
+    low = values.to(torch.complex64 if values.is_complex() else torch.float32)
+    if matrix is None:
+        return low
+    return from_reals(fake_quantize(reals(low), matrix), pairs=low.is_complex())
+
+
+def narrowed_rows(a: Any, matrix: Format | None) -> Any:
+    """Return compressed rows of SciPy in float32, their values held in ``matrix``; the indices are shared."""
+    held = narrowed_values(torch.from_numpy(a.data), matrix)
+    return scipy.sparse.csr_array((held.numpy(), a.indices, a.indptr), shape=a.shape)
+
+
+def long_residual(a: Any, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Return b - A x, a few rows at a time in long double; a dense NumPy array, or compressed rows."""
+    dtype = np.clongdouble if b.is_complex() else np.longdouble
+    r, long_x = b.numpy().astype(dtype), x.numpy().astype(dtype)
+    entries = a.nnz if scipy.sparse.issparse(a) else a.size
+    step = max(1, BLOCK * len(r) // max(1, entries))
+    with np.errstate(all="ignore"):
+        for i in range(0, len(r), step):
+            r[i : i + step] -= a[i : i + step].astype(dtype) @ long_x
+        return torch.from_numpy(r.astype(np.complex128 if b.is_complex() else np.float64))
+
+
+def _matrix(a: Any) -> Any:
+    """Return a tensor in double precision, or SciPy's compressed rows."""
+    if hasattr(a, "tocsr"):
+        return _rows(a.tocsr())
+    if isinstance(a, torch.Tensor) and a.layout != torch.strided:
+        refuse_gradients(a, "A")
+        entries = a.detach().cpu().to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
+        places = tuple(entries.indices().numpy())
+        return _rows(scipy.sparse.csr_array((entries.values().numpy(), places), shape=tuple(a.shape)))
+    if isinstance(a, (torch.Tensor, np.ndarray, list, tuple)):
+        return array(a, "A")
+    raise ArgumentError(
+        f"A is a {type(a).__name__}; expected a torch tensor, a NumPy array, a SciPy sparse matrix or"
+        " LinearOperator, a function or an operator of fewbits.solvers"
+    )
+
+
+def _rows(a: Any) -> Any:
+    if a.dtype.kind not in "buifc" or a.dtype.itemsize > (16 if a.dtype.kind == "c" else 8):
+        raise ArgumentError(f"A is {a.dtype}; expected real or complex numbers, double at most")
+    return scipy.sparse.csr_array(a.astype(np.complex128 if a.dtype.kind == "c" else np.float64))

@@ -1,0 +1,84 @@
+"""Vectors of Krylov solvers: real or complex, of any scale; a complex one is kept as pairs of reals."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from fewbits.errors import ArgumentError, DataError
+
+
+def wide(v: torch.Tensor) -> torch.Tensor:
+    """Return v in float64 or complex128."""
+    return v.to(torch.complex128 if v.is_complex() else torch.float64)
+
+
+def reals(v: torch.Tensor) -> torch.Tensor:
+    """Return v itself, or of complex numbers (..., n) their real and imaginary parts in turn, (..., 2n)."""
+    return torch.view_as_real(v.resolve_conj()).flatten(-2) if v.is_complex() else v
+
+
+def from_reals(parts: torch.Tensor, *, pairs: bool) -> torch.Tensor:
+    """Undo :func:`reals`."""
+    return torch.view_as_complex(parts.reshape(*parts.shape[:-1], -1, 2)) if pairs else parts
+
+
+def times_power(v: torch.Tensor, exponent: int) -> torch.Tensor:
+    """Return v 2^exponent, v in double precision; exact but for overflow and underflow."""
+    if exponent == 0:
+        return v
+    with np.errstate(over="ignore", under="ignore"):
+        parts = np.ldexp(reals(v).numpy(), exponent)
+    return from_reals(torch.from_numpy(parts), pairs=v.is_complex())
+
+
+def largest(v: torch.Tensor) -> float:
+    """Return the largest magnitude among real and imaginary parts; 0 of an empty v."""
+    return float(reals(v).abs().max()) if v.numel() else 0.0
+
+
+def exponent_of(size: float) -> int:
+    """Return e with 2^(e - 1) <= size < 2^e; 0 for zero."""
+    return math.frexp(size)[1]
+
+
+def array(given: Any, name: str) -> torch.Tensor:
+    """Return numbers of NumPy, PyTorch or nested lists as a tensor of float64 or complex128 on the CPU.
+
+    Raises:
+        ArgumentError: no numbers, a masked array, more than double precision, or a gradient is asked for.
+        DataError: NaN or infinity.
+    """
+    if isinstance(given, torch.Tensor):
+        refuse_gradients(given, name)
+        found = wide(given.detach().cpu()).resolve_conj()
+    else:
+        found = torch.from_numpy(_numbers(given, name))
+    if not bool(torch.isfinite(reals(found)).all()):
+        raise DataError(f"{name} holds NaN or infinity; remove them first")
+    return found
+
+
+def refuse_gradients(given: torch.Tensor, name: str) -> None:
+    """Refuse a tensor whose gradient would be missing in silence."""
+    if given.requires_grad and torch.is_grad_enabled():
+        raise ArgumentError(
+            f"{name} requires a gradient, which no Krylov solver computes; pass {name}.detach(), or take"
+            " fewbits.solve"
+        )
+
+
+def _numbers(given: Any, name: str) -> Any:
+    if isinstance(given, np.ma.MaskedArray):
+        raise ArgumentError(f"{name} is a masked array; expected numbers: fill it first")
+    try:
+        found = np.asarray(given)
+    except ValueError:
+        raise ArgumentError(f"{name} is a list of lists of different lengths; expected numbers") from None
+    complex_ = found.dtype.kind == "c"
+    if found.dtype.kind not in "buifc" or found.dtype.itemsize > (16 if complex_ else 8):
+        raise ArgumentError(f"{name} is {found.dtype}; expected real or complex numbers, double at most")
+    return np.array(found, np.complex128 if complex_ else np.float64, order="C")
