@@ -8,90 +8,73 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fewbits.cli.progress import Report, progress_bar
+from fewbits.errors import FewbitsError
 
 if TYPE_CHECKING:
-    from fewbits.records import SolveScore
+    from fewbits.records import SolveScore, Stage
 
-SOLVERS = ("cg", "bicgstab", "gmres", "gcr")
+SOLVERS = ("cg", "minres", "bicgstab", "gmres", "gcr")
 _SIDE = 40  # cells of the demonstration in each direction
 
 
 def krylov_scores(
-    name: str, a: Any, b: Any, solver: str, precisions: list[str], tol: float
+    name: str, a: Any, b: Any, solver: str, precisions: list[str], rtol: float
 ) -> tuple[list[SolveScore], Any]:
-    """Solve in each precision; the solution is that of the first.
+    """Solve in each precision, also after one failed; the solution is that of the first that gave one.
 
     Args:
         name: of the matrix.
         a: a SciPy sparse matrix or an operator.
-        b: (n,) numpy.ndarray.
+        b: (n,) or (n, k) numpy.ndarray.
         solver: one of :data:`SOLVERS`.
         precisions: see :func:`fewbits.solvers.krylov_precision`.
-        tol: of the true residual, over |b|.
+        rtol: of the true residual, over |b|.
+
+    Raises:
+        FewbitsError: what the solver raises, where it does in every precision.
     """
     from dataclasses import replace
 
     from fewbits import solvers
+    from fewbits.records import SolveScore
 
     method: Callable[..., Any] = getattr(solvers, solver)
-    found = []
+    scores, solutions, errors = list[SolveScore](), [], []
     with progress_bar() as show:
         for one in precisions:
-            found.append(_score(name, a, b, solver, method, one, tol, show))
-    scores = [score for score, _ in found]
+            began = time.perf_counter()
+            try:
+                result = method(a, b, precision=one, rtol=rtol, watch=_watcher(one, solver, rtol, show))
+            except FewbitsError as error:
+                errors.append(error)
+                stages: tuple[Stage, ...] = (_refused(one, solver, str(error)),)
+                iterations, residual = 0, math.nan
+            else:
+                solutions.append(result.x)
+                stages, iterations, residual = result.stages, result.iterations, result.residual
+            seconds = time.perf_counter() - began
+            measured = iterations, residual, math.nan, seconds, None, rtol, "|b - A x| / |b|"
+            scores.append(SolveScore(name, len(b), one, stages, *measured))
+    if not solutions:
+        raise errors[0]
     double = [score.seconds for score in scores if score.precision == "double"]
     if double:
         scores = [replace(score, of_double=double[0] / score.seconds) for score in scores]
-    return scores, found[0][1]
+    return scores, solutions[0]
 
 
-def _score(
-    name: str,
-    a: Any,
-    b: Any,
-    solver: str,
-    method: Callable[..., Any],
-    one: str,
-    tol: float,
-    show: Report,
-) -> tuple[SolveScore, Any]:
-    from fewbits.records import SolveScore, Stage
+def _refused(precision: str, solver: str, reason: str) -> Stage:
+    from fewbits.records import Stage
 
+    return Stage(precision, solver, -50, 0, 0.0, 0.0, reason, ())
+
+
+def _watcher(one: str, solver: str, rtol: float, show: Report) -> Callable[[int, float], None]:
     def watch(iteration: int, residual: float) -> None:
-        done = math.log(max(residual, tol)) / math.log(tol) if residual < 1 else 0.0
+        done = math.log(max(residual, rtol)) / math.log(rtol) if 0 < residual < 1 else float(residual == 0)
         show(f"{one}: {solver}", done, 1, f"iteration {iteration}, residual {residual:.1e}")
 
-    began = time.perf_counter()
-    result = method(a, b, precision=one, rtol=tol, watch=watch)
-    seconds = time.perf_counter() - began
-    left = f"the true residual stayed at {result.residual:.1e}" if not result.converged else ""
-    stages = tuple(
-        Stage(
-            path,
-            solver,
-            (result.iterations if result.converged else -50) if last else -50,
-            0,
-            0.0,
-            seconds if last else 0.0,
-            left if last else "its true residual stayed above the one asked for",
-            result.history if last else (),
-        )
-        for path, last in ((p, i == len(result.path) - 1) for i, p in enumerate(result.path))
-    )
-    score = SolveScore(
-        name,
-        len(b),
-        one,
-        stages,
-        result.iterations,
-        result.residual,
-        math.nan,
-        seconds,
-        None,
-        tol,
-        "|b - A x| / |b|",
-    )
-    return score, result.x
+    return watch
 
 
 def demonstration() -> tuple[Any, Any]:

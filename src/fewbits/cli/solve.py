@@ -43,9 +43,9 @@ def solve(
         typer.Option(help="auto, fp64, fp32, dsgesv, tf32, bf16x2, ...; with a --solver double, half, ..."),
     ] = "auto",
     solver: Annotated[
-        str, typer.Option(help="direct, or for sparse matrices cg, bicgstab, gmres or gcr.")
+        str, typer.Option(help="direct, or for sparse matrices cg, minres, bicgstab, gmres or gcr.")
     ] = "direct",
-    tol: Annotated[float, typer.Option(help="Of a --solver that iterates: |b - A x| / |b|.")] = 1e-10,
+    rtol: Annotated[float, typer.Option(help="Of a --solver that iterates: |b - A x| / |b|.")] = 1e-10,
     assume: Annotated[str, typer.Option(help="general, or positive definite (Cholesky).")] = "general",
     compare: Annotated[bool, typer.Option("--compare", help="Try every precision, and time LAPACK.")] = False,
     report: Annotated[
@@ -68,6 +68,8 @@ def solve(
     A matrix of your own: fewbits solve matrix.mtx --precision auto --report report.html --out x.mtx
 
     A large sparse one: fewbits solve matrix.mtx --solver cg --precision half
+
+    Where it does not converge it says so, writes what it has with .unconverged in its name, and exits with 1.
     """
     from fewbits.report import history_plot, solve_json, solve_page, solve_table, stages_table
     from fewbits.solvers import KRYLOV_PRECISIONS, PRECISIONS, krylov_precision
@@ -90,17 +92,34 @@ def solve(
     if direct:
         scores, x = _scores(name, a, b, names, assume, in_double=compare)
     else:
-        scores, x = krylov_scores(name, a, b, solver, names, tol)
+        scores, x = krylov_scores(name, a, b, solver, names, rtol)
+    failed = scores[0].stages[-1].reason if scores[0].stages and scores[0].stages[-1].code < 0 else ""
+    if out is not None:
+        out = _named(out, (matrix, right)) if failed else out
+        write_bytes(out, _matrix_market(x))
+        typer.echo(f"wrote {out}", err=True)
     console = tables_console(report, json)
     console.print(solve_table(scores))
     console.print(stages_table(scores))
     console.print(history_plot(scores[0]))
-    if out is not None:
-        write_bytes(out, _matrix_market(x))
-        typer.echo(f"wrote {out}", err=True)
     write_report(json, lambda: solve_json(scores, provenance()))
-    base = _base_command(matrix, right, {"--assume": assume, "--solver": solver, "--tol": f"{tol:g}"})
+    base = _base_command(matrix, right, {"--assume": assume, "--solver": solver, "--rtol": f"{rtol:g}"})
     write_report(report, lambda: solve_page(scores, provenance(), base_command=base))
+    if failed:
+        typer.echo(f"fewbits: {scores[0].precision} did not converge: {failed}", err=True)
+        raise typer.Exit(1)
+
+
+def _named(out: Path, inputs: tuple[Path | None, ...]) -> Path:
+    """Return the name of what did not converge.
+
+    Raises:
+        ArgumentError: it is that of an input.
+    """
+    found = out.with_name(f"{out.stem}.unconverged{out.suffix}")
+    if any(path is not None and found.resolve() == path.resolve() for path in inputs):
+        raise ArgumentError(f"no convergence, and {found} is an input; give another --out")
+    return found
 
 
 def _system(matrix: Path | None, right: Path | None, direct: bool) -> tuple[Any, Any]:
@@ -201,7 +220,7 @@ def _wake() -> None:
 
 def _base_command(matrix: Path | None, right: Path | None, options: dict[str, str]) -> str:
     words = ["fewbits", "solve", *(str(p) for p in (matrix, right) if p is not None)]
-    defaults = {"--assume": "general", "--solver": "direct", "--tol": "1e-10"}
+    defaults = {"--assume": "general", "--solver": "direct", "--rtol": "1e-10"}
     return shlex.join(
         [*words, *(word for pair in options.items() if defaults[pair[0]] != pair[1] for word in pair)]
     )

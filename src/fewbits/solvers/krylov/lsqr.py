@@ -81,8 +81,8 @@ def lsqr(
 ) -> KrylovResult:
     """Solve A x = b for an A of any shape, or find the x with the least |b - A x|.
 
-    Where columns depend on each other it is, from x0 = 0, the x with the least |x| of these. A product with A
-    and one with A^H make an iteration.
+    Where columns depend on each other it is, from x0 = 0, the x with the least |x| of these, but for the
+    roundoff of the vectors. A product with A and one with A^H make an iteration.
 
     Args, result and errors: :func:`fewbits.solvers.cg`, without the conditions on A, but for these:
         a: (m, n) matrix, or a LinearOperator with ``rmatvec``.
