@@ -12,7 +12,7 @@ from fewbits import kernels
 from fewbits.errors import ArgumentError
 from fewbits.formats import Bdr, Format
 from fewbits.records import Error
-from fewbits.tensor.arrays import checked_axis, is_narrow, widened
+from fewbits.tensor.arrays import checked_axis, is_narrow, is_torch, widened
 from fewbits.tensor.functions import fake_quantize, format
 
 _CACHED = 1 << 15  # values whose float64 temporaries stay in the second-level cache
@@ -88,15 +88,19 @@ def qsnr(x: Any, y: Any) -> float:
 
     Args:
         x: the original, a numpy.ndarray or torch.Tensor of any shape.
-        y: the rounded values in the same shape, or the NarrowTensor that holds them.
+        y: the rounded values in the same shape, also in a float8 dtype of torch, or the NarrowTensor that
+            holds them.
 
     Returns:
         Decibels; infinity where nothing changed. (With Shared Microexponents, section 4.1.)
 
     Raises:
         ArgumentError: the shapes differ.
+        DTypeError: x or y is no dense array or tensor of floating-point numbers.
     """
     rounded = y.dequantize() if is_narrow(y) else y
+    if is_torch(y) and str(y.dtype).startswith("torch.float8"):
+        rounded = y.float()  # torch's own cast, to be measured
     a, b = widened(x), widened(rounded)
     if a.shape != b.shape:
         raise ArgumentError(f"qsnr of shapes {a.shape} and {b.shape}; expected the same shape twice")

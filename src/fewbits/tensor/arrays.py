@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbits.errors import ArgumentError, DTypeError
+from fewbits.errors import ArgumentError
 from fewbits.kernels import reals
 from fewbits.kernels.reals import BFLOAT16
+from fewbits.tensor.inputs import check_values
 
 Array = NDArray[Any]
 
@@ -32,25 +33,20 @@ def opened(x: Any) -> tuple[Array, Callable[[Array], Any]]:
     """Return ``x`` as :mod:`fewbits.kernels` takes it, and what gives a result x's own family and dtype.
 
     Raises:
-        DTypeError: x is neither a tensor nor an array of floating-point numbers.
+        DTypeError: x is neither a tensor nor an array of floating-point numbers; see
+            :func:`fewbits.tensor.inputs.check_values`.
     """
-    if is_narrow(x):
-        raise DTypeError(f"{x}; expected the values themselves: call .dequantize() first")
+    check_values(x)
+    return _opened(x)
+
+
+def _opened(x: Any) -> tuple[Array, Callable[[Array], Any]]:
     if is_torch(x):
         from fewbits.kernels import tensors  # needs torch; NumPy users do without
 
         return tensors.opened(x)
-    if not isinstance(x, np.ndarray | np.floating | float):
-        raise DTypeError(
-            f"{type(x).__name__}; expected a numpy.ndarray or a torch.Tensor of floating-point numbers"
-        )
     array = np.asarray(x)
     own = array.dtype
-    if own.name not in ("float16", "bfloat16", "float32", "float64"):
-        raise DTypeError(
-            f"an array of {own}; expected float16, bfloat16, float32 or float64: "
-            "convert it with x.astype('float32')"
-        )
     native = array.astype(own.newbyteorder("="), copy=False)
     return (native.view(BFLOAT16) if own.name == "bfloat16" else native), lambda y: _as(y, own)
 
@@ -82,19 +78,6 @@ def checked_axis(axis: int, ndim: int) -> int:
             f"use {-max(ndim, 1)} to {max(ndim, 1) - 1}"
         )
     return int(axis) % max(ndim, 1)
-
-
-def checked_amax(amax: object) -> float | None:
-    """Return ``amax`` as a float, or None.
-
-    Raises:
-        ArgumentError: it is not a finite number from zero up.
-    """
-    if amax is None:
-        return None
-    if not isinstance(amax, int | float | np.floating) or not 0 <= amax < np.inf:
-        raise ArgumentError(f"amax={amax!r} is not a finite number from 0 up; leave it out to measure x")
-    return float(amax)
 
 
 def checked_out(out: Any, x: Any, array: Array) -> Array:
@@ -147,8 +130,8 @@ def seed_of(generator: Any, rounding: str) -> int:
     """
     if rounding != "stochastic":
         return 0
-    if isinstance(generator, int) and not isinstance(generator, bool) and 0 <= generator < 2**63:
-        return generator
+    if isinstance(generator, int | np.integer) and not isinstance(generator, bool) and 0 <= generator < 2**63:
+        return int(generator)
     if isinstance(generator, np.random.Generator):
         return int(generator.integers(2**63 - 1, dtype=np.int64))
     torch = sys.modules.get("torch")

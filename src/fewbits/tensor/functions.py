@@ -10,7 +10,6 @@ from fewbits import kernels
 from fewbits.errors import ArgumentError, DTypeError
 from fewbits.formats import Format, parse
 from fewbits.tensor.arrays import (
-    checked_amax,
     checked_axis,
     checked_out,
     is_narrow,
@@ -20,6 +19,7 @@ from fewbits.tensor.arrays import (
     refuse_gradient,
     seed_of,
 )
+from fewbits.tensor.inputs import check_values, checked_amax
 
 if TYPE_CHECKING:
     from fewbits.formats.pattern import Pattern
@@ -69,8 +69,10 @@ def quantize(
             that have NaN). ``saturate``: infinity is read as the dtype's largest value and NaN as zero.
             ``raise``: a DataError (the default where nothing can be NaN).
         zero_block: the scale of a block of zeros, ``smallest`` or ``one``.
-        generator: for stochastic rounding: a seed, a numpy.random.Generator or a torch.Generator.
-        amax: the largest magnitude of the whole tensor where x is a part of it; used by per-tensor scales.
+        generator: for stochastic rounding: a seed, which is an integer from 0 to 2^63 - 1, a
+            numpy.random.Generator or a torch.Generator.
+        amax: the largest magnitude of the whole tensor where x is a part of it, a number or a scalar array or
+            tensor; only for a format with a scale of the whole tensor.
         out: what an earlier call returned for the same format, axis, shape and dtype, on the CPU: it takes
             the result, and nothing is allocated. A DataError leaves it undefined.
         sparsity: a pattern such as ``2:4`` that x has along the axis: then only the values that it keeps are
@@ -83,7 +85,7 @@ def quantize(
         FormatError: no such format.
         ArgumentError: an axis or a name out of range, a choice the format cannot do, or an ``out`` that does
             not fit.
-        DTypeError: x is not floating point.
+        DTypeError: x is not a dense array or tensor of those dtypes.
         DataError: x holds NaN or infinity and ``nonfinite`` is ``raise``.
 
     >>> import numpy as np
@@ -100,7 +102,8 @@ def quantize(
         "nonfinite": nonfinite,
         "zero_block": zero_block,
     }
-    seed, whole = seed_of(generator, rounding), checked_amax(amax)
+    check_values(x)
+    seed, whole = seed_of(generator, rounding), checked_amax(amax, target)
     if out is None and is_torch(x):
         q = narrow.quantized(x, target, checked_axis(axis, x.ndim), whole, seed, **choices)
         return q if sparsity is None else q.compressed(sparsity)
@@ -159,8 +162,9 @@ def fake_quantize(
         "nonfinite": nonfinite,
         "zero_block": zero_block,
     }
-    seed, whole = seed_of(generator, rounding), checked_amax(amax)
-    if out is None and is_torch(x) and not is_narrow(x):
+    check_values(x)
+    seed, whole = seed_of(generator, rounding), checked_amax(amax, fmt)
+    if out is None and is_torch(x):
         from fewbits.kernels import ops  # needs torch; NumPy users do without
 
         return ops.fake_quantize(x, fmt, checked_axis(axis, x.ndim), whole, seed, **choices)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,13 +17,15 @@ from fewbits.kernels import ops, sparse_stream, tensors
 from fewbits.kernels.layout import Packed, layout, unpacked
 from fewbits.kernels.reference import Parts
 from fewbits.tensor.arrays import checked_axis
+from fewbits.tensor.inputs import check_values
+from fewbits.tensor.sealed import Sealed, sealed
 
 PARTS = ("codes", "scales", "shifts", "outer")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 Pieces = tuple[torch.Tensor | None, ...]
 
 
-class NarrowTensor(torch.Tensor):
+class NarrowTensor(Sealed):
     """Codes and scales in packed bits, and what is needed to read them.
 
     It has the shape and device of the tensor that was quantized, and ``dtype`` is what :meth:`dequantize`
@@ -69,7 +72,7 @@ class NarrowTensor(torch.Tensor):
         """Put parts together unchecked; :meth:`from_parts` checks them."""
         codes = parts[0]
         assert codes is not None
-        q: NarrowTensor = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=codes.device)
+        q: NarrowTensor = sealed(cls, shape, dtype=dtype, device=codes.device)
         for name, part in zip(PARTS, parts, strict=True):
             setattr(q, name, part)
         q.format, q.axis, q._family, q.sparsity = format, axis, family, sparsity
@@ -246,6 +249,17 @@ class NarrowTensor(torch.Tensor):
         found: NarrowTensor = copy
         return found
 
+    def share_memory_(self) -> NarrowTensor:
+        """Move the packed parts to memory that other processes see; return the tensor."""
+        for part in self.pieces:
+            if part is not None:
+                part.share_memory_()  # type: ignore[no-untyped-call]
+        return self
+
+    def is_shared(self) -> bool:
+        """Whether other processes see the packed parts."""
+        return all(p.is_shared() for p in self.pieces if p is not None)  # type: ignore[no-untyped-call]
+
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise DTypeError(
             f"a NarrowTensor ({self.format}) is not pickled, nor saved by torch.save: write it as "
@@ -261,6 +275,21 @@ class NarrowTensor(torch.Tensor):
         return format(repr(self), spec)
 
 
+def _sent(q: NarrowTensor) -> tuple[Any, ...]:
+    """Return how another process rebuilds ``q``: torch passes the parts in shared memory."""
+    names, meta = q.__tensor_flatten__()
+    parts = {name: getattr(q, name) for name in names}
+    return _received, (parts, meta, tuple(q.shape), getattr(q, "_is_param", False))
+
+
+def _received(parts: dict[str, torch.Tensor], meta: Any, shape: Any, is_parameter: bool) -> NarrowTensor:
+    q = NarrowTensor.__tensor_unflatten__(parts, meta, shape, None)
+    return torch.nn.Parameter(q, requires_grad=False) if is_parameter else q  # type: ignore[return-value]
+
+
+ForkingPickler.register(NarrowTensor, _sent)  # of queues and pipes between processes, not of files
+
+
 def quantized(
     x: torch.Tensor, fmt: Format, axis: int, amax: float | None, seed: int, **choices: str | None
 ) -> NarrowTensor:
@@ -269,13 +298,7 @@ def quantized(
     Raises:
         DTypeError: x is packed already, or no tensor of values.
     """
-    if isinstance(x, NarrowTensor):
-        raise DTypeError(f"{x}; expected the values themselves: call .dequantize() first")
-    if x.is_floating_point() and x.dtype not in DTYPES:
-        raise DTypeError(
-            f"a tensor of {x.dtype}; expected float32, bfloat16, float16 or float64: convert it with "
-            "x.float(), or keep its codes with fewbits.tensor.from_torch"
-        )
+    check_values(x)
     found = iter(ops.quantize(x.detach(), fmt, axis, amax, seed, **choices))
     parts = tuple(None if shape is None else next(found) for shape in layout(fmt, tuple(x.shape), axis))
     return NarrowTensor(parts, fmt, x.shape, axis, x.dtype)

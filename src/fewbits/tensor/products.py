@@ -16,6 +16,7 @@ from fewbits.kernels import ops
 from fewbits.kernels.tensors import array
 from fewbits.tensor.functions import fake_quantize, format
 from fewbits.tensor.narrow import NarrowTensor
+from fewbits.tensor.operands import check_matmul, check_matvec
 
 THIN = 16  # most vectors for which a packed matrix is read in place instead of being unpacked
 
@@ -52,12 +53,14 @@ def matmul(a: torch.Tensor, b: torch.Tensor, fmt: str | Format | None = None) ->
 
     Raises:
         FormatError: no such format.
-        DTypeError: an operand is no floating-point tensor.
+        DTypeError: an operand is no floating-point tensor, or they have two dtypes.
+        ArgumentError: the shapes do not fit.
 
     >>> import torch
     >>> matmul(torch.ones(2, 32), torch.full((32, 3), 0.5), "mxfp4")[0].tolist()
     [16.0, 16.0, 16.0]
     """
+    check_matmul(a, b)
     if fmt is None:
         return product(a, b)
     target, of_b = format(fmt), max(b.ndim - 2, 0)
@@ -72,7 +75,12 @@ def matvec(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Return ``x @ weight.T`` for a packed (n, k) ``weight`` and few vectors x, (..., k): (..., n).
 
     The weight is read once for every 16 vectors, packed as it is; :func:`matmul` does the same by itself.
+
+    Raises:
+        DTypeError: an operand is no floating-point tensor, or they have two dtypes.
+        ArgumentError: the shapes do not fit.
     """
+    check_matvec(weight, x)
     return linear(x, weight)
 
 

@@ -1,0 +1,101 @@
+"""What the everyday functions take: plain arrays of numbers that were not narrowed before, and magnitudes."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from fewbits.errors import ArgumentError, DTypeError
+from fewbits.formats import Format, parse, shares_scale
+
+_NAMES = ("float16", "bfloat16", "float32", "float64")
+_EXPECTED = "float16, bfloat16, float32 or float64"
+
+
+def check_values(x: Any) -> None:
+    """Raise unless ``x`` is a numpy.ndarray, a torch.Tensor or a float whose values can be rounded.
+
+    Raises:
+        DTypeError: it is something else, or holds complex numbers, integers, codes of a narrow dtype, or
+            values in another layout than one after the other.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        _check_tensor(x)
+    elif not isinstance(x, np.ndarray | np.floating | np.complexfloating | float):
+        raise DTypeError(
+            f"{type(x).__name__}; expected a numpy.ndarray or a torch.Tensor of floating-point numbers"
+        )
+    else:
+        _check_array(x)
+
+
+def _check_tensor(x: Any) -> None:
+    import torch
+
+    home = sys.modules.get("fewbits.tensor.narrow")
+    if home is not None and isinstance(x, home.NarrowTensor):
+        raise DTypeError(f"{x}; expected the values themselves: call .dequantize() first")
+    plain = not x.is_nested and x.layout == torch.strided
+    if not (plain and x.dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64)):
+        raise DTypeError(_unlike_values(x))
+
+
+def _unlike_values(x: Any) -> str:
+    """Return what keeps a tensor from being rounded, and what to give instead."""
+    if x.is_nested:
+        return "a nested tensor; expected one of a single shape: give each of x.unbind(), or a padded tensor"
+    layout = str(x.layout).removeprefix("torch.")
+    if layout != "strided":
+        return f"a tensor of layout {layout.lstrip('_')}; expected a dense one: give x.to_dense()"
+    if x.is_quantized:
+        return f"a tensor of {x.dtype}, which PyTorch quantized; expected its values: give x.dequantize()"
+    if x.is_complex():
+        return _complex(f"a tensor of {x.dtype}", "torch.view_as_real(x)")
+    if not x.is_floating_point():
+        return f"a tensor of {x.dtype}; expected floating point: convert it with x.float()"
+    return (
+        f"a tensor of {x.dtype}; expected {_EXPECTED}: a value that was narrowed already would be rounded"
+        " twice. Convert it with x.float() if that is meant, or keep its codes with fewbits.tensor.from_torch"
+    )
+
+
+def _check_array(x: Any) -> None:
+    if isinstance(x, np.ma.MaskedArray):
+        raise DTypeError(
+            "a masked array, whose mask would be lost; expected plain values: give x.filled(0), or x.data if "
+            "what is masked counts"
+        )
+    dtype = np.asarray(x).dtype
+    if dtype.kind == "c":
+        raise DTypeError(_complex(f"an array of {dtype}", "x.view(x.real.dtype)"))
+    if dtype.name not in _NAMES:
+        narrow = dtype.name.startswith(("float8", "float6", "float4"))
+        twice = ", as a value that was narrowed already would be rounded twice" if narrow else ""
+        raise DTypeError(
+            f"an array of {dtype}; expected {_EXPECTED}{twice}: convert it with x.astype('float32')"
+        )
+
+
+def _complex(what: str, both: str) -> str:
+    return f"{what}; expected real numbers: give x.real and x.imag one by one, or {both} for both at once"
+
+
+def checked_amax(amax: Any, fmt: str | Format) -> float | None:
+    """Return ``amax`` as a float, or None.
+
+    Raises:
+        ArgumentError: it is not a finite number from zero up, or the format has no scale of a whole tensor.
+    """
+    if amax is None:
+        return None
+    value = amax.item() if hasattr(amax, "item") and getattr(amax, "ndim", 1) == 0 else amax
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < np.inf:
+        raise ArgumentError(f"amax={amax!r} is not a finite number from 0 up; leave it out to measure x")
+    if not shares_scale(fmt if isinstance(fmt, Format) else parse(fmt), "tensor"):
+        raise ArgumentError(
+            f"amax={amax!r} for {fmt}; only a scale of a whole tensor is chosen from it: leave it out"
+        )
+    return float(value)

@@ -1,0 +1,60 @@
+"""Operands of a product: plain values or packed tensors of one dtype, whose shapes fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fewbits.errors import ArgumentError, DTypeError
+from fewbits.tensor.inputs import check_values
+from fewbits.tensor.narrow import NarrowTensor
+
+
+def check_matmul(a: Any, b: Any) -> None:
+    """Raise unless ``a @ b`` is a product by the rules of torch.matmul.
+
+    Raises:
+        DTypeError: an operand is no tensor of values, or they have two dtypes.
+        ArgumentError: the shapes do not fit.
+    """
+    shapes = _checked(a, b, "a @ b")
+    if not a.ndim or not b.ndim:
+        raise ArgumentError(f"{shapes}; expected at least one dimension each: multiply numbers with *")
+    inner = b.shape[-2] if b.ndim > 1 else b.shape[0]
+    if a.shape[-1] != inner:
+        raise ArgumentError(f"{shapes}; expected {a.shape[-1]} in place of {inner}: transpose or cut one")
+    if not _broadcast(a.shape[:-2], b.shape[:-2]):
+        raise ArgumentError(f"{shapes}; expected leading dimensions that broadcast: reshape one")
+
+
+def check_matvec(weight: Any, x: Any) -> None:
+    """Raise unless ``x @ weight.T`` is a product with a matrix.
+
+    Raises:
+        DTypeError: an operand is no tensor of values, or they have two dtypes.
+        ArgumentError: the shapes do not fit.
+    """
+    shapes = _checked(weight, x, "matvec")
+    if weight.ndim != 2 or not x.ndim or x.shape[-1] != weight.shape[1]:
+        raise ArgumentError(f"{shapes}; expected (n, k) and (..., k): reshape or transpose one")
+
+
+def _checked(a: Any, b: Any, what: str) -> str:
+    """Return a text with both shapes."""
+    for operand in (a, b):
+        if not isinstance(operand, torch.Tensor):
+            given = type(operand).__name__
+            raise DTypeError(
+                f"{what} of a {given}; expected two tensors: torch.as_tensor makes one of an array"
+            )
+        if not isinstance(operand, NarrowTensor):
+            check_values(operand)
+    if a.dtype != b.dtype:
+        raise DTypeError(f"{what} of {a.dtype} and {b.dtype}; expected one dtype: convert one with .to()")
+    return f"{what} of shapes {tuple(a.shape)} and {tuple(b.shape)}"
+
+
+def _broadcast(a: torch.Size, b: torch.Size) -> bool:
+    pairs = zip(reversed(a), reversed(b), strict=False)
+    return all(m == n or 1 in (m, n) for m, n in pairs)
