@@ -1,4 +1,8 @@
-"""Schedules: warm-up, precision switching on gradient diversity, assignment with promotion."""
+"""Schedules by their papers' rules: warm-up, precision switching on gradient diversity, promotion."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -7,7 +11,7 @@ from torch import nn
 from fewbits.nn import prepare
 from fewbits.recipes import RECIPES
 from fewbits.train.schedules import Assigned, Muppet, WarmUp, schedule
-from fewbits.train.schedules.muppet import LEVELS, diversity
+from fewbits.train.schedules.muppet import diversity, threshold
 
 
 def _model() -> nn.Sequential:
@@ -15,74 +19,210 @@ def _model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 8))
 
 
-def test_diversity_of_gradients_at_right_angles_and_of_equal_ones() -> None:
+def _formats(model: nn.Module, name: str) -> list[str]:
+    """Return the six operands of a layer as they are now."""
+    rules: Any = model.get_submodule(name).rules
+    return [str(how) for how in rules.recipe.casts.values()]
+
+
+# ---- MuPPET: Rajagopal et al., ICML 2020, and the authors' code (policy.py) ----
+
+
+def muppet(steps: int = 60) -> tuple[nn.Module, Muppet]:
+    model = prepare(_model(), "muppet")
+    found = schedule(model, "muppet", steps)
+    assert isinstance(found, Muppet)
+    return model, found
+
+
+def epoch_with(model: nn.Module, found: Muppet, *gradients: Sequence[float], steps: int = 1) -> None:
+    """Go one epoch whose last batch has these first entries of the parameters' gradients."""
+    for i in range(steps):
+        for p, values in zip(model.parameters(), gradients, strict=False):
+            p.grad = torch.zeros_like(p)
+            noise = 0 if i == steps - 1 else 1e3  # of batches that nobody looks at
+            p.grad.view(-1)[: len(values)] = torch.tensor(values) + noise
+        found.after_backward()
+        found.after_step()
+
+
+def three_epochs_of(model: nn.Module, found: Muppet, wanted: float, steps: int = 1) -> None:
+    """Go three epochs whose gradients 1, t and 0 have a diversity (1 + t^2) / (1 + t)^2 from 1/2 to 1."""
+    t = 0.0 if wanted == 1 else (wanted - math.sqrt(2 * wanted - 1)) / (1 - wanted)
+    for value in (1.0, t, 0.0):
+        epoch_with(model, found, [value], steps=steps)
+
+
+def test_diversity_of_gradients_at_right_angles_of_equal_ones_and_of_several_parameters() -> None:
     a, b, c = torch.eye(3).unbind()
-    assert diversity([[a], [b], [c]]) == pytest.approx(1)
-    assert diversity([[a], [a], [a]]) == pytest.approx(1 / 3)
+    assert diversity([3.0], [a + b + c]) == pytest.approx(1)
+    assert diversity([3.0], [3 * a]) == pytest.approx(1 / 3)
+    assert diversity([3.0, 3.0], [a + b + c, 3 * a]) == pytest.approx(2 / 3)
+    assert diversity([3.0, 2.0], [3 * a, 0 * b]) == pytest.approx(1 / 3)  # which adds up to zero
+    assert diversity([2.0], [0 * b]) == 0.0
 
 
-def test_precision_goes_up_when_gradients_grow_alike_and_never_down() -> None:
-    recipe = RECIPES["muppet"]
-    model = prepare(_model(), recipe)
-    found = schedule(model, recipe, 20 * 20)
-    assert isinstance(found, Muppet)
-    levels = []
-    weight = model[0].weight
-    for step in range(400):
-        # Gradients at right angles at first, and all alike later.
-        weight.grad = torch.zeros_like(weight)
-        weight.grad[0, step // 20 % 16 if step < 100 else 0] = 1
-        found.after_backward()
-        found.after_step()
-        levels.append(found.level)
-    assert levels[99] == 0
-    assert levels == sorted(levels)
-    assert 0 < levels[-1] < len(LEVELS)
-    state = found.state_dict()
-    again = schedule(prepare(_model(), recipe), recipe, 400)
-    again.load_state_dict(state)
-    assert again.state_dict() == state
+def test_the_threshold_falls_from_two_and_a_half_to_one() -> None:
+    """1 + 1.5 exp(-0.1 epoch)."""
+    wanted = {0: 2.5, 2: 2.2280961, 5: 1.9097960, 10: 1.5518192, 30: 1.0746806}
+    assert {e: round(threshold(e), 7) for e in wanted} == wanted
 
 
-def test_gradients_that_stay_diverse_keep_the_lowest_precision() -> None:
-    recipe = RECIPES["muppet"]
-    model = prepare(_model(), recipe)
-    found = schedule(model, recipe, 400)
-    for step in range(400):
-        model[0].weight.grad = torch.zeros_like(model[0].weight)
-        model[0].weight.grad[step // 20 % 64, 0] = 1
-        found.after_backward()
-        found.after_step()
-    assert isinstance(found, Muppet)
-    assert found.level == 0
+# Checked after epochs 2, 5, 8, 11, 14, 17, 20 (counted from 0), where the threshold is 2.228, 1.9098, 1.6740,
+# 1.4993, 1.3699, 1.2740, 1.2030. A violation is a largest diversity over now's that is above it.
+SEQUENCES = [
+    ([1.0, 0.52, 0.59], [0, 0, 1]),  # 1.923 and 1.695: two violations
+    ([1.0, 0.53, 0.59, 0.66], [0, 0, 0, 1]),  # 1.887 is none, 1.695 and 1.515 are
+    ([1.0, 0.52, 0.60, 0.66], [0, 0, 0, 1]),  # 1.667 is none, and forgets none
+    ([1.0, 0.53, 0.60, 0.67], [0, 0, 0, 0]),
+    ([0.6, 1.0, 0.59, 0.66], [0, 0, 0, 1]),  # the largest so far, not the first
+    ([0.6, 0.6, 0.6, 0.6, 0.6, 0.6], [0] * 6),  # a ratio of 1 is never one
+    ([1.0, 0.52, 0.59, 0.66, 0.50, 0.51, 0.54], [0, 0, 1, 1, 1, 1, 2]),  # the largest since the last switch
+]
 
 
-def test_warm_up_is_plain_and_then_narrow() -> None:
-    recipe = RECIPES["posit8"]
-    model = prepare(_model(), recipe)
-    found = schedule(model, recipe, 50)
-    assert isinstance(found, WarmUp)
+@pytest.mark.parametrize(("diversities", "levels"), SEQUENCES)
+@pytest.mark.parametrize("steps_of_epoch", [1, 3])
+def test_precision_switches_after_two_violations_of_the_falling_threshold(
+    diversities: list[float], levels: list[int], steps_of_epoch: int
+) -> None:
+    model, found = muppet(60 * steps_of_epoch)
     seen = []
-    for _ in range(10):
-        seen.append(model[0].rules.recipe.forward_weight is not None)
+    for wanted in diversities:
+        three_epochs_of(model, found, wanted, steps_of_epoch)
+        seen.append(found.level)
+    assert seen == levels
+
+
+def test_it_looks_at_each_third_epoch_and_at_the_mean_over_parameters() -> None:
+    model, found = muppet()
+    for gradients in ([1.0], [0.0, 1.0]), ([1.0], [0.0, 1.0]), ([1.0], [0.0, 1.0]):
+        assert found.largest == 0.0
+        epoch_with(model, found, *gradients)
+    assert found.largest == pytest.approx(1 / 3)
+    for gradients in ([1.0], [1.0]), ([0.0], [1.0]), ([0.0], [1.0]):
+        epoch_with(model, found, *gradients)
+    assert found.largest == pytest.approx((1 + 1 / 3) / 2)
+    assert found.violations == 0
+    assert found.sums == []
+
+
+def test_it_goes_through_8_12_14_and_16_bits_to_float32_and_stays() -> None:
+    model, found = muppet()
+    seen = []
+    for _ in range(5):
+        seen.append(_formats(model, "0"))
+        for wanted in (1.0, 0.5, 0.5):
+            three_epochs_of(model, found, wanted)
+    fixed = [f"block(element=int{b},scale=e8m0,size=tensor)/stochastic/rceil" for b in (8, 12, 14, 16)]
+    wanted_formats = [[f.replace("int12", "int(12)").replace("int14", "int(14)")] * 6 for f in fixed]
+    assert [[f.replace("int(16)", "int16") for f in formats] for formats in seen[:4]] == wanted_formats
+    assert seen[4] == ["None"] * 6
+    assert _formats(model, "2") == ["None"] * 6
+    assert found.level == 4
+
+
+@pytest.mark.parametrize("done", range(1, 10))
+def test_a_schedule_of_muppet_goes_on_where_it_was_saved(done: int) -> None:
+    whole_model, whole = muppet()
+    half_model, half = muppet()
+    gradients = [[v] for d in (1.0, 0.52, 0.59) for v in (1.0, d, 0.25)]
+    for values in gradients[:done]:
+        epoch_with(half_model, half, values)
+    model, found = muppet()
+    found.load_tensors(half.tensors())
+    found.load_state_dict(half.state_dict())
+    for values in gradients[done:]:
+        epoch_with(model, found, values)
+    for values in gradients:
+        epoch_with(whole_model, whole, values)
+    assert found.state_dict() == whole.state_dict()
+    assert _formats(model, "0") == _formats(whole_model, "0")
+
+
+# ---- Lu et al., posit training, 2019: an FP32 warm-up ----
+
+
+@pytest.mark.parametrize(("steps", "plain"), [(50, 5), (59, 5), (60, 6), (9, 0)])
+def test_warm_up_is_plain_for_a_tenth_of_the_steps_and_then_narrow(steps: int, plain: int) -> None:
+    model = prepare(_model(), "posit8")
+    found = schedule(model, "posit8", steps)
+    assert isinstance(found, WarmUp)
+    wanted = [str(how) for how in RECIPES["posit8"].casts.values()]
+    for step in range(10):
+        assert _formats(model, "0") == (["None"] * 6 if step < plain else wanted)
         found.after_step()
-    assert seen == [False] * 5 + [True] * 5
 
 
-def test_an_outlier_promotes_the_layer_it_meets_and_no_other() -> None:
-    recipe = RECIPES["assigned"]
-    model = prepare(_model(), recipe)
-    found = schedule(model, recipe, 50)
+# ---- Lee, Sharma and Aiken, Mixed-Precision Assignments, 2023: demotion by size, promotion on overflow ----
+
+LOW = ["hfp8_e4m3", "hfp8_e4m3", "hfp8_e4m3", "fp8_e5m2", "fp8_e5m2", "hfp8_e4m3"]
+HIGH = ["fp16_e6m9"] * 6
+
+
+def assigned(sizes: Sequence[int]) -> tuple[nn.Module, Assigned]:
+    """Return layers of so many weights."""
+    model = prepare(nn.Sequential(*(nn.Linear(1, n, bias=False) for n in sizes)), "assigned")
+    found = schedule(model, "assigned", 50)
     assert isinstance(found, Assigned)
-    assert found.low == {"0", "2"}
-    model(torch.randn(32, 16))
-    assert found.promoted == []
-    x = torch.randn(32, 16)
-    x[:, 0] = 1e4  # one value in sixteen; the largest of the format is 30
+    return model, found
+
+
+@pytest.mark.parametrize(
+    ("sizes", "low"),
+    [
+        ([50, 40, 10], [0, 1]),  # nine tenths are enough
+        ([50, 39, 11], [0, 1, 2]),  # 89 are not
+        ([11, 9, 50, 30], [0, 2, 3]),  # the largest first: 50, 80, 91
+        ([10, 10, 10], [0, 1, 2]),
+        ([91, 9], [0]),
+    ],
+)
+def test_the_largest_layers_are_low_until_nine_tenths_of_the_weights_are(
+    sizes: list[int], low: list[int]
+) -> None:
+    model, found = assigned(sizes)
+    assert found.low == {str(i) for i in low}
+    for i in range(len(sizes)):
+        assert _formats(model, str(i)) == (LOW if i in low else HIGH)
+
+
+@pytest.mark.parametrize(
+    ("beyond", "value", "promoted"),
+    [(2, 30.01, True), (1, 1e9, False), (2, 30.0, False), (2, -30.01, True)],
+)
+def test_one_activation_in_a_hundred_beyond_the_largest_promotes_the_layer_for_good(
+    beyond: int, value: float, promoted: bool
+) -> None:
+    """The largest of the format 1-4-3 with bias 11 (Sun et al., Hybrid 8-bit, 2019) is 30."""
+    model = prepare(nn.Sequential(nn.Linear(20, 40), nn.Linear(40, 20)), "assigned")
+    found = schedule(model, "assigned", 50)
+    assert isinstance(found, Assigned)
+    assert found.low == {"0", "1"}
+    x = torch.ones(10, 20) * 0.01
+    x.view(-1)[:beyond] = value
     model(x)
-    assert found.promoted == ["0"]
-    assert str(model[0].rules.recipe.forward_activation) == "fp16_e6m9"
-    assert str(model[2].rules.recipe.forward_activation) == "hfp8_e4m3"
-    again = schedule(prepare(_model(), recipe), recipe, 50)
+    assert found.promoted == (["0"] if promoted else [])
+    for _ in range(3):
+        found.after_step()
+        model(torch.zeros(10, 20))
+        assert _formats(model, "0") == (HIGH if promoted else LOW)
+        assert _formats(model, "1") == LOW
+    model(x)
+    assert found.promoted == (["0"] if promoted else [])
+    again = schedule(prepare(nn.Sequential(nn.Linear(20, 40), nn.Linear(40, 20)), "assigned"), "assigned", 50)
     again.load_state_dict(found.state_dict())
     assert again.state_dict() == found.state_dict()
+    assert _formats(again.model, "0") == (HIGH if promoted else LOW)
+
+
+def test_weights_beyond_the_largest_promote_too_and_gradients_never_do() -> None:
+    model = prepare(nn.Sequential(nn.Linear(20, 40), nn.Linear(40, 20)), "assigned")
+    found = schedule(model, "assigned", 50)
+    assert isinstance(found, Assigned)
+    (1e9 * model(torch.zeros(10, 20)).sum()).backward()
+    assert found.promoted == []
+    with torch.no_grad():
+        model[1].weight.fill_(31.0)
+    model(torch.zeros(10, 20))
+    assert found.promoted == ["1"]

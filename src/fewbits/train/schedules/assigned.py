@@ -66,7 +66,7 @@ class _Overflow:
         # A gradient that overflows is the loss scale's business, which backs off.
         if self.name in self.schedule.low and not role.endswith("gradient"):
             top = getattr(rules.recipe, role).format.max
-            if float((x.abs() > top).float().mean()) >= OVERFLOW:
+            if int((x.abs() > top).sum()) >= OVERFLOW * x.numel() > 0:
                 self.schedule.promote(self.name)
         if self.behind is not None:
             self.behind.see(rules, role, x, rounded, axis)

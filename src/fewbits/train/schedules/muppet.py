@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,23 +13,30 @@ from fewbits.recipes import Recipe
 from fewbits.train.schedules.schedule import Schedule
 
 LEVELS = (8, 12, 14, 16, 32)  # bits of dynamic fixed point; 32 is float32
-EPOCHS = 20  # into which the steps are divided, where the paper has passes over ImageNet
+EPOCHS = 60  # into which the steps are divided, where the paper has passes over ImageNet
 RESOLUTION = 3  # epochs that one value of the diversity spans
 PATIENCE = 2  # violations before a switch
 ALPHA, BETA, LAMBDA = 1.0, 1.5, 0.1  # of the threshold
 
 
-def diversity(gradients: list[list[torch.Tensor]]) -> float:
-    """Return the mean over layers of sum_k |g_k|^2 / |sum_k g_k|^2, for gradients[k][layer].
+def diversity(squares: Sequence[float], sums: Sequence[torch.Tensor]) -> float:
+    """Return the mean over parameters of sum_k |g_k|^2 / |sum_k g_k|^2, of gradients g_k.
 
-    One for gradients at right angles to each other, one over their number for equal ones.
+    One for gradients at right angles to each other, one over their number for equal ones. Parameters whose
+    gradients add up to zero say nothing.
+
+    Args:
+        squares: sum_k |g_k|^2 of each parameter.
+        sums: sum_k g_k of each parameter.
     """
-    found = []
-    for layer in zip(*gradients, strict=True):
-        total = torch.stack(layer).sum(0).square().sum()
-        if total > 0:
-            found.append(float(sum(g.square().sum() for g in layer) / total))
+    totals = [float(s.square().sum()) for s in sums]
+    found = [square / total for square, total in zip(squares, totals, strict=True) if total > 0]
     return sum(found) / len(found) if found else 0.0
+
+
+def threshold(epoch: int) -> float:
+    """Return the ratio of diversities that is a violation in an epoch, counted from 0."""
+    return ALPHA + BETA * math.exp(-LAMBDA * epoch)
 
 
 def level_recipe(recipe: Recipe, bits: int) -> Recipe:
@@ -40,13 +48,18 @@ def level_recipe(recipe: Recipe, bits: int) -> Recipe:
 
 
 class Muppet(Schedule):
-    """Starts with 8 bits and goes up when the gradients of successive epochs grow alike."""
+    """Starts with 8 bits and goes up when the gradients of successive epochs grow alike.
+
+    The diversity is that of the last batch's gradients in each of three epochs. It is compared with the
+    largest since the last switch; twice a ratio above the threshold of the epoch is a switch.
+    """
 
     def __init__(self, model: nn.Module, recipe: Recipe, steps: int) -> None:
         super().__init__(model, recipe, steps)
         self.recipes = [level_recipe(recipe, bits) for bits in LEVELS]
-        self.level, self.violations, self.largest, self.since = 0, 0, 0.0, 0
-        self.gradients: list[list[torch.Tensor]] = []  # of the last batch of each epoch
+        self.level, self.violations, self.largest = 0, 0, 0.0
+        self.squares: list[float] = []
+        self.sums: list[torch.Tensor] = []
         self.apply()
 
     @property
@@ -54,21 +67,27 @@ class Muppet(Schedule):
         return max(1, self.steps // EPOCHS)
 
     def after_backward(self) -> None:
-        """Keep the gradients of an epoch's last batch, and switch where their diversity says so."""
+        """Add up the gradients of an epoch's last batch, and switch where their diversity says so."""
         if (self.step + 1) % self._epoch or self.level == len(LEVELS) - 1:
             return
-        weights = [p for p in self.model.parameters() if p.ndim > 1 and p.grad is not None]
-        self.gradients.append([p.grad.detach().float().clone() for p in weights if p.grad is not None])
-        self.gradients = self.gradients[-RESOLUTION:]
-        self.since += 1
-        if len(self.gradients) < RESOLUTION:
-            return
-        now = diversity(self.gradients)
-        self.largest = max(self.largest, now)
-        threshold = ALPHA + BETA * math.exp(-LAMBDA * self.since)
-        self.violations += int(now > 0 and self.largest / now > threshold)
+        gradients = [p.grad.detach().float() for p in self.model.parameters() if p.grad is not None]
+        squares = [float(g.square().sum()) for g in gradients]
+        self.squares = [a + b for a, b in zip(self.squares, squares, strict=True)] if self.sums else squares
+        self.sums = [
+            a + b for a, b in zip(self.sums or map(torch.zeros_like, gradients), gradients, strict=True)
+        ]
+        epoch = self.step // self._epoch
+        if (epoch + 1) % RESOLUTION == 0:
+            self._judge(diversity(self.squares, self.sums), threshold(epoch))
+            self.squares, self.sums = [], []
+
+    def _judge(self, now: float, most: float) -> None:
+        if now >= self.largest:
+            self.largest = now
+        elif now > 0 and self.largest / now > most:
+            self.violations += 1
         if self.violations >= PATIENCE:
-            self.level, self.violations, self.largest, self.since = self.level + 1, 0, 0.0, 0
+            self.level, self.violations, self.largest = self.level + 1, 0, 0.0
 
     def apply(self) -> None:
         """Give each layer the recipe of this moment."""
@@ -76,24 +95,20 @@ class Muppet(Schedule):
             rules.recipe = self.recipes[self.level]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what :meth:`load_state_dict` takes, but for :attr:`gradients`, which are tensors."""
-        names = ("level", "violations", "largest", "since")
+        """Return what :meth:`load_state_dict` takes, but for :attr:`sums`, which are tensors."""
+        names = ("level", "violations", "largest", "squares")
         return super().state_dict() | {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where the state was taken."""
-        for name in ("level", "violations", "largest", "since"):
+        for name in ("level", "violations", "largest", "squares"):
             setattr(self, name, state[name])
         super().load_state_dict(state)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the gradients that are kept, as ``epoch/layer``."""
-        return {f"{k}/{i}": g for k, layers in enumerate(self.gradients) for i, g in enumerate(layers)}
+        """Return the sums of gradients, by the number of their parameter."""
+        return {str(i): total for i, total in enumerate(self.sums)}
 
     def load_tensors(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Take over the gradients that are kept."""
-        found: dict[int, dict[int, torch.Tensor]] = {}
-        for name, tensor in tensors.items():
-            k, i = map(int, name.split("/"))
-            found.setdefault(k, {})[i] = tensor
-        self.gradients = [[layers[i] for i in sorted(layers)] for _, layers in sorted(found.items())]
+        """Take over the sums of gradients."""
+        self.sums = [tensors[str(i)] for i in range(len(tensors))]
