@@ -127,9 +127,9 @@ def test_commands_quote_for_the_shell_and_start_as_the_caller_says() -> None:
 def test_headers_sort_by_number_and_missing_values_are_empty() -> None:
     page = own_part(PAGES["tasks"])
     assert '<th scope="col" class="number" aria-sort="none"><button type="button"' in page
-    assert 'data-value="4.25">4.25<' in page
-    assert 'data-value="Infinity">exact<' in page
-    assert 'data-value="">-<' in page
+    assert 'data-value="4.25" data-title="bits per value"><span>4.25</span>' in page
+    assert 'data-value="Infinity" data-title="weight QSNR (dB)"><span>exact<' in page
+    assert 'data-value="" data-title="area x memory (proxy)"><span>-<' in page
 
 
 def test_a_checkpoint_lists_a_thousand_tensors_and_counts_the_rest() -> None:

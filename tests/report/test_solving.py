@@ -23,8 +23,10 @@ def shown(*parts: object) -> str:
 
 def test_the_tables_tell_the_path_and_the_reasons() -> None:
     assert SCORE.path == ("bf16: -50", "fp64: 0")
-    assert "bf16: -50, fp64: 0" in shown(solve_table([SCORE]))
+    assert "bf16: left, fp64: 0" in shown(solve_table([SCORE]))
     stages = shown(stages_table([SCORE]))
+    row = next(line for line in stages.splitlines() if line.split()[:1] == ["bf16"]).split()
+    assert row[:5] == ["bf16", "bf16", "LU", "-", "8"]  # no code stands where steps are counted
     assert "bf16: bf16 was left, GMRES <stagnated>" in stages
 
 

@@ -76,16 +76,17 @@ def _power(k: int) -> str:
     return "1" if k == 0 else f"10<sup>{k}</sup>".replace("-", "−")
 
 
-def linear_axis(title: str, values: Iterable[float]) -> Axis:
+def linear_axis(title: str, values: Iterable[float], *, least_span: float = 1.0) -> Axis:
     """Lay out a linear axis with ticks at multiples of 1, 2 or 5 times a power of ten."""
     finite = [v for v in values if math.isfinite(v)] or [0.0]
-    span = max(max(finite) - min(finite), 1.0)
+    least_span = least_span or max(abs(v) for v in finite) / 100 or 1.0
+    span = max(max(finite) - min(finite), least_span)
     rough = span / 6
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough)
     first = math.floor(min(finite) / step) - 2
     candidates = [(k * step, f"{k * step:g}") for k in range(first, first + 20)]
-    return _axis(title, float, finite, candidates, least_span=1.0, least_gap=0.01)
+    return _axis(title, float, finite, candidates, least_span=least_span, least_gap=0.01)
 
 
 def difference_axis(title: str, differences: Iterable[float], unit: float) -> Axis:

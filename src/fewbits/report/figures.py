@@ -10,6 +10,7 @@ import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from fewbits.report import quantities as q
@@ -30,6 +31,15 @@ class Point:
     high: float
     quality: float
     lines: tuple[str, ...]  # shown when pointed at, below the name
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line through points, told from others by its colour and dashes: see `stroke`."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+    lines: tuple[str, ...]  # shown when a point is pointed at, below the name
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,67 @@ def scatter(points: Sequence[Point], x: Axis, y: Axis, *, floor: float | None = 
         for i, p in enumerate(drawn)
     ]
     return {"data": data, "layout": plot_layout(x, y, _shapes(y, floor)), "labels": labels}
+
+
+COLOURS = 7  # of curves, in the page's style
+DASHES = ("", "8px,4px", "2px,3px", "10px,3px,2px,3px")
+
+
+def stroke(number: int) -> tuple[str, str]:
+    """Return the colour, as a word, and the dashes of a curve; those of the first 28 curves all differ."""
+    return f"curve-{number % COLOURS}", DASHES[number // COLOURS % len(DASHES)]
+
+
+def curves(drawn: Sequence[Curve], x: Axis, y: Axis, *, floor: float) -> Figure:
+    """Draw lines through points, and one across the plot at `floor`; their names are for a legend."""
+    data = []
+    for number, curve in enumerate(drawn):
+        color, dash = stroke(number)
+        data.append(
+            {
+                "type": "scatter", "mode": "lines+markers",
+                "x": [x.place(at) for at, _ in curve.points], "y": [y.place(v) for _, v in curve.points],
+                "line": {"width": 2, "color": color, "dash": dash or "solid"},
+                "marker": {"size": 6, "color": color},
+                "hovertext": [_hover(curve.name, (line,)) for line in curve.lines], "hoverinfo": "text",
+            }
+        )  # fmt: skip
+    return {"data": data, "layout": plot_layout(x, y, _shapes(y, floor)), "labels": []}
+
+
+def strips(rows: Sequence[tuple[str, Sequence[float]]], x: Axis, unit: str) -> Figure:
+    """Draw the values of each row as circles along a line, and their mean as a dot.
+
+    Args:
+        rows: name and values of each, from the top down.
+        x: the axis of the values.
+        unit: follows a value where it is pointed at.
+    """
+    names = [name for name, _ in rows]
+    each = [(value, i) for i, (_, values) in enumerate(rows) for value in values if len(values) > 1]
+    means = [(fmean(values), i) for i, (_, values) in enumerate(rows)]
+    data = [
+        {
+            "type": "scatter", "mode": "markers",
+            "x": [x.place(value) for value, _ in points], "y": [i for _, i in points],
+            "marker": {
+                "size": 10, "symbol": symbol, "color": color, "line": {"width": 2, "color": color},
+            },
+            "hovertext": [_hover(names[i], (f"{what}{value:.4g} {unit}",)) for value, i in points],
+            "hoverinfo": "text",
+        }
+        for points, symbol, color, what in (
+            (each, "circle-open", "muted", ""),
+            (means, "circle", "accent", "mean " if each else ""),
+        )
+    ]  # fmt: skip
+    layout = plot_layout(x, x, [])
+    layout["height"] = 90 + 26 * len(rows)
+    layout["yaxis"] = {
+        **_labels([_shortened(name, 26) for name in names]),
+        "range": [len(rows) - 0.5, -0.5], "showgrid": True, "gridcolor": "line",
+    }  # fmt: skip
+    return {"data": data, "layout": layout, "labels": []}
 
 
 def plot_layout(x: Axis, y: Axis, shapes: list[Figure]) -> Figure:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import math
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import TypeVar
@@ -12,10 +13,12 @@ from typing import TypeVar
 from fewbits.errors import MissingDependencyError
 from fewbits.records import Provenance
 from fewbits.report.columns import Column
-from fewbits.report.figures import Figure
+from fewbits.report.figures import Figure, stroke
 from fewbits.report.quantities import visible
 
 Row = TypeVar("Row")
+
+_LONGEST_WORD = 30  # characters; a longer one is broken
 
 # The page may run its inline script and style and draw its own images; the browser refuses everything else.
 _POLICY = (
@@ -39,8 +42,8 @@ def section(title: str, body: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{body}</section>\n"
 
 
-def figure(identity: str, data: Figure, *, about: str, above: str = "") -> str:
-    """Write the place of a plot and its data, with the markup `above` on top of it.
+def figure(identity: str, data: Figure, *, about: str, above: str = "", below: str = "") -> str:
+    """Write the place of a plot and its data, with the markup `above` on top of it and `below` under it.
 
     `identity` is the element's id: given, not drawn at random, so that the same records give the same page.
     """
@@ -50,9 +53,21 @@ def figure(identity: str, data: Figure, *, about: str, above: str = "") -> str:
     return (
         f'<figure>{above}<div class="scroll">'
         f'<div class="plot" id="{identity}" role="img" aria-label="{escape(about)}"></div></div>'
-        f'<script type="application/json" data-figure="{identity}">{inside}</script>'
+        f'<script type="application/json" data-figure="{identity}">{inside}</script>{below}'
         f"<figcaption>{escape(about)}</figcaption></figure>"
     )
+
+
+def curve_legend(names: Sequence[str]) -> str:
+    """Write which line is whose: a piece of each, with its name."""
+    items = ""
+    for number, name in enumerate(names):
+        color, dash = stroke(number)
+        style = f"stroke: var(--{color}); stroke-dasharray: {dash.replace('px', '') or 'none'}"
+        line = f'<line x2="36" y1="5" y2="5" style="{style}"/>'
+        items += f'<li><svg width="36" height="10" aria-hidden="true">{line}</svg>'
+        items += f"<span>{_breakable(name)}</span></li>"
+    return f'<ul class="curves">{items}</ul>'
 
 
 def chooser(identity: str, choices: Sequence[str]) -> str:
@@ -117,14 +132,22 @@ def _row(columns: Sequence[Column[Row]], row: Row) -> str:
 def _cell(column: Column[Row], row: Row, *, first: bool) -> str:
     order, mark = column.order(row), column.mark(row)
     if isinstance(order, str):
-        kind, value = "text long" if len(order) > 30 and not first else "text", escape(order)
+        kind, value = "text long" if len(order) > (40 if first else 30) else "text", escape(order)
     else:
         # A script reads "Infinity" as a number and Python's "inf" not.
         kind, value = "number", "" if math.isnan(order) else repr(float(order)).replace("inf", "Infinity")
     sign = f' <span class="mark">{ {"worse": "▼", "better": "▲"}[mark] } {mark}</span>' if mark else ""
     tag = 'th scope="row"' if first else "td"
-    text = f'<{tag} class="{kind} {mark}" data-value="{value}">{escape(column.text(row))}{sign}'
+    title = "" if first else f' data-title="{escape(column.title)}"'
+    shown = _breakable(column.text(row)) if isinstance(order, str) else escape(column.text(row))
+    text = f'<{tag} class="{kind} {mark}" data-value="{value}"{title}><span>{shown}{sign}</span>'
     return f"{text}</{'th' if first else 'td'}>"
+
+
+def _breakable(name: str) -> str:
+    """Escape a text that may be broken where its words end, and within a word where that is monstrous."""
+    pieces = re.findall(rf"[^._/,:]{{1,{_LONGEST_WORD}}}[._/,:]*|[._/,:]+", visible(name))
+    return "<wbr>".join(html.escape(piece, quote=True) for piece in pieces)
 
 
 def page(title: str, lead: str, body: str, provenance: Provenance) -> str:

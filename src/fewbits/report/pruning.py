@@ -13,10 +13,14 @@ from rich.text import Text
 from fewbits.evidence import Evidence
 from fewbits.records import Provenance, PrunedModel, PrunedProduct, PrunedTensor, PruneStage
 from fewbits.report import quantities as q
+from fewbits.report.axes import linear_axis
 from fewbits.report.columns import Column
+from fewbits.report.figures import strips
 from fewbits.report.judgement import METRICS, evidence_sentence, verdict
-from fewbits.report.markup import glossary, page, paragraph, section, table
+from fewbits.report.markup import figure, glossary, page, paragraph, section, table
 from fewbits.report.table import Sheet, heading
+
+_MOST_DRAWN = 60  # tensors that still read as one picture
 
 
 @dataclass(frozen=True)
@@ -96,17 +100,38 @@ def prune_page(models: Sequence[PrunedModel], provenance: Provenance) -> str:
         provenance: The command and versions that the foot of the page repeats.
     """
     parts = []
-    for model in models:
+    for number, model in enumerate(models):
         body = ""
         if model.stages:
-            body += paragraph(_about(model)) + paragraph(_told(model))
+            body += paragraph(_about(model)) + paragraph(_told(model).strip()) + _stages_plot(number, model)
             body += table("Stages", _STAGES, _stages(model)) + glossary(_STAGES)
         columns = _columns(model)
+        body += _kept_plot(number, model)
         body += table("Tensors", columns, _layers(model)) + glossary(columns) + paragraph(_total(model))
         body += "".join(paragraph(f"left alone: {name}, {why}") for name, why in model.report.left_alone)
         parts.append(section(model.model, body))
     lead = f"Models whose weights were pruned to {models[0].report.pattern}."
     return page("What structured sparsity keeps and costs", lead, "".join(parts), provenance)
+
+
+def _stages_plot(number: int, model: PrunedModel) -> str:
+    metric = METRICS[model.metric]
+    rows = [(f"{s.stage}, {s.recipe}", s.values) for s in model.stages]
+    x = linear_axis(
+        f"{metric.title}, {metric.unit}", [v for _, values in rows for v in values], least_span=0.0
+    )
+    about = f"{metric.title.capitalize()} at each stage"
+    about += ": one circle for each seed, a dot for their mean." if len(model.seeds) > 1 else "."
+    return figure(f"stages-{number}", strips(rows, x, metric.unit), about=about)
+
+
+def _kept_plot(number: int, model: PrunedModel) -> str:
+    largest = sorted(model.report.pruned, key=lambda t: -t.values)[:_MOST_DRAWN]
+    rows = [(t.tensor, (100 * t.kept_magnitude,)) for t in largest]
+    x = linear_axis("kept magnitude, %", [v for _, values in rows for v in values])
+    which = f"the {len(rows)} largest tensors" if len(model.report.pruned) > len(rows) else "each tensor"
+    about = f"Of the sum of magnitudes of {which}, what is left; right is better."
+    return figure(f"kept-{number}", strips(rows, x, "%"), about=about)
 
 
 def _about(model: PrunedModel) -> str:

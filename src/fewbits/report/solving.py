@@ -29,10 +29,18 @@ def _speed(score: SolveScore) -> str:
     return "-" if score.of_double is None else f"{score.of_double:.2f}"
 
 
+def _steps(stage: Stage) -> str:
+    return "-" if stage.code < 0 else str(stage.code)
+
+
+def _path(score: SolveScore) -> str:
+    return ", ".join(f"{s.precision}: {'left' if s.code < 0 else s.code}" for s in score.stages)
+
+
 SCORE_COLUMNS: list[Column[SolveScore]] = [
     Column("precision", "precision", "Asked for.", lambda s: s.precision, lambda s: s.precision),
-    Column("path", "path", "What was tried: steps where it converged, else a code below zero.",
-           lambda s: ", ".join(s.path), lambda s: len(s.path)),
+    Column("path", "path", "What was tried, with the steps of the one that converged.", _path,
+           lambda s: len(s.path)),
     Column("backward error", "backward\nerror",
            "|b - A x| / (|A| |x| + |b|), infinity norms; of iterations |b - A x| / |b|.",
            lambda s: f"{s.backward_error:.1e}", lambda s: s.backward_error),
@@ -49,8 +57,8 @@ STAGE_COLUMNS: list[Column[Attempt]] = [
     Column("stage", "stage", "The precision tried.",
            lambda a: a.stage.precision, lambda a: a.stage.precision),
     Column("method", "method", "The factorization.", lambda a: a.stage.method, lambda a: a.stage.method),
-    Column("steps", "steps", "Steps of refinement, or the code of what went wrong.",
-           lambda a: str(a.stage.code), lambda a: a.stage.code),
+    Column("steps", "steps", "Steps of refinement, or iterations; none where it did not converge.",
+           lambda a: _steps(a.stage), lambda a: math.nan if a.stage.code < 0 else a.stage.code),
     Column("GMRES", "GMRES", "Iterations of GMRES in those steps.",
            lambda a: str(a.stage.inner), lambda a: a.stage.inner),
     Column("factorize", "factorize\ns", "Seconds of the factorization, with the evidence gathered before it.",

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from fewbits.records import Provenance, SolveScore
 from fewbits.report.axes import linear_axis, log10_axis
-from fewbits.report.figures import Figure, plot_layout, plot_text
-from fewbits.report.markup import commands, figure, glossary, page, paragraph, section, table
+from fewbits.report.figures import Curve, Figure, curves
+from fewbits.report.markup import commands, curve_legend, figure, glossary, page, paragraph, section, table
 from fewbits.report.solving import SCORE_COLUMNS, STAGE_COLUMNS, Attempt, attempts
 
 
@@ -33,10 +33,13 @@ def solve_page(
     if any(_drawn(a) for a in tried):
         goal = first.goal
         about = (
-            f"Residual {first.measure} of every stage after each step; dotted: {goal:.1e}, which is"
-            " asked for. Within GMRES it is the method's own estimate."
+            f"Residual {first.measure} of every stage after each step; across: {goal:.1e}, which is asked"
+            " for. Within GMRES it is the method's own estimate. Stages with the same residuals share a line."
         )
-        parts += section("Residuals", figure("residuals", _curves(tried, goal), about=about))
+        drawn = _curves(tried)
+        below = curve_legend([curve.name for curve in drawn])
+        plot = _plot(drawn, goal)
+        parts += section("Residuals", figure("residuals", plot, about=about, below=below))
     stages = table("Stages in the order tried", STAGE_COLUMNS, tried) + glossary(STAGE_COLUMNS)
     parts += section("Stages", paragraph("A stage that did not converge makes way for the next.") + stages)
     return page(
@@ -49,33 +52,29 @@ def _drawn(attempt: Attempt) -> list[tuple[int, float]]:
     return [(i, v) for i, v in enumerate(attempt.stage.history) if 0 < v < math.inf]
 
 
-def _curves(tried: Sequence[Attempt], goal: float) -> Figure:
-    drawn = [(a, _drawn(a)) for a in tried if _drawn(a)]
-    x = linear_axis("steps and iterations", [0, 1, *(i for _, points in drawn for i, _ in points)])
-    y = log10_axis("relative residual", [goal, *(v for _, points in drawn for _, v in points)])
-    line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y.place(goal), "y1": y.place(goal)}
-    return {
-        "data": [
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "x": [x.place(i) for i, _ in points],
-                "y": [y.place(v) for _, v in points],
-                "line": {"width": 2, "color": "muted" if a.stage.reason else "accent"},
-                "marker": {"size": 6, "color": "muted" if a.stage.reason else "accent"},
-                "hovertext": [
-                    plot_text(f"{a.asked}: {a.stage.precision}, step {i}, {v:.1e}") for i, v in points
-                ],
-                "hoverinfo": "text",
-            }
-            for a, points in drawn
-        ],
-        "layout": plot_layout(x, y, [{**line, "line": {"color": "text", "width": 1, "dash": "dot"}}]),
-        "labels": [_label(a, x.place(points[-1][0]), y.place(points[-1][1])) for a, points in drawn],
-    }
+def _curves(tried: Sequence[Attempt]) -> list[Curve]:
+    """Return a curve for each history, under the names of all stages that have it."""
+    found: dict[tuple[tuple[int, float], ...], list[Attempt]] = {}
+    for attempt in tried:
+        if _drawn(attempt):
+            found.setdefault(tuple(_drawn(attempt)), []).append(attempt)
+    return [
+        Curve(
+            ", ".join(dict.fromkeys(_name(a) for a in alike)),
+            points,
+            tuple(f"step {i}, {v:.1e}" for i, v in points),
+        )
+        for points, alike in found.items()
+    ]
 
 
-def _label(attempt: Attempt, x: float, y: float) -> Figure:
-    """Name a curve at its end."""
-    name = plot_text(attempt.stage.precision)
-    return {"x": x, "y": y, "text": name, "front": not attempt.stage.reason, "bar": [y, y]}
+def _name(attempt: Attempt) -> str:
+    asked, stage = attempt.asked, attempt.stage
+    name = stage.precision if stage.precision == asked else f"{stage.precision} of {asked}"
+    return f"{name} (left)" if stage.reason else name
+
+
+def _plot(drawn: Sequence[Curve], goal: float) -> Figure:
+    x = linear_axis("steps and iterations", [0, 1, *(i for c in drawn for i, _ in c.points)])
+    y = log10_axis("relative residual", [goal, *(v for c in drawn for _, v in c.points)])
+    return curves(drawn, x, y, floor=goal)
