@@ -34,9 +34,9 @@ by hand but the claims of the papers and the advice.
 The metric is the loss on held-out text in nats per byte, the mean over seeds. FP32 ends at {fp32:.4f}. *Less
 FP32* is the mean difference from FP32 of the same seed and how well the seeds tell it: a 95 % interval,
 Student's for paired differences. A recipe **loses** if that interval is above zero, and gains if it is below;
-else there is *no evidence*, which is not the same as no loss: read how large it may be. A model of
-{values:,} parameters says little about one of a billion: read a loss here as a warning, and its absence as
-permission to try.
+else there is *no evidence*, which is not the same as no loss: read how large it may be. One in twenty such
+intervals leaves zero out by chance. A model of {values:,} parameters says little about one of a billion: read
+a loss here as a warning, and its absence as permission to try.
 
 *Bytes* are those of parameters, gradients and optimizer states per parameter value, as they lay in memory.
 *Time* is that of a step over FP32's, on one thread of the CPU that wrote this page; the model is so small
