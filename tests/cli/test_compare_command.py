@@ -75,7 +75,7 @@ def test_training_in_each_format_fills_a_column_of_its_own(capsys, monkeypatch, 
 
 def test_training_is_for_the_built_in_models(capsys, tmp_path):
     assert cli.run(["compare", str(tmp_path), "--train"]) == 2
-    assert "--train is for the built-in models" in capsys.readouterr().err
+    assert "--train does nothing for a checkpoint; leave it out" in capsys.readouterr().err
 
 
 def test_a_checkpoint_gets_a_proposal_per_tensor_and_a_total(capsys, tmp_path):
