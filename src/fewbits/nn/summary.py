@@ -121,9 +121,8 @@ def _of_layer(name: str, layer: nn.Module, whole: Recipe, owners: dict[int, list
         notes.append("gives the logits: their gradient is not rounded")
     notes += ["its weight is computed by a parametrization"] if parametrize.is_parametrized(layer) else []
     kind = type(layer).__name__.removeprefix("Narrow")
-    return LayerSummary(
-        name, kind, "kept" if rules.kept else "narrow", operands, (*notes, *_ties(layer, owners))
-    )
+    state = "kept" if rules.kept else "narrow" if rules.recipe.swaps_layers else "wide"
+    return LayerSummary(name, kind, state, operands, (*notes, *_ties(layer, owners)))
 
 
 def _owners(names: dict[str, nn.Module]) -> dict[int, list[str]]:
