@@ -91,6 +91,25 @@ def test_a_run_names_every_product_outside_of_narrow_layers() -> None:
     )
 
 
+class Reads(nn.Module):
+    """Multiplies by the weight of a layer that it never calls, as Hugging Face's Mamba does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called, self.read = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.called(x).float() @ self.read.weight
+        return y
+
+
+def test_a_run_names_layers_whose_weight_is_read_by_somebody_else() -> None:
+    found = layers(prepare(Reads(), "mxfp6"), torch.randn(2, 8))
+    assert found[""] == ("wide", "multiplies by mm")
+    assert found["called"] == ("narrow", "")
+    assert found["read"] == ("narrow", "did not run: see who reads its weight")
+
+
 def test_a_run_leaves_the_model_as_it_was() -> None:
     model = prepare(OwnAttention(), "mxfp6", exclude="bias")
     hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -78,7 +78,8 @@ def summary(model: nn.Module, *inputs: Any) -> Summary:
     Args:
         model: a prepared model.
         inputs: with them the model runs forward once, without gradients, and every module that multiplies
-            outside of narrow layers is named, with PyTorch's name of the product.
+            outside of narrow layers is named, with PyTorch's name of the product. So is every narrow layer
+            that did not run: its model may read its weight by itself, and multiply wide.
 
     Raises:
         ArgumentError: the model is not prepared.
@@ -95,11 +96,17 @@ def summary(model: nn.Module, *inputs: Any) -> Summary:
             one.name, one.kind, "wide", {}, (one.why, *_ties(names.get(one.name), owners))
         )
     if inputs:
-        for name, products in _wide_products(model, names, inputs).items():
+        run = _run(model, names, inputs)
+        for name, products in run.found.items():
             kind = type(names[name]).__name__
             known = found.get(name, LayerSummary(name, kind, "wide", {}, ()))
             said = f"multiplies by {', '.join(sorted(products))}"
             found[name] = LayerSummary(name, kind, "wide", {}, (*known.notes, said))
+        for name in found.keys() & names.keys() - run.ran:
+            if _rules(names[name]) is not None and found[name].operands:
+                found[name] = replace(
+                    found[name], notes=(*found[name].notes, "did not run: see who reads its weight")
+                )
     order = {name: i for i, name in enumerate(names)}
     place = lambda n: order.get(n, order.get(n.rpartition(".")[0], 0))  # noqa: E731 - a sort key
     return Summary(recipe, tuple(found[n] for n in sorted(found, key=place)))
@@ -159,6 +166,7 @@ class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.running: list[tuple[str, bool]] = []
+        self.ran: set[str] = set()
         self.found: dict[str, set[str]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -171,24 +179,26 @@ class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
         return func(*args, **(kwargs or {}))
 
 
-def _wide_products(
-    model: nn.Module, names: dict[str, nn.Module], inputs: tuple[Any, ...]
-) -> dict[str, set[str]]:
+def _run(model: nn.Module, names: dict[str, nn.Module], inputs: tuple[Any, ...]) -> _Products:
     products = _Products()
-    with torch.no_grad(), products, _followed(names, products.running):
+    with torch.no_grad(), products, _followed(names, products):
         model(*inputs)
-    return products.found
+    return products
 
 
 @contextmanager
-def _followed(names: dict[str, nn.Module], running: list[tuple[str, bool]]) -> Iterator[None]:
+def _followed(names: dict[str, nn.Module], products: _Products) -> Iterator[None]:
     """Keep the names of the modules that run, the innermost last."""
 
     def entering(name: str) -> Callable[..., None]:
-        return lambda module, *_: running.append((name, _rules(module) is not None))
+        def enter(module: nn.Module, *_: Any) -> None:
+            products.running.append((name, _rules(module) is not None))
+            products.ran.add(name)
+
+        return enter
 
     def leaving(*_: Any) -> None:
-        running.pop()
+        products.running.pop()
 
     hooks = [m.register_forward_pre_hook(entering(n)) for n, m in names.items()]
     hooks += [m.register_forward_hook(leaving) for m in names.values()]
