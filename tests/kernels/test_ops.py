@@ -33,12 +33,12 @@ COMPILED = (
 def test_torch_finds_nothing_wrong_with_the_operator(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(dtype)
     x.requires_grad_()
-    torch.library.opcheck(torch.ops.fewbits.fake_quantize, (x, "mxfp4", 0, *ARGUMENTS))
+    torch.library.opcheck(torch.ops.fewbits.fake_quantize, (x, 0, "mxfp4", *ARGUMENTS))
 
 
 def test_torch_finds_nothing_wrong_with_strided_input() -> None:
     x = torch.randn(6, 5).t()[::2].requires_grad_()
-    torch.library.opcheck(torch.ops.fewbits.fake_quantize, (x, "mx6", 1, *ARGUMENTS))
+    torch.library.opcheck(torch.ops.fewbits.fake_quantize, (x, 1, "mx6", *ARGUMENTS))
 
 
 @pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
@@ -169,7 +169,7 @@ STORED = ("mxfp4", "mx6", "nvfp4", "int8_channel", "fp8_e4m3", "posit8_1")
 
 def packed(x: torch.Tensor, text: str, axis: int) -> tuple[torch.Tensor | None, ...]:
     """Return codes, scales, shifts and outer scales from the operator, None where the format has none."""
-    parts = iter(torch.ops.fewbits.quantize(x, text, axis, *default(text)))
+    parts = iter(torch.ops.fewbits.quantize(x, axis, text, *default(text)))
     has = layout(fb.format(text), tuple(x.shape), axis)
     return tuple(None if shape is None else next(parts) for shape in has)
 
@@ -187,7 +187,7 @@ def test_torch_finds_nothing_wrong_with_the_operators_that_store_and_restore(
     for shape in SHAPES:
         x = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
         for axis in range(max(len(shape), 1)):
-            torch.library.opcheck(torch.ops.fewbits.quantize, (x, text, axis, *default(text)))
+            torch.library.opcheck(torch.ops.fewbits.quantize, (x, axis, text, *default(text)))
             arguments = (*packed(x, text, axis), text, list(shape), axis, dtype)
             torch.library.opcheck(torch.ops.fewbits.dequantize, arguments)
             restored = torch.ops.fewbits.dequantize(*arguments)
@@ -211,7 +211,7 @@ def test_the_operators_that_store_and_restore_compile_and_export(text: str) -> N
     assert any("fewbits.quantize" in str(node.target) for node in exported.graph.nodes)
 
     def stored(t: torch.Tensor) -> list[torch.Tensor]:
-        return torch.ops.fewbits.quantize(t, text, 1, *default_arguments)  # type: ignore[no-any-return]
+        return torch.ops.fewbits.quantize(t, 1, text, *default_arguments)  # type: ignore[no-any-return]
 
     default_arguments = default(text)
     compiled = torch.compile(stored, fullgraph=True, backend="aot_eager")

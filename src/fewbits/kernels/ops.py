@@ -18,6 +18,7 @@ from fewbits.kernels.derivatives import derive
 from fewbits.kernels.options import Options, options
 from fewbits.kernels.reference import line_bytes
 from fewbits.kernels.reference.sparse_stream import stream_bytes
+from fewbits.kernels.sharding import is_sharded, register
 from fewbits.kernels.tensors import NUMPY, array, empty_parts, packed, values
 
 _read = lru_cache(maxsize=256)(parse)  # operators take formats as text
@@ -25,8 +26,8 @@ _read = lru_cache(maxsize=256)(parse)  # operators take formats as text
 
 def _fake_quantize(
     x: torch.Tensor,
-    format: str,
     axis: int,
+    format: str,
     rounding: str,
     scale_rule: str,
     overflow: str,
@@ -43,6 +44,7 @@ def _fake_quantize(
 
 
 # By hand, because what custom_op registers for autograd knows neither forward mode nor torch.func.
+# The axis comes before the format: torch.distributed.tensor remembers by what follows the first integer.
 _LIBRARY = torch.library.Library("fewbits", "FRAGMENT")  # type: ignore[no-untyped-call]  # lasts as long as this module
 
 
@@ -74,17 +76,17 @@ derive(_LIBRARY, "fake_quantize", 1, _straight_through, _tangent)
 
 
 def _each_alone(
-    info: Any, in_dims: Sequence[int | None], x: torch.Tensor, format: str, axis: int, *choices: Any
+    info: Any, in_dims: Sequence[int | None], x: torch.Tensor, axis: int, format: str, *choices: Any
 ) -> tuple[torch.Tensor, int]:
     """Round each of a batch as it would be rounded alone."""
     assert in_dims[0] is not None
     batch = x.movedim(in_dims[0], 0)
     alone = shares_scale(_read(format), "tensor") or choices[0] == "stochastic"
     if alone and len(batch):
-        each = [torch.ops.fewbits.fake_quantize(one, format, axis, *choices) for one in batch]
+        each = [torch.ops.fewbits.fake_quantize(one, axis, format, *choices) for one in batch]
         return torch.stack(each), 0
     lines = batch if batch.ndim > 1 else batch.unsqueeze(1)  # of single values
-    return torch.ops.fewbits.fake_quantize(lines, format, axis + 1, *choices).view_as(batch), 0
+    return torch.ops.fewbits.fake_quantize(lines, axis + 1, format, *choices).view_as(batch), 0
 
 
 torch.library.register_vmap("fewbits::fake_quantize", _each_alone, lib=_LIBRARY)
@@ -93,8 +95,8 @@ torch.library.register_vmap("fewbits::fake_quantize", _each_alone, lib=_LIBRARY)
 @torch.library.custom_op("fewbits::quantize", mutates_args=())
 def _quantize(
     x: torch.Tensor,
-    format: str,
     axis: int,
+    format: str,
     rounding: str,
     scale_rule: str,
     overflow: str,
@@ -111,13 +113,13 @@ def _quantize(
 
 
 @_quantize.register_fake
-def _(x: torch.Tensor, format: str, axis: int, *_: Any) -> list[torch.Tensor]:
+def _(x: torch.Tensor, axis: int, format: str, *_: Any) -> list[torch.Tensor]:
     parts = empty_parts(_read(format), tuple(x.shape), axis, x.device)
     return [part for part in parts if part is not None]
 
 
 @_quantize.register_vmap
-def _(info: Any, in_dims: Any, x: torch.Tensor, format: str, *_: Any) -> Any:
+def _(info: Any, in_dims: Any, x: torch.Tensor, axis: int, format: str, *_: Any) -> Any:
     raise ArgumentError(
         f"quantize to {format} under torch.vmap; a packed tensor is not one of a batch: quantize the whole"
         " batch outside of vmap, or take fake_quantize, which gives the values"
@@ -291,7 +293,7 @@ def quantize(
 ) -> list[torch.Tensor]:
     """Return the packed parts of ``x`` that the format has: codes, scales, shifts, outer scales."""
     text, *rest = _decided(fmt, seed, **choices)
-    return _quantize(x, text, axis, *rest, amax)  # type: ignore[no-any-return]
+    return _quantize(x, axis, text, *rest, amax)  # type: ignore[no-any-return]
 
 
 def dequantize(
@@ -318,5 +320,7 @@ def fake_quantize(
 
     ``choices`` and errors are those of :func:`fewbits.kernels.options.options`.
     """
+    if is_sharded(x):
+        register()
     text, *rest = _decided(fmt, seed, **choices)
-    return torch.ops.fewbits.fake_quantize(x, text, axis, *rest, amax)  # type: ignore[no-any-return]
+    return torch.ops.fewbits.fake_quantize(x, axis, text, *rest, amax)  # type: ignore[no-any-return]

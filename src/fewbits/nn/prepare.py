@@ -117,7 +117,7 @@ def prepare(
             names[name].register_forward_hook(Arrivals(Rules(chosen, name, watcher=watcher)))
     model.fewbits_recipe = chosen  # type: ignore[assignment]
     for module in model.modules():
-        module.fewbits_prepared = Prepared(list(module.parameters(recurse=False)), chosen)  # type: ignore[assignment]
+        module.fewbits_prepared = Prepared(module, chosen)  # type: ignore[assignment]
     return model
 
 
@@ -195,10 +195,11 @@ def _hold_parameters(layers: Iterable[nn.Module], how: Cast) -> None:
         for module in layers:
             rules = module.rules
             assert isinstance(rules, Rules)
-            given, wide = list(module.parameters()), []
-            for p in given:
-                again = is_narrow(p)  # two layers share it
-                wide.append(p.data if rules.recipe.has_master and p.requires_grad and not again else None)
-                if not again:
-                    p.data = p.data.to(dtype) if dtype else cast(p.data, how, -1)
-            module.narrowed = Narrowed(given, wide)  # type: ignore[assignment]
+            wide = {}
+            for name, p in module.named_parameters():
+                if is_narrow(p):  # two layers share it
+                    continue
+                if rules.recipe.has_master and p.requires_grad:
+                    wide[name] = p.data
+                p.data = p.data.to(dtype) if dtype else cast(p.data, how, -1)
+            module.narrowed = Narrowed(module, wide)  # type: ignore[assignment]

@@ -10,6 +10,7 @@ from torch import distributed
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fewbits.errors import ArgumentError
+from fewbits.kernels.sharding import is_sharded
 from fewbits.optim.packed_gradient import PackedGradient
 from fewbits.optim.stored import torch_dtype
 from fewbits.recipes import Cast
@@ -51,6 +52,11 @@ class GradientPacker:
         """Pack the gradients of ``p`` from now on; what is in the format already stays as it is."""
         if not p.is_floating_point() or p.dtype == torch_dtype(self.how):
             return
+        if is_sharded(p):
+            raise ArgumentError(
+                f"a sharded parameter, whose gradients the recipe packs in {self.how}: fully_shard averages,"
+                " scales and clips them as they are; take the recipe with held_gradient=fp32"
+            )
         frozen = not p.requires_grad
         p.requires_grad_(True)  # a hook asks for it, and stays when the layer is frozen, and when it thaws
         _HOOKS[p] = p.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]  # torch's own

@@ -8,9 +8,11 @@ from itertools import chain
 from typing import Any, ClassVar
 
 import torch
+from torch import distributed
 from torch.optim.optimizer import ParamsT
 
 from fewbits.errors import ArgumentError
+from fewbits.kernels.sharding import is_sharded
 from fewbits.optim import parameters
 from fewbits.optim.gradients import GradientPacker, release, set_grad_dtype
 from fewbits.optim.packed_gradient import PackedGradient
@@ -18,6 +20,7 @@ from fewbits.optim.stored import bytes_of, from_plain, loaded, plain, stored
 from fewbits.recipes import Recipe
 from fewbits.recipes import recipe as read
 from fewbits.tensor import NarrowTensor
+from fewbits.tensor.casting import drawing_from
 
 _COUNTS = ("step",)
 _STATES = ("first_moment", "second_moment", "master", "compensation")
@@ -34,6 +37,7 @@ class Optimizer(torch.optim.Optimizer):
     """
 
     moments: ClassVar[tuple[str, ...]] = ("first_moment",)
+    _steps = 0
 
     # torch.amp.GradScaler then hands over its scale, and gradients are divided by it in float32.
     _step_supports_amp_scaling: ClassVar[bool] = True
@@ -139,11 +143,19 @@ class Optimizer(torch.optim.Optimizer):
                 loss = closure()
         unscale = self._unscale()
         if unscale is not None:
-            for group in self.param_groups:
-                for p in group["params"]:
-                    self._step_one(p, unscale, group)
+            with drawing_from(self._common_draws()):
+                for group in self.param_groups:
+                    for p in group["params"]:
+                        self._step_one(p, unscale, group)
         self._narrow_gradients()
         return loss
+
+    def _common_draws(self) -> torch.Generator | None:
+        """Return where all processes draw the same from: copies of a parameter have to stay alike."""
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return None
+        self._steps += 1
+        return torch.Generator().manual_seed(self._steps) if distributed.get_world_size() > 1 else None
 
     def _check_order(self) -> None:
         for p in self._were_wide:
@@ -235,7 +247,17 @@ class Optimizer(torch.optim.Optimizer):
         """Return the options and states as torch has them; a packed state is a dict of its parts.
 
         So torch.save, and the checkpoints of whoever calls it, hold every bit.
+
+        Raises:
+            ArgumentError: a packed state of a sharded parameter.
         """
+        for p, entries in self.state.items():
+            packed = [name for name, x in entries.items() if isinstance(x, NarrowTensor)]
+            if packed and is_sharded(p):  # a distributed checkpoint would keep one process's part
+                raise ArgumentError(
+                    f"{', '.join(packed)} of a sharded parameter, packed by each process for its own part, in"
+                    f" a checkpoint; take the recipe with {','.join(f'{n}=fp32' for n in packed)} to save it"
+                )
         whole: dict[str, Any] = super().state_dict()
         states = whole["state"].items()
         return {
@@ -314,7 +336,7 @@ class Optimizer(torch.optim.Optimizer):
         """Return a moment in float32, to be changed at will; zeros at first."""
         if role not in state:
             return torch.zeros_like(like)
-        return loaded(state[role])
+        return loaded(state[role], like)
 
     def keep(self, state: dict[str, Any], role: str, x: torch.Tensor) -> None:
         """Hold a moment until the next step, in the recipe's format."""

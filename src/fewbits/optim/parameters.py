@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from fewbits.optim.sharded import local, of_one
 from fewbits.optim.stored import loaded, rounded, stored, torch_dtype
 from fewbits.recipes import Cast, Recipe
 from fewbits.recipes.narrowed import is_narrow, take_wide
@@ -21,7 +22,7 @@ def current(p: torch.Tensor, state: dict[str, Any], recipe: Recipe) -> torch.Ten
     if recipe.has_master and narrow(p, recipe) is not None:
         if "master" not in state:
             state["master"] = stored(_before(p, recipe), recipe.master)
-        return loaded(state["master"])
+        return loaded(state["master"], p)
     return p.detach().float()
 
 
@@ -34,7 +35,7 @@ def add_(
         p.copy_(now + update)
     elif recipe.has_master:
         state["master"] = stored(now + update, recipe.master)
-        p.copy_(rounded(loaded(state["master"]), how))
+        p.copy_(rounded(loaded(state["master"], p), how))
     elif recipe.update == "kahan":
         _add_compensated_(p, now, update, state, how)
     else:
@@ -45,7 +46,7 @@ def _add_compensated_(
     p: torch.Tensor, now: torch.Tensor, update: torch.Tensor, state: dict[str, Any], how: Cast
 ) -> None:
     """Kahan's sum with every operation rounded to the parameter's format."""
-    lost = loaded(state["compensation"]) if "compensation" in state else torch.zeros_like(now)
+    lost = loaded(state["compensation"], now) if "compensation" in state else torch.zeros_like(now)
     y = rounded(update - lost, how)
     total = rounded(now + y, how)
     state["compensation"] = stored(rounded(rounded(total - now, how) - y, how), how)
@@ -65,9 +66,9 @@ def narrow(p: torch.Tensor, recipe: Recipe) -> Cast | None:
 def _before(p: torch.Tensor, recipe: Recipe) -> torch.Tensor:
     """Return the float32 values that a parameter was rounded from, or its own where they are not known."""
     own, wide = p.detach().float(), take_wide(p)
-    if wide is not None:
-        wide = wide.to(p.device, torch.float32)
+    if wide is not None and not wide.is_meta:
+        wide = of_one(wide.to(p.device, torch.float32), p)
         how = narrow(p, recipe)
-        if how is not None and torch.equal(rounded(wide, how), own):  # nobody has set the parameter since
+        if how is not None and torch.equal(local(rounded(wide, how)), local(own)):  # nobody has set it since
             return wide
     return own.clone()

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from fewbits.formats import parse
+from fewbits.optim import sharded
 from fewbits.recipes import Cast
 from fewbits.tensor import NarrowTensor, casting, quantize
 from fewbits.tensor.narrow import PARTS
@@ -37,13 +38,15 @@ def stored(x: torch.Tensor, how: Cast | None, *, overflow: str | None = "saturat
     dtype = torch_dtype(how)
     if dtype is not None:
         return rounded(x, how).to(dtype)
+    mine, amax = sharded.packable(x, how.format)
     return quantize(
-        x,
+        mine,
         how.format,
         rounding=how.rounding,
         scale_rule=how.scale_rule,
         overflow=overflow,
         generator=casting.fresh_seed(how.rounding),
+        amax=amax,
     )
 
 
@@ -76,11 +79,13 @@ def from_plain(value: Any) -> Any:
     )
 
 
-def loaded(x: torch.Tensor) -> torch.Tensor:
-    """Return the float32 values of what was stored."""
-    return x.dense() if isinstance(x, NarrowTensor) else x.float()
+def loaded(x: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the float32 values of what was stored; sharded as ``like``, if it is."""
+    if not isinstance(x, NarrowTensor):
+        return x.float()
+    return x.dense() if like is None else sharded.of_one(x.dense(), like)
 
 
 def bytes_of(x: torch.Tensor) -> int:
     """Return the bytes that a tensor holds."""
-    return x.nbytes  # packed ones say what lies in memory
+    return sharded.local(x).nbytes  # packed ones say what lies in memory

@@ -2,76 +2,141 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
-from weakref import ref
+from weakref import WeakSet, ref
+
+from fewbits.kernels.sharding import is_sharded
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from fewbits.recipes.recipe import Recipe
 
 _NARROW = "fewbits_narrow"
 _WIDE = "fewbits_wide"
 _RECIPE = "fewbits_recipe"
+_LOOKED_FOR = "fewbits_looked_for"
 
 
-class Narrowed:
-    """Marks the parameters of a layer, and kept by the layer, the copies of them.
+class _Marks:
+    """Marks the parameters of a module, those of its copies, and those that took their place when sharded.
 
-    A copy of a parameter has none of its attributes. The copy of a layer copies this too, which marks anew.
-
-    Args:
-        parameters: those that are narrow.
-        wide: what each was before, for a master copy; None where nobody asks.
+    Copies of a parameter, and the parts of it that fully_shard gives each process, have none of its
+    attributes. The module keeps this and copies it, and it finds them by the module.
     """
 
-    def __init__(self, parameters: Sequence[torch.Tensor], wide: Sequence[torch.Tensor | None]) -> None:
-        self.parameters = parameters
-        for p, before in zip(parameters, wide, strict=True):
-            setattr(p, _NARROW, True)
-            if before is not None:
-                setattr(p, _WIDE, before)
+    def __init__(self, module: nn.Module) -> None:
+        self.module = ref(module)
+        _LIVE.add(self)
+        _NEW.add(self)
+
+    def mark(self, *, sharded: bool = False) -> None:
+        """Mark what the module has now; or of that, what is sharded and was not marked."""
+        module = self.module()
+        for name, p in () if module is None else self.parameters(module):
+            if not sharded or (is_sharded(p) and not hasattr(p, self.attribute)):
+                self.set(name, p)
+
+    attribute: str
+
+    def parameters(self, module: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
+        raise NotImplementedError
+
+    def set(self, name: str, p: torch.Tensor) -> None:
+        raise NotImplementedError
+
+
+# Of modules that are alive, and of those the ones that were not asked for yet.
+_LIVE: WeakSet[_Marks] = WeakSet()
+_NEW: WeakSet[_Marks] = WeakSet()
+
+
+def _find_marks(p: torch.Tensor) -> None:
+    """Let a parameter have its marks, if it has any."""
+    while _NEW:
+        _NEW.pop().mark()
+    if is_sharded(p) and not hasattr(p, _LOOKED_FOR):
+        setattr(p, _LOOKED_FOR, True)
+        for marks in tuple(_LIVE):
+            marks.mark(sharded=True)
+
+
+class Narrowed(_Marks):
+    """Says which parameters of a layer are narrow, and what they were before.
+
+    Args:
+        layer: whose parameters are all narrow, those of modules in it too.
+        wide: by name, what each was before, for a master copy, where somebody will ask.
+    """
+
+    attribute = _NARROW
+
+    def __init__(self, layer: nn.Module, wide: dict[str, torch.Tensor]) -> None:
+        self.wide = wide
+        super().__init__(layer)
+
+    def parameters(self, module: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
+        """Return the layer's, with those of modules in it."""
+        return module.named_parameters()
+
+    def set(self, name: str, p: torch.Tensor) -> None:
+        """Mark one parameter."""
+        setattr(p, _NARROW, True)
+        if name in self.wide:
+            setattr(p, _WIDE, (self.wide, name))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what copies and pickles are made of."""
-        return Narrowed, (self.parameters, [getattr(p, _WIDE, None) for p in self.parameters])
+        return Narrowed, (self.module(), self.wide)
 
 
-class Prepared:
-    """Marks the parameters of a module with the recipe of their model, and the copies of them.
-
-    It holds none of them: a parameter that something else takes the place of is free to go.
+class Prepared(_Marks):
+    """Says what recipe the parameters of a module follow.
 
     Args:
-        parameters: the module's own.
+        module: whose own parameters are meant.
         recipe: that the model was prepared with.
     """
 
-    def __init__(self, parameters: Sequence[torch.Tensor], recipe: Recipe) -> None:
+    attribute = _RECIPE
+
+    def __init__(self, module: nn.Module, recipe: Recipe) -> None:
         from fewbits.recipes.agreement import look_before_steps
 
-        self.parameters, self.recipe = [ref(p) for p in parameters], recipe
-        for p in parameters:
-            setattr(p, _RECIPE, recipe)
+        self.recipe = recipe
+        super().__init__(module)
         look_before_steps()
+
+    def parameters(self, module: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
+        """Return the module's own."""
+        return module.named_parameters(recurse=False)
+
+    def set(self, name: str, p: torch.Tensor) -> None:
+        """Mark one parameter."""
+        setattr(p, _RECIPE, self.recipe)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what copies and pickles are made of."""
-        return Prepared, ([p for one in self.parameters if (p := one()) is not None], self.recipe)
+        return Prepared, (self.module(), self.recipe)
 
 
 def recipe_of(p: torch.Tensor) -> Recipe | None:
     """Return the recipe that a parameter's model was prepared with; None if it was not, or is not known."""
+    _find_marks(p)
     return getattr(p, _RECIPE, None)
 
 
 def is_narrow(p: torch.Tensor) -> bool:
     """Whether a parameter was made narrow when its model was prepared."""
+    _find_marks(p)
     return getattr(p, _NARROW, False)
 
 
 def take_wide(p: torch.Tensor) -> torch.Tensor | None:
-    """Return what a parameter was before, once; None where that is not known."""
-    wide: torch.Tensor | None = p.__dict__.pop(_WIDE, None)
-    return wide
+    """Return what a parameter was before, once; None where that is not known. The whole, of a sharded one."""
+    _find_marks(p)
+    wide, name = p.__dict__.pop(_WIDE, ({}, ""))
+    found: torch.Tensor | None = wide.pop(name, None)
+    return found

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import torch
 
 from fewbits.formats import Format
@@ -39,9 +43,22 @@ def cast(
     return rounded * scale if shift is not None else rounded
 
 
+_DRAWS: ContextVar[torch.Generator | None] = ContextVar("draws", default=None)
+
+
+@contextmanager
+def drawing_from(generator: torch.Generator | None) -> Iterator[None]:
+    """Let seeds come from a generator within; None is torch's own."""
+    token = _DRAWS.set(generator)
+    try:
+        yield
+    finally:
+        _DRAWS.reset(token)
+
+
 def fresh_seed(rounding: str) -> int | None:
     """Return a seed that ``torch.manual_seed`` repeats where the rounding needs one."""
-    return int(torch.randint(2**62, ())) if rounding == "stochastic" else None
+    return int(torch.randint(2**62, (), generator=_DRAWS.get())) if rounding == "stochastic" else None
 
 
 def power(x: torch.Tensor, shift: int) -> torch.Tensor:

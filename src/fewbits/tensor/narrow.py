@@ -16,6 +16,7 @@ from fewbits.formats.pattern import Pattern, pattern
 from fewbits.kernels import ops, sparse_stream, tensors
 from fewbits.kernels.layout import Packed, layout, unpacked
 from fewbits.kernels.reference import Parts
+from fewbits.kernels.sharding import is_sharded
 from fewbits.tensor.arrays import checked_axis
 from fewbits.tensor.inputs import check_values
 from fewbits.tensor.sealed import Sealed, sealed
@@ -299,6 +300,11 @@ def quantized(
         DTypeError: x is packed already, or no tensor of values.
     """
     check_values(x)
+    if is_sharded(x):
+        raise DTypeError(
+            "a DTensor; expected the values of one process: quantize x.to_local(), with amax= of the whole"
+            " where the format has a scale for it, or x.full_tensor()"
+        )
     found = iter(ops.quantize(x.detach(), fmt, axis, amax, seed, **choices))
     parts = tuple(None if shape is None else next(found) for shape in layout(fmt, tuple(x.shape), axis))
     return NarrowTensor(parts, fmt, x.shape, axis, x.dtype)

@@ -1,0 +1,63 @@
+"""How rounding is shared out among processes that hold a tensor in parts: torch.distributed.tensor asks.
+
+Values that share a scale stay on one process. Where a part would round otherwise than it does in the whole
+tensor, each process gathers the whole one: so results are those of one process, bit for bit.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from typing import Any
+
+import torch
+
+from fewbits.formats import Bdr, Block, Element, Format, shares_scale
+
+
+def is_sharded(x: object) -> bool:
+    """Whether ``x`` is a DTensor; without importing what only sharded training needs."""
+    tensor = sys.modules.get("torch.distributed.tensor")
+    return tensor is not None and isinstance(x, tensor.DTensor)
+
+
+def rounds_alone(fmt: Format, axis: int, rounding: str, x: Any, dim: int) -> bool:
+    """Whether the parts of a DTensor cut along ``dim`` round as in the whole, blocks along ``axis``."""
+    if rounding == "stochastic" or shares_scale(fmt, "tensor"):  # a value's draw hangs on its place
+        return False
+    return keeps_blocks(fmt, axis, x, dim)
+
+
+def keeps_blocks(fmt: Format, axis: int, x: Any, dim: int) -> bool:
+    """Whether a DTensor cut along ``dim`` is cut between blocks; a scale of the whole tensor is no block."""
+    if dim != axis or isinstance(fmt, Element):
+        return True
+    assert isinstance(fmt, Block | Bdr)
+    sizes = {fmt.size, fmt.outer_size if isinstance(fmt, Block) else None} - {None, "tensor"}
+    if "channel" in sizes or x.device_mesh.ndim != 1:
+        return not sizes
+    part = -(-x.shape[dim] // x.device_mesh.size())  # of each process but the last
+    return part >= x.shape[dim] or all(part % int(n) == 0 for n in sizes if n is not None)
+
+
+@cache
+def register() -> None:
+    """Tell torch.distributed.tensor; called with the first DTensor."""
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.experimental import register_sharding
+
+    from fewbits.formats import parse
+
+    def placements(
+        x: Any, axis: int, format: str, rounding: str, *rest: Any
+    ) -> list[tuple[list[Any], list[Any]]]:
+        others = [None] * (3 + len(rest))
+        fmt, front = parse(format), axis % max(len(x.shape), 1)
+        whole = [([Replicate()], [Replicate(), *others])]
+        return whole + [
+            ([Shard(dim)], [Shard(dim), *others])
+            for dim in range(len(x.shape))
+            if rounds_alone(fmt, front, rounding, x, dim)
+        ]
+
+    register_sharding(torch.ops.fewbits.fake_quantize.default)(placements)
