@@ -225,15 +225,48 @@ def bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.ops.fewbits.bfloat16_product(a, b)  # type: ignore[no-any-return]
 
 
-@torch.library.custom_op("fewbits::addition_product", mutates_args=())
-def addition_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return ``a @ b`` of float32 matrices on the CPU, each product one integer sum of bit patterns."""
+def _addition_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     y = torch.empty(len(a), b.shape[1])
     kernels.addition_product(array(a), array(b), out=array(y))
     return y
 
 
-addition_product.register_fake(_empty_product)
+def addition_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return ``a @ b`` of float32 matrices on the CPU, each product one integer sum of bit patterns.
+
+    Its derivatives are such products too, as the paper has them.
+    """
+    return torch.ops.fewbits.addition_product(a, b)  # type: ignore[no-any-return]
+
+
+def _addition_gradients(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    a, b = ctx.saved_tensors
+    return addition_product(gradient, b.t()), addition_product(a.t(), gradient)
+
+
+def _addition_tangent(ctx: Any, of_a: torch.Tensor | None, of_b: torch.Tensor | None) -> torch.Tensor | None:
+    a, b = ctx.saved_tensors
+    left = None if of_a is None else addition_product(of_a, b)
+    right = None if of_b is None else addition_product(a, of_b)
+    if left is None or right is None:
+        return right if left is None else left
+    return left + right
+
+
+def _each_added(
+    info: Any, in_dims: Sequence[int | None], a: torch.Tensor, b: torch.Tensor
+) -> tuple[torch.Tensor, int]:
+    """Multiply each of a batch."""
+    of_a, of_b = (
+        [t] * info.batch_size if dim is None else t.unbind(dim)
+        for t, dim in zip((a, b), in_dims, strict=True)
+    )
+    return torch.stack([addition_product(x, y) for x, y in zip(of_a, of_b, strict=True)]), 0
+
+
+_define(_addition_product, _empty_product)
+derive(_LIBRARY, "addition_product", 2, _addition_gradients, _addition_tangent, keeps=True)
+torch.library.register_vmap("fewbits::addition_product", _each_added, lib=_LIBRARY)
 
 
 def thin_product(

@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from fewbits.nn import unfolded
 from fewbits.nn.kept import Tensors, keep
 from fewbits.nn.products import converted, sum_dtype
 from fewbits.nn.rules import Rules
+from fewbits.nn.straight import Formulas, once, product, transformed
 from fewbits.nn.unfolded import Geometry
 
 
@@ -36,7 +36,11 @@ def convolution(
         (batch, n, ...) in the recipe's vector format. A float32 result that sums k products is within
         (k + 2) 2^-24 of the sum of their magnitudes; a 16-bit one is rounded once more.
     """
-    y: torch.Tensor = _Convolution.apply(x.to(rules.dtype), weight, how, rules, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
+    y: torch.Tensor
+    if transformed():
+        y = product(x.to(rules.dtype), weight, rules, _formulas(how))
+    else:
+        y = _Convolution.apply(x.to(rules.dtype), weight, how, rules, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
     return y if bias is None else y + converted(bias, y.dtype).reshape(-1, *(1,) * (y.dim() - 2))
 
 
@@ -66,7 +70,7 @@ class _Convolution(torch.autograd.Function):
             ).to(x.dtype)
 
     @staticmethod
-    @once_differentiable
+    @once
     def backward(
         ctx: Any, gradient: torch.Tensor
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None, None]:
@@ -136,3 +140,39 @@ def _result(x: torch.Tensor, weight: torch.Tensor, how: Geometry) -> torch.Size:
     return torch.Size(
         (len(x), len(weight), *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in space))
     )
+
+
+def _formulas(how: Geometry) -> Formulas:
+    """Return what :class:`_Convolution` computes, for further derivatives."""
+
+    def forward(x: torch.Tensor, w: torch.Tensor, of_x: Rules, of_w: Rules) -> torch.Tensor:
+        a = _within_groups("forward_activation", x, 1, how, of_x)
+        if how.longer is None:
+            b = of_w.cast("forward_weight", w, 1)
+        else:
+            b = _within_groups("forward_weight", w, 0, how, of_w)
+        if of_x.recipe.product == "add":
+            return unfolded.convolution(a.float(), b.float(), how, _result(x, w, how)).to(x.dtype)
+        dtype = sum_dtype(x.dtype)
+        a, b = a.to(dtype), b.to(x.dtype).to(dtype)
+        return torch.convolution(
+            a, b, None, how.stride, how.padding, how.dilation, *_transposition(how), how.groups
+        ).to(x.dtype)
+
+    def of_x(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, rules: Rules) -> torch.Tensor:
+        left = _within_groups("dx_gradient", g, 1, how, rules)
+        if how.longer is None:
+            right = _within_groups("dx_weight", w, 0, how, rules)
+        else:
+            right = rules.cast("dx_weight", w, 1)
+        if rules.recipe.product == "add":
+            return unfolded.of_input(left.float(), right.float(), how, x.shape).to(x.dtype)
+        return _backward(left, None, right, x.shape, how).to(x.dtype)
+
+    def of_weight(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, rules: Rules) -> torch.Tensor:
+        left, right = rules.cast("dw_gradient", g, 0), rules.cast("dw_activation", x, 0)
+        if rules.recipe.product == "add":
+            return unfolded.of_weight(left.float(), right.float(), how, w.shape)
+        return _backward(left, right, None, w.shape, how)
+
+    return Formulas(forward, of_x, of_weight)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from fewbits.nn.addition import product_by_addition
 from fewbits.nn.kept import Tensors, keep
 from fewbits.nn.rules import Rules
+from fewbits.nn.straight import Formulas, once, product, transformed
 
 # Asked once: torch.compile cannot look into the question.
 _BFLOAT16_UNITS = bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
@@ -51,7 +51,11 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, rul
     Returns:
         (..., n) in the recipe's vector format.
     """
-    y: torch.Tensor = _Linear.apply(x.to(rules.dtype), weight, rules, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
+    y: torch.Tensor
+    if transformed():
+        y = product(x.to(rules.dtype), weight, rules, _LINEAR)
+    else:
+        y = _Linear.apply(x.to(rules.dtype), weight, rules, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
     return y if bias is None else y + converted(bias, y.dtype)
 
 
@@ -59,6 +63,8 @@ def converted(p: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return ``p.to(dtype)`` with a gradient that goes back as it is, for parameters that take float32."""
     if p.dtype == dtype:
         return p
+    if transformed():
+        return p.to(dtype)
     found: torch.Tensor = _Converted.apply(p, dtype)  # type: ignore[no-untyped-call]
     return found
 
@@ -81,6 +87,8 @@ class _Converted(torch.autograd.Function):
 
 def attention_product(a: torch.Tensor, b: torch.Tensor, rules: Rules) -> torch.Tensor:
     """Return ``a @ b`` of activations, (..., m, k) and (..., k, n), with narrow operands in all products."""
+    if transformed():
+        return product(a.to(rules.dtype), b.to(rules.dtype), rules, _ATTENTION)
     found: torch.Tensor = _Product.apply(a.to(rules.dtype), b.to(rules.dtype), rules, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
     return found
 
@@ -99,7 +107,7 @@ class _Linear(torch.autograd.Function):
         return multiply(a, b.t(), rules).reshape(*x.shape[:-1], weight.shape[0])
 
     @staticmethod
-    @once_differentiable
+    @once
     def backward(
         ctx: Any, gradient: torch.Tensor
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
@@ -135,7 +143,7 @@ class _Product(torch.autograd.Function):
         return multiply(left, right, rules)
 
     @staticmethod
-    @once_differentiable
+    @once
     def backward(
         ctx: Any, gradient: torch.Tensor
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
@@ -149,3 +157,31 @@ class _Product(torch.autograd.Function):
             left = ctx.of_a.operand(saved[ctx.count :]).mT
             of_b = multiply(left, rules.cast("dw_gradient", gradient, -2), rules, "input_gradient")
         return of_a, of_b, None, None
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    return x.reshape(-1, x.shape[-1])
+
+
+_LINEAR = Formulas(
+    lambda x, w, of_x, of_w: multiply(
+        of_x.cast("forward_activation", _rows(x), 1), of_w.cast("forward_weight", w, 1).t(), of_x
+    ).reshape(*x.shape[:-1], w.shape[0]),
+    lambda g, x, w, rules: multiply(
+        rules.cast("dx_gradient", _rows(g), 1), rules.cast("dx_weight", w, 0), rules
+    ).reshape(x.shape),
+    lambda g, x, w, rules: multiply(
+        rules.cast("dw_gradient", _rows(g), 0).t(), rules.cast("dw_activation", _rows(x), 0), rules
+    ),
+)
+_ATTENTION = Formulas(
+    lambda a, b, of_a, of_b: multiply(
+        of_a.cast("forward_activation", a, -1), of_b.cast("forward_activation", b, -2), of_a
+    ),
+    lambda g, a, b, rules: multiply(
+        rules.cast("dx_gradient", g, -1), rules.cast("dw_activation", b, -1).mT, rules
+    ),
+    lambda g, a, b, rules: multiply(
+        rules.cast("dw_activation", a, -2).mT, rules.cast("dw_gradient", g, -2), rules
+    ),
+)

@@ -10,6 +10,7 @@ from torch.nn.functional import embedding, embedding_bag
 
 from fewbits.nn.products import converted, viewed
 from fewbits.nn.rules import Rules
+from fewbits.nn.straight import rounded, transformed
 
 
 class NarrowEmbedding(nn.Embedding):
@@ -26,7 +27,7 @@ class NarrowEmbedding(nn.Embedding):
         if self.max_norm is not None:
             with torch.no_grad():
                 torch.embedding_renorm_(self.weight, input.contiguous(), self.max_norm, self.norm_type)
-        table: torch.Tensor = _StraightThrough.apply(viewed(self.weight, self.rules), self.rules)  # type: ignore[no-untyped-call]
+        table = _rounded(viewed(self.weight, self.rules), self.rules)
         rows = embedding(
             input,
             table,
@@ -55,7 +56,7 @@ class NarrowEmbeddingBag(nn.EmbeddingBag):
         if self.max_norm is not None:
             with torch.no_grad():
                 torch.embedding_renorm_(self.weight, input.contiguous(), self.max_norm, self.norm_type)
-        table: torch.Tensor = _StraightThrough.apply(viewed(self.weight, self.rules), self.rules)  # type: ignore[no-untyped-call]
+        table = _rounded(viewed(self.weight, self.rules), self.rules)
         bags = embedding_bag(
             input,
             converted(table, torch.float32),
@@ -68,6 +69,13 @@ class NarrowEmbeddingBag(nn.EmbeddingBag):
             padding_idx=self.padding_idx,
         )
         return bags.to(self.rules.dtype)
+
+
+def _rounded(weight: torch.Tensor, rules: Rules) -> torch.Tensor:
+    if transformed():
+        return rounded(weight, rules, "forward_weight", -1)
+    found: torch.Tensor = _StraightThrough.apply(weight, rules)  # type: ignore[no-untyped-call]
+    return found
 
 
 class _StraightThrough(torch.autograd.Function):
