@@ -173,6 +173,6 @@ def _formulas(how: Geometry) -> Formulas:
         left, right = rules.cast("dw_gradient", g, 0), rules.cast("dw_activation", x, 0)
         if rules.recipe.product == "add":
             return unfolded.of_weight(left.float(), right.float(), how, w.shape)
-        return _backward(left, right, None, w.shape, how)
+        return _backward(left, right, None, w.shape, how).to(g.dtype)
 
     return Formulas(forward, of_x, of_weight)
