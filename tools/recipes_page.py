@@ -46,6 +46,30 @@ that overheads count.
 |---|---|---|---|---|---|---|
 """
 
+# Recipes that are known to break, what mends each, and the most used ones.
+FAINT = (
+    "fp32",
+    "fp16-master",
+    "fp16-no-scaling",
+    "fp16-no-master",
+    "bf16-only",
+    "bf16-only-kahan",
+    "bf16-only-nearest",
+    "mxfp8",
+)
+FAINT_HEAD = """
+## Small gradients, small updates
+
+The model above trains for six hundred steps, in which gradients and updates are large: some recipes that
+their papers call broken are not found out. The task `faint` has what is small late in long training: its
+loss is divided by 2^20, and its weights are large beside the learning rate, so that an update is below half
+a unit in the last place of bfloat16 and mostly of FP16. FP32 is not disturbed by either. The metric is the
+loss on held-out digits in nats.
+
+| recipe | nats | less FP32 | |
+|---|---|---|---|
+"""
+
 
 def main() -> None:
     """Train what is not there yet, and write the page."""
@@ -55,19 +79,21 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
     assert set(NOTES) == set(RECIPES), set(NOTES) ^ set(RECIPES)
-    found = {name: [_run(name, seed, given) for seed in range(given.seeds)] for name in RECIPES}
-    PAGE.write_text(_page(found, given.task), encoding="utf-8")
+    seeds = range(given.seeds)
+    found = {name: [_run(given.task, name, seed, given.runs) for seed in seeds] for name in RECIPES}
+    faint = {name: [_run("faint", name, seed, given.runs) for seed in seeds] for name in FAINT}
+    PAGE.write_text(_page(found, faint, given.task), encoding="utf-8")
     print(f"wrote {PAGE}")
 
 
-def _run(name: str, seed: int, given: argparse.Namespace) -> TrainRun:
-    settings = Settings(given.task, name, seed=seed)
-    done = run(settings, given.runs / folder_name(settings), resume=True)
-    print(f"{name} seed {seed}: {done.value:.4f}", flush=True)
+def _run(task: str, name: str, seed: int, folder: Path) -> TrainRun:
+    settings = Settings(task, name, seed=seed)
+    done = run(settings, folder / folder_name(settings), resume=True)
+    print(f"{task} {name} seed {seed}: {done.value:.4f}", flush=True)
     return done
 
 
-def _page(found: dict[str, list[TrainRun]], task: str) -> str:
+def _page(found: dict[str, list[TrainRun]], faint: dict[str, list[TrainRun]], task: str) -> str:
     base = found["fp32"]
     fp32 = fmean(r.value for r in base)
     values = sum(p.numel() for p in trained_task(task).create(0).parameters())
@@ -82,6 +108,13 @@ def _page(found: dict[str, list[TrainRun]], task: str) -> str:
         text += (
             f"| [{name}](#{name}) | {mean:.4f} | {_difference(evidence)} | {_said(name, evidence)} |"
             f" {runs[0].bytes_per_value:.1f} | {time:.2f} | {marks} |\n"
+        )
+    text += FAINT_HEAD
+    for name, runs in faint.items():
+        evidence = _evidence(runs, faint["fp32"])
+        text += (
+            f"| [{name}](#{name}) | {fmean(r.value for r in runs):.4f} | {_difference(evidence)} |"
+            f" {_said(name, evidence)} |\n"
         )
     for name, runs in found.items():
         text += _section(name, runs, _evidence(runs, base))

@@ -53,7 +53,7 @@ def test_it_lists_every_recipe(capsys: pytest.CaptureFixture[str], monkeypatch: 
     ("given", "said"),
     [
         (["--recipe", "mxfp5"], "the nearest are"),
-        (["--task", "nothing"], "expected bytes, digits, mnist10k or a text"),
+        (["--task", "nothing"], "expected bytes, digits, faint, mnist10k or a text"),
         (["--model", "huge"], "small or base"),
     ],
 )

@@ -50,7 +50,7 @@ def prune(
     task: Annotated[
         str | None,
         Reads(below=True),
-        typer.Option(help="bytes, digits, mnist10k, or the path of a text: train again on it."),
+        typer.Option(help="bytes, digits, faint, mnist10k, or the path of a text: train again on it."),
     ] = None,
     model: Annotated[str, typer.Option(help="Of the task: small (seconds on two cores) or base.")] = "small",
     recipe: Annotated[

@@ -32,7 +32,7 @@ def train(
     task: Annotated[
         str,
         Reads(below=True),
-        typer.Option(help="bytes, digits, mnist10k, or the path of a text, a file or a folder."),
+        typer.Option(help="bytes, digits, faint, mnist10k, or the path of a text, a file or a folder."),
     ] = "bytes",
     model: Annotated[str, typer.Option(help="small (seconds on two cores) or base (minutes).")] = "small",
     steps: Annotated[int, typer.Option(min=0, help="0: as many as the task says.")] = 0,

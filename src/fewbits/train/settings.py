@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Settings:
     """One run. Two runs with equal settings on one machine end with the same bits."""
 
-    task: str  # "bytes", "digits", "mnist10k" or the path of a text
+    task: str  # "bytes", "digits", "faint", "mnist10k" or the path of a text
     recipe: str
     model: str = "small"
     steps: int = 0  # 0: as many as the task says

@@ -9,13 +9,14 @@ from fewbits.errors import ArgumentError
 from fewbits.train.tasks.bytes_model import Shape
 from fewbits.train.tasks.bytes_task import BytesConfig, bytes_task
 from fewbits.train.tasks.digits_task import DigitsConfig, digits_task
+from fewbits.train.tasks.faint_task import faint_task
 from fewbits.train.tasks.mnist_task import mnist_task
 from fewbits.train.tasks.task import Hyperparameters, Progress, Task
 
 __all__ = ["TASKS", "Progress", "Task", "bytes_task", "digits_task", "task"]
 
 TASKS = ("bytes", "digits")
-TRAINED = ("bytes", "digits", "mnist10k")  # tasks of `fewbits train`
+TRAINED = ("bytes", "digits", "faint", "mnist10k")  # tasks of `fewbits train`
 SIZES = ("small", "base")
 _BASE_BYTES = BytesConfig(
     shape=Shape(width=256, layers=4, hidden=1024),
@@ -48,7 +49,7 @@ def trained_task(name: str, size: str = "small") -> Task:
     """Return a task to train on, of one of two sizes.
 
     Args:
-        name: ``bytes``, ``digits``, ``mnist10k`` or the path of a text, a file or a folder.
+        name: ``bytes``, ``digits``, ``faint``, ``mnist10k`` or the path of a text, a file or a folder.
         size: ``small``, seconds on two cores, or ``base``, minutes.
 
     Raises:
@@ -61,6 +62,8 @@ def trained_task(name: str, size: str = "small") -> Task:
     base = size == "base"
     if name == "digits":
         found = digits_task(_BASE_DIGITS if base else None)
+    elif name == "faint":
+        found = faint_task()
     elif name == "mnist10k":
         found = mnist_task(64 if base else 16)
     elif name == "bytes" or Path(name).exists():

@@ -52,9 +52,7 @@ def digits_task(config: DigitsConfig | None = None) -> Task:
         MissingDependencyError: scikit-learn, which brings the images, is not installed.
     """
     sizes = config or DigitsConfig()
-    digits = _digits()
-    train_set = Digits(digits.images[: sizes.trained], digits.labels[: sizes.trained])
-    held_out = Digits(digits.images[sizes.trained :], digits.labels[sizes.trained :])
+    train_set, held_out = train_and_held_out(sizes.trained)
 
     def train(seed: int, progress: Progress) -> nn.Module:
         data = train_set.images.numpy().tobytes() + train_set.labels.numpy().tobytes()
@@ -63,6 +61,18 @@ def digits_task(config: DigitsConfig | None = None) -> Task:
         return cached(path, create, seed, lambda model: _train(model, train_set, sizes, progress))
 
     return images_task("digits", partial(DigitModel, sizes.channels), train, train_set, held_out, sizes.hyper)
+
+
+def train_and_held_out(trained: int = 900) -> tuple[Digits, Digits]:
+    """Return the first digits, to train on, and the others.
+
+    Raises:
+        MissingDependencyError: scikit-learn, which brings the images, is not installed.
+    """
+    digits = _digits()
+    return Digits(digits.images[:trained], digits.labels[:trained]), Digits(
+        digits.images[trained:], digits.labels[trained:]
+    )
 
 
 def images_task(
