@@ -8,7 +8,7 @@ from fewbits.errors import ArgumentError
 from fewbits.nn import Rules, prepare, summary
 from fewbits.optim import AdamW
 from fewbits.recipes import recipe
-from fewbits.recipes.narrowed import recipe_of
+from fewbits.recipes.narrowed import recipe_of, take_wide
 
 OPERANDS = tuple(recipe("fp32").casts)
 
@@ -112,6 +112,16 @@ def test_a_model_of_two_recipes_trains_and_its_optimizer_takes_the_models(whole:
         optimizer.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < losses[0]
+
+
+def test_a_layer_of_another_recipe_has_its_master_copy_from_before_it_was_rounded() -> None:
+    model = made()
+    before = model[4].weight.detach().clone()
+    prepare(model, "fp16-master", recipes={"4": "mxfp4:vector=fp16"})
+    wide = take_wide(model[4].weight)
+    assert wide is not None
+    assert torch.equal(wide, before)
+    assert model[4].weight.dtype == torch.float16
 
 
 @pytest.mark.parametrize("vector", ["fp32", "bf16"])
