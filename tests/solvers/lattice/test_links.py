@@ -48,7 +48,16 @@ def off(change: float) -> Any:
         (off(1.001), {}, ArgumentError, r"off SU\(3\) by 3.0e-03.*lattice.project"),
         (off(1j), {}, ArgumentError, r"off SU\(3\) by"),
         (off(np.nan), {}, DataError, "links hold NaN"),
-        (lattice.random_links(SHAPE)[:, :, :3], {}, ArgumentError, "four even sizes"),
+        (-lattice.random_links(SHAPE), {}, ArgumentError, r"determinant -1.*boundary=\(-1, 1, 1, 1\)"),
+        (lattice.random_links(SHAPE)[:, :0], {}, ArgumentError, "four sizes"),
+        (lattice.unit_links(SHAPE), {"boundary": (1, 1, 1)}, ArgumentError, "along T, Z, Y and X"),
+        (lattice.unit_links(SHAPE), {"boundary": (0, 1, 1, 1)}, ArgumentError, "along T, Z, Y and X"),
+        (
+            lattice.unit_links(SHAPE),
+            {"boundary": (-1, 1, 1, 1), "reconstruct": 12},
+            ArgumentError,
+            "take 18",
+        ),
         (np.zeros((3, *SHAPE, 3, 3)), {}, ArgumentError, r"expected a complex array of shape \(4, T"),
         ("links", {}, ArgumentError, "links are str"),
         (lattice.unit_links(SHAPE), {"reconstruct": 9}, ArgumentError, "reconstruct=9; expected 18, 12 or 8"),
@@ -60,10 +69,10 @@ def test_bad_input_is_refused(links: Any, options: Any, error: type[Exception], 
         lattice.Wilson(links, **{"mass": 0.1, **options})
 
 
-def test_odd_shapes_negative_roughness_and_nan_are_refused_where_fields_are_made() -> None:
+def test_empty_shapes_negative_roughness_and_nan_are_refused_where_fields_are_made() -> None:
     for make in (lattice.unit_links, lattice.random_links, lattice.smooth_links):
-        with pytest.raises(ArgumentError, match="four even sizes"):
-            make((4, 4, 3, 4))
+        with pytest.raises(ArgumentError, match="four sizes"):
+            make((4, 4, 0, 4))
     with pytest.raises(ArgumentError, match="roughness=-1"):
         lattice.smooth_links(SHAPE, -1)
     with pytest.raises(DataError, match="NaN"):
@@ -83,3 +92,28 @@ def test_projection_gives_back_what_was_off_by_rounding() -> None:
     rounded = links.astype(np.complex64)
     assert np.abs(lattice.project(rounded.astype(np.complex128)) - links).max() < 1e-6
     lattice.Wilson(lattice.project(rounded.astype(np.complex128)), mass=0.1)
+
+
+@pytest.mark.parametrize("change", ["single", "half", "integers", "far", "nearly parallel", "noise"])
+def test_what_is_projected_is_taken(change: str) -> None:
+    links = lattice.random_links(SHAPE, 7)
+    given: Any = {
+        "single": links.astype(np.complex64),
+        "half": links.real.astype(np.float16) + 1j * links.imag.astype(np.float16),
+        "integers": np.rint(50 * links.real).astype(np.int64) + np.eye(3, dtype=np.int64),
+        "far": 1e-200 * links,
+        "nearly parallel": links + 0,
+        "noise": links + 0.1 * np.random.default_rng(0).standard_normal(links.shape),
+    }[change]
+    if change == "nearly parallel":
+        given[..., 1, :] = given[..., 0, :] * (1 + 2j) + 1e-9 * given[..., 1, :]
+    lattice.Wilson(lattice.project(given), mass=0.1)
+
+
+def test_what_determines_no_matrix_of_su3_is_refused() -> None:
+    for matrix in (np.zeros((3, 3)), np.ones((3, 3))):
+        with pytest.raises(DataError, match="zero or parallel"):
+            lattice.project(matrix)
+    for other in (np.eye(2), "links", [1.0]):
+        with pytest.raises(ArgumentError, match=r"expected numbers, \(..., 3, 3\)"):
+            lattice.project(other)

@@ -30,6 +30,28 @@ def test_it_is_the_definition(reconstruct: int) -> None:
     assert np.abs(one.apply_adjoint(psi) - adjoint).max() < 1e-13
 
 
+@pytest.mark.parametrize("shape", [(4, 2, 2, 4), (3, 2, 4, 2), (1, 3, 2, 5)], ids=str)
+@pytest.mark.parametrize("boundary", [(1, 1, 1, 1), (-1, 1, 1, 1), (-1, 1, -1, -1)], ids=str)
+def test_boundaries_and_odd_sizes_are_those_of_the_definition(
+    shape: tuple[int, ...], boundary: tuple[int, ...]
+) -> None:
+    links, psi = lattice.smooth_links(shape, 0.4, seed=1), spinor(shape)
+    one = lattice.Wilson(links, mass=0.2, boundary=boundary)
+    signed = links.copy()
+    for axis, sign in enumerate(boundary):
+        np.moveaxis(signed[3 - axis], axis, 0)[-1] *= sign
+    assert np.abs(one.apply(psi) - reference.wilson(signed, psi, 0.2)).max() < 1e-13
+    gamma_5 = reference.GAMMA_5[:, None]
+    adjoint = gamma_5 * reference.wilson(signed, gamma_5 * psi, 0.2)
+    assert np.abs(one.apply_adjoint(psi) - adjoint).max() < 1e-13
+    for scale in (1.0, 1e-170):
+        found = one.solve(scale * psi, precision="half")
+        assert found.converged
+        assert found.x.shape == psi.shape
+        rest = psi - reference.wilson(signed, found.x / scale, 0.2)
+        assert np.linalg.norm(rest) <= 1.0001e-10 * np.linalg.norm(psi)
+
+
 def test_the_adjoint_is_the_adjoint_and_the_normal_operator_their_product() -> None:
     one, u, v = lattice.Wilson(LINKS, mass=0.1), spinor(seed=1), spinor(seed=2)
     assert np.vdot(u, one.apply(v)) == pytest.approx(np.vdot(one.apply_adjoint(u), v), rel=1e-12)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from fewbits.errors import ArgumentError, DataError
 
 Array = NDArray[Any]
+ROUNDING = 1e-14  # what is left of a row of length one that is parallel to another
 NEAR = 1e-12  # how far a link may be from SU(3)
 
 
@@ -17,52 +18,68 @@ def unit_links(shape: tuple[int, int, int, int]) -> Array:
     """Return the free field on a lattice of (T, Z, Y, X) sites: every link is one.
 
     Raises:
-        ArgumentError: a size that is odd or below 2.
+        ArgumentError: a size below 1.
     """
-    return np.broadcast_to(np.eye(3, dtype=np.complex128), (4, *_even(shape), 3, 3)).copy()
+    return np.broadcast_to(np.eye(3, dtype=np.complex128), (4, *_sizes(shape), 3, 3)).copy()
 
 
 def random_links(shape: tuple[int, int, int, int], seed: int = 0) -> Array:
     """Return a hot field: links drawn uniformly from SU(3), by the Haar measure.
 
     Raises:
-        ArgumentError: a size that is odd or below 2.
+        ArgumentError: a size below 1.
     """
-    return project(_normal((4, *_even(shape), 3, 3), seed))
+    return project(_normal((4, *_sizes(shape), 3, 3), seed))
 
 
 def smooth_links(shape: tuple[int, int, int, int], roughness: float = 0.2, seed: int = 0) -> Array:
     """Return a field near the free one: 1 + roughness times Gaussian noise, brought back to SU(3).
 
     Raises:
-        ArgumentError: a size that is odd or below 2, or a negative roughness.
+        ArgumentError: a size below 1, or a negative roughness.
     """
     if not roughness >= 0:
         raise ArgumentError(f"roughness={roughness}; expected zero or more")
-    noise = _normal((4, *_even(shape), 3, 3), seed)
+    noise = _normal((4, *_sizes(shape), 3, 3), seed)
     return project(np.eye(3) + roughness * (noise - noise.conj().swapaxes(-1, -2)) / 2)
 
 
-def project(matrices: Array) -> Array:
-    """Return matrices of SU(3), (..., 3, 3): the rows made orthonormal in turn, the determinant one.
+def project(matrices: Any) -> Array:
+    """Return matrices of SU(3), (..., 3, 3) complex128: rows made orthonormal in turn, the determinant one.
 
     Raises:
-        DataError: NaN or infinity.
+        ArgumentError: another shape, or no numbers.
+        DataError: NaN or infinity, or two rows that are zero or parallel.
     """
+    matrices = np.asarray(matrices)
+    if matrices.ndim < 2 or matrices.shape[-2:] != (3, 3) or matrices.dtype.kind not in "iufc":
+        raise ArgumentError(f"matrices are {matrices.dtype} {matrices.shape}; expected numbers, (..., 3, 3)")
+    matrices = matrices.astype(np.complex128)
     if not np.isfinite(matrices).all():
         raise DataError("the matrices hold NaN or infinity; remove them first")
     a, b = matrices[..., 0, :], matrices[..., 1, :]
-    a = a / np.linalg.norm(a, axis=-1, keepdims=True)
-    b = b - (a.conj() * b).sum(-1, keepdims=True) * a
-    b = b / np.linalg.norm(b, axis=-1, keepdims=True)
+    a = _unit(_unit(a))
+    b = _unit(b)
+    for _ in range(2):  # what rounding leaves of a in a b that was nearly parallel goes the second time
+        b = _unit(b - (a.conj() * b).sum(-1, keepdims=True) * a, least=ROUNDING)
     return np.stack([a, b, np.cross(a, b).conj()], -2)
+
+
+def _unit(rows: Array, least: float = 1e-300) -> Array:
+    """Return rows of length one, whatever their scale; none may lie below ``least``."""
+    largest = np.abs(rows).max(-1, keepdims=True, initial=0)
+    if not (largest > least).all():
+        raise DataError("two rows of a matrix are zero or parallel, and determine none of SU(3)")
+    rows = rows / largest
+    found: Array = rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+    return found
 
 
 def check(links: Any) -> None:
     """Refuse what is no gauge field.
 
     Raises:
-        ArgumentError: another shape, sizes that are odd, or a link that is not in SU(3).
+        ArgumentError: another shape, or a link that is not in SU(3).
         DataError: NaN or infinity.
     """
     if (
@@ -72,21 +89,28 @@ def check(links: Any) -> None:
     ):
         given = links.shape if isinstance(links, np.ndarray) else type(links).__name__
         raise ArgumentError(f"links are {given}; expected a complex array of shape (4, T, Z, Y, X, 3, 3)")
-    _even(links.shape[1:5])
+    _sizes(links.shape[1:5])
     if not np.isfinite(links).all():
         raise DataError("links hold NaN or infinity; remove them first")
+    links = links.astype(np.complex128)
     off = np.abs(links @ links.conj().swapaxes(-1, -2) - np.eye(3)).max()
     off = max(off, np.abs(np.linalg.det(links) - 1).max())
     if off > NEAR:
+        signed = int((np.linalg.det(links).real < -0.5).sum())
+        if signed:
+            raise ArgumentError(
+                f"{signed} links have the determinant -1, as links with the sign of an antiperiodic boundary"
+                " have; give them without it, and boundary=(-1, 1, 1, 1)"
+            )
         raise ArgumentError(
             f"links are off SU(3) by {off:.1e}, in U U^+ - 1 or in det U - 1; expected {NEAR} at most: pass"
             " lattice.project(links)"
         )
 
 
-def _even(shape: Any) -> tuple[int, int, int, int]:
-    if len(shape) != 4 or any(n < 2 or n % 2 for n in shape):
-        raise ArgumentError(f"a lattice of {tuple(shape)} sites; expected four even sizes (T, Z, Y, X)")
+def _sizes(shape: Any) -> tuple[int, int, int, int]:
+    if len(shape) != 4 or any(n < 1 for n in shape):
+        raise ArgumentError(f"a lattice of {tuple(shape)} sites; expected four sizes (T, Z, Y, X)")
     t, z, y, x = shape
     return t, z, y, x
 

@@ -15,7 +15,7 @@ from fewbits.solvers.krylov import KrylovResult
 from fewbits.solvers.krylov.problem import Watcher
 from fewbits.solvers.lattice.links import check
 from fewbits.solvers.lattice.normal import Normal
-from fewbits.solvers.lattice.order import grouped, natural
+from fewbits.solvers.lattice.order import Shape, grouped, natural
 from fewbits.solvers.lattice.square import solve_through_square
 from fewbits.solvers.precision import KrylovPrecision
 
@@ -25,33 +25,56 @@ EIGHT = 1e-6  # the largest error of a link that 8 numbers in float64 may have
 
 
 class Wilson:
-    """The Wilson operator M on a periodic lattice; its definition is kernels/reference/wilson.py.
+    """The Wilson operator M on a lattice; its definition is kernels/reference/wilson.py.
 
     M psi(x) = (4 + m) psi(x) - 1/2 sum over mu of (1 - gamma_mu) U_mu(x) psi(x + mu)
     + (1 + gamma_mu) U_mu(x - mu)^+ psi(x - mu), gamma matrices in the chiral basis.
 
     Args:
-        links: (4, T, Z, Y, X, 3, 3) complex128 in SU(3), directions x, y, z, t; T, Z, Y and X even.
+        links: (4, T, Z, Y, X, 3, 3) complex128 in SU(3), directions x, y, z, t. An axis of odd size is
+            worked on as two copies of itself, which takes twice the time and memory.
         mass: m, in units of the lattice.
-        reconstruct: real numbers kept of each link: 18, 12 or 8 (Clark et al., Solving Lattice QCD
-            systems of equations using mixed precision solvers on GPUs, 2010). 8 lose digits where links are
-            near to one.
+        reconstruct: real numbers kept of each link: 18, 12 (the default where all is periodic) or 8 (Clark
+            et al., Solving Lattice QCD systems of equations using mixed precision solvers on GPUs, 2010).
+            8 lose digits where links are near to one.
+        boundary: along T, Z, Y and X 1 where spinors are periodic, and -1 where they are antiperiodic, as in
+            time they mostly are; links come without the sign, and are kept with it as 18 numbers.
 
     Raises:
         ArgumentError: shapes, sizes or numbers that are none of these, or links that are not in SU(3).
         DataError: NaN or infinity.
     """
 
-    def __init__(self, links: Array, *, mass: float, reconstruct: int = 12) -> None:
+    def __init__(
+        self,
+        links: Array,
+        *,
+        mass: float,
+        reconstruct: int | None = None,
+        boundary: tuple[int, int, int, int] = (1, 1, 1, 1),
+    ) -> None:
         check(links)
-        if reconstruct not in RECONSTRUCT:
+        if len(boundary) != 4 or any(sign not in (1, -1) for sign in boundary):
+            raise ArgumentError(f"boundary={boundary}; expected 1 or -1 along T, Z, Y and X")
+        default = 18 if -1 in boundary else 12
+        numbers = default if reconstruct is None else reconstruct
+        if numbers != 18 and -1 in boundary:
+            raise ArgumentError(
+                f"reconstruct={reconstruct} makes links of SU(3), which those with a sign are not; take 18,"
+                " or leave it out"
+            )
+        if numbers not in RECONSTRUCT:
             raise ArgumentError(f"reconstruct={reconstruct}; expected 18, 12 or 8 numbers for a link")
         if not np.isfinite(mass):
             raise ArgumentError(f"mass={mass}; expected a finite number")
-        if reconstruct == 8:
+        if numbers == 8:
             _check_eight(links)
         self.mass = mass
-        self.normal = Normal(links, 4 + mass, reconstruct)
+        self.shape: Shape = links.shape[1:5]
+        # The kernels want even sizes: an odd axis is worked on as two copies of itself.
+        self._copies = tuple(1 + n % 2 for n in self.shape)
+        tiled = np.tile(_signed(links, boundary), (1, *self._copies, 1, 1))
+        self.normal = Normal(tiled, 4 + mass, numbers)
 
     def apply(self, psi: Array) -> Array:
         """Return M psi, (T, Z, Y, X, 4, 3) complex128, for psi of that shape.
@@ -70,7 +93,7 @@ class Wilson:
 
     def flat(self, psi: Any) -> Array:
         """Return a spinor field as :class:`Normal` has it, (n,) float64; see :meth:`apply`."""
-        shape = (*self.normal.shape, 4, 3)
+        shape = (*self.shape, 4, 3)
         if not isinstance(psi, np.ndarray) or psi.shape != shape or psi.dtype.kind not in "fc":
             given = f"{psi.dtype} {psi.shape}" if isinstance(psi, np.ndarray) else type(psi).__name__
             raise ArgumentError(
@@ -79,12 +102,14 @@ class Wilson:
         if not np.isfinite(psi).all():
             raise DataError("the spinor field holds NaN or infinity; remove them first")
         reals = np.ascontiguousarray(psi, np.complex128).view(np.float64)
-        return grouped(reals.reshape(*shape[:4], 24)).reshape(-1)
+        return grouped(np.tile(reals.reshape(*shape[:4], 24), (*self._copies, 1))).reshape(-1)
 
     def spinor(self, v: Array) -> Array:
         """Return the spinor field, (T, Z, Y, X, 4, 3) complex128, of a vector of :class:`Normal`."""
-        shape = self.normal.shape
-        reals = natural(v.reshape(-1, 24, 16).astype(np.float64, copy=False), shape)
+        shape = self.shape
+        reals = natural(v.reshape(-1, 24, 16).astype(np.float64, copy=False), self.normal.shape)
+        t, z, y, x = shape
+        reals = np.ascontiguousarray(reals[:t, :z, :y, :x])
         return reals.view(np.complex128).reshape(*shape, 4, 3)
 
     def solve(
@@ -128,6 +153,16 @@ class Wilson:
         v = self.flat(psi)
         v.reshape(-1, 24, 16)[:, 12:] *= -1
         return v
+
+
+def _signed(links: Array, boundary: tuple[int, int, int, int]) -> Array:
+    """Return the links, those that lead beyond the end of an antiperiodic axis with a minus."""
+    found = links.astype(np.complex128)
+    for axis, sign in enumerate(boundary):
+        last = [slice(None)] * 4
+        last[axis] = slice(-1, None)
+        found[(3 - axis, *last)] *= sign  # directions are x, y, z, t
+    return found
 
 
 def _check_eight(links: Array) -> None:
