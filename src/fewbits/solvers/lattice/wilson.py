@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,7 +52,7 @@ class Wilson:
         *,
         mass: float,
         reconstruct: int | None = None,
-        boundary: tuple[int, int, int, int] = (1, 1, 1, 1),
+        boundary: Sequence[int] = (1, 1, 1, 1),
     ) -> None:
         check(links)
         if len(boundary) != 4 or any(sign not in (1, -1) for sign in boundary):
@@ -155,13 +156,11 @@ class Wilson:
         return v
 
 
-def _signed(links: Array, boundary: tuple[int, int, int, int]) -> Array:
+def _signed(links: Array, boundary: Sequence[int]) -> Array:
     """Return the links, those that lead beyond the end of an antiperiodic axis with a minus."""
     found = links.astype(np.complex128)
     for axis, sign in enumerate(boundary):
-        last = [slice(None)] * 4
-        last[axis] = slice(-1, None)
-        found[(3 - axis, *last)] *= sign  # directions are x, y, z, t
+        np.moveaxis(found[3 - axis], axis, 0)[-1] *= sign  # directions are x, y, z, t
     return found
 
 
