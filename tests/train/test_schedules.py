@@ -122,6 +122,15 @@ def test_it_goes_through_8_12_14_and_16_bits_to_float32_and_stays() -> None:
     assert found.level == 4
 
 
+def test_gradients_that_add_up_to_zero_say_nothing_and_an_epoch_is_a_sixtieth_of_the_steps() -> None:
+    model, found = muppet(119)  # one step each
+    three_epochs_of(model, found, 1.0)
+    assert found.largest == pytest.approx(1)
+    for value in (1.0, -1.0, 0.0):
+        epoch_with(model, found, [value])
+    assert (found.violations, found.largest) == (0, pytest.approx(1))
+
+
 @pytest.mark.parametrize("done", range(1, 10))
 def test_a_schedule_of_muppet_goes_on_where_it_was_saved(done: int) -> None:
     whole_model, whole = muppet()
