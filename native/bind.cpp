@@ -356,6 +356,7 @@ NB_MODULE(_native, m) {
     m.def("force_streams", &force_streams, "wanted"_a.none(),
           "Make every result go to memory past the caches, or none, or give the choice back with None.");
     bind_stencil(m);
+    bind_residuals(m);
     bind_rows(m);
     bind_sparsity(m);
     bind_sparse_stream(m);

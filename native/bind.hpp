@@ -14,6 +14,7 @@ inline void require(bool holds, const char* what) {
 }
 
 void bind_lattice(nb::module_& m);
+void bind_residuals(nb::module_& m);
 void bind_rows(nb::module_& m);
 void bind_sparse_stream(nb::module_& m);
 void bind_sparsity(nb::module_& m);

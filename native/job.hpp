@@ -177,6 +177,8 @@ struct Turn;  // stencil.hpp
 struct Advance;
 struct Pack;
 struct SparseRows;  // rows.hpp
+struct Residuals;  // residuals.hpp
+struct Extents;
 struct Swaps;  // swaps.hpp
 
 // Each does the items first to last - 1 of a job, of `items` in all; any division of the items gives the same result.
@@ -199,6 +201,8 @@ struct Kernels {
     void (*advance)(const Advance&, std::int64_t first, std::int64_t last);
     void (*pack)(const Pack&, std::int64_t first, std::int64_t last);
     void (*multiply_rows)(const SparseRows&, const float* x, float* y, std::int64_t first, std::int64_t last);
+    void (*residuals)(const Residuals&, std::int64_t first, std::int64_t last);  // items are rows
+    void (*extents)(const Extents&, double* columns, std::int64_t first, std::int64_t last);
     void (*settle)(const Swaps&, std::int64_t first, std::int64_t last);  // items are groups
     // One after the other: each swap that is made changes what the next ones gain.
     std::int64_t (*anneal)(const Swaps&, const std::int32_t* pairs, const std::int64_t* allowances, std::int64_t* gains, std::int64_t n);

@@ -114,6 +114,22 @@ void multiply(const Kernels& kernels, const SparseRows& a, const float* x, float
            [&](int, std::int64_t first, std::int64_t last) { kernels.multiply_rows(a, x, y, first, last); });
 }
 
+void residuals(const Kernels& kernels, const Residuals& job, int threads) {
+    divide(job.a.m, job.a.m * job.a.n * job.k, threads,
+           [&](int, std::int64_t first, std::int64_t last) { kernels.residuals(job, first, last); });
+}
+
+void extents(const Kernels& kernels, const Extents& job, double* columns, int threads) {
+    std::mutex lock;
+    std::fill(columns, columns + job.a.n, 0.0);
+    divide(job.a.m, job.a.m * job.a.n, threads, [&](int, std::int64_t first, std::int64_t last) {
+        std::vector<double> mine(static_cast<std::size_t>(job.a.n));
+        kernels.extents(job, mine.data(), first, last);
+        const std::lock_guard<std::mutex> guard(lock);
+        for (std::int64_t j = 0; j < job.a.n; ++j) columns[j] = std::max(columns[j], mine[static_cast<std::size_t>(j)]);
+    });
+}
+
 void settle(const Kernels& kernels, const Swaps& s, int threads) {
     divide(s.columns / s.group, s.columns * s.rows, threads,
            [&](int, std::int64_t first, std::int64_t last) { kernels.settle(s, first, last); });

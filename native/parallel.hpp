@@ -5,6 +5,7 @@
 
 #include "job.hpp"
 #include "product.hpp"
+#include "residuals.hpp"
 #include "rows.hpp"
 #include "stencil.hpp"
 #include "swaps.hpp"
@@ -24,6 +25,9 @@ void turn(const Kernels& kernels, const Turn& job, void* room, int threads);
 void advance(const Kernels& kernels, const Advance& job, int threads);
 void multiply(const Kernels& kernels, const SparseRows& a, const float* x, float* y, int threads);
 void settle(const Kernels& kernels, const Swaps& swaps, int threads);
+void residuals(const Kernels& kernels, const Residuals& job, int threads);
+// Writes the largest magnitude of each column too.
+void extents(const Kernels& kernels, const Extents& job, double* columns, int threads);
 void uniform(const Kernels& kernels, const Uniform& job, std::int64_t n, int threads);
 void pack(const Kernels& kernels, const Pack& job, int threads);
 std::pair<double, double> pass(const Kernels& kernels, Lattice job, int threads);

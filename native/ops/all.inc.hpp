@@ -22,6 +22,7 @@
 #include "spinors.inc.hpp"
 #include "links.inc.hpp"
 #include "wilson.inc.hpp"
+#include "residuals.inc.hpp"
 #include "swaps.inc.hpp"
 #include "uniform.inc.hpp"
 #include "kernels.inc.hpp"

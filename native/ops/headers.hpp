@@ -4,6 +4,7 @@
 #include "../job.hpp"
 #include "../lattice.hpp"
 #include "../layout.hpp"
+#include "../residuals.hpp"
 #include "../rows.hpp"
 #include "../stencil.hpp"
 #include "../swaps.hpp"

@@ -229,6 +229,21 @@ class SparseRows:
     ) -> None: ...
 
 def multiply_rows(a: SparseRows, x: NDArray[np.float32], y: NDArray[np.float32], threads: int) -> None: ...
+def residuals(
+    a: NDArray[np.float64],
+    x: NDArray[np.float64],
+    b: NDArray[np.float64],
+    r: NDArray[np.float64],
+    sizes: NDArray[np.float64],
+    threads: int,
+) -> None: ...
+def extents(
+    a: NDArray[np.float64],
+    largest: NDArray[np.float64],
+    sums: NDArray[np.float64],
+    columns: NDArray[np.float64],
+    threads: int,
+) -> None: ...
 
 class Swaps:
     def __init__(

@@ -115,7 +115,7 @@ class Stage:
 
     Attributes:
         precision: its name.
-        method: the factorization: LU, Cholesky or QR.
+        method: the factorization: LU, Cholesky, QR or SVD.
         code: steps of refinement where it converged, else below zero as in cuSOLVER: -1 not worth trying,
             -2 overflow when narrowed, -3 a pivot that is zero or not positive, -5 overflow during refinement,
             -50 no convergence.
@@ -123,7 +123,7 @@ class Stage:
         factor_seconds: for the factorization, and the evidence gathered before it; 0 where it was kept.
         refine_seconds: for everything after it.
         reason: why it was left; empty where it gave the solution.
-        history: the relative residual max |r| / (|A| max |x|) of the worst right-hand side, infinity norms:
+        history: the componentwise backward error max |r_i| / (|A| |x| + |b|)_i of the worst right-hand side:
             of the first solution, then after every step of refinement or iteration of GMRES; those within
             GMRES are its own estimates in the 2-norm.
     """
@@ -148,11 +148,13 @@ class SolveScore:
     stages: tuple[Stage, ...]  # the last one gave the solution
     iterations: int  # steps of refinement
     backward_error: float  # normwise, infinity norms; of an iterative solver its true residual over |b|
-    condition: float  # estimate, infinity norm
+    condition: float  # estimate, infinity norm, equilibrated; inf where no estimate can be believed
     seconds: float
     of_double: float | None  # time in double precision over this one; None where that was not measured
     goal: float  # the residual asked for
     measure: str  # what the residuals of the history are
+    componentwise_error: float = nan  # backward error entry by entry; nan where it was not measured
+    forward_error: float = nan  # estimate of the largest error over the largest unknown; likewise
 
     @property
     def path(self) -> tuple[str, ...]:

@@ -77,13 +77,18 @@ def test_few_small_singular_values_cost_few_iterations(condition: float, mode: i
     """They lie in directions that GMRES finds at once, if its preconditioner does not round."""
     found = checked(randsvd(condition, mode))
     assert not found.fell_back
-    assert found.stages[0].inner <= 6
+    # Each round takes about three; how many rounds, the last bits of a residual decide.
+    assert found.stages[0].inner <= 12
 
 
-def test_scales_of_rows_and_columns_do_not_count_as_conditions() -> None:
-    normal, scales = np.random.default_rng(2).standard_normal((N, N)), np.logspace(-30, 30, N)
-    for a in (normal * scales[:, None], normal * scales):
-        assert [s.precision for s in checked(a).stages] == ["fp32"]
+@pytest.mark.parametrize("axis", [0, 1])
+def test_scales_of_rows_and_columns_do_not_count_as_conditions(axis: int) -> None:
+    scales = np.logspace(-30, 30, N)
+    a = np.random.default_rng(2).standard_normal((N, N)) * (scales if axis else scales[:, None])
+    found = checked(a)
+    assert [s.precision for s in found.stages] == ["fp32"]
+    assert found.componentwise_error <= 2 * EPS
+    assert found.condition < 1e8
 
 
 def test_many_right_hand_sides_go_through_gmres_side_by_side() -> None:
@@ -114,7 +119,9 @@ def test_complex_systems_take_the_same_ways() -> None:
 
 def test_singular_to_working_precision_is_a_warning() -> None:
     a = np.arange(9.0).reshape(3, 3) + 1
-    with pytest.warns(RuntimeWarning, match="singular to working precision: its condition is about"):
+    with pytest.warns(
+        RuntimeWarning, match=r"singular to working precision: its condition, .* is .* or more"
+    ):
         solve(a, np.ones(3))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -129,8 +136,11 @@ def test_zeros_have_the_solution_zero() -> None:
         assert found.backward_error == 0
 
 
-def test_sums_beyond_double_precision_are_left_to_lapack() -> None:
-    a = 1e308 * (np.eye(100) + 0.5 * np.eye(100, k=1) + 0.5 * np.eye(100, k=2) + 0.5 * np.eye(100, k=-1))
-    found: Any = solve(torch.from_numpy(a), torch.ones(100, dtype=torch.float64), full=True)
-    assert [s.precision for s in found.stages] == ["fp64"]
+@pytest.mark.parametrize("size", [1e308, 1e-308])
+def test_sums_beyond_double_precision_are_brought_within_it(size: float) -> None:
+    a = size * (np.eye(100) + 0.5 * np.eye(100, k=1) + 0.5 * np.eye(100, k=2) + 0.5 * np.eye(100, k=-1))
+    found: Any = solve(torch.from_numpy(a), torch.full((100,), size, dtype=torch.float64), full=True)
+    assert [s.precision for s in found.stages] == ["fp32"]
+    assert found.componentwise_error <= 2 * EPS
     assert found.backward_error < 1e-15
+    assert bool(torch.isfinite(found.x).all())

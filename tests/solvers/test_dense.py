@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy import linalg
+from scipy import linalg, sparse
 from scipy.io import mmread
 
 from fewbits.errors import ArgumentError, DataError
@@ -280,7 +280,13 @@ def test_a_singular_matrix_is_an_error_that_says_so(n: int) -> None:
         (np.eye(2), np.ones(3), ArgumentError, r"expected \(2,\) or \(2, k\)"),
         (np.array([[np.nan, 1], [1, 1]]), np.ones(2), DataError, "A holds NaN"),
         (np.eye(2), np.array([1, np.inf]), DataError, "b holds NaN"),
-        (np.eye(2, dtype=int), np.ones(2), ArgumentError, "array or a torch tensor of floats"),
+        (np.eye(2, dtype=object), np.ones(2), ArgumentError, "is of dtype object; expected a NumPy array"),
+        (np.eye(2, dtype=np.longdouble), np.ones(2), ArgumentError, "is of dtype"),
+        ([[1, 2], [3]], np.ones(2), ArgumentError, "is no array"),
+        (np.ma.masked_array(np.eye(2)), np.ones(2), ArgumentError, "masked array"),
+        (sparse.eye(2), np.ones(2), ArgumentError, r"A is sparse; .*A.toarray\(\)"),
+        (torch.eye(2).to_sparse(), np.ones(2), ArgumentError, r"A.to_dense\(\)"),
+        (np.eye(2), "two", ArgumentError, "b is of dtype"),
         (np.ones((2, 3, 3)), np.ones((3, 3, 1)), ArgumentError, "for an A of"),
         (np.ones((2, 3, 4)), np.ones((2, 4, 1)), ArgumentError, "expected square matrices"),
         (np.full((2, 3, 3), np.nan), np.ones((2, 3, 1)), DataError, "A holds NaN"),

@@ -16,7 +16,7 @@ from fewbits.cli.kinds import JSON, MATRIX, PAGE, Reads, Writes
 from fewbits.cli.krylov import SOLVERS, demonstration, krylov_scores
 from fewbits.cli.paths import tables_console, write_report
 from fewbits.cli.progress import Report, progress_bar
-from fewbits.errors import ArgumentError
+from fewbits.errors import ArgumentError, FewbitsError
 from fewbits.files.atomic import write_bytes
 
 if TYPE_CHECKING:
@@ -154,21 +154,46 @@ def _system(matrix: Path | None, right: Path | None, direct: bool) -> tuple[Any,
 def _scores(
     name: str, a: Any, b: Any, precisions: list[str], assume: str, *, in_double: bool
 ) -> tuple[list[SolveScore], Any]:
-    """Solve in each precision; the solution is that of the first."""
+    """Solve in each precision, also after one was refused; the solution is that of the first that gave one.
+
+    Raises:
+        FewbitsError: what the solver raises, where it does in every precision.
+    """
     from dataclasses import replace
 
     _wake()
-    found: dict[str, tuple[SolveScore, Any]] = {}
+    scores: list[SolveScore] = []
+    solutions, errors = [], []
     with progress_bar() as show:
         for i, one in enumerate(precisions):
-            found[one] = _score(name, a, b, one, assume, show)
+            began = time.perf_counter()
+            try:
+                score, x = _score(name, a, b, one, assume, show)
+                solutions.append(x)
+            except FewbitsError as error:
+                score = _refused(name, len(a), one, str(error), time.perf_counter() - began)
+                errors.append(error)
+            scores.append(score)
             if len(precisions) > 1:
                 show("precisions", i + 1, len(precisions), one)
-    scores = [score for score, _ in found.values()]
-    if in_double:
-        double = found["fp64"][0].seconds
-        scores = [replace(score, of_double=double / score.seconds) for score in scores]
-    return scores, found[precisions[0]][1]
+    if not solutions:
+        raise errors[0]
+    double = [score.seconds for score in scores if score.precision == "fp64"]
+    if in_double and double:
+        scores = [replace(score, of_double=double[0] / score.seconds) for score in scores]
+    return scores, solutions[0]
+
+
+_GOAL = 2.0**-53
+_MEASURE = "max |b - A x| / (|A| |x| + |b|)"
+
+
+def _refused(name: str, n: int, precision: str, reason: str, seconds: float) -> SolveScore:
+    from fewbits.records import SolveScore, Stage
+
+    stage = Stage(precision, "-", -50, 0, seconds, 0.0, reason, ())
+    measured = 0, math.nan, math.nan, seconds, None, _GOAL, _MEASURE
+    return SolveScore(name, n, precision, (stage,), *measured)
 
 
 def _score(name: str, a: Any, b: Any, one: str, assume: str, show: Report) -> tuple[SolveScore, Any]:
@@ -177,15 +202,19 @@ def _score(name: str, a: Any, b: Any, one: str, assume: str, show: Report) -> tu
     from fewbits.records import SolveScore
     from fewbits.solvers import solve as solve_system
 
-    goal, first = math.sqrt(len(a)) * 2.0**-53, 1.0
+    first = 1.0
+    factorizing = f"{one}: factorizing"
 
     def watch(stage: str, step: int, size: float) -> None:
         nonlocal first
-        first = size if step == 0 else first
-        far = math.log(first / goal) if first > goal else 0.0
-        done = 1 - math.log(size / goal) / far if far and size > goal else float(size <= goal)
-        show(f"{one}: refining in {stage}", max(done, 0.0), 1, f"step {step}, residual {size:.1e}")
+        if step == 0:
+            first = size
+            show(factorizing, 1, 1)
+        far = math.log(first / _GOAL) if first > _GOAL else 0.0
+        done = 1 - math.log(size / _GOAL) / far if far and size > _GOAL else float(size <= _GOAL)
+        show(f"{one}: refining in {stage}", max(done, 0.0), 1, f"step {step}, error {size:.1e}")
 
+    show(factorizing, 0, 1, f"{len(a)} unknowns")
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always", RuntimeWarning)
         began = time.perf_counter()
@@ -203,8 +232,10 @@ def _score(name: str, a: Any, b: Any, one: str, assume: str, show: Report) -> tu
         result.condition,
         seconds,
         None,
-        goal,
-        "|b - A x| / (|A| |x|)",
+        _GOAL,
+        _MEASURE,
+        result.componentwise_error,
+        result.forward_error,
     )
     return score, np.asarray(result.x)
 

@@ -37,16 +37,19 @@ def _path(score: SolveScore) -> str:
     return ", ".join(f"{s.precision}: {'left' if s.code < 0 else s.code}" for s in score.stages)
 
 
+def _known(number: float) -> str:
+    return f"{number:.1e}" if math.isfinite(number) else "-"
+
+
 SCORE_COLUMNS: list[Column[SolveScore]] = [
     Column("precision", "precision", "Asked for.", lambda s: s.precision, lambda s: s.precision),
     Column("path", "path", "What was tried, with the steps of the one that converged.", _path,
            lambda s: len(s.path)),
     Column("backward error", "backward\nerror",
            "|b - A x| / (|A| |x| + |b|), infinity norms; of iterations |b - A x| / |b|.",
-           lambda s: f"{s.backward_error:.1e}", lambda s: s.backward_error),
-    Column("condition", "condition", "Estimate, infinity norm.",
-           lambda s: "-" if math.isnan(s.condition) else f"{s.condition:.1e}",
-           lambda s: s.condition),
+           lambda s: _known(s.backward_error), lambda s: s.backward_error),
+    Column("condition", "condition", "Estimate, infinity norm, rows and columns equilibrated.",
+           lambda s: "too large" if s.condition == math.inf else _known(s.condition), lambda s: s.condition),
     Column("seconds", "seconds", "Of the whole solution.", lambda s: f"{s.seconds:.3f}", lambda s: s.seconds),
     Column("speed", "times\nfp64", "Time of LAPACK in double precision over this one; measured by --compare.",
            _speed, lambda s: math.nan if s.of_double is None else s.of_double),

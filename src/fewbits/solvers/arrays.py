@@ -11,47 +11,107 @@ import torch
 from fewbits.errors import ArgumentError, DataError
 from fewbits.solvers.factors import doubled
 
+_EXPECTED = "expected a NumPy array, a torch tensor or nested lists of real or complex numbers"
 
-def tensor(x: Any, name: str) -> torch.Tensor:
-    """Return x, a numpy.ndarray or torch.Tensor of floats, in float64 or complex128 on the CPU.
+
+def with_gradient(x: Any, name: str) -> torch.Tensor:
+    """Return x in float64 or complex128 on the CPU, of which a torch.Tensor's gradient goes back to x.
+
+    Args:
+        x: numpy.ndarray, torch.Tensor or nested lists of integers, floats or complex numbers.
+        name: for the message.
 
     Raises:
-        ArgumentError: it is neither.
+        ArgumentError: it is none of these, or has no dense layout.
     """
-    found = x
-    if isinstance(x, np.ndarray):
-        if not x.dtype.isnative or x.dtype.kind not in "fc" or x.dtype.itemsize > 16:
-            raise ArgumentError(f"{name} is {x.dtype}; expected a NumPy array or a torch tensor of floats")
-        # Tensors have no negative strides, and writing to them is not meant here.
-        found = torch.from_numpy(x if x.flags.writeable and min(x.strides, default=0) >= 0 else x.copy())
-    if not isinstance(found, torch.Tensor) or not (found.is_floating_point() or found.is_complex()):
-        kind = getattr(x, "dtype", type(x).__name__)
-        raise ArgumentError(f"{name} is {kind}; expected a NumPy array or a torch tensor of floats")
-    return doubled(found.detach().cpu())
+    if isinstance(x, torch.Tensor):
+        if x.layout != torch.strided or x.is_quantized:
+            raise ArgumentError(f"{name} has the layout {x.layout}; {_EXPECTED}: {name}.to_dense()")
+        return doubled(x.cpu())
+    if isinstance(x, np.ma.MaskedArray):
+        raise ArgumentError(f"{name} is a masked array; {_EXPECTED}. Fill what is masked first")
+    if hasattr(x, "tocsr"):
+        raise ArgumentError(f"{name} is sparse; {_EXPECTED}. {name}.toarray() is one, Krylov solvers take it")
+    try:
+        found = np.asarray(x)
+    except ValueError as error:
+        raise ArgumentError(f"{name} is no array: {error}; {_EXPECTED}") from None
+    if found.dtype.kind not in "fciub" or found.dtype.itemsize > (16 if found.dtype.kind == "c" else 8):
+        raise ArgumentError(f"{name} is of dtype {found.dtype}; {_EXPECTED}")
+    wide = found.astype(np.complex128 if found.dtype.kind == "c" else np.float64, copy=False)
+    # Tensors have no negative strides, and PyTorch warns of arrays that cannot be written to.
+    plain = wide.flags.writeable and min(wide.strides, default=0) >= 0
+    return torch.from_numpy(wide if plain else wide.copy())
+
+
+def tensor(x: Any, name: str) -> torch.Tensor:
+    """Return the values of :func:`with_gradient` alone."""
+    return with_gradient(x, name).detach()
+
+
+def shape(x: Any) -> tuple[int, ...]:
+    """Return the shape of an array or of nested lists; () of what is none."""
+    try:
+        return tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
+    except ValueError:
+        return ()  # ragged; with_gradient refuses it
 
 
 def finite(x: torch.Tensor, name: str) -> None:
-    """Refuse NaN and infinity."""
+    """Refuse NaN and infinity.
+
+    Raises:
+        DataError: x, named so, holds one.
+    """
     # A sum is read in a fifth of the time; it may overflow where nothing is infinite.
     if not math.isfinite(abs(x.sum().item())) and not bool(torch.isfinite(x).all()):
         raise DataError(f"{name} holds NaN or infinity; remove them first")
 
 
+def columns_of(b: Any, rows: int) -> torch.Tensor:
+    """Return right-hand sides as (rows, k) in double precision, with their gradient.
+
+    Raises:
+        ArgumentError: a shape that does not fit.
+    """
+    given = with_gradient(b, "b")
+    if given.ndim not in (1, 2) or given.shape[0] != rows:
+        raise ArgumentError(f"b has the shape {tuple(given.shape)}; expected ({rows},) or ({rows}, k)")
+    return given.reshape(rows, math.prod(given.shape[1:]))
+
+
 def checked_columns(b: Any, rows: int) -> torch.Tensor:
-    """Return right-hand sides as (rows, k) in double precision.
+    """Return the values of right-hand sides as (rows, k).
 
     Raises:
         ArgumentError: a shape that does not fit.
         DataError: NaN or infinity in it.
     """
-    given = tensor(b, "b")
-    if given.ndim not in (1, 2) or given.shape[0] != rows:
-        raise ArgumentError(f"b has the shape {tuple(given.shape)}; expected ({rows},) or ({rows}, k)")
+    given = columns_of(b, rows).detach()
     finite(given, "b")
-    return given.reshape(rows, math.prod(given.shape[1:]))
+    return given
 
 
 def as_given(x: torch.Tensor, b: Any) -> Any:
-    """Return the columns of x, (n, k), of b's family, and (n,) where b had one axis."""
-    shaped = x.reshape(len(x), *b.shape[1:])
-    return shaped.numpy() if isinstance(b, np.ndarray) else shaped.to(b.device)
+    """Return the columns of x, (n, k), of b's family, and (n,) where b had one axis.
+
+    Raises:
+        ArgumentError: x has a gradient, which an array of NumPy cannot carry.
+    """
+    return of_family(x.reshape(len(x), *shape(b)[1:]), b)
+
+
+def of_family(x: torch.Tensor, b: Any) -> Any:
+    """Return x, of the right shape, as a tensor where b is one, and else as an array.
+
+    Raises:
+        ArgumentError: x has a gradient, which an array of NumPy cannot carry.
+    """
+    if isinstance(b, torch.Tensor):
+        return x.to(b.device)
+    if x.requires_grad:
+        raise ArgumentError(
+            "A has a gradient, and b is no tensor, so x would be an array, which has none; give b as a torch"
+            " tensor, or A.detach()"
+        )
+    return x.numpy()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from fewbits.solvers import cholesky, lu
+from fewbits.solvers import cholesky, lu, qr
 from fewbits.solvers.factors import Factors, narrowed
 from fewbits.solvers.result import REASONS
 
@@ -21,21 +20,22 @@ class Kept:
     reason: str = ""
 
 
-def factorize(a: torch.Tensor, method: str, factor: str, *, is_mild: Callable[[], bool]) -> Kept:
+def factorize(a: torch.Tensor, method: str, factor: str) -> Kept:
     """Factorize a square matrix.
 
     Args:
-        a: (n, n) float64 or complex128.
-        method: LU or Cholesky.
+        a: (n, n) float64 or complex128, equilibrated.
+        method: LU, Cholesky, or in double precision QR.
         factor: of a :class:`Precision`.
-        is_mild: whether float32 holds a as it is; asked only where that matters.
     """
     if method == "Cholesky":
         return _by_cholesky(a, factor)
+    if method == "QR":
+        return Kept(qr.double(a))
     if factor == "fp64":
         found = lu.double(a)
     else:
-        low, rows, columns = narrowed(a, factor, scaled=factor != "fp32" or not is_mild())
+        low, rows, columns = narrowed(a, factor, scaled=factor != "fp32")
         found = lu.narrow(low, factor, rows, columns)
         if not found.finite:
             return Kept(None, -2, REASONS[-2])

@@ -45,7 +45,7 @@ def check_hermitian(a: torch.Tensor) -> None:
 def double(a: torch.Tensor) -> Factors | None:
     """Factorize with LAPACK's POTRF; None where a pivot is not positive."""
     lower, failed = torch.linalg.cholesky_ex(a)
-    return None if int(failed) else Factors(_substitution(lower), lower.diagonal())
+    return None if int(failed) else Factors(*_substitutions(lower), lower.diagonal())
 
 
 def narrowed(a: torch.Tensor, factor: str) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -79,17 +79,19 @@ def narrow(low: torch.Tensor, factor: str, scale: torch.Tensor | None) -> Factor
         if not _recurse(lower, product(factor)):
             return None
     return Factors(
-        _substitution(lower), lower.diagonal(), lambda: _substitution(doubled(lower)), scale, scale
+        *_substitutions(lower), lower.diagonal(), lambda: _substitutions(doubled(lower)), scale, scale
     )
 
 
-def _substitution(lower: torch.Tensor) -> Substitute:
+def _substitutions(lower: torch.Tensor) -> tuple[Substitute, Substitute]:
+    """Return the substitution twice: A is its own adjoint."""
+
     def substitute(b: torch.Tensor) -> torch.Tensor:
         y = torch.linalg.solve_triangular(lower, b, upper=False)
         found: torch.Tensor = torch.linalg.solve_triangular(lower.mH, y, upper=True)
         return found
 
-    return substitute
+    return substitute, substitute
 
 
 def _recurse(a: torch.Tensor, multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> bool:

@@ -6,40 +6,67 @@ import math
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
-import numpy as np
 import torch
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.records import Stage
-from fewbits.solvers import attempt, choice, cholesky, evidence, refine
-from fewbits.solvers.arrays import as_given, checked_columns, finite, tensor
+from fewbits.solvers import (
+    arrays,
+    attempt,
+    batches,
+    choice,
+    cholesky,
+    condition,
+    evidence,
+    gradients,
+    refine,
+    system,
+)
+from fewbits.solvers.arrays import as_given, columns_of, finite, with_gradient
 from fewbits.solvers.attempt import Kept
 from fewbits.solvers.factors import Factors
 from fewbits.solvers.precision import ASSUMPTIONS, Precision, roundoff
 from fewbits.solvers.result import Result
+from fewbits.solvers.system import State, System
 
 Watch = Callable[[str, int, float], None]
-_SUSPICIOUS = 1e-13  # between the smallest and the largest pivot: below it the condition is estimated
+# What the componentwise error of a first solution in double precision may be: that of a matrix which was
+# scaled is brought down to what rounding x alone leaves, since LAPACK, with other pivots, may have less.
+_ENOUGH_SCALED = 2 * refine.EPS
+_STABLE = 16  # times sqrt(n) 2^-53: the normwise error above which a solution solves another system
 
 
 @dataclass(frozen=True)
 class _Attempt:
-    """One precision on one right-hand side; no ``x`` or ``factors`` where there was no solution."""
+    """One precision on one right-hand side; no ``y`` or ``factors`` where there was no solution."""
 
     stage: Stage
-    x: torch.Tensor | None
-    factors: Factors | None
+    factors: Factors | None = None
+    key: tuple[str, str] = ("", "")
+    state: State | None = None  # None where the solution was not judged
+    y: torch.Tensor | None = None  # of the equilibrated system
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Columns that solve a system, and how they were found; ``system`` and ``b`` are the last stage's."""
+
+    x: torch.Tensor
+    attempts: list[_Attempt]
+    system: System
+    b: torch.Tensor
+    warning: str
 
 
 class Factorization:
     """A square matrix, factorized for as many right-hand sides as one likes.
 
     Args:
-        a: (n, n) numpy.ndarray or torch.Tensor; float64, float32, complex128 or complex64. It is kept and, in
+        a: (n, n) numpy.ndarray, torch.Tensor or nested list of real or complex numbers. It is kept and, in
             double precision, not copied: leave it as it is.
         precision: as in :func:`solve`. What ``auto`` takes is chosen for each right-hand side.
         assume: ``general``, or ``positive definite``: Hermitian, and factorized by Cholesky in half the time;
@@ -51,23 +78,28 @@ class Factorization:
     """
 
     def __init__(self, a: Any, precision: str | Precision = "auto", *, assume: str = "general") -> None:
-        self.a = tensor(a, "A")
-        if self.a.ndim != 2 or self.a.shape[0] != self.a.shape[1]:
-            raise ArgumentError(f"A has the shape {tuple(self.a.shape)}; expected a square matrix")
-        if assume not in ASSUMPTIONS:
-            raise ArgumentError(f"assume={assume!r}; expected one of {', '.join(ASSUMPTIONS)}")
-        finite(self.a, "A")
+        self.given = with_gradient(a, "A")
+        self.a = self.given.detach()
+        _check(self.a, assume)
+        self._extents = system.extents(self.a)
+        if not bool(torch.isfinite(self._extents.sums).all()):
+            finite(self.a, "A")  # or only the sums overflow
         self.assume = assume
         if assume != "general":
             cholesky.check_hermitian(self.a)
         self.plan = _plan(precision, assume, len(self.a))
         self._auto = precision == "auto"
-        self._kept: dict[tuple[str, str, torch.dtype], Kept] = {}
+        self._kept: dict[tuple[str, str], Kept] = {}
+        self._systems: dict[tuple[str, bool], System] = {}
+        self._inverses: dict[tuple[str, str], condition.Inverse] = {}
 
-    @cached_property
-    def sizes(self) -> evidence.Sizes:
-        """The sizes of the rows of A."""
-        return evidence.sizes(self.a)
+    def system(self, method: str, *, adjoint: bool = False) -> System:
+        """Return the equilibrated system that ``method`` factorizes, or that of A^H."""
+        if (method, adjoint) not in self._systems:
+            make = system.definite if method == "Cholesky" else system.general
+            found = self.system(method).adjoint() if adjoint else make(self.a, self._extents)
+            self._systems[method, adjoint] = found
+        return self._systems[method, adjoint]
 
     @cached_property
     def sampled_pivots(self) -> torch.Tensor:
@@ -78,116 +110,223 @@ class Factorization:
         """Solve A x = b.
 
         Args:
-            b: (n,) or (n, k), of A's family.
-            watch: called with a precision, the number of residuals before, and each new relative residual.
+            b: (n,) or (n, k).
+            watch: called with a precision, the number of residuals before, and each new componentwise
+                backward error.
 
         Raises:
             ArgumentError: a shape that does not fit.
             DataError: NaN or infinity in b, or A is singular.
         """
-        columns = checked_columns(b, len(self.a))
-        if columns.numel() == 0:
-            return Result(b, 0.0, 0, math.nan, ())
-        a, columns = self._alike(columns)
-        attempts = self._attempts(a, columns, watch or _unwatched)
-        x, factors = attempts[-1].x, attempts[-1].factors
-        assert x is not None
+        x, found = self._differentiable(b, watch or _unwatched)
+        if found is None:
+            return Result(x, 0.0, 0.0, 0.0, 0, math.nan, ())
+        last = found.attempts[-1]
+        state, factors = last.state, last.factors
+        assert state is not None
         assert factors is not None
-        stages = tuple(one.stage for one in attempts)
-        condition = evidence.condition(self.sizes.norm, factors, a)
+        inverse = self._inverse(last)
+        stretch = inverse.norm / inverse.seen if inverse.seen else 1.0
+        judged = last.stage.code >= 0
         return Result(
-            as_given(x, b),
-            _backward_error(a, x, columns),
-            max(stages[-1].code, 0),
-            condition,
-            stages,
+            x,
+            found.system.normwise(state, found.b),
+            state.error,
+            stretch * condition.forward_error(found.system, factors, state) if judged else math.inf,
+            max(last.stage.code, 0),
+            _believed(found.system, inverse),
+            tuple(one.stage for one in found.attempts),
         )
 
     def solution(self, b: Any) -> Any:
         """Return x alone: what :meth:`solve` finds out only to report is left out."""
-        columns = checked_columns(b, len(self.a))
-        if columns.numel() == 0:
-            return b
-        a, columns = self._alike(columns)
-        x = self._attempts(a, columns, None)[-1].x
-        assert x is not None
-        return as_given(x, b)
+        return self._differentiable(b, None)[0]
 
-    def _alike(self, columns: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        dtype = torch.promote_types(self.a.dtype, columns.dtype)
-        return self.a.to(dtype), columns.to(dtype)
+    def _differentiable(self, b: Any, watch: Watch | None) -> tuple[Any, Solution | None]:
+        """Return x of b's family, with its gradient, and how it was found; None where b is empty."""
+        run = _Run(lambda _: self, watch)
+        return _solved(self.given, b, run), run.first
 
-    def _attempts(self, a: torch.Tensor, b: torch.Tensor, watch: Watch | None) -> list[_Attempt]:
-        found: list[_Attempt] = []
-        plan = self.plan
-        many = self._auto and not choice.is_worth_it(*b.shape)
-        # Where sums of rows overflow, so does the test of convergence.
-        if many or (len(plan) > 1 and not math.isfinite(self.sizes.norm)):
-            plan = [(method, one) for method, one in plan if one.factor == "fp64"]
+    def columns(self, b: torch.Tensor, watch: Watch | None = None, *, adjoint: bool = False) -> Solution:
+        """Solve A x = b, or A^H x = b, for the columns of b, (n, k) float64 or complex128.
+
+        Raises:
+            DataError: A is singular.
+        """
+        finite(b, "b")
+        if b.is_complex() and not self.a.is_complex():
+            parts = self.columns(torch.cat([b.real, b.imag], 1), watch, adjoint=adjoint)
+            real, imaginary = parts.x.chunk(2, 1)
+            return replace(parts, x=torch.complex(real.contiguous(), imaginary.contiguous()))
+        b = b.to(self.a.dtype)
+        few = choice.is_worth_it(*b.shape)
+        plan = [(m, one) for m, one in self.plan if few or not self._auto or one.factor == "fp64"]
+        attempts: list[_Attempt] = []
+        entered: list[tuple[System, torch.Tensor, torch.Tensor]] = []
         for method, one in plan:
-            found.append(self._attempt(a, b, method, one, watch))
-            if found[-1].stage.code >= 0:
+            here = self.system(method, adjoint=adjoint)
+            inner, top = here.entering(b)
+            judge = few or watch is not None or here.rows is not None
+            entered.append((here, inner, top))
+            attempts.append(self._attempt(here, inner, method, one, adjoint, judge, watch))
+            code = attempts[-1].stage.code
+            if code >= 0 or (one.factor == "fp64" and method == "LU" and code != -50):
                 break
-        last = found[-1]
-        if last.factors is None or last.stage.code < 0:
+        last, (here, inner, top) = attempts[-1], entered[-1]
+        if last.factors is None or last.y is None:
             raise DataError(f"A is singular: {last.stage.reason}; there is no unique solution")
-        self._warn(a, last.factors)
-        return found
+        x = here.leaving(last.y, top)
+        if last.stage.code >= 0 and not bool(torch.isfinite(x.abs()).all()):
+            last = attempts[-1] = _overflowed(last, x)
+        return Solution(x, attempts, here, inner, self._warning(last, x))
 
     def _attempt(
-        self, a: torch.Tensor, b: torch.Tensor, method: str, one: Precision, watch: Watch | None
+        self,
+        here: System,
+        b: torch.Tensor,
+        method: str,
+        one: Precision,
+        adjoint: bool,
+        judge: bool,
+        watch: Watch | None,
     ) -> _Attempt:
         began = time.perf_counter()
-        if self._auto and one.factor != "fp64":
-            doubt = evidence.doubt(self.sampled_pivots, len(a), roundoff(one.factor))
-            if doubt:
-                spent = time.perf_counter() - began
-                return _Attempt(Stage(one.name, method, -1, 0, spent, 0.0, doubt, ()), None, None)
-        # A complex right-hand side takes complex factors of a real matrix.
-        key = (method, one.factor, a.dtype)
+        narrow = one.factor != "fp64"
+        key = (method, one.factor)
+        taken = 0.0
         if key not in self._kept:
-            self._kept[key] = attempt.factorize(a, method, one.factor, is_mild=lambda: self.sizes.mild)
+            self._kept[key] = self._factorized(method, one.factor)
             taken = time.perf_counter() - began
-        else:
-            taken = 0.0
         kept = self._kept[key]
-        factors = kept.factors if kept.factors is None or one.working == "fp32" else kept.factors.wide()
+        if kept.factors is None:
+            return _Attempt(Stage(one.name, method, kept.code, 0, taken, 0.0, kept.reason, ()))
+        factors = kept.factors.adjoint() if adjoint else kept.factors
+        factors = factors if one.working == "fp32" else factors.wide()
         began = time.perf_counter()
-        if factors is None:
-            return _Attempt(Stage(one.name, method, kept.code, 0, taken, 0.0, kept.reason, ()), None, None)
-        if one.refinement == "none":
-            x = factors.solve(b)
-            history: tuple[float, ...] = ()
-            if watch is not None:
-                history = (refine.state_of(a, self.sizes.norm, x, b).size,)
-                watch(one.name, 0, history[0])
+        if not narrow and not judge:
+            y = factors.solve(b)
+            code, reason = (0, "") if bool(torch.isfinite(y.abs()).all()) else (-5, _OVERFLOW)
             spent = time.perf_counter() - began
-            return _Attempt(Stage(one.name, method, 0, 0, taken, spent, "", history), x, factors)
+            return _Attempt(Stage(one.name, method, code, 0, taken, spent, reason, ()), factors, key, None, y)
         done = refine.refine(
-            a,
-            self.sizes.norm,
+            here,
             b,
             factors,
-            one.refinement,
-            most_inner=choice.most_inner(len(a)) if self._auto else None,
+            one.refinement if narrow else "classical",
+            enough=self._enough(here, narrow),
+            strictly=narrow,
+            most_inner=choice.most_inner(len(self.a)) if self._auto and narrow else None,
             watch=None if watch is None else lambda step, size: watch(one.name, step, size),
         )
+        code, reason = done.code, done.reason
+        if not narrow and code < 0:
+            code, reason = self._judged(here, done, b)
         spent = time.perf_counter() - began
-        stage = Stage(one.name, method, done.code, done.inner, taken, spent, done.reason, tuple(done.history))
-        return _Attempt(stage, done.state.x, factors)
+        stage = Stage(one.name, method, code, done.inner, taken, spent, reason, tuple(done.history))
+        return _Attempt(stage, factors, key, done.state, done.state.x)
 
-    def _warn(self, a: torch.Tensor, factors: Factors) -> None:
-        pivots = factors.pivots.abs()
-        if float(pivots.min()) > _SUSPICIOUS * float(pivots.max()):
-            return
-        condition = evidence.condition(self.sizes.norm, factors, a)
-        if condition * refine.EPS > 1:
-            warnings.warn(
-                f"A is singular to working precision: its condition is about {condition:.0e}, and no digit"
-                " of x is certain",
-                RuntimeWarning,
-                stacklevel=4,
+    def _factorized(self, method: str, factor: str) -> Kept:
+        if self._auto and factor != "fp64":
+            doubt = evidence.doubt(self.sampled_pivots, len(self.a), roundoff(factor))
+            if doubt:
+                return Kept(None, -1, doubt)
+        return attempt.factorize(self.system(method).a, method, factor)
+
+    def _enough(self, here: System, narrow: bool) -> float:
+        """Return the error of a first solution that needs no refinement."""
+        if narrow:
+            return refine.EPS
+        return _ENOUGH_SCALED if here.rows is not None else math.sqrt(len(self.a)) * refine.EPS
+
+    def _judged(self, here: System, done: refine.Refined, b: torch.Tensor) -> tuple[int, str]:
+        """Return the code of a solution in double precision that refinement could not make perfect."""
+        if not math.isfinite(done.state.error):
+            return -5, _OVERFLOW
+        error, allowed = here.normwise(done.state, b), _STABLE * math.sqrt(len(b)) * refine.EPS
+        if error <= allowed:
+            return len(done.history) - 1, ""
+        return -50, f"the backward error stayed at {error:.1e}, {allowed:.1e} is what double precision allows"
+
+    def _inverse(self, last: _Attempt) -> condition.Inverse:
+        method, factor = last.key
+        if last.key not in self._inverses:
+            factors = self._kept[last.key].factors
+            assert factors is not None
+            self._inverses[last.key] = condition.inverse_norm(self.system(method), factors, roundoff(factor))
+        return self._inverses[last.key]
+
+    def _warning(self, last: _Attempt, x: torch.Tensor) -> str:
+        """Return what is wrong with the solution; "" where nothing is."""
+        finite_x = bool(torch.isfinite(x.abs()).all())
+        if not finite_x:
+            return f"A is singular to working precision: {_OVERFLOW}"
+        found, inverse = self.system(last.key[0]), self._inverse(last)
+        if not math.isfinite(_believed(found, inverse)):
+            return (
+                "A is singular to working precision: its condition, rows and columns equilibrated, is"
+                f" {condition.certain(len(x)):.0e} or more, and no digit of x is certain"
             )
+        return "" if last.stage.code >= 0 else f"x is not a solution: {last.stage.reason}"
+
+
+def _overflowed(last: _Attempt, x: torch.Tensor) -> _Attempt:
+    """Return an attempt whose solution, x, is beyond what double precision holds."""
+    nothing = torch.full(x.shape[1:], math.nan, dtype=torch.float64)
+    stage = replace(last.stage, code=-5, reason=_OVERFLOW)
+    return replace(last, stage=stage, state=State(x, torch.full_like(x, math.nan), nothing, nothing))
+
+
+def _check(a: torch.Tensor, assume: str) -> None:
+    """Refuse what is no square matrix, and an assumption that there is not."""
+    if a.ndim != 2 or a.shape[0] != a.shape[1]:
+        raise ArgumentError(f"A has the shape {tuple(a.shape)}; expected a square matrix")
+    if assume not in ASSUMPTIONS:
+        raise ArgumentError(f"assume={assume!r}; expected one of {', '.join(ASSUMPTIONS)}")
+
+
+class _Run:
+    """Solves with one matrix, which is factorized when that is first asked for."""
+
+    def __init__(self, make: Callable[[torch.Tensor], Factorization], watch: Watch | None = None) -> None:
+        self.first: Solution | None = None
+        self.warnings: dict[str, None] = {}  # in order, each once
+        self._make, self._watch = make, watch
+        self._factors: Factorization | None = None
+
+    def __call__(self, a: torch.Tensor, b: torch.Tensor, adjoint: bool) -> torch.Tensor:
+        self._factors = self._factors or self._make(a.detach())
+        found = self._factors.columns(b.detach(), self._watch, adjoint=adjoint)
+        self.first = self.first or found
+        if found.warning:
+            self.warnings[found.warning] = None
+        return found.x.clone()  # what is returned gets a gradient, and is not to be judged by
+
+    def fresh(self) -> _Run:
+        other = _Run(self._make, self._watch)
+        other.warnings = self.warnings
+        return other
+
+
+def _solved(a: torch.Tensor, b: Any, run: _Run) -> Any:
+    """Return the solution of b's family and shape, with its gradient; warn of what is wrong with it."""
+    columns = columns_of(b, len(a))
+    if columns.numel() == 0:
+        return as_given(columns.clone(), b)
+    if a.is_complex():
+        columns = columns.to(a.dtype)
+    x = gradients.solve(a, columns, run)
+    for text in run.warnings:
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
+    return as_given(x, b)
+
+
+_OVERFLOW = "x holds NaN or infinity: the solution exceeds what double precision holds"
+
+
+def _believed(here: System, inverse: condition.Inverse) -> float:
+    """Return the condition of the equilibrated matrix; infinity where it is beyond what can be known."""
+    found = here.norm * inverse.norm
+    return found if found <= condition.certain(len(here.a)) else math.inf
 
 
 def factorize(a: Any, precision: str | Precision = "auto", *, assume: str = "general") -> Factorization:
@@ -204,22 +343,25 @@ def solve(
     full: bool = False,
     watch: Watch | None = None,
 ) -> Any:
-    """Solve A x = b with the backward error of LAPACK's double precision.
+    """Solve A x = b with the backward error of LAPACK's double precision, or a smaller one.
 
-    The matrix is factorized in a narrow format and the solution refined with residuals in float64, until
-    max |b - A x| <= sqrt(n) max |x| |A| 2^-53 in infinity norms; where that is not reached the next wider
-    format is taken, and double precision in the end. A matrix that is singular to working precision gives a
-    RuntimeWarning with the solution, as in SciPy.
+    The matrix is equilibrated by powers of two and factorized in a narrow format, and the solution refined
+    with residuals in twice the precision until each entry is |b - A x| <= 2^-53 (|A| |x| + |b|), or twice
+    that where it falls no further; where that is not reached the next wider format is taken, and double
+    precision in the end. A matrix that is singular to working precision gives a RuntimeWarning with the
+    solution, as in SciPy. Gradients with respect to A and b come from the same factors.
 
     Args:
-        a: (n, n), or (..., n, n) for many systems.
-        b: (n,) or (n, k); for many systems (..., n, k).
+        a: (n, n), or (..., n, n) for many systems; numpy.ndarray, torch.Tensor or nested lists of real or
+            complex numbers.
+        b: (n,) or (n, k); for many systems (..., n) where those axes are A's own, else (..., n, k), whose
+            front axes broadcast with A's.
         precision: ``auto``, a name of :data:`PRECISIONS`, a format, or either with other roles:
             ``bf16x2:refinement=gmres``.
         assume: ``general`` or ``positive definite``, for Cholesky.
         full: return a :class:`Result` instead of the solution; for one system.
-        watch: called with a precision, the number of residuals before, and each new relative residual; for
-            ``full``.
+        watch: called with a precision, the number of residuals before, and each new componentwise backward
+            error; for ``full``.
 
     Returns:
         x of b's shape and family.
@@ -232,69 +374,27 @@ def solve(
     >>> solve(np.array([[2.0, 1.0], [1.0, 3.0]]), np.array([3.0, 5.0]))
     array([0.8, 1.4])
     """
-    if getattr(a, "ndim", 2) > 2:
+    if max(len(arrays.shape(a)), len(arrays.shape(b))) > 2:
         if full:
             raise ArgumentError("full=True describes one system; solve many one by one for that")
-        return _many(a, b, precision, assume)
-    factors = Factorization(a, precision, assume=assume)
-    return factors.solve(b, watch=watch) if full else factors.solution(b)
-
-
-def _many(a: Any, b: Any, precision: str | Precision, assume: str) -> Any:
-    front = tuple(a.shape[:-2])
-    if tuple(b.shape[:-1]) != (*front, a.shape[-1]):
-        raise ArgumentError(
-            f"b has the shape {tuple(b.shape)}; expected {(*front, a.shape[-1], 'k')} for an A of"
-            f" {tuple(a.shape)}"
-        )
-    n = a.shape[-1]
-    if a.shape[-2] != n:
-        raise ArgumentError(f"A has the shape {tuple(a.shape)}; expected square matrices")
-    if 0 in b.shape:
-        return b
-    systems, sides = a.reshape(-1, n, n), b.reshape(-1, n, b.shape[-1])
-    if assume == "general" and len(choice.chain(precision, n)) == 1:
-        x = _together(tensor(systems, "A"), tensor(sides, "b"))
-        return as_given(x, sides).reshape(b.shape)
-    found = [
-        solve(one, side, precision=precision, assume=assume) for one, side in zip(systems, sides, strict=True)
-    ]
-    stacked = np.stack(found) if isinstance(b, np.ndarray) else torch.stack(found)
-    return stacked.reshape(b.shape)
-
-
-def _together(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Solve (m, n, n) systems in double precision at once; those that look singular again, one by one."""
-    finite(a, "A")
-    finite(b, "b")
-    dtype = torch.promote_types(a.dtype, b.dtype)
-    lu, pivots, _ = torch.linalg.lu_factor_ex(a.to(dtype))
-    x: torch.Tensor = torch.linalg.lu_solve(lu, pivots, b.to(dtype))
-    sizes = lu.diagonal(dim1=-2, dim2=-1).abs()
-    for i in (~(sizes.amin(-1) > _SUSPICIOUS * sizes.amax(-1))).nonzero()[:, 0].tolist():
-        try:
-            x[i] = solve(a[i], b[i], precision="fp64")
-        except DataError as error:
-            raise DataError(f"system {i}: {error}") from None
-    return x
+        lapack = assume == "general" and len(choice.chain(precision, arrays.shape(a)[-1])) == 1
+        one = partial(solve, precision=precision, assume=assume)
+        return batches.solve(a, b, one, lapack)
+    if full:
+        return Factorization(a, precision, assume=assume).solve(b, watch=watch)
+    wide = with_gradient(a, "A")
+    _check(wide, assume)
+    return _solved(wide, b, _Run(lambda a: Factorization(a, precision, assume=assume)))
 
 
 def _plan(precision: str | Precision, assume: str, n: int) -> list[tuple[str, Precision]]:
-    """Return what to try, in order: LU in double precision last."""
+    """Return what to try, in order: LU in double precision last, and QR where its pivots grew."""
     tried = choice.chain(precision, n)
+    stable = [("LU", tried[-1]), ("QR", tried[-1])]
     if assume == "general":
-        return [("LU", one) for one in tried]
-    return [*(("Cholesky", one) for one in tried), ("LU", tried[-1])]
+        return [*(("LU", one) for one in tried[:-1]), *stable]
+    return [*(("Cholesky", one) for one in tried), *stable]
 
 
 def _unwatched(precision: str, step: int, size: float) -> None:
     """Watch nothing, but have everything found out."""
-
-
-def _backward_error(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> float:
-    """Return the normwise backward error (Rigal and Gaches, 1967)."""
-    down = 2.0**-40 if float(a.abs().max()) > 2.0**900 else 1.0  # sums of rows would overflow
-    a, b = a * down, b * down
-    scale = evidence.sizes(a).norm * x.abs().amax(0) + b.abs().amax(0)
-    size = (b - a @ x).abs().amax(0)
-    return float(torch.where(size > 0, size / scale, 0.0).max())

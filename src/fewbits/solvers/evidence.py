@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 
-from fewbits.solvers.factors import Factors, balanced, stretches
+from fewbits.solvers.factors import balanced
 
-_MILD = 2.0**20  # between the largest and the smallest sum of a row: float32 holds all of it
 _FEWEST = 16
 _SAMPLED = 4  # of so many rows and columns one is looked at: a sixtieth of the arithmetic
 _MOST_SAMPLED = 2000
@@ -19,32 +17,6 @@ _UNLUCKY = 2  # smallest pivots that mean nothing: a random block is near to sin
 # LAPACK's DLATMS and conditions from 1e4 to 1e16: the share of the roundoff, in logarithms, that the
 # carried-on line may fall by.
 _SHARE = 0.55
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The sums of magnitudes of the rows of A, (n,) float64, read in one pass."""
-
-    rows: torch.Tensor
-
-    @property
-    def norm(self) -> float:
-        """The infinity norm of A; not finite where A or a sum is not."""
-        return float(self.rows.max()) if len(self.rows) else 0.0
-
-    @property
-    def mild(self) -> bool:
-        """Whether float32 holds the rows as they are."""
-        least = float(self.rows.min())
-        return least * _MILD >= self.norm and least > 2.0**-30 and self.norm < 2.0**60
-
-
-def sizes(a: torch.Tensor) -> Sizes:
-    """Return the sizes of a (n, n) matrix."""
-    # A product takes half the time of torch.linalg.vector_norm along rows; a few rows at a time, what lies
-    # between stays in the cache.
-    ones = torch.ones(len(a), dtype=torch.float64)
-    return Sizes(torch.cat([a[part].abs() @ ones for part in stretches(a)]))
 
 
 def sampled_pivots(a: torch.Tensor) -> torch.Tensor:
@@ -93,11 +65,3 @@ def doubt(pivots: torch.Tensor, n: int, roundoff: float) -> str:
     if last < _SHARE * allowed:
         return f"{count} pivots fall as if the last would be 2^{last:.0f} of the largest"
     return ""
-
-
-def condition(norm: float, factors: Factors, like: torch.Tensor) -> float:
-    """Return |A| |A^-1 v| for the signs v that a solve with ones suggests: a lower bound, often close."""
-    n = len(like)
-    y = factors.solve(torch.ones(n, 1, dtype=like.dtype))
-    signs = torch.where(y.real >= 0, 1.0, -1.0).to(like.dtype)
-    return norm * max(float(y.abs().max()), float(factors.solve(signs).abs().max()))

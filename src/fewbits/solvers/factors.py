@@ -16,16 +16,18 @@ class Factors:
 
     Attributes:
         substitute: (n, k) to (n, k) in ``pivots``'s dtype: (R A C)^-1 times its argument.
+        transposed: the same of (R A C)^H.
         pivots: (n,), the diagonal of the triangular factor.
-        widened: the same substitution in float64 or complex128, made when GMRES asks for it: a float32 one
-            blurs the few directions that keep a matrix with one tiny singular value from converging.
+        widened: both substitutions in float64 or complex128, made when GMRES asks for them: float32 ones
+            blur the few directions that keep a matrix with one tiny singular value from converging.
         rows: R, (n,) float64 powers of two; None where nothing was scaled.
         columns: C, likewise.
     """
 
     substitute: Substitute
+    transposed: Substitute
     pivots: torch.Tensor
-    widened: Callable[[], Substitute] | None = None
+    widened: Callable[[], tuple[Substitute, Substitute]] | None = None
     rows: torch.Tensor | None = None
     columns: torch.Tensor | None = None
 
@@ -44,7 +46,13 @@ class Factors:
         """Return the same factors with substitutions in double precision."""
         if self.widened is None:
             return self
-        return Factors(self.widened(), doubled(self.pivots), None, self.rows, self.columns)
+        return Factors(*self.widened(), doubled(self.pivots), None, self.rows, self.columns)
+
+    def adjoint(self) -> Factors:
+        """Return the factors of A^H."""
+        widened = self.widened
+        swapped = None if widened is None else lambda: widened()[::-1]
+        return Factors(self.transposed, self.substitute, self.pivots, swapped, self.columns, self.rows)
 
     def solve(self, b: torch.Tensor) -> torch.Tensor:
         """Return A^-1 b for b, (n, k), in b's dtype; the substitutions run in the factors'."""

@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
+from scipy import linalg
 
-from fewbits.errors import ArgumentError, DataError
+from fewbits.errors import ArgumentError
 from fewbits.records import Stage
 from fewbits.solvers import choice, evidence, qr
 from fewbits.solvers.arrays import as_given, checked_columns, finite, tensor
@@ -34,12 +36,13 @@ def lstsq(
     together with the residuals of the augmented system in float64 (Bjorck, Iterative Refinement of Linear
     Least Squares Solutions I, 1967). Converged is a correction that rounding A and b once would make too:
     sqrt(m) 2^-53 k (|x| + |r| / |A|) with k the condition of R. Where that is not reached, as with a large
-    residual of an ill-conditioned A, the factors are double.
+    residual of an ill-conditioned A, the factors are double. A matrix with more columns than rows, or whose
+    columns depend on each other, has many solutions: the shortest one is returned, by LAPACK's
+    GELSD in double precision, with NumPy's rule for the rank.
 
     Args:
-        a: (m, n), m >= n, of full rank; numpy.ndarray or torch.Tensor; float64, float32, complex128 or
-            complex64.
-        b: (m,) or (m, k), of the same family.
+        a: (m, n); numpy.ndarray, torch.Tensor or nested lists of real or complex numbers, without gradient.
+        b: (m,) or (m, k).
         precision: ``auto`` or a name of :data:`PRECISIONS`; refinement is classical in all of them.
         full: return a :class:`Result` instead of the solution. Its backward error is the smaller one of
             |A^H r| / (|A| |r|) and |r| / (|A| |x| + |b|), Frobenius and 2-norms (Stewart, Research,
@@ -51,26 +54,29 @@ def lstsq(
         x, (n,) or (n, k), of b's family.
 
     Raises:
-        ArgumentError: shapes that do not fit, or no such precision.
-        DataError: NaN or infinity in the input, or columns that depend on each other.
+        ArgumentError: shapes that do not fit, no such precision, or a tensor that requires a gradient.
+        DataError: NaN or infinity in the input.
 
     >>> import numpy as np
     >>> lstsq(np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]]), np.array([1.0, 3.0, 5.0])).round(12)
     array([1., 2.])
     """
+    for given, name in ((a, "A"), (b, "b")):
+        if isinstance(given, torch.Tensor) and given.requires_grad and torch.is_grad_enabled():
+            raise ArgumentError(f"{name} requires a gradient, which lstsq has not; give {name}.detach()")
     wide = tensor(a, "A")
-    if wide.ndim != 2 or wide.shape[0] < wide.shape[1]:
-        raise ArgumentError(
-            f"A has the shape {tuple(wide.shape)}; expected (m, n) with at least as many rows as columns"
-        )
+    if wide.ndim != 2:
+        raise ArgumentError(f"A has the shape {tuple(wide.shape)}; expected (m, n)")
     finite(wide, "A")
     columns = checked_columns(b, len(wide))
     dtype = torch.promote_types(wide.dtype, columns.dtype)
     wide, columns = wide.to(dtype), columns.to(dtype)
-    if 0 in (wide.shape[1], columns.shape[1]):
+    if 0 in (*wide.shape, columns.shape[1]):
         empty = as_given(columns.new_zeros(wide.shape[1], columns.shape[1]), b)
-        return Result(empty, 0.0, 0, math.nan, ()) if full else empty
+        return Result(empty, 0.0, math.nan, math.nan, 0, math.nan, ()) if full else empty
     plan = choice.chain(precision, wide.shape[1])
+    if len(wide) < wide.shape[1]:
+        plan = ()
     if precision == "auto" and not choice.is_worth_it(wide.shape[1], columns.shape[1]):
         plan = plan[-1:]
     stages: list[Stage] = []
@@ -81,11 +87,23 @@ def lstsq(
             found = as_given(x, b)
             if not full:
                 return found
-            return Result(found, _backward_error(wide, x, columns), stage.code, condition, tuple(stages))
-    raise DataError(
-        f"the columns of A depend on each other: {stages[-1].reason}; there is no unique solution, and"
-        " numpy.linalg.lstsq returns the shortest one"
-    )
+            error = _backward_error(wide, x, columns)
+            return Result(found, error, math.nan, math.nan, stage.code, condition, tuple(stages))
+    x, stage = _shortest(wide, columns)
+    found = as_given(x, b)
+    if not full:
+        return found
+    error = _backward_error(wide, x, columns)
+    return Result(found, error, math.nan, math.nan, 0, math.nan, (*stages, stage))
+
+
+def _shortest(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, Stage]:
+    """Return the shortest of the solutions, by singular values; the rank counts those above eps max(m, n)."""
+    began = time.perf_counter()
+    x, _, rank, _ = linalg.lstsq(a.numpy(), b.numpy(), cond=2 * EPS * max(a.shape), lapack_driver="gelsd")
+    spent = time.perf_counter() - began
+    method = f"SVD, rank {rank} of {min(a.shape)}"
+    return torch.from_numpy(np.ascontiguousarray(x)), Stage("fp64", method, 0, 0, spent, 0.0, "", ())
 
 
 def _attempt(

@@ -20,7 +20,11 @@ _PANEL = 128  # columns that LAPACK factorizes whole
 def double(a: torch.Tensor) -> Factors:
     """Factorize (n, n) float64 or complex128 with LAPACK's GETRF."""
     lu, pivots, _ = torch.linalg.lu_factor_ex(a)
-    return Factors(lambda b: torch.linalg.lu_solve(lu, pivots, b), lu.diagonal())
+    return Factors(
+        lambda b: torch.linalg.lu_solve(lu, pivots, b),
+        lambda b: torch.linalg.lu_solve(lu, pivots, b, adjoint=True),
+        lu.diagonal(),
+    )
 
 
 def narrow(
@@ -29,20 +33,15 @@ def narrow(
     """Factorize R A C, (n, n) float32 or complex64 and left as it is, with updates in ``factor``."""
     if factor == "fp32":
         across, pivots, _ = torch.linalg.lu_factor_ex(low.mT)
-        return Factors(
-            _across(across, pivots),
-            across.diagonal(),
-            lambda: _across(doubled(across), pivots),
-            rows,
-            columns,
-        )
+        both = _across(across, pivots)
+        return Factors(*both, across.diagonal(), lambda: _across(doubled(across), pivots), rows, columns)
     lu = low.clone(memory_format=torch.contiguous_format)
     order = _recurse(lu, product(factor))
-    return Factors(_down(lu, order), lu.diagonal(), lambda: _down(doubled(lu), order), rows, columns)
+    return Factors(*_down(lu, order), lu.diagonal(), lambda: _down(doubled(lu), order), rows, columns)
 
 
-def _across(lu: torch.Tensor, pivots: torch.Tensor) -> Substitute:
-    """Return the substitution with LAPACK's factors of the transpose.
+def _across(lu: torch.Tensor, pivots: torch.Tensor) -> tuple[Substitute, Substitute]:
+    """Return the substitutions with LAPACK's factors of the transpose.
 
     LAPACK wants columns one after the other: the rows of a matrix are those of its transpose. Transposing in
     memory costs a tenth of the factorization at n = 1000.
@@ -52,18 +51,29 @@ def _across(lu: torch.Tensor, pivots: torch.Tensor) -> Substitute:
         found: torch.Tensor = torch.linalg.lu_solve(lu, pivots, b.conj(), adjoint=True).conj()
         return found
 
-    return substitute
+    def transposed(b: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = torch.linalg.lu_solve(lu, pivots, b.conj()).conj()
+        return found
+
+    return substitute, transposed
 
 
-def _down(lu: torch.Tensor, order: torch.Tensor) -> Substitute:
-    """Return the substitution with factors of the rows in this order."""
+def _down(lu: torch.Tensor, order: torch.Tensor) -> tuple[Substitute, Substitute]:
+    """Return the substitutions with factors of the rows in this order."""
 
     def substitute(b: torch.Tensor) -> torch.Tensor:
         y = torch.linalg.solve_triangular(lu, b[order], upper=False, unitriangular=True)
         found: torch.Tensor = torch.linalg.solve_triangular(lu, y, upper=True)
         return found
 
-    return substitute
+    def transposed(b: torch.Tensor) -> torch.Tensor:
+        y = torch.linalg.solve_triangular(lu.mH, b, upper=False)
+        z = torch.linalg.solve_triangular(lu.mH, y, upper=True, unitriangular=True)
+        found = torch.empty_like(z)
+        found[order] = z
+        return found
+
+    return substitute, transposed
 
 
 def _recurse(a: torch.Tensor, multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> torch.Tensor:

@@ -10,31 +10,19 @@ import torch
 
 from fewbits.solvers.factors import Factors
 from fewbits.solvers.flexible_gmres import flexible_gmres
+from fewbits.solvers.system import State, System
 
 MOST_STEPS = 50  # of refinement, as in cuSOLVER; LAPACK's DSGESV takes 30
 MOST_INNER = 50  # iterations of GMRES in one of them
 FAIR_TRIAL = 8  # iterations before GMRES is judged: on clustered spectra the first few show nothing
 EPS = 2.0**-53
+_AS_GOOD = 2 * EPS  # where refinement may end that goes no further
 _LEAST_CONTRACTION = {"classical": 0.5, "classical-gmres": 0.1, "gmres": 0.0}  # of a classical step
 _LEAST_GOAL = 1e-10  # of one round of GMRES
 _TOGETHER = 32  # right-hand sides whose directions GMRES holds at once
 
 Apply = Callable[[torch.Tensor], torch.Tensor]
 Watch = Callable[[int, float], None]
-
-
-@dataclass(frozen=True)
-class State:
-    """A solution, (n, k), its residual b - A x, and max |r| / (|A| max |x|) of the worst right-hand side."""
-
-    x: torch.Tensor
-    residual: torch.Tensor
-    sizes: torch.Tensor  # (k,)
-
-    @property
-    def size(self) -> float:
-        """The worst of the relative residuals; nan where something overflowed."""
-        return float(self.sizes.max())
 
 
 @dataclass
@@ -48,70 +36,69 @@ class Refined:
     history: list[float] = field(default_factory=list)
 
 
-def state_of(a: torch.Tensor, norm: float, x: torch.Tensor, b: torch.Tensor) -> State:
-    """Return how well x solves A x = b."""
-    r = b - a @ x
-    sizes, scales = r.abs().amax(0), norm * x.abs().amax(0)
-    return State(x, r, torch.where(sizes == 0, 0.0, sizes / scales))
-
-
 def refine(
-    a: torch.Tensor,
-    norm: float,
+    system: System,
     b: torch.Tensor,
     factors: Factors,
     refinement: str,
     *,
+    enough: float = EPS,
+    strictly: bool = True,
     most_inner: int | None = None,
     watch: Watch | None = None,
 ) -> Refined:
-    """Refine ``solve(b)`` until it is as good as double precision makes it.
+    """Refine ``solve(b)`` until every entry of the residual is as small as double precision makes it.
 
-    Converged is every right-hand side with max |r| <= sqrt(n) max |x| |A| eps, infinity norms (LAPACK's
-    DSGESV).
+    Converged is a componentwise backward error of 2^-53 in every right-hand side, which is what rounding the
+    exact solution may leave, or twice that where it falls no further.
 
     Args:
-        a: (n, n) float64 or complex128.
-        norm: |A|, its infinity norm.
-        b: (n, k), of a's dtype.
+        system: A.
+        b: (n, k), of A's dtype.
         factors: of about A.
         refinement: ``classical``, ``gmres``, or ``classical-gmres``: classical as long as each step takes a
             digit off the residual, then GMRES.
+        enough: the error with which the first solution is left as it is.
+        strictly: whether rows whose solution is zero but for rounding count as any other; where all that is
+            left to do is to improve the solution, they do not.
         most_inner: iterations of GMRES that are worth their time; where it will take more it is given up,
             but not before ``FAIR_TRIAL``.
-        watch: called with the number of residuals so far and the newest.
+        watch: called with the number of residuals so far and the newest error.
     """
-    bound = math.sqrt(len(a)) * EPS
-    found = Refined(state_of(a, norm, factors.solve(b), b))
+    found = Refined(system.state(factors.solve(b), b))
+
+    def worst(state: State) -> float:
+        return state.error if strictly else float(state.regular.max())
 
     def note(size: float) -> None:
         found.history.append(size)
         if watch is not None:
             watch(len(found.history) - 1, size)
 
-    note(found.state.size)
-    if not math.isfinite(found.state.size):
+    note(found.state.error)
+    if not math.isfinite(found.state.error):
         found.code, found.reason = -5, "overflow in the first solution"
+        return found
+    if worst(found.state) <= enough:
         return found
     least = _LEAST_CONTRACTION[refinement]
     classical = least > 0
-    for step in range(MOST_STEPS + 1):
-        if found.state.size <= bound:
-            found.code, found.reason = step, ""
-            return found
+    for step in range(1, MOST_STEPS + 1):
         before = found.state
         if classical:
             correction = factors.solve(before.residual)
         else:
             factors = factors.wide()
-            correction = _by_gmres(a, found, factors.solve, bound, most_inner, note)
-        after = state_of(a, norm, before.x + correction, b)
-        note(after.size)
-        contraction = after.size / before.size
+            correction = _by_gmres(system.a, found, factors.solve, most_inner, note)
+        after = system.state(before.x + correction, b)
+        note(after.error)
+        contraction = worst(after) / worst(before)
         if contraction < 1:
             found.state = after
-        if after.size <= bound:
-            continue
+        settled = not classical or not contraction <= 0.5
+        if worst(found.state) <= EPS or (worst(found.state) <= _AS_GOOD and settled):
+            found.code, found.reason = step, ""
+            return found
         found.code = -50
         if classical and not contraction <= least:
             found.reason = f"a step of refinement left {contraction:.2g} of the residual"
@@ -120,10 +107,10 @@ def refine(
             classical = False
         elif not classical and (found.reason or not contraction <= 0.9):
             found.reason = (
-                found.reason or f"{found.inner} iterations of GMRES left the residual at {after.size:.1e}"
+                found.reason or f"{found.inner} iterations of GMRES left the residual at {after.error:.1e}"
             )
             return found
-    found.code, found.reason = -50, f"{MOST_STEPS} steps left the residual at {found.state.size:.1e}"
+    found.code, found.reason = -50, f"{MOST_STEPS} steps left the residual at {found.state.error:.1e}"
     return found
 
 
@@ -131,19 +118,18 @@ def _by_gmres(
     a: torch.Tensor,
     found: Refined,
     solve: Apply,
-    bound: float,
     most_inner: int | None,
     note: Callable[[float], None],
 ) -> torch.Tensor:
     """Return the correction of the right-hand sides that need one; count and judge its iterations."""
     found.reason = ""
-    open_ones = (found.state.sizes > bound).nonzero()[:, 0]
-    goal = max(0.25 * bound / found.state.size, _LEAST_GOAL)
+    open_ones = (found.state.errors > EPS).nonzero()[:, 0]
+    goal = max(0.25 * EPS / found.state.error, _LEAST_GOAL)
     correction = torch.zeros_like(found.state.x)
     for part in torch.split(open_ones, _TOGETHER):
 
         def go_on(iteration: int, left: float) -> bool:
-            note(found.state.size * left)
+            note(found.state.error * left)
             if most_inner is None or iteration < FAIR_TRIAL:
                 return True
             expected = iteration * math.log(goal) / math.log(left) if left < 1 else math.inf

@@ -21,21 +21,36 @@ REASONS = {
 class Result:
     """A solution with its evidence.
 
+    Residuals are computed in about twice the precision of float64. Norms are infinity norms, and each number
+    is that of the worst right-hand side.
+
     Attributes:
         x: shape and family of the right-hand side.
-        backward_error: max over right-hand sides of max |b - A x| / (max |A| row sum * max |x| + max |b|),
-            with the residual in float64.
+        backward_error: normwise, max |b - A x| / (|A| max |x| + max |b|) (Rigal and Gaches, 1967).
+        componentwise_error: max over i of |b - A x|_i / (|A| |x| + |b|)_i (Oettli and Prager, 1964); nan for
+            least squares.
+        forward_error: an estimate of max |x - x'| / max |x'|, where x' is the exact solution, from the
+            residual and the factors, as LAPACK's GERFS has it; infinity where x is no solution, nan where
+            nothing is known.
         iterations: of refinement in the stage that converged.
-        condition: an estimate of the condition number in the infinity norm, from the factors; nan where
-            unknown.
+        condition: an estimate of the condition number in the infinity norm, of A with rows and columns
+            equilibrated, from the factors; infinity where it is so large that estimates mean nothing; nan
+            where unknown.
         stages: every attempt, in order; the last one gave x.
     """
 
     x: Any
     backward_error: float
+    componentwise_error: float
+    forward_error: float
     iterations: int
     condition: float
     stages: tuple[Stage, ...]
+
+    @property
+    def converged(self) -> bool:
+        """Whether the last stage ended with a solution as good as double precision has."""
+        return not self.stages or self.stages[-1].code >= 0
 
     @property
     def fell_back(self) -> bool:

@@ -16,6 +16,7 @@ from fewbits.kernels.native.convert import (
 from fewbits.kernels.native.exact import exact_arithmetic
 from fewbits.kernels.native.isa import active_isa, available_isas, force_isa, isas
 from fewbits.kernels.native.product import addition_product, bfloat16_product, has_bfloat16_products
+from fewbits.kernels.native.residuals import extents, residuals
 from fewbits.kernels.native.sparse_rows import RowProduct
 from fewbits.kernels.native.sparse_stream import compress as compress_lines
 from fewbits.kernels.native.sparse_stream import expand as expand_lines
@@ -35,12 +36,14 @@ __all__ = [
     "dequantize",
     "exact_arithmetic",
     "expand_lines",
+    "extents",
     "fake_quantize",
     "force_isa",
     "has_bfloat16_products",
     "isas",
     "magnitudes",
     "quantize",
+    "residuals",
     "supports",
     "supports_product",
     "thin_product",

@@ -1,0 +1,29 @@
+// Dense matrices of double precision: how large their entries are, and what a solution leaves. As numbers; the
+// definitions are kernels/reference/residuals.py.
+#pragma once
+
+#include <cstdint>
+
+namespace fewbits {
+
+// A is (m, n); its row i begins at a + i * row, and the values of a row follow each other.
+struct DenseRows {
+    std::int64_t m, n, row;
+    const double* a;
+};
+
+// b - A x for k right-hand sides, and |A| |x| + |b|.
+struct Residuals {
+    DenseRows a;
+    std::int64_t k;
+    const double *x, *high, *low;  // (k, n); x = high + low, each of at most 27 bits
+    const double* b;               // (k, m)
+    double *r, *sizes;             // (k, m)
+};
+
+struct Extents {
+    DenseRows a;
+    double *largest, *sums;  // (m): of the magnitudes of a row
+};
+
+}  // namespace fewbits

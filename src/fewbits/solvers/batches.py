@@ -1,0 +1,101 @@
+"""Many systems at once: shapes that broadcast, and small systems in double precision side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from fewbits.errors import ArgumentError, DataError
+from fewbits.solvers.arrays import finite, of_family, with_gradient
+from fewbits.solvers.refine import EPS
+
+_MILD = 2.0**4  # between the largest entries of rows or columns
+_CERTAIN = 1e-2  # of what the condition may be
+
+
+def solve(a: Any, b: Any, one: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], together: bool) -> Any:
+    """Solve the systems of a, (..., n, n), and b; shapes as in torch.linalg.solve.
+
+    Args:
+        a: (..., n, n).
+        b: (n,), (..., n) where those axes are A's own, or (..., n, k).
+        one: solves a single system.
+        together: whether LAPACK's double precision is all that would be tried.
+
+    Raises:
+        ArgumentError: shapes that do not fit.
+        DataError: NaN or infinity, or a singular matrix; says which.
+    """
+    systems, sides = with_gradient(a, "A"), with_gradient(b, "b")
+    n = systems.shape[-1]
+    if systems.ndim < 2 or systems.shape[-2] != n:
+        raise ArgumentError(f"A has the shape {tuple(systems.shape)}; expected square matrices")
+    vectors = sides.ndim == 1 or sides.shape == systems.shape[:-1]
+    sides = sides[..., None] if vectors else sides
+    try:
+        front = np.broadcast_shapes(tuple(systems.shape[:-2]), tuple(sides.shape[:-2]))
+    except ValueError:
+        front = None
+    if front is None or sides.shape[-2] != n:
+        raise ArgumentError(
+            f"b has the shape {tuple(b.shape)}; expected {(*systems.shape[:-1], 'k')} or"
+            f" {tuple(systems.shape[:-1])} for an A of {tuple(systems.shape)}"
+        )
+    x = _solved(systems, sides, front, one, together)
+    return of_family(x[..., 0] if vectors else x, b)
+
+
+def _solved(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    front: tuple[int, ...],
+    one: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    together: bool,
+) -> torch.Tensor:
+    n, k = b.shape[-2:]
+    b = b.expand(*front, n, k)
+    if b.numel() == 0:
+        return b.clone()
+    if a.ndim == 2:  # one matrix: more columns
+        wide = b.movedim(-2, 0)
+        return one(a, wide.reshape(n, -1)).reshape(wide.shape).movedim(0, -2)
+    systems, sides = a.expand(*front, n, n).reshape(-1, n, n), b.reshape(-1, n, k)
+    if together and not systems.requires_grad and not sides.requires_grad:
+        return _together(systems, sides, one).reshape(*front, n, k)
+    found = [_named(i, one, *pair) for i, pair in enumerate(zip(systems, sides, strict=True))]
+    return torch.stack(found).reshape(*front, n, k)
+
+
+def _named(
+    i: int, one: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], a: torch.Tensor, b: torch.Tensor
+) -> torch.Tensor:
+    try:
+        return one(a, b)
+    except DataError as error:
+        raise DataError(f"system {i}: {error}") from None
+
+
+def _together(
+    a: torch.Tensor, b: torch.Tensor, one: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """Solve (m, n, n) systems in double precision at once; those that look difficult again, one by one."""
+    finite(a, "A")
+    finite(b, "b")
+    dtype = torch.promote_types(a.dtype, b.dtype)
+    a, b = a.to(dtype), b.to(dtype)
+    lu, pivots, _ = torch.linalg.lu_factor_ex(a)
+    n = a.shape[-1]
+    signs = torch.where(torch.arange(2 * n).reshape(n, 2) % 3 == 0, -1.0, 1.0).to(dtype)
+    x: torch.Tensor = torch.linalg.lu_solve(lu, pivots, torch.cat([b, signs.expand(len(a), n, 2)], 2))
+    sizes = a.abs()
+    condition = sizes.sum(2).amax(1) * x[:, :, -2:].abs().amax((1, 2))
+    rows, columns = sizes.amax(2), sizes.amax(1)
+    uneven = (rows.amax(1) > _MILD * rows.amin(1)) | (columns.amax(1) > _MILD * columns.amin(1))
+    easy = (condition * n * EPS < _CERTAIN) & ~uneven & torch.isfinite(x.abs()).all((1, 2))
+    x = x[:, :, :-2].contiguous()
+    for i in (~easy).nonzero()[:, 0].tolist():
+        x[i] = _named(i, one, a[i], b[i])
+    return x

@@ -1,0 +1,257 @@
+"""A dense matrix, equilibrated by powers of two, and how well a solution fits it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fewbits.kernels import native, threads
+
+_MILD = 2.0**4  # between the largest entries of two rows or columns: scaling would change nothing
+_MODERATE = 2.0**60  # float32 and the products of two such numbers hold everything
+_STRIPE = 128  # rows that are copied where they do not lie one after the other
+_RELATIVELY_ZERO = 1000 * 2.0**-53  # times n, of what a row could amount to
+_NOTHING = -(2**20)  # the exponent of zero
+
+
+@dataclass(frozen=True)
+class Extents:
+    """The magnitudes in a matrix, |re| + |im| where it is complex.
+
+    Attributes:
+        rows: (n,) float64, the largest of each row.
+        sums: (n,), of each row; not finite where the row holds NaN or infinity, or overflows.
+        columns: (n,), the largest of each column.
+    """
+
+    rows: torch.Tensor
+    sums: torch.Tensor
+    columns: torch.Tensor
+
+    @property
+    def mild(self) -> bool:
+        """Whether rows and columns are of one size, and a moderate one."""
+        both = torch.cat([self.rows, self.columns])
+        alike = all(float(sizes.max()) <= _MILD * float(sizes.min()) for sizes in (self.rows, self.columns))
+        return alike and float(both.max()) < _MODERATE and float(both.min()) > 1 / _MODERATE
+
+
+@dataclass(frozen=True)
+class State:
+    """A solution, (n, k), with its residual.
+
+    Attributes:
+        x: (n, k).
+        residual: b - A x, computed in about twice the precision and rounded once.
+        errors: (k,), the componentwise backward errors max |r_i| / (|A| |x| + |b|)_i (Oettli and Prager,
+            1964).
+        regular: (k,), the same where rows whose solution is zero but for rounding are measured by the
+            largest entry of row and solution (Arioli, Demmel and Duff, Solving Sparse Linear Systems with
+            Sparse Backward Error, 1989, section 3).
+    """
+
+    x: torch.Tensor
+    residual: torch.Tensor
+    errors: torch.Tensor
+    regular: torch.Tensor
+
+    @property
+    def error(self) -> float:
+        """The worst of the backward errors; nan where something overflowed."""
+        return float(self.errors.max())
+
+
+@dataclass(frozen=True)
+class System:
+    """R A C, whose rows and columns are of one size, with powers of two R and C.
+
+    Backward errors taken entry by entry are the same as those of A.
+
+    Attributes:
+        a: (n, n) float64 or complex128: R A C, or A itself where nothing had to be scaled.
+        sums: (n,) float64, of the magnitudes of the rows of ``a``.
+        largest: (n,), of those magnitudes in each row.
+        rows: (n,) int64, the exponents of R; None where nothing was scaled.
+        columns: (n,) int64, those of C.
+        own_norm: the infinity norm of A, over 2^top.
+        top: the exponent of the largest entry of A where it was scaled, else 0.
+    """
+
+    a: torch.Tensor
+    sums: torch.Tensor
+    largest: torch.Tensor
+    rows: torch.Tensor | None = None
+    columns: torch.Tensor | None = None
+    own_norm: float = math.nan
+    top: int = 0
+
+    @property
+    def norm(self) -> float:
+        """The infinity norm of ``a``."""
+        return float(self.sums.max())
+
+    def entering(self, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return this system's right-hand sides, (n, k), each near one, and the exponents taken out, (k,)."""
+        exponents = _exponents(b)
+        if self.rows is not None:
+            exponents = exponents + self.rows[:, None]
+        top = exponents.amax(0)
+        top = torch.where((top <= _NOTHING // 2) | (self.rows is None) & (top.abs() < 200), 0, top)
+        if self.rows is None and not bool(top.any()):
+            return b, top
+        rows = 0 if self.rows is None else self.rows[:, None]
+        return times_power(b, rows - top), top
+
+    def leaving(self, y: torch.Tensor, top: torch.Tensor) -> torch.Tensor:
+        """Return the solution of A x = b for the one, y, of this system."""
+        if self.columns is None and not bool(top.any()):
+            return y
+        columns = 0 if self.columns is None else self.columns[:, None]
+        return times_power(y, columns + top)
+
+    def near_one(self, y: torch.Tensor) -> torch.Tensor:
+        """Return the exponents, (n, k), that turn y into the unknowns of A, the largest of them near one."""
+        columns = torch.zeros(len(y), 1, dtype=torch.int64) if self.columns is None else self.columns[:, None]
+        top = (_exponents(y) + columns).amax(0)
+        return columns - torch.where(top <= _NOTHING // 2, 0, top)
+
+    def normwise(self, state: State, b: torch.Tensor) -> float:
+        """Return max |b - A x| / (|A| max |x| + max |b|) of the worst right-hand side, in A's own units.
+
+        Rigal and Gaches, 1967, infinity norms.
+        """
+        units = self.near_one(state.x)
+        x = times_power(magnitudes(state.x), units).amax(0)
+        rows = torch.zeros(len(b), dtype=torch.int64) if self.rows is None else self.rows
+        top = (units - (0 if self.columns is None else self.columns[:, None])).amax(0)
+        r, right = (times_power(magnitudes(v), top - self.top - rows[:, None]) for v in (state.residual, b))
+        sizes, scales = r.amax(0), self.own_norm * x + right.amax(0)
+        return float(torch.where(sizes == 0, 0.0, sizes / scales).max())
+
+    def state(self, x: torch.Tensor, b: torch.Tensor) -> State:
+        """Return how well x solves a x = b."""
+        r, sizes = residuals(self.a, x, b)
+        left = magnitudes(r)
+        whole = self.largest[:, None] * magnitudes(x).amax(0)
+        beside = torch.where(sizes < _RELATIVELY_ZERO * len(x) * whole, whole, 0.0)
+        return State(x, r, *(torch.where(left == 0, 0.0, left / s).amax(0) for s in (sizes, sizes + beside)))
+
+    def adjoint(self) -> System:
+        """Return the system of A^H."""
+        sizes = extents(self.a.mH)
+        return System(self.a.mH, sizes.sums, sizes.rows, self.columns, self.rows)
+
+
+def general(a: torch.Tensor, sizes: Extents) -> System:
+    """Equilibrate (n, n): the largest entry of every row and column comes into [0.5, 1).
+
+    Powers of two, which round nothing: a x = b is solved by other factors, but is the same system.
+    """
+    if sizes.mild:
+        return System(a, sizes.sums, sizes.rows, own_norm=float(sizes.sums.max()))
+    rows = torch.empty(len(a), dtype=torch.int64)
+    columns = torch.full((a.shape[1],), _NOTHING)
+    for part, stripe in _stripes(a):
+        exponents = _exponents(stripe)
+        rows[part] = _opposite(exponents.amax(1))
+        columns = torch.maximum(columns, (exponents + rows[part, None]).amax(0))
+    return _scaled(a, rows, _opposite(columns), sizes)
+
+
+def definite(a: torch.Tensor, sizes: Extents) -> System:
+    """Equilibrate a positive definite matrix from both sides alike: its diagonal comes into [0.5, 2)."""
+    if sizes.mild:
+        return System(a, sizes.sums, sizes.rows, own_norm=float(sizes.sums.max()))
+    exponents = _exponents(a.diagonal())
+    half = torch.where(exponents <= _NOTHING, 0, -torch.div(exponents, 2, rounding_mode="floor"))
+    return _scaled(a, half, half, sizes)
+
+
+def _opposite(exponents: torch.Tensor) -> torch.Tensor:
+    return torch.where(exponents <= _NOTHING // 2, 0, -exponents)
+
+
+def _scaled(a: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, sizes: Extents) -> System:
+    found = torch.empty(a.shape, dtype=a.dtype)
+    top = max(int(_exponents(sizes.rows).max()), _NOTHING // 2)
+    sums = []
+    for part, stripe in _stripes(a):
+        found[part] = times_power(stripe, rows[part, None] + columns)
+        sums.append(magnitudes(times_power(stripe, torch.tensor([-top]))).sum(1))
+    own = float(torch.cat(sums).max())
+    scaled = extents(found)
+    return System(found, scaled.sums, scaled.rows, rows, columns, own, top)
+
+
+def _stripes(a: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Yield rows of (n, m), one after the other in memory."""
+    for start in range(0, len(a), _STRIPE):
+        part = slice(start, start + _STRIPE)
+        yield part, a[part].resolve_conj().contiguous()
+
+
+def _lines(a: torch.Tensor) -> Iterator[tuple[slice, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]]:
+    """Yield (rows, 2 n or n) of real numbers as the kernels read them: all at once where they lie so."""
+    whole = a.stride(1) == 1 and not a.is_conj() and (not a.is_complex() or a.is_contiguous())
+    for part, stripe in [(slice(None), a)] if whole else _stripes(a):
+        yield part, (torch.view_as_real(stripe).flatten(1) if a.is_complex() else stripe).numpy()
+
+
+def extents(a: torch.Tensor) -> Extents:
+    """Return the magnitudes in (m, n) float64 or complex128, reading it once."""
+    m, n = a.shape
+    rows, sums = torch.empty(m, dtype=torch.float64), torch.empty(m, dtype=torch.float64)
+    columns = torch.zeros(n * (1 + a.is_complex()), dtype=torch.float64)
+    for part, lines in _lines(a):
+        *along, across = map(torch.from_numpy, native.extents(lines, threads()))
+        rows[part], sums[part] = along
+        columns = torch.maximum(columns, across)
+    return Extents(rows, sums, columns.reshape(n, -1).amax(1))
+
+
+def residuals(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return b - A x, (m, k), in about twice the precision and rounded once, and |A| |x| + |b|.
+
+    Magnitudes of complex numbers are |re| + |im|, as in LAPACK.
+    """
+    k = b.shape[1]
+    if a.is_complex():
+        x, b = x.to(a.dtype).mT.resolve_conj(), b.to(a.dtype).mT.resolve_conj()
+        # Re(a x) is a real product with conj(x), Im(a x) one with i conj(x).
+        pairs = torch.view_as_real(torch.cat([x.conj(), 1j * x.conj()]).resolve_conj()).flatten(1)
+        sides = torch.cat([b.real, b.imag])
+    else:
+        pairs, sides = x.mT, b.mT
+    right, left = pairs.contiguous().numpy(), sides.contiguous()
+    r, sizes = torch.empty(left.shape, dtype=torch.float64), torch.empty(left.shape, dtype=torch.float64)
+    for part, lines in _lines(a):
+        found = native.residuals(lines, right, left[:, part].contiguous().numpy(), threads())
+        r[:, part], sizes[:, part] = map(torch.from_numpy, found)
+    if a.is_complex():
+        return torch.complex(r[:k], r[k:]).mT, (sizes[:k] + sizes[k:]).mT
+    return r.mT, sizes.mT
+
+
+def magnitudes(x: torch.Tensor) -> torch.Tensor:
+    """Return |x|, |re| + |im| of complex numbers."""
+    return x.real.abs() + x.imag.abs() if x.is_complex() else x.abs()
+
+
+def _exponents(x: torch.Tensor) -> torch.Tensor:
+    """Return the int64 exponents that bring the larger part of each number into [0.5, 1)."""
+    size = torch.view_as_real(x.resolve_conj()).abs().amax(-1) if x.is_complex() else x.abs()
+    return torch.where(size > 0, torch.frexp(size).exponent.long(), _NOTHING)
+
+
+def times_power(x: torch.Tensor, exponents: torch.Tensor) -> torch.Tensor:
+    """Return x 2^exponents, which broadcast to x; exact but for what leaves the range of float64."""
+    real = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x[..., None]
+    with np.errstate(over="ignore"):  # infinity then, which is found
+        found = torch.from_numpy(
+            np.ldexp(real.numpy(), exponents.clamp(-5000, 5000)[..., None].int().numpy())
+        )
+    return torch.view_as_complex(found) if x.is_complex() else found[..., 0]

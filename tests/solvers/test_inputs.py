@@ -1,0 +1,151 @@
+"""What can be given to a dense solver, and what comes back: families, shapes, gradients, batches."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fewbits.errors import ArgumentError
+from fewbits.solvers import choice, factorize, solve
+
+# PyTorch's own decompositions for forward mode are scripts, which it warns of.
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "FROM", {64: ("fp32",)})
+    monkeypatch.setattr(choice, "has_tiles", bool)
+
+
+def torch_system(n: int, k: int | None = None, dtype: torch.dtype = torch.float64) -> Any:
+    generator = torch.Generator().manual_seed(n)
+    a = torch.randn(n, n, generator=generator, dtype=dtype) + 2 * n**0.5 * torch.eye(n)
+    b = torch.randn(*(n, k) if k else (n,), generator=generator, dtype=dtype)
+    return a, b
+
+
+def test_integers_lists_and_arrays_that_cannot_be_written_are_taken() -> None:
+    a, b = [[2, 1], [1, 3]], [3, 5]
+    expected = np.linalg.solve(a, b)
+    frozen = np.array(a)
+    frozen.flags.writeable = False
+    for given in (
+        a,
+        np.array(a),
+        np.array(a, np.int8),
+        np.array(a, np.float16),
+        frozen,
+        np.array(a)[::-1][::-1],
+    ):
+        for right in (b, np.array(b), np.array(b, np.uint8), tuple(b)):
+            found = solve(given, right)
+            assert isinstance(found, np.ndarray)
+            assert np.allclose(found, expected)
+    assert np.allclose(solve(np.asfortranarray(a), np.broadcast_to(3.0, 2)), np.linalg.solve(a, [3, 3]))
+    assert solve(torch.tensor(a), torch.tensor(b)).dtype == torch.float64
+    assert np.allclose(solve(np.array(a, dtype=">f8"), b), expected)
+    assert np.allclose(solve(np.eye(2, dtype=bool), b), b)
+    assert np.allclose(solve(np.array(a) * 1j, b), expected / 1j)
+
+
+@pytest.mark.parametrize("n", [5, 80])
+@pytest.mark.parametrize(
+    ("front", "sides"),
+    [
+        ((3,), (3, -1)),
+        ((3,), (3, -1, 2)),
+        ((3,), (-1,)),
+        ((2, 3), (2, 3, -1)),
+        ((2, 3), (3, -1, 1)),
+        ((), (4, -1, 2)),
+        ((1,), (4, -1, 2)),
+    ],
+)
+def test_shapes_are_those_of_torch(n: int, front: tuple[int, ...], sides: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(*front, n, n, generator=generator, dtype=torch.float64) + 2 * n**0.5 * torch.eye(n)
+    b = torch.randn(*(n if s < 0 else s for s in sides), generator=generator, dtype=torch.float64)
+    expected = torch.linalg.solve(a, b)
+    found = solve(a, b)
+    assert found.shape == expected.shape
+    assert torch.allclose(found, expected, rtol=1e-10)
+    assert isinstance(solve(a.numpy(), b.numpy()), np.ndarray)
+    assert np.allclose(solve(a.tolist(), b.tolist()), expected)
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp32", "bf16x2"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("k", [None, 2])
+def test_gradients_are_those_of_finite_differences(precision: str, dtype: torch.dtype, k: int | None) -> None:
+    a, b = torch_system(6, k, dtype)
+    a, b = a.requires_grad_(), b.requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda a, b: solve(a, b, precision=precision), (a, b), check_forward_ad=True
+    )
+    assert torch.autograd.gradgradcheck(lambda a, b: solve(a, b, precision=precision), (a, b))
+
+
+@pytest.mark.parametrize("kind", ["auto", "Cholesky", "kept", "full"])
+def test_gradients_come_from_the_kept_factors(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = torch_system(90)
+    a = a + a.mH
+    a, b = a.requires_grad_(), b.requires_grad_()
+    expected = torch.autograd.grad(torch.linalg.solve(a, b).square().sum(), (a, b))
+    made = []
+    whole = torch.linalg.lu_factor_ex
+    monkeypatch.setattr(torch.linalg, "lu_factor_ex", lambda a: made.append(len(a)) or whole(a))
+    if kind == "kept":
+        x = factorize(a).solution(b)
+    elif kind == "full":
+        x = solve(a, b, full=True).x
+    else:
+        x = solve(a, b, assume="positive definite" if kind == "Cholesky" else "general")
+    found = torch.autograd.grad(x.square().sum(), (a, b))
+    assert all(torch.allclose(one, other, rtol=1e-9) for one, other in zip(found, expected, strict=True))
+    assert made.count(90) == (kind != "Cholesky")
+
+
+def test_a_real_matrix_has_a_real_gradient_with_complex_sides_and_float32_has_its_own() -> None:
+    a, _ = torch_system(70)
+    b = torch.randn(70, 2, dtype=torch.complex128)
+    for dtype in (torch.float64, torch.float32):
+        given = a.to(dtype).clone().requires_grad_()
+        solve(given, b).abs().square().sum().backward()
+        wide = a.to(dtype).double().clone().requires_grad_()
+        torch.linalg.solve(wide + 0j, b).abs().square().sum().backward()
+        assert given.grad is not None
+        assert wide.grad is not None
+        assert given.grad.dtype == dtype
+        assert torch.allclose(given.grad.double(), wide.grad, rtol=1e-5)
+
+
+def test_a_gradient_that_would_be_lost_is_refused() -> None:
+    a, b = torch_system(5)
+    with pytest.raises(ArgumentError, match=r"give b as a torch tensor, or A.detach\(\)"):
+        solve(a.requires_grad_(), b.numpy())
+
+
+@pytest.mark.parametrize("n", [4, 70])
+def test_torch_func_serves(n: int) -> None:
+    a, b = torch_system(n)
+    many, sides = torch.stack([a, 2 * a, a.T]), torch.stack([b, b + 1, b - 1])
+    expected = torch.linalg.solve(many, sides)
+    assert torch.allclose(torch.func.vmap(solve)(many, sides), expected)
+    assert torch.allclose(torch.func.vmap(solve, (0, None))(many, b), torch.linalg.solve(many, b))
+    assert torch.allclose(torch.func.vmap(solve, (None, 0))(a, sides), torch.linalg.solve(a, sides.T).T)
+    assert torch.allclose(torch.func.vmap(factorize(a).solution)(sides), torch.linalg.solve(a, sides.T).T)
+
+    def loss(solver: Any) -> Any:
+        return lambda a, b: solver(a, b).square().sum()
+
+    for which in (0, 1):
+        ours = torch.func.vmap(torch.func.grad(loss(solve), which))(many, sides)
+        theirs = torch.func.vmap(torch.func.grad(loss(torch.linalg.solve), which))(many, sides)
+        assert torch.allclose(ours, theirs, rtol=1e-8)
+    tangent = torch.func.jvp(solve, (a, b), (a.T.contiguous(), b.flip(0)))[1]
+    assert torch.allclose(
+        tangent, torch.func.jvp(torch.linalg.solve, (a, b), (a.T.contiguous(), b.flip(0)))[1]
+    )
+    assert torch.allclose(torch.func.jacrev(solve, 1)(a, b), torch.linalg.inv(a), rtol=1e-8)

@@ -1,0 +1,116 @@
+"""Singular and nearly singular matrices are told on every path, and NaN is no answer."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import linalg
+
+from fewbits.errors import DataError
+from fewbits.solvers import PRECISIONS, choice, factorize, solve
+from tests.solvers.systems import Array, randsvd
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "has_tiles", bool)
+
+
+def dependent(n: int) -> Array:
+    a = np.random.default_rng(n).standard_normal((n, n))
+    a[:, n // 2] = a[:, 0] + a[:, 1]
+    return a
+
+
+def neumann(n: int) -> Array:
+    a = 2 * np.eye(n) - np.eye(n, k=1) - np.eye(n, k=-1)
+    a[0, 0] = a[-1, -1] = 1
+    return a
+
+
+def said(a: Array, b: Array, **how: Any) -> list[str]:
+    """Return the warnings of a solution; a refusal counts as one."""
+    with warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always")
+        try:
+            solve(a, b, **how)
+        except DataError as error:
+            return [str(error)]
+    return [str(w.message) for w in raised]
+
+
+@pytest.mark.parametrize("least", [64, 10_000])
+@pytest.mark.parametrize("n", [65, 150])
+@pytest.mark.parametrize("make", [dependent, neumann, linalg.hilbert])
+def test_singular_matrices_are_told_whatever_the_right_hand_side(
+    make: Any, n: int, least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "FROM", {least: ("fp32",)})
+    a = make(n)
+    for b in (a @ np.ones(n), np.random.default_rng(0).standard_normal(n)):
+        assert "singular" in said(a, b)[0]
+        assert "singular" in said(1e-200 * a, b)[0]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_singular_matrices_are_told_in_every_precision(precision: str) -> None:
+    a = dependent(90)
+    assert "singular" in said(a, a @ np.ones(90), precision=precision)[0]
+
+
+@pytest.mark.parametrize("precision", ["auto", "fp32", "fp64", "bf16x3"])
+def test_singular_matrices_are_told_that_were_assumed_definite(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "FROM", {64: ("fp32",)})
+    half = np.random.default_rng(0).standard_normal((90, 89))
+    for a in (neumann(90), half @ half.T):
+        assert "singular" in said(a, a @ np.ones(90), precision=precision, assume="positive definite")[0]
+
+
+@pytest.mark.parametrize("least", [64, 10_000])
+@pytest.mark.parametrize("mode", [1, 2, 3, 4])
+def test_what_is_not_singular_is_not_called_so(
+    mode: int, least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "FROM", {least: ("fp32",)})
+    for condition in (1e2, 1e6, 1e9, 1e11):
+        a = randsvd(condition, mode, 120)
+        assert said(a, np.ones(120)) == []
+        assert said(a * np.logspace(-90, 90, 120), np.ones(120)) == []
+
+
+def test_the_condition_is_within_its_sizes_or_not_said() -> None:
+    for condition in (1e3, 1e7, 1e10, 1e18):
+        for precision in ("fp64", "fp32"):
+            a = randsvd(condition, 2, 100)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)
+                found: Any = factorize(a, precision).solve(np.ones(100)).condition
+            exact = np.linalg.cond(a, np.inf)
+            assert exact / 20 < found < 5 * exact if condition < 1e15 else found == np.inf
+
+
+def test_without_the_search_narrow_factors_hide_a_singular_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control."""
+    monkeypatch.setattr(choice, "FROM", {64: ("fp32",)})
+    monkeypatch.setattr("fewbits.solvers.condition._largest_magnification", lambda *_: 0.0)
+    a = dependent(150)
+    assert said(a, a @ np.ones(150)) == []
+
+
+@pytest.mark.parametrize("n", [40, 1300])
+def test_a_solution_without_numbers_is_not_called_one(n: int) -> None:
+    a = np.triu(np.random.default_rng(0).standard_normal((n, n)))
+    a[0, 0] = 1e-300 if n == 40 else a[0, 0]
+    b = np.full(n, 1e300)
+    with pytest.warns(RuntimeWarning, match="singular to working precision"):
+        found: Any = solve(a, b, full=True)
+    if not np.isfinite(found.x).all():
+        assert not found.converged
+        assert found.stages[-1].code < 0
+        assert not found.backward_error < 1
+        assert not found.componentwise_error < 1
+        assert found.forward_error == np.inf
+    assert np.isfinite(found.x).all() or n == 40 or found.stages[-1].code < 0
