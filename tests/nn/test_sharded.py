@@ -27,7 +27,7 @@ MOST_USED = tuple(
         *("bf16-only", "bf16-only-kahan", "fixed16", "posit-stages"),
     )
 )
-PATIENCE = 300
+PATIENCE = 900
 
 
 def found_by(processes: int, names: tuple[str, ...], folder: Path) -> list[dict[str, Any]]:
