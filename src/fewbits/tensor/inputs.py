@@ -38,7 +38,8 @@ def _check_tensor(x: Any) -> None:
     home = sys.modules.get("fewbits.tensor.narrow")
     if home is not None and isinstance(x, home.NarrowTensor):
         raise DTypeError(f"{x}; expected the values themselves: call .dequantize() first")
-    plain = not x.is_nested and x.layout == torch.strided
+    # Dynamo does not trace a layout in a backward pass; nor does it trace what has another layout.
+    plain = torch.compiler.is_compiling() or (not x.is_nested and x.layout == torch.strided)
     if not (plain and x.dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64)):
         raise DTypeError(_unlike_values(x))
 
