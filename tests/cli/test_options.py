@@ -98,7 +98,7 @@ def test_a_wrong_alias_is_refused(capsys, place, alias, said):
         (["prune", "m.safetensors", "--model", "small"], "--model does nothing for a checkpoint"),
         (["cast", "m.safetensors", "n.safetensors", "--back", "--keep", "w"], "--keep does nothing for --b"),
         (["train", "--recipe", "list", "--seeds", "2"], "--seeds does nothing for the list of recipes"),
-        (["solve", "a.mtx", "--tol", "1e-10"], "--tol does nothing for --solver direct"),
+        (["solve", "a.mtx", "--rtol", "1e-10"], "--rtol does nothing for --solver direct"),
         (["solve", "a.mtx", "--solver", "cg", "--assume", "general"], "--assume does nothing for --solver"),
         (["solve", "--compare", "--precision", "fp32"], "--precision does nothing for --solver direct with"),
     ],

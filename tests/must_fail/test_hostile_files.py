@@ -58,7 +58,7 @@ CHECKPOINTS = {
     "2^80 values": (checkpoint(header(a=entry([2**40, 2**40], 0, 4)), bytes(4)), "overflow"),
     "2^124 values times zero": (checkpoint(header(a=entry([2**62, 2**62, 0], 0, 0))), "overflow"),
     "shape and bytes differ": (checkpoint(header(a=entry([2], 0, 4)), bytes(4)), "invalid shape"),
-    "unknown dtype": (checkpoint(header(a=entry([1], 0, 4, "Q7")), bytes(4)), "unknown variant"),
+    "unknown dtype": (checkpoint(header(a=entry([1], 0, 4, "Q7")), bytes(4)), "the dtype 'Q7'"),
     "a pickle by another name": (pickle.dumps({"a": [1.0] * 100}), "looks like a pickle"),
     "a zip archive": (b"PK\x03\x04" + bytes(100), "looks like a pickle"),
     "a Git LFS pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),

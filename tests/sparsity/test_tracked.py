@@ -49,12 +49,13 @@ def test_room_is_kept_for_the_budget_and_one_part(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_published_threshold_is_wrong() -> None:
-    """The control: where the budget is 50, it keeps hundreds."""
+    """The control: a partition leaves the part that it takes its value from in any order, as CPUs differ."""
     change = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
-    for budget in (50, 300, 900):
+    budgets = range(25, 1000, 25)
+    for budget in budgets:
         assert dense_dropback.strongest(change, budget).sum() == budget
-        assert abs(int(dense_dropback.published(change, budget).sum()) - budget) > 0
-    assert dense_dropback.published(change, 50).sum() > 200
+    kept = [int(dense_dropback.published(change, budget).sum()) for budget in budgets]
+    assert sum(k != budget for k, budget in zip(kept, budgets, strict=True)) > len(budgets) / 2
 
 
 def test_a_nan_is_kept_to_be_seen() -> None:

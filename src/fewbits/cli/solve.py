@@ -82,7 +82,7 @@ def solve(
     if solver not in ("direct", *SOLVERS):
         raise ArgumentError(f"--solver {solver}: expected direct, {', '.join(SOLVERS)}")
     direct = solver == "direct"
-    idle = {"tol" if direct else "assume", *(["precision"] if compare else [])}
+    idle = {"rtol" if direct else "assume", *(["precision"] if compare else [])}
     refuse_unused(context, set(context.params) - idle, f"--solver {solver}" + " with --compare" * compare)
     if precision != "auto":
         (read if direct else krylov_precision)(precision)
