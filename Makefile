@@ -7,6 +7,11 @@ READY := $(VENV)/.ready
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 SOURCES := CMakeLists.txt $(shell find native -type f)
 
+# Two processes share the tests; `make test WORKERS=1` runs them in one. Threads that wait sleep, so that those of one
+# process do not hold up the other's.
+WORKERS ?= 2
+PYTEST = OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=worksteal
+
 # The sanitized build has an environment of its own, which borrows the libraries of the other one.
 SANITIZED := build/sanitize
 SANITIZED_TESTS ?= tests/native tests/kernels tests/tensor tests/conformance tests/files tests/must_fail \
@@ -46,10 +51,10 @@ demo: setup
 	$(BIN)/fewbits compare --report fewbits-report.html --json fewbits-report.json
 
 test: setup
-	$(BIN)/python -m pytest --cov=fewbits --cov-report=term --cov-fail-under=95
+	$(PYTEST) --cov=fewbits --cov-report=term --cov-fail-under=95
 
 test-all: setup
-	$(BIN)/python -m pytest -m 'slow or not slow' --cov=fewbits --cov-report=term --cov-fail-under=95
+	$(PYTEST) -m 'slow or not slow' --cov=fewbits --cov-report=term --cov-fail-under=95
 
 # Compile the extension so that it stops at the first access out of bounds or undefined behaviour, and run the tests that
 # reach native code. `make sanitize SANITIZED_TESTS=tests/native` for some of them.
