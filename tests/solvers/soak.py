@@ -128,48 +128,52 @@ def laid_out(a: Any, layout: str, rng: Any) -> Any:
 
 
 def cases(count: int, seed: int) -> Iterator[Case]:
-    """Yield random systems: kinds, sizes, scales to 1e+-200, layouts, solvers, precisions."""
-    for i in range(count):
-        rng = np.random.default_rng([seed, i])
-        kind, layout = str(rng.choice(KINDS)), str(rng.choice(LAYOUTS))
-        n = int(rng.choice([1, 2, 3, 7, 12, 20]))
-        complex_ = bool(rng.random() < 0.4)
-        suited = list(SOLVERS) if kind in HERMITIAN or rng.random() < 0.1 else list(SOLVERS)[2:]
-        solver = "lsqr" if kind == "wide" else str(rng.choice(suited))
-        if solver == "lsqr" and layout == "function":
-            layout = "csr"
-        a = matrix(kind, n, rng, complex_=complex_ and layout != "integers")
-        if layout == "integers":
-            a = np.rint(3 * a / (abs(a).max() or 1)).astype(np.int64)
-        elif rng.random() < 0.6:
-            a = a * 10.0 ** rng.integers(-200, 201)
-        many = () if rng.random() < 0.8 else (int(rng.integers(1, 4)),)
-        b = rng.standard_normal((a.shape[0], *many))
-        if complex_ and rng.random() < 0.7:
-            b = b + 1j * rng.standard_normal(b.shape)
-        if rng.random() < 0.5:
-            with np.errstate(all="ignore"):
-                x = rng.standard_normal((a.shape[1], *many))
-                b = (a / (abs(a).max() or 1)) @ x
-        b = b * (10.0 ** rng.integers(-200, 201) if rng.random() < 0.6 else 1.0)
-        options: dict[str, Any] = {
-            "precision": str(rng.choice(PRECISIONS)),
-            "rtol": float(10.0 ** rng.uniform(-13, -2)),
-            "maxiter": int(rng.choice([4, 50, 80])),
-        }
-        if solver != "lsqr" and rng.random() < 0.3:
-            options["M"] = preconditioner(a, solver, rng)
-        if rng.random() < 0.15:
-            options["x0"] = rng.standard_normal((a.shape[1], *many)) * 10.0 ** rng.integers(-3, 4)
-        if solver in ("cg", "bicgstab", "gcr") and rng.random() < 0.2:
-            options["delta"] = None if rng.random() < 0.5 else float(rng.uniform(0.01, 0.9))
-        given = laid_out(a, layout, rng)
-        right = torch.from_numpy(b) if layout in ("torch", "torch coo") else b
-        if isinstance(right, torch.Tensor) and "x0" in options:
-            options["x0"] = torch.from_numpy(options["x0"])
-        if isinstance(right, torch.Tensor) and callable(options.get("M")):
-            del options["M"]
-        yield Case(given, right, a, b.reshape(len(b), -1), solver, options, kind, layout)
+    """Yield random systems, the same whatever their number."""
+    return (case(i, seed) for i in range(count))
+
+
+def case(i: int, seed: int) -> Case:
+    """Return a random system: its kind, size, scale to 1e+-200, layout, solver and precision."""
+    rng = np.random.default_rng([seed, i])
+    kind, layout = str(rng.choice(KINDS)), str(rng.choice(LAYOUTS))
+    n = int(rng.choice([1, 2, 3, 7, 12, 20]))
+    complex_ = bool(rng.random() < 0.4)
+    suited = list(SOLVERS) if kind in HERMITIAN or rng.random() < 0.1 else list(SOLVERS)[2:]
+    solver = "lsqr" if kind == "wide" else str(rng.choice(suited))
+    if solver == "lsqr" and layout == "function":
+        layout = "csr"
+    a = matrix(kind, n, rng, complex_=complex_ and layout != "integers")
+    if layout == "integers":
+        a = np.rint(3 * a / (abs(a).max() or 1)).astype(np.int64)
+    elif rng.random() < 0.6:
+        a = a * 10.0 ** rng.integers(-200, 201)
+    many = () if rng.random() < 0.8 else (int(rng.integers(1, 4)),)
+    b = rng.standard_normal((a.shape[0], *many))
+    if complex_ and rng.random() < 0.7:
+        b = b + 1j * rng.standard_normal(b.shape)
+    if rng.random() < 0.5:
+        with np.errstate(all="ignore"):
+            x = rng.standard_normal((a.shape[1], *many))
+            b = (a / (abs(a).max() or 1)) @ x
+    b = b * (10.0 ** rng.integers(-200, 201) if rng.random() < 0.6 else 1.0)
+    options: dict[str, Any] = {
+        "precision": str(rng.choice(PRECISIONS)),
+        "rtol": float(10.0 ** rng.uniform(-13, -2)),
+        "maxiter": int(rng.choice([4, 50, 80])),
+    }
+    if solver != "lsqr" and rng.random() < 0.3:
+        options["M"] = preconditioner(a, solver, rng)
+    if rng.random() < 0.15:
+        options["x0"] = rng.standard_normal((a.shape[1], *many)) * 10.0 ** rng.integers(-3, 4)
+    if solver in ("cg", "bicgstab", "gcr") and rng.random() < 0.2:
+        options["delta"] = None if rng.random() < 0.5 else float(rng.uniform(0.01, 0.9))
+    given = laid_out(a, layout, rng)
+    right = torch.from_numpy(b) if layout in ("torch", "torch coo") else b
+    if isinstance(right, torch.Tensor) and "x0" in options:
+        options["x0"] = torch.from_numpy(options["x0"])
+    if isinstance(right, torch.Tensor) and callable(options.get("M")):
+        del options["M"]
+    return Case(given, right, a, b.reshape(len(b), -1), solver, options, kind, layout)
 
 
 def preconditioner(a: Any, solver: str, rng: Any) -> Any:
