@@ -29,7 +29,7 @@ bool anywhere() { return true; }
 
 #ifdef FEWBITS_X86
 // The builtin also asks whether the operating system saves the wide registers.
-bool has_avx2() { return __builtin_cpu_supports("avx2"); }
+bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 bool has_avx512() {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -23,6 +23,8 @@ inline T rounded_off(T a, T b, T sum) {
 inline Lanes rounded_off_product(Lanes a, [[maybe_unused]] Lanes x, [[maybe_unused]] Lanes high, [[maybe_unused]] Lanes low, Lanes product) {
 #if defined(__AVX512F__)
     return (Lanes)_mm512_fmsub_pd((__m512d)a, (__m512d)x, (__m512d)product);
+#elif defined(__FMA__)
+    return (Lanes)_mm256_fmsub_pd((__m256d)a, (__m256d)x, (__m256d)product);
 #else
     const Lanes far = a * 134217729.0, above = far - (far - a), below = a - above;
     return ((above * high - product) + above * low + below * high) + below * low;

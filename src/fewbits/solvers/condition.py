@@ -16,6 +16,7 @@ _MOST_STEPS = 12  # of the search for a vector that A makes small; each gains di
 # Factors of a singular matrix that were rounded to u have a condition of about 1 / u: from a fiftieth of that
 # on they do not tell whether there is more.
 _DOUBTED = 0.02
+_LITTLE = 0.25  # of a solution, which a step of refinement changes
 
 
 @dataclass(frozen=True)
@@ -31,21 +32,41 @@ class Inverse:
     seen: float
 
 
-def inverse_norm(system: System, factors: Factors, roundoff: float) -> Inverse:
+def probes(a: torch.Tensor) -> torch.Tensor:
+    """Return right-hand sides, (n, 2) of a's dtype, whose solutions tell how far the inverse magnifies."""
+    return _signs((len(a), _PROBES)).to(a.dtype)
+
+
+def harmless(system: System, factors: Factors, roundoff: float, answers: torch.Tensor) -> bool:
+    """Whether the solutions of :func:`probes` leave no doubt that the matrix is regular.
+
+    A row of the inverse is up to sqrt(n) times as long as what random signs find of it; where it hides a
+    singular matrix, each of them misses that with a chance of one in sixty.
+    """
+    found = math.sqrt(len(system.a)) * float(magnitudes(answers).max()) * system.norm
+    if not found <= certain(len(system.a)):
+        return False
+    return found * roundoff <= _DOUBTED or _contracts(system.a, factors, answers)
+
+
+def inverse_norm(
+    system: System, factors: Factors, roundoff: float, answers: torch.Tensor, *, doubtful: bool
+) -> Inverse:
     """Estimate the norm of R A C's inverse.
 
     A row of the inverse that random signs find (Hager, Condition Estimates, 1984); where narrow factors
-    cannot tell singular matrices from others, the vector that A itself makes smallest, in a space that they
-    span.
+    cannot tell singular matrices from others, and refinement of the answers does not either, the vector that
+    A itself makes smallest, in a space that they span.
 
     Args:
         system: R A C.
         factors: of about that.
         roundoff: of the narrowest operands in their making.
+        answers: the solutions of :func:`probes` that the factors give.
+        doubtful: whether refinement is known not to contract.
     """
     a = system.a
-    signs = _signs((len(a), _PROBES)).to(a.dtype)
-    y = magnitudes(factors.solve(signs))
+    y = magnitudes(answers)
     if not bool(torch.isfinite(y).all()):
         return Inverse(math.inf, math.inf)
     row = int(y.amax(1).argmax())
@@ -56,7 +77,10 @@ def inverse_norm(system: System, factors: Factors, roundoff: float) -> Inverse:
         return Inverse(math.inf, math.inf)
     if roundoff <= EPS or seen * system.norm * roundoff <= _DOUBTED:
         return Inverse(seen, seen)
-    return Inverse(max(seen, _largest_magnification(a, factors.wide(), signs[:, y.amax(0).argmax()])), seen)
+    if not doubtful and _contracts(a, factors, answers):
+        return Inverse(seen, seen)
+    start = probes(a)[:, y.amax(0).argmax()]
+    return Inverse(max(seen, _largest_magnification(a, factors.wide(), start)), seen)
 
 
 def _signs(shape: tuple[int, ...]) -> torch.Tensor:
@@ -64,35 +88,50 @@ def _signs(shape: tuple[int, ...]) -> torch.Tensor:
     return torch.randint(0, 2, shape, generator=generator).double() * 2 - 1
 
 
+def _contracts(a: torch.Tensor, factors: Factors, answers: torch.Tensor) -> bool:
+    """Whether a step of refinement changes the answers to the probes little.
+
+    What narrow factors hide of a singular matrix is most of those answers, and A takes it to nothing: the
+    step would change them by as much.
+    """
+    change = magnitudes(factors.solve(probes(a) - a @ answers)).amax(0)
+    return bool((change <= _LITTLE * magnitudes(answers).amax(0)).all())
+
+
 def _largest_magnification(a: torch.Tensor, factors: Factors, start: torch.Tensor) -> float:
     """Return the norm of the inverse, as far as the vector tells that A makes smallest in a Krylov space."""
-    v = start / torch.linalg.vector_norm(start)
-    basis, directions = v[:, None], torch.zeros(len(a), 0, dtype=a.dtype)
+    v = start[:, None] / torch.linalg.vector_norm(start)
+    basis, directions = v, torch.zeros(len(a), 0, dtype=a.dtype)
+    images = directions  # A times the directions, which are orthonormal
     best = 0.0
     for _ in range(_MOST_STEPS):
-        z = factors.solve(v[:, None])
+        z = factors.solve(v)
         z = z / torch.linalg.vector_norm(z)
         if not bool(torch.isfinite(z.abs()).all()):
             return math.inf
-        directions = torch.cat([directions, z], 1)
-        before, best = best, max(best, _magnification(a, directions))
-        w = a @ z
-        for _ in range(2):
-            w = w - basis @ (basis.mH @ w)
-        length = float(torch.linalg.vector_norm(w))
-        if best <= 2 * before or not 0 < length < math.inf:
+        new = _orthogonal(z, directions)
+        directions, images = torch.cat([directions, new], 1), torch.cat([images, a @ new], 1)
+        before, best = best, max(best, _magnification(directions, images))
+        v = _orthogonal(images @ (directions.mH @ z), basis)
+        if best <= 2 * before or not bool(torch.isfinite(v.abs()).all()):
             break
-        v = w[:, 0] / length
-        basis = torch.cat([basis, v[:, None]], 1)
+        basis = torch.cat([basis, v], 1)
     return best
 
 
-def _magnification(a: torch.Tensor, directions: torch.Tensor) -> float:
+def _orthogonal(z: torch.Tensor, basis: torch.Tensor) -> torch.Tensor:
+    """Return the direction of z, (n, 1), that an orthonormal basis leaves; nan where there is none."""
+    for _ in range(2):
+        z = z - basis @ (basis.mH @ z)
+    found: torch.Tensor = z / torch.linalg.vector_norm(z)
+    return found
+
+
+def _magnification(directions: torch.Tensor, images: torch.Tensor) -> float:
     """Return the largest norm of z w^H / |w|^2, w = A z, of the singular vectors z of A on a space."""
-    q, _ = torch.linalg.qr(directions)
-    z = q @ torch.linalg.svd(a @ q, full_matrices=False)[2].mH
-    w = magnitudes(a @ z)
-    norms = magnitudes(z).amax(0) * w.sum(0) / w.square().sum(0)
+    turned = torch.linalg.svd(images, full_matrices=False)[2].mH
+    z, w = magnitudes(directions @ turned), magnitudes(images @ turned)
+    norms = z.amax(0) * w.sum(0) / w.square().sum(0)
     return float(torch.where(w.amax(0) > 0, norms, math.inf).max())
 
 

@@ -91,6 +91,7 @@ class Factorization:
         self._auto = precision == "auto"
         self._kept: dict[tuple[str, str], Kept] = {}
         self._systems: dict[tuple[str, bool], System] = {}
+        self._answers: dict[tuple[str, str], torch.Tensor] = {}
         self._inverses: dict[tuple[str, str], condition.Inverse] = {}
 
     def system(self, method: str, *, adjoint: bool = False) -> System:
@@ -203,14 +204,15 @@ class Factorization:
         factors = kept.factors.adjoint() if adjoint else kept.factors
         factors = factors if one.working == "fp32" else factors.wide()
         began = time.perf_counter()
+        y = self._first(here, key, factors, b, adjoint)
         if not narrow and not judge:
-            y = factors.solve(b)
             code, reason = (0, "") if bool(torch.isfinite(y.abs()).all()) else (-5, _OVERFLOW)
             spent = time.perf_counter() - began
             return _Attempt(Stage(one.name, method, code, 0, taken, spent, reason, ()), factors, key, None, y)
         done = refine.refine(
             here,
             b,
+            y,
             factors,
             one.refinement if narrow else "classical",
             enough=self._enough(here, narrow),
@@ -224,6 +226,16 @@ class Factorization:
         spent = time.perf_counter() - began
         stage = Stage(one.name, method, code, done.inner, taken, spent, reason, tuple(done.history))
         return _Attempt(stage, factors, key, done.state, done.state.x)
+
+    def _first(
+        self, here: System, key: tuple[str, str], factors: Factors, b: torch.Tensor, adjoint: bool
+    ) -> torch.Tensor:
+        """Return what the factors give for b; the first time the answers to the probes come along."""
+        if adjoint or key in self._answers:
+            return factors.solve(b)
+        both = factors.solve(torch.cat([b, condition.probes(here.a)], 1))
+        self._answers[key] = both[:, b.shape[1] :]
+        return both[:, : b.shape[1]]
 
     def _factorized(self, method: str, factor: str) -> Kept:
         if self._auto and factor != "fp64":
@@ -248,20 +260,33 @@ class Factorization:
         return -50, f"the backward error stayed at {error:.1e}, {allowed:.1e} is what double precision allows"
 
     def _inverse(self, last: _Attempt) -> condition.Inverse:
-        method, factor = last.key
-        if last.key not in self._inverses:
-            factors = self._kept[last.key].factors
+        key = last.key
+        if key not in self._inverses:
+            here, factors = self.system(key[0]), self._kept[key].factors
             assert factors is not None
-            self._inverses[last.key] = condition.inverse_norm(self.system(method), factors, roundoff(factor))
-        return self._inverses[last.key]
+            if key not in self._answers:
+                self._answers[key] = factors.solve(condition.probes(here.a))
+            self._inverses[key] = condition.inverse_norm(
+                here, factors, roundoff(key[1]), self._answers[key], doubtful=last.stage.inner > 0
+            )
+        return self._inverses[key]
+
+    def _regular(self, last: _Attempt) -> bool:
+        """Whether A is regular beyond doubt, as far as little work tells."""
+        (method, factor), answers = last.key, self._answers.get(last.key)
+        factors = self._kept[last.key].factors
+        if last.stage.inner or answers is None or factors is None:
+            return False
+        return condition.harmless(self.system(method), factors, roundoff(factor), answers)
 
     def _warning(self, last: _Attempt, x: torch.Tensor) -> str:
         """Return what is wrong with the solution; "" where nothing is."""
         finite_x = bool(torch.isfinite(x.abs()).all())
         if not finite_x:
             return f"A is singular to working precision: {_OVERFLOW}"
-        found, inverse = self.system(last.key[0]), self._inverse(last)
-        if not math.isfinite(_believed(found, inverse)):
+        if not self._regular(last) and not math.isfinite(
+            _believed(self.system(last.key[0]), self._inverse(last))
+        ):
             return (
                 "A is singular to working precision: its condition, rows and columns equilibrated, is"
                 f" {condition.certain(len(x)):.0e} or more, and no digit of x is certain"

@@ -25,9 +25,9 @@ def sampled_pivots(a: torch.Tensor) -> torch.Tensor:
     A block on the diagonal tells more than as many whole columns: its pivots fall as all of them will, where
     partial pivoting on whole columns keeps the first ones large.
     """
-    count = min(max(len(a) // _SAMPLED, 4 * _FEWEST), _MOST_SAMPLED, len(a))
-    chosen = torch.arange(count) * len(a) // max(1, count)
-    block = a[chosen][:, chosen]
+    step = max(1, min(_SAMPLED, len(a) // (4 * _FEWEST)), -(-len(a) // _MOST_SAMPLED))
+    count = max(len(a) // _SAMPLED, 4 * _FEWEST)
+    block = a[::step, ::step][:count, :count].contiguous()
     rows, columns = balanced(block)
     low = (rows[:, None] * block * columns).to(torch.complex64 if a.is_complex() else torch.float32)
     found: torch.Tensor = torch.linalg.lu_factor_ex(low)[0].diagonal()

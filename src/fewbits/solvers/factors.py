@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -43,9 +44,12 @@ class Factors:
         return int(zeros[0]) + 1 if len(zeros) else None
 
     def wide(self) -> Factors:
-        """Return the same factors with substitutions in double precision."""
-        if self.widened is None:
-            return self
+        """Return the same factors with substitutions in double precision, which are kept."""
+        return self if self.widened is None else self._wide
+
+    @cached_property
+    def _wide(self) -> Factors:
+        assert self.widened is not None
         return Factors(*self.widened(), doubled(self.pivots), None, self.rows, self.columns)
 
     def adjoint(self) -> Factors:

@@ -39,6 +39,7 @@ class Refined:
 def refine(
     system: System,
     b: torch.Tensor,
+    first: torch.Tensor,
     factors: Factors,
     refinement: str,
     *,
@@ -47,7 +48,7 @@ def refine(
     most_inner: int | None = None,
     watch: Watch | None = None,
 ) -> Refined:
-    """Refine ``solve(b)`` until every entry of the residual is as small as double precision makes it.
+    """Refine a solution until every entry of the residual is as small as double precision makes it.
 
     Converged is a componentwise backward error of 2^-53 in every right-hand side, which is what rounding the
     exact solution may leave, or twice that where it falls no further.
@@ -55,6 +56,7 @@ def refine(
     Args:
         system: A.
         b: (n, k), of A's dtype.
+        first: (n, k), what the factors give for b.
         factors: of about A.
         refinement: ``classical``, ``gmres``, or ``classical-gmres``: classical as long as each step takes a
             digit off the residual, then GMRES.
@@ -65,7 +67,7 @@ def refine(
             but not before ``FAIR_TRIAL``.
         watch: called with the number of residuals so far and the newest error.
     """
-    found = Refined(system.state(factors.solve(b), b))
+    found = Refined(system.state(first, b))
 
     def worst(state: State) -> float:
         return state.error if strictly else float(state.regular.max())
