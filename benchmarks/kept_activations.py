@@ -11,7 +11,9 @@ and backward, alternating, medians.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,29 +23,16 @@ from torch import nn
 from fewbits.nn import prepare
 from fewbits.train.tasks.bytes_model import ByteModel, Shape, next_byte_loss
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.nn.graphs import kept_bytes
+
 RECIPES = ("mxfp8", "mxfp6", "mxfp4", "mx9")
 SHAPE = Shape(width=384, layers=6, hidden=1536, heads=6)  # 10.8 million parameters
 
 
-def kept(loss: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield every tensor that the graph behind a loss holds on to."""
-    nodes, seen = [loss.grad_fn], set()
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        nodes += [following for following, _ in node.next_functions]
-        saved = [getattr(node, name) for name in dir(node) if name.startswith("_saved_")]
-        for one in (*saved, *getattr(node, "saved_tensors", ())):
-            yield from (t for t in (one if isinstance(one, tuple) else (one,)) if isinstance(t, torch.Tensor))
-
-
 def mib(model: nn.Module, windows: torch.Tensor) -> float:
     """Return the MiB that wait for the backward pass."""
-    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    storages = [t.untyped_storage() for t in kept(next_byte_loss(model, windows).mean())]
-    return sum({s.data_ptr(): s.nbytes() for s in storages if s.data_ptr() not in own}.values()) / 2**20
+    return kept_bytes(next_byte_loss(model, windows).mean(), model.parameters()) / 2**20
 
 
 def step_of(model: nn.Module, windows: torch.Tensor) -> Callable[[], None]:

@@ -1,8 +1,8 @@
 """How much faster is a dense system solved to double accuracy with a narrow factorization?
 
 Peers: torch.linalg.solve and scipy.linalg.solve in double precision. All in one process, alternating,
-medians. Every solution meets LAPACK's criterion max |r| <= sqrt(n) max |x| |A| eps, or is LAPACK's own in
-double precision.
+medians. Every entry of the residual of a solution is at most 2^-52 (|A| |x| + |b|), or the solution is the
+one in double precision.
 
     python benchmarks/solve_dense.py [--largest 8000] [--rounds 5] [--json FILE]
 """

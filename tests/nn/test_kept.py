@@ -1,6 +1,6 @@
 """What a layer keeps of its input for the backward pass is packed, and no bit of any result changes by it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from fewbits.nn import DotProductAttention, prepare
+from tests.nn.graphs import kept_bytes, of_graph
 from tests.nn.test_prepare import Every
 
 RECIPES = (
@@ -24,26 +25,9 @@ RECIPES = (
 )
 
 
-def of_graph(loss: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield every tensor that the graph behind a loss holds on to."""
-    nodes, seen = [loss.grad_fn], set()
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        nodes += [following for following, _ in node.next_functions]
-        saved = [getattr(node, name) for name in dir(node) if name.startswith("_saved_")]
-        saved += getattr(node, "saved_tensors", ())
-        for one in saved:
-            yield from (t for t in (one if isinstance(one, tuple) else (one,)) if isinstance(t, torch.Tensor))
-
-
-def kept_bytes(model: nn.Module, *given: torch.Tensor) -> int:
-    """Return the bytes of all storages that the graph holds on to, but for parameters and the input."""
-    own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *given)}
-    storages = {t.untyped_storage() for t in of_graph(model(*given).float().square().sum())}
-    return sum(s.nbytes() for s in {s.data_ptr(): s for s in storages}.values() if s.data_ptr() not in own)
+def kept_by(model: nn.Module, x: torch.Tensor) -> int:
+    """Return the bytes that the graph holds on to, but for parameters and the input."""
+    return kept_bytes(model(x).float().square().sum(), (*model.parameters(), x))
 
 
 def results(make: Callable[[], nn.Module], chosen: str, packs: bool, x: torch.Tensor) -> list[torch.Tensor]:
@@ -93,9 +77,7 @@ class Wide(nn.Module):
 )
 def test_a_layers_input_is_kept_in_the_bits_of_its_format(chosen: str, bits: float, wide: int) -> None:
     x = torch.randn(128, 256)
-    found = [
-        kept_bytes(prepare(Wide(), chosen, pack_activations=packs), x.clone()) for packs in (True, False)
-    ]
+    found = [kept_by(prepare(Wide(), chosen, pack_activations=packs), x.clone()) for packs in (True, False)]
     # Where float32 flows the input of the first layer is x itself; the loss keeps its own float32 operand.
     values, inputs = x.numel(), 3 if wide == 32 else 4
     assert found[0] == 4 * values * bits / 8 + 4 * values
@@ -142,7 +124,7 @@ def test_what_an_activation_function_keeps_anyway_is_not_kept_twice() -> None:
         )
 
     x = torch.randn(128, 256)
-    packed, wide = (kept_bytes(prepare(made(), "mxfp6", pack_activations=p), x) for p in (True, False))
+    packed, wide = (kept_by(prepare(made(), "mxfp6", pack_activations=p), x) for p in (True, False))
     assert packed <= wide
 
 

@@ -38,27 +38,41 @@ def read_formats(text: str | None, default: Sequence[str]) -> list[Format]:
 
 
 def refuse_unused(context: typer.Context, used: Collection[str], what: str) -> None:
+    """Refuse options that were typed and are none of ``used``; see :func:`refuse_idle`."""
+    refuse_idle(context, set(context.params) - _parameters(context, used), what)
+
+
+def refuse_idle(context: typer.Context, idle: Collection[str], what: str) -> None:
     """Refuse options that were typed and would do nothing.
 
     Args:
         context: of the command.
-        used: names of the parameters that count.
+        idle: names of the parameters that do not count.
         what: what the command was given, in words.
 
     Raises:
         ArgumentError: there is one; the message names all of them.
     """
+    idle = _parameters(context, idle)
     typed = [
-        name
+        f"--{name.replace('_', '-')}"
         for name in context.params
-        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+        if name in idle and getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
     ]
-    idle = [f"--{name.replace('_', '-')}" for name in typed if name not in used]
-    if idle:
-        does = "does" if len(idle) == 1 else "do"
-        raise ArgumentError(
-            f"{', '.join(idle)} {does} nothing for {what}; leave {'it' if len(idle) == 1 else 'them'} out"
-        )
+    if typed:
+        does, them = ("does", "it") if len(typed) == 1 else ("do", "them")
+        raise ArgumentError(f"{', '.join(typed)} {does} nothing for {what}; leave {them} out")
+
+
+def _parameters(context: typer.Context, names: Collection[str]) -> set[str]:
+    """Return the names as a set.
+
+    Raises:
+        LookupError: the command has no such parameter, which was renamed then.
+    """
+    if unknown := set(names) - set(context.params):
+        raise LookupError(f"{context.command_path} has no {', '.join(sorted(unknown))}")
+    return set(names)
 
 
 def provenance(seeds: Sequence[int] = ()) -> Provenance:

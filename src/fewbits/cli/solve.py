@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fewbits.cli.arguments import provenance, refuse_unused
+from fewbits.cli.arguments import provenance, refuse_idle
 from fewbits.cli.kinds import JSON, MATRIX, PAGE, Reads, Writes
 from fewbits.cli.krylov import SOLVERS, demonstration, krylov_scores
 from fewbits.cli.paths import tables_console, write_report
@@ -83,7 +83,7 @@ def solve(
         raise ArgumentError(f"--solver {solver}: expected direct, {', '.join(SOLVERS)}")
     direct = solver == "direct"
     idle = {"rtol" if direct else "assume", *(["precision"] if compare else [])}
-    refuse_unused(context, set(context.params) - idle, f"--solver {solver}" + " with --compare" * compare)
+    refuse_idle(context, idle, f"--solver {solver}" + " with --compare" * compare)
     if precision != "auto":
         (read if direct else krylov_precision)(precision)
     a, b = _system(matrix, right, direct)
