@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import fewbits as fb
 from fewbits.errors import ArgumentError
 from fewbits.nn.layers import DotProductAttention
+from fewbits.optim import AdamW
 from fewbits.recipes.catalogue import RECIPES
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
@@ -169,9 +170,62 @@ def test_compiled_derivatives_are_the_same() -> None:
         torch.testing.assert_close(torch.compile(derivative, backend="aot_eager")(x), derivative(x))
 
 
-def test_two_backward_passes_by_create_graph_are_refused() -> None:
+def twice(model: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the gradients of a penalty on the gradients in parameters and input, by create_graph."""
+    wanted = [*model.parameters(), x]
+    first = torch.autograd.grad((model(x) ** 2).sum(), wanted, create_graph=True)
+    return torch.autograd.grad(sum((g**2).sum() for g in first), wanted)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("recipe", ["mxfp8", WIDE, "mx9"])
+@pytest.mark.parametrize("name", MODELS)
+def test_create_graph_gives_the_derivatives_of_torch_func(name: str, recipe: str) -> None:
+    create, x = MODELS[name]
+    model = fb.prepare(create(), recipe, pack_activations=False)
+    given = {**{k: p.detach() for k, p in model.named_parameters()}, "": x}
+
+    def loss(of: dict[str, torch.Tensor]) -> torch.Tensor:
+        own = {k: p for k, p in of.items() if k}
+        found: torch.Tensor = (functional_call(model, own, (of[""],)) ** 2).sum()
+        return found
+
+    with sdpa_kernel(SDPBackend.MATH):  # torch's fused one has no second derivatives
+        expected = grad(lambda of: sum((g**2).sum() for g in grad(loss)(of).values()))(given)
+        found = twice(model, x.clone().requires_grad_())
+    for one, other in zip(found, expected.values(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_create_graph_gives_the_derivatives_of_the_wide_model_where_nothing_is_rounded(name: str) -> None:
+    narrow, x = made(name, "fp32")
+    torch.manual_seed(0)
+    wide = MODELS[name][0]()
+    with sdpa_kernel(SDPBackend.MATH):
+        for one, other in zip(
+            twice(narrow, x.clone().requires_grad_()), twice(wide, x.clone().requires_grad_()), strict=True
+        ):
+            torch.testing.assert_close(one, other)
+
+
+def test_create_graph_gives_second_derivatives_of_the_backward_pass() -> None:
+    layer = fb.prepare(nn.Linear(40, 8, bias=False), WIDE, pack_activations=False)
+    x, v = torch.randn(4, 40, requires_grad=True), torch.randn(4, 40)
+    (first,) = torch.autograd.grad((layer(x) ** 2).sum(), x, create_graph=True)
+    torch.testing.assert_close(first, by_hand(x, layer.weight))
+    (back,) = torch.autograd.grad((first * v).sum(), x)
+    columns = fb.fake_quantize(layer.weight.detach(), FMT, axis=0)
+    torch.testing.assert_close(back, fb.fake_quantize(2 * v @ columns.t(), FMT, axis=1) @ columns)
+
+
+def test_create_graph_is_refused_where_it_would_lose_its_graph() -> None:
     for name in ("linear", "convolution", "attention"):
         model, x = made(name, "mxfp8")
-        x = x.clone().requires_grad_()
-        with pytest.raises(ArgumentError, match=r"create_graph=True.*take torch\.func"):
-            torch.autograd.grad((model(x) ** 2).sum(), x, create_graph=True)
+        with pytest.raises(ArgumentError, match=r"create_graph=True.*pack_activations=False.*torch\.func"):
+            twice(model, x.clone().requires_grad_())
+    model = fb.prepare(nn.Linear(40, 8), "fp8-lm", pack_activations=False)
+    optimizer = AdamW(model.parameters(), recipe="fp8-lm")
+    loss = (model(torch.randn(4, 40)) ** 2).sum()
+    with pytest.raises(ArgumentError, match=r"create_graph=True.*torch\.autograd\.grad"):
+        loss.backward(create_graph=True)
+    assert optimizer is not None  # whose hooks pack

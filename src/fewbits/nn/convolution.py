@@ -16,7 +16,7 @@ from fewbits.nn import unfolded
 from fewbits.nn.kept import Tensors, keep
 from fewbits.nn.products import converted, sum_dtype
 from fewbits.nn.rules import Rules
-from fewbits.nn.straight import Formulas, once, product, transformed
+from fewbits.nn.straight import Formulas, differentiable, product, transformed, unpacked
 from fewbits.nn.unfolded import Geometry
 
 
@@ -42,6 +42,12 @@ def convolution(
     else:
         y = _Convolution.apply(x.to(rules.dtype), weight, how, rules, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
     return y if bias is None else y + converted(bias, y.dtype).reshape(-1, *(1,) * (y.dim() - 2))
+
+
+def _operands(ctx: Any) -> tuple[Any, Any, Formulas]:
+    weight, *kept = ctx.saved_tensors
+    x = unpacked(ctx.kept, kept) if kept else weight.new_empty(1).expand(ctx.size)
+    return x, weight, _formulas(ctx.how)
 
 
 class _Convolution(torch.autograd.Function):
@@ -70,7 +76,7 @@ class _Convolution(torch.autograd.Function):
             ).to(x.dtype)
 
     @staticmethod
-    @once
+    @differentiable(_operands)
     def backward(
         ctx: Any, gradient: torch.Tensor
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None, None]:

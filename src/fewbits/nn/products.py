@@ -13,7 +13,7 @@ import torch
 from fewbits.nn.addition import product_by_addition
 from fewbits.nn.kept import Tensors, keep
 from fewbits.nn.rules import Rules
-from fewbits.nn.straight import Formulas, once, product, transformed
+from fewbits.nn.straight import Formulas, differentiable, product, transformed, unpacked
 
 # Asked once: torch.compile cannot look into the question.
 _BFLOAT16_UNITS = bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
@@ -93,6 +93,11 @@ def attention_product(a: torch.Tensor, b: torch.Tensor, rules: Rules) -> torch.T
     return found
 
 
+def _of_linear(ctx: Any) -> tuple[Any, Any, Formulas]:
+    weight, *kept = ctx.saved_tensors
+    return unpacked(ctx.kept, kept) if kept else weight.new_empty(1).expand(ctx.size), weight, _LINEAR
+
+
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, rules: Rules, graded: bool) -> torch.Tensor:
@@ -107,7 +112,7 @@ class _Linear(torch.autograd.Function):
         return multiply(a, b.t(), rules).reshape(*x.shape[:-1], weight.shape[0])
 
     @staticmethod
-    @once
+    @differentiable(_of_linear)
     def backward(
         ctx: Any, gradient: torch.Tensor
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
@@ -127,6 +132,12 @@ class _Linear(torch.autograd.Function):
         return of_x, of_weight, None, None
 
 
+def _of_product(ctx: Any) -> tuple[Any, Any, Formulas]:
+    saved = ctx.saved_tensors
+    of_b, of_a = saved[: ctx.count], saved[ctx.count :]
+    return unpacked(ctx.of_a, of_a) if of_a else None, unpacked(ctx.of_b, of_b) if of_b else None, _ATTENTION
+
+
 class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor, rules: Rules, graded: bool) -> torch.Tensor:
@@ -143,7 +154,7 @@ class _Product(torch.autograd.Function):
         return multiply(left, right, rules)
 
     @staticmethod
-    @once
+    @differentiable(_of_product)
     def backward(
         ctx: Any, gradient: torch.Tensor
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:

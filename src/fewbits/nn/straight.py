@@ -1,9 +1,9 @@
-"""The products of a layer where a transform of torch.func, or forward mode, differentiates them.
+"""The products of a layer where a transform of torch.func, forward mode or create_graph differentiates them.
 
-Autograd's own functions know one backward pass. Here each is made of operations that can be differentiated
-again, in every mode: rounding as if it were the identity, products as they are. So the gradient is that of
-the recipe, bit for bit, and further derivatives are those of its backward pass. Whatever gradient comes back
-to a product is rounded as the recipe says; a tangent is not: no role stands for it.
+The functions that keep packed operands know one backward pass. Here each is made of operations that can be
+differentiated again, in every mode: rounding as if it were the identity, products as they are. So the
+gradient is that of the recipe, bit for bit, and further derivatives are those of its backward pass. Whatever
+gradient comes back to a product is rounded as the recipe says; a tangent is not: no role stands for it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 from fewbits.errors import ArgumentError
+from fewbits.nn.kept import Kept, Tensors
 from fewbits.nn.rules import Rules
 
 
@@ -34,27 +35,53 @@ def transformed() -> bool:
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
-def once(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a backward pass one that is not differentiated, and refuse what would differentiate it.
+def differentiable(operands: Callable[[Any], tuple[Any, Any, Formulas]]) -> Callable[[Any], Any]:
+    """Make a backward pass that is computed by formulas where it is to be differentiated in its turn.
 
-    Torch's own ``once_differentiable`` says so only where a second pass reaches it; else a part is left out
-    of the sum.
+    Args:
+        operands: gives, of a context, both operands as they entered the product, and its formulas. An operand
+            whose gradient alone is asked for may be anything of its shape.
     """
 
-    @once_differentiable
-    def checked(ctx: Any, *gradients: Any) -> Any:
-        return backward(ctx, *gradients)
+    def decorate(backward: Callable[[Any, torch.Tensor], Any]) -> Callable[[Any, torch.Tensor], Any]:
+        quick = once_differentiable(backward)
 
-    @wraps(backward)
-    def asked(ctx: Any, *gradients: Any) -> Any:
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            raise ArgumentError(
-                "create_graph=True through a prepared layer, which keeps its operands for one backward pass:"
-                " take torch.func for second derivatives, as in torch.func.hessian or grad of grad"
-            )
-        return checked(ctx, *gradients)
+        @wraps(backward)
+        def asked(ctx: Any, gradient: torch.Tensor) -> Any:
+            if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+                return quick(ctx, gradient)
+            rest = (None,) * (len(ctx.needs_input_grad) - 2)
+            return (*_gradients(ctx, gradient, *operands(ctx)), *rest)
 
-    return asked
+        return asked
+
+    return decorate
+
+
+def unpacked(kept: Kept, tensors: Tensors) -> torch.Tensor:
+    """Return an activation as it entered its product.
+
+    Raises:
+        ArgumentError: it was packed.
+    """
+    if kept.packed:
+        raise ArgumentError(
+            "create_graph=True through a prepared layer that packed its activations for one backward pass:"
+            " prepare the model with pack_activations=False, or take torch.func for second derivatives, as in"
+            " torch.func.hessian or grad of grad"
+        )
+    (x,) = tensors
+    assert x is not None
+    return x
+
+
+def _gradients(ctx: Any, gradient: torch.Tensor, x: Any, weight: Any, of: Formulas) -> tuple[Any, Any]:
+    rules = _as(_Straight, ctx.rules)
+    of_x, of_weight = ctx.needs_input_grad[:2]
+    return (
+        of.of_x(gradient, x, weight, rules) if of_x else None,
+        of.of_weight(gradient, x, weight, rules).to(weight.dtype) if of_weight else None,
+    )
 
 
 def product(x: torch.Tensor, weight: torch.Tensor, rules: Rules, formulas: Formulas) -> torch.Tensor:
@@ -124,13 +151,7 @@ class _Product(torch.autograd.Function):
         ctx: Any, gradient: torch.Tensor
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
         x, weight = ctx.saved_tensors
-        rules, of = _as(_Straight, ctx.rules), ctx.formulas
-        return (
-            of.of_x(gradient, x, weight, rules) if ctx.needs_input_grad[0] else None,
-            of.of_weight(gradient, x, weight, rules).to(weight.dtype) if ctx.needs_input_grad[1] else None,
-            None,
-            None,
-        )
+        return (*_gradients(ctx, gradient, x, weight, ctx.formulas), None, None)
 
     @staticmethod
     def jvp(ctx: Any, of_x: torch.Tensor | None, of_weight: torch.Tensor | None, *_: None) -> Any:

@@ -75,6 +75,11 @@ class GradientPacker:
                 f"gradients are packed in {self.how} before {distributed.get_world_size()} processes could"
                 " average them; take the recipe with held_gradient=fp32"
             )
+        if p.grad.requires_grad:
+            raise ArgumentError(
+                f"backward(create_graph=True) with gradients that are packed in {self.how}, which would end"
+                " their graph; take torch.autograd.grad(..., create_graph=True), or held_gradient=fp32"
+            )
         p.grad = PackedGradient(p.grad.float(), self.how, p.grad.dtype)
 
 
