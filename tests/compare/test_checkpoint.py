@@ -221,6 +221,7 @@ def test_progress_reaches_the_whole_and_never_goes_back(tmp_path, monkeypatch):
         ({"formats": ["mxfp3"]}, FormatError, "mxfp3"),
         ({"min_qsnr_db": nan}, ArgumentError, "min_qsnr_db is NaN"),
         ({"scale_rule": "round", "formats": ["bf16"]}, ArgumentError, "scale_rule='round'"),
+        ({"scale_rule": "ceil", "formats": ["nvfp4", "bf16"]}, ArgumentError, "nvfp4.* has none: leave"),
     ],
 )
 def test_misuse_is_refused_before_anything_is_read(tmp_path, options, error, told):

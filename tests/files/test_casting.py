@@ -230,6 +230,7 @@ def misuse(tmp_path: Path, error: type[Exception], told: str, **options) -> None
         ({"keep": ["*"]}, ArgumentError, "no tensor would be narrowed"),
         ({"format": "mxfp5"}, FormatError, "no format named 'mxfp5'"),
         ({"scale_rule": "round"}, ArgumentError, "scale_rule='round'"),
+        ({"scale_rule": "ceil", "format": "nvfp4"}, ArgumentError, "nvfp4.* has none: leave it out"),
         ({"target": "/no/such/folder/n.safetensors"}, ArgumentError, "does not exist; create it first"),
     ],
 )

@@ -183,6 +183,14 @@ def test_a_seed_is_an_integer_of_any_kind(function: Any) -> None:
             assert "needs a seed from 0 to 2^63 - 1" in str(sentence)
 
 
+@pytest.mark.parametrize("function", BOTH)
+def test_a_generator_that_would_draw_nothing_is_refused(function: Any) -> None:
+    for x in (X, T):
+        for generator in (3, np.random.default_rng(0), torch.Generator()):
+            sentence = told(lambda x=x, g=generator: function(x, "mxfp4", generator=g))
+            assert "rounding='nearest_even', which draws nothing; leave it out" in str(sentence)
+
+
 @pytest.mark.parametrize("sparsity", [3, 2.4, True, "2", "4:2", "2:4:8", (2, 4), b"2:4", 0])
 def test_a_pattern_that_is_none_is_refused(sparsity: Any) -> None:
     for x in (X, T):

@@ -109,7 +109,8 @@ def measure_checkpoint(
     Raises:
         DataError: the checkpoint cannot be read.
         FormatError: no such format.
-        ArgumentError: no formats, no such scale rule, ``min_qsnr_db`` is NaN, or no such model.
+        ArgumentError: no formats, no such scale rule or one that no format follows, ``min_qsnr_db`` is NaN,
+            or no such model.
     """
     chosen = [parse(f) if isinstance(f, str) else f for f in formats]
     if not chosen:
@@ -117,7 +118,7 @@ def measure_checkpoint(
     if isnan(min_qsnr_db):
         raise ArgumentError("min_qsnr_db is NaN; expected decibels, for example 30")
     rules = [scale_rule if kernels.has_scale_rule(f) else "floor" for f in chosen]
-    kernels.options(parse("mxfp4"), scale_rule=scale_rule)  # refuses a name that no format would look at
+    kernels.check_scale_rule(scale_rule, chosen)
     tensors = ordinary_tensors(path)
     total, done = sum(t.stored_bytes for t in tensors), 0
     summaries: list[TensorSummary] = []

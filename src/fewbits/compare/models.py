@@ -60,7 +60,7 @@ def compare_models(
         formats: formats, or their texts.
         seeds: how many models to train per task; seeds are 0, 1, ...
         data: the user's own text for the task ``bytes``.
-        scale_rule: how power-of-two scales are chosen; other formats do not use it.
+        scale_rule: how power-of-two scales are chosen, which one of the formats at least has.
             Training in a format has rules of its own, those of :func:`fewbits.recipes.uniform`.
         train: also train a model in each format from scratch, for each seed.
         progress: called as work goes on.
@@ -80,6 +80,7 @@ def compare_models(
             f"--data {data} is the text of the task bytes, and the tasks are {', '.join(tasks)}; add bytes"
         )
     fmts = [f if isinstance(f, Format) else parse(f) for f in formats]
+    kernels.check_scale_rule(scale_rule, fmts)
     chosen = [kernels.options(f, scale_rule=_rule_of(f, scale_rule)) for f in fmts]
     found = [task(name, data) for name in dict.fromkeys(tasks)]
     told = progress or _silent

@@ -84,13 +84,15 @@ def cast(
         DataError: the source cannot be read, is narrow already, or holds NaN or infinity where the format
             cannot.
         FormatError: no such format or sparsity, or a format without a zero with a sparsity.
-        ArgumentError: a pattern that matches nothing, no such scale rule, a destination that cannot be.
+        ArgumentError: a pattern that matches nothing, no such scale rule or one that no format follows, a
+            destination that cannot be.
         OSError: the operating system refused: no permission, no space left.
     """
-    kernels.options(parse("mxfp4"), scale_rule=scale_rule)  # refuses a name that no format would look at
-    tensors = ordinary_tensors(source)
     rules = [(pattern, _format(to)) for pattern, to in mapped]
-    chosen = plan(tensors, None if format is None else _format(format), rules, keep)
+    others = None if format is None else _format(format)
+    kernels.check_scale_rule(scale_rule, [fmt for fmt in (others, *(to for _, to in rules)) if fmt])
+    tensors = ordinary_tensors(source)
+    chosen = plan(tensors, others, rules, keep)
     to = destination(source, target, {t.file: None for t in tensors})
     kept = None if sparsity is None else pattern_of(sparsity)
     for fmt in chosen.values() if kept is not None else ():

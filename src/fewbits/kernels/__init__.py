@@ -19,7 +19,7 @@ from fewbits.formats.pattern import Pattern
 from fewbits.kernels import native, reference, sparse_stream
 from fewbits.kernels.layout import Packed, empty, packed, room, unpacked
 from fewbits.kernels.native import exact_arithmetic
-from fewbits.kernels.options import Options, has_scale_rule, options
+from fewbits.kernels.options import Options, check_scale_rule, has_scale_rule, options
 from fewbits.kernels.reals import BFLOAT16, narrowed, widened, without_infinity
 
 Array = NDArray[Any]
@@ -30,6 +30,7 @@ __all__ = [
     "Packed",
     "addition_product",
     "bfloat16_product",
+    "check_scale_rule",
     "dequantize",
     "exact_arithmetic",
     "fake_quantize",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fewbits.errors import ArgumentError
@@ -31,6 +32,21 @@ def has_scale_rule(fmt: Format) -> bool:
     return isinstance(fmt, Block | Bdr) and isinstance(fmt.scale, Exponent)
 
 
+def check_scale_rule(scale_rule: str, formats: Iterable[Format]) -> None:
+    """Refuse a scale rule that there is not, and one that would do nothing for any of the formats.
+
+    Raises:
+        ArgumentError: it is such a rule.
+    """
+    _one_of("scale_rule", scale_rule, RULES)
+    asked = tuple(formats)
+    if scale_rule != "floor" and not any(map(has_scale_rule, asked)):
+        raise ArgumentError(
+            f"scale_rule={scale_rule!r} chooses a power-of-two scale; {', '.join(map(str, asked))} has none:"
+            " leave it out"
+        )
+
+
 def _one_of(what: str, given: str, allowed: tuple[str, ...]) -> str:
     if given not in allowed:
         raise ArgumentError(f"{what}={given!r} is not one of {', '.join(allowed)}")
@@ -57,7 +73,7 @@ def options(
     element = fmt if isinstance(fmt, Element) else fmt.element
     chosen = Options(
         rounding=_one_of("rounding", rounding, ROUNDINGS),
-        scale_rule=_one_of("scale_rule", scale_rule, RULES),
+        scale_rule=scale_rule,
         overflow=_one_of("overflow", overflow or fmt.default_overflow, OVERFLOWS),
         nonfinite=_one_of("nonfinite", nonfinite or fmt.default_nonfinite, NONFINITES),
         zero_block=_one_of(
@@ -67,10 +83,7 @@ def options(
         ),
         seed=seed,
     )
-    if scale_rule != "floor" and not has_scale_rule(fmt):
-        raise ArgumentError(
-            f"scale_rule={scale_rule!r} chooses a power-of-two scale; {fmt} has none: leave it out"
-        )
+    check_scale_rule(scale_rule, [fmt])
     if chosen.overflow == "inf" and not element.has_inf:
         raise ArgumentError(f"overflow='inf': {element} has no infinity; use 'saturate'")
     if chosen.overflow == "nan" and not element.has_nan:

@@ -126,9 +126,15 @@ def seed_of(generator: Any, rounding: str) -> int:
     """Return the 63-bit seed that stochastic rounding draws from; a generator advances by one draw.
 
     Raises:
-        ArgumentError: stochastic rounding without a generator, or something that is none.
+        ArgumentError: stochastic rounding without a generator, something that is none, or one that would do
+            nothing.
     """
     if rounding != "stochastic":
+        if generator is not None:
+            raise ArgumentError(
+                f"a generator with rounding={rounding!r}, which draws nothing; leave it out, or take"
+                " rounding='stochastic'"
+            )
         return 0
     if isinstance(generator, int | np.integer) and not isinstance(generator, bool) and 0 <= generator < 2**63:
         return int(generator)
