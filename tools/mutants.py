@@ -128,10 +128,11 @@ def chosen_tests(
     A line that runs on import alone belongs to no test: the tests of its folder are taken.
     """
     names = reached.get(mutation.path, {}).get(mutation.line, [])
-    folder = mutation.path.replace("src/fewbits", "tests", 1).rpartition("/")[0]
     found = [tests[n] for n in names if n in tests]
-    if not found:
-        found = [t for t in tests.values() if t.id.startswith(folder)]
+    folder = mutation.path.replace("src/fewbits", "tests", 1)
+    while not found and folder:
+        folder = folder.rpartition("/")[0]
+        found = [t for t in tests.values() if t.id.startswith(f"{folder}/")]
     result, spent = [], 0.0
     for test in sorted(found, key=lambda t: t.seconds):
         spent += test.seconds

@@ -28,6 +28,18 @@ class Doubled(nn.Linear):
         return super().forward(input) * 2
 
 
+class Twofold(nn.Conv1d):
+    """A convolution that is changed in two places."""
+
+    def _conv_forward(
+        self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        return super()._conv_forward(input, weight + 1, bias)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(input)
+
+
 class Shifted(nn.Conv1d):
     """A convolution whose arithmetic is changed behind its forward."""
 
@@ -66,6 +78,7 @@ def replaced() -> nn.Linear:
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
     "forward": (lambda: Doubled(8, 8), "a Linear with a forward of its own", "odd"),
     "behind forward": (lambda: Shifted(8, 8, 1), "a Conv1d with a _conv_forward of its own", "odd"),
+    "both": (lambda: Twofold(8, 8, 1), "a Conv1d with a forward of its own", "odd"),
     "call": (lambda: Wrapped(8, 8), "a Linear with a __call__ of its own", "odd"),
     "instance": (replaced, "its forward was replaced on the instance", "odd"),
     "matrix": (lambda: nn.ParameterList([torch.ones(2, 2)]), "it holds 0 itself", "odd"),

@@ -75,7 +75,10 @@ def test_the_gradient_is_that_of_a_backward_pass_bit_for_bit(name: str, recipe: 
     model, x = made(name, recipe)
     loss = loss_of(model, x)
     found = grad(loss)({k: p.detach() for k, p in model.named_parameters()})
-    (model(x) ** 2).sum().backward()
+    of_x, given = grad(lambda t: (model(t) ** 2).sum())(x), x.clone().requires_grad_()
+    (model(given) ** 2).sum().backward()
+    assert given.grad is not None
+    assert torch.equal(of_x, given.grad)
     for key, p in model.named_parameters():
         assert p.grad is not None
         assert torch.equal(found[key], p.grad), key

@@ -1,5 +1,7 @@
 """What is said when a known failure begins, and that nothing is said when none does."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -121,11 +123,24 @@ def test_the_layer_whose_gradient_is_lost_is_the_one_that_is_named() -> None:
     assert all("the gradient that high passes back is flushed to zero by fp16" in w for w in said)
 
 
+def test_a_gradient_is_seen_along_its_last_axis() -> None:
+    seen: list[tuple[str, torch.Size, int]] = []
+
+    class Recorder:
+        def see(self, rules: Any, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int) -> None:
+            seen.append((role, x.movedim(axis, -1).shape, len(rounded)))
+
+    Rules(recipe("fp16-master"), "layer", watcher=Recorder()).narrowed(
+        "input_gradient", torch.ones(2, 3, 4), torch.float16
+    )
+    assert seen == [("input_gradient", (2, 3, 4), 2)]
+
+
 def test_a_loss_scale_is_not_advised_where_it_changes_nothing() -> None:
     """Blocks have scales of their own: what a block's largest value hides is hidden at any loss scale."""
     watch = Watch(1)
-    x = torch.full((64, 64), 1 / 32)
-    x[:, ::32] = 1.0
+    x = torch.full((64, 64), 3 / 64)
+    x[:, ::32] = 1.5
     rules = Rules(recipe("mxfp4"), "layer", watcher=watch)
     rules.cast("dw_gradient", x, 1)
     (said,) = watch.drained()[1]

@@ -12,7 +12,9 @@ import fewbits as fb
 from fewbits.errors import ArgumentError
 from fewbits.nn import prepare
 from fewbits.optim import LARS, SGD, AdamW, Optimizer
+from fewbits.optim.stored import stored
 from fewbits.recipes import RECIPES, Recipe
+from fewbits.recipes import recipe as read
 
 FP32 = RECIPES["fp32"]
 E4M3 = "block(element=fp8_e4m3,scale=e8m0,size=tensor)/rceil"
@@ -87,6 +89,21 @@ def test_lars_is_its_formula() -> None:
             wanted[i] = w - moved[i]
     for p, w in zip(given, wanted, strict=True):
         torch.testing.assert_close(p.double(), w, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_kept_saturates_or_overflows_as_asked() -> None:
+    how = read("fp32:first_moment=fp8_e5m2").first_moment
+    x = torch.tensor([1e9, -1e9, 1.0])
+    assert stored(x, how).dequantize().tolist() == [57344.0, -57344.0, 1.0]
+    assert stored(x, how, overflow=None).dequantize().tolist() == [torch.inf, -torch.inf, 1.0]
+
+
+def test_lars_takes_a_plain_step_where_a_norm_is_zero() -> None:
+    w, still = (torch.nn.Parameter(v) for v in (torch.zeros(2, 3), torch.ones(2, 3)))
+    w.grad, still.grad = torch.full((2, 3), 0.5), torch.zeros(2, 3)
+    LARS([w, still], 2.0, momentum=0.0, weight_decay=0.25, trust=0.02).step()
+    assert torch.equal(w, torch.full((2, 3), -1.0))  # no trust in a ratio of nothing
+    assert torch.equal(still, torch.full((2, 3), 0.5))  # the decay alone
 
 
 def test_the_norms_of_lars_do_not_overflow_where_fp16_would() -> None:

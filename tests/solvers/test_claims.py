@@ -1,5 +1,6 @@
 """What Krylov solvers take, and that they are right about it: complex numbers, every scale and layout."""
 
+import inspect
 import time
 from typing import Any
 
@@ -18,6 +19,7 @@ from fewbits.solvers import (
     cg,
     gcr,
     gmres,
+    lattice,
     low_modes,
     lsqr,
     minres,
@@ -274,6 +276,11 @@ def test_several_right_hand_sides_first_solutions_and_callbacks(name: str) -> No
     assert SOLVERS[name](a, many[:, :0]).x.shape == (N, 0)
     with pytest.raises(ArgumentError, match="x0 has the shape"):
         SOLVERS[name](a, b, x0=np.ones(3))
+
+
+def test_every_solver_stops_at_the_same_accuracy_unless_told() -> None:
+    kinds = (*SOLVERS.values(), multishift_cg, lattice.Wilson.solve)
+    assert {inspect.signature(f).parameters["rtol"].default for f in kinds} == {1e-10}
 
 
 def test_minres_solves_what_is_indefinite_and_lsqr_what_is_not_square() -> None:

@@ -85,6 +85,7 @@ def test_zeros_give_zeros() -> None:
         (np.eye(3), np.ones((3, 1, 1)), {}, ArgumentError, "expected shape"),
         (np.array([[1.0, 2], [0, 1]]), np.ones(2), {}, ArgumentError, "not symmetric"),
         (-np.eye(3), np.ones(3), {}, DataError, "not positive definite"),
+        (np.diag([1.0, 3.0] * 9 + [-1.0]), np.r_[np.ones(18), 1e-7], {}, DataError, "not positive definite"),
         (np.diag([1.0, np.nan]), np.ones(2), {}, DataError, "A holds NaN"),
         (np.eye(2), np.array([1, np.inf]), {}, DataError, "b holds NaN"),
         ("matrix", np.ones(2), {}, ArgumentError, "A is a str"),

@@ -1,5 +1,6 @@
 """Least squares: as close to the solution as double precision comes."""
 
+import time
 import warnings
 from typing import Any
 
@@ -27,6 +28,33 @@ def problem(condition: float, residual: float, seed: int = 0) -> tuple[Array, Ar
     x = generator.integers(-8, 9, N).astype(float)
     left = np.round(residual * generator.standard_normal(N) / step) * step
     return np.r_[half, half], np.r_[half @ x + left, half @ x - left], x
+
+
+def test_many_right_hand_sides_are_not_worth_narrow_factors() -> None:
+    a, b, _ = problem(1e2, 1e-3)
+    few, many = (lstsq(a, np.stack([b] * k, 1), full=True) for k in (1, N))
+    assert [stage.precision for stage in few.stages] == ["fp32"]
+    assert [stage.precision for stage in many.stages] == ["fp64"]
+
+
+def test_the_backward_error_is_that_of_the_worst_right_hand_side() -> None:
+    """Columns of unlike sizes: each is held against its own."""
+    a, b, _ = problem(1e2, 1.0)
+    sides = np.stack([b, 1e12 * b, 1e-9 * np.random.default_rng(1).standard_normal(len(b))], 1)
+    found = lstsq(a, sides, full=True)
+    each = [lstsq(a, side, precision="fp64", full=True).backward_error for side in sides.T]
+    assert found.backward_error == pytest.approx(max(each), rel=3)
+    assert found.backward_error < 1e-14
+
+
+def test_what_the_stages_took_is_no_more_than_the_call_took() -> None:
+    a, b, _ = problem(1e5, 1e-3)
+    began = time.perf_counter()
+    found = lstsq(a, b, full=True)
+    whole = time.perf_counter() - began
+    spent = [s for stage in found.stages for s in (stage.factor_seconds, stage.refine_seconds)]
+    assert min(spent) >= 0
+    assert 0 < sum(spent) <= whole
 
 
 def error(found: Array, x: Array) -> float:

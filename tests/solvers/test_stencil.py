@@ -8,7 +8,7 @@ import scipy.sparse as sp
 import torch
 
 from fewbits.errors import ArgumentError, DataError
-from fewbits.solvers import Stencil, cg
+from fewbits.solvers import Stencil, cg, krylov_precision
 
 
 def faces(nz: int, ny: int, nx: int) -> list[Any]:
@@ -42,6 +42,23 @@ def test_it_is_the_matrix_of_its_faces(shape: tuple[int, int, int]) -> None:
     assert np.allclose(low.numpy(), expected @ v.numpy(), rtol=1e-5, atol=1e-5)
     assert np.abs(expected).sum(1).max() <= a.largest()
     assert abs(a.to_scipy() - expected).max() <= 1e-13 * abs(expected).max()
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("end", [0, -1])
+def test_its_bound_holds_where_the_outermost_faces_are_the_largest(axis: int, end: int) -> None:
+    of = faces(3, 4, 5)
+    np.moveaxis(of[axis], 2 - axis, 0)[end] *= 1000
+    assert np.abs(matrix(*of, 0.5)).sum(1).max() <= Stencil(*of, shift=0.5).largest()
+
+
+def test_a_direction_of_nothing_leaves_the_expected_length_as_it_was() -> None:
+    a = Stencil(*faces(3, 4, 5), shift=0.5)
+    engine = a.engine(krylov_precision("half"))
+    assert engine is not None
+    engine.load(torch.zeros(a.n, dtype=torch.float64))
+    assert engine.turn(1.0, 0.0) == (0.0, 0.0)
+    assert engine.gain == a.largest()
 
 
 def test_poisson_of_constant_coefficients_is_the_laplacian() -> None:

@@ -12,6 +12,7 @@ from fewbits import optim
 from fewbits.errors import ArgumentError
 from fewbits.nn import prepare
 from fewbits.sparsity import Frozen, Gradual, MaskedOptimizer, Recomputed, density, is_sparse, mask
+from fewbits.sparsity.optimizer import _masked
 from fewbits.tensor import NarrowTensor
 from tests.training import losses_of
 
@@ -168,6 +169,15 @@ def test_packed_states_are_written_and_read_by_this_package(tmp_path):
     again.load_state_dict(model.state_dict())
     optim.load_state(its, tmp_path / "state.safetensors")
     assert train(again, its) == train(model, optimizer)
+
+
+def test_a_packed_state_that_has_its_zeros_is_left_as_it_is():
+    kept = torch.tensor([[True, False] * 16] * 2)
+    sparse, dense = (fb.quantize(x, "mxfp8_e4m3") for x in (kept.float(), torch.ones(2, 32)))
+    assert _masked(sparse, kept) is sparse
+    assert torch.equal(_masked(dense, kept).dense(), kept.float())
+    of_rows = fb.quantize(torch.ones(2), "mxfp8_e4m3")
+    assert _masked(of_rows, kept) is of_rows  # of another shape than the weights
 
 
 def test_the_state_of_a_dense_optimizer_is_masked_when_it_is_taken_over():

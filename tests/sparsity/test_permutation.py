@@ -123,6 +123,15 @@ def test_the_smallest_numbers_are_searched_too() -> None:
     assert find_order(PUBLISHED * 1e-310, moves=200_000).efficacy > 0.2
 
 
+def test_what_it_took_is_told_and_ten_seconds_are_the_most_unless_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(permutation, "time", Clock(1.0))
+    assert find_order(torch.ones(4, 4)).seconds == 1.0  # nothing to search
+    w = torch.randn(64, 1024, generator=torch.Generator().manual_seed(2))
+    assert 10 < find_order(w).seconds + 2 <= 14
+
+
 def test_nothing_to_gain_leaves_the_order() -> None:
     for w in (torch.ones(3, 8), torch.zeros(3, 8), torch.randn(5, 4)):
         found = find_order(w)

@@ -216,6 +216,7 @@ STAYS: dict[str, Callable[..., Tensor]] = {
     "channels found": lambda m, x: x * x.argmax(-1, keepdim=True),
     "channels unbound": lambda m, x: torch.stack(x.unbind(-1), -1),
     "a constant": lambda m, x: x + torch.arange(16),
+    "looked up": lambda m, x: x + functional.embedding(torch.arange(16) % 7, m.table).select(-1, 3),
     "channels counted": lambda m, x: x[..., torch.arange(15, -1, -1)],
     "sorted": lambda m, x: x.sort(-1).values,
     "glu": lambda m, x: functional.glu(torch.cat([x, x], -1)),
@@ -299,6 +300,17 @@ def test_channels_that_are_flattened_in_two_ways_stay(at_random: None) -> None:
     report = permute(Two(), example_inputs=torch.randn(2, 3, 3, 3))
     assert not report.permuted
     assert dict(report.left_alone)["many_inner.weight"] == "flattened in two ways"
+
+
+def test_the_time_that_is_left_is_shared_among_the_layers_that_are_left(monkeypatch: Any) -> None:
+    given = []
+    whole = permuted.find_order
+    monkeypatch.setattr(
+        permuted, "find_order", lambda *a, seconds, **k: given.append(seconds) or whole(*a, moves=1, **k)
+    )
+    layers = [layer for _ in range(3) for layer in (nn.Linear(8, 8), nn.ReLU())]
+    permute(nn.Sequential(*layers, nn.Linear(8, 8)), example_inputs=torch.randn(2, 8), seconds=60.0)
+    assert [round(seconds / 60, 1) for seconds in given] == [0.3, 0.5, 1.0]
 
 
 def test_tied_weights_are_one_and_modes_stay() -> None:

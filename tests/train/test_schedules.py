@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from fewbits.nn import prepare
-from fewbits.recipes import RECIPES
+from fewbits.recipes import RECIPES, recipe
 from fewbits.train.schedules import Assigned, Muppet, WarmUp, schedule
-from fewbits.train.schedules.muppet import diversity, threshold
+from fewbits.train.schedules.muppet import diversity, level_recipe, threshold
 
 
 def _model() -> nn.Sequential:
@@ -122,6 +122,19 @@ def test_it_goes_through_8_12_14_and_16_bits_to_float32_and_stays() -> None:
     assert found.level == 4
 
 
+def test_the_last_level_is_float32_whatever_the_recipe_had() -> None:
+    last = level_recipe(recipe("muppet:weight=mx9,activation=mx6,gradient=mxfp4"), 32)
+    roles = (
+        "forward_weight",
+        "dx_weight",
+        "forward_activation",
+        "dw_activation",
+        "dx_gradient",
+        "dw_gradient",
+    )
+    assert [getattr(last, role) for role in roles] == [None] * 6
+
+
 def test_gradients_that_add_up_to_zero_say_nothing_and_an_epoch_is_a_sixtieth_of_the_steps() -> None:
     model, found = muppet(119)  # one step each
     three_epochs_of(model, found, 1.0)
@@ -212,6 +225,7 @@ def test_one_activation_in_a_hundred_beyond_the_largest_promotes_the_layer_for_g
     x.view(-1)[:beyond] = value
     model(x)
     assert found.promoted == (["0"] if promoted else [])
+    assert _formats(model, "0") == (HIGH if promoted else LOW)  # at once
     for _ in range(3):
         found.after_step()
         model(torch.zeros(10, 20))

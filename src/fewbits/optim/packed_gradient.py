@@ -73,7 +73,7 @@ class PackedGradient(torch.Tensor):
         return f"PackedGradient({self.how}, shape={tuple(self.shape)}, {self.nbytes} bytes)"
 
     def __init__(self, *_: Any) -> None:
-        super().__init__()
+        """Take what :meth:`__new__` took."""
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]

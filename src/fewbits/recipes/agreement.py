@@ -94,7 +94,7 @@ def _called_by_scaler() -> bool:
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
-        caller = frame.f_locals.get("self") if frame.f_code.co_name == "step" else None
+        caller = frame.f_locals.get("self")
         if isinstance(caller, torch.amp.GradScaler):
             return caller.is_enabled()
     return False

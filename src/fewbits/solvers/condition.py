@@ -106,7 +106,6 @@ def _largest_magnification(a: torch.Tensor, factors: Factors, start: torch.Tenso
     best = 0.0
     for _ in range(_MOST_STEPS):
         z = factors.solve(v)
-        z = z / torch.linalg.vector_norm(z)
         if not bool(torch.isfinite(z.abs()).all()):
             return math.inf
         new = _orthogonal(z, directions)

@@ -37,6 +37,7 @@ Watch = Callable[[str, int, float], None]
 # What the componentwise error of a first solution in double precision may be: that of a matrix which was
 # scaled is brought down to what rounding x alone leaves, since LAPACK, with other pivots, may have less.
 _ENOUGH_SCALED = 2 * refine.EPS
+_EQUILIBRATE = {"LU": system.general, "QR": system.general, "Cholesky": system.definite}
 _STABLE = 16  # times sqrt(n) 2^-53: the normwise error above which a solution solves another system
 
 
@@ -97,8 +98,8 @@ class Factorization:
     def system(self, method: str, *, adjoint: bool = False) -> System:
         """Return the equilibrated system that ``method`` factorizes, or that of A^H."""
         if (method, adjoint) not in self._systems:
-            make = system.definite if method == "Cholesky" else system.general
-            found = self.system(method).adjoint() if adjoint else make(self.a, self._extents)
+            equilibrate = _EQUILIBRATE[method]
+            found = self.system(method).adjoint() if adjoint else equilibrate(self.a, self._extents)
             self._systems[method, adjoint] = found
         return self._systems[method, adjoint]
 

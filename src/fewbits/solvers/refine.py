@@ -134,12 +134,10 @@ def _by_gmres(
             note(found.state.error * left)
             if most_inner is None or iteration < FAIR_TRIAL:
                 return True
-            expected = iteration * math.log(goal) / math.log(left) if left < 1 else math.inf
-            if found.inner + expected <= most_inner:
+            if left ** ((most_inner - found.inner) / iteration) <= goal:  # at this pace it gets there
                 return True
             found.reason = (
-                f"{iteration} iterations of GMRES left {left:.1g} of the residual: {expected:.0f} would be"
-                f" needed, {most_inner} are worth it"
+                f"{iteration} iterations of GMRES left {left:.1g} of the residual; {most_inner} are worth it"
             )
             return False
 

@@ -109,7 +109,7 @@ def partial_mask(w: torch.Tensor, final: torch.Tensor, share: float) -> torch.Te
     Returns:
         bool of w's shape: True wherever ``final`` is.
     """
-    dropped = (~final).flatten().nonzero().squeeze(-1)
+    dropped = (~final).flatten().nonzero()[:, 0]
     smallest = w.detach().flatten()[dropped].abs().argsort(stable=True)[: round(share * len(dropped))]
     kept = torch.ones_like(final).flatten()
     kept[dropped[smallest]] = False

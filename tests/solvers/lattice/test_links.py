@@ -42,6 +42,13 @@ def off(change: float) -> Any:
     return links
 
 
+def flipped(count: int) -> Any:
+    """Return links of which so many have the sign of an antiperiodic boundary."""
+    links = lattice.random_links(SHAPE)
+    links.reshape(-1, 3, 3)[:count] *= -1
+    return links
+
+
 @pytest.mark.parametrize(
     ("links", "options", "error", "said"),
     [
@@ -49,6 +56,7 @@ def off(change: float) -> Any:
         (off(1j), {}, ArgumentError, r"off SU\(3\) by"),
         (off(np.nan), {}, DataError, "links hold NaN"),
         (-lattice.random_links(SHAPE), {}, ArgumentError, r"determinant -1.*boundary=\(-1, 1, 1, 1\)"),
+        (flipped(37), {}, ArgumentError, "^37 links have the determinant -1"),
         (lattice.random_links(SHAPE)[:, :0], {}, ArgumentError, "four sizes"),
         (lattice.unit_links(SHAPE), {"boundary": (1, 1, 1)}, ArgumentError, "along T, Z, Y and X"),
         (lattice.unit_links(SHAPE), {"boundary": (0, 1, 1, 1)}, ArgumentError, "along T, Z, Y and X"),

@@ -89,7 +89,8 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
         q, k, v = (
             linear(x, w, b, self.rules) for x, w, b in zip((query, key, value), weights, biases, strict=True)
         )
-        if self.bias_k is not None and self.bias_v is not None:
+        if self.bias_k is not None:
+            assert self.bias_v is not None
             k = torch.cat([k, converted(self.bias_k, k.dtype).expand(len(k), -1, -1)], 1)
             v = torch.cat([v, converted(self.bias_v, v.dtype).expand(len(v), -1, -1)], 1)
         if self.add_zero_attn:
