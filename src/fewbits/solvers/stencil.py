@@ -213,8 +213,7 @@ class StencilEngine:
         self.x = zeros(shape, "f64" if vectors == "f64" else "f32").values
         self.total = torch.from_numpy(room(a.shape, np.float64))
         self.alpha = self.earlier = 0.0  # what x still waits for: of p, and of `following`
-        self.rr: float  # of r, |p|^2 beside it: set by load
-        self.pp: float
+        self.rr = self.pp = 0.0
         self.gain = a.largest()  # |q| / |p|, last seen
 
     def load(self, r: torch.Tensor) -> tuple[float, float, float]:
