@@ -1,4 +1,7 @@
 // What Python sees of dense matrices in double precision: checks, unwraps and calls.
+#include <nanobind/stl/optional.h>
+
+#include <optional>
 #include <vector>
 
 #include "bind.hpp"
@@ -12,6 +15,7 @@ namespace {
 using Matrix = nb::ndarray<const double, nb::ndim<2>, nb::device::cpu>;
 using Given = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Taken = nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Rounded = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Line = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 DenseRows rows_of(const Matrix& a) {
@@ -38,13 +42,14 @@ void residuals_of(const Matrix& a, const Given& x, const Given& b, const Taken& 
     residuals(one.kernels, job, threads);
 }
 
-void extents_of(const Matrix& a, const Line& largest, const Line& sums, const Line& columns, int threads) {
+void extents_of(const Matrix& a, const Line& largest, const Line& sums, const Line& columns, const std::optional<Rounded>& single, int threads) {
     const DenseRows rows = rows_of(a);
     require(largest.size() == a.shape(0) && sums.size() == a.shape(0), "a value for each row");
     require(columns.size() == a.shape(1), "a value for each column");
+    require(!single || (single->shape(0) == a.shape(0) && single->shape(1) == a.shape(1)), "a rounded value for each value");
     const Implementation& one = active();
     nb::gil_scoped_release released;
-    extents(one.kernels, {rows, largest.data(), sums.data()}, columns.data(), threads);
+    extents(one.kernels, {rows, largest.data(), sums.data(), single ? single->data() : nullptr}, columns.data(), threads);
 }
 
 }  // namespace
@@ -52,6 +57,7 @@ void extents_of(const Matrix& a, const Line& largest, const Line& sums, const Li
 void fewbits::bind_residuals(nb::module_& m) {
     m.def("residuals", &residuals_of, "a"_a.noconvert(), "x"_a.noconvert(), "b"_a.noconvert(), "r"_a.noconvert(), "sizes"_a.noconvert(), "threads"_a,
           "Write b - A x, as if in twice the precision, and |A| |x| + |b|.");
-    m.def("extents", &extents_of, "a"_a.noconvert(), "largest"_a.noconvert(), "sums"_a.noconvert(), "columns"_a.noconvert(), "threads"_a,
-          "Write the largest magnitude and the sum of magnitudes of each row, and the largest of each column.");
+    m.def("extents", &extents_of, "a"_a.noconvert(), "largest"_a.noconvert(), "sums"_a.noconvert(), "columns"_a.noconvert(),
+          "single"_a.noconvert().none(), "threads"_a,
+          "Write the largest magnitude and the sum of magnitudes of each row, the largest of each column, and the values as float32.");
 }

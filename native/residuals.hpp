@@ -24,6 +24,7 @@ struct Residuals {
 struct Extents {
     DenseRows a;
     double *largest, *sums;  // (m): of the magnitudes of a row
+    float* single;           // (m, n): the values rounded, or null
 };
 
 }  // namespace fewbits

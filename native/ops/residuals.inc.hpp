@@ -6,6 +6,7 @@ namespace {
 
 constexpr i64 side_by_side_sums = 8;
 using Lanes = double __attribute__((vector_size(vector_bytes), aligned(8), may_alias));
+using Singles = float __attribute__((vector_size(vector_bytes / 2), aligned(4), may_alias));
 constexpr i64 lane_count = vector_bytes / 8, vectors_of_sums = side_by_side_sums / lane_count;
 
 inline Lanes lanes_at(const double* x) { return *reinterpret_cast<const Lanes*>(x); }
@@ -87,11 +88,13 @@ void extents(const Extents& job, double* columns, i64 first, i64 last) {
     const i64 n = job.a.n, whole = n - n % side_by_side_sums;
     for (i64 i = first; i < last; ++i) {
         const double* a = job.a.a + i * job.a.row;
+        float* single = job.single == nullptr ? nullptr : job.single + i * n;
         Lanes most[vectors_of_sums] = {}, sums[vectors_of_sums] = {};
         for (i64 j = 0; j < whole; j += side_by_side_sums)
             for (i64 v = 0; v < vectors_of_sums; ++v) {
                 double* column = columns + j + v * lane_count;
-                const Lanes size = magnitude_of(lanes_at(a + j + v * lane_count)), before = lanes_at(column);
+                const Lanes value = lanes_at(a + j + v * lane_count), size = magnitude_of(value), before = lanes_at(column);
+                if (single != nullptr) *reinterpret_cast<Singles*>(single + j + v * lane_count) = __builtin_convertvector(value, Singles);
                 put_lanes(column, size > before ? size : before);
                 most[v] = size > most[v] ? size : most[v];
                 sums[v] += size;
@@ -108,6 +111,7 @@ void extents(const Extents& job, double* columns, i64 first, i64 last) {
         }
         for (i64 j = whole; j < n; ++j) {
             const double size = a[j] < 0 ? -a[j] : a[j];
+            if (single != nullptr) single[j] = static_cast<float>(a[j]);
             columns[j] = size > columns[j] ? size : columns[j];
             top = size > top ? size : top;
             sum += size;

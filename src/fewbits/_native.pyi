@@ -242,6 +242,7 @@ def extents(
     largest: NDArray[np.float64],
     sums: NDArray[np.float64],
     columns: NDArray[np.float64],
+    single: NDArray[np.float32] | None,
     threads: int,
 ) -> None: ...
 

@@ -62,6 +62,23 @@ def test_in_double_precision_alone_nothing_of_such_a_residual_is_right() -> None
     assert np.abs(plain - found).max() > 0.5 * np.abs(found).max()
 
 
+@pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize("n", [1, 7, 8, 9, 64, 83])
+def test_the_values_come_along_in_float32(n: int) -> None:
+    """All magnitudes, ties and those that float32 does not hold; NumPy's conversion is the yardstick."""
+    rng = np.random.default_rng(n)
+    bits = rng.integers(0, 2**63, (5, n), dtype=np.int64) | rng.integers(0, 2, (5, n)) << 63
+    a = np.where(rng.random((5, n)) < 0.5, bits.view(float), rng.standard_normal((5, n)))
+    a[0] = 1 + 2.0**-24
+    single = np.full((5, n), np.nan, np.float32)
+    native.extents(a, 2, single)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        expected = a.astype(np.float32)
+    assert np.array_equal(single, expected, equal_nan=True)
+    with pytest.raises(ValueError, match="a rounded value for each value"):
+        native.extents(a, 1, single[:4])
+
+
 def test_nan_shows_in_the_sums() -> None:
     a = np.ones((3, 20))
     a[1, 5], a[2, 18] = np.nan, np.inf

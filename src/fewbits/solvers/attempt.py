@@ -20,13 +20,14 @@ class Kept:
     reason: str = ""
 
 
-def factorize(a: torch.Tensor, method: str, factor: str) -> Kept:
+def factorize(a: torch.Tensor, method: str, factor: str, single: torch.Tensor | None = None) -> Kept:
     """Factorize a square matrix.
 
     Args:
         a: (n, n) float64 or complex128, equilibrated.
         method: LU, Cholesky, or in double precision QR.
         factor: of a :class:`Precision`.
+        single: a in float32, where it is there.
     """
     if method == "Cholesky":
         return _by_cholesky(a, factor)
@@ -35,7 +36,10 @@ def factorize(a: torch.Tensor, method: str, factor: str) -> Kept:
     if factor == "fp64":
         found = lu.double(a)
     else:
-        low, rows, columns = narrowed(a, factor, scaled=factor != "fp32")
+        if factor == "fp32" and single is not None:
+            low, rows, columns = single, None, None
+        else:
+            low, rows, columns = narrowed(a, factor, scaled=factor != "fp32")
         found = lu.narrow(low, factor, rows, columns)
         if not found.finite:
             return Kept(None, -2, REASONS[-2])

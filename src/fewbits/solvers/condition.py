@@ -89,13 +89,15 @@ def _signs(shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def _contracts(a: torch.Tensor, factors: Factors, answers: torch.Tensor) -> bool:
-    """Whether a step of refinement changes the answers to the probes little.
+    """Whether a step of refinement changes the larger answer to the probes little.
 
-    What narrow factors hide of a singular matrix is most of those answers, and A takes it to nothing: the
-    step would change them by as much.
+    What narrow factors hide of a singular matrix is most of that answer, and A takes it to nothing: the step
+    would change it by as much.
     """
-    change = magnitudes(factors.solve(probes(a) - a @ answers)).amax(0)
-    return bool((change <= _LITTLE * magnitudes(answers).amax(0)).all())
+    sizes = magnitudes(answers).amax(0)
+    of = sizes.argmax()[None]
+    change = factors.solve(probes(a)[:, of] - a @ answers[:, of])
+    return bool(magnitudes(change).max() <= _LITTLE * sizes.max())
 
 
 def _largest_magnification(a: torch.Tensor, factors: Factors, start: torch.Tensor) -> float:

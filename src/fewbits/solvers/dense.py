@@ -30,6 +30,7 @@ from fewbits.solvers.arrays import as_given, columns_of, finite, with_gradient
 from fewbits.solvers.attempt import Kept
 from fewbits.solvers.factors import Factors
 from fewbits.solvers.precision import ASSUMPTIONS, Precision, roundoff
+from fewbits.solvers.precision import precision as read
 from fewbits.solvers.result import Result
 from fewbits.solvers.system import State, System
 
@@ -82,13 +83,14 @@ class Factorization:
         self.given = with_gradient(a, "A")
         self.a = self.given.detach()
         _check(self.a, assume)
-        self._extents = system.extents(self.a)
+        self.plan = _plan(precision, assume, len(self.a))
+        # The copy is made while the magnitudes are read, and factorized where nothing has to be scaled.
+        self._extents = system.extents(self.a, single=self.plan[0] == ("LU", read("fp32")))
         if not bool(torch.isfinite(self._extents.sums).all()):
             finite(self.a, "A")  # or only the sums overflow
         self.assume = assume
         if assume != "general":
             cholesky.check_hermitian(self.a)
-        self.plan = _plan(precision, assume, len(self.a))
         self._auto = precision == "auto"
         self._kept: dict[tuple[str, str], Kept] = {}
         self._systems: dict[tuple[str, bool], System] = {}
@@ -243,7 +245,9 @@ class Factorization:
             doubt = evidence.doubt(self.sampled_pivots, len(self.a), roundoff(factor))
             if doubt:
                 return Kept(None, -1, doubt)
-        return attempt.factorize(self.system(method).a, method, factor)
+        here, single = self.system(method), self._extents.single
+        self._extents = replace(self._extents, single=None)  # it is used once
+        return attempt.factorize(here.a, method, factor, single if here.rows is None else None)
 
     def _enough(self, here: System, narrow: bool) -> float:
         """Return the error of a first solution that needs no refinement."""

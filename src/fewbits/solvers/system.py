@@ -26,11 +26,13 @@ class Extents:
         rows: (n,) float64, the largest of each row.
         sums: (n,), of each row; not finite where the row holds NaN or infinity, or overflows.
         columns: (n,), the largest of each column.
+        single: (m, n), the matrix in float32, where that was asked for.
     """
 
     rows: torch.Tensor
     sums: torch.Tensor
     columns: torch.Tensor
+    single: torch.Tensor | None = None
 
     @property
     def mild(self) -> bool:
@@ -201,16 +203,18 @@ def _lines(a: torch.Tensor) -> Iterator[tuple[slice, np.ndarray[tuple[int, ...],
         yield part, (torch.view_as_real(stripe).flatten(1) if a.is_complex() else stripe).numpy()
 
 
-def extents(a: torch.Tensor) -> Extents:
-    """Return the magnitudes in (m, n) float64 or complex128, reading it once."""
+def extents(a: torch.Tensor, *, single: bool = False) -> Extents:
+    """Return the magnitudes in (m, n) float64 or complex128, reading it once; real ones in float32 too."""
     m, n = a.shape
+    low = torch.empty(m, n, dtype=torch.float32) if single and not a.is_complex() else None
     rows, sums = torch.empty(m, dtype=torch.float64), torch.empty(m, dtype=torch.float64)
     columns = torch.zeros(n * (1 + a.is_complex()), dtype=torch.float64)
     for part, lines in _lines(a):
-        *along, across = map(torch.from_numpy, native.extents(lines, threads()))
+        taken = None if low is None else low[part].numpy()
+        *along, across = map(torch.from_numpy, native.extents(lines, threads(), taken))
         rows[part], sums[part] = along
         columns = torch.maximum(columns, across)
-    return Extents(rows, sums, columns.reshape(n, -1).amax(1))
+    return Extents(rows, sums, columns.reshape(n, -1).amax(1), low)
 
 
 def residuals(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -19,10 +19,15 @@ def residuals(a: Doubles, x: Doubles, b: Doubles, threads: int) -> tuple[Doubles
     return r, sizes
 
 
-def extents(a: Doubles, threads: int) -> tuple[Doubles, Doubles, Doubles]:
-    """Return the largest magnitude and the sum of magnitudes of each row, and the largest of each column."""
+def extents(
+    a: Doubles, threads: int, single: NDArray[np.float32] | None = None
+) -> tuple[Doubles, Doubles, Doubles]:
+    """Return the largest magnitude and the sum of magnitudes of each row, and the largest of each column.
+
+    ``single``, (m, n), takes the values as float32, since A is being read.
+    """
     active_isa()
     m, n = a.shape
     largest, sums, columns = np.empty(m), np.empty(m), np.empty(n)
-    _native.extents(a, largest, sums, columns, threads)
+    _native.extents(a, largest, sums, columns, single, threads)
     return largest, sums, columns
