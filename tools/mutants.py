@@ -125,10 +125,12 @@ def chosen_tests(
 ) -> list[Test]:
     """Return the tests for a mutant, the quickest first, as many as the budget allows.
 
-    A line that runs on import alone belongs to no test: the tests of its folder are taken.
+    They are those that reach the line and those of the file's name. A line that runs on import alone belongs
+    to no test: the tests of its folder are taken.
     """
     names = reached.get(mutation.path, {}).get(mutation.line, [])
-    found = [tests[n] for n in names if n in tests]
+    own = f"/test_{Path(mutation.path).stem}.py::"  # what runs once in a process is reached by any test
+    found = [t for t in tests.values() if t.id in names or own in t.id]
     folder = mutation.path.replace("src/fewbits", "tests", 1)
     while not found and folder:
         folder = folder.rpartition("/")[0]

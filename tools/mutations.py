@@ -121,7 +121,8 @@ def _nodes(node: ast.AST, scope: str) -> Iterator[tuple[str, ast.expr | ast.stmt
     for name, child in ast.iter_fields(node):
         if name not in ("annotation", "returns", "decorator_list"):
             for item in child if isinstance(child, list) else [child]:
-                if isinstance(item, ast.AST):
+                kept = isinstance(item, ast.keyword) and item.arg in _KEPT_KEYWORDS
+                if isinstance(item, ast.AST) and not kept:
                     yield from _nodes(item, scope)
 
 

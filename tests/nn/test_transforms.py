@@ -12,8 +12,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import fewbits as fb
 from fewbits.errors import ArgumentError
+from fewbits.nn import Rules
+from fewbits.nn import straight as straight_through
 from fewbits.nn.layers import DotProductAttention
 from fewbits.optim import AdamW
+from fewbits.recipes import recipe as read
 from fewbits.recipes.catalogue import RECIPES
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
@@ -110,6 +113,14 @@ def by_hand(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """Return the gradient in x of sum(linear(x, w) ** 2) as a recipe computes it, from plain operations."""
     y = straight(x, 1) @ straight(w, 1).t()
     return straight(2 * y, 1) @ straight(w, 0)
+
+
+def test_what_is_not_rounded_is_a_copy_too() -> None:
+    """Who writes to an operand does not write to the activation."""
+    x = torch.randn(4, 8)
+    for recipe in ("fp32", "mxfp8"):
+        operand = straight_through.rounded(x, Rules(read(recipe)), "forward_activation", 1)
+        assert operand.data_ptr() != x.data_ptr()
 
 
 def test_second_derivatives_are_those_of_the_backward_pass() -> None:

@@ -123,6 +123,10 @@ def test_the_layer_whose_gradient_is_lost_is_the_one_that_is_named() -> None:
     assert all("the gradient that high passes back is flushed to zero by fp16" in w for w in said)
 
 
+def test_one_step_in_fifty_is_looked_at_unless_told() -> None:
+    assert Watch().every == 50
+
+
 def test_a_gradient_is_seen_along_its_last_axis() -> None:
     seen: list[tuple[str, torch.Size, int]] = []
 

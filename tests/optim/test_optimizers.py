@@ -98,6 +98,17 @@ def test_what_is_kept_saturates_or_overflows_as_asked() -> None:
     assert stored(x, how, overflow=None).dequantize().tolist() == [torch.inf, -torch.inf, 1.0]
 
 
+def test_gradients_that_were_widened_for_a_scaler_are_narrow_again_after_the_step() -> None:
+    w = torch.nn.Parameter(torch.zeros(4, dtype=torch.float16))
+    optimizer = SGD([w], 1.0, recipe="fp16-only")
+    for _ in range(2):
+        w.grad = torch.ones(4, dtype=torch.float16)
+        optimizer.widen_gradients()
+        assert [p is w for p in optimizer._widened] == [True]
+        optimizer.step()
+        assert optimizer._widened == []
+
+
 def test_lars_takes_a_plain_step_where_a_norm_is_zero() -> None:
     w, still = (torch.nn.Parameter(v) for v in (torch.zeros(2, 3), torch.ones(2, 3)))
     w.grad, still.grad = torch.full((2, 3), 0.5), torch.zeros(2, 3)

@@ -4,23 +4,22 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from torch import distributed, nn
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import parse
 from fewbits.optim import AdamW
 from fewbits.optim.sharded import of_one, packable
+from tests.fake_group import imagined
 
 
 @pytest.fixture
 def two() -> Iterator[None]:
     """Be the first of two processes; the other one is imagined, and sends nothing."""
-    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-    yield
-    distributed.destroy_process_group()
+    with imagined(2):
+        yield
 
 
 def cut(whole: torch.Tensor, dim: int) -> DTensor:
