@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "build" / "mutants"
 EQUIVALENT = ROOT / "tools" / "equivalent_mutants.json"
 FOLDERS = ("recipes", "train/schedules", "nn", "optim", "solvers", "sparsity")
+IDENTITY = ("path", "scope", "text", "before", "after")
 BUDGET_S = 90.0  # of tests for one mutant, by their times without it
 TESTS = ("tests/recipes", "tests/train", "tests/nn", "tests/optim", "tests/solvers", "tests/sparsity")
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -172,10 +173,18 @@ def sample(count: int, seed: int, only: str) -> list[Mutation]:
     return drawn
 
 
+def again(path: Path) -> list[Mutation]:
+    """Return those that were not killed in an earlier run, as far as their lines are still there."""
+    lived = [v["mutation"] for v in json.loads(path.read_text()) if v["outcome"] != "killed"]
+    wanted = {tuple(m[k] for k in IDENTITY) for m in lived}
+    files = sorted({m["path"] for m in lived})
+    return [m for f in files if (ROOT / f).exists() for m in mutations(ROOT, f) if m.identity in wanted]
+
+
 def known() -> dict[tuple[str, ...], str]:
     """Return the reason of each mutant that equals the original, by its identity."""
     entries = json.loads(EQUIVALENT.read_text())
-    return {tuple(e[k] for k in ("path", "scope", "text", "before", "after")): e["reason"] for e in entries}
+    return {tuple(e[k] for k in IDENTITY): e["reason"] for e in entries}
 
 
 def table(verdicts: list[Verdict]) -> str:
@@ -201,6 +210,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=240, help="mutants in all, as many from each folder")
     parser.add_argument("--seed", type=int, default=0, help="which mutants are drawn")
     parser.add_argument("--only", default="", help="those whose path holds this text")
+    parser.add_argument("--again", type=Path, help="only those that a run before, its --json, did not kill")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="copies that run side by side")
     parser.add_argument("--json", type=Path, help="write every verdict to this file")
     given = parser.parse_args()
@@ -210,6 +220,7 @@ def main() -> None:
     for folder in (first, *(copy(str(i)) for i in range(1, given.workers))):
         folders.put(folder)
     reasons = known()
+    drawn = again(given.again) if given.again else sample(given.count, given.seed, given.only)
 
     def work(mutation: Mutation) -> Verdict:
         if reason := reasons.get(mutation.identity):
@@ -226,7 +237,7 @@ def main() -> None:
         return verdict
 
     with ThreadPoolExecutor(given.workers) as pool:
-        verdicts = list(pool.map(work, sample(given.count, given.seed, given.only)))
+        verdicts = list(pool.map(work, drawn))
     print(table(verdicts))
     if given.json:
         given.json.write_text(json.dumps([asdict(v) for v in verdicts], indent=1) + "\n")

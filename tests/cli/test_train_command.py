@@ -32,6 +32,12 @@ def test_it_trains_compares_and_resumes(tmp_path: Path, capsys: pytest.CaptureFi
     assert [(r["recipe"], r["seed"]) for r in document["runs"]] == [
         ("fp32", 0), ("fp32", 1), ("mxfp6", 0), ("mxfp6", 1)
     ]  # fmt: skip
+    values = [r["value"] for r in document["runs"]]
+    wide, narrow = document["recipes"]
+    assert (wide["recipe"], wide["mean"], wide["times_fp32"]) == ("fp32", sum(values[:2]) / 2, 1)
+    assert (narrow["recipe"], narrow["evidence"]["pairs"]) == ("mxfp6", 2)
+    assert narrow["evidence"]["mean"] == pytest.approx((values[2] - values[0] + values[3] - values[1]) / 2)
+    assert narrow["evidence"]["low"] < narrow["evidence"]["mean"] < narrow["evidence"]["high"]
     assert run(given) == 2
     assert "--resume" in capsys.readouterr().err
     assert run([*given, "--resume"]) == 0

@@ -28,6 +28,7 @@ from fewbits.records import (
     TaskScore,
     TrainRun,
 )
+from fewbits.report.training import grouped
 
 SCHEMA = 1
 
@@ -58,8 +59,18 @@ def inspect_json(report: InspectReport, provenance: Provenance) -> str:
 
 
 def train_json(runs: Sequence[TrainRun], provenance: Provenance) -> str:
-    """Write every run under ``runs``, in the order given."""
-    return _document("training", provenance, runs=runs)
+    """Write every run under ``runs``, in the order given, and what each recipe's say under ``recipes``."""
+    recipes = [
+        {
+            "recipe": of.runs[0].recipe,
+            "mean": _plain(of.mean),
+            "evidence": _plain(of.evidence),  # of the difference from fp32; null where no seed has both
+            "verdict": of.verdict,
+            "times_fp32": of.slower,
+        }
+        for of in grouped(runs)
+    ]
+    return _document("training", provenance, runs=runs, recipes=recipes)
 
 
 def prune_json(models: Sequence[PrunedModel], provenance: Provenance) -> str:
