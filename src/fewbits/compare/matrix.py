@@ -31,6 +31,7 @@ MATRIX_FORMATS = (
 
 MOST_ROWS_FACTORED = 200_000  # beyond it the factors of a matrix can take hours and all memory
 
+_DENSE = 0.25  # of all entries: from there on factors fill up, and a dense factorization is quicker
 _FACTOR_BYTES = 1 << 31  # of all factors that are in memory at once, if there are several
 _DRAWS = Lock()  # one estimate at a time: they share NumPy's global state
 
@@ -149,6 +150,8 @@ def _estimate(matrix: Any) -> tuple[float, int]:
         return nan, 0
     columns = csc_array(matrix)
     columns.eliminate_zeros()
+    if columns.nnz > _DENSE * n * n:
+        return _dense_estimate(columns.toarray(order="F")), n * n
     # SuperLU reads beyond its arrays where a matrix is singular by its pattern alone.
     if structural_rank(columns) < n:
         return inf, 0
@@ -163,6 +166,16 @@ def _estimate(matrix: Any) -> tuple[float, int]:
         found = float(norm(columns, 1)) * float(onenormest(inverse))
     # Not a number: a solve overflowed.
     return inf if isnan(found) else found, int(factors.nnz)
+
+
+def _dense_estimate(matrix: Any) -> float:
+    """Return the condition by LAPACK's GECON: a sparse factorization of what is full takes minutes."""
+    from scipy.linalg.lapack import dgecon, dgetrf
+
+    norm = float(np.abs(matrix).sum(0).max())
+    factors, _, singular = dgetrf(matrix, overwrite_a=True)
+    share = float(dgecon(factors, norm)[0]) if not singular and np.isfinite(norm) else 0.0
+    return 1 / share if share > 0 else inf
 
 
 def _why_no_condition(matrix: Any) -> str:
