@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "build" / "mutants"
 EQUIVALENT = ROOT / "tools" / "equivalent_mutants.json"
 FOLDERS = ("recipes", "train/schedules", "nn", "optim", "solvers", "sparsity")
+LOG = "tests.log"  # in each copy: what the newest tests said
 IDENTITY = ("path", "scope", "text", "before", "after")
 BUDGET_S = 90.0  # of tests for one mutant, by their times without it
 TESTS = ("tests/recipes", "tests/train", "tests/nn", "tests/optim", "tests/solvers", "tests/sparsity")
@@ -82,14 +83,10 @@ def copy(name: str) -> Path:
 def run_tests(folder: Path, arguments: Iterable[str], limit_s: float | None = None) -> int:
     """Return pytest's exit status in a copy, 1 where it takes longer than the limit."""
     command = [str(folder / ".venv/bin/python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-    child = subprocess.Popen(
-        command,
-        cwd=folder,
-        env=ENVIRONMENT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    with (folder / LOG).open("w") as said:
+        child = subprocess.Popen(
+            command, cwd=folder, env=ENVIRONMENT, stdout=said, stderr=said, start_new_session=True
+        )
     try:
         return child.wait(limit_s)
     except subprocess.TimeoutExpired:
@@ -105,7 +102,7 @@ def survey(folder: Path) -> tuple[dict[str, dict[int, list[str]]], dict[str, Tes
         folder, [*TESTS, "--cov=fewbits", "--cov-context=test", "--cov-report=", f"--junitxml={times}"]
     )
     if status != 0:
-        sys.exit("the tests fail without a mutation; run them first: make test")
+        sys.exit(f"the tests fail without a mutation: {folder / LOG} says which")
     data = coverage.CoverageData(str(folder / ".coverage"))
     data.read()
     tests: dict[str, Test] = {}

@@ -77,6 +77,7 @@ def test_the_first_step_of_any_optimizer_looks(monkeypatch: pytest.MonkeyPatch) 
     """Once in a process: whoever prepares the first model registers the look."""
     from fewbits.recipes import agreement
 
+    made()  # so that the look is registered for the tests that follow
     agreement.look_before_steps.cache_clear()
     hooks = []
     monkeypatch.setattr(agreement, "register_optimizer_step_pre_hook", hooks.append)
