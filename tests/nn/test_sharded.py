@@ -49,7 +49,9 @@ def check(found: list[dict[str, Any]], names: tuple[str, ...]) -> None:
         tolerance = TOLERANCES.get(plain, NARROW)
         for way in ("ddp", "fsdp"):
             assert mean(f"{way} {name}") == pytest.approx(alone, rel=tolerance), f"{way} {name}"
-        assert mean(f"fsdp {name}") == pytest.approx(mean(f"ddp {name}"), rel=1e-5), name  # the same sums
+        # Two gradients have one sum; four are added in another order.
+        alike = 1e-5 if processes == 2 else tolerance
+        assert mean(f"fsdp {name}") == pytest.approx(mean(f"ddp {name}"), rel=alike), name
         assert alone[-1] < alone[0]
     alone = cases.train("mxfp8", "alone", 0, processes)
     assert mean("clip") == pytest.approx(alone, rel=NARROW)
