@@ -181,7 +181,7 @@ def test_the_best_iterate_is_what_is_returned(name: str) -> None:
         a, b, maxiter=9, precision="single", callback=lambda x: residuals.append(share(a, x, b))
     )
     assert len(residuals) == found.iterations
-    assert found.residual == pytest.approx(share(a, found.x, b), rel=1e-6)
+    assert found.residual == pytest.approx(share(a, found.x, b), rel=1e-3, abs=0)
     assert found.residual <= 1
     x0 = np.linalg.solve(a, b) * (1 + 1e-9 * rng.standard_normal(N))
     near = SOLVERS[name](a, b, x0=x0, precision="fp32/fp8_e5m2", maxiter=3, rtol=1e-15)

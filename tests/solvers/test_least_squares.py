@@ -43,8 +43,20 @@ def test_the_backward_error_is_that_of_the_worst_right_hand_side() -> None:
     sides = np.stack([b, 1e12 * b, 1e-9 * np.random.default_rng(1).standard_normal(len(b))], 1)
     found = lstsq(a, sides, full=True)
     each = [lstsq(a, side, precision="fp64", full=True).backward_error for side in sides.T]
-    assert found.backward_error == pytest.approx(max(each), rel=3)
+    assert found.backward_error == pytest.approx(max(each), rel=3, abs=0)
     assert found.backward_error < 1e-14
+
+
+def test_a_large_exact_solution_does_not_hide_the_error_of_a_small_one() -> None:
+    rng = np.random.default_rng(3)
+    a = np.zeros((24, 12))
+    a[:6, :6], a[6:, 6:] = np.eye(6), rng.standard_normal((18, 6))
+    exact, rounded = 2.0**40 * np.arange(1, 7), rng.standard_normal(6)
+    sides = np.stack([a @ np.r_[exact, np.zeros(6)], a @ np.r_[np.zeros(6), rounded]], 1)
+    alone = lstsq(a, sides[:, 1], precision="fp64", full=True).backward_error
+    both = lstsq(a, sides, precision="fp64", full=True).backward_error
+    assert 1e-18 < alone < 1e-15
+    assert alone / 10 < both < 10 * alone
 
 
 def test_what_the_stages_took_is_no_more_than_the_call_took() -> None:
