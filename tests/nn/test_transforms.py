@@ -171,6 +171,7 @@ def test_forward_mode_in_a_parameter() -> None:
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of torch, while it traces
 @pytest.mark.slow
 def test_compiled_derivatives_are_the_same() -> None:
     model, x = made("linear", "mxfp8")
