@@ -72,6 +72,14 @@ def test_every_kind_of_matrix_gives_the_same() -> None:
         assert torch.allclose(cg(tensor, torch.from_numpy(b)).x, torch.from_numpy(expected), atol=1e-9)
 
 
+@pytest.mark.parametrize("size", [1e-4, 1.0, 1e4])
+def test_a_curvature_that_is_rounding_is_not_refused_whatever_the_size_of_a(size: float) -> None:
+    a = np.diag(size * np.r_[np.tile([1.0, 3.0], 9), -1e-14])
+    assert not cg(a, np.r_[np.ones(18), 1e-7], maxiter=60).converged
+    with pytest.raises(DataError, match="not positive definite"):
+        cg(np.diag(size * np.r_[np.tile([1.0, 3.0], 9), -1e-3]), np.r_[np.ones(18), 1e-7], maxiter=60)
+
+
 def test_zeros_give_zeros() -> None:
     found = cg(laplacian(1.0, 5), np.zeros(25))
     assert found.converged

@@ -158,7 +158,7 @@ class _Iteration:
         r = self.problem.add(self.engine.partial())
         if not self.double:
             curvature, length2 = a.dot(r, a.exact(r)).real, a.dot(r, r).real
-        if curvature < -FLAT * length2:
+        if curvature < -FLAT * a.magnitude() * length2:
             raise DataError(
                 f"A is not positive definite: p^H A p = {curvature / length2:.3g} |p|^2 in iteration"
                 f" {len(self.problem.history) + 1}; conjugate gradients need a symmetric positive definite"
