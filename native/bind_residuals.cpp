@@ -13,6 +13,7 @@ using namespace fewbits;
 namespace {
 
 using Matrix = nb::ndarray<const double, nb::ndim<2>, nb::device::cpu>;
+using Square = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
 using Given = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Taken = nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Rounded = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
@@ -52,6 +53,16 @@ void extents_of(const Matrix& a, const Line& largest, const Line& sums, const Li
     extents(one.kernels, {rows, largest.data(), sums.data(), single ? single->data() : nullptr}, columns.data(), threads);
 }
 
+void substitute_in(const Square& t, const Taken& x, bool upper, bool unit, bool transposed, int threads) {
+    require(t.stride(1) == 1 || t.shape(1) <= 1, "the values of a row follow each other");
+    require(t.shape(0) == t.shape(1), "as many rows as columns");
+    require(x.shape(1) == t.shape(0), "a value of x for each row");
+    const Implementation& one = active();
+    nb::gil_scoped_release released;
+    const Triangle job{static_cast<std::int64_t>(t.shape(0)), t.stride(0), t.data(), upper, unit, transposed, x.data()};
+    substitute(one.kernels, job, static_cast<std::int64_t>(x.shape(0)), threads);
+}
+
 }  // namespace
 
 void fewbits::bind_residuals(nb::module_& m) {
@@ -60,4 +71,6 @@ void fewbits::bind_residuals(nb::module_& m) {
     m.def("extents", &extents_of, "a"_a.noconvert(), "largest"_a.noconvert(), "sums"_a.noconvert(), "columns"_a.noconvert(),
           "single"_a.noconvert().none(), "threads"_a,
           "Write the largest magnitude and the sum of magnitudes of each row, the largest of each column, and the values as float32.");
+    m.def("substitute", &substitute_in, "t"_a.noconvert(), "x"_a.noconvert(), "upper"_a, "unit"_a, "transposed"_a, "threads"_a,
+          "Solve T x = b, or its transpose's, for the rows of x, in their place.");
 }

@@ -178,6 +178,7 @@ struct Advance;
 struct Pack;
 struct SparseRows;  // rows.hpp
 struct Residuals;  // residuals.hpp
+struct Triangle;   // triangles.hpp
 struct Extents;
 struct Swaps;  // swaps.hpp
 
@@ -203,6 +204,7 @@ struct Kernels {
     void (*multiply_rows)(const SparseRows&, const float* x, float* y, std::int64_t first, std::int64_t last);
     void (*residuals)(const Residuals&, std::int64_t first, std::int64_t last);  // items are rows
     void (*extents)(const Extents&, double* columns, std::int64_t first, std::int64_t last);
+    void (*substitute)(const Triangle&, std::int64_t first, std::int64_t last);  // items are right-hand sides
     void (*settle)(const Swaps&, std::int64_t first, std::int64_t last);  // items are groups
     // One after the other: each swap that is made changes what the next ones gain.
     std::int64_t (*anneal)(const Swaps&, const std::int32_t* pairs, const std::int64_t* allowances, std::int64_t* gains, std::int64_t n);

@@ -130,6 +130,11 @@ void extents(const Kernels& kernels, const Extents& job, double* columns, int th
     });
 }
 
+void substitute(const Kernels& kernels, const Triangle& job, std::int64_t sides, int threads) {
+    divide(sides, job.n * job.n * sides, threads,
+           [&](int, std::int64_t first, std::int64_t last) { kernels.substitute(job, first, last); });
+}
+
 void settle(const Kernels& kernels, const Swaps& s, int threads) {
     divide(s.columns / s.group, s.columns * s.rows, threads,
            [&](int, std::int64_t first, std::int64_t last) { kernels.settle(s, first, last); });

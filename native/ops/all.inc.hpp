@@ -23,6 +23,7 @@
 #include "links.inc.hpp"
 #include "wilson.inc.hpp"
 #include "residuals.inc.hpp"
+#include "triangles.inc.hpp"
 #include "swaps.inc.hpp"
 #include "uniform.inc.hpp"
 #include "kernels.inc.hpp"

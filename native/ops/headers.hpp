@@ -5,6 +5,7 @@
 #include "../lattice.hpp"
 #include "../layout.hpp"
 #include "../residuals.hpp"
+#include "../triangles.hpp"
 #include "../rows.hpp"
 #include "../stencil.hpp"
 #include "../swaps.hpp"

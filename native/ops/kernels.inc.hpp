@@ -62,4 +62,4 @@ Magnitudes measure_all(const void* in, Real type, const Geometry& g, i64 first, 
 
 extern const Kernels kernels;
 const Kernels kernels = {items, convert, restore_items, restore, thin_room, thin, compress, expand, measure_items, measure_all, additions, lattice,
-                         turn_room, turn_all, advance_all, pack_all, multiply_rows, residuals, extents, settle, anneal, uniform};
+                         turn_room, turn_all, advance_all, pack_all, multiply_rows, residuals, extents, substitute, settle, anneal, uniform};

@@ -5,13 +5,15 @@
 namespace {
 
 constexpr i64 side_by_side_sums = 8;
+constexpr i64 values_ahead = 1024;  // which are asked for early: the hardware's own prefetching stops at each page
 using Lanes = double __attribute__((vector_size(vector_bytes), aligned(8), may_alias));
 using Singles = float __attribute__((vector_size(vector_bytes / 2), aligned(4), may_alias));
 constexpr i64 lane_count = vector_bytes / 8, vectors_of_sums = side_by_side_sums / lane_count;
 
 inline Lanes lanes_at(const double* x) { return *reinterpret_cast<const Lanes*>(x); }
 inline void put_lanes(double* x, Lanes v) { *reinterpret_cast<Lanes*>(x) = v; }
-inline Lanes magnitude_of(Lanes v) { return v < 0.0 ? -v : v; }  // NaN stays
+using LaneBits = std::int64_t __attribute__((vector_size(vector_bytes)));
+inline Lanes magnitude_of(Lanes v) { return (Lanes)((LaneBits)v & 0x7fffffffffffffff); }
 
 // What a + b rounds off (Knuth).
 template <class T>
@@ -52,7 +54,10 @@ void residual_of_row(const Residuals& job, i64 i, i64 c) {
     const double *a = job.a.a + i * job.a.row, *x = job.x + c * job.a.n, *high = job.high + c * job.a.n, *low = job.low + c * job.a.n;
     RowSums s = {};
     const i64 n = job.a.n, whole = n - n % side_by_side_sums;
-    for (i64 j = 0; j < whole; j += side_by_side_sums) add_products(s, a + j, x + j, high + j, low + j);
+    for (i64 j = 0; j < whole; j += side_by_side_sums) {
+        __builtin_prefetch(a + j + values_ahead);
+        add_products(s, a + j, x + j, high + j, low + j);
+    }
     if (whole < n) {
         double last[4][side_by_side_sums] = {};
         const double* from[4] = {a, x, high, low};
@@ -93,6 +98,7 @@ void extents(const Extents& job, double* columns, i64 first, i64 last) {
         for (i64 j = 0; j < whole; j += side_by_side_sums)
             for (i64 v = 0; v < vectors_of_sums; ++v) {
                 double* column = columns + j + v * lane_count;
+                __builtin_prefetch(a + j + v * lane_count + values_ahead);
                 const Lanes value = lanes_at(a + j + v * lane_count), size = magnitude_of(value), before = lanes_at(column);
                 if (single != nullptr) *reinterpret_cast<Singles*>(single + j + v * lane_count) = __builtin_convertvector(value, Singles);
                 put_lanes(column, size > before ? size : before);

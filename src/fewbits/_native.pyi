@@ -245,6 +245,14 @@ def extents(
     single: NDArray[np.float32] | None,
     threads: int,
 ) -> None: ...
+def substitute(
+    t: NDArray[np.float32],
+    x: NDArray[np.float64],
+    upper: bool,
+    unit: bool,
+    transposed: bool,
+    threads: int,
+) -> None: ...
 
 class Swaps:
     def __init__(

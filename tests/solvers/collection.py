@@ -282,6 +282,7 @@ def compared(
             found = solve(a, b, precision=precision, full=True)
         except ValueError:  # a pivot of zero
             return None
+    assert all(issubclass(w.category, RuntimeWarning) for w in said), [str(w.message) for w in said]
     path = " ".join(f"{s.precision}:{s.code}" for s in found.stages)
     ours = errors(a, found.x, b)
     of_lapack = (np.inf, np.inf) if failed else errors(a, theirs, b)[:2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -10,6 +11,7 @@ from fewbits.errors import DataError
 from fewbits.solvers.factors import Factors, Substitute, doubled, inverse_power, scaled_to
 from fewbits.solvers.precision import roundoff
 from fewbits.solvers.products import product
+from fewbits.solvers.substitution import with_cholesky
 
 _TILE = 256  # rows and columns compared at once
 _PANEL = 256  # columns that LAPACK factorizes whole
@@ -78,9 +80,8 @@ def narrow(low: torch.Tensor, factor: str, scale: torch.Tensor | None) -> Factor
         lower = low.contiguous()
         if not _recurse(lower, product(factor)):
             return None
-    return Factors(
-        *_substitutions(lower), lower.diagonal(), lambda: _substitutions(doubled(lower)), scale, scale
-    )
+    widened = partial(with_cholesky, lower, lambda: _substitutions(doubled(lower)))
+    return Factors(*_substitutions(lower), lower.diagonal(), widened, scale, scale)
 
 
 def _substitutions(lower: torch.Tensor) -> tuple[Substitute, Substitute]:

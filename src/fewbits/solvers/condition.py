@@ -9,7 +9,7 @@ import torch
 
 from fewbits.solvers.factors import Factors
 from fewbits.solvers.refine import EPS
-from fewbits.solvers.system import State, System, magnitudes, times_power
+from fewbits.solvers.system import State, System, magnitudes, product, residuals, times_power
 
 _PROBES = 2  # random signs: that both miss the direction that counts has a chance of one in hundreds
 _MOST_STEPS = 12  # of the search for a vector that A makes small; each gains digits until there are no more
@@ -60,7 +60,7 @@ def inverse_norm(
 
     Args:
         system: R A C.
-        factors: of about that.
+        factors: of about that, substitutions in double precision.
         roundoff: of the narrowest operands in their making.
         answers: the solutions of :func:`probes` that the factors give.
         doubtful: whether refinement is known not to contract.
@@ -80,7 +80,7 @@ def inverse_norm(
     if not doubtful and _contracts(a, factors, answers):
         return Inverse(seen, seen)
     start = probes(a)[:, y.amax(0).argmax()]
-    return Inverse(max(seen, _largest_magnification(a, factors.wide(), start)), seen)
+    return Inverse(max(seen, _largest_magnification(a, factors, start)), seen)
 
 
 def _signs(shape: tuple[int, ...]) -> torch.Tensor:
@@ -96,7 +96,7 @@ def _contracts(a: torch.Tensor, factors: Factors, answers: torch.Tensor) -> bool
     """
     sizes = magnitudes(answers).amax(0)
     of = sizes.argmax()[None]
-    change = factors.solve(probes(a)[:, of] - a @ answers[:, of])
+    change = factors.solve(residuals(a, answers[:, of], probes(a)[:, of])[0])
     return bool(magnitudes(change).max() <= _LITTLE * sizes.max())
 
 
@@ -111,7 +111,7 @@ def _largest_magnification(a: torch.Tensor, factors: Factors, start: torch.Tenso
         if not bool(torch.isfinite(z.abs()).all()):
             return math.inf
         new = _orthogonal(z, directions)
-        directions, images = torch.cat([directions, new], 1), torch.cat([images, a @ new], 1)
+        directions, images = torch.cat([directions, new], 1), torch.cat([images, product(a, new)], 1)
         before, best = best, max(best, _magnification(directions, images))
         v = _orthogonal(images @ (directions.mH @ z), basis)
         if best <= 2 * before or not bool(torch.isfinite(v.abs()).all()):

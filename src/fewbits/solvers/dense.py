@@ -267,8 +267,9 @@ class Factorization:
     def _inverse(self, last: _Attempt) -> condition.Inverse:
         key = last.key
         if key not in self._inverses:
-            here, factors = self.system(key[0]), self._kept[key].factors
-            assert factors is not None
+            here, kept = self.system(key[0]), self._kept[key].factors
+            assert kept is not None
+            factors = kept.wide()
             if key not in self._answers:
                 self._answers[key] = factors.solve(condition.probes(here.a))
             self._inverses[key] = condition.inverse_norm(
@@ -282,7 +283,7 @@ class Factorization:
         factors = self._kept[last.key].factors
         if last.stage.inner or answers is None or factors is None:
             return False
-        return condition.harmless(self.system(method), factors, roundoff(factor), answers)
+        return condition.harmless(self.system(method), factors.wide(), roundoff(factor), answers)
 
     def _warning(self, last: _Attempt, x: torch.Tensor) -> str:
         """Return what is wrong with the solution; "" where nothing is."""

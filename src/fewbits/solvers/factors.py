@@ -8,6 +8,8 @@ from functools import cached_property
 
 import torch
 
+from fewbits.kernels.layout import room
+
 Substitute = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -71,8 +73,21 @@ class Factors:
 
 
 def doubled(x: torch.Tensor) -> torch.Tensor:
-    """Return x in float64 or complex128."""
-    return x.to(torch.complex128 if x.is_complex() else torch.float64)
+    """Return x in float64 or complex128; a copy's columns lie one after the other where x's do."""
+    dtype = torch.complex128 if x.is_complex() else torch.float64
+    if x.dtype == dtype:
+        return x
+    across = x.ndim == 2 and x.stride(0) == 1
+    found = unwritten(tuple(x.mT.shape if across else x.shape), dtype)
+    return (found.mT if across else found).copy_(x)
+
+
+def unwritten(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor whose values are to be written: in NumPy's memory, which takes large pages.
+
+    Where torch's own is asked for page by page, that costs a tenth of the time of a solution.
+    """
+    return torch.from_numpy(room(shape, str(dtype).removeprefix("torch.")))
 
 
 def inverse_power(size: torch.Tensor) -> torch.Tensor:
@@ -102,7 +117,7 @@ def narrowed(
     """Return R A C in float32 or complex64, with R and C, which are None where it was not ``scaled``."""
     dtype = torch.complex64 if a.is_complex() else torch.float32
     if not scaled:
-        return a.to(dtype), None, None
+        return unwritten(tuple(a.shape), dtype).copy_(a), None, None
     rows, columns = balanced(a)
     rows = rows * _HEADROOM.get(factor, 1.0)
     return scaled_to(dtype, a, rows, columns), rows, columns
@@ -110,7 +125,7 @@ def narrowed(
 
 def scaled_to(dtype: torch.dtype, a: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     """Return R A C, rounded once."""
-    low = torch.empty(a.shape, dtype=dtype)
+    low = unwritten(tuple(a.shape), dtype)
     for part in stretches(a):
         low[part] = rows[part, None] * a[part] * columns
     return low

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import torch
 
+from fewbits.solvers.system import product
+
 Apply = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -43,7 +45,7 @@ def flexible_gmres(
     for j in range(most):
         direction = solve(basis[:, j].mT)
         directions[:, j] = direction.mT
-        w = (a @ direction).mT[:, :, None]
+        w = product(a, direction).mT[:, :, None]
         known = basis[:, : j + 1]
         for _ in range(2):
             overlap = known.conj() @ w

@@ -8,11 +8,16 @@ products are as large as they can be. Haidar et al., Harnessing GPU Tensor Cores
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+import numpy as np
 import torch
+from scipy.linalg.lapack import dlaswp
 
-from fewbits.solvers.factors import Factors, Substitute, doubled
+from fewbits.solvers.factors import Factors, Substitute
+from fewbits.solvers.factors import doubled as in_double
 from fewbits.solvers.products import product
+from fewbits.solvers.substitution import with_lu
 
 _PANEL = 128  # columns that LAPACK factorizes whole
 
@@ -30,14 +35,17 @@ def double(a: torch.Tensor) -> Factors:
 def narrow(
     low: torch.Tensor, factor: str, rows: torch.Tensor | None, columns: torch.Tensor | None
 ) -> Factors:
-    """Factorize R A C, (n, n) float32 or complex64 and left as it is, with updates in ``factor``."""
+    """Factorize R A C, (n, n) float32 or complex64 and overwritten, with updates in ``factor``."""
     if factor == "fp32":
-        across, pivots, _ = torch.linalg.lu_factor_ex(low.mT)
-        both = _across(across, pivots)
-        return Factors(*both, across.diagonal(), lambda: _across(doubled(across), pivots), rows, columns)
-    lu = low.clone(memory_format=torch.contiguous_format)
-    order = _recurse(lu, product(factor))
-    return Factors(*_down(lu, order), lu.diagonal(), lambda: _down(doubled(lu), order), rows, columns)
+        across, pivots, info = low.mT, *(torch.empty(s, dtype=torch.int32) for s in ((len(low),), ()))
+        torch.linalg.lu_factor_ex(across, out=(across, pivots, info))
+        order = _order(pivots, len(low))
+        both, doubled = _across(across, pivots), lambda: _across(in_double(across), pivots)
+    else:
+        order = _recurse(low, product(factor))
+        both, doubled = _down(low, order), lambda: _down(in_double(low), order)
+    widened = partial(with_lu, low, order, doubled, across=factor == "fp32")
+    return Factors(*both, low.diagonal(), widened, rows, columns)
 
 
 def _across(lu: torch.Tensor, pivots: torch.Tensor) -> tuple[Substitute, Substitute]:
@@ -102,7 +110,5 @@ def _permute(a: torch.Tensor, moved: torch.Tensor) -> None:
 
 def _order(pivots: torch.Tensor, rows: int) -> torch.Tensor:
     """Return the permutation that LAPACK's one-based row exchanges make."""
-    order = list(range(rows))
-    for i, p in enumerate(pivots.tolist()):
-        order[i], order[p - 1] = order[p - 1], order[i]
-    return torch.tensor(order, dtype=torch.int64)
+    places = np.arange(rows, dtype=np.float64)[:, None]
+    return torch.from_numpy(dlaswp(places, pivots.numpy() - 1)[:, 0]).long()

@@ -44,8 +44,9 @@ class Precision:
             (Carson and Higham, Accelerating the Solution of Linear Systems by Iterative Refinement in Three
             Precisions, 2018), ``classical-gmres``: classical as long as each step takes a digit off the
             residual and GMRES from there, or ``none``, for factors in double precision.
-        working: the triangular solves of classical refinement, fp32 or fp64. Those of GMRES are fp64 always:
-            rounding blurs the few directions that keep it from converging.
+        working: the triangular solves of classical refinement, fp64, which reads real float32 factors as they
+            are, or fp32. Those of GMRES are fp64 always: rounding blurs the few directions that keep it from
+            converging.
         residual: fp64; a narrower one would not end at the accuracy of double precision.
         solution: fp64, likewise.
     """
@@ -53,7 +54,7 @@ class Precision:
     name: str
     factor: str
     refinement: str = "classical-gmres"
-    working: str = "fp32"
+    working: str = "fp64"
     residual: str = "fp64"
     solution: str = "fp64"
 
@@ -61,7 +62,7 @@ class Precision:
         """Refuse what does not exist."""
         for role, allowed in (
             ("refinement", REFINEMENTS),
-            ("working", ("fp32", "fp64")),
+            ("working", ("fp64", "fp32")),
             ("residual", ("fp64",)),
             ("solution", ("fp64",)),
         ):
@@ -88,7 +89,7 @@ PRECISIONS: dict[str, Precision] = {
     p.name: p
     for p in (
         Precision("fp64", "fp64", "none"),
-        Precision("dsgesv", "fp32", "classical"),
+        Precision("dsgesv", "fp32", "classical", "fp32"),
         *(Precision(factor, factor) for factor in FACTORS[1:]),
         *(Precision(f"{factor}-classical", factor, "classical") for factor in FACTORS[1:]),
     )
@@ -100,7 +101,7 @@ def precision(text: str | Precision) -> Precision:
     """Return the precision that ``text`` says; one is returned as it is.
 
     A name of :data:`PRECISIONS`, a format for the factors, or either with roles that differ:
-    ``NAME:ROLE=VALUE,...``, as in ``bf16x2:refinement=gmres`` or ``mxfp8:working=fp64``.
+    ``NAME:ROLE=VALUE,...``, as in ``bf16x2:refinement=gmres`` or ``mxfp8:working=fp32``.
 
     Raises:
         ArgumentError: neither a precision nor a format, or a role or a value that there is not.

@@ -22,6 +22,7 @@ from fewbits.kernels.native.sparse_stream import compress as compress_lines
 from fewbits.kernels.native.sparse_stream import expand as expand_lines
 from fewbits.kernels.native.stencil import StencilPasses
 from fewbits.kernels.native.swaps import SwapSearch
+from fewbits.kernels.native.triangles import substitute
 from fewbits.kernels.native.uniform import uniform
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "magnitudes",
     "quantize",
     "residuals",
+    "substitute",
     "supports",
     "supports_product",
     "thin_product",

@@ -1,0 +1,18 @@
+// Systems of triangles in float32, solved in double precision. As numbers; the definition is
+// kernels/reference/triangles.py.
+#pragma once
+
+#include <cstdint>
+
+namespace fewbits {
+
+// T x = b, or its transpose's, for right-hand sides that x holds and solutions that it takes. Row i of T begins at
+// values + i * row; what lies beyond the triangle is not read.
+struct Triangle {
+    std::int64_t n, row;
+    const float* values;
+    bool upper, unit, transposed;  // `unit`: with ones for what lies on the diagonal
+    double* x;                     // (right-hand sides, n)
+};
+
+}  // namespace fewbits

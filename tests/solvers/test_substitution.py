@@ -1,0 +1,86 @@
+"""Substitution in double: few columns, many and LAPACK's give the same; ``working`` says which is taken."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import linalg
+
+from fewbits.kernels import native
+from fewbits.solvers import cholesky, lu, solve
+from fewbits.solvers.factors import Factors
+from fewbits.solvers.substitution import _FEW
+
+N = 90
+
+
+def factors_of(method: str, dtype: torch.dtype) -> tuple[Factors, torch.Tensor]:
+    """Return float32 or complex64 factors, and more right-hand sides than the kernel takes."""
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(N, N, generator=generator, dtype=dtype)
+    b = torch.randn(N, _FEW + 1, generator=generator, dtype=torch.promote_types(dtype, torch.float64))
+    if method.startswith("Cholesky"):
+        low = a @ a.mH + torch.eye(N)
+        found = cholesky.narrow(low, method.partition(" ")[2], None)
+        assert found is not None
+        return found, b
+    return lu.narrow(a.clone(), method.partition(" ")[2], None, None), b
+
+
+METHODS = ["LU fp32", "LU bf16x3", "Cholesky fp32", "Cholesky bf16x3"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=["real", "complex"])
+@pytest.mark.parametrize("adjoint", [False, True], ids=["A", "adjoint"])
+@pytest.mark.parametrize("method", METHODS)
+def test_few_columns_are_solved_as_lapack_solves_many(method: str, adjoint: bool, dtype: torch.dtype) -> None:
+    factors, b = factors_of(method, dtype)
+    wide = factors.wide().adjoint() if adjoint else factors.wide()
+    before = b.clone()
+    by_lapack = wide.solve(b)
+    size = by_lapack.abs().amax(0)
+    for k in (1, 3, _FEW):
+        found = wide.solve(b[:, :k])
+        assert ((found - by_lapack[:, :k]).abs().amax(0) <= 1e-12 * size[:k]).all()
+    assert torch.equal(b, before)
+    # The control: with the same factors in float32 it is another number.
+    narrow = factors.adjoint() if adjoint else factors
+    assert ((narrow.solve(b) - by_lapack).abs().amax(0) > 1e-9 * size).all()
+
+
+def test_only_many_columns_are_worth_a_copy_of_the_factors() -> None:
+    factors, b = factors_of("LU fp32", torch.float32)
+    calls: list[str] = []
+    assert factors.widened is not None
+    whole = native.substitute
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "substitute", lambda *a, **k: (calls.append("kernel"), whole(*a, **k))[1])
+        lapack = torch.linalg.lu_solve
+        patch.setattr(torch.linalg, "lu_solve", lambda *a, **k: (calls.append("LAPACK"), lapack(*a, **k))[1])
+        factors.wide().solve(b[:, :_FEW])
+        assert calls == ["kernel"] * 2
+        factors.wide().solve(b)
+    assert calls == ["kernel", "kernel", "LAPACK"]
+
+
+def first_error(precision: str, a: Any, b: Any) -> float:
+    found = solve(a, b, precision=precision, full=True)
+    assert len(found.stages) == 1
+    return float(found.stages[0].history[0])
+
+
+def test_the_role_working_is_that_of_the_triangular_solves() -> None:
+    """The yardstick: SciPy's factors of the transpose in float32, and its triangular solves in both."""
+    rng = np.random.default_rng(3)
+    a, b = rng.standard_normal((300, 300)), rng.standard_normal(300)
+    factors, pivots = linalg.lu_factor(a.T.astype(np.float32))
+    expected = {}
+    for name, dtype in (("fp32", np.float32), ("fp64", np.float64)):
+        x = linalg.lu_solve((factors.astype(dtype), pivots), b.astype(dtype), trans=1).astype(np.longdouble)
+        expected[name] = float((np.abs(b - a @ x) / (np.abs(a) @ np.abs(x) + np.abs(b))).max())
+    assert expected["fp64"] < 0.9 * expected["fp32"]
+    assert first_error("fp32", a, b) == pytest.approx(expected["fp64"], rel=0.1)
+    assert first_error("fp32:working=fp64", a, b) == first_error("fp32", a, b)
+    assert first_error("fp32:working=fp32", a, b) != first_error("fp32", a, b)
+    assert first_error("dsgesv", a, b) == first_error("fp32:working=fp32", a, b)
