@@ -5,7 +5,7 @@ namespace {
 
 constexpr i64 side_by_side_dots = 16, vectors_of_dots = side_by_side_dots / lane_count;
 // Right-hand sides for which a row is read once: as many as their sums find registers.
-constexpr i64 sides_together = lane_count / 2 > 0 ? lane_count / 2 : 1;
+constexpr i64 sides_together = lane_count / 2;
 
 inline Lanes widened_at(const float* t) { return __builtin_convertvector(*reinterpret_cast<const Singles*>(t), Lanes); }
 

@@ -15,47 +15,45 @@ _FEW = 16  # columns: LAPACK takes more of them together, which makes up for a c
 
 
 def with_lu(lu: torch.Tensor, order: torch.Tensor, doubled: Callable[[], Both], *, across: bool) -> Both:
-    """Return the substitutions with two real triangles in one square, (n, n), whose rows follow each other.
+    """Return the substitutions with both triangles of one square, (n, n), whose rows follow each other.
 
     Args:
-        lu: float32.
+        lu: float32 or complex64.
         order: (n,), the rows of A that the rows of the factors stand for; its columns where ``across``.
-        doubled: LAPACK's substitutions with a copy in float64.
+        doubled: LAPACK's substitutions with a copy in float64 or complex128.
         across: these are the factors of the transpose, so that ones are on the upper diagonal.
     """
 
     def substituted(b: torch.Tensor, transposed: bool) -> torch.Tensor:
         gathered = transposed == across
-        x = _solved(lu, b[order] if gathered else b, transposed, lower=not across, upper=across)
+        x = (b[order] if gathered else b).mT.clone(memory_format=torch.contiguous_format)
+        for upper in (transposed, not transposed):
+            _solve_in(x, lu, upper=upper, unit=upper == across, transposed=transposed)
         if gathered:
-            return x
-        found = torch.empty_like(x)
-        found[order] = x
+            return x.mT
+        found = torch.empty_like(x.mT)
+        found[order] = x.mT
         return found
 
     return _by_columns(lu, substituted, doubled)
 
 
 def with_cholesky(lower: torch.Tensor, doubled: Callable[[], Both]) -> Both:
-    """Return the substitutions with a float32 factor, (n, n), whose rows or columns follow each other."""
-    across = lower.stride(0) == 1
-    triangle = lower.mT if across else lower
+    """Return the substitution, twice, with a factor, (n, n), whose rows or columns follow each other."""
+    upper = lower.stride(0) == 1  # the rows of its transpose do
+    triangle = lower.mT if upper else lower
 
     def substituted(b: torch.Tensor, _: bool) -> torch.Tensor:
-        half = _solved(triangle, b, across, **{"upper" if across else "lower": False})
-        return _solved(triangle, half, not across, **{"upper" if across else "lower": False})
+        x = b.mT.clone(memory_format=torch.contiguous_format)
+        for transposed in (upper, not upper):
+            _solve_in(x, triangle, upper=upper, unit=False, transposed=transposed)
+        return x.mT
 
     return _by_columns(lower, substituted, doubled)
 
 
-def _solved(t: torch.Tensor, b: torch.Tensor, transposed: bool, **unit: bool) -> torch.Tensor:
-    """Solve with each triangle, which has ones on its diagonal or not; the lower one is the first."""
-    x = b.mT.clone(memory_format=torch.contiguous_format).numpy()
-    for triangle in sorted(unit, reverse=transposed):
-        native.substitute(
-            t.numpy(), x, threads(), upper=triangle == "upper", unit=unit[triangle], transposed=transposed
-        )
-    return torch.from_numpy(x).mT
+def _solve_in(x: torch.Tensor, triangle: torch.Tensor, *, upper: bool, unit: bool, transposed: bool) -> None:
+    native.substitute(triangle.numpy(), x.numpy(), threads(), upper=upper, unit=unit, transposed=transposed)
 
 
 def _by_columns(
@@ -63,15 +61,14 @@ def _by_columns(
     substituted: Callable[[torch.Tensor, bool], torch.Tensor],
     doubled: Callable[[], Both],
 ) -> Both:
-    """Return what is faster for few columns and for many; complex factors are always copied."""
+    """Return the substitutions that are faster for few columns, and for many; complex factors are copied."""
     many = cache(doubled)
 
-    def substitute(b: torch.Tensor) -> torch.Tensor:
-        few = b.shape[1] <= _FEW and not factors.is_complex()
-        return substituted(b, False) if few else many()[0](b)
+    def chosen(transposed: bool) -> Substitute:
+        def substitute(b: torch.Tensor) -> torch.Tensor:
+            few = b.shape[1] <= _FEW and not factors.is_complex()
+            return substituted(b, transposed) if few else many()[transposed](b)
 
-    def transposed(b: torch.Tensor) -> torch.Tensor:
-        few = b.shape[1] <= _FEW and not factors.is_complex()
-        return substituted(b, True) if few else many()[1](b)
+        return substitute
 
-    return substitute, transposed
+    return chosen(False), chosen(True)
