@@ -19,7 +19,7 @@
 #include "layout.hpp"
 #include "parallel.hpp"
 #ifdef FEWBITS_SANITIZE
-#include "planted.hpp"
+#include "sanitizer_faults.hpp"
 #endif
 
 using namespace fewbits;
@@ -147,7 +147,7 @@ void dequantize(const Format& format, const Geometry& geometry, ConstBytes codes
     restore(one.kernels, job, threads);
 }
 
-void thin_product(const Format& format, ConstFloats x, bool narrow, std::optional<ConstFloats> permuted, ConstBytes codes, std::optional<ConstBytes> scales,
+void gemv_of(const Format& format, ConstFloats x, bool narrow, std::optional<ConstFloats> permuted, ConstBytes codes, std::optional<ConstBytes> scales,
                   std::optional<ConstBytes> shifts, std::optional<ConstFloats> outer, Floats y, int threads) {
     check(format);
     require(x.ndim() == 2 && y.ndim() == 2 && x.shape(0) == y.shape(0), "x is (batch, n) and y (batch, lines)");
@@ -160,11 +160,11 @@ void thin_product(const Format& format, ConstFloats x, bool narrow, std::optiona
     g.extent[0] = static_cast<std::int64_t>(y.shape(1));
     check_parts(format, g, codes, scales, shifts, outer);
     require(!permuted || (x.shape(0) == 1 && permuted->size() >= x.shape(1) / 128 * 128), "permuted is one vector");
-    const Thin job{format,          g.extent[0],     g.n,      codes.data(), data_of(scales),
+    const Gemv job{format,          g.extent[0],     g.n,      codes.data(), data_of(scales),
                    data_of(shifts), data_of(outer), x.data(), narrow, data_of(permuted), static_cast<std::int64_t>(x.shape(0)), y.data(), g.extent[0]};
     const Implementation& one = active();
     nb::gil_scoped_release released;
-    thin(one.kernels, job, threads);
+    gemv(one.kernels, job, threads);
 }
 
 void bfloat16_product(Matrix a, Matrix b, OutMatrix y, Words packed_a, Words packed_b, int threads) {
@@ -332,7 +332,7 @@ NB_MODULE(_native, m) {
     m.def("dequantize", &dequantize, "format"_a, "geometry"_a, "codes"_a.noconvert(), "scales"_a.noconvert().none(),
           "shifts"_a.noconvert().none(), "outer"_a.noconvert().none(), "out"_a.noconvert(), "threads"_a,
           "Write the values of packed parts into out, contiguous.");
-    m.def("thin_product", &thin_product, "format"_a, "x"_a.noconvert(), "narrow"_a, "permuted"_a.noconvert().none(), "codes"_a.noconvert(),
+    m.def("gemv", &gemv_of, "format"_a, "x"_a.noconvert(), "narrow"_a, "permuted"_a.noconvert().none(), "codes"_a.noconvert(),
           "scales"_a.noconvert().none(), "shifts"_a.noconvert().none(), "outer"_a.noconvert().none(), "y"_a.noconvert(),
           "threads"_a, "Write x (batch, n) times the transpose of the packed (lines, n) into y (batch, lines).");
     m.def("has_bfloat16_products", &has_bfloat16_products, "Return whether this build and this CPU have them.");
@@ -363,6 +363,6 @@ NB_MODULE(_native, m) {
     m.def("enter_exact", &enter_exact, "Keep subnormals and round to nearest in this thread; return the state before.");
     m.def("leave_exact", &leave_exact, "saved"_a, "Give this thread the state that enter_exact returned.");
 #ifdef FEWBITS_SANITIZE
-    m.def("planted", &planted, "fault"_a, "Make a mistake that a sanitizer must report; native/planted.hpp.");
+    m.def("sanitizer_fault", &sanitizer_fault, "fault"_a, "Make a mistake that a sanitizer must report; native/sanitizer_faults.hpp.");
 #endif
 }

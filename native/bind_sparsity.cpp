@@ -2,7 +2,7 @@
 #include "bind.hpp"
 #include "dispatch.hpp"
 #include "parallel.hpp"
-#include "swaps.hpp"
+#include "nm_permutation.hpp"
 
 using namespace fewbits;
 
@@ -13,7 +13,7 @@ using Line = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <class T>
 using Matrix = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-void make_swaps(Swaps* self, Matrix<const std::int32_t> magnitudes, Line<std::int32_t> order, Matrix<std::int32_t> edges,
+void make_swaps(NmPermutation* self, Matrix<const std::int32_t> magnitudes, Line<std::int32_t> order, Matrix<std::int32_t> edges,
                 Line<std::int64_t> bases, Line<std::int64_t> scores, std::int64_t keep) {
     const auto columns = static_cast<std::int64_t>(magnitudes.shape(0)), rows = static_cast<std::int64_t>(magnitudes.shape(1));
     const auto groups = static_cast<std::int64_t>(scores.size());
@@ -27,16 +27,16 @@ void make_swaps(Swaps* self, Matrix<const std::int32_t> magnitudes, Line<std::in
         const std::int32_t v = magnitudes.data()[i];
         require(0 <= v && v <= largest_sum / rows, "magnitudes from 0 to 2^30 / rows");
     }
-    new (self) Swaps{columns, rows, group, keep, magnitudes.data(), order.data(), edges.data(), bases.data(), scores.data()};
+    new (self) NmPermutation{columns, rows, group, keep, magnitudes.data(), order.data(), edges.data(), bases.data(), scores.data()};
 }
 
-void settle_all(const Swaps& s, int threads) {
+void settle_all(const NmPermutation& s, int threads) {
     const Implementation& one = active();
     nb::gil_scoped_release released;
     settle(one.kernels, s, threads);
 }
 
-std::int64_t anneal(const Swaps& s, Matrix<const std::int32_t> pairs, Line<const std::int64_t> allowances, Line<std::int64_t> gains) {
+std::int64_t anneal(const NmPermutation& s, Matrix<const std::int32_t> pairs, Line<const std::int64_t> allowances, Line<std::int64_t> gains) {
     require(pairs.shape(1) == 2 && pairs.shape(0) == allowances.size() && pairs.shape(0) == gains.size(),
             "two positions, an allowance and a gain for each proposal");
     for (std::size_t i = 0; i < pairs.size(); ++i)
@@ -56,7 +56,7 @@ void uniform_values(std::uint64_t seed, std::int64_t position, float unit, Line<
 }  // namespace
 
 void fewbits::bind_sparsity(nb::module_& m) {
-    nb::class_<Swaps>(m, "Swaps", "Columns in an order, and what each swap of them would keep; the arrays are not copied. native/swaps.hpp.")
+    nb::class_<NmPermutation>(m, "NmPermutation", "Columns in an order, and what each swap of them would keep; the arrays are not copied. native/nm_permutation.hpp.")
         .def("__init__", &make_swaps, "magnitudes"_a.noconvert(), "order"_a.noconvert(), "edges"_a.noconvert(), "bases"_a.noconvert(),
              "scores"_a.noconvert(), "keep"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(),
              nb::keep_alive<1, 5>(), nb::keep_alive<1, 6>());

@@ -126,7 +126,7 @@ struct Restore {
 };
 
 // y = x W^T for few rows of x, straight from the packed W: y[b, line] = sum over i of x[b, i] W[line, i].
-struct Thin {
+struct Gemv {
     Format format;
     std::int64_t lines, n;  // W is (lines, n) with its blocks along n
     const std::uint8_t *codes, *scales, *shifts;
@@ -173,14 +173,14 @@ struct Magnitudes {
     bool nonfinite;   // whether an input was NaN or infinite
 };
 
-struct Turn;  // stencil.hpp
-struct Advance;
+struct DirectionUpdate;  // stencil.hpp
+struct ResidualUpdate;
 struct Pack;
 struct SparseRows;  // rows.hpp
 struct Residuals;  // residuals.hpp
 struct Triangle;   // triangles.hpp
 struct Extents;
-struct Swaps;  // swaps.hpp
+struct NmPermutation;  // swaps.hpp
 
 // Each does the items first to last - 1 of a job, of `items` in all; any division of the items gives the same result.
 struct Kernels {
@@ -188,8 +188,8 @@ struct Kernels {
     Outcome (*convert)(const Job&, std::int64_t first, std::int64_t last);
     std::int64_t (*restore_items)(const Restore&);
     void (*restore)(const Restore&, std::int64_t first, std::int64_t last);
-    std::int64_t (*thin_room)(const Thin&);  // bytes that each thread needs
-    void (*thin)(const Thin&, std::uint8_t* room, std::int64_t first, std::int64_t last);  // items are lines
+    std::int64_t (*gemv_workspace)(const Gemv&);  // bytes that each thread needs
+    void (*gemv)(const Gemv&, std::uint8_t* room, std::int64_t first, std::int64_t last);  // items are lines
     // Each returns the first line that is not of the pattern, or -1.
     std::int64_t (*compress)(const SparseLines&, std::int64_t first, std::int64_t last);
     std::int64_t (*expand)(const SparseLines&, std::int64_t first, std::int64_t last);
@@ -197,17 +197,17 @@ struct Kernels {
     Magnitudes (*measure)(const void* in, Real type, const Geometry&, std::int64_t first, std::int64_t last);
     void (*additions)(const Additions&, std::int64_t first, std::int64_t last);  // items are rows
     void (*lattice)(const Lattice&, std::int64_t first, std::int64_t last);  // items: items_of
-    std::int64_t (*turn_room)(const Turn&);  // bytes that each thread needs
-    void (*turn)(const Turn&, void* room, std::int64_t first, std::int64_t last);
-    void (*advance)(const Advance&, std::int64_t first, std::int64_t last);
+    std::int64_t (*direction_workspace)(const DirectionUpdate&);  // bytes that each thread needs
+    void (*update_direction)(const DirectionUpdate&, void* room, std::int64_t first, std::int64_t last);
+    void (*update_residual)(const ResidualUpdate&, std::int64_t first, std::int64_t last);
     void (*pack)(const Pack&, std::int64_t first, std::int64_t last);
     void (*multiply_rows)(const SparseRows&, const float* x, float* y, std::int64_t first, std::int64_t last);
     void (*residuals)(const Residuals&, std::int64_t first, std::int64_t last);  // items are rows
     void (*extents)(const Extents&, double* columns, std::int64_t first, std::int64_t last);
     void (*substitute)(const Triangle&, std::int64_t first, std::int64_t last);  // items are right-hand sides
-    void (*settle)(const Swaps&, std::int64_t first, std::int64_t last);  // items are groups
+    void (*settle)(const NmPermutation&, std::int64_t first, std::int64_t last);  // items are groups
     // One after the other: each swap that is made changes what the next ones gain.
-    std::int64_t (*anneal)(const Swaps&, const std::int32_t* pairs, const std::int64_t* allowances, std::int64_t* gains, std::int64_t n);
+    std::int64_t (*anneal)(const NmPermutation&, const std::int32_t* pairs, const std::int64_t* allowances, std::int64_t* gains, std::int64_t n);
     void (*uniform)(const Uniform&, std::int64_t first, std::int64_t last);
 };
 

@@ -50,12 +50,12 @@ void restore(const Kernels& kernels, const Restore& job, int threads) {
            [&](int, std::int64_t first, std::int64_t last) { kernels.restore(job, first, last); });
 }
 
-void thin(const Kernels& kernels, const Thin& job, int threads) {
-    const std::int64_t each = count_of(kernels.thin_room(job), cache_line) * cache_line;
+void gemv(const Kernels& kernels, const Gemv& job, int threads) {
+    const std::int64_t each = count_of(kernels.gemv_workspace(job), cache_line) * cache_line;
     const std::unique_ptr<std::uint8_t[]> whole(new std::uint8_t[static_cast<std::size_t>(threads * each + cache_line)]);
     std::uint8_t* room = whole.get() + (cache_line - reinterpret_cast<std::uintptr_t>(whole.get()) % cache_line);
     divide(job.lines, job.lines * job.n, threads, [&](int thread, std::int64_t first, std::int64_t last) {
-        kernels.thin(job, room + thread * each, first, last);
+        kernels.gemv(job, room + thread * each, first, last);
     });
 }
 
@@ -81,31 +81,31 @@ void add(const Kernels& kernels, const Additions& job, int threads) {
            [&](int, std::int64_t first, std::int64_t last) { kernels.additions(job, first, last); });
 }
 
-std::int64_t turn_items(const Stencil& a) {
+std::int64_t direction_items(const Stencil& a) {
     return (a.ny + turn_y - 1) / turn_y * ((a.nz + turn_z - 1) / turn_z);
 }
 
-std::int64_t advance_items(std::int64_t rows) { return (rows + advance_rows - 1) / advance_rows; }
+std::int64_t residual_items(std::int64_t rows) { return (rows + residual_rows - 1) / residual_rows; }
 
 bool serves(Storage vectors, Storage faces) {
     const bool mixed = vectors == Storage::f16 && faces == Storage::i16;
     return vectors == faces || mixed || (faces == Storage::f32 && vectors != Storage::f64);
 }
 
-void turn(const Kernels& kernels, const Turn& job, void* room, int threads) {
-    const std::int64_t each = kernels.turn_room(job);
-    divide(turn_items(job.a), job.a.ny * job.a.nz * job.a.stride, threads, [&](int thread, std::int64_t first, std::int64_t last) {
-        kernels.turn(job, static_cast<char*>(room) + thread * each, first, last);
+void update_direction(const Kernels& kernels, const DirectionUpdate& job, void* room, int threads) {
+    const std::int64_t each = kernels.direction_workspace(job);
+    divide(direction_items(job.a), job.a.ny * job.a.nz * job.a.stride, threads, [&](int thread, std::int64_t first, std::int64_t last) {
+        kernels.update_direction(job, static_cast<char*>(room) + thread * each, first, last);
     });
 }
 
-void advance(const Kernels& kernels, const Advance& job, int threads) {
-    divide(advance_items(job.rows), job.rows * job.stride, threads,
-           [&](int, std::int64_t first, std::int64_t last) { kernels.advance(job, first, last); });
+void update_residual(const Kernels& kernels, const ResidualUpdate& job, int threads) {
+    divide(residual_items(job.rows), job.rows * job.stride, threads,
+           [&](int, std::int64_t first, std::int64_t last) { kernels.update_residual(job, first, last); });
 }
 
 void pack(const Kernels& kernels, const Pack& job, int threads) {
-    divide(advance_items(job.rows), job.rows * job.stride, threads,
+    divide(residual_items(job.rows), job.rows * job.stride, threads,
            [&](int, std::int64_t first, std::int64_t last) { kernels.pack(job, first, last); });
 }
 
@@ -135,7 +135,7 @@ void substitute(const Kernels& kernels, const Triangle& job, std::int64_t sides,
            [&](int, std::int64_t first, std::int64_t last) { kernels.substitute(job, first, last); });
 }
 
-void settle(const Kernels& kernels, const Swaps& s, int threads) {
+void settle(const Kernels& kernels, const NmPermutation& s, int threads) {
     divide(s.columns / s.group, s.columns * s.rows, threads,
            [&](int, std::int64_t first, std::int64_t last) { kernels.settle(s, first, last); });
 }

@@ -8,7 +8,7 @@
 #include "residuals.hpp"
 #include "rows.hpp"
 #include "stencil.hpp"
-#include "swaps.hpp"
+#include "nm_permutation.hpp"
 #include "triangles.hpp"
 
 namespace fewbits {
@@ -16,16 +16,16 @@ namespace fewbits {
 // Each runs a whole job with at most `threads` threads. Results do not depend on their number.
 Outcome convert(const Kernels& kernels, const Job& job, int threads);
 void restore(const Kernels& kernels, const Restore& job, int threads);
-void thin(const Kernels& kernels, const Thin& job, int threads);
+void gemv(const Kernels& kernels, const Gemv& job, int threads);
 // Runs Kernels::compress or Kernels::expand; returns the first line that is not of the pattern, or -1.
 std::int64_t change(std::int64_t (*run)(const SparseLines&, std::int64_t, std::int64_t), const SparseLines& job, int threads);
 void multiply(const Product& product, int threads);
 void add(const Kernels& kernels, const Additions& job, int threads);
-// `room` lies at a multiple of 64 bytes and holds turn_room bytes for each thread.
-void turn(const Kernels& kernels, const Turn& job, void* room, int threads);
-void advance(const Kernels& kernels, const Advance& job, int threads);
+// `room` lies at a multiple of 64 bytes and holds direction_workspace bytes for each thread.
+void update_direction(const Kernels& kernels, const DirectionUpdate& job, void* room, int threads);
+void update_residual(const Kernels& kernels, const ResidualUpdate& job, int threads);
 void multiply(const Kernels& kernels, const SparseRows& a, const float* x, float* y, int threads);
-void settle(const Kernels& kernels, const Swaps& swaps, int threads);
+void settle(const Kernels& kernels, const NmPermutation& swaps, int threads);
 void residuals(const Kernels& kernels, const Residuals& job, int threads);
 // Writes the largest magnitude of each column too.
 void extents(const Kernels& kernels, const Extents& job, double* columns, int threads);

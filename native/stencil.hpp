@@ -28,7 +28,7 @@ struct Stencil {
 };
 
 // x += alpha p + earlier p'; p' = gamma r + beta p; q = A p'. Without x, p and `next` are not touched: q = gamma A r.
-struct Turn {
+struct DirectionUpdate {
     Stencil a;
     Stored r, p, next, q;
     void* x;  // float32; float64 where the vectors are; may be null
@@ -37,7 +37,7 @@ struct Turn {
 };
 
 // r -= alpha q.
-struct Advance {
+struct ResidualUpdate {
     std::int64_t stride, rows;
     Stored r, q;
     double r_scale;  // of the new r
@@ -53,11 +53,11 @@ struct Pack {
     double* sums;  // two for each item: to.to and to.p
 };
 
-// Rows in one item of each; those of Pack are those of Advance.
-constexpr std::int64_t turn_y = 32, turn_z = 64, advance_rows = 64;
+// Rows in one item of each; those of Pack are those of ResidualUpdate.
+constexpr std::int64_t turn_y = 32, turn_z = 64, residual_rows = 64;
 
-std::int64_t turn_items(const Stencil&);
-std::int64_t advance_items(std::int64_t rows);
+std::int64_t direction_items(const Stencil&);
+std::int64_t residual_items(std::int64_t rows);
 
 // Whether both kinds of storage are served together.
 bool serves(Storage vectors, Storage faces);

@@ -8,7 +8,7 @@
 #include "../triangles.hpp"
 #include "../rows.hpp"
 #include "../stencil.hpp"
-#include "../swaps.hpp"
+#include "../nm_permutation.hpp"
 
 #if defined(__SSE2__)
 #include <immintrin.h>

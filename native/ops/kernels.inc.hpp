@@ -61,5 +61,5 @@ Magnitudes measure_all(const void* in, Real type, const Geometry& g, i64 first, 
 }  // namespace
 
 extern const Kernels kernels;
-const Kernels kernels = {items, convert, restore_items, restore, thin_room, thin, compress, expand, measure_items, measure_all, additions, lattice,
-                         turn_room, turn_all, advance_all, pack_all, multiply_rows, residuals, extents, substitute, settle, anneal, uniform};
+const Kernels kernels = {items, convert, restore_items, restore, gemv_workspace, gemv, compress, expand, measure_items, measure_all, additions, lattice,
+                         direction_workspace, direction_all, residual_all, pack_all, multiply_rows, residuals, extents, substitute, settle, anneal, uniform};

@@ -10,7 +10,7 @@
 namespace {
 
 // The packed parts from `line` on, whose codes lie at `codes`.
-inline Restore lines_from(const Thin& job, const u8* codes, i64 line) {
+inline Restore lines_from(const Gemv& job, const u8* codes, i64 line) {
     const Format& f = job.format;
     const LineBytes bytes = line_bytes(f, job.n);
     Restore r{f, {}, codes, job.scales, job.shifts, job.outer, nullptr, Real::f32, false};
@@ -103,7 +103,7 @@ inline Kind tables_of(const Format& f, Quads& q) {
 inline Kind tables_of(const Format&, Quads&) { return Kind::none; }
 #endif
 
-inline Quads quads_of(const Thin& job, const Format& f) {
+inline Quads quads_of(const Gemv& job, const Format& f) {
     Quads q{};
     q.sparse = f.keep != 0;
     q.direct = f.keep == 2 && f.group == 4 && f.zero == 0;
@@ -157,7 +157,7 @@ inline __m512 high_values(__m512i pairs) {
 
 // 64 values of 16 bits.
 template <Kind kind, bool sparse>
-inline __m512 thin_words(const Places& at, const float* x, __m512 sum) {
+inline __m512 gemv_words(const Places& at, const float* x, __m512 sum) {
     __m512 w[4];
     if (sparse) {
         const __m512i kept = _mm512_loadu_si512(at.codes);
@@ -192,7 +192,7 @@ inline void look_up_bytes(const Quads& q, __m512i codes, __m512i* low, __m512i* 
 
 // 128 values of 4 or 8 bits, each position of 32 groups as bfloat16.
 template <Kind kind, bool sparse>
-inline __m512 thin_narrow(const Quads& q, const Places& at, const __m512i* x) {
+inline __m512 gemv_narrow(const Quads& q, const Places& at, const __m512i* x) {
     __m512i w[4];
     if (sparse) {
         __mmask32 m[4];
@@ -236,7 +236,7 @@ inline __m512 thin_narrow(const Quads& q, const Places& at, const __m512i* x) {
 // Adds the values `begin` to `end` of some lines, whole segments that begin a block, to the sums; `from` is where
 // each line has value `begin`.
 template <Kind kind, bool sparse, i64 lines>
-inline void thin_quads(const Quads& given, const RestorePlan& p, RestoreBuffers& t, i64 line, const u8* const* from, i64 begin, i64 end,
+inline void gemv_quads(const Quads& given, const RestorePlan& p, RestoreBuffers& t, i64 line, const u8* const* from, i64 begin, i64 end,
                        __m512* sums) {
     const Quads q = given;
     constexpr i64 segment = kind == Kind::bfloat16 || kind == Kind::half ? 64 : 128;
@@ -271,7 +271,7 @@ inline void thin_quads(const Quads& given, const RestorePlan& p, RestoreBuffers&
                     for (i64 l = 0; l < lines; ++l) {
                         const Places at = places_of<sparse, segment>(from[l] + offset, in, bits);
                         __builtin_prefetch(at.codes + ahead);
-                        sum[l] = thin_words<kind == Kind::half ? Kind::half : Kind::bfloat16, sparse>(at, x, sum[l]);
+                        sum[l] = gemv_words<kind == Kind::half ? Kind::half : Kind::bfloat16, sparse>(at, x, sum[l]);
                     }
                 }
 #if defined(__AVX512BF16__)
@@ -284,7 +284,7 @@ inline void thin_quads(const Quads& given, const RestorePlan& p, RestoreBuffers&
                     for (i64 l = 0; l < lines; ++l) {
                         const Places at = places_of<sparse, segment>(from[l] + offset, in, bits);
                         __builtin_prefetch(at.codes + ahead);
-                        const __m512 found = thin_narrow<kind == Kind::bytes ? Kind::bytes : Kind::nibbles, sparse>(q, at, four);
+                        const __m512 found = gemv_narrow<kind == Kind::bytes ? Kind::bytes : Kind::nibbles, sparse>(q, at, four);
                         const __m512 some = _mm512_loadu_ps(scales[l] + (blocks ? ((block + in) >> q.scales.log_size) - first : 0));
                         sum[l] = _mm512_fmadd_ps(found, _mm512_permutexvar_ps(q.scales.pick, some), sum[l]);
                     }
@@ -298,7 +298,7 @@ inline void thin_quads(const Quads& given, const RestorePlan& p, RestoreBuffers&
 
 // The lines `line` to `line + lines`; `rest` has room for the codes of one line.
 template <Kind kind, i64 lines>
-inline void thin_quad_lines(const Thin& job, const Quads& q, const RestorePlan& stored, RestoreBuffers& t, i64 line, u8* rest) {
+inline void gemv_quad_lines(const Gemv& job, const Quads& q, const RestorePlan& stored, RestoreBuffers& t, i64 line, u8* rest) {
     const i64 stride = line_bytes(job.format, job.n).codes, codes = count_of(stored.bytes.codes, 64) * 64;
     const i64 in_stream = q.direct ? job.n / quad_block * quad_block : 0;
     const u8* from[lines];
@@ -308,7 +308,7 @@ inline void thin_quad_lines(const Thin& job, const Quads& q, const RestorePlan& 
         sums[l] = _mm512_setzero_ps();
     }
     if (q.sparse) {
-        if (q.direct) thin_quads<kind, true, lines>(q, stored, t, line, from, 0, in_stream, sums);
+        if (q.direct) gemv_quads<kind, true, lines>(q, stored, t, line, from, 0, in_stream, sums);
         const Format& f = job.format;
         const SparseLines shape{1, job.n, bits_of_element(f), f.keep, f.group, f.zero, f.zero, nullptr, nullptr};
         for (i64 l = 0; l < lines; ++l) {
@@ -318,26 +318,26 @@ inline void thin_quad_lines(const Thin& job, const Quads& q, const RestorePlan& 
     }
     Quads whole = q;
     whole.in_block = quad_block * bits_of_element(job.format) / 8;
-    thin_quads<kind, false, lines>(whole, stored, t, line, from, in_stream, q.n, sums);
+    gemv_quads<kind, false, lines>(whole, stored, t, line, from, in_stream, q.n, sums);
     for (i64 l = 0; l < lines; ++l) {
         float y[1][rows_in_sums] = {{_mm512_reduce_add_ps(sums[l])}};
         if (q.n < job.n) {
             const Restore one = lines_from(job, q.sparse ? rest + l * codes : from[l], line + l);
-            thin_rest(job, restore_plan_of(one), t, 0, 1, q.n, y);
+            gemv_rest(job, restore_plan_of(one), t, 0, 1, q.n, y);
         }
         job.y[line + l] = y[0][0] * outer_scale(stored, line + l);
     }
 }
 
 template <Kind kind>
-inline void thin_all_quads(const Thin& job, const Quads& q, const RestorePlan& p, RestoreBuffers& t, i64 first, i64 last, u8* rest) {
+inline void gemv_all_quads(const Gemv& job, const Quads& q, const RestorePlan& p, RestoreBuffers& t, i64 first, i64 last, u8* rest) {
     i64 line = first;
-    for (; line + 4 <= last; line += 4) thin_quad_lines<kind, 4>(job, q, p, t, line, rest);
-    for (; line < last; ++line) thin_quad_lines<kind, 1>(job, q, p, t, line, rest);
+    for (; line + 4 <= last; line += 4) gemv_quad_lines<kind, 4>(job, q, p, t, line, rest);
+    for (; line < last; ++line) gemv_quad_lines<kind, 1>(job, q, p, t, line, rest);
 }
 
 // Whether the lines are done.
-inline bool thin_by_quads(const Thin& job, u8* room, i64 first, i64 last) {
+inline bool gemv_by_quads(const Gemv& job, u8* room, i64 first, i64 last) {
     Quads q = quads_of(job, job.format);
     if (q.kind == Kind::none) return false;
     q.x = room;
@@ -349,31 +349,31 @@ inline bool thin_by_quads(const Thin& job, u8* room, i64 first, i64 last) {
     RestoreBuffers t;
     for (i64 i = 0; i < tile; ++i) t.one[i] = 1.0f;
     switch (q.kind) {
-        case Kind::bfloat16: thin_all_quads<Kind::bfloat16>(job, q, p, t, first, last, rest); break;
-        case Kind::half: thin_all_quads<Kind::half>(job, q, p, t, first, last, rest); break;
-        case Kind::nibbles: thin_all_quads<Kind::nibbles>(job, q, p, t, first, last, rest); break;
-        default: thin_all_quads<Kind::bytes>(job, q, p, t, first, last, rest);
+        case Kind::bfloat16: gemv_all_quads<Kind::bfloat16>(job, q, p, t, first, last, rest); break;
+        case Kind::half: gemv_all_quads<Kind::half>(job, q, p, t, first, last, rest); break;
+        case Kind::nibbles: gemv_all_quads<Kind::nibbles>(job, q, p, t, first, last, rest); break;
+        default: gemv_all_quads<Kind::bytes>(job, q, p, t, first, last, rest);
     }
     return true;
 }
 
 #else
-inline bool thin_by_quads(const Thin&, u8*, i64, i64) { return false; }
+inline bool gemv_by_quads(const Gemv&, u8*, i64, i64) { return false; }
 #endif
 
 // The permuted vector, and the codes of four lines.
-i64 thin_room(const Thin& job) {
+i64 gemv_workspace(const Gemv& job) {
     const i64 codes = bytes_for(job.n, bits_of_element(job.format));
     return count_of(job.n, 16) * 64 + lines_together * count_of(codes, 64) * 64 + 64;
 }
 
-void thin(const Thin& job, u8* room, i64 first, i64 last) {
-    if (thin_by_quads(job, room, first, last)) return;
+void gemv(const Gemv& job, u8* room, i64 first, i64 last) {
+    if (gemv_by_quads(job, room, first, last)) return;
     const Format& f = job.format;
-    if (f.keep == 0) return thin_stored(job, first, last);
+    if (f.keep == 0) return gemv_stored(job, first, last);
     const SparseLines shape{1, job.n, bits_of_element(f), f.keep, f.group, f.zero, f.zero, nullptr, nullptr};
     const LineBytes bytes = line_bytes(f, job.n);
-    Thin some = job;
+    Gemv some = job;
     some.format.keep = 0;
     const i64 codes = bytes_for(job.n, bits_of_element(f));
     u8* const expanded = room + count_of(job.n, 16) * 64;
@@ -386,7 +386,7 @@ void thin(const Thin& job, u8* room, i64 first, i64 last) {
         some.shifts = here.shifts;
         some.outer = here.outer;
         some.y = job.y + line;
-        thin_stored(some, 0, some.lines);
+        gemv_stored(some, 0, some.lines);
     }
 }
 

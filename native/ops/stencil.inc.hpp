@@ -150,7 +150,7 @@ constexpr i64 longest_row = 4096;  // of what is kept on the stack beside the pl
 template <class Vectors, class Faces>
 struct Piece {
     using Number = typename Vectors::Number;
-    const Turn& t;
+    const DirectionUpdate& t;
     i64 y0, y1, z0, z1, line;  // line: numbers in a row with its margins
     Number *planes, *face_z, *face_y, *face_x, *scratch, *q, *spare_row;
     Sums<Number> pq, pp, qq;
@@ -160,7 +160,7 @@ struct Piece {
         return line * (3 * (turn_y + 2) + 2 * turn_y + 2 + 1 + 1 + 1 + 1);
     }
 
-    Piece(const Turn& turn, i64 item, Number* room) : t(turn) {
+    Piece(const DirectionUpdate& turn, i64 item, Number* room) : t(turn) {
         const i64 across = count_of(t.a.ny, turn_y);
         y0 = item % across * turn_y;
         y1 = least(t.a.ny, y0 + turn_y);
@@ -269,13 +269,13 @@ struct Piece {
 };
 
 template <class Vectors, class Faces>
-void turn_pieces(const Turn& t, void* room, i64 first, i64 last) {
+void direction_pieces(const DirectionUpdate& t, void* room, i64 first, i64 last) {
     for (i64 item = first; item < last; ++item)
         Piece<Vectors, Faces>(t, item, static_cast<typename Vectors::Number*>(room)).run(t.sums + 3 * item);
 }
 
 template <class Vectors>
-void advance_rows_of(const Advance& job, i64 first, i64 last) {
+void residual_rows_of(const ResidualUpdate& job, i64 first, i64 last) {
     using Number = typename Vectors::Number;
     alignas(64) Number r[tile], old[tile], q[tile];
     const Number alpha = static_cast<Number>(job.alpha);
@@ -283,8 +283,8 @@ void advance_rows_of(const Advance& job, i64 first, i64 last) {
         Sums<Number> now, mixed;
         now.clear();
         mixed.clear();
-        const i64 end = least(job.rows, (item + 1) * advance_rows) * job.stride;
-        for (i64 at = item * advance_rows * job.stride; at < end; at += tile) {
+        const i64 end = least(job.rows, (item + 1) * residual_rows) * job.stride;
+        for (i64 at = item * residual_rows * job.stride; at < end; at += tile) {
             const i64 n = least(tile, end - at);
             Vectors::load(job.r, at, n, old);
             Vectors::load(job.q, at, n, q);
@@ -306,8 +306,8 @@ void pack_rows_of(const Pack& job, i64 first, i64 last) {
         Sums<Number> now, mixed;
         now.clear();
         mixed.clear();
-        const i64 end = least(job.rows, (item + 1) * advance_rows);
-        for (i64 row = item * advance_rows; row < end; ++row) {
+        const i64 end = least(job.rows, (item + 1) * residual_rows);
+        for (i64 row = item * residual_rows; row < end; ++row) {
             const double* from = job.from + row * job.nx;
             for (i64 i = 0; i < job.nx; ++i) v[i] = static_cast<Number>(from[i]);
             for (i64 i = job.nx; i < job.stride; ++i) v[i] = Number(0);
@@ -321,31 +321,31 @@ void pack_rows_of(const Pack& job, i64 first, i64 last) {
     }
 }
 
-i64 turn_room(const Turn& t) {
+i64 direction_workspace(const DirectionUpdate& t) {
     const i64 numbers = Piece<CellsF32, CellsF32>::numbers(t.a);
     return numbers * (t.r.storage == Storage::f64 ? 8 : 4);
 }
 
-void turn_all(const Turn& t, void* room, i64 first, i64 last) {
+void direction_all(const DirectionUpdate& t, void* room, i64 first, i64 last) {
     const bool wide_faces = t.a.x.storage == Storage::f32;
     switch (t.r.storage) {
-        case Storage::f64: return turn_pieces<CellsF64, CellsF64>(t, room, first, last);
-        case Storage::f32: return turn_pieces<CellsF32, CellsF32>(t, room, first, last);
+        case Storage::f64: return direction_pieces<CellsF64, CellsF64>(t, room, first, last);
+        case Storage::f32: return direction_pieces<CellsF32, CellsF32>(t, room, first, last);
         case Storage::f16:
-            if (t.a.x.storage == Storage::i16) return turn_pieces<CellsF16, CellsI16>(t, room, first, last);
-            return wide_faces ? turn_pieces<CellsF16, CellsF32>(t, room, first, last) : turn_pieces<CellsF16, CellsF16>(t, room, first, last);
+            if (t.a.x.storage == Storage::i16) return direction_pieces<CellsF16, CellsI16>(t, room, first, last);
+            return wide_faces ? direction_pieces<CellsF16, CellsF32>(t, room, first, last) : direction_pieces<CellsF16, CellsF16>(t, room, first, last);
         case Storage::i16:
-            return wide_faces ? turn_pieces<CellsI16, CellsF32>(t, room, first, last)
-                              : turn_pieces<CellsI16, CellsI16>(t, room, first, last);
+            return wide_faces ? direction_pieces<CellsI16, CellsF32>(t, room, first, last)
+                              : direction_pieces<CellsI16, CellsI16>(t, room, first, last);
     }
 }
 
-void advance_all(const Advance& job, i64 first, i64 last) {
+void residual_all(const ResidualUpdate& job, i64 first, i64 last) {
     switch (job.r.storage) {
-        case Storage::f64: return advance_rows_of<CellsF64>(job, first, last);
-        case Storage::f32: return advance_rows_of<CellsF32>(job, first, last);
-        case Storage::f16: return advance_rows_of<CellsF16>(job, first, last);
-        case Storage::i16: return advance_rows_of<CellsI16>(job, first, last);
+        case Storage::f64: return residual_rows_of<CellsF64>(job, first, last);
+        case Storage::f32: return residual_rows_of<CellsF32>(job, first, last);
+        case Storage::f16: return residual_rows_of<CellsF16>(job, first, last);
+        case Storage::i16: return residual_rows_of<CellsI16>(job, first, last);
     }
 }
 

@@ -130,7 +130,7 @@ def dequantize(
     out: NDArray[Any],
     threads: int,
 ) -> None: ...
-def thin_product(
+def gemv(
     format: Format,
     x: NDArray[np.float32],
     narrow: bool,
@@ -180,13 +180,13 @@ class Stencil:
         shift: float,
     ) -> None: ...
     @property
-    def turn_items(self) -> int: ...
+    def direction_items(self) -> int: ...
     @property
-    def advance_items(self) -> int: ...
+    def residual_items(self) -> int: ...
     @property
-    def room(self) -> int: ...
+    def workspace(self) -> int: ...
 
-def turn_stencil(
+def update_direction(
     a: Stencil,
     r: Held,
     p: Held,
@@ -197,11 +197,11 @@ def turn_stencil(
     earlier: float,
     gamma: float,
     beta: float,
-    room: NDArray[np.uint8],
+    workspace: NDArray[np.uint8],
     sums: NDArray[np.float64],
     threads: int,
 ) -> None: ...
-def advance_stencil(
+def update_residual(
     a: Stencil, r: Held, q: Held, r_scale: float, alpha: float, sums: NDArray[np.float64], threads: int
 ) -> None: ...
 def pack_stencil(
@@ -254,7 +254,7 @@ def substitute(
     threads: int,
 ) -> None: ...
 
-class Swaps:
+class NmPermutation:
     def __init__(
         self,
         magnitudes: NDArray[np.int32],
@@ -265,9 +265,9 @@ class Swaps:
         keep: int,
     ) -> None: ...
 
-def settle(swaps: Swaps, threads: int) -> None: ...
+def settle(swaps: NmPermutation, threads: int) -> None: ...
 def anneal(
-    swaps: Swaps, pairs: NDArray[np.int32], allowances: NDArray[np.int64], gains: NDArray[np.int64]
+    swaps: NmPermutation, pairs: NDArray[np.int32], allowances: NDArray[np.int64], gains: NDArray[np.int64]
 ) -> int: ...
 def uniform_values(seed: int, position: int, unit: float, out: NDArray[np.float32], threads: int) -> None: ...
 def compress_lines(

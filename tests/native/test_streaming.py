@@ -8,7 +8,7 @@ import pytest
 from fewbits import _native, kernels
 from fewbits.formats import parse
 from fewbits.kernels import native
-from fewbits.kernels.layout import room
+from fewbits.kernels.layout import empty_aligned
 
 FORMATS = ("mxfp4", "mxfp8_e4m3", "mxint8", "mx9", "nvfp4", "int8_channel", "int8", "quda_half", "fp8_e5m2")
 SHAPES = ((3, 4096), (5, 1000), (2, 37), (64, 40, 3))
@@ -34,7 +34,7 @@ def test_streamed_results_are_the_others(name: str, shape: tuple[int, ...]) -> N
             for streams in (False, True):
                 _native.force_streams(streams)
                 for offset in (0, 1):  # in units of a value: a result that does not start a vector
-                    out = room((x.size + 1,), np.float32)[offset : offset + x.size].reshape(shape)
+                    out = empty_aligned((x.size + 1,), np.float32)[offset : offset + x.size].reshape(shape)
                     packed = kernels.quantize(x, fmt, 1, chosen)
                     found.append(kernels.fake_quantize(x, fmt, 1, chosen, out=out).copy())
                     found.append(kernels.dequantize(packed, fmt, shape, 1, np.float32, out=out).copy())

@@ -1,4 +1,4 @@
-"""The search for an order of columns; kernels/reference/swaps.py defines it."""
+"""The search for an order of columns; kernels/reference/nm_permutation.py defines it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from numpy.typing import NDArray
 
 from fewbits import _native
 from fewbits.kernels.native.isa import active_isa
-from fewbits.kernels.swaps import Swaps
+from fewbits.kernels.nm_permutation import NmPermutation
 
 
 class SwapSearch:
     """The two steps on one state, whose arrays are read and written where they lie."""
 
-    def __init__(self, s: Swaps) -> None:
+    def __init__(self, s: NmPermutation) -> None:
         active_isa()
-        self._held = _native.Swaps(s.magnitudes, s.order, s.edges, s.bases, s.scores, s.keep)
+        self._held = _native.NmPermutation(s.magnitudes, s.order, s.edges, s.bases, s.scores, s.keep)
 
     def settle(self, threads: int) -> None:
         """Write edges, bases and scores of the order."""

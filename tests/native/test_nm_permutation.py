@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from fewbits.kernels import native
-from fewbits.kernels.reference import swaps as reference
-from fewbits.kernels.swaps import Swaps, swaps
+from fewbits.kernels.nm_permutation import NmPermutation, swaps
+from fewbits.kernels.reference import nm_permutation as reference
 
 SHAPES = [(8, 1, 2, 4), (16, 130, 2, 4), (8, 64, 1, 2), (24, 33, 4, 8), (9, 5, 2, 3), (128, 3, 63, 64)]
 
@@ -20,20 +20,20 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     native.force_isa(None)
 
 
-def state(columns: int, rows: int, keep: int, group: int, largest: int = 1000) -> Swaps:
+def state(columns: int, rows: int, keep: int, group: int, largest: int = 1000) -> NmPermutation:
     rng = np.random.default_rng(columns)
     magnitudes = rng.integers(0, largest, (columns, rows), np.int32)
     magnitudes[::3] //= largest // 4  # ties
     return swaps(magnitudes, keep, group)
 
 
-def kept(s: Swaps, order: NDArray[np.int32]) -> list[int]:
+def kept(s: NmPermutation, order: NDArray[np.int32]) -> list[int]:
     """What each group keeps, from nothing but a sort."""
     groups = s.magnitudes[order].reshape(len(s.scores), s.group, -1)
     return np.sort(groups, axis=1)[:, -s.keep :].sum(axis=(1, 2), dtype=np.int64).tolist()
 
 
-def proposals(s: Swaps, n: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def proposals(s: NmPermutation, n: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     rng = np.random.default_rng(7)
     pairs = rng.integers(0, len(s.order), (n, 2), np.int32)
     return pairs, (rng.standard_exponential(n) * s.magnitudes.mean()).astype(np.int64)
@@ -106,7 +106,7 @@ def test_what_would_read_or_count_too_far_is_refused(
     if order is not None:
         s.order[0] = order
     if columns == 10:
-        s = Swaps(s.magnitudes, s.order, s.edges, s.bases, np.zeros(3, np.int64), keep)
+        s = NmPermutation(s.magnitudes, s.order, s.edges, s.bases, np.zeros(3, np.int64), keep)
     with pytest.raises(ValueError, match=message):
         native.SwapSearch(s)
 

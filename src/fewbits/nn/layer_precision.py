@@ -21,12 +21,14 @@ class Watcher(Protocol):
     ``arriving_gradient``, of the layer that gives the logits, is float16 already.
     """
 
-    def see(self, rules: Rules, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int) -> None:
+    def see(
+        self, precision: LayerPrecision, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int
+    ) -> None:
         """Look at ``x`` and what it became."""
 
 
 @dataclass(eq=False)
-class Rules:
+class LayerPrecision:
     """How one layer computes.
 
     Attributes:

@@ -11,7 +11,7 @@ LARGEST_SUM = 2**30  # of the rows times the largest magnitude: sums of a row ha
 
 
 @dataclass(frozen=True)
-class Swaps:
+class NmPermutation:
     """The state of a search. Position ``p`` belongs to group ``p // group`` and holds column ``order[p]``.
 
     Were it to hold ``x``, its group would keep ``bases[p] + sum(max(edges[p], x))``: what the others keep
@@ -31,7 +31,7 @@ class Swaps:
         return len(self.order) // len(self.scores)
 
 
-def swaps(magnitudes: NDArray[np.int32], keep: int, group: int) -> Swaps:
+def swaps(magnitudes: NDArray[np.int32], keep: int, group: int) -> NmPermutation:
     """Return a state whose columns lie as they are given; ``settle`` of a backend fills the rest.
 
     Args:
@@ -40,7 +40,7 @@ def swaps(magnitudes: NDArray[np.int32], keep: int, group: int) -> Swaps:
         group: columns in a group; divides their number.
     """
     columns = len(magnitudes)
-    return Swaps(
+    return NmPermutation(
         magnitudes,
         np.arange(columns, dtype=np.int32),
         np.zeros_like(magnitudes),

@@ -5,7 +5,7 @@ namespace {
 constexpr i64 settled_together = 64;  // rows: what a group of them keeps then lies in the nearest cache
 
 // Writes the keep + 1 largest of the group's columns in rows first to first + n - 1, the largest first.
-inline void largest_of(const Swaps& s, i64 group, i64 first, i64 n, i32 (*__restrict top)[settled_together]) {
+inline void largest_of(const NmPermutation& s, i64 group, i64 first, i64 n, i32 (*__restrict top)[settled_together]) {
     for (i64 k = 0; k <= s.keep; ++k)
         for (i64 r = 0; r < n; ++r) top[k][r] = 0;
     for (i64 p = group * s.group; p < (group + 1) * s.group; ++p) {
@@ -20,7 +20,7 @@ inline void largest_of(const Swaps& s, i64 group, i64 first, i64 n, i32 (*__rest
     }
 }
 
-void settle_group(const Swaps& s, i64 group) {
+void settle_group(const NmPermutation& s, i64 group) {
     alignas(64) i32 top[largest_group][settled_together];
     alignas(64) i32 kept[settled_together];
     const i64 begin = group * s.group;
@@ -48,12 +48,12 @@ void settle_group(const Swaps& s, i64 group) {
     s.scores[group] = score;
 }
 
-void settle(const Swaps& s, i64 first, i64 last) {
+void settle(const NmPermutation& s, i64 first, i64 last) {
     for (i64 group = first; group < last; ++group) settle_group(s, group);
 }
 
 // What the group of position p keeps once p holds `column`: two operations and two reads per row.
-inline i64 score_with(const Swaps& s, i64 p, i64 column) {
+inline i64 score_with(const NmPermutation& s, i64 p, i64 column) {
     const i32* __restrict edge = s.edges + p * s.rows;
     const i32* __restrict x = s.magnitudes + column * s.rows;
     i32 sum = 0;
@@ -61,7 +61,7 @@ inline i64 score_with(const Swaps& s, i64 p, i64 column) {
     return s.bases[p] + sum;
 }
 
-i64 anneal(const Swaps& s, const i32* pairs, const i64* allowances, i64* gains, i64 n) {
+i64 anneal(const NmPermutation& s, const i32* pairs, const i64* allowances, i64* gains, i64 n) {
     i64 accepted = 0;
     for (i64 k = 0; k < n; ++k) {
         const i64 p = pairs[2 * k], q = pairs[2 * k + 1], of_p = p / s.group, of_q = q / s.group;

@@ -1,4 +1,4 @@
-// The search for an order of columns under which N:M keeps more, as numbers: kernels/reference/swaps.py defines it.
+// The search for an order of columns under which N:M keeps more, as numbers: kernels/reference/nm_permutation.py defines it.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ constexpr std::int64_t largest_sum = 1 << 30;      // of `rows` times the larges
 // Position p belongs to group p / group and holds column order[p]. Were it to hold x, its group would keep
 // bases[p] + sum over rows of max(edges[p][row], x[row]): the values that the others keep beside any, and the one that
 // x has to exceed.
-struct Swaps {
+struct NmPermutation {
     std::int64_t columns, rows, group, keep;
     const std::int32_t* magnitudes;  // (columns, rows)
     std::int32_t* order;             // (columns)

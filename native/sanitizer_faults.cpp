@@ -1,5 +1,5 @@
 // Deliberate mistakes, part of the sanitized build only: tests/native/test_sanitizers.py sees that each is reported.
-#include "planted.hpp"
+#include "sanitizer_faults.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -41,7 +41,7 @@ std::int32_t misaligned() {
 
 }  // namespace
 
-std::int32_t planted(const std::string& fault) {
+std::int32_t sanitizer_fault(const std::string& fault) {
     if (fault == "heap-buffer-overflow") return beyond_the_heap();
     if (fault == "out of bounds") return beyond_the_bounds();
     if (fault == "signed integer overflow") return overflow();

@@ -67,7 +67,7 @@ inline void add_products(const float (*w)[tile], const float* x, i64 stride, i64
 // The whole vectors of up to four lines, times up to 16 rows of x; y[l][b] is written. Returns how many values of a
 // line they cover.
 template <Decoder decoder>
-inline i64 thin_lines(const Thin& job, const RestorePlan& p, const Sixteen& s, RestoreBuffers& t, i64 line, i64 lines,
+inline i64 gemv_lines(const Gemv& job, const RestorePlan& p, const Sixteen& s, RestoreBuffers& t, i64 line, i64 lines,
                       float (*y)[rows_in_sums]) {
     const i64 whole = job.n / 16 * 16;
     if (job.batch == 1) {
@@ -101,11 +101,11 @@ inline i64 thin_lines(const Thin& job, const RestorePlan& p, const Sixteen& s, R
 // looks at the low four bits of each lane only, so a permutation gives 16 values, with no mask and no shuffle. The next
 // eight bits come by a load one byte further, the four in between by a shift: a load costs less. The scale of a lane's
 // eight codes is applied once: 23 instructions for 128 values, and a few for scales. Vector j of 128 holds
-// the values 8 i + j, and so does Thin::permuted. Lines go four at a time, because the vector is seldom in the nearest
+// the values 8 i + j, and so does Gemv::permuted. Lines go four at a time, because the vector is seldom in the nearest
 // cache whole and would be read again for each.
 constexpr i64 nibbles = 128, scaled_together = 4096, most_scales = scaled_together / 8;
 
-inline bool takes_nibbles(const Thin& job, const Sixteen& s) {
+inline bool takes_nibbles(const Gemv& job, const Sixteen& s) {
     const Format& f = job.format;
     const bool blocks = !has_blocks(f) || (f.block >= 8 && is_power_of_two(f.block));
     return job.permuted != nullptr && s.bits == 4 && s.decoder == Decoder::table && blocks && f.scales != Scales::shifted;
@@ -119,7 +119,7 @@ struct Nibbles {
     i64 whole;           // values of a line in whole groups
 };
 
-inline Nibbles nibbles_of(const Thin& job, const Sixteen& s) {
+inline Nibbles nibbles_of(const Gemv& job, const Sixteen& s) {
     const Format& f = job.format;
     const i64 size = has_blocks(f) ? f.block : nibbles, in_group = size < nibbles ? nibbles / size : 1;
     Nibbles k{s.table, {}, static_cast<__mmask16>((1u << in_group) - 1), log2_of(size), job.n / nibbles * nibbles};
@@ -131,7 +131,7 @@ inline Nibbles nibbles_of(const Thin& job, const Sixteen& s) {
 
 // Writes to y the products of the whole groups of `lines` lines.
 template <i64 lines>
-inline void nibble_products(const Thin& job, const RestorePlan& p, const Nibbles& given, RestoreBuffers& t, i64 line) {
+inline void nibble_products(const Gemv& job, const RestorePlan& p, const Nibbles& given, RestoreBuffers& t, i64 line) {
     const Nibbles k = given;
     const Format& f = p.f;
     const bool blocks = has_blocks(f);
@@ -184,7 +184,7 @@ inline void nibble_products(const Thin& job, const RestorePlan& p, const Nibbles
 }
 
 // The same for many lines; returns how many values of a line are covered.
-inline i64 thin_nibbles(const Thin& job, const RestorePlan& p, const Sixteen& s, RestoreBuffers& t, i64 first, i64 last) {
+inline i64 gemv_nibbles(const Gemv& job, const RestorePlan& p, const Sixteen& s, RestoreBuffers& t, i64 first, i64 last) {
     const Nibbles k = nibbles_of(job, s);
     i64 line = first;
     for (; line + 4 <= last; line += 4) nibble_products<4>(job, p, k, t, line);
@@ -192,12 +192,12 @@ inline i64 thin_nibbles(const Thin& job, const RestorePlan& p, const Sixteen& s,
     return k.whole;
 }
 
-inline i64 thin_vectors(const Thin& job, const RestorePlan& p, const Sixteen& s, RestoreBuffers& t, i64 line, i64 lines,
+inline i64 gemv_vectors(const Gemv& job, const RestorePlan& p, const Sixteen& s, RestoreBuffers& t, i64 line, i64 lines,
                         float (*y)[rows_in_sums]) {
     switch (s.decoder) {
-        case Decoder::table: return thin_lines<Decoder::table>(job, p, s, t, line, lines, y);
-        case Decoder::integer: return thin_lines<Decoder::integer>(job, p, s, t, line, lines, y);
-        case Decoder::half: return thin_lines<Decoder::half>(job, p, s, t, line, lines, y);
+        case Decoder::table: return gemv_lines<Decoder::table>(job, p, s, t, line, lines, y);
+        case Decoder::integer: return gemv_lines<Decoder::integer>(job, p, s, t, line, lines, y);
+        case Decoder::half: return gemv_lines<Decoder::half>(job, p, s, t, line, lines, y);
     }
     return 0;
 }
@@ -205,16 +205,16 @@ inline i64 thin_vectors(const Thin& job, const RestorePlan& p, const Sixteen& s,
 #else
 
 constexpr i64 lines_together = 4, rows_in_sums = 16;
-inline bool takes_nibbles(const Thin&, const Sixteen&) { return false; }
-inline i64 thin_nibbles(const Thin&, const RestorePlan&, const Sixteen&, RestoreBuffers&, i64, i64) { return 0; }
-inline i64 thin_vectors(const Thin&, const RestorePlan&, const Sixteen&, RestoreBuffers&, i64, i64, float (*)[rows_in_sums]) {
+inline bool takes_nibbles(const Gemv&, const Sixteen&) { return false; }
+inline i64 gemv_nibbles(const Gemv&, const RestorePlan&, const Sixteen&, RestoreBuffers&, i64, i64) { return 0; }
+inline i64 gemv_vectors(const Gemv&, const RestorePlan&, const Sixteen&, RestoreBuffers&, i64, i64, float (*)[rows_in_sums]) {
     return 0;
 }
 
 #endif
 
-// What thin_vectors left of some lines, all of them on other instruction sets.
-inline void thin_rest(const Thin& job, const RestorePlan& p, RestoreBuffers& t, i64 line, i64 lines, i64 from,
+// What gemv_vectors left of some lines, all of them on other instruction sets.
+inline void gemv_rest(const Gemv& job, const RestorePlan& p, RestoreBuffers& t, i64 line, i64 lines, i64 from,
                       float (*y)[rows_in_sums]) {
     for (i64 l = 0; l < lines; ++l) {
         for (i64 start = from, n; start < job.n; start += n) {
@@ -225,7 +225,7 @@ inline void thin_rest(const Thin& job, const RestorePlan& p, RestoreBuffers& t, 
     }
 }
 
-inline void thin_stored(const Thin& job, i64 first, i64 last) {
+inline void gemv_stored(const Gemv& job, i64 first, i64 last) {
     Restore restored{job.format, {}, job.codes, job.scales, job.shifts, job.outer, nullptr, Real::f32, false};
     restored.geometry.n = job.n;
     const RestorePlan p = restore_plan_of(restored);
@@ -234,23 +234,23 @@ inline void thin_stored(const Thin& job, i64 first, i64 last) {
     const bool vectors = decodes_sixteen(job.format);
     const Sixteen s = vectors ? sixteen_of(p.f.grid) : Sixteen{};
     if (vectors && takes_nibbles(job, s)) {
-        const i64 done = thin_nibbles(job, p, s, t, first, last);
+        const i64 done = gemv_nibbles(job, p, s, t, first, last);
         for (i64 line = first; line < last; ++line) {
             float y[1][rows_in_sums] = {{job.y[line]}};
-            thin_rest(job, p, t, line, 1, done, y);
+            gemv_rest(job, p, t, line, 1, done, y);
             job.y[line] = y[0][0] * outer_scale(p, line);
         }
         return;
     }
     for (i64 b = 0; b < job.batch; b += rows_in_sums) {
-        Thin some = job;
+        Gemv some = job;
         some.x += b * job.n;
         some.batch = least(rows_in_sums, job.batch - b);
         for (i64 line = first; line < last; line += lines_together) {
             const i64 lines = least(lines_together, last - line);
             float y[lines_together][rows_in_sums] = {};
-            const i64 done = vectors ? thin_vectors(some, p, s, t, line, lines, y) : 0;
-            thin_rest(some, p, t, line, lines, done, y);
+            const i64 done = vectors ? gemv_vectors(some, p, s, t, line, lines, y) : 0;
+            gemv_rest(some, p, t, line, lines, done, y);
             for (i64 l = 0; l < lines; ++l) {
                 const float scale = outer_scale(p, line + l);
                 for (i64 r = 0; r < some.batch; ++r) job.y[(b + r) * job.stride + line + l] = y[l][r] * scale;

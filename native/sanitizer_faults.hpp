@@ -7,6 +7,6 @@
 namespace fewbits {
 
 // Makes the mistake that a sanitizer reports in these words; returns where nothing watches.
-std::int32_t planted(const std::string& fault);
+std::int32_t sanitizer_fault(const std::string& fault);
 
 }  // namespace fewbits

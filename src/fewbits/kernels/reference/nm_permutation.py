@@ -9,16 +9,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbits.kernels.swaps import Swaps
+from fewbits.kernels.nm_permutation import NmPermutation
 
 
-def settle(s: Swaps) -> None:
+def settle(s: NmPermutation) -> None:
     """Write edges, bases and scores of the order."""
     for group in range(len(s.scores)):
         _settle_group(s, group)
 
 
-def _settle_group(s: Swaps, group: int) -> None:
+def _settle_group(s: NmPermutation, group: int) -> None:
     positions = range(group * s.group, (group + 1) * s.group)
     for p in positions:
         others = np.sort(s.magnitudes[s.order[[q for q in positions if q != p]]], axis=0)[::-1]
@@ -27,14 +27,14 @@ def _settle_group(s: Swaps, group: int) -> None:
     s.scores[group] = _score_with(s, positions[0], s.order[positions[0]])
 
 
-def _score_with(s: Swaps, p: int, column: int) -> np.int64:
+def _score_with(s: NmPermutation, p: int, column: int) -> np.int64:
     """Return what the group of position ``p`` keeps once ``p`` holds ``column``."""
     kept: np.int64 = s.bases[p] + np.maximum(s.edges[p], s.magnitudes[column]).sum(dtype=np.int64)
     return kept
 
 
 def anneal(
-    s: Swaps, pairs: NDArray[np.int32], allowances: NDArray[np.int64], gains: NDArray[np.int64]
+    s: NmPermutation, pairs: NDArray[np.int32], allowances: NDArray[np.int64], gains: NDArray[np.int64]
 ) -> int:
     """Try swaps one after the other and return how many were made.
 
