@@ -1,6 +1,6 @@
 // Compiled with the flags that CMakeLists.txt gives this file; otherwise equal to its siblings.
-#include "../ops/headers.hpp"
+#include "kernels/headers.hpp"
 
 namespace fewbits::avx2 {
-#include "../ops/all.inc.hpp"
+#include "kernels/all.inc.hpp"
 }  // namespace fewbits::avx2

@@ -28,7 +28,7 @@ RESULTS: dict[str, Results] = {
     "fake_quantize": lambda: [fb.fake_quantize(X.to(d), "mxfp4") for d in FLOATS],
     "quantize": lambda: [p for name in ("mxfp4", "mx6", "nvfp4") for p in parts(fb.quantize(X, name))],
     "dequantize": lambda: [fb.quantize(X.to(d), "mxfp4").dequantize() for d in FLOATS],
-    "thin_product": lambda: [X[:2] @ fb.quantize(X, "mxfp4").t()],
+    "gemv": lambda: [X[:2] @ fb.quantize(X, "mxfp4").t()],
     "bfloat16_product": lambda: [ops.bfloat16_product(X.bfloat16().float(), X.t().bfloat16().float())],
     "addition_product": lambda: [ops.addition_product(X, X.t().contiguous())],
     "compress": lambda: parts(fb.quantize(SPARSE, "mxfp4", sparsity="2:4")),

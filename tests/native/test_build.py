@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-KERNELS = sorted((ROOT / "native" / "isa").glob("*.cpp"))
+NATIVE = ROOT / "native"
+KERNELS = sorted((NATIVE / "isa").glob("*.cpp"))
 FLAGS = {
     "baseline": [],
     "avx2": ["-mavx2", "-mfma"],
@@ -32,7 +33,10 @@ def _compile(compiler: str, source: Path, folder: Path, isa: str) -> Path:
     compiled = folder / "kernel.o"
     command = [compiler, "-std=c++17", "-O2", "-fPIC", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"]
     own_headers = ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]  # g++ 12 warns of its own
-    subprocess.run([*command, *own_headers, *FLAGS[isa], "-c", str(source), "-o", str(compiled)], check=True)
+    subprocess.run(
+        [*command, *own_headers, *FLAGS[isa], f"-I{NATIVE}", "-c", str(source), "-o", str(compiled)],
+        check=True,
+    )
     return compiled
 
 
@@ -73,7 +77,7 @@ def test_the_products_for_one_kind_of_cpu_export_nothing_weak(
     compiler: str, tool: str, tmp_path: Path
 ) -> None:
     symbols = _defined_symbols(
-        tool, _compile(compiler, ROOT / "native" / "product.cpp", tmp_path, "bfloat16")
+        tool, _compile(compiler, NATIVE / "kernels" / "gemm" / "product.cpp", tmp_path, "bfloat16")
     )
     assert set(symbols.values()) <= {"T", "D"}, symbols
 

@@ -4,13 +4,13 @@ from typing import Any
 
 from torch import nn
 
-from fewbits.nn import Rules
+from fewbits.nn import LayerPrecision
 from fewbits.nn.layers import LAYERS
 from fewbits.recipes import Recipe, recipe
 
 
-def narrowed(layer: nn.Module, chosen: str | Recipe = "fp32", **rules: Any) -> nn.Module:
-    """Return ``layer`` itself, with its narrow class and the rules of a recipe."""
+def narrowed(layer: nn.Module, chosen: str | Recipe = "fp32", **precision: Any) -> nn.Module:
+    """Return ``layer`` itself, with its narrow class and the precision of a recipe."""
     layer.__class__ = LAYERS[type(layer)]
-    layer.rules = Rules(recipe(chosen), **rules)  # type: ignore[assignment]
+    layer.precision = LayerPrecision(recipe(chosen), **precision)  # type: ignore[assignment]
     return layer

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fewbits.nn import DotProductAttention, Rules, prepare
+from fewbits.nn import DotProductAttention, LayerPrecision, prepare
 from fewbits.nn.layers.dot_product import NarrowDotProductAttention
 from fewbits.recipes import RECIPES, recipe
 
@@ -18,7 +18,7 @@ def _given(length: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor
 @pytest.mark.parametrize("length", [1, 7, 33])
 def test_without_rounding_it_is_torchs(length: int) -> None:
     plain, narrow = DotProductAttention(), NarrowDotProductAttention()
-    narrow.rules = Rules(RECIPES["fp32"])
+    narrow.precision = LayerPrecision(RECIPES["fp32"])
     q, k, v = _given(length)
     expected, found = plain(q, k, v), narrow(q, k, v)
     assert torch.allclose(found, expected, atol=1e-6)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fewbits.errors import ArgumentError
-from fewbits.nn import Rules, prepare, summary
+from fewbits.nn import LayerPrecision, prepare, summary
 from fewbits.optim import AdamW
 from fewbits.recipes import recipe
 from fewbits.recipes.narrowed import recipe_of, take_wide
@@ -24,13 +24,15 @@ def operands(model: nn.Module) -> dict[str, dict[str, str]]:
     seen: dict[str, dict[str, str]] = {}
 
     class Watcher:
-        def see(self, rules: Rules, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int) -> None:
+        def see(
+            self, precision: LayerPrecision, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int
+        ) -> None:
             if role in OPERANDS:
-                seen.setdefault(rules.layer, {})[role] = str(getattr(rules.recipe, role))
+                seen.setdefault(precision.layer, {})[role] = str(getattr(precision.recipe, role))
 
     for module in model.modules():
-        if isinstance(getattr(module, "rules", None), Rules):
-            module.rules.watcher = Watcher()
+        if isinstance(getattr(module, "precision", None), LayerPrecision):
+            module.precision.watcher = Watcher()
     model(torch.randn(4, 32, requires_grad=True)).square().sum().backward()
     return seen
 

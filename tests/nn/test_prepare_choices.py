@@ -39,15 +39,15 @@ def test_a_left_out_layer_computes_and_learns(name: str, left_out: str) -> None:
 
 def test_the_layer_before_a_left_out_head_is_not_the_last() -> None:
     model = prepare(_mlp(), "mx9", exclude="2")
-    assert not model[0].rules.last
-    assert prepare(_mlp(), "mx9")[2].rules.last
+    assert not model[0].precision.last
+    assert prepare(_mlp(), "mx9")[2].precision.last
 
 
 def test_who_registers_the_head_first_names_it() -> None:
-    assert prepare(_HeadFirst(), "mx9").body.rules.last
+    assert prepare(_HeadFirst(), "mx9").body.precision.last
     model = prepare(_HeadFirst(), "mx9", last="head")
-    assert model.head.rules.last
-    assert not model.body.rules.last
+    assert model.head.precision.last
+    assert not model.body.precision.last
 
 
 @pytest.mark.parametrize(

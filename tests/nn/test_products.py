@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from fewbits.kernels.options import options
-from fewbits.nn import Rules, attention_product
+from fewbits.nn import LayerPrecision, attention_product
 from fewbits.recipes import Recipe, recipe
 from tests.native.definition import defined
 from tests.nn.narrowed import narrowed
@@ -210,7 +210,7 @@ def attention_products(
     a = spread((2, m, k), -2, -1).to(dtype).requires_grad_()
     b = spread((2, k, n), -2, -1).to(dtype).requires_grad_()
     g = spread((2, m, n), -2, -1).to(dtype)
-    y = attention_product(a, b, Rules(chosen))
+    y = attention_product(a, b, LayerPrecision(chosen))
     of_a, of_b = torch.autograd.grad(y, (a, b), g)
     given = {"a": a, "b": b, "g": g}
     parts = {name: rounded(given[name[0]], *how, chosen) for name, how in axes.items()}

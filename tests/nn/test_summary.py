@@ -129,7 +129,7 @@ def test_recipes_that_leave_layers_alone_have_a_summary_too(chosen: str) -> None
 
 def test_a_summary_is_of_this_moment() -> None:
     model = prepare(nn.Sequential(nn.Linear(4, 4)), "mxfp6")
-    model[0].rules.recipe = model[0].rules.recipe.extended(weight="mxfp4")
+    model[0].precision.recipe = model[0].precision.recipe.extended(weight="mxfp4")
     assert summary(model).layers[0].operands["dx_weight"] == "mxfp4"
 
 

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import fewbits as fb
 from fewbits.errors import ArgumentError
-from fewbits.nn import Rules
+from fewbits.nn import LayerPrecision
 from fewbits.nn import straight as straight_through
 from fewbits.nn.layers import DotProductAttention
 from fewbits.optim import AdamW
@@ -119,7 +119,7 @@ def test_what_is_not_rounded_is_a_copy_too() -> None:
     """Who writes to an operand does not write to the activation."""
     x = torch.randn(4, 8)
     for recipe in ("fp32", "mxfp8"):
-        operand = straight_through.rounded(x, Rules(read(recipe)), "forward_activation", 1)
+        operand = straight_through.rounded(x, LayerPrecision(read(recipe)), "forward_activation", 1)
         assert operand.data_ptr() != x.data_ptr()
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fewbits.nn import Rules, Watch, prepare
+from fewbits.nn import LayerPrecision, Watch, prepare
 from fewbits.optim import SGD
 from fewbits.recipes import recipe
 
@@ -131,10 +131,10 @@ def test_a_gradient_is_seen_along_its_last_axis() -> None:
     seen: list[tuple[str, torch.Size, int]] = []
 
     class Recorder:
-        def see(self, rules: Any, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int) -> None:
+        def see(self, precision: Any, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int) -> None:
             seen.append((role, x.movedim(axis, -1).shape, len(rounded)))
 
-    Rules(recipe("fp16-master"), "layer", watcher=Recorder()).narrowed(
+    LayerPrecision(recipe("fp16-master"), "layer", watcher=Recorder()).narrowed(
         "input_gradient", torch.ones(2, 3, 4), torch.float16
     )
     assert seen == [("input_gradient", (2, 3, 4), 2)]
@@ -145,8 +145,8 @@ def test_a_loss_scale_is_not_advised_where_it_changes_nothing() -> None:
     watch = Watch(1)
     x = torch.full((64, 64), 3 / 64)
     x[:, ::32] = 1.5
-    rules = Rules(recipe("mxfp4"), "layer", watcher=watch)
-    rules.cast("dw_gradient", x, 1)
+    precision = LayerPrecision(recipe("mxfp4"), "layer", watcher=watch)
+    precision.cast("dw_gradient", x, 1)
     (said,) = watch.drained()[1]
     assert said.startswith("49% of the gradient in layer (dw_gradient) is flushed to zero by mxfp4")
     assert "no loss scale helps" in said

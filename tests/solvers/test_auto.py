@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import linalg
 
-from fewbits.solvers import choice, evidence, solve
+from fewbits.solvers import choice, condition_probe, solve
 from fewbits.solvers.precision import roundoff
 from tests.solvers.systems import EPS, N, checked, randsvd
 
@@ -67,8 +67,8 @@ def test_a_part_tells_what_each_precision_can_do() -> None:
         (saddle, {"bf16x2", "fp32"}),
     )
     for a, good in expected:
-        pivots = evidence.sampled_pivots(a)
-        assert {f for f in ("bf16x2", "fp32") if not evidence.doubt(pivots, n, roundoff(f))} == good
+        pivots = condition_probe.sampled_pivots(a)
+        assert {f for f in ("bf16x2", "fp32") if not condition_probe.doubt(pivots, n, roundoff(f))} == good
 
 
 @pytest.mark.parametrize("condition", [1e8, 1e12, 1e15])

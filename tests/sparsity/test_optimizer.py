@@ -381,7 +381,7 @@ def test_what_a_recipe_rounds_stays_sparse(recipe):
     seen = []
 
     class Watcher:
-        def see(self, rules, role, x, rounded, axis):
+        def see(self, precision, role, x, rounded, axis):
             if role == "forward_weight":
                 seen.append((x, rounded))
 

@@ -15,7 +15,7 @@ from fewbits.tensor import products
 from tests import cases
 
 UNIT = 2.0**-24
-THIN = (
+GEMV_FORMATS = (
     *("mxfp4", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp8_e4m3", "mxfp8_e5m2", "mxint8", "mx4", "mx6", "mx9"),
     *("nvfp4", "int4_channel", "int8_channel", "int8_tensor", "msfp12", "vsq4", "vsq8", "quda_half"),
     *("fp8_e4m3", "bf16", "int4", "posit8_1"),
@@ -34,7 +34,7 @@ def excess(found: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> float:
     return float(((found.double() - exact).abs() / bound.clamp(min=2.0**-149)).max())
 
 
-@pytest.mark.parametrize("name", THIN)
+@pytest.mark.parametrize("name", GEMV_FORMATS)
 def test_few_vectors_meet_packed_weights_within_the_bound(name: str) -> None:
     for k in (1, 15, 16, 33, 128, 160, 1000, 4096 + 144):
         q = fb.quantize(normal(7, k) * 3, name)

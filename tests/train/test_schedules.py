@@ -1,4 +1,4 @@
-"""Schedules by their papers' rules: warm-up, precision switching on gradient diversity, promotion."""
+"""Schedules by their papers' precision: warm-up, precision switching on gradient diversity, promotion."""
 
 import math
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ def _model() -> nn.Sequential:
 
 def _formats(model: nn.Module, name: str) -> list[str]:
     """Return the six operands of a layer as they are now."""
-    rules: Any = model.get_submodule(name).rules
-    return [str(how) for how in rules.recipe.casts.values()]
+    precision: Any = model.get_submodule(name).precision
+    return [str(how) for how in precision.recipe.casts.values()]
 
 
 # ---- MuPPET: Rajagopal et al., ICML 2020, and the authors' code (policy.py) ----

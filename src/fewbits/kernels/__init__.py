@@ -17,7 +17,7 @@ from fewbits.errors import DataError
 from fewbits.formats import Format, shares_scale
 from fewbits.formats.pattern import Pattern
 from fewbits.kernels import native, reference, sparse_stream
-from fewbits.kernels.layout import Packed, empty, packed, room, unpacked
+from fewbits.kernels.layout import Packed, empty, empty_aligned, packed, unpacked
 from fewbits.kernels.native import exact_arithmetic
 from fewbits.kernels.options import Options, check_scale_rule, has_scale_rule, options
 from fewbits.kernels.reals import BFLOAT16, narrowed, widened, without_infinity
@@ -34,6 +34,7 @@ __all__ = [
     "dequantize",
     "exact_arithmetic",
     "fake_quantize",
+    "gemv",
     "has_bfloat16_products",
     "has_scale_rule",
     "largest",
@@ -41,7 +42,6 @@ __all__ = [
     "options",
     "quantize",
     "smallest",
-    "thin_product",
     "threads",
 ]
 
@@ -78,7 +78,7 @@ def dequantize(
 ) -> Array:
     """Return the values of ``q`` in a new array of ``shape``, or in ``out``."""
     dtype, axis = np.dtype(dtype), _front(axis, len(shape))
-    whole = room(shape, dtype) if out is None else out
+    whole = empty_aligned(shape, dtype) if out is None else out
     if whole.size and native.supports(fmt, options(fmt), dtype):
         native.dequantize(q, whole, fmt, axis, threads=threads())
         return whole
@@ -97,7 +97,7 @@ def fake_quantize(
     ``out``, if given, is an array of that type and shape in C order that does not overlap x.
     """
     axis = _front(axis, x.ndim)
-    whole = room(x.shape, x.dtype) if out is None else out
+    whole = empty_aligned(x.shape, x.dtype) if out is None else out
     if x.size and native.supports(fmt, chosen, x.dtype):
         _, nonfinite = native.fake_quantize(x, whole, fmt, axis, chosen, amax, threads=threads())
         if nonfinite and chosen.nonfinite == "raise":
@@ -108,7 +108,7 @@ def fake_quantize(
 
 
 @exact_arithmetic()
-def thin_product(
+def gemv(
     x: Array,
     q: Packed,
     fmt: Format,
@@ -126,12 +126,12 @@ def thin_product(
     its codes, bit for bit. ``narrow`` says that every value of x is a bfloat16. ``out``, if given, is
     (batch, lines) float32 in C order and takes the result, here and in the other products.
     """
-    y = room((x.shape[0], lines), np.float32) if out is None else out
+    y = empty_aligned((x.shape[0], lines), np.float32) if out is None else out
     if x.size and lines and native.supports_product(fmt):
         narrow = narrow and smallest(x) >= _SMALLEST_NORMAL
         zero = 0 if sparsity is None else sparse_stream.zeros(fmt)[0]
         whole = np.ascontiguousarray(x)
-        native.thin_product(whole, q, y, fmt, sparsity, zero, narrow=narrow, threads=threads())
+        native.gemv(whole, q, y, fmt, sparsity, zero, narrow=narrow, threads=threads())
         return y
     if sparsity is not None:
         q = q._replace(codes=sparse_stream.expand(q.codes, fmt, x.shape[1], sparsity, threads()))
@@ -145,7 +145,7 @@ def has_bfloat16_products() -> bool:
 
 def bfloat16_product(a: Array, b: Array, out: Array | None = None) -> Array:
     """Return ``a @ b``, summed in float32, for float32 matrices of normal bfloat16 values and zeros."""
-    y = room((a.shape[0], b.shape[1]), np.float32) if out is None else out
+    y = empty_aligned((a.shape[0], b.shape[1]), np.float32) if out is None else out
     native.bfloat16_product(np.ascontiguousarray(a), np.ascontiguousarray(b), y, threads=threads())
     return y
 
@@ -155,7 +155,7 @@ def addition_product(a: Array, b: Array, out: Array | None = None) -> Array:
 
     Equal to :func:`fewbits.kernels.reference.additions.product`, which is the definition, bit for bit.
     """
-    y = room((a.shape[0], b.shape[1]), np.float32) if out is None else out
+    y = empty_aligned((a.shape[0], b.shape[1]), np.float32) if out is None else out
     native.addition_product(np.ascontiguousarray(a), np.ascontiguousarray(b), y, threads=threads())
     return y
 

@@ -66,7 +66,7 @@ def layout(
     )
 
 
-def room(shape: tuple[int, ...], dtype: Any) -> Array:
+def empty_aligned(shape: tuple[int, ...], dtype: Any) -> Array:
     """Return a new array that nothing was written to yet, and that begins a line of the cache.
 
     NumPy's own large arrays begin 16 bytes after one, where every wide store would cross into the next.
@@ -83,7 +83,7 @@ def empty(fmt: Format, shape: tuple[int, ...], axis: int) -> Packed:
     """Return parts for an array of ``shape`` that nothing was written to yet."""
     dtypes = (np.uint8, np.uint8, np.uint8, np.float32)
     shapes = layout(fmt, shape, axis)
-    return Packed(*(None if s is None else room(s, d) for s, d in zip(shapes, dtypes, strict=True)))  # type: ignore[arg-type]
+    return Packed(*(None if s is None else empty_aligned(s, d) for s, d in zip(shapes, dtypes, strict=True)))  # type: ignore[arg-type]
 
 
 def packed(parts: Parts, fmt: Any) -> Packed:

@@ -157,8 +157,8 @@ def _(
     return codes.new_empty(shape, dtype=dtype)
 
 
-@torch.library.custom_op("fewbits::thin_product", mutates_args=())
-def _thin_product(
+@torch.library.custom_op("fewbits::gemv", mutates_args=())
+def _gemv(
     x: torch.Tensor,
     codes: torch.Tensor,
     scales: torch.Tensor | None,
@@ -172,11 +172,11 @@ def _thin_product(
     kept = None if sparsity is None else pattern(sparsity)
     narrow, y = x.dtype == torch.bfloat16, torch.empty(len(x), lines)
     rows = array(of_x.float())
-    kernels.thin_product(rows, weight, _read(format), lines, kept, narrow=narrow, out=array(y))
+    kernels.gemv(rows, weight, _read(format), lines, kept, narrow=narrow, out=array(y))
     return y.to(x.device, x.dtype)
 
 
-@_thin_product.register_fake
+@_gemv.register_fake
 def _(
     x: torch.Tensor,
     codes: Any,
@@ -269,7 +269,7 @@ derive(_LIBRARY, "addition_product", 2, _addition_gradients, _addition_tangent, 
 torch.library.register_vmap("fewbits::addition_product", _each_added, lib=_LIBRARY)
 
 
-def thin_product(
+def gemv(
     x: torch.Tensor,
     parts: tuple[torch.Tensor | None, ...],
     fmt: Format,
@@ -278,7 +278,7 @@ def thin_product(
 ) -> torch.Tensor:
     """Return ``x @ W.T`` in x's dtype, W packed with its blocks along the last axis, summed in float32."""
     kept = None if sparsity is None else str(sparsity)
-    return _thin_product(x, *parts, fmt.grammar, kept, lines)  # type: ignore[no-any-return]
+    return _gemv(x, *parts, fmt.grammar, kept, lines)  # type: ignore[no-any-return]
 
 
 @torch.library.custom_op("fewbits::compress", mutates_args=())

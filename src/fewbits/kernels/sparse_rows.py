@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbits.kernels.layout import room
+from fewbits.kernels.layout import empty_aligned
 
 SLICE = 16  # rows side by side
 SORTED = 1024  # rows among which those of like length are brought together
@@ -85,7 +85,7 @@ def compress(
             wide = _entries(whole) * (values.itemsize + 4) < _entries(narrow) * (values.itemsize + 2)
             narrow = whole if wide else narrow
     order, first, start, base, at = narrow
-    held, where = (room((int(start[-1]), SLICE), t) for t in (values.dtype, _type(wide)))
+    held, where = (empty_aligned((int(start[-1]), SLICE), t) for t in (values.dtype, _type(wide)))
     held.fill(0)
     where[...] = 0
     held.reshape(-1)[at] = values

@@ -12,7 +12,7 @@ from fewbits.errors import ArgumentError, DataError, FormatError
 from fewbits.formats import Bdr, Block, Element, Exponent, Format, Lookup
 from fewbits.formats.pattern import Pattern
 from fewbits.kernels import native
-from fewbits.kernels.layout import room
+from fewbits.kernels.layout import empty_aligned
 from fewbits.kernels.reference import encode, line_bytes
 from fewbits.kernels.reference.sparse_stream import stream_bytes
 
@@ -66,7 +66,7 @@ def compress(
     bits, (zero, minus_zero) = element_of(fmt).bits, zeros(fmt)
     lines = np.ascontiguousarray(codes).reshape(prod(codes.shape[:-1]), codes.shape[-1])
     shape = (len(lines), stream_bytes(n, bits, pattern))
-    stream = room(shape, np.uint8) if out is None else out.reshape(shape)
+    stream = empty_aligned(shape, np.uint8) if out is None else out.reshape(shape)
     wrong = native.compress_lines(lines, stream, pattern, bits, n, zero, minus_zero, threads=threads)
     if wrong >= 0:
         raise DataError(
@@ -87,7 +87,7 @@ def expand(
     bits = element_of(fmt).bits
     lines = _lines(stream, n, bits, pattern)
     shape = (len(lines), line_bytes(n, bits))
-    codes = room(shape, np.uint8) if out is None else out.reshape(shape)
+    codes = empty_aligned(shape, np.uint8) if out is None else out.reshape(shape)
     _refuse(native.expand_lines(lines, codes, pattern, bits, n, zeros(fmt)[0], threads=threads), pattern)
     return codes.reshape(*stream.shape[:-1], codes.shape[-1])
 

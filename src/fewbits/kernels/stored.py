@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbits.kernels.layout import room
+from fewbits.kernels.layout import empty_aligned
 
 SITE = 32  # 16-bit integers that share a norm
 TYPES: dict[str, Any] = {"f64": np.float64, "f32": np.float32, "f16": np.float16, "i16": np.int16}
@@ -33,11 +33,11 @@ class Stored:
 
 def zeros(shape: tuple[int, ...], storage: str) -> Stored:
     """Return zeros, (..., stride)."""
-    values = room(shape, TYPES[storage])
+    values = empty_aligned(shape, TYPES[storage])
     values.fill(0)
     norms = None
     if storage == "i16":
-        norms = room((*shape[:-1], shape[-1] // SITE), np.float32)
+        norms = empty_aligned((*shape[:-1], shape[-1] // SITE), np.float32)
         norms.fill(0)
     return Stored(storage, values, norms)
 

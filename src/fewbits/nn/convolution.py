@@ -14,14 +14,14 @@ import torch
 
 from fewbits.nn import unfolded
 from fewbits.nn.kept import Tensors, keep
+from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.products import converted, sum_dtype
-from fewbits.nn.rules import Rules
 from fewbits.nn.straight import Formulas, differentiable, product, transformed, unpacked
 from fewbits.nn.unfolded import Geometry
 
 
 def convolution(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, how: Geometry, rules: Rules
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, how: Geometry, precision: LayerPrecision
 ) -> torch.Tensor:
     """Return the convolution of a batch, with narrow operands in all three products.
 
@@ -30,7 +30,7 @@ def convolution(
         weight: (n, channels / groups, ...), transposed (channels, n / groups, ...).
         bias: (n,), or None.
         how: stride, zeros on both sides, dilation, groups, and whether it is transposed.
-        rules: what the operands are rounded to.
+        precision: what the operands are rounded to.
 
     Returns:
         (batch, n, ...) in the recipe's vector format. A float32 result that sums k products is within
@@ -38,9 +38,9 @@ def convolution(
     """
     y: torch.Tensor
     if transformed():
-        y = product(x.to(rules.dtype), weight, rules, _formulas(how))
+        y = product(x.to(precision.dtype), weight, precision, _formulas(how))
     else:
-        y = _Convolution.apply(x.to(rules.dtype), weight, how, rules, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
+        y = _Convolution.apply(x.to(precision.dtype), weight, how, precision, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
     return y if bias is None else y + converted(bias, y.dtype).reshape(-1, *(1,) * (y.dim() - 2))
 
 
@@ -53,19 +53,24 @@ def _operands(ctx: Any) -> tuple[Any, Any, Formulas]:
 class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor, how: Geometry, rules: Rules, graded: bool
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        how: Geometry,
+        precision: LayerPrecision,
+        graded: bool,
     ) -> torch.Tensor:
-        ctx.how, ctx.rules, ctx.size = how, rules, x.shape
+        ctx.how, ctx.precision, ctx.size = how, precision, x.shape
         kept: Tensors = ()
         if graded and ctx.needs_input_grad[1]:
-            ctx.kept, kept = keep(x, "dw_activation", 0, x.shape, rules)
+            ctx.kept, kept = keep(x, "dw_activation", 0, x.shape, precision)
         ctx.save_for_backward(weight, *kept)
-        a = _within_groups("forward_activation", x, 1, how, rules)
+        a = _within_groups("forward_activation", x, 1, how, precision)
         if how.longer is None:
-            b = rules.cast("forward_weight", weight, 1)
+            b = precision.cast("forward_weight", weight, 1)
         else:
-            b = _within_groups("forward_weight", weight, 0, how, rules)
-        if rules.recipe.product == "add":
+            b = _within_groups("forward_weight", weight, 0, how, precision)
+        if precision.recipe.product == "add":
             size = _result(x, weight, how)
             return unfolded.convolution(a.float(), b.float(), how, size).to(x.dtype)
         with torch.autocast(x.device.type, enabled=False):  # on some devices it would round operands again
@@ -81,36 +86,38 @@ class _Convolution(torch.autograd.Function):
         ctx: Any, gradient: torch.Tensor
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None, None]:
         weight, *kept = ctx.saved_tensors
-        how, rules = ctx.how, ctx.rules
-        adds = rules.recipe.product == "add"
+        how, precision = ctx.how, ctx.precision
+        adds = precision.recipe.product == "add"
         of_x = of_weight = None
         if ctx.needs_input_grad[0]:
-            g = _within_groups("dx_gradient", gradient, 1, how, rules)
+            g = _within_groups("dx_gradient", gradient, 1, how, precision)
             if how.longer is None:
-                b = _within_groups("dx_weight", weight, 0, how, rules)
+                b = _within_groups("dx_weight", weight, 0, how, precision)
             else:
-                b = rules.cast("dx_weight", weight, 1)
+                b = precision.cast("dx_weight", weight, 1)
             if adds:
                 wide = unfolded.of_input(g.float(), b.float(), how, ctx.size)
             else:
                 wide = _backward(g, None, b, ctx.size, how)
-            of_x = rules.narrowed("input_gradient", wide, gradient.dtype)
+            of_x = precision.narrowed("input_gradient", wide, gradient.dtype)
         if ctx.needs_input_grad[1]:
-            g = rules.cast("dw_gradient", gradient, 0)
+            g = precision.cast("dw_gradient", gradient, 0)
             a = ctx.kept.operand(kept)
             if adds:
                 of_weight = unfolded.of_weight(g.float(), a.float(), how, weight.shape)
             else:
                 wide = _backward(g, a, None, weight.shape, how)
-                of_weight = rules.narrowed("weight_gradient", wide, gradient.dtype)
+                of_weight = precision.narrowed("weight_gradient", wide, gradient.dtype)
         return of_x, of_weight, None, None, None
 
 
-def _within_groups(role: str, x: torch.Tensor, axis: int, how: Geometry, rules: Rules) -> torch.Tensor:
+def _within_groups(
+    role: str, x: torch.Tensor, axis: int, how: Geometry, precision: LayerPrecision
+) -> torch.Tensor:
     """Return ``x`` as an operand whose blocks along ``axis`` do not reach from one group into the next."""
     if how.groups == 1:
-        return rules.cast(role, x, axis)
-    return rules.cast(role, torch.unflatten(x, axis, (how.groups, -1)), axis + 1).flatten(axis, axis + 1)
+        return precision.cast(role, x, axis)
+    return precision.cast(role, torch.unflatten(x, axis, (how.groups, -1)), axis + 1).flatten(axis, axis + 1)
 
 
 def _backward(
@@ -151,7 +158,7 @@ def _result(x: torch.Tensor, weight: torch.Tensor, how: Geometry) -> torch.Size:
 def _formulas(how: Geometry) -> Formulas:
     """Return what :class:`_Convolution` computes, for further derivatives."""
 
-    def forward(x: torch.Tensor, w: torch.Tensor, of_x: Rules, of_w: Rules) -> torch.Tensor:
+    def forward(x: torch.Tensor, w: torch.Tensor, of_x: LayerPrecision, of_w: LayerPrecision) -> torch.Tensor:
         a = _within_groups("forward_activation", x, 1, how, of_x)
         if how.longer is None:
             b = of_w.cast("forward_weight", w, 1)
@@ -165,19 +172,21 @@ def _formulas(how: Geometry) -> Formulas:
             a, b, None, how.stride, how.padding, how.dilation, *_transposition(how), how.groups
         ).to(x.dtype)
 
-    def of_x(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, rules: Rules) -> torch.Tensor:
-        left = _within_groups("dx_gradient", g, 1, how, rules)
+    def of_x(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, precision: LayerPrecision) -> torch.Tensor:
+        left = _within_groups("dx_gradient", g, 1, how, precision)
         if how.longer is None:
-            right = _within_groups("dx_weight", w, 0, how, rules)
+            right = _within_groups("dx_weight", w, 0, how, precision)
         else:
-            right = rules.cast("dx_weight", w, 1)
-        if rules.recipe.product == "add":
+            right = precision.cast("dx_weight", w, 1)
+        if precision.recipe.product == "add":
             return unfolded.of_input(left.float(), right.float(), how, x.shape).to(x.dtype)
         return _backward(left, None, right, x.shape, how).to(x.dtype)
 
-    def of_weight(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, rules: Rules) -> torch.Tensor:
-        left, right = rules.cast("dw_gradient", g, 0), rules.cast("dw_activation", x, 0)
-        if rules.recipe.product == "add":
+    def of_weight(
+        g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, precision: LayerPrecision
+    ) -> torch.Tensor:
+        left, right = precision.cast("dw_gradient", g, 0), precision.cast("dw_activation", x, 0)
+        if precision.recipe.product == "add":
             return unfolded.of_weight(left.float(), right.float(), how, w.shape)
         return _backward(left, right, None, w.shape, how).to(g.dtype)
 

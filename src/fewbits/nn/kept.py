@@ -17,7 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from fewbits.kernels import ops
 from fewbits.kernels.layout import layout
-from fewbits.nn.rules import Rules
+from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.recipes import Cast
 from fewbits.tensor.casting import fresh_seed, power
 
@@ -32,7 +32,7 @@ class Kept:
     """How one activation is kept, beside its tensors, which autograd saves.
 
     Attributes:
-        rules: those of the layer.
+        precision: those of the layer.
         role: the operand that it will be.
         axis: along which the backward product sums, counted from the front.
         shape: of the activation as that product takes it.
@@ -41,7 +41,7 @@ class Kept:
         packed: whether the tensors are codes and scales, not the activation itself.
     """
 
-    rules: Rules
+    precision: LayerPrecision
     role: str
     axis: int
     shape: torch.Size
@@ -54,13 +54,15 @@ class Kept:
         if not self.packed:
             (x,) = tensors
             assert x is not None
-            return self.rules.cast(self.role, x.reshape(self.shape), self.axis, self.seed)
-        how = self.rules.how(self.role)
+            return self.precision.cast(self.role, x.reshape(self.shape), self.axis, self.seed)
+        how = self.precision.how(self.role)
         assert how is not None
         return _opened(tensors, self, how)
 
 
-def keep(x: torch.Tensor, role: str, axis: int, shape: torch.Size, rules: Rules) -> tuple[Kept, Tensors]:
+def keep(
+    x: torch.Tensor, role: str, axis: int, shape: torch.Size, precision: LayerPrecision
+) -> tuple[Kept, Tensors]:
     """Return how ``x`` is kept for the operand ``role`` of the backward pass, and the tensors to be saved.
 
     Args:
@@ -68,17 +70,17 @@ def keep(x: torch.Tensor, role: str, axis: int, shape: torch.Size, rules: Rules)
         role: of the operand.
         axis: along which the product sums, in ``shape``.
         shape: in which the product takes x.
-        rules: of the layer.
+        precision: of the layer.
     """
-    how = rules.how(role)
+    how = precision.how(role)
     seed = None if how is None else fresh_seed(how.rounding)
-    kept = Kept(rules, role, axis, shape, x.dtype, seed, False)
-    if how is None or not rules.packs or _kept_anyway(x) or not _saves(x, how, kept):
+    kept = Kept(precision, role, axis, shape, x.dtype, seed, False)
+    if how is None or not precision.packs or _kept_anyway(x) or not _saves(x, how, kept):
         return kept, (x,)
     kept.packed = True
     tensors = _shared(x, how, kept) if seed is None else _pack(x, how, kept)
-    if rules.watcher is not None:
-        rules.show(role, x.reshape(shape), _opened(tensors, kept, how), axis)
+    if precision.watcher is not None:
+        precision.show(role, x.reshape(shape), _opened(tensors, kept, how), axis)
     return kept, tensors
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fewbits.nn.rules import Rules
+from fewbits.nn.layer_precision import LayerPrecision
 
 _NARROW = (torch.bfloat16, torch.float16)
 
@@ -34,11 +34,11 @@ class Float32Results:
     """Gives the 16-bit floats of a model's results as float32; hooks are copied and pickled with their model.
 
     Args:
-        rules: whose watcher sees the gradients of results that were float16.
+        precision: whose watcher sees the gradients of results that were float16.
     """
 
-    def __init__(self, rules: Rules) -> None:
-        self.rules = rules
+    def __init__(self, precision: LayerPrecision) -> None:
+        self.precision = precision
 
     def __call__(self, module: nn.Module, given: Any, tree: Any) -> Any:
         """Return the nested results."""
@@ -46,23 +46,23 @@ class Float32Results:
 
     def _widened(self, x: torch.Tensor) -> torch.Tensor:
         wide = x.float()
-        if self.rules.watcher is not None and x.dtype == torch.float16 and wide.requires_grad:
+        if self.precision.watcher is not None and x.dtype == torch.float16 and wide.requires_grad:
             wide.register_hook(self._look)  # type: ignore[no-untyped-call]  # torch's own
         return wide
 
     def _look(self, gradient: torch.Tensor) -> None:
-        self.rules.narrowed("result_gradient", gradient, torch.float16)
+        self.precision.narrowed("result_gradient", gradient, torch.float16)
 
 
 class Arrivals:
     """Shows a watcher the float16 gradients that reach a layer; hooks are copied and pickled with it.
 
     Args:
-        rules: those of the layer.
+        precision: those of the layer.
     """
 
-    def __init__(self, rules: Rules) -> None:
-        self.rules = rules
+    def __init__(self, precision: LayerPrecision) -> None:
+        self.precision = precision
 
     def __call__(self, module: nn.Module, given: Any, tree: Any) -> None:
         """Look at what comes back for the nested results of a layer."""
@@ -71,7 +71,7 @@ class Arrivals:
                 x.register_hook(self._look)
 
     def _look(self, gradient: torch.Tensor) -> None:
-        self.rules.show("arriving_gradient", gradient, gradient, -1)
+        self.precision.show("arriving_gradient", gradient, gradient, -1)
 
 
 def explain_dtypes(model: nn.Module) -> None:

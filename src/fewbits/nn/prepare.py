@@ -12,11 +12,11 @@ from fewbits.errors import ArgumentError
 from fewbits.names import check_fits, listed, within
 from fewbits.nn.autocast import Autocast
 from fewbits.nn.coverage import narrow_class, own_matrices
+from fewbits.nn.layer_precision import DTYPES, LayerPrecision, Watcher, cast
 from fewbits.nn.layer_recipes import assigned
 from fewbits.nn.layers import LAYERS
 from fewbits.nn.own_dtype import Arrivals, Float32Results, explain_dtypes, take_own_dtype
 from fewbits.nn.refusal import refuse
-from fewbits.nn.rules import DTYPES, Rules, Watcher, cast
 from fewbits.nn.wide import left_wide
 from fewbits.recipes import Cast, Recipe
 from fewbits.recipes import recipe as read
@@ -100,21 +100,21 @@ def prepare(
         for name, module in narrow.items():
             how, first, gives_logits = own[name], [name] == order[:1], name in ends
             kept = (first and how.keep_first) or (gives_logits and how.keep_last)
-            _become(module, Rules(how, name, kept, gives_logits, watcher, pack_activations))
+            _become(module, LayerPrecision(how, name, kept, gives_logits, watcher, pack_activations))
         for module in found.values():
             _unfuse(module)
         if sixteen:
             _keep_dtypes(names, patterns, chosen)
             explain_dtypes(model)
-        model.register_forward_hook(Float32Results(Rules(chosen, watcher=watcher)))
+        model.register_forward_hook(Float32Results(LayerPrecision(chosen, watcher=watcher)))
         if chosen.parameter is not None:
             _hold_parameters(narrow.values(), chosen.parameter)
     if chosen.autocast:
         Autocast(DTYPES[chosen.autocast]).attach(model)
-        model.register_forward_hook(Float32Results(Rules(chosen, watcher=watcher)))
+        model.register_forward_hook(Float32Results(LayerPrecision(chosen, watcher=watcher)))
     if watcher is not None:
         for name in ends:
-            names[name].register_forward_hook(Arrivals(Rules(chosen, name, watcher=watcher)))
+            names[name].register_forward_hook(Arrivals(LayerPrecision(chosen, name, watcher=watcher)))
     model.fewbits_recipe = chosen  # type: ignore[assignment]
     for module in model.modules():
         module.fewbits_prepared = Prepared(module, chosen)  # type: ignore[assignment]
@@ -128,7 +128,9 @@ def _check(model: nn.Module, chosen: Recipe, patterns: tuple[str, ...], names: d
             " in the layer itself"
         )
     for name, module in names.items():
-        if hasattr(module, "fewbits_recipe") or isinstance(getattr(module, "rules", None), Rules):
+        if hasattr(module, "fewbits_recipe") or isinstance(
+            getattr(module, "precision", None), LayerPrecision
+        ):
             raise ArgumentError(
                 f"{name or 'the model'} is prepared already; make the model anew, or load its state_dict into"
                 " a new one"
@@ -177,11 +179,11 @@ def _unfuse(module: nn.Module) -> None:
         module.use_nested_tensor = False
 
 
-def _become(module: nn.Module, rules: Rules) -> None:
+def _become(module: nn.Module, precision: LayerPrecision) -> None:
     narrow = narrow_class(module)
     assert narrow is not None
     module.__class__ = narrow
-    module.rules = rules  # type: ignore[assignment]
+    module.precision = precision  # type: ignore[assignment]
 
 
 def _hold_parameters(layers: Iterable[nn.Module], how: Cast) -> None:
@@ -193,13 +195,13 @@ def _hold_parameters(layers: Iterable[nn.Module], how: Cast) -> None:
     dtype = DTYPES.get(str(how.format))
     with torch.no_grad():
         for module in layers:
-            rules = module.rules
-            assert isinstance(rules, Rules)
+            precision = module.precision
+            assert isinstance(precision, LayerPrecision)
             wide = {}
             for name, p in module.named_parameters():
                 if is_narrow(p):  # two layers share it
                     continue
-                if rules.recipe.has_master and p.requires_grad:
+                if precision.recipe.has_master and p.requires_grad:
                     wide[name] = p.data
                 p.data = p.data.to(dtype) if dtype else cast(p.data, how, -1)
             module.narrowed = Narrowed(module, wide)  # type: ignore[assignment]

@@ -12,26 +12,26 @@ import torch
 
 from fewbits.nn.addition import product_by_addition
 from fewbits.nn.kept import Tensors, keep
-from fewbits.nn.rules import Rules
+from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.straight import Formulas, differentiable, product, transformed, unpacked
 
 # Asked once: torch.compile cannot look into the question.
 _BFLOAT16_UNITS = bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
-def multiply(a: torch.Tensor, b: torch.Tensor, rules: Rules, role: str = "") -> torch.Tensor:
+def multiply(a: torch.Tensor, b: torch.Tensor, precision: LayerPrecision, role: str = "") -> torch.Tensor:
     """Return ``a @ b`` of operands that are rounded already, summed in float32, in a's dtype.
 
     With u = 2^-24, float32 results are within (k + 2) u |a| |b| of the exact product; 16-bit ones are rounded
     once more. A gradient has a ``role``, for who watches what 16 bits make of it.
     """
-    if rules.recipe.product == "add":
+    if precision.recipe.product == "add":
         wide = product_by_addition(a.float(), b.float())
     else:
         dtype = sum_dtype(a.dtype)
         with torch.autocast(a.device.type, enabled=False):  # which would round operands a second time
             wide = torch.matmul(a.to(dtype), b.to(a.dtype).to(dtype))
-    return rules.narrowed(role, wide, a.dtype) if role else wide.to(a.dtype)
+    return precision.narrowed(role, wide, a.dtype) if role else wide.to(a.dtype)
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -39,23 +39,25 @@ def sum_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype == torch.bfloat16 and _BFLOAT16_UNITS else torch.float32
 
 
-def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, rules: Rules) -> torch.Tensor:
+def linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, precision: LayerPrecision
+) -> torch.Tensor:
     """Return ``x @ weight.T + bias`` with narrow operands in all three products.
 
     Args:
         x: (..., k).
         weight: (n, k).
         bias: (n,), or None.
-        rules: what the operands are rounded to.
+        precision: what the operands are rounded to.
 
     Returns:
         (..., n) in the recipe's vector format.
     """
     y: torch.Tensor
     if transformed():
-        y = product(x.to(rules.dtype), weight, rules, _LINEAR)
+        y = product(x.to(precision.dtype), weight, precision, _LINEAR)
     else:
-        y = _Linear.apply(x.to(rules.dtype), weight, rules, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
+        y = _Linear.apply(x.to(precision.dtype), weight, precision, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
     return y if bias is None else y + converted(bias, y.dtype)
 
 
@@ -69,9 +71,9 @@ def converted(p: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return found
 
 
-def viewed(p: torch.Tensor, rules: Rules) -> torch.Tensor:
+def viewed(p: torch.Tensor, precision: LayerPrecision) -> torch.Tensor:
     """Return a parameter to take views of: those of FP16 would flush the gradients that are packed later."""
-    wide = rules.recipe.held_gradient is not None and p.dtype == torch.float16
+    wide = precision.recipe.held_gradient is not None and p.dtype == torch.float16
     return converted(p, torch.float32) if wide else p
 
 
@@ -85,11 +87,13 @@ class _Converted(torch.autograd.Function):
         return gradient, None
 
 
-def attention_product(a: torch.Tensor, b: torch.Tensor, rules: Rules) -> torch.Tensor:
+def attention_product(a: torch.Tensor, b: torch.Tensor, precision: LayerPrecision) -> torch.Tensor:
     """Return ``a @ b`` of activations, (..., m, k) and (..., k, n), with narrow operands in all products."""
     if transformed():
-        return product(a.to(rules.dtype), b.to(rules.dtype), rules, _ATTENTION)
-    found: torch.Tensor = _Product.apply(a.to(rules.dtype), b.to(rules.dtype), rules, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
+        return product(a.to(precision.dtype), b.to(precision.dtype), precision, _ATTENTION)
+    found: torch.Tensor = _Product.apply(
+        a.to(precision.dtype), b.to(precision.dtype), precision, torch.is_grad_enabled()
+    )  # type: ignore[no-untyped-call]
     return found
 
 
@@ -100,16 +104,18 @@ def _of_linear(ctx: Any) -> tuple[Any, Any, Formulas]:
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, rules: Rules, graded: bool) -> torch.Tensor:
-        ctx.rules, ctx.size = rules, x.shape
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, precision: LayerPrecision, graded: bool
+    ) -> torch.Tensor:
+        ctx.precision, ctx.size = precision, x.shape
         rows = x.reshape(-1, x.shape[-1])
-        a = rules.cast("forward_activation", rows, 1)
-        b = rules.cast("forward_weight", weight, 1)
+        a = precision.cast("forward_activation", rows, 1)
+        b = precision.cast("forward_weight", weight, 1)
         kept: Tensors = ()
         if graded and ctx.needs_input_grad[1]:
-            ctx.kept, kept = keep(x, "dw_activation", 0, rows.shape, rules)
+            ctx.kept, kept = keep(x, "dw_activation", 0, rows.shape, precision)
         ctx.save_for_backward(weight, *kept)
-        return multiply(a, b.t(), rules).reshape(*x.shape[:-1], weight.shape[0])
+        return multiply(a, b.t(), precision).reshape(*x.shape[:-1], weight.shape[0])
 
     @staticmethod
     @differentiable(_of_linear)
@@ -117,18 +123,18 @@ class _Linear(torch.autograd.Function):
         ctx: Any, gradient: torch.Tensor
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
         weight, *kept = ctx.saved_tensors
-        rules: Rules = ctx.rules
+        precision: LayerPrecision = ctx.precision
         g = gradient.reshape(-1, gradient.shape[-1])
         of_x = of_weight = None
         if ctx.needs_input_grad[0]:
-            left = rules.cast("dx_gradient", g, 1)
-            of_x = multiply(left, rules.cast("dx_weight", weight, 0), rules, "input_gradient").reshape(
-                ctx.size
-            )
+            left = precision.cast("dx_gradient", g, 1)
+            of_x = multiply(
+                left, precision.cast("dx_weight", weight, 0), precision, "input_gradient"
+            ).reshape(ctx.size)
         if ctx.needs_input_grad[1]:
-            left = rules.cast("dw_gradient", g, 0).t()
+            left = precision.cast("dw_gradient", g, 0).t()
             # Autograd makes it what the parameter takes.
-            of_weight = multiply(left, ctx.kept.operand(kept), rules, "weight_gradient")
+            of_weight = multiply(left, ctx.kept.operand(kept), precision, "weight_gradient")
         return of_x, of_weight, None, None
 
 
@@ -140,18 +146,20 @@ def _of_product(ctx: Any) -> tuple[Any, Any, Formulas]:
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor, rules: Rules, graded: bool) -> torch.Tensor:
-        ctx.rules = rules
-        left, right = rules.cast("forward_activation", a, -1), rules.cast("forward_activation", b, -2)
+    def forward(
+        ctx: Any, a: torch.Tensor, b: torch.Tensor, precision: LayerPrecision, graded: bool
+    ) -> torch.Tensor:
+        ctx.precision = precision
+        left, right = precision.cast("forward_activation", a, -1), precision.cast("forward_activation", b, -2)
         saved: Tensors = ()
         if graded and ctx.needs_input_grad[0]:
-            ctx.of_b, saved = keep(b, "dw_activation", b.dim() - 1, b.shape, rules)
+            ctx.of_b, saved = keep(b, "dw_activation", b.dim() - 1, b.shape, precision)
         ctx.count = len(saved)
         if graded and ctx.needs_input_grad[1]:
-            ctx.of_a, more = keep(a, "dw_activation", a.dim() - 2, a.shape, rules)
+            ctx.of_a, more = keep(a, "dw_activation", a.dim() - 2, a.shape, precision)
             saved += more
         ctx.save_for_backward(*saved)
-        return multiply(left, right, rules)
+        return multiply(left, right, precision)
 
     @staticmethod
     @differentiable(_of_product)
@@ -159,14 +167,14 @@ class _Product(torch.autograd.Function):
         ctx: Any, gradient: torch.Tensor
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
         saved = ctx.saved_tensors
-        rules: Rules = ctx.rules
+        precision: LayerPrecision = ctx.precision
         of_a = of_b = None
         if ctx.needs_input_grad[0]:
             right = ctx.of_b.operand(saved[: ctx.count]).mT
-            of_a = multiply(rules.cast("dx_gradient", gradient, -1), right, rules, "input_gradient")
+            of_a = multiply(precision.cast("dx_gradient", gradient, -1), right, precision, "input_gradient")
         if ctx.needs_input_grad[1]:
             left = ctx.of_a.operand(saved[ctx.count :]).mT
-            of_b = multiply(left, rules.cast("dw_gradient", gradient, -2), rules, "input_gradient")
+            of_b = multiply(left, precision.cast("dw_gradient", gradient, -2), precision, "input_gradient")
         return of_a, of_b, None, None
 
 
@@ -178,21 +186,23 @@ _LINEAR = Formulas(
     lambda x, w, of_x, of_w: multiply(
         of_x.cast("forward_activation", _rows(x), 1), of_w.cast("forward_weight", w, 1).t(), of_x
     ).reshape(*x.shape[:-1], w.shape[0]),
-    lambda g, x, w, rules: multiply(
-        rules.cast("dx_gradient", _rows(g), 1), rules.cast("dx_weight", w, 0), rules
+    lambda g, x, w, precision: multiply(
+        precision.cast("dx_gradient", _rows(g), 1), precision.cast("dx_weight", w, 0), precision
     ).reshape(x.shape),
-    lambda g, x, w, rules: multiply(
-        rules.cast("dw_gradient", _rows(g), 0).t(), rules.cast("dw_activation", _rows(x), 0), rules
+    lambda g, x, w, precision: multiply(
+        precision.cast("dw_gradient", _rows(g), 0).t(),
+        precision.cast("dw_activation", _rows(x), 0),
+        precision,
     ),
 )
 _ATTENTION = Formulas(
     lambda a, b, of_a, of_b: multiply(
         of_a.cast("forward_activation", a, -1), of_b.cast("forward_activation", b, -2), of_a
     ),
-    lambda g, a, b, rules: multiply(
-        rules.cast("dx_gradient", g, -1), rules.cast("dw_activation", b, -1).mT, rules
+    lambda g, a, b, precision: multiply(
+        precision.cast("dx_gradient", g, -1), precision.cast("dw_activation", b, -1).mT, precision
     ),
-    lambda g, a, b, rules: multiply(
-        rules.cast("dw_activation", a, -2).mT, rules.cast("dw_gradient", g, -2), rules
+    lambda g, a, b, precision: multiply(
+        precision.cast("dw_activation", a, -2).mT, precision.cast("dw_gradient", g, -2), precision
     ),
 )

@@ -19,15 +19,19 @@ from torch.autograd.function import once_differentiable
 
 from fewbits.errors import ArgumentError
 from fewbits.nn.kept import Kept, Tensors
-from fewbits.nn.rules import Rules
+from fewbits.nn.layer_precision import LayerPrecision
 
 
 class Formulas(NamedTuple):
     """A product of two operands, and its gradients. Each takes what it rounds by."""
 
-    forward: Callable[[torch.Tensor, torch.Tensor, Rules, Rules], torch.Tensor]  # x, weight, rules of each
-    of_x: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Rules], torch.Tensor]  # gradient, x, weight
-    of_weight: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Rules], torch.Tensor]
+    forward: Callable[
+        [torch.Tensor, torch.Tensor, LayerPrecision, LayerPrecision], torch.Tensor
+    ]  # x, weight, precision of each
+    of_x: Callable[
+        [torch.Tensor, torch.Tensor, torch.Tensor, LayerPrecision], torch.Tensor
+    ]  # gradient, x, weight
+    of_weight: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, LayerPrecision], torch.Tensor]
 
 
 def transformed() -> bool:
@@ -76,38 +80,40 @@ def unpacked(kept: Kept, tensors: Tensors) -> torch.Tensor:
 
 
 def _gradients(ctx: Any, gradient: torch.Tensor, x: Any, weight: Any, of: Formulas) -> tuple[Any, Any]:
-    rules = _as(_Straight, ctx.rules)
+    precision = _as(_Straight, ctx.precision)
     of_x, of_weight = ctx.needs_input_grad[:2]
     return (
-        of.of_x(gradient, x, weight, rules) if of_x else None,
-        of.of_weight(gradient, x, weight, rules).to(weight.dtype) if of_weight else None,
+        of.of_x(gradient, x, weight, precision) if of_x else None,
+        of.of_weight(gradient, x, weight, precision).to(weight.dtype) if of_weight else None,
     )
 
 
-def product(x: torch.Tensor, weight: torch.Tensor, rules: Rules, formulas: Formulas) -> torch.Tensor:
+def product(
+    x: torch.Tensor, weight: torch.Tensor, precision: LayerPrecision, formulas: Formulas
+) -> torch.Tensor:
     """Return the product of two operands; it has all derivatives."""
-    found: torch.Tensor = _Product.apply(x, weight, rules, formulas)  # type: ignore[no-untyped-call]
+    found: torch.Tensor = _Product.apply(x, weight, precision, formulas)  # type: ignore[no-untyped-call]
     return found
 
 
-def rounded(x: torch.Tensor, rules: Rules, role: str, axis: int) -> torch.Tensor:
+def rounded(x: torch.Tensor, precision: LayerPrecision, role: str, axis: int) -> torch.Tensor:
     """Return ``x`` as the operand ``role``; its derivative is that of x."""
-    found: torch.Tensor = _Rounded.apply(x, rules, role, axis)  # type: ignore[no-untyped-call]
+    found: torch.Tensor = _Rounded.apply(x, precision, role, axis)  # type: ignore[no-untyped-call]
     return found
 
 
-class _Straight(Rules):
+class _Straight(LayerPrecision):
     def cast(self, role: str, x: torch.Tensor, axis: int, *_: Any) -> torch.Tensor:
         return rounded(x, self, role, axis)
 
 
-class _Exact(Rules):
+class _Exact(LayerPrecision):
     def cast(self, role: str, x: torch.Tensor, axis: int, *_: Any) -> torch.Tensor:
         return x
 
 
-def _as(kind: type[Rules], rules: Rules) -> Rules:
-    found = copy(rules)
+def _as(kind: type[LayerPrecision], precision: LayerPrecision) -> LayerPrecision:
+    found = copy(precision)
     found.__class__ = kind
     return found
 
@@ -116,8 +122,8 @@ class _Rounded(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: torch.Tensor, rules: Rules, role: str, axis: int) -> torch.Tensor:
-        found = Rules.cast(rules, role, x, axis)
+    def forward(x: torch.Tensor, precision: LayerPrecision, role: str, axis: int) -> torch.Tensor:
+        found = LayerPrecision.cast(precision, role, x, axis)
         return found.clone() if found is x else found
 
     @staticmethod
@@ -137,12 +143,14 @@ class _Product(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: torch.Tensor, weight: torch.Tensor, rules: Rules, formulas: Formulas) -> torch.Tensor:
-        return formulas.forward(x, weight, rules, rules)
+    def forward(
+        x: torch.Tensor, weight: torch.Tensor, precision: LayerPrecision, formulas: Formulas
+    ) -> torch.Tensor:
+        return formulas.forward(x, weight, precision, precision)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, weight, ctx.rules, ctx.formulas = inputs
+        x, weight, ctx.precision, ctx.formulas = inputs
         ctx.save_for_backward(x, weight)
         ctx.save_for_forward(x, weight)
 
@@ -156,7 +164,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, of_x: torch.Tensor | None, of_weight: torch.Tensor | None, *_: None) -> Any:
         x, weight = ctx.saved_tensors
-        straight, exact = _as(_Straight, ctx.rules), _as(_Exact, ctx.rules)
+        straight, exact = _as(_Straight, ctx.precision), _as(_Exact, ctx.precision)
         forward = ctx.formulas.forward
         left = None if of_x is None else forward(of_x, weight, exact, straight)
         right = None if of_weight is None else forward(x, of_weight, straight, exact)

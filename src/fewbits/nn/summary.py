@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fewbits.errors import ArgumentError
-from fewbits.nn.rules import Rules
+from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.wide import Wide
 from fewbits.recipes.recipe import OPERANDS, Recipe
 
@@ -112,23 +112,23 @@ def summary(model: nn.Module, *inputs: Any) -> Summary:
     return Summary(recipe, tuple(found[n] for n in sorted(found, key=place)))
 
 
-def _rules(module: nn.Module) -> Rules | None:
-    rules = getattr(module, "rules", None)
-    return rules if isinstance(rules, Rules) else None
+def _rules(module: nn.Module) -> LayerPrecision | None:
+    precision = getattr(module, "precision", None)
+    return precision if isinstance(precision, LayerPrecision) else None
 
 
 def _of_layer(name: str, layer: nn.Module, whole: Recipe, owners: dict[int, list[str]]) -> LayerSummary:
-    rules = _rules(layer)
-    assert rules is not None
+    precision = _rules(layer)
+    assert precision is not None
     roles = next((only for kind, only in _ONLY.items() if isinstance(layer, kind)), OPERANDS)
-    operands = {role: str(how) for role in roles if (how := rules.how(role)) is not None}
-    notes = [f"kept as the {'last' if rules.last else 'first'} layer"] if rules.kept else []
-    notes += [f"recipe {rules.recipe.name}"] if rules.recipe.name != whole.name else []
-    if rules.last and not rules.kept and not rules.recipe.logit_gradient:
+    operands = {role: str(how) for role in roles if (how := precision.how(role)) is not None}
+    notes = [f"kept as the {'last' if precision.last else 'first'} layer"] if precision.kept else []
+    notes += [f"recipe {precision.recipe.name}"] if precision.recipe.name != whole.name else []
+    if precision.last and not precision.kept and not precision.recipe.logit_gradient:
         notes.append("gives the logits: their gradient is not rounded")
     notes += ["its weight is computed by a parametrization"] if parametrize.is_parametrized(layer) else []
     kind = type(layer).__name__.removeprefix("Narrow")
-    state = "kept" if rules.kept else "narrow" if rules.recipe.swaps_layers else "wide"
+    state = "kept" if precision.kept else "narrow" if precision.recipe.swaps_layers else "wide"
     return LayerSummary(name, kind, state, operands, (*notes, *_ties(layer, owners)))
 
 

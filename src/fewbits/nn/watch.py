@@ -12,7 +12,7 @@ from torch import nn
 
 from fewbits import kernels
 from fewbits.formats import Element, parse, shares_scale
-from fewbits.nn.rules import Rules, cast
+from fewbits.nn.layer_precision import LayerPrecision, cast
 from fewbits.recipes import Cast
 from fewbits.recipes.recipe import OPERANDS
 
@@ -63,45 +63,48 @@ class Watch:
         self._said: set[str] = set()
         self._looked: set[tuple[str, str]] = set()  # in this step: micro-batches and evaluations add nothing
 
-    def see(self, rules: Rules, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int) -> None:
+    def see(
+        self, precision: LayerPrecision, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int
+    ) -> None:
         """Look at ``x`` and what it became, if it is this step's turn."""
-        place = (rules.layer, role)
+        place = (precision.layer, role)
         flows = role not in OPERANDS
         if self.step % self.every or torch.compiler.is_compiling() or place in self._looked:
             return
         self._looked.add(place)
         if role == "arriving_gradient":
-            self._arrived(rules, x)
+            self._arrived(precision, x)
             return
-        how = _FLOAT16 if flows else getattr(rules.recipe, role)
+        how = _FLOAT16 if flows else getattr(precision.recipe, role)
         whole = float(x.abs().max()) if x.numel() else 0.0
         part, after = _sample(x, axis), _sample(rounded, axis)
         if part.numel() == 0:
             return
-        found = _looked_at(self.step, rules.layer, role, how, whole, part, after, axis)
+        found = _looked_at(self.step, precision.layer, role, how, whole, part, after, axis)
         self.seen.append(found)
         clamped = found.saturated_fraction > 0 and abs(found.row_drift) > CLAMPED
-        if rules.last and role == "dx_gradient" and clamped:
+        if precision.last and role == "dx_gradient" and clamped:
             self.say(
-                f"the gradient of the logits is clamped in {rules.layer}: under {how} its rows no longer sum"
-                f" to zero (they miss it by {abs(found.row_drift):.0%} of their largest entry), and logits"
-                " will drift until training diverges; use the scale rule rceil, as in"
+                f"the gradient of the logits is clamped in {precision.layer}: under {how} its rows no longer"
+                f" sum to zero (they miss it by {abs(found.row_drift):.0%} of their largest entry), and"
+                " logits will drift until training diverges; use the scale rule rceil, as in"
                 f" gradient={how.format}/rceil, or logit_gradient=no"
             )
         if role.endswith("gradient") and found.lost_fraction > LOST:
-            what = _GRADIENTS.get(role, f"the gradient in {{}} ({role})").format(rules.layer)
+            what = _GRADIENTS.get(role, f"the gradient in {{}} ({role})").format(precision.layer)
             by = f"{how}, the format that flows between products" if flows else str(how)
             self.say(
-                f"{found.lost_fraction:.0%} of {what} is flushed to zero by {by}: {_remedy(rules, how, part)}"
+                f"{found.lost_fraction:.0%} of {what} is flushed to zero by {by}:"
+                f" {_remedy(precision, how, part)}"
             )
 
-    def _arrived(self, rules: Rules, gradient: torch.Tensor) -> None:
+    def _arrived(self, precision: LayerPrecision, gradient: torch.Tensor) -> None:
         """Say where float16 flushed a gradient before any layer saw it: in a loss that the model computes."""
         named = any("the gradient of the model's result" in said for said in self._said)
         if not named and not gradient.any():
             self.say(
-                f"the gradient that reaches {rules.layer} is zero throughout: {_FLOAT16}, the format that"
-                f" flows between products, flushed it, unless the loss has none; {_scaled(rules)}"
+                f"the gradient that reaches {precision.layer} is zero throughout: {_FLOAT16}, the format that"
+                f" flows between products, flushed it, unless the loss has none; {_scaled(precision)}"
             )
 
     @contextmanager
@@ -113,8 +116,9 @@ class Watch:
         weights = [
             p
             for m in model.modules()
-            if isinstance(rules := getattr(m, "rules", None), Rules) and not isinstance(m, nn.Embedding)
-            if rules.recipe.update == "nearest" and not rules.recipe.has_master
+            if isinstance(precision := getattr(m, "precision", None), LayerPrecision)
+            and not isinstance(m, nn.Embedding)
+            if precision.recipe.update == "nearest" and not precision.recipe.has_master
             for p in m.parameters(recurse=False)
             if p.ndim > 1
         ]
@@ -159,7 +163,7 @@ class Watch:
         self.step, self._said = int(state["step"]), set(state["said"])
 
 
-def _remedy(rules: Rules, how: Cast, x: torch.Tensor) -> str:
+def _remedy(precision: LayerPrecision, how: Cast, x: torch.Tensor) -> str:
     """Return what helps against values of ``x``, (lines, n), that ``how`` flushes: tried, not guessed."""
     largest = x.abs().max()
     if not 0 < largest < torch.inf:
@@ -170,13 +174,15 @@ def _remedy(rules: Rules, how: Cast, x: torch.Tensor) -> str:
     lost = lifted.abs()[cast(lifted, how, -1) == 0].sum() / lifted.abs().sum()
     if lost > LOST:
         return "no loss scale helps, for values lie too far apart; use a format with more range or precision"
-    return _scaled(rules)
+    return _scaled(precision)
 
 
-def _scaled(rules: Rules) -> str:
-    if rules.recipe.scaling is None:
-        return f"scale the loss, {rules.recipe.name} does not: take it with scaling=dynamic and its scaler"
-    return f"scale the loss with fewbits.optim.scaler, as {rules.recipe.name} asks for"
+def _scaled(precision: LayerPrecision) -> str:
+    if precision.recipe.scaling is None:
+        return (
+            f"scale the loss, {precision.recipe.name} does not: take it with scaling=dynamic and its scaler"
+        )
+    return f"scale the loss with fewbits.optim.scaler, as {precision.recipe.name} asks for"
 
 
 def _sample(x: torch.Tensor, axis: int) -> torch.Tensor:

@@ -21,7 +21,7 @@ from fewbits.solvers import (
     choice,
     cholesky,
     condition,
-    evidence,
+    condition_probe,
     gradients,
     refine,
     system,
@@ -108,7 +108,7 @@ class Factorization:
     @cached_property
     def sampled_pivots(self) -> torch.Tensor:
         """Some pivots, which tell whether narrow factors are worth trying."""
-        return evidence.sampled_pivots(self.a)
+        return condition_probe.sampled_pivots(self.a)
 
     def solve(self, b: Any, *, watch: Watch | None = None) -> Result:
         """Solve A x = b.
@@ -242,7 +242,7 @@ class Factorization:
 
     def _factorized(self, method: str, factor: str) -> Kept:
         if self._auto and factor != "fp64":
-            doubt = evidence.doubt(self.sampled_pivots, len(self.a), roundoff(factor))
+            doubt = condition_probe.doubt(self.sampled_pivots, len(self.a), roundoff(factor))
             if doubt:
                 return Kept(None, -1, doubt)
         here, single = self.system(method), self._extents.single

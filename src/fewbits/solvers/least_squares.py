@@ -13,7 +13,7 @@ from scipy import linalg
 
 from fewbits.errors import ArgumentError
 from fewbits.records import Stage
-from fewbits.solvers import choice, evidence, qr
+from fewbits.solvers import choice, condition_probe, qr
 from fewbits.solvers.arrays import as_given, checked_columns, finite, tensor
 from fewbits.solvers.precision import Precision, roundoff
 from fewbits.solvers.refine import EPS, MOST_STEPS
@@ -128,7 +128,7 @@ def _attempt(
     scaled = a * scales
     low = scaled if double else scaled.to(_NARROW[a.dtype])
     judged = doubting and not double
-    doubt = evidence.doubt(qr.leading_pivots(low), a.shape[1], roundoff(one.factor)) if judged else ""
+    doubt = condition_probe.doubt(qr.leading_pivots(low), a.shape[1], roundoff(one.factor)) if judged else ""
     factors = None if doubt else qr.factorize(low, one.factor, scales)
     factored = time.perf_counter() - began
     if factors is None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fewbits.errors import ArgumentError, DataError
 from fewbits.formats import Format
 from fewbits.kernels import native, threads
-from fewbits.kernels.layout import room
+from fewbits.kernels.layout import empty_aligned
 from fewbits.kernels.reference.stencil import Grid, store
 from fewbits.kernels.stored import SITE, Stored, stride_of, zeros
 from fewbits.solvers.operators import Apply, Operator
@@ -211,7 +211,7 @@ class StencilEngine:
         shape = (*a.shape[:2], a.stride)
         self.r, self.p, self.following, self.q = (zeros(shape, vectors) for _ in range(4))
         self.x = zeros(shape, "f64" if vectors == "f64" else "f32").values
-        self.total = torch.from_numpy(room(a.shape, np.float64))
+        self.total = torch.from_numpy(empty_aligned(a.shape, np.float64))
         self.alpha = self.earlier = 0.0  # what x still waits for: of p, and of `following`
         self.rr = self.pp = 0.0
         self.gain = a.largest()  # |q| / |p|, last seen
@@ -280,7 +280,7 @@ def _apply(passes: native.StencilPasses, grid: Grid, storage: str, v: torch.Tens
     else:
         r = zeros((nz, ny, stride), storage)
         r.values[..., : grid.nx] = given
-    q = Stored(storage, room((nz, ny, stride), given.dtype))  # written whole
+    q = Stored(storage, empty_aligned((nz, ny, stride), given.dtype))  # written whole
     passes.turn(r, q, r, q, None, 0.0, 0.0, 1.0, 0.0)
     return torch.from_numpy(q.values)[..., : grid.nx].reshape(-1)
 

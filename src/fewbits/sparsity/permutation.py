@@ -20,7 +20,7 @@ from fewbits.errors import ArgumentError, DataError, DTypeError
 from fewbits.formats import Pattern
 from fewbits.formats import pattern as read
 from fewbits.kernels import native
-from fewbits.kernels.swaps import LARGEST_SUM, swaps
+from fewbits.kernels.nm_permutation import LARGEST_SUM, swaps
 from fewbits.sparsity.masks import mask
 
 # Of a random swap's mean change: where annealing starts and ends. 0.2 and 0.02 do as well for some matrices.

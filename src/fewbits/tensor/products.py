@@ -18,7 +18,7 @@ from fewbits.tensor.functions import fake_quantize, format
 from fewbits.tensor.narrow import NarrowTensor
 from fewbits.tensor.operands import check_matmul, check_matvec
 
-THIN = 16  # most vectors for which a packed matrix is read in place instead of being unpacked
+GEMV_VECTORS = 16  # most vectors for which a packed matrix is read in place instead of being unpacked
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -33,8 +33,8 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
         (..., n), ordinary.
     """
     fits = x.ndim > 0 and weight.ndim == 2 and x.shape[-1] == weight.shape[1] and x.dtype == weight.dtype
-    thin = fits and _is_thin(weight, x, x.shape[:-1].numel(), axis=1)
-    y = _thin(x, weight) if thin else product(x, weight.t())  # type: ignore[arg-type]
+    by_gemv = fits and _is_gemv(weight, x, x.shape[:-1].numel(), axis=1)
+    y = _gemv(x, weight) if by_gemv else product(x, weight.t())  # type: ignore[arg-type]
     return y if bias is None else y + bias
 
 
@@ -92,10 +92,10 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     bfloat16 matrix units the product runs there, where each value is a bfloat16 and none is below 2^-126.
     """
     fits = a.ndim > 0 and 0 < b.ndim <= 2 and a.shape[-1] == b.shape[0] and a.dtype == b.dtype
-    if fits and _is_thin(b, a, a.shape[:-1].numel(), axis=0):
-        return _thin(a, b.t())  # type: ignore[arg-type]
-    if fits and _is_thin(a, b, b.shape[1:].numel(), axis=1):
-        return _thin(b, a) if b.ndim == 1 else _thin(b.t(), a).t()  # type: ignore[arg-type]
+    if fits and _is_gemv(b, a, a.shape[:-1].numel(), axis=0):
+        return _gemv(a, b.t())  # type: ignore[arg-type]
+    if fits and _is_gemv(a, b, b.shape[1:].numel(), axis=1):
+        return _gemv(b, a) if b.ndim == 1 else _gemv(b.t(), a).t()  # type: ignore[arg-type]
     if isinstance(a, NarrowTensor) and isinstance(b, NarrowTensor):
         return _multiplied(a, b, a.format)
     return torch.matmul(_dense(a), _dense(b))
@@ -126,16 +126,16 @@ def bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return y.reshape(*a.shape[:-1], b.shape[1])
 
 
-def _is_thin(w: torch.Tensor, x: torch.Tensor, vectors: int, *, axis: int) -> bool:
+def _is_gemv(w: torch.Tensor, x: torch.Tensor, vectors: int, *, axis: int) -> bool:
     """Whether ``w`` is a packed matrix, blocks along ``axis``, that meets few ordinary vectors."""
     packed = isinstance(w, NarrowTensor) and w.ndim == 2 and w.axis == axis
-    return packed and not isinstance(x, NarrowTensor) and 0 < vectors <= THIN
+    return packed and not isinstance(x, NarrowTensor) and 0 < vectors <= GEMV_VECTORS
 
 
-def _thin(x: torch.Tensor, w: NarrowTensor) -> torch.Tensor:
+def _gemv(x: torch.Tensor, w: NarrowTensor) -> torch.Tensor:
     rows = x.reshape(-1, x.shape[-1])
     parts = tuple(None if part is None else part.contiguous() for part in w.pieces)
-    y = ops.thin_product(rows, parts, w.format, w.shape[0], w.sparsity)
+    y = ops.gemv(rows, parts, w.format, w.shape[0], w.sparsity)
     return y.reshape(*x.shape[:-1], w.shape[0])
 
 

@@ -7,21 +7,21 @@ variable ``FEWBITS_ISA`` or :func:`force_isa` makes it take another, so that one
 from fewbits.kernels.native.convert import (
     dequantize,
     fake_quantize,
+    gemv,
     magnitudes,
     quantize,
     supports,
     supports_product,
-    thin_product,
 )
 from fewbits.kernels.native.exact import exact_arithmetic
 from fewbits.kernels.native.isa import active_isa, available_isas, force_isa, isas
+from fewbits.kernels.native.nm_permutation import SwapSearch
 from fewbits.kernels.native.product import addition_product, bfloat16_product, has_bfloat16_products
 from fewbits.kernels.native.residuals import extents, residuals
 from fewbits.kernels.native.sparse_rows import RowProduct
 from fewbits.kernels.native.sparse_stream import compress as compress_lines
 from fewbits.kernels.native.sparse_stream import expand as expand_lines
 from fewbits.kernels.native.stencil import StencilPasses
-from fewbits.kernels.native.swaps import SwapSearch
 from fewbits.kernels.native.triangles import substitute
 from fewbits.kernels.native.uniform import uniform
 
@@ -40,6 +40,7 @@ __all__ = [
     "extents",
     "fake_quantize",
     "force_isa",
+    "gemv",
     "has_bfloat16_products",
     "isas",
     "magnitudes",
@@ -48,6 +49,5 @@ __all__ = [
     "substitute",
     "supports",
     "supports_product",
-    "thin_product",
     "uniform",
 ]

@@ -74,11 +74,11 @@ def dequantize(q: Packed, out: Array, fmt: Format, axis: int, *, threads: int) -
 
 
 def supports_product(fmt: Format) -> bool:
-    """Return whether :func:`thin_product` computes with this format."""
+    """Return whether :func:`gemv` computes with this format."""
     return plan(fmt, options(fmt)) is not None
 
 
-def thin_product(
+def gemv(
     x: Array,
     q: Packed,
     y: Array,
@@ -111,7 +111,7 @@ def thin_product(
     if sparsity is not None:
         p = _native.Format(p)
         p.keep, p.group, p.zero = sparsity.keep, sparsity.group, zero
-    _native.thin_product(p, x, narrow, permuted, *_dense(q), y, threads)
+    _native.gemv(p, x, narrow, permuted, *_dense(q), y, threads)
 
 
 def magnitudes(x: Array, *, threads: int) -> tuple[float, float, bool]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbits import _native
-from fewbits.kernels.layout import room
+from fewbits.kernels.layout import empty_aligned
 from fewbits.kernels.native.isa import active_isa
 
 Array = NDArray[Any]
@@ -35,11 +35,11 @@ class Field(NamedTuple):
 
 def zeros(groups: int, dtype: Any) -> Field:
     """Return a field of zeros."""
-    values = room((groups, REALS, SITES), np.dtype(dtype))
+    values = empty_aligned((groups, REALS, SITES), np.dtype(dtype))
     values[:] = 0
     if values.dtype.kind != "i":
         return Field(values)
-    norms = room((groups, SITES), np.dtype(np.float32))
+    norms = empty_aligned((groups, SITES), np.dtype(np.float32))
     norms[:] = 0
     return Field(values, norms)
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbits import _native
-from fewbits.kernels.layout import room
+from fewbits.kernels.layout import empty_aligned
 from fewbits.kernels.native.isa import active_isa
 
 
@@ -27,7 +27,9 @@ def bfloat16_product(
         threads: most threads to use.
     """
     of_a, of_b = _native.packed_sizes(a.shape[0], b.shape[1], a.shape[1])
-    _native.bfloat16_product(a, b, y, room((of_a,), np.uint32), room((of_b,), np.uint32), threads)
+    _native.bfloat16_product(
+        a, b, y, empty_aligned((of_a,), np.uint32), empty_aligned((of_b,), np.uint32), threads
+    )
 
 
 def addition_product(

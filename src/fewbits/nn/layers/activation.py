@@ -6,16 +6,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.products import converted
-from fewbits.nn.rules import Rules
 
 
 class NarrowPReLU(nn.PReLU):
     """max(0, x) + a min(0, x); torch's own refuses a slope of another type than its input."""
 
-    rules: Rules
+    precision: LayerPrecision
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return the input's shape in the recipe's vector format."""
-        x = input.to(self.rules.dtype)
+        x = input.to(self.precision.dtype)
         return functional.prelu(x, converted(self.weight, x.dtype))

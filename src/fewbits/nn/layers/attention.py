@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn.functional import dropout, pad
 
 from fewbits.errors import ArgumentError
+from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.layers.dot_product import probabilities
 from fewbits.nn.products import attention_product, converted, linear, viewed
-from fewbits.nn.rules import Rules
 
 
 class NarrowMultiheadAttention(nn.MultiheadAttention):
@@ -22,7 +22,7 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
     nothing gets p = 0, also where torch returns NaN.
     """
 
-    rules: Rules
+    precision: LayerPrecision
 
     def forward(
         self,
@@ -65,10 +65,10 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
             query, key, value = (t.transpose(0, 1) for t in (query, key, value))
         mask = self._mask(query, key, value, attn_mask, key_padding_mask)
         q, k, v = self._heads(query, key, value)
-        scores = attention_product(q, k.mT, self.rules)
+        scores = attention_product(q, k.mT, self.precision)
         p = dropout(probabilities(scores, mask, self.head_dim), self.dropout, self.training)
-        mixed = attention_product(p, v, self.rules).transpose(1, 2).flatten(2)
-        found = linear(mixed, self.out_proj.weight, self.out_proj.bias, self.rules)
+        mixed = attention_product(p, v, self.precision).transpose(1, 2).flatten(2)
+        found = linear(mixed, self.out_proj.weight, self.out_proj.bias, self.precision)
         weights = None
         if need_weights:
             weights = p.mean(1) if average_attn_weights else p
@@ -81,13 +81,14 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return q, k and v, (N, num_heads, length, features of a head)."""
         if self._qkv_same_embed_dim:
-            weights = viewed(self.in_proj_weight, self.rules).chunk(3)
+            weights = viewed(self.in_proj_weight, self.precision).chunk(3)
         else:
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         bias: torch.Tensor | None = self.in_proj_bias  # torch's annotation does not say that it may be None
-        biases = (None,) * 3 if bias is None else viewed(bias, self.rules).chunk(3)
+        biases = (None,) * 3 if bias is None else viewed(bias, self.precision).chunk(3)
         q, k, v = (
-            linear(x, w, b, self.rules) for x, w, b in zip((query, key, value), weights, biases, strict=True)
+            linear(x, w, b, self.precision)
+            for x, w, b in zip((query, key, value), weights, biases, strict=True)
         )
         if self.bias_k is not None:
             assert self.bias_v is not None

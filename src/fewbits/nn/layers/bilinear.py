@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.products import attention_product, converted, linear, viewed
-from fewbits.nn.rules import Rules
 
 
 class NarrowBilinear(nn.Bilinear):
@@ -16,14 +16,14 @@ class NarrowBilinear(nn.Bilinear):
     and the products of their gradients, round operands along the axis that they sum over.
     """
 
-    rules: Rules
+    precision: LayerPrecision
 
     def forward(self, input1: torch.Tensor, input2: torch.Tensor) -> torch.Tensor:
         """Return (..., out_features) in the recipe's vector format."""
-        matrix = viewed(self.weight, self.rules).transpose(1, 2).flatten(0, 1)
+        matrix = viewed(self.weight, self.precision).transpose(1, 2).flatten(0, 1)
         t = torch.unflatten(
-            linear(input1, matrix, None, self.rules), -1, (self.out_features, self.in2_features)
+            linear(input1, matrix, None, self.precision), -1, (self.out_features, self.in2_features)
         )
-        y = attention_product(t, input2.unsqueeze(-1), self.rules).squeeze(-1)
+        y = attention_product(t, input2.unsqueeze(-1), self.precision).squeeze(-1)
         bias: torch.Tensor | None = self.bias  # None without bias, which torch's annotation does not say
         return y if bias is None else y + converted(bias, y.dtype)

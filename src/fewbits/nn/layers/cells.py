@@ -6,15 +6,15 @@ import torch
 from torch import nn
 
 from fewbits.errors import ArgumentError
+from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.layers.recurrent import gru_gates, lstm_gates
 from fewbits.nn.products import linear
-from fewbits.nn.rules import Rules
 
 
 class NarrowLSTMCell(nn.LSTMCell):
     """A step of an LSTM whose two projections have narrow operands in all three products."""
 
-    rules: Rules
+    precision: LayerPrecision
 
     def forward(
         self, input: torch.Tensor, hx: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -35,7 +35,7 @@ class NarrowLSTMCell(nn.LSTMCell):
 class NarrowGRUCell(nn.GRUCell):
     """A step of a GRU whose two projections have narrow operands in all three products."""
 
-    rules: Rules
+    precision: LayerPrecision
 
     def forward(self, input: torch.Tensor, hx: torch.Tensor | None = None) -> torch.Tensor:
         """Return the next h in the recipe's vector format.
@@ -54,7 +54,7 @@ class NarrowGRUCell(nn.GRUCell):
 class NarrowRNNCell(nn.RNNCell):
     """A step of a plain recurrence whose two projections have narrow operands in all three products."""
 
-    rules: Rules
+    precision: LayerPrecision
 
     def forward(self, input: torch.Tensor, hx: torch.Tensor | None = None) -> torch.Tensor:
         """Return the next h in the recipe's vector format.
@@ -81,15 +81,15 @@ def _state(cell: Cell, x: torch.Tensor, h: torch.Tensor | None) -> torch.Tensor:
         )
     expected = (*x.shape[:-1], cell.hidden_size)
     if h is None:
-        return torch.zeros(expected, dtype=cell.rules.dtype, device=x.device)
+        return torch.zeros(expected, dtype=cell.precision.dtype, device=x.device)
     if tuple(h.shape) != expected:
         raise ArgumentError(f"the state has shape {tuple(h.shape)}; expected {expected}")
-    return h.to(cell.rules.dtype)
+    return h.to(cell.precision.dtype)
 
 
 def _projected(cell: Cell, x: torch.Tensor) -> torch.Tensor:
-    return linear(x, cell.weight_ih, cell.bias_ih if cell.bias else None, cell.rules)
+    return linear(x, cell.weight_ih, cell.bias_ih if cell.bias else None, cell.precision)
 
 
 def _of_state(cell: Cell, h: torch.Tensor) -> torch.Tensor:
-    return linear(h, cell.weight_hh, cell.bias_hh if cell.bias else None, cell.rules)
+    return linear(h, cell.weight_hh, cell.bias_hh if cell.bias else None, cell.precision)

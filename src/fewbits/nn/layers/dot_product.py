@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.products import attention_product
-from fewbits.nn.rules import Rules
 
 
 class DotProductAttention(nn.Module):
@@ -23,14 +23,14 @@ class DotProductAttention(nn.Module):
 class NarrowDotProductAttention(DotProductAttention):
     """The same with narrow operands in both products, forward and backward."""
 
-    rules: Rules
+    precision: LayerPrecision
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Return (..., time, d) in the recipe's vector format."""
-        scores = attention_product(query, key.mT, self.rules)
+        scores = attention_product(query, key.mT, self.precision)
         mask = torch.full(scores.shape[-2:], -math.inf, device=scores.device).triu(1)
         weights = probabilities(scores, mask, query.shape[-1])
-        return attention_product(weights, value, self.rules)
+        return attention_product(weights, value, self.precision)
 
 
 def probabilities(scores: torch.Tensor, mask: torch.Tensor | None, features: int) -> torch.Tensor:

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding, embedding_bag
 
+from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.products import converted, viewed
-from fewbits.nn.rules import Rules
 from fewbits.nn.straight import rounded, transformed
 
 
@@ -20,14 +20,14 @@ class NarrowEmbedding(nn.Embedding):
     rows. ``max_norm`` renews the table itself, before it is rounded.
     """
 
-    rules: Rules
+    precision: LayerPrecision
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return (..., embedding_dim) in the recipe's vector format."""
         if self.max_norm is not None:
             with torch.no_grad():
                 torch.embedding_renorm_(self.weight, input.contiguous(), self.max_norm, self.norm_type)
-        table = _rounded(viewed(self.weight, self.rules), self.rules)
+        table = _rounded(viewed(self.weight, self.precision), self.precision)
         rows = embedding(
             input,
             table,
@@ -35,7 +35,7 @@ class NarrowEmbedding(nn.Embedding):
             scale_grad_by_freq=self.scale_grad_by_freq,
             sparse=self.sparse,
         )
-        return rows.to(self.rules.dtype)
+        return rows.to(self.precision.dtype)
 
 
 class NarrowEmbeddingBag(nn.EmbeddingBag):
@@ -44,7 +44,7 @@ class NarrowEmbeddingBag(nn.EmbeddingBag):
     Rows are combined in float32, with weights of samples as they are. Gradients pass straight to the rows.
     """
 
-    rules: Rules
+    precision: LayerPrecision
 
     def forward(
         self,
@@ -56,7 +56,7 @@ class NarrowEmbeddingBag(nn.EmbeddingBag):
         if self.max_norm is not None:
             with torch.no_grad():
                 torch.embedding_renorm_(self.weight, input.contiguous(), self.max_norm, self.norm_type)
-        table = _rounded(viewed(self.weight, self.rules), self.rules)
+        table = _rounded(viewed(self.weight, self.precision), self.precision)
         bags = embedding_bag(
             input,
             converted(table, torch.float32),
@@ -68,20 +68,20 @@ class NarrowEmbeddingBag(nn.EmbeddingBag):
             include_last_offset=self.include_last_offset,
             padding_idx=self.padding_idx,
         )
-        return bags.to(self.rules.dtype)
+        return bags.to(self.precision.dtype)
 
 
-def _rounded(weight: torch.Tensor, rules: Rules) -> torch.Tensor:
+def _rounded(weight: torch.Tensor, precision: LayerPrecision) -> torch.Tensor:
     if transformed():
-        return rounded(weight, rules, "forward_weight", -1)
-    found: torch.Tensor = _StraightThrough.apply(weight, rules)  # type: ignore[no-untyped-call]
+        return rounded(weight, precision, "forward_weight", -1)
+    found: torch.Tensor = _StraightThrough.apply(weight, precision)  # type: ignore[no-untyped-call]
     return found
 
 
 class _StraightThrough(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weight: torch.Tensor, rules: Rules) -> torch.Tensor:
-        return rules.cast("forward_weight", weight, -1).view_as(weight)
+    def forward(ctx: Any, weight: torch.Tensor, precision: LayerPrecision) -> torch.Tensor:
+        return precision.cast("forward_weight", weight, -1).view_as(weight)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:

@@ -11,8 +11,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from fewbits.errors import ArgumentError
+from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.products import linear, viewed
-from fewbits.nn.rules import Rules
 
 # What transformers.integrations.use_experts_implementation says of a class; its functions read no more.
 _CONTRACT = ("has_gate", "has_bias", "is_transposed", "has_post_expert_norm", "num_experts")
@@ -30,7 +30,7 @@ class NarrowExperts(nn.Module):
     gates are computed in the recipe's vector format, the sum over experts in float32.
     """
 
-    rules: Rules
+    precision: LayerPrecision
     num_experts: int
     act_fn: Callable[[torch.Tensor], torch.Tensor]
     post_expert_norm: Callable[[torch.Tensor], torch.Tensor]
@@ -58,18 +58,18 @@ class NarrowExperts(nn.Module):
             if self.has_post_expert_norm:
                 y = self.post_expert_norm(y)
             found = found.index_add(0, token, y.float() * top_k_weights[token, place, None].float())
-        return found.to(self.rules.dtype)
+        return found.to(self.precision.dtype)
 
     def _product(self, x: torch.Tensor, name: str, expert: int) -> torch.Tensor:
-        weight = viewed(getattr(self, name), self.rules)[expert]
-        bias = viewed(getattr(self, f"{name}_bias"), self.rules)[expert] if self.has_bias else None
-        return linear(x, weight.t() if self.is_transposed else weight, bias, self.rules)
+        weight = viewed(getattr(self, name), self.precision)[expert]
+        bias = viewed(getattr(self, f"{name}_bias"), self.precision)[expert] if self.has_bias else None
+        return linear(x, weight.t() if self.is_transposed else weight, bias, self.precision)
 
 
 class NarrowRouter(nn.Module):
     """Runs the forward of a router that is a linear layer and a choice: its one product is made narrow."""
 
-    rules: Rules
+    precision: LayerPrecision
 
     def forward(self, *args: Any, **options: Any) -> Any:
         """Return what the router's own forward returns.
@@ -81,8 +81,8 @@ class NarrowRouter(nn.Module):
             found = super().forward(*args, **options)  # the class that this one is derived with
         if not product.seen:
             raise ArgumentError(
-                f"{self.rules.layer} did not multiply by its weight as torch.nn.functional.linear does, and"
-                f" stays wide; leave it as it is with exclude={self.rules.layer!r}"
+                f"{self.precision.layer} did not multiply by its weight as torch.nn.functional.linear does,"
+                f" and stays wide; leave it as it is with exclude={self.precision.layer!r}"
             )
         return found
 
@@ -99,4 +99,4 @@ class _NarrowProduct(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         given = dict(zip(("input", "weight", "bias"), args, strict=False)) | (kwargs or {})
         self.seen = True
-        return linear(given["input"], given["weight"], given.get("bias"), self.layer.rules)
+        return linear(given["input"], given["weight"], given.get("bias"), self.layer.precision)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.products import linear, viewed
-from fewbits.nn.rules import Rules
 
 
 class NarrowInputFirstLinear(nn.Module):
@@ -15,10 +15,10 @@ class NarrowInputFirstLinear(nn.Module):
     It takes the place of a class that is not imported for its sake, and so is no subclass of it.
     """
 
-    rules: Rules
+    precision: LayerPrecision
     weight: torch.Tensor  # (in_features, out_features)
     bias: torch.Tensor | None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return (..., out_features) in the recipe's vector format."""
-        return linear(x, viewed(self.weight, self.rules).t(), self.bias, self.rules)
+        return linear(x, viewed(self.weight, self.precision).t(), self.bias, self.precision)

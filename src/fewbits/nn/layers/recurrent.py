@@ -15,8 +15,8 @@ from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
 from fewbits.errors import ArgumentError
+from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.products import linear
-from fewbits.nn.rules import Rules
 
 State: TypeAlias = tuple[torch.Tensor, ...]  # each (sequences, features); the first is what a step returns
 Recurrent: TypeAlias = "NarrowLSTM | NarrowGRU | NarrowRNN"
@@ -30,7 +30,7 @@ class NarrowLSTM(nn.LSTM):
     recipe's vector format.
     """
 
-    rules: Rules
+    precision: LayerPrecision
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """Return the outputs and the final (h, c), in the recipe's vector format.
@@ -47,7 +47,9 @@ class NarrowLSTM(nn.LSTM):
         Raises:
             ArgumentError: an input or a state that does not fit.
         """
-        return _forward(self, input, hx, (self.proj_size or self.hidden_size, self.hidden_size), self.rules)
+        return _forward(
+            self, input, hx, (self.proj_size or self.hidden_size, self.hidden_size), self.precision
+        )
 
     def step(self, name: str) -> Step:
         """Return the step of the layer and direction that ``name`` ends with."""
@@ -55,8 +57,8 @@ class NarrowLSTM(nn.LSTM):
         shrink = getattr(self, f"weight_hr_{name}") if self.proj_size else None
 
         def one(x: torch.Tensor, state: State) -> State:
-            h, c = lstm_gates(x + linear(state[0], weight, bias, self.rules), state[1])
-            return (h if shrink is None else linear(h, shrink, None, self.rules), c)
+            h, c = lstm_gates(x + linear(state[0], weight, bias, self.precision), state[1])
+            return (h if shrink is None else linear(h, shrink, None, self.precision), c)
 
         return one
 
@@ -68,7 +70,7 @@ class NarrowGRU(nn.GRU):
     vector format.
     """
 
-    rules: Rules
+    precision: LayerPrecision
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """Return the outputs and the final h, in the recipe's vector format.
@@ -84,7 +86,9 @@ class NarrowGRU(nn.GRU):
         Raises:
             ArgumentError: an input or a state that does not fit.
         """
-        found, (h,) = _forward(self, input, None if hx is None else (hx,), (self.hidden_size,), self.rules)
+        found, (h,) = _forward(
+            self, input, None if hx is None else (hx,), (self.hidden_size,), self.precision
+        )
         return found, h
 
     def step(self, name: str) -> Step:
@@ -92,7 +96,7 @@ class NarrowGRU(nn.GRU):
         weight, bias = _matrices(self, "hh", name)
 
         def one(x: torch.Tensor, state: State) -> State:
-            return (gru_gates(x, linear(state[0], weight, bias, self.rules), state[0]),)
+            return (gru_gates(x, linear(state[0], weight, bias, self.precision), state[0]),)
 
         return one
 
@@ -103,7 +107,7 @@ class NarrowRNN(nn.RNN):
     The input is projected for all steps at once, the state at every step.
     """
 
-    rules: Rules
+    precision: LayerPrecision
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """Return the outputs and the final h, in the recipe's vector format.
@@ -119,7 +123,9 @@ class NarrowRNN(nn.RNN):
         Raises:
             ArgumentError: an input or a state that does not fit.
         """
-        found, (h,) = _forward(self, input, None if hx is None else (hx,), (self.hidden_size,), self.rules)
+        found, (h,) = _forward(
+            self, input, None if hx is None else (hx,), (self.hidden_size,), self.precision
+        )
         return found, h
 
     def step(self, name: str) -> Step:
@@ -128,7 +134,7 @@ class NarrowRNN(nn.RNN):
         activation = torch.tanh if self.nonlinearity == "tanh" else torch.relu
 
         def one(x: torch.Tensor, state: State) -> State:
-            return (activation(x + linear(state[0], weight, bias, self.rules)),)
+            return (activation(x + linear(state[0], weight, bias, self.precision)),)
 
         return one
 
@@ -148,12 +154,14 @@ def gru_gates(x: torch.Tensor, u: torch.Tensor, h: torch.Tensor) -> torch.Tensor
     return (1 - z) * n + z * h
 
 
-def _forward(layer: Recurrent, given: Any, states: Any, widths: tuple[int, ...], rules: Rules) -> Any:
+def _forward(
+    layer: Recurrent, given: Any, states: Any, widths: tuple[int, ...], precision: LayerPrecision
+) -> Any:
     """Return the outputs and the final states; ``widths`` are the features of each state."""
     if isinstance(given, PackedSequence):
         sizes = given.batch_sizes.tolist()
-        start = _start(layer, states, widths, sizes[0], rules, given.sorted_indices)
-        data, end = _layers(layer, given.data, sizes, start, rules)
+        start = _start(layer, states, widths, sizes[0], precision, given.sorted_indices)
+        data, end = _layers(layer, given.data, sizes, start, precision)
         order = given.unsorted_indices
         packed = PackedSequence(data, given.batch_sizes, given.sorted_indices, order)
         return packed, end if order is None else tuple(s.index_select(1, order) for s in end)
@@ -165,12 +173,12 @@ def _forward(layer: Recurrent, given: Any, states: Any, widths: tuple[int, ...],
     if given.dim() == 2:
         states = None if states is None else tuple(s.unsqueeze(1) for s in states)
         batch = given.unsqueeze(0 if layer.batch_first else 1)
-        found, end = _forward(layer, batch, states, widths, rules)
+        found, end = _forward(layer, batch, states, widths, precision)
         return found.squeeze(0 if layer.batch_first else 1), tuple(s.squeeze(1) for s in end)
     x = given.transpose(0, 1) if layer.batch_first else given
     length, count, _ = x.shape
-    start = _start(layer, states, widths, count, rules, None)
-    data, end = _layers(layer, x.flatten(0, 1), [count] * length, start, rules)
+    start = _start(layer, states, widths, count, precision, None)
+    data, end = _layers(layer, x.flatten(0, 1), [count] * length, start, precision)
     found = torch.unflatten(data, 0, (length, count))
     return found.transpose(0, 1) if layer.batch_first else found, end
 
@@ -180,7 +188,7 @@ def _start(
     states: Any,
     widths: tuple[int, ...],
     count: int,
-    rules: Rules,
+    precision: LayerPrecision,
     order: torch.Tensor | None,
 ) -> State:
     """Return the initial states, (layers * directions, sequences, features), longest sequence first."""
@@ -188,16 +196,16 @@ def _start(
     expected = tuple((rows, count, width) for width in widths)
     if states is None:
         device = next(layer.parameters()).device
-        return tuple(torch.zeros(e, dtype=rules.dtype, device=device) for e in expected)
+        return tuple(torch.zeros(e, dtype=precision.dtype, device=device) for e in expected)
     shapes = tuple(tuple(s.shape) for s in states)
     if shapes != expected:
         raise ArgumentError(f"the initial state has shape {shapes}; expected {expected}")
-    found = tuple(s.to(rules.dtype) for s in states)
+    found = tuple(s.to(precision.dtype) for s in states)
     return found if order is None else tuple(s.index_select(1, order) for s in found)
 
 
 def _layers(
-    layer: Recurrent, x: torch.Tensor, sizes: list[int], start: State, rules: Rules
+    layer: Recurrent, x: torch.Tensor, sizes: list[int], start: State, precision: LayerPrecision
 ) -> tuple[torch.Tensor, State]:
     """Return the packed outputs of the last layer, and the final states of all."""
     ends: list[State] = []
@@ -205,7 +213,7 @@ def _layers(
         outputs = []
         for suffix in ("", "_reverse") if layer.bidirectional else ("",):
             name = f"l{depth}{suffix}"
-            projected = linear(x, *_matrices(layer, "ih", name), rules).split_with_sizes(sizes)
+            projected = linear(x, *_matrices(layer, "ih", name), precision).split_with_sizes(sizes)
             state = tuple(s[len(ends)] for s in start)
             run = _backward if suffix else _onward
             output, end = run(layer.step(name), projected, state)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fewbits.nn.rules import Watcher
+from fewbits.nn.layer_precision import Watcher
 from fewbits.recipes import Recipe
 from fewbits.train.schedules.schedule import Schedule
 
@@ -23,15 +23,15 @@ class Assigned(Schedule):
         super().__init__(model, recipe, steps)
         self.high = recipe.extended(weight=HIGH, activation=HIGH, gradient=HIGH)
         modules = dict(model.named_modules())
-        sizes = {name: sum(p.numel() for p in modules[name].parameters()) for name in self.rules}
+        sizes = {name: sum(p.numel() for p in modules[name].parameters()) for name in self.precision}
         self.low: set[str] = set()
         whole = sum(sizes.values())
         for name in sorted(sizes, key=lambda n: -sizes[n]):
             if sum(sizes[n] for n in self.low) < LOW_SHARE * whole:
                 self.low.add(name)
         self.promoted: list[str] = []
-        for name, rules in self.rules.items():
-            rules.watcher = _Overflow(self, name, rules.watcher)
+        for name, precision in self.precision.items():
+            precision.watcher = _Overflow(self, name, precision.watcher)
         self.apply()
 
     def promote(self, name: str) -> None:
@@ -42,8 +42,8 @@ class Assigned(Schedule):
 
     def apply(self) -> None:
         """Give each layer the recipe of this moment."""
-        for name, rules in self.rules.items():
-            rules.recipe = self.recipe if name in self.low else self.high
+        for name, precision in self.precision.items():
+            precision.recipe = self.recipe if name in self.low else self.high
 
     def state_dict(self) -> dict[str, Any]:
         """Return what :meth:`load_state_dict` takes."""
@@ -61,12 +61,12 @@ class _Overflow:
     def __init__(self, schedule: Assigned, name: str, behind: Watcher | None) -> None:
         self.schedule, self.name, self.behind = schedule, name, behind
 
-    def see(self, rules: Any, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int) -> None:
+    def see(self, precision: Any, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int) -> None:
         """Promote the layer where too much of an operand lies beyond the largest value."""
         # A gradient that overflows is the loss scale's business, which backs off.
         if self.name in self.schedule.low and not role.endswith("gradient"):
-            top = getattr(rules.recipe, role).format.max
+            top = getattr(precision.recipe, role).format.max
             if int((x.abs() > top).sum()) >= OVERFLOW * x.numel() > 0:
                 self.schedule.promote(self.name)
         if self.behind is not None:
-            self.behind.see(rules, role, x, rounded, axis)
+            self.behind.see(precision, role, x, rounded, axis)

@@ -91,8 +91,8 @@ class Muppet(Schedule):
 
     def apply(self) -> None:
         """Give each layer the recipe of this moment."""
-        for rules in self.rules.values():
-            rules.recipe = self.recipes[self.level]
+        for precision in self.precision.values():
+            precision.recipe = self.recipes[self.level]
 
     def state_dict(self) -> dict[str, Any]:
         """Return what :meth:`load_state_dict` takes, but for :attr:`sums`, which are tensors."""

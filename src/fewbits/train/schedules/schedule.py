@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fewbits.nn import Rules
+from fewbits.nn import LayerPrecision
 from fewbits.recipes import Recipe
 
 
@@ -16,8 +16,10 @@ class Schedule:
 
     def __init__(self, model: nn.Module, recipe: Recipe, steps: int) -> None:
         self.model, self.recipe, self.steps = model, recipe, steps
-        self.rules = {
-            name: m.rules for name, m in model.named_modules() if isinstance(getattr(m, "rules", None), Rules)
+        self.precision = {
+            name: m.precision
+            for name, m in model.named_modules()
+            if isinstance(getattr(m, "precision", None), LayerPrecision)
         }
         self.step = 0
 

@@ -20,5 +20,5 @@ class WarmUp(Schedule):
 
     def apply(self) -> None:
         """Give each layer the recipe of this moment."""
-        for rules in self.rules.values():
-            rules.recipe = self.plain if self.step < self.steps // PART else self.recipe
+        for precision in self.precision.values():
+            precision.recipe = self.plain if self.step < self.steps // PART else self.recipe

@@ -1,0 +1,86 @@
+#include "dispatch/dispatch.hpp"
+
+#include <atomic>
+#include <cstdlib>
+#include <stdexcept>
+
+namespace fewbits {
+
+namespace baseline {
+extern const Kernels kernels;
+}
+#ifdef FEWBITS_X86
+namespace avx2 {
+extern const Kernels kernels;
+}
+namespace avx512 {
+extern const Kernels kernels;
+}
+namespace avx512_bf16 {
+extern const Kernels kernels;
+}
+#endif
+
+namespace {
+
+std::atomic<const Implementation*> forced{nullptr};
+
+bool anywhere() { return true; }
+
+#ifdef FEWBITS_X86
+// The builtin also asks whether the operating system saves the wide registers.
+bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+
+bool has_avx512() {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+bool has_avx512_bf16() {
+    return has_avx512() && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
+}
+#endif
+
+const Implementation& find(const std::string& name, const std::string& who) {
+    std::string known;
+    for (const Implementation& i : implementations()) {
+        if (name == i.name) {
+            if (i.runs_here()) return i;
+            throw std::invalid_argument(who + " asks for " + name + ", which this CPU cannot run");
+        }
+        known += (known.empty() ? "" : ", ") + std::string(i.name);
+    }
+    throw std::invalid_argument(who + " asks for " + name + ", which is not one of " + known);
+}
+
+const Implementation& chosen_by_environment() {
+    const char* name = std::getenv("FEWBITS_ISA");
+    if (name != nullptr && *name != '\0') return find(name, "the environment variable FEWBITS_ISA");
+    for (const Implementation& i : implementations())
+        if (i.runs_here()) return i;
+    return implementations().back();
+}
+
+}  // namespace
+
+const std::vector<Implementation>& implementations() {
+    static const std::vector<Implementation> table = {
+#ifdef FEWBITS_X86
+        {"avx512_bf16", has_avx512_bf16, avx512_bf16::kernels},
+        {"avx512", has_avx512, avx512::kernels},
+        {"avx2", has_avx2, avx2::kernels},
+#endif
+        {"baseline", anywhere, baseline::kernels},
+    };
+    return table;
+}
+
+const Implementation& active() {
+    if (const Implementation* one = forced.load()) return *one;
+    static const Implementation& chosen = chosen_by_environment();  // tried again while it throws
+    return chosen;
+}
+
+void force(const std::string& name) { forced.store(name.empty() ? nullptr : &find(name, "force_isa")); }
+
+}  // namespace fewbits

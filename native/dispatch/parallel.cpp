@@ -1,0 +1,176 @@
+#include "dispatch/parallel.hpp"
+
+#include "dispatch/exact.hpp"
+#include "jobs/layout.hpp"
+#include "dispatch/pool.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+
+namespace fewbits {
+namespace {
+
+// Below this many values for each thread (128 KiB read), waking it costs more than it gives.
+constexpr std::int64_t values_per_thread = 1 << 15;
+constexpr std::int64_t cache_line = 64;  // bytes
+
+// Calls work(thread, first, last) with all items in equal parts.
+template <class Work>
+void divide(std::int64_t items, std::int64_t values, int threads, Work work) {
+    const auto useful = static_cast<int>(std::min<std::int64_t>({threads, items, values / values_per_thread}));
+    const auto part = [&](int me, int all) {
+        [[maybe_unused]] const ExactArithmetic exact;
+        work(me, items * me / all, items * (me + 1) / all);
+    };
+    if (useful <= 1) return part(0, 1);
+    run_parallel(useful, [](void* whole, int me, int all) { (*static_cast<decltype(part)*>(whole))(me, all); },
+                 const_cast<void*>(static_cast<const void*>(&part)));
+}
+
+}  // namespace
+
+Outcome convert(const Kernels& kernels, const Job& job, int threads) {
+    std::atomic<const char*> isa{nullptr};
+    std::atomic<bool> nonfinite{false};
+    divide(kernels.items(job), lines_in(job.geometry) * job.geometry.n, threads, [&](int, std::int64_t first, std::int64_t last) {
+        const Outcome mine = kernels.convert(job, first, last);
+        isa = mine.isa;
+        if (mine.nonfinite) nonfinite = true;
+    });
+    return {isa, nonfinite};
+}
+
+void restore(const Kernels& kernels, const Restore& job, int threads) {
+    divide(kernels.restore_items(job), lines_in(job.geometry) * job.geometry.n, threads,
+           [&](int, std::int64_t first, std::int64_t last) { kernels.restore(job, first, last); });
+}
+
+void gemv(const Kernels& kernels, const Gemv& job, int threads) {
+    const std::int64_t each = count_of(kernels.gemv_workspace(job), cache_line) * cache_line;
+    const std::unique_ptr<std::uint8_t[]> whole(new std::uint8_t[static_cast<std::size_t>(threads * each + cache_line)]);
+    std::uint8_t* room = whole.get() + (cache_line - reinterpret_cast<std::uintptr_t>(whole.get()) % cache_line);
+    divide(job.lines, job.lines * job.n, threads, [&](int thread, std::int64_t first, std::int64_t last) {
+        kernels.gemv(job, room + thread * each, first, last);
+    });
+}
+
+std::int64_t change(std::int64_t (*run)(const SparseLines&, std::int64_t, std::int64_t), const SparseLines& job, int threads) {
+    std::mutex lock;
+    std::int64_t wrong = -1;
+    divide(job.lines, job.lines * job.n, threads, [&](int, std::int64_t first, std::int64_t last) {
+        const std::int64_t mine = run(job, first, last);
+        const std::lock_guard<std::mutex> guard(lock);
+        if (mine >= 0 && (wrong < 0 || mine < wrong)) wrong = mine;
+    });
+    return wrong;
+}
+
+void multiply(const Product& p, int threads) {
+    const std::int64_t work = p.m * p.n + (p.m + p.n) * p.k;
+    for (const Step& step : product_steps)
+        divide(step.items(p), work, threads, [&](int, std::int64_t first, std::int64_t last) { step.run(p, first, last); });
+}
+
+void add(const Kernels& kernels, const Additions& job, int threads) {
+    divide(job.m, job.m * job.n * job.k, threads,
+           [&](int, std::int64_t first, std::int64_t last) { kernels.additions(job, first, last); });
+}
+
+std::int64_t direction_items(const Stencil& a) {
+    return (a.ny + turn_y - 1) / turn_y * ((a.nz + turn_z - 1) / turn_z);
+}
+
+std::int64_t residual_items(std::int64_t rows) { return (rows + residual_rows - 1) / residual_rows; }
+
+bool serves(Storage vectors, Storage faces) {
+    const bool mixed = vectors == Storage::f16 && faces == Storage::i16;
+    return vectors == faces || mixed || (faces == Storage::f32 && vectors != Storage::f64);
+}
+
+void update_direction(const Kernels& kernels, const DirectionUpdate& job, void* room, int threads) {
+    const std::int64_t each = kernels.direction_workspace(job);
+    divide(direction_items(job.a), job.a.ny * job.a.nz * job.a.stride, threads, [&](int thread, std::int64_t first, std::int64_t last) {
+        kernels.update_direction(job, static_cast<char*>(room) + thread * each, first, last);
+    });
+}
+
+void update_residual(const Kernels& kernels, const ResidualUpdate& job, int threads) {
+    divide(residual_items(job.rows), job.rows * job.stride, threads,
+           [&](int, std::int64_t first, std::int64_t last) { kernels.update_residual(job, first, last); });
+}
+
+void pack(const Kernels& kernels, const Pack& job, int threads) {
+    divide(residual_items(job.rows), job.rows * job.stride, threads,
+           [&](int, std::int64_t first, std::int64_t last) { kernels.pack(job, first, last); });
+}
+
+void multiply(const Kernels& kernels, const SparseRows& a, const float* x, float* y, int threads) {
+    divide(a.slices, slice * a.start[a.first[a.slices]], threads,
+           [&](int, std::int64_t first, std::int64_t last) { kernels.multiply_rows(a, x, y, first, last); });
+}
+
+void residuals(const Kernels& kernels, const Residuals& job, int threads) {
+    divide(job.a.m, job.a.m * job.a.n * job.k, threads,
+           [&](int, std::int64_t first, std::int64_t last) { kernels.residuals(job, first, last); });
+}
+
+void extents(const Kernels& kernels, const Extents& job, double* columns, int threads) {
+    std::mutex lock;
+    std::fill(columns, columns + job.a.n, 0.0);
+    divide(job.a.m, job.a.m * job.a.n, threads, [&](int, std::int64_t first, std::int64_t last) {
+        std::vector<double> mine(static_cast<std::size_t>(job.a.n));
+        kernels.extents(job, mine.data(), first, last);
+        const std::lock_guard<std::mutex> guard(lock);
+        for (std::int64_t j = 0; j < job.a.n; ++j) columns[j] = std::max(columns[j], mine[static_cast<std::size_t>(j)]);
+    });
+}
+
+void substitute(const Kernels& kernels, const Triangle& job, std::int64_t sides, int threads) {
+    divide(sides, job.n * job.n * sides, threads,
+           [&](int, std::int64_t first, std::int64_t last) { kernels.substitute(job, first, last); });
+}
+
+void settle(const Kernels& kernels, const NmPermutation& s, int threads) {
+    divide(s.columns / s.group, s.columns * s.rows, threads,
+           [&](int, std::int64_t first, std::int64_t last) { kernels.settle(s, first, last); });
+}
+
+void uniform(const Kernels& kernels, const Uniform& job, std::int64_t n, int threads) {
+    divide(n, n, threads, [&](int, std::int64_t first, std::int64_t last) { kernels.uniform(job, first, last); });
+}
+
+std::pair<double, double> pass(const Kernels& kernels, Lattice job, int threads) {
+    const std::int64_t items = items_of(job);
+    std::vector<double> sums(static_cast<std::size_t>(2 * items));
+    job.sums = sums.data();
+    // Item by item to whoever is free: the threads walk through the same layers, which a shared cache then holds once,
+    // and none waits long for one that other work has held up.
+    std::atomic<std::int64_t> next{0};
+    divide(items, items * groups_in_item(job) * spinor_reals * lattice_sites, threads, [&](int, std::int64_t, std::int64_t) {
+        for (std::int64_t item = next++; item < items; item = next++) kernels.lattice(job, item, item + 1);
+    });
+    std::pair<double, double> all{0.0, 0.0};
+    for (std::size_t i = 0; i < sums.size(); i += 2) {
+        all.first += sums[i];
+        all.second += sums[i + 1];
+    }
+    return all;
+}
+
+Magnitudes measure(const Kernels& kernels, const void* in, Real type, const Geometry& g, int threads) {
+    std::mutex lock;
+    Magnitudes all{0.0, std::numeric_limits<double>::infinity(), false};
+    divide(kernels.measure_items(g), lines_in(g) * g.n, threads, [&](int, std::int64_t first, std::int64_t last) {
+        const Magnitudes mine = kernels.measure(in, type, g, first, last);
+        const std::lock_guard<std::mutex> guard(lock);
+        all = {std::max(all.largest, mine.largest), std::min(all.smallest, mine.smallest), all.nonfinite || mine.nonfinite};
+    });
+    return all;
+}
+
+}  // namespace fewbits

@@ -1,0 +1,133 @@
+// b - A x as if in twice the precision (Ogita, Rump and Oishi, Accurate Sum and Dot Product, 2005, algorithm 5.3), and
+// the magnitudes of a matrix. Both read A once. Lanes sums stand side by side on every instruction set, so that all
+// of them add in the same order.
+#pragma once
+
+#include "kernels/values/numbers.inc.hpp"
+
+namespace {
+
+constexpr i64 side_by_side_sums = 8;
+constexpr i64 values_ahead = 1024;  // which are asked for early: the hardware's own prefetching stops at each page
+using Lanes = double __attribute__((vector_size(vector_bytes), aligned(8), may_alias));
+using Singles = float __attribute__((vector_size(vector_bytes / 2), aligned(4), may_alias));
+constexpr i64 lane_count = vector_bytes / 8, vectors_of_sums = side_by_side_sums / lane_count;
+
+inline Lanes lanes_at(const double* x) { return *reinterpret_cast<const Lanes*>(x); }
+inline void put_lanes(double* x, Lanes v) { *reinterpret_cast<Lanes*>(x) = v; }
+using LaneBits = std::int64_t __attribute__((vector_size(vector_bytes)));
+inline Lanes magnitude_of(Lanes v) { return (Lanes)((LaneBits)v & 0x7fffffffffffffff); }
+
+// What a + b rounds off (Knuth).
+template <class T>
+inline T rounded_off(T a, T b, T sum) {
+    const T of_b = sum - a;
+    return (a - (sum - of_b)) + (b - of_b);
+}
+
+// What a * x rounds off: 17 operations without fused multiply-adds (Dekker), the same value with them.
+inline Lanes rounded_off_product(Lanes a, [[maybe_unused]] Lanes x, [[maybe_unused]] Lanes high, [[maybe_unused]] Lanes low, Lanes product) {
+#if defined(__AVX512F__)
+    return (Lanes)_mm512_fmsub_pd((__m512d)a, (__m512d)x, (__m512d)product);
+#elif defined(__FMA__)
+    return (Lanes)_mm256_fmsub_pd((__m256d)a, (__m256d)x, (__m256d)product);
+#else
+    const Lanes far = a * 134217729.0, above = far - (far - a), below = a - above;
+    return ((above * high - product) + above * low + below * high) + below * low;
+#endif
+}
+
+struct RowSums {
+    Lanes high[vectors_of_sums], low[vectors_of_sums], sizes[vectors_of_sums];
+};
+
+inline void add_products(RowSums& s, const double* a, const double* x, const double* high, const double* low) {
+    for (i64 v = 0; v < vectors_of_sums; ++v) {
+        const i64 at = v * lane_count;
+        const Lanes here = lanes_at(a + at), there = lanes_at(x + at), product = here * there;
+        const Lanes sum = s.high[v] + product;
+        s.low[v] += rounded_off(s.high[v], product, sum) +
+                    rounded_off_product(here, there, lanes_at(high + at), lanes_at(low + at), product);
+        s.high[v] = sum;
+        s.sizes[v] += magnitude_of(product);
+    }
+}
+
+void residual_of_row(const Residuals& job, i64 i, i64 c) {
+    const double *a = job.a.a + i * job.a.row, *x = job.x + c * job.a.n, *high = job.high + c * job.a.n, *low = job.low + c * job.a.n;
+    RowSums s = {};
+    const i64 n = job.a.n, whole = n - n % side_by_side_sums;
+    for (i64 j = 0; j < whole; j += side_by_side_sums) {
+        __builtin_prefetch(a + j + values_ahead);
+        add_products(s, a + j, x + j, high + j, low + j);
+    }
+    if (whole < n) {
+        double last[4][side_by_side_sums] = {};
+        const double* from[4] = {a, x, high, low};
+        for (i64 part = 0; part < 4; ++part)
+            for (i64 j = whole; j < n; ++j) last[part][j - whole] = from[part][j];
+        add_products(s, last[0], last[1], last[2], last[3]);
+    }
+    double sums[side_by_side_sums], rest[side_by_side_sums], sizes[side_by_side_sums];
+    for (i64 v = 0; v < vectors_of_sums; ++v) {
+        put_lanes(sums + v * lane_count, s.high[v]);
+        put_lanes(rest + v * lane_count, s.low[v]);
+        put_lanes(sizes + v * lane_count, s.sizes[v]);
+    }
+    const double b = job.b[c * job.a.m + i];
+    double total = b, off = 0, size = b < 0 ? -b : b;
+    for (i64 l = 0; l < side_by_side_sums; ++l) {
+        const double sum = total - sums[l];
+        off += rounded_off(total, -sums[l], sum) - rest[l];
+        total = sum;
+        size += sizes[l];
+    }
+    job.r[c * job.a.m + i] = total + off;
+    job.sizes[c * job.a.m + i] = size;
+}
+
+void residuals(const Residuals& job, i64 first, i64 last) {
+    for (i64 i = first; i < last; ++i)
+        for (i64 c = 0; c < job.k; ++c) residual_of_row(job, i, c);
+}
+
+// `columns` are the largest of the rows before, (n); a NaN is no maximum, but shows in the sum of its row.
+void extents(const Extents& job, double* columns, i64 first, i64 last) {
+    const i64 n = job.a.n, whole = n - n % side_by_side_sums;
+    for (i64 i = first; i < last; ++i) {
+        const double* a = job.a.a + i * job.a.row;
+        float* single = job.single == nullptr ? nullptr : job.single + i * n;
+        Lanes most[vectors_of_sums] = {}, sums[vectors_of_sums] = {};
+        for (i64 j = 0; j < whole; j += side_by_side_sums)
+            for (i64 v = 0; v < vectors_of_sums; ++v) {
+                double* column = columns + j + v * lane_count;
+                __builtin_prefetch(a + j + v * lane_count + values_ahead);
+                const Lanes value = lanes_at(a + j + v * lane_count), size = magnitude_of(value), before = lanes_at(column);
+                if (single != nullptr) *reinterpret_cast<Singles*>(single + j + v * lane_count) = __builtin_convertvector(value, Singles);
+                put_lanes(column, size > before ? size : before);
+                most[v] = size > most[v] ? size : most[v];
+                sums[v] += size;
+            }
+        double largest[side_by_side_sums], summed[side_by_side_sums];
+        for (i64 v = 0; v < vectors_of_sums; ++v) {
+            put_lanes(largest + v * lane_count, most[v]);
+            put_lanes(summed + v * lane_count, sums[v]);
+        }
+        double top = 0, sum = 0;
+        for (i64 l = 0; l < side_by_side_sums; ++l) {
+            top = largest[l] > top ? largest[l] : top;
+            sum += summed[l];
+        }
+        for (i64 j = whole; j < n; ++j) {
+            const double size = a[j] < 0 ? -a[j] : a[j];
+            if (single != nullptr) single[j] = static_cast<float>(a[j]);
+            columns[j] = size > columns[j] ? size : columns[j];
+            top = size > top ? size : top;
+            sum += size;
+        }
+        job.largest[i] = top;
+        job.sums[i] = sum;
+    }
+}
+
+}  // namespace

@@ -1,0 +1,261 @@
+// Spinors of a lattice in the four ways in which they are kept: loading, storing and sums.
+//
+// Codes as in kernels/reference/wilson.py: the largest magnitude of a site becomes 32767 or 127.
+#pragma once
+
+#include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/vectors.inc.hpp"
+
+namespace {
+
+constexpr i64 sites = lattice_sites;  // in a group: the lanes
+
+using Doubles = double __attribute__((vector_size(vector_bytes)));
+using HalfReals = float __attribute__((vector_size(vector_bytes / 2)));  // of as many lanes as Doubles
+using Longs = i64 __attribute__((vector_size(vector_bytes)));
+using Shorts = std::int16_t __attribute__((vector_size(vector_bytes / 2)));
+using Tinies = std::int8_t __attribute__((vector_size(vector_bytes / 4)));
+
+// `Raw` is what a number is before it is scaled: sums of codes are exact, and cost one conversion instead of two.
+struct AsDouble {
+    using Number = double;
+    using Element = double;
+    using Vector = Doubles;
+    using Raw = Doubles;
+    static constexpr bool coded = false;
+    static constexpr Number top = 1;
+};
+struct AsFloat {
+    using Number = float;
+    using Element = float;
+    using Vector = Reals;
+    using Raw = Reals;
+    static constexpr bool coded = false;
+    static constexpr Number top = 1;
+};
+struct AsHalf {
+    using Number = float;
+    using Element = std::int16_t;
+    using Vector = Reals;
+    using Raw = Bits;
+    static constexpr bool coded = true;
+    static constexpr Number top = 32767;
+};
+struct AsQuarter {
+    using Number = float;
+    using Element = std::int8_t;
+    using Vector = Reals;
+    using Raw = Bits;
+    static constexpr bool coded = true;
+    static constexpr Number top = 127;
+};
+
+// Lanes in one vector: 16 lanes are 1, 2, 4 or 8 of them.
+template <class K>
+constexpr i64 at_once = vector_bytes / static_cast<i64>(sizeof(typename K::Number));
+
+inline Reals widened(const float* from) { return read<Reals>(from); }
+inline Doubles widened(const double* from) { return read<Doubles>(from); }
+
+// The plain conversion of a whole vector comes out of g++ 12 as two of half a vector and their gathering, or of single
+// numbers: five instructions or a hundred for each one below.
+inline Bits widened(const std::int16_t* from) {
+#if defined(__AVX512F__)
+    return reinterpret_cast<Bits>(_mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
+#elif defined(__AVX2__)
+    return reinterpret_cast<Bits>(_mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#else
+    return __builtin_convertvector(read<Shorts>(from), Bits);
+#endif
+}
+
+inline Bits widened(const std::int8_t* from) {
+#if defined(__AVX512F__)
+    return reinterpret_cast<Bits>(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#elif defined(__AVX2__)
+    return reinterpret_cast<Bits>(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#else
+    return __builtin_convertvector(read<Tinies>(from), Bits);
+#endif
+}
+
+// The low bits of each code.
+inline void put(std::int16_t* to, Bits codes) {
+#if defined(__AVX512F__)
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(reinterpret_cast<__m512i>(codes)));
+#else
+    write(to, __builtin_convertvector(codes, Shorts));
+#endif
+}
+
+inline void put(std::int8_t* to, Bits codes) {
+#if defined(__AVX512F__)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(codes)));
+#else
+    write(to, __builtin_convertvector(codes, Tinies));
+#endif
+}
+
+template <class K>
+inline typename K::Raw raw(const typename K::Element* from) {
+    return widened(from);
+}
+
+template <class K>
+inline typename K::Vector number(const typename K::Raw& v) {
+    return __builtin_convertvector(v, typename K::Vector);
+}
+
+// The lane with bit `bit` flipped, as far as that lies within a vector; the rest is another vector: see part_of.
+template <int bit>
+inline Reals flipped(const Reals& v) {
+    if constexpr ((i64{1} << bit) < vector) {
+        Bits places;
+        for (int l = 0; l < static_cast<int>(vector); ++l) places[l] = l ^ (1 << bit);
+        return __builtin_shuffle(v, places);
+    } else {
+        return v;
+    }
+}
+
+template <int bit>
+inline Doubles flipped(const Doubles& v) {
+    if constexpr ((i64{1} << bit) < vector / 2) {
+        Longs places;
+        for (int l = 0; l < static_cast<int>(vector / 2); ++l) places[l] = l ^ (1 << bit);
+        return __builtin_shuffle(v, places);
+    } else {
+        return v;
+    }
+}
+
+// Where the vector starts that holds the lanes from `lane` on with bit `bit` flipped.
+template <class K, int bit>
+inline i64 part_of(i64 lane) {
+    return (i64{1} << bit) < at_once<K> ? lane : lane ^ (i64{1} << bit);
+}
+
+template <class K>
+struct Spinors {
+    typename K::Element* values;
+    float* norms;
+};
+
+template <class K>
+inline Spinors<K> spinors(const Field& f) {
+    return {static_cast<typename K::Element*>(f.values), f.norms};
+}
+
+template <class K>
+inline void load(const Spinors<K>& from, i64 group, i64 lane, typename K::Vector* v) {
+    const typename K::Element* values = from.values + group * spinor_reals * sites + lane;
+    for (i64 c = 0; c < spinor_reals; ++c) v[c] = number<K>(raw<K>(values + c * sites));
+    if constexpr (K::coded) {
+        const Reals norm = read<Reals>(from.norms + group * sites + lane);
+        for (i64 c = 0; c < spinor_reals; ++c) v[c] *= norm;
+    }
+}
+
+// Stores v, which becomes what a load would give.
+template <class K>
+inline void store(const Spinors<K>& to, i64 group, i64 lane, typename K::Vector* v) {
+    typename K::Element* values = to.values + group * spinor_reals * sites + lane;
+    if constexpr (K::coded) {
+        constexpr i32 smallest_bits = 27 << 23;    // 2^-100: the quotient stays finite
+        constexpr float nearest = 12582912.0f;     // 1.5 * 2^23: the sum's low bits are the rounded code
+        Bits largest = {};
+        for (i64 c = 0; c < spinor_reals; ++c) {
+            const Bits magnitude = reinterpret_cast<Bits>(v[c]) & magnitude_mask;
+            largest = magnitude > largest ? magnitude : largest;
+        }
+        // What is not finite keeps a norm that is not: the next sum tells of it.
+        const Bits kept = largest >= smallest_bits;
+        largest &= kept;
+        const Reals most = reinterpret_cast<Reals>(largest);
+        const Reals quotient = K::top / most, none = {};
+        const Reals factor = kept ? quotient : none, norm = most * (1.0f / K::top);
+        for (i64 c = 0; c < spinor_reals; ++c) {
+            const Reals moved = v[c] * factor + nearest;
+            put(values + c * sites, reinterpret_cast<Bits>(moved));
+            v[c] = (moved - nearest) * norm;
+        }
+        write(to.norms + group * sites + lane, norm);
+    } else {
+        for (i64 c = 0; c < spinor_reals; ++c) write(values + c * sites, v[c]);
+    }
+}
+
+inline void add_products(const Doubles* a, const Doubles* b, double* sums) {
+    Doubles sum = read<Doubles>(sums);
+    for (i64 c = 0; c < spinor_reals; ++c) sum += a[c] * b[c];
+    write(sums, sum);
+}
+
+// Adds the products of two spinors to one sum for each lane; those of float32 are exact.
+inline void add_products(const Reals* a, const Reals* b, double* sums) {
+    constexpr i64 half = vector / 2;
+    Doubles low = read<Doubles>(sums), high = read<Doubles>(sums + half);
+    const auto wide = [](const Reals& v, i64 lane) {
+        HalfReals part;
+        __builtin_memcpy(&part, reinterpret_cast<const char*>(&v) + lane * 4, sizeof part);
+        return __builtin_convertvector(part, Doubles);
+    };
+    for (i64 c = 0; c < spinor_reals; ++c) {
+        low += wide(a[c], 0) * wide(b[c], 0);
+        high += wide(a[c], half) * wide(b[c], half);
+    }
+    write(sums, low);
+    write(sums + half, high);
+}
+
+inline void narrowed(const double* from, Doubles& v) { v = read<Doubles>(from); }
+inline void narrowed(const double* from, Reals& v) {
+    const HalfReals parts[2] = {__builtin_convertvector(read<Doubles>(from), HalfReals),
+                                __builtin_convertvector(read<Doubles>(from + vector / 2), HalfReals)};
+    __builtin_memcpy(&v, parts, sizeof v);
+}
+
+// Adds the lanes in their order.
+inline double total(const double* sums) {
+    double all = 0;
+    for (i64 l = 0; l < sites; ++l) all += sums[l];
+    return all;
+}
+
+// The passes in which no site sees another one.
+template <class K>
+void pass_over(const Lattice& job, i64 first, i64 last) {
+    using Vector = typename K::Vector;
+    using Number = typename K::Number;
+    const Spinors<K> in = spinors<K>(job.in), out = spinors<K>(job.out);
+    Number* const x = static_cast<Number*>(job.x);
+    const Number alpha = static_cast<Number>(job.alpha), beta = static_cast<Number>(job.beta), gamma = static_cast<Number>(job.gamma);
+    const i64 groups = groups_in_item(job);
+    for (i64 item = first; item < last; ++item) {
+        double lengths[sites] = {}, products[sites] = {};
+        for (i64 group = item * groups; group < (item + 1) * groups; ++group)
+            for (i64 lane = 0; lane < sites; lane += at_once<K>) {
+                Vector a[spinor_reals], b[spinor_reals];
+                const i64 place = group * spinor_reals * sites + lane;
+                if (job.pass != Pass::settle) load(in, group, lane, a);
+                if (job.pass == Pass::load) {
+                    for (i64 c = 0; c < spinor_reals; ++c) narrowed(job.wide + place + c * sites, b[c]);
+                } else {
+                    load(out, group, lane, b);
+                    for (i64 c = 0; c < spinor_reals; ++c) {
+                        Number* const to = x + place + c * sites;
+                        write(to, read<Vector>(to) + alpha * b[c]);
+                    }
+                    if (job.pass == Pass::settle) continue;
+                    for (i64 c = 0; c < spinor_reals; ++c) b[c] = gamma * a[c] + beta * b[c];
+                }
+                store(out, group, lane, b);
+                add_products(b, b, lengths + lane);
+                if (job.pass == Pass::load) add_products(a, b, products + lane);
+            }
+        job.sums[2 * item] = total(lengths);
+        job.sums[2 * item + 1] = total(products);
+    }
+}
+
+}  // namespace

@@ -1,0 +1,189 @@
+// Conversion of lines one after the other, a tile at a time.
+#pragma once
+
+#include "kernels/quantize/finite_vectors.inc.hpp"
+#include "kernels/quantize/tiles.inc.hpp"
+#include "kernels/values/draws.inc.hpp"
+#include "kernels/values/elements.inc.hpp"
+#include "kernels/values/lines.inc.hpp"
+#include "kernels/values/memory.inc.hpp"
+#include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/scales.inc.hpp"
+
+namespace {
+
+// The part of a line that one item of work covers; all of it where a cut would share bytes or scales.
+constexpr i64 tiles_in_item = 8;
+
+inline i64 values_in_item(const Plan& p) {
+    const Format& f = p.f;
+    const bool whole_line = outer_of_each_line(f) || (has_blocks(f) && f.block > tile) ||
+                            (!p.values && !divisible(f, tile_of(f)));
+    return whole_line ? p.g.n : tiles_in_item * tile_of(f);
+}
+
+inline i64 items_in_rows(const Plan& p) {
+    return p.g.n == 0 ? 0 : lines_in(p.g) * count_of(p.g.n, values_in_item(p));
+}
+
+// n values of the input from `index` on, read in place where that is possible.
+inline const float* input(const Plan& p, i64 index, i64 step, i64 n, float* buffer) {
+    const void* from = at(p.job.in, p.job.in_type, index);
+    const bool replace = p.f.nonfinite == Nonfinite::saturate;
+    if (p.job.in_type == Real::f32 && step == 1 && !replace) return static_cast<const float*>(from);
+    load(from, p.job.in_type, step, n, buffer);
+    if (replace) replace_nonfinite(buffer, n, p.job.in_type);
+    return buffer;
+}
+
+// A stretch of a line.
+inline Measured measure(const Plan& p, Buffers& t, i64 in, i64 n) {
+    Measured m{0, false};
+    for (i64 start = 0; start < n; start += tile) {
+        const i64 count = least(tile, n - start);
+        see(m, input(p, in + start * p.g.step, p.g.step, count, t.x), count);
+    }
+    return m;
+}
+
+// The scales of the blocks of one tile beside each of its values.
+inline void spread_scales(const Plan& p, Buffers& t, i64 n) {
+    spread_blocks(t.divisor, n, p.f.block, t.a);
+    spread_blocks(t.multiplier, n, p.f.block, t.b);
+}
+
+// Rounds a tile of whole blocks of a usual size with the scale of each in a register; returns false, with nothing done,
+// for every other tile.
+inline bool round_blocks(const Plan& p, Buffers& t, const float* x, float outer, i64 place, float* values, i64 n,
+                         i64 blocks) {
+    const Format& f = p.f;
+    const bool pairs = f.scales == Scales::shifted;
+    if ((f.block != 32 && f.block != 16) || n != blocks * f.block) return false;
+    if (pairs && (f.sub_block != 2 || !is_fixed(f.grid))) return false;
+    u32* draws = nullptr;
+    if (p.stochastic) draw(f.seed, place, p.g.place_step, n, t.draws, &draws);
+    const Quick q{x, x, t.divisor, t.multiplier, outer, draws, f.largest_shift << 23, values, t.codes, t.pairs, n, nontemporal(p, t, values)};
+    const auto round = f.block == 32 ? round_vectors_of<32> : round_vectors_of<16>;
+    round(p, q, pairs);
+    if (pairs && !p.values) gather_pairs(t, n);
+    return true;
+}
+
+// Rounds any tile.
+inline void round_general(const Plan& p, Buffers& t, const float* x, bool finite, bool tiled, i64 place, float* values, i64 n) {
+    const Format& f = p.f;
+    const float *w = x, *a = t.a, *b = t.b;
+    if (tiled) spread_scales(p, t, n);
+    if (f.scales == Scales::none) a = b = t.one;
+    if (f.scales == Scales::shifted) {
+        if (!tiled) fill(t.b, t.multiplier[0], n);  // the shifts of the tile before are in there
+        if (!finite) x = zero_nonfinite(x, n, t.x);  // shifts follow the finite values of a block
+        shift_line(f, t, x, n, !p.values);
+        w = t.w;
+        a = t.one;
+    }
+    round_tile(p, t, x, w, a, b, finite, place, p.g.place_step, values, t.codes, n);
+}
+
+inline void scale_long_block(const Plan& p, Buffers& t, Measured m, const Outer& outer) {
+    t.largest[0] = m.largest;
+    t.bad[0] = m.bad;
+    choose_scales(p, t, 1, &outer, 0);
+    fill(t.a, t.divisor[0], tile);
+    fill(t.b, t.multiplier[0], tile);
+}
+
+inline void emit(const Plan& p, const Line& line, const LineBytes& bytes, const Buffers& t, i64 start, i64 n,
+                 const float* values) {
+    const Format& f = p.f;
+    if (p.values) {
+        const i64 place = line.place + start * p.g.place_step;
+        void* out = at(p.job.values, p.job.values_type, place);
+        if (out != values) store(out, p.job.values_type, p.g.place_step, n, values);
+        return;
+    }
+    pack(t.codes, n, bits_of_element(f), p.job.codes + line.number * bytes.codes, start);
+    if (f.scales == Scales::shifted && f.shift_bits)
+        pack(t.shifts, count_of(n, f.sub_block), f.shift_bits, p.job.shifts + line.number * bytes.shifts,
+             start / f.sub_block);
+}
+
+// What the whole array shares is written by whoever does the first item.
+inline void write_shared(const Plan& p, Buffers& t) {
+    if (p.values || !p.f.whole_known) return;
+    const Outer outer = outer_of(p.f, whole_of(p.f));
+    if (p.two_level) {
+        p.job.outer[0] = outer.scale;
+    } else if (one_scale(p.f)) {
+        scale_long_block(p, t, {bits_of(whole_of(p.f)), p.f.whole_bad}, outer);
+        pack(t.scales, 1, p.f.scale_bits, p.job.scales, 0);
+    }
+}
+
+// The values `from` to `to` of one line; returns whether all of them are finite.
+inline bool convert_line(const Plan& p, Buffers& t, const Line& line, i64 from, i64 to) {
+    const Format& f = p.f;
+    const LineBytes bytes = line_bytes(f, p.g.n);
+    const i64 most_values = tile_of(f);
+    const bool blocks = has_blocks(f), tiled = blocks && f.block <= tile;
+    const i64 most_blocks = tiled ? most_values / f.block : 1;
+    Outer outer{1.0f, 1.0f};
+    if (p.two_level) {
+        outer = outer_of(f, f.whole_known ? whole_of(f) : float_of(measure(p, t, line.in, p.g.n).largest));
+        if (!p.values && !f.whole_known) p.job.outer[line.number] = outer.scale;
+        fill(t.outer, outer.scale, tile);
+    }
+    if (one_scale(f)) scale_long_block(p, t, {bits_of(whole_of(f)), f.whole_bad}, outer);
+    // Results go straight to memory where they are float32 and side by side.
+    const bool direct = p.values && p.job.values_type == Real::f32 && p.g.place_step == 1;
+    bool all_finite = true;
+    i64 end = tiled || !blocks ? to : from;  // of the long block that is worked on
+    for (i64 start = from, n; start < to; start += n) {
+        if (start == end) {
+            end = least(to, start + f.block);
+            scale_long_block(p, t, measure(p, t, line.in + start * p.g.step, end - start), outer);
+        }
+        n = least(most_values, end - start);
+        const float* x = input(p, line.in + start * p.g.step, p.g.step, n, t.x);
+        bool finite = true;
+        const i64 in_tile = !tiled ? 1 : n == most_values ? most_blocks : count_of(n, f.block);  // a division takes long
+        if (tiled) {
+            finite = measure_blocks(t, x, n, f.block, in_tile);
+            choose_scales(p, t, in_tile, &outer, 0);
+        } else {
+            finite = largest_of<0>(x, n) < infinity_bits;
+        }
+        const i64 place = line.place + start * p.g.place_step;
+        float* values = direct ? static_cast<float*>(p.job.values) + place : t.values;
+        const bool quick = p.quick && finite && tiled;
+        if (!quick || !round_blocks(p, t, x, outer.scale, place, values, n, in_tile))
+            round_general(p, t, x, finite, tiled, place, values, n);
+        all_finite &= finite;
+        if (f.nonfinite == Nonfinite::block_nan) {
+            if (tiled && !finite) {
+                for (i64 j = 0; j * f.block < n; ++j)
+                    if (t.bad[j])
+                        overwrite(p, values + j * f.block, t.codes + j * f.block, least(f.block, n - j * f.block));
+            } else if (!tiled && f.scales != Scales::none && t.bad[0]) {
+                overwrite(p, values, t.codes, n);
+            }
+        }
+        emit(p, line, bytes, t, start, n, values);
+        if (blocks && !p.values && (tiled || start % f.block == 0))
+            pack(t.scales, in_tile, f.scale_bits, p.job.scales + line.number * bytes.scales, start / f.block);
+    }
+    return all_finite;
+}
+
+inline bool convert_rows(const Plan& p, Buffers& t, i64 first, i64 last) {
+    const i64 values = values_in_item(p), in_line = count_of(p.g.n, values);
+    bool finite = true;
+    for (i64 item = first; item < last;) {
+        const i64 number = item / in_line, part = item % in_line, parts = least(in_line - part, last - item);
+        finite &= convert_line(p, t, line_of(p.g, number), part * values, least(p.g.n, (part + parts) * values));
+        item += parts;
+    }
+    return finite;
+}
+
+}  // namespace

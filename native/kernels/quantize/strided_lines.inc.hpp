@@ -1,0 +1,252 @@
+// Conversion of lines side by side, where the values of one line lie far apart in memory and those of neighbouring
+// lines close together: a strip of lines advances row by row, each lane of a vector in a line of its own.
+#pragma once
+
+#include "kernels/quantize/contiguous_lines.inc.hpp"
+#include "kernels/quantize/finite_vectors.inc.hpp"
+#include "kernels/quantize/tiles.inc.hpp"
+#include "kernels/values/elements.inc.hpp"
+#include "kernels/values/lines.inc.hpp"
+#include "kernels/values/memory.inc.hpp"
+#include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/scales.inc.hpp"
+#include "kernels/values/vectors.inc.hpp"
+
+namespace {
+
+constexpr i64 lanes = tile;
+constexpr i64 rows_together = 8;  // eight codes fill whole bytes, whatever their width
+constexpr i64 rows_in_item = 64;
+
+inline bool side_by_side(const Geometry& g) { return g.axes > 0 && g.step != 1 && g.place_step != 1; }
+
+inline i64 rows_of_item(const Plan& p) {
+    const Format& f = p.f;
+    const i64 rows = has_blocks(f) ? f.block : rows_in_item;
+    // A part goes out eight codes at a time, so an item has to begin at such a place in each of them.
+    const i64 codes = f.scales == Scales::shifted ? rows / f.sub_block : rows;
+    const bool cut = !outer_of_each_line(f) && (p.values || (codes % rows_together == 0 && divisible(f, rows)));
+    return cut ? rows : p.g.n;
+}
+
+inline i64 strips_in(const Geometry& g, i64 width) {
+    const i64 across = g.extent[g.axes - 1];
+    return across == 0 ? 0 : lines_in(g) / across * count_of(across, width);
+}
+
+inline i64 items_in_columns(const Plan& p) {
+    return p.g.n == 0 ? 0 : strips_in(p.g, lanes) * count_of(p.g.n, rows_of_item(p));
+}
+
+// A strip: its first line, and how the others follow.
+struct Strip {
+    Line line;
+    i64 count, stride, place_stride;
+};
+
+inline Strip strip_of(const Geometry& g, i64 number, i64 width) {
+    const i64 across = g.extent[g.axes - 1], in_row = count_of(across, width);
+    const i64 lane = number % in_row * width;
+    return {line_of(g, number / in_row * across + lane), least(width, across - lane), g.stride[g.axes - 1],
+            g.place_stride[g.axes - 1]};
+}
+
+inline const float* row(const Plan& p, const Strip& s, i64 r, float* buffer) {
+    return input(p, s.line.in + r * p.g.step, s.stride, s.count, buffer);
+}
+
+// Largest finite magnitudes of the rows `from` to `to`, and which lanes hold something that is not finite.
+inline void measure_lanes(const Plan& p, Buffers& t, const Strip& s, i64 from, i64 to) {
+    for (i64 i = 0; i < s.count; ++i) t.largest[i] = 0;
+    for (i64 r = from; r < to; ++r) {
+        const float* x = row(p, s, r, t.x);
+        // No processor foresees a row: the next one is asked for, and the room for the results of this one.
+        const void* next = at(p.job.in, p.job.in_type, s.line.in + (r + 1) * p.g.step);
+        const void* results = p.values ? at(p.job.values, p.job.values_type, s.line.place + r * p.g.place_step) : next;
+        i64 i = 0;
+        for (; i + vector <= s.count; i += vector) {
+            __builtin_prefetch(at(next, p.job.in_type, i));
+            __builtin_prefetch(at(results, p.values ? p.job.values_type : p.job.in_type, i), 1);
+            write(t.largest + i, larger(read<Bits>(t.largest + i), read<Bits>(x + i) & magnitude_mask));
+        }
+        for (; i < s.count; ++i) t.largest[i] = larger(t.largest[i], bits_of(x[i]) & magnitude_mask);
+    }
+    i32 top = 0;
+    for (i64 i = 0; i < s.count; ++i) top = larger(top, t.largest[i]);
+    for (i64 i = 0; i < s.count; ++i) t.bad[i] = t.largest[i] >= infinity_bits;
+    if (top < infinity_bits) return;
+    for (i64 i = 0; i < s.count; ++i) t.largest[i] = 0;
+    for (i64 r = from; r < to; ++r) {
+        const float* x = row(p, s, r, t.x);
+        for (i64 i = 0; i < s.count; ++i) {
+            const i32 magnitude = bits_of(x[i]) & magnitude_mask;
+            t.largest[i] = larger(t.largest[i], magnitude < infinity_bits ? magnitude : 0);
+        }
+    }
+}
+
+// Codes of eight rows, lane beside lane, that wait until they fill whole bytes.
+struct Waiting {
+    i32 rows[rows_together][lanes];
+};
+
+// Adds row r of a line; the bytes go out after every eighth row and after the last.
+inline void add_row(Waiting& waiting, const i32* codes, const Strip& s, i64 r, bool last, i32 bits, u8* part,
+                    i64 line_bytes) {
+    i32* kept = waiting.rows[r % rows_together];
+    for (i64 i = 0; i < s.count; ++i) kept[i] = codes[i];
+    const i64 n = r % rows_together + 1;
+    if (n < rows_together && !last) return;
+    u8* out = part + s.line.number * line_bytes + r / rows_together * bits;
+    if (n == rows_together && bits <= 8) {
+        alignas(64) u64 words[lanes] = {};
+        for (i64 j = 0; j < n; ++j)
+            for (i64 i = 0; i < lanes; ++i) words[i] |= static_cast<u64>(static_cast<u32>(waiting.rows[j][i])) << j * bits;
+        for (i64 i = 0; i < s.count; ++i) __builtin_memcpy(out + i * line_bytes, words + i, static_cast<u64>(bits));
+        return;
+    }
+    for (i64 i = 0; i < s.count; ++i) {
+        i32 line[rows_together];
+        for (i64 j = 0; j < n; ++j) line[j] = waiting.rows[j][i];
+        pack_each(line, n, bits, out + i * line_bytes, 0);
+    }
+}
+
+struct alignas(64) ColumnBuffers {
+    float divisor[lanes], multiplier[lanes];
+    Outer outer[lanes];
+    Waiting codes, shifts;
+};
+
+// One over the finest step that the rows of a sub-block share in each lane: t.a and t.b as shift_line leaves them.
+inline void shift_lanes(const Plan& p, Buffers& t, const ColumnBuffers& c, const Strip& s, i64 from, i64 to) {
+    const i32 most_shift = p.f.largest_shift << 23;
+    for (i64 i = 0; i < s.count; ++i) t.largest[i] = 0;
+    for (i64 r = from; r < to; ++r) {
+        const float* x = row(p, s, r, t.x);
+        for (i64 i = 0; i < s.count; ++i) {
+            const i32 magnitude = bits_of(x[i]) & magnitude_mask;
+            const float finite = float_of(magnitude < infinity_bits ? magnitude : 0);
+            t.largest[i] = larger(t.largest[i], bits_of(finite * c.divisor[i]));
+        }
+    }
+    for (i64 i = 0; i < s.count; ++i) {
+        const i32 shift = clamp(one_bits - (t.largest[i] & exponent_mask), 0, most_shift);
+        t.a[i] = float_of(one_bits + shift);
+        t.b[i] = c.multiplier[i] * float_of(one_bits - shift);
+        t.shifts[i] = shift >> 23;
+    }
+}
+
+inline float* row_of_values(const Plan& p, const Strip& s, i64 r, float* buffer) {
+    const bool direct = p.job.values_type == Real::f32 && s.place_stride == 1;
+    return direct ? static_cast<float*>(p.job.values) + s.line.place + r * p.g.place_step : buffer;
+}
+
+inline void emit_row(const Plan& p, const Strip& s, i64 r, const float* values, const float* buffer) {
+    if (values == buffer)
+        store(at(p.job.values, p.job.values_type, s.line.place + r * p.g.place_step), p.job.values_type, s.place_stride,
+              s.count, values);
+}
+
+inline void round_row(const Plan& p, Buffers& t, ColumnBuffers& c, const Strip& s, i64 r, bool finite) {
+    const Format& f = p.f;
+    const float* x = row(p, s, r, t.x);
+    const float *w = x, *a = t.a, *b = t.b;
+    if (f.scales == Scales::shifted) {
+        for (i64 i = 0; i < s.count; ++i) {
+            const i32 magnitude = bits_of(x[i]) & magnitude_mask, u = bits_of(float_of(magnitude) * c.divisor[i]);
+            t.w[i] = float_of(u == 0 ? magnitude != 0 : u);
+        }
+        w = t.w;
+    } else if (f.scales == Scales::none) {
+        a = b = t.one;
+    }
+    const i64 place = s.line.place + r * p.g.place_step;
+    float* values = p.values ? row_of_values(p, s, r, t.values) : t.values;
+    round_tile(p, t, x, w, a, b, finite, place, s.place_stride, values, t.codes, s.count);
+    if (f.scales != Scales::none && f.nonfinite == Nonfinite::block_nan && (!finite || f.whole_bad))
+        for (i64 i = 0; i < s.count; ++i)
+            if (t.bad[i]) overwrite(p, values + i, t.codes + i, 1);
+    if (p.values) emit_row(p, s, r, values, t.values);
+}
+
+// Two rows whose values are pairs with a shift of their own, in one pass; returns false, with nothing done, for others.
+inline bool round_pair(const Plan& p, Buffers& t, const ColumnBuffers& c, const Strip& s, i64 r, i64 rows, bool finite) {
+    const bool fits = p.quick && finite && p.values && !p.stochastic && rows == 2 && is_fixed(p.f.grid) && s.count % vector == 0;
+    if (!fits) return false;
+    const float* x[2] = {row(p, s, r, t.x), row(p, s, r + 1, t.w)};
+    float* values[2] = {row_of_values(p, s, r, t.values), row_of_values(p, s, r + 1, t.b)};
+    const auto round = is_plain(p.element) ? round_pairs_of_rows<true> : round_pairs_of_rows<false>;
+    round(p.element, x, c.divisor, c.multiplier, p.f.largest_shift << 23, values, s.count);
+    emit_row(p, s, r, values[0], t.values);
+    emit_row(p, s, r + 1, values[1], t.b);
+    return true;
+}
+
+// The rows `from` to `to` of a strip; returns whether all values are finite.
+inline bool convert_strip(const Plan& p, Buffers& t, const Strip& s, i64 from, i64 to) {
+    const Format& f = p.f;
+    const LineBytes bytes = line_bytes(f, p.g.n);
+    const i64 size = has_blocks(f) ? f.block : rows_in_item, sub = f.scales == Scales::shifted ? f.sub_block : size;
+    ColumnBuffers c;
+    bool all_finite = true;
+    for (i64 i = 0; i < s.count; ++i) c.outer[i] = {1.0f, 1.0f};
+    if (p.two_level) {
+        if (!f.whole_known) measure_lanes(p, t, s, 0, p.g.n);
+        for (i64 i = 0; i < s.count; ++i) {
+            c.outer[i] = outer_of(f, f.whole_known ? whole_of(f) : float_of(t.largest[i]));
+            t.outer[i] = c.outer[i].scale;
+            if (!p.values && !f.whole_known) p.job.outer[s.line.number + i] = c.outer[i].scale;
+        }
+    }
+    for (i64 start = from; start < to; start += size) {
+        const i64 end = least(to, start + size);
+        bool finite = true;
+        measure_lanes(p, t, s, start, end);
+        for (i64 i = 0; i < s.count; ++i) finite &= !t.bad[i];
+        all_finite &= finite;
+        if (one_scale(f)) {
+            for (i64 i = 0; i < s.count; ++i) t.largest[i] = bits_of(whole_of(f));
+            for (i64 i = 0; i < s.count; ++i) t.bad[i] = f.whole_bad;
+        }
+        if (f.scales != Scales::none) {
+            choose_scales(p, t, s.count, c.outer, 1);
+            for (i64 i = 0; i < s.count; ++i) {
+                t.a[i] = c.divisor[i] = t.divisor[i];
+                t.b[i] = c.multiplier[i] = t.multiplier[i];
+            }
+            if (has_blocks(f) && !p.values)
+                for (i64 i = 0; i < s.count; ++i)
+                    pack(t.scales + i, 1, f.scale_bits, p.job.scales + (s.line.number + i) * bytes.scales, start / size);
+        }
+        for (i64 part = start; part < end; part += sub) {
+            const i64 part_end = least(end, part + sub);
+            if (f.scales == Scales::shifted) {
+                if (round_pair(p, t, c, s, part, part_end - part, finite)) continue;
+                shift_lanes(p, t, c, s, part, part_end);
+                if (!p.values && f.shift_bits)
+                    add_row(c.shifts, t.shifts, s, part / sub, part_end == p.g.n, f.shift_bits, p.job.shifts,
+                            bytes.shifts);
+            }
+            for (i64 r = part; r < part_end; ++r) {
+                round_row(p, t, c, s, r, finite);
+                if (!p.values)
+                    add_row(c.codes, t.codes, s, r, r + 1 == p.g.n, bits_of_element(f), p.job.codes, bytes.codes);
+            }
+        }
+    }
+    return all_finite;
+}
+
+inline bool convert_columns(const Plan& p, Buffers& t, i64 first, i64 last) {
+    const i64 rows = rows_of_item(p), in_strip = count_of(p.g.n, rows);
+    bool finite = true;
+    for (i64 item = first; item < last; ++item) {
+        const i64 from = item % in_strip * rows;
+        finite &= convert_strip(p, t, strip_of(p.g, item / in_strip, lanes), from, least(p.g.n, from + rows));
+    }
+    return finite;
+}
+
+}  // namespace

@@ -1,0 +1,20 @@
+// Initial values indexed by position: an odd integer of 24 bits and a sign, from a draw's upper bits, times a unit. One
+// rounding, so that every device has the same; kernels/reference/uniform.py defines it.
+#pragma once
+
+#include "kernels/values/draws.inc.hpp"
+#include "kernels/values/numbers.inc.hpp"
+
+namespace {
+
+void uniform(const Uniform& u, i64 first, i64 last) {
+    alignas(64) u32 room[tile + 64 + drawn_together];
+    for (i64 done = first; done < last; done += tile) {
+        const i64 n = least(tile, last - done);
+        u32* drawn;
+        draw(u.seed, u.position + done, 1, n, room, &drawn);
+        for (i64 i = 0; i < n; ++i) u.out[done + i] = static_cast<float>(static_cast<i32>(drawn[i] >> 8 << 1) + 1 - (1 << 24)) * u.unit;
+    }
+}
+
+}  // namespace

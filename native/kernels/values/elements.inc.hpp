@@ -1,0 +1,194 @@
+// One element: from a scaled value to its code and to the value of that code.
+#pragma once
+
+#include "kernels/values/draws.inc.hpp"
+#include "kernels/values/numbers.inc.hpp"
+
+namespace {
+
+struct Constants {
+    i32 m, drop;         // drop: bits that float32 has below the last bit of a normal value
+    i32 emin_field;      // exponent field of emin
+    i32 emin_bits;       // the same in place
+    float emin_value;    // 2^emin
+    i32 limit_above, limit_below;
+    float max, min;  // the largest magnitudes above and below zero
+    i32 sign_mask;   // the sign bit of a code, where it has one
+    i32 code_mask;   // the bits of a code
+    i32 zero_signs;  // all ones where minus zero exists
+    Sign sign;
+    Overflow overflow;
+    i32 nan, inf;
+};
+
+// Fixed point has no binade above that of emin, and no NaN.
+inline bool is_fixed(const Grid& g) { return g.limit_above < 2 << g.m && !g.has_nan; }
+
+inline i32 least_normal(const Constants& k) { return 1 << k.m; }
+
+// The value of a magnitude's code. Subnormals take the exponent of emin and lose its leading one again.
+inline float value_of(const Constants& k, i32 c) {
+    const bool subnormal = c < least_normal(k);
+    const i32 field = subnormal ? k.emin_bits : k.emin_bits - binade;
+    return float_of((c << k.drop) + field) - (subnormal ? k.emin_value : 0.0f);
+}
+
+inline Constants constants_of(const Grid& g, Overflow overflow) {
+    Constants k{};
+    k.m = g.m;
+    k.drop = 23 - g.m;
+    k.emin_field = g.emin + 127;
+    k.emin_bits = k.emin_field << 23;
+    k.emin_value = float_of(k.emin_bits);
+    k.limit_above = g.limit_above;
+    k.limit_below = g.limit_below;
+    k.max = value_of(k, g.limit_above);
+    k.min = value_of(k, g.limit_below);
+    k.sign_mask = g.sign == Sign::bit ? static_cast<i32>(1u << (g.bits - 1)) : 0;
+    k.code_mask = g.bits == 32 ? -1 : static_cast<i32>((1u << g.bits) - 1);
+    k.zero_signs = g.signed_zero ? -1 : 0;
+    k.sign = g.sign;
+    k.overflow = overflow;
+    k.nan = g.nan;
+    k.inf = g.inf;
+    return k;
+}
+
+// Code of |u| rounded, as if the exponent had no upper bound: drop_bits of kernels/reference/rounding.py. `lost` says
+// that u is zero because it was too small for float32, which only directed rounding can see.
+template <Rounding rounding>
+inline i32 round_bits(const Constants& k, i32 magnitude, bool lost, bool negative, u32 draw) {
+    const i32 field = larger(magnitude >> 23, 1);
+    const i32 significand = (magnitude - ((field - 1) << 23)) | lost;
+    const i32 binade_field = larger(field, k.emin_field);
+    const i32 shift = binade_field - field + k.drop, s = smaller(shift, 30);
+    const i32 kept = significand >> s, rest = significand - (kept << s);
+    bool up = false;
+    if (rounding == Rounding::nearest_even) up = 2 * rest + (kept & 1) > 1 << s;
+    if (rounding == Rounding::nearest_away) up = 2 * rest >= 1 << s;
+    if (rounding == Rounding::up) up = (rest > 0) & !negative;
+    if (rounding == Rounding::down) up = (rest > 0) & negative;
+    if (rounding == Rounding::stochastic)
+        up = (static_cast<u32>(rest) << clamp(32 - shift, 0, 31)) >> clamp(shift - 32, 0, 31) > draw;
+    return ((binade_field - k.emin_field) << k.m) + kept + up;
+}
+
+// The code of a magnitude's code and a sign.
+inline i32 with_sign(const Constants& k, i32 c, i32 x) {
+    const i32 negative = x >> 31;
+    if (k.sign == Sign::twos_complement) return ((c ^ negative) - negative) & k.code_mask;
+    return c | (negative & k.sign_mask & (c != 0 ? -1 : k.zero_signs));
+}
+
+inline float with_sign(const Constants& k, float magnitude, i32 x) {
+    return float_of(bits_of(magnitude) | (x & sign_bit & (magnitude != 0.0f ? -1 : k.zero_signs)));
+}
+
+// Rounds values in the general case. x holds the inputs, w the magnitudes of u are |w| a. What NaN, infinity and
+// overflow become follows encode of kernels/reference/encode.py.
+template <Rounding rounding, bool codes>
+inline void round_all(const Constants& given, const float* __restrict x, const float* __restrict w,
+                      const float* __restrict a, const float* __restrict b, const u32* __restrict draws,
+                      float* __restrict values, i32* __restrict out, i64 n) {
+    const Constants k = given;
+    const bool saturate = k.overflow == Overflow::saturate;
+    const i32 over_code = k.overflow == Overflow::inf ? k.inf : k.nan;
+    const i32 over_bits = k.overflow == Overflow::inf ? infinity_bits : nan_bits;
+    const i32 over_sign = k.overflow == Overflow::inf ? k.sign_mask : 0;
+    for (i64 i = 0; i < n; ++i) {
+        const i32 xb = bits_of(x[i]), u = bits_of(w[i] * a[i]) & magnitude_mask;
+        const bool negative = xb < 0, lost = (u == 0) & ((bits_of(w[i]) & magnitude_mask) != 0);
+        const i32 rounded =
+            round_bits<rounding>(k, u, lost, negative, rounding == Rounding::stochastic ? draws[i] : 0);
+        const i32 limit = negative ? k.limit_below : k.limit_above;
+        const bool beyond = rounded > limit, infinite = u == infinity_bits;
+        bool further = true;  // on to infinity, IEEE 754-2019, section 7.4
+        if (rounding == Rounding::toward_zero) further = infinite;
+        if (rounding == Rounding::up) further = !negative | infinite;
+        if (rounding == Rounding::down) further = negative | infinite;
+        const i32 c = beyond ? limit : rounded;
+        const bool over = beyond & further & !saturate, nan = u > infinity_bits;
+        if (codes) {
+            const i32 number = over ? over_code | ((xb >> 31) & over_sign) : with_sign(k, c, xb);
+            out[i] = nan ? k.nan : number;
+        } else {
+            const i32 special = over_bits == nan_bits ? nan_bits : infinity_bits | (xb & sign_bit);
+            const i32 number = over ? special : bits_of(with_sign(k, value_of(k, c), xb));
+            values[i] = float_of(nan ? nan_bits : number) * b[i];
+        }
+    }
+}
+
+// From a code to its value.
+inline void decode_all(const Constants& given, bool has_nan, const i32* __restrict codes, const float* __restrict b,
+                       float* __restrict values, i64 n) {
+    const Constants k = given;
+    const i32 magnitude = k.sign == Sign::none ? k.code_mask : static_cast<i32>(static_cast<u32>(k.code_mask) >> 1);
+    for (i64 i = 0; i < n; ++i) {
+        const i32 code = codes[i], negative = (code & (k.code_mask ^ magnitude)) != 0 ? -1 : 0;
+        const i32 c = k.sign == Sign::twos_complement ? ((code ^ negative) - negative) & k.code_mask : code & magnitude;
+        const float number = value_of(k, c);
+        const i32 finite = bits_of(number) | (negative & sign_bit & (c != 0 ? -1 : k.zero_signs));
+        // Codes above the limit are infinity and NaN; fnuz has its NaN in the place of minus zero.
+        const i32 beyond = c == k.inf && k.inf != 0 ? infinity_bits | (negative & sign_bit) : nan_bits;
+        const bool special = has_nan & ((c > k.limit_above) | (code == k.nan));
+        values[i] = float_of(special ? beyond : finite) * b[i];
+    }
+}
+
+// ---- tables
+
+// Indices of the values that n inputs are rounded to: the range of each from its upper half, then a binary search. One
+// step of all searches is one loop, which becomes vectors of gathers.
+inline void find_all(const Table& given, const i32* __restrict keys, i32* __restrict at, i64 n) {
+    const i32 *base = given.base, *limits = given.keys, last = given.count - 1;
+    for (i64 i = 0; i < n; ++i) at[i] = base[(keys[i] >> 16) + 32768];
+    for (i32 width = given.steps > 0 ? 1 << (given.steps - 1) : 0; width > 0; width >>= 1) {
+        for (i64 i = 0; i < n; ++i) {
+            const i32 middle = at[i] + width;
+            const bool reached = (middle <= last) & (limits[smaller(middle, last) - 1] <= keys[i]);
+            at[i] = reached ? middle : at[i];
+        }
+    }
+}
+
+// The upper neighbour with probability floor(2^32 f) / 2^32, f in float64: _encode_table of the definition.
+inline i32 drawn_index(const Table& t, float u, i32 index, u32 draw) {
+    const double lowest = t.values[0], highest = t.values[t.count - 1];
+    const double v = u < lowest ? lowest : u > highest ? highest : static_cast<double>(u);
+    const i32 i = smaller(index, t.count - 2);
+    const double below = t.values[i], above = t.values[i + 1];
+    const double fraction = (v - below) / (above - below) * 4294967296.0;
+    // A NaN gets its code later and must not become an integer here.
+    return i + (fraction > 0.0 && static_cast<u64>(fraction) > draw);
+}
+
+// Rounds n values, at most a tile, to a table; the arguments are those of round_all, `outer` may be missing.
+template <bool codes>
+inline void look_up_all(const Table& t, bool stochastic, const float* __restrict x, const float* __restrict w,
+                        const float* __restrict a, const float* __restrict b, const float* outer, const u32* draws,
+                        float* __restrict values, i32* __restrict out, i64 n) {
+    alignas(64) i32 keys[tile], at[tile];
+    for (i64 i = 0; i < n; ++i) {
+        const i32 u = bits_of(w[i] * a[i]);
+        const bool lost = ((u & magnitude_mask) == 0) & (w[i] != 0.0f);  // too small for float32, but not zero
+        keys[i] = ordered(float_of(lost ? (bits_of(x[i]) & sign_bit) | 1 : u));
+    }
+    find_all(t, keys, at, n);
+    if (stochastic)
+        for (i64 i = 0; i < n; ++i) at[i] = drawn_index(t, w[i] * a[i], at[i], draws[i]);
+    const i32 top = t.infinity_is_nan ? infinity_bits - 1 : infinity_bits;
+    const i32 bottom = t.negative_is_nan ? 0 : -top;
+    for (i64 i = 0; i < n; ++i) {
+        const i32 code = t.codes[at[i]];
+        const bool nan = t.has_nan & ((keys[i] > top) | (keys[i] < bottom));
+        out[i] = nan ? t.nan : code;
+    }
+    if (codes) return;
+    for (i64 i = 0; i < n; ++i) {
+        const double scale = static_cast<double>(b[i]) * (outer ? static_cast<double>(outer[i]) : 1.0);
+        values[i] = static_cast<float>(t.by_code[out[i]] * scale);
+    }
+}
+
+}  // namespace
