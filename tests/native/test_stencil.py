@@ -110,7 +110,7 @@ def test_what_does_not_fit_is_refused() -> None:
     passes = native.StencilPasses(a, 1)
     r, p, following, q = vectors((3, 4, 5), "f32")
     x = np.zeros(r.values.shape, np.float32)
-    with pytest.raises(ValueError, match="room of its own"):
+    with pytest.raises(ValueError, match="workspace of its own"):
         passes.turn(r, p, p, q, x, 0.0, 0.0, 1.0, 0.0)
     with pytest.raises(ValueError, match="float32"):
         passes.turn(r, p, following, q, x.astype(np.float64), 0.0, 0.0, 1.0, 0.0)
