@@ -53,19 +53,31 @@ class Signal {
     std::condition_variable changed_;
 };
 
+// A thread besides the caller's: how often it was called, and whether its part is still to be taken. The caller takes
+// what is left when its own part is done: another library's threads may keep a core busy for a millisecond after their
+// work, and a thread that wakes too late then finds nothing to do.
+struct Worker {
+    Signal calls;
+    std::atomic<bool> open{false};
+
+    // Whoever takes the part reads the call after this, which is the newest one: no other begins before the part is done.
+    bool take() { return open.exchange(false, std::memory_order_acq_rel); }
+};
+
 // The waiting threads and the call that they work on. It is never destroyed: they wait on it until the process ends.
 struct Pool {
-    std::mutex busy;            // held by the call that has the threads
-    std::deque<Signal> calls;   // of each thread besides the caller's: how often it was called
-    Signal done;                // how many calls of threads have returned
-    // Of the call that runs; written before any of `calls` grows, read after it.
+    std::mutex busy;             // held by the call that has the threads
+    std::deque<Worker> threads;  // each has the part of its place, counted from one
+    Signal done;                 // how many parts these threads have done
+    // Of the call that runs; written before any part is open.
     void (*run)(void*, int, int) = nullptr;
     void* work = nullptr;
     int parts = 0;
 
-    void serve(int part, Signal& mine) {
+    void serve(int part, Worker& mine) {
         for (std::uint64_t next = 1;; ++next) {
-            mine.wait(next);
+            mine.calls.wait(next);
+            if (!mine.take()) continue;
             run(work, part, parts);
             done.add(1);
         }
@@ -74,17 +86,17 @@ struct Pool {
     // Starts threads up to `wanted` besides the caller's, or as many as the system gives.
     void grow(int wanted) {
         while (workers() < wanted) {
-            calls.emplace_back();  // others stay where they are
+            threads.emplace_back();  // others stay where they are
             try {
-                std::thread([this, part = workers(), &mine = calls.back()] { serve(part, mine); }).detach();
+                std::thread([this, part = workers(), &mine = threads.back()] { serve(part, mine); }).detach();
             } catch (const std::system_error&) {
-                calls.pop_back();
+                threads.pop_back();
                 return;
             }
         }
     }
 
-    int workers() const { return static_cast<int>(calls.size()); }
+    int workers() const { return static_cast<int>(threads.size()); }
 };
 
 std::atomic<Pool*> pool{nullptr};
@@ -116,9 +128,17 @@ void run_parallel(int threads, void (*run)(void*, int, int), void* work) {
     p.work = work;
     p.parts = std::min(p.workers() + 1, threads);
     const auto others = static_cast<std::uint64_t>(p.parts - 1);
-    const std::uint64_t all = p.done.value() + others;
-    for (std::uint64_t i = 0; i < others; ++i) p.calls[i].add(1);
+    std::uint64_t all = p.done.value() + others;
+    for (std::uint64_t i = 0; i < others; ++i) {
+        p.threads[i].open.store(true, std::memory_order_release);
+        p.threads[i].calls.add(1);
+    }
     run(work, 0, p.parts);
+    for (std::uint64_t i = 0; i < others; ++i) {
+        if (!p.threads[i].take()) continue;
+        run(work, static_cast<int>(i) + 1, p.parts);
+        --all;
+    }
     p.done.wait(all);
 }
 

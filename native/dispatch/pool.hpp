@@ -3,7 +3,8 @@
 
 namespace fewbits {
 
-// Calls run(work, i, parts) once for each i below `parts`, each on a thread of its own, and returns when all are done.
+// Calls run(work, i, parts) once for each i below `parts` and returns when all are done. Each part has a thread of its own,
+// but for those that do not wake in time: the caller's takes their parts when it is through with its own.
 // `parts` is at most `threads`, and less where the system gives no more threads; it is one while another thread of the
 // process has the pool.
 //
