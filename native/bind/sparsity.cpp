@@ -50,7 +50,7 @@ void uniform_values(std::uint64_t seed, std::int64_t position, float unit, Line<
     require(position >= 0, "positions are not negative");
     const Implementation& one = active();
     nb::gil_scoped_release released;
-    uniform(one.kernels, Uniform{seed, position, unit, out.data()}, static_cast<std::int64_t>(out.size()), threads);
+    counter_uniform(one.kernels, CounterUniform{seed, position, unit, out.data()}, static_cast<std::int64_t>(out.size()), threads);
 }
 
 }  // namespace

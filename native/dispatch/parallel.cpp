@@ -140,8 +140,8 @@ void settle(const Kernels& kernels, const NmPermutation& s, int threads) {
            [&](int, std::int64_t first, std::int64_t last) { kernels.settle(s, first, last); });
 }
 
-void uniform(const Kernels& kernels, const Uniform& job, std::int64_t n, int threads) {
-    divide(n, n, threads, [&](int, std::int64_t first, std::int64_t last) { kernels.uniform(job, first, last); });
+void counter_uniform(const Kernels& kernels, const CounterUniform& job, std::int64_t n, int threads) {
+    divide(n, n, threads, [&](int, std::int64_t first, std::int64_t last) { kernels.counter_uniform(job, first, last); });
 }
 
 std::pair<double, double> pass(const Kernels& kernels, Lattice job, int threads) {

@@ -155,7 +155,7 @@ struct Additions {
 };
 
 // Initial values of the positions from `position` on; `out` is indexed from there.
-struct Uniform {
+struct CounterUniform {
     std::uint64_t seed;
     std::int64_t position;
     float unit;
@@ -208,7 +208,7 @@ struct Kernels {
     void (*settle)(const NmPermutation&, std::int64_t first, std::int64_t last);  // items are groups
     // One after the other: each swap that is made changes what the next ones gain.
     std::int64_t (*anneal)(const NmPermutation&, const std::int32_t* pairs, const std::int64_t* allowances, std::int64_t* gains, std::int64_t n);
-    void (*uniform)(const Uniform&, std::int64_t first, std::int64_t last);
+    void (*counter_uniform)(const CounterUniform&, std::int64_t first, std::int64_t last);
 };
 
 }  // namespace fewbits

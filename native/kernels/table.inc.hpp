@@ -82,4 +82,4 @@ Magnitudes measure_all(const void* in, Real type, const Geometry& g, i64 first, 
 
 extern const Kernels kernels;
 const Kernels kernels = {items, convert, restore_items, restore, gemv_workspace, gemv, compress, expand, measure_items, measure_all, additions, lattice,
-                         direction_workspace, direction_all, residual_all, pack_all, multiply_rows, residuals, extents, substitute, settle, anneal, uniform};
+                         direction_workspace, direction_all, residual_all, pack_all, multiply_rows, residuals, extents, substitute, settle, anneal, counter_uniform};

@@ -9,8 +9,8 @@ import fewbits as fb
 from fewbits import kernels
 from fewbits.formats.pattern import pattern
 from fewbits.kernels import native, ops, tensors
+from fewbits.kernels.counter_uniform import counter_uniform
 from fewbits.kernels.options import options
-from fewbits.kernels.uniform import uniform
 from tests import cases
 
 X = torch.randn(6, 64, generator=torch.Generator().manual_seed(0))
@@ -58,7 +58,7 @@ def test_every_result_lies_in_memory_that_torch_can_resize(name: str) -> None:
 
 def test_parts_of_numpy_arrays_and_drawn_values_lie_there_too() -> None:
     stored = parts(fb.quantize(X.numpy(), "nvfp4"))
-    for found in (*stored, uniform(1, 0, 100, 1.0, torch.device("cpu"))):
+    for found in (*stored, counter_uniform(1, 0, 100, 1.0, torch.device("cpu"))):
         assert found.untyped_storage().resizable()
     assert not torch.from_numpy(X.numpy().copy()).untyped_storage().resizable()  # what the test rejects
 

@@ -65,10 +65,16 @@ def test_microscaling_never_clamps_gradients() -> None:
         assert not RECIPES[name].logit_gradient
 
 
+@pytest.mark.parametrize(("text", "value"), [("yes", True), ("true", True), ("no", False), ("false", False)])
+def test_a_role_that_is_on_or_off_takes_either_word(text: str, value: bool) -> None:
+    assert recipe(f"mxfp6:keep_first={text},logit_gradient={text}").keep_first is value
+    assert recipe(f"mxfp6:keep_first={text},logit_gradient={text}").logit_gradient is value
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("mxfp5", "the nearest are"),
+        ("mxfp5", "the nearest are [a-z0-9-]+, [a-z0-9-]+, [a-z0-9-]+; "),
         ("mxfp6:weight", "ROLE=CAST"),
         ("mxfp6:colour=blue", "has no 'colour'"),
         ("mxfp6:vector=fp8", "vector='fp8'"),

@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fewbits.kernels.reference.uniform import uniform
+from fewbits.kernels.reference.counter_uniform import counter_uniform
 
 
 def strongest(change: NDArray[np.float32], budget: int) -> NDArray[np.bool_]:
@@ -51,7 +51,7 @@ class DenseDropBack:
             n = p.numel()
             if p.dim() > 1:
                 unit = gain * (np.sqrt(3 / (n // len(p))) / 2**24)
-                found.append(uniform(seed, start, n, unit))
+                found.append(counter_uniform(seed, start, n, unit))
             else:
                 found.append(np.full(n, float(name.endswith("weight")), np.float32))
             start += n

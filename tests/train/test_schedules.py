@@ -107,6 +107,15 @@ def test_it_looks_at_each_third_epoch_and_at_the_mean_over_parameters() -> None:
     assert found.sums == []
 
 
+def test_a_ratio_that_equals_the_threshold_is_no_violation() -> None:
+    _, found = muppet()
+    found._judge(6.0, 3.0)
+    found._judge(2.0, 3.0)
+    assert (found.largest, found.violations) == (6.0, 0)
+    found._judge(1.999, 3.0)
+    assert found.violations == 1
+
+
 def test_it_goes_through_8_12_14_and_16_bits_to_float32_and_stays() -> None:
     model, found = muppet()
     seen = []
@@ -249,3 +258,26 @@ def test_weights_beyond_the_largest_promote_too_and_gradients_never_do() -> None
         model[1].weight.fill_(31.0)
     model(torch.zeros(10, 20))
     assert found.promoted == ["1"]
+
+
+@pytest.mark.parametrize("low", [True, False])
+def test_a_watcher_that_was_there_still_sees_every_operand(low: bool) -> None:
+    seen = []
+
+    class Recorder:
+        def see(self, precision: Any, role: str, *operand: Any) -> None:
+            seen.append((precision.layer, role, *operand))
+
+    model = prepare(nn.Sequential(nn.Linear(20, 40), nn.Linear(40, 20)), "assigned")
+    for layer in model:
+        layer.precision.watcher = Recorder()
+    found = schedule(model, "assigned", 50)
+    assert isinstance(found, Assigned)
+    if not low:
+        found.promote("0")
+    x = torch.ones(10, 20) * 0.01
+    model(x)
+    forward = [entry[:2] for entry in seen if entry[1].startswith("forward")]
+    assert forward == [(n, f"forward_{of}") for n in ("0", "1") for of in ("activation", "weight")]
+    assert seen[0][2].data_ptr() == x.data_ptr()
+    assert len(seen[0]) == 5

@@ -1,5 +1,5 @@
 // Initial values indexed by position: an odd integer of 24 bits and a sign, from a draw's upper bits, times a unit. One
-// rounding, so that every device has the same; kernels/reference/uniform.py defines it.
+// rounding, so that every device has the same; kernels/reference/counter_uniform.py defines it.
 #pragma once
 
 #include "kernels/values/draws.inc.hpp"
@@ -7,7 +7,7 @@
 
 namespace {
 
-void uniform(const Uniform& u, i64 first, i64 last) {
+void counter_uniform(const CounterUniform& u, i64 first, i64 last) {
     alignas(64) u32 room[tile + 64 + drawn_together];
     for (i64 done = first; done < last; done += tile) {
         const i64 n = least(tile, last - done);

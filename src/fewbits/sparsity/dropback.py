@@ -16,7 +16,7 @@ from torch import distributed, nn
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import load_file, save_file
-from fewbits.kernels.uniform import uniform
+from fewbits.kernels.counter_uniform import counter_uniform
 from fewbits.sparsity.regenerated import Place, is_regenerated, places, regenerate, second_names
 from fewbits.sparsity.tracked import AT_ONCE, Selection, Tracked, moved, moved_alone
 
@@ -94,7 +94,7 @@ class DropBack(torch.optim.Optimizer):
         """Return the values of one parameter, made anew."""
         n = place.shape.numel()
         if place.unit:
-            values = uniform(self.seed, place.start, n, self.gain * place.unit, self.device)
+            values = counter_uniform(self.seed, place.start, n, self.gain * place.unit, self.device)
         else:
             values = torch.full((n,), place.constant, device=self.device)
         there = self._tracked[self._tracked.within(place.start, place.stop)]

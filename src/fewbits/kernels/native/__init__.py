@@ -13,6 +13,7 @@ from fewbits.kernels.native.convert import (
     supports,
     supports_product,
 )
+from fewbits.kernels.native.counter_uniform import counter_uniform
 from fewbits.kernels.native.exact import exact_arithmetic
 from fewbits.kernels.native.isa import active_isa, available_isas, force_isa, isas
 from fewbits.kernels.native.nm_permutation import SwapSearch
@@ -23,7 +24,6 @@ from fewbits.kernels.native.sparse_stream import compress as compress_lines
 from fewbits.kernels.native.sparse_stream import expand as expand_lines
 from fewbits.kernels.native.stencil import StencilPasses
 from fewbits.kernels.native.triangles import substitute
-from fewbits.kernels.native.uniform import uniform
 
 __all__ = [
     "RowProduct",
@@ -34,6 +34,7 @@ __all__ = [
     "available_isas",
     "bfloat16_product",
     "compress_lines",
+    "counter_uniform",
     "dequantize",
     "exact_arithmetic",
     "expand_lines",
@@ -49,5 +50,4 @@ __all__ = [
     "substitute",
     "supports",
     "supports_product",
-    "uniform",
 ]

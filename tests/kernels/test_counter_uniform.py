@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fewbits.kernels import native
-from fewbits.kernels.uniform import by_torch, uniform
+from fewbits.kernels.counter_uniform import by_torch, counter_uniform
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -15,9 +15,9 @@ DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 )
 def test_torch_equals_native(device: str, seed: int, position: int, n: int) -> None:
     found = by_torch(seed, position, n, 0.37, torch.device(device)).cpu()
-    assert found.numpy().tobytes() == native.uniform(seed, position, n, 0.37, 1).tobytes()
+    assert found.numpy().tobytes() == native.counter_uniform(seed, position, n, 0.37, 1).tobytes()
 
 
 def test_devices_without_native_kernels_go_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fewbits.kernels.uniform._AT_ONCE", 100)
-    assert uniform(1, 5, 250, 1.0, torch.device("meta")).shape == (250,)
+    monkeypatch.setattr("fewbits.kernels.counter_uniform._AT_ONCE", 100)
+    assert counter_uniform(1, 5, 250, 1.0, torch.device("meta")).shape == (250,)

@@ -12,11 +12,11 @@ _LOW = 0xFFFFFFFF
 _AT_ONCE = 1 << 20  # values; temporaries are four words for each four of them
 
 
-def uniform(seed: int, position: int, n: int, unit: float, device: torch.device) -> torch.Tensor:
-    """Return float32 ``(n,)``, equal on every device; :mod:`fewbits.kernels.reference.uniform` defines it."""
+def counter_uniform(seed: int, position: int, n: int, unit: float, device: torch.device) -> torch.Tensor:
+    """Return float32 ``(n,)``, equal on every device, as kernels/reference/counter_uniform.py defines."""
     out = torch.empty(n, device=device)
     if device.type == "cpu":
-        native.uniform(seed, position, n, unit, torch.get_num_threads(), array(out))
+        native.counter_uniform(seed, position, n, unit, torch.get_num_threads(), array(out))
         return out
     for start in range(0, n, _AT_ONCE):
         some = min(_AT_ONCE, n - start)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fewbits.kernels.reference.threefry import draws
 
 
-def uniform(seed: int, position: int, n: int, unit: float) -> NDArray[np.float32]:
+def counter_uniform(seed: int, position: int, n: int, unit: float) -> NDArray[np.float32]:
     """Return the values of ``n`` positions from ``position`` on.
 
     The upper 24 bits of a draw give an odd integer of magnitude below 2^24, which float32 holds exactly;

@@ -1,4 +1,4 @@
-"""Initial values that can be had again; kernels/reference/uniform.py defines them."""
+"""Initial values that can be had again; kernels/reference/counter_uniform.py defines them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fewbits import _native
 from fewbits.kernels.native.isa import active_isa
 
 
-def uniform(
+def counter_uniform(
     seed: int, position: int, n: int, unit: float, threads: int, out: NDArray[np.float32] | None = None
 ) -> NDArray[np.float32]:
     """Return the values of ``n`` positions from ``position`` on; in ``out``, if given."""
