@@ -1,6 +1,7 @@
 """What every test shares: one Hypothesis profile, and the data that is not part of the repository."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,3 +21,12 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no data in {folder}; set FEWBITS_DATA to a folder that holds it")
     return folder
+
+
+@pytest.fixture
+def two() -> Iterator[None]:
+    """Be the first of two processes; the other one is imagined, and sends nothing."""
+    from tests.fake_group import imagined  # torch's groups are imported by those who ask for one
+
+    with imagined(2):
+        yield

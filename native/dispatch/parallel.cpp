@@ -1,8 +1,8 @@
 #include "dispatch/parallel.hpp"
 
 #include "dispatch/exact.hpp"
-#include "jobs/layout.hpp"
 #include "dispatch/pool.hpp"
+#include "jobs/layout.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -10,7 +10,6 @@
 #include <memory>
 #include <mutex>
 #include <vector>
-
 
 namespace fewbits {
 namespace {

@@ -2,5 +2,5 @@
 #include "kernels/headers.hpp"
 
 namespace fewbits::avx512 {
-#include "kernels/all.inc.hpp"
+#include "kernels/table.inc.hpp"
 }  // namespace fewbits::avx512

@@ -12,6 +12,13 @@ def _free_choice_of_isa() -> Iterator[None]:
     native.force_isa(None)
 
 
+@pytest.fixture(params=native.available_isas())
+def isa(request: pytest.FixtureRequest) -> str:
+    """Have every kernel run with each instruction set of the CPU."""
+    native.force_isa(request.param)
+    return str(request.param)
+
+
 @pytest.fixture
 def compiler() -> str:
     found = shutil.which("g++")

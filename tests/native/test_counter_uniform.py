@@ -1,19 +1,10 @@
 """Initial values that can be had again: all instruction sets and thread numbers equal the definition."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
 from fewbits.kernels import native
 from fewbits.kernels.reference.counter_uniform import counter_uniform
-
-
-@pytest.fixture(params=native.available_isas())
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    native.force_isa(request.param)
-    yield request.param
-    native.force_isa(None)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The search for an order of columns: all instruction sets equal the definition, which equals brute force."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -11,13 +9,6 @@ from fewbits.kernels.nm_permutation import NmPermutation, swaps
 from fewbits.kernels.reference import nm_permutation as reference
 
 SHAPES = [(8, 1, 2, 4), (16, 130, 2, 4), (8, 64, 1, 2), (24, 33, 4, 8), (9, 5, 2, 3), (128, 3, 63, 64)]
-
-
-@pytest.fixture(params=native.available_isas())
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    native.force_isa(request.param)
-    yield request.param
-    native.force_isa(None)
 
 
 def state(columns: int, rows: int, keep: int, group: int, largest: int = 1000) -> NmPermutation:

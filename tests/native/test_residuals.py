@@ -1,6 +1,5 @@
 """Residuals in twice the precision: all instruction sets equal the definition, that equals the fractions."""
 
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -11,13 +10,6 @@ from fewbits.kernels import native
 from fewbits.kernels.reference import residuals as reference
 
 SHAPES = [(1, 1), (3, 7), (5, 8), (4, 9), (2, 0), (31, 33), (64, 640)]
-
-
-@pytest.fixture(params=native.available_isas())
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    native.force_isa(request.param)
-    yield request.param
-    native.force_isa(None)
 
 
 def system(m: int, n: int, k: int = 2) -> Any:

@@ -1,6 +1,5 @@
 """Products of compressed rows: all instruction sets equal the definition, and that equals the matrix."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,6 @@ from fewbits.kernels import native
 from fewbits.kernels.reference.sparse_rows import multiply
 from fewbits.kernels.sparse_rows import SparseRows, compress
 from fewbits.kernels.stored import TYPES
-
-
-@pytest.fixture(params=native.available_isas())
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    native.force_isa(request.param)
-    yield request.param
-    native.force_isa(None)
 
 
 def matrices() -> dict[str, Any]:

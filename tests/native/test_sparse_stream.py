@@ -1,7 +1,5 @@
 """Streams and products of every instruction set: the definition's bytes, and the bits of the dense kernel."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -9,13 +7,11 @@ import torch
 import fewbits as fb
 from fewbits.errors import DataError, FormatError
 from fewbits.formats import Format, pattern
-from fewbits.kernels import native
 from fewbits.kernels.reference import sparse_stream as reference
 from fewbits.kernels.reference import unpack
 from fewbits.kernels.sparse_stream import element_of, zeros
 from tests import cases
 
-ISAS = native.available_isas()
 # Tails of every segment and block: 64, 128 and 512 values; what several lines at once leave; long scales.
 COLUMNS = (4, 60, 68, 188, 512, 516, 700, 1024, 4096 + 640)
 PATTERNS = ("2:4", "1:2", "4:8", "2:5")
@@ -34,13 +30,6 @@ OTHERS = (
     "fp32",
     "quda_half",
 )
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    native.force_isa(request.param)
-    yield request.param
-    native.force_isa(None)
 
 
 def sparse(text: str, lines: int, columns: int, seed: int = 0) -> torch.Tensor:

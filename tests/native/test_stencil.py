@@ -1,7 +1,6 @@
 """The two passes of conjugate gradients on a stencil: compiled kernels equal the definition bit for bit."""
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,13 +20,6 @@ PAIRS = (
     ("i16", "i16"),
     ("i16", "f32"),
 )
-
-
-@pytest.fixture(params=native.available_isas())
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    native.force_isa(request.param)
-    yield request.param
-    native.force_isa(None)
 
 
 def numbers(shape: tuple[int, ...], storage: str, nx: int, seed: int, spread: float = 2.0) -> Stored:

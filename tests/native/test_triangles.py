@@ -1,7 +1,6 @@
 """Substitution in double precision: all instruction sets equal the definition, and that LAPACK's answer."""
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,6 @@ KINDS = [
     for kind in itertools.product((False, True), repeat=3)
 ]
 SIZES = [1, 2, 7, 8, 31, 33, 64, 100, 131]
-
-
-@pytest.fixture(params=native.available_isas())
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    native.force_isa(request.param)
-    yield request.param
-    native.force_isa(None)
 
 
 def system(n: int, k: int, held: str = "whole") -> Any:

@@ -1,7 +1,5 @@
 """What one process of several packs of a tensor that they share."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import nn
@@ -12,14 +10,6 @@ from fewbits.errors import ArgumentError
 from fewbits.formats import parse
 from fewbits.optim import AdamW
 from fewbits.optim.sharded import of_one, packable
-from tests.fake_group import imagined
-
-
-@pytest.fixture
-def two() -> Iterator[None]:
-    """Be the first of two processes; the other one is imagined, and sends nothing."""
-    with imagined(2):
-        yield
 
 
 def cut(whole: torch.Tensor, dim: int) -> DTensor:

@@ -1,7 +1,6 @@
 """A parameter knows its recipe and what it was, and so do its copies and its parts."""
 
 import copy
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -12,13 +11,6 @@ from torch.distributed.fsdp import fully_shard
 from fewbits.nn import prepare
 from fewbits.recipes import narrowed
 from fewbits.recipes.narrowed import is_narrow, recipe_of, take_wide
-from tests.fake_group import imagined
-
-
-@pytest.fixture
-def two() -> Iterator[None]:
-    with imagined(2):
-        yield
 
 
 def made() -> nn.Module:
