@@ -28,6 +28,7 @@ FOLDERS = (
     "sparsity",
     "tensor",
     "train",
+    "typing",
 )
 
 

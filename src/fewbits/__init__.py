@@ -55,6 +55,7 @@ _FOLDERS = (
     "sparsity",
     "tensor",
     "train",
+    "typing",
 )
 
 __all__ = [

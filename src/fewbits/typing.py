@@ -1,0 +1,27 @@
+"""Types of arguments and results that several rooms share. Standard library and NumPy only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar, Union
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import torch
+
+NumpyArray = npt.NDArray[np.generic]
+"""A NumPy array of any dtype."""
+
+Array = TypeVar("Array", npt.NDArray[np.generic], "torch.Tensor")
+"""Arrays in, arrays of the same family out: what goes in as one of the two comes back as that one."""
+
+AnyArray = Union[npt.NDArray[np.generic], "torch.Tensor"]
+"""An array of either family, where what is returned does not depend on which."""
+
+Progress = Callable[[str, float, float], None]
+"""``progress(what, done, total)``: what is being done, how much of it is done, of how much."""
+
+Watch = Callable[[str, int, float], None]
+"""``watch(stage, iteration, residual)``: which stage of a solver runs, how far it is, its residual."""
