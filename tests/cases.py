@@ -28,9 +28,9 @@ Singles = NDArray[np.float32]
 
 # Written out, so that a choice that disappears from the library is missed here.
 ROUNDINGS = ("nearest_even", "nearest_away", "toward_zero", "up", "down", "stochastic")
-SCALE_RULES = ("floor", "ceil", "rceil", "even", "1.75", "midmax", "oas", "double-floor")
+SCALE_RULES = ("floor", "ceil", "rceil", "even", "1.75", "midmax", "oas", "double_floor")
 OVERFLOWS = ("saturate", "inf", "nan")
-NONFINITES = ("block-nan", "element", "saturate", "raise")
+NONFINITES = ("block_nan", "element", "saturate", "raise")
 ZERO_BLOCKS = ("smallest", "one")
 
 # Nothing, one, primes, and one to either side of every block size in the catalogue.

@@ -98,7 +98,7 @@ def test_a_negative_number_of_seeds_is_refused(capsys, tmp_path):
 
 
 def test_a_wrong_scale_rule_lists_the_rules(capsys, tmp_path):
-    assert "double-floor" in failed(
+    assert "double_floor" in failed(
         capsys, tmp_path, "compare", "--tasks", "digits", "--scale-rule", "round", "--formats", "mxfp4"
     )
 

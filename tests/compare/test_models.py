@@ -132,7 +132,7 @@ def test_a_training_that_breaks_down_scores_nan_and_the_others_go_on(monkeypatch
     [
         ({"tasks": [], "formats": ["mx4"]}, ArgumentError, "no task to measure"),
         ({"tasks": ["bytes"], "formats": ["mxfp5"]}, FormatError, "nearest are mxfp4"),
-        ({"tasks": ["bytes"], "formats": ["mx4"], "scale_rule": "round"}, ArgumentError, "double-floor"),
+        ({"tasks": ["bytes"], "formats": ["mx4"], "scale_rule": "round"}, ArgumentError, "double_floor"),
         ({"tasks": ["bytes"], "formats": ["nvfp4"], "scale_rule": "ceil"}, ArgumentError, "leave it out"),
     ],
 )

@@ -137,7 +137,7 @@ def test_vmap_rounds_each_as_a_loop_does(name: str, dim: int) -> None:
 def test_a_nan_spoils_its_own_example_alone() -> None:
     x = BATCH.clone()
     x[1, 2, 3] = torch.nan
-    found = vmap(partial(fb.fake_quantize, fmt=TENSOR, nonfinite="block-nan"))(x)
+    found = vmap(partial(fb.fake_quantize, fmt=TENSOR, nonfinite="block_nan"))(x)
     assert found[1].isnan().all()
     assert not found[[0, 2]].isnan().any()
     assert vmap(partial(fb.fake_quantize, fmt=TENSOR))(x[:0]).shape == (0, 5, 40)

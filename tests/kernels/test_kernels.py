@@ -64,9 +64,9 @@ def test_a_nan_in_one_piece_reaches_exactly_what_shares_its_scale(
 ) -> None:
     x = np.random.default_rng(2).standard_normal((9, 70)).astype(np.float32)
     x[7, 30] = np.nan
-    whole = rounded(x, fmt, nonfinite="block-nan")
+    whole = rounded(x, fmt, nonfinite="block_nan")
     monkeypatch.setattr(kernels, "_CHUNK", 70)
-    assert np.array_equal(rounded(x, fmt, nonfinite="block-nan"), whole, equal_nan=True)
+    assert np.array_equal(rounded(x, fmt, nonfinite="block_nan"), whole, equal_nan=True)
     assert np.isnan(whole[7, 30])
     assert np.isnan(whole).all() == (getattr(fmt, "size", 0) == "tensor")
 

@@ -34,7 +34,7 @@ def test_the_choices_are_these() -> None:
         (
             "mxfp4",
             {"nonfinite": "keep"},
-            "nonfinite='keep' is not one of block-nan, element, saturate, raise",
+            "nonfinite='keep' is not one of block_nan, element, saturate, raise",
         ),
         ("mxfp4", {"zero_block": "zero"}, "zero_block='zero' is not one of smallest, one"),
         (
@@ -50,10 +50,10 @@ def test_the_choices_are_these() -> None:
             {"overflow": "nan"},
             "overflow='nan': posit8_1 never rounds a number to NaR; use 'saturate'",
         ),
-        ("mxfp4", {"nonfinite": "element"}, "nonfinite='element': fp4_e2m1 has no NaN; use 'block-nan'"),
+        ("mxfp4", {"nonfinite": "element"}, "nonfinite='element': fp4_e2m1 has no NaN; use 'block_nan'"),
         ("int8", {"nonfinite": "element"}, "nonfinite='element': int8 has no NaN"),
-        ("fp16", {"nonfinite": "block-nan"}, "nonfinite='block-nan': fp16 has no scale that can be NaN"),
-        ("vsq4", {"nonfinite": "block-nan"}, "nonfinite='block-nan': vsq4 has no scale that can be NaN"),
+        ("fp16", {"nonfinite": "block_nan"}, "nonfinite='block_nan': fp16 has no scale that can be NaN"),
+        ("vsq4", {"nonfinite": "block_nan"}, "nonfinite='block_nan': vsq4 has no scale that can be NaN"),
     ],
 )
 def test_what_a_format_cannot_do_is_refused_by_name(name: str, choices: dict[str, str], message: str) -> None:
@@ -73,7 +73,7 @@ def test_every_combination_of_choices_either_works_or_is_refused_with_a_way_out(
         legal = overflow == "saturate" or (element.has_inf if overflow == "inf" else element.has_nan)
         legal &= not (overflow == "nan" and isinstance(element, Posit))
         legal &= nonfinite != "element" or element.has_nan
-        legal &= nonfinite != "block-nan" or (not isinstance(fmt, Element) and fmt.scale.has_nan)
+        legal &= nonfinite != "block_nan" or (not isinstance(fmt, Element) and fmt.scale.has_nan)
         choices = {"overflow": overflow, "nonfinite": nonfinite, "zero_block": zero_block}
         if legal:
             assert fb.fake_quantize(x, fmt, **choices).shape == x.shape

@@ -164,10 +164,10 @@ def test_block_nan_makes_the_whole_block_nan_and_no_other(fmt: Block, bad: float
     x = np.tile(np.linspace(-2, 3, size, dtype=np.float32), 4)
     clean = both(x, fmt)
     x[size + 1] = bad
-    y = both(x, fmt, nonfinite="block-nan")
+    y = both(x, fmt, nonfinite="block_nan")
     assert np.isnan(y[size : 2 * size]).all()
     assert np.array_equal(np.delete(y, np.s_[size : 2 * size]), np.delete(clean, np.s_[size : 2 * size]))
-    parts = parts_of(x, fmt, nonfinite="block-nan")
+    parts = parts_of(x, fmt, nonfinite="block_nan")
     assert parts.scales is not None
     assert parts.scales[1] == nan_code(fmt.scale)
     assert not parts.codes[size : 2 * size].any()  # the codes of such a block are ignored, and zero
@@ -177,7 +177,7 @@ def test_block_nan_makes_the_whole_block_nan_and_no_other(fmt: Block, bad: float
 def test_block_nan_reaches_the_whole_channel_or_tensor(fmt: Block) -> None:
     x = np.ones((3, 40), np.float32)
     x[1, 7] = NAN
-    y = both(x, fmt, nonfinite="block-nan")
+    y = both(x, fmt, nonfinite="block_nan")
     assert np.isnan(y[1]).all()
     assert np.isnan(y).all() == (fmt.size == "tensor")
 

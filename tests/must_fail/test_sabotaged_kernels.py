@@ -154,7 +154,7 @@ def with_choices(**choices: str) -> Callable[..., tuple[cases.Codes, cases.Codes
 
 WRONG_BLOCKS = {
     "ties away": (with_choices(rounding="nearest_away"), "ties"),
-    "scale one too large": (with_choices(scale_rule="double-floor"), "every exponent"),
+    "scale one too large": (with_choices(scale_rule="double_floor"), "every exponent"),
     "ceil in place of floor": (with_choices(scale_rule="ceil"), "every exponent"),
     "scale of zeros one": (with_choices(zero_block="one"), "zeros"),
 }

@@ -44,7 +44,7 @@ WRONG: tuple[tuple[str, dict[str, str], str, Callable[[Any], Any]], ...] = (
     ("mxfp4", {"scale_rule": "rceil"}, "rule_first", lambda v: v - 1),
     ("mxfp8_e4m3", {"scale_rule": "midmax"}, "rule_first", lambda v: v + 1),
     ("mxfp8_e4m3", {"scale_rule": "even"}, "rule_first", lambda v: v - 1),
-    ("mxfp8_e4m3", {"scale_rule": "double-floor"}, "rule_plus", lambda _: 0),
+    ("mxfp8_e4m3", {"scale_rule": "double_floor"}, "rule_plus", lambda _: 0),
     ("mxfp6_e2m3", {"scale_rule": "oas"}, "rule_first", lambda v: v + 1),
     ("mxfp4", {}, "emax", lambda v: v + 1),
     ("mxfp4", {}, "scale_emin", lambda v: v + 1),

@@ -189,7 +189,7 @@ def _survey(tensor: StoredTensor, stored: Stored, row: int) -> _Survey:
         at += x.size
     assert isinstance(fmt, Block)
     # One bad value would make everything that shares its scale NaN.
-    if survey.nonfinite and isinstance(fmt.size, str) and fmt.default_nonfinite == "block-nan":
+    if survey.nonfinite and isinstance(fmt.size, str) and fmt.default_nonfinite == "block_nan":
         raise _cannot_hold(tensor, fmt)
     return survey
 

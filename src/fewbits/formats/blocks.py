@@ -75,7 +75,7 @@ class Block(Format):
         """NaN for the whole block where blocks are small and the scale can be NaN; else the element's."""
         if isinstance(self.size, str) and self.element.has_nan:
             return "element"
-        return "block-nan" if self.scale.has_nan else self.element.default_nonfinite
+        return "block_nan" if self.scale.has_nan else self.element.default_nonfinite
 
     @property
     def default_zero_block(self) -> str:
@@ -100,7 +100,7 @@ class Bdr(Format):
 
     kind: ClassVar[str] = "bdr"
     default_overflow: ClassVar[str] = "saturate"
-    default_nonfinite: ClassVar[str] = "block-nan"
+    default_nonfinite: ClassVar[str] = "block_nan"
     default_zero_block: ClassVar[str] = "smallest"
 
     def __post_init__(self) -> None:

@@ -9,10 +9,10 @@ from fewbits.errors import ArgumentError
 from fewbits.formats import Bdr, Block, Element, Exponent, Format, Posit
 
 OVERFLOWS = ("saturate", "inf", "nan")
-NONFINITES = ("block-nan", "element", "saturate", "raise")
+NONFINITES = ("block_nan", "element", "saturate", "raise")
 ZERO_BLOCKS = ("smallest", "one")
 ROUNDINGS = ("nearest_even", "nearest_away", "toward_zero", "up", "down", "stochastic")
-RULES = ("floor", "ceil", "rceil", "even", "1.75", "midmax", "oas", "double-floor")
+RULES = ("floor", "ceil", "rceil", "even", "1.75", "midmax", "oas", "double_floor")
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,10 @@ def options(
         raise ArgumentError(f"overflow='nan': {element} never rounds a number to NaR; use 'saturate'")
     if chosen.nonfinite == "element" and not element.has_nan:
         raise ArgumentError(
-            f"nonfinite='element': {element} has no NaN; use 'block-nan', 'saturate' or 'raise'"
+            f"nonfinite='element': {element} has no NaN; use 'block_nan', 'saturate' or 'raise'"
         )
-    if chosen.nonfinite == "block-nan" and (isinstance(fmt, Element) or not fmt.scale.has_nan):
+    if chosen.nonfinite == "block_nan" and (isinstance(fmt, Element) or not fmt.scale.has_nan):
         raise ArgumentError(
-            f"nonfinite='block-nan': {fmt} has no scale that can be NaN; use 'saturate' or 'raise'"
+            f"nonfinite='block_nan': {fmt} has no scale that can be NaN; use 'saturate' or 'raise'"
         )
     return chosen

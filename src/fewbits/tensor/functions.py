@@ -61,10 +61,10 @@ def quantize(
         axis: along which blocks lie; a last block may be partial.
         rounding: ``nearest_even``, ``nearest_away``, ``toward_zero``, ``up``, ``down`` or ``stochastic``.
         scale_rule: how a power-of-two scale is chosen: ``floor`` (OCP MX v1.0, section 6.3), ``ceil``,
-            ``rceil``, ``even``, ``1.75``, ``midmax``, ``oas`` or ``double-floor``.
+            ``rceil``, ``even``, ``1.75``, ``midmax``, ``oas`` or ``double_floor``.
         overflow: what an element beyond the largest becomes: ``saturate``, ``inf`` or ``nan``. Default:
             infinity for a scalar format that has one, else saturate.
-        nonfinite: what NaN and infinity in x become. ``block-nan``: the whole block is NaN (the default where
+        nonfinite: what NaN and infinity in x become. ``block_nan``: the whole block is NaN (the default where
             the scale can be NaN). ``element``: the element's own NaN and infinity (the default for scalars
             that have NaN). ``saturate``: infinity is read as the dtype's largest value and NaN as zero.
             ``raise``: a DataError (the default where nothing can be NaN).

@@ -72,7 +72,7 @@ def defined(rule: str, a: Fraction, e: Element) -> int:
             return k - e.emax + (a > (top + 2) / 2 * Fraction(2) ** k)
         case "oas":  # Qwix
             return _oas(a, e)
-        case "double-floor":  # AWS Neuron
+        case "double_floor":  # AWS Neuron
             return k - e.emax + 1
     raise AssertionError(rule)
 

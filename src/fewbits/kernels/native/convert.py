@@ -138,12 +138,12 @@ def _prepared(
         p.seed = chosen.seed
     if shares_scale(fmt, "tensor"):
         measured, bad = 0.0, False
-        if amax is None or chosen.nonfinite == "block-nan":
+        if amax is None or chosen.nonfinite == "block_nan":
             measured, _, bad = magnitudes(x, threads=threads)
             if chosen.nonfinite == "saturate" and bad and np.isinf(widened(x)).any():
                 measured = largest_finite(x.dtype)  # what stands for infinity
         p.whole_known, p.whole = True, measured if amax is None else amax
-        p.whole_bad = bad and chosen.nonfinite == "block-nan"
+        p.whole_bad = bad and chosen.nonfinite == "block_nan"
     where = one_line(x.size) if is_dense(x) and _joins(fmt, x.shape, axis) else geometry(x, axis)
     if where is None:
         x = np.ascontiguousarray(x)

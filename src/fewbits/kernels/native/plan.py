@@ -15,7 +15,7 @@ from fewbits.kernels.reference import SCALE_RULES, encode, nan_code
 _LARGEST_SUB_BLOCK = 512  # values that the kernels work on at once
 _NONFINITE = {
     "element": _native.Nonfinite.element,
-    "block-nan": _native.Nonfinite.block_nan,
+    "block_nan": _native.Nonfinite.block_nan,
     "saturate": _native.Nonfinite.saturate,
     "raise": _native.Nonfinite.refuse,
 }

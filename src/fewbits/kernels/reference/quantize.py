@@ -146,7 +146,7 @@ def scaled(
     if amax is not None and fmt.size == "tensor":
         largest = np.full(largest.shape, amax, x.dtype)
     bad: Array = np.zeros(largest.shape, np.bool_)
-    if options.nonfinite == "block-nan":
+    if options.nonfinite == "block_nan":
         bad = np.asarray(_blocks_of(~np.isfinite(x), fmt.size).any(axis=-1))
     if isinstance(fmt.scale, Exponent):
         exponent = _shared_exponent(largest, fmt, options)

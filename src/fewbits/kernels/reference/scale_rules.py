@@ -106,7 +106,7 @@ SCALE_RULES: MappingProxyType[str, Callable[[Element], Rule]] = MappingProxyType
         "1.75": _one_seventy_five,
         "midmax": _midmax,
         "oas": _oas,
-        "double-floor": _double_floor,
+        "double_floor": _double_floor,
     }
 )
 
