@@ -107,6 +107,8 @@ class TrainRun:
     bytes_per_value: float  # of parameters, gradients and optimizer states as they lie in memory
     warnings: tuple[str, ...]
     resolution: float = 0.0  # smallest step of the metric, that of one test image; 0 for a continuous one
+    losses: tuple[float, ...] = ()  # mean of each `loss_every` steps, nats; the last one may be of fewer
+    loss_every: int = 1
 
 
 @dataclass(frozen=True)

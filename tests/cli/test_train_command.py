@@ -23,6 +23,7 @@ def test_it_trains_compares_and_resumes(tmp_path: Path, capsys: pytest.CaptureFi
         "2",
     ]
     given += ["--out", str(tmp_path / "runs"), "--json", str(tmp_path / "runs.json")]
+    given += ["--report", str(tmp_path / "runs.html")]
     assert run(given) == 0
     shown = capsys.readouterr().out
     assert "digits, 12 steps, 2 seeds" in shown
@@ -33,6 +34,10 @@ def test_it_trains_compares_and_resumes(tmp_path: Path, capsys: pytest.CaptureFi
         ("fp32", 0), ("fp32", 1), ("mxfp6", 0), ("mxfp6", 1)
     ]  # fmt: skip
     values = [r["value"] for r in document["runs"]]
+    losses = document["runs"][0]["losses"]
+    assert (len(losses), document["runs"][0]["loss_every"]) == (12, 1)
+    assert document["runs"][0]["final_loss"] == pytest.approx(sum(losses) / 12)
+    assert 'id="losses"' in (tmp_path / "runs.html").read_text()
     wide, narrow = document["recipes"]
     assert (wide["recipe"], wide["mean"], wide["times_fp32"]) == ("fp32", sum(values[:2]) / 2, 1)
     assert (narrow["recipe"], narrow["evidence"]["pairs"]) == ("mxfp6", 2)

@@ -9,7 +9,7 @@ import typer
 
 from fewbits.cli.aliases import Formats
 from fewbits.cli.arguments import provenance, refuse_unused
-from fewbits.cli.kinds import FOLDER, JSON, Reads, Writes
+from fewbits.cli.kinds import FOLDER, JSON, PAGE, Reads, Writes
 from fewbits.cli.paths import tables_console, write_report
 from fewbits.cli.progress import Interrupted, progress_bar
 from fewbits.errors import ArgumentError
@@ -43,6 +43,11 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where the runs in --out stopped; same bits at the end.")
     ] = False,
+    report: Annotated[
+        Path | None,
+        Writes(PAGE),
+        typer.Option(help="Write losses and results as one HTML page.", show_default=False),
+    ] = None,
     json: Annotated[
         Path | None, Writes(JSON), typer.Option(help="Write the table, and every run, as JSON.")
     ] = None,
@@ -65,12 +70,18 @@ def train(
         return
     for name in names:
         read(name)
+    if report is not None:
+        from fewbits.report.markup import plotly_script
+
+        plotly_script()  # refuses now rather than after the work
     runs = _all_runs(names, task, model, steps, seeds, out, resume)
 
-    from fewbits.report import train_json, train_table
+    from fewbits.report import train_json, train_page, train_table
 
-    tables_console(json).print(train_table(runs))
-    write_report(json, lambda: train_json(runs, provenance(range(seeds))))
+    tables_console(report, json).print(train_table(runs))
+    origin = provenance(range(seeds))
+    write_report(json, lambda: train_json(runs, origin))
+    write_report(report, lambda: train_page(runs, origin))
 
 
 def _all_runs(

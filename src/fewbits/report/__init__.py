@@ -17,6 +17,7 @@ from fewbits.report.solving_page import solve_page
 from fewbits.report.storage import cast_table, inspect_table
 from fewbits.report.table import checkpoint_table, matrices_table, tasks_table
 from fewbits.report.training import recipes_table, train_table
+from fewbits.report.training_page import train_page
 
 __all__ = [
     "cast_json",
@@ -42,5 +43,6 @@ __all__ = [
     "tasks_page",
     "tasks_table",
     "train_json",
+    "train_page",
     "train_table",
 ]

@@ -52,7 +52,7 @@ class RecipeRuns:
         return mine / fmean(r.seconds_per_step for r in self.baseline) if self.baseline else None
 
 
-_COLUMNS: list[Column[RecipeRuns]] = [
+TRAIN_COLUMNS: list[Column[RecipeRuns]] = [
     Column("recipe", "recipe", "What was narrow.", lambda r: r.runs[0].recipe, lambda r: r.runs[0].recipe),
     Column("metric", "metric", "Held-out; mean over seeds.", lambda r: f"{r.mean:.4f}", lambda r: r.mean),
     Column("difference", "less\nfp32", "Mean over seeds, each less fp32 from the same seed; * where that is"
@@ -90,7 +90,7 @@ def train_table(runs: Sequence[TrainRun]) -> RenderableType:
     notes = [Text(f"warning: {q.visible(text)}") for text in said]
     rows = grouped(runs)
     found = [(r.runs[0].recipe, r.evidence) for r in rows if r.evidence and r.runs[0].recipe != "fp32"]
-    return Group(Sheet(title, _COLUMNS, rows), Text(evidence_sentence(found)), *notes)
+    return Group(Sheet(title, TRAIN_COLUMNS, rows), Text(evidence_sentence(found)), *notes)
 
 
 def recipes_table(rows: Sequence[tuple[str, str, str]]) -> Table:

@@ -24,6 +24,7 @@ from fewbits.train.trainer import Trainer
 CHECKPOINT = "checkpoint.safetensors"
 _LONGEST = 120  # characters of a folder's name before the seed
 LAST = 50  # steps whose mean loss is reported
+_LOSSES = 100  # means that a record has of the losses of all steps, at most
 
 Progress = Callable[[int, int, float], None]  # steps done, steps in all, loss of the last one
 
@@ -94,7 +95,8 @@ def _write(log: Log, trainer: Trainer, record: dict[str, object]) -> None:
 
 
 def _scored(found: Task, trainer: Trainer, settings: Settings, folder: Path, value: float) -> TrainRun:
-    curve = column(folder, "loss")
+    losses = column(folder, "loss")
+    every = max(-(-len(losses) // _LOSSES), 1)
     return TrainRun(
         task=found.name,
         metric=found.metric,
@@ -103,9 +105,11 @@ def _scored(found: Task, trainer: Trainer, settings: Settings, folder: Path, val
         seed=settings.seed,
         steps=trainer.steps,
         value=value,
-        final_loss=fmean(curve[-LAST:]),
+        final_loss=fmean(losses[-LAST:]),
         seconds_per_step=median(column(folder, "seconds")),
         bytes_per_value=trainer.bytes_per_value,
         warnings=tuple(warnings(folder)),
         resolution=found.resolution,
+        losses=tuple(fmean(losses[i : i + every]) for i in range(0, len(losses), every)),
+        loss_every=every,
     )
