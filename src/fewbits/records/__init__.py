@@ -1,0 +1,39 @@
+"""What a measurement is: frozen records that the measuring parts return and the reports print.
+
+Records hold plain numbers and text only, so the same records give the same report, byte for byte.
+Quantities carry their unit in the name: ``_db`` decibels, ``_bytes``, ``_fraction`` of all values.
+"""
+
+from fewbits.records.casting import CastFormat, CastReport, CastTensor
+from fewbits.records.checkpoint import CheckpointReport, TensorScore, TensorSummary
+from fewbits.records.comparison import LayerScore, TaskScore
+from fewbits.records.error import Error
+from fewbits.records.inspection import InspectedTensor, InspectReport
+from fewbits.records.provenance import Provenance
+from fewbits.records.pruning import PrunedModel, PrunedProduct, PrunedTensor, PruneReport, PruneStage
+from fewbits.records.solving import MatrixScore, SolveScore, Stage
+from fewbits.records.training import TrainRun
+
+__all__ = [
+    "CastFormat",
+    "CastReport",
+    "CastTensor",
+    "CheckpointReport",
+    "Error",
+    "InspectReport",
+    "InspectedTensor",
+    "LayerScore",
+    "MatrixScore",
+    "Provenance",
+    "PruneReport",
+    "PruneStage",
+    "PrunedModel",
+    "PrunedProduct",
+    "PrunedTensor",
+    "SolveScore",
+    "Stage",
+    "TaskScore",
+    "TensorScore",
+    "TensorSummary",
+    "TrainRun",
+]

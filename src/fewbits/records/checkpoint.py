@@ -1,0 +1,71 @@
+"""A checkpoint measured in several formats, with a proposal for each tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, log10, nan
+from statistics import fmean
+
+from fewbits.records.error import Error
+
+
+@dataclass(frozen=True)
+class TensorScore:
+    """One tensor of a checkpoint in one format."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    dtype: str
+    format: str
+    bits_per_value: float
+    packed_bytes: int
+    error: Error
+
+
+@dataclass(frozen=True)
+class TensorSummary:
+    """One tensor of a checkpoint as it is stored, and the format proposed for it."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    dtype: str
+    stored_bytes: int
+    outlier_ratio: float  # largest magnitude over root mean square
+    proposed: str | None  # None: keep it as it is
+    proposed_bytes: int  # of the tensor in the file that `fewbits cast` would write
+    reason: str  # why this format, or why none
+    castable: bool = True  # whether `fewbits cast` would narrow it
+    sensitivity: float = nan  # noise of the model's outputs over its own; nan where no model was measured
+
+
+@dataclass(frozen=True)
+class CheckpointReport:
+    """A whole checkpoint measured in several formats."""
+
+    path: str
+    min_qsnr_db: float
+    tensors: tuple[TensorSummary, ...]
+    scores: tuple[TensorScore, ...]
+    scale_rule: str = "floor"
+    model: str | None = None  # the file whose model judged the tensors; None: their own QSNR did
+    output_qsnr_db: float = nan  # of the model's outputs with every proposal followed; measured
+
+    @property
+    def weight_qsnr_db(self) -> float:
+        """QSNR of the mean relative noise of what can be narrowed, with every proposal followed."""
+        qsnr = {(s.tensor, s.format): s.error.qsnr_db for s in self.scores}
+        measured = {s.tensor for s in self.scores}
+        castable = [t for t in self.tensors if t.castable and t.tensor in measured]
+        known = [qsnr.get((t.tensor, t.proposed or ""), inf) for t in castable]
+        noise = [10.0 ** min(-q / 10, 300.0) if q < inf else 0.0 for q in known]
+        return -10 * log10(fmean(noise)) if any(noise) else inf
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all tensors as stored."""
+        return sum(t.stored_bytes for t in self.tensors)
+
+    @property
+    def proposed_bytes(self) -> int:
+        """Bytes of all tensors if every proposal is followed."""
+        return sum(t.proposed_bytes for t in self.tensors)

@@ -1,0 +1,75 @@
+"""Formats compared on tasks: models trained in FP32 and cast, or trained in the format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean
+
+from fewbits.evidence import Evidence, paired
+
+
+@dataclass(frozen=True)
+class LayerScore:
+    """One layer of a model in one format, averaged over seeds."""
+
+    layer: str
+    weight_qsnr_db: float
+    activation_qsnr_db: float
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """One format on one task: a model trained in FP32, cast without retraining, over several seeds.
+
+    Where it was asked for, also models trained in the format from scratch, evaluated without a cast.
+    """
+
+    task: str  # "bytes" or "digits"
+    metric: str  # "nll" (nats per byte, lower is better) or "accuracy" (percent, higher is better)
+    format: str  # as the user would write it: a catalogue name or the grammar
+    bits_per_value: float  # scales counted
+    model_bytes: float  # the model's parameters, cast ones at bits_per_value, the rest in FP32
+    values: tuple[float, ...]  # the metric in this format, one per seed
+    baseline: tuple[float, ...]  # the metric of the same models in FP32, one per seed
+    weight_qsnr_db: float
+    activation_qsnr_db: float
+    saturated_fraction: float  # of activations and weights together
+    flushed_fraction: float
+    area_memory_proxy: float | None  # relative to FP8 E4M3; a proxy, not a synthesis result
+    layers: tuple[LayerScore, ...]
+    trained: tuple[
+        float, ...
+    ] = ()  # the metric of models trained in this format, one per seed; () if not asked
+    trained_baseline: tuple[float, ...] = ()  # the metric of models trained in FP32 by the same loop
+    resolution: float = 0.0  # smallest step of the metric, that of one test image; 0 for a continuous one
+
+    @property
+    def mean(self) -> float:
+        """Mean of the metric over seeds."""
+        return fmean(self.values)
+
+    @property
+    def difference(self) -> float:
+        """Mean over seeds of (this format - FP32), each seed against its own FP32 model."""
+        return fmean(v - b for v, b in zip(self.values, self.baseline, strict=True))
+
+    @property
+    def evidence(self) -> Evidence:
+        """What the seeds say about that difference."""
+        return paired(self.values, self.baseline, self.resolution)
+
+    @property
+    def trained_mean(self) -> float | None:
+        """Mean over seeds of the metric of models trained in this format; None where none were."""
+        return fmean(self.trained) if self.trained else None
+
+    @property
+    def trained_difference(self) -> float | None:
+        """Mean over seeds of (trained in this format - trained in FP32); None where none were trained."""
+        pairs = zip(self.trained, self.trained_baseline, strict=True)
+        return fmean(v - b for v, b in pairs) if self.trained else None
+
+    @property
+    def trained_evidence(self) -> Evidence | None:
+        """What the seeds say about that difference; None where none were trained."""
+        return paired(self.trained, self.trained_baseline, self.resolution) if self.trained else None

@@ -1,0 +1,95 @@
+"""Models and tensors pruned to a pattern, and what that saves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import nan, prod
+from statistics import fmean
+
+from fewbits.evidence import Evidence, paired
+
+
+@dataclass(frozen=True)
+class PrunedTensor:
+    """One tensor that follows a pattern of structured sparsity."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    axis: int  # along which groups lie
+    density: float  # share of values that are not zero
+    kept_magnitude: float  # share of the sum of magnitudes that is left
+
+    @property
+    def values(self) -> int:
+        """Number of values, zeros among them."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class PruneReport:
+    """What pruning did to the tensors of a model."""
+
+    pattern: str
+    pruned: tuple[PrunedTensor, ...]
+    left_alone: tuple[tuple[str, str], ...]  # (tensor, why it stays dense)
+
+    @property
+    def density(self) -> float:
+        """Share of the values of the pruned tensors that are not zero."""
+        return sum(t.density * t.values for t in self.pruned) / sum(t.values for t in self.pruned)
+
+
+@dataclass(frozen=True)
+class PruneStage:
+    """A model on its way from dense to sparse: how good it is, for each seed."""
+
+    stage: str  # "dense", "pruned", "dense again", "retrained" or "from scratch"
+    recipe: str  # by which it was trained last
+    values: tuple[float, ...]  # of the metric, on held-out data
+    flip_rate: float  # share of the entries of all masks that a step changed; mean
+
+
+@dataclass(frozen=True)
+class PrunedProduct:
+    """What a tensor takes as it is stored, and its product with one vector, dense and compressed."""
+
+    tensor: str
+    format: str  # of its values
+    dense_bytes: int
+    sparse_bytes: int
+    dense_seconds: float
+    sparse_seconds: float
+
+
+@dataclass(frozen=True)
+class PrunedModel:
+    """A model that was pruned, and trained again where a task says how."""
+
+    model: str  # a task, or a path
+    metric: str  # "nll", "accuracy", or "" where nothing tells how good it is
+    lower_is_better: bool
+    schedule: str
+    steps: int  # of each training
+    seeds: tuple[int, ...]
+    stages: tuple[PruneStage, ...]  # the first one is dense; () for a checkpoint
+    report: PruneReport
+    products: tuple[PrunedProduct, ...]
+    resolution: float = 0.0  # smallest step of the metric, that of one test image; 0 for a continuous one
+
+    @property
+    def spread(self) -> float:
+        """Largest less smallest metric of the dense models; nan for a single one."""
+        dense = self.stages[0].values if self.stages else ()
+        return max(dense) - min(dense) if len(dense) > 1 else nan
+
+    @property
+    def differences(self) -> tuple[float, ...]:
+        """Of each stage, the mean over seeds of (its metric - that of the dense model)."""
+        dense = self.stages[0].values if self.stages else ()
+        return tuple(fmean(v - d for v, d in zip(s.values, dense, strict=True)) for s in self.stages)
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Of each stage, what the seeds say about that difference."""
+        dense = self.stages[0].values if self.stages else ()
+        return tuple(paired(s.values, dense, self.resolution) for s in self.stages)
