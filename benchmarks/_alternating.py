@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fewbits.kernels import native
+from fewbits import kernels
 
 Calls = dict[str, Callable[[], Any]]
 
@@ -55,7 +55,7 @@ def machine() -> dict[str, Any]:
     model = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     return {
         "cpu": model[0].split(":")[1].strip() if model else platform.processor() or platform.machine(),
-        "isa": native.active_isa(),
+        "isa": kernels.active_isa(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "command": " ".join(["python", *sys.argv]),

@@ -20,7 +20,7 @@ from fewbits.formats import (
     Posit,
     values,
 )
-from fewbits.kernels.reference.threefry import draws as draw
+from fewbits.kernels.reference.values.stochastic import draws as draw
 
 Codes = NDArray[Any]
 Reals = NDArray[np.float64]

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fewbits.kernels.reference.threefry import draws, threefry
+from fewbits.kernels.reference.values.stochastic import draws
+from fewbits.kernels.reference.values.threefry import threefry
 
 # Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3 (SC 2011); Random123, kat_vectors, threefry4x32
 # with 13 rounds: counter, key, answer.

@@ -10,7 +10,9 @@ import pytest
 
 import fewbits as fb
 from fewbits.formats import Element, Format, parse, values
-from fewbits.kernels.reference import Parts, encode, pack, unpack
+from fewbits.kernels.bits.layout import Parts
+from fewbits.kernels.bits.packing import pack, unpack
+from fewbits.kernels.reference import encode
 
 
 def quantized(x: object, name: str, **choices: str) -> Parts:

@@ -9,7 +9,7 @@ import typer
 
 from fewbits.cli.main import app
 from fewbits.formats import CATALOGUE
-from fewbits.kernels.options import NONFINITES, OVERFLOWS, ROUNDINGS, RULES, ZERO_BLOCKS
+from fewbits.kernels.bits.options import NONFINITES, OVERFLOWS, ROUNDINGS, RULES, ZERO_BLOCKS
 from fewbits.recipes import RECIPES
 
 ROOT = Path(__file__).parents[2]

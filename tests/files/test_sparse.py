@@ -13,7 +13,7 @@ from safetensors.torch import save_file as save_ordinary
 import fewbits as fb
 from fewbits.errors import DataError, FormatError
 from fewbits.files import cast, inspect, load_file, restore, save_file
-from fewbits.kernels.sparse_stream import zeros
+from fewbits.kernels.arrays.nm import zeros
 from tests import cases
 
 

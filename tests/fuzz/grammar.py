@@ -12,7 +12,7 @@ from fewbits.errors import FewbitsError
 from fewbits.formats import CATALOGUE, Format
 from fewbits.formats import grammar as module
 from fewbits.kernels import reference
-from fewbits.kernels.layout import packed
+from fewbits.kernels.bits.layout import packed
 from tests.cases import ROUNDINGS
 from tests.fuzz.target import NUMBERS, Target, not_accepted
 

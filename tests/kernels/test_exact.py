@@ -12,9 +12,9 @@ import torch
 import fewbits as fb
 from fewbits.formats.values import values
 from fewbits.kernels import exact_arithmetic
-from fewbits.kernels.native.plan import plan
-from fewbits.kernels.native.tables import table
-from fewbits.kernels.reference.encode import _sorted_codes
+from fewbits.kernels.native.jobs.kernel_format import kernel_format
+from fewbits.kernels.native.jobs.tables import table
+from fewbits.kernels.reference.values.encode import _sorted_codes
 from fewbits.metrics import measure
 from tests import cases
 
@@ -55,7 +55,7 @@ def results(x: Any, fmt: Any, **choices: Any) -> list[Any]:
 
 def forget_tables() -> None:
     """Let what is made once be made again: it is to be the same in any thread."""
-    for cached in (values, _sorted_codes, table, plan):
+    for cached in (values, _sorted_codes, table, kernel_format):
         cached.cache_clear()  # type: ignore[attr-defined]
 
 

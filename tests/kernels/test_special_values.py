@@ -6,7 +6,8 @@ import pytest
 import fewbits as fb
 from fewbits.errors import ArgumentError, DataError
 from fewbits.formats import Block, Element, Exponent, Float, Lookup, Posit, decode, parse
-from fewbits.kernels.reference import Parts, nan_code
+from fewbits.kernels.bits.layout import Parts
+from fewbits.kernels.reference import nan_code
 from tests import cases
 
 INF, NAN = np.inf, np.nan

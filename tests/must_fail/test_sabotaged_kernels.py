@@ -1,6 +1,5 @@
 """Kernels with one deliberate mistake each: the comparisons that pass elsewhere reject them all."""
 
-import importlib
 from collections.abc import Callable
 
 import numpy as np
@@ -9,17 +8,18 @@ import pytest
 import fewbits as fb
 from fewbits import kernels
 from fewbits.formats import Bdr, Block, Element, Float, Format, Posit, decode, parse, values
-from fewbits.kernels.reference import encode, pack
-from fewbits.kernels.reference.scale_rules import exponent
+from fewbits.kernels import native
+from fewbits.kernels.arrays import conversions
+from fewbits.kernels.bits.packing import pack
+from fewbits.kernels.reference import encode
+from fewbits.kernels.reference.values import scales, threefry
+from fewbits.kernels.reference.values.scales import exponent
 from tests import cases
 from tests.conformance import test_ml_dtypes, test_posits, test_threefry, test_torchao, test_vectors
 from tests.conformance.test_ml_dtypes import Peer
 from tests.formats import test_codes
-from tests.kernels.reference import test_encode, test_quantize, test_scale_rules
-
-# `fewbits.kernels.reference.quantize` the module; the package lifts the function of that name over it.
-QUANTIZE = importlib.import_module("fewbits.kernels.reference.quantize")
-THREEFRY = importlib.import_module("fewbits.kernels.reference.threefry")
+from tests.kernels.reference.quantize import test_quantize
+from tests.kernels.reference.values import test_encode, test_scale_rules
 
 E4M3, FP4, FP16 = (
     next(p for p in test_ml_dtypes.FLOATS if p.name == n) for n in ("fp8_e4m3", "fp4_e2m1", "fp16")
@@ -182,8 +182,8 @@ def test_an_exponent_from_a_logarithm_is_rejected_by_torchao_and_by_rational_ari
     assert test_scale_rules.differences(element, "floor", x) == []
     assert test_scale_rules.differences(element, "floor", x, by_logarithm) != []
     blocks = test_torchao.INPUTS["around powers of two"]("mxfp8_e4m3")
-    monkeypatch.setattr(kernels.native, "supports", lambda *_: False)  # the definition is what was sabotaged
-    monkeypatch.setattr(QUANTIZE, "scale_exponent", lambda a, e, _: by_logarithm(a, e))
+    monkeypatch.setattr(native, "supports", lambda *_: False)  # the definition is what was sabotaged
+    monkeypatch.setattr(scales, "exponent", lambda a, e, _: by_logarithm(a, e))
     assert test_torchao.differences(blocks, "mxfp8_e4m3", "floor").size > 100
 
 
@@ -206,7 +206,7 @@ def test_a_shift_of_a_pair_with_one_large_value_is_rejected(monkeypatch: pytest.
         e2 = np.frexp(small)[1] - 1
         return np.clip(np.repeat(exponent, bdr.k1 // bdr.k2, -1) - e2, 0, 1).astype(np.uint8)
 
-    monkeypatch.setattr(QUANTIZE, "_shifts", smallest_decides)
+    monkeypatch.setattr(scales, "_shifts", smallest_decides)
     with pytest.raises(AssertionError):
         test_quantize.test_bdr_follows_the_papers_formula_on_values_well_inside_the_range()
     with pytest.raises(AssertionError):
@@ -214,8 +214,8 @@ def test_a_shift_of_a_pair_with_one_large_value_is_rejected(monkeypatch: pytest.
 
 
 def test_elements_divided_by_half_their_scale_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    divide = QUANTIZE._divide_by_power
-    monkeypatch.setattr(QUANTIZE, "_divide_by_power", lambda x, e: divide(x, e - 1))
+    divide = scales._divide_by_power
+    monkeypatch.setattr(scales, "_divide_by_power", lambda x, e: divide(x, e - 1))
     fmt = parse("mxfp4")
     assert isinstance(fmt, Block)
     with pytest.raises(AssertionError):
@@ -243,11 +243,11 @@ def test_an_implicit_decoding_bias_off_by_one_is_rejected_by_the_specification()
 # ------------------------------------------------------------------------------------------------ randomness
 
 
-@pytest.mark.parametrize(("name", "wrong"), [("ROTATIONS", THREEFRY.ROTATIONS[::-1]), ("ROUNDS", 12)])
+@pytest.mark.parametrize(("name", "wrong"), [("ROTATIONS", threefry.ROTATIONS[::-1]), ("ROUNDS", 12)])
 def test_a_threefry_with_other_constants_is_rejected_by_the_known_answers(
     name: str, wrong: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(THREEFRY, name, wrong)
+    monkeypatch.setattr(threefry, name, wrong)
     with pytest.raises(AssertionError):
         test_threefry.test_threefry_gives_the_known_answers(*test_threefry.KNOWN[1])
 
@@ -256,8 +256,8 @@ def test_draws_by_order_of_work_show_the_size_of_the_pieces(monkeypatch: pytest.
     x = np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32)
     fmt: Format = parse("int8")
     chosen = kernels.options(fmt, rounding="stochastic", seed=1)
-    monkeypatch.setattr(kernels.native, "supports", lambda *_: False)
-    monkeypatch.setattr(kernels, "_positions", lambda *_: None)
+    monkeypatch.setattr(native, "supports", lambda *_: False)
+    monkeypatch.setattr(conversions, "_positions", lambda *_: None)
     whole = kernels.fake_quantize(x, fmt, -1, chosen)
-    monkeypatch.setattr(kernels, "_CHUNK", 64)
+    monkeypatch.setattr(conversions, "_CHUNK", 64)
     assert not np.array_equal(kernels.fake_quantize(x, fmt, -1, chosen), whole)

@@ -9,9 +9,9 @@ import pytest
 from fewbits import _native
 from fewbits.formats import parse
 from fewbits.kernels import native
-from fewbits.kernels.native import convert
-from fewbits.kernels.native.plan import plan
-from fewbits.kernels.options import options
+from fewbits.kernels.bits.options import options
+from fewbits.kernels.native.jobs.kernel_format import kernel_format
+from fewbits.kernels.native.quantize import quantize
 from tests.native import inputs
 from tests.native.definition import defined, difference, differences
 
@@ -80,11 +80,11 @@ def test_a_plan_with_one_wrong_number_is_reported(
     expected = defined(x, fmt, 1, chosen)
     try:
         assert differences(x, fmt, 1, chosen, expected=expected) == []
-        right = plan(fmt, chosen)
+        right = kernel_format(fmt, chosen)
         assert right is not None
         wrong = _native.Format(right)
         changed(field, by)(wrong)
-        monkeypatch.setattr(convert, "plan", lambda *_: wrong)
+        monkeypatch.setattr(quantize, "kernel_format", lambda *_: wrong)
         # The seed comes with the options and overwrites the plan's own.
         asked = options(fmt, seed=by(3), **choice) if field == "seed" else chosen  # type: ignore[arg-type]
         assert differences(x, fmt, 1, asked, expected=expected) != []

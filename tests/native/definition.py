@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format
 from fewbits.kernels import native, reference
-from fewbits.kernels.layout import Packed, empty, packed
-from fewbits.kernels.options import Options, options
-from fewbits.kernels.reals import BFLOAT16, narrowed, widened, without_infinity
+from fewbits.kernels.bits.layout import Packed, empty, packed
+from fewbits.kernels.bits.options import Options, options
+from fewbits.kernels.bits.reals import BFLOAT16, narrowed, widened, without_infinity
 from tests.native.inputs import finite
 
 Array = NDArray[Any]

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbits.formats import Element, Format
-from fewbits.kernels.reals import widened
+from fewbits.kernels.bits.reals import widened
 from tests import cases
-from tests.kernels.reference.test_scale_rules import around_thresholds
+from tests.kernels.reference.values.test_scale_rules import around_thresholds
 
 Values = NDArray[np.float32]
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fewbits.kernels.options import options
+from fewbits.kernels.bits.options import options
 from fewbits.nn import LayerPrecision, attention_product
 from fewbits.recipes import Recipe, recipe
 from tests.native.definition import defined

@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fewbits.kernels.reference.counter_uniform import counter_uniform
+from fewbits.kernels.reference.values.counter_uniform import counter_uniform
 
 
 def strongest(change: NDArray[np.float32], budget: int) -> NDArray[np.bool_]:

@@ -8,7 +8,7 @@ import torch
 
 from fewbits.errors import ArgumentError, DTypeError, FormatError
 from fewbits.formats import pattern as read
-from fewbits.kernels.reference.sparse_stream import by_magnitude
+from fewbits.kernels.bits.nm_stream import by_magnitude
 from fewbits.sparsity import density, is_sparse, kept_magnitude, mask, transposable_mask
 from fewbits.sparsity.masks import keep_
 

@@ -16,8 +16,8 @@ from fewbits import _native, kernels
 from fewbits.errors import ArgumentError, DataError, DTypeError, FormatError
 from fewbits.formats import Element
 from fewbits.kernels import Packed, options
-from fewbits.kernels.native.geometry import one_line
-from fewbits.kernels.native.plan import plan
+from fewbits.kernels.native.jobs.geometry import one_line
+from fewbits.kernels.native.jobs.kernel_format import kernel_format
 from tests import cases
 from tests.formats import strategies
 
@@ -120,7 +120,7 @@ def test_unaligned_parts_are_dequantized_and_unaligned_results_refused(name: str
 def test_the_kernels_themselves_refuse_unaligned_values() -> None:
     x = np.ones((1, 32), np.float32)
     fmt = fb.format("mxfp4")
-    where, chosen = one_line(32), plan(fmt, options(fmt))
+    where, chosen = one_line(32), kernel_format(fmt, options(fmt))
     assert chosen is not None
     _native.fake_quantize(chosen, where, x, np.empty_like(x), 1)
     with pytest.raises(ValueError, match="no multiple of the size"):

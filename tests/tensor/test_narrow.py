@@ -13,7 +13,7 @@ import torch
 import fewbits as fb
 from fewbits.errors import ArgumentError, DTypeError, FewbitsError
 from fewbits.formats import Bdr, Block, Element, packed_bits, parse
-from fewbits.kernels.reference import unpack
+from fewbits.kernels.bits.packing import unpack
 from tests import cases
 from tests.tensor.packed import packed, values
 

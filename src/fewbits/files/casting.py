@@ -25,7 +25,7 @@ from fewbits.files.resumable import Resumable
 from fewbits.files.stored import KEY, Stored, as_lines, metadata_text, part_name
 from fewbits.formats import Format, Pattern, parse
 from fewbits.formats import pattern as pattern_of
-from fewbits.kernels.sparse_stream import zeros
+from fewbits.kernels.arrays.nm import zeros
 from fewbits.metrics import Tally
 from fewbits.records import CastFormat, CastReport, CastTensor
 

@@ -9,16 +9,15 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbits import kernels
 from fewbits.errors import DataError
 from fewbits.files.checkpoint import StoredTensor, read_bytes
 from fewbits.files.checksum import problem
 from fewbits.files.contents import Held, Narrow, read_contents
 from fewbits.files.stored import Stream
 from fewbits.formats import Bdr, Block, Element, Lookup
-from fewbits.kernels import sparse_stream
-from fewbits.kernels.layout import groups, moved
-from fewbits.kernels.reference import line_bytes, unpack
+from fewbits.kernels.arrays import nm
+from fewbits.kernels.bits.layout import groups, moved
+from fewbits.kernels.bits.packing import line_bytes, unpack
 from fewbits.records import InspectedTensor, InspectReport
 
 _PIECE_BYTES = 1 << 20
@@ -98,7 +97,7 @@ def _wrong_stream(held: Narrow, row: int) -> Iterator[str]:
             octets = read_bytes(file, part, at, min(step, part.stored_bytes - at))
             streams = np.frombuffer(octets, np.uint8).reshape(-1, width)
             try:
-                sparse_stream.check(streams, stored.format, row, stored.sparsity, kernels.threads())
+                nm.check_masks(streams, stored.format, row, stored.sparsity)
             except DataError as error:
                 yield f"its part 'codes', from line {at // width} on: {error}"
                 return

@@ -17,9 +17,9 @@ from fewbits.files.contents import Narrow
 from fewbits.files.lines import lines
 from fewbits.files.stored import SUFFIXES, Stored, Stream
 from fewbits.formats import Block, Format, for_one_channel, shares_scale
-from fewbits.kernels import sparse_stream
-from fewbits.kernels.layout import Packed, moved
-from fewbits.kernels.reference.sparse_stream import by_magnitude
+from fewbits.kernels.arrays import nm
+from fewbits.kernels.bits.layout import Packed, moved
+from fewbits.kernels.bits.nm_stream import by_magnitude
 from fewbits.metrics import Tally
 
 PIECE_VALUES = 1 << 18  # values worked on at once; counting what is lost takes twenty times their bytes
@@ -83,9 +83,7 @@ def narrow(tensor: StoredTensor, stored: Stored, scale_rule: str, put: Put, told
         tally.add(x, kernels.dequantize(packed, here, x.shape, 1, x.dtype))
         if stored.sparsity is not None:
             n = x.shape[1]
-            packed = packed._replace(
-                codes=sparse_stream.compress(packed.codes, fmt, n, stored.sparsity, kernels.threads())
-            )
+            packed = packed._replace(codes=nm.compress(packed.codes, fmt, n, stored.sparsity))
         for suffix, part in zip(SUFFIXES, packed, strict=True):
             if part is not None:
                 octets = np.ascontiguousarray(part).astype(part.dtype.newbyteorder("<"), copy=False)
@@ -153,9 +151,7 @@ def _packed(held: Narrow, row: int, at: int, rows: int, n: int) -> Packed:
     stored = held.stored
     if stored.sparsity is not None:
         try:
-            found["codes"] = sparse_stream.expand(
-                found["codes"], stored.format, n, stored.sparsity, kernels.threads()
-            )
+            found["codes"] = nm.expand(found["codes"], stored.format, n, stored.sparsity)
         except DataError as error:
             raise DataError(f"tensor {held.name!r:.200} of {held.file}: {error}") from None
     return Packed(**found)

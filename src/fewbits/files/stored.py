@@ -18,10 +18,10 @@ from fewbits.files.checkpoint import FLOATS, StoredTensor
 from fewbits.files.header import Part
 from fewbits.files.lines import is_kernel, lines
 from fewbits.formats import CATALOGUE, Bdr, Block, Element, Format, Pattern, parse, pattern
-from fewbits.kernels.layout import groups, layout
-from fewbits.kernels.reference import line_bytes
-from fewbits.kernels.reference.sparse_stream import block_size, stream_bytes
-from fewbits.kernels.sparse_stream import zeros
+from fewbits.kernels.arrays.nm import zeros
+from fewbits.kernels.bits.layout import groups, layout
+from fewbits.kernels.bits.nm_stream import block_size, stream_bytes
+from fewbits.kernels.bits.packing import line_bytes
 
 KEY = "fewbits"  # in __metadata__ of the header
 VERSION = 2

@@ -16,7 +16,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fewbits.kernels import ops
-from fewbits.kernels.layout import layout
+from fewbits.kernels.bits.layout import layout
 from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.recipes import Cast
 from fewbits.tensor.casting import fresh_seed, power

@@ -10,7 +10,7 @@ from torch import distributed
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fewbits.errors import ArgumentError
-from fewbits.kernels.sharding import is_sharded
+from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.optim.packed_gradient import PackedGradient
 from fewbits.optim.stored import torch_dtype
 from fewbits.recipes import Cast

@@ -12,7 +12,7 @@ from torch import distributed
 from torch.optim.optimizer import ParamsT
 
 from fewbits.errors import ArgumentError
-from fewbits.kernels.sharding import is_sharded
+from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.optim import parameters
 from fewbits.optim.gradients import GradientPacker, release, set_grad_dtype
 from fewbits.optim.packed_gradient import PackedGradient

@@ -8,7 +8,7 @@ import torch
 from torch import distributed
 
 from fewbits.formats import Format, shares_scale
-from fewbits.kernels.sharding import is_sharded, keeps_blocks
+from fewbits.kernels.ops.sharding import is_sharded, keeps_blocks
 
 
 def local(x: torch.Tensor) -> torch.Tensor:

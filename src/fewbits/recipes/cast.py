@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fewbits.errors import FormatError
 from fewbits.formats import Format, parse
-from fewbits.kernels.options import ROUNDINGS, RULES, options
+from fewbits.kernels.bits.options import ROUNDINGS, RULES, options
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
 
-from fewbits.kernels.sharding import is_sharded
+from fewbits.kernels.ops.sharding import is_sharded
 
 if TYPE_CHECKING:
     import torch

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import torch
 
-from fewbits.kernels.layout import empty_aligned
+from fewbits.kernels.bits.memory import empty_aligned
 
 Substitute = Callable[[torch.Tensor], torch.Tensor]
 

@@ -9,8 +9,8 @@ import torch
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format
-from fewbits.kernels import native, threads
-from fewbits.kernels.sparse_rows import SparseRows, compress
+from fewbits.kernels.arrays.sparse import row_product
+from fewbits.kernels.bits.sparse_rows import SparseRows, compress
 from fewbits.solvers.matrices import Matrix
 from fewbits.solvers.operators import Apply
 from fewbits.tensor import fake_quantize
@@ -81,8 +81,8 @@ class CompressedRows(Matrix):
 
 
 def _product(rows: SparseRows) -> Apply:
-    product = native.RowProduct(rows)
-    return lambda v: torch.from_numpy(product(v.contiguous().numpy(), threads()))
+    product = row_product(rows)
+    return lambda v: torch.from_numpy(product(v.contiguous().numpy()))
 
 
 def _units(values: Any, starts: Any, storage: str) -> Any:

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.formats import Format
-from fewbits.kernels import native, threads
-from fewbits.kernels.layout import empty_aligned
-from fewbits.kernels.reference.stencil import Grid, store
-from fewbits.kernels.stored import SITE, Stored, stride_of, zeros
+from fewbits.kernels.arrays.stencil import StencilPasses, stencil_passes
+from fewbits.kernels.bits.memory import empty_aligned
+from fewbits.kernels.bits.stencil import SITE, Grid, ScaledArray, store, stride_of, zeros
 from fewbits.solvers.operators import Apply, Operator
 from fewbits.solvers.precision import KrylovPrecision
 from fewbits.tensor import fake_quantize
@@ -81,7 +80,7 @@ class Stencil(Operator):
         self._high = faces[0][..., -1].copy()
         self._faces = [self._padded(f) for f in (faces[0][..., :-1], faces[1], faces[2])]
         self._wide = self.grid("f64", None)
-        self._passes = native.StencilPasses(self._wide, threads())
+        self._passes = stencil_passes(self._wide)
 
     @classmethod
     def poisson(cls, k: Any, shift: float = 0.0) -> Stencil:
@@ -127,7 +126,7 @@ class Stencil(Operator):
     def narrowed(self, matrix: Format | None) -> Apply:
         """Return the cheap product; see :class:`Operator`."""
         grid = self.grid("f32", matrix)
-        passes = native.StencilPasses(grid, threads())
+        passes = stencil_passes(grid)
         return lambda v: _apply(passes, grid, "f32", v.to(torch.float32))
 
     def shifted(self, shift: float) -> Stencil:
@@ -135,7 +134,7 @@ class Stencil(Operator):
         found = copy.copy(self)
         found.shift = self.shift + shift
         found._wide = dataclasses.replace(self._wide, shift=found.shift)
-        found._passes = native.StencilPasses(found._wide, threads())
+        found._passes = stencil_passes(found._wide)
         return found
 
     def scaled(self, exponent: int) -> Stencil:
@@ -153,7 +152,7 @@ class Stencil(Operator):
                 raise DataError("A holds coefficients more than 1e300 apart; scale it first")
         found.shift = math.ldexp(self.shift, exponent)
         found._wide = found.grid("f64", None)
-        found._passes = native.StencilPasses(found._wide, threads())
+        found._passes = stencil_passes(found._wide)
         return found
 
     def magnitude(self) -> float:
@@ -207,7 +206,7 @@ class StencilEngine:
     def __init__(self, a: Stencil, vectors: str, faces: str) -> None:
         self.a, self.vectors = a, vectors
         self.grid = a.grid(faces, None) if faces != "f64" else a._wide
-        self.passes = native.StencilPasses(self.grid, threads())
+        self.passes = stencil_passes(self.grid)
         shape = (*a.shape[:2], a.stride)
         self.r, self.p, self.following, self.q = (zeros(shape, vectors) for _ in range(4))
         self.x = zeros(shape, "f64" if vectors == "f64" else "f32").values
@@ -234,7 +233,7 @@ class StencilEngine:
         # What lies in `following` is read with its new scale; both are powers of two.
         earlier = self.earlier * before / self.following.scale
         paid = (self.alpha, earlier) if earlier != 0 else (0.0, 0.0)
-        pq, self.pp, qq = self.passes.turn(*parts, self.x, *paid, gamma, beta)
+        pq, self.pp, qq = self.passes.update_direction(*parts, self.x, *paid, gamma, beta)
         self.p, self.following = self.following, self.p
         self.alpha, self.earlier = 0.0, self.alpha - paid[0]
         self.gain = math.sqrt(qq / self.pp) if self.pp > 0 else self.gain
@@ -243,7 +242,7 @@ class StencilEngine:
     def advance(self, alpha: float) -> tuple[float, float, float]:
         """Let x += alpha p and r -= alpha A p."""
         self.alpha = alpha
-        self.rr, mixed = self.passes.advance(self.r, self.q, self._scale(math.sqrt(self.rr)), alpha)
+        self.rr, mixed = self.passes.update_residual(self.r, self.q, self._scale(math.sqrt(self.rr)), alpha)
         return self.rr, self.rr, mixed
 
     def partial(self) -> torch.Tensor:
@@ -257,8 +256,8 @@ class StencilEngine:
             plane.copy_(x[:, : self.a.shape[2]])
         return self.total.view(-1)
 
-    def _plane(self, v: Stored, z: int) -> torch.Tensor:
-        """Return a plane of ``v`` as it is stored; reference.stencil.load, on all threads."""
+    def _plane(self, v: ScaledArray, z: int) -> torch.Tensor:
+        """Return a plane of ``v`` as it is stored; kernels.bits.stencil.load, on all threads."""
         p = torch.from_numpy(v.values[z])
         if self.vectors in ("f64", "f32"):
             return p
@@ -272,16 +271,16 @@ class StencilEngine:
         return _unit(length / math.sqrt(self.a.n)) if self.vectors == "f16" else 1.0
 
 
-def _apply(passes: native.StencilPasses, grid: Grid, storage: str, v: torch.Tensor) -> torch.Tensor:
+def _apply(passes: StencilPasses, grid: Grid, storage: str, v: torch.Tensor) -> torch.Tensor:
     nz, ny, stride = grid.x.values.shape
     given = v.reshape(nz, ny, grid.nx).contiguous().numpy()
     if stride == grid.nx:
-        r = Stored(storage, given)
+        r = ScaledArray(storage, given)
     else:
         r = zeros((nz, ny, stride), storage)
         r.values[..., : grid.nx] = given
-    q = Stored(storage, empty_aligned((nz, ny, stride), given.dtype))  # written whole
-    passes.turn(r, q, r, q, None, 0.0, 0.0, 1.0, 0.0)
+    q = ScaledArray(storage, empty_aligned((nz, ny, stride), given.dtype))  # written whole
+    passes.update_direction(r, q, r, q, None, 0.0, 0.0, 1.0, 0.0)
     return torch.from_numpy(q.values)[..., : grid.nx].reshape(-1)
 
 

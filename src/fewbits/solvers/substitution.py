@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-from fewbits.kernels import native, threads
+from fewbits.kernels.arrays import dense
 from fewbits.solvers.factors import Substitute
 
 Both = tuple[Substitute, Substitute]  # with A and with A^H
@@ -53,7 +53,7 @@ def with_cholesky(lower: torch.Tensor, doubled: Callable[[], Both]) -> Both:
 
 
 def _solve_in(x: torch.Tensor, triangle: torch.Tensor, *, upper: bool, unit: bool, transposed: bool) -> None:
-    native.substitute(triangle.numpy(), x.numpy(), threads(), upper=upper, unit=unit, transposed=transposed)
+    dense.substitute(triangle.numpy(), x.numpy(), upper=upper, unit=unit, transposed=transposed)
 
 
 def _by_columns(

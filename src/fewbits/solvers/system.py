@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fewbits.kernels import native, threads
+from fewbits.kernels.arrays import dense as kernels
 from fewbits.solvers.factors import unwritten
 
 _MILD = 2.0**4  # between the largest entries of two rows or columns: scaling would change nothing
@@ -212,7 +212,7 @@ def extents(a: torch.Tensor, *, single: bool = False) -> Extents:
     columns = torch.zeros(n * (1 + a.is_complex()), dtype=torch.float64)
     for part, lines in _lines(a):
         taken = None if low is None else low[part].numpy()
-        *along, across = map(torch.from_numpy, native.extents(lines, threads(), taken))
+        *along, across = map(torch.from_numpy, kernels.extents(lines, taken))
         rows[part], sums[part] = along
         columns = torch.maximum(columns, across)
     return Extents(rows, sums, columns.reshape(n, -1).amax(1), low)
@@ -234,7 +234,7 @@ def residuals(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> tuple[torch.
     right, left = pairs.contiguous().numpy(), sides.contiguous()
     r, sizes = torch.empty(left.shape, dtype=torch.float64), torch.empty(left.shape, dtype=torch.float64)
     for part, lines in _lines(a):
-        found = native.residuals(lines, right, left[:, part].contiguous().numpy(), threads())
+        found = kernels.residuals(lines, right, left[:, part].contiguous().numpy())
         r[:, part], sizes[:, part] = map(torch.from_numpy, found)
     if a.is_complex():
         return torch.complex(r[:k], r[k:]).mT, (sizes[:k] + sizes[k:]).mT

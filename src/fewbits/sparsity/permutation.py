@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from fewbits.errors import ArgumentError, DataError, DTypeError
 from fewbits.formats import Pattern
 from fewbits.formats import pattern as read
-from fewbits.kernels import native
-from fewbits.kernels.nm_permutation import LARGEST_SUM, swaps
+from fewbits.kernels import threads
+from fewbits.kernels.arrays.nm import permutation_search
+from fewbits.kernels.bits.nm_permutation import LARGEST_SUM, identity_permutation
 from fewbits.sparsity.masks import mask
 
 # Of a random swap's mean change: where annealing starts and ends. 0.2 and 0.02 do as well for some matrices.
@@ -164,9 +165,9 @@ def _annealed(
 ) -> tuple[torch.Tensor, int]:
     rows, columns = magnitudes.shape
     integers = (magnitudes.T / magnitudes.max() * (LARGEST_SUM // rows)).to(torch.int32)
-    state = swaps(integers.contiguous().numpy(), pattern.keep, pattern.group)
-    search = native.SwapSearch(state)
-    search.settle(torch.get_num_threads())
+    state = identity_permutation(integers.contiguous().numpy(), pattern.keep, pattern.group)
+    search = permutation_search(state)
+    search.evaluate_groups(threads())
     gains = np.empty(_AT_ONCE, np.int64)
     never = np.full(_AT_ONCE, -(2**62))
     search.anneal(_pairs(random, columns, pattern.group, 1024), never[:1024], gains[:1024])

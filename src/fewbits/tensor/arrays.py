@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbits.errors import ArgumentError
-from fewbits.kernels import reals
-from fewbits.kernels.reals import BFLOAT16
+from fewbits.kernels.bits import reals
+from fewbits.kernels.bits.reals import BFLOAT16
 from fewbits.tensor.inputs import check_values
 
 Array = NDArray[Any]
@@ -42,7 +42,7 @@ def opened(x: Any) -> tuple[Array, Callable[[Array], Any]]:
 
 def _opened(x: Any) -> tuple[Array, Callable[[Array], Any]]:
     if is_torch(x):
-        from fewbits.kernels import tensors  # needs torch; NumPy users do without
+        from fewbits.kernels.ops import tensors  # needs torch; NumPy users do without
 
         return tensors.opened(x)
     array = np.asarray(x)

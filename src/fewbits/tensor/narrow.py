@@ -9,14 +9,14 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from fewbits import kernels
 from fewbits.errors import ArgumentError, DTypeError
 from fewbits.formats import Format
 from fewbits.formats.pattern import Pattern, pattern
-from fewbits.kernels import ops, sparse_stream, tensors
-from fewbits.kernels.layout import Packed, layout, unpacked
-from fewbits.kernels.reference import Parts
-from fewbits.kernels.sharding import is_sharded
+from fewbits.kernels import ops
+from fewbits.kernels.arrays import nm
+from fewbits.kernels.bits.layout import Packed, Parts, layout, unpacked
+from fewbits.kernels.ops import tensors
+from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.tensor.arrays import checked_axis
 from fewbits.tensor.inputs import check_values
 from fewbits.tensor.sealed import Sealed, sealed
@@ -121,7 +121,7 @@ class NarrowTensor(Sealed):
         kept = None if sparsity is None else pattern(sparsity)
         n = shape[front] if shape else 1
         if kept is not None:
-            sparse_stream.check_length(n, kept, f"{format} of shape {tuple(shape)}")
+            nm.check_length(n, kept, f"{format} of shape {tuple(shape)}")
         wanted = layout(format, tuple(shape), front, kept)
         what = f"{format}{'' if kept is None else f' with {kept}'} of shape {tuple(shape)} with axis={front}"
         for name, part, shape_of_part in zip(PARTS, parts, wanted, strict=True):
@@ -129,7 +129,7 @@ class NarrowTensor(Sealed):
         if dtype not in DTYPES:
             raise DTypeError(f"dtype={dtype}; values are float32, bfloat16, float16 or float64: choose one")
         if kept is not None:
-            sparse_stream.check(tensors.array(codes.cpu()), format, n, kept, kernels.threads())
+            nm.check_masks(tensors.array(codes.cpu()), format, n, kept)
         return cls(parts, format, tuple(shape), front, dtype, None, kept)
 
     @property
@@ -177,8 +177,8 @@ class NarrowTensor(Sealed):
         kept = pattern(sparsity)
         if self.sparsity is not None:
             raise ArgumentError(f"{self}; it is sparse already: call .with_all_codes() first")
-        sparse_stream.check_length(self._in_line, kept, str(self))
-        sparse_stream.zeros(self.format)
+        nm.check_length(self._in_line, kept, str(self))
+        nm.zeros(self.format)
         codes = ops.compress(self.codes.contiguous(), self.format, self._in_line, kept)
         parts = (codes, *self.pieces[1:])
         return NarrowTensor(parts, self.format, self.shape, self.axis, self.dtype, self._family, kept)

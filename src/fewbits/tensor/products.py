@@ -13,7 +13,7 @@ import torch
 from fewbits import kernels
 from fewbits.formats import Bdr, Block, Exponent, Fixed, Float, Format
 from fewbits.kernels import ops
-from fewbits.kernels.tensors import array
+from fewbits.kernels.ops.tensors import array
 from fewbits.tensor.functions import fake_quantize, format
 from fewbits.tensor.narrow import NarrowTensor
 from fewbits.tensor.operands import check_matmul, check_matvec

@@ -10,8 +10,7 @@ import torch
 from fewbits.errors import ArgumentError
 from fewbits.formats import Bdr, Block, Element, Format
 from fewbits.formats.pattern import Pattern
-from fewbits.kernels.reference.sparse_stream import block_size, stream_bytes
-from fewbits.kernels.sparse_stream import element_of
+from fewbits.kernels.bits.nm_stream import block_size, element_of, stream_bytes
 from fewbits.tensor.narrow import NarrowTensor
 from fewbits.tensor.views import counted, lead, per_line
 

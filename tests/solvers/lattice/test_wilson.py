@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fewbits.errors import ArgumentError, DataError
-from fewbits.kernels.reference import wilson as reference
+from fewbits.kernels.reference.lattice import wilson as reference
 from fewbits.solvers import cg, lattice
 
 SHAPE = (4, 6, 4, 8)

@@ -2,42 +2,40 @@
 
 One build holds the kernels for several instruction sets and takes the best that the CPU runs. The environment
 variable ``FEWBITS_ISA`` or :func:`force_isa` makes it take another, so that one machine can test them all.
+
+The folders are those of native/kernels and of :mod:`fewbits.kernels.reference`. Only
+:mod:`fewbits.kernels.arrays` and the operators of torch import this package.
 """
 
-from fewbits.kernels.native.convert import (
-    dequantize,
-    fake_quantize,
-    gemv,
-    magnitudes,
-    quantize,
-    supports,
-    supports_product,
-)
-from fewbits.kernels.native.counter_uniform import counter_uniform
-from fewbits.kernels.native.exact import exact_arithmetic
-from fewbits.kernels.native.isa import active_isa, available_isas, force_isa, isas
-from fewbits.kernels.native.nm_permutation import SwapSearch
-from fewbits.kernels.native.product import addition_product, bfloat16_product, has_bfloat16_products
-from fewbits.kernels.native.residuals import extents, residuals
-from fewbits.kernels.native.sparse_rows import RowProduct
-from fewbits.kernels.native.sparse_stream import compress as compress_lines
-from fewbits.kernels.native.sparse_stream import expand as expand_lines
-from fewbits.kernels.native.stencil import StencilPasses
-from fewbits.kernels.native.triangles import substitute
+from fewbits.kernels.native.dense.residuals import extents, residuals
+from fewbits.kernels.native.dense.triangles import substitute
+from fewbits.kernels.native.dequantize.dequantize import dequantize
+from fewbits.kernels.native.dispatch.exact import exact_arithmetic
+from fewbits.kernels.native.dispatch.isa import active_isa, available_isas, force_isa, isas
+from fewbits.kernels.native.gemm.additions import addition_product
+from fewbits.kernels.native.gemm.product import bfloat16_product, has_bfloat16_products
+from fewbits.kernels.native.gemv.gemv import gemv, supports_product
+from fewbits.kernels.native.nm.permutation import PermutationSearch
+from fewbits.kernels.native.nm.stream import compress, expand
+from fewbits.kernels.native.quantize.quantize import fake_quantize, quantize, supports
+from fewbits.kernels.native.sparse.rows import RowProduct
+from fewbits.kernels.native.stencil.passes import StencilPasses
+from fewbits.kernels.native.values.counter_uniform import counter_uniform
+from fewbits.kernels.native.values.magnitudes import magnitudes
 
 __all__ = [
+    "PermutationSearch",
     "RowProduct",
     "StencilPasses",
-    "SwapSearch",
     "active_isa",
     "addition_product",
     "available_isas",
     "bfloat16_product",
-    "compress_lines",
+    "compress",
     "counter_uniform",
     "dequantize",
     "exact_arithmetic",
-    "expand_lines",
+    "expand",
     "extents",
     "fake_quantize",
     "force_isa",

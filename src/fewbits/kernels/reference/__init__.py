@@ -1,30 +1,21 @@
-"""The definition of every operation: exact, readable, NumPy. Every backend must equal it."""
+"""The definition of every operation: exact, readable, NumPy. Every backend must equal it.
 
-from fewbits.kernels.reference.encode import encode, nan_code
-from fewbits.kernels.reference.packing import line_bytes, pack, unpack
-from fewbits.kernels.reference.quantize import (
-    Parts,
-    dequantize,
-    limits,
-    multiplier,
-    quantize,
-    scaled,
-    without_nonfinite,
-)
-from fewbits.kernels.reference.scale_rules import SCALE_RULES
+It imports :mod:`fewbits.kernels.bits` and formats, nothing else. The folders are those of native/kernels and
+of :mod:`fewbits.kernels.native`, where the fast twin of a module has the same name.
+"""
+
+from fewbits.kernels.reference.dequantize.dequantize import dequantize, multiplier
+from fewbits.kernels.reference.quantize.quantize import limits, quantize, without_nonfinite
+from fewbits.kernels.reference.values.encode import encode, nan_code
+from fewbits.kernels.reference.values.scales import scaled
 
 __all__ = [
-    "SCALE_RULES",
-    "Parts",
     "dequantize",
     "encode",
     "limits",
-    "line_bytes",
     "multiplier",
     "nan_code",
-    "pack",
     "quantize",
     "scaled",
-    "unpack",
     "without_nonfinite",
 ]

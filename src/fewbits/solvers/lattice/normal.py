@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format
-from fewbits.kernels import threads
-from fewbits.kernels.native import lattice as native
-from fewbits.kernels.reference.wilson import compress, keep_links, kept_links
+from fewbits.kernels.arrays import lattice
+from fewbits.kernels.bits.lattice import REALS, SITES, Field, compress_links, decode_links, encode_links
 from fewbits.solvers.krylov.engine import Engine
 from fewbits.solvers.lattice.engine import LatticeEngine
 from fewbits.solvers.lattice.order import Shape, extent_of, grouped
@@ -43,7 +42,7 @@ class Normal(Operator):
     def __init__(self, links: Array, diagonal: float, numbers: int) -> None:
         self.shape: Shape = links.shape[1:5]
         self.extent, self.diagonal, self.numbers = extent_of(self.shape), diagonal, numbers
-        self.n = native.REALS * int(np.prod(self.shape))
+        self.n = REALS * int(np.prod(self.shape))
         self._matrices = links
         self._kept: dict[tuple[str, int], Array] = {}
         self._scratch: Array | None = None
@@ -52,10 +51,10 @@ class Normal(Operator):
         """Return the links as they are stored, (groups, 4, numbers, 16)."""
         key = np.dtype(dtype).name, self.numbers if numbers is None else numbers
         if key not in self._kept:
-            stored = keep_links(compress(self._matrices, key[1]), dtype)
+            stored = encode_links(compress_links(self._matrices, key[1]), dtype)
             by_site = np.moveaxis(stored, 0, 4).reshape(*self.shape, -1)
             groups = grouped(by_site)
-            self._kept[key] = groups.reshape(len(groups), 4, key[1], native.SITES)
+            self._kept[key] = groups.reshape(len(groups), 4, key[1], SITES)
         return self._kept[key]
 
     def hermitian(self, v: Array) -> Array:
@@ -79,7 +78,7 @@ class Normal(Operator):
             raise ArgumentError(f"links cannot be held in {matrix}; expected fp32, quda_half or quda_quarter")
         links = self.links(np.float32)
         if names:
-            links = kept_links(self.links(DTYPES[names[0]])).astype(np.float32)
+            links = decode_links(self.links(DTYPES[names[0]])).astype(np.float32)
         return lambda v: torch.from_numpy(self._squared(links, v.numpy()))
 
     def engine(self, precision: KrylovPrecision) -> Engine | None:
@@ -98,7 +97,7 @@ class Normal(Operator):
         return self._hop(links, self._hop(links, v, self._scratch), np.empty_like(v))
 
     def _hop(self, links: Array, v: Array, out: Array) -> Array:
-        shape = (len(links), native.REALS, native.SITES)
-        field, image = native.Field(v.reshape(shape)), native.Field(out.reshape(shape))
-        native.hop(self.extent, links, self.diagonal, field, image, threads=threads())
+        shape = (len(links), REALS, SITES)
+        field, image = Field(v.reshape(shape)), Field(out.reshape(shape))
+        lattice.hop(self.extent, links, self.diagonal, field, image)
         return out

@@ -1,4 +1,4 @@
-"""The order of sites that the kernels work in, and back; native/lattice.hpp."""
+"""The order of sites that the kernels work in, and back; native/jobs/lattice.hpp."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbits.kernels.native.lattice import SITES, Extent
+from fewbits.kernels.bits.lattice import SITES, Extent
 
 Array = NDArray[Any]
 Shape = tuple[int, int, int, int]

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from fewbits.errors import ArgumentError, DataError
-from fewbits.kernels.reference.wilson import compress, expand
+from fewbits.kernels.bits.lattice import compress_links, expand_links
 from fewbits.solvers.krylov import KrylovResult
 from fewbits.solvers.krylov.problem import Watcher
 from fewbits.solvers.lattice.links import check
@@ -26,7 +26,7 @@ EIGHT = 1e-6  # the largest error of a link that 8 numbers in float64 may have
 
 
 class Wilson:
-    """The Wilson operator M on a lattice; its definition is kernels/reference/wilson.py.
+    """The Wilson operator M on a lattice; its definition is kernels/reference/lattice/wilson.py.
 
     M psi(x) = (4 + m) psi(x) - 1/2 sum over mu of (1 - gamma_mu) U_mu(x) psi(x + mu)
     + (1 + gamma_mu) U_mu(x - mu)^+ psi(x - mu), gamma matrices in the chiral basis.
@@ -166,7 +166,7 @@ def _signed(links: Array, boundary: Sequence[int]) -> Array:
 
 def _check_eight(links: Array) -> None:
     """Refuse links that 8 numbers do not determine: where the second row is nearly (a1, 0, 0)."""
-    off = np.abs(expand(compress(links, 8)) - links).max()
+    off = np.abs(expand_links(compress_links(links, 8)) - links).max()
     if off > EIGHT:
         raise ArgumentError(
             f"8 numbers give a link back with an error of {off:.1e}, as its second row is near to (a1, 0, 0);"

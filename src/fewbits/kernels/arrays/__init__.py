@@ -1,0 +1,1 @@
+"""Operations on NumPy arrays; each takes the fastest backend that equals the definition."""

@@ -1,0 +1,143 @@
+"""Quantize, dequantize and fake-quantize arrays along any axis.
+
+Arrays are float64, float32, float16, or uint16 that holds the bits of bfloat16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbits.errors import DataError
+from fewbits.formats import Format, shares_scale
+from fewbits.kernels import native, reference
+from fewbits.kernels.arrays.threads import threads
+from fewbits.kernels.arrays.values import largest
+from fewbits.kernels.bits.layout import Packed, empty, packed, unpacked
+from fewbits.kernels.bits.memory import empty_aligned
+from fewbits.kernels.bits.options import Options, options
+from fewbits.kernels.bits.reals import narrowed, widened, without_infinity
+from fewbits.kernels.native import exact_arithmetic
+
+Array = NDArray[Any]
+
+_CHUNK = 1 << 18  # values worked on at once: the definition needs some twenty times their bytes
+
+
+@exact_arithmetic()
+def quantize(
+    x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None, out: Packed | None = None
+) -> Packed:
+    """Return packed codes and scales with the block axis last; see :func:`reference.quantize`.
+
+    ``out``, if given, are parts of the right shapes in C order that take the result.
+    """
+    axis = _front(axis, x.ndim)
+    if x.size and native.supports(fmt, chosen, x.dtype):
+        whole = empty(fmt, x.shape, axis) if out is None else out
+        nonfinite = native.quantize(x, whole, fmt, axis, chosen, amax, threads=threads())
+        if nonfinite and chosen.nonfinite == "raise":
+            _refuse(x, fmt, chosen)
+        return whole
+    lines, positions = _last(_finite(x, chosen), axis), _positions(x, axis, chosen)
+    found = packed(reference.quantize(lines, fmt, chosen, amax, positions), fmt)
+    for part, values in zip(out or (), found, strict=out is not None):
+        if part is not None and values is not None:
+            part[...] = values
+    return found if out is None else out
+
+
+@exact_arithmetic()
+def dequantize(
+    q: Packed, fmt: Format, shape: tuple[int, ...], axis: int, dtype: Any, out: Array | None = None
+) -> Array:
+    """Return the values of ``q`` in a new array of ``shape``, or in ``out``."""
+    dtype, axis = np.dtype(dtype), _front(axis, len(shape))
+    whole = empty_aligned(shape, dtype) if out is None else out
+    if whole.size and native.supports(fmt, options(fmt), dtype):
+        native.dequantize(q, whole, fmt, axis, threads=threads())
+        return whole
+    wide = np.float64 if dtype == np.float64 else np.float32
+    lines = reference.dequantize(unpacked(q, fmt, shape, axis), fmt, wide)
+    whole[...] = narrowed(_restored(lines, shape, axis), dtype)
+    return whole
+
+
+@exact_arithmetic()
+def fake_quantize(
+    x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None, out: Array | None = None
+) -> Array:
+    """Return ``x`` rounded to ``fmt``: the values of :func:`quantize`, in x's type and shape.
+
+    ``out``, if given, is an array of that type and shape in C order that does not overlap x.
+    """
+    axis = _front(axis, x.ndim)
+    whole = empty_aligned(x.shape, x.dtype) if out is None else out
+    if x.size and native.supports(fmt, chosen, x.dtype):
+        _, nonfinite = native.fake_quantize(x, whole, fmt, axis, chosen, amax, threads=threads())
+        if nonfinite and chosen.nonfinite == "raise":
+            _refuse(x, fmt, chosen)
+    else:
+        whole[...] = narrowed(_by_definition(_finite(x, chosen), fmt, axis, chosen, amax), x.dtype)
+    return whole
+
+
+@exact_arithmetic()
+def limits(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None) -> Array:
+    """Return the largest magnitude each value could have kept, broadcastable to ``x``."""
+    found = reference.limits(_last(_finite(x, chosen), axis), fmt, chosen, amax)
+    return np.moveaxis(found, -1, axis) if x.ndim else found.reshape(())
+
+
+def _front(axis: int, ndim: int) -> int:
+    return axis % ndim if ndim else 0
+
+
+def _by_definition(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None) -> Array:
+    lines, positions = _last(x, axis), _positions(x, axis, chosen)
+    out = np.empty(lines.shape, x.dtype)
+    pieces = _chunks(lines)
+    if amax is None and shares_scale(fmt, "tensor"):
+        # A NaN or an infinity anywhere may decide the scale of the whole tensor: then it is worked on whole.
+        amax = largest(x) if np.isfinite(x).all() else None
+        pieces = pieces if amax is not None else iter([slice(None)])
+    for rows in pieces:
+        here = None if positions is None else positions[rows]
+        parts = reference.quantize(lines[rows], fmt, chosen, amax, here)
+        out[rows] = reference.dequantize(parts, fmt, x.dtype)
+    return _restored(out, x.shape, axis)
+
+
+def _finite(x: Array, chosen: Options) -> Array:
+    """Return ``x`` as the definition takes it; an infinity counts as the largest value of x's own type."""
+    return without_infinity(x) if chosen.nonfinite == "saturate" else widened(x)
+
+
+def _refuse(x: Array, fmt: Format, chosen: Options) -> None:
+    reference.without_nonfinite(np.atleast_1d(widened(x)), fmt, chosen)  # raises: the message has one home
+    raise DataError(f"the array changed while it was read for {fmt}; keep it still")
+
+
+def _last(x: Array, axis: int) -> Array:
+    return np.moveaxis(x, axis, -1) if x.ndim else x.reshape(1)
+
+
+def _restored(lines: Array, shape: tuple[int, ...], axis: int) -> Array:
+    return np.moveaxis(lines, -1, axis) if shape else lines.reshape(())
+
+
+def _positions(x: Array, axis: int, chosen: Options) -> Array | None:
+    return _last(np.arange(x.size).reshape(x.shape), axis) if chosen.rounding == "stochastic" else None
+
+
+def _chunks(lines: Array) -> Iterator[Any]:
+    """Yield indices of the first axis that cut ``lines`` into pieces of whole lines."""
+    if lines.ndim < 2 or lines.size <= _CHUNK:
+        yield slice(None)
+        return
+    step = max(1, _CHUNK * lines.shape[0] // lines.size)
+    for start in range(0, lines.shape[0], step):
+        yield slice(start, start + step)

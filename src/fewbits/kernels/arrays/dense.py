@@ -1,0 +1,53 @@
+"""Dense matrices in double precision: residuals, magnitudes, triangular systems."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbits.kernels import native
+from fewbits.kernels.arrays.threads import threads
+
+Doubles = NDArray[np.float64]
+
+
+def residuals(a: Doubles, x: Doubles, b: Doubles) -> tuple[Doubles, Doubles]:
+    """Return b - A x and |A| |x| + |b|, as :mod:`fewbits.kernels.reference.dense.residuals` defines them.
+
+    Args:
+        a: (m, n).
+        x: (k, n), a vector in each row.
+        b: (k, m), likewise.
+
+    Returns:
+        Both (k, m). The residual is rounded once from an arithmetic of about 106 bits.
+    """
+    return native.residuals(a, x, b, threads())
+
+
+def extents(a: Doubles, single: NDArray[np.float32] | None = None) -> tuple[Doubles, Doubles, Doubles]:
+    """Return the largest magnitude and the sum of magnitudes of each row, and the largest of each column.
+
+    Args:
+        a: (m, n).
+        single: (m, n), takes the values as float32, since A is being read.
+
+    Returns:
+        (m,), (m,) and (n,) float64.
+    """
+    return native.extents(a, threads(), single)
+
+
+def substitute(
+    t: NDArray[np.float32], x: Doubles, *, upper: bool, unit: bool = False, transposed: bool = False
+) -> None:
+    """Solve T x = b in place, as :mod:`fewbits.kernels.reference.dense.triangles` defines it.
+
+    Args:
+        t: (n, n); T is its lower or upper triangle.
+        x: (k, n), the right-hand sides in its rows, overwritten by the solutions.
+        upper: whether T is the upper triangle.
+        unit: whether the diagonal of T is ones, whatever ``t`` holds there.
+        transposed: whether the system is that of T transposed.
+    """
+    native.substitute(t, x, threads(), upper=upper, unit=unit, transposed=transposed)

@@ -1,0 +1,31 @@
+"""Single values of arrays: the magnitudes at both ends, and initial values by position."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbits.kernels import native
+from fewbits.kernels.arrays.threads import threads
+from fewbits.kernels.native import exact_arithmetic
+
+Array = NDArray[np.generic]
+
+
+@exact_arithmetic()
+def largest(x: Array) -> float:
+    """Return the largest magnitude of a finite ``x``; zero where it is empty."""
+    return float(max(x.max(initial=0), -x.min(initial=0)))
+
+
+def smallest(x: Array) -> float:
+    """Return the smallest magnitude above zero of a float32 ``x``; infinity where there is none."""
+    return native.magnitudes(x, threads=threads())[1]
+
+
+def counter_uniform(seed: int, position: int, unit: float, out: NDArray[np.float32]) -> None:
+    """Write the values of the positions from ``position`` on into ``out``, (n,).
+
+    :mod:`fewbits.kernels.reference.values.counter_uniform` defines them.
+    """
+    native.counter_uniform(seed, position, out.size, unit, threads(), out)

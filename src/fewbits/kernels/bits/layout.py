@@ -1,0 +1,115 @@
+"""How a narrow array lies in memory: the shape of each of its packed parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbits.formats import Bdr, Block, Element, Format
+from fewbits.formats.pattern import Pattern
+from fewbits.kernels.bits.memory import empty_aligned
+from fewbits.kernels.bits.nm_stream import stream_bytes
+from fewbits.kernels.bits.packing import line_bytes, pack, unpack
+
+Bytes = NDArray[np.uint8]
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The codes of an array and of its scales, unpacked: one unsigned integer each."""
+
+    codes: Array  # (..., n)
+    scales: Array | None = None  # (..., ceil(n / size)); (..., 1) per channel; (1, ..., 1) per tensor
+    shifts: Array | None = None  # BDR microexponents, (..., ceil(n / k2)); None where d2 = 0
+    outer: Array | None = None  # float32 outer scales, (..., 1) per channel or (1, ..., 1) per tensor
+
+
+class Packed(NamedTuple):
+    """The packed parts of an array of shape (..., n) with the block axis last; docs/layout.md.
+
+    Each part but the outer scale is bytes, and every line along the block axis starts a byte of its own.
+    """
+
+    codes: Bytes  # (..., bytes)
+    scales: Bytes | None = None  # (..., bytes); (1, ..., bytes) where one scale serves the whole tensor
+    shifts: Bytes | None = None  # (..., bytes), the microexponents of BDR
+    outer: NDArray[np.float32] | None = None  # (..., 1), or (1, ..., 1) for the whole tensor
+
+
+def moved(shape: tuple[Any, ...], axis: int) -> tuple[Any, ...]:
+    """Return ``shape`` with the block axis last; a scalar is a line of one value."""
+    return (*shape[:axis], *shape[axis + 1 :], shape[axis]) if shape else (1,)
+
+
+def groups(shape: tuple[Any, ...], size: int | str) -> tuple[Any, ...]:
+    """Return the shape of one thing for each ``size`` values along the last axis of ``shape``."""
+    if size == "tensor":
+        return (1,) * len(shape)
+    return (*shape[:-1], 1 if isinstance(size, str) else -(-shape[-1] // size))
+
+
+def layout(
+    fmt: Format, shape: tuple[Any, ...], axis: int, sparsity: Pattern | None = None
+) -> tuple[tuple[Any, ...] | None, ...]:
+    """Return the shapes of codes, scales, shifts and outer scales; None for a part that the format lacks.
+
+    With ``sparsity`` the codes are streams, docs/sparse_storage.md.
+    """
+    lines = moved(shape, axis)
+    if isinstance(fmt, Element):
+        return (_codes(lines, fmt.bits, sparsity), None, None, None)
+    assert isinstance(fmt, Block | Bdr)
+    shifts = outer = None
+    if isinstance(fmt, Bdr) and fmt.d2:
+        shifts = _in_bytes(groups(lines, fmt.k2), fmt.d2)
+    if isinstance(fmt, Block) and fmt.outer_size:
+        outer = groups(lines, fmt.outer_size)
+    return (
+        _codes(lines, fmt.element.bits, sparsity),
+        _in_bytes(groups(lines, fmt.size), fmt.scale.bits),
+        shifts,
+        outer,
+    )
+
+
+def empty(fmt: Format, shape: tuple[int, ...], axis: int) -> Packed:
+    """Return parts for an array of ``shape`` that nothing was written to yet."""
+    dtypes = (np.uint8, np.uint8, np.uint8, np.float32)
+    shapes = layout(fmt, shape, axis)
+    return Packed(*(None if s is None else empty_aligned(s, d) for s, d in zip(shapes, dtypes, strict=True)))  # type: ignore[arg-type]
+
+
+def packed(parts: Parts, fmt: Any) -> Packed:
+    """Pack codes and scales, one integer each, into bits."""
+    if isinstance(fmt, Element):
+        return Packed(pack(parts.codes, fmt.bits))
+    assert parts.scales is not None
+    shifts = None if parts.shifts is None else pack(parts.shifts, fmt.d2)
+    return Packed(
+        pack(parts.codes, fmt.element.bits), pack(parts.scales, fmt.scale.bits), shifts, parts.outer
+    )
+
+
+def unpacked(q: Packed, fmt: Any, shape: tuple[int, ...], axis: int) -> Parts:
+    """Return codes and scales, one integer each, the block axis last."""
+    lines = moved(shape, axis)
+    if isinstance(fmt, Element):
+        return Parts(unpack(q.codes, fmt.bits, lines[-1]))
+    assert q.scales is not None
+    scales = unpack(q.scales, fmt.scale.bits, groups(lines, fmt.size)[-1])
+    shifts = None if q.shifts is None else unpack(q.shifts, fmt.d2, groups(lines, fmt.k2)[-1])
+    return Parts(unpack(q.codes, fmt.element.bits, lines[-1]), scales, shifts, q.outer)
+
+
+def _codes(lines: tuple[Any, ...], bits: int, sparsity: Pattern | None) -> tuple[Any, ...]:
+    return (
+        _in_bytes(lines, bits) if sparsity is None else (*lines[:-1], stream_bytes(lines[-1], bits, sparsity))
+    )
+
+
+def _in_bytes(shape: tuple[Any, ...], bits: int) -> tuple[Any, ...]:
+    return (*shape[:-1], line_bytes(shape[-1], bits))

@@ -1,0 +1,102 @@
+"""The arguments that say how to quantize, checked once: one frozen record for every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fewbits.errors import ArgumentError
+from fewbits.formats import Bdr, Block, Element, Exponent, Format, Posit
+from fewbits.kernels.bits.scale_rules import SCALE_RULES
+
+OVERFLOWS = ("saturate", "inf", "nan")
+NONFINITES = ("block_nan", "element", "saturate", "raise")
+ZERO_BLOCKS = ("smallest", "one")
+ROUNDINGS = ("nearest_even", "nearest_away", "toward_zero", "up", "down", "stochastic")
+RULES = tuple(SCALE_RULES)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to quantize to one format; every field is decided."""
+
+    rounding: str  # how an element is rounded
+    scale_rule: str  # how a power-of-two scale is chosen
+    overflow: str  # what an element beyond the largest becomes
+    nonfinite: str  # what NaN and infinity become
+    zero_block: str  # the scale of a block of zeros
+    seed: int = 0  # of stochastic rounding
+
+
+def has_scale_rule(fmt: Format) -> bool:
+    """Return whether the format's scale is a power of two, which a scale rule chooses."""
+    return isinstance(fmt, Block | Bdr) and isinstance(fmt.scale, Exponent)
+
+
+def check_scale_rule(scale_rule: str, formats: Iterable[Format]) -> None:
+    """Refuse a scale rule that there is not, and one that would do nothing for any of the formats.
+
+    Raises:
+        ArgumentError: it is such a rule.
+    """
+    _one_of("scale_rule", scale_rule, RULES)
+    asked = tuple(formats)
+    if scale_rule != "floor" and not any(map(has_scale_rule, asked)):
+        raise ArgumentError(
+            f"scale_rule={scale_rule!r} chooses a power-of-two scale; {', '.join(map(str, asked))} has none:"
+            " leave it out"
+        )
+
+
+def _one_of(what: str, given: str, allowed: tuple[str, ...]) -> str:
+    if given not in allowed:
+        raise ArgumentError(f"{what}={given!r} is not one of {', '.join(allowed)}")
+    return given
+
+
+def options(
+    fmt: Format,
+    *,
+    rounding: str = "nearest_even",
+    scale_rule: str = "floor",
+    overflow: str | None = None,
+    nonfinite: str | None = None,
+    zero_block: str | None = None,
+    seed: int = 0,
+) -> Options:
+    """Fill in the format's own defaults and refuse what the format cannot do.
+
+    Raises:
+        ArgumentError: a name that does not exist, or an ``overflow`` or ``nonfinite`` that the format cannot
+        code.
+    """
+    assert isinstance(fmt, Element | Block | Bdr)
+    element = fmt if isinstance(fmt, Element) else fmt.element
+    chosen = Options(
+        rounding=_one_of("rounding", rounding, ROUNDINGS),
+        scale_rule=scale_rule,
+        overflow=_one_of("overflow", overflow or fmt.default_overflow, OVERFLOWS),
+        nonfinite=_one_of("nonfinite", nonfinite or fmt.default_nonfinite, NONFINITES),
+        zero_block=_one_of(
+            "zero_block",
+            zero_block or ("one" if isinstance(fmt, Element) else fmt.default_zero_block),
+            ZERO_BLOCKS,
+        ),
+        seed=seed,
+    )
+    check_scale_rule(scale_rule, [fmt])
+    if chosen.overflow == "inf" and not element.has_inf:
+        raise ArgumentError(f"overflow='inf': {element} has no infinity; use 'saturate'")
+    if chosen.overflow == "nan" and not element.has_nan:
+        raise ArgumentError(f"overflow='nan': {element} has no NaN; use 'saturate'")
+    if chosen.overflow == "nan" and isinstance(element, Posit):
+        raise ArgumentError(f"overflow='nan': {element} never rounds a number to NaR; use 'saturate'")
+    if chosen.nonfinite == "element" and not element.has_nan:
+        raise ArgumentError(
+            f"nonfinite='element': {element} has no NaN; use 'block_nan', 'saturate' or 'raise'"
+        )
+    if chosen.nonfinite == "block_nan" and (isinstance(fmt, Element) or not fmt.scale.has_nan):
+        raise ArgumentError(
+            f"nonfinite='block_nan': {fmt} has no scale that can be NaN; use 'saturate' or 'raise'"
+        )
+    return chosen

@@ -1,0 +1,107 @@
+"""The eight rules in use for a power-of-two scale, as data: where in a binade each goes one power further.
+
+All give ``e`` with scale 2^e. In the formulas a is the largest magnitude of the block, M the largest
+element, emax its exponent and m its mantissa bits (for fixed point: the bits behind the leading one). With
+a = s 2^k, 1 <= s < 2, every rule is ``e = k - emax + plus``, and one more where s lies beyond a step.
+
+A new rule is a function here and its line in :data:`SCALE_RULES`: the definition, the compiled kernels and
+the names that ``scale_rule=`` takes come from that table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from types import MappingProxyType
+
+from fewbits.formats import Element, Fixed, Float
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How far above floor(log2 a) - emax the exponent of the scale lies."""
+
+    plus: int  # added in any case
+    step: Fraction  # one more beyond this significand; 2 where no significand is
+    closed: bool  # whether the step itself lies beyond it
+
+    def first(self, bits: int) -> int:
+        """Return the smallest fraction beyond the step, in units of 2^-bits; 2^bits where there is none."""
+        count, rest = divmod((self.step - 1) * 2**bits, 1)
+        return int(count) + (rest > 0 or not self.closed)
+
+
+def _mantissa_bits(element: Element) -> int:
+    return element.mantissa_bits if isinstance(element, Float | Fixed) else 0
+
+
+def _top(element: Element) -> Fraction:
+    """Return the significand of the largest element, M / 2^emax."""
+    return Fraction(element.max) / Fraction(2) ** element.emax
+
+
+def _floor(element: Element) -> Rule:
+    """floor(log2 a) - emax (OCP MX v1.0, section 6.3)."""
+    return Rule(0, Fraction(2), True)
+
+
+def _ceil(element: Element) -> Rule:
+    """ceil(log2 a) - emax."""
+    return Rule(0, Fraction(1), False)
+
+
+def _rceil(element: Element) -> Rule:
+    """The smallest power of two with a <= M 2^e: ceil(log2(a / M)).
+
+    Recipes for Pre-training LLMs with MXFP8, arXiv 2506.08027. A float32 quotient a / M gives the same, a
+    product with float32(1/M) does not always.
+    """
+    return Rule(0, _top(element), False)
+
+
+def _even(element: Element) -> Rule:
+    """floor(log2 of a rounded to m mantissa bits, half up) - emax (torchao's EVEN)."""
+    return Rule(0, 2 - Fraction(1, 2 ** (_mantissa_bits(element) + 1)), True)
+
+
+def _one_seventy_five(element: Element) -> Rule:
+    """As ``even`` with one mantissa bit for every element: up from 1.75 on (compressed-tensors adds 2^21)."""
+    return Rule(0, Fraction(7, 4), True)
+
+
+def _midmax(element: Element) -> Rule:
+    """Up where a is past the middle of M and the next power of two (Brevitas)."""
+    return Rule(0, (_top(element) + 2) / 2, False)
+
+
+def _oas(element: Element) -> Rule:
+    """floor(log2 of a / M c rounded to 8 significant bits), c = 2 (2 - 2^-m) / (2 - 2^-(m+1)) (Qwix).
+
+    c is 12/7 for FP4 and 60/31 for E4M3; the eight bits are bfloat16's. Qwix divides and multiplies in the
+    type of a; here a / M c is exact and rounded once.
+    """
+    m = _mantissa_bits(element)
+    factor = 2 * (2 - Fraction(1, 2**m)) / (2 - Fraction(1, 2 ** (m + 1)))
+    # From 2^k (1 - 2^-9) on, a tie included, eight bits round to 2^k.
+    step = _top(element) / factor * (1 - Fraction(1, 2**9))
+    return Rule(-1, step, True) if step >= 1 else Rule(0, 2 * step, True)
+
+
+def _double_floor(element: Element) -> Rule:
+    """One binade above floor (AWS Neuron)."""
+    return Rule(1, Fraction(2), True)
+
+
+SCALE_RULES: MappingProxyType[str, Callable[[Element], Rule]] = MappingProxyType(
+    {
+        "floor": _floor,
+        "ceil": _ceil,
+        "rceil": _rceil,
+        "even": _even,
+        "1.75": _one_seventy_five,
+        "midmax": _midmax,
+        "oas": _oas,
+        "double_floor": _double_floor,
+    }
+)

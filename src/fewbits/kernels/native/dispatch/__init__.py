@@ -1,0 +1,1 @@
+"""Which instruction set runs, and the state of the arithmetic around it."""

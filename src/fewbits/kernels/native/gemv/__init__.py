@@ -1,0 +1,1 @@
+"""A packed matrix with few vectors."""

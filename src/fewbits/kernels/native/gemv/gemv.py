@@ -1,0 +1,61 @@
+"""Products of a packed matrix with few vectors, which read its bits where they lie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbits import _native
+from fewbits.formats import Format
+from fewbits.formats.pattern import Pattern
+from fewbits.kernels.bits.layout import Packed
+from fewbits.kernels.bits.options import options
+from fewbits.kernels.native.dispatch.isa import active_isa
+from fewbits.kernels.native.jobs.geometry import aligned
+from fewbits.kernels.native.jobs.kernel_format import kernel_format
+from fewbits.kernels.native.jobs.packed import contiguous_parts, reading_format
+
+Array = NDArray[Any]
+
+
+def supports_product(fmt: Format) -> bool:
+    """Return whether :func:`gemv` computes with this format."""
+    return kernel_format(fmt, options(fmt)) is not None
+
+
+def gemv(
+    x: Array,
+    q: Packed,
+    y: Array,
+    fmt: Format,
+    sparsity: Pattern | None,
+    zero: int,
+    *,
+    narrow: bool,
+    threads: int,
+) -> None:
+    """Write ``x @ W.T`` into ``y``, straight from the packed bits of W.
+
+    Args:
+        x: (batch, n) float32 in C order.
+        q: the parts of W, (lines, n), with its blocks along n.
+        y: (batch, lines) float32 in C order.
+        fmt: a format that :func:`supports_product` accepts.
+        sparsity: of W, whose codes are streams then.
+        zero: the code of what is not kept.
+        narrow: whether every value of x is a normal bfloat16, or zero.
+        threads: most threads to use.
+    """
+    active_isa()
+    x = aligned(x)
+    permuted = None
+    if len(x) == 1:  # the order in which four-bit codes come apart; native/jobs/job.hpp
+        whole = x[0, : x.shape[1] // 128 * 128].reshape(-1, 16, 8)
+        permuted = np.ascontiguousarray(whole.swapaxes(1, 2))
+    p = reading_format(fmt)
+    if sparsity is not None:
+        p = _native.Format(p)
+        p.keep, p.group, p.zero = sparsity.keep, sparsity.group, zero
+    _native.gemv(p, x, narrow, permuted, *contiguous_parts(q), y, threads)

@@ -1,0 +1,1 @@
+"""The records that a compiled kernel takes; native/jobs has their fields."""

@@ -1,0 +1,53 @@
+"""Where the lines of an array lie, with as few axes as can be."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from numpy.typing import NDArray
+
+from fewbits import _native
+
+_MOST_AXES = 8  # besides the line, as in native/jobs/job.hpp
+
+
+def geometry(x: NDArray[Any], axis: int) -> _native.Geometry | None:
+    """Return how to walk over ``x`` line by line, or None where it takes too many axes."""
+    steps = [s // x.itemsize for s in x.strides]
+    places = _places(x.shape)
+    others = [i for i in range(x.ndim) if i != axis]
+    merged: list[tuple[int, int, int]] = []  # extent, stride, place stride; the outer axis first
+    for i in others:
+        extent, step, place = x.shape[i], steps[i], places[i]
+        if extent == 1:
+            continue
+        if merged and merged[-1][1] == extent * step and merged[-1][2] == extent * place:
+            merged[-1] = (merged[-1][0] * extent, step, place)
+        else:
+            merged.append((extent, step, place))
+    if len(merged) > _MOST_AXES:
+        return None
+    columns = [list(c) for c in zip(*merged, strict=True)] or [[], [], []]
+    n, step, place = (x.shape[axis], steps[axis], places[axis]) if x.ndim else (1, 1, 1)
+    return _native.geometry(n, step, place, *columns)
+
+
+def one_line(count: int) -> _native.Geometry:
+    """Return the geometry of ``count`` values side by side."""
+    return _native.geometry(count, 1, 1, [], [], [])
+
+
+def _places(shape: tuple[int, ...]) -> list[int]:
+    return [prod(shape[i + 1 :]) for i in range(len(shape))]
+
+
+def is_dense(x: NDArray[Any]) -> bool:
+    """Return whether the values lie side by side in C order, at addresses that the kernels can read."""
+    return bool(x.flags.c_contiguous and x.flags.aligned)
+
+
+def aligned(x: NDArray[Any]) -> NDArray[Any]:
+    """Return ``x``, copied only if its values lie at addresses that are no multiple of their size."""
+    steps_fit = all(s % x.itemsize == 0 for s in x.strides)
+    return x if x.flags.aligned and steps_fit else x.copy()  # np.ascontiguousarray may keep the address

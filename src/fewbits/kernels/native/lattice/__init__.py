@@ -1,0 +1,1 @@
+"""The Wilson operator on a four-dimensional lattice."""

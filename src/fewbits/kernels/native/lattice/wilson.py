@@ -1,0 +1,63 @@
+"""Passes over a four-dimensional lattice: the Wilson operator, and what conjugate gradients do besides.
+
+The definition is :mod:`fewbits.kernels.reference.lattice.wilson`. Sites lie in groups of 16, as
+native/jobs/lattice.hpp says; ``extent`` is the number of groups along T, Z, Y and X. Float32 arithmetic has
+the same bits on every CPU, and sums are added in an order that no number of threads changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from fewbits import _native
+from fewbits.kernels.bits.lattice import Extent, Field
+from fewbits.kernels.native.dispatch.isa import active_isa
+
+Array = NDArray[Any]
+
+
+def hop(
+    extent: Extent,
+    links: Array,
+    diagonal: float,
+    field: Field,
+    out: Field,
+    *,
+    alpha: float | None = None,
+    threads: int,
+) -> tuple[float, float]:
+    """Let ``out`` be H field, or out - alpha H field; H is gamma_5 times the Wilson operator.
+
+    Args:
+        extent: groups along T, Z, Y and X.
+        links: (groups, 4, 18, 12 or 8, 16), of the dtype of the fields.
+        diagonal: 4 + mass.
+        field: what H is applied to.
+        out: another field of the same dtype.
+        alpha: None for H field.
+        threads: most threads to use.
+
+    Returns:
+        |out|^2, and the old out times the new one (zero without alpha): of values as they are stored.
+    """
+    active_isa()
+    return _native.lattice_hop(extent, links, diagonal, *field, *out, alpha, threads)
+
+
+def update_direction(
+    extent: Extent, r: Field, p: Field, x: Array, *, alpha: float, gamma: float, beta: float, threads: int
+) -> float:
+    """Let x += alpha p, then p = gamma r + beta p; return |p|^2. ``x`` is float32, float64 for float64."""
+    return _native.lattice_turn(extent, *r, *p, x, alpha, gamma, beta, threads)
+
+
+def update_solution(extent: Extent, p: Field, x: Array, *, alpha: float, threads: int) -> None:
+    """Let x += alpha p."""
+    _native.lattice_settle(extent, *p, x, alpha, threads)
+
+
+def store_residual(extent: Extent, wide: Array, r: Field, p: Field, *, threads: int) -> tuple[float, float]:
+    """Store ``wide``, (groups, 24, 16) float64, in r; return |r|^2 and r times p."""
+    return _native.lattice_take(extent, wide, *r, *p, threads)

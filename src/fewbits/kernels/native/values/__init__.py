@@ -1,0 +1,1 @@
+"""Single values: initial values by position, magnitudes."""

@@ -1,0 +1,16 @@
+"""The operators of torch, here and nowhere else: schema, shape function, gradient, vmap, sharding."""
+
+from fewbits.kernels.ops.conversions import dequantize, fake_quantize, quantize
+from fewbits.kernels.ops.nm import compress, expand
+from fewbits.kernels.ops.products import addition_product, bfloat16_product, gemv
+
+__all__ = [
+    "addition_product",
+    "bfloat16_product",
+    "compress",
+    "dequantize",
+    "expand",
+    "fake_quantize",
+    "gemv",
+    "quantize",
+]

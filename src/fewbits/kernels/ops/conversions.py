@@ -1,0 +1,175 @@
+"""The operators that quantize, dequantize and fake-quantize: kernel, shape function, gradient, vmap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple
+from typing import Any
+
+import torch
+
+from fewbits.errors import ArgumentError
+from fewbits.formats import Format, parse, shares_scale
+from fewbits.kernels.arrays import conversions
+from fewbits.kernels.bits.options import Options, options
+from fewbits.kernels.ops.derivatives import derive
+from fewbits.kernels.ops.library import LIBRARY, define, read_format
+from fewbits.kernels.ops.sharding import is_sharded, register
+from fewbits.kernels.ops.tensors import NUMPY, array, empty_parts, packed, values
+
+
+def _fake_quantize(
+    x: torch.Tensor,
+    axis: int,
+    format: str,
+    rounding: str,
+    scale_rule: str,
+    overflow: str,
+    nonfinite: str,
+    zero_block: str,
+    seed: int,
+    amax: float | None,
+) -> torch.Tensor:
+    chosen = Options(rounding, scale_rule, overflow, nonfinite, zero_block, seed)
+    own = values(x)
+    y = torch.empty(own.shape, dtype=own.dtype)
+    conversions.fake_quantize(array(own), read_format(format), axis, chosen, amax, out=array(y))
+    return y.to(x.device, x.dtype)
+
+
+def _alike(x: torch.Tensor, *_: Any) -> torch.Tensor:
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+define(_fake_quantize, _alike)
+
+
+def _straight_through(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor]:
+    return (gradient,)
+
+
+def _tangent(ctx: Any, tangent: torch.Tensor) -> torch.Tensor:
+    return tangent.view_as(tangent)  # torch forbids the very object
+
+
+derive(LIBRARY, "fake_quantize", 1, _straight_through, _tangent)
+
+
+def _each_alone(
+    info: Any, in_dims: Sequence[int | None], x: torch.Tensor, axis: int, format: str, *choices: Any
+) -> tuple[torch.Tensor, int]:
+    """Round each of a batch as it would be rounded alone."""
+    assert in_dims[0] is not None
+    batch = x.movedim(in_dims[0], 0)
+    alone = shares_scale(read_format(format), "tensor") or choices[0] == "stochastic"
+    if alone and len(batch):
+        each = [torch.ops.fewbits.fake_quantize(one, axis, format, *choices) for one in batch]
+        return torch.stack(each), 0
+    lines = batch if batch.ndim > 1 else batch.unsqueeze(1)  # of single values
+    return torch.ops.fewbits.fake_quantize(lines, axis + 1, format, *choices).view_as(batch), 0
+
+
+torch.library.register_vmap("fewbits::fake_quantize", _each_alone, lib=LIBRARY)
+
+
+@torch.library.custom_op("fewbits::quantize", mutates_args=())
+def _quantize(
+    x: torch.Tensor,
+    axis: int,
+    format: str,
+    rounding: str,
+    scale_rule: str,
+    overflow: str,
+    nonfinite: str,
+    zero_block: str,
+    seed: int,
+    amax: float | None,
+) -> list[torch.Tensor]:
+    chosen = Options(rounding, scale_rule, overflow, nonfinite, zero_block, seed)
+    own, fmt = values(x), read_format(format)
+    parts = empty_parts(fmt, tuple(own.shape), axis)
+    conversions.quantize(array(own), fmt, axis, chosen, amax, out=packed(parts))
+    return [part.to(x.device) for part in parts if part is not None]
+
+
+@_quantize.register_fake
+def _(x: torch.Tensor, axis: int, format: str, *_: Any) -> list[torch.Tensor]:
+    parts = empty_parts(read_format(format), tuple(x.shape), axis, x.device)
+    return [part for part in parts if part is not None]
+
+
+@_quantize.register_vmap
+def _(info: Any, in_dims: Any, x: torch.Tensor, axis: int, format: str, *_: Any) -> Any:
+    raise ArgumentError(
+        f"quantize to {format} under torch.vmap; a packed tensor is not one of a batch: quantize the whole"
+        " batch outside of vmap, or take fake_quantize, which gives the values"
+    )
+
+
+@torch.library.custom_op("fewbits::dequantize", mutates_args=())
+def _dequantize(
+    codes: torch.Tensor,
+    scales: torch.Tensor | None,
+    shifts: torch.Tensor | None,
+    outer: torch.Tensor | None,
+    format: str,
+    shape: list[int],
+    axis: int,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    y = torch.empty(shape, dtype=dtype)
+    parts = packed((codes, scales, shifts, outer))
+    conversions.dequantize(parts, read_format(format), tuple(shape), axis, NUMPY[dtype], out=array(y))
+    return y.to(codes.device)
+
+
+@_dequantize.register_fake
+def _(
+    codes: torch.Tensor,
+    scales: torch.Tensor | None,
+    shifts: torch.Tensor | None,
+    outer: torch.Tensor | None,
+    format: str,
+    shape: list[int],
+    axis: int,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    return codes.new_empty(shape, dtype=dtype)
+
+
+def quantize(
+    x: torch.Tensor, fmt: str | Format, axis: int, amax: float | None, seed: int, **choices: str | None
+) -> list[torch.Tensor]:
+    """Return the packed parts of ``x`` that the format has: codes, scales, shifts, outer scales."""
+    text, *rest = _decided(fmt, seed, **choices)
+    return _quantize(x, axis, text, *rest, amax)  # type: ignore[no-any-return]
+
+
+def dequantize(
+    parts: tuple[torch.Tensor | None, ...], fmt: Format, shape: Any, axis: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """Return the values of packed codes, scales, shifts and outer scales, in ``dtype`` on their device."""
+    return _dequantize(*parts, fmt.grammar, list(shape), axis, dtype)  # type: ignore[no-any-return]
+
+
+def _decided(fmt: str | Format, seed: int, **choices: str | None) -> tuple[str, str, str, str, str, str, int]:
+    """Return the operator's own arguments: the format as text, and every choice made."""
+    target = fmt if isinstance(fmt, Format) else parse(fmt)
+    return (target.grammar, *astuple(options(target, seed=seed, **choices)))  # type: ignore[arg-type]
+
+
+# What the arguments mean is settled while torch.compile traces: it takes the answer as it is.
+torch.compiler.assume_constant_result(_decided)  # type: ignore[no-untyped-call]
+
+
+def fake_quantize(
+    x: torch.Tensor, fmt: str | Format, axis: int, amax: float | None, seed: int, **choices: str | None
+) -> torch.Tensor:
+    """Return ``x`` rounded to ``fmt``, same shape, dtype and device; the gradient passes straight through.
+
+    ``choices`` and errors are those of :func:`fewbits.kernels.bits.options.options`.
+    """
+    if is_sharded(x):
+        register()
+    text, *rest = _decided(fmt, seed, **choices)
+    return torch.ops.fewbits.fake_quantize(x, axis, text, *rest, amax)  # type: ignore[no-any-return]

@@ -1,0 +1,53 @@
+"""The operators that turn packed codes into N:M streams, and back."""
+
+from __future__ import annotations
+
+import torch
+
+from fewbits.formats import Format
+from fewbits.formats.pattern import Pattern, pattern
+from fewbits.kernels.arrays import nm
+from fewbits.kernels.bits.nm_stream import element_of, stream_bytes
+from fewbits.kernels.bits.packing import line_bytes
+from fewbits.kernels.ops.library import read_format
+from fewbits.kernels.ops.tensors import array
+
+
+@torch.library.custom_op("fewbits::compress", mutates_args=())
+def _compress(codes: torch.Tensor, format: str, n: int, sparsity: str) -> torch.Tensor:
+    fmt, kept = read_format(format), pattern(sparsity)
+    bits = element_of(fmt).bits
+    stream = torch.empty((*codes.shape[:-1], stream_bytes(n, bits, kept)), dtype=torch.uint8)
+    nm.compress(array(codes.cpu()), fmt, n, kept, out=array(stream))
+    return stream.to(codes.device)
+
+
+@_compress.register_fake
+def _(codes: torch.Tensor, format: str, n: int, sparsity: str) -> torch.Tensor:
+    bits = element_of(read_format(format)).bits
+    return codes.new_empty((*codes.shape[:-1], stream_bytes(n, bits, pattern(sparsity))))
+
+
+@torch.library.custom_op("fewbits::expand", mutates_args=())
+def _expand(stream: torch.Tensor, format: str, n: int, sparsity: str) -> torch.Tensor:
+    fmt, kept = read_format(format), pattern(sparsity)
+    bits = element_of(fmt).bits
+    codes = torch.empty((*stream.shape[:-1], line_bytes(n, bits)), dtype=torch.uint8)
+    nm.expand(array(stream.cpu()), fmt, n, kept, out=array(codes))
+    return codes.to(stream.device)
+
+
+@_expand.register_fake
+def _(stream: torch.Tensor, format: str, n: int, sparsity: str) -> torch.Tensor:
+    bits = element_of(read_format(format)).bits
+    return stream.new_empty((*stream.shape[:-1], line_bytes(n, bits)))
+
+
+def compress(codes: torch.Tensor, fmt: Format, n: int, sparsity: Pattern) -> torch.Tensor:
+    """Return the streams of packed codes of ``n`` values; errors are those of kernels/nm.py."""
+    return _compress(codes, fmt.grammar, n, str(sparsity))  # type: ignore[no-any-return]
+
+
+def expand(stream: torch.Tensor, fmt: Format, n: int, sparsity: Pattern) -> torch.Tensor:
+    """Return the packed codes of streams of ``n`` values."""
+    return _expand(stream, fmt.grammar, n, str(sparsity))  # type: ignore[no-any-return]

@@ -1,0 +1,105 @@
+"""Tensors as the arrays that :mod:`fewbits.kernels.arrays` takes; results lie in memory of torch's own.
+
+Memory that NumPy allocated cannot be resized, nor any that ``Tensor.numpy`` was called for: what
+fully_shard gathers, it resizes. Torch's memory begins a line of the cache, as that of
+:func:`fewbits.kernels.bits.memory.empty_aligned` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fewbits.errors import ArgumentError, DTypeError
+from fewbits.formats import Format
+from fewbits.kernels.bits.layout import Packed, layout
+from fewbits.kernels.bits.reals import BFLOAT16
+
+Array = NDArray[Any]
+
+NUMPY: dict[torch.dtype, np.dtype[Any]] = {
+    torch.float64: np.dtype(np.float64),
+    torch.float32: np.dtype(np.float32),
+    torch.float16: np.dtype(np.float16),
+    torch.bfloat16: np.dtype(BFLOAT16),
+    torch.uint8: np.dtype(np.uint8),
+}
+_DTYPES_OF_PARTS = (torch.uint8, torch.uint8, torch.uint8, torch.float32)
+
+
+def opened(x: torch.Tensor) -> tuple[Array, Callable[[Array], torch.Tensor]]:
+    """Return ``x`` as :mod:`fewbits.kernels` takes it, and what gives a result x's dtype and device.
+
+    Raises:
+        DTypeError: x is not floating point.
+        ArgumentError: x is one of those that torch.func passes around, which have no memory.
+    """
+    if torch._C._functorch.is_functorch_wrapped_tensor(x):
+        raise ArgumentError(
+            "a tensor inside of a transform of torch.func, which has no memory of its own: call fake_quantize"
+            " without out, or this function outside"
+        )
+    own = values(x)
+
+    def close(y: Array) -> torch.Tensor:
+        found = torch.empty(y.shape, dtype=own.dtype)
+        array(found)[...] = y
+        return found.to(x.device, x.dtype)
+
+    return array(own), close
+
+
+def values(x: torch.Tensor) -> torch.Tensor:
+    """Return ``x`` on the CPU, without gradient, in a dtype that the kernels know.
+
+    Raises:
+        DTypeError: x is not floating point.
+    """
+    if not x.is_floating_point():
+        raise DTypeError(f"a tensor of {x.dtype}; expected floating point: convert it with x.float()")
+    own = x.detach().cpu()
+    return own if own.dtype in NUMPY else own.float()  # torch's own narrow types
+
+
+def array(x: torch.Tensor) -> Array:
+    """Return a tensor on the CPU as an array that shares its memory for one call; bfloat16 as its bits."""
+    x = x.detach().resolve_neg()
+    if not x.numel():
+        return np.empty(tuple(x.shape), NUMPY[x.dtype])
+    shared: Array = np.asarray(_Memory(x))
+    return shared
+
+
+class _Memory:
+    """The memory of a tensor, as NumPy asks for it."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x  # lives as long as the array
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (x.data_ptr(), False),
+            "shape": tuple(x.shape),
+            "strides": tuple(step * x.element_size() for step in x.stride()),
+            "typestr": NUMPY[x.dtype].str,
+        }
+
+
+def packed(parts: Iterable[torch.Tensor | None]) -> Packed:
+    """Return parts as :mod:`fewbits.kernels` takes them; on the CPU they share their memory."""
+    arrays: list[Any] = [None if part is None else array(part.cpu()) for part in parts]
+    return Packed(*arrays)
+
+
+def empty_parts(
+    fmt: Format, shape: tuple[Any, ...], axis: int, device: Any = "cpu"
+) -> tuple[torch.Tensor | None, ...]:
+    """Return codes, scales, shifts and outer scales that nothing was written to yet."""
+    shapes = layout(fmt, shape, axis)
+    return tuple(
+        None if s is None else torch.empty(s, dtype=d, device=device)
+        for s, d in zip(shapes, _DTYPES_OF_PARTS, strict=True)
+    )

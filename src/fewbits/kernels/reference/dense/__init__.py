@@ -1,0 +1,1 @@
+"""Residuals and triangular systems of dense matrices."""

@@ -1,0 +1,88 @@
+"""From numbers to codes and scales: the definition.
+
+Blocks lie along the last axis here; :mod:`fewbits.kernels.arrays` moves other axes there. A last block that
+is not full is a block of fewer values. An element is rounded once, after its block was divided by the scale
+that :mod:`fewbits.kernels.reference.values.scales` chooses.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbits.errors import DataError
+from fewbits.formats import Bdr, Block, Element, Format
+from fewbits.kernels.bits.layout import Parts
+from fewbits.kernels.bits.options import Options
+from fewbits.kernels.reference.dequantize.dequantize import multiplier
+from fewbits.kernels.reference.values.blocks import spread
+from fewbits.kernels.reference.values.encode import encode, nan_code
+from fewbits.kernels.reference.values.scales import scaled
+from fewbits.kernels.reference.values.stochastic import draws as draw
+
+Array = NDArray[Any]
+
+
+def quantize(
+    x: Array, fmt: Format, options: Options, amax: float | None = None, positions: Array | None = None
+) -> Parts:
+    """Return the codes and scales of ``x``.
+
+    Args:
+        x: (..., n), float32 or float64, at least one dimension.
+        fmt: any format.
+        options: every choice, from :func:`fewbits.kernels.options.options`.
+        amax: the largest magnitude of the whole tensor where x is a part of it; a per-tensor scale is chosen
+        from it.
+        positions: index of each value in the user's array, of x's shape; stochastic rounding draws by it.
+
+    Raises:
+        DataError: x holds NaN or infinity and ``options.nonfinite`` is ``raise``.
+    """
+    x = without_nonfinite(x, fmt, options)
+    draws = None
+    if options.rounding == "stochastic":
+        where = np.arange(x.size).reshape(x.shape) if positions is None else positions
+        draws = draw(where, options.seed)
+    if isinstance(fmt, Element):
+        with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like the others
+            wide = x.astype(np.float64)
+        return Parts(encode(fmt, wide, options.rounding, options.overflow, draws))
+    assert isinstance(fmt, Block | Bdr)
+    parts, value = scaled(x, fmt, options, amax)
+    codes = encode(fmt.element, value, options.rounding, options.overflow, draws)
+    assert parts.scales is not None
+    if fmt.scale.has_nan:
+        lost = spread(parts.scales == nan_code(fmt.scale), fmt.size, x.shape)
+        codes = np.where(lost, codes.dtype.type(0), codes)
+    return Parts(codes, parts.scales, parts.shifts, parts.outer)
+
+
+def limits(x: Array, fmt: Format, options: Options, amax: float | None = None) -> Array:
+    """Return the largest magnitude that each value of ``x`` could have kept; beyond it, it saturates.
+
+    Returns:
+        float64, of x's shape or broadcastable to it.
+    """
+    if isinstance(fmt, Element):
+        return np.full((1,) * x.ndim, fmt.max)
+    assert isinstance(fmt, Block | Bdr)
+    x = without_nonfinite(x, fmt, options)
+    parts, _ = scaled(x, fmt, options, amax, divide=False)
+    whole = Parts(np.empty(x.shape, np.uint8), parts.scales, parts.shifts, parts.outer)
+    return fmt.element.max * multiplier(whole, fmt)
+
+
+def without_nonfinite(x: Array, fmt: Format, options: Options) -> Array:
+    """Return ``x`` with NaN and infinity replaced or refused where ``options.nonfinite`` says so."""
+    if options.nonfinite == "saturate":
+        return np.nan_to_num(x, nan=0.0)  # infinity becomes the dtype's largest value, NaN zero
+    if options.nonfinite == "raise" and not np.isfinite(x).all():
+        nan, inf = int(np.isnan(x).sum()), int(np.isinf(x).sum())
+        raise DataError(
+            f"the array holds {nan} NaN and {inf} infinities, and nonfinite='raise' refuses them for {fmt}; "
+            "clean the data, or pass nonfinite='saturate'"
+        )
+    return x

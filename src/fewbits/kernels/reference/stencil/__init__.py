@@ -1,0 +1,1 @@
+"""Conjugate gradients on a 7-point stencil."""

@@ -1,0 +1,1 @@
+"""Single values: rounding, codes, scales, draws."""

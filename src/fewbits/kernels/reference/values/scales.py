@@ -1,0 +1,131 @@
+"""The scale of each block: chosen from its largest magnitude, and divided by.
+
+* A power-of-two scale divides exactly, so an element is rounded once.
+* A real scale is chosen and divided by in float32 (float64 for float64 input), then the element is rounded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbits.formats import Bdr, Block, Element, Exponent, decode
+from fewbits.kernels.bits.layout import Parts
+from fewbits.kernels.bits.options import Options
+from fewbits.kernels.bits.packing import code_dtype
+from fewbits.kernels.bits.scale_rules import SCALE_RULES
+from fewbits.kernels.reference.values.blocks import blocks_of, largest_of, spread
+from fewbits.kernels.reference.values.encode import encode, nan_code
+
+Array = NDArray[Any]
+Integers = NDArray[np.int64]
+Reals = NDArray[np.float64]
+Amax = NDArray[np.floating[Any]]  # float32 or float64, finite, > 0
+
+
+def scaled(
+    x: Array, fmt: Block | Bdr, options: Options, amax: float | None, divide: bool = True
+) -> tuple[Parts, Reals]:
+    """Return the scales (codes left empty) and ``x`` divided by them."""
+    empty: Array = np.empty(0, np.uint8)
+    largest = largest_of(x, fmt.size)
+    if amax is not None and fmt.size == "tensor":
+        largest = np.full(largest.shape, amax, x.dtype)
+    bad: Array = np.zeros(largest.shape, np.bool_)
+    if options.nonfinite == "block_nan":
+        bad = np.asarray(blocks_of(~np.isfinite(x), fmt.size).any(axis=-1))
+    if isinstance(fmt.scale, Exponent):
+        exponents = _shared_exponent(largest, fmt, options)
+        codes = np.where(bad, nan_code(fmt.scale), exponents + fmt.scale.bias).astype(
+            code_dtype(fmt.scale.bits)
+        )
+        shifts = _shifts(x, exponents, fmt) if isinstance(fmt, Bdr) and fmt.d2 else None
+        if not divide:
+            return Parts(empty, codes, shifts), empty.astype(np.float64)
+        total = spread(exponents, fmt.size, x.shape)
+        if isinstance(fmt, Bdr) and shifts is not None:
+            total = total - spread(shifts.astype(np.int64), fmt.k2, x.shape)
+        return Parts(empty, codes, shifts), _divide_by_power(x, total)
+    assert isinstance(fmt, Block)
+    codes, outer, divisor = _real_scales(x, largest, fmt, options, amax)
+    if bad.any():
+        codes = np.where(bad, codes.dtype.type(nan_code(fmt.scale)), codes)
+    if not divide:
+        return Parts(empty, codes, None, outer), empty.astype(np.float64)
+    with np.errstate(over="ignore"):  # an amax far too small; the element saturates
+        quotient = x / spread(divisor.astype(x.dtype), fmt.size, x.shape)
+    return Parts(empty, codes, None, outer), quotient.astype(np.float64)
+
+
+def _shared_exponent(largest: Array, fmt: Block | Bdr, options: Options) -> NDArray[np.int64]:
+    scale = fmt.scale
+    assert isinstance(scale, Exponent)
+    some = np.where(largest > 0, largest, largest.dtype.type(1))
+    chosen = exponent(some, fmt.element, options.scale_rule)
+    zero = scale.emin if options.zero_block == "smallest" else min(max(0, scale.emin), scale.emax)
+    # A block beyond the largest scale keeps that scale and saturates; one below the smallest loses low bits.
+    return np.where(largest > 0, np.clip(chosen, scale.emin, scale.emax), zero)
+
+
+def floor_log2(a: Amax) -> Integers:
+    """Return floor(log2 a) from the bits; subnormals are exact."""
+    return np.frexp(a)[1].astype(np.int64) - 1
+
+
+def exponent(a: Amax, element: Element, rule: str) -> Integers:
+    """Return e of every largest magnitude, before it is clamped to what the scale can hold."""
+    chosen = SCALE_RULES[rule](element)
+    fraction = np.ldexp(np.frexp(a.astype(np.float64))[0] * 2 - 1, 52).astype(np.int64)  # exact
+    return np.asarray(floor_log2(a) - element.emax + chosen.plus + (fraction >= chosen.first(52)))
+
+
+def _shifts(x: Array, exponent: NDArray[np.int64], fmt: Bdr) -> Array:
+    """Return tau = min(E1 - E2, beta) of each sub-block (Shared Microexponents, section 3.2)."""
+    sub = largest_of(x, fmt.k2)
+    e1 = spread(exponent, fmt.k1 // fmt.k2, sub.shape)
+    gap = np.where(sub > 0, e1 - floor_log2(sub), fmt.largest_shift)
+    return np.clip(gap, 0, fmt.largest_shift).astype(np.uint8)
+
+
+def _divide_by_power(x: Array, exponent: NDArray[np.int64]) -> Reals:
+    wide = np.where(np.isfinite(x), x, 0).astype(np.float64)
+    with np.errstate(over="ignore"):
+        value = np.ldexp(wide, -exponent)
+    # A float64 far below the smallest element underflows here; its sign must reach directed rounding.
+    value = np.where((value == 0) & (wide != 0), np.copysign(2.0**-1074, wide), value)
+    return np.where(np.isfinite(x), value, x)
+
+
+def _real_scales(
+    x: Array, largest: Array, fmt: Block, options: Options, amax: float | None
+) -> tuple[Array, Array | None, NDArray[np.float32]]:
+    """Return (scale codes, outer scales, float32 divisor per block)."""
+    f32, most = np.float32, np.finfo(np.float32).max
+    biggest = np.minimum(largest, most).astype(f32)
+    top = f32(fmt.element.max)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        if fmt.outer is None:
+            codes = _encode_scale(biggest / top, largest, fmt.scale, options)
+            return codes, None, decode(fmt.scale, codes).astype(f32)
+        assert fmt.outer_size is not None
+        whole = largest_of(x, fmt.outer_size)
+        if amax is not None and fmt.outer_size == "tensor":
+            whole = np.full(whole.shape, amax, x.dtype)
+        # Transformer Engine's NVFP4: g = 2688 / amax; scale = E4M3(amax_block (g / 6)); x / (scale / g).
+        gain = f32(fmt.scale.max * fmt.element.max) / np.minimum(whole, most).astype(f32)
+        gain = np.where(whole > 0, np.minimum(gain, most), f32(1))
+        codes = _encode_scale(biggest * (gain * (f32(1) / top)), largest, fmt.scale, options)
+        divisor = np.maximum(decode(fmt.scale, codes).astype(f32) / gain, np.finfo(f32).smallest_subnormal)
+        return codes, np.minimum(f32(1) / gain, most), divisor
+
+
+def _encode_scale(wanted: NDArray[np.float32], largest: Array, scale: Element, options: Options) -> Array:
+    codes = encode(scale, wanted.astype(np.float64), "nearest_even", "saturate", None)
+    smallest = encode(scale, np.full(1, scale.smallest_subnormal), "nearest_even", "saturate", None)
+    one = encode(scale, np.full(1, min(1.0, scale.max)), "nearest_even", "saturate", None)
+    # A scale that rounds to zero would lose the block; it takes the smallest value there is.
+    codes = np.where((largest > 0) & (decode(scale, codes) == 0), smallest, codes)
+    zero = smallest if options.zero_block == "smallest" else one
+    return np.where(largest > 0, codes, zero).astype(code_dtype(scale.bits))

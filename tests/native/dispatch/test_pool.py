@@ -1,0 +1,166 @@
+"""Threads of the kernels: how many there are, that they survive a fork, and that results do not tell."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fewbits as fb
+from fewbits import kernels
+from fewbits.kernels import native
+from fewbits.kernels.bits.options import options
+
+ROOT = Path(__file__).parents[3]
+FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+
+START = """
+import hashlib, os, signal, sys, time
+import numpy as np
+import fewbits as fb
+{imports}
+
+X = np.random.default_rng(0).standard_normal(1 << 18).astype(np.float32)
+
+def work(_=None):
+    "Quantize enough for every thread; say what came out."
+    q = fb.fake_quantize(X, "mxfp4")
+    again = fb.fake_quantize(X.astype(np.float16), "mx6", axis=-1)
+    return hashlib.sha256(q.tobytes() + again.tobytes()).hexdigest()
+
+def in_child(do):
+    "Run in a forked child; one that hangs is ended after a minute, and then it is an error."
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if do() else 3)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            os._exit(4)
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return "hung"
+
+expected = work()
+"""
+
+AFTER_A_LARGE_CALL = """
+assert in_child(lambda: work() == expected) == 0
+assert in_child(lambda: in_child(lambda: work() == expected) == 0 and work() == expected) == 0
+assert work() == expected
+"""
+WHILE_OTHERS_WORK = """
+import threading
+stop = threading.Event()
+def always():
+    while not stop.is_set():
+        work()
+other = threading.Thread(target=always)
+other.start()
+codes = [in_child(lambda: work() == expected) for _ in range(5)]
+stop.set()
+other.join()
+assert codes == [0] * 5, codes
+"""
+AFTER_TORCH_WORKED = """
+y = torch.randn(1 << 20).exp().sum()
+assert in_child(lambda: work() == expected) == 0
+"""
+MULTIPROCESSING = """
+import multiprocessing
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    assert pool.map_async(work, range(4)).get(60) == [expected] * 4
+"""
+LOADER = """
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, i):
+        torch.set_num_threads(2)
+        return fb.fake_quantize(torch.from_numpy(X), "mxfp4"), work() == expected
+loader = torch.utils.data.DataLoader(Rows(), num_workers=2, timeout=60, multiprocessing_context="fork")
+wanted = fb.fake_quantize(torch.from_numpy(X), "mxfp4")
+assert all(torch.equal(rows[0], wanted) and bool(same) for rows, same in loader)
+"""
+
+
+def run(code: str, prelude: str = "", threads: str = "2") -> str:
+    """Return what a process of its own prints; BLAS gets no threads, so that those there are are ours."""
+    start = START.format(imports="import torch" if "torch." in code else "")
+    variables = {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": "1"}
+    there = {k: v for k, v in (os.environ | variables).items() if v}
+    # From Python 3.12 on, os.fork warns where there are threads: they are what is tried.
+    command = [sys.executable, "-W", "ignore", "-c", prelude + start + code]
+    done = subprocess.run(
+        command, cwd=ROOT, env=there, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@FORKS
+@pytest.mark.parametrize("code", [AFTER_A_LARGE_CALL, WHILE_OTHERS_WORK, AFTER_TORCH_WORKED, MULTIPROCESSING,
+                                  LOADER],
+                         ids=["after a large call", "while others work", "after torch worked",
+                              "multiprocessing", "DataLoader"])  # fmt: skip
+def test_a_forked_child_quantizes_as_its_parent_does(code: str) -> None:
+    run(code)
+
+
+THREADS = """
+before = len(os.listdir("/proc/self/task"))  # the call above started them
+from fewbits import kernels
+print(before, kernels.threads())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
+@pytest.mark.parametrize(
+    ("variable", "cores", "wanted"),
+    [("1", None, 1), ("3", None, 3), ("3,1", None, 3), ("", 1, 1), ("0", 1, 1), ("some", 1, 1), ("2", 1, 2),
+     ("", None, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)],
+)  # fmt: skip
+def test_without_torch_the_environment_and_the_affinity_say_how_many_threads_there_are(
+    variable: str, cores: int | None, wanted: int
+) -> None:
+    some = f"sorted(os.sched_getaffinity(0))[:{cores}]"
+    pin = "" if cores is None else f"import os; os.sched_setaffinity(0, {some})"
+    assert run(THREADS, pin, variable).split() == [str(wanted)] * 2
+
+
+def test_with_torch_its_setting_counts() -> None:
+    import torch
+
+    before = torch.get_num_threads()
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            assert kernels.threads() == count
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_results_are_the_same_with_any_number_of_threads_and_from_threads_at_once() -> None:
+    x = np.random.default_rng(0).standard_normal((300, 1000)).astype(np.float32)
+    fmt = fb.format("mxfp4")
+    chosen = options(fmt, rounding="stochastic", seed=3)
+
+    def digest(threads: int) -> str:
+        out = np.empty_like(x)
+        native.fake_quantize(x, out, fmt, 1, chosen, None, threads=threads)
+        return hashlib.sha256(out.tobytes()).hexdigest()
+
+    expected = digest(1)
+    assert {digest(n) for n in (2, 3, 5, 9, 2, 64)} == {expected}
+    with ThreadPoolExecutor(4) as others:
+        assert set(others.map(digest, [1, 2, 3, 4] * 10)) == {expected}

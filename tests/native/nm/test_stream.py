@@ -1,0 +1,158 @@
+"""Streams and products of every instruction set: the definition's bytes, and the bits of the dense kernel."""
+
+import numpy as np
+import pytest
+import torch
+
+import fewbits as fb
+from fewbits.errors import DataError, FormatError
+from fewbits.formats import Format, pattern
+from fewbits.kernels.arrays.nm import zeros
+from fewbits.kernels.bits.nm_stream import element_of
+from fewbits.kernels.bits.packing import unpack
+from fewbits.kernels.reference.nm import stream as reference
+from tests import cases
+
+# Tails of every segment and block: 64, 128 and 512 values; what several lines at once leave; long scales.
+COLUMNS = (4, 60, 68, 188, 512, 516, 700, 1024, 4096 + 640)
+PATTERNS = ("2:4", "1:2", "4:8", "2:5")
+# Each way to decode: words of both kinds, nibbles, bytes of either sign and with NaN; then what has no way
+# of its own. Scales of each kind.
+FORMATS = ("bf16", "fp16", "mxfp4", "nvfp4", "int4_channel", "int8_channel", "mxint8", "mxfp8_e4m3")
+OTHERS = (
+    "fp8_e5m2_tensor",
+    "fp8_e4m3fnuz",
+    "int8",
+    "mxfp6_e3m2",
+    "mx9",
+    "mx4",
+    "vsq4",
+    "posit8_1",
+    "fp32",
+    "quda_half",
+)
+
+
+def sparse(text: str, lines: int, columns: int, seed: int = 0) -> torch.Tensor:
+    """Return a matrix of the pattern, its kept values of every sign and some of them zero."""
+    p, generator = pattern(text), torch.Generator().manual_seed(seed)
+    w = torch.randn(lines, columns // p.group, p.group, generator=generator)
+    w[torch.rand(w.shape, generator=generator) < 0.1] = 0.0
+    chosen = torch.rand(w.shape, generator=generator).argsort(-1) < p.keep
+    return torch.where(chosen, w, 0.0).reshape(lines, columns // p.group * p.group)
+
+
+def both(text: str, name: str | Format, lines: int, columns: int) -> tuple[fb.NarrowTensor, fb.NarrowTensor]:
+    dense = fb.quantize(sparse(text, lines, columns), name)
+    return dense, dense.compressed(text)
+
+
+@pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
+@pytest.mark.parametrize("text", ["2:4", "2:5"])
+def test_streams_are_the_definitions_and_give_every_format_back(
+    isa: str, text: str, fmt: cases.Format
+) -> None:
+    p = pattern(text)
+    for columns in (60, 700):
+        w = sparse(text, 3, columns)
+        dense, n = fb.quantize(w, fmt), w.shape[1]
+        try:
+            zero, minus_zero = zeros(fmt)
+        except FormatError:
+            with pytest.raises(FormatError, match="has no zero"):
+                dense.compressed(text)
+            continue
+        q, bits = dense.compressed(text), element_of(fmt).bits
+        codes = unpack(dense.codes.numpy(), bits, n)
+        wanted = reference.compress(codes, p, bits, zero, minus_zero)
+        assert wanted is not None
+        assert np.array_equal(q.codes.numpy(), wanted)
+        values, back = dense.dequantize(), q.dequantize()
+        kept = reference.kept(codes, p, zero, minus_zero)
+        assert kept is not None
+        same = torch.from_numpy(kept) | (values.view(torch.int32) == 0)
+        assert torch.equal(back.view(torch.int32)[same], values.view(torch.int32)[same])
+        assert bool((values[~same] == 0).all())  # minus zeros for which there was no room
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", FORMATS)
+def test_products_are_those_of_the_dense_kernel_bit_for_bit(isa: str, name: str, dtype: torch.dtype) -> None:
+    for columns in COLUMNS:
+        dense, q = both("2:4", name, 7, columns)
+        for batch in (1, 3):
+            x = torch.randn(batch, columns, generator=torch.Generator().manual_seed(batch)).to(dtype)
+            y = x @ q.to(dtype).t()
+            assert torch.equal(y, x @ dense.to(dtype).t()), (columns, batch)
+            # Whatever the order of the sums, docs/products.md.
+            wide = x.double(), dense.dequantize().double().t()
+            bound = (columns + 2) * 2.0**-24 * (wide[0].abs() @ wide[1].abs())
+            rounding = 0.0 if dtype == torch.float32 else 2.0**-8
+            exact = wide[0] @ wide[1]
+            assert bool(((y.double() - exact).abs() <= bound + rounding * exact.abs() + 1e-37).all())
+
+
+@pytest.mark.parametrize("text", PATTERNS)
+@pytest.mark.parametrize("name", FORMATS + OTHERS)
+def test_every_pattern_and_format_multiplies_as_the_dense_kernel(isa: str, name: str, text: str) -> None:
+    dense, q = both(text, name, 5, 720)
+    for dtype in (torch.float32, torch.bfloat16):
+        x = torch.randn(1, q.shape[1], generator=torch.Generator().manual_seed(2)).to(dtype)
+        assert torch.equal(x @ q.to(dtype).t(), x @ dense.to(dtype).t())
+
+
+@pytest.mark.parametrize("name", ["bf16", "mxfp4", "int8_channel", "mxfp8_e4m3"])
+def test_special_values_of_x_are_multiplied_as_by_the_dense_kernel(isa: str, name: str) -> None:
+    dense, q = both("2:4", name, 5, 1024)
+    for special in (float("inf"), float("nan"), -0.0, 1e-40, 3e38):
+        x = torch.ones(1, 1024).bfloat16()
+        x[0, 513] = special
+        found, wanted = (x @ t.to(torch.bfloat16).t() for t in (q, dense))
+        assert torch.equal(found.isnan(), wanted.isnan())
+        assert torch.equal(found.nan_to_num(7.0), wanted.nan_to_num(7.0))
+
+
+def test_threads_do_not_change_a_product(isa: str) -> None:
+    _, q = both("2:4", "mxfp4", 67, 4096)
+    x = torch.randn(1, 4096).bfloat16()
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = x @ q.to(torch.bfloat16).t()
+        torch.set_num_threads(3)
+        assert torch.equal(x @ q.to(torch.bfloat16).t(), one)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", ["bf16", "mxfp4", "int8_channel"])
+def test_a_wrong_bit_of_a_mask_is_found(isa: str, name: str) -> None:
+    """The control: a product that ignored the masks would not see it, nor would a reader that trusts them."""
+    dense, q = both("2:4", name, 4, 1024)
+    x = torch.randn(1, 1024).bfloat16()
+    wanted = x @ dense.to(torch.bfloat16).t()
+    mask = q.codes[1, :64].numpy()
+    first, second = mask[:16].copy(), mask[16:32].copy()
+    mask[:16], mask[16:32] = second, first  # positions 0 and 1 of each group change places: still 2:4
+    assert not torch.equal(x @ q.to(torch.bfloat16).t(), wanted)
+    assert not torch.equal(q.dequantize(), dense.dequantize())
+    mask[:16], mask[16:32] = first, second
+    assert torch.equal(x @ q.to(torch.bfloat16).t(), wanted)
+    mask[3] ^= 16
+    with pytest.raises(DataError, match="line 1 has a mask that does not keep 2 of each 4"):
+        q.dequantize()
+
+
+def test_a_damaged_mask_reads_nothing_outside_the_matrix(isa: str) -> None:
+    for name in ("bf16", "mxfp4", "mxfp6_e2m3"):
+        _, q = both("2:4", name, 3, 700)
+        q.codes[:] = 255
+        for batch in (1, 2):
+            torch.ones(batch, 700).bfloat16() @ q.to(torch.bfloat16).t()  # sanitizers see more
+
+
+def test_more_values_than_the_pattern_keeps_are_refused(isa: str) -> None:
+    w = sparse("2:4", 5, 1024)
+    w[3, 600:604] = 1.0
+    with pytest.raises(DataError, match="line 3 has a group of 4 with more than 2 values that are not zero"):
+        fb.quantize(w, "bf16", sparsity="2:4")
