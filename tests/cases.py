@@ -1,7 +1,9 @@
 """The one table that tests share: formats, choices of how to round, awkward sizes, telling inputs."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -153,3 +155,39 @@ def blocks(count: int, size: int, seed: int = 0) -> Singles:
 def label(fmt: Format) -> str:
     """Return the test id of a format."""
     return str(fmt)[:60]
+
+
+def pairs(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Return rows of one value of each axis, so few that each two values of two axes still meet in one.
+
+    Of a format, a length, a rounding and an instruction set, two that do not go together are what a mistake
+    in a kernel needs; three hardly ever. The product of all axes has a row for each combination: this has
+    about as many rows as the two longest axes have combinations. Greedy, and always the same rows: each
+    begins with a pair that is still missing and takes on every other axis the value that brings the most
+    missing pairs, the one used least among equals.
+    """
+    values = [list(axis) for axis in axes]
+    if len(values) < 2:
+        return [(value,) for axis in values for value in axis]
+    missing = dict.fromkeys(
+        ((i, a), (j, b))
+        for i, j in combinations(range(len(values)), 2)
+        for a in range(len(values[i]))
+        for b in range(len(values[j]))
+    )
+    used: Counter[tuple[int, int]] = Counter()
+    rows = []
+    while missing:
+        row = dict(next(iter(missing)))
+        for i in sorted(set(range(len(values))) - set(row), key=lambda i: -len(values[i])):
+
+            def gain(a: int, i: int = i) -> tuple[int, int]:
+                meets = sum(((min((i, a), held), max((i, a), held)) in missing) for held in row.items())
+                return meets, -used[i, a]
+
+            row[i] = max(range(len(values[i])), key=gain)
+        for pair in combinations(sorted(row.items()), 2):
+            missing.pop(pair, None)
+        used.update(row.items())
+        rows.append(tuple(values[i][row[i]] for i in range(len(values))))
+    return rows
