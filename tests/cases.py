@@ -7,6 +7,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from fewbits.formats import (
@@ -152,11 +153,6 @@ def blocks(count: int, size: int, seed: int = 0) -> Singles:
     return (sign << 31 | exponent << 23 | mantissa).view(np.float32)
 
 
-def label(fmt: Format) -> str:
-    """Return the test id of a format."""
-    return str(fmt)[:60]
-
-
 def pairs(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
     """Return rows of one value of each axis, so few that each two values of two axes still meet in one.
 
@@ -180,14 +176,27 @@ def pairs(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
     while missing:
         row = dict(next(iter(missing)))
         for i in sorted(set(range(len(values))) - set(row), key=lambda i: -len(values[i])):
-
-            def gain(a: int, i: int = i) -> tuple[int, int]:
-                meets = sum(((min((i, a), held), max((i, a), held)) in missing) for held in row.items())
-                return meets, -used[i, a]
-
-            row[i] = max(range(len(values[i])), key=gain)
+            held = list(row.items())
+            gains = [
+                (sum(((min((i, a), h), max((i, a), h)) in missing) for h in held), -used[i, a])
+                for a in range(len(values[i]))
+            ]
+            row[i] = gains.index(max(gains))
         for pair in combinations(sorted(row.items()), 2):
             missing.pop(pair, None)
         used.update(row.items())
         rows.append(tuple(values[i][row[i]] for i in range(len(values))))
     return rows
+
+
+def label(fmt: Format) -> str:
+    """Return the test id of a format."""
+    return str(fmt)[:60]
+
+
+def by_first(rows: list[tuple[Any, ...]]) -> list[Any]:
+    """Return the rows as arguments of one test for each first value: that value, and the rest of its rows."""
+    rest: dict[Any, list[tuple[Any, ...]]] = {}
+    for first, *others in rows:
+        rest.setdefault(first, []).append(tuple(others))
+    return [pytest.param(first, others, id=label(first)) for first, others in rest.items()]

@@ -9,12 +9,14 @@ from scipy.linalg import solve_triangular
 
 from fewbits.kernels import native
 from fewbits.kernels.reference.dense import triangles as reference
+from tests import cases
 
 KINDS = [
     dict(zip(("upper", "unit", "transposed"), kind, strict=True))
     for kind in itertools.product((False, True), repeat=3)
 ]
-SIZES = [1, 2, 7, 8, 31, 33, 64, 100, 131]
+SIZES = (1, 2, 7, 8, 31, 33, 64, 100, 131)
+SYSTEMS = (SIZES, native.available_isas(), ("whole", "padded"), (1, 3), (1, 2), *[(False, True)] * 3)
 
 
 def system(n: int, k: int, held: str = "whole") -> Any:
@@ -29,23 +31,25 @@ def system(n: int, k: int, held: str = "whole") -> Any:
 
 
 @pytest.mark.parametrize(
-    "kind", KINDS, ids=lambda kind: "-".join(name for name, on in kind.items() if on) or "lower"
+    ("n", "isa", "held", "k", "threads", "upper", "unit", "transposed"), cases.pairs(*SYSTEMS)
 )
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("held", ["whole", "padded"])
 def test_every_instruction_set_equals_the_definition(
-    isa: str, held: str, n: int, kind: dict[str, bool]
+    n: int, isa: str, held: str, k: int, threads: int, upper: bool, unit: bool, transposed: bool
 ) -> None:
-    for k in (1, 3):
-        t, b = system(n, k, held)
-        with np.errstate(
-            over="ignore", invalid="ignore"
-        ):  # what grows beyond double precision is compared too
-            expected = reference.substitute(t, b, **kind)
-        for threads in (1, 2):
-            x = b.copy()
-            native.substitute(t, x, threads, **kind)
-            assert x.tobytes() == expected.tobytes()
+    native.force_isa(isa)
+    kind = {"upper": upper, "unit": unit, "transposed": transposed}
+    t, b = system(n, k, held)
+    with np.errstate(over="ignore", invalid="ignore"):  # what grows beyond double precision is compared too
+        expected = reference.substitute(t, b, **kind)
+    x = b.copy()
+    native.substitute(t, x, threads, **kind)
+    assert x.tobytes() == expected.tobytes()
+
+
+@pytest.mark.slow
+def test_every_instruction_set_equals_the_definition_in_every_combination() -> None:
+    for row in itertools.product(*SYSTEMS):
+        test_every_instruction_set_equals_the_definition(*row)
 
 
 @pytest.mark.parametrize(

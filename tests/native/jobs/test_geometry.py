@@ -4,6 +4,7 @@ import ctypes
 import mmap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -101,26 +102,59 @@ VIEWS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-@pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("name", SOME)
-def test_any_view_along_any_axis_equals_the_definition(name: str, view: str) -> None:
-    fmt = parse(name)
-    for dtype, rounding in ((np.float32, "nearest_even"), (np.uint16, "stochastic"), (np.float16, "up")):
-        chosen = options(fmt, rounding=rounding, seed=9)
-        x = VIEWS[view](values((4, 37, 67), dtype))
-        for axis in range(3):
-            assert differences(x, fmt, axis, chosen) == [], (dtype, axis)
+TYPED = ((np.float32, "nearest_even"), (np.uint16, "stochastic"), (np.float16, "up"))
 
 
+def _view_equals_the_definition(name: str, view: str, typed: tuple[Any, str], axis: int) -> None:
+    fmt, (dtype, rounding) = parse(name), typed
+    chosen = options(fmt, rounding=rounding, seed=9)
+    x = VIEWS[view](values((4, 37, 67), dtype))
+    assert differences(x, fmt, axis, chosen) == [], (view, typed, axis)
+
+
+@pytest.mark.parametrize(("name", "rows"), cases.by_first(cases.pairs(SOME, VIEWS, TYPED, range(3))))
+def test_any_view_along_any_axis_equals_the_definition(name: str, rows: list[Any]) -> None:
+    for row in rows:
+        _view_equals_the_definition(name, *row)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOME)
-def test_awkward_sizes_along_every_axis_equal_the_definition(name: str) -> None:
-    fmt = parse(name)
-    for n in cases.SIZES[1:]:
-        for shape, rounding in (((n, 3), "stochastic"), ((2, n, 65), "nearest_even"), ((65, n), "up")):
-            chosen = options(fmt, rounding=rounding, seed=3)
-            x = values(shape, seed=n)
-            for axis in range(len(shape)):
-                assert differences(x, fmt, axis, chosen) == [], (shape, axis)
+def test_every_view_of_every_type_along_every_axis_equals_the_definition(name: str) -> None:
+    for row in product(VIEWS, TYPED, range(3)):
+        _view_equals_the_definition(name, *row)
+
+
+# Shapes around a length, each with an axis of theirs.
+AROUND: tuple[tuple[Callable[[int], tuple[int, ...]], int], ...] = (
+    *((lambda n: (n, 3), axis) for axis in range(2)),
+    *((lambda n: (2, n, 65), axis) for axis in range(3)),
+    *((lambda n: (65, n), axis) for axis in range(2)),
+)
+
+
+def _size_equals_the_definition(
+    name: str, n: int, around: tuple[Callable[[int], tuple[int, ...]], int], rounding: str
+) -> None:
+    fmt, (shape, axis) = parse(name), around
+    chosen = options(fmt, rounding=rounding, seed=3)
+    assert differences(values(shape(n), seed=n), fmt, axis, chosen) == [], (shape(n), axis, rounding)
+
+
+SIZED = (cases.SIZES[1:], AROUND, [rounding for _, rounding in TYPED])
+
+
+@pytest.mark.parametrize(("name", "rows"), cases.by_first(cases.pairs(SOME, *SIZED)))
+def test_awkward_sizes_along_every_axis_equal_the_definition(name: str, rows: list[Any]) -> None:
+    for row in rows:
+        _size_equals_the_definition(name, *row)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SOME)
+def test_every_awkward_size_in_every_shape_and_rounding_equals_the_definition(name: str) -> None:
+    for row in product(*SIZED):
+        _size_equals_the_definition(name, *row)
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -130,15 +164,15 @@ def test_values_that_are_not_finite_keep_to_their_blocks_along_every_axis(name: 
     rng = np.random.default_rng(8)
     x[rng.random(x.shape) < 0.003] = np.nan
     x[rng.random(x.shape) < 0.003] = -np.inf
-    for nonfinite in cases.NONFINITES:
+    for nonfinite, axis, dtype in cases.pairs(
+        [name for name in cases.NONFINITES if possible(fmt, nonfinite=name)],
+        range(3),
+        (np.float32, np.float16, np.uint16),
+    ):
         chosen = possible(fmt, nonfinite=nonfinite)
-        if chosen is None:
-            continue
-        given = suited(x, chosen)
-        for axis in range(3):
-            for dtype in (np.float32, np.float16, np.uint16):
-                narrow = reals.narrowed(given, np.dtype(dtype))
-                assert differences(narrow, fmt, axis, chosen) == [], (nonfinite, axis, dtype)
+        assert chosen is not None
+        narrow = reals.narrowed(suited(x, chosen), np.dtype(dtype))
+        assert differences(narrow, fmt, axis, chosen) == [], (nonfinite, axis, dtype)
 
 
 @pytest.mark.parametrize("name", ["mxfp4", "fp6_e3m2", "mx6", "nvfp4", "int8_channel"])

@@ -1,5 +1,6 @@
 """The passes over a lattice against the definition: the same codes, and sums within a few units."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from fewbits.kernels.reference.lattice import spinors
 from fewbits.kernels.reference.lattice import wilson as reference
 from fewbits.solvers.lattice import random_links
 from fewbits.solvers.lattice.order import extent_of, grouped, natural
+from tests import cases
 
 DTYPES = ("float64", "float32", "int16", "int8")
 MASS = 0.1
@@ -77,9 +79,10 @@ def test_spinors_are_stored_as_defined(dtype: str, isa: str) -> None:
         assert np.array_equal(natural(field.norms[:, None], shape)[..., 0], norms)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("numbers", [18, 12, 8])
-@pytest.mark.parametrize("shape", [(2, 2, 2, 2), (2, 4, 6, 8), (4, 2, 8, 2)])
+HOPS = (((2, 2, 2, 2), (2, 4, 6, 8), (4, 2, 8, 2)), (18, 12, 8), DTYPES)
+
+
+@pytest.mark.parametrize(("shape", "numbers", "dtype"), cases.pairs(*HOPS))
 def test_the_operator_is_the_definition_on_every_isa(shape: Any, numbers: int, dtype: str) -> None:
     packed, matrices = links(shape, numbers, dtype)
     field, results = taken(shape, dtype, 0), []
@@ -97,6 +100,12 @@ def test_the_operator_is_the_definition_on_every_isa(shape: Any, numbers: int, d
     # that 8 numbers leave out are less exact.
     bound = (64 if numbers == 8 else 4) * UNIT[dtype] * 12 * np.abs(psi).max()
     assert (np.abs(decoded(first) - grouped(exact)) <= bound + half_a_step(first)).all()
+
+
+@pytest.mark.slow
+def test_the_operator_is_the_definition_in_every_combination() -> None:
+    for row in product(*HOPS):
+        test_the_operator_is_the_definition_on_every_isa(*row)
 
 
 @pytest.mark.parametrize("isa", native.available_isas())

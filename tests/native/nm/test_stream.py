@@ -1,5 +1,8 @@
 """Streams and products of every instruction set: the definition's bytes, and the bits of the dense kernel."""
 
+from itertools import product
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +10,7 @@ import torch
 import fewbits as fb
 from fewbits.errors import DataError, FormatError
 from fewbits.formats import Format, pattern
+from fewbits.kernels import native
 from fewbits.kernels.arrays.nm import zeros
 from fewbits.kernels.bits.nm_stream import element_of
 from fewbits.kernels.bits.packing import unpack
@@ -47,58 +51,102 @@ def both(text: str, name: str | Format, lines: int, columns: int) -> tuple[fb.Na
     return dense, dense.compressed(text)
 
 
-@pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
-@pytest.mark.parametrize("text", ["2:4", "2:5"])
-def test_streams_are_the_definitions_and_give_every_format_back(
-    isa: str, text: str, fmt: cases.Format
-) -> None:
+def _stream_is_the_definitions(fmt: cases.Format, isa: str, text: str, columns: int) -> None:
+    native.force_isa(isa)
     p = pattern(text)
-    for columns in (60, 700):
-        w = sparse(text, 3, columns)
-        dense, n = fb.quantize(w, fmt), w.shape[1]
-        try:
-            zero, minus_zero = zeros(fmt)
-        except FormatError:
-            with pytest.raises(FormatError, match="has no zero"):
-                dense.compressed(text)
-            continue
-        q, bits = dense.compressed(text), element_of(fmt).bits
-        codes = unpack(dense.codes.numpy(), bits, n)
-        wanted = reference.compress(codes, p, bits, zero, minus_zero)
-        assert wanted is not None
-        assert np.array_equal(q.codes.numpy(), wanted)
-        values, back = dense.dequantize(), q.dequantize()
-        kept = reference.kept(codes, p, zero, minus_zero)
-        assert kept is not None
-        same = torch.from_numpy(kept) | (values.view(torch.int32) == 0)
-        assert torch.equal(back.view(torch.int32)[same], values.view(torch.int32)[same])
-        assert bool((values[~same] == 0).all())  # minus zeros for which there was no room
+    w = sparse(text, 3, columns)
+    dense, n = fb.quantize(w, fmt), w.shape[1]
+    try:
+        zero, minus_zero = zeros(fmt)
+    except FormatError:
+        with pytest.raises(FormatError, match="has no zero"):
+            dense.compressed(text)
+        return
+    q, bits = dense.compressed(text), element_of(fmt).bits
+    codes = unpack(dense.codes.numpy(), bits, n)
+    wanted = reference.compress(codes, p, bits, zero, minus_zero)
+    assert wanted is not None
+    assert np.array_equal(q.codes.numpy(), wanted)
+    values, back = dense.dequantize(), q.dequantize()
+    kept = reference.kept(codes, p, zero, minus_zero)
+    assert kept is not None
+    same = torch.from_numpy(kept) | (values.view(torch.int32) == 0)
+    assert torch.equal(back.view(torch.int32)[same], values.view(torch.int32)[same])
+    assert bool((values[~same] == 0).all())  # minus zeros for which there was no room
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+STREAMED = (native.available_isas(), ("2:4", "2:5"), (60, 700))
+
+
+@pytest.mark.parametrize(("fmt", "rows"), cases.by_first(cases.pairs(cases.FORMATS, *STREAMED)))
+def test_streams_are_the_definitions_and_give_every_format_back(fmt: cases.Format, rows: list[Any]) -> None:
+    for row in rows:
+        _stream_is_the_definitions(fmt, *row)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
+def test_streams_of_every_instruction_set_pattern_and_length_give_every_format_back(
+    fmt: cases.Format,
+) -> None:
+    for row in product(*STREAMED):
+        _stream_is_the_definitions(fmt, *row)
+
+
+def _product_is_that_of_the_dense_kernel(
+    name: str, columns: int, isa: str, dtype: torch.dtype, batch: int
+) -> None:
+    native.force_isa(isa)
+    dense, q = both("2:4", name, 7, columns)
+    x = torch.randn(batch, columns, generator=torch.Generator().manual_seed(batch)).to(dtype)
+    y = x @ q.to(dtype).t()
+    assert torch.equal(y, x @ dense.to(dtype).t()), (columns, isa, dtype, batch)
+    # Whatever the order of the sums, docs/products.md.
+    wide = x.double(), dense.dequantize().double().t()
+    bound = (columns + 2) * 2.0**-24 * (wide[0].abs() @ wide[1].abs())
+    rounding = 0.0 if dtype == torch.float32 else 2.0**-8
+    exact = wide[0] @ wide[1]
+    assert bool(((y.double() - exact).abs() <= bound + rounding * exact.abs() + 1e-37).all())
+
+
+DTYPES = (torch.float32, torch.bfloat16)
+MULTIPLIED = (COLUMNS, native.available_isas(), DTYPES, (1, 3))
+
+
+@pytest.mark.parametrize(("name", "rows"), cases.by_first(cases.pairs(FORMATS, *MULTIPLIED)))
+def test_products_are_those_of_the_dense_kernel_bit_for_bit(name: str, rows: list[Any]) -> None:
+    for row in rows:
+        _product_is_that_of_the_dense_kernel(name, *row)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
-def test_products_are_those_of_the_dense_kernel_bit_for_bit(isa: str, name: str, dtype: torch.dtype) -> None:
-    for columns in COLUMNS:
-        dense, q = both("2:4", name, 7, columns)
-        for batch in (1, 3):
-            x = torch.randn(batch, columns, generator=torch.Generator().manual_seed(batch)).to(dtype)
-            y = x @ q.to(dtype).t()
-            assert torch.equal(y, x @ dense.to(dtype).t()), (columns, batch)
-            # Whatever the order of the sums, docs/products.md.
-            wide = x.double(), dense.dequantize().double().t()
-            bound = (columns + 2) * 2.0**-24 * (wide[0].abs() @ wide[1].abs())
-            rounding = 0.0 if dtype == torch.float32 else 2.0**-8
-            exact = wide[0] @ wide[1]
-            assert bool(((y.double() - exact).abs() <= bound + rounding * exact.abs() + 1e-37).all())
+def test_products_of_every_length_and_instruction_set_are_those_of_the_dense_kernel(name: str) -> None:
+    for row in product(*MULTIPLIED):
+        _product_is_that_of_the_dense_kernel(name, *row)
 
 
-@pytest.mark.parametrize("text", PATTERNS)
-@pytest.mark.parametrize("name", FORMATS + OTHERS)
-def test_every_pattern_and_format_multiplies_as_the_dense_kernel(isa: str, name: str, text: str) -> None:
+def _pattern_multiplies_as_the_dense_kernel(name: str, text: str, isa: str, dtype: torch.dtype) -> None:
+    native.force_isa(isa)
     dense, q = both(text, name, 5, 720)
-    for dtype in (torch.float32, torch.bfloat16):
-        x = torch.randn(1, q.shape[1], generator=torch.Generator().manual_seed(2)).to(dtype)
-        assert torch.equal(x @ q.to(dtype).t(), x @ dense.to(dtype).t())
+    x = torch.randn(1, q.shape[1], generator=torch.Generator().manual_seed(2)).to(dtype)
+    assert torch.equal(x @ q.to(dtype).t(), x @ dense.to(dtype).t()), (text, isa, dtype)
+
+
+PATTERNED = (PATTERNS, native.available_isas(), DTYPES)
+
+
+@pytest.mark.parametrize(("name", "rows"), cases.by_first(cases.pairs(FORMATS + OTHERS, *PATTERNED)))
+def test_every_pattern_and_format_multiplies_as_the_dense_kernel(name: str, rows: list[Any]) -> None:
+    for row in rows:
+        _pattern_multiplies_as_the_dense_kernel(name, *row)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FORMATS + OTHERS)
+def test_every_pattern_and_format_multiplies_so_with_every_instruction_set(name: str) -> None:
+    for row in product(*PATTERNED):
+        _pattern_multiplies_as_the_dense_kernel(name, *row)
 
 
 @pytest.mark.parametrize("name", ["bf16", "mxfp4", "int8_channel", "mxfp8_e4m3"])
@@ -129,7 +177,7 @@ def test_threads_do_not_change_a_product(isa: str) -> None:
 def test_a_wrong_bit_of_a_mask_is_found(isa: str, name: str) -> None:
     """The control: a product that ignored the masks would not see it, nor would a reader that trusts them."""
     dense, q = both("2:4", name, 4, 1024)
-    x = torch.randn(1, 1024).bfloat16()
+    x = torch.randn(1, 1024, generator=torch.Generator().manual_seed(1)).bfloat16()
     wanted = x @ dense.to(torch.bfloat16).t()
     mask = q.codes[1, :64].numpy()
     first, second = mask[:16].copy(), mask[16:32].copy()

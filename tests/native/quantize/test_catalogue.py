@@ -1,6 +1,7 @@
 """Every catalogued format, every choice: the compiled kernels equal the definition bit for bit."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -83,36 +84,64 @@ def test_all_values_of_the_16_bit_types_equal_the_definition(fmt: cases.Format, 
     assert differences(suited(x, chosen), fmt, 1, chosen) == []
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=cases.label)
-def test_every_overflow_nonfinite_and_zero_block_equals_the_definition(fmt: cases.Format) -> None:
-    tried = 0
-    for option, names in (
+def special_choices(fmt: cases.Format) -> list[list[Any]]:
+    """What the format can do of each option for values that it does not have, each rounding, each type."""
+    tried = (
         ("overflow", cases.OVERFLOWS),
         ("nonfinite", cases.NONFINITES),
         ("zero_block", cases.ZERO_BLOCKS),
-    ):
-        for name in names:
-            for rounding in cases.ROUNDINGS:
-                chosen = possible(fmt, rounding=rounding, **{option: name})
-                if chosen is None:
-                    continue
-                x = suited(inputs.single(fmt, False)[:60], chosen)
-                halves = [suited(inputs.every_half(d)[690:740], chosen) for d in (np.float16, np.uint16)]
-                for given in (x, *halves):
-                    assert differences(given, fmt, 1, chosen) == [], (option, name, rounding, given.dtype)
-                tried += 1
-    assert tried >= 4 * len(cases.ROUNDINGS)  # saturation of both kinds, and either block of zeros
+    )
+    can = [[name for name in names if possible(fmt, **{option: name})] for option, names in tried]
+    assert len(can[0]) + len(can[1]) >= 2  # saturation of both kinds
+    assert len(can[2]) == 2
+    return [*can, list(cases.ROUNDINGS), [np.float32, np.float16, np.uint16]]
 
 
-@pytest.mark.parametrize("n", [1, 2, 15, 16, 31, 33, 511, 512, 513, 1025, 4096, 4097, 9001])
+def _special_values_equal_the_definition(fmt: cases.Format, rows: Iterable[tuple[Any, ...]]) -> None:
+    for overflow, nonfinite, zero_block, rounding, dtype in rows:
+        chosen = possible(
+            fmt, rounding=rounding, overflow=overflow, nonfinite=nonfinite, zero_block=zero_block
+        )
+        assert chosen is not None
+        single = dtype == np.float32
+        x = inputs.single(fmt, False)[:60] if single else inputs.every_half(dtype)[690:740]
+        assert differences(suited(x, chosen), fmt, 1, chosen) == [], (chosen, dtype)
+
+
 @pytest.mark.parametrize("fmt", FORMATS, ids=cases.label)
-def test_every_length_of_line_equals_the_definition(fmt: cases.Format, n: int) -> None:
+def test_overflow_nonfinite_zero_block_and_rounding_equal_the_definition_in_pairs(fmt: cases.Format) -> None:
+    _special_values_equal_the_definition(fmt, cases.pairs(*special_choices(fmt)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fmt", FORMATS, ids=cases.label)
+def test_every_overflow_nonfinite_zero_block_and_rounding_equals_the_definition(fmt: cases.Format) -> None:
+    _special_values_equal_the_definition(fmt, product(*special_choices(fmt)))
+
+
+LENGTHS = (1, 2, 15, 16, 31, 33, 511, 512, 513, 1025, 4096, 4097, 9001)
+HOW = (LENGTHS, ("nearest_even", "stochastic"), (0, 1))
+
+
+def _lines_equal_the_definition(fmt: cases.Format, n: int, rounding: str, axis: int) -> None:
     x = inputs.single(fmt, True).ravel()
     x = np.resize(x[np.random.default_rng(n).integers(x.size // 2) :], (max(3, 2000 // n), n))
-    for rounding in ("nearest_even", "stochastic"):
-        chosen = options(fmt, rounding=rounding, seed=n)
-        assert differences(suited(x, chosen), fmt, 1, chosen) == [], rounding
-        assert differences(suited(x.ravel(), chosen), fmt, 0, chosen) == [], rounding
+    chosen = options(fmt, rounding=rounding, seed=n)
+    given = suited(x if axis else x.ravel(), chosen)
+    assert differences(given, fmt, axis, chosen) == [], (n, rounding, axis)
+
+
+@pytest.mark.parametrize(("fmt", "rows"), cases.by_first(cases.pairs(FORMATS, *HOW)))
+def test_every_length_of_line_equals_the_definition(fmt: cases.Format, rows: list[Any]) -> None:
+    for row in rows:
+        _lines_equal_the_definition(fmt, *row)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fmt", FORMATS, ids=cases.label)
+def test_every_length_of_line_equals_the_definition_in_every_rounding(fmt: cases.Format) -> None:
+    for row in product(*HOW):
+        _lines_equal_the_definition(fmt, *row)
 
 
 LONG = tuple(

@@ -1,5 +1,6 @@
 """Products of compressed rows: all instruction sets equal the definition, and that equals the matrix."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from fewbits.kernels import native
 from fewbits.kernels.bits.sparse_rows import SparseRows, compress
 from fewbits.kernels.bits.stencil import TYPES
 from fewbits.kernels.reference.sparse.rows import multiply
+from tests import cases
 
 
 def matrices() -> dict[str, Any]:
@@ -36,9 +38,12 @@ def held(a: Any, storage: str) -> SparseRows:
     return compress(a.indptr, a.indices, values, unit, storage, a.shape[1])
 
 
-@pytest.mark.parametrize("storage", ["f32", "f16", "i16"])
-@pytest.mark.parametrize("name", matrices())
-def test_every_instruction_set_equals_the_definition(isa: str, name: str, storage: str) -> None:
+ROWS = (matrices(), ("f32", "f16", "i16"), native.available_isas())
+
+
+@pytest.mark.parametrize(("name", "storage", "isa"), cases.pairs(*ROWS))
+def test_every_instruction_set_equals_the_definition(name: str, storage: str, isa: str) -> None:
+    native.force_isa(isa)
     a = matrices()[name]
     rows = held(a, storage)
     x = np.random.default_rng(2).standard_normal(a.shape[1]).astype(np.float32)
@@ -51,6 +56,12 @@ def test_every_instruction_set_equals_the_definition(isa: str, name: str, storag
         ((a.data * factor).astype(TYPES[storage]).astype(float), a.indices, a.indptr), shape=a.shape
     )
     assert np.allclose(expected, (kept @ x.astype(float)) * unit, rtol=1e-5, atol=1e-4 * factor)
+
+
+@pytest.mark.slow
+def test_every_instruction_set_equals_the_definition_in_every_combination() -> None:
+    for row in product(*ROWS):
+        test_every_instruction_set_equals_the_definition(*row)
 
 
 def test_columns_take_16_bits_where_that_is_shorter() -> None:

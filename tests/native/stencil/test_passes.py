@@ -9,9 +9,10 @@ import pytest
 from fewbits.kernels import native
 from fewbits.kernels.bits.stencil import ScaledArray, stride_of, zeros
 from fewbits.kernels.reference.stencil import passes as reference
+from tests import cases
 
 SHAPES = ((1, 1, 1), (3, 4, 5), (2, 3, 32), (66, 2, 33), (3, 35, 40))
-PAIRS = (
+STORAGES = (  # vectors, faces
     ("f64", "f64"),
     ("f32", "f32"),
     ("f16", "f16"),
@@ -58,12 +59,16 @@ def vectors(shape: tuple[int, int, int], storage: str) -> list[ScaledArray]:
     return found
 
 
-@pytest.mark.parametrize(("storage", "faces"), PAIRS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("scalars", [(0.3, 0.0, 0.9, 0.7), (0.3, -0.6, 0.9, 0.7), (0.0, 0.0, 0.9, 0.7)])
+SCALARS = ((0.3, 0.0, 0.9, 0.7), (0.3, -0.6, 0.9, 0.7), (0.0, 0.0, 0.9, 0.7))
+PASSES = (STORAGES, SHAPES, SCALARS, native.available_isas())
+
+
+@pytest.mark.parametrize(("storages", "shape", "scalars", "isa"), cases.pairs(*PASSES), ids=str)
 def test_both_passes_equal_the_definition(
-    isa: str, scalars: tuple[float, ...], shape: tuple[int, int, int], storage: str, faces: str
+    storages: tuple[str, str], shape: tuple[int, int, int], scalars: tuple[float, ...], isa: str
 ) -> None:
+    native.force_isa(isa)
+    storage, faces = storages
     a = grid(shape, faces)
     ours, theirs = vectors(shape, storage), vectors(shape, storage)
     x: Any = np.random.default_rng(3).standard_normal(ours[0].values.shape)
@@ -84,6 +89,12 @@ def test_both_passes_equal_the_definition(
         reference.pack(values, theirs[1], theirs[0]), rel=1e-12
     )
     assert all(itertools.starmap(same, zip(ours, theirs, strict=True)))
+
+
+@pytest.mark.slow
+def test_both_passes_equal_the_definition_in_every_combination() -> None:
+    for row in itertools.product(*PASSES):
+        test_both_passes_equal_the_definition(*row)
 
 
 @pytest.mark.parametrize("storage", ["f64", "i16"])
