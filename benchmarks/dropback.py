@@ -61,7 +61,7 @@ def accuracy(
     for i in range(steps):
         optimizer.param_groups[0]["lr"] = rate * 0.5 ** (4 * i // steps)
         optimizer.zero_grad()
-        task.loss(model, random).backward()
+        task.loss(model, task.draw_batch(random, task.hyper.batch)).backward()
         optimizer.step()
         after((i + 1) / steps)
     return task.evaluate(model)

@@ -14,12 +14,10 @@ from fewbits.errors import ArgumentError, FormatError
 from fewbits.evidence import paired
 from fewbits.formats import parse
 from fewbits.recipes import uniform
-from fewbits.train import Trainer
-from fewbits.train.tasks import Task
-from fewbits.train.tasks.task import Hyperparameters
+from fewbits.train import Hyperparameters, Task, recipe_trainer
 
 
-def linear_task(name, data=None, *, trained=None, loss=None):
+def linear_task(name, data=None, *, loss=None):
     """A task that needs no training: the error of a random linear layer against its own FP32 output."""
     x = torch.randn(64, 96, generator=torch.Generator().manual_seed(9))
 
@@ -27,29 +25,42 @@ def linear_task(name, data=None, *, trained=None, loss=None):
         torch.manual_seed(seed)
         return nn.Sequential(nn.Linear(96, 32), nn.ReLU(), nn.Linear(32, 16))
 
-    def train(seed, progress):
-        if trained is not None:
-            trained.append(seed)
-        progress(1, 1, 0.0)
-        return create(seed).eval()
-
     def evaluate(model):
         with torch.no_grad():
             return float(model(x).square().mean())
 
-    def batch_loss(model, generator):
-        return model(torch.randn(32, 96, generator=generator)).square().mean()
+    def mean_square(model, batch):
+        return model(*batch).square().mean()
 
-    hyper = Hyperparameters(steps=4, batch=32, learning_rate=0.01)
-    return Task(name, "nll", True, train, evaluate, create, loss or batch_loss, hyper)
+    return Task(
+        name=name,
+        metric="nll",
+        lower_is_better=True,
+        create=create,
+        draw_batch=lambda generator, count: (torch.randn(count, 96, generator=generator),),
+        loss=loss or mean_square,
+        evaluate=evaluate,
+        hyper=Hyperparameters(steps=4, batch=32, learning_rate=0.01),
+        single_thread=True,
+    )
 
 
 @pytest.fixture
-def _linear(monkeypatch):
+def linear(monkeypatch):
+    """Let every task be the linear one, and its model be what it is at first; return the seeds asked for."""
+    trained = []
+
+    def untrained(task, seed, *, progress):
+        trained.append(seed)
+        progress("training", 1, 1)
+        return task.create(seed).eval()
+
     monkeypatch.setattr(models, "task", linear_task)
+    monkeypatch.setattr(models, "fp32_model", untrained)
+    return trained
 
 
-@pytest.mark.usefixtures("_linear")
+@pytest.mark.usefixtures("linear")
 def test_fp32_changes_nothing_and_narrow_formats_do():
     fp32, mx4 = compare_models(["bytes"], ["fp32", "mx4"], seeds=2)
     assert fp32.values == fp32.baseline
@@ -60,23 +71,21 @@ def test_fp32_changes_nothing_and_narrow_formats_do():
     assert 10 < mx4.weight_qsnr_db < 20
 
 
-@pytest.mark.usefixtures("_linear")
+@pytest.mark.usefixtures("linear")
 def test_the_model_size_counts_cast_weights_narrow_and_the_rest_in_fp32():
     (score,) = compare_models(["bytes"], ["mxfp4"], seeds=1)
     assert score.model_bytes == (96 * 32 + 32 * 16) * 4.25 / 8 + (32 + 16) * 4
 
 
-@pytest.mark.usefixtures("_linear")
-def test_every_seed_is_trained_once_and_progress_reaches_the_end(monkeypatch):
-    seen, trained = [], []
-    monkeypatch.setattr(models, "task", partial(linear_task, trained=trained))
+def test_every_seed_is_trained_once_and_progress_reaches_the_end(linear):
+    seen = []
     compare_models(["bytes"], ["mxfp4", "mx6"], seeds=3, progress=lambda *step: seen.append(step))
-    assert trained == [0, 1, 2]
+    assert linear == [0, 1, 2]
     assert seen[-1] == ("bytes: evaluating formats", 6, 6)
     assert any(what.startswith("bytes: training") and done == total for what, done, total in seen)
 
 
-@pytest.mark.usefixtures("_linear")
+@pytest.mark.usefixtures("linear")
 def test_a_scale_rule_reaches_the_formats_that_have_one():
     default = compare_models(["bytes"], ["mxfp8_e4m3", "int8_channel"], seeds=1)
     ruled = compare_models(["bytes"], ["mxfp8_e4m3", "int8_channel"], seeds=1, scale_rule="rceil")
@@ -85,7 +94,7 @@ def test_a_scale_rule_reaches_the_formats_that_have_one():
     assert ruled[1] == default[1]
 
 
-@pytest.mark.usefixtures("_linear")
+@pytest.mark.usefixtures("linear")
 def test_training_is_measured_where_it_is_asked_for():
     plain = compare_models(["bytes"], ["mx4"], seeds=1)[0]
     assert plain.trained == plain.trained_baseline == ()
@@ -101,24 +110,21 @@ def test_training_is_measured_where_it_is_asked_for():
     assert ("bytes: training in 2 formats", 4, 4) in seen
 
 
-@pytest.mark.usefixtures("_linear")
+@pytest.mark.usefixtures("linear")
 def test_a_trained_model_is_evaluated_without_a_cast():
     (mx4,) = compare_models(["bytes"], ["mx4"], seeds=1, train=True)
     t = linear_task("bytes")
-    trainer = Trainer(t, uniform("mx4"), seed=0, steps=t.hyper.steps)
-    for _ in range(t.hyper.steps):
-        trainer.step()
+    trainer = recipe_trainer(t, uniform("mx4"))
+    assert len(list(trainer)) == t.hyper.steps
     assert t.evaluate(trainer.model) != mx4.trained[0]
-    plain = t.create(0)
-    plain.load_state_dict(trainer.model.state_dict())
-    assert mx4.trained == (t.evaluate(plain),)
+    assert mx4.trained == (t.evaluate(trainer.plain_model()),)
 
 
 @pytest.mark.parametrize("fmt", ["mx6", "mxfp4"])  # one that refuses a NaN and one that has it
 def test_a_training_that_breaks_down_scores_nan_and_the_others_go_on(monkeypatch, fmt):
-    def loss(model, generator):
+    def loss(model, batch):
         broken = "NarrowLinear" in str(type(model[0]))
-        return model(torch.randn(32, 96, generator=generator)).square().mean() * (1e38 if broken else 1) ** 2
+        return model(*batch).square().mean() * (1e38 if broken else 1) ** 2
 
     monkeypatch.setattr(models, "task", partial(linear_task, loss=loss))
     fp32, narrow = compare_models(["bytes"], ["fp32", fmt], seeds=1, train=True)
@@ -164,7 +170,7 @@ def test_six_bits_are_within_noise_of_fp32_and_four_are_not(monkeypatch, pytestc
     assert scores["mx4"].difference > scores["mxfp4"].difference > scores["nvfp4"].difference
 
 
-@pytest.mark.usefixtures("_linear")
+@pytest.mark.usefixtures("linear")
 def test_the_ordering_test_would_reject_a_format_that_costs_nothing():
     (score,) = compare_models(["bytes"], ["mx4"], seeds=1)
     harmless = replace(score, values=score.baseline)

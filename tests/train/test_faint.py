@@ -5,10 +5,8 @@ from functools import cache
 import pytest
 import torch
 
-from fewbits.recipes import recipe
+from fewbits.train import recipe_trainer, seeded
 from fewbits.train.tasks import trained_task
-from fewbits.train.tasks.training import one_thread
-from fewbits.train.trainer import Trainer
 
 LEAST = 0.05  # nats that a broken recipe loses; a sound one is nearer to FP32 than that
 
@@ -16,11 +14,11 @@ LEAST = 0.05  # nats that a broken recipe loses; a sound one is nearer to FP32 t
 @cache
 def loss_after(name: str, seed: int, steps: int) -> float:
     """Return the loss on held-out digits."""
-    with one_thread(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        trainer = Trainer(trained_task("faint"), recipe(name), seed=seed, steps=steps)
-        for _ in range(steps):
-            trainer.step()
+    task = trained_task("faint")
+    with seeded(task, seed):
+        trainer = recipe_trainer(task, name, seed=seed, steps=steps)
+        for _ in trainer:
+            pass
         return trainer.evaluate()
 
 
@@ -57,10 +55,10 @@ def test_it_does_so_for_three_seeds(broken: str, sound: list[str]) -> None:
 def test_what_the_task_computes_does_not_depend_on_the_size_of_its_weights() -> None:
     task = trained_task("faint")
     model = task.create(0)
-    draw = torch.Generator().manual_seed(3)
+    batch = task.draw_batch(torch.Generator().manual_seed(3), 32)
     with torch.no_grad():
-        wanted = float(task.loss(model, draw))
+        wanted = float(task.loss(model, batch))
         assert 0 < wanted < 4 * 2.0**-20
         for p in (model.first.weight, model.first.bias, model.second.weight, model.second.bias):
             p.mul_(4)
-        assert float(task.loss(model, draw.manual_seed(3))) == pytest.approx(wanted, rel=1e-4)
+        assert float(task.loss(model, batch)) == pytest.approx(wanted, rel=1e-4)

@@ -34,7 +34,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(recipe: str, tmp_path: Path) -> 
     settings = replace(SETTINGS, recipe=recipe)
     whole = run(settings, tmp_path / "whole")
 
-    def stop(done: int, total: int, loss: float) -> None:
+    def stop(what: str, done: float, total: float) -> None:
         if done == 13:  # the checkpoint is that of step 12
             raise _Stopped
 

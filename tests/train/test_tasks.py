@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from fewbits.errors import ArgumentError, DataError, MissingDependencyError
+from fewbits.train import fp32_model
 from fewbits.train.tasks import TASKS, bytes_task, digits_task, task
 from fewbits.train.tasks.bytes_model import ByteModel, Shape, next_byte_loss, windows_at
 from fewbits.train.tasks.bytes_task import BytesConfig, nats_per_byte
 from fewbits.train.tasks.digits_task import DigitsConfig
-from fewbits.train.tasks.task import Hyperparameters, silent
+from fewbits.train.tasks.task import Hyperparameters
 
 TINY_BYTES = BytesConfig(
     shape=Shape(width=16, layers=1, hidden=32, heads=2, recent=2, embedding=8),
@@ -40,7 +41,7 @@ def weights(model):
 
 
 def test_training_beats_guessing(tiny):
-    model = tiny.train(0, silent)
+    model = fp32_model(tiny, 0)
     if tiny.lower_is_better:
         assert tiny.evaluate(model) < math.log(256) - 1
     else:
@@ -48,9 +49,9 @@ def test_training_beats_guessing(tiny):
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tiny, monkeypatch, tmp_path):
-    first, other = tiny.train(0, silent), tiny.train(1, silent)
+    first, other = fp32_model(tiny, 0), fp32_model(tiny, 1)
     monkeypatch.setenv("FEWBITS_CACHE", str(tmp_path / "empty"))
-    again = tiny.train(0, silent)
+    again = fp32_model(tiny, 0)
     assert torch.equal(weights(first), weights(again))
     assert not torch.equal(weights(first), weights(other))
     assert tiny.evaluate(first) == tiny.evaluate(again)
@@ -58,19 +59,18 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tiny, monk
 
 def test_progress_counts_every_step_and_a_cached_model_needs_none(tiny):
     seen = []
-    tiny.train(0, lambda *report: seen.append(report))
-    steps = seen[0][1]
-    assert [step for step, _, _ in seen] == list(range(1, steps + 1))
-    assert all(math.isfinite(loss) for _, _, loss in seen)
-    assert seen[-1][2] < seen[0][2]
+    fp32_model(tiny, progress=lambda *report: seen.append(report))
+    name, _, steps = seen[0]
+    assert name == f"{tiny.name}: training in FP32"
+    assert [done for _, done, _ in seen] == list(range(1, steps + 1))
     seen.clear()
-    model = tiny.train(0, lambda *report: seen.append(report))
+    model = fp32_model(tiny, progress=lambda *report: seen.append(report))
     assert not seen
     assert not model.training
 
 
 def test_evaluation_repeats_to_the_last_bit(tiny):
-    model = tiny.train(0, silent)
+    model = fp32_model(tiny, 0)
     assert tiny.evaluate(model) == tiny.evaluate(model)
 
 
@@ -123,7 +123,7 @@ def test_the_users_own_text_is_what_is_trained_on(tmp_path):
     found = bytes_task(
         path, replace(TINY_BYTES, hyper=Hyperparameters(steps=60, batch=4, learning_rate=1e-2))
     )
-    assert found.evaluate(found.train(0, silent)) < 0.5
+    assert found.evaluate(fp32_model(found)) < 0.5
 
 
 def test_a_text_too_short_says_how_many_bytes_are_needed(tmp_path):

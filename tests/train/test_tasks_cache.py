@@ -1,13 +1,15 @@
 """The cache of trained models: where it is, what its key holds, and that damage means training again."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from fewbits.train import Hyperparameters, Task, fp32_model
 from fewbits.train.tasks import cache
-from fewbits.train.tasks.training import cached
+from fewbits.train.tasks.task import created
 
 
 def model(value=1.0):
@@ -90,31 +92,52 @@ def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path):
         cache.save(model(), tmp_path / "file" / "m.safetensors")
 
 
+def counted_task(path, batches):
+    """A linear layer that learns to give zero; each batch that is drawn is counted."""
+
+    def draw_batch(generator, count):
+        batches.append(count)
+        return (torch.randn(count, 2, generator=generator),)
+
+    return Task(
+        name="zero",
+        metric="loss",
+        lower_is_better=True,
+        create=lambda seed: created(lambda: nn.Linear(2, 2), seed),
+        draw_batch=draw_batch,
+        loss=lambda model, batch: model(*batch).square().mean(),
+        evaluate=lambda model: float(model.weight.square().sum()),
+        hyper=Hyperparameters(steps=3, batch=4, learning_rate=0.1),
+        cache_path=lambda seed: path,
+    )
+
+
 def test_a_model_is_trained_once_and_again_when_its_file_is_damaged(path):
-    trained = []
-
-    def train(m):
-        trained.append(float(m.weight.detach().sum()))
-        nn.init.constant_(m.weight, 7.0)
-
-    def get(seed=3):
-        return cached(path, lambda: nn.Linear(2, 2), seed, train)
-
-    for expected in (1, 1):
-        found = get()
-        assert torch.equal(found.weight, torch.full((2, 2), 7.0))
-        assert not found.training
-        assert not found.weight.requires_grad
-        assert len(trained) == expected
+    batches = []
+    task = counted_task(path, batches)
+    first, again = fp32_model(task, 3), fp32_model(task, 3)
+    assert len(batches) == 3
+    assert not torch.equal(first.weight, task.create(3).weight)
     path.write_bytes(path.read_bytes()[:40])
-    get()
-    assert len(trained) == 2
-    assert trained[0] == trained[1]  # the same seed, the same initial weights
+    third = fp32_model(task, 3)
+    assert len(batches) == 6
+    for model in (first, again, third):
+        assert torch.equal(model.weight, first.weight)
+        assert not model.training
+        assert not model.weight.requires_grad
+
+
+def test_a_task_without_a_place_in_the_cache_is_trained_each_time(path):
+    batches = []
+    task = replace(counted_task(path, batches), cache_path=None)
+    assert torch.equal(fp32_model(task).weight, fp32_model(task).weight)
+    assert len(batches) == 6
+    assert not path.exists()
 
 
 def test_the_users_random_numbers_are_left_as_they_were(path):
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    cached(path, lambda: nn.Linear(2, 2), 1, lambda m: None)
+    fp32_model(counted_task(path, []))
     assert torch.equal(torch.rand(3), expected)

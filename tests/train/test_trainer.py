@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fewbits.recipes import RECIPES, Scaling
-from fewbits.train import Settings, Trainer, run
+from fewbits.train import Settings, Trainer, recipe_trainer, run
 from fewbits.train.log import column
 from fewbits.train.runs import folder_name
 from fewbits.train.tasks import trained_task
@@ -15,22 +15,50 @@ from fewbits.train.tasks import trained_task
 
 def _trainer(recipe: str, **changes: object) -> Trainer:
     chosen = RECIPES[recipe].extended(**changes)
-    return Trainer(trained_task("digits"), chosen, seed=0, steps=20)
+    return recipe_trainer(trained_task("digits"), chosen, steps=20)
 
 
 def test_a_step_tells_what_happened() -> None:
-    record = _trainer("mxfp6").step()
-    assert record["step"] == 1
-    assert 2.2 < record["loss"] < 2.4
-    assert record["learning_rate"] == pytest.approx(5e-3)  # half of the peak: warm-up takes two steps
-    assert record["skipped"] is False
+    step = _trainer("mxfp6").step()
+    assert step.step == 1
+    assert 2.2 < step.loss < 2.4
+    assert step.learning_rate == pytest.approx(5e-3)  # half of the peak: warm-up takes two steps
+    assert step.skipped is False
+    assert step.is_finite
+
+
+def test_iteration_ends_with_the_last_step_and_goes_on_from_the_one_before() -> None:
+    trainer = _trainer("fp32")
+    trainer.step()
+    assert [step.step for step in trainer] == list(range(2, 21))
+    assert list(trainer) == []
+
+
+def test_the_plain_model_has_the_trained_weights_and_no_recipe() -> None:
+    trainer = _trainer("mxfp6")
+    trainer.step()
+    plain = trainer.plain_model()
+    assert type(plain.head) is torch.nn.Linear
+    assert torch.equal(plain.head.weight, trainer.model.head.weight)
+    assert not plain.training
+
+
+def test_a_callback_sees_every_step_before_progress_is_reported(tmp_path: Path) -> None:
+    seen: list[object] = []
+    run(
+        Settings("digits", "fp32", steps=2),
+        tmp_path,
+        progress=lambda what, done, total: seen.append((what, done, total)),
+        callback=lambda step: seen.append(step.step),
+    )
+    assert seen == [1, ("fp32, seed 0", 1, 2), 2, ("fp32, seed 0", 2, 2)]
 
 
 def test_a_diverged_run_says_so_and_not_that_a_scale_collapsed() -> None:
     trainer = _trainer("fp32")
     with torch.no_grad():
         trainer.model.head.weight[0, 0] = torch.nan
-    trainer.step()
+    assert not trainer.step().is_finite
     assert any("training diverged" in w for w in trainer.watch.drained()[1])
 
 
@@ -39,7 +67,7 @@ def test_a_loss_scale_that_collapses_is_named() -> None:
     with torch.no_grad():
         trainer.model.head.weight[0, 0] = torch.nan
     before = trainer.model.conv1.weight.clone()
-    skipped = [trainer.step()["skipped"] for _ in range(10)]
+    skipped = [trainer.step().skipped for _ in range(10)]
     assert all(skipped)
     assert torch.equal(trainer.model.conv1.weight, before)
     assert any("the loss scale collapses" in w for w in trainer.watch.drained()[1])

@@ -11,12 +11,13 @@ from fewbits.cli.aliases import Formats
 from fewbits.cli.arguments import provenance, refuse_unused
 from fewbits.cli.kinds import FOLDER, JSON, PAGE, Reads, Writes
 from fewbits.cli.paths import tables_console, write_report
-from fewbits.cli.progress import Interrupted, progress_bar
+from fewbits.cli.progress import Interrupted, Report, progress_bar
 from fewbits.errors import ArgumentError
 
 if TYPE_CHECKING:
     from fewbits.recipes import Recipe
     from fewbits.records import TrainRun
+    from fewbits.train import Step
 
 
 def train(
@@ -101,15 +102,26 @@ def _all_runs(
                         raise ArgumentError(
                             f"{folder} holds a run; go on with it by --resume, or choose another --out"
                         )
-                    what = f"{name[:24]}, seed {seed}"
-
-                    def told(done: int, total: int, loss: float, what: str = what) -> None:
-                        show(what, done, total, f"loss {loss:.3f}")
-
-                    runs.append(run(settings, folder, resume=resume, progress=told))
+                    bar = _Bar(f"{name[:24]}, seed {seed}", show)
+                    runs.append(
+                        run(settings, folder, resume=resume, progress=bar.progress, callback=bar.callback)
+                    )
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted; the same command with --resume goes on from {out}") from None
     return runs
+
+
+class _Bar:
+    """Shows the steps of one run with the loss of the last one."""
+
+    def __init__(self, name: str, show: Report) -> None:
+        self.name, self.show, self.loss = name, show, ""
+
+    def callback(self, step: Step) -> None:
+        self.loss = f"loss {step.loss:.3f}"
+
+    def progress(self, what: str, done: float, total: float) -> None:
+        self.show(self.name, done, total, self.loss)
 
 
 def _print_catalogue() -> None:

@@ -6,16 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from fewbits.errors import DataError
 from fewbits.formats import Format, parse
 from fewbits.recipes import uniform
-from fewbits.train import Trainer
-from fewbits.train.tasks import Task
-from fewbits.train.tasks.training import one_thread
-
-Progress = Callable[[str, float, float], None]  # what is being done, how much is done, of how much
+from fewbits.train import Task, recipe_trainer, seeded
+from fewbits.typing import Progress
 
 
 @dataclass(frozen=True)
@@ -57,22 +52,13 @@ def from_scratch(t: Task, formats: Sequence[Format], seeds: int, progress: Progr
 
 def _train(t: Task, fmt: Format, seed: int, progress: Callable[[float], None]) -> float:
     steps = t.hyper.steps
-    with torch.random.fork_rng(devices=[]), one_thread():
-        torch.manual_seed(seed)
-        trainer = Trainer(t, uniform(fmt), seed=seed, steps=steps, watch_every=steps)
-        for step in range(steps):
-            if not _finite_step(trainer):
-                return math.nan
-            progress((step + 1) / steps)
-        plain = t.create(seed)
-        plain.load_state_dict(trainer.model.state_dict())
-        return t.evaluate(plain.eval())
-
-
-def _finite_step(trainer: Trainer) -> bool:
-    """Train on one batch; without a loss scale, what is not finite once is in the weights for good."""
-    try:
-        record = trainer.step()
-    except DataError:  # a NaN met a format that has none
-        return False
-    return math.isfinite(record["loss"]) and record["gradient_norm"] is not None
+    with seeded(t, seed):
+        trainer = recipe_trainer(t, uniform(fmt), seed=seed, watch_every=steps)
+        try:
+            for step in trainer:
+                if not step.is_finite:
+                    return math.nan
+                progress(step.step / steps)
+        except DataError:  # a NaN met a format that has none
+            return math.nan
+        return t.evaluate(trainer.plain_model())

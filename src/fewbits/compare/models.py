@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -19,7 +19,9 @@ from fewbits.kernels import Options
 from fewbits.records import LayerScore, TaskScore
 from fewbits.tensor import fake_quantize
 from fewbits.tensor.arrays import widened
-from fewbits.train.tasks import Task, task
+from fewbits.train import Task, fp32_model
+from fewbits.train.tasks import task
+from fewbits.typing import Progress
 
 TASK_FORMATS = (
     "fp32",
@@ -39,7 +41,6 @@ TASK_FORMATS = (
     "mx4",
 )
 
-Progress = Callable[[str, float, float], None]  # what is being done, how much is done, of how much
 _Measured = tuple[float, Cast]  # the metric, and what the cast did
 
 
@@ -102,7 +103,7 @@ def _scores(
     baseline: list[float] = []
     measured: list[list[_Measured]] = [[] for _ in fmts]
     for seed in range(seeds):
-        model = t.train(seed, partial(_trained, progress, t.name, seed, seeds))
+        model = fp32_model(t, seed, progress=partial(_of_seeds, progress, t.name, seed, seeds))
         progress(f"{t.name}: training {seeds} models", seed + 1, seeds)
         baseline.append(t.evaluate(model))
         for i, (fmt, options) in enumerate(zip(fmts, chosen, strict=True)):
@@ -159,10 +160,11 @@ def _rule_of(fmt: Format, scale_rule: str) -> str:
     return scale_rule if kernels.has_scale_rule(fmt) else "floor"
 
 
-def _trained(
-    progress: Progress, name: str, seed: int, seeds: int, step: int, steps: int, loss: float
+def _of_seeds(
+    progress: Progress, name: str, seed: int, seeds: int, what: str, done: float, total: float
 ) -> None:
-    progress(f"{name}: training {seeds} models", seed + step / steps, seeds)
+    """Report the training of one model as a part of that of all seeds."""
+    progress(f"{name}: training {seeds} models", seed + done / total, seeds)
 
 
 def _silent(what: str, done: float, total: float) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 
-import torch
 from torch import Tensor, nn
 
 from fewbits.compare.sparse_products import sparse_products
@@ -18,11 +16,9 @@ from fewbits.recipes import Recipe
 from fewbits.recipes import recipe as read
 from fewbits.records import PrunedModel, PruneReport, PruneStage
 from fewbits.sparsity import SR_STE, Frozen, Gradual, Recomputed, Schedule, remove_masks, sparsify
-from fewbits.train import Trainer
-from fewbits.train.tasks import Task
-from fewbits.train.tasks.training import one_thread
+from fewbits.train import Task, recipe_trainer, seeded
+from fewbits.typing import Progress
 
-Progress = Callable[[str, float, float], None]  # what is being done, how much is done, of how much
 Weights = Mapping[str, Tensor]
 
 
@@ -156,23 +152,16 @@ def _train(
     begin: Callable[[nn.Module], object] | None,
     told: Callable[[float], None],
 ) -> _Trained:
-    with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=[]))
-        if t.small:
-            stack.enter_context(one_thread())
-        torch.manual_seed(seed)
-        trainer = Trainer(t, recipe, seed=seed, steps=steps, watch_every=steps, begin=begin)
+    with seeded(t, seed):
+        trainer = recipe_trainer(t, recipe, seed=seed, steps=steps, watch_every=steps, begin=begin)
         flips = 0.0
-        for step in range(steps):
-            trainer.step()
+        for step in trainer:
             flips += getattr(trainer.optimizer, "flip_rate", 0.0)
-            told((step + 1) / steps)
+            told(step.step / steps)
         value = trainer.evaluate()
         if hasattr(trainer.model, "fewbits_sparsity"):
             remove_masks(trainer.model)
-        plain = t.create(seed)
-        plain.load_state_dict(trainer.model.state_dict())
-        return _Trained(value, plain.state_dict(), flips / steps)
+        return _Trained(value, trainer.plain_model().state_dict(), flips / steps)
 
 
 def _given(t: Task, seed: int, weights: Weights) -> _Trained:

@@ -6,14 +6,41 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fewbits.train.baseline import fp32_model
+    from fewbits.train.by_recipe import recipe_trainer
+    from fewbits.train.reproducible import seeded
     from fewbits.train.runs import run
     from fewbits.train.schedules import schedule
     from fewbits.train.settings import Settings
+    from fewbits.train.step import Step
+    from fewbits.train.tasks import Hyperparameters, Task
     from fewbits.train.trainer import Trainer
 
-_HOMES = {"Settings": "settings", "Trainer": "trainer", "run": "runs", "schedule": "schedules"}
+_HOMES = {
+    "Hyperparameters": "tasks",
+    "Settings": "settings",
+    "Step": "step",
+    "Task": "tasks",
+    "Trainer": "trainer",
+    "fp32_model": "baseline",
+    "recipe_trainer": "by_recipe",
+    "run": "runs",
+    "schedule": "schedules",
+    "seeded": "reproducible",
+}
 
-__all__ = ["Settings", "Trainer", "run", "schedule"]
+__all__ = [
+    "Hyperparameters",
+    "Settings",
+    "Step",
+    "Task",
+    "Trainer",
+    "fp32_model",
+    "recipe_trainer",
+    "run",
+    "schedule",
+    "seeded",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,31 +6,36 @@ import hashlib
 import re
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean, median
-
-import torch
 
 from fewbits.recipes import recipe as read
 from fewbits.records import TrainRun
 from fewbits.train import checkpoint
+from fewbits.train.by_recipe import recipe_trainer
 from fewbits.train.log import Log, column, warnings
+from fewbits.train.reproducible import seeded
 from fewbits.train.settings import Settings
-from fewbits.train.tasks import Task, trained_task
-from fewbits.train.tasks.training import one_thread
+from fewbits.train.step import Step
+from fewbits.train.tasks import trained_task
 from fewbits.train.trainer import Trainer
+from fewbits.typing import Progress
 
 CHECKPOINT = "checkpoint.safetensors"
 _LONGEST = 120  # characters of a folder's name before the seed
 LAST = 50  # steps whose mean loss is reported
 _LOSSES = 100  # means that a record has of the losses of all steps, at most
 
-Progress = Callable[[int, int, float], None]  # steps done, steps in all, loss of the last one
-
 
 def run(
-    settings: Settings, folder: Path, *, resume: bool = False, progress: Progress | None = None
+    settings: Settings,
+    folder: Path,
+    *,
+    resume: bool = False,
+    progress: Progress | None = None,
+    callback: Callable[[Step], object] | None = None,
 ) -> TrainRun:
     """Train once, and evaluate.
 
@@ -40,7 +45,8 @@ def run(
         settings: everything that decides the result.
         folder: takes the checkpoint and the log; made where it is not there.
         resume: go on from the folder's checkpoint, if there is one.
-        progress: called after each step.
+        progress: called after each step: how many are done, of how many.
+        callback: called with each step: its loss, learning rate and so on.
 
     Returns:
         Losses, metric, warnings, bytes and time.
@@ -49,32 +55,34 @@ def run(
         ArgumentError: unknown task, model or recipe, or a checkpoint of other settings.
         DataError: the task's data cannot be read, or the folder's checkpoint is broken.
     """
-    chosen = read(settings.recipe)
-    found = trained_task(settings.task, settings.model)
-    steps = settings.steps or found.hyper.steps
+    chosen, task = read(settings.recipe), trained_task(settings.task, settings.model)
     folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=[]))
-        if found.small:
-            stack.enter_context(one_thread())
-        torch.manual_seed(settings.seed)
-        trainer = Trainer(found, chosen, seed=settings.seed, steps=steps, watch_every=settings.watch_every)
-        path = folder / CHECKPOINT
+    path = folder / CHECKPOINT
+    with seeded(task, settings.seed):
+        trainer = recipe_trainer(
+            task,
+            chosen,
+            seed=settings.seed,
+            steps=settings.steps,
+            watch_every=settings.watch_every,
+        )
         if resume and path.exists():
             checkpoint.load(trainer, settings, path)
-        log = stack.enter_context(closing(Log(folder, trainer.step_number)))
-        while trainer.step_number < steps:
+        with closing(Log(folder, trainer.step_number)) as log:
             began = time.monotonic()
-            record = trainer.step()
-            _write(log, trainer, record | {"seconds": time.monotonic() - began})
-            if progress is not None:
-                progress(trainer.step_number, steps, record["loss"])
-            if trainer.step_number % settings.save_every == 0 or trainer.step_number == steps:
-                log.flush()
-                checkpoint.save(trainer, settings, path)
-        value = trainer.evaluate()
-        log.flush()
-        return _scored(found, trainer, settings, folder, value)
+            for step in trainer:
+                _write(log, trainer, step, time.monotonic() - began)
+                if callback is not None:
+                    callback(step)
+                if progress is not None:
+                    progress(f"{settings.recipe}, seed {settings.seed}", step.step, trainer.steps)
+                if step.step % settings.save_every == 0 or step.step == trainer.steps:
+                    log.flush()
+                    checkpoint.save(trainer, settings, path)
+                began = time.monotonic()
+            value = trainer.evaluate()
+            log.flush()
+            return _record(trainer, settings, folder, value)
 
 
 def folder_name(settings: Settings) -> str:
@@ -86,21 +94,21 @@ def folder_name(settings: Settings) -> str:
     return f"{readable}-seed{settings.seed}"
 
 
-def _write(log: Log, trainer: Trainer, record: dict[str, object]) -> None:
-    log.step(record)
-    seen, said = trainer.watch.drained()
-    log.seen(seen, trainer.step_number)
-    for text in said:
-        log.warning(text, trainer.step_number)
+def _write(log: Log, trainer: Trainer, step: Step, seconds: float) -> None:
+    log.step(asdict(step) | {"seconds": seconds})
+    operands, messages = trainer.watch.drained()
+    log.seen(operands, step.step)
+    for text in messages:
+        log.warning(text, step.step)
 
 
-def _scored(found: Task, trainer: Trainer, settings: Settings, folder: Path, value: float) -> TrainRun:
-    losses = column(folder, "loss")
+def _record(trainer: Trainer, settings: Settings, folder: Path, value: float) -> TrainRun:
+    losses, task = column(folder, "loss"), trainer.task
     every = max(-(-len(losses) // _LOSSES), 1)
     return TrainRun(
-        task=found.name,
-        metric=found.metric,
-        lower_is_better=found.lower_is_better,
+        task=task.name,
+        metric=task.metric,
+        lower_is_better=task.lower_is_better,
         recipe=settings.recipe,
         seed=settings.seed,
         steps=trainer.steps,
@@ -109,7 +117,7 @@ def _scored(found: Task, trainer: Trainer, settings: Settings, folder: Path, val
         seconds_per_step=median(column(folder, "seconds")),
         bytes_per_value=trainer.bytes_per_value,
         warnings=tuple(warnings(folder)),
-        resolution=found.resolution,
+        resolution=task.resolution,
         losses=tuple(fmean(losses[i : i + every]) for i in range(0, len(losses), every)),
         loss_every=every,
     )

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator
+from typing import TypeGuard
 
 import torch
 from torch import nn
 
-from fewbits.nn import Watch, prepare
-from fewbits.optim import AdamW, scaler
-from fewbits.recipes import Recipe
+from fewbits.nn import Watch
+from fewbits.optim import Optimizer
+from fewbits.recipes import RECIPES
 from fewbits.sparsity import MaskedOptimizer
-from fewbits.train.schedules import Schedule, schedule
+from fewbits.train.learning_rates import LearningRate, linear_warm_up
+from fewbits.train.schedules import Schedule
+from fewbits.train.step import Step
 from fewbits.train.tasks import Task
 
 SKIPPED_IN_A_ROW = 10  # steps without an update, one after the other, that are worth a warning
@@ -21,80 +23,88 @@ LEAST_SCALE = 1.0
 
 
 class Trainer:
-    """Trains a task's model by a recipe: AdamW, a warm-up over a tenth of the steps, cosine decay.
+    """Trains a model on the batches of a task; iterate over it, or call :meth:`step`.
+
+    The batches are the same for every seed: seeds differ by initial weights and stochastic rounding only.
 
     Args:
-        task: model, loss and sizes.
-        recipe: what is narrow.
-        seed: of the initial weights and of stochastic rounding. Batches are the same for every seed.
-        steps: how many the learning rate is planned for.
-        watch_every: steps from one look at the rounding to the next.
-        begin: called with the model before it is prepared: to load weights, or to make it sparse.
+        task: batches, loss, evaluation and hyperparameters.
+        model: is trained in place.
+        optimizer: of the model's parameters; its learning rate is set in each step.
+        steps: how many the learning rate is planned for; 0: as many as the task says.
+        learning_rate: from the task's peak, the step and the number of steps.
+        scaler: of the loss; None: the loss is not scaled.
+        schedule: of the formats; None: they stay.
+        watch: sees what rounding does, and takes the warnings of the loop.
     """
 
     def __init__(
         self,
         task: Task,
-        recipe: Recipe,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
         *,
-        seed: int,
-        steps: int,
-        watch_every: int = 50,
-        begin: Callable[[nn.Module], object] | None = None,
+        steps: int = 0,
+        learning_rate: LearningRate = linear_warm_up,
+        scaler: torch.amp.GradScaler | None = None,
+        schedule: Schedule | None = None,
+        watch: Watch | None = None,
     ) -> None:
-        self.task, self.recipe, self.steps = task, recipe, steps
-        self.watch = Watch(watch_every)
-        created = task.create(seed)
-        if begin is not None:
-            begin(created)
-        self.model: nn.Module = prepare(created, recipe, watcher=self.watch).train()
-        hyper = task.hyper
-        optimizer = AdamW(
-            self.model.parameters(),
-            lr=hyper.learning_rate,
-            betas=(0.9, hyper.beta2),
-            weight_decay=hyper.weight_decay,
-            recipe=recipe,
-        )
-        sparse = hasattr(self.model, "fewbits_sparsity")
-        self.optimizer = MaskedOptimizer(optimizer, self.model) if sparse else optimizer
-        self.scaler = scaler(recipe)
-        self.schedule: Schedule = schedule(self.model, recipe, steps)
+        self.task, self.model, self.optimizer = task, model.train(), optimizer
+        self.steps = steps or task.hyper.steps
+        self.learning_rate = learning_rate
+        self.scaler = scaler or torch.amp.GradScaler("cpu", enabled=False)
+        self.schedule = schedule or Schedule(model, RECIPES["fp32"], self.steps)
+        self.watch = watch or Watch()
         self.batches = torch.Generator().manual_seed(0)
         self.step_number = 0
         self.skipped = 0  # in a row
         self.bytes_per_value = 0.0  # of parameters, gradients and states, as they lay in the last step
 
-    def step(self) -> dict[str, Any]:
-        """Train on one batch and return what happened: loss, rate, loss scale, whether it was skipped."""
-        rate = self.task.hyper.learning_rate * _rate(self.step_number, self.steps)
+    def __iter__(self) -> Iterator[Step]:
+        """Train until all steps are done, and yield what happened in each."""
+        while self.step_number < self.steps:
+            yield self.step()
+
+    def step(self) -> Step:
+        """Train on one batch, and return what happened."""
+        hyper = self.task.hyper
+        rate = self.learning_rate(hyper.learning_rate, self.step_number, self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        loss = self.task.loss(self.model, self.batches)
+        loss = self.task.loss(self.model, self.task.draw_batch(self.batches, hyper.batch))
         self.optimizer.zero_grad()
         scale = float(self.scaler.get_scale())
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self.schedule.after_backward()
-        norm = self.optimizer.clip_(self.task.hyper.largest_gradient, loss_scale=scale)
-        finite = math.isfinite(norm)
-        self.bytes_per_value = self.optimizer.nbytes()["per_value"] if self.step_number else 0.0
+        norm = self._clip(hyper.largest_gradient, scale)
+        if self.step_number and _is_narrow(self.optimizer):
+            self.bytes_per_value = self.optimizer.nbytes()["per_value"]
         with self.watch.update_of(self.model):
             self.scaler.step(self.optimizer)
         self.scaler.update()
         self.step_number += 1
         self.watch.next_step()
         self.schedule.after_step()
-        self._judge(finite, scale)
-        return {
-            "step": self.step_number,
-            "loss": float(loss.detach()),
-            "learning_rate": rate,
-            "gradient_norm": norm if finite else None,
-            "loss_scale": scale,
-            "skipped": not finite and self.scaler.is_enabled(),
-        }
+        finite = math.isfinite(norm)
+        self._warn(finite, scale)
+        return Step(
+            step=self.step_number,
+            loss=float(loss.detach()),
+            learning_rate=rate,
+            gradient_norm=norm if finite else None,
+            loss_scale=scale,
+            skipped=not finite and self.scaler.is_enabled(),
+        )
 
-    def _judge(self, finite: bool, scale: float) -> None:
+    def _clip(self, largest: float, scale: float) -> float:
+        """Shrink the gradients to a norm of at most ``largest``, and return the norm before."""
+        if _is_narrow(self.optimizer):  # gradients may be packed, and are scaled still
+            return self.optimizer.clip_(largest, loss_scale=scale)
+        return float(nn.utils.clip_grad_norm_(self.model.parameters(), largest))
+
+    def _warn(self, finite: bool, scale: float) -> None:
+        """Count the steps without an update, and say where training went wrong."""
         self.skipped = 0 if finite else self.skipped + 1
         if not self.scaler.is_enabled():
             if not finite:
@@ -107,17 +117,20 @@ class Trainer:
             )
 
     def evaluate(self) -> float:
-        """Return the task's metric on held-out data."""
+        """Return the task's metric of the model as it is trained, on held-out data."""
         self.model.eval()
         try:
             return self.task.evaluate(self.model)
         finally:
             self.model.train()
 
+    def plain_model(self) -> nn.Module:
+        """Return the task's own model in eval mode, not prepared, with the weights of this one."""
+        plain = self.task.create(0)
+        plain.load_state_dict(self.model.state_dict())
+        return plain.eval()
 
-def _rate(step: int, steps: int) -> float:
-    """Return the part of the peak learning rate: linear up over a tenth of the steps, then a cosine down."""
-    warm = max(1, steps // 10)
-    if step < warm:
-        return (step + 1) / warm
-    return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
+
+def _is_narrow(optimizer: torch.optim.Optimizer) -> TypeGuard[Optimizer]:
+    """Whether an optimizer of fewbits takes the steps, masked or not."""
+    return isinstance(optimizer.optimizer if isinstance(optimizer, MaskedOptimizer) else optimizer, Optimizer)

@@ -11,9 +11,9 @@ from fewbits.train.tasks.bytes_task import BytesConfig, bytes_task
 from fewbits.train.tasks.digits_task import DigitsConfig, digits_task
 from fewbits.train.tasks.faint_task import faint_task
 from fewbits.train.tasks.mnist_task import mnist_task
-from fewbits.train.tasks.task import Hyperparameters, Progress, Task
+from fewbits.train.tasks.task import Batch, Hyperparameters, Task
 
-__all__ = ["TASKS", "Progress", "Task", "bytes_task", "digits_task", "task"]
+__all__ = ["TASKS", "Batch", "Hyperparameters", "Task", "bytes_task", "digits_task", "task", "trained_task"]
 
 TASKS = ("bytes", "digits")
 TRAINED = ("bytes", "digits", "faint", "mnist10k")  # tasks of `fewbits train`
@@ -61,15 +61,15 @@ def trained_task(name: str, size: str = "small") -> Task:
         raise ArgumentError(f"there is no model {size!r}; expected {' or '.join(SIZES)}")
     base = size == "base"
     if name == "digits":
-        found = digits_task(_BASE_DIGITS if base else None)
+        chosen = digits_task(_BASE_DIGITS if base else None)
     elif name == "faint":
-        found = faint_task()
+        chosen = faint_task()
     elif name == "mnist10k":
-        found = mnist_task(64 if base else 16)
+        chosen = mnist_task(64 if base else 16)
     elif name == "bytes" or Path(name).exists():
-        found = bytes_task(None if name == "bytes" else Path(name), _BASE_BYTES if base else None)
+        chosen = bytes_task(None if name == "bytes" else Path(name), _BASE_BYTES if base else None)
     else:
         raise ArgumentError(
             f"there is no task {name!r}, and no such file or folder; expected {', '.join(TRAINED)} or a text"
         )
-    return replace(found, small=not base)
+    return replace(chosen, single_thread=not base)

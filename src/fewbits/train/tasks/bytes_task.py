@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from fewbits.train.tasks.bytes_model import ByteModel, Shape, next_byte_loss, windows_at
 from fewbits.train.tasks.cache import cache_path
-from fewbits.train.tasks.task import Hyperparameters, Progress, Task
+from fewbits.train.tasks.task import Batch, Hyperparameters, Task, created
 from fewbits.train.tasks.text import HELD_OUT, library_text, own_text
-from fewbits.train.tasks.training import cached, created, fit
 
 
 @dataclass(frozen=True)
@@ -48,22 +47,22 @@ def bytes_task(data: Path | None = None, config: BytesConfig | None = None) -> T
     text = library_text() if data is None else own_text(data, least=sizes.least_bytes)
     train_text, held_out = _tensor(text.train), _tensor(text.held_out)
 
-    def train(seed: int, progress: Progress) -> nn.Module:
+    def path(seed: int) -> Path:
         # The size of the evaluation is left out: it does not change the model.
-        config = {"shape": asdict(sizes.shape), "hyper": asdict(sizes.hyper), "window": sizes.window}
-        path = cache_path("bytes", seed, config, text.train)
-        create = partial(ByteModel, sizes.shape)
-        return cached(path, create, seed, lambda model: _train(model, train_text, sizes, progress))
+        key = {"shape": asdict(sizes.shape), "hyper": asdict(sizes.hyper), "window": sizes.window}
+        return cache_path("bytes", seed, key, text.train)
 
     return Task(
-        "bytes",
-        "nll",
-        True,
-        train,
-        lambda model: nats_per_byte(model, held_out, sizes),
-        lambda seed: created(partial(ByteModel, sizes.shape), seed),
-        partial(_loss, text=train_text, config=sizes),
-        sizes.hyper,
+        name="bytes",
+        metric="nll",
+        lower_is_better=True,
+        create=partial(created, partial(ByteModel, sizes.shape)),
+        draw_batch=partial(_windows, text=train_text, window=sizes.window),
+        loss=_loss,
+        evaluate=lambda model: nats_per_byte(model, held_out, sizes),
+        hyper=sizes.hyper,
+        single_thread=True,
+        cache_path=path,
     )
 
 
@@ -80,13 +79,14 @@ def nats_per_byte(model: nn.Module, held_out: Tensor, config: BytesConfig) -> fl
     return total / (count * config.window)
 
 
-def _train(model: nn.Module, text: Tensor, config: BytesConfig, progress: Progress) -> None:
-    fit(model, partial(_loss, model, text=text, config=config), config.hyper, progress)
+def _windows(generator: torch.Generator, count: int, *, text: Tensor, window: int) -> Batch:
+    starts = torch.randint(len(text) - window, (count,), generator=generator)
+    return (windows_at(text, starts, window + 1),)
 
 
-def _loss(model: nn.Module, generator: torch.Generator, *, text: Tensor, config: BytesConfig) -> Tensor:
-    starts = torch.randint(len(text) - config.window, (config.hyper.batch,), generator=generator)
-    return next_byte_loss(model, windows_at(text, starts, config.window + 1)).mean()
+def _loss(model: nn.Module, batch: Batch) -> Tensor:
+    (windows,) = batch
+    return next_byte_loss(model, windows).mean()
 
 
 def _tensor(text: bytes) -> Tensor:

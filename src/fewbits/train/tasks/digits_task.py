@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,8 +15,7 @@ from torch.nn import functional
 from fewbits.errors import MissingDependencyError
 from fewbits.train.tasks.cache import cache_path
 from fewbits.train.tasks.digits_model import DigitModel
-from fewbits.train.tasks.task import Hyperparameters, Progress, Task
-from fewbits.train.tasks.training import cached, created, fit
+from fewbits.train.tasks.task import Batch, Hyperparameters, Task, created
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,12 @@ def digits_task(config: DigitsConfig | None = None) -> Task:
     sizes = config or DigitsConfig()
     train_set, held_out = train_and_held_out(sizes.trained)
 
-    def train(seed: int, progress: Progress) -> nn.Module:
+    def path(seed: int) -> Path:
         data = train_set.images.numpy().tobytes() + train_set.labels.numpy().tobytes()
-        path = cache_path("digits", seed, asdict(sizes), data)
-        create = partial(DigitModel, sizes.channels)
-        return cached(path, create, seed, lambda model: _train(model, train_set, sizes, progress))
+        return cache_path("digits", seed, asdict(sizes), data)
 
-    return images_task("digits", partial(DigitModel, sizes.channels), train, train_set, held_out, sizes.hyper)
+    create = partial(DigitModel, sizes.channels)
+    return replace(images_task("digits", create, train_set, held_out, sizes.hyper), cache_path=path)
 
 
 def train_and_held_out(trained: int = 900) -> tuple[Digits, Digits]:
@@ -78,22 +77,22 @@ def train_and_held_out(trained: int = 900) -> tuple[Digits, Digits]:
 def images_task(
     name: str,
     create: Callable[[], nn.Module],
-    train: Callable[[int, Progress], nn.Module],
     train_set: Digits,
     held_out: Digits,
     hyper: Hyperparameters,
 ) -> Task:
     """Return the task to tell from an image which of ten digits it shows."""
     return Task(
-        name,
-        "accuracy",
-        False,
-        train,
-        lambda model: score(model, held_out).accuracy,
-        lambda seed: created(create, seed),
-        partial(_loss, digits=train_set, hyper=hyper),
-        hyper,
+        name=name,
+        metric="accuracy",
+        lower_is_better=False,
+        create=partial(created, create),
+        draw_batch=partial(drawn, digits=train_set),
+        loss=digits_loss,
+        evaluate=lambda model: score(model, held_out).accuracy,
+        hyper=hyper,
         resolution=100 / len(held_out.labels),
+        single_thread=True,
     )
 
 
@@ -110,13 +109,16 @@ def score(model: nn.Module, digits: Digits, *, batches: int = 8) -> DigitsScore:
     return DigitsScore(nll / count, 100 * right / count)
 
 
-def _train(model: nn.Module, digits: Digits, config: DigitsConfig, progress: Progress) -> None:
-    fit(model, partial(_loss, model, digits=digits, hyper=config.hyper), config.hyper, progress)
+def drawn(generator: torch.Generator, count: int, *, digits: Digits) -> Batch:
+    """Return ``count`` images and their labels."""
+    chosen = torch.randint(len(digits.labels), (count,), generator=generator)
+    return digits.images[chosen], digits.labels[chosen]
 
 
-def _loss(model: nn.Module, generator: torch.Generator, *, digits: Digits, hyper: Hyperparameters) -> Tensor:
-    chosen = torch.randint(len(digits.labels), (hyper.batch,), generator=generator)
-    return functional.cross_entropy(model(digits.images[chosen]), digits.labels[chosen])
+def digits_loss(model: nn.Module, batch: Batch) -> Tensor:
+    """Return the mean cross-entropy, in nats per image."""
+    images, labels = batch
+    return functional.cross_entropy(model(images), labels)
 
 
 def _digits() -> Digits:
@@ -127,6 +129,6 @@ def _digits() -> Digits:
             "the digits task needs scikit-learn, which is not installed: pip install 'fewbits[tasks]', "
             "or leave the task out with --tasks bytes"
         ) from None
-    found = load_digits()
-    images = torch.from_numpy(found.images.astype(np.float32) / 16)
-    return Digits(images[:, None], torch.from_numpy(found.target.astype(np.int64)))
+    digits = load_digits()
+    images = torch.from_numpy(digits.images.astype(np.float32) / 16)
+    return Digits(images[:, None], torch.from_numpy(digits.target.astype(np.int64)))

@@ -9,16 +9,14 @@ learns as if nothing had happened.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fewbits.train.tasks.digits_task import Digits, score, train_and_held_out
-from fewbits.train.tasks.task import Hyperparameters, Progress, Task
-from fewbits.train.tasks.training import created, fit
+from fewbits.train.tasks.digits_task import digits_loss, drawn, score, train_and_held_out
+from fewbits.train.tasks.task import Batch, Hyperparameters, Task, created
 
 SCALE = 2.0**-20  # of the loss
 LARGE = 8.0  # what initial weights are multiplied by
@@ -52,25 +50,18 @@ def faint_task() -> Task:
         MissingDependencyError: scikit-learn, which brings the images, is not installed.
     """
     train_set, held_out = train_and_held_out()
-
-    def train(seed: int, progress: Progress) -> nn.Module:
-        model = created(FaintModel, seed)
-        loss: Callable[[torch.Generator], Tensor] = partial(_loss, model, digits=train_set)
-        fit(model, loss, _HYPER, progress)
-        return model.requires_grad_(False)
-
     return Task(
-        "faint",
-        "nll",
-        True,
-        train,
-        lambda model: score(model, held_out).nll,
-        lambda seed: created(FaintModel, seed),
-        partial(_loss, digits=train_set),
-        _HYPER,
+        name="faint",
+        metric="nll",
+        lower_is_better=True,
+        create=partial(created, FaintModel),
+        draw_batch=partial(drawn, digits=train_set),
+        loss=_loss,
+        evaluate=lambda model: score(model, held_out).nll,
+        hyper=_HYPER,
+        single_thread=True,
     )
 
 
-def _loss(model: nn.Module, generator: torch.Generator, *, digits: Digits) -> Tensor:
-    chosen = torch.randint(len(digits.labels), (_HYPER.batch,), generator=generator)
-    return functional.cross_entropy(model(digits.images[chosen]), digits.labels[chosen]) * SCALE
+def _loss(model: nn.Module, batch: Batch) -> Tensor:
+    return digits_loss(model, batch) * SCALE

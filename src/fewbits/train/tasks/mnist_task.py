@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 
 from fewbits.errors import DataError
 from fewbits.train.tasks.digits_model import DigitModel
 from fewbits.train.tasks.digits_task import Digits, images_task
-from fewbits.train.tasks.task import Hyperparameters, Progress, Task
-from fewbits.train.tasks.training import created, fit
+from fewbits.train.tasks.task import Hyperparameters, Task
 
 TRAINED = 8000  # images; the other 2,000 are held out
 SIDE = 28
@@ -37,17 +34,8 @@ def mnist_task(channels: int = 16) -> Task:
     images = torch.from_numpy(_idx(folder, "images-idx3", 16, (-1, 1, SIDE, SIDE)).astype(np.float32) / 255)
     labels = torch.from_numpy(_idx(folder, "labels-idx1", 8, (-1,)).astype(np.int64))
     train_set = Digits(images[:TRAINED], labels[:TRAINED])
-    create = partial(DigitModel, channels, SIDE)
-
-    def train(seed: int, progress: Progress) -> nn.Module:
-        model = created(create, seed)
-        loss: Callable[[torch.Generator], torch.Tensor] = partial(found.loss, model)
-        fit(model, loss, _HYPER, progress)
-        return model.requires_grad_(False)
-
     held_out = Digits(images[TRAINED:], labels[TRAINED:])
-    found = images_task("mnist10k", create, train, train_set, held_out, _HYPER)
-    return found
+    return images_task("mnist10k", partial(DigitModel, channels, SIDE), train_set, held_out, _HYPER)
 
 
 def _idx(folder: Path, kind: str, header: int, shape: tuple[int, ...]) -> np.ndarray:

@@ -1,18 +1,16 @@
-"""What a built-in task is: a model that can be trained and a number that says how good it is."""
+"""A task as data: a model to train, batches, a loss, and a number that says how good the model is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-Progress = Callable[[int, int, float], None]  # steps done, steps in all, loss of the last step
-
-
-def silent(step: int, steps: int, loss: float) -> None:
-    """Take a progress report and show nothing."""
+Batch = tuple[Tensor, ...]
+"""One batch, in whatever tensors the loss of its task takes."""
 
 
 @dataclass(frozen=True)
@@ -29,17 +27,37 @@ class Hyperparameters:
 
 @dataclass(frozen=True)
 class Task:
-    """A model trained in FP32 on real data, and its metric on held-out data."""
+    """What `fewbits train`, `prune` and `compare` need to know of a model, built in or the user's own.
 
-    name: str  # "bytes" or "digits"
-    metric: str  # "nll" (nats per byte) or "accuracy" (percent)
+    Attributes:
+        name: in tables and in the names of folders.
+        metric: in tables, as ``accuracy``.
+        lower_is_better: whether a smaller metric is a better model.
+        create: returns the model with its initial weights, which depend on the seed and on nothing else.
+        draw_batch: returns a batch of so many samples, which depends on the generator and on nothing else.
+        loss: returns the mean loss of a model on a batch, a scalar.
+        evaluate: returns the metric of a model in eval mode on held-out data, the same at each call.
+        hyper: how long and how hard to train.
+        resolution: smallest step of the metric, that of one test image; 0 for a continuous one.
+        single_thread: whether the model is so small that a second thread costs more than it gives.
+        cache_path: returns where the FP32 model of a seed is kept; None: it is trained anew each time.
+    """
+
+    name: str
+    metric: str
     lower_is_better: bool
-    train: Callable[
-        [int, Progress], nn.Module
-    ]  # seed -> model in eval mode, from the cache where that has it
-    evaluate: Callable[[nn.Module], float]  # the metric on the held-out sample, the same at each call
-    create: Callable[[int], nn.Module]  # seed -> model with its initial weights
-    loss: Callable[[nn.Module, torch.Generator], Tensor]  # mean loss on a batch that the generator draws
+    create: Callable[[int], nn.Module]
+    draw_batch: Callable[[torch.Generator, int], Batch]
+    loss: Callable[[nn.Module, Batch], Tensor]
+    evaluate: Callable[[nn.Module], float]
     hyper: Hyperparameters
-    resolution: float = 0.0  # smallest step of the metric, that of one test image; 0 for a continuous one
-    small: bool = True  # so small that a second thread costs more than it gives
+    resolution: float = 0.0
+    single_thread: bool = False
+    cache_path: Callable[[int], Path] | None = None
+
+
+def created(create: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Return a new model whose initial weights come from ``seed``; torch's generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return create()
