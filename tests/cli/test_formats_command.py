@@ -13,7 +13,7 @@ from fewbits.cli import main as cli
 from fewbits.cli.formats import _numbers
 from fewbits.formats import CATALOGUE, elements, parse
 from fewbits.formats.nearest import _CONSTRUCTORS, _SYNONYMS, nearest
-from fewbits.report.formats_text import number_lines
+from fewbits.report.terminal.formats import number_lines
 
 
 def test_the_list_names_every_format(capsys):

@@ -13,7 +13,7 @@ from fewbits.compare.checkpoint import measure_checkpoint
 from fewbits.compare.sensitivity import Probe
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import cast
-from fewbits.report.layers import by_kind
+from fewbits.report.tensor_kinds import by_kind
 
 FORMATS = ("mx9", "mxfp8_e4m3", "int8_channel", "mxfp6_e2m3", "mx6", "nvfp4", "mxfp4", "int4_channel", "mx4")
 
@@ -195,5 +195,5 @@ def test_tensors_of_one_kind_are_one_row_with_the_worst_of_them(place, capsys):
     assert [s.error.qsnr_db for s in kinds.scores if s.tensor == "blocks.*.weight (4)"] == [worst]
     assert cli.run(["compare", "m.safetensors", "--formats", "mxfp4", "--min-qsnr", "5"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "What its outputs lose nobody can tell" in said
+    assert "That does not say what its outputs lose" in said
     assert "is one kind of 16 tensors in all" in said

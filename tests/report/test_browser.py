@@ -81,9 +81,9 @@ def quiet(seen: Visit) -> bool:
 
 def test_the_page_of_tasks_draws_its_points_and_asks_nothing_of_a_network(tasks: Visit) -> None:
     assert quiet(tasks)
-    for plot in ("scatter-0", "scatter-1"):
+    for plot in ("formats-0", "formats-1"):
         assert tasks.page.locator(f"#{plot} svg.main-svg .scatterlayer .points path.point").count() == 13
-        assert tasks.page.locator(f"#{plot} .scatterlayer .lines path").count() == 1
+        assert tasks.page.locator(f"#{plot} .scatterlayer .lines path").count() == 2  # FP32 and the front
     assert tasks.page.locator("#layers-0 .heatmaplayer image").count() >= 1
 
 
@@ -139,22 +139,13 @@ def test_the_choice_shows_weights_or_activations(tasks: Visit) -> None:
     assert tasks.texts(cells) != weights
 
 
-def boxes(seen: Visit, plot: str) -> list[dict[str, float]]:
-    found = seen.page.locator(f"#{plot} .annotation-text-g").all()
-    return [box for box in (item.bounding_box() for item in found) if box]
+def test_every_format_is_named_on_a_desktop(tasks: Visit) -> None:
+    for plot in ("formats-0", "formats-1"):
+        assert named(tasks, plot) == {name for name, *_ in fake.FORMATS[1:]}
 
 
-def overlap(a: dict[str, float], b: dict[str, float]) -> bool:
-    beside = a["x"] + a["width"] <= b["x"] or b["x"] + b["width"] <= a["x"]
-    above = a["y"] + a["height"] <= b["y"] or b["y"] + b["height"] <= a["y"]
-    return not (beside or above)
-
-
-def test_no_two_names_in_a_scatter_overlap_and_on_a_desktop_all_are_there(tasks: Visit) -> None:
-    for plot in ("scatter-0", "scatter-1"):
-        found = boxes(tasks, plot)
-        assert len(found) == 13
-        assert not any(overlap(a, b) for i, a in enumerate(found) for b in found[:i])
+def named(seen: Visit, plot: str) -> set[str]:
+    return {text.split(",")[0] for text in seen.texts(f"#{plot} .ytick text")}
 
 
 def test_a_phone_in_the_dark_gets_its_own_colours_and_no_sideways_scrolling(
@@ -167,10 +158,8 @@ def test_a_phone_in_the_dark_gets_its_own_colours_and_no_sideways_scrolling(
     seen.settle()
     assert quiet(seen)
     assert seen.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    found = boxes(seen, "scatter-0")
-    assert len(found) >= 8
-    assert not any(overlap(a, b) for i, a in enumerate(found) for b in found[:i])
-    colour = "getComputedStyle(document.querySelector('#scatter-0 .ytick text')).fill"
+    assert named(seen, "formats-0") == {name for name, *_ in fake.FORMATS[1:]}
+    colour = "getComputedStyle(document.querySelector('#formats-0 .ytick text')).fill"
     dark = seen.page.evaluate(colour)
     seen.page.emulate_media(color_scheme="light")
     seen.settle(times=2)

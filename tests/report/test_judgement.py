@@ -87,7 +87,7 @@ def test_the_total_says_what_the_checkpoint_would_weigh() -> None:
     report = fake.checkpoint()
     weighs = "The whole checkpoint would weigh 361 MiB instead of 938 MiB, 2.60 times less. "
     assert j.totals_sentence(report) == weighs + (
-        "The mean QSNR of its tensors is then 27.5 dB. What its outputs lose nobody can tell from that:"
+        "The mean QSNR of its tensors is then 27.5 dB. That does not say what its outputs lose:"
         " tensors of one QSNR differ widely in what they do to a model. --model measures it."
     )
     through = replace(report, model="m.py", output_qsnr_db=31.26)

@@ -125,9 +125,9 @@ def compare(
     kind = "models" if target is None else "a matrix" if target.suffix == ".mtx" else "a checkpoint"
     refuse_unused(context, _USED[kind], kind)
     if report is not None:
-        from fewbits.report.markup import plotly_script
+        from fewbits.report import check_plots
 
-        plotly_script()  # a missing Plotly is told before the work, not after it
+        check_plots()  # a missing Plotly is told before the work, not after it
     asked = _Asked(formats, tasks, data, seeds, min_qsnr, model, scale_rule, train)
     with progress_bar() as progress:
         answer = _measured(target, asked, progress)

@@ -13,7 +13,7 @@ from fewbits.cli.aliases import Formats
 from fewbits.cli.kinds import JSON, Writes
 from fewbits.cli.paths import tables_console, write_report
 from fewbits.formats import CATALOGUE, Bdr, Block, Element, Format, facts, parse, values
-from fewbits.report.formats_text import (
+from fewbits.report.terminal.formats import (
     catalogue_json,
     catalogue_table,
     format_json,

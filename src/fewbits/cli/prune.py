@@ -88,9 +88,9 @@ def prune(
     A checkpoint of your own: fewbits prune model.safetensors --keep '*embed*' --out pruned.safetensors
     """
     if report is not None:
-        from fewbits.report.markup import plotly_script
+        from fewbits.report import check_plots
 
-        plotly_script()  # refuses now rather than after the work
+        check_plots()  # refuses now rather than after the work
     kept = split_list(keep) if keep is not None else []
     if task is not None:
         recipes = [] if recipe == ["none"] else recipe or ["fp32"]

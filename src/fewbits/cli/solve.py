@@ -76,9 +76,9 @@ def solve(
     from fewbits.solvers import precision as read
 
     if report is not None:
-        from fewbits.report.markup import plotly_script
+        from fewbits.report import check_plots
 
-        plotly_script()  # refuses now rather than after the work
+        check_plots()  # refuses now rather than after the work
     if solver not in ("direct", *SOLVERS):
         raise ArgumentError(f"--solver {solver}: expected direct, {', '.join(SOLVERS)}")
     direct = solver == "direct"

@@ -72,9 +72,9 @@ def train(
     for name in names:
         read(name)
     if report is not None:
-        from fewbits.report.markup import plotly_script
+        from fewbits.report import check_plots
 
-        plotly_script()  # refuses now rather than after the work
+        check_plots()  # refuses now rather than after the work
     runs = _all_runs(names, task, model, steps, seeds, out, resume)
 
     from fewbits.report import train_json, train_page, train_table

@@ -1,6 +1,8 @@
-"""Reports: pure functions from records to tables in the terminal, JSON text and one HTML page."""
+"""Reports: pure functions from records to tables in the terminal, JSON text and one HTML page.
 
-from fewbits.report.html import checkpoint_page, matrices_page, tasks_page
+``columns`` says what tables hold, ``terminal`` and ``page`` lay them out.
+"""
+
 from fewbits.report.json_text import (
     cast_json,
     checkpoint_json,
@@ -11,17 +13,23 @@ from fewbits.report.json_text import (
     tasks_json,
     train_json,
 )
-from fewbits.report.pruning import prune_page, prune_table
-from fewbits.report.solving import history_plot, solve_table, stages_table
-from fewbits.report.solving_page import solve_page
-from fewbits.report.storage import cast_table, inspect_table
-from fewbits.report.table import checkpoint_table, matrices_table, tasks_table
-from fewbits.report.training import recipes_table, train_table
-from fewbits.report.training_page import train_page
+from fewbits.report.page.checkpoint import checkpoint_page
+from fewbits.report.page.markup import check_plots
+from fewbits.report.page.matrices import matrices_page
+from fewbits.report.page.models import tasks_page
+from fewbits.report.page.pruning import prune_page
+from fewbits.report.page.solving import solve_page
+from fewbits.report.page.training import train_page
+from fewbits.report.terminal.compare import checkpoint_table, matrices_table, tasks_table
+from fewbits.report.terminal.pruning import prune_table
+from fewbits.report.terminal.solving import history_plot, solve_table, stages_table
+from fewbits.report.terminal.storage import cast_table, inspect_table
+from fewbits.report.terminal.training import recipes_table, train_table
 
 __all__ = [
     "cast_json",
     "cast_table",
+    "check_plots",
     "checkpoint_json",
     "checkpoint_page",
     "checkpoint_table",

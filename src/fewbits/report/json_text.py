@@ -28,7 +28,7 @@ from fewbits.records import (
     TaskScore,
     TrainRun,
 )
-from fewbits.report.training import grouped
+from fewbits.report.recipe_runs import grouped
 
 SCHEMA = 1
 

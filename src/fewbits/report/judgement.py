@@ -35,6 +35,11 @@ METRICS = {
 }
 
 
+def metric_named(name: str, *, lower_is_better: bool) -> Metric:
+    """Return how a metric is written; one that is not known is written as it is."""
+    return METRICS.get(name) or Metric(name, name, name, "", "", 4, not lower_is_better)
+
+
 def metric_of(score: TaskScore) -> Metric:
     """Look up the metric of a score.
 
@@ -107,25 +112,25 @@ def task_verdict(score: TaskScore) -> str:
     return verdict(score.evidence, higher_is_better=metric_of(score).higher_is_better)
 
 
-def evidence_sentence(found: Sequence[tuple[str, Evidence]]) -> str:
+def evidence_sentence(compared: Sequence[tuple[str, Evidence]]) -> str:
     """Say what marks mean, and how many seeds the differences without a mark would take.
 
     Args:
-        found: names of what was compared, and what the seeds say; without the baseline itself.
+        compared: names of what was compared, and what the seeds say; without the baseline itself.
     """
-    if not found:
+    if not compared:
         return ""
-    pairs = max(evidence.pairs for _, evidence in found)
+    pairs = max(evidence.pairs for _, evidence in compared)
     if pairs < 2:
         return "One seed ran, and no difference here is evidence. Use --seeds 5."
     text = (
         f"* marks a difference whose {100 * LEVEL:g} % interval, paired over {pairs} seeds, leaves zero out;"
         " of 20 that are none, one is marked."
     )
-    short = [(e.needed, name) for name, e in found if not e.differs and e.needed is not None]
+    short = [(e.needed, name) for name, e in compared if not e.differs and e.needed is not None]
     if short:
-        told = [f"{visible(name)} {needed}" for needed, name in sorted(short)[:_SHORTEST]]
-        text += f" Seeds that others would take, if they go on so: {', '.join(told)}."
+        seeds = [f"{visible(name)} {needed}" for needed, name in sorted(short)[:_SHORTEST]]
+        text += f" Seeds that others would take, if they go on so: {', '.join(seeds)}."
     return text
 
 
@@ -135,11 +140,11 @@ def evidence_of(scores: Sequence[TaskScore]) -> str:
 
 
 def narrowest_sentence(scores: Sequence[TaskScore]) -> str:
-    """Name the narrowest format that is not known to lose, and what it may lose; "" if nobody can say."""
-    narrow = [s for s in scores if s.format != "fp32"]
-    if not narrow or narrow[0].evidence.pairs < 2:
+    """Name the narrowest format that is not known to lose, and what it may lose; "" with one seed."""
+    others = [s for s in scores if s.format != "fp32"]
+    if not others or others[0].evidence.pairs < 2:
         return ""
-    good = [s for s in narrow if task_verdict(s) != "worse"]
+    good = [s for s in others if task_verdict(s) != "worse"]
     if not good:
         return "Every format narrower than FP32 loses."
     best = min(good, key=lambda s: (s.bits_per_value, -quality(s)))
@@ -164,8 +169,8 @@ def _cost(report: CheckpointReport) -> str:
             " with its weights rounded and nothing else."
         )
     return (
-        f"The mean QSNR of its tensors is then {decibels(report.weight_qsnr_db)} dB. What its outputs lose"
-        " nobody can tell from that: tensors of one QSNR differ widely in what they do to a model. --model"
+        f"The mean QSNR of its tensors is then {decibels(report.weight_qsnr_db)} dB. That does not say what"
+        " its outputs lose: tensors of one QSNR differ widely in what they do to a model. --model"
         " measures it."
     )
 

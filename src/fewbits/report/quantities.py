@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
+
+from rich.cells import cell_len
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_UNBROKEN = 24  # characters: a word that is not longer, such as the name of a format, stays on one line
+_LONGEST_WORD = 30  # characters; a longer one is broken even without a separator
 
 
 def visible(text: str) -> str:
@@ -15,6 +20,39 @@ def visible(text: str) -> str:
     `\x1b`.
     """
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def pieces(text: str) -> list[str]:
+    """Split a text where a line may end: between words, and in those of over 24 characters at separators.
+
+    A part without separators is split only after 30 characters.
+
+    >>> pieces("mxfp8_e4m3 for layers.0.attention.k_proj.weight")
+    ['mxfp8_e4m3 ', 'for ', 'layers.', '0.', 'attention.', 'k_', 'proj.', 'weight']
+    """
+    return [piece for word in re.findall(r"\S+\s*|\s+", visible(text)) for piece in _pieces_of_word(word)]
+
+
+def _pieces_of_word(word: str) -> list[str]:
+    if len(word.rstrip()) <= _UNBROKEN:
+        return [word]
+    return re.findall(rf"[^._/,:=\s-]{{1,{_LONGEST_WORD}}}[._/,:=\s-]*|[._/,:=\s-]+", word)
+
+
+def lines(text: str, width: int) -> list[str]:
+    """Write a text in lines of at most `width` columns, or of one piece where that is longer."""
+    filled = [""]
+    for piece in pieces(text):
+        if filled[-1] and cell_len((filled[-1] + piece).rstrip()) > width:
+            filled.append("")
+        filled[-1] += piece
+    return [line.rstrip() for line in filled]
+
+
+def shortened(text: str, width: int, most: int) -> list[str]:
+    """Write a text in at most `most` such lines; an ellipsis stands for those before the last one."""
+    filled = lines(text, width)
+    return filled if len(filled) <= most else [*filled[: most - 1], f"…{filled[-1]}"]
 
 
 def size(count: float) -> str:

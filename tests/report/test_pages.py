@@ -3,14 +3,16 @@ import math
 import re
 import sys
 from dataclasses import replace
+from html import unescape
 from typing import Any
 
 import pytest
 
 from fewbits.errors import MissingDependencyError
 from fewbits.records import TensorScore
-from fewbits.report import checkpoint_page, matrices_page, tasks_page
-from fewbits.report.figures import Cells, heat_map, plot_text
+from fewbits.report import check_plots, checkpoint_page, matrices_page, tasks_page
+from fewbits.report.page import markup
+from fewbits.report.page.figures import Cells, heat_map, plot_text
 from tests.report import fake
 
 go = pytest.importorskip("plotly.graph_objects", reason="plotly (fewbits[plots]) is not installed")
@@ -62,12 +64,13 @@ def test_the_same_records_give_the_same_bytes() -> None:
     assert checkpoint_page(fake.checkpoint(), fake.PROVENANCE) == PAGES["checkpoint"]
 
 
-def test_each_task_has_a_scatter_with_its_front_and_a_heat_map_of_two_layers() -> None:
+def test_each_task_has_its_formats_with_their_front_and_a_heat_map_of_two_layers() -> None:
     found = figures(PAGES["tasks"])
-    assert list(found) == ["scatter-0", "layers-0", "scatter-1", "layers-1"]
-    front, beaten, best = found["scatter-0"]["data"]
-    assert front["line"]["shape"] == "hv"
-    assert front["x"] == best["x"] == sorted(best["x"])
+    assert list(found) == ["formats-0", "layers-0", "formats-1", "layers-1"]
+    fp32, front, beaten, best, _ = found["formats-0"]["data"]
+    assert fp32["x"] == [0.0, 0.0]
+    assert front["line"]["shape"] == "vh"
+    assert front["x"] == best["x"] == sorted(best["x"], reverse=True)  # a loss: from large to small
     assert len(beaten["x"]) + len(best["x"]) == len(fake.FORMATS) - 1  # FP32 is the line at zero
     assert "mxfp8_e5m2" in beaten["hovertext"][1]
     weights, activations = found["layers-0"]["data"]
@@ -81,7 +84,7 @@ def test_a_model_that_a_format_broke_is_named_and_not_drawn() -> None:
     page = tasks_page(scores, fake.PROVENANCE)
     assert "Without a finite value and so not drawn: mx9." in page
     assert "▼ worse" in page
-    assert sum(len(trace["x"]) for trace in figures(page)["scatter-0"]["data"][1:]) == 12
+    assert sum(len(trace["x"]) for trace in figures(page)["formats-0"]["data"][2:]) == 12
 
 
 def test_bars_with_an_infinite_end_are_cut() -> None:
@@ -106,7 +109,7 @@ def test_fp32_alone_needs_no_plot() -> None:
     ],
 )
 def test_every_row_has_its_command_and_the_page_its_own(kind: str, command: str) -> None:
-    page = PAGES[kind]
+    page = PAGES[kind].replace("<wbr>", "")
     assert f"<code>{command}</code>" in page
     assert (
         len(re.findall("<code>fewbits compare ", page))
@@ -118,10 +121,8 @@ def test_every_row_has_its_command_and_the_page_its_own(kind: str, command: str)
 
 def test_commands_quote_for_the_shell_and_start_as_the_caller_says() -> None:
     scores = [replace(fake.tasks()[1], format="float(e=3,m=2)")]
-    page = tasks_page(scores, fake.PROVENANCE, base_command="fewbits compare --data my.txt")
-    assert (
-        "fewbits compare --data my.txt --tasks bytes --formats &#x27;float(e=3,m=2)&#x27; --seeds 3" in page
-    )
+    page = unescape(tasks_page(scores, fake.PROVENANCE, base_command="fewbits compare --data my.txt"))
+    assert "fewbits compare --data my.txt --tasks bytes --formats 'float(e=3,m=2)' --seeds 3" in page
 
 
 def test_headers_sort_by_number_and_missing_values_are_empty() -> None:
@@ -171,7 +172,7 @@ def test_plotly_gets_no_tags_no_formulas_and_no_hidden_characters() -> None:
 
 
 def test_two_long_names_that_shorten_alike_stay_two_rows() -> None:
-    names = ["a" * 80 + "1", "a" * 81 + "1"]
+    names = [f"{'a' * 60}{x * 30}{'a' * 30}" for x in "bc"]
     figure = heat_map(names, ["mx4"], [Cells("weight", [[10.0], [20.0]])])
     labels = figure["layout"]["yaxis"]["ticktext"]
     assert labels[0] == labels[1]
@@ -180,8 +181,16 @@ def test_two_long_names_that_shorten_alike_stay_two_rows() -> None:
 
 def test_without_plotly_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    with pytest.raises(MissingDependencyError, match=re.escape("pip install 'fewbits[plots]'")):
-        tasks_page(fake.tasks(), fake.PROVENANCE)
+    for write in (check_plots, lambda: tasks_page(fake.tasks(), fake.PROVENANCE)):
+        with pytest.raises(MissingDependencyError, match=re.escape("pip install 'fewbits[plots]'")):
+            write()
+
+
+def test_without_jinja_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    markup._environment.cache_clear()
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(MissingDependencyError, match="Jinja2"):
+        check_plots()
 
 
 def test_a_tensor_of_zeros_does_not_blank_the_totals() -> None:

@@ -1,0 +1,1 @@
+"""Pages: one HTML file per report that opens offline, with plots, sortable tables and every command line."""

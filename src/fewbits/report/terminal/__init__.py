@@ -1,0 +1,1 @@
+"""Tables for the terminal: pure functions from records to Rich renderables."""
