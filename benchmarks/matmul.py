@@ -14,7 +14,7 @@ import torch
 from _alternating import Calls, arguments, seconds, table, write
 
 import fewbits as fb
-from fewbits.tensor import products
+from fewbits.tensor.narrow import products
 
 FORMATS = ("mxfp8_e4m3", "mxfp4", "mxint8", "mx9")
 

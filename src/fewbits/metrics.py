@@ -12,8 +12,8 @@ from fewbits import kernels
 from fewbits.errors import ArgumentError
 from fewbits.formats import Bdr, Format
 from fewbits.records import Error
+from fewbits.tensor import fake_quantize, format
 from fewbits.tensor.arrays import checked_axis, is_narrow, is_torch, widened
-from fewbits.tensor.functions import fake_quantize, format
 
 _CACHED = 1 << 15  # values whose float64 temporaries stay in the second-level cache
 

@@ -19,7 +19,7 @@ from fewbits.kernels import ops
 from fewbits.kernels.bits.layout import layout
 from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.recipes import Cast
-from fewbits.tensor.casting import fresh_seed, power
+from fewbits.tensor.rounding import fresh_seed, power
 
 Tensors = tuple[torch.Tensor | None, ...]
 

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from fewbits.recipes import Cast, Recipe
-from fewbits.tensor import casting
+from fewbits.tensor.rounding import round_to
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -96,7 +96,7 @@ def cast(
     Stochastic rounding takes its seed from torch's own generator: what ``torch.manual_seed`` repeats, it
     repeats.
     """
-    return casting.cast(
+    return round_to(
         x,
         how.format,
         axis=axis,

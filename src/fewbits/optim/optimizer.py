@@ -20,7 +20,7 @@ from fewbits.optim.stored import bytes_of, from_plain, loaded, plain, stored
 from fewbits.recipes import Recipe
 from fewbits.recipes import recipe as read
 from fewbits.tensor import NarrowTensor
-from fewbits.tensor.casting import drawing_from
+from fewbits.tensor.rounding import drawing_from
 
 _COUNTS = ("step",)
 _STATES = ("first_moment", "second_moment", "master", "compensation")

@@ -9,9 +9,10 @@ import torch
 from fewbits.formats import parse
 from fewbits.optim import sharded
 from fewbits.recipes import Cast
-from fewbits.tensor import NarrowTensor, casting, quantize
-from fewbits.tensor.narrow import PARTS
-from fewbits.tensor.torch_dtypes import DTYPE_OF
+from fewbits.tensor import NarrowTensor, quantize
+from fewbits.tensor.narrow.tensor import PARTS
+from fewbits.tensor.narrow.torch_dtypes import DTYPE_OF
+from fewbits.tensor.rounding import fresh_seed, round_to
 
 
 def torch_dtype(how: Cast) -> torch.dtype | None:
@@ -25,7 +26,7 @@ def rounded(x: torch.Tensor, how: Cast, rounding: str | None = None) -> torch.Te
     chosen, dtype = rounding or how.rounding, torch_dtype(how)
     if dtype is not None and chosen == "nearest_even" and how.shift is None:
         return x.to(dtype).float()  # PyTorch's own conversion takes a tenth of the time
-    return casting.cast(x, how.format, rounding=chosen, scale_rule=how.scale_rule, shift=how.shift)
+    return round_to(x, how.format, rounding=chosen, scale_rule=how.scale_rule, shift=how.shift)
 
 
 def stored(x: torch.Tensor, how: Cast | None, *, overflow: str | None = "saturate") -> torch.Tensor:
@@ -45,7 +46,7 @@ def stored(x: torch.Tensor, how: Cast | None, *, overflow: str | None = "saturat
         rounding=how.rounding,
         scale_rule=how.scale_rule,
         overflow=overflow,
-        generator=casting.fresh_seed(how.rounding),
+        generator=fresh_seed(how.rounding),
         amax=amax,
     )
 

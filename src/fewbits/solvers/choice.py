@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fewbits.solvers.precision import Precision
 from fewbits.solvers.precision import precision as read
-from fewbits.tensor.products import has_tiles
+from fewbits.tensor.narrow.products import has_tiles
 
 # From so many unknowns on, what to try before double precision. Only what a matrix unit multiplies is faster
 # than float32: instructions for pairs of bfloat16 (AVX512_BF16) halve the time of a product, and what that

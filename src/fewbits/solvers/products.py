@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from fewbits.tensor import fake_quantize
-from fewbits.tensor.products import bfloat16_product, matmul
+from fewbits.tensor.narrow.products import bfloat16_product, matmul
 
 Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

@@ -5,20 +5,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fewbits.tensor.functions import dequantize, fake_quantize, format, quantize
+from fewbits.tensor.functions import dequantize, fake_quantize, quantize
+from fewbits.tensor.inputs import format
 
 if TYPE_CHECKING:
-    from fewbits.tensor.narrow import NarrowTensor
-    from fewbits.tensor.products import matmul, matvec
-    from fewbits.tensor.torch_dtypes import from_torch, to_torch
+    from fewbits.tensor.narrow import NarrowTensor, from_torch, matmul, matvec, to_torch
 
-_HOMES = {  # these need torch, which who rounds NumPy arrays does without
-    "NarrowTensor": "fewbits.tensor.narrow",
-    "matmul": "fewbits.tensor.products",
-    "matvec": "fewbits.tensor.products",
-    "from_torch": "fewbits.tensor.torch_dtypes",
-    "to_torch": "fewbits.tensor.torch_dtypes",
-}
+# These need torch, which who rounds NumPy arrays does without.
+_OF_TORCH = ("NarrowTensor", "from_torch", "matmul", "matvec", "to_torch")
 
 __all__ = [
     "NarrowTensor",
@@ -34,6 +28,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    if name in _OF_TORCH:
+        return getattr(import_module("fewbits.tensor.narrow"), name)
     raise AttributeError(f"fewbits.tensor has no name {name!r}; it has {', '.join(__all__)}")

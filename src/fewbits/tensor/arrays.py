@@ -25,7 +25,7 @@ def is_torch(x: object) -> bool:
 
 def is_narrow(x: object) -> bool:
     """Whether ``x`` is a NarrowTensor, without importing torch for those who have none."""
-    home = sys.modules.get("fewbits.tensor.narrow")
+    home = sys.modules.get("fewbits.tensor.narrow.tensor")
     return home is not None and isinstance(x, home.NarrowTensor)
 
 

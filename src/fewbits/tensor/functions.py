@@ -8,7 +8,7 @@ import numpy as np
 
 from fewbits import kernels
 from fewbits.errors import ArgumentError, DTypeError
-from fewbits.formats import Format, parse
+from fewbits.formats import Format
 from fewbits.tensor.arrays import (
     checked_axis,
     checked_out,
@@ -19,23 +19,11 @@ from fewbits.tensor.arrays import (
     refuse_gradient,
     seed_of,
 )
-from fewbits.tensor.inputs import check_values, checked_amax
+from fewbits.tensor.inputs import check_values, checked_amax, format
 
 if TYPE_CHECKING:
     from fewbits.formats.pattern import Pattern
     from fewbits.tensor.narrow import NarrowTensor
-
-
-def format(text: str | Format) -> Format:
-    """Return the format of a catalogue name or of a text in the grammar.
-
-    Raises:
-        FormatError: there is no such format; the message marks the place or names the nearest.
-
-    >>> format("block(element=float(e=2,m=1),scale=e8m0,size=32)") == format("mxfp4")
-    True
-    """
-    return text if isinstance(text, Format) else parse(text)
 
 
 def quantize(
@@ -92,7 +80,7 @@ def quantize(
     >>> quantize(np.ones((2, 32), np.float32), "mxfp4")
     NarrowTensor(mxfp4, shape=(2, 32), axis=1, 34 bytes)
     """
-    from fewbits.tensor import narrow  # needs torch; who only rounds NumPy arrays does without
+    from fewbits.tensor.narrow import packing  # needs torch; who only rounds NumPy arrays does without
 
     target = format(fmt)
     choices: dict[str, Any] = {
@@ -105,7 +93,7 @@ def quantize(
     check_values(x)
     seed, whole = seed_of(generator, rounding), checked_amax(amax, target)
     if out is None and is_torch(x):
-        q = narrow.quantized(x, target, checked_axis(axis, x.ndim), whole, seed, **choices)
+        q = packing.quantized(x, target, checked_axis(axis, x.ndim), whole, seed, **choices)
         return q if sparsity is None else q.compressed(sparsity)
     chosen = kernels.options(target, seed=seed, **choices)
     array, close = opened(x)
@@ -113,13 +101,13 @@ def quantize(
     if out is not None:
         if sparsity is not None:
             raise ArgumentError(f"out with sparsity={sparsity}; a sparse result needs room of its own")
-        parts = narrow.checked_parts(out, x, target, front)
+        parts = packing.checked_parts(out, x, target, front)
         kernels.quantize(array, target, front, chosen, whole, out=parts)
         for changed in (out, *out.pieces):
             mark_changed(changed)
         return out
-    q = narrow.empty(target, array.shape, front, close(np.empty(0, array.dtype)).dtype)
-    kernels.quantize(array, target, front, chosen, whole, out=narrow.arrays(q))
+    q = packing.empty(target, array.shape, front, close(np.empty(0, array.dtype)).dtype)
+    kernels.quantize(array, target, front, chosen, whole, out=packing.arrays(q))
     return q if sparsity is None else q.compressed(sparsity)
 
 

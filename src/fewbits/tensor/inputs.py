@@ -1,4 +1,4 @@
-"""What the everyday functions take: plain arrays of numbers that were not narrowed before, and magnitudes."""
+"""What the everyday functions take: formats, plain arrays of numbers that are not packed yet, magnitudes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,18 @@ from fewbits.formats import Format, parse, shares_scale
 
 _NAMES = ("float16", "bfloat16", "float32", "float64")
 _EXPECTED = "float16, bfloat16, float32 or float64"
+
+
+def format(text: str | Format) -> Format:
+    """Return the format of a catalogue name or of a text in the grammar.
+
+    Raises:
+        FormatError: there is no such format; the message marks the place or names the nearest.
+
+    >>> format("block(element=float(e=2,m=1),scale=e8m0,size=32)") == format("mxfp4")
+    True
+    """
+    return text if isinstance(text, Format) else parse(text)
 
 
 def check_values(x: Any) -> None:
@@ -35,7 +47,7 @@ def check_values(x: Any) -> None:
 def _check_tensor(x: Any) -> None:
     import torch
 
-    home = sys.modules.get("fewbits.tensor.narrow")
+    home = sys.modules.get("fewbits.tensor.narrow.tensor")
     if home is not None and isinstance(x, home.NarrowTensor):
         raise DTypeError(f"{x}; expected the values themselves: call .dequantize() first")
     # Dynamo does not trace a layout in a backward pass; nor does it trace what has another layout.
@@ -95,7 +107,7 @@ def checked_amax(amax: Any, fmt: str | Format) -> float | None:
     value = amax.item() if hasattr(amax, "item") and getattr(amax, "ndim", 1) == 0 else amax
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < np.inf:
         raise ArgumentError(f"amax={amax!r} is not a finite number from 0 up; leave it out to measure x")
-    if not shares_scale(fmt if isinstance(fmt, Format) else parse(fmt), "tensor"):
+    if not shares_scale(format(fmt), "tensor"):
         raise ArgumentError(
             f"amax={amax!r} for {fmt}; only a scale of a whole tensor is chosen from it: leave it out"
         )

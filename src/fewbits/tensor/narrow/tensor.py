@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
 import numpy as np
@@ -14,12 +13,11 @@ from fewbits.formats import Format
 from fewbits.formats.pattern import Pattern, pattern
 from fewbits.kernels import ops
 from fewbits.kernels.arrays import nm
-from fewbits.kernels.bits.layout import Packed, Parts, layout, unpacked
+from fewbits.kernels.bits.layout import Parts, layout, unpacked
 from fewbits.kernels.ops import tensors
-from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.tensor.arrays import checked_axis
-from fewbits.tensor.inputs import check_values
-from fewbits.tensor.sealed import Sealed, sealed
+from fewbits.tensor.narrow.registry import run
+from fewbits.tensor.narrow.sealed import Sealed, sealed
 
 PARTS = ("codes", "scales", "shifts", "outer")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -231,8 +229,6 @@ class NarrowTensor(Sealed):
     def __torch_dispatch__(  # type: ignore[override]  # typed there as what switches it off
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        from fewbits.tensor.dispatch import run  # its table is written in terms of this class
-
         return run(func, args, kwargs or {})
 
     def __copy__(self) -> NarrowTensor:
@@ -274,74 +270,6 @@ class NarrowTensor(Sealed):
 
     def __format__(self, spec: str) -> str:
         return format(repr(self), spec)
-
-
-def _sent(q: NarrowTensor) -> tuple[Any, ...]:
-    """Return how another process rebuilds ``q``: torch passes the parts in shared memory."""
-    names, meta = q.__tensor_flatten__()
-    parts = {name: getattr(q, name) for name in names}
-    return _received, (parts, meta, tuple(q.shape), getattr(q, "_is_param", False))
-
-
-def _received(parts: dict[str, torch.Tensor], meta: Any, shape: Any, is_parameter: bool) -> NarrowTensor:
-    q = NarrowTensor.__tensor_unflatten__(parts, meta, shape, None)
-    return torch.nn.Parameter(q, requires_grad=False) if is_parameter else q  # type: ignore[return-value]
-
-
-ForkingPickler.register(NarrowTensor, _sent)  # of queues and pipes between processes, not of files
-
-
-def quantized(
-    x: torch.Tensor, fmt: Format, axis: int, amax: float | None, seed: int, **choices: str | None
-) -> NarrowTensor:
-    """Return ``x`` packed; see :func:`fewbits.quantize`.
-
-    Raises:
-        DTypeError: x is packed already, or no tensor of values.
-    """
-    check_values(x)
-    if is_sharded(x):
-        raise DTypeError(
-            "a DTensor; expected the values of one process: quantize x.to_local(), with amax= of the whole"
-            " where the format has a scale for it, or x.full_tensor()"
-        )
-    found = iter(ops.quantize(x.detach(), fmt, axis, amax, seed, **choices))
-    parts = tuple(None if shape is None else next(found) for shape in layout(fmt, tuple(x.shape), axis))
-    return NarrowTensor(parts, fmt, x.shape, axis, x.dtype)
-
-
-def empty(fmt: Format, shape: tuple[int, ...], axis: int, dtype: np.dtype[Any]) -> NarrowTensor:
-    """Return room for a NumPy array of ``dtype``; ``dequantize`` gives a NumPy array of it back."""
-    parts = tensors.empty_parts(fmt, shape, axis)
-    return NarrowTensor(parts, fmt, shape, axis, getattr(torch, dtype.name), dtype)
-
-
-def arrays(q: NarrowTensor) -> Packed:
-    """Return the parts of a tensor on the CPU as arrays that share their memory."""
-    return tensors.packed(q.pieces)
-
-
-def checked_parts(out: Any, x: Any, fmt: Format, axis: int) -> Packed:
-    """Return the parts of ``out`` as arrays that take a result for ``x``.
-
-    Raises:
-        ArgumentError: out is no tensor of that format, shape, axis and dtype, or its parts lie scattered or
-            on another device.
-    """
-    alike = (
-        isinstance(out, NarrowTensor)
-        and (out.format, tuple(out.shape), out.axis, out.sparsity) == (fmt, tuple(x.shape), axis, None)
-        and (out.dtype if out._family is None else out._family) == x.dtype
-    )
-    if not alike:
-        raise ArgumentError(
-            f"out is {out!r}; expected a NarrowTensor as an earlier call returned it for {fmt}, shape "
-            f"{tuple(x.shape)}, axis={axis} and {x.dtype}, or leave it out"
-        )
-    given = [p for p in out.pieces if p is not None]
-    if not all(p.is_contiguous() and p.device.type == "cpu" for p in given):
-        raise ArgumentError(f"the parts of out, {out!r}, lie scattered or on another device; leave it out")
-    return arrays(out)
 
 
 def _check(name: str, part: Any, wanted: Any, codes: torch.Tensor, what: str) -> None:

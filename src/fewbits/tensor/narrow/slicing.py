@@ -11,8 +11,8 @@ from fewbits.errors import ArgumentError
 from fewbits.formats import Bdr, Block, Element, Format
 from fewbits.formats.pattern import Pattern
 from fewbits.kernels.bits.nm_stream import block_size, element_of, stream_bytes
-from fewbits.tensor.narrow import NarrowTensor
-from fewbits.tensor.views import counted, lead, per_line
+from fewbits.tensor.narrow.tensor import NarrowTensor
+from fewbits.tensor.narrow.views import counted, lead, per_line
 
 
 def streams(fmt: Format, sparsity: Pattern | None = None) -> Iterator[tuple[int, int] | None]:

@@ -6,7 +6,7 @@ import torch
 import fewbits as fb
 from fewbits.errors import ArgumentError, DTypeError
 from fewbits.formats import CATALOGUE, Element, values
-from fewbits.tensor.torch_dtypes import DTYPE_OF, from_torch, to_torch
+from fewbits.tensor.narrow.torch_dtypes import DTYPE_OF, from_torch, to_torch
 from tests import cases
 from tests.tensor.packed import packed
 

@@ -10,7 +10,7 @@ import torch
 import fewbits as fb
 from fewbits.errors import ArgumentError
 from fewbits.formats import Bdr, Block, Element
-from fewbits.tensor.slicing import boundary
+from fewbits.tensor.narrow.slicing import boundary
 from tests import cases
 from tests.tensor.packed import packed, same
 

@@ -9,7 +9,7 @@ import torch
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import Block
-from fewbits.tensor.narrow import NarrowTensor
+from fewbits.tensor.narrow.tensor import NarrowTensor
 
 
 def lead(q: NarrowTensor, dim: int) -> int:

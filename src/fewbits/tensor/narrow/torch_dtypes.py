@@ -7,7 +7,7 @@ import torch
 from fewbits.errors import ArgumentError, DTypeError
 from fewbits.formats import CATALOGUE, Block, Element, Format
 from fewbits.tensor.arrays import checked_axis
-from fewbits.tensor.narrow import NarrowTensor
+from fewbits.tensor.narrow.tensor import NarrowTensor
 
 _NAMES = {
     "fp32": torch.float32,

@@ -1,43 +1,18 @@
-"""What each operation of torch does to a NarrowTensor: a table, and a refusal for everything else."""
+"""What each operation of torch does to a NarrowTensor: two tables, which the registry takes in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import return_and_correct_aliasing
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import shares_scale
 from fewbits.kernels import ops
-from fewbits.tensor import products, slicing, views
-from fewbits.tensor.narrow import DTYPES, NarrowTensor
+from fewbits.tensor.narrow import products, registry, slicing, views
+from fewbits.tensor.narrow.tensor import DTYPES, NarrowTensor
 
 aten = torch.ops.aten
-
-
-def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the result of an operation that has a NarrowTensor among its arguments.
-
-    Raises:
-        ArgumentError: the operation is not in the table, and is not made of such as are.
-    """
-    if func in VIEWS:
-        # In inference mode a view of an ordinary tensor is an ordinary tensor: torch counts its versions.
-        with torch.inference_mode(torch.is_inference_mode_enabled() and args[0].is_inference()):
-            found = VIEWS[func](*args, **kwargs)
-        return return_and_correct_aliasing(func, args, kwargs, found)  # type: ignore[no-untyped-call]
-    if func in TABLE:
-        return TABLE[func](*args, **kwargs)
-    found = func.decompose(*args, **kwargs)
-    if found is NotImplemented:
-        # Not a TypeError: torch's operators take one for "try the other operand", and == then compares ids.
-        raise ArgumentError(
-            f"{func} needs the values of a NarrowTensor, which are packed: call .dequantize() first"
-            + (", or compare with torch.equal" if func is aten.eq.Tensor else "")
-        )
-    return found
 
 
 def _copied(
@@ -119,9 +94,7 @@ def _same(q: NarrowTensor, *_: Any) -> NarrowTensor:
     return q.each(lambda part: part)
 
 
-Table = dict[Any, Callable[..., Any]]
-
-VIEWS: Table = {  # the result shares bytes with the argument
+VIEWS: registry.Table = {
     aten._unsafe_view.default: views.reshape,
     aten.alias.default: _same,
     aten.detach.default: _same,
@@ -140,7 +113,7 @@ VIEWS: Table = {  # the result shares bytes with the argument
     aten.unsqueeze.default: views.unsqueeze,
     aten.view.default: views.reshape,
 }
-TABLE: Table = {
+COMPUTED: registry.Table = {
     aten._to_copy.default: _copied,
     aten.addmm.default: _addmm,
     aten.bmm.default: products.product,
@@ -155,3 +128,5 @@ TABLE: Table = {
     aten.mm.default: products.product,
     aten.mv.default: products.product,
 }
+registry.VIEWS.update(VIEWS)
+registry.COMPUTED.update(COMPUTED)

@@ -8,7 +8,7 @@ import torch
 
 from fewbits.errors import ArgumentError, DTypeError
 from fewbits.tensor.inputs import check_values
-from fewbits.tensor.narrow import NarrowTensor
+from fewbits.tensor.narrow.tensor import NarrowTensor
 
 
 def check_matmul(a: Any, b: Any) -> None:

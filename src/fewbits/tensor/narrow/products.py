@@ -14,9 +14,9 @@ from fewbits import kernels
 from fewbits.formats import Bdr, Block, Exponent, Fixed, Float, Format
 from fewbits.kernels import ops
 from fewbits.kernels.ops.tensors import array
-from fewbits.tensor.functions import fake_quantize, format
-from fewbits.tensor.narrow import NarrowTensor
-from fewbits.tensor.operands import check_matmul, check_matvec
+from fewbits.tensor.inputs import format
+from fewbits.tensor.narrow.operands import check_matmul, check_matvec
+from fewbits.tensor.narrow.tensor import NarrowTensor
 
 GEMV_VECTORS = 16  # most vectors for which a packed matrix is read in place instead of being unpacked
 
@@ -65,8 +65,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor, fmt: str | Format | None = None) ->
         return product(a, b)
     target, of_b = format(fmt), max(b.ndim - 2, 0)
     return _multiplied(
-        a if isinstance(a, NarrowTensor) else fake_quantize(a, target),
-        b if isinstance(b, NarrowTensor) else fake_quantize(b, target, axis=of_b),
+        a if isinstance(a, NarrowTensor) else ops.fake_quantize(a, target, a.ndim - 1, None, 0),
+        b if isinstance(b, NarrowTensor) else ops.fake_quantize(b, target, of_b, None, 0),
         target,
     )
 

@@ -12,7 +12,7 @@ from fewbits.formats import Format
 from fewbits.tensor.functions import fake_quantize
 
 
-def cast(
+def round_to(
     x: torch.Tensor,
     format: Format,
     *,

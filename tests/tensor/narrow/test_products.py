@@ -8,7 +8,7 @@ from torch.nn import functional
 
 import fewbits as fb
 from fewbits.errors import ArgumentError
-from fewbits.tensor import products
+from fewbits.tensor.narrow import products
 from tests import cases
 from tests.tensor.packed import packed, values
 

@@ -1,0 +1,70 @@
+"""NarrowTensors made of arrays and tensors, and those that take a result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from fewbits.errors import ArgumentError, DTypeError
+from fewbits.formats import Format
+from fewbits.kernels import ops
+from fewbits.kernels.bits.layout import Packed, layout
+from fewbits.kernels.ops import tensors
+from fewbits.kernels.ops.sharding import is_sharded
+from fewbits.tensor.inputs import check_values
+from fewbits.tensor.narrow.tensor import NarrowTensor
+
+
+def quantized(
+    x: torch.Tensor, fmt: Format, axis: int, amax: float | None, seed: int, **choices: str | None
+) -> NarrowTensor:
+    """Return ``x`` packed; see :func:`fewbits.quantize`.
+
+    Raises:
+        DTypeError: x is packed already, or no tensor of values.
+    """
+    check_values(x)
+    if is_sharded(x):
+        raise DTypeError(
+            "a DTensor; expected the values of one process: quantize x.to_local(), with amax= of the whole"
+            " where the format has a scale for it, or x.full_tensor()"
+        )
+    found = iter(ops.quantize(x.detach(), fmt, axis, amax, seed, **choices))
+    parts = tuple(None if shape is None else next(found) for shape in layout(fmt, tuple(x.shape), axis))
+    return NarrowTensor(parts, fmt, x.shape, axis, x.dtype)
+
+
+def empty(fmt: Format, shape: tuple[int, ...], axis: int, dtype: np.dtype[Any]) -> NarrowTensor:
+    """Return room for a NumPy array of ``dtype``; ``dequantize`` gives a NumPy array of it back."""
+    parts = tensors.empty_parts(fmt, shape, axis)
+    return NarrowTensor(parts, fmt, shape, axis, getattr(torch, dtype.name), dtype)
+
+
+def arrays(q: NarrowTensor) -> Packed:
+    """Return the parts of a tensor on the CPU as arrays that share their memory."""
+    return tensors.packed(q.pieces)
+
+
+def checked_parts(out: Any, x: Any, fmt: Format, axis: int) -> Packed:
+    """Return the parts of ``out`` as arrays that take a result for ``x``.
+
+    Raises:
+        ArgumentError: out is no tensor of that format, shape, axis and dtype, or its parts lie scattered or
+            on another device.
+    """
+    alike = (
+        isinstance(out, NarrowTensor)
+        and (out.format, tuple(out.shape), out.axis, out.sparsity) == (fmt, tuple(x.shape), axis, None)
+        and (out.dtype if out._family is None else out._family) == x.dtype
+    )
+    if not alike:
+        raise ArgumentError(
+            f"out is {out!r}; expected a NarrowTensor as an earlier call returned it for {fmt}, shape "
+            f"{tuple(x.shape)}, axis={axis} and {x.dtype}, or leave it out"
+        )
+    given = [p for p in out.pieces if p is not None]
+    if not all(p.is_contiguous() and p.device.type == "cpu" for p in given):
+        raise ArgumentError(f"the parts of out, {out!r}, lie scattered or on another device; leave it out")
+    return arrays(out)
