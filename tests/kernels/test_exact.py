@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fewbits as fb
-from fewbits.formats.values import values
+from fewbits.formats import values
 from fewbits.kernels import exact_arithmetic
 from fewbits.kernels.native.jobs.kernel_format import kernel_format
 from fewbits.kernels.native.jobs.tables import table

@@ -7,7 +7,6 @@ import fewbits as fb
 from fewbits.errors import ArgumentError, DataError
 from fewbits.formats import Block, Element, Exponent, Float, Lookup, Posit, decode, parse
 from fewbits.kernels.bits.layout import Parts
-from fewbits.kernels.reference import nan_code
 from tests import cases
 
 INF, NAN = np.inf, np.nan
@@ -37,7 +36,7 @@ def parts_of(x: object, fmt: str | cases.Format, **choices: str) -> Parts:
 def test_nan_becomes_the_formats_nan(element: Element) -> None:
     signalling = np.array([0x7F800001, 0xFF800001, 0x7FC00000, 0xFFC00000], np.uint32).view(np.float32)
     assert np.isnan(both(signalling, element)).all()
-    assert parts_of(signalling, element).codes.tolist() == [nan_code(element)] * 4
+    assert parts_of(signalling, element).codes.tolist() == [element.nan_code] * 4
 
 
 @pytest.mark.parametrize("element", [f for f in cases.ELEMENTS if not f.has_nan], ids=cases.label)
@@ -81,7 +80,7 @@ def test_beyond_the_largest_float_becomes_what_overflow_says(element: Float) -> 
         assert both(beyond, element).tolist() == [INF, -INF]
     if element.has_nan:
         assert np.isnan(both(beyond, element, overflow="nan")).all()
-        assert parts_of(beyond, element, overflow="nan").codes.tolist() == [nan_code(element)] * 2
+        assert parts_of(beyond, element, overflow="nan").codes.tolist() == [element.nan_code] * 2
 
 
 def test_infinity_in_a_float_without_one_is_the_largest_value_unless_told_otherwise() -> None:
@@ -170,7 +169,7 @@ def test_block_nan_makes_the_whole_block_nan_and_no_other(fmt: Block, bad: float
     assert np.array_equal(np.delete(y, np.s_[size : 2 * size]), np.delete(clean, np.s_[size : 2 * size]))
     parts = parts_of(x, fmt, nonfinite="block_nan")
     assert parts.scales is not None
-    assert parts.scales[1] == nan_code(fmt.scale)
+    assert parts.scales[1] == fmt.scale.nan_code
     assert not parts.codes[size : 2 * size].any()  # the codes of such a block are ignored, and zero
 
 

@@ -60,7 +60,7 @@ inline Split split(i32 magnitude) {
 }
 
 // Codes of the scales of n blocks with largest magnitudes as finite bits, one over them, and they themselves:
-// kernels/reference/scale_rules.py.
+// formats/scale_rules.py.
 inline void ruled_scales(const Format& given, const i32* __restrict largest, i32* __restrict codes,
                          float* __restrict inverse, float* __restrict scale, i64 n) {
     const Format f = given;

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fewbits.cli.aliases import Formats
 from fewbits.cli.kinds import JSON, Writes
 from fewbits.cli.paths import tables_console, write_report
-from fewbits.formats import CATALOGUE, Bdr, Block, Element, Format, facts, parse, values
+from fewbits.formats import CATALOGUE, Element, parse, values
 from fewbits.report.terminal.formats import (
     catalogue_json,
     catalogue_table,
@@ -39,14 +39,14 @@ def formats(
     console = tables_console(json)
     if name is None:
         rows = [
-            (e.name, e.format.bits_per_value, _element(e.format).max, e.summary, e.source)
+            (e.name, e.format.bits_per_value, e.format.element.max, e.summary, e.source)
             for e in CATALOGUE.values()
         ]
         console.print(catalogue_table(rows))
         text = catalogue_json(rows, {e.name: e.format.grammar for e in CATALOGUE.values()})
     else:
         fmt = parse(name)
-        element, told = _element(fmt), facts(fmt)
+        element, told = fmt.element, fmt.facts
         numbers = _numbers(element)
         for what, value in told:
             console.print(f"[bold]{what:<18}[/bold] ", end="")
@@ -59,11 +59,6 @@ def formats(
             console.print(lines, markup=False, highlight=False)
         text = format_json(told, numbers if element.bits <= 8 else [])
     write_report(json, lambda: text)
-
-
-def _element(fmt: Format) -> Element:
-    assert isinstance(fmt, Element | Block | Bdr)
-    return fmt if isinstance(fmt, Element) else fmt.element
 
 
 def _numbers(element: Element) -> list[float]:

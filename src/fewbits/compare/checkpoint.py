@@ -20,7 +20,7 @@ from fewbits.files.contents import ordinary_tensors
 from fewbits.files.lines import lines
 from fewbits.files.plan import can_narrow
 from fewbits.files.stored import as_lines
-from fewbits.formats import Bdr, Block, Format, for_one_channel, parse, shares_scale
+from fewbits.formats import Format, for_one_channel, parse, shares_scale
 from fewbits.metrics import Tally
 from fewbits.records import CheckpointReport, TensorScore, TensorSummary
 
@@ -177,7 +177,7 @@ class _Judge:
 
 
 def _block_size(fmt: Format) -> int:
-    return fmt.size if isinstance(fmt, Block | Bdr) and isinstance(fmt.size, int) else 1
+    return fmt.block_size
 
 
 def _measured(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fewbits import kernels
 from fewbits.errors import ArgumentError
 from fewbits.files.matrix import read_matrix
-from fewbits.formats import Bdr, Block, Format, packed_bits, parse, shares_scale
+from fewbits.formats import Format, packed_bits, parse, shares_scale
 from fewbits.metrics import Tally
 from fewbits.records import MatrixScore
 
@@ -233,8 +233,7 @@ def _round(matrix: Any, fmt: Format) -> _Rounded:
 
 def _flat(count: int, fmt: Format) -> Iterator[tuple[Indices, NDArray[np.bool_]]]:
     """Yield the indices of all entries in order, cut at multiples of the block size, as (1, entries)."""
-    size = fmt.size if isinstance(fmt, Block | Bdr) and isinstance(fmt.size, int) else 1
-    step = size * max(1, _PIECE // size)
+    step = fmt.block_size * max(1, _PIECE // fmt.block_size)
     for start in range(0, count, step):
         where = np.arange(start, min(start + step, count))[None, :]
         yield where, np.ones(where.shape, np.bool_)

@@ -80,7 +80,7 @@ def compare_models(
         raise ArgumentError(
             f"--data {data} is the text of the task bytes, and the tasks are {', '.join(tasks)}; add bytes"
         )
-    fmts = [f if isinstance(f, Format) else parse(f) for f in formats]
+    fmts = [parse(f) for f in formats]
     kernels.check_scale_rule(scale_rule, fmts)
     chosen = [kernels.options(f, scale_rule=_rule_of(f, scale_rule)) for f in fmts]
     found = [task(name, data) for name in dict.fromkeys(tasks)]

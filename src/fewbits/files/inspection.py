@@ -14,7 +14,6 @@ from fewbits.files.checkpoint import StoredTensor, read_bytes
 from fewbits.files.checksum import problem
 from fewbits.files.contents import Held, Narrow, read_contents
 from fewbits.files.stored import Stream
-from fewbits.formats import Bdr, Block, Element, Lookup
 from fewbits.kernels.arrays import nm
 from fewbits.kernels.bits.layout import groups, moved
 from fewbits.kernels.bits.packing import line_bytes, unpack
@@ -105,12 +104,8 @@ def _wrong_stream(held: Narrow, row: int) -> Iterator[str]:
 
 def _values_of_lookup(held: Narrow) -> int | None:
     """Return how many values the element's list has, where codes beyond its end exist."""
-    fmt = held.stored.format
-    element = fmt.element if isinstance(fmt, Block | Bdr) else fmt
-    assert isinstance(element, Element)
-    return (
-        len(element.values) if isinstance(element, Lookup) and len(element.values) < 2**element.bits else None
-    )
+    element = held.stored.format.element
+    return element.code_count if element.code_count < 2**element.bits else None
 
 
 def _spare_bits(part: StoredTensor, stream: Stream, count: int) -> int:

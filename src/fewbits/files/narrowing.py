@@ -16,7 +16,7 @@ from fewbits.files.checkpoint import StoredTensor, chunks, read_bytes, torch_dty
 from fewbits.files.contents import Narrow
 from fewbits.files.lines import lines
 from fewbits.files.stored import SUFFIXES, Stored, Stream
-from fewbits.formats import Block, Format, for_one_channel, shares_scale
+from fewbits.formats import Format, for_one_channel, shares_scale
 from fewbits.kernels.arrays import nm
 from fewbits.kernels.bits.layout import Packed, moved
 from fewbits.kernels.bits.nm_stream import by_magnitude
@@ -183,9 +183,10 @@ def _survey(tensor: StoredTensor, stored: Stored, row: int) -> _Survey:
         survey.largest = max(survey.largest or 0.0, largest)
         survey.largest_of_line[at // row] = max(largest, survey.largest_of_line.get(at // row, 0.0))
         at += x.size
-    assert isinstance(fmt, Block)
+    scales = fmt.groups.scales
     # One bad value would make everything that shares its scale NaN.
-    if survey.nonfinite and isinstance(fmt.size, str) and fmt.default_nonfinite == "block_nan":
+    long = scales is not None and isinstance(scales.size, str)
+    if survey.nonfinite and long and fmt.default_nonfinite == "block_nan":
         raise _cannot_hold(tensor, fmt)
     return survey
 

@@ -17,7 +17,7 @@ from fewbits.errors import DataError, FormatError
 from fewbits.files.checkpoint import FLOATS, StoredTensor
 from fewbits.files.header import Part
 from fewbits.files.lines import is_kernel, lines
-from fewbits.formats import CATALOGUE, Bdr, Block, Element, Format, Pattern, parse, pattern
+from fewbits.formats import CATALOGUE, Format, Pattern, parse, pattern
 from fewbits.kernels.arrays.nm import zeros
 from fewbits.kernels.bits.layout import groups, layout
 from fewbits.kernels.bits.nm_stream import block_size, stream_bytes
@@ -88,19 +88,12 @@ class Stored:
     @property
     def streams(self) -> dict[str, Stream]:
         """The same parts as streams of bits."""
-        fmt = self.format
-        if isinstance(fmt, Element):
-            return {"codes": Stream(fmt.bits, 1, self.sparsity)}
-        assert isinstance(fmt, Block | Bdr)
-        found = {
-            "codes": Stream(fmt.element.bits, 1, self.sparsity),
-            "scales": Stream(fmt.scale.bits, fmt.size),
+        streams = {
+            suffix: Stream(group.bits, group.size)
+            for suffix, group in zip(SUFFIXES, self.format.groups, strict=True)
+            if group is not None
         }
-        if isinstance(fmt, Bdr) and fmt.d2:
-            found["shifts"] = Stream(fmt.d2, fmt.k2)
-        if isinstance(fmt, Block) and fmt.outer_size:
-            found["outer"] = Stream(32, fmt.outer_size)
-        return found
+        return {**streams, "codes": Stream(self.format.groups.codes.bits, 1, self.sparsity)}
 
     @property
     def nbytes(self) -> int:

@@ -1,14 +1,13 @@
 """Number formats as data: elements, blocks, their grammar and the catalogue. Needs NumPy only."""
 
 from fewbits.formats.blocks import Bdr, Block, for_one_channel, packed_bits, shares_scale
-from fewbits.formats.catalogue import CATALOGUE, Entry, elements
+from fewbits.formats.catalogue import CATALOGUE, elements
 from fewbits.formats.cost import area_memory_proxy
-from fewbits.formats.describe import describe, facts
-from fewbits.formats.elements import Element, Exponent, Fixed, Float, Lookup, Posit
-from fewbits.formats.format import Format
+from fewbits.formats.elements import Exponent, Fixed, Float, Lookup, Posit
+from fewbits.formats.format import Element, Entry, Format, Grid, Group, Groups, Size
 from fewbits.formats.grammar import parse, split
 from fewbits.formats.pattern import Pattern, pattern
-from fewbits.formats.values import decode, values
+from fewbits.formats.value_tables import decode, values
 
 __all__ = [
     "CATALOGUE",
@@ -20,14 +19,16 @@ __all__ = [
     "Fixed",
     "Float",
     "Format",
+    "Grid",
+    "Group",
+    "Groups",
     "Lookup",
     "Pattern",
     "Posit",
+    "Size",
     "area_memory_proxy",
     "decode",
-    "describe",
     "elements",
-    "facts",
     "for_one_channel",
     "packed_bits",
     "parse",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil, prod
 from typing import ClassVar, Literal
 
 from fewbits.errors import FormatError
-from fewbits.formats.elements import Element, Exponent, Fixed, Float
-from fewbits.formats.format import Format, integer
+from fewbits.formats.elements import Exponent, Fixed, Float
+from fewbits.formats.format import Element, Format, Group, Groups, Size, integer
 
-Size = int | str
 _FP32 = Float(8, 23, 127, "ieee")
 
 
@@ -30,14 +30,15 @@ class Block(Format):
     kind: ClassVar[str] = "block"
 
     def __post_init__(self) -> None:
-        element: object = self.element
-        if not isinstance(element, Element) or isinstance(element, Exponent):
+        element: object = self.element  # the grammar passes on whatever was written
+        if not isinstance(element, Element) or element.power_of_two:
             raise FormatError(f"block: element={self.element} is not a float, int, fixed, posit or lookup")
-        if not isinstance(self.scale, Exponent | Float | Fixed):
+        scale: object = self.scale
+        if not isinstance(scale, Element) or (scale.grid is None and not scale.power_of_two):
             raise FormatError(
                 f"block: scale={self.scale} must be an exponent, a float or an unsigned integer"
             )
-        if isinstance(self.scale, Fixed) and (self.scale.coding != "unsigned" or self.outer is None):
+        if isinstance(scale, Fixed) and (scale.coding != "unsigned" or self.outer is None):
             raise FormatError("block: an integer scale must be unsigned and needs outer=fp32 above it")
         if isinstance(self.size, str):
             if self.size not in ("channel", "tensor"):
@@ -50,7 +51,7 @@ class Block(Format):
             return
         if self.outer_size is None:
             object.__setattr__(self, "outer_size", "tensor")
-        if self.outer != _FP32 or isinstance(self.scale, Exponent):
+        if self.outer != _FP32 or self.scale.power_of_two:
             raise FormatError("block: outer must be fp32, over a scale that is a float or an integer")
         if not 1 <= self.element.max * self.scale.max <= 2.0**64:
             raise FormatError(
@@ -59,6 +60,12 @@ class Block(Format):
             )
         if self.outer_size not in ("channel", "tensor") or isinstance(self.size, str):
             raise FormatError("block: outer_size is channel or tensor, over a size that is a count")
+
+    @cached_property
+    def groups(self) -> Groups:
+        """Codes, scales and outer scales."""
+        outer = None if self.outer is None or self.outer_size is None else Group(self.outer, self.outer_size)
+        return Groups(Group(self.element), Group(self.scale, self.size), outer=outer)
 
     @property
     def bits_per_value(self) -> float:
@@ -80,7 +87,7 @@ class Block(Format):
     @property
     def default_zero_block(self) -> str:
         """The smallest power of two (what the floor rule clamps to), or one for a real scale."""
-        return "smallest" if isinstance(self.scale, Exponent) else "one"
+        return "smallest" if self.scale.power_of_two else "one"
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,7 +119,7 @@ class Bdr(Format):
         if self.k1 % self.k2:
             raise FormatError(f"bdr: k1={self.k1} is not a multiple of k2={self.k2}")
 
-    @property
+    @cached_property
     def element(self) -> Fixed:
         """Sign and m bits in steps of 2^-(m-1), so that the top binade starts at one."""
         return Fixed(self.m + 1, self.m - 1, "sign_magnitude")
@@ -127,6 +134,12 @@ class Bdr(Format):
         """Values per scale."""
         return self.k1
 
+    @cached_property
+    def groups(self) -> Groups:
+        """Codes, the shared powers of two, and the microexponents where they have bits."""
+        shifts = Group(Fixed(self.d2, 0, "unsigned"), self.k2) if self.d2 else None
+        return Groups(Group(self.element), Group(self.scale, self.size), shifts)
+
     @property
     def largest_shift(self) -> int:
         """Most that a microexponent can shift, beta = 2^d2 - 1."""
@@ -138,33 +151,25 @@ class Bdr(Format):
         return self.m + 1 + self.d1 / self.k1 + self.d2 / self.k2
 
 
-def shares_scale(fmt: Format, among: Literal["channel", "tensor"]) -> bool:
+def shares_scale(format: Format, among: Literal["channel", "tensor"]) -> bool:
     """Return whether all of a channel, or of a tensor, share a scale or the one over their scales."""
-    return isinstance(fmt, Block) and among in (fmt.size, fmt.outer_size)
+    return any(group.size == among for group in format.groups.shared)
 
 
-def for_one_channel(fmt: Format) -> Block:
+def for_one_channel(format: Format) -> Format:
     """Return the format of a piece of a channel whose scale the channel shares: as of a tensor of its own."""
-    assert isinstance(fmt, Block)
-    return replace(fmt, size="tensor") if fmt.size == "channel" else replace(fmt, outer_size="tensor")
+    changed = {f: "tensor" for f in ("size", "outer_size") if getattr(format, f, None) == "channel"}
+    return replace(format, **changed)
 
 
-def packed_bits(fmt: Format, shape: tuple[int, ...], axis: int = -1) -> int:
+def packed_bits(format: Format, shape: tuple[int, ...], axis: int = -1) -> int:
     """Bits of codes and scales for an array of ``shape`` with blocks along ``axis``."""
-    count = prod(shape)
-    if isinstance(fmt, Element):
-        return count * fmt.bits
     others = list(shape or (1,))
     n = others.pop(axis)
     lines = prod(others)
 
-    def groups(size: Size | None) -> int:
-        if size is None:
-            return 0
+    def count(size: Size) -> int:
         return {"tensor": 1, "channel": lines}[size] if isinstance(size, str) else lines * ceil(n / size)
 
-    assert isinstance(fmt, Block | Bdr)
-    total = count * fmt.element.bits + groups(fmt.size) * fmt.scale.bits
-    if isinstance(fmt, Bdr):
-        return total + groups(fmt.k2) * fmt.d2
-    return total + (groups(fmt.outer_size) * fmt.outer.bits if fmt.outer else 0)
+    codes, *_ = format.groups
+    return prod(shape) * codes.bits + sum(count(group.size) * group.bits for group in format.groups.shared)

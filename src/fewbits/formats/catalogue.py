@@ -5,24 +5,11 @@ Numbers in ``source`` name the document; "as reported" marks what was read in a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
 from types import MappingProxyType
 
 from fewbits.formats.blocks import Bdr, Block
-from fewbits.formats.elements import Element, Exponent, Fixed, Float, Lookup, Posit
-from fewbits.formats.format import Format
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One catalogued format."""
-
-    name: str
-    format: Format
-    source: str  # specification or paper
-    summary: str  # one line for a reader who does not know it
-
+from fewbits.formats.elements import Exponent, Fixed, Float, Lookup, Posit
+from fewbits.formats.format import Element, Entry, Format, enter
 
 _IEEE = "IEEE 754-2019, table 3.5"
 _OFP8 = "OCP 8-bit Floating Point (OFP8) v1.0, tables 1 and 2"
@@ -126,20 +113,11 @@ _TABLE: tuple[tuple[str, Format, str, str], ...] = (
 
 CATALOGUE = MappingProxyType({row[0]: Entry(*row) for row in _TABLE})
 
-
-@cache
-def _names() -> dict[Format, str]:
-    names: dict[Format, str] = {}
-    for entry in CATALOGUE.values():
-        names.setdefault(entry.format, entry.name)
-    return names
-
-
-def name_of(fmt: Format) -> str | None:
-    """Return the first catalogue name of an equal format, or None."""
-    return _names().get(fmt)
+for _entry in CATALOGUE.values():
+    enter(_entry)
 
 
 def elements() -> tuple[Element, ...]:
     """Return every distinct scalar format of the catalogue."""
-    return tuple(f for f in _names() if isinstance(f, Element))
+    formats = (entry.format for entry in CATALOGUE.values())
+    return tuple(dict.fromkeys(f for f in formats if isinstance(f, Element)))

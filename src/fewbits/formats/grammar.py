@@ -36,11 +36,12 @@ _TOKEN = re.compile(
 _DEEPEST = 4  # block(element=...) nests once; deeper texts are mistakes or attacks
 
 
-def parse(text: str) -> Format:
+def parse(text: str | Format) -> Format:
     """Read a format from its name or its constructor.
 
     Args:
-        text: for example ``"mxfp4"`` or ``"block(element=float(e=2,m=1),scale=e8m0,size=32)"``.
+        text: for example ``"mxfp4"`` or ``"block(element=float(e=2,m=1),scale=e8m0,size=32)"``; a format is
+            returned as it is.
 
     Raises:
         FormatError: the text is not a format; the message marks the place or names the nearest formats.
@@ -48,6 +49,8 @@ def parse(text: str) -> Format:
     >>> parse("block(element=float(e=2,m=1),scale=e8m0,size=32)") == parse("mxfp4")
     True
     """
+    if isinstance(text, Format):
+        return text
     if not isinstance(text, str):
         raise FormatError(f"a format is written as text, for example 'mxfp4'; got {type(text).__name__}")
     if len(text) > 1_000_000:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fewbits import kernels
-from fewbits.formats import Element, parse, shares_scale
+from fewbits.formats import parse, shares_scale
 from fewbits.nn.layer_precision import LayerPrecision, cast
 from fewbits.recipes import Cast
 from fewbits.recipes.recipe import OPERANDS
@@ -169,7 +169,7 @@ def _remedy(precision: LayerPrecision, how: Cast, x: torch.Tensor) -> str:
     if not 0 < largest < torch.inf:
         return "use a format with more range"
     # As large as a loss scale could make it; blocks have scales of their own.
-    top = how.format.max if isinstance(how.format, Element) else 1.0
+    top = how.format.element.max if how.format.groups.scales is None else 1.0
     lifted = x * torch.exp2(torch.floor(torch.log2(top / largest)))
     lost = lifted.abs()[cast(lifted, how, -1) == 0].sum() / lifted.abs().sum()
     if lost > LOST:

@@ -24,7 +24,7 @@ def uniform(format: str | Format) -> Recipe:
     >>> uniform("mxfp4").dx_gradient
     Cast(format=..., rounding='nearest_even', scale_rule='rceil', shift=None)
     """
-    fmt = format if isinstance(format, Format) else parse(format)
+    fmt = parse(format)
     if fmt == parse("fp32"):
         return RECIPES["fp32"]
     gradient = Cast(fmt, scale_rule="rceil" if has_scale_rule(fmt) else "floor")

@@ -23,7 +23,7 @@ def format(text: str | Format) -> Format:
     >>> format("block(element=float(e=2,m=1),scale=e8m0,size=32)") == format("mxfp4")
     True
     """
-    return text if isinstance(text, Format) else parse(text)
+    return parse(text)
 
 
 def check_values(x: Any) -> None:

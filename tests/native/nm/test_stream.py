@@ -12,7 +12,6 @@ from fewbits.errors import DataError, FormatError
 from fewbits.formats import Format, pattern
 from fewbits.kernels import native
 from fewbits.kernels.arrays.nm import zeros
-from fewbits.kernels.bits.nm_stream import element_of
 from fewbits.kernels.bits.packing import unpack
 from fewbits.kernels.reference.nm import stream as reference
 from tests import cases
@@ -62,7 +61,7 @@ def _stream_is_the_definitions(fmt: cases.Format, isa: str, text: str, columns: 
         with pytest.raises(FormatError, match="has no zero"):
             dense.compressed(text)
         return
-    q, bits = dense.compressed(text), element_of(fmt).bits
+    q, bits = dense.compressed(text), fmt.element.bits
     codes = unpack(dense.codes.numpy(), bits, n)
     wanted = reference.compress(codes, p, bits, zero, minus_zero)
     assert wanted is not None

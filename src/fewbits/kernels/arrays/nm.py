@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbits.errors import ArgumentError, DataError, FormatError
-from fewbits.formats import Exponent, Format, Lookup
+from fewbits.formats import Format
 from fewbits.formats.pattern import Pattern
 from fewbits.kernels import native
 from fewbits.kernels.arrays.threads import threads
 from fewbits.kernels.bits.memory import empty_aligned
 from fewbits.kernels.bits.nm_permutation import NmPermutation
-from fewbits.kernels.bits.nm_stream import element_of, stream_bytes
+from fewbits.kernels.bits.nm_stream import stream_bytes
 from fewbits.kernels.bits.packing import line_bytes
 from fewbits.kernels.native import PermutationSearch
 from fewbits.kernels.reference import encode
@@ -30,10 +30,9 @@ def zeros(fmt: Format) -> tuple[int, int]:
     Raises:
         FormatError: the format has no zero.
     """
-    element = element_of(fmt)
-    if isinstance(element, Exponent) or (isinstance(element, Lookup) and 0.0 not in element.values):
+    if not fmt.element.has_zero:
         raise FormatError(f"{fmt} has no zero, which sparsity needs for what it leaves out: choose another")
-    codes = encode(element, np.array([0.0, -0.0]), "nearest_even", "saturate", None)
+    codes = encode(fmt.element, np.array([0.0, -0.0]), "nearest_even", "saturate", None)
     return int(codes[0]), int(codes[1])
 
 
@@ -57,7 +56,7 @@ def compress(codes: Bytes, fmt: Format, n: int, pattern: Pattern, out: Bytes | N
         DataError: a group has more values that are not zero than the pattern keeps.
         FormatError: the format has no zero.
     """
-    bits, (zero, minus_zero) = element_of(fmt).bits, zeros(fmt)
+    bits, (zero, minus_zero) = fmt.element.bits, zeros(fmt)
     lines = np.ascontiguousarray(codes).reshape(prod(codes.shape[:-1]), codes.shape[-1])
     shape = (len(lines), stream_bytes(n, bits, pattern))
     stream = empty_aligned(shape, np.uint8) if out is None else out.reshape(shape)
@@ -76,7 +75,7 @@ def expand(stream: Bytes, fmt: Format, n: int, pattern: Pattern, out: Bytes | No
     Raises:
         DataError: a mask keeps another number than the pattern says.
     """
-    bits = element_of(fmt).bits
+    bits = fmt.element.bits
     lines = _lines(stream, n, bits, pattern)
     shape = (len(lines), line_bytes(n, bits))
     codes = empty_aligned(shape, np.uint8) if out is None else out.reshape(shape)
@@ -90,7 +89,7 @@ def check_masks(stream: Bytes, fmt: Format, n: int, pattern: Pattern) -> None:
     Raises:
         DataError: a mask does not.
     """
-    bits = element_of(fmt).bits
+    bits = fmt.element.bits
     lines = _lines(stream, n, bits, pattern)
     _refuse(native.expand(lines, None, pattern, bits, n, zeros(fmt)[0], threads=threads()), pattern)
 

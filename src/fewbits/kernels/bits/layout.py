@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbits.formats import Bdr, Block, Element, Format
+from fewbits.formats import Format, Group
 from fewbits.formats.pattern import Pattern
 from fewbits.kernels.bits.memory import empty_aligned
 from fewbits.kernels.bits.nm_stream import stream_bytes
@@ -60,19 +60,12 @@ def layout(
     With ``sparsity`` the codes are streams, docs/sparse_storage.md.
     """
     lines = moved(shape, axis)
-    if isinstance(fmt, Element):
-        return (_codes(lines, fmt.bits, sparsity), None, None, None)
-    assert isinstance(fmt, Block | Bdr)
-    shifts = outer = None
-    if isinstance(fmt, Bdr) and fmt.d2:
-        shifts = _in_bytes(groups(lines, fmt.k2), fmt.d2)
-    if isinstance(fmt, Block) and fmt.outer_size:
-        outer = groups(lines, fmt.outer_size)
+    codes, scales, shifts, outer = fmt.groups
     return (
-        _codes(lines, fmt.element.bits, sparsity),
-        _in_bytes(groups(lines, fmt.size), fmt.scale.bits),
-        shifts,
-        outer,
+        _codes(lines, codes.bits, sparsity),
+        None if scales is None else _in_bytes(groups(lines, scales.size), scales.bits),
+        None if shifts is None else _in_bytes(groups(lines, shifts.size), shifts.bits),
+        None if outer is None else groups(lines, outer.size),
     )
 
 
@@ -83,26 +76,30 @@ def empty(fmt: Format, shape: tuple[int, ...], axis: int) -> Packed:
     return Packed(*(None if s is None else empty_aligned(s, d) for s, d in zip(shapes, dtypes, strict=True)))  # type: ignore[arg-type]
 
 
-def packed(parts: Parts, fmt: Any) -> Packed:
+def packed(parts: Parts, fmt: Format) -> Packed:
     """Pack codes and scales, one integer each, into bits."""
-    if isinstance(fmt, Element):
-        return Packed(pack(parts.codes, fmt.bits))
-    assert parts.scales is not None
-    shifts = None if parts.shifts is None else pack(parts.shifts, fmt.d2)
+    codes, scales, shifts, _ = fmt.groups
     return Packed(
-        pack(parts.codes, fmt.element.bits), pack(parts.scales, fmt.scale.bits), shifts, parts.outer
+        pack(parts.codes, codes.bits),
+        None if parts.scales is None or scales is None else pack(parts.scales, scales.bits),
+        None if parts.shifts is None or shifts is None else pack(parts.shifts, shifts.bits),
+        parts.outer,
     )
 
 
-def unpacked(q: Packed, fmt: Any, shape: tuple[int, ...], axis: int) -> Parts:
+def unpacked(q: Packed, fmt: Format, shape: tuple[int, ...], axis: int) -> Parts:
     """Return codes and scales, one integer each, the block axis last."""
     lines = moved(shape, axis)
-    if isinstance(fmt, Element):
-        return Parts(unpack(q.codes, fmt.bits, lines[-1]))
-    assert q.scales is not None
-    scales = unpack(q.scales, fmt.scale.bits, groups(lines, fmt.size)[-1])
-    shifts = None if q.shifts is None else unpack(q.shifts, fmt.d2, groups(lines, fmt.k2)[-1])
-    return Parts(unpack(q.codes, fmt.element.bits, lines[-1]), scales, shifts, q.outer)
+
+    def numbers(part: Bytes | None, group: Group | None) -> Array | None:
+        if part is None or group is None:
+            return None
+        return unpack(part, group.bits, groups(lines, group.size)[-1])
+
+    codes, scales, shifts, _ = fmt.groups
+    return Parts(
+        unpack(q.codes, codes.bits, lines[-1]), numbers(q.scales, scales), numbers(q.shifts, shifts), q.outer
+    )
 
 
 def _codes(lines: tuple[Any, ...], bits: int, sparsity: Pattern | None) -> tuple[Any, ...]:

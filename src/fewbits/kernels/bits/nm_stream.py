@@ -15,19 +15,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbits.formats import Bdr, Block, Element, Format
 from fewbits.formats.pattern import Pattern
 from fewbits.kernels.bits.packing import line_bytes
 
 _LEAST_BLOCK = 512  # values
-
-
-def element_of(fmt: Format) -> Element:
-    """Return the element of a blocked format, or the scalar format itself."""
-    if isinstance(fmt, Element):
-        return fmt
-    assert isinstance(fmt, Block | Bdr)
-    return fmt.element
 
 
 def block_size(pattern: Pattern) -> int:

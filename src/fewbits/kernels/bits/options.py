@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fewbits.errors import ArgumentError
-from fewbits.formats import Bdr, Block, Element, Exponent, Format, Posit
+from fewbits.formats import Format
 from fewbits.kernels.bits.scale_rules import SCALE_RULES
 
 OVERFLOWS = ("saturate", "inf", "nan")
@@ -30,7 +30,8 @@ class Options:
 
 def has_scale_rule(fmt: Format) -> bool:
     """Return whether the format's scale is a power of two, which a scale rule chooses."""
-    return isinstance(fmt, Block | Bdr) and isinstance(fmt.scale, Exponent)
+    scales = fmt.groups.scales
+    return scales is not None and scales.power_of_two
 
 
 def check_scale_rule(scale_rule: str, formats: Iterable[Format]) -> None:
@@ -70,18 +71,13 @@ def options(
         ArgumentError: a name that does not exist, or an ``overflow`` or ``nonfinite`` that the format cannot
         code.
     """
-    assert isinstance(fmt, Element | Block | Bdr)
-    element = fmt if isinstance(fmt, Element) else fmt.element
+    element, scales = fmt.element, fmt.groups.scales
     chosen = Options(
         rounding=_one_of("rounding", rounding, ROUNDINGS),
         scale_rule=scale_rule,
         overflow=_one_of("overflow", overflow or fmt.default_overflow, OVERFLOWS),
         nonfinite=_one_of("nonfinite", nonfinite or fmt.default_nonfinite, NONFINITES),
-        zero_block=_one_of(
-            "zero_block",
-            zero_block or ("one" if isinstance(fmt, Element) else fmt.default_zero_block),
-            ZERO_BLOCKS,
-        ),
+        zero_block=_one_of("zero_block", zero_block or fmt.default_zero_block, ZERO_BLOCKS),
         seed=seed,
     )
     check_scale_rule(scale_rule, [fmt])
@@ -89,13 +85,13 @@ def options(
         raise ArgumentError(f"overflow='inf': {element} has no infinity; use 'saturate'")
     if chosen.overflow == "nan" and not element.has_nan:
         raise ArgumentError(f"overflow='nan': {element} has no NaN; use 'saturate'")
-    if chosen.overflow == "nan" and isinstance(element, Posit):
+    if chosen.overflow == "nan" and element.reals_only:
         raise ArgumentError(f"overflow='nan': {element} never rounds a number to NaR; use 'saturate'")
     if chosen.nonfinite == "element" and not element.has_nan:
         raise ArgumentError(
             f"nonfinite='element': {element} has no NaN; use 'block_nan', 'saturate' or 'raise'"
         )
-    if chosen.nonfinite == "block_nan" and (isinstance(fmt, Element) or not fmt.scale.has_nan):
+    if chosen.nonfinite == "block_nan" and (scales is None or not scales.element.has_nan):
         raise ArgumentError(
             f"nonfinite='block_nan': {fmt} has no scale that can be NaN; use 'saturate' or 'raise'"
         )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 
-from fewbits.formats import Element, Fixed, Float
+from fewbits.formats import Element
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Rule:
 
 
 def _mantissa_bits(element: Element) -> int:
-    return element.mantissa_bits if isinstance(element, Float | Fixed) else 0
+    return 0 if element.grid is None else element.grid.mantissa_bits
 
 
 def _top(element: Element) -> Fraction:

@@ -154,7 +154,7 @@ def dequantize(
 
 def _decided(fmt: str | Format, seed: int, **choices: str | None) -> tuple[str, str, str, str, str, str, int]:
     """Return the operator's own arguments: the format as text, and every choice made."""
-    target = fmt if isinstance(fmt, Format) else parse(fmt)
+    target = parse(fmt)
     return (target.grammar, *astuple(options(target, seed=seed, **choices)))  # type: ignore[arg-type]
 
 

@@ -7,7 +7,7 @@ import torch
 from fewbits.formats import Format
 from fewbits.formats.pattern import Pattern, pattern
 from fewbits.kernels.arrays import nm
-from fewbits.kernels.bits.nm_stream import element_of, stream_bytes
+from fewbits.kernels.bits.nm_stream import stream_bytes
 from fewbits.kernels.bits.packing import line_bytes
 from fewbits.kernels.ops.library import read_format
 from fewbits.kernels.ops.tensors import array
@@ -16,7 +16,7 @@ from fewbits.kernels.ops.tensors import array
 @torch.library.custom_op("fewbits::compress", mutates_args=())
 def _compress(codes: torch.Tensor, format: str, n: int, sparsity: str) -> torch.Tensor:
     fmt, kept = read_format(format), pattern(sparsity)
-    bits = element_of(fmt).bits
+    bits = fmt.element.bits
     stream = torch.empty((*codes.shape[:-1], stream_bytes(n, bits, kept)), dtype=torch.uint8)
     nm.compress(array(codes.cpu()), fmt, n, kept, out=array(stream))
     return stream.to(codes.device)
@@ -24,14 +24,14 @@ def _compress(codes: torch.Tensor, format: str, n: int, sparsity: str) -> torch.
 
 @_compress.register_fake
 def _(codes: torch.Tensor, format: str, n: int, sparsity: str) -> torch.Tensor:
-    bits = element_of(read_format(format)).bits
+    bits = read_format(format).element.bits
     return codes.new_empty((*codes.shape[:-1], stream_bytes(n, bits, pattern(sparsity))))
 
 
 @torch.library.custom_op("fewbits::expand", mutates_args=())
 def _expand(stream: torch.Tensor, format: str, n: int, sparsity: str) -> torch.Tensor:
     fmt, kept = read_format(format), pattern(sparsity)
-    bits = element_of(fmt).bits
+    bits = fmt.element.bits
     codes = torch.empty((*stream.shape[:-1], line_bytes(n, bits)), dtype=torch.uint8)
     nm.expand(array(stream.cpu()), fmt, n, kept, out=array(codes))
     return codes.to(stream.device)
@@ -39,7 +39,7 @@ def _expand(stream: torch.Tensor, format: str, n: int, sparsity: str) -> torch.T
 
 @_expand.register_fake
 def _(stream: torch.Tensor, format: str, n: int, sparsity: str) -> torch.Tensor:
-    bits = element_of(read_format(format)).bits
+    bits = read_format(format).element.bits
     return stream.new_empty((*stream.shape[:-1], line_bytes(n, bits)))
 
 

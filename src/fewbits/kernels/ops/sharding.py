@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fewbits.formats import Bdr, Block, Element, Format, shares_scale
+from fewbits.formats import Format, shares_scale
 
 
 def is_sharded(x: object) -> bool:
@@ -30,14 +30,13 @@ def rounds_alone(fmt: Format, axis: int, rounding: str, x: Any, dim: int) -> boo
 
 def keeps_blocks(fmt: Format, axis: int, x: Any, dim: int) -> bool:
     """Whether a DTensor cut along ``dim`` is cut between blocks; a scale of the whole tensor is no block."""
-    if dim != axis or isinstance(fmt, Element):
+    sizes = {group.size for group in fmt.groups.shared} - {"tensor"}
+    if dim != axis or not fmt.groups.shared:
         return True
-    assert isinstance(fmt, Block | Bdr)
-    sizes = {fmt.size, fmt.outer_size if isinstance(fmt, Block) else None} - {None, "tensor"}
     if "channel" in sizes or x.device_mesh.ndim != 1:
         return not sizes
     part = -(-x.shape[dim] // x.device_mesh.size())  # of each process but the last
-    return part >= x.shape[dim] or all(part % int(n) == 0 for n in sizes if n is not None)
+    return part >= x.shape[dim] or all(part % int(n) == 0 for n in sizes)
 
 
 @cache

@@ -6,7 +6,7 @@ of :mod:`fewbits.kernels.native`, where the fast twin of a module has the same n
 
 from fewbits.kernels.reference.dequantize.dequantize import dequantize, multiplier
 from fewbits.kernels.reference.quantize.quantize import limits, quantize, without_nonfinite
-from fewbits.kernels.reference.values.encode import encode, nan_code
+from fewbits.kernels.reference.values.encode import encode
 from fewbits.kernels.reference.values.scales import scaled
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "encode",
     "limits",
     "multiplier",
-    "nan_code",
     "quantize",
     "scaled",
     "without_nonfinite",

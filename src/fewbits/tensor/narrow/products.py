@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fewbits import kernels
-from fewbits.formats import Bdr, Block, Exponent, Fixed, Float, Format
+from fewbits.formats import Format
 from fewbits.kernels import ops
 from fewbits.kernels.ops.tensors import array
 from fewbits.tensor.inputs import format
@@ -150,24 +150,15 @@ def _is_bfloat16(x: torch.Tensor, fmt: Format) -> bool:
     units take subnormals for zero, so a scale that reaches them is looked at more closely.
     """
     fmt = x.format if isinstance(x, NarrowTensor) else fmt
-    if not isinstance(fmt, Block | Bdr) or not isinstance(fmt.scale, Exponent) or _significant_bits(fmt) > 8:
+    grid, scales = fmt.element.grid, fmt.groups.scales
+    if grid is None or grid.mantissa_bits + 1 > 8 or scales is None or not scales.power_of_two:
         return False
-    if isinstance(x, NarrowTensor) and fmt.scale.bits == 8 and x.numel():
-        shift = fmt.largest_shift if isinstance(fmt, Bdr) else 0
-        assert isinstance(fmt.element, Float | Fixed)
+    if isinstance(x, NarrowTensor) and scales.bits == 8 and x.numel():
         assert x.scales is not None
-        if int(x.scales.min()) - fmt.scale.bias + _exponent_of_step(fmt.element) - shift >= -126:
+        exponent_of_step = grid.emin - grid.mantissa_bits - fmt.largest_shift
+        if int(x.scales.min()) + scales.element.emin + exponent_of_step >= -126:
             return True
     return kernels.smallest(array(_dense(x).cpu())) >= 2.0**-126
-
-
-def _significant_bits(fmt: Format) -> int:
-    element = fmt.element  # type: ignore[attr-defined]
-    return element.mantissa_bits + 1 if isinstance(element, Float | Fixed) else 99
-
-
-def _exponent_of_step(element: Float | Fixed) -> int:
-    return (element.emin if isinstance(element, Float) else element.emax) - element.mantissa_bits
 
 
 def _has_bfloat16_units() -> bool:

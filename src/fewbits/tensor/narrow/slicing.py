@@ -8,9 +8,9 @@ from math import gcd, lcm
 import torch
 
 from fewbits.errors import ArgumentError
-from fewbits.formats import Bdr, Block, Element, Format
+from fewbits.formats import Format
 from fewbits.formats.pattern import Pattern
-from fewbits.kernels.bits.nm_stream import block_size, element_of, stream_bytes
+from fewbits.kernels.bits.nm_stream import block_size, stream_bytes
 from fewbits.tensor.narrow.tensor import NarrowTensor
 from fewbits.tensor.narrow.views import counted, lead, per_line
 
@@ -20,16 +20,11 @@ def streams(fmt: Format, sparsity: Pattern | None = None) -> Iterator[tuple[int,
 
     None stands for a part that the format lacks, or that is not cut with the axis.
     """
-    bits = element_of(fmt).bits
+    codes, *shared = fmt.groups
     block = 1 if sparsity is None else block_size(sparsity)
-    yield block, bits if sparsity is None else 8 * stream_bytes(block, bits, sparsity)
-    if isinstance(fmt, Element):
-        yield from (None, None, None)
-        return
-    assert isinstance(fmt, Block | Bdr)
-    yield None if isinstance(fmt.size, str) else (fmt.size, fmt.scale.bits)
-    yield (fmt.k2, fmt.d2) if isinstance(fmt, Bdr) and fmt.d2 else None
-    yield None
+    yield block, codes.bits if sparsity is None else 8 * stream_bytes(block, codes.bits, sparsity)
+    for group in shared:
+        yield None if group is None or isinstance(group.size, str) else (group.size, group.bits)
 
 
 def boundary(fmt: Format, sparsity: Pattern | None = None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fewbits.errors import ArgumentError, DTypeError
-from fewbits.formats import CATALOGUE, Block, Element, Format
+from fewbits.formats import CATALOGUE, Format
 from fewbits.tensor.arrays import checked_axis
 from fewbits.tensor.narrow.tensor import NarrowTensor
 
@@ -125,8 +125,8 @@ def from_torch(
 
 def _dtypes(fmt: Format) -> tuple[torch.dtype, torch.dtype | None]:
     """Return torch's dtypes of elements and scales."""
-    element = fmt if isinstance(fmt, Element) else fmt.element if isinstance(fmt, Block) else None
-    scale = fmt.scale if isinstance(fmt, Block) else None
+    element, scales = fmt.element, fmt.groups.scales
+    scale = None if scales is None else scales.element
     if element not in DTYPE_OF or (scale is not None and scale not in DTYPE_OF):
         raise ArgumentError(
             f"torch has no dtype for {fmt}; it has one for {', '.join(_NAMES)}, and for blocks of them: "

@@ -8,7 +8,6 @@ from math import prod
 import torch
 
 from fewbits.errors import ArgumentError
-from fewbits.formats import Block
 from fewbits.tensor.narrow.tensor import NarrowTensor
 
 
@@ -32,9 +31,7 @@ def per_line(
 
     A scale that serves the whole tensor stays what it is, with as many axes as it then needs.
     """
-    fmt = q.format
-    sizes = (fmt.size, fmt.outer_size) if isinstance(fmt, Block) else (None, None)
-    shared = (False, sizes[0] == "tensor", False, sizes[1] == "tensor")
+    shared = (group is not None and group.size == "tensor" for group in q.format.groups)
     once = (1,) * (len(shape) - 1)
     parts = tuple(
         part if part is None else part.reshape(*once, part.shape[-1]) if one else change(part)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fewbits import _native
-from fewbits.formats import Bdr, Block, Element, Format, shares_scale
+from fewbits.formats import Format, Group, shares_scale
 from fewbits.kernels.bits.layout import Packed
 from fewbits.kernels.bits.options import options
 from fewbits.kernels.native.jobs.geometry import aligned
@@ -31,12 +31,11 @@ def joins_lines(fmt: Format, shape: tuple[int, ...], axis: int) -> bool:
     """Return whether all lines of a dense array can be worked on as one: none shares a byte or a block."""
     n = shape[axis] if shape else 1
     last = axis == len(shape) - 1 or not shape
-    if isinstance(fmt, Element):
-        return last and n * fmt.bits % 8 == 0
-    assert isinstance(fmt, Block | Bdr)
-    if not last or n * fmt.element.bits % 8 or getattr(fmt, "outer_size", None) == "channel":
-        return False
-    if isinstance(fmt.size, str):
-        return fmt.size == "tensor"
-    whole = n % fmt.size == 0 and n // fmt.size * fmt.scale.bits % 8 == 0
-    return whole and not (isinstance(fmt, Bdr) and n // fmt.k2 * fmt.d2 % 8)
+    return last and all(_ends_with_a_line(group, n) for group in (fmt.groups.codes, *fmt.groups.shared))
+
+
+def _ends_with_a_line(group: Group, n: int) -> bool:
+    """Return whether a line of ``n`` values holds whole groups and whole bytes of them."""
+    if isinstance(group.size, str):
+        return group.size == "tensor"
+    return n % group.size == 0 and n // group.size * group.bits % 8 == 0

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbits.formats import Element, Exponent, values
-from fewbits.kernels.reference.values.encode import encode, nan_code
+from fewbits.formats import Element, values
+from fewbits.kernels.reference.values.encode import encode
 
 _TOP = 0x7F800000  # infinity as an ordered integer
 
@@ -36,8 +36,8 @@ def table(element: Element, rounding: str, overflow: str) -> Table:
     by_code = np.array(values(element))
     codes = np.argsort(by_code, kind="stable")[: np.count_nonzero(~np.isnan(by_code))]
     rising = by_code[codes]
-    if isinstance(element, Exponent):  # what lies one step beyond the largest power of two
-        beyond = nan_code(element) if overflow == "nan" else codes[-1]
+    if element.power_of_two:  # what lies one step beyond the largest power of two
+        beyond = codes[-1] if overflow != "nan" or element.nan_code is None else element.nan_code
         codes, rising = np.append(codes, beyond), np.append(rising, 2 * rising[-1])
     mode = "down" if rounding == "stochastic" else rounding
     keys = _keys(element, codes, mode, overflow)
@@ -59,7 +59,7 @@ def _keys(element: Element, codes: NDArray[np.int64], mode: str, overflow: str) 
     """Return the first ordered integer whose float32 is rounded to codes[i] or beyond, for i from 1 on."""
     place = np.zeros(2**element.bits, np.int64)
     place[codes[::-1]] = np.arange(len(codes))[::-1]
-    lowest = 0 if isinstance(element, Exponent) else -_TOP + 1  # a negative has no power of two
+    lowest = 0 if element.power_of_two else -_TOP + 1  # a negative has no power of two
     low = np.full(len(codes) - 1, lowest, np.int64)  # below every key, or the key itself
     high = np.full(len(codes) - 1, _TOP, np.int64)  # where the last value is certain
     wanted = np.arange(1, len(codes))

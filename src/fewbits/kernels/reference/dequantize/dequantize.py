@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbits.formats import Bdr, Block, Element, Format, decode
+from fewbits.formats import Format, decode
 from fewbits.kernels.bits.layout import Parts
 from fewbits.kernels.reference.values.blocks import spread
 
@@ -23,18 +23,17 @@ Reals = NDArray[np.float64]
 def dequantize(parts: Parts, fmt: Format, dtype: Any = np.float32) -> Array:
     """Return the values of ``parts``, of the codes' shape, each rounded once to ``dtype``."""
     with np.errstate(over="ignore", invalid="ignore"):
-        if isinstance(fmt, Element):
-            return decode(fmt, parts.codes).astype(dtype)
-        assert isinstance(fmt, Block | Bdr)
-        return (decode(fmt.element, parts.codes) * multiplier(parts, fmt)).astype(dtype)
+        values = decode(fmt.element, parts.codes)
+        return (values if parts.scales is None else values * multiplier(parts, fmt)).astype(dtype)
 
 
-def multiplier(parts: Parts, fmt: Block | Bdr) -> Reals:
-    """Return what each element is multiplied by, broadcastable to the codes."""
+def multiplier(parts: Parts, fmt: Format) -> Reals:
+    """Return what each element of a format with scales is multiplied by, broadcastable to the codes."""
+    _, scales, shifts, _ = fmt.groups
+    assert scales is not None
     assert parts.scales is not None
     shape = parts.codes.shape
-    total = spread(decode(fmt.scale, parts.scales), fmt.size, shape)
-    if parts.shifts is not None:
-        assert isinstance(fmt, Bdr)
-        total = np.ldexp(total, -spread(parts.shifts.astype(np.int64), fmt.k2, shape))
+    total = spread(decode(scales.element, parts.scales), scales.size, shape)
+    if shifts is not None and parts.shifts is not None:
+        total = np.ldexp(total, -spread(parts.shifts.astype(np.int64), shifts.size, shape))
     return total * parts.outer.astype(np.float64) if parts.outer is not None else total

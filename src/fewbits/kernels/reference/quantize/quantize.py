@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbits.errors import DataError
-from fewbits.formats import Bdr, Block, Element, Format
+from fewbits.formats import Format
 from fewbits.kernels.bits.layout import Parts
 from fewbits.kernels.bits.options import Options
 from fewbits.kernels.reference.dequantize.dequantize import multiplier
 from fewbits.kernels.reference.values.blocks import spread
-from fewbits.kernels.reference.values.encode import encode, nan_code
+from fewbits.kernels.reference.values.encode import encode
 from fewbits.kernels.reference.values.scales import scaled
 from fewbits.kernels.reference.values.stochastic import draws as draw
 
@@ -46,16 +46,11 @@ def quantize(
     if options.rounding == "stochastic":
         where = np.arange(x.size).reshape(x.shape) if positions is None else positions
         draws = draw(where, options.seed)
-    if isinstance(fmt, Element):
-        with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like the others
-            wide = x.astype(np.float64)
-        return Parts(encode(fmt, wide, options.rounding, options.overflow, draws))
-    assert isinstance(fmt, Block | Bdr)
     parts, value = scaled(x, fmt, options, amax)
     codes = encode(fmt.element, value, options.rounding, options.overflow, draws)
-    assert parts.scales is not None
-    if fmt.scale.has_nan:
-        lost = spread(parts.scales == nan_code(fmt.scale), fmt.size, x.shape)
+    scales = fmt.groups.scales
+    if parts.scales is not None and scales is not None and scales.element.has_nan:
+        lost = spread(parts.scales == scales.element.nan_code, scales.size, x.shape)
         codes = np.where(lost, codes.dtype.type(0), codes)
     return Parts(codes, parts.scales, parts.shifts, parts.outer)
 
@@ -66,13 +61,12 @@ def limits(x: Array, fmt: Format, options: Options, amax: float | None = None) -
     Returns:
         float64, of x's shape or broadcastable to it.
     """
-    if isinstance(fmt, Element):
-        return np.full((1,) * x.ndim, fmt.max)
-    assert isinstance(fmt, Block | Bdr)
+    if fmt.groups.scales is None:
+        return np.full((1,) * x.ndim, fmt.element.max)
     x = without_nonfinite(x, fmt, options)
     parts, _ = scaled(x, fmt, options, amax, divide=False)
-    whole = Parts(np.empty(x.shape, np.uint8), parts.scales, parts.shifts, parts.outer)
-    return fmt.element.max * multiplier(whole, fmt)
+    undivided = Parts(np.empty(x.shape, np.uint8), parts.scales, parts.shifts, parts.outer)
+    return fmt.element.max * multiplier(undivided, fmt)
 
 
 def without_nonfinite(x: Array, fmt: Format, options: Options) -> Array:

@@ -7,8 +7,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbits.formats import Element, Exponent, Fixed, Float, Lookup, Posit, values
-from fewbits.formats.values import posit_values
+from fewbits.formats import Element, Exponent, Fixed, Float, Posit, values
+from fewbits.formats.value_tables import posit_values
 from fewbits.kernels.bits.packing import code_dtype
 from fewbits.kernels.reference.values.rounding import (
     Booleans,
@@ -41,27 +41,16 @@ def encode(
         overflow: ``saturate``, ``inf`` or ``nan``; the caller has checked that the format can.
         draws: uniform 32-bit integers of x's shape when rounding is stochastic.
     """
-    if isinstance(element, Float):
-        codes = _encode_float(element, x, rounding, overflow, draws)
-    elif isinstance(element, Fixed):
-        codes = _encode_fixed(element, x, rounding, draws)
-    elif isinstance(element, Exponent):
-        codes = _encode_exponent(element, x, rounding, overflow, draws)
-    else:
-        codes = _encode_table(element, x, rounding, draws)
+    match element:
+        case Float():
+            codes = _encode_float(element, x, rounding, overflow, draws)
+        case Fixed():
+            codes = _encode_fixed(element, x, rounding, draws)
+        case Exponent():
+            codes = _encode_exponent(element, x, rounding, overflow, draws)
+        case _:  # posits and lists
+            codes = _encode_table(element, x, rounding, draws)
     return codes.astype(code_dtype(element.bits))
-
-
-def nan_code(element: Element) -> int:
-    """Return the code of NaN: quiet and positive where there are several."""
-    if isinstance(element, Float) and element.special == "ieee":
-        top_field = (1 << element.exponent_bits) - 1
-        return (top_field << element.mantissa_bits) | (1 << (element.mantissa_bits - 1))
-    if isinstance(element, Float) and element.special == "fn":
-        return int(2 ** (element.bits - 1)) - 1
-    if isinstance(element, Exponent):
-        return int(2**element.bits) - 1
-    return int(2 ** (element.bits - 1))  # fnuz: the code of minus zero; posit: NaR
 
 
 def _round_to_grid(
@@ -88,11 +77,11 @@ def _encode_float(f: Float, x: Reals, rounding: str, overflow: str, draws: Draws
     largest = _encode_exact_max(f)
     further = away_from_zero_on_overflow(negative, rounding) | np.isinf(x)
     code = np.where(beyond, largest, code)
-    if overflow == "inf":
-        code = np.where(beyond & further, (2**f.exponent_bits - 1) << m, code)
+    if overflow == "inf" and f.inf_code is not None:
+        code = np.where(beyond & further, f.inf_code, code)
     sign = np.where(negative & (f.signed_zero | (code != 0)), 1 << (f.bits - 1), 0)
     not_a_number = np.isnan(x) | (beyond & further & (overflow == "nan"))
-    return np.where(not_a_number & f.has_nan, nan_code(f), code | sign)
+    return code | sign if f.nan_code is None else np.where(not_a_number, f.nan_code, code | sign)
 
 
 def _encode_exact_max(f: Float) -> int:
@@ -117,7 +106,7 @@ def _encode_exponent(f: Exponent, x: Reals, rounding: str, overflow: str, draws:
     code = np.where(x > 0, np.clip(exponent, f.emin, f.emax), f.emin) + f.bias
     beyond = np.isposinf(x) | ((exponent > f.emax) & away_from_zero_on_overflow(x < 0, rounding))
     code = np.where(np.isposinf(x), f.emax + f.bias, code)
-    return np.where(np.isnan(x) | (x < 0) | (beyond & (overflow == "nan")), nan_code(f), code)
+    return np.where(np.isnan(x) | (x < 0) | (beyond & (overflow == "nan")), f.nan_code, code)
 
 
 @lru_cache(maxsize=64)
@@ -148,9 +137,7 @@ def _longer_posits(p: Posit) -> Reals:
     return np.sort(longer[~np.isnan(longer)])
 
 
-def _encode_table(
-    element: Posit | Lookup | Element, x: Reals, rounding: str, draws: Draws | None
-) -> Integers:
+def _encode_table(element: Element, x: Reals, rounding: str, draws: Draws | None) -> Integers:
     rising, codes, middle, rest = _sorted_codes(element)
     clipped = np.clip(np.where(np.isnan(x), 0.0, x), rising[0], rising[-1])
     low = np.clip(np.searchsorted(rising, clipped, side="right") - 1, 0, len(rising) - 2)
@@ -163,8 +150,7 @@ def _encode_table(
         tie = at_middle & (rest[low] == 0)
         to_above = (codes[low + 1] & 1 == 0) if rounding == "nearest_even" else np.abs(above) >= np.abs(below)
         up = (clipped > middle[low]) | (at_middle & (rest[low] < 0)) | (tie & to_above)
-        if isinstance(element, Posit) and element.bits > 2:
-            # A nonzero value never rounds to zero.
+        if element.reals_only:  # a nonzero value never rounds to zero
             up = np.where(
                 (below == 0) & (clipped > 0), True, np.where((above == 0) & (clipped < 0), False, up)
             )
@@ -176,4 +162,4 @@ def _encode_table(
         up = (rounding == "up") & (clipped > below)
     code = codes[low + (up | (clipped == above))]
     # An infinity is not a real number (Standard for Posit Arithmetic, 2022, section 6.5).
-    return code if isinstance(element, Lookup) else np.where(np.isfinite(x), code, nan_code(element))
+    return code if element.nan_code is None else np.where(np.isfinite(x), code, element.nan_code)

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbits.formats import Bdr, Block, Element, Exponent, decode
+from fewbits.formats import Element, Format, decode
 from fewbits.kernels.bits.layout import Parts
 from fewbits.kernels.bits.options import Options
 from fewbits.kernels.bits.packing import code_dtype
 from fewbits.kernels.bits.scale_rules import SCALE_RULES
 from fewbits.kernels.reference.values.blocks import blocks_of, largest_of, spread
-from fewbits.kernels.reference.values.encode import encode, nan_code
+from fewbits.kernels.reference.values.encode import encode
 
 Array = NDArray[Any]
 Integers = NDArray[np.int64]
@@ -26,44 +26,48 @@ Amax = NDArray[np.floating[Any]]  # float32 or float64, finite, > 0
 
 
 def scaled(
-    x: Array, fmt: Block | Bdr, options: Options, amax: float | None, divide: bool = True
+    x: Array, fmt: Format, options: Options, amax: float | None, divide: bool = True
 ) -> tuple[Parts, Reals]:
     """Return the scales (codes left empty) and ``x`` divided by them."""
     empty: Array = np.empty(0, np.uint8)
-    largest = largest_of(x, fmt.size)
-    if amax is not None and fmt.size == "tensor":
+    _, scales, shifting, _ = fmt.groups
+    if scales is None:
+        with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like the others
+            return Parts(empty), x.astype(np.float64)
+    largest = largest_of(x, scales.size)
+    if amax is not None and scales.size == "tensor":
         largest = np.full(largest.shape, amax, x.dtype)
     bad: Array = np.zeros(largest.shape, np.bool_)
     if options.nonfinite == "block_nan":
-        bad = np.asarray(blocks_of(~np.isfinite(x), fmt.size).any(axis=-1))
-    if isinstance(fmt.scale, Exponent):
-        exponents = _shared_exponent(largest, fmt, options)
-        codes = np.where(bad, nan_code(fmt.scale), exponents + fmt.scale.bias).astype(
-            code_dtype(fmt.scale.bits)
-        )
-        shifts = _shifts(x, exponents, fmt) if isinstance(fmt, Bdr) and fmt.d2 else None
+        bad = np.asarray(blocks_of(~np.isfinite(x), scales.size).any(axis=-1))
+    if scales.power_of_two:
+        exponents = _shared_exponent(largest, fmt.element, scales.element, options)
+        code = exponents - scales.element.emin
+        codes = _with_nan(code, bad, scales.element).astype(code_dtype(scales.bits))
+        shifts = _shifts(x, exponents, fmt)
         if not divide:
             return Parts(empty, codes, shifts), empty.astype(np.float64)
-        total = spread(exponents, fmt.size, x.shape)
-        if isinstance(fmt, Bdr) and shifts is not None:
-            total = total - spread(shifts.astype(np.int64), fmt.k2, x.shape)
+        total = spread(exponents, scales.size, x.shape)
+        if shifts is not None and shifting is not None:
+            total = total - spread(shifts.astype(np.int64), shifting.size, x.shape)
         return Parts(empty, codes, shifts), _divide_by_power(x, total)
-    assert isinstance(fmt, Block)
     codes, outer, divisor = _real_scales(x, largest, fmt, options, amax)
-    if bad.any():
-        codes = np.where(bad, codes.dtype.type(nan_code(fmt.scale)), codes)
+    codes = _with_nan(codes, bad, scales.element)
     if not divide:
         return Parts(empty, codes, None, outer), empty.astype(np.float64)
     with np.errstate(over="ignore"):  # an amax far too small; the element saturates
-        quotient = x / spread(divisor.astype(x.dtype), fmt.size, x.shape)
+        quotient = x / spread(divisor.astype(x.dtype), scales.size, x.shape)
     return Parts(empty, codes, None, outer), quotient.astype(np.float64)
 
 
-def _shared_exponent(largest: Array, fmt: Block | Bdr, options: Options) -> NDArray[np.int64]:
-    scale = fmt.scale
-    assert isinstance(scale, Exponent)
+def _with_nan(codes: Array, bad: Array, scale: Element) -> Array:
+    """Return ``codes`` with the scale's NaN for the blocks that are ``bad``."""
+    return codes if scale.nan_code is None else np.where(bad, codes.dtype.type(scale.nan_code), codes)
+
+
+def _shared_exponent(largest: Array, element: Element, scale: Element, options: Options) -> NDArray[np.int64]:
     some = np.where(largest > 0, largest, largest.dtype.type(1))
-    chosen = exponent(some, fmt.element, options.scale_rule)
+    chosen = exponent(some, element, options.scale_rule)
     zero = scale.emin if options.zero_block == "smallest" else min(max(0, scale.emin), scale.emax)
     # A block beyond the largest scale keeps that scale and saturates; one below the smallest loses low bits.
     return np.where(largest > 0, np.clip(chosen, scale.emin, scale.emax), zero)
@@ -81,10 +85,16 @@ def exponent(a: Amax, element: Element, rule: str) -> Integers:
     return np.asarray(floor_log2(a) - element.emax + chosen.plus + (fraction >= chosen.first(52)))
 
 
-def _shifts(x: Array, exponent: NDArray[np.int64], fmt: Bdr) -> Array:
+def _shifts(x: Array, exponent: NDArray[np.int64], fmt: Format) -> Array | None:
     """Return tau = min(E1 - E2, beta) of each sub-block (Shared Microexponents, section 3.2)."""
-    sub = largest_of(x, fmt.k2)
-    e1 = spread(exponent, fmt.k1 // fmt.k2, sub.shape)
+    _, scales, shifts, _ = fmt.groups
+    if shifts is None:
+        return None
+    assert scales is not None
+    assert isinstance(scales.size, int)
+    assert isinstance(shifts.size, int)
+    sub = largest_of(x, shifts.size)
+    e1 = spread(exponent, scales.size // shifts.size, sub.shape)
     gap = np.where(sub > 0, e1 - floor_log2(sub), fmt.largest_shift)
     return np.clip(gap, 0, fmt.largest_shift).astype(np.uint8)
 
@@ -99,25 +109,26 @@ def _divide_by_power(x: Array, exponent: NDArray[np.int64]) -> Reals:
 
 
 def _real_scales(
-    x: Array, largest: Array, fmt: Block, options: Options, amax: float | None
+    x: Array, largest: Array, fmt: Format, options: Options, amax: float | None
 ) -> tuple[Array, Array | None, NDArray[np.float32]]:
     """Return (scale codes, outer scales, float32 divisor per block)."""
+    assert fmt.groups.scales is not None
+    scale, outer = fmt.groups.scales.element, fmt.groups.outer
     f32, most = np.float32, np.finfo(np.float32).max
     biggest = np.minimum(largest, most).astype(f32)
     top = f32(fmt.element.max)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        if fmt.outer is None:
-            codes = _encode_scale(biggest / top, largest, fmt.scale, options)
-            return codes, None, decode(fmt.scale, codes).astype(f32)
-        assert fmt.outer_size is not None
-        whole = largest_of(x, fmt.outer_size)
-        if amax is not None and fmt.outer_size == "tensor":
-            whole = np.full(whole.shape, amax, x.dtype)
+        if outer is None:
+            codes = _encode_scale(biggest / top, largest, scale, options)
+            return codes, None, decode(scale, codes).astype(f32)
+        largest_of_all = largest_of(x, outer.size)
+        if amax is not None and outer.size == "tensor":
+            largest_of_all = np.full(largest_of_all.shape, amax, x.dtype)
         # Transformer Engine's NVFP4: g = 2688 / amax; scale = E4M3(amax_block (g / 6)); x / (scale / g).
-        gain = f32(fmt.scale.max * fmt.element.max) / np.minimum(whole, most).astype(f32)
-        gain = np.where(whole > 0, np.minimum(gain, most), f32(1))
-        codes = _encode_scale(biggest * (gain * (f32(1) / top)), largest, fmt.scale, options)
-        divisor = np.maximum(decode(fmt.scale, codes).astype(f32) / gain, np.finfo(f32).smallest_subnormal)
+        gain = f32(scale.max * fmt.element.max) / np.minimum(largest_of_all, most).astype(f32)
+        gain = np.where(largest_of_all > 0, np.minimum(gain, most), f32(1))
+        codes = _encode_scale(biggest * (gain * (f32(1) / top)), largest, scale, options)
+        divisor = np.maximum(decode(scale, codes).astype(f32) / gain, np.finfo(f32).smallest_subnormal)
         return codes, np.minimum(f32(1) / gain, most), divisor
 
 

@@ -1,17 +1,22 @@
-"""What each code of an element format is worth: the decoding that every other part must agree with."""
+"""What each code of an element is worth: the decoding that every other part must agree with.
+
+>>> from fewbits.formats import parse
+>>> values(parse("mxfp4").element).tolist()  # MXFP4's: those of E2M1, each times the scale of its block
+[0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]
+"""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fewbits.errors import FormatError
-from fewbits.formats.elements import Element, Exponent, Fixed, Float, Lookup, Posit
+from fewbits.formats.elements import Exponent, Fixed, Float, Lookup, Posit
+from fewbits.formats.format import Element
 
-Codes = NDArray[Any]
+Codes = NDArray[np.integer]
 Reals = NDArray[np.float64]
 
 
@@ -26,14 +31,18 @@ def decode(element: Element, codes: Codes) -> Reals:
         float64 of the same shape; NaN and infinities where the format codes them.
     """
     c = np.asarray(codes).astype(np.int64)
-    if isinstance(element, Float):
-        return _decode_float(element, c)
-    if isinstance(element, Fixed):
-        return _decode_fixed(element, c)
-    if isinstance(element, Exponent):
-        powers = np.ldexp(1.0, c - element.bias)
-        return np.where(c == 2**element.bits - 1, np.nan, powers)
-    return values(element)[c]
+    match element:
+        case Float():
+            return _decode_float(element, c)
+        case Fixed():
+            return _decode_fixed(element, c)
+        case Exponent():
+            return np.where(c == element.nan_code, np.nan, np.ldexp(1.0, c - element.bias))
+        case Posit():
+            return posit_values(element.bits, element.es)[c]
+        case Lookup():
+            return _lookup_values(element)[c]
+    raise NotImplementedError(f"{type(element).__name__} has no decoding here")
 
 
 def _decode_float(f: Float, c: NDArray[np.int64]) -> Reals:
@@ -50,7 +59,7 @@ def _decode_float(f: Float, c: NDArray[np.int64]) -> Reals:
     if f.special == "fn":
         return np.where(top & (fraction == 2**f.mantissa_bits - 1), np.nan, value)
     if f.special == "fnuz":
-        return np.where(c == 2 ** (f.bits - 1), np.nan, value)
+        return np.where(c == f.nan_code, np.nan, value)
     return value
 
 
@@ -83,9 +92,16 @@ def _posit_value(code: int, bits: int, es: int) -> float:
     return float(significand * 2.0 ** (regime * 2**es + exponent))
 
 
+@lru_cache(maxsize=64)
 def posit_values(bits: int, es: int) -> Reals:
-    """Return the value of every posit of ``bits`` bits in code order, float64."""
-    return np.array([_posit_value(code, bits, es) for code in range(2**bits)])
+    """Return the value of every posit of ``bits`` bits in code order, float64, read-only."""
+    return _read_only(np.array([_posit_value(code, bits, es) for code in range(2**bits)]))
+
+
+@lru_cache(maxsize=64)
+def _lookup_values(element: Lookup) -> Reals:
+    spare = 2**element.bits - len(element.values)
+    return _read_only(np.array([*element.values, *[np.nan] * spare]))
 
 
 @lru_cache(maxsize=64)
@@ -99,12 +115,9 @@ def values(element: Element) -> Reals:
     """
     if element.bits > 16:
         raise FormatError(f"{element} has 2^{element.bits} codes; a table of values stops at 16 bits")
-    if isinstance(element, Posit):
-        table = posit_values(element.bits, element.es)
-    elif isinstance(element, Lookup):
-        table = np.full(2**element.bits, np.nan)
-        table[: len(element.values)] = element.values
-    else:
-        table = decode(element, np.arange(2**element.bits))
+    return _read_only(decode(element, np.arange(2**element.bits)))
+
+
+def _read_only(table: Reals) -> Reals:
     table.setflags(write=False)
     return table
