@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from fewbits.solvers import choice, refine, solve, system
+from fewbits.solvers import solve
+from fewbits.solvers.dense import plan, system
+from fewbits.solvers.dense import refinement as refine
 from tests.solvers.collection import KINDS, Comparison, compared, files, matrices, right_sides
 from tests.solvers.systems import EPS
 
@@ -36,8 +38,8 @@ def needlessly_double(found: list[Comparison]) -> list[str]:
 
 def from_here(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
     """Have ``auto`` try float32 from n unknowns on."""
-    monkeypatch.setattr(choice, "FROM", {n: ("fp32",)})
-    monkeypatch.setattr(choice, "has_tiles", bool)
+    monkeypatch.setattr(plan, "FROM", {n: ("fp32",)})
+    monkeypatch.setattr(plan, "has_tiles", bool)
 
 
 @pytest.mark.parametrize("least", [64, 1000])

@@ -8,27 +8,28 @@ import pytest
 import torch
 from scipy import linalg
 
-from fewbits.solvers import choice, condition_probe, solve
+from fewbits.solvers import solve
+from fewbits.solvers.dense import condition_probe, plan
 from fewbits.solvers.precision import roundoff
 from tests.solvers.systems import EPS, N, checked, randsvd
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "FROM", {64: ("fp32",)})
-    monkeypatch.setattr(choice, "has_tiles", bool)
+    monkeypatch.setattr(plan, "FROM", {64: ("fp32",)})
+    monkeypatch.setattr(plan, "has_tiles", bool)
 
 
 def test_few_unknowns_are_solved_in_double() -> None:
-    assert [p.name for p in choice.chain("auto", 63)] == ["fp64"]
-    assert [p.name for p in choice.chain("auto", 64)] == ["fp32", "fp64"]
+    assert [p.name for p in plan.chain("auto", 63)] == ["fp64"]
+    assert [p.name for p in plan.chain("auto", 64)] == ["fp32", "fp64"]
 
 
 def test_matrix_units_bring_bfloat16_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "has_tiles", lambda: True)
-    assert [p.name for p in choice.chain("auto", 4000)] == ["bf16", "bf16x2", "bf16x3", "fp64"]
-    assert [p.name for p in choice.chain("auto", 3999)] == ["bf16x2", "fp32", "fp64"]
-    monkeypatch.setattr(choice, "FROM_WITH_TILES", {64: ("bf16x2", "fp32")})
+    monkeypatch.setattr(plan, "has_tiles", lambda: True)
+    assert [p.name for p in plan.chain("auto", 4000)] == ["bf16", "bf16x2", "bf16x3", "fp64"]
+    assert [p.name for p in plan.chain("auto", 3999)] == ["bf16x2", "fp32", "fp64"]
+    monkeypatch.setattr(plan, "FROM_WITH_TILES", {64: ("bf16x2", "fp32")})
     assert [s.precision for s in checked(randsvd(1e2, 3)).stages] == ["bf16x2"]
     stages = checked(randsvd(1e5, 3)).stages
     assert [s.precision for s in stages] == ["bf16x2", "fp32"]

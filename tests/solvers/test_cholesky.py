@@ -7,7 +7,8 @@ import pytest
 from scipy import linalg
 
 from fewbits.errors import ArgumentError, DataError
-from fewbits.solvers import PRECISIONS, choice, solve
+from fewbits.solvers import PRECISIONS, solve
+from fewbits.solvers.dense import plan
 from tests.solvers.systems import Array, N, checked
 
 
@@ -20,7 +21,7 @@ def definite(condition: float, seed: int = 0, n: int = N) -> Array:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "FROM", {64: ("fp32",)})
+    monkeypatch.setattr(plan, "FROM", {64: ("fp32",)})
 
 
 @pytest.mark.parametrize("name", PRECISIONS)

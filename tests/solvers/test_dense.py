@@ -12,13 +12,13 @@ from scipy.io import mmread
 from fewbits.errors import ArgumentError, DataError
 from fewbits.kernels import ops
 from fewbits.solvers import PRECISIONS, Factorization, Precision, precision, solve
-from fewbits.solvers.products import product
+from fewbits.solvers.dense.rounded_products import product
 from tests.solvers.systems import EPS, Array, N, backward_error, checked, randsvd
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fewbits.solvers.choice.FROM", {64: ("fp32",)})
+    monkeypatch.setattr("fewbits.solvers.dense.plan.FROM", {64: ("fp32",)})
 
 
 @pytest.mark.parametrize("mode", [1, 2, 3, 4, 5])
@@ -115,7 +115,7 @@ def test_without_scaling_half_precision_overflows(monkeypatch: pytest.MonkeyPatc
     """The negative control of the balancing: entries of 1e7 are infinite in float16."""
     a = 1e7 * np.random.default_rng(0).standard_normal((N, N))
     assert not checked(a, "fp16").fell_back
-    monkeypatch.setattr("fewbits.solvers.attempt.narrowed", lambda a, *_, **__: (a.float(), None, None))
+    monkeypatch.setattr("fewbits.solvers.dense.attempt.narrowed", lambda a, *_, **__: (a.float(), None, None))
     assert [(s.precision, s.code) for s in checked(a, "fp16").stages] == [("fp16", -2), ("fp64", 0)]
     assert not checked(a, "tf32").fell_back
 

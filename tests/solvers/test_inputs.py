@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from fewbits.errors import ArgumentError
-from fewbits.solvers import choice, factorize, solve
+from fewbits.solvers import factorize, solve
+from fewbits.solvers.dense import plan
 
 # PyTorch's own decompositions for forward mode are scripts, which it warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
@@ -15,8 +16,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWa
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "FROM", {64: ("fp32",)})
-    monkeypatch.setattr(choice, "has_tiles", bool)
+    monkeypatch.setattr(plan, "FROM", {64: ("fp32",)})
+    monkeypatch.setattr(plan, "has_tiles", bool)
 
 
 def torch_system(n: int, k: int | None = None, dtype: torch.dtype = torch.float64) -> Any:

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fewbits.errors import ArgumentError, DataError
-from fewbits.solvers import PRECISIONS, choice, lstsq
+from fewbits.solvers import PRECISIONS, lstsq
+from fewbits.solvers.dense import plan
 from tests.solvers.systems import Array, randsvd
 
 N = 96
@@ -17,7 +18,7 @@ N = 96
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "FROM", {64: ("fp32",)})
+    monkeypatch.setattr(plan, "FROM", {64: ("fp32",)})
 
 
 def problem(condition: float, residual: float, seed: int = 0) -> tuple[Array, Array, Array]:

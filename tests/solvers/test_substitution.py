@@ -8,9 +8,10 @@ import torch
 from scipy import linalg
 
 from fewbits.kernels import native
-from fewbits.solvers import cholesky, lu, solve
-from fewbits.solvers.factors import Factors
-from fewbits.solvers.substitution import _FEW
+from fewbits.solvers import solve
+from fewbits.solvers.dense import cholesky, lu
+from fewbits.solvers.dense.factors import Factors
+from fewbits.solvers.dense.substitution import _FEW
 
 N = 90
 

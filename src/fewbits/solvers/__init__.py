@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fewbits.records import Stage
-from fewbits.solvers.dense import Factorization, factorize, solve
+from fewbits.solvers.dense import Factorization, factorize, lstsq, solve
 from fewbits.solvers.krylov import (
     Deflation,
     KrylovResult,
@@ -16,9 +16,7 @@ from fewbits.solvers.krylov import (
     minres,
     multishift_cg,
 )
-from fewbits.solvers.least_squares import lstsq
-from fewbits.solvers.operators import Operator
-from fewbits.solvers.partitioned import Partitioned
+from fewbits.solvers.operators import CompressedRows, Operator, Partitioned, Stencil
 from fewbits.solvers.precision import (
     KRYLOV_PRECISIONS,
     PRECISIONS,
@@ -27,9 +25,7 @@ from fewbits.solvers.precision import (
     krylov_precision,
     precision,
 )
-from fewbits.solvers.result import Result
-from fewbits.solvers.rows import CompressedRows
-from fewbits.solvers.stencil import Stencil
+from fewbits.solvers.solution import Result
 
 __all__ = [
     "KRYLOV_PRECISIONS",

@@ -1,71 +1,77 @@
-"""GMRES with a preconditioner on the right, for several right-hand sides side by side."""
+"""Flexible GMRES: one loop for dense systems in double precision and for packed bases.
+
+Saad, A Flexible Inner-Outer Preconditioned GMRES Algorithm, 1993: the preconditioned directions are kept, so
+a preconditioner that rounds does no harm.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 
-from fewbits.solvers.system import product
+from fewbits.solvers.hessenberg import HessenbergQR
 
-Apply = Callable[[torch.Tensor], torch.Tensor]
+
+class Basis(Protocol):
+    """The orthonormal vectors of k Krylov spaces and the directions made of them, as a caller stores them.
+
+    Vectors w are in double precision, of any shape that the basis itself chooses.
+    """
+
+    def expand(self) -> torch.Tensor:
+        """Precondition the last vector, keep the direction, and return A times it."""
+        ...
+
+    def orthogonalize(self, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return w without its parts along the j vectors, and those parts, (k, j)."""
+        ...
+
+    def norm(self, w: torch.Tensor) -> torch.Tensor:
+        """Return the Euclidean norms of w, (k,) float64."""
+        ...
+
+    def append(self, w: torch.Tensor, length: torch.Tensor) -> None:
+        """Add w / length as the next vector; zeros where the length, (k,), is zero."""
+        ...
+
+    def combine(self, weights: torch.Tensor) -> torch.Tensor:
+        """Return the sum of the first j directions with these weights, (k, j)."""
+        ...
+
+
+GoOn = Callable[[int, torch.Tensor, Callable[[], torch.Tensor]], bool]
 
 
 def flexible_gmres(
-    a: torch.Tensor,
-    r: torch.Tensor,
-    solve: Apply,
-    *,
-    tolerance: float,
-    most: int,
-    go_on: Callable[[int, float], bool],
+    basis: Basis, size: torch.Tensor, dtype: torch.dtype, *, maxiter: int, go_on: GoOn
 ) -> tuple[torch.Tensor, int]:
-    """Return d, (n, k), with |r - A d| at most ``tolerance`` |r| in every column, and the iterations taken.
-
-    Saad, A Flexible Inner-Outer Preconditioned GMRES Algorithm, 1993: the directions are kept, so a
-    preconditioner that rounds does no harm; Gram-Schmidt twice.
+    """Return what reduces k residuals the most in the spaces that they span, and the iterations taken.
 
     Args:
-        a: (n, n).
-        r: (n, k), of a's dtype, which is that of all arithmetic here.
-        solve: the preconditioner, (n, k) to (n, k).
-        tolerance: where to stop.
-        most: iterations.
-        go_on: asked after each iteration with its number and the largest relative residual.
+        basis: holds the first residuals over their norms.
+        size: (k,) float64, those norms.
+        dtype: float64 or complex128.
+        maxiter: iterations at most.
+        go_on: ``go_on(iteration, residuals, partial)`` is asked after each iteration with the norms of the
+            residuals, (k,), and a function that returns the solution so far.
     """
-    n, k = r.shape
-    size = torch.linalg.vector_norm(r, dim=0)
-    basis = torch.zeros(k, most + 1, n, dtype=a.dtype)  # one after the other in memory, as products want them
-    directions = torch.zeros(k, most, n, dtype=a.dtype)
-    h = torch.zeros(k, most + 1, most, dtype=a.dtype)
-    target = torch.zeros(k, most + 1, 1, dtype=a.dtype)
-    target[:, 0, 0] = size
-    basis[:, 0] = _divided(r, size).mT
-    y = torch.zeros(k, 0, 1, dtype=a.dtype)
-    for j in range(most):
-        direction = solve(basis[:, j].mT)
-        directions[:, j] = direction.mT
-        w = product(a, direction).mT[:, :, None]
-        known = basis[:, : j + 1]
-        for _ in range(2):
-            overlap = known.conj() @ w
-            w = w - known.mT @ overlap
-            h[:, : j + 1, j] += overlap[:, :, 0]
-        length = torch.linalg.vector_norm(w[:, :, 0], dim=1)
-        h[:, j + 1, j] = length
+    problem = HessenbergQR(size.numpy(), maxiter, str(dtype).removeprefix("torch."))
+
+    def solution() -> torch.Tensor:
+        return basis.combine(problem.solution())
+
+    for iteration in range(1, maxiter + 1):
+        w = basis.expand()
+        before = basis.norm(w)
+        w, overlaps = basis.orthogonalize(w)
+        w, more = basis.orthogonalize(w)  # twice is enough, also where the vectors are rounded
+        length = basis.norm(w)
         if not bool(torch.isfinite(length).all()):
-            break  # y is still that of the iteration before
-        small, goal = h[:, : j + 2, : j + 1], target[:, : j + 2]
-        y = torch.linalg.lstsq(small, goal, driver="gelsy").solution
-        left = torch.linalg.vector_norm((goal - small @ y)[:, :, 0], dim=1)
-        relative = float(torch.where(size > 0, left / size, 0.0).max())
-        if relative <= tolerance or not go_on(j + 1, relative):
+            break  # the solution is still that of the iteration before
+        residuals = problem.append((overlaps + more).numpy(), length.numpy(), before.numpy())
+        if not go_on(iteration, torch.from_numpy(residuals), solution) or problem.complete.all():
             break
-        basis[:, j + 1] = _divided(w[:, :, 0].mT, length).mT
-    taken = y.shape[1]
-    return (directions[:, :taken].mT @ y)[:, :, 0].mT, taken
-
-
-def _divided(x: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
-    """Return the columns of x over ``length``; zeros where nothing is left, as after an exact solution."""
-    return torch.where(length > 0, x / length, 0.0)
+        basis.append(w, torch.where(torch.from_numpy(problem.complete), 0.0, length))
+    return solution(), problem.columns

@@ -18,8 +18,8 @@ from fewbits.solvers.krylov.reliable import Drop
 from fewbits.solvers.krylov.result import KrylovResult
 from fewbits.solvers.krylov.space import Space
 from fewbits.solvers.krylov.system import System
+from fewbits.solvers.operators.vectors import wide
 from fewbits.solvers.precision import KrylovPrecision
-from fewbits.solvers.vectors import wide
 
 BREAKDOWN = 1e-12  # a cosine below which the shadow residual says nothing more
 

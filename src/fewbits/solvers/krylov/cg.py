@@ -12,14 +12,15 @@ from typing import Any
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.solvers.krylov.deflation import Deflation
-from fewbits.solvers.krylov.engine import Engine, TorchEngine
 from fewbits.solvers.krylov.problem import Problem, Watcher, check_delta
 from fewbits.solvers.krylov.reliable import Deviation, Drop, Trigger
 from fewbits.solvers.krylov.result import KrylovResult
 from fewbits.solvers.krylov.space import Space, roundoff
 from fewbits.solvers.krylov.system import System, check_symmetric
+from fewbits.solvers.krylov.torch_vectors import TorchVectors
+from fewbits.solvers.operators.cg_vectors import CGVectors
+from fewbits.solvers.operators.vectors import times_power
 from fewbits.solvers.precision import KrylovPrecision
-from fewbits.solvers.vectors import times_power
 
 # A curvature below this share of |A| |p|^2 is rounding.
 FLAT = 1e-13
@@ -80,12 +81,12 @@ def cg(
     check_symmetric(system.a)
 
     def attempt(problem: Problem, one: KrylovPrecision) -> None:
-        own = problem.a.engine(one) if M is None else None
-        engine = TorchEngine(Space(problem.a, one, problem.preconditioner)) if own is None else own
+        own = problem.a.cg_vectors(one) if M is None else None
+        vectors = TorchVectors(Space(problem.a, one, problem.preconditioner)) if own is None else own
         when: Trigger | None = None
         if delta is not None:
             when = Drop(delta) if trigger == "drop" else _deviation(problem, one)
-        _Iteration(problem, engine, when, deflation, system.exponent, one.double).run()
+        _Iteration(problem, vectors, when, deflation, system.exponent, one.double).run()
 
     return system.solve("cg", precision, attempt, rtol=rtol, maxiter=maxiter, callback=callback, watch=watch)
 
@@ -95,35 +96,35 @@ def _deviation(problem: Problem, one: KrylovPrecision) -> Deviation:
 
 
 class _Iteration:
-    """Conjugate gradients from problem.y; the engine's x is what was found since."""
+    """Conjugate gradients from problem.y; the vectors' x is what was found since."""
 
     def __init__(
         self,
         problem: Problem,
-        engine: Engine,
+        vectors: CGVectors,
         trigger: Trigger | None,
         deflation: Deflation | None,
         exponent: int,
         double: bool,
     ) -> None:
-        self.problem, self.engine, self.trigger, self.deflation = problem, engine, trigger, deflation
+        self.problem, self.vectors, self.trigger, self.deflation = problem, vectors, trigger, deflation
         self.exponent, self.double = exponent, double
 
     def run(self) -> None:
         """Iterate until the problem has enough."""
-        problem, engine, trigger = self.problem, self.engine, self.trigger
+        problem, vectors, trigger = self.problem, self.vectors, self.trigger
         rz, _ = self._load()
         gamma, beta = 1.0, 0.0
         while problem.goes_on and rz > 0:
-            curvature, length2 = engine.turn(gamma, beta)
+            curvature, length2 = vectors.update_direction(gamma, beta)
             if not curvature > 0:
                 self._refuse_negative(curvature, length2)
                 return
             alpha, before = rz / curvature, rz
-            rr, rz, mixed = engine.advance(alpha)
+            rr, rz, mixed = vectors.update_residual(alpha)
             if not math.isfinite(rr) or not math.isfinite(rz):
                 return
-            problem.note(math.sqrt(rr), engine.partial)
+            problem.note(math.sqrt(rr), vectors.partial_solution)
             if trigger is not None:
                 fires = trigger.fires(problem.claimed, alpha * math.sqrt(length2))
                 if fires or problem.claimed <= problem.target:
@@ -136,12 +137,12 @@ class _Iteration:
             # Polak and Ribiere: what rounding left of the old residual in the new one is taken out.
             sigma = rz - mixed
             gamma, beta = 1.0, (sigma if sigma > 0 else rz) / before
-        problem.finish(engine.partial())
+        problem.finish(vectors.partial_solution())
 
     def _load(self) -> tuple[float, float]:
-        """Move the engine's x to the solution and give it the true residual; return r.z and r.p."""
+        """Move the vectors' x to the solution and give it the true residual; return r.z and r.p."""
         problem = self.problem
-        exact = problem.add(self.engine.partial())
+        exact = problem.add(self.vectors.partial_solution())
         if self.deflation is not None:
             # The first correction takes from the error even where it adds to the residual.
             exponent = self.deflation.exponent - self.exponent
@@ -149,13 +150,13 @@ class _Iteration:
             exact = problem.improve(step, exact) if problem.updates else problem.add(step)
         if self.trigger is not None:
             self.trigger.restart(problem.claimed, problem.a.norm(problem.y))
-        _, rz, rp = self.engine.load(exact)
+        _, rz, rp = self.vectors.load(exact)
         return rz, rp
 
     def _refuse_negative(self, curvature: float, length2: float) -> None:
         """Refuse an A of negative curvature; that of a narrow A may be rounding, so r is tried exactly."""
         a = self.problem.a
-        r = self.problem.add(self.engine.partial())
+        r = self.problem.add(self.vectors.partial_solution())
         if not self.double:
             curvature, length2 = a.dot(r, a.exact(r)).real, a.dot(r, r).real
         if curvature < -FLAT * a.magnitude() * length2:

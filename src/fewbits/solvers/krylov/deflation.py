@@ -17,9 +17,9 @@ from fewbits.errors import ArgumentError
 from fewbits.formats import Format
 from fewbits.solvers.krylov.space import narrow
 from fewbits.solvers.krylov.system import FAR, check_symmetric, comfortable
-from fewbits.solvers.linear import operator
-from fewbits.solvers.operators import OnPairs
-from fewbits.solvers.vectors import array, exponent_of, from_reals, reals, times_power, wide
+from fewbits.solvers.operators.adapters import operator
+from fewbits.solvers.operators.operator import OnPairs
+from fewbits.solvers.operators.vectors import array, exponent_of, from_reals, reals, times_power, wide
 from fewbits.tensor import quantize
 
 DEPENDENT = 1e-12  # of the largest eigenvalue of V^H A V; below that a direction is rounding

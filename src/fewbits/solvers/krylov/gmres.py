@@ -14,13 +14,14 @@ from typing import Any
 import torch
 
 from fewbits.errors import ArgumentError
-from fewbits.solvers.krylov.problem import Problem, Watcher, check_delta
+from fewbits.solvers.flexible_gmres import flexible_gmres
+from fewbits.solvers.krylov.problem import Partial, Problem, Watcher, check_delta
 from fewbits.solvers.krylov.reliable import Drop, refine
 from fewbits.solvers.krylov.result import KrylovResult
-from fewbits.solvers.krylov.space import Space, roundoff
+from fewbits.solvers.krylov.space import Packed, Space, roundoff
 from fewbits.solvers.krylov.system import System
+from fewbits.solvers.operators.vectors import wide
 from fewbits.solvers.precision import KrylovPrecision
-from fewbits.solvers.vectors import wide
 
 
 def gmres(
@@ -58,42 +59,58 @@ def gmres(
 
 def _cycle(problem: Problem, space: Space, r: torch.Tensor, restart: int) -> torch.Tensor:
     """Return the x that makes |r - A x| least in the space that r spans."""
-    dot, size = problem.a.dot, problem.claimed
+    size = problem.claimed
     # What rounding leaves of a basis vector bounds what one cycle can take out.
     enough = max(problem.target, 4 * roundoff(space.precision) * size)
-    basis, directions = [space.packed(r / size)], list[Any]()
-    h = torch.zeros(restart + 1, restart, dtype=r.dtype)
-    y = torch.zeros(0, dtype=r.dtype)
 
-    def combined() -> torch.Tensor:
-        x = torch.zeros_like(problem.y)
-        for weight, one in zip(y.tolist(), directions, strict=False):
-            x.add_(wide(space.unpacked(one)), alpha=weight)
+    def go_on(_: int, residuals: torch.Tensor, partial: Partial) -> bool:
+        problem.note(float(residuals[0]), partial)
+        return problem.claimed > enough and problem.goes_on
+
+    sizes = torch.tensor([size], dtype=torch.float64)
+    x, _ = flexible_gmres(_PackedBasis(space, r, sizes), sizes, r.dtype, maxiter=restart, go_on=go_on)
+    return x
+
+
+class _PackedBasis:
+    """The :class:`fewbits.solvers.flexible_gmres.Basis` of one right-hand side, packed in a format."""
+
+    def __init__(self, space: Space, r: torch.Tensor, size: torch.Tensor) -> None:
+        self._space = space
+        self._vectors: list[Packed] = []
+        self._directions: list[Packed] = []
+        self.append(r, size)
+
+    def expand(self) -> torch.Tensor:
+        """Keep the newest preconditioned direction, and return A times it, (n,)."""
+        space, last = self._space, self._vectors[-1]
+        v = space.preconditioned(space.unpacked(last))
+        self._directions.append(last if space.preconditioner is None else space.packed(v))
+        return wide(space.apply(v))
+
+    def orthogonalize(self, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return w without its parts along the vectors, one after the other, and those parts, (1, j)."""
+        parts = []
+        for packed in self._vectors:
+            u = wide(self._space.unpacked(packed))
+            parts.append(self._space.operator.dot(u, w))
+            w = w - parts[-1] * u
+        return w, torch.tensor([parts], dtype=w.dtype)
+
+    def norm(self, w: torch.Tensor) -> torch.Tensor:
+        """Return the norm of w, (1,)."""
+        return torch.tensor([self._space.operator.norm(w)], dtype=torch.float64)
+
+    def append(self, w: torch.Tensor, length: torch.Tensor) -> None:
+        """Add w / length."""
+        self._vectors.append(self._space.packed(w / length[0]))
+
+    def combine(self, weights: torch.Tensor) -> torch.Tensor:
+        """Return the sum of the directions with these weights, (n,) in double precision."""
+        x = torch.zeros(self._space.operator.n, dtype=weights.dtype)
+        for weight, packed in zip(weights[0].tolist(), self._directions, strict=False):
+            x.add_(wide(self._space.unpacked(packed)), alpha=weight)
         return x
-
-    for j in range(restart):
-        v = space.preconditioned(space.unpacked(basis[j]))
-        directions.append(basis[j] if space.preconditioner is None else space.packed(v))
-        w = wide(space.apply(v))
-        before = problem.a.norm(w)
-        for _ in range(2):  # the vectors of the basis are orthogonal only as far as they are rounded
-            for i, one in enumerate(basis):
-                u = wide(space.unpacked(one))
-                part = dot(u, w)
-                h[i, j] += part
-                w = w - part * u
-        h[j + 1, j] = length = problem.a.norm(w)
-        if not math.isfinite(length):
-            break  # y is still that of the iteration before
-        start = torch.zeros(j + 2, 1, dtype=r.dtype)
-        start[0] = size
-        small = h[: j + 2, : j + 1]
-        y = torch.linalg.lstsq(small, start).solution[:, 0]
-        problem.note(float(torch.linalg.vector_norm(start[:, 0] - small @ y)), combined)
-        if problem.claimed <= enough or length <= 1e-14 * before or not problem.goes_on:
-            break
-        basis.append(space.packed(w / length))
-    return combined()
 
 
 def gcr(

@@ -20,9 +20,9 @@ from fewbits.solvers.krylov.reliable import refine
 from fewbits.solvers.krylov.result import KrylovResult
 from fewbits.solvers.krylov.space import Space, roundoff
 from fewbits.solvers.krylov.system import System
-from fewbits.solvers.operators import Operator
+from fewbits.solvers.operators.operator import Operator
+from fewbits.solvers.operators.vectors import wide
 from fewbits.solvers.precision import KrylovPrecision
-from fewbits.solvers.vectors import wide
 
 POWERS = 4  # steps of the power method that bound |A| from below
 

@@ -18,8 +18,8 @@ from fewbits.solvers.krylov.reliable import refine
 from fewbits.solvers.krylov.result import KrylovResult
 from fewbits.solvers.krylov.space import Space, roundoff
 from fewbits.solvers.krylov.system import System, check_symmetric
+from fewbits.solvers.operators.vectors import wide
 from fewbits.solvers.precision import KrylovPrecision
-from fewbits.solvers.vectors import wide
 
 
 def minres(

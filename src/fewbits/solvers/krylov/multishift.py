@@ -22,8 +22,8 @@ from fewbits.solvers.krylov.problem import Problem
 from fewbits.solvers.krylov.result import KrylovResult
 from fewbits.solvers.krylov.space import Space, roundoff
 from fewbits.solvers.krylov.system import FAR, System, check_symmetric
+from fewbits.solvers.operators.vectors import exponent_of, times_power, wide
 from fewbits.solvers.precision import KrylovPrecision, krylov_precision
-from fewbits.solvers.vectors import exponent_of, times_power, wide
 
 TOGETHER = "all shifts share it; each system is finished on its own"
 

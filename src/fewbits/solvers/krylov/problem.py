@@ -11,9 +11,9 @@ import torch
 from fewbits.errors import ArgumentError, DataError
 from fewbits.records import Stage
 from fewbits.solvers.krylov.result import KrylovResult
-from fewbits.solvers.operators import Operator
+from fewbits.solvers.operators.operator import Operator
+from fewbits.solvers.operators.vectors import exponent_of, times_power
 from fewbits.solvers.precision import KRYLOV_PRECISIONS, KrylovPrecision, krylov_precision
-from fewbits.solvers.vectors import exponent_of, times_power
 
 MOST_STALLS = 10  # true residuals no smaller than the one before, until an attempt is given up
 STALL = 1 - 1e-4

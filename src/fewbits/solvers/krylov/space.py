@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from fewbits.formats import Format
-from fewbits.solvers.operators import Operator
+from fewbits.solvers.operators.operator import Operator
+from fewbits.solvers.operators.vectors import from_reals, reals, wide
 from fewbits.solvers.precision import KrylovPrecision, mean_error
-from fewbits.solvers.vectors import from_reals, reals, wide
-from fewbits.tensor import fake_quantize, quantize
+from fewbits.tensor import NarrowTensor, fake_quantize, quantize
 from fewbits.tensor import format as read
+
+Packed = torch.Tensor | NarrowTensor
 
 
 class Space:
@@ -50,14 +50,14 @@ class Space:
         kept = self.stored(v)
         return kept.clone() if kept is v else kept
 
-    def packed(self, v: torch.Tensor) -> Any:
+    def packed(self, v: torch.Tensor) -> Packed:
         """Return ``v`` packed, where there is a format; :func:`unpacked` undoes it."""
         v = v.to(self.dtype)
         return v if self.format is None else quantize(reals(v), self.format)
 
-    def unpacked(self, v: Any) -> torch.Tensor:
+    def unpacked(self, v: Packed) -> torch.Tensor:
         """Return what was packed, in float32 (float64 in double)."""
-        return v if self.format is None else from_reals(v.dequantize(), pairs=self.pairs)
+        return from_reals(v.dequantize(), pairs=self.pairs) if isinstance(v, NarrowTensor) else v
 
     def preconditioned(self, v: torch.Tensor) -> torch.Tensor:
         """Return what the preconditioner makes of a kept vector, kept."""

@@ -12,10 +12,10 @@ import torch
 from fewbits.errors import ArgumentError, DataError, FewbitsError
 from fewbits.solvers.krylov.problem import Problem, Watcher
 from fewbits.solvers.krylov.result import KrylovResult
-from fewbits.solvers.linear import any_operator, operator
-from fewbits.solvers.operators import OnPairs, Operator
+from fewbits.solvers.operators.adapters import any_operator, operator
+from fewbits.solvers.operators.operator import OnPairs, Operator
+from fewbits.solvers.operators.vectors import array, exponent_of
 from fewbits.solvers.precision import KrylovPrecision
-from fewbits.solvers.vectors import array, exponent_of
 
 FAR = 32  # an A whose magnitude lies within 2^-32 and 2^32 stays as it is
 

@@ -12,10 +12,10 @@ from fewbits.errors import ArgumentError
 from fewbits.formats import Format
 from fewbits.kernels.arrays import lattice
 from fewbits.kernels.bits.lattice import REALS, SITES, Field, compress_links, decode_links, encode_links
-from fewbits.solvers.krylov.engine import Engine
-from fewbits.solvers.lattice.engine import LatticeEngine
 from fewbits.solvers.lattice.order import Shape, extent_of, grouped
-from fewbits.solvers.operators import Apply, Operator
+from fewbits.solvers.lattice.packed_vectors import LatticeVectors
+from fewbits.solvers.operators.cg_vectors import CGVectors
+from fewbits.solvers.operators.operator import Apply, Operator
 from fewbits.solvers.precision import KrylovPrecision
 from fewbits.tensor import format as read
 
@@ -28,7 +28,7 @@ class Normal(Operator):
 
     The numbers lie in the order of the kernels, (groups, 24, 16) flattened: ``Wilson.flat`` and
     ``Wilson.spinor`` convert. With links and vectors in the same format the vectors really are packed; see
-    :class:`LatticeEngine`.
+    :class:`LatticeVectors`.
 
     Args:
         links: (4, T, Z, Y, X, 3, 3) complex128, checked.
@@ -81,11 +81,11 @@ class Normal(Operator):
             links = decode_links(self.links(DTYPES[names[0]])).astype(np.float32)
         return lambda v: torch.from_numpy(self._squared(links, v.numpy()))
 
-    def engine(self, precision: KrylovPrecision) -> Engine | None:
+    def cg_vectors(self, precision: KrylovPrecision) -> CGVectors | None:
         """Return packed vectors where links and vectors are held in the same way; see :class:`Operator`."""
         if precision.matrix != precision.vectors or precision.matrix not in DTYPES:
             return None
-        return LatticeEngine(self, DTYPES[precision.matrix])
+        return LatticeVectors(self.links(DTYPES[precision.matrix]), self.extent, self.diagonal)
 
     def _exact_links(self) -> Array:
         # Of 8 numbers even float64 loses digits where a link is near to one.

@@ -8,8 +8,8 @@ from fewbits.records import Stage
 from fewbits.solvers.krylov import KrylovResult, cg
 from fewbits.solvers.krylov.problem import Watcher
 from fewbits.solvers.lattice.normal import Normal
+from fewbits.solvers.operators.vectors import exponent_of, times_power
 from fewbits.solvers.precision import KrylovPrecision
-from fewbits.solvers.vectors import exponent_of, times_power
 
 # On most fields |b - H x| over |b| ends 2 to 3 times above that of H^2 x = H b. Where it is more, the rest is
 # solved for, at most so many times.

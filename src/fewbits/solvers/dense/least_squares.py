@@ -13,11 +13,12 @@ from scipy import linalg
 
 from fewbits.errors import ArgumentError
 from fewbits.records import Stage
-from fewbits.solvers import choice, condition_probe, qr
-from fewbits.solvers.arrays import as_given, checked_columns, finite, tensor
+from fewbits.solvers.dense import condition_probe, qr
+from fewbits.solvers.dense import plan as plans
+from fewbits.solvers.dense.arrays import as_given, checked_columns, finite, tensor
+from fewbits.solvers.dense.refinement import EPS, MOST_STEPS
 from fewbits.solvers.precision import Precision, roundoff
-from fewbits.solvers.refine import EPS, MOST_STEPS
-from fewbits.solvers.result import REASONS, Result
+from fewbits.solvers.solution import REASONS, Result
 
 Watch = Callable[[str, int, float], None]
 
@@ -74,10 +75,10 @@ def lstsq(
     if 0 in (*wide.shape, columns.shape[1]):
         empty = as_given(columns.new_zeros(wide.shape[1], columns.shape[1]), b)
         return Result(empty, 0.0, math.nan, math.nan, 0, math.nan, ()) if full else empty
-    plan = choice.chain(precision, wide.shape[1])
+    plan = plans.chain(precision, wide.shape[1])
     if len(wide) < wide.shape[1]:
         plan = ()
-    if precision == "auto" and not choice.is_worth_it(wide.shape[1], columns.shape[1]):
+    if precision == "auto" and not plans.is_worth_it(wide.shape[1], columns.shape[1]):
         plan = plan[-1:]
     stages: list[Stage] = []
     for one in plan:

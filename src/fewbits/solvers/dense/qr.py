@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from fewbits.solvers.factors import Factors, inverse_power
-from fewbits.solvers.products import product
+from fewbits.solvers.dense.factors import Factors, inverse_power
+from fewbits.solvers.dense.rounded_products import product
 
 _PANEL = 128  # columns that LAPACK factorizes whole
 _LEADING = 800  # columns whose pivots stand for all

@@ -12,9 +12,9 @@ import torch.distributed as dist
 
 from fewbits.errors import ArgumentError, DataError, FewbitsError
 from fewbits.formats import Format
-from fewbits.solvers.matrices import Matrix, long_residual, narrowed_rows
-from fewbits.solvers.operators import Apply, Operator
-from fewbits.solvers.vectors import from_reals, largest, reals
+from fewbits.solvers.operators.matrices import Matrix, long_residual, narrowed_rows
+from fewbits.solvers.operators.operator import Apply, Operator
+from fewbits.solvers.operators.vectors import from_reals, largest, reals
 
 
 class Partitioned(Operator):

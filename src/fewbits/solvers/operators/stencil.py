@@ -16,8 +16,10 @@ from fewbits.errors import ArgumentError, DataError
 from fewbits.formats import Format
 from fewbits.kernels.arrays.stencil import StencilPasses, stencil_passes
 from fewbits.kernels.bits.memory import empty_aligned
-from fewbits.kernels.bits.stencil import SITE, Grid, ScaledArray, store, stride_of, zeros
-from fewbits.solvers.operators import Apply, Operator
+from fewbits.kernels.bits.stencil import Grid, ScaledArray, store, stride_of, zeros
+from fewbits.solvers.operators.cg_vectors import CGVectors
+from fewbits.solvers.operators.operator import Apply, Operator
+from fewbits.solvers.operators.stencil_vectors import StencilVectors, power_below
 from fewbits.solvers.precision import KrylovPrecision
 from fewbits.tensor import fake_quantize
 from fewbits.tensor import format as read
@@ -112,7 +114,7 @@ class Stencil(Operator):
             if matrix is not None:
                 values = fake_quantize(values, matrix)
             stored = zeros(faces.shape, storage)
-            stored.scale = _unit(float(np.abs(values).max()) / 2**12)
+            stored.scale = power_below(float(np.abs(values).max()) / 2**12)
             store(stored, values)
             held.append(stored)
         high = self._high if matrix is None else fake_quantize(self._high, matrix)
@@ -159,12 +161,13 @@ class Stencil(Operator):
         """Return :meth:`largest`."""
         return self.largest()
 
-    def engine(self, precision: KrylovPrecision) -> StencilEngine | None:
+    def cg_vectors(self, precision: KrylovPrecision) -> CGVectors | None:
         """Return vectors in the kernels of the stencil, where they have the formats."""
         vectors, faces = _storage(precision.vectors), _storage(precision.matrix)
         if vectors is None or faces is None or (vectors, faces) not in _SERVED:
             return None
-        return StencilEngine(self, vectors, faces)
+        grid = self._wide if faces == "f64" else self.grid(faces, None)
+        return StencilVectors(grid, self.shape, vectors, self.largest())
 
     def largest(self) -> float:
         """Return a bound on |A|: twice the largest sum of the faces of a cell, and the shift."""
@@ -196,81 +199,6 @@ class Stencil(Operator):
         return found
 
 
-class StencilEngine:
-    """Vectors that lie packed; see :class:`fewbits.solvers.krylov.engine.Engine`.
-
-    x += alpha p waits for a pass over p: x is read and written every second time, together with the direction
-    before, which still lies where the next one goes.
-    """
-
-    def __init__(self, a: Stencil, vectors: str, faces: str) -> None:
-        self.a, self.vectors = a, vectors
-        self.grid = a.grid(faces, None) if faces != "f64" else a._wide
-        self.passes = stencil_passes(self.grid)
-        shape = (*a.shape[:2], a.stride)
-        self.r, self.p, self.following, self.q = (zeros(shape, vectors) for _ in range(4))
-        self.x = zeros(shape, "f64" if vectors == "f64" else "f32").values
-        self.total = torch.from_numpy(empty_aligned(a.shape, np.float64))
-        self.alpha = self.earlier = 0.0  # what x still waits for: of p, and of `following`
-        self.rr = self.pp = 0.0
-        self.gain = a.largest()  # |q| / |p|, last seen
-
-    def load(self, r: torch.Tensor) -> tuple[float, float, float]:
-        """Take r and zero for x."""
-        self.x.fill(0)
-        self.alpha = self.earlier = 0.0
-        self.r.scale = self._scale(float(torch.linalg.vector_norm(r)))
-        values = r.reshape(self.a.shape).contiguous().numpy()
-        self.rr, rp = self.passes.pack(values, self.r, self.p)
-        return self.rr, self.rr, rp
-
-    def turn(self, gamma: float, beta: float) -> tuple[float, float]:
-        """Let p = gamma r + beta p, and compute A p."""
-        length = math.sqrt(gamma * gamma * self.rr + beta * beta * self.pp)
-        before = self.following.scale
-        self.following.scale, self.q.scale = self._scale(length), self._scale(self.gain * length)
-        parts = (self.r, self.p, self.following, self.q)
-        # What lies in `following` is read with its new scale; both are powers of two.
-        earlier = self.earlier * before / self.following.scale
-        paid = (self.alpha, earlier) if earlier != 0 else (0.0, 0.0)
-        pq, self.pp, qq = self.passes.update_direction(*parts, self.x, *paid, gamma, beta)
-        self.p, self.following = self.following, self.p
-        self.alpha, self.earlier = 0.0, self.alpha - paid[0]
-        self.gain = math.sqrt(qq / self.pp) if self.pp > 0 else self.gain
-        return pq, self.pp
-
-    def advance(self, alpha: float) -> tuple[float, float, float]:
-        """Let x += alpha p and r -= alpha A p."""
-        self.alpha = alpha
-        self.rr, mixed = self.passes.update_residual(self.r, self.q, self._scale(math.sqrt(self.rr)), alpha)
-        return self.rr, self.rr, mixed
-
-    def partial(self) -> torch.Tensor:
-        """Return x; the next call writes over it."""
-        # Plane by plane into one array: fresh memory of this size costs more than the arithmetic.
-        for z, plane in enumerate(self.total):
-            x = torch.from_numpy(self.x[z])
-            for factor, p in ((self.alpha, self.p), (self.earlier, self.following)):
-                if factor != 0:
-                    x = torch.add(x, self._plane(p, z), alpha=factor)
-            plane.copy_(x[:, : self.a.shape[2]])
-        return self.total.view(-1)
-
-    def _plane(self, v: ScaledArray, z: int) -> torch.Tensor:
-        """Return a plane of ``v`` as it is stored; kernels.bits.stencil.load, on all threads."""
-        p = torch.from_numpy(v.values[z])
-        if self.vectors in ("f64", "f32"):
-            return p
-        if v.norms is None:
-            return p.float().mul_(v.scale)
-        norms = torch.from_numpy(v.norms[z])
-        return p.float().view(*norms.shape, SITE).mul_(norms[..., None]).view(p.shape)
-
-    def _scale(self, length: float) -> float:
-        """Return a unit for a vector of that length: no value can be beyond 2^15 times it."""
-        return _unit(length / math.sqrt(self.a.n)) if self.vectors == "f16" else 1.0
-
-
 def _apply(passes: StencilPasses, grid: Grid, storage: str, v: torch.Tensor) -> torch.Tensor:
     nz, ny, stride = grid.x.values.shape
     given = v.reshape(nz, ny, grid.nx).contiguous().numpy()
@@ -287,11 +215,6 @@ def _apply(passes: StencilPasses, grid: Grid, storage: str, v: torch.Tensor) -> 
 def _storage(fmt: str) -> str | None:
     plain = {"fp64": "f64", "fp32": "f32"}
     return plain.get(fmt) or _STORAGES.get(read(fmt).grammar)
-
-
-def _unit(size: float) -> float:
-    """Return the power of two at or below ``size``, within float32's range."""
-    return 2.0 ** max(-100, min(100, math.floor(math.log2(size)))) if size > 0 else 1.0
 
 
 def _fit(x: tuple[int, ...], y: tuple[int, ...], z: tuple[int, ...]) -> bool:

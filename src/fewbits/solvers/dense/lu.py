@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from scipy.linalg.lapack import dlaswp
 
-from fewbits.solvers.factors import Factors, Substitute
-from fewbits.solvers.factors import doubled as in_double
-from fewbits.solvers.products import product
-from fewbits.solvers.substitution import with_lu
+from fewbits.solvers.dense.factors import Factors, Substitute
+from fewbits.solvers.dense.factors import doubled as in_double
+from fewbits.solvers.dense.rounded_products import product
+from fewbits.solvers.dense.substitution import with_lu
 
 _PANEL = 128  # columns that LAPACK factorizes whole
 

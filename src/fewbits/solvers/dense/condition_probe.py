@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from fewbits.solvers.factors import balanced
+from fewbits.solvers.dense.factors import balanced
 
 _FEWEST = 16
 _SAMPLED = 4  # of so many rows and columns one is looked at: a sixtieth of the arithmetic

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from fewbits.solvers.factors import Factors
-from fewbits.solvers.refine import EPS
-from fewbits.solvers.system import State, System, magnitudes, product, residuals, times_power
+from fewbits.solvers.dense.factors import Factors
+from fewbits.solvers.dense.refinement import EPS
+from fewbits.solvers.dense.system import State, System, magnitudes, matvec, residuals, times_power
 
 _PROBES = 2  # random signs: that both miss the direction that counts has a chance of one in hundreds
 _MOST_STEPS = 12  # of the search for a vector that A makes small; each gains digits until there are no more
@@ -111,7 +111,7 @@ def _largest_magnification(a: torch.Tensor, factors: Factors, start: torch.Tenso
         if not bool(torch.isfinite(z.abs()).all()):
             return math.inf
         new = _orthogonal(z, directions)
-        directions, images = torch.cat([directions, new], 1), torch.cat([images, product(a, new)], 1)
+        directions, images = torch.cat([directions, new], 1), torch.cat([images, matvec(a, new)], 1)
         before, best = best, max(best, _magnification(directions, images))
         v = _orthogonal(images @ (directions.mH @ z), basis)
         if best <= 2 * before or not bool(torch.isfinite(v.abs()).all()):

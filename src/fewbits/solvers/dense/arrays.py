@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fewbits.errors import ArgumentError, DataError
-from fewbits.solvers.factors import doubled
+from fewbits.solvers.dense.factors import doubled
 
 _EXPECTED = "expected a NumPy array, a torch tensor or nested lists of real or complex numbers"
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fewbits.kernels.arrays import dense as kernels
-from fewbits.solvers.factors import unwritten
+from fewbits.solvers.dense.factors import unwritten
 
 _MILD = 2.0**4  # between the largest entries of two rows or columns: scaling would change nothing
 _MODERATE = 2.0**60  # float32 and the products of two such numbers hold everything
@@ -241,7 +241,7 @@ def residuals(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> tuple[torch.
     return r.mT, sizes.mT
 
 
-def product(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+def matvec(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Return A x, (m, k): one real column by the kernel of residuals, which reads A faster than BLAS does."""
     if x.shape[1] > 1 or a.is_complex() or x.is_complex():
         return a @ x

@@ -14,25 +14,25 @@ import torch
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.records import Stage
-from fewbits.solvers import (
+from fewbits.solvers.dense import (
     arrays,
     attempt,
     batches,
-    choice,
     cholesky,
     condition,
     condition_probe,
     gradients,
-    refine,
     system,
 )
-from fewbits.solvers.arrays import as_given, columns_of, finite, with_gradient
-from fewbits.solvers.attempt import Kept
-from fewbits.solvers.factors import Factors
+from fewbits.solvers.dense import plan as choice
+from fewbits.solvers.dense import refinement as refine
+from fewbits.solvers.dense.arrays import as_given, columns_of, finite, with_gradient
+from fewbits.solvers.dense.attempt import Kept
+from fewbits.solvers.dense.factors import Factors
+from fewbits.solvers.dense.system import State, System
 from fewbits.solvers.precision import ASSUMPTIONS, Precision, roundoff
 from fewbits.solvers.precision import precision as read
-from fewbits.solvers.result import Result
-from fewbits.solvers.system import State, System
+from fewbits.solvers.solution import Result
 
 Watch = Callable[[str, int, float], None]
 # What the componentwise error of a first solution in double precision may be: that of a matrix which was

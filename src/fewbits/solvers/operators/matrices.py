@@ -11,8 +11,8 @@ import torch
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.formats import Format
-from fewbits.solvers.operators import Apply, Operator
-from fewbits.solvers.vectors import array, from_reals, largest, reals, refuse_gradients, times_power
+from fewbits.solvers.operators.operator import Apply, Operator
+from fewbits.solvers.operators.vectors import array, from_reals, largest, reals, refuse_gradients, times_power
 from fewbits.tensor import fake_quantize
 
 BLOCK = 2**20  # values that are widened at once

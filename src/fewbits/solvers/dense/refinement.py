@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fewbits.solvers.factors import Factors
+from fewbits.solvers.dense.column_basis import ColumnBasis
+from fewbits.solvers.dense.factors import Factors
+from fewbits.solvers.dense.system import State, System
 from fewbits.solvers.flexible_gmres import flexible_gmres
-from fewbits.solvers.system import State, System
 
 MOST_STEPS = 50  # of refinement, as in cuSOLVER; LAPACK's DSGESV takes 30
 MOST_INNER = 50  # iterations of GMRES in one of them
@@ -129,8 +130,13 @@ def _by_gmres(
     goal = max(0.25 * EPS / found.state.error, _LEAST_GOAL)
     correction = torch.zeros_like(found.state.x)
     for part in torch.split(open_ones, _TOGETHER):
+        residual = found.state.residual[:, part]
+        size = torch.linalg.vector_norm(residual, dim=0)
 
-        def go_on(iteration: int, left: float) -> bool:
+        def go_on(iteration: int, residuals: torch.Tensor, _: object, size: torch.Tensor = size) -> bool:
+            left = float(torch.where(size > 0, residuals / size, 0.0).max())
+            if left <= goal:
+                return False
             note(found.state.error * left)
             if most_inner is None or iteration < FAIR_TRIAL:
                 return True
@@ -141,8 +147,7 @@ def _by_gmres(
             )
             return False
 
-        correction[:, part], taken = flexible_gmres(
-            a, found.state.residual[:, part], solve, tolerance=goal, most=MOST_INNER, go_on=go_on
-        )
+        basis = ColumnBasis(a, residual, size, solve, MOST_INNER)
+        correction[:, part], taken = flexible_gmres(basis, size, a.dtype, maxiter=MOST_INNER, go_on=go_on)
         found.inner += taken
     return correction

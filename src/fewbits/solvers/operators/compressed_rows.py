@@ -11,8 +11,8 @@ from fewbits.errors import ArgumentError
 from fewbits.formats import Format
 from fewbits.kernels.arrays.sparse import row_product
 from fewbits.kernels.bits.sparse_rows import SparseRows, compress
-from fewbits.solvers.matrices import Matrix
-from fewbits.solvers.operators import Apply
+from fewbits.solvers.operators.matrices import Matrix
+from fewbits.solvers.operators.operator import Apply
 from fewbits.tensor import fake_quantize
 
 # Formats of the matrix that lie as 16 bits; a block of values is a row here.

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from fewbits.solvers import cholesky, lu, qr
-from fewbits.solvers.factors import Factors, narrowed
-from fewbits.solvers.result import REASONS
+from fewbits.solvers.dense import cholesky, lu, qr
+from fewbits.solvers.dense.factors import Factors, narrowed
+from fewbits.solvers.solution import REASONS
 
 
 @dataclass(frozen=True)

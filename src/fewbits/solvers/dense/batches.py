@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from fewbits.errors import ArgumentError, DataError
-from fewbits.solvers.arrays import finite, of_family, with_gradient
-from fewbits.solvers.refine import EPS
+from fewbits.solvers.dense.arrays import finite, of_family, with_gradient
+from fewbits.solvers.dense.refinement import EPS
 
 _MILD = 2.0**4  # between the largest entries of rows or columns
 _CERTAIN = 1e-2  # of what the condition may be

@@ -8,7 +8,7 @@ from functools import cache
 import torch
 
 from fewbits.kernels.arrays import dense
-from fewbits.solvers.factors import Substitute
+from fewbits.solvers.dense.factors import Substitute
 
 Both = tuple[Substitute, Substitute]  # with A and with A^H
 _FEW = 16  # columns: LAPACK takes more of them together, which makes up for a copy of the factors in float64

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format
-from fewbits.solvers.vectors import largest, times_power, wide
-
-if TYPE_CHECKING:
-    from fewbits.solvers.krylov.engine import Engine
-    from fewbits.solvers.precision import KrylovPrecision
+from fewbits.solvers.operators.cg_vectors import CGVectors
+from fewbits.solvers.operators.vectors import largest, times_power, wide
+from fewbits.solvers.precision import KrylovPrecision
 
 Apply = Callable[[torch.Tensor], torch.Tensor]
 
@@ -77,7 +74,7 @@ class Operator:
         """Return A 2^exponent."""
         return Scaled(self, exponent)
 
-    def engine(self, precision: KrylovPrecision) -> Engine | None:
+    def cg_vectors(self, precision: KrylovPrecision) -> CGVectors | None:
         """Return vectors that live in this operator's own kernels, or None where the general ones serve."""
         del precision
         return None

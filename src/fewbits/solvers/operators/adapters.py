@@ -11,9 +11,9 @@ import torch
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format
-from fewbits.solvers.matrices import Matrix
-from fewbits.solvers.operators import Apply, Operator
-from fewbits.solvers.vectors import times_power, wide
+from fewbits.solvers.operators.matrices import Matrix
+from fewbits.solvers.operators.operator import Apply, Operator
+from fewbits.solvers.operators.vectors import times_power, wide
 
 
 class Function(Operator):

@@ -8,10 +8,10 @@ from functools import partial
 import torch
 
 from fewbits.errors import DataError
-from fewbits.solvers.factors import Factors, Substitute, doubled, inverse_power, scaled_to
+from fewbits.solvers.dense.factors import Factors, Substitute, doubled, inverse_power, scaled_to
+from fewbits.solvers.dense.rounded_products import product
+from fewbits.solvers.dense.substitution import with_cholesky
 from fewbits.solvers.precision import roundoff
-from fewbits.solvers.products import product
-from fewbits.solvers.substitution import with_cholesky
 
 _TILE = 256  # rows and columns compared at once
 _PANEL = 256  # columns that LAPACK factorizes whole

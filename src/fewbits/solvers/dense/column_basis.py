@@ -1,0 +1,57 @@
+"""Krylov bases of several right-hand sides of a dense system, side by side in double precision."""
+
+from __future__ import annotations
+
+import torch
+
+from fewbits.solvers.dense.factors import Substitute
+from fewbits.solvers.dense.system import matvec
+
+
+class ColumnBasis:
+    """The :class:`fewbits.solvers.flexible_gmres.Basis` of k right-hand sides; Gram-Schmidt as products.
+
+    Args:
+        a: (n, n) float64 or complex128.
+        r: (n, k) of that dtype, the residuals.
+        size: (k,) float64, their norms.
+        precondition: (n, k) to (n, k), about A^-1.
+        maxiter: directions at most.
+    """
+
+    def __init__(
+        self, a: torch.Tensor, r: torch.Tensor, size: torch.Tensor, precondition: Substitute, maxiter: int
+    ) -> None:
+        n, k = r.shape
+        self._a, self._precondition, self._count = a, precondition, 0
+        # A vector's values lie one after the other in memory, as products want them.
+        self._vectors = torch.zeros(k, maxiter + 1, n, dtype=a.dtype)
+        self._directions = torch.zeros(k, maxiter, n, dtype=a.dtype)
+        self.append(r.mT[:, :, None], size)
+
+    def expand(self) -> torch.Tensor:
+        """Keep the newest preconditioned direction, and return A times it, (k, n, 1)."""
+        direction = self._precondition(self._vectors[:, self._count - 1].mT)
+        self._directions[:, self._count - 1] = direction.mT
+        return matvec(self._a, direction).mT[:, :, None]
+
+    def orthogonalize(self, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return w, (k, n, 1), without its parts along the vectors, and those parts, (k, j)."""
+        vectors = self._vectors[:, : self._count]
+        parts = vectors.conj() @ w
+        return w - vectors.mT @ parts, parts[:, :, 0]
+
+    def norm(self, w: torch.Tensor) -> torch.Tensor:
+        """Return the norms of w, (k,)."""
+        norms: torch.Tensor = torch.linalg.vector_norm(w[:, :, 0], dim=1)
+        return norms
+
+    def append(self, w: torch.Tensor, length: torch.Tensor) -> None:
+        """Add w / length; zeros where the length is zero."""
+        length = length[:, None]
+        self._vectors[:, self._count] = torch.where(length > 0, w[:, :, 0] / length, 0.0)
+        self._count += 1
+
+    def combine(self, weights: torch.Tensor) -> torch.Tensor:
+        """Return the sum of the directions with these weights, (n, k)."""
+        return (self._directions[:, : weights.shape[1]].mT @ weights[:, :, None])[:, :, 0].mT

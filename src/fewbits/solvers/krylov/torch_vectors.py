@@ -1,0 +1,46 @@
+"""The vectors of conjugate gradients in PyTorch, for every operator that keeps none itself."""
+
+from __future__ import annotations
+
+import torch
+
+from fewbits.solvers.krylov.space import Space
+from fewbits.solvers.operators.vectors import wide
+
+
+class TorchVectors:
+    """The :class:`CGVectors` of any operator and format: rounded values, held in float32 or complex64."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self.x = torch.zeros(space.operator.n, dtype=torch.complex128 if space.pairs else torch.float64)
+        self.r = self.z = self.p = self.image = torch.zeros_like(self.x, dtype=space.dtype)
+
+    def dot(self, u: torch.Tensor, v: torch.Tensor) -> float:
+        """Return the real part of u^H v; of a Hermitian A that is all there is."""
+        return self.space.operator.dot(u, v).real
+
+    def load(self, r: torch.Tensor) -> tuple[float, float, float]:
+        """See :class:`CGVectors`."""
+        self.x = torch.zeros_like(self.x)
+        self.r = self.space.taken(r)
+        self.z = self.space.preconditioned(self.r)
+        return self.dot(self.r, self.r), self.dot(self.r, self.z), self.dot(self.r, self.p)
+
+    def update_direction(self, gamma: float, beta: float) -> tuple[float, float]:
+        """See :class:`CGVectors`."""
+        self.p = self.space.stored(gamma * self.z + beta * self.p)
+        self.image = self.space.apply(self.p)
+        return self.dot(self.p, self.image), self.dot(self.p, self.p)
+
+    def update_residual(self, alpha: float) -> tuple[float, float, float]:
+        """See :class:`CGVectors`."""
+        old = self.r
+        self.x.add_(wide(self.p), alpha=alpha)
+        self.r = self.space.stored(self.r - alpha * self.image)
+        self.z = self.space.preconditioned(self.r)
+        return self.dot(self.r, self.r), self.dot(self.r, self.z), self.dot(old, self.z)
+
+    def partial_solution(self) -> torch.Tensor:
+        """See :class:`CGVectors`."""
+        return self.x

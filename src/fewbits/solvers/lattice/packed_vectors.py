@@ -1,0 +1,66 @@
+"""The vectors of conjugate gradients on a lattice, packed: integers with a norm for each site."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fewbits.kernels.arrays import lattice
+from fewbits.kernels.bits.lattice import REALS, SITES, Extent, zeros
+
+Links = NDArray[np.generic]
+
+
+class LatticeVectors:
+    """The :class:`CGVectors` of H^2 = M^+ M.
+
+    Three passes over memory make an iteration: x and p; t = H p, whose length is the curvature, as p^T H^2 p
+    = |H p|^2; and r -= alpha H t, so that H^2 p is never stored.
+
+    Args:
+        links: (groups, 4, numbers, 16), packed; the vectors have their dtype.
+        extent: groups along each axis.
+        diagonal: 4 + mass.
+    """
+
+    def __init__(self, links: Links, extent: Extent, diagonal: float) -> None:
+        self.links, self.extent, self.diagonal = links, extent, diagonal
+        groups, dtype = len(links), links.dtype
+        self.r, self.p, self.t = (zeros(groups, dtype) for _ in range(3))
+        self.x = np.zeros(
+            (groups, REALS, SITES), np.float64 if dtype == np.float64 else np.float32
+        )
+        self.alpha = 0.0  # x lacks alpha p until the next pass over both
+
+    def load(self, r: torch.Tensor) -> tuple[float, float, float]:
+        """Take r and zero for x; return r.r, r.r and r.p."""
+        self.x[:] = 0
+        self.alpha = 0.0
+        wide = r.numpy().reshape(self.x.shape)
+        rr, rp = lattice.store_residual(self.extent, wide, self.r, self.p)
+        return rr, rr, rp
+
+    def update_direction(self, gamma: float, beta: float) -> tuple[float, float]:
+        """Let p = gamma r + beta p, and compute H p; return |H p|^2 and p.p."""
+        length2 = lattice.update_direction(
+            self.extent, self.r, self.p, self.x, alpha=self.alpha, gamma=gamma, beta=beta
+        )
+        self.alpha = 0.0
+        curvature, _ = lattice.hop(self.extent, self.links, self.diagonal, self.p, self.t)
+        return curvature, length2
+
+    def update_residual(self, alpha: float) -> tuple[float, float, float]:
+        """Let x += alpha p and r -= alpha H (H p); return r.r twice, and the old r times the new one."""
+        self.alpha = alpha
+        rr, mixed = lattice.hop(
+            self.extent, self.links, self.diagonal, self.t, self.r, alpha=alpha
+        )
+        return rr, rr, mixed
+
+    def partial_solution(self) -> torch.Tensor:
+        """Return x, (n,) float64."""
+        if self.alpha:
+            lattice.update_solution(self.extent, self.p, self.x, alpha=self.alpha)
+            self.alpha = 0.0
+        return torch.from_numpy(self.x.reshape(-1)).double()

@@ -1,0 +1,10 @@
+"""Linear operators: what the Krylov solvers ask of a matrix, and matrices with kernels of their own."""
+
+from __future__ import annotations
+
+from fewbits.solvers.operators.compressed_rows import CompressedRows
+from fewbits.solvers.operators.operator import Operator
+from fewbits.solvers.operators.partitioned import Partitioned
+from fewbits.solvers.operators.stencil import Stencil
+
+__all__ = ["CompressedRows", "Operator", "Partitioned", "Stencil"]
