@@ -20,18 +20,18 @@ import torch
 from _alternating import arguments, seconds, table, write
 from scipy.sparse.linalg import cg as scipy_cg
 
-from fewbits.solvers import CompressedRows, KrylovResult, Stencil, cg
-from fewbits.solvers.krylov.space import narrow
+from fewbits.solvers import CompressedRows, Solution, Stencil, cg
+from fewbits.solvers.krylov.space import rounding_format
 from fewbits.solvers.precision import krylov_precision
 
 PRECISIONS = (
     "double",
     "single",
-    "scaled-fp16",
-    "fp32/scaled-fp16",
-    "site-int16/scaled-fp16",
-    "site-int16",
-    "fp32/site-int16",
+    "scaled_fp16",
+    "fp32/scaled_fp16",
+    "site_int16/scaled_fp16",
+    "site_int16",
+    "fp32/site_int16",
 )
 DELTA = 0.1
 
@@ -47,7 +47,7 @@ def solvers(given: Any, rows: list[dict[str, Any]]) -> None:
     """Time the solvers."""
     a, b = poisson(given.side)
     names = tuple(given.formats.split(",")) if given.formats else PRECISIONS
-    found: dict[str, KrylovResult] = {}
+    found: dict[str, Solution] = {}
 
     def solve(name: str) -> None:
         found[name] = cg(a, b, precision=name, delta=DELTA)
@@ -114,13 +114,13 @@ def products(given: Any, rows: list[dict[str, Any]]) -> None:
             "scipy": lambda m=matrix, d=double: m @ d,
             "torch": lambda p=peer, w=wide: p @ w,
         }
-        for precision in ("scaled-fp16", "site-int16", "single"):
-            product = ours.narrowed(narrow(krylov_precision(precision).matrix))
+        for precision in ("scaled_fp16", "site_int16", "single"):
+            product = ours.rounded(rounding_format(krylov_precision(precision).matrix))
             calls[precision] = partial(product, v)
         taken = seconds(calls, given.rounds)
         best = min(taken["scipy"], taken["torch"])
         bytes_ = len(matrix.data) * 12
-        for precision in ("scipy", "torch", "scaled-fp16", "site-int16", "single"):
+        for precision in ("scipy", "torch", "scaled_fp16", "site_int16", "single"):
             rows.append(
                 {
                     "matrix": name,

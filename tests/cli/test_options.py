@@ -99,7 +99,7 @@ def test_a_wrong_alias_is_refused(capsys, place, alias, said):
         (["cast", "m.safetensors", "n.safetensors", "--back", "--keep", "w"], "--keep does nothing for --b"),
         (["train", "--recipe", "list", "--seeds", "2"], "--seeds does nothing for the list of recipes"),
         (["solve", "a.mtx", "--rtol", "1e-10"], "--rtol does nothing for --solver direct"),
-        (["solve", "a.mtx", "--solver", "cg", "--assume", "general"], "--assume does nothing for --solver"),
+        (["solve", "a.mtx", "--solver", "cg", "--assume-a", "gen"], "--assume-a does nothing for --solver"),
         (["solve", "--compare", "--precision", "fp32"], "--precision does nothing for --solver direct with"),
     ],
     ids=lambda v: " ".join(v) if isinstance(v, list) else "",

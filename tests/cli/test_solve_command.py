@@ -35,7 +35,7 @@ def test_it_compares_every_precision(system: Path, capsys: pytest.CaptureFixture
     shown = " ".join(capsys.readouterr().out.split())
     assert "60 unknowns" in shown
     assert "warning" not in shown
-    assert all(name in shown for name in ("dsgesv", "tf32", "bf16x3", "fp16-classical"))
+    assert all(name in shown for name in ("dsgesv", "tf32", "bf16x3", "fp16_classical"))
 
 
 def test_it_shows_stages_residuals_and_a_page(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,7 +60,7 @@ def test_it_shows_stages_residuals_and_a_page(system: Path, capsys: pytest.Captu
 
 def test_cholesky_is_assumed_on_request(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mmwrite(system / "A.mtx", sparse.csr_array(np.eye(60) + np.ones((60, 60))))
-    assert run(["solve", str(system / "A.mtx"), "--assume", "positive definite"]) == 0
+    assert run(["solve", str(system / "A.mtx"), "--assume-a", "pos"]) == 0
     assert "Cholesky" in capsys.readouterr().out
 
 
@@ -73,7 +73,7 @@ def test_a_condition_beyond_double_is_a_warning(system: Path, capsys: pytest.Cap
 def test_it_shows_something_without_a_file(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("fewbits.cli.solve._DEMONSTRATION", 40)
+    monkeypatch.setattr("fewbits.compare.systems._DENSE_UNKNOWNS", 40)
     assert run(["solve"]) == 0
     assert "a random matrix" in capsys.readouterr().out
 
@@ -139,7 +139,39 @@ def test_it_compares_the_precisions_of_a_solver(
 ) -> None:
     assert run(["solve", str(sparse_system / "A.mtx"), "--solver", "cg", "--compare", "--rtol", "1e-6"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert all(name in shown for name in ("auto", "double", "quarter", "site-int16"))
+    assert all(name in shown for name in ("auto", "double", "quarter", "site_int16"))
+
+
+def test_an_absolute_tolerance_a_bound_on_iterations_and_a_restart_reach_the_solver(
+    sparse_system: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [
+        "solve",
+        str(sparse_system / "A.mtx"),
+        "--solver",
+        "gmres",
+        "--report",
+        str(sparse_system / "r.html"),
+    ]
+    table = sparse_system / "t.json"
+    options = ["--rtol", "0", "--atol", "1e-3", "--maxiter", "4000", "--restart", "7", "--json", str(table)]
+    assert run([*given, *options]) == 0
+    score = json.loads(table.read_text())["scores"][0]
+    norm = float(np.linalg.norm(mmread(sparse_system / "A.mtx") @ np.ones(300)))
+    assert 1e-10 < score["backward_error"] <= 1e-3 / norm
+    assert score["goal"] == pytest.approx(1e-3 / norm)
+    assert "--restart 7" in (sparse_system / "r.html").read_text()
+    assert run([*given, "--maxiter", "5"]) == 1
+    capsys.readouterr()
+    for words, said in (
+        (["--restart", "5"], "--restart does nothing for --solver cg"),
+        (["--assume-a", "pos"], "--assume-a does nothing for --solver cg"),
+        (["--maxiter", "0"], "maxiter=0; expected at least 1"),
+    ):
+        assert run(["solve", str(sparse_system / "A.mtx"), "--solver", "cg", *words]) == 2
+        assert said in " ".join(capsys.readouterr().err.split())
+    assert run(["solve", str(sparse_system / "A.mtx"), "--atol", "1"]) == 2
+    assert "--atol does nothing for --solver direct" in " ".join(capsys.readouterr().err.split())
 
 
 def test_what_does_not_converge_says_so_by_its_exit_code_and_by_the_name_of_its_file(

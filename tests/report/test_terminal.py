@@ -45,7 +45,7 @@ FORMAT = max(CATALOGUE, key=len)
 RECIPE = max(RECIPES, key=len)
 TENSOR = "model.language_model.layers.17.block_sparse_moe.experts.17.down_proj.weight"
 NAMES = (FORMAT, RECIPE, TENSOR)
-PRECISION = "bf16x3-classical-gmres"
+PRECISION = "bf16x3_classical_gmres"
 
 
 def checkpoint() -> CheckpointReport:

@@ -22,7 +22,7 @@ PRECISIONS = (
     "single",
     "fp32/quda_half",
     "half",
-    "scaled-fp16",
+    "scaled_fp16",
     "fp32/bf16",
     "mxint8",
     "fp16",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbits.solvers import solve
+from fewbits.solvers import factorize
 
 N = 320
 Array = NDArray[Any]
@@ -37,11 +37,11 @@ def backward_error(a: Array, x: Array, b: Array) -> float:
     return float(r / (np.abs(a).sum(1).max() * np.abs(x).max() + np.abs(b).max()))
 
 
-def checked(a: Array, precision: str = "auto", seed: int = 1, assume: str = "general") -> Any:
+def checked(a: Array, precision: str = "auto", seed: int = 1, assume_a: str = "gen") -> Any:
     b = np.random.default_rng(seed).standard_normal(len(a))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # singular to working precision, where it is meant
-        found = solve(a, b, precision=precision, full=True, assume=assume)
+        found = factorize(a, precision, assume_a=assume_a).solve(b)
     reference = backward_error(a, np.linalg.solve(a, b), b)
     assert backward_error(a, found.x, b) <= max(math.sqrt(len(a)) * EPS, reference)
     return found

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fewbits.solvers import solve
+from fewbits.solvers import factorize
 from fewbits.solvers.dense import plan, system
 from fewbits.solvers.dense import refinement as refine
 from tests.solvers.collection import KINDS, Comparison, compared, files, matrices, right_sides
@@ -38,7 +38,7 @@ def needlessly_double(found: list[Comparison]) -> list[str]:
 
 def from_here(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
     """Have ``auto`` try float32 from n unknowns on."""
-    monkeypatch.setattr(plan, "FROM", {n: ("fp32",)})
+    monkeypatch.setattr(plan, "BEFORE_DOUBLE", {n: ("fp32",)})
     monkeypatch.setattr(plan, "has_tiles", bool)
 
 
@@ -95,7 +95,7 @@ def test_what_is_reported_is_what_an_independent_judge_finds(
         wide = a.astype(np.longdouble)
         x = np.random.default_rng(1).integers(1, 9, len(a)).astype(float)
         b = (wide @ x).astype(float)
-        found: Any = solve(a, b, precision=precision, full=True)
+        found: Any = factorize(a, precision).solve(b)
         r = np.abs(b - wide @ found.x.astype(np.longdouble))
         sizes = np.abs(wide) @ np.abs(found.x) + np.abs(b)
         normwise = r.max() / (np.abs(wide).sum(1).max() * np.abs(found.x).max() + np.abs(b).max())

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import linalg
 
-from fewbits.solvers import solve
+from fewbits.solvers import factorize, solve
 from fewbits.solvers.dense import condition_probe, plan
 from fewbits.solvers.precision import roundoff
 from tests.solvers.systems import EPS, N, checked, randsvd
@@ -16,20 +16,20 @@ from tests.solvers.systems import EPS, N, checked, randsvd
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "FROM", {64: ("fp32",)})
+    monkeypatch.setattr(plan, "BEFORE_DOUBLE", {64: ("fp32",)})
     monkeypatch.setattr(plan, "has_tiles", bool)
 
 
 def test_few_unknowns_are_solved_in_double() -> None:
-    assert [p.name for p in plan.chain("auto", 63)] == ["fp64"]
-    assert [p.name for p in plan.chain("auto", 64)] == ["fp32", "fp64"]
+    assert [p.name for p in plan.precisions("auto", 63)] == ["fp64"]
+    assert [p.name for p in plan.precisions("auto", 64)] == ["fp32", "fp64"]
 
 
 def test_matrix_units_bring_bfloat16_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "has_tiles", lambda: True)
-    assert [p.name for p in plan.chain("auto", 4000)] == ["bf16", "bf16x2", "bf16x3", "fp64"]
-    assert [p.name for p in plan.chain("auto", 3999)] == ["bf16x2", "fp32", "fp64"]
-    monkeypatch.setattr(plan, "FROM_WITH_TILES", {64: ("bf16x2", "fp32")})
+    assert [p.name for p in plan.precisions("auto", 4000)] == ["bf16", "bf16x2", "bf16x3", "fp64"]
+    assert [p.name for p in plan.precisions("auto", 3999)] == ["bf16x2", "fp32", "fp64"]
+    monkeypatch.setattr(plan, "BEFORE_DOUBLE_WITH_TILES", {64: ("bf16x2", "fp32")})
     assert [s.precision for s in checked(randsvd(1e2, 3)).stages] == ["bf16x2"]
     stages = checked(randsvd(1e5, 3)).stages
     assert [s.precision for s in stages] == ["bf16x2", "fp32"]
@@ -95,7 +95,7 @@ def test_scales_of_rows_and_columns_do_not_count_as_conditions(axis: int) -> Non
 def test_many_right_hand_sides_go_through_gmres_side_by_side() -> None:
     a = randsvd(1e8, 2)
     b = np.random.default_rng(0).standard_normal((N, 40))
-    found: Any = solve(a, b, precision="fp32", full=True)
+    found: Any = factorize(a, "fp32").solve(b)
     assert not found.fell_back
     assert found.backward_error < N**0.5 * EPS
     assert found.stages[0].inner < 40
@@ -103,7 +103,7 @@ def test_many_right_hand_sides_go_through_gmres_side_by_side() -> None:
 
 def test_refining_many_right_hand_sides_would_cost_more_than_it_saves() -> None:
     a = randsvd(1e2, 3)
-    tried: list[Any] = [solve(a, np.ones((N, k)), full=True).stages for k in (1, 2)]
+    tried: list[Any] = [factorize(a).solve(np.ones((N, k))).stages for k in (1, 2)]
     assert [s[0].precision for s in tried] == ["fp32", "fp64"]
 
 
@@ -112,7 +112,7 @@ def test_complex_systems_take_the_same_ways() -> None:
     a = randsvd(1e3, 3) + 1j * randsvd(1e3, 3, seed=9)
     b = generator.standard_normal((N, 3)) + 1j * generator.standard_normal((N, 3))
     for precision in ("auto", "bf16x2", "fp16", "int8x3", "tf32"):
-        found: Any = solve(a, b, precision=precision, full=True)
+        found: Any = factorize(a, precision).solve(b)
         assert not found.fell_back
         assert found.backward_error < N**0.5 * EPS
         assert np.abs(b - a @ found.x).max() < 1e-12 * np.abs(found.x).max()
@@ -132,7 +132,7 @@ def test_singular_to_working_precision_is_a_warning() -> None:
 def test_zeros_have_the_solution_zero() -> None:
     a = randsvd(1e2, 3)
     for precision in ("auto", "fp16", "dsgesv"):
-        found: Any = solve(a, np.zeros(N), precision=precision, full=True)
+        found: Any = factorize(a, precision).solve(np.zeros(N))
         assert not found.x.any()
         assert found.backward_error == 0
 
@@ -140,7 +140,7 @@ def test_zeros_have_the_solution_zero() -> None:
 @pytest.mark.parametrize("size", [1e308, 1e-308])
 def test_sums_beyond_double_precision_are_brought_within_it(size: float) -> None:
     a = size * (np.eye(100) + 0.5 * np.eye(100, k=1) + 0.5 * np.eye(100, k=2) + 0.5 * np.eye(100, k=-1))
-    found: Any = solve(torch.from_numpy(a), torch.full((100,), size, dtype=torch.float64), full=True)
+    found: Any = factorize(torch.from_numpy(a)).solve(torch.full((100,), size, dtype=torch.float64))
     assert [s.precision for s in found.stages] == ["fp32"]
     assert found.componentwise_error <= 2 * EPS
     assert found.backward_error < 1e-15

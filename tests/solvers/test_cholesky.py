@@ -7,7 +7,7 @@ import pytest
 from scipy import linalg
 
 from fewbits.errors import ArgumentError, DataError
-from fewbits.solvers import PRECISIONS, solve
+from fewbits.solvers import PRECISIONS, factorize, solve
 from fewbits.solvers.dense import plan
 from tests.solvers.systems import Array, N, checked
 
@@ -21,18 +21,18 @@ def definite(condition: float, seed: int = 0, n: int = N) -> Array:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "FROM", {64: ("fp32",)})
+    monkeypatch.setattr(plan, "BEFORE_DOUBLE", {64: ("fp32",)})
 
 
 @pytest.mark.parametrize("name", PRECISIONS)
 def test_every_precision_reaches_double_accuracy(name: str) -> None:
-    found = checked(definite(1e2), name, assume="positive definite")
+    found = checked(definite(1e2), name, assume_a="pos")
     assert [(s.precision, s.method) for s in found.stages] == [(name, "Cholesky")]
 
 
 @pytest.mark.parametrize("condition", [1e2, 1e5, 1e8, 1e12, 1e15])
 def test_whatever_the_condition(condition: float) -> None:
-    found = checked(definite(condition), assume="positive definite")
+    found = checked(definite(condition), assume_a="pos")
     assert found.fell_back == (condition >= 1e8)
     assert found.stages[-1].method == ("Cholesky" if condition < 1e15 else found.stages[-1].method)
 
@@ -40,33 +40,31 @@ def test_whatever_the_condition(condition: float) -> None:
 def test_scales_of_the_unknowns_do_not_matter() -> None:
     scales = np.logspace(-12, 12, N)
     for precision in ("auto", "fp16"):
-        assert not checked(
-            scales[:, None] * definite(1e2) * scales, precision, assume="positive definite"
-        ).fell_back
+        assert not checked(scales[:, None] * definite(1e2) * scales, precision, assume_a="pos").fell_back
 
 
 def test_one_that_is_not_definite_goes_to_lu() -> None:
     a = definite(1e2)
     a -= 0.1 * np.eye(N)
-    found = checked(a, "fp32", assume="positive definite")
+    found = checked(a, "fp32", assume_a="pos")
     assert [(s.method, s.code) for s in found.stages] == [("Cholesky", -3), ("Cholesky", -3), ("LU", 0)]
     assert "not positive" in found.stages[0].reason
 
 
 def test_hilbert_and_complex() -> None:
-    checked(linalg.hilbert(N), assume="positive definite")
+    checked(linalg.hilbert(N), assume_a="pos")
     generator = np.random.default_rng(1)
     half = generator.standard_normal((N, N)) + 1j * generator.standard_normal((N, N))
     a = half @ half.conj().T + N * np.eye(N)
     b = half[:, :2]
     for precision in ("auto", "bf16x2", "fp64"):
-        found: Any = solve(a, b, precision=precision, assume="positive definite", full=True)
+        found: Any = factorize(a, precision, assume_a="pos").solve(b)
         assert [s.method for s in found.stages] == ["Cholesky"]
         assert np.allclose(a @ found.x, b, rtol=1e-12, atol=1e-12)
 
 
 def test_one_half_alone_is_refused() -> None:
     with pytest.raises(DataError, match=r"A is not symmetric: A\[\d, \d\] is .* solves it"):
-        solve(np.triu(definite(1e2, n=4)), np.ones(4), assume="positive definite")
-    with pytest.raises(ArgumentError, match="expected one of general, positive definite"):
-        solve(np.eye(2), np.ones(2), assume="pos")
+        solve(np.triu(definite(1e2, n=4)), np.ones(4), assume_a="pos")
+    with pytest.raises(ArgumentError, match="expected one of gen, pos"):
+        solve(np.eye(2), np.ones(2), assume_a="positive definite")

@@ -70,7 +70,7 @@ def test_a_stencil_is_deflated_in_its_own_kernels() -> None:
     matrix = a.to_scipy().toarray()
     _, vectors = np.linalg.eigh(matrix)
     deflation = Deflation(a, torch.from_numpy(vectors[:, :24].copy()))
-    plain, found = (cg(a, b, precision="site-int16", deflation=d) for d in (None, deflation))
+    plain, found = (cg(a, b, precision="site_int16", deflation=d) for d in (None, deflation))
     assert found.converged
     assert found.iterations < 0.8 * plain.iterations
 

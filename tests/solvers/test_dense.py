@@ -11,14 +11,14 @@ from scipy.io import mmread
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.kernels import ops
-from fewbits.solvers import PRECISIONS, Factorization, Precision, precision, solve
-from fewbits.solvers.dense.rounded_products import product
+from fewbits.solvers import PRECISIONS, Precision, factorize, precision, solve
+from fewbits.solvers.dense.rounded_products import rounded_product
 from tests.solvers.systems import EPS, Array, N, backward_error, checked, randsvd
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fewbits.solvers.dense.plan.FROM", {64: ("fp32",)})
+    monkeypatch.setattr("fewbits.solvers.dense.plan.BEFORE_DOUBLE", {64: ("fp32",)})
 
 
 @pytest.mark.parametrize("mode", [1, 2, 3, 4, 5])
@@ -115,17 +115,19 @@ def test_without_scaling_half_precision_overflows(monkeypatch: pytest.MonkeyPatc
     """The negative control of the balancing: entries of 1e7 are infinite in float16."""
     a = 1e7 * np.random.default_rng(0).standard_normal((N, N))
     assert not checked(a, "fp16").fell_back
-    monkeypatch.setattr("fewbits.solvers.dense.attempt.narrowed", lambda a, *_, **__: (a.float(), None, None))
+    monkeypatch.setattr(
+        "fewbits.solvers.dense.prepared_matrix.to_single", lambda a, *_, **__: (a.float(), None, None)
+    )
     assert [(s.precision, s.code) for s in checked(a, "fp16").stages] == [("fp16", -2), ("fp64", 0)]
     assert not checked(a, "tf32").fell_back
 
 
 def test_bfloat16_does_not_refine_classically_from_a_condition_of_ten_thousand() -> None:
     for condition in (1e4, 1e6):
-        found = checked(randsvd(condition, 3), "bf16-classical")
+        found = checked(randsvd(condition, 3), "bf16_classical")
         assert found.stages[0].code == -50
         assert found.fell_back
-    assert not checked(randsvd(1e2, 3), "bf16-classical").fell_back
+    assert not checked(randsvd(1e2, 3), "bf16_classical").fell_back
 
 
 def test_split_products_have_the_accuracy_of_their_terms() -> None:
@@ -133,7 +135,8 @@ def test_split_products_have_the_accuracy_of_their_terms() -> None:
     a, b = (torch.randn(64, 64, generator=generator) for _ in range(2))
     exact, scale = a.double() @ b.double(), a.abs().double() @ b.abs().double()
     errors = [
-        float(((product(f)(a, b) - exact) / scale).abs().max()) for f in ("bf16", "bf16x2", "bf16x3", "fp32")
+        float(((rounded_product(f)(a, b) - exact) / scale).abs().max())
+        for f in ("bf16", "bf16x2", "bf16x3", "fp32")
     ]
     assert errors[0] > 2.0**-10 > errors[1] > 2.0**-19 > errors[2]
     assert errors[2] < 4 * errors[3]
@@ -144,12 +147,12 @@ def test_integer_slices_are_exact_products_of_what_they_keep(slices: int, bits: 
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(65, 65, generator=generator) for _ in range(2))
     a, b = a * torch.logspace(-15, 15, 65)[:, None], b * torch.logspace(15, -15, 65)
-    found = product(f"int8x{slices}")(a, b).double()
+    found = rounded_product(f"int8x{slices}")(a, b).double()
     error = (found - a.double() @ b.double()).abs()
     sizes = a.double().abs().amax(1, keepdim=True) * b.double().abs().amax(0, keepdim=True)
     assert float((error / sizes).max()) < 65 * 2.0 ** (1 - bits)
     whole = torch.randint(-100, 101, (65, 65), generator=generator).float()
-    assert torch.equal(product(f"int8x{slices}")(whole, whole), whole @ whole)
+    assert torch.equal(rounded_product(f"int8x{slices}")(whole, whole), whole @ whole)
 
 
 def test_the_path_is_told() -> None:
@@ -174,7 +177,7 @@ def test_a_stage_that_was_left_says_why_and_shows_its_residuals() -> None:
 def test_every_residual_is_watched() -> None:
     seen: list[tuple[str, int, float]] = []
     a, b = randsvd(1e12, 2), np.ones(N)
-    found = solve(a, b, full=True, watch=lambda *what: seen.append(what))
+    found = factorize(a).solve(b, watch=lambda *what: seen.append(what))
     assert found.stages[0].inner > 0
     assert [size for _, _, size in seen] == list(found.history)
     assert [(name, step) for name, step, _ in seen] == [("fp32", i) for i in range(len(seen))]
@@ -182,7 +185,7 @@ def test_every_residual_is_watched() -> None:
 
 def test_one_factorization_serves_many_right_hand_sides() -> None:
     a = randsvd(1e3, 3)
-    factors = Factorization(a, "fp32")
+    factors = factorize(a, "fp32")
     b = np.random.default_rng(3).standard_normal((N, 5))
     x = factors.solve(b).x
     again = factors.solve(b[:, 2])
@@ -193,7 +196,7 @@ def test_one_factorization_serves_many_right_hand_sides() -> None:
 
 def test_a_complex_right_hand_side_after_a_real_one_keeps_its_imaginary_part() -> None:
     a = randsvd(1e2, 3)
-    factors = Factorization(a, "fp64")
+    factors = factorize(a, "fp64")
     b = np.random.default_rng(4).standard_normal((N, 2))
     real, whole = factors.solve(b[:, 0]).x, factors.solve(b[:, 0] + 1j * b[:, 1]).x
     assert np.allclose(whole.real, real, rtol=1e-9)
@@ -210,7 +213,7 @@ def test_any_format_and_any_roles_serve(name: str) -> None:
 
 
 def test_roles_of_a_precision_are_data() -> None:
-    assert precision("bf16") == Precision("bf16", "bf16", "classical-gmres", "fp64", "fp64", "fp64")
+    assert precision("bf16") == Precision("bf16", "bf16", "classical_gmres", "fp64", "fp64", "fp64")
     one = precision("fp32:factor=int8_channel, refinement=gmres,working=fp32")
     assert (one.factor, one.refinement, one.working) == ("int8_channel", "gmres", "fp32")
     assert precision(one) is one
@@ -305,7 +308,7 @@ def test_an_unknown_precision_names_the_nearest() -> None:
 def test_products_without_the_units_are_the_same_values(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(40, 40, generator=generator) for _ in range(2))
-    here = product("bf16x2")(a, b)
+    here = rounded_product("bf16x2")(a, b)
     monkeypatch.setattr(ops, "bfloat16_product", torch.matmul)
     monkeypatch.setattr("fewbits.kernels.has_bfloat16_products", lambda: False)
-    assert torch.allclose(product("bf16x2")(a, b), here, atol=1e-4)
+    assert torch.allclose(rounded_product("bf16x2")(a, b), here, atol=1e-4)

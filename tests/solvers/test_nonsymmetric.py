@@ -32,7 +32,7 @@ def test_the_true_residual_is_reached(name: str, precision: str) -> None:
     a = convection()
     b = right(a.shape[0])
     seen: list[float] = []
-    found = SOLVERS[name](a, b, precision=precision, watch=lambda _, r: seen.append(r))
+    found = SOLVERS[name](a, b, precision=precision, watch=lambda _, __, r: seen.append(r))
     assert found.converged
     assert np.linalg.norm(b - a @ found.x) <= 1.000001e-10 * np.linalg.norm(b)
     assert np.allclose(found.x, spsolve(a.tocsc(), b), rtol=1e-6, atol=1e-8)
@@ -139,7 +139,7 @@ def test_many_shifts_cost_little_more_than_one(precision: str) -> None:
 def test_shifts_of_a_stencil_are_stencils() -> None:
     a = Stencil.poisson(np.ones((6, 7, 8)))
     b = right(a.n)
-    for s, result in zip([0.0, 0.5], multishift_cg(a, b, [0.0, 0.5], precision="scaled-fp16"), strict=True):
+    for s, result in zip([0.0, 0.5], multishift_cg(a, b, [0.0, 0.5], precision="scaled_fp16"), strict=True):
         assert result.converged
         assert np.allclose(a.shifted(s).exact(torch.from_numpy(result.x)).numpy(), b, atol=1e-7)
 

@@ -31,7 +31,7 @@ def test_products_are_those_of_the_matrix_rounded(matrix: str, error: float) -> 
     a = laplacian()
     rows = CompressedRows(a)
     v = torch.randn(a.shape[0], generator=torch.Generator().manual_seed(0))
-    found = rows.narrowed(None if matrix == "fp32" else read(matrix))(v).numpy()
+    found = rows.rounded(None if matrix == "fp32" else read(matrix))(v).numpy()
     size = abs(a) @ np.abs(v.numpy())
     assert (np.abs(found - a @ v.numpy()) <= error * size).all()
     assert np.array_equal(rows.exact(v.double()).numpy(), a @ v.double().numpy())
@@ -44,7 +44,7 @@ def test_sixteen_bits_take_a_third_of_the_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    "precision", ["auto", "scaled-fp16", "site-int16", f"{HALF}/quda_half", "single", "double"]
+    "precision", ["auto", "scaled_fp16", "site_int16", f"{HALF}/quda_half", "single", "double"]
 )
 def test_solvers_reach_the_true_residual(precision: str) -> None:
     a = laplacian()

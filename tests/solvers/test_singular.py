@@ -47,7 +47,7 @@ def said(a: Array, b: Array, **how: Any) -> list[str]:
 def test_singular_matrices_are_told_whatever_the_right_hand_side(
     make: Any, n: int, least: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "FROM", {least: ("fp32",)})
+    monkeypatch.setattr(plan, "BEFORE_DOUBLE", {least: ("fp32",)})
     a = make(n)
     for b in (a @ np.ones(n), np.random.default_rng(0).standard_normal(n)):
         assert "singular" in said(a, b)[0]
@@ -64,10 +64,10 @@ def test_singular_matrices_are_told_in_every_precision(precision: str) -> None:
 def test_singular_matrices_are_told_that_were_assumed_definite(
     precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "FROM", {64: ("fp32",)})
+    monkeypatch.setattr(plan, "BEFORE_DOUBLE", {64: ("fp32",)})
     half = np.random.default_rng(0).standard_normal((90, 89))
     for a in (neumann(90), half @ half.T):
-        assert "singular" in said(a, a @ np.ones(90), precision=precision, assume="positive definite")[0]
+        assert "singular" in said(a, a @ np.ones(90), precision=precision, assume_a="pos")[0]
 
 
 @pytest.mark.parametrize("least", [64, 10_000])
@@ -75,7 +75,7 @@ def test_singular_matrices_are_told_that_were_assumed_definite(
 def test_what_is_not_singular_is_not_called_so(
     mode: int, least: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "FROM", {least: ("fp32",)})
+    monkeypatch.setattr(plan, "BEFORE_DOUBLE", {least: ("fp32",)})
     for condition in (1e2, 1e6, 1e9, 1e11):
         a = randsvd(condition, mode, 120)
         assert said(a, np.ones(120)) == []
@@ -95,7 +95,7 @@ def test_the_condition_is_within_its_sizes_or_not_said() -> None:
 
 def test_without_the_search_narrow_factors_hide_a_singular_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control."""
-    monkeypatch.setattr(plan, "FROM", {64: ("fp32",)})
+    monkeypatch.setattr(plan, "BEFORE_DOUBLE", {64: ("fp32",)})
     monkeypatch.setattr("fewbits.solvers.dense.condition._largest_magnification", lambda *_: 0.0)
     a = dependent(150)
     assert said(a, a @ np.ones(150)) == []
@@ -107,7 +107,7 @@ def test_a_solution_without_numbers_is_not_called_one(n: int) -> None:
     a[0, 0] = 1e-300 if n == 40 else a[0, 0]
     b = np.full(n, 1e300)
     with pytest.warns(RuntimeWarning, match="singular to working precision"):
-        found: Any = solve(a, b, full=True)
+        found: Any = factorize(a).solve(b)
     if not np.isfinite(found.x).all():
         assert not found.converged
         assert found.stages[-1].code < 0

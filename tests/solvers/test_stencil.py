@@ -37,7 +37,7 @@ def test_it_is_the_matrix_of_its_faces(shape: tuple[int, int, int]) -> None:
     a, expected = Stencil(*of, shift=0.5), matrix(*of, 0.5)
     v = torch.randn(a.n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert np.allclose(a.exact(v).numpy(), expected @ v.numpy(), rtol=1e-13, atol=1e-13)
-    low = a.narrowed(None)(v.float())
+    low = a.rounded(None)(v.float())
     assert low.dtype == torch.float32
     assert np.allclose(low.numpy(), expected @ v.numpy(), rtol=1e-5, atol=1e-5)
     assert np.abs(expected).sum(1).max() <= a.largest()
@@ -54,11 +54,11 @@ def test_its_bound_holds_where_the_outermost_faces_are_the_largest(axis: int, en
 
 def test_a_direction_of_nothing_leaves_the_expected_length_as_it_was() -> None:
     a = Stencil(*faces(3, 4, 5), shift=0.5)
-    engine = a.engine(krylov_precision("site-int16"))
-    assert engine is not None
-    engine.load(torch.zeros(a.n, dtype=torch.float64))
-    assert engine.turn(1.0, 0.0) == (0.0, 0.0)
-    assert engine.gain == a.largest()
+    vectors = a.cg_vectors(krylov_precision("site_int16"))
+    assert vectors is not None
+    vectors.load(torch.zeros(a.n, dtype=torch.float64))
+    assert vectors.update_direction(1.0, 0.0) == (0.0, 0.0)
+    assert vectors.gain == a.largest()
 
 
 def test_poisson_of_constant_coefficients_is_the_laplacian() -> None:
@@ -73,10 +73,10 @@ def test_poisson_of_constant_coefficients_is_the_laplacian() -> None:
     [
         "double",
         "single",
-        "scaled-fp16",
-        "fp32/scaled-fp16",
-        "site-int16/scaled-fp16",
-        "site-int16",
+        "scaled_fp16",
+        "fp32/scaled_fp16",
+        "site_int16/scaled_fp16",
+        "site_int16",
         "auto",
         "fp32/quda_half",
     ],
@@ -94,7 +94,7 @@ def test_every_precision_reaches_the_true_residual(precision: str) -> None:
     assert double.reliable_updates > 0
 
 
-@pytest.mark.parametrize("precision", ["scaled-fp16", "site-int16"])
+@pytest.mark.parametrize("precision", ["scaled_fp16", "site_int16"])
 def test_without_reliable_updates_claim_and_truth_part_ways(precision: str) -> None:
     a = Stencil.poisson(np.ones((16, 16, 32)))
     b = np.random.default_rng(0).standard_normal(a.n)
@@ -107,7 +107,7 @@ def test_without_reliable_updates_claim_and_truth_part_ways(precision: str) -> N
 def test_both_triggers_serve() -> None:
     a = Stencil.poisson(np.ones((16, 16, 32)))
     b = np.random.default_rng(0).standard_normal(a.n)
-    found = cg(a, b, precision="site-int16", trigger="deviation")
+    found = cg(a, b, precision="site_int16", trigger="deviation")
     assert found.converged
     assert found.reliable_updates > 0
 

@@ -8,7 +8,7 @@ import torch
 from scipy import linalg
 
 from fewbits.kernels import native
-from fewbits.solvers import solve
+from fewbits.solvers import factorize
 from fewbits.solvers.dense import cholesky, lu
 from fewbits.solvers.dense.factors import Factors
 from fewbits.solvers.dense.substitution import _FEW
@@ -23,10 +23,10 @@ def factors_of(method: str, dtype: torch.dtype) -> tuple[Factors, torch.Tensor]:
     b = torch.randn(N, _FEW + 1, generator=generator, dtype=torch.promote_types(dtype, torch.float64))
     if method.startswith("Cholesky"):
         low = a @ a.mH + torch.eye(N)
-        found = cholesky.narrow(low, method.partition(" ")[2], None)
+        found = cholesky.factorize(low, method.partition(" ")[2], None)
         assert found is not None
         return found, b
-    return lu.narrow(a.clone(), method.partition(" ")[2], None, None), b
+    return lu.factorize(a.clone(), method.partition(" ")[2], None, None), b
 
 
 METHODS = ["LU fp32", "LU bf16x3", "Cholesky fp32", "Cholesky bf16x3"]
@@ -67,7 +67,7 @@ def test_only_many_columns_are_worth_a_copy_of_the_factors() -> None:
 
 def first_errors(precision: str, systems: Any) -> Any:
     """Return the errors of the solutions that refinement starts from."""
-    found = [solve(a, b, precision=precision, full=True).stages for a, b in systems]
+    found = [factorize(a, precision).solve(b).stages for a, b in systems]
     assert all(len(stages) == 1 for stages in found)
     return np.array([stages[0].history[0] for stages in found])
 

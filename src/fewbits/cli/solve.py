@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-import math
 import shlex
-import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fewbits.cli.arguments import provenance, refuse_idle
 from fewbits.cli.kinds import JSON, MATRIX, PAGE, Reads, Writes
-from fewbits.cli.krylov import SOLVERS, demonstration, krylov_scores
 from fewbits.cli.paths import tables_console, write_report
-from fewbits.cli.progress import Report, progress_bar
-from fewbits.errors import ArgumentError, FewbitsError
+from fewbits.cli.progress import progress_bar
+from fewbits.errors import ArgumentError
 from fewbits.files.atomic import write_bytes
 
 if TYPE_CHECKING:
-    from fewbits.records import SolveScore
+    from fewbits.solvers.operators import LinearMap
+    from fewbits.typing import NumpyArray
 
-_DEMONSTRATION = 1200  # unknowns
 _LARGEST = 20000  # rows of a matrix that is made dense: 3 GiB
+_DEFAULTS = {
+    "--solver": "direct",
+    "--rtol": "1e-10",
+    "--atol": "0",
+    "--maxiter": "None",
+    "--restart": "None",
+    "--assume-a": "gen",
+}
 
 
 def solve(
@@ -46,7 +51,14 @@ def solve(
         str, typer.Option(help="direct, or for sparse matrices cg, minres, bicgstab, gmres or gcr.")
     ] = "direct",
     rtol: Annotated[float, typer.Option(help="Of a --solver that iterates: |b - A x| / |b|.")] = 1e-10,
-    assume: Annotated[str, typer.Option(help="general, or positive definite (Cholesky).")] = "general",
+    atol: Annotated[float, typer.Option(help="Likewise: |b - A x|; the larger bound counts.")] = 0.0,
+    maxiter: Annotated[
+        int | None, typer.Option(help="Iterations of each precision. Default: 10 n.", show_default=False)
+    ] = None,
+    restart: Annotated[
+        int | None, typer.Option(help="Vectors that gmres (50) and gcr (20) hold.", show_default=False)
+    ] = None,
+    assume_a: Annotated[str, typer.Option(help="gen, or pos: positive definite (Cholesky).")] = "gen",
     compare: Annotated[bool, typer.Option("--compare", help="Try every precision, and time LAPACK.")] = False,
     report: Annotated[
         Path | None,
@@ -71,6 +83,7 @@ def solve(
 
     Where it does not converge it says so, writes what it has with .unconverged in its name, and exits with 1.
     """
+    from fewbits.compare.systems import KRYLOV_SOLVERS, RESTARTED, measure_system
     from fewbits.report import history_plot, solve_json, solve_page, solve_table, stages_table
     from fewbits.solvers import KRYLOV_PRECISIONS, PRECISIONS, krylov_precision
     from fewbits.solvers import precision as read
@@ -79,31 +92,44 @@ def solve(
         from fewbits.report import check_plots
 
         check_plots()  # refuses now rather than after the work
-    if solver not in ("direct", *SOLVERS):
-        raise ArgumentError(f"--solver {solver}: expected direct, {', '.join(SOLVERS)}")
+    if solver not in ("direct", *KRYLOV_SOLVERS):
+        raise ArgumentError(f"--solver {solver}: expected direct, {', '.join(KRYLOV_SOLVERS)}")
     direct = solver == "direct"
-    idle = {"rtol" if direct else "assume", *(["precision"] if compare else [])}
+    idle = {"rtol", "atol", "maxiter"} if direct else {"assume_a"}
+    idle |= ({"precision"} if compare else set()) | (set() if solver in RESTARTED else {"restart"})
     refuse_idle(context, idle, f"--solver {solver}" + " with --compare" * compare)
     if precision != "auto":
         (read if direct else krylov_precision)(precision)
     a, b = _system(matrix, right, direct)
     name = str(matrix or ("a random matrix" if direct else "a Poisson problem"))
     names = ["auto", *(PRECISIONS if direct else KRYLOV_PRECISIONS)] if compare else [precision]
-    if direct:
-        scores, x = _scores(name, a, b, names, assume, in_double=compare)
-    else:
-        scores, x = krylov_scores(name, a, b, solver, names, rtol)
-    failed = scores[0].stages[-1].reason if scores[0].stages and scores[0].stages[-1].code < 0 else ""
+    with warnings.catch_warnings(record=True) as raised, progress_bar() as show:
+        warnings.simplefilter("always", RuntimeWarning)
+        measured = measure_system(
+            a, b, names, solver=solver, name=name, rtol=rtol, atol=atol, maxiter=maxiter, restart=restart,
+            assume_a=assume_a, progress=show,
+        )  # fmt: skip
+    for text in dict.fromkeys(str(w.message) for w in raised):
+        typer.echo(f"warning: {text}", err=True)
+    scores, failed = measured.scores, measured.failure
     if out is not None:
         out = _named(out, (matrix, right)) if failed else out
-        write_bytes(out, _matrix_market(x))
+        write_bytes(out, _matrix_market(measured.x))
         typer.echo(f"wrote {out}", err=True)
     console = tables_console(report, json)
     console.print(solve_table(scores))
     console.print(stages_table(scores))
     console.print(history_plot(scores[0]))
     write_report(json, lambda: solve_json(scores, provenance()))
-    base = _base_command(matrix, right, {"--assume": assume, "--solver": solver, "--rtol": f"{rtol:g}"})
+    options = {
+        "--solver": solver,
+        "--rtol": f"{rtol:g}",
+        "--atol": f"{atol:g}",
+        "--maxiter": str(maxiter),
+        "--restart": str(restart),
+        "--assume-a": assume_a,
+    }
+    base = _base_command(matrix, right, options)
     write_report(report, lambda: solve_page(scores, provenance(), base_command=base))
     if failed:
         typer.echo(f"fewbits: {scores[0].precision} did not converge: {failed}", err=True)
@@ -122,17 +148,15 @@ def _named(out: Path, inputs: tuple[Path | None, ...]) -> Path:
     return found
 
 
-def _system(matrix: Path | None, right: Path | None, direct: bool) -> tuple[Any, Any]:
+def _system(matrix: Path | None, right: Path | None, direct: bool) -> tuple[LinearMap, NumpyArray]:
     """Return the matrix, dense for a direct solution, and the right-hand side."""
     import numpy as np
 
+    from fewbits.compare.systems import poisson_system, random_system
     from fewbits.files.matrix import read_matrix
 
-    if matrix is None and not direct:
-        return demonstration()
     if matrix is None:
-        a = np.random.default_rng(0).standard_normal((_DEMONSTRATION, _DEMONSTRATION))
-        return a, a @ np.ones(len(a))
+        return random_system() if direct else poisson_system()
     found = read_matrix(matrix)
     rows, columns = found.shape
     if rows != columns:
@@ -151,113 +175,13 @@ def _system(matrix: Path | None, right: Path | None, direct: bool) -> tuple[Any,
     return a, b[:, 0] if b.shape[1] == 1 else b
 
 
-def _scores(
-    name: str, a: Any, b: Any, precisions: list[str], assume: str, *, in_double: bool
-) -> tuple[list[SolveScore], Any]:
-    """Solve in each precision, also after one was refused; the solution is that of the first that gave one.
-
-    Raises:
-        FewbitsError: what the solver raises, where it does in every precision.
-    """
-    from dataclasses import replace
-
-    _wake()
-    scores: list[SolveScore] = []
-    solutions, errors = [], []
-    with progress_bar() as show:
-        for i, one in enumerate(precisions):
-            began = time.perf_counter()
-            try:
-                score, x = _score(name, a, b, one, assume, show)
-                solutions.append(x)
-            except FewbitsError as error:
-                score = _refused(name, len(a), one, str(error), time.perf_counter() - began)
-                errors.append(error)
-            scores.append(score)
-            if len(precisions) > 1:
-                show("precisions", i + 1, len(precisions), one)
-    if not solutions:
-        raise errors[0]
-    double = [score.seconds for score in scores if score.precision == "fp64"]
-    if in_double and double:
-        scores = [replace(score, of_double=double[0] / score.seconds) for score in scores]
-    return scores, solutions[0]
-
-
-_GOAL = 2.0**-53
-_MEASURE = "max |b - A x| / (|A| |x| + |b|)"
-
-
-def _refused(name: str, n: int, precision: str, reason: str, seconds: float) -> SolveScore:
-    from fewbits.records import SolveScore, Stage
-
-    stage = Stage(precision, "-", -50, 0, seconds, 0.0, reason, ())
-    measured = 0, math.nan, math.nan, seconds, None, _GOAL, _MEASURE
-    return SolveScore(name, n, precision, (stage,), *measured)
-
-
-def _score(name: str, a: Any, b: Any, one: str, assume: str, show: Report) -> tuple[SolveScore, Any]:
-    import numpy as np
-
-    from fewbits.records import SolveScore
-    from fewbits.solvers import solve as solve_system
-
-    first = 1.0
-    factorizing = f"{one}: factorizing"
-
-    def watch(stage: str, step: int, size: float) -> None:
-        nonlocal first
-        if step == 0:
-            first = size
-            show(factorizing, 1, 1)
-        far = math.log(first / _GOAL) if first > _GOAL else 0.0
-        done = 1 - math.log(size / _GOAL) / far if far and size > _GOAL else float(size <= _GOAL)
-        show(f"{one}: refining in {stage}", max(done, 0.0), 1, f"step {step}, error {size:.1e}")
-
-    show(factorizing, 0, 1, f"{len(a)} unknowns")
-    with warnings.catch_warnings(record=True) as raised:
-        warnings.simplefilter("always", RuntimeWarning)
-        began = time.perf_counter()
-        result = solve_system(a, b, precision=one, assume=assume, full=True, watch=watch)
-        seconds = time.perf_counter() - began
-    for text in dict.fromkeys(str(w.message) for w in raised):
-        typer.echo(f"warning: {text}", err=True)
-    score = SolveScore(
-        name,
-        len(a),
-        one,
-        result.stages,
-        result.iterations,
-        result.backward_error,
-        result.condition,
-        seconds,
-        None,
-        _GOAL,
-        _MEASURE,
-        result.componentwise_error,
-        result.forward_error,
-    )
-    return score, np.asarray(result.x)
-
-
-def _wake() -> None:
-    """Start the threads and load what the first factorization of a process loads."""
-    import numpy as np
-
-    from fewbits.solvers import solve as solve_system
-
-    solve_system(np.eye(64), np.ones(64), precision="fp32", full=True)
-
-
 def _base_command(matrix: Path | None, right: Path | None, options: dict[str, str]) -> str:
     words = ["fewbits", "solve", *(str(p) for p in (matrix, right) if p is not None)]
-    defaults = {"--assume": "general", "--solver": "direct", "--rtol": "1e-10"}
-    return shlex.join(
-        [*words, *(word for pair in options.items() if defaults[pair[0]] != pair[1] for word in pair)]
-    )
+    changed = (pair for pair in options.items() if _DEFAULTS[pair[0]] != pair[1])
+    return shlex.join([*words, *(word for pair in changed for word in pair)])
 
 
-def _matrix_market(x: Any) -> bytes:
+def _matrix_market(x: NumpyArray) -> bytes:
     from io import BytesIO
 
     from scipy.io import mmwrite

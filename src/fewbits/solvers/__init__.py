@@ -6,7 +6,6 @@ from fewbits.records import Stage
 from fewbits.solvers.dense import Factorization, factorize, lstsq, solve
 from fewbits.solvers.krylov import (
     Deflation,
-    KrylovResult,
     bicgstab,
     cg,
     gcr,
@@ -25,7 +24,7 @@ from fewbits.solvers.precision import (
     krylov_precision,
     precision,
 )
-from fewbits.solvers.solution import Result
+from fewbits.solvers.solution import Solution
 
 __all__ = [
     "KRYLOV_PRECISIONS",
@@ -34,11 +33,10 @@ __all__ = [
     "Deflation",
     "Factorization",
     "KrylovPrecision",
-    "KrylovResult",
     "Operator",
     "Partitioned",
     "Precision",
-    "Result",
+    "Solution",
     "Stage",
     "Stencil",
     "bicgstab",

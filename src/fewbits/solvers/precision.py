@@ -25,8 +25,8 @@ _ROUNDOFF = {
     "int8x3": 2.0**-22,
 }
 FACTORS = tuple(_ROUNDOFF)
-REFINEMENTS = ("none", "classical", "gmres", "classical-gmres")
-ASSUMPTIONS = ("general", "positive definite")
+REFINEMENTS = ("none", "classical", "gmres", "classical_gmres")
+ASSUMPTIONS = ("gen", "pos")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Precision:
             factorizations; any other format is emulated, blocks along the axis that is summed over.
         refinement: ``classical`` (Wilkinson; LAPACK's DSGESV), ``gmres`` with the factors as preconditioner
             (Carson and Higham, Accelerating the Solution of Linear Systems by Iterative Refinement in Three
-            Precisions, 2018), ``classical-gmres``: classical as long as each step takes a digit off the
+            Precisions, 2018), ``classical_gmres``: classical as long as each step takes a digit off the
             residual and GMRES from there, or ``none``, for factors in double precision.
         working: the triangular solves of classical refinement, fp64, which reads real float32 factors as they
             are, or fp32. Those of GMRES are fp64 always: rounding blurs the few directions that keep it from
@@ -53,13 +53,13 @@ class Precision:
 
     name: str
     factor: str
-    refinement: str = "classical-gmres"
+    refinement: str = "classical_gmres"
     working: str = "fp64"
     residual: str = "fp64"
     solution: str = "fp64"
 
     def __post_init__(self) -> None:
-        """Refuse what does not exist."""
+        """Raise ArgumentError or FormatError if a value does not exist."""
         for role, allowed in (
             ("refinement", REFINEMENTS),
             ("working", ("fp64", "fp32")),
@@ -91,7 +91,7 @@ PRECISIONS: dict[str, Precision] = {
         Precision("fp64", "fp64", "none"),
         Precision("dsgesv", "fp32", "classical", "fp32"),
         *(Precision(factor, factor) for factor in FACTORS[1:]),
-        *(Precision(f"{factor}-classical", factor, "classical") for factor in FACTORS[1:]),
+        *(Precision(f"{factor}_classical", factor, "classical") for factor in FACTORS[1:]),
     )
 }
 _ROLES = ("factor", "refinement", "working", "residual", "solution")
@@ -157,7 +157,7 @@ class KrylovPrecision:
     vectors: str
 
     def __post_init__(self) -> None:
-        """Refuse what does not exist."""
+        """Raise ArgumentError or FormatError if a value does not exist."""
         for fmt in (self.matrix, self.vectors):
             if fmt != "fp64":
                 format(fmt)
@@ -188,8 +188,8 @@ KRYLOV_PRECISIONS: dict[str, KrylovPrecision] = {
         KrylovPrecision("single", "fp32", "fp32"),
         KrylovPrecision("half", "quda_half", "quda_half"),  # QUDA's names for its 16 and 8 bits
         KrylovPrecision("quarter", "quda_quarter", "quda_quarter"),
-        KrylovPrecision("scaled-fp16", _SCALED, _SCALED),
-        KrylovPrecision("site-int16", _SITE, _SITE),
+        KrylovPrecision("scaled_fp16", _SCALED, _SCALED),
+        KrylovPrecision("site_int16", _SITE, _SITE),
     )
 }
 
@@ -198,7 +198,7 @@ def krylov_precision(text: str | KrylovPrecision) -> KrylovPrecision:
     """Return the precision that ``text`` says; one is returned as it is.
 
     A name of :data:`KRYLOV_PRECISIONS`, a format for matrix and vectors, or two of either,
-    ``MATRIX/VECTORS``: ``fp32/scaled-fp16`` keeps the matrix in float32.
+    ``MATRIX/VECTORS``: ``fp32/scaled_fp16`` keeps the matrix in float32.
 
     Raises:
         ArgumentError: neither a precision nor a format.

@@ -132,7 +132,7 @@ def test_half_is_the_default_and_a_single_attempt_need_not_suffice() -> None:
 
 def test_the_watcher_sees_every_iteration_once_and_most_bounds_them_all() -> None:
     one, b, seen = lattice.Wilson(SMOOTH, mass=-0.3), spinor(SMOOTH.shape[1:5]), []
-    found = one.solve(b, precision="half", watch=lambda i, residual: seen.append((i, residual)))
+    found = one.solve(b, precision="half", watch=lambda _, i, residual: seen.append((i, residual)))
     assert [i for i, _ in seen] == list(range(1, found.iterations + 1))
     assert [residual for _, residual in seen] == pytest.approx(found.history)
     short = one.solve(b, precision="half", maxiter=20)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 import torch
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.solvers.dense.factors import doubled
+from fewbits.solvers.solution import of_family
+from fewbits.typing import AnyArray, Array
+
+Numbers: TypeAlias = AnyArray | Sequence[object]
+"""An array, or nested lists of numbers."""
 
 _EXPECTED = "expected a NumPy array, a torch tensor or nested lists of real or complex numbers"
 
 
-def with_gradient(x: Any, name: str) -> torch.Tensor:
+def with_gradient(x: Numbers, name: str) -> torch.Tensor:
     """Return x in float64 or complex128 on the CPU, of which a torch.Tensor's gradient goes back to x.
 
     Args:
@@ -33,32 +39,32 @@ def with_gradient(x: Any, name: str) -> torch.Tensor:
     if hasattr(x, "tocsr"):
         raise ArgumentError(f"{name} is sparse; {_EXPECTED}. {name}.toarray() is one, Krylov solvers take it")
     try:
-        found = np.asarray(x)
+        values = np.asarray(x)
     except ValueError as error:
         raise ArgumentError(f"{name} is no array: {error}; {_EXPECTED}") from None
-    if found.dtype.kind not in "fciub" or found.dtype.itemsize > (16 if found.dtype.kind == "c" else 8):
-        raise ArgumentError(f"{name} is of dtype {found.dtype}; {_EXPECTED}")
-    wide = found.astype(np.complex128 if found.dtype.kind == "c" else np.float64, copy=False)
+    if values.dtype.kind not in "fciub" or values.dtype.itemsize > (16 if values.dtype.kind == "c" else 8):
+        raise ArgumentError(f"{name} is of dtype {values.dtype}; {_EXPECTED}")
+    wide = values.astype(np.complex128 if values.dtype.kind == "c" else np.float64, copy=False)
     # Tensors have no negative strides, and PyTorch warns of arrays that cannot be written to.
     plain = wide.flags.writeable and min(wide.strides, default=0) >= 0
     return torch.from_numpy(wide if plain else wide.copy())
 
 
-def tensor(x: Any, name: str) -> torch.Tensor:
+def tensor(x: Numbers, name: str) -> torch.Tensor:
     """Return the values of :func:`with_gradient` alone."""
     return with_gradient(x, name).detach()
 
 
-def shape(x: Any) -> tuple[int, ...]:
+def shape(x: Numbers) -> tuple[int, ...]:
     """Return the shape of an array or of nested lists; () of what is none."""
     try:
-        return tuple(x.shape) if hasattr(x, "shape") else np.shape(x)
+        return tuple(x.shape) if hasattr(x, "shape") else np.shape(np.asarray(x))
     except ValueError:
         return ()  # ragged; with_gradient refuses it
 
 
-def finite(x: torch.Tensor, name: str) -> None:
-    """Refuse NaN and infinity.
+def check_finite(x: torch.Tensor, name: str) -> None:
+    """Raise DataError if x holds NaN or infinity.
 
     Raises:
         DataError: x, named so, holds one.
@@ -68,7 +74,7 @@ def finite(x: torch.Tensor, name: str) -> None:
         raise DataError(f"{name} holds NaN or infinity; remove them first")
 
 
-def columns_of(b: Any, rows: int) -> torch.Tensor:
+def columns_of(b: AnyArray, rows: int) -> torch.Tensor:
     """Return right-hand sides as (rows, k) in double precision, with their gradient.
 
     Raises:
@@ -80,7 +86,7 @@ def columns_of(b: Any, rows: int) -> torch.Tensor:
     return given.reshape(rows, math.prod(given.shape[1:]))
 
 
-def checked_columns(b: Any, rows: int) -> torch.Tensor:
+def checked_columns(b: AnyArray, rows: int) -> torch.Tensor:
     """Return the values of right-hand sides as (rows, k).
 
     Raises:
@@ -88,30 +94,14 @@ def checked_columns(b: Any, rows: int) -> torch.Tensor:
         DataError: NaN or infinity in it.
     """
     given = columns_of(b, rows).detach()
-    finite(given, "b")
+    check_finite(given, "b")
     return given
 
 
-def as_given(x: torch.Tensor, b: Any) -> Any:
+def as_given(x: torch.Tensor, b: Array) -> Array:
     """Return the columns of x, (n, k), of b's family, and (n,) where b had one axis.
 
     Raises:
         ArgumentError: x has a gradient, which an array of NumPy cannot carry.
     """
     return of_family(x.reshape(len(x), *shape(b)[1:]), b)
-
-
-def of_family(x: torch.Tensor, b: Any) -> Any:
-    """Return x, of the right shape, as a tensor where b is one, and else as an array.
-
-    Raises:
-        ArgumentError: x has a gradient, which an array of NumPy cannot carry.
-    """
-    if isinstance(b, torch.Tensor):
-        return x.to(b.device)
-    if x.requires_grad:
-        raise ArgumentError(
-            "A has a gradient, and b is no tensor, so x would be an array, which has none; give b as a torch"
-            " tensor, or A.detach()"
-        )
-    return x.numpy()

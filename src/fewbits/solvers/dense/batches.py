@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
 
 from fewbits.errors import ArgumentError, DataError
-from fewbits.solvers.dense.arrays import finite, of_family, with_gradient
+from fewbits.solvers.dense.arrays import Numbers, check_finite, with_gradient
 from fewbits.solvers.dense.refinement import EPS
+from fewbits.solvers.solution import of_family
+from fewbits.typing import Array
+
+SolveOne = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 _MILD = 2.0**4  # between the largest entries of rows or columns
 _CERTAIN = 1e-2  # of what the condition may be
 
 
-def solve(a: Any, b: Any, one: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], together: bool) -> Any:
+def solve(a: Numbers, b: Array, solve_one: SolveOne, together: bool) -> Array:
     """Solve the systems of a, (..., n, n), and b; shapes as in torch.linalg.solve.
 
     Args:
         a: (..., n, n).
         b: (n,), (..., n) where those axes are A's own, or (..., n, k).
-        one: solves a single system.
+        solve_one: solves a single system.
         together: whether LAPACK's double precision is all that would be tried.
 
     Raises:
         ArgumentError: shapes that do not fit.
         DataError: NaN or infinity, or a singular matrix; says which.
     """
-    systems, sides = with_gradient(a, "A"), with_gradient(b, "b")
-    n = systems.shape[-1]
+    systems: torch.Tensor = with_gradient(a, "A")
+    sides: torch.Tensor = with_gradient(b, "b")
+    n, given = systems.shape[-1], tuple(sides.shape)
     if systems.ndim < 2 or systems.shape[-2] != n:
         raise ArgumentError(f"A has the shape {tuple(systems.shape)}; expected square matrices")
     vectors = sides.ndim == 1 or sides.shape == systems.shape[:-1]
@@ -41,10 +45,10 @@ def solve(a: Any, b: Any, one: Callable[[torch.Tensor, torch.Tensor], torch.Tens
         front = None
     if front is None or sides.shape[-2] != n:
         raise ArgumentError(
-            f"b has the shape {tuple(b.shape)}; expected {(*systems.shape[:-1], 'k')} or"
+            f"b has the shape {given}; expected {(*systems.shape[:-1], 'k')} or"
             f" {tuple(systems.shape[:-1])} for an A of {tuple(systems.shape)}"
         )
-    x = _solved(systems, sides, front, one, together)
+    x = _solved(systems, sides, front, solve_one, together)
     return of_family(x[..., 0] if vectors else x, b)
 
 
@@ -52,7 +56,7 @@ def _solved(
     a: torch.Tensor,
     b: torch.Tensor,
     front: tuple[int, ...],
-    one: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    solve_one: SolveOne,
     together: bool,
 ) -> torch.Tensor:
     n, k = b.shape[-2:]
@@ -61,29 +65,25 @@ def _solved(
         return b.clone()
     if a.ndim == 2:  # one matrix: more columns
         wide = b.movedim(-2, 0)
-        return one(a, wide.reshape(n, -1)).reshape(wide.shape).movedim(0, -2)
+        return solve_one(a, wide.reshape(n, -1)).reshape(wide.shape).movedim(0, -2)
     systems, sides = a.expand(*front, n, n).reshape(-1, n, n), b.reshape(-1, n, k)
     if together and not systems.requires_grad and not sides.requires_grad:
-        return _together(systems, sides, one).reshape(*front, n, k)
-    found = [_named(i, one, *pair) for i, pair in enumerate(zip(systems, sides, strict=True))]
-    return torch.stack(found).reshape(*front, n, k)
+        return _together(systems, sides, solve_one).reshape(*front, n, k)
+    solutions = [_named(i, solve_one, *pair) for i, pair in enumerate(zip(systems, sides, strict=True))]
+    return torch.stack(solutions).reshape(*front, n, k)
 
 
-def _named(
-    i: int, one: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], a: torch.Tensor, b: torch.Tensor
-) -> torch.Tensor:
+def _named(i: int, solve_one: SolveOne, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     try:
-        return one(a, b)
+        return solve_one(a, b)
     except DataError as error:
         raise DataError(f"system {i}: {error}") from None
 
 
-def _together(
-    a: torch.Tensor, b: torch.Tensor, one: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-) -> torch.Tensor:
+def _together(a: torch.Tensor, b: torch.Tensor, solve_one: SolveOne) -> torch.Tensor:
     """Solve (m, n, n) systems in double precision at once; those that look difficult again, one by one."""
-    finite(a, "A")
-    finite(b, "b")
+    check_finite(a, "A")
+    check_finite(b, "b")
     dtype = torch.promote_types(a.dtype, b.dtype)
     a, b = a.to(dtype), b.to(dtype)
     lu, pivots, _ = torch.linalg.lu_factor_ex(a)
@@ -97,5 +97,5 @@ def _together(
     easy = (condition * n * EPS < _CERTAIN) & ~uneven & torch.isfinite(x.abs()).all((1, 2))
     x = x[:, :, :-2].contiguous()
     for i in (~easy).nonzero()[:, 0].tolist():
-        x[i] = _named(i, one, a[i], b[i])
+        x[i] = _named(i, solve_one, a[i], b[i])
     return x

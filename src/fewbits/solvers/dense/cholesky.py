@@ -9,7 +9,7 @@ import torch
 
 from fewbits.errors import DataError
 from fewbits.solvers.dense.factors import Factors, Substitute, doubled, inverse_power, scaled_to
-from fewbits.solvers.dense.rounded_products import product
+from fewbits.solvers.dense.rounded_products import rounded_product
 from fewbits.solvers.dense.substitution import with_cholesky
 from fewbits.solvers.precision import roundoff
 
@@ -18,10 +18,10 @@ _PANEL = 256  # columns that LAPACK factorizes whole
 
 
 def check_hermitian(a: torch.Tensor) -> None:
-    """Refuse a matrix, (n, n), whose halves differ by more than rounding.
+    """Raise DataError if the halves of a matrix, (n, n), differ by more than rounding.
 
     Raises:
-        DataError: they do; says where.
+        DataError: they do; the message says where.
     """
     worst, at, largest = 0.0, (0, 0), 0.0
     parts = [slice(start, start + _TILE) for start in range(0, len(a), _TILE)]
@@ -40,17 +40,17 @@ def check_hermitian(a: torch.Tensor) -> None:
         kind = "Hermitian" if a.is_complex() else "symmetric"
         raise DataError(
             f"A is not {kind}: A[{i}, {j}] is {a[i, j].item():g} and A[{j}, {i}] {a[j, i].item():g};"
-            " assume='general' solves it"
+            " assume_a='gen' solves it"
         )
 
 
-def double(a: torch.Tensor) -> Factors | None:
+def factorize_double(a: torch.Tensor) -> Factors | None:
     """Factorize with LAPACK's POTRF; None where a pivot is not positive."""
     lower, failed = torch.linalg.cholesky_ex(a)
     return None if int(failed) else Factors(*_substitutions(lower), lower.diagonal())
 
 
-def narrowed(a: torch.Tensor, factor: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+def to_shifted_single(a: torch.Tensor, factor: str) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return D A D in float32 or complex64, its diagonal larger by two roundoffs of ``factor``, and D.
 
     The powers of two D bring the diagonal to about one where float32 would not hold it, and then only; the
@@ -69,7 +69,7 @@ def narrowed(a: torch.Tensor, factor: str) -> tuple[torch.Tensor, torch.Tensor |
     return low, scale
 
 
-def narrow(low: torch.Tensor, factor: str, scale: torch.Tensor | None) -> Factors | None:
+def factorize(low: torch.Tensor, factor: str, scale: torch.Tensor | None) -> Factors | None:
     """Factorize (n, n) float32 or complex64, updates in ``factor``; None where a pivot is not positive."""
     if factor == "fp32":
         # LAPACK reads the columns of the lower half: the rows of the upper one.
@@ -78,7 +78,7 @@ def narrow(low: torch.Tensor, factor: str, scale: torch.Tensor | None) -> Factor
             return None
     else:
         lower = low.contiguous()
-        if not _recurse(lower, product(factor)):
+        if not _recurse(lower, rounded_product(factor)):
             return None
     widened = partial(with_cholesky, lower, lambda: _substitutions(doubled(lower)))
     return Factors(*_substitutions(lower), lower.diagonal(), widened, scale, scale)

@@ -111,7 +111,7 @@ def balanced(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 _HEADROOM = {"fp16": 2.0**7}
 
 
-def narrowed(
+def to_single(
     a: torch.Tensor, factor: str, *, scaled: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
     """Return R A C in float32 or complex64, with R and C, which are None where it was not ``scaled``."""

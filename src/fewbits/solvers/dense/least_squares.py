@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -14,24 +13,22 @@ from scipy import linalg
 from fewbits.errors import ArgumentError
 from fewbits.records import Stage
 from fewbits.solvers.dense import condition_probe, qr
-from fewbits.solvers.dense import plan as plans
-from fewbits.solvers.dense.arrays import as_given, checked_columns, finite, tensor
+from fewbits.solvers.dense.arrays import as_given, check_finite, checked_columns, tensor
+from fewbits.solvers.dense.plan import pays, precisions
 from fewbits.solvers.dense.refinement import EPS, MOST_STEPS
 from fewbits.solvers.precision import Precision, roundoff
-from fewbits.solvers.solution import REASONS, Result
-
-Watch = Callable[[str, int, float], None]
+from fewbits.solvers.solution import REASONS, Solution
+from fewbits.typing import AnyArray, Array, Watch
 
 
 def lstsq(
-    a: Any,
-    b: Any,
+    A: AnyArray | Sequence[Sequence[complex]],
+    b: Array,
     *,
     precision: str | Precision = "auto",
-    full: bool = False,
     watch: Watch | None = None,
-) -> Any:
-    """Return the x that minimizes the 2-norm of b - A x, as accurate as double precision makes it.
+) -> Solution[Array]:
+    """Find the x that minimizes the 2-norm of b - A x, as accurate as double precision makes it.
 
     A, with its columns scaled by powers of two, is factorized narrow; solution and residual are refined
     together with the residuals of the augmented system in float64 (Bjorck, Iterative Refinement of Linear
@@ -42,60 +39,80 @@ def lstsq(
     GELSD in double precision, with NumPy's rule for the rank.
 
     Args:
-        a: (m, n); numpy.ndarray, torch.Tensor or nested lists of real or complex numbers, without gradient.
+        A: (m, n); numpy.ndarray, torch.Tensor or nested lists of real or complex numbers, without gradient.
         b: (m,) or (m, k).
         precision: ``auto`` or a name of :data:`PRECISIONS`; refinement is classical in all of them.
-        full: return a :class:`Result` instead of the solution. Its backward error is the smaller one of
-            |A^H r| / (|A| |r|) and |r| / (|A| |x| + |b|), Frobenius and 2-norms (Stewart, Research,
-            Development, and LINPACK, 1977), its history the size of each correction relative to x, and its
-            condition a lower bound from R.
-        watch: called with a precision, the number of corrections before, and each new relative size.
+        watch: called as ``watch(precision, iteration, size)`` with the number of corrections before and the
+            size of each new one relative to x.
 
     Returns:
-        x, (n,) or (n, k), of b's family.
+        x, (n,) or (n, k), of b's family, with its evidence; the histories are sizes of corrections.
 
     Raises:
         ArgumentError: shapes that do not fit, no such precision, or a tensor that requires a gradient.
         DataError: NaN or infinity in the input.
 
     >>> import numpy as np
-    >>> lstsq(np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]]), np.array([1.0, 3.0, 5.0])).round(12)
+    >>> lstsq(np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]]), np.array([1.0, 3.0, 5.0])).x.round(12)
     array([1., 2.])
     """
-    for given, name in ((a, "A"), (b, "b")):
+    for given, name in ((A, "A"), (b, "b")):
         if isinstance(given, torch.Tensor) and given.requires_grad and torch.is_grad_enabled():
             raise ArgumentError(f"{name} requires a gradient, which lstsq has not; give {name}.detach()")
-    wide = tensor(a, "A")
-    if wide.ndim != 2:
-        raise ArgumentError(f"A has the shape {tuple(wide.shape)}; expected (m, n)")
-    finite(wide, "A")
-    columns = checked_columns(b, len(wide))
-    dtype = torch.promote_types(wide.dtype, columns.dtype)
-    wide, columns = wide.to(dtype), columns.to(dtype)
-    if 0 in (*wide.shape, columns.shape[1]):
-        empty = as_given(columns.new_zeros(wide.shape[1], columns.shape[1]), b)
-        return Result(empty, 0.0, math.nan, math.nan, 0, math.nan, ()) if full else empty
-    plan = plans.chain(precision, wide.shape[1])
-    if len(wide) < wide.shape[1]:
-        plan = ()
-    if precision == "auto" and not plans.is_worth_it(wide.shape[1], columns.shape[1]):
-        plan = plan[-1:]
+    a: torch.Tensor = tensor(A, "A")
+    if a.ndim != 2:
+        raise ArgumentError(f"A has the shape {tuple(a.shape)}; expected (m, n)")
+    check_finite(a, "A")
+    columns = checked_columns(b, len(a))
+    dtype = torch.promote_types(a.dtype, columns.dtype)
+    a, columns = a.to(dtype), columns.to(dtype)
+    if 0 in (*a.shape, columns.shape[1]):
+        return Solution(
+            as_given(columns.new_zeros(a.shape[1], columns.shape[1]), b), True, backward_error=0.0
+        )
+    tried = precisions(precision, a.shape[1]) if len(a) >= a.shape[1] else ()
+    if precision == "auto" and not pays(a.shape[1], columns.shape[1]):
+        tried = tried[-1:]
     stages: list[Stage] = []
-    for one in plan:
-        x, stage, condition = _attempt(wide, columns, one, precision == "auto", watch)
+    for one in tried:
+        x, stage, condition = _attempt(a, columns, one, precision == "auto", watch)
         stages.append(stage)
         if x is not None:
-            found = as_given(x, b)
-            if not full:
-                return found
-            error = _backward_error(wide, x, columns)
-            return Result(found, error, math.nan, math.nan, stage.code, condition, tuple(stages))
-    x, stage = _shortest(wide, columns)
-    found = as_given(x, b)
-    if not full:
-        return found
-    error = _backward_error(wide, x, columns)
-    return Result(found, error, math.nan, math.nan, 0, math.nan, (*stages, stage))
+            return _solution(a, x, columns, b, stages, condition)
+    x, stage = _shortest(a, columns)
+    return _solution(a, x, columns, b, [*stages, stage], math.nan)
+
+
+def _solution(
+    a: torch.Tensor, x: torch.Tensor, columns: torch.Tensor, b: Array, stages: list[Stage], condition: float
+) -> Solution[Array]:
+    """Return x, (n, k), in the family and shape of b with its evidence."""
+    r = columns - a @ x
+    norm = torch.linalg.vector_norm(a)
+    length, right = torch.linalg.vector_norm(r, dim=0), torch.linalg.vector_norm(columns, dim=0)
+    across = torch.linalg.vector_norm(a.mH @ r, dim=0) / (norm * length)
+    along = length / (norm * torch.linalg.vector_norm(x, dim=0) + right)
+    some = length > 0
+    numbers = [torch.where(some, v, 0.0) for v in (length / right, torch.minimum(across, along), across)]
+
+    def told(x: Array, of: slice, parts: tuple[Solution[Array], ...]) -> Solution[Array]:
+        residual, backward, optimality = (float(v[of].max()) for v in numbers)
+        return Solution(
+            x,
+            True,
+            residual,
+            stages[-1].code,
+            tuple(stages),
+            stages[-1].history,
+            backward_error=backward,
+            condition=condition,
+            optimality=optimality,
+            columns=parts,
+        )
+
+    given = as_given(x, b)
+    k = x.shape[1] if given.ndim == 2 else 0
+    return told(given, slice(None), tuple(told(given[:, i], slice(i, i + 1), ()) for i in range(k)))
 
 
 def _shortest(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, Stage]:
@@ -182,12 +199,3 @@ def _refined(
             return z, -50, f"a step of refinement left {now / before:.2g} of the correction"
         before = now
     return z, -50, f"{MOST_STEPS} steps left corrections of {before:.1e}"
-
-
-def _backward_error(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> float:
-    r = b - a @ x
-    norm = torch.linalg.vector_norm(a)
-    length = torch.linalg.vector_norm(r, dim=0)
-    across = torch.linalg.vector_norm(a.mH @ r, dim=0) / (norm * length)
-    along = length / (norm * torch.linalg.vector_norm(x, dim=0) + torch.linalg.vector_norm(b, dim=0))
-    return float(torch.where(length > 0, torch.minimum(across, along), 0.0).max())

@@ -16,13 +16,13 @@ from scipy.linalg.lapack import dlaswp
 
 from fewbits.solvers.dense.factors import Factors, Substitute
 from fewbits.solvers.dense.factors import doubled as in_double
-from fewbits.solvers.dense.rounded_products import product
+from fewbits.solvers.dense.rounded_products import rounded_product
 from fewbits.solvers.dense.substitution import with_lu
 
 _PANEL = 128  # columns that LAPACK factorizes whole
 
 
-def double(a: torch.Tensor) -> Factors:
+def factorize_double(a: torch.Tensor) -> Factors:
     """Factorize (n, n) float64 or complex128 with LAPACK's GETRF."""
     lu, pivots, _ = torch.linalg.lu_factor_ex(a)
     return Factors(
@@ -32,7 +32,7 @@ def double(a: torch.Tensor) -> Factors:
     )
 
 
-def narrow(
+def factorize(
     low: torch.Tensor, factor: str, rows: torch.Tensor | None, columns: torch.Tensor | None
 ) -> Factors:
     """Factorize R A C, (n, n) float32 or complex64 and overwritten, with updates in ``factor``."""
@@ -42,7 +42,7 @@ def narrow(
         order = _order(pivots, len(low))
         both, doubled = _across(across, pivots), lambda: _across(in_double(across), pivots)
     else:
-        order = _recurse(low, product(factor))
+        order = _recurse(low, rounded_product(factor))
         both, doubled = _down(low, order), lambda: _down(in_double(low), order)
     widened = partial(with_lu, low, order, doubled, across=factor == "fp32")
     return Factors(*both, low.diagonal(), widened, rows, columns)

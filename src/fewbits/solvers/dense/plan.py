@@ -1,6 +1,8 @@
-"""Which precisions ``auto`` tries, and when a narrow one is worth it, as data."""
+"""Which precisions are tried on a dense system, in which order and with which budget, as data."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from fewbits.solvers.precision import Precision
 from fewbits.solvers.precision import precision as read
@@ -9,31 +11,102 @@ from fewbits.tensor.narrow.products import has_tiles
 # From so many unknowns on, what to try before double precision. Only what a matrix unit multiplies is faster
 # than float32: instructions for pairs of bfloat16 (AVX512_BF16) halve the time of a product, and what that
 # leaves does not make up for the steps of refinement.
-FROM: dict[int, tuple[str, ...]] = {1200: ("fp32",)}
-FROM_WITH_TILES: dict[int, tuple[str, ...]] = {
+BEFORE_DOUBLE: dict[int, tuple[str, ...]] = {1200: ("fp32",)}
+BEFORE_DOUBLE_WITH_TILES: dict[int, tuple[str, ...]] = {
     4000: ("bf16", "bf16x2", "bf16x3"),
     2000: ("bf16x2", "fp32"),
-    **FROM,
+    **BEFORE_DOUBLE,
 }
 
 
-def chain(precision: str | Precision, n: int) -> tuple[Precision, ...]:
-    """Return the precisions to try on n unknowns, in order; the last one is double."""
-    last = read("fp64")
+@dataclass(frozen=True)
+class Step:
+    """One precision to try.
+
+    Attributes:
+        method: LU, Cholesky or QR.
+        precision: of the factorization and of its refinement.
+        probed: whether cheap evidence decides first whether it is worth trying.
+        max_inner: iterations of GMRES that are worth their time; None where as many as it takes are.
+    """
+
+    method: str
+    precision: Precision
+    probed: bool = False
+    max_inner: int | None = None
+
+    @property
+    def is_double(self) -> bool:
+        """Whether the factorization is LAPACK's in double precision."""
+        return self.precision.factor == "fp64"
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells this step's factorization from another's."""
+        return self.method, self.precision.factor
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps for one matrix, in order; each is taken where the one before gave no solution.
+
+    Attributes:
+        steps: narrow formats first, then LU in double precision, and QR in the end, whose pivots do not grow.
+        auto: whether the formats were chosen here; then they have to pay.
+    """
+
+    steps: tuple[Step, ...]
+    auto: bool
+
+    def for_columns(self, n: int, k: int) -> tuple[Step, ...]:
+        """Return the steps that are worth their time for k right-hand sides of n unknowns."""
+        if not self.auto or pays(n, k):
+            return self.steps
+        return tuple(step for step in self.steps if step.is_double)
+
+
+def plan(precision: str | Precision, assume_a: str, n: int) -> Plan:
+    """Return what to try on a matrix of n unknowns.
+
+    Args:
+        precision: as in :func:`fewbits.solve`.
+        assume_a: ``gen``, or ``pos``, which tries Cholesky before LU.
+        n: unknowns.
+
+    Raises:
+        ArgumentError: no such precision.
+    """
+    auto = precision == "auto"
+    *narrow, double = precisions(precision, n)
+    method = "LU" if assume_a == "gen" else "Cholesky"
+    budget = most_inner(n) if auto else None
+    steps = [Step(method, one, probed=auto, max_inner=budget) for one in narrow]
+    if method == "Cholesky":
+        steps.append(Step(method, double))
+    return Plan((*steps, Step("LU", double), Step("QR", double)), auto)
+
+
+def precisions(precision: str | Precision, n: int) -> tuple[Precision, ...]:
+    """Return the precisions to try on n unknowns, in order; the last one is double.
+
+    Raises:
+        ArgumentError: no such precision.
+    """
+    double = read("fp64")
     if precision != "auto":
-        one = read(precision)
-        return (one,) if one.factor == "fp64" else (one, last)
-    least = FROM_WITH_TILES if has_tiles() else FROM
-    names: tuple[str, ...] = next((names for unknowns, names in least.items() if n >= unknowns), ())
-    return (*map(read, names), last)
+        first = read(precision)
+        return (first,) if first.factor == "fp64" else (first, double)
+    table = BEFORE_DOUBLE_WITH_TILES if has_tiles() else BEFORE_DOUBLE
+    names: tuple[str, ...] = next((names for unknowns, names in table.items() if n >= unknowns), ())
+    return (*map(read, names), double)
 
 
-def is_worth_it(n: int, columns: int) -> bool:
-    """Whether refining so many right-hand sides takes less time than a narrow factorization saves.
+def pays(n: int, k: int) -> bool:
+    """Whether refining k right-hand sides takes less time than a narrow factorization saves.
 
     Measured at 1000 and 2000 unknowns: with n / 100 of them it takes more.
     """
-    return columns == 1 or columns * 250 <= n
+    return k == 1 or k * 250 <= n
 
 
 def most_inner(n: int) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from fewbits.solvers.dense.factors import Factors, inverse_power
-from fewbits.solvers.dense.rounded_products import product
+from fewbits.solvers.dense.rounded_products import rounded_product
 
 _PANEL = 128  # columns that LAPACK factorizes whole
 _LEADING = 800  # columns whose pivots stand for all
@@ -49,7 +49,7 @@ class Orthogonal:
         return s.to(f.dtype) * size, z.to(f.dtype) * size
 
 
-def double(a: torch.Tensor) -> Factors:
+def factorize_double(a: torch.Tensor) -> Factors:
     """Factorize (n, n) float64 or complex128 with LAPACK's GEQRF: twice the work of LU, and nothing grows."""
     packed, tau = torch.geqrf(a)
     upper = packed.triu()
@@ -82,7 +82,7 @@ def factorize(scaled: torch.Tensor, factor: str, columns: torch.Tensor) -> Ortho
     if factor in ("fp64", "fp32"):
         return Orthogonal(*torch.geqrf(scaled), columns)
     packed = scaled.clone(memory_format=torch.contiguous_format)
-    return Orthogonal(packed, _blocked(packed, product(factor)), columns)
+    return Orthogonal(packed, _blocked(packed, rounded_product(factor)), columns)
 
 
 def _blocked(a: torch.Tensor, multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> torch.Tensor:

@@ -18,7 +18,7 @@ MOST_INNER = 50  # iterations of GMRES in one of them
 FAIR_TRIAL = 8  # iterations before GMRES is judged: on clustered spectra the first few show nothing
 EPS = 2.0**-53
 _AS_GOOD = 2 * EPS  # where refinement may end that goes no further
-_LEAST_CONTRACTION = {"classical": 0.5, "classical-gmres": 0.1, "gmres": 0.0}  # of a classical step
+_LEAST_CONTRACTION = {"classical": 0.5, "classical_gmres": 0.1, "gmres": 0.0}  # of a classical step
 _LEAST_GOAL = 1e-10  # of one round of GMRES
 _TOGETHER = 32  # right-hand sides whose directions GMRES holds at once
 
@@ -27,7 +27,7 @@ Watch = Callable[[int, float], None]
 
 
 @dataclass
-class Refined:
+class Refinement:
     """Where refinement ended and how; ``code``, ``inner``, ``reason`` and ``history`` as in a Stage."""
 
     state: State
@@ -48,7 +48,7 @@ def refine(
     strictly: bool = True,
     most_inner: int | None = None,
     watch: Watch | None = None,
-) -> Refined:
+) -> Refinement:
     """Refine a solution until every entry of the residual is as small as double precision makes it.
 
     Converged is a componentwise backward error of 2^-53 in every right-hand side, which is what rounding the
@@ -59,7 +59,7 @@ def refine(
         b: (n, k), of A's dtype.
         first: (n, k), what the factors give for b.
         factors: of about A.
-        refinement: ``classical``, ``gmres``, or ``classical-gmres``: classical as long as each step takes a
+        refinement: ``classical``, ``gmres``, or ``classical_gmres``: classical as long as each step takes a
             digit off the residual, then GMRES.
         enough: the error with which the first solution is left as it is.
         strictly: whether rows whose solution is zero but for rounding count as any other; where all that is
@@ -68,7 +68,7 @@ def refine(
             but not before ``FAIR_TRIAL``.
         watch: called with the number of residuals so far and the newest error.
     """
-    found = Refined(system.state(first, b))
+    found = Refinement(system.state(first, b))
 
     def worst(state: State) -> float:
         return state.error if strictly else float(state.regular.max())
@@ -119,7 +119,7 @@ def refine(
 
 def _by_gmres(
     a: torch.Tensor,
-    found: Refined,
+    found: Refinement,
     solve: Apply,
     most_inner: int | None,
     note: Callable[[float], None],

@@ -17,7 +17,7 @@ _ROUNDINGS = {"fp16": "nearest_even", "tf32": "nearest_away"}
 _DIGIT = 7  # bits of a slice below its sign
 
 
-def product(factor: str) -> Multiply:
+def rounded_product(factor: str) -> Multiply:
     """Return the function that multiplies matrices, (m, k) times (k, n), as ``factor`` says.
 
     They are float32, or complex64 by four real products.

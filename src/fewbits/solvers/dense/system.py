@@ -122,8 +122,8 @@ class System:
         top = (_exponents(y) + columns).amax(0)
         return columns - torch.where(top <= _NOTHING // 2, 0, top)
 
-    def normwise(self, state: State, b: torch.Tensor) -> float:
-        """Return max |b - A x| / (|A| max |x| + max |b|) of the worst right-hand side, in A's own units.
+    def normwise(self, state: State, b: torch.Tensor) -> torch.Tensor:
+        """Return max |b - A x| / (|A| max |x| + max |b|), (k,), in A's own units.
 
         Rigal and Gaches, 1967, infinity norms.
         """
@@ -133,7 +133,26 @@ class System:
         top = (units - (0 if self.columns is None else self.columns[:, None])).amax(0)
         r, right = (times_power(magnitudes(v), top - self.top - rows[:, None]) for v in (state.residual, b))
         sizes, scales = r.amax(0), self.own_norm * x + right.amax(0)
-        return float(torch.where(sizes == 0, 0.0, sizes / scales).max())
+        return torch.where(sizes == 0, 0.0, sizes / scales)
+
+    def relative_residuals(self, state: State, b: torch.Tensor, *, together: int) -> torch.Tensor:
+        """Return |b - A x| / |b|, 2-norms, in A's own units.
+
+        Args:
+            state: a solution.
+            b: (n, k) of this system.
+            together: columns; where b has twice as many, they are real parts and then imaginary parts.
+        """
+        units = 0 if self.rows is None else -self.rows[:, None]
+        top = (_exponents(b) + units).amax(0).reshape(-1, together).amax(0)
+        top = torch.where(top <= _NOTHING // 2, 0, top).repeat(b.shape[1] // together)
+        r, right = (
+            torch.linalg.vector_norm(
+                torch.linalg.vector_norm(times_power(v, units - top), dim=0).reshape(-1, together), dim=0
+            )
+            for v in (state.residual, b)
+        )
+        return torch.where(r == 0, 0.0, r / right)
 
     def state(self, x: torch.Tensor, b: torch.Tensor) -> State:
         """Return how well x solves a x = b."""

@@ -9,11 +9,9 @@ from fewbits.solvers.krylov.gmres import gcr, gmres
 from fewbits.solvers.krylov.lsqr import lsqr
 from fewbits.solvers.krylov.minres import minres
 from fewbits.solvers.krylov.multishift import multishift_cg
-from fewbits.solvers.krylov.result import KrylovResult
 
 __all__ = [
     "Deflation",
-    "KrylovResult",
     "bicgstab",
     "cg",
     "gcr",

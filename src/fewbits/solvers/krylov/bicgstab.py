@@ -8,80 +8,110 @@ equations using mixed precision solvers on GPUs, 2010.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
 
-from fewbits.solvers.krylov.problem import Problem, Watcher, check_delta
+from fewbits.solvers.krylov.problem import Problem, check_delta
 from fewbits.solvers.krylov.reliable import Drop
-from fewbits.solvers.krylov.result import KrylovResult
 from fewbits.solvers.krylov.space import Space
-from fewbits.solvers.krylov.system import System
+from fewbits.solvers.krylov.stopping import Stopping
+from fewbits.solvers.krylov.system import Callback, System
+from fewbits.solvers.operators.adapters import LinearMap
 from fewbits.solvers.operators.vectors import wide
 from fewbits.solvers.precision import KrylovPrecision
+from fewbits.solvers.solution import Solution
+from fewbits.typing import AnyArray, Array, Watch
 
 BREAKDOWN = 1e-12  # a cosine below which the shadow residual says nothing more
 
 
 def bicgstab(
-    a: Any,
-    b: Any,
+    A: LinearMap,
+    b: Array,
+    x0: AnyArray | None = None,
     *,
-    precision: str | KrylovPrecision = "auto",
     rtol: float = 1e-10,
-    delta: float | None = 0.1,
+    atol: float = 0.0,
     maxiter: int | None = None,
-    M: Any = None,
-    x0: Any = None,
-    callback: Callable[[Any], None] | None = None,
-    watch: Watcher | None = None,
-) -> KrylovResult:
+    M: LinearMap | None = None,
+    callback: Callback[Array] | None = None,
+    precision: str | KrylovPrecision = "auto",
+    delta: float | None = 0.1,
+    watch: Watch | None = None,
+) -> Solution[Array]:
     """Solve A x = b for a square A; two products in each iteration.
 
-    Args, result and errors: :func:`fewbits.solvers.cg`, without the conditions on A and M.
+    Args:
+        A: (n, n): a matrix of NumPy, PyTorch or SciPy in any layout, nested lists, a
+            LinearOperator, a function, or an :class:`Operator`; real or complex. A function takes and
+            returns vectors of b's family, float64 or complex128.
+        b: (n,) or (n, k), real or complex.
+        x0: a first solution, of b's shape; zero by default.
+        rtol: a relative residual, at least 0 and below 1.
+        atol: an absolute one, at least 0. Converged is |b - A x| <= max(rtol |b|, atol), 2-norms of the true
+            residual, as in scipy.sparse.linalg.
+        maxiter: iterations of each precision that is tried; 10 n, and 100 at least, by default.
+        M: a preconditioner close to A^-1, in double precision:
+            ``scipy.sparse.linalg.spilu(A).solve`` or another function, a LinearOperator or a matrix.
+        callback: called with x, of b's family, after each iteration, which costs a vector or two.
+        precision: what A and the vectors are held in, see :func:`krylov_precision`; ``auto`` is the
+            operator's own, float32 where it has none, and double where that does not converge. Complex
+            numbers are held as pairs of real ones.
+        delta: the residual is computed anew in float64 whenever it has fallen by this factor; None for no
+            such updates: the solver then ends with a residual that may not be what it claims.
+        watch: called as ``watch(precision, iteration, residual)`` after each iteration, the residual over
+            |b|.
+
+    Returns:
+        the x with the least true residual, of b's family, with its evidence; ``converged`` says whether that
+        is small enough.
+
+    Raises:
+        ArgumentError: shapes that do not fit, tensors that require gradients, or an option out of
+            range.
+        DataError: NaN or infinity, or a solution beyond the range of float64.
     """
     check_delta(delta)
-    system = System(a, b, x0=x0, M=M)
+    system = System(A, b, x0=x0, M=M)
 
     def attempt(problem: Problem, one: KrylovPrecision) -> None:
         _iterate(problem, Space(problem.a, one, problem.preconditioner), delta)
 
     return system.solve(
-        "bicgstab", precision, attempt, rtol=rtol, maxiter=maxiter, callback=callback, watch=watch
+        "bicgstab", precision, attempt, Stopping(rtol, atol, maxiter), callback=callback, watch=watch
     )
 
 
 def _iterate(problem: Problem, space: Space, delta: float | None) -> None:
     dot, norm, zero = problem.a.dot, problem.a.norm, torch.zeros_like(problem.y)
     trigger = Drop(delta or 0.0)
-    r = space.taken(problem.add(zero))
+    r = space.rounded_copy(problem.add(zero))
     trigger.restart(problem.claimed, 0.0)
     shadow, p, x = r, r, zero
     rho = dot(shadow, r)
     while problem.goes_on:
         towards = space.preconditioned(p)
-        v = space.stored(space.apply(towards))
+        v = space.rounded(space.apply(towards))
         across = dot(shadow, v)
         if not abs(across) > BREAKDOWN * norm(shadow) * norm(v):
             # The shadow residual says nothing more: begin again from the true one.
             problem.updates += 1
-            r = space.taken(problem.add(x))
+            r = space.rounded_copy(problem.add(x))
             x = zero
-            image = space.stored(space.apply(space.preconditioned(r)))
+            image = space.rounded(space.apply(space.preconditioned(r)))
             if not abs(dot(r, image)) > BREAKDOWN * norm(r) * norm(image):
                 return
             shadow, p, rho = r, r, dot(r, r)
             problem.note(problem.claimed, lambda: zero)
             continue
         alpha = rho / across
-        s = space.stored(r - alpha * v)
+        s = space.rounded(r - alpha * v)
         half = space.preconditioned(s)
-        t = space.stored(space.apply(half))
+        t = space.rounded(space.apply(half))
         length = dot(t, t).real
         omega = dot(t, s) / length if length > 0 else 0.0
         following = x + alpha * wide(towards) + omega * wide(half)
-        r = space.stored(s - omega * t)
+        r = space.rounded(s - omega * t)
         size = norm(r)
         if not math.isfinite(size):
             break
@@ -89,12 +119,12 @@ def _iterate(problem: Problem, space: Space, delta: float | None) -> None:
         problem.note(size, lambda x=x: x)  # type: ignore[misc]
         if delta is not None and (trigger.fires(size, 0.0) or size <= problem.target):
             problem.updates += 1
-            r = space.taken(problem.add(x))
+            r = space.rounded_copy(problem.add(x))
             x = zero
             trigger.restart(problem.claimed, 0.0)
         before, rho = rho, dot(shadow, r)
         if omega == 0 or before == 0:
             shadow, p, rho = r, r, dot(r, r)
             continue
-        p = space.stored(r + (rho / before) * (alpha / omega) * (p - omega * v))
+        p = space.rounded(r + (rho / before) * (alpha / omega) * (p - omega * v))
     problem.finish(x)

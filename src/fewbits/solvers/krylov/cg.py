@@ -7,40 +7,42 @@ the library QUDA has the triggers, the Polak-Ribiere step and the re-projection.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.solvers.krylov.deflation import Deflation
-from fewbits.solvers.krylov.problem import Problem, Watcher, check_delta
+from fewbits.solvers.krylov.problem import Problem, check_delta
 from fewbits.solvers.krylov.reliable import Deviation, Drop, Trigger
-from fewbits.solvers.krylov.result import KrylovResult
 from fewbits.solvers.krylov.space import Space, roundoff
-from fewbits.solvers.krylov.system import System, check_symmetric
+from fewbits.solvers.krylov.stopping import Stopping
+from fewbits.solvers.krylov.system import Callback, System, check_symmetric
 from fewbits.solvers.krylov.torch_vectors import TorchVectors
+from fewbits.solvers.operators.adapters import LinearMap
 from fewbits.solvers.operators.cg_vectors import CGVectors
 from fewbits.solvers.operators.vectors import times_power
 from fewbits.solvers.precision import KrylovPrecision
+from fewbits.solvers.solution import Solution
+from fewbits.typing import AnyArray, Array, Watch
 
 # A curvature below this share of |A| |p|^2 is rounding.
 FLAT = 1e-13
 
 
 def cg(
-    a: Any,
-    b: Any,
+    A: LinearMap,
+    b: Array,
+    x0: AnyArray | None = None,
     *,
-    precision: str | KrylovPrecision = "auto",
     rtol: float = 1e-10,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    M: LinearMap | None = None,
+    callback: Callback[Array] | None = None,
+    precision: str | KrylovPrecision = "auto",
     delta: float | None = 0.1,
     trigger: str = "drop",
-    maxiter: int | None = None,
-    M: Any = None,
     deflation: Deflation | None = None,
-    x0: Any = None,
-    callback: Callable[[Any], None] | None = None,
-    watch: Watcher | None = None,
-) -> KrylovResult:
+    watch: Watch | None = None,
+) -> Solution[Array]:
     """Solve A x = b for a symmetric (Hermitian) positive definite A.
 
     A and b are scaled by powers of two first. Search direction and residual are rounded whenever they are
@@ -48,36 +50,43 @@ def cg(
     Whenever the residual has fallen by ``delta``, it is computed anew in float64.
 
     Args:
-        a: a matrix of NumPy, PyTorch or SciPy in any layout, nested lists, a LinearOperator, a function, or
-            an :class:`Operator`; real or complex. A function takes and gives vectors of b's family, float64
-            or complex128.
-        b: (n,) or (n, k) numpy.ndarray, torch.Tensor or list; real or complex.
-        precision: see :func:`krylov_precision`; ``auto`` is the operator's own, float32 where it has none,
-            and double where that does not converge. Complex numbers are held as pairs of real ones.
-        rtol: |b - A x| <= rtol |b|, the true residual.
-        delta: None for no reliable updates, which then end with a residual that is not what it claims.
-        trigger: ``drop``, by ``delta``, or ``deviation``, by a bound on the error of the recurrence.
-        maxiter: iterations of each precision that is tried; 10 n, and 100 at least, by default.
-        M: a preconditioner close to A^-1, whatever A may be, in double precision: ``spilu(A).solve`` or
-            another function, a LinearOperator or a matrix; here Hermitian positive definite.
-        deflation: low modes, taken out of every true residual.
+        A: (n, n), Hermitian positive definite: a matrix of NumPy, PyTorch or SciPy in any layout, nested
+            lists, a LinearOperator, a function, or an :class:`Operator`; real or complex. A function takes
+            and returns vectors of b's family, float64 or complex128.
+        b: (n,) or (n, k), real or complex.
         x0: a first solution, of b's shape; zero by default.
+        rtol: a relative residual, at least 0 and below 1.
+        atol: an absolute one, at least 0. Converged is |b - A x| <= max(rtol |b|, atol), 2-norms of the true
+            residual, as in scipy.sparse.linalg.
+        maxiter: iterations of each precision that is tried; 10 n, and 100 at least, by default.
+        M: a preconditioner close to A^-1, Hermitian positive definite, in double precision:
+            ``scipy.sparse.linalg.spilu(A).solve`` or another function, a LinearOperator or a matrix.
         callback: called with x, of b's family, after each iteration, which costs a vector or two.
-        watch: called with the iteration and its residual over |b|.
+        precision: what A and the vectors are held in, see :func:`krylov_precision`; ``auto`` is the
+            operator's own, float32 where it has none, and double where that does not converge. Complex
+            numbers are held as pairs of real ones.
+        delta: the residual is computed anew in float64 whenever it has fallen by this factor; None for no
+            such updates: the solver then ends with a residual that may not be what it claims.
+        trigger: ``drop`` computes the residual anew by ``delta``, ``deviation`` by a bound on the error of
+            the recurrence.
+        deflation: low modes, taken out of every true residual.
+        watch: called as ``watch(precision, iteration, residual)`` after each iteration, the residual over
+            |b|.
 
     Returns:
-        the x with the least true residual, and whether that is small enough.
+        the x with the least true residual, of b's family, with its evidence; ``converged`` says whether that
+        is small enough.
 
     Raises:
         ArgumentError: shapes that do not fit, an A that is not Hermitian, tensors that require gradients, or
-            a tolerance, delta, trigger or precision out of range.
-        DataError: NaN or infinity, a solution beyond the range of float64, or a direction of negative
-            curvature: A is not positive definite.
+            an option out of range.
+        DataError: NaN or infinity, a direction of negative curvature, as A is not positive definite, or a
+            solution beyond the range of float64.
     """
     check_delta(delta)
     if trigger not in ("drop", "deviation"):
         raise ArgumentError(f"trigger={trigger!r}; expected drop or deviation")
-    system = System(a, b, x0=x0, M=M, pairs=deflation is not None and deflation.a.complex)
+    system = System(A, b, x0=x0, M=M, pairs=deflation is not None and deflation.a.complex)
     check_symmetric(system.a)
 
     def attempt(problem: Problem, one: KrylovPrecision) -> None:
@@ -88,7 +97,9 @@ def cg(
             when = Drop(delta) if trigger == "drop" else _deviation(problem, one)
         _Iteration(problem, vectors, when, deflation, system.exponent, one.double).run()
 
-    return system.solve("cg", precision, attempt, rtol=rtol, maxiter=maxiter, callback=callback, watch=watch)
+    return system.solve(
+        "cg", precision, attempt, Stopping(rtol, atol, maxiter), callback=callback, watch=watch
+    )
 
 
 def _deviation(problem: Problem, one: KrylovPrecision) -> Deviation:

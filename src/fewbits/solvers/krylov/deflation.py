@@ -7,20 +7,19 @@ solution on their span, with the small matrix V^T A V in float64.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format
-from fewbits.solvers.krylov.space import narrow
+from fewbits.solvers.krylov.space import rounding_format
 from fewbits.solvers.krylov.system import FAR, check_symmetric, comfortable
-from fewbits.solvers.operators.adapters import operator
+from fewbits.solvers.operators.adapters import LinearMap, operator
 from fewbits.solvers.operators.operator import OnPairs
 from fewbits.solvers.operators.vectors import array, exponent_of, from_reals, reals, times_power, wide
-from fewbits.tensor import quantize
+from fewbits.tensor import NarrowTensor, quantize
+from fewbits.typing import AnyArray
 
 DEPENDENT = 1e-12  # of the largest eigenvalue of V^H A V; below that a direction is rounding
 
@@ -29,28 +28,28 @@ class Deflation:
     """A basis of low modes, stored narrow; columns that depend on others are left out.
 
     Args:
-        a: the matrix or operator.
+        A: (n, n), the matrix or operator, as a solver takes it.
         modes: (n, k) columns, roughly eigenvectors of small eigenvalues; real or complex.
-        stored: the format that the basis is packed in, complex numbers as pairs; None keeps it in float32.
+        format: what the basis the basis is packed in, complex numbers as pairs; None keeps it in float32.
 
     Raises:
         ArgumentError: no (n, k), nothing but zeros, or A is not positive definite on their span.
         DataError: NaN or infinity.
     """
 
-    def __init__(self, a: Any, modes: Any, stored: str | Format | None = "quda_half") -> None:
+    def __init__(self, A: LinearMap, modes: AnyArray, format: str | Format | None = "quda_half") -> None:
         given = array(modes, "modes")
         if given.ndim != 2 or not 0 < given.shape[1] <= given.shape[0]:
             raise ArgumentError(f"modes have the shape {tuple(given.shape)}; expected (n, k) with k <= n")
         one = operator(
-            a, len(given), arrays=not isinstance(modes, torch.Tensor), complex_vectors=given.is_complex()
+            A, len(given), arrays=not isinstance(modes, torch.Tensor), complex_vectors=given.is_complex()
         )
         one = OnPairs(one) if given.is_complex() and not one.complex else one
         self.a, self.exponent, _ = comfortable(one)
         self._pairs = given.is_complex()
         columns = torch.stack([self._near(v) for v in given.T.contiguous()])
         rows = reals(columns.to(torch.complex64 if self._pairs else torch.float32)).contiguous()
-        self._basis: Any = rows if stored is None else quantize(rows, stored)
+        self._basis: torch.Tensor = rows if format is None else quantize(rows, format)
         self._weights = self._inverse()
 
     def _near(self, v: torch.Tensor) -> torch.Tensor:
@@ -82,7 +81,7 @@ class Deflation:
     @property
     def basis(self) -> torch.Tensor:
         """The modes as they are stored, (k, n) float32 or complex64; far ones times a power of two."""
-        found = self._basis if type(self._basis) is torch.Tensor else self._basis.dequantize()
+        found = self._basis.dequantize() if isinstance(self._basis, NarrowTensor) else self._basis
         return from_reals(found, pairs=self._pairs)
 
     def correction(self, r: torch.Tensor) -> torch.Tensor:
@@ -99,22 +98,30 @@ class Deflation:
         return wide(self.basis).to(torch.complex128) if self.a.complex else wide(self.basis)
 
 
-def low_modes(a: Any, n: int, k: int, *, matrix: str = "fp32", tol: float = 1e-2) -> torch.Tensor:
+def low_modes(A: LinearMap, n: int, k: int, *, format: str = "fp32", tol: float = 1e-2) -> torch.Tensor:
     """Return roughly the eigenvectors of the k smallest eigenvalues of a symmetric (Hermitian) A.
 
-    They are (n, k) float32, or complex64 of a complex A.
+    ARPACK's implicitly restarted Lanczos method in float32, on the product with A held in ``format``.
 
-    ARPACK's implicitly restarted Lanczos method in float32, on the product with A held in ``matrix``.
+    Args:
+        A: (n, n), symmetric (Hermitian), as a solver takes it.
+        n: unknowns.
+        k: modes, at least 1 and at most n - 2.
+        format: what the values of A are held in.
+        tol: relative accuracy of the eigenvalues, as in scipy.sparse.linalg.eigsh.
+
+    Returns:
+        (n, k) float32, or complex64 of a complex A.
 
     Raises:
         ArgumentError: k out of range, or A is not symmetric.
         scipy.sparse.linalg.ArpackNoConvergence: it did not converge to ``tol``.
     """
-    one, _, _ = comfortable(operator(a, n))
+    one, _, _ = comfortable(operator(A, n))
     if not 0 < k < n - 1:
         raise ArgumentError(f"k={k} modes of {n}; expected from 1 to {n - 2}")
     check_symmetric(one)
-    apply = one.narrowed(narrow(matrix))
+    apply = one.rounded(rounding_format(format))
     dtype = np.complex64 if one.complex else np.float32
     low = LinearOperator(
         (n, n), lambda v: apply(torch.from_numpy(np.ascontiguousarray(v, dtype))).numpy(), dtype=dtype

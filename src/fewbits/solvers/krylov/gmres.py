@@ -8,52 +8,80 @@ Eisenstat, Elman and Schultz, Variational iterative methods for nonsymmetric sys
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from fewbits.errors import ArgumentError
 from fewbits.solvers.flexible_gmres import flexible_gmres
-from fewbits.solvers.krylov.problem import Partial, Problem, Watcher, check_delta
+from fewbits.solvers.krylov.problem import Partial, Problem, check_delta
 from fewbits.solvers.krylov.reliable import Drop, refine
-from fewbits.solvers.krylov.result import KrylovResult
 from fewbits.solvers.krylov.space import Packed, Space, roundoff
-from fewbits.solvers.krylov.system import System
+from fewbits.solvers.krylov.stopping import Stopping
+from fewbits.solvers.krylov.system import Callback, System
+from fewbits.solvers.operators.adapters import LinearMap
 from fewbits.solvers.operators.vectors import wide
 from fewbits.solvers.precision import KrylovPrecision
+from fewbits.solvers.solution import Solution
+from fewbits.typing import AnyArray, Array, Watch
 
 
 def gmres(
-    a: Any,
-    b: Any,
+    A: LinearMap,
+    b: Array,
+    x0: AnyArray | None = None,
     *,
-    precision: str | KrylovPrecision = "auto",
     rtol: float = 1e-10,
+    atol: float = 0.0,
     restart: int = 50,
     maxiter: int | None = None,
-    M: Any = None,
-    x0: Any = None,
-    callback: Callable[[Any], None] | None = None,
-    watch: Watcher | None = None,
-) -> KrylovResult:
+    M: LinearMap | None = None,
+    callback: Callback[Array] | None = None,
+    precision: str | KrylovPrecision = "auto",
+    watch: Watch | None = None,
+) -> Solution[Array]:
     """Solve A x = b for a square A.
 
     The basis is packed in the format of the vectors; the product is float32, orthogonalization float64. Every
     cycle begins with the residual in float64, and ends where the basis can say no more.
 
-    Args, result and errors: :func:`fewbits.solvers.cg`, without the conditions on A and M.
-        restart: vectors in the basis at most.
+    Args:
+        A: (n, n): a matrix of NumPy, PyTorch or SciPy in any layout, nested lists, a
+            LinearOperator, a function, or an :class:`Operator`; real or complex. A function takes and
+            returns vectors of b's family, float64 or complex128.
+        b: (n,) or (n, k), real or complex.
+        x0: a first solution, of b's shape; zero by default.
+        rtol: a relative residual, at least 0 and below 1.
+        atol: an absolute one, at least 0. Converged is |b - A x| <= max(rtol |b|, atol), 2-norms of the true
+            residual, as in scipy.sparse.linalg.
+        restart: vectors in the basis at most; ``maxiter`` counts iterations, not restarts.
+        maxiter: iterations of each precision that is tried; 10 n, and 100 at least, by default.
+        M: a preconditioner close to A^-1, in double precision:
+            ``scipy.sparse.linalg.spilu(A).solve`` or another function, a LinearOperator or a matrix.
+        callback: called with x, of b's family, after each iteration, which costs a vector or two.
+        precision: what A and the vectors are held in, see :func:`krylov_precision`; ``auto`` is the
+            operator's own, float32 where it has none, and double where that does not converge. Complex
+            numbers are held as pairs of real ones.
+        watch: called as ``watch(precision, iteration, residual)`` after each iteration, the residual over
+            |b|.
+
+    Returns:
+        the x with the least true residual, of b's family, with its evidence; ``converged`` says whether that
+        is small enough.
+
+    Raises:
+        ArgumentError: shapes that do not fit, tensors that require gradients, or an option out of
+            range.
+        DataError: NaN or infinity, or a solution beyond the range of float64.
     """
     _check_restart(restart)
-    system = System(a, b, x0=x0, M=M)
+    system = System(A, b, x0=x0, M=M)
 
     def attempt(problem: Problem, one: KrylovPrecision) -> None:
         space = Space(problem.a, one, problem.preconditioner)
         refine(problem, lambda r: _cycle(problem, space, r, restart))
 
     return system.solve(
-        "gmres", precision, attempt, rtol=rtol, maxiter=maxiter, callback=callback, watch=watch
+        "gmres", precision, attempt, Stopping(rtol, atol, maxiter), callback=callback, watch=watch
     )
 
 
@@ -114,42 +142,73 @@ class _PackedBasis:
 
 
 def gcr(
-    a: Any,
-    b: Any,
+    A: LinearMap,
+    b: Array,
+    x0: AnyArray | None = None,
     *,
-    precision: str | KrylovPrecision = "auto",
     rtol: float = 1e-10,
-    delta: float | None = 0.1,
+    atol: float = 0.0,
     restart: int = 20,
     maxiter: int | None = None,
-    M: Any = None,
-    x0: Any = None,
-    callback: Callable[[Any], None] | None = None,
-    watch: Watcher | None = None,
-) -> KrylovResult:
+    M: LinearMap | None = None,
+    callback: Callback[Array] | None = None,
+    precision: str | KrylovPrecision = "auto",
+    delta: float | None = 0.1,
+    watch: Watch | None = None,
+) -> Solution[Array]:
     """Solve A x = b for a square A, by directions whose images are orthogonal; the preconditioner may vary.
 
     Directions and images are packed in the format of the vectors.
 
-    Args, result and errors: :func:`fewbits.solvers.cg`, without the conditions on A and M.
+    Args:
+        A: (n, n): a matrix of NumPy, PyTorch or SciPy in any layout, nested lists, a
+            LinearOperator, a function, or an :class:`Operator`; real or complex. A function takes and
+            returns vectors of b's family, float64 or complex128.
+        b: (n,) or (n, k), real or complex.
+        x0: a first solution, of b's shape; zero by default.
+        rtol: a relative residual, at least 0 and below 1.
+        atol: an absolute one, at least 0. Converged is |b - A x| <= max(rtol |b|, atol), 2-norms of the true
+            residual, as in scipy.sparse.linalg.
         restart: directions kept at most.
+        maxiter: iterations of each precision that is tried; 10 n, and 100 at least, by default.
+        M: a preconditioner close to A^-1, in double precision:
+            ``scipy.sparse.linalg.spilu(A).solve`` or another function, a LinearOperator or a matrix.
+        callback: called with x, of b's family, after each iteration, which costs a vector or two.
+        precision: what A and the vectors are held in, see :func:`krylov_precision`; ``auto`` is the
+            operator's own, float32 where it has none, and double where that does not converge. Complex
+            numbers are held as pairs of real ones.
+        delta: the residual is computed anew in float64 whenever it has fallen by this factor; None for no
+            such updates: the solver then ends with a residual that may not be what it claims.
+        watch: called as ``watch(precision, iteration, residual)`` after each iteration, the residual over
+            |b|.
+
+    Returns:
+        the x with the least true residual, of b's family, with its evidence; ``converged`` says whether that
+        is small enough.
+
+    Raises:
+        ArgumentError: shapes that do not fit, tensors that require gradients, or an option out of
+            range.
+        DataError: NaN or infinity, or a solution beyond the range of float64.
     """
     _check_restart(restart)
     check_delta(delta)
-    system = System(a, b, x0=x0, M=M)
+    system = System(A, b, x0=x0, M=M)
 
     def attempt(problem: Problem, one: KrylovPrecision) -> None:
         _directions(problem, Space(problem.a, one, problem.preconditioner), delta, restart)
 
-    return system.solve("gcr", precision, attempt, rtol=rtol, maxiter=maxiter, callback=callback, watch=watch)
+    return system.solve(
+        "gcr", precision, attempt, Stopping(rtol, atol, maxiter), callback=callback, watch=watch
+    )
 
 
 def _directions(problem: Problem, space: Space, delta: float | None, restart: int) -> None:
     dot, x = problem.a.dot, torch.zeros_like(problem.y)
     trigger = Drop(delta or 0.0)
-    r = space.taken(problem.add(x))
+    r = space.rounded_copy(problem.add(x))
     trigger.restart(problem.claimed, 0.0)
-    kept: list[tuple[Any, Any, float]] = []
+    kept: list[tuple[Packed, Packed, float]] = []
     while problem.goes_on:
         p = space.preconditioned(r)
         image = space.apply(p)
@@ -164,7 +223,7 @@ def _directions(problem: Problem, space: Space, delta: float | None, restart: in
         if length2 == 0 or not math.isfinite(length2):
             break
         alpha = dot(image, r) / length2
-        following = space.stored(r - alpha * image)
+        following = space.rounded(r - alpha * image)
         size = problem.a.norm(following)
         if not math.isfinite(size):
             break
@@ -178,7 +237,7 @@ def _directions(problem: Problem, space: Space, delta: float | None, restart: in
             kept = [] if len(kept) == restart else kept
             if delta is not None:
                 problem.updates += 1
-                r = space.taken(problem.add(x))
+                r = space.rounded_copy(problem.add(x))
                 x = torch.zeros_like(x)
                 trigger.restart(problem.claimed, 0.0)
     problem.finish(x)

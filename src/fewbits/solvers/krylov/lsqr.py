@@ -8,21 +8,23 @@ vectors do not bound the accuracy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from fewbits.records import Stage
-from fewbits.solvers.krylov.problem import MARGIN, Problem, Watcher
+from fewbits.solvers.krylov.problem import Problem
 from fewbits.solvers.krylov.reliable import refine
-from fewbits.solvers.krylov.result import KrylovResult
 from fewbits.solvers.krylov.space import Space, roundoff
-from fewbits.solvers.krylov.system import System
+from fewbits.solvers.krylov.stopping import MARGIN, Stopping
+from fewbits.solvers.krylov.system import Callback, System
+from fewbits.solvers.operators.adapters import LinearMap
 from fewbits.solvers.operators.operator import Operator
 from fewbits.solvers.operators.vectors import wide
 from fewbits.solvers.precision import KrylovPrecision
+from fewbits.solvers.solution import Solution
+from fewbits.typing import AnyArray, Array, Watch
 
 POWERS = 4  # steps of the power method that bound |A| from below
 
@@ -33,7 +35,7 @@ class LeastSquares(Problem):
     def __init__(self, a: Operator, b: torch.Tensor, **options: Any) -> None:
         self.adjoint, self.norm = a.adjoint(), 0.0
         super().__init__(a, b, **options)
-        if options.get("maxiter") is None:
+        if options["stopping"].maxiter is None:
             self.maxiter = max(10 * max(a.rows, a.n), 100)
         v = self.adjoint.exact(self.b)
         for _ in range(POWERS):
@@ -61,36 +63,56 @@ class LeastSquares(Problem):
         r = self.judged()
         true, size = self.a.norm(r), self.a.norm(self.adjoint.exact(r))
         self.optimality = size / (self.norm * true) if self.norm * true > 0 else 0.0
-        return true, true <= self.rtol * self.size or self.optimality <= self.rtol
+        return true, true <= self.allowed or self.optimality <= self.rtol
 
-    def result(self, true: float, met: bool, stages: tuple[Stage, ...]) -> KrylovResult:
+    def solution(self, true: float, converged: bool, stages: tuple[Stage, ...]) -> Solution[torch.Tensor]:
         """Return the best solution with its evidence."""
-        return replace(super().result(true, met, stages), optimality=self.optimality)
+        return replace(super().solution(true, converged, stages), optimality=self.optimality)
 
 
 def lsqr(
-    a: Any,
-    b: Any,
+    A: LinearMap,
+    b: Array,
+    x0: AnyArray | None = None,
     *,
-    precision: str | KrylovPrecision = "auto",
     rtol: float = 1e-10,
+    atol: float = 0.0,
     maxiter: int | None = None,
-    x0: Any = None,
-    callback: Callable[[Any], None] | None = None,
-    watch: Watcher | None = None,
-) -> KrylovResult:
+    callback: Callback[Array] | None = None,
+    precision: str | KrylovPrecision = "auto",
+    watch: Watch | None = None,
+) -> Solution[Array]:
     """Solve A x = b for an A of any shape, or find the x with the least |b - A x|.
 
     Where columns depend on each other it is, from x0 = 0, the x with the least |x| of these, but for the
     roundoff of the vectors. A product with A and one with A^H make an iteration.
 
-    Args, result and errors: :func:`fewbits.solvers.cg`, without the conditions on A, but for these:
-        a: (m, n) matrix, or a LinearOperator with ``rmatvec``.
-        b: (m,) or (m, k).
-        rtol: |b - A x| <= rtol |b|, or |A^H r| <= rtol |A| |r| with r = b - A x; the result's ``optimality``
-            is the share in the second.
+    Args:
+        A: (m, n): a matrix of NumPy, PyTorch or SciPy in any layout, nested lists, a LinearOperator with
+            ``rmatvec``, or an :class:`Operator`; real or complex.
+        b: (m,) or (m, k), real or complex.
+        x0: a first solution, (n,) or (n, k); zero by default.
+        rtol: a relative residual, at least 0 and below 1.
+        atol: an absolute one, at least 0. Converged is |r| <= max(rtol |b|, atol) for r = b - A x, or
+            |A^H r| <= rtol |A| |r|, whose share is the ``optimality`` of what is returned.
+        maxiter: iterations of each precision that is tried; 10 max(m, n), and 100 at least, by default.
+        callback: called with x, of b's family, after each iteration, which costs a vector or two.
+        precision: what A and the vectors are held in, see :func:`krylov_precision`; ``auto`` is the
+            operator's own, float32 where it has none, and double where that does not converge. Complex
+            numbers are held as pairs of real ones.
+        watch: called as ``watch(precision, iteration, residual)`` after each iteration, the residual over
+            |b|.
+
+    Returns:
+        the x with the least true residual, of b's family, with its evidence; ``converged`` says whether that
+        is small enough.
+
+    Raises:
+        ArgumentError: shapes that do not fit, an A whose adjoint is not known, tensors that require
+            gradients, or an option out of range.
+        DataError: NaN or infinity, or a solution beyond the range of float64.
     """
-    system = System(a, b, x0=x0, square=False)
+    system = System(A, b, x0=x0, square=False)
     system.kind = LeastSquares
 
     def attempt(problem: Problem, one: KrylovPrecision) -> None:
@@ -99,7 +121,7 @@ def lsqr(
         refine(problem, lambda r: _cycle(problem, *spaces, r))
 
     return system.solve(
-        "lsqr", precision, attempt, rtol=rtol, maxiter=maxiter, callback=callback, watch=watch
+        "lsqr", precision, attempt, Stopping(rtol, atol, maxiter), callback=callback, watch=watch
     )
 
 
@@ -111,13 +133,13 @@ def _cycle(problem: LeastSquares, space: Space, adjoint: Space, r: torch.Tensor)
     enough = 4 * roundoff(space.precision) * theta
     if theta == 0:
         return x
-    v = adjoint.stored(g / theta)
+    v = adjoint.rounded(g / theta)
     p = space.apply(v)
     rho = norm(p)
     f, w = theta / rho if rho > 0 else 0.0, v
     while problem.goes_on and rho > 0 and math.isfinite(rho):
-        p = adjoint.stored(p / rho)
-        w = adjoint.stored(w / rho)
+        p = adjoint.rounded(p / rho)
+        w = adjoint.rounded(w / rho)
         x = x + f * wide(w)
         size2 = max(size2 - f * f, 0.0)
         v_next = adjoint.apply(p) - rho * v
@@ -126,7 +148,7 @@ def _cycle(problem: LeastSquares, space: Space, adjoint: Space, r: torch.Tensor)
         left = theta * abs(f)
         if left <= enough or left <= 0.5 * problem.rtol * problem.norm * math.sqrt(size2):
             break
-        v = adjoint.stored(v_next / theta)
+        v = adjoint.rounded(v_next / theta)
         p = space.apply(v) - theta * p
         rho = norm(p)
         f = -theta * f / rho if rho > 0 else 0.0

@@ -7,40 +7,69 @@ the roundoff of its vectors allows; the next one begins with the residual in dou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from fewbits.errors import DataError
-from fewbits.solvers.krylov.problem import Problem, Watcher
+from fewbits.solvers.krylov.problem import Problem
 from fewbits.solvers.krylov.reliable import refine
-from fewbits.solvers.krylov.result import KrylovResult
 from fewbits.solvers.krylov.space import Space, roundoff
-from fewbits.solvers.krylov.system import System, check_symmetric
+from fewbits.solvers.krylov.stopping import Stopping
+from fewbits.solvers.krylov.system import Callback, System, check_symmetric
+from fewbits.solvers.operators.adapters import LinearMap
 from fewbits.solvers.operators.vectors import wide
 from fewbits.solvers.precision import KrylovPrecision
+from fewbits.solvers.solution import Solution
+from fewbits.typing import AnyArray, Array, Watch
 
 
 def minres(
-    a: Any,
-    b: Any,
+    A: LinearMap,
+    b: Array,
+    x0: AnyArray | None = None,
     *,
-    precision: str | KrylovPrecision = "auto",
     rtol: float = 1e-10,
+    atol: float = 0.0,
     maxiter: int | None = None,
-    M: Any = None,
-    x0: Any = None,
-    callback: Callable[[Any], None] | None = None,
-    watch: Watcher | None = None,
-) -> KrylovResult:
+    M: LinearMap | None = None,
+    callback: Callback[Array] | None = None,
+    precision: str | KrylovPrecision = "auto",
+    watch: Watch | None = None,
+) -> Solution[Array]:
     """Solve A x = b for a symmetric (Hermitian) A, definite or not.
 
     A singular A is solved where b lies in its range, and else left with ``converged`` false.
 
-    Args, result and errors: :func:`fewbits.solvers.cg`; only M has to be positive definite.
+    Args:
+        A: (n, n), Hermitian: a matrix of NumPy, PyTorch or SciPy in any layout, nested lists, a
+            LinearOperator, a function, or an :class:`Operator`; real or complex. A function takes and
+            returns vectors of b's family, float64 or complex128.
+        b: (n,) or (n, k), real or complex.
+        x0: a first solution, of b's shape; zero by default.
+        rtol: a relative residual, at least 0 and below 1.
+        atol: an absolute one, at least 0. Converged is |b - A x| <= max(rtol |b|, atol), 2-norms of the true
+            residual, as in scipy.sparse.linalg.
+        maxiter: iterations of each precision that is tried; 10 n, and 100 at least, by default.
+        M: a preconditioner close to A^-1, Hermitian positive definite, in double precision:
+            ``scipy.sparse.linalg.spilu(A).solve`` or another function, a LinearOperator or a matrix.
+        callback: called with x, of b's family, after each iteration, which costs a vector or two.
+        precision: what A and the vectors are held in, see :func:`krylov_precision`; ``auto`` is the
+            operator's own, float32 where it has none, and double where that does not converge. Complex
+            numbers are held as pairs of real ones.
+        watch: called as ``watch(precision, iteration, residual)`` after each iteration, the residual over
+            |b|.
+
+    Returns:
+        the x with the least true residual, of b's family, with its evidence; ``converged`` says whether that
+        is small enough.
+
+    Raises:
+        ArgumentError: shapes that do not fit, an A that is not Hermitian, tensors that require gradients, or
+            an option out of range.
+        DataError: NaN or infinity, an M that is not positive definite, or a solution beyond the range of
+            float64.
     """
-    system = System(a, b, x0=x0, M=M)
+    system = System(A, b, x0=x0, M=M)
     check_symmetric(system.a)
 
     def attempt(problem: Problem, one: KrylovPrecision) -> None:
@@ -48,7 +77,7 @@ def minres(
         refine(problem, lambda r: _cycle(problem, space, r))
 
     return system.solve(
-        "minres", precision, attempt, rtol=rtol, maxiter=maxiter, callback=callback, watch=watch
+        "minres", precision, attempt, Stopping(rtol, atol, maxiter), callback=callback, watch=watch
     )
 
 
@@ -58,7 +87,7 @@ def _cycle(problem: Problem, space: Space, r: torch.Tensor) -> torch.Tensor:
     unit = roundoff(space.precision)
     # In the norm of M the target is not known: half of it is meant, and the true residual decides.
     enough = max(0.5 * problem.target if space.preconditioner else problem.target, 4 * unit * size)
-    u = space.taken(r)
+    u = space.rounded_copy(r)
     z = space.preconditioned(u)
     beta = first = left = _length(problem, u, z)
     if not first > 0:
@@ -67,10 +96,10 @@ def _cycle(problem: Problem, space: Space, r: torch.Tensor) -> torch.Tensor:
     beta_before, norm = 1.0, 0.0
     cosine, sine, bar, epsilon = -1.0, 0.0, 0.0, 0.0
     while problem.goes_on:
-        v = space.stored(z / beta)
+        v = space.rounded(z / beta)
         image = space.apply(v) - (beta / beta_before) * before
         alpha = problem.a.dot(v, image).real
-        before, u = u, space.stored(image - (alpha / beta) * u)
+        before, u = u, space.rounded(image - (alpha / beta) * u)
         z = space.preconditioned(u)
         beta_before, beta = beta, _length(problem, u, z)
         # Rotate the new column of the tridiagonal matrix, and with it the right-hand side.
@@ -83,7 +112,7 @@ def _cycle(problem: Problem, space: Space, r: torch.Tensor) -> torch.Tensor:
             break
         cosine, sine = gamma_bar / gamma, beta / gamma
         step, left = cosine * left, sine * left
-        w_before, w = w, space.stored((v - epsilon_before * w_before - delta * w) / gamma)
+        w_before, w = w, space.rounded((v - epsilon_before * w_before - delta * w) / gamma)
         x = x + step * wide(w)
         problem.note(size * abs(left) / first, lambda x=x: x)  # type: ignore[misc]
         if problem.claimed <= enough or beta == 0:

@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -19,44 +18,53 @@ from fewbits.errors import ArgumentError
 from fewbits.records import Stage
 from fewbits.solvers.krylov.cg import cg
 from fewbits.solvers.krylov.problem import Problem
-from fewbits.solvers.krylov.result import KrylovResult
 from fewbits.solvers.krylov.space import Space, roundoff
+from fewbits.solvers.krylov.stopping import Stopping
 from fewbits.solvers.krylov.system import FAR, System, check_symmetric
+from fewbits.solvers.operators.adapters import LinearMap
 from fewbits.solvers.operators.vectors import exponent_of, times_power, wide
 from fewbits.solvers.precision import KrylovPrecision, krylov_precision
+from fewbits.solvers.solution import Solution
+from fewbits.typing import Array
 
 TOGETHER = "all shifts share it; each system is finished on its own"
 
 
 def multishift_cg(
-    a: Any,
-    b: Any,
+    A: LinearMap,
+    b: Array,
     shifts: Sequence[float],
     *,
-    precision: str | KrylovPrecision = "auto",
     rtol: float = 1e-10,
+    atol: float = 0.0,
     maxiter: int | None = None,
-) -> list[KrylovResult]:
+    precision: str | KrylovPrecision = "auto",
+) -> list[Solution[Array]]:
     """Solve (A + s) x = b for each s of ``shifts``, with one product per iteration for all of them.
 
     Args:
-        a: symmetric (Hermitian); A plus the smallest shift is positive definite.
-        b: (n,).
+        A: (n, n), symmetric (Hermitian): a matrix of NumPy, PyTorch or SciPy in any layout, nested lists, a
+            LinearOperator, a function, or an :class:`Operator`. A plus the smallest shift is positive
+            definite.
+        b: (n,), real or complex.
         shifts: real numbers.
-        precision: see :func:`fewbits.solvers.cg`.
-        rtol: of each system.
-        maxiter: iterations for all together, and again for each.
+        rtol: a relative residual, at least 0 and below 1.
+        atol: an absolute one, at least 0: of each system |b - (A + s) x| <= max(rtol |b|, atol), 2-norms.
+        maxiter: iterations for all together, and again for each; 10 n, and 100 at least, by default.
+        precision: what A and the vectors are held in, see :func:`krylov_precision`; ``auto`` is the
+            operator's own, float32 where it has none, and double where that does not converge.
 
     Returns:
-        one result for each shift; ``iterations`` counts the products that they share, and those of its own.
+        one :class:`Solution` for each shift; ``iterations`` counts the products that they share, and those of
+        its own.
 
     Raises:
-        ArgumentError: no shifts, one that is complex or not finite, or what :func:`fewbits.solvers.cg`
-            refuses.
+        ArgumentError: no shifts, one that is complex or not finite, shapes that do not fit, an A that is not
+            Hermitian, tensors that require gradients, or an option out of range.
         DataError: NaN or infinity, or A plus the smallest shift is not positive definite.
     """
     values = _real(shifts)
-    system = System(a, b)
+    system = System(A, b)
     if system.b.shape[1] != 1 or len(system.shape) != 1:
         raise ArgumentError(f"b has the shape {tuple(system.shape)}; expected (n,) for many shifts")
     check_symmetric(system.a)
@@ -65,7 +73,7 @@ def multishift_cg(
         more = -exponent_of(largest)
         system.a, system.exponent = system.a.scaled(more), system.exponent + more
     one = krylov_precision(system.a.preferred if precision == "auto" else precision)
-    problem, began = system.problem(0, rtol, maxiter), time.perf_counter()
+    problem, began = system.problem(0, Stopping(rtol, atol, maxiter)), time.perf_counter()
     scaled = [math.ldexp(s, system.exponent) for s in values]
     base = min(scaled)
     shared = _together(problem, Space(problem.a, one), base, [s - base for s in scaled])
@@ -75,13 +83,18 @@ def multishift_cg(
     for s, y in zip(scaled, shared, strict=True):
         # In the units of A scaled, whose solutions are 2^-exponent times those of A.
         x0 = times_power(y, problem.exponent - system.exponent)
-        result = cg(
-            system.a.shifted(s), system.b[:, 0], precision=precision, rtol=rtol, maxiter=maxiter, x0=x0
+        result: Solution[torch.Tensor] = cg(
+            system.a.shifted(s),
+            system.b[:, 0],
+            x0,
+            rtol=rtol,
+            atol=atol,
+            maxiter=maxiter,
+            precision=precision,
         )
         found.append(
             replace(
-                result,
-                x=system.as_given(times_power(result.x, system.exponent)),
+                result.with_x(system.as_given(times_power(result.x, system.exponent))),
                 iterations=len(history) + result.iterations,
                 history=history + result.history,
                 stages=(stage, *result.stages),
@@ -111,7 +124,7 @@ def _together(problem: Problem, space: Space, base: float, above: list[float]) -
         return problem.a.dot(u, v).real
 
     x = [torch.zeros_like(problem.y) for _ in above]
-    r = space.stored(problem.b)
+    r = space.rounded(problem.b)
     p, directions = r, [r] * n
     rr = dot(r, r)
     alpha_before, beta = 1.0, 0.0
@@ -132,15 +145,15 @@ def _together(problem: Problem, space: Space, base: float, above: list[float]) -
             following.append(zeta[i] * zeta_before[i] * alpha_before / scale if scale != 0 else 0.0)
             if zeta[i] != 0:
                 x[i].add_(wide(directions[i]), alpha=alpha * following[i] / zeta[i])
-        r = space.stored(r - alpha * image)
+        r = space.rounded(r - alpha * image)
         before, rr = rr, dot(r, r)
         problem.note(math.sqrt(rr), lambda: problem.y)
         beta_now = rr / before
         for i in range(n):
             if zeta[i] != 0:
                 ratio = following[i] / zeta[i]
-                directions[i] = space.stored(following[i] * r + beta_now * ratio * ratio * directions[i])
-        p = space.stored(r + beta_now * p)
+                directions[i] = space.rounded(following[i] * r + beta_now * ratio * ratio * directions[i])
+        p = space.rounded(r + beta_now * p)
         zeta_before, zeta = zeta, following
         alpha_before, beta = alpha, beta_now
     return x

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 
 import torch
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.records import Stage
-from fewbits.solvers.krylov.result import KrylovResult
+from fewbits.solvers.krylov.stopping import MARGIN, Stopping
 from fewbits.solvers.operators.operator import Operator
 from fewbits.solvers.operators.vectors import exponent_of, times_power
-from fewbits.solvers.precision import KRYLOV_PRECISIONS, KrylovPrecision, krylov_precision
+from fewbits.solvers.solution import Solution
+from fewbits.typing import Watch
 
 MOST_STALLS = 10  # true residuals no smaller than the one before, until an attempt is given up
 STALL = 1 - 1e-4
-# Loops stop a little below the tolerance, as the residual that decides is summed in another order.
-MARGIN = 1 - 2.0**-10
 
-Watcher = Callable[[int, float], None]
 Partial = Callable[[], torch.Tensor]
+DEFAULT = Stopping()
 
 
 class Problem:
@@ -32,7 +30,8 @@ class Problem:
         preconditioner: an operator, or None.
         b: (n,) float64 or complex128, its largest magnitude between 1/2 and 1.
         size: |b|.
-        target: the residual to reach.
+        allowed: the true residual of a solution.
+        target: the residual at which loops stop, a little below.
         y: the solution so far, of b's dtype.
         claimed: the residual as the recurrence has it.
         history: the same after each iteration.
@@ -49,21 +48,22 @@ class Problem:
         x0: torch.Tensor | None = None,
         exponent: int = 0,
         preconditioner: Operator | None = None,
-        rtol: float = 1e-10,
-        maxiter: int | None = None,
+        stopping: Stopping = DEFAULT,
         callback: Callable[[torch.Tensor], None] | None = None,
-        watch: Watcher | None = None,
+        watch: Watch | None = None,
     ) -> None:
-        self.a, self.preconditioner, self.rtol = a, preconditioner, rtol
+        self.a, self.preconditioner, self.rtol = a, preconditioner, stopping.rtol
         self.callback, self.watch = callback, watch
         of_b = exponent_of(a.peak(b))
         self.b, self.exponent = times_power(b, -of_b), of_b + exponent
         self.size = self.least = self.claimed = a.norm(self.b)
-        self.target = MARGIN * rtol * self.size
-        self.maxiter = max(10 * (a.unknowns or a.n), 100) if maxiter is None else maxiter
+        self.allowed = stopping.residual(self.size, of_b)
+        self.target = MARGIN * self.allowed
+        self.maxiter = max(10 * (a.unknowns or a.n), 100) if stopping.maxiter is None else stopping.maxiter
         self.y = torch.zeros(a.n, dtype=b.dtype)
         self.best, self._r = self.y.clone(), torch.zeros_like(self.b)
         self.history, self.updates, self._first, self._stalls = list[float](), 0, 0, 0
+        self._stage = ""
         self._last = math.inf
         if x0 is not None and self.size > 0:
             self._begin_from(times_power(x0, -self.exponent))
@@ -85,7 +85,7 @@ class Problem:
         self.claimed = residual
         self.history.append(residual)
         if self.watch is not None:
-            self.watch(len(self.history), residual / self.size)
+            self.watch(self._stage, len(self.history), residual / self.size)
         if self.callback is not None:
             self.callback(times_power(self.y + partial(), self.exponent))
 
@@ -126,38 +126,23 @@ class Problem:
         if merit < self.least:
             self.best, self.least = self.y, merit
 
-    def solve(
-        self,
-        method: str,
-        precision: str | KrylovPrecision,
-        attempt: Callable[[Problem, KrylovPrecision], None],
-    ) -> KrylovResult:
-        """Attempt the precision, with ``auto`` the operator's own and then double; return what came out."""
-        auto = precision == "auto"
-        chain = [krylov_precision(self.a.preferred if auto else precision)]
-        if auto and not chain[0].double:
-            chain.append(KRYLOV_PRECISIONS["double"])
-        stages: list[Stage] = []
-        true, met = self.judge()
-        for one in () if met else chain:
-            began, best, least = time.perf_counter(), self.best, true
-            self._first, self._stalls, self._last = len(self.history), 0, math.inf
-            self.y, self.claimed = self.best, true
-            attempt(self, one)
-            true, met = self.judge()
-            if not (met or true <= least):  # the loop's own residuals had rounded too much to be compared
-                self.best, self.least = best, math.inf
-                true, met = self.judge()
-            history = tuple(h / self.size for h in self.history[self._first :])
-            stages.append(_stage(one, method, history, true / self.size, met, began))
-            if met:
-                break
-        return self.result(true, met, tuple(stages))
+    def begin(self, stage: str, residual: float) -> None:
+        """Begin an attempt, called ``stage``, from the best solution, whose true residual is given."""
+        self._stage, self._first, self._stalls, self._last = stage, len(self.history), 0, math.inf
+        self.y, self.claimed = self.best, residual
+
+    def return_to(self, best: torch.Tensor) -> None:
+        """Take a solution for the best that was found before an attempt."""
+        self.best, self.least = best, math.inf
+
+    def stage_history(self) -> tuple[float, ...]:
+        """Return the recurrence's residuals of the attempt, over |b|."""
+        return tuple(h / self.size for h in self.history[self._first :])
 
     def judge(self) -> tuple[float, bool]:
         """Return the norm of the residual of the x that is returned, and whether that is small enough."""
         true = self.a.norm(self.judged())
-        return true, true <= self.rtol * self.size
+        return true, true <= self.allowed
 
     def judged(self) -> torch.Tensor:
         """Return the residual of the x that is returned: rounded to the units of what was given."""
@@ -174,42 +159,22 @@ class Problem:
         """Return the best solution in the units of what was given."""
         return times_power(self.best, self.exponent)
 
-    def result(self, true: float, met: bool, stages: tuple[Stage, ...]) -> KrylovResult:
+    def solution(self, true: float, converged: bool, stages: tuple[Stage, ...]) -> Solution[torch.Tensor]:
         """Return the best solution with its evidence; ``true`` is the norm of its residual."""
         size = self.size or 1.0
-        return KrylovResult(
+        return Solution(
             self.x,
-            met,
+            converged,
             true / size,
-            self.claimed / size,
             len(self.history),
-            self.updates,
-            tuple(h / size for h in self.history),
             stages,
+            tuple(h / size for h in self.history),
+            claimed=self.claimed / size,
+            reliable_updates=self.updates,
         )
 
 
-def _stage(
-    one: KrylovPrecision,
-    method: str,
-    history: tuple[float, ...],
-    residual: float,
-    converged: bool,
-    began: float,
-) -> Stage:
-    return Stage(
-        one.name,
-        method,
-        len(history) if converged else -50,
-        0,
-        0.0,
-        time.perf_counter() - began,
-        "" if converged else f"the true residual stayed at {residual:.1e}",
-        history,
-    )
-
-
 def check_delta(delta: float | None) -> None:
-    """Refuse a factor that is none."""
+    """Raise ArgumentError if the factor of reliable updates is not between 0 and 1."""
     if delta is not None and not 0 < delta < 1:
         raise ArgumentError(f"delta={delta}; expected a factor between 0 and 1, or None")

@@ -34,20 +34,22 @@ class Space:
             self.dtype = torch.complex128 if precision.double else torch.complex64
         else:
             self.dtype = torch.float64 if precision.double else torch.float32
-        self.apply = operator.exact if precision.double else operator.narrowed(narrow(precision.matrix))
-        self.format = narrow(precision.vectors)
+        self.apply = (
+            operator.exact if precision.double else operator.rounded(rounding_format(precision.matrix))
+        )
+        self.format = rounding_format(precision.vectors)
         self.precision = precision
 
-    def stored(self, v: torch.Tensor) -> torch.Tensor:
+    def rounded(self, v: torch.Tensor) -> torch.Tensor:
         """Return ``v`` as it is kept."""
         v = v.to(self.dtype)
         return (
             v if self.format is None else from_reals(fake_quantize(reals(v), self.format), pairs=self.pairs)
         )
 
-    def taken(self, v: torch.Tensor) -> torch.Tensor:
+    def rounded_copy(self, v: torch.Tensor) -> torch.Tensor:
         """Return ``v`` as it is kept, in memory of its own."""
-        kept = self.stored(v)
+        kept = self.rounded(v)
         return kept.clone() if kept is v else kept
 
     def packed(self, v: torch.Tensor) -> Packed:
@@ -61,17 +63,17 @@ class Space:
 
     def preconditioned(self, v: torch.Tensor) -> torch.Tensor:
         """Return what the preconditioner makes of a kept vector, kept."""
-        return v if self.preconditioner is None else self.stored(self.preconditioner.exact(wide(v)))
+        return v if self.preconditioner is None else self.rounded(self.preconditioner.exact(wide(v)))
 
 
-def narrow(fmt: str) -> Format | None:
+def rounding_format(fmt: str) -> Format | None:
     """Return the format that rounds a float32, or None for those that round nothing."""
     return None if fmt in ("fp64", "fp32") else read(fmt)
 
 
 def roundoff(precision: KrylovPrecision) -> float:
     """Return the relative error of keeping a vector, measured on a random one."""
-    fmt = narrow(precision.vectors)
+    fmt = rounding_format(precision.vectors)
     if fmt is None:
         return 2.0**-53 if precision.double else 2.0**-24
     return mean_error(fmt)

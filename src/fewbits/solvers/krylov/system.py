@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from typing import Generic
 
 import torch
 
 from fewbits.errors import ArgumentError, DataError, FewbitsError
-from fewbits.solvers.krylov.problem import Problem, Watcher
-from fewbits.solvers.krylov.result import KrylovResult
-from fewbits.solvers.operators.adapters import any_operator, operator
+from fewbits.solvers.krylov import fallback
+from fewbits.solvers.krylov.fallback import Attempt
+from fewbits.solvers.krylov.problem import Problem
+from fewbits.solvers.krylov.stopping import Stopping
+from fewbits.solvers.operators.adapters import LinearMap, any_operator, operator
 from fewbits.solvers.operators.operator import OnPairs, Operator
 from fewbits.solvers.operators.vectors import array, exponent_of
 from fewbits.solvers.precision import KrylovPrecision
+from fewbits.solvers.solution import Solution, of_family
+from fewbits.typing import AnyArray, Array, Watch
 
 FAR = 32  # an A whose magnitude lies within 2^-32 and 2^32 stays as it is
 
-Attempt = Callable[[Problem, KrylovPrecision], None]
+Callback = Callable[[Array], None]
 
 
-class System:
+class System(Generic[Array]):
     """A x = b for one b or several.
 
     Attributes:
@@ -41,15 +44,18 @@ class System:
 
     def __init__(
         self,
-        a: Any,
-        b: Any,
+        a: LinearMap,
+        b: Array,
         *,
-        x0: Any = None,
-        M: Any = None,
+        x0: AnyArray | None = None,
+        M: LinearMap | None = None,
         pairs: bool = False,
         square: bool = True,
     ) -> None:
-        self._given = b
+        self._given: Array = b
+        self.a: Operator
+        self.shape: torch.Size
+        self.b: torch.Tensor
         self.kind: type[Problem] = Problem
         refused: FewbitsError | None = None
         try:
@@ -72,8 +78,10 @@ class System:
         if self.a.peak(torch.tensor(most - k)) > 0:
             raise ArgumentError(f"b has {k} columns here and {most:g} in another process")
 
-    def _read(self, a: Any, b: Any, x0: Any, M: Any, pairs: bool, square: bool) -> None:
-        right = array(b, "b")
+    def _read(
+        self, a: LinearMap, b: Array, x0: AnyArray | None, M: LinearMap | None, pairs: bool, square: bool
+    ) -> None:
+        right: torch.Tensor = array(b, "b")
         if right.ndim not in (1, 2):
             raise ArgumentError(f"b has the shape {tuple(right.shape)}; expected shape (n,) or (n, k)")
         self.shape = right.shape
@@ -100,7 +108,7 @@ class System:
         )
         self.b, self.x0 = self._vectors(right), None if start is None else self._vectors(start)
 
-    def _preconditioner(self, M: Any, arrays: bool, complex_vectors: bool) -> Operator:
+    def _preconditioner(self, M: LinearMap, arrays: bool, complex_vectors: bool) -> Operator:
         if hasattr(M, "solve") and not callable(M):
             raise ArgumentError(f"M is a {type(M).__name__}; give its function, M.solve")
         return operator(M, self.a.n, arrays=arrays, complex_vectors=complex_vectors, name="M")
@@ -121,28 +129,18 @@ class System:
     def problem(
         self,
         column: int,
-        rtol: float,
-        maxiter: int | None,
-        callback: Callable[[Any], None] | None = None,
-        watch: Watcher | None = None,
+        stopping: Stopping,
+        callback: Callable[[Array], None] | None = None,
+        watch: Watch | None = None,
     ) -> Problem:
-        """Return one right-hand side to work on.
-
-        Raises:
-            ArgumentError: a tolerance or a number of iterations out of range.
-        """
-        if not 0 < rtol < 1:
-            raise ArgumentError(f"rtol={rtol}; expected a relative residual between 0 and 1")
-        if maxiter is not None and maxiter < 1:
-            raise ArgumentError(f"maxiter={maxiter}; expected at least 1")
+        """Return one right-hand side to work on."""
         return self.kind(
             self.a,
             self.b[:, column].contiguous(),
             x0=None if self.x0 is None else self.x0[:, column].contiguous(),
             exponent=self.exponent,
             preconditioner=self.preconditioner,
-            rtol=rtol,
-            maxiter=maxiter,
+            stopping=stopping,
             callback=None if callback is None else lambda x: callback(self.as_given(x)),
             watch=watch,
         )
@@ -152,44 +150,42 @@ class System:
         method: str,
         precision: str | KrylovPrecision,
         attempt: Attempt,
+        stopping: Stopping,
         *,
-        rtol: float,
-        maxiter: int | None,
-        callback: Callable[[Any], None] | None,
-        watch: Watcher | None,
-    ) -> KrylovResult:
+        callback: Callable[[Array], None] | None,
+        watch: Watch | None,
+    ) -> Solution[Array]:
         """Solve for each right-hand side, and return the solutions in the shape of what was given."""
-        found = []
+        solutions = []
         for column in range(self.b.shape[1]):
-            problem = self.problem(column, rtol, maxiter, callback, watch)
+            problem = self.problem(column, stopping, callback, watch)
             if self.zero:
                 problem.maxiter = 0
-            found.append(problem.solve(method, precision, attempt))
-        return self.together(found)
+            solutions.append(fallback.solve(problem, method, precision, attempt))
+        return self.together(solutions)
 
-    def together(self, found: list[KrylovResult]) -> KrylovResult:
-        """Return the results of all columns as one, in the shape and the family of b."""
+    def together(self, solutions: list[Solution[torch.Tensor]]) -> Solution[Array]:
+        """Return the solutions of all columns as one, in the shape and the family of b."""
+        columns = tuple(one.with_x(self.as_given(one.x)) for one in solutions)
         if len(self.shape) == 1:
-            return replace(found[0], x=self.as_given(found[0].x))
-        x = torch.stack([one.x for one in found], 1) if found else self.b.new_zeros(self.a.n, 0)
-        columns = tuple(replace(one, x=self.as_given(one.x)) for one in found)
-        optimality = [one.optimality for one in found if one.optimality is not None]
-        return KrylovResult(
+            return columns[0]
+        x = torch.stack([one.x for one in solutions], 1) if solutions else self.b.new_zeros(self.a.n, 0)
+        return Solution(
             self.as_given(x),
-            all(one.converged for one in found),
-            max((one.residual for one in found), default=0.0),
-            max((one.claimed for one in found), default=0.0),
-            sum(one.iterations for one in found),
-            sum(one.reliable_updates for one in found),
-            tuple(h for one in found for h in one.history),
-            tuple(stage for one in found for stage in one.stages),
-            columns,
-            max(optimality, default=None),
+            all(one.converged for one in solutions),
+            max((one.residual for one in solutions), default=0.0),
+            sum(one.iterations for one in solutions),
+            tuple(stage for one in solutions for stage in one.stages),
+            tuple(h for one in solutions for h in one.history),
+            optimality=max((one.optimality for one in solutions), default=math.nan),
+            claimed=max((one.claimed for one in solutions), default=0.0),
+            reliable_updates=sum(one.reliable_updates for one in solutions),
+            columns=columns,
         )
 
-    def as_given(self, x: torch.Tensor) -> Any:
+    def as_given(self, x: torch.Tensor) -> Array:
         """Return x as an array or a tensor, as b is."""
-        return x.to(self._given.device) if isinstance(self._given, torch.Tensor) else x.numpy()
+        return of_family(x, self._given)
 
 
 def comfortable(a: Operator) -> tuple[Operator, int, bool]:

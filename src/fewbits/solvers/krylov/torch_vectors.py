@@ -23,13 +23,13 @@ class TorchVectors:
     def load(self, r: torch.Tensor) -> tuple[float, float, float]:
         """See :class:`CGVectors`."""
         self.x = torch.zeros_like(self.x)
-        self.r = self.space.taken(r)
+        self.r = self.space.rounded_copy(r)
         self.z = self.space.preconditioned(self.r)
         return self.dot(self.r, self.r), self.dot(self.r, self.z), self.dot(self.r, self.p)
 
     def update_direction(self, gamma: float, beta: float) -> tuple[float, float]:
         """See :class:`CGVectors`."""
-        self.p = self.space.stored(gamma * self.z + beta * self.p)
+        self.p = self.space.rounded(gamma * self.z + beta * self.p)
         self.image = self.space.apply(self.p)
         return self.dot(self.p, self.image), self.dot(self.p, self.p)
 
@@ -37,7 +37,7 @@ class TorchVectors:
         """See :class:`CGVectors`."""
         old = self.r
         self.x.add_(wide(self.p), alpha=alpha)
-        self.r = self.space.stored(self.r - alpha * self.image)
+        self.r = self.space.rounded(self.r - alpha * self.image)
         self.z = self.space.preconditioned(self.r)
         return self.dot(self.r, self.r), self.dot(self.r, self.z), self.dot(old, self.z)
 

@@ -67,7 +67,7 @@ class Normal(Operator):
             return torch.zeros_like(v)
         return torch.from_numpy(self._squared(self._exact_links(), v.numpy()))
 
-    def narrowed(self, matrix: Format | None) -> Apply:
+    def rounded(self, matrix: Format | None) -> Apply:
         """Return the cheap product; see :class:`Operator`.
 
         Raises:

@@ -28,9 +28,7 @@ class LatticeVectors:
         self.links, self.extent, self.diagonal = links, extent, diagonal
         groups, dtype = len(links), links.dtype
         self.r, self.p, self.t = (zeros(groups, dtype) for _ in range(3))
-        self.x = np.zeros(
-            (groups, REALS, SITES), np.float64 if dtype == np.float64 else np.float32
-        )
+        self.x = np.zeros((groups, REALS, SITES), np.float64 if dtype == np.float64 else np.float32)
         self.alpha = 0.0  # x lacks alpha p until the next pass over both
 
     def load(self, r: torch.Tensor) -> tuple[float, float, float]:
@@ -53,9 +51,7 @@ class LatticeVectors:
     def update_residual(self, alpha: float) -> tuple[float, float, float]:
         """Let x += alpha p and r -= alpha H (H p); return r.r twice, and the old r times the new one."""
         self.alpha = alpha
-        rr, mixed = lattice.hop(
-            self.extent, self.links, self.diagonal, self.t, self.r, alpha=alpha
-        )
+        rr, mixed = lattice.hop(self.extent, self.links, self.diagonal, self.t, self.r, alpha=alpha)
         return rr, rr, mixed
 
     def partial_solution(self) -> torch.Tensor:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from fewbits.records import Stage
-from fewbits.solvers.krylov import KrylovResult, cg
-from fewbits.solvers.krylov.problem import Watcher
+from fewbits.solvers.krylov import cg
+from fewbits.solvers.krylov.stopping import Stopping
 from fewbits.solvers.lattice.normal import Normal
 from fewbits.solvers.operators.vectors import exponent_of, times_power
 from fewbits.solvers.precision import KrylovPrecision
+from fewbits.solvers.solution import Solution
+from fewbits.typing import Watch
 
 # On most fields |b - H x| over |b| ends 2 to 3 times above that of H^2 x = H b. Where it is more, the rest is
 # solved for, at most so many times.
@@ -19,57 +23,87 @@ MARGIN, ROUNDS = 0.25, 6
 def solve_through_square(
     a: Normal,
     b: torch.Tensor,
+    x0: torch.Tensor | None,
+    stopping: Stopping,
     *,
     precision: str | KrylovPrecision,
-    rtol: float,
     delta: float | None,
-    maxiter: int | None,
-    watch: Watcher | None,
-) -> KrylovResult:
-    """Return the best x, with |b - H x| <= rtol |b| where it converged.
+    callback: Callable[[torch.Tensor], None] | None,
+    watch: Watch | None,
+) -> Solution[torch.Tensor]:
+    """Return the best x, with |b - H x| <= max(rtol |b|, atol) where it converged.
 
     ``claimed``, ``history`` and ``watch`` are of H^2 x = H b.
+
+    Args:
+        a: H^2.
+        b: (n,) float64, in the order of the kernels.
+        x0: a first solution, likewise; None for zero.
+        stopping: of |b - H x|; ``maxiter`` counts all iterations.
+        precision: see :func:`fewbits.solvers.cg`.
+        delta: likewise.
+        callback: called with x after each iteration.
+        watch: called with the precision, the iteration and the residual over |H b|.
     """
     exponent = exponent_of(a.peak(b))
     b = times_power(b, -exponent)
     size = a.norm(b) or 1.0
-    x = best = torch.zeros_like(b)
-    rest, least = b, size
+    allowed, maxiter = stopping.residual(size, exponent), stopping.maxiter
+    best = torch.zeros_like(b) if x0 is None else times_power(x0, -exponent)
+
+    def residual(x: torch.Tensor) -> torch.Tensor:
+        return b - torch.from_numpy(a.hermitian(x.numpy()))
+
+    x, rest = best, b if x0 is None else residual(best)
+    least = a.norm(rest)
     history: list[float] = []
     stages: list[Stage] = []
     updates = rounds = 0
     first = claimed = 0.0
-    while a.norm(rest) > rtol * size and rounds < ROUNDS and (maxiter is None or len(history) < maxiter):
+    while least > allowed and rounds < ROUNDS and (maxiter is None or len(history) < maxiter):
         right = torch.from_numpy(a.hermitian(rest.numpy()))
         first = first or a.norm(right) or 1.0
         scale, done = a.norm(right) / first, len(history)
-        found = cg(
+        step = cg(
             a,
             right,
-            precision=precision,
-            rtol=MARGIN * rtol / (a.norm(rest) / size),
-            delta=delta,
+            rtol=MARGIN * allowed / a.norm(rest),
             maxiter=None if maxiter is None else maxiter - done,
+            callback=None if callback is None else _added(callback, x, exponent),
+            precision=precision,
+            delta=delta,
             watch=None if watch is None else _shifted(watch, done, scale),
         )
-        x = x + found.x
-        rest = b - torch.from_numpy(a.hermitian(x.numpy()))
+        x = x + step.x
+        rest = residual(x)
         if a.norm(rest) < least:
             best, least = x, a.norm(rest)
-        history += [scale * h for h in found.history]
-        claimed = scale * found.claimed
-        stages += found.stages
-        updates += found.reliable_updates
+        history += [scale * h for h in step.history]
+        claimed = scale * step.claimed
+        stages += step.stages
+        updates += step.reliable_updates
         rounds += 1
-        if not found.converged or delta is None:
+        if not step.converged or delta is None:
             break
-    found_x = times_power(best, exponent)
-    rest = b - torch.from_numpy(a.hermitian(times_power(found_x, -exponent).numpy()))
-    residual = a.norm(rest) / size
-    return KrylovResult(
-        found_x, residual <= rtol, residual, claimed, len(history), updates, tuple(history), tuple(stages)
+    x = times_power(best, exponent)
+    least = a.norm(residual(times_power(x, -exponent)))
+    return Solution(
+        x,
+        least <= allowed,
+        least / size,
+        len(history),
+        tuple(stages),
+        tuple(history),
+        claimed=claimed,
+        reliable_updates=updates,
     )
 
 
-def _shifted(watch: Watcher, done: int, scale: float) -> Watcher:
-    return lambda iteration, residual: watch(done + iteration, scale * residual)
+def _shifted(watch: Watch, done: int, scale: float) -> Watch:
+    return lambda stage, iteration, residual: watch(stage, done + iteration, scale * residual)
+
+
+def _added(
+    callback: Callable[[torch.Tensor], None], x: torch.Tensor, exponent: int
+) -> Callable[[torch.Tensor], None]:
+    return lambda more: callback(times_power(x + more, exponent))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -12,15 +10,17 @@ from numpy.typing import NDArray
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.kernels.bits.lattice import compress_links, expand_links
-from fewbits.solvers.krylov import KrylovResult
-from fewbits.solvers.krylov.problem import Watcher
+from fewbits.solvers.krylov.stopping import Stopping
 from fewbits.solvers.lattice.links import check
 from fewbits.solvers.lattice.normal import Normal
 from fewbits.solvers.lattice.order import Shape, grouped, natural
 from fewbits.solvers.lattice.square import solve_through_square
 from fewbits.solvers.precision import KrylovPrecision
+from fewbits.solvers.solution import Solution
+from fewbits.typing import NumpyArray, Watch
 
-Array = NDArray[Any]
+Array = NDArray[np.complex128]
+Reals = NDArray[np.float64]
 RECONSTRUCT = (18, 12, 8)
 EIGHT = 1e-6  # the largest error of a link that 8 numbers in float64 may have
 
@@ -92,20 +92,21 @@ class Wilson:
         """Return M^+ psi = gamma_5 M gamma_5 psi; see :meth:`apply`."""
         return self.spinor(self.normal.hermitian(self._flat_gamma_5(psi)))
 
-    def flat(self, psi: Any) -> Array:
+    def flat(self, psi: Array) -> Reals:
         """Return a spinor field as :class:`Normal` has it, (n,) float64; see :meth:`apply`."""
         shape = (*self.shape, 4, 3)
-        if not isinstance(psi, np.ndarray) or psi.shape != shape or psi.dtype.kind not in "fc":
-            given = f"{psi.dtype} {psi.shape}" if isinstance(psi, np.ndarray) else type(psi).__name__
+        given: object = psi
+        if not isinstance(given, np.ndarray) or given.shape != shape or given.dtype.kind not in "fc":
+            name = f"{given.dtype} {given.shape}" if isinstance(given, np.ndarray) else type(given).__name__
             raise ArgumentError(
-                f"a spinor field is {given}; expected complex {shape}, (T, Z, Y, X, spin, colour)"
+                f"a spinor field is {name}; expected complex {shape}, (T, Z, Y, X, spin, colour)"
             )
         if not np.isfinite(psi).all():
             raise DataError("the spinor field holds NaN or infinity; remove them first")
         reals = np.ascontiguousarray(psi, np.complex128).view(np.float64)
         return grouped(np.tile(reals.reshape(*shape[:4], 24), (*self._copies, 1))).reshape(-1)
 
-    def spinor(self, v: Array) -> Array:
+    def spinor(self, v: Reals) -> Array:
         """Return the spinor field, (T, Z, Y, X, 4, 3) complex128, of a vector of :class:`Normal`."""
         shape = self.shape
         reals = natural(v.reshape(-1, 24, 16).astype(np.float64, copy=False), self.normal.shape)
@@ -116,41 +117,55 @@ class Wilson:
     def solve(
         self,
         b: Array,
+        x0: Array | None = None,
         *,
-        precision: str | KrylovPrecision = "auto",
         rtol: float = 1e-10,
-        delta: float | None = 0.1,
+        atol: float = 0.0,
         maxiter: int | None = None,
-        watch: Watcher | None = None,
-    ) -> KrylovResult:
-        """Solve M x = b by conjugate gradients on M^+ M x = M^+ b; see :func:`fewbits.solvers.cg`.
+        callback: Callable[[Array], None] | None = None,
+        precision: str | KrylovPrecision = "auto",
+        delta: float | None = 0.1,
+        watch: Watch | None = None,
+    ) -> Solution[NumpyArray]:
+        """Solve M x = b by conjugate gradients on M^+ M x = M^+ b.
 
         Args:
             b: (T, Z, Y, X, 4, 3) complex.
-            precision: ``half``, ``quarter``, ``single``, ``double`` or what else cg takes; ``auto`` is half.
-            rtol: of |b - M x| <= rtol |b|, the true residual.
-            delta: see cg.
+            x0: a first solution, of b's shape; zero by default.
+            rtol: a relative residual, at least 0 and below 1.
+            atol: an absolute one, at least 0. Converged is |b - M x| <= max(rtol |b|, atol), 2-norms of the
+                true residual.
             maxiter: iterations; 10 n by default.
-            watch: called with the iteration and the residual of the normal equations over |M^+ b|.
+            callback: called with x, of b's shape, after each iteration.
+            precision: ``half``, ``quarter``, ``single``, ``double`` or what else :func:`krylov_precision`
+                reads; ``auto`` is half, and double where that does not converge.
+            delta: the residual is computed anew in float64 whenever it has fallen by this factor; None for
+                no such updates.
+            watch: called as ``watch(precision, iteration, residual)``, with the residual of the normal
+                equations over |M^+ b|.
 
         Returns:
-            x of b's shape; ``residual`` and ``converged`` are those of M x = b, ``claimed`` and ``history``
-            those of the normal equations.
+            x of b's shape with its evidence; ``residual`` and ``converged`` are those of M x = b,
+            ``claimed`` and ``history`` those of the normal equations.
 
         Raises:
             ArgumentError: another shape, or options out of range.
             DataError: NaN or infinity.
         """
-        if not 0 < rtol < 1:
-            raise ArgumentError(f"rtol={rtol}; expected a relative residual between 0 and 1")
         # M x = b is H x = gamma_5 b, and M^+ M = H^2.
-        right = torch.from_numpy(self._flat_gamma_5(b))
-        found = solve_through_square(
-            self.normal, right, precision=precision, rtol=rtol, delta=delta, maxiter=maxiter, watch=watch
+        solution = solve_through_square(
+            self.normal,
+            torch.from_numpy(self._flat_gamma_5(b)),
+            None if x0 is None else torch.from_numpy(self.flat(x0)),
+            Stopping(rtol, atol, maxiter),
+            precision=precision,
+            delta=delta,
+            callback=None if callback is None else lambda x: callback(self.spinor(x.numpy())),
+            watch=watch,
         )
-        return replace(found, x=self.spinor(found.x.numpy()))
+        return solution.with_x(self.spinor(solution.x.numpy()))
 
-    def _flat_gamma_5(self, psi: Array) -> Array:
+    def _flat_gamma_5(self, psi: Array) -> Reals:
         v = self.flat(psi)
         v.reshape(-1, 24, 16)[:, 12:] *= -1
         return v

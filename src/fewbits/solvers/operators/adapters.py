@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
+import scipy.sparse
 import torch
+from scipy.sparse.linalg import LinearOperator
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format
 from fewbits.solvers.operators.matrices import Matrix
 from fewbits.solvers.operators.operator import Apply, Operator
 from fewbits.solvers.operators.vectors import times_power, wide
+from fewbits.typing import AnyArray
+
+SparseMatrix: TypeAlias = scipy.sparse.sparray | scipy.sparse.spmatrix
+"""A sparse matrix of SciPy, in any layout; those of PyTorch are tensors."""
+
+VectorFunction: TypeAlias = Callable[..., AnyArray]
+"""A function of one vector, (n,), that returns A times it."""
+
+LinearMap: TypeAlias = (
+    AnyArray | Sequence[Sequence[complex]] | SparseMatrix | LinearOperator | VectorFunction | Operator
+)
+"""Whatever a Krylov solver takes for a matrix."""
 
 
 class Function(Operator):
@@ -32,12 +46,12 @@ class Function(Operator):
 
     def __init__(
         self,
-        apply: Callable[[Any], Any],
+        apply: VectorFunction,
         shape: tuple[int, int],
         *,
         arrays: bool,
         complex_vectors: bool,
-        adjoint: Callable[[Any], Any] | None = None,
+        adjoint: VectorFunction | None = None,
     ) -> None:
         self._rows, self.n = shape
         self._apply, self._adjoint, self._arrays, self._exponent = apply, adjoint, arrays, 0
@@ -68,7 +82,7 @@ class Function(Operator):
         found = times_power(wide(found.reshape(-1)), self._exponent)
         return found.to(torch.complex128) if self.complex else found
 
-    def narrowed(self, matrix: Format | None) -> Apply:
+    def rounded(self, matrix: Format | None) -> Apply:
         """Return the function itself; its matrix cannot be held in a format."""
         if matrix is not None:
             raise ArgumentError(
@@ -96,7 +110,7 @@ class Function(Operator):
 
 
 def operator(
-    a: Any, n: int, *, arrays: bool = True, complex_vectors: bool = False, name: str = "A"
+    a: LinearMap, n: int, *, arrays: bool = True, complex_vectors: bool = False, name: str = "A"
 ) -> Operator:
     """Return ``a`` as an operator on vectors of n values; one is returned as it is.
 
@@ -121,7 +135,7 @@ def operator(
     return found
 
 
-def any_operator(a: Any, rows: int, n: int | None, *, arrays: bool, complex_vectors: bool) -> Operator:
+def any_operator(a: LinearMap, rows: int, n: int | None, *, arrays: bool, complex_vectors: bool) -> Operator:
     """Return ``a`` as an operator that need not be square; n is needed for a function only."""
     if isinstance(a, Operator):
         return a

@@ -27,7 +27,7 @@ class CompressedRows(Matrix):
     """A square sparse matrix, whose narrow product reads 4 bytes for an entry instead of 12.
 
     Columns are 16-bit differences from a base. Values are float16 with a power of two for each row
-    (``scaled-fp16``), 16-bit integers with a norm for each row (``site-int16``), or any other format, held in
+    (``scaled_fp16``), 16-bit integers with a norm for each row (``site_int16``), or any other format, held in
     float32. The exact product is that of the matrix given.
 
     Args:
@@ -39,7 +39,7 @@ class CompressedRows(Matrix):
         DataError: NaN or infinity among the values.
     """
 
-    preferred = "scaled-fp16"
+    preferred = "scaled_fp16"
 
     def __init__(self, a: Any, *, symmetric: bool = False) -> None:
         super().__init__(a)
@@ -66,7 +66,7 @@ class CompressedRows(Matrix):
             values = whole.astype(np.float16) if storage == "f16" else np.rint(whole).astype(np.int16)
         return compress(self.a.indptr, self.a.indices, values, unit, storage, self.n)
 
-    def narrowed(self, matrix: Format | None) -> Apply:
+    def rounded(self, matrix: Format | None) -> Apply:
         """Return the cheap product; see :class:`Operator`."""
         real = _product(self.compressed(matrix))
         if not self.complex:

@@ -55,12 +55,12 @@ class Matrix(Operator):
         """Return A v; see :class:`Operator`."""
         return torch.from_numpy(self.a @ v.numpy()) if self.sparse else self.a @ v
 
-    def narrowed(self, matrix: Format | None) -> Apply:
+    def rounded(self, matrix: Format | None) -> Apply:
         """Return the cheap product; see :class:`Operator`."""
         if self.sparse:
-            low = narrowed_rows(self.a, matrix)
+            low = rounded_rows(self.a, matrix)
             return lambda v: torch.from_numpy(low @ v.numpy())
-        return narrowed_values(self.a, matrix).matmul
+        return rounded_values(self.a, matrix).matmul
 
     def residual(self, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Return b - A x, products and sums in NumPy's long double."""
@@ -97,7 +97,7 @@ class Matrix(Operator):
         return largest(self._values())
 
 
-def narrowed_values(values: torch.Tensor, matrix: Format | None) -> torch.Tensor:
+def rounded_values(values: torch.Tensor, matrix: Format | None) -> torch.Tensor:
     """Return values in float32 or complex64, held in ``matrix``; complex ones as pairs."""
     low = values.to(torch.complex64 if values.is_complex() else torch.float32)
     if matrix is None:
@@ -105,9 +105,9 @@ def narrowed_values(values: torch.Tensor, matrix: Format | None) -> torch.Tensor
     return from_reals(fake_quantize(reals(low), matrix), pairs=low.is_complex())
 
 
-def narrowed_rows(a: Any, matrix: Format | None) -> Any:
+def rounded_rows(a: Any, matrix: Format | None) -> Any:
     """Return compressed rows of SciPy in float32, their values held in ``matrix``; the indices are shared."""
-    held = narrowed_values(torch.from_numpy(a.data), matrix)
+    held = rounded_values(torch.from_numpy(a.data), matrix)
     return scipy.sparse.csr_array((held.numpy(), a.indices, a.indptr), shape=a.shape)
 
 

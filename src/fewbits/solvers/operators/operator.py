@@ -42,7 +42,7 @@ class Operator:
         """Return A v, (n,) float64 or complex128, computed in double precision."""
         raise NotImplementedError
 
-    def narrowed(self, matrix: Format | None) -> Apply:
+    def rounded(self, matrix: Format | None) -> Apply:
         """Return the product with a float32 or complex64 vector, with A's values held in ``matrix``.
 
         None keeps them in float32. Complex values are held as pairs of real ones.
@@ -139,9 +139,9 @@ class Shifted(Derived):
         """See :class:`Operator`."""
         return self.a.residual(b, x) - self.shift * x
 
-    def narrowed(self, matrix: Format | None) -> Apply:
+    def rounded(self, matrix: Format | None) -> Apply:
         """Return the cheap product; the shift is float32."""
-        apply = self.a.narrowed(matrix)
+        apply = self.a.rounded(matrix)
         return lambda v: apply(v) + self.shift * v
 
     def adjoint(self) -> Operator:
@@ -164,9 +164,9 @@ class Scaled(Derived):
         """Return A v 2^exponent."""
         return times_power(self.a.exact(v), self.exponent)
 
-    def narrowed(self, matrix: Format | None) -> Apply:
+    def rounded(self, matrix: Format | None) -> Apply:
         """Return the cheap product; A's own has to hold its values before they are scaled."""
-        apply = self.a.narrowed(matrix)
+        apply = self.a.rounded(matrix)
         return lambda v: times_power(wide(apply(v)), self.exponent).to(v.dtype)
 
     def adjoint(self) -> Operator:
@@ -192,9 +192,9 @@ class OnPairs(Derived):
         )
         return torch.complex(*parts)
 
-    def narrowed(self, matrix: Format | None) -> Apply:
+    def rounded(self, matrix: Format | None) -> Apply:
         """Return the cheap product; see :class:`Operator`."""
-        apply = self.a.narrowed(matrix)
+        apply = self.a.rounded(matrix)
         return lambda v: _on_parts(apply, v)
 
     def adjoint(self) -> Operator:

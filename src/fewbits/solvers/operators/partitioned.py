@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from fewbits.errors import ArgumentError, DataError, FewbitsError
 from fewbits.formats import Format
-from fewbits.solvers.operators.matrices import Matrix, long_residual, narrowed_rows
+from fewbits.solvers.operators.matrices import Matrix, long_residual, rounded_rows
 from fewbits.solvers.operators.operator import Apply, Operator
 from fewbits.solvers.operators.vectors import from_reals, largest, reals
 
@@ -93,9 +93,9 @@ class Partitioned(Operator):
         dist.all_reduce(found, dist.ReduceOp.MAX, group=self.group)
         return float(found)
 
-    def narrowed(self, matrix: Format | None) -> Apply:
+    def rounded(self, matrix: Format | None) -> Apply:
         """Return the cheap product; values of other processes come in float32."""
-        low = narrowed_rows(self._rows, matrix)
+        low = rounded_rows(self._rows, matrix)
         return lambda v: torch.from_numpy(low @ self._halo.beside(v).numpy())
 
     def total(self, sums: torch.Tensor) -> torch.Tensor:

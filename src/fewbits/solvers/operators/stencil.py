@@ -62,7 +62,7 @@ class Stencil(Operator):
     """
 
     symmetric = True
-    preferred = "scaled-fp16"
+    preferred = "scaled_fp16"
 
     def __init__(self, x: Any, y: Any, z: Any, shift: float = 0.0) -> None:
         faces = [np.ascontiguousarray(f, np.float64) for f in (x, y, z)]
@@ -125,7 +125,7 @@ class Stencil(Operator):
         """Return A v; see :class:`Operator`."""
         return _apply(self._passes, self._wide, "f64", v.to(torch.float64))
 
-    def narrowed(self, matrix: Format | None) -> Apply:
+    def rounded(self, matrix: Format | None) -> Apply:
         """Return the cheap product; see :class:`Operator`."""
         grid = self.grid("f32", matrix)
         passes = stencil_passes(grid)

@@ -1,0 +1,62 @@
+"""What is told about the solution of a dense system: its errors, and the condition of the matrix."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from fewbits.solvers.dense import condition
+from fewbits.solvers.dense.fallback import Attempt, Outcome
+from fewbits.solvers.solution import Solution
+from fewbits.typing import Array
+
+
+def solution(x: Array, outcome: Outcome) -> Solution[Array]:
+    """Return x, (n,) or (n, k), with the evidence of how it was found.
+
+    Args:
+        x: the columns of the outcome, of the right-hand side's family.
+        outcome: judged; of a complex b and a real A it has twice the columns, real parts and then imaginary.
+    """
+    last: Attempt = outcome.attempts[-1]
+    errors: list[torch.Tensor] = _errors(last, x.shape[1] if x.ndim == 2 else 1)
+
+    def told(x: Array, of: slice, columns: tuple[Solution[Array], ...]) -> Solution[Array]:
+        residual, backward, componentwise, ahead = (float(e[of].max()) for e in errors)
+        return Solution(
+            x,
+            last.stage.code >= 0,
+            residual,
+            max(last.stage.code, 0),
+            tuple(attempt.stage for attempt in outcome.attempts),
+            last.stage.history,
+            backward_error=backward,
+            componentwise_error=componentwise,
+            forward_error=ahead,
+            condition=last.factored.condition,
+            columns=columns,
+        )
+
+    k = x.shape[1] if x.ndim == 2 else 0
+    return told(x, slice(None), tuple(told(x[:, i], slice(i, i + 1), ()) for i in range(k)))
+
+
+def _errors(last: Attempt, k: int) -> list[torch.Tensor]:
+    """Return residuals, normwise and componentwise backward errors and forward errors of k columns."""
+    assert last.state is not None
+    assert last.factors is not None
+    system, state = last.system, last.state
+    inverse = last.factored.inverse_norm(doubtful=last.stage.inner > 0)
+    stretch = inverse.norm / inverse.seen if inverse.seen else 1.0
+    if last.stage.code >= 0:
+        forward = stretch * condition.forward_error(system, last.factors, state)
+    else:
+        forward = torch.full((k,), math.inf, dtype=torch.float64)
+    others = system.normwise(state, last.b), state.errors, forward
+    return [system.relative_residuals(state, last.b, together=k), *(_worst(e, k) for e in others)]
+
+
+def _worst(errors: torch.Tensor, k: int) -> torch.Tensor:
+    """Return the errors of k columns, of which real and imaginary parts may come apart."""
+    return errors.reshape(-1, k).amax(0)

@@ -1,0 +1,191 @@
+"""The steps of a plan, until one gives a solution: where narrow formats are left for double precision."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from fewbits.errors import DataError
+from fewbits.records import Stage
+from fewbits.solvers.dense import condition
+from fewbits.solvers.dense.factors import Factors, Substitute
+from fewbits.solvers.dense.plan import Step, pays
+from fewbits.solvers.dense.prepared_matrix import Factored, PreparedMatrix
+from fewbits.solvers.dense.refinement import EPS, Refinement, refine
+from fewbits.solvers.dense.system import State, System
+from fewbits.typing import Watch
+
+# What the componentwise error of a first solution in double precision may be: that of a matrix which was
+# scaled is brought down to what rounding x alone leaves, since LAPACK, with other pivots, may have less.
+_ENOUGH_SCALED = 2 * EPS
+_STABLE = 16  # times sqrt(n) 2^-53: the normwise error above which a solution solves another system
+_OVERFLOW = "x holds NaN or infinity: the solution exceeds what double precision holds"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One step on the columns of b.
+
+    Attributes:
+        stage: how it went.
+        factored: what was used.
+        system: the equilibrated matrix, or its adjoint.
+        b: (n, k), the right-hand sides of that system.
+        top: (k,), the exponents that were taken out of them.
+        factors: those used, or their adjoint's; None where there are none.
+        y: (n, k), its solution; None where there is none.
+        state: y with its residual; None where it was not judged.
+    """
+
+    stage: Stage
+    factored: Factored
+    system: System
+    b: torch.Tensor
+    top: torch.Tensor
+    factors: Factors | None = None
+    y: torch.Tensor | None = None
+    state: State | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Columns x, (n, k), that solve a system, the attempts that led there, and a warning or ``""``."""
+
+    x: torch.Tensor
+    attempts: tuple[Attempt, ...]
+    warning: str
+
+
+def run(
+    matrix: PreparedMatrix,
+    b: torch.Tensor,
+    steps: Sequence[Step],
+    watch: Watch | None = None,
+    *,
+    adjoint: bool = False,
+    judged: bool = False,
+) -> Outcome:
+    """Solve A x = b, or A^H x = b, by the first of the steps that converges.
+
+    Args:
+        matrix: A.
+        b: (n, k), of A's dtype.
+        steps: in order.
+        watch: called with each new componentwise backward error.
+        adjoint: whether to solve with A^H.
+        judged: whether the residual is wanted in any case.
+
+    Raises:
+        DataError: A is singular.
+    """
+    attempts: list[Attempt] = []
+    for step in steps:
+        attempts.append(_attempt(matrix, b, step, watch, adjoint, judged))
+        if _ends(step, attempts[-1].stage.code):
+            break
+    last = attempts[-1]
+    if last.y is None:
+        raise DataError(f"A is singular: {last.stage.reason}; there is no unique solution")
+    x = last.system.leaving(last.y, last.top)
+    if last.stage.code >= 0 and not bool(torch.isfinite(x.abs()).all()):
+        last = attempts[-1] = _overflowed(last, x)
+    return Outcome(x, tuple(attempts), _warning(last, x))
+
+
+def _ends(step: Step, code: int) -> bool:
+    """Whether a step that ended with this code is the last one.
+
+    Where LU in double precision met a zero pivot or an overflow, QR would not do better; where its residual
+    stayed large, pivots grew, and QR is tried.
+    """
+    return code >= 0 or (step.is_double and step.method == "LU" and code != -50)
+
+
+def _attempt(
+    matrix: PreparedMatrix, b: torch.Tensor, step: Step, watch: Watch | None, adjoint: bool, judged: bool
+) -> Attempt:
+    name, method = step.precision.name, step.method
+    system = matrix.system(method, adjoint=adjoint)
+    inner, top = system.entering(b)
+    factored = matrix.factored(step)
+    made = factored.spent()
+    if factored.factors is None:
+        stage = Stage(name, method, factored.code, 0, made, 0.0, factored.reason, ())
+        return Attempt(stage, factored, system, inner, top)
+    began = time.perf_counter()
+    factors = factored.factors.adjoint() if adjoint else factored.factors
+    factors = factors if step.precision.working == "fp32" else factors.wide()
+    y = _first_solution(factored, factors.solve, inner, adjoint)
+    if step.is_double and not (judged or pays(*b.shape) or system.rows is not None):
+        code, reason = (0, "") if bool(torch.isfinite(y.abs()).all()) else (-5, _OVERFLOW)
+        stage = Stage(name, method, code, 0, made, time.perf_counter() - began, reason, ())
+        return Attempt(stage, factored, system, inner, top, factors, y)
+    done = refine(
+        system,
+        inner,
+        y,
+        factors,
+        "classical" if step.is_double else step.precision.refinement,
+        enough=_enough(system, step),
+        strictly=not step.is_double,
+        most_inner=step.max_inner,
+        watch=None if watch is None else lambda iteration, size: watch(name, iteration, size),
+    )
+    code, reason = done.code, done.reason
+    if step.is_double and code < 0:
+        code, reason = _judge_double(system, done, inner)
+    spent = time.perf_counter() - began
+    stage = Stage(name, method, code, done.inner, made, spent, reason, tuple(done.history))
+    return Attempt(stage, factored, system, inner, top, factors, done.state.x, done.state)
+
+
+def _first_solution(factored: Factored, solve: Substitute, b: torch.Tensor, adjoint: bool) -> torch.Tensor:
+    """Return what the factors give for b; the first time the answers to the probes come along."""
+    if adjoint or factored.answers is not None:
+        return solve(b)
+    both = solve(torch.cat([b, condition.probes(factored.system.a)], 1))
+    factored.answers = both[:, b.shape[1] :]
+    return both[:, : b.shape[1]]
+
+
+def _enough(system: System, step: Step) -> float:
+    """Return the error of a first solution that needs no refinement."""
+    if not step.is_double:
+        return EPS
+    return _ENOUGH_SCALED if system.rows is not None else math.sqrt(len(system.a)) * EPS
+
+
+def _judge_double(system: System, done: Refinement, b: torch.Tensor) -> tuple[int, str]:
+    """Return the code of a solution in double precision that refinement could not make perfect."""
+    if not math.isfinite(done.state.error):
+        return -5, _OVERFLOW
+    error, allowed = float(system.normwise(done.state, b).max()), _STABLE * math.sqrt(len(b)) * EPS
+    if error <= allowed:
+        return len(done.history) - 1, ""
+    return -50, f"the backward error stayed at {error:.1e}, {allowed:.1e} is what double precision allows"
+
+
+def _overflowed(last: Attempt, x: torch.Tensor) -> Attempt:
+    """Return an attempt whose solution, x, is beyond what double precision holds."""
+    nothing = torch.full(x.shape[1:], math.nan, dtype=torch.float64)
+    stage = replace(last.stage, code=-5, reason=_OVERFLOW)
+    return replace(last, stage=stage, state=State(x, torch.full_like(x, math.nan), nothing, nothing))
+
+
+def _warning(last: Attempt, x: torch.Tensor) -> str:
+    """Return what is wrong with the solution; "" where nothing is."""
+    if not bool(torch.isfinite(x.abs()).all()):
+        return f"A is singular to working precision: {_OVERFLOW}"
+    doubtful = last.stage.inner > 0
+    if doubtful or not last.factored.harmless:
+        last.factored.inverse_norm(doubtful=doubtful)
+        if not math.isfinite(last.factored.condition):
+            return (
+                "A is singular to working precision: its condition, rows and columns equilibrated, is"
+                f" {condition.certain(len(x)):.0e} or more, and no digit of x is certain"
+            )
+    return "" if last.stage.code >= 0 else f"x is not a solution: {last.stage.reason}"

@@ -1,0 +1,175 @@
+"""A dense matrix with all that was found out about it: equilibrated, factorized, and probed, each once."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+
+from fewbits.solvers.dense import cholesky, condition, condition_probe, lu, qr, system
+from fewbits.solvers.dense.arrays import check_finite
+from fewbits.solvers.dense.factors import Factors, to_single
+from fewbits.solvers.dense.plan import Step
+from fewbits.solvers.dense.system import System
+from fewbits.solvers.precision import roundoff
+from fewbits.solvers.solution import REASONS
+
+_EQUILIBRATE = {"LU": system.general, "QR": system.general, "Cholesky": system.definite}
+
+
+@dataclass
+class Factored:
+    """One factorization of an equilibrated matrix, or why there is none, and what it told.
+
+    Attributes:
+        system: what was factorized.
+        factors: None where there is none.
+        code: of a Stage, where there is none.
+        reason: likewise.
+        roundoff: of the narrowest operands.
+        seconds: what it took; taken by the first stage that uses it.
+        answers: (n, 2), the solutions of the probes of the condition, once they were asked for.
+        inverse: the norm of the inverse, once it was estimated.
+    """
+
+    system: System
+    factors: Factors | None
+    code: int = 0
+    reason: str = ""
+    roundoff: float = 0.0
+    seconds: float = 0.0
+    answers: torch.Tensor | None = None
+    inverse: condition.Inverse | None = None
+
+    def spent(self) -> float:
+        """Return the seconds of the factorization the first time, and then 0."""
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds
+
+    def inverse_norm(self, *, doubtful: bool) -> condition.Inverse:
+        """Return an estimate of the norm of the inverse; see :func:`condition.inverse_norm`."""
+        if self.inverse is None:
+            assert self.factors is not None
+            factors = self.factors.wide()
+            if self.answers is None:
+                self.answers = factors.solve(condition.probes(self.system.a))
+            self.inverse = condition.inverse_norm(
+                self.system, factors, self.roundoff, self.answers, doubtful=doubtful
+            )
+        return self.inverse
+
+    @property
+    def harmless(self) -> bool:
+        """Whether the matrix is regular beyond doubt, as far as the answers to the probes tell."""
+        if self.answers is None or self.factors is None:
+            return False
+        return condition.harmless(self.system, self.factors.wide(), self.roundoff, self.answers)
+
+    @property
+    def condition(self) -> float:
+        """The condition of the equilibrated matrix; infinity where it is beyond what can be known.
+
+        :meth:`inverse_norm` has to come first.
+        """
+        assert self.inverse is not None
+        product = self.system.norm * self.inverse.norm
+        return product if product <= condition.certain(len(self.system.a)) else math.inf
+
+
+class PreparedMatrix:
+    """A square matrix, and its equilibrated forms and factorizations as they are asked for.
+
+    Args:
+        a: (n, n) float64 or complex128. It is kept and, in double precision, not copied.
+        single: whether to make a copy in float32 while the magnitudes are read, which is factorized where
+            nothing has to be scaled.
+
+    Raises:
+        DataError: NaN or infinity in it.
+    """
+
+    def __init__(self, a: torch.Tensor, *, single: bool) -> None:
+        self.a = a
+        self._extents = system.extents(a, single=single)
+        if not bool(torch.isfinite(self._extents.sums).all()):
+            check_finite(a, "A")  # or only the sums overflow
+        self._systems: dict[tuple[str, bool], System] = {}
+        self._factored: dict[tuple[str, str], Factored] = {}
+
+    def system(self, method: str, *, adjoint: bool = False) -> System:
+        """Return the equilibrated system that ``method`` factorizes, or that of A^H."""
+        if (method, adjoint) not in self._systems:
+            self._systems[method, adjoint] = (
+                self.system(method).adjoint() if adjoint else _EQUILIBRATE[method](self.a, self._extents)
+            )
+        return self._systems[method, adjoint]
+
+    def factored(self, step: Step) -> Factored:
+        """Return the factorization of a step; it is made once."""
+        if step.key not in self._factored:
+            began = time.perf_counter()
+            found = self._factorize(step)
+            found.seconds = time.perf_counter() - began
+            self._factored[step.key] = found
+        return self._factored[step.key]
+
+    @cached_property
+    def _sampled_pivots(self) -> torch.Tensor:
+        return condition_probe.sampled_pivots(self.a)
+
+    def _factorize(self, step: Step) -> Factored:
+        method, factor = step.key
+        if step.probed:
+            doubt = condition_probe.doubt(self._sampled_pivots, len(self.a), roundoff(factor))
+            if doubt:
+                return Factored(self.system(method), None, -1, doubt)
+        here, single = self.system(method), self._extents.single
+        self._extents = replace(self._extents, single=None)  # it is used once
+        found = _factorize(here.a, method, factor, single if here.rows is None else None)
+        if isinstance(found, Factors):
+            return Factored(here, found, roundoff=roundoff(factor))
+        return Factored(here, None, *found)
+
+
+def _factorize(
+    a: torch.Tensor, method: str, factor: str, single: torch.Tensor | None
+) -> Factors | tuple[int, str]:
+    """Return factors of an equilibrated matrix, or the code and the reason of a Stage.
+
+    Args:
+        a: (n, n) float64 or complex128.
+        method: LU, Cholesky, or in double precision QR.
+        factor: of a :class:`Precision`.
+        single: a in float32, where it is there.
+    """
+    if method == "Cholesky":
+        return _by_cholesky(a, factor)
+    if method == "QR":
+        return qr.factorize_double(a)
+    if factor == "fp64":
+        factors = lu.factorize_double(a)
+    else:
+        if factor == "fp32" and single is not None:
+            low, rows, columns = single, None, None
+        else:
+            low, rows, columns = to_single(a, factor, scaled=factor != "fp32")
+        factors = lu.factorize(low, factor, rows, columns)
+        if not factors.finite:
+            return -2, REASONS[-2]
+    if factors.zero_pivot is not None:
+        return -3, f"pivot {factors.zero_pivot} of {len(a)} is exactly zero"
+    return factors
+
+
+def _by_cholesky(a: torch.Tensor, factor: str) -> Factors | tuple[int, str]:
+    if factor == "fp64":
+        factors = cholesky.factorize_double(a)
+    else:
+        low, scale = cholesky.to_shifted_single(a, factor)
+        factors = cholesky.factorize(low, factor, scale)
+    if factors is None:
+        return -3, "a pivot is not positive"
+    return factors if factors.finite else (-2, REASONS[-2])

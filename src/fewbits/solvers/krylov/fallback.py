@@ -1,0 +1,57 @@
+"""Which precisions a Krylov solver tries, and when it falls back to double."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from fewbits.records import Stage
+from fewbits.solvers.krylov.problem import Problem
+from fewbits.solvers.precision import KRYLOV_PRECISIONS, KrylovPrecision, krylov_precision
+from fewbits.solvers.solution import Solution
+
+Attempt = Callable[[Problem, KrylovPrecision], None]
+
+
+def precisions(precision: str | KrylovPrecision, preferred: str) -> tuple[KrylovPrecision, ...]:
+    """Return what is tried, in order: with ``auto`` what the operator prefers, and then double.
+
+    Raises:
+        ArgumentError: no such precision.
+    """
+    if precision != "auto":
+        return (krylov_precision(precision),)
+    first = krylov_precision(preferred)
+    return (first,) if first.double else (first, KRYLOV_PRECISIONS["double"])
+
+
+def solve(
+    problem: Problem, method: str, precision: str | KrylovPrecision, attempt: Attempt
+) -> Solution[torch.Tensor]:
+    """Attempt each precision until the true residual is small enough.
+
+    Args:
+        problem: is left with the best solution that was found.
+        method: the solver's name, for the stages.
+        precision: ``auto``, or the only one to try.
+        attempt: iterates on the problem in a precision.
+    """
+    stages: list[Stage] = []
+    residual, converged = problem.judge()
+    for one in () if converged else precisions(precision, problem.a.preferred):
+        began, best, before = time.perf_counter(), problem.best, residual
+        problem.begin(one.name, residual)
+        attempt(problem, one)
+        residual, converged = problem.judge()
+        if not (converged or residual <= before):  # the loop's own residuals had rounded too much to compare
+            problem.return_to(best)
+            residual, converged = problem.judge()
+        history, relative = problem.stage_history(), residual / problem.size
+        reason = "" if converged else f"the true residual stayed at {relative:.1e}"
+        code, spent = len(history) if converged else -50, time.perf_counter() - began
+        stages.append(Stage(one.name, method, code, 0, 0.0, spent, reason, history))
+        if converged:
+            break
+    return problem.solution(residual, converged, tuple(stages))

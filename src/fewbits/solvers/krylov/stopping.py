@@ -1,0 +1,49 @@
+"""When a Krylov solver has enough."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fewbits.errors import ArgumentError
+
+# Loops stop a little below the tolerance, as the residual that decides is summed in another order.
+MARGIN = 1 - 2.0**-10
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """Stop at |b - A x| <= max(rtol |b|, atol), as scipy.sparse.linalg does, or after ``maxiter`` iterations.
+
+    Attributes:
+        rtol: at least 0 and below 1.
+        atol: at least 0; one of both is more.
+        maxiter: of each precision; None for 10 n, and 100 at least.
+
+    Raises:
+        ArgumentError: one of them is out of range.
+    """
+
+    rtol: float = 1e-10
+    atol: float = 0.0
+    maxiter: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rtol < 1:
+            raise ArgumentError(f"rtol={self.rtol}; expected a relative residual between 0 and 1")
+        if not 0 <= self.atol < math.inf:
+            raise ArgumentError(f"atol={self.atol}; expected a residual of at least 0")
+        if self.rtol == self.atol == 0:
+            raise ArgumentError("rtol=0 and atol=0; expected one above 0: rounding leaves a residual")
+        if self.maxiter is not None and self.maxiter < 1:
+            raise ArgumentError(f"maxiter={self.maxiter}; expected at least 1")
+
+    def residual(self, size: float, exponent: int = 0) -> float:
+        """Return the largest residual of a solution.
+
+        Args:
+            size: |b|, of a b that was divided by 2^exponent.
+            exponent: of that power; ``atol`` is that of the b given.
+        """
+        with_power = math.ldexp(self.atol, -exponent) if self.atol and exponent > -1000 else self.atol
+        return max(self.rtol * size, with_power)

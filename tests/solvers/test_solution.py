@@ -1,0 +1,156 @@
+"""One rule for what solvers return: `solve` an array, every other one a Solution that stands for one."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fewbits as fb
+from fewbits import solvers
+from fewbits.errors import ArgumentError
+from fewbits.solvers import Solution, factorize, lattice
+
+A = np.diag(np.arange(1.0, 13.0)) + 0.1 * np.ones((12, 12))
+X = np.arange(12.0) - 3
+KRYLOV = ("cg", "minres", "bicgstab", "gmres", "gcr", "lsqr")
+SOLVERS: dict[str, Callable[..., Any]] = {name: getattr(solvers, name) for name in KRYLOV}
+SOLVERS |= {
+    "lstsq": solvers.lstsq,
+    "factorize": lambda a, b: factorize(a).solve(b),
+    "multishift_cg": lambda a, b: solvers.multishift_cg(a, b, [0.0])[0],
+}
+FAMILIES: dict[str, Callable[[Any], Any]] = {"NumPy": np.asarray, "PyTorch": torch.as_tensor}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", SOLVERS)
+def test_every_solver_returns_a_solution_that_stands_for_its_x(name: str, family: str) -> None:
+    of_family = FAMILIES[family]
+    b = of_family(A @ X)
+    solution = SOLVERS[name](of_family(A), b)
+    assert type(solution) is Solution
+    assert solution.converged
+    assert type(solution.x) is type(b)
+    assert solution.x.shape == b.shape
+    assert np.allclose(solution, X, atol=1e-8)
+    assert np.allclose(of_family(A) @ solution, b, atol=1e-8)
+    assert torch.equal(torch.asarray(solution), torch.as_tensor(solution.x))
+    assert torch.equal(torch.from_dlpack(solution), torch.as_tensor(solution.x))
+    assert torch.stack([torch.as_tensor(b), solution]).shape == (2, 12)
+    true = float(np.linalg.norm(A @ X - A @ np.asarray(solution)) / np.linalg.norm(A @ X))
+    assert solution.residual <= 1e-10
+    assert abs(solution.residual - true) <= 1e-15
+    assert solution.path == tuple(dict.fromkeys(stage.precision for stage in solution.stages))
+    with pytest.raises(TypeError, match="unpack"):
+        _, _ = solution
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_solve_and_a_factorization_that_is_called_return_x_itself(family: str) -> None:
+    of_family = FAMILIES[family]
+    for x in (fb.solve(of_family(A), of_family(A @ X)), factorize(of_family(A))(of_family(A @ X))):
+        assert type(x) is type(of_family(X))
+        assert np.allclose(x, X)
+
+
+@pytest.mark.parametrize("name", [name for name in SOLVERS if name != "multishift_cg"])
+def test_several_right_hand_sides_have_a_solution_each(name: str) -> None:
+    b = np.stack([A @ X, np.zeros(12), 1e3 * np.ones(12)], 1)
+    together = SOLVERS[name](A, b)
+    assert together.x.shape == (12, 3)
+    assert len(together.columns) == 3
+    for x, column, side in zip(together.x.T, together.columns, b.T, strict=True):
+        assert np.array_equal(column.x, x)
+        assert column.columns == ()
+        assert column.residual <= together.residual
+        assert np.allclose(A @ column, side, atol=1e-6)
+    assert together.residual == max(column.residual for column in together.columns)
+    assert SOLVERS[name](A, b[:, 0]).columns == ()
+
+
+def test_a_complex_right_hand_side_of_a_real_matrix_counts_as_one_column() -> None:
+    b = np.stack([A @ X, np.ones(12)], 1) * (1 + 2j)
+    solution = factorize(A).solve(b)
+    assert len(solution.columns) == 2
+    r = np.linalg.norm(b - A @ solution.x, axis=0) / np.linalg.norm(b, axis=0)
+    for column, true in zip(solution.columns, r, strict=True):
+        assert abs(column.residual - true) < 1e-15
+
+
+def test_the_residual_of_a_dense_system_is_in_the_units_of_a() -> None:
+    rows, columns = 10.0 ** np.arange(-150, 150, 25), 10.0 ** np.arange(60, -60, -10)
+    a = rows[:, None] * A * columns
+    b = a @ (X / columns)
+    solution = factorize(a).solve(b)
+    assert solution.residual <= 1e-15
+    far = factorize(1e200 * A).solve(1e200 * (A @ X))
+    assert far.residual <= 1e-15
+
+
+@pytest.mark.parametrize("name", KRYLOV)
+def test_iterations_stop_at_the_larger_one_of_rtol_and_atol(name: str) -> None:
+    b = 1e150 * (A @ X)
+    size = np.linalg.norm(b)
+    loose = SOLVERS[name](A, b, rtol=1e-12, atol=1e-3 * size)
+    tight = SOLVERS[name](A, b, rtol=1e-12, atol=1e-20 * size)
+    assert loose.converged
+    assert tight.converged
+    assert 1e-12 < loose.residual <= 1e-3
+    assert tight.residual <= 1e-12
+    assert loose.iterations < tight.iterations
+    alone = SOLVERS[name](A, b, rtol=0, atol=1e-6 * size)
+    assert alone.converged
+    assert alone.residual <= 1e-6
+    assert SOLVERS[name](A, b, atol=2 * size).iterations == 0
+
+
+def test_a_lattice_starts_from_x0_and_stops_at_atol() -> None:
+    wilson = lattice.Wilson(lattice.smooth_links((2, 2, 2, 4), seed=1), mass=0.3)
+    b = np.random.default_rng(0).standard_normal((2, 2, 2, 4, 4, 3)) + 0j
+    seen: list[Any] = []
+    whole = wilson.solve(b, callback=seen.append)
+    assert len(seen) == whole.iterations
+    assert np.allclose(seen[-1], whole.x, atol=1e-4)
+    assert wilson.solve(b, whole.x).iterations == 0
+    again = wilson.solve(b, 1.001 * whole.x)
+    assert again.converged
+    assert again.iterations < whole.iterations
+    size = float(np.linalg.norm(b))
+    loose = wilson.solve(b, atol=1e-3 * size)
+    assert loose.converged
+    assert loose.residual > 1e-10
+    assert np.linalg.norm(b - wilson.apply(loose.x)) <= 1e-3 * size
+
+
+@pytest.mark.parametrize("name", KRYLOV)
+def test_x0_is_the_third_argument_as_in_scipy(name: str) -> None:
+    solution = SOLVERS[name](A, A @ X, X)
+    assert solution.iterations == 0
+    assert np.array_equal(solution.x, X)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rtol": -1e-3}, "rtol=-0.001; expected a relative residual"),
+        ({"rtol": 1.0}, "rtol=1.0; expected a relative residual"),
+        ({"atol": -1.0}, "atol=-1.0; expected a residual of at least 0"),
+        ({"atol": math.inf}, "atol=inf; expected a residual of at least 0"),
+        ({"rtol": 0}, "rtol=0 and atol=0"),
+        ({"maxiter": 0}, "maxiter=0; expected at least 1"),
+    ],
+)
+def test_a_bound_that_stops_nothing_is_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        solvers.cg(A, A @ X, **options)
+
+
+def test_every_solver_tells_the_precision_to_those_who_watch() -> None:
+    for name in KRYLOV:
+        seen: list[tuple[str, int, float]] = []
+        solution = SOLVERS[name](A, A @ X, precision="single", watch=lambda *told, to=seen: to.append(told))
+        assert [(stage, i) for stage, i, _ in seen] == [("single", i + 1) for i in range(solution.iterations)]
+        assert tuple(r for _, _, r in seen) == solution.history
