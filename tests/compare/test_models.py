@@ -13,7 +13,7 @@ from fewbits.compare.models import TASK_FORMATS, compare_models
 from fewbits.errors import ArgumentError, FormatError
 from fewbits.evidence import paired
 from fewbits.formats import parse
-from fewbits.recipes import uniform
+from fewbits.recipes import uniform_recipe
 from fewbits.train import Hyperparameters, Task, recipe_trainer
 
 
@@ -114,7 +114,7 @@ def test_training_is_measured_where_it_is_asked_for():
 def test_a_trained_model_is_evaluated_without_a_cast():
     (mx4,) = compare_models(["bytes"], ["mx4"], seeds=1, train=True)
     t = linear_task("bytes")
-    trainer = recipe_trainer(t, uniform("mx4"))
+    trainer = recipe_trainer(t, uniform_recipe("mx4"))
     assert len(list(trainer)) == t.hyper.steps
     assert t.evaluate(trainer.model) != mx4.trained[0]
     assert mx4.trained == (t.evaluate(trainer.plain_model()),)

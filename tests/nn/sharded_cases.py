@@ -163,8 +163,8 @@ def placements(processes: int) -> dict[str, str]:
 
 def stored_states_are_parts_of_the_whole(processes: int) -> bool:
     """Whether what each process packs is its part of the packed whole, and comes back sharded."""
-    from fewbits.optim.stored import loaded, stored
-    from fewbits.recipes.cast import read as cast
+    from fewbits.optim.packing import pack, unpack
+    from fewbits.recipes.role_format import read_role_format
 
     mesh = init_device_mesh("cpu", (processes,))
     for text in (
@@ -177,11 +177,11 @@ def stored_states_are_parts_of_the_whole(processes: int) -> bool:
             x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
             x.view(-1)[-1] = 1000.0  # in the last process's part
             held = distribute_tensor(x, mesh, [Shard(0)])
-            back = loaded(stored(held, cast(text)), held)
-            if not torch.equal(back.full_tensor(), loaded(stored(x, cast(text)))):
+            back = unpack(pack(held, read_role_format(text)), held)
+            if not torch.equal(back.full_tensor(), unpack(pack(x, read_role_format(text)))):
                 return False
     big = distribute_tensor(torch.randn(128, 64), mesh, [Shard(0)])
-    return stored(big, cast("mxfp8_e4m3")).shape == (128 // processes, 64)
+    return pack(big, read_role_format("mxfp8_e4m3")).shape == (128 // processes, 64)
 
 
 def refused_of_shards(processes: int) -> list[str]:

@@ -9,7 +9,7 @@ from torch import nn
 
 from fewbits.errors import ArgumentError
 from fewbits.nn import prepare
-from tests.nn.narrowed import narrowed
+from tests.nn.prepared_layers import narrowed
 
 N, L, S, E, HEADS = 3, 4, 5, 8, 2
 CAUSAL = torch.ones(L, L).triu(1).bool()

@@ -49,7 +49,7 @@ def test_without_rounding_experts_and_routers_are_theirs(name: str) -> None:
     tokens, found = torch.randint(50, (2, 8)), []
     theirs = model(name)
     # A recipe that swaps every layer and rounds nothing that shows.
-    ours = prepare(copy.deepcopy(theirs), "fp32:weight=fp32,schedule=warm-up")
+    ours = prepare(copy.deepcopy(theirs), "fp32:weight=fp32,schedule=warm_up")
     for one in (theirs, ours):
         loss = one(input_ids=tokens, labels=tokens).loss
         found.append([loss, *torch.autograd.grad(loss, list(one.parameters()), allow_unused=True)])

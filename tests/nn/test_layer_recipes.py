@@ -8,9 +8,10 @@ from fewbits.errors import ArgumentError
 from fewbits.nn import LayerPrecision, prepare, summary
 from fewbits.optim import AdamW
 from fewbits.recipes import recipe
-from fewbits.recipes.narrowed import recipe_of, take_wide
+from fewbits.recipes.parameter_marks import take_unrounded
+from fewbits.recipes.step_checks import recipe_of
 
-OPERANDS = tuple(recipe("fp32").casts)
+OPERANDS = tuple(recipe("fp32").operands)
 
 
 def made() -> nn.Sequential:
@@ -23,8 +24,8 @@ def operands(model: nn.Module) -> dict[str, dict[str, str]]:
     """Return what each layer rounds its operands to, taken from the products themselves."""
     seen: dict[str, dict[str, str]] = {}
 
-    class Watcher:
-        def see(
+    class Observer:
+        def observe(
             self, precision: LayerPrecision, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int
         ) -> None:
             if role in OPERANDS:
@@ -32,7 +33,7 @@ def operands(model: nn.Module) -> dict[str, dict[str, str]]:
 
     for module in model.modules():
         if isinstance(getattr(module, "precision", None), LayerPrecision):
-            module.precision.watcher = Watcher()
+            module.precision.observer = Observer()
     model(torch.randn(4, 32, requires_grad=True)).square().sum().backward()
     return seen
 
@@ -120,7 +121,7 @@ def test_a_layer_of_another_recipe_has_its_master_copy_from_before_it_was_rounde
     model = made()
     before = model[4].weight.detach().clone()
     prepare(model, "fp16-master", recipes={"4": "mxfp4:vector=fp16"})
-    wide = take_wide(model[4].weight)
+    wide = take_unrounded(model[4].weight)
     assert wide is not None
     assert torch.equal(wide, before)
     assert model[4].weight.dtype == torch.float16

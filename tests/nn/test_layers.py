@@ -10,7 +10,7 @@ from torch import nn
 import fewbits as fb
 from fewbits.errors import ArgumentError
 from fewbits.nn import prepare
-from tests.nn.narrowed import narrowed
+from tests.nn.prepared_layers import narrowed
 
 # Torch's own, which the narrow layer is compared with, says so once.
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from fewbits.errors import ArgumentError
-from fewbits.nn import Watch, prepare
+from fewbits.nn import RoundingObserver, prepare
 from fewbits.recipes import recipe
-from fewbits.recipes.narrowed import recipe_of
+from fewbits.recipes.step_checks import recipe_of
 
 
 def _mlp() -> nn.Sequential:
@@ -109,12 +109,12 @@ def test_a_scaled_gradient_that_overflows_is_seen() -> None:
 
 
 def test_evaluations_add_nothing_to_what_was_seen() -> None:
-    watch = Watch(1)
-    model = prepare(_mlp(), "mxfp6", watcher=watch)
+    observer = RoundingObserver(1)
+    model = prepare(_mlp(), "mxfp6", observer=observer)
     for _ in range(5):
         with torch.no_grad():
             model(torch.randn(2, 8))
-    assert len(watch.drained()[0]) == 4
+    assert len(observer.drained()[0]) == 4
 
 
 def test_no_batch_at_all_goes_through_sums_of_bit_patterns() -> None:

@@ -17,7 +17,7 @@ from fewbits.kernels.bits.options import options
 from fewbits.nn import LayerPrecision, attention_product
 from fewbits.recipes import Recipe, recipe
 from tests.native.definition import defined
-from tests.nn.narrowed import narrowed
+from tests.nn.prepared_layers import narrowed
 
 MX = ("mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp4", "mxint8")
 FORMATS = (*MX, "mx9", "mx6", "mx4")
@@ -66,7 +66,7 @@ def rounded(
         held = grouped[role]
         parts = [rounded(part, role, axis, chosen) for part in x.chunk(groups, held)]
         return torch.cat(parts, held)
-    how = chosen.casts[role]
+    how = chosen.operands[role]
     assert how is not None
     rule = options(how.format, scale_rule=how.scale_rule, overflow="saturate")
     values = torch.from_numpy(defined(x.detach().float().numpy(), how.format, axis, rule).values)

@@ -12,8 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import fewbits as fb
 from fewbits.errors import ArgumentError
-from fewbits.nn import LayerPrecision
-from fewbits.nn import straight as straight_through
+from fewbits.nn import LayerPrecision, straight_through
 from fewbits.nn.layers import DotProductAttention
 from fewbits.optim import AdamW
 from fewbits.recipes import recipe as read

@@ -5,7 +5,7 @@ import torch
 
 from fewbits.nn import prepare
 from fewbits.optim import SGD, AdamW, scaler
-from fewbits.recipes import RECIPES, Recipe, Scaling
+from fewbits.recipes import RECIPES, LossScaling, Recipe
 from fewbits.train import schedule
 from tests.optim.digits import Maker, accuracy, adamw, network
 
@@ -81,7 +81,7 @@ def test_fp16_gradients_vanish_under_a_small_loss_and_a_loss_scale_restores_them
     """Micikevicius et al., Mixed Precision Training, 2018, section 3.2."""
 
     def trained(scale: float) -> float:
-        recipe = RECIPES["fp16-master"].extended(scaling=Scaling(scale, dynamic=False))
+        recipe = RECIPES["fp16-master"].extended(scaling=LossScaling(scale, dynamic=False))
         return accuracy(network().half(), sgd(0.1, recipe), epochs=10)
 
     assert trained(2.0**-20) < 20

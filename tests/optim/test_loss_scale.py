@@ -6,10 +6,10 @@ from torch import nn
 
 from fewbits.errors import ArgumentError
 from fewbits.optim import SGD, LossScaler, scaler
-from fewbits.recipes import RECIPES, Recipe, Scaling
+from fewbits.recipes import RECIPES, LossScaling, Recipe
 
 FP32 = RECIPES["fp32"]
-PACKED = FP32.extended(held_gradient="fp8_e5m2", scaling=Scaling(8.0, interval=3))
+PACKED = FP32.extended(held_gradient="fp8_e5m2", scaling=LossScaling(8.0, interval=3))
 
 
 def turn(
@@ -49,7 +49,7 @@ def test_floors_a_static_scale_and_fp16_gradients_take_our_own(recipe: str) -> N
 def test_an_overflow_skips_the_step_and_halves_the_scale_and_quiet_steps_double_it(
     held: str | None, unscale: bool
 ) -> None:
-    recipe = FP32.extended(held_gradient=held, scaling=Scaling(8.0, interval=3))
+    recipe = FP32.extended(held_gradient=held, scaling=LossScaling(8.0, interval=3))
     w = nn.Parameter(torch.ones(4))
     optimizer, scale = SGD([w], 0.25, recipe=recipe), scaler(recipe)
     turn(scale, optimizer, w, torch.inf, unscale=unscale)
@@ -72,7 +72,7 @@ def test_fp16_gradients_are_unscaled_in_float32() -> None:
 
 def test_a_static_scale_stays_through_overflows() -> None:
     w = nn.Parameter(torch.ones(4))
-    recipe = FP32.extended(scaling=Scaling(1024.0, dynamic=False))
+    recipe = FP32.extended(scaling=LossScaling(1024.0, dynamic=False))
     optimizer, scale = SGD([w], 1.0, recipe=recipe), scaler(recipe)
     for gradient in (torch.inf, 0.5, torch.nan):
         turn(scale, optimizer, w, gradient)
@@ -83,7 +83,7 @@ def test_a_static_scale_stays_through_overflows() -> None:
 def test_isolated_overflows_sink_a_plain_scale_and_not_one_with_floors() -> None:
     """Mellempudi et al., Mixed Precision Training With 8-bit Floating Point, 2019, section 3.1."""
 
-    def left(scaling: Scaling) -> float:
+    def left(scaling: LossScaling) -> float:
         w = nn.Parameter(torch.ones(4))
         recipe = FP32.extended(scaling=scaling)
         optimizer, scale = SGD([w], 0.0, recipe=recipe), scaler(recipe)
@@ -91,12 +91,12 @@ def test_isolated_overflows_sink_a_plain_scale_and_not_one_with_floors() -> None
             turn(scale, optimizer, w, torch.inf if step % 20 == 7 else 1.0)
         return scale.get_scale()
 
-    assert left(Scaling(10000.0)) < 1e-3
-    assert left(Scaling(10000.0, floors=((100, 8192.0), (500, 32768.0)))) == 32768.0
+    assert left(LossScaling(10000.0)) < 1e-3
+    assert left(LossScaling(10000.0, floors=((100, 8192.0), (500, 32768.0)))) == 32768.0
 
 
 def test_the_state_of_a_scaler_comes_back_with_its_count_of_steps() -> None:
-    recipe = FP32.extended(scaling=Scaling(8.0, interval=3, floors=((3, 64.0),)))
+    recipe = FP32.extended(scaling=LossScaling(8.0, interval=3, floors=((3, 64.0),)))
     w = nn.Parameter(torch.ones(4))
     optimizer, first, second = SGD([w], 0.1, recipe=recipe), scaler(recipe), scaler(recipe)
     for _ in range(2):

@@ -12,7 +12,7 @@ import fewbits as fb
 from fewbits.errors import ArgumentError
 from fewbits.nn import prepare
 from fewbits.optim import LARS, SGD, AdamW, Optimizer
-from fewbits.optim.stored import stored
+from fewbits.optim.packing import pack
 from fewbits.recipes import RECIPES, Recipe
 from fewbits.recipes import recipe as read
 
@@ -94,8 +94,8 @@ def test_lars_is_its_formula() -> None:
 def test_what_is_kept_saturates_or_overflows_as_asked() -> None:
     how = read("fp32:first_moment=fp8_e5m2").first_moment
     x = torch.tensor([1e9, -1e9, 1.0])
-    assert stored(x, how).dequantize().tolist() == [57344.0, -57344.0, 1.0]
-    assert stored(x, how, overflow=None).dequantize().tolist() == [torch.inf, -torch.inf, 1.0]
+    assert pack(x, how).dequantize().tolist() == [57344.0, -57344.0, 1.0]
+    assert pack(x, how, overflow=None).dequantize().tolist() == [torch.inf, -torch.inf, 1.0]
 
 
 def test_gradients_that_were_widened_for_a_scaler_are_narrow_again_after_the_step() -> None:

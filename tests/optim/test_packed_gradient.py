@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import fewbits as fb
 from fewbits.optim import SGD, LossScaler
 from fewbits.optim.packed_gradient import PackedGradient
-from fewbits.recipes import RECIPES, Scaling
+from fewbits.recipes import RECIPES, LossScaling
 
 FORMATS = ["block(element=fp8_e4m3,scale=e8m0,size=tensor)", "fp8_e5m2", "mxfp6_e3m2"]
 DRAW = torch.Generator().manual_seed(0)
@@ -34,7 +34,7 @@ def test_scaling_and_clipping_beside_ordinary_gradients_update_as_arithmetic_say
     fmt: str, ours: bool, unscaled_first: bool, clip: str
 ) -> None:
     """The yardstick is float64 arithmetic on the gradient as the format has it."""
-    scaling = Scaling(1024.0)
+    scaling = LossScaling(1024.0)
     recipe = RECIPES["fp32"].extended(held_gradient=fmt, scaling=scaling)
     w, norm = nn.Parameter(torch.zeros(16, 20)), nn.Parameter(torch.zeros(20))
     optimizer = SGD([{"params": [w]}, {"params": [norm]}], 1.0, recipe=recipe)

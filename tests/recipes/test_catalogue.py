@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from fewbits.recipes import RECIPES, Recipe, Scaling
+from fewbits.recipes import RECIPES, LossScaling, Recipe
 
 E4M3 = "block(element=fp8_e4m3,scale=e8m0,size=tensor)/rceil"  # FP8-LM: one power of two for a tensor
 E5M2 = "block(element=fp8_e5m2,scale=e8m0,size=tensor)/rceil"
 FP16 = "block(element=fp16,scale=e8m0,size=tensor)/rceil"
-DYNAMIC = Scaling(65536.0, dynamic=True, growth=2.0, backoff=0.5, interval=2000, floors=())
+DYNAMIC = LossScaling(65536.0, dynamic=True, growth=2.0, backoff=0.5, interval=2000, floors=())
 
 
 def operands(activation: str, weight: str, gradient: str) -> dict[str, str]:
@@ -45,7 +45,7 @@ TABLE: dict[str, dict[str, Any]] = {
     "amp-fp16": {"autocast": "fp16", "scaling": DYNAMIC},
     # Micikevicius et al.: FP16 weights and activations, FP32 master weights, a loss scale.
     "fp16-master": {**MASTER, "scaling": DYNAMIC},
-    "fp16-master-static": {**MASTER, "scaling": Scaling(1024.0, dynamic=False)},
+    "fp16-master-static": {**MASTER, "scaling": LossScaling(1024.0, dynamic=False)},
     "fp16-no-scaling": MASTER,
     "fp16-no-master": {**MASTER, "has_master": False, "scaling": DYNAMIC},
     # Rouhani et al., MX: BF16 vectors; the scale rule of gradients never clamps.
@@ -65,7 +65,7 @@ TABLE: dict[str, dict[str, Any]] = {
         **operands("fp8_e5m2/stochastic", "fp8_e5m2", "fp8_e5m2/stochastic"),
         "vector": "fp16", "keep_first": True, "keep_last": True, "parameter": "fp16",
         "held_gradient": "fp8_e5m2",
-        "scaling": Scaling(10000.0, True, 2.0, 0.5, 2000, ((40000, 8192.0), (150000, 32768.0))),
+        "scaling": LossScaling(10000.0, True, 2.0, 0.5, 2000, ((40000, 8192.0), (150000, 32768.0))),
     },
     # Peng et al.: E4M3 but for output gradients; moments FP8 and FP16 with a scale, weights FP16.
     "fp8-lm-o1": FP8_LM,
@@ -86,7 +86,7 @@ TABLE: dict[str, dict[str, Any]] = {
     },
     # Lu et al.: (8, 1) forward and (8, 2) backward, sigma = 2, a warm-up in FP32; (16, 1) and (16, 2).
     "posit8": {
-        **operands("posit8_1/shift=2", "posit8_1/shift=2", "posit8_2/shift=2"), "schedule": "warm-up",
+        **operands("posit8_1/shift=2", "posit8_1/shift=2", "posit8_2/shift=2"), "schedule": "warm_up",
     },
     "posit16": operands("posit16_1", "posit16_1", "posit16_2"),
     # Raposo et al.: 12 bits for optimizer and loss, 8 elsewhere.

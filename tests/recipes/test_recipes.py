@@ -6,32 +6,32 @@ import pytest
 
 from fewbits.errors import ArgumentError, FormatError
 from fewbits.formats import parse
-from fewbits.recipes import RECIPES, Cast, Recipe, Scaling, recipe, text
-from fewbits.recipes.cast import read
+from fewbits.recipes import RECIPES, LossScaling, Recipe, RoleFormat, from_text, recipe
 from fewbits.recipes.recipe import OPERANDS
+from fewbits.recipes.role_format import read_role_format
 
 
 @pytest.mark.parametrize(
     "given", ["mxfp6_e3m2", "fp8_e5m2/stochastic", "mxfp4/stochastic/rceil", "posit8_1/shift=2"]
 )
 def test_a_cast_reads_what_it_prints(given: str) -> None:
-    assert str(read(given)) == given
+    assert str(read_role_format(given)) == given
 
 
 def test_a_cast_of_a_constructor_keeps_its_slashes_and_brackets() -> None:
     given = "block(element=fp8_e4m3,scale=e8m0,size=tensor)/rceil"
-    assert read(given) == Cast(parse(given[: -len("/rceil")]), scale_rule="rceil")
+    assert read_role_format(given) == RoleFormat(parse(given[: -len("/rceil")]), scale_rule="rceil")
 
 
 @pytest.mark.parametrize(("given", "error"), [("mxfp4/sideways", FormatError), ("int8/rceil", ArgumentError)])
 def test_a_cast_that_cannot_be_is_refused(given: str, error: type[Exception]) -> None:
     with pytest.raises(error, match=r"sideways|scale_rule"):
-        read(given)
+        read_role_format(given)
 
 
 def test_no_cast_at_all() -> None:
-    assert read("fp32") is None
-    assert read("-") is None
+    assert read_role_format("fp32") is None
+    assert read_role_format("-") is None
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -47,7 +47,7 @@ def test_changes_reach_every_operand_of_a_role() -> None:
     found = recipe(
         "mx:weight=mxfp4,gradient=block(element=float(e=2,m=1),scale=e8m0,size=32)/rceil,vector=fp32"
     )
-    assert found.forward_weight == found.dx_weight == read("mxfp4")
+    assert found.forward_weight == found.dx_weight == read_role_format("mxfp4")
     assert str(found.dw_gradient) == "mxfp4/rceil"
     assert found.forward_activation is None
     assert found.vector == "fp32"
@@ -75,7 +75,7 @@ def test_a_role_that_is_on_or_off_takes_either_word(text: str, value: bool) -> N
     ("given", "said"),
     [
         ("mxfp5", "the nearest are [a-z0-9-]+, [a-z0-9-]+, [a-z0-9-]+; "),
-        ("mxfp6:weight", "ROLE=CAST"),
+        ("mxfp6:weight", "ROLE=FORMAT"),
         ("mxfp6:colour=blue", "has no 'colour'"),
         ("mxfp6:vector=fp8", "vector='fp8'"),
         ("fp32:autocast=fp8", "autocast='fp8'"),
@@ -96,18 +96,18 @@ def test_formats_with_brackets_in_brackets_and_scalings_are_read() -> None:
     )
     assert found.forward_weight is not None
     assert found.vector == "fp32"
-    assert recipe("fp16-master:scaling=1024").scaling == Scaling(1024.0, dynamic=False)
+    assert recipe("fp16-master:scaling=1024").scaling == LossScaling(1024.0, dynamic=False)
     assert recipe("fp16-master:scaling=none").scaling is None
-    assert recipe("mxfp6:scaling=dynamic").scaling == Scaling()
+    assert recipe("mxfp6:scaling=dynamic").scaling == LossScaling()
 
 
 def test_recipes_compare_and_hash() -> None:
     assert RECIPES["mxfp6"].extended() == RECIPES["mxfp6"]
     assert len({RECIPES["mxfp6"], RECIPES["mxfp6"].extended(), RECIPES["mx9"]}) == 2
-    assert Recipe("own").casts == dict.fromkeys(OPERANDS)
-    assert str(Scaling(1024.0, dynamic=False)) == "static, 1024"
+    assert Recipe("own").operands == dict.fromkeys(OPERANDS)
+    assert str(LossScaling(1024.0, dynamic=False)) == "static, 1024"
     assert "at least 8192 from step 40000" in str(RECIPES["fp8-stochastic"].scaling)
 
 
 def test_the_example_runs() -> None:
-    assert doctest.testmod(text, optionflags=doctest.ELLIPSIS).failed == 0
+    assert doctest.testmod(from_text, optionflags=doctest.ELLIPSIS).failed == 0

@@ -376,16 +376,16 @@ def test_gradual_pruning_follows_the_cubic_down_to_the_pattern():
 
 @pytest.mark.parametrize("recipe", ["mxint8", "mxfp4", "int8_channel", "mx9"])
 def test_what_a_recipe_rounds_stays_sparse(recipe):
-    from fewbits.recipes import uniform
+    from fewbits.recipes import uniform_recipe
 
     seen = []
 
-    class Watcher:
-        def see(self, precision, role, x, rounded, axis):
+    class Observer:
+        def observe(self, precision, role, x, rounded, axis):
             if role == "forward_weight":
                 seen.append((x, rounded))
 
-    model = prepare(network(Frozen()), uniform(recipe), watcher=Watcher())
+    model = prepare(network(Frozen()), uniform_recipe(recipe), observer=Observer())
     optimizer = MaskedOptimizer(torch.optim.AdamW(model.parameters(), lr=1e-2), model)
     train(model, optimizer, 3)
     assert len(seen) == 6

@@ -16,7 +16,7 @@ from fewbits.train import Settings, run
 from fewbits.train.log import column
 from fewbits.train.runs import CHECKPOINT
 
-SETTINGS = Settings("digits", "fp8-lm", steps=30, save_every=2, watch_every=10)
+SETTINGS = Settings("digits", "fp8-lm", steps=30, save_every=2, observe_every=10)
 # Stochastic bits, packed moments, compensations, a moving loss scale, gradients kept by a schedule.
 RECIPES = ("mxfp6", "fp8-lm", "bf16-only", "fp16-only", "fp8-stochastic", "muppet", "assigned", "fixed16")
 

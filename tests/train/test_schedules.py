@@ -22,7 +22,7 @@ def _model() -> nn.Sequential:
 def _formats(model: nn.Module, name: str) -> list[str]:
     """Return the six operands of a layer as they are now."""
     precision: Any = model.get_submodule(name).precision
-    return [str(how) for how in precision.recipe.casts.values()]
+    return [str(how) for how in precision.recipe.operands.values()]
 
 
 # ---- MuPPET: Rajagopal et al., ICML 2020, and the authors' code (policy.py) ----
@@ -179,7 +179,7 @@ def test_warm_up_is_plain_for_a_tenth_of_the_steps_and_then_narrow(steps: int, p
     model = prepare(_model(), "posit8")
     found = schedule(model, "posit8", steps)
     assert isinstance(found, WarmUp)
-    wanted = [str(how) for how in RECIPES["posit8"].casts.values()]
+    wanted = [str(how) for how in RECIPES["posit8"].operands.values()]
     for step in range(10):
         assert _formats(model, "0") == (["None"] * 6 if step < plain else wanted)
         found.after_step()
@@ -265,12 +265,12 @@ def test_a_watcher_that_was_there_still_sees_every_operand(low: bool) -> None:
     seen = []
 
     class Recorder:
-        def see(self, precision: Any, role: str, *operand: Any) -> None:
+        def observe(self, precision: Any, role: str, *operand: Any) -> None:
             seen.append((precision.layer, role, *operand))
 
     model = prepare(nn.Sequential(nn.Linear(20, 40), nn.Linear(40, 20)), "assigned")
     for layer in model:
-        layer.precision.watcher = Recorder()
+        layer.precision.observer = Recorder()
     found = schedule(model, "assigned", 50)
     assert isinstance(found, Assigned)
     if not low:

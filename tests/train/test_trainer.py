@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fewbits.recipes import RECIPES, Scaling
+from fewbits.recipes import RECIPES, LossScaling
 from fewbits.train import Settings, Trainer, recipe_trainer, run
 from fewbits.train.log import column
 from fewbits.train.runs import folder_name
@@ -59,18 +59,18 @@ def test_a_diverged_run_says_so_and_not_that_a_scale_collapsed() -> None:
     with torch.no_grad():
         trainer.model.head.weight[0, 0] = torch.nan
     assert not trainer.step().is_finite
-    assert any("training diverged" in w for w in trainer.watch.drained()[1])
+    assert any("training diverged" in w for w in trainer.observer.drained()[1])
 
 
 def test_a_loss_scale_that_collapses_is_named() -> None:
-    trainer = _trainer("fp16-master", scaling=Scaling(2.0**30))
+    trainer = _trainer("fp16-master", scaling=LossScaling(2.0**30))
     with torch.no_grad():
         trainer.model.head.weight[0, 0] = torch.nan
     before = trainer.model.conv1.weight.clone()
     skipped = [trainer.step().skipped for _ in range(10)]
     assert all(skipped)
     assert torch.equal(trainer.model.conv1.weight, before)
-    assert any("the loss scale collapses" in w for w in trainer.watch.drained()[1])
+    assert any("the loss scale collapses" in w for w in trainer.observer.drained()[1])
 
 
 def test_runs_of_different_seeds_have_different_folders() -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fewbits.nn import Watch, prepare
+from fewbits.nn import RoundingObserver, prepare
 from fewbits.train.tasks.text import library_text
 
 TRAP = "mx:weight=mxfp8_e4m3,activation=mxfp8_e4m3,gradient=mxfp8_e4m3"
@@ -50,8 +50,8 @@ def trained(recipe: str, batch: int = 256) -> tuple[float, tuple[str, ...]]:
     train, held_out = text()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        watch = Watch(25)
-        model = prepare(Model(), recipe, watcher=watch)
+        observer = RoundingObserver(25)
+        model = prepare(Model(), recipe, observer=observer)
         optimizer = torch.optim.Adam(model.parameters(), 2e-3)
         generator = torch.Generator().manual_seed(0)
         for _ in range(STEPS):
@@ -62,13 +62,13 @@ def trained(recipe: str, batch: int = 256) -> tuple[float, tuple[str, ...]]:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            watch.next_step()
+            observer.next_step()
         with torch.no_grad():
             start = torch.arange(0, len(held_out) - SEEN - 1, 97)[:4000]
             logits = model(held_out[start[:, None] + torch.arange(SEEN)])
             value = float(functional.cross_entropy(logits, held_out[start + SEEN]))
     torch.set_num_threads(threads)
-    return value, tuple(watch.warnings)
+    return value, tuple(observer.warnings)
 
 
 def test_the_trap_diverges_and_the_user_is_warned() -> None:

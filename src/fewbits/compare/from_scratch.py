@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fewbits.errors import DataError
 from fewbits.formats import Format, parse
-from fewbits.recipes import uniform
+from fewbits.recipes import uniform_recipe
 from fewbits.train import Task, recipe_trainer, seeded
 from fewbits.typing import Progress
 
@@ -29,7 +29,7 @@ def from_scratch(t: Task, formats: Sequence[Format], seeds: int, progress: Progr
 
     Args:
         t: the task; its hyperparameters hold for every format.
-        formats: each is applied as :func:`fewbits.recipes.uniform`.
+        formats: each is applied as :func:`fewbits.recipes.uniform_recipe`.
         seeds: of the initial weights: 0, 1, ...
         progress: called as work goes on.
 
@@ -53,7 +53,7 @@ def from_scratch(t: Task, formats: Sequence[Format], seeds: int, progress: Progr
 def _train(t: Task, fmt: Format, seed: int, progress: Callable[[float], None]) -> float:
     steps = t.hyper.steps
     with seeded(t, seed):
-        trainer = recipe_trainer(t, uniform(fmt), seed=seed, watch_every=steps)
+        trainer = recipe_trainer(t, uniform_recipe(fmt), seed=seed, observe_every=steps)
         try:
             for step in trainer:
                 if not step.is_finite:

@@ -62,7 +62,7 @@ def compare_models(
         seeds: how many models to train per task; seeds are 0, 1, ...
         data: the user's own text for the task ``bytes``.
         scale_rule: how power-of-two scales are chosen, which one of the formats at least has.
-            Training in a format has rules of its own, those of :func:`fewbits.recipes.uniform`.
+            Training in a format has rules of its own, those of :func:`fewbits.recipes.uniform_recipe`.
         train: also train a model in each format from scratch, for each seed.
         progress: called as work goes on.
 

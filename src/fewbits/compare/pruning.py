@@ -153,7 +153,7 @@ def _train(
     told: Callable[[float], None],
 ) -> _Trained:
     with seeded(t, seed):
-        trainer = recipe_trainer(t, recipe, seed=seed, steps=steps, watch_every=steps, begin=begin)
+        trainer = recipe_trainer(t, recipe, seed=seed, steps=steps, observe_every=steps, begin=begin)
         flips = 0.0
         for step in trainer:
             flips += getattr(trainer.optimizer, "flip_rate", 0.0)

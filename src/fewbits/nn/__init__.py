@@ -6,15 +6,15 @@ from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.layers.dot_product import DotProductAttention
 from fewbits.nn.prepare import prepare
 from fewbits.nn.products import attention_product, linear
+from fewbits.nn.rounding_observer import RoundingObserver
 from fewbits.nn.summary import LayerSummary, Summary, summary
-from fewbits.nn.watch import Watch
 
 __all__ = [
     "DotProductAttention",
     "LayerPrecision",
     "LayerSummary",
+    "RoundingObserver",
     "Summary",
-    "Watch",
     "attention_product",
     "linear",
     "prepare",

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from fewbits.nn import unfolded
-from fewbits.nn.kept import Tensors, keep
+from fewbits.nn import convolution_by_addition as by_addition
+from fewbits.nn.convolution_by_addition import Geometry
 from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.products import converted, sum_dtype
-from fewbits.nn.straight import Formulas, differentiable, product, transformed, unpacked
-from fewbits.nn.unfolded import Geometry
+from fewbits.nn.saved_activations import Tensors, save_activation
+from fewbits.nn.straight_through import Formulas, differentiable, product, transformed, unpacked
 
 
 def convolution(
@@ -45,8 +45,8 @@ def convolution(
 
 
 def _operands(ctx: Any) -> tuple[Any, Any, Formulas]:
-    weight, *kept = ctx.saved_tensors
-    x = unpacked(ctx.kept, kept) if kept else weight.new_empty(1).expand(ctx.size)
+    weight, *saved = ctx.saved_tensors
+    x = unpacked(ctx.activation, saved) if saved else weight.new_empty(1).expand(ctx.size)
     return x, weight, _formulas(ctx.how)
 
 
@@ -61,18 +61,18 @@ class _Convolution(torch.autograd.Function):
         graded: bool,
     ) -> torch.Tensor:
         ctx.how, ctx.precision, ctx.size = how, precision, x.shape
-        kept: Tensors = ()
+        saved: Tensors = ()
         if graded and ctx.needs_input_grad[1]:
-            ctx.kept, kept = keep(x, "dw_activation", 0, x.shape, precision)
-        ctx.save_for_backward(weight, *kept)
+            ctx.activation, saved = save_activation(x, "dw_activation", 0, x.shape, precision)
+        ctx.save_for_backward(weight, *saved)
         a = _within_groups("forward_activation", x, 1, how, precision)
         if how.longer is None:
-            b = precision.cast("forward_weight", weight, 1)
+            b = precision.round("forward_weight", weight, 1)
         else:
             b = _within_groups("forward_weight", weight, 0, how, precision)
         if precision.recipe.product == "add":
             size = _result(x, weight, how)
-            return unfolded.convolution(a.float(), b.float(), how, size).to(x.dtype)
+            return by_addition.convolution(a.float(), b.float(), how, size).to(x.dtype)
         with torch.autocast(x.device.type, enabled=False):  # on some devices it would round operands again
             dtype = sum_dtype(x.dtype)
             a, b = a.to(dtype), b.to(x.dtype).to(dtype)
@@ -85,7 +85,7 @@ class _Convolution(torch.autograd.Function):
     def backward(
         ctx: Any, gradient: torch.Tensor
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None, None]:
-        weight, *kept = ctx.saved_tensors
+        weight, *saved = ctx.saved_tensors
         how, precision = ctx.how, ctx.precision
         adds = precision.recipe.product == "add"
         of_x = of_weight = None
@@ -94,20 +94,20 @@ class _Convolution(torch.autograd.Function):
             if how.longer is None:
                 b = _within_groups("dx_weight", weight, 0, how, precision)
             else:
-                b = precision.cast("dx_weight", weight, 1)
+                b = precision.round("dx_weight", weight, 1)
             if adds:
-                wide = unfolded.of_input(g.float(), b.float(), how, ctx.size)
+                wide = by_addition.of_input(g.float(), b.float(), how, ctx.size)
             else:
                 wide = _backward(g, None, b, ctx.size, how)
-            of_x = precision.narrowed("input_gradient", wide, gradient.dtype)
+            of_x = precision.to_flow("input_gradient", wide, gradient.dtype)
         if ctx.needs_input_grad[1]:
-            g = precision.cast("dw_gradient", gradient, 0)
-            a = ctx.kept.operand(kept)
+            g = precision.round("dw_gradient", gradient, 0)
+            a = ctx.activation.operand(saved)
             if adds:
-                of_weight = unfolded.of_weight(g.float(), a.float(), how, weight.shape)
+                of_weight = by_addition.of_weight(g.float(), a.float(), how, weight.shape)
             else:
                 wide = _backward(g, a, None, weight.shape, how)
-                of_weight = precision.narrowed("weight_gradient", wide, gradient.dtype)
+                of_weight = precision.to_flow("weight_gradient", wide, gradient.dtype)
         return of_x, of_weight, None, None, None
 
 
@@ -116,8 +116,8 @@ def _within_groups(
 ) -> torch.Tensor:
     """Return ``x`` as an operand whose blocks along ``axis`` do not reach from one group into the next."""
     if how.groups == 1:
-        return precision.cast(role, x, axis)
-    return precision.cast(role, torch.unflatten(x, axis, (how.groups, -1)), axis + 1).flatten(axis, axis + 1)
+        return precision.round(role, x, axis)
+    return precision.round(role, torch.unflatten(x, axis, (how.groups, -1)), axis + 1).flatten(axis, axis + 1)
 
 
 def _backward(
@@ -161,11 +161,11 @@ def _formulas(how: Geometry) -> Formulas:
     def forward(x: torch.Tensor, w: torch.Tensor, of_x: LayerPrecision, of_w: LayerPrecision) -> torch.Tensor:
         a = _within_groups("forward_activation", x, 1, how, of_x)
         if how.longer is None:
-            b = of_w.cast("forward_weight", w, 1)
+            b = of_w.round("forward_weight", w, 1)
         else:
             b = _within_groups("forward_weight", w, 0, how, of_w)
         if of_x.recipe.product == "add":
-            return unfolded.convolution(a.float(), b.float(), how, _result(x, w, how)).to(x.dtype)
+            return by_addition.convolution(a.float(), b.float(), how, _result(x, w, how)).to(x.dtype)
         dtype = sum_dtype(x.dtype)
         a, b = a.to(dtype), b.to(x.dtype).to(dtype)
         return torch.convolution(
@@ -177,17 +177,17 @@ def _formulas(how: Geometry) -> Formulas:
         if how.longer is None:
             right = _within_groups("dx_weight", w, 0, how, precision)
         else:
-            right = precision.cast("dx_weight", w, 1)
+            right = precision.round("dx_weight", w, 1)
         if precision.recipe.product == "add":
-            return unfolded.of_input(left.float(), right.float(), how, x.shape).to(x.dtype)
+            return by_addition.of_input(left.float(), right.float(), how, x.shape).to(x.dtype)
         return _backward(left, None, right, x.shape, how).to(x.dtype)
 
     def of_weight(
         g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, precision: LayerPrecision
     ) -> torch.Tensor:
-        left, right = precision.cast("dw_gradient", g, 0), precision.cast("dw_activation", x, 0)
+        left, right = precision.round("dw_gradient", g, 0), precision.round("dw_activation", x, 0)
         if precision.recipe.product == "add":
-            return unfolded.of_weight(left.float(), right.float(), how, w.shape)
+            return by_addition.of_weight(left.float(), right.float(), how, w.shape)
         return _backward(left, right, None, w.shape, how).to(g.dtype)
 
     return Formulas(forward, of_x, of_weight)

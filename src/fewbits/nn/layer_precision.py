@@ -7,24 +7,30 @@ from typing import Protocol
 
 import torch
 
-from fewbits.recipes import Cast, Recipe
-from fewbits.tensor.rounding import round_to
+from fewbits.recipes import Recipe, RoleFormat
+from fewbits.recipes.rounding import round_as
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class Watcher(Protocol):
-    """Sees every tensor that a layer rounds.
+class Observer(Protocol):
+    """Is called with every tensor that a prepared layer rounds; :func:`fewbits.nn.prepare` takes one."""
 
-    A role is an operand of the recipe, or, where float16 flows between products, ``result_gradient``,
-    ``input_gradient`` or ``weight_gradient``: a float32 gradient and what float16 makes of it. An
-    ``arriving_gradient``, of the layer that gives the logits, is float16 already.
-    """
-
-    def see(
+    def observe(
         self, precision: LayerPrecision, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int
     ) -> None:
-        """Look at ``x`` and what it became."""
+        """Look at a tensor and its rounded values.
+
+        Args:
+            precision: of the layer; ``precision.layer`` is its name.
+            role: an operand of the recipe, as ``forward_weight``; or, where float16 flows between products,
+                ``result_gradient``, ``input_gradient`` or ``weight_gradient``, a float32 gradient and what
+                float16 makes of it, or ``arriving_gradient``, of the layer that gives the logits, which is
+                float16 already.
+            x: before rounding.
+            rounded: after it, of the same shape.
+            axis: along which blocks lie.
+        """
 
 
 @dataclass(eq=False)
@@ -34,75 +40,54 @@ class LayerPrecision:
     Attributes:
         recipe: operands, vector format and kind of product.
         layer: the layer's name in its model.
-        kept: the layer keeps its operands as they are; only the vector format holds.
+        exempt: the operands are not rounded; only the vector format holds.
         last: the gradient that enters is that of the logits.
-        packs: activations are kept for the backward pass in the format that its product takes.
-        watcher: sees each operand; None for nobody.
+        packs_activations: they wait for the backward pass in the format that its product takes.
+        observer: sees each operand; None for nobody.
     """
 
     recipe: Recipe
     layer: str = ""
-    kept: bool = False
+    exempt: bool = False
     last: bool = False
-    watcher: Watcher | None = None
-    packs: bool = True
+    observer: Observer | None = None
+    packs_activations: bool = True
 
     @property
     def dtype(self) -> torch.dtype:
         """The type that flows between products."""
         return DTYPES[self.recipe.vector]
 
-    def how(self, role: str) -> Cast | None:
+    def format_of(self, role: str) -> RoleFormat | None:
         """Return what the operand ``role`` is rounded to in this layer; None if it is not."""
-        how: Cast | None = getattr(self.recipe, role)
-        if self.kept or (self.last and role.endswith("gradient") and not self.recipe.logit_gradient):
+        if self.exempt or (self.last and role.endswith("gradient") and not self.recipe.logit_gradient):
             return None
-        return how
+        format: RoleFormat | None = getattr(self.recipe, role)
+        return format
 
-    def cast(self, role: str, x: torch.Tensor, axis: int, seed: int | None = None) -> torch.Tensor:
-        """Return ``x`` as the operand ``role`` of a product that sums along ``axis``.
+    def round(self, role: str, x: torch.Tensor, axis: int, seed: int | None = None) -> torch.Tensor:
+        """Return ``x`` as the operand ``role`` of a product that sums along ``axis``; same shape and dtype.
 
-        ``seed`` is that of stochastic rounding; a fresh one by default.
+        Stochastic rounding takes its seed from torch's own generator, unless ``seed`` gives one: what
+        ``torch.manual_seed`` repeats, it repeats.
         """
-        how = self.how(role)
-        if how is None:
+        target = self.format_of(role)
+        if target is None:
             return x
         # A dynamic loss scale backs off where a gradient overflows: it has to see that.
         scaled = role.endswith("gradient") and self.recipe.scaling is not None and self.recipe.scaling.dynamic
-        rounded = cast(x, how, axis, None if scaled else "saturate", seed)
-        self.show(role, x, rounded, axis)
+        rounded = round_as(x, target, axis, overflow=None if scaled else "saturate", seed=seed)
+        self.report(role, x, rounded, axis)
         return rounded
 
-    def show(self, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int) -> None:
-        """Let the watcher see an operand."""
-        if self.watcher is not None:
-            self.watcher.see(self, role, x, rounded, axis)
+    def report(self, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int) -> None:
+        """Let the observer see an operand."""
+        if self.observer is not None:
+            self.observer.observe(self, role, x, rounded, axis)
 
-    def narrowed(self, role: str, wide: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Return a float32 gradient in the dtype in which it flows on."""
-        found = wide.to(dtype)
+    def to_flow(self, role: str, gradient: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Return a float32 gradient in the dtype in which it flows on to the layer before."""
+        flowing = gradient.to(dtype)
         if dtype == torch.float16:
-            self.show(role, wide, found, -1)
-        return found
-
-
-def cast(
-    x: torch.Tensor, how: Cast, axis: int, overflow: str | None = "saturate", seed: int | None = None
-) -> torch.Tensor:
-    """Return ``x`` rounded as ``how`` says, with blocks along ``axis``; same shape and dtype.
-
-    ``overflow`` says what lies beyond the largest value becomes; None is the format's own way.
-
-    Stochastic rounding takes its seed from torch's own generator: what ``torch.manual_seed`` repeats, it
-    repeats.
-    """
-    return round_to(
-        x,
-        how.format,
-        axis=axis,
-        rounding=how.rounding,
-        scale_rule=how.scale_rule,
-        shift=how.shift,
-        overflow=overflow,
-        seed=seed,
-    )
+            self.report(role, gradient, flowing, -1)
+        return flowing

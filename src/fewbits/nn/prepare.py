@@ -11,16 +11,18 @@ from torch import nn
 from fewbits.errors import ArgumentError
 from fewbits.names import check_fits, listed, within
 from fewbits.nn.autocast import Autocast
-from fewbits.nn.coverage import narrow_class, own_matrices
-from fewbits.nn.layer_precision import DTYPES, LayerPrecision, Watcher, cast
+from fewbits.nn.dtype_hooks import Arrivals, Float32Results, explain_dtypes, take_own_dtype
+from fewbits.nn.layer_classes import narrow_class, own_matrices
+from fewbits.nn.layer_precision import DTYPES, LayerPrecision, Observer
 from fewbits.nn.layer_recipes import assigned
 from fewbits.nn.layers import LAYERS
-from fewbits.nn.own_dtype import Arrivals, Float32Results, explain_dtypes, take_own_dtype
-from fewbits.nn.refusal import refuse
-from fewbits.nn.wide import left_wide
-from fewbits.recipes import Cast, Recipe
+from fewbits.nn.left_wide import left_wide
+from fewbits.nn.unsupported import refuse
+from fewbits.recipes import Recipe, RoleFormat
 from fewbits.recipes import recipe as read
-from fewbits.recipes.narrowed import Narrowed, Prepared, is_narrow
+from fewbits.recipes.parameter_marks import RoundedParameters, is_rounded
+from fewbits.recipes.rounding import round_as
+from fewbits.recipes.step_checks import PreparedParameters
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -33,7 +35,7 @@ def prepare(
     last: str | Iterable[str] = (),
     recipes: Mapping[str, str | Recipe] | None = None,
     pack_activations: bool = True,
-    watcher: Watcher | None = None,
+    observer: Observer | None = None,
 ) -> Model:
     """Make a model train as a recipe says. Call it before the optimizer is made.
 
@@ -59,7 +61,7 @@ def prepare(
             optimizer's.
         pack_activations: whether what a layer keeps of its input for the backward pass is packed in the
             recipe's format, which changes no bit of any result. It takes some time.
-        watcher: sees every operand that is rounded.
+        observer: sees every operand that is rounded.
 
     Returns:
         The model itself.
@@ -100,24 +102,24 @@ def prepare(
         for name, module in narrow.items():
             how, first, gives_logits = own[name], [name] == order[:1], name in ends
             kept = (first and how.keep_first) or (gives_logits and how.keep_last)
-            _become(module, LayerPrecision(how, name, kept, gives_logits, watcher, pack_activations))
+            _become(module, LayerPrecision(how, name, kept, gives_logits, observer, pack_activations))
         for module in found.values():
             _unfuse(module)
         if sixteen:
             _keep_dtypes(names, patterns, chosen)
             explain_dtypes(model)
-        model.register_forward_hook(Float32Results(LayerPrecision(chosen, watcher=watcher)))
+        model.register_forward_hook(Float32Results(LayerPrecision(chosen, observer=observer)))
         if chosen.parameter is not None:
             _hold_parameters(narrow.values(), chosen.parameter)
     if chosen.autocast:
         Autocast(DTYPES[chosen.autocast]).attach(model)
-        model.register_forward_hook(Float32Results(LayerPrecision(chosen, watcher=watcher)))
-    if watcher is not None:
+        model.register_forward_hook(Float32Results(LayerPrecision(chosen, observer=observer)))
+    if observer is not None:
         for name in ends:
-            names[name].register_forward_hook(Arrivals(LayerPrecision(chosen, name, watcher=watcher)))
+            names[name].register_forward_hook(Arrivals(LayerPrecision(chosen, name, observer=observer)))
     model.fewbits_recipe = chosen  # type: ignore[assignment]
     for module in model.modules():
-        module.fewbits_prepared = Prepared(module, chosen)  # type: ignore[assignment]
+        module.fewbits_prepared = PreparedParameters(module, chosen)  # type: ignore[assignment]
     return model
 
 
@@ -186,7 +188,7 @@ def _become(module: nn.Module, precision: LayerPrecision) -> None:
     module.precision = precision  # type: ignore[assignment]
 
 
-def _hold_parameters(layers: Iterable[nn.Module], how: Cast) -> None:
+def _hold_parameters(layers: Iterable[nn.Module], how: RoleFormat) -> None:
     """Make parameters what the recipe keeps them as; a 16-bit float is a dtype, other formats are values.
 
     Those of norms stay float32: there are few, and torch's norms refuse 16-bit ones beside other inputs. Each
@@ -199,9 +201,9 @@ def _hold_parameters(layers: Iterable[nn.Module], how: Cast) -> None:
             assert isinstance(precision, LayerPrecision)
             wide = {}
             for name, p in module.named_parameters():
-                if is_narrow(p):  # two layers share it
+                if is_rounded(p):  # two layers share it
                     continue
                 if precision.recipe.has_master and p.requires_grad:
                     wide[name] = p.data
-                p.data = p.data.to(dtype) if dtype else cast(p.data, how, -1)
-            module.narrowed = Narrowed(module, wide)  # type: ignore[assignment]
+                p.data = p.data.to(dtype) if dtype else round_as(p.data, how)
+            module.narrowed = RoundedParameters(module, wide)  # type: ignore[assignment]

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from fewbits.nn.addition import product_by_addition
-from fewbits.nn.kept import Tensors, keep
 from fewbits.nn.layer_precision import LayerPrecision
-from fewbits.nn.straight import Formulas, differentiable, product, transformed, unpacked
+from fewbits.nn.products_by_addition import product_by_addition
+from fewbits.nn.saved_activations import Tensors, save_activation
+from fewbits.nn.straight_through import Formulas, differentiable, product, transformed, unpacked
 
 # Asked once: torch.compile cannot look into the question.
 _BFLOAT16_UNITS = bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
@@ -31,7 +31,7 @@ def multiply(a: torch.Tensor, b: torch.Tensor, precision: LayerPrecision, role: 
         dtype = sum_dtype(a.dtype)
         with torch.autocast(a.device.type, enabled=False):  # which would round operands a second time
             wide = torch.matmul(a.to(dtype), b.to(a.dtype).to(dtype))
-    return precision.narrowed(role, wide, a.dtype) if role else wide.to(a.dtype)
+    return precision.to_flow(role, wide, a.dtype) if role else wide.to(a.dtype)
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -98,8 +98,8 @@ def attention_product(a: torch.Tensor, b: torch.Tensor, precision: LayerPrecisio
 
 
 def _of_linear(ctx: Any) -> tuple[Any, Any, Formulas]:
-    weight, *kept = ctx.saved_tensors
-    return unpacked(ctx.kept, kept) if kept else weight.new_empty(1).expand(ctx.size), weight, _LINEAR
+    weight, *saved = ctx.saved_tensors
+    return unpacked(ctx.activation, saved) if saved else weight.new_empty(1).expand(ctx.size), weight, _LINEAR
 
 
 class _Linear(torch.autograd.Function):
@@ -109,12 +109,12 @@ class _Linear(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.precision, ctx.size = precision, x.shape
         rows = x.reshape(-1, x.shape[-1])
-        a = precision.cast("forward_activation", rows, 1)
-        b = precision.cast("forward_weight", weight, 1)
-        kept: Tensors = ()
+        a = precision.round("forward_activation", rows, 1)
+        b = precision.round("forward_weight", weight, 1)
+        saved: Tensors = ()
         if graded and ctx.needs_input_grad[1]:
-            ctx.kept, kept = keep(x, "dw_activation", 0, rows.shape, precision)
-        ctx.save_for_backward(weight, *kept)
+            ctx.activation, saved = save_activation(x, "dw_activation", 0, rows.shape, precision)
+        ctx.save_for_backward(weight, *saved)
         return multiply(a, b.t(), precision).reshape(*x.shape[:-1], weight.shape[0])
 
     @staticmethod
@@ -122,19 +122,19 @@ class _Linear(torch.autograd.Function):
     def backward(
         ctx: Any, gradient: torch.Tensor
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
-        weight, *kept = ctx.saved_tensors
+        weight, *saved = ctx.saved_tensors
         precision: LayerPrecision = ctx.precision
         g = gradient.reshape(-1, gradient.shape[-1])
         of_x = of_weight = None
         if ctx.needs_input_grad[0]:
-            left = precision.cast("dx_gradient", g, 1)
+            left = precision.round("dx_gradient", g, 1)
             of_x = multiply(
-                left, precision.cast("dx_weight", weight, 0), precision, "input_gradient"
+                left, precision.round("dx_weight", weight, 0), precision, "input_gradient"
             ).reshape(ctx.size)
         if ctx.needs_input_grad[1]:
-            left = precision.cast("dw_gradient", g, 0).t()
+            left = precision.round("dw_gradient", g, 0).t()
             # Autograd makes it what the parameter takes.
-            of_weight = multiply(left, ctx.kept.operand(kept), precision, "weight_gradient")
+            of_weight = multiply(left, ctx.activation.operand(saved), precision, "weight_gradient")
         return of_x, of_weight, None, None
 
 
@@ -150,13 +150,16 @@ class _Product(torch.autograd.Function):
         ctx: Any, a: torch.Tensor, b: torch.Tensor, precision: LayerPrecision, graded: bool
     ) -> torch.Tensor:
         ctx.precision = precision
-        left, right = precision.cast("forward_activation", a, -1), precision.cast("forward_activation", b, -2)
+        left, right = (
+            precision.round("forward_activation", a, -1),
+            precision.round("forward_activation", b, -2),
+        )
         saved: Tensors = ()
         if graded and ctx.needs_input_grad[0]:
-            ctx.of_b, saved = keep(b, "dw_activation", b.dim() - 1, b.shape, precision)
+            ctx.of_b, saved = save_activation(b, "dw_activation", b.dim() - 1, b.shape, precision)
         ctx.count = len(saved)
         if graded and ctx.needs_input_grad[1]:
-            ctx.of_a, more = keep(a, "dw_activation", a.dim() - 2, a.shape, precision)
+            ctx.of_a, more = save_activation(a, "dw_activation", a.dim() - 2, a.shape, precision)
             saved += more
         ctx.save_for_backward(*saved)
         return multiply(left, right, precision)
@@ -171,10 +174,10 @@ class _Product(torch.autograd.Function):
         of_a = of_b = None
         if ctx.needs_input_grad[0]:
             right = ctx.of_b.operand(saved[: ctx.count]).mT
-            of_a = multiply(precision.cast("dx_gradient", gradient, -1), right, precision, "input_gradient")
+            of_a = multiply(precision.round("dx_gradient", gradient, -1), right, precision, "input_gradient")
         if ctx.needs_input_grad[1]:
             left = ctx.of_a.operand(saved[ctx.count :]).mT
-            of_b = multiply(left, precision.cast("dw_gradient", gradient, -2), precision, "input_gradient")
+            of_b = multiply(left, precision.round("dw_gradient", gradient, -2), precision, "input_gradient")
         return of_a, of_b, None, None
 
 
@@ -184,25 +187,25 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
 
 _LINEAR = Formulas(
     lambda x, w, of_x, of_w: multiply(
-        of_x.cast("forward_activation", _rows(x), 1), of_w.cast("forward_weight", w, 1).t(), of_x
+        of_x.round("forward_activation", _rows(x), 1), of_w.round("forward_weight", w, 1).t(), of_x
     ).reshape(*x.shape[:-1], w.shape[0]),
     lambda g, x, w, precision: multiply(
-        precision.cast("dx_gradient", _rows(g), 1), precision.cast("dx_weight", w, 0), precision
+        precision.round("dx_gradient", _rows(g), 1), precision.round("dx_weight", w, 0), precision
     ).reshape(x.shape),
     lambda g, x, w, precision: multiply(
-        precision.cast("dw_gradient", _rows(g), 0).t(),
-        precision.cast("dw_activation", _rows(x), 0),
+        precision.round("dw_gradient", _rows(g), 0).t(),
+        precision.round("dw_activation", _rows(x), 0),
         precision,
     ),
 )
 _ATTENTION = Formulas(
     lambda a, b, of_a, of_b: multiply(
-        of_a.cast("forward_activation", a, -1), of_b.cast("forward_activation", b, -2), of_a
+        of_a.round("forward_activation", a, -1), of_b.round("forward_activation", b, -2), of_a
     ),
     lambda g, a, b, precision: multiply(
-        precision.cast("dx_gradient", g, -1), precision.cast("dw_activation", b, -1).mT, precision
+        precision.round("dx_gradient", g, -1), precision.round("dw_activation", b, -1).mT, precision
     ),
     lambda g, a, b, precision: multiply(
-        precision.cast("dw_activation", a, -2).mT, precision.cast("dw_gradient", g, -2), precision
+        precision.round("dw_activation", a, -2).mT, precision.round("dw_gradient", g, -2), precision
     ),
 )

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fewbits.errors import ArgumentError
 from fewbits.nn.layer_precision import LayerPrecision
-from fewbits.nn.wide import Wide
+from fewbits.nn.left_wide import LeftWide
 from fewbits.recipes.recipe import OPERANDS, Recipe
 
 # Layers that have not all operands; a scalar slope has none.
@@ -91,7 +91,7 @@ def summary(model: nn.Module, *inputs: Any) -> Summary:
     owners = _owners(names)
     found = {n: _of_layer(n, m, recipe, owners) for n, m in names.items() if _rules(m) is not None}
     for one in getattr(model, "fewbits_wide", ()):
-        assert isinstance(one, Wide)
+        assert isinstance(one, LeftWide)
         found[one.name] = LayerSummary(
             one.name, one.kind, "wide", {}, (one.why, *_ties(names.get(one.name), owners))
         )
@@ -121,14 +121,14 @@ def _of_layer(name: str, layer: nn.Module, whole: Recipe, owners: dict[int, list
     precision = _rules(layer)
     assert precision is not None
     roles = next((only for kind, only in _ONLY.items() if isinstance(layer, kind)), OPERANDS)
-    operands = {role: str(how) for role in roles if (how := precision.how(role)) is not None}
-    notes = [f"kept as the {'last' if precision.last else 'first'} layer"] if precision.kept else []
+    operands = {role: str(how) for role in roles if (how := precision.format_of(role)) is not None}
+    notes = [f"kept as the {'last' if precision.last else 'first'} layer"] if precision.exempt else []
     notes += [f"recipe {precision.recipe.name}"] if precision.recipe.name != whole.name else []
-    if precision.last and not precision.kept and not precision.recipe.logit_gradient:
+    if precision.last and not precision.exempt and not precision.recipe.logit_gradient:
         notes.append("gives the logits: their gradient is not rounded")
     notes += ["its weight is computed by a parametrization"] if parametrize.is_parametrized(layer) else []
     kind = type(layer).__name__.removeprefix("Narrow")
-    state = "kept" if precision.kept else "narrow" if precision.recipe.swaps_layers else "wide"
+    state = "kept" if precision.exempt else "narrow" if precision.recipe.swaps_layers else "wide"
     return LayerSummary(name, kind, state, operands, (*notes, *_ties(layer, owners)))
 
 

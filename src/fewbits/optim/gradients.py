@@ -12,8 +12,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from fewbits.errors import ArgumentError
 from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.optim.packed_gradient import PackedGradient
-from fewbits.optim.stored import torch_dtype
-from fewbits.recipes import Cast
+from fewbits.optim.packing import torch_dtype
+from fewbits.recipes import RoleFormat
 
 # Of each parameter that is watched: who packs its gradients.
 _HOOKS = WeakTensorKeyDictionary()
@@ -45,7 +45,7 @@ class GradientPacker:
     see.
     """
 
-    def __init__(self, how: Cast) -> None:
+    def __init__(self, how: RoleFormat) -> None:
         self.how = how
 
     def watch(self, p: torch.Tensor) -> None:

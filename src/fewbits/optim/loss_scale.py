@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from fewbits.optim.optimizer import Optimizer
-from fewbits.optim.stored import torch_dtype
-from fewbits.recipes import Recipe, Scaling
+from fewbits.optim.packing import torch_dtype
+from fewbits.recipes import LossScaling, Recipe
 from fewbits.recipes import recipe as read
 
 
@@ -46,7 +46,7 @@ class LossScaler(torch.amp.GradScaler):
     Mixed Precision Training With 8-bit Floating Point, 2019, section 3.1).
     """
 
-    def __init__(self, scaling: Scaling) -> None:
+    def __init__(self, scaling: LossScaling) -> None:
         super().__init__("cpu", **_options(scaling))
         self.scaling = scaling
         self.steps = 0  # calls of update, skipped steps among them
@@ -85,11 +85,11 @@ class LossScaler(torch.amp.GradScaler):
         return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
 
 
-def _floor(scaling: Scaling, steps: int) -> float:
+def _floor(scaling: LossScaling, steps: int) -> float:
     return max((float(least) for start, least in scaling.floors if steps >= start), default=0.0)
 
 
-def _options(scaling: Scaling) -> dict[str, Any]:
+def _options(scaling: LossScaling) -> dict[str, Any]:
     return {
         "init_scale": max(scaling.initial, _floor(scaling, 0)),
         "growth_factor": scaling.growth,

@@ -16,11 +16,11 @@ from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.optim import parameters
 from fewbits.optim.gradients import GradientPacker, release, set_grad_dtype
 from fewbits.optim.packed_gradient import PackedGradient
-from fewbits.optim.stored import bytes_of, from_plain, loaded, plain, stored
+from fewbits.optim.packing import bytes_of, from_plain, pack, to_plain, unpack
 from fewbits.recipes import Recipe
 from fewbits.recipes import recipe as read
+from fewbits.recipes.rounding import drawing_from
 from fewbits.tensor import NarrowTensor
-from fewbits.tensor.rounding import drawing_from
 
 _COUNTS = ("step",)
 _STATES = ("first_moment", "second_moment", "master", "compensation")
@@ -107,10 +107,10 @@ class Optimizer(torch.optim.Optimizer):
     def _watch(self, group: dict[str, Any]) -> None:
         for p in group["params"]:
             release(p)
-            if self.recipe.parameter is not None and parameters.narrow(p, self.recipe) is None:
+            if self.recipe.parameter is not None and parameters.parameter_format(p, self.recipe) is None:
                 self._were_wide.append(p)
             if self._packer is not None and (
-                self.recipe.parameter is None or parameters.narrow(p, self.recipe) is not None
+                self.recipe.parameter is None or parameters.parameter_format(p, self.recipe) is not None
             ):
                 self._packer.watch(p)
 
@@ -159,7 +159,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _check_order(self) -> None:
         for p in self._were_wide:
-            if parameters.narrow(p, self.recipe) is not None:
+            if parameters.parameter_format(p, self.recipe) is not None:
                 raise ArgumentError(
                     f"a parameter of shape {tuple(p.shape)} became {self.recipe.parameter} after"
                     f" {type(self).__name__} was made; call prepare(model, {self.recipe.name!r}) first, then"
@@ -262,7 +262,7 @@ class Optimizer(torch.optim.Optimizer):
         states = whole["state"].items()
         return {
             **whole,
-            "state": {i: {name: plain(x) for name, x in entries.items()} for i, entries in states},
+            "state": {i: {name: to_plain(x) for name, x in entries.items()} for i, entries in states},
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -286,7 +286,7 @@ class Optimizer(torch.optim.Optimizer):
             self.state[p] = {name: _own(from_plain(value), p) for name, value in entries.items()}
 
     def _check_names(self, p: torch.Tensor, names: set[str]) -> None:
-        narrow = parameters.narrow(p, self.recipe) is not None
+        narrow = parameters.parameter_format(p, self.recipe) is not None
         wanted = {"master"} if narrow and self.recipe.has_master else set()
         if narrow and self.recipe.update == "kahan" and not wanted:
             wanted = {"compensation"}
@@ -336,11 +336,11 @@ class Optimizer(torch.optim.Optimizer):
         """Return a moment in float32, to be changed at will; zeros at first."""
         if role not in state:
             return torch.zeros_like(like)
-        return loaded(state[role], like)
+        return unpack(state[role], like)
 
     def keep(self, state: dict[str, Any], role: str, x: torch.Tensor) -> None:
         """Hold a moment until the next step, in the recipe's format."""
-        state[role] = stored(x, getattr(self.recipe, role))
+        state[role] = pack(x, getattr(self.recipe, role))
 
 
 def _own(value: Any, p: torch.Tensor) -> Any:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from fewbits.optim.stored import bytes_of, loaded, stored
-from fewbits.recipes import Cast
+from fewbits.optim.packing import bytes_of, pack, unpack
+from fewbits.recipes import RoleFormat
 
 _aten = torch.ops.aten
 _TIMES = (_aten.mul_.Tensor, _aten.mul_.Scalar)
@@ -44,7 +44,7 @@ class PackedGradient(torch.Tensor):
         dtype: that of ``p.grad``, which torch compares.
     """
 
-    how: Cast
+    how: RoleFormat
     _box: _Box
 
     # Every operation comes by __torch_dispatch__.
@@ -52,7 +52,7 @@ class PackedGradient(torch.Tensor):
 
     @staticmethod
     def __new__(
-        cls: type[PackedGradient], x: torch.Tensor, how: Cast, dtype: torch.dtype = torch.float32
+        cls: type[PackedGradient], x: torch.Tensor, how: RoleFormat, dtype: torch.dtype = torch.float32
     ) -> PackedGradient:
         """Pack values."""
         g = _shell(x, how, dtype)
@@ -61,7 +61,7 @@ class PackedGradient(torch.Tensor):
 
     def values(self) -> torch.Tensor:
         """Return the values as float32, of the gradient's shape."""
-        return loaded(self._box.inner) * self._box.factor
+        return unpack(self._box.inner) * self._box.factor
 
     @property
     def nbytes(self) -> int:  # type: ignore[override]  # nobody could write torch's either
@@ -114,11 +114,11 @@ class PackedGradient(torch.Tensor):
         """Pack the values again if the format has them."""
         x = self._box.inner.float()
         box = _packed(x, self.how)
-        if torch.equal(loaded(box.inner) * box.factor, x):
+        if torch.equal(unpack(box.inner) * box.factor, x):
             self._replace(box)
 
 
-def _shell(like: torch.Tensor, how: Cast, dtype: torch.dtype) -> PackedGradient:
+def _shell(like: torch.Tensor, how: RoleFormat, dtype: torch.dtype) -> PackedGradient:
     g: PackedGradient = torch.Tensor._make_wrapper_subclass(
         PackedGradient, like.shape, dtype=dtype, device=like.device
     )
@@ -126,9 +126,9 @@ def _shell(like: torch.Tensor, how: Cast, dtype: torch.dtype) -> PackedGradient:
     return g
 
 
-def _packed(x: torch.Tensor, how: Cast) -> _Box:
+def _packed(x: torch.Tensor, how: RoleFormat) -> _Box:
     finite = bool(x.isfinite().all())
-    inner = stored(x if finite else torch.zeros_like(x), how, overflow=None)
+    inner = pack(x if finite else torch.zeros_like(x), how, overflow=None)
     return _Box(inner, torch.tensor(1.0 if finite else torch.nan, device=x.device))
 
 

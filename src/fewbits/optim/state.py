@@ -13,7 +13,7 @@ from safetensors import safe_open
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import load_file, save_file
-from fewbits.optim.stored import from_plain
+from fewbits.optim.packing import from_plain
 from fewbits.tensor import NarrowTensor
 
 _KEY = "optimizer"

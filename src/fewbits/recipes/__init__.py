@@ -5,11 +5,11 @@ Data only: :mod:`fewbits.nn`, :mod:`fewbits.optim` and :mod:`fewbits.train` appl
 
 from __future__ import annotations
 
-from fewbits.recipes.cast import Cast
 from fewbits.recipes.catalogue import RECIPES
+from fewbits.recipes.from_text import recipe
+from fewbits.recipes.loss_scaling import LossScaling
+from fewbits.recipes.one_format import uniform_recipe
 from fewbits.recipes.recipe import Recipe
-from fewbits.recipes.scaling import Scaling
-from fewbits.recipes.text import recipe
-from fewbits.recipes.uniform import uniform
+from fewbits.recipes.role_format import RoleFormat
 
-__all__ = ["RECIPES", "Cast", "Recipe", "Scaling", "recipe", "uniform"]
+__all__ = ["RECIPES", "LossScaling", "Recipe", "RoleFormat", "recipe", "uniform_recipe"]

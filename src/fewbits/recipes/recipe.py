@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from fewbits.errors import ArgumentError
-from fewbits.recipes.cast import Cast, read
-from fewbits.recipes.scaling import Scaling
+from fewbits.recipes.loss_scaling import LossScaling
+from fewbits.recipes.role_format import RoleFormat, read_role_format
 
 # The operands of the three products of a layer y = x W^T with gradient g: x W^T, g^T x and g W.
 OPERANDS = (
@@ -31,39 +31,39 @@ AUTOCASTS = ("", "bf16", "fp16")
 _SWITCHES = ("keep_first", "keep_last", "logit_gradient", "has_master")
 UPDATES = ("nearest", "stochastic", "kahan")
 PRODUCTS = ("exact", "add")
-SCHEDULES = ("", "warm-up", "muppet", "assigned")
+SCHEDULES = ("", "warm_up", "muppet", "assigned")
 
 
 @dataclass(frozen=True, repr=False)
 class Recipe:
     """Everything that turns a training loop into a narrow one. Frozen, comparable; prints itself as a table.
 
-    A cast that is None leaves its role as it is. Operands are rounded along the reduction axis of the product
+    A role whose format is None stays as it is. Operands are rounded along the reduction axis of the product
     that they enter, each from the tensor as the layer has it.
     """
 
     name: str
     paper: str = ""
-    forward_activation: Cast | None = None
-    forward_weight: Cast | None = None
-    dw_activation: Cast | None = None  # of the product that gives the weight's gradient
-    dw_gradient: Cast | None = None
-    dx_gradient: Cast | None = None  # of the product that gives the input's gradient
-    dx_weight: Cast | None = None
+    forward_activation: RoleFormat | None = None
+    forward_weight: RoleFormat | None = None
+    dw_activation: RoleFormat | None = None  # of the product that gives the weight's gradient
+    dw_gradient: RoleFormat | None = None
+    dx_gradient: RoleFormat | None = None  # of the product that gives the input's gradient
+    dx_weight: RoleFormat | None = None
     vector: str = "fp32"  # what flows between products: their results and everything computed on them
     autocast: str = ""  # "bf16" or "fp16": PyTorch's own autocast instead of all of the above
     product: str = "exact"  # or "add": integer sums of bit patterns in the place of multiplications
     keep_first: bool = False  # the first layer keeps its operands as they are
     keep_last: bool = False
     logit_gradient: bool = True  # whether the gradient that enters the last layer is cast like the others
-    parameter: Cast | None = None  # what parameters are between steps
-    master: Cast | None = None  # with `parameter`: what the update is added to; None without has_master
+    parameter: RoleFormat | None = None  # what parameters are between steps
+    master: RoleFormat | None = None  # with `parameter`: what the update is added to; None without has_master
     has_master: bool = False
     update: str = "nearest"  # how an update is added to a parameter without a master copy
-    held_gradient: Cast | None = None  # what a weight's gradient is between backward and update
-    first_moment: Cast | None = None
-    second_moment: Cast | None = None
-    scaling: Scaling | None = None
+    held_gradient: RoleFormat | None = None  # what a weight's gradient is between backward and update
+    first_moment: RoleFormat | None = None
+    second_moment: RoleFormat | None = None
+    scaling: LossScaling | None = None
     schedule: str = ""  # what changes formats on the way
 
     def __post_init__(self) -> None:
@@ -85,13 +85,13 @@ class Recipe:
                 raise ArgumentError(
                     f"{name}={getattr(self, name)!r} in recipe {self.name!r}; expected yes or no"
                 )
-        if self.scaling is not None and not isinstance(self.scaling, Scaling):
+        if self.scaling is not None and not isinstance(self.scaling, LossScaling):
             raise ArgumentError(
                 f"scaling={self.scaling!r} in recipe {self.name!r}; expected none, dynamic or a number"
             )
 
     @property
-    def casts(self) -> dict[str, Cast | None]:
+    def operands(self) -> dict[str, RoleFormat | None]:
         """The six operands."""
         return {name: getattr(self, name) for name in OPERANDS}
 
@@ -99,7 +99,7 @@ class Recipe:
     def swaps_layers(self) -> bool:
         """Whether layers compute otherwise than torch's own."""
         changes = (self.vector, self.product, self.schedule) != ("fp32", "exact", "")
-        return changes or self.parameter is not None or any(self.casts.values())
+        return changes or self.parameter is not None or any(self.operands.values())
 
     def extended(self, name: str | None = None, /, **changes: Any) -> Recipe:
         """Return the recipe with some fields changed.
@@ -107,11 +107,11 @@ class Recipe:
         Args:
             name: of the new recipe; the old one's by default.
             changes: fields of the recipe, or ``weight``, ``activation``, ``gradient`` and ``backward``, which
-                stand for all their operands. A cast may be given as text.
+                stand for all their operands. A role's format may be given as text.
 
         Raises:
             ArgumentError: no such field, or a value that means nothing there.
-            FormatError: a text that is no cast.
+            FormatError: a text that is no format of a role.
         """
         known = {f.name for f in fields(self)}
         found: dict[str, Any] = {}
@@ -120,8 +120,8 @@ class Recipe:
                 roles = (*_GROUPS, *(f.name for f in fields(self)[2:]))
                 raise ArgumentError(f"a recipe has no {key!r}; expected {', '.join(roles)}")
             for field in _GROUPS.get(key, (key,)):
-                is_cast = field in OPERANDS or field in _STORED
-                found[field] = _from_text(field, value, is_cast) if isinstance(value, str) else value
+                is_format = field in OPERANDS or field in _STORED
+                found[field] = _from_text(field, value, is_format) if isinstance(value, str) else value
         return replace(self, name=name or self.name, **found)
 
     def __repr__(self) -> str:
@@ -133,11 +133,11 @@ class Recipe:
         return "\n".join([self.name, *(f"  {name:<{width}}  {value}" for name, value in shown)])
 
 
-def _from_text(field: str, value: str, is_cast: bool) -> Any:
-    if is_cast:
-        return read(value)
+def _from_text(field: str, value: str, is_format: bool) -> Any:
+    if is_format:
+        return read_role_format(value)
     if field == "scaling" and value in ("none", "dynamic"):
-        return Scaling() if value == "dynamic" else None
+        return LossScaling() if value == "dynamic" else None
     if field == "scaling" and re.fullmatch(r"\d+(\.\d*)?(e\d+)?", value):
-        return Scaling(float(value), dynamic=False)
+        return LossScaling(float(value), dynamic=False)
     return {"yes": True, "true": True, "no": False, "false": False}.get(value, value)

@@ -7,7 +7,7 @@ from fewbits.sparsity.index_metadata import compress, decompress
 from fewbits.sparsity.masks import density, is_sparse, kept_magnitude, mask, transposable_mask
 from fewbits.sparsity.optimizer import MaskedOptimizer
 from fewbits.sparsity.permutation import ColumnOrder, find_order
-from fewbits.sparsity.permuted import PermutedChannels, PermuteReport, permute
+from fewbits.sparsity.permute_model import PermutedChannels, PermuteReport, permute
 from fewbits.sparsity.pruning import remove_masks, sparsify
 from fewbits.sparsity.schedules import SR_STE, Frozen, Gradual, Recomputed, Schedule
 

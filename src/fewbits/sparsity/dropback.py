@@ -17,8 +17,8 @@ from torch import distributed, nn
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import load_file, save_file
 from fewbits.kernels.ops.counter_uniform import counter_uniform
-from fewbits.sparsity.regenerated import Place, is_regenerated, places, regenerate, second_names
-from fewbits.sparsity.tracked import AT_ONCE, Selection, Tracked, moved, moved_alone
+from fewbits.sparsity.regenerated_parameters import Place, is_regenerated, places, regenerate, second_names
+from fewbits.sparsity.tracked_weights import AT_ONCE, Selection, Tracked, moved, moved_alone
 
 _KEY = "dropback"  # of a file's metadata
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from fewbits.nn import Watch, prepare
+from fewbits.nn import RoundingObserver, prepare
 from fewbits.optim import AdamW, scaler
 from fewbits.recipes import Recipe
 from fewbits.recipes import recipe as read
@@ -22,7 +22,7 @@ def recipe_trainer(
     *,
     seed: int = 0,
     steps: int = 0,
-    watch_every: int = 50,
+    observe_every: int = 50,
     begin: Callable[[nn.Module], object] | None = None,
 ) -> Trainer:
     """Return a trainer that follows a recipe: AdamW, warm-up over a tenth of the steps, cosine decay.
@@ -32,7 +32,7 @@ def recipe_trainer(
         recipe: a recipe or its text.
         seed: of the initial weights.
         steps: how many the learning rate is planned for; 0: as many as the task says.
-        watch_every: steps from one look at the rounding to the next.
+        observe_every: steps from one look at the rounding to the next.
         begin: called with the model before it is prepared: to load weights, or to make it sparse.
 
     Raises:
@@ -43,11 +43,11 @@ def recipe_trainer(
     >>> [step.step for step in trainer]
     [1, 2]
     """
-    chosen, watch = read(recipe), Watch(watch_every)
+    chosen, observer = read(recipe), RoundingObserver(observe_every)
     created = task.create(seed)
     if begin is not None:
         begin(created)
-    model = prepare(created, chosen, watcher=watch)
+    model = prepare(created, chosen, observer=observer)
     hyper = task.hyper
     optimizer = AdamW(
         model.parameters(),
@@ -63,5 +63,5 @@ def recipe_trainer(
         steps=steps,
         scaler=scaler(chosen),
         schedule=schedule(model, chosen, steps or hyper.steps),
-        watch=watch,
+        observer=observer,
     )

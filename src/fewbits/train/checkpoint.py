@@ -38,7 +38,7 @@ def save(trainer: Trainer, settings: Settings, path: Path) -> None:
         "bytes_per_value": trainer.bytes_per_value,
         "scaler": trainer.scaler.state_dict(),
         "schedule": trainer.schedule.state_dict(),
-        "watch": trainer.watch.state_dict(),
+        "observer": trainer.observer.state_dict(),
         "optimizer": plain,
     }
     save_file(tensors, path, {_KEY: json.dumps(counters)})
@@ -70,7 +70,7 @@ def load(trainer: Trainer, settings: Settings, path: Path) -> None:
     if counters["scaler"]:
         trainer.scaler.load_state_dict(counters["scaler"])
     trainer.schedule.load_state_dict(counters["schedule"])
-    trainer.watch.load_state_dict(counters["watch"])
+    trainer.observer.load_state_dict(counters["observer"])
     trainer.step_number, trainer.skipped = counters["step"], counters["skipped"]
     trainer.bytes_per_value = counters["bytes_per_value"]
     trainer.batches.set_state(tensors["random/batches"])

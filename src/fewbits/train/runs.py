@@ -64,7 +64,7 @@ def run(
             chosen,
             seed=settings.seed,
             steps=settings.steps,
-            watch_every=settings.watch_every,
+            observe_every=settings.observe_every,
         )
         if resume and path.exists():
             checkpoint.load(trainer, settings, path)
@@ -96,7 +96,7 @@ def folder_name(settings: Settings) -> str:
 
 def _write(log: Log, trainer: Trainer, step: Step, seconds: float) -> None:
     log.step(asdict(step) | {"seconds": seconds})
-    operands, messages = trainer.watch.drained()
+    operands, messages = trainer.observer.drained()
     log.seen(operands, step.step)
     for text in messages:
         log.warning(text, step.step)

@@ -14,5 +14,5 @@ class Settings:
     model: str = "small"
     steps: int = 0  # 0: as many as the task says
     seed: int = 0
-    watch_every: int = 50  # steps from one look at the rounding to the next
+    observe_every: int = 50  # steps from one look at the rounding to the next
     save_every: int = 50  # steps from one checkpoint to the next

@@ -9,7 +9,7 @@ from typing import TypeGuard
 import torch
 from torch import nn
 
-from fewbits.nn import Watch
+from fewbits.nn import RoundingObserver
 from fewbits.optim import Optimizer
 from fewbits.recipes import RECIPES
 from fewbits.sparsity import MaskedOptimizer
@@ -35,7 +35,7 @@ class Trainer:
         learning_rate: from the task's peak, the step and the number of steps.
         scaler: of the loss; None: the loss is not scaled.
         schedule: of the formats; None: they stay.
-        watch: sees what rounding does, and takes the warnings of the loop.
+        observer: sees what rounding does, and takes the warnings of the loop.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class Trainer:
         learning_rate: LearningRate = linear_warm_up,
         scaler: torch.amp.GradScaler | None = None,
         schedule: Schedule | None = None,
-        watch: Watch | None = None,
+        observer: RoundingObserver | None = None,
     ) -> None:
         self.task, self.model, self.optimizer = task, model.train(), optimizer
         self.steps = steps or task.hyper.steps
         self.learning_rate = learning_rate
         self.scaler = scaler or torch.amp.GradScaler("cpu", enabled=False)
         self.schedule = schedule or Schedule(model, RECIPES["fp32"], self.steps)
-        self.watch = watch or Watch()
+        self.observer = observer or RoundingObserver()
         self.batches = torch.Generator().manual_seed(0)
         self.step_number = 0
         self.skipped = 0  # in a row
@@ -80,11 +80,11 @@ class Trainer:
         norm = self._clip(hyper.largest_gradient, scale)
         if self.step_number and _is_narrow(self.optimizer):
             self.bytes_per_value = self.optimizer.nbytes()["per_value"]
-        with self.watch.update_of(self.model):
+        with self.observer.update_of(self.model):
             self.scaler.step(self.optimizer)
         self.scaler.update()
         self.step_number += 1
-        self.watch.next_step()
+        self.observer.next_step()
         self.schedule.after_step()
         finite = math.isfinite(norm)
         self._warn(finite, scale)
@@ -108,9 +108,9 @@ class Trainer:
         self.skipped = 0 if finite else self.skipped + 1
         if not self.scaler.is_enabled():
             if not finite:
-                self.watch.say("training diverged: gradients are not finite, and the update was applied")
+                self.observer.say("training diverged: gradients are not finite, and the update was applied")
         elif self.skipped == SKIPPED_IN_A_ROW or scale < LEAST_SCALE:
-            self.watch.say(
+            self.observer.say(
                 f"the loss scale collapses: it is {scale:g}, and {self.skipped} steps in a row were skipped;"
                 " gradients are not finite at any scale: lower the learning rate, or use a format with more"
                 " range"

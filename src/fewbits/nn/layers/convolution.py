@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn.functional import pad
 
 from fewbits.nn.convolution import convolution
+from fewbits.nn.convolution_by_addition import Geometry
 from fewbits.nn.layer_precision import LayerPrecision
-from fewbits.nn.unfolded import Geometry
 
 Convolution = TypeVar("Convolution", nn.Conv1d, nn.Conv2d, nn.Conv3d)
 Transposed = TypeVar("Transposed", nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)

@@ -10,7 +10,7 @@ from torch.nn.functional import embedding, embedding_bag
 
 from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.products import converted, viewed
-from fewbits.nn.straight import rounded, transformed
+from fewbits.nn.straight_through import rounded, transformed
 
 
 class NarrowEmbedding(nn.Embedding):
@@ -81,7 +81,7 @@ def _rounded(weight: torch.Tensor, precision: LayerPrecision) -> torch.Tensor:
 class _StraightThrough(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: torch.Tensor, precision: LayerPrecision) -> torch.Tensor:
-        return precision.cast("forward_weight", weight, -1).view_as(weight)
+        return precision.round("forward_weight", weight, -1).view_as(weight)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:

@@ -6,7 +6,7 @@ from torch import nn
 
 from fewbits.recipes import Recipe
 from fewbits.recipes import recipe as read
-from fewbits.recipes.agreement import scheduled
+from fewbits.recipes.step_checks import note_schedule
 from fewbits.train.schedules.assigned import Assigned
 from fewbits.train.schedules.muppet import Muppet
 from fewbits.train.schedules.schedule import Schedule
@@ -14,7 +14,7 @@ from fewbits.train.schedules.warm_up import WarmUp
 
 __all__ = ["Assigned", "Muppet", "Schedule", "WarmUp", "schedule"]
 
-_KINDS = {"": Schedule, "warm-up": WarmUp, "muppet": Muppet, "assigned": Assigned}
+_KINDS = {"": Schedule, "warm_up": WarmUp, "muppet": Muppet, "assigned": Assigned}
 
 
 def schedule(model: nn.Module, recipe: str | Recipe, steps: int) -> Schedule:
@@ -31,6 +31,6 @@ def schedule(model: nn.Module, recipe: str | Recipe, steps: int) -> Schedule:
         ArgumentError: no such recipe.
     """
     chosen = read(recipe)
-    found = _KINDS[chosen.schedule](model, chosen, steps)
-    scheduled(model, found)
-    return found
+    made = _KINDS[chosen.schedule](model, chosen, steps)
+    note_schedule(model, made)
+    return made

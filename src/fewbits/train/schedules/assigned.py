@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fewbits.nn.layer_precision import Watcher
+from fewbits.nn.layer_precision import Observer
 from fewbits.recipes import Recipe
 from fewbits.train.schedules.schedule import Schedule
 
@@ -31,7 +31,7 @@ class Assigned(Schedule):
                 self.low.add(name)
         self.promoted: list[str] = []
         for name, precision in self.precision.items():
-            precision.watcher = _Overflow(self, name, precision.watcher)
+            precision.observer = _Overflow(self, name, precision.observer)
         self.apply()
 
     def promote(self, name: str) -> None:
@@ -58,10 +58,10 @@ class Assigned(Schedule):
 class _Overflow:
     """Counts, in every step, what a low layer cuts off."""
 
-    def __init__(self, schedule: Assigned, name: str, behind: Watcher | None) -> None:
+    def __init__(self, schedule: Assigned, name: str, behind: Observer | None) -> None:
         self.schedule, self.name, self.behind = schedule, name, behind
 
-    def see(self, precision: Any, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int) -> None:
+    def observe(self, precision: Any, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int) -> None:
         """Promote the layer where too much of an operand lies beyond the largest value."""
         # A gradient that overflows is the loss scale's business, which backs off.
         if self.name in self.schedule.low and not role.endswith("gradient"):
@@ -69,4 +69,4 @@ class _Overflow:
             if int((x.abs() > top).sum()) >= OVERFLOW * x.numel() > 0:
                 self.schedule.promote(self.name)
         if self.behind is not None:
-            self.behind.see(precision, role, x, rounded, axis)
+            self.behind.observe(precision, role, x, rounded, axis)

@@ -18,8 +18,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from fewbits.kernels import ops
 from fewbits.kernels.bits.layout import layout
 from fewbits.nn.layer_precision import LayerPrecision
-from fewbits.recipes import Cast
-from fewbits.tensor.rounding import fresh_seed, power
+from fewbits.recipes import RoleFormat
+from fewbits.recipes.rounding import fresh_seed, power
 
 Tensors = tuple[torch.Tensor | None, ...]
 
@@ -28,8 +28,8 @@ _SHARED = WeakTensorKeyDictionary()
 
 
 @dataclass
-class Kept:
-    """How one activation is kept, beside its tensors, which autograd saves.
+class SavedActivation:
+    """How one activation is saved, beside its tensors, which autograd saves.
 
     Attributes:
         precision: those of the layer.
@@ -54,15 +54,15 @@ class Kept:
         if not self.packed:
             (x,) = tensors
             assert x is not None
-            return self.precision.cast(self.role, x.reshape(self.shape), self.axis, self.seed)
-        how = self.precision.how(self.role)
+            return self.precision.round(self.role, x.reshape(self.shape), self.axis, self.seed)
+        how = self.precision.format_of(self.role)
         assert how is not None
         return _opened(tensors, self, how)
 
 
-def keep(
+def save_activation(
     x: torch.Tensor, role: str, axis: int, shape: torch.Size, precision: LayerPrecision
-) -> tuple[Kept, Tensors]:
+) -> tuple[SavedActivation, Tensors]:
     """Return how ``x`` is kept for the operand ``role`` of the backward pass, and the tensors to be saved.
 
     Args:
@@ -72,16 +72,16 @@ def keep(
         shape: in which the product takes x.
         precision: of the layer.
     """
-    how = precision.how(role)
+    how = precision.format_of(role)
     seed = None if how is None else fresh_seed(how.rounding)
-    kept = Kept(precision, role, axis, shape, x.dtype, seed, False)
-    if how is None or not precision.packs or _kept_anyway(x) or not _saves(x, how, kept):
-        return kept, (x,)
-    kept.packed = True
-    tensors = _shared(x, how, kept) if seed is None else _pack(x, how, kept)
-    if precision.watcher is not None:
-        precision.show(role, x.reshape(shape), _opened(tensors, kept, how), axis)
-    return kept, tensors
+    saved = SavedActivation(precision, role, axis, shape, x.dtype, seed, False)
+    if how is None or not precision.packs_activations or _kept_anyway(x) or not _saves(x, how, saved):
+        return saved, (x,)
+    saved.packed = True
+    tensors = _shared(x, how, saved) if seed is None else _pack(x, how, saved)
+    if precision.observer is not None:
+        precision.report(role, x.reshape(shape), _opened(tensors, saved, how), axis)
+    return saved, tensors
 
 
 def _kept_anyway(x: torch.Tensor) -> bool:
@@ -95,25 +95,25 @@ def _kept_anyway(x: torch.Tensor) -> bool:
     return hasattr(type(made.grad_fn), "_saved_result")
 
 
-def _saves(x: torch.Tensor, how: Cast, kept: Kept) -> bool:
+def _saves(x: torch.Tensor, how: RoleFormat, saved: SavedActivation) -> bool:
     """Whether codes and scales take less room than the activation."""
-    parts = layout(how.format, tuple(kept.shape), kept.axis)
+    parts = layout(how.format, tuple(saved.shape), saved.axis)
     sizes = [math.prod(part) for part in parts if part is not None]
     outer = 0 if parts[3] is None else 3 * math.prod(parts[3])  # float32, the rest is bytes
     return bool(sum(sizes) + outer < x.numel() * x.element_size())
 
 
-def _pack(x: torch.Tensor, how: Cast, kept: Kept) -> Tensors:
+def _pack(x: torch.Tensor, how: RoleFormat, saved: SavedActivation) -> Tensors:
     """Return codes, scales, shifts, outer scales and the power of two that values were divided by."""
-    x = x.detach().reshape(kept.shape)
+    x = x.detach().reshape(saved.shape)
     scale = None if how.shift is None else power(x, how.shift)
     found = iter(
         ops.quantize(
             x if scale is None else x / scale,
             how.format,
-            kept.axis,
+            saved.axis,
             None,
-            kept.seed or 0,
+            saved.seed or 0,
             rounding=how.rounding,
             scale_rule=how.scale_rule,
             overflow="saturate",
@@ -121,24 +121,24 @@ def _pack(x: torch.Tensor, how: Cast, kept: Kept) -> Tensors:
             zero_block=None,
         )
     )
-    parts = layout(how.format, tuple(kept.shape), kept.axis)
+    parts = layout(how.format, tuple(saved.shape), saved.axis)
     return (*(None if part is None else next(found) for part in parts), scale)
 
 
-def _opened(tensors: Tensors, kept: Kept, how: Cast) -> torch.Tensor:
+def _opened(tensors: Tensors, saved: SavedActivation, how: RoleFormat) -> torch.Tensor:
     *parts, scale = tensors
-    values = ops.dequantize(tuple(parts), how.format, kept.shape, kept.axis, kept.dtype)
+    values = ops.dequantize(tuple(parts), how.format, saved.shape, saved.axis, saved.dtype)
     return values if scale is None else values * scale
 
 
-def _shared(x: torch.Tensor, how: Cast, kept: Kept) -> Tensors:
+def _shared(x: torch.Tensor, how: RoleFormat, saved: SavedActivation) -> Tensors:
     """Return what ``x`` is packed as; once for all layers that keep it the same way."""
     if torch.compiler.is_compiling():
-        return _pack(x, how, kept)
-    key = (how, kept.axis, kept.shape, x._version)
+        return _pack(x, how, saved)
+    key = (how, saved.axis, saved.shape, x._version)
     known = _SHARED.setdefault(x, {})  # type: ignore[no-untyped-call]  # torch's own
     tensors = tuple(None if one is None else one() for one in known.get(key, ()))
     if not tensors or any(t is None and one is not None for t, one in zip(tensors, known[key], strict=True)):
-        tensors = _pack(x, how, kept)
+        tensors = _pack(x, how, saved)
         known[key] = [None if t is None else weakref.ref(t) for t in tensors]
     return tensors

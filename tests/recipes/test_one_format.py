@@ -5,17 +5,17 @@ import pytest
 from fewbits.errors import FormatError
 from fewbits.formats import CATALOGUE, parse
 from fewbits.kernels import has_scale_rule
-from fewbits.recipes import RECIPES, uniform
+from fewbits.recipes import RECIPES, uniform_recipe
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_every_format_is_a_recipe(name):
     if name == "fp32":
-        assert uniform(name) == RECIPES["fp32"]
+        assert uniform_recipe(name) == RECIPES["fp32"]
         return
-    found = uniform(name)
-    assert {how.format for how in found.casts.values()} == {CATALOGUE[name].format}
-    rules = {role: how.scale_rule for role, how in found.casts.items()}
+    found = uniform_recipe(name)
+    assert {how.format for how in found.operands.values()} == {CATALOGUE[name].format}
+    rules = {role: how.scale_rule for role, how in found.operands.items()}
     wanted = "rceil" if has_scale_rule(CATALOGUE[name].format) else "floor"
     assert {rules.pop("dw_gradient"), rules.pop("dx_gradient")} == {wanted}
     assert set(rules.values()) == {"floor"}
@@ -24,6 +24,6 @@ def test_every_format_is_a_recipe(name):
 
 
 def test_a_text_is_read_and_a_wrong_one_refused():
-    assert uniform("float(e=3,m=4)").forward_weight.format == parse("float(e=3,m=4)")
+    assert uniform_recipe("float(e=3,m=4)").forward_weight.format == parse("float(e=3,m=4)")
     with pytest.raises(FormatError, match="nearest are"):
-        uniform("mxfp5")
+        uniform_recipe("mxfp5")

@@ -12,7 +12,7 @@ from torch import nn
 from fewbits.errors import ArgumentError
 from fewbits.nn import prepare
 from fewbits.optim import LARS, SGD, AdamW, scaler
-from fewbits.recipes import RECIPES, Recipe, agreement, recipe
+from fewbits.recipes import RECIPES, Recipe, recipe, step_checks
 from fewbits.sparsity import MaskedOptimizer, sparsify
 from fewbits.train import schedule
 
@@ -144,7 +144,7 @@ def test_a_forgotten_schedule_is_named(name: str) -> None:
 
 def test_what_was_looked_at_in_two_steps_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = []
-    monkeypatch.setattr(agreement, "_check_stored", lambda recipe, optimizer: looks.append(recipe.name))
+    monkeypatch.setattr(step_checks, "_check_stored", lambda recipe, optimizer: looks.append(recipe.name))
     model = prepared("mxfp6")
     optimizer = adamw(model, "mxfp6")
     for _ in range(4):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fewbits.sparsity import tracked
-from fewbits.sparsity.tracked import Selection, Tracked
+from fewbits.sparsity import tracked_weights
+from fewbits.sparsity.tracked_weights import Selection, Tracked
 from tests.sparsity import dense_dropback
 
 
@@ -37,7 +37,7 @@ def test_the_strongest_are_those_of_a_full_sort(budget: int, kinds: int) -> None
 
 
 def test_room_is_kept_for_the_budget_and_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracked, "AT_ONCE", 64)
+    monkeypatch.setattr(tracked_weights, "AT_ONCE", 64)
     change = changes(10_000, 1_000_000)
     selection, most = Selection(100), 0
     for start in range(0, 10_000, 64):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import fold, unfold
 
-from fewbits.nn.addition import product_by_addition
+from fewbits.nn.products_by_addition import product_by_addition
 
 
 class Geometry(NamedTuple):

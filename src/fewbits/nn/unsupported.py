@@ -10,7 +10,7 @@ from torch import nn
 
 from fewbits.errors import ArgumentError
 from fewbits.names import within
-from fewbits.nn.coverage import obstacle
+from fewbits.nn.layer_classes import obstacle
 from fewbits.recipes import Recipe
 
 

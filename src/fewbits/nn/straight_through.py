@@ -18,8 +18,8 @@ from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 from fewbits.errors import ArgumentError
-from fewbits.nn.kept import Kept, Tensors
 from fewbits.nn.layer_precision import LayerPrecision
+from fewbits.nn.saved_activations import SavedActivation, Tensors
 
 
 class Formulas(NamedTuple):
@@ -62,13 +62,13 @@ def differentiable(operands: Callable[[Any], tuple[Any, Any, Formulas]]) -> Call
     return decorate
 
 
-def unpacked(kept: Kept, tensors: Tensors) -> torch.Tensor:
+def unpacked(saved: SavedActivation, tensors: Tensors) -> torch.Tensor:
     """Return an activation as it entered its product.
 
     Raises:
         ArgumentError: it was packed.
     """
-    if kept.packed:
+    if saved.packed:
         raise ArgumentError(
             "create_graph=True through a prepared layer that packed its activations for one backward pass:"
             " prepare the model with pack_activations=False, or take torch.func for second derivatives, as in"
@@ -103,12 +103,12 @@ def rounded(x: torch.Tensor, precision: LayerPrecision, role: str, axis: int) ->
 
 
 class _Straight(LayerPrecision):
-    def cast(self, role: str, x: torch.Tensor, axis: int, *_: Any) -> torch.Tensor:
+    def round(self, role: str, x: torch.Tensor, axis: int, *_: Any) -> torch.Tensor:
         return rounded(x, self, role, axis)
 
 
 class _Exact(LayerPrecision):
-    def cast(self, role: str, x: torch.Tensor, axis: int, *_: Any) -> torch.Tensor:
+    def round(self, role: str, x: torch.Tensor, axis: int, *_: Any) -> torch.Tensor:
         return x
 
 
@@ -123,7 +123,7 @@ class _Rounded(torch.autograd.Function):
 
     @staticmethod
     def forward(x: torch.Tensor, precision: LayerPrecision, role: str, axis: int) -> torch.Tensor:
-        found = LayerPrecision.cast(precision, role, x, axis)
+        found = LayerPrecision.round(precision, role, x, axis)
         return found.clone() if found is x else found
 
     @staticmethod

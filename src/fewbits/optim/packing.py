@@ -8,28 +8,28 @@ import torch
 
 from fewbits.formats import parse
 from fewbits.optim import sharded
-from fewbits.recipes import Cast
+from fewbits.recipes import RoleFormat
+from fewbits.recipes.rounding import fresh_seed, round_as
 from fewbits.tensor import NarrowTensor, quantize
 from fewbits.tensor.narrow.tensor import PARTS
 from fewbits.tensor.narrow.torch_dtypes import DTYPE_OF
-from fewbits.tensor.rounding import fresh_seed, round_to
 
 
-def torch_dtype(how: Cast) -> torch.dtype | None:
+def torch_dtype(how: RoleFormat) -> torch.dtype | None:
     """Return the floating-point dtype of two bytes or more that has the values of the format, or None."""
     dtype = DTYPE_OF.get(how.format)
     return dtype if dtype is not None and dtype.itemsize > 1 else None
 
 
-def rounded(x: torch.Tensor, how: Cast, rounding: str | None = None) -> torch.Tensor:
+def round_values(x: torch.Tensor, how: RoleFormat, rounding: str | None = None) -> torch.Tensor:
     """Return float32 ``x`` with its values rounded as ``how`` says, or with another rounding."""
     chosen, dtype = rounding or how.rounding, torch_dtype(how)
     if dtype is not None and chosen == "nearest_even" and how.shift is None:
         return x.to(dtype).float()  # PyTorch's own conversion takes a tenth of the time
-    return round_to(x, how.format, rounding=chosen, scale_rule=how.scale_rule, shift=how.shift)
+    return round_as(x, how, rounding=chosen)
 
 
-def stored(x: torch.Tensor, how: Cast | None, *, overflow: str | None = "saturate") -> torch.Tensor:
+def pack(x: torch.Tensor, how: RoleFormat | None, *, overflow: str | None = "saturate") -> torch.Tensor:
     """Return float32 ``x`` as it is kept: itself, a 16-bit tensor of torch, or packed along its last axis.
 
     ``overflow`` is that of :func:`fewbits.quantize`; the 16-bit types go to infinity.
@@ -38,7 +38,7 @@ def stored(x: torch.Tensor, how: Cast | None, *, overflow: str | None = "saturat
         return x
     dtype = torch_dtype(how)
     if dtype is not None:
-        return rounded(x, how).to(dtype)
+        return round_values(x, how).to(dtype)
     mine, amax = sharded.packable(x, how.format)
     return quantize(
         mine,
@@ -51,7 +51,7 @@ def stored(x: torch.Tensor, how: Cast | None, *, overflow: str | None = "saturat
     )
 
 
-def plain(x: torch.Tensor) -> torch.Tensor | dict[str, Any]:
+def to_plain(x: torch.Tensor) -> torch.Tensor | dict[str, Any]:
     """Return what torch.save and other checkpoints take: a packed tensor as a dict of its parts."""
     if not isinstance(x, NarrowTensor):
         return x
@@ -60,7 +60,7 @@ def plain(x: torch.Tensor) -> torch.Tensor | dict[str, Any]:
 
 
 def from_plain(value: Any) -> Any:
-    """Return what :func:`plain` was given; whatever else is returned as it is.
+    """Return what :func:`to_plain` was given; whatever else is returned as it is.
 
     Raises:
         ArgumentError: the parts do not fit each other.
@@ -80,7 +80,7 @@ def from_plain(value: Any) -> Any:
     )
 
 
-def loaded(x: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
+def unpack(x: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
     """Return the float32 values of what was stored; sharded as ``like``, if it is."""
     if not isinstance(x, NarrowTensor):
         return x.float()

@@ -12,15 +12,16 @@ from torch import nn
 
 from fewbits import kernels
 from fewbits.formats import parse, shares_scale
-from fewbits.nn.layer_precision import LayerPrecision, cast
-from fewbits.recipes import Cast
+from fewbits.nn.layer_precision import LayerPrecision
+from fewbits.recipes import RoleFormat
 from fewbits.recipes.recipe import OPERANDS
+from fewbits.recipes.rounding import round_as
 
 _SAMPLE = 16384  # values of a tensor that are looked at
 CLAMPED = 0.05  # of the largest entry: the mean by which a row of the logits' gradient misses its sum
 LOST = 0.25  # of the sum of magnitudes of a gradient
 LOST_UPDATES = 0.5  # of all weights
-_FLOAT16 = Cast(parse("fp16"))
+_FLOAT16 = RoleFormat(parse("fp16"))
 # Those that are no operands: what flows between products.
 _GRADIENTS = {
     "result_gradient": "the gradient of the model's result",
@@ -46,7 +47,7 @@ class Seen:
     )
 
 
-class Watch:
+class RoundingObserver:
     """Looks at every operand in one step of ``every``, and says in words when a known failure begins.
 
     Pass it to :func:`prepare` and call :meth:`next_step` after each step of the optimizer.
@@ -63,7 +64,7 @@ class Watch:
         self._said: set[str] = set()
         self._looked: set[tuple[str, str]] = set()  # in this step: micro-batches and evaluations add nothing
 
-    def see(
+    def observe(
         self, precision: LayerPrecision, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int
     ) -> None:
         """Look at ``x`` and what it became, if it is this step's turn."""
@@ -76,25 +77,25 @@ class Watch:
             self._arrived(precision, x)
             return
         how = _FLOAT16 if flows else getattr(precision.recipe, role)
-        whole = float(x.abs().max()) if x.numel() else 0.0
+        largest = float(x.abs().max()) if x.numel() else 0.0
         part, after = _sample(x, axis), _sample(rounded, axis)
         if part.numel() == 0:
             return
-        found = _looked_at(self.step, precision.layer, role, how, whole, part, after, axis)
-        self.seen.append(found)
-        clamped = found.saturated_fraction > 0 and abs(found.row_drift) > CLAMPED
+        seen = _looked_at(self.step, precision.layer, role, how, largest, part, after)
+        self.seen.append(seen)
+        clamped = seen.saturated_fraction > 0 and abs(seen.row_drift) > CLAMPED
         if precision.last and role == "dx_gradient" and clamped:
             self.say(
                 f"the gradient of the logits is clamped in {precision.layer}: under {how} its rows no longer"
-                f" sum to zero (they miss it by {abs(found.row_drift):.0%} of their largest entry), and"
+                f" sum to zero (they miss it by {abs(seen.row_drift):.0%} of their largest entry), and"
                 " logits will drift until training diverges; use the scale rule rceil, as in"
                 f" gradient={how.format}/rceil, or logit_gradient=no"
             )
-        if role.endswith("gradient") and found.lost_fraction > LOST:
+        if role.endswith("gradient") and seen.lost_fraction > LOST:
             what = _GRADIENTS.get(role, f"the gradient in {{}} ({role})").format(precision.layer)
             by = f"{how}, the format that flows between products" if flows else str(how)
             self.say(
-                f"{found.lost_fraction:.0%} of {what} is flushed to zero by {by}:"
+                f"{seen.lost_fraction:.0%} of {what} is flushed to zero by {by}:"
                 f" {_remedy(precision, how, part)}"
             )
 
@@ -163,7 +164,7 @@ class Watch:
         self.step, self._said = int(state["step"]), set(state["said"])
 
 
-def _remedy(precision: LayerPrecision, how: Cast, x: torch.Tensor) -> str:
+def _remedy(precision: LayerPrecision, how: RoleFormat, x: torch.Tensor) -> str:
     """Return what helps against values of ``x``, (lines, n), that ``how`` flushes: tried, not guessed."""
     largest = x.abs().max()
     if not 0 < largest < torch.inf:
@@ -171,7 +172,7 @@ def _remedy(precision: LayerPrecision, how: Cast, x: torch.Tensor) -> str:
     # As large as a loss scale could make it; blocks have scales of their own.
     top = how.format.element.max if how.format.groups.scales is None else 1.0
     lifted = x * torch.exp2(torch.floor(torch.log2(top / largest)))
-    lost = lifted.abs()[cast(lifted, how, -1) == 0].sum() / lifted.abs().sum()
+    lost = lifted.abs()[round_as(lifted, how) == 0].sum() / lifted.abs().sum()
     if lost > LOST:
         return "no loss scale helps, for values lie too far apart; use a format with more range or precision"
     return _scaled(precision)
@@ -193,7 +194,13 @@ def _sample(x: torch.Tensor, axis: int) -> torch.Tensor:
 
 
 def _looked_at(
-    step: int, layer: str, role: str, how: Cast, whole: float, x: torch.Tensor, after: torch.Tensor, axis: int
+    step: int,
+    layer: str,
+    role: str,
+    how: RoleFormat,
+    largest: float,
+    x: torch.Tensor,
+    after: torch.Tensor,
 ) -> Seen:
     finite = torch.isfinite(x)
     x, after = torch.where(finite, x, 0.0), torch.where(finite, after, 0.0)
@@ -201,7 +208,7 @@ def _looked_at(
     chosen = kernels.options(
         how.format, rounding=how.rounding, scale_rule=how.scale_rule, overflow="saturate"
     )
-    amax = whole if shares_scale(how.format, "tensor") else None
+    amax = largest if shares_scale(how.format, "tensor") else None
     limits = (
         torch.from_numpy(kernels.limits(x.cpu().numpy(), how.format, 1, chosen, amax)).float().to(x.device)
     )
@@ -210,4 +217,4 @@ def _looked_at(
     lost = float(magnitude[after == 0].sum() / magnitude.sum().clamp(min=torch.finfo(torch.float32).tiny))
     rows = magnitude.amax(1).clamp(min=torch.finfo(torch.float32).tiny)
     drift = float(((after - x).sum(1) / rows).mean())
-    return Seen(step, layer, role, str(how), whole, saturated, flushed, lost, drift)
+    return Seen(step, layer, role, str(how), largest, saturated, flushed, lost, drift)

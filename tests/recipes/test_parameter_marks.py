@@ -9,8 +9,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from fewbits.nn import prepare
-from fewbits.recipes import narrowed
-from fewbits.recipes.narrowed import is_narrow, recipe_of, take_wide
+from fewbits.recipes import parameter_marks, step_checks
+from fewbits.recipes.parameter_marks import is_rounded, take_unrounded
+from fewbits.recipes.step_checks import recipe_of
 
 
 def made() -> nn.Module:
@@ -20,7 +21,7 @@ def made() -> nn.Module:
 
 def names(p: torch.Tensor) -> tuple[str | None, bool]:
     recipe = recipe_of(p)
-    return recipe and recipe.name, is_narrow(p)
+    return recipe and recipe.name, is_rounded(p)
 
 
 def test_copies_are_marked_as_their_originals_are() -> None:
@@ -39,9 +40,9 @@ def test_the_parts_of_a_sharded_model_are_marked_as_it_was() -> None:
     for layer in model:
         fully_shard(layer, mesh=mesh)
     assert [names(p) for p in model.parameters()] == marks
-    wide = [take_wide(p) for p in model.parameters()]
+    wide = [take_unrounded(p) for p in model.parameters()]
     for found, p in zip(wide, plain.parameters(), strict=True):
-        expected = take_wide(p)
+        expected = take_unrounded(p)
         assert (found is None) == (expected is None)
         assert found is None or expected is None or torch.equal(found, expected)
     assert wide[0] is not None
@@ -53,26 +54,25 @@ def test_a_part_is_looked_for_once_and_only_parts_are(monkeypatch: pytest.Monkey
     own = [p for p in plain.parameters() if recipe_of(p)]
     fully_shard(model, mesh=init_device_mesh("cpu", (2,)), ignored_params=set(model[1].parameters()))
     marked: list[torch.Tensor] = []
-    whole = narrowed.Prepared.set
+    whole = step_checks.PreparedParameters.set
     monkeypatch.setattr(
-        narrowed.Prepared, "set", lambda self, name, p: marked.append(p) or whole(self, name, p)
+        step_checks.PreparedParameters, "set", lambda self, name, p: marked.append(p) or whole(self, name, p)
     )
     for _ in range(2):
         assert recipe_of(model[0].weight) is not None
         assert recipe_of(own[0]) is not None
     assert {id(p) for p in marked} == {id(p) for p in model[0].parameters()}
     assert len(marked) == 2
-    assert not any(hasattr(p, narrowed._LOOKED_FOR) for p in own)
+    assert not any(hasattr(p, parameter_marks._LOOKED_FOR) for p in own)
 
 
 def test_the_first_step_of_any_optimizer_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once in a process: whoever prepares the first model registers the look."""
-    from fewbits.recipes import agreement
 
     made()  # so that the look is registered for the tests that follow
-    agreement.look_before_steps.cache_clear()
+    step_checks.look_before_steps.cache_clear()
     hooks = []
-    monkeypatch.setattr(agreement, "register_optimizer_step_pre_hook", hooks.append)
+    monkeypatch.setattr(step_checks, "register_optimizer_step_pre_hook", hooks.append)
     for _ in range(2):
         made()
-    assert hooks == [agreement._look]
+    assert hooks == [step_checks._look]

@@ -34,7 +34,7 @@ class Float32Results:
     """Gives the 16-bit floats of a model's results as float32; hooks are copied and pickled with their model.
 
     Args:
-        precision: whose watcher sees the gradients of results that were float16.
+        precision: whose observer sees the gradients of results that were float16.
     """
 
     def __init__(self, precision: LayerPrecision) -> None:
@@ -46,16 +46,16 @@ class Float32Results:
 
     def _widened(self, x: torch.Tensor) -> torch.Tensor:
         wide = x.float()
-        if self.precision.watcher is not None and x.dtype == torch.float16 and wide.requires_grad:
+        if self.precision.observer is not None and x.dtype == torch.float16 and wide.requires_grad:
             wide.register_hook(self._look)  # type: ignore[no-untyped-call]  # torch's own
         return wide
 
     def _look(self, gradient: torch.Tensor) -> None:
-        self.precision.narrowed("result_gradient", gradient, torch.float16)
+        self.precision.to_flow("result_gradient", gradient, torch.float16)
 
 
 class Arrivals:
-    """Shows a watcher the float16 gradients that reach a layer; hooks are copied and pickled with it.
+    """Shows a observer the float16 gradients that reach a layer; hooks are copied and pickled with it.
 
     Args:
         precision: those of the layer.
@@ -71,7 +71,7 @@ class Arrivals:
                 x.register_hook(self._look)
 
     def _look(self, gradient: torch.Tensor) -> None:
-        self.precision.show("arriving_gradient", gradient, gradient, -1)
+        self.precision.report("arriving_gradient", gradient, gradient, -1)
 
 
 def explain_dtypes(model: nn.Module) -> None:

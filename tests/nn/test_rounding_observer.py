@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fewbits.nn import LayerPrecision, Watch, prepare
+from fewbits.nn import LayerPrecision, RoundingObserver, prepare
 from fewbits.optim import SGD
 from fewbits.recipes import recipe
 
@@ -17,45 +17,45 @@ def _step(model: nn.Module, x: torch.Tensor, scale: float = 1.0) -> None:
     (functional.cross_entropy(model(x), labels) * scale).backward()
 
 
-def _model(recipe: str, watch: Watch) -> nn.Module:
+def _model(recipe: str, observer: RoundingObserver) -> nn.Module:
     torch.manual_seed(0)
-    return prepare(nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10)), recipe, watcher=watch)
+    return prepare(nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10)), recipe, observer=observer)
 
 
 def test_every_operand_is_seen_once_with_its_numbers() -> None:
-    watch = Watch(5)
-    model = _model("mxfp6", watch)
+    observer = RoundingObserver(5)
+    model = _model("mxfp6", observer)
     for _ in range(6):  # looks at steps 0 and 5
         _step(model, torch.randn(64, 32))
-        watch.next_step()
-    seen, warnings = watch.drained()
+        observer.next_step()
+    seen, warnings = observer.drained()
     assert warnings == []
     roles = {(s["step"], s["layer"], s["role"]) for s in seen}
     assert len(seen) == len(roles) == 2 * (4 + 6)  # the input needs no gradient: two operands are not there
     weight = next(s for s in seen if s["role"] == "forward_weight" and s["layer"] == "0")
     assert weight["format"] == "mxfp6_e3m2"
     assert 0 < weight["largest"] <= 32**-0.5
-    assert watch.drained() == ([], [])
+    assert observer.drained() == ([], [])
 
 
 def test_saturated_and_flushed_are_those_of_the_definition() -> None:
-    watch = Watch(1)
-    model = prepare(nn.Sequential(nn.Linear(4, 1, bias=False)), "fp32:activation=fp8_e4m3", watcher=watch)
+    observer = RoundingObserver(1)
+    model = prepare(nn.Sequential(nn.Linear(4, 1, bias=False)), "fp32:activation=fp8_e4m3", observer=observer)
     with torch.no_grad():  # else the operand of the backward pass is there too
         model(torch.tensor([[1000.0, 1.0, 1e-9, 0.0]]))
-    (seen,) = watch.drained()[0]
+    (seen,) = observer.drained()[0]
     assert seen["saturated_fraction"] == 0.25
     assert seen["flushed_fraction"] == pytest.approx(1 / 3)
 
 
 def test_a_gradient_that_vanishes_is_named() -> None:
-    watch = Watch(1)
-    model = _model("fp32:gradient=fp8_e5m2", watch)
+    observer = RoundingObserver(1)
+    model = _model("fp32:gradient=fp8_e5m2", observer)
     _step(model, torch.randn(64, 32), scale=2.0**-14)
-    said = watch.drained()[1]
+    said = observer.drained()[1]
     assert any("of the gradient in " in w and "flushed to zero by fp8_e5m2" in w for w in said)
     _step(model, torch.randn(64, 32), scale=2.0**-14)
-    assert watch.drained()[1] == []  # said once
+    assert observer.drained()[1] == []  # said once
 
 
 FLOATS16 = ("fp16-master", "fp16-only", "fp8-stochastic", "amp-fp16", "fp16-no-scaling")
@@ -63,9 +63,9 @@ FLOATS16 = ("fp16-master", "fp16-only", "fp8-stochastic", "amp-fp16", "fp16-no-s
 
 @pytest.mark.parametrize("recipe", FLOATS16)
 def test_a_loss_whose_gradient_float16_flushes_is_named(recipe: str) -> None:
-    watch = Watch(1)
-    _step(_model(recipe, watch), torch.randn(64, 32), scale=2.0**-20)
-    (said,) = (w for w in watch.drained()[1] if w.startswith("100% of the gradient of the model's result"))
+    observer = RoundingObserver(1)
+    _step(_model(recipe, observer), torch.randn(64, 32), scale=2.0**-20)
+    (said,) = (w for w in observer.drained()[1] if w.startswith("100% of the gradient of the model's result"))
     assert "is flushed to zero by fp16, the format that flows between products: scale the loss" in said
     asked = recipe != "fp16-no-scaling"
     assert said.endswith(f"as {recipe} asks for" if asked else "take it with scaling=dynamic and its scaler")
@@ -73,9 +73,9 @@ def test_a_loss_whose_gradient_float16_flushes_is_named(recipe: str) -> None:
 
 @pytest.mark.parametrize("recipe", FLOATS16)
 def test_nothing_is_said_of_a_loss_that_is_scaled(recipe: str) -> None:
-    watch = Watch(1)
-    _step(_model(recipe, watch), torch.randn(64, 32), scale=2.0**10)
-    assert watch.drained()[1] == []
+    observer = RoundingObserver(1)
+    _step(_model(recipe, observer), torch.randn(64, 32), scale=2.0**10)
+    assert observer.drained()[1] == []
 
 
 class _Inside(nn.Module):
@@ -93,9 +93,9 @@ class _Inside(nn.Module):
 @pytest.mark.parametrize("recipe", FLOATS16)
 def test_a_gradient_that_was_flushed_before_it_came_is_named(recipe: str) -> None:
     torch.manual_seed(0)
-    watch = Watch(1)
-    prepare(_Inside(), recipe, watcher=watch)(torch.randn(64, 32)).backward()
-    (said,) = watch.drained()[1]
+    observer = RoundingObserver(1)
+    prepare(_Inside(), recipe, observer=observer)(torch.randn(64, 32)).backward()
+    (said,) = observer.drained()[1]
     assert said.startswith("the gradient that reaches head is zero throughout: fp16, the format that flows")
     assert "scale the loss" in said
 
@@ -114,27 +114,29 @@ class _Shrinks(nn.Module):
 
 def test_the_layer_whose_gradient_is_lost_is_the_one_that_is_named() -> None:
     torch.manual_seed(0)
-    model, watch = _Shrinks(), Watch(1)
+    model, observer = _Shrinks(), RoundingObserver(1)
     with torch.no_grad():
         model.high.weight.mul_(2.0**-18)
-    _step(prepare(model, "fp16-master", watcher=watch), torch.randn(64, 32))
-    said = watch.drained()[1]
+    _step(prepare(model, "fp16-master", observer=observer), torch.randn(64, 32))
+    said = observer.drained()[1]
     assert said
     assert all("the gradient that high passes back is flushed to zero by fp16" in w for w in said)
 
 
 def test_one_step_in_fifty_is_looked_at_unless_told() -> None:
-    assert Watch().every == 50
+    assert RoundingObserver().every == 50
 
 
 def test_a_gradient_is_seen_along_its_last_axis() -> None:
     seen: list[tuple[str, torch.Size, int]] = []
 
     class Recorder:
-        def see(self, precision: Any, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int) -> None:
+        def observe(
+            self, precision: Any, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int
+        ) -> None:
             seen.append((role, x.movedim(axis, -1).shape, len(rounded)))
 
-    LayerPrecision(recipe("fp16-master"), "layer", watcher=Recorder()).narrowed(
+    LayerPrecision(recipe("fp16-master"), "layer", observer=Recorder()).to_flow(
         "input_gradient", torch.ones(2, 3, 4), torch.float16
     )
     assert seen == [("input_gradient", (2, 3, 4), 2)]
@@ -142,12 +144,12 @@ def test_a_gradient_is_seen_along_its_last_axis() -> None:
 
 def test_a_loss_scale_is_not_advised_where_it_changes_nothing() -> None:
     """Blocks have scales of their own: what a block's largest value hides is hidden at any loss scale."""
-    watch = Watch(1)
+    observer = RoundingObserver(1)
     x = torch.full((64, 64), 3 / 64)
     x[:, ::32] = 1.5
-    precision = LayerPrecision(recipe("mxfp4"), "layer", watcher=watch)
-    precision.cast("dw_gradient", x, 1)
-    (said,) = watch.drained()[1]
+    precision = LayerPrecision(recipe("mxfp4"), "layer", observer=observer)
+    precision.round("dw_gradient", x, 1)
+    (said,) = observer.drained()[1]
     assert said.startswith("49% of the gradient in layer (dw_gradient) is flushed to zero by mxfp4")
     assert "no loss scale helps" in said
 
@@ -156,12 +158,12 @@ def test_a_loss_scale_is_not_advised_where_it_changes_nothing() -> None:
     ("recipe", "warned"), [("bf16-only-nearest", True), ("bf16-only", False), ("fp32", False)]
 )
 def test_updates_that_are_lost_are_named(recipe: str, warned: bool) -> None:
-    watch = Watch(1)
-    model = _model(recipe, watch)
+    observer = RoundingObserver(1)
+    model = _model(recipe, observer)
     optimizer = SGD(model.parameters(), 1e-4, recipe=recipe)
     for _ in range(3):
         _step(model, torch.randn(64, 32))
-        with watch.update_of(model):
+        with observer.update_of(model):
             optimizer.step()
-        watch.next_step()
-    assert any("updates are lost to rounding in bfloat16" in w for w in watch.drained()[1]) is warned
+        observer.next_step()
+    assert any("updates are lost to rounding in bfloat16" in w for w in observer.drained()[1]) is warned

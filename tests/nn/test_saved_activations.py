@@ -146,7 +146,7 @@ def test_nothing_is_packed_where_no_gradient_will_be_asked_for(monkeypatch: pyte
 
     model = prepare(nn.Sequential(nn.Linear(40, 40), nn.Conv1d(3, 3, 1), DotProductAttention()), "mxfp6")
     for place in ("products", "convolution"):
-        monkeypatch.setattr(f"fewbits.nn.{place}.keep", none)
+        monkeypatch.setattr(f"fewbits.nn.{place}.save_activation", none)
     x = torch.randn(2, 3, 40)
     with torch.no_grad():
         y = model[1](model[0](x))

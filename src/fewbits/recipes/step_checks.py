@@ -7,6 +7,7 @@ called. So the first step of any optimizer, torch's own too, looks at the models
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
@@ -16,17 +17,52 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fewbits.errors import ArgumentError
-from fewbits.recipes.narrowed import recipe_of
+from fewbits.recipes.parameter_marks import Marks, find_marks
 from fewbits.recipes.recipe import Recipe
 
 # What an optimizer does of a recipe.
 STORED = ("parameter", "has_master", "master", "update", "held_gradient", "first_moment", "second_moment")
 
+_RECIPE = "fewbits_recipe"
 _SCHEDULE = "fewbits_schedule"  # of a parameter, in a weak reference
 _STEPS: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()  # those that were looked at
 
 
-def scheduled(model: nn.Module, schedule: Any) -> None:
+class PreparedParameters(Marks):
+    """Says what recipe the parameters of a module follow.
+
+    Args:
+        module: whose own parameters are meant.
+        recipe: that the model was prepared with.
+    """
+
+    attribute = _RECIPE
+
+    def __init__(self, module: nn.Module, recipe: Recipe) -> None:
+        self.recipe = recipe
+        super().__init__(module)
+        look_before_steps()
+
+    def parameters(self, module: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
+        """Return the module's own."""
+        return module.named_parameters(recurse=False)
+
+    def set(self, name: str, p: torch.Tensor) -> None:
+        """Mark one parameter."""
+        setattr(p, _RECIPE, self.recipe)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what copies and pickles are made of."""
+        return PreparedParameters, (self.module(), self.recipe)
+
+
+def recipe_of(p: torch.Tensor) -> Recipe | None:
+    """Return the recipe that a parameter's model was prepared with; None if it was not, or is not known."""
+    find_marks(p)
+    return getattr(p, _RECIPE, None)
+
+
+def note_schedule(model: nn.Module, schedule: Any) -> None:
     """Note that a schedule changes the formats of a prepared model; its ``step`` counts updates."""
     for p in model.parameters():
         setattr(p, _SCHEDULE, ref(schedule))

@@ -10,7 +10,7 @@ from fewbits.kernels.bits.options import ROUNDINGS, RULES, options
 
 
 @dataclass(frozen=True)
-class Cast:
+class RoleFormat:
     """A format with the choices that rounding to it takes.
 
     ``shift`` divides a tensor by 2^(round(mean log2 |x|) + shift) before rounding and multiplies it back (Lu
@@ -27,7 +27,7 @@ class Cast:
         options(self.format, rounding=self.rounding, scale_rule=self.scale_rule)
 
     def __str__(self) -> str:
-        """Return the text that :func:`read` takes."""
+        """Return the text that :func:`read_role_format` takes."""
         parts = [str(self.format)]
         parts += [self.rounding] if self.rounding != "nearest_even" else []
         parts += [self.scale_rule] if self.scale_rule != "floor" else []
@@ -35,8 +35,8 @@ class Cast:
         return "/".join(parts)
 
 
-def read(text: str) -> Cast | None:
-    """Read ``FORMAT[/ROUNDING][/RULE][/shift=N]``; ``fp32`` and ``-`` are no cast at all.
+def read_role_format(text: str) -> RoleFormat | None:
+    """Read ``FORMAT[/ROUNDING][/RULE][/shift=N]``; ``fp32`` and ``-`` leave the role as it is (None).
 
     Raises:
         FormatError: an unknown format or choice.
@@ -58,4 +58,4 @@ def read(text: str) -> Cast | None:
                 f"{choice!r} in {text!r} is no rounding ({', '.join(ROUNDINGS)}), no scale rule"
                 f" ({', '.join(RULES)}) and not shift=N"
             )
-    return Cast(fmt, rounding, rule, shift)
+    return RoleFormat(fmt, rounding, rule, shift)

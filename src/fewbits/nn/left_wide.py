@@ -8,11 +8,11 @@ from typing import NamedTuple
 from torch import nn
 
 from fewbits.names import within
-from fewbits.nn.coverage import narrow_class, obstacle
+from fewbits.nn.layer_classes import narrow_class, obstacle
 from fewbits.recipes import Recipe
 
 
-class Wide(NamedTuple):
+class LeftWide(NamedTuple):
     """A module, or a tensor of one, whose products are not narrow."""
 
     name: str
@@ -28,7 +28,7 @@ def left_wide(
     narrow: Collection[str],
     patterns: tuple[str, ...],
     held: Mapping[str, str],
-) -> tuple[Wide, ...]:
+) -> tuple[LeftWide, ...]:
     """Return what does not become narrow and may multiply.
 
     Args:
@@ -42,16 +42,16 @@ def left_wide(
         kind = type(module).__name__
         multiplies = narrow_class(module) is not None or obstacle(module, _PLAIN) is not None
         if within(name, patterns):
-            found += [Wide(name, kind, "excluded")] if multiplies else []
+            found += [LeftWide(name, kind, "excluded")] if multiplies else []
             continue
         mine = [key for key, owner in held.items() if owner == name]
-        found += [Wide(key, f"matrix of {kind}", "excluded") for key in mine]
+        found += [LeftWide(key, f"matrix of {kind}", "excluded") for key in mine]
         if narrow_class(module) is not None and name not in narrow:
-            found.append(Wide(name, kind, "its recipe leaves it to PyTorch"))
+            found.append(LeftWide(name, kind, "its recipe leaves it to PyTorch"))
         elif "attention" in kind.lower() and name not in narrow:
-            found.append(Wide(name, kind, "products of activations in its forward are not seen"))
+            found.append(LeftWide(name, kind, "products of activations in its forward are not seen"))
         for key, buffer in module.named_buffers(recurse=False):
             if buffer.is_floating_point() and sum(n > 1 for n in buffer.shape) > 1:
                 place = f"{name}.{key}".lstrip(".")
-                found.append(Wide(place, f"buffer of {kind}", "products with it are not seen"))
+                found.append(LeftWide(place, f"buffer of {kind}", "products with it are not seen"))
     return tuple(found)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fewbits.formats import Format, parse
 from fewbits.kernels import has_scale_rule
-from fewbits.recipes.cast import Cast
 from fewbits.recipes.catalogue import RECIPES
 from fewbits.recipes.recipe import Recipe
+from fewbits.recipes.role_format import RoleFormat
 
 
-def uniform(format: str | Format) -> Recipe:
+def uniform_recipe(format: str | Format) -> Recipe:
     """Return the recipe that trains in one format: the operands of all products, and nothing else, are in it.
 
     Gradients take the scale rule ``rceil`` where the format has one, because ``floor`` clamps their largest
@@ -21,13 +21,13 @@ def uniform(format: str | Format) -> Recipe:
     Raises:
         FormatError: no such format.
 
-    >>> uniform("mxfp4").dx_gradient
-    Cast(format=..., rounding='nearest_even', scale_rule='rceil', shift=None)
+    >>> uniform_recipe("mxfp4").dx_gradient
+    RoleFormat(format=..., rounding='nearest_even', scale_rule='rceil', shift=None)
     """
     fmt = parse(format)
     if fmt == parse("fp32"):
         return RECIPES["fp32"]
-    gradient = Cast(fmt, scale_rule="rceil" if has_scale_rule(fmt) else "floor")
+    gradient = RoleFormat(fmt, scale_rule="rceil" if has_scale_rule(fmt) else "floor")
     return RECIPES["fp32"].extended(
-        str(fmt), weight=Cast(fmt), activation=Cast(fmt), gradient=gradient, logit_gradient=False
+        str(fmt), weight=RoleFormat(fmt), activation=RoleFormat(fmt), gradient=gradient, logit_gradient=False
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Scaling:
+class LossScaling:
     """A static or a dynamic loss scale (Micikevicius et al., Mixed Precision Training, 2018, section 3.2).
 
     A dynamic scale is multiplied by ``growth`` after ``interval`` steps without overflow, and by ``backoff``

@@ -15,8 +15,8 @@ def recipe(text: str | Recipe) -> Recipe:
     """Return the recipe that ``text`` names.
 
     Args:
-        text: ``NAME`` of the catalogue or ``NAME:ROLE=CAST,...``, where a role is a field of :class:`Recipe`
-            or one of ``weight``, ``activation``, ``gradient`` and ``backward``, and a cast is
+        text: ``NAME`` of the catalogue or ``NAME:ROLE=FORMAT,...``. A role is a field of :class:`Recipe` or
+            one of ``weight``, ``activation``, ``gradient`` and ``backward``, and its format is written as
             ``FORMAT[/ROUNDING][/RULE]``. ``mx`` stands for microscaling without formats. A recipe is returned
             as it is.
 
@@ -25,7 +25,7 @@ def recipe(text: str | Recipe) -> Recipe:
         FormatError: no such format.
 
     >>> recipe("mxfp6:gradient=mxfp8_e5m2/rceil").dx_gradient
-    Cast(format=..., rounding='nearest_even', scale_rule='rceil', shift=None)
+    RoleFormat(format=..., rounding='nearest_even', scale_rule='rceil', shift=None)
     """
     if isinstance(text, Recipe):
         return text
@@ -44,6 +44,6 @@ def recipe(text: str | Recipe) -> Recipe:
     for part in split(rest) if rest else ():
         role, equals, value = (p.strip() for p in part.partition("="))
         if not equals:
-            raise ArgumentError(f"{part!r} in recipe {text!r}; expected ROLE=CAST, as in weight=mxfp6_e3m2")
+            raise ArgumentError(f"{part!r} in recipe {text!r}; expected ROLE=FORMAT, as in weight=mxfp6_e3m2")
         changes[role] = value
     return base.extended(text if rest else name, **changes) if changes else base

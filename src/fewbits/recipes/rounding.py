@@ -1,0 +1,79 @@
+"""Rounding as a recipe describes it: the format of a role, with the seed and the shift that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+
+from fewbits.kernels import ops
+from fewbits.recipes.role_format import RoleFormat
+
+
+def round_as(
+    x: torch.Tensor,
+    target: RoleFormat,
+    axis: int = -1,
+    *,
+    rounding: str | None = None,
+    overflow: str | None = "saturate",
+    seed: int | None = None,
+) -> torch.Tensor:
+    """Return ``x`` rounded as a role is; same shape and dtype, without gradient.
+
+    The values are those of :func:`fewbits.fake_quantize`, after the shift of the role.
+
+    Args:
+        x: float16, bfloat16 or float32, of any shape.
+        target: format, rounding, scale rule and shift of the role.
+        axis: along which blocks lie.
+        rounding: another one than the role's.
+        overflow: what lies beyond the largest value becomes; None is the format's own way.
+        seed: of stochastic rounding; a fresh one by default.
+    """
+    x = x.detach()
+    rounding = rounding or target.rounding
+    if seed is None:
+        seed = fresh_seed(rounding)
+    scale = None if target.shift is None else power(x, target.shift)
+    rounded = ops.fake_quantize(
+        x if scale is None else x / scale,
+        target.format,
+        axis % x.ndim if x.ndim else 0,
+        None,
+        seed or 0,
+        rounding=rounding,
+        scale_rule=target.scale_rule,
+        overflow=overflow,
+        nonfinite=None,
+        zero_block=None,
+    )
+    return rounded if scale is None else rounded * scale
+
+
+_DRAWS: ContextVar[torch.Generator | None] = ContextVar("draws", default=None)
+
+
+@contextmanager
+def drawing_from(generator: torch.Generator | None) -> Iterator[None]:
+    """Let seeds come from a generator within; None is torch's own."""
+    token = _DRAWS.set(generator)
+    try:
+        yield
+    finally:
+        _DRAWS.reset(token)
+
+
+def fresh_seed(rounding: str) -> int | None:
+    """Return a seed that ``torch.manual_seed`` repeats where the rounding needs one."""
+    return int(torch.randint(2**62, (), generator=_DRAWS.get())) if rounding == "stochastic" else None
+
+
+def power(x: torch.Tensor, shift: int) -> torch.Tensor:
+    """Return 2^(round(mean log2 |x|) + shift) over what is not zero."""
+    logs = x.abs().float().log2()
+    there = logs.isfinite()
+    mean = torch.where(there, logs, 0.0).sum() / there.sum().clamp(min=1)
+    return torch.exp2(mean.round() + shift).to(x.dtype)
