@@ -72,11 +72,11 @@ def trained(seeds: int = 3) -> list[TrainRun]:
 PAGES = {
     "tasks": lambda: tasks_page(fake.tasks(), fake.PROVENANCE),
     "checkpoint": lambda: checkpoint_page(fake.checkpoint(), fake.PROVENANCE),
-    "trained tasks": lambda: tasks_page(long_formats(), fake.PROVENANCE),
+    "tasks trained": lambda: tasks_page(long_formats(), fake.PROVENANCE),
     "matrices": lambda: matrices_page(fake.matrices(), fake.PROVENANCE),
     "solve": lambda: solve_page(solved(), ORIGIN),
     "train": lambda: train_page(trained(), ORIGIN),
     "train one": lambda: train_page(trained(seeds=1)[1:2], ORIGIN),
     "prune": lambda: prune_page([long_names()], ORIGIN),
-    "pruned checkpoint": lambda: prune_page([replace(long_names(), stages=())], ORIGIN),
+    "prune checkpoint": lambda: prune_page([replace(long_names(), stages=())], ORIGIN),
 }

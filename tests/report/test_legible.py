@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fewbits import report
 from fewbits.report.page.figures import stroke
 from tests.report.pages import PAGES
 from tests.report.test_browser import Visit, browser, quiet, visit  # noqa: F401 - a fixture
@@ -25,6 +26,11 @@ def opened(browser: Any, request: Any, tmp_path_factory: Any) -> Iterator[tuple[
     seen.settle()
     yield seen, width
     seen.page.close()
+
+
+def test_every_kind_of_page_is_among_them() -> None:
+    pages = {name.removesuffix("_page") for name in report.__all__ if name.endswith("_page")}
+    assert pages == {name.split()[0] for name in PAGES}
 
 
 def test_every_page_has_a_plot_with_something_in_it(opened: tuple[Visit, int]) -> None:

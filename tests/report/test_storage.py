@@ -25,7 +25,7 @@ def report(restored: bool = False) -> CastReport:
 
 def test_a_cast_is_a_row_per_format_and_a_total():
     text = printed(cast_table(report()))
-    assert "a.safetensors  narrowed to b.safetensors" in text
+    assert "a.safetensors  cast to b.safetensors" in text
     mxfp4, kept = (line.split() for line in text.splitlines() if line.startswith(("mxfp4", "kept")))
     assert mxfp4 == ["mxfp4", "1", "2.00", "KiB", "512", "B", "4.00", "18.0", "18.0", "layers.\\x1b[31m.w"]
     assert kept[-5:] == ["B", "1.00", "exact", "-", "-"]

@@ -7,6 +7,7 @@ import pytest
 from rich.console import RenderableType
 from rich.table import Table
 
+from fewbits import report
 from fewbits.formats import CATALOGUE
 from fewbits.recipes import RECIPES
 from fewbits.records import (
@@ -106,11 +107,11 @@ INSPECT = InspectReport(
 )
 TABLES = {
     "tasks": tasks_table([replace(s, format=FORMAT) for s in fake.tasks()]),
-    "trained tasks": tasks_table([replace(s, format=FORMAT) for s in fake.tasks(train=True)]),
+    "tasks trained": tasks_table([replace(s, format=FORMAT) for s in fake.tasks(train=True)]),
     "checkpoint": checkpoint_table(checkpoint(), largest=60),
     "matrices": matrices_table([replace(s, format=FORMAT) for s in fake.matrices()]),
     "prune": prune_table(pruned()),
-    "pruned checkpoint": prune_table(replace(pruned(), stages=())),
+    "prune checkpoint": prune_table(replace(pruned(), stages=())),
     "train": train_table(runs()),
     "recipes": recipes_table(
         [(name, "weights mxfp4, activations mxfp4", "A paper, 2024") for name in RECIPES]
@@ -124,6 +125,11 @@ TABLES = {
         [(name, 4.25, 57344.0, "what it is in a sentence of some words", "a paper") for name in CATALOGUE]
     ),
 }
+
+
+def test_every_table_is_among_them() -> None:
+    tables = {name.rpartition("_")[0] for name in report.__all__ if name.endswith(("_table", "_plot"))}
+    assert tables | {"formats"} == {name.split()[0] for name in TABLES}
 
 
 def broken(text: str) -> list[str]:
@@ -143,7 +149,7 @@ def test_no_name_is_broken_inside_a_word(name: str) -> None:
 
 def test_the_longest_names_are_on_one_line_wherever_they_are_shown() -> None:
     assert len(FORMAT) >= len("fp8_e4m3_tensor")
-    for name in ("tasks", "trained tasks", "matrices", "prune", "cast", "inspect", "formats"):
+    for name in ("tasks", "tasks trained", "matrices", "prune", "cast", "inspect", "formats"):
         assert FORMAT in printed(TABLES[name], 80), name
     for name in ("train", "recipes", "prune"):
         assert RECIPE in printed(TABLES[name], 80), name
@@ -157,7 +163,7 @@ def test_a_table_that_folds_anywhere_is_caught() -> None:
 
 
 def test_columns_without_room_are_named_and_the_important_ones_stay() -> None:
-    text = printed(TABLES["trained tasks"], 80)
+    text = printed(TABLES["tasks trained"], 80)
     assert "No room here for: saturated (%), flushed (%)" in text
     assert "minus" in text
-    assert "No room" not in printed(TABLES["trained tasks"], 160)
+    assert "No room" not in printed(TABLES["tasks trained"], 160)

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import cast
 
 from fewbits.records import (
     CastReport,
@@ -31,6 +31,8 @@ from fewbits.records import (
 from fewbits.report.recipe_runs import grouped
 
 SCHEMA = 1
+
+Json = bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"] | None
 
 
 def tasks_json(scores: Sequence[TaskScore], provenance: Provenance) -> str:
@@ -59,7 +61,7 @@ def inspect_json(report: InspectReport, provenance: Provenance) -> str:
 
 
 def train_json(runs: Sequence[TrainRun], provenance: Provenance) -> str:
-    """Write every run under ``runs``, in the order given, and what each recipe's say under ``recipes``."""
+    """Write every run under ``runs``, in the order given, and the means of each recipe under ``recipes``."""
     recipes = [
         {
             "recipe": of.runs[0].recipe,
@@ -84,25 +86,25 @@ def solve_json(scores: Sequence[SolveScore], provenance: Provenance) -> str:
 
 
 def _document(kind: str, provenance: Provenance, **records: object) -> str:
-    origin = {
+    origin: dict[str, Json] = {
         "command": provenance.command,
         "versions": dict(provenance.versions),
         "seeds": list(provenance.seeds),
     }
-    document = {"kind": kind, "schema": SCHEMA, "provenance": origin}
+    document: dict[str, Json] = {"kind": kind, "schema": SCHEMA, "provenance": origin}
     document |= {name: _plain(record) for name, record in records.items()}
     # ASCII only: a tensor may be named with characters that no encoding but JSON's own escapes can carry.
     return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=True) + "\n"
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Json:
     """Turn a record into dictionaries, lists, strings and finite numbers."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if is_dataclass(value):
-        derived = [name for name, what in vars(type(value)).items() if isinstance(what, property)]
+        derived = [name for name, member in vars(type(value)).items() if isinstance(member, property)]
         names = [field.name for field in fields(value)] + derived
         return {name: _plain(getattr(value, name)) for name in names}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    return value
+    return cast("Json", value)  # of anything else json.dumps says that it is none

@@ -8,7 +8,7 @@ from math import nan
 
 from fewbits.records import CheckpointReport, TensorScore, TensorSummary
 
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # a whole part of a dotted name
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # between dots, or at an end of the name
 
 
 def by_kind(report: CheckpointReport) -> CheckpointReport:
@@ -26,7 +26,7 @@ def by_kind(report: CheckpointReport) -> CheckpointReport:
         for key, group in groups.items()
         for t in group
     }
-    # Two groups of as many tensors of one name differ in their proposals only: those are told apart.
+    # Two groups of as many tensors of one name differ in their proposals only: a number tells them apart.
     seen: dict[str, int] = {}
     for group in groups.values():
         name = names[group[0].tensor]
@@ -49,9 +49,9 @@ def _merged(name: str, group: list[TensorSummary]) -> TensorSummary:
 
 
 def _worst(report: CheckpointReport, names: dict[str, str]) -> tuple[TensorScore, ...]:
-    found: dict[tuple[str, str], TensorScore] = {}
+    worst: dict[tuple[str, str], TensorScore] = {}
     for score in report.scores:
         key = names.get(score.tensor, score.tensor), score.format
-        if key not in found or score.error.qsnr_db < found[key].error.qsnr_db:
-            found[key] = replace(score, tensor=key[0])
-    return tuple(found.values())
+        if key not in worst or score.error.qsnr_db < worst[key].error.qsnr_db:
+            worst[key] = replace(score, tensor=key[0])
+    return tuple(worst.values())

@@ -34,27 +34,27 @@ class Layer:
 STAGE_COLUMNS: list[Column[ComparedStage]] = [
     Column("stage", "stage", "What was done to the model.", lambda s: s.stage.stage, lambda s: s.stage.stage,
            is_name=True),
-    Column("recipe", "recipe", "By which it was trained last.", lambda s: s.stage.recipe,
+    Column("recipe", "recipe", "Recipe of its last training.", lambda s: s.stage.recipe,
            lambda s: s.stage.recipe, is_name=True),
-    Column("metric", "metric", "Held-out; mean over seeds.",
+    Column("metric", "metric", "On held-out data; mean over seeds.",
            lambda s: q.plain(fmean(s.stage.values), s.digits), lambda s: fmean(s.stage.values)),
-    Column("difference", "less\ndense", "Mean over seeds, each against its own dense model.",
+    Column("difference", "minus\ndense", "Mean over seeds, each minus its own dense model.",
            lambda s: q.signed(s.evidence.mean, s.digits), lambda s: s.evidence.mean,
            lambda s: verdict(s.evidence, higher_is_better=s.higher_is_better)),
-    Column("95 % interval (+-)", "95 %\n+-", "The difference is known this well, from paired seeds.",
+    Column("95 % interval (+-)", "95 %\n+-", "Half the interval of the difference, from paired seeds.",
            lambda s: q.margin(s.evidence.margin, s.digits), lambda s: s.evidence.margin),
     Column("mask flips (%)", "mask\nflips\n%", "Entries of the masks that a step changed; mean over steps.",
            lambda s: q.percent(s.stage.flip_rate), lambda s: s.stage.flip_rate, spare=1),
 ]  # fmt: skip
 
 _TENSORS: list[Column[Layer]] = [
-    Column("tensor", "tensor", "Its name.", lambda r: q.visible(r.tensor.tensor), lambda r: r.tensor.tensor,
-           is_name=True),
+    Column("tensor", "tensor", "Name of the tensor.",
+           lambda r: q.visible(r.tensor.tensor), lambda r: r.tensor.tensor, is_name=True),
     Column("shape", "shape", "Extents; sorts by values.", lambda r: q.shape(r.tensor.shape),
            lambda r: r.tensor.values, spare=1),
     Column("density (%)", "density\n%", "Values that are not zero.", lambda r: q.percent(r.tensor.density),
            lambda r: r.tensor.density),
-    Column("kept magnitude (%)", "kept\nmagn.\n%", "Sum of magnitudes that is left, of that before.",
+    Column("kept magnitude (%)", "kept\nmagn.\n%", "Sum of magnitudes after pruning, of that before.",
            lambda r: q.percent(r.tensor.kept_magnitude), lambda r: r.tensor.kept_magnitude),
 ]  # fmt: skip
 

@@ -39,9 +39,9 @@ def _known(number: float) -> str:
 
 
 SCORE_COLUMNS: list[Column[SolveScore]] = [
-    Column("precision", "precision", "Asked for.", lambda s: s.precision, lambda s: s.precision,
+    Column("precision", "precision", "The precision asked for.", lambda s: s.precision, lambda s: s.precision,
            is_name=True),
-    Column("path", "path", "What was tried, with the steps of the one that converged.", _path,
+    Column("path", "path", "The precisions tried, with the steps of the one that converged.", _path,
            lambda s: len(s.path), is_name=True),
     Column("backward error", "backward\nerror",
            "|b - A x| / (|A| |x| + |b|), infinity norms; of iterations |b - A x| / |b|.",
@@ -49,7 +49,8 @@ SCORE_COLUMNS: list[Column[SolveScore]] = [
     Column("condition", "condition", "Estimate, infinity norm, rows and columns equilibrated.",
            lambda s: "too large" if s.condition == math.inf else _known(s.condition), lambda s: s.condition,
            spare=1),
-    Column("seconds", "seconds", "Of the whole solution.", lambda s: f"{s.seconds:.3f}", lambda s: s.seconds),
+    Column("seconds", "seconds", "Time of the whole solution.",
+           lambda s: f"{s.seconds:.3f}", lambda s: s.seconds),
     Column("speed", "times\nfp64", "Time of LAPACK in double precision over this one; measured by --compare.",
            _speed, lambda s: math.nan if s.of_double is None else s.of_double),
 ]  # fmt: skip
@@ -63,7 +64,7 @@ STAGE_COLUMNS: list[Column[Attempt]] = [
            is_name=True),
     Column("steps", "steps", "Steps of refinement, or iterations; none where it did not converge.",
            lambda a: _steps(a.stage), lambda a: math.nan if a.stage.code < 0 else a.stage.code),
-    Column("GMRES", "GMRES", "Iterations of GMRES in those steps.",
+    Column("GMRES", "GMRES", "Iterations of GMRES within those steps.",
            lambda a: str(a.stage.inner), lambda a: a.stage.inner),
     Column("factorize", "factorize\ns", "Seconds of the factorization, with the evidence gathered before it.",
            lambda a: f"{a.stage.factor_seconds:.3f}", lambda a: a.stage.factor_seconds),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-Json = bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"] | None
+from fewbits.report.json_text import Json
+
 Figure = dict[str, Json]  # what the script of a page hands to Plotly, or a part of it
 
 _LEAST_GAP = 0.2  # between ticks, of the axis: on a phone the text of a tick takes a fifth of it

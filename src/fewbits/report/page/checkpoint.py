@@ -50,7 +50,7 @@ def checkpoint_page(
 
 
 def _totals_plot(report: CheckpointReport, totals: Sequence[FormatTotal]) -> list[Plot]:
-    drawn = [t for t in totals if math.isfinite(t.median_qsnr_db)]
+    drawn = sorted((t for t in totals if math.isfinite(t.median_qsnr_db)), key=lambda t: t.total_bytes)
     if not drawn:
         return []
     points = [_dot(i, total) for i, total in enumerate(drawn)]

@@ -92,7 +92,7 @@ def dots(
 
     Args:
         names: Of the rows.
-        series: Dots, those of one look together; a dot without a finite value is left out.
+        series: Dots that look alike together; a dot without a finite value is left out.
         axis: Of the values.
         reference: Draws a dotted line from top to bottom at that value.
         front: Dots that a line of steps connects, from the top down.
@@ -100,7 +100,7 @@ def dots(
     rows = _Rows.of(names)
     data: list[Figure] = [_upright(rows, axis.place(reference))] if reference is not None else []
     data += [_steps(rows, front, axis)] if front else []
-    data += [_dots(rows, names, one, axis) for one in series]
+    data += [_dots(rows, names, alike, axis) for alike in series]
     return {"data": data, "layout": rows.layout(axis)}
 
 
@@ -235,7 +235,8 @@ def _labels(places: Sequence[float], texts: Sequence[str]) -> Figure:
     # Places are numbers and names only label them: two names that are shortened to one text stay two rows.
     return {
         "tickvals": list(places), "ticktext": list(texts), "automargin": True, "fixedrange": True,
-        "showgrid": False, "zeroline": False, "ticks": "",
+        "showgrid": False, "zeroline": False,
+        "ticks": "outside", "ticklen": 6, "tickcolor": "rgba(0,0,0,0)",  # room between name and plot
     }  # fmt: skip
 
 

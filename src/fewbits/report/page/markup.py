@@ -187,7 +187,7 @@ def plotly_script() -> str:
     return str(get_plotlyjs())
 
 
-def _missing(what: str) -> MissingDependencyError:
+def _missing(library: str) -> MissingDependencyError:
     return MissingDependencyError(
-        f"an HTML report was asked for, and {what} is not installed: run pip install 'fewbits[plots]'"
+        f"an HTML report was asked for, and {library} is not installed: run pip install 'fewbits[plots]'"
     )

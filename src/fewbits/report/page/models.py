@@ -99,12 +99,12 @@ def _formats_plot(number: int, task: str, scores: Sequence[TaskScore]) -> list[P
     return [Plot(f"formats-{number}", title, figure, about, signs)]
 
 
-def _dot(row: int, score: TaskScore, evidence: Evidence, what: str) -> Dot:
+def _dot(row: int, score: TaskScore, evidence: Evidence, label: str) -> Dot:
     metric = metric_of(score)
     hover = (
         f"{q.bits(score.bits_per_value)} bits per value, {q.size(score.model_bytes)}",
         f"{metric.title}: {q.plain(score.mean, metric.digits)} {metric.unit}",
-        f"{what}: {q.signed(evidence.mean, metric.digits)}",
+        f"{label}: {q.signed(evidence.mean, metric.digits)}",
         f"weight QSNR: {q.decibels(score.weight_qsnr_db)} dB",
         f"activation QSNR: {q.decibels(score.activation_qsnr_db)} dB",
     )

@@ -63,7 +63,7 @@ def number_lines(values: Sequence[float], width: int, label: str) -> str:
     Args:
         values: finite, rising.
         width: columns of the terminal.
-        label: what the values belong to.
+        label: name of the format, for the first line.
 
     Returns:
         A few lines; a column is taller the more values fall into it.

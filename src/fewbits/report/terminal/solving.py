@@ -19,7 +19,8 @@ _FLOOR = 1e-18  # below every residual that double precision leaves, but for zer
 
 def solve_table(scores: Sequence[SolveScore]) -> RenderableType:
     """Lay out one row per precision."""
-    return Sheet(Heading(scores[0].matrix, f"{scores[0].unknowns} unknowns"), SCORE_COLUMNS, list(scores))
+    heading = Heading(scores[0].matrix, f"{scores[0].unknowns} unknowns")
+    return Group(Sheet(heading, SCORE_COLUMNS, scores), Text())
 
 
 def stages_table(scores: Sequence[SolveScore]) -> RenderableType:

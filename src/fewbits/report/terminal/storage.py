@@ -24,7 +24,8 @@ def _kind(t: InspectedTensor) -> str:
 _CAST: list[Column[CastFormat]] = [
     Column("format", "format", "Number format.", lambda f: _format(f.format), lambda f: _format(f.format),
            is_name=True),
-    Column("tensors", "tensors", "How many.", lambda f: str(f.tensors), lambda f: f.tensors, spare=1),
+    Column("tensors", "tensors", "Number of tensors.",
+           lambda f: str(f.tensors), lambda f: f.tensors, spare=1),
     Column("before", "before", "Bytes in the source.", lambda f: q.size(f.bytes_before),
            lambda f: f.bytes_before),
     Column("after", "after", "Bytes in the destination.", lambda f: q.size(f.bytes_after),
@@ -54,8 +55,8 @@ _HELD: list[Column[InspectedTensor]] = [
 
 def cast_table(report: CastReport) -> Group:
     """Lay out one row per format, and the size of the whole below."""
-    what = "restored to" if report.restored else "narrowed to"
-    heading = Heading(report.source, f"{what} {report.destination}")
+    verb = "restored to" if report.restored else "cast to"
+    heading = Heading(report.source, f"{verb} {report.destination}")
     columns = _CAST if report.restored else _CAST + _ROUNDED
     count = "1 tensor" if len(report.tensors) == 1 else f"{len(report.tensors)} tensors"
     total = (
