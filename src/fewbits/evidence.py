@@ -16,8 +16,8 @@ from statistics import fmean, variance
 
 from fewbits.errors import ArgumentError
 
-LEVEL = 0.95  # of the intervals: of 20 differences that are none, one seems to be one
-_MOST = 1000  # pairs that are thought of
+LEVEL = 0.95  # confidence of the intervals: one in twenty shows a difference where there is none
+_MOST = 1000  # pairs up to which `needed` is computed
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which modules of a model a user's patterns mean: those of a shell, on dotted names."""
+"""Which modules of a model are meant by globs, the patterns of a shell, on dotted names."""
 
 from __future__ import annotations
 
@@ -8,25 +8,30 @@ from fnmatch import fnmatchcase
 from fewbits.errors import ArgumentError
 
 
-def listed(given: str | Iterable[str]) -> tuple[str, ...]:
-    """Return one pattern or several as a tuple."""
-    return (given,) if isinstance(given, str) else tuple(given)
+def listed(globs: str | Iterable[str]) -> tuple[str, ...]:
+    """Return one glob or several as a tuple."""
+    return (globs,) if isinstance(globs, str) else tuple(globs)
 
 
-def check_fits(what: str, chosen: Iterable[str], names: Sequence[str]) -> None:
-    """Refuse a pattern that fits none of the names, of which the first is the model itself.
+def check_fits(argument: str, globs: Iterable[str], names: Sequence[str]) -> None:
+    """Raise where a glob fits none of the names, of which the first is the model itself.
+
+    Args:
+        argument: what the user calls the globs, for the message.
+        globs: such as ``encoder.*``.
+        names: dotted names of all modules of a model.
 
     Raises:
-        ArgumentError: there is one, in the argument that is called ``what``.
+        ArgumentError: a glob fits none of the names.
     """
-    for pattern in chosen:
-        if not any(fnmatchcase(name, pattern) for name in names):
+    for glob in globs:
+        if not any(fnmatchcase(name, glob) for name in names):
             raise ArgumentError(
-                f"{what}={pattern!r} fits no module; the first of them are {', '.join(names[1:6])}"
+                f"{argument}={glob!r} fits no module; the first of them are {', '.join(names[1:6])}"
             )
 
 
-def within(name: str, chosen: Iterable[str]) -> bool:
-    """Whether a pattern fits the module ``name`` or one that it lies within."""
+def within(name: str, globs: Iterable[str]) -> bool:
+    """Whether a glob fits the module ``name`` or one that it lies within."""
     parts = name.split(".")
-    return any(fnmatchcase(".".join(parts[: i + 1]), p) for p in chosen for i in range(len(parts)))
+    return any(fnmatchcase(".".join(parts[: i + 1]), glob) for glob in globs for i in range(len(parts)))

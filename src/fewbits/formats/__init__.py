@@ -1,4 +1,14 @@
-"""Number formats as data: elements, blocks, their grammar and the catalogue. Needs NumPy only."""
+"""Number formats as data: what bits mean. Needs NumPy only.
+
+* ``format.py``: what every format declares: its element, the groups of values that share a number, defaults.
+* ``elements/``: the kinds whose values stand alone, one file for each: float, fixed, posit, lookup, exponent.
+* ``blocks.py``: the kinds whose values share scales; N:M sparsity is in ``pattern.py``.
+* ``catalogue.py``: every published format by name, with its source; a new one is a row there.
+* ``value_tables.py``: what each code is worth, such as the sixteen values of MXFP4.
+* ``grammar.py``: formats from text; ``nearest.py``: what a wrong name may have meant.
+
+How a power-of-two scale is chosen is no part of a format: :mod:`fewbits.kernels.bits.scale_rules`.
+"""
 
 from fewbits.formats.blocks import Bdr, Block, for_one_channel, packed_bits, shares_scale
 from fewbits.formats.catalogue import CATALOGUE, elements
@@ -7,10 +17,13 @@ from fewbits.formats.elements import Exponent, Fixed, Float, Lookup, Posit
 from fewbits.formats.format import Element, Entry, Format, Grid, Group, Groups, Size
 from fewbits.formats.grammar import parse, split
 from fewbits.formats.pattern import Pattern, pattern
+from fewbits.formats.solver_vectors import SCALED_FP16, SITE_INT16
 from fewbits.formats.value_tables import decode, values
 
 __all__ = [
     "CATALOGUE",
+    "SCALED_FP16",
+    "SITE_INT16",
     "Bdr",
     "Block",
     "Element",

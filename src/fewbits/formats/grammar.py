@@ -55,7 +55,7 @@ def parse(text: str | Format) -> Format:
         raise FormatError(f"a format is written as text, for example 'mxfp4'; got {type(text).__name__}")
     if len(text) > 1_000_000:
         raise FormatError(f"a format text of {len(text)} characters; expected at most 1000000")
-    return _Parser(text).whole()
+    return _Parser(text).whole_text()
 
 
 def split(text: str) -> list[str]:
@@ -95,27 +95,27 @@ class _Parser:
 
     def peek(self) -> tuple[str, str]:
         """Return the kind and text of the next token without taking it."""
-        found = _TOKEN.match(self.text, self.at)
-        return (found.lastgroup or "", found.group(found.lastgroup or 0)) if found else ("", "")
+        token = _TOKEN.match(self.text, self.at)
+        return (token.lastgroup or "", token.group(token.lastgroup or 0)) if token else ("", "")
 
     def take(self) -> str:
         """Take the next token."""
-        found = _TOKEN.match(self.text, self.at)
-        if found is None:
+        token = _TOKEN.match(self.text, self.at)
+        if token is None:
             raise self.fail("a name or a number")
-        self.at = found.end()
-        return found.group(found.lastgroup or 0)
+        self.at = token.end()
+        return token.group(token.lastgroup or 0)
 
     def expect(self, mark: str) -> None:
         if self.peek() != ("mark", mark):
             raise self.fail(f"{mark!r}")
         self.take()
 
-    def whole(self) -> Format:
-        fmt = self.format()
+    def whole_text(self) -> Format:
+        format = self.format()
         if self.text[self.at :].strip():
             raise self.fail("the end of the text")
-        return fmt
+        return format
 
     def format(self) -> Format:
         start = self.at
@@ -130,8 +130,8 @@ class _Parser:
         if name in CATALOGUE:
             return CATALOGUE[name].format
         name = name if len(name) <= 60 else f"{name[:60]}..."
-        whole = self.text.strip()  # a name as others write it is no word of the grammar: torch.bfloat16
-        near = nearest(whole if re.fullmatch(r"[\w.-]{1,60}", whole) else name)
+        text = self.text.strip()  # a name as others write it is no word of the grammar: torch.bfloat16
+        near = nearest(text if re.fullmatch(r"[\w.-]{1,60}", text) else name)
         hint = f"; the nearest are {', '.join(near)}" if near else ""
         raise FormatError(f"there is no format named {name!r}{hint}; `fewbits formats` lists them all")
 

@@ -42,9 +42,9 @@ def nearest(name: str) -> list[str]:
     same = [_SYNONYMS[plain]] if plain in _SYNONYMS else [n for n, short in names.items() if short == loose]
     if same:
         return same
-    found = [_CONSTRUCTORS[plain]] if plain in _CONSTRUCTORS else []
+    candidates = [_CONSTRUCTORS[plain]] if plain in _CONSTRUCTORS else []
     if len(loose) > 1:
-        found += [n for n, short in names.items() if short.startswith(loose)]
-        found += [n for n, short in names.items() if loose in short]
-    found += get_close_matches(plain, [*CATALOGUE, *_CONSTRUCTORS], n=_MOST, cutoff=0.4)
-    return list(dict.fromkeys(_CONSTRUCTORS.get(n, n) for n in found))[:_MOST]
+        candidates += [n for n, short in names.items() if short.startswith(loose)]
+        candidates += [n for n, short in names.items() if loose in short]
+    candidates += get_close_matches(plain, [*CATALOGUE, *_CONSTRUCTORS], n=_MOST, cutoff=0.4)
+    return list(dict.fromkeys(_CONSTRUCTORS.get(n, n) for n in candidates))[:_MOST]

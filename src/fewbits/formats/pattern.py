@@ -51,7 +51,7 @@ def pattern(text: str | Pattern) -> Pattern:
     """
     if isinstance(text, Pattern):
         return text
-    found = _TEXT.fullmatch(str(text))
-    if found is None:
+    match = _TEXT.fullmatch(str(text))
+    if match is None:
         raise FormatError(f"a pattern is written N:M, such as 2:4 or 4:8, got {text!r}")
-    return Pattern(int(found[1]), int(found[2]))
+    return Pattern(int(match[1]), int(match[2]))

@@ -9,7 +9,7 @@ from functools import cache
 import torch
 
 from fewbits.errors import ArgumentError, FormatError
-from fewbits.formats import Format, split
+from fewbits.formats import SCALED_FP16, SITE_INT16, Format, split
 from fewbits.tensor import fake_quantize, format
 
 # What one operand of a product loses at most: of itself; for int8, of the largest in its row or column.
@@ -178,8 +178,7 @@ class KrylovPrecision:
         return self.matrix == "fp64"
 
 
-_SCALED = "block(element=fp16,scale=e8m0,size=tensor)"  # one power of two for a vector
-_SITE = "block(element=int(16,coding=symmetric),scale=fp32,size=32)"  # QUDA's, with 32 values to a site
+_SCALED, _SITE = SCALED_FP16.grammar, SITE_INT16.grammar
 
 KRYLOV_PRECISIONS: dict[str, KrylovPrecision] = {
     p.name: p

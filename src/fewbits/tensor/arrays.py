@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,13 @@ from fewbits.kernels.bits import reals
 from fewbits.kernels.bits.reals import BFLOAT16
 from fewbits.tensor.inputs import check_values
 
+if TYPE_CHECKING:
+    import torch
+
 Array = NDArray[Any]
 
 
-def is_torch(x: object) -> bool:
+def is_torch(x: object) -> TypeGuard[torch.Tensor]:
     """Whether ``x`` is a torch.Tensor, without importing torch for those who do not use it."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)

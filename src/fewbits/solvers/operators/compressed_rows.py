@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from fewbits.errors import ArgumentError
-from fewbits.formats import Format
+from fewbits.formats import SCALED_FP16, SITE_INT16, Format
 from fewbits.kernels.arrays.sparse import row_product
 from fewbits.kernels.bits.sparse_rows import SparseRows, compress
 from fewbits.solvers.operators.matrices import Matrix
@@ -16,10 +17,8 @@ from fewbits.solvers.operators.operator import Apply
 from fewbits.tensor import fake_quantize
 
 # Formats of the matrix that lie as 16 bits; a block of values is a row here.
-_HALVES = {f"block(element=fp16,scale=e8m0,size={size})" for size in ("channel", "tensor")}
-_INTEGERS = {
-    f"block(element=int(16,coding=symmetric),scale=fp32,size={size})" for size in ("channel", 32, 24)
-}
+_HALVES = {replace(SCALED_FP16, size=size) for size in ("channel", "tensor")}
+_INTEGERS = {replace(SITE_INT16, size=size) for size in ("channel", 32, 24)}
 _LARGEST = {"f16": 2.0**15, "i16": 32767.0}
 
 
@@ -54,8 +53,7 @@ class CompressedRows(Matrix):
         Of a complex matrix they are those of its real parts, or of its imaginary ones.
         """
         all_values = self.a.data.imag if imaginary else self.a.data.real
-        grammar = "" if matrix is None else matrix.grammar
-        storage = "f16" if grammar in _HALVES else "i16" if grammar in _INTEGERS else "f32"
+        storage = "f16" if matrix in _HALVES else "i16" if matrix in _INTEGERS else "f32"
         values = all_values.astype(np.float32)
         unit = np.ones(self.n, np.float32)
         if storage == "f32":

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fewbits.errors import ArgumentError, DataError
-from fewbits.formats import Format
+from fewbits.formats import SCALED_FP16, SITE_INT16, Format
 from fewbits.kernels.arrays.stencil import StencilPasses, stencil_passes
 from fewbits.kernels.bits.memory import empty_aligned
 from fewbits.kernels.bits.stencil import Grid, ScaledArray, store, stride_of, zeros
@@ -25,9 +25,9 @@ from fewbits.tensor import fake_quantize
 from fewbits.tensor import format as read
 
 # Formats that have kernels, and how they lie in memory.
-_STORAGES = {
-    "block(element=fp16,scale=e8m0,size=tensor)": "f16",
-    "block(element=int(16,coding=symmetric),scale=fp32,size=32)": "i16",
+_STORAGES: dict[Format, str] = {
+    SCALED_FP16: "f16",
+    SITE_INT16: "i16",
 }
 
 # Vectors and faces that the kernels hold together.
@@ -214,7 +214,7 @@ def _apply(passes: StencilPasses, grid: Grid, storage: str, v: torch.Tensor) -> 
 
 def _storage(fmt: str) -> str | None:
     plain = {"fp64": "f64", "fp32": "f32"}
-    return plain.get(fmt) or _STORAGES.get(read(fmt).grammar)
+    return plain.get(fmt) or _STORAGES.get(read(fmt))
 
 
 def _fit(x: tuple[int, ...], y: tuple[int, ...], z: tuple[int, ...]) -> bool:
