@@ -51,7 +51,7 @@ def main() -> None:
     """Print the table and write the figures."""
     options = parser(__doc__ or "", tasks="digits,mnist10k,bytes")
     options.add_argument("--pattern", default="2:4", help="default 2:4")
-    options.add_argument("--schedule", default="frozen", help="frozen, recomputed, gradual or sr-ste")
+    options.add_argument("--schedule", default="frozen", help="frozen, recomputed, gradual or sr_ste")
     given = options.parse_args()
     rows: list[dict[str, Any]] = []
     for task in available(given.tasks):

@@ -134,11 +134,11 @@ def test_every_error_is_one_of_ours_and_of_pythons() -> None:
 
 def _modules() -> list[str]:
     names = []
-    for folder in ("formats", "kernels", "optim", "sparsity", "tensor"):
+    for folder in ("compare", "files", "formats", "kernels", "optim", "sparsity", "tensor"):
         package = importlib.import_module(f"fewbits.{folder}")
         names += [package.__name__]
         names += [m.name for m in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
-    return [*names, "fewbits.metrics"]
+    return [*names, "fewbits.metrics", "fewbits.versions"]
 
 
 @pytest.mark.parametrize("name", _modules())

@@ -25,7 +25,15 @@ def one_line(capsys) -> str:
 
 
 def test_a_checkpoint_is_cast_inspected_and_restored(model, capsys):
-    arguments = ["cast", "model.safetensors", "n.safetensors", "--format", "mxfp4", "--keep", "lm_head*,norm"]
+    arguments = [
+        "cast",
+        "model.safetensors",
+        "n.safetensors",
+        "--format",
+        "mxfp4",
+        "--exclude",
+        "lm_head*,norm",
+    ]
     assert cli.run([*arguments, "--json", "cast.json"]) == 0
     out, err = capsys.readouterr()
     assert "mxfp4" in out
@@ -47,9 +55,9 @@ def test_a_checkpoint_is_cast_inspected_and_restored(model, capsys):
     assert torch.equal(found["lm_head"], W[:4])
 
 
-def test_sparsity_prunes_and_names_what_stays_dense(model, capsys):
+def test_a_pattern_prunes_and_names_what_stays_dense(model, capsys):
     save_file({"w": W, "odd": W[:, :62].contiguous(), "norm": torch.ones(8)}, "model.safetensors")
-    arguments = ["cast", "model.safetensors", "n.safetensors", "--format", "mxfp4", "--sparsity", "2:4"]
+    arguments = ["cast", "model.safetensors", "n.safetensors", "--format", "mxfp4", "--pattern", "2:4"]
     assert cli.run([*arguments, "--json", "cast.json"]) == 0
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("left dense")]
     assert said == ["left dense: odd, 8 x 62, does not fit 2:4"]
@@ -58,12 +66,12 @@ def test_sparsity_prunes_and_names_what_stays_dense(model, capsys):
     assert kept == {"w": ("2:4", 8 * (8 + 16 + 2)), "odd": (None, 8 * 33), "norm": (None, 32)}
     assert cli.run(["inspect", "n.safetensors"]) == 0
     assert "mxfp4 2:4 for BF16" in capsys.readouterr().out
-    assert cli.run(["cast", "n.safetensors", "b.safetensors", "--back", "--sparsity", "2:4"]) == 2
+    assert cli.run(["cast", "n.safetensors", "b.safetensors", "--back", "--pattern", "2:4"]) == 2
     assert "does nothing for --back" in one_line(capsys)
 
 
 def test_the_first_map_that_matches_decides_and_formats_may_hold_commas_and_signs(model, capsys):
-    rules = ["--map", "lm*=block(element=float(e=2,m=1),scale=e8m0,size=16)", "--map", "*=mx9"]
+    rules = ["--map", "lm*=block(element=float(e=2,m=1),scale=e8m0,size=16),*=mx9"]
     assert cli.run(["cast", "model.safetensors", "n.safetensors", *rules]) == 0
     assert cli.run(["inspect", "n.safetensors", "--json", "i.json"]) == 0
     about = {
@@ -86,8 +94,11 @@ def test_the_first_map_that_matches_decides_and_formats_may_hold_commas_and_sign
             "--map 'mx9' is no file, and not PATTERN=FORMAT",
         ),
         (["model.safetensors", "n.safetensors", "--map", "q*=mx9"], "--map 'q*' matches no tensor"),
-        (["model.safetensors", "n.safetensors", "--format", "mx9", "--keep", "q*"], "--keep 'q*' matches no"),
-        (["model.safetensors", "n.safetensors", "--format", "mx9", "--scale-rule", "x"], "scale_rule='x'"),
+        (
+            ["model.safetensors", "n.safetensors", "--format", "mx9", "--exclude", "q*"],
+            "--exclude 'q*' matches no",
+        ),
+        (["model.safetensors", "n.safetensors", "--format", "mx9", "--scale-rule", "x"], "--scale-rule 'x'"),
         (["model.safetensors", "model.safetensors", "--format", "mx9"], "which is read"),
         (["gone.safetensors", "n.safetensors", "--format", "mx9"], "does not exist"),
         (["model.safetensors", "no/n.safetensors", "--format", "mx9"], "does not exist; create it first"),
@@ -105,7 +116,7 @@ def test_an_interrupt_says_that_the_work_goes_on(model, capsys, monkeypatch):
     def stopped(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fewbits.files.casting.narrow", stopped)
+    monkeypatch.setattr("fewbits.files.casting.quantize_tensor", stopped)
     assert cli.run(["cast", "model.safetensors", "n.safetensors", "--format", "mx9"]) == 130
     assert "n.safetensors is as it was, and the same command goes on" in one_line(capsys)
 

@@ -23,7 +23,7 @@ def test_digits_prints_a_table_and_writes_json_and_a_page(capsys, tmp_path):
     page, data = tmp_path / "r.html", tmp_path / "r.json"
     asked = [
         "compare",
-        "--tasks",
+        "--task",
         "digits",
         "--seeds",
         "1",
@@ -44,7 +44,7 @@ def test_digits_prints_a_table_and_writes_json_and_a_page(capsys, tmp_path):
 
 @pytest.mark.usefixtures("_own_cache")
 def test_a_second_run_trains_nothing_and_says_the_same(capsys, tmp_path):
-    asked = ["compare", "--tasks", "digits", "--seeds", "1", "--formats", "mxfp4", "--scale-rule", "rceil"]
+    asked = ["compare", "--task", "digits", "--seeds", "1", "--formats", "mxfp4", "--scale-rule", "rceil"]
     assert cli.run(asked) == 0
     first = capsys.readouterr().out
     with pytest.MonkeyPatch.context() as patch:
@@ -58,7 +58,7 @@ def test_training_in_each_format_fills_a_column_of_its_own(capsys, monkeypatch, 
     short = DigitsConfig(channels=4, hyper=Hyperparameters(steps=20, batch=16, learning_rate=1e-2))
     monkeypatch.setattr(models, "task", lambda name, data: digits_task(short))
     page, data = tmp_path / "r.html", tmp_path / "r.json"
-    asked = ["compare", "--tasks", "digits", "--seeds", "1", "--formats", "fp32,mxfp4", "--train"]
+    asked = ["compare", "--task", "digits", "--seeds", "1", "--formats", "fp32,mxfp4", "--train"]
     assert cli.run([*asked, "--report", str(page), "--json", str(data)]) == 0
     out = capsys.readouterr().out
     assert "trained" in out

@@ -38,25 +38,27 @@ def test_a_wrong_format_is_told_with_what_was_expected(capsys, tmp_path, formats
 
 
 def test_an_unknown_task_names_the_known_ones(capsys, tmp_path):
-    assert "'imagenet'; expected bytes or digits" in failed(
-        capsys, tmp_path, "compare", "--tasks", "imagenet"
+    assert "'imagenet', and no such file or folder; expected bytes, digits" in failed(
+        capsys, tmp_path, "compare", "--task", "imagenet"
     )
 
 
 def test_a_text_too_short_says_how_many_bytes_are_needed(capsys, tmp_path):
     text = tmp_path / "short.txt"
     text.write_text("too short")
-    assert "9 bytes" in failed(capsys, tmp_path, "compare", "--tasks", "bytes", "--data", str(text))
+    assert "9 bytes" in failed(capsys, tmp_path, "compare", "--task", str(text))
 
 
-def test_data_without_the_task_that_reads_it_is_refused(capsys, tmp_path):
-    assert "add bytes" in failed(capsys, tmp_path, "compare", "--tasks", "digits", "--data", str(tmp_path))
-
-
-def test_data_beside_a_checkpoint_is_refused(capsys, tmp_path):
-    assert "--data does nothing for a checkpoint; leave it out" in failed(
-        capsys, tmp_path, "compare", str(tmp_path), "--data", str(tmp_path)
+def test_a_task_beside_a_checkpoint_is_refused(capsys, tmp_path):
+    assert "--task does nothing for a checkpoint; leave it out" in failed(
+        capsys, tmp_path, "compare", str(tmp_path), "--task", str(tmp_path)
     )
+
+
+@pytest.mark.parametrize("words", [["--formats", "mx6", "--formats=mx9"], ["--train", "--train"]])
+def test_an_option_that_is_given_twice_is_refused(capsys, tmp_path, words):
+    said = failed(capsys, tmp_path, "compare", *words)
+    assert f"{words[0]} is given 2 times; give it once, a list with commas between" in said
 
 
 def test_a_missing_file_is_named(capsys, tmp_path):
@@ -99,7 +101,7 @@ def test_a_negative_number_of_seeds_is_refused(capsys, tmp_path):
 
 def test_a_wrong_scale_rule_lists_the_rules(capsys, tmp_path):
     assert "double_floor" in failed(
-        capsys, tmp_path, "compare", "--tasks", "digits", "--scale-rule", "round", "--formats", "mxfp4"
+        capsys, tmp_path, "compare", "--task", "digits", "--scale-rule", "round", "--formats", "mxfp4"
     )
 
 

@@ -55,7 +55,7 @@ def test_an_alias_is_the_format_it_stands_for(capfd, monkeypatch, place, words, 
     for given in (words, [word.replace("mine", MINE) for word in words]):
         Path("n.safetensors").unlink(missing_ok=True)
         if given is words and how == "environment":
-            monkeypatch.setenv("FEWBITS_ALIAS", f"part=lookup(-1,0,0.25,1) mine={MINE}")
+            monkeypatch.setenv("FEWBITS_ALIAS", f"part=lookup(-1,0,0.25,1),mine={MINE}")
         option = ["--alias", f"mine={MINE}"] if given is words and how == "option" else []
         assert cli.run([*option, *given]) == 0
         document = json.loads(capfd.readouterr().out)
@@ -65,7 +65,7 @@ def test_an_alias_is_the_format_it_stands_for(capfd, monkeypatch, place, words, 
 
 
 def test_an_alias_may_be_made_of_another_and_leaves_patterns_alone(capsys, place):
-    chain = ["--alias", "nf=lookup(-1,0,0.25,1)", "--alias", "mine=block(element=nf,scale=fp32,size=16)"]
+    chain = ["--alias", "nf=lookup(-1,0,0.25,1),mine=block(element=nf,scale=fp32,size=16)"]
     assert cli.run([*chain, "formats", "mine"]) == 0
     assert "block(element=lookup(-1,0,0.25,1),scale=fp32,size=16)" in capsys.readouterr().out.replace(
         "\n", ""
@@ -90,14 +90,15 @@ def test_a_wrong_alias_is_refused(capsys, place, alias, said):
     ("words", "named"),
     [
         (["compare", "m.safetensors", "--seeds", "3"], "--seeds does nothing for a checkpoint"),
-        (["compare", "m.safetensors", "--tasks", "digits", "--train"], "--tasks, --train do nothing"),
+        (["compare", "m.safetensors", "--task", "digits", "--train"], "--task, --train do nothing"),
         (["compare", "a.mtx", "--min-qsnr", "30"], "--min-qsnr does nothing for a matrix"),
         (["compare", "a.mtx", "--scale-rule", "floor"], "--scale-rule does nothing for a matrix"),
         (["compare", "--min-qsnr", "30"], "--min-qsnr does nothing for models"),
         (["prune", "m.safetensors", "--steps", "0"], "--steps does nothing for a checkpoint"),
-        (["prune", "m.safetensors", "--model", "small"], "--model does nothing for a checkpoint"),
-        (["cast", "m.safetensors", "n.safetensors", "--back", "--keep", "w"], "--keep does nothing for --b"),
-        (["train", "--recipe", "list", "--seeds", "2"], "--seeds does nothing for the list of recipes"),
+        (["prune", "m.safetensors", "--size", "small"], "--size does nothing for a checkpoint"),
+        (["cast", "m.safetensors", "n.safetensors", "--back", "--exclude", "w"], "--exclude does nothing"),
+        (["train", "--model", "m:f", "--size", "base"], "--size does nothing for --model"),
+        (["compare", "--model", "m:f", "--seeds", "2"], "--seeds does nothing for a model of your own"),
         (["solve", "a.mtx", "--rtol", "1e-10"], "--rtol does nothing for --solver direct"),
         (["solve", "a.mtx", "--solver", "cg", "--assume-a", "gen"], "--assume-a does nothing for --solver"),
         (["solve", "--compare", "--precision", "fp32"], "--precision does nothing for --solver direct with"),

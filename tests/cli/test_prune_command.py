@@ -33,7 +33,16 @@ def unfolded(text: str) -> str:
 
 
 def test_a_checkpoint_is_pruned_and_told_about(model, capsys):
-    given = ["prune", "model.safetensors", "--keep", "embed*", "--out", "p.safetensors", "--json", "p.json"]
+    given = [
+        "prune",
+        "model.safetensors",
+        "--exclude",
+        "embed*",
+        "--out",
+        "p.safetensors",
+        "--json",
+        "p.json",
+    ]
     assert cli.run([*given, "--report", "p.html"]) == 0
     out, err = capsys.readouterr()
     assert "pruned to 2:4" in unfolded(out)
@@ -65,9 +74,9 @@ def test_what_is_pruned_is_stored_compressed_without_a_loss(model, capsys):
         "c.safetensors",
         "--format",
         "bf16",
-        "--sparsity",
+        "--pattern",
         "2:4",
-        "--keep",
+        "--exclude",
         "kernel,odd",
     ]
     assert cli.run(["cast", *given, "--json", "c.json"]) == 0
@@ -87,8 +96,8 @@ def test_without_out_it_only_tells(model, capsys):
 
 def test_a_task_is_trained_pruned_and_trained_again(tmp_path, capsys):
     files = {name: str(tmp_path / name) for name in ("d.safetensors", "p.safetensors", "p.json", "p.html")}
-    task = ["prune", "--task", "digits", "--steps", "60", "--keep", "conv2"]
-    given = [*task, "--recipe", "fp32", "--recipe", "mxint8", "--control", "--seeds", "1"]
+    task = ["prune", "--task", "digits", "--steps", "60", "--exclude", "conv2"]
+    given = [*task, "--recipe", "fp32,mxint8", "--control", "--seeds", "1"]
     given += ["--out", files["p.safetensors"], "--json", files["p.json"], "--report", files["p.html"]]
     assert cli.run(given) == 0
     assert "digits 60 steps, 1 seed, mask frozen; accuracy: higher is better" in unfolded(
@@ -117,7 +126,7 @@ def test_a_task_is_trained_pruned_and_trained_again(tmp_path, capsys):
     assert [t["kept_magnitude"] for t in told["report"]["pruned"]] == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("schedule", ["recomputed", "gradual", "sr-ste"])
+@pytest.mark.parametrize("schedule", ["recomputed", "gradual", "sr_ste"])
 def test_every_schedule_ends_sparse_and_says_how_masks_changed(schedule, tmp_path):
     given = ["prune", "--task", "digits", "--steps", "20", "--schedule", schedule]
     given += ["--out", str(tmp_path / "p.safetensors"), "--json", str(tmp_path / "p.json")]
@@ -125,7 +134,7 @@ def test_every_schedule_ends_sparse_and_says_how_masks_changed(schedule, tmp_pat
     found = load_file(tmp_path / "p.safetensors")
     assert all(is_sparse(found[f"conv{i}.weight"], "2:4", axis=1) for i in (2, 3))
     (told,) = json.loads((tmp_path / "p.json").read_text())["models"]
-    assert told["stages"][-1]["stage"] == ("from scratch" if schedule == "sr-ste" else "retrained")
+    assert told["stages"][-1]["stage"] == ("from scratch" if schedule == "sr_ste" else "retrained")
     assert told["stages"][-1]["flip_rate"] > 0
     assert told["stages"][0]["flip_rate"] == 0
 
@@ -138,15 +147,21 @@ def test_every_schedule_ends_sparse_and_says_how_masks_changed(schedule, tmp_pat
         (["model.safetensors", "--pattern", "5:4"], "a pattern keeps N of M"),
         (["model.safetensors", "--pattern", "1:63"], "no tensor would be pruned to 1:63"),
         (["model.safetensors", "--format", "mxfp5"], "the nearest are mxfp4"),
-        (["model.safetensors", "--keep", "q*"], "--keep 'q*' matches no tensor"),
+        (["model.safetensors", "--exclude", "q*"], "--exclude 'q*' matches no tensor"),
         (["model.safetensors", "--out", "model.safetensors"], "which is read"),
         (["gone.safetensors"], "does not exist"),
-        (["--task", "digits", "--schedule", "often"], "there is no schedule 'often'; expected one of frozen"),
-        (["--task", "digits", "--keep", "q*"], "--keep='q*' fits no module; the first of them are conv1"),
+        (
+            ["--task", "digits", "--schedule", "often"],
+            "--schedule 'often' is unknown; expected one of frozen",
+        ),
+        (
+            ["--task", "digits", "--exclude", "q*"],
+            "--exclude 'q*' fits no module; the first of them are conv1",
+        ),
         (["--task", "digits", "--pattern", "3:63"], "DigitModel has no layer to prune to 3:63"),
         (["--task", "digits", "model.safetensors"], "the weights are not those of this task's model"),
         (["--task", "digits", "--recipe", "mxfp5"], "the nearest are"),
-        (["--task", "nothing"], "expected bytes, digits, faint, mnist10k or a text"),
+        (["--task", "nothing"], "expected bytes, digits, faint, mnist10k, a text or MODULE:FUNCTION"),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(model, capsys, arguments, said):

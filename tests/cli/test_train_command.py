@@ -12,9 +12,7 @@ def test_it_trains_compares_and_resumes(tmp_path: Path, capsys: pytest.CaptureFi
     given = [
         "train",
         "--recipe",
-        "fp32",
-        "--recipe",
-        "mxfp6",
+        "fp32,mxfp6",
         "--task",
         "digits",
         "--steps",
@@ -55,7 +53,7 @@ def test_it_lists_every_recipe(capsys: pytest.CaptureFixture[str], monkeypatch: 
     monkeypatch.setenv("COLUMNS", "200")
     from fewbits.recipes import RECIPES
 
-    assert run(["train", "--recipe", "list"]) == 0
+    assert run(["recipes"]) == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in RECIPES)
 
@@ -64,8 +62,10 @@ def test_it_lists_every_recipe(capsys: pytest.CaptureFixture[str], monkeypatch: 
     ("given", "said"),
     [
         (["--recipe", "mxfp5"], "the nearest are"),
-        (["--task", "nothing"], "expected bytes, digits, faint, mnist10k or a text"),
-        (["--model", "huge"], "small or base"),
+        (["--task", "nothing"], "expected bytes, digits, faint, mnist10k, a text or MODULE:FUNCTION"),
+        (["--size", "huge"], "--size 'huge' is unknown; expected small or base"),
+        (["--model", "gone:load"], "there is no module 'gone'"),
+        (["--recipe", ","], "there is nothing to train"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -14,7 +14,7 @@ import fewbits as fb
 from fewbits.compare import checkpoint as module
 from fewbits.compare.checkpoint import CHECKPOINT_FORMATS, measure_checkpoint
 from fewbits.errors import ArgumentError, FormatError
-from fewbits.files.lines import lines
+from fewbits.files.matrix_view import matrix_shape
 
 # One format of every way to scale: none, block, two levels, tensor, channel, and each of these above blocks.
 EVERY_SCALE = (
@@ -48,7 +48,7 @@ def test_the_default_formats_exist_and_are_few_bits():
 def test_measuring_in_pieces_equals_measuring_the_whole(tmp_path, monkeypatch, chunk, shape):
     small_pieces(monkeypatch, chunk)
     x = normal(*shape)
-    matrix = x.reshape(lines(shape)).numpy()
+    matrix = x.reshape(matrix_shape(shape)).numpy()
     for score in measured(tmp_path, EVERY_SCALE, tensors={"x": x}).scores:
         whole = fb.measure(matrix, score.format)
         assert score.error.qsnr_db == pytest.approx(whole.qsnr_db, rel=1e-12)
@@ -82,7 +82,7 @@ def test_sizes_without_a_common_multiple_that_fits_get_a_reading_of_their_own(tm
     formats = [f"block(element=float(e=2,m=1),scale=e8m0,size={size})" for size in (31, 32, 16, 29)]
     x, seen = normal(500), []
     report = measured(
-        tmp_path, formats, tensors={"x": x}, progress=lambda done, total, name: seen.append(done)
+        tmp_path, formats, tensors={"x": x}, progress=lambda what, done, total: seen.append(done)
     )
     for score in report.scores:
         assert score.error.qsnr_db == pytest.approx(fb.measure(x.numpy(), score.format).qsnr_db, rel=1e-12)
@@ -207,10 +207,10 @@ def test_progress_reaches_the_whole_and_never_goes_back(tmp_path, monkeypatch):
     seen = []
     tensors = {"a": normal(10, 40), "b": torch.arange(50), "c": normal(77)}
     report = measured(tmp_path, ["mxfp4"], tensors=tensors, progress=lambda *told: seen.append(told))
-    done = [told[0] for told in seen]
+    done = [at for _, at, _ in seen]
     assert done == sorted(done)
-    assert seen[-1] == (report.stored_bytes, report.stored_bytes, "c")
-    assert {total for _, total, _ in seen} == {report.stored_bytes}
+    assert seen[-1] == ("measuring tensors", report.stored_bytes, report.stored_bytes)
+    assert {total for _, _, total in seen} == {report.stored_bytes}
     assert len(seen) > 6
 
 
@@ -219,7 +219,7 @@ def test_progress_reaches_the_whole_and_never_goes_back(tmp_path, monkeypatch):
     [
         ({"formats": []}, ArgumentError, "no formats"),
         ({"formats": ["mxfp3"]}, FormatError, "mxfp3"),
-        ({"min_qsnr_db": nan}, ArgumentError, "min_qsnr_db is NaN"),
+        ({"min_qsnr_db": nan}, ArgumentError, "`min_qsnr_db` is NaN"),
         ({"scale_rule": "round", "formats": ["bf16"]}, ArgumentError, "scale_rule='round'"),
         ({"scale_rule": "ceil", "formats": ["nvfp4", "bf16"]}, ArgumentError, "nvfp4.* has none: leave"),
     ],

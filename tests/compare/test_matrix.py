@@ -217,9 +217,10 @@ def test_progress_is_told_before_the_first_work_and_after_each_format(tmp_path, 
     monkeypatch.setattr(module, "read_matrix", lambda path: (log.append("read"), read(path))[1])
     monkeypatch.setattr(kernels, "threads", lambda: 1)
     factored(monkeypatch, log)
-    measure_matrix(path, ["bf16", fb.fp16], progress=lambda *told: log.append(told))
-    assert log[:4] == [(0, 3), "read", "factored", (1, 3)]
-    assert [told for told in log[4:] if told != "factored"] == [(2, 3), (3, 3)]
+    measure_matrix(path, ["bf16", fb.fp16], progress=lambda *step: log.append(step))
+    what = "measuring formats"
+    assert log[:4] == [(what, 0, 3), "read", "factored", (what, 1, 3)]
+    assert [step for step in log[4:] if step != "factored"] == [(what, 2, 3), (what, 3, 3)]
     assert log.count("factored") == 3
 
 

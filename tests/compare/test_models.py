@@ -17,7 +17,7 @@ from fewbits.recipes import uniform_recipe
 from fewbits.train import Hyperparameters, Task, recipe_trainer
 
 
-def linear_task(name, data=None, *, loss=None):
+def linear_task(name, size="small", *, loss=None):
     """A task that needs no training: the error of a random linear layer against its own FP32 output."""
     x = torch.randn(64, 96, generator=torch.Generator().manual_seed(9))
 
@@ -55,7 +55,7 @@ def linear(monkeypatch):
         progress("training", 1, 1)
         return task.create(seed).eval()
 
-    monkeypatch.setattr(models, "task", linear_task)
+    monkeypatch.setattr(models, "trained_task", linear_task)
     monkeypatch.setattr(models, "fp32_model", untrained)
     return trained
 
@@ -126,7 +126,7 @@ def test_a_training_that_breaks_down_scores_nan_and_the_others_go_on(monkeypatch
         broken = "NarrowLinear" in str(type(model[0]))
         return model(*batch).square().mean() * (1e38 if broken else 1) ** 2
 
-    monkeypatch.setattr(models, "task", partial(linear_task, loss=loss))
+    monkeypatch.setattr(models, "trained_task", partial(linear_task, loss=loss))
     fp32, narrow = compare_models(["bytes"], ["fp32", fmt], seeds=1, train=True)
     assert isfinite(fp32.trained_mean)
     assert isnan(narrow.trained_mean)

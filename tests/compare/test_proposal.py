@@ -1,6 +1,8 @@
 """The proposal for a checkpoint: what cast would write, and what a model says."""
 
+import itertools
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from fewbits.report.tensor_kinds import by_kind
 
 FORMATS = ("mx9", "mxfp8_e4m3", "int8_channel", "mxfp6_e2m3", "mx6", "nvfp4", "mxfp4", "int4_channel", "mx4")
 
-FILE = """
+MODULE = """
 import torch
 from safetensors.torch import load_file
 from tests.compare.test_proposal import network
@@ -27,6 +29,7 @@ def load():
     model.load_state_dict(load_file({path!r}))
     return model, [torch.randn(32, 64, generator=torch.Generator().manual_seed(1))]
 """
+_NUMBERS = itertools.count()
 
 
 class Gated(nn.Module):
@@ -56,8 +59,16 @@ def network() -> Gated:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     save_file(network().state_dict(), "m.safetensors")
-    Path("model.py").write_text(FILE.format(path=str(tmp_path / "m.safetensors")))
+    monkeypatch.setattr(sys, "path", list(sys.path))
     return tmp_path
+
+
+@pytest.fixture
+def own(place: Path) -> str:
+    """MODULE:FUNCTION in the current folder; each has a name of its own, as Python keeps what it imported."""
+    name = f"proposal_models_{next(_NUMBERS)}"
+    Path(f"{name}.py").write_text(MODULE.format(path=str(place / "m.safetensors")))
+    return f"{name}:load"
 
 
 def output_qsnr(path: str) -> float:
@@ -72,9 +83,9 @@ def output_qsnr(path: str) -> float:
 
 @pytest.mark.parametrize("bound", [12.0, 20.0, 30.0])
 @pytest.mark.parametrize("through", [False, True])
-def test_what_is_proposed_is_what_cast_writes_and_what_its_outputs_keep(place, capsys, bound, through):
+def test_what_is_proposed_is_what_cast_writes_and_what_its_outputs_keep(own, capsys, bound, through):
     asked = ["compare", "m.safetensors", "--formats", ",".join(FORMATS), "--min-qsnr", str(bound)]
-    asked += ["--json", "p.json", *(["--model", "model.py"] if through else [])]
+    asked += ["--json", "p.json", *(["--model", own] if through else [])]
     assert cli.run(asked) == 0, capsys.readouterr().err
     told = json.loads(Path("p.json").read_text())["checkpoint"]
     assert cli.run(["cast", "m.safetensors", "n.safetensors", "--map", "p.json", "--json", "c.json"]) == 0
@@ -95,21 +106,21 @@ def test_what_is_proposed_is_what_cast_writes_and_what_its_outputs_keep(place, c
         assert told["output_qsnr_db"] == "nan"
 
 
-def test_at_as_many_bytes_the_model_keeps_more_of_its_outputs_than_a_bound_for_each_tensor(place):
+def test_at_as_many_bytes_the_model_keeps_more_of_its_outputs_than_a_bound_for_each_tensor(own):
     each = {}
     for bound in (25.0, 30.0):
         scores = measure_checkpoint("m.safetensors", FORMATS, min_qsnr_db=bound)
-        rules = []
+        rules = {}
         for t in (t for t in scores.tensors if t.castable):
             good = [s for s in scores.scores if s.tensor == t.tensor and s.error.qsnr_db >= bound]
-            rules.append((t.tensor, min(good, key=lambda s: s.packed_bytes).format))
-        size = cast("m.safetensors", f"e{bound:g}.safetensors", mapped=rules).bytes_after
+            rules[t.tensor] = min(good, key=lambda s: s.packed_bytes).format
+        size = cast("m.safetensors", f"e{bound:g}.safetensors", map=rules).bytes_after
         from fewbits.files import restore
 
         restore(f"e{bound:g}.safetensors", f"r{bound:g}.safetensors")
         each[size] = output_qsnr(f"r{bound:g}.safetensors")
     for size, qsnr in each.items():
-        fit = measure_checkpoint("m.safetensors", FORMATS, min_qsnr_db=qsnr, model="model.py")
+        fit = measure_checkpoint("m.safetensors", FORMATS, min_qsnr_db=qsnr, model=own)
         assert fit.output_qsnr_db >= qsnr
         assert fit.proposed_bytes < 0.9 * size
     # The large table, which the outputs hardly see, takes the fewest bits.
@@ -117,9 +128,9 @@ def test_at_as_many_bytes_the_model_keeps_more_of_its_outputs_than_a_bound_for_e
     assert bits["wide.weight"] < bits["head.weight"]
 
 
-def test_vectors_and_what_the_model_does_not_have_are_kept(place):
+def test_vectors_and_what_the_model_does_not_have_are_kept(own):
     save_file(network().state_dict() | {"extra": torch.randn(32, 32)}, "m2.safetensors")
-    report = measure_checkpoint("m2.safetensors", ["mxfp4"], min_qsnr_db=5, model="model.py")
+    report = measure_checkpoint("m2.safetensors", ["mxfp4"], min_qsnr_db=5, model=own)
     reasons = {t.tensor: (t.reason, t.proposed, t.castable) for t in report.tensors}
     assert reasons["norm.weight"] == ("fewer than two axes: kept, as fewbits cast does", None, False)
     assert reasons["extra"] == ("the model has no parameter of this name: kept", None, True)
@@ -137,23 +148,31 @@ def test_the_model_is_what_it_was_after_it_was_measured(place):
     assert all(torch.equal(w, before[name]) for name, w in model.state_dict().items())
 
 
-@pytest.mark.parametrize(
-    ("text", "error", "said"),
-    [
-        ("x = 1", ArgumentError, "has no function load"),
-        ("def load(): return 1, [2]", ArgumentError, "has to return"),
-        ("import torch\ndef load(): return torch.nn.Linear(2, 2), []", ArgumentError, "one batch at least"),
-        (
-            "import torch\ndef load(): return torch.nn.Linear(2, 2), [torch.ones(2)]",
-            DataError,
-            "no parameter",
-        ),
-    ],
-)
-def test_a_file_that_gives_no_model_is_refused(place, text, error, said):
-    Path("bad.py").write_text(text)
-    with pytest.raises(error, match=said):
-        measure_checkpoint("m.safetensors", ["mxfp4"], min_qsnr_db=5, model="bad.py")
+def test_a_function_that_gives_no_model_of_the_checkpoint_is_refused(place):
+    name = f"proposal_models_{next(_NUMBERS)}"
+    Path(f"{name}.py").write_text(
+        "import torch\ndef other(): return torch.nn.Linear(2, 2), [torch.ones(2)]\nnone = lambda: 1\n"
+    )
+    for function, error, said in (
+        ("other", DataError, "no parameter"),
+        ("none", ArgumentError, "has to return"),
+        ("gone", ArgumentError, "has no function gone"),
+    ):
+        with pytest.raises(error, match=said):
+            measure_checkpoint("m.safetensors", ["mxfp4"], min_qsnr_db=5, model=f"{name}:{function}")
+
+
+def test_tensors_that_are_left_out_by_name_are_neither_measured_nor_proposed(place):
+    report = measure_checkpoint(
+        "m.safetensors", ["mxfp4"], min_qsnr_db=5, include=["blocks.*"], exclude=["*.0.*"]
+    )
+    assert {s.tensor for s in report.scores if s.tensor.endswith("weight")} == {
+        f"blocks.{i}.weight" for i in (1, 2, 3)
+    }
+    reasons = {t.tensor: t.reason for t in report.tensors if t.proposed is None}
+    assert reasons["head.weight"] == reasons["blocks.0.weight"] == "left out by name: kept"
+    with pytest.raises(ArgumentError, match="include='q' matches no tensor"):
+        measure_checkpoint("m.safetensors", ["mxfp4"], include=["q"])
 
 
 @pytest.mark.parametrize(

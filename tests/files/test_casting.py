@@ -16,7 +16,7 @@ import fewbits as fb
 from fewbits.errors import ArgumentError, DataError, FormatError
 from fewbits.files import cast, restore
 from fewbits.files.contents import sound_contents
-from fewbits.files.lines import lines
+from fewbits.files.matrix_view import matrix_shape
 
 # One format of every way to scale and of every kind of element.
 FORMATS = (
@@ -63,7 +63,7 @@ def narrowed(x: torch.Tensor) -> bool:
 
 
 def rounded(x: torch.Tensor, fmt: str) -> torch.Tensor:
-    return fb.quantize(x.reshape(lines(tuple(x.shape))), fmt).dequantize().reshape(x.shape)
+    return fb.quantize(x.reshape(matrix_shape(tuple(x.shape))), fmt).dequantize().reshape(x.shape)
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -106,7 +106,7 @@ def test_the_parts_are_those_of_quantize(tmp_path, fmt):
 def test_the_size_of_a_piece_changes_no_byte(tmp_path, monkeypatch, fmt, piece):
     source = saved(tmp_path, {"a": normal(7, 500), "b": normal(3, 61), "c": normal(2, 3, 1000).double()})
     cast(source, tmp_path / "whole.safetensors", format=fmt)
-    monkeypatch.setattr("fewbits.files.narrowing.PIECE_VALUES", piece)
+    monkeypatch.setattr("fewbits.files.piecewise.PIECE_VALUES", piece)
     cast(source, tmp_path / "pieces.safetensors", format=fmt)
     assert (tmp_path / "whole.safetensors").read_bytes() == (tmp_path / "pieces.safetensors").read_bytes()
     restore(tmp_path / "pieces.safetensors", tmp_path / "back.safetensors")
@@ -122,13 +122,13 @@ def test_an_fp8_checkpoint_is_narrowed_and_restored(tmp_path, dtype):
     assert torch.equal(found.float(), fb.quantize(x.float(), "mxfp4").dequantize().to(x.dtype).float())
 
 
-def test_the_first_pattern_decides_and_keep_comes_before_all(tmp_path):
+def test_the_first_pattern_decides_and_exclude_comes_before_all(tmp_path):
     report = cast(
         saved(tmp_path),
         tmp_path / "n.safetensors",
         format="mxfp4",
-        mapped=[("layers.1.*", "mx9"), ("layers.*", "mx6")],
-        keep=["conv*", "*bias"],
+        map={"layers.1.*": "mx9", "layers.*": "mx6"},
+        exclude=["conv*", "*bias"],
     )
     assert {t.tensor: t.format for t in report.tensors} == {
         "layers.0.weight": "mx6",
@@ -138,8 +138,15 @@ def test_the_first_pattern_decides_and_keep_comes_before_all(tmp_path):
     }
 
 
+def test_only_what_is_included_is_cast(tmp_path):
+    report = cast(
+        saved(tmp_path), tmp_path / "n.safetensors", format="mxfp4", include=["layers.*"], exclude=["*.1.*"]
+    )
+    assert [t.tensor for t in report.tensors if t.format] == ["layers.0.weight"]
+
+
 def test_without_a_format_only_named_tensors_are_narrowed(tmp_path):
-    report = cast(saved(tmp_path), tmp_path / "n.safetensors", mapped=[("double", "mx9")])
+    report = cast(saved(tmp_path), tmp_path / "n.safetensors", map={"double": "mx9"})
     assert [t.tensor for t in report.tensors if t.format] == ["double"]
 
 
@@ -149,7 +156,7 @@ def test_the_scale_rule_is_followed_where_there_is_one(tmp_path):
         source,
         tmp_path / "n.safetensors",
         format="mxfp4",
-        mapped=[("double", "posit8_1")],
+        map={"double": "posit8_1"},
         scale_rule="rceil",
     )
     restore(tmp_path / "n.safetensors", tmp_path / "w.safetensors")
@@ -177,10 +184,10 @@ def test_the_report_counts_bytes_and_measures_errors(tmp_path):
 def test_progress_rises_to_all_bytes(tmp_path):
     seen = []
     report = cast(
-        saved(tmp_path), tmp_path / "n.safetensors", format="mxfp4", progress=lambda *told: seen.append(told)
+        saved(tmp_path), tmp_path / "n.safetensors", format="mxfp4", progress=lambda *step: seen.append(step)
     )
-    assert [done for done, _, _ in seen] == sorted(done for done, _, _ in seen)
-    assert seen[-1][:2] == (report.bytes_before, report.bytes_before)
+    assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
+    assert seen[-1] == ("casting tensors", report.bytes_before, report.bytes_before)
 
 
 def test_the_same_job_gives_the_same_bytes_and_metadata_is_kept(tmp_path):
@@ -225,9 +232,11 @@ def misuse(tmp_path: Path, error: type[Exception], told: str, **options) -> None
 @pytest.mark.parametrize(
     ("options", "error", "told"),
     [
-        ({"keep": ["norm*"]}, ArgumentError, r"--keep 'norm\*' matches no tensor; `fewbits inspect`"),
-        ({"mapped": [("*bias", "mx9")]}, ArgumentError, r"--map '\*bias' matches no tensor that can be"),
-        ({"keep": ["*"]}, ArgumentError, "no tensor would be narrowed"),
+        ({"exclude": ["norm*"]}, ArgumentError, r"exclude='norm\*' matches no tensor; `fewbits inspect`"),
+        ({"include": ["norm*"]}, ArgumentError, r"include='norm\*' matches no tensor; `fewbits inspect`"),
+        ({"map": {"*bias": "mx9"}}, ArgumentError, r"map='\*bias' matches no tensor that can be cast"),
+        ({"exclude": ["*"]}, ArgumentError, "no tensor would be cast"),
+        ({"include": ["*bias"]}, ArgumentError, "no tensor would be cast"),
         ({"format": "mxfp5"}, FormatError, "no format named 'mxfp5'"),
         ({"scale_rule": "round"}, ArgumentError, "scale_rule='round'"),
         ({"scale_rule": "ceil", "format": "nvfp4"}, ArgumentError, "nvfp4.* has none: leave it out"),

@@ -50,7 +50,7 @@ def flipped(path: Path, at: int, bit: int) -> Path:
     return damaged
 
 
-@pytest.mark.parametrize(("fmt", "choices"), [*((f, {}) for f in FORMATS), ("mxfp4", {"sparsity": "2:4"})])
+@pytest.mark.parametrize(("fmt", "choices"), [*((f, {}) for f in FORMATS), ("mxfp4", {"pattern": "2:4"})])
 def test_every_flipped_bit_of_data_is_noticed_and_its_tensor_named(tmp_path, fmt, choices):
     given = tensors() | ({"w": normal(3, 64)} if choices else {})
     path = narrow(tmp_path, fmt, given, **choices)
@@ -71,7 +71,7 @@ def test_every_flipped_bit_of_data_is_noticed_and_its_tensor_named(tmp_path, fmt
 @pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("shape", [(3, 8000), (40, 300)])
 def test_checksums_are_those_of_the_bytes_however_many_pieces_there_were(tmp_path, monkeypatch, fmt, shape):
-    monkeypatch.setattr("fewbits.files.narrowing.PIECE_VALUES", 1024)  # a line in pieces, some lines in one
+    monkeypatch.setattr("fewbits.files.piecewise.PIECE_VALUES", 1024)  # a line in pieces, some lines in one
     path = narrow(tmp_path, fmt, {"w": normal(*shape), "bias": normal(5000)})
     told = json.loads(metadata(path)["fewbits"])["crc32"]
     stored = load_ordinary(path)

@@ -36,7 +36,7 @@ def beside(source: Path, narrow: Path, **choices) -> Path:
 CASTS = [
     {"format": "mxfp4"},
     {"format": "fp8_e4m3"},
-    {"mapped": [("*.1.mlp.up_proj.weight", "int8_channel")]},
+    {"map": {"*.1.mlp.up_proj.weight": "int8_channel"}},
 ]
 
 

@@ -53,7 +53,7 @@ def test_cast_keeps_the_largest_and_leaves_dense_what_does_not_fit(fmt: str, tmp
     }
     save_ordinary(w, tmp_path / "wide.safetensors")
     narrow = tmp_path / "narrow.safetensors"
-    report = cast(tmp_path / "wide.safetensors", narrow, format=fmt, sparsity="2:4")
+    report = cast(tmp_path / "wide.safetensors", narrow, format=fmt, pattern="2:4")
     kept = {t.tensor: (t.format, t.sparsity) for t in report.tensors}
     assert kept == {"fits": (fmt, "2:4"), "odd": (fmt, None), "kernel": (fmt, None), "bias": (None, None)}
     groups = w["fits"].reshape(48, -1, 4)
@@ -69,7 +69,7 @@ def test_cast_keeps_the_largest_and_leaves_dense_what_does_not_fit(fmt: str, tmp
 def test_a_format_without_a_zero_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     save_ordinary({"w": torch.randn(4, 8)}, tmp_path / "wide.safetensors")
     with pytest.raises(FormatError, match="has no zero, which sparsity needs"):
-        cast(tmp_path / "wide.safetensors", tmp_path / "n.safetensors", format="binary", sparsity="2:4")
+        cast(tmp_path / "wide.safetensors", tmp_path / "n.safetensors", format="binary", pattern="2:4")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["wide.safetensors"]
 
 

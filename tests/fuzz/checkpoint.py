@@ -15,7 +15,7 @@ import fewbits as fb
 from fewbits.errors import FewbitsError
 from fewbits.files import checkpoint as module
 from fewbits.files import inspect, load_file, restore, save_file
-from fewbits.files.header import width
+from fewbits.files.safetensors_header import width
 from fewbits.tensor import NarrowTensor
 from tests.fuzz.target import NUMBERS, Target, not_accepted, with_other_number
 

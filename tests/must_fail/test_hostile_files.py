@@ -232,7 +232,7 @@ NARROW = {
     "a version that is true": ('{"version":true,"tensors":{}}', "has version True"),
     "no tensors": ('{"version":1}', "has no object 'tensors'"),
     "a list of tensors": ('{"version":1,"tensors":[]}', "has no object 'tensors'"),
-    "a name twice": ('{"version":1,"tensors":{"w":{},"w":{}}}', "'w' is given twice"),
+    "a name twice": ('{"version":1,"tensors":{"w":{},"w":{}}}', "it names 'w' 2 times"),
     "a tensor that is a number": ('{"version":1,"tensors":{"w":1}}', "expected an object"),
     "an unknown field": (about(key="x"), "the field 'key' is unknown"),
     "no format": (about(format=None), "format=None is not a text"),

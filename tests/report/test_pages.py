@@ -103,7 +103,7 @@ def test_fp32_alone_needs_no_plot() -> None:
 @pytest.mark.parametrize(
     ("kind", "command"),
     [
-        ("tasks", "fewbits compare --tasks bytes --formats mxfp4 --seeds 3"),
+        ("tasks", "fewbits compare --task bytes --formats mxfp4 --seeds 3"),
         ("checkpoint", "fewbits compare models/tiny/model.safetensors --formats mxfp4"),
         ("matrices", "fewbits compare bcsstk14.mtx --formats mxfp4"),
     ],
@@ -121,8 +121,8 @@ def test_every_row_has_its_command_and_the_page_its_own(kind: str, command: str)
 
 def test_commands_quote_for_the_shell_and_start_as_the_caller_says() -> None:
     scores = [replace(fake.tasks()[1], format="float(e=3,m=2)")]
-    page = unescape(tasks_page(scores, fake.PROVENANCE, base_command="fewbits compare --data my.txt"))
-    assert "fewbits compare --data my.txt --tasks bytes --formats 'float(e=3,m=2)' --seeds 3" in page
+    page = unescape(tasks_page(scores, fake.PROVENANCE, base_command="fewbits compare --scale-rule ceil"))
+    assert "fewbits compare --scale-rule ceil --task bytes --formats 'float(e=3,m=2)' --seeds 3" in page
 
 
 def test_headers_sort_by_number_and_missing_values_are_empty() -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, TypeVar, get_type_hints
+from typing import ParamSpec, TypeVar, get_type_hints
 
 from fewbits.errors import ArgumentError
-from fewbits.formats import CATALOGUE, parse
+from fewbits.formats import CATALOGUE, parse, split
 from fewbits.formats.grammar import KINDS
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 _KNOWN: ContextVar[Mapping[str, str] | None] = ContextVar("aliases", default=None)
 
 
@@ -22,15 +23,17 @@ class Formats:
     """Marks a parameter whose text names formats, perhaps among other things."""
 
 
-def define(given: Iterable[str]) -> None:
-    """Take NAME=FORMAT texts for the command that follows; a later one may use an earlier one.
+def define(given: str | None) -> None:
+    """Take a list of NAME=FORMAT for the command that follows; a later one may use an earlier one.
 
     Raises:
         ArgumentError: not NAME=FORMAT, or a name that means something already.
         FormatError: no such format.
     """
     known: dict[str, str] = {}
-    for text in given:
+    for text in split(given or ""):
+        if not text.strip():
+            continue
         name, sign, fmt = (part.strip() for part in text.partition("="))
         if not sign or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             raise ArgumentError(f"--alias {text!r:.200} is not NAME=FORMAT; write it as in nf=lookup(-1,0,1)")
@@ -40,7 +43,7 @@ def define(given: Iterable[str]) -> None:
     _KNOWN.set(known)
 
 
-def with_aliases(command: Command) -> Command:
+def with_aliases(command: Callable[P, R]) -> Callable[P, R]:
     """Return the command with the aliases in its marked parameters written out."""
     hints = get_type_hints(command, include_extras=True)
     marked = [
@@ -50,17 +53,15 @@ def with_aliases(command: Command) -> Command:
     ]
 
     @wraps(command)
-    def expanded(*args: Any, **given: Any) -> Any:
+    def expanded(*args: P.args, **given: P.kwargs) -> R:
         known = _KNOWN.get() or {}
         for name in marked if known else ():
             value = given[name]
             if isinstance(value, str):
                 given[name] = _expanded(value, known)
-            elif value is not None:
-                given[name] = [_expanded(text, known) for text in value]
         return command(*args, **given)
 
-    return expanded  # type: ignore[return-value]
+    return expanded
 
 
 def _expanded(text: str, known: Mapping[str, str]) -> str:

@@ -1,40 +1,165 @@
-"""Reading what the user typed: lists of formats, tasks, and places to write to."""
+"""What several commands share: options of one name, meaning and help, and how their texts are read.
+
+A command writes ``seeds: SeedsOption = 3``: the type is shared, the default is its own. A list is one option
+with commas between its items; commas within the brackets of a format, and between the changes of a recipe,
+belong to their item. No option may be given twice.
+"""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from collections.abc import Collection, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from fewbits.cli.aliases import Formats
+from fewbits.cli.kinds import JSON, PAGE, Reads, Writes
 from fewbits.errors import ArgumentError
-from fewbits.formats import Format, parse
+from fewbits.formats import Format, parse, split
 from fewbits.records import Provenance
+from fewbits.versions import versions
+
+FormatOption = Annotated[
+    str | None,
+    Formats(),
+    typer.Option("--format", help="A format's name, or a text in the grammar (see `fewbits formats`)."),
+]
+FormatsOption = Annotated[
+    str | None,
+    Formats(),
+    typer.Option(
+        "--formats",
+        help='Comma-separated, as in mxfp4,mx6,"float(e=3,m=2)" (see `fewbits formats`).'
+        " Default: a sensible list.",
+        show_default=False,
+    ),
+]
+ScaleRuleOption = Annotated[
+    str | None,
+    typer.Option(
+        "--scale-rule",
+        help="How power-of-two scales are chosen: floor, ceil, rceil, even, ... Default: floor, or that of a"
+        " proposal in --map.",
+        show_default=False,
+    ),
+]
+PatternOption = Annotated[
+    str | None,
+    typer.Option("--pattern", help="Structured sparsity, N of every M neighbours: 2:4, 1:2, 4:8, ..."),
+]
+TaskOption = Annotated[
+    str | None,
+    Reads(below=True, several=True),
+    typer.Option(
+        "--task",
+        help="Comma-separated tasks: bytes (a language model), digits, faint, mnist10k (classifiers), or the"
+        " path of a text of your own, a file or a folder.",
+    ),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        help="Your own model, as MODULE:FUNCTION (my_models:load is load() in my_models.py), in the place of"
+        " a task; the function returns (model, batches, loss).",
+        show_default=False,
+    ),
+]
+SizeOption = Annotated[
+    str, typer.Option("--size", help="Of the tasks' models: small (seconds on two cores) or base (minutes).")
+]
+RecipeOption = Annotated[
+    str | None,
+    Formats(),
+    typer.Option(
+        "--recipe",
+        help="Comma-separated recipes (see `fewbits recipes`): a name, or a name and changes, as in"
+        " fp32,mxfp6:gradient=mxfp8_e5m2/rceil.",
+    ),
+]
+SeedsOption = Annotated[
+    int,
+    typer.Option("--seeds", min=1, max=100, help="How many models of each kind, from the seeds 0, 1, ..."),
+]
+StepsOption = Annotated[
+    int, typer.Option("--steps", min=0, help="Of each training; 0: as many as the task says.")
+]
+IncludeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--include",
+        help="Comma-separated patterns of names, as in 'layers.*,*mlp*': only what one of them matches is"
+        " changed. Default: all.",
+        show_default=False,
+    ),
+]
+ExcludeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--exclude",
+        help="Comma-separated patterns of names, as in 'lm_head*,*embed*': what one of them matches stays as"
+        " it is, whatever --include says.",
+        show_default=False,
+    ),
+]
+ReportOption = Annotated[
+    Path | None,
+    Writes(PAGE),
+    typer.Option(
+        "--report",
+        help="Write an HTML page, one file that opens offline; - for standard output.",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[
+    Path | None,
+    Writes(JSON),
+    typer.Option(
+        "--json",
+        help="Write everything that is shown, and more, as JSON; - for standard output.",
+        show_default=False,
+    ),
+]
 
 
-def split_list(text: str) -> list[str]:
-    """Split at commas that are outside parentheses.
+def read_list(text: str | None) -> list[str]:
+    """Return the items of a comma-separated list; None is an empty one.
 
-    >>> split_list("mxfp4, float(e=3,m=2)")
+    >>> read_list("mxfp4, float(e=3,m=2)")
     ['mxfp4', 'float(e=3,m=2)']
     """
-    items, depth, start = [], 0, 0
-    for at, mark in enumerate(text):
-        depth += (mark == "(") - (mark == ")")
-        if mark == "," and depth <= 0:
-            items.append(text[start:at].strip())
-            start = at + 1
-    return [item for item in [*items, text[start:].strip()] if item]
+    return [item.strip() for item in split(text or "") if item.strip()]
 
 
 def read_formats(text: str | None, default: Sequence[str]) -> list[Format]:
     """Return the formats of a comma-separated list, each once, or the default ones."""
-    names = list(default) if text is None else split_list(text)
+    names = list(default) if text is None else read_list(text)
     if not names:
-        raise ArgumentError("--formats is empty; give names as in mxfp4,mx6 (see `fewbits formats`)")
+        raise ArgumentError("`formats` is empty; give names as in mxfp4,mx6 (see `fewbits formats`)")
     return list(dict.fromkeys(parse(name) for name in names))
+
+
+def read_recipes(text: str | None, default: Sequence[str]) -> list[str]:
+    """Return the recipes of a comma-separated list, each once, or the default ones; "none" is no recipe.
+
+    No name of a recipe has a sign of equality, and every change of one has: so a change belongs to the
+    recipe before it.
+
+    >>> read_recipes("fp32,mx:weight=mxfp4,gradient=mxfp6_e3m2,mxfp6", [])
+    ['fp32', 'mx:weight=mxfp4,gradient=mxfp6_e3m2', 'mxfp6']
+    """
+    if text is None:
+        return list(default)
+    recipes: list[str] = []
+    for item in read_list(text):
+        if recipes and "=" in item and ":" not in item.partition("=")[0]:
+            recipes[-1] += f",{item}"
+        else:
+            recipes.append(item)
+    return [] if recipes == ["none"] else list(dict.fromkeys(recipes))
 
 
 def refuse_unused(context: typer.Context, used: Collection[str], what: str) -> None:
@@ -77,14 +202,4 @@ def _parameters(context: typer.Context, names: Collection[str]) -> set[str]:
 
 def provenance(seeds: Sequence[int] = ()) -> Provenance:
     """Return the command line as typed and the versions that ran it."""
-    packages = ("fewbits", "torch", "numpy")
-    command = shlex.join(["fewbits", *sys.argv[1:]])
-    versions = (("python", sys.version.split()[0]), *((p, _version(p)) for p in packages))
-    return Provenance(command, versions, tuple(seeds))
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
+    return Provenance(shlex.join(["fewbits", *sys.argv[1:]]), versions(), tuple(seeds))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -10,7 +9,7 @@ import typer
 from numpy.typing import NDArray
 
 from fewbits.cli.aliases import Formats
-from fewbits.cli.kinds import JSON, Writes
+from fewbits.cli.arguments import JsonOption
 from fewbits.cli.paths import tables_console, write_report
 from fewbits.formats import CATALOGUE, Element, parse, values
 from fewbits.report.terminal.formats import (
@@ -26,9 +25,7 @@ def formats(
     name: Annotated[
         str | None, Formats(), typer.Argument(help="A format's name, or a text in the grammar.")
     ] = None,
-    json: Annotated[
-        Path | None, Writes(JSON), typer.Option(help="Also write what is printed as JSON.")
-    ] = None,
+    json: JsonOption = None,
 ) -> None:
     """List the formats, or show one: its facts, its values, its number line and its source.
 

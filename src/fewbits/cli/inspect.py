@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from fewbits.cli.arguments import provenance
-from fewbits.cli.kinds import JSON, Reads, Writes
+from fewbits.cli.arguments import JsonOption, provenance
+from fewbits.cli.kinds import Reads
 from fewbits.cli.paths import tables_console, write_report
 from fewbits.cli.progress import progress_bar
 
@@ -20,9 +20,7 @@ def inspect(
         Reads(),
         typer.Argument(help="A .safetensors file, or a folder of them; narrow or not.", show_default=False),
     ],
-    json: Annotated[
-        Path | None, Writes(JSON), typer.Option(help="Also write what is printed as JSON.")
-    ] = None,
+    json: JsonOption = None,
 ) -> None:
     """List the tensors of a checkpoint: shape, dtype or narrow format, bytes, bits per value.
 
@@ -36,7 +34,7 @@ def inspect(
     from fewbits.report.quantities import visible
 
     with progress_bar() as progress:
-        report = look(path, progress=lambda done, total, _: progress("checking tensors", done, total))
+        report = look(path, progress=progress)
     tables_console(json).print(inspect_table(report))
     write_report(json, lambda: inspect_json(report, provenance()))
     for problem in report.problems:

@@ -26,6 +26,7 @@ class Reads:
     """Marks a parameter that names a file, a folder or an index; a text that is no path is passed over."""
 
     below: bool = False  # of a folder, the files in folders below it too
+    several: bool = False  # a list with commas, whose items may be paths
 
 
 @dataclass(frozen=True)

@@ -11,19 +11,22 @@ from functools import cache
 from typing import Annotated, Any
 
 import typer
+import typer.core
 
 import fewbits
 from fewbits.cli.aliases import define, with_aliases
 from fewbits.cli.cast import cast
 from fewbits.cli.compare import compare
+from fewbits.cli.flags import with_flags
 from fewbits.cli.formats import formats
 from fewbits.cli.inspect import inspect
 from fewbits.cli.paths import guarded
 from fewbits.cli.progress import Interrupted
 from fewbits.cli.prune import prune
+from fewbits.cli.recipes import recipes
 from fewbits.cli.solve import solve
 from fewbits.cli.train import train
-from fewbits.errors import FewbitsError
+from fewbits.errors import ArgumentError, FewbitsError
 
 # Newer releases of Typer carry their own copy of Click: the class is found where Typer has it.
 _INTERRUPTED = 130
@@ -36,8 +39,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (compare, formats, cast, inspect, solve, train, prune):
-    app.command()(with_aliases(guarded(_command)))
+
+
+class _Command(typer.core.TyperCommand):
+    """A command that refuses an option which is given twice: one of the two would count for nothing."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]  # always its own
+        names = {name: p.opts[0] for p in self.params for name in (*p.opts, *p.secondary_opts)}
+        typed = [names[word] for word in (arg.partition("=")[0] for arg in args) if word in names]
+        for option in typed:
+            if typed.count(option) > 1:
+                raise ArgumentError(
+                    f"{option} is given {typed.count(option)} times; give it once, a list with commas between"
+                )
+        return super().parse_args(ctx, args)
+
+
+for _command in (compare, formats, recipes, cast, inspect, solve, train, prune):
+    app.command(cls=_Command)(with_aliases(with_flags(guarded(_command))))
 
 
 def _version(asked: bool) -> None:
@@ -52,16 +71,16 @@ def _root(
         False, "--version", help="Print the version.", callback=_version, is_eager=True
     ),
     alias: Annotated[
-        list[str] | None,
+        str | None,
         typer.Option(
             envvar="FEWBITS_ALIAS",
-            help="NAME=FORMAT, a name for a format of your own; before the command; may be given several "
-            "times, or in the environment with spaces between.",
+            help="Comma-separated NAME=FORMAT, names for formats of your own; before the command, or in the"
+            " environment.",
         ),
     ] = None,
 ) -> None:
     """More science with fewer bits: choose, store and invent narrow number formats."""
-    define(alias or [])
+    define(alias)
 
 
 def _fail(message: str, code: int) -> int:

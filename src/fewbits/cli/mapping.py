@@ -11,7 +11,7 @@ from typing import Any
 from fewbits.errors import ArgumentError, DataError
 from fewbits.formats import Format, parse
 
-Rules = list[tuple[str, Format]]  # (pattern, format)
+Rules = dict[str, Format]  # by patterns of names; the first that matches decides
 
 
 def read_map(given: Sequence[str], scale_rule: str | None) -> tuple[Rules, str]:
@@ -23,16 +23,17 @@ def read_map(given: Sequence[str], scale_rule: str | None) -> tuple[Rules, str]:
         DataError: a file that is no proposal.
         FormatError: no such format.
     """
-    rules: Rules = []
+    rules: Rules = {}
     for text in given:
         path = Path(text)
         if "=" in text and not path.is_file():
-            rules.append(_typed(text))
+            pattern, fmt = _typed(text)
+            rules.setdefault(pattern, fmt)
         elif path.is_file():
-            found, rule = _proposed(path)
+            proposed, rule = _proposed(path)
             if scale_rule not in (None, rule):
                 raise ArgumentError(f"{text} was measured with --scale-rule {rule}; give no other")
-            rules += found
+            rules |= {name: fmt for name, fmt in proposed.items() if name not in rules}
             scale_rule = rule
         else:
             raise ArgumentError(
@@ -54,14 +55,14 @@ def _proposed(path: Path) -> tuple[Rules, str]:
     document = _document(path)
     try:
         tensors, rule = document["checkpoint"]["tensors"], str(document["checkpoint"]["scale_rule"])
-        found = [(glob.escape(t["tensor"]), parse(t["proposed"])) for t in tensors if t["proposed"]]
+        formats = {glob.escape(t["tensor"]): parse(t["proposed"]) for t in tensors if t["proposed"]}
     except (KeyError, TypeError):
         raise DataError(
             f"{path} is no report of a checkpoint; give what `fewbits compare --json` wrote"
         ) from None
-    if not found:
+    if not formats:
         raise ArgumentError(f"{path} proposes no format; ask for fewer decibels with --min-qsnr")
-    return found, rule
+    return formats, rule
 
 
 def _document(path: Path) -> Any:

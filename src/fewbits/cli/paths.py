@@ -13,16 +13,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import ParamSpec, TypeVar, get_type_hints
 
 import typer
 from rich.console import Console
 
-from fewbits.cli.kinds import FOLDER, TENSORS, Kind, Reads, Writes
+from fewbits.cli.flags import parameter_flags
+from fewbits.cli.kinds import FOLDER, PAGE, TENSORS, Kind, Reads, Writes
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files.atomic import write_text
+from fewbits.formats import split
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 STDOUT = Path("-")
 _HEAD = 512  # bytes that tell the kind of a file
 
@@ -31,7 +34,7 @@ _HEAD = 512  # bytes that tell the kind of a file
 class _Input:
     """A path to be read, and the parameter that it was given for."""
 
-    told: str
+    name: str  # with the parameter: "--task texts"
     path: Path
     below: bool
 
@@ -39,19 +42,19 @@ class _Input:
     def files(self) -> list[Path]:
         """The files that the path stands for: itself, those of a folder, the shards of an index."""
         if not self.path.is_dir():
-            found = [self.path, *(_shards(self.path) if self.path.suffix == ".json" else ())]
+            files = [self.path, *(_shards(self.path) if self.path.suffix == ".json" else ())]
         elif self.below:
-            found = _files_below(self.path)
+            files = _files_below(self.path)
         else:
-            found = list(self.path.iterdir())
-        return [file for file in found if file.is_file()]
+            files = list(self.path.iterdir())
+        return [file for file in files if file.is_file()]
 
 
 @dataclass(frozen=True)
 class _Output:
     """A path to be written, and the parameter that it was given for."""
 
-    told: str
+    name: str  # with the parameter: "--json r.json"
     path: Path
     kind: Kind
 
@@ -69,7 +72,7 @@ class _Output:
         return [self.path] if self.path.is_file() else []
 
 
-def guarded(command: Command) -> Command:
+def guarded(command: Callable[P, R]) -> Callable[P, R]:
     """Return the command with all its paths checked before it begins.
 
     Raises, when called:
@@ -77,52 +80,50 @@ def guarded(command: Command) -> Command:
             output cannot be written or is there and of another kind.
         DataError: an input is not there.
     """
-    marks, names = paths_of(command), _names(command)
+    marks, flags = paths_of(command), parameter_flags(command)
 
     @wraps(command)
-    def checked(*args: Any, **kwargs: Any) -> Any:
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         given = inspect.signature(command).bind(*args, **kwargs)
         given.apply_defaults()
         inputs: list[_Input] = []
         outputs: list[_Output] = []
         missing: list[str] = []
-        for name, mark in marks.items():
-            for value in _values(given.arguments[name]):
-                told = f"{names[name]} {value}"
+        for parameter, mark in marks.items():
+            for value in _values(given.arguments[parameter], mark):
+                name = f"{flags[parameter]} {value}"
                 if isinstance(mark, Writes):
-                    outputs.append(_Output(told, Path(value), mark.kind))
+                    outputs.append(_Output(name, Path(value), mark.kind))
                 elif _exists(value):
-                    inputs.append(_Input(told, Path(value), mark.below))
+                    inputs.append(_Input(name, Path(value), mark.below))
                 elif isinstance(value, Path):
-                    missing.append(told)
+                    missing.append(name)
         for i, output in enumerate(outputs):
             for other in outputs[:i]:
                 _refuse_shared(output, other)
             _check(output, inputs)
         _refuse_missing(missing)
+        if any(output.kind is PAGE for output in outputs):
+            from fewbits.report import check_plots
+
+            check_plots()  # a missing library is named before the work, not after it
         return command(*args, **kwargs)
 
-    return checked  # type: ignore[return-value]
+    return checked
 
 
-def paths_of(command: Callable[..., Any]) -> dict[str, Reads | Writes]:
+def paths_of(command: Callable[..., object]) -> dict[str, Reads | Writes]:
     """Return the parameters of a command that are marked as paths."""
     hints = get_type_hints(command, include_extras=True)
     marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
     return {name: m for name, among in marks.items() for m in among if isinstance(m, Reads | Writes)}
 
 
-def _names(command: Callable[..., Any]) -> dict[str, str]:
-    """Return what the user calls each parameter."""
-    argument = type(typer.Argument())
-    hints = get_type_hints(command, include_extras=True)
-    marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
-    positional = {name for name, among in marks.items() if any(isinstance(m, argument) for m in among)}
-    return {name: name.upper() if name in positional else f"--{name.replace('_', '-')}" for name in hints}
-
-
-def _values(given: Any) -> list[Any]:
-    return [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
+def _values(given: object, mark: Reads | Writes) -> list[str | Path]:
+    if not isinstance(given, str | Path):
+        return []
+    is_list = isinstance(mark, Reads) and mark.several and isinstance(given, str)
+    return [item.strip() for item in split(str(given))] if is_list else [given]
 
 
 def _exists(given: str | Path) -> bool:
@@ -148,7 +149,7 @@ def _refuse_shared(output: _Output, other: _Output) -> None:
         shared |= other.kind.folder and two in one.parents
     if shared:
         raise ArgumentError(
-            f"{other.told} and {output.told} would overwrite each other; give each a place of its own"
+            f"{other.name} and {output.name} would overwrite each other; give each a place of its own"
         )
 
 
@@ -156,7 +157,7 @@ def _check(output: _Output, inputs: list[_Input]) -> None:
     if output.path == STDOUT:
         if not output.kind.stdout:
             raise ArgumentError(
-                f"{output.told}: {output.kind.name} does not go to standard output; give a path"
+                f"{output.name}: {output.kind.name} does not go to standard output; give a path"
             )
         return
     for source in inputs:
@@ -168,31 +169,31 @@ def _check(output: _Output, inputs: list[_Input]) -> None:
 def _refuse_overwriting(output: _Output, source: _Input) -> None:
     target, origin = _real(output.path), _real(source.path)
     if target == origin or _same(target, origin):
-        raise ArgumentError(f"{output.told} is {source.told}, which is read; give another name to write to")
+        raise ArgumentError(f"{output.name} is {source.name}, which is read; give another name to write to")
     if output.kind.folder and target in origin.parents:
-        raise ArgumentError(f"{output.told} holds {source.told}, which is read; give a folder of its own")
+        raise ArgumentError(f"{output.name} holds {source.name}, which is read; give a folder of its own")
     if origin in target.parents and output.is_own:
         return  # a report of an earlier run, beside the files that it is about
     if origin in target.parents and (output.kind is TENSORS or target.is_file()):
-        raise ArgumentError(f"{output.told} lies in {source.told}, which is read; write it elsewhere")
+        raise ArgumentError(f"{output.name} lies in {source.name}, which is read; write it elsewhere")
     there = {_identity(file) for file in output.files}
     shared = next((file for file in source.files if _identity(file) in there), None) if there else None
     if shared is not None:
-        raise ArgumentError(f"{output.told} leads to {shared}, which is read; give another name to write to")
+        raise ArgumentError(f"{output.name} leads to {shared}, which is read; give another name to write to")
 
 
 def _refuse_another_kind(output: _Output) -> None:
     target, kind = _real(output.path), output.kind
     if target.is_dir():
         if not kind.folder:
-            raise ArgumentError(f"{output.told} is a folder; give the name of a file to write")
+            raise ArgumentError(f"{output.name} is a folder; give the name of a file to write")
     elif target.is_file():
         if not kind.file:
-            raise ArgumentError(f"{output.told} is a file; give the name of a folder")
+            raise ArgumentError(f"{output.name} is a file; give the name of a folder")
         if target.stat().st_size and not kind.begins(_head(target)):
-            raise ArgumentError(f"{output.told} is there and not {kind.name}; give another name or remove it")
+            raise ArgumentError(f"{output.name} is there and not {kind.name}; give another name or remove it")
     elif target.exists():
-        raise ArgumentError(f"{output.told} is a device; give a file, or - where a text is written")
+        raise ArgumentError(f"{output.name} is a device; give a file, or - where a text is written")
 
 
 def _refuse_unwritable(output: _Output) -> None:
@@ -201,9 +202,9 @@ def _refuse_unwritable(output: _Output) -> None:
         return  # made with its parents
     folder = _real(output.path).parent
     if not folder.is_dir():
-        raise ArgumentError(f"{output.told}: the folder {folder} does not exist; create it first")
+        raise ArgumentError(f"{output.name}: the folder {folder} does not exist; create it first")
     if not os.access(folder, os.W_OK):
-        raise ArgumentError(f"{output.told}: nothing can be written to {folder}; give another place")
+        raise ArgumentError(f"{output.name}: nothing can be written to {folder}; give another place")
 
 
 def _real(path: Path) -> Path:
@@ -219,8 +220,8 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def _identity(file: Path) -> tuple[int, int]:
-    told = file.stat()
-    return told.st_dev, told.st_ino
+    status = file.stat()
+    return status.st_dev, status.st_ino
 
 
 def _files_below(folder: Path) -> list[Path]:

@@ -1,27 +1,44 @@
-"""``fewbits prune``: a checkpoint, or a built-in model, to structured sparsity."""
+"""``fewbits prune``: a checkpoint, or a model of a task, to structured sparsity."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fewbits.cli.aliases import Formats
-from fewbits.cli.arguments import provenance, refuse_unused, split_list
-from fewbits.cli.kinds import JSON, PAGE, TENSORS, Reads, Writes
+from fewbits.cli.arguments import (
+    ExcludeOption,
+    FormatOption,
+    IncludeOption,
+    JsonOption,
+    ModelOption,
+    PatternOption,
+    RecipeOption,
+    ReportOption,
+    SeedsOption,
+    SizeOption,
+    StepsOption,
+    TaskOption,
+    provenance,
+    read_list,
+    read_recipes,
+    refuse_idle,
+    refuse_unused,
+)
+from fewbits.cli.kinds import TENSORS, Reads, Writes
 from fewbits.cli.paths import tables_console, write_report
-from fewbits.cli.progress import Interrupted, Report, progress_bar
+from fewbits.cli.progress import Interrupted, progress_bar
 from fewbits.errors import ArgumentError
-from fewbits.names import check_fits
 
 if TYPE_CHECKING:
     from fewbits.records import PrunedModel
+    from fewbits.typing import Progress
 
-
-_USED = {"source", "out", "pattern", "keep", "format", "report", "json"}  # of a checkpoint
+# What counts for a checkpoint alone.
+_USED = {"source", "out", "pattern", "include", "exclude", "format", "report", "json"}
 
 
 def prune(
@@ -30,8 +47,8 @@ def prune(
         Path | None,
         Reads(),
         typer.Argument(
-            help="A .safetensors file, or a folder of them; with --task, the weights of its dense model. "
-            "Default: with --task, a model that is trained first.",
+            help="A .safetensors file, or a folder of them; with --task or --model, the weights of the dense"
+            " model. Default: with these, a model that is trained first.",
             show_default=False,
         ),
     ] = None,
@@ -40,127 +57,92 @@ def prune(
         Writes(TENSORS),
         typer.Option(help="Write the pruned model as a .safetensors file: dense, with zeros."),
     ] = None,
-    pattern: Annotated[
-        str, typer.Option(help="N:M, at most N of every M neighbours: 2:4, 1:2, 4:8.")
-    ] = "2:4",
-    keep: Annotated[
-        str | None,
-        typer.Option(help="Comma-separated patterns of names that stay dense: 'lm_head*,*embed*'."),
-    ] = None,
-    task: Annotated[
-        str | None,
-        Reads(below=True),
-        typer.Option(help="bytes, digits, faint, mnist10k, or the path of a text: train again on it."),
-    ] = None,
-    model: Annotated[str, typer.Option(help="Of the task: small (seconds on two cores) or base.")] = "small",
-    recipe: Annotated[
-        list[str] | None,
-        Formats(),
-        typer.Option(
-            help="Of the retraining; may be given several times; none: no retraining. Default: fp32."
-        ),
-    ] = None,
+    pattern: PatternOption = "2:4",
+    include: IncludeOption = None,
+    exclude: ExcludeOption = None,
+    task: TaskOption = None,
+    model: ModelOption = None,
+    size: SizeOption = "small",
+    recipe: RecipeOption = "fp32",
     schedule: Annotated[
-        str, typer.Option(help="When masks are made in retraining: frozen, recomputed, gradual or sr-ste.")
+        str, typer.Option(help="When masks are made in retraining: frozen, recomputed, gradual or sr_ste.")
     ] = "frozen",
-    steps: Annotated[int, typer.Option(min=0, help="Of each training; 0: as many as the task says.")] = 0,
-    seeds: Annotated[int, typer.Option(min=1, help="How many models to train, prune and train again.")] = 1,
+    steps: StepsOption = 0,
+    seeds: SeedsOption = 1,
     control: Annotated[
         bool, typer.Option("--control", help="Train the dense models again too: what retraining alone does.")
     ] = False,
-    format: Annotated[
-        str,
-        Formats(),
-        typer.Option(help="Of values, in which sizes and products are measured: bf16, int8_channel, ..."),
-    ] = "bf16",
-    report: Annotated[
-        Path | None, Writes(PAGE), typer.Option(help="Write the tables as one HTML page.", show_default=False)
-    ] = None,
-    json: Annotated[Path | None, Writes(JSON), typer.Option(help="Write the tables as JSON.")] = None,
+    format: FormatOption = "bf16",
+    report: ReportOption = None,
+    json: JsonOption = None,
 ) -> None:
     """Prune a model to N:M, at most N of every M neighbouring weights, and train it again.
 
-    A checkpoint is pruned by magnitude. A built-in model is trained, pruned, and trained once more with a
-    frozen mask, as the published recipe has it; the table says how good it is at each stage.
+    A checkpoint is pruned by magnitude, and --format is that of the values in which sizes and products are
+    measured. The model of a --task, or your own, is trained, pruned, and trained once more by each --recipe
+    with a frozen mask, as the published recipe has it; the table says how good it is at each stage. With
+    --recipe none nothing is trained again.
 
     Example: fewbits prune --task digits --steps 100 --out pruned.safetensors
 
-    A checkpoint of your own: fewbits prune model.safetensors --keep '*embed*' --out pruned.safetensors
+    A checkpoint of your own: fewbits prune model.safetensors --exclude '*embed*' --out pruned.safetensors
     """
-    if report is not None:
-        from fewbits.report import check_plots
-
-        check_plots()  # refuses now rather than after the work
-    kept = split_list(keep) if keep is not None else []
-    if task is not None:
-        recipes = [] if recipe == ["none"] else recipe or ["fp32"]
-        record = _task(
-            task, model, source, out, pattern, recipes, schedule, seeds, steps, kept, control, format
-        )
+    if model is not None:
+        refuse_idle(context, {"task", "size"}, "--model, which is your own")
+    names = [model] if model is not None else read_list(task)
+    chosen: dict[str, Any] = {
+        "pattern": pattern or "2:4",
+        "include": read_list(include),
+        "exclude": read_list(exclude),
+        "format": format,
+    }
+    if len(names) > 1 and (out is not None or source is not None):
+        raise ArgumentError(f"{len(names)} tasks, and one place for weights; give one --task with weights")
+    if names:
+        recipes = read_recipes(recipe, ["fp32"])
+        trainings = {"recipes": recipes, "schedule": schedule, "steps": steps, "seeds": seeds}
+        records = _prune_tasks(names, size, source, out, chosen | trainings | {"control": control})
     elif source is None:
         raise ArgumentError("there is nothing to prune; give a checkpoint, or a --task such as digits")
     else:
         refuse_unused(context, _USED, "a checkpoint, which --task would train")
-        record = _checkpoint(source, out, pattern, kept, format)
+        from fewbits.compare import prune_checkpoint
+
+        with _interruptible() as progress:
+            records = [prune_checkpoint(source, out, progress=progress, **chosen)]
 
     from fewbits.report import prune_json, prune_page, prune_table
 
-    tables_console(report, json).print(prune_table(record))
-    origin = provenance(record.seeds)
+    console = tables_console(report, json)
+    for record in records:
+        console.print(prune_table(record))
+    origin = provenance(records[0].seeds)
     if out is not None:
         typer.echo(f"wrote {out}", err=True)
-    write_report(json, lambda: prune_json([record], origin))
-    write_report(report, lambda: prune_page([record], origin))
+    write_report(json, lambda: prune_json(records, origin))
+    write_report(report, lambda: prune_page(records, origin))
 
 
-def _task(
-    name: str,
-    size: str,
-    source: Path | None,
-    out: Path | None,
-    pattern: str,
-    recipes: list[str],
-    schedule: str,
-    seeds: int,
-    steps: int,
-    kept: list[str],
-    control: bool,
-    format: str,
-) -> PrunedModel:
-    from fewbits.compare.pruning import prune_task
+def _prune_tasks(
+    names: list[str], size: str, source: Path | None, out: Path | None, chosen: dict[str, Any]
+) -> list[PrunedModel]:
+    from fewbits.compare import prune_task
     from fewbits.files import load_file, save_file
     from fewbits.train.tasks import trained_task
 
-    found = trained_task(name, size)
-    check_fits("--keep", kept, [name for name, _ in found.create(0).named_modules()])
-    with _work() as progress:
-        record, weights = prune_task(
-            found,
-            pattern,
-            recipes=recipes,
-            schedule=schedule,
-            seeds=seeds,
-            steps=steps,
-            exclude=kept,
-            start=None if source is None else load_file(source),
-            control=control,
-            format=format,
-            progress=progress,
-        )
-    if out is not None:
-        save_file(weights, out)
-    return record
-
-
-def _checkpoint(source: Path, out: Path | None, pattern: str, kept: list[str], format: str) -> PrunedModel:
-    from fewbits.compare.pruned_checkpoint import prune_checkpoint
-
-    with _work() as progress:
-        return prune_checkpoint(source, out, pattern, keep=kept, format=format, progress=progress)
+    records = []
+    with _interruptible() as progress:
+        for name in names:
+            start = None if source is None else load_file(source)
+            record, weights = prune_task(trained_task(name, size), start=start, progress=progress, **chosen)
+            records.append(record)
+            if out is not None:
+                save_file(weights, out)
+    return records
 
 
 @contextmanager
-def _work() -> Iterator[Report]:
+def _interruptible() -> Iterator[Progress]:
     try:
         with progress_bar() as progress:
             yield progress

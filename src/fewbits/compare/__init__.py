@@ -1,1 +1,48 @@
-"""Measure formats on models, checkpoints and matrices; what is measured comes back as records."""
+"""Measure formats on models, checkpoints and matrices, and pruning on models; records come back, no text.
+
+``fewbits compare`` and ``fewbits prune`` are these functions with a report: see docs/compare.md.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fewbits.compare.casting import direct_cast
+    from fewbits.compare.checkpoint import CHECKPOINT_FORMATS, measure_checkpoint
+    from fewbits.compare.matrix import MATRIX_FORMATS, measure_matrix
+    from fewbits.compare.models import TASK_FORMATS, compare_models
+    from fewbits.compare.pruned_checkpoint import prune_checkpoint
+    from fewbits.compare.pruning import prune_task
+
+# Loaded when first used: a checkpoint and a matrix are measured without PyTorch.
+_HOMES = {
+    "CHECKPOINT_FORMATS": "checkpoint",
+    "MATRIX_FORMATS": "matrix",
+    "TASK_FORMATS": "models",
+    "compare_models": "models",
+    "direct_cast": "casting",
+    "measure_checkpoint": "checkpoint",
+    "measure_matrix": "matrix",
+    "prune_checkpoint": "pruned_checkpoint",
+    "prune_task": "pruning",
+}
+
+__all__ = [
+    "CHECKPOINT_FORMATS",
+    "MATRIX_FORMATS",
+    "TASK_FORMATS",
+    "compare_models",
+    "direct_cast",
+    "measure_checkpoint",
+    "measure_matrix",
+    "prune_checkpoint",
+    "prune_task",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(import_module(f"fewbits.compare.{_HOMES[name]}"), name)
+    raise AttributeError(f"fewbits.compare has no name {name!r}; it has {', '.join(__all__)}")

@@ -21,14 +21,14 @@ class Trained:
     baseline: tuple[float, ...] = ()
 
 
-def from_scratch(t: Task, formats: Sequence[Format], seeds: int, progress: Progress) -> list[Trained]:
+def from_scratch(task: Task, formats: Sequence[Format], seeds: int, progress: Progress) -> list[Trained]:
     """Train the task's model in each format with ``seeds`` seeds, and evaluate it without any cast.
 
     FP32 is trained too, whether or not it is among the formats: by the same loop, from the same weights, on
     the same batches, so that a difference is the format's own.
 
     Args:
-        t: the task; its hyperparameters hold for every format.
+        task: what to train; its hyperparameters hold for every format.
         formats: each is applied as :func:`fewbits.recipes.uniform_recipe`.
         seeds: of the initial weights: 0, 1, ...
         progress: called as work goes on.
@@ -37,23 +37,23 @@ def from_scratch(t: Task, formats: Sequence[Format], seeds: int, progress: Progr
         One for each format, in the order given. Where training broke down the metric is NaN.
     """
     wide = parse("fp32")
-    found: dict[Format, list[float]] = {fmt: [] for fmt in (wide, *formats)}
-    runs = [(fmt, seed) for seed in range(seeds) for fmt in found]
-    what = f"{t.name}: training in {len(found)} formats"
+    values: dict[Format, list[float]] = {fmt: [] for fmt in (wide, *formats)}
+    runs = [(fmt, seed) for seed in range(seeds) for fmt in values]
+    what = f"{task.name}: training in {len(values)} formats"
     for done, (fmt, seed) in enumerate(runs):
 
-        def told(part: float, done: int = done) -> None:
+        def advance(part: float, done: int = done) -> None:
             progress(what, done + part, len(runs))
 
-        found[fmt].append(_train(t, fmt, seed, told))
-        told(1)
-    return [Trained(tuple(found[fmt]), tuple(found[wide])) for fmt in formats]
+        values[fmt].append(_train(task, fmt, seed, advance))
+        advance(1)
+    return [Trained(tuple(values[fmt]), tuple(values[wide])) for fmt in formats]
 
 
-def _train(t: Task, fmt: Format, seed: int, progress: Callable[[float], None]) -> float:
-    steps = t.hyper.steps
-    with seeded(t, seed):
-        trainer = recipe_trainer(t, uniform_recipe(fmt), seed=seed, observe_every=steps)
+def _train(task: Task, fmt: Format, seed: int, progress: Callable[[float], None]) -> float:
+    steps = task.hyper.steps
+    with seeded(task, seed):
+        trainer = recipe_trainer(task, uniform_recipe(fmt), seed=seed, observe_every=steps)
         try:
             for step in trainer:
                 if not step.is_finite:
@@ -61,4 +61,4 @@ def _train(t: Task, fmt: Format, seed: int, progress: Callable[[float], None]) -
                 progress(step.step / steps)
         except DataError:  # a NaN met a format that has none
             return math.nan
-        return t.evaluate(trainer.plain_model())
+        return task.evaluate(trainer.plain_model())

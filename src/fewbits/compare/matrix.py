@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from fewbits.files.matrix import read_matrix
 from fewbits.formats import Format, packed_bits, parse, shares_scale
 from fewbits.metrics import Tally
 from fewbits.records import MatrixScore
+from fewbits.typing import Progress
 
 # What a solver stores matrices in: the scalars, QUDA's scaled integers, and blocks from 9 bits down to 6.
 MATRIX_FORMATS = (
@@ -51,9 +52,9 @@ class _Rounded:
 
 def measure_matrix(
     path: str | os.PathLike[str],
-    formats: Sequence[str | Format],
+    formats: Sequence[str | Format] = MATRIX_FORMATS,
     *,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[MatrixScore, ...]:
     """Round the stored entries of a matrix to each format, nearest even, and measure what that does.
 
@@ -71,8 +72,12 @@ def measure_matrix(
     Args:
         path: a MatrixMarket file, real or integer.
         formats: formats or their texts.
-        progress: called with (steps done, all steps), first of all before the file is read; the matrix
-            itself is a step, and so is each format. Several are measured at once where there are threads.
+        progress: called as ``progress("measuring formats", steps done, all steps)``, first of all before the
+            file is read; the matrix itself is a step, and so is each format. Several are measured at once
+            where there are threads.
+
+    Returns:
+        One score for each format, in the order given.
 
     Raises:
         DataError: the file is missing, damaged, complex or without values.
@@ -83,16 +88,17 @@ def measure_matrix(
     chosen = [parse(f) if isinstance(f, str) else f for f in formats]
     if not chosen:
         raise ArgumentError("no formats to measure; give at least one, for example 'bf16'")
-    told = progress or (lambda done, total: None)
-    told(0, 1 + len(chosen))  # before the first seconds of a large matrix, not after them
+    advance = progress or (lambda what, done, total: None)
+    what, steps = "measuring formats", 1 + len(chosen)
+    advance(what, 0, steps)  # before the first seconds of a large matrix, not after them
     matrix = read_matrix(path)
     conditions = _Conditions(matrix)
-    told(1, 1 + len(chosen))
+    advance(what, 1, steps)
     with ThreadPoolExecutor(conditions.at_once) as pool:
         try:
             jobs = [pool.submit(_score, Path(path).name, matrix, conditions, fmt) for fmt in chosen]
             for done, _ in enumerate(as_completed(jobs)):
-                told(2 + done, 1 + len(chosen))
+                advance(what, 2 + done, steps)
             return tuple(job.result() for job in jobs)
         finally:
             pool.shutdown(cancel_futures=True)
@@ -163,9 +169,9 @@ def _estimate(matrix: Any) -> tuple[float, int]:
         (n, n), matvec=factors.solve, rmatvec=lambda b: factors.solve(b, "T"), dtype=np.float64
     )
     with _repeatable_draws(), np.errstate(over="ignore", invalid="ignore"):
-        found = float(norm(columns, 1)) * float(onenormest(inverse))
+        estimate = float(norm(columns, 1)) * float(onenormest(inverse))
     # Not a number: a solve overflowed.
-    return inf if isnan(found) else found, int(factors.nnz)
+    return inf if isnan(estimate) else estimate, int(factors.nnz)
 
 
 def _dense_estimate(matrix: Any) -> float:
@@ -269,7 +275,7 @@ def _frobenius(values: Reals) -> float:
 def _note(matrix: Any, there: Any, exact: float, condition: float, tally: Tally) -> str:
     """Say in words what a reader should not overlook."""
     lost = int(np.count_nonzero(~np.isfinite(there.data)))
-    told = [
+    remarks = [
         _entries(lost, "overflow", " to infinity"),
         _entries(max(tally.saturated - lost, 0), "saturate"),
         _entries(tally.flushed, "become", " zero"),
@@ -277,8 +283,8 @@ def _note(matrix: Any, there: Any, exact: float, condition: float, tally: Tally)
         "singular before rounding" if isinf(exact) else "singular" if isinf(condition) else "",
     ]
     if isfinite(exact) and isfinite(condition):
-        told.append(_perturbation(matrix, there, exact))
-    return "; ".join(text for text in told if text)
+        remarks.append(_perturbation(matrix, there, exact))
+    return "; ".join(text for text in remarks if text)
 
 
 def _entries(count: int, verb: str, rest: str = "") -> str:
@@ -295,5 +301,5 @@ def _perturbation(matrix: Any, there: Any, exact: float) -> str:
     times = float(norm(there - matrix, 1)) / float(norm(matrix, 1)) * exact
     if times < 1:
         return ""
-    told = f"{times:.2g}" if times < 99.5 else f"{times:.0e}".replace("e+0", "e").replace("e+", "e")
-    return f"perturbation is {told} times the distance to singularity"
+    shown = f"{times:.2g}" if times < 99.5 else f"{times:.0e}".replace("e+0", "e").replace("e+", "e")
+    return f"perturbation is {shown} times the distance to singularity"

@@ -1,26 +1,25 @@
-"""What narrow formats do to the built-in models, cast directly or trained in them, on held-out data."""
+"""What narrow formats do to the models of tasks, cast directly or trained in them, on held-out data."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from fewbits import kernels
-from fewbits.compare.direct_cast import Cast, direct_cast
+from fewbits.compare.casting import Cast, direct_cast
 from fewbits.compare.from_scratch import Trained, from_scratch
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format, area_memory_proxy, parse
-from fewbits.kernels import Options
 from fewbits.records import LayerScore, TaskScore
-from fewbits.tensor import fake_quantize
-from fewbits.tensor.arrays import widened
 from fewbits.train import Task, fp32_model
-from fewbits.train.tasks import task
+from fewbits.train.tasks import trained_task
+from fewbits.train.tasks.user_model import is_user_model
 from fewbits.typing import Progress
 
 TASK_FORMATS = (
@@ -45,24 +44,29 @@ _Measured = tuple[float, Cast]  # the metric, and what the cast did
 
 
 def compare_models(
-    tasks: Sequence[str],
-    formats: Sequence[Format | str],
+    tasks: Sequence[str] = ("bytes", "digits"),
+    formats: Sequence[str | Format] = TASK_FORMATS,
     *,
+    size: str = "small",
     seeds: int = 3,
-    data: Path | None = None,
     scale_rule: str = "floor",
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
     train: bool = False,
     progress: Progress | None = None,
 ) -> tuple[TaskScore, ...]:
     """Train each task's model with ``seeds`` seeds and evaluate it in each format.
 
     Args:
-        tasks: names from :data:`fewbits.train.tasks.TASKS`.
+        tasks: ``bytes``, ``digits``, ``faint``, ``mnist10k``, paths of texts, or ``MODULE:FUNCTION`` of a
+            model of your own (:mod:`fewbits.train.tasks.user_model`), which is taken with its weights.
         formats: formats, or their texts.
+        size: of the tasks' models, ``small`` or ``base``.
         seeds: how many models to train per task; seeds are 0, 1, ...
-        data: the user's own text for the task ``bytes``.
         scale_rule: how power-of-two scales are chosen, which one of the formats at least has.
             Training in a format has rules of its own, those of :func:`fewbits.recipes.uniform_recipe`.
+        include: patterns of names of modules to round, for all that lies within them; none: all.
+        exclude: the same of modules that stay in FP32.
         train: also train a model in each format from scratch, for each seed.
         progress: called as work goes on.
 
@@ -70,67 +74,71 @@ def compare_models(
         One score for each task and format, in the order given.
 
     Raises:
-        ArgumentError: an unknown task or scale rule, no task, or ``data`` without the task that reads it.
+        ArgumentError: an unknown task, size or scale rule, no task, or a pattern that fits no module.
+        FormatError: no such format.
         DataError: the user's text cannot be read or is too short.
         MissingDependencyError: a task's data is in a package that is not installed.
     """
     if not tasks:
         raise ArgumentError("no task to measure; expected bytes, digits or both")
-    if data is not None and "bytes" not in tasks:
-        raise ArgumentError(
-            f"--data {data} is the text of the task bytes, and the tasks are {', '.join(tasks)}; add bytes"
-        )
     fmts = [parse(f) for f in formats]
     kernels.check_scale_rule(scale_rule, fmts)
-    chosen = [kernels.options(f, scale_rule=_rule_of(f, scale_rule)) for f in fmts]
-    found = [task(name, data) for name in dict.fromkeys(tasks)]
-    told = progress or _silent
+    advance = progress or _silent
+    casts = [
+        partial(
+            direct_cast,
+            format=fmt,
+            scale_rule=scale_rule if kernels.has_scale_rule(fmt) else "floor",
+            include=include,
+            exclude=exclude,
+        )
+        for fmt in fmts
+    ]
     scores = []
-    for t in found:
-        trained = from_scratch(t, fmts, seeds, told) if train else [Trained()] * len(fmts)
-        scores += _scores(t, fmts, chosen, trained, seeds, told)
+    for name in dict.fromkeys(tasks):
+        task = trained_task(name, size)
+        if Path(name).exists():  # a text of the user's: what its rows say has to find it again
+            task = replace(task, name=name)
+        trained = from_scratch(task, fmts, seeds, advance) if train else [Trained()] * len(fmts)
+        baseline, measured = _measure(task, casts, seeds, advance)
+        rows = zip(fmts, measured, trained, strict=True)
+        scores += [_score(task, fmt, baseline, runs, own) for fmt, runs, own in rows]
     return tuple(scores)
 
 
-def _scores(
-    t: Task,
-    fmts: list[Format],
-    chosen: list[Options],
-    trained: list[Trained],
-    seeds: int,
-    progress: Progress,
-) -> list[TaskScore]:
+def _measure(
+    task: Task, casts: Sequence[partial[AbstractContextManager[Cast]]], seeds: int, progress: Progress
+) -> tuple[list[float], list[list[_Measured]]]:
+    """Return the metric in FP32 by seed, and for each cast what it gave by seed."""
     baseline: list[float] = []
-    measured: list[list[_Measured]] = [[] for _ in fmts]
+    measured: list[list[_Measured]] = [[] for _ in casts]
     for seed in range(seeds):
-        model = fp32_model(t, seed, progress=partial(_of_seeds, progress, t.name, seed, seeds))
-        progress(f"{t.name}: training {seeds} models", seed + 1, seeds)
-        baseline.append(t.evaluate(model))
-        for i, (fmt, options) in enumerate(zip(fmts, chosen, strict=True)):
-            measured[i].append(_evaluate(t, model, fmt, options))
-            progress(f"{t.name}: evaluating formats", seed * len(fmts) + i + 1, seeds * len(fmts))
-    rows = zip(fmts, measured, trained, strict=True)
-    return [_score(t, fmt, baseline, runs, own) for fmt, runs, own in rows]
+        model = _wide_model(task, seed, partial(_of_seeds, progress, task.name, seed, seeds))
+        progress(f"{task.name}: training {seeds} models", seed + 1, seeds)
+        baseline.append(task.evaluate(model))
+        for i, cast in enumerate(casts):
+            with cast(model) as statistics:
+                value = task.evaluate(model)
+            measured[i].append((value, statistics))
+            progress(f"{task.name}: evaluating formats", seed * len(casts) + i + 1, seeds * len(casts))
+    return baseline, measured
 
 
-def _evaluate(t: Task, model: nn.Module, fmt: Format, options: Options) -> _Measured:
-    def quantizer(x: Tensor, axis: int) -> Tensor:
-        return fake_quantize(x, fmt, axis=axis, scale_rule=options.scale_rule)  # type: ignore[no-any-return]
-
-    def limits(x: Tensor, axis: int) -> Any:
-        return kernels.limits(widened(x), fmt, axis % x.ndim, options)
-
-    with direct_cast(model, quantizer, limits=limits) as cast:
-        value = t.evaluate(model)
-    return value, cast
+def _wide_model(task: Task, seed: int, progress: Progress) -> nn.Module:
+    """Return the model of a task, trained in FP32; the user's own has its weights."""
+    if is_user_model(task.name):
+        return task.create(seed).eval()
+    return fp32_model(task, seed, progress=progress)
 
 
-def _score(t: Task, fmt: Format, baseline: list[float], runs: list[_Measured], trained: Trained) -> TaskScore:
+def _score(
+    task: Task, fmt: Format, baseline: list[float], runs: list[_Measured], trained: Trained
+) -> TaskScore:
     casts = [cast for _, cast in runs]
     parameters = casts[0].cast_parameters * fmt.bits_per_value / 8 + casts[0].other_parameters * 4
     return TaskScore(
-        task=t.name,
-        metric=t.metric,
+        task=task.name,
+        metric=task.metric,
         format=str(fmt),
         bits_per_value=fmt.bits_per_value,
         model_bytes=parameters,
@@ -151,13 +159,8 @@ def _score(t: Task, fmt: Format, baseline: list[float], runs: list[_Measured], t
         ),
         trained=trained.values,
         trained_baseline=trained.baseline,
-        resolution=t.resolution,
+        resolution=task.resolution,
     )
-
-
-def _rule_of(fmt: Format, scale_rule: str) -> str:
-    """Return the user's rule for formats that choose a power of two, and the default for the others."""
-    return scale_rule if kernels.has_scale_rule(fmt) else "floor"
 
 
 def _of_seeds(

@@ -28,18 +28,18 @@ def propose(
         measured_noise: gives the relative noise of the model's outputs with formats for tensors.
     """
     bound = _noise(min_qsnr_db)
-    found, target = _allocated(tensors, scores, bound), bound
+    proposals, target = _allocated(tensors, scores, bound), bound
     if measured_noise is None:
-        return found, inf
-    noise = measured_noise(_formats(found))
+        return proposals, inf
+    noise = measured_noise(_formats(proposals))
     for _ in range(_ROUNDS):
         if noise <= bound:
             break
         # What tensors do to the outputs together is not the sum of what each does alone.
         target *= 0.9 * bound / noise
-        found = _allocated(tensors, scores, target)
-        noise = measured_noise(_formats(found))
-    return found, noise
+        proposals = _allocated(tensors, scores, target)
+        noise = measured_noise(_formats(proposals))
+    return proposals, noise
 
 
 def _formats(tensors: Sequence[TensorSummary]) -> dict[str, str]:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Sequence
 from pathlib import Path
 
 from fewbits.compare.sparse_products import sparse_products
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import load_file, save_file
 from fewbits.files.checkpoint import read_checkpoint
-from fewbits.files.lines import is_kernel
+from fewbits.files.matrix_view import is_convolution_kernel
+from fewbits.files.selection import check_patterns, is_selected
 from fewbits.formats import Format, Pattern, parse
 from fewbits.formats import pattern as read
 from fewbits.records import PrunedModel, PrunedTensor, PruneReport
 from fewbits.sparsity import density, kept_magnitude, mask
 from fewbits.tensor import NarrowTensor
-
-Progress = Callable[[str, float, float], None]  # what is being done, how much is done, of how much
+from fewbits.typing import Progress
 
 
 def prune_checkpoint(
@@ -26,23 +25,25 @@ def prune_checkpoint(
     destination: str | os.PathLike[str] | None,
     pattern: str | Pattern,
     *,
-    keep: Sequence[str] = (),
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
     format: str | Format | None = None,
     progress: Progress | None = None,
 ) -> PrunedModel:
     """Write a checkpoint whose matrices follow a pattern: the same tensors, with zeros.
 
     Floating-point tensors with two axes or more are pruned by magnitude: along their last axis, kernels of
-    convolutions, as :func:`fewbits.files.lines.is_kernel` knows them, along their second. The checkpoint is
-    held in memory.
+    convolutions, as :func:`fewbits.files.matrix_view.is_convolution_kernel` knows them, along their
+    second. The checkpoint is held in memory.
 
     Args:
         source: a ``.safetensors`` file, an index of several, or a folder of them.
         destination: a ``.safetensors`` file, which appears whole; None writes nothing.
         pattern: ``N:M``, such as ``2:4``.
-        keep: patterns of names that stay dense. Embeddings look like any other matrix: name them.
+        include: patterns of the names that may be pruned; none: all.
+        exclude: patterns of names that stay dense. Embeddings look like any other matrix: name them.
         format: of values, in which sizes and products are measured; None measures none.
-        progress: called as work goes on.
+        progress: called as ``progress("pruning tensors", tensors done, all tensors)``.
 
     Returns:
         The record, without stages.
@@ -54,38 +55,36 @@ def prune_checkpoint(
             be.
     """
     measured = parse(format) if isinstance(format, str) else format
-    chosen, held = read(pattern), load_file(source)
+    chosen, tensors = read(pattern), load_file(source)
     if destination is not None:
         _refuse_source(source, Path(destination))
-    for name in keep:
-        if not any(fnmatchcase(tensor, name) for tensor in held):
-            raise ArgumentError(f"--keep {name!r:.200} matches no tensor; `fewbits inspect` lists the names")
+    check_patterns(list(tensors), include, exclude)
     pruned, left, written = [], [], {}
-    for done, (name, w) in enumerate(held.items()):
+    for done, (name, w) in enumerate(tensors.items()):
         if progress is not None:
-            progress("pruning tensors", done, len(held))
+            progress("pruning tensors", done, len(tensors))
         if isinstance(w, NarrowTensor):
             raise DataError(f"{name} is narrow; restore the checkpoint first, with fewbits cast --back")
         written[name] = w
-        if w.is_floating_point() and w.dim() > 1 and not any(fnmatchcase(name, k) for k in keep):
-            axis = 1 if is_kernel(tuple(w.shape)) else w.dim() - 1
+        if w.is_floating_point() and w.dim() > 1 and is_selected(name, include, exclude):
+            axis = 1 if is_convolution_kernel(tuple(w.shape)) else w.dim() - 1
             if w.dtype.itemsize == 1:  # torch does not compare them
                 left.append((name, f"it is {w.dtype}: convert it to bfloat16 first".replace("torch.", "")))
                 continue
             if w.shape[axis] % chosen.group:
                 left.append((name, f"axis {axis} of {tuple(w.shape)} is no multiple of {chosen.group}"))
                 continue
-            kept = mask(w, chosen, axis=axis)
-            written[name] = w.masked_fill(~kept, 0)
-            about = density(written[name]), kept_magnitude(w, kept)
-            pruned.append(PrunedTensor(name, tuple(w.shape), axis, *about))
+            keeps = mask(w, chosen, axis=axis)
+            written[name] = w.masked_fill(~keeps, 0)
+            shares = density(written[name]), kept_magnitude(w, keeps)
+            pruned.append(PrunedTensor(name, tuple(w.shape), axis, *shares))
     if not pruned:
         raise ArgumentError(
             f"no tensor would be pruned to {chosen}: it takes floating-point values, two axes or more, a size"
-            f" that is a multiple of {chosen.group}, and a name that --keep does not match"
+            f" that is a multiple of {chosen.group}, and a name that `include` and `exclude` let through"
         )
     if progress is not None:
-        progress("pruning tensors", len(held), len(held))
+        progress("pruning tensors", len(tensors), len(tensors))
     if destination is not None:
         save_file(written, destination)
     report = PruneReport(str(chosen), tuple(pruned), tuple(left))

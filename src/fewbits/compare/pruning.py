@@ -34,18 +34,19 @@ RETRAININGS = {
     "frozen": Retraining(lambda steps: Frozen()),
     "recomputed": Retraining(lambda steps: Recomputed(every=max(1, steps // 40))),
     "gradual": Retraining(lambda steps: Gradual(max(1, steps // 2), every=max(1, steps // 40))),
-    "sr-ste": Retraining(lambda steps: SR_STE, from_scratch=True),
+    "sr_ste": Retraining(lambda steps: SR_STE, from_scratch=True),
 }
 
 
 def prune_task(
-    t: Task,
+    task: Task,
     pattern: str | Pattern,
     *,
     recipes: Sequence[str] = ("fp32",),
     schedule: str = "frozen",
     seeds: int = 1,
     steps: int = 0,
+    include: Sequence[str] = (),
     exclude: Sequence[str] = (),
     transposable: str | None = None,
     start: Weights | None = None,
@@ -59,12 +60,13 @@ def prune_task(
     optimizer.
 
     Args:
-        t: the task.
+        task: what to train, and how.
         pattern: ``N:M``, such as ``2:4``.
         recipes: of the retraining; none for pruning alone.
         schedule: a key of :data:`RETRAININGS`.
         seeds: of the initial weights: 0, 1, ...
         steps: of each training; 0: as many as the task says.
+        include: patterns of the modules to prune; none: all.
         exclude: patterns of modules to leave dense.
         transposable: as in :func:`fewbits.sparsity.sparsify`.
         start: weights of a dense model to begin with, in the place of training one.
@@ -79,36 +81,39 @@ def prune_task(
         ArgumentError: no such recipe or schedule, nothing to prune, or weights of another model.
     """
     if schedule not in RETRAININGS:
-        raise ArgumentError(f"there is no schedule {schedule!r}; expected one of {', '.join(RETRAININGS)}")
-    chosen, steps = [read(name) for name in recipes], steps or t.hyper.steps
+        raise ArgumentError(f"schedule={schedule!r} is unknown; expected one of {', '.join(RETRAININGS)}")
+    chosen, steps = [read(name) for name in recipes], steps or task.hyper.steps
     how, trainings = RETRAININGS[schedule], seeds * (len(recipes) + (start is None) + control)
     measured, done = parse(format) if isinstance(format, str) else format, 0
-    sparsify(t.create(0), pattern, exclude=exclude, transposable=transposable)  # refuses before hours of work
+    prune = partial(
+        sparsify, pattern=pattern, include=include or "*", exclude=exclude, transposable=transposable
+    )
+    prune(task.create(0))  # refuses before hours of work
 
     def trained(recipe: Recipe, seed: int, begin: Callable[[nn.Module], object] | None) -> _Trained:
         nonlocal done
 
-        def told(part: float) -> None:
+        def advance(part: float) -> None:
             if progress is not None:
-                progress(f"{t.name}: training", done + part, trainings)
+                progress(f"{task.name}: training", done + part, trainings)
 
-        found = _train(t, recipe, seed, steps, begin, told)
+        result = _train(task, recipe, seed, steps, begin, advance)
         done += 1
-        return found
+        return result
 
     def sparse(model: nn.Module, weights: Weights | None, made: Schedule) -> PruneReport:
         if weights is not None:
             _load(model, weights)
-        return sparsify(model, pattern, exclude=exclude, transposable=transposable, schedule=made)
+        return prune(model, schedule=made)
 
     rows: list[list[_Trained]] = []  # one for each seed, in the order of the stages
     reports = []
     for seed in range(seeds):
-        dense = trained(read("fp32"), seed, None) if start is None else _given(t, seed, start)
-        pruned = t.create(seed)
+        dense = trained(read("fp32"), seed, None) if start is None else _given(task, seed, start)
+        pruned = task.create(seed)
         reports.append(sparse(pruned, dense.weights, Frozen()))
         remove_masks(pruned)
-        rows.append([dense, _Trained(t.evaluate(pruned.eval()), pruned.state_dict())])
+        rows.append([dense, _Trained(task.evaluate(pruned.eval()), pruned.state_dict())])
         if control:
             rows[-1].append(trained(read("fp32"), seed, partial(_load, weights=dense.weights)))
         for recipe in chosen:
@@ -120,9 +125,9 @@ def prune_task(
     stages += [("from scratch" if how.from_scratch else "retrained", r.name) for r in chosen]
     weights = rows[0][-1].weights
     record = PrunedModel(
-        model=t.name,
-        metric=t.metric,
-        lower_is_better=t.lower_is_better,
+        model=task.name,
+        metric=task.metric,
+        lower_is_better=task.lower_is_better,
         schedule=schedule,
         steps=steps,
         seeds=tuple(range(seeds)),
@@ -132,7 +137,7 @@ def prune_task(
         ),
         report=reports[0],
         products=() if measured is None else sparse_products(weights, reports[0], measured),
-        resolution=t.resolution,
+        resolution=task.resolution,
     )
     return record, weights
 
@@ -145,29 +150,29 @@ class _Trained:
 
 
 def _train(
-    t: Task,
+    task: Task,
     recipe: Recipe,
     seed: int,
     steps: int,
     begin: Callable[[nn.Module], object] | None,
-    told: Callable[[float], None],
+    advance: Callable[[float], None],
 ) -> _Trained:
-    with seeded(t, seed):
-        trainer = recipe_trainer(t, recipe, seed=seed, steps=steps, observe_every=steps, begin=begin)
+    with seeded(task, seed):
+        trainer = recipe_trainer(task, recipe, seed=seed, steps=steps, observe_every=steps, begin=begin)
         flips = 0.0
         for step in trainer:
             flips += getattr(trainer.optimizer, "flip_rate", 0.0)
-            told(step.step / steps)
+            advance(step.step / steps)
         value = trainer.evaluate()
         if hasattr(trainer.model, "fewbits_sparsity"):
             remove_masks(trainer.model)
         return _Trained(value, trainer.plain_model().state_dict(), flips / steps)
 
 
-def _given(t: Task, seed: int, weights: Weights) -> _Trained:
-    model = t.create(seed)
+def _given(task: Task, seed: int, weights: Weights) -> _Trained:
+    model = task.create(seed)
     _load(model, weights)
-    return _Trained(t.evaluate(model.eval()), model.state_dict())
+    return _Trained(task.evaluate(model.eval()), model.state_dict())
 
 
 def _load(model: nn.Module, weights: Weights) -> None:

@@ -7,7 +7,6 @@ import os
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from fewbits.errors import ArgumentError
 
@@ -28,7 +27,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     write_pieces(path, [data])
 
 
-def write_pieces(path: str | os.PathLike[str], pieces: Iterable[Any]) -> None:
+def write_pieces(path: str | os.PathLike[str], pieces: Iterable[bytes | bytearray | memoryview]) -> None:
     """Replace the file at `path` by `pieces` one after the other, all of them or none.
 
     The bytes go to a new file in the same folder, reach the disk, and take the name `path` in one step. A

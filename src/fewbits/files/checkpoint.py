@@ -10,18 +10,25 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib.metadata import version
+from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fewbits.errors import DataError
+from fewbits.files.json_objects import unique_keys
+from fewbits.files.pieces import pieces
+from fewbits.files.safetensors_header import width
+from fewbits.versions import release
+
+if TYPE_CHECKING:
+    import torch
+    from safetensors import safe_open
 
 CHUNK_VALUES = 1 << 20  # values in memory at once, 4 MiB as float32
 
@@ -59,8 +66,7 @@ class StoredTensor:
     @property
     def stored_bytes(self) -> int:
         """Bytes of the values in the file."""
-        bits = re.search(r"\d+", self.dtype)  # every dtype but BOOL names its width
-        return -(-self.count * int(bits[0] if bits else 8) // 8)
+        return -(-self.count * width(self.dtype) // 8)
 
     @property
     def is_float(self) -> bool:
@@ -124,18 +130,15 @@ def chunks(
     Raises:
         DataError: the file was damaged since it was listed.
     """
-    width = tensor.stored_bytes // max(tensor.count, 1)
-    whole = row <= values
-    step = max(row, 1) * (values // max(row, 1)) if whole else max(values // multiple, 1) * multiple
+    value_bytes = tensor.stored_bytes // max(tensor.count, 1)
     opened(tensor.file)
     # Read, not mapped: the pages of a mapped tensor count as memory of the process until it is let go.
     with tensor.file.open("rb") as file:
-        for start in [0] if whole else range(0, tensor.count, row):
-            stop = tensor.count if whole else start + row
-            for at in range(start, stop, step):
-                octets = read_bytes(file, tensor, at * width, (min(at + step, stop) - at) * width)
-                piece = _floats(octets, tensor.dtype)
-                yield piece.reshape(-1, row) if whole else piece.reshape(1, -1)
+        for at, size in pieces(tensor.count, row, most=values, multiple=multiple):
+            values_read = _floats(
+                read_bytes(file, tensor, at * value_bytes, size * value_bytes), tensor.dtype
+            )
+            yield values_read.reshape(-1, row) if row <= values else values_read.reshape(1, -1)
 
 
 def raw_chunks(tensor: StoredTensor, *, size: int = 1 << 22) -> Iterator[bytearray]:
@@ -162,21 +165,22 @@ def read_bytes(file: BinaryIO, tensor: StoredTensor, at: int, size: int) -> byte
     return octets
 
 
-def _floats(octets: bytearray, dtype: str) -> NDArray[Any]:
+def _floats(octets: bytearray, dtype: str) -> NDArray[np.float32] | NDArray[np.float64]:
     """Return stored floating-point numbers as float64 for F64, else as float32."""
     import torch
 
     flat = torch.frombuffer(octets, dtype=torch.uint8) if octets else torch.empty(0, dtype=torch.uint8)
     wide = torch.float64 if dtype == "F64" else torch.float32
-    found: NDArray[Any] = flat.view(torch_dtype(dtype)).to(wide).numpy()
-    return found
+    values: NDArray[np.float32] | NDArray[np.float64] = flat.view(torch_dtype(dtype)).to(wide).numpy()
+    return values
 
 
-def torch_dtype(dtype: str) -> Any:
+def torch_dtype(dtype: str) -> torch.dtype:
     """Return the torch.dtype of a floating-point dtype as safetensors writes it."""
     import torch
 
-    return getattr(torch, FLOATS[dtype])
+    named: torch.dtype = getattr(torch, FLOATS[dtype])
+    return named
 
 
 def metadata(file: Path) -> dict[str, str]:
@@ -185,10 +189,10 @@ def metadata(file: Path) -> dict[str, str]:
     Raises:
         DataError: the file is missing, damaged or of another kind.
     """
-    return dict(opened(file).metadata() or {})
+    return dict(opened(file).metadata() or {})  # type: ignore[no-untyped-call]  # safetensors has no types
 
 
-def opened(file: Path) -> Any:
+def opened(file: Path) -> safe_open:
     """Open one file with the safetensors library, which checks its header, or say why it cannot be.
 
     Raises:
@@ -209,14 +213,14 @@ def opened(file: Path) -> Any:
     try:
         return safe_open(file, framework="pt")
     except (SafetensorError, OSError) as error:
-        told = str(error).removeprefix("Error while deserializing header: ")
-        unknown = re.search(r"unknown variant `([^`]*)`", told)
+        reason = str(error).removeprefix("Error while deserializing header: ")
+        unknown = re.search(r"unknown variant `([^`]*)`", reason)
         if unknown:
             raise DataError(
                 f"{file} has a tensor of the dtype {unknown[1]!r:.60}, which is unknown to the installed"
-                f" safetensors {version('safetensors')}; install a later one, or write it in another dtype"
+                f" safetensors {release('safetensors')}; install a later one, or write it in another dtype"
             ) from None
-        raise DataError(f"{file} cannot be read as safetensors ({told}){_likely_cause(file)}") from None
+        raise DataError(f"{file} cannot be read as safetensors ({reason}){_likely_cause(file)}") from None
 
 
 def _likely_cause(file: Path) -> str:
@@ -259,19 +263,9 @@ def _starts(file: Path) -> dict[str, int]:
     """
     with file.open("rb") as source:
         size = int.from_bytes(source.read(8), "little")
-        header = json.loads(source.read(size), object_pairs_hook=lambda pairs: _once(file, pairs))
-    about = {name: told for name, told in header.items() if name != "__metadata__"}
-    return {name: 8 + size + told["data_offsets"][0] for name, told in about.items()}
-
-
-def _once(file: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        name, times = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise DataError(
-            f"{file} names {name!r:.200} {times} times; expected every name once: fetch or write it again"
-        )
-    return found
+        header = json.loads(source.read(size), object_pairs_hook=partial(unique_keys, str(file)))
+    entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    return {name: 8 + size + entry["data_offsets"][0] for name, entry in entries.items()}
 
 
 def _in_folder(folder: Path) -> list[Path]:
@@ -315,7 +309,7 @@ def _weight_map(index: Path) -> dict[str, str]:
     return places
 
 
-def read_index(index: Path) -> dict[str, Any]:
+def read_index(index: Path) -> dict[str, object]:
     """Return the index of a sharded checkpoint as it is written; a document that is no object is empty.
 
     Raises:
@@ -325,7 +319,7 @@ def read_index(index: Path) -> dict[str, Any]:
     if size > _LARGEST_INDEX_BYTES:
         raise DataError(f"{index} has {size} bytes; expected an index of at most {_LARGEST_INDEX_BYTES}")
     try:
-        document = json.loads(index.read_bytes(), object_pairs_hook=lambda pairs: _once(index, pairs))
+        document = json.loads(index.read_bytes(), object_pairs_hook=partial(unique_keys, str(index)))
     except DataError:
         raise
     except (ValueError, RecursionError) as error:
@@ -333,7 +327,7 @@ def read_index(index: Path) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def counting_order(name: str) -> list[Any]:
+def counting_order(name: str) -> list[str | tuple[int, str]]:
     """Return a key that sorts digits as numbers, of any length."""
     parts = re.split(r"([0-9]+)", name)
     return [part if i % 2 == 0 else (len(part.lstrip("0")), part) for i, part in enumerate(parts)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 from zlib import crc32
 
 from fewbits.files.checkpoint import StoredTensor, raw_chunks
@@ -22,7 +21,7 @@ class Checksums:
     def __init__(self) -> None:
         self._states: dict[str, tuple[int, int]] = {}  # by name: bytes so far, and their checksum
 
-    def add(self, name: str, at: int, octets: Any) -> None:
+    def add(self, name: str, at: int, octets: bytes | bytearray | memoryview) -> None:
         """Take in the bytes of a tensor from ``at`` on.
 
         They come in order. A scale that many pieces share is written with each of them, and counts once.
@@ -38,23 +37,23 @@ class Checksums:
         return digits(self._states.get(name, (0, 0))[1])
 
 
-def problem(tensor: StoredTensor, told: Callable[[int], None] = lambda _: None) -> str:
+def problem(tensor: StoredTensor, advance: Callable[[int], None] = lambda _: None) -> str:
     """Read a tensor, and say what is wrong where its bytes are not those of its checksum; else nothing.
 
     Args:
         tensor: from :func:`fewbits.files.contents.read_contents`; without a checksum nothing is read.
-        told: called with the number of bytes of each piece that was read.
+        advance: called with the number of bytes of each piece that was read.
 
     Raises:
         DataError: the file was cut since it was listed.
     """
     if tensor.crc32 is None:
-        told(tensor.stored_bytes)
+        advance(tensor.stored_bytes)
         return ""
     state = 0
     for raw in raw_chunks(tensor):
         state = crc32(raw, state)
-        told(len(raw))
+        advance(len(raw))
     return difference(tensor, state)
 
 

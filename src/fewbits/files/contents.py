@@ -9,18 +9,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fewbits.errors import ArgumentError, DataError
+from fewbits.files.byte_layout import TensorLayout, part_name
 from fewbits.files.checkpoint import StoredTensor, counting_order, metadata, read_checkpoint
-from fewbits.files.stored import KEY, Metadata, Stored, part_name, part_problems, read_metadata
+from fewbits.files.narrow_metadata import KEY, NarrowMetadata, part_problems, read_metadata
 
 
 @dataclass(frozen=True)
-class Narrow:
-    """One narrow tensor of a checkpoint."""
+class StoredNarrowTensor:
+    """One narrow tensor of a checkpoint, as its file describes it."""
 
     name: str
-    stored: Stored
+    layout: TensorLayout
     parts: Mapping[str, StoredTensor]  # by the ends of their names
     file: Path
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the ordinary tensor that it stands for."""
+        return self.layout.shape
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of that tensor, as safetensors writes it."""
+        return self.layout.dtype
 
     @property
     def stored_bytes(self) -> int:
@@ -28,20 +39,20 @@ class Narrow:
         return sum(part.stored_bytes for part in self.parts.values())
 
 
-Held = StoredTensor | Narrow
+AnyStoredTensor = StoredTensor | StoredNarrowTensor
 
 
 @dataclass(frozen=True)
 class Contents:
     """A checkpoint, and what is wrong with its narrow tensors."""
 
-    tensors: tuple[Held, ...]  # layer 2 before layer 10
+    tensors: tuple[AnyStoredTensor, ...]  # layer 2 before layer 10
     problems: tuple[str, ...]
 
     @property
-    def narrow(self) -> tuple[Narrow, ...]:
+    def narrow(self) -> tuple[StoredNarrowTensor, ...]:
         """The narrow tensors."""
-        return tuple(t for t in self.tensors if isinstance(t, Narrow))
+        return tuple(t for t in self.tensors if isinstance(t, StoredNarrowTensor))
 
 
 def read_contents(path: str | os.PathLike[str]) -> Contents:
@@ -56,23 +67,23 @@ def read_contents(path: str | os.PathLike[str]) -> Contents:
     by_file: dict[Path, dict[str, StoredTensor]] = {}
     for tensor in read_checkpoint(path):
         by_file.setdefault(tensor.file, {})[tensor.name] = tensor
-    tensors: list[Held] = []
+    tensors: list[AnyStoredTensor] = []
     problems: list[str] = []
     for file, there in by_file.items():
         text = metadata(file).get(KEY)
-        told = Metadata({}, {}, []) if text is None else read_metadata(text)
-        wrong = list(told.problems)
-        there |= {n: replace(t, crc32=told.checksums[n]) for n, t in there.items() if n in told.checksums}
+        narrow = NarrowMetadata({}, {}, []) if text is None else read_metadata(text)
+        wrong, checksums = list(narrow.problems), narrow.checksums
+        there |= {n: replace(t, crc32=checksums[n]) for n, t in there.items() if n in checksums}
         claimed: set[str] = set()
-        for name, about in told.tensors.items():
-            of_tensor = part_problems(name, about, there, told.version)
-            names = {suffix: part_name(name, suffix) for suffix in about.parts}
-            claimed.update(names.values(), [name] if told.version > 1 else [])
+        for name, layout in narrow.tensors.items():
+            of_tensor = part_problems(name, layout, there, narrow.version)
+            names = {suffix: part_name(name, suffix) for suffix in layout.parts}
+            claimed.update(names.values(), [name] if narrow.version > 1 else [])
             if not of_tensor:
-                parts = {suffix: there[whole] for suffix, whole in names.items()}
-                tensors.append(Narrow(name, about, parts, file))
+                parts = {suffix: there[full_name] for suffix, full_name in names.items()}
+                tensors.append(StoredNarrowTensor(name, layout, parts, file))
             wrong += of_tensor
-        lost = [name for name in told.checksums if name not in there and name not in claimed]
+        lost = [name for name in checksums if name not in there and name not in claimed]
         wrong += [f"tensor {name!r:.200} is missing, and the file has its checksum" for name in lost]
         tensors += [tensor for name, tensor in there.items() if name not in claimed]
         problems += [f"{file}: {sentence}" for sentence in wrong]
@@ -105,7 +116,7 @@ def ordinary_tensors(path: str | os.PathLike[str]) -> tuple[StoredTensor, ...]:
     contents = sound_contents(path)
     for tensor in contents.narrow:
         raise ArgumentError(
-            f"{path} was cast already: it holds {tensor.name!r:.200} in {tensor.stored.format!s:.100};"
+            f"{path} was cast already: it holds {tensor.name!r:.200} in {tensor.layout.format!s:.100};"
             " rounding twice loses more: give the original, or restore it first with"
             " `fewbits cast SOURCE DESTINATION --back`"
         )

@@ -12,29 +12,29 @@ from pathlib import Path
 from fewbits.errors import ArgumentError
 from fewbits.files.atomic import write_text
 from fewbits.files.checkpoint import index_of, read_index
-from fewbits.files.header import Header
+from fewbits.files.safetensors_header import Header
 
 
 @dataclass(frozen=True)
 class Destination:
     """The files to write, and the index above them where there is one."""
 
-    whole: Path  # the file or the folder, symbolic links resolved
+    path: Path  # the file or the folder, symbolic links resolved
     files: dict[Path, Path]  # by the files that they are made from
     index: Path | None  # of the source
 
     @contextmanager
     def made(self) -> Iterator[None]:
         """Make the folder of a sharded checkpoint; one that stays empty goes again when the work fails."""
-        make = self.whole not in self.files.values() and not self.whole.exists()
+        make = self.path not in self.files.values() and not self.path.exists()
         if make:
-            self.whole.mkdir()
+            self.path.mkdir()
         try:
             yield
         except BaseException:
             if make:
                 with suppress(OSError):
-                    self.whole.rmdir()
+                    self.path.rmdir()
             raise
 
     def write_index(self, headers: dict[Path, Header]) -> None:
@@ -42,14 +42,14 @@ class Destination:
         if self.index is None:
             return
         places = {name: file.name for file, header in headers.items() for name in header.starts}
-        told = read_index(self.index).get("metadata")
+        given = read_index(self.index).get("metadata")
         size = sum(header.size - min(header.starts.values()) for header in headers.values())
-        metadata = (told if isinstance(told, dict) else {}) | {"total_size": size}
+        metadata = (given if isinstance(given, dict) else {}) | {"total_size": size}
         document = {"metadata": metadata, "weight_map": dict(sorted(places.items()))}
-        write_text(self.whole / self.index.name, json.dumps(document, indent=2) + "\n")
+        write_text(self.path / self.index.name, json.dumps(document, indent=2) + "\n")
 
 
-def destination(
+def plan_destination(
     source: str | os.PathLike[str], given: str | os.PathLike[str], files: Iterable[Path]
 ) -> Destination:
     """Say where each file of a checkpoint goes.
@@ -76,9 +76,9 @@ def destination(
         raise ArgumentError(f"{source} is a folder of files, and {given} is one file; give a folder")
     if target == Path(os.path.realpath(folder)):
         raise ArgumentError(f"{given} is the source itself; give another folder, as it is not written over")
-    found = {file: target / file.name for file in files}
-    _refuse_strangers(target, {*found.values(), target / index.name} if index else {*found.values()})
-    return Destination(target, found, index)
+    places = {file: target / file.name for file in files}
+    _refuse_strangers(target, {*places.values(), target / index.name} if index else {*places.values()})
+    return Destination(target, places, index)
 
 
 def _file(origin: Path, given: Path, target: Path) -> Path:
@@ -93,8 +93,8 @@ def _file(origin: Path, given: Path, target: Path) -> Path:
 
 def _refuse_strangers(folder: Path, own: set[Path]) -> None:
     """Refuse a folder in which other tensors would seem to belong to the new ones."""
-    found = [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")]
-    strangers = sorted(path.name for path in found if path not in own)
+    present = [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")]
+    strangers = sorted(path.name for path in present if path not in own)
     if strangers:
         raise ArgumentError(
             f"{folder} holds {strangers[0]!r:.200}, which is not of this checkpoint; give an empty folder"

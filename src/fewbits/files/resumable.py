@@ -22,7 +22,7 @@ from typing import Any
 
 from fewbits.errors import ArgumentError
 from fewbits.files.atomic import sync_folder
-from fewbits.files.header import Header
+from fewbits.files.safetensors_header import Header
 
 _SYNC_SECONDS = 0.5  # between flushes: small steps share one, and no more than this is done twice
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -76,7 +76,7 @@ class Resumable:
         finally:
             self._close()
 
-    def write(self, file: Path, at: int, octets: Any) -> None:
+    def write(self, file: Path, at: int, octets: bytes | bytearray | memoryview) -> None:
         """Put bytes into one of the files."""
         descriptor = self._descriptor(file)
         view = memoryview(octets).cast("B")
@@ -85,7 +85,7 @@ class Resumable:
                 written = os.pwrite(descriptor, view, at)
                 view, at = view[written:], at + written
 
-    def finish(self, step: str, record: Any) -> None:
+    def finish(self, step: str, record: object) -> None:
         """Note that all bytes of a step are written, with what JSON can hold about it."""
         self.done[step] = record
         self._pending.append((step, record))

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from fewbits.errors import ArgumentError, DataError, DTypeError
 from fewbits.files.atomic import write_pieces
+from fewbits.files.byte_layout import SUFFIXES, TensorLayout, part_name
 from fewbits.files.checkpoint import FLOATS, StoredTensor, opened, torch_dtype
 from fewbits.files.checksum import difference, digits
-from fewbits.files.contents import Narrow, sound_contents
-from fewbits.files.header import Part, header
-from fewbits.files.stored import KEY, SUFFIXES, Stored, metadata_text, part_name
+from fewbits.files.contents import StoredNarrowTensor, sound_contents
+from fewbits.files.narrow_metadata import KEY, metadata_text
+from fewbits.files.safetensors_header import HeaderEntry, header
 from fewbits.tensor import NarrowTensor
 
 if TYPE_CHECKING:
     import torch
+    from safetensors import safe_open
 
 # As safetensors writes them; the floating-point ones are in FLOATS.
 _OTHERS = {
@@ -55,14 +58,14 @@ def save_file(
     """
     import torch
 
-    narrow = {name: _stored(name, t) for name, t in tensors.items() if isinstance(t, NarrowTensor)}
-    whole: dict[str, Any] = {}
-    placeholders: dict[str, Any] = {}
+    narrow = {name: _layout(name, t) for name, t in tensors.items() if isinstance(t, NarrowTensor)}
+    written: dict[str, torch.Tensor] = {}
+    placeholders: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
         if isinstance(tensor, NarrowTensor):
-            whole |= {part_name(name, suffix): getattr(tensor, suffix) for suffix in narrow[name].parts}
+            written |= {part_name(name, suffix): getattr(tensor, suffix) for suffix in narrow[name].parts}
             placeholders[name] = torch.empty(0, dtype=tensor.dtype)
-    clash = sorted(set(whole) & set(tensors))
+    clash = sorted(set(written) & set(tensors))
     if clash:
         raise ArgumentError(
             f"{clash[0]!r:.200} is a part of a narrow tensor and a tensor; rename one of them"
@@ -71,15 +74,17 @@ def save_file(
         raise ArgumentError(
             f"metadata has the key {KEY!r}, which says how narrow tensors are stored; rename it"
         )
-    whole |= {name: tensor for name, tensor in tensors.items() if name not in narrow} | placeholders
-    about = {name: Part(_dtype(name, tensor), tuple(tensor.shape)) for name, tensor in whole.items()}
-    kept = dict(metadata or {})
+    written |= {name: tensor for name, tensor in tensors.items() if name not in narrow} | placeholders
+    entries = {
+        name: HeaderEntry(_dtype(name, tensor), tuple(tensor.shape)) for name, tensor in written.items()
+    }
+    texts = dict(metadata or {})
     if narrow:
-        checksums = {name: digits(crc32(_octets(tensor))) for name, tensor in whole.items()}
-        kept[KEY] = metadata_text(narrow, checksums)
-    head = header(about, kept)
-    order = sorted(whole, key=lambda name: (head.starts[name], about[name].nbytes))
-    write_pieces(path, _pieces(head.octets, [whole[name] for name in order]))
+        checksums = {name: digits(crc32(_octets(tensor))) for name, tensor in written.items()}
+        texts[KEY] = metadata_text(narrow, checksums)
+    head = header(entries, texts)
+    order = sorted(written, key=lambda name: (head.starts[name], entries[name].nbytes))
+    write_pieces(path, _file_pieces(head.octets, [written[name] for name in order]))
 
 
 def load_file(path: str | os.PathLike[str]) -> dict[str, torch.Tensor | NarrowTensor]:
@@ -96,22 +101,24 @@ def load_file(path: str | os.PathLike[str]) -> dict[str, torch.Tensor | NarrowTe
         DataError: it cannot be read, its narrow tensors are not what its metadata says, or it holds a tensor
             that torch cannot, such as four-bit floats with an odd last extent.
     """
-    found: dict[str, torch.Tensor | NarrowTensor] = {}
-    handles: dict[Any, Any] = {}
-    for held in sound_contents(path).tensors:
-        if held.file not in handles:
-            handles[held.file] = opened(held.file)
-        read = partial(_read, handles[held.file])
-        found[held.name] = _narrow(held, read) if isinstance(held, Narrow) else read(held)
-    return found
+    loaded: dict[str, torch.Tensor | NarrowTensor] = {}
+    handles: dict[Path, safe_open] = {}
+    for tensor in sound_contents(path).tensors:
+        if tensor.file not in handles:
+            handles[tensor.file] = opened(tensor.file)
+        read = partial(_read, handles[tensor.file])
+        loaded[tensor.name] = (
+            _narrow(tensor, read) if isinstance(tensor, StoredNarrowTensor) else read(tensor)
+        )
+    return loaded
 
 
-def _read(handle: Any, stored: StoredTensor) -> torch.Tensor:
+def _read(handle: safe_open, stored: StoredTensor) -> torch.Tensor:
     """Return one tensor; the library's checks of a header do not ask whether torch has such tensors."""
     from safetensors import SafetensorError
 
     try:
-        tensor: torch.Tensor = handle.get_tensor(stored.name)
+        tensor: torch.Tensor = handle.get_tensor(stored.name)  # type: ignore[no-untyped-call]  # safetensors has no types
     except (SafetensorError, OSError) as error:
         raise DataError(
             f"{stored.file}: tensor {stored.name!r:.200} cannot be loaded ({error!s:.200}); store it in "
@@ -122,32 +129,34 @@ def _read(handle: Any, stored: StoredTensor) -> torch.Tensor:
     return tensor
 
 
-def _narrow(held: Narrow, read: Any) -> NarrowTensor:
+def _narrow(stored: StoredNarrowTensor, read: Callable[[StoredTensor], torch.Tensor]) -> NarrowTensor:
     import torch
 
-    about = held.stored
+    layout = stored.layout
     # BF16 holds every FP8 value, and torch computes with it.
-    dtype = torch.bfloat16 if about.dtype.startswith("F8") else torch_dtype(about.dtype)
-    parts: list[Any] = [read(held.parts[s]) if s in held.parts else None for s in SUFFIXES]
+    dtype = torch.bfloat16 if layout.dtype.startswith("F8") else torch_dtype(layout.dtype)
+    codes, *others = (read(stored.parts[s]) if s in stored.parts else None for s in SUFFIXES)
+    assert codes is not None
     try:
         return NarrowTensor.from_parts(
-            *parts,
-            format=about.format,
-            shape=about.quantized_shape,
-            axis=about.axis,
+            codes,
+            *others,
+            format=layout.format,
+            shape=layout.quantized_shape,
+            axis=layout.axis,
             dtype=dtype,
-            sparsity=about.sparsity,
+            sparsity=layout.pattern,
         )
     except DataError as error:  # a mask
-        raise DataError(f"{held.file}: tensor {held.name!r:.200}: {error}") from None
+        raise DataError(f"{stored.file}: tensor {stored.name!r:.200}: {error}") from None
 
 
-def _stored(name: str, tensor: NarrowTensor) -> Stored:
+def _layout(name: str, tensor: NarrowTensor) -> TensorLayout:
     dtype = _dtype(name, tensor, of=FLOATS)
-    return Stored(tensor.format, tuple(tensor.shape), tensor.axis, dtype, sparsity=tensor.sparsity)
+    return TensorLayout(tensor.format, tuple(tensor.shape), tensor.axis, dtype, pattern=tensor.sparsity)
 
 
-def _dtype(name: str, tensor: Any, *, of: Mapping[str, str] | None = None) -> str:
+def _dtype(name: str, tensor: torch.Tensor, *, of: Mapping[str, str] | None = None) -> str:
     """Return the dtype as safetensors writes it."""
     own = str(tensor.dtype).removeprefix("torch.")
     names = of or FLOATS | _OTHERS
@@ -157,14 +166,14 @@ def _dtype(name: str, tensor: Any, *, of: Mapping[str, str] | None = None) -> st
     raise DTypeError(f"tensor {name!r:.200} is {own}; expected one of {', '.join(names.values())}")
 
 
-def _pieces(octets: bytes, tensors: list[Any]) -> Iterator[Any]:
+def _file_pieces(octets: bytes, tensors: list[torch.Tensor]) -> Iterator[bytes | memoryview]:
     """Yield the bytes of a file, one tensor at a time."""
     yield octets
     for tensor in tensors:
         yield _octets(tensor)
 
 
-def _octets(tensor: Any) -> memoryview:
+def _octets(tensor: torch.Tensor) -> memoryview:
     """Return the bytes of a tensor."""
     import torch
 

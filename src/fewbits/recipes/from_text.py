@@ -37,9 +37,7 @@ def recipe(text: str | Recipe) -> Recipe:
     else:
         near = get_close_matches(name, RECIPES, n=3)
         hint = f"; the nearest are {', '.join(near)}" if near else ""
-        raise ArgumentError(
-            f"there is no recipe {name!r}{hint}; `fewbits train --recipe list` lists them all"
-        )
+        raise ArgumentError(f"there is no recipe {name!r}{hint}; `fewbits recipes` lists them all")
     changes: dict[str, Any] = {}
     for part in split(rest) if rest else ():
         role, equals, value = (p.strip() for p in part.partition("="))

@@ -22,9 +22,10 @@ from fewbits.report.page.solving import solve_page
 from fewbits.report.page.training import train_page
 from fewbits.report.terminal.compare import checkpoint_table, matrices_table, tasks_table
 from fewbits.report.terminal.pruning import prune_table
+from fewbits.report.terminal.recipes import recipe_json, recipe_table, recipes_json, recipes_table
 from fewbits.report.terminal.solving import history_plot, solve_table, stages_table
 from fewbits.report.terminal.storage import cast_table, inspect_table
-from fewbits.report.terminal.training import recipes_table, train_table
+from fewbits.report.terminal.training import train_table
 
 __all__ = [
     "cast_json",
@@ -42,6 +43,9 @@ __all__ = [
     "prune_json",
     "prune_page",
     "prune_table",
+    "recipe_json",
+    "recipe_table",
+    "recipes_json",
     "recipes_table",
     "solve_json",
     "solve_page",

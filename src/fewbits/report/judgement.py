@@ -31,6 +31,7 @@ class Metric:
 
 METRICS = {
     "nll": Metric("negative log-likelihood", "NLL (nats/byte)", "NLL", "nats/byte", "nats/byte", 4, False),
+    "loss": Metric("loss", "loss", "loss", "as its function returns it", "", 4, False),
     "accuracy": Metric("accuracy", "accuracy (%)", "acc.", "%", "percentage points", 2, True),
 }
 

@@ -40,9 +40,11 @@ def tasks_page(
     """
 
     def again(score: TaskScore) -> str:
+        if ":" in score.task:  # MODULE:FUNCTION, which has one seed
+            return f"{base_command} --model {shlex.quote(score.task)} --formats {shlex.quote(score.format)}"
         seeds = f"--seeds {len(score.values)}" + (" --train" if score.trained else "")
         return (
-            f"{base_command} --tasks {shlex.quote(score.task)} --formats {shlex.quote(score.format)} {seeds}"
+            f"{base_command} --task {shlex.quote(score.task)} --formats {shlex.quote(score.format)} {seeds}"
         )
 
     parts = [_task(i, task, group, again) for i, (task, group) in enumerate(by_task(scores).items())]

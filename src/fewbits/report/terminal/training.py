@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from fewbits.records import TrainRun
 from fewbits.report.columns.training import TRAIN_COLUMNS
@@ -26,14 +24,3 @@ def train_table(runs: Sequence[TrainRun]) -> RenderableType:
     evidence = [(r.runs[0].recipe, r.evidence) for r in rows if r.evidence and r.runs[0].recipe != "fp32"]
     notes = [Wrapped(f"warning: {text}") for text in warnings]
     return Group(Sheet(heading, TRAIN_COLUMNS, rows), Wrapped(evidence_sentence(evidence)), *notes)
-
-
-def recipes_table(rows: Sequence[tuple[str, str, str]]) -> Table:
-    """Lay out the catalogue: name, what it does in a few words, source."""
-    table = Table(title="Recipes", title_justify="left")
-    table.add_column("recipe", no_wrap=True)
-    for column in ("what is narrow", "source"):
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table

@@ -12,6 +12,7 @@ from fewbits.train.tasks.digits_task import DigitsConfig, digits_task
 from fewbits.train.tasks.faint_task import faint_task
 from fewbits.train.tasks.mnist_task import mnist_task
 from fewbits.train.tasks.task import Batch, Hyperparameters, Task
+from fewbits.train.tasks.user_model import is_user_model, user_task
 
 __all__ = ["TASKS", "Batch", "Hyperparameters", "Task", "bytes_task", "digits_task", "task", "trained_task"]
 
@@ -49,16 +50,19 @@ def trained_task(name: str, size: str = "small") -> Task:
     """Return a task to train on, of one of two sizes.
 
     Args:
-        name: ``bytes``, ``digits``, ``faint``, ``mnist10k`` or the path of a text, a file or a folder.
-        size: ``small``, seconds on two cores, or ``base``, minutes.
+        name: ``bytes``, ``digits``, ``faint``, ``mnist10k``, the path of a text, a file or a folder, or
+            ``MODULE:FUNCTION`` of a model of your own (:mod:`fewbits.train.tasks.user_model`).
+        size: ``small``, seconds on two cores, or ``base``, minutes; a model of your own has one.
 
     Raises:
-        ArgumentError: there is no such task, path or size.
+        ArgumentError: there is no such task, path, model or size.
         DataError: data cannot be read or is too short.
         MissingDependencyError: ``digits`` without scikit-learn.
     """
     if size not in SIZES:
-        raise ArgumentError(f"there is no model {size!r}; expected {' or '.join(SIZES)}")
+        raise ArgumentError(f"size={size!r} is unknown; expected {' or '.join(SIZES)}")
+    if is_user_model(name):
+        return user_task(name)
     base = size == "base"
     if name == "digits":
         chosen = digits_task(_BASE_DIGITS if base else None)
@@ -70,6 +74,7 @@ def trained_task(name: str, size: str = "small") -> Task:
         chosen = bytes_task(None if name == "bytes" else Path(name), _BASE_BYTES if base else None)
     else:
         raise ArgumentError(
-            f"there is no task {name!r}, and no such file or folder; expected {', '.join(TRAINED)} or a text"
+            f"there is no task {name!r}, and no such file or folder; expected {', '.join(TRAINED)}, a text or"
+            " MODULE:FUNCTION"
         )
     return replace(chosen, single_thread=not base)

@@ -12,6 +12,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from platformdirs import user_cache_path
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
@@ -19,11 +20,9 @@ from fewbits.files.atomic import write_bytes
 
 
 def cache_folder() -> Path:
-    """Return ``$FEWBITS_CACHE``, else ``$XDG_CACHE_HOME/fewbits``, else ``~/.cache/fewbits``."""
-    if own := os.environ.get("FEWBITS_CACHE"):
-        return Path(own)
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache") / "fewbits"
+    """Return ``$FEWBITS_CACHE``, else where the system keeps caches: on Linux ``~/.cache/fewbits``."""
+    own = os.environ.get("FEWBITS_CACHE")
+    return Path(own) if own else user_cache_path("fewbits")
 
 
 def cache_path(name: str, seed: int, config: Mapping[str, Any], data: bytes) -> Path:

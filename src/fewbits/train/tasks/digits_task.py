@@ -127,7 +127,7 @@ def _digits() -> Digits:
     except ImportError:
         raise MissingDependencyError(
             "the digits task needs scikit-learn, which is not installed: pip install 'fewbits[tasks]', "
-            "or leave the task out with --tasks bytes"
+            "or leave the task digits out"
         ) from None
     digits = load_digits()
     images = torch.from_numpy(digits.images.astype(np.float32) / 16)

@@ -39,7 +39,7 @@ def library_text(folder: Path | None = None) -> Text:
     if len(files) < HELD_OUT:
         raise DataError(
             f"{where} holds {len(files)} source files of Python's library, expected at least {HELD_OUT}; "
-            "give a text of your own with --data"
+            "give the path of a text of your own as the task"
         )
     texts = [file.read_bytes() for file in files]
     held_out = texts[HELD_OUT - 1 :: HELD_OUT]

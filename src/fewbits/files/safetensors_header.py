@@ -18,7 +18,7 @@ _LARGEST = 100_000_000  # what the safetensors library reads
 
 
 @dataclass(frozen=True)
-class Part:
+class HeaderEntry:
     """One tensor of a file to be written."""
 
     dtype: str  # as safetensors writes it
@@ -45,7 +45,7 @@ def width(dtype: str) -> int:
     return int(bits[0]) if bits else 8
 
 
-def header(tensors: Mapping[str, Part], metadata: Mapping[str, str]) -> Header:
+def header(tensors: Mapping[str, HeaderEntry], metadata: Mapping[str, str]) -> Header:
     """Lay out a file.
 
     Raises:

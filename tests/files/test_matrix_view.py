@@ -1,6 +1,6 @@
 import pytest
 
-from fewbits.files.lines import lines
+from fewbits.files.matrix_view import matrix_shape
 
 
 @pytest.mark.parametrize(
@@ -15,5 +15,5 @@ from fewbits.files.lines import lines
         ((8, 4, 1, 1), (8, 4)),
     ],
 )
-def test_a_line_is_what_a_matrix_product_sums_over(shape, expected):
-    assert lines(shape) == expected
+def test_a_row_is_what_a_matrix_product_sums_over(shape, expected):
+    assert matrix_shape(shape) == expected

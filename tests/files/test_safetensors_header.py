@@ -3,14 +3,14 @@ from safetensors import safe_open
 from safetensors.numpy import load
 
 from fewbits.errors import ArgumentError
-from fewbits.files.header import Part, header
+from fewbits.files.safetensors_header import HeaderEntry, header
 
 TENSORS = {
-    "b": Part("U8", (3,)),
-    "a": Part("U8", (2, 2)),
-    "w": Part("F32", (2,)),
-    "i": Part("I64", ()),
-    "e": Part("BF16", (0, 7)),
+    "b": HeaderEntry("U8", (3,)),
+    "a": HeaderEntry("U8", (2, 2)),
+    "w": HeaderEntry("F32", (2,)),
+    "i": HeaderEntry("I64", ()),
+    "e": HeaderEntry("BF16", (0, 7)),
 }
 
 
@@ -36,17 +36,17 @@ def test_the_order_of_tensors_and_metadata_changes_nothing():
 
 
 def test_names_in_any_script_are_kept_and_half_a_surrogate_is_refused():
-    assert "größe".encode() in header({"größe": Part("U8", (1,))}, {}).octets
+    assert "größe".encode() in header({"größe": HeaderEntry("U8", (1,))}, {}).octets
     with pytest.raises(ArgumentError, match="half a surrogate pair"):
-        header({"\ud800": Part("U8", (1,))}, {})
+        header({"\ud800": HeaderEntry("U8", (1,))}, {})
 
 
 def test_a_header_that_no_reader_accepts_is_refused(monkeypatch):
-    monkeypatch.setattr("fewbits.files.header._LARGEST", 100)
+    monkeypatch.setattr("fewbits.files.safetensors_header._LARGEST", 100)
     with pytest.raises(ArgumentError, match="write the tensors into several files"):
         header(TENSORS, {})
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("F4", 4), ("F6_E2M3", 6), ("BOOL", 8), ("C64", 64)])
 def test_the_bytes_of_every_dtype_are_counted(dtype, size):
-    assert Part(dtype, (8,)).nbytes == size
+    assert HeaderEntry(dtype, (8,)).nbytes == size

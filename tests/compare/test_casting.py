@@ -6,7 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from fewbits.compare.direct_cast import direct_cast
+import fewbits as fb
+from fewbits.compare import direct_cast
+from fewbits.compare.casting import rounded
+
+
+class By:
+    """Any rounding, and what it could have kept."""
+
+    def __init__(self, rounding, limits=lambda x, axis: inf):
+        self.round, self.limits = rounding, limits
 
 
 class Recorder:
@@ -51,7 +60,7 @@ TOKENS = torch.arange(8).reshape(2, 4)
 
 def test_weights_and_inputs_are_rounded_along_the_axis_that_the_product_sums_over(model):
     quantizer = Recorder()
-    with direct_cast(model, quantizer):
+    with rounded(model, By(quantizer)):
         model(TOKENS)
     assert quantizer.seen == [((6, 6, 3), 1), ((10, 6), -1), ((2, 6, 4), -2), ((2, 4, 6), -1)]
 
@@ -68,7 +77,7 @@ def test_weights_and_inputs_are_rounded_along_the_axis_that_the_product_sums_ove
 )
 def test_the_reduction_axis_of_each_layer_has_its_input_channels(layer, shape, axes):
     quantizer = Recorder()
-    with direct_cast(layer, quantizer):
+    with rounded(layer, By(quantizer)):
         layer(torch.ones(shape))
     (weight, weight_axis), (x, input_axis) = quantizer.seen
     assert (weight_axis, input_axis) == axes
@@ -79,7 +88,7 @@ def test_the_output_is_that_of_rounded_operands(model):
     layer = nn.Linear(6, 3)
     x = torch.randn(4, 6)
     expected = nn.functional.linear(quarter(x, -1), quarter(layer.weight, -1), layer.bias)
-    with direct_cast(layer, quarter):
+    with rounded(layer, By(quarter)):
         assert torch.equal(layer(x), expected)
     assert not torch.equal(layer(x), expected)
 
@@ -90,7 +99,7 @@ def test_the_model_is_afterwards_what_it_was_also_after_an_exception(model, fail
     values = {name: p.detach().clone() for name, p in parameters.items()}
     before = model(TOKENS)
     try:
-        with direct_cast(model, quarter):
+        with rounded(model, By(quarter)):
             assert not torch.equal(model(TOKENS), before)
             if fails:
                 raise KeyboardInterrupt
@@ -112,14 +121,14 @@ def test_a_quantizer_that_fails_on_the_second_weight_leaves_the_model_whole(mode
         return x
 
     original = model.conv.weight
-    with pytest.raises(ValueError, match="no rows"), direct_cast(model, fussy):
+    with pytest.raises(ValueError, match="no rows"), rounded(model, By(fussy)):
         pass
     assert model.conv.weight is original
     assert not model.conv._forward_pre_hooks
 
 
 def test_an_embedding_stays_in_fp32_also_where_a_linear_shares_it(model):
-    with direct_cast(model, quarter) as cast:
+    with rounded(model, By(quarter)) as cast:
         assert not torch.equal(model.embedding.weight, quarter(model.embedding.weight, -1))
         assert torch.equal(model.head.weight, quarter(model.embedding.weight, -1))
     assert cast.cast_parameters == 6 * 6 * 3
@@ -129,7 +138,7 @@ def test_an_embedding_stays_in_fp32_also_where_a_linear_shares_it(model):
 def test_a_weight_shared_by_two_linears_counts_once():
     pair = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
     pair[1].weight = pair[0].weight
-    with direct_cast(pair, quarter) as cast:
+    with rounded(pair, By(quarter)) as cast:
         pass
     assert (cast.cast_parameters, cast.other_parameters) == (16, 0)
 
@@ -137,7 +146,7 @@ def test_a_weight_shared_by_two_linears_counts_once():
 def test_qsnr_is_signal_over_noise_of_weights_and_of_inputs():
     layer = nn.Linear(2, 1, bias=False)
     layer.weight.data = torch.tensor([[1.0, 0.125]])  # an eighth lies halfway and becomes zero
-    with direct_cast(layer, quarter) as cast:
+    with rounded(layer, By(quarter)) as cast:
         layer(torch.tensor([[3.0, 4.125]]))
     assert cast.weight_qsnr_db == pytest.approx(10 * log10((1 + 1 / 64) * 64))
     assert cast.activation_qsnr_db == pytest.approx(10 * log10((9 + 4.125**2) * 64))
@@ -155,7 +164,7 @@ def test_saturation_is_counted_against_the_limits_with_the_same_axis():
         axes.append(axis)
         return 2.0
 
-    with direct_cast(layer, lambda x, axis: x.clamp(-2, 2), limits=limits) as cast:
+    with rounded(layer, By(lambda x, axis: x.clamp(-2, 2), limits)) as cast:
         layer(torch.tensor([[3.0, -4.0], [1.0, 2.0]]))
     assert axes == [-1, -1]
     assert cast.saturated_fraction == 2 / 6
@@ -164,7 +173,7 @@ def test_saturation_is_counted_against_the_limits_with_the_same_axis():
 def test_the_model_qsnr_averages_noise_over_layers_and_ignores_exact_ones():
     pair = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
     pair[0].weight.data, pair[1].weight.data = torch.tensor([[1.0]]), torch.tensor([[1.1]])
-    with direct_cast(pair, quarter) as cast:
+    with rounded(pair, By(quarter)) as cast:
         pass
     assert cast.layers[0].weight.error().qsnr_db == inf
     assert cast.weight_qsnr_db == pytest.approx(cast.layers[1].weight.error().qsnr_db + 10 * log10(2))
@@ -172,7 +181,7 @@ def test_the_model_qsnr_averages_noise_over_layers_and_ignores_exact_ones():
 
 def test_a_format_that_changes_nothing_has_infinite_qsnr_and_the_same_output(model):
     before = model(TOKENS)
-    with direct_cast(model, lambda x, axis: x) as cast:
+    with rounded(model, By(lambda x, axis: x)) as cast:
         assert torch.equal(model(TOKENS), before)
     assert cast.weight_qsnr_db == cast.activation_qsnr_db == inf
     assert cast.flushed_fraction == 0
@@ -182,7 +191,40 @@ def test_a_format_that_changes_nothing_has_infinite_qsnr_and_the_same_output(mod
 def test_activations_are_counted_in_the_first_calls_only_and_rounded_in_all(calls, counted):
     layer = nn.Linear(6, 3)
     x = torch.full((1, 6), 0.9)
-    with direct_cast(layer, quarter, measured_calls=calls) as cast:
+    with rounded(layer, By(quarter), measured_calls=calls) as cast:
         outputs = [layer(x) for _ in range(3)]
     assert cast.layers[0].activation.count == counted
     assert all(torch.equal(y, outputs[0]) for y in outputs)
+
+
+def test_a_format_is_rounded_to_as_fake_quantize_does_and_counts_what_saturates():
+    layer, x = nn.Linear(64, 8), torch.randn(4, 64)
+    expected = nn.functional.linear(
+        fb.fake_quantize(x, "mxfp4", scale_rule="rceil"),
+        fb.fake_quantize(layer.weight.detach(), "mxfp4", scale_rule="rceil"),
+        layer.bias,
+    )
+    with direct_cast(layer, "mxfp4", scale_rule="rceil") as cast:
+        assert torch.equal(layer(x), expected)
+    assert cast.saturated_fraction == 0
+    with direct_cast(layer, "mxfp4") as cast:  # whose scales are rounded down
+        assert not torch.equal(layer(x), expected)
+    assert cast.saturated_fraction > 0
+
+
+def test_modules_are_included_and_excluded_by_patterns_of_their_names():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
+    names = {
+        (("1",), ()): ["1.0", "1.1"],
+        ((), ("1",)): ["0"],
+        (("1",), ("*.1",)): ["1.0"],
+        ((), ()): ["0", "1.0", "1.1"],
+    }
+    for (include, exclude), expected in names.items():
+        with direct_cast(model, "mxfp4", include=include, exclude=exclude) as cast:
+            assert [layer.layer for layer in cast.layers] == expected
+    with (
+        pytest.raises(fb.ArgumentError, match="include='q' fits no module"),
+        direct_cast(model, "mxfp4", include="q"),
+    ):
+        pass

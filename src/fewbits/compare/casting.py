@@ -9,20 +9,52 @@ whose operands are no layer's weight or input.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from math import inf, log10
-from typing import Any
+from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from fewbits import kernels
+from fewbits.formats import Format, parse
 from fewbits.metrics import Tally
+from fewbits.names import check_fits, listed, within
+from fewbits.tensor import fake_quantize
+from fewbits.tensor.arrays import widened
 
-# Both take a tensor and the axis along which blocks lie.
-Quantizer = Callable[[Tensor, int], Tensor]  # -> the rounded tensor, of the same shape
-Limits = Callable[[Tensor, int], Any]  # -> the largest magnitude that each value could keep, broadcastable
+
+class Quantizer(Protocol):
+    """Rounds a tensor in blocks along an axis."""
+
+    def round(self, x: Tensor, axis: int) -> Tensor:
+        """Return the rounded tensor, of the same shape and dtype."""
+
+    def limits(self, x: Tensor, axis: int) -> NDArray[np.floating] | float:
+        """Return the largest magnitude that each value could have kept, broadcastable to ``x``."""
+
+
+@dataclass(frozen=True)
+class FormatQuantizer:
+    """Rounds to a format, to nearest even."""
+
+    format: Format
+    scale_rule: str = "floor"
+
+    def round(self, x: Tensor, axis: int) -> Tensor:
+        """Return the rounded tensor, of the same shape and dtype."""
+        y: Tensor = fake_quantize(x, self.format, axis=axis, scale_rule=self.scale_rule)
+        return y
+
+    def limits(self, x: Tensor, axis: int) -> NDArray[np.floating]:
+        """Return the largest magnitude that each value could have kept, broadcastable to ``x``."""
+        options = kernels.options(self.format, scale_rule=self.scale_rule)
+        return kernels.limits(widened(x), self.format, axis % x.ndim, options)
+
 
 # Layer, reduction axis of its weight, and of its input, from the end, so that inputs need no batch axis.
 _AXES: tuple[tuple[type[nn.Module], int, int], ...] = (
@@ -86,41 +118,90 @@ def _mean_qsnr(tallies: list[Tally]) -> float:
     return -10 * log10(mean) if mean > 0 else inf
 
 
-@contextmanager
 def direct_cast(
-    model: nn.Module, quantizer: Quantizer, *, limits: Limits | None = None, measured_calls: int = 1
-) -> Iterator[Cast]:
+    model: nn.Module,
+    format: str | Format,
+    *,
+    scale_rule: str = "floor",
+    include: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    measured_calls: int = 1,
+) -> AbstractContextManager[Cast]:
     """Round the weights and inputs of every Linear and Conv1d, 2d, 3d of ``model`` inside a ``with`` block.
 
     On leaving, also by an exception, the model is what it was: the same parameters, no hooks. Inputs are
     rounded where layers are called as modules; nn.MultiheadAttention does not call its own.
 
     Args:
-        model: any module; its weights are rounded once, its inputs at each call.
-        quantizer: rounds along an axis, as ``lambda x, axis: fewbits.fake_quantize(x, fmt, axis=axis)`` does.
-        limits: gives the largest magnitude that each value could have kept, with the same blocks; without it
-            no value counts as saturated.
+        model: any module; its weights are rounded once, its inputs at each call, both to nearest even.
+        format: a format or its text.
+        scale_rule: how power-of-two scales are chosen; formats with other scales keep their own rule.
+        include: patterns of names of modules to round, for all that lies within them; none: all.
+        exclude: the same of modules to leave as they are.
         measured_calls: from how many calls of each layer, the first ones, the statistics of activations are
             taken. Counting costs more than rounding.
 
-    Yields:
-        The statistics; those of activations grow with the first calls of the model.
+    Returns:
+        A context manager that gives the statistics; those of activations grow with the first calls.
 
-    >>> model = nn.Linear(4, 2)
-    >>> with direct_cast(model, lambda x, axis: x.round()) as cast:
-    ...     outputs = model(torch.ones(1, 4))
-    >>> cast.cast_parameters, cast.other_parameters
-    (8, 2)
+    Raises:
+        FormatError: no such format.
+        ArgumentError: no such scale rule, or a pattern that fits no module.
+
+    >>> from torch import nn, ones
+    >>> model = nn.Linear(64, 2)
+    >>> with direct_cast(model, "mxfp6_e2m3") as cast:
+    ...     outputs = model(ones(1, 64))
+    >>> cast.cast_parameters, cast.other_parameters, cast.weight_qsnr_db > 20
+    (128, 2, True)
     """
-    layers = {name: module for name, module in model.named_modules() if _axes(module)}
+    fmt = parse(format) if isinstance(format, str) else format
+    kernels.check_scale_rule(scale_rule, [fmt])
+    quantizer = FormatQuantizer(fmt, scale_rule if kernels.has_scale_rule(fmt) else "floor")
+    return rounded(model, quantizer, include=include, exclude=exclude, measured_calls=measured_calls)
+
+
+@contextmanager
+def rounded(
+    model: nn.Module,
+    quantizer: Quantizer,
+    *,
+    include: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    measured_calls: int = 1,
+) -> Iterator[Cast]:
+    """Do what :func:`direct_cast` does with any rounding.
+
+    Args:
+        model: as there.
+        quantizer: rounds along an axis, and says what could have been kept.
+        include: as there.
+        exclude: as there.
+        measured_calls: as there.
+
+    Yields:
+        The statistics.
+
+    Raises:
+        ArgumentError: a pattern that fits no module.
+    """
+    names = [name for name, _ in model.named_modules()]
+    included, excluded = listed(include), listed(exclude)
+    check_fits("include", included, names)
+    check_fits("exclude", excluded, names)
+    layers = {
+        name: module
+        for name, module in model.named_modules()
+        if _axes(module) and (not included or within(name, included)) and not within(name, excluded)
+    }
     cast = Cast(tuple(LayerTally(name) for name in layers), *_counts(model, list(layers.values())))
     originals = [module.weight for module in layers.values()]
     hooks: list[RemovableHandle] = []
     try:
         for module, tally in zip(layers.values(), cast.layers, strict=True):
             weight_axis, input_axis = _axes(module)
-            of_weight = _Rounding(quantizer, limits, weight_axis, tally.weight, 1)
-            of_input = _Rounding(quantizer, limits, input_axis, tally.activation, measured_calls)
+            of_weight = _Rounding(quantizer, weight_axis, tally.weight, 1)
+            of_input = _Rounding(quantizer, input_axis, tally.activation, measured_calls)
             module.weight = nn.Parameter(of_weight.rounded(module.weight.detach()), requires_grad=False)
             hooks.append(module.register_forward_pre_hook(of_input))
         yield cast
@@ -141,27 +222,26 @@ class _Rounding:
     """Round tensors along one axis, and tally the first few."""
 
     quantizer: Quantizer
-    limits: Limits | None
     axis: int
     tally: Tally
     measured_calls: int
 
-    def __call__(self, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    def __call__(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Round the input of a layer before its forward."""
         x, *rest = inputs
         return (self.rounded(x), *rest)
 
     def rounded(self, x: Tensor) -> Tensor:
-        y = self.quantizer(x, self.axis)
+        y = self.quantizer.round(x, self.axis)
         if self.measured_calls > 0:
             self.measured_calls -= 1
-            limit = inf if self.limits is None else self.limits(x, self.axis)
-            self.tally.add(_numpy(x), _numpy(y), limit)
+            self.tally.add(_numpy(x), _numpy(y), self.quantizer.limits(x, self.axis))
         return y
 
 
-def _numpy(x: Tensor) -> Any:
-    return x.detach().float().cpu().numpy()
+def _numpy(x: Tensor) -> NDArray[np.float32]:
+    values: NDArray[np.float32] = x.detach().float().cpu().numpy()
+    return values
 
 
 def _counts(model: nn.Module, layers: list[nn.Module]) -> tuple[int, int]:

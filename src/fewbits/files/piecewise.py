@@ -1,0 +1,187 @@
+"""Quantize one tensor of a checkpoint, and dequantize it, piece after piece: memory does not grow with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+from numpy.typing import NDArray
+
+from fewbits import kernels
+from fewbits.errors import DataError
+from fewbits.files.byte_layout import SUFFIXES, TensorLayout
+from fewbits.files.checkpoint import StoredTensor, chunks, read_bytes, torch_dtype
+from fewbits.files.contents import StoredNarrowTensor
+from fewbits.files.matrix_view import matrix_shape
+from fewbits.files.pieces import pieces
+from fewbits.files.survey import Survey, survey
+from fewbits.formats import Format, shares_scale
+from fewbits.kernels.arrays import nm
+from fewbits.kernels.bits.layout import Packed, moved
+from fewbits.kernels.bits.nm_stream import by_magnitude
+from fewbits.metrics import Tally
+from fewbits.typing import NumpyArray
+
+PIECE_VALUES = 1 << 18  # values worked on at once; counting what is lost takes twenty times their bytes
+
+# What the kernels write themselves, of the dtypes that a tensor may have had.
+_DEQUANTIZED: dict[str, np.dtype[np.generic]] = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": kernels.BFLOAT16,
+}
+
+Put = Callable[[str, int, bytes], None]  # end of a part's name, byte offset in the part, bytes
+Advance = Callable[[float], None]  # fraction of the tensor that is done
+
+
+def quantize_tensor(
+    tensor: StoredTensor, layout: TensorLayout, scale_rule: str, put: Put, advance: Advance
+) -> Tally:
+    """Quantize a tensor to ``layout.format``, nearest even, and hand out the bytes of its parts.
+
+    Where ``layout`` has a pattern, the values of largest magnitude in each group are kept.
+
+    Args:
+        tensor: floating point, with at least one value.
+        layout: of :func:`fewbits.files.byte_layout.layout_of`.
+        scale_rule: how power-of-two scales are chosen; formats with other scales keep their own rule.
+        put: called with pieces of each part.
+        advance: called with the fraction that is done.
+
+    Returns:
+        The sums of the rounding errors.
+
+    Raises:
+        DataError: the tensor holds NaN or infinity, and the format cannot hold them; or its file was cut.
+    """
+    row = matrix_shape(tensor.shape)[1]
+    seen = _survey(tensor, layout, row)
+    parts, tally, at = layout.part_layouts, Tally(), 0
+    for x in chunks(tensor, row, multiple=layout.multiple, values=PIECE_VALUES):
+        packed, dequantized = _quantize_piece(tensor, x, layout, scale_rule, _scale(seen, layout, x, at, row))
+        tally.add(x, dequantized)
+        for suffix, part in zip(SUFFIXES, packed, strict=True):
+            if part is not None:
+                octets = np.ascontiguousarray(part).astype(part.dtype.newbyteorder("<"), copy=False)
+                put(suffix, parts[suffix].offset(at, row), octets.tobytes())
+        at += x.size
+        advance(at / tensor.count)
+    return tally
+
+
+def _scale(
+    seen: Survey | None, layout: TensorLayout, x: NumpyArray, at: int, row: int
+) -> tuple[Format, float | None]:
+    """Return the format to round a piece with, and the magnitude that a shared scale is made for."""
+    if seen is None:
+        return layout.format, None
+    return seen.scale_of(layout.format, at // row, x.shape[1] < row)
+
+
+def _quantize_piece(
+    tensor: StoredTensor,
+    x: NDArray[np.float32] | NDArray[np.float64],
+    layout: TensorLayout,
+    scale_rule: str,
+    scale: tuple[Format, float | None],
+) -> tuple[Packed, NDArray[np.floating]]:
+    """Return the packed parts of a piece, and the values that they stand for."""
+    fmt, amax = scale
+    pruned = x if layout.pattern is None else np.where(by_magnitude(x, layout.pattern), x, x.dtype.type(0))
+    options = kernels.options(fmt, scale_rule=scale_rule if kernels.has_scale_rule(fmt) else "floor")
+    try:
+        packed = kernels.quantize(pruned, fmt, 1, options, amax)
+    except DataError:
+        raise _cannot_hold(tensor, layout.format) from None
+    dequantized: NDArray[np.floating] = kernels.dequantize(packed, fmt, x.shape, 1, x.dtype)
+    if layout.pattern is not None:
+        codes = nm.compress(packed.codes, layout.format, x.shape[1], layout.pattern)
+        packed = packed._replace(codes=codes)
+    return packed, dequantized
+
+
+def dequantized_bytes(tensor: StoredNarrowTensor) -> Iterator[tuple[int, memoryview]]:
+    """Yield (byte offset, bytes) of the ordinary tensor that a narrow one stands for, in its own dtype.
+
+    Pieces have a bounded size; a tensor whose block axis is not the last is one piece.
+
+    Raises:
+        DataError: the file was cut since it was listed.
+    """
+    import torch
+
+    dtype, at = tensor.layout.dtype, 0
+    for y in _values(tensor, _DEQUANTIZED.get(dtype, np.dtype(np.float32))):
+        values = np.ascontiguousarray(y)
+        if dtype not in _DEQUANTIZED:  # FP8
+            values = torch.from_numpy(values).to(torch_dtype(dtype)).view(torch.uint8).numpy()
+        octets = values.reshape(-1).view(np.uint8).data
+        yield at, octets
+        at += len(octets)
+
+
+def _values(tensor: StoredNarrowTensor, dtype: npt.DTypeLike) -> Iterator[NumpyArray]:
+    """Yield the values in C order, piece after piece, rounded once to a dtype of :mod:`fewbits.kernels`."""
+    layout, shape = tensor.layout, tensor.layout.quantized_shape
+    if not prod(shape):
+        return
+    row = moved(shape, layout.axis)[-1]
+    if shape and layout.axis != len(shape) - 1:
+        all_rows = _packed(tensor, row, 0, prod(shape) // row, row)
+        arranged = (
+            None if part is None else part.reshape(*tensor.parts[suffix].shape[:-1], -1)
+            for suffix, part in zip(SUFFIXES, all_rows, strict=True)
+        )
+        yield kernels.dequantize(Packed(*arranged), layout.format, shape, layout.axis, dtype)  # type: ignore[arg-type]
+        return
+    for at, size in pieces(prod(shape), row, most=PIECE_VALUES, multiple=layout.multiple):
+        here = (size // row, row) if row <= PIECE_VALUES else (1, size)
+        yield kernels.dequantize(_packed(tensor, row, at, *here), layout.format, here, 1, dtype)
+
+
+def _packed(tensor: StoredNarrowTensor, row: int, at: int, rows: int, n: int) -> Packed:
+    """Read the parts of ``rows`` whole rows, or of ``n`` values of one row, from value ``at`` on."""
+    layout, parts = tensor.layout, dict[str, NDArray[np.uint8]]()
+    outer: NDArray[np.float32] | None = None
+    with tensor.file.open("rb") as file:
+        for suffix, part in layout.part_layouts.items():
+            count = 1 if part.group == "tensor" else rows
+            octets = read_bytes(file, tensor.parts[suffix], part.offset(at, row), count * part.row_bytes(n))
+            if suffix == "outer":
+                outer = np.frombuffer(octets, np.dtype("<f4")).reshape(count, -1)
+            else:
+                parts[suffix] = np.frombuffer(octets, np.uint8).reshape(count, -1)
+    if layout.pattern is not None:
+        try:
+            parts["codes"] = nm.expand(parts["codes"], layout.format, n, layout.pattern)
+        except DataError as error:
+            raise DataError(f"tensor {tensor.name!r:.200} of {tensor.file}: {error}") from None
+    return Packed(parts["codes"], parts.get("scales"), parts.get("shifts"), outer)
+
+
+def _survey(tensor: StoredTensor, layout: TensorLayout, row: int) -> Survey | None:
+    """Read a tensor for the largest values that its scales need, where pieces share a scale; else nothing.
+
+    Raises:
+        DataError: one NaN or infinity would make everything that shares its scale NaN.
+    """
+    fmt = layout.format
+    if not (shares_scale(fmt, "tensor") or (shares_scale(fmt, "channel") and row > PIECE_VALUES)):
+        return None
+    seen = survey(chunks(tensor, row, multiple=layout.multiple, values=PIECE_VALUES), row)
+    scales = fmt.groups.scales
+    is_shared = scales is not None and isinstance(scales.size, str)
+    if seen.nans + seen.infinities and is_shared and fmt.default_nonfinite == "block_nan":
+        raise _cannot_hold(tensor, fmt)
+    return seen
+
+
+def _cannot_hold(tensor: StoredTensor, fmt: Format) -> DataError:
+    return DataError(
+        f"tensor {tensor.name!r:.200} of {tensor.file} holds NaN or infinity, which {fmt!s:.200} cannot"
+        " hold; name it in `exclude`, or choose a format that can"
+    )

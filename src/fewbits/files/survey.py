@@ -1,0 +1,62 @@
+"""What one reading of a tensor says before it is rounded: what scales that many pieces share depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbits import kernels
+from fewbits.formats import Format, for_one_channel, shares_scale
+
+Piece = NDArray[np.float32] | NDArray[np.float64]
+
+
+@dataclass
+class Survey:
+    """Sums and largest values of a tensor that is read in pieces."""
+
+    power: float = 0.0  # sum of squares of the finite values
+    largest: float = 0.0  # finite magnitude
+    nans: int = 0
+    infinities: int = 0
+    largest_of_row: dict[int, float] = field(default_factory=dict)  # of the rows that are cut into pieces
+
+    def scale_of(self, format: Format, row: int, is_part: bool) -> tuple[Format, float]:
+        """Return the format to round a piece with, and the largest magnitude that its scale is made for.
+
+        Args:
+            format: of the tensor.
+            row: index of the piece's first row.
+            is_part: whether the piece is a part of that row.
+        """
+        if is_part and shares_scale(format, "channel"):
+            # One scale for the row: its largest value is known, as that of a tensor is.
+            return for_one_channel(format), self.largest_of_row[row]
+        return format, self.largest
+
+
+def survey(pieces: Iterable[Piece], row: int) -> Survey:
+    """Read a tensor once.
+
+    Args:
+        pieces: of :func:`fewbits.files.checkpoint.chunks`: (rows, n) of whole rows, or (1, part of a row).
+        row: values in a row.
+    """
+    seen, at = Survey(), 0
+    for piece in pieces:
+        x, largest = piece, kernels.largest(piece)
+        if not largest < inf:  # NaN, too
+            seen.nans += int(np.count_nonzero(np.isnan(piece)))
+            seen.infinities += int(np.count_nonzero(np.isinf(piece)))
+            x = np.where(np.isfinite(piece), piece, piece.dtype.type(0))
+            largest = kernels.largest(x)
+        seen.largest = max(seen.largest, largest)
+        seen.power += float(np.square(x, dtype=np.float64).sum())
+        if x.shape[1] < row:
+            seen.largest_of_row[at // row] = max(largest, seen.largest_of_row.get(at // row, 0.0))
+        at += x.size
+    return seen

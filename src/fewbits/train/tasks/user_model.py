@@ -1,0 +1,149 @@
+"""The user's own model, named ``MODULE:FUNCTION``: one contract for ``train``, ``prune`` and ``compare``.
+
+The function takes no argument and returns ``(model, batches)``, or ``(model, batches, loss)`` where a model
+is trained or scored:
+
+* ``model``: a :class:`torch.nn.Module` on the CPU, with its weights;
+* ``batches``: a list of what the model takes: a tensor, a tuple of arguments, or a mapping of them by name
+  (what the loss takes, where there is one);
+* ``loss``: called as ``loss(model, batch)``; returns the mean loss as a tensor of one value.
+
+It is called again for each seed, with torch's generator seeded, so that weights which it draws differ.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from fewbits.errors import ArgumentError
+from fewbits.train.tasks.task import Batch, Hyperparameters, Task, created
+
+UserBatch = Tensor | Sequence[object] | Mapping[str, object]
+Loss = Callable[[nn.Module, UserBatch], Tensor]
+
+_USUAL = Hyperparameters(steps=200, batch=1, learning_rate=1e-3)  # one of the user's batches in a step
+
+
+@dataclass(frozen=True)
+class UserModel:
+    """What the user's function returned."""
+
+    model: nn.Module
+    batches: tuple[UserBatch, ...]
+    loss: Loss | None = None
+
+
+def is_user_model(name: str) -> bool:
+    """Whether a text has the form ``MODULE:FUNCTION``, as in ``my_models:load``."""
+    module, colon, function = name.partition(":")
+    return bool(colon) and function.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
+def load_user_model(name: str) -> UserModel:
+    """Import a module, from the current folder or installed, and call a function of it.
+
+    Args:
+        name: ``MODULE:FUNCTION``, as in ``my_models:load``; the module's code runs.
+
+    Raises:
+        ArgumentError: there is no such module or function, or the function returns something else than the
+            contract of :mod:`fewbits.train.tasks.user_model` says.
+    """
+    returned = _function(name)()
+    parts = list(returned) if isinstance(returned, tuple) else []
+    if len(parts) not in (2, 3) or not isinstance(parts[0], nn.Module) or not _are_batches(parts[1]):
+        raise ArgumentError(
+            f"{name} has to return (model, batches) or (model, batches, loss): a torch.nn.Module, a list of"
+            " one batch at least, and a function of (model, batch)"
+        )
+    if len(parts) == 3 and not callable(parts[2]):
+        raise ArgumentError(f"the loss that {name} returns cannot be called; expected loss(model, batch)")
+    return UserModel(parts[0], tuple(parts[1]), parts[2] if len(parts) == 3 else None)
+
+
+def user_task(name: str, hyper: Hyperparameters = _USUAL) -> Task:
+    """Return the task of a user's own model: its loss on the last tenth of its batches, which are held out.
+
+    Args:
+        name: ``MODULE:FUNCTION`` of a function that returns ``(model, batches, loss)``.
+        hyper: how long and how hard to train; ``batch`` does not count, as the batches are the user's.
+
+    Raises:
+        ArgumentError: no such function, no loss, or fewer than two batches.
+    """
+    given = load_user_model(name)
+    loss, count = given.loss, max(1, len(given.batches) // 10)
+    if loss is None:
+        raise ArgumentError(
+            f"{name} returns no loss, and a model is trained and scored by one; return (model, batches, loss)"
+        )
+    if len(given.batches) < 2:
+        raise ArgumentError(f"{name} returns one batch; expected two at least, as the last tenth is held out")
+    batches, held_out = given.batches[:-count], given.batches[-count:]
+
+    def create(seed: int) -> nn.Module:
+        return created(lambda: load_user_model(name).model, seed)
+
+    def draw_batch(generator: torch.Generator, _: int) -> Batch:
+        return (torch.randint(len(batches), (), generator=generator),)
+
+    def drawn_loss(model: nn.Module, drawn: Batch) -> Tensor:
+        return loss(model, batches[int(drawn[0])])
+
+    @torch.no_grad()
+    def evaluate(model: nn.Module) -> float:
+        return sum(float(loss(model, batch)) for batch in held_out) / len(held_out)
+
+    return Task(
+        name=name,
+        metric="loss",
+        lower_is_better=True,
+        create=create,
+        draw_batch=draw_batch,
+        loss=drawn_loss,
+        evaluate=evaluate,
+        hyper=hyper,
+    )
+
+
+def call_model(model: nn.Module, batch: UserBatch) -> object:
+    """Return what a model makes of a batch: one argument, a tuple of them, or a mapping by name."""
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    return model(*batch) if isinstance(batch, tuple | list) else model(batch)
+
+
+def _are_batches(batches: object) -> bool:
+    return isinstance(batches, Sequence) and len(batches) > 0
+
+
+def _function(name: str) -> Callable[[], object]:
+    if not is_user_model(name):
+        raise ArgumentError(
+            f"{name!r:.200} is not MODULE:FUNCTION; write my_models:load for load() in my_models.py"
+        )
+    module, _, function = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:  # the script `fewbits` looks for modules where it is installed only
+        sys.path.insert(0, here)
+        importlib.invalidate_caches()
+    try:
+        imported = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module is there, and one that it imports is not
+        raise ArgumentError(
+            f"there is no module {module!r:.200} in {here} or installed; write my_models:load for load() in"
+            " my_models.py"
+        ) from None
+    found = getattr(imported, function, None)
+    if not callable(found):
+        raise ArgumentError(f"{module} has no function {function}; write one that returns (model, batches)")
+    return found  # type: ignore[no-any-return]  # what a module holds has no type

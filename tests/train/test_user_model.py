@@ -1,0 +1,135 @@
+"""The user's own model as MODULE:FUNCTION: what the function may return, and what becomes of it."""
+
+import itertools
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fewbits.errors import ArgumentError
+from fewbits.recipes import recipe
+from fewbits.train import recipe_trainer
+from fewbits.train.tasks.task import Hyperparameters
+from fewbits.train.tasks.user_model import call_model, is_user_model, load_user_model, user_task
+
+MODULE = """
+import torch
+from torch import nn
+
+def batches():
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(20, 16, 8, generator=g)
+    return [{"x": x[i], "y": x[i].sum(-1, keepdim=True)} for i in range(20)]
+
+def loss(model, batch):
+    return nn.functional.mse_loss(model(batch["x"]), batch["y"])
+
+def load():
+    return nn.Linear(8, 1), batches(), loss
+
+def without_loss():
+    return nn.Linear(8, 1), [torch.ones(2, 8)]
+
+def one_batch():
+    return nn.Linear(8, 1), batches()[:1], loss
+
+no_batches = lambda: (nn.Linear(2, 2), [])
+no_model = lambda: (1, [2])
+no_call = lambda: (nn.Linear(2, 2), [torch.ones(2)], 3)
+text = "a text"
+"""
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """The name of a module in the current folder; each has its own, as Python keeps what it imported."""
+    name = f"own_models_{next(_NUMBERS)}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return name
+
+
+def test_a_function_gives_a_model_its_batches_and_a_loss(module):
+    given = load_user_model(f"{module}:load")
+    assert isinstance(given.model, nn.Linear)
+    assert len(given.batches) == 20
+    assert given.loss is not None
+    assert load_user_model(f"{module}:without_loss").loss is None
+
+
+def test_the_task_holds_out_the_last_tenth_and_seeds_draw_other_weights(module):
+    task = user_task(f"{module}:load")
+    a, b, again = task.create(0), task.create(1), task.create(0)
+    assert torch.equal(a.weight, again.weight)
+    assert not torch.equal(a.weight, b.weight)
+    given = load_user_model(f"{module}:load")
+    expected = sum(float(given.loss(a, batch).detach()) for batch in given.batches[-2:]) / 2
+    assert task.evaluate(a) == expected
+    draws = (task.draw_batch(torch.Generator().manual_seed(i), 1) for i in range(400))
+    drawn = {float(task.loss(a, batch).detach()) for batch in draws}
+    assert drawn == {float(given.loss(a, batch).detach()) for batch in given.batches[:-2]}
+
+
+def test_the_task_trains_by_a_recipe(module):
+    task = user_task(f"{module}:load", Hyperparameters(steps=60, batch=1, learning_rate=3e-2))
+    trainer = recipe_trainer(task, recipe("amp-bf16"), seed=0)
+    before = trainer.evaluate()
+    assert len(list(trainer)) == 60
+    assert trainer.evaluate() < 0.9 * before
+
+
+def test_a_batch_is_one_argument_several_or_named_ones():
+    class Sum(nn.Module):
+        def forward(self, x, y=1):
+            return x + y
+
+    batches = (torch.ones(1), (torch.ones(1), 2), {"x": torch.ones(1), "y": 3})
+    assert [float(call_model(Sum(), batch)) for batch in batches] == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("gone", "has no function gone; write one that returns"),
+        ("text", "has no function text"),
+        ("no_model", "has to return (model, batches)"),
+        ("no_batches", "a list of one batch at least"),
+        ("no_call", "cannot be called; expected loss(model, batch)"),
+    ],
+)
+def test_what_does_not_fit_the_contract_is_refused(module, function, said):
+    with pytest.raises(ArgumentError, match=re.escape(said)):
+        load_user_model(f"{module}:{function}")
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [("without_loss", "returns no loss"), ("one_batch", "returns one batch; expected two at least")],
+)
+def test_a_task_needs_a_loss_and_two_batches(module, function, said):
+    with pytest.raises(ArgumentError, match=said):
+        user_task(f"{module}:{function}")
+
+
+def test_a_module_that_is_not_there_is_named_and_one_that_it_misses_is_pythons_own_error(module):
+    with pytest.raises(ArgumentError, match=r"no module 'gone' in .*write my_models:load"):
+        load_user_model("gone:load")
+    Path("needy_models.py").write_text("import a_library_that_nobody_has\n")
+    with pytest.raises(ModuleNotFoundError, match="a_library_that_nobody_has"):
+        load_user_model("needy_models:load")
+
+
+@pytest.mark.parametrize(
+    ("name", "fits"),
+    [("a:b", True), ("a.b:c", True), ("a", False), ("a/b.py:c", False), (":c", False), ("mxfp6:x=y", False)],
+)
+def test_the_form_of_the_name(name, fits):
+    assert is_user_model(name) == fits
+    if not fits:
+        with pytest.raises(ArgumentError, match="is not MODULE:FUNCTION"):
+            load_user_model(name)
