@@ -21,6 +21,7 @@ from fewbits.errors import ArgumentError, DTypeError
 from fewbits.optim import AdamW, scaler
 from fewbits.recipes.catalogue import RECIPES
 from fewbits.train import schedule
+from tests.cases import pairs
 from tests.processes import joined
 
 STEPS = 5
@@ -133,16 +134,15 @@ def wrong_shardings(processes: int) -> Iterator[str]:
     mesh = init_device_mesh("cpu", (processes,))
     for shape in ((128, 64), (37, 50), (3, 5, 33)):
         x = torch.randn(shape, generator=torch.Generator().manual_seed(0)) * torch.logspace(-3, 3, shape[-1])
-        for name in FORMATS:
-            for place in (Replicate(), *map(Shard, range(len(shape)))):
-                held = distribute_tensor(x, mesh, [place])
-                for axis in range(len(shape)):
-                    for options in ({}, {"rounding": "stochastic", "generator": 5}):
-                        found = fb.fake_quantize(held, name, axis=axis, **options)
-                        if not torch.equal(
-                            found.full_tensor(), fb.fake_quantize(x, name, axis=axis, **options)
-                        ):
-                            yield f"{name} {shape} {place} {axis} {options}"
+        placed = {
+            place: distribute_tensor(x, mesh, [place])
+            for place in (Replicate(), *map(Shard, range(len(shape))))
+        }
+        ways: tuple[dict[str, Any], ...] = ({}, {"rounding": "stochastic", "generator": 5})
+        for name, place, axis, options in pairs(FORMATS, placed, range(len(shape)), ways):
+            found = fb.fake_quantize(placed[place], name, axis=axis, **options)
+            if not torch.equal(found.full_tensor(), fb.fake_quantize(x, name, axis=axis, **options)):
+                yield f"{name} {shape} {place} {axis} {options}"
     held = distribute_tensor(x, mesh, [Shard(0)]).requires_grad_()
     (fb.fake_quantize(held, "mxfp4") * held).sum().backward()
     if not torch.equal(whole(held.grad), fb.fake_quantize(x, "mxfp4") + x):  # type: ignore[arg-type]

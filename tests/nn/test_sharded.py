@@ -22,10 +22,7 @@ TOLERANCES = {
 }
 MOST_USED = tuple(
     cases.served(name)
-    for name in (
-        *("fp32", "amp-bf16", "fp16-master", "mxfp8", "mxfp4w-mxfp6", "mx6", "fp8-stochastic", "fp8-lm"),
-        *("bf16-only", "bf16-only-kahan", "fixed16", "posit-stages"),
-    )
+    for name in (*("fp32", "amp-bf16", "fp16-master", "mxfp8", "mx6", "fp8-lm", "bf16-only", "posit-stages"),)
 )
 PATIENCE = 900
 

@@ -1,12 +1,10 @@
 """Recipes are data: they print, parse and extend."""
 
-import doctest
-
 import pytest
 
 from fewbits.errors import ArgumentError, FormatError
 from fewbits.formats import parse
-from fewbits.recipes import RECIPES, LossScaling, Recipe, RoleFormat, from_text, recipe
+from fewbits.recipes import RECIPES, LossScaling, Recipe, RoleFormat, recipe
 from fewbits.recipes.recipe import OPERANDS
 from fewbits.recipes.role_format import read_role_format
 
@@ -107,7 +105,3 @@ def test_recipes_compare_and_hash() -> None:
     assert Recipe("own").operands == dict.fromkeys(OPERANDS)
     assert str(LossScaling(1024.0, dynamic=False)) == "static, 1024"
     assert "at least 8192 from step 40000" in str(RECIPES["fp8-stochastic"].scaling)
-
-
-def test_the_example_runs() -> None:
-    assert doctest.testmod(from_text, optionflags=doctest.ELLIPSIS).failed == 0

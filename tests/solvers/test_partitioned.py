@@ -24,7 +24,7 @@ CASES = {
 def laplacian() -> Any:
     line = sp.diags([-1.0, 2.0, -1.0], [-1, 0, 1], shape=(SIDE, SIDE))
     one = sp.identity(SIDE)
-    return (sp.kron(line, one) + sp.kron(one, line) + 0.05 * sp.identity(SIDE**2)).tocsr()
+    return (sp.kron(line, one) + sp.kron(one, line) + 0.5 * sp.identity(SIDE**2)).tocsr()
 
 
 def magnetic() -> Any:

@@ -78,7 +78,7 @@ def _killed_at_random(folder: Path, moments: int) -> None:
 
 
 def test_kill_at_a_random_moment(tmp_path: Path) -> None:
-    _killed_at_random(tmp_path, 2)
+    _killed_at_random(tmp_path, 1)
 
 
 @pytest.mark.slow

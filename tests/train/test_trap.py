@@ -88,7 +88,14 @@ def test_each_of_three_remedies_restores_it(recipe: str, batch: int) -> None:
     assert not any("clamped" in w for w in warnings)
 
 
-@pytest.mark.parametrize("recipe", ["mxfp6", "mxfp4w-mxfp6", "mxint8", "mx9", "mx6"])
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        "mxfp6",
+        "mx6",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("mxfp4w-mxfp6", "mxint8", "mx9")),
+    ],
+)
 def test_the_recipes_of_the_catalogue_do_not_fall_into_it(recipe: str) -> None:
     value, warnings = trained(recipe)
     assert value < trained("fp32")[0] + 0.15

@@ -1,6 +1,7 @@
 """The operator as torch sees it: checked by torch itself, compiled, differentiated."""
 
 from dataclasses import astuple
+from itertools import product
 
 import numpy as np
 import pytest
@@ -179,19 +180,27 @@ def default(text: str) -> tuple[object, ...]:
     return (*astuple(options(fb.format(text))), None)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("text", STORED)
+PLACES = [(shape, axis) for shape in SHAPES for axis in range(max(len(shape), 1))]
+CHECKED = (STORED, (torch.float32, torch.float64, torch.bfloat16, torch.float16), PLACES)
+
+
+@pytest.mark.parametrize(("text", "dtype", "place"), cases.pairs(*CHECKED), ids=str)
 def test_torch_finds_nothing_wrong_with_the_operators_that_store_and_restore(
-    text: str, dtype: torch.dtype
+    text: str, dtype: torch.dtype, place: tuple[tuple[int, ...], int]
 ) -> None:
-    for shape in SHAPES:
-        x = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
-        for axis in range(max(len(shape), 1)):
-            torch.library.opcheck(torch.ops.fewbits.quantize, (x, axis, text, *default(text)))
-            arguments = (*packed(x, text, axis), text, list(shape), axis, dtype)
-            torch.library.opcheck(torch.ops.fewbits.dequantize, arguments)
-            restored = torch.ops.fewbits.dequantize(*arguments)
-            assert torch.equal(restored, fb.fake_quantize(x, text, axis=axis))
+    shape, axis = place
+    x = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    torch.library.opcheck(torch.ops.fewbits.quantize, (x, axis, text, *default(text)))
+    arguments = (*packed(x, text, axis), text, list(shape), axis, dtype)
+    torch.library.opcheck(torch.ops.fewbits.dequantize, arguments)
+    restored = torch.ops.fewbits.dequantize(*arguments)
+    assert torch.equal(restored, fb.fake_quantize(x, text, axis=axis))
+
+
+@pytest.mark.slow
+def test_torch_finds_nothing_wrong_with_them_in_any_combination() -> None:
+    for row in product(*CHECKED):
+        test_torch_finds_nothing_wrong_with_the_operators_that_store_and_restore(*row)
 
 
 @pytest.mark.parametrize("text", STORED)
