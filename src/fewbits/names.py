@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from fewbits.errors import ArgumentError
@@ -35,3 +36,26 @@ def within(name: str, globs: Iterable[str]) -> bool:
     """Whether a glob fits the module ``name`` or one that it lies within."""
     parts = name.split(".")
     return any(fnmatchcase(".".join(parts[: i + 1]), glob) for glob in globs for i in range(len(parts)))
+
+
+def parents(names: Iterable[str]) -> set[str]:
+    """Return the names of all modules that modules of these names lie within; the model itself is ""."""
+    return {".".join(parts[:i]) for parts in (n.split(".") for n in names if n) for i in range(len(parts))}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The modules that a pattern of ``include`` fits and none of ``exclude`` does, with all within them."""
+
+    include: tuple[str, ...] = ("*",)
+    exclude: tuple[str, ...] = ()
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a module, or a tensor of one, is selected."""
+        name = str(name)
+        return within(name, self.include) and not within(name, self.exclude)
+
+    @property
+    def is_all(self) -> bool:
+        """Whether everything is selected."""
+        return self == Selection()

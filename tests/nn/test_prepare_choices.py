@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fewbits.errors import ArgumentError
-from fewbits.nn import RoundingObserver, prepare
+from fewbits.nn import RoundingObserver, prepare, summary
 from fewbits.recipes import recipe
 from fewbits.recipes.step_checks import recipe_of
 
@@ -37,6 +37,36 @@ def test_a_left_out_layer_computes_and_learns(name: str, left_out: str) -> None:
     assert all(p.grad is not None for p in model.parameters())
 
 
+@pytest.mark.parametrize("name", ["mxfp6", "fp16-master", "bf16-only"])
+def test_only_what_is_included_is_changed(name: str) -> None:
+    model = nn.Sequential(_mlp(), nn.Sequential(nn.Linear(4, 8), nn.RMSNorm(8)), nn.Linear(8, 4))
+    prepare(model, name, include=["0", "1.0"], exclude="0.2")
+    kinds = {n: type(m).__name__ for n, m in model.named_modules() if isinstance(m, nn.Linear)}
+    assert kinds == {"0.0": "NarrowLinear", "0.2": "Linear", "1.0": "NarrowLinear", "2": "Linear"}
+    wide = {one.name for one in summary(model).layers if one.state == "wide"}
+    assert wide == {"0.2", "2"}
+    y = model(torch.randn(3, 8))
+    y.square().sum().backward()
+    assert y.dtype == torch.float32
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_including_all_is_what_happens_without_include() -> None:
+    torch.manual_seed(0)
+    one, x = _mlp(), torch.randn(3, 8)
+    other = copy.deepcopy(one)
+    assert torch.equal(prepare(one, "mxfp6")(x), prepare(other, "mxfp6", include=("0", "*"))(x))
+
+
+def test_a_fused_encoder_is_unfused_where_only_a_part_of_it_is_included() -> None:
+    torch.manual_seed(0)
+    model = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True, dropout=0)
+    x, plain = torch.randn(1, 4, 32), copy.deepcopy(model)
+    prepare(model, "mxfp4", include="linear1").eval()
+    with torch.no_grad():
+        assert not torch.equal(model(x), plain.eval()(x))
+
+
 def test_the_layer_before_a_left_out_head_is_not_the_last() -> None:
     model = prepare(_mlp(), "mx9", exclude="2")
     assert not model[0].precision.last
@@ -54,9 +84,12 @@ def test_who_registers_the_head_first_names_it() -> None:
     ("model", "name", "options", "said"),
     [
         (nn.Sequential(nn.ReLU()), "mxfp6", {}, "no layer that mxfp6 could change"),
+        (_mlp(), "mxfp6", {"include": "3"}, "include='3' fits no module"),
+        (_mlp(), "mxfp6", {"include": "0", "exclude": "0"}, "that is included and not excluded"),
+        (_mlp(), "amp-bf16", {"include": "2"}, "leave include and exclude out"),
         (nn.ConvTranspose1d(4, 4, 1), "add-multiply", {}, "train it by another recipe"),
         (_mlp().double(), "mxfp6", {}, r"call model.float\(\) first"),
-        (_mlp(), "amp-bf16", {"exclude": "2"}, "leave exclude out"),
+        (_mlp(), "amp-bf16", {"exclude": "2"}, "leave include and exclude out"),
         (_mlp(), "mxfp6", {"last": "head"}, "last='head' fits no module"),
     ],
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fewbits.errors import ArgumentError
 from fewbits.recipes import RECIPES, LossScaling
 from fewbits.train import Settings, Trainer, recipe_trainer, run
 from fewbits.train.log import column
@@ -71,6 +72,35 @@ def test_a_loss_scale_that_collapses_is_named() -> None:
     assert all(skipped)
     assert torch.equal(trainer.model.conv1.weight, before)
     assert any("the loss scale collapses" in w for w in trainer.observer.drained()[1])
+
+
+def test_settings_change_rate_batch_and_layers(tmp_path: Path) -> None:
+    plain = Settings("digits", "mxfp4", steps=3)
+    changes: list[dict[str, object]] = [{}, {"learning_rate": 1e-3}, {"batch": 4}]
+    changes += [{"exclude": ("conv*",)}, {"include": ("head",)}]
+    losses = []
+    for change in changes:
+        folder = tmp_path / str(len(losses))
+        run(replace(plain, **change), folder)  # type: ignore[arg-type]
+        losses.append(tuple(column(folder, "loss")))
+        if "learning_rate" in change:
+            assert max(column(folder, "learning_rate")) == 1e-3
+    assert losses[3] == losses[4]  # the head is all but the convolutions
+    assert len(set(losses)) == 4
+
+
+def test_settings_of_another_selection_do_not_resume_a_run(tmp_path: Path) -> None:
+    settings = Settings("digits", "mxfp4", steps=2, exclude=("conv1",))
+    run(settings, tmp_path)
+    run(settings, tmp_path, resume=True)
+    with pytest.raises(ArgumentError, match="exclude="):
+        run(replace(settings, exclude=("conv2",)), tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("change", [{"learning_rate": 0.0}, {"learning_rate": float("nan")}, {"batch": 0}])
+def test_settings_that_train_nothing_are_refused(change: dict[str, float]) -> None:
+    with pytest.raises(ArgumentError, match=next(iter(change))):
+        Settings("digits", "mxfp4", **change)  # type: ignore[arg-type]
 
 
 def test_runs_of_different_seeds_have_different_folders() -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from fewbits.names import within
+from fewbits.names import Selection, parents
 from fewbits.nn.layer_classes import narrow_class, obstacle
 from fewbits.recipes import Recipe
 
@@ -26,7 +26,7 @@ _PLAIN = Recipe("fp32")
 def left_wide(
     modules: Mapping[str, nn.Module],
     narrow: Collection[str],
-    patterns: tuple[str, ...],
+    selection: Selection,
     held: Mapping[str, str],
 ) -> tuple[LeftWide, ...]:
     """Return what does not become narrow and may multiply.
@@ -34,18 +34,18 @@ def left_wide(
     Args:
         modules: all that are no part of a layer, by name.
         narrow: names of those that become narrow.
-        patterns: what is excluded.
+        selection: what was to become narrow.
         held: matrices that modules without a narrow form hold, and the names of those modules.
     """
-    found = []
+    found, around = [], parents(narrow)
     for name, module in modules.items():
         kind = type(module).__name__
-        multiplies = narrow_class(module) is not None or obstacle(module, _PLAIN) is not None
-        if within(name, patterns):
+        matrices = [key for key, owner in held.items() if owner == name]
+        if name not in selection and name not in around:
+            multiplies = narrow_class(module) is not None or obstacle(module, _PLAIN) is not None
             found += [LeftWide(name, kind, "excluded")] if multiplies else []
             continue
-        mine = [key for key, owner in held.items() if owner == name]
-        found += [LeftWide(key, f"matrix of {kind}", "excluded") for key in mine]
+        found += [LeftWide(key, f"matrix of {kind}", "excluded") for key in matrices]
         if narrow_class(module) is not None and name not in narrow:
             found.append(LeftWide(name, kind, "its recipe leaves it to PyTorch"))
         elif "attention" in kind.lower() and name not in narrow:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fewbits.errors import ArgumentError
-from fewbits.names import check_fits, listed, within
+from fewbits.names import Selection, check_fits, listed, parents, within
 from fewbits.nn.autocast import Autocast
 from fewbits.nn.dtype_hooks import Arrivals, Float32Results, explain_dtypes, take_own_dtype
 from fewbits.nn.layer_classes import narrow_class, own_matrices
@@ -17,7 +17,7 @@ from fewbits.nn.layer_precision import DTYPES, LayerPrecision, Observer
 from fewbits.nn.layer_recipes import assigned
 from fewbits.nn.layers import LAYERS
 from fewbits.nn.left_wide import left_wide
-from fewbits.nn.unsupported import refuse
+from fewbits.nn.unsupported import check_supported
 from fewbits.recipes import Recipe, RoleFormat
 from fewbits.recipes import recipe as read
 from fewbits.recipes.parameter_marks import RoundedParameters, is_rounded
@@ -31,6 +31,7 @@ def prepare(
     model: Model,
     recipe: str | Recipe,
     *,
+    include: str | Iterable[str] = "*",
     exclude: str | Iterable[str] = (),
     last: str | Iterable[str] = (),
     recipes: Mapping[str, str | Recipe] | None = None,
@@ -51,6 +52,8 @@ def prepare(
             and PReLU layers are changed, subclasses of them that compute no other way, Hugging Face's Conv1D,
             and its experts and their routers.
         recipe: a recipe or its text, as in ``mxfp6`` or ``mx:weight=mxfp4,gradient=mxfp6_e3m2/rceil``.
+        include: patterns of module names, as in ``"blocks.*"``: only layers of such a name, or within a
+            module of such a name, are changed.
         exclude: patterns of module names to leave out, as in ``("lm_head", "blocks.0.*")``; what lies within
             a module of such a name is left out too. A matrix that a module of your own holds is left as it is
             by its own name: ``encoder.positions``.
@@ -71,42 +74,44 @@ def prepare(
             does not hold for single layers, or layers that cannot be changed: all of them are named with what
             to exclude.
     """
-    chosen, patterns, logits = read(recipe), listed(exclude), listed(last)
+    chosen, logits = read(recipe), listed(last)
+    selection = Selection(listed(include), listed(exclude))
     names = dict(model.named_modules())
-    _check(model, chosen, patterns, names)
+    _check(model, chosen, selection, names)
     computing = {n: m for n, m in names.items() if _around(n, names) is None}
     held = {f"{n}.{p}".lstrip("."): n for n, m in computing.items() for p in _loose_matrices(m)}
-    check_fits("exclude", patterns, [*names, *held])
+    check_fits("include", selection.include, [*names, *held])
+    check_fits("exclude", selection.exclude, [*names, *held])
     check_fits("last", logits, list(names))
     layers = {n: m for n, m in computing.items() if narrow_class(m) is not None}
-    own = assigned(chosen, recipes or {}, list(names), [n for n in layers if not within(n, patterns)])
+    own = assigned(chosen, recipes or {}, list(names), [n for n in layers if n in selection])
     sixteen = any(r.vector != "fp32" for r in own.values()) or chosen.vector != "fp32"
     # Left-out layers count: the one before an excluded head does not give the logits.
     order = [n for n, m in layers.items() if not isinstance(m, nn.PReLU)]
     ends = [n for n in order if within(n, logits)] if logits else order[-1:]
-    found = {n: m for n, m in computing.items() if not within(n, patterns)}
+    selected = {n: m for n, m in computing.items() if n in selection}
     narrow: dict[str, nn.Module] = {}
     if any(r.swaps_layers for r in own.values()) or chosen.swaps_layers:
-        _check_parts(names, patterns)
-        recipe_of = {n: own.get(n, chosen) for n in found}
-        changed = {n: (m, recipe_of[n]) for n, m in found.items() if recipe_of[n].swaps_layers}
-        refuse(changed, held, patterns, list(names))
-        narrow = {n: m for n, m in found.items() if n in own and (sixteen or own[n].swaps_layers)}
+        _check_parts(names, selection)
+        recipe_of = {n: own.get(n, chosen) for n in selected}
+        changed = {n: (m, recipe_of[n]) for n, m in selected.items() if recipe_of[n].swaps_layers}
+        check_supported(changed, held, selection, list(names))
+        narrow = {n: m for n, m in selected.items() if n in own and (sixteen or own[n].swaps_layers)}
         if not narrow:
             raise ArgumentError(
                 f"{type(model).__name__} has no layer that {chosen.name} could change; expected one of"
-                f" {', '.join(sorted(c.__name__ for c in LAYERS))} that is not excluded"
+                f" {', '.join(sorted(c.__name__ for c in LAYERS))} that is included and not excluded"
             )
-    model.fewbits_wide = left_wide(computing, narrow, patterns, held)  # type: ignore[assignment]
+    model.fewbits_wide = left_wide(computing, narrow, selection, held)  # type: ignore[assignment]
     if narrow:
         for name, module in narrow.items():
             how, first, gives_logits = own[name], [name] == order[:1], name in ends
-            kept = (first and how.keep_first) or (gives_logits and how.keep_last)
-            _become(module, LayerPrecision(how, name, kept, gives_logits, observer, pack_activations))
-        for module in found.values():
-            _unfuse(module)
+            exempt = (first and how.keep_first) or (gives_logits and how.keep_last)
+            _become(module, LayerPrecision(how, name, exempt, gives_logits, observer, pack_activations))
+        for name in parents(narrow):
+            _unfuse(names[name])
         if sixteen:
-            _keep_dtypes(names, patterns, chosen)
+            _keep_dtypes(names, selection, narrow, chosen)
             explain_dtypes(model)
         model.register_forward_hook(Float32Results(LayerPrecision(chosen, observer=observer)))
         if chosen.parameter is not None:
@@ -123,11 +128,11 @@ def prepare(
     return model
 
 
-def _check(model: nn.Module, chosen: Recipe, patterns: tuple[str, ...], names: dict[str, nn.Module]) -> None:
-    if chosen.autocast and patterns:
+def _check(model: nn.Module, chosen: Recipe, selection: Selection, names: dict[str, nn.Module]) -> None:
+    if chosen.autocast and not selection.is_all:
         raise ArgumentError(
-            f"{chosen.name} is torch.autocast around the whole model; leave exclude out, or disable autocast"
-            " in the layer itself"
+            f"{chosen.name} is torch.autocast around the whole model; leave include and exclude out, or"
+            " disable autocast in the layer itself"
         )
     for name, module in names.items():
         if hasattr(module, "fewbits_recipe") or isinstance(
@@ -153,23 +158,26 @@ def _loose_matrices(module: nn.Module) -> list[str]:
     return [] if narrow_class(module) is not None else own_matrices(module)
 
 
-def _check_parts(names: dict[str, nn.Module], patterns: tuple[str, ...]) -> None:
+def _check_parts(names: dict[str, nn.Module], selection: Selection) -> None:
     """Refuse patterns that leave out a part of a layer."""
     for name in names:
         outer = _around(name, names)
-        if outer is not None and within(name, patterns) and not within(outer, patterns):
+        if outer is not None and name not in selection and outer in selection:
             raise ArgumentError(
                 f"exclude names {name}, which is a part of {outer or 'the model'}: leave out that layer or"
                 " none of it"
             )
 
 
-def _keep_dtypes(names: dict[str, nn.Module], patterns: tuple[str, ...], chosen: Recipe) -> None:
+def _keep_dtypes(
+    names: dict[str, nn.Module], selection: Selection, narrow: Mapping[str, nn.Module], chosen: Recipe
+) -> None:
+    """Let modules that are left out compute in their own dtype: the outermost ones without narrow layers."""
+    wide = {n for n in names if n not in selection} - parents(narrow)
     for name, module in names.items():
-        left_out = within(name, patterns)
-        if not left_out and isinstance(module, nn.RMSNorm):  # warns of any other dtype, once
+        if name in selection and isinstance(module, nn.RMSNorm):  # warns of any other dtype, once
             take_own_dtype(module, DTYPES[chosen.vector])
-        elif left_out and not within(name.rpartition(".")[0], patterns):
+        elif name in wide and name.rpartition(".")[0] not in wide:
             take_own_dtype(module)
 
 

@@ -9,15 +9,15 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from fewbits.errors import ArgumentError
-from fewbits.names import within
+from fewbits.names import Selection
 from fewbits.nn.layer_classes import obstacle
 from fewbits.recipes import Recipe
 
 
-def refuse(
+def check_supported(
     modules: Mapping[str, tuple[nn.Module, Recipe]],
     held: Mapping[str, str],
-    patterns: tuple[str, ...],
+    selection: Selection,
     names: Collection[str],
 ) -> None:
     """Raise one error that names every layer that has to be excluded.
@@ -25,7 +25,7 @@ def refuse(
     Args:
         modules: those that are to become narrow, and their recipes, by name.
         held: matrices that modules without a narrow form hold, and the names of those modules.
-        patterns: what is excluded already, modules or such matrices.
+        selection: what is not excluded already, modules or such matrices.
         names: of all modules.
 
     Raises:
@@ -35,7 +35,7 @@ def refuse(
     advice: list[str] = []
     for name, (module, chosen) in modules.items():
         mine = [key for key, owner in held.items() if owner == name]
-        loose = [key for key in mine if not within(key, patterns)]
+        loose = [key for key in mine if key in selection]
         why = obstacle(module, chosen)
         if why is None or (mine and not loose):
             continue
@@ -48,7 +48,7 @@ def refuse(
     said = _grouped(reasons)
     if "" in advice:
         raise ArgumentError(f"{'; '.join(said)}; train it by another recipe")
-    wanted = (*patterns, *_patterns(advice, [*names, *held]))
+    wanted = (*selection.exclude, *_patterns(advice, [*names, *held]))
     written = repr(wanted[0]) if len(wanted) == 1 else repr(wanted)
     if len(reasons) == 1:
         raise ArgumentError(f"{said[0]}; leave it as it is with exclude={written}")

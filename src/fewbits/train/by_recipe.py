@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from torch import nn
 
@@ -22,6 +22,8 @@ def recipe_trainer(
     *,
     seed: int = 0,
     steps: int = 0,
+    include: str | Iterable[str] = "*",
+    exclude: str | Iterable[str] = (),
     observe_every: int = 50,
     begin: Callable[[nn.Module], object] | None = None,
 ) -> Trainer:
@@ -32,6 +34,8 @@ def recipe_trainer(
         recipe: a recipe or its text.
         seed: of the initial weights.
         steps: how many the learning rate is planned for; 0: as many as the task says.
+        include: patterns of the layers that follow the recipe, as :func:`fewbits.nn.prepare` takes them.
+        exclude: patterns of the layers that stay as they are.
         observe_every: steps from one look at the rounding to the next.
         begin: called with the model before it is prepared: to load weights, or to make it sparse.
 
@@ -47,7 +51,7 @@ def recipe_trainer(
     created = task.create(seed)
     if begin is not None:
         begin(created)
-    model = prepare(created, chosen, observer=observer)
+    model = prepare(created, chosen, include=include, exclude=exclude, observer=observer)
     hyper = task.hyper
     optimizer = AdamW(
         model.parameters(),

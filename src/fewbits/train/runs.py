@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean, median
 
@@ -56,6 +56,7 @@ def run(
         DataError: the task's data cannot be read, or the folder's checkpoint is broken.
     """
     chosen, task = read(settings.recipe), trained_task(settings.task, settings.model)
+    task = replace(task, hyper=settings.apply(task.hyper))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / CHECKPOINT
     with seeded(task, settings.seed):
@@ -63,7 +64,8 @@ def run(
             task,
             chosen,
             seed=settings.seed,
-            steps=settings.steps,
+            include=settings.include,
+            exclude=settings.exclude,
             observe_every=settings.observe_every,
         )
         if resume and path.exists():
