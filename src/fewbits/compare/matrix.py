@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf, isfinite, isinf, isnan, nan
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from fewbits.formats import Format, packed_bits, parse, shares_scale
 from fewbits.metrics import Tally
 from fewbits.records import MatrixScore
 from fewbits.typing import Progress
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 # What a solver stores matrices in: the scalars, QUDA's scaled integers, and blocks from 9 bits down to 6.
 MATRIX_FORMATS = (
@@ -107,7 +110,7 @@ def measure_matrix(
 class _Conditions:
     """The condition of a matrix and of what rounding makes of it: equal matrices are factored once."""
 
-    def __init__(self, matrix: Any) -> None:
+    def __init__(self, matrix: csr_array) -> None:
         self._known: dict[bytes, Future[float]] = {_digest(matrix): Future()}
         self._lock = Lock()
         self.exact, entries = _estimate(matrix)
@@ -115,7 +118,7 @@ class _Conditions:
         # Those of rounded matrices take about as much memory.
         self.at_once = max(1, min(kernels.threads(), _FACTOR_BYTES // max(16 * entries, 1)))
 
-    def of(self, matrix: Any) -> float:
+    def of(self, matrix: csr_array) -> float:
         """Return the condition of a matrix with the pattern of the first; any thread may ask."""
         with self._lock:
             digest = _digest(matrix)
@@ -129,11 +132,11 @@ class _Conditions:
         return job.result()
 
 
-def _digest(matrix: Any) -> bytes:
+def _digest(matrix: csr_array) -> bytes:
     return hashlib.blake2b(matrix.data).digest()
 
 
-def condition_estimate(matrix: Any) -> float:
+def condition_estimate(matrix: csr_array) -> float:
     """Estimate the 1-norm condition number of a sparse matrix.
 
     Args:
@@ -145,7 +148,7 @@ def condition_estimate(matrix: Any) -> float:
     return _estimate(matrix)[0]
 
 
-def _estimate(matrix: Any) -> tuple[float, int]:
+def _estimate(matrix: csr_array) -> tuple[float, int]:
     """Return the condition, and how many entries the factors have; 0 where there are none."""
     from scipy.sparse import csc_array
     from scipy.sparse.csgraph import structural_rank
@@ -174,7 +177,7 @@ def _estimate(matrix: Any) -> tuple[float, int]:
     return inf if isnan(estimate) else estimate, int(factors.nnz)
 
 
-def _dense_estimate(matrix: Any) -> float:
+def _dense_estimate(matrix: csr_array) -> float:
     """Return the condition by LAPACK's GECON: a sparse factorization of what is full takes minutes."""
     from scipy.linalg.lapack import dgecon, dgetrf
 
@@ -184,7 +187,7 @@ def _dense_estimate(matrix: Any) -> float:
     return 1 / share if share > 0 else inf
 
 
-def _why_no_condition(matrix: Any) -> str:
+def _why_no_condition(matrix: csr_array) -> str:
     rows, columns = matrix.shape
     if rows != columns:
         return f"{rows} x {columns} has no condition number"
@@ -205,7 +208,7 @@ def _repeatable_draws() -> Iterator[None]:
             np.random.set_state(state)  # noqa: NPY002
 
 
-def _score(name: str, matrix: Any, conditions: _Conditions, fmt: Format) -> MatrixScore:
+def _score(name: str, matrix: csr_array, conditions: _Conditions, fmt: Format) -> MatrixScore:
     rounded = _round(matrix, fmt)
     there = type(matrix)((rounded.values, matrix.indices, matrix.indptr), shape=matrix.shape)
     condition, exact = conditions.of(there), conditions.exact
@@ -222,7 +225,7 @@ def _score(name: str, matrix: Any, conditions: _Conditions, fmt: Format) -> Matr
     )
 
 
-def _round(matrix: Any, fmt: Format) -> _Rounded:
+def _round(matrix: csr_array, fmt: Format) -> _Rounded:
     chosen = kernels.options(fmt)
     data: Reals = matrix.data
     amax = kernels.largest(data)
@@ -259,7 +262,7 @@ def _by_row(indptr: Indices) -> Iterator[tuple[Indices, NDArray[np.bool_]]]:
             yield np.where(real, indptr[few, None] + np.arange(width), 0), real
 
 
-def _packed_bytes(matrix: Any, fmt: Format) -> int:
+def _packed_bytes(matrix: csr_array, fmt: Format) -> int:
     counts = np.diff(matrix.indptr) if shares_scale(fmt, "channel") else np.array([matrix.nnz])
     lengths, times = np.unique(counts[counts > 0], return_counts=True)
     bits = sum(int(k) * packed_bits(fmt, (int(n),)) for n, k in zip(lengths, times, strict=True))
@@ -272,7 +275,7 @@ def _frobenius(values: Reals) -> float:
     return largest * float(np.linalg.norm(values / largest)) if largest not in (0.0, inf) else largest
 
 
-def _note(matrix: Any, there: Any, exact: float, condition: float, tally: Tally) -> str:
+def _note(matrix: csr_array, there: csr_array, exact: float, condition: float, tally: Tally) -> str:
     """Say in words what a reader should not overlook."""
     lost = int(np.count_nonzero(~np.isfinite(there.data)))
     remarks = [
@@ -293,7 +296,7 @@ def _entries(count: int, verb: str, rest: str = "") -> str:
     return f"1 entry {verb}s{rest}" if count == 1 else f"{count} entries {verb}{rest}"
 
 
-def _perturbation(matrix: Any, there: Any, exact: float) -> str:
+def _perturbation(matrix: csr_array, there: csr_array, exact: float) -> str:
     from scipy.sparse.linalg import norm
 
     # The nearest singular matrix is ||A|| / condition away (Gastinel and Kahan; Higham, Accuracy and

@@ -89,8 +89,8 @@ def _substitutions(lower: torch.Tensor) -> tuple[Substitute, Substitute]:
 
     def substitute(b: torch.Tensor) -> torch.Tensor:
         y = torch.linalg.solve_triangular(lower, b, upper=False)
-        found: torch.Tensor = torch.linalg.solve_triangular(lower.mH, y, upper=True)
-        return found
+        x: torch.Tensor = torch.linalg.solve_triangular(lower.mH, y, upper=True)
+        return x
 
     return substitute, substitute
 

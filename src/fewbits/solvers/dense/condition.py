@@ -43,10 +43,10 @@ def harmless(system: System, factors: Factors, roundoff: float, answers: torch.T
     A row of the inverse is up to sqrt(n) times as long as what random signs find of it; where it hides a
     singular matrix, each of them misses that with a chance of one in sixty.
     """
-    found = math.sqrt(len(system.a)) * float(magnitudes(answers).max()) * system.norm
-    if not found <= certain(len(system.a)):
+    estimate = math.sqrt(len(system.a)) * float(magnitudes(answers).max()) * system.norm
+    if not estimate <= certain(len(system.a)):
         return False
-    return found * roundoff <= _DOUBTED or _contracts(system.a, factors, answers)
+    return estimate * roundoff <= _DOUBTED or _contracts(system.a, factors, answers)
 
 
 def inverse_norm(
@@ -70,9 +70,9 @@ def inverse_norm(
     if not bool(torch.isfinite(y).all()):
         return Inverse(math.inf, math.inf)
     row = int(y.amax(1).argmax())
-    one = torch.zeros(len(a), 1, dtype=a.dtype)
-    one[row] = 1
-    seen = max(float(y.max()), float(magnitudes(factors.adjoint().solve(one)).sum()))
+    unit = torch.zeros(len(a), 1, dtype=a.dtype)
+    unit[row] = 1
+    seen = max(float(y.max()), float(magnitudes(factors.adjoint().solve(unit)).sum()))
     if not math.isfinite(seen):
         return Inverse(math.inf, math.inf)
     if roundoff <= EPS or seen * system.norm * roundoff <= _DOUBTED:
@@ -124,8 +124,8 @@ def _orthogonal(z: torch.Tensor, basis: torch.Tensor) -> torch.Tensor:
     """Return the direction of z, (n, 1), that an orthonormal basis leaves; nan where there is none."""
     for _ in range(2):
         z = z - basis @ (basis.mH @ z)
-    found: torch.Tensor = z / torch.linalg.vector_norm(z)
-    return found
+    direction: torch.Tensor = z / torch.linalg.vector_norm(z)
+    return direction
 
 
 def _magnification(directions: torch.Tensor, images: torch.Tensor) -> float:

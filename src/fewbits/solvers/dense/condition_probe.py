@@ -30,8 +30,8 @@ def sampled_pivots(a: torch.Tensor) -> torch.Tensor:
     block = a[::step, ::step][:count, :count].contiguous()
     rows, columns = balanced(block)
     low = (rows[:, None] * block * columns).to(torch.complex64 if a.is_complex() else torch.float32)
-    found: torch.Tensor = torch.linalg.lu_factor_ex(low)[0].diagonal()
-    return found
+    pivots: torch.Tensor = torch.linalg.lu_factor_ex(low)[0].diagonal()
+    return pivots
 
 
 def doubt(pivots: torch.Tensor, n: int, roundoff: float) -> str:

@@ -22,7 +22,7 @@ def solution(x: Array, outcome: Outcome) -> Solution[Array]:
     last: Attempt = outcome.attempts[-1]
     errors: list[torch.Tensor] = _errors(last, x.shape[1] if x.ndim == 2 else 1)
 
-    def told(x: Array, of: slice, columns: tuple[Solution[Array], ...]) -> Solution[Array]:
+    def with_evidence(x: Array, of: slice, columns: tuple[Solution[Array], ...]) -> Solution[Array]:
         residual, backward, componentwise, ahead = (float(e[of].max()) for e in errors)
         return Solution(
             x,
@@ -39,7 +39,7 @@ def solution(x: Array, outcome: Outcome) -> Solution[Array]:
         )
 
     k = x.shape[1] if x.ndim == 2 else 0
-    return told(x, slice(None), tuple(told(x[:, i], slice(i, i + 1), ()) for i in range(k)))
+    return with_evidence(x, slice(None), tuple(with_evidence(x[:, i], slice(i, i + 1), ()) for i in range(k)))
 
 
 def _errors(last: Attempt, k: int) -> list[torch.Tensor]:

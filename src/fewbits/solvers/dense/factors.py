@@ -78,8 +78,8 @@ def doubled(x: torch.Tensor) -> torch.Tensor:
     if x.dtype == dtype:
         return x
     across = x.ndim == 2 and x.stride(0) == 1
-    found = unwritten(tuple(x.mT.shape if across else x.shape), dtype)
-    return (found.mT if across else found).copy_(x)
+    doubled_x = unwritten(tuple(x.mT.shape if across else x.shape), dtype)
+    return (doubled_x.mT if across else doubled_x).copy_(x)
 
 
 def unwritten(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

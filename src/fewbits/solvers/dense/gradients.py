@@ -23,8 +23,8 @@ def solve(a: torch.Tensor, b: torch.Tensor, run: Run) -> torch.Tensor:
 
 
 def _apply(a: torch.Tensor, b: torch.Tensor, run: Run, adjoint: bool) -> torch.Tensor:
-    found: torch.Tensor = _Solve.apply(a, b, run, adjoint)  # type: ignore[no-untyped-call]
-    return found
+    x: torch.Tensor = _Solve.apply(a, b, run, adjoint)  # type: ignore[no-untyped-call]
+    return x
 
 
 class _Solve(torch.autograd.Function):
@@ -69,4 +69,4 @@ class _Solve(torch.autograd.Function):
             return _apply(a, wide.flatten(1), run, adjoint).reshape(wide.shape), 2
         sides = b.movedim(of_b, 0) if of_b is not None else b.expand(info.batch_size, *b.shape)
         systems = zip(a.movedim(of_a, 0), sides, strict=True)
-        return torch.stack([_apply(one, side, run.fresh(), adjoint) for one, side in systems]), 0
+        return torch.stack([_apply(matrix, side, run.fresh(), adjoint) for matrix, side in systems]), 0

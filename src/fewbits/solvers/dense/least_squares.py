@@ -74,8 +74,8 @@ def lstsq(
     if precision == "auto" and not pays(a.shape[1], columns.shape[1]):
         tried = tried[-1:]
     stages: list[Stage] = []
-    for one in tried:
-        x, stage, condition = _attempt(a, columns, one, precision == "auto", watch)
+    for step in tried:
+        x, stage, condition = _attempt(a, columns, step, precision == "auto", watch)
         stages.append(stage)
         if x is not None:
             return _solution(a, x, columns, b, stages, condition)
@@ -95,7 +95,7 @@ def _solution(
     some = length > 0
     numbers = [torch.where(some, v, 0.0) for v in (length / right, torch.minimum(across, along), across)]
 
-    def told(x: Array, of: slice, parts: tuple[Solution[Array], ...]) -> Solution[Array]:
+    def with_evidence(x: Array, of: slice, parts: tuple[Solution[Array], ...]) -> Solution[Array]:
         residual, backward, optimality = (float(v[of].max()) for v in numbers)
         return Solution(
             x,
@@ -112,7 +112,9 @@ def _solution(
 
     given = as_given(x, b)
     k = x.shape[1] if given.ndim == 2 else 0
-    return told(given, slice(None), tuple(told(given[:, i], slice(i, i + 1), ()) for i in range(k)))
+    return with_evidence(
+        given, slice(None), tuple(with_evidence(given[:, i], slice(i, i + 1), ()) for i in range(k))
+    )
 
 
 def _shortest(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, Stage]:
@@ -125,7 +127,7 @@ def _shortest(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, Stage]:
 
 
 def _attempt(
-    a: torch.Tensor, b: torch.Tensor, one: Precision, doubting: bool, watch: Watch | None
+    a: torch.Tensor, b: torch.Tensor, tried: Precision, doubting: bool, watch: Watch | None
 ) -> tuple[torch.Tensor | None, Stage, float]:
     """Return the solution, or None where it did not converge, with the stage and the condition of R."""
     began = time.perf_counter()
@@ -134,20 +136,29 @@ def _attempt(
     def note(size: float) -> None:
         history.append(size)
         if watch is not None:
-            watch(one.name, len(history) - 1, size)
+            watch(tried.name, len(history) - 1, size)
 
     def stage(code: int, reason: str = "") -> Stage:
         return Stage(
-            one.name, "QR", code, 0, factored, time.perf_counter() - began - factored, reason, tuple(history)
+            tried.name,
+            "QR",
+            code,
+            0,
+            factored,
+            time.perf_counter() - began - factored,
+            reason,
+            tuple(history),
         )
 
-    double = one.factor == "fp64"
+    double = tried.factor == "fp64"
     scales = qr.column_scales(a)
     scaled = a * scales
     low = scaled if double else scaled.to(_NARROW[a.dtype])
     judged = doubting and not double
-    doubt = condition_probe.doubt(qr.leading_pivots(low), a.shape[1], roundoff(one.factor)) if judged else ""
-    factors = None if doubt else qr.factorize(low, one.factor, scales)
+    doubt = (
+        condition_probe.doubt(qr.leading_pivots(low), a.shape[1], roundoff(tried.factor)) if judged else ""
+    )
+    factors = None if doubt else qr.factorize(low, tried.factor, scales)
     factored = time.perf_counter() - began
     if factors is None:
         return None, stage(-1, doubt), math.nan

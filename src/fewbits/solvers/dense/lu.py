@@ -56,12 +56,12 @@ def _across(lu: torch.Tensor, pivots: torch.Tensor) -> tuple[Substitute, Substit
     """
 
     def substitute(b: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = torch.linalg.lu_solve(lu, pivots, b.conj(), adjoint=True).conj()
-        return found
+        x: torch.Tensor = torch.linalg.lu_solve(lu, pivots, b.conj(), adjoint=True).conj()
+        return x
 
     def transposed(b: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = torch.linalg.lu_solve(lu, pivots, b.conj()).conj()
-        return found
+        x: torch.Tensor = torch.linalg.lu_solve(lu, pivots, b.conj()).conj()
+        return x
 
     return substitute, transposed
 
@@ -71,15 +71,15 @@ def _down(lu: torch.Tensor, order: torch.Tensor) -> tuple[Substitute, Substitute
 
     def substitute(b: torch.Tensor) -> torch.Tensor:
         y = torch.linalg.solve_triangular(lu, b[order], upper=False, unitriangular=True)
-        found: torch.Tensor = torch.linalg.solve_triangular(lu, y, upper=True)
-        return found
+        x: torch.Tensor = torch.linalg.solve_triangular(lu, y, upper=True)
+        return x
 
     def transposed(b: torch.Tensor) -> torch.Tensor:
         y = torch.linalg.solve_triangular(lu.mH, b, upper=False)
         z = torch.linalg.solve_triangular(lu.mH, y, upper=True, unitriangular=True)
-        found = torch.empty_like(z)
-        found[order] = z
-        return found
+        x = torch.empty_like(z)
+        x[order] = z
+        return x
 
     return substitute, transposed
 

@@ -80,7 +80,7 @@ def plan(precision: str | Precision, assume_a: str, n: int) -> Plan:
     *narrow, double = precisions(precision, n)
     method = "LU" if assume_a == "gen" else "Cholesky"
     budget = most_inner(n) if auto else None
-    steps = [Step(method, one, probed=auto, max_inner=budget) for one in narrow]
+    steps = [Step(method, tried, probed=auto, max_inner=budget) for tried in narrow]
     if method == "Cholesky":
         steps.append(Step(method, double))
     return Plan((*steps, Step("LU", double), Step("QR", double)), auto)

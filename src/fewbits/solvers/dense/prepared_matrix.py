@@ -111,9 +111,9 @@ class PreparedMatrix:
         """Return the factorization of a step; it is made once."""
         if step.key not in self._factored:
             began = time.perf_counter()
-            found = self._factorize(step)
-            found.seconds = time.perf_counter() - began
-            self._factored[step.key] = found
+            factored = self._factorize(step)
+            factored.seconds = time.perf_counter() - began
+            self._factored[step.key] = factored
         return self._factored[step.key]
 
     @cached_property
@@ -128,10 +128,10 @@ class PreparedMatrix:
                 return Factored(self.system(method), None, -1, doubt)
         here, single = self.system(method), self._extents.single
         self._extents = replace(self._extents, single=None)  # it is used once
-        found = _factorize(here.a, method, factor, single if here.rows is None else None)
-        if isinstance(found, Factors):
-            return Factored(here, found, roundoff=roundoff(factor))
-        return Factored(here, None, *found)
+        factors = _factorize(here.a, method, factor, single if here.rows is None else None)
+        if isinstance(factors, Factors):
+            return Factored(here, factors, roundoff=roundoff(factor))
+        return Factored(here, None, *factors)
 
 
 def _factorize(

@@ -55,10 +55,10 @@ def factorize_double(a: torch.Tensor) -> Factors:
     upper = packed.triu()
 
     def substitute(b: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = torch.linalg.solve_triangular(
+        x: torch.Tensor = torch.linalg.solve_triangular(
             upper, torch.ormqr(packed, tau, b, transpose=True), upper=True
         )
-        return found
+        return x
 
     def transposed(b: torch.Tensor) -> torch.Tensor:
         return torch.ormqr(packed, tau, torch.linalg.solve_triangular(upper.mH, b, upper=False))
@@ -109,5 +109,5 @@ def _compact(v: torch.Tensor, tau: torch.Tensor) -> torch.Tensor:
     used = tau != 0  # a factor of zero is no reflection, and takes no part
     inverse = (v.mH @ v).triu(1) * (used[:, None] & used)
     inverse.diagonal().copy_(torch.where(used, 1 / tau, 1.0))
-    found: torch.Tensor = torch.linalg.solve_triangular(inverse, torch.diag(used.to(v.dtype)), upper=True)
-    return found
+    compact: torch.Tensor = torch.linalg.solve_triangular(inverse, torch.diag(used.to(v.dtype)), upper=True)
+    return compact

@@ -68,86 +68,86 @@ def refine(
             but not before ``FAIR_TRIAL``.
         watch: called with the number of residuals so far and the newest error.
     """
-    found = Refinement(system.state(first, b))
+    result = Refinement(system.state(first, b))
 
     def worst(state: State) -> float:
         return state.error if strictly else float(state.regular.max())
 
     def note(size: float) -> None:
-        found.history.append(size)
+        result.history.append(size)
         if watch is not None:
-            watch(len(found.history) - 1, size)
+            watch(len(result.history) - 1, size)
 
-    note(found.state.error)
-    if not math.isfinite(found.state.error):
-        found.code, found.reason = -5, "overflow in the first solution"
-        return found
-    if worst(found.state) <= enough:
-        return found
+    note(result.state.error)
+    if not math.isfinite(result.state.error):
+        result.code, result.reason = -5, "overflow in the first solution"
+        return result
+    if worst(result.state) <= enough:
+        return result
     least = _LEAST_CONTRACTION[refinement]
     classical = least > 0
     for step in range(1, MOST_STEPS + 1):
-        before = found.state
+        before = result.state
         if classical:
             correction = factors.solve(before.residual)
         else:
             factors = factors.wide()
-            correction = _by_gmres(system.a, found, factors.solve, most_inner, note)
+            correction = _by_gmres(system.a, result, factors.solve, most_inner, note)
         after = system.state(before.x + correction, b)
         note(after.error)
         contraction = worst(after) / worst(before)
         if contraction < 1:
-            found.state = after
+            result.state = after
         settled = not classical or not contraction <= 0.5
-        if worst(found.state) <= EPS or (worst(found.state) <= _AS_GOOD and settled):
-            found.code, found.reason = step, ""
-            return found
-        found.code = -50
+        if worst(result.state) <= EPS or (worst(result.state) <= _AS_GOOD and settled):
+            result.code, result.reason = step, ""
+            return result
+        result.code = -50
         if classical and not contraction <= least:
-            found.reason = f"a step of refinement left {contraction:.2g} of the residual"
+            result.reason = f"a step of refinement left {contraction:.2g} of the residual"
             if refinement == "classical":
-                return found
+                return result
             classical = False
-        elif not classical and (found.reason or not contraction <= 0.9):
-            found.reason = (
-                found.reason or f"{found.inner} iterations of GMRES left the residual at {after.error:.1e}"
+        elif not classical and (result.reason or not contraction <= 0.9):
+            result.reason = (
+                result.reason or f"{result.inner} iterations of GMRES left the residual at {after.error:.1e}"
             )
-            return found
-    found.code, found.reason = -50, f"{MOST_STEPS} steps left the residual at {found.state.error:.1e}"
-    return found
+            return result
+    result.code, result.reason = -50, f"{MOST_STEPS} steps left the residual at {result.state.error:.1e}"
+    return result
 
 
 def _by_gmres(
     a: torch.Tensor,
-    found: Refinement,
+    result: Refinement,
     solve: Apply,
     most_inner: int | None,
     note: Callable[[float], None],
 ) -> torch.Tensor:
     """Return the correction of the right-hand sides that need one; count and judge its iterations."""
-    found.reason = ""
-    open_ones = (found.state.errors > EPS).nonzero()[:, 0]
-    goal = max(0.25 * EPS / found.state.error, _LEAST_GOAL)
-    correction = torch.zeros_like(found.state.x)
+    result.reason = ""
+    open_ones = (result.state.errors > EPS).nonzero()[:, 0]
+    goal = max(0.25 * EPS / result.state.error, _LEAST_GOAL)
+    correction = torch.zeros_like(result.state.x)
     for part in torch.split(open_ones, _TOGETHER):
-        residual = found.state.residual[:, part]
+        residual = result.state.residual[:, part]
         size = torch.linalg.vector_norm(residual, dim=0)
 
         def go_on(iteration: int, residuals: torch.Tensor, _: object, size: torch.Tensor = size) -> bool:
             left = float(torch.where(size > 0, residuals / size, 0.0).max())
             if left <= goal:
                 return False
-            note(found.state.error * left)
+            note(result.state.error * left)
             if most_inner is None or iteration < FAIR_TRIAL:
                 return True
-            if left ** ((most_inner - found.inner) / iteration) <= goal:  # at this pace it gets there
+            if left ** ((most_inner - result.inner) / iteration) <= goal:  # at this pace it gets there
                 return True
-            found.reason = (
+            result.reason = (
                 f"{iteration} iterations of GMRES left {left:.1g} of the residual; {most_inner} are worth it"
             )
             return False
 
         basis = ColumnBasis(a, residual, size, solve, MOST_INNER)
         correction[:, part], taken = flexible_gmres(basis, size, a.dtype, maxiter=MOST_INNER, go_on=go_on)
-        found.inner += taken
+        result.inner += taken
     return correction

@@ -64,12 +64,12 @@ def _split_product(a: torch.Tensor, b: torch.Tensor, terms: int) -> torch.Tensor
 
 def _split(x: torch.Tensor, terms: int) -> list[torch.Tensor]:
     """Return bfloat16 values in float32 whose sum is x but for what the last of them rounds off."""
-    found = []
+    parts = []
     for _ in range(terms):
         term = x.bfloat16().float()
-        found.append(term)
+        parts.append(term)
         x = x - term  # exact
-    return found
+    return parts
 
 
 def _sliced_product(a: torch.Tensor, b: torch.Tensor, slices: int) -> torch.Tensor:
@@ -95,10 +95,10 @@ def _sliced(x: torch.Tensor, slices: int, axis: int) -> tuple[list[torch.Tensor]
     # A little more than the largest, so that it does not round to 128.
     scale = torch.ldexp(torch.ones_like(size), torch.frexp(size * 1.02).exponent)
     rest = x / scale
-    found = []
+    digits = []
     for _ in range(slices):
         rest = rest * 2.0**_DIGIT
         digit = rest.round()
-        found.append(digit.to(torch.int8))
+        digits.append(digit.to(torch.int8))
         rest = rest - digit  # exact
-    return found, scale
+    return digits, scale

@@ -31,9 +31,9 @@ def with_lu(lu: torch.Tensor, order: torch.Tensor, doubled: Callable[[], Both], 
             _solve_in(x, lu, upper=upper, unit=upper == across, transposed=transposed)
         if gathered:
             return x.mT
-        found = torch.empty_like(x.mT)
-        found[order] = x.mT
-        return found
+        scattered = torch.empty_like(x.mT)
+        scattered[order] = x.mT
+        return scattered
 
     return _by_columns(lu, substituted, doubled)
 

@@ -158,8 +158,8 @@ class System:
         """Return how well x solves a x = b."""
         r, sizes = residuals(self.a, x, b)
         left = magnitudes(r)
-        whole = self.largest[:, None] * magnitudes(x).amax(0)
-        beside = torch.where(sizes < _RELATIVELY_ZERO * len(x) * whole, whole, 0.0)
+        row_bounds = self.largest[:, None] * magnitudes(x).amax(0)
+        beside = torch.where(sizes < _RELATIVELY_ZERO * len(x) * row_bounds, row_bounds, 0.0)
         return State(x, r, *(torch.where(left == 0, 0.0, left / s).amax(0) for s in (sizes, sizes + beside)))
 
     def adjoint(self) -> System:
@@ -198,15 +198,15 @@ def _opposite(exponents: torch.Tensor) -> torch.Tensor:
 
 
 def _scaled(a: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, sizes: Extents) -> System:
-    found = unwritten(tuple(a.shape), a.dtype)
+    scaled_a = unwritten(tuple(a.shape), a.dtype)
     top = max(int(_exponents(sizes.rows).max()), _NOTHING // 2)
     sums = []
     for part, stripe in _stripes(a):
-        found[part] = times_power(stripe, rows[part, None] + columns)
+        scaled_a[part] = times_power(stripe, rows[part, None] + columns)
         sums.append(magnitudes(times_power(stripe, torch.tensor([-top]))).sum(1))
     own = float(torch.cat(sums).max())
-    scaled = extents(found)
-    return System(found, scaled.sums, scaled.rows, rows, columns, own, top)
+    scaled = extents(scaled_a)
+    return System(scaled_a, scaled.sums, scaled.rows, rows, columns, own, top)
 
 
 def _stripes(a: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
@@ -218,8 +218,8 @@ def _stripes(a: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
 
 def _lines(a: torch.Tensor) -> Iterator[tuple[slice, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]]:
     """Yield (rows, 2 n or n) of real numbers as the kernels read them: all at once where they lie so."""
-    whole = a.stride(1) == 1 and not a.is_conj() and (not a.is_complex() or a.is_contiguous())
-    for part, stripe in [(slice(None), a)] if whole else _stripes(a):
+    readable = a.stride(1) == 1 and not a.is_conj() and (not a.is_complex() or a.is_contiguous())
+    for part, stripe in [(slice(None), a)] if readable else _stripes(a):
         yield part, (torch.view_as_real(stripe).flatten(1) if a.is_complex() else stripe).numpy()
 
 
@@ -253,8 +253,8 @@ def residuals(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> tuple[torch.
     right, left = pairs.contiguous().numpy(), sides.contiguous()
     r, sizes = torch.empty(left.shape, dtype=torch.float64), torch.empty(left.shape, dtype=torch.float64)
     for part, lines in _lines(a):
-        found = kernels.residuals(lines, right, left[:, part].contiguous().numpy())
-        r[:, part], sizes[:, part] = map(torch.from_numpy, found)
+        columns = kernels.residuals(lines, right, left[:, part].contiguous().numpy())
+        r[:, part], sizes[:, part] = map(torch.from_numpy, columns)
     if a.is_complex():
         return torch.complex(r[:k], r[k:]).mT, (sizes[:k] + sizes[k:]).mT
     return r.mT, sizes.mT
@@ -282,7 +282,7 @@ def times_power(x: torch.Tensor, exponents: torch.Tensor) -> torch.Tensor:
     """Return x 2^exponents, which broadcast to x; exact but for what leaves the range of float64."""
     real = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x[..., None]
     with np.errstate(over="ignore"):  # infinity then, which is found
-        found = torch.from_numpy(
+        scaled = torch.from_numpy(
             np.ldexp(real.numpy(), exponents.clamp(-5000, 5000)[..., None].int().numpy())
         )
-    return torch.view_as_complex(found) if x.is_complex() else found[..., 0]
+    return torch.view_as_complex(scaled) if x.is_complex() else scaled[..., 0]

@@ -74,8 +74,8 @@ def bicgstab(
     check_delta(delta)
     system = System(A, b, x0=x0, M=M)
 
-    def attempt(problem: Problem, one: KrylovPrecision) -> None:
-        _iterate(problem, Space(problem.a, one, problem.preconditioner), delta)
+    def attempt(problem: Problem, tried: KrylovPrecision) -> None:
+        _iterate(problem, Space(problem.a, tried, problem.preconditioner), delta)
 
     return system.solve(
         "bicgstab", precision, attempt, Stopping(rtol, atol, maxiter), callback=callback, watch=watch

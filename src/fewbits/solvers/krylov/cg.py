@@ -89,21 +89,21 @@ def cg(
     system = System(A, b, x0=x0, M=M, pairs=deflation is not None and deflation.a.complex)
     check_symmetric(system.a)
 
-    def attempt(problem: Problem, one: KrylovPrecision) -> None:
-        own = problem.a.cg_vectors(one) if M is None else None
-        vectors = TorchVectors(Space(problem.a, one, problem.preconditioner)) if own is None else own
+    def attempt(problem: Problem, tried: KrylovPrecision) -> None:
+        own = problem.a.cg_vectors(tried) if M is None else None
+        vectors = TorchVectors(Space(problem.a, tried, problem.preconditioner)) if own is None else own
         when: Trigger | None = None
         if delta is not None:
-            when = Drop(delta) if trigger == "drop" else _deviation(problem, one)
-        _Iteration(problem, vectors, when, deflation, system.exponent, one.double).run()
+            when = Drop(delta) if trigger == "drop" else _deviation(problem, tried)
+        _Iteration(problem, vectors, when, deflation, system.exponent, tried.double).run()
 
     return system.solve(
         "cg", precision, attempt, Stopping(rtol, atol, maxiter), callback=callback, watch=watch
     )
 
 
-def _deviation(problem: Problem, one: KrylovPrecision) -> Deviation:
-    return Deviation(roundoff(one), problem.a.norm(problem.a.exact(problem.b)) / problem.size)
+def _deviation(problem: Problem, tried: KrylovPrecision) -> Deviation:
+    return Deviation(roundoff(tried), problem.a.norm(problem.a.exact(problem.b)) / problem.size)
 
 
 class _Iteration:

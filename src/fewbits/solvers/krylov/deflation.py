@@ -41,11 +41,11 @@ class Deflation:
         given = array(modes, "modes")
         if given.ndim != 2 or not 0 < given.shape[1] <= given.shape[0]:
             raise ArgumentError(f"modes have the shape {tuple(given.shape)}; expected (n, k) with k <= n")
-        one = operator(
+        a = operator(
             A, len(given), arrays=not isinstance(modes, torch.Tensor), complex_vectors=given.is_complex()
         )
-        one = OnPairs(one) if given.is_complex() and not one.complex else one
-        self.a, self.exponent, _ = comfortable(one)
+        a = OnPairs(a) if given.is_complex() and not a.complex else a
+        self.a, self.exponent, _ = comfortable(a)
         self._pairs = given.is_complex()
         columns = torch.stack([self._near(v) for v in given.T.contiguous()])
         rows = reals(columns.to(torch.complex64 if self._pairs else torch.float32)).contiguous()
@@ -66,11 +66,11 @@ class Deflation:
         lengths = gram.diagonal().real.abs().sqrt()
         over = torch.where(lengths > 0, 1 / lengths, 0.0)
         values, vectors = torch.linalg.eigh((gram + gram.mH) / 2 * over * over[:, None])
-        kept = values > DEPENDENT * len(basis)
-        if float(values[0]) < -1e-6 or not bool(kept.any()):
+        independent = values > DEPENDENT * len(basis)
+        if float(values[0]) < -1e-6 or not bool(independent.any()):
             raise ArgumentError("the modes are zero, or A is not positive definite on them")
-        vectors = vectors[:, kept] * over[:, None]
-        inverse: torch.Tensor = (vectors / values[kept]) @ vectors.mH
+        vectors = vectors[:, independent] * over[:, None]
+        inverse: torch.Tensor = (vectors / values[independent]) @ vectors.mH
         return inverse
 
     @property
@@ -81,8 +81,8 @@ class Deflation:
     @property
     def basis(self) -> torch.Tensor:
         """The modes as they are stored, (k, n) float32 or complex64; far ones times a power of two."""
-        found = self._basis.dequantize() if isinstance(self._basis, NarrowTensor) else self._basis
-        return from_reals(found, pairs=self._pairs)
+        basis = self._basis.dequantize() if isinstance(self._basis, NarrowTensor) else self._basis
+        return from_reals(basis, pairs=self._pairs)
 
     def correction(self, r: torch.Tensor) -> torch.Tensor:
         """Return V (V^H A V)^-1 V^H r, (n,) in double precision: the solution in the span of the modes."""
@@ -117,12 +117,12 @@ def low_modes(A: LinearMap, n: int, k: int, *, format: str = "fp32", tol: float 
         ArgumentError: k out of range, or A is not symmetric.
         scipy.sparse.linalg.ArpackNoConvergence: it did not converge to ``tol``.
     """
-    one, _, _ = comfortable(operator(A, n))
+    a, _, _ = comfortable(operator(A, n))
     if not 0 < k < n - 1:
         raise ArgumentError(f"k={k} modes of {n}; expected from 1 to {n - 2}")
-    check_symmetric(one)
-    apply = one.rounded(rounding_format(format))
-    dtype = np.complex64 if one.complex else np.float32
+    check_symmetric(a)
+    apply = a.rounded(rounding_format(format))
+    dtype = np.complex64 if a.complex else np.float32
     low = LinearOperator(
         (n, n), lambda v: apply(torch.from_numpy(np.ascontiguousarray(v, dtype))).numpy(), dtype=dtype
     )

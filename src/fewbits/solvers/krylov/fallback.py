@@ -40,10 +40,10 @@ def solve(
     """
     stages: list[Stage] = []
     residual, converged = problem.judge()
-    for one in () if converged else precisions(precision, problem.a.preferred):
+    for tried in () if converged else precisions(precision, problem.a.preferred):
         began, best, before = time.perf_counter(), problem.best, residual
-        problem.begin(one.name, residual)
-        attempt(problem, one)
+        problem.begin(tried.name, residual)
+        attempt(problem, tried)
         residual, converged = problem.judge()
         if not (converged or residual <= before):  # the loop's own residuals had rounded too much to compare
             problem.return_to(best)
@@ -51,7 +51,7 @@ def solve(
         history, relative = problem.stage_history(), residual / problem.size
         reason = "" if converged else f"the true residual stayed at {relative:.1e}"
         code, spent = len(history) if converged else -50, time.perf_counter() - began
-        stages.append(Stage(one.name, method, code, 0, 0.0, spent, reason, history))
+        stages.append(Stage(tried.name, method, code, 0, 0.0, spent, reason, history))
         if converged:
             break
     return problem.solution(residual, converged, tuple(stages))

@@ -76,8 +76,8 @@ def gmres(
     _check_restart(restart)
     system = System(A, b, x0=x0, M=M)
 
-    def attempt(problem: Problem, one: KrylovPrecision) -> None:
-        space = Space(problem.a, one, problem.preconditioner)
+    def attempt(problem: Problem, tried: KrylovPrecision) -> None:
+        space = Space(problem.a, tried, problem.preconditioner)
         refine(problem, lambda r: _cycle(problem, space, r, restart))
 
     return system.solve(
@@ -195,8 +195,8 @@ def gcr(
     check_delta(delta)
     system = System(A, b, x0=x0, M=M)
 
-    def attempt(problem: Problem, one: KrylovPrecision) -> None:
-        _directions(problem, Space(problem.a, one, problem.preconditioner), delta, restart)
+    def attempt(problem: Problem, tried: KrylovPrecision) -> None:
+        _directions(problem, Space(problem.a, tried, problem.preconditioner), delta, restart)
 
     return system.solve(
         "gcr", precision, attempt, Stopping(rtol, atol, maxiter), callback=callback, watch=watch
@@ -208,17 +208,17 @@ def _directions(problem: Problem, space: Space, delta: float | None, restart: in
     trigger = Drop(delta or 0.0)
     r = space.rounded_copy(problem.add(x))
     trigger.restart(problem.claimed, 0.0)
-    kept: list[tuple[Packed, Packed, float]] = []
+    held: list[tuple[Packed, Packed, float]] = []
     while problem.goes_on:
         p = space.preconditioned(r)
         image = space.apply(p)
-        for direction, its, length2 in kept:
+        for direction, its, length2 in held:
             u = space.unpacked(its)
             part = dot(u, image) / length2
             image = image - part * u
             p = p - part * space.unpacked(direction)
         packed = space.packed(p), space.packed(image)
-        p, image = (space.unpacked(one) for one in packed)
+        p, image = (space.unpacked(v) for v in packed)
         length2 = dot(image, image).real
         if length2 == 0 or not math.isfinite(length2):
             break
@@ -229,12 +229,12 @@ def _directions(problem: Problem, space: Space, delta: float | None, restart: in
             break
         r, x = following, x + alpha * wide(p)
         problem.note(size, lambda x=x: x)  # type: ignore[misc]
-        kept.append((*packed, length2))
+        held.append((*packed, length2))
         reliable = delta is not None and (
             trigger.fires(problem.claimed, 0.0) or problem.claimed <= problem.target
         )
-        if reliable or len(kept) == restart:
-            kept = [] if len(kept) == restart else kept
+        if reliable or len(held) == restart:
+            held = [] if len(held) == restart else held
             if delta is not None:
                 problem.updates += 1
                 r = space.rounded_copy(problem.add(x))

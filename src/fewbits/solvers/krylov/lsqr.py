@@ -115,9 +115,9 @@ def lsqr(
     system = System(A, b, x0=x0, square=False)
     system.kind = LeastSquares
 
-    def attempt(problem: Problem, one: KrylovPrecision) -> None:
+    def attempt(problem: Problem, tried: KrylovPrecision) -> None:
         assert isinstance(problem, LeastSquares)
-        spaces = Space(problem.a, one), Space(problem.adjoint, one)
+        spaces = Space(problem.a, tried), Space(problem.adjoint, tried)
         refine(problem, lambda r: _cycle(problem, *spaces, r))
 
     return system.solve(

@@ -72,8 +72,8 @@ def minres(
     system = System(A, b, x0=x0, M=M)
     check_symmetric(system.a)
 
-    def attempt(problem: Problem, one: KrylovPrecision) -> None:
-        space = Space(problem.a, one, problem.preconditioner)
+    def attempt(problem: Problem, tried: KrylovPrecision) -> None:
+        space = Space(problem.a, tried, problem.preconditioner)
         refine(problem, lambda r: _cycle(problem, space, r))
 
     return system.solve(

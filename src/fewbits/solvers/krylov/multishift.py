@@ -72,14 +72,14 @@ def multishift_cg(
     if exponent_of(largest) > FAR:
         more = -exponent_of(largest)
         system.a, system.exponent = system.a.scaled(more), system.exponent + more
-    one = krylov_precision(system.a.preferred if precision == "auto" else precision)
+    tried = krylov_precision(system.a.preferred if precision == "auto" else precision)
     problem, began = system.problem(0, Stopping(rtol, atol, maxiter)), time.perf_counter()
     scaled = [math.ldexp(s, system.exponent) for s in values]
     base = min(scaled)
-    shared = _together(problem, Space(problem.a, one), base, [s - base for s in scaled])
+    shared = _together(problem, Space(problem.a, tried), base, [s - base for s in scaled])
     history = tuple(h / (problem.size or 1.0) for h in problem.history)
-    stage = Stage(one.name, "multishift_cg", -50, 0, 0.0, time.perf_counter() - began, TOGETHER, history)
-    found = []
+    stage = Stage(tried.name, "multishift_cg", -50, 0, 0.0, time.perf_counter() - began, TOGETHER, history)
+    solutions = []
     for s, y in zip(scaled, shared, strict=True):
         # In the units of A scaled, whose solutions are 2^-exponent times those of A.
         x0 = times_power(y, problem.exponent - system.exponent)
@@ -92,7 +92,7 @@ def multishift_cg(
             maxiter=maxiter,
             precision=precision,
         )
-        found.append(
+        solutions.append(
             replace(
                 result.with_x(system.as_given(times_power(result.x, system.exponent))),
                 iterations=len(history) + result.iterations,
@@ -100,7 +100,7 @@ def multishift_cg(
                 stages=(stage, *result.stages),
             )
         )
-    return found
+    return solutions
 
 
 def _real(shifts: Sequence[float]) -> list[float]:

@@ -49,8 +49,8 @@ class Space:
 
     def rounded_copy(self, v: torch.Tensor) -> torch.Tensor:
         """Return ``v`` as it is kept, in memory of its own."""
-        kept = self.rounded(v)
-        return kept.clone() if kept is v else kept
+        rounded = self.rounded(v)
+        return rounded.clone() if rounded is v else rounded
 
     def packed(self, v: torch.Tensor) -> Packed:
         """Return ``v`` packed, where there is a format; :func:`unpacked` undoes it."""

@@ -103,8 +103,8 @@ class System(Generic[Array]):
         self.preconditioner = M if M is None else self._preconditioner(M, arrays, right.is_complex())
         parts = (right, start, self.a, self.preconditioner)
         self.pairs = pairs or any(
-            one.is_complex() if isinstance(one, torch.Tensor) else one is not None and one.complex
-            for one in parts
+            part.is_complex() if isinstance(part, torch.Tensor) else part is not None and part.complex
+            for part in parts
         )
         self.b, self.x0 = self._vectors(right), None if start is None else self._vectors(start)
 
@@ -122,9 +122,11 @@ class System(Generic[Array]):
             self.a = self.a if self.a.complex else OnPairs(self.a)
         self.a, self.exponent, self.zero = comfortable(self.a)
         if self.preconditioner is not None:
-            one = self.preconditioner
-            one = OnPairs(one) if self.pairs and not one.complex else one
-            self.preconditioner = one.scaled(-exponent_of(_size(one, self.a, "M")))
+            preconditioner = self.preconditioner
+            preconditioner = (
+                OnPairs(preconditioner) if self.pairs and not preconditioner.complex else preconditioner
+            )
+            self.preconditioner = preconditioner.scaled(-exponent_of(_size(preconditioner, self.a, "M")))
 
     def problem(
         self,
@@ -166,20 +168,24 @@ class System(Generic[Array]):
 
     def together(self, solutions: list[Solution[torch.Tensor]]) -> Solution[Array]:
         """Return the solutions of all columns as one, in the shape and the family of b."""
-        columns = tuple(one.with_x(self.as_given(one.x)) for one in solutions)
+        columns = tuple(solution.with_x(self.as_given(solution.x)) for solution in solutions)
         if len(self.shape) == 1:
             return columns[0]
-        x = torch.stack([one.x for one in solutions], 1) if solutions else self.b.new_zeros(self.a.n, 0)
+        x = (
+            torch.stack([solution.x for solution in solutions], 1)
+            if solutions
+            else self.b.new_zeros(self.a.n, 0)
+        )
         return Solution(
             self.as_given(x),
-            all(one.converged for one in solutions),
-            max((one.residual for one in solutions), default=0.0),
-            sum(one.iterations for one in solutions),
-            tuple(stage for one in solutions for stage in one.stages),
-            tuple(h for one in solutions for h in one.history),
-            optimality=max((one.optimality for one in solutions), default=math.nan),
-            claimed=max((one.claimed for one in solutions), default=0.0),
-            reliable_updates=sum(one.reliable_updates for one in solutions),
+            all(solution.converged for solution in solutions),
+            max((solution.residual for solution in solutions), default=0.0),
+            sum(solution.iterations for solution in solutions),
+            tuple(stage for solution in solutions for stage in solution.stages),
+            tuple(h for solution in solutions for h in solution.history),
+            optimality=max((solution.optimality for solution in solutions), default=math.nan),
+            claimed=max((solution.claimed for solution in solutions), default=0.0),
+            reliable_updates=sum(solution.reliable_updates for solution in solutions),
             columns=columns,
         )
 
@@ -195,9 +201,9 @@ def comfortable(a: Operator) -> tuple[Operator, int, bool]:
     return (a.scaled(-exponent), -exponent, False) if abs(exponent) > FAR else (a, 0, size == 0)
 
 
-def _size(one: Operator, a: Operator, name: str) -> float:
+def _size(operator: Operator, a: Operator, name: str) -> float:
     """Return the magnitude of an operator over all processes of A."""
-    size = a.peak(torch.tensor(one.magnitude(), dtype=torch.float64))
+    size = a.peak(torch.tensor(operator.magnitude(), dtype=torch.float64))
     if not math.isfinite(size):
         raise DataError(f"{name} times a vector holds NaN or infinity")
     return size

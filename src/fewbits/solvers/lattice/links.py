@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fewbits.errors import ArgumentError, DataError
 
-Array = NDArray[Any]
+Array = NDArray[np.complex128]
 ROUNDING = 1e-14  # what is left of a row of length one that is parallel to another
 NEAR = 1e-12  # how far a link may be from SU(3)
 
@@ -44,7 +42,7 @@ def smooth_links(shape: tuple[int, int, int, int], roughness: float = 0.2, seed:
     return project(np.eye(3) + roughness * (noise - noise.conj().swapaxes(-1, -2)) / 2)
 
 
-def project(matrices: Any) -> Array:
+def project(matrices: ArrayLike) -> Array:
     """Return matrices of SU(3), (..., 3, 3) complex128: rows made orthonormal in turn, the determinant one.
 
     Raises:
@@ -71,12 +69,12 @@ def _unit(rows: Array, least: float = 1e-300) -> Array:
     if not (largest > least).all():
         raise DataError("two rows of a matrix are zero or parallel, and determine none of SU(3)")
     rows = rows / largest
-    found: Array = rows / np.linalg.norm(rows, axis=-1, keepdims=True)
-    return found
+    unit: Array = rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+    return unit
 
 
-def check(links: Any) -> None:
-    """Refuse what is no gauge field.
+def check_links(links: object) -> None:
+    """Raise an error if this is not a gauge field.
 
     Raises:
         ArgumentError: another shape, or a link that is not in SU(3).
@@ -108,7 +106,7 @@ def check(links: Any) -> None:
         )
 
 
-def _sizes(shape: Any) -> tuple[int, int, int, int]:
+def _sizes(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
     if len(shape) != 4 or any(n < 1 for n in shape):
         raise ArgumentError(f"a lattice of {tuple(shape)} sites; expected four sizes (T, Z, Y, X)")
     t, z, y, x = shape

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format
@@ -19,7 +19,8 @@ from fewbits.solvers.operators.operator import Apply, Operator
 from fewbits.solvers.precision import KrylovPrecision
 from fewbits.tensor import format as read
 
-Array = NDArray[Any]
+Array = NDArray[Any]  # reals, or integers of packed links
+Reals = NDArray[np.float64]
 DTYPES = {"fp64": np.float64, "fp32": np.float32, "quda_half": np.int16, "quda_quarter": np.int8}
 
 
@@ -47,7 +48,7 @@ class Normal(Operator):
         self._kept: dict[tuple[str, int], Array] = {}
         self._scratch: Array | None = None
 
-    def links(self, dtype: Any, numbers: int | None = None) -> Array:
+    def links(self, dtype: DTypeLike, numbers: int | None = None) -> Array:
         """Return the links as they are stored, (groups, 4, numbers, 16)."""
         key = np.dtype(dtype).name, self.numbers if numbers is None else numbers
         if key not in self._kept:
@@ -57,7 +58,7 @@ class Normal(Operator):
             self._kept[key] = groups.reshape(len(groups), 4, key[1], SITES)
         return self._kept[key]
 
-    def hermitian(self, v: Array) -> Array:
+    def hermitian(self, v: Reals) -> Reals:
         """Return H v, (n,) float64."""
         return self._hop(self._exact_links(), v, np.empty_like(v))
 

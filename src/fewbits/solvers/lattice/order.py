@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fewbits.kernels.bits.lattice import SITES, Extent
 
-Array = NDArray[Any]
+Array = NDArray[Any]  # reals, or integers of packed links
 Shape = tuple[int, int, int, int]
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fewbits.errors import ArgumentError, DataError
 from fewbits.kernels.bits.lattice import compress_links, expand_links
 from fewbits.solvers.krylov.stopping import Stopping
-from fewbits.solvers.lattice.links import check
+from fewbits.solvers.lattice.links import check_links
 from fewbits.solvers.lattice.normal import Normal
 from fewbits.solvers.lattice.order import Shape, grouped, natural
 from fewbits.solvers.lattice.square import solve_through_square
@@ -54,7 +54,7 @@ class Wilson:
         reconstruct: int | None = None,
         boundary: Sequence[int] = (1, 1, 1, 1),
     ) -> None:
-        check(links)
+        check_links(links)
         if len(boundary) != 4 or any(sign not in (1, -1) for sign in boundary):
             raise ArgumentError(f"boundary={boundary}; expected 1 or -1 along T, Z, Y and X")
         default = 18 if -1 in boundary else 12
@@ -173,10 +173,10 @@ class Wilson:
 
 def _signed(links: Array, boundary: Sequence[int]) -> Array:
     """Return the links, those that lead beyond the end of an antiperiodic axis with a minus."""
-    found = links.astype(np.complex128)
+    signed = links.astype(np.complex128)
     for axis, sign in enumerate(boundary):
-        np.moveaxis(found[3 - axis], axis, 0)[-1] *= sign  # directions are x, y, z, t
-    return found
+        np.moveaxis(signed[3 - axis], axis, 0)[-1] *= sign  # directions are x, y, z, t
+    return signed
 
 
 def _check_eight(links: Array) -> None:

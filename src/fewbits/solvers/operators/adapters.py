@@ -7,19 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
-import scipy.sparse
 import torch
 from scipy.sparse.linalg import LinearOperator
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format
-from fewbits.solvers.operators.matrices import Matrix
+from fewbits.solvers.operators.matrices import Matrix, SparseMatrix
 from fewbits.solvers.operators.operator import Apply, Operator
 from fewbits.solvers.operators.vectors import times_power, wide
 from fewbits.typing import AnyArray
-
-SparseMatrix: TypeAlias = scipy.sparse.sparray | scipy.sparse.spmatrix
-"""A sparse matrix of SciPy, in any layout; those of PyTorch are tensors."""
 
 VectorFunction: TypeAlias = Callable[..., AnyArray]
 """A function of one vector, (n,), that returns A times it."""
@@ -56,14 +52,14 @@ class Function(Operator):
         self._rows, self.n = shape
         self._apply, self._adjoint, self._arrays, self._exponent = apply, adjoint, arrays, 0
         self.complex = False
-        one = torch.ones(self.n, dtype=torch.float64)
+        ones = torch.ones(self.n, dtype=torch.float64)
         if complex_vectors:
             try:
-                self.exact(one.to(torch.complex128))
+                self.exact(ones.to(torch.complex128))
                 self.complex = True
             except (TypeError, ValueError, RuntimeError):
                 pass  # a real matrix's function often takes real vectors only
-        self.complex = self.complex or self.exact(one).is_complex()
+        self.complex = self.complex or self.exact(ones).is_complex()
 
     @property
     def rows(self) -> int:
@@ -73,14 +69,14 @@ class Function(Operator):
     def exact(self, v: torch.Tensor) -> torch.Tensor:
         """Return what the function makes of a copy of v."""
         out = self._apply(v.numpy().copy() if self._arrays else v.clone())
-        found = out.detach().cpu() if isinstance(out, torch.Tensor) else torch.from_numpy(np.array(out))
-        if found.numel() != self._rows:
+        product = out.detach().cpu() if isinstance(out, torch.Tensor) else torch.from_numpy(np.array(out))
+        if product.numel() != self._rows:
             raise ArgumentError(
-                f"a function gives the shape {tuple(found.shape)} for {self.n} values; expected"
+                f"a function gives the shape {tuple(product.shape)} for {self.n} values; expected"
                 f" ({self._rows},)"
             )
-        found = times_power(wide(found.reshape(-1)), self._exponent)
-        return found.to(torch.complex128) if self.complex else found
+        product = times_power(wide(product.reshape(-1)), self._exponent)
+        return product.to(torch.complex128) if self.complex else product
 
     def rounded(self, matrix: Format | None) -> Apply:
         """Return the function itself; its matrix cannot be held in a format."""
@@ -94,19 +90,24 @@ class Function(Operator):
         """See :class:`Operator`."""
         if self._adjoint is None:
             return super().adjoint()
-        found = copy.copy(self)
-        found._apply, found._adjoint, found._rows, found.n = self._adjoint, self._apply, self.n, self._rows
+        swapped = copy.copy(self)
+        swapped._apply, swapped._adjoint, swapped._rows, swapped.n = (
+            self._adjoint,
+            self._apply,
+            self.n,
+            self._rows,
+        )
         try:
-            found.exact(torch.zeros(found.n, dtype=torch.complex128 if self.complex else torch.float64))
+            swapped.exact(torch.zeros(swapped.n, dtype=torch.complex128 if self.complex else torch.float64))
         except NotImplementedError:
             return super().adjoint()
-        return found
+        return swapped
 
     def scaled(self, exponent: int) -> Operator:
         """See :class:`Operator`."""
-        found = copy.copy(self)
-        found._exponent = self._exponent + exponent
-        return found
+        scaled = copy.copy(self)
+        scaled._exponent = self._exponent + exponent
+        return scaled
 
 
 def operator(
@@ -126,13 +127,13 @@ def operator(
         ArgumentError: nothing that multiplies a vector, or not (n, n).
         DataError: NaN or infinity among the values.
     """
-    found = any_operator(a, n, n, arrays=arrays, complex_vectors=complex_vectors)
-    if (found.rows, found.n) != (n, n):
+    given = any_operator(a, n, n, arrays=arrays, complex_vectors=complex_vectors)
+    if (given.rows, given.n) != (n, n):
         raise ArgumentError(
-            f"{name} has the shape ({found.rows}, {found.n}), b has {n} values; expected a square matrix of"
+            f"{name} has the shape ({given.rows}, {given.n}), b has {n} values; expected a square matrix of"
             " that size"
         )
-    return found
+    return given
 
 
 def any_operator(a: LinearMap, rows: int, n: int | None, *, arrays: bool, complex_vectors: bool) -> Operator:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import SCALED_FP16, SITE_INT16, Format
 from fewbits.kernels.arrays.sparse import row_product
 from fewbits.kernels.bits.sparse_rows import SparseRows, compress
-from fewbits.solvers.operators.matrices import Matrix
+from fewbits.solvers.operators.matrices import Matrix, SparseMatrix
 from fewbits.solvers.operators.operator import Apply
 from fewbits.tensor import fake_quantize
 
@@ -30,7 +30,7 @@ class CompressedRows(Matrix):
     float32. The exact product is that of the matrix given.
 
     Args:
-        a: a SciPy or torch sparse matrix.
+        A: a SciPy or torch sparse matrix.
         symmetric: whether it is known to be so.
 
     Raises:
@@ -40,8 +40,8 @@ class CompressedRows(Matrix):
 
     preferred = "scaled_fp16"
 
-    def __init__(self, a: Any, *, symmetric: bool = False) -> None:
-        super().__init__(a)
+    def __init__(self, A: SparseMatrix | torch.Tensor, *, symmetric: bool = False) -> None:
+        super().__init__(A)
         if not self.sparse or self.rows != self.n:
             raise ArgumentError(f"A is dense, or {self.rows} x {self.n}; expected a square sparse matrix")
         self.symmetric = symmetric
@@ -60,8 +60,8 @@ class CompressedRows(Matrix):
             values = values if matrix is None else fake_quantize(values, matrix)
         else:
             unit = _units(all_values, self.a.indptr, storage)
-            whole = values / np.repeat(unit, np.diff(self.a.indptr))
-            values = whole.astype(np.float16) if storage == "f16" else np.rint(whole).astype(np.int16)
+            units = values / np.repeat(unit, np.diff(self.a.indptr))
+            values = units.astype(np.float16) if storage == "f16" else np.rint(units).astype(np.int16)
         return compress(self.a.indptr, self.a.indices, values, unit, storage, self.n)
 
     def rounded(self, matrix: Format | None) -> Apply:
@@ -83,7 +83,7 @@ def _product(rows: SparseRows) -> Apply:
     return lambda v: torch.from_numpy(product(v.contiguous().numpy()))
 
 
-def _units(values: Any, starts: Any, storage: str) -> Any:
+def _units(values: NDArray[np.float64], starts: NDArray[np.integer], storage: str) -> NDArray[np.float32]:
     """Return what one is worth in each row, so that its largest value is the largest that fits."""
     lengths = np.diff(starts)
     largest = np.zeros(len(lengths))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse
@@ -14,6 +15,13 @@ from fewbits.formats import Format
 from fewbits.solvers.operators.operator import Apply, Operator
 from fewbits.solvers.operators.vectors import array, from_reals, largest, reals, refuse_gradients, times_power
 from fewbits.tensor import fake_quantize
+from fewbits.typing import AnyArray, NumpyArray
+
+Rows: TypeAlias = Sequence[Sequence[complex]]
+"""A matrix as nested lists."""
+
+SparseMatrix: TypeAlias = scipy.sparse.sparray | scipy.sparse.spmatrix
+"""A sparse matrix of SciPy, in any layout; those of PyTorch are tensors."""
 
 BLOCK = 2**20  # values that are widened at once
 
@@ -22,7 +30,7 @@ class Matrix(Operator):
     """A dense or sparse matrix that others hold.
 
     Args:
-        a: a torch.Tensor (dense or sparse), a numpy.ndarray, nested lists, or a SciPy sparse matrix or array
+        A: a torch.Tensor (dense or sparse), a numpy.ndarray, nested lists, or a SciPy sparse matrix or array
             of any layout; real or complex.
 
     Raises:
@@ -30,8 +38,8 @@ class Matrix(Operator):
         DataError: NaN or infinity among the values.
     """
 
-    def __init__(self, a: Any) -> None:
-        self.a = _matrix(a)
+    def __init__(self, A: AnyArray | Rows | SparseMatrix) -> None:
+        self.a: Any = _matrix(A)  # a tensor in double precision, or compressed rows of SciPy
         self.sparse = not isinstance(self.a, torch.Tensor)
         shape = tuple(self.a.shape)
         if len(shape) != 2:
@@ -48,8 +56,8 @@ class Matrix(Operator):
         return int(self.a.shape[0])
 
     def _values(self) -> torch.Tensor:
-        found: torch.Tensor = torch.from_numpy(self.a.data) if self.sparse else self.a
-        return found
+        values: torch.Tensor = torch.from_numpy(self.a.data) if self.sparse else self.a
+        return values
 
     def exact(self, v: torch.Tensor) -> torch.Tensor:
         """Return A v; see :class:`Operator`."""
@@ -68,10 +76,10 @@ class Matrix(Operator):
 
     def adjoint(self) -> Operator:
         """Return A^H."""
-        found = copy.copy(self)
-        found.a = self.a.conj().T.tocsr() if self.sparse else self.a.mH.resolve_conj()
-        found.n = found.a.shape[1]
-        return found
+        adjoint = copy.copy(self)
+        adjoint.a = self.a.conj().T.tocsr() if self.sparse else self.a.mH.resolve_conj()
+        adjoint.n = adjoint.a.shape[1]
+        return adjoint
 
     def scaled(self, exponent: int) -> Matrix:
         """Return A 2^exponent.
@@ -86,11 +94,11 @@ class Matrix(Operator):
                 "A holds values more than 1e300 apart, and no product with it means anything in double"
                 " precision; scale its rows and columns first"
             )
-        found = copy.copy(self)
-        found.a = scipy.sparse.csr_array(self.a) if self.sparse else changed
+        scaled = copy.copy(self)
+        scaled.a = scipy.sparse.csr_array(self.a) if self.sparse else changed
         if self.sparse:
-            found.a.data = changed.numpy()
-        return found
+            scaled.a.data = changed.numpy()
+        return scaled
 
     def magnitude(self) -> float:
         """Return the largest magnitude among its values."""
@@ -105,25 +113,26 @@ def rounded_values(values: torch.Tensor, matrix: Format | None) -> torch.Tensor:
     return from_reals(fake_quantize(reals(low), matrix), pairs=low.is_complex())
 
 
-def rounded_rows(a: Any, matrix: Format | None) -> Any:
+def rounded_rows(a: scipy.sparse.csr_array, matrix: Format | None) -> scipy.sparse.csr_array:
     """Return compressed rows of SciPy in float32, their values held in ``matrix``; the indices are shared."""
     held = rounded_values(torch.from_numpy(a.data), matrix)
     return scipy.sparse.csr_array((held.numpy(), a.indices, a.indptr), shape=a.shape)
 
 
-def long_residual(a: Any, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+def long_residual(a: NumpyArray | scipy.sparse.csr_array, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Return b - A x, a few rows at a time in long double; a dense NumPy array, or compressed rows."""
     dtype = np.clongdouble if b.is_complex() else np.longdouble
     r, long_x = b.numpy().astype(dtype), x.numpy().astype(dtype)
-    entries = a.nnz if scipy.sparse.issparse(a) else a.size
+    rows: Any = a
+    entries = rows.nnz if scipy.sparse.issparse(a) else rows.size
     step = max(1, BLOCK * len(r) // max(1, entries))
     with np.errstate(all="ignore"):
         for i in range(0, len(r), step):
-            r[i : i + step] -= a[i : i + step].astype(dtype) @ long_x
+            r[i : i + step] -= rows[i : i + step].astype(dtype) @ long_x
         return torch.from_numpy(r.astype(np.complex128 if b.is_complex() else np.float64))
 
 
-def _matrix(a: Any) -> Any:
+def _matrix(a: AnyArray | Rows | SparseMatrix) -> torch.Tensor | scipy.sparse.csr_array:
     """Return a tensor in double precision, or SciPy's compressed rows."""
     if hasattr(a, "tocsr"):
         return _rows(a.tocsr())
@@ -140,7 +149,7 @@ def _matrix(a: Any) -> Any:
     )
 
 
-def _rows(a: Any) -> Any:
+def _rows(a: SparseMatrix) -> scipy.sparse.csr_array:
     if a.dtype.kind not in "buifc" or a.dtype.itemsize > (16 if a.dtype.kind == "c" else 8):
         raise ArgumentError(f"A is {a.dtype}; expected real or complex numbers, double at most")
     return scipy.sparse.csr_array(a.astype(np.complex128 if a.dtype.kind == "c" else np.float64))

@@ -95,8 +95,8 @@ class Operator:
 
     def dot(self, u: torch.Tensor, v: torch.Tensor) -> float:
         """Return u^H v over all unknowns, summed in float64 (complex, for complex vectors)."""
-        found: float = self.total(torch.vdot(wide(u), wide(v))).item()
-        return found
+        product: float = self.total(torch.vdot(wide(u), wide(v))).item()
+        return product
 
     def norm(self, v: torch.Tensor) -> float:
         """Return the Euclidean norm over all unknowns."""

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import numpy as np
 import scipy.sparse
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
 from fewbits.errors import ArgumentError, DataError, FewbitsError
 from fewbits.formats import Format
-from fewbits.solvers.operators.matrices import Matrix, long_residual, rounded_rows
+from fewbits.solvers.operators.matrices import Matrix, SparseMatrix, long_residual, rounded_rows
 from fewbits.solvers.operators.operator import Apply, Operator
 from fewbits.solvers.operators.vectors import from_reals, largest, reals
+
+Indices = NDArray[np.integer]
 
 
 class Partitioned(Operator):
@@ -33,15 +35,15 @@ class Partitioned(Operator):
         DataError: NaN or infinity. What one process refuses, all do, at once.
     """
 
-    def __init__(self, rows: Any, group: Any = None) -> None:
+    def __init__(self, rows: SparseMatrix, group: dist.ProcessGroup | None = None) -> None:
         if not dist.is_initialized():
             raise ArgumentError("there is no process group; call torch.distributed.init_process_group first")
         self.group = group
         local, refused = _checked(rows)
         mine = torch.tensor([local.shape[0], local.shape[1], refused is not None, local.dtype.kind == "c"])
-        told = [torch.zeros(4, dtype=torch.int64) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(told, mine.long(), group=group)
-        heights, widths, failures, kinds = torch.stack(told).T.tolist()
+        gathered = [torch.zeros(4, dtype=torch.int64) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(gathered, mine.long(), group=group)
+        heights, widths, failures, kinds = torch.stack(gathered).T.tolist()
         ends = np.cumsum(heights)
         if refused is not None:
             raise refused
@@ -62,12 +64,12 @@ class Partitioned(Operator):
         self._rows = scipy.sparse.csr_array((local.data, columns, local.indptr), shape=(self.n, width))
 
     @classmethod
-    def split(cls, a: Any, group: Any = None) -> Partitioned:
+    def split(cls, A: SparseMatrix, group: dist.ProcessGroup | None = None) -> Partitioned:
         """Keep this process's even part of a whole matrix; its rows are ``[start, start + n)``."""
         if not dist.is_initialized():
             raise ArgumentError("there is no process group; call torch.distributed.init_process_group first")
-        rank, ranks, n = dist.get_rank(group), dist.get_world_size(group), a.shape[0]
-        return cls(a.tocsr()[n * rank // ranks : n * (rank + 1) // ranks], group)
+        rank, ranks, n = dist.get_rank(group), dist.get_world_size(group), A.shape[0]
+        return cls(A.tocsr()[n * rank // ranks : n * (rank + 1) // ranks], group)
 
     def exact(self, v: torch.Tensor) -> torch.Tensor:
         """Return this process's part of A v; see :class:`Operator`."""
@@ -79,9 +81,9 @@ class Partitioned(Operator):
 
     def scaled(self, exponent: int) -> Partitioned:
         """Return A 2^exponent."""
-        found, rows = copy.copy(self), Matrix(self._rows).scaled(exponent)
-        found._rows = rows.a
-        return found
+        scaled, rows = copy.copy(self), Matrix(self._rows).scaled(exponent)
+        scaled._rows = rows.a
+        return scaled
 
     def magnitude(self) -> float:
         """Return the largest magnitude among the values of all processes."""
@@ -89,9 +91,9 @@ class Partitioned(Operator):
 
     def peak(self, v: torch.Tensor) -> float:
         """Return the largest magnitude of all processes."""
-        found = torch.tensor(largest(v), dtype=torch.float64)
-        dist.all_reduce(found, dist.ReduceOp.MAX, group=self.group)
-        return float(found)
+        peak = torch.tensor(largest(v), dtype=torch.float64)
+        dist.all_reduce(peak, dist.ReduceOp.MAX, group=self.group)
+        return float(peak)
 
     def rounded(self, matrix: Format | None) -> Apply:
         """Return the cheap product; values of other processes come in float32."""
@@ -100,12 +102,12 @@ class Partitioned(Operator):
 
     def total(self, sums: torch.Tensor) -> torch.Tensor:
         """Return the sum over the processes."""
-        found = reals(sums.reshape(-1)).clone()
-        dist.all_reduce(found, group=self.group)
-        return from_reals(found, pairs=sums.is_complex()).view(sums.shape)
+        totals = reals(sums.reshape(-1)).clone()
+        dist.all_reduce(totals, group=self.group)
+        return from_reals(totals, pairs=sums.is_complex()).view(sums.shape)
 
 
-def _checked(rows: Any) -> tuple[Any, FewbitsError | None]:
+def _checked(rows: SparseMatrix) -> tuple[scipy.sparse.csr_array, FewbitsError | None]:
     """Return rows of SciPy in double precision, and what is wrong with them."""
     if not hasattr(rows, "tocsr"):
         refused = ArgumentError(f"rows are a {type(rows).__name__}; expected a SciPy sparse matrix")
@@ -119,7 +121,9 @@ def _checked(rows: Any) -> tuple[Any, FewbitsError | None]:
 class _Halo:
     """Which values of other processes the rows here need, and which of ours the others need."""
 
-    def __init__(self, rows: Any, start: int, ends: Any, group: Any) -> None:
+    def __init__(
+        self, rows: scipy.sparse.csr_array, start: int, ends: Indices, group: dist.ProcessGroup | None
+    ) -> None:
         self.group, rank, ranks = group, dist.get_rank(group), len(ends)
         outside = (rows.indices < start) | (rows.indices >= start + rows.shape[0])
         self.wanted = np.unique(rows.indices[outside])
@@ -133,7 +137,7 @@ class _Halo:
         self._exchange(list(asked), given)
         self.given = [indices - start for indices in given]
 
-    def places(self, columns: Any, start: int, n: int) -> Any:
+    def places(self, columns: Indices, start: int, n: int) -> Indices:
         """Return where the values of those columns lie: ours first, then those wanted."""
         beyond = n + np.searchsorted(self.wanted, columns)
         return np.where((columns >= start) & (columns < start + n), columns - start, beyond)
@@ -141,7 +145,7 @@ class _Halo:
     def beside(self, v: torch.Tensor) -> torch.Tensor:
         """Return our values and after them those of the others."""
         others = [torch.empty(c, dtype=v.dtype) for c in self.parts]
-        received = [torch.view_as_real(one) if v.is_complex() else one for one in others]
+        received = [torch.view_as_real(values) if v.is_complex() else values for values in others]
         self._exchange([reals(v[indices]) for indices in self.given], received)
         return torch.cat([v, *others])
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 import scipy.sparse
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.formats import SCALED_FP16, SITE_INT16, Format
@@ -23,6 +22,7 @@ from fewbits.solvers.operators.stencil_vectors import StencilVectors, power_belo
 from fewbits.solvers.precision import KrylovPrecision
 from fewbits.tensor import fake_quantize
 from fewbits.tensor import format as read
+from fewbits.typing import NumpyArray
 
 # Formats that have kernels, and how they lie in memory.
 _STORAGES: dict[Format, str] = {
@@ -64,7 +64,7 @@ class Stencil(Operator):
     symmetric = True
     preferred = "scaled_fp16"
 
-    def __init__(self, x: Any, y: Any, z: Any, shift: float = 0.0) -> None:
+    def __init__(self, x: ArrayLike, y: ArrayLike, z: ArrayLike, shift: float = 0.0) -> None:
         faces = [np.ascontiguousarray(f, np.float64) for f in (x, y, z)]
         shapes = [f.shape for f in faces]
         if any(len(s) != 3 for s in shapes) or not _fit(*shapes):
@@ -85,7 +85,7 @@ class Stencil(Operator):
         self._passes = stencil_passes(self._wide)
 
     @classmethod
-    def poisson(cls, k: Any, shift: float = 0.0) -> Stencil:
+    def poisson(cls, k: ArrayLike, shift: float = 0.0) -> Stencil:
         """Return -div(k grad u) + shift u with zero outside, for k, (nz, ny, nx), positive.
 
         A face has the harmonic mean of its two cells, one at the boundary its cell's.
@@ -100,8 +100,8 @@ class Stencil(Operator):
             low, high = list(inner), list(inner)
             low[axis], high[axis] = slice(None, -1), slice(1, None)
             a, b = around[tuple(low)], around[tuple(high)]
-            found: Array = 2 * a * b / (a + b)
-            return found
+            mean: Array = 2 * a * b / (a + b)
+            return mean
 
         return cls(faces(2), faces(1), faces(0), shift)
 
@@ -110,7 +110,7 @@ class Stencil(Operator):
         wide = "f64" if storage == "f64" else "f32"
         held = []
         for faces in self._faces:
-            values: Any = faces if wide == "f64" else faces.astype(np.float32)
+            values: NumpyArray = faces if wide == "f64" else faces.astype(np.float32)
             if matrix is not None:
                 values = fake_quantize(values, matrix)
             stored = zeros(faces.shape, storage)
@@ -133,11 +133,11 @@ class Stencil(Operator):
 
     def shifted(self, shift: float) -> Stencil:
         """Return A + shift, a stencil again; the faces are shared."""
-        found = copy.copy(self)
-        found.shift = self.shift + shift
-        found._wide = dataclasses.replace(self._wide, shift=found.shift)
-        found._passes = stencil_passes(found._wide)
-        return found
+        shifted = copy.copy(self)
+        shifted.shift = self.shift + shift
+        shifted._wide = dataclasses.replace(self._wide, shift=shifted.shift)
+        shifted._passes = stencil_passes(shifted._wide)
+        return shifted
 
     def scaled(self, exponent: int) -> Stencil:
         """Return A 2^exponent, a stencil again.
@@ -145,17 +145,17 @@ class Stencil(Operator):
         Raises:
             DataError: a coefficient would lose digits.
         """
-        found = copy.copy(self)
+        scaled = copy.copy(self)
         with np.errstate(under="ignore"):
-            found._faces = [np.ldexp(f, exponent) for f in self._faces]
-            found._high = np.ldexp(self._high, exponent)
-        for one, of in zip((*found._faces, found._high), (*self._faces, self._high), strict=True):
-            if not np.array_equal(np.ldexp(one, -exponent), of):
+            scaled._faces = [np.ldexp(f, exponent) for f in self._faces]
+            scaled._high = np.ldexp(self._high, exponent)
+        for changed, original in zip((*scaled._faces, scaled._high), (*self._faces, self._high), strict=True):
+            if not np.array_equal(np.ldexp(changed, -exponent), original):
                 raise DataError("A holds coefficients more than 1e300 apart; scale it first")
-        found.shift = math.ldexp(self.shift, exponent)
-        found._wide = found.grid("f64", None)
-        found._passes = stencil_passes(found._wide)
-        return found
+        scaled.shift = math.ldexp(self.shift, exponent)
+        scaled._wide = scaled.grid("f64", None)
+        scaled._passes = stencil_passes(scaled._wide)
+        return scaled
 
     def magnitude(self) -> float:
         """Return :meth:`largest`."""
@@ -174,7 +174,7 @@ class Stencil(Operator):
         x, y, z = (np.abs(f).max() for f in self._faces)
         return float(4 * (max(x, np.abs(self._high).max()) + y + z) + abs(self.shift))
 
-    def to_scipy(self) -> Any:
+    def to_scipy(self) -> scipy.sparse.csr_array:
         """Return the matrix as a SciPy array of compressed rows, float64."""
         _, ny, nx = self.shape
         x, y, z = (f[..., :nx] for f in self._faces)
@@ -184,19 +184,19 @@ class Stencil(Operator):
         inner = x.copy(), y[:, :-1].copy(), z[:-1].copy()
         inner[0][..., 0], inner[1][:, 0], inner[2][0] = 0, 0, 0
         shape = (self.n, self.n)
-        found = scipy.sparse.diags_array(here.ravel() + self.shift, shape=shape).tocsr()
+        matrix = scipy.sparse.diags_array(here.ravel() + self.shift, shape=shape).tocsr()
         for faces, step in zip(inner, (1, nx, nx * ny), strict=True):
             if step < self.n:
                 below = -faces.ravel()[step:]
-                found = found + scipy.sparse.diags_array([below, below], offsets=[-step, step], shape=shape)
-        found = found.tocsr()
-        found.eliminate_zeros()
-        return found
+                matrix = matrix + scipy.sparse.diags_array([below, below], offsets=[-step, step], shape=shape)
+        matrix = matrix.tocsr()
+        matrix.eliminate_zeros()
+        return matrix
 
     def _padded(self, faces: Array) -> Array:
-        found = np.zeros((*faces.shape[:2], self.stride))
-        found[..., : faces.shape[2]] = faces
-        return found
+        padded = np.zeros((*faces.shape[:2], self.stride))
+        padded[..., : faces.shape[2]] = faces
+        return padded
 
 
 def _apply(passes: StencilPasses, grid: Grid, storage: str, v: torch.Tensor) -> torch.Tensor:

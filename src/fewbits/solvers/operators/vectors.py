@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from fewbits.errors import ArgumentError, DataError
+from fewbits.typing import AnyArray, NumpyArray
 
 
 def wide(v: torch.Tensor) -> torch.Tensor:
@@ -45,7 +46,7 @@ def exponent_of(size: float) -> int:
     return math.frexp(size)[1]
 
 
-def array(given: Any, name: str) -> torch.Tensor:
+def array(given: AnyArray | Sequence[object], name: str) -> torch.Tensor:
     """Return numbers of NumPy, PyTorch or nested lists as a tensor of float64 or complex128 on the CPU.
 
     Raises:
@@ -54,12 +55,12 @@ def array(given: Any, name: str) -> torch.Tensor:
     """
     if isinstance(given, torch.Tensor):
         refuse_gradients(given, name)
-        found = wide(given.detach().cpu()).resolve_conj()
+        v = wide(given.detach().cpu()).resolve_conj()
     else:
-        found = torch.from_numpy(_numbers(given, name))
-    if not bool(torch.isfinite(reals(found)).all()):
+        v = torch.from_numpy(_numbers(given, name))
+    if not bool(torch.isfinite(reals(v)).all()):
         raise DataError(f"{name} holds NaN or infinity; remove them first")
-    return found
+    return v
 
 
 def refuse_gradients(given: torch.Tensor, name: str) -> None:
@@ -71,14 +72,14 @@ def refuse_gradients(given: torch.Tensor, name: str) -> None:
         )
 
 
-def _numbers(given: Any, name: str) -> Any:
+def _numbers(given: AnyArray | Sequence[object], name: str) -> NumpyArray:
     if isinstance(given, np.ma.MaskedArray):
         raise ArgumentError(f"{name} is a masked array; expected numbers: fill it first")
     try:
-        found = np.asarray(given)
+        values = np.asarray(given)
     except ValueError:
         raise ArgumentError(f"{name} is a list of lists of different lengths; expected numbers") from None
-    complex_ = found.dtype.kind == "c"
-    if found.dtype.kind not in "buifc" or found.dtype.itemsize > (16 if complex_ else 8):
-        raise ArgumentError(f"{name} is {found.dtype}; expected real or complex numbers, double at most")
-    return np.array(found, np.complex128 if complex_ else np.float64, order="C")
+    complex_ = values.dtype.kind == "c"
+    if values.dtype.kind not in "buifc" or values.dtype.itemsize > (16 if complex_ else 8):
+        raise ArgumentError(f"{name} is {values.dtype}; expected real or complex numbers, double at most")
+    return np.array(values, np.complex128 if complex_ else np.float64, order="C")
