@@ -154,3 +154,13 @@ def test_every_solver_tells_the_precision_to_those_who_watch() -> None:
         solution = SOLVERS[name](A, A @ X, precision="single", watch=lambda *told, to=seen: to.append(told))
         assert [(stage, i) for stage, i, _ in seen] == [("single", i + 1) for i in range(solution.iterations)]
         assert tuple(r for _, _, r in seen) == solution.history
+
+
+@pytest.mark.parametrize(
+    "solver", [fb.solve, lambda a, b: factorize(a).solve(b), lambda a, b: factorize(a)(b)]
+)
+def test_a_warning_points_at_the_call(solver: Callable[..., Any]) -> None:
+    a = np.arange(1.0, 10.0).reshape(3, 3)
+    with pytest.warns(RuntimeWarning, match="singular to working precision") as caught:
+        solver(a, a @ np.ones(3))
+    assert [warning.filename for warning in caught] == [__file__]

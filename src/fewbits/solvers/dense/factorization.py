@@ -227,5 +227,5 @@ def _solved(a: torch.Tensor, b: Array, run: _Run) -> Array:
         columns = columns.to(a.dtype)
     x = gradients.solve(a, columns, run)
     for text in run.warnings:
-        warnings.warn(text, RuntimeWarning, stacklevel=4)
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
     return as_given(x, b)
