@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fewbits.cli.arguments import provenance, refuse_idle
-from fewbits.cli.kinds import JSON, MATRIX, PAGE, Reads, Writes
+from fewbits.cli.arguments import JsonOption, ReportOption, provenance, refuse_idle
+from fewbits.cli.kinds import MATRIX, Reads, Writes
 from fewbits.cli.paths import tables_console, write_report
 from fewbits.cli.progress import progress_bar
 from fewbits.errors import ArgumentError
@@ -60,15 +60,11 @@ def solve(
     ] = None,
     assume_a: Annotated[str, typer.Option(help="gen, or pos: positive definite (Cholesky).")] = "gen",
     compare: Annotated[bool, typer.Option("--compare", help="Try every precision, and time LAPACK.")] = False,
-    report: Annotated[
-        Path | None,
-        Writes(PAGE),
-        typer.Option(help="Write tables and residuals as one HTML page.", show_default=False),
-    ] = None,
     out: Annotated[
         Path | None, Writes(MATRIX), typer.Option(help="Write the solution as a .mtx file.")
     ] = None,
-    json: Annotated[Path | None, Writes(JSON), typer.Option(help="Write the records as JSON.")] = None,
+    report: ReportOption = None,
+    json: JsonOption = None,
 ) -> None:
     """Solve A x = b with the backward error of LAPACK's double precision.
 
@@ -83,7 +79,8 @@ def solve(
 
     Where it does not converge it says so, writes what it has with .unconverged in its name, and exits with 1.
     """
-    from fewbits.compare.systems import KRYLOV_SOLVERS, RESTARTED, measure_system
+    from fewbits.compare import measure_system
+    from fewbits.compare.systems import KRYLOV_SOLVERS, RESTARTED
     from fewbits.report import history_plot, solve_json, solve_page, solve_table, stages_table
     from fewbits.solvers import KRYLOV_PRECISIONS, PRECISIONS, krylov_precision
     from fewbits.solvers import precision as read

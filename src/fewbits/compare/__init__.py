@@ -1,6 +1,7 @@
 """Measure formats on models, checkpoints and matrices, and pruning on models; records come back, no text.
 
-``fewbits compare`` and ``fewbits prune`` are these functions with a report: see docs/compare.md.
+``fewbits compare``, ``fewbits prune`` and ``fewbits solve`` are these functions with a report: see
+docs/compare.md and docs/solving.md.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from fewbits.compare.models import TASK_FORMATS, compare_models
     from fewbits.compare.pruned_checkpoint import prune_checkpoint
     from fewbits.compare.pruning import prune_task
+    from fewbits.compare.systems import measure_system
 
 # Loaded when first used: a checkpoint and a matrix are measured without PyTorch.
 _HOMES = {
@@ -25,6 +27,7 @@ _HOMES = {
     "direct_cast": "casting",
     "measure_checkpoint": "checkpoint",
     "measure_matrix": "matrix",
+    "measure_system": "systems",
     "prune_checkpoint": "pruned_checkpoint",
     "prune_task": "pruning",
 }
@@ -37,6 +40,7 @@ __all__ = [
     "direct_cast",
     "measure_checkpoint",
     "measure_matrix",
+    "measure_system",
     "prune_checkpoint",
     "prune_task",
 ]
