@@ -68,7 +68,7 @@ def test_defaults_of_a_block_follow_from_what_its_scale_and_element_can_code(
     name: str, overflow: str, nonfinite: str, zero_block: str
 ) -> None:
     fmt = parse(name)
-    assert (fmt.default_overflow, fmt.default_nonfinite, fmt.default_zero_block) == (  # type: ignore[attr-defined]
+    assert (fmt.default_overflow, fmt.default_nonfinite, fmt.default_zero_block) == (
         overflow,
         nonfinite,
         zero_block,
@@ -91,4 +91,4 @@ def test_defaults_of_a_block_follow_from_what_its_scale_and_element_can_code(
 )
 def test_defaults_of_an_element_follow_from_its_codes(name: str, overflow: str, nonfinite: str) -> None:
     fmt = parse(name)
-    assert (fmt.default_overflow, fmt.default_nonfinite) == (overflow, nonfinite)  # type: ignore[attr-defined]
+    assert (fmt.default_overflow, fmt.default_nonfinite) == (overflow, nonfinite)

@@ -1,9 +1,11 @@
 """What every format declares, as literals: its facts as text, its parts, the codes of NaN and infinity."""
 
 import pytest
+from hypothesis import given
 
-from fewbits.formats import Exponent, Fixed, Float, Group, Groups, parse
+from fewbits.formats import Exponent, Fixed, Float, Format, Group, Groups, parse
 from tests import cases
+from tests.formats import strategies
 
 NVFP4 = """\
 format              nvfp4
@@ -89,6 +91,12 @@ def test_every_fact_of_the_catalogue_is_a_line_of_its_own(fmt: cases.Format) -> 
 def test_a_format_declares_the_parts_that_an_array_is_stored_in(name: str, groups: Groups) -> None:
     assert parse(name).groups == groups
     assert parse(name).element == groups.codes.element
+
+
+@given(strategies.formats)
+def test_bits_per_value_are_those_of_the_groups_that_have_a_count(fmt: Format) -> None:
+    counted = [group for group in fmt.groups if group is not None and isinstance(group.size, int)]
+    assert fmt.bits_per_value == pytest.approx(sum(group.bits / int(group.size) for group in counted))
 
 
 @pytest.mark.parametrize(

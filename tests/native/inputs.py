@@ -69,7 +69,7 @@ def telling_blocks(element: Element) -> Values:
 @lru_cache(maxsize=4)
 def single(fmt: Format, thorough: bool) -> Values:
     """Return float32 lines for a format: all there is, or a fair sample of it."""
-    element = fmt if isinstance(fmt, Element) else fmt.element  # type: ignore[attr-defined]
+    element = fmt.element
     own = telling(element) if isinstance(fmt, Element) else telling_blocks(element)
     if thorough:
         return in_lines(np.concatenate([own, awkward()]))

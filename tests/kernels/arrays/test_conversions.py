@@ -96,8 +96,6 @@ def test_limits_bound_every_result_and_tell_saturated_values(fmt: cases.Format) 
         largest = np.broadcast_to(limit, x.shape)
         inside = np.abs(x) <= largest * (1 - 2.0**-20)
         assert np.all(np.abs(y[inside]) <= largest[inside] * (1 + 2.0**-20))
-        lowest = fmt.min if isinstance(fmt, Element) else fmt.element.min  # type: ignore[attr-defined]
-        element = fmt if isinstance(fmt, Element) else fmt.element  # type: ignore[attr-defined]
-        if lowest == -element.max:
+        if fmt.element.min == -fmt.element.max:
             assert np.all(np.abs(y) <= largest * (1 + 2.0**-20))
     assert kernels.limits(np.array(3.0, np.float32), fmt, 0, chosen).shape == ()

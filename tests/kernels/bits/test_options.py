@@ -9,7 +9,7 @@ import pytest
 import fewbits as fb
 from fewbits import kernels
 from fewbits.errors import ArgumentError
-from fewbits.formats import Bdr, Block, Element, Posit, parse
+from fewbits.formats import Posit, parse
 from fewbits.kernels.bits.options import NONFINITES, OVERFLOWS, ROUNDINGS, RULES, ZERO_BLOCKS
 from tests import cases
 
@@ -65,14 +65,13 @@ def test_what_a_format_cannot_do_is_refused_by_name(name: str, choices: dict[str
 
 @pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
 def test_every_combination_of_choices_either_works_or_is_refused_with_a_way_out(fmt: cases.Format) -> None:
-    assert isinstance(fmt, Element | Block | Bdr)
-    element = fmt if isinstance(fmt, Element) else fmt.element
+    element, scales = fmt.element, fmt.groups.scales
     x = np.linspace(-3, 3, 40, dtype=np.float32)
     for overflow, nonfinite, zero_block in itertools.product(OVERFLOWS, NONFINITES, ZERO_BLOCKS):
         legal = overflow == "saturate" or (element.has_inf if overflow == "inf" else element.has_nan)
         legal &= not (overflow == "nan" and isinstance(element, Posit))
         legal &= nonfinite != "element" or element.has_nan
-        legal &= nonfinite != "block_nan" or (not isinstance(fmt, Element) and fmt.scale.has_nan)
+        legal &= nonfinite != "block_nan" or (scales is not None and scales.element.has_nan)
         choices = {"overflow": overflow, "nonfinite": nonfinite, "zero_block": zero_block}
         if legal:
             assert fb.fake_quantize(x, fmt, **choices).shape == x.shape

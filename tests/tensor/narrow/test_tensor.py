@@ -92,7 +92,7 @@ def test_the_result_has_family_dtype_and_shape_of_what_was_quantized(dtype: torc
 def test_two_fp4_codes_share_a_byte_the_first_in_the_low_half() -> None:
     q = fb.quantize(np.array([1.0, 6.0, -0.5], np.float32), "fp4_e2m1")
     assert q.codes.tolist() == [0x72, 0x09]
-    assert unpack(q.codes.numpy(), parse("fp4_e2m1").bits, 3).tolist() == [2, 7, 9]  # type: ignore[attr-defined]
+    assert unpack(q.codes.numpy(), parse("fp4_e2m1").element.bits, 3).tolist() == [2, 7, 9]
 
 
 @pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)

@@ -185,8 +185,7 @@ def test_the_sign_of_the_input_is_the_sign_of_the_result(fmt: cases.Format) -> N
     mirrored = dequantize(quantized(-x, fmt), fmt)
     assert np.array_equal(-y, mirrored)
     assert np.all((np.sign(y) == np.sign(x)) | (y == 0))
-    element = fmt.element  # type: ignore[attr-defined]
-    if element.signed_zero:
+    if fmt.element.signed_zero:
         assert np.array_equal(np.signbit(y), np.signbit(x))
     else:
         assert not np.signbit(y[y == 0]).any()
