@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 from fewbits.cli import aliases
 from fewbits.cli import main as cli
 from fewbits.cli.aliases import Formats
+from fewbits.cli.arguments import read_recipes
 
 APP = typer.main.get_command(cli.app)
 MINE = "block(element=lookup(-1,0,0.25,1),scale=fp32,size=16)"
@@ -35,6 +36,37 @@ def test_every_parameter_that_takes_a_format_takes_an_alias():
         for name, hint in get_type_hints(command.callback, include_extras=True).items():
             if name in ("format", "formats", "recipe", "map") or (command.name, name) == ("formats", "name"):
                 assert any(isinstance(m, Formats) for m in hint.__metadata__), (command.name, name)
+
+
+def test_an_option_of_one_name_has_one_meaning_and_help_on_every_command():
+    options: dict[str, dict[str, set[str]]] = {}
+    for command in APP.commands.values():
+        for p in command.params:
+            # What --out writes is of another kind on each command.
+            if p.opts[0].startswith("--") and p.opts[0] not in ("--help", "--out"):
+                options.setdefault(p.opts[0], {}).setdefault(str(p.help), set()).add(command.name)
+    assert {name: texts for name, texts in options.items() if len(texts) > 1} == {}
+    on = {name: set.union(*texts.values()) for name, texts in options.items()}
+    assert on["--seeds"] == on["--task"] == on["--model"] == {"compare", "prune", "train"}
+    assert on["--report"] == {"compare", "prune", "solve", "train"}
+    assert on["--json"] == set(APP.commands)
+    assert on["--include"] == on["--exclude"] == {"cast", "compare", "prune"}
+
+
+@pytest.mark.parametrize(
+    ("text", "recipes"),
+    [
+        ("fp32", ["fp32"]),
+        ("fp32, mxfp6", ["fp32", "mxfp6"]),
+        ("mx:weight=mxfp4,gradient=int(8),fp32", ["mx:weight=mxfp4,gradient=int(8)", "fp32"]),
+        ("mxfp6:update=kahan,mx9:vector=bf16,x=1", ["mxfp6:update=kahan", "mx9:vector=bf16,x=1"]),
+        ("fp32,fp32", ["fp32"]),
+        ("none", []),
+        (None, ["default"]),
+    ],
+)
+def test_a_list_of_recipes_is_split_between_recipes_and_not_between_changes(text, recipes):
+    assert read_recipes(text, ["default"]) == recipes
 
 
 @pytest.mark.parametrize(

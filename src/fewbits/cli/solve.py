@@ -85,10 +85,6 @@ def solve(
     from fewbits.solvers import KRYLOV_PRECISIONS, PRECISIONS, krylov_precision
     from fewbits.solvers import precision as read
 
-    if report is not None:
-        from fewbits.report import check_plots
-
-        check_plots()  # refuses now rather than after the work
     if solver not in ("direct", *KRYLOV_SOLVERS):
         raise ArgumentError(f"--solver {solver}: expected direct, {', '.join(KRYLOV_SOLVERS)}")
     direct = solver == "direct"

@@ -1,4 +1,4 @@
-"""Measure formats on models, checkpoints and matrices, and pruning on models; records come back, no text.
+"""Measure formats on models, checkpoints, matrices and systems, and pruning on models; records come back.
 
 ``fewbits compare``, ``fewbits prune`` and ``fewbits solve`` are these functions with a report: see
 docs/compare.md and docs/solving.md.

@@ -177,7 +177,7 @@ def _estimate(matrix: csr_array) -> tuple[float, int]:
     return inf if isnan(estimate) else estimate, int(factors.nnz)
 
 
-def _dense_estimate(matrix: csr_array) -> float:
+def _dense_estimate(matrix: Reals) -> float:
     """Return the condition by LAPACK's GECON: a sparse factorization of what is full takes minutes."""
     from scipy.linalg.lapack import dgecon, dgetrf
 

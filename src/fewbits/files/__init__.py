@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fewbits.files.casting import cast, restore
@@ -22,7 +22,7 @@ _HOMES = {
 __all__ = ["cast", "inspect", "load_file", "restore", "save_file"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _HOMES:
         return getattr(import_module(f"fewbits.files.{_HOMES[name]}"), name)
     raise AttributeError(f"fewbits.files has no name {name!r}; it has {', '.join(__all__)}")

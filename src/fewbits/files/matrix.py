@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fewbits.errors import DataError
 
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
-def read_matrix(path: str | os.PathLike[str]) -> Any:
+
+def read_matrix(path: str | os.PathLike[str]) -> csr_array:
     """Return a MatrixMarket file as a real sparse matrix.
 
     Symmetric and skew-symmetric storage is expanded, integers become float64, an ``array`` file keeps its
