@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fewbits.formats import Element, Exponent, Fixed, Lookup, decode, values
+from fewbits.formats import Element, Exponent, Fixed, Lookup, Posit, decode, values
 from fewbits.kernels.reference import encode
 from tests import cases
 
@@ -64,6 +64,25 @@ def test_facts_of_an_element_are_those_of_its_table(element: Element) -> None:
     assert element.has_nan == (bool(np.isnan(values(element)).any()) and not isinstance(element, Lookup))
     assert element.has_inf == bool(np.isinf(numbers).any())
     assert element.signed_zero == bool(np.any((finite == 0) & np.signbit(finite)))
+    assert element.has_zero == bool((finite == 0).any())
+    assert element.finest_step == np.diff(np.unique(finite)).min() or not element.has_zero
+    assert 2.0**element.emin <= element.smallest_normal < 2.0 ** (element.emin + 1)
+    assert element.code_count == len(values(element)) - (
+        np.count_nonzero(np.isnan(values(element))) if isinstance(element, Lookup) else 0
+    )
+
+
+@pytest.mark.parametrize("element", [*cases.TABLED, *cases.MADE], ids=cases.label)
+def test_the_positive_values_of_an_element_are_those_of_its_grid_if_it_has_one(element: Element) -> None:
+    if element.grid is None:
+        assert isinstance(element, Exponent | Lookup | Posit)
+        return
+    emin, mantissa_bits, _ = element.grid
+    numbers = cases.real_codes(element)[1]
+    positive = np.unique(numbers[(numbers > 0) & np.isfinite(numbers)])
+    below = np.concatenate([[0.0], positive[:-1]])
+    binade = np.frexp(np.maximum(below, 2.0**emin))[1] - 1
+    assert np.array_equal(positive - below, np.ldexp(1.0, binade - mantissa_bits))  # no multiple is missing
 
 
 @pytest.mark.parametrize("element", cases.TABLED, ids=cases.label)

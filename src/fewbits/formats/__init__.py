@@ -14,7 +14,7 @@ from fewbits.formats.blocks import Bdr, Block, for_one_channel, packed_bits, sha
 from fewbits.formats.catalogue import CATALOGUE, elements
 from fewbits.formats.cost import area_memory_proxy
 from fewbits.formats.elements import Exponent, Fixed, Float, Lookup, Posit
-from fewbits.formats.format import Element, Entry, Format, Grid, Group, Groups, Size
+from fewbits.formats.format import Element, Entry, Format, Group, Groups, Size, ValueGrid
 from fewbits.formats.grammar import parse, split
 from fewbits.formats.pattern import Pattern, pattern
 from fewbits.formats.solver_vectors import SCALED_FP16, SITE_INT16
@@ -32,13 +32,13 @@ __all__ = [
     "Fixed",
     "Float",
     "Format",
-    "Grid",
     "Group",
     "Groups",
     "Lookup",
     "Pattern",
     "Posit",
     "Size",
+    "ValueGrid",
     "area_memory_proxy",
     "decode",
     "elements",

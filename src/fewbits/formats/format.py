@@ -50,7 +50,7 @@ class Groups(NamedTuple):
         return tuple(group for group in self[1:] if group is not None)
 
 
-class Grid(NamedTuple):
+class ValueGrid(NamedTuple):
     """The values of an element that lie evenly in each binade, as :class:`Float` and :class:`Fixed` do.
 
     From 2^e to 2^(e+1) they are the multiples of 2^(max(e, emin) - mantissa_bits).
@@ -235,7 +235,7 @@ class Element(Format):
         return float(self.bits)
 
     @property
-    def grid(self) -> Grid | None:
+    def grid(self) -> ValueGrid | None:
         """The grid that the values lie on; None: they lie on none, and a table lists them."""
         return None
 

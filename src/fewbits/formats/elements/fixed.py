@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fewbits.errors import FormatError
-from fewbits.formats.format import Element, Grid, integer
+from fewbits.formats.format import Element, ValueGrid, integer
 
 CODINGS = ("twos_complement", "symmetric", "sign_magnitude", "unsigned")
 
@@ -41,10 +41,10 @@ class Fixed(Element):
         return (1 << (self.bits - (self.coding != "unsigned"))) - 1
 
     @property
-    def grid(self) -> Grid:
+    def grid(self) -> ValueGrid:
         """Even steps: all values lie in or below the top binade."""
         sign = {"unsigned": "none", "sign_magnitude": "bit"}.get(self.coding, "twos_complement")
-        return Grid(self.emax, self.mantissa_bits, sign)
+        return ValueGrid(self.emax, self.mantissa_bits, sign)
 
     @property
     def emin(self) -> int:

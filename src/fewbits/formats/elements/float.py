@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from fewbits.errors import FormatError
 from fewbits.formats.elements.bias import IEEE_BIAS
-from fewbits.formats.format import Element, Grid, integer
+from fewbits.formats.format import Element, ValueGrid, integer
 
 SPECIALS = ("none", "fn", "fnuz", "ieee")
 
@@ -89,9 +89,9 @@ class Float(Element):
         return 2.0 ** (self.emin - self.mantissa_bits)
 
     @property
-    def grid(self) -> Grid:
+    def grid(self) -> ValueGrid:
         """Subnormals below emin, a sign bit."""
-        return Grid(self.emin, self.mantissa_bits, "bit")
+        return ValueGrid(self.emin, self.mantissa_bits, "bit")
 
     @property
     def nan_code(self) -> int | None:

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from fewbits import _native
-from fewbits.formats import Element, Format, Grid
+from fewbits.formats import Element, Format, ValueGrid
 from fewbits.kernels.bits.options import Options
 from fewbits.kernels.bits.scale_rules import SCALE_RULES
 from fewbits.kernels.native.jobs.tables import table
@@ -74,7 +74,7 @@ def _holds_scales(fmt: Format) -> bool:
     return outer is None or element.grid is None or bits <= 24
 
 
-def _grid(element: Element, grid: Grid) -> _native.Grid:
+def _grid(element: Element, grid: ValueGrid) -> _native.Grid:
     g = _native.Grid()
     g.bits, g.m, g.emin = element.bits, grid.mantissa_bits, grid.emin
     g.has_nan, g.nan, g.inf = element.has_nan, element.nan_code or 0, element.inf_code or 0
