@@ -30,6 +30,7 @@ from fewbits.report import (
     inspect_table,
     matrices_table,
     prune_table,
+    recipe_table,
     recipes_table,
     solve_table,
     stages_table,
@@ -116,6 +117,7 @@ TABLES = {
     "recipes": recipes_table(
         [(name, "weights mxfp4, activations mxfp4", "A paper, 2024") for name in RECIPES]
     ),
+    "recipe": recipe_table([("recipe", RECIPE), ("what is narrow", "weights")], [("first_moment", FORMAT)]),
     "solve": solve_table(solved()),
     "stages": stages_table(solved()),
     "history": history_plot(solved()[0]),
