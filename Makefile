@@ -27,10 +27,15 @@ SECONDS ?= 60
 SEED ?= 0
 FINDINGS ?= build/fuzz
 
+# Of `make test-floor`: where it lives, the version of torch in place of the lowest one, and the tests.
+FLOOR := build/floor
+FLOOR_TORCH ?=
+FLOOR_TESTS ?= tests
+
 # Of `make mutants`: how many are drawn.
 COUNT ?= 240
 
-.PHONY: setup build demo test test-all sanitize fuzz mutants lint format bench clean
+.PHONY: setup build demo test test-all test-floor sanitize fuzz mutants lint format bench clean
 
 setup: $(READY)
 
@@ -55,6 +60,19 @@ test: setup
 
 test-all: setup
 	$(PYTEST) -m 'slow or not slow' --cov=fewbits --cov-report=term --cov-fail-under=95
+
+# The same tests with the lowest versions of every library that pyproject.toml allows, in an environment of their own.
+# Old libraries warn of new ones that they use: that is not ours. The first call loads some gigabytes, since the
+# PyTorch of the package index brings CUDA; FLOOR_TORCH=2.9.1+cpu takes another one where pip finds it.
+test-floor: setup
+	test -x $(FLOOR)/bin/python || $(PYTHON) -m venv $(FLOOR)
+	$(BIN)/python tools/floor.py $(FLOOR_TORCH) >$(FLOOR)/constraints.txt
+	$(FLOOR)/bin/python -m pip install --quiet --upgrade pip
+	$(FLOOR)/bin/python -m pip install --quiet --constraint $(FLOOR)/constraints.txt torch
+	$(FLOOR)/bin/python -m pip install --quiet --constraint $(FLOOR)/constraints.txt '.[dev]'
+	$(FLOOR)/bin/python -m pip list
+	OMP_WAIT_POLICY=passive $(FLOOR)/bin/python -m pytest -p no:cacheprovider --numprocesses=$(WORKERS) --dist=worksteal \
+		-W default::DeprecationWarning -W default::FutureWarning $(FLOOR_TESTS)
 
 # Compile the extension so that it stops at the first access out of bounds or undefined behaviour, and run the tests that
 # reach native code. `make sanitize SANITIZED_TESTS=tests/native` for some of them.
