@@ -185,13 +185,14 @@ class _Parser:
 
     def build(self, kind: str, positional: list[Any], named: dict[str, Any], start: int) -> Format:
         cls = KINDS[kind]
-        if cls is Lookup:
+        order = list(fields(cls))
+        first_key = order[0].metadata.get("key")  # "" for one that needs no key, "*" for a list of them
+        if first_key == "*":
             positional = [tuple(positional)]
             if not all(isinstance(v, int | float) for v in positional[0]):
                 self.at = start
-                raise self.fail("lookup: numbers only")
-        order = list(fields(cls))
-        limit = 1 if cls in (Fixed, Posit, Lookup, Exponent) else 0
+                raise self.fail(f"{kind}: numbers only")
+        limit = 1 if first_key in ("", "*") else 0
         if len(positional) > limit:
             self.at = start
             raise self.fail(f"{kind}: key=value arguments{' after the first' if limit else ''}")
