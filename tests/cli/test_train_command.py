@@ -100,3 +100,23 @@ def test_mnist_trains(shared_data: Path, tmp_path: Path, monkeypatch: pytest.Mon
     ]
     assert run(given) == 0
     assert (tmp_path / "runs" / "mnist10k-mx9-seed0" / "log.jsonl").exists()
+
+
+def test_rate_batch_and_layers_are_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["train", "--task", "digits", "--recipe", "mxfp4", "--steps", "3"]
+    options: list[list[str]] = [
+        [],
+        ["--learning-rate", "1e-3"],
+        ["--batch", "4"],
+        ["--exclude", "conv1,conv2,conv3"],
+        ["--include", "head"],
+    ]
+    losses = []
+    for i, option in enumerate(options):
+        out = ["--out", str(tmp_path / str(i)), "--json", str(tmp_path / f"{i}.json")]
+        assert run([*given, *option, *out]) == 0
+        losses.append(tuple(json.loads((tmp_path / f"{i}.json").read_text())["runs"][0]["losses"]))
+    assert losses[3] == losses[4]
+    assert len(set(losses)) == 4
+    assert run([*given, "--exclude", "nothing", "--out", str(tmp_path / "none")]) == 2
+    assert "fits no module" in capsys.readouterr().err

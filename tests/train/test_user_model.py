@@ -133,3 +133,21 @@ def test_the_form_of_the_name(name, fits):
     if not fits:
         with pytest.raises(ArgumentError, match="is not MODULE:FUNCTION"):
             load_user_model(name)
+
+
+def test_a_function_may_return_a_task_of_its_own(module, tmp_path):
+    path = tmp_path / f"{module}_task.py"
+    path.write_text(
+        "from fewbits.train.tasks import digits_task\n\ndef load():\n    return digits_task()\n",
+    )
+    assert user_task(f"{module}_task:load").name == "digits"
+
+
+def test_a_step_takes_as_many_of_the_users_batches_as_are_asked_for(module):
+    task = user_task(f"{module}:load")
+    model = task.create(0)
+    one, four = (task.draw_batch(torch.Generator().manual_seed(1), n) for n in (1, 4))
+    assert len(four[0]) == 4
+    each = [float(task.loss(model, (four[0][i : i + 1],)).detach()) for i in range(4)]
+    assert float(task.loss(model, four).detach()) == pytest.approx(sum(each) / 4)
+    assert float(task.loss(model, one).detach()) in each

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fewbits.cli.arguments import (
+    ExcludeOption,
+    IncludeOption,
     JsonOption,
     ModelOption,
     RecipeOption,
@@ -28,7 +31,7 @@ from fewbits.errors import ArgumentError
 
 if TYPE_CHECKING:
     from fewbits.records import TrainRun
-    from fewbits.train import Step
+    from fewbits.train import Settings, Step
 
 
 def train(
@@ -38,6 +41,23 @@ def train(
     model: ModelOption = None,
     size: SizeOption = "small",
     steps: StepsOption = 0,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(
+            help="Its peak, reached after a tenth of the steps. Default: as the task says.",
+            show_default=False,
+        ),
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Samples in a step; of a model of your own, batches. Default: as the task says.",
+            show_default=False,
+        ),
+    ] = None,
+    include: IncludeOption = None,
+    exclude: ExcludeOption = None,
     seeds: SeedsOption = 1,
     out: Annotated[
         Path, Writes(FOLDER), typer.Option(help="Folder for checkpoints and logs, one below it for each run.")
@@ -69,7 +89,19 @@ def train(
         raise ArgumentError("there is nothing to train; give a --recipe and a --task, as in fp32 and bytes")
     if len(tasks) > 1 and report is not None:
         raise ArgumentError("--report has a page for one --task; give one, or leave the page out")
-    runs = [_all_runs(names, each, size, steps, seeds, out, resume) for each in tasks]
+    from fewbits.train import Settings  # needs torch: simple mistakes are told before that loads
+
+    changes = Settings(
+        "",
+        "",
+        size,
+        steps,
+        learning_rate=learning_rate,
+        batch=batch,
+        include=tuple(read_list(include)) or ("*",),
+        exclude=tuple(read_list(exclude)),
+    )
+    runs = [_all_runs(names, replace(changes, task=each), seeds, out, resume) for each in tasks]
 
     from fewbits.report import train_json, train_page, train_table
 
@@ -81,18 +113,16 @@ def train(
     write_report(report, lambda: train_page(runs[0], origin))
 
 
-def _all_runs(
-    names: list[str], task: str, size: str, steps: int, seeds: int, out: Path, resume: bool
-) -> list[TrainRun]:
-    from fewbits.train import Settings, run
+def _all_runs(recipes: list[str], common: Settings, seeds: int, out: Path, resume: bool) -> list[TrainRun]:
+    from fewbits.train import run
     from fewbits.train.runs import folder_name
 
     runs = []
     try:
         with progress_bar() as show:
-            for name in names:
+            for name in recipes:
                 for seed in range(seeds):
-                    settings = Settings(task, name, size, steps, seed)
+                    settings = replace(common, recipe=name, seed=seed)
                     folder = out / folder_name(settings)
                     if not resume and (folder / "checkpoint.safetensors").exists():
                         raise ArgumentError(

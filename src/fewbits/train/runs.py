@@ -55,7 +55,7 @@ def run(
         ArgumentError: unknown task, model or recipe, or a checkpoint of other settings.
         DataError: the task's data cannot be read, or the folder's checkpoint is broken.
     """
-    chosen, task = read(settings.recipe), trained_task(settings.task, settings.model)
+    chosen, task = read(settings.recipe), trained_task(settings.task, settings.size)
     task = replace(task, hyper=settings.apply(task.hyper))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / CHECKPOINT

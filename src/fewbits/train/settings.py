@@ -13,9 +13,9 @@ from fewbits.train.tasks.task import Hyperparameters
 class Settings:
     """One run. Two runs with equal settings on one machine end with the same bits."""
 
-    task: str  # "bytes", "digits", "faint", "mnist10k" or the path of a text
+    task: str  # "bytes", "digits", "faint", "mnist10k", the path of a text, or MODULE:FUNCTION
     recipe: str
-    model: str = "small"
+    size: str = "small"  # of the model: "small" or "base"
     steps: int = 0  # 0: as many as the task says
     seed: int = 0
     learning_rate: float | None = None  # its peak; None: as the task says

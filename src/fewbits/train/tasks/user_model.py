@@ -56,7 +56,11 @@ def load_user_model(name: str) -> UserModel:
         ArgumentError: there is no such module or function, or the function returns something else than the
             contract of :mod:`fewbits.train.tasks.user_model` says.
     """
-    returned = _function(name)()
+    return _user_model(name, _function(name)())
+
+
+def _user_model(name: str, returned: object) -> UserModel:
+    """Return what the user's function returned, as a record."""
     parts = list(returned) if isinstance(returned, tuple) else []
     if len(parts) not in (2, 3) or not isinstance(parts[0], nn.Module) or not _are_batches(parts[1]):
         raise ArgumentError(
@@ -73,12 +77,18 @@ def user_task(name: str, hyper: Hyperparameters = _USUAL) -> Task:
 
     Args:
         name: ``MODULE:FUNCTION`` of a function that returns ``(model, batches, loss)``.
-        hyper: how long and how hard to train; ``batch`` does not count, as the batches are the user's.
+        hyper: how long and how hard to train; ``batch`` is how many of the user's batches a step takes.
+
+    Returns:
+        The task; where the function returns a :class:`Task`, that one.
 
     Raises:
         ArgumentError: no such function, no loss, or fewer than two batches.
     """
-    given = load_user_model(name)
+    returned = _function(name)()
+    if isinstance(returned, Task):
+        return returned
+    given = _user_model(name, returned)
     loss, count = given.loss, max(1, len(given.batches) // 10)
     if loss is None:
         raise ArgumentError(
@@ -91,11 +101,11 @@ def user_task(name: str, hyper: Hyperparameters = _USUAL) -> Task:
     def create(seed: int) -> nn.Module:
         return created(lambda: load_user_model(name).model, seed)
 
-    def draw_batch(generator: torch.Generator, _: int) -> Batch:
-        return (torch.randint(len(batches), (), generator=generator),)
+    def draw_batch(generator: torch.Generator, size: int) -> Batch:
+        return (torch.randint(len(batches), (size,), generator=generator),)
 
     def drawn_loss(model: nn.Module, drawn: Batch) -> Tensor:
-        return loss(model, batches[int(drawn[0])])
+        return torch.stack([loss(model, batches[i]) for i in drawn[0].tolist()]).mean()
 
     @torch.no_grad()
     def evaluate(model: nn.Module) -> float:
