@@ -13,10 +13,15 @@ inline void require(bool holds, const char* what) {
     if (!holds) throw nb::value_error(what);
 }
 
+// Each adds the functions and classes of its file to the module.
+void bind_conversion(nb::module_& m);
+void bind_dense(nb::module_& m);
+void bind_format(nb::module_& m);
 void bind_lattice(nb::module_& m);
-void bind_residuals(nb::module_& m);
-void bind_rows(nb::module_& m);
-void bind_sparse_stream(nb::module_& m);
+void bind_machine(nb::module_& m);
+void bind_nm_stream(nb::module_& m);
+void bind_products(nb::module_& m);
+void bind_sparse_rows(nb::module_& m);
 void bind_sparsity(nb::module_& m);
 void bind_stencil(nb::module_& m);
 

@@ -21,7 +21,12 @@ using Line = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 DenseRows rows_of(const Matrix& a) {
     require(a.stride(1) == 1 || a.shape(1) <= 1, "the values of a row follow each other");
-    return {static_cast<std::int64_t>(a.shape(0)), static_cast<std::int64_t>(a.shape(1)), a.stride(0), a.data()};
+    return {
+        .m = static_cast<std::int64_t>(a.shape(0)),
+        .n = static_cast<std::int64_t>(a.shape(1)),
+        .row = a.stride(0),
+        .a = a.data(),
+    };
 }
 
 void residuals_of(const Matrix& a, const Given& x, const Given& b, const Taken& r, const Taken& sizes, int threads) {
@@ -30,17 +35,26 @@ void residuals_of(const Matrix& a, const Given& x, const Given& b, const Taken& 
     require(x.shape(1) == a.shape(1), "a value of x for each column");
     require(b.shape(0) == k && r.shape(0) == k && sizes.shape(0) == k, "as many right-hand sides as solutions");
     require(b.shape(1) == m && r.shape(1) == m && sizes.shape(1) == m, "a value of b, r and sizes for each row");
-    const Implementation& one = active();
+    const Implementation& implementation = active();
     nb::gil_scoped_release released;
     const double* value = x.data();
     std::vector<double> high(x.size()), low(x.size());
-    for (std::size_t i = 0; i < x.size(); ++i) {  // Dekker
+    for (std::size_t i = 0; i < x.size(); ++i) {  // Dekker: the upper 26 bits, rounded, and the rest
         const double far = value[i] * 134217729.0;
         high[i] = far - (far - value[i]);
         low[i] = value[i] - high[i];
     }
-    const Residuals job{rows, static_cast<std::int64_t>(k), value, high.data(), low.data(), b.data(), r.data(), sizes.data()};
-    residuals(one.kernels, job, threads);
+    const Residuals job{
+        .a = rows,
+        .k = static_cast<std::int64_t>(k),
+        .x = value,
+        .high = high.data(),
+        .low = low.data(),
+        .b = b.data(),
+        .r = r.data(),
+        .sizes = sizes.data(),
+    };
+    residuals(implementation.kernels, job, threads);
 }
 
 void extents_of(const Matrix& a, const Line& largest, const Line& sums, const Line& columns, const std::optional<Rounded>& single, int threads) {
@@ -48,24 +62,38 @@ void extents_of(const Matrix& a, const Line& largest, const Line& sums, const Li
     require(largest.size() == a.shape(0) && sums.size() == a.shape(0), "a value for each row");
     require(columns.size() == a.shape(1), "a value for each column");
     require(!single || (single->shape(0) == a.shape(0) && single->shape(1) == a.shape(1)), "a rounded value for each value");
-    const Implementation& one = active();
+    const Implementation& implementation = active();
     nb::gil_scoped_release released;
-    extents(one.kernels, {rows, largest.data(), sums.data(), single ? single->data() : nullptr}, columns.data(), threads);
+    const Extents job{
+        .a = rows,
+        .largest = largest.data(),
+        .sums = sums.data(),
+        .single = single ? single->data() : nullptr,
+    };
+    extents(implementation.kernels, job, columns.data(), threads);
 }
 
 void substitute_in(const Square& t, const Taken& x, bool upper, bool unit, bool transposed, int threads) {
     require(t.stride(1) == 1 || t.shape(1) <= 1, "the values of a row follow each other");
     require(t.shape(0) == t.shape(1), "as many rows as columns");
     require(x.shape(1) == t.shape(0), "a value of x for each row");
-    const Implementation& one = active();
+    const Implementation& implementation = active();
     nb::gil_scoped_release released;
-    const Triangle job{static_cast<std::int64_t>(t.shape(0)), t.stride(0), t.data(), upper, unit, transposed, x.data()};
-    substitute(one.kernels, job, static_cast<std::int64_t>(x.shape(0)), threads);
+    const Triangle job{
+        .n = static_cast<std::int64_t>(t.shape(0)),
+        .row = t.stride(0),
+        .values = t.data(),
+        .upper = upper,
+        .unit = unit,
+        .transposed = transposed,
+        .x = x.data(),
+    };
+    substitute(implementation.kernels, job, static_cast<std::int64_t>(x.shape(0)), threads);
 }
 
 }  // namespace
 
-void fewbits::bind_residuals(nb::module_& m) {
+void fewbits::bind_dense(nb::module_& m) {
     m.def("residuals", &residuals_of, "a"_a.noconvert(), "x"_a.noconvert(), "b"_a.noconvert(), "r"_a.noconvert(), "sizes"_a.noconvert(), "threads"_a,
           "Write b - A x, as if in twice the precision, and |A| |x| + |b|.");
     m.def("extents", &extents_of, "a"_a.noconvert(), "largest"_a.noconvert(), "sums"_a.noconvert(), "columns"_a.noconvert(),

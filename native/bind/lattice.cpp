@@ -20,14 +20,14 @@ using Norms = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 using Wide = nb::ndarray<const double, nb::c_contig, nb::device::cpu>;
 using Extent = std::array<std::int64_t, 4>;
 
-Kept kept_of(const Values& v) {
+FieldStorage storage_of(const Values& v) {
     const nb::dlpack::dtype t = v.dtype();
     const bool integers = t.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Int);
     require(t.lanes == 1, "values must be plain numbers");
-    if (!integers && t.bits == 64) return Kept::f64;
-    if (!integers && t.bits == 32) return Kept::f32;
+    if (!integers && t.bits == 64) return FieldStorage::f64;
+    if (!integers && t.bits == 32) return FieldStorage::f32;
     require(integers && (t.bits == 16 || t.bits == 8), "values must be float64, float32, int16 or int8");
-    return t.bits == 16 ? Kept::i16 : Kept::i8;
+    return t.bits == 16 ? FieldStorage::i16 : FieldStorage::i8;
 }
 
 // A job on `out` that its pass completes.
@@ -37,7 +37,7 @@ struct Prepared {
 
     Prepared(Pass pass, const Extent& extent, const Values& out, const std::optional<Norms>& norms) {
         job.pass = pass;
-        job.kept = kept_of(out);
+        job.storage = storage_of(out);
         for (std::size_t i = 0; i < 4; ++i) {
             require(extent[i] >= 1 && extent[i] < 1 << 15, "the extent of a lattice in groups must be from 1 to 32767");
             job.extent[i] = extent[i];
@@ -51,16 +51,16 @@ struct Prepared {
     }
 
     Field field(const Values& values, const std::optional<Norms>& norms) const {
-        require(kept_of(values) == job.kept, "all fields must be of one type");
+        require(storage_of(values) == job.storage, "all fields must be of one type");
         check_size(values.size(), spinor_reals, "a field needs 24 numbers for each site");
-        const bool coded = job.kept == Kept::i16 || job.kept == Kept::i8;
+        const bool coded = job.storage == FieldStorage::i16 || job.storage == FieldStorage::i8;
         require(coded == norms.has_value(), "integers have norms, floats have none");
         if (coded) check_size(norms->size(), 1, "a field needs one norm for each site");
-        return {values.data(), coded ? norms->data() : nullptr};
+        return {.values = values.data(), .norms = coded ? norms->data() : nullptr};
     }
 
     void accumulate(const Values& x, double alpha) {
-        require(kept_of(x) == (job.kept == Kept::f64 ? Kept::f64 : Kept::f32), "x must be float32, or float64 with float64");
+        require(storage_of(x) == (job.storage == FieldStorage::f64 ? FieldStorage::f64 : FieldStorage::f32), "x must be float32, or float64 with float64");
         check_size(x.size(), spinor_reals, "x needs 24 numbers for each site");
         job.x = x.data();
         job.alpha = alpha;
@@ -78,7 +78,7 @@ std::pair<double, double> hop_lattice(Extent extent, Values links, double diagon
     Prepared p(alpha ? Pass::update : Pass::hop, extent, out, out_norms);
     p.job.in = p.field(in, in_norms);
     require(in.data() != out.data(), "a field cannot become its own image");
-    require(kept_of(links) == p.job.kept, "links must be of the type of the fields");
+    require(storage_of(links) == p.job.storage, "links must be of the type of the fields");
     const auto per_site = static_cast<std::int64_t>(links.size()) / (p.groups * 4 * lattice_sites);
     require(per_site == 18 || per_site == 12 || per_site == 8, "a link has 18, 12 or 8 numbers");
     p.check_size(links.size(), 4 * per_site, "four links for each site");
@@ -89,9 +89,9 @@ std::pair<double, double> hop_lattice(Extent extent, Values links, double diagon
     return p.run(threads);
 }
 
-double turn_lattice(Extent extent, Values r, std::optional<Norms> r_norms, Values p, std::optional<Norms> p_norms, Values x, double alpha,
+double update_lattice_direction(Extent extent, Values r, std::optional<Norms> r_norms, Values p, std::optional<Norms> p_norms, Values x, double alpha,
             double gamma, double beta, int threads) {
-    Prepared all(Pass::turn, extent, p, p_norms);
+    Prepared all(Pass::update_direction, extent, p, p_norms);
     all.job.in = all.field(r, r_norms);
     all.accumulate(x, alpha);
     all.job.gamma = gamma;
@@ -99,15 +99,15 @@ double turn_lattice(Extent extent, Values r, std::optional<Norms> r_norms, Value
     return all.run(threads).first;
 }
 
-void settle_lattice(Extent extent, Values p, std::optional<Norms> p_norms, Values x, double alpha, int threads) {
-    Prepared all(Pass::settle, extent, p, p_norms);
+void update_lattice_solution(Extent extent, Values p, std::optional<Norms> p_norms, Values x, double alpha, int threads) {
+    Prepared all(Pass::update_solution, extent, p, p_norms);
     all.accumulate(x, alpha);
     all.run(threads);
 }
 
-std::pair<double, double> take_lattice(Extent extent, Wide wide, Values r, std::optional<Norms> r_norms, Values p, std::optional<Norms> p_norms,
+std::pair<double, double> store_lattice_residual(Extent extent, Wide wide, Values r, std::optional<Norms> r_norms, Values p, std::optional<Norms> p_norms,
                                int threads) {
-    Prepared all(Pass::load, extent, r, r_norms);
+    Prepared all(Pass::store_residual, extent, r, r_norms);
     all.job.in = all.field(p, p_norms);
     all.check_size(wide.size(), spinor_reals, "a field needs 24 numbers for each site");
     all.job.wide = wide.data();
@@ -120,11 +120,11 @@ void fewbits::bind_lattice(nb::module_& m) {
     m.def("lattice_hop", &hop_lattice, "extent"_a, "links"_a.noconvert(), "diagonal"_a, "field"_a.noconvert(), "field_norms"_a.noconvert().none(),
           "out"_a.noconvert(), "out_norms"_a.noconvert().none(), "alpha"_a.none(), "threads"_a,
           "Write H field into out, or with alpha subtract alpha times it; return (|out|^2, old out times new out).");
-    m.def("lattice_turn", &turn_lattice, "extent"_a, "r"_a.noconvert(), "r_norms"_a.noconvert().none(), "p"_a.noconvert(),
+    m.def("lattice_turn", &update_lattice_direction, "extent"_a, "r"_a.noconvert(), "r_norms"_a.noconvert().none(), "p"_a.noconvert(),
           "p_norms"_a.noconvert().none(), "x"_a.noconvert(), "alpha"_a, "gamma"_a, "beta"_a, "threads"_a,
           "Add alpha p to x, then make p gamma r + beta p; return |p|^2.");
-    m.def("lattice_settle", &settle_lattice, "extent"_a, "p"_a.noconvert(), "p_norms"_a.noconvert().none(), "x"_a.noconvert(), "alpha"_a,
+    m.def("lattice_settle", &update_lattice_solution, "extent"_a, "p"_a.noconvert(), "p_norms"_a.noconvert().none(), "x"_a.noconvert(), "alpha"_a,
           "threads"_a, "Add alpha p to x.");
-    m.def("lattice_take", &take_lattice, "extent"_a, "wide"_a.noconvert(), "r"_a.noconvert(), "r_norms"_a.noconvert().none(), "p"_a.noconvert(),
+    m.def("lattice_take", &store_lattice_residual, "extent"_a, "wide"_a.noconvert(), "r"_a.noconvert(), "r_norms"_a.noconvert().none(), "p"_a.noconvert(),
           "p_norms"_a.noconvert().none(), "threads"_a, "Store wide, float64, in r; return (|r|^2, r times p).");
 }

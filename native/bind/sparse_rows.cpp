@@ -50,22 +50,34 @@ void make_rows(HeldRows* self, std::int64_t rows, Line<std::int64_t> first, Line
     require(columns.itemsize() == 2 || columns.itemsize() == 4, "columns have 16 or 32 bits");
     require(static_cast<std::int64_t>(unit.size()) == slice * slices && unit.size() == place.size(), "a unit and a place for each lane");
     for (std::size_t i = 0; i < place.size(); ++i) require(place(i) < rows, "places are rows");
-    const SparseRows a{rows,   slices,        first.data(),   start.data(),  base.data(), storage, columns.itemsize() == 4,
-                       values.data(), columns.data(), runs.data(), unit.data(), place.data()};
-    new (self) HeldRows{a, a.wide ? end_of<std::int32_t>(a) : end_of<std::uint16_t>(a)};
+    const SparseRows a{
+        .rows = rows,
+        .slices = slices,
+        .first = first.data(),
+        .start = start.data(),
+        .base = base.data(),
+        .storage = storage,
+        .wide = columns.itemsize() == 4,
+        .values = values.data(),
+        .columns = columns.data(),
+        .runs = runs.data(),
+        .unit = unit.data(),
+        .place = place.data(),
+    };
+    new (self) HeldRows{.rows = a, .columns = a.wide ? end_of<std::int32_t>(a) : end_of<std::uint16_t>(a)};
 }
 
 void multiply_rows(const HeldRows& a, Line<float> x, Result y, int threads) {
     require(static_cast<std::int64_t>(x.size()) >= a.columns, "x has a value for each column");
     require(static_cast<std::int64_t>(y.size()) == a.rows.rows, "y has a value for each row");
-    const Implementation& one = active();
+    const Implementation& implementation = active();
     nb::gil_scoped_release released;
-    multiply(one.kernels, a.rows, x.data(), y.data(), threads);
+    multiply(implementation.kernels, a.rows, x.data(), y.data(), threads);
 }
 
 }  // namespace
 
-void fewbits::bind_rows(nb::module_& m) {
+void fewbits::bind_sparse_rows(nb::module_& m) {
     nb::class_<HeldRows>(m, "SparseRows", "Compressed rows; the arrays are not copied. native/jobs/sparse_rows.hpp.")
         .def("__init__", &make_rows, "rows"_a, "first"_a.noconvert(), "start"_a.noconvert(), "base"_a.noconvert(), "storage"_a,
              "values"_a.noconvert(), "columns"_a.noconvert(), "runs"_a.noconvert(), "unit"_a.noconvert(), "place"_a.noconvert(), nb::keep_alive<1, 3>(),

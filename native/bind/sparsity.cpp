@@ -13,7 +13,7 @@ using Line = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <class T>
 using Matrix = nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-void make_swaps(NmPermutation* self, Matrix<const std::int32_t> magnitudes, Line<std::int32_t> order, Matrix<std::int32_t> edges,
+void make_permutation(NmPermutation* self, Matrix<const std::int32_t> magnitudes, Line<std::int32_t> order, Matrix<std::int32_t> edges,
                 Line<std::int64_t> bases, Line<std::int64_t> scores, std::int64_t keep) {
     const auto columns = static_cast<std::int64_t>(magnitudes.shape(0)), rows = static_cast<std::int64_t>(magnitudes.shape(1));
     const auto groups = static_cast<std::int64_t>(scores.size());
@@ -27,13 +27,23 @@ void make_swaps(NmPermutation* self, Matrix<const std::int32_t> magnitudes, Line
         const std::int32_t v = magnitudes.data()[i];
         require(0 <= v && v <= largest_sum / rows, "magnitudes from 0 to 2^30 / rows");
     }
-    new (self) NmPermutation{columns, rows, group, keep, magnitudes.data(), order.data(), edges.data(), bases.data(), scores.data()};
+    new (self) NmPermutation{
+        .columns = columns,
+        .rows = rows,
+        .group = group,
+        .keep = keep,
+        .magnitudes = magnitudes.data(),
+        .order = order.data(),
+        .edges = edges.data(),
+        .bases = bases.data(),
+        .scores = scores.data(),
+    };
 }
 
-void settle_all(const NmPermutation& s, int threads) {
-    const Implementation& one = active();
+void evaluate_all_groups(const NmPermutation& s, int threads) {
+    const Implementation& implementation = active();
     nb::gil_scoped_release released;
-    settle(one.kernels, s, threads);
+    evaluate_groups(implementation.kernels, s, threads);
 }
 
 std::int64_t anneal(const NmPermutation& s, Matrix<const std::int32_t> pairs, Line<const std::int64_t> allowances, Line<std::int64_t> gains) {
@@ -41,26 +51,27 @@ std::int64_t anneal(const NmPermutation& s, Matrix<const std::int32_t> pairs, Li
             "two positions, an allowance and a gain for each proposal");
     for (std::size_t i = 0; i < pairs.size(); ++i)
         require(0 <= pairs.data()[i] && pairs.data()[i] < s.columns, "pairs are of positions");
-    const Implementation& one = active();
+    const Implementation& implementation = active();
     nb::gil_scoped_release released;
-    return one.kernels.anneal(s, pairs.data(), allowances.data(), gains.data(), static_cast<std::int64_t>(gains.size()));
+    return implementation.kernels.anneal(s, pairs.data(), allowances.data(), gains.data(), static_cast<std::int64_t>(gains.size()));
 }
 
 void uniform_values(std::uint64_t seed, std::int64_t position, float unit, Line<float> out, int threads) {
     require(position >= 0, "positions are not negative");
-    const Implementation& one = active();
+    const Implementation& implementation = active();
     nb::gil_scoped_release released;
-    counter_uniform(one.kernels, CounterUniform{seed, position, unit, out.data()}, static_cast<std::int64_t>(out.size()), threads);
+    const CounterUniform job{.seed = seed, .position = position, .unit = unit, .out = out.data()};
+    counter_uniform(implementation.kernels, job, static_cast<std::int64_t>(out.size()), threads);
 }
 
 }  // namespace
 
 void fewbits::bind_sparsity(nb::module_& m) {
     nb::class_<NmPermutation>(m, "NmPermutation", "Columns in an order, and what each swap of them would keep; the arrays are not copied. native/jobs/nm_permutation.hpp.")
-        .def("__init__", &make_swaps, "magnitudes"_a.noconvert(), "order"_a.noconvert(), "edges"_a.noconvert(), "bases"_a.noconvert(),
+        .def("__init__", &make_permutation, "magnitudes"_a.noconvert(), "order"_a.noconvert(), "edges"_a.noconvert(), "bases"_a.noconvert(),
              "scores"_a.noconvert(), "keep"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(),
              nb::keep_alive<1, 5>(), nb::keep_alive<1, 6>());
-    m.def("settle", &settle_all, "swaps"_a, "threads"_a, "Write edges, bases and scores of the order.");
+    m.def("settle", &evaluate_all_groups, "swaps"_a, "threads"_a, "Write edges, bases and scores of the order.");
     m.def("anneal", &anneal, "swaps"_a, "pairs"_a.noconvert(), "allowances"_a.noconvert(), "gains"_a.noconvert(),
           "Try swaps one after the other; make those whose gain and allowance are together above zero; return how many.");
     m.def("uniform_values", &uniform_values, "seed"_a, "position"_a, "unit"_a, "out"_a.noconvert(), "threads"_a,

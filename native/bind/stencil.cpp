@@ -30,7 +30,13 @@ void make_held(Held* self, Storage storage, Numbers values, std::optional<Norms>
     require(count % site == 0, "rows are multiples of 32 numbers");
     require((storage == Storage::i16) == norms.has_value(), "16-bit integers, and they alone, have norms");
     require(!norms || static_cast<std::int64_t>(norms->size()) == count / site, "one norm for 32 numbers");
-    new (self) Held{{storage, values.data(), norms ? norms->data() : nullptr, scale}, count};
+    const Stored stored{
+        .storage = storage,
+        .values = values.data(),
+        .norms = norms ? norms->data() : nullptr,
+        .scale = scale,
+    };
+    new (self) Held{.stored = stored, .count = count};
 }
 
 void make_stencil(Stencil* self, std::int64_t nx, std::int64_t ny, std::int64_t nz, const Held& x, const Held& y, const Held& z,
@@ -41,27 +47,49 @@ void make_stencil(Stencil* self, std::int64_t nx, std::int64_t ny, std::int64_t 
     require(y.count == nz * (ny + 1) * stride && z.count == (nz + 1) * ny * stride, "faces in y and z: one row and one plane more");
     require(static_cast<std::int64_t>(high.size()) == ny * nz, "high: (nz, ny)");
     require(y.stored.storage == x.stored.storage && z.stored.storage == x.stored.storage, "faces are stored alike");
-    new (self) Stencil{nx, ny, nz, stride, x.stored, y.stored, z.stored, high.data(), shift};
+    new (self) Stencil{
+        .nx = nx,
+        .ny = ny,
+        .nz = nz,
+        .stride = stride,
+        .x = x.stored,
+        .y = y.stored,
+        .z = z.stored,
+        .high = high.data(),
+        .shift = shift,
+    };
 }
 
 void update_direction_of(const Stencil& a, const Held& r, const Held& p, const Held& next, const Held& q, std::optional<Numbers> x, double alpha,
                   double earlier, double gamma, double beta, Numbers workspace, Sums sums, int threads) {
     const std::int64_t count = a.ny * a.nz * a.stride;
-    for (const Held* one : {&r, &p, &next, &q}) {
-        require(one->count == count, "vectors: (nz, ny, stride)");
-        require(one->stored.storage == r.stored.storage, "vectors are stored alike");
+    for (const Held* vector : {&r, &p, &next, &q}) {
+        require(vector->count == count, "vectors: (nz, ny, stride)");
+        require(vector->stored.storage == r.stored.storage, "vectors are stored alike");
     }
     require(p.stored.values != next.stored.values, "the new direction needs workspace of its own");
     require(serves(r.stored.storage, a.x.storage), "no kernel for this pair of storages");
     require(!x || static_cast<std::int64_t>(x->size()) == count, "x: (nz, ny, stride)");
     require(!x || x->itemsize() == (r.stored.storage == Storage::f64 ? 8u : 4u), "x is float64 with float64 vectors, else float32");
     require(static_cast<std::int64_t>(sums.size()) >= 3 * direction_items(a), "three sums for each item");
-    const DirectionUpdate job{a, r.stored, p.stored, next.stored, q.stored, x ? x->data() : nullptr, alpha, earlier, gamma, beta, sums.data()};
-    const Implementation& one = active();
+    const DirectionUpdate job{
+        .a = a,
+        .r = r.stored,
+        .p = p.stored,
+        .next = next.stored,
+        .q = q.stored,
+        .x = x ? x->data() : nullptr,
+        .alpha = alpha,
+        .earlier = earlier,
+        .gamma = gamma,
+        .beta = beta,
+        .sums = sums.data(),
+    };
+    const Implementation& implementation = active();
     const auto bytes = static_cast<std::int64_t>(workspace.size() * workspace.itemsize());
-    require(threads >= 1 && bytes >= threads * one.kernels.direction_workspace(job), "workspace for each thread");
+    require(threads >= 1 && bytes >= threads * implementation.kernels.direction_workspace(job), "workspace for each thread");
     nb::gil_scoped_release released;
-    update_direction(one.kernels, job, workspace.data(), threads);
+    update_direction(implementation.kernels, job, workspace.data(), threads);
 }
 
 void update_residual_of(const Stencil& a, const Held& r, const Held& q, double r_scale, double alpha, Sums sums, int threads) {
@@ -69,10 +97,18 @@ void update_residual_of(const Stencil& a, const Held& r, const Held& q, double r
     require(r.count == rows * a.stride && q.count == r.count, "vectors: (nz, ny, stride)");
     require(r.stored.storage == q.stored.storage, "vectors are stored alike");
     require(static_cast<std::int64_t>(sums.size()) >= 2 * residual_items(rows), "two sums for each item");
-    const ResidualUpdate job{a.stride, rows, r.stored, q.stored, r_scale, alpha, sums.data()};
-    const Implementation& one = active();
+    const ResidualUpdate job{
+        .stride = a.stride,
+        .rows = rows,
+        .r = r.stored,
+        .q = q.stored,
+        .r_scale = r_scale,
+        .alpha = alpha,
+        .sums = sums.data(),
+    };
+    const Implementation& implementation = active();
     nb::gil_scoped_release released;
-    update_residual(one.kernels, job, threads);
+    update_residual(implementation.kernels, job, threads);
 }
 
 void pack_stencil(const Stencil& a, Doubles from, const Held& to, const Held& p, Sums sums, int threads) {
@@ -81,10 +117,18 @@ void pack_stencil(const Stencil& a, Doubles from, const Held& to, const Held& p,
     require(to.count == rows * a.stride && p.count == to.count, "vectors: (nz, ny, stride)");
     require(to.stored.storage == p.stored.storage, "vectors are stored alike");
     require(static_cast<std::int64_t>(sums.size()) >= 2 * residual_items(rows), "two sums for each item");
-    const Pack job{from.data(), a.nx, a.stride, rows, to.stored, p.stored, sums.data()};
-    const Implementation& one = active();
+    const Pack job{
+        .from = from.data(),
+        .nx = a.nx,
+        .stride = a.stride,
+        .rows = rows,
+        .to = to.stored,
+        .p = p.stored,
+        .sums = sums.data(),
+    };
+    const Implementation& implementation = active();
     nb::gil_scoped_release released;
-    pack(one.kernels, job, threads);
+    pack(implementation.kernels, job, threads);
 }
 
 }  // namespace

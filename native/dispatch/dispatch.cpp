@@ -76,7 +76,7 @@ const std::vector<Implementation>& implementations() {
 }
 
 const Implementation& active() {
-    if (const Implementation* one = forced.load()) return *one;
+    if (const Implementation* implementation = forced.load()) return *implementation;
     static const Implementation& chosen = chosen_by_environment();  // tried again while it throws
     return chosen;
 }

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "jobs/job.hpp"
+#include "jobs/kernels.hpp"
 
 namespace fewbits {
 

@@ -27,38 +27,38 @@ void divide(std::int64_t items, std::int64_t values, int threads, Work work) {
         work(me, items * me / all, items * (me + 1) / all);
     };
     if (useful <= 1) return part(0, 1);
-    run_parallel(useful, [](void* whole, int me, int all) { (*static_cast<decltype(part)*>(whole))(me, all); },
+    run_parallel(useful, [](void* work_of_part, int me, int all) { (*static_cast<decltype(part)*>(work_of_part))(me, all); },
                  const_cast<void*>(static_cast<const void*>(&part)));
 }
 
 }  // namespace
 
-Outcome convert(const Kernels& kernels, const Job& job, int threads) {
+Outcome quantize(const Kernels& kernels, const Quantize& job, int threads) {
     std::atomic<const char*> isa{nullptr};
     std::atomic<bool> nonfinite{false};
-    divide(kernels.items(job), lines_in(job.geometry) * job.geometry.n, threads, [&](int, std::int64_t first, std::int64_t last) {
-        const Outcome mine = kernels.convert(job, first, last);
+    divide(kernels.quantize_items(job), lines_in(job.geometry) * job.geometry.n, threads, [&](int, std::int64_t first, std::int64_t last) {
+        const Outcome mine = kernels.quantize(job, first, last);
         isa = mine.isa;
         if (mine.nonfinite) nonfinite = true;
     });
     return {isa, nonfinite};
 }
 
-void restore(const Kernels& kernels, const Restore& job, int threads) {
-    divide(kernels.restore_items(job), lines_in(job.geometry) * job.geometry.n, threads,
-           [&](int, std::int64_t first, std::int64_t last) { kernels.restore(job, first, last); });
+void dequantize(const Kernels& kernels, const Dequantize& job, int threads) {
+    divide(kernels.dequantize_items(job), lines_in(job.geometry) * job.geometry.n, threads,
+           [&](int, std::int64_t first, std::int64_t last) { kernels.dequantize(job, first, last); });
 }
 
 void gemv(const Kernels& kernels, const Gemv& job, int threads) {
     const std::int64_t each = count_of(kernels.gemv_workspace(job), cache_line) * cache_line;
-    const std::unique_ptr<std::uint8_t[]> whole(new std::uint8_t[static_cast<std::size_t>(threads * each + cache_line)]);
-    std::uint8_t* room = whole.get() + (cache_line - reinterpret_cast<std::uintptr_t>(whole.get()) % cache_line);
+    const std::unique_ptr<std::uint8_t[]> allocated(new std::uint8_t[static_cast<std::size_t>(threads * each + cache_line)]);
+    std::uint8_t* workspace = allocated.get() + (cache_line - reinterpret_cast<std::uintptr_t>(allocated.get()) % cache_line);
     divide(job.lines, job.lines * job.n, threads, [&](int thread, std::int64_t first, std::int64_t last) {
-        kernels.gemv(job, room + thread * each, first, last);
+        kernels.gemv(job, workspace + thread * each, first, last);
     });
 }
 
-std::int64_t change(std::int64_t (*run)(const SparseLines&, std::int64_t, std::int64_t), const SparseLines& job, int threads) {
+std::int64_t transcode(std::int64_t (*run)(const NmLines&, std::int64_t, std::int64_t), const NmLines& job, int threads) {
     std::mutex lock;
     std::int64_t wrong = -1;
     divide(job.lines, job.lines * job.n, threads, [&](int, std::int64_t first, std::int64_t last) {
@@ -75,26 +75,15 @@ void multiply(const Product& p, int threads) {
         divide(step.items(p), work, threads, [&](int, std::int64_t first, std::int64_t last) { step.run(p, first, last); });
 }
 
-void add(const Kernels& kernels, const Additions& job, int threads) {
+void additions(const Kernels& kernels, const Additions& job, int threads) {
     divide(job.m, job.m * job.n * job.k, threads,
            [&](int, std::int64_t first, std::int64_t last) { kernels.additions(job, first, last); });
 }
 
-std::int64_t direction_items(const Stencil& a) {
-    return (a.ny + turn_y - 1) / turn_y * ((a.nz + turn_z - 1) / turn_z);
-}
-
-std::int64_t residual_items(std::int64_t rows) { return (rows + residual_rows - 1) / residual_rows; }
-
-bool serves(Storage vectors, Storage faces) {
-    const bool mixed = vectors == Storage::f16 && faces == Storage::i16;
-    return vectors == faces || mixed || (faces == Storage::f32 && vectors != Storage::f64);
-}
-
-void update_direction(const Kernels& kernels, const DirectionUpdate& job, void* room, int threads) {
+void update_direction(const Kernels& kernels, const DirectionUpdate& job, void* workspace, int threads) {
     const std::int64_t each = kernels.direction_workspace(job);
     divide(direction_items(job.a), job.a.ny * job.a.nz * job.a.stride, threads, [&](int thread, std::int64_t first, std::int64_t last) {
-        kernels.update_direction(job, static_cast<char*>(room) + thread * each, first, last);
+        kernels.update_direction(job, static_cast<char*>(workspace) + thread * each, first, last);
     });
 }
 
@@ -134,9 +123,9 @@ void substitute(const Kernels& kernels, const Triangle& job, std::int64_t sides,
            [&](int, std::int64_t first, std::int64_t last) { kernels.substitute(job, first, last); });
 }
 
-void settle(const Kernels& kernels, const NmPermutation& s, int threads) {
+void evaluate_groups(const Kernels& kernels, const NmPermutation& s, int threads) {
     divide(s.columns / s.group, s.columns * s.rows, threads,
-           [&](int, std::int64_t first, std::int64_t last) { kernels.settle(s, first, last); });
+           [&](int, std::int64_t first, std::int64_t last) { kernels.evaluate_groups(s, first, last); });
 }
 
 void counter_uniform(const Kernels& kernels, const CounterUniform& job, std::int64_t n, int threads) {

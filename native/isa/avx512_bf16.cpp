@@ -2,5 +2,10 @@
 #include "kernels/headers.hpp"
 
 namespace fewbits::avx512_bf16 {
+namespace {
 #include "kernels/table.inc.hpp"
+}  // namespace
+
+extern const Kernels kernels;
+const Kernels kernels = table::functions;
 }  // namespace fewbits::avx512_bf16

@@ -2,5 +2,10 @@
 #include "kernels/headers.hpp"
 
 namespace fewbits::baseline {
+namespace {
 #include "kernels/table.inc.hpp"
+}  // namespace
+
+extern const Kernels kernels;
+const Kernels kernels = table::functions;
 }  // namespace fewbits::baseline

@@ -15,14 +15,14 @@ constexpr std::int64_t spinor_reals = 24;  // 4 spins x 3 colours x real and ima
 
 // How the numbers of a field lie in memory. Codes of a spinor have a norm, a float32 for each site; those of links are
 // multiples of 1/32767 or 1/127.
-enum class Kept : std::int32_t { f64, f32, i16, i8 };
+enum class FieldStorage : std::int32_t { f64, f32, i16, i8 };
 
 enum class Pass : std::int32_t {
     hop,     // out = H in, H = gamma5 M; sums: |out|^2
     update,  // out -= alpha H in; sums: |out|^2, and old out times new out
-    turn,    // x += alpha out; out = gamma in + beta out; sums: |out|^2
-    settle,  // x += alpha out
-    load,    // out = wide; sums: |out|^2, and out times in
+    update_direction,  // x += alpha out; out = gamma in + beta out; sums: |out|^2
+    update_solution,  // x += alpha out
+    store_residual,  // out = wide; sums: |out|^2, and out times in
 };
 
 struct Field {
@@ -32,7 +32,7 @@ struct Field {
 
 struct Lattice {
     Pass pass;
-    Kept kept;                // of in, out and links; all arithmetic is float32 except with f64
+    FieldStorage storage;             // of in, out and links; all arithmetic is float32 except with f64
     std::int64_t extent[4];   // groups along T, Z, Y, X
     std::int32_t numbers;     // of a link: 18, 12 or 8
     const void* links;        // (groups, 4, numbers, 16); directions in the order x, y, z, t
@@ -45,7 +45,7 @@ struct Lattice {
 };
 
 // An item is all groups of one T and Z.
-inline std::int64_t items_of(const Lattice& job) { return job.extent[0] * job.extent[1]; }
-inline std::int64_t groups_in_item(const Lattice& job) { return job.extent[2] * job.extent[3]; }
+static inline std::int64_t items_of(const Lattice& job) { return job.extent[0] * job.extent[1]; }
+static inline std::int64_t groups_in_item(const Lattice& job) { return job.extent[2] * job.extent[3]; }
 
 }  // namespace fewbits

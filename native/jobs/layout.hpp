@@ -1,7 +1,10 @@
 // How many lines, blocks and bytes a job has. Internal linkage: each kernel file compiles its own.
 #pragma once
 
-#include "jobs/job.hpp"
+#include <cstdint>
+
+#include "jobs/format.hpp"
+#include "jobs/geometry.hpp"
 
 namespace fewbits {
 
@@ -22,17 +25,17 @@ static inline bool one_scale(const Format& f) {
 static inline bool has_blocks(const Format& f) { return f.scales != Scales::none && !one_scale(f); }
 
 // The stream of a structured sparse line: for each block of values a mask, then the codes that are kept.
-constexpr std::int64_t least_sparse_block = 512;
+constexpr std::int64_t least_nm_block = 512;
 
-static inline std::int64_t sparse_block(std::int64_t group) { return count_of(least_sparse_block, 8 * group) * 8 * group; }
+static inline std::int64_t nm_block(std::int64_t group) { return count_of(least_nm_block, 8 * group) * 8 * group; }
 
-static inline std::int64_t sparse_block_bytes(std::int64_t n, std::int32_t bits, std::int64_t keep, std::int64_t group) {
+static inline std::int64_t nm_block_bytes(std::int64_t n, std::int32_t bits, std::int64_t keep, std::int64_t group) {
     return bytes_for(n, 1) + bytes_for(n / group * keep, bits);
 }
 
-static inline std::int64_t stream_bytes(std::int64_t n, std::int32_t bits, std::int64_t keep, std::int64_t group) {
-    const std::int64_t block = sparse_block(group);
-    return n / block * sparse_block_bytes(block, bits, keep, group) + sparse_block_bytes(n % block, bits, keep, group);
+static inline std::int64_t nm_stream_bytes(std::int64_t n, std::int32_t bits, std::int64_t keep, std::int64_t group) {
+    const std::int64_t block = nm_block(group);
+    return n / block * nm_block_bytes(block, bits, keep, group) + nm_block_bytes(n % block, bits, keep, group);
 }
 
 // Bytes of one line of each part.
@@ -42,7 +45,7 @@ struct LineBytes {
 
 static inline LineBytes line_bytes(const Format& f, std::int64_t n) {
     const std::int32_t bits = bits_of_element(f);
-    LineBytes bytes{f.keep ? stream_bytes(n, bits, f.keep, f.group) : bytes_for(n, bits), 0, 0};
+    LineBytes bytes{f.keep ? nm_stream_bytes(n, bits, f.keep, f.group) : bytes_for(n, bits), 0, 0};
     if (has_blocks(f)) bytes.scales = bytes_for(count_of(n, f.block), f.scale_bits);
     if (f.scales == Scales::shifted) bytes.shifts = bytes_for(count_of(n, f.sub_block), f.shift_bits);
     return bytes;

@@ -54,12 +54,18 @@ struct Pack {
 };
 
 // Rows in one item of each; those of Pack are those of ResidualUpdate.
-constexpr std::int64_t turn_y = 32, turn_z = 64, residual_rows = 64;
+constexpr std::int64_t rows_in_piece = 32, planes_in_piece = 64, residual_rows = 64;
 
-std::int64_t direction_items(const Stencil&);
-std::int64_t residual_items(std::int64_t rows);
+static inline std::int64_t direction_items(const Stencil& a) {
+    return (a.ny + rows_in_piece - 1) / rows_in_piece * ((a.nz + planes_in_piece - 1) / planes_in_piece);
+}
 
-// Whether both kinds of storage are served together.
-bool serves(Storage vectors, Storage faces);
+static inline std::int64_t residual_items(std::int64_t rows) { return (rows + residual_rows - 1) / residual_rows; }
+
+// Whether there are kernels for vectors and faces that are stored so.
+static inline bool serves(Storage vectors, Storage faces) {
+    const bool mixed = vectors == Storage::f16 && faces == Storage::i16;
+    return vectors == faces || mixed || (faces == Storage::f32 && vectors != Storage::f64);
+}
 
 }  // namespace fewbits

@@ -1,14 +1,22 @@
 // What the files of kernels/ need from outside their namespace.
 #pragma once
 
-#include "jobs/job.hpp"
+#include "jobs/additions.hpp"
+#include "jobs/conversion.hpp"
+#include "jobs/counter_uniform.hpp"
+#include "jobs/dense.hpp"
+#include "jobs/format.hpp"
+#include "jobs/gemv.hpp"
+#include "jobs/geometry.hpp"
+#include "jobs/integers.hpp"
+#include "jobs/kernels.hpp"
 #include "jobs/lattice.hpp"
 #include "jobs/layout.hpp"
-#include "jobs/dense.hpp"
-#include "jobs/triangles.hpp"
+#include "jobs/nm_lines.hpp"
+#include "jobs/nm_permutation.hpp"
 #include "jobs/sparse_rows.hpp"
 #include "jobs/stencil.hpp"
-#include "jobs/nm_permutation.hpp"
+#include "jobs/triangles.hpp"
 
 #if defined(__SSE2__)
 #include <immintrin.h>

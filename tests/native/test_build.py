@@ -1,7 +1,9 @@
 """What the build of the extension promises."""
 
 import re
+import shutil
 import subprocess
+import sysconfig
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
@@ -11,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "native"
+SOURCES = sorted(NATIVE.rglob("*.cpp"))
 KERNELS = sorted((NATIVE / "isa").glob("*.cpp"))
 FLAGS = {
     "baseline": [],
@@ -27,6 +30,7 @@ COMPILED = [
     pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem == "avx512" else [])
     for path in KERNELS
 ]
+WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"]
 # A weak symbol that the standard library's templates bring in.
 WEAK = """
 #include <vector>
@@ -37,7 +41,7 @@ int total(std::vector<int> v) { v.push_back(1); return v.back(); }
 def _compile(compiler: str, source: Path, folder: Path, isa: str) -> Path:
     compiled = folder / "kernel.o"
     # At -O1 fewer functions are inlined than in the build, so that no weak symbol hides, in 60 % of the time.
-    command = [compiler, "-std=c++17", "-O1", "-fPIC", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"]
+    command = [compiler, "-std=c++20", "-O1", "-fPIC", "-ffp-contract=off", *WARNINGS]
     own_headers = ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]  # g++ 12 warns of its own
     subprocess.run(
         [*command, *own_headers, *FLAGS[isa], f"-I{NATIVE}", "-c", str(source), "-o", str(compiled)],
@@ -115,9 +119,34 @@ def test_no_multiply_add_is_fused_but_in_the_sums_of_products(
 ) -> None:
     fused = _functions_with_fused_arithmetic(tool, kernel_objects(compiler, source))
     # In residuals it gives what a product rounds off, which is the same number without it.
-    meant = ("gemv", "product", "residual_of_row")
+    gemv = (path.name.split(".")[0] for path in (NATIVE / "kernels" / "gemv").glob("*.inc.hpp"))
+    meant = (*(f"::{namespace}::" for namespace in gemv), "residual_of_row")
     assert all(any(word in name for word in meant) for name in fused), fused
     assert bool(fused) == source.stem.startswith("avx")  # so that the search is known to find them
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["g++", "clang++"])
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_each_source_compiles_without_a_warning(source: Path, name: str) -> None:
+    """With what both compilers have, that is: Clang has no __builtin_shuffle."""
+    nanobind = pytest.importorskip("nanobind")
+    compiler = shutil.which(name)
+    if compiler is None:
+        pytest.skip(f"{name} is not installed")
+    if source.parent.name == "isa":
+        flags = FLAGS[source.stem]
+    else:
+        flags = FLAGS["bfloat16"] if source.name == "product.cpp" else []
+    headers = [nanobind.include_dir(), sysconfig.get_path("include")]
+    subprocess.run(
+        [
+            *(compiler, "-std=c++20", "-fsyntax-only", "-DFEWBITS_X86", *WARNINGS, *flags, f"-I{NATIVE}"),
+            *(f"-isystem{folder}" for folder in headers),
+            str(source),
+        ],
+        check=True,
+    )
 
 
 def test_each_kernel_file_differs_in_its_name_only() -> None:

@@ -1,4 +1,4 @@
-"""The native sources: every file includes what it uses, from one root, and nothing goes round in a circle."""
+"""The native sources: every file includes what it uses, from one root, without a circle, and has a namespace of its own."""
 
 import re
 import subprocess
@@ -45,6 +45,54 @@ def test_a_room_includes_what_lies_below_it(source: Path) -> None:
     assert [i for i in included(source) if str(Path(i).parent) not in (room, *below)] == []
 
 
+def without_bodies(text: str) -> str:
+    """Return what lies outside every pair of braces, with the pairs themselves: `namespace a {}`."""
+    text = re.sub(r"//[^\n]*|^\s*#[^\n]*|\"(?:[^\"\\\n]|\\.)*\"", "", text, flags=re.MULTILINE)
+    outside, depth = "", 0
+    for c in text:
+        depth += (c == "{") - (c == "}")
+        if depth == 0 or (depth == 1 and c == "{"):
+            outside += c
+    return outside
+
+
+def faults_of_namespaces(texts: dict[str, str]) -> list[str]:
+    """Return the files that are not one namespace of their own, named as the file; `texts` by file name."""
+    faults, taken = [], set()
+    for name, text in texts.items():
+        namespaces = re.fullmatch(r"\s*namespace (\w+) \{\}\s*", without_bodies(text))
+        if namespaces is None:
+            faults.append(f"{name} is not one namespace")
+        elif "using namespace" in text:
+            faults.append(f"{name} takes all names of another")
+        elif namespaces[1] != name.split(".")[0]:
+            faults.append(f"{name} has the namespace {namespaces[1]}")
+        elif namespaces[1] in taken:
+            faults.append(f"{name} shares the namespace {namespaces[1]}")
+        taken |= set() if namespaces is None else {namespaces[1]}
+    return faults
+
+
+def test_each_file_of_kernels_has_a_namespace_of_its_own() -> None:
+    assert len({k.name for k in KERNELS}) == len(KERNELS) > 40
+    assert faults_of_namespaces({k.name: k.read_text(encoding="utf-8") for k in KERNELS}) == []
+
+
+@pytest.mark.parametrize(
+    ("texts", "fault"),
+    [
+        ({"a.inc.hpp": "namespace {\nint x;\n}\n"}, "a.inc.hpp is not one namespace"),
+        ({"a.inc.hpp": "namespace a {\n}\nint x;\n"}, "a.inc.hpp is not one namespace"),
+        ({"a.inc.hpp": "namespace b {\n}\n"}, "a.inc.hpp has the namespace b"),
+        ({"a.inc.hpp": "namespace a {\n}\n", "a.hpp": "namespace a {}"}, "a.hpp shares the namespace a"),
+        ({"a.inc.hpp": "namespace a {\nusing namespace b;\n}\n"}, "a.inc.hpp takes all names of another"),
+    ],
+    ids=["unnamed", "outside", "other", "shared", "using"],
+)
+def test_that_check_sees_what_is_wrong(texts: dict[str, str], fault: str) -> None:
+    assert faults_of_namespaces(texts) == [fault]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("source", KERNELS, ids=lambda k: k.stem)
 def test_every_file_of_kernels_compiles_alone(source: Path, compiler: str, tmp_path: Path) -> None:
@@ -52,10 +100,10 @@ def test_every_file_of_kernels_compiles_alone(source: Path, compiler: str, tmp_p
     alone = tmp_path / "alone.cpp"
     text = source.relative_to(NATIVE)
     alone.write_text(
-        f'#include "kernels/headers.hpp"\nnamespace fewbits::alone {{\n#include "{text}"\n}}\n',
+        f'#include "kernels/headers.hpp"\nnamespace fewbits::alone {{\nnamespace {{\n#include "{text}"\n}}\n}}\n',
         encoding="utf-8",
     )
     for flags in ([], ["-march=x86-64-v3"], ["-march=x86-64-v4", "-mavx512bf16", "-mavx512vbmi"]):
         subprocess.run(
-            [compiler, "-std=c++17", "-fsyntax-only", "-w", f"-I{NATIVE}", *flags, alone], check=True
+            [compiler, "-std=c++20", "-fsyntax-only", "-w", f"-I{NATIVE}", *flags, alone], check=True
         )

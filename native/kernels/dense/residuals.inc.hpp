@@ -5,7 +5,9 @@
 
 #include "kernels/values/numbers.inc.hpp"
 
-namespace {
+namespace residuals {
+
+using numbers::vector_bytes;
 
 constexpr i64 side_by_side_sums = 8;
 constexpr i64 values_ahead = 1024;  // which are asked for early: the hardware's own prefetching stops at each page
@@ -17,6 +19,8 @@ inline Lanes lanes_at(const double* x) { return *reinterpret_cast<const Lanes*>(
 inline void put_lanes(double* x, Lanes v) { *reinterpret_cast<Lanes*>(x) = v; }
 using LaneBits = std::int64_t __attribute__((vector_size(vector_bytes)));
 inline Lanes magnitude_of(Lanes v) { return (Lanes)((LaneBits)v & 0x7fffffffffffffff); }
+
+namespace {  // of this file alone
 
 // What a + b rounds off (Knuth).
 template <class T>
@@ -56,16 +60,16 @@ inline void add_products(RowSums& s, const double* a, const double* x, const dou
 void residual_of_row(const Residuals& job, i64 i, i64 c) {
     const double *a = job.a.a + i * job.a.row, *x = job.x + c * job.a.n, *high = job.high + c * job.a.n, *low = job.low + c * job.a.n;
     RowSums s = {};
-    const i64 n = job.a.n, whole = n - n % side_by_side_sums;
-    for (i64 j = 0; j < whole; j += side_by_side_sums) {
+    const i64 n = job.a.n, in_lanes = n - n % side_by_side_sums;
+    for (i64 j = 0; j < in_lanes; j += side_by_side_sums) {
         __builtin_prefetch(a + j + values_ahead);
         add_products(s, a + j, x + j, high + j, low + j);
     }
-    if (whole < n) {
+    if (in_lanes < n) {
         double last[4][side_by_side_sums] = {};
         const double* from[4] = {a, x, high, low};
         for (i64 part = 0; part < 4; ++part)
-            for (i64 j = whole; j < n; ++j) last[part][j - whole] = from[part][j];
+            for (i64 j = in_lanes; j < n; ++j) last[part][j - in_lanes] = from[part][j];
         add_products(s, last[0], last[1], last[2], last[3]);
     }
     double sums[side_by_side_sums], rest[side_by_side_sums], sizes[side_by_side_sums];
@@ -86,6 +90,8 @@ void residual_of_row(const Residuals& job, i64 i, i64 c) {
     job.sizes[c * job.a.m + i] = size;
 }
 
+}  // namespace
+
 void residuals(const Residuals& job, i64 first, i64 last) {
     for (i64 i = first; i < last; ++i)
         for (i64 c = 0; c < job.k; ++c) residual_of_row(job, i, c);
@@ -93,12 +99,12 @@ void residuals(const Residuals& job, i64 first, i64 last) {
 
 // `columns` are the largest of the rows before, (n); a NaN is no maximum, but shows in the sum of its row.
 void extents(const Extents& job, double* columns, i64 first, i64 last) {
-    const i64 n = job.a.n, whole = n - n % side_by_side_sums;
+    const i64 n = job.a.n, in_lanes = n - n % side_by_side_sums;
     for (i64 i = first; i < last; ++i) {
         const double* a = job.a.a + i * job.a.row;
         float* single = job.single == nullptr ? nullptr : job.single + i * n;
         Lanes most[vectors_of_sums] = {}, sums[vectors_of_sums] = {};
-        for (i64 j = 0; j < whole; j += side_by_side_sums)
+        for (i64 j = 0; j < in_lanes; j += side_by_side_sums)
             for (i64 v = 0; v < vectors_of_sums; ++v) {
                 double* column = columns + j + v * lane_count;
                 __builtin_prefetch(a + j + v * lane_count + values_ahead);
@@ -118,7 +124,7 @@ void extents(const Extents& job, double* columns, i64 first, i64 last) {
             top = largest[l] > top ? largest[l] : top;
             sum += summed[l];
         }
-        for (i64 j = whole; j < n; ++j) {
+        for (i64 j = in_lanes; j < n; ++j) {
             const double size = a[j] < 0 ? -a[j] : a[j];
             if (single != nullptr) single[j] = static_cast<float>(a[j]);
             columns[j] = size > columns[j] ? size : columns[j];
@@ -130,4 +136,4 @@ void extents(const Extents& job, double* columns, i64 first, i64 last) {
     }
 }
 
-}  // namespace
+}  // namespace residuals

@@ -3,9 +3,12 @@
 #pragma once
 
 #include "kernels/dense/residuals.inc.hpp"
-#include "kernels/values/numbers.inc.hpp"
 
-namespace {
+namespace triangles {
+
+using residuals::Lanes, residuals::Singles, residuals::lane_count, residuals::lanes_at, residuals::put_lanes;
+
+namespace {  // of this file alone
 
 constexpr i64 side_by_side_dots = 16, vectors_of_dots = side_by_side_dots / lane_count;
 // Right-hand sides for which a row is read once: as many as their sums find registers.
@@ -13,13 +16,13 @@ constexpr i64 sides_together = lane_count / 2;
 
 inline Lanes widened_at(const float* t) { return __builtin_convertvector(*reinterpret_cast<const Singles*>(t), Lanes); }
 
-// found[c] = the sum of t[j] x[c * stride + j]; `next`, as many values of the row that comes next, is asked for
+// results[c] = the sum of t[j] x[c * stride + j]; `next`, as many values of the row that comes next, is asked for
 // meanwhile.
 template <i64 sides>
-inline void dots(const float* t, const double* x, i64 stride, i64 n, const float* next, double* found) {
+inline void dots(const float* t, const double* x, i64 stride, i64 n, const float* next, double* results) {
     Lanes sums[sides][vectors_of_dots] = {};
-    const i64 whole = n - n % side_by_side_dots;
-    for (i64 j = 0; j < whole; j += side_by_side_dots) {
+    const i64 in_lanes = n - n % side_by_side_dots;
+    for (i64 j = 0; j < in_lanes; j += side_by_side_dots) {
         __builtin_prefetch(next + j);
         for (i64 v = 0; v < vectors_of_dots; ++v) {
             const Lanes here = widened_at(t + j + v * lane_count);
@@ -29,21 +32,21 @@ inline void dots(const float* t, const double* x, i64 stride, i64 n, const float
     for (i64 c = 0; c < sides; ++c) {
         double lanes[side_by_side_dots];
         for (i64 v = 0; v < vectors_of_dots; ++v) put_lanes(lanes + v * lane_count, sums[c][v]);
-        for (i64 j = whole; j < n; ++j) lanes[j - whole] += static_cast<double>(t[j]) * x[c * stride + j];
+        for (i64 j = in_lanes; j < n; ++j) lanes[j - in_lanes] += static_cast<double>(t[j]) * x[c * stride + j];
         for (i64 half = side_by_side_dots / 2; half > 0; half /= 2)
             for (i64 l = 0; l < half; ++l) lanes[l] += lanes[l + half];
-        found[c] = lanes[0];
+        results[c] = lanes[0];
     }
 }
 
 // x -= t times.
 inline void subtract(double* x, const float* t, double times, i64 n, const float* next) {
-    const i64 whole = n - n % lane_count;
-    for (i64 j = 0; j < whole; j += lane_count) {
+    const i64 in_lanes = n - n % lane_count;
+    for (i64 j = 0; j < in_lanes; j += lane_count) {
         __builtin_prefetch(next + j);
         put_lanes(x + j, lanes_at(x + j) - widened_at(t + j) * times);
     }
-    for (i64 j = whole; j < n; ++j) x[j] -= static_cast<double>(t[j]) * times;
+    for (i64 j = in_lanes; j < n; ++j) x[j] -= static_cast<double>(t[j]) * times;
 }
 
 // The unknown i of `sides` right-hand sides from those before it, or what it takes from those after it.
@@ -58,11 +61,13 @@ inline void unknown(const Triangle& t, i64 i, const float* next, double* x) {
             subtract(x + c * t.n + from, row + from, x[c * t.n + i], count, next + from);
         }
     } else {
-        double found[sides];
-        dots<sides>(row + from, x + from, t.n, count, next + from, found);
-        for (i64 c = 0; c < sides; ++c) x[c * t.n + i] = (x[c * t.n + i] - found[c]) / pivot;
+        double products[sides];
+        dots<sides>(row + from, x + from, t.n, count, next + from, products);
+        for (i64 c = 0; c < sides; ++c) x[c * t.n + i] = (x[c * t.n + i] - products[c]) / pivot;
     }
 }
+
+}  // namespace
 
 void substitute(const Triangle& t, i64 first, i64 last) {
     const bool down = t.upper == t.transposed;  // from the first unknown to the last
@@ -75,4 +80,4 @@ void substitute(const Triangle& t, i64 first, i64 last) {
     }
 }
 
-}  // namespace
+}  // namespace triangles

@@ -4,7 +4,10 @@
 #include "kernels/values/elements.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 
-namespace {
+namespace decode_sixteen {
+
+using elements::constants_of, elements::decode_all, elements::is_fixed;
+using numbers::nan_bits, numbers::power_of_two, numbers::smaller;
 
 #if defined(__AVX512F__)
 
@@ -15,7 +18,7 @@ enum class Decoder : i32 {
     integer  // two's complement
 };
 
-struct Sixteen {
+struct CodeDecoder {
     Decoder decoder;
     i32 bits;
     __m512i bytes, shifts;  // table: which four bytes hold code i, and how far in
@@ -28,6 +31,8 @@ struct Sixteen {
     bool has_nan;
 };
 
+namespace {  // of this file alone
+
 // Bits of the exponent of an element with a sign bit; fixed point has none.
 inline i32 exponent_bits(const Grid& g) { return is_fixed(g) ? 0 : g.bits - 1 - g.m; }
 
@@ -35,7 +40,9 @@ inline Decoder decoder_of(const Grid& g) {
     return g.bits <= 4 ? Decoder::table : g.sign == Sign::bit ? Decoder::half : Decoder::integer;
 }
 
-inline bool decodes_sixteen(const Grid& g) {
+}  // namespace
+
+inline bool decodes_in_registers(const Grid& g) {
     if (g.bits <= 4 || g.sign == Sign::twos_complement) return g.bits <= 8;
     // A float16 has five bits of exponent, and nothing but infinity and NaN with the highest.
     const i32 bits = exponent_bits(g);
@@ -43,15 +50,15 @@ inline bool decodes_sixteen(const Grid& g) {
     return g.bits <= 8 && g.sign == Sign::bit && half;
 }
 
-inline Sixteen sixteen_of(const Grid& g) {
-    Sixteen s{};
+inline CodeDecoder code_decoder_of(const Grid& g) {
+    CodeDecoder s{};
     s.bits = g.bits;
     s.has_nan = g.has_nan;
     s.decoder = decoder_of(g);
     alignas(64) u8 bytes[64], two_bytes[32];
     alignas(64) i32 shifts[16], codes[16];
     alignas(64) u16 to_top[16];
-    alignas(64) float table[16], one[16];
+    alignas(64) float table[16], ones[16];
     for (i32 i = 0; i < 16; ++i) {
         const i32 byte = i * g.bits / 8, bit = i * g.bits % 8;
         for (i32 j = 0; j < 4; ++j) bytes[4 * i + j] = static_cast<u8>(smaller(byte + j, 7));
@@ -59,13 +66,13 @@ inline Sixteen sixteen_of(const Grid& g) {
         shifts[i] = bit;
         to_top[i] = static_cast<u16>(16 - g.bits - bit);
         codes[i] = i & ((1 << smaller(g.bits, 4)) - 1);
-        one[i] = 1.0f;
+        ones[i] = 1.0f;
     }
     s.bytes = _mm512_load_si512(bytes);
     s.shifts = _mm512_load_si512(shifts);
     s.two_bytes = _mm256_load_si256(reinterpret_cast<const __m256i*>(two_bytes));
     s.to_top = _mm256_load_si256(reinterpret_cast<const __m256i*>(to_top));
-    if (s.decoder == Decoder::table) decode_all(constants_of(g, Overflow::saturate), g.has_nan, codes, one, table, 16);
+    if (s.decoder == Decoder::table) decode_all(constants_of(g, Overflow::saturate), g.has_nan, codes, ones, table, 16);
     s.table = _mm512_load_ps(table);
     // Fixed point becomes a subnormal float16, a multiple of 2^-24; a float keeps its exponent field and m bits of 10.
     const i32 low = is_fixed(g) ? 0 : 10 - g.m;
@@ -79,29 +86,33 @@ inline Sixteen sixteen_of(const Grid& g) {
     return s;
 }
 
+namespace {  // of this file alone
+
 // 16 bytes, or the `have` of them that there are.
-template <bool whole>
+template <bool in_bounds>
 inline __m128i load_codes(const u8* in, i64 have) {
-    return whole ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(in))
+    return in_bounds ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(in))
                  : _mm_maskz_loadu_epi8(static_cast<__mmask16>(have >= 16 ? 0xffff : (1 << have) - 1), in);
 }
 
+}  // namespace
+
 // 16 values of a line, without their scale, from the codes that start at `in`.
-template <Decoder decoder, bool whole>
-inline __m512 decode_sixteen(const Sixteen& s, const u8* in, i64 have) {
+template <Decoder decoder, bool in_bounds>
+inline __m512 decode_sixteen(const CodeDecoder& s, const u8* in, i64 have) {
     if (decoder == Decoder::table) {
         __m512i loaded;
-        if (whole) {  // 16 codes of at most four bits: a broadcast from memory costs no shuffle
+        if (in_bounds) {  // 16 codes of at most four bits: a broadcast from memory costs no shuffle
             i64 eight;
             __builtin_memcpy(&eight, in, sizeof eight);
             loaded = _mm512_set1_epi64(eight);
         } else {
-            loaded = _mm512_broadcast_i32x4(load_codes<whole>(in, have));
+            loaded = _mm512_broadcast_i32x4(load_codes<in_bounds>(in, have));
         }
         // A permutation looks at four bits of each index; narrower codes repeat in the table by their low bits.
         return _mm512_permutexvar_ps(_mm512_srlv_epi32(_mm512_shuffle_epi8(loaded, s.bytes), s.shifts), s.table);
     }
-    const __m256i loaded = _mm256_broadcastsi128_si256(load_codes<whole>(in, have));
+    const __m256i loaded = _mm256_broadcastsi128_si256(load_codes<in_bounds>(in, have));
     const __m256i top = _mm256_sllv_epi16(_mm256_shuffle_epi8(loaded, s.two_bytes), s.to_top);
     const __m256i down = _mm256_sra_epi16(top, s.down);
     if (decoder == Decoder::integer) return _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(down)) * s.unit;
@@ -114,18 +125,18 @@ inline __m512 decode_sixteen(const Sixteen& s, const u8* in, i64 have) {
 }
 
 // n codes of a byte each; `out` has room for whole vectors.
-inline void decode_bytes(const Sixteen& given, const u8* in, i64 n, float* out) {
-    const Sixteen s = given;
+inline void decode_bytes(const CodeDecoder& given, const u8* in, i64 n, float* out) {
+    const CodeDecoder s = given;
     for (i64 i = 0; i < n; i += 16) _mm512_storeu_ps(out + i, decode_sixteen<Decoder::half, false>(s, in + i, n - i));
 }
 
 #else
 
-struct Sixteen {};
-inline bool decodes_sixteen(const Grid&) { return false; }
-inline Sixteen sixteen_of(const Grid&) { return {}; }
-inline void decode_bytes(const Sixteen&, const u8*, i64, float*) {}
+struct CodeDecoder {};
+inline bool decodes_in_registers(const Grid&) { return false; }
+inline CodeDecoder code_decoder_of(const Grid&) { return {}; }
+inline void decode_bytes(const CodeDecoder&, const u8*, i64, float*) {}
 
 #endif
 
-}  // namespace
+}  // namespace decode_sixteen

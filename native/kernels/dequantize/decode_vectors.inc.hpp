@@ -6,9 +6,16 @@
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
 
-namespace {
+namespace decode_vectors {
 
+using decode_sixteen::CodeDecoder, decode_sixteen::decodes_in_registers;
+using packed::DecodeBuffers, packed::PreparedDequantize, packed::decode_scales;
+using numbers::Reals, numbers::is_power_of_two, numbers::least, numbers::log2_of;
+using vectors::broadcast, vectors::store_nontemporal, vectors::write;
 #if defined(__AVX512F__)
+using decode_sixteen::Decoder, decode_sixteen::decode_sixteen;
+
+namespace {  // of this file alone
 
 // Each bit twice, for the shifts of pairs.
 inline u32 doubled(u32 v) {
@@ -18,27 +25,37 @@ inline u32 doubled(u32 v) {
     return v | v << 1;
 }
 
+}  // namespace
+
 // Whether whole vectors of a line can be decoded in registers.
-inline bool decodes_sixteen(const Format& f) {
+inline bool decodes_in_registers(const Format& f) {
     // Blocks of 16, 32, 64 and so on, or one scale for the line: a stretch begins with a block.
     const bool blocks = !has_blocks(f) || (f.block >= 16 && is_power_of_two(f.block));
     const bool shifts = f.scales != Scales::shifted || f.shift_bits == 0 ||
                         (f.sub_block == 2 && f.shift_bits == 1 && f.block % 16 == 0);
-    return !f.tabled && blocks && shifts && decodes_sixteen(f.grid);
+    return !f.tabled && blocks && shifts && decodes_in_registers(f.grid);
 }
 
 // Where the whole vectors of a stretch of a line are, and their scales: vector v has scales[v >> scale_shift].
-struct Stretch {
+struct PackedRun {
     const u8 *codes, *end, *shifts;
     const float* scales;
     i64 scale_shift;
     i64 vectors, safe;  // from the first `safe` vectors 16 bytes can be read
 };
 
-inline Stretch stretch_of(const RestorePlan& p, RestoreBuffers& t, const Sixteen& s, i64 line, i64 start, i64 n) {
+inline PackedRun packed_run_of(const PreparedDequantize& p, DecodeBuffers& t, const CodeDecoder& s, i64 line, i64 start, i64 n) {
     const Format& f = p.f;
     const u8* part = p.job.codes + line * p.bytes.codes;
-    Stretch r{part + start / 8 * s.bits, part + p.bytes.codes, nullptr, t.scale, 62, n / 16, 0};
+    PackedRun r{
+        .codes = part + start / 8 * s.bits,
+        .end = part + p.bytes.codes,
+        .shifts = nullptr,
+        .scales = t.scale,
+        .scale_shift = 62,
+        .vectors = n / 16,
+        .safe = 0,
+    };
     const i64 bytes = r.end - r.codes;
     r.safe = bytes < 16 ? 0 : least(r.vectors, (bytes - 16) / (2 * s.bits) + 1);
     if (f.scales == Scales::shifted && f.shift_bits) r.shifts = p.job.shifts + line * p.bytes.shifts + start / 16;
@@ -46,28 +63,28 @@ inline Stretch stretch_of(const RestorePlan& p, RestoreBuffers& t, const Sixteen
     if (f.scales == Scales::none) {
         t.scale[0] = 1.0f;
     } else if (one_scale(f)) {
-        restore_scales(p, t, line, 0, 1, t.scale);
+        decode_scales(p, t, line, 0, 1, t.scale);
     } else {
         const i64 first = start / f.block;
         count = (start + n - 1) / f.block - first + 1;
-        restore_scales(p, t, line, first, count, t.scale);
+        decode_scales(p, t, line, first, count, t.scale);
         r.scale_shift = log2_of(f.block / 16);
     }
     return r;
 }
 
-template <Decoder decoder, bool whole>
-inline __m512 weights(const Sixteen& s, const Stretch& r, i64 v) {
+template <Decoder decoder, bool in_bounds>
+inline __m512 weights(const CodeDecoder& s, const PackedRun& r, i64 v) {
     const u8* in = r.codes + v * 2 * s.bits;
     __m512 scale = _mm512_set1_ps(r.scales[v >> r.scale_shift]);
     // The scale takes the shift, which is exact; their product with the element rounds once.
     if (r.shifts) scale = _mm512_mask_mul_ps(scale, static_cast<__mmask16>(doubled(r.shifts[v])), scale, _mm512_set1_ps(0.5f));
-    return _mm512_mul_ps(decode_sixteen<decoder, whole>(s, in, r.end - in), scale);
+    return _mm512_mul_ps(decode_sixteen<decoder, in_bounds>(s, in, r.end - in), scale);
 }
 
 template <Decoder decoder, bool past_caches>
-inline void decode_stretch(const Sixteen& given, const Stretch& r, float outer, float* out) {
-    const Sixteen s = given;
+inline void decode_run(const CodeDecoder& given, const PackedRun& r, float outer, float* out) {
+    const CodeDecoder s = given;
     const Reals second = broadcast(outer);  // exact where there is no outer scale
     i64 v = 0;
     for (; v < r.safe; ++v) {
@@ -80,22 +97,22 @@ inline void decode_stretch(const Sixteen& given, const Stretch& r, float outer, 
 
 // n values of a line, whole vectors of them, into `out`.
 template <bool past_caches>
-inline void decode_vectors(const RestorePlan& p, const Sixteen& s, RestoreBuffers& t, i64 line, i64 start, i64 n,
+inline void decode_vectors(const PreparedDequantize& p, const CodeDecoder& s, DecodeBuffers& t, i64 line, i64 start, i64 n,
                            float outer, float* out) {
-    const Stretch r = stretch_of(p, t, s, line, start, n);
+    const PackedRun r = packed_run_of(p, t, s, line, start, n);
     switch (s.decoder) {
-        case Decoder::table: return decode_stretch<Decoder::table, past_caches>(s, r, outer, out);
-        case Decoder::integer: return decode_stretch<Decoder::integer, past_caches>(s, r, outer, out);
-        case Decoder::half: return decode_stretch<Decoder::half, past_caches>(s, r, outer, out);
+        case Decoder::table: return decode_run<Decoder::table, past_caches>(s, r, outer, out);
+        case Decoder::integer: return decode_run<Decoder::integer, past_caches>(s, r, outer, out);
+        case Decoder::half: return decode_run<Decoder::half, past_caches>(s, r, outer, out);
     }
 }
 
 #else
 
-inline bool decodes_sixteen(const Format&) { return false; }
+inline bool decodes_in_registers(const Format&) { return false; }
 template <bool>
-inline void decode_vectors(const RestorePlan&, const Sixteen&, RestoreBuffers&, i64, i64, i64, float, float*) {}
+inline void decode_vectors(const PreparedDequantize&, const CodeDecoder&, DecodeBuffers&, i64, i64, i64, float, float*) {}
 
 #endif
 
-}  // namespace
+}  // namespace decode_vectors

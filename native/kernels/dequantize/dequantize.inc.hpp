@@ -4,24 +4,36 @@
 #include "kernels/dequantize/decode_sixteen.inc.hpp"
 #include "kernels/dequantize/decode_vectors.inc.hpp"
 #include "kernels/dequantize/packed.inc.hpp"
-#include "kernels/quantize/strided_lines.inc.hpp"
-#include "kernels/quantize/tiles.inc.hpp"
+#include "kernels/values/blocks.inc.hpp"
 #include "kernels/values/elements.inc.hpp"
 #include "kernels/values/lines.inc.hpp"
 #include "kernels/values/memory.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/strips.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
 
-namespace {
+namespace dequantize {
+
+using decode_sixteen::CodeDecoder, decode_sixteen::code_decoder_of, decode_sixteen::decodes_in_registers;
+using decode_vectors::decode_vectors, decode_vectors::decodes_in_registers;
+using packed::DecodeBuffers, packed::PreparedDequantize, packed::decode_scales, packed::outer_scale,
+    packed::prepare_dequantize;
+using blocks::spread_blocks;
+using elements::decode_all;
+using lines::Line, lines::line_of;
+using memory::at, memory::store, memory::unpack;
+using numbers::float_of, numbers::least, numbers::one_bits, numbers::power_of_two, numbers::tile;
+using strips::Strip, strips::side_by_side, strips::strip_of, strips::strips_in;
+using vectors::finish_nontemporal_stores, vectors::starts_vector;
 
 // The values `start` to `start + n` of a line, at most a tile, in t.values; `outer` is their outer scale, or one where it
 // is applied later.
-inline void restore_plainly(const RestorePlan& p, RestoreBuffers& t, i64 line, i64 start, i64 n, float outer) {
+inline void decode_by_loops(const PreparedDequantize& p, DecodeBuffers& t, i64 line, i64 start, i64 n, float outer) {
     const Format& f = p.f;
-    const float* b = t.one;
+    const float* b = t.ones;
     if (f.scales != Scales::none) {
         const i64 size = one_scale(f) ? start + n : f.block, first = one_scale(f) ? 0 : start / size;
-        restore_scales(p, t, line, first, one_scale(f) ? 1 : (start + n - 1) / size - first + 1, t.scale);
+        decode_scales(p, t, line, first, one_scale(f) ? 1 : (start + n - 1) / size - first + 1, t.scale);
         if (start % size == 0) {
             spread_blocks(t.scale, n, size, t.b);
         } else {
@@ -62,8 +74,10 @@ inline void restore_plainly(const RestorePlan& p, RestoreBuffers& t, i64 line, i
         for (i64 i = 0; i < n; ++i) t.values[i] *= outer;
 }
 
+namespace {  // of this file alone
+
 // The same by the fastest way there is, at `out`; returns where the values are: there, or in t.values.
-inline const float* restore_run(const RestorePlan& p, const Sixteen* s, RestoreBuffers& t, i64 line, i64 start, i64 n,
+inline const float* decode_part(const PreparedDequantize& p, const CodeDecoder* s, DecodeBuffers& t, i64 line, i64 start, i64 n,
                                 float* out) {
     const float outer = outer_scale(p, line);
     if (s != nullptr && n % 16 == 0 && start % tile == 0) {
@@ -72,19 +86,19 @@ inline const float* restore_run(const RestorePlan& p, const Sixteen* s, RestoreB
         decode(p, *s, t, line, start, n, outer, out);
         return out;
     }
-    restore_plainly(p, t, line, start, n, outer);
+    decode_by_loops(p, t, line, start, n, outer);
     return t.values;
 }
 
-constexpr i64 restored_rows = 64, restored_lanes = 64;
+constexpr i64 strip_rows = 64, strip_lanes = 64;
 
-inline i64 restore_step(const RestorePlan& p) { return side_by_side(p.g) ? restored_rows : tile; }
+inline i64 values_in_item(const PreparedDequantize& p) { return side_by_side(p.g) ? strip_rows : tile; }
 
 // A strip of neighbouring lines is restored line by line and written row by row.
-inline void restore_strip(const RestorePlan& p, RestoreBuffers& t, const Strip& s, i64 start, i64 n) {
-    alignas(64) float rows[restored_rows][restored_lanes];
+inline void dequantize_strip(const PreparedDequantize& p, DecodeBuffers& t, const Strip& s, i64 start, i64 n) {
+    alignas(64) float rows[strip_rows][strip_lanes];
     for (i64 i = 0; i < s.count; ++i) {
-        restore_plainly(p, t, s.line.number + i, start, n, outer_scale(p, s.line.number + i));
+        decode_by_loops(p, t, s.line.number + i, start, n, outer_scale(p, s.line.number + i));
         for (i64 r = 0; r < n; ++r) rows[r][i] = t.values[r];
     }
     for (i64 r = 0; r < n; ++r)
@@ -92,32 +106,34 @@ inline void restore_strip(const RestorePlan& p, RestoreBuffers& t, const Strip& 
               s.place_stride, s.count, rows[r]);
 }
 
-i64 restore_items(const Restore& job) {
-    const RestorePlan p = restore_plan_of(job);
+}  // namespace
+
+i64 dequantize_items(const Dequantize& job) {
+    const PreparedDequantize p = prepare_dequantize(job);
     if (p.g.n == 0) return 0;
-    return (side_by_side(p.g) ? strips_in(p.g, restored_lanes) : lines_in(p.g)) * count_of(p.g.n, restore_step(p));
+    return (side_by_side(p.g) ? strips_in(p.g, strip_lanes) : lines_in(p.g)) * count_of(p.g.n, values_in_item(p));
 }
 
-void restore(const Restore& job, i64 first, i64 last) {
-    const RestorePlan p = restore_plan_of(job);
-    RestoreBuffers t;
-    for (i64 i = 0; i < tile; ++i) t.one[i] = 1.0f;
-    const i64 step = restore_step(p), in_line = count_of(p.g.n, step);
-    const bool vectors = decodes_sixteen(p.f), direct = job.values_type == Real::f32 && p.g.place_step == 1;
-    const Sixteen s = vectors ? sixteen_of(p.f.grid) : Sixteen{};
+void dequantize(const Dequantize& job, i64 first, i64 last) {
+    const PreparedDequantize p = prepare_dequantize(job);
+    DecodeBuffers t;
+    for (i64 i = 0; i < tile; ++i) t.ones[i] = 1.0f;
+    const i64 step = values_in_item(p), in_line = count_of(p.g.n, step);
+    const bool vectors = decodes_in_registers(p.f), direct = job.values_type == Real::f32 && p.g.place_step == 1;
+    const CodeDecoder s = vectors ? code_decoder_of(p.f.grid) : CodeDecoder{};
     for (i64 item = first; item < last; ++item) {
         const i64 start = item % in_line * step, n = least(step, p.g.n - start);
         if (side_by_side(p.g)) {
-            restore_strip(p, t, strip_of(p.g, item / in_line, restored_lanes), start, n);
+            dequantize_strip(p, t, strip_of(p.g, item / in_line, strip_lanes), start, n);
             continue;
         }
         const Line line = line_of(p.g, item / in_line);
         void* out = at(job.values, job.values_type, line.place + start * p.g.place_step);
         float* values = direct ? static_cast<float*>(out) : t.values;
-        const float* found = restore_run(p, vectors ? &s : nullptr, t, line.number, start, n, values);
-        if (found != out) store(out, job.values_type, p.g.place_step, n, found);
+        const float* decoded = decode_part(p, vectors ? &s : nullptr, t, line.number, start, n, values);
+        if (decoded != out) store(out, job.values_type, p.g.place_step, n, decoded);
     }
     if (job.nontemporal) finish_nontemporal_stores();
 }
 
-}  // namespace
+}  // namespace dequantize

@@ -6,39 +6,56 @@
 #include "kernels/values/memory.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 
-namespace {
+namespace packed {
 
-struct alignas(64) RestoreBuffers {
+using decode_sixteen::CodeDecoder, decode_sixteen::code_decoder_of, decode_sixteen::decode_bytes,
+    decode_sixteen::decodes_in_registers;
+using elements::Constants, elements::constants_of, elements::decode_all;
+using memory::unpack;
+using numbers::binade, numbers::float_of, numbers::nan_bits, numbers::power_of_two, numbers::tile;
+
+struct alignas(64) DecodeBuffers {
     i32 codes[tile], scales[tile], shifts[tile];
-    float b[tile], one[tile], scale[tile], values[tile];
+    float b[tile], ones[tile], scale[tile], values[tile];
 };
 
-struct RestorePlan {
-    const Restore& job;
+struct PreparedDequantize {
+    const Dequantize& job;
     const Format& f;
     const Geometry& g;
     LineBytes bytes;
     Constants element, scale;
     bool real;
     bool scale_bytes;  // scales are floats of a byte each, decoded by the next
-    Sixteen scale_decoder;
+    CodeDecoder scale_decoder;
 };
 
-inline RestorePlan restore_plan_of(const Restore& job) {
+inline PreparedDequantize prepare_dequantize(const Dequantize& job) {
     const Format& f = job.format;
-    RestorePlan p{job, f, job.geometry, line_bytes(f, job.geometry.n), {}, {}, false, false, {}};
+    PreparedDequantize p{
+        .job = job,
+        .f = f,
+        .g = job.geometry,
+        .bytes = line_bytes(f, job.geometry.n),
+        .element = {},
+        .scale = {},
+        .real = f.scales == Scales::real || f.scales == Scales::two_level,
+        .scale_bytes = false,
+        .scale_decoder = {},
+    };
     if (!f.tabled) p.element = constants_of(f.grid, Overflow::saturate);
-    p.real = f.scales == Scales::real || f.scales == Scales::two_level;
     if (p.real) p.scale = constants_of(f.scale_grid, Overflow::saturate);
-    p.scale_bytes = p.real && f.scale_bits == 8 && f.scale_grid.sign == Sign::bit && decodes_sixteen(f.scale_grid);
-    if (p.scale_bytes) p.scale_decoder = sixteen_of(f.scale_grid);
+    p.scale_bytes = p.real && f.scale_bits == 8 && f.scale_grid.sign == Sign::bit && decodes_in_registers(f.scale_grid);
+    if (p.scale_bytes) p.scale_decoder = code_decoder_of(f.scale_grid);
     return p;
 }
 
 // The outer scale of a line; one where the format has none.
-inline float outer_scale(const RestorePlan& p, i64 line) {
+inline float outer_scale(const PreparedDequantize& p, i64 line) {
     return p.f.scales == Scales::two_level ? p.job.outer[p.f.whole_known ? 0 : line] : 1.0f;
 }
+
+namespace {  // of this file alone
 
 // 2^(code - 127) for the codes of E8M0: their bits in the exponent field, but for the smallest, which is subnormal, and for
 // NaN. Both want the same bit besides.
@@ -49,14 +66,16 @@ inline void powers_of_two(const u8* __restrict codes, i64 n, float* __restrict o
     }
 }
 
+}  // namespace
+
 // Scales of n blocks of a line, from block number `first` on; `out` has room for whole vectors.
-inline void restore_scales(const RestorePlan& p, RestoreBuffers& t, i64 line, i64 first, i64 n, float* out) {
+inline void decode_scales(const PreparedDequantize& p, DecodeBuffers& t, i64 line, i64 first, i64 n, float* out) {
     const Format& f = p.f;
     const u8* part = p.job.scales + line * p.bytes.scales;
     if (!p.real && f.scale_bits == 8 && f.scale_bias == 127 && f.scale_nan == 255) return powers_of_two(part + first, n, out);
     if (p.scale_bytes) return decode_bytes(p.scale_decoder, part + first, n, out);
     unpack(part, first, f.scale_bits, n, t.scales, part + (one_scale(f) ? bytes_for(1, f.scale_bits) : p.bytes.scales));
-    if (p.real) return decode_all(p.scale, f.scale_grid.has_nan, t.scales, t.one, out, n);
+    if (p.real) return decode_all(p.scale, f.scale_grid.has_nan, t.scales, t.ones, out, n);
     const i32 nan = f.scale_nan, bias = f.scale_bias;
     for (i64 j = 0; j < n; ++j) {
         const i32 code = t.scales[j];
@@ -64,4 +83,4 @@ inline void restore_scales(const RestorePlan& p, RestoreBuffers& t, i64 line, i6
     }
 }
 
-}  // namespace
+}  // namespace packed

@@ -4,7 +4,12 @@
 
 #include "kernels/values/numbers.inc.hpp"
 
-namespace {
+namespace additions {
+
+using numbers::binade, numbers::bits_of, numbers::float_of, numbers::infinity_bits, numbers::largest_bits,
+    numbers::least, numbers::magnitude_mask, numbers::one_bits;
+
+namespace {  // of this file alone
 
 constexpr i64 rows_added = 4, columns_added = 512;  // worked on at once: they stay in the nearest cache
 
@@ -24,6 +29,8 @@ inline void add_times(float a, const float* __restrict b, float* __restrict y, i
     }
 }
 
+}  // namespace
+
 void additions(const Additions& job, i64 first, i64 last) {
     for (i64 row = first; row < last; row += rows_added)
         for (i64 column = 0; column < job.n; column += columns_added) {
@@ -36,4 +43,4 @@ void additions(const Additions& job, i64 first, i64 last) {
         }
 }
 
-}  // namespace
+}  // namespace additions

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 
+#include "jobs/integers.hpp"
 #include "jobs/layout.hpp"
 
 #if defined(__AVX512BF16__)
@@ -10,9 +11,6 @@
 
 namespace fewbits {
 namespace {
-
-using i64 = std::int64_t;
-using u32 = std::uint32_t;
 
 constexpr i64 rows = 6, columns = 64;       // of the part of y that stays in registers: 24 of 32 vectors
 constexpr i64 pairs_together = 512;         // of one row of a and one column of b: their panels stay in the nearest caches
@@ -46,7 +44,7 @@ u32 pair_of(float low, float high) { return bits_of(low) >> 16 | (bits_of(high) 
 i64 items_of_a(const Product& p) { return count_of(p.m, rows); }
 
 void pack_a(const Product& p, i64 first, i64 last) {
-    const i64 all = pairs(p.k), whole = p.k / 2;
+    const i64 all = pairs(p.k), full = p.k / 2;
     for (i64 panel = first; panel < last; ++panel) {
         u32* out = p.packed_a + panel * rows * all;
         for (i64 i = 0; i < rows; ++i) {
@@ -56,8 +54,8 @@ void pack_a(const Product& p, i64 first, i64 last) {
                 continue;
             }
             const float* from = p.a + row * p.k;
-            for (i64 j = 0; j < whole; ++j) out[j * rows + i] = pair_of(from[2 * j], from[2 * j + 1]);
-            if (whole < all) out[whole * rows + i] = pair_of(from[2 * whole], 0.0f);
+            for (i64 j = 0; j < full; ++j) out[j * rows + i] = pair_of(from[2 * j], from[2 * j + 1]);
+            if (full < all) out[full * rows + i] = pair_of(from[2 * full], 0.0f);
         }
     }
 }
@@ -105,11 +103,11 @@ void add_products(i64 count, const u32* a, const u32* b, float* y, i64 row_step,
 
 // The same for a part that y has only in part.
 void add_to_edge(i64 count, const u32* a, const u32* b, float* y, i64 row_step, bool begin, i64 height, i64 width) {
-    alignas(64) float whole[rows * columns] = {};
+    alignas(64) float block[rows * columns] = {};
     const auto bytes = static_cast<std::size_t>(width) * sizeof(float);
-    for (i64 i = 0; i < height && !begin; ++i) __builtin_memcpy(whole + i * columns, y + i * row_step, bytes);
-    add_products(count, a, b, whole, columns, begin);
-    for (i64 i = 0; i < height; ++i) __builtin_memcpy(y + i * row_step, whole + i * columns, bytes);
+    for (i64 i = 0; i < height && !begin; ++i) __builtin_memcpy(block + i * columns, y + i * row_step, bytes);
+    add_products(count, a, b, block, columns, begin);
+    for (i64 i = 0; i < height; ++i) __builtin_memcpy(y + i * row_step, block + i * columns, bytes);
 }
 
 i64 row_items(const Product& p) { return count_of(count_of(p.m, rows), row_panels_in_item); }

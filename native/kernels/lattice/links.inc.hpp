@@ -4,7 +4,10 @@
 #include "kernels/lattice/spinors.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 
-namespace {
+namespace links {
+
+using spinors::Doubles, spinors::number, spinors::raw, spinors::sites;
+using numbers::Reals;
 
 template <class V>
 struct Complex {
@@ -21,6 +24,8 @@ template <class V>
 inline Complex<V> conjugate_times(const Complex<V>& a, const Complex<V>& b) {
     return {a.re * b.re + a.im * b.im, a.re * b.im - a.im * b.re};
 }
+
+namespace {  // of this file alone
 
 // conj(a b - c d)
 template <class V>
@@ -89,6 +94,8 @@ inline void rows_from_8(const V* p, Complex<V> (&u)[3][3]) {
     c[2] = conjugate_minor(a[1], b[0], a[0], b[1]);
 }
 
+}  // namespace
+
 // The rows of the link whose numbers start at `from`; codes of 18 and 12 numbers times K::top, which link_scale takes
 // back.
 template <class K, int numbers>
@@ -112,4 +119,4 @@ inline void load_link(const typename K::Element* from, Complex<typename K::Vecto
 template <class K, int numbers>
 constexpr typename K::Number link_scale = numbers == 8 ? 1 : 1 / K::top;
 
-}  // namespace
+}  // namespace links

@@ -6,13 +6,15 @@
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
 
-namespace {
+namespace spinors {
+
+using numbers::Bits, numbers::Reals, numbers::magnitude_mask, numbers::vector, numbers::vector_bytes;
+using vectors::read, vectors::shuffled, vectors::write;
 
 constexpr i64 sites = lattice_sites;  // in a group: the lanes
 
 using Doubles = double __attribute__((vector_size(vector_bytes)));
 using HalfReals = float __attribute__((vector_size(vector_bytes / 2)));  // of as many lanes as Doubles
-using Longs = i64 __attribute__((vector_size(vector_bytes)));
 using Shorts = std::int16_t __attribute__((vector_size(vector_bytes / 2)));
 using Tinies = std::int8_t __attribute__((vector_size(vector_bytes / 4)));
 
@@ -53,6 +55,8 @@ struct AsQuarter {
 // Lanes in one vector: 16 lanes are 1, 2, 4 or 8 of them.
 template <class K>
 constexpr i64 at_once = vector_bytes / static_cast<i64>(sizeof(typename K::Number));
+
+namespace {  // of this file alone
 
 inline Reals widened(const float* from) { return read<Reals>(from); }
 inline Doubles widened(const double* from) { return read<Doubles>(from); }
@@ -96,6 +100,8 @@ inline void put(std::int8_t* to, Bits codes) {
 #endif
 }
 
+}  // namespace
+
 template <class K>
 inline typename K::Raw raw(const typename K::Element* from) {
     return widened(from);
@@ -110,9 +116,7 @@ inline typename K::Vector number(const typename K::Raw& v) {
 template <int bit>
 inline Reals flipped(const Reals& v) {
     if constexpr ((i64{1} << bit) < vector) {
-        Bits places;
-        for (int l = 0; l < static_cast<int>(vector); ++l) places[l] = l ^ (1 << bit);
-        return __builtin_shuffle(v, places);
+        return shuffled(v, v, [](int lane) { return lane ^ (1 << bit); });
     } else {
         return v;
     }
@@ -121,9 +125,7 @@ inline Reals flipped(const Reals& v) {
 template <int bit>
 inline Doubles flipped(const Doubles& v) {
     if constexpr ((i64{1} << bit) < vector / 2) {
-        Longs places;
-        for (int l = 0; l < static_cast<int>(vector / 2); ++l) places[l] = l ^ (1 << bit);
-        return __builtin_shuffle(v, places);
+        return shuffled(v, v, [](int lane) { return lane ^ (1 << bit); });
     } else {
         return v;
     }
@@ -171,9 +173,9 @@ inline void store(const Spinors<K>& to, i64 group, i64 lane, typename K::Vector*
         // What is not finite keeps a norm that is not: the next sum tells of it.
         const Bits kept = largest >= smallest_bits;
         largest &= kept;
-        const Reals most = reinterpret_cast<Reals>(largest);
-        const Reals quotient = K::top / most, none = {};
-        const Reals factor = kept ? quotient : none, norm = most * (1.0f / K::top);
+        const Reals largest_value = reinterpret_cast<Reals>(largest);
+        const Reals quotient = K::top / largest_value, none = {};
+        const Reals factor = kept ? quotient : none, norm = largest_value * (1.0f / K::top);
         for (i64 c = 0; c < spinor_reals; ++c) {
             const Reals moved = v[c] * factor + nearest;
             put(values + c * sites, reinterpret_cast<Bits>(moved));
@@ -208,6 +210,8 @@ inline void add_products(const Reals* a, const Reals* b, double* sums) {
     write(sums + half, high);
 }
 
+namespace {  // of this file alone
+
 inline void narrowed(const double* from, Doubles& v) { v = read<Doubles>(from); }
 inline void narrowed(const double* from, Reals& v) {
     const HalfReals parts[2] = {__builtin_convertvector(read<Doubles>(from), HalfReals),
@@ -215,11 +219,13 @@ inline void narrowed(const double* from, Reals& v) {
     __builtin_memcpy(&v, parts, sizeof v);
 }
 
+}  // namespace
+
 // Adds the lanes in their order.
 inline double total(const double* sums) {
-    double all = 0;
-    for (i64 l = 0; l < sites; ++l) all += sums[l];
-    return all;
+    double sum = 0;
+    for (i64 l = 0; l < sites; ++l) sum += sums[l];
+    return sum;
 }
 
 // The passes in which no site sees another one.
@@ -237,8 +243,8 @@ void pass_over(const Lattice& job, i64 first, i64 last) {
             for (i64 lane = 0; lane < sites; lane += at_once<K>) {
                 Vector a[spinor_reals], b[spinor_reals];
                 const i64 place = group * spinor_reals * sites + lane;
-                if (job.pass != Pass::settle) load(in, group, lane, a);
-                if (job.pass == Pass::load) {
+                if (job.pass != Pass::update_solution) load(in, group, lane, a);
+                if (job.pass == Pass::store_residual) {
                     for (i64 c = 0; c < spinor_reals; ++c) narrowed(job.wide + place + c * sites, b[c]);
                 } else {
                     load(out, group, lane, b);
@@ -246,16 +252,16 @@ void pass_over(const Lattice& job, i64 first, i64 last) {
                         Number* const to = x + place + c * sites;
                         write(to, read<Vector>(to) + alpha * b[c]);
                     }
-                    if (job.pass == Pass::settle) continue;
+                    if (job.pass == Pass::update_solution) continue;
                     for (i64 c = 0; c < spinor_reals; ++c) b[c] = gamma * a[c] + beta * b[c];
                 }
                 store(out, group, lane, b);
                 add_products(b, b, lengths + lane);
-                if (job.pass == Pass::load) add_products(a, b, products + lane);
+                if (job.pass == Pass::store_residual) add_products(a, b, products + lane);
             }
         job.sums[2 * item] = total(lengths);
         job.sums[2 * item + 1] = total(products);
     }
 }
 
-}  // namespace
+}  // namespace spinors

@@ -10,7 +10,16 @@
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
 
-namespace {
+namespace wilson {
+
+using links::Complex, links::conjugate_times, links::link_scale, links::load_link, links::times;
+using spinors::AsDouble, spinors::AsFloat, spinors::AsHalf, spinors::AsQuarter, spinors::Spinors,
+    spinors::add_products, spinors::at_once, spinors::flipped, spinors::load, spinors::number, spinors::part_of,
+    spinors::pass_over, spinors::raw, spinors::sites, spinors::spinors, spinors::store, spinors::total;
+using numbers::Reals;
+using vectors::read;
+
+namespace {  // of this file alone
 
 // gamma_mu = [[0, S], [S^+, 0]] in the chiral basis. S has one number in each row s, i^phase in column s ^ swaps.
 struct Gamma {
@@ -184,18 +193,20 @@ void hop(const Lattice& job, i64 first, i64 last) {
 }
 
 template <class K>
-void lattice_kept(const Lattice& job, i64 first, i64 last) {
+void lattice_stored(const Lattice& job, i64 first, i64 last) {
     if (job.pass != Pass::hop && job.pass != Pass::update) return pass_over<K>(job, first, last);
     if (job.numbers == 18) return hop<K, 18>(job, first, last);
     if (job.numbers == 12) return hop<K, 12>(job, first, last);
     return hop<K, 8>(job, first, last);
 }
 
+}  // namespace
+
 void lattice(const Lattice& job, i64 first, i64 last) {
-    if (job.kept == Kept::f64) return lattice_kept<AsDouble>(job, first, last);
-    if (job.kept == Kept::f32) return lattice_kept<AsFloat>(job, first, last);
-    if (job.kept == Kept::i16) return lattice_kept<AsHalf>(job, first, last);
-    return lattice_kept<AsQuarter>(job, first, last);
+    if (job.storage == FieldStorage::f64) return lattice_stored<AsDouble>(job, first, last);
+    if (job.storage == FieldStorage::f32) return lattice_stored<AsFloat>(job, first, last);
+    if (job.storage == FieldStorage::i16) return lattice_stored<AsHalf>(job, first, last);
+    return lattice_stored<AsQuarter>(job, first, last);
 }
 
-}  // namespace
+}  // namespace wilson

@@ -3,16 +3,20 @@
 
 #include "kernels/values/numbers.inc.hpp"
 
-namespace {
+namespace permutation {
 
-constexpr i64 settled_together = 64;  // rows: what a group of them keeps then lies in the nearest cache
+using numbers::larger, numbers::least, numbers::smaller;
+
+namespace {  // of this file alone
+
+constexpr i64 rows_at_once = 64;  // rows: what a group of them keeps then lies in the nearest cache
 
 // Writes the keep + 1 largest of the group's columns in rows first to first + n - 1, the largest first.
-inline void largest_of(const NmPermutation& s, i64 group, i64 first, i64 n, i32 (*__restrict top)[settled_together]) {
+inline void largest_of(const NmPermutation& s, i64 group, i64 first, i64 n, i32 (*__restrict top)[rows_at_once]) {
     for (i64 k = 0; k <= s.keep; ++k)
         for (i64 r = 0; r < n; ++r) top[k][r] = 0;
     for (i64 p = group * s.group; p < (group + 1) * s.group; ++p) {
-        i32 sinking[settled_together];
+        i32 sinking[rows_at_once];
         __builtin_memcpy(sinking, s.magnitudes + s.order[p] * s.rows + first, static_cast<std::size_t>(n) * sizeof(i32));
         for (i64 k = 0; k <= s.keep; ++k)
             for (i64 r = 0; r < n; ++r) {
@@ -23,14 +27,14 @@ inline void largest_of(const NmPermutation& s, i64 group, i64 first, i64 n, i32 
     }
 }
 
-void settle_group(const NmPermutation& s, i64 group) {
-    alignas(64) i32 top[largest_group][settled_together];
-    alignas(64) i32 kept[settled_together];
+void evaluate_group(const NmPermutation& s, i64 group) {
+    alignas(64) i32 top[largest_group][rows_at_once];
+    alignas(64) i32 kept[rows_at_once];
     const i64 begin = group * s.group;
     for (i64 p = begin; p < begin + s.group; ++p) s.bases[p] = 0;
     i64 score = 0;
-    for (i64 first = 0; first < s.rows; first += settled_together) {
-        const i64 n = least(settled_together, s.rows - first);
+    for (i64 first = 0; first < s.rows; first += rows_at_once) {
+        const i64 n = least(rows_at_once, s.rows - first);
         largest_of(s, group, first, n, top);
         for (i64 r = 0; r < n; ++r) kept[r] = top[0][r];
         for (i64 k = 1; k < s.keep; ++k)
@@ -51,9 +55,13 @@ void settle_group(const NmPermutation& s, i64 group) {
     s.scores[group] = score;
 }
 
-void settle(const NmPermutation& s, i64 first, i64 last) {
-    for (i64 group = first; group < last; ++group) settle_group(s, group);
+}  // namespace
+
+void evaluate_groups(const NmPermutation& s, i64 first, i64 last) {
+    for (i64 group = first; group < last; ++group) evaluate_group(s, group);
 }
+
+namespace {  // of this file alone
 
 // What the group of position p keeps once p holds `column`: two operations and two reads per row.
 inline i64 score_with(const NmPermutation& s, i64 p, i64 column) {
@@ -63,6 +71,8 @@ inline i64 score_with(const NmPermutation& s, i64 p, i64 column) {
     for (i64 r = 0; r < s.rows; ++r) sum += larger(edge[r], x[r]);
     return s.bases[p] + sum;
 }
+
+}  // namespace
 
 i64 anneal(const NmPermutation& s, const i32* pairs, const i64* allowances, i64* gains, i64 n) {
     i64 accepted = 0;
@@ -76,11 +86,11 @@ i64 anneal(const NmPermutation& s, const i32* pairs, const i64* allowances, i64*
         const i32 moved = s.order[p];
         s.order[p] = s.order[q];
         s.order[q] = moved;
-        settle_group(s, of_p);
-        settle_group(s, of_q);
+        evaluate_group(s, of_p);
+        evaluate_group(s, of_q);
         ++accepted;
     }
     return accepted;
 }
 
-}  // namespace
+}  // namespace permutation

@@ -4,7 +4,12 @@
 #include "kernels/values/memory.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 
-namespace {
+namespace stream {
+
+using memory::pack, memory::unpack;
+using numbers::least, numbers::tile;
+
+namespace {  // of this file alone
 
 // Whether bit `bit` of a mask is set.
 inline bool is_kept(const u8* mask, i64 bit) { return mask[bit / 8] >> bit % 8 & 1; }
@@ -22,7 +27,7 @@ inline bool keeps_exactly(const u8* mask, i64 n, i64 keep, i64 group) {
 }
 
 // The n codes of a block whose mask begins at `in`. Whatever the mask says, nothing outside the block is read.
-inline void expand_plainly(const SparseLines& job, const u8* in, i64 n, i32* codes) {
+inline void expand_plainly(const NmLines& job, const u8* in, i64 n, i32* codes) {
     alignas(64) i32 kept[tile];
     const i64 groups = n / job.group, keep = job.keep, count = groups * keep;
     const u8* rest = in + bytes_for(n, 1);
@@ -36,12 +41,14 @@ inline void expand_plainly(const SparseLines& job, const u8* in, i64 n, i32* cod
     }
 }
 
+}  // namespace
+
 #if defined(__AVX512F__)
 
 // The values of 16 groups of four by position, from the two that each keeps: a group's first kept value is at position
 // 0 or 1 or, where 3 is kept too, at 2. Blends take less time than expansions from memory, which are microcode on Zen 4.
 template <class Move>
-inline void place_quads(const u8* masks, i64 step, __m512i first, __m512i second, Move move) {
+inline void place_groups_of_four(const u8* masks, i64 step, __m512i first, __m512i second, Move move) {
     __mmask16 m[4];
 #pragma GCC unroll 4
     for (i64 p = 0; p < 4; ++p) {
@@ -55,15 +62,17 @@ inline void place_quads(const u8* masks, i64 step, __m512i first, __m512i second
     move(3, _mm512_maskz_mov_epi32(m[3], second));
 }
 
+namespace {  // of this file alone
+
 // Packed codes of a block of 2:4, n a multiple of 64, in codes of 4, 8 or 16 bits whose zero is 0.
-inline void expand_quads(const u8* in, i64 n, i32 bits, u8* out) {
+inline void expand_groups_of_four(const u8* in, i64 n, i32 bits, u8* out) {
     const i64 step = n / 32;  // bytes of the mask for one position
     const u8* codes = in + n / 8;
     for (i64 i = 0; i < n; i += 64, in += 2, codes += 4 * bits, out += 8 * bits) {
         if (bits == 16) {
             const __m512i c = _mm512_loadu_si512(codes);
             __m512i w[4];
-            place_quads(in, step, _mm512_and_si512(c, _mm512_set1_epi32(0xffff)), _mm512_srli_epi32(c, 16),
+            place_groups_of_four(in, step, _mm512_and_si512(c, _mm512_set1_epi32(0xffff)), _mm512_srli_epi32(c, 16),
                         [&](i64 p, __m512i v) { w[p] = v; });
             const __m512i low = _mm512_or_si512(w[0], _mm512_slli_epi32(w[1], 16));
             const __m512i high = _mm512_or_si512(w[2], _mm512_slli_epi32(w[3], 16));
@@ -76,42 +85,52 @@ inline void expand_quads(const u8* in, i64 n, i32 bits, u8* out) {
                                     : _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
         __m512i all = _mm512_setzero_si512();
         const __m128i count = _mm_cvtsi32_si128(bits);
-        place_quads(in, step, _mm512_and_si512(c, _mm512_set1_epi32((1 << bits) - 1)), _mm512_srl_epi32(c, count),
+        place_groups_of_four(in, step, _mm512_and_si512(c, _mm512_set1_epi32((1 << bits) - 1)), _mm512_srl_epi32(c, count),
                     [&](i64 p, __m512i v) { all = _mm512_or_si512(all, _mm512_sll_epi32(v, _mm_cvtsi32_si128(bits * static_cast<i32>(p)))); });
         if (bits == 8) _mm512_storeu_si512(out, all);
         else _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm512_cvtepi32_epi16(all));
     }
 }
 
-inline bool expands_quads(const SparseLines& job, i64 n) {
+inline bool expands_groups_of_four(const NmLines& job, i64 n) {
     return job.keep == 2 && job.group == 4 && n % 64 == 0 && job.zero == 0 && (job.bits == 4 || job.bits == 8 || job.bits == 16);
 }
 
+}  // namespace
+
 #else
 
-inline void expand_quads(const u8*, i64, i32, u8*) {}
-inline bool expands_quads(const SparseLines&, i64) { return false; }
+namespace {  // of this file alone
+
+inline void expand_groups_of_four(const u8*, i64, i32, u8*) {}
+inline bool expands_groups_of_four(const NmLines&, i64) { return false; }
+
+}  // namespace
 
 #endif
 
+namespace {  // of this file alone
+
 // The block of n codes that begins at value `start` of a line, into the line's packed codes at `out`.
-inline void expand_block(const SparseLines& job, const u8* in, i64 start, i64 n, u8* out) {
-    if (expands_quads(job, n)) return expand_quads(in, n, job.bits, out + start * job.bits / 8);
+inline void expand_block(const NmLines& job, const u8* in, i64 start, i64 n, u8* out) {
+    if (expands_groups_of_four(job, n)) return expand_groups_of_four(in, n, job.bits, out + start * job.bits / 8);
     alignas(64) i32 codes[tile];
     expand_plainly(job, in, n, codes);
     pack(codes, n, job.bits, out, start);
 }
 
+}  // namespace
+
 // A line from value `from` on, which begins a block; `stream` begins the line.
-inline void expand_line(const SparseLines& job, const u8* stream, i64 from, u8* out) {
-    const i64 block = sparse_block(job.group), bytes = sparse_block_bytes(block, job.bits, job.keep, job.group);
+inline void expand_line(const NmLines& job, const u8* stream, i64 from, u8* out) {
+    const i64 block = nm_block(job.group), bytes = nm_block_bytes(block, job.bits, job.keep, job.group);
     for (i64 start = from; start < job.n; start += block)
         expand_block(job, stream + start / block * bytes, start, least(block, job.n - start), out);
 }
 
-i64 expand(const SparseLines& job, i64 first, i64 last) {
-    const i64 block = sparse_block(job.group), bytes = sparse_block_bytes(block, job.bits, job.keep, job.group);
-    const i64 in_stream = stream_bytes(job.n, job.bits, job.keep, job.group), in_line = bytes_for(job.n, job.bits);
+i64 expand(const NmLines& job, i64 first, i64 last) {
+    const i64 block = nm_block(job.group), bytes = nm_block_bytes(block, job.bits, job.keep, job.group);
+    const i64 in_stream = nm_stream_bytes(job.n, job.bits, job.keep, job.group), in_line = bytes_for(job.n, job.bits);
     for (i64 line = first; line < last; ++line) {
         const u8* stream = job.in + line * in_stream;
         for (i64 start = 0; start < job.n; start += block)
@@ -121,8 +140,10 @@ i64 expand(const SparseLines& job, i64 first, i64 last) {
     return -1;
 }
 
+namespace {  // of this file alone
+
 // Writes the stream of a block of n codes to `out`; returns whether no group has too many that are not zero.
-inline bool compress_block(const SparseLines& job, const i32* codes, i64 n, u8* out) {
+inline bool compress_block(const NmLines& job, const i32* codes, i64 n, u8* out) {
     alignas(64) i32 kept[tile];
     const i64 groups = n / job.group, keep = job.keep;
     u8* rest = out + bytes_for(n, 1);
@@ -159,9 +180,11 @@ inline bool compress_block(const SparseLines& job, const i32* codes, i64 n, u8* 
     return true;
 }
 
-i64 compress(const SparseLines& job, i64 first, i64 last) {
-    const i64 block = sparse_block(job.group), bytes = sparse_block_bytes(block, job.bits, job.keep, job.group);
-    const i64 in_stream = stream_bytes(job.n, job.bits, job.keep, job.group), in_line = bytes_for(job.n, job.bits);
+}  // namespace
+
+i64 compress(const NmLines& job, i64 first, i64 last) {
+    const i64 block = nm_block(job.group), bytes = nm_block_bytes(block, job.bits, job.keep, job.group);
+    const i64 in_stream = nm_stream_bytes(job.n, job.bits, job.keep, job.group), in_line = bytes_for(job.n, job.bits);
     alignas(64) i32 codes[tile];
     for (i64 line = first; line < last; ++line) {
         const u8* in = job.in + line * in_line;
@@ -175,4 +198,4 @@ i64 compress(const SparseLines& job, i64 first, i64 last) {
     return -1;
 }
 
-}  // namespace
+}  // namespace stream

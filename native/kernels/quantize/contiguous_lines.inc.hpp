@@ -1,8 +1,12 @@
 // Conversion of lines one after the other, a tile at a time.
 #pragma once
 
+#include "kernels/quantize/block_magnitudes.inc.hpp"
+#include "kernels/quantize/block_scales.inc.hpp"
 #include "kernels/quantize/finite_vectors.inc.hpp"
+#include "kernels/quantize/prepared.inc.hpp"
 #include "kernels/quantize/tiles.inc.hpp"
+#include "kernels/values/blocks.inc.hpp"
 #include "kernels/values/draws.inc.hpp"
 #include "kernels/values/elements.inc.hpp"
 #include "kernels/values/lines.inc.hpp"
@@ -10,24 +14,42 @@
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/scales.inc.hpp"
 
-namespace {
+namespace contiguous_lines {
+
+using block_magnitudes::measure_blocks;
+using block_scales::choose_scales, block_scales::gather_pairs, block_scales::shift_line;
+using finite_vectors::VectorRounding;
+using prepared::Buffers, prepared::PreparedQuantize;
+using tiles::nontemporal, tiles::overwrite, tiles::replace_nonfinite, tiles::round_tile, tiles::round_vectors_of,
+    tiles::zero_nonfinite;
+using blocks::fill, blocks::spread_blocks;
+using draws::draw;
+using elements::is_fixed;
+using lines::Line, lines::divisible, lines::line_of, lines::outer_of_each_line, lines::tile_of, lines::whole_of;
+using memory::at, memory::load, memory::pack, memory::store;
+using numbers::bits_of, numbers::float_of, numbers::infinity_bits, numbers::least, numbers::tile;
+using scales::Measured, scales::Outer, scales::largest_of, scales::outer_of, scales::see;
+
+namespace {  // of this file alone
 
 // The part of a line that one item of work covers; all of it where a cut would share bytes or scales.
 constexpr i64 tiles_in_item = 8;
 
-inline i64 values_in_item(const Plan& p) {
+inline i64 values_in_item(const PreparedQuantize& p) {
     const Format& f = p.f;
     const bool whole_line = outer_of_each_line(f) || (has_blocks(f) && f.block > tile) ||
                             (!p.values && !divisible(f, tile_of(f)));
     return whole_line ? p.g.n : tiles_in_item * tile_of(f);
 }
 
-inline i64 items_in_rows(const Plan& p) {
+}  // namespace
+
+inline i64 items_of_contiguous(const PreparedQuantize& p) {
     return p.g.n == 0 ? 0 : lines_in(p.g) * count_of(p.g.n, values_in_item(p));
 }
 
 // n values of the input from `index` on, read in place where that is possible.
-inline const float* input(const Plan& p, i64 index, i64 step, i64 n, float* buffer) {
+inline const float* input(const PreparedQuantize& p, i64 index, i64 step, i64 n, float* buffer) {
     const void* from = at(p.job.in, p.job.in_type, index);
     const bool replace = p.f.nonfinite == Nonfinite::saturate;
     if (p.job.in_type == Real::f32 && step == 1 && !replace) return static_cast<const float*>(from);
@@ -36,8 +58,10 @@ inline const float* input(const Plan& p, i64 index, i64 step, i64 n, float* buff
     return buffer;
 }
 
+namespace {  // of this file alone
+
 // A stretch of a line.
-inline Measured measure(const Plan& p, Buffers& t, i64 in, i64 n) {
+inline Measured measure(const PreparedQuantize& p, Buffers& t, i64 in, i64 n) {
     Measured m{0, false};
     for (i64 start = 0; start < n; start += tile) {
         const i64 count = least(tile, n - start);
@@ -47,14 +71,14 @@ inline Measured measure(const Plan& p, Buffers& t, i64 in, i64 n) {
 }
 
 // The scales of the blocks of one tile beside each of its values.
-inline void spread_scales(const Plan& p, Buffers& t, i64 n) {
+inline void spread_scales(const PreparedQuantize& p, Buffers& t, i64 n) {
     spread_blocks(t.divisor, n, p.f.block, t.a);
     spread_blocks(t.multiplier, n, p.f.block, t.b);
 }
 
 // Rounds a tile of whole blocks of a usual size with the scale of each in a register; returns false, with nothing done,
 // for every other tile.
-inline bool round_blocks(const Plan& p, Buffers& t, const float* x, float outer, i64 place, float* values, i64 n,
+inline bool round_blocks(const PreparedQuantize& p, Buffers& t, const float* x, float outer, i64 place, float* values, i64 n,
                          i64 blocks) {
     const Format& f = p.f;
     const bool pairs = f.scales == Scales::shifted;
@@ -62,7 +86,20 @@ inline bool round_blocks(const Plan& p, Buffers& t, const float* x, float outer,
     if (pairs && (f.sub_block != 2 || !is_fixed(f.grid))) return false;
     u32* draws = nullptr;
     if (p.stochastic) draw(f.seed, place, p.g.place_step, n, t.draws, &draws);
-    const Quick q{x, x, t.divisor, t.multiplier, outer, draws, f.largest_shift << 23, values, t.codes, t.pairs, n, nontemporal(p, t, values)};
+    const VectorRounding q{
+        .x = x,
+        .w = x,
+        .a = t.divisor,
+        .b = t.multiplier,
+        .outer = outer,
+        .draws = draws,
+        .most_shift = f.largest_shift << 23,
+        .values = values,
+        .codes = t.codes,
+        .pairs = t.pairs,
+        .n = n,
+        .nontemporal = nontemporal(p, t, values),
+    };
     const auto round = f.block == 32 ? round_vectors_of<32> : round_vectors_of<16>;
     round(p, q, pairs);
     if (pairs && !p.values) gather_pairs(t, n);
@@ -70,22 +107,22 @@ inline bool round_blocks(const Plan& p, Buffers& t, const float* x, float outer,
 }
 
 // Rounds any tile.
-inline void round_general(const Plan& p, Buffers& t, const float* x, bool finite, bool tiled, i64 place, float* values, i64 n) {
+inline void round_general(const PreparedQuantize& p, Buffers& t, const float* x, bool finite, bool tiled, i64 place, float* values, i64 n) {
     const Format& f = p.f;
     const float *w = x, *a = t.a, *b = t.b;
     if (tiled) spread_scales(p, t, n);
-    if (f.scales == Scales::none) a = b = t.one;
+    if (f.scales == Scales::none) a = b = t.ones;
     if (f.scales == Scales::shifted) {
         if (!tiled) fill(t.b, t.multiplier[0], n);  // the shifts of the tile before are in there
         if (!finite) x = zero_nonfinite(x, n, t.x);  // shifts follow the finite values of a block
         shift_line(f, t, x, n, !p.values);
         w = t.w;
-        a = t.one;
+        a = t.ones;
     }
     round_tile(p, t, x, w, a, b, finite, place, p.g.place_step, values, t.codes, n);
 }
 
-inline void scale_long_block(const Plan& p, Buffers& t, Measured m, const Outer& outer) {
+inline void scale_long_block(const PreparedQuantize& p, Buffers& t, Measured m, const Outer& outer) {
     t.largest[0] = m.largest;
     t.bad[0] = m.bad;
     choose_scales(p, t, 1, &outer, 0);
@@ -93,7 +130,7 @@ inline void scale_long_block(const Plan& p, Buffers& t, Measured m, const Outer&
     fill(t.b, t.multiplier[0], tile);
 }
 
-inline void emit(const Plan& p, const Line& line, const LineBytes& bytes, const Buffers& t, i64 start, i64 n,
+inline void emit(const PreparedQuantize& p, const Line& line, const LineBytes& bytes, const Buffers& t, i64 start, i64 n,
                  const float* values) {
     const Format& f = p.f;
     if (p.values) {
@@ -108,8 +145,10 @@ inline void emit(const Plan& p, const Line& line, const LineBytes& bytes, const 
              start / f.sub_block);
 }
 
+}  // namespace
+
 // What the whole array shares is written by whoever does the first item.
-inline void write_shared(const Plan& p, Buffers& t) {
+inline void write_shared(const PreparedQuantize& p, Buffers& t) {
     if (p.values || !p.f.whole_known) return;
     const Outer outer = outer_of(p.f, whole_of(p.f));
     if (p.two_level) {
@@ -120,8 +159,10 @@ inline void write_shared(const Plan& p, Buffers& t) {
     }
 }
 
+namespace {  // of this file alone
+
 // The values `from` to `to` of one line; returns whether all of them are finite.
-inline bool convert_line(const Plan& p, Buffers& t, const Line& line, i64 from, i64 to) {
+inline bool quantize_line(const PreparedQuantize& p, Buffers& t, const Line& line, i64 from, i64 to) {
     const Format& f = p.f;
     const LineBytes bytes = line_bytes(f, p.g.n);
     const i64 most_values = tile_of(f);
@@ -155,8 +196,8 @@ inline bool convert_line(const Plan& p, Buffers& t, const Line& line, i64 from, 
         }
         const i64 place = line.place + start * p.g.place_step;
         float* values = direct ? static_cast<float*>(p.job.values) + place : t.values;
-        const bool quick = p.quick && finite && tiled;
-        if (!quick || !round_blocks(p, t, x, outer.scale, place, values, n, in_tile))
+        const bool in_vectors = p.in_vectors && finite && tiled;
+        if (!in_vectors || !round_blocks(p, t, x, outer.scale, place, values, n, in_tile))
             round_general(p, t, x, finite, tiled, place, values, n);
         all_finite &= finite;
         if (f.nonfinite == Nonfinite::block_nan) {
@@ -175,15 +216,17 @@ inline bool convert_line(const Plan& p, Buffers& t, const Line& line, i64 from, 
     return all_finite;
 }
 
-inline bool convert_rows(const Plan& p, Buffers& t, i64 first, i64 last) {
+}  // namespace
+
+inline bool quantize_contiguous(const PreparedQuantize& p, Buffers& t, i64 first, i64 last) {
     const i64 values = values_in_item(p), in_line = count_of(p.g.n, values);
     bool finite = true;
     for (i64 item = first; item < last;) {
         const i64 number = item / in_line, part = item % in_line, parts = least(in_line - part, last - item);
-        finite &= convert_line(p, t, line_of(p.g, number), part * values, least(p.g.n, (part + parts) * values));
+        finite &= quantize_line(p, t, line_of(p.g, number), part * values, least(p.g.n, (part + parts) * values));
         item += parts;
     }
     return finite;
 }
 
-}  // namespace
+}  // namespace contiguous_lines

@@ -5,13 +5,23 @@
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
 
-namespace {
+namespace finite_vectors {
 
-constexpr i64 ahead = 512;  // values between what is rounded and what is asked for from memory meanwhile
+using elements::Constants, elements::with_sign;
+using numbers::Bits, numbers::Naturals, numbers::Reals, numbers::binade, numbers::bits_of, numbers::exponent_mask,
+    numbers::larger, numbers::magnitude_mask, numbers::one_bits, numbers::sign_bit, numbers::smaller, numbers::vector;
+using vectors::broadcast, vectors::larger, vectors::read, vectors::shuffled, vectors::smaller,
+    vectors::store_nontemporal, vectors::write;
+
+namespace {  // of this file alone
+
+constexpr i64 prefetched = 512;  // values between what is rounded and what is asked for from memory meanwhile
+
+}  // namespace
 
 // What is rounded is |w| times its number in a, or over it; the result has the sign of x, and a value is multiplied by
 // its number in b. a and b have one number for each block, or for each value.
-struct Quick {
+struct VectorRounding {
     const float *x, *w, *a, *b;
     float outer;       // of what is divided, the second factor
     const u32* draws;  // for each value
@@ -25,11 +35,12 @@ struct Quick {
 
 // How far down a pair shifts, in place: it grows by what its larger member leaves free below one.
 inline Bits shift_of_pairs(Reals u, i32 most_shift) {
-    Bits neighbour{};
-    for (i64 i = 0; i < vector; ++i) neighbour[i] = static_cast<i32>(i ^ 1);
-    const Bits gap = one_bits - (larger((Bits)u, __builtin_shuffle((Bits)u, neighbour)) & exponent_mask);
+    const Bits others = shuffled((Bits)u, (Bits)u, [](int lane) { return lane ^ 1; });
+    const Bits gap = one_bits - (larger((Bits)u, others) & exponent_mask);
     return smaller(larger(gap, Bits{}), broadcast(most_shift));
 }
+
+namespace {  // of this file alone
 
 inline Bits with_sign(const Constants& k, Bits c, Bits x) {
     const Bits negative = x >> 31;
@@ -102,9 +113,9 @@ inline Reals limited(const Constants& k, Bits x, Reals magnitude) {
 // `per` values share a number in a and b; 0: each has its own. `plain` says that the limits of both signs are one and that
 // minus zero exists, which saves three instructions.
 template <i64 per, bool codes, bool plain, bool fixed, bool divided, bool drawn, bool pairs>
-void round_vectors(const Constants& given, const Quick& all) {
+void round_vectors(const Constants& given, const VectorRounding& given_rounding) {
     const Constants k = given;
-    const Quick q = all;
+    const VectorRounding q = given_rounding;
     // What lies beyond twice the largest value is taken for it, so that M stays within float32.
     const i32 cap = (bits_of(k.max) & exponent_mask) + binade;
     for (i64 i = 0, j = 0; i < q.n; ++j) {
@@ -113,7 +124,7 @@ void round_vectors(const Constants& given, const Quick& all) {
 #pragma GCC unroll 2
         for (const i64 end = i + (per ? per : vector); i < end; i += vector) {
             if (!per) a = read<Reals>(q.a + i), b = read<Reals>(q.b + i);
-            __builtin_prefetch(q.x + i + ahead);
+            __builtin_prefetch(q.x + i + prefetched);
             const Bits x = read<Bits>(q.x + i);
             const Reals w = (Reals)((per ? x : read<Bits>(q.w + i)) & magnitude_mask);
             Reals u = divided ? w / a : w * a, unit = b;
@@ -144,6 +155,8 @@ void round_vectors(const Constants& given, const Quick& all) {
     }
 }
 
+}  // namespace
+
 // Pairs of fixed-point values one above the other, in two rows, to nearest even. a and b have a number for each lane.
 template <bool plain>
 void round_pairs_of_rows(const Constants& given, const float* const* x, const float* a, const float* b, i32 most_shift,
@@ -151,18 +164,22 @@ void round_pairs_of_rows(const Constants& given, const float* const* x, const fl
     const Constants k = given;
     for (i64 i = 0; i < n; i += vector) {
         const Bits upper = read<Bits>(x[0] + i), lower = read<Bits>(x[1] + i);
-        const Reals one = (Reals)(upper & magnitude_mask) * read<Reals>(a + i), other = (Reals)(lower & magnitude_mask) * read<Reals>(a + i);
-        const Bits gap = one_bits - (larger((Bits)one, (Bits)other) & exponent_mask);
+        const Reals above = (Reals)(upper & magnitude_mask) * read<Reals>(a + i), below = (Reals)(lower & magnitude_mask) * read<Reals>(a + i);
+        const Bits gap = one_bits - (larger((Bits)above, (Bits)below) & exponent_mask);
         const Bits shift = smaller(larger(gap, Bits{}), broadcast(most_shift)), field = broadcast(k.emin_bits);
         const Reals up = (Reals)(one_bits + shift), unit = read<Reals>(b + i) * (Reals)(one_bits - shift);
-        write(values[0] + i, limited<plain>(k, upper, round_to_nearest(k, field, one * up).value) * unit);
-        write(values[1] + i, limited<plain>(k, lower, round_to_nearest(k, field, other * up).value) * unit);
+        write(values[0] + i, limited<plain>(k, upper, round_to_nearest(k, field, above * up).value) * unit);
+        write(values[1] + i, limited<plain>(k, lower, round_to_nearest(k, field, below * up).value) * unit);
     }
 }
 
 inline bool is_plain(const Constants& k) { return k.limit_above == k.limit_below && k.zero_signs != 0; }
 
-using RoundVectors = void (*)(const Constants&, const Quick&);
+namespace {  // of this file alone
+
+using RoundVectors = void (*)(const Constants&, const VectorRounding&);
+
+}  // namespace
 
 template <i64 per, bool codes, bool plain, bool fixed>
 inline RoundVectors vectors_for(bool divided, bool drawn, bool pairs) {
@@ -183,4 +200,4 @@ inline RoundVectors vectors_for(const Constants& k, bool fixed, bool divided, bo
     return vectors_for<per, codes, false, false>(divided, drawn, pairs);
 }
 
-}  // namespace
+}  // namespace finite_vectors

@@ -2,25 +2,43 @@
 // lines close together: a strip of lines advances row by row, each lane of a vector in a line of its own.
 #pragma once
 
+#include "kernels/quantize/block_scales.inc.hpp"
 #include "kernels/quantize/contiguous_lines.inc.hpp"
 #include "kernels/quantize/finite_vectors.inc.hpp"
+#include "kernels/quantize/prepared.inc.hpp"
 #include "kernels/quantize/tiles.inc.hpp"
 #include "kernels/values/elements.inc.hpp"
 #include "kernels/values/lines.inc.hpp"
 #include "kernels/values/memory.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/scales.inc.hpp"
+#include "kernels/values/strips.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
 
-namespace {
+namespace strided_lines {
+
+using block_scales::choose_scales;
+using contiguous_lines::input;
+using finite_vectors::is_plain, finite_vectors::round_pairs_of_rows;
+using prepared::Buffers, prepared::PreparedQuantize;
+using tiles::overwrite, tiles::round_tile;
+using elements::is_fixed;
+using lines::divisible, lines::outer_of_each_line, lines::whole_of;
+using memory::at, memory::pack, memory::pack_each, memory::store;
+using numbers::Bits, numbers::bits_of, numbers::clamp, numbers::exponent_mask, numbers::float_of,
+    numbers::infinity_bits, numbers::larger, numbers::least, numbers::magnitude_mask, numbers::one_bits,
+    numbers::tile, numbers::vector;
+using scales::Outer, scales::outer_of;
+using strips::Strip, strips::strip_of, strips::strips_in;
+using vectors::larger, vectors::read, vectors::write;
+
+namespace {  // of this file alone
 
 constexpr i64 lanes = tile;
 constexpr i64 rows_together = 8;  // eight codes fill whole bytes, whatever their width
 constexpr i64 rows_in_item = 64;
 
-inline bool side_by_side(const Geometry& g) { return g.axes > 0 && g.step != 1 && g.place_step != 1; }
-
-inline i64 rows_of_item(const Plan& p) {
+inline i64 rows_of_item(const PreparedQuantize& p) {
     const Format& f = p.f;
     const i64 rows = has_blocks(f) ? f.block : rows_in_item;
     // A part goes out eight codes at a time, so an item has to begin at such a place in each of them.
@@ -29,34 +47,20 @@ inline i64 rows_of_item(const Plan& p) {
     return cut ? rows : p.g.n;
 }
 
-inline i64 strips_in(const Geometry& g, i64 width) {
-    const i64 across = g.extent[g.axes - 1];
-    return across == 0 ? 0 : lines_in(g) / across * count_of(across, width);
-}
+}  // namespace
 
-inline i64 items_in_columns(const Plan& p) {
+inline i64 items_of_strided(const PreparedQuantize& p) {
     return p.g.n == 0 ? 0 : strips_in(p.g, lanes) * count_of(p.g.n, rows_of_item(p));
 }
 
-// A strip: its first line, and how the others follow.
-struct Strip {
-    Line line;
-    i64 count, stride, place_stride;
-};
+namespace {  // of this file alone
 
-inline Strip strip_of(const Geometry& g, i64 number, i64 width) {
-    const i64 across = g.extent[g.axes - 1], in_row = count_of(across, width);
-    const i64 lane = number % in_row * width;
-    return {line_of(g, number / in_row * across + lane), least(width, across - lane), g.stride[g.axes - 1],
-            g.place_stride[g.axes - 1]};
-}
-
-inline const float* row(const Plan& p, const Strip& s, i64 r, float* buffer) {
+inline const float* row(const PreparedQuantize& p, const Strip& s, i64 r, float* buffer) {
     return input(p, s.line.in + r * p.g.step, s.stride, s.count, buffer);
 }
 
 // Largest finite magnitudes of the rows `from` to `to`, and which lanes hold something that is not finite.
-inline void measure_lanes(const Plan& p, Buffers& t, const Strip& s, i64 from, i64 to) {
+inline void measure_lanes(const PreparedQuantize& p, Buffers& t, const Strip& s, i64 from, i64 to) {
     for (i64 i = 0; i < s.count; ++i) t.largest[i] = 0;
     for (i64 r = from; r < to; ++r) {
         const float* x = row(p, s, r, t.x);
@@ -119,7 +123,7 @@ struct alignas(64) ColumnBuffers {
 };
 
 // One over the finest step that the rows of a sub-block share in each lane: t.a and t.b as shift_line leaves them.
-inline void shift_lanes(const Plan& p, Buffers& t, const ColumnBuffers& c, const Strip& s, i64 from, i64 to) {
+inline void shift_lanes(const PreparedQuantize& p, Buffers& t, const ColumnBuffers& c, const Strip& s, i64 from, i64 to) {
     const i32 most_shift = p.f.largest_shift << 23;
     for (i64 i = 0; i < s.count; ++i) t.largest[i] = 0;
     for (i64 r = from; r < to; ++r) {
@@ -138,18 +142,18 @@ inline void shift_lanes(const Plan& p, Buffers& t, const ColumnBuffers& c, const
     }
 }
 
-inline float* row_of_values(const Plan& p, const Strip& s, i64 r, float* buffer) {
+inline float* row_of_values(const PreparedQuantize& p, const Strip& s, i64 r, float* buffer) {
     const bool direct = p.job.values_type == Real::f32 && s.place_stride == 1;
     return direct ? static_cast<float*>(p.job.values) + s.line.place + r * p.g.place_step : buffer;
 }
 
-inline void emit_row(const Plan& p, const Strip& s, i64 r, const float* values, const float* buffer) {
+inline void emit_row(const PreparedQuantize& p, const Strip& s, i64 r, const float* values, const float* buffer) {
     if (values == buffer)
         store(at(p.job.values, p.job.values_type, s.line.place + r * p.g.place_step), p.job.values_type, s.place_stride,
               s.count, values);
 }
 
-inline void round_row(const Plan& p, Buffers& t, ColumnBuffers& c, const Strip& s, i64 r, bool finite) {
+inline void round_row(const PreparedQuantize& p, Buffers& t, ColumnBuffers& c, const Strip& s, i64 r, bool finite) {
     const Format& f = p.f;
     const float* x = row(p, s, r, t.x);
     const float *w = x, *a = t.a, *b = t.b;
@@ -160,7 +164,7 @@ inline void round_row(const Plan& p, Buffers& t, ColumnBuffers& c, const Strip& 
         }
         w = t.w;
     } else if (f.scales == Scales::none) {
-        a = b = t.one;
+        a = b = t.ones;
     }
     const i64 place = s.line.place + r * p.g.place_step;
     float* values = p.values ? row_of_values(p, s, r, t.values) : t.values;
@@ -172,8 +176,8 @@ inline void round_row(const Plan& p, Buffers& t, ColumnBuffers& c, const Strip& 
 }
 
 // Two rows whose values are pairs with a shift of their own, in one pass; returns false, with nothing done, for others.
-inline bool round_pair(const Plan& p, Buffers& t, const ColumnBuffers& c, const Strip& s, i64 r, i64 rows, bool finite) {
-    const bool fits = p.quick && finite && p.values && !p.stochastic && rows == 2 && is_fixed(p.f.grid) && s.count % vector == 0;
+inline bool round_pair(const PreparedQuantize& p, Buffers& t, const ColumnBuffers& c, const Strip& s, i64 r, i64 rows, bool finite) {
+    const bool fits = p.in_vectors && finite && p.values && !p.stochastic && rows == 2 && is_fixed(p.f.grid) && s.count % vector == 0;
     if (!fits) return false;
     const float* x[2] = {row(p, s, r, t.x), row(p, s, r + 1, t.w)};
     float* values[2] = {row_of_values(p, s, r, t.values), row_of_values(p, s, r + 1, t.b)};
@@ -185,7 +189,7 @@ inline bool round_pair(const Plan& p, Buffers& t, const ColumnBuffers& c, const 
 }
 
 // The rows `from` to `to` of a strip; returns whether all values are finite.
-inline bool convert_strip(const Plan& p, Buffers& t, const Strip& s, i64 from, i64 to) {
+inline bool quantize_strip(const PreparedQuantize& p, Buffers& t, const Strip& s, i64 from, i64 to) {
     const Format& f = p.f;
     const LineBytes bytes = line_bytes(f, p.g.n);
     const i64 size = has_blocks(f) ? f.block : rows_in_item, sub = f.scales == Scales::shifted ? f.sub_block : size;
@@ -239,14 +243,16 @@ inline bool convert_strip(const Plan& p, Buffers& t, const Strip& s, i64 from, i
     return all_finite;
 }
 
-inline bool convert_columns(const Plan& p, Buffers& t, i64 first, i64 last) {
+}  // namespace
+
+inline bool quantize_strided(const PreparedQuantize& p, Buffers& t, i64 first, i64 last) {
     const i64 rows = rows_of_item(p), in_strip = count_of(p.g.n, rows);
     bool finite = true;
     for (i64 item = first; item < last; ++item) {
         const i64 from = item % in_strip * rows;
-        finite &= convert_strip(p, t, strip_of(p.g, item / in_strip, lanes), from, least(p.g.n, from + rows));
+        finite &= quantize_strip(p, t, strip_of(p.g, item / in_strip, lanes), from, least(p.g.n, from + rows));
     }
     return finite;
 }
 
-}  // namespace
+}  // namespace strided_lines

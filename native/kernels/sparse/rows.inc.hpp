@@ -3,10 +3,14 @@
 
 #include "kernels/values/numbers.inc.hpp"
 
-namespace {
+namespace rows {
+
+using numbers::from_f16;
+
+namespace {  // of this file alone
 
 struct SingleValues {
-    using Kept = float;
+    using Element = float;
     static float decode(float v) { return v; }
 #if defined(__AVX512F__)
     static __m512 sixteen(const float* v) { return _mm512_loadu_ps(v); }
@@ -14,7 +18,7 @@ struct SingleValues {
 };
 
 struct HalfValues {
-    using Kept = u16;
+    using Element = u16;
     static float decode(u16 v) { return from_f16(v); }
 #if defined(__AVX512F__)
     static __m512 sixteen(const u16* v) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(v))); }
@@ -22,7 +26,7 @@ struct HalfValues {
 };
 
 struct IntegerValues {
-    using Kept = std::int16_t;
+    using Element = std::int16_t;
     static float decode(std::int16_t v) { return static_cast<float>(v); }
 #if defined(__AVX512F__)
     static __m512 sixteen(const std::int16_t* v) {
@@ -40,7 +44,7 @@ inline __m512i sixteen_columns(const i32* c) { return _mm512_loadu_si512(c); }
 
 template <class Values, class Column>
 void multiply_slices(const SparseRows& a, const float* __restrict x, float* __restrict y, i64 first, i64 last) {
-    const auto* values = static_cast<const typename Values::Kept*>(a.values);
+    const auto* values = static_cast<const typename Values::Element*>(a.values);
     const auto* columns = static_cast<const Column*>(a.columns);
     for (i64 s = first; s < last; ++s) {
         alignas(64) float sum[slice];
@@ -81,6 +85,8 @@ void multiply_columns(const SparseRows& a, const float* x, float* y, i64 first, 
     multiply_slices<Values, u16>(a, x, y, first, last);
 }
 
+}  // namespace
+
 void multiply_rows(const SparseRows& a, const float* x, float* y, i64 first, i64 last) {
     switch (a.storage) {
         case Storage::f16: return multiply_columns<HalfValues>(a, x, y, first, last);
@@ -89,4 +95,4 @@ void multiply_rows(const SparseRows& a, const float* x, float* y, i64 first, i64
     }
 }
 
-}  // namespace
+}  // namespace rows

@@ -5,16 +5,19 @@
 #include "kernels/values/draws.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 
-namespace {
+namespace counter_uniform {
+
+using draws::draw, draws::drawn_together;
+using numbers::least, numbers::tile;
 
 void counter_uniform(const CounterUniform& u, i64 first, i64 last) {
-    alignas(64) u32 room[tile + 64 + drawn_together];
+    alignas(64) u32 buffer[tile + 64 + drawn_together];
     for (i64 done = first; done < last; done += tile) {
         const i64 n = least(tile, last - done);
         u32* drawn;
-        draw(u.seed, u.position + done, 1, n, room, &drawn);
+        draw(u.seed, u.position + done, 1, n, buffer, &drawn);
         for (i64 i = 0; i < n; ++i) u.out[done + i] = static_cast<float>(static_cast<i32>(drawn[i] >> 8 << 1) + 1 - (1 << 24)) * u.unit;
     }
 }
 
-}  // namespace
+}  // namespace counter_uniform

@@ -4,12 +4,16 @@
 
 #include "kernels/values/numbers.inc.hpp"
 
-namespace {
+namespace draws {
+
+using numbers::Naturals, numbers::vector;
 
 constexpr int strands = 2;  // vectors of counters at once: one alone waits for its own sums
 constexpr i64 drawn_together = 64 * (strands * vector > 16 ? strands * vector / 16 : 1);
 
-inline Naturals turned(Naturals v, int by) { return v << by | v >> (32 - by); }
+namespace {  // of this file alone
+
+inline Naturals rotated(Naturals v, int by) { return v << by | v >> (32 - by); }
 
 // Four words of each of `strands` vectors of counters.
 struct Words {
@@ -21,7 +25,7 @@ inline void mix(Words& w) {
 #pragma GCC unroll 2
     for (int s = 0; s < strands; ++s) {
         w.x[even][s] += w.x[odd][s];
-        w.x[odd][s] = turned(w.x[odd][s], by) ^ w.x[even][s];
+        w.x[odd][s] = rotated(w.x[odd][s], by) ^ w.x[even][s];
     }
 }
 
@@ -37,12 +41,12 @@ inline void mix_others(Words& w) {
     mix<2, 1, second>(w);
 }
 
-template <u32 turn>
+template <u32 injection>
 inline void add_keys(Words& w, const u32* keys) {
 #pragma GCC unroll 4
     for (u32 i = 0; i < 4; ++i)
 #pragma GCC unroll 2
-        for (int s = 0; s < strands; ++s) w.x[i][s] += keys[(turn + i) % 5] + (i == 3 ? turn : 0);
+        for (int s = 0; s < strands; ++s) w.x[i][s] += keys[(injection + i) % 5] + (i == 3 ? injection : 0);
 }
 
 // The draws of drawn_together positions from `first` on, a multiple of 64.
@@ -74,6 +78,8 @@ inline void draw_together(u64 seed, i64 first, u32* __restrict out) {
     }
 }
 
+}  // namespace
+
 // The draws of n positions from `first` on, `step` apart, at `*start`. n is at most a tile; `out` has room for
 // drawn_together more.
 inline void draw(u64 seed, i64 first, i64 step, i64 n, u32* __restrict out, u32** start) {
@@ -93,4 +99,4 @@ inline void draw(u64 seed, i64 first, i64 step, i64 n, u32* __restrict out, u32*
     *start = out + before;
 }
 
-}  // namespace
+}  // namespace draws

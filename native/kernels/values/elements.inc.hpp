@@ -1,10 +1,12 @@
 // One element: from a scaled value to its code and to the value of that code.
 #pragma once
 
-#include "kernels/values/draws.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 
-namespace {
+namespace elements {
+
+using numbers::binade, numbers::bits_of, numbers::clamp, numbers::float_of, numbers::infinity_bits, numbers::larger,
+    numbers::magnitude_mask, numbers::nan_bits, numbers::ordered, numbers::sign_bit, numbers::smaller, numbers::tile;
 
 struct Constants {
     i32 m, drop;         // drop: bits that float32 has below the last bit of a normal value
@@ -24,7 +26,11 @@ struct Constants {
 // Fixed point has no binade above that of emin, and no NaN.
 inline bool is_fixed(const Grid& g) { return g.limit_above < 2 << g.m && !g.has_nan; }
 
+namespace {  // of this file alone
+
 inline i32 least_normal(const Constants& k) { return 1 << k.m; }
+
+}  // namespace
 
 // The value of a magnitude's code. Subnormals take the exponent of emin and lose its leading one again.
 inline float value_of(const Constants& k, i32 c) {
@@ -138,6 +144,8 @@ inline void decode_all(const Constants& given, bool has_nan, const i32* __restri
 
 // ---- tables
 
+namespace {  // of this file alone
+
 // Indices of the values that n inputs are rounded to: the range of each from its upper half, then a binary search. One
 // step of all searches is one loop, which becomes vectors of gathers.
 inline void find_all(const Table& given, const i32* __restrict keys, i32* __restrict at, i64 n) {
@@ -162,6 +170,8 @@ inline i32 drawn_index(const Table& t, float u, i32 index, u32 draw) {
     // A NaN gets its code later and must not become an integer here.
     return i + (fraction > 0.0 && static_cast<u64>(fraction) > draw);
 }
+
+}  // namespace
 
 // Rounds n values, at most a tile, to a table; the arguments are those of round_all, `outer` may be missing.
 template <bool codes>
@@ -191,4 +201,4 @@ inline void look_up_all(const Table& t, bool stochastic, const float* __restrict
     }
 }
 
-}  // namespace
+}  // namespace elements

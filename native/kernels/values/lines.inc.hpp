@@ -3,7 +3,9 @@
 
 #include "kernels/values/numbers.inc.hpp"
 
-namespace {
+namespace lines {
+
+using numbers::tile;
 
 // Where a line begins: in the input, in the C order of the array, and among the lines.
 struct Line {
@@ -43,4 +45,4 @@ inline bool divisible(const Format& f, i64 values) {
 // Whether the outer scale is that of each line, for which the line must be measured first.
 inline bool outer_of_each_line(const Format& f) { return f.scales == Scales::two_level && !f.whole_known; }
 
-}  // namespace
+}  // namespace lines

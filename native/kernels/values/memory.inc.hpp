@@ -3,9 +3,15 @@
 
 #include "kernels/values/numbers.inc.hpp"
 
-namespace {
+namespace memory {
+
+using numbers::from_bf16, numbers::from_f16, numbers::least, numbers::tile, numbers::to_bf16, numbers::to_f16;
+
+namespace {  // of this file alone
 
 inline i64 size_of(Real type) { return type == Real::f32 ? 4 : 2; }
+
+}  // namespace
 
 inline const void* at(const void* p, Real type, i64 i) { return static_cast<const u8*>(p) + i * size_of(type); }
 inline void* at(void* p, Real type, i64 i) { return static_cast<u8*>(p) + i * size_of(type); }
@@ -48,6 +54,8 @@ inline void store(void* out, Real type, i64 step, i64 n, const float* __restrict
     }
 }
 
+namespace {  // of this file alone
+
 // Eight codes of `bits` bits, at most 8, in the low bits of one word, from one in each byte: neighbours join in three
 // steps, each in all words at once.
 inline void join_eights(u64* words, i64 eights, i32 bits) {
@@ -78,20 +86,22 @@ inline void split_eights(const u64* __restrict words, i64 eights, i32 bits, i32*
     }
 }
 
+}  // namespace
+
 // Codes one by one into a little-endian bit stream from bit `start` on. The bits of its first byte that belong to earlier
 // codes are kept; the spare bits of the last byte become zero. Nothing beyond that byte is written: it may be another
 // thread's.
 template <class Code>
 inline void pack_each(const Code* __restrict codes, i64 n, i32 bits, u8* __restrict line, i64 start) {
     u8* out = line + start / 8;
-    i32 held = static_cast<i32>(start % 8);
-    u64 word = held ? *out & ((1u << held) - 1) : 0;
+    i32 pending = static_cast<i32>(start % 8);
+    u64 word = pending ? *out & ((1u << pending) - 1) : 0;
     for (i64 i = 0; i < n; ++i) {
-        word |= static_cast<u64>(static_cast<u32>(codes[i])) << held;
-        held += bits;
-        for (; held >= 8; held -= 8, word >>= 8) *out++ = static_cast<u8>(word);
+        word |= static_cast<u64>(static_cast<u32>(codes[i])) << pending;
+        pending += bits;
+        for (; pending >= 8; pending -= 8, word >>= 8) *out++ = static_cast<u8>(word);
     }
-    if (held > 0) *out = static_cast<u8>(word);
+    if (pending > 0) *out = static_cast<u8>(word);
 }
 
 // n codes, at most a tile, of `bits` bits each into a bit stream as pack_each does, from code number `first` on.
@@ -131,6 +141,8 @@ inline void pack(const u8* __restrict codes, i64 n, i32 bits, u8* __restrict lin
     pack_each(codes + done, n - done, bits, line, start + done * bits);
 }
 
+namespace {  // of this file alone
+
 // The low bytes of n codes; `out` has room for a whole tile.
 inline void low_bytes(const i32* __restrict codes, i64 n, u8* __restrict out) {
     i64 i = 0;
@@ -146,6 +158,8 @@ inline void low_bytes(const i32* __restrict codes, i64 n, u8* __restrict out) {
 #endif
     for (; i < n; ++i) out[i] = static_cast<u8>(codes[i]);
 }
+
+}  // namespace
 
 inline void pack(const i32* __restrict codes, i64 n, i32 bits, u8* __restrict line, i64 first) {
     const i64 start = first * bits;
@@ -214,4 +228,4 @@ inline void unpack(const u8* __restrict line, i64 first, i32 bits, i64 n, i32* _
     }
 }
 
-}  // namespace
+}  // namespace memory

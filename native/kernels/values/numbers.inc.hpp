@@ -7,14 +7,7 @@
 // The definition that all of it equals bit for bit is fewbits/kernels/reference.
 #pragma once
 
-namespace {
-
-using i32 = std::int32_t;
-using i64 = std::int64_t;
-using u8 = std::uint8_t;
-using u16 = std::uint16_t;
-using u32 = std::uint32_t;
-using u64 = std::uint64_t;
+namespace numbers {
 
 constexpr i32 magnitude_mask = 0x7fffffff;
 constexpr i32 exponent_mask = 0x7f800000;
@@ -100,4 +93,4 @@ inline u16 to_f16(float v) {
     return static_cast<u16>(magnitude > infinity_bits ? 0x7e00 : finite | static_cast<i32>(static_cast<u32>(b) >> 16 & 0x8000));
 }
 
-}  // namespace
+}  // namespace numbers

@@ -4,7 +4,11 @@
 #include "kernels/values/elements.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 
-namespace {
+namespace scales {
+
+using elements::Constants, elements::round_bits, elements::value_of;
+using numbers::binade, numbers::bits_of, numbers::clamp, numbers::float_of, numbers::infinity_bits, numbers::larger,
+    numbers::magnitude_mask, numbers::power_of_two, numbers::smaller;
 
 // Largest finite magnitude as bits, and whether all values are finite. Over floats this loop would stay scalar, since
 // a maximum must not reorder NaN; over bit patterns it vectorizes, is exact, and puts infinities and NaN on top. The
@@ -48,6 +52,8 @@ inline void see(Measured& m, const float* x, i64 n) {
     m.largest = larger(m.largest, top >= infinity_bits ? largest_finite(x, n) : top);
 }
 
+namespace {  // of this file alone
+
 // floor(log2) of a finite magnitude above zero, and its fraction; subnormals are normalized by a product.
 struct Split {
     i32 exponent, fraction;
@@ -58,6 +64,8 @@ inline Split split(i32 magnitude) {
     const i32 b = bits_of(float_of(magnitude) * (subnormal ? 0x1p24f : 1.0f));
     return {(b >> 23) - (subnormal ? 151 : 127), b & (binade - 1)};
 }
+
+}  // namespace
 
 // Codes of the scales of n blocks with largest magnitudes as finite bits, one over them, and they themselves:
 // formats/scale_rules.py.
@@ -76,9 +84,13 @@ inline void ruled_scales(const Format& given, const i32* __restrict largest, i32
     }
 }
 
+namespace {  // of this file alone
+
 inline float smaller_float(float a, float b) { return a < b ? a : b; }
 
-constexpr float most = 0x1.fffffep127f;
+constexpr float largest_float = 0x1.fffffep127f;
+
+}  // namespace
 
 // The outer scale of a line: what its largest magnitude is multiplied by to fill the format, and the inverse that
 // decoding needs. Transformer Engine's NVFP4: g = (largest scale x largest element) / amax.
@@ -87,8 +99,8 @@ struct Outer {
 };
 
 inline Outer outer_of(const Format& f, float whole) {
-    const float gain = whole > 0.0f ? smaller_float(f.fill / whole, most) : 1.0f;
-    return {gain, smaller_float(1.0f / gain, most)};
+    const float gain = whole > 0.0f ? smaller_float(f.fill / whole, largest_float) : 1.0f;
+    return {gain, smaller_float(1.0f / gain, largest_float)};
 }
 
 // The scale of a block: its code, what values are divided by, and what elements are multiplied by.
@@ -114,4 +126,4 @@ inline RealScale real_scale(const RealRule& rule, const Constants& k, i32 larges
     return {code, divisor < 0x1p-149f ? 0x1p-149f : divisor, scale};
 }
 
-}  // namespace
+}  // namespace scales

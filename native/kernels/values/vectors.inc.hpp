@@ -3,7 +3,9 @@
 
 #include "kernels/values/numbers.inc.hpp"
 
-namespace {
+namespace vectors {
+
+using numbers::Bits, numbers::Reals, numbers::larger, numbers::smaller;
 
 template <class Vector, class Number>
 inline Vector read(const Number* from) {
@@ -42,7 +44,43 @@ inline void finish_nontemporal_stores() {
 inline Bits broadcast(i32 v) { return Bits{} + v; }
 inline Reals broadcast(float v) { return v - Reals{}; }  // and not plus: minus zero would become zero
 
+// ---- lanes in another order
+
+namespace {  // of this file alone
+
+template <int... lane>
+struct LaneList {};
+template <int n, int... lane>
+struct LanesBelow {
+    using Type = typename LanesBelow<n - 1, n - 1, lane...>::Type;
+};
+template <int... lane>
+struct LanesBelow<0, lane...> {
+    using Type = LaneList<lane...>;
+};
+
+}  // namespace
+
+template <class Vector, class Place, int... lane>
+inline Vector shuffled(Vector a, Vector b, Place place, LaneList<lane...>) {
+#if defined(__has_builtin) && __has_builtin(__builtin_shufflevector)
+    return __builtin_shufflevector(a, b, place(lane)...);
+#else  // GCC before 12
+    constexpr int n = static_cast<int>(sizeof...(lane));
+    Vector v{};
+    for (int i = 0; i < n; ++i) v[i] = place(i) < n ? a[place(i)] : b[place(i) - n];
+    return v;
+#endif
+}
+
+// Lane i becomes lane place(i) of a and b one after the other. `place` knows its results when it is compiled, so that
+// this is one instruction; it captures nothing.
+template <class Vector, class Place>
+inline Vector shuffled(Vector a, Vector b, Place place) {
+    return shuffled(a, b, place, typename LanesBelow<static_cast<int>(sizeof(Vector) / sizeof(a[0]))>::Type{});
+}
+
 inline Bits larger(Bits a, Bits b) { return a > b ? a : b; }
 inline Bits smaller(Bits a, Bits b) { return a < b ? a : b; }
 
-}  // namespace
+}  // namespace vectors

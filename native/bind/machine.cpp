@@ -1,0 +1,39 @@
+// What Python asks about this CPU and may force: instruction sets, stores past the caches, exact arithmetic.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bind/bind.hpp"
+#include "dispatch/dispatch.hpp"
+#include "dispatch/exact.hpp"
+#include "dispatch/nontemporal.hpp"
+
+using namespace fewbits;
+
+namespace {
+
+std::vector<std::string> isa_names(bool available) {
+    std::vector<std::string> names;
+    for (const Implementation& i : implementations())
+        if (!available || i.runs_here()) names.emplace_back(i.name);
+    return names;
+}
+
+}  // namespace
+
+void fewbits::bind_machine(nb::module_& m) {
+    m.def("isa_names", &isa_names, "available"_a,
+          "Names of the instruction sets in this build, preferred first; or only those that this CPU runs.");
+    m.def("active_isa", [] { return std::string(active().name); }, "Name of the instruction set that runs.");
+    m.def(
+        "force_isa", [](const std::optional<std::string>& name) { force(name.value_or("")); }, "name"_a.none(),
+        "Make one instruction set run, or give the choice back with None.");
+    m.def("force_nontemporal", &force_nontemporal, "wanted"_a.none(),
+          "Make every result go to memory past the caches, or none, or give the choice back with None.");
+    m.def("enter_exact", &enter_exact, "Keep subnormals and round to nearest in this thread; return the state before.");
+    m.def("leave_exact", &leave_exact, "saved"_a, "Give this thread the state that enter_exact returned.");
+}

@@ -1,0 +1,24 @@
+// Products of a packed matrix with few vectors.
+#pragma once
+
+#include <cstdint>
+
+#include "jobs/format.hpp"
+
+namespace fewbits {
+
+// y = x W^T for few rows of x, straight from the packed W: y[b, line] = sum over i of x[b, i] W[line, i].
+struct Gemv {
+    Format format;
+    std::int64_t lines, n;  // W is (lines, n) with its blocks along n
+    const std::uint8_t *codes, *scales, *shifts;
+    const float* outer;
+    const float* x;         // (batch, n)
+    bool narrow;            // whether every value of x is a normal bfloat16, or zero
+    const float* permuted;  // for one vector: of every 128 values, those 8 i + j at 16 j + i; may be null
+    std::int64_t batch;
+    float* y;             // (batch, stride), of which `lines` are written
+    std::int64_t stride;
+};
+
+}  // namespace fewbits

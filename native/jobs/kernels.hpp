@@ -1,0 +1,50 @@
+// The functions of one instruction set: all that passes between dispatch/ and kernels/.
+#pragma once
+
+#include <cstdint>
+
+#include "jobs/additions.hpp"
+#include "jobs/conversion.hpp"
+#include "jobs/counter_uniform.hpp"
+#include "jobs/dense.hpp"
+#include "jobs/gemv.hpp"
+#include "jobs/geometry.hpp"
+#include "jobs/lattice.hpp"
+#include "jobs/nm_lines.hpp"
+#include "jobs/nm_permutation.hpp"
+#include "jobs/sparse_rows.hpp"
+#include "jobs/stencil.hpp"
+#include "jobs/triangles.hpp"
+
+namespace fewbits {
+
+// Each does the items first to last - 1 of a job, of `items` in all; any division of the items gives the same result.
+struct Kernels {
+    std::int64_t (*quantize_items)(const Quantize&);
+    Outcome (*quantize)(const Quantize&, std::int64_t first, std::int64_t last);
+    std::int64_t (*dequantize_items)(const Dequantize&);
+    void (*dequantize)(const Dequantize&, std::int64_t first, std::int64_t last);
+    std::int64_t (*gemv_workspace)(const Gemv&);  // bytes that each thread needs
+    void (*gemv)(const Gemv&, std::uint8_t* workspace, std::int64_t first, std::int64_t last);  // items are lines
+    // Each returns the first line that is not of the pattern, or -1.
+    std::int64_t (*compress)(const NmLines&, std::int64_t first, std::int64_t last);
+    std::int64_t (*expand)(const NmLines&, std::int64_t first, std::int64_t last);
+    std::int64_t (*measure_items)(const Geometry&);
+    Magnitudes (*measure)(const void* in, Real type, const Geometry&, std::int64_t first, std::int64_t last);
+    void (*additions)(const Additions&, std::int64_t first, std::int64_t last);  // items are rows
+    void (*lattice)(const Lattice&, std::int64_t first, std::int64_t last);  // items: items_of
+    std::int64_t (*direction_workspace)(const DirectionUpdate&);  // bytes that each thread needs
+    void (*update_direction)(const DirectionUpdate&, void* workspace, std::int64_t first, std::int64_t last);
+    void (*update_residual)(const ResidualUpdate&, std::int64_t first, std::int64_t last);
+    void (*pack)(const Pack&, std::int64_t first, std::int64_t last);
+    void (*multiply_rows)(const SparseRows&, const float* x, float* y, std::int64_t first, std::int64_t last);
+    void (*residuals)(const Residuals&, std::int64_t first, std::int64_t last);  // items are rows
+    void (*extents)(const Extents&, double* columns, std::int64_t first, std::int64_t last);
+    void (*substitute)(const Triangle&, std::int64_t first, std::int64_t last);  // items are right-hand sides
+    void (*evaluate_groups)(const NmPermutation&, std::int64_t first, std::int64_t last);  // items are groups
+    // One after the other: each swap that is made changes what the next ones gain.
+    std::int64_t (*anneal)(const NmPermutation&, const std::int32_t* pairs, const std::int64_t* allowances, std::int64_t* gains, std::int64_t n);
+    void (*counter_uniform)(const CounterUniform&, std::int64_t first, std::int64_t last);
+};
+
+}  // namespace fewbits

@@ -1,0 +1,97 @@
+// Products of a packed matrix with few vectors, straight from the packed bits: a tile of a line is decoded in
+// registers, or in the nearest cache for several vectors, and never reaches memory. Sums are float32, in an order that
+// depends on the instruction set; |error| <= (n + 2) 2^-24 sum |x| |W|, docs/products.md.
+#pragma once
+
+#include "kernels/dequantize/decode_sixteen.inc.hpp"
+#include "kernels/dequantize/decode_vectors.inc.hpp"
+#include "kernels/dequantize/dequantize.inc.hpp"
+#include "kernels/dequantize/packed.inc.hpp"
+#include "kernels/gemv/decoded_lines.inc.hpp"
+#include "kernels/gemv/nibbles.inc.hpp"
+#include "kernels/values/numbers.inc.hpp"
+
+namespace dense_lines {
+
+using decode_sixteen::CodeDecoder, decode_sixteen::code_decoder_of, decode_sixteen::decodes_in_registers;
+using decode_vectors::decodes_in_registers;
+using dequantize::decode_by_loops;
+using packed::DecodeBuffers, packed::PreparedDequantize, packed::outer_scale, packed::prepare_dequantize;
+using decoded_lines::gemv_vectors, decoded_lines::lines_together, decoded_lines::rows_in_sums;
+using nibbles::gemv_nibbles, nibbles::takes_nibbles;
+using numbers::least, numbers::tile;
+
+namespace {  // of this file alone
+
+inline float dot(const float* __restrict x, const float* __restrict w, i64 n) {
+    constexpr i64 lanes_of_sum = 32;
+    float sums[lanes_of_sum] = {};
+    i64 i = 0;
+    for (; i + lanes_of_sum <= n; i += lanes_of_sum)
+        for (i64 j = 0; j < lanes_of_sum; ++j) sums[j] += x[i + j] * w[i + j];
+    float sum = 0.0f;
+    for (; i < n; ++i) sum += x[i] * w[i];
+    for (i64 width = lanes_of_sum / 2; width > 0; width /= 2)
+        for (i64 j = 0; j < width; ++j) sums[j] += sums[j + width];
+    return sum + sums[0];
+}
+
+}  // namespace
+
+// What gemv_vectors left of rows lines, all of them on other instruction sets.
+inline void gemv_rest(const Gemv& job, const PreparedDequantize& p, DecodeBuffers& t, i64 line, i64 lines, i64 from,
+                      float (*y)[rows_in_sums]) {
+    for (i64 l = 0; l < lines; ++l) {
+        for (i64 start = from, n; start < job.n; start += n) {
+            n = least(tile, job.n - start);
+            decode_by_loops(p, t, line + l, start, n, 1.0f);
+            for (i64 b = 0; b < job.batch; ++b) y[l][b] += dot(job.x + b * job.n + start, t.values, n);
+        }
+    }
+}
+
+inline void gemv_stored(const Gemv& job, i64 first, i64 last) {
+    Dequantize packed{
+        .format = job.format,
+        .geometry = {},
+        .codes = job.codes,
+        .scales = job.scales,
+        .shifts = job.shifts,
+        .outer = job.outer,
+        .values = nullptr,
+        .values_type = Real::f32,
+        .nontemporal = false,
+    };
+    packed.geometry.n = job.n;
+    const PreparedDequantize p = prepare_dequantize(packed);
+    DecodeBuffers t;
+    for (i64 i = 0; i < tile; ++i) t.ones[i] = 1.0f;
+    const bool vectors = decodes_in_registers(job.format);
+    const CodeDecoder s = vectors ? code_decoder_of(p.f.grid) : CodeDecoder{};
+    if (vectors && takes_nibbles(job, s)) {
+        const i64 done = gemv_nibbles(job, p, s, t, first, last);
+        for (i64 line = first; line < last; ++line) {
+            float y[1][rows_in_sums] = {{job.y[line]}};
+            gemv_rest(job, p, t, line, 1, done, y);
+            job.y[line] = y[0][0] * outer_scale(p, line);
+        }
+        return;
+    }
+    for (i64 b = 0; b < job.batch; b += rows_in_sums) {
+        Gemv rows = job;
+        rows.x += b * job.n;
+        rows.batch = least(rows_in_sums, job.batch - b);
+        for (i64 line = first; line < last; line += lines_together) {
+            const i64 lines = least(lines_together, last - line);
+            float y[lines_together][rows_in_sums] = {};
+            const i64 done = vectors ? gemv_vectors(rows, p, s, t, line, lines, y) : 0;
+            gemv_rest(rows, p, t, line, lines, done, y);
+            for (i64 l = 0; l < lines; ++l) {
+                const float scale = outer_scale(p, line + l);
+                for (i64 r = 0; r < rows.batch; ++r) job.y[(b + r) * job.stride + line + l] = y[l][r] * scale;
+            }
+        }
+    }
+}
+
+}  // namespace dense_lines

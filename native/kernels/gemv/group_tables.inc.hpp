@@ -1,0 +1,125 @@
+// How four neighbouring values become operands of a product: which kind of code, and its tables.
+#pragma once
+
+#include "kernels/dequantize/decode_sixteen.inc.hpp"
+#include "kernels/gemv/nibbles.inc.hpp"
+#include "kernels/values/elements.inc.hpp"
+#include "kernels/values/numbers.inc.hpp"
+
+namespace group_tables {
+
+using decode_sixteen::CodeDecoder;
+using elements::constants_of, elements::decode_all;
+using numbers::binade, numbers::bits_of, numbers::is_power_of_two, numbers::magnitude_mask;
+#if defined(__AVX512F__)
+using nibbles::Nibbles, nibbles::nibbles_of;
+
+constexpr i64 group_block = 512;  // values, of which a 2:4 stream has one mask
+
+struct Groups {
+    enum class Kind : i32 { none, bfloat16, half, nibbles, bytes } kind;
+    bool sparse, direct;  // whether the codes are streams, and such as are read without expanding them
+    i64 segment;        // values that are worked on at once
+    i64 n;              // values of a line in whole segments
+    i64 in_block;       // bytes of the codes, or the stream, of quad_block values
+    const void* x;      // permuted
+    Nibbles scales;     // of 128 values
+    __m512i table[4];   // nibbles: bfloat16 of the codes, twice; bytes: low and high bytes of the magnitudes
+    __m512i even;       // the even ones of 64 pairs of bytes
+    __mmask64 absolute; // bytes: two's complement
+};
+
+using Kind = Groups::Kind;
+
+namespace {  // of this file alone
+
+// Whether n values are zeros, NaN, or bfloat16 that are not subnormal; writes the bfloat16.
+inline bool as_bfloat16(const float* values, i64 n, u16* out) {
+    bool fits = true;
+    for (i64 i = 0; i < n; ++i) {
+        const i32 b = bits_of(values[i]), magnitude = b & magnitude_mask;
+        fits &= (b & 0xffff) == 0 && (magnitude == 0 || magnitude >= binade);
+        out[i] = static_cast<u16>(static_cast<u32>(b) >> 16);
+    }
+    return fits;
+}
+
+inline bool is_nan(u16 bfloat16) { return (bfloat16 & 0x7fff) > 0x7f80; }
+
+inline Kind sixteen_bits(const Format& f) {
+    const Grid& g = f.grid;
+    if (f.tabled || g.bits != 16 || g.sign != Sign::bit || f.scales != Scales::none || g.inf == 0) return Kind::none;
+    return g.m == 7 && g.emin == -126 ? Kind::bfloat16 : g.m == 10 && g.emin == -14 ? Kind::half : Kind::none;
+}
+
+}  // namespace
+
+#if defined(__AVX512BF16__)
+
+namespace {  // of this file alone
+
+// Tables of the elements as bfloat16; Kind::none where they cannot be.
+inline Kind tables_of(const Format& f, Groups& q) {
+    const Grid& g = f.grid;
+    const bool blocks = !has_blocks(f) || (f.block >= 8 && is_power_of_two(f.block));
+    if (f.tabled || !blocks || f.scales == Scales::shifted || (g.bits != 4 && g.bits != 8)) return Kind::none;
+    alignas(64) i32 codes[256];
+    alignas(64) float ones[256], values[256];
+    alignas(64) u16 wide[256];
+    const i64 count = i64{1} << g.bits;
+    for (i64 i = 0; i < 256; ++i) {
+        codes[i] = static_cast<i32>(i % count);
+        ones[i] = 1.0f;
+    }
+    decode_all(constants_of(g, Overflow::saturate), g.has_nan, codes, ones, values, 256);
+    if (!as_bfloat16(values, 256, wide)) return Kind::none;
+    if (g.bits == 4) {
+        q.table[0] = _mm512_load_si512(wide);
+        return Kind::nibbles;
+    }
+    // The sign is the highest bit of a code, and -128 is none of them.
+    if (g.sign == Sign::none || (g.sign == Sign::twos_complement && g.limit_below > 127)) return Kind::none;
+    q.absolute = g.sign == Sign::twos_complement ? ~u64{0} : 0;
+    for (i64 i = g.sign == Sign::bit ? 0 : 1; i < 128; ++i)
+        if (u16 other = wide[g.sign == Sign::bit ? i + 128 : 256 - i]; (wide[i] ^ 0x8000) != other && (wide[i] != other || !is_nan(other)))
+            return Kind::none;
+    alignas(64) u8 low[128], high[128];
+    for (i64 i = 0; i < 128; ++i) {
+        low[i] = static_cast<u8>(wide[i]);
+        high[i] = static_cast<u8>(wide[i] >> 8);
+    }
+    for (i64 i = 0; i < 2; ++i) {
+        q.table[i] = _mm512_load_si512(low + 64 * i);
+        q.table[2 + i] = _mm512_load_si512(high + 64 * i);
+    }
+    return Kind::bytes;
+}
+
+}  // namespace
+
+#else
+inline Kind tables_of(const Format&, Groups&) { return Kind::none; }
+#endif
+
+inline Groups groups_of(const Gemv& job, const Format& f) {
+    Groups q{};
+    q.sparse = f.keep != 0;
+    q.direct = f.keep == 2 && f.group == 4 && f.zero == 0;
+    if (job.batch != 1) return q;
+    q.kind = sixteen_bits(f);
+    if (q.kind == Kind::none && job.narrow) q.kind = tables_of(f, q);
+    if (q.kind == Kind::none) return q;
+    q.segment = sixteen_bits(f) == Kind::none ? 128 : 64;
+    q.n = job.n / q.segment * q.segment;
+    const i32 bits = bits_of_element(f);
+    q.in_block = q.direct ? nm_block_bytes(group_block, bits, 2, 4) : group_block * bits / 8;
+    q.scales = nibbles_of(job, CodeDecoder{});
+    alignas(64) u16 even[32];
+    for (i32 i = 0; i < 32; ++i) even[i] = static_cast<u16>(2 * i);
+    q.even = _mm512_load_si512(even);
+    return q;
+}
+
+#endif
+
+}  // namespace group_tables

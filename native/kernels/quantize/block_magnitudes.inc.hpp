@@ -1,0 +1,88 @@
+// The largest magnitude of each block of a tile: what its scale is chosen from.
+#pragma once
+
+#include "kernels/quantize/prepared.inc.hpp"
+#include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/scales.inc.hpp"
+#include "kernels/values/vectors.inc.hpp"
+
+namespace block_magnitudes {
+
+using prepared::Buffers;
+using numbers::Bits, numbers::infinity_bits, numbers::larger, numbers::least, numbers::magnitude_mask,
+    numbers::vector;
+using scales::largest_finite, scales::largest_of;
+using vectors::larger, vectors::shuffled;
+
+namespace {  // of this file alone
+
+template <i64 fixed_size>
+inline void largest_of_blocks(const float* x, i64 n, i64 size, i32* largest) {
+    const i64 width = fixed_size ? fixed_size : size;
+    i64 j = 0, at = 0;
+    for (; at + width <= n; at += width) largest[j++] = largest_of<fixed_size>(x + at, width);
+    if (at < n) largest[j] = largest_of<0>(x + at, n - at);
+}
+
+// Maxima of the even and odd lanes of a, then of b: halves the lanes that belong to each.
+inline Bits merge(Bits a, Bits b) {
+    const Bits p = shuffled(a, b, [](int lane) { return 2 * lane; });
+    const Bits q = shuffled(a, b, [](int lane) { return 2 * lane + 1; });
+    return p > q ? p : q;
+}
+
+// Largest magnitudes of `vector` blocks at a time, merged like a tournament: three instructions for each merge instead
+// of nine for the reduction of one block alone.
+template <i64 size>
+inline void largest_of_many(const float* x, i64 blocks, i32* largest) {
+    for (i64 j = 0; j < blocks; j += vector) {
+        Bits top[vector];
+#pragma GCC unroll 16
+        for (i64 b = 0; b < vector; ++b) {
+            Bits largest_lanes{};
+#pragma GCC unroll 16
+            for (i64 i = 0; i < size; i += vector) {
+                Bits v;
+                __builtin_memcpy(&v, x + (j + b) * size + i, sizeof v);
+                v &= magnitude_mask;
+                largest_lanes = v > largest_lanes ? v : largest_lanes;
+            }
+            top[b] = largest_lanes;
+        }
+#pragma GCC unroll 16
+        for (i64 n = vector / 2; n > 0; n /= 2)
+#pragma GCC unroll 16
+            for (i64 b = 0; b < n; ++b) top[b] = merge(top[2 * b], top[2 * b + 1]);
+        __builtin_memcpy(largest + j, &top[0], sizeof top[0]);
+    }
+}
+
+}  // namespace
+
+// Largest magnitudes of the blocks of a tile, and which of them hold something that is not finite. Returns whether
+// the whole tile is finite.
+inline bool measure_blocks(Buffers& t, const float* x, i64 n, i64 size, i64 blocks) {
+    const bool many = n == blocks * size && blocks % vector == 0;
+    if (size == 32 && many)
+        largest_of_many<32>(x, blocks, t.largest);
+    else if (size == 16 && many)
+        largest_of_many<16>(x, blocks, t.largest);
+    else if (size == 32)
+        largest_of_blocks<32>(x, n, size, t.largest);
+    else if (size == 16)
+        largest_of_blocks<16>(x, n, size, t.largest);
+    else if (size == 24)
+        largest_of_blocks<24>(x, n, size, t.largest);
+    else
+        largest_of_blocks<0>(x, n, size, t.largest);
+    i32 top = 0;
+    for (i64 j = 0; j < blocks; ++j) top = larger(top, t.largest[j]);
+    const bool finite = top < infinity_bits;
+    for (i64 j = 0; j < blocks; ++j) t.bad[j] = t.largest[j] >= infinity_bits;
+    if (!finite)
+        for (i64 j = 0; j < blocks; ++j)
+            if (t.bad[j]) t.largest[j] = largest_finite(x + j * size, least(size, n - j * size));
+    return finite;
+}
+
+}  // namespace block_magnitudes

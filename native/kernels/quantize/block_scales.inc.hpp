@@ -1,0 +1,108 @@
+// The scales of the blocks of a tile, and the shifts of their sub-blocks.
+#pragma once
+
+#include "kernels/quantize/finite_vectors.inc.hpp"
+#include "kernels/quantize/prepared.inc.hpp"
+#include "kernels/values/elements.inc.hpp"
+#include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/scales.inc.hpp"
+#include "kernels/values/vectors.inc.hpp"
+
+namespace block_scales {
+
+using finite_vectors::shift_of_pairs;
+using prepared::Buffers, prepared::PreparedQuantize;
+using elements::Constants;
+using numbers::Bits, numbers::Reals, numbers::bits_of, numbers::clamp, numbers::exponent_mask, numbers::float_of,
+    numbers::least, numbers::magnitude_mask, numbers::one_bits, numbers::tile, numbers::vector;
+using scales::Outer, scales::RealRule, scales::RealScale, scales::largest_of, scales::real_scale,
+    scales::ruled_scales;
+using vectors::read, vectors::write;
+
+namespace {  // of this file alone
+
+// shift_line for pairs, a whole vector of them at a time.
+inline void shift_pairs(i32 largest_shift, Buffers& t, const float* x, i64 n) {
+    for (i64 i = 0; i < n; i += vector) {
+        const Reals u = (Reals)(read<Bits>(x + i) & magnitude_mask) * read<Reals>(t.a + i);
+        const Bits shift = shift_of_pairs(u, largest_shift << 23);
+        write(t.w + i, u * (Reals)(one_bits + shift));
+        write(t.b + i, read<Reals>(t.b + i) * (Reals)(one_bits - shift));
+        write(t.pairs + i, shift);
+    }
+}
+
+}  // namespace
+
+// The shift of each pair, from beside both its values.
+inline void gather_pairs(Buffers& t, i64 n) {
+    for (i64 j = 0; j < (n + 1) / 2; ++j) t.shifts[j] = t.pairs[2 * j] >> 23;
+}
+
+// The shifts of a tile's sub-blocks along the line: t.w becomes |x| over the scale of its sub-block, t.b what an
+// element is multiplied by. Directed rounding has to see what is too small for that, and not zero.
+inline void shift_line(const Format& f, Buffers& t, const float* x, i64 n, bool codes) {
+    if (f.sub_block == 2) {
+        if (n % vector) {
+            for (i64 i = 0; i < tile; ++i) t.x[i] = i < n ? x[i] : 0.0f;
+            for (i64 i = n; i % vector; ++i) t.a[i] = t.b[i] = 0.0f;  // zero times what was left there may be NaN
+            x = t.x;
+        }
+        shift_pairs(f.largest_shift, t, x, n);
+        if (codes) gather_pairs(t, n);
+    } else {
+        for (i64 i = 0; i < n; ++i) t.w[i] = float_of(bits_of(x[i]) & magnitude_mask) * t.a[i];
+        for (i64 start = 0, j = 0; start < n; start += f.sub_block, ++j) {
+            const i64 count = least(f.sub_block, n - start);
+            const i32 gap = one_bits - (largest_of<0>(t.w + start, count) & exponent_mask);
+            const i32 shift = clamp(gap, 0, f.largest_shift << 23);
+            t.shifts[j] = shift >> 23;
+            for (i64 i = start; i < start + count; ++i) {
+                t.w[i] *= float_of(one_bits + shift);
+                t.b[i] *= float_of(one_bits - shift);
+            }
+        }
+    }
+    if (f.rounding == Rounding::up || f.rounding == Rounding::down)
+        for (i64 i = 0; i < n; ++i) t.w[i] = t.w[i] == 0.0f && x[i] != 0.0f ? float_of(1) : t.w[i];
+}
+
+namespace {  // of this file alone
+
+template <class OuterOf>
+inline void real_scales(const PreparedQuantize& p, Buffers& t, i64 blocks, OuterOf outer) {
+    const Constants k = p.scale;
+    const RealRule rule{
+        .element_max = p.f.element_max,
+        .inverse_max = 1.0f / p.f.element_max,
+        .of_zeros = p.f.scale_of_zeros,
+        .smallest = p.f.scale_smallest,
+        .two_level = p.two_level,
+    };
+    for (i64 j = 0; j < blocks; ++j) {
+        const RealScale s = real_scale(rule, k, t.largest[j], outer(j));
+        t.scales[j] = s.code;
+        t.divisor[j] = s.divisor;
+        t.multiplier[j] = s.multiplier;
+    }
+}
+
+}  // namespace
+
+// Scales of blocks from their t.largest and t.bad; block j has the outer scale outer[j * outer_step].
+inline void choose_scales(const PreparedQuantize& p, Buffers& t, i64 blocks, const Outer* outer, i64 outer_step) {
+    const Format& f = p.f;
+    if (p.real) {
+        if (outer_step == 0)
+            real_scales(p, t, blocks, [&](i64) { return outer[0]; });
+        else
+            real_scales(p, t, blocks, [&](i64 j) { return outer[j]; });
+    } else {
+        ruled_scales(f, t.largest, t.scales, t.divisor, t.multiplier, blocks);
+    }
+    const i32 nan = f.scale_nan;
+    if (f.nonfinite == Nonfinite::block_nan)
+        for (i64 j = 0; j < blocks; ++j) t.scales[j] = t.bad[j] ? nan : t.scales[j];
+}
+
+}  // namespace block_scales

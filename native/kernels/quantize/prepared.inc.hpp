@@ -1,0 +1,61 @@
+// A job to round values, prepared: what all of its tiles share, and the buffers that they pass through.
+#pragma once
+
+#include "kernels/values/draws.inc.hpp"
+#include "kernels/values/elements.inc.hpp"
+#include "kernels/values/numbers.inc.hpp"
+
+namespace prepared {
+
+using draws::drawn_together;
+using elements::Constants, elements::constants_of;
+using numbers::tile;
+
+struct alignas(64) Buffers {
+    float x[tile];       // values
+    float w[tile];       // what is rounded is |w| a; its code or value has the sign of x
+    float a[tile];
+    float b[tile];       // what an element is multiplied by
+    float outer[tile];   // the same for a second level
+    float ones[tile];
+    float values[tile];  // results
+    i32 codes[tile], shifts[tile];
+    i32 pairs[tile];  // shifts of pairs beside each value, in place
+    u32 draws[tile + drawn_together];
+    i32 largest[tile], scales[tile];  // of blocks: largest finite magnitude, code of the scale
+    float divisor[tile], multiplier[tile];
+    bool bad[tile];  // whether a block holds something that is not finite
+};
+
+// Everything about a job that its tiles share.
+struct PreparedQuantize {
+    const Quantize& job;
+    const Format& f;
+    const Geometry& g;
+    Constants element, scale;
+    bool values, real, two_level, stochastic;
+    bool in_vectors;  // a case of round_vectors, but for what is not finite
+};
+
+inline PreparedQuantize prepare_quantize(const Quantize& job) {
+    const Format& f = job.format;
+    PreparedQuantize p{
+        .job = job,
+        .f = f,
+        .g = job.geometry,
+        .element = {},
+        .scale = {},
+        .values = job.values != nullptr,
+        .real = f.scales == Scales::real || f.scales == Scales::two_level,
+        .two_level = f.scales == Scales::two_level,
+        .stochastic = f.rounding == Rounding::stochastic,
+        .in_vectors = false,
+    };
+    if (!f.tabled) p.element = constants_of(f.grid, f.overflow);
+    if (p.real) p.scale = constants_of(f.scale_grid, Overflow::saturate);
+    p.in_vectors = !f.tabled && f.grid.quick && (f.rounding == Rounding::nearest_even || p.stochastic) &&
+              f.overflow == Overflow::saturate && !f.whole_bad;
+    return p;
+}
+
+}  // namespace prepared
