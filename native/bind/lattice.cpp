@@ -120,11 +120,11 @@ void fewbits::bind_lattice(nb::module_& m) {
     m.def("lattice_hop", &hop_lattice, "extent"_a, "links"_a.noconvert(), "diagonal"_a, "field"_a.noconvert(), "field_norms"_a.noconvert().none(),
           "out"_a.noconvert(), "out_norms"_a.noconvert().none(), "alpha"_a.none(), "threads"_a,
           "Write H field into out, or with alpha subtract alpha times it; return (|out|^2, old out times new out).");
-    m.def("lattice_turn", &update_lattice_direction, "extent"_a, "r"_a.noconvert(), "r_norms"_a.noconvert().none(), "p"_a.noconvert(),
+    m.def("lattice_update_direction", &update_lattice_direction, "extent"_a, "r"_a.noconvert(), "r_norms"_a.noconvert().none(), "p"_a.noconvert(),
           "p_norms"_a.noconvert().none(), "x"_a.noconvert(), "alpha"_a, "gamma"_a, "beta"_a, "threads"_a,
           "Add alpha p to x, then make p gamma r + beta p; return |p|^2.");
-    m.def("lattice_settle", &update_lattice_solution, "extent"_a, "p"_a.noconvert(), "p_norms"_a.noconvert().none(), "x"_a.noconvert(), "alpha"_a,
+    m.def("lattice_update_solution", &update_lattice_solution, "extent"_a, "p"_a.noconvert(), "p_norms"_a.noconvert().none(), "x"_a.noconvert(), "alpha"_a,
           "threads"_a, "Add alpha p to x.");
-    m.def("lattice_take", &store_lattice_residual, "extent"_a, "wide"_a.noconvert(), "r"_a.noconvert(), "r_norms"_a.noconvert().none(), "p"_a.noconvert(),
+    m.def("lattice_store_residual", &store_lattice_residual, "extent"_a, "wide"_a.noconvert(), "r"_a.noconvert(), "r_norms"_a.noconvert().none(), "p"_a.noconvert(),
           "p_norms"_a.noconvert().none(), "threads"_a, "Store wide, float64, in r; return (|r|^2, r times p).");
 }

@@ -56,7 +56,7 @@ std::int64_t anneal(const NmPermutation& s, Matrix<const std::int32_t> pairs, Li
     return implementation.kernels.anneal(s, pairs.data(), allowances.data(), gains.data(), static_cast<std::int64_t>(gains.size()));
 }
 
-void uniform_values(std::uint64_t seed, std::int64_t position, float unit, Line<float> out, int threads) {
+void counter_uniform_values(std::uint64_t seed, std::int64_t position, float unit, Line<float> out, int threads) {
     require(position >= 0, "positions are not negative");
     const Implementation& implementation = active();
     nb::gil_scoped_release released;
@@ -71,9 +71,9 @@ void fewbits::bind_sparsity(nb::module_& m) {
         .def("__init__", &make_permutation, "magnitudes"_a.noconvert(), "order"_a.noconvert(), "edges"_a.noconvert(), "bases"_a.noconvert(),
              "scores"_a.noconvert(), "keep"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(),
              nb::keep_alive<1, 5>(), nb::keep_alive<1, 6>());
-    m.def("settle", &evaluate_all_groups, "swaps"_a, "threads"_a, "Write edges, bases and scores of the order.");
+    m.def("evaluate_groups", &evaluate_all_groups, "swaps"_a, "threads"_a, "Write edges, bases and scores of the order.");
     m.def("anneal", &anneal, "swaps"_a, "pairs"_a.noconvert(), "allowances"_a.noconvert(), "gains"_a.noconvert(),
           "Try swaps one after the other; make those whose gain and allowance are together above zero; return how many.");
-    m.def("uniform_values", &uniform_values, "seed"_a, "position"_a, "unit"_a, "out"_a.noconvert(), "threads"_a,
+    m.def("counter_uniform", &counter_uniform_values, "seed"_a, "position"_a, "unit"_a, "out"_a.noconvert(), "threads"_a,
           "Write the initial values of the positions from `position` on.");
 }

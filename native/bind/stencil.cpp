@@ -154,6 +154,7 @@ void fewbits::bind_stencil(nb::module_& m) {
             job.r.storage = Storage::f64;
             return active().kernels.direction_workspace(job);
         });
+    m.def("serves", &serves, "vectors"_a, "faces"_a, "Return whether there are kernels for vectors and faces that are stored so.");
     m.def("update_direction", &update_direction_of, "a"_a, "r"_a, "p"_a, "next"_a, "q"_a, "x"_a.noconvert().none(), "alpha"_a, "earlier"_a, "gamma"_a, "beta"_a,
           "workspace"_a.noconvert(), "sums"_a.noconvert(), "threads"_a,
           "x += alpha p, next = gamma r + beta p, q = A next; sums of next.q, next.next and q.q for each item.");

@@ -1,4 +1,4 @@
-"""Types of the compiled module: native/bind.cpp is its source, native/job.hpp tells its fields."""
+"""Types of the compiled module: native/bind is its source, native/jobs tells its fields."""
 
 from enum import Enum
 from typing import Any
@@ -186,6 +186,7 @@ class Stencil:
     @property
     def workspace(self) -> int: ...
 
+def serves(vectors: Storage, faces: Storage) -> bool: ...
 def update_direction(
     a: Stencil,
     r: Held,
@@ -265,11 +266,13 @@ class NmPermutation:
         keep: int,
     ) -> None: ...
 
-def settle(swaps: NmPermutation, threads: int) -> None: ...
+def evaluate_groups(swaps: NmPermutation, threads: int) -> None: ...
 def anneal(
     swaps: NmPermutation, pairs: NDArray[np.int32], allowances: NDArray[np.int64], gains: NDArray[np.int64]
 ) -> int: ...
-def uniform_values(seed: int, position: int, unit: float, out: NDArray[np.float32], threads: int) -> None: ...
+def counter_uniform(
+    seed: int, position: int, unit: float, out: NDArray[np.float32], threads: int
+) -> None: ...
 def compress_lines(
     codes: NDArray[np.uint8],
     n: int,
@@ -303,7 +306,7 @@ def lattice_hop(
     alpha: float | None,
     threads: int,
 ) -> tuple[float, float]: ...
-def lattice_turn(
+def lattice_update_direction(
     extent: tuple[int, int, int, int],
     r: NDArray[Any],
     r_norms: NDArray[np.float32] | None,
@@ -315,7 +318,7 @@ def lattice_turn(
     beta: float,
     threads: int,
 ) -> float: ...
-def lattice_settle(
+def lattice_update_solution(
     extent: tuple[int, int, int, int],
     p: NDArray[Any],
     p_norms: NDArray[np.float32] | None,
@@ -323,7 +326,7 @@ def lattice_settle(
     alpha: float,
     threads: int,
 ) -> None: ...
-def lattice_take(
+def lattice_store_residual(
     extent: tuple[int, int, int, int],
     wide: NDArray[np.float64],
     r: NDArray[Any],

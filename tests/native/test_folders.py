@@ -1,4 +1,4 @@
-"""The native sources: every file includes what it uses, from one root, without a circle, and has a namespace of its own."""
+"""The native sources: each file includes what it uses, in no circle, and has a namespace of its own."""
 
 import re
 import subprocess
@@ -100,7 +100,8 @@ def test_every_file_of_kernels_compiles_alone(source: Path, compiler: str, tmp_p
     alone = tmp_path / "alone.cpp"
     text = source.relative_to(NATIVE)
     alone.write_text(
-        f'#include "kernels/headers.hpp"\nnamespace fewbits::alone {{\nnamespace {{\n#include "{text}"\n}}\n}}\n',
+        f'#include "kernels/headers.hpp"\nnamespace fewbits::alone {{\nnamespace {{\n'
+        f'#include "{text}"\n}}\n}}\n',
         encoding="utf-8",
     )
     for flags in ([], ["-march=x86-64-v3"], ["-march=x86-64-v4", "-mavx512bf16", "-mavx512vbmi"]):

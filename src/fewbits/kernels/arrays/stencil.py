@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fewbits.kernels.arrays.threads import threads
 from fewbits.kernels.bits.stencil import Grid
-from fewbits.kernels.native import StencilPasses
+from fewbits.kernels.native import StencilPasses, serves
 
-__all__ = ["StencilPasses", "stencil_passes"]
+__all__ = ["StencilPasses", "serves", "stencil_passes"]
 
 
 def stencil_passes(grid: Grid) -> StencilPasses:

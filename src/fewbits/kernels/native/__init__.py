@@ -19,7 +19,7 @@ from fewbits.kernels.native.nm.permutation import PermutationSearch
 from fewbits.kernels.native.nm.stream import compress, expand
 from fewbits.kernels.native.quantize.quantize import fake_quantize, quantize, supports
 from fewbits.kernels.native.sparse.rows import RowProduct
-from fewbits.kernels.native.stencil.passes import StencilPasses
+from fewbits.kernels.native.stencil.passes import StencilPasses, serves
 from fewbits.kernels.native.values.counter_uniform import counter_uniform
 from fewbits.kernels.native.values.magnitudes import magnitudes
 
@@ -45,6 +45,7 @@ __all__ = [
     "magnitudes",
     "quantize",
     "residuals",
+    "serves",
     "substitute",
     "supports",
     "supports_product",

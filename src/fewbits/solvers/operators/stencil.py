@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.formats import SCALED_FP16, SITE_INT16, Format
-from fewbits.kernels.arrays.stencil import StencilPasses, stencil_passes
+from fewbits.kernels.arrays.stencil import StencilPasses, serves, stencil_passes
 from fewbits.kernels.bits.memory import empty_aligned
 from fewbits.kernels.bits.stencil import Grid, ScaledArray, store, stride_of, zeros
 from fewbits.solvers.operators.cg_vectors import CGVectors
@@ -28,17 +28,6 @@ from fewbits.typing import NumpyArray
 _STORAGES: dict[Format, str] = {
     SCALED_FP16: "f16",
     SITE_INT16: "i16",
-}
-
-# Vectors and faces that the kernels hold together.
-_SERVED = {
-    ("f64", "f64"),
-    ("f32", "f32"),
-    ("f16", "f32"),
-    ("f16", "f16"),
-    ("f16", "i16"),
-    ("i16", "f32"),
-    ("i16", "i16"),
 }
 
 Array = NDArray[np.float64]
@@ -164,7 +153,7 @@ class Stencil(Operator):
     def cg_vectors(self, precision: KrylovPrecision) -> CGVectors | None:
         """Return vectors in the kernels of the stencil, where they have the formats."""
         vectors, faces = _storage(precision.vectors), _storage(precision.matrix)
-        if vectors is None or faces is None or (vectors, faces) not in _SERVED:
+        if vectors is None or faces is None or not serves(vectors, faces):
             return None
         grid = self._wide if faces == "f64" else self.grid(faces, None)
         return StencilVectors(grid, self.shape, vectors, self.largest())

@@ -51,7 +51,7 @@ def gemv(
     active_isa()
     x = aligned(x)
     permuted = None
-    if len(x) == 1:  # the order in which four-bit codes come apart; native/jobs/job.hpp
+    if len(x) == 1:  # the order in which four-bit codes come apart; native/jobs/gemv.hpp
         whole = x[0, : x.shape[1] // 128 * 128].reshape(-1, 16, 8)
         permuted = np.ascontiguousarray(whole.swapaxes(1, 2))
     p = reading_format(fmt)

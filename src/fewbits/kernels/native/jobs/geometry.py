@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fewbits import _native
 
-_MOST_AXES = 8  # besides the line, as in native/jobs/job.hpp
+_MOST_AXES = 8  # besides the line, as in native/jobs/geometry.hpp
 
 
 def geometry(x: NDArray[Any], axis: int) -> _native.Geometry | None:

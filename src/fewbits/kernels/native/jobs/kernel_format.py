@@ -101,7 +101,7 @@ def _set_scales(p: _native.Format, fmt: Format, options: Options) -> None:
         p.emax, p.scale_emin, p.scale_emax, p.scale_bias = element.emax, scale.emin, scale.emax, -scale.emin
         p.scale_zero = scale.emin if options.zero_block == "smallest" else min(max(0, scale.emin), scale.emax)
         rule = SCALE_RULES[options.scale_rule](element)
-        p.rule_plus, p.rule_first = rule.plus, rule.first(23)  # as native/jobs/job.hpp has them
+        p.rule_plus, p.rule_first = rule.plus, rule.first(23)  # as native/jobs/format.hpp has them
     else:
         assert scale.grid is not None
         p.scales, p.scale_grid = _native.Scales.real, _grid(scale, scale.grid)

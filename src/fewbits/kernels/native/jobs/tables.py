@@ -19,7 +19,7 @@ _TOP = 0x7F800000  # infinity as an ordered integer
 
 
 class Table(NamedTuple):
-    """The fields of Table in native/jobs/job.hpp."""
+    """The fields of Table in native/jobs/format.hpp."""
 
     bits: int
     steps: int

@@ -50,14 +50,14 @@ def update_direction(
     extent: Extent, r: Field, p: Field, x: Array, *, alpha: float, gamma: float, beta: float, threads: int
 ) -> float:
     """Let x += alpha p, then p = gamma r + beta p; return |p|^2. ``x`` is float32, float64 for float64."""
-    return _native.lattice_turn(extent, *r, *p, x, alpha, gamma, beta, threads)
+    return _native.lattice_update_direction(extent, *r, *p, x, alpha, gamma, beta, threads)
 
 
 def update_solution(extent: Extent, p: Field, x: Array, *, alpha: float, threads: int) -> None:
     """Let x += alpha p."""
-    _native.lattice_settle(extent, *p, x, alpha, threads)
+    _native.lattice_update_solution(extent, *p, x, alpha, threads)
 
 
 def store_residual(extent: Extent, wide: Array, r: Field, p: Field, *, threads: int) -> tuple[float, float]:
     """Store ``wide``, (groups, 24, 16) float64, in r; return |r|^2 and r times p."""
-    return _native.lattice_take(extent, wide, *r, *p, threads)
+    return _native.lattice_store_residual(extent, wide, *r, *p, threads)

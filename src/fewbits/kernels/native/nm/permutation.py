@@ -19,7 +19,7 @@ class PermutationSearch:
 
     def evaluate_groups(self, threads: int) -> None:
         """Write edges, bases and scores of the order."""
-        _native.settle(self._held, threads)
+        _native.evaluate_groups(self._held, threads)
 
     def anneal(
         self, pairs: NDArray[np.int32], allowances: NDArray[np.int64], gains: NDArray[np.int64]

@@ -13,6 +13,11 @@ from fewbits.kernels.bits.stencil import Grid, ScaledArray
 from fewbits.kernels.native.dispatch.isa import active_isa
 
 
+def serves(vectors: str, faces: str) -> bool:
+    """Return whether there are kernels for vectors and faces of these storages: f64, f32, f16 or i16."""
+    return _native.serves(_storage(vectors), _storage(faces))
+
+
 class StencilPasses:
     """The passes over one grid; workspace and sums are allocated once.
 
@@ -78,4 +83,8 @@ class StencilPasses:
 
 
 def _held(s: ScaledArray) -> Any:
-    return _native.Held(getattr(_native.Storage, s.storage), s.values, s.norms, s.scale)
+    return _native.Held(_storage(s.storage), s.values, s.norms, s.scale)
+
+
+def _storage(name: str) -> _native.Storage:
+    return _native.Storage[name]

@@ -15,5 +15,5 @@ def counter_uniform(
     """Return the values of ``n`` positions from ``position`` on; in ``out``, if given."""
     active_isa()
     found = np.empty(n, np.float32) if out is None else out
-    _native.uniform_values(seed, position, unit, found, threads)
+    _native.counter_uniform(seed, position, unit, found, threads)
     return found
