@@ -1,4 +1,4 @@
-// Products of dense matrices by sums of bit patterns; kernels/reference/additions.py is the definition.
+// Products of dense matrices by sums of bit patterns; kernels/reference/gemm/additions.py is the definition.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Initial values indexed by position; kernels/reference/counter_uniform.py is the definition.
+// Initial values indexed by position; kernels/reference/values/counter_uniform.py is the definition.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Dense matrices of double precision: how large their entries are, and what a solution leaves. As numbers; the
-// definitions are kernels/reference/residuals.py.
+// definitions are kernels/reference/dense/residuals.py.
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,7 @@
 
 namespace fewbits {
 
-// Lines of packed codes and the streams of the same values; kernels/reference/sparse_stream.py.
+// Lines of packed codes and the streams of the same values; kernels/reference/nm/stream.py.
 struct NmLines {
     std::int64_t lines, n;
     std::int32_t bits, keep, group, zero, minus_zero;

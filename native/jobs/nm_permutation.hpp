@@ -1,4 +1,4 @@
-// The search for an order of columns under which N:M keeps more, as numbers: kernels/reference/nm_permutation.py defines it.
+// The search for an order of columns under which N:M keeps more, as numbers: kernels/reference/nm/permutation.py defines it.
 #pragma once
 
 #include <cstdint>

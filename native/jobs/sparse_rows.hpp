@@ -1,5 +1,5 @@
 // Sparse matrices by rows, compressed: slices of 16 rows side by side, 16-bit columns counted from the base of a
-// segment. As numbers; the definition is kernels/reference/sparse_rows.py.
+// segment. As numbers; the definition is kernels/reference/sparse/rows.py.
 #pragma once
 
 #include <cstdint>

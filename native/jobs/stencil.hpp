@@ -1,5 +1,5 @@
 // Conjugate gradients on a 7-point stencil: two passes over vectors that are stored narrow. As numbers; the definition
-// is kernels/reference/stencil.py.
+// is kernels/reference/stencil/passes.py.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Systems of triangles in float32, solved in double precision. As numbers; the definition is
-// kernels/reference/triangles.py.
+// kernels/reference/dense/triangles.py.
 #pragma once
 
 #include <cstdint>

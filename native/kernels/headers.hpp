@@ -1,6 +1,8 @@
 // What the files of kernels/ need from outside their namespace.
 #pragma once
 
+// Included outside of any namespace, before one is opened: the kernels themselves are compiled once for each
+// instruction set, jobs and intrinsics are the same for all.
 #include "jobs/additions.hpp"
 #include "jobs/conversion.hpp"
 #include "jobs/counter_uniform.hpp"

@@ -18,6 +18,12 @@
 
 namespace table {
 
+// Every function by the name that dispatch/ calls it: conversions, products, N:M streams, measures, the operators of
+// solvers, dense systems, the search for an order of columns, initial values. isa/ gives each table its external name;
+// all else of an instruction set is local to its file, so that the linker cannot take one for another. What a function
+// does is said in jobs/kernels.hpp and beside its definition. The compiler checks names and types of all fields; a
+// field that is forgotten here is a null pointer, which the first test of its operation meets; -Wextra warns of it
+// besides. Nothing is chosen here: a table is one instruction set, and dispatch/ takes one table for a whole call.
 constexpr Kernels functions = {
     .quantize_items = quantize::quantize_items,
     .quantize = quantize::quantize,

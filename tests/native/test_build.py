@@ -33,8 +33,8 @@ COMPILED = [
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"]
 # A weak symbol that the standard library's templates bring in.
 WEAK = """
-#include <vector>
-int total(std::vector<int> v) { v.push_back(1); return v.back(); }
+#include <map>
+int total(std::map<int, int>& m) { m[2] += 1; return m[1]; }
 """
 
 

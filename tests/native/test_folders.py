@@ -45,6 +45,39 @@ def test_a_room_includes_what_lies_below_it(source: Path) -> None:
     assert [i for i in included(source) if str(Path(i).parent) not in (room, *below)] == []
 
 
+def missing(text: str) -> list[str]:
+    """Return the definitions that comments name and that do not exist."""
+    named = re.findall(r"\b(?:kernels/)?reference/[\w/]+\.py", text)
+    source = NATIVE.parent / "src" / "fewbits" / "kernels"
+    return [n for n in named if not (source / n.removeprefix("kernels/")).is_file()]
+
+
+def test_the_definitions_that_comments_name_exist() -> None:
+    assert [m for s in SOURCES for m in missing(s.read_text(encoding="utf-8"))] == []
+    assert missing("// kernels/reference/values/threefry.py, kernels/reference/none.py") == [
+        "kernels/reference/none.py"
+    ]
+
+
+def comment_lines(text: str) -> tuple[int, int]:
+    """Return how many lines are comments, and how many hold code."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    comments = sum(line.startswith("//") for line in lines)
+    return comments, len(lines) - comments
+
+
+@pytest.mark.parametrize(
+    "source", [s for s in SOURCES if NATIVE / "kernels" in s.parents], ids=lambda s: s.name.split(".")[0]
+)
+def test_a_kernel_says_what_it_does_in_15_lines_of_comments_for_100_of_code(source: Path) -> None:
+    comments, code = comment_lines(source.read_text(encoding="utf-8"))
+    assert 100 * comments >= 15 * code
+
+
+def test_a_comment_behind_code_is_no_line_of_comments() -> None:
+    assert comment_lines("// a\nint b;  // c\n\n  // d\n") == (2, 1)
+
+
 def without_bodies(text: str) -> str:
     """Return what lies outside every pair of braces, with the pairs themselves: `namespace a {}`."""
     text = re.sub(r"//[^\n]*|^\s*#[^\n]*|\"(?:[^\"\\\n]|\\.)*\"", "", text, flags=re.MULTILINE)

@@ -9,15 +9,18 @@ namespace residuals {
 
 using numbers::vector_bytes;
 
+// Sums in eight lanes: one register of AVX-512, two of AVX2, four of SSE2. Lane l takes the columns j with j % 8 == l.
 constexpr i64 side_by_side_sums = 8;
 constexpr i64 values_ahead = 1024;  // which are asked for early: the hardware's own prefetching stops at each page
 using Lanes = double __attribute__((vector_size(vector_bytes), aligned(8), may_alias));
 using Singles = float __attribute__((vector_size(vector_bytes / 2), aligned(4), may_alias));
 constexpr i64 lane_count = vector_bytes / 8, vectors_of_sums = side_by_side_sums / lane_count;
 
+// Rows of a matrix may begin at any multiple of 8 bytes: the types above are declared with that alignment.
 inline Lanes lanes_at(const double* x) { return *reinterpret_cast<const Lanes*>(x); }
 inline void put_lanes(double* x, Lanes v) { *reinterpret_cast<Lanes*>(x) = v; }
 using LaneBits = std::int64_t __attribute__((vector_size(vector_bytes)));
+// Clears the sign.
 inline Lanes magnitude_of(Lanes v) { return (Lanes)((LaneBits)v & 0x7fffffffffffffff); }
 
 namespace {  // of this file alone
@@ -25,6 +28,7 @@ namespace {  // of this file alone
 // What a + b rounds off (Knuth).
 template <class T>
 inline T rounded_off(T a, T b, T sum) {
+    // Exact for any a and b whose sum is finite: six operations, no comparison.
     const T of_b = sum - a;
     return (a - (sum - of_b)) + (b - of_b);
 }
@@ -36,15 +40,20 @@ inline Lanes rounded_off_product(Lanes a, [[maybe_unused]] Lanes x, [[maybe_unus
 #elif defined(__FMA__)
     return (Lanes)_mm256_fmsub_pd((__m256d)a, (__m256d)x, (__m256d)product);
 #else
+    // 2^27 + 1 splits a in two halves of at most 26 bits, whose products with the halves of x are exact; the caller
+    // split x.
     const Lanes far = a * 134217729.0, above = far - (far - a), below = a - above;
     return ((above * high - product) + above * low + below * high) + below * low;
 #endif
 }
 
+// For eight lanes: the sum of products, the sum of what was rounded off, and the sum of magnitudes.
 struct RowSums {
     Lanes high[vectors_of_sums], low[vectors_of_sums], sizes[vectors_of_sums];
 };
 
+// Eight columns. The sum and every product are taken apart into a rounded number and its error; only errors are added
+// in plain double precision, so that what is lost is of second order.
 inline void add_products(RowSums& s, const double* a, const double* x, const double* high, const double* low) {
     for (i64 v = 0; v < vectors_of_sums; ++v) {
         const i64 at = v * lane_count;
@@ -65,6 +74,7 @@ void residual_of_row(const Residuals& job, i64 i, i64 c) {
         __builtin_prefetch(a + j + values_ahead);
         add_products(s, a + j, x + j, high + j, low + j);
     }
+    // The last columns go through a copy filled with zeros: zeros add nothing, and no lane reads beyond the row.
     if (in_lanes < n) {
         double last[4][side_by_side_sums] = {};
         const double* from[4] = {a, x, high, low};
@@ -79,6 +89,7 @@ void residual_of_row(const Residuals& job, i64 i, i64 c) {
         put_lanes(sizes + v * lane_count, s.sizes[v]);
     }
     const double b = job.b[c * job.a.m + i];
+    // b minus the lanes, one after the other from lane 0, again with the error of each step.
     double total = b, off = 0, size = b < 0 ? -b : b;
     for (i64 l = 0; l < side_by_side_sums; ++l) {
         const double sum = total - sums[l];
@@ -92,6 +103,7 @@ void residual_of_row(const Residuals& job, i64 i, i64 c) {
 
 }  // namespace
 
+// Row by row for all right-hand sides: a row of A is read from memory once.
 void residuals(const Residuals& job, i64 first, i64 last) {
     for (i64 i = first; i < last; ++i)
         for (i64 c = 0; c < job.k; ++c) residual_of_row(job, i, c);
@@ -108,6 +120,7 @@ void extents(const Extents& job, double* columns, i64 first, i64 last) {
             for (i64 v = 0; v < vectors_of_sums; ++v) {
                 double* column = columns + j + v * lane_count;
                 __builtin_prefetch(a + j + v * lane_count + values_ahead);
+                // One read of A gives the row's maximum and sum, the columns' maxima, and its values as float32.
                 const Lanes value = lanes_at(a + j + v * lane_count), size = magnitude_of(value), before = lanes_at(column);
                 if (single != nullptr) *reinterpret_cast<Singles*>(single + j + v * lane_count) = __builtin_convertvector(value, Singles);
                 put_lanes(column, size > before ? size : before);

@@ -18,6 +18,7 @@ enum class Decoder : i32 {
     integer  // two's complement
 };
 
+// What decoding needs besides the codes: registers that are set up once for each job. Lane i of 16 is code i.
 struct CodeDecoder {
     Decoder decoder;
     i32 bits;
@@ -36,6 +37,7 @@ namespace {  // of this file alone
 // Bits of the exponent of an element with a sign bit; fixed point has none.
 inline i32 exponent_bits(const Grid& g) { return is_fixed(g) ? 0 : g.bits - 1 - g.m; }
 
+// Two's complement of up to eight bits is an integer; a table of four bits serves every format.
 inline Decoder decoder_of(const Grid& g) {
     return g.bits <= 4 ? Decoder::table : g.sign == Sign::bit ? Decoder::half : Decoder::integer;
 }
@@ -60,6 +62,8 @@ inline CodeDecoder code_decoder_of(const Grid& g) {
     alignas(64) u16 to_top[16];
     alignas(64) float table[16], ones[16];
     for (i32 i = 0; i < 16; ++i) {
+        // Code i begins in byte i bits / 8, at bit i bits % 8 of it; with at most eight bits it ends in the next byte
+        // at the latest.
         const i32 byte = i * g.bits / 8, bit = i * g.bits % 8;
         for (i32 j = 0; j < 4; ++j) bytes[4 * i + j] = static_cast<u8>(smaller(byte + j, 7));
         for (i32 j = 0; j < 2; ++j) two_bytes[2 * i + j] = static_cast<u8>(smaller(byte + j, 15) % 16);
@@ -72,6 +76,7 @@ inline CodeDecoder code_decoder_of(const Grid& g) {
     s.shifts = _mm512_load_si512(shifts);
     s.two_bytes = _mm256_load_si256(reinterpret_cast<const __m256i*>(two_bytes));
     s.to_top = _mm256_load_si256(reinterpret_cast<const __m256i*>(to_top));
+    // The table comes from the same function that decodes everything else.
     if (s.decoder == Decoder::table) decode_all(constants_of(g, Overflow::saturate), g.has_nan, codes, ones, table, 16);
     s.table = _mm512_load_ps(table);
     // Fixed point becomes a subnormal float16, a multiple of 2^-24; a float keeps its exponent field and m bits of 10.
@@ -81,6 +86,7 @@ inline CodeDecoder code_decoder_of(const Grid& g) {
     s.places = _mm256_set1_epi16(static_cast<short>(magnitude << low | 0x8000));
     s.largest = _mm256_set1_epi16(static_cast<short>((g.inf != 0 ? g.inf & magnitude : g.limit_above) << low));
     s.nan = _mm256_set1_epi16(static_cast<short>((g.nan & magnitude) << low | (g.nan > magnitude ? 0x8000 : 0)));
+    // The exponent of what one is worth: a float16 has bias 15 where a float of the format has its own.
     const i32 step = g.emin - g.m;
     s.unit = _mm512_set1_ps(power_of_two(s.decoder == Decoder::integer ? step : is_fixed(g) ? step + 24 : g.emin + 14));
     return s;
@@ -112,11 +118,14 @@ inline __m512 decode_sixteen(const CodeDecoder& s, const u8* in, i64 have) {
         // A permutation looks at four bits of each index; narrower codes repeat in the table by their low bits.
         return _mm512_permutexvar_ps(_mm512_srlv_epi32(_mm512_shuffle_epi8(loaded, s.bytes), s.shifts), s.table);
     }
+    // Sixteen lanes of 16 bits: a byte shuffle brings two bytes that hold the code, a shift to the left drops the codes
+    // above it, an arithmetic shift to the right those below, and repeats the sign.
     const __m256i loaded = _mm256_broadcastsi128_si256(load_codes<in_bounds>(in, have));
     const __m256i top = _mm256_sllv_epi16(_mm256_shuffle_epi8(loaded, s.two_bytes), s.to_top);
     const __m256i down = _mm256_sra_epi16(top, s.down);
     if (decoder == Decoder::integer) return _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(down)) * s.unit;
     const __m256i half = _mm256_and_si256(down, s.places);
+    // float16 to float32 is exact, and so is the product with a power of two.
     const __m512 value = _mm512_cvtph_ps(half) * s.unit;
     if (!s.has_nan) return value;
     const __mmask16 nan = _mm256_cmpgt_epi16_mask(_mm256_and_si256(half, _mm256_set1_epi16(0x7fff)), s.largest) |

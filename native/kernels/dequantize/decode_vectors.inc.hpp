@@ -29,14 +29,14 @@ inline u32 doubled(u32 v) {
 
 // Whether whole vectors of a line can be decoded in registers.
 inline bool decodes_in_registers(const Format& f) {
-    // Blocks of 16, 32, 64 and so on, or one scale for the line: a stretch begins with a block.
+    // Blocks of 16, 32, 64 and so on, or one scale for the line: a run begins with a block.
     const bool blocks = !has_blocks(f) || (f.block >= 16 && is_power_of_two(f.block));
     const bool shifts = f.scales != Scales::shifted || f.shift_bits == 0 ||
                         (f.sub_block == 2 && f.shift_bits == 1 && f.block % 16 == 0);
     return !f.tabled && blocks && shifts && decodes_in_registers(f.grid);
 }
 
-// Where the whole vectors of a stretch of a line are, and their scales: vector v has scales[v >> scale_shift].
+// Where the whole vectors of a run of a line are, and their scales: vector v has scales[v >> scale_shift].
 struct PackedRun {
     const u8 *codes, *end, *shifts;
     const float* scales;
@@ -44,6 +44,8 @@ struct PackedRun {
     i64 vectors, safe;  // from the first `safe` vectors 16 bytes can be read
 };
 
+// Prepares the values `start` to `start + n` of a line: their scales become float32 in t.scale, the last vector may
+// lack bytes.
 inline PackedRun packed_run_of(const PreparedDequantize& p, DecodeBuffers& t, const CodeDecoder& s, i64 line, i64 start, i64 n) {
     const Format& f = p.f;
     const u8* part = p.job.codes + line * p.bytes.codes;
@@ -57,8 +59,10 @@ inline PackedRun packed_run_of(const PreparedDequantize& p, DecodeBuffers& t, co
         .safe = 0,
     };
     const i64 bytes = r.end - r.codes;
+    // A vector takes 2 bits bytes but is loaded by 16: near the end of a line that would read beyond it.
     r.safe = bytes < 16 ? 0 : least(r.vectors, (bytes - 16) / (2 * s.bits) + 1);
     if (f.scales == Scales::shifted && f.shift_bits) r.shifts = p.job.shifts + line * p.bytes.shifts + start / 16;
+    // One scale for all, or those of all blocks that the run meets; block numbers come from a shift, no division.
     i64 count = 1;
     if (f.scales == Scales::none) {
         t.scale[0] = 1.0f;
@@ -73,6 +77,7 @@ inline PackedRun packed_run_of(const PreparedDequantize& p, DecodeBuffers& t, co
     return r;
 }
 
+// Vector v of a run, scaled: what products multiply.
 template <Decoder decoder, bool in_bounds>
 inline __m512 weights(const CodeDecoder& s, const PackedRun& r, i64 v) {
     const u8* in = r.codes + v * 2 * s.bits;
@@ -85,6 +90,7 @@ inline __m512 weights(const CodeDecoder& s, const PackedRun& r, i64 v) {
 template <Decoder decoder, bool past_caches>
 inline void decode_run(const CodeDecoder& given, const PackedRun& r, float outer, float* out) {
     const CodeDecoder s = given;
+    // In the order of the definition: the element times its block's scale, rounded, then times the outer scale.
     const Reals second = broadcast(outer);  // exact where there is no outer scale
     i64 v = 0;
     for (; v < r.safe; ++v) {
@@ -92,6 +98,7 @@ inline void decode_run(const CodeDecoder& given, const PackedRun& r, float outer
         if (past_caches) store_nontemporal(out + 16 * v, values);
         else write(out + 16 * v, values);
     }
+    // The last few are loaded under a mask.
     for (; v < r.vectors; ++v) write(out + 16 * v, (Reals)weights<decoder, false>(s, r, v) * second);
 }
 
@@ -100,6 +107,7 @@ template <bool past_caches>
 inline void decode_vectors(const PreparedDequantize& p, const CodeDecoder& s, DecodeBuffers& t, i64 line, i64 start, i64 n,
                            float outer, float* out) {
     const PackedRun r = packed_run_of(p, t, s, line, start, n);
+    // The decoder is the same for the whole run: chosen here, once.
     switch (s.decoder) {
         case Decoder::table: return decode_run<Decoder::table, past_caches>(s, r, outer, out);
         case Decoder::integer: return decode_run<Decoder::integer, past_caches>(s, r, outer, out);

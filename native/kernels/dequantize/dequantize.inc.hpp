@@ -30,10 +30,13 @@ using vectors::finish_nontemporal_stores, vectors::starts_vector;
 // is applied later.
 inline void decode_by_loops(const PreparedDequantize& p, DecodeBuffers& t, i64 line, i64 start, i64 n, float outer) {
     const Format& f = p.f;
+    // First the scale of each value, beside it in t.b.
     const float* b = t.ones;
     if (f.scales != Scales::none) {
+        // A scale for the whole array is a block without an end: then only scale 0 is read.
         const i64 size = one_scale(f) ? start + n : f.block, first = one_scale(f) ? 0 : start / size;
         decode_scales(p, t, line, first, one_scale(f) ? 1 : (start + n - 1) / size - first + 1, t.scale);
+        // From the start of a block whole blocks are spread; else the first is the rest of one.
         if (start % size == 0) {
             spread_blocks(t.scale, n, size, t.b);
         } else {
@@ -43,6 +46,7 @@ inline void decode_by_loops(const PreparedDequantize& p, DecodeBuffers& t, i64 l
         }
         b = t.b;
     }
+    // Then the shifts of sub-blocks, powers of two that go into the scale exactly.
     if (f.scales == Scales::shifted && f.shift_bits) {
         const i64 sub = f.sub_block, first = start / sub;
         const u8* part = p.job.shifts + line * p.bytes.shifts;
@@ -63,6 +67,7 @@ inline void decode_by_loops(const PreparedDequantize& p, DecodeBuffers& t, i64 l
     }
     const u8* part = p.job.codes + line * p.bytes.codes;
     unpack(part, start, bits_of_element(f), n, t.codes, part + p.bytes.codes);
+    // Values of tables are double: the product with both scales is rounded once, to float32.
     if (f.tabled) {
         for (i64 i = 0; i < n; ++i)
             t.values[i] = static_cast<float>(f.table.by_code[t.codes[i]] *
@@ -70,6 +75,7 @@ inline void decode_by_loops(const PreparedDequantize& p, DecodeBuffers& t, i64 l
         return;
     }
     decode_all(p.element, f.grid.has_nan, t.codes, b, t.values, n);
+    // The outer scale last, with a rounding of its own: kernels/reference/dequantize/dequantize.py.
     if (outer != 1.0f)
         for (i64 i = 0; i < n; ++i) t.values[i] *= outer;
 }
@@ -79,6 +85,7 @@ namespace {  // of this file alone
 // The same by the fastest way there is, at `out`; returns where the values are: there, or in t.values.
 inline const float* decode_part(const PreparedDequantize& p, const CodeDecoder* s, DecodeBuffers& t, i64 line, i64 start, i64 n,
                                 float* out) {
+    // Registers take whole vectors that begin a tile; where they go past the caches, the address must begin a vector.
     const float outer = outer_scale(p, line);
     if (s != nullptr && n % 16 == 0 && start % tile == 0) {
         const bool past_caches = p.job.nontemporal && out != t.values && starts_vector(out);
@@ -90,12 +97,15 @@ inline const float* decode_part(const PreparedDequantize& p, const CodeDecoder* 
     return t.values;
 }
 
+// Lines side by side go in squares of 64: rows of the square are whole cache lines of the result.
 constexpr i64 strip_rows = 64, strip_lanes = 64;
 
+// Values of a line in one item.
 inline i64 values_in_item(const PreparedDequantize& p) { return side_by_side(p.g) ? strip_rows : tile; }
 
-// A strip of neighbouring lines is restored line by line and written row by row.
+// A strip of neighbouring lines is decoded line by line and written row by row.
 inline void dequantize_strip(const PreparedDequantize& p, DecodeBuffers& t, const Strip& s, i64 start, i64 n) {
+    // The transpose happens here, in 16 KiB.
     alignas(64) float rows[strip_rows][strip_lanes];
     for (i64 i = 0; i < s.count; ++i) {
         decode_by_loops(p, t, s.line.number + i, start, n, outer_scale(p, s.line.number + i));
@@ -108,6 +118,7 @@ inline void dequantize_strip(const PreparedDequantize& p, DecodeBuffers& t, cons
 
 }  // namespace
 
+// Items are tiles of lines, or squares of strips; none is cut by the division among threads.
 i64 dequantize_items(const Dequantize& job) {
     const PreparedDequantize p = prepare_dequantize(job);
     if (p.g.n == 0) return 0;
@@ -117,6 +128,7 @@ i64 dequantize_items(const Dequantize& job) {
 void dequantize(const Dequantize& job, i64 first, i64 last) {
     const PreparedDequantize p = prepare_dequantize(job);
     DecodeBuffers t;
+    // The scale of values that have none.
     for (i64 i = 0; i < tile; ++i) t.ones[i] = 1.0f;
     const i64 step = values_in_item(p), in_line = count_of(p.g.n, step);
     const bool vectors = decodes_in_registers(p.f), direct = job.values_type == Real::f32 && p.g.place_step == 1;
@@ -130,9 +142,12 @@ void dequantize(const Dequantize& job, i64 first, i64 last) {
         const Line line = line_of(p.g, item / in_line);
         void* out = at(job.values, job.values_type, line.place + start * p.g.place_step);
         float* values = direct ? static_cast<float*>(out) : t.values;
+        // Decoded at the place of the result where that is float32 without gaps; else in a buffer, stored with a
+        // conversion.
         const float* decoded = decode_part(p, vectors ? &s : nullptr, t, line.number, start, n, values);
         if (decoded != out) store(out, job.values_type, p.g.place_step, n, decoded);
     }
+    // One fence for all nontemporal stores of this thread.
     if (job.nontemporal) finish_nontemporal_stores();
 }
 

@@ -14,11 +14,13 @@ using elements::Constants, elements::constants_of, elements::decode_all;
 using memory::unpack;
 using numbers::binade, numbers::float_of, numbers::nan_bits, numbers::power_of_two, numbers::tile;
 
+// What one thread decodes in, a tile of each. `b` is what elements are multiplied by.
 struct alignas(64) DecodeBuffers {
     i32 codes[tile], scales[tile], shifts[tile];
     float b[tile], ones[tile], scale[tile], values[tile];
 };
 
+// A job to read packed parts, with everything that its tiles share.
 struct PreparedDequantize {
     const Dequantize& job;
     const Format& f;
@@ -30,6 +32,7 @@ struct PreparedDequantize {
     CodeDecoder scale_decoder;
 };
 
+// Once for each thread.
 inline PreparedDequantize prepare_dequantize(const Dequantize& job) {
     const Format& f = job.format;
     PreparedDequantize p{
@@ -45,6 +48,7 @@ inline PreparedDequantize prepare_dequantize(const Dequantize& job) {
     };
     if (!f.tabled) p.element = constants_of(f.grid, Overflow::saturate);
     if (p.real) p.scale = constants_of(f.scale_grid, Overflow::saturate);
+    // Scales of E4M3 and the like: 16 of them are decoded by the registers that decode elements.
     p.scale_bytes = p.real && f.scale_bits == 8 && f.scale_grid.sign == Sign::bit && decodes_in_registers(f.scale_grid);
     if (p.scale_bytes) p.scale_decoder = code_decoder_of(f.scale_grid);
     return p;
@@ -71,6 +75,8 @@ inline void powers_of_two(const u8* __restrict codes, i64 n, float* __restrict o
 // Scales of n blocks of a line, from block number `first` on; `out` has room for whole vectors.
 inline void decode_scales(const PreparedDequantize& p, DecodeBuffers& t, i64 line, i64 first, i64 n, float* out) {
     const Format& f = p.f;
+    // Three ways, the usual ones first: the bits of E8M0 moved in place; a byte each through registers; any width by
+    // loops.
     const u8* part = p.job.scales + line * p.bytes.scales;
     if (!p.real && f.scale_bits == 8 && f.scale_bias == 127 && f.scale_nan == 255) return powers_of_two(part + first, n, out);
     if (p.scale_bytes) return decode_bytes(p.scale_decoder, part + first, n, out);

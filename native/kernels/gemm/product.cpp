@@ -1,3 +1,7 @@
+// Products of matrices of bfloat16 by VDPBF16PS. Three steps: a and b are packed into panels, in which the pairs that
+// one instruction multiplies lie side by side; then each item computes 192 rows by 256 columns of y from them. In the
+// innermost loop 24 sums stay in registers: per pair four loads of b, six broadcasts of a and 24 instructions of 32
+// products each.
 #include "kernels/gemm/product.hpp"
 
 #include <cstddef>
@@ -33,22 +37,26 @@ bool has_bfloat16_products() { return __builtin_cpu_supports("avx512bf16") && __
 
 namespace {
 
+// The bit pattern of a float32.
 u32 bits_of(float v) {
     u32 b;
     __builtin_memcpy(&b, &v, sizeof b);
     return b;
 }
 
+// Two float32 that are bfloat16 as one number of 32 bits, the first in the lower half: nothing is rounded.
 u32 pair_of(float low, float high) { return bits_of(low) >> 16 | (bits_of(high) & 0xffff0000u); }
 
 i64 items_of_a(const Product& p) { return count_of(p.m, rows); }
 
+// Panels of six rows.
 void pack_a(const Product& p, i64 first, i64 last) {
     const i64 all = pairs(p.k), full = p.k / 2;
     for (i64 panel = first; panel < last; ++panel) {
         u32* out = p.packed_a + panel * rows * all;
         for (i64 i = 0; i < rows; ++i) {
             const i64 row = panel * rows + i;
+            // Rows beyond the matrix are zeros, so that the last panel is like the others.
             if (row >= p.m) {
                 for (i64 j = 0; j < all; ++j) out[j * rows + i] = 0;
                 continue;
@@ -62,13 +70,16 @@ void pack_a(const Product& p, i64 first, i64 last) {
 
 i64 items_of_b(const Product& p) { return count_of(p.n, columns); }
 
+// Panels of 64 columns, read along the rows of b.
 void pack_b(const Product& p, i64 first, i64 last) {
     const i64 all = pairs(p.k);
     for (i64 panel = first; panel < last; ++panel) {
         u32* out = p.packed_b + panel * columns * all;
         const i64 start = panel * columns, count = least(columns, p.n - start);
         for (i64 j = 0; j < all; ++j, out += columns) {
+            // Rows 2 j and 2 j + 1 of b: the two halves of the pairs.
             const float* low = p.b + 2 * j * p.n + start;
+            // An odd k ends with half a pair; its other half is zero.
             const bool both = 2 * j + 1 < p.k;
             for (i64 i = 0; i < count; ++i) out[i] = pair_of(low[i], both ? low[p.n + i] : 0.0f);
             for (i64 i = count; i < columns; ++i) out[i] = 0;
@@ -78,6 +89,7 @@ void pack_b(const Product& p, i64 first, i64 last) {
 
 // Adds the products of `count` pairs to a part of y, or begins it with them.
 void add_products(i64 count, const u32* a, const u32* b, float* y, i64 row_step, bool begin) {
+    // Lane l of sums[i][j] is row i, column 16 j + l; the loops are unrolled so that all of them are registers.
     __m512 sums[rows][columns / 16];
 #pragma GCC unroll 8
     for (i64 i = 0; i < rows; ++i)
@@ -110,6 +122,7 @@ void add_to_edge(i64 count, const u32* a, const u32* b, float* y, i64 row_step, 
     for (i64 i = 0; i < height; ++i) __builtin_memcpy(y + i * row_step, block + i * columns, bytes);
 }
 
+// Items of y are rectangles of panels: their part of b stays in the second cache while all their rows pass.
 i64 row_items(const Product& p) { return count_of(count_of(p.m, rows), row_panels_in_item); }
 
 i64 items_of_y(const Product& p) { return row_items(p) * count_of(count_of(p.n, columns), panels_together); }
@@ -118,6 +131,7 @@ void multiply_item(const Product& p, i64 row_item, i64 column_item) {
     const i64 all = pairs(p.k);
     const i64 row_end = least((row_item + 1) * row_panels_in_item, count_of(p.m, rows));
     const i64 column_end = least((column_item + 1) * panels_together, count_of(p.n, columns));
+    // Along k in pieces whose panels stay in the nearest caches; y is read and written once for each piece.
     i64 start = 0;
     do {  // without any pair y is zero
         const i64 count = least(pairs_together, all - start);
@@ -137,6 +151,7 @@ void multiply_item(const Product& p, i64 row_item, i64 column_item) {
     } while (start < all);
 }
 
+// Items first to last - 1, down the rows first: neighbours share panels of b.
 void multiply(const Product& p, i64 first, i64 last) {
     for (i64 item = first; item < last; ++item) multiply_item(p, item % row_items(p), item / row_items(p));
 }

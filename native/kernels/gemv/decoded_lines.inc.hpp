@@ -1,4 +1,5 @@
-// Lines times vectors, sixteen values decoded at a time in registers: every format that decode_sixteen knows, any number of vectors.
+// Lines times vectors, sixteen values decoded at a time in registers: every format that decode_sixteen knows, any number
+// of vectors.
 #pragma once
 
 #include "kernels/dequantize/decode_sixteen.inc.hpp"
@@ -25,7 +26,9 @@ template <Decoder decoder>
 inline float dot_of_run(const CodeDecoder& given, const PackedRun& r, const float* x) {
     const CodeDecoder s = given;
     __m512 sums[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
+    // Vectors whose sixteen bytes can be read whole, four at a time; then the rest one by one, under a mask.
     i64 v = 0;
+    // Four sums: a fused multiply-add takes four cycles to deliver, and one could start in each.
     for (; v + 4 <= r.safe; v += 4) {
         __builtin_prefetch(r.codes + v * 2 * s.bits + 2048);
 #pragma GCC unroll 4
@@ -34,11 +37,13 @@ inline float dot_of_run(const CodeDecoder& given, const PackedRun& r, const floa
     }
     for (; v < r.vectors; ++v)
         sums[0] = _mm512_fmadd_ps(weights<decoder, false>(s, r, v), _mm512_loadu_ps(x + 16 * v), sums[0]);
+    // Each of 64 lanes has summed n / 64 products; they are added as a tree, which the bound allows.
     return _mm512_reduce_add_ps((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
 }  // namespace
 
+// Lines and rows of x that share their loads; 16 rows are what a call works on at once.
 constexpr i64 lines_together = 4, rows_in_sums = 16;
 
 namespace {  // of this file alone
@@ -46,6 +51,7 @@ namespace {  // of this file alone
 // Four lines times four rows of x: 16 sums in registers, eight loads for 16 products.
 inline void add_products(const float (*w)[tile], const float* x, i64 stride, i64 rows, i64 n, __m512 (*sums)[rows_in_sums]) {
     for (i64 b = 0; b < rows; b += 4) {
+        // Rows beyond the last repeat it: their sums are not read.
         const float* from[4];
         __m512 sum[4][4];
         for (i64 r = 0; r < 4; ++r) from[r] = x + least(b + r, rows - 1) * stride;
@@ -53,6 +59,7 @@ inline void add_products(const float (*w)[tile], const float* x, i64 stride, i64
         for (i64 l = 0; l < 4; ++l)
 #pragma GCC unroll 4
             for (i64 r = 0; r < 4; ++r) sum[l][r] = sums[l][b + r];
+        // One load of x for four lines, one of each line for four rows.
         for (i64 i = 0; i < n; i += 16) {
 #pragma GCC unroll 4
             for (i64 r = 0; r < 4; ++r) {
@@ -74,9 +81,11 @@ template <Decoder decoder>
 inline i64 gemv_lines(const Gemv& job, const PreparedDequantize& p, const CodeDecoder& s, DecodeBuffers& t, i64 line, i64 lines,
                       float (*y)[rows_in_sums]) {
     const i64 covered = job.n / 16 * 16;
+    // One vector: decoded values go from registers into the product.
     if (job.batch == 1) {
         for (i64 l = 0; l < lines; ++l) {
             y[l][0] = 0.0f;
+            // DecodeBuffers has a scale for each of 1,024 blocks, none shorter than 16: eight tiles fit.
             for (i64 start = 0; start < covered; start += 8 * tile) {  // a scale for each vector at most
                 const PackedRun r = packed_run_of(p, t, s, line + l, start, least(8 * tile, covered - start));
                 y[l][0] += dot_of_run<decoder>(s, r, job.x + start);
@@ -84,6 +93,7 @@ inline i64 gemv_lines(const Gemv& job, const PreparedDequantize& p, const CodeDe
         }
         return covered;
     }
+    // Several: a tile of four lines is decoded once, 16 KiB, and multiplied with every row.
     alignas(64) float w[lines_together][tile];
     __m512 sums[lines_together][rows_in_sums];
     for (auto& of_line : sums)
@@ -103,6 +113,7 @@ inline i64 gemv_lines(const Gemv& job, const PreparedDequantize& p, const CodeDe
 
 }  // namespace
 
+// Chooses the decoder; returns how many values of a line are covered, none without AVX-512.
 inline i64 gemv_vectors(const Gemv& job, const PreparedDequantize& p, const CodeDecoder& s, DecodeBuffers& t, i64 line, i64 lines,
                         float (*y)[rows_in_sums]) {
     switch (s.decoder) {

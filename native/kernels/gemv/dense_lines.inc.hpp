@@ -23,7 +23,9 @@ using numbers::least, numbers::tile;
 
 namespace {  // of this file alone
 
+// A product of decoded values: 32 sums side by side, added as a tree.
 inline float dot(const float* __restrict x, const float* __restrict w, i64 n) {
+    // 32 lanes are two registers of AVX-512 or eight of SSE2: enough to hide the time of an addition.
     constexpr i64 lanes_of_sum = 32;
     float sums[lanes_of_sum] = {};
     i64 i = 0;
@@ -31,6 +33,7 @@ inline float dot(const float* __restrict x, const float* __restrict w, i64 n) {
         for (i64 j = 0; j < lanes_of_sum; ++j) sums[j] += x[i + j] * w[i + j];
     float sum = 0.0f;
     for (; i < n; ++i) sum += x[i] * w[i];
+    // Halves are added to each other: 32, 16, 8, 4, 2, 1.
     for (i64 width = lanes_of_sum / 2; width > 0; width /= 2)
         for (i64 j = 0; j < width; ++j) sums[j] += sums[j + width];
     return sum + sums[0];
@@ -43,6 +46,7 @@ inline void gemv_rest(const Gemv& job, const PreparedDequantize& p, DecodeBuffer
                       float (*y)[rows_in_sums]) {
     for (i64 l = 0; l < lines; ++l) {
         for (i64 start = from, n; start < job.n; start += n) {
+            // Tile by tile in the nearest cache; the outer scale, the same for the line, multiplies its sum once.
             n = least(tile, job.n - start);
             decode_by_loops(p, t, line + l, start, n, 1.0f);
             for (i64 b = 0; b < job.batch; ++b) y[l][b] += dot(job.x + b * job.n + start, t.values, n);
@@ -50,6 +54,7 @@ inline void gemv_rest(const Gemv& job, const PreparedDequantize& p, DecodeBuffer
     }
 }
 
+// Lines first to last - 1 of a matrix whose every value is stored, by the fastest way that knows the format.
 inline void gemv_stored(const Gemv& job, i64 first, i64 last) {
     Dequantize packed{
         .format = job.format,
@@ -62,12 +67,14 @@ inline void gemv_stored(const Gemv& job, i64 first, i64 last) {
         .values_type = Real::f32,
         .nontemporal = false,
     };
+    // Of a geometry decoding needs the length of a line only.
     packed.geometry.n = job.n;
     const PreparedDequantize p = prepare_dequantize(packed);
     DecodeBuffers t;
     for (i64 i = 0; i < tile; ++i) t.ones[i] = 1.0f;
     const bool vectors = decodes_in_registers(job.format);
     const CodeDecoder s = vectors ? code_decoder_of(p.f.grid) : CodeDecoder{};
+    // Four bits, one vector: nibbles, then what is left of each line.
     if (vectors && takes_nibbles(job, s)) {
         const i64 done = gemv_nibbles(job, p, s, t, first, last);
         for (i64 line = first; line < last; ++line) {
@@ -77,7 +84,9 @@ inline void gemv_stored(const Gemv& job, i64 first, i64 last) {
         }
         return;
     }
+    // Else 16 rows of x at a time and four lines together; what no register way covers is decoded by loops.
     for (i64 b = 0; b < job.batch; b += rows_in_sums) {
+        // The same job with the rows b to b + 15 of x.
         Gemv rows = job;
         rows.x += b * job.n;
         rows.batch = least(rows_in_sums, job.batch - b);

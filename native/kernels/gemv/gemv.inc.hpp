@@ -17,11 +17,14 @@ using numbers::least;
 
 // The permuted vector, and the codes of four lines.
 i64 gemv_workspace(const Gemv& job) {
+    // Everything begins a cache line. x takes at most four bytes for each value in either order.
     const i64 codes = bytes_for(job.n, bits_of_element(job.format));
     return count_of(job.n, 16) * 64 + lines_together * count_of(codes, 64) * 64 + 64;
 }
 
 void gemv(const Gemv& job, u8* workspace, i64 first, i64 last) {
+    // Groups of four take dense codes and 2:4 streams of the usual formats; all other streams are expanded to codes
+    // first, four lines at a time, and go on as if dense.
     if (gemv_by_groups(job, workspace, first, last)) return;
     const Format& f = job.format;
     if (f.keep == 0) return gemv_stored(job, first, last);
@@ -33,6 +36,7 @@ void gemv(const Gemv& job, u8* workspace, i64 first, i64 last) {
     u8* const expanded = workspace + count_of(job.n, 16) * 64;
     few.codes = expanded;
     for (i64 line = first; line < last; line += lines_together) {
+        // A job of at most four lines, whose codes lie in the workspace and whose scales lie where they were.
         few.lines = least(lines_together, last - line);
         for (i64 l = 0; l < few.lines; ++l) expand_line(shape, job.codes + (line + l) * bytes.codes, 0, expanded + l * codes);
         const Dequantize here = lines_from(job, expanded, line);

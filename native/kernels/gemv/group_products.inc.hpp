@@ -15,6 +15,7 @@ struct Places {
     const u8 *masks, *codes;
 };
 
+// A stream has the mask of its block first, 64 bytes, then half of the codes.
 template <bool sparse, i64 segment>
 inline Places places_of(const u8* block, i64 in, i32 bits) {
     if (sparse) return {block + in / 32, block + group_block / 8 + in / 2 * bits / 8};
@@ -25,12 +26,14 @@ namespace {  // of this file alone
 
 constexpr i64 mask_step = group_block / 32;  // bytes of a mask for one position
 
+// 16 lanes of two 16-bit floats: the lower ones as float32. bfloat16 are the upper half of a float32.
 template <Kind kind>
 inline __m512 low_values(__m512i pairs) {
     if (kind == Kind::bfloat16) return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
     return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(pairs));
 }
 
+// And the upper ones.
 template <Kind kind>
 inline __m512 high_values(__m512i pairs) {
     if (kind == Kind::bfloat16) return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<i32>(0xffff0000u))));
@@ -44,10 +47,13 @@ template <Kind kind, bool sparse>
 inline __m512 gemv_words(const Places& at, const float* x, __m512 sum) {
     __m512 w[4];
     if (sparse) {
+        // 2:4: lane g has the two values that group g keeps; masks take them to their positions and leave zeros
+        // elsewhere.
         const __m512i kept = _mm512_loadu_si512(at.codes);
         place_groups_of_four(at.masks, mask_step, _mm512_castps_si512(low_values<kind>(kept)), _mm512_castps_si512(high_values<kind>(kept)),
                     [&](i64 p, __m512i v) __attribute__((always_inline)) { w[p] = _mm512_castsi512_ps(v); });
     } else {
+        // Dense: even lanes have positions 0 and 1 of a group, odd lanes 2 and 3. Two permutations part them.
         const __m512i a = _mm512_loadu_si512(at.codes), b = _mm512_loadu_si512(at.codes + 64);
         const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
         const __m512i first = _mm512_permutex2var_epi32(a, even, b);
@@ -57,6 +63,7 @@ inline __m512 gemv_words(const Places& at, const float* x, __m512 sum) {
         w[2] = low_values<kind>(second);
         w[3] = high_values<kind>(second);
     }
+    // In the same order from dense codes and from a stream: equal sums.
 #pragma GCC unroll 4
     for (i64 p = 0; p < 4; ++p) sum = _mm512_fmadd_ps(w[p], _mm512_loadu_ps(x + 16 * p), sum);
     return sum;
@@ -68,6 +75,7 @@ namespace {  // of this file alone
 
 // The bfloat16 of the low and of the high bytes of 32 pairs of codes.
 inline void look_up_bytes(const Groups& q, __m512i codes, __m512i* low, __m512i* high) {
+    // Bytes of magnitudes from the tables; VPERMI2B ignores the eighth bit, which is the sign.
     const __m512i magnitude = _mm512_mask_abs_epi8(codes, q.absolute, codes), of_low = _mm512_set1_epi16(0x00ff);
     const __m512i lows = _mm512_permutex2var_epi8(q.table[0], magnitude, q.table[1]);
     const __m512i highs = _mm512_ternarylogic_epi32(_mm512_permutex2var_epi8(q.table[2], magnitude, q.table[3]), codes,
@@ -83,6 +91,7 @@ template <Kind kind, bool sparse>
 inline __m512 gemv_narrow(const Groups& q, const Places& at, const __m512i* x) {
     __m512i w[4];
     if (sparse) {
+        // Bit g of m[p]: whether group g of 32 keeps position p.
         __mmask32 m[4];
 #pragma GCC unroll 4
         for (i64 p = 0; p < 4; ++p) {
@@ -105,6 +114,8 @@ inline __m512 gemv_narrow(const Groups& q, const Places& at, const __m512i* x) {
             w[3] = _mm512_maskz_mov_epi16(m[3], second);
         }
     } else if (kind == Kind::nibbles) {
+        // Four codes in each 16-bit lane, one group: a shift for each position, no mask, as the table ignores higher
+        // bits.
         const __m512i c = _mm512_loadu_si512(at.codes);
 #pragma GCC unroll 4
         for (i32 p = 0; p < 4; ++p) w[p] = _mm512_permutexvar_epi16(_mm512_srli_epi16(c, 4 * p), q.table[0]);
@@ -114,6 +125,7 @@ inline __m512 gemv_narrow(const Groups& q, const Places& at, const __m512i* x) {
         look_up_bytes(q, _mm512_permutex2var_epi16(a, _mm512_add_epi16(q.even, _mm512_set1_epi16(1)), b), w + 2, w + 3);
     }
     __m512 sum = _mm512_setzero_ps();
+    // Each instruction multiplies one position of 32 groups, two groups in each lane.
 #pragma GCC unroll 4
     for (i64 p = 0; p < 4; ++p) sum = _mm512_dpbf16_ps(sum, (__m512bh)w[p], (__m512bh)x[p]);
     return sum;

@@ -16,6 +16,8 @@ using nibbles::Nibbles, nibbles::nibbles_of;
 
 constexpr i64 group_block = 512;  // values, of which a 2:4 stream has one mask
 
+// What the products of one job share. `kind` says how codes become operands: 16-bit floats as they are, four and eight
+// bits through tables of bfloat16.
 struct Groups {
     enum class Kind : i32 { none, bfloat16, half, nibbles, bytes } kind;
     bool sparse, direct;  // whether the codes are streams, and such as are read without expanding them
@@ -44,8 +46,10 @@ inline bool as_bfloat16(const float* values, i64 n, u16* out) {
     return fits;
 }
 
+// Signs of NaN do not matter: the product is NaN.
 inline bool is_nan(u16 bfloat16) { return (bfloat16 & 0x7fff) > 0x7f80; }
 
+// bfloat16 and float16 themselves, without scales.
 inline Kind sixteen_bits(const Format& f) {
     const Grid& g = f.grid;
     if (f.tabled || g.bits != 16 || g.sign != Sign::bit || f.scales != Scales::none || g.inf == 0) return Kind::none;
@@ -61,6 +65,7 @@ namespace {  // of this file alone
 // Tables of the elements as bfloat16; Kind::none where they cannot be.
 inline Kind tables_of(const Format& f, Groups& q) {
     const Grid& g = f.grid;
+    // A scale must serve a whole group of eight codes, and block numbers come from shifts.
     const bool blocks = !has_blocks(f) || (f.block >= 8 && is_power_of_two(f.block));
     if (f.tabled || !blocks || f.scales == Scales::shifted || (g.bits != 4 && g.bits != 8)) return Kind::none;
     alignas(64) i32 codes[256];
@@ -71,6 +76,7 @@ inline Kind tables_of(const Format& f, Groups& q) {
         codes[i] = static_cast<i32>(i % count);
         ones[i] = 1.0f;
     }
+    // All codes are decoded by the definition's function; a format whose values are not all bfloat16 is refused.
     decode_all(constants_of(g, Overflow::saturate), g.has_nan, codes, ones, values, 256);
     if (!as_bfloat16(values, 256, wide)) return Kind::none;
     if (g.bits == 4) {
@@ -79,10 +85,13 @@ inline Kind tables_of(const Format& f, Groups& q) {
     }
     // The sign is the highest bit of a code, and -128 is none of them.
     if (g.sign == Sign::none || (g.sign == Sign::twos_complement && g.limit_below > 127)) return Kind::none;
+    // Two's complement needs the magnitude first; with a sign bit the magnitude is what the lookup reads.
     q.absolute = g.sign == Sign::twos_complement ? ~u64{0} : 0;
     for (i64 i = g.sign == Sign::bit ? 0 : 1; i < 128; ++i)
         if (u16 other = wide[g.sign == Sign::bit ? i + 128 : 256 - i]; (wide[i] ^ 0x8000) != other && (wide[i] != other || !is_nan(other)))
             return Kind::none;
+    // Eight bits: 128 magnitudes, their bfloat16 cut into low and high bytes. VPERMI2B looks up 64 codes in two
+    // registers.
     alignas(64) u8 low[128], high[128];
     for (i64 i = 0; i < 128; ++i) {
         low[i] = static_cast<u8>(wide[i]);
@@ -101,6 +110,7 @@ inline Kind tables_of(const Format& f, Groups& q) {
 inline Kind tables_of(const Format&, Groups&) { return Kind::none; }
 #endif
 
+// Everything about a job that its lines share; Kind::none where groups of four do not know the format.
 inline Groups groups_of(const Gemv& job, const Format& f) {
     Groups q{};
     q.sparse = f.keep != 0;
@@ -109,12 +119,14 @@ inline Groups groups_of(const Gemv& job, const Format& f) {
     q.kind = sixteen_bits(f);
     if (q.kind == Kind::none && job.narrow) q.kind = tables_of(f, q);
     if (q.kind == Kind::none) return q;
+    // 16 groups of 16-bit codes, or 32 groups of bfloat16, are what one step multiplies.
     q.segment = sixteen_bits(f) == Kind::none ? 128 : 64;
     q.n = job.n / q.segment * q.segment;
     const i32 bits = bits_of_element(f);
     q.in_block = q.direct ? nm_block_bytes(group_block, bits, 2, 4) : group_block * bits / 8;
     q.scales = nibbles_of(job, CodeDecoder{});
     alignas(64) u16 even[32];
+    // Two registers hold 64 pairs of codes; the even pairs are positions 0 and 1 of each group, the odd ones 2 and 3.
     for (i32 i = 0; i < 32; ++i) even[i] = static_cast<u16>(2 * i);
     q.even = _mm512_load_si512(even);
     return q;

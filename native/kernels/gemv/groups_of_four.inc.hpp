@@ -89,19 +89,23 @@ inline void by_position(const float* x, i64 n, i64 segment, To* out, Change chan
 template <Kind kind, bool sparse, i64 lines>
 inline void add_group_products(const Groups& given, const PreparedDequantize& p, DecodeBuffers& t, i64 line, const u8* const* from, i64 begin, i64 end,
                        __m512* sums) {
+    // Copies of what the loop reads, so that stores do not make the compiler read them again.
     const Groups q = given;
     constexpr i64 segment = kind == Kind::bfloat16 || kind == Kind::half ? 64 : 128;
     const i32 bits = kind == Kind::nibbles ? 4 : kind == Kind::bytes ? 8 : 16;
     const bool blocks = has_blocks(p.f);
+    // How far ahead codes are asked for: two blocks of dense codes, four of a stream.
     const i64 prefetched = (sparse ? 4 : 2) * q.in_block;
     alignas(64) float scales[lines][most_scales + 16];  // read 16 at once: a masked load takes longer
     __m512 sum[lines];
+    // Sums stay in registers for the whole line; without blocks one scale is decoded here.
     for (i64 l = 0; l < lines; ++l) {
         sum[l] = sums[l];
         scales[l][0] = 1.0f;
         if (one_scale(p.f)) decode_scales(p, t, line + l, 0, 1, scales[l]);
     }
     for (i64 start = begin; start < end; start += scaled_together) {
+        // Scales of 4,096 values at a time, decoded ahead of their products.
         const i64 stop = least(start + scaled_together, end), first = blocks ? start >> q.scales.log_size : 0;
         if (segment == 128 && blocks) {
             const i64 count = ((stop - 1) >> q.scales.log_size) - first + 1;
@@ -116,6 +120,7 @@ inline void add_group_products(const Groups& given, const PreparedDequantize& p,
             const i64 offset = (block - begin) / group_block * q.in_block, n = least(group_block, stop - block);
             for (i64 l = 0; l < lines && sparse; ++l) __builtin_prefetch(from[l] + offset + prefetched);  // a mask
             for (i64 in = 0; in < n; in += segment) {
+                // Codes of 16 bits: four products of 16 float32.
                 if (segment == 64) {
                     const float* x = static_cast<const float*>(q.x) + block + in;
 #pragma GCC unroll 4
@@ -126,6 +131,8 @@ inline void add_group_products(const Groups& given, const PreparedDequantize& p,
                     }
                 }
 #if defined(__AVX512BF16__)
+                // Codes of four and eight bits: four operands of x, read once for all lines, then the scale of each
+                // lane's groups.
                 if (segment == 128) {
                     const u16* x = static_cast<const u16*>(q.x) + block + in;
                     __m512i four[4];
@@ -159,6 +166,7 @@ inline void gemv_group_lines(const Gemv& job, const Groups& q, const PreparedDeq
         sums[l] = _mm512_setzero_ps();
     }
     if (q.sparse) {
+        // Whole blocks of a 2:4 stream are read as they are. The rest of the line, and other patterns, are expanded.
         if (q.direct) add_group_products<kind, true, lines>(q, stored, t, line, from, 0, in_stream, sums);
         const Format& f = job.format;
         const NmLines shape = line_shape(f, job.n);
@@ -168,10 +176,12 @@ inline void gemv_group_lines(const Gemv& job, const Groups& q, const PreparedDeq
         }
     }
     Groups expanded = q;
+    // Expanded codes are dense.
     expanded.in_block = group_block * bits_of_element(job.format) / 8;
     add_group_products<kind, false, lines>(expanded, stored, t, line, from, in_stream, q.n, sums);
     for (i64 l = 0; l < lines; ++l) {
         float y[1][rows_in_sums] = {{_mm512_reduce_add_ps(sums[l])}};
+        // What is less than a segment at the end of a line is decoded by loops.
         if (q.n < job.n) {
             const Dequantize this_line = lines_from(job, q.sparse ? rest + l * codes : from[l], line + l);
             gemv_rest(job, prepare_dequantize(this_line), t, 0, 1, q.n, y);
@@ -180,6 +190,7 @@ inline void gemv_group_lines(const Gemv& job, const Groups& q, const PreparedDeq
     }
 }
 
+// Four lines at a time share the loads of x; the last ones go alone. A line has the same sum either way.
 template <Kind kind>
 inline void gemv_all_group_lines(const Gemv& job, const Groups& q, const PreparedDequantize& p, DecodeBuffers& t, i64 first, i64 last, u8* rest) {
     i64 line = first;
@@ -193,15 +204,18 @@ inline void gemv_all_group_lines(const Gemv& job, const Groups& q, const Prepare
 inline bool gemv_by_groups(const Gemv& job, u8* workspace, i64 first, i64 last) {
     Groups q = groups_of(job, job.format);
     if (q.kind == Kind::none) return false;
+    // x by position at the start of the workspace, expanded codes behind it.
     q.x = workspace;
     if (q.segment == 64) by_position(job.x, q.n, q.segment, reinterpret_cast<float*>(workspace), [](float v) { return v; });
     else by_position(job.x, q.n, q.segment, reinterpret_cast<u16*>(workspace), [](float v) { return static_cast<u16>(static_cast<u32>(bits_of(v)) >> 16); });
     u8* rest = workspace + count_of(job.n, 16) * 64;
+    // The codes are read by the loops above; this is for their scales.
     const Dequantize packed = lines_from(job, job.codes, 0);
     const PreparedDequantize p = prepare_dequantize(packed);
     DecodeBuffers t;
     for (i64 i = 0; i < tile; ++i) t.ones[i] = 1.0f;
     switch (q.kind) {
+        // The kind is known to the compiler from here on.
         case Kind::bfloat16: gemv_all_group_lines<Kind::bfloat16>(job, q, p, t, first, last, rest); break;
         case Kind::half: gemv_all_group_lines<Kind::half>(job, q, p, t, first, last, rest); break;
         case Kind::nibbles: gemv_all_group_lines<Kind::nibbles>(job, q, p, t, first, last, rest); break;

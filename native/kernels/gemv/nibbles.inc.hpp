@@ -21,6 +21,8 @@ using decode_sixteen::Decoder;
 // cache whole and would be read again for each.
 constexpr i64 nibbles_at_once = 128, scaled_together = 4096, most_scales = scaled_together / 8;
 
+// Whether this way knows the job: one vector, permuted by the caller, four-bit codes, a scale for at least eight
+// values.
 inline bool takes_nibbles(const Gemv& job, const CodeDecoder& s) {
     const Format& f = job.format;
     const bool blocks = !has_blocks(f) || (f.block >= 8 && is_power_of_two(f.block));
@@ -45,6 +47,7 @@ inline Nibbles nibbles_of(const Gemv& job, const CodeDecoder& s) {
         .log_size = log2_of(size),
         .covered = job.n / nibbles_at_once * nibbles_at_once,
     };
+    // Lane i holds the values 8 i to 8 i + 7 of 128: its scale is that of their block.
     alignas(64) i32 lanes_of_scales[16];
     for (i64 i = 0; i < 16; ++i) lanes_of_scales[i] = static_cast<i32>(8 * i / size);
     k.pick = _mm512_load_si512(lanes_of_scales);
@@ -60,6 +63,7 @@ inline void nibble_products(const Gemv& job, const PreparedDequantize& p, const 
     const Format& f = p.f;
     const bool blocks = has_blocks(f);
     alignas(64) float scales[lines][most_scales];
+    // Without blocks one scale, or none, serves the line.
     for (i64 l = 0; l < lines && !blocks; ++l) {
         scales[l][0] = 1.0f;
         if (one_scale(f)) decode_scales(p, t, line + l, 0, 1, scales[l]);
@@ -87,9 +91,11 @@ inline void nibble_products(const Gemv& job, const PreparedDequantize& p, const 
             }
 #pragma GCC unroll 4
             for (i64 j = 0; j < 4; ++j) {
+                // Permuted x: the values of codes 2 j and 2 j + 1 of all lanes.
                 const __m512 low = _mm512_loadu_ps(x + 32 * j), high = _mm512_loadu_ps(x + 32 * j + 16);
 #pragma GCC unroll 4
                 for (i64 l = 0; l < lines; ++l) {
+                    // One byte further: codes 2 j and 2 j + 1 of each lane are now its lowest eight bits.
                     const __m512i c = _mm512_loadu_si512(from[l] + j);
                     const __m512 even = _mm512_permutexvar_ps(c, k.table);
                     group[l] = j == 0 ? _mm512_mul_ps(even, low) : _mm512_fmadd_ps(even, low, group[l]);
@@ -99,6 +105,7 @@ inline void nibble_products(const Gemv& job, const PreparedDequantize& p, const 
             }
 #pragma GCC unroll 4
             for (i64 l = 0; l < lines; ++l) {
+                // The scales of the group in one register, then each to its lanes.
                 const __m512 of_blocks = _mm512_maskz_loadu_ps(k.present, scales[l] + (blocks ? g >> k.log_size : 0));
                 sums[l] = _mm512_fmadd_ps(group[l], _mm512_permutexvar_ps(k.pick, of_blocks), sums[l]);
             }

@@ -1,4 +1,4 @@
-// Rows of a link from the 18, 12 or 8 numbers that are kept of it, as in kernels/reference/wilson.py.
+// Rows of a link from the 18, 12 or 8 numbers that are kept of it, as in kernels/reference/lattice/wilson.py.
 #pragma once
 
 #include "kernels/lattice/spinors.inc.hpp"
@@ -9,6 +9,7 @@ namespace links {
 using spinors::Doubles, spinors::number, spinors::raw, spinors::sites;
 using numbers::Reals;
 
+// Real and imaginary parts in two vectors: a lane is a site.
 template <class V>
 struct Complex {
     V re, im;
@@ -51,6 +52,8 @@ inline V root_above_zero(const V& v) {
     return y;
 }
 
+// Adding and taking off 1.5 times 2^23 (2^52 for double) leaves the nearest integer: the first sum rounds, the second
+// is exact.
 inline Reals to_nearest(const Reals& v) { return (v + 12582912.0f) - 12582912.0f; }
 inline Doubles to_nearest(const Doubles& v) { return (v + 6755399441055744.0) - 6755399441055744.0; }
 
@@ -60,6 +63,7 @@ inline Complex<V> turned(const V& size, const V& t) {
     constexpr int terms = sizeof(t[0]) == 8 ? 9 : 6;
     using Number = decltype(t[0] + 0);
     constexpr double pi = 3.14159265358979323846;
+    // The angle in quarter turns, rounded: the rest, r, is within an eighth of a turn, where the series converge fast.
     const V quarter = to_nearest(t + t), one = V{} + 1;
     const V r = (t - quarter * static_cast<Number>(0.5)) * static_cast<Number>(pi), square = r * r;
     V sine = one, cosine = one;
@@ -68,6 +72,7 @@ inline Complex<V> turned(const V& size, const V& t) {
         cosine = one - square * cosine * static_cast<Number>(1.0 / (2 * k * (2 * k - 1)));
     }
     sine *= r;
+    // Odd quarters exchange sine and cosine; signs follow from the quarter.
     const auto odd = quarter * quarter == one, half = quarter * quarter > one;
     const V c = odd ? sine : cosine, s = odd ? cosine : sine;
     return {size * ((half | (quarter == one)) ? -c : c), size * ((half | (quarter == -one)) ? -s : s)};
@@ -81,6 +86,7 @@ inline void rows_from_8(const V* p, Complex<V> (&u)[3][3]) {
     a[1] = {p[0], p[1]};
     a[2] = {p[2], p[3]};
     b[0] = {p[4], p[5]};
+    // The second row and the first column have length one: that leaves the sizes of a1 and of c1.
     const V n = (a[1].re * a[1].re + a[1].im * a[1].im) + (a[2].re * a[2].re + a[2].im * a[2].im);
     const V of_b = b[0].re * b[0].re + b[0].im * b[0].im, least = V{} + static_cast<decltype(n[0] + 0)>(1e-30);
     a[0] = turned(root_above_zero<V>(1 - n), p[6]);

@@ -1,6 +1,6 @@
 // Spinors of a lattice in the four ways in which they are kept: loading, storing and sums.
 //
-// Codes as in kernels/reference/wilson.py: the largest magnitude of a site becomes 32767 or 127.
+// Codes as in kernels/reference/lattice/wilson.py: the largest magnitude of a site becomes 32767 or 127.
 #pragma once
 
 #include "kernels/values/numbers.inc.hpp"
@@ -13,12 +13,15 @@ using vectors::read, vectors::shuffled, vectors::write;
 
 constexpr i64 sites = lattice_sites;  // in a group: the lanes
 
+// Vectors of one register; those of half and of a quarter of one hold the same number of lanes in narrower types.
 using Doubles = double __attribute__((vector_size(vector_bytes)));
 using HalfReals = float __attribute__((vector_size(vector_bytes / 2)));  // of as many lanes as Doubles
 using Shorts = std::int16_t __attribute__((vector_size(vector_bytes / 2)));
 using Tinies = std::int8_t __attribute__((vector_size(vector_bytes / 4)));
 
 // `Raw` is what a number is before it is scaled: sums of codes are exact, and cost one conversion instead of two.
+// One struct for each storage: Number is what is computed in, Element what lies in memory, Vector a register of
+// numbers, top the code of the largest magnitude.
 struct AsDouble {
     using Number = double;
     using Element = double;
@@ -58,6 +61,7 @@ constexpr i64 at_once = vector_bytes / static_cast<i64>(sizeof(typename K::Numbe
 
 namespace {  // of this file alone
 
+// A register of numbers from memory, before any scale.
 inline Reals widened(const float* from) { return read<Reals>(from); }
 inline Doubles widened(const double* from) { return read<Doubles>(from); }
 
@@ -102,11 +106,13 @@ inline void put(std::int8_t* to, Bits codes) {
 
 }  // namespace
 
+// One register of a field as it lies in memory, codes as integers.
 template <class K>
 inline typename K::Raw raw(const typename K::Element* from) {
     return widened(from);
 }
 
+// The same as numbers; exact, as codes have at most 16 bits.
 template <class K>
 inline typename K::Vector number(const typename K::Raw& v) {
     return __builtin_convertvector(v, typename K::Vector);
@@ -161,24 +167,30 @@ inline void load(const Spinors<K>& from, i64 group, i64 lane, typename K::Vector
 // Stores v, which becomes what a load would give.
 template <class K>
 inline void store(const Spinors<K>& to, i64 group, i64 lane, typename K::Vector* v) {
+    // Number c of these lanes lies c times 16 places further.
     typename K::Element* values = to.values + group * spinor_reals * sites + lane;
     if constexpr (K::coded) {
+        // The constants of kernels/reference/lattice/spinors.py.
         constexpr i32 smallest_bits = 27 << 23;    // 2^-100: the quotient stays finite
         constexpr float nearest = 12582912.0f;     // 1.5 * 2^23: the sum's low bits are the rounded code
         Bits largest = {};
         for (i64 c = 0; c < spinor_reals; ++c) {
+            // Maxima of bit patterns: exact, and NaN and infinity come out on top.
             const Bits magnitude = reinterpret_cast<Bits>(v[c]) & magnitude_mask;
             largest = magnitude > largest ? magnitude : largest;
         }
         // What is not finite keeps a norm that is not: the next sum tells of it.
+        // All ones in lanes whose largest magnitude can be divided by; the others store zeros.
         const Bits kept = largest >= smallest_bits;
         largest &= kept;
         const Reals largest_value = reinterpret_cast<Reals>(largest);
+        // One division for 24 numbers of a site; codes are products with it, rounded by the addition.
         const Reals quotient = K::top / largest_value, none = {};
         const Reals factor = kept ? quotient : none, norm = largest_value * (1.0f / K::top);
         for (i64 c = 0; c < spinor_reals; ++c) {
             const Reals moved = v[c] * factor + nearest;
             put(values + c * sites, reinterpret_cast<Bits>(moved));
+            // What a load would give: sums that follow are of stored values.
             v[c] = (moved - nearest) * norm;
         }
         write(to.norms + group * sites + lane, norm);
@@ -197,6 +209,7 @@ inline void add_products(const Doubles* a, const Doubles* b, double* sums) {
 inline void add_products(const Reals* a, const Reals* b, double* sums) {
     constexpr i64 half = vector / 2;
     Doubles low = read<Doubles>(sums), high = read<Doubles>(sums + half);
+    // Products of two float32 are exact in double: 48 bits of 53.
     const auto wide = [](const Reals& v, i64 lane) {
         HalfReals part;
         __builtin_memcpy(&part, reinterpret_cast<const char*>(&v) + lane * 4, sizeof part);
@@ -212,6 +225,7 @@ inline void add_products(const Reals* a, const Reals* b, double* sums) {
 
 namespace {  // of this file alone
 
+// One register of numbers from as many doubles.
 inline void narrowed(const double* from, Doubles& v) { v = read<Doubles>(from); }
 inline void narrowed(const double* from, Reals& v) {
     const HalfReals parts[2] = {__builtin_convertvector(read<Doubles>(from), HalfReals),
@@ -234,16 +248,21 @@ void pass_over(const Lattice& job, i64 first, i64 last) {
     using Vector = typename K::Vector;
     using Number = typename K::Number;
     const Spinors<K> in = spinors<K>(job.in), out = spinors<K>(job.out);
+    // The coefficients are rounded to the precision of the arithmetic once.
     Number* const x = static_cast<Number*>(job.x);
     const Number alpha = static_cast<Number>(job.alpha), beta = static_cast<Number>(job.beta), gamma = static_cast<Number>(job.gamma);
     const i64 groups = groups_in_item(job);
     for (i64 item = first; item < last; ++item) {
+        // One sum for each lane, in double; an item adds its groups in their order, so that no division of items
+        // changes it.
         double lengths[sites] = {}, products[sites] = {};
         for (i64 group = item * groups; group < (item + 1) * groups; ++group)
             for (i64 lane = 0; lane < sites; lane += at_once<K>) {
                 Vector a[spinor_reals], b[spinor_reals];
+                // Where the first number of these lanes lies in a field of plain numbers.
                 const i64 place = group * spinor_reals * sites + lane;
                 if (job.pass != Pass::update_solution) load(in, group, lane, a);
+                // The wide residual rounded, or the direction after the solution has taken it.
                 if (job.pass == Pass::store_residual) {
                     for (i64 c = 0; c < spinor_reals; ++c) narrowed(job.wide + place + c * sites, b[c]);
                 } else {

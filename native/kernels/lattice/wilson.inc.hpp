@@ -1,4 +1,4 @@
-// The Wilson operator on spinors and links that are kept narrow; the definition is kernels/reference/wilson.py.
+// The Wilson operator on spinors and links that are kept narrow; the definition is kernels/reference/lattice/wilson.py.
 //
 // Per site and direction 6 complex sums project a spinor to two spins, 18 complex multiply-adds apply the link, and 12
 // complex sums gather; with 12 numbers the third row takes 6 complex multiplications more. Bytes per site with 12
@@ -36,6 +36,7 @@ inline Complex<V> add_turned(const Complex<V>& a, const Complex<V>& b) {
     if constexpr ((phase & 3) == 3) return {a.re + b.im, a.im - b.re};
 }
 
+// Two spins of three colours, what a direction has left after its projection; and the sums of all four spins.
 template <class K>
 using Half = Complex<typename K::Vector>[2][3];
 template <class K>
@@ -44,8 +45,10 @@ using Sum = Complex<typename K::Vector>[4][3];
 // Spin s of (1 - gamma_mu) psi, or of (1 + gamma_mu) psi, times its norm and the scale of the link.
 template <class K, int mu, bool forward, int s, class Factor>
 inline void project(const typename K::Element* psi, const Factor& factor, Complex<typename K::Vector>* h) {
+    // 1 -+ gamma_mu has rank two: spin s and one other give the upper half, the lower follows from it.
     constexpr int other = 2 + (s ^ gammas[mu].swaps), phase = gammas[mu].phase[s] + (forward ? 2 : 0);
     for (int c = 0; c < 3; ++c) {
+        // Sums of codes stay integers: one conversion, and one product with the norm, for two spins.
         const auto at = [&](int spin) {
             const typename K::Element* z = psi + (spin * 3 + c) * 2 * sites;
             return Complex<typename K::Raw>{raw<K>(z), raw<K>(z + sites)};
@@ -69,6 +72,8 @@ __attribute__((noinline)) void add_hop(const Lattice& job, i64 group, i64 from, 
     Half<K> h;
     project<K, mu, forward, 0>(psi, factor, h[0]);
     project<K, mu, forward, 1>(psi, factor, h[1]);
+    // Past the edge of a part the neighbour is in the lane with one bit flipped; what lies in other registers is
+    // handled by `there`.
     const auto flip = [&h] {
         for (auto& spin : h)
             for (auto& z : spin) z = {flipped<mu>(z.re), flipped<mu>(z.im)};
@@ -79,6 +84,7 @@ __attribute__((noinline)) void add_hop(const Lattice& job, i64 group, i64 from, 
     const i64 owner = forward ? group : from, its_lane = forward ? lane : there;
     Complex<Vector> u[3][3];
     load_link<K, numbers>(static_cast<const typename K::Element*>(job.links) + (owner * 4 + mu) * numbers * sites + its_lane, u);
+    // w = U h forwards, w = U^+ h backwards: the link of the site below, conjugated, column by column.
     Half<K> w;
     for (int s = 0; s < 2; ++s)
         for (int i = 0; i < 3; ++i) {
@@ -96,6 +102,7 @@ __attribute__((noinline)) void add_hop(const Lattice& job, i64 group, i64 from, 
         for (auto& spin : w)
             for (auto& z : spin) z = {flipped<mu>(z.re), flipped<mu>(z.im)};
     }
+    // The lower spins are the upper ones times a power of i, which costs no multiplication.
     constexpr Gamma g = gammas[mu];
     constexpr int sign = forward ? 2 : 0;  // the lower spins are -+ S^+ times the upper ones
     for (int i = 0; i < 3; ++i) {
@@ -112,6 +119,7 @@ struct Neighbours {
 };
 
 inline void find_neighbours(const i64* extent, i64 group, const i64* place, Neighbours& n) {
+    // Groups along an axis are `step` apart; the last one's neighbour is the first, in the next part.
     i64 step = 1;
     for (int mu = 0; mu < 4; ++mu) {
         const i64 size = extent[3 - mu], at = place[mu];
@@ -128,6 +136,7 @@ template <class K, int numbers>
 inline void apply(const Lattice& job, i64 group, const Neighbours& n, i64 lane, typename K::Vector* v) {
     using Number = typename K::Number;
     Sum<K> sum = {};
+    // Always in this order: the definition adds the directions in it.
     add_hop<K, numbers, 0, true>(job, group, n.up[0], n.up_crosses[0], lane, sum);
     add_hop<K, numbers, 0, false>(job, group, n.down[0], n.down_crosses[0], lane, sum);
     add_hop<K, numbers, 1, true>(job, group, n.up[1], n.up_crosses[1], lane, sum);
@@ -138,6 +147,7 @@ inline void apply(const Lattice& job, i64 group, const Neighbours& n, i64 lane, 
     add_hop<K, numbers, 3, false>(job, group, n.down[3], n.down_crosses[3], lane, sum);
     const Number diagonal = static_cast<Number>(job.diagonal), half = static_cast<Number>(0.5);
     load(spinors<K>(job.in), group, lane, v);
+    // gamma5 changes the sign of the lower two spins.
     for (int i = 0; i < 12; ++i) {
         const Complex<typename K::Vector>& z = sum[i / 3][i % 3];
         const Number d = i < 6 ? diagonal : -diagonal, h = i < 6 ? half : -half;
@@ -171,10 +181,12 @@ void hop(const Lattice& job, i64 first, i64 last) {
         i64 group = item * groups_in_item(job);
         for (i64 y = 0; y < extent[2]; ++y)
             for (i64 x = 0; x < extent[3]; ++x, ++group) {
+                // An item is one layer of T and Z; its groups run over Y and X.
                 const i64 place[4] = {x, y, item % extent[1], item / extent[1]};
                 Neighbours n;
                 find_neighbours(extent, group, place, n);
                 if constexpr (K::coded) prefetch_after<K, numbers>(job, group, n);
+                // Sixteen lanes are one register of AVX-512 in float32, or up to eight in double on SSE2.
                 for (i64 lane = 0; lane < sites; lane += at_once<K>) {
                     Vector v[spinor_reals], old[spinor_reals];
                     apply<K, numbers>(job, group, n, lane, v);
@@ -182,6 +194,7 @@ void hop(const Lattice& job, i64 first, i64 last) {
                         load(out, group, lane, old);
                         for (i64 c = 0; c < spinor_reals; ++c) v[c] = old[c] - alpha * v[c];
                     }
+                    // Rounded to the storage, and summed as it was stored.
                     store(out, group, lane, v);
                     add_products(v, v, lengths + lane);
                     if (job.pass == Pass::update) add_products(old, v, products + lane);
@@ -202,6 +215,7 @@ void lattice_stored(const Lattice& job, i64 first, i64 last) {
 
 }  // namespace
 
+// Items first to last - 1 of any pass.
 void lattice(const Lattice& job, i64 first, i64 last) {
     if (job.storage == FieldStorage::f64) return lattice_stored<AsDouble>(job, first, last);
     if (job.storage == FieldStorage::f32) return lattice_stored<AsFloat>(job, first, last);

@@ -16,6 +16,8 @@ inline void largest_of(const NmPermutation& s, i64 group, i64 first, i64 n, i32 
     for (i64 k = 0; k <= s.keep; ++k)
         for (i64 r = 0; r < n; ++r) top[k][r] = 0;
     for (i64 p = group * s.group; p < (group + 1) * s.group; ++p) {
+        // A column sinks through the sorted list: at each place the larger stays, the smaller goes on. Every row of the
+        // group is a lane.
         i32 sinking[rows_at_once];
         __builtin_memcpy(sinking, s.magnitudes + s.order[p] * s.rows + first, static_cast<std::size_t>(n) * sizeof(i32));
         for (i64 k = 0; k <= s.keep; ++k)
@@ -27,6 +29,7 @@ inline void largest_of(const NmPermutation& s, i64 group, i64 first, i64 n, i32 
     }
 }
 
+// Writes edges and bases of the columns of one group, and its score, from the order.
 void evaluate_group(const NmPermutation& s, i64 group) {
     alignas(64) i32 top[largest_group][rows_at_once];
     alignas(64) i32 kept[rows_at_once];
@@ -36,16 +39,20 @@ void evaluate_group(const NmPermutation& s, i64 group) {
     for (i64 first = 0; first < s.rows; first += rows_at_once) {
         const i64 n = least(rows_at_once, s.rows - first);
         largest_of(s, group, first, n, top);
+        // What the group keeps in each row: the sum of its `keep` largest.
         for (i64 r = 0; r < n; ++r) kept[r] = top[0][r];
         for (i64 k = 1; k < s.keep; ++k)
             for (i64 r = 0; r < n; ++r) kept[r] += top[k][r];
         for (i64 r = 0; r < n; ++r) score += kept[r];
+        // Without one of its columns a group keeps the `keep` largest of the others: if that column is among them, the
+        // next one moves up.
         const i32 *last = top[s.keep - 1], *next = top[s.keep];
         for (i64 p = begin; p < begin + s.group; ++p) {
             const i32* __restrict x = s.magnitudes + s.order[p] * s.rows + first;
             i32* __restrict edge = s.edges + p * s.rows + first;
             i64 base = 0;
             for (i64 r = 0; r < n; ++r) {
+                // The value that a new column has to exceed here, and what the others keep beside it.
                 edge[r] = x[r] >= last[r] ? next[r] : last[r];
                 base += kept[r] - larger(x[r], last[r]);
             }
@@ -74,11 +81,13 @@ inline i64 score_with(const NmPermutation& s, i64 p, i64 column) {
 
 }  // namespace
 
+// Tries n swaps of two positions; returns how many were made.
 i64 anneal(const NmPermutation& s, const i32* pairs, const i64* allowances, i64* gains, i64 n) {
     i64 accepted = 0;
     for (i64 k = 0; k < n; ++k) {
         const i64 p = pairs[2 * k], q = pairs[2 * k + 1], of_p = p / s.group, of_q = q / s.group;
         gains[k] = 0;
+        // Within a group a swap changes nothing.
         if (of_p == of_q) continue;
         const i64 gain = score_with(s, p, s.order[q]) + score_with(s, q, s.order[p]) - s.scores[of_p] - s.scores[of_q];
         gains[k] = gain;
@@ -86,6 +95,7 @@ i64 anneal(const NmPermutation& s, const i32* pairs, const i64* allowances, i64*
         const i32 moved = s.order[p];
         s.order[p] = s.order[q];
         s.order[q] = moved;
+        // Only the two groups that were touched change.
         evaluate_group(s, of_p);
         evaluate_group(s, of_q);
         ++accepted;

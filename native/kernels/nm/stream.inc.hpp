@@ -1,4 +1,4 @@
-// Codes of structured sparse lines to streams and back; kernels/reference/sparse_stream.py is the definition.
+// Codes of structured sparse lines to streams and back; kernels/reference/nm/stream.py is the definition.
 #pragma once
 
 #include "kernels/values/memory.inc.hpp"
@@ -17,6 +17,7 @@ inline bool is_kept(const u8* mask, i64 bit) { return mask[bit / 8] >> bit % 8 &
 // Whether every group of a block of n values keeps exactly `keep`.
 inline bool keeps_exactly(const u8* mask, i64 n, i64 keep, i64 group) {
     const i64 groups = n / group;
+    // Masks lie by position within the group: bit p groups + g. Counting by position runs over neighbouring bits.
     u8 counts[tile];
     for (i64 g = 0; g < groups; ++g) counts[g] = 0;
     for (i64 p = 0; p < group; ++p)
@@ -35,6 +36,7 @@ inline void expand_plainly(const NmLines& job, const u8* in, i64 n, i32* codes) 
     for (i64 g = 0; g < groups; ++g) {
         const i32* next = kept + g * keep;
         for (i64 p = 0; p < job.group; ++p) {
+            // A mask with too many bits would take codes of the next group; `next` stops at the end of its own.
             const bool here = is_kept(in, p * groups + g) && next < kept + (g + 1) * keep;
             codes[g * job.group + p] = here ? *next++ : job.zero;
         }
@@ -49,6 +51,7 @@ inline void expand_plainly(const NmLines& job, const u8* in, i64 n, i32* codes) 
 // 0 or 1 or, where 3 is kept too, at 2. Blends take less time than expansions from memory, which are microcode on Zen 4.
 template <class Move>
 inline void place_groups_of_four(const u8* masks, i64 step, __m512i first, __m512i second, Move move) {
+    // Bit g of m[p] says whether group g keeps position p: 16 groups are one mask of AVX-512.
     __mmask16 m[4];
 #pragma GCC unroll 4
     for (i64 p = 0; p < 4; ++p) {
@@ -69,11 +72,14 @@ inline void expand_groups_of_four(const u8* in, i64 n, i32 bits, u8* out) {
     const i64 step = n / 32;  // bytes of the mask for one position
     const u8* codes = in + n / 8;
     for (i64 i = 0; i < n; i += 64, in += 2, codes += 4 * bits, out += 8 * bits) {
+        // Two codes of 16 bits in each 32-bit lane: the pair that a group keeps.
         if (bits == 16) {
             const __m512i c = _mm512_loadu_si512(codes);
             __m512i w[4];
             place_groups_of_four(in, step, _mm512_and_si512(c, _mm512_set1_epi32(0xffff)), _mm512_srli_epi32(c, 16),
                         [&](i64 p, __m512i v) { w[p] = v; });
+            // Positions 0 and 1, and 2 and 3, joined; two permutations then bring both halves of each group side by
+            // side.
             const __m512i low = _mm512_or_si512(w[0], _mm512_slli_epi32(w[1], 16));
             const __m512i high = _mm512_or_si512(w[2], _mm512_slli_epi32(w[3], 16));
             const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
@@ -81,6 +87,7 @@ inline void expand_groups_of_four(const u8* in, i64 n, i32 bits, u8* out) {
             _mm512_storeu_si512(out + 64, _mm512_permutex2var_epi32(low, _mm512_add_epi32(first, _mm512_set1_epi32(8)), high));
             continue;
         }
+        // Narrower codes: each lane gets the two codes of its group, and four positions are put together by shifts.
         const __m512i c = bits == 8 ? _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)))
                                     : _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
         __m512i all = _mm512_setzero_si512();
@@ -92,6 +99,7 @@ inline void expand_groups_of_four(const u8* in, i64 n, i32 bits, u8* out) {
     }
 }
 
+// Whether expand_groups_of_four knows this pattern; its zeros come from masking, so the code of zero must be 0.
 inline bool expands_groups_of_four(const NmLines& job, i64 n) {
     return job.keep == 2 && job.group == 4 && n % 64 == 0 && job.zero == 0 && (job.bits == 4 || job.bits == 8 || job.bits == 16);
 }
@@ -128,7 +136,10 @@ inline void expand_line(const NmLines& job, const u8* stream, i64 from, u8* out)
         expand_block(job, stream + start / block * bytes, start, least(block, job.n - start), out);
 }
 
+// Checks the masks of lines first to last - 1 and writes their codes, if `out` says where; returns the first wrong
+// line, or -1.
 i64 expand(const NmLines& job, i64 first, i64 last) {
+    // A line is cut into blocks, each a mask and the codes that it keeps; bytes of whole blocks are all alike.
     const i64 block = nm_block(job.group), bytes = nm_block_bytes(block, job.bits, job.keep, job.group);
     const i64 in_stream = nm_stream_bytes(job.n, job.bits, job.keep, job.group), in_line = bytes_for(job.n, job.bits);
     for (i64 line = first; line < last; ++line) {
@@ -146,10 +157,12 @@ namespace {  // of this file alone
 inline bool compress_block(const NmLines& job, const i32* codes, i64 n, u8* out) {
     alignas(64) i32 kept[tile];
     const i64 groups = n / job.group, keep = job.keep;
+    // Masks are built bit by bit, so they begin as zeros.
     u8* rest = out + bytes_for(n, 1);
     for (u8* byte = out; byte < rest; ++byte) *byte = 0;
     for (i64 g = 0; g < groups; ++g) {
         const i32* from = codes + g * job.group;
+        // Which positions to keep: first all that are not zero, then minus zeros, then zeros, until there are `keep`.
         u64 chosen = 0;
         i64 count = 0;
         for (i64 p = 0; p < job.group; ++p)
@@ -168,6 +181,7 @@ inline bool compress_block(const NmLines& job, const i32* codes, i64 n, u8* out)
                 chosen |= u64{1} << p;
                 ++count;
             }
+        // Their codes in the order of the positions, their bits in the mask.
         i32* next = kept + g * keep;
         for (i64 p = 0; p < job.group; ++p) {
             if ((chosen >> p & 1) == 0) continue;
@@ -182,6 +196,7 @@ inline bool compress_block(const NmLines& job, const i32* codes, i64 n, u8* out)
 
 }  // namespace
 
+// Lines first to last - 1 to streams; returns the first that has a group with too many, or -1.
 i64 compress(const NmLines& job, i64 first, i64 last) {
     const i64 block = nm_block(job.group), bytes = nm_block_bytes(block, job.bits, job.keep, job.group);
     const i64 in_stream = nm_stream_bytes(job.n, job.bits, job.keep, job.group), in_line = bytes_for(job.n, job.bits);

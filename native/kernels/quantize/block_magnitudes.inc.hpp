@@ -16,6 +16,7 @@ using vectors::larger, vectors::shuffled;
 
 namespace {  // of this file alone
 
+// One block after the other; the last may be shorter. A size known to the compiler lets it unroll the reduction.
 template <i64 fixed_size>
 inline void largest_of_blocks(const float* x, i64 n, i64 size, i32* largest) {
     const i64 width = fixed_size ? fixed_size : size;
@@ -26,6 +27,7 @@ inline void largest_of_blocks(const float* x, i64 n, i64 size, i32* largest) {
 
 // Maxima of the even and odd lanes of a, then of b: halves the lanes that belong to each.
 inline Bits merge(Bits a, Bits b) {
+    // Lane i of the result is the larger of a pair of neighbours: the lower half of the lanes from a, the upper from b.
     const Bits p = shuffled(a, b, [](int lane) { return 2 * lane; });
     const Bits q = shuffled(a, b, [](int lane) { return 2 * lane + 1; });
     return p > q ? p : q;
@@ -36,6 +38,7 @@ inline Bits merge(Bits a, Bits b) {
 template <i64 size>
 inline void largest_of_many(const float* x, i64 blocks, i32* largest) {
     for (i64 j = 0; j < blocks; j += vector) {
+        // One register for each block of the group; lanes of a block stand side by side until they are merged.
         Bits top[vector];
 #pragma GCC unroll 16
         for (i64 b = 0; b < vector; ++b) {
@@ -49,6 +52,7 @@ inline void largest_of_many(const float* x, i64 blocks, i32* largest) {
             }
             top[b] = largest_lanes;
         }
+        // After log2(vector) rounds lane j holds the maximum of block j, in order: the merges keep it.
 #pragma GCC unroll 16
         for (i64 n = vector / 2; n > 0; n /= 2)
 #pragma GCC unroll 16
@@ -62,6 +66,7 @@ inline void largest_of_many(const float* x, i64 blocks, i32* largest) {
 // Largest magnitudes of the blocks of a tile, and which of them hold something that is not finite. Returns whether
 // the whole tile is finite.
 inline bool measure_blocks(Buffers& t, const float* x, i64 n, i64 size, i64 blocks) {
+    // Sixteen and 32 are the block sizes of MX and NVFP4; groups must be whole, as largest_of_many reads all of them.
     const bool many = n == blocks * size && blocks % vector == 0;
     if (size == 32 && many)
         largest_of_many<32>(x, blocks, t.largest);
@@ -79,6 +84,7 @@ inline bool measure_blocks(Buffers& t, const float* x, i64 n, i64 size, i64 bloc
     for (i64 j = 0; j < blocks; ++j) top = larger(top, t.largest[j]);
     const bool finite = top < infinity_bits;
     for (i64 j = 0; j < blocks; ++j) t.bad[j] = t.largest[j] >= infinity_bits;
+    // Rare: a block with a NaN or an infinity takes the largest of its finite values.
     if (!finite)
         for (i64 j = 0; j < blocks; ++j)
             if (t.bad[j]) t.largest[j] = largest_finite(x + j * size, least(size, n - j * size));

@@ -24,6 +24,7 @@ namespace {  // of this file alone
 // shift_line for pairs, a whole vector of them at a time.
 inline void shift_pairs(i32 largest_shift, Buffers& t, const float* x, i64 n) {
     for (i64 i = 0; i < n; i += vector) {
+        // Lanes 2 i and 2 i + 1 are a pair; both get the same shift, so that no lane needs another register.
         const Reals u = (Reals)(read<Bits>(x + i) & magnitude_mask) * read<Reals>(t.a + i);
         const Bits shift = shift_of_pairs(u, largest_shift << 23);
         write(t.w + i, u * (Reals)(one_bits + shift));
@@ -43,6 +44,7 @@ inline void gather_pairs(Buffers& t, i64 n) {
 // element is multiplied by. Directed rounding has to see what is too small for that, and not zero.
 inline void shift_line(const Format& f, Buffers& t, const float* x, i64 n, bool codes) {
     if (f.sub_block == 2) {
+        // A tail: zeros fill the last vector.
         if (n % vector) {
             for (i64 i = 0; i < tile; ++i) t.x[i] = i < n ? x[i] : 0.0f;
             for (i64 i = n; i % vector; ++i) t.a[i] = t.b[i] = 0.0f;  // zero times what was left there may be NaN
@@ -51,12 +53,16 @@ inline void shift_line(const Format& f, Buffers& t, const float* x, i64 n, bool 
         shift_pairs(f.largest_shift, t, x, n);
         if (codes) gather_pairs(t, n);
     } else {
+        // Sub-blocks of other sizes: first the scaled magnitudes, then the shift of each sub-block.
         for (i64 i = 0; i < n; ++i) t.w[i] = float_of(bits_of(x[i]) & magnitude_mask) * t.a[i];
         for (i64 start = 0, j = 0; start < n; start += f.sub_block, ++j) {
             const i64 count = least(f.sub_block, n - start);
+            // How many binades the largest member lies below one, in place of an exponent field; never below zero.
             const i32 gap = one_bits - (largest_of<0>(t.w + start, count) & exponent_mask);
             const i32 shift = clamp(gap, 0, f.largest_shift << 23);
             t.shifts[j] = shift >> 23;
+            // Powers of two from sums of bit patterns: 1.0 plus or minus the shift in its exponent field. Both products
+            // are exact.
             for (i64 i = start; i < start + count; ++i) {
                 t.w[i] *= float_of(one_bits + shift);
                 t.b[i] *= float_of(one_bits - shift);
@@ -69,6 +75,7 @@ inline void shift_line(const Format& f, Buffers& t, const float* x, i64 n, bool 
 
 namespace {  // of this file alone
 
+// Scales that are numbers of a grid, one for each block; `outer` gives the outer scale of a block.
 template <class OuterOf>
 inline void real_scales(const PreparedQuantize& p, Buffers& t, i64 blocks, OuterOf outer) {
     const Constants k = p.scale;
@@ -93,6 +100,7 @@ inline void real_scales(const PreparedQuantize& p, Buffers& t, i64 blocks, Outer
 inline void choose_scales(const PreparedQuantize& p, Buffers& t, i64 blocks, const Outer* outer, i64 outer_step) {
     const Format& f = p.f;
     if (p.real) {
+        // Two loops, as the first keeps the outer scale in a register.
         if (outer_step == 0)
             real_scales(p, t, blocks, [&](i64) { return outer[0]; });
         else
@@ -102,6 +110,7 @@ inline void choose_scales(const PreparedQuantize& p, Buffers& t, i64 blocks, con
     }
     const i32 nan = f.scale_nan;
     if (f.nonfinite == Nonfinite::block_nan)
+        // Where NaN poisons its block, the code of the scale says so.
         for (i64 j = 0; j < blocks; ++j) t.scales[j] = t.bad[j] ? nan : t.scales[j];
 }
 

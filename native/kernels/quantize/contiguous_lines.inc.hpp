@@ -35,8 +35,11 @@ namespace {  // of this file alone
 // The part of a line that one item of work covers; all of it where a cut would share bytes or scales.
 constexpr i64 tiles_in_item = 8;
 
+// Values of a line in one item.
 inline i64 values_in_item(const PreparedQuantize& p) {
     const Format& f = p.f;
+    // A line cannot be cut where its outer scale has to be measured first, where a block is longer than a tile, or
+    // where two items would write into one byte.
     const bool whole_line = outer_of_each_line(f) || (has_blocks(f) && f.block > tile) ||
                             (!p.values && !divisible(f, tile_of(f)));
     return whole_line ? p.g.n : tiles_in_item * tile_of(f);
@@ -52,6 +55,7 @@ inline i64 items_of_contiguous(const PreparedQuantize& p) {
 inline const float* input(const PreparedQuantize& p, i64 index, i64 step, i64 n, float* buffer) {
     const void* from = at(p.job.in, p.job.in_type, index);
     const bool replace = p.f.nonfinite == Nonfinite::saturate;
+    // The common case copies nothing: float32, side by side.
     if (p.job.in_type == Real::f32 && step == 1 && !replace) return static_cast<const float*>(from);
     load(from, p.job.in_type, step, n, buffer);
     if (replace) replace_nonfinite(buffer, n, p.job.in_type);
@@ -81,9 +85,11 @@ inline void spread_scales(const PreparedQuantize& p, Buffers& t, i64 n) {
 inline bool round_blocks(const PreparedQuantize& p, Buffers& t, const float* x, float outer, i64 place, float* values, i64 n,
                          i64 blocks) {
     const Format& f = p.f;
+    // Pairs share a shift of fixed-point elements: MX9, MX6 and MX4 of BDR.
     const bool pairs = f.scales == Scales::shifted;
     if ((f.block != 32 && f.block != 16) || n != blocks * f.block) return false;
     if (pairs && (f.sub_block != 2 || !is_fixed(f.grid))) return false;
+    // Draws are indexed by the place of a value in the C order of the array, so that cutting changes none.
     u32* draws = nullptr;
     if (p.stochastic) draw(f.seed, place, p.g.place_step, n, t.draws, &draws);
     const VectorRounding q{
@@ -109,6 +115,7 @@ inline bool round_blocks(const PreparedQuantize& p, Buffers& t, const float* x, 
 // Rounds any tile.
 inline void round_general(const PreparedQuantize& p, Buffers& t, const float* x, bool finite, bool tiled, i64 place, float* values, i64 n) {
     const Format& f = p.f;
+    // What is rounded is |w| a, and b takes an element back; see Buffers.
     const float *w = x, *a = t.a, *b = t.b;
     if (tiled) spread_scales(p, t, n);
     if (f.scales == Scales::none) a = b = t.ones;
@@ -122,6 +129,7 @@ inline void round_general(const PreparedQuantize& p, Buffers& t, const float* x,
     round_tile(p, t, x, w, a, b, finite, place, p.g.place_step, values, t.codes, n);
 }
 
+// The scale of a block that goes on through many tiles, beside every value of a tile: done once, used by all its tiles.
 inline void scale_long_block(const PreparedQuantize& p, Buffers& t, Measured m, const Outer& outer) {
     t.largest[0] = m.largest;
     t.bad[0] = m.bad;
@@ -130,10 +138,13 @@ inline void scale_long_block(const PreparedQuantize& p, Buffers& t, Measured m, 
     fill(t.b, t.multiplier[0], tile);
 }
 
+// Takes a rounded tile to where it belongs: stored as values, or packed. Values that were rounded in place are there
+// already.
 inline void emit(const PreparedQuantize& p, const Line& line, const LineBytes& bytes, const Buffers& t, i64 start, i64 n,
                  const float* values) {
     const Format& f = p.f;
     if (p.values) {
+        // Where the first value of the tile lies in the result, which also numbers its draws.
         const i64 place = line.place + start * p.g.place_step;
         void* out = at(p.job.values, p.job.values_type, place);
         if (out != values) store(out, p.job.values_type, p.g.place_step, n, values);
@@ -165,11 +176,13 @@ namespace {  // of this file alone
 inline bool quantize_line(const PreparedQuantize& p, Buffers& t, const Line& line, i64 from, i64 to) {
     const Format& f = p.f;
     const LineBytes bytes = line_bytes(f, p.g.n);
+    // Tiles hold whole blocks, so that a block is measured and rounded while it is in the nearest cache.
     const i64 most_values = tile_of(f);
     const bool blocks = has_blocks(f), tiled = blocks && f.block <= tile;
     const i64 most_blocks = tiled ? most_values / f.block : 1;
     Outer outer{1.0f, 1.0f};
     if (p.two_level) {
+        // Where the largest magnitude of the line itself decides, this is a pass over memory of its own.
         outer = outer_of(f, f.whole_known ? whole_of(f) : float_of(measure(p, t, line.in, p.g.n).largest));
         if (!p.values && !f.whole_known) p.job.outer[line.number] = outer.scale;
         fill(t.outer, outer.scale, tile);
@@ -180,6 +193,7 @@ inline bool quantize_line(const PreparedQuantize& p, Buffers& t, const Line& lin
     bool all_finite = true;
     i64 end = tiled || !blocks ? to : from;  // of the long block that is worked on
     for (i64 start = from, n; start < to; start += n) {
+        // A long block begins: measured to its end, which the next tiles then share.
         if (start == end) {
             end = least(to, start + f.block);
             scale_long_block(p, t, measure(p, t, line.in + start * p.g.step, end - start), outer);
@@ -189,6 +203,7 @@ inline bool quantize_line(const PreparedQuantize& p, Buffers& t, const Line& lin
         bool finite = true;
         const i64 in_tile = !tiled ? 1 : n == most_values ? most_blocks : count_of(n, f.block);  // a division takes long
         if (tiled) {
+            // Blocks within a tile: maxima, then scales, all in registers and the nearest cache.
             finite = measure_blocks(t, x, n, f.block, in_tile);
             choose_scales(p, t, in_tile, &outer, 0);
         } else {
@@ -196,10 +211,12 @@ inline bool quantize_line(const PreparedQuantize& p, Buffers& t, const Line& lin
         }
         const i64 place = line.place + start * p.g.place_step;
         float* values = direct ? static_cast<float*>(p.job.values) + place : t.values;
+        // The scale of a block in one register where the sizes fit, else one beside each value.
         const bool in_vectors = p.in_vectors && finite && tiled;
         if (!in_vectors || !round_blocks(p, t, x, outer.scale, place, values, n, in_tile))
             round_general(p, t, x, finite, tiled, place, values, n);
         all_finite &= finite;
+        // Blocks that hold a NaN become NaN as a whole, after rounding: they are rare.
         if (f.nonfinite == Nonfinite::block_nan) {
             if (tiled && !finite) {
                 for (i64 j = 0; j * f.block < n; ++j)
@@ -210,6 +227,7 @@ inline bool quantize_line(const PreparedQuantize& p, Buffers& t, const Line& lin
             }
         }
         emit(p, line, bytes, t, start, n, values);
+        // The scales of a whole tile, or that of a long block when it begins.
         if (blocks && !p.values && (tiled || start % f.block == 0))
             pack(t.scales, in_tile, f.scale_bits, p.job.scales + line.number * bytes.scales, start / f.block);
     }
@@ -222,6 +240,7 @@ inline bool quantize_contiguous(const PreparedQuantize& p, Buffers& t, i64 first
     const i64 values = values_in_item(p), in_line = count_of(p.g.n, values);
     bool finite = true;
     for (i64 item = first; item < last;) {
+        // Items of one line that follow each other are converted together: the line is set up once.
         const i64 number = item / in_line, part = item % in_line, parts = least(in_line - part, last - item);
         finite &= quantize_line(p, t, line_of(p.g, number), part * values, least(p.g.n, (part + parts) * values));
         item += parts;

@@ -35,6 +35,7 @@ struct VectorRounding {
 
 // How far down a pair shifts, in place: it grows by what its larger member leaves free below one.
 inline Bits shift_of_pairs(Reals u, i32 most_shift) {
+    // Each lane beside its neighbour of the pair: one permutation.
     const Bits others = shuffled((Bits)u, (Bits)u, [](int lane) { return lane ^ 1; });
     const Bits gap = one_bits - (larger((Bits)u, others) & exponent_mask);
     return smaller(larger(gap, Bits{}), broadcast(most_shift));
@@ -43,6 +44,7 @@ inline Bits shift_of_pairs(Reals u, i32 most_shift) {
 namespace {  // of this file alone
 
 inline Bits with_sign(const Constants& k, Bits c, Bits x) {
+    // All ones in lanes of negative inputs.
     const Bits negative = x >> 31;
     if (k.sign == Sign::twos_complement) return ((c ^ negative) - negative) & k.code_mask;
     return c | (negative & k.sign_mask & (c != 0 ? broadcast(-1) : broadcast(k.zero_signs)));
@@ -95,6 +97,7 @@ inline Rounded round_drawn(const Constants& k, Bits field, Reals u, Naturals dra
     r.value -= (Reals)((Bits)step & over);
     r.steps += over;
 #endif
+    // 2^32 over the step, from its exponent field: the product below is exact.
     const Naturals inverse = (static_cast<u32>(254 + k.m + 32) << 23) - (Naturals)field;
     const Reals scaled = (u - r.value) * (Reals)inverse;  // by 2^32 / step
     const Bits up = (Bits)(floor_of(scaled) > draws);
@@ -119,6 +122,7 @@ void round_vectors(const Constants& given, const VectorRounding& given_rounding)
     // What lies beyond twice the largest value is taken for it, so that M stays within float32.
     const i32 cap = (bits_of(k.max) & exponent_mask) + binade;
     for (i64 i = 0, j = 0; i < q.n; ++j) {
+        // A scale for each block stays in one register for all vectors of the block.
         Reals a{}, b{};
         if (per) a = broadcast(q.a[j]), b = broadcast(q.b[j]);
 #pragma GCC unroll 2
@@ -138,6 +142,7 @@ void round_vectors(const Constants& given, const VectorRounding& given_rounding)
             const Bits field = binade_of<fixed>(k, u);
             const Rounded r = drawn ? round_drawn(k, field, u, read<Naturals>(q.draws + i)) : round_to_nearest(k, field, u);
             if (codes) {
+                // The code counts steps: those of the binades below that of u, and its own.
                 const Bits c = ((field - k.emin_bits) >> k.drop) + r.steps;
                 const Bits limit = plain ? broadcast(k.limit_above) : x < 0 ? broadcast(k.limit_below) : broadcast(k.limit_above);
                 const Bits within = smaller(c, limit);
@@ -177,6 +182,7 @@ inline bool is_plain(const Constants& k) { return k.limit_above == k.limit_below
 
 namespace {  // of this file alone
 
+// The flags of a job choose one of the instances of round_vectors, in three steps.
 using RoundVectors = void (*)(const Constants&, const VectorRounding&);
 
 }  // namespace

@@ -11,6 +11,8 @@ using draws::drawn_together;
 using elements::Constants, elements::constants_of;
 using numbers::tile;
 
+// What one thread works in: about 60 KiB, one tile of each intermediate result. Each buffer begins a cache line and so
+// a vector; a tile is a whole number of vectors, and rounding a tail may write up to the end of one.
 struct alignas(64) Buffers {
     float x[tile];       // values
     float w[tile];       // what is rounded is |w| a; its code or value has the sign of x
@@ -37,6 +39,7 @@ struct PreparedQuantize {
     bool in_vectors;  // a case of round_vectors, but for what is not finite
 };
 
+// Decides once for each thread what the loops would otherwise ask of the format again and again.
 inline PreparedQuantize prepare_quantize(const Quantize& job) {
     const Format& f = job.format;
     PreparedQuantize p{
@@ -51,8 +54,11 @@ inline PreparedQuantize prepare_quantize(const Quantize& job) {
         .stochastic = f.rounding == Rounding::stochastic,
         .in_vectors = false,
     };
+    // A table has no grid, and only real scales are rounded to one.
     if (!f.tabled) p.element = constants_of(f.grid, f.overflow);
     if (p.real) p.scale = constants_of(f.scale_grid, Overflow::saturate);
+    // round_vectors needs that what it adds stays within float32 (Grid::quick), one of the two roundings that it knows,
+    // and saturation, which it does by a minimum.
     p.in_vectors = !f.tabled && f.grid.quick && (f.rounding == Rounding::nearest_even || p.stochastic) &&
               f.overflow == Overflow::saturate && !f.whole_bad;
     return p;

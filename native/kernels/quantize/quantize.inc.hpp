@@ -19,6 +19,8 @@ using numbers::tile;
 using strips::side_by_side;
 using vectors::finish_nontemporal_stores;
 
+// Items are pieces of lines, or strips of lines where neighbouring values belong to different lines. What an item gives
+// does not depend on which items are done together.
 i64 quantize_items(const Quantize& job) {
     const PreparedQuantize p = prepare_quantize(job);
     return side_by_side(p.g) ? items_of_strided(p) : items_of_contiguous(p);
@@ -40,10 +42,13 @@ constexpr const char* compiled_for =
 
 }  // namespace
 
+// Items first to last - 1. Everything lies on the stack: kernels allocate nothing and throw nothing.
 Outcome quantize(const Quantize& job, i64 first, i64 last) {
+    // Each thread prepares for itself: it takes less time than handing it over.
     const PreparedQuantize p = prepare_quantize(job);
     Buffers t;
     fill(t.ones, 1.0f, tile);
+    // The thread of the first item writes what the array has once.
     if (first == 0) write_shared(p, t);
     bool finite = true;
     if (first < last)

@@ -34,10 +34,13 @@ using vectors::larger, vectors::read, vectors::write;
 
 namespace {  // of this file alone
 
+// Lines in one strip. A lane is a line, so scales, shifts and flags have one place for each lane in the same buffers
+// that hold one for each block elsewhere.
 constexpr i64 lanes = tile;
 constexpr i64 rows_together = 8;  // eight codes fill whole bytes, whatever their width
 constexpr i64 rows_in_item = 64;
 
+// Rows of a strip that one item covers.
 inline i64 rows_of_item(const PreparedQuantize& p) {
     const Format& f = p.f;
     const i64 rows = has_blocks(f) ? f.block : rows_in_item;
@@ -55,6 +58,7 @@ inline i64 items_of_strided(const PreparedQuantize& p) {
 
 namespace {  // of this file alone
 
+// Row r of a strip: value r of each of its lines, as float32.
 inline const float* row(const PreparedQuantize& p, const Strip& s, i64 r, float* buffer) {
     return input(p, s.line.in + r * p.g.step, s.stride, s.count, buffer);
 }
@@ -67,6 +71,7 @@ inline void measure_lanes(const PreparedQuantize& p, Buffers& t, const Strip& s,
         // No processor foresees a row: the next one is asked for, and the room for the results of this one.
         const void* next = at(p.job.in, p.job.in_type, s.line.in + (r + 1) * p.g.step);
         const void* results = p.values ? at(p.job.values, p.job.values_type, s.line.place + r * p.g.place_step) : next;
+        // Two prefetches and a maximum for each vector; the loop is bound by memory.
         i64 i = 0;
         for (; i + vector <= s.count; i += vector) {
             __builtin_prefetch(at(next, p.job.in_type, i));
@@ -75,6 +80,7 @@ inline void measure_lanes(const PreparedQuantize& p, Buffers& t, const Strip& s,
         }
         for (; i < s.count; ++i) t.largest[i] = larger(t.largest[i], bits_of(x[i]) & magnitude_mask);
     }
+    // An exponent field of all ones anywhere makes a second pass over the finite values.
     i32 top = 0;
     for (i64 i = 0; i < s.count; ++i) top = larger(top, t.largest[i]);
     for (i64 i = 0; i < s.count; ++i) t.bad[i] = t.largest[i] >= infinity_bits;
@@ -97,12 +103,15 @@ struct Waiting {
 // Adds row r of a line; the bytes go out after every eighth row and after the last.
 inline void add_row(Waiting& waiting, const i32* codes, const Strip& s, i64 r, bool last, i32 bits, u8* part,
                     i64 line_bytes) {
+    // Rows wait transposed: eight codes of one lane lie in eight rows at the same place.
     i32* kept = waiting.rows[r % rows_together];
     for (i64 i = 0; i < s.count; ++i) kept[i] = codes[i];
     const i64 n = r % rows_together + 1;
     if (n < rows_together && !last) return;
     u8* out = part + s.line.number * line_bytes + r / rows_together * bits;
     if (n == rows_together && bits <= 8) {
+        // Eight codes of a lane in one word, least bits first, as the packed part has them; then `bits` bytes of it go
+        // out.
         alignas(64) u64 words[lanes] = {};
         for (i64 j = 0; j < n; ++j)
             for (i64 i = 0; i < lanes; ++i) words[i] |= static_cast<u64>(static_cast<u32>(waiting.rows[j][i])) << j * bits;
@@ -110,12 +119,14 @@ inline void add_row(Waiting& waiting, const i32* codes, const Strip& s, i64 r, b
         return;
     }
     for (i64 i = 0; i < s.count; ++i) {
+        // Wider codes, or the last rows of a line: lane by lane.
         i32 line[rows_together];
         for (i64 j = 0; j < n; ++j) line[j] = waiting.rows[j][i];
         pack_each(line, n, bits, out + i * line_bytes, 0);
     }
 }
 
+// What a block keeps for each lane while its rows pass.
 struct alignas(64) ColumnBuffers {
     float divisor[lanes], multiplier[lanes];
     Outer outer[lanes];
@@ -124,6 +135,7 @@ struct alignas(64) ColumnBuffers {
 
 // One over the finest step that the rows of a sub-block share in each lane: t.a and t.b as shift_line leaves them.
 inline void shift_lanes(const PreparedQuantize& p, Buffers& t, const ColumnBuffers& c, const Strip& s, i64 from, i64 to) {
+    // A shift is kept in the place of an exponent field, so that adding it to the bits of 1.0 makes a power of two.
     const i32 most_shift = p.f.largest_shift << 23;
     for (i64 i = 0; i < s.count; ++i) t.largest[i] = 0;
     for (i64 r = from; r < to; ++r) {
@@ -142,17 +154,20 @@ inline void shift_lanes(const PreparedQuantize& p, Buffers& t, const ColumnBuffe
     }
 }
 
+// Where row r of the results is rounded to: in place, or in a buffer that emit_row stores.
 inline float* row_of_values(const PreparedQuantize& p, const Strip& s, i64 r, float* buffer) {
     const bool direct = p.job.values_type == Real::f32 && s.place_stride == 1;
     return direct ? static_cast<float*>(p.job.values) + s.line.place + r * p.g.place_step : buffer;
 }
 
+// Stores a row that was rounded in a buffer.
 inline void emit_row(const PreparedQuantize& p, const Strip& s, i64 r, const float* values, const float* buffer) {
     if (values == buffer)
         store(at(p.job.values, p.job.values_type, s.line.place + r * p.g.place_step), p.job.values_type, s.place_stride,
               s.count, values);
 }
 
+// Rounds one row: each lane with the scale of its line in t.a and t.b.
 inline void round_row(const PreparedQuantize& p, Buffers& t, ColumnBuffers& c, const Strip& s, i64 r, bool finite) {
     const Format& f = p.f;
     const float* x = row(p, s, r, t.x);
@@ -160,6 +175,7 @@ inline void round_row(const PreparedQuantize& p, Buffers& t, ColumnBuffers& c, c
     if (f.scales == Scales::shifted) {
         for (i64 i = 0; i < s.count; ++i) {
             const i32 magnitude = bits_of(x[i]) & magnitude_mask, u = bits_of(float_of(magnitude) * c.divisor[i]);
+            // What is too small for float32 but not zero becomes the smallest: directed rounding has to see it.
             t.w[i] = float_of(u == 0 ? magnitude != 0 : u);
         }
         w = t.w;
@@ -169,6 +185,7 @@ inline void round_row(const PreparedQuantize& p, Buffers& t, ColumnBuffers& c, c
     const i64 place = s.line.place + r * p.g.place_step;
     float* values = p.values ? row_of_values(p, s, r, t.values) : t.values;
     round_tile(p, t, x, w, a, b, finite, place, s.place_stride, values, t.codes, s.count);
+    // Lanes of bad blocks are overwritten after rounding, one by one.
     if (f.scales != Scales::none && f.nonfinite == Nonfinite::block_nan && (!finite || f.whole_bad))
         for (i64 i = 0; i < s.count; ++i)
             if (t.bad[i]) overwrite(p, values + i, t.codes + i, 1);
@@ -177,6 +194,7 @@ inline void round_row(const PreparedQuantize& p, Buffers& t, ColumnBuffers& c, c
 
 // Two rows whose values are pairs with a shift of their own, in one pass; returns false, with nothing done, for others.
 inline bool round_pair(const PreparedQuantize& p, Buffers& t, const ColumnBuffers& c, const Strip& s, i64 r, i64 rows, bool finite) {
+    // To values, to nearest, both rows there, fixed-point elements, whole vectors.
     const bool fits = p.in_vectors && finite && p.values && !p.stochastic && rows == 2 && is_fixed(p.f.grid) && s.count % vector == 0;
     if (!fits) return false;
     const float* x[2] = {row(p, s, r, t.x), row(p, s, r + 1, t.w)};
@@ -195,6 +213,7 @@ inline bool quantize_strip(const PreparedQuantize& p, Buffers& t, const Strip& s
     const i64 size = has_blocks(f) ? f.block : rows_in_item, sub = f.scales == Scales::shifted ? f.sub_block : size;
     ColumnBuffers c;
     bool all_finite = true;
+    // Without a second level the outer scale is one.
     for (i64 i = 0; i < s.count; ++i) c.outer[i] = {1.0f, 1.0f};
     if (p.two_level) {
         if (!f.whole_known) measure_lanes(p, t, s, 0, p.g.n);
@@ -207,9 +226,12 @@ inline bool quantize_strip(const PreparedQuantize& p, Buffers& t, const Strip& s
     for (i64 start = from; start < to; start += size) {
         const i64 end = least(to, start + size);
         bool finite = true;
+        // Down the rows of the block once for its maxima, then again to round them: with blocks of a usual size a strip
+        // of 1,024 lanes stays in the second cache between both.
         measure_lanes(p, t, s, start, end);
         for (i64 i = 0; i < s.count; ++i) finite &= !t.bad[i];
         all_finite &= finite;
+        // One scale for the array: every lane takes the maximum that was measured before.
         if (one_scale(f)) {
             for (i64 i = 0; i < s.count; ++i) t.largest[i] = bits_of(whole_of(f));
             for (i64 i = 0; i < s.count; ++i) t.bad[i] = f.whole_bad;
@@ -217,6 +239,7 @@ inline bool quantize_strip(const PreparedQuantize& p, Buffers& t, const Strip& s
         if (f.scales != Scales::none) {
             choose_scales(p, t, s.count, c.outer, 1);
             for (i64 i = 0; i < s.count; ++i) {
+                // Kept in c besides: shifts overwrite t.a and t.b.
                 t.a[i] = c.divisor[i] = t.divisor[i];
                 t.b[i] = c.multiplier[i] = t.multiplier[i];
             }
@@ -224,9 +247,11 @@ inline bool quantize_strip(const PreparedQuantize& p, Buffers& t, const Strip& s
                 for (i64 i = 0; i < s.count; ++i)
                     pack(t.scales + i, 1, f.scale_bits, p.job.scales + (s.line.number + i) * bytes.scales, start / size);
         }
+        // Sub-blocks share a shift, rows within one are rounded alike; without shifts a block is one of them.
         for (i64 part = start; part < end; part += sub) {
             const i64 part_end = least(end, part + sub);
             if (f.scales == Scales::shifted) {
+                // Two rows in one pass: each value is read once and nothing is stored between.
                 if (round_pair(p, t, c, s, part, part_end - part, finite)) continue;
                 shift_lanes(p, t, c, s, part, part_end);
                 if (!p.values && f.shift_bits)
@@ -245,6 +270,7 @@ inline bool quantize_strip(const PreparedQuantize& p, Buffers& t, const Strip& s
 
 }  // namespace
 
+// Items first to last - 1; returns whether all values were finite.
 inline bool quantize_strided(const PreparedQuantize& p, Buffers& t, i64 first, i64 last) {
     const i64 rows = rows_of_item(p), in_strip = count_of(p.g.n, rows);
     bool finite = true;

@@ -28,6 +28,7 @@ inline i32 largest_input(Real type) {
 
 }  // namespace
 
+// NaN becomes zero, infinity the largest value with its sign; a select, so that the loop vectorizes.
 inline void replace_nonfinite(float* x, i64 n, Real type) {
     const i32 top = largest_input(type);
     for (i64 i = 0; i < n; ++i) {
@@ -36,6 +37,7 @@ inline void replace_nonfinite(float* x, i64 n, Real type) {
     }
 }
 
+// A copy in which whatever is not finite is zero.
 inline const float* zero_nonfinite(const float* x, i64 n, float* out) {
     for (i64 i = 0; i < n; ++i) out[i] = (bits_of(x[i]) & magnitude_mask) < infinity_bits ? x[i] : 0.0f;
     return out;
@@ -43,9 +45,11 @@ inline const float* zero_nonfinite(const float* x, i64 n, float* out) {
 
 namespace {  // of this file alone
 
+// From a rounding that is known when the job runs to one that the compiler knows: the loop inside has no branch on it.
 template <bool codes>
 inline void round_by(const PreparedQuantize& p, const float* x, const float* w, const float* a, const float* b, const u32* draws,
                      float* values, i32* out, i64 n) {
+    // A copy, which no store through `values` or `out` can change.
     const Constants k = p.element;
     switch (p.f.rounding) {
         case Rounding::nearest_even: return round_all<Rounding::nearest_even, codes>(k, x, w, a, b, draws, values, out, n);
@@ -64,6 +68,7 @@ inline bool nontemporal(const PreparedQuantize& p, const Buffers& t, const float
     return p.job.nontemporal && values != t.values && starts_vector(values);
 }
 
+// `per`: values that share a scale, 0 where each has its own.
 template <i64 per>
 inline void round_vectors_of(const PreparedQuantize& p, const VectorRounding& q, bool pairs) {
     const auto pick = p.values ? vectors_for<per, false> : vectors_for<per, true>;
@@ -76,8 +81,10 @@ namespace {  // of this file alone
 inline void round_as_vectors(const PreparedQuantize& p, Buffers& t, VectorRounding q, i64 n) {
     const bool in_registers = n % vector == 0;
     float* values = q.values;
+    // The last vector is not whole: read and written in buffers, so that nothing beyond the arrays is touched.
     if (!in_registers) {
         if (q.x != t.x) __builtin_memcpy(t.x, q.x, static_cast<u64>(n) * sizeof(float));
+        // w may be the same array as x, or t.w already.
         if (q.w == q.x) q.w = t.x;
         q.x = t.x;
         q.values = t.values;
@@ -97,7 +104,9 @@ inline void round_tile(const PreparedQuantize& p, Buffers& t, const float* x, co
     u32* draws = nullptr;
     const float* outer = p.two_level ? t.outer : nullptr;
     if (p.stochastic) draw(p.f.seed, place, place_step, n, t.draws, &draws);
+    // Only round_all knows what becomes of NaN and infinity.
     const bool in_vectors = p.in_vectors && finite;
+    // Real scales divide: a quotient is rounded correctly, the product with an inverse would not be.
     if (p.real && !in_vectors) {
         for (i64 i = 0; i < n; ++i) t.w[i] = w[i] / a[i];
         w = t.w;
@@ -128,10 +137,12 @@ inline void round_tile(const PreparedQuantize& p, Buffers& t, const float* x, co
         round_by<false>(p, x, w, a, b, draws, values, codes, n);
     else
         round_by<true>(p, x, w, a, b, draws, values, codes, n);
+    // The second level is a rounding of its own; tables do both products in double precision themselves.
     if (outer && p.values && !p.f.tabled)
         for (i64 i = 0; i < n; ++i) values[i] *= outer[i];
 }
 
+// Makes NaN of n values; of codes zeros, since the scale of the block is NaN then.
 inline void overwrite(const PreparedQuantize& p, float* values, i32* codes, i64 n) {
     for (i64 i = 0; i < n; ++i) {
         if (p.values)

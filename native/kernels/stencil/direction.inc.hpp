@@ -1,5 +1,5 @@
 // The two passes of conjugate gradients on a 7-point stencil. Each number is decoded once in a pass, into rows of
-// float32 (or float64) that stay in the caches; the order of every operation is that of kernels/reference/stencil.py.
+// float32 (or float64) that stay in the caches; the order of every operation is that of kernels/reference/stencil/passes.py.
 #pragma once
 
 #include "kernels/stencil/cells.inc.hpp"
@@ -15,6 +15,9 @@ using numbers::least;
 namespace {  // of this file alone
 
 // One item: the rows y0 <= y < y1 of the planes z0 <= z < z1.
+// Planes pass through a piece from z0 - 1 to z1: three planes of the new direction, with one row more on each side, are
+// kept as decoded numbers, and the image of a plane is computed when the one above it is there. Rows at the edge of a
+// piece are computed by both neighbours, from vectors that are only read: no piece waits for another.
 template <class Vectors, class Faces>
 struct Piece {
     using Number = typename Vectors::Number;
@@ -23,12 +26,15 @@ struct Piece {
     Number *planes, *face_z, *face_y, *face_x, *scratch, *q, *spare_row;
     Sums<Number> pq, pp, qq;
 
+    // Numbers of workspace: planes, faces in z of two planes, in y of two rows, in x of one, and three rows more.
     static i64 numbers(const Stencil& a) {
+        // Margins of zeros: the stencil reads one number before and after a row.
         const i64 line = a.stride + 2 * margin;
         return line * (3 * (rows_in_piece + 2) + 2 * rows_in_piece + 2 + 1 + 1 + 1 + 1);
     }
 
     Piece(const DirectionUpdate& update, i64 item, Number* workspace) : job(update) {
+        // Items run along y first.
         const i64 across = count_of(job.a.ny, rows_in_piece);
         y0 = item % across * rows_in_piece;
         y1 = least(job.a.ny, y0 + rows_in_piece);
@@ -45,12 +51,14 @@ struct Piece {
         for (i64 i = 0; i < numbers(job.a); ++i) workspace[i] = Number(0);
     }
 
+    // Planes take turns in three places, faces in z in two.
     Number* row(i64 y, i64 z) { return planes + (((z + 3) % 3) * (rows_in_piece + 2) + (y - y0 + 1)) * line + margin; }
     Number* faces(i64 y, i64 z) { return face_z + ((z & 1) * rows_in_piece + (y - y0)) * line + margin; }
 
     // The new direction in one row; only rows of this item are written back.
     void direction(i64 y, i64 z) {
         Number* __restrict to = row(y, z);
+        // Outside of the grid everything is zero.
         if (y < 0 || y >= job.a.ny || z < 0 || z >= job.a.nz) {
             for (i64 i = 0; i < job.a.stride; ++i) to[i] = Number(0);
             return;
@@ -58,8 +66,10 @@ struct Piece {
         const i64 n = job.a.stride, at = (z * job.a.ny + y) * n;
         const bool mine = y >= y0 && y < y1 && z >= z0 && z < z1;
         const Number gamma = static_cast<Number>(job.gamma), beta = static_cast<Number>(job.beta);
+        // p' = gamma r + beta p, in this order; x takes its step from the same p while it is there.
         Number* __restrict old = scratch + margin;
         Vectors::load(job.r, at, n, to);
+        // Without x there is no old direction: q = gamma A r.
         if (job.x == nullptr) {
             for (i64 i = 0; i < n; ++i) to[i] *= gamma;
             return;
@@ -67,6 +77,7 @@ struct Piece {
         Vectors::load(job.p, at, n, old);
         for (i64 i = 0; i < n; ++i) to[i] = gamma * to[i] + beta * old[i];
         if (mine) {
+            // x follows only where this item owns the row.
             if (job.alpha != 0 || job.earlier != 0) {
                 const Number alpha = static_cast<Number>(job.alpha), earlier = static_cast<Number>(job.earlier);
                 Number* __restrict x = static_cast<Number*>(job.x) + at;
@@ -76,6 +87,7 @@ struct Piece {
             }
             Vectors::store(job.next, job.next.scale, at, n, to);
         } else {
+            // A row of a neighbour: rounded as its owner rounds it, and not written.
             float norms[longest_row / site];
             const Stored copy{
                 .storage = job.next.storage,
@@ -87,18 +99,22 @@ struct Piece {
         }
     }
 
+    // Faces below plane z, for the rows of the piece.
     void load_z(i64 z) {
         for (i64 y = y0; y < y1; ++y) Faces::load(job.a.z, (z * job.a.ny + y) * job.a.stride, job.a.stride, faces(y, z));
     }
 
+    // Faces below row y of plane z.
     void load_y(i64 y, i64 z) {
         Faces::load(job.a.y, (z * (job.a.ny + 1) + y) * job.a.stride, job.a.stride, face_y + (y & 1) * line + margin);
     }
 
+    // q in one row: six differences times their faces, then the shift, in the order of the definition.
     void image(i64 y, i64 z) {
         const i64 n = job.a.stride, at = (z * job.a.ny + y) * n;
         Number* fx = face_x + margin;
         Faces::load(job.a.x, at, n, fx);
+        // The face above the last cell is stored apart, so that rows of faces have the stride of cells.
         fx[job.a.nx] = static_cast<Number>(job.a.high[z * job.a.ny + y]);
         load_y(y + 1, z);
         const Number* __restrict c = row(y, z);
@@ -116,6 +132,7 @@ struct Piece {
             sum += fb[i] * (here - below[i]) + fa[i] * (here - above[i]);
             to[i] = sum + shift * here;
         }
+        // Beyond the row the stencil gave numbers that mean nothing.
         for (i64 i = job.a.nx; i < n; ++i) to[i] = Number(0);
         Vectors::store(job.q, job.q.scale, at, n, to);
         pq.add(c, to, n);
@@ -127,6 +144,7 @@ struct Piece {
         pq.clear();
         pp.clear();
         qq.clear();
+        // The first two planes, then one more for each image.
         for (i64 z = z0 - 1; z < z0 + 1; ++z)
             for (i64 y = y0 - 1; y <= y1; ++y) direction(y, z);
         load_z(z0);
@@ -150,6 +168,7 @@ void direction_pieces(const DirectionUpdate& job, void* workspace, i64 first, i6
 
 }  // namespace
 
+// Bytes of workspace for each thread.
 i64 direction_workspace(const DirectionUpdate& job) {
     const i64 numbers = Piece<CellsF32, CellsF32>::numbers(job.a);
     return numbers * (job.r.storage == Storage::f64 ? 8 : 4);

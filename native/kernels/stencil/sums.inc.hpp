@@ -10,6 +10,7 @@ using cells::parts;
 namespace {  // of this file alone
 
 #if defined(__AVX512F__)
+// Sixteen products, each rounded to float32, added to sixteen sums in double: lanes 0 to 7 and 8 to 15.
 inline void add_sixteen(const float* u, const float* v, __m512d& low, __m512d& high) {
     const __m512 product = _mm512_loadu_ps(u) * _mm512_loadu_ps(v);
     low = low + _mm512_cvtps_pd(_mm512_castps512_ps256(product));
@@ -23,9 +24,11 @@ inline void add_sixteen(const double* u, const double* v, __m512d& low, __m512d&
 
 }  // namespace
 
+// Sixteen sums, of the positions i with i % 16 == l: two registers of AVX-512, four of AVX2. They are the same on each.
 template <class Number>
 struct Sums {
     alignas(64) double part[parts];
+    // Before the first row.
     void clear() {
         for (i64 l = 0; l < parts; ++l) part[l] = 0.0;
     }
@@ -41,6 +44,8 @@ struct Sums {
             for (i64 l = 0; l < parts; ++l) part[l] += static_cast<double>(u[i + l] * v[i + l]);
 #endif
     }
+    // Added from the first lane to the last, in the same order on every instruction set; with sixteen numbers nothing
+    // is lost by it.
     double total() const {
         double sum = 0.0;
         for (i64 l = 0; l < parts; ++l) sum += part[l];

@@ -3,6 +3,7 @@
 
 namespace blocks {
 
+// n copies of one number.
 inline void fill(float* out, float v, i64 n) {
     for (i64 i = 0; i < n; ++i) out[i] = v;
 }
@@ -15,6 +16,7 @@ inline void spread(const float* per_block, i64 n, i64 size, float* __restrict ou
     i64 j = 0, at = 0;
     for (; at + width <= n; at += width, ++j)
         for (i64 i = 0; i < width; ++i) out[at + i] = per_block[j];
+    // The last block of a line may be shorter; then j is its number.
     for (; at < n; ++at) out[at] = per_block[j];
 }
 

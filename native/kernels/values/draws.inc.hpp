@@ -1,4 +1,4 @@
-// Random bits indexed by position: Threefry 4x32-13, as in kernels/reference/threefry.py. The draw of position p is word
+// Random bits indexed by position: Threefry 4x32-13, as in kernels/reference/values/threefry.py. The draw of position p is word
 // p / 16 % 4 of counter p / 64 * 16 + p % 16: the words of 16 counters in a row are draws for neighbours.
 #pragma once
 
@@ -13,6 +13,7 @@ constexpr i64 drawn_together = 64 * (strands * vector > 16 ? strands * vector / 
 
 namespace {  // of this file alone
 
+// Rotation to the left; compilers make one instruction of it where the CPU has one.
 inline Naturals rotated(Naturals v, int by) { return v << by | v >> (32 - by); }
 
 // Four words of each of `strands` vectors of counters.
@@ -20,6 +21,7 @@ struct Words {
     Naturals x[4][strands];
 };
 
+// One MIX of Threefry: an addition, a rotation and an exclusive or for two of the four words, in every lane.
 template <int even, int odd, int by>
 inline void mix(Words& w) {
 #pragma GCC unroll 2
@@ -29,6 +31,7 @@ inline void mix(Words& w) {
     }
 }
 
+// The two MIXes of an even round pair words 0, 1 and 2, 3; those of an odd round pair 0, 3 and 2, 1.
 template <int first, int second>
 inline void mix_neighbours(Words& w) {
     mix<0, 1, first>(w);
@@ -41,6 +44,7 @@ inline void mix_others(Words& w) {
     mix<2, 1, second>(w);
 }
 
+// The key schedule: word i takes key injection + i of the five, and the last word the number of the injection besides.
 template <u32 injection>
 inline void add_keys(Words& w, const u32* keys) {
 #pragma GCC unroll 4
@@ -52,6 +56,8 @@ inline void add_keys(Words& w, const u32* keys) {
 // The draws of drawn_together positions from `first` on, a multiple of 64.
 inline void draw_together(u64 seed, i64 first, u32* __restrict out) {
     const u32 low = static_cast<u32>(seed), high = static_cast<u32>(seed >> 32);
+    // The seed is the key (low, high, 0, 0); the fifth word is the exclusive or of all four with the constant of
+    // Threefish.
     const u32 keys[5] = {low, high, 0, 0, low ^ high ^ 0x1BD11BDAu};
     Naturals lane{};
     for (i64 i = 0; i < vector; ++i) lane[i] = static_cast<u32>(i);
@@ -62,6 +68,8 @@ inline void draw_together(u64 seed, i64 first, u32* __restrict out) {
             w.x[0][s] = lane + static_cast<u32>(counter);  // a multiple of the vector: nothing carries
             w.x[1][s] += static_cast<u32>(counter >> 32);
         }
+        // Thirteen rounds, keys after every four; rotations are the table of Threefry 4x32, which begins again after
+        // eight.
         add_keys<0>(w, keys);
         mix_neighbours<10, 26>(w), mix_others<11, 21>(w), mix_neighbours<13, 27>(w), mix_others<23, 5>(w);
         add_keys<1>(w, keys);
@@ -73,6 +81,7 @@ inline void draw_together(u64 seed, i64 first, u32* __restrict out) {
         for (int s = 0; s < strands; ++s)
             for (int word = 0; word < 4; ++word) {
                 const i64 c = from + s * vector;
+                // Word `word` of 16 counters in a row: 16 neighbours of the 64 positions that these counters serve.
                 __builtin_memcpy(out + c / 16 * 64 + 16 * word + c % 16, &w.x[word][s], sizeof(Naturals));
             }
     }
@@ -84,6 +93,7 @@ inline void draw_together(u64 seed, i64 first, u32* __restrict out) {
 // drawn_together more.
 inline void draw(u64 seed, i64 first, i64 step, i64 n, u32* __restrict out, u32** start) {
     if (step != 1) {
+        // Positions that do not follow each other: each costs a whole block of draws, of which one is used.
         u32 some[drawn_together];
         for (i64 i = 0; i < n; ++i) {
             const i64 p = first + i * step;

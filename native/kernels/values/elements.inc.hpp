@@ -8,6 +8,8 @@ namespace elements {
 using numbers::binade, numbers::bits_of, numbers::clamp, numbers::float_of, numbers::infinity_bits, numbers::larger,
     numbers::magnitude_mask, numbers::nan_bits, numbers::ordered, numbers::sign_bit, numbers::smaller, numbers::tile;
 
+// A grid with everything derived from it that a loop would otherwise compute for each value. Kernels copy it to a
+// local: the compiler then knows that no store changes it, and keeps it in registers.
 struct Constants {
     i32 m, drop;         // drop: bits that float32 has below the last bit of a normal value
     i32 emin_field;      // exponent field of emin
@@ -60,12 +62,16 @@ inline Constants constants_of(const Grid& g, Overflow overflow) {
     return k;
 }
 
-// Code of |u| rounded, as if the exponent had no upper bound: drop_bits of kernels/reference/rounding.py. `lost` says
+// Code of |u| rounded, as if the exponent had no upper bound: drop_bits of kernels/reference/values/rounding.py. `lost` says
 // that u is zero because it was too small for float32, which only directed rounding can see.
 template <Rounding rounding>
 inline i32 round_bits(const Constants& k, i32 magnitude, bool lost, bool negative, u32 draw) {
+    // A subnormal float32 has the exponent of field 1 and no leading one; the subtraction leaves the implicit bit of
+    // all others.
     const i32 field = larger(magnitude >> 23, 1);
     const i32 significand = (magnitude - ((field - 1) << 23)) | lost;
+    // Below emin the steps stay those of emin, so more bits go. 30 is enough: a significand has 24 bits, and what is
+    // shifted out by more is less than half of a step.
     const i32 binade_field = larger(field, k.emin_field);
     const i32 shift = binade_field - field + k.drop, s = smaller(shift, 30);
     const i32 kept = significand >> s, rest = significand - (kept << s);
@@ -76,6 +82,7 @@ inline i32 round_bits(const Constants& k, i32 magnitude, bool lost, bool negativ
     if (rounding == Rounding::down) up = (rest > 0) & negative;
     if (rounding == Rounding::stochastic)
         up = (static_cast<u32>(rest) << clamp(32 - shift, 0, 31)) >> clamp(shift - 32, 0, 31) > draw;
+    // A carry out of the fraction runs into the exponent, which is the next value up.
     return ((binade_field - k.emin_field) << k.m) + kept + up;
 }
 
@@ -91,7 +98,7 @@ inline float with_sign(const Constants& k, float magnitude, i32 x) {
 }
 
 // Rounds values in the general case. x holds the inputs, w the magnitudes of u are |w| a. What NaN, infinity and
-// overflow become follows encode of kernels/reference/encode.py.
+// overflow become follows encode of kernels/reference/values/encode.py.
 template <Rounding rounding, bool codes>
 inline void round_all(const Constants& given, const float* __restrict x, const float* __restrict w,
                       const float* __restrict a, const float* __restrict b, const u32* __restrict draws,
@@ -102,8 +109,10 @@ inline void round_all(const Constants& given, const float* __restrict x, const f
     const i32 over_bits = k.overflow == Overflow::inf ? infinity_bits : nan_bits;
     const i32 over_sign = k.overflow == Overflow::inf ? k.sign_mask : 0;
     for (i64 i = 0; i < n; ++i) {
+        // The sign is that of x, not of the scaled value: a scale is positive, but its product may be a zero or NaN.
         const i32 xb = bits_of(x[i]), u = bits_of(w[i] * a[i]) & magnitude_mask;
         const bool negative = xb < 0, lost = (u == 0) & ((bits_of(w[i]) & magnitude_mask) != 0);
+        // All outcomes are computed and selected: a branch for one lane would keep the loop from becoming vectors.
         const i32 rounded =
             round_bits<rounding>(k, u, lost, negative, rounding == Rounding::stochastic ? draws[i] : 0);
         const i32 limit = negative ? k.limit_below : k.limit_above;
@@ -153,6 +162,7 @@ inline void find_all(const Table& given, const i32* __restrict keys, i32* __rest
     for (i64 i = 0; i < n; ++i) at[i] = base[(keys[i] >> 16) + 32768];
     for (i32 width = given.steps > 0 ? 1 << (given.steps - 1) : 0; width > 0; width >>= 1) {
         for (i64 i = 0; i < n; ++i) {
+            // Indices beyond the last value are clamped for the read and then refused, so that no lane needs a branch.
             const i32 middle = at[i] + width;
             const bool reached = (middle <= last) & (limits[smaller(middle, last) - 1] <= keys[i]);
             at[i] = reached ? middle : at[i];
@@ -162,6 +172,7 @@ inline void find_all(const Table& given, const i32* __restrict keys, i32* __rest
 
 // The upper neighbour with probability floor(2^32 f) / 2^32, f in float64: _encode_table of the definition.
 inline i32 drawn_index(const Table& t, float u, i32 index, u32 draw) {
+    // Clamped to the ends of the table, where the fraction is zero or one and the draw decides nothing.
     const double lowest = t.values[0], highest = t.values[t.count - 1];
     const double v = u < lowest ? lowest : u > highest ? highest : static_cast<double>(u);
     const i32 i = smaller(index, t.count - 2);

@@ -13,6 +13,7 @@ inline i64 size_of(Real type) { return type == Real::f32 ? 4 : 2; }
 
 }  // namespace
 
+// The address of value i of an array of either type.
 inline const void* at(const void* p, Real type, i64 i) { return static_cast<const u8*>(p) + i * size_of(type); }
 inline void* at(void* p, Real type, i64 i) { return static_cast<u8*>(p) + i * size_of(type); }
 
@@ -20,6 +21,7 @@ inline void* at(void* p, Real type, i64 i) { return static_cast<u8*>(p) + i * si
 inline void load(const void* in, Real type, i64 step, i64 n, float* __restrict out) {
     const u16* h = static_cast<const u16*>(in);
     const float* f = static_cast<const float*>(in);
+    // Values side by side become vectors: one loop for each type, with no test inside.
     if (step == 1) {
         if (type == Real::f32)
             __builtin_memcpy(out, f, static_cast<u64>(n) * sizeof(float));
@@ -33,6 +35,7 @@ inline void load(const void* in, Real type, i64 step, i64 n, float* __restrict o
         out[i] = type == Real::f32 ? f[i * step] : type == Real::bf16 ? from_bf16(h[i * step]) : from_f16(h[i * step]);
 }
 
+// The way back: n float32 to the type of the array, `step` apart, rounded to nearest even.
 inline void store(void* out, Real type, i64 step, i64 n, const float* __restrict in) {
     u16* h = static_cast<u16*>(out);
     float* f = static_cast<float*>(out);
@@ -61,6 +64,7 @@ namespace {  // of this file alone
 inline void join_eights(u64* words, i64 eights, i32 bits) {
     const u64 bytes = 0x00ff00ff00ff00ffu, halves = 0x0000ffff0000ffffu, low = 0xffffffffu;
     for (i64 j = 0; j < eights; ++j) {
+        // From 8 x 1 to 4 x 2 codes, to 2 x 4, to 8: at each step the upper half moves down by the bits that are free.
         u64 w = words[j];
         w = (w & bytes) | ((w >> (8 - bits)) & (bytes << bits));
         w = (w & halves) | ((w >> 2 * (8 - bits)) & (halves << 2 * bits));
@@ -68,6 +72,8 @@ inline void join_eights(u64* words, i64 eights, i32 bits) {
     }
 }
 
+// The way back: 8 codes of one word apart in three steps, each a loop over twice as many and half as wide integers.
+// Within a loop all lanes are shifted alike.
 inline void split_eights(const u64* __restrict words, i64 eights, i32 bits, i32* __restrict codes) {
     alignas(64) i32 pairs[tile / 2];
     alignas(64) u32 fours[tile / 4];
@@ -94,11 +100,14 @@ inline void split_eights(const u64* __restrict words, i64 eights, i32 bits, i32*
 template <class Code>
 inline void pack_each(const Code* __restrict codes, i64 n, i32 bits, u8* __restrict line, i64 start) {
     u8* out = line + start / 8;
+    // How many bits of the first byte belong to earlier codes: they are read back.
+    // Bits of the byte that is being filled, and how many: those of earlier codes are read back first.
     i32 pending = static_cast<i32>(start % 8);
     u64 word = pending ? *out & ((1u << pending) - 1) : 0;
     for (i64 i = 0; i < n; ++i) {
         word |= static_cast<u64>(static_cast<u32>(codes[i])) << pending;
         pending += bits;
+        // At most 7 bits wait before a code of at most 32: the word never overflows.
         for (; pending >= 8; pending -= 8, word >>= 8) *out++ = static_cast<u8>(word);
     }
     if (pending > 0) *out = static_cast<u8>(word);
@@ -109,22 +118,27 @@ inline void pack(const u8* __restrict codes, i64 n, i32 bits, u8* __restrict lin
     const i64 start = first * bits;
     u8* __restrict out = line + start / 8;
     i64 done = 0;
+    // Whole bytes: a copy.
     if (start % 8 == 0 && bits == 8) {
         __builtin_memcpy(out, codes, static_cast<u64>(n));
         return;
     }
     if (start % 8 == 0 && bits == 4) {
+        // Two codes lie in the bytes of one 16-bit number: one shift joins them.
         alignas(64) u16 pairs[tile / 2];
         __builtin_memcpy(pairs, codes, static_cast<u64>(n));
         for (i64 j = 0; j < n / 2; ++j) out[j] = static_cast<u8>(pairs[j] | pairs[j] >> 4);
         done = n / 2 * 2;
     } else if (start % 8 == 0) {
+        // Any other width: eight codes fill `bits` bytes.
         const i64 eights = n / 8, bytes = eights * bits;
         alignas(64) u64 words[tile / 8];
         __builtin_memcpy(words, codes, static_cast<u64>(8 * eights));
         join_eights(words, eights, bits);
         i64 j = 0;  // more is written than the bytes that count, the next word covers the rest
 #if defined(__AVX512BW__)
+        // Two words in one register: a byte shuffle closes the gap between them, so that 16 bytes hold 2 x `bits` bytes
+        // that count.
         alignas(16) u8 places[16] = {};
         for (i32 k = 0; k < 2 * bits; ++k) places[k] = static_cast<u8>(k / bits * 8 + k % bits);
         const __m128i joined = _mm_load_si128(reinterpret_cast<const __m128i*>(places));
@@ -135,9 +149,11 @@ inline void pack(const u8* __restrict codes, i64 n, i32 bits, u8* __restrict lin
 #endif
         for (; j * bits + 8 <= bytes; ++j) __builtin_memcpy(out + j * bits, words + j, 8);
         for (; j < eights; ++j)
+            // The last words go byte by byte: nothing beyond their bytes may be written.
             for (i32 k = 0; k < bits; ++k) out[j * bits + k] = static_cast<u8>(words[j] >> 8 * k);
         done = 8 * eights;
     }
+    // What does not fill eight codes, or does not start on a byte.
     pack_each(codes + done, n - done, bits, line, start + done * bits);
 }
 
@@ -161,6 +177,7 @@ inline void low_bytes(const i32* __restrict codes, i64 n, u8* __restrict out) {
 
 }  // namespace
 
+// The same for codes of up to 32 bits, one in each 32-bit number.
 inline void pack(const i32* __restrict codes, i64 n, i32 bits, u8* __restrict line, i64 first) {
     const i64 start = first * bits;
     u8* __restrict out = line + start / 8;
@@ -204,6 +221,7 @@ inline void unpack(const u8* __restrict line, i64 first, i32 bits, i64 n, i32* _
             for (i64 j = 0; j < eights; ++j) {
                 u64 word = 0;
                 const u8* from = in + j * bits;
+                // Eight bytes are read at once where the part has so many; the mask drops those of other codes.
                 __builtin_memcpy(&word, from, end - from >= 8 ? 8 : static_cast<u64>(bits));
                 words[j] = word & mask;
             }
@@ -217,6 +235,7 @@ inline void unpack(const u8* __restrict line, i64 first, i32 bits, i64 n, i32* _
             return;
         }
     }
+    // Codes that start anywhere, or the rest: a code of at most 32 bits that starts within a byte spans at most five.
     const u64 mask = bits == 32 ? 0xffffffffu : (1u << bits) - 1;
     for (; i < n; ++i) {
         const i64 bit = start + i * bits;

@@ -1,14 +1,16 @@
 // Numbers as bits.
 //
-// Every file here is included by each file of isa/ into that file's own namespace, and compiled there with that file's
-// flags. Nothing of the standard library's templates is used and everything but the table of kernels has internal
-// linkage: a weak symbol would let the linker keep one copy, perhaps the AVX-512 one, for every instruction set.
+// Every file here is included by each file of isa/ into an unnamed namespace of its own, and compiled there with that
+// file's flags. Nothing of the standard library's templates is used and everything has internal linkage: a weak symbol
+// would let the linker keep one copy, perhaps the AVX-512 one, for every instruction set.
 //
-// The definition that all of it equals bit for bit is fewbits/kernels/reference.
+// The definition that all of it equals bit for bit is src/fewbits/kernels/reference.
 #pragma once
 
 namespace numbers {
 
+// Fields of a float32: sign, eight bits of exponent, 23 of fraction. Bit patterns of magnitudes are ordered as the
+// magnitudes are, which is what most kernels compare.
 constexpr i32 magnitude_mask = 0x7fffffff;
 constexpr i32 exponent_mask = 0x7f800000;
 constexpr i32 infinity_bits = 0x7f800000;

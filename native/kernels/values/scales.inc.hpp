@@ -47,6 +47,7 @@ struct Measured {
 };
 
 inline void see(Measured& m, const float* x, i64 n) {
+    // The fast loop first: only where it meets an exponent field of all ones are finite values measured by themselves.
     const i32 top = largest_of<0>(x, n);
     m.bad |= top >= infinity_bits;
     m.largest = larger(m.largest, top >= infinity_bits ? largest_finite(x, n) : top);
@@ -68,7 +69,7 @@ inline Split split(i32 magnitude) {
 }  // namespace
 
 // Codes of the scales of n blocks with largest magnitudes as finite bits, one over them, and they themselves:
-// formats/scale_rules.py.
+// kernels/reference/values/scales.py.
 inline void ruled_scales(const Format& given, const i32* __restrict largest, i32* __restrict codes,
                          float* __restrict inverse, float* __restrict scale, i64 n) {
     const Format f = given;
@@ -77,6 +78,7 @@ inline void ruled_scales(const Format& given, const i32* __restrict largest, i32
         codes[i] = a.exponent - f.emax + (a.fraction >= f.rule_first) + f.rule_plus;
     }
     for (i64 i = 0; i < n; ++i) {
+        // Both powers are float32 even at the ends: 2^-127 is subnormal and 2^127 the last binade.
         const i32 e = largest[i] == 0 ? f.scale_zero : clamp(codes[i], f.scale_emin, f.scale_emax);
         inverse[i] = power_of_two(-e);
         scale[i] = power_of_two(e);
@@ -117,12 +119,14 @@ struct RealRule {
 
 inline RealScale real_scale(const RealRule& rule, const Constants& k, i32 largest, Outer outer) {
     const float a = float_of(largest);
+    // The inner product is rounded first, as in the definition; compilers may not reassociate it.
     const float wanted = rule.two_level ? a * (outer.gain * rule.inverse_max) : a / rule.element_max;
     const i32 magnitude = bits_of(wanted) & magnitude_mask;
     const i32 rounded = round_bits<Rounding::nearest_even>(k, magnitude, false, false, 0);
     const i32 within = smaller(rounded, k.limit_above);
     const i32 code = largest == 0 ? rule.of_zeros : within == 0 ? rule.smallest : within;
     const float scale = value_of(k, code), divisor = scale / outer.gain;  // without a second level the gain is one
+    // A quotient too small for float32 would be a division by zero later; the smallest float32 stands for it.
     return {code, divisor < 0x1p-149f ? 0x1p-149f : divisor, scale};
 }
 

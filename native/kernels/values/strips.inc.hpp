@@ -9,8 +9,10 @@ namespace strips {
 using lines::Line, lines::line_of;
 using numbers::least;
 
+// Whether lines are worked on side by side: their own values lie apart both in memory and in the result.
 inline bool side_by_side(const Geometry& g) { return g.axes > 0 && g.step != 1 && g.place_step != 1; }
 
+// Strips of up to `width` lines: one never goes on into the next row of the innermost axis.
 inline i64 strips_in(const Geometry& g, i64 width) {
     const i64 across = g.extent[g.axes - 1];
     return across == 0 ? 0 : lines_in(g) / across * count_of(across, width);

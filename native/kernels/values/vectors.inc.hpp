@@ -7,6 +7,7 @@ namespace vectors {
 
 using numbers::Bits, numbers::Reals, numbers::larger, numbers::smaller;
 
+// Memory of any alignment: memcpy of a known size is one unaligned load or store, and no aliasing rule is broken.
 template <class Vector, class Number>
 inline Vector read(const Number* from) {
     Vector v;
@@ -19,6 +20,7 @@ inline void write(Number* to, Vector v) {
     __builtin_memcpy(to, &v, sizeof v);
 }
 
+// Nontemporal stores fault on other addresses.
 inline bool starts_vector(const float* p) { return reinterpret_cast<std::uintptr_t>(p) % sizeof(Reals) == 0; }
 
 // To memory past the caches; `to` starts a vector. Other threads see it after finish_nontemporal_stores.
@@ -34,6 +36,8 @@ inline void store_nontemporal(float* to, Reals v) {
 #endif
 }
 
+// Nontemporal stores are weakly ordered: without the fence another thread could see the pool report the end of the work
+// before it sees the values.
 inline void finish_nontemporal_stores() {
 #if defined(__SSE2__)
     _mm_sfence();
@@ -48,6 +52,8 @@ inline Reals broadcast(float v) { return v - Reals{}; }  // and not plus: minus 
 
 namespace {  // of this file alone
 
+// Lists of lane numbers as types: std::integer_sequence is a template of the standard library, which kernels do not
+// use.
 template <int... lane>
 struct LaneList {};
 template <int n, int... lane>

@@ -108,6 +108,12 @@ def test_sums_do_not_depend_on_the_number_of_threads(storage: str) -> None:
     assert found[0] == found[1] == found[2]
 
 
+def test_the_kernels_say_which_pairs_of_storages_they_serve() -> None:
+    kinds = ("f64", "f32", "f16", "i16")
+    served = {pair for pair in itertools.product(kinds, kinds) if native.serves(*pair)}
+    assert served == set(STORAGES)
+
+
 def test_what_does_not_fit_is_refused() -> None:
     a = grid((3, 4, 5), "f32")
     passes = native.StencilPasses(a, 1)
