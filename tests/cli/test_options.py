@@ -147,6 +147,7 @@ def test_an_option_that_would_do_nothing_is_refused_by_name(capsys, place, words
 # Each ends before PyTorch is loaded, which takes seconds.
 SIMPLE = [
     (0, ["--help"]), (0, ["--version"]), (2, ["nothing"]), (0, ["formats"]), (0, ["formats", "mxfp4"]),
+    (0, ["recipes"]),
     *[(0, [name, "--help"]) for name in APP.commands],
     (2, ["formats", "mxfp5"]), (2, ["--alias", "x", "formats"]),
     (2, ["compare", "gone.safetensors"]), (2, ["compare", "--formats", "mxfp5"]),
