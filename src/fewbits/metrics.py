@@ -12,7 +12,6 @@ from fewbits import kernels
 from fewbits.errors import ArgumentError
 from fewbits.formats import Bdr, Format, parse
 from fewbits.records import Error
-from fewbits.tensor import fake_quantize
 from fewbits.tensor.arrays import checked_axis, is_narrow, is_torch, widened
 from fewbits.typing import AnyArray
 
@@ -145,7 +144,7 @@ def measure(
     front = checked_axis(axis, array.ndim)
     chosen = kernels.options(target, scale_rule=scale_rule, nonfinite=nonfinite)
     tally = Tally()
-    rounded = fake_quantize(array, target, axis=front, scale_rule=scale_rule, nonfinite=nonfinite)
+    rounded = kernels.fake_quantize(array, target, front, chosen)
     tally.add(array, rounded, kernels.limits(array, target, front, chosen))
     return tally.error()
 

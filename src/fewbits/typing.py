@@ -20,6 +20,12 @@ Array = TypeVar("Array", npt.NDArray[np.generic], "torch.Tensor")
 AnyArray = Union[npt.NDArray[np.generic], "torch.Tensor"]
 """An array of either family, where what is returned does not depend on which."""
 
+Generator = Union[int, np.integer, np.random.Generator, "torch.Generator"]
+"""What stochastic rounding draws from: a seed from 0 to 2^63 - 1, or a generator, which it advances."""
+
+Scalar = Union[float, np.generic, npt.NDArray[np.generic], "torch.Tensor"]
+"""A number, or an array of no dimensions that holds one."""
+
 Progress = Callable[[str, float, float], None]
 """``progress(what, done, total)``: what is being done, how much of it is done, of how much."""
 

@@ -275,3 +275,12 @@ def test_two_level_scales_survive_the_smallest_and_largest_tensors() -> None:
     assert not both(np.zeros(40), "nvfp4").any()
     one_loud_block = np.concatenate([np.full(16, 1e-20), np.full(16, 1e20)]).astype(np.float32)
     assert both(one_loud_block, "nvfp4")[16:].tolist() == pytest.approx([1e20] * 16, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["nvfp4", "fp8_e4m3_tensor", "mxfp4"])
+def test_a_signalling_nan_is_a_nan_like_the_others(name: str) -> None:
+    x = np.ones(33)
+    x[3] = np.array([0x7FF0000000000001], np.uint64).view(np.float64)[0]  # any operation on it warns
+    y = np.ones(33)
+    y[3] = np.nan
+    assert np.array_equal(fb.fake_quantize(x, name), fb.fake_quantize(y, name), equal_nan=True)

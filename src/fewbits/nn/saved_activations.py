@@ -17,6 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from fewbits.kernels import ops
 from fewbits.kernels.bits.layout import layout
+from fewbits.kernels.bits.options import Choices
 from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.recipes import RoleFormat
 from fewbits.recipes.rounding import fresh_seed, power
@@ -107,22 +108,17 @@ def _pack(x: torch.Tensor, how: RoleFormat, saved: SavedActivation) -> Tensors:
     """Return codes, scales, shifts, outer scales and the power of two that values were divided by."""
     x = x.detach().reshape(saved.shape)
     scale = None if how.shift is None else power(x, how.shift)
-    found = iter(
+    parts = iter(
         ops.quantize(
             x if scale is None else x / scale,
             how.format,
             saved.axis,
-            None,
+            Choices(how.rounding, how.scale_rule, overflow="saturate"),
             saved.seed or 0,
-            rounding=how.rounding,
-            scale_rule=how.scale_rule,
-            overflow="saturate",
-            nonfinite=None,
-            zero_block=None,
+            None,
         )
     )
-    parts = layout(how.format, tuple(saved.shape), saved.axis)
-    return (*(None if part is None else next(found) for part in parts), scale)
+    return (*(None if group is None else next(parts) for group in how.format.groups), scale)
 
 
 def _opened(tensors: Tensors, saved: SavedActivation, how: RoleFormat) -> torch.Tensor:

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 import torch
 
 from fewbits.kernels import ops
+from fewbits.kernels.bits.options import Choices
 from fewbits.recipes.role_format import RoleFormat
 
 
@@ -42,13 +43,9 @@ def round_as(
         x if scale is None else x / scale,
         target.format,
         axis % x.ndim if x.ndim else 0,
-        None,
+        Choices(rounding, target.scale_rule, overflow),
         seed or 0,
-        rounding=rounding,
-        scale_rule=target.scale_rule,
-        overflow=overflow,
-        nonfinite=None,
-        zero_block=None,
+        None,
     )
     return rounded if scale is None else rounded * scale
 

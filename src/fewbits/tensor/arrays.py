@@ -13,11 +13,10 @@ from fewbits.errors import ArgumentError
 from fewbits.kernels.bits import reals
 from fewbits.kernels.bits.reals import BFLOAT16
 from fewbits.tensor.inputs import check_values
+from fewbits.typing import AnyArray
 
 if TYPE_CHECKING:
     import torch
-
-Array = NDArray[Any]
 
 
 def is_torch(x: object) -> TypeGuard[torch.Tensor]:
@@ -32,7 +31,7 @@ def is_narrow(x: object) -> bool:
     return home is not None and isinstance(x, home.NarrowTensor)
 
 
-def opened(x: Any) -> tuple[Array, Callable[[Array], Any]]:
+def opened(x: Any) -> tuple[NDArray[Any], Callable[[NDArray[Any]], Any]]:
     """Return ``x`` as :mod:`fewbits.kernels` takes it, and what gives a result x's own family and dtype.
 
     Raises:
@@ -43,7 +42,7 @@ def opened(x: Any) -> tuple[Array, Callable[[Array], Any]]:
     return _opened(x)
 
 
-def _opened(x: Any) -> tuple[Array, Callable[[Array], Any]]:
+def _opened(x: Any) -> tuple[NDArray[Any], Callable[[NDArray[Any]], Any]]:
     if is_torch(x):
         from fewbits.kernels.ops import tensors  # needs torch; NumPy users do without
 
@@ -54,11 +53,11 @@ def _opened(x: Any) -> tuple[Array, Callable[[Array], Any]]:
     return (native.view(BFLOAT16) if own.name == "bfloat16" else native), lambda y: _as(y, own)
 
 
-def _as(y: Array, own: np.dtype[Any]) -> Array:
+def _as(y: NDArray[Any], own: np.dtype[Any]) -> NDArray[Any]:
     return y.view(own) if own.name == "bfloat16" else y.astype(own, copy=False)
 
 
-def widened(x: Any) -> Array:
+def widened(x: AnyArray) -> NDArray[Any]:
     """Return ``x`` as a float32 or float64 NumPy array.
 
     Raises:
@@ -83,7 +82,7 @@ def checked_axis(axis: int, ndim: int) -> int:
     return int(axis) % max(ndim, 1)
 
 
-def checked_out(out: Any, x: Any, array: Array) -> Array:
+def checked_out(out: Any, x: Any, array: NDArray[Any]) -> NDArray[Any]:
     """Return ``out`` as an array that takes a result for ``x``, which :func:`opened` gave as ``array``.
 
     Raises:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fewbits import kernels
 from fewbits.errors import ArgumentError, DTypeError
 from fewbits.formats import Format
+from fewbits.kernels.arrays import conversions
+from fewbits.kernels.bits.options import Choices, decide
+from fewbits.tensor import inputs
 from fewbits.tensor.arrays import (
     checked_axis,
     checked_out,
@@ -19,7 +21,8 @@ from fewbits.tensor.arrays import (
     refuse_gradient,
     seed_of,
 )
-from fewbits.tensor.inputs import check_values, checked_amax, format
+from fewbits.tensor.inputs import check_values, checked_amax
+from fewbits.typing import AnyArray, Array, Generator, Scalar
 
 if TYPE_CHECKING:
     from fewbits.formats.pattern import Pattern
@@ -27,8 +30,8 @@ if TYPE_CHECKING:
 
 
 def quantize(
-    x: Any,
-    fmt: str | Format,
+    x: AnyArray,
+    format: str | Format,
     *,
     axis: int = -1,
     rounding: str = "nearest_even",
@@ -36,8 +39,8 @@ def quantize(
     overflow: str | None = None,
     nonfinite: str | None = None,
     zero_block: str | None = None,
-    generator: Any = None,
-    amax: float | None = None,
+    generator: Generator | None = None,
+    amax: Scalar | None = None,
     out: NarrowTensor | None = None,
     sparsity: str | Pattern | None = None,
 ) -> NarrowTensor:
@@ -45,7 +48,7 @@ def quantize(
 
     Args:
         x: numpy.ndarray or torch.Tensor of any shape; float16, bfloat16, float32 or float64.
-        fmt: a format, or its text.
+        format: a format, or its text.
         axis: along which blocks lie; a last block may be partial.
         rounding: ``nearest_even``, ``nearest_away``, ``toward_zero``, ``up``, ``down`` or ``stochastic``.
         scale_rule: how a power-of-two scale is chosen: ``floor`` (OCP MX v1.0, section 6.3), ``ceil``,
@@ -82,45 +85,40 @@ def quantize(
     """
     from fewbits.tensor.narrow import packing  # needs torch; who only rounds NumPy arrays does without
 
-    target = format(fmt)
-    choices: dict[str, Any] = {
-        "rounding": rounding,
-        "scale_rule": scale_rule,
-        "overflow": overflow,
-        "nonfinite": nonfinite,
-        "zero_block": zero_block,
-    }
+    target = inputs.format(format)
+    choices = Choices(rounding, scale_rule, overflow, nonfinite, zero_block)
     check_values(x)
     seed, whole = seed_of(generator, rounding), checked_amax(amax, target)
     if out is None and is_torch(x):
-        q = packing.quantized(x, target, checked_axis(axis, x.ndim), whole, seed, **choices)
+        q = packing.quantized(x, target, checked_axis(axis, x.ndim), choices, seed, whole)
         return q if sparsity is None else q.compressed(sparsity)
-    chosen = kernels.options(target, seed=seed, **choices)
+    options = decide(target, choices, seed)
     array, close = opened(x)
     front = checked_axis(axis, array.ndim)
     if out is not None:
         if sparsity is not None:
             raise ArgumentError(f"out with sparsity={sparsity}; a sparse result needs room of its own")
         parts = packing.checked_parts(out, x, target, front)
-        kernels.quantize(array, target, front, chosen, whole, out=parts)
+        conversions.quantize(array, target, front, options, whole, out=parts)
         for changed in (out, *out.pieces):
             mark_changed(changed)
         return out
     q = packing.empty(target, array.shape, front, close(np.empty(0, array.dtype)).dtype)
-    kernels.quantize(array, target, front, chosen, whole, out=packing.arrays(q))
+    conversions.quantize(array, target, front, options, whole, out=packing.arrays(q))
     return q if sparsity is None else q.compressed(sparsity)
 
 
-def dequantize(q: NarrowTensor) -> Any:
+def dequantize(q: NarrowTensor) -> AnyArray:
     """Return the values of a NarrowTensor in the family and dtype of the array that was quantized."""
     if not is_narrow(q):
         raise DTypeError(f"{type(q).__name__}; expected the NarrowTensor that fewbits.quantize returns")
-    return q.dequantize()
+    values: AnyArray = q.dequantize()
+    return values
 
 
 def fake_quantize(
-    x: Any,
-    fmt: str | Format,
+    x: Array,
+    format: str | Format,
     *,
     axis: int = -1,
     rounding: str = "nearest_even",
@@ -128,10 +126,10 @@ def fake_quantize(
     overflow: str | None = None,
     nonfinite: str | None = None,
     zero_block: str | None = None,
-    generator: Any = None,
-    amax: float | None = None,
-    out: Any = None,
-) -> Any:
+    generator: Generator | None = None,
+    amax: Scalar | None = None,
+    out: Array | None = None,
+) -> Array:
     """Round an array to a format and keep it in its own dtype: ``quantize(x, ...).dequantize()``.
 
     Gradients of a torch.Tensor pass straight through, in every mode of differentiation. Arguments and errors
@@ -143,27 +141,23 @@ def fake_quantize(
     >>> fake_quantize(np.array([0.3, 5.0, -7.0]), "fp4_e2m1")
     array([ 0.5,  4. , -6. ])
     """
-    choices: dict[str, Any] = {
-        "rounding": rounding,
-        "scale_rule": scale_rule,
-        "overflow": overflow,
-        "nonfinite": nonfinite,
-        "zero_block": zero_block,
-    }
+    choices = Choices(rounding, scale_rule, overflow, nonfinite, zero_block)
     check_values(x)
-    seed, whole = seed_of(generator, rounding), checked_amax(amax, fmt)
+    seed, whole = seed_of(generator, rounding), checked_amax(amax, format)
     if out is None and is_torch(x):
         from fewbits.kernels import ops  # needs torch; NumPy users do without
 
-        return ops.fake_quantize(x, fmt, checked_axis(axis, x.ndim), whole, seed, **choices)
-    target = format(fmt)
-    chosen = kernels.options(target, seed=seed, **choices)
+        # Array is a tensor here, which the type checker cannot conclude.
+        return ops.fake_quantize(x, format, checked_axis(axis, x.ndim), choices, seed, whole)  # type: ignore[return-value]
+    target = inputs.format(format)
+    options = decide(target, choices, seed)
     array, close = opened(x)
     front = checked_axis(axis, array.ndim)
     if out is None:
-        return close(kernels.fake_quantize(array, target, front, chosen, whole))
+        rounded: Array = close(conversions.fake_quantize(array, target, front, options, whole))
+        return rounded
     place = checked_out(out, x, array)
     refuse_gradient(x, out)
-    kernels.fake_quantize(array, target, front, chosen, whole, out=place)
+    conversions.fake_quantize(array, target, front, options, whole, out=place)
     mark_changed(out)
     return out

@@ -121,27 +121,27 @@ def test_vmap_rounds_each_as_a_loop_does(name: str, dim: int) -> None:
     fmt = TENSOR if name == "fp8-tensor" else name
     for axis in (0, -1):
         for options in ({}, {"rounding": "stochastic", "generator": 7}):
-            one = partial(fb.fake_quantize, fmt=fmt, axis=axis, **options)
+            one = partial(fb.fake_quantize, format=fmt, axis=axis, **options)
             with warnings.catch_warnings():
                 warnings.simplefilter("error")  # torch's slow loop would warn
                 found = vmap(one, in_dims=dim)(BATCH)
             assert torch.equal(found, each(one, BATCH, dim))
     scalars = BATCH[0, 0]
     assert torch.equal(
-        vmap(partial(fb.fake_quantize, fmt=fmt))(scalars),
-        each(partial(fb.fake_quantize, fmt=fmt), scalars, 0),
+        vmap(partial(fb.fake_quantize, format=fmt))(scalars),
+        each(partial(fb.fake_quantize, format=fmt), scalars, 0),
     )
-    inner = partial(each, partial(fb.fake_quantize, fmt=fmt), dim=0)
-    assert torch.equal(vmap(vmap(partial(fb.fake_quantize, fmt=fmt)))(BATCH), each(inner, BATCH, 0))
+    inner = partial(each, partial(fb.fake_quantize, format=fmt), dim=0)
+    assert torch.equal(vmap(vmap(partial(fb.fake_quantize, format=fmt)))(BATCH), each(inner, BATCH, 0))
 
 
 def test_a_nan_spoils_its_own_example_alone() -> None:
     x = BATCH.clone()
     x[1, 2, 3] = torch.nan
-    found = vmap(partial(fb.fake_quantize, fmt=TENSOR, nonfinite="block_nan"))(x)
+    found = vmap(partial(fb.fake_quantize, format=TENSOR, nonfinite="block_nan"))(x)
     assert found[1].isnan().all()
     assert not found[[0, 2]].isnan().any()
-    assert vmap(partial(fb.fake_quantize, fmt=TENSOR))(x[:0]).shape == (0, 5, 40)
+    assert vmap(partial(fb.fake_quantize, format=TENSOR))(x[:0]).shape == (0, 5, 40)
 
 
 def test_vmap_of_gradients_is_a_loop_of_gradients() -> None:

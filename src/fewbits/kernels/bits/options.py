@@ -1,9 +1,15 @@
-"""The arguments that say how to quantize, checked once: one frozen record for every backend."""
+"""How to quantize: what a caller chooses, and what is then decided for a format, checked once.
+
+:class:`Choices` is the list of arguments of :func:`fewbits.quantize` as one record, which is passed down
+unchanged; :func:`decide` fills in the format's own defaults, and every backend takes the :class:`Options`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format
@@ -16,6 +22,16 @@ ROUNDINGS = ("nearest_even", "nearest_away", "toward_zero", "up", "down", "stoch
 RULES = tuple(SCALE_RULES)
 
 
+class Choices(NamedTuple):
+    """What a caller asks for; None leaves it to the format."""
+
+    rounding: str = "nearest_even"  # how an element is rounded
+    scale_rule: str = "floor"  # how a power-of-two scale is chosen
+    overflow: str | None = None  # what an element beyond the largest becomes
+    nonfinite: str | None = None  # what NaN and infinity become
+    zero_block: str | None = None  # the scale of a block of zeros
+
+
 @dataclass(frozen=True)
 class Options:
     """How to quantize to one format; every field is decided."""
@@ -26,6 +42,18 @@ class Options:
     nonfinite: str  # what NaN and infinity become
     zero_block: str  # the scale of a block of zeros
     seed: int = 0  # of stochastic rounding
+
+    @property
+    def text(self) -> str:
+        """All but the seed as one word, as operators of torch take it; :func:`read_options` reads it."""
+        return f"{self.rounding},{self.scale_rule},{self.overflow},{self.nonfinite},{self.zero_block}"
+
+
+@lru_cache(maxsize=256)
+def read_options(text: str, seed: int) -> Options:
+    """Return the options of :attr:`Options.text`."""
+    rounding, scale_rule, overflow, nonfinite, zero_block = text.split(",")
+    return Options(rounding, scale_rule, overflow, nonfinite, zero_block, seed)
 
 
 def has_scale_rule(fmt: Format) -> bool:
@@ -56,7 +84,7 @@ def _one_of(what: str, given: str, allowed: tuple[str, ...]) -> str:
 
 
 def options(
-    fmt: Format,
+    format: Format,
     *,
     rounding: str = "nearest_even",
     scale_rule: str = "floor",
@@ -65,22 +93,35 @@ def options(
     zero_block: str | None = None,
     seed: int = 0,
 ) -> Options:
+    """Return :func:`decide` of choices that are given one by one."""
+    return decide(format, Choices(rounding, scale_rule, overflow, nonfinite, zero_block), seed)
+
+
+def decide(format: Format, choices: Choices, seed: int = 0) -> Options:
     """Fill in the format's own defaults and refuse what the format cannot do.
 
     Raises:
         ArgumentError: a name that does not exist, or an ``overflow`` or ``nonfinite`` that the format cannot
         code.
     """
+    try:
+        decided = _decide(format, choices)
+    except TypeError:  # a choice that cannot be hashed is no name either: the message is that of any other
+        decided = _decide.__wrapped__(format, choices)
+    return replace(decided, seed=seed) if seed else decided
+
+
+@lru_cache(maxsize=1024)
+def _decide(fmt: Format, choices: Choices) -> Options:
     element, scales = fmt.element, fmt.groups.scales
     chosen = Options(
-        rounding=_one_of("rounding", rounding, ROUNDINGS),
-        scale_rule=scale_rule,
-        overflow=_one_of("overflow", overflow or fmt.default_overflow, OVERFLOWS),
-        nonfinite=_one_of("nonfinite", nonfinite or fmt.default_nonfinite, NONFINITES),
-        zero_block=_one_of("zero_block", zero_block or fmt.default_zero_block, ZERO_BLOCKS),
-        seed=seed,
+        rounding=_one_of("rounding", choices.rounding, ROUNDINGS),
+        scale_rule=choices.scale_rule,
+        overflow=_one_of("overflow", choices.overflow or fmt.default_overflow, OVERFLOWS),
+        nonfinite=_one_of("nonfinite", choices.nonfinite or fmt.default_nonfinite, NONFINITES),
+        zero_block=_one_of("zero_block", choices.zero_block or fmt.default_zero_block, ZERO_BLOCKS),
     )
-    check_scale_rule(scale_rule, [fmt])
+    check_scale_rule(choices.scale_rule, [fmt])
     if chosen.overflow == "inf" and not element.has_inf:
         raise ArgumentError(f"overflow='inf': {element} has no infinity; use 'saturate'")
     if chosen.overflow == "nan" and not element.has_nan:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ import torch
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format, parse, shares_scale
 from fewbits.kernels.arrays import conversions
-from fewbits.kernels.bits.options import Options, options
+from fewbits.kernels.bits.options import Choices, decide, read_options
 from fewbits.kernels.ops.derivatives import derive
 from fewbits.kernels.ops.library import LIBRARY, define, read_format
 from fewbits.kernels.ops.sharding import is_sharded, register
@@ -22,15 +21,11 @@ def _fake_quantize(
     x: torch.Tensor,
     axis: int,
     format: str,
-    rounding: str,
-    scale_rule: str,
-    overflow: str,
-    nonfinite: str,
-    zero_block: str,
+    options: str,
     seed: int,
     amax: float | None,
 ) -> torch.Tensor:
-    chosen = Options(rounding, scale_rule, overflow, nonfinite, zero_block, seed)
+    chosen = read_options(options, seed)
     own = values(x)
     y = torch.empty(own.shape, dtype=own.dtype)
     conversions.fake_quantize(array(own), read_format(format), axis, chosen, amax, out=array(y))
@@ -56,17 +51,23 @@ derive(LIBRARY, "fake_quantize", 1, _straight_through, _tangent)
 
 
 def _each_alone(
-    info: Any, in_dims: Sequence[int | None], x: torch.Tensor, axis: int, format: str, *choices: Any
+    info: Any,
+    in_dims: Sequence[int | None],
+    x: torch.Tensor,
+    axis: int,
+    format: str,
+    options: str,
+    *rest: Any,
 ) -> tuple[torch.Tensor, int]:
     """Round each of a batch as it would be rounded alone."""
     assert in_dims[0] is not None
     batch = x.movedim(in_dims[0], 0)
-    alone = shares_scale(read_format(format), "tensor") or choices[0] == "stochastic"
+    alone = shares_scale(read_format(format), "tensor") or read_options(options, 0).rounding == "stochastic"
     if alone and len(batch):
-        each = [torch.ops.fewbits.fake_quantize(one, axis, format, *choices) for one in batch]
+        each = [torch.ops.fewbits.fake_quantize(one, axis, format, options, *rest) for one in batch]
         return torch.stack(each), 0
     lines = batch if batch.ndim > 1 else batch.unsqueeze(1)  # of single values
-    return torch.ops.fewbits.fake_quantize(lines, axis + 1, format, *choices).view_as(batch), 0
+    return torch.ops.fewbits.fake_quantize(lines, axis + 1, format, options, *rest).view_as(batch), 0
 
 
 torch.library.register_vmap("fewbits::fake_quantize", _each_alone, lib=LIBRARY)
@@ -77,15 +78,11 @@ def _quantize(
     x: torch.Tensor,
     axis: int,
     format: str,
-    rounding: str,
-    scale_rule: str,
-    overflow: str,
-    nonfinite: str,
-    zero_block: str,
+    options: str,
     seed: int,
     amax: float | None,
 ) -> list[torch.Tensor]:
-    chosen = Options(rounding, scale_rule, overflow, nonfinite, zero_block, seed)
+    chosen = read_options(options, seed)
     own, fmt = values(x), read_format(format)
     parts = empty_parts(fmt, tuple(own.shape), axis)
     conversions.quantize(array(own), fmt, axis, chosen, amax, out=packed(parts))
@@ -138,38 +135,45 @@ def _(
 
 
 def quantize(
-    x: torch.Tensor, fmt: str | Format, axis: int, amax: float | None, seed: int, **choices: str | None
+    x: torch.Tensor, format: str | Format, axis: int, choices: Choices, seed: int, amax: float | None
 ) -> list[torch.Tensor]:
     """Return the packed parts of ``x`` that the format has: codes, scales, shifts, outer scales."""
-    text, *rest = _decided(fmt, seed, **choices)
-    return _quantize(x, axis, text, *rest, amax)  # type: ignore[no-any-return]
+    text, options = _decided(format, *choices)
+    return _quantize(x, axis, text, options, seed, amax)  # type: ignore[no-any-return]
 
 
 def dequantize(
-    parts: tuple[torch.Tensor | None, ...], fmt: Format, shape: Any, axis: int, dtype: torch.dtype
+    parts: tuple[torch.Tensor | None, ...],
+    format: Format,
+    shape: Sequence[int],
+    axis: int,
+    dtype: torch.dtype,
 ) -> torch.Tensor:
     """Return the values of packed codes, scales, shifts and outer scales, in ``dtype`` on their device."""
-    return _dequantize(*parts, fmt.grammar, list(shape), axis, dtype)  # type: ignore[no-any-return]
-
-
-def _decided(fmt: str | Format, seed: int, **choices: str | None) -> tuple[str, str, str, str, str, str, int]:
-    """Return the operator's own arguments: the format as text, and every choice made."""
-    target = parse(fmt)
-    return (target.grammar, *astuple(options(target, seed=seed, **choices)))  # type: ignore[arg-type]
-
-
-# What the arguments mean is settled while torch.compile traces: it takes the answer as it is.
-torch.compiler.assume_constant_result(_decided)  # type: ignore[no-untyped-call]
+    return _dequantize(*parts, format.grammar, list(shape), axis, dtype)  # type: ignore[no-any-return]
 
 
 def fake_quantize(
-    x: torch.Tensor, fmt: str | Format, axis: int, amax: float | None, seed: int, **choices: str | None
+    x: torch.Tensor, format: str | Format, axis: int, choices: Choices, seed: int, amax: float | None
 ) -> torch.Tensor:
-    """Return ``x`` rounded to ``fmt``, same shape, dtype and device; the gradient passes straight through.
+    """Return ``x`` rounded to a format, same shape, dtype and device; the gradient passes straight through.
 
-    ``choices`` and errors are those of :func:`fewbits.kernels.bits.options.options`.
+    Errors are those of :func:`fewbits.kernels.bits.options.decide`.
     """
     if is_sharded(x):
         register()
-    text, *rest = _decided(fmt, seed, **choices)
-    return torch.ops.fewbits.fake_quantize(x, axis, text, *rest, amax)  # type: ignore[no-any-return]
+    text, options = _decided(format, *choices)
+    return torch.ops.fewbits.fake_quantize(x, axis, text, options, seed, amax)  # type: ignore[no-any-return]
+
+
+def _decided(format: str | Format, *choices: Any) -> tuple[str, str]:
+    """Return the format and every choice made as the operators take them: as text.
+
+    The fields of :class:`Choices` come one by one: torch.compile loses those of a named tuple.
+    """
+    target = read_format(format) if isinstance(format, str) else parse(format)
+    return target.grammar, decide(target, Choices(*choices)).text
+
+
+# What the arguments mean is decided while torch.compile traces: it takes the answer as it is.
+torch.compiler.assume_constant_result(_decided)  # type: ignore[no-untyped-call]

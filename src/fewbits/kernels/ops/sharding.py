@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from fewbits.formats import Format, shares_scale
+from fewbits.kernels.bits.options import read_options
 
 
 def is_sharded(x: object) -> bool:
@@ -48,7 +49,7 @@ def register() -> None:
     from fewbits.formats import parse
 
     def placements(
-        x: Any, axis: int, format: str, rounding: str, *rest: Any
+        x: Any, axis: int, format: str, options: str, *rest: Any
     ) -> list[tuple[list[Any], list[Any]]]:
         others = [None] * (3 + len(rest))
         fmt, front = parse(format), axis % max(len(x.shape), 1)
@@ -56,7 +57,7 @@ def register() -> None:
         return whole + [
             ([Shard(dim)], [Shard(dim), *others])
             for dim in range(len(x.shape))
-            if rounds_alone(fmt, front, rounding, x, dim)
+            if rounds_alone(fmt, front, read_options(options, 0).rounding, x, dim)
         ]
 
     register_sharding(torch.ops.fewbits.fake_quantize.default)(placements)

@@ -9,6 +9,7 @@ import torch
 from fewbits.errors import ArgumentError
 from fewbits.formats import shares_scale
 from fewbits.kernels import ops
+from fewbits.kernels.bits.options import Choices
 from fewbits.tensor.narrow import products, registry, slicing, views
 from fewbits.tensor.narrow.tensor import DTYPES, NarrowTensor
 
@@ -52,7 +53,7 @@ def _copy_into(q: Any, source: torch.Tensor, non_blocking: bool = False) -> Any:
             )
         new = [part for part in source.pieces if part is not None]
     else:
-        new = ops.quantize(source.detach(), fmt, q.axis, None, 0)
+        new = ops.quantize(source.detach(), fmt, q.axis, Choices(), 0, None)
         if q.sparsity is not None:
             n = q.shape[q.axis] if q.ndim else 1
             new[0] = ops.compress(new[0], fmt, n, q.sparsity)

@@ -10,30 +10,29 @@ import torch
 from fewbits.errors import ArgumentError, DTypeError
 from fewbits.formats import Format
 from fewbits.kernels import ops
-from fewbits.kernels.bits.layout import Packed, layout
+from fewbits.kernels.bits.layout import Packed
+from fewbits.kernels.bits.options import Choices
 from fewbits.kernels.ops import tensors
 from fewbits.kernels.ops.sharding import is_sharded
-from fewbits.tensor.inputs import check_values
 from fewbits.tensor.narrow.tensor import NarrowTensor
 
 
 def quantized(
-    x: torch.Tensor, fmt: Format, axis: int, amax: float | None, seed: int, **choices: str | None
+    x: torch.Tensor, format: Format, axis: int, choices: Choices, seed: int, amax: float | None
 ) -> NarrowTensor:
-    """Return ``x`` packed; see :func:`fewbits.quantize`.
+    """Return the values ``x``, a plain tensor, packed along ``axis``, counted from the front.
 
     Raises:
-        DTypeError: x is packed already, or no tensor of values.
+        DTypeError: x is one of several parts that processes hold.
     """
-    check_values(x)
     if is_sharded(x):
         raise DTypeError(
             "a DTensor; expected the values of one process: quantize x.to_local(), with amax= of the whole"
             " where the format has a scale for it, or x.full_tensor()"
         )
-    found = iter(ops.quantize(x.detach(), fmt, axis, amax, seed, **choices))
-    parts = tuple(None if shape is None else next(found) for shape in layout(fmt, tuple(x.shape), axis))
-    return NarrowTensor(parts, fmt, x.shape, axis, x.dtype)
+    parts = iter(ops.quantize(x.detach(), format, axis, choices, seed, amax))
+    pieces = tuple(None if group is None else next(parts) for group in format.groups)
+    return NarrowTensor(pieces, format, x.shape, axis, x.dtype)
 
 
 def empty(fmt: Format, shape: tuple[int, ...], axis: int, dtype: np.dtype[Any]) -> NarrowTensor:

@@ -13,8 +13,9 @@ import torch
 from fewbits import kernels
 from fewbits.formats import Format
 from fewbits.kernels import ops
+from fewbits.kernels.bits.options import Choices
 from fewbits.kernels.ops.tensors import array
-from fewbits.tensor.inputs import format
+from fewbits.tensor import inputs
 from fewbits.tensor.narrow.operands import check_matmul, check_matvec
 from fewbits.tensor.narrow.tensor import NarrowTensor
 
@@ -38,14 +39,14 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     return y if bias is None else y + bias
 
 
-def matmul(a: torch.Tensor, b: torch.Tensor, fmt: str | Format | None = None) -> torch.Tensor:
+def matmul(a: torch.Tensor, b: torch.Tensor, format: str | Format | None = None) -> torch.Tensor:
     """Return ``a @ b`` with both operands in narrow formats.
 
     Args:
         a: (..., m, k), packed or ordinary.
         b: (..., k, n), packed or ordinary.
-        fmt: what ordinary operands are rounded to in the call, with blocks along k; None takes them as they
-            are.
+        format: what ordinary operands are rounded to in the call, with blocks along k; None takes them
+            as they are.
 
     Returns:
         (..., m, n), ordinary. With u = 2^-24 and the rounded operands A and B, float32 results are within
@@ -61,12 +62,12 @@ def matmul(a: torch.Tensor, b: torch.Tensor, fmt: str | Format | None = None) ->
     [16.0, 16.0, 16.0]
     """
     check_matmul(a, b)
-    if fmt is None:
+    if format is None:
         return product(a, b)
-    target, of_b = format(fmt), max(b.ndim - 2, 0)
+    target, of_b = inputs.format(format), max(b.ndim - 2, 0)
     return _multiplied(
-        a if isinstance(a, NarrowTensor) else ops.fake_quantize(a, target, a.ndim - 1, None, 0),
-        b if isinstance(b, NarrowTensor) else ops.fake_quantize(b, target, of_b, None, 0),
+        a if isinstance(a, NarrowTensor) else ops.fake_quantize(a, target, a.ndim - 1, Choices(), 0, None),
+        b if isinstance(b, NarrowTensor) else ops.fake_quantize(b, target, of_b, Choices(), 0, None),
         target,
     )
 

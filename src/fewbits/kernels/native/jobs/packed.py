@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from fewbits import _native
@@ -29,9 +31,13 @@ def contiguous_parts(q: Packed) -> Packed:
 
 def joins_lines(fmt: Format, shape: tuple[int, ...], axis: int) -> bool:
     """Return whether all lines of a dense array can be worked on as one: none shares a byte or a block."""
-    n = shape[axis] if shape else 1
     last = axis == len(shape) - 1 or not shape
-    return last and all(_ends_with_a_line(group, n) for group in (fmt.groups.codes, *fmt.groups.shared))
+    return last and _holds_whole_groups(fmt, shape[axis] if shape else 1)
+
+
+@lru_cache(maxsize=1024)
+def _holds_whole_groups(fmt: Format, n: int) -> bool:
+    return all(_ends_with_a_line(group, n) for group in (fmt.groups.codes, *fmt.groups.shared))
 
 
 def _ends_with_a_line(group: Group, n: int) -> bool:

@@ -72,10 +72,11 @@ def prepared(
     active_isa()  # refuses a wrong FEWBITS_ISA with a message for people
     p, x = kernel_format(fmt, chosen), aligned(x)
     assert p is not None
-    if chosen.rounding == "stochastic" or shares_scale(fmt, "tensor"):
+    shared = shares_scale(fmt, "tensor")
+    if chosen.rounding == "stochastic" or shared:
         p = _native.Format(p)
         p.seed = chosen.seed
-    if shares_scale(fmt, "tensor"):
+    if shared:
         measured, bad = 0.0, False
         if amax is None or chosen.nonfinite == "block_nan":
             measured, _, bad = magnitudes(x, threads=threads)

@@ -55,7 +55,8 @@ def scaled(
     codes = _with_nan(codes, bad, scales.element)
     if not divide:
         return Parts(empty, codes, None, outer), empty.astype(np.float64)
-    with np.errstate(over="ignore"):  # an amax far too small; the element saturates
+    # An amax far too small: the element saturates. A signalling NaN is a NaN like the others.
+    with np.errstate(over="ignore", invalid="ignore"):
         quotient = x / spread(divisor.astype(x.dtype), scales.size, x.shape)
     return Parts(empty, codes, None, outer), quotient.astype(np.float64)
 
