@@ -14,17 +14,17 @@ class Stage:
 
     Attributes:
         precision: its name.
-        method: the factorization: LU, Cholesky, QR or SVD.
-        code: steps of refinement where it converged, else below zero as in cuSOLVER: -1 not worth trying,
-            -2 overflow when narrowed, -3 a pivot that is zero or not positive, -5 overflow during refinement,
-            -50 no convergence.
+        method: the factorization, LU, Cholesky, QR or SVD, or the Krylov solver.
+        code: steps of refinement or iterations where it converged, else below zero as in cuSOLVER: -1 not
+            worth trying, -2 overflow in the narrow format, -3 a pivot that is zero or not positive, -5
+            overflow during refinement, -50 no convergence.
         inner: iterations of GMRES in those steps.
         factor_seconds: for the factorization, and the evidence gathered before it; 0 where it was kept.
         refine_seconds: for everything after it.
         reason: why it was left; empty where it gave the solution.
         history: the componentwise backward error max |r_i| / (|A| |x| + |b|)_i of the worst right-hand side:
             of the first solution, then after every step of refinement or iteration of GMRES; those within
-            GMRES are its own estimates in the 2-norm.
+            GMRES are its own estimates in the 2-norm. Of a Krylov solver its recurrence's residuals over |b|.
     """
 
     precision: str

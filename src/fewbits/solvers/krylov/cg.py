@@ -165,7 +165,10 @@ class _Iteration:
         return rz, rp
 
     def _refuse_negative(self, curvature: float, length2: float) -> None:
-        """Refuse an A of negative curvature; that of a narrow A may be rounding, so r is tried exactly."""
+        """Raise DataError if A has a direction of negative curvature.
+
+        That of a rounded A may be rounding, so r is tried with A itself.
+        """
         a = self.problem.a
         r = self.problem.add(self.vectors.partial_solution())
         if not self.double:

@@ -36,12 +36,12 @@ class Drop:
         self.largest = 0.0
 
     def restart(self, residual: float, solution: float) -> None:
-        """See :class:`Trigger`."""
+        """Take the norms of the true residual and of the solution."""
         del solution
         self.largest = residual
 
     def fires(self, residual: float, step: float) -> bool:
-        """See :class:`Trigger`."""
+        """Take the recurrence's residual and how far the solution has moved; return whether to update."""
         del step
         self.largest = max(self.largest, residual)
         return residual < self.delta * self.largest
@@ -63,12 +63,12 @@ class Deviation:
         self.start = self.deviation = self.before = self.solution = 0.0
 
     def restart(self, residual: float, solution: float) -> None:
-        """See :class:`Trigger`."""
+        """Take the norms of the true residual and of the solution."""
         self.solution, self.before = solution, residual
         self.start = self.deviation = DOUBLE * (residual + self.norm * solution)
 
     def fires(self, residual: float, step: float) -> bool:
-        """See :class:`Trigger`."""
+        """Take the recurrence's residual and how far the solution has moved; return whether to update."""
         old, root = self.deviation, math.sqrt(self.roundoff)
         self.solution += step
         self.deviation += self.roundoff * residual + DOUBLE * self.norm * self.solution

@@ -72,7 +72,7 @@ class System(Generic[Array]):
         self._scale()
 
     def _agree_on_columns(self) -> None:
-        """Refuse, in all processes, right-hand sides of which some have more than others."""
+        """Raise ArgumentError in all processes if they hold different numbers of right-hand sides."""
         k = self.b.shape[1]
         most = self.a.peak(torch.tensor(float(k)))
         if self.a.peak(torch.tensor(most - k)) > 0:
@@ -210,7 +210,7 @@ def _size(operator: Operator, a: Operator, name: str) -> float:
 
 
 def check_symmetric(a: Operator) -> None:
-    """Refuse an A with u^H A v != (A u)^H v for a random u and v; two products tell it of a function too.
+    """Raise an error if u^H A v != (A u)^H v for a random u and v; two products, for functions too.
 
     Raises:
         ArgumentError: A is not symmetric (Hermitian, where it is complex).

@@ -21,20 +21,20 @@ class TorchVectors:
         return self.space.operator.dot(u, v).real
 
     def load(self, r: torch.Tensor) -> tuple[float, float, float]:
-        """See :class:`CGVectors`."""
+        """Take r, (n,) float64, and zero for x; return r.r, r.z and r.p."""
         self.x = torch.zeros_like(self.x)
         self.r = self.space.rounded_copy(r)
         self.z = self.space.preconditioned(self.r)
         return self.dot(self.r, self.r), self.dot(self.r, self.z), self.dot(self.r, self.p)
 
     def update_direction(self, gamma: float, beta: float) -> tuple[float, float]:
-        """See :class:`CGVectors`."""
+        """Let p = gamma z + beta p, and compute A p; return p.Ap and p.p."""
         self.p = self.space.rounded(gamma * self.z + beta * self.p)
         self.image = self.space.apply(self.p)
         return self.dot(self.p, self.image), self.dot(self.p, self.p)
 
     def update_residual(self, alpha: float) -> tuple[float, float, float]:
-        """See :class:`CGVectors`."""
+        """Let x += alpha p and r -= alpha A p; return r.r, r.z and the old r.z."""
         old = self.r
         self.x.add_(wide(self.p), alpha=alpha)
         self.r = self.space.rounded(self.r - alpha * self.image)
@@ -42,5 +42,5 @@ class TorchVectors:
         return self.dot(self.r, self.r), self.dot(self.r, self.z), self.dot(old, self.z)
 
     def partial_solution(self) -> torch.Tensor:
-        """See :class:`CGVectors`."""
+        """Return x, (n,) float64; it holds until the next call."""
         return self.x

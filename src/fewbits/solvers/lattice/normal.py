@@ -63,27 +63,27 @@ class Normal(Operator):
         return self._hop(self._exact_links(), v, np.empty_like(v))
 
     def exact(self, v: torch.Tensor) -> torch.Tensor:
-        """Return M^+ M v; see :class:`Operator`."""
+        """Return M^+ M v."""
         if not bool(v[0]) and not bool(v.any()):  # a solver starts from zero
             return torch.zeros_like(v)
         return torch.from_numpy(self._squared(self._exact_links(), v.numpy()))
 
-    def rounded(self, matrix: Format | None) -> Apply:
-        """Return the cheap product; see :class:`Operator`.
+    def rounded(self, format: Format | None) -> Apply:
+        """Return the cheap product.
 
         Raises:
             ArgumentError: a format other than ``quda_half`` and ``quda_quarter``.
         """
-        names = [name for name in DTYPES if name.startswith("quda") and read(name) == matrix]
-        if matrix is not None and not names:
-            raise ArgumentError(f"links cannot be held in {matrix}; expected fp32, quda_half or quda_quarter")
+        names = [name for name in DTYPES if name.startswith("quda") and read(name) == format]
+        if format is not None and not names:
+            raise ArgumentError(f"links cannot be held in {format}; expected fp32, quda_half or quda_quarter")
         links = self.links(np.float32)
         if names:
             links = decode_links(self.links(DTYPES[names[0]])).astype(np.float32)
         return lambda v: torch.from_numpy(self._squared(links, v.numpy()))
 
     def cg_vectors(self, precision: KrylovPrecision) -> CGVectors | None:
-        """Return packed vectors where links and vectors are held in the same way; see :class:`Operator`."""
+        """Return packed vectors where links and vectors are held in the same way."""
         if precision.matrix != precision.vectors or precision.matrix not in DTYPES:
             return None
         return LatticeVectors(self.links(DTYPES[precision.matrix]), self.extent, self.diagonal)

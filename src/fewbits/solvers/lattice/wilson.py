@@ -180,7 +180,7 @@ def _signed(links: Array, boundary: Sequence[int]) -> Array:
 
 
 def _check_eight(links: Array) -> None:
-    """Refuse links that 8 numbers do not determine: where the second row is nearly (a1, 0, 0)."""
+    """Raise ArgumentError if 8 numbers do not determine a link: its second row is nearly (a1, 0, 0)."""
     off = np.abs(expand_links(compress_links(links, 8)) - links).max()
     if off > EIGHT:
         raise ArgumentError(

@@ -63,7 +63,7 @@ class Function(Operator):
 
     @property
     def rows(self) -> int:
-        """See :class:`Operator`."""
+        """Return how many values A v has."""
         return self._rows
 
     def exact(self, v: torch.Tensor) -> torch.Tensor:
@@ -78,16 +78,16 @@ class Function(Operator):
         product = times_power(wide(product.reshape(-1)), self._exponent)
         return product.to(torch.complex128) if self.complex else product
 
-    def rounded(self, matrix: Format | None) -> Apply:
+    def rounded(self, format: Format | None) -> Apply:
         """Return the function itself; its matrix cannot be held in a format."""
-        if matrix is not None:
+        if format is not None:
             raise ArgumentError(
-                f"A is a function, whose values cannot be held in {matrix}; give a matrix, or fp32 for it"
+                f"A is a function, whose values cannot be held in {format}; give a matrix, or fp32 for it"
             )
         return lambda v: self.exact(wide(v)).to(v.dtype)
 
     def adjoint(self) -> Operator:
-        """See :class:`Operator`."""
+        """Return A^H."""
         if self._adjoint is None:
             return super().adjoint()
         swapped = copy.copy(self)
@@ -104,7 +104,7 @@ class Function(Operator):
         return swapped
 
     def scaled(self, exponent: int) -> Operator:
-        """See :class:`Operator`."""
+        """Return A 2^exponent."""
         scaled = copy.copy(self)
         scaled._exponent = self._exponent + exponent
         return scaled

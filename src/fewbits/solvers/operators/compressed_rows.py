@@ -47,29 +47,29 @@ class CompressedRows(Matrix):
         self.symmetric = symmetric
         self.a.sum_duplicates()  # and sorts the columns of each row
 
-    def compressed(self, matrix: Format | None, *, imaginary: bool = False) -> SparseRows:
-        """Return the rows as the kernel reads them, with the values rounded to ``matrix``.
+    def compressed(self, format: Format | None, *, imaginary: bool = False) -> SparseRows:
+        """Return the rows as the kernel reads them, with the values rounded to ``format``.
 
         Of a complex matrix they are those of its real parts, or of its imaginary ones.
         """
         all_values = self.a.data.imag if imaginary else self.a.data.real
-        storage = "f16" if matrix in _HALVES else "i16" if matrix in _INTEGERS else "f32"
+        storage = "f16" if format in _HALVES else "i16" if format in _INTEGERS else "f32"
         values = all_values.astype(np.float32)
         unit = np.ones(self.n, np.float32)
         if storage == "f32":
-            values = values if matrix is None else fake_quantize(values, matrix)
+            values = values if format is None else fake_quantize(values, format)
         else:
             unit = _units(all_values, self.a.indptr, storage)
             units = values / np.repeat(unit, np.diff(self.a.indptr))
             values = units.astype(np.float16) if storage == "f16" else np.rint(units).astype(np.int16)
         return compress(self.a.indptr, self.a.indices, values, unit, storage, self.n)
 
-    def rounded(self, matrix: Format | None) -> Apply:
-        """Return the cheap product; see :class:`Operator`."""
-        real = _product(self.compressed(matrix))
+    def rounded(self, format: Format | None) -> Apply:
+        """Return the product with a float32 or complex64 vector, A's values held in ``format``."""
+        real = _product(self.compressed(format))
         if not self.complex:
             return real
-        imaginary = _product(self.compressed(matrix, imaginary=True))
+        imaginary = _product(self.compressed(format, imaginary=True))
 
         def apply(v: torch.Tensor) -> torch.Tensor:
             u, w = v.real, v.imag

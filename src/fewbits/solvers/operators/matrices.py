@@ -52,7 +52,7 @@ class Matrix(Operator):
 
     @property
     def rows(self) -> int:
-        """See :class:`Operator`."""
+        """Return how many values A v has."""
         return int(self.a.shape[0])
 
     def _values(self) -> torch.Tensor:
@@ -60,15 +60,15 @@ class Matrix(Operator):
         return values
 
     def exact(self, v: torch.Tensor) -> torch.Tensor:
-        """Return A v; see :class:`Operator`."""
+        """Return A v, (n,), computed in double precision."""
         return torch.from_numpy(self.a @ v.numpy()) if self.sparse else self.a @ v
 
-    def rounded(self, matrix: Format | None) -> Apply:
-        """Return the cheap product; see :class:`Operator`."""
+    def rounded(self, format: Format | None) -> Apply:
+        """Return the product with a float32 or complex64 vector, A's values held in ``format``."""
         if self.sparse:
-            low = rounded_rows(self.a, matrix)
+            low = rounded_rows(self.a, format)
             return lambda v: torch.from_numpy(low @ v.numpy())
-        return rounded_values(self.a, matrix).matmul
+        return rounded_values(self.a, format).matmul
 
     def residual(self, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Return b - A x, products and sums in NumPy's long double."""
@@ -105,17 +105,17 @@ class Matrix(Operator):
         return largest(self._values())
 
 
-def rounded_values(values: torch.Tensor, matrix: Format | None) -> torch.Tensor:
-    """Return values in float32 or complex64, held in ``matrix``; complex ones as pairs."""
+def rounded_values(values: torch.Tensor, format: Format | None) -> torch.Tensor:
+    """Return values in float32 or complex64, held in ``format``; complex ones as pairs."""
     low = values.to(torch.complex64 if values.is_complex() else torch.float32)
-    if matrix is None:
+    if format is None:
         return low
-    return from_reals(fake_quantize(reals(low), matrix), pairs=low.is_complex())
+    return from_reals(fake_quantize(reals(low), format), pairs=low.is_complex())
 
 
-def rounded_rows(a: scipy.sparse.csr_array, matrix: Format | None) -> scipy.sparse.csr_array:
-    """Return compressed rows of SciPy in float32, their values held in ``matrix``; the indices are shared."""
-    held = rounded_values(torch.from_numpy(a.data), matrix)
+def rounded_rows(a: scipy.sparse.csr_array, format: Format | None) -> scipy.sparse.csr_array:
+    """Return compressed rows of SciPy in float32, their values held in ``format``; the indices are shared."""
+    held = rounded_values(torch.from_numpy(a.data), format)
     return scipy.sparse.csr_array((held.numpy(), a.indices, a.indptr), shape=a.shape)
 
 

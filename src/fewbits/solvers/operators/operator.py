@@ -42,8 +42,8 @@ class Operator:
         """Return A v, (n,) float64 or complex128, computed in double precision."""
         raise NotImplementedError
 
-    def rounded(self, matrix: Format | None) -> Apply:
-        """Return the product with a float32 or complex64 vector, with A's values held in ``matrix``.
+    def rounded(self, format: Format | None) -> Apply:
+        """Return the product with a float32 or complex64 vector, with A's values held in ``format``.
 
         None keeps them in float32. Complex values are held as pairs of real ones.
         """
@@ -112,15 +112,15 @@ class Derived(Operator):
 
     @property
     def rows(self) -> int:
-        """See :class:`Operator`."""
+        """Return how many values A v has."""
         return self.a.rows
 
     def total(self, sums: torch.Tensor) -> torch.Tensor:
-        """See :class:`Operator`."""
+        """Return sums over all unknowns, given those over the ones that lie here."""
         return self.a.total(sums)
 
     def peak(self, v: torch.Tensor) -> float:
-        """See :class:`Operator`."""
+        """Return the largest magnitude in v over all unknowns."""
         return self.a.peak(v)
 
 
@@ -136,20 +136,20 @@ class Shifted(Derived):
         return self.a.exact(v) + self.shift * v
 
     def residual(self, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """See :class:`Operator`."""
+        """Return b - A x, (rows,), as it is judged by."""
         return self.a.residual(b, x) - self.shift * x
 
-    def rounded(self, matrix: Format | None) -> Apply:
+    def rounded(self, format: Format | None) -> Apply:
         """Return the cheap product; the shift is float32."""
-        apply = self.a.rounded(matrix)
+        apply = self.a.rounded(format)
         return lambda v: apply(v) + self.shift * v
 
     def adjoint(self) -> Operator:
-        """See :class:`Operator`."""
+        """Return A^H."""
         return Shifted(self.a.adjoint(), self.shift)
 
     def scaled(self, exponent: int) -> Operator:
-        """See :class:`Operator`."""
+        """Return A 2^exponent."""
         return Shifted(self.a.scaled(exponent), self.shift * 2.0**exponent)
 
 
@@ -164,13 +164,13 @@ class Scaled(Derived):
         """Return A v 2^exponent."""
         return times_power(self.a.exact(v), self.exponent)
 
-    def rounded(self, matrix: Format | None) -> Apply:
+    def rounded(self, format: Format | None) -> Apply:
         """Return the cheap product; A's own has to hold its values before they are scaled."""
-        apply = self.a.rounded(matrix)
+        apply = self.a.rounded(format)
         return lambda v: times_power(wide(apply(v)), self.exponent).to(v.dtype)
 
     def adjoint(self) -> Operator:
-        """See :class:`Operator`."""
+        """Return A^H."""
         return Scaled(self.a.adjoint(), self.exponent)
 
 
@@ -186,31 +186,31 @@ class OnPairs(Derived):
         return _on_parts(self.a.exact, v)
 
     def residual(self, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """See :class:`Operator`."""
+        """Return b - A x, (rows,), as it is judged by."""
         parts = (
             self.a.residual(p.contiguous(), q.contiguous()) for p, q in ((b.real, x.real), (b.imag, x.imag))
         )
         return torch.complex(*parts)
 
-    def rounded(self, matrix: Format | None) -> Apply:
-        """Return the cheap product; see :class:`Operator`."""
-        apply = self.a.rounded(matrix)
+    def rounded(self, format: Format | None) -> Apply:
+        """Return the product with a float32 or complex64 vector, A's values held in ``format``."""
+        apply = self.a.rounded(format)
         return lambda v: _on_parts(apply, v)
 
     def adjoint(self) -> Operator:
-        """See :class:`Operator`."""
+        """Return A^H."""
         return OnPairs(self.a.adjoint())
 
     def shifted(self, shift: float) -> Operator:
-        """See :class:`Operator`."""
+        """Return A + shift."""
         return OnPairs(self.a.shifted(shift))
 
     def scaled(self, exponent: int) -> Operator:
-        """See :class:`Operator`."""
+        """Return A 2^exponent."""
         return OnPairs(self.a.scaled(exponent))
 
     def magnitude(self) -> float:
-        """See :class:`Operator`."""
+        """Return about the largest magnitude in A."""
         return self.a.magnitude()
 
 

@@ -72,11 +72,11 @@ class Partitioned(Operator):
         return cls(A.tocsr()[n * rank // ranks : n * (rank + 1) // ranks], group)
 
     def exact(self, v: torch.Tensor) -> torch.Tensor:
-        """Return this process's part of A v; see :class:`Operator`."""
+        """Return this process's part of A v."""
         return torch.from_numpy(self._rows @ self._halo.beside(v).numpy())
 
     def residual(self, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Return this process's part of b - A x; see :class:`Operator`."""
+        """Return this process's part of b - A x."""
         return long_residual(self._rows, b, self._halo.beside(x))
 
     def scaled(self, exponent: int) -> Partitioned:
@@ -95,9 +95,9 @@ class Partitioned(Operator):
         dist.all_reduce(peak, dist.ReduceOp.MAX, group=self.group)
         return float(peak)
 
-    def rounded(self, matrix: Format | None) -> Apply:
+    def rounded(self, format: Format | None) -> Apply:
         """Return the cheap product; values of other processes come in float32."""
-        low = rounded_rows(self._rows, matrix)
+        low = rounded_rows(self._rows, format)
         return lambda v: torch.from_numpy(low @ self._halo.beside(v).numpy())
 
     def total(self, sums: torch.Tensor) -> torch.Tensor:

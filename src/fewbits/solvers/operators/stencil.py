@@ -94,29 +94,29 @@ class Stencil(Operator):
 
         return cls(faces(2), faces(1), faces(0), shift)
 
-    def grid(self, storage: str, matrix: Format | None) -> Grid:
-        """Return the faces as the kernels read them, rounded to ``matrix`` first if that is given."""
+    def grid(self, storage: str, format: Format | None) -> Grid:
+        """Return the faces as the kernels read them, rounded to ``format`` first if that is given."""
         wide = "f64" if storage == "f64" else "f32"
         held = []
         for faces in self._faces:
             values: NumpyArray = faces if wide == "f64" else faces.astype(np.float32)
-            if matrix is not None:
-                values = fake_quantize(values, matrix)
+            if format is not None:
+                values = fake_quantize(values, format)
             stored = zeros(faces.shape, storage)
             stored.scale = power_below(float(np.abs(values).max()) / 2**12)
             store(stored, values)
             held.append(stored)
-        high = self._high if matrix is None else fake_quantize(self._high, matrix)
+        high = self._high if format is None else fake_quantize(self._high, format)
         x, y, z = held
         return Grid(self.shape[2], x, y, z, np.ascontiguousarray(high, np.float64), self.shift)
 
     def exact(self, v: torch.Tensor) -> torch.Tensor:
-        """Return A v; see :class:`Operator`."""
+        """Return A v, (n,), computed in double precision."""
         return _apply(self._passes, self._wide, "f64", v.to(torch.float64))
 
-    def rounded(self, matrix: Format | None) -> Apply:
-        """Return the cheap product; see :class:`Operator`."""
-        grid = self.grid("f32", matrix)
+    def rounded(self, format: Format | None) -> Apply:
+        """Return the product with a float32 or complex64 vector, A's values held in ``format``."""
+        grid = self.grid("f32", format)
         passes = stencil_passes(grid)
         return lambda v: _apply(passes, grid, "f32", v.to(torch.float32))
 

@@ -64,7 +64,7 @@ def array(given: AnyArray | Sequence[object], name: str) -> torch.Tensor:
 
 
 def refuse_gradients(given: torch.Tensor, name: str) -> None:
-    """Refuse a tensor whose gradient would be missing in silence."""
+    """Raise ArgumentError if a tensor requires a gradient, which no Krylov solver computes."""
     if given.requires_grad and torch.is_grad_enabled():
         raise ArgumentError(
             f"{name} requires a gradient, which no Krylov solver computes; pass {name}.detach(), or take"
