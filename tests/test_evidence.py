@@ -1,6 +1,7 @@
 """Paired intervals: those of SciPy's test, with the claimed rate of errors, and no finer than the metric."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ def test_one_pair_has_no_interval_and_a_broken_model_differs() -> None:
 
 
 @pytest.mark.parametrize(("values", "baseline"), [((), ()), ((1.0,), ()), ((1.0, 2.0), (1.0,))])
-def test_what_is_not_in_pairs_is_refused(values, baseline) -> None:
+def test_what_is_not_in_pairs_is_refused(values: Any, baseline: Any) -> None:
     with pytest.raises(ArgumentError, match="expected pairs, at least one"):
         paired(values, baseline)
 
@@ -90,7 +91,7 @@ def test_so_many_pairs_as_are_needed_suffice_and_one_fewer_does_not(n: int, effe
     assert needed == 2 or not differs(needed - 1)
 
 
-def rate(draw, resolution: float, n: int, seed: int = 0, runs: int = 4000) -> float:
+def rate(draw: Any, resolution: float, n: int, seed: int = 0, runs: int = 4000) -> float:
     """The share of experiments of n seeds in which a difference is claimed."""
     rng = np.random.default_rng(seed)
     return float(np.mean([paired(draw(rng, n), [0.0] * n, resolution).differs for _ in range(runs)]))
@@ -104,17 +105,17 @@ def test_where_there_is_no_difference_one_in_twenty_is_claimed(n: int) -> None:
 @pytest.mark.parametrize("flips", [0.2, 1, 4, 20])
 @pytest.mark.parametrize("n", [2, 3, 5, 10])
 def test_images_that_flip_either_way_are_claimed_no_more_often(n: int, flips: float) -> None:
-    def draw(rng, n):
+    def draw(rng: Any, n: int) -> Any:
         return ((rng.poisson(flips, n) - rng.poisson(flips, n)) * IMAGE).tolist()
 
     assert rate(draw, IMAGE, n, runs=2000) <= 0.05 + 0.015
 
 
 def test_a_true_difference_is_found() -> None:
-    def shifted(rng, n):
+    def shifted(rng: Any, n: int) -> Any:
         return (2 + rng.standard_normal(n)).tolist()
 
-    def loses(rng, n):
+    def loses(rng: Any, n: int) -> Any:
         return ((rng.poisson(4, n) - rng.poisson(13, n)) * IMAGE).tolist()  # one point of accuracy
 
     # Student's power for a shift of two deviations: 0.41 for 3, 0.93 for 5

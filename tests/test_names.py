@@ -1,5 +1,7 @@
 """Which modules a user's patterns mean."""
 
+from typing import Any
+
 import pytest
 
 from fewbits.errors import ArgumentError
@@ -8,7 +10,7 @@ from fewbits.names import check_fits, listed, within
 NAMES = ["", "embed", "blocks", "blocks.0", "blocks.0.mlp", "blocks.1", "head"]
 
 
-def test_one_pattern_is_a_list_of_one():
+def test_one_pattern_is_a_list_of_one() -> None:
     assert listed("head") == ("head",)
     assert listed(["a", "b"]) == ("a", "b")
 
@@ -24,11 +26,11 @@ def test_one_pattern_is_a_list_of_one():
         ([], []),
     ],
 )
-def test_a_pattern_means_modules_and_what_lies_within(chosen, meant):
+def test_a_pattern_means_modules_and_what_lies_within(chosen: Any, meant: Any) -> None:
     assert [name for name in NAMES if within(name, chosen)] == meant
 
 
-def test_a_pattern_that_fits_nothing_is_refused_with_names_that_are_there():
+def test_a_pattern_that_fits_nothing_is_refused_with_names_that_are_there() -> None:
     check_fits("exclude", ["head", "blocks.*"], NAMES)
     with pytest.raises(ArgumentError, match="exclude='tail' fits no module; the first of them are embed, bl"):
         check_fits("exclude", ["head", "tail"], NAMES)

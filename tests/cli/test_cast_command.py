@@ -1,6 +1,8 @@
 """`fewbits cast` and `fewbits inspect`: files on the disk, tables, JSON, exit codes."""
 
 import json
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -13,18 +15,18 @@ W = torch.randn(8, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
 
 
 @pytest.fixture
-def model(tmp_path, monkeypatch):
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
     save_file({"w": W, "lm_head": W[:4].clone(), "norm": torch.ones(8)}, "model.safetensors")
     return tmp_path
 
 
-def one_line(capsys) -> str:
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fewbits: ")]
     return line
 
 
-def test_a_checkpoint_is_cast_inspected_and_restored(model, capsys):
+def test_a_checkpoint_is_cast_inspected_and_restored(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [
         "cast",
         "model.safetensors",
@@ -55,7 +57,7 @@ def test_a_checkpoint_is_cast_inspected_and_restored(model, capsys):
     assert torch.equal(found["lm_head"], W[:4])
 
 
-def test_a_pattern_prunes_and_names_what_stays_dense(model, capsys):
+def test_a_pattern_prunes_and_names_what_stays_dense(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
     save_file({"w": W, "odd": W[:, :62].contiguous(), "norm": torch.ones(8)}, "model.safetensors")
     arguments = ["cast", "model.safetensors", "n.safetensors", "--format", "mxfp4", "--pattern", "2:4"]
     assert cli.run([*arguments, "--json", "cast.json"]) == 0
@@ -70,7 +72,9 @@ def test_a_pattern_prunes_and_names_what_stays_dense(model, capsys):
     assert "does nothing for --back" in one_line(capsys)
 
 
-def test_the_first_map_that_matches_decides_and_formats_may_hold_commas_and_signs(model, capsys):
+def test_the_first_map_that_matches_decides_and_formats_may_hold_commas_and_signs(
+    model: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     rules = ["--map", "lm*=block(element=float(e=2,m=1),scale=e8m0,size=16),*=mx9"]
     assert cli.run(["cast", "model.safetensors", "n.safetensors", *rules]) == 0
     assert cli.run(["inspect", "n.safetensors", "--json", "i.json"]) == 0
@@ -106,14 +110,18 @@ def test_the_first_map_that_matches_decides_and_formats_may_hold_commas_and_sign
         (["model.safetensors", "n.safetensors", "--back", "--format", "mx9"], "does nothing for --back"),
     ],
 )
-def test_bad_input_is_one_line_and_writes_nothing(model, capsys, arguments, said):
+def test_bad_input_is_one_line_and_writes_nothing(
+    model: Any, capsys: pytest.CaptureFixture[str], arguments: Any, said: str
+) -> None:
     assert cli.run(["cast", *arguments]) == 2
     assert said in one_line(capsys)
     assert [p.name for p in model.iterdir()] == ["model.safetensors"]
 
 
-def test_an_interrupt_says_that_the_work_goes_on(model, capsys, monkeypatch):
-    def stopped(*_, **__):
+def test_an_interrupt_says_that_the_work_goes_on(
+    model: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: Any, **__: Any) -> NoReturn:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fewbits.files.casting.quantize_tensor", stopped)
@@ -121,8 +129,10 @@ def test_an_interrupt_says_that_the_work_goes_on(model, capsys, monkeypatch):
     assert "n.safetensors is as it was, and the same command goes on" in one_line(capsys)
 
 
-def test_a_folder_that_may_not_be_written_exits_with_1(model, capsys, monkeypatch):
-    def denied(*_, **__):
+def test_a_folder_that_may_not_be_written_exits_with_1(
+    model: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: Any, **__: Any) -> NoReturn:
         raise PermissionError(13, "Permission denied", "n.safetensors")
 
     monkeypatch.setattr("fewbits.files.resumable.os.open", denied)
@@ -130,7 +140,7 @@ def test_a_folder_that_may_not_be_written_exits_with_1(model, capsys, monkeypatc
     assert "Permission denied: 'n.safetensors'" in one_line(capsys)
 
 
-def test_a_problem_is_a_line_and_exit_code_1(model, capsys):
+def test_a_problem_is_a_line_and_exit_code_1(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["cast", "model.safetensors", "n.safetensors", "--format", "mx9"]) == 0
     path = model / "n.safetensors"
     path.write_bytes(path.read_bytes().replace(b'"w.codes"', b'"x.codes"'))
@@ -140,7 +150,7 @@ def test_a_problem_is_a_line_and_exit_code_1(model, capsys):
     assert len(json.loads((model / "i.json").read_text())["inspect"]["problems"]) == 1
 
 
-def test_a_damaged_file_exits_with_2(model, capsys):
+def test_a_damaged_file_exits_with_2(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
     (model / "model.safetensors").write_bytes(b"hello")
     assert cli.run(["inspect", "model.safetensors"]) == 2
     assert "cannot be read as safetensors" in one_line(capsys)
@@ -153,7 +163,9 @@ def test_a_damaged_file_exits_with_2(model, capsys):
         ["cast", "n.safetensors", "m.safetensors", "--format", "mxfp4"],
     ],
 )
-def test_commands_that_round_say_that_a_file_was_cast_already_and_what_to_do(model, capsys, command):
+def test_commands_that_round_say_that_a_file_was_cast_already_and_what_to_do(
+    model: Any, capsys: pytest.CaptureFixture[str], command: Any
+) -> None:
     assert cli.run(["cast", "model.safetensors", "n.safetensors", "--format", "mxfp4"]) == 0
     capsys.readouterr()
     assert cli.run(command) == 2

@@ -1,6 +1,7 @@
 """`fewbits compare` on its three kinds of input: what is printed, and what is written."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,12 +15,14 @@ from fewbits.train.tasks.digits_task import DigitsConfig
 
 
 @pytest.fixture
-def _own_cache(tmp_path, monkeypatch):
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEWBITS_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.mark.usefixtures("_own_cache")
-def test_digits_prints_a_table_and_writes_json_and_a_page(capsys, tmp_path):
+def test_digits_prints_a_table_and_writes_json_and_a_page(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     page, data = tmp_path / "r.html", tmp_path / "r.json"
     asked = [
         "compare",
@@ -43,7 +46,9 @@ def test_digits_prints_a_table_and_writes_json_and_a_page(capsys, tmp_path):
 
 
 @pytest.mark.usefixtures("_own_cache")
-def test_a_second_run_trains_nothing_and_says_the_same(capsys, tmp_path):
+def test_a_second_run_trains_nothing_and_says_the_same(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     asked = ["compare", "--task", "digits", "--seeds", "1", "--formats", "mxfp4", "--scale-rule", "rceil"]
     assert cli.run(asked) == 0
     first = capsys.readouterr().out
@@ -54,7 +59,9 @@ def test_a_second_run_trains_nothing_and_says_the_same(capsys, tmp_path):
 
 
 @pytest.mark.usefixtures("_own_cache")
-def test_training_in_each_format_fills_a_column_of_its_own(capsys, monkeypatch, tmp_path):
+def test_training_in_each_format_fills_a_column_of_its_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     short = DigitsConfig(channels=4, hyper=Hyperparameters(steps=20, batch=16, learning_rate=1e-2))
     monkeypatch.setattr(models, "trained_task", lambda name, size: digits_task(short))
     page, data = tmp_path / "r.html", tmp_path / "r.json"
@@ -70,12 +77,14 @@ def test_training_in_each_format_fills_a_column_of_its_own(capsys, monkeypatch, 
     assert "--formats mxfp4 --seeds 1 --train" in page.read_text()
 
 
-def test_training_is_for_the_built_in_models(capsys, tmp_path):
+def test_training_is_for_the_built_in_models(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert cli.run(["compare", str(tmp_path), "--train"]) == 2
     assert "--train does nothing for a checkpoint; leave it out" in capsys.readouterr().err
 
 
-def test_a_checkpoint_gets_a_proposal_per_tensor_and_a_total(capsys, tmp_path):
+def test_a_checkpoint_gets_a_proposal_per_tensor_and_a_total(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     rng = np.random.default_rng(0)
     path, data, page = tmp_path / "m.safetensors", tmp_path / "m.json", tmp_path / "m.html"
     save_file({"w": rng.standard_normal((64, 64)).astype(np.float32), "steps": np.array([3])}, path)
@@ -88,7 +97,9 @@ def test_a_checkpoint_gets_a_proposal_per_tensor_and_a_total(capsys, tmp_path):
     assert page.stat().st_size > 10_000
 
 
-def test_a_matrix_gets_its_condition_before_and_after(capsys, tmp_path):
+def test_a_matrix_gets_its_condition_before_and_after(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     path, data, page = tmp_path / "a.mtx", tmp_path / "a.json", tmp_path / "a.html"
     path.write_text("%%MatrixMarket matrix coordinate real general\n2 2 3\n1 1 4.0\n2 1 1.5\n2 2 3.0\n")
     assert (

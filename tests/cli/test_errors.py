@@ -2,6 +2,8 @@
 
 import json
 import struct
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from safetensors.numpy import save_file
 from fewbits.cli import main as cli
 
 
-def failed(capsys, tmp_path, *arguments):
+def failed(capsys: pytest.CaptureFixture[str], tmp_path: Path, *arguments: Any) -> Any:
     """Run with bad input inside an empty folder and return the one line that is printed."""
     before = sorted(p.name for p in tmp_path.iterdir())
     code = cli.run([*arguments, "--json", str(tmp_path / "out.json")])
@@ -33,35 +35,41 @@ def failed(capsys, tmp_path, *arguments):
         (" , ", "--formats is empty"),
     ],
 )
-def test_a_wrong_format_is_told_with_what_was_expected(capsys, tmp_path, formats, said):
+def test_a_wrong_format_is_told_with_what_was_expected(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, formats: Any, said: str
+) -> None:
     assert said in failed(capsys, tmp_path, "compare", "--formats", formats)
 
 
-def test_an_unknown_task_names_the_known_ones(capsys, tmp_path):
+def test_an_unknown_task_names_the_known_ones(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "'imagenet', and no such file or folder; expected bytes, digits" in failed(
         capsys, tmp_path, "compare", "--task", "imagenet"
     )
 
 
-def test_a_text_too_short_says_how_many_bytes_are_needed(capsys, tmp_path):
+def test_a_text_too_short_says_how_many_bytes_are_needed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     text = tmp_path / "short.txt"
     text.write_text("too short")
     assert "9 bytes" in failed(capsys, tmp_path, "compare", "--task", str(text))
 
 
-def test_a_task_beside_a_checkpoint_is_refused(capsys, tmp_path):
+def test_a_task_beside_a_checkpoint_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "--task does nothing for a checkpoint; leave it out" in failed(
         capsys, tmp_path, "compare", str(tmp_path), "--task", str(tmp_path)
     )
 
 
 @pytest.mark.parametrize("words", [["--formats", "mx6", "--formats=mx9"], ["--train", "--train"]])
-def test_an_option_that_is_given_twice_is_refused(capsys, tmp_path, words):
+def test_an_option_that_is_given_twice_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str]
+) -> None:
     said = failed(capsys, tmp_path, "compare", *words)
     assert f"{words[0]} is given 2 times; give it once, a list with commas between" in said
 
 
-def test_a_missing_file_is_named(capsys, tmp_path):
+def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "gone.safetensors does not exist" in failed(
         capsys, tmp_path, "compare", str(tmp_path / "gone.safetensors")
     )
@@ -79,13 +87,17 @@ def test_a_missing_file_is_named(capsys, tmp_path):
     ],
     ids=["empty", "one-byte", "length-beyond-file", "not-a-header", "truncated"],
 )
-def test_a_damaged_checkpoint_is_one_line(capsys, tmp_path, content):
+def test_a_damaged_checkpoint_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, content: Any
+) -> None:
     path = tmp_path / "bad.safetensors"
     path.write_bytes(content)
     assert "bad.safetensors" in failed(capsys, tmp_path, "compare", str(path))
 
 
-def test_a_checkpoint_without_a_number_in_it_is_measured_as_kept(capsys, tmp_path):
+def test_a_checkpoint_without_a_number_in_it_is_measured_as_kept(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     path = tmp_path / "flags.safetensors"
     save_file({"flags": np.array([True, False])}, path)
     data = tmp_path / "flags.json"
@@ -95,28 +107,32 @@ def test_a_checkpoint_without_a_number_in_it_is_measured_as_kept(capsys, tmp_pat
     assert tensor["reason"] == "BOOL is not floating point: kept"
 
 
-def test_a_negative_number_of_seeds_is_refused(capsys, tmp_path):
+def test_a_negative_number_of_seeds_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "--seeds" in failed(capsys, tmp_path, "compare", "--seeds", "-1")
 
 
-def test_a_wrong_scale_rule_lists_the_rules(capsys, tmp_path):
+def test_a_wrong_scale_rule_lists_the_rules(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "double_floor" in failed(
         capsys, tmp_path, "compare", "--task", "digits", "--scale-rule", "round", "--formats", "mxfp4"
     )
 
 
-def test_a_folder_that_does_not_exist_is_told_before_any_work(capsys, tmp_path):
+def test_a_folder_that_does_not_exist_is_told_before_any_work(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert cli.run(["compare", "--report", str(tmp_path / "no" / "page.html")]) == 2
     assert "does not exist; create it first" in capsys.readouterr().err
 
 
-def test_an_unknown_command_suggests_the_nearest(capsys):
+def test_an_unknown_command_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["compar"]) == 2
     assert "compare" in capsys.readouterr().err
 
 
-def test_a_failed_job_exits_with_1_and_no_traceback(capsys, monkeypatch, tmp_path):
-    def breaks(*_):
+def test_a_failed_job_exits_with_1_and_no_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def breaks(*_: Any) -> NoReturn:
         raise RuntimeError("out of luck")
 
     monkeypatch.setattr("fewbits.cli.compare._measured", breaks)
@@ -124,8 +140,10 @@ def test_a_failed_job_exits_with_1_and_no_traceback(capsys, monkeypatch, tmp_pat
     assert capsys.readouterr().err.strip().endswith("fewbits: the job failed: RuntimeError: out of luck")
 
 
-def test_a_full_disk_exits_with_1_and_leaves_nothing(capsys, monkeypatch, tmp_path):
-    def full(*_):
+def test_a_full_disk_exits_with_1_and_leaves_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(*_: Any) -> NoReturn:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("fewbits.cli.paths.write_text", full)
@@ -134,8 +152,10 @@ def test_a_full_disk_exits_with_1_and_leaves_nothing(capsys, monkeypatch, tmp_pa
     assert not list(tmp_path.iterdir())
 
 
-def test_an_interrupt_exits_with_130(capsys, monkeypatch):
-    def interrupted(*_):
+def test_an_interrupt_exits_with_130(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> NoReturn:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fewbits.cli.compare._measured", interrupted)

@@ -1,5 +1,7 @@
 """Errors name arguments; the command line says what the user typed."""
 
+from typing import Any
+
 import pytest
 
 from fewbits.cli.flags import parameter_flags, spelled_as_flags, with_flags
@@ -22,11 +24,11 @@ FLAGS = {"scale_rule": "--scale-rule", "exclude": "--exclude", "format": "--form
         ("`fewbits inspect` lists them", "`fewbits inspect` lists them"),
     ],
 )
-def test_only_arguments_become_flags(text, expected):
+def test_only_arguments_become_flags(text: str, expected: Any) -> None:
     assert spelled_as_flags(text, FLAGS) == expected
 
 
-def test_a_command_translates_its_own_errors_and_keeps_their_kind():
+def test_a_command_translates_its_own_errors_and_keeps_their_kind() -> None:
     def command(exclude: str) -> None:
         raise ArgumentError(f"exclude={exclude!r} fits no module")
 
@@ -34,7 +36,7 @@ def test_a_command_translates_its_own_errors_and_keeps_their_kind():
         with_flags(command)("q")
 
 
-def test_every_parameter_has_a_flag():
+def test_every_parameter_has_a_flag() -> None:
     assert parameter_flags(prune)["source"] == "SOURCE"
     assert parameter_flags(prune)["steps"] == "--steps"
     assert app.registered_commands

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +18,13 @@ from fewbits.formats.nearest import _CONSTRUCTORS, _SYNONYMS, nearest
 from fewbits.report.terminal.formats import number_lines
 
 
-def test_the_list_names_every_format(capsys):
+def test_the_list_names_every_format(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["formats"]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in CATALOGUE)
 
 
-def test_the_list_as_json_has_sources_and_grammar(tmp_path):
+def test_the_list_as_json_has_sources_and_grammar(tmp_path: Path) -> None:
     path = tmp_path / "formats.json"
     assert cli.run(["formats", "--json", str(path)]) == 0
     rows = json.loads(path.read_text())
@@ -31,7 +33,9 @@ def test_the_list_as_json_has_sources_and_grammar(tmp_path):
 
 
 @pytest.mark.parametrize("name", list(CATALOGUE))
-def test_every_format_can_be_shown_with_its_source(capsys, tmp_path, name):
+def test_every_format_can_be_shown_with_its_source(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
+) -> None:
     assert cli.run(["formats", name, "--json", str(tmp_path / "one.json")]) == 0
     out = capsys.readouterr().out
     assert "bits per value" in out
@@ -39,7 +43,7 @@ def test_every_format_can_be_shown_with_its_source(capsys, tmp_path, name):
     assert json.loads((tmp_path / "one.json").read_text())["facts"]["written as"]
 
 
-def test_mxfp6_shows_its_limits_its_codes_and_a_number_line(capsys):
+def test_mxfp6_shows_its_limits_its_codes_and_a_number_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["formats", "mxfp6_e2m3"]) == 0
     out = capsys.readouterr().out
     assert "7.5" in out
@@ -48,20 +52,20 @@ def test_mxfp6_shows_its_limits_its_codes_and_a_number_line(capsys):
     assert "OCP Microscaling Formats" in out
 
 
-def test_a_new_format_is_shown_as_readily(capsys):
+def test_a_new_format_is_shown_as_readily(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["formats", "float(e=3,m=4)"]) == 0
     assert "number line of float(e=3,m=4" in capsys.readouterr().out
 
 
-def test_a_format_of_one_magnitude_still_draws():
+def test_a_format_of_one_magnitude_still_draws() -> None:
     assert number_lines([-1.0, 1.0], 40, "binary").count("\n") == 2
 
 
-def test_the_labels_of_a_narrow_number_line_stay_apart():
+def test_the_labels_of_a_narrow_number_line_stay_apart() -> None:
     assert "-57344 57344" in number_lines([-57344.0, 57344.0], 10, "narrow")
 
 
-def test_the_command_is_installed_and_prints_its_version():
+def test_the_command_is_installed_and_prints_its_version() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "fewbits", "--version"], capture_output=True, text=True, check=True
     )
@@ -69,7 +73,7 @@ def test_the_command_is_installed_and_prints_its_version():
 
 
 @pytest.mark.parametrize("command", ["cast", "compare", "formats", "inspect"])
-def test_every_command_has_help_with_an_example(capsys, command):
+def test_every_command_has_help_with_an_example(capsys: pytest.CaptureFixture[str], command: Any) -> None:
     assert cli.run([command, "--help"]) == 0
     assert f"Example: fewbits {command}" in " ".join(capsys.readouterr().out.split())
 
@@ -90,19 +94,21 @@ def test_every_command_has_help_with_an_example(capsys, command):
         ("mxfp5", "mxfp4"),
     ],
 )
-def test_what_others_call_a_format_is_suggested(capsys, typed, meant):
+def test_what_others_call_a_format_is_suggested(
+    capsys: pytest.CaptureFixture[str], typed: Any, meant: Any
+) -> None:
     assert cli.run(["formats", typed]) == 2
     assert meant in capsys.readouterr().err.replace("the nearest", "")
 
 
-def test_every_suggestion_is_a_format():
+def test_every_suggestion_is_a_format() -> None:
     for name in [*CATALOGUE, *_CONSTRUCTORS, *_SYNONYMS, "fp", "mx", "int", "x", "Q4", "posit8", "zzz", ""]:
         assert all(parse(meant) for meant in nearest(name[:-1]) + nearest(name.upper()))
     assert not nearest("zzz")
 
 
 @pytest.mark.parametrize("element", [e for e in elements() if e.bits <= 8], ids=str)
-def test_what_is_drawn_is_what_rounding_gives(element):
+def test_what_is_drawn_is_what_rounding_gives(element: Any) -> None:
     drawn = _numbers(element)
     assert list(fb.fake_quantize(np.array(drawn), element)) == drawn
     # Beyond the ends and between all neighbours, in steps far finer than theirs.
@@ -115,7 +121,9 @@ def test_what_is_drawn_is_what_rounding_gives(element):
 
 
 @pytest.mark.parametrize(("name", "never"), [("ternary", "-2"), ("int4_channel", "-8"), ("mxint8", "-2")])
-def test_a_code_that_rounding_never_gives_is_no_number(capsys, tmp_path, name, never):
+def test_a_code_that_rounding_never_gives_is_no_number(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, never: Any
+) -> None:
     assert cli.run(["formats", name, "--json", str(tmp_path / "f.json")]) == 0
     assert never not in capsys.readouterr().out.replace(",", " ").split()
     assert float(never) not in json.loads((tmp_path / "f.json").read_text())["values"]

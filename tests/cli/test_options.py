@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ MINE = "block(element=lookup(-1,0,0.25,1),scale=fp32,size=16)"
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(aliases, "_KNOWN", aliases.ContextVar("aliases", default=None))
     save_file({"w": np.arange(1, 65, dtype=np.float32).reshape(4, 16)}, "m.safetensors")
@@ -31,14 +31,14 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_every_parameter_that_takes_a_format_takes_an_alias():
+def test_every_parameter_that_takes_a_format_takes_an_alias() -> None:
     for command in APP.commands.values():
         for name, hint in get_type_hints(command.callback, include_extras=True).items():
             if name in ("format", "formats", "recipe", "map") or (command.name, name) == ("formats", "name"):
                 assert any(isinstance(m, Formats) for m in hint.__metadata__), (command.name, name)
 
 
-def test_an_option_of_one_name_has_one_meaning_and_help_on_every_command():
+def test_an_option_of_one_name_has_one_meaning_and_help_on_every_command() -> None:
     options: dict[str, dict[str, set[str]]] = {}
     for command in APP.commands.values():
         for p in command.params:
@@ -65,7 +65,7 @@ def test_an_option_of_one_name_has_one_meaning_and_help_on_every_command():
         (None, ["default"]),
     ],
 )
-def test_a_list_of_recipes_is_split_between_recipes_and_not_between_changes(text, recipes):
+def test_a_list_of_recipes_is_split_between_recipes_and_not_between_changes(text: str, recipes: Any) -> None:
     assert read_recipes(text, ["default"]) == recipes
 
 
@@ -82,7 +82,13 @@ def test_a_list_of_recipes_is_split_between_recipes_and_not_between_changes(text
     ids=" ".join,
 )
 @pytest.mark.parametrize("how", ["option", "environment"])
-def test_an_alias_is_the_format_it_stands_for(capfd, monkeypatch, place, words, how):
+def test_an_alias_is_the_format_it_stands_for(
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    place: Path,
+    words: list[str],
+    how: Any,
+) -> None:
     told = []
     for given in (words, [word.replace("mine", MINE) for word in words]):
         Path("n.safetensors").unlink(missing_ok=True)
@@ -96,7 +102,9 @@ def test_an_alias_is_the_format_it_stands_for(capfd, monkeypatch, place, words, 
     assert told[0] == told[1]
 
 
-def test_an_alias_may_be_made_of_another_and_leaves_patterns_alone(capsys, place):
+def test_an_alias_may_be_made_of_another_and_leaves_patterns_alone(
+    capsys: pytest.CaptureFixture[str], place: Path
+) -> None:
     chain = ["--alias", "nf=lookup(-1,0,0.25,1),mine=block(element=nf,scale=fp32,size=16)"]
     assert cli.run([*chain, "formats", "mine"]) == 0
     assert "block(element=lookup(-1,0,0.25,1),scale=fp32,size=16)" in capsys.readouterr().out.replace(
@@ -113,7 +121,9 @@ def test_an_alias_may_be_made_of_another_and_leaves_patterns_alone(capsys, place
         ("mxfp4=int(8)", "a format already"), ("float=int(8)", "a format already"), ("nf=int(", "cannot"),
     ],
 )  # fmt: skip
-def test_a_wrong_alias_is_refused(capsys, place, alias, said):
+def test_a_wrong_alias_is_refused(
+    capsys: pytest.CaptureFixture[str], place: Path, alias: Any, said: str
+) -> None:
     assert cli.run(["--alias", alias, "formats"]) == 2
     assert said in capsys.readouterr().err
 
@@ -137,7 +147,9 @@ def test_a_wrong_alias_is_refused(capsys, place, alias, said):
     ],
     ids=lambda v: " ".join(v) if isinstance(v, list) else "",
 )  # fmt: skip
-def test_an_option_that_would_do_nothing_is_refused_by_name(capsys, place, words, named):
+def test_an_option_that_would_do_nothing_is_refused_by_name(
+    capsys: pytest.CaptureFixture[str], place: Path, words: list[str], named: Any
+) -> None:
     before = sorted(place.iterdir())
     assert cli.run(words) == 2
     assert named in capsys.readouterr().err
@@ -164,7 +176,7 @@ SIMPLE = [
 ]  # fmt: skip
 
 
-def test_help_and_simple_mistakes_do_not_load_torch(place):
+def test_help_and_simple_mistakes_do_not_load_torch(place: Path) -> None:
     script = (
         "import contextlib, io, json, sys\n"
         "from fewbits.cli.main import run\n"
@@ -196,7 +208,7 @@ def said(*words: str, **environment: str) -> str:
     return done.stdout
 
 
-def test_the_package_runs_as_a_module_and_completes_names():
+def test_the_package_runs_as_a_module_and_completes_names() -> None:
     assert said("-m", "fewbits", "--version").startswith("fewbits ")
     assert "--show-completion" in said("-m", "fewbits", "--help")
     script = "import sys; sys.argv = ['fewbits']; from fewbits.cli.main import main; main()"

@@ -4,6 +4,7 @@ import itertools
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
@@ -28,7 +29,7 @@ _NUMBERS = itertools.count()
 
 
 @pytest.fixture
-def own(tmp_path, monkeypatch):
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Its name; each has one of its own, as Python keeps what it imported."""
     name = f"command_models_{next(_NUMBERS)}"
     (tmp_path / f"{name}.py").write_text(MODULE)
@@ -37,7 +38,7 @@ def own(tmp_path, monkeypatch):
     return f"{name}:load"
 
 
-def test_compare_rounds_it_with_the_weights_that_it_has(own, capsys):
+def test_compare_rounds_it_with_the_weights_that_it_has(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["compare", "--model", own, "--formats", "fp32,mx4", "--include", "0", "--json", "r.json"]
     assert cli.run([*asked, "--report", "r.html"]) == 0, capsys.readouterr().err
     wide, narrow = json.loads(Path("r.json").read_text())["scores"]
@@ -47,7 +48,7 @@ def test_compare_rounds_it_with_the_weights_that_it_has(own, capsys):
     assert f"fewbits compare --include 0 --model {own} --formats mx4" in Path("r.html").read_text()
 
 
-def test_train_trains_it(own, capsys):
+def test_train_trains_it(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["train", "--model", own, "--recipe", "fp32,mxfp6", "--steps", "5", "--out", "runs"]
     assert cli.run([*asked, "--json", "r.json"]) == 0, capsys.readouterr().err
     runs = json.loads(Path("r.json").read_text())["runs"]
@@ -57,7 +58,7 @@ def test_train_trains_it(own, capsys):
     ]
 
 
-def test_prune_prunes_it(own, capsys):
+def test_prune_prunes_it(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["prune", "--model", own, "--steps", "5", "--out", "p.safetensors", "--include", "0"]
     assert cli.run([*asked, "--json", "r.json"]) == 0, capsys.readouterr().err
     (model,) = json.loads(Path("r.json").read_text())["models"]

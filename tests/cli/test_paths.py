@@ -5,7 +5,7 @@ import itertools
 import json
 import re
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ APP = typer.main.get_command(cli.app)
 PATHS = {name: paths_of(command.callback) for name, command in APP.commands.items()}
 
 
-def pairs(written):
+def pairs(written: Any) -> Any:
     """Every two parameters of a command that are paths, and of which so many at least are written."""
     return [
         pytest.param(command, one, other, id=f"{command}-{one}-{other}")
@@ -30,7 +30,7 @@ def pairs(written):
     ]
 
 
-def typed(command, **given):
+def typed(command: Any, **given: Any) -> Any:
     """The command line that gives paths to parameters, with a name for each argument that has to be there."""
     words = [command]
     for parameter in APP.commands[command].params:
@@ -50,7 +50,7 @@ def hashes(folder: Path) -> dict[str, str]:
     return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in found}
 
 
-def refused(capsys, words) -> str:
+def refused(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
     assert cli.run(words) == 2, words
     out, err = capsys.readouterr()
     (line,) = [line for line in err.splitlines() if line.startswith("fewbits: ")]
@@ -59,7 +59,7 @@ def refused(capsys, words) -> str:
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A folder with a file and a folder of every kind that a command reads."""
     monkeypatch.chdir(tmp_path)
     w = {"w": np.arange(64, dtype=np.float32).reshape(8, 8)}
@@ -98,7 +98,7 @@ def spellings(path: str) -> list[str]:
     return found
 
 
-def test_every_parameter_that_is_a_path_is_marked():
+def test_every_parameter_that_is_a_path_is_marked() -> None:
     assert set(PATHS) >= {"cast", "compare", "formats", "inspect", "prune", "solve", "train"}
     for command in APP.commands.values():
         for name, hint in get_type_hints(command.callback, include_extras=True).items():
@@ -109,8 +109,8 @@ def test_every_parameter_that_is_a_path_is_marked():
 
 @pytest.mark.parametrize(("command", "one", "other"), pairs(1))
 def test_two_parameters_that_name_one_file_are_refused_and_nothing_changes(
-    capsys, place, command, one, other
-):
+    capsys: pytest.CaptureFixture[str], place: Path, command: Any, one: Any, other: Any
+) -> None:
     names = {path: [path] for path in INPUTS} | {"model.safetensors": spellings("model.safetensors")}
     before = hashes(place)
     for path, same in names.items():
@@ -121,7 +121,9 @@ def test_two_parameters_that_name_one_file_are_refused_and_nothing_changes(
 
 
 @pytest.mark.parametrize(("command", "one", "other"), pairs(2))
-def test_two_outputs_that_are_not_there_yet_are_refused_when_they_are_one(capsys, place, command, one, other):
+def test_two_outputs_that_are_not_there_yet_are_refused_when_they_are_one(
+    capsys: pytest.CaptureFixture[str], place: Path, command: Any, one: Any, other: Any
+) -> None:
     Path("dangling").symlink_to("new.out")
     Path("elsewhere").symlink_to("texts")
     before = hashes(place)
@@ -148,7 +150,9 @@ OUTPUTS = [
 
 
 @pytest.mark.parametrize(("command", "name"), OUTPUTS)
-def test_a_file_of_another_kind_is_not_replaced(capsys, place, command, name):
+def test_a_file_of_another_kind_is_not_replaced(
+    capsys: pytest.CaptureFixture[str], place: Path, command: Any, name: str
+) -> None:
     kind = PATHS[command][name].kind
     Path("page.html").write_text("<!DOCTYPE html><html>somebody's own page</html>")
     Path("list.json").write_text('{"a": 1}')
@@ -164,7 +168,9 @@ def test_a_file_of_another_kind_is_not_replaced(capsys, place, command, name):
 
 
 @pytest.mark.parametrize(("command", "name"), [p for p in OUTPUTS if p.values != ("train", "out")])
-def test_an_output_in_a_folder_that_is_not_there_is_refused_before_any_work(capsys, place, command, name):
+def test_an_output_in_a_folder_that_is_not_there_is_refused_before_any_work(
+    capsys: pytest.CaptureFixture[str], place: Path, command: Any, name: str
+) -> None:
     assert "does not exist; create it first" in refused(capsys, typed(command, **{name: "gone/new.out"}))
 
 
@@ -188,7 +194,9 @@ def test_an_output_in_a_folder_that_is_not_there_is_refused_before_any_work(caps
     ],
     ids=" ".join,
 )
-def test_a_part_of_what_is_read_is_not_overwritten(capsys, place, words):
+def test_a_part_of_what_is_read_is_not_overwritten(
+    capsys: pytest.CaptureFixture[str], place: Path, words: list[str]
+) -> None:
     Path("texts/below").mkdir()
     Path("texts/below/notes.json").write_text("{}")
     Path("linked.safetensors").symlink_to("sharded/part-1.safetensors")
@@ -225,7 +233,9 @@ def test_a_part_of_what_is_read_is_not_overwritten(capsys, place, words):
     ],
     ids=" ".join,
 )
-def test_inputs_stay_as_they_are_and_a_second_run_replaces_what_the_first_wrote(capsys, place, words):
+def test_inputs_stay_as_they_are_and_a_second_run_replaces_what_the_first_wrote(
+    capsys: pytest.CaptureFixture[str], place: Path, words: list[str]
+) -> None:
     before = hashes(place)
     for _ in range(2):
         assert cli.run(words) == 0, capsys.readouterr().err
@@ -245,7 +255,9 @@ def test_inputs_stay_as_they_are_and_a_second_run_replaces_what_the_first_wrote(
     ],
     ids=lambda v: v[0] if isinstance(v, list) else v,
 )
-def test_a_dash_is_the_standard_output_and_then_it_holds_the_report_alone(capfd, place, words, kind):
+def test_a_dash_is_the_standard_output_and_then_it_holds_the_report_alone(
+    capfd: pytest.CaptureFixture[str], place: Path, words: list[str], kind: Any
+) -> None:
     assert cli.run([*words, "-"]) == 0
     out, err = capfd.readouterr()
     assert json.loads(out)["kind"] == kind
@@ -253,7 +265,9 @@ def test_a_dash_is_the_standard_output_and_then_it_holds_the_report_alone(capfd,
     assert not Path("-").exists()
 
 
-def test_a_dash_is_no_place_for_two_reports_or_for_bytes(capsys, place):
+def test_a_dash_is_no_place_for_two_reports_or_for_bytes(
+    capsys: pytest.CaptureFixture[str], place: Path
+) -> None:
     assert "would overwrite each other" in refused(
         capsys, ["compare", "model.safetensors", "--json", "-", "--report", "-"]
     )

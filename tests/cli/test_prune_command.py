@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ def unfolded(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_a_checkpoint_is_pruned_and_told_about(model, capsys):
+def test_a_checkpoint_is_pruned_and_told_about(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
     given = [
         "prune",
         "model.safetensors",
@@ -67,7 +68,9 @@ def test_a_checkpoint_is_pruned_and_told_about(model, capsys):
     assert "kernel" in Path("p.html").read_text()
 
 
-def test_what_is_pruned_is_stored_compressed_without_a_loss(model, capsys):
+def test_what_is_pruned_is_stored_compressed_without_a_loss(
+    model: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.run(["prune", "model.safetensors", "--out", "p.safetensors"]) == 0
     given = [
         "p.safetensors",
@@ -86,7 +89,7 @@ def test_what_is_pruned_is_stored_compressed_without_a_loss(model, capsys):
     assert torch.equal(load_file("b.safetensors")["w"], load_file("p.safetensors")["w"])
 
 
-def test_without_out_it_only_tells(model, capsys):
+def test_without_out_it_only_tells(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["prune", "model.safetensors", "--pattern", "4:8", "--format", "mxfp4"]) == 0
     out = unfolded(capsys.readouterr().out)
     assert "pruned to 4:8" in out
@@ -94,7 +97,9 @@ def test_without_out_it_only_tells(model, capsys):
     assert [p.name for p in model.iterdir()] == ["model.safetensors"]
 
 
-def test_a_task_is_trained_pruned_and_trained_again(tmp_path, capsys):
+def test_a_task_is_trained_pruned_and_trained_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = {name: str(tmp_path / name) for name in ("d.safetensors", "p.safetensors", "p.json", "p.html")}
     task = ["prune", "--task", "digits", "--steps", "60", "--exclude", "conv2"]
     given = [*task, "--recipe", "fp32,mxint8", "--control", "--seeds", "1"]
@@ -127,7 +132,7 @@ def test_a_task_is_trained_pruned_and_trained_again(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("schedule", ["recomputed", "gradual", "sr_ste"])
-def test_every_schedule_ends_sparse_and_says_how_masks_changed(schedule, tmp_path):
+def test_every_schedule_ends_sparse_and_says_how_masks_changed(schedule: Any, tmp_path: Path) -> None:
     given = ["prune", "--task", "digits", "--steps", "20", "--schedule", schedule]
     given += ["--out", str(tmp_path / "p.safetensors"), "--json", str(tmp_path / "p.json")]
     assert cli.run(given) == 0
@@ -164,27 +169,31 @@ def test_every_schedule_ends_sparse_and_says_how_masks_changed(schedule, tmp_pat
         (["--task", "nothing"], "expected bytes, digits, faint, mnist10k, a text or MODULE:FUNCTION"),
     ],
 )
-def test_bad_input_is_one_line_and_writes_nothing(model, capsys, arguments, said):
+def test_bad_input_is_one_line_and_writes_nothing(
+    model: Any, capsys: pytest.CaptureFixture[str], arguments: Any, said: str
+) -> None:
     assert cli.run(["prune", *arguments]) == 2
     assert said in one_line(capsys)
     assert [p.name for p in model.iterdir()] == ["model.safetensors"]
 
 
-def test_narrow_checkpoints_are_restored_first(model, capsys):
+def test_narrow_checkpoints_are_restored_first(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["cast", "model.safetensors", "n.safetensors", "--format", "mxfp4"]) == 0
     capsys.readouterr()
     assert cli.run(["prune", "n.safetensors"]) == 2
     assert "is narrow; restore the checkpoint first" in one_line(capsys)
 
 
-def test_float8_tensors_are_left_alone(model, capsys):
+def test_float8_tensors_are_left_alone(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
     save_file({"w": W, "f": W.to(torch.float8_e4m3fn)}, "f.safetensors")
     assert cli.run(["prune", "f.safetensors"]) == 0
     assert "left alone: f, it is float8_e4m3fn: convert it to bfloat16 first" in capsys.readouterr().out
 
 
-def test_an_interrupt_says_that_nothing_was_written(model, capsys, monkeypatch):
-    def stopped(*_, **__):
+def test_an_interrupt_says_that_nothing_was_written(
+    model: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: Any, **__: Any) -> NoReturn:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fewbits.compare.pruned_checkpoint.mask", stopped)

@@ -1,6 +1,7 @@
 """Direct casting: what is rounded, along which axis, what is counted, and that the model comes back."""
 
 from math import inf, log10
+from typing import Any
 
 import pytest
 import torch
@@ -14,29 +15,29 @@ from fewbits.compare.casting import rounded
 class By:
     """Any rounding, and what it could have kept."""
 
-    def __init__(self, rounding, limits=lambda x, axis: inf):
+    def __init__(self, rounding: Any, limits: Any = lambda x, axis: inf) -> None:
         self.round, self.limits = rounding, limits
 
 
 class Recorder:
     """A quantizer that rounds to a grid of 1/4 and remembers what it was given."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.seen = []
 
-    def __call__(self, x, axis):
+    def __call__(self, x: Any, axis: int) -> Any:
         self.seen.append((tuple(x.shape), axis))
         return (x * 4).round() / 4
 
 
-def quarter(x, axis):
+def quarter(x: Any, axis: int) -> Any:
     return (x * 4).round() / 4
 
 
 class Model(nn.Module):
     """An embedding tied to the head, a convolution over time, a norm."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(10, 6)
         self.conv = nn.Conv1d(6, 6, 3, padding=1)
@@ -44,13 +45,13 @@ class Model(nn.Module):
         self.head = nn.Linear(6, 10)
         self.head.weight = self.embedding.weight
 
-    def forward(self, tokens):
+    def forward(self, tokens: Any) -> Any:
         x = self.conv(self.embedding(tokens).transpose(1, 2)).transpose(1, 2)
         return self.head(self.norm(x))
 
 
 @pytest.fixture
-def model():
+def model() -> Any:
     torch.manual_seed(0)
     return Model()
 
@@ -58,7 +59,7 @@ def model():
 TOKENS = torch.arange(8).reshape(2, 4)
 
 
-def test_weights_and_inputs_are_rounded_along_the_axis_that_the_product_sums_over(model):
+def test_weights_and_inputs_are_rounded_along_the_axis_that_the_product_sums_over(model: Any) -> None:
     quantizer = Recorder()
     with rounded(model, By(quantizer)):
         model(TOKENS)
@@ -75,7 +76,7 @@ def test_weights_and_inputs_are_rounded_along_the_axis_that_the_product_sums_ove
         (nn.Conv3d(6, 3, 1), (2, 6, 5, 5, 5), (1, -4)),
     ],
 )
-def test_the_reduction_axis_of_each_layer_has_its_input_channels(layer, shape, axes):
+def test_the_reduction_axis_of_each_layer_has_its_input_channels(layer: Any, shape: Any, axes: Any) -> None:
     quantizer = Recorder()
     with rounded(layer, By(quantizer)):
         layer(torch.ones(shape))
@@ -84,7 +85,7 @@ def test_the_reduction_axis_of_each_layer_has_its_input_channels(layer, shape, a
     assert weight[weight_axis] == x[input_axis] == 6
 
 
-def test_the_output_is_that_of_rounded_operands(model):
+def test_the_output_is_that_of_rounded_operands(model: Any) -> None:
     layer = nn.Linear(6, 3)
     x = torch.randn(4, 6)
     expected = nn.functional.linear(quarter(x, -1), quarter(layer.weight, -1), layer.bias)
@@ -94,7 +95,7 @@ def test_the_output_is_that_of_rounded_operands(model):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_model_is_afterwards_what_it_was_also_after_an_exception(model, fails):
+def test_the_model_is_afterwards_what_it_was_also_after_an_exception(model: Any, fails: Any) -> None:
     parameters = dict(model.named_parameters())
     values = {name: p.detach().clone() for name, p in parameters.items()}
     before = model(TOKENS)
@@ -114,8 +115,8 @@ def test_the_model_is_afterwards_what_it_was_also_after_an_exception(model, fail
     assert torch.equal(model(TOKENS), before)
 
 
-def test_a_quantizer_that_fails_on_the_second_weight_leaves_the_model_whole(model):
-    def fussy(x, axis):
+def test_a_quantizer_that_fails_on_the_second_weight_leaves_the_model_whole(model: Any) -> None:
+    def fussy(x: Any, axis: int) -> Any:
         if axis == -1:
             raise ValueError("no rows")
         return x
@@ -127,7 +128,7 @@ def test_a_quantizer_that_fails_on_the_second_weight_leaves_the_model_whole(mode
     assert not model.conv._forward_pre_hooks
 
 
-def test_an_embedding_stays_in_fp32_also_where_a_linear_shares_it(model):
+def test_an_embedding_stays_in_fp32_also_where_a_linear_shares_it(model: Any) -> None:
     with rounded(model, By(quarter)) as cast:
         assert not torch.equal(model.embedding.weight, quarter(model.embedding.weight, -1))
         assert torch.equal(model.head.weight, quarter(model.embedding.weight, -1))
@@ -135,7 +136,7 @@ def test_an_embedding_stays_in_fp32_also_where_a_linear_shares_it(model):
     assert cast.other_parameters == 10 * 6 + 6 + 6 + 6 + 10  # the tied weight once, two biases, a norm
 
 
-def test_a_weight_shared_by_two_linears_counts_once():
+def test_a_weight_shared_by_two_linears_counts_once() -> None:
     pair = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
     pair[1].weight = pair[0].weight
     with rounded(pair, By(quarter)) as cast:
@@ -143,7 +144,7 @@ def test_a_weight_shared_by_two_linears_counts_once():
     assert (cast.cast_parameters, cast.other_parameters) == (16, 0)
 
 
-def test_qsnr_is_signal_over_noise_of_weights_and_of_inputs():
+def test_qsnr_is_signal_over_noise_of_weights_and_of_inputs() -> None:
     layer = nn.Linear(2, 1, bias=False)
     layer.weight.data = torch.tensor([[1.0, 0.125]])  # an eighth lies halfway and becomes zero
     with rounded(layer, By(quarter)) as cast:
@@ -155,12 +156,12 @@ def test_qsnr_is_signal_over_noise_of_weights_and_of_inputs():
     assert cast.saturated_fraction == 0  # without limits nothing is known to be
 
 
-def test_saturation_is_counted_against_the_limits_with_the_same_axis():
+def test_saturation_is_counted_against_the_limits_with_the_same_axis() -> None:
     layer = nn.Linear(2, 1, bias=False)
     layer.weight.data = torch.tensor([[1.0, 0.5]])
     axes = []
 
-    def limits(x, axis):
+    def limits(x: Any, axis: int) -> float:
         axes.append(axis)
         return 2.0
 
@@ -170,7 +171,7 @@ def test_saturation_is_counted_against_the_limits_with_the_same_axis():
     assert cast.saturated_fraction == 2 / 6
 
 
-def test_the_model_qsnr_averages_noise_over_layers_and_ignores_exact_ones():
+def test_the_model_qsnr_averages_noise_over_layers_and_ignores_exact_ones() -> None:
     pair = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
     pair[0].weight.data, pair[1].weight.data = torch.tensor([[1.0]]), torch.tensor([[1.1]])
     with rounded(pair, By(quarter)) as cast:
@@ -179,7 +180,7 @@ def test_the_model_qsnr_averages_noise_over_layers_and_ignores_exact_ones():
     assert cast.weight_qsnr_db == pytest.approx(cast.layers[1].weight.error().qsnr_db + 10 * log10(2))
 
 
-def test_a_format_that_changes_nothing_has_infinite_qsnr_and_the_same_output(model):
+def test_a_format_that_changes_nothing_has_infinite_qsnr_and_the_same_output(model: Any) -> None:
     before = model(TOKENS)
     with rounded(model, By(lambda x, axis: x)) as cast:
         assert torch.equal(model(TOKENS), before)
@@ -188,7 +189,7 @@ def test_a_format_that_changes_nothing_has_infinite_qsnr_and_the_same_output(mod
 
 
 @pytest.mark.parametrize(("calls", "counted"), [(0, 0), (1, 6), (2, 12)])
-def test_activations_are_counted_in_the_first_calls_only_and_rounded_in_all(calls, counted):
+def test_activations_are_counted_in_the_first_calls_only_and_rounded_in_all(calls: Any, counted: Any) -> None:
     layer = nn.Linear(6, 3)
     x = torch.full((1, 6), 0.9)
     with rounded(layer, By(quarter), measured_calls=calls) as cast:
@@ -197,7 +198,7 @@ def test_activations_are_counted_in_the_first_calls_only_and_rounded_in_all(call
     assert all(torch.equal(y, outputs[0]) for y in outputs)
 
 
-def test_a_format_is_rounded_to_as_fake_quantize_does_and_counts_what_saturates():
+def test_a_format_is_rounded_to_as_fake_quantize_does_and_counts_what_saturates() -> None:
     layer, x = nn.Linear(64, 8), torch.randn(4, 64)
     expected = nn.functional.linear(
         fb.fake_quantize(x, "mxfp4", scale_rule="rceil"),
@@ -212,7 +213,7 @@ def test_a_format_is_rounded_to_as_fake_quantize_does_and_counts_what_saturates(
     assert cast.saturated_fraction > 0
 
 
-def test_modules_are_included_and_excluded_by_patterns_of_their_names():
+def test_modules_are_included_and_excluded_by_patterns_of_their_names() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
     names = {
         (("1",), ()): ["1.0", "1.1"],

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from math import inf, isnan, nan, prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,23 +30,27 @@ def normal(*shape: int, seed: int = 1) -> torch.Tensor:
     return x * 2.0 ** torch.randint(-3, 3, shape, generator=torch.Generator().manual_seed(seed))
 
 
-def measured(folder: Path, formats=("mxfp4",), min_qsnr_db=20.0, tensors=None, **options):
+def measured(
+    folder: Path, formats: Any = ("mxfp4",), min_qsnr_db: Any = 20.0, tensors: Any = None, **options: Any
+) -> Any:
     save_file(tensors, folder / "m.safetensors")
     return measure_checkpoint(folder / "m.safetensors", formats, min_qsnr_db=min_qsnr_db, **options)
 
 
-def small_pieces(monkeypatch, chunk: int) -> None:
+def small_pieces(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     monkeypatch.setattr(module, "CHUNK_VALUES", chunk)
     monkeypatch.setattr(module, "_PIECE", chunk // 4)
 
 
-def test_the_default_formats_exist_and_are_few_bits():
+def test_the_default_formats_exist_and_are_few_bits() -> None:
     assert all(4 <= fb.format(f).bits_per_value <= 9 for f in CHECKPOINT_FORMATS)
 
 
 @pytest.mark.parametrize("chunk", [96, 480, 1 << 20])
 @pytest.mark.parametrize("shape", [(), (1,), (1000,), (12, 40), (3, 333), (2, 3, 160), (6, 5, 3, 3)])
-def test_measuring_in_pieces_equals_measuring_the_whole(tmp_path, monkeypatch, chunk, shape):
+def test_measuring_in_pieces_equals_measuring_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: Any, shape: Any
+) -> None:
     small_pieces(monkeypatch, chunk)
     x = normal(*shape)
     matrix = x.reshape(matrix_shape(shape)).numpy()
@@ -58,7 +63,7 @@ def test_measuring_in_pieces_equals_measuring_the_whole(tmp_path, monkeypatch, c
         assert score.error.flushed_fraction == whole.flushed_fraction
 
 
-def test_a_cut_through_a_block_would_be_seen(tmp_path, monkeypatch):
+def test_a_cut_through_a_block_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The negative control of the test above: a block size that the cuts do not respect changes the result.
     small_pieces(monkeypatch, 96)
     x = normal(1000)
@@ -70,14 +75,16 @@ def test_a_cut_through_a_block_would_be_seen(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
 )
-def test_every_stored_float_is_measured_as_the_values_it_stands_for(tmp_path, dtype):
+def test_every_stored_float_is_measured_as_the_values_it_stands_for(tmp_path: Path, dtype: Any) -> None:
     x = normal(8, 64).to(dtype)
     score = measured(tmp_path, ["mxfp6_e2m3"], tensors={"x": x}).scores[0]
     values = x.double().numpy() if dtype == torch.float64 else x.float().numpy()
     assert score.error.qsnr_db == pytest.approx(fb.measure(values, "mxfp6_e2m3").qsnr_db, rel=1e-12)
 
 
-def test_sizes_without_a_common_multiple_that_fits_get_a_reading_of_their_own(tmp_path, monkeypatch):
+def test_sizes_without_a_common_multiple_that_fits_get_a_reading_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small_pieces(monkeypatch, 64)
     formats = [f"block(element=float(e=2,m=1),scale=e8m0,size={size})" for size in (31, 32, 16, 29)]
     x, seen = normal(500), []
@@ -92,7 +99,9 @@ def test_sizes_without_a_common_multiple_that_fits_get_a_reading_of_their_own(tm
     assert [(m, len(group)) for m, group in module._groups(trials, 64)] == [(1, 4)]
 
 
-def test_the_number_of_threads_does_not_change_the_result(tmp_path, monkeypatch):
+def test_the_number_of_threads_does_not_change_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small_pieces(monkeypatch, 2000)
     tensors = {"x": normal(90, 70), "y": normal(5000)}
     reports = []
@@ -102,7 +111,7 @@ def test_the_number_of_threads_does_not_change_the_result(tmp_path, monkeypatch)
     assert reports[0] == reports[1]
 
 
-def test_packed_bytes_count_scales_and_partial_blocks(tmp_path):
+def test_packed_bytes_count_scales_and_partial_blocks(tmp_path: Path) -> None:
     report = measured(tmp_path, ["mxfp4", "mx9", "int8_channel"], tensors={"x": normal(3, 33)})
     assert [s.packed_bytes for s in report.scores] == [
         3 * (17 + 2),  # each of three lines begins at a byte, and has two blocks
@@ -111,7 +120,7 @@ def test_packed_bytes_count_scales_and_partial_blocks(tmp_path):
     ]
 
 
-def test_the_narrowest_format_above_the_bound_is_proposed(tmp_path):
+def test_the_narrowest_format_above_the_bound_is_proposed(tmp_path: Path) -> None:
     formats = ["mxfp8_e4m3", "mx4", "mxfp6_e2m3", "mxint8", "mxfp4"]
     for bound, proposed in [(5, "mx4"), (17.5, "mxfp4"), (25, "mxfp6_e2m3"), (35, "mxint8")]:
         report = measured(
@@ -130,12 +139,12 @@ def test_the_narrowest_format_above_the_bound_is_proposed(tmp_path):
         )
 
 
-def test_of_two_formats_with_as_many_bytes_the_better_is_proposed(tmp_path):
+def test_of_two_formats_with_as_many_bytes_the_better_is_proposed(tmp_path: Path) -> None:
     for formats in (["mxint8", "mxfp8_e4m3"], ["mxfp8_e4m3", "mxint8"]):
         assert measured(tmp_path, formats, 20, {"x": normal(64, 64)}).tensors[0].proposed == "mxint8"
 
 
-def test_a_tensor_that_no_format_keeps_well_enough_is_kept(tmp_path):
+def test_a_tensor_that_no_format_keeps_well_enough_is_kept(tmp_path: Path) -> None:
     report = measured(tmp_path, ["mxfp4", "mx4"], 60, {"x": normal(64, 64)})
     (tensor,) = report.tensors
     assert tensor.proposed is None
@@ -146,7 +155,7 @@ def test_a_tensor_that_no_format_keeps_well_enough_is_kept(tmp_path):
     )
 
 
-def test_a_proposal_that_saves_nothing_is_not_made(tmp_path):
+def test_a_proposal_that_saves_nothing_is_not_made(tmp_path: Path) -> None:
     report = measured(tmp_path, ["mxfp8_e4m3"], 20, {"x": normal(8, 64).to(torch.float8_e4m3fn)})
     assert report.tensors[0].proposed is None
     assert report.tensors[0].reason == "no format saves bytes: kept"
@@ -165,7 +174,7 @@ def test_a_proposal_that_saves_nothing_is_not_made(tmp_path):
         (torch.full((3,), nan, dtype=torch.bfloat16), "3 NaN and 0 infinite values: kept"),
     ],
 )
-def test_what_cannot_be_measured_is_kept_and_says_why(tmp_path, tensor, reason):
+def test_what_cannot_be_measured_is_kept_and_says_why(tmp_path: Path, tensor: Any, reason: Any) -> None:
     report = measured(tmp_path, EVERY_SCALE, tensors={"t": tensor})
     (kept,) = report.tensors
     assert (kept.reason, kept.proposed) == (reason, None)
@@ -174,7 +183,7 @@ def test_what_cannot_be_measured_is_kept_and_says_why(tmp_path, tensor, reason):
     assert report.scores == ()
 
 
-def test_zeros_and_constants_are_exact(tmp_path):
+def test_zeros_and_constants_are_exact(tmp_path: Path) -> None:
     report = measured(
         tmp_path,
         ["mxfp4", "mx4", "int4_channel", "nvfp4"],
@@ -186,14 +195,14 @@ def test_zeros_and_constants_are_exact(tmp_path):
     assert ones.outlier_ratio == 1
 
 
-def test_the_outlier_ratio_is_the_largest_over_the_root_mean_square(tmp_path):
+def test_the_outlier_ratio_is_the_largest_over_the_root_mean_square(tmp_path: Path) -> None:
     x = torch.ones(10_000)
     x[77] = -100
     (tensor,) = measured(tmp_path, tensors={"x": x}).tensors
     assert tensor.outlier_ratio == pytest.approx(100 / np.sqrt(1.9999))
 
 
-def test_a_scale_rule_reaches_the_formats_that_have_one(tmp_path):
+def test_a_scale_rule_reaches_the_formats_that_have_one(tmp_path: Path) -> None:
     x = normal(16, 64)
     formats = ["mxfp4", "nvfp4", "int8_channel", "bf16"]
     report = measured(tmp_path, formats, tensors={"x": x}, scale_rule="ceil")
@@ -202,7 +211,9 @@ def test_a_scale_rule_reaches_the_formats_that_have_one(tmp_path):
         assert score.error == fb.measure(x.numpy(), score.format, scale_rule=rule)
 
 
-def test_progress_reaches_the_whole_and_never_goes_back(tmp_path, monkeypatch):
+def test_progress_reaches_the_whole_and_never_goes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small_pieces(monkeypatch, 128)
     seen = []
     tensors = {"a": normal(10, 40), "b": torch.arange(50), "c": normal(77)}
@@ -224,7 +235,9 @@ def test_progress_reaches_the_whole_and_never_goes_back(tmp_path, monkeypatch):
         ({"scale_rule": "ceil", "formats": ["nvfp4", "bf16"]}, ArgumentError, "nvfp4.* has none: leave"),
     ],
 )
-def test_misuse_is_refused_before_anything_is_read(tmp_path, options, error, told):
+def test_misuse_is_refused_before_anything_is_read(
+    tmp_path: Path, options: Any, error: Any, told: Any
+) -> None:
     given = {"formats": ["mxfp4"], "min_qsnr_db": 20.0} | options
     with pytest.raises(error, match=told):
         measure_checkpoint(tmp_path / "none.safetensors", **given)
@@ -273,7 +286,7 @@ def write_large(path: Path, shape: tuple[int, ...]) -> int:
 
 
 @pytest.mark.parametrize("shape", [(1 << 12, 1 << 12), (1 << 24,)])
-def test_measuring_64_mib_takes_less_than_256_mib_more(tmp_path, shape):
+def test_measuring_64_mib_takes_less_than_256_mib_more(tmp_path: Path, shape: Any) -> None:
     size = write_large(tmp_path / "m.safetensors", shape)
     assert size == 64 << 20
     before, after = peaks(tmp_path / "m.safetensors", "pieces")
@@ -281,13 +294,13 @@ def test_measuring_64_mib_takes_less_than_256_mib_more(tmp_path, shape):
     assert after - before < 4 * size
 
 
-def test_measuring_a_tensor_whole_would_exceed_that_bound(tmp_path):
+def test_measuring_a_tensor_whole_would_exceed_that_bound(tmp_path: Path) -> None:
     size = write_large(tmp_path / "m.safetensors", (1 << 11, 1 << 11))
     before, after = peaks(tmp_path / "m.safetensors", "whole")
     assert after - before > 4 * size
 
 
 @pytest.mark.slow
-def test_measuring_1_gib_takes_less_than_4_gib(tmp_path):
+def test_measuring_1_gib_takes_less_than_4_gib(tmp_path: Path) -> None:
     assert write_large(tmp_path / "m.safetensors", (1 << 14, 1 << 14)) == 1 << 30
     assert peaks(tmp_path / "m.safetensors", "pieces")[1] < 4 << 30

@@ -1,4 +1,6 @@
 from math import inf, isnan
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from fewbits.errors import ArgumentError, DataError, FormatError
 from fewbits.formats import packed_bits
 
 
-def random_matrix(n, seed=0, density=0.2, columns=None):
+def random_matrix(n: int, seed: int = 0, density: Any = 0.2, columns: Any = None) -> Any:
     """A sparse matrix with entries over many binades, a full diagonal and rows of very different length."""
     rng = np.random.default_rng(seed)
     columns = columns or n
@@ -24,30 +26,30 @@ def random_matrix(n, seed=0, density=0.2, columns=None):
     return sparse.csr_array(dense)
 
 
-def written(folder, matrix, name="m.mtx"):
+def written(folder: Path, matrix: Any, name: str = "m.mtx") -> Any:
     io.mmwrite(folder / name, sparse.coo_array(matrix), precision=17, symmetry="general")
     return folder / name
 
 
-def one(folder, matrix, fmt):
+def one(folder: Path, matrix: Any, fmt: Any) -> Any:
     (score,) = measure_matrix(written(folder, matrix), [fmt])
     return score
 
 
-def test_the_default_formats_exist():
+def test_the_default_formats_exist() -> None:
     assert len({fb.format(f) for f in MATRIX_FORMATS}) == len(MATRIX_FORMATS)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 20, 100, 300])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_condition_estimate_is_within_a_factor_of_three_of_the_condition(n, seed):
+def test_the_condition_estimate_is_within_a_factor_of_three_of_the_condition(n: int, seed: int) -> None:
     matrix = random_matrix(n, seed)
     true = np.linalg.cond(matrix.toarray(), 1)
     assert true / 3 <= condition_estimate(matrix) <= true * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 80])
-def test_a_full_matrix_is_not_factored_as_a_sparse_one(n, monkeypatch):
+def test_a_full_matrix_is_not_factored_as_a_sparse_one(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scipy.sparse.linalg.splu", None)
     dense = np.random.default_rng(n).standard_normal((n, n))
     true = np.linalg.cond(dense, 1)
@@ -61,13 +63,13 @@ def test_a_full_matrix_is_not_factored_as_a_sparse_one(n, monkeypatch):
 
 
 @pytest.mark.parametrize("condition", [1.0, 1e3, 1e8, 1e14])
-def test_the_condition_of_a_diagonal_matrix_is_exact(condition):
+def test_the_condition_of_a_diagonal_matrix_is_exact(condition: Any) -> None:
     assert condition_estimate(sparse.diags_array([condition, 2.0, 1.0], format="csr")) == pytest.approx(
         max(condition, 2)
     )
 
 
-def test_a_solve_that_overflows_is_singular():
+def test_a_solve_that_overflows_is_singular() -> None:
     assert condition_estimate(sparse.diags_array([1e300, 1e-300], format="csr")) == inf
 
 
@@ -79,17 +81,17 @@ def test_a_solve_that_overflows_is_singular():
         [[0, 1], [0, 1]],  # an empty column
     ],
 )
-def test_a_singular_matrix_has_infinite_condition(dense, capfd):
+def test_a_singular_matrix_has_infinite_condition(dense: Any, capfd: pytest.CaptureFixture[str]) -> None:
     assert condition_estimate(sparse.csr_array(np.array(dense, float))) == inf
     assert capfd.readouterr() == ("", "")  # BLAS complains when it is asked to factor such a pattern
 
 
-def test_entries_stored_as_zero_count_as_absent():
+def test_entries_stored_as_zero_count_as_absent() -> None:
     matrix = sparse.csr_array((np.array([1.0, 0.0]), np.array([0, 1]), np.array([0, 1, 2])), shape=(2, 2))
     assert condition_estimate(matrix) == inf
 
 
-def test_the_estimate_is_repeatable_and_leaves_the_global_generator_alone():
+def test_the_estimate_is_repeatable_and_leaves_the_global_generator_alone() -> None:
     matrix = random_matrix(200, 3)
     np.random.seed(7)  # noqa: NPY002 - the generator that SciPy's estimator uses
     before = np.random.get_state()[1].copy()  # noqa: NPY002
@@ -101,7 +103,9 @@ def test_the_estimate_is_repeatable_and_leaves_the_global_generator_alone():
 
 @pytest.mark.parametrize("fmt", ["fp32", "posit8_1", "mxfp4", "mx6", "quda_half", "int8_tensor", "nvfp4"])
 @pytest.mark.parametrize("piece", [64, 1 << 16])
-def test_blocks_run_along_the_entries_row_by_row(tmp_path, monkeypatch, fmt, piece):
+def test_blocks_run_along_the_entries_row_by_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fmt: Any, piece: Any
+) -> None:
     monkeypatch.setattr(module, "_PIECE", piece)
     matrix = random_matrix(40)
     score = one(tmp_path, matrix, fmt)
@@ -120,7 +124,9 @@ def test_blocks_run_along_the_entries_row_by_row(tmp_path, monkeypatch, fmt, pie
 
 @pytest.mark.parametrize("fmt", ["int8_channel", "fp8_e4m3_channel", "vsq4"])
 @pytest.mark.parametrize("piece", [64, 1 << 16])
-def test_a_scale_per_channel_is_shared_by_the_entries_of_a_row(tmp_path, monkeypatch, fmt, piece):
+def test_a_scale_per_channel_is_shared_by_the_entries_of_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fmt: Any, piece: Any
+) -> None:
     monkeypatch.setattr(module, "_PIECE", piece)
     matrix = random_matrix(70, density=0.5)
     rows = [matrix.data[a:b] for a, b in zip(matrix.indptr, matrix.indptr[1:], strict=False)]
@@ -136,7 +142,7 @@ def test_a_scale_per_channel_is_shared_by_the_entries_of_a_row(tmp_path, monkeyp
     assert score.condition == condition_estimate(there)
 
 
-def test_rows_without_entries_have_no_scale(tmp_path):
+def test_rows_without_entries_have_no_scale(tmp_path: Path) -> None:
     matrix = sparse.csr_array(np.array([[1.0, 2, 3], [0, 0, 0], [0, 4, 0]]))
     score = one(tmp_path, matrix, "int8_channel")
     assert score.values_bytes == 4 + 2 * 4
@@ -144,7 +150,7 @@ def test_rows_without_entries_have_no_scale(tmp_path):
     assert score.note == "singular before rounding"
 
 
-def test_a_format_that_keeps_every_entry_changes_nothing(tmp_path):
+def test_a_format_that_keeps_every_entry_changes_nothing(tmp_path: Path) -> None:
     matrix = sparse.csr_array(np.array([[2.0, 1], [1, 4]]))
     score = one(tmp_path, matrix, "bf16")
     assert (score.error.qsnr_db, score.frobenius_error, score.note) == (inf, 0, "")
@@ -152,7 +158,7 @@ def test_a_format_that_keeps_every_entry_changes_nothing(tmp_path):
     assert (score.matrix, score.format, score.values_bytes) == ("m.mtx", "bf16", 8)
 
 
-def test_entries_beyond_the_format_are_told(tmp_path):
+def test_entries_beyond_the_format_are_told(tmp_path: Path) -> None:
     matrix = sparse.csr_array(np.array([[1e6, 1e-9], [2e6, 1.0]]))
     score = one(tmp_path, matrix, "fp16")
     assert score.note == "2 entries overflow to infinity; 1 entry becomes zero"
@@ -161,7 +167,7 @@ def test_entries_beyond_the_format_are_told(tmp_path):
     assert one(tmp_path, matrix, "fp8_e4m3").note.startswith("2 entries saturate; 1 entry becomes zero")
 
 
-def test_rounding_to_a_singular_matrix_is_told(tmp_path):
+def test_rounding_to_a_singular_matrix_is_told(tmp_path: Path) -> None:
     matrix = sparse.csr_array(np.array([[1.0, 1.0], [1.0, 1.0 + 2**-12]]))
     score = one(tmp_path, matrix, "bf16")
     assert score.condition == inf
@@ -176,14 +182,16 @@ def test_rounding_to_a_singular_matrix_is_told(tmp_path):
         (1.00625, ""),  # a perturbation of 0.0016, and 0.00625 from 1
     ],
 )
-def test_a_perturbation_beyond_the_distance_to_singularity_is_told(tmp_path, corner, note):
+def test_a_perturbation_beyond_the_distance_to_singularity_is_told(
+    tmp_path: Path, corner: Any, note: Any
+) -> None:
     # The condition is (1 + c)^2 / (c - 1), and the relative perturbation (1.0078125 - c) / (1 + c).
     score = one(tmp_path, sparse.csr_array(np.array([[corner, 1.0], [1.0, 1.0]])), "bf16")
     assert score.condition_fp64 == pytest.approx((1 + corner) ** 2 / (corner - 1))
     assert score.note == note
 
 
-def test_a_matrix_that_is_not_square_has_no_condition(tmp_path):
+def test_a_matrix_that_is_not_square_has_no_condition(tmp_path: Path) -> None:
     score = one(tmp_path, random_matrix(10, columns=7), "fp32")
     assert isnan(score.condition)
     assert isnan(score.condition_fp64)
@@ -191,26 +199,28 @@ def test_a_matrix_that_is_not_square_has_no_condition(tmp_path):
     assert score.frobenius_error < 1e-7
 
 
-def test_a_very_large_matrix_is_not_factored(tmp_path, monkeypatch):
+def test_a_very_large_matrix_is_not_factored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_ROWS_FACTORED", 9)
     score = one(tmp_path, random_matrix(10), "fp32")
     assert isnan(score.condition)
     assert score.note == "condition not estimated beyond 9 rows"
 
 
-def test_norms_of_very_large_and_small_entries_do_not_overflow(tmp_path):
+def test_norms_of_very_large_and_small_entries_do_not_overflow(tmp_path: Path) -> None:
     for scale in (1e-300, 1e300):
         score = one(tmp_path, sparse.csr_array(np.array([[1.0, 1 / 3], [0, 1]]) * scale), "int8_tensor")
         assert 0 < score.frobenius_error <= 1
 
 
-def factored(monkeypatch, log):
+def factored(monkeypatch: pytest.MonkeyPatch, log: Any) -> None:
     """Note in a list whenever a matrix is factored."""
     whole = module._estimate
     monkeypatch.setattr(module, "_estimate", lambda *args: (log.append("factored"), whole(*args))[1])
 
 
-def test_progress_is_told_before_the_first_work_and_after_each_format(tmp_path, monkeypatch):
+def test_progress_is_told_before_the_first_work_and_after_each_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = []
     path = written(tmp_path, random_matrix(5))
     read = module.read_matrix
@@ -224,7 +234,9 @@ def test_progress_is_told_before_the_first_work_and_after_each_format(tmp_path, 
     assert log.count("factored") == 3
 
 
-def test_a_matrix_that_rounding_leaves_as_it_is_or_makes_twice_is_factored_once(tmp_path, monkeypatch):
+def test_a_matrix_that_rounding_leaves_as_it_is_or_makes_twice_is_factored_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = []
     factored(monkeypatch, log)
     whole = sparse.diags_array([[-1.0] * 29, [4.0] * 30, [-1.0] * 29], offsets=[-1, 0, 1])
@@ -237,7 +249,9 @@ def test_a_matrix_that_rounding_leaves_as_it_is_or_makes_twice_is_factored_once(
 
 
 @pytest.mark.parametrize("threads", [2, 5])
-def test_several_at_once_give_the_same_estimates_as_one_after_the_other(tmp_path, monkeypatch, threads):
+def test_several_at_once_give_the_same_estimates_as_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: Any
+) -> None:
     path = written(tmp_path, random_matrix(120, seed=3, density=0.05))
     reports = []
     for count in (1, threads):
@@ -247,7 +261,7 @@ def test_several_at_once_give_the_same_estimates_as_one_after_the_other(tmp_path
     assert [score.format for score in reports[1]] == list(MATRIX_FORMATS)
 
 
-def test_factors_that_fill_the_memory_are_made_one_after_the_other(monkeypatch):
+def test_factors_that_fill_the_memory_are_made_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "threads", lambda: 8)
     matrix = random_matrix(50)
     assert module._Conditions(matrix).at_once == 8
@@ -255,8 +269,8 @@ def test_factors_that_fill_the_memory_are_made_one_after_the_other(monkeypatch):
     assert module._Conditions(matrix).at_once == 1
 
 
-def test_an_error_in_one_format_is_raised(tmp_path, monkeypatch):
-    def failing(matrix):
+def test_an_error_in_one_format_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(matrix: Any) -> NoReturn:
         raise MemoryError("no room")
 
     path = written(tmp_path, random_matrix(5))
@@ -273,7 +287,7 @@ def test_an_error_in_one_format_is_raised(tmp_path, monkeypatch):
         (["fp32"], DataError, "is not a file"),
     ],
 )
-def test_misuse_is_refused(tmp_path, formats, error, told):
+def test_misuse_is_refused(tmp_path: Path, formats: Any, error: Any, told: Any) -> None:
     with pytest.raises(error, match=told):
         measure_matrix(tmp_path / "none.mtx", formats)
 
@@ -283,7 +297,7 @@ REAL = {"bcsstk13": 4.570e10, "rajat19": 9.173e10, "watt_2": 1.374e12, "cryg2500
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_the_condition_of_real_matrices(shared_data, name):
+def test_the_condition_of_real_matrices(shared_data: Path, name: str) -> None:
     path = shared_data / "matrices" / f"{name}.mtx"
     if not path.is_file():
         pytest.skip(f"no {path.name} in {path.parent}")

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 from math import isfinite, isnan
+from typing import Any
 
 import pytest
 import torch
@@ -17,19 +18,19 @@ from fewbits.recipes import uniform_recipe
 from fewbits.train import Hyperparameters, Task, recipe_trainer
 
 
-def linear_task(name, size="small", *, loss=None):
+def linear_task(name: str, size: int = "small", *, loss: Any = None) -> Any:
     """A task that needs no training: the error of a random linear layer against its own FP32 output."""
     x = torch.randn(64, 96, generator=torch.Generator().manual_seed(9))
 
-    def create(seed):
+    def create(seed: int) -> Any:
         torch.manual_seed(seed)
         return nn.Sequential(nn.Linear(96, 32), nn.ReLU(), nn.Linear(32, 16))
 
-    def evaluate(model):
+    def evaluate(model: Any) -> Any:
         with torch.no_grad():
             return float(model(x).square().mean())
 
-    def mean_square(model, batch):
+    def mean_square(model: Any, batch: Any) -> Any:
         return model(*batch).square().mean()
 
     return Task(
@@ -46,11 +47,11 @@ def linear_task(name, size="small", *, loss=None):
 
 
 @pytest.fixture
-def linear(monkeypatch):
+def linear(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let every task be the linear one, and its model be what it is at first; return the seeds asked for."""
     trained = []
 
-    def untrained(task, seed, *, progress):
+    def untrained(task: Any, seed: int, *, progress: Any) -> Any:
         trained.append(seed)
         progress("training", 1, 1)
         return task.create(seed).eval()
@@ -61,7 +62,7 @@ def linear(monkeypatch):
 
 
 @pytest.mark.usefixtures("linear")
-def test_fp32_changes_nothing_and_narrow_formats_do():
+def test_fp32_changes_nothing_and_narrow_formats_do() -> None:
     fp32, mx4 = compare_models(["bytes"], ["fp32", "mx4"], seeds=2)
     assert fp32.values == fp32.baseline
     assert fp32.difference == 0
@@ -72,12 +73,12 @@ def test_fp32_changes_nothing_and_narrow_formats_do():
 
 
 @pytest.mark.usefixtures("linear")
-def test_the_model_size_counts_cast_weights_narrow_and_the_rest_in_fp32():
+def test_the_model_size_counts_cast_weights_narrow_and_the_rest_in_fp32() -> None:
     (score,) = compare_models(["bytes"], ["mxfp4"], seeds=1)
     assert score.model_bytes == (96 * 32 + 32 * 16) * 4.25 / 8 + (32 + 16) * 4
 
 
-def test_every_seed_is_trained_once_and_progress_reaches_the_end(linear):
+def test_every_seed_is_trained_once_and_progress_reaches_the_end(linear: Any) -> None:
     seen = []
     compare_models(["bytes"], ["mxfp4", "mx6"], seeds=3, progress=lambda *step: seen.append(step))
     assert linear == [0, 1, 2]
@@ -86,7 +87,7 @@ def test_every_seed_is_trained_once_and_progress_reaches_the_end(linear):
 
 
 @pytest.mark.usefixtures("linear")
-def test_a_scale_rule_reaches_the_formats_that_have_one():
+def test_a_scale_rule_reaches_the_formats_that_have_one() -> None:
     default = compare_models(["bytes"], ["mxfp8_e4m3", "int8_channel"], seeds=1)
     ruled = compare_models(["bytes"], ["mxfp8_e4m3", "int8_channel"], seeds=1, scale_rule="rceil")
     assert ruled[0].values != default[0].values
@@ -95,7 +96,7 @@ def test_a_scale_rule_reaches_the_formats_that_have_one():
 
 
 @pytest.mark.usefixtures("linear")
-def test_training_is_measured_where_it_is_asked_for():
+def test_training_is_measured_where_it_is_asked_for() -> None:
     plain = compare_models(["bytes"], ["mx4"], seeds=1)[0]
     assert plain.trained == plain.trained_baseline == ()
     assert plain.trained_mean is plain.trained_difference is plain.trained_evidence is None
@@ -111,7 +112,7 @@ def test_training_is_measured_where_it_is_asked_for():
 
 
 @pytest.mark.usefixtures("linear")
-def test_a_trained_model_is_evaluated_without_a_cast():
+def test_a_trained_model_is_evaluated_without_a_cast() -> None:
     (mx4,) = compare_models(["bytes"], ["mx4"], seeds=1, train=True)
     t = linear_task("bytes")
     trainer = recipe_trainer(t, uniform_recipe("mx4"))
@@ -121,8 +122,10 @@ def test_a_trained_model_is_evaluated_without_a_cast():
 
 
 @pytest.mark.parametrize("fmt", ["mx6", "mxfp4"])  # one that refuses a NaN and one that has it
-def test_a_training_that_breaks_down_scores_nan_and_the_others_go_on(monkeypatch, fmt):
-    def loss(model, batch):
+def test_a_training_that_breaks_down_scores_nan_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, fmt: Any
+) -> None:
+    def loss(model: Any, batch: Any) -> Any:
         broken = "NarrowLinear" in str(type(model[0]))
         return model(*batch).square().mean() * (1e38 if broken else 1) ** 2
 
@@ -142,17 +145,19 @@ def test_a_training_that_breaks_down_scores_nan_and_the_others_go_on(monkeypatch
         ({"tasks": ["bytes"], "formats": ["nvfp4"], "scale_rule": "ceil"}, ArgumentError, "leave it out"),
     ],
 )
-def test_bad_arguments_are_told_before_any_training(arguments, error, said):
+def test_bad_arguments_are_told_before_any_training(arguments: Any, error: Any, said: str) -> None:
     with pytest.raises(error, match=said):
         compare_models(arguments.pop("tasks"), arguments.pop("formats"), **arguments)
 
 
-def test_the_default_list_holds_every_kind_of_format():
+def test_the_default_list_holds_every_kind_of_format() -> None:
     assert len(set(TASK_FORMATS)) == len(TASK_FORMATS)
     assert {parse(name).kind for name in TASK_FORMATS} == {"float", "posit", "block", "bdr"}
 
 
-def test_six_bits_are_within_noise_of_fp32_and_four_are_not(monkeypatch, pytestconfig):
+def test_six_bits_are_within_noise_of_fp32_and_four_are_not(
+    monkeypatch: pytest.MonkeyPatch, pytestconfig: Any
+) -> None:
     """The order of the papers, on the real language model with the default three seeds.
 
     The trained models stay in pytest's cache; the first run takes about a minute.
@@ -171,7 +176,7 @@ def test_six_bits_are_within_noise_of_fp32_and_four_are_not(monkeypatch, pytestc
 
 
 @pytest.mark.usefixtures("linear")
-def test_the_ordering_test_would_reject_a_format_that_costs_nothing():
+def test_the_ordering_test_would_reject_a_format_that_costs_nothing() -> None:
     (score,) = compare_models(["bytes"], ["mx4"], seeds=1)
     harmless = replace(score, values=score.baseline)
     assert not harmless.difference > 0.01

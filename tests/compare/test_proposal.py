@@ -4,6 +4,7 @@ import itertools
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -83,7 +84,9 @@ def output_qsnr(path: str) -> float:
 
 @pytest.mark.parametrize("bound", [12.0, 20.0, 30.0])
 @pytest.mark.parametrize("through", [False, True])
-def test_what_is_proposed_is_what_cast_writes_and_what_its_outputs_keep(own, capsys, bound, through):
+def test_what_is_proposed_is_what_cast_writes_and_what_its_outputs_keep(
+    own: Any, capsys: pytest.CaptureFixture[str], bound: Any, through: Any
+) -> None:
     asked = ["compare", "m.safetensors", "--formats", ",".join(FORMATS), "--min-qsnr", str(bound)]
     asked += ["--json", "p.json", *(["--model", own] if through else [])]
     assert cli.run(asked) == 0, capsys.readouterr().err
@@ -106,7 +109,7 @@ def test_what_is_proposed_is_what_cast_writes_and_what_its_outputs_keep(own, cap
         assert told["output_qsnr_db"] == "nan"
 
 
-def test_at_as_many_bytes_the_model_keeps_more_of_its_outputs_than_a_bound_for_each_tensor(own):
+def test_at_as_many_bytes_the_model_keeps_more_of_its_outputs_than_a_bound_for_each_tensor(own: Any) -> None:
     each = {}
     for bound in (25.0, 30.0):
         scores = measure_checkpoint("m.safetensors", FORMATS, min_qsnr_db=bound)
@@ -128,7 +131,7 @@ def test_at_as_many_bytes_the_model_keeps_more_of_its_outputs_than_a_bound_for_e
     assert bits["wide.weight"] < bits["head.weight"]
 
 
-def test_vectors_and_what_the_model_does_not_have_are_kept(own):
+def test_vectors_and_what_the_model_does_not_have_are_kept(own: Any) -> None:
     save_file(network().state_dict() | {"extra": torch.randn(32, 32)}, "m2.safetensors")
     report = measure_checkpoint("m2.safetensors", ["mxfp4"], min_qsnr_db=5, model=own)
     reasons = {t.tensor: (t.reason, t.proposed, t.castable) for t in report.tensors}
@@ -137,7 +140,7 @@ def test_vectors_and_what_the_model_does_not_have_are_kept(own):
     assert reasons["head.weight"][1] == "mxfp4"
 
 
-def test_the_model_is_what_it_was_after_it_was_measured(place):
+def test_the_model_is_what_it_was_after_it_was_measured(place: Path) -> None:
     model = network()
     x = torch.randn(4, 64)
     probe = Probe(model, [x, (x,), {"x": x}])
@@ -148,7 +151,7 @@ def test_the_model_is_what_it_was_after_it_was_measured(place):
     assert all(torch.equal(w, before[name]) for name, w in model.state_dict().items())
 
 
-def test_a_function_that_gives_no_model_of_the_checkpoint_is_refused(place):
+def test_a_function_that_gives_no_model_of_the_checkpoint_is_refused(place: Path) -> None:
     name = f"proposal_models_{next(_NUMBERS)}"
     Path(f"{name}.py").write_text(
         "import torch\ndef other(): return torch.nn.Linear(2, 2), [torch.ones(2)]\nnone = lambda: 1\n"
@@ -162,7 +165,7 @@ def test_a_function_that_gives_no_model_of_the_checkpoint_is_refused(place):
             measure_checkpoint("m.safetensors", ["mxfp4"], min_qsnr_db=5, model=f"{name}:{function}")
 
 
-def test_tensors_that_are_left_out_by_name_are_neither_measured_nor_proposed(place):
+def test_tensors_that_are_left_out_by_name_are_neither_measured_nor_proposed(place: Path) -> None:
     report = measure_checkpoint(
         "m.safetensors", ["mxfp4"], min_qsnr_db=5, include=["blocks.*"], exclude=["*.0.*"]
     )
@@ -183,7 +186,9 @@ def test_tensors_that_are_left_out_by_name_are_neither_measured_nor_proposed(pla
         ('{"checkpoint": {"tensors": []}}', "no report"),
     ],
 )
-def test_a_map_that_is_no_proposal_is_refused(place, capsys, text, said):
+def test_a_map_that_is_no_proposal_is_refused(
+    place: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
     Path("p.json").write_text(text)
     assert cli.run(["cast", "m.safetensors", "n.safetensors", "--map", "p.json"]) == 2
     assert said in capsys.readouterr().err
@@ -191,7 +196,9 @@ def test_a_map_that_is_no_proposal_is_refused(place, capsys, text, said):
     assert "is no file, and not PATTERN=FORMAT" in capsys.readouterr().err
 
 
-def test_the_scale_rule_of_a_proposal_is_taken_over_and_no_other_is_mixed_in(place, capsys):
+def test_the_scale_rule_of_a_proposal_is_taken_over_and_no_other_is_mixed_in(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked = ["compare", "m.safetensors", "--formats", "mxfp4", "--min-qsnr", "10", "--scale-rule", "ceil"]
     assert cli.run([*asked, "--json", "p.json"]) == 0
     words = ["cast", "m.safetensors", "n.safetensors", "--map", "p.json", "--json", "c.json"]
@@ -201,7 +208,9 @@ def test_the_scale_rule_of_a_proposal_is_taken_over_and_no_other_is_mixed_in(pla
     assert json.loads(Path("c.json").read_text())["cast"]["scale_rule"] == "ceil"
 
 
-def test_tensors_of_one_kind_are_one_row_with_the_worst_of_them(place, capsys):
+def test_tensors_of_one_kind_are_one_row_with_the_worst_of_them(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     report = measure_checkpoint("m.safetensors", ["mxfp4"], min_qsnr_db=5)
     kinds = by_kind(report)
     names = [t.tensor for t in kinds.tensors]

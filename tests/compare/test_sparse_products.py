@@ -1,5 +1,7 @@
 """Sizes and times of pruned tensors as they are stored."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -19,7 +21,7 @@ def pruned(**tensors: tuple[torch.Tensor, int]) -> tuple[dict[str, torch.Tensor]
 @pytest.mark.parametrize(
     ("name", "bits"), [("bf16", 16), ("fp16", 16), ("mxfp8_e4m3", 8.25), ("mxfp4", 4.25)]
 )
-def test_a_compressed_tensor_takes_half_of_its_codes_and_one_bit_more(name, bits):
+def test_a_compressed_tensor_takes_half_of_its_codes_and_one_bit_more(name: str, bits: Any) -> None:
     weights, report = pruned(w=(torch.randn(64, 512), 1))
     (found,) = sparse_products(weights, report, fb.format(name))
     assert (found.tensor, found.format) == ("w", name)
@@ -29,7 +31,7 @@ def test_a_compressed_tensor_takes_half_of_its_codes_and_one_bit_more(name, bits
     assert found.dense_seconds > 0 < found.sparse_seconds
 
 
-def test_every_kind_of_tensor_is_the_matrix_of_its_product():
+def test_every_kind_of_tensor_is_the_matrix_of_its_product() -> None:
     weights, report = pruned(
         kernel=(torch.randn(6, 8, 3, 3), 1),
         inputs_first=(torch.randn(40, 24), 0),
@@ -39,7 +41,7 @@ def test_every_kind_of_tensor_is_the_matrix_of_its_product():
     assert [p.dense_bytes for p in found] == [2 * w.numel() for w in weights.values()]
 
 
-def test_a_tensor_that_is_not_sparse_is_refused():
+def test_a_tensor_that_is_not_sparse_is_refused() -> None:
     _, report = pruned(w=(torch.randn(8, 64), 1))
     with pytest.raises(DataError):
         sparse_products({"w": torch.randn(8, 64)}, report, fb.format("bf16"))

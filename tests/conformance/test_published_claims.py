@@ -1,6 +1,7 @@
 """What With Shared Microexponents (ISCA 2023) claims of its formats, measured: section 4 and theorem 1."""
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ SEEDS = (0, 1, 2)
 BDR = ("mx9", "mx6", "mx4")
 
 
-def variable_variance_gaussian(seed, vectors=10_000, length=32):
+def variable_variance_gaussian(seed: int, vectors: Any = 10_000, length: Any = 32) -> Any:
     """The paper's test distribution: each vector N(0, s^2), its own s drawn from |N(0, 1)|."""
     rng = np.random.default_rng(seed)
     return (rng.standard_normal((vectors, length)) * np.abs(rng.standard_normal((vectors, 1)))).astype(
@@ -24,22 +25,22 @@ def variable_variance_gaussian(seed, vectors=10_000, length=32):
 
 
 @cache
-def decibels(name):
+def decibels(name: str) -> Any:
     """QSNR over three seeds: (smallest, largest)."""
     found = [fb.qsnr(x, fb.fake_quantize(x, name)) for x in map(variable_variance_gaussian, SEEDS)]
     return min(found), max(found)
 
 
-def test_mx9_qsnr_is_15_db_above_per_tensor_e4m3():
+def test_mx9_qsnr_is_15_db_above_per_tensor_e4m3() -> None:
     assert decibels("mx9")[0] - decibels("fp8_e4m3_tensor")[1] >= 15
 
 
-def test_mx6_qsnr_lies_between_e5m2_and_e4m3():
+def test_mx6_qsnr_lies_between_e5m2_and_e4m3() -> None:
     low, high = decibels("mx6")
     assert decibels("fp8_e5m2_tensor")[1] < low <= high < decibels("fp8_e4m3_tensor")[0]
 
 
-def test_the_three_seeds_agree_far_better_than_the_claims_are_wide():
+def test_the_three_seeds_agree_far_better_than_the_claims_are_wide() -> None:
     for name in ("mx9", "mx6", "fp8_e4m3_tensor", "fp8_e5m2_tensor"):
         low, high = decibels(name)
         assert high - low < 0.3, name
@@ -65,8 +66,8 @@ TABLE = (
 
 @pytest.mark.parametrize(("name", "gaussian", "variable", "laplace"), TABLE, ids=[row[0] for row in TABLE])
 def test_qsnr_on_known_distributions_is_within_0_3_db_of_the_calibrated_table(
-    name, gaussian, variable, laplace
-):
+    name: str, gaussian: Any, variable: Any, laplace: Any
+) -> None:
     rng = np.random.default_rng(7)
     expected = (
         (rng.standard_normal((4000, 256)), gaussian),
@@ -78,7 +79,7 @@ def test_qsnr_on_known_distributions_is_within_0_3_db_of_the_calibrated_table(
         assert fb.qsnr(x, fb.fake_quantize(x, name)) == pytest.approx(decibels_expected, abs=0.3)
 
 
-def qsnr_of_block(fmt, block):
+def qsnr_of_block(fmt: Any, block: Any) -> Any:
     return fb.qsnr(block, fb.fake_quantize(block, fmt))
 
 
@@ -89,7 +90,7 @@ exponents = st.integers(-12, 0)
 @pytest.mark.parametrize("name", BDR)
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
-def test_no_block_falls_below_the_lower_bound(name, data):
+def test_no_block_falls_below_the_lower_bound(name: str, data: Any) -> None:
     n = data.draw(st.integers(1, 33), label="n")
     pairs = data.draw(st.lists(st.tuples(mantissas, exponents), min_size=n, max_size=n), label="m, e")
     block = np.array([m * 2.0**e for m, e in pairs], np.float32)
@@ -97,7 +98,7 @@ def test_no_block_falls_below_the_lower_bound(name, data):
         assert qsnr_of_block(parse(name), block) >= qsnr_lower_bound(parse(name), n)
 
 
-def adversarial(fmt: Bdr, tries=3000, seed=0):
+def adversarial(fmt: Bdr, tries: Any = 3000, seed: int = 0) -> Any:
     """QSNR of the worst block of a directed search: one starts the top binade, others lie by ties."""
     rng = np.random.default_rng(seed)
     half = 2.0**-fmt.m * (1 - 2.0**-10)  # just short of half a step: rounds down and loses the most
@@ -114,12 +115,12 @@ def adversarial(fmt: Bdr, tries=3000, seed=0):
 
 
 @pytest.mark.parametrize("name", BDR)
-def test_adversarial_blocks_respect_the_bound_and_come_near_it(name):
+def test_adversarial_blocks_respect_the_bound_and_come_near_it(name: str) -> None:
     fmt = parse(name)
     assert qsnr_lower_bound(fmt, fmt.k1) <= adversarial(fmt) <= qsnr_lower_bound(fmt, fmt.k1) + 2.5
 
 
-def worst(fmt):
+def worst(fmt: Any) -> Any:
     """The block with the least signal and most noise of theorem 1: every value half a step off."""
     half = 2.0**-fmt.m
     block = np.full(fmt.k1, half / 2.0**fmt.largest_shift)
@@ -129,7 +130,7 @@ def worst(fmt):
 
 
 @pytest.mark.parametrize(("name", "above"), [("mx9", 2.0), ("mx9", 0.2), ("mx6", 0.8)])
-def test_a_bound_that_is_too_high_is_refuted(name, above):
+def test_a_bound_that_is_too_high_is_refuted(name: str, above: Any) -> None:
     fmt = parse(name)
     bound = qsnr_lower_bound(fmt, fmt.k1)
     assert bound <= qsnr_of_block(fmt, worst(fmt)) < bound + above
@@ -146,7 +147,7 @@ bdrs = st.builds(
 
 @settings(max_examples=200)
 @given(fmt=bdrs, data=st.data())
-def test_no_vector_in_any_two_level_format_falls_below_the_bound(fmt, data):
+def test_no_vector_in_any_two_level_format_falls_below_the_bound(fmt: Any, data: Any) -> None:
     value = st.floats(-2, 2, width=32).filter(lambda v: v == 0 or abs(v) > 2.0**-40)
     x = np.array(data.draw(st.lists(value, min_size=1, max_size=2 * fmt.k1)))
     if x.any():
@@ -154,11 +155,11 @@ def test_no_vector_in_any_two_level_format_falls_below_the_bound(fmt, data):
 
 
 @pytest.mark.parametrize(("name", "bound"), [("mx9", 34.74), ("mx6", 16.68), ("mx4", 4.64)])
-def test_the_bound_has_the_published_values(name, bound):
+def test_the_bound_has_the_published_values(name: str, bound: Any) -> None:
     assert qsnr_lower_bound(parse(name), 16) == pytest.approx(bound, abs=0.02)
 
 
-def test_mx9_mx6_and_mx4_are_on_the_front_of_their_own_sweep():
+def test_mx9_mx6_and_mx4_are_on_the_front_of_their_own_sweep() -> None:
     x = variable_variance_gaussian(0, vectors=512, length=256)
     shapes = [
         (m, k1, d2, k2)

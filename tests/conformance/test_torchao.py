@@ -14,6 +14,7 @@ Three of its habits are set apart here:
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def ours(x: cases.Singles, name: str, mode: str) -> tuple[cases.Codes, cases.Cod
     return parts.codes, parts.scales
 
 
-def differences(x: cases.Singles, name: str, mode: str, quantize=ours) -> cases.Codes:  # type: ignore[no-untyped-def]
+def differences(x: cases.Singles, name: str, mode: str, quantize: Any = ours) -> cases.Codes:  # type: ignore[no-untyped-def]
     """Return the rows of ``x`` that differ; the must-fail tests pass a quantization of their own."""
     codes, scales = quantize(x, name, mode)
     their_codes, their_scales = to_mx(torch.from_numpy(x), name, mode)

@@ -3,6 +3,7 @@
 import re
 import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -23,29 +24,29 @@ MANUAL = "\n".join(page.read_text("utf-8") for page in PAGES)
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_every_code_block_runs(block):
+def test_every_code_block_runs(block: Any) -> None:
     exec(compile(block, "manual", "exec"), {})
 
 
-def test_the_catalogue_in_the_manual_is_the_catalogue():
+def test_the_catalogue_in_the_manual_is_the_catalogue() -> None:
     tool = runpy.run_path(str(ROOT / "tools" / "catalogue_table.py"))
     text = tool["PAGE"].read_text("utf-8")
     assert tool["page"](text) == text, "run python tools/catalogue_table.py"
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=lambda r: r.name)
-def test_the_page_of_recipes_shows_each_as_it_is(recipe):
+def test_the_page_of_recipes_shows_each_as_it_is(recipe: Any) -> None:
     page = (ROOT / "docs" / "recipes.md").read_text("utf-8")
     assert f"\n## {recipe.name}\n" in page
     assert f"```text\n{recipe!r}\n```" in page, "run python tools/recipes_page.py"
 
 
 @pytest.mark.parametrize("name", [*CATALOGUE, *ROUNDINGS, *RULES, *OVERFLOWS, *NONFINITES, *ZERO_BLOCKS])
-def test_every_format_and_choice_appears(name):
+def test_every_format_and_choice_appears(name: str) -> None:
     assert f"`{name}`" in MANUAL
 
 
-def test_every_command_and_option_appears():
+def test_every_command_and_option_appears() -> None:
     command = typer.main.get_command(app)
     for name, sub in command.commands.items():
         assert f"fewbits {name}" in MANUAL
@@ -54,7 +55,7 @@ def test_every_command_and_option_appears():
                 assert not option.startswith("--") or option in MANUAL, option
 
 
-def test_every_command_line_of_the_readme_parses():
+def test_every_command_line_of_the_readme_parses() -> None:
     command = typer.main.get_command(app)
     for line in re.findall(r"^fewbits ([^#\n]*)", MANUAL, re.MULTILINE):
         name, *rest = re.findall(r'"[^"]*"|[^\s"]+(?:"[^"]*")?', line)

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,13 +32,13 @@ def dump(data: bytes) -> str:
     return "\n".join(lines) + "\n"
 
 
-def reader():
+def reader() -> Any:
     names = {}
     exec(compile(block("python"), "layout.md", "exec"), names)
     return names["read"]
 
 
-def test_the_example_is_the_file_byte_for_byte(tmp_path):
+def test_the_example_is_the_file_byte_for_byte(tmp_path: Path) -> None:
     save_file({"w": torch.tensor(EXAMPLE).bfloat16()}, tmp_path / "w.safetensors")
     cast(tmp_path / "w.safetensors", tmp_path / "n.safetensors", format="mxfp4")
     written = (tmp_path / "n.safetensors").read_bytes()
@@ -48,7 +49,7 @@ def test_the_example_is_the_file_byte_for_byte(tmp_path):
 
 @pytest.mark.parametrize("fmt", ["mxfp4", "mx9"])
 @pytest.mark.parametrize("shape", [(3, 64), (2, 77), (2, 3, 40), (5, 4, 3, 3), (4, 1)])
-def test_the_reader_reads_what_is_written(tmp_path, fmt, shape):
+def test_the_reader_reads_what_is_written(tmp_path: Path, fmt: Any, shape: Any) -> None:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(2))
     x[0, 0] = torch.inf
     save_file({"w": x}, tmp_path / "w.safetensors")
@@ -58,6 +59,6 @@ def test_the_reader_reads_what_is_written(tmp_path, fmt, shape):
     np.testing.assert_array_equal(found, load_file(tmp_path / "back.safetensors")["w"].numpy())
 
 
-def test_the_reader_is_short():
+def test_the_reader_is_short() -> None:
     body = [line for line in block("python").splitlines() if line.strip()]
     assert len(body) <= 32

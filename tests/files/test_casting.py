@@ -5,6 +5,7 @@ import subprocess
 import sys
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,7 +68,7 @@ def rounded(x: torch.Tensor, fmt: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_back_is_what_dequantize_gives_and_the_rest_is_as_it_was(tmp_path, fmt):
+def test_back_is_what_dequantize_gives_and_the_rest_is_as_it_was(tmp_path: Path, fmt: Any) -> None:
     found = there_and_back(saved(tmp_path), fmt)
     for name, x in small().items():
         assert (found[name].dtype, found[name].shape) == (x.dtype, x.shape)
@@ -76,7 +77,9 @@ def test_back_is_what_dequantize_gives_and_the_rest_is_as_it_was(tmp_path, fmt):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("fmt", ["mxfp4", "mx9", "int8_channel", "posit8_1", "nvfp4"])
-def test_back_runs_the_kernels_and_not_the_definition(tmp_path, monkeypatch, fmt, dtype):
+def test_back_runs_the_kernels_and_not_the_definition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fmt: Any, dtype: Any
+) -> None:
     cast(saved(tmp_path, {"w": normal(40, 70).to(dtype)}), tmp_path / "narrow.safetensors", format=fmt)
     monkeypatch.setattr("fewbits.kernels.reference.dequantize", None)
     restore(tmp_path / "narrow.safetensors", tmp_path / "wide.safetensors")
@@ -86,7 +89,7 @@ def test_back_runs_the_kernels_and_not_the_definition(tmp_path, monkeypatch, fmt
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_the_parts_are_those_of_quantize(tmp_path, fmt):
+def test_the_parts_are_those_of_quantize(tmp_path: Path, fmt: Any) -> None:
     cast(saved(tmp_path), tmp_path / "n.safetensors", format=fmt)
     with safe_open(tmp_path / "n.safetensors", framework="np") as file:
         for name, x in small().items():
@@ -103,7 +106,9 @@ def test_the_parts_are_those_of_quantize(tmp_path, fmt):
 
 @pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("piece", [64, 1500])
-def test_the_size_of_a_piece_changes_no_byte(tmp_path, monkeypatch, fmt, piece):
+def test_the_size_of_a_piece_changes_no_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fmt: Any, piece: Any
+) -> None:
     source = saved(tmp_path, {"a": normal(7, 500), "b": normal(3, 61), "c": normal(2, 3, 1000).double()})
     cast(source, tmp_path / "whole.safetensors", format=fmt)
     monkeypatch.setattr("fewbits.files.piecewise.PIECE_VALUES", piece)
@@ -115,14 +120,14 @@ def test_the_size_of_a_piece_changes_no_byte(tmp_path, monkeypatch, fmt, piece):
 
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
-def test_an_fp8_checkpoint_is_narrowed_and_restored(tmp_path, dtype):
+def test_an_fp8_checkpoint_is_narrowed_and_restored(tmp_path: Path, dtype: Any) -> None:
     x = normal(4, 64).to(getattr(torch, dtype))
     found = there_and_back(saved(tmp_path, {"x": x}), "mxfp4")["x"]
     assert found.dtype == x.dtype
     assert torch.equal(found.float(), fb.quantize(x.float(), "mxfp4").dequantize().to(x.dtype).float())
 
 
-def test_the_first_pattern_decides_and_exclude_comes_before_all(tmp_path):
+def test_the_first_pattern_decides_and_exclude_comes_before_all(tmp_path: Path) -> None:
     report = cast(
         saved(tmp_path),
         tmp_path / "n.safetensors",
@@ -138,19 +143,19 @@ def test_the_first_pattern_decides_and_exclude_comes_before_all(tmp_path):
     }
 
 
-def test_only_what_is_included_is_cast(tmp_path):
+def test_only_what_is_included_is_cast(tmp_path: Path) -> None:
     report = cast(
         saved(tmp_path), tmp_path / "n.safetensors", format="mxfp4", include=["layers.*"], exclude=["*.1.*"]
     )
     assert [t.tensor for t in report.tensors if t.format] == ["layers.0.weight"]
 
 
-def test_without_a_format_only_named_tensors_are_narrowed(tmp_path):
+def test_without_a_format_only_named_tensors_are_narrowed(tmp_path: Path) -> None:
     report = cast(saved(tmp_path), tmp_path / "n.safetensors", map={"double": "mx9"})
     assert [t.tensor for t in report.tensors if t.format] == ["double"]
 
 
-def test_the_scale_rule_is_followed_where_there_is_one(tmp_path):
+def test_the_scale_rule_is_followed_where_there_is_one(tmp_path: Path) -> None:
     source = saved(tmp_path)
     cast(
         source,
@@ -166,7 +171,7 @@ def test_the_scale_rule_is_followed_where_there_is_one(tmp_path):
     assert not torch.equal(expected, fb.fake_quantize(x, "mxfp4"))
 
 
-def test_the_report_counts_bytes_and_measures_errors(tmp_path):
+def test_the_report_counts_bytes_and_measures_errors(tmp_path: Path) -> None:
     source = saved(tmp_path)
     report = cast(source, tmp_path / "n.safetensors", format="mx9")
     about = {t.tensor: t for t in report.tensors}
@@ -181,7 +186,7 @@ def test_the_report_counts_bytes_and_measures_errors(tmp_path):
     assert report.bytes_after == sum(t.stored_bytes for t in contents.tensors)
 
 
-def test_progress_rises_to_all_bytes(tmp_path):
+def test_progress_rises_to_all_bytes(tmp_path: Path) -> None:
     seen = []
     report = cast(
         saved(tmp_path), tmp_path / "n.safetensors", format="mxfp4", progress=lambda *step: seen.append(step)
@@ -190,7 +195,7 @@ def test_progress_rises_to_all_bytes(tmp_path):
     assert seen[-1] == ("casting tensors", report.bytes_before, report.bytes_before)
 
 
-def test_the_same_job_gives_the_same_bytes_and_metadata_is_kept(tmp_path):
+def test_the_same_job_gives_the_same_bytes_and_metadata_is_kept(tmp_path: Path) -> None:
     source = saved(tmp_path)
     for name in ("a", "b"):
         cast(source, tmp_path / f"{name}.safetensors", format="mxfp4")
@@ -202,7 +207,7 @@ def test_the_same_job_gives_the_same_bytes_and_metadata_is_kept(tmp_path):
             assert file.metadata()["note"] == "größer"
 
 
-def test_values_that_a_format_cannot_hold_are_one_error_and_leave_nothing(tmp_path):
+def test_values_that_a_format_cannot_hold_are_one_error_and_leave_nothing(tmp_path: Path) -> None:
     x = normal(40, 64)
     x[39, 5] = torch.nan
     source = saved(tmp_path, {"a": normal(4, 4), "bad.weight": x})
@@ -213,7 +218,7 @@ def test_values_that_a_format_cannot_hold_are_one_error_and_leave_nothing(tmp_pa
 
 
 @pytest.mark.parametrize("fmt", ["mxfp4", "nvfp4", "fp8_e4m3_tensor", "int8_channel", "mx9"])
-def test_values_that_a_format_can_hold_as_nan_are_as_quantize_says(tmp_path, fmt):
+def test_values_that_a_format_can_hold_as_nan_are_as_quantize_says(tmp_path: Path, fmt: Any) -> None:
     x = normal(4, 64)
     x[2, 5] = torch.nan
     found = there_and_back(saved(tmp_path, {"x": x}), fmt)["x"]
@@ -221,7 +226,7 @@ def test_values_that_a_format_can_hold_as_nan_are_as_quantize_says(tmp_path, fmt
     assert found.isnan().any()
 
 
-def misuse(tmp_path: Path, error: type[Exception], told: str, **options) -> None:
+def misuse(tmp_path: Path, error: type[Exception], told: str, **options: Any) -> None:
     source = saved(tmp_path)
     before = sorted(p.name for p in tmp_path.iterdir())
     with pytest.raises(error, match=told):
@@ -243,11 +248,13 @@ def misuse(tmp_path: Path, error: type[Exception], told: str, **options) -> None
         ({"target": "/no/such/folder/n.safetensors"}, ArgumentError, "does not exist; create it first"),
     ],
 )
-def test_misuse_is_refused_before_anything_is_written(tmp_path, options, error, told):
+def test_misuse_is_refused_before_anything_is_written(
+    tmp_path: Path, options: Any, error: Any, told: Any
+) -> None:
     misuse(tmp_path, error, told, **options)
 
 
-def test_a_destination_of_another_kind_is_refused(tmp_path):
+def test_a_destination_of_another_kind_is_refused(tmp_path: Path) -> None:
     misuse(tmp_path, ArgumentError, "is a folder or a device", target=tmp_path)
     misuse(tmp_path, ArgumentError, "no .safetensors file by its name", target=tmp_path / "n.bin")
     misuse(tmp_path, ArgumentError, "is the source itself", target=tmp_path / "model.safetensors")
@@ -255,14 +262,14 @@ def test_a_destination_of_another_kind_is_refused(tmp_path):
     misuse(tmp_path, ArgumentError, "is the source itself", target=tmp_path / "link.safetensors")
 
 
-def test_a_name_that_a_part_would_take_is_refused_by_name(tmp_path):
+def test_a_name_that_a_part_would_take_is_refused_by_name(tmp_path: Path) -> None:
     source = saved(tmp_path, {"w": normal(4, 32), "w.scales": normal(3)})
     with pytest.raises(ArgumentError, match=r"'w' would be stored as 'w\.scales', and there is a tensor"):
         cast(source, tmp_path / "n.safetensors", format="mxfp4")
     cast(source, tmp_path / "n.safetensors", format="fp8_e4m3")  # which has no scales
 
 
-def test_what_is_narrow_is_not_narrowed_again_and_what_is_not_is_not_restored(tmp_path):
+def test_what_is_narrow_is_not_narrowed_again_and_what_is_not_is_not_restored(tmp_path: Path) -> None:
     source = saved(tmp_path)
     cast(source, tmp_path / "n.safetensors", format="mxfp4")
     with pytest.raises(ArgumentError, match="was cast already: it holds"):
@@ -284,7 +291,7 @@ def sharded(folder: Path, tensors: dict[str, torch.Tensor] | None = None) -> Pat
     return folder
 
 
-def test_a_sharded_checkpoint_keeps_its_files_and_gets_an_index(tmp_path):
+def test_a_sharded_checkpoint_keeps_its_files_and_gets_an_index(tmp_path: Path) -> None:
     source = sharded(tmp_path / "wide")
     cast(source, tmp_path / "narrow", format="mxfp4")
     names = {p.name for p in source.iterdir()} - {"config.json"}
@@ -302,14 +309,14 @@ def test_a_sharded_checkpoint_keeps_its_files_and_gets_an_index(tmp_path):
     assert len(sound_contents(tmp_path / "back").tensors) == len(small())
 
 
-def test_a_folder_without_index_gets_none(tmp_path):
+def test_a_folder_without_index_gets_none(tmp_path: Path) -> None:
     source = sharded(tmp_path / "wide")
     (source / "model.safetensors.index.json").unlink()
     cast(source, tmp_path / "narrow", format="mxfp4")
     assert len(list((tmp_path / "narrow").iterdir())) == 3
 
 
-def test_a_folder_goes_to_a_folder_of_its_own(tmp_path):
+def test_a_folder_goes_to_a_folder_of_its_own(tmp_path: Path) -> None:
     source = sharded(tmp_path / "wide")
     for target, told in ((source, "is the source itself"), (tmp_path / "n.safetensors", "give a folder")):
         with pytest.raises(ArgumentError, match=told):
@@ -320,7 +327,7 @@ def test_a_folder_goes_to_a_folder_of_its_own(tmp_path):
         cast(source, tmp_path / "other", format="mxfp4")
 
 
-def test_a_folder_that_was_made_for_nothing_goes_again(tmp_path):
+def test_a_folder_that_was_made_for_nothing_goes_again(tmp_path: Path) -> None:
     tensors = small()
     tensors["double"][0, 0] = torch.nan
     with pytest.raises(DataError, match="'double'"):
@@ -370,13 +377,13 @@ def large(folder: Path, shards: int, each: int) -> Path:
 
 @pytest.mark.peak_memory
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak memory is read from /proc")
-def test_memory_does_not_grow_with_the_checkpoint(tmp_path):
+def test_memory_does_not_grow_with_the_checkpoint(tmp_path: Path) -> None:
     source = large(tmp_path / "wide", 4, 32 * MIB)
     assert extra_memory(source, tmp_path / "n", "whole") > 120 * MIB  # the measure sees what is held
     assert extra_memory(source, tmp_path / "narrow", "int8_tensor") < 100 * MIB
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_4_gib_takes_less_than_300_mib(tmp_path):
+def test_a_checkpoint_of_4_gib_takes_less_than_300_mib(tmp_path: Path) -> None:
     source = large(tmp_path / "wide", 4, 1024 * MIB)
     assert extra_memory(source, tmp_path / "narrow", "mxfp4") < 300 * MIB

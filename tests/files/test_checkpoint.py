@@ -1,6 +1,7 @@
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ def only(path: Path) -> StoredTensor:
     return tensor
 
 
-def test_tensors_are_listed_with_what_the_file_says(tmp_path):
+def test_tensors_are_listed_with_what_the_file_says(tmp_path: Path) -> None:
     path = saved(tmp_path, a=torch.zeros(3, 5, dtype=torch.bfloat16), b=torch.tensor([True, False]))
     a, b = read_checkpoint(str(path))
     assert a == StoredTensor("a", (3, 5), "BF16", path)
@@ -50,7 +51,7 @@ def test_tensors_are_listed_with_what_the_file_says(tmp_path):
     assert (b.dtype, b.stored_bytes, b.is_float) == ("BOOL", 2, False)
 
 
-def test_layer_2_comes_before_layer_10(tmp_path):
+def test_layer_2_comes_before_layer_10(tmp_path: Path) -> None:
     names = ("h.10.w", "h.2.w", "h.02.w", "h", "2", "h." + "9" * 5000, "a10b2", "a9b10")
     save_file({name: torch.zeros(1) for name in names}, tmp_path / "m.safetensors")
     found = [t.name for t in read_checkpoint(tmp_path)]
@@ -60,7 +61,9 @@ def test_layer_2_comes_before_layer_10(tmp_path):
 @pytest.mark.parametrize(
     ("dtype", "count", "size"), [("F4", 6, 3), ("F6_E2M3", 4, 3), ("F8_E8M0", 3, 3), ("C64", 2, 16)]
 )
-def test_dtypes_that_are_not_real_floats_are_listed_with_their_bytes(tmp_path, dtype, count, size):
+def test_dtypes_that_are_not_real_floats_are_listed_with_their_bytes(
+    tmp_path: Path, dtype: Any, count: Any, size: int
+) -> None:
     path = tmp_path / "m.safetensors"
     write_raw(path, {"t": {"dtype": dtype, "shape": [count], "data_offsets": [0, size]}}, bytes(size))
     tensor = only(path)
@@ -69,7 +72,7 @@ def test_dtypes_that_are_not_real_floats_are_listed_with_their_bytes(tmp_path, d
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("values", [1, 7, 35, 100, 105, 1 << 20])
-def test_chunks_together_are_the_tensor_bit_for_bit(tmp_path, dtype, values):
+def test_chunks_together_are_the_tensor_bit_for_bit(tmp_path: Path, dtype: Any, values: Any) -> None:
     x = normal(3, 5, 7).to(FLOATS[dtype])
     tensor = only(saved(tmp_path, x=x))
     pieces = list(chunks(tensor, 7, values=values))
@@ -79,20 +82,20 @@ def test_chunks_together_are_the_tensor_bit_for_bit(tmp_path, dtype, values):
     np.testing.assert_array_equal(whole, x.to(torch.float64).numpy().reshape(-1))
 
 
-def test_rows_stay_whole_while_they_fit_and_are_cut_at_multiples_where_they_do_not(tmp_path):
+def test_rows_stay_whole_while_they_fit_and_are_cut_at_multiples_where_they_do_not(tmp_path: Path) -> None:
     tensor = only(saved(tmp_path, x=normal(4, 10)))
     assert [p.shape for p in chunks(tensor, 10, values=25)] == [(2, 10), (2, 10)]
     assert [p.shape for p in chunks(tensor, 10, values=9, multiple=4)] == [(1, 8), (1, 2)] * 4
     assert [p.shape for p in chunks(tensor, 40, values=9, multiple=16)] == [(1, 16), (1, 16), (1, 8)]
 
 
-def test_scalars_and_empty_tensors_stream(tmp_path):
+def test_scalars_and_empty_tensors_stream(tmp_path: Path) -> None:
     scalar, empty = read_checkpoint(saved(tmp_path, a=torch.tensor(2.5), b=torch.zeros(0, 4)))
     assert [p.tolist() for p in chunks(scalar, 1)] == [[[2.5]]]
     assert list(chunks(empty, 4)) == []
 
 
-def test_floats_at_odd_addresses_are_read(tmp_path):
+def test_floats_at_odd_addresses_are_read(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     values = np.array([1.5, -2.25], "<f4")
     header = {
@@ -105,7 +108,7 @@ def test_floats_at_odd_addresses_are_read(tmp_path):
     assert piece.tolist() == [[1.5, -2.25]]
 
 
-def test_a_chunk_may_be_written_to_without_changing_the_file(tmp_path):
+def test_a_chunk_may_be_written_to_without_changing_the_file(tmp_path: Path) -> None:
     path = saved(tmp_path, x=normal(8))
     before = path.read_bytes()
     for piece in chunks(only(path), 8):
@@ -122,27 +125,27 @@ def write_shards(folder: Path) -> Path:
     return index
 
 
-def test_a_sharded_checkpoint_is_read_by_folder_and_by_index(tmp_path):
+def test_a_sharded_checkpoint_is_read_by_folder_and_by_index(tmp_path: Path) -> None:
     index = write_shards(tmp_path)
     tensors = read_checkpoint(tmp_path)
     assert [(t.name, t.shape) for t in tensors] == [("a", (2,)), ("b", (3,)), ("c", (4,))]
     assert read_checkpoint(index) == tensors
 
 
-def test_a_folder_with_an_index_is_what_the_index_names(tmp_path):
+def test_a_folder_with_an_index_is_what_the_index_names(tmp_path: Path) -> None:
     write_shards(tmp_path)
     save_file({"a": normal(2)}, tmp_path / "consolidated.safetensors")
     assert [t.name for t in read_checkpoint(tmp_path)] == ["a", "b", "c"]
 
 
-def test_a_folder_without_index_is_all_its_files(tmp_path):
+def test_a_folder_without_index_is_all_its_files(tmp_path: Path) -> None:
     write_shards(tmp_path).unlink()
     (tmp_path / "README.md").write_text("a model")
     assert [t.name for t in read_checkpoint(tmp_path)] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("dtype", ["F7", "bfloat16", "U2"])
-def test_a_dtype_that_the_library_does_not_know_is_called_that(tmp_path, dtype):
+def test_a_dtype_that_the_library_does_not_know_is_called_that(tmp_path: Path, dtype: Any) -> None:
     path = tmp_path / "m.safetensors"
     write_raw(path, {"a": {"dtype": dtype, "shape": [4], "data_offsets": [0, 4]}}, bytes(4))
     with pytest.raises(DataError, match=f"has a tensor of the dtype '{dtype}', which is unknown to"):

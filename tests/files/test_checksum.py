@@ -51,7 +51,9 @@ def flipped(path: Path, at: int, bit: int) -> Path:
 
 
 @pytest.mark.parametrize(("fmt", "choices"), [*((f, {}) for f in FORMATS), ("mxfp4", {"pattern": "2:4"})])
-def test_every_flipped_bit_of_data_is_noticed_and_its_tensor_named(tmp_path, fmt, choices):
+def test_every_flipped_bit_of_data_is_noticed_and_its_tensor_named(
+    tmp_path: Path, fmt: Any, choices: Any
+) -> None:
     given = tensors() | ({"w": normal(3, 64)} if choices else {})
     path = narrow(tmp_path, fmt, given, **choices)
     assert not inspect(path).problems
@@ -70,7 +72,9 @@ def test_every_flipped_bit_of_data_is_noticed_and_its_tensor_named(tmp_path, fmt
 
 @pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("shape", [(3, 8000), (40, 300)])
-def test_checksums_are_those_of_the_bytes_however_many_pieces_there_were(tmp_path, monkeypatch, fmt, shape):
+def test_checksums_are_those_of_the_bytes_however_many_pieces_there_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fmt: Any, shape: Any
+) -> None:
     monkeypatch.setattr("fewbits.files.piecewise.PIECE_VALUES", 1024)  # a line in pieces, some lines in one
     path = narrow(tmp_path, fmt, {"w": normal(*shape), "bias": normal(5000)})
     told = json.loads(metadata(path)["fewbits"])["crc32"]
@@ -78,7 +82,7 @@ def test_checksums_are_those_of_the_bytes_however_many_pieces_there_were(tmp_pat
     assert told == {name: f"{zlib.crc32(t.numpy().tobytes()):08x}" for name, t in stored.items()}
 
 
-def test_files_of_narrow_tensors_in_memory_have_checksums_too(tmp_path):
+def test_files_of_narrow_tensors_in_memory_have_checksums_too(tmp_path: Path) -> None:
     path = tmp_path / "n.safetensors"
     save_file(
         {"q": fb.quantize(normal(3, 37), "mx9"), "bias": normal(3).bfloat16(), "m": normal(3) > 0}, path
@@ -92,7 +96,7 @@ def test_files_of_narrow_tensors_in_memory_have_checksums_too(tmp_path):
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_version_1_is_read_as_before(tmp_path, fmt):
+def test_version_1_is_read_as_before(tmp_path: Path, fmt: Any) -> None:
     path = narrow(tmp_path, fmt)
     restore(path, tmp_path / "second.safetensors")
     as_version_1(path)
@@ -127,7 +131,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any], dict[str, Any]], object], str
 
 
 @pytest.mark.parametrize("case", CHANGES)
-def test_what_the_layout_does_not_allow_is_a_problem(tmp_path, case):
+def test_what_the_layout_does_not_allow_is_a_problem(tmp_path: Path, case: Any) -> None:
     change, told = CHANGES[case]
     path = narrow(tmp_path, "mxfp4")
     rewrite(path, lambda header, document: None)
@@ -139,7 +143,7 @@ def test_what_the_layout_does_not_allow_is_a_problem(tmp_path, case):
             read(path)
 
 
-def test_pieces_that_leave_a_hole_are_a_mistake_of_this_library():
+def test_pieces_that_leave_a_hole_are_a_mistake_of_this_library() -> None:
     checksums = Checksums()
     checksums.add("w", 0, b"abcd")
     checksums.add("w", 0, b"ab")  # a shared scale comes again

@@ -1,6 +1,7 @@
 import struct
 from math import isnan
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ def damage(path: Path, part: str, at: int, bits: int) -> None:
     path.write_bytes(bytes(data))
 
 
-def test_narrow_tensors_come_in_place_of_their_parts(tmp_path):
+def test_narrow_tensors_come_in_place_of_their_parts(tmp_path: Path) -> None:
     report = inspect(narrow(tmp_path, "mxfp4"))
     n, w = report.tensors
     assert (w.tensor, w.shape, w.dtype, w.format, w.stored_bytes) == ("w", (3, 37), "BF16", "mxfp4", 3 * 21)
@@ -36,7 +37,7 @@ def test_narrow_tensors_come_in_place_of_their_parts(tmp_path):
     assert (report.values, report.stored_bytes, report.problems) == (116, 83, ())
 
 
-def test_an_ordinary_checkpoint_is_listed(tmp_path):
+def test_an_ordinary_checkpoint_is_listed(tmp_path: Path) -> None:
     save_file({"e": torch.zeros(0, 3), "i": torch.arange(2)}, tmp_path / "m.safetensors")
     empty, ids = inspect(tmp_path).tensors
     assert isnan(empty.bits_per_value)
@@ -47,7 +48,7 @@ def test_an_ordinary_checkpoint_is_listed(tmp_path):
     ("fmt", "part", "at"),
     [("mxfp4", "codes", 18), ("mx9", "shifts", 2), ("vsq4", "scales", 1), (LOOKUP, "codes", 27)],
 )
-def test_a_spare_bit_that_is_set_is_a_problem(tmp_path, fmt, part, at):
+def test_a_spare_bit_that_is_set_is_a_problem(tmp_path: Path, fmt: Any, part: Any, at: Any) -> None:
     path = narrow(tmp_path, fmt)
     assert not inspect(as_version_1(path)).problems
     damage(path, f"w.{part}", at, 0x80)
@@ -56,7 +57,7 @@ def test_a_spare_bit_that_is_set_is_a_problem(tmp_path, fmt, part, at):
 
 
 @pytest.mark.parametrize("fmt", [LOOKUP, f"block(element={LOOKUP},scale=fp32,size=16)"])
-def test_a_code_that_means_nothing_is_a_problem(tmp_path, fmt):
+def test_a_code_that_means_nothing_is_a_problem(tmp_path: Path, fmt: Any) -> None:
     path = as_version_1(narrow(tmp_path, fmt))
     damage(path, "w.codes", 0, 0x3F)
     (problem,) = inspect(path).problems
@@ -65,7 +66,9 @@ def test_a_code_that_means_nothing_is_a_problem(tmp_path, fmt):
 
 
 @pytest.mark.parametrize("fmt", [LOOKUP, "mx9"])
-def test_lines_longer_than_a_piece_are_checked_to_their_end(tmp_path, monkeypatch, fmt):
+def test_lines_longer_than_a_piece_are_checked_to_their_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fmt: Any
+) -> None:
     monkeypatch.setattr("fewbits.files.inspection._PIECE_BYTES", 9)
     path = as_version_1(narrow(tmp_path, fmt, (2, 1001)))
     assert not inspect(path).problems
@@ -74,7 +77,7 @@ def test_lines_longer_than_a_piece_are_checked_to_their_end(tmp_path, monkeypatc
     assert len(inspect(path).problems) == 1
 
 
-def test_a_line_per_problem(tmp_path):
+def test_a_line_per_problem(tmp_path: Path) -> None:
     path = as_version_1(narrow(tmp_path, "mxfp4"))
     text = path.read_bytes()
     size = struct.unpack("<Q", text[:8])[0]

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from fewbits.files.matrix_view import matrix_shape
@@ -15,5 +17,5 @@ from fewbits.files.matrix_view import matrix_shape
         ((8, 4, 1, 1), (8, 4)),
     ],
 )
-def test_a_row_is_what_a_matrix_product_sums_over(shape, expected):
+def test_a_row_is_what_a_matrix_product_sums_over(shape: Any, expected: Any) -> None:
     assert matrix_shape(shape) == expected

@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 
 
 @pytest.fixture(scope="module")
-def llama(tmp_path_factory) -> Path:
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **heads))
@@ -23,7 +24,7 @@ def llama(tmp_path_factory) -> Path:
     return folder
 
 
-def beside(source: Path, narrow: Path, **choices) -> Path:
+def beside(source: Path, narrow: Path, **choices: Any) -> Path:
     """Cast, and copy everything else there, as somebody does who wants to load it."""
     cast(source, narrow, **choices)
     for file in source.glob("*.json"):
@@ -42,7 +43,9 @@ CASTS = [
 
 @pytest.mark.parametrize("choices", CASTS)
 @pytest.mark.parametrize("kind", ["one", "several"])
-def test_hugging_faces_loader_raises_where_it_would_draw_weights_at_random(llama, tmp_path, kind, choices):
+def test_hugging_faces_loader_raises_where_it_would_draw_weights_at_random(
+    llama: Any, tmp_path: Path, kind: Any, choices: Any
+) -> None:
     narrow = beside(llama / kind, tmp_path / "narrow", **choices)
     with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
         transformers.AutoModelForCausalLM.from_pretrained(narrow)
@@ -50,7 +53,9 @@ def test_hugging_faces_loader_raises_where_it_would_draw_weights_at_random(llama
         transformers.LlamaModel.from_pretrained(narrow, dtype=torch.bfloat16)
 
 
-def test_the_same_file_without_empty_tensors_is_drawn_at_random(llama, tmp_path):  # the control
+def test_the_same_file_without_empty_tensors_is_drawn_at_random(
+    llama: Any, tmp_path: Path
+) -> None:  # the control
     narrow = beside(llama / "one", tmp_path / "narrow", format="mxfp4")
     as_version_1(narrow / "model.safetensors")
     drawn = transformers.AutoModelForCausalLM.from_pretrained(narrow)
@@ -59,7 +64,7 @@ def test_the_same_file_without_empty_tensors_is_drawn_at_random(llama, tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["one", "several"])
-def test_what_was_cast_back_loads(llama, tmp_path, kind):
+def test_what_was_cast_back_loads(llama: Any, tmp_path: Path, kind: Any) -> None:
     narrow = beside(llama / kind, tmp_path / "narrow", format="mxfp8_e4m3")
     restore(narrow, tmp_path / "back")
     shutil.copy(llama / kind / "config.json", tmp_path / "back")
@@ -68,7 +73,7 @@ def test_what_was_cast_back_loads(llama, tmp_path, kind):
     assert 0 < (found.lm_head.weight - sound.lm_head.weight).abs().max() < 0.01
 
 
-def test_accelerate_and_torch_raise_too(llama, tmp_path):
+def test_accelerate_and_torch_raise_too(llama: Any, tmp_path: Path) -> None:
     from accelerate import load_checkpoint_in_model
     from safetensors.torch import load_file
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from fewbits.files.resumable import Resumable
 
 
 @pytest.fixture(autouse=True)
-def every_step_is_flushed(monkeypatch):
+def every_step_is_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fewbits.files.resumable._SYNC_SECONDS", 0.0)
 
 
@@ -31,7 +32,7 @@ def names(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir())
 
 
-def stopping_after(count: int, error: BaseException):
+def stopping_after(count: int, error: BaseException) -> Any:
     """Return a progress function that raises after ``count`` of six tensors of one size."""
 
     def progress(what: str, done: float, total: float) -> None:
@@ -42,7 +43,7 @@ def stopping_after(count: int, error: BaseException):
     return progress
 
 
-def counted(monkeypatch) -> list[str]:
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that the names of quantized tensors are added to."""
     calls, quantize = [], casting.quantize_tensor
     monkeypatch.setattr(
@@ -52,7 +53,9 @@ def counted(monkeypatch) -> list[str]:
 
 
 @pytest.mark.parametrize("old", [None, b"the old file"])
-def test_an_interrupted_job_is_taken_up_where_it_stopped(tmp_path, monkeypatch, old):
+def test_an_interrupted_job_is_taken_up_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: Any
+) -> None:
     source, target = source_of(tmp_path), tmp_path / "n.safetensors"
     whole = cast(source, tmp_path / "whole.safetensors", format="mxfp4")
     if old is not None:
@@ -69,7 +72,7 @@ def test_an_interrupted_job_is_taken_up_where_it_stopped(tmp_path, monkeypatch, 
     assert not [n for n in names(tmp_path) if n.startswith(".fewbits")]
 
 
-def test_an_interrupt_before_anything_was_done_leaves_nothing(tmp_path):
+def test_an_interrupt_before_anything_was_done_leaves_nothing(tmp_path: Path) -> None:
     source = source_of(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         cast(
@@ -82,7 +85,9 @@ def test_an_interrupt_before_anything_was_done_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("change", ["format", "source", "rule"])
-def test_a_partial_file_of_another_job_is_not_taken_up(tmp_path, monkeypatch, change):
+def test_a_partial_file_of_another_job_is_not_taken_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any
+) -> None:
     source, target = source_of(tmp_path), tmp_path / "n.safetensors"
     with pytest.raises(KeyboardInterrupt):
         cast(source, target, format="mxfp4", progress=stopping_after(4, KeyboardInterrupt()))
@@ -97,7 +102,9 @@ def test_a_partial_file_of_another_job_is_not_taken_up(tmp_path, monkeypatch, ch
     assert target.read_bytes() == (tmp_path / "again.safetensors").read_bytes()
 
 
-def test_a_journal_cut_in_the_middle_of_a_line_is_read_up_to_there(tmp_path, monkeypatch):
+def test_a_journal_cut_in_the_middle_of_a_line_is_read_up_to_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source, target = source_of(tmp_path), tmp_path / "n.safetensors"
     with pytest.raises(KeyboardInterrupt):
         cast(source, target, format="mxfp4", progress=stopping_after(5, KeyboardInterrupt()))
@@ -111,14 +118,14 @@ def test_a_journal_cut_in_the_middle_of_a_line_is_read_up_to_there(tmp_path, mon
 @pytest.mark.parametrize(
     "journal", [b"", b"\0" * 100, b"[]\n", b"{\n", b'{"job": 1}\n', b"[" * 10**5 + b"\n"]
 )
-def test_a_damaged_journal_means_a_new_start(tmp_path, journal):
+def test_a_damaged_journal_means_a_new_start(tmp_path: Path, journal: Any) -> None:
     source, target = source_of(tmp_path), tmp_path / "n.safetensors"
     (tmp_path / ".fewbits-n.safetensors.journal").write_bytes(journal)
     cast(source, target, format="mxfp4")
     assert names(tmp_path) == ["n.safetensors", "wide.safetensors"]
 
 
-def test_a_journal_may_name_only_partial_files_beside_it(tmp_path):
+def test_a_journal_may_name_only_partial_files_beside_it(tmp_path: Path) -> None:
     source = source_of(tmp_path)
     (tmp_path / "sub").mkdir()
     target = tmp_path / "sub" / "n.safetensors"
@@ -131,7 +138,7 @@ def test_a_journal_may_name_only_partial_files_beside_it(tmp_path):
     assert (tmp_path / "mine.partial").read_text() == "keep me"
 
 
-def test_an_interrupted_folder_is_taken_up_and_gets_its_index_last(tmp_path):
+def test_an_interrupted_folder_is_taken_up_and_gets_its_index_last(tmp_path: Path) -> None:
     wide = tmp_path / "wide"
     wide.mkdir()
     places = {}
@@ -152,7 +159,9 @@ def test_an_interrupted_folder_is_taken_up_and_gets_its_index_last(tmp_path):
         assert (tmp_path / "n" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_a_job_killed_while_files_take_their_names_is_finished(tmp_path, monkeypatch):
+def test_a_job_killed_while_files_take_their_names_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wide = tmp_path / "wide"
     wide.mkdir()
     for shard in "ab":
@@ -177,7 +186,9 @@ def test_a_job_killed_while_files_take_their_names_is_finished(tmp_path, monkeyp
     assert names(tmp_path / "n") == ["a.safetensors", "b.safetensors"]
 
 
-def test_the_data_reach_the_disk_before_the_line_that_says_so(tmp_path, monkeypatch):
+def test_the_data_reach_the_disk_before_the_line_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     order, fsync, write = [], os.fsync, os.write
     monkeypatch.setattr(
         os, "fsync", lambda fd: (order.append(str(Path(f"/proc/self/fd/{fd}").readlink())), fsync(fd))[1]
@@ -189,15 +200,17 @@ def test_the_data_reach_the_disk_before_the_line_that_says_so(tmp_path, monkeypa
     assert order[line + 1].endswith(".journal")
 
 
-def full(where: str):
-    def fails(*_):
+def full(where: str) -> Any:
+    def fails(*_: Any) -> NoReturn:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     return where, fails
 
 
 @pytest.mark.parametrize("where", ["posix_fallocate", "pwrite", "fsync"])
-def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, where):
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: Any
+) -> None:
     source, target = source_of(tmp_path), tmp_path / "n.safetensors"
     target.write_bytes(b"old")
     monkeypatch.setattr(f"os.{where}", full(where)[1])
@@ -207,7 +220,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch,
     assert names(tmp_path) == ["n.safetensors", "wide.safetensors"]
 
 
-def test_a_real_limit_on_the_size_of_files_is_one_error(tmp_path):
+def test_a_real_limit_on_the_size_of_files_is_one_error(tmp_path: Path) -> None:
     source = source_of(tmp_path)
     code = (
         "import resource, sys\n"
@@ -227,8 +240,10 @@ def test_a_real_limit_on_the_size_of_files_is_one_error(tmp_path):
     assert names(tmp_path) == ["wide.safetensors"]
 
 
-def test_a_file_system_that_cannot_reserve_space_is_written_to_all_the_same(tmp_path, monkeypatch):
-    def unsupported(*_):
+def test_a_file_system_that_cannot_reserve_space_is_written_to_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(*_: Any) -> NoReturn:
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
     monkeypatch.setattr(os, "posix_fallocate", unsupported)
@@ -236,7 +251,7 @@ def test_a_file_system_that_cannot_reserve_space_is_written_to_all_the_same(tmp_
     assert names(tmp_path) == ["n.safetensors", "wide.safetensors"]
 
 
-def test_an_error_of_the_disk_keeps_what_is_done(tmp_path, monkeypatch):
+def test_an_error_of_the_disk_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = source_of(tmp_path), tmp_path / "n.safetensors"
     error = OSError(errno.EIO, "Input/output error")
     with pytest.raises(OSError, match="Input/output"):
@@ -246,7 +261,7 @@ def test_an_error_of_the_disk_keeps_what_is_done(tmp_path, monkeypatch):
     assert len(calls) < 3
 
 
-def test_a_source_that_changes_while_it_is_read_is_an_error(tmp_path):
+def test_a_source_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> None:
     source = source_of(tmp_path)
     with pytest.raises(DataError, match="changed while it was read"):
         cast(
@@ -258,7 +273,7 @@ def test_a_source_that_changes_while_it_is_read_is_an_error(tmp_path):
     assert names(tmp_path) == ["wide.safetensors"]
 
 
-def test_two_runs_do_not_write_one_file(tmp_path):
+def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
     source, target = source_of(tmp_path), tmp_path / "n.safetensors"
     with (
         Resumable(target, "another job", {}),
@@ -267,13 +282,13 @@ def test_two_runs_do_not_write_one_file(tmp_path):
         cast(source, target, format="mxfp4")
 
 
-def test_a_name_as_long_as_the_folder_allows_can_be_written(tmp_path):
+def test_a_name_as_long_as_the_folder_allows_can_be_written(tmp_path: Path) -> None:
     target = tmp_path / ("n" * 243 + ".safetensors")
     cast(source_of(tmp_path), target, format="mxfp4")
     assert names(tmp_path) == [target.name, "wide.safetensors"]
 
 
-def test_a_symbolic_link_and_permissions_are_kept(tmp_path):
+def test_a_symbolic_link_and_permissions_are_kept(tmp_path: Path) -> None:
     source = source_of(tmp_path)
     (tmp_path / "real.safetensors").write_bytes(b"old")
     (tmp_path / "real.safetensors").chmod(0o640)
@@ -322,7 +337,7 @@ print(" ".join(seen))
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_kill_9_at_random_moments_leaves_the_old_or_the_new_file(tmp_path, seed):
+def test_kill_9_at_random_moments_leaves_the_old_or_the_new_file(tmp_path: Path, seed: int) -> None:
     source = source_of(tmp_path, 20)
     save_file({"old": torch.ones(3)}, tmp_path / "old.safetensors")
     paths = [source, tmp_path / "n.safetensors", tmp_path / "old.safetensors", tmp_path / "fresh.safetensors"]

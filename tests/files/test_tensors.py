@@ -1,5 +1,8 @@
 """Narrow tensors are saved and loaded bit for bit, beside ordinary ones."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -24,7 +27,7 @@ def same(a: NarrowTensor, b: NarrowTensor) -> None:
 
 
 @pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
-def test_every_format_is_saved_and_loaded(tmp_path, fmt):
+def test_every_format_is_saved_and_loaded(tmp_path: Path, fmt: Any) -> None:
     q = fb.quantize(normal(5, 61), fmt)
     save_file({"q": q}, tmp_path / "q.safetensors")
     same(load_file(tmp_path / "q.safetensors")["q"], q)
@@ -32,7 +35,7 @@ def test_every_format_is_saved_and_loaded(tmp_path, fmt):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_axis_and_dtype_are_kept_and_restored(tmp_path, dtype, axis):
+def test_axis_and_dtype_are_kept_and_restored(tmp_path: Path, dtype: Any, axis: int) -> None:
     q = fb.quantize(normal(3, 40, 5).to(dtype), "mx9", axis=axis)
     save_file({"q": q}, tmp_path / "q.safetensors")
     same(load_file(tmp_path / "q.safetensors")["q"], q)
@@ -41,7 +44,7 @@ def test_axis_and_dtype_are_kept_and_restored(tmp_path, dtype, axis):
 
 
 @pytest.mark.parametrize("shape", cases.SHAPES)
-def test_awkward_shapes_are_saved_and_loaded(tmp_path, shape):
+def test_awkward_shapes_are_saved_and_loaded(tmp_path: Path, shape: Any) -> None:
     for fmt in ("mxfp4", "nvfp4", "int8_tensor", "posit5_2"):
         q = fb.quantize(normal(*shape), fmt, axis=0)
         save_file({"q": q}, tmp_path / "q.safetensors")
@@ -50,7 +53,7 @@ def test_awkward_shapes_are_saved_and_loaded(tmp_path, shape):
         assert torch.equal(load_ordinary(tmp_path / "wide.safetensors")["q"], q.dequantize())
 
 
-def test_ordinary_tensors_of_every_dtype_are_kept(tmp_path):
+def test_ordinary_tensors_of_every_dtype_are_kept(tmp_path: Path) -> None:
     plain = {
         "w": normal(4, 3).T,
         "b": torch.tensor([True, False]),
@@ -72,7 +75,7 @@ def test_ordinary_tensors_of_every_dtype_are_kept(tmp_path):
         )
 
 
-def test_what_cast_writes_is_loaded(tmp_path):
+def test_what_cast_writes_is_loaded(tmp_path: Path) -> None:
     x = {"w": normal(4, 64).bfloat16(), "conv": normal(4, 3, 3, 3), "f": normal(4, 64).to(torch.float8_e5m2)}
     save_file(x, tmp_path / "wide.safetensors")
     cast(tmp_path / "wide.safetensors", tmp_path / "n.safetensors", format="nvfp4")
@@ -85,7 +88,7 @@ def test_what_cast_writes_is_loaded(tmp_path):
     )
 
 
-def test_names_that_clash_are_refused(tmp_path):
+def test_names_that_clash_are_refused(tmp_path: Path) -> None:
     q = fb.quantize(normal(2, 32), "mxfp4")
     with pytest.raises(ArgumentError, match=r"'q\.codes' is a part of a narrow tensor and a tensor"):
         save_file({"q": q, "q.codes": normal(2)}, tmp_path / "m.safetensors")

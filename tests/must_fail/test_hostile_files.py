@@ -5,6 +5,7 @@ import os
 import pickle
 import struct
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -18,15 +19,15 @@ from fewbits.files.checkpoint import chunks, read_checkpoint
 from fewbits.files.matrix import read_matrix
 
 
-def header(**tensors):
+def header(**tensors: Any) -> Any:
     return json.dumps(tensors).encode()
 
 
-def entry(shape, start, stop, dtype="F32"):
+def entry(shape: Any, start: Any, stop: Any, dtype: Any = "F32") -> Any:
     return {"dtype": dtype, "shape": shape, "data_offsets": [start, stop]}
 
 
-def checkpoint(text, data=b"", length=None):
+def checkpoint(text: str, data: Any = b"", length: Any = None) -> Any:
     return struct.pack("<Q", len(text) if length is None else length) + text + data
 
 
@@ -65,7 +66,7 @@ CHECKPOINTS = {
 }
 
 
-def refused(read, path):
+def refused(read: Any, path: Path) -> Any:
     """Return the one line with which ``read`` refuses a file."""
     with pytest.raises(DataError) as caught:
         read(path)
@@ -76,7 +77,7 @@ def refused(read, path):
 
 
 @pytest.mark.parametrize("case", CHECKPOINTS)
-def test_a_hostile_checkpoint_is_refused_in_one_line(tmp_path, case):
+def test_a_hostile_checkpoint_is_refused_in_one_line(tmp_path: Path, case: Any) -> None:
     data, told = CHECKPOINTS[case]
     path = tmp_path / "model.safetensors"
     path.write_bytes(data)
@@ -85,7 +86,7 @@ def test_a_hostile_checkpoint_is_refused_in_one_line(tmp_path, case):
     assert str(path) in text
 
 
-def test_what_does_not_exist_is_refused(tmp_path):
+def test_what_does_not_exist_is_refused(tmp_path: Path) -> None:
     assert "is no file and no folder" in refused(read_checkpoint, tmp_path / "none.safetensors")
     os.mkfifo(tmp_path / "pipe.safetensors")  # opening it would wait for ever
     assert "is no file and no folder" in refused(read_checkpoint, tmp_path / "pipe.safetensors")
@@ -93,9 +94,9 @@ def test_what_does_not_exist_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["bin", "pt", "pth", "ckpt", "pkl"])
-def test_a_pickle_is_never_read_and_the_message_says_how_to_convert_it(tmp_path, suffix):
+def test_a_pickle_is_never_read_and_the_message_says_how_to_convert_it(tmp_path: Path, suffix: Any) -> None:
     class Harm:
-        def __reduce__(self):
+        def __reduce__(self) -> Any:
             return Path.touch, (tmp_path / "harm",)
 
     path = tmp_path / f"model.{suffix}"
@@ -107,17 +108,17 @@ def test_a_pickle_is_never_read_and_the_message_says_how_to_convert_it(tmp_path,
     assert not (tmp_path / "harm").exists()
 
 
-def test_a_file_of_another_kind_and_a_folder_without_checkpoint_are_refused(tmp_path):
+def test_a_file_of_another_kind_and_a_folder_without_checkpoint_are_refused(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     assert "no .safetensors file by its name" in refused(read_checkpoint, tmp_path / "model.gguf")
     assert "holds no .safetensors file" in refused(read_checkpoint, tmp_path)
 
 
-def test_a_file_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
+def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model.safetensors"
     save_file({"a": torch.zeros(1)}, path)
 
-    def denied(*_, **__):
+    def denied(*_: Any, **__: Any) -> NoReturn:
         raise PermissionError("Permission denied")
 
     monkeypatch.setattr("safetensors.safe_open", denied)
@@ -146,7 +147,7 @@ INDEXES = {
 
 
 @pytest.mark.parametrize("case", INDEXES)
-def test_a_hostile_index_is_refused_in_one_line(tmp_path, case):
+def test_a_hostile_index_is_refused_in_one_line(tmp_path: Path, case: Any) -> None:
     text, told = INDEXES[case]
     folder = tmp_path / "model"
     folder.mkdir()
@@ -156,7 +157,7 @@ def test_a_hostile_index_is_refused_in_one_line(tmp_path, case):
     assert told in refused(read_checkpoint, folder)
 
 
-def test_an_index_that_puts_a_tensor_into_the_wrong_file_is_refused(tmp_path):
+def test_an_index_that_puts_a_tensor_into_the_wrong_file_is_refused(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(1)}, tmp_path / "1.safetensors")
     save_file({"b": torch.zeros(1)}, tmp_path / "2.safetensors")
     index = tmp_path / "model.safetensors.index.json"
@@ -164,21 +165,21 @@ def test_an_index_that_puts_a_tensor_into_the_wrong_file_is_refused(tmp_path):
     assert "2.safetensors holds 'a', and it does not" in refused(read_checkpoint, tmp_path)
 
 
-def test_an_index_beyond_the_limit_is_not_read(tmp_path):
+def test_an_index_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
     index = tmp_path / "model.safetensors.index.json"
     with index.open("wb") as file:
         file.truncate(100_000_001)
     assert "100000001 bytes" in refused(read_checkpoint, index)
 
 
-def test_a_tensor_that_torch_cannot_hold_is_refused_in_one_line(tmp_path):
+def test_a_tensor_that_torch_cannot_hold_is_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(checkpoint(header(a=entry([2, 1], 0, 1, "F4")), bytes(1)))
     assert [t.name for t in read_checkpoint(path)] == ["a"]  # such a file is sound, and is listed
     assert "tensor 'a' cannot be loaded" in refused(load_file, path)
 
 
-def test_two_indexes_and_a_tensor_in_two_files_are_refused(tmp_path):
+def test_two_indexes_and_a_tensor_in_two_files_are_refused(tmp_path: Path) -> None:
     for name in ("1", "2"):
         save_file({"a": torch.zeros(1)}, tmp_path / f"{name}.safetensors")
     assert "'a' is in 1.safetensors and " in refused(read_checkpoint, tmp_path)
@@ -191,7 +192,9 @@ VALID = save({"a": torch.ones(3, 4), "b": torch.ones(5, dtype=torch.bfloat16), "
 
 
 @given(at=st.integers(0, len(VALID) - 1), byte=st.integers(0, 255), cut=st.integers(0, 8))
-def test_a_checkpoint_with_a_changed_byte_is_refused_or_read(tmp_path_factory, at, byte, cut):
+def test_a_checkpoint_with_a_changed_byte_is_refused_or_read(
+    tmp_path_factory: pytest.TempPathFactory, at: Any, byte: Any, cut: Any
+) -> None:
     data = bytearray(VALID)
     data[at] = byte
     path = tmp_path_factory.mktemp("fuzz") / "m.safetensors"
@@ -209,12 +212,12 @@ ABOUT = {"format": "mxfp4", "shape": [2, 64], "axis": 1, "dtype": "BF16"}
 PARTS = {"w.codes": entry([2, 32], 0, 64, "U8"), "w.scales": entry([2, 2], 64, 68, "U8")}
 
 
-def about(**changes):
+def about(**changes: Any) -> Any:
     told = {k: v for k, v in (ABOUT | changes).items() if v is not None}
     return json.dumps({"version": 1, "tensors": {"w": told}})
 
 
-def narrow_file(path, text, parts=None, size=68):
+def narrow_file(path: Path, text: str, parts: Any = None, size: int = 68) -> Any:
     parts = PARTS if parts is None else parts
     path.write_bytes(checkpoint(header(__metadata__={"fewbits": text}, **parts), bytes(size)))
     return path
@@ -269,7 +272,7 @@ NARROW = {
 
 
 @pytest.mark.parametrize("case", NARROW)
-def test_hostile_metadata_of_narrow_tensors_is_refused_in_one_line(tmp_path, case):
+def test_hostile_metadata_of_narrow_tensors_is_refused_in_one_line(tmp_path: Path, case: Any) -> None:
     text, told = NARROW[case]
     path = narrow_file(tmp_path / "n.safetensors", text)
     for read in (load_file, lambda p: restore(p, tmp_path / "wide.safetensors")):
@@ -294,21 +297,23 @@ WRONG_PARTS = {
 
 
 @pytest.mark.parametrize("case", WRONG_PARTS)
-def test_parts_that_do_not_fit_the_metadata_are_refused_in_one_line(tmp_path, case):
+def test_parts_that_do_not_fit_the_metadata_are_refused_in_one_line(tmp_path: Path, case: Any) -> None:
     parts, told = WRONG_PARTS[case]
     path = narrow_file(tmp_path / "n.safetensors", about(), parts)
     assert told in refused(load_file, path)
     assert any(told in problem for problem in inspect(path).problems)
 
 
-def test_sound_metadata_is_read(tmp_path):  # the control of the two above
+def test_sound_metadata_is_read(tmp_path: Path) -> None:  # the control of the two above
     path = narrow_file(tmp_path / "n.safetensors", about())
     restore(path, tmp_path / "wide.safetensors")
     assert not inspect(path).problems
 
 
 @given(at=st.integers(0, 10**4), byte=st.integers(0, 255))
-def test_a_narrow_file_with_a_changed_byte_is_refused_or_read(tmp_path_factory, at, byte):
+def test_a_narrow_file_with_a_changed_byte_is_refused_or_read(
+    tmp_path_factory: pytest.TempPathFactory, at: Any, byte: Any
+) -> None:
     folder = tmp_path_factory.mktemp("fuzz")
     path = narrow_file(folder / "n.safetensors", about())
     data = bytearray(path.read_bytes())
@@ -360,7 +365,7 @@ MATRICES = {
 
 
 @pytest.mark.parametrize("case", MATRICES)
-def test_a_hostile_matrix_is_refused_in_one_line(tmp_path, case):
+def test_a_hostile_matrix_is_refused_in_one_line(tmp_path: Path, case: Any) -> None:
     data, told = MATRICES[case]
     path = tmp_path / "m.mtx"
     path.write_text(data)
@@ -369,7 +374,7 @@ def test_a_hostile_matrix_is_refused_in_one_line(tmp_path, case):
     assert str(path) in text
 
 
-def test_a_matrix_of_another_suffix_is_refused(tmp_path):
+def test_a_matrix_of_another_suffix_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.mtx.gz").write_bytes(b"")
     assert "uncompressed" in refused(read_matrix, tmp_path / "m.mtx.gz")
 
@@ -378,7 +383,9 @@ MATRIX = (REAL + "% comment\n3 3 4\n1 1 1.5\n2 2 -2\n3 3 1e3\n1 3 7\n").encode()
 
 
 @given(at=st.integers(0, len(MATRIX) - 1), byte=st.integers(0, 255), cut=st.integers(0, 9))
-def test_a_matrix_with_a_changed_byte_is_refused_or_read(tmp_path_factory, at, byte, cut):
+def test_a_matrix_with_a_changed_byte_is_refused_or_read(
+    tmp_path_factory: pytest.TempPathFactory, at: Any, byte: Any, cut: Any
+) -> None:
     data = bytearray(MATRIX)
     data[at] = byte
     path = tmp_path_factory.mktemp("fuzz") / "m.mtx"

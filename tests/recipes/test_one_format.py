@@ -9,7 +9,7 @@ from fewbits.recipes import RECIPES, uniform_recipe
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
-def test_every_format_is_a_recipe(name):
+def test_every_format_is_a_recipe(name: str) -> None:
     if name == "fp32":
         assert uniform_recipe(name) == RECIPES["fp32"]
         return
@@ -23,7 +23,7 @@ def test_every_format_is_a_recipe(name):
     assert (found.vector, found.parameter, found.scaling) == ("fp32", None, None)
 
 
-def test_a_text_is_read_and_a_wrong_one_refused():
+def test_a_text_is_read_and_a_wrong_one_refused() -> None:
     assert uniform_recipe("float(e=3,m=4)").forward_weight.format == parse("float(e=3,m=4)")
     with pytest.raises(FormatError, match="nearest are"):
         uniform_recipe("mxfp5")

@@ -2,6 +2,7 @@
 
 import json
 from io import StringIO
+from typing import Any
 
 from rich.console import Console
 
@@ -25,11 +26,11 @@ PRODUCTS = (PrunedProduct("b.w", "bf16", 2048, 1280, 12.5e-6, 8.25e-6),)
 ORIGIN = Provenance("fewbits prune", (("python", "3"),), (0, 1))
 
 
-def model(stages=STAGES, products=()) -> PrunedModel:
+def model(stages: Any = STAGES, products: Any = ()) -> PrunedModel:
     return PrunedModel("digits", "accuracy", False, "frozen", 60, (0, 1), stages, REPORT, products)
 
 
-def printed(table, width: int = 120) -> str:
+def printed(table: Any, width: int = 120) -> str:
     console = Console(width=width, record=True, file=StringIO())
     console.print(table)
     return console.export_text()
@@ -40,7 +41,7 @@ def row(text: str, name: str) -> list[str]:
     return line.split()
 
 
-def test_a_stage_is_a_row_with_its_difference_from_dense():
+def test_a_stage_is_a_row_with_its_difference_from_dense() -> None:
     text = printed(prune_table(model()))
     assert row(text, "dense") == ["dense", "fp32", "96.50", "0", "0.00", "0"]
     assert row(text, "pruned  ") == ["pruned", "fp32", "92.50", "-4.00", "12.71", "0"]
@@ -50,14 +51,14 @@ def test_a_stage_is_a_row_with_its_difference_from_dense():
     assert told in " ".join(printed(prune_table(model()), 200).split())
 
 
-def test_a_tensor_is_a_row_and_names_are_visible():
+def test_a_tensor_is_a_row_and_names_are_visible() -> None:
     text = printed(prune_table(model()))
     assert row(text, "a\\x1b[31m.w") == ["a\\x1b[31m.w", "8x64", "50.0", "74.5"]
     assert "left alone: c.w, axis 1 of (8, 1, 3, 3) is no multiple of 4" in text
     assert "2 tensors, 528 values, 49.2 % of them kept" in text
 
 
-def test_products_are_shown_where_they_were_measured():
+def test_products_are_shown_where_they_were_measured() -> None:
     text = printed(prune_table(model(products=PRODUCTS)))
     assert row(text, "a\\x1b")[4:] == ["-", "-", "-", "-", "-"]
     assert row(text, "b.w")[4:] == ["bf16", "2.00", "KiB", "1.25", "KiB", "12.5", "8.2"]
@@ -65,13 +66,13 @@ def test_products_are_shown_where_they_were_measured():
     assert "compr." not in printed(prune_table(model()))
 
 
-def test_a_checkpoint_has_no_stages():
+def test_a_checkpoint_has_no_stages() -> None:
     text = printed(prune_table(model(stages=())))
     assert "stage" not in text
     assert "pruned to 2:4" in text
 
 
-def test_json_has_every_stage_and_tensor_and_what_follows_from_them():
+def test_json_has_every_stage_and_tensor_and_what_follows_from_them() -> None:
     (told,) = json.loads(prune_json([model()], ORIGIN))["models"]
     assert told["spread"] == 1.0
     assert told["differences"] == [0.0, -4.0, 0.25]
@@ -81,7 +82,7 @@ def test_json_has_every_stage_and_tensor_and_what_follows_from_them():
     assert told["differences"] == []
 
 
-def test_the_page_shows_what_the_tables_do():
+def test_the_page_shows_what_the_tables_do() -> None:
     text = prune_page([model(products=PRODUCTS)], ORIGIN)
     for said in ("retrained", "mxint8", "74.5", "1.25 KiB", "left alone: c.w", "What structured sparsity"):
         assert said in text

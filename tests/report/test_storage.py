@@ -1,5 +1,6 @@
 from io import StringIO
 from math import inf, nan
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -8,7 +9,7 @@ from fewbits.records import CastFormat, CastReport, CastTensor, InspectedTensor,
 from fewbits.report import cast_table, inspect_table
 
 
-def printed(table, width: int = 120) -> str:
+def printed(table: Any, width: int = 120) -> str:
     console = Console(width=width, record=True, file=StringIO())
     console.print(table)
     return console.export_text()
@@ -23,7 +24,7 @@ def report(restored: bool = False) -> CastReport:
     return CastReport("a.safetensors", "b.safetensors", restored, "floor", formats, tensors)
 
 
-def test_a_cast_is_a_row_per_format_and_a_total():
+def test_a_cast_is_a_row_per_format_and_a_total() -> None:
     text = printed(cast_table(report()))
     assert "a.safetensors  cast to b.safetensors" in text
     mxfp4, kept = (line.split() for line in text.splitlines() if line.startswith(("mxfp4", "kept")))
@@ -32,13 +33,13 @@ def test_a_cast_is_a_row_per_format_and_a_total():
     assert "2 tensors, 4.00 KiB before, 1.00 KiB after: ratio 4.00" in text
 
 
-def test_a_restored_checkpoint_has_no_errors_to_show():
+def test_a_restored_checkpoint_has_no_errors_to_show() -> None:
     text = printed(cast_table(report(restored=True)))
     assert "restored to" in text
     assert "QSNR" not in text
 
 
-def test_a_checkpoint_is_a_row_per_tensor_and_a_total():
+def test_a_checkpoint_is_a_row_per_tensor_and_a_total() -> None:
     tensors = (
         InspectedTensor("w\x07", (2, 32), "BF16", "mxfp4", 34),
         InspectedTensor("none", (0,), "F32", None, 0),
@@ -52,5 +53,5 @@ def test_a_checkpoint_is_a_row_per_tensor_and_a_total():
 
 
 @pytest.mark.parametrize("width", [40, 60])
-def test_tables_fit_a_narrow_terminal(width):
+def test_tables_fit_a_narrow_terminal(width: Any) -> None:
     assert all(len(line) <= width for line in printed(cast_table(report()), width).splitlines())

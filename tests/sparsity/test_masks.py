@@ -1,6 +1,7 @@
 """Masks under a pattern, against brute force over all choices and against NumPy's sort."""
 
 from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,25 +37,25 @@ def sizes(pattern: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_a_mask_is_the_stable_sort_of_each_group(pattern, dtype):
+def test_a_mask_is_the_stable_sort_of_each_group(pattern: Any, dtype: Any) -> None:
     w = weights(6, 5 * sizes(pattern)[1], dtype=dtype)
     assert np.array_equal(mask(w, pattern).numpy(), sorted_mask(w, *sizes(pattern)))
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_a_mask_is_the_one_by_which_files_are_narrowed(pattern):
+def test_a_mask_is_the_one_by_which_files_are_narrowed(pattern: Any) -> None:
     w = weights(40, 4 * sizes(pattern)[1]).mul(2).round()  # with many ties
     w[3, 5], w[4, 1], w[4, 3] = torch.nan, torch.inf, torch.nan
     assert np.array_equal(mask(w, pattern).numpy(), by_magnitude(w.numpy(), read(pattern)))
 
 
-def test_equal_magnitudes_keep_the_ones_that_come_first():
+def test_equal_magnitudes_keep_the_ones_that_come_first() -> None:
     every = torch.tensor(list(product([-1.0, 0.0, 1.0, 2.0], repeat=4)))
     assert np.array_equal(mask(every, "2:4").numpy(), sorted_mask(every, 2, 4))
     assert mask(torch.zeros(4), "2:4").tolist() == [True, True, False, False]
 
 
-def test_no_choice_of_two_of_four_keeps_more():
+def test_no_choice_of_two_of_four_keeps_more() -> None:
     w = weights(200, 4)
     best = torch.stack([w[:, list(pair)].abs().sum(-1) for pair in combinations(range(4), 2)]).amax(0)
     assert torch.equal((w.abs() * mask(w, "2:4")).sum(-1), best)
@@ -62,14 +63,14 @@ def test_no_choice_of_two_of_four_keeps_more():
     assert not torch.allclose((w.abs() * worse).sum(-1), best)
 
 
-def test_nan_and_infinity_are_kept_and_the_pattern_holds():
+def test_nan_and_infinity_are_kept_and_the_pattern_holds() -> None:
     w = torch.tensor([[1.0, torch.nan, 2.0, torch.inf], [torch.nan] * 4, [torch.inf, 3.0, torch.nan, 4.0]])
     found = mask(w, "2:4")
     assert found.tolist()[0] == [False, True, False, True]
     assert (found.sum(-1) == 2).all()
 
 
-def test_convolutions_are_grouped_along_their_input_channels():
+def test_convolutions_are_grouped_along_their_input_channels() -> None:
     w = weights(6, 8, 3, 5)
     rows = w.permute(2, 3, 0, 1).reshape(-1, 8)  # (R S K, C)
     expected = mask(rows, "2:4").reshape(3, 5, 6, 8).permute(2, 3, 0, 1)
@@ -79,7 +80,7 @@ def test_convolutions_are_grouped_along_their_input_channels():
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_what_is_masked_is_sparse_and_one_value_more_is_not(pattern):
+def test_what_is_masked_is_sparse_and_one_value_more_is_not(pattern: Any) -> None:
     keep, group = sizes(pattern)
     w = weights(3, 4 * group)
     masked = w * mask(w, pattern)
@@ -102,7 +103,7 @@ def best_tile(tile: torch.Tensor, keep: int) -> float:
 
 
 @pytest.mark.parametrize("pattern", SMALL)
-def test_the_optimal_transposable_mask_is_the_best_of_all_tiles(pattern):
+def test_the_optimal_transposable_mask_is_the_best_of_all_tiles(pattern: Any) -> None:
     keep, group = sizes(pattern)
     w = weights(2 * group, 3 * group)
     found = transposable_mask(w, pattern)
@@ -114,7 +115,7 @@ def test_the_optimal_transposable_mask_is_the_best_of_all_tiles(pattern):
             assert (kept.sum(1) == keep).all()
 
 
-def test_two_of_four_has_ninety_tiles():
+def test_two_of_four_has_ninety_tiles() -> None:
     from fewbits.formats import Pattern
     from fewbits.sparsity.masks import _tiles
 
@@ -122,7 +123,7 @@ def test_two_of_four_has_ninety_tiles():
 
 
 @pytest.mark.parametrize("search", ["greedy", "optimal"])
-def test_a_transposable_mask_holds_both_ways_and_optimal_keeps_more(search):
+def test_a_transposable_mask_holds_both_ways_and_optimal_keeps_more(search: Any) -> None:
     w = weights(64, 128)
     found = transposable_mask(w, "2:4", search=search)
     assert is_sparse(w * found, "2:4")
@@ -132,21 +133,21 @@ def test_a_transposable_mask_holds_both_ways_and_optimal_keeps_more(search):
     assert kept["greedy"] < kept["optimal"] < kept_magnitude(w, mask(w, "2:4"))
 
 
-def test_greedy_takes_the_largest_while_there_is_room():
+def test_greedy_takes_the_largest_while_there_is_room() -> None:
     tile = torch.tensor([[9.0, 8, 7, 0], [6, 5, 4, 0], [3, 2, 1, 0], [0, 0, 0, 0.5]])
     found = transposable_mask(tile, "2:4", search="greedy")
     assert found.int().tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]
     assert is_sparse(weights(16, 24) * transposable_mask(weights(16, 24), "4:8", search="greedy"), "4:8")
 
 
-def test_transposable_masks_of_convolutions_are_those_of_each_place_of_the_kernel():
+def test_transposable_masks_of_convolutions_are_those_of_each_place_of_the_kernel() -> None:
     w = weights(8, 12, 3, 2)
     found = transposable_mask(w, "2:4")
     for r, s in product(range(3), range(2)):
         assert torch.equal(found[:, :, r, s], transposable_mask(w[:, :, r, s], "2:4"))
 
 
-def test_infinities_do_not_spoil_a_tile():
+def test_infinities_do_not_spoil_a_tile() -> None:
     w = weights(4, 4)
     w[0, 0], w[3, 1] = torch.inf, torch.nan
     assert transposable_mask(w, "2:4")[0, 0]
@@ -154,7 +155,7 @@ def test_infinities_do_not_spoil_a_tile():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_what_a_mask_drops_becomes_plus_zero_whatever_it_was(dtype):
+def test_what_a_mask_drops_becomes_plus_zero_whatever_it_was(dtype: Any) -> None:
     x = weights(8, 12, dtype=dtype).T
     x[0, 0], x[1, 1], x[2, 2], x[3, 3] = torch.nan, torch.inf, -1.0, -2.0
     kept = weights(12, 8, seed=1) > 0
@@ -166,27 +167,27 @@ def test_what_a_mask_drops_becomes_plus_zero_whatever_it_was(dtype):
     assert x[3, 3] == -2
 
 
-def test_kept_magnitude_and_density_are_shares():
+def test_kept_magnitude_and_density_are_shares() -> None:
     w = torch.tensor([3.0, -1.0, 0.0, 4.0])
     assert kept_magnitude(w, mask(w, "2:4")) == 0.875
     assert density(w) == 0.75
     assert kept_magnitude(torch.zeros(4), mask(torch.zeros(4), "2:4")) == density(torch.ones(0)) == 1.0
 
 
-def test_a_normal_matrix_keeps_the_share_of_the_two_largest_of_four():
+def test_a_normal_matrix_keeps_the_share_of_the_two_largest_of_four() -> None:
     w = weights(1000, 400)
     pairs = np.sort(np.abs(np.random.default_rng(1).standard_normal((100_000, 4))), axis=1)
     assert kept_magnitude(w, mask(w, "2:4")) == pytest.approx(pairs[:, 2:].sum() / pairs.sum(), abs=2e-3)
 
 
-def test_masks_of_nothing_are_empty():
+def test_masks_of_nothing_are_empty() -> None:
     assert mask(torch.zeros(0, 8), "2:4").shape == (0, 8)
     assert transposable_mask(torch.zeros(0, 8), "2:4").shape == (0, 8)
     assert is_sparse(torch.zeros(3, 0), "2:4")
 
 
 @pytest.mark.parametrize("call", [mask, is_sparse, transposable_mask])
-def test_what_does_not_fit_is_refused_with_advice(call):
+def test_what_does_not_fit_is_refused_with_advice(call: Any) -> None:
     with pytest.raises(ArgumentError, match=r"shape \(4, 6\) does not fit 2:4.*multiple of 4.*dense"):
         call(torch.zeros(4, 6), "2:4")
     with pytest.raises(DTypeError, match=r"weights of torch.int8; expected floating-point"):
@@ -195,7 +196,7 @@ def test_what_does_not_fit_is_refused_with_advice(call):
         call(torch.zeros(4, 4), "half")
 
 
-def test_transposable_masks_say_what_they_cannot_do():
+def test_transposable_masks_say_what_they_cannot_do() -> None:
     with pytest.raises(ArgumentError, match="search='best' is not one of greedy, optimal"):
         transposable_mask(torch.zeros(4, 4), "2:4", search="best")
     with pytest.raises(ArgumentError, match="too many for 4:8; use search='greedy'"):

@@ -2,6 +2,8 @@
 
 import copy
 import itertools
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +27,7 @@ def data(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     return x, (x[:, :4].sum(-1) > 0).long()
 
 
-def network(schedule=None, **choices) -> nn.Sequential:
+def network(schedule: Any = None, **choices: Any) -> nn.Sequential:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8))
     if schedule is not None:
@@ -33,11 +35,11 @@ def network(schedule=None, **choices) -> nn.Sequential:
     return model
 
 
-def train(model, optimizer, steps=5) -> list[float]:
+def train(model: Any, optimizer: Any, steps: int = 5) -> list[float]:
     return losses_of(model, optimizer, *data(), steps)
 
 
-def all_sparse(model) -> bool:
+def all_sparse(model: Any) -> bool:
     return all(is_sparse(model.get_parameter(name), "2:4") for name in SPARSE)
 
 
@@ -55,7 +57,7 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_weights_gradients_and_every_state_stay_masked(kind):
+def test_weights_gradients_and_every_state_stay_masked(kind: Any) -> None:
     if kind == "muon" and not hasattr(torch.optim, "Muon"):
         pytest.skip("this torch has no Muon")
     model = network(Frozen())
@@ -83,13 +85,13 @@ def test_weights_gradients_and_every_state_stay_masked(kind):
 
 
 @pytest.mark.parametrize("kind", ["sgd", "ours"])
-def test_without_the_wrapper_the_pattern_is_lost(kind):
+def test_without_the_wrapper_the_pattern_is_lost(kind: Any) -> None:
     model = network(Frozen())
     train(model, OPTIMIZERS[kind](model.parameters()), 2)
     assert not all_sparse(model)
 
 
-def test_a_masked_step_is_the_step_of_the_small_problem():
+def test_a_masked_step_is_the_step_of_the_small_problem() -> None:
     """Plain SGD on kept weights alone, by hand."""
     model = network(Frozen())
     x, y = data()
@@ -103,7 +105,7 @@ def test_a_masked_step_is_the_step_of_the_small_problem():
         assert torch.allclose(p, expected[name], atol=1e-7)
 
 
-def test_two_wrapped_models_and_a_bare_one_do_not_touch_each_other():
+def test_two_wrapped_models_and_a_bare_one_do_not_touch_each_other() -> None:
     class_step = torch.optim.SGD.step
     one, other, bare = network(Frozen()), network(Frozen(), exclude="0"), network()
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (one, other, bare)]
@@ -118,7 +120,7 @@ def test_two_wrapped_models_and_a_bare_one_do_not_touch_each_other():
     assert "step" not in vars(optimizers[0])
 
 
-def test_a_copy_of_model_and_optimizer_trains_on_as_they_do():
+def test_a_copy_of_model_and_optimizer_trains_on_as_they_do() -> None:
     model = network(Frozen())
     optimizer = MaskedOptimizer(torch.optim.AdamW(model.parameters(), lr=1e-2), model)
     train(model, optimizer, 3)
@@ -133,7 +135,7 @@ def test_a_copy_of_model_and_optimizer_trains_on_as_they_do():
 
 
 @pytest.mark.parametrize("schedule", [Frozen(), Recomputed(every=2, decay=0.01), Gradual(8, every=2)])
-def test_a_run_goes_on_from_its_states_with_the_same_bits(schedule, tmp_path):
+def test_a_run_goes_on_from_its_states_with_the_same_bits(schedule: Any, tmp_path: Path) -> None:
     model = network(schedule)
     optimizer = MaskedOptimizer(torch.optim.AdamW(model.parameters(), lr=1e-2), model)
     train(model, optimizer, 5)
@@ -147,7 +149,7 @@ def test_a_run_goes_on_from_its_states_with_the_same_bits(schedule, tmp_path):
     assert train(again, its) == expected
 
 
-def test_a_distributed_checkpoint_holds_masks_and_states():
+def test_a_distributed_checkpoint_holds_masks_and_states() -> None:
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
     models = [network(Recomputed(every=2, decay=0.01)) for _ in range(2)]
@@ -159,7 +161,7 @@ def test_a_distributed_checkpoint_holds_masks_and_states():
     assert all_sparse(models[1])
 
 
-def test_packed_states_are_written_and_read_by_this_package(tmp_path):
+def test_packed_states_are_written_and_read_by_this_package(tmp_path: Path) -> None:
     model = prepare(network(Frozen()), "fp8-lm")
     optimizer = MaskedOptimizer(optim.AdamW(model.parameters(), recipe="fp8-lm"), model)
     train(model, optimizer, 3)
@@ -171,7 +173,7 @@ def test_packed_states_are_written_and_read_by_this_package(tmp_path):
     assert train(again, its) == train(model, optimizer)
 
 
-def test_a_packed_state_that_has_its_zeros_is_left_as_it_is():
+def test_a_packed_state_that_has_its_zeros_is_left_as_it_is() -> None:
     kept = torch.tensor([[True, False] * 16] * 2)
     sparse, dense = (fb.quantize(x, "mxfp8_e4m3") for x in (kept.float(), torch.ones(2, 32)))
     assert _masked(sparse, kept) is sparse
@@ -180,7 +182,7 @@ def test_a_packed_state_that_has_its_zeros_is_left_as_it_is():
     assert _masked(of_rows, kept) is of_rows  # of another shape than the weights
 
 
-def test_the_state_of_a_dense_optimizer_is_masked_when_it_is_taken_over():
+def test_the_state_of_a_dense_optimizer_is_masked_when_it_is_taken_over() -> None:
     model = network()
     dense = torch.optim.AdamW(model.parameters(), lr=1e-2)
     train(model, dense)
@@ -195,7 +197,7 @@ def test_the_state_of_a_dense_optimizer_is_masked_when_it_is_taken_over():
     assert torch.equal(loaded.state[model[0].weight]["exp_avg"] != 0, kept)
 
 
-def test_a_change_of_optimizer_keeps_the_masks():
+def test_a_change_of_optimizer_keeps_the_masks() -> None:
     model = network(Gradual(4))
     train(model, MaskedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model), 2)
     before = {name: model.get_buffer(name + "_mask").clone() for name in SPARSE}
@@ -205,7 +207,7 @@ def test_a_change_of_optimizer_keeps_the_masks():
         assert not (model.get_buffer(name + "_mask") & ~before[name]).any()
 
 
-def test_compiled_models_train_as_plain_ones_do():
+def test_compiled_models_train_as_plain_ones_do() -> None:
     results = []
     for compiled in (False, True):
         model = network(Frozen())
@@ -215,7 +217,7 @@ def test_compiled_models_train_as_plain_ones_do():
     assert results[0] == pytest.approx(results[1], rel=1e-6)
 
 
-def test_schedulers_scalers_hooks_and_closures_take_it_for_an_optimizer():
+def test_schedulers_scalers_hooks_and_closures_take_it_for_an_optimizer() -> None:
     model = network(Frozen())
     optimizer = MaskedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)
     rate = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
@@ -233,7 +235,7 @@ def test_schedulers_scalers_hooks_and_closures_take_it_for_an_optimizer():
     assert called == [1, 1]
     assert all_sparse(model)
 
-    def closure():
+    def closure() -> Any:
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(x), y)
         loss.backward()
@@ -244,7 +246,7 @@ def test_schedulers_scalers_hooks_and_closures_take_it_for_an_optimizer():
 
 
 @pytest.mark.parametrize("kind", ["adamw-fused", "ours"])
-def test_scalers_hand_their_scale_through_and_an_overflow_skips_the_step(kind):
+def test_scalers_hand_their_scale_through_and_an_overflow_skips_the_step(kind: Any) -> None:
     model, plain = network(Frozen()), network(Frozen())
     optimizers = [MaskedOptimizer(OPTIMIZERS[kind](m.parameters()), m) for m in (model, plain)]
     scale = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -269,7 +271,7 @@ def test_scalers_hand_their_scale_through_and_an_overflow_skips_the_step(kind):
     assert scale.get_scale() == 512
 
 
-def test_our_scaler_sees_packed_gradients_through_the_wrapper():
+def test_our_scaler_sees_packed_gradients_through_the_wrapper() -> None:
     chosen = "fp8-lm"
     model = prepare(network(Frozen()), chosen)
     optimizer, scale = (
@@ -286,7 +288,7 @@ def test_our_scaler_sees_packed_gradients_through_the_wrapper():
     assert all_sparse(model)
 
 
-def test_parameters_that_are_added_later_are_masked_too():
+def test_parameters_that_are_added_later_are_masked_too() -> None:
     model = network(Frozen())
     optimizer = MaskedOptimizer(torch.optim.SGD(model[2].parameters(), lr=0.1), model)
     optimizer.add_param_group({"params": list(model[0].parameters()), "lr": 0.2})
@@ -294,7 +296,7 @@ def test_parameters_that_are_added_later_are_masked_too():
     assert all_sparse(model)
 
 
-def test_parts_that_were_pruned_apart_are_wrapped_one_after_the_other():
+def test_parts_that_were_pruned_apart_are_wrapped_one_after_the_other() -> None:
     model = network()
     fb.sparsify(model[0], "1:4")
     fb.sparsify(model[2], "2:4", schedule=Recomputed())
@@ -307,7 +309,7 @@ def test_parts_that_were_pruned_apart_are_wrapped_one_after_the_other():
     assert not is_sparse(model[2].weight_dense, "2:4")
 
 
-def test_straight_through_steps_are_those_of_the_paper():
+def test_straight_through_steps_are_those_of_the_paper() -> None:
     """SR-STE of Zhou and others, by hand for SGD: w - lr (g(masked w) + decay (1 - mask) w)."""
     rate, decay = 0.1, 0.05
     model = network(Recomputed(decay=decay))
@@ -328,7 +330,7 @@ def test_straight_through_steps_are_those_of_the_paper():
             w[name] = model.get_buffer(name + "_dense").clone()
 
 
-def test_recomputed_masks_change_and_say_how_much():
+def test_recomputed_masks_change_and_say_how_much() -> None:
     model = network(Recomputed(every=3))
     optimizer = MaskedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model)
     masks, rates = [model[0].weight_mask.clone()], []
@@ -347,7 +349,7 @@ def test_recomputed_masks_change_and_say_how_much():
     assert held.flip_rate == 0
 
 
-def test_the_decay_of_masked_weights_steadies_the_masks():
+def test_the_decay_of_masked_weights_steadies_the_masks() -> None:
     flips = {}
     for decay in (0.0, 0.3):
         model = network(Recomputed(decay=decay))
@@ -359,7 +361,7 @@ def test_the_decay_of_masked_weights_steadies_the_masks():
     assert flips[0.3] < 0.7 * flips[0.0]
 
 
-def test_gradual_pruning_follows_the_cubic_down_to_the_pattern():
+def test_gradual_pruning_follows_the_cubic_down_to_the_pattern() -> None:
     model = network(Gradual(steps=8, every=2, begin=2))
     optimizer = MaskedOptimizer(torch.optim.SGD(model.parameters(), lr=0.05), model)
     found, before = [], model[0].weight_mask.clone()
@@ -375,13 +377,13 @@ def test_gradual_pruning_follows_the_cubic_down_to_the_pattern():
 
 
 @pytest.mark.parametrize("recipe", ["mxint8", "mxfp4", "int8_channel", "mx9"])
-def test_what_a_recipe_rounds_stays_sparse(recipe):
+def test_what_a_recipe_rounds_stays_sparse(recipe: Any) -> None:
     from fewbits.recipes import uniform_recipe
 
     seen = []
 
     class Observer:
-        def observe(self, precision, role, x, rounded, axis):
+        def observe(self, precision: Any, role: Any, x: Any, rounded: Any, axis: int) -> None:
             if role == "forward_weight":
                 seen.append((x, rounded))
 
@@ -395,7 +397,7 @@ def test_what_a_recipe_rounds_stays_sparse(recipe):
         assert density(rounded) > 0.3  # not by being all zeros
 
 
-def test_a_model_may_be_prepared_first_and_pruned_then():
+def test_a_model_may_be_prepared_first_and_pruned_then() -> None:
     torch.manual_seed(0)
     model = prepare(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8)), "bf16-only")
     fb.sparsify(model, "2:4")
@@ -403,7 +405,7 @@ def test_a_model_may_be_prepared_first_and_pruned_then():
     assert all_sparse(model)
 
 
-def test_misuse_is_refused_with_advice():
+def test_misuse_is_refused_with_advice() -> None:
     with pytest.raises(ArgumentError, match=r"Sequential is not sparse; call fewbits.sparsify"):
         MaskedOptimizer(torch.optim.SGD(network().parameters(), lr=1), network())
     model = network(Frozen())

@@ -1,6 +1,7 @@
 """Orders of columns: the published table's matrix, exhaustive search of small ones, budgets and bad input."""
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -152,6 +153,6 @@ def test_nothing_to_gain_leaves_the_order() -> None:
         (torch.rand(3, 8), {"seconds": 0.0}, ArgumentError, "above zero"),
     ],
 )
-def test_bad_input_is_refused(w, options, error, message) -> None:
+def test_bad_input_is_refused(w: Any, options: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         find_order(w, **options)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fewbits.errors import ArgumentError
-from fewbits.sparsity import channel_rules, find_order, permute, permuted, sparsify
+from fewbits.sparsity import channel_rules, find_order, permute, permute_model, sparsify
 from fewbits.train.tasks.bytes_model import ByteModel, Shape
 
 
@@ -84,7 +84,7 @@ def at_random(monkeypatch: pytest.MonkeyPatch) -> None:
         random = torch.randperm(w[0].shape[1], generator=torch.Generator().manual_seed(2))
         return replace(find_order(w, moves=1), order=random, after=1e9)
 
-    monkeypatch.setattr(permuted, "find_order", order)
+    monkeypatch.setattr(permute_model, "find_order", order)
 
 
 @pytest.mark.parametrize(("make", "inputs"), [(resnet, images()), (transformer, tokens())])
@@ -129,22 +129,26 @@ def test_a_transformer_shares_its_stream_and_leaves_its_heads() -> None:
     assert "heads" in dict(report.left_alone)["blocks.0.attention_out.weight"]
 
 
-def test_permuting_a_consumer_and_not_its_producer_is_found_and_undone(monkeypatch) -> None:
+def test_permuting_a_consumer_and_not_its_producer_is_found_and_undone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = resnet()
     before, weights = model(images()), {k: v.clone() for k, v in model.state_dict().items()}
-    move = permuted._move
+    move = permute_model._move
 
     def consumers_only(axes: Any, tensors: dict[str, Tensor], orders: dict[Any, Tensor]) -> None:
         move(axes, {k: v for k, v in tensors.items() if not k.startswith("blocks.0.first_norm")}, orders)
 
-    monkeypatch.setattr(permuted, "_move", consumers_only)
+    monkeypatch.setattr(permute_model, "_move", consumers_only)
     with pytest.raises(ArgumentError, match="outputs of ResNet change by"):
         permute(model, example_inputs=images(), seconds=1)
     assert torch.equal(model(images()), before)
     assert all(torch.equal(v, weights[k]) for k, v in model.state_dict().items())
 
 
-def test_an_operation_that_looks_at_neighbours_and_is_not_fixed_is_found(monkeypatch, at_random) -> None:
+def test_an_operation_that_looks_at_neighbours_and_is_not_fixed_is_found(
+    monkeypatch: pytest.MonkeyPatch, at_random: Any
+) -> None:
     class Summed(nn.Sequential):
         def forward(self, x: Tensor) -> Tensor:
             return self[1](self[0](x).cumsum(-1))
@@ -302,11 +306,13 @@ def test_channels_that_are_flattened_in_two_ways_stay(at_random: None) -> None:
     assert dict(report.left_alone)["many_inner.weight"] == "flattened in two ways"
 
 
-def test_the_time_that_is_left_is_shared_among_the_layers_that_are_left(monkeypatch: Any) -> None:
+def test_the_time_that_is_left_is_shared_among_the_layers_that_are_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     given = []
-    whole = permuted.find_order
+    whole = permute_model.find_order
     monkeypatch.setattr(
-        permuted, "find_order", lambda *a, seconds, **k: given.append(seconds) or whole(*a, moves=1, **k)
+        permute_model, "find_order", lambda *a, seconds, **k: given.append(seconds) or whole(*a, moves=1, **k)
     )
     layers = [layer for _ in range(3) for layer in (nn.Linear(8, 8), nn.ReLU())]
     permute(nn.Sequential(*layers, nn.Linear(8, 8)), example_inputs=torch.randn(2, 8), seconds=60.0)

@@ -1,6 +1,7 @@
 """Which layers are pruned, which are named and left alone, and what is in the model afterwards."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ def network() -> nn.Sequential:
     )
 
 
-def test_each_layer_is_pruned_along_what_its_product_sums_over():
+def test_each_layer_is_pruned_along_what_its_product_sums_over() -> None:
     model, dense = network(), network()
     report = fb.sparsify(model, "2:4")
     assert [(t.tensor, t.axis) for t in report.pruned] == [("2.weight", 1), ("5.weight", 1)]
@@ -41,7 +42,7 @@ def test_each_layer_is_pruned_along_what_its_product_sums_over():
     assert first.shape == (6, 8, 3, 3)
 
 
-def test_what_does_not_fit_is_named_and_left_alone():
+def test_what_does_not_fit_is_named_and_left_alone() -> None:
     model, dense = network(), network()
     report = fb.sparsify(model, "2:4")
     assert report.left_alone == (("0.weight", "axis 1 of (8, 1, 3, 3) is no multiple of 4"),)
@@ -58,7 +59,7 @@ def test_what_does_not_fit_is_named_and_left_alone():
         ({"transposable": "optimal"}, []),
     ],
 )
-def test_names_choose_what_is_pruned(choices, pruned):
+def test_names_choose_what_is_pruned(choices: Any, pruned: Any) -> None:
     if pruned:
         assert [t.tensor for t in fb.sparsify(network(), "2:4", **choices).pruned] == pruned
     else:  # neither 6 nor 10 outputs are a multiple of 4
@@ -66,7 +67,7 @@ def test_names_choose_what_is_pruned(choices, pruned):
             fb.sparsify(network(), "2:4", **choices)
 
 
-def test_patterns_hold_for_all_that_lies_within():
+def test_patterns_hold_for_all_that_lies_within() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.TransformerEncoderLayer(16, 2, 32), nn.Linear(16, 16))
     report = fb.sparsify(model, "2:4", exclude="0.self_attn")
@@ -86,13 +87,13 @@ def test_patterns_hold_for_all_that_lies_within():
         (nn.Conv3d(8, 3, 3), ["weight"]),
     ],
 )
-def test_attention_recurrent_and_other_layers_are_pruned_too(layer, names):
+def test_attention_recurrent_and_other_layers_are_pruned_too(layer: Any, names: Any) -> None:
     report = fb.sparsify(layer, "2:4")
     assert [t.tensor for t in report.pruned][: len(names)] == names
     assert all(is_sparse(layer.get_parameter(t.tensor), "2:4", axis=t.axis) for t in report.pruned)
 
 
-def test_the_layer_of_hugging_face_that_has_its_inputs_first_is_pruned_along_them():
+def test_the_layer_of_hugging_face_that_has_its_inputs_first_is_pruned_along_them() -> None:
     class Conv1D(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -106,7 +107,7 @@ def test_the_layer_of_hugging_face_that_has_its_inputs_first_is_pruned_along_the
     assert not is_sparse(layer.weight, "2:4", axis=1)
 
 
-def test_recurrent_layers_compute_with_their_pruned_weights():
+def test_recurrent_layers_compute_with_their_pruned_weights() -> None:
     torch.manual_seed(0)
     layer, x = nn.LSTM(8, 4), torch.randn(3, 2, 8)
     twin = nn.LSTM(8, 4)
@@ -115,7 +116,7 @@ def test_recurrent_layers_compute_with_their_pruned_weights():
     assert torch.equal(layer(x)[0], twin(x)[0])
 
 
-def test_weights_that_are_an_embedding_too_stay_dense():
+def test_weights_that_are_an_embedding_too_stay_dense() -> None:
     model = nn.Module()
     model.embedding, model.body, model.head = (
         nn.Embedding(12, 8),
@@ -131,7 +132,7 @@ def test_weights_that_are_an_embedding_too_stay_dense():
     }
 
 
-def test_a_matrix_that_two_layers_share_is_pruned_once():
+def test_a_matrix_that_two_layers_share_is_pruned_once() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
     model[1].weight = model[0].weight
     report = fb.sparsify(model, "2:4")
@@ -139,7 +140,7 @@ def test_a_matrix_that_two_layers_share_is_pruned_once():
     assert report.left_alone == (("1.weight", "it is 0.weight too"),)
 
 
-def test_transposable_masks_hold_both_ways():
+def test_transposable_masks_hold_both_ways() -> None:
     model = nn.Linear(16, 8)
     fb.sparsify(model, "2:4", transposable="greedy")
     assert is_sparse(model.weight, "2:4")
@@ -149,7 +150,7 @@ def test_transposable_masks_hold_both_ways():
     assert not is_sparse(other.weight.mT, "2:4")
 
 
-def test_masks_are_in_the_state_and_in_copies():
+def test_masks_are_in_the_state_and_in_copies() -> None:
     model = network()
     fb.sparsify(model, "2:4")
     again = network()
@@ -163,7 +164,7 @@ def test_masks_are_in_the_state_and_in_copies():
 
 
 @pytest.mark.parametrize("schedule", [Recomputed(), Gradual(10)])
-def test_removing_masks_leaves_a_plain_model(schedule):
+def test_removing_masks_leaves_a_plain_model(schedule: Any) -> None:
     model = network()
     keys = list(model.state_dict())
     fb.sparsify(model, "2:4", schedule=schedule)
@@ -174,14 +175,14 @@ def test_removing_masks_leaves_a_plain_model(schedule):
     assert is_sparse(model[5].weight, "1:2")
 
 
-def test_recomputed_masks_keep_the_dense_weights_beside():
+def test_recomputed_masks_keep_the_dense_weights_beside() -> None:
     model, dense = network(), network()
     fb.sparsify(model, "2:4", schedule=Recomputed())
     assert torch.equal(model[5].weight_dense, dense[5].weight)
     assert is_sparse(model[5].weight, "2:4")
 
 
-def test_a_gradual_schedule_begins_dense():
+def test_a_gradual_schedule_begins_dense() -> None:
     model, dense = network(), network()
     report = fb.sparsify(model, "2:4", schedule=Gradual(10))
     assert torch.equal(model[5].weight, dense[5].weight)
@@ -189,7 +190,7 @@ def test_a_gradual_schedule_begins_dense():
     assert report.density == 0.5  # of what it will be
 
 
-def test_misuse_is_refused_with_advice():
+def test_misuse_is_refused_with_advice() -> None:
     model = network()
     with pytest.raises(FormatError, match="written N:M"):
         fb.sparsify(model, "2/4")
@@ -209,7 +210,7 @@ def test_misuse_is_refused_with_advice():
         fb.sparsify(model, "2:4")
 
 
-def test_a_layer_that_torch_prunes_already_is_refused():
+def test_a_layer_that_torch_prunes_already_is_refused() -> None:
     from torch.nn.utils import prune
 
     model = nn.Linear(8, 8)
@@ -247,7 +248,7 @@ class Experts(nn.Module):
         (nn.PReLU(8), []),
     ],
 )
-def test_every_matrix_that_stays_dense_is_named_unless_it_was_excluded(layer, names):
+def test_every_matrix_that_stays_dense_is_named_unless_it_was_excluded(layer: Any, names: Any) -> None:
     make = lambda: nn.Sequential(nn.Linear(8, 8), copy.deepcopy(layer))  # noqa: E731
     report = fb.sparsify(make(), "2:4")
     assert [t.tensor for t in report.pruned] == ["0.weight"]
@@ -255,7 +256,7 @@ def test_every_matrix_that_stays_dense_is_named_unless_it_was_excluded(layer, na
     assert fb.sparsify(make(), "2:4", exclude="1").left_alone == ()
 
 
-def test_every_matrix_of_a_mixture_of_experts_is_pruned_or_named():
+def test_every_matrix_of_a_mixture_of_experts_is_pruned_or_named() -> None:
     transformers = pytest.importorskip("transformers")
     sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_local_experts": 2}
@@ -278,7 +279,7 @@ WRAPPERS = {
 
 
 @pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=list(WRAPPERS))
-def test_what_holds_a_sparse_model_is_taken_for_it(wrap):
+def test_what_holds_a_sparse_model_is_taken_for_it(wrap: Any) -> None:
     plain = network()
     fb.sparsify(plain, "2:4")
     model = wrap(plain)
@@ -294,7 +295,7 @@ def test_what_holds_a_sparse_model_is_taken_for_it(wrap):
 
 
 @pytest.mark.parametrize("layer", [network(), nn.Linear(8, 8)])
-def test_a_compiled_model_is_pruned_as_the_model_within(layer):
+def test_a_compiled_model_is_pruned_as_the_model_within(layer: Any) -> None:
     plain = copy.deepcopy(layer)
     compiled = torch.compile(layer, backend="eager")
     reports = [fb.sparsify(model, "2:4", schedule=Recomputed()) for model in (plain, compiled)]

@@ -3,6 +3,8 @@
 import builtins
 import math
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,21 +28,21 @@ TINY_DIGITS = DigitsConfig(channels=8, hyper=Hyperparameters(steps=100, batch=16
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEWBITS_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture(params=["bytes", "digits"])
-def tiny(request):
+def tiny(request: pytest.FixtureRequest) -> Any:
     """Both tasks at sizes that train in a blink."""
     return bytes_task(config=TINY_BYTES) if request.param == "bytes" else digits_task(TINY_DIGITS)
 
 
-def weights(model):
+def weights(model: Any) -> Any:
     return torch.cat([p.flatten() for p in model.parameters()])
 
 
-def test_training_beats_guessing(tiny):
+def test_training_beats_guessing(tiny: Any) -> None:
     model = fp32_model(tiny, 0)
     if tiny.lower_is_better:
         assert tiny.evaluate(model) < math.log(256) - 1
@@ -48,7 +50,9 @@ def test_training_beats_guessing(tiny):
         assert 40 < tiny.evaluate(model) <= 100
 
 
-def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tiny, monkeypatch, tmp_path):
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     first, other = fp32_model(tiny, 0), fp32_model(tiny, 1)
     monkeypatch.setenv("FEWBITS_CACHE", str(tmp_path / "empty"))
     again = fp32_model(tiny, 0)
@@ -57,7 +61,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(tiny, monk
     assert tiny.evaluate(first) == tiny.evaluate(again)
 
 
-def test_progress_counts_every_step_and_a_cached_model_needs_none(tiny):
+def test_progress_counts_every_step_and_a_cached_model_needs_none(tiny: Any) -> None:
     seen = []
     fp32_model(tiny, progress=lambda *report: seen.append(report))
     name, _, steps = seen[0]
@@ -69,18 +73,18 @@ def test_progress_counts_every_step_and_a_cached_model_needs_none(tiny):
     assert not model.training
 
 
-def test_evaluation_repeats_to_the_last_bit(tiny):
+def test_evaluation_repeats_to_the_last_bit(tiny: Any) -> None:
     model = fp32_model(tiny, 0)
     assert tiny.evaluate(model) == tiny.evaluate(model)
 
 
-def test_a_tenth_of_the_weights_at_most_stays_out_of_the_heavy_layers():
+def test_a_tenth_of_the_weights_at_most_stays_out_of_the_heavy_layers() -> None:
     model = ByteModel(Shape())
     heavy = sum(m.weight.numel() for m in model.modules() if isinstance(m, torch.nn.Linear))
     assert heavy > 0.9 * sum(p.numel() for p in model.parameters())
 
 
-def test_the_byte_model_never_looks_ahead():
+def test_the_byte_model_never_looks_ahead() -> None:
     torch.manual_seed(0)
     model = ByteModel(Shape())
     tokens = torch.randint(256, (1, 20))
@@ -90,23 +94,23 @@ def test_the_byte_model_never_looks_ahead():
     assert not torch.allclose(model(tokens)[:, 12], model(changed)[:, 12], atol=1e-3)
 
 
-def test_an_untrained_byte_model_guesses_uniformly():
+def test_an_untrained_byte_model_guesses_uniformly() -> None:
     torch.manual_seed(0)
     loss = next_byte_loss(ByteModel(Shape()), torch.randint(256, (4, 33)))
     assert loss.shape == (4 * 32,)
     assert loss.mean().item() == pytest.approx(math.log(256), abs=0.2)
 
 
-def test_windows_are_cut_where_they_start():
+def test_windows_are_cut_where_they_start() -> None:
     text = torch.arange(10, dtype=torch.uint8)
     assert windows_at(text, torch.tensor([0, 6]), 4).tolist() == [[0, 1, 2, 3], [6, 7, 8, 9]]
 
 
-def test_held_out_windows_reach_from_the_first_byte_to_the_last():
+def test_held_out_windows_reach_from_the_first_byte_to_the_last() -> None:
     text = torch.arange(200, dtype=torch.uint8)
     seen = []
 
-    def model(tokens):
+    def model(tokens: Any) -> Any:
         seen.extend(tokens.tolist())
         return torch.zeros(*tokens.shape, 256)
 
@@ -117,7 +121,7 @@ def test_held_out_windows_reach_from_the_first_byte_to_the_last():
     assert seen[1][0] == 122  # dealt out in turn: each batch covers the whole text
 
 
-def test_the_users_own_text_is_what_is_trained_on(tmp_path):
+def test_the_users_own_text_is_what_is_trained_on(tmp_path: Path) -> None:
     path = tmp_path / "t.txt"
     path.write_bytes(b"ab" * 2000)
     found = bytes_task(
@@ -126,7 +130,7 @@ def test_the_users_own_text_is_what_is_trained_on(tmp_path):
     assert found.evaluate(fp32_model(found)) < 0.5
 
 
-def test_a_text_too_short_says_how_many_bytes_are_needed(tmp_path):
+def test_a_text_too_short_says_how_many_bytes_are_needed(tmp_path: Path) -> None:
     path = tmp_path / "t.txt"
     path.write_bytes(b"short")
     with pytest.raises(DataError, match=rf"holds 5 bytes .* at least {BytesConfig().least_bytes};"):
@@ -135,16 +139,16 @@ def test_a_text_too_short_says_how_many_bytes_are_needed(tmp_path):
     bytes_task(path, TINY_BYTES)
 
 
-def test_every_task_has_its_name_and_an_unknown_one_lists_them():
+def test_every_task_has_its_name_and_an_unknown_one_lists_them() -> None:
     assert [task(name).name for name in TASKS] == list(TASKS)
     with pytest.raises(ArgumentError, match="there is no task 'vowels'; expected bytes or digits"):
         task("vowels")
 
 
-def test_digits_without_scikit_learn_says_how_to_install_it(monkeypatch):
+def test_digits_without_scikit_learn_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     load = builtins.__import__
 
-    def without(name, *args, **kwargs):
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
         if name.startswith("sklearn"):
             raise ImportError(name)
         return load(name, *args, **kwargs)

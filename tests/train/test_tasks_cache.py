@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,18 +13,18 @@ from fewbits.train.tasks import cache
 from fewbits.train.tasks.task import created
 
 
-def model(value=1.0):
+def model(value: Any = 1.0) -> Any:
     found = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
     nn.init.constant_(found[0].weight, value)
     return found
 
 
 @pytest.fixture
-def path(tmp_path):
+def path(tmp_path: Path) -> Any:
     return tmp_path / "deep" / "m.safetensors"
 
 
-def test_the_folder_is_ours_then_the_users_then_the_default(monkeypatch):
+def test_the_folder_is_ours_then_the_users_then_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEWBITS_CACHE", "/own")
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
     assert cache.cache_folder() == Path("/own")
@@ -33,8 +34,8 @@ def test_the_folder_is_ours_then_the_users_then_the_default(monkeypatch):
     assert cache.cache_folder() == Path.home() / ".cache" / "fewbits"
 
 
-def test_everything_that_training_depends_on_is_in_the_name(monkeypatch):
-    def name(task="bytes", seed=0, steps=5, data=b"text"):
+def test_everything_that_training_depends_on_is_in_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def name(task: Any = "bytes", seed: int = 0, steps: int = 5, data: Any = b"text") -> Any:
         return cache.cache_path(task, seed, {"steps": steps}, data).name
 
     same = name()
@@ -47,7 +48,7 @@ def test_everything_that_training_depends_on_is_in_the_name(monkeypatch):
     assert same not in others
 
 
-def test_a_saved_model_loads_with_every_value_and_leaves_no_other_file(path):
+def test_a_saved_model_loads_with_every_value_and_leaves_no_other_file(path: Path) -> None:
     cache.save(model(2.5), path)
     other = model()
     assert cache.load(other, path)
@@ -58,7 +59,7 @@ def test_a_saved_model_loads_with_every_value_and_leaves_no_other_file(path):
 @pytest.mark.parametrize(
     "damage", ["absent", "empty", "truncated", "hostile", "flipped", "folder", "unsigned"]
 )
-def test_a_damaged_file_counts_as_absent_and_leaves_the_model_alone(path, damage):
+def test_a_damaged_file_counts_as_absent_and_leaves_the_model_alone(path: Path, damage: Any) -> None:
     cache.save(model(2.5), path)
     content = path.read_bytes()
     if damage in ("absent", "folder"):
@@ -80,22 +81,22 @@ def test_a_damaged_file_counts_as_absent_and_leaves_the_model_alone(path, damage
     assert torch.equal(other[0].weight, torch.ones(2, 3))
 
 
-def test_a_model_of_another_shape_is_not_loaded(path):
+def test_a_model_of_another_shape_is_not_loaded(path: Path) -> None:
     cache.save(nn.Linear(3, 2), path)
     assert not cache.load(nn.Linear(2, 3), path)
     assert not cache.load(nn.Linear(3, 2, bias=False), path)
 
 
-def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path):
+def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.warns(UserWarning, match=r"not kept: .*set FEWBITS_CACHE to a folder"):
         cache.save(model(), tmp_path / "file" / "m.safetensors")
 
 
-def counted_task(path, batches):
+def counted_task(path: Path, batches: Any) -> Any:
     """A linear layer that learns to give zero; each batch that is drawn is counted."""
 
-    def draw_batch(generator, count):
+    def draw_batch(generator: Any, count: Any) -> Any:
         batches.append(count)
         return (torch.randn(count, 2, generator=generator),)
 
@@ -112,7 +113,7 @@ def counted_task(path, batches):
     )
 
 
-def test_a_model_is_trained_once_and_again_when_its_file_is_damaged(path):
+def test_a_model_is_trained_once_and_again_when_its_file_is_damaged(path: Path) -> None:
     batches = []
     task = counted_task(path, batches)
     first, again = fp32_model(task, 3), fp32_model(task, 3)
@@ -127,7 +128,7 @@ def test_a_model_is_trained_once_and_again_when_its_file_is_damaged(path):
         assert not model.weight.requires_grad
 
 
-def test_a_task_without_a_place_in_the_cache_is_trained_each_time(path):
+def test_a_task_without_a_place_in_the_cache_is_trained_each_time(path: Path) -> None:
     batches = []
     task = replace(counted_task(path, batches), cache_path=None)
     assert torch.equal(fp32_model(task).weight, fp32_model(task).weight)
@@ -135,7 +136,7 @@ def test_a_task_without_a_place_in_the_cache_is_trained_each_time(path):
     assert not path.exists()
 
 
-def test_the_users_random_numbers_are_left_as_they_were(path):
+def test_the_users_random_numbers_are_left_as_they_were(path: Path) -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)

@@ -4,6 +4,7 @@ import itertools
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -45,7 +46,7 @@ _NUMBERS = itertools.count()
 
 
 @pytest.fixture
-def module(tmp_path, monkeypatch):
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The name of a module in the current folder; each has its own, as Python keeps what it imported."""
     name = f"own_models_{next(_NUMBERS)}"
     (tmp_path / f"{name}.py").write_text(MODULE)
@@ -54,7 +55,7 @@ def module(tmp_path, monkeypatch):
     return name
 
 
-def test_a_function_gives_a_model_its_batches_and_a_loss(module):
+def test_a_function_gives_a_model_its_batches_and_a_loss(module: Any) -> None:
     given = load_user_model(f"{module}:load")
     assert isinstance(given.model, nn.Linear)
     assert len(given.batches) == 20
@@ -62,7 +63,7 @@ def test_a_function_gives_a_model_its_batches_and_a_loss(module):
     assert load_user_model(f"{module}:without_loss").loss is None
 
 
-def test_the_task_holds_out_the_last_tenth_and_seeds_draw_other_weights(module):
+def test_the_task_holds_out_the_last_tenth_and_seeds_draw_other_weights(module: Any) -> None:
     task = user_task(f"{module}:load")
     a, b, again = task.create(0), task.create(1), task.create(0)
     assert torch.equal(a.weight, again.weight)
@@ -75,7 +76,7 @@ def test_the_task_holds_out_the_last_tenth_and_seeds_draw_other_weights(module):
     assert drawn == {float(given.loss(a, batch).detach()) for batch in given.batches[:-2]}
 
 
-def test_the_task_trains_by_a_recipe(module):
+def test_the_task_trains_by_a_recipe(module: Any) -> None:
     task = user_task(f"{module}:load", Hyperparameters(steps=60, batch=1, learning_rate=3e-2))
     trainer = recipe_trainer(task, recipe("amp-bf16"), seed=0)
     before = trainer.evaluate()
@@ -83,9 +84,9 @@ def test_the_task_trains_by_a_recipe(module):
     assert trainer.evaluate() < 0.9 * before
 
 
-def test_a_batch_is_one_argument_several_or_named_ones():
+def test_a_batch_is_one_argument_several_or_named_ones() -> None:
     class Sum(nn.Module):
-        def forward(self, x, y=1):
+        def forward(self, x: Any, y: Any = 1) -> Any:
             return x + y
 
     batches = (torch.ones(1), (torch.ones(1), 2), {"x": torch.ones(1), "y": 3})
@@ -102,7 +103,7 @@ def test_a_batch_is_one_argument_several_or_named_ones():
         ("no_call", "cannot be called; expected loss(model, batch)"),
     ],
 )
-def test_what_does_not_fit_the_contract_is_refused(module, function, said):
+def test_what_does_not_fit_the_contract_is_refused(module: Any, function: Any, said: str) -> None:
     with pytest.raises(ArgumentError, match=re.escape(said)):
         load_user_model(f"{module}:{function}")
 
@@ -111,12 +112,12 @@ def test_what_does_not_fit_the_contract_is_refused(module, function, said):
     ("function", "said"),
     [("without_loss", "returns no loss"), ("one_batch", "returns one batch; expected two at least")],
 )
-def test_a_task_needs_a_loss_and_two_batches(module, function, said):
+def test_a_task_needs_a_loss_and_two_batches(module: Any, function: Any, said: str) -> None:
     with pytest.raises(ArgumentError, match=said):
         user_task(f"{module}:{function}")
 
 
-def test_a_module_that_is_not_there_is_named_and_one_that_it_misses_is_pythons_own_error(module):
+def test_a_module_that_is_not_there_is_named_and_one_that_it_misses_is_pythons_own_error(module: Any) -> None:
     with pytest.raises(ArgumentError, match=r"no module 'gone' in .*write my_models:load"):
         load_user_model("gone:load")
     Path("needy_models.py").write_text("import a_library_that_nobody_has\n")
@@ -128,14 +129,14 @@ def test_a_module_that_is_not_there_is_named_and_one_that_it_misses_is_pythons_o
     ("name", "fits"),
     [("a:b", True), ("a.b:c", True), ("a", False), ("a/b.py:c", False), (":c", False), ("mxfp6:x=y", False)],
 )
-def test_the_form_of_the_name(name, fits):
+def test_the_form_of_the_name(name: str, fits: Any) -> None:
     assert is_user_model(name) == fits
     if not fits:
         with pytest.raises(ArgumentError, match="is not MODULE:FUNCTION"):
             load_user_model(name)
 
 
-def test_a_function_may_return_a_task_of_its_own(module, tmp_path):
+def test_a_function_may_return_a_task_of_its_own(module: Any, tmp_path: Path) -> None:
     path = tmp_path / f"{module}_task.py"
     path.write_text(
         "from fewbits.train.tasks import digits_task\n\ndef load():\n    return digits_task()\n",
@@ -143,7 +144,7 @@ def test_a_function_may_return_a_task_of_its_own(module, tmp_path):
     assert user_task(f"{module}_task:load").name == "digits"
 
 
-def test_a_step_takes_as_many_of_the_users_batches_as_are_asked_for(module):
+def test_a_step_takes_as_many_of_the_users_batches_as_are_asked_for(module: Any) -> None:
     task = user_task(f"{module}:load")
     model = task.create(0)
     one, four = (task.draw_batch(torch.Generator().manual_seed(1), n) for n in (1, 4))

@@ -1,5 +1,7 @@
 """Formats that are lists of values, and every element that the grammar can name, alone and in blocks."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -81,7 +83,7 @@ BLOCKS = (
 
 
 @pytest.mark.parametrize("made", BLOCKS, ids=lambda made: str(made(Float(2, 1))))
-def test_every_made_up_element_in_blocks_equals_the_definition(made) -> None:  # type: ignore[no-untyped-def]
+def test_every_made_up_element_in_blocks_equals_the_definition(made: Any) -> None:  # type: ignore[no-untyped-def]
     taken = 0
     for number, element in enumerate(cases.MADE):
         try:
