@@ -10,7 +10,7 @@ from fewbits.formats import Format
 from fewbits.kernels import native, reference
 from fewbits.kernels.bits.layout import Packed, empty, packed
 from fewbits.kernels.bits.options import Options, options
-from fewbits.kernels.bits.reals import BFLOAT16, narrowed, widened, without_infinity
+from fewbits.kernels.bits.reals import BFLOAT16, rounded_to_dtype, widened, without_infinity
 from tests.native.inputs import finite
 
 Array = NDArray[Any]
@@ -33,7 +33,9 @@ def defined(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | Non
         parts = reference.quantize(lines, fmt, chosen, amax, positions)
         values = reference.dequantize(parts, fmt, np.float32)
     values = np.moveaxis(values, -1, axis) if x.ndim else values.reshape(())
-    return Defined(np.ascontiguousarray(narrowed(values, x.dtype)).reshape(x.shape), packed(parts, fmt))
+    return Defined(
+        np.ascontiguousarray(rounded_to_dtype(values, x.dtype)).reshape(x.shape), packed(parts, fmt)
+    )
 
 
 def bits(values: Array) -> NDArray[np.unsignedinteger]:

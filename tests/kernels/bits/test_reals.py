@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from fewbits.kernels.bits.reals import BFLOAT16, largest_finite, narrowed, widened, without_infinity
+from fewbits.kernels.bits.reals import BFLOAT16, largest_finite, rounded_to_dtype, widened, without_infinity
 from tests import cases
 
 HALVES = np.arange(2**16, dtype=np.uint16)
@@ -33,7 +33,7 @@ def test_bfloat16_is_narrowed_as_ml_dtypes_does_on_every_boundary() -> None:
     x = boundaries(cases.every_bfloat16())
     with np.errstate(over="ignore"):
         theirs = x.astype(ml_dtypes.bfloat16)
-    ours = narrowed(x, BFLOAT16)
+    ours = rounded_to_dtype(x, BFLOAT16)
     nan = np.isnan(x)
     assert np.array_equal(ours[~nan], theirs[~nan].view(np.uint16))
     assert (ours[nan] == 0x7FC0).all()
@@ -44,8 +44,8 @@ def test_float16_is_widened_and_narrowed_as_numpy_does_on_every_boundary() -> No
     with np.errstate(over="ignore"):
         theirs = x.astype(np.float16)
     here = ~np.isnan(x)
-    assert np.array_equal(narrowed(x, np.float16)[here].view(np.uint16), theirs[here].view(np.uint16))
-    assert np.isnan(narrowed(x, np.float16)[~here]).all()
+    assert np.array_equal(rounded_to_dtype(x, np.float16)[here].view(np.uint16), theirs[here].view(np.uint16))
+    assert np.isnan(rounded_to_dtype(x, np.float16)[~here]).all()
     halves = HALVES.view(np.float16)
     assert np.array_equal(widened(halves), halves.astype(np.float32), equal_nan=True)
 
@@ -55,14 +55,14 @@ def test_what_was_widened_is_narrowed_back_to_itself(dtype: np.dtype) -> None:
     halves = HALVES.view(dtype)
     wide = widened(halves)
     here = ~np.isnan(wide)
-    assert np.array_equal(narrowed(wide, dtype)[here].view(np.uint16), HALVES[here])
+    assert np.array_equal(rounded_to_dtype(wide, dtype)[here].view(np.uint16), HALVES[here])
 
 
 def test_float64_goes_to_half_precision_by_way_of_float32() -> None:
     past_a_tie = np.array([1 + 2.0**-8 + 2.0**-40, 1 + 2.0**-11 + 2.0**-40])  # ties once they are float32
-    assert narrowed(past_a_tie[:1], BFLOAT16).tolist() == [0x3F80]
-    assert narrowed(past_a_tie[1:], np.float16).tolist() == [1.0]
-    assert narrowed(past_a_tie, np.float64) is past_a_tie
+    assert rounded_to_dtype(past_a_tie[:1], BFLOAT16).tolist() == [0x3F80]
+    assert rounded_to_dtype(past_a_tie[1:], np.float16).tolist() == [1.0]
+    assert rounded_to_dtype(past_a_tie, np.float64) is past_a_tie
     assert widened(past_a_tie) is past_a_tie
 
 
@@ -78,5 +78,5 @@ def test_float64_goes_to_half_precision_by_way_of_float32() -> None:
 )
 def test_infinity_becomes_the_largest_value_of_the_type_it_came_in(dtype: np.dtype, top: float) -> None:
     assert largest_finite(dtype) == top
-    x = narrowed(np.array([np.inf, -np.inf, np.nan, 1.5, -0.0]), dtype)
+    x = rounded_to_dtype(np.array([np.inf, -np.inf, np.nan, 1.5, -0.0]), dtype)
     assert without_infinity(x).tolist() == [top, -top, 0, 1.5, 0]

@@ -60,7 +60,7 @@ def values(shape: tuple[int, ...], dtype: Any = np.float32, seed: int = 0) -> Ar
     """Return values of many magnitudes, with zeros, of a type of the kernels."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal(shape) * np.exp2(rng.integers(-9, 4, shape)) * (rng.random(shape) > 0.1)
-    return reals.narrowed(x.astype(np.float32), np.dtype(dtype))
+    return reals.rounded_to_dtype(x.astype(np.float32), np.dtype(dtype))
 
 
 def _unaligned(x: Array) -> Array:
@@ -171,7 +171,7 @@ def test_values_that_are_not_finite_keep_to_their_blocks_along_every_axis(name: 
     ):
         chosen = possible(fmt, nonfinite=nonfinite)
         assert chosen is not None
-        narrow = reals.narrowed(suited(x, chosen), np.dtype(dtype))
+        narrow = reals.rounded_to_dtype(suited(x, chosen), np.dtype(dtype))
         assert differences(narrow, fmt, axis, chosen) == [], (nonfinite, axis, dtype)
 
 

@@ -19,7 +19,7 @@ from fewbits.kernels.arrays.values import largest
 from fewbits.kernels.bits.layout import Packed, empty, packed, unpacked
 from fewbits.kernels.bits.memory import empty_aligned
 from fewbits.kernels.bits.options import Options, options
-from fewbits.kernels.bits.reals import narrowed, widened, without_infinity
+from fewbits.kernels.bits.reals import rounded_to_dtype, widened, without_infinity
 from fewbits.kernels.native import exact_arithmetic
 
 Array = NDArray[Any]
@@ -62,7 +62,7 @@ def dequantize(
         return whole
     wide = np.float64 if dtype == np.float64 else np.float32
     lines = reference.dequantize(unpacked(q, fmt, shape, axis), fmt, wide)
-    whole[...] = narrowed(_restored(lines, shape, axis), dtype)
+    whole[...] = rounded_to_dtype(_restored(lines, shape, axis), dtype)
     return whole
 
 
@@ -81,7 +81,7 @@ def fake_quantize(
         if nonfinite and chosen.nonfinite == "raise":
             _refuse(x, fmt, chosen)
     else:
-        whole[...] = narrowed(_by_definition(_finite(x, chosen), fmt, axis, chosen, amax), x.dtype)
+        whole[...] = rounded_to_dtype(_by_definition(_finite(x, chosen), fmt, axis, chosen, amax), x.dtype)
     return whole
 
 

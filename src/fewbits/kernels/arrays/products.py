@@ -31,7 +31,7 @@ def gemv(
     lines: int,
     sparsity: Pattern | None = None,
     *,
-    narrow: bool = False,
+    bfloat16: bool = False,
     out: Array | None = None,
 ) -> Array:
     """Return ``x @ W.T`` for a packed W of shape (lines, n) with its blocks along n.
@@ -39,15 +39,15 @@ def gemv(
     Meant for few rows of ``x``, (batch, n) float32: W is decoded once for every sixteen of them, in registers
     or in the nearest cache, and never to memory. Sums are float32; with u = 2^-24, the error is at most
     (n + 2) u sum |x| |W|. With ``sparsity`` the codes of W are streams, and the result is that of W with all
-    its codes, bit for bit. ``narrow`` says that every value of x is a bfloat16. ``out``, if given, is
+    its codes, bit for bit. ``bfloat16`` says that every value of x is a bfloat16. ``out``, if given, is
     (batch, lines) float32 in C order and takes the result, here and in the other products.
     """
     y = empty_aligned((x.shape[0], lines), np.float32) if out is None else out
     if x.size and lines and native.supports_product(fmt):
-        narrow = narrow and smallest(x) >= _SMALLEST_NORMAL
+        bfloat16 = bfloat16 and smallest(x) >= _SMALLEST_NORMAL
         zero = 0 if sparsity is None else zeros(fmt)[0]
         whole = np.ascontiguousarray(x)
-        native.gemv(whole, q, y, fmt, sparsity, zero, narrow=narrow, threads=threads())
+        native.gemv(whole, q, y, fmt, sparsity, zero, bfloat16=bfloat16, threads=threads())
         return y
     if sparsity is not None:
         q = q._replace(codes=expand(q.codes, fmt, x.shape[1], sparsity))

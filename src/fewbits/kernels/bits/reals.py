@@ -20,7 +20,7 @@ def widened(x: Array) -> Array:
     return x if x.dtype == np.float64 else x.astype(np.float32, copy=False)
 
 
-def narrowed(y: Array, dtype: Any) -> Array:
+def rounded_to_dtype(y: Array, dtype: Any) -> Array:
     """Return float32 or float64 ``y`` in another type: rounded to float32 first, then to nearest even.
 
     A result for float16 or bfloat16 is rounded to float32 on the way by every function: one result, not two.

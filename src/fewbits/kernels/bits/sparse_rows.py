@@ -75,16 +75,16 @@ def compress(
         width: columns of the matrix.
     """
     wide = False
-    narrow = _by_diagonal(pointers, columns)
+    chosen = _by_diagonal(pointers, columns)
     # Side by side along diagonals columns need not be read; but rows unlike each other have few in common.
-    if _entries(narrow) > MOST_ZEROS * len(columns) / SLICE:
-        narrow = _by_length(pointers, columns, WINDOW)
+    if _entries(chosen) > MOST_ZEROS * len(columns) / SLICE:
+        chosen = _by_length(pointers, columns, WINDOW)
         if width > WINDOW:
             # Rows that jump about fill windows badly: then whole columns are shorter.
-            whole = _by_length(pointers, columns, width)
-            wide = _entries(whole) * (values.itemsize + 4) < _entries(narrow) * (values.itemsize + 2)
-            narrow = whole if wide else narrow
-    order, first, start, base, at = narrow
+            unsplit = _by_length(pointers, columns, width)
+            wide = _entries(unsplit) * (values.itemsize + 4) < _entries(chosen) * (values.itemsize + 2)
+            chosen = unsplit if wide else chosen
+    order, first, start, base, at = chosen
     held, where = (empty_aligned((int(start[-1]), SLICE), t) for t in (values.dtype, _type(wide)))
     held.fill(0)
     where[...] = 0

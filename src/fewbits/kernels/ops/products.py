@@ -28,9 +28,9 @@ def _gemv(
 ) -> torch.Tensor:
     weight, of_x = packed((codes, scales, shifts, outer)), x.cpu()
     kept = None if sparsity is None else pattern(sparsity)
-    narrow, y = x.dtype == torch.bfloat16, torch.empty(len(x), lines)
+    bfloat16, y = x.dtype == torch.bfloat16, torch.empty(len(x), lines)
     rows = array(of_x.float())
-    products.gemv(rows, weight, read_format(format), lines, kept, narrow=narrow, out=array(y))
+    products.gemv(rows, weight, read_format(format), lines, kept, bfloat16=bfloat16, out=array(y))
     return y.to(x.device, x.dtype)
 
 

@@ -81,7 +81,7 @@ class Deflation:
     @property
     def basis(self) -> torch.Tensor:
         """The modes as they are stored, (k, n) float32 or complex64; far ones times a power of two."""
-        basis = self._basis.dequantize() if isinstance(self._basis, NarrowTensor) else self._basis
+        basis = self._basis.dense() if isinstance(self._basis, NarrowTensor) else self._basis
         return from_reals(basis, pairs=self._pairs)
 
     def correction(self, r: torch.Tensor) -> torch.Tensor:

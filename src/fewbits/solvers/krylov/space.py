@@ -59,7 +59,7 @@ class Space:
 
     def unpacked(self, v: Packed) -> torch.Tensor:
         """Return what was packed, in float32 (float64 in double)."""
-        return from_reals(v.dequantize(), pairs=self.pairs) if isinstance(v, NarrowTensor) else v
+        return from_reals(v.dense(), pairs=self.pairs) if isinstance(v, NarrowTensor) else v
 
     def preconditioned(self, v: torch.Tensor) -> torch.Tensor:
         """Return what the preconditioner makes of a kept vector, kept."""

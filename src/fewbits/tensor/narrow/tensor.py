@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,6 +18,7 @@ from fewbits.kernels.ops import tensors
 from fewbits.tensor.arrays import checked_axis
 from fewbits.tensor.narrow.registry import run
 from fewbits.tensor.narrow.sealed import Sealed, sealed
+from fewbits.typing import AnyArray
 
 PARTS = ("codes", "scales", "shifts", "outer")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -62,7 +63,7 @@ class NarrowTensor(Sealed):
         cls: type[NarrowTensor],
         parts: Pieces,
         format: Format,
-        shape: Any,
+        shape: Sequence[int],
         axis: int,
         dtype: torch.dtype,
         family: np.dtype[Any] | None = None,
@@ -140,7 +141,7 @@ class NarrowTensor(Sealed):
         """Bytes of codes and scales together."""
         return sum(p.numel() * p.element_size() for p in self.pieces if p is not None)
 
-    def dequantize(self) -> Any:
+    def dequantize(self) -> AnyArray:  # type: ignore[override]  # an array where one was quantized
         """Return the values, exactly, in the family, dtype and device of the array that was quantized."""
         y = self.dense()
         if self._family is None:
@@ -190,7 +191,7 @@ class NarrowTensor(Sealed):
         whole = tensors.packed(None if p is None else p.contiguous() for p in self.with_all_codes().pieces)
         return unpacked(whole, self.format, tuple(self.shape), self.axis)
 
-    def remade(self, parts: Pieces, shape: Any, axis: int) -> NarrowTensor:
+    def remade(self, parts: Pieces, shape: Sequence[int], axis: int) -> NarrowTensor:
         """Return other parts in this tensor's format, dtype and family."""
         return NarrowTensor(parts, self.format, shape, axis, self.dtype, self._family, self.sparsity)
 

@@ -33,7 +33,7 @@ def gemv(
     sparsity: Pattern | None,
     zero: int,
     *,
-    narrow: bool,
+    bfloat16: bool,
     threads: int,
 ) -> None:
     """Write ``x @ W.T`` into ``y``, straight from the packed bits of W.
@@ -45,7 +45,7 @@ def gemv(
         fmt: a format that :func:`supports_product` accepts.
         sparsity: of W, whose codes are streams then.
         zero: the code of what is not kept.
-        narrow: whether every value of x is a normal bfloat16, or zero.
+        bfloat16: whether every value of x is a normal bfloat16, or zero.
         threads: most threads to use.
     """
     active_isa()
@@ -58,4 +58,4 @@ def gemv(
     if sparsity is not None:
         p = _native.Format(p)
         p.keep, p.group, p.zero = sparsity.keep, sparsity.group, zero
-    _native.gemv(p, x, narrow, permuted, *contiguous_parts(q), y, threads)
+    _native.gemv(p, x, bfloat16, permuted, *contiguous_parts(q), y, threads)
