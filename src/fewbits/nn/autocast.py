@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 
@@ -20,13 +18,13 @@ class Autocast:
         model.register_forward_pre_hook(self.enter)
         model.register_forward_hook(self.leave, always_call=True)
 
-    def enter(self, module: nn.Module, *_: Any) -> None:
+    def enter(self, module: nn.Module, *_: object) -> None:
         """Begin, on the device of the parameters."""
         device = next((p.device.type for p in module.parameters()), "cpu")
         self.entered.append(torch.autocast(device, self.dtype))
         self.entered[-1].__enter__()  # type: ignore[no-untyped-call]
 
-    def leave(self, *_: Any) -> None:
+    def leave(self, *_: object) -> None:
         """End, also where the forward pass failed."""
         if self.entered:  # or it failed before it began
             self.entered.pop().__exit__(None, None, None)

@@ -40,7 +40,7 @@ class Float32Results:
     def __init__(self, precision: LayerPrecision) -> None:
         self.precision = precision
 
-    def __call__(self, module: nn.Module, given: Any, tree: Any) -> Any:
+    def __call__(self, module: nn.Module, given: object, tree: object) -> object:
         """Return the nested results."""
         return tree_map(lambda x: self._widened(x) if _is(x, _NARROW) else x, tree)
 
@@ -64,7 +64,7 @@ class Arrivals:
     def __init__(self, precision: LayerPrecision) -> None:
         self.precision = precision
 
-    def __call__(self, module: nn.Module, given: Any, tree: Any) -> None:
+    def __call__(self, module: nn.Module, given: object, tree: object) -> None:
         """Look at what comes back for the nested results of a layer."""
         for x in tree_leaves(tree):
             if _is(x, (torch.float16,)) and x.requires_grad:

@@ -69,7 +69,7 @@ class Summary:
         return "\n".join([head, *(f"{n:<{widths[0]}}  {k:<{widths[1]}}  {text}" for n, k, text in rows)])
 
 
-def summary(model: nn.Module, *inputs: Any) -> Summary:
+def summary(model: nn.Module, *inputs: object) -> Summary:
     """Return what has become of each layer of a model that :func:`fewbits.nn.prepare` has prepared.
 
     Layers are named with the formats of their operands as they are now, those that were kept or excluded with
@@ -179,7 +179,7 @@ class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
         return func(*args, **(kwargs or {}))
 
 
-def _run(model: nn.Module, names: dict[str, nn.Module], inputs: tuple[Any, ...]) -> _Products:
+def _run(model: nn.Module, names: dict[str, nn.Module], inputs: tuple[object, ...]) -> _Products:
     products = _Products()
     with torch.no_grad(), products, _followed(names, products):
         model(*inputs)

@@ -62,7 +62,7 @@ def recipe_of(p: torch.Tensor) -> Recipe | None:
     return getattr(p, _RECIPE, None)
 
 
-def note_schedule(model: nn.Module, schedule: Any) -> None:
+def note_schedule(model: nn.Module, schedule: object) -> None:
     """Note that a schedule changes the formats of a prepared model; its ``step`` counts updates."""
     for p in model.parameters():
         setattr(p, _SCHEDULE, ref(schedule))

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -56,7 +55,7 @@ def permute(
     model: nn.Module,
     pattern: str | Pattern = "2:4",
     *,
-    example_inputs: Any,
+    example_inputs: object,
     include: str | Iterable[str] = "*",
     exclude: str | Iterable[str] = (),
     seed: int = 0,
@@ -126,7 +125,7 @@ def _evaluated(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def _outputs(model: nn.Module, inputs: tuple[Any, ...]) -> list[torch.Tensor]:
+def _outputs(model: nn.Module, inputs: tuple[object, ...]) -> list[torch.Tensor]:
     return [x.clone() for x in tree_leaves(model(*inputs)) if isinstance(x, torch.Tensor)]
 
 
@@ -146,7 +145,7 @@ def _rounding(model: nn.Module, outputs: list[torch.Tensor]) -> float:
     return math.sqrt(max((torch.finfo(dtype).eps for dtype in dtypes), default=1.0))
 
 
-def _traced(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Axes, dict[str, torch.Tensor]]:
+def _traced(model: nn.Module, inputs: tuple[object, ...]) -> tuple[Axes, dict[str, torch.Tensor]]:
     """Return the axes of the model's graph, and its parameters and buffers by their first names."""
     try:
         program = torch.export.export(model, inputs)

@@ -8,7 +8,6 @@ import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 import torch
@@ -25,7 +24,7 @@ def cache_folder() -> Path:
     return Path(own) if own else user_cache_path("fewbits")
 
 
-def cache_path(name: str, seed: int, config: Mapping[str, Any], data: bytes) -> Path:
+def cache_path(name: str, seed: int, config: Mapping[str, object], data: bytes) -> Path:
     """Return where the model of a task lies: everything that training depends on is in the name of the file.
 
     Args:
