@@ -44,7 +44,7 @@ def _(stream: torch.Tensor, format: str, n: int, sparsity: str) -> torch.Tensor:
 
 
 def compress(codes: torch.Tensor, fmt: Format, n: int, sparsity: Pattern) -> torch.Tensor:
-    """Return the streams of packed codes of ``n`` values; errors are those of kernels/nm.py."""
+    """Return the streams of packed codes of ``n`` values; errors are those of kernels/arrays/nm.py."""
     return _compress(codes, fmt.grammar, n, str(sparsity))  # type: ignore[no-any-return]
 
 

@@ -15,7 +15,7 @@ from fewbits.tensor.narrow.tensor import NarrowTensor
 from fewbits.tensor.narrow.views import counted, lead, per_line
 
 
-def streams(fmt: Format, sparsity: Pattern | None = None) -> Iterator[tuple[int, int] | None]:
+def bits_per_group(fmt: Format, sparsity: Pattern | None = None) -> Iterator[tuple[int, int] | None]:
     """Yield, for codes, scales, shifts and outer scales, how many values share how many bits along the axis.
 
     None stands for a part that the format lacks, or that is not cut with the axis.
@@ -36,7 +36,7 @@ def boundary(fmt: Format, sparsity: Pattern | None = None) -> int:
     >>> [boundary(parse(name)) for name in ("int8", "fp4_e2m1", "mxfp4", "mx9", "vsq6", "int4_channel")]
     [1, 2, 32, 16, 64, 2]
     """
-    return lcm(*(count * (8 // gcd(bits, 8)) for count, bits in filter(None, streams(fmt, sparsity))))
+    return lcm(*(count * (8 // gcd(bits, 8)) for count, bits in filter(None, bits_per_group(fmt, sparsity))))
 
 
 def cut(
@@ -115,16 +115,16 @@ def _cut_blocks(q: NarrowTensor, start: int, end: int, step: int) -> NarrowTenso
             f"end at multiples of {whole} or at its end, {n}, without a step, or call .dequantize() first"
         )
 
-    def piece(part: torch.Tensor, stream: tuple[int, int] | None) -> torch.Tensor:
-        if stream is None:
+    def piece(part: torch.Tensor, group: tuple[int, int] | None) -> torch.Tensor:
+        if group is None:
             return part
-        count, bits = stream
+        count, bits = group
         first, last = (-(-(-(-value // count) * bits) // 8) for value in (start, end))
         return part[..., first:last]
 
     parts = tuple(
-        part if part is None else piece(part, stream)
-        for part, stream in zip(q.pieces, streams(q.format, q.sparsity), strict=True)
+        part if part is None else piece(part, group)
+        for part, group in zip(q.pieces, bits_per_group(q.format, q.sparsity), strict=True)
     )
     return q.remade(parts, [*q.shape[: q.axis], end - start, *q.shape[q.axis + 1 :]], q.axis)
 
