@@ -4,21 +4,24 @@
 #pragma once
 
 #include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/vectors.inc.hpp"
 
 namespace residuals {
 
 using numbers::vector_bytes;
+using vectors::read, vectors::write;
 
 // Sums in eight lanes: one register of AVX-512, two of AVX2, four of SSE2. Lane l takes the columns j with j % 8 == l.
 constexpr i64 side_by_side_sums = 8;
 constexpr i64 values_ahead = 1024;  // which are asked for early: the hardware's own prefetching stops at each page
-using Lanes = double __attribute__((vector_size(vector_bytes), aligned(8), may_alias));
-using Singles = float __attribute__((vector_size(vector_bytes / 2), aligned(4), may_alias));
+using Lanes = double __attribute__((vector_size(vector_bytes)));
+using Singles = float __attribute__((vector_size(vector_bytes / 2)));
 constexpr i64 lane_count = vector_bytes / 8, vectors_of_sums = side_by_side_sums / lane_count;
 
-// Rows of a matrix may begin at any multiple of 8 bytes: the types above are declared with that alignment.
-inline Lanes lanes_at(const double* x) { return *reinterpret_cast<const Lanes*>(x); }
-inline void put_lanes(double* x, Lanes v) { *reinterpret_cast<Lanes*>(x) = v; }
+// Rows of a matrix may begin at any multiple of 8 bytes. Clang takes no alignment below that of a register from the type
+// of a vector, and faults; memcpy is one unaligned instruction with both compilers.
+inline Lanes lanes_at(const double* x) { return read<Lanes>(x); }
+inline void put_lanes(double* x, Lanes v) { write(x, v); }
 using LaneBits = std::int64_t __attribute__((vector_size(vector_bytes)));
 // Clears the sign.
 inline Lanes magnitude_of(Lanes v) { return (Lanes)((LaneBits)v & 0x7fffffffffffffff); }
@@ -122,7 +125,7 @@ void extents(const Extents& job, double* columns, i64 first, i64 last) {
                 __builtin_prefetch(a + j + v * lane_count + values_ahead);
                 // One read of A gives the row's maximum and sum, the columns' maxima, and its values as float32.
                 const Lanes value = lanes_at(a + j + v * lane_count), size = magnitude_of(value), before = lanes_at(column);
-                if (single != nullptr) *reinterpret_cast<Singles*>(single + j + v * lane_count) = __builtin_convertvector(value, Singles);
+                if (single != nullptr) write(single + j + v * lane_count, __builtin_convertvector(value, Singles));
                 put_lanes(column, size > before ? size : before);
                 most[v] = size > most[v] ? size : most[v];
                 sums[v] += size;

@@ -3,10 +3,12 @@
 #pragma once
 
 #include "kernels/dense/residuals.inc.hpp"
+#include "kernels/values/vectors.inc.hpp"
 
 namespace triangles {
 
 using residuals::Lanes, residuals::Singles, residuals::lane_count, residuals::lanes_at, residuals::put_lanes;
+using vectors::read;
 
 namespace {  // of this file alone
 
@@ -14,7 +16,7 @@ constexpr i64 side_by_side_dots = 16, vectors_of_dots = side_by_side_dots / lane
 // Right-hand sides for which a row is read once: as many as their sums find registers.
 constexpr i64 sides_together = lane_count / 2;
 
-inline Lanes widened_at(const float* t) { return __builtin_convertvector(*reinterpret_cast<const Singles*>(t), Lanes); }
+inline Lanes widened_at(const float* t) { return __builtin_convertvector(read<Singles>(t), Lanes); }
 
 // results[c] = the sum of t[j] x[c * stride + j]; `next`, as many values of the row that comes next, is asked for
 // meanwhile.
