@@ -42,7 +42,7 @@ def ours(x: cases.Singles, name: str, mode: str) -> tuple[cases.Codes, cases.Cod
     return parts.codes, parts.scales
 
 
-def differences(x: cases.Singles, name: str, mode: str, quantize: Any = ours) -> cases.Codes:  # type: ignore[no-untyped-def]
+def differences(x: cases.Singles, name: str, mode: str, quantize: Any = ours) -> cases.Codes:
     """Return the rows of ``x`` that differ; the must-fail tests pass a quantization of their own."""
     codes, scales = quantize(x, name, mode)
     their_codes, their_scales = to_mx(torch.from_numpy(x), name, mode)
@@ -122,7 +122,7 @@ INPUTS = {
 
 def not_nan_in_even(x: cases.Singles, name: str) -> cases.Singles:
     """Leave out the blocks that torchao's even rule makes NaN."""
-    m = mx(name).element.mantissa_bits  # type: ignore[attr-defined]
+    m = mx(name).element.mantissa_bits
     return x[np.abs(x).max(axis=-1) < 2.0**128 * (1 - 2.0 ** -(m + 2))]
 
 

@@ -159,7 +159,7 @@ def test_what_is_no_text_is_refused_by_its_type(given: object) -> None:
     with pytest.raises(
         FormatError, match=f"written as text, for example 'mxfp4'; got {type(given).__name__}"
     ):
-        parse(given)  # type: ignore[arg-type]
+        parse(given)
 
 
 def test_a_text_of_megabytes_is_refused_unread() -> None:
@@ -215,4 +215,4 @@ def test_formats_are_frozen_comparable_and_of_their_own_kind() -> None:
     assert Fixed(8) != Exponent(8)
     assert len({parse(name) for name in ("mxfp4", "mxfp4", "nvfp4")}) == 2
     with pytest.raises(AttributeError):
-        Float(4, 3).bias = 3  # type: ignore[misc]
+        Float(4, 3).bias = 3

@@ -39,8 +39,8 @@ def model(recipe: str) -> nn.Module:
         **SIZES, vocab_size=WORDS, num_key_value_heads=1, max_position_embeddings=32, pad_token_id=0
     )
     made = prepare(LlamaForCausalLM(config), recipe)
-    made.losses = []  # type: ignore[assignment]
-    made.first = 0  # type: ignore[assignment]  # of the steps, where a run goes on
+    made.losses = []
+    made.first = 0  # of the steps, where a run goes on
     made.register_forward_pre_hook(lambda m, _: torch.manual_seed(m.first + len(m.losses)) and None)
     made.register_forward_hook(lambda m, _, found: m.losses.append(float(found.loss.detach())))
     return made
@@ -65,4 +65,4 @@ def plain_losses(recipe: str, steps: int = STEPS) -> list[float]:
         scale.step(adamw)
         scale.update()
         changes.after_step()
-    return made.losses  # type: ignore[return-value]
+    return made.losses

@@ -38,7 +38,7 @@ class Module(lightning.LightningModule):
         self.recipe, self.net = recipe, model(recipe)
 
     def training_step(self, batch: dict[str, torch.Tensor], index: int) -> torch.Tensor:
-        return self.net(**batch).loss  # type: ignore[no-any-return]
+        return self.net(**batch).loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return optimizer(self.net, self.recipe)

@@ -56,7 +56,7 @@ def results(x: Any, fmt: Any, **choices: Any) -> list[Any]:
 def forget_tables() -> None:
     """Let what is made once be made again: it is to be the same in any thread."""
     for cached in (values, _sorted_codes, table, kernel_format):
-        cached.cache_clear()  # type: ignore[attr-defined]
+        cached.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -70,7 +70,7 @@ def test_a_plan_with_one_wrong_number_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fmt = parse(name)
-    chosen = options(fmt, seed=3, **choice)  # type: ignore[arg-type]
+    chosen = options(fmt, seed=3, **choice)
     x = inputs.single(fmt, True)
     x = inputs.finite(x) if chosen.nonfinite == "raise" else x
     if name == "nvfp4":  # one scale serves all: with magnitudes of every size there would be little but zeros
@@ -86,7 +86,7 @@ def test_a_plan_with_one_wrong_number_is_reported(
         changed(field, by)(wrong)
         monkeypatch.setattr(quantize, "kernel_format", lambda *_: wrong)
         # The seed comes with the options and overwrites the plan's own.
-        asked = options(fmt, seed=by(3), **choice) if field == "seed" else chosen  # type: ignore[arg-type]
+        asked = options(fmt, seed=by(3), **choice) if field == "seed" else chosen
         assert differences(x, fmt, 1, asked, expected=expected) != []
     finally:
         native.force_isa(None)

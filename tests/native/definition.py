@@ -105,7 +105,7 @@ def differences(
 def possible(fmt: Format, **choice: str) -> Options | None:
     """Return the options, or None where the format cannot do it."""
     try:
-        return options(fmt, seed=11, **choice)  # type: ignore[arg-type]
+        return options(fmt, seed=11, **choice)
     except ArgumentError:
         return None
 

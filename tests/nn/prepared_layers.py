@@ -12,5 +12,5 @@ from fewbits.recipes import Recipe, recipe
 def narrowed(layer: nn.Module, chosen: str | Recipe = "fp32", **precision: Any) -> nn.Module:
     """Return ``layer`` itself, with its narrow class and the precision of a recipe."""
     layer.__class__ = LAYERS[type(layer)]
-    layer.precision = LayerPrecision(recipe(chosen), **precision)  # type: ignore[assignment]
+    layer.precision = LayerPrecision(recipe(chosen), **precision)
     return layer

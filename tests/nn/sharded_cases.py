@@ -145,7 +145,7 @@ def wrong_shardings(processes: int) -> Iterator[str]:
                 yield f"{name} {shape} {place} {axis} {options}"
     held = distribute_tensor(x, mesh, [Shard(0)]).requires_grad_()
     (fb.fake_quantize(held, "mxfp4") * held).sum().backward()
-    if not torch.equal(whole(held.grad), fb.fake_quantize(x, "mxfp4") + x):  # type: ignore[arg-type]
+    if not torch.equal(whole(held.grad), fb.fake_quantize(x, "mxfp4") + x):
         yield "gradient"
 
 

@@ -148,7 +148,7 @@ def test_forward_mode_is_near_that_of_the_wide_model_where_little_is_rounded(nam
     torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
     with forward_ad.dual_level():
         dual = (narrow(forward_ad.make_dual(x, v)) ** 2).sum()
-        tangent = forward_ad.unpack_dual(dual).tangent  # type: ignore[no-untyped-call]
+        tangent = forward_ad.unpack_dual(dual).tangent
     torch.testing.assert_close(tangent, found)
     assert found != 0
 
@@ -188,7 +188,7 @@ def twice(model: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return the gradients of a penalty on the gradients in parameters and input, by create_graph."""
     wanted = [*model.parameters(), x]
     first = torch.autograd.grad((model(x) ** 2).sum(), wanted, create_graph=True)
-    return torch.autograd.grad(sum((g**2).sum() for g in first), wanted)  # type: ignore[arg-type]
+    return torch.autograd.grad(sum((g**2).sum() for g in first), wanted)
 
 
 @pytest.mark.parametrize("recipe", ["mxfp8", WIDE, "mx9"])

@@ -106,7 +106,7 @@ def test_unaligned_parts_are_dequantized_and_unaligned_results_refused(name: str
     x = normal((3, 40), name)
     fmt = fb.format(name)
     parts = kernels.quantize(x, fmt, 1, kernels.options(fmt))
-    moved = Packed(*(None if part is None else unaligned(part) for part in parts))  # type: ignore[arg-type]
+    moved = Packed(*(None if part is None else unaligned(part) for part in parts))
     assert same(
         kernels.dequantize(moved, fmt, x.shape, -1, np.float32),
         kernels.dequantize(parts, fmt, x.shape, -1, np.float32),
@@ -291,11 +291,11 @@ def test_errors_come_before_work_and_name_the_format() -> None:
     with pytest.raises(FormatError, match="there is no format named 'mxfp5'"):
         fb.quantize(np.ones(3), "mxfp5")
     with pytest.raises(FormatError, match="a format is written as text, for example 'mxfp4'; got int"):
-        fb.fake_quantize(torch.ones(3), 4)  # type: ignore[arg-type]
+        fb.fake_quantize(torch.ones(3), 4)
     with pytest.raises(DataError, match="nonfinite='raise' refuses them for int8"):
         fb.fake_quantize(torch.tensor([torch.nan]), "int8")
     with pytest.raises(DTypeError, match="ndarray; expected the NarrowTensor that"):
-        fb.dequantize(np.ones(3))  # type: ignore[arg-type]
+        fb.dequantize(np.ones(3))
 
 
 @pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
@@ -348,7 +348,7 @@ def test_packed_parts_that_do_not_fit_are_refused() -> None:
         with pytest.raises(
             ArgumentError, match="expected a NarrowTensor as an earlier call returned it for mxfp4"
         ):
-            fb.quantize(x, "mxfp4", out=out)  # type: ignore[arg-type]
+            fb.quantize(x, "mxfp4", out=out)
     scattered = fb.quantize(torch.ones(4, 128), "mxfp4")[:, :64]
     with pytest.raises(ArgumentError, match="lie scattered or on another device"):
         fb.quantize(x, "mxfp4", out=scattered)

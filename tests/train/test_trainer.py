@@ -81,7 +81,7 @@ def test_settings_change_rate_batch_and_layers(tmp_path: Path) -> None:
     losses = []
     for change in changes:
         folder = tmp_path / str(len(losses))
-        run(replace(plain, **change), folder)  # type: ignore[arg-type]
+        run(replace(plain, **change), folder)
         losses.append(tuple(column(folder, "loss")))
         if "learning_rate" in change:
             assert max(column(folder, "learning_rate")) == 1e-3
@@ -100,7 +100,7 @@ def test_settings_of_another_selection_do_not_resume_a_run(tmp_path: Path) -> No
 @pytest.mark.parametrize("change", [{"learning_rate": 0.0}, {"learning_rate": float("nan")}, {"batch": 0}])
 def test_settings_that_train_nothing_are_refused(change: dict[str, float]) -> None:
     with pytest.raises(ArgumentError, match=next(iter(change))):
-        Settings("digits", "mxfp4", **change)  # type: ignore[arg-type]
+        Settings("digits", "mxfp4", **change)
 
 
 def test_runs_of_different_seeds_have_different_folders() -> None:

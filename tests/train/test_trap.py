@@ -39,7 +39,7 @@ def text() -> tuple[Tensor, Tensor]:
     found = library_text()
     return tuple(
         torch.frombuffer(bytearray(t), dtype=torch.uint8).long() for t in (found.train, found.held_out)
-    )  # type: ignore[return-value]
+    )
 
 
 @lru_cache

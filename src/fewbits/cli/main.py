@@ -100,7 +100,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         result = _command_line()(args=arguments, standalone_mode=False)
     except _UsageError as error:
-        return _fail(error.format_message(), 2)  # type: ignore[attr-defined]
+        return _fail(error.format_message(), 2)  # type: ignore[attr-defined]  # the class is found by its name
     except FewbitsError as error:
         return _fail(str(error), 2)
     except Interrupted as error:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 
 class Report(Protocol):
@@ -34,11 +34,11 @@ def progress_bar() -> Iterator[Report]:
         TextColumn("{task.fields[note]}"),
     )
     with Progress(*columns, console=Console(stderr=True), transient=False) as bar:
-        known: dict[str, int] = {}
+        known: dict[str, TaskID] = {}
 
         def report(what: str, done: float, total: float, note: str = "") -> None:
             if what not in known:
-                known[what] = int(bar.add_task(what, total=total, note=note))
-            bar.update(known[what], completed=done, total=total, note=note)  # type: ignore[arg-type]
+                known[what] = bar.add_task(what, total=total, note=note)
+            bar.update(known[what], completed=done, total=total, note=note)
 
         yield report

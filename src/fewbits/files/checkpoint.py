@@ -13,9 +13,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from io import BufferedReader
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,7 +153,7 @@ def raw_chunks(tensor: StoredTensor, *, size: int = 1 << 22) -> Iterator[bytearr
             yield read_bytes(file, tensor, at, min(size, tensor.stored_bytes - at))
 
 
-def read_bytes(file: BinaryIO, tensor: StoredTensor, at: int, size: int) -> bytearray:
+def read_bytes(file: BufferedReader, tensor: StoredTensor, at: int, size: int) -> bytearray:
     """Return ``size`` bytes of a tensor from its byte ``at`` on; ``file`` is its file, opened.
 
     Raises:
@@ -160,7 +161,7 @@ def read_bytes(file: BinaryIO, tensor: StoredTensor, at: int, size: int) -> byte
     """
     octets = bytearray(size)
     file.seek(tensor.start + at)
-    if file.readinto(octets) != size:  # type: ignore[attr-defined]
+    if file.readinto(octets) != size:
         raise DataError(f"{tensor.file} was cut short while it was read; fetch or write it again")
     return octets
 
@@ -189,7 +190,7 @@ def metadata(file: Path) -> dict[str, str]:
     Raises:
         DataError: the file is missing, damaged or of another kind.
     """
-    return dict(opened(file).metadata() or {})  # type: ignore[no-untyped-call]  # safetensors has no types
+    return dict(opened(file).metadata() or {})
 
 
 def opened(file: Path) -> safe_open:

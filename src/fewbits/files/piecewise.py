@@ -136,7 +136,7 @@ def _values(tensor: StoredNarrowTensor, dtype: npt.DTypeLike) -> Iterator[NumpyA
             None if part is None else part.reshape(*tensor.parts[suffix].shape[:-1], -1)
             for suffix, part in zip(SUFFIXES, all_rows, strict=True)
         )
-        yield kernels.dequantize(Packed(*arranged), layout.format, shape, layout.axis, dtype)  # type: ignore[arg-type]
+        yield kernels.dequantize(Packed(*arranged), layout.format, shape, layout.axis, dtype)  # type: ignore[arg-type]  # four parts, each of its own dtype
         return
     for at, size in pieces(prod(shape), row, most=PIECE_VALUES, multiple=layout.multiple):
         here = (size // row, row) if row <= PIECE_VALUES else (1, size)

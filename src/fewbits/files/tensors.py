@@ -118,7 +118,7 @@ def _read(handle: safe_open, stored: StoredTensor) -> torch.Tensor:
     from safetensors import SafetensorError
 
     try:
-        tensor: torch.Tensor = handle.get_tensor(stored.name)  # type: ignore[no-untyped-call]  # safetensors has no types
+        tensor: torch.Tensor = handle.get_tensor(stored.name)
     except (SafetensorError, OSError) as error:
         raise DataError(
             f"{stored.file}: tensor {stored.name!r:.200} cannot be loaded ({error!s:.200}); store it in "

@@ -22,7 +22,7 @@ class Autocast:
         """Begin, on the device of the parameters."""
         device = next((p.device.type for p in module.parameters()), "cpu")
         self.entered.append(torch.autocast(device, self.dtype))
-        self.entered[-1].__enter__()  # type: ignore[no-untyped-call]
+        self.entered[-1].__enter__()
 
     def leave(self, *_: object) -> None:
         """End, also where the forward pass failed."""

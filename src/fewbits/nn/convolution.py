@@ -40,7 +40,7 @@ def convolution(
     if transformed():
         y = product(x.to(precision.dtype), weight, precision, _formulas(how))
     else:
-        y = _Convolution.apply(x.to(precision.dtype), weight, how, precision, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
+        y = _Convolution.apply(x.to(precision.dtype), weight, how, precision, torch.is_grad_enabled())  # type: ignore[no-untyped-call]  # torch gives apply no types
     return y if bias is None else y + converted(bias, y.dtype).reshape(-1, *(1,) * (y.dim() - 2))
 
 

@@ -47,7 +47,7 @@ class Float32Results:
     def _widened(self, x: torch.Tensor) -> torch.Tensor:
         wide = x.float()
         if self.precision.observer is not None and x.dtype == torch.float16 and wide.requires_grad:
-            wide.register_hook(self._look)  # type: ignore[no-untyped-call]  # torch's own
+            wide.register_hook(self._look)
         return wide
 
     def _look(self, gradient: torch.Tensor) -> None:

@@ -102,7 +102,7 @@ def prepare(
                 f"{type(model).__name__} has no layer that {chosen.name} could change; expected one of"
                 f" {', '.join(sorted(c.__name__ for c in LAYERS))} that is included and not excluded"
             )
-    model.fewbits_wide = left_wide(computing, narrow, selection, held)  # type: ignore[assignment]
+    model.fewbits_wide = left_wide(computing, narrow, selection, held)  # type: ignore[assignment]  # torch types attributes as tensors or modules
     if narrow:
         for name, module in narrow.items():
             how, first, gives_logits = own[name], [name] == order[:1], name in ends
@@ -122,9 +122,9 @@ def prepare(
     if observer is not None:
         for name in ends:
             names[name].register_forward_hook(Arrivals(LayerPrecision(chosen, name, observer=observer)))
-    model.fewbits_recipe = chosen  # type: ignore[assignment]
+    model.fewbits_recipe = chosen  # type: ignore[assignment]  # as above
     for module in model.modules():
-        module.fewbits_prepared = PreparedParameters(module, chosen)  # type: ignore[assignment]
+        module.fewbits_prepared = PreparedParameters(module, chosen)  # type: ignore[assignment]  # as above
     return model
 
 
@@ -193,7 +193,7 @@ def _become(module: nn.Module, precision: LayerPrecision) -> None:
     narrow = narrow_class(module)
     assert narrow is not None
     module.__class__ = narrow
-    module.precision = precision  # type: ignore[assignment]
+    module.precision = precision  # type: ignore[assignment]  # torch types attributes as tensors or modules
 
 
 def _hold_parameters(layers: Iterable[nn.Module], how: RoleFormat) -> None:
@@ -214,4 +214,4 @@ def _hold_parameters(layers: Iterable[nn.Module], how: RoleFormat) -> None:
                 if precision.recipe.has_master and p.requires_grad:
                     wide[name] = p.data
                 p.data = p.data.to(dtype) if dtype else round_as(p.data, how)
-            module.narrowed = RoundedParameters(module, wide)  # type: ignore[assignment]
+            module.narrowed = RoundedParameters(module, wide)  # type: ignore[assignment]  # as above

@@ -57,7 +57,7 @@ def linear(
     if transformed():
         y = product(x.to(precision.dtype), weight, precision, _LINEAR)
     else:
-        y = _Linear.apply(x.to(precision.dtype), weight, precision, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
+        y = _Linear.apply(x.to(precision.dtype), weight, precision, torch.is_grad_enabled())  # type: ignore[no-untyped-call]  # torch gives apply no types
     return y if bias is None else y + converted(bias, y.dtype)
 
 
@@ -67,7 +67,7 @@ def converted(p: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return p
     if transformed():
         return p.to(dtype)
-    found: torch.Tensor = _Converted.apply(p, dtype)  # type: ignore[no-untyped-call]
+    found: torch.Tensor = _Converted.apply(p, dtype)  # type: ignore[no-untyped-call]  # torch gives apply no types
     return found
 
 
@@ -93,7 +93,7 @@ def attention_product(a: torch.Tensor, b: torch.Tensor, precision: LayerPrecisio
         return product(a.to(precision.dtype), b.to(precision.dtype), precision, _ATTENTION)
     found: torch.Tensor = _Product.apply(
         a.to(precision.dtype), b.to(precision.dtype), precision, torch.is_grad_enabled()
-    )  # type: ignore[no-untyped-call]
+    )  # type: ignore[no-untyped-call]  # torch gives apply no types
     return found
 
 

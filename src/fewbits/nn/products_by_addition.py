@@ -17,7 +17,7 @@ def product_by_addition(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if a.ndim == b.ndim == 2:
         found: torch.Tensor = ops.addition_product(a, b)
         return found
-    front = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])  # type: ignore[no-untyped-call]
+    front = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     count = math.prod(front)
     lefts = a.expand(*front, *a.shape[-2:]).reshape(count, *a.shape[-2:])
     rights = b.expand(*front, *b.shape[-2:]).reshape(count, *b.shape[-2:])

@@ -132,7 +132,7 @@ def _shared(x: torch.Tensor, how: RoleFormat, saved: SavedActivation) -> Tensors
     if torch.compiler.is_compiling():
         return _pack(x, how, saved)
     key = (how, saved.axis, saved.shape, x._version)
-    known = _SHARED.setdefault(x, {})  # type: ignore[no-untyped-call]  # torch's own
+    known = _SHARED.setdefault(x, {})
     tensors = tuple(None if one is None else one() for one in known.get(key, ()))
     if not tensors or any(t is None and one is not None for t, one in zip(tensors, known[key], strict=True)):
         tensors = _pack(x, how, saved)

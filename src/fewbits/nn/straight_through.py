@@ -92,13 +92,13 @@ def product(
     x: torch.Tensor, weight: torch.Tensor, precision: LayerPrecision, formulas: Formulas
 ) -> torch.Tensor:
     """Return the product of two operands; it has all derivatives."""
-    found: torch.Tensor = _Product.apply(x, weight, precision, formulas)  # type: ignore[no-untyped-call]
+    found: torch.Tensor = _Product.apply(x, weight, precision, formulas)  # type: ignore[no-untyped-call]  # torch gives apply no types
     return found
 
 
 def rounded(x: torch.Tensor, precision: LayerPrecision, role: str, axis: int) -> torch.Tensor:
     """Return ``x`` as the operand ``role``; its derivative is that of x."""
-    found: torch.Tensor = _Rounded.apply(x, precision, role, axis)  # type: ignore[no-untyped-call]
+    found: torch.Tensor = _Rounded.apply(x, precision, role, axis)  # type: ignore[no-untyped-call]  # torch gives apply no types
     return found
 
 

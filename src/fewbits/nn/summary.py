@@ -160,11 +160,11 @@ def _grouped(operands: dict[str, str]) -> dict[str, str]:
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "convolution", "_grouped_mm")
 
 
-class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+class _Products(TorchDispatchMode):
     """Collects the products of the module that runs, unless a narrow layer runs around it."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own
         self.running: list[tuple[str, bool]] = []
         self.ran: set[str] = set()
         self.found: dict[str, set[str]] = {}

@@ -21,7 +21,7 @@ _HOOKS = WeakTensorKeyDictionary()
 
 def release(p: torch.Tensor) -> None:
     """Leave the gradients of ``p`` as autograd has them: no older optimizer packs them any more."""
-    hook = _HOOKS.pop(p, None)  # type: ignore[no-untyped-call]  # torch's own
+    hook = _HOOKS.pop(p, None)
     if hook is not None:
         hook.remove()
         set_grad_dtype(p, p.dtype)
@@ -59,9 +59,7 @@ class GradientPacker:
             )
         frozen = not p.requires_grad
         p.requires_grad_(True)  # a hook asks for it, and stays when the layer is frozen, and when it thaws
-        _HOOKS[p] = p.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]  # torch's own
-            _weak(self._pack)
-        )
+        _HOOKS[p] = p.register_post_accumulate_grad_hook(_weak(self._pack))
         p.requires_grad_(not frozen)
         set_grad_dtype(p, torch.float32)  # FP16 has too little range for what a scale would bring back
 

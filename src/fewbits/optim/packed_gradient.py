@@ -48,7 +48,7 @@ class PackedGradient(torch.Tensor):
     _box: _Box
 
     # Every operation comes by __torch_dispatch__.
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # switches it off
 
     @staticmethod
     def __new__(
@@ -76,7 +76,7 @@ class PackedGradient(torch.Tensor):
         """Take what :meth:`__new__` took."""
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # typed there as what switches it off
         """Scale packed, and do everything else to the values."""
         kwargs, first = kwargs or {}, args[0]
         if func is _UNSCALE:

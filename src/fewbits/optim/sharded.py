@@ -15,8 +15,7 @@ def local(x: torch.Tensor) -> torch.Tensor:
     """Return what this process holds of a tensor: all of it where it is not sharded."""
     if not is_sharded(x):
         return x
-    part: torch.Tensor = x.to_local()  # type: ignore[attr-defined]  # of DTensor
-    return part
+    return x.to_local()
 
 
 def packable(x: torch.Tensor, fmt: Format) -> tuple[torch.Tensor, float | None]:
@@ -27,9 +26,9 @@ def packable(x: torch.Tensor, fmt: Format) -> tuple[torch.Tensor, float | None]:
     """
     if not is_sharded(x):
         return x, None
-    cut = [place.dim for place in x.placements if place.is_shard()]  # type: ignore[attr-defined]
+    cut = [place.dim for place in x.placements if place.is_shard()]  # type: ignore[attr-defined]  # of shards only
     if not all(keeps_blocks(fmt, x.ndim - 1, x, dim) for dim in cut):
-        return x.full_tensor(), None  # type: ignore[attr-defined]
+        return x.full_tensor(), None
     return local(x), _largest(x) if shares_scale(fmt, "tensor") else None
 
 
@@ -39,8 +38,7 @@ def of_one(dense: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         return dense
     from torch.distributed.tensor import DTensor, distribute_tensor
 
-    mesh: Any = like.device_mesh  # type: ignore[attr-defined]
-    places: Any = like.placements  # type: ignore[attr-defined]
+    mesh, places = like.device_mesh, like.placements
     if dense.shape == local(like).shape:
         return DTensor.from_local(
             dense, mesh, places, run_check=False, shape=like.shape, stride=like.stride()

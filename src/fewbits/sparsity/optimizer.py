@@ -162,18 +162,18 @@ class MaskedOptimizer(torch.optim.Optimizer):
                 keep_(local(value), layer.mask)
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]  # an attribute there
         """The wrapped optimizer's groups of parameters, with their options."""
         groups: list[dict[str, Any]] = self.optimizer.param_groups
         return groups
 
     @property
-    def state(self) -> Any:  # type: ignore[override]
+    def state(self) -> Any:  # type: ignore[override]  # an attribute there
         """The wrapped optimizer's states."""
         return self.optimizer.state
 
     @property
-    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]  # an attribute there
         """The wrapped optimizer's default options."""
         options: dict[str, Any] = self.optimizer.defaults
         return options

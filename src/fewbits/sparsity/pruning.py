@@ -12,12 +12,12 @@ from torch import nn
 from fewbits.errors import ArgumentError
 from fewbits.formats import Pattern
 from fewbits.formats import pattern as read
+from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.names import check_fits, listed, within
 from fewbits.records import PrunedTensor, PruneReport
 from fewbits.sparsity.layers import other_matrices, reduction_axes
 from fewbits.sparsity.masks import SEARCHES, density, kept_magnitude, mask, transposable_mask
 from fewbits.sparsity.schedules import Frozen, Gradual, Recomputed, Schedule
-from fewbits.sparsity.sharded import is_sharded
 
 MASK, DENSE, STEP = "_mask", "_dense", "sparsity_step"  # buffers: two after their parameter, one of the model
 _AXES = "fewbits_sparse_axes"  # attributes of a module: of a layer, and of the model

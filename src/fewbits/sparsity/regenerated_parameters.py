@@ -97,7 +97,7 @@ class _Regenerated(nn.Module):
         self.source, self.place = source, place
 
     def forward(self, anchor: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = _Made.apply(anchor, self.source, self.place)  # type: ignore[no-untyped-call]
+        made: torch.Tensor = _Made.apply(anchor, self.source, self.place)  # type: ignore[no-untyped-call]  # torch gives apply no types
         return made
 
 
@@ -115,7 +115,7 @@ def regenerate(
         anchor = nn.Parameter(torch.zeros((), device=device), requires_grad=True)
         module._parameters[name] = anchor
         parametrize.register_parametrization(module, name, _Regenerated(source, place), unsafe=True)
-        anchors.append(module.parametrizations[name].original)  # type: ignore[union-attr,index]
+        anchors.append(module.parametrizations[name].original)  # type: ignore[union-attr,index]  # a ParametrizationList
         if len(place.shape) > 1 and _can_run_again(module):
             _run_again(type(module), random=isinstance(module, nn.MultiheadAttention))
     return anchors

@@ -147,8 +147,7 @@ def fake_quantize(
     if out is None and is_torch(x):
         from fewbits.kernels import ops  # needs torch; NumPy users do without
 
-        # Array is a tensor here, which the type checker cannot conclude.
-        return ops.fake_quantize(x, format, checked_axis(axis, x.ndim), choices, seed, whole)  # type: ignore[return-value]
+        return ops.fake_quantize(x, format, checked_axis(axis, x.ndim), choices, seed, whole)  # type: ignore[return-value]  # Array is a tensor here
     target = inputs.format(format)
     options = decide(target, choices, seed)
     array, close = opened(x)

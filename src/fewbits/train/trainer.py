@@ -75,7 +75,7 @@ class Trainer:
         loss = self.task.loss(self.model, self.task.draw_batch(self.batches, hyper.batch))
         self.optimizer.zero_grad()
         scale = float(self.scaler.get_scale())
-        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self.scaler.scale(loss).backward()
         self.schedule.after_backward()
         norm = self._clip(hyper.largest_gradient, scale)
         if self.step_number and _is_narrow(self.optimizer):

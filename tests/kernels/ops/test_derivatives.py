@@ -42,7 +42,7 @@ def loss(rounding: Function, x: torch.Tensor) -> torch.Tensor:
 def by_dual_numbers(f: Function, x: torch.Tensor) -> torch.Tensor:
     with forward_ad.dual_level():
         dual = f(forward_ad.make_dual(x, V))
-        tangent: torch.Tensor = forward_ad.unpack_dual(dual).tangent  # type: ignore[no-untyped-call]
+        tangent: torch.Tensor = forward_ad.unpack_dual(dual).tangent
     return tangent
 
 
@@ -90,7 +90,7 @@ def test_compiled_derivatives_are_the_same() -> None:
 
 def test_without_a_tangent_there_is_none() -> None:
     with forward_ad.dual_level():
-        _, tangent = forward_ad.unpack_dual(fb.fake_quantize(X, "mxfp4"))  # type: ignore[no-untyped-call]
+        _, tangent = forward_ad.unpack_dual(fb.fake_quantize(X, "mxfp4"))
     assert tangent is None
     with torch.no_grad():
         assert not fb.fake_quantize(X.clone().requires_grad_(), "mxfp4").requires_grad
@@ -101,7 +101,7 @@ def test_a_dual_number_through_a_backward_pass() -> None:
     with forward_ad.dual_level():
         y = loss(partial(rounded, name="mxfp4"), forward_ad.make_dual(x, V))
         (g,) = torch.autograd.grad(y, x, create_graph=True)
-        mixed = forward_ad.unpack_dual(g).tangent  # type: ignore[no-untyped-call]
+        mixed = forward_ad.unpack_dual(g).tangent
     torch.testing.assert_close(mixed, hessian(partial(loss, straight_through("mxfp4")))(X) @ V)
 
 

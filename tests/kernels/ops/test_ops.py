@@ -219,7 +219,7 @@ def test_the_operators_that_store_and_restore_compile_and_export(text: str) -> N
     assert any("fewbits.quantize" in str(node.target) for node in exported.graph.nodes)
 
     def stored(t: torch.Tensor) -> list[torch.Tensor]:
-        return torch.ops.fewbits.quantize(t, 1, text, *default_arguments)  # type: ignore[no-any-return]
+        return torch.ops.fewbits.quantize(t, 1, text, *default_arguments)
 
     default_arguments = default(text)
     compiled = torch.compile(stored, fullgraph=True, backend="aot_eager")

@@ -273,7 +273,7 @@ def test_nothing_is_written_beside_the_results(name: str) -> None:
                     _guarded(s, d, offset) for s, d in zip(layout(fmt, shape, axis), dtypes, strict=True)
                 ]
                 p, given, where = job.prepared(x, fmt, axis, chosen, None, threads, packed=True)
-                ran, _ = _native.quantize(p, where, given, *(part for part, _ in parts), threads)  # type: ignore[arg-type]
+                ran, _ = _native.quantize(p, where, given, *(part for part, _ in parts), threads)
                 assert ran == isa
                 for (part, whole), wanted in zip(parts, expected.parts, strict=True):
                     if part is not None and wanted is not None:
@@ -336,7 +336,7 @@ def test_nothing_is_read_behind_the_input(name: str) -> None:
                 with _protected(part.tobytes()) as raw:
                     parts = Packed(
                         *expected.parts[:place], raw.reshape(part.shape), *expected.parts[place + 1 :]
-                    )  # type: ignore[arg-type]
+                    )
                     back = kernels.dequantize(parts, fmt, x.shape, 1, np.float32)
                 assert difference(x, back, expected.values, isa) is None
 

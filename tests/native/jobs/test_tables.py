@@ -83,7 +83,7 @@ BLOCKS = (
 
 
 @pytest.mark.parametrize("made", BLOCKS, ids=lambda made: str(made(Float(2, 1))))
-def test_every_made_up_element_in_blocks_equals_the_definition(made: Any) -> None:  # type: ignore[no-untyped-def]
+def test_every_made_up_element_in_blocks_equals_the_definition(made: Any) -> None:
     taken = 0
     for number, element in enumerate(cases.MADE):
         try:

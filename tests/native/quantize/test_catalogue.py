@@ -58,7 +58,7 @@ def choices(fmt: cases.Format) -> Iterator[dict[str, str]]:
 def test_the_kernels_take_the_catalogue_in_every_type(name: str) -> None:
     fmt = parse(name)
     for dtype in (np.float32, np.float16, np.uint16):
-        assert all(native.supports(fmt, options(fmt, **choice), dtype) for choice in choices(fmt))  # type: ignore[arg-type]
+        assert all(native.supports(fmt, options(fmt, **choice), dtype) for choice in choices(fmt))
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=cases.label)
@@ -70,7 +70,7 @@ def test_float32_equals_the_definition_on_everything_awkward(fmt: cases.Format) 
 @pytest.mark.parametrize("fmt", FORMATS, ids=cases.label)
 def test_every_rounding_and_scale_rule_equals_the_definition(fmt: cases.Format) -> None:
     for choice in choices(fmt):
-        chosen = options(fmt, seed=11, **choice)  # type: ignore[arg-type]
+        chosen = options(fmt, seed=11, **choice)
         assert differences(suited(inputs.single(fmt, False), chosen), fmt, 1, chosen) == [], choice
 
 

@@ -142,10 +142,10 @@ def test_mx_and_bdr_are_bfloat16_and_zeros_do_not_hide_it() -> None:
 def settings() -> tuple[Any, ...]:
     """Return what the whole process computes by."""
     return (
-        torch.backends.mkldnn.matmul.fp32_precision,  # type: ignore[attr-defined]
-        torch.backends.mkldnn.conv.fp32_precision,  # type: ignore[attr-defined]
-        torch.backends.mkldnn.fp32_precision,  # type: ignore[attr-defined]
-        torch.backends.fp32_precision,  # type: ignore[attr-defined]
+        torch.backends.mkldnn.matmul.fp32_precision,
+        torch.backends.mkldnn.conv.fp32_precision,
+        torch.backends.mkldnn.fp32_precision,
+        torch.backends.fp32_precision,
         torch.get_float32_matmul_precision(),
         torch.get_num_threads(),
         torch.get_default_dtype(),
@@ -198,8 +198,8 @@ def test_tiles_are_taken_only_where_the_process_allows_them_and_they_are_exact(
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
     monkeypatch.setattr(kernels, "has_bfloat16_products", lambda: True)
     ours = []
-    monkeypatch.setattr(products.ops, "bfloat16_product", lambda a, b: ours.append(1) or torch.matmul(a, b))  # type: ignore[func-returns-value]
-    matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    monkeypatch.setattr(products.ops, "bfloat16_product", lambda a, b: ours.append(1) or torch.matmul(a, b))
+    matmul: Any = torch.backends.mkldnn.matmul
     before = matmul.fp32_precision
     a, b = normal(20, 64), normal(64, 20, seed=1)
     try:
@@ -220,7 +220,7 @@ def test_instructions_are_taken_only_where_they_are_exact(monkeypatch: pytest.Mo
     real = kernels.bfloat16_product
     monkeypatch.setattr(
         arrays, "bfloat16_product", lambda a, b, out: taken.append(a.shape) or real(a, b, out)
-    )  # type: ignore[func-returns-value]
+    )
     a, b, low = normal(2, 20, 64), normal(64, 30, seed=1), normal(64, 30) * 2.0**-120
     for name in ("mxfp8_e5m2", "mx9"):
         rounded = fb.fake_quantize(a, name), fb.fake_quantize(b, name, axis=0)

@@ -43,7 +43,7 @@ REFUSED: dict[str, Callable[[Q], Any]] = {
     "map_": lambda q: q.map_(torch.ones(4, 64), max),
     "view(dtype)": lambda q: q.view(torch.uint8),
     "as_strided": lambda q: q.as_strided((2, 2), (1, 1)),
-    "set_": lambda q: torch.empty(0).set_(q),  # type: ignore[call-overload]
+    "set_": lambda q: torch.empty(0).set_(q),
     "resize_": lambda q: q.resize_(2, 2),
     "to_sparse": lambda q: q.to_sparse(),
     "to_mkldnn": lambda q: q.to_mkldnn(),
@@ -74,8 +74,8 @@ WITHOUT_ASKING: dict[str, Callable[[Q], Any]] = {  # functions in C that never s
     "to_dlpack": torch.utils.dlpack.to_dlpack,
     "a pointer to the storage": lambda q: q.untyped_storage().data_ptr(),
     "frombuffer": lambda q: torch.frombuffer(q, dtype=torch.uint8),
-    "from_numpy": torch.from_numpy,  # type: ignore[dict-item]
-    "memoryview": memoryview,  # type: ignore[dict-item]
+    "from_numpy": torch.from_numpy,
+    "memoryview": memoryview,
 }
 
 

@@ -73,7 +73,9 @@ def empty(fmt: Format, shape: tuple[int, ...], axis: int) -> Packed:
     """Return parts for an array of ``shape`` that nothing was written to yet."""
     dtypes = (np.uint8, np.uint8, np.uint8, np.float32)
     shapes = layout(fmt, shape, axis)
-    return Packed(*(None if s is None else empty_aligned(s, d) for s, d in zip(shapes, dtypes, strict=True)))  # type: ignore[arg-type]
+    return Packed(
+        *(None if s is None else empty_aligned(s, d) for s, d in zip(shapes, dtypes, strict=True))  # type: ignore[arg-type]  # four parts, each of its own dtype
+    )
 
 
 def packed(parts: Parts, fmt: Format) -> Packed:

@@ -139,7 +139,8 @@ def quantize(
 ) -> list[torch.Tensor]:
     """Return the packed parts of ``x`` that the format has: codes, scales, shifts, outer scales."""
     text, options = _decided(format, *choices)
-    return _quantize(x, axis, text, options, seed, amax)  # type: ignore[no-any-return]
+    parts: list[torch.Tensor] = _quantize(x, axis, text, options, seed, amax)
+    return parts
 
 
 def dequantize(
@@ -150,7 +151,8 @@ def dequantize(
     dtype: torch.dtype,
 ) -> torch.Tensor:
     """Return the values of packed codes, scales, shifts and outer scales, in ``dtype`` on their device."""
-    return _dequantize(*parts, format.grammar, list(shape), axis, dtype)  # type: ignore[no-any-return]
+    values: torch.Tensor = _dequantize(*parts, format.grammar, list(shape), axis, dtype)
+    return values
 
 
 def fake_quantize(
@@ -163,7 +165,8 @@ def fake_quantize(
     if is_sharded(x):
         register()
     text, options = _decided(format, *choices)
-    return torch.ops.fewbits.fake_quantize(x, axis, text, options, seed, amax)  # type: ignore[no-any-return]
+    y: torch.Tensor = torch.ops.fewbits.fake_quantize(x, axis, text, options, seed, amax)
+    return y
 
 
 def _decided(format: str | Format, *choices: Any) -> tuple[str, str]:
@@ -176,4 +179,4 @@ def _decided(format: str | Format, *choices: Any) -> tuple[str, str]:
 
 
 # What the arguments mean is decided while torch.compile traces: it takes the answer as it is.
-torch.compiler.assume_constant_result(_decided)  # type: ignore[no-untyped-call]
+torch.compiler.assume_constant_result(_decided)

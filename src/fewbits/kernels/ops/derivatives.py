@@ -41,7 +41,8 @@ def derive(
         def forward(keys: torch._C.DispatchKeySet, *args: Any) -> torch.Tensor:
             # What lies below is torch.func's next level, which differentiates too, or the kernel itself.
             with torch._C._AutoDispatchBelowAutograd(), torch.enable_grad(), _set_fwd_grad_enabled(True):
-                return op.redispatch(keys & torch._C._after_autograd_keyset, *args)  # type: ignore[no-any-return]
+                y: torch.Tensor = op.redispatch(keys & torch._C._after_autograd_keyset, *args)
+                return y
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -62,6 +63,7 @@ def derive(
 
     def differentiable(keys: torch._C.DispatchKeySet, *args: Any) -> torch.Tensor:
         with enable_single_level_autograd_function():  # torch.func has chosen the level already
-            return Derived.apply(keys, *args)  # type: ignore[no-any-return, attr-defined]
+            y: torch.Tensor = Derived.apply(keys, *args)  # type: ignore[attr-defined]  # of an untyped base class
+            return y
 
-    library.impl(name, differentiable, "Autograd", with_keyset=True)  # type: ignore[no-untyped-call]
+    library.impl(name, differentiable, "Autograd", with_keyset=True)

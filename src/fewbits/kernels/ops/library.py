@@ -14,13 +14,13 @@ read_format = lru_cache(maxsize=256)(parse)  # operators take formats as text
 
 # By hand, because what custom_op registers for autograd knows neither forward mode nor torch.func.
 # The axis comes before the format: torch.distributed.tensor remembers by what follows the first integer.
-LIBRARY = torch.library.Library("fewbits", "FRAGMENT")  # type: ignore[no-untyped-call]  # lasts as long as this module
+LIBRARY = torch.library.Library("fewbits", "FRAGMENT")  # lasts as long as this module
 
 
 def define(kernel: Callable[..., torch.Tensor], fake: Callable[..., torch.Tensor]) -> None:
     """Make an operator of a kernel and of what gives a result's shape."""
     name = kernel.__name__.lstrip("_")
     schema = name + torch.library.infer_schema(kernel, mutates_args=())
-    LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
-    LIBRARY.impl(name, kernel, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    LIBRARY.impl(name, kernel, "CompositeExplicitAutograd")
     torch.library.register_fake(f"fewbits::{name}", fake, lib=LIBRARY)

@@ -45,9 +45,11 @@ def _(stream: torch.Tensor, format: str, n: int, sparsity: str) -> torch.Tensor:
 
 def compress(codes: torch.Tensor, fmt: Format, n: int, sparsity: Pattern) -> torch.Tensor:
     """Return the streams of packed codes of ``n`` values; errors are those of kernels/arrays/nm.py."""
-    return _compress(codes, fmt.grammar, n, str(sparsity))  # type: ignore[no-any-return]
+    streams: torch.Tensor = _compress(codes, fmt.grammar, n, str(sparsity))
+    return streams
 
 
 def expand(stream: torch.Tensor, fmt: Format, n: int, sparsity: Pattern) -> torch.Tensor:
     """Return the packed codes of streams of ``n`` values."""
-    return _expand(stream, fmt.grammar, n, str(sparsity))  # type: ignore[no-any-return]
+    codes: torch.Tensor = _expand(stream, fmt.grammar, n, str(sparsity))
+    return codes

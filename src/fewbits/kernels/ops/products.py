@@ -57,7 +57,8 @@ def gemv(
 ) -> torch.Tensor:
     """Return ``x @ W.T`` in x's dtype, W packed with its blocks along the last axis, summed in float32."""
     kept = None if sparsity is None else str(sparsity)
-    return _gemv(x, *parts, fmt.grammar, kept, lines)  # type: ignore[no-any-return]
+    y: torch.Tensor = _gemv(x, *parts, fmt.grammar, kept, lines)
+    return y
 
 
 def _bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -92,7 +93,8 @@ derive(LIBRARY, "bfloat16_product", 2, _product_gradients, _product_tangent, kee
 
 def bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return ``a @ b`` for float32 matrices on the CPU whose values are all normal bfloat16, or zero."""
-    return torch.ops.fewbits.bfloat16_product(a, b)  # type: ignore[no-any-return]
+    y: torch.Tensor = torch.ops.fewbits.bfloat16_product(a, b)
+    return y
 
 
 def _addition_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -106,7 +108,8 @@ def addition_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
     Its derivatives are such products too, as the paper has them.
     """
-    return torch.ops.fewbits.addition_product(a, b)  # type: ignore[no-any-return]
+    y: torch.Tensor = torch.ops.fewbits.addition_product(a, b)
+    return y
 
 
 def _addition_gradients(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

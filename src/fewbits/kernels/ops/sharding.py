@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import sys
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 
 from fewbits.formats import Format, shares_scale
 from fewbits.kernels.bits.options import read_options
 
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
-def is_sharded(x: object) -> bool:
+
+def is_sharded(x: object) -> TypeGuard[DTensor]:
     """Whether ``x`` is a DTensor; without importing what only sharded training needs."""
     tensor = sys.modules.get("torch.distributed.tensor")
     return tensor is not None and isinstance(x, tensor.DTensor)

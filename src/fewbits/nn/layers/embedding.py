@@ -74,7 +74,7 @@ class NarrowEmbeddingBag(nn.EmbeddingBag):
 def _rounded(weight: torch.Tensor, precision: LayerPrecision) -> torch.Tensor:
     if transformed():
         return rounded(weight, precision, "forward_weight", -1)
-    found: torch.Tensor = _StraightThrough.apply(weight, precision)  # type: ignore[no-untyped-call]
+    found: torch.Tensor = _StraightThrough.apply(weight, precision)  # type: ignore[no-untyped-call]  # torch gives apply no types
     return found
 
 

@@ -23,7 +23,7 @@ def solve(a: torch.Tensor, b: torch.Tensor, run: Run) -> torch.Tensor:
 
 
 def _apply(a: torch.Tensor, b: torch.Tensor, run: Run, adjoint: bool) -> torch.Tensor:
-    x: torch.Tensor = _Solve.apply(a, b, run, adjoint)  # type: ignore[no-untyped-call]
+    x: torch.Tensor = _Solve.apply(a, b, run, adjoint)  # type: ignore[no-untyped-call]  # torch gives apply no types
     return x
 
 

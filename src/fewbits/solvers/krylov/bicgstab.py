@@ -116,7 +116,7 @@ def _iterate(problem: Problem, space: Space, delta: float | None) -> None:
         if not math.isfinite(size):
             break
         x = following
-        problem.note(size, lambda x=x: x)  # type: ignore[misc]
+        problem.note(size, lambda x=x: x)  # type: ignore[misc]  # mypy gives a default of a lambda no type
         if delta is not None and (trigger.fires(size, 0.0) or size <= problem.target):
             problem.updates += 1
             r = space.rounded_copy(problem.add(x))

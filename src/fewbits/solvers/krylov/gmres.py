@@ -228,7 +228,7 @@ def _directions(problem: Problem, space: Space, delta: float | None, restart: in
         if not math.isfinite(size):
             break
         r, x = following, x + alpha * wide(p)
-        problem.note(size, lambda x=x: x)  # type: ignore[misc]
+        problem.note(size, lambda x=x: x)  # type: ignore[misc]  # mypy gives a default of a lambda no type
         held.append((*packed, length2))
         reliable = delta is not None and (
             trigger.fires(problem.claimed, 0.0) or problem.claimed <= problem.target

@@ -144,7 +144,7 @@ def _cycle(problem: LeastSquares, space: Space, adjoint: Space, r: torch.Tensor)
         size2 = max(size2 - f * f, 0.0)
         v_next = adjoint.apply(p) - rho * v
         theta = norm(v_next)
-        problem.note(math.sqrt(size2), lambda x=x: x)  # type: ignore[misc]
+        problem.note(math.sqrt(size2), lambda x=x: x)  # type: ignore[misc]  # mypy gives a default of a lambda no type
         left = theta * abs(f)
         if left <= enough or left <= 0.5 * problem.rtol * problem.norm * math.sqrt(size2):
             break

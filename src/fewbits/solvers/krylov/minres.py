@@ -114,7 +114,7 @@ def _cycle(problem: Problem, space: Space, r: torch.Tensor) -> torch.Tensor:
         step, left = cosine * left, sine * left
         w_before, w = w, space.rounded((v - epsilon_before * w_before - delta * w) / gamma)
         x = x + step * wide(w)
-        problem.note(size * abs(left) / first, lambda x=x: x)  # type: ignore[misc]
+        problem.note(size * abs(left) / first, lambda x=x: x)  # type: ignore[misc]  # mypy gives a default of a lambda no type
         if problem.claimed <= enough or beta == 0:
             break
     return x

@@ -138,7 +138,7 @@ def _matrix(a: AnyArray | Rows | SparseMatrix) -> torch.Tensor | scipy.sparse.cs
         return _rows(a.tocsr())
     if isinstance(a, torch.Tensor) and a.layout != torch.strided:
         refuse_gradients(a, "A")
-        entries = a.detach().cpu().to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
+        entries = a.detach().cpu().to_sparse_coo().coalesce()
         places = tuple(entries.indices().numpy())
         return _rows(scipy.sparse.csr_array((entries.values().numpy(), places), shape=tuple(a.shape)))
     if isinstance(a, (torch.Tensor, np.ndarray, list, tuple)):

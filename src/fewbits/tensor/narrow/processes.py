@@ -19,7 +19,7 @@ def _sent(q: NarrowTensor) -> tuple[Any, ...]:
 
 def _received(parts: dict[str, torch.Tensor], meta: Any, shape: Any, is_parameter: bool) -> NarrowTensor:
     q = NarrowTensor.__tensor_unflatten__(parts, meta, shape, None)
-    return torch.nn.Parameter(q, requires_grad=False) if is_parameter else q  # type: ignore[return-value]
+    return torch.nn.Parameter(q, requires_grad=False) if is_parameter else q  # type: ignore[return-value]  # q itself, marked
 
 
 ForkingPickler.register(NarrowTensor, _sent)  # of queues and pipes between processes, not of files

@@ -6,7 +6,7 @@ tensor.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -34,8 +34,10 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
         (..., n), ordinary.
     """
     fits = x.ndim > 0 and weight.ndim == 2 and x.shape[-1] == weight.shape[1] and x.dtype == weight.dtype
-    by_gemv = fits and _is_gemv(weight, x, x.shape[:-1].numel(), axis=1)
-    y = _gemv(x, weight) if by_gemv else product(x, weight.t())  # type: ignore[arg-type]
+    if fits and _is_gemv(weight, x, x.shape[:-1].numel(), axis=1):
+        y = _gemv(x, weight)
+    else:
+        y = product(x, weight.t())
     return y if bias is None else y + bias
 
 
@@ -94,9 +96,9 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """
     fits = a.ndim > 0 and 0 < b.ndim <= 2 and a.shape[-1] == b.shape[0] and a.dtype == b.dtype
     if fits and _is_gemv(b, a, a.shape[:-1].numel(), axis=0):
-        return _gemv(a, b.t())  # type: ignore[arg-type]
+        return _gemv(a, _transposed(b))
     if fits and _is_gemv(a, b, b.shape[1:].numel(), axis=1):
-        return _gemv(b, a) if b.ndim == 1 else _gemv(b.t(), a).t()  # type: ignore[arg-type]
+        return _gemv(b, a) if b.ndim == 1 else _gemv(b.t(), a).t()
     if isinstance(a, NarrowTensor) and isinstance(b, NarrowTensor):
         return _multiplied(a, b, a.format)
     return torch.matmul(_dense(a), _dense(b))
@@ -127,10 +129,17 @@ def bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return y.reshape(*a.shape[:-1], b.shape[1])
 
 
-def _is_gemv(w: torch.Tensor, x: torch.Tensor, vectors: int, *, axis: int) -> bool:
+def _is_gemv(w: torch.Tensor, x: torch.Tensor, vectors: int, *, axis: int) -> TypeGuard[NarrowTensor]:
     """Whether ``w`` is a packed matrix, blocks along ``axis``, that meets few ordinary vectors."""
     packed = isinstance(w, NarrowTensor) and w.ndim == 2 and w.axis == axis
     return packed and not isinstance(x, NarrowTensor) and 0 < vectors <= GEMV_VECTORS
+
+
+def _transposed(q: NarrowTensor) -> NarrowTensor:
+    """Return ``q.t()``, which torch types as any tensor."""
+    turned = q.t()
+    assert isinstance(turned, NarrowTensor)
+    return turned
 
 
 def _gemv(x: torch.Tensor, w: NarrowTensor) -> torch.Tensor:

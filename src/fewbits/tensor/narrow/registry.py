@@ -26,7 +26,7 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # In inference mode a view of an ordinary tensor is an ordinary tensor: torch counts its versions.
         with torch.inference_mode(torch.is_inference_mode_enabled() and args[0].is_inference()):
             found = VIEWS[func](*args, **kwargs)
-        return return_and_correct_aliasing(func, args, kwargs, found)  # type: ignore[no-untyped-call]
+        return return_and_correct_aliasing(func, args, kwargs, found)
     if func in COMPUTED:
         return COMPUTED[func](*args, **kwargs)
     found = func.decompose(*args, **kwargs)

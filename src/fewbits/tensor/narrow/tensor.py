@@ -56,7 +56,7 @@ class NarrowTensor(Sealed):
     _family: np.dtype[Any] | None  # the dtype of the NumPy array that was quantized; None for a tensor
 
     # Every operation comes by __torch_dispatch__.
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # switches it off
 
     @staticmethod
     def __new__(
@@ -251,12 +251,12 @@ class NarrowTensor(Sealed):
         """Move the packed parts to memory that other processes see; return the tensor."""
         for part in self.pieces:
             if part is not None:
-                part.share_memory_()  # type: ignore[no-untyped-call]
+                part.share_memory_()
         return self
 
     def is_shared(self) -> bool:
         """Whether other processes see the packed parts."""
-        return all(p.is_shared() for p in self.pieces if p is not None)  # type: ignore[no-untyped-call]
+        return all(p.is_shared() for p in self.pieces if p is not None)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise DTypeError(
@@ -264,7 +264,7 @@ class NarrowTensor(Sealed):
             "safetensors with fewbits.files.save_file, or pickle what .dequantize() gives"
         )
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]  # torch's is untyped
         shape = tuple(self.shape)
         sparsity = "" if self.sparsity is None else f", sparsity={self.sparsity}"
         return f"NarrowTensor({self.format}, shape={shape}, axis={self.axis}{sparsity}, {self.nbytes} bytes)"

@@ -94,7 +94,7 @@ def around_thresholds(element: Element) -> cases.Singles:
     return x[np.random.default_rng(0).permutation(x.size)]  # so that any part of it is a fair sample
 
 
-def differences(element: Element, rule: str, x: cases.Singles, choose: Any = None) -> list[float]:  # type: ignore[no-untyped-def]
+def differences(element: Element, rule: str, x: cases.Singles, choose: Any = None) -> list[float]:
     """Return the maxima whose scale differs from the definition; must-fail tests pass their own rule."""
     found = (choose(x, element) if choose else exponent(x, element, rule)).tolist()
     return [a for a, e in zip(x.tolist(), found, strict=True) if e != defined(rule, Fraction(a), element)]

@@ -26,7 +26,7 @@ def reading_format(fmt: Format) -> _native.Format:
 
 def contiguous_parts(q: Packed) -> Packed:
     """Return the parts in C order, at addresses that the kernels can read; copied only where needed."""
-    return Packed(*(None if part is None else aligned(np.ascontiguousarray(part)) for part in q))  # type: ignore[arg-type]
+    return Packed(*(None if part is None else aligned(np.ascontiguousarray(part)) for part in q))  # type: ignore[arg-type]  # four parts, each of its own dtype
 
 
 def joins_lines(fmt: Format, shape: tuple[int, ...], axis: int) -> bool:
