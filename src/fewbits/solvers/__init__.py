@@ -1,4 +1,4 @@
-"""Linear systems to full double accuracy, whose expensive part runs in a narrow format."""
+"""Solvers for linear systems: full double accuracy, with the expensive part in a narrow format."""
 
 from __future__ import annotations
 

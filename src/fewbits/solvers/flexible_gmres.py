@@ -1,7 +1,7 @@
 """Flexible GMRES: one loop for dense systems in double precision and for packed bases.
 
-Saad, A Flexible Inner-Outer Preconditioned GMRES Algorithm, 1993: the preconditioned directions are kept, so
-a preconditioner that rounds does no harm.
+Saad, A Flexible Inner-Outer Preconditioned GMRES Algorithm, 1993: the preconditioned directions are stored,
+so the preconditioner may round.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from fewbits.solvers.hessenberg import HessenbergQR
 
 
 class Basis(Protocol):
-    """The orthonormal vectors of k Krylov spaces and the directions made of them, as a caller stores them.
+    """The orthonormal vectors of k Krylov spaces and their preconditioned directions; callers store them.
 
-    Vectors w are in double precision, of any shape that the basis itself chooses.
+    Vectors w are in double precision; the basis chooses their shape.
     """
 
     def expand(self) -> torch.Tensor:
-        """Precondition the last vector, keep the direction, and return A times it."""
+        """Precondition the last vector, store the direction, and return A times it."""
         ...
 
     def orthogonalize(self, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return w without its parts along the j vectors, and those parts, (k, j)."""
+        """Orthogonalize w against the j vectors; return it with the coefficients removed, (k, j)."""
         ...
 
     def norm(self, w: torch.Tensor) -> torch.Tensor:
@@ -47,15 +47,15 @@ GoOn = Callable[[int, torch.Tensor, Callable[[], torch.Tensor]], bool]
 def flexible_gmres(
     basis: Basis, size: torch.Tensor, dtype: torch.dtype, *, maxiter: int, go_on: GoOn
 ) -> tuple[torch.Tensor, int]:
-    """Return what reduces k residuals the most in the spaces that they span, and the iterations taken.
+    """Return the corrections that minimize k residuals over their Krylov spaces, and the iterations taken.
 
     Args:
-        basis: holds the first residuals over their norms.
+        basis: holds the initial residuals divided by their norms.
         size: (k,) float64, those norms.
         dtype: float64 or complex128.
         maxiter: iterations at most.
-        go_on: ``go_on(iteration, residuals, partial)`` is asked after each iteration with the norms of the
-            residuals, (k,), and a function that returns the solution so far.
+        go_on: ``go_on(iteration, residuals, partial)`` is called after each iteration with the norms of the
+            residuals, (k,), and a function that returns the correction so far; False stops.
     """
     problem = HessenbergQR(size.numpy(), maxiter, str(dtype).removeprefix("torch."))
 

@@ -1,4 +1,4 @@
-"""Least squares with Hessenberg matrices that grow by a column, by one Givens rotation for each."""
+"""Least squares with growing Hessenberg matrices: one Givens rotation for each new column."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import torch
 
 Numbers = npt.NDArray[np.float64 | np.complex128]
 
-_INVARIANT = 1e-14  # what orthogonalization leaves of a vector that lies in the span of the others
+_INVARIANT = 1e-14  # relative length that rounding leaves of a vector in the span of the others
 
 
 class HessenbergQR:
-    """Minimize |size e_1 - H y| for k Hessenberg matrices H, (j + 1, j), side by side.
+    """Minimize |size e_1 - H y| for k Hessenberg matrices H, (j + 1, j), at once.
 
-    A rotation of the last two rows turns each new column into one of a triangle R; the rotations are kept
-    multiplied out, as one unitary matrix (Saad and Schultz, GMRES, 1986, section 3.2).
+    A rotation of the last two rows turns each new column into one of a triangle R; the product of the
+    rotations is stored as one unitary matrix (Saad and Schultz, GMRES, 1986, section 3.2).
 
-    A space is complete where the next basis vector would be rounding alone, or where the new column depends
-    on the others, as it does for a singular A: its least residual stays what it is from then on, and the
-    weights of further columns are zero.
+    A space is complete when the next basis vector would be only rounding error, or when the new column
+    depends on the others, as for a singular A. From then on its residual stays the same, and the weights of
+    further columns are zero.
 
     Args:
-        size: (k,) float64, the norms of the first residuals; a space with none is complete.
-        maxiter: columns at most.
+        size: (k,) float64, the norms of the first residuals; a space whose residual is zero is complete.
+        maxiter: largest number of columns.
         dtype: float64 or complex128.
     """
 
@@ -44,15 +44,15 @@ class HessenbergQR:
 
         Args:
             overlaps: (k, j + 1), the column down to the diagonal.
-            below: (k,), the entry below the diagonal: what orthogonalization left of the new vector.
-            before: (k,), the norm of that vector before.
+            below: (k,), the entry below the diagonal: the norm of the new vector after orthogonalization.
+            before: (k,), the norm of that vector before orthogonalization.
         """
         j = self.columns
         rotated = (self._rotations[:, : j + 1, : j + 1] @ overlaps[:, :, None])[:, :, 0]
         diagonal, pivot = rotated[:, j], np.hypot(np.abs(rotated[:, j]), below)
         largest = np.maximum(before, np.abs(np.diagonal(self._r, axis1=1, axis2=2)).max(1, initial=0.0))
         used = ~self.complete & (pivot > (j + 2) * np.finfo(np.float64).eps * largest)
-        # Where the column is not used, its row and the one below change places: the residual stays.
+        # For a column that is not used, swap its row with the one below: the residual stays the same.
         over = np.where(used, pivot, 1.0)
         cosine, sine = np.where(used, diagonal / over, 0.0), np.where(used, below / over, 1.0)
         self._r[:, :j, j] = np.where(used[:, None], rotated[:, :j], 0.0)

@@ -1,4 +1,4 @@
-"""Which part of a solution is held in which format, as data."""
+"""Precisions as data: the format of each part of a solver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from fewbits.errors import ArgumentError, FormatError
 from fewbits.formats import SCALED_FP16, SITE_INT16, Format, split
 from fewbits.tensor import fake_quantize, format
 
-# What one operand of a product loses at most: of itself; for int8, of the largest in its row or column.
+# Unit roundoff of one operand of a product: relative to the operand; for int8, to the largest value in its
+# row or column.
 _ROUNDOFF = {
     "fp64": 2.0**-53,
     "fp32": 2.0**-24,
@@ -34,21 +35,21 @@ class Precision:
     """How a dense system is solved.
 
     Attributes:
-        name: how it prints.
-        factor: what the operands of the trailing updates of the factorization are rounded to, with sums in
-            float32. ``bf16x2`` and ``bf16x3`` split a float32 into two or three bfloat16 terms, ``int8x2``
-            and ``int8x3`` the rows of one operand and the columns of the other into 8-bit integers with a
-            power of two for each, whose products are exact; ``fp32`` and ``fp64`` are LAPACK's own
-            factorizations; any other format is emulated, blocks along the axis that is summed over.
+        name: shown in reports.
+        factor: the format of the operands in the trailing updates of the factorization; sums are float32.
+            ``bf16x2`` and ``bf16x3`` split a float32 into two or three bfloat16 terms. ``int8x2`` and
+            ``int8x3`` split it into two or three 8-bit integers, with a power of two for each row of one
+            operand and each column of the other; their products are exact. ``fp32`` and ``fp64`` are LAPACK's
+            own factorizations. Any other format is emulated, with blocks along the axis that is summed over.
         refinement: ``classical`` (Wilkinson; LAPACK's DSGESV), ``gmres`` with the factors as preconditioner
             (Carson and Higham, Accelerating the Solution of Linear Systems by Iterative Refinement in Three
-            Precisions, 2018), ``classical_gmres``: classical as long as each step takes a digit off the
-            residual and GMRES from there, or ``none``, for factors in double precision.
-        working: the triangular solves of classical refinement, fp64, which reads real float32 factors as they
-            are, or fp32. Those of GMRES are fp64 always: rounding blurs the few directions that keep it from
-            converging.
-        residual: fp64; a narrower one would not end at the accuracy of double precision.
-        solution: fp64, likewise.
+            Precisions, 2018), ``classical_gmres``: classical while each step reduces the residual tenfold,
+            then GMRES; or ``none``, for factors in double precision.
+        working: precision of the triangular solves in classical refinement: fp64, which reads real float32
+            factors without a copy, or fp32. In GMRES they are always fp64, because rounding blurs the few
+            directions that decide its convergence.
+        residual: fp64; with a narrower residual, refinement would not reach double precision.
+        solution: fp64, for the same reason.
     """
 
     name: str
@@ -98,13 +99,13 @@ _ROLES = ("factor", "refinement", "working", "residual", "solution")
 
 
 def precision(text: str | Precision) -> Precision:
-    """Return the precision that ``text`` says; one is returned as it is.
+    """Return the precision that ``text`` names; a Precision is returned unchanged.
 
     A name of :data:`PRECISIONS`, a format for the factors, or either with roles that differ:
     ``NAME:ROLE=VALUE,...``, as in ``bf16x2:refinement=gmres`` or ``mxfp8:working=fp32``.
 
     Raises:
-        ArgumentError: neither a precision nor a format, or a role or a value that there is not.
+        ArgumentError: text is neither a precision nor a format, or has an unknown role or value.
     """
     if isinstance(text, Precision):
         return text
@@ -132,7 +133,7 @@ def precision(text: str | Precision) -> Precision:
 
 
 def roundoff(factor: str) -> float:
-    """Return what ``factor`` loses of a number at most; for a format, on average."""
+    """Return the unit roundoff of ``factor``; for a format, its mean relative error."""
     return _ROUNDOFF[factor] if factor in _ROUNDOFF else mean_error(format(factor))
 
 
@@ -145,11 +146,11 @@ def mean_error(fmt: Format) -> float:
 
 @dataclass(frozen=True)
 class KrylovPrecision:
-    """How a Krylov solver holds its parts.
+    """The formats of a Krylov solver.
 
-    ``matrix`` and ``vectors`` are formats; arithmetic is ``accumulation``, float32 or float64, sums over
-    vectors are float64, and so are the residual that decides and the solution. ``fp64`` is for both or for
-    none: with it nothing is rounded.
+    ``matrix`` and ``vectors`` are formats. Arithmetic is in ``accumulation``, float32 or float64; dot
+    products, the true residual and the solution are float64. ``fp64`` must be given for both or for neither;
+    with it nothing is rounded.
     """
 
     name: str
@@ -174,7 +175,7 @@ class KrylovPrecision:
 
     @property
     def double(self) -> bool:
-        """Whether nothing is narrow."""
+        """Whether all parts are double precision."""
         return self.matrix == "fp64"
 
 
@@ -194,13 +195,13 @@ KRYLOV_PRECISIONS: dict[str, KrylovPrecision] = {
 
 
 def krylov_precision(text: str | KrylovPrecision) -> KrylovPrecision:
-    """Return the precision that ``text`` says; one is returned as it is.
+    """Return the Krylov precision that ``text`` names; a KrylovPrecision is returned unchanged.
 
     A name of :data:`KRYLOV_PRECISIONS`, a format for matrix and vectors, or two of either,
     ``MATRIX/VECTORS``: ``fp32/scaled_fp16`` keeps the matrix in float32.
 
     Raises:
-        ArgumentError: neither a precision nor a format.
+        ArgumentError: text is neither a precision nor a format.
     """
     if isinstance(text, KrylovPrecision):
         return text

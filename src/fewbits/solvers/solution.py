@@ -1,4 +1,4 @@
-"""What every solver of this package returns: a solution with its evidence."""
+"""The result of every solver: a solution with its evidence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fewbits.errors import ArgumentError
 from fewbits.records import Stage
 from fewbits.typing import Array, NumpyArray
 
-# What a code below zero says, numbered as in cuSOLVER's iterative refinement and LAPACK's DSGESV.
+# Meaning of negative codes, numbered as in cuSOLVER's iterative refinement and LAPACK's DSGESV.
 REASONS = {
     -1: "not worth trying",
     -2: "overflow in the narrow format",
@@ -31,43 +31,43 @@ Other = TypeVar("Other", NumpyArray, torch.Tensor)
 
 @dataclass(frozen=True, eq=False)
 class Solution(Generic[Array]):
-    """A solution with its evidence; it stands for ``x`` where NumPy or PyTorch expect an array.
+    """A solution with its evidence; NumPy and PyTorch treat it as the array ``x``.
 
     ``numpy.asarray(solution)``, ``A @ solution`` with an array or a tensor A, and ``torch.asarray(solution)``
-    see ``x``. A number that a solver does not compute is nan.
+    use ``x``. A number that a solver does not compute is nan.
 
-    Of several right-hand sides, (n, k), the numbers are those of all columns together: the residuals and
-    errors are those of the worst one, ``converged`` says whether all have, and of a Krylov solver the
-    iterations are a sum.
+    For several right-hand sides, (n, k), the numbers cover all columns: residuals and errors are the largest
+    of any column, ``converged`` says whether all columns converged, and the iterations of a Krylov solver are
+    summed.
 
     Attributes:
-        x: (n,) or (n, k), float64 or complex128, of b's family and shape; a Krylov solver returns of all that
-            it found the x with the least true residual.
-        converged: whether x is as accurate as was asked: the true residual of a Krylov solver at most
-            max(rtol |b|, atol); for a dense system as good as double precision has.
-        residual: |b - A x| / |b|, 2-norms, of the x returned, in more than double precision where A's values
-            are known.
-        iterations: of a Krylov solver in all precisions, one product with A each, two in bicgstab and lsqr;
-            of a dense one the steps of refinement in the stage that converged.
+        x: (n,) or (n, k), float64 or complex128, in the shape of b and an array or tensor like it. A Krylov
+            solver returns its x with the smallest true residual.
+        converged: whether x is as accurate as requested: for a Krylov solver, a true residual of at most
+            max(rtol |b|, atol); for a dense system, the accuracy of double precision.
+        residual: |b - A x| / |b|, 2-norms, of the x returned; computed in more than double precision if the
+            values of A are known.
+        iterations: for a Krylov solver, the sum over all precisions; each takes one product with A, or two in
+            bicgstab and lsqr. For a dense system, the steps of refinement in the stage that converged.
         stages: every attempt, in order, with its precision, time, residuals and the reason why it was left;
-            the last one gave x. Empty where nothing had to be done.
-        history: of a Krylov solver the recurrence's residual over |b| after each iteration, of all stages;
-            of a dense one the componentwise backward error in the last stage, after each step.
+            the last one gave x. Empty if there was nothing to compute.
+        history: for a Krylov solver, the recurrence's residual divided by |b| after each iteration of all
+            stages; for a dense system, the componentwise backward error after each step of the last stage.
         backward_error: of a dense system, normwise, max |b - A x| / (|A| max |x| + max |b|), infinity norms
             (Rigal and Gaches, 1967); of :func:`lstsq` the smaller one of |A^H r| / (|A| |r|) and
             |r| / (|A| |x| + |b|), Frobenius and 2-norms (Stewart, Research, Development, and LINPACK, 1977).
         componentwise_error: of a dense system, max over i of |b - A x|_i / (|A| |x| + |b|)_i (Oettli and
             Prager, 1964).
         forward_error: of a dense system, an estimate of max |x - x'| / max |x'|, where x' is the exact
-            solution, from the residual and the factors, as in LAPACK's GERFS; infinity where x is no
+            solution, from the residual and the factors, as in LAPACK's GERFS; infinity if x is not a
             solution.
         condition: of a dense system, an estimate of the condition number in the infinity norm, of A with
-            rows and columns equilibrated; infinity where it is so large that no estimate can be believed. Of
-            :func:`lstsq` a lower bound from R.
-        optimality: of least squares |A^H r| / (|A| |r|); of :func:`lsqr` with a lower bound of |A|.
-        claimed: of a Krylov solver, the residual over |b| as the recurrence has it.
-        reliable_updates: times that a Krylov solver computed the residual anew in double precision.
-        columns: the solutions of several right-hand sides, each as if it were alone; empty for one.
+            rows and columns equilibrated; infinity if it is too large to be estimated. For :func:`lstsq`, a
+            lower bound from R.
+        optimality: for least squares, |A^H r| / (|A| |r|); :func:`lsqr` uses a lower bound on |A|.
+        claimed: for a Krylov solver, the residual divided by |b| according to the recurrence.
+        reliable_updates: how often a Krylov solver recomputed the residual in double precision.
+        columns: for several right-hand sides, the Solution of each one; empty for a single one.
     """
 
     x: Array
@@ -96,7 +96,7 @@ class Solution(Generic[Array]):
         return len(self.stages) > 1 and self.stages[-1].precision in ("fp64", "double")
 
     def with_x(self, x: Other) -> Solution[Other]:
-        """Return the same evidence with x in another shape or family; without the columns."""
+        """Return the same evidence with another x and without the columns."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return Solution(**{**fields, "x": x, "columns": ()})
 
@@ -124,23 +124,23 @@ class Solution(Generic[Array]):
 
 
 def _tensor(value: object) -> object:
-    """Return the tensor that a solution stands for, also within lists; anything else as it is."""
+    """Return the x of a solution as a tensor, also within lists; anything else unchanged."""
     if isinstance(value, Solution):
         return torch.as_tensor(value.x)
     return type(value)(map(_tensor, value)) if isinstance(value, (list, tuple)) else value
 
 
 def of_family(x: torch.Tensor, like: Array) -> Array:
-    """Return x as a tensor on the device of ``like`` where that is one, and else as an array.
+    """Return x as a tensor on the device of ``like`` if that is a tensor, else as an array.
 
     Raises:
-        ArgumentError: x has a gradient, which an array of NumPy cannot carry.
+        ArgumentError: x has a gradient, which a NumPy array cannot carry.
     """
     if isinstance(like, torch.Tensor):
         return x.to(like.device)
     if x.requires_grad:
         raise ArgumentError(
-            "A has a gradient, and b is no tensor, so x would be an array, which has none; give b as a torch"
-            " tensor, or A.detach()"
+            "A requires a gradient, but b is not a tensor, so x would be a NumPy array without one;"
+            " pass b as a torch tensor, or A.detach()"
         )
     return x.numpy()

@@ -1,4 +1,4 @@
-"""Arrays of either family as tensors in double precision, and back; what no system can hold is refused."""
+"""Conversion of arrays and tensors to double precision on the CPU and back; unusable input is rejected."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _EXPECTED = "expected a NumPy array, a torch tensor or nested lists of real or c
 
 
 def with_gradient(x: Numbers, name: str) -> torch.Tensor:
-    """Return x in float64 or complex128 on the CPU, of which a torch.Tensor's gradient goes back to x.
+    """Return x in float64 or complex128 on the CPU; if x is a torch.Tensor, gradients flow back to it.
 
     Args:
         x: numpy.ndarray, torch.Tensor or nested lists of integers, floats or complex numbers.
-        name: for the message.
+        name: what error messages call x.
 
     Raises:
-        ArgumentError: it is none of these, or has no dense layout.
+        ArgumentError: x is none of these, or is sparse or masked.
     """
     if isinstance(x, torch.Tensor):
         if x.layout != torch.strided or x.is_quantized:
@@ -51,12 +51,12 @@ def with_gradient(x: Numbers, name: str) -> torch.Tensor:
 
 
 def tensor(x: Numbers, name: str) -> torch.Tensor:
-    """Return the values of :func:`with_gradient` alone."""
+    """Return x as :func:`with_gradient` does, detached from its gradient."""
     return with_gradient(x, name).detach()
 
 
 def shape(x: Numbers) -> tuple[int, ...]:
-    """Return the shape of an array or of nested lists; () of what is none."""
+    """Return the shape of an array or of nested lists; () for anything else."""
     try:
         return tuple(x.shape) if hasattr(x, "shape") else np.shape(np.asarray(x))
     except ValueError:
@@ -67,9 +67,9 @@ def check_finite(x: torch.Tensor, name: str) -> None:
     """Raise DataError if x holds NaN or infinity.
 
     Raises:
-        DataError: x, named so, holds one.
+        DataError: x holds one; the message calls it ``name``.
     """
-    # A sum is read in a fifth of the time; it may overflow where nothing is infinite.
+    # A sum takes a fifth of the time of a test of each entry; it may overflow although every entry is finite.
     if not math.isfinite(abs(x.sum().item())) and not bool(torch.isfinite(x).all()):
         raise DataError(f"{name} holds NaN or infinity; remove them first")
 
@@ -99,9 +99,9 @@ def checked_columns(b: AnyArray, rows: int) -> torch.Tensor:
 
 
 def as_given(x: torch.Tensor, b: Array) -> Array:
-    """Return the columns of x, (n, k), of b's family, and (n,) where b had one axis.
+    """Return x, (n, k), as an array or tensor, whichever b is; as (n,) if b has one axis.
 
     Raises:
-        ArgumentError: x has a gradient, which an array of NumPy cannot carry.
+        ArgumentError: x has a gradient, which a NumPy array cannot carry.
     """
     return of_family(x.reshape(len(x), *shape(b)[1:]), b)

@@ -1,4 +1,4 @@
-"""Many systems at once: shapes that broadcast, and small systems in double precision side by side."""
+"""Batches of systems: broadcast shapes, and small systems solved together in double precision."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fewbits.typing import Array
 
 SolveOne = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
-_MILD = 2.0**4  # between the largest entries of rows or columns
-_CERTAIN = 1e-2  # of what the condition may be
+_MILD = 2.0**4  # ratio of the largest entries of rows or columns up to which scaling changes little
+_CERTAIN = 1e-2  # share of the largest acceptable condition below which one solution is enough
 
 
 def solve(a: Numbers, b: Array, solve_one: SolveOne, together: bool) -> Array:
@@ -24,13 +24,14 @@ def solve(a: Numbers, b: Array, solve_one: SolveOne, together: bool) -> Array:
 
     Args:
         a: (..., n, n).
-        b: (n,), (..., n) where those axes are A's own, or (..., n, k).
+        b: (n,); (..., n), if its leading axes are exactly those of a; or (..., n, k).
         solve_one: solves a single system.
-        together: whether LAPACK's double precision is all that would be tried.
+        together: whether LAPACK in double precision is the only method to try, so that systems can be
+            batched.
 
     Raises:
         ArgumentError: shapes that do not fit.
-        DataError: NaN or infinity, or a singular matrix; says which.
+        DataError: NaN or infinity, or a singular matrix; the message says which system.
     """
     systems: torch.Tensor = with_gradient(a, "A")
     sides: torch.Tensor = with_gradient(b, "b")
@@ -81,7 +82,7 @@ def _named(i: int, solve_one: SolveOne, a: torch.Tensor, b: torch.Tensor) -> tor
 
 
 def _together(a: torch.Tensor, b: torch.Tensor, solve_one: SolveOne) -> torch.Tensor:
-    """Solve (m, n, n) systems in double precision at once; those that look difficult again, one by one."""
+    """Solve (m, n, n) systems in one call in double precision, then badly conditioned ones again singly."""
     check_finite(a, "A")
     check_finite(b, "b")
     dtype = torch.promote_types(a.dtype, b.dtype)

@@ -14,11 +14,11 @@ from fewbits.solvers.dense.substitution import with_cholesky
 from fewbits.solvers.precision import roundoff
 
 _TILE = 256  # rows and columns compared at once
-_PANEL = 256  # columns that LAPACK factorizes whole
+_PANEL = 256  # widest block of columns that LAPACK factorizes without recursion
 
 
 def check_hermitian(a: torch.Tensor) -> None:
-    """Raise DataError if the halves of a matrix, (n, n), differ by more than rounding.
+    """Raise DataError if a matrix, (n, n), differs from its conjugate transpose by more than rounding.
 
     Raises:
         DataError: they do; the message says where.
@@ -51,9 +51,9 @@ def factorize_double(a: torch.Tensor) -> Factors | None:
 
 
 def to_shifted_single(a: torch.Tensor, factor: str) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return D A D in float32 or complex64, its diagonal larger by two roundoffs of ``factor``, and D.
+    """Return D A D in float32 or complex64, its diagonal increased by two roundoffs of ``factor``, and D.
 
-    The powers of two D bring the diagonal to about one where float32 would not hold it, and then only; the
+    D holds powers of two that bring the diagonal to about one; it is None if float32 holds A as it is. The
     shift keeps rounding from making a pivot negative (Higham and Pranesh, Exploiting Lower Precision
     Arithmetic in Solving Symmetric Positive Definite Linear Systems and Least Squares Problems, 2021,
     algorithm 3.1).

@@ -1,4 +1,4 @@
-"""Krylov bases of several right-hand sides of a dense system, side by side in double precision."""
+"""Krylov bases for several right-hand sides of a dense system, held together in double precision."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class ColumnBasis:
         a: (n, n) float64 or complex128.
         r: (n, k) of that dtype, the residuals.
         size: (k,) float64, their norms.
-        precondition: (n, k) to (n, k), about A^-1.
-        maxiter: directions at most.
+        precondition: function from (n, k) to (n, k) that approximates A^-1.
+        maxiter: largest number of directions.
     """
 
     def __init__(
@@ -24,7 +24,7 @@ class ColumnBasis:
     ) -> None:
         n, k = r.shape
         self._a, self._precondition, self._count = a, precondition, 0
-        # A vector's values lie one after the other in memory, as products want them.
+        # Each vector is contiguous in memory, as matrix products need it.
         self._vectors = torch.zeros(k, maxiter + 1, n, dtype=a.dtype)
         self._directions = torch.zeros(k, maxiter, n, dtype=a.dtype)
         self.append(r.mT[:, :, None], size)

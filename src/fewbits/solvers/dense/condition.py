@@ -11,21 +11,22 @@ from fewbits.solvers.dense.factors import Factors
 from fewbits.solvers.dense.refinement import EPS
 from fewbits.solvers.dense.system import State, System, magnitudes, matvec, residuals, times_power
 
-_PROBES = 2  # random signs: that both miss the direction that counts has a chance of one in hundreds
-_MOST_STEPS = 12  # of the search for a vector that A makes small; each gains digits until there are no more
-# Factors of a singular matrix that were rounded to u have a condition of about 1 / u: from a fiftieth of that
-# on they do not tell whether there is more.
+_PROBES = 2  # vectors of random signs: both miss the dominant direction in fewer than one case in a hundred
+_MOST_STEPS = 12  # of the Krylov search for the smallest singular vector; it ends when a step gains nothing
+# Factors of a singular matrix, rounded with unit roundoff u, have a condition of about 1 / u. Above a
+# fiftieth of that, the factors cannot tell an ill-conditioned matrix from a singular one.
 _DOUBTED = 0.02
-_LITTLE = 0.25  # of a solution, which a step of refinement changes
+_LITTLE = 0.25  # relative change of a solution by one step of refinement that counts as small
 
 
 @dataclass(frozen=True)
 class Inverse:
-    """Lower bounds of the infinity norm of R A C's inverse, which are rarely below a third of it.
+    """Lower bounds on the infinity norm of (R A C)^-1; they are rarely below a third of it.
 
     Attributes:
-        norm: of the inverse itself.
-        seen: as far as the factors tell; less than ``norm`` where narrow ones hide a small singular value.
+        norm: the bound for the inverse itself.
+        seen: the bound from the factors alone; less than ``norm`` if narrow factors hide a small singular
+            value.
     """
 
     norm: float
@@ -33,15 +34,15 @@ class Inverse:
 
 
 def probes(a: torch.Tensor) -> torch.Tensor:
-    """Return right-hand sides, (n, 2) of a's dtype, whose solutions tell how far the inverse magnifies."""
+    """Return random right-hand sides, (n, 2), whose solutions estimate the norm of the inverse."""
     return _signs((len(a), _PROBES)).to(a.dtype)
 
 
 def harmless(system: System, factors: Factors, roundoff: float, answers: torch.Tensor) -> bool:
-    """Whether the solutions of :func:`probes` leave no doubt that the matrix is regular.
+    """Return whether the solutions of :func:`probes` show beyond doubt that the matrix is nonsingular.
 
-    A row of the inverse is up to sqrt(n) times as long as what random signs find of it; where it hides a
-    singular matrix, each of them misses that with a chance of one in sixty.
+    The norm of a row of the inverse is up to sqrt(n) times what a vector of random signs shows of it. Each
+    vector misses a singular matrix with a probability of one in sixty.
     """
     estimate = math.sqrt(len(system.a)) * float(magnitudes(answers).max()) * system.norm
     if not estimate <= certain(len(system.a)):
@@ -52,17 +53,17 @@ def harmless(system: System, factors: Factors, roundoff: float, answers: torch.T
 def inverse_norm(
     system: System, factors: Factors, roundoff: float, answers: torch.Tensor, *, doubtful: bool
 ) -> Inverse:
-    """Estimate the norm of R A C's inverse.
+    """Estimate the infinity norm of (R A C)^-1.
 
-    A row of the inverse that random signs find (Hager, Condition Estimates, 1984); where narrow factors
-    cannot tell singular matrices from others, and refinement of the answers does not either, the vector that
-    A itself makes smallest, in a space that they span.
+    The estimate uses a row of the inverse, chosen with random signs (Hager, Condition Estimates, 1984). If
+    narrow factors cannot tell whether the matrix is singular, and a step of refinement cannot either, it uses
+    the vector z of a Krylov space for which |A z| is smallest.
 
     Args:
         system: R A C.
-        factors: of about that, substitutions in double precision.
-        roundoff: of the narrowest operands in their making.
-        answers: the solutions of :func:`probes` that the factors give.
+        factors: approximate factors of R A C; substitutions run in double precision.
+        roundoff: unit roundoff of the narrowest operands in the factorization.
+        answers: the solutions that the factors give for :func:`probes`.
         doubtful: whether refinement is known not to contract.
     """
     a = system.a
@@ -89,10 +90,10 @@ def _signs(shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def _contracts(a: torch.Tensor, factors: Factors, answers: torch.Tensor) -> bool:
-    """Whether a step of refinement changes the larger answer to the probes little.
+    """Return whether a step of refinement changes the larger of the answers only a little.
 
-    What narrow factors hide of a singular matrix is most of that answer, and A takes it to nothing: the step
-    would change it by as much.
+    If narrow factors hide a singular matrix, that answer is mostly a null vector of A, so the step would
+    change it by about its own size.
     """
     sizes = magnitudes(answers).amax(0)
     of = sizes.argmax()[None]
@@ -101,7 +102,7 @@ def _contracts(a: torch.Tensor, factors: Factors, answers: torch.Tensor) -> bool
 
 
 def _largest_magnification(a: torch.Tensor, factors: Factors, start: torch.Tensor) -> float:
-    """Return the norm of the inverse, as far as the vector tells that A makes smallest in a Krylov space."""
+    """Return a lower bound on the norm of A^-1: from the z in a Krylov space for which |A z| is smallest."""
     v = start[:, None] / torch.linalg.vector_norm(start)
     basis, directions = v, torch.zeros(len(a), 0, dtype=a.dtype)
     images = directions  # A times the directions, which are orthonormal
@@ -121,7 +122,7 @@ def _largest_magnification(a: torch.Tensor, factors: Factors, start: torch.Tenso
 
 
 def _orthogonal(z: torch.Tensor, basis: torch.Tensor) -> torch.Tensor:
-    """Return the direction of z, (n, 1), that an orthonormal basis leaves; nan where there is none."""
+    """Return the unit vector of the part of z, (n, 1), orthogonal to the basis; nan if that part is zero."""
     for _ in range(2):
         z = z - basis @ (basis.mH @ z)
     direction: torch.Tensor = z / torch.linalg.vector_norm(z)
@@ -129,7 +130,7 @@ def _orthogonal(z: torch.Tensor, basis: torch.Tensor) -> torch.Tensor:
 
 
 def _magnification(directions: torch.Tensor, images: torch.Tensor) -> float:
-    """Return the largest norm of z w^H / |w|^2, w = A z, of the singular vectors z of A on a space."""
+    """Return the largest norm of z w^H / |w|^2, w = A z, over the singular vectors z of A on a subspace."""
     turned = torch.linalg.svd(images, full_matrices=False)[2].mH
     z, w = magnitudes(directions @ turned), magnitudes(images @ turned)
     norms = z.amax(0) * w.sum(0) / w.square().sum(0)
@@ -137,18 +138,19 @@ def _magnification(directions: torch.Tensor, images: torch.Tensor) -> float:
 
 
 def certain(n: int) -> float:
-    """Return the condition from which on no digit is certain, and no estimate of it is.
+    """Return the condition number above which no digit of x is certain, nor any estimate of the condition.
 
-    A factorization of n unknowns rounds by up to about 4 sqrt(n) 2^-53.
+    A factorization with n unknowns has a relative rounding error of up to about 4 sqrt(n) 2^-53.
     """
     return 1 / (4 * math.sqrt(n) * EPS)
 
 
 def forward_error(system: System, factors: Factors, state: State) -> torch.Tensor:
-    """Return an estimate of max |x - x'| / max |x'|, (k,), in A's unknowns.
+    """Return an estimate of max |x - x'| / max |x'|, (k,), in the unknowns of A.
 
-    x is the exact solution and x' the one found: the norm of |A^-1| |r|, as in LAPACK's GERFS, whose other
-    term is what rounds the residual; that does not count here.
+    x is the exact solution and x' the computed one. The estimate is the norm of |A^-1| |r|, as in LAPACK's
+    GERFS; its other term, the rounding error of r, is negligible here because r is computed in about twice
+    the precision.
     """
     if not bool(torch.isfinite(state.x.abs()).all()):
         return torch.full(state.x.shape[1:], math.inf, dtype=torch.float64)

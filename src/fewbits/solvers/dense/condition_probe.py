@@ -1,4 +1,4 @@
-"""What is known about a matrix for next to nothing, and which factorizations it speaks for."""
+"""A cheap test, from a sample of its entries, of whether to factorize a matrix in a narrow format."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import torch
 from fewbits.solvers.dense.factors import balanced
 
 _FEWEST = 16
-_SAMPLED = 4  # of so many rows and columns one is looked at: a sixtieth of the arithmetic
+_SAMPLED = 4  # every fourth row and column is sampled: a sixtieth of the arithmetic
 _MOST_SAMPLED = 2000
-_FITTED = 200  # pivots that a line is laid through, at least: fewer scatter too much
-_UNLUCKY = 2  # smallest pivots that mean nothing: a random block is near to singular now and then
-# Where refinement stops being worth it on random matrices of 1000 to 4000 unknowns, all five modes of
-# LAPACK's DLATMS and conditions from 1e4 to 1e16: the share of the roundoff, in logarithms, that the
-# carried-on line may fall by.
+_FITTED = 200  # fewest pivots for a line fit: fewer scatter too much
+_UNLUCKY = 2  # number of smallest pivots to ignore: a random block is sometimes near singular
+# The extrapolated last pivot may be as small as roundoff**0.55. Beyond that refinement is not worth its time,
+# as measured on random matrices of 1000 to 4000 unknowns, all five modes of LAPACK's DLATMS, and condition
+# numbers from 1e4 to 1e16.
 _SHARE = 0.55
 
 
 def sampled_pivots(a: torch.Tensor) -> torch.Tensor:
     """Return the pivots of every fourth row and column of (n, n), balanced, in float32 or complex64.
 
-    A block on the diagonal tells more than as many whole columns: its pivots fall as all of them will, where
-    partial pivoting on whole columns keeps the first ones large.
+    A diagonal block predicts more than the same number of full columns: its pivots fall like those of the
+    whole matrix, while partial pivoting on full columns keeps the first pivots large.
     """
     step = max(1, min(_SAMPLED, len(a) // (4 * _FEWEST)), -(-len(a) // _MOST_SAMPLED))
     count = max(len(a) // _SAMPLED, 4 * _FEWEST)
@@ -35,15 +35,16 @@ def sampled_pivots(a: torch.Tensor) -> torch.Tensor:
 
 
 def doubt(pivots: torch.Tensor, n: int, roundoff: float) -> str:
-    """Return why factors with this roundoff are not worth trying; "" where nothing speaks against them.
+    """Return why factors with this roundoff are not worth trying; "" if they are.
 
-    Singular values that fall steadily show in pivots that do: the line through the later ones is carried on
-    to the last. One small singular value does not show, and does no harm: GMRES removes it.
+    Steadily decreasing singular values show as steadily decreasing pivots: a line fitted to the logarithms of
+    the later pivots is extrapolated to the last one. A single small singular value does not show, but does no
+    harm, because GMRES removes it.
 
     Args:
-        pivots: of a part of a matrix that is about balanced.
-        n: the unknowns of the whole.
-        roundoff: of the narrowest operands.
+        pivots: those of a sample of a roughly balanced matrix.
+        n: unknowns of the full matrix.
+        roundoff: unit roundoff of the narrowest operands.
     """
     count = len(pivots)
     if count < _FEWEST:

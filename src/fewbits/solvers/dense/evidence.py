@@ -1,4 +1,4 @@
-"""What is told about the solution of a dense system: its errors, and the condition of the matrix."""
+"""The evidence for the solution of a dense system: error estimates and the condition of the matrix."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from fewbits.typing import Array
 
 
 def solution(x: Array, outcome: Outcome) -> Solution[Array]:
-    """Return x, (n,) or (n, k), with the evidence of how it was found.
+    """Return x, (n,) or (n, k), as a :class:`Solution` with its stages and errors.
 
     Args:
-        x: the columns of the outcome, of the right-hand side's family.
-        outcome: judged; of a complex b and a real A it has twice the columns, real parts and then imaginary.
+        x: the columns of the outcome, as an array or tensor like the right-hand side.
+        outcome: one with residuals. For a complex b and a real A it has 2 k columns: real parts, then
+            imaginary parts.
     """
     last: Attempt = outcome.attempts[-1]
     errors: list[torch.Tensor] = _errors(last, x.shape[1] if x.ndim == 2 else 1)
@@ -43,7 +44,7 @@ def solution(x: Array, outcome: Outcome) -> Solution[Array]:
 
 
 def _errors(last: Attempt, k: int) -> list[torch.Tensor]:
-    """Return residuals, normwise and componentwise backward errors and forward errors of k columns."""
+    """Return the residuals and the normwise, componentwise and forward errors of k columns."""
     assert last.state is not None
     assert last.factors is not None
     system, state = last.system, last.state
@@ -58,5 +59,5 @@ def _errors(last: Attempt, k: int) -> list[torch.Tensor]:
 
 
 def _worst(errors: torch.Tensor, k: int) -> torch.Tensor:
-    """Return the errors of k columns, of which real and imaginary parts may come apart."""
+    """Return the errors of k columns, given those of k columns or of their real and imaginary parts."""
     return errors.reshape(-1, k).amax(0)

@@ -1,4 +1,4 @@
-"""A dense matrix, factorized for as many right-hand sides as one likes, and the solution of one system."""
+"""Dense factorizations that are reused for many right-hand sides, and the solution of a single system."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from fewbits.typing import AnyArray, Array, Watch
 
 
 class Factorization:
-    """A square matrix, factorized for as many right-hand sides as one likes.
+    """A square matrix, factorized once for any number of right-hand sides.
 
-    ``factorize(A).solve(b)`` returns a :class:`Solution`, ``factorize(A)(b)`` the array x alone.
+    ``factorize(A).solve(b)`` returns a :class:`Solution`, ``factorize(A)(b)`` only the array x.
 
     Args:
         A: (n, n) numpy.ndarray, torch.Tensor or nested list of real or complex numbers. It is kept and, in
             double precision, not copied: leave it as it is.
         precision: as in :func:`fewbits.solve`. What ``auto`` takes is chosen for each right-hand side.
-        assume_a: ``gen``, or ``pos``: Hermitian positive definite, and factorized by Cholesky in half the
-            time; by LU after all where a pivot is not positive.
+        assume_a: ``gen``, or ``pos`` for Hermitian positive definite: Cholesky takes half the time of LU. LU
+            follows if a pivot is not positive.
 
     Raises:
         ArgumentError: not a square matrix, or no such precision or assumption.
@@ -61,7 +61,7 @@ class Factorization:
                 each new componentwise backward error.
 
         Returns:
-            x of b's family and shape, with its evidence and its gradient.
+            x in the shape of b, an array or tensor like b, with its evidence and its gradient.
 
         Raises:
             ArgumentError: a shape that does not fit.
@@ -74,7 +74,7 @@ class Factorization:
         return evidence.solution(x, run.first)
 
     def __call__(self, b: Array) -> Array:
-        """Return x alone; what :meth:`solve` finds out only to report is left out.
+        """Return only x, without the error estimates that :meth:`solve` computes.
 
         Args:
             b: (n,) or (n, k).
@@ -94,7 +94,7 @@ class Factorization:
             b: right-hand sides.
             watch: see :meth:`solve`.
             adjoint: whether to solve with A^H.
-            judged: whether the residual is wanted in any case.
+            judged: whether to compute the residual even if no step needs it.
 
         Raises:
             DataError: NaN or infinity in b, or A is singular.
@@ -115,7 +115,7 @@ def factorize(
     *,
     assume_a: str = "gen",
 ) -> Factorization:
-    """Return the matrix ready for right-hand sides; its ``solve(b)`` returns a :class:`Solution`.
+    """Prepare a matrix for many right-hand sides; ``solve(b)`` of the result returns a :class:`Solution`.
 
     Args:
         A: (n, n) numpy.ndarray, torch.Tensor or nested list of real or complex numbers. It is kept and, in
@@ -144,25 +144,25 @@ def solve(
 ) -> Array:
     """Return the solution of A x = b, as accurate as double precision makes it.
 
-    The matrix, equilibrated by powers of two, is factorized in a narrow format, and the solution refined with
-    residuals in about twice the precision of float64, until the error of every entry of b - A x is at most
-    2^-53 (|A| |x| + |b|), or twice that where it falls no further; where that is not reached the next wider
-    format is taken, and double precision in the end. A matrix that is singular to working precision gives a
+    The matrix is equilibrated by powers of two and factorized in a narrow format. The solution is refined
+    with residuals in about twice the precision of float64, until every entry of |b - A x| is at most 2^-53
+    (|A| |x| + |b|), or twice that if it stops falling. If refinement does not reach this, the next wider
+    format is tried, and double precision last. A matrix that is singular to working precision gives a
     RuntimeWarning with the solution, as in SciPy. Gradients with respect to A and b come from the same
-    factors. How it went is told by ``factorize(A).solve(b)``.
+    factors. ``factorize(A).solve(b)`` also returns the error estimates and each attempt.
 
     Args:
         A: (n, n), or (..., n, n) for many systems; numpy.ndarray, torch.Tensor or nested lists of real or
             complex numbers.
-        b: (n,) or (n, k); for many systems (..., n) where those axes are A's own, else (..., n, k), whose
-            front axes broadcast with A's.
-        precision: ``auto``, a name of :data:`PRECISIONS`, a format, or either with other roles:
-            ``bf16x2:refinement=gmres``.
+        b: (n,) or (n, k); for many systems (..., n) if its leading axes are exactly those of A, else (..., n,
+            k), whose leading axes broadcast with those of A.
+        precision: ``auto``, a name of :data:`PRECISIONS`, a format, or either of these with other roles, such
+            as ``bf16x2:refinement=gmres``.
         assume_a: ``gen``, or ``pos`` for a Hermitian positive definite matrix and Cholesky, as in
             scipy.linalg.solve.
 
     Returns:
-        x of b's shape and family.
+        x in the shape of b; an array or tensor like b.
 
     Raises:
         ArgumentError: shapes that do not fit, or no such precision or assumption.
@@ -182,7 +182,7 @@ def solve(
 
 
 def _check_square(a: torch.Tensor, assume_a: str) -> None:
-    """Raise ArgumentError if the matrix is not square, or there is no such assumption."""
+    """Raise ArgumentError if the matrix is not square or ``assume_a`` is unknown."""
     if a.ndim != 2 or a.shape[0] != a.shape[1]:
         raise ArgumentError(f"A has the shape {tuple(a.shape)}; expected a square matrix")
     if assume_a not in ASSUMPTIONS:
@@ -190,7 +190,7 @@ def _check_square(a: torch.Tensor, assume_a: str) -> None:
 
 
 class _Run:
-    """Solves with one matrix, which is factorized when first asked for; see :class:`gradients.Run`."""
+    """Solves with one matrix, factorized at the first call; implements :class:`gradients.Run`."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class _Run:
         self.first = self.first or outcome
         if outcome.warning:
             self.warnings[outcome.warning] = None
-        return outcome.x.clone()  # what is returned gets a gradient, and is not to be judged by
+        return outcome.x.clone()  # autograd changes what is returned; the outcome must not change
 
     def fresh(self) -> _Run:
         other = _Run(self._make, self._watch, judged=self._judged)
@@ -219,7 +219,7 @@ class _Run:
 
 
 def _solved(a: torch.Tensor, b: Array, run: _Run) -> Array:
-    """Return the solution of b's family and shape, with its gradient; warn of what is wrong with it."""
+    """Return the solution in b's shape, with its gradient; warn if it cannot be trusted."""
     columns = columns_of(b, len(a))
     if columns.numel() == 0:
         return as_given(columns.clone(), b)

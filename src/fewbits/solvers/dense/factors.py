@@ -1,4 +1,4 @@
-"""What a factorization leaves behind: the substitution that solves, and the scales that balance."""
+"""The result of a factorization: substitutions that solve with it, and the scales of rows and columns."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Factors:
     """Factors of R A C, ready to solve.
 
     Attributes:
-        substitute: (n, k) to (n, k) in ``pivots``'s dtype: (R A C)^-1 times its argument.
-        transposed: the same of (R A C)^H.
+        substitute: function of (n, k) in the dtype of ``pivots`` that returns (R A C)^-1 times it.
+        transposed: the same for (R A C)^H.
         pivots: (n,), the diagonal of the triangular factor.
-        widened: both substitutions in float64 or complex128, made when GMRES asks for them: float32 ones
-            blur the few directions that keep a matrix with one tiny singular value from converging.
-        rows: R, (n,) float64 powers of two; None where nothing was scaled.
+        widened: both substitutions in float64 or complex128, made when GMRES first needs them: rounding in
+            float32 blurs the few directions that decide convergence if A has one tiny singular value.
+        rows: R, (n,) float64 powers of two; None if nothing was scaled.
         columns: C, likewise.
     """
 
@@ -46,7 +46,7 @@ class Factors:
         return int(zeros[0]) + 1 if len(zeros) else None
 
     def wide(self) -> Factors:
-        """Return the same factors with substitutions in double precision, which are kept."""
+        """Return the same factors with substitutions in double precision; they are made once."""
         return self if self.widened is None else self._wide
 
     @cached_property
@@ -61,19 +61,19 @@ class Factors:
         return Factors(self.transposed, self.substitute, self.pivots, swapped, self.columns, self.rows)
 
     def solve(self, b: torch.Tensor) -> torch.Tensor:
-        """Return A^-1 b for b, (n, k), in b's dtype; the substitutions run in the factors'."""
+        """Return A^-1 b for b, (n, k), in b's dtype; the substitutions run in the dtype of the factors."""
         y = b if self.rows is None else self.rows[:, None] * b
         if y.dtype == self.pivots.dtype:
             y = self.substitute(y)
         else:
-            # Residuals may lie beyond float32; their direction is what counts.
+            # Residuals may lie outside the range of float32, so they are scaled to about one first.
             size = y.abs().amax(0).clamp(min=torch.finfo(torch.float64).tiny)
             y = self.substitute((y / size).to(self.pivots.dtype)).to(b.dtype) * size
         return y if self.columns is None else self.columns[:, None] * y
 
 
 def doubled(x: torch.Tensor) -> torch.Tensor:
-    """Return x in float64 or complex128; a copy's columns lie one after the other where x's do."""
+    """Return x in float64 or complex128; a copy keeps the memory order of x."""
     dtype = torch.complex128 if x.is_complex() else torch.float64
     if x.dtype == dtype:
         return x
@@ -83,9 +83,9 @@ def doubled(x: torch.Tensor) -> torch.Tensor:
 
 
 def unwritten(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor whose values are to be written: in NumPy's memory, which takes large pages.
+    """Return an uninitialized tensor in memory of NumPy, which uses large pages.
 
-    Where torch's own is asked for page by page, that costs a tenth of the time of a solution.
+    Page faults of memory from torch take up to a tenth of the time of a solution.
     """
     return torch.from_numpy(empty_aligned(shape, str(dtype).removeprefix("torch.")))
 
@@ -98,23 +98,23 @@ def inverse_power(size: torch.Tensor) -> torch.Tensor:
 def balanced(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return powers of two, (n,) and (n,), that bring the largest entry of each row and column to about one.
 
-    Higham, Pranesh and Zounon, Squeezing a Matrix into Half Precision, 2019, algorithm 2.3, with powers of
-    two: it rounds nothing.
+    Higham, Pranesh and Zounon, Squeezing a Matrix into Half Precision, 2019, algorithm 2.3. Scaling by powers
+    of two is exact.
     """
     rows = inverse_power(a.abs().amax(1))
     return rows, inverse_power((rows[:, None] * a.abs()).amax(0))
 
 
-# Float16 ends at 65504. Algorithm 2.4 of the same paper uses a tenth of it, but pivots of random matrices
-# grow by n^(2/3) (Trefethen and Schreiber, Average-Case Stability of Gaussian Elimination, 1990): room for
-# that, and 2^-21 of the largest entry is still a normal number.
+# Float16 ends at 65504. Algorithm 2.4 of the same paper scales to a tenth of that, but pivots of random
+# matrices grow by n^(2/3) (Trefethen and Schreiber, Average-Case Stability of Gaussian Elimination, 1990).
+# This target leaves room for the growth, and 2^-21 of the largest entry is still a normal number.
 _HEADROOM = {"fp16": 2.0**7}
 
 
 def to_single(
     a: torch.Tensor, factor: str, *, scaled: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """Return R A C in float32 or complex64, with R and C, which are None where it was not ``scaled``."""
+    """Return R A C in float32 or complex64, with R and C; both are None if not ``scaled``."""
     dtype = torch.complex64 if a.is_complex() else torch.float32
     if not scaled:
         return unwritten(tuple(a.shape), dtype).copy_(a), None, None
@@ -132,6 +132,6 @@ def scaled_to(dtype: torch.dtype, a: torch.Tensor, rows: torch.Tensor, columns: 
 
 
 def stretches(a: torch.Tensor) -> list[slice]:
-    """Return the rows of (n, m) in stretches of a megabyte: what is computed between stays in caches."""
+    """Return slices of the rows of (n, m), a megabyte each, so that temporaries stay in the cache."""
     step = max(1, 2**17 // max(1, a.shape[1]))
     return [slice(start, start + step) for start in range(0, max(1, len(a)), step)]

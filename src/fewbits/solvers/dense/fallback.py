@@ -1,4 +1,4 @@
-"""The steps of a plan, until one gives a solution: where narrow formats are left for double precision."""
+"""Runs the steps of a plan until one gives a solution; the last one is double precision."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from fewbits.solvers.dense.refinement import EPS, Refinement, refine
 from fewbits.solvers.dense.system import State, System
 from fewbits.typing import Watch
 
-# What the componentwise error of a first solution in double precision may be: that of a matrix which was
-# scaled is brought down to what rounding x alone leaves, since LAPACK, with other pivots, may have less.
+# Largest componentwise error of an unrefined solution in double precision if A was scaled. It is strict
+# because LAPACK without scaling chooses other pivots and may have a smaller error.
 _ENOUGH_SCALED = 2 * EPS
-_STABLE = 16  # times sqrt(n) 2^-53: the normwise error above which a solution solves another system
+_STABLE = 16  # times sqrt(n) 2^-53: largest normwise error of a backward stable solution
 _OVERFLOW = "x holds NaN or infinity: the solution exceeds what double precision holds"
 
 
@@ -32,13 +32,13 @@ class Attempt:
 
     Attributes:
         stage: how it went.
-        factored: what was used.
+        factored: the factorization used.
         system: the equilibrated matrix, or its adjoint.
         b: (n, k), the right-hand sides of that system.
-        top: (k,), the exponents that were taken out of them.
-        factors: those used, or their adjoint's; None where there are none.
-        y: (n, k), its solution; None where there is none.
-        state: y with its residual; None where it was not judged.
+        top: (k,), the exponents of the powers of two divided out of the columns of b.
+        factors: those used, or their adjoint; None if the factorization failed.
+        y: (n, k), the solution of that system; None if there is none.
+        state: y with its residual; None if that was not computed.
     """
 
     stage: Stage
@@ -77,7 +77,7 @@ def run(
         steps: in order.
         watch: called with each new componentwise backward error.
         adjoint: whether to solve with A^H.
-        judged: whether the residual is wanted in any case.
+        judged: whether to compute the residual even if no step needs it.
 
     Raises:
         DataError: A is singular.
@@ -97,10 +97,10 @@ def run(
 
 
 def _ends(step: Step, code: int) -> bool:
-    """Whether a step that ended with this code is the last one.
+    """Return whether a step that ended with this code is the last one.
 
-    Where LU in double precision met a zero pivot or an overflow, QR would not do better; where its residual
-    stayed large, pivots grew, and QR is tried.
+    If LU in double precision met a zero pivot or an overflow, QR would fail too. If its residual stayed
+    large, pivots grew, and QR is tried.
     """
     return code >= 0 or (step.is_double and step.method == "LU" and code != -50)
 
@@ -144,7 +144,7 @@ def _attempt(
 
 
 def _first_solution(factored: Factored, solve: Substitute, b: torch.Tensor, adjoint: bool) -> torch.Tensor:
-    """Return what the factors give for b; the first time the answers to the probes come along."""
+    """Return the solution that the factors give for b; the first call also solves for the probes."""
     if adjoint or factored.answers is not None:
         return solve(b)
     both = solve(torch.cat([b, condition.probes(factored.system.a)], 1))
@@ -153,14 +153,14 @@ def _first_solution(factored: Factored, solve: Substitute, b: torch.Tensor, adjo
 
 
 def _enough(system: System, step: Step) -> float:
-    """Return the error of a first solution that needs no refinement."""
+    """Return the largest error at which the first solution needs no refinement."""
     if not step.is_double:
         return EPS
     return _ENOUGH_SCALED if system.rows is not None else math.sqrt(len(system.a)) * EPS
 
 
 def _judge_double(system: System, done: Refinement, b: torch.Tensor) -> tuple[int, str]:
-    """Return the code of a solution in double precision that refinement could not make perfect."""
+    """Return code and reason for a solution in double precision that refinement did not bring to 2^-53."""
     if not math.isfinite(done.state.error):
         return -5, _OVERFLOW
     error, allowed = float(system.normwise(done.state, b).max()), _STABLE * math.sqrt(len(b)) * EPS
@@ -170,14 +170,14 @@ def _judge_double(system: System, done: Refinement, b: torch.Tensor) -> tuple[in
 
 
 def _overflowed(last: Attempt, x: torch.Tensor) -> Attempt:
-    """Return an attempt whose solution, x, is beyond what double precision holds."""
+    """Return the attempt, marked as failed: its solution x is outside the range of double precision."""
     nothing = torch.full(x.shape[1:], math.nan, dtype=torch.float64)
     stage = replace(last.stage, code=-5, reason=_OVERFLOW)
     return replace(last, stage=stage, state=State(x, torch.full_like(x, math.nan), nothing, nothing))
 
 
 def _warning(last: Attempt, x: torch.Tensor) -> str:
-    """Return what is wrong with the solution; "" where nothing is."""
+    """Return the warning for an untrustworthy solution; "" if there is none."""
     if not bool(torch.isfinite(x.abs()).all()):
         return f"A is singular to working precision: {_OVERFLOW}"
     doubtful = last.stage.inner > 0

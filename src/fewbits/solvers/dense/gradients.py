@@ -14,7 +14,7 @@ class Run(Protocol):
         """Return A^-1 b, or A^-H b, for b, (n, k)."""
 
     def fresh(self) -> Run:
-        """Return one for another matrix."""
+        """Return a new run for another matrix."""
 
 
 def solve(a: torch.Tensor, b: torch.Tensor, run: Run) -> torch.Tensor:

@@ -30,23 +30,26 @@ def lstsq(
 ) -> Solution[Array]:
     """Find the x that minimizes the 2-norm of b - A x, as accurate as double precision makes it.
 
-    A, with its columns scaled by powers of two, is factorized narrow; solution and residual are refined
-    together with the residuals of the augmented system in float64 (Bjorck, Iterative Refinement of Linear
-    Least Squares Solutions I, 1967). Converged is a correction that rounding A and b once would make too:
-    sqrt(m) 2^-53 k (|x| + |r| / |A|) with k the condition of R. Where that is not reached, as with a large
-    residual of an ill-conditioned A, the factors are double. A matrix with more columns than rows, or whose
-    columns depend on each other, has many solutions: the shortest one is returned, by LAPACK's
-    GELSD in double precision, with NumPy's rule for the rank.
+    The columns of A are scaled by powers of two, and A is factorized in a narrow format. Solution and
+    residual are refined together, with the residuals of the augmented system in float64 (Bjorck, Iterative
+    Refinement of Linear Least Squares Solutions I, 1967). Refinement converges when a correction is no larger
+    than rounding A and b once would cause: sqrt(m) 2^-53 k (|x| + |r| / |A|), where k is the condition number
+    of R. If it does not, as with a large residual and an ill-conditioned A, the factorization is repeated in
+    double precision. A matrix with more columns than rows, or with linearly dependent columns, has many
+    solutions; the one of least norm is returned, from LAPACK's GELSD in double precision with the same rule
+    for the rank as NumPy.
 
     Args:
-        A: (m, n); numpy.ndarray, torch.Tensor or nested lists of real or complex numbers, without gradient.
+        A: (m, n); numpy.ndarray, torch.Tensor or nested lists of real or complex numbers; no tensor that
+            requires a gradient.
         b: (m,) or (m, k).
-        precision: ``auto`` or a name of :data:`PRECISIONS`; refinement is classical in all of them.
+        precision: ``auto`` or a name of :data:`PRECISIONS`; refinement is always classical.
         watch: called as ``watch(precision, iteration, size)`` with the number of corrections before and the
             size of each new one relative to x.
 
     Returns:
-        x, (n,) or (n, k), of b's family, with its evidence; the histories are sizes of corrections.
+        x, (n,) or (n, k), an array or tensor like b, with its evidence; each history holds the relative sizes
+        of the corrections.
 
     Raises:
         ArgumentError: shapes that do not fit, no such precision, or a tensor that requires a gradient.
@@ -58,7 +61,9 @@ def lstsq(
     """
     for given, name in ((A, "A"), (b, "b")):
         if isinstance(given, torch.Tensor) and given.requires_grad and torch.is_grad_enabled():
-            raise ArgumentError(f"{name} requires a gradient, which lstsq has not; give {name}.detach()")
+            raise ArgumentError(
+                f"{name} requires a gradient, which lstsq does not compute; pass {name}.detach()"
+            )
     a: torch.Tensor = tensor(A, "A")
     if a.ndim != 2:
         raise ArgumentError(f"A has the shape {tuple(a.shape)}; expected (m, n)")
@@ -86,7 +91,7 @@ def lstsq(
 def _solution(
     a: torch.Tensor, x: torch.Tensor, columns: torch.Tensor, b: Array, stages: list[Stage], condition: float
 ) -> Solution[Array]:
-    """Return x, (n, k), in the family and shape of b with its evidence."""
+    """Return x, (n, k), as a Solution in the shape of b."""
     r = columns - a @ x
     norm = torch.linalg.vector_norm(a)
     length, right = torch.linalg.vector_norm(r, dim=0), torch.linalg.vector_norm(columns, dim=0)
@@ -118,7 +123,7 @@ def _solution(
 
 
 def _shortest(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, Stage]:
-    """Return the shortest of the solutions, by singular values; the rank counts those above eps max(m, n)."""
+    """Return the solution of least norm, by SVD; the rank counts singular values above eps max(m, n)."""
     began = time.perf_counter()
     x, _, rank, _ = linalg.lstsq(a.numpy(), b.numpy(), cond=2 * EPS * max(a.shape), lapack_driver="gelsd")
     spent = time.perf_counter() - began

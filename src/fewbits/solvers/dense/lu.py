@@ -19,7 +19,7 @@ from fewbits.solvers.dense.factors import doubled as in_double
 from fewbits.solvers.dense.rounded_products import rounded_product
 from fewbits.solvers.dense.substitution import with_lu
 
-_PANEL = 128  # columns that LAPACK factorizes whole
+_PANEL = 128  # widest block of columns that LAPACK factorizes without recursion
 
 
 def factorize_double(a: torch.Tensor) -> Factors:
@@ -51,8 +51,8 @@ def factorize(
 def _across(lu: torch.Tensor, pivots: torch.Tensor) -> tuple[Substitute, Substitute]:
     """Return the substitutions with LAPACK's factors of the transpose.
 
-    LAPACK wants columns one after the other: the rows of a matrix are those of its transpose. Transposing in
-    memory costs a tenth of the factorization at n = 1000.
+    LAPACK needs contiguous columns, and the contiguous rows of a matrix are the columns of its transpose. A
+    transposition in memory would take a tenth of the time of the factorization at n = 1000.
     """
 
     def substitute(b: torch.Tensor) -> torch.Tensor:
@@ -67,7 +67,7 @@ def _across(lu: torch.Tensor, pivots: torch.Tensor) -> tuple[Substitute, Substit
 
 
 def _down(lu: torch.Tensor, order: torch.Tensor) -> tuple[Substitute, Substitute]:
-    """Return the substitutions with factors of the rows in this order."""
+    """Return the substitutions with factors of A whose rows were permuted by ``order``."""
 
     def substitute(b: torch.Tensor) -> torch.Tensor:
         y = torch.linalg.solve_triangular(lu, b[order], upper=False, unitriangular=True)
@@ -85,7 +85,7 @@ def _down(lu: torch.Tensor, order: torch.Tensor) -> tuple[Substitute, Substitute
 
 
 def _recurse(a: torch.Tensor, multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """Factorize a (m, n), m >= n, in place; return the row of a that each row of it now stands for."""
+    """Factorize a (m, n), m >= n, in place; return the original row of each row."""
     m, n = a.shape
     if n <= _PANEL:
         lu, pivots, _ = torch.linalg.lu_factor_ex(a)

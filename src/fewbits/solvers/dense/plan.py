@@ -8,9 +8,9 @@ from fewbits.solvers.precision import Precision
 from fewbits.solvers.precision import precision as read
 from fewbits.tensor.narrow.products import has_tiles
 
-# From so many unknowns on, what to try before double precision. Only what a matrix unit multiplies is faster
-# than float32: instructions for pairs of bfloat16 (AVX512_BF16) halve the time of a product, and what that
-# leaves does not make up for the steps of refinement.
+# What to try before double precision, from this number of unknowns on. Only matrix units (AMX) are enough
+# faster than float32: instructions for pairs of bfloat16 (AVX512_BF16) halve the time of a product, which
+# does not make up for the steps of refinement.
 BEFORE_DOUBLE: dict[int, tuple[str, ...]] = {1200: ("fp32",)}
 BEFORE_DOUBLE_WITH_TILES: dict[int, tuple[str, ...]] = {
     4000: ("bf16", "bf16x2", "bf16x3"),
@@ -26,8 +26,8 @@ class Step:
     Attributes:
         method: LU, Cholesky or QR.
         precision: of the factorization and of its refinement.
-        probed: whether cheap evidence decides first whether it is worth trying.
-        max_inner: iterations of GMRES that are worth their time; None where as many as it takes are.
+        probed: whether to run the cheap test of :mod:`condition_probe` first.
+        max_inner: most iterations of GMRES that are worth their time; None for no limit.
     """
 
     method: str
@@ -42,17 +42,17 @@ class Step:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells this step's factorization from another's."""
+        """Identifies the factorization of this step: steps with the same key share it."""
         return self.method, self.precision.factor
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps for one matrix, in order; each is taken where the one before gave no solution.
+    """The steps for one matrix, in order; each runs only if the one before gave no solution.
 
     Attributes:
-        steps: narrow formats first, then LU in double precision, and QR in the end, whose pivots do not grow.
-        auto: whether the formats were chosen here; then they have to pay.
+        steps: narrow formats, then LU in double precision, then QR, whose pivots do not grow.
+        auto: whether the formats were chosen automatically; they are then left out where they save no time.
     """
 
     steps: tuple[Step, ...]
@@ -112,6 +112,7 @@ def pays(n: int, k: int) -> bool:
 def most_inner(n: int) -> int:
     """Return the iterations of GMRES that take about a third of the time of LAPACK's double precision.
 
-    One reads three matrices; the factorization computes 2/3 n^3 at about 70 operations for each number read.
+    An iteration reads three matrices. The factorization takes 2/3 n^3 multiplications and additions, at about
+    70 per number read.
     """
     return 8 + n // 128

@@ -1,4 +1,4 @@
-"""A dense matrix with all that was found out about it: equilibrated, factorized, and probed, each once."""
+"""A dense matrix with its equilibrated forms, factorizations and condition estimates, each computed once."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _EQUILIBRATE = {"LU": system.general, "QR": system.general, "Cholesky": system.d
 
 @dataclass
 class Factored:
-    """One factorization of an equilibrated matrix, or why there is none, and what it told.
+    """One factorization of an equilibrated matrix, or why it failed, and its condition estimates.
 
     Attributes:
         system: what was factorized.
-        factors: None where there is none.
-        code: of a Stage, where there is none.
-        reason: likewise.
-        roundoff: of the narrowest operands.
-        seconds: what it took; taken by the first stage that uses it.
-        answers: (n, 2), the solutions of the probes of the condition, once they were asked for.
-        inverse: the norm of the inverse, once it was estimated.
+        factors: None if the factorization failed.
+        code: the code of a Stage if the factorization failed.
+        reason: the reason that goes with ``code``.
+        roundoff: unit roundoff of the narrowest operands.
+        seconds: the time it took; counted in the first stage that uses it.
+        answers: (n, 2), the solutions of :func:`condition.probes`; None before they are computed.
+        inverse: the norm of the inverse; None before it is estimated.
     """
 
     system: System
@@ -45,7 +45,7 @@ class Factored:
     inverse: condition.Inverse | None = None
 
     def spent(self) -> float:
-        """Return the seconds of the factorization the first time, and then 0."""
+        """Return the seconds of the factorization at the first call, and 0 afterwards."""
         seconds, self.seconds = self.seconds, 0.0
         return seconds
 
@@ -63,16 +63,16 @@ class Factored:
 
     @property
     def harmless(self) -> bool:
-        """Whether the matrix is regular beyond doubt, as far as the answers to the probes tell."""
+        """Whether the answers to the probes show that the matrix is nonsingular."""
         if self.answers is None or self.factors is None:
             return False
         return condition.harmless(self.system, self.factors.wide(), self.roundoff, self.answers)
 
     @property
     def condition(self) -> float:
-        """The condition of the equilibrated matrix; infinity where it is beyond what can be known.
+        """The condition number of the equilibrated matrix; infinity if it is too large to estimate.
 
-        :meth:`inverse_norm` has to come first.
+        Call :meth:`inverse_norm` first.
         """
         assert self.inverse is not None
         product = self.system.norm * self.inverse.norm
@@ -80,12 +80,12 @@ class Factored:
 
 
 class PreparedMatrix:
-    """A square matrix, and its equilibrated forms and factorizations as they are asked for.
+    """A square matrix with its equilibrated forms and factorizations, which are computed on demand.
 
     Args:
         a: (n, n) float64 or complex128. It is kept and, in double precision, not copied.
-        single: whether to make a copy in float32 while the magnitudes are read, which is factorized where
-            nothing has to be scaled.
+        single: whether to make a copy in float32 in the same pass that reads the magnitudes; it is factorized
+            if nothing has to be scaled.
 
     Raises:
         DataError: NaN or infinity in it.
@@ -108,7 +108,7 @@ class PreparedMatrix:
         return self._systems[method, adjoint]
 
     def factored(self, step: Step) -> Factored:
-        """Return the factorization of a step; it is made once."""
+        """Return the factorization of a step; it is computed once."""
         if step.key not in self._factored:
             began = time.perf_counter()
             factored = self._factorize(step)
@@ -127,7 +127,7 @@ class PreparedMatrix:
             if doubt:
                 return Factored(self.system(method), None, -1, doubt)
         here, single = self.system(method), self._extents.single
-        self._extents = replace(self._extents, single=None)  # it is used once
+        self._extents = replace(self._extents, single=None)  # the copy is overwritten by its factors
         factors = _factorize(here.a, method, factor, single if here.rows is None else None)
         if isinstance(factors, Factors):
             return Factored(here, factors, roundoff=roundoff(factor))
@@ -143,7 +143,7 @@ def _factorize(
         a: (n, n) float64 or complex128.
         method: LU, Cholesky, or in double precision QR.
         factor: of a :class:`Precision`.
-        single: a in float32, where it is there.
+        single: a in float32; None if there is no such copy.
     """
     if method == "Cholesky":
         return _by_cholesky(a, factor)

@@ -1,4 +1,4 @@
-"""Householder QR of tall matrices, whose trailing updates may be narrow, and what it solves."""
+"""Householder QR of tall matrices with narrow trailing updates, and solutions from its factors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from fewbits.solvers.dense.factors import Factors, inverse_power
 from fewbits.solvers.dense.rounded_products import rounded_product
 
-_PANEL = 128  # columns that LAPACK factorizes whole
-_LEADING = 800  # columns whose pivots stand for all
+_PANEL = 128  # widest block of columns that LAPACK factorizes without recursion
+_LEADING = 800  # number of leading columns whose pivots are taken as a sample
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Orthogonal:
 
 
 def factorize_double(a: torch.Tensor) -> Factors:
-    """Factorize (n, n) float64 or complex128 with LAPACK's GEQRF: twice the work of LU, and nothing grows."""
+    """Factorize (n, n) float64 or complex128 with LAPACK's GEQRF: twice the work of LU, no pivot growth."""
     packed, tau = torch.geqrf(a)
     upper = packed.triu()
 
@@ -78,7 +78,7 @@ def leading_pivots(low: torch.Tensor) -> torch.Tensor:
 
 
 def factorize(scaled: torch.Tensor, factor: str, columns: torch.Tensor) -> Orthogonal:
-    """Factorize A C, (m, n), m >= n; updates in ``factor``, or whole by LAPACK in fp64 and fp32."""
+    """Factorize A C, (m, n), m >= n; trailing updates in ``factor``; fp64 and fp32 use LAPACK throughout."""
     if factor in ("fp64", "fp32"):
         return Orthogonal(*torch.geqrf(scaled), columns)
     packed = scaled.clone(memory_format=torch.contiguous_format)
@@ -106,7 +106,7 @@ def _compact(v: torch.Tensor, tau: torch.Tensor) -> torch.Tensor:
 
     Puglisi, Modification of the Householder Method Based on the Compact WY Representation, 1992.
     """
-    used = tau != 0  # a factor of zero is no reflection, and takes no part
+    used = tau != 0  # a factor of zero means no reflection
     inverse = (v.mH @ v).triu(1) * (used[:, None] & used)
     inverse.diagonal().copy_(torch.where(used, 1 / tau, 1.0))
     compact: torch.Tensor = torch.linalg.solve_triangular(inverse, torch.diag(used.to(v.dtype)), upper=True)

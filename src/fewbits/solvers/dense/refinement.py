@@ -14,13 +14,17 @@ from fewbits.solvers.dense.system import State, System
 from fewbits.solvers.flexible_gmres import flexible_gmres
 
 MOST_STEPS = 50  # of refinement, as in cuSOLVER; LAPACK's DSGESV takes 30
-MOST_INNER = 50  # iterations of GMRES in one of them
+MOST_INNER = 50  # iterations of GMRES in one step
 FAIR_TRIAL = 8  # iterations before GMRES is judged: on clustered spectra the first few show nothing
 EPS = 2.0**-53
-_AS_GOOD = 2 * EPS  # where refinement may end that goes no further
-_LEAST_CONTRACTION = {"classical": 0.5, "classical_gmres": 0.1, "gmres": 0.0}  # of a classical step
-_LEAST_GOAL = 1e-10  # of one round of GMRES
-_TOGETHER = 32  # right-hand sides whose directions GMRES holds at once
+_AS_GOOD = 2 * EPS  # error at which refinement may end if it stops falling
+_LEAST_CONTRACTION = {
+    "classical": 0.5,
+    "classical_gmres": 0.1,
+    "gmres": 0.0,
+}  # largest error ratio of a step
+_LEAST_GOAL = 1e-10  # smallest reduction of the residual asked of one run of GMRES
+_TOGETHER = 32  # right-hand sides that GMRES solves at once, to bound its memory
 
 Apply = Callable[[torch.Tensor], torch.Tensor]
 Watch = Callable[[int, float], None]
@@ -49,23 +53,23 @@ def refine(
     most_inner: int | None = None,
     watch: Watch | None = None,
 ) -> Refinement:
-    """Refine a solution until every entry of the residual is as small as double precision makes it.
+    """Refine a solution until every entry of the residual is as small as double precision allows.
 
-    Converged is a componentwise backward error of 2^-53 in every right-hand side, which is what rounding the
-    exact solution may leave, or twice that where it falls no further.
+    Refinement converges when the componentwise backward error of every right-hand side is at most 2^-53,
+    which rounding the exact solution may cause, or at most twice that if it stops falling.
 
     Args:
         system: A.
         b: (n, k), of A's dtype.
-        first: (n, k), what the factors give for b.
-        factors: of about A.
-        refinement: ``classical``, ``gmres``, or ``classical_gmres``: classical as long as each step takes a
-            digit off the residual, then GMRES.
-        enough: the error with which the first solution is left as it is.
-        strictly: whether rows whose solution is zero but for rounding count as any other; where all that is
-            left to do is to improve the solution, they do not.
-        most_inner: iterations of GMRES that are worth their time; where it will take more it is given up,
-            but not before ``FAIR_TRIAL``.
+        first: (n, k), the solution that the factors give for b.
+        factors: approximate factors of A.
+        refinement: ``classical``, ``gmres``, or ``classical_gmres``: classical while each step reduces the
+            residual tenfold, then GMRES.
+        enough: largest error at which the first solution is returned unrefined.
+        strictly: whether rows in which |A| |x| + |b| is only rounding error are judged like all others. False
+            where the first solution is already in double precision.
+        most_inner: most iterations of GMRES that are worth their time. If it would need more, refinement
+            stops, but not before ``FAIR_TRIAL`` iterations.
         watch: called with the number of residuals so far and the newest error.
     """
     result = Refinement(system.state(first, b))
@@ -124,7 +128,7 @@ def _by_gmres(
     most_inner: int | None,
     note: Callable[[float], None],
 ) -> torch.Tensor:
-    """Return the correction of the right-hand sides that need one; count and judge its iterations."""
+    """Return the correction for the right-hand sides that need one; count its iterations in ``result``."""
     result.reason = ""
     open_ones = (result.state.errors > EPS).nonzero()[:, 0]
     goal = max(0.25 * EPS / result.state.error, _LEAST_GOAL)
@@ -140,7 +144,7 @@ def _by_gmres(
             note(result.state.error * left)
             if most_inner is None or iteration < FAIR_TRIAL:
                 return True
-            if left ** ((most_inner - result.inner) / iteration) <= goal:  # at this pace it gets there
+            if left ** ((most_inner - result.inner) / iteration) <= goal:  # fast enough
                 return True
             result.reason = (
                 f"{iteration} iterations of GMRES left {left:.1g} of the residual; {most_inner} are worth it"

@@ -18,9 +18,9 @@ _DIGIT = 7  # bits of a slice below its sign
 
 
 def rounded_product(factor: str) -> Multiply:
-    """Return the function that multiplies matrices, (m, k) times (k, n), as ``factor`` says.
+    """Return a function that multiplies (m, k) by (k, n) with operands rounded or split to ``factor``.
 
-    They are float32, or complex64 by four real products.
+    The matrices are float32, or complex64, which takes four real products.
     """
     multiply = _real(factor)
     return lambda a, b: _complex(a, b, multiply) if a.is_complex() else multiply(a, b)
@@ -42,7 +42,7 @@ def _real(factor: str) -> Multiply:
 
 
 def _complex(a: torch.Tensor, b: torch.Tensor, multiply: Multiply) -> torch.Tensor:
-    """Return the product as one of real matrices, twice as high and twice as deep."""
+    """Return the complex product as one real product with twice the rows and twice the inner dimension."""
     left = torch.cat([torch.cat([a.real, -a.imag], 1), torch.cat([a.imag, a.real], 1)], 0)
     both = multiply(left, torch.cat([b.real, b.imag], 0))
     return torch.complex(both[: len(a)].contiguous(), both[len(a) :].contiguous())
@@ -57,13 +57,13 @@ def _split_product(a: torch.Tensor, b: torch.Tensor, terms: int) -> torch.Tensor
     """Return the sum of the products of terms whose orders add up to less than ``terms``."""
     left, right = _split(a, terms), _split(b, terms)
     pairs = [pair for order in _pairs(terms) for pair in order]
-    # Side by side along the reduction axis: one product, one float32 sum.
+    # The terms are concatenated along the reduction axis: one product, one float32 sum.
     wide, deep = torch.cat([left[i] for i, _ in pairs], 1), torch.cat([right[j] for _, j in pairs], 0)
     return bfloat16_product(wide, deep)
 
 
 def _split(x: torch.Tensor, terms: int) -> list[torch.Tensor]:
-    """Return bfloat16 values in float32 whose sum is x but for what the last of them rounds off."""
+    """Return bfloat16 values, in float32, whose sum is x up to the rounding error of the last term."""
     parts = []
     for _ in range(terms):
         term = x.bfloat16().float()
@@ -73,7 +73,7 @@ def _split(x: torch.Tensor, terms: int) -> list[torch.Tensor]:
 
 
 def _sliced_product(a: torch.Tensor, b: torch.Tensor, slices: int) -> torch.Tensor:
-    """Return the same of 8-bit digits: sums of one order are exact in 32 bits up to k = 65,000.
+    """Return the product from slices of 8-bit digits; sums of one order are exact in int32 up to k = 65,000.
 
     Ootomo, Ozaki and Yokota, DGEMM on Integer Matrix Multiplication Unit, 2024, with fewer slices.
     """
@@ -92,7 +92,7 @@ def _sliced_product(a: torch.Tensor, b: torch.Tensor, slices: int) -> torch.Tens
 def _sliced(x: torch.Tensor, slices: int, axis: int) -> tuple[list[torch.Tensor], torch.Tensor]:
     """Return int8 digits, each ``_DIGIT`` bits below the one before, and the powers of two to multiply by."""
     size = x.abs().amax(axis, keepdim=True)
-    # A little more than the largest, so that it does not round to 128.
+    # The bound is a little above the largest magnitude, so that it does not round to 128.
     scale = torch.ldexp(torch.ones_like(size), torch.frexp(size * 1.02).exponent)
     rest = x / scale
     digits = []

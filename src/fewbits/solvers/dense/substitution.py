@@ -1,4 +1,4 @@
-"""Substitution in double precision with float32 factors, which are read as they lie where that is faster."""
+"""Substitution in double precision with float32 factors, read without a copy in float64 if that is faster."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from fewbits.kernels.arrays import dense
 from fewbits.solvers.dense.factors import Substitute
 
 Both = tuple[Substitute, Substitute]  # with A and with A^H
-_FEW = 16  # columns: LAPACK takes more of them together, which makes up for a copy of the factors in float64
+_FEW = 16  # columns; for more, LAPACK with a copy of the factors in float64 is faster
 
 
 def with_lu(lu: torch.Tensor, order: torch.Tensor, doubled: Callable[[], Both], *, across: bool) -> Both:
-    """Return the substitutions with both triangles of one square, (n, n), whose rows follow each other.
+    """Return the substitutions with the LU factors packed in one row-major (n, n) matrix.
 
     Args:
         lu: float32 or complex64.
-        order: (n,), the rows of A that the rows of the factors stand for; its columns where ``across``.
+        order: (n,), the row of A that each row of the factors represents; the column of A if ``across``.
         doubled: LAPACK's substitutions with a copy in float64 or complex128.
-        across: these are the factors of the transpose, so that ones are on the upper diagonal.
+        across: whether these are the factors of the transpose, so that the upper triangle has the unit
+            diagonal.
     """
 
     def substituted(b: torch.Tensor, transposed: bool) -> torch.Tensor:
@@ -39,8 +40,8 @@ def with_lu(lu: torch.Tensor, order: torch.Tensor, doubled: Callable[[], Both], 
 
 
 def with_cholesky(lower: torch.Tensor, doubled: Callable[[], Both]) -> Both:
-    """Return the substitution, twice, with a factor, (n, n), whose rows or columns follow each other."""
-    upper = lower.stride(0) == 1  # the rows of its transpose do
+    """Return the substitution, twice, with a contiguous factor, (n, n), in row or column order."""
+    upper = lower.stride(0) == 1  # column order: the rows of the transpose are contiguous
     triangle = lower.mT if upper else lower
 
     def substituted(b: torch.Tensor, _: bool) -> torch.Tensor:
@@ -61,7 +62,7 @@ def _by_columns(
     substituted: Callable[[torch.Tensor, bool], torch.Tensor],
     doubled: Callable[[], Both],
 ) -> Both:
-    """Return the substitutions that are faster for few columns, and for many; complex factors are copied."""
+    """Return substitutions that choose by the number of columns; complex factors are always copied."""
     many = cache(doubled)
 
     def chosen(transposed: bool) -> Substitute:

@@ -1,4 +1,4 @@
-"""A dense matrix, equilibrated by powers of two, and how well a solution fits it."""
+"""A dense matrix equilibrated by powers of two, and the residuals and backward errors of its solutions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from fewbits.kernels.arrays import dense as kernels
 from fewbits.solvers.dense.factors import unwritten
 
-_MILD = 2.0**4  # between the largest entries of two rows or columns: scaling would change nothing
-_MODERATE = 2.0**60  # float32 and the products of two such numbers hold everything
-_STRIPE = 128  # rows that are copied where they do not lie one after the other
-_RELATIVELY_ZERO = 1000 * 2.0**-53  # times n, of what a row could amount to
-_NOTHING = -(2**20)  # the exponent of zero
+_MILD = 2.0**4  # ratio of the largest entries of rows or columns up to which scaling changes nothing
+_MODERATE = 2.0**60  # magnitudes up to this, and products of two, are within the range of float32
+_STRIPE = 128  # rows copied at once if they are not contiguous
+_RELATIVELY_ZERO = 1000 * 2.0**-53  # times n: share of a row's largest possible value that counts as 0
+_NOTHING = -(2**20)  # stands for the exponent of zero
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Extents:
 
     Attributes:
         rows: (n,) float64, the largest of each row.
-        sums: (n,), of each row; not finite where the row holds NaN or infinity, or overflows.
+        sums: (n,), the sum of each row; not finite if the row holds NaN or infinity, or overflows.
         columns: (n,), the largest of each column.
-        single: (m, n), the matrix in float32, where that was asked for.
+        single: (m, n), the matrix in float32; None if that was not requested.
     """
 
     rows: torch.Tensor
@@ -37,7 +37,7 @@ class Extents:
 
     @property
     def mild(self) -> bool:
-        """Whether rows and columns are of one size, and a moderate one."""
+        """Whether all rows and columns have about the same, moderate magnitude."""
         both = torch.cat([self.rows, self.columns])
         alike = all(float(sizes.max()) <= _MILD * float(sizes.min()) for sizes in (self.rows, self.columns))
         return alike and float(both.max()) < _MODERATE and float(both.min()) > 1 / _MODERATE
@@ -52,9 +52,9 @@ class State:
         residual: b - A x, computed in about twice the precision and rounded once.
         errors: (k,), the componentwise backward errors max |r_i| / (|A| |x| + |b|)_i (Oettli and Prager,
             1964).
-        regular: (k,), the same where rows whose solution is zero but for rounding are measured by the
-            largest entry of row and solution (Arioli, Demmel and Duff, Solving Sparse Linear Systems with
-            Sparse Backward Error, 1989, section 3).
+        regular: (k,), the same, except that rows in which |A| |x| + |b| is only rounding error are divided by
+            the largest entry of the row times that of x (Arioli, Demmel and Duff, Solving Sparse Linear
+            Systems with Sparse Backward Error, 1989, section 3).
     """
 
     x: torch.Tensor
@@ -64,24 +64,24 @@ class State:
 
     @property
     def error(self) -> float:
-        """The worst of the backward errors; nan where something overflowed."""
+        """The largest of the backward errors; nan if something overflowed."""
         return float(self.errors.max())
 
 
 @dataclass(frozen=True)
 class System:
-    """R A C, whose rows and columns are of one size, with powers of two R and C.
+    """R A C, whose rows and columns have about the same magnitude; R and C are powers of two.
 
-    Backward errors taken entry by entry are the same as those of A.
+    Its componentwise backward errors equal those of A.
 
     Attributes:
-        a: (n, n) float64 or complex128: R A C, or A itself where nothing had to be scaled.
+        a: (n, n) float64 or complex128: R A C, or A itself if nothing had to be scaled.
         sums: (n,) float64, of the magnitudes of the rows of ``a``.
-        largest: (n,), of those magnitudes in each row.
-        rows: (n,) int64, the exponents of R; None where nothing was scaled.
+        largest: (n,), the largest magnitude in each row of ``a``.
+        rows: (n,) int64, the exponents of R; None if nothing was scaled.
         columns: (n,) int64, those of C.
-        own_norm: the infinity norm of A, over 2^top.
-        top: the exponent of the largest entry of A where it was scaled, else 0.
+        own_norm: the infinity norm of A divided by 2^top.
+        top: the exponent of the largest entry of A if A was scaled, else 0.
     """
 
     a: torch.Tensor
@@ -98,7 +98,7 @@ class System:
         return float(self.sums.max())
 
     def entering(self, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return this system's right-hand sides, (n, k), each near one, and the exponents taken out, (k,)."""
+        """Return this system's right-hand sides, (n, k), scaled to about one, and the exponents, (k,)."""
         exponents = _exponents(b)
         if self.rows is not None:
             exponents = exponents + self.rows[:, None]
@@ -110,14 +110,14 @@ class System:
         return times_power(b, rows - top), top
 
     def leaving(self, y: torch.Tensor, top: torch.Tensor) -> torch.Tensor:
-        """Return the solution of A x = b for the one, y, of this system."""
+        """Return the solution of A x = b, given the solution y of this system."""
         if self.columns is None and not bool(top.any()):
             return y
         columns = 0 if self.columns is None else self.columns[:, None]
         return times_power(y, columns + top)
 
     def near_one(self, y: torch.Tensor) -> torch.Tensor:
-        """Return the exponents, (n, k), that turn y into the unknowns of A, the largest of them near one."""
+        """Return the exponents, (n, k), that scale y to the unknowns of A, the largest being about one."""
         columns = torch.zeros(len(y), 1, dtype=torch.int64) if self.columns is None else self.columns[:, None]
         top = (_exponents(y) + columns).amax(0)
         return columns - torch.where(top <= _NOTHING // 2, 0, top)
@@ -141,7 +141,7 @@ class System:
         Args:
             state: a solution.
             b: (n, k) of this system.
-            together: columns; where b has twice as many, they are real parts and then imaginary parts.
+            together: number of columns; if b has twice as many, they are real parts, then imaginary parts.
         """
         units = 0 if self.rows is None else -self.rows[:, None]
         top = (_exponents(b) + units).amax(0).reshape(-1, together).amax(0)
@@ -155,7 +155,7 @@ class System:
         return torch.where(r == 0, 0.0, r / right)
 
     def state(self, x: torch.Tensor, b: torch.Tensor) -> State:
-        """Return how well x solves a x = b."""
+        """Return x with its residual and backward errors for a x = b."""
         r, sizes = residuals(self.a, x, b)
         left = magnitudes(r)
         row_bounds = self.largest[:, None] * magnitudes(x).amax(0)
@@ -169,9 +169,9 @@ class System:
 
 
 def general(a: torch.Tensor, sizes: Extents) -> System:
-    """Equilibrate (n, n): the largest entry of every row and column comes into [0.5, 1).
+    """Equilibrate (n, n) so that the largest entry of every row and column is in [0.5, 1).
 
-    Powers of two, which round nothing: a x = b is solved by other factors, but is the same system.
+    Scaling by powers of two is exact, so the scaled system is equivalent; only its factors differ.
     """
     if sizes.mild:
         return System(a, sizes.sums, sizes.rows, own_norm=float(sizes.sums.max()))
@@ -185,7 +185,7 @@ def general(a: torch.Tensor, sizes: Extents) -> System:
 
 
 def definite(a: torch.Tensor, sizes: Extents) -> System:
-    """Equilibrate a positive definite matrix from both sides alike: its diagonal comes into [0.5, 2)."""
+    """Equilibrate a positive definite matrix symmetrically so that its diagonal is in [0.5, 2)."""
     if sizes.mild:
         return System(a, sizes.sums, sizes.rows, own_norm=float(sizes.sums.max()))
     exponents = _exponents(a.diagonal())
@@ -210,21 +210,21 @@ def _scaled(a: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, sizes: E
 
 
 def _stripes(a: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Yield rows of (n, m), one after the other in memory."""
+    """Yield slices of the rows of (n, m) with the rows, contiguous in memory."""
     for start in range(0, len(a), _STRIPE):
         part = slice(start, start + _STRIPE)
         yield part, a[part].resolve_conj().contiguous()
 
 
 def _lines(a: torch.Tensor) -> Iterator[tuple[slice, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]]:
-    """Yield (rows, 2 n or n) of real numbers as the kernels read them: all at once where they lie so."""
+    """Yield (rows, 2 n or n) of real numbers as the kernels read them, all at once if they are contiguous."""
     readable = a.stride(1) == 1 and not a.is_conj() and (not a.is_complex() or a.is_contiguous())
     for part, stripe in [(slice(None), a)] if readable else _stripes(a):
         yield part, (torch.view_as_real(stripe).flatten(1) if a.is_complex() else stripe).numpy()
 
 
 def extents(a: torch.Tensor, *, single: bool = False) -> Extents:
-    """Return the magnitudes in (m, n) float64 or complex128, reading it once; real ones in float32 too."""
+    """Return the magnitudes in (m, n) float64 or complex128 in one pass; ``single`` adds a float32 copy."""
     m, n = a.shape
     low = unwritten((m, n), torch.float32) if single and not a.is_complex() else None
     rows, sums = torch.empty(m, dtype=torch.float64), torch.empty(m, dtype=torch.float64)
@@ -261,7 +261,7 @@ def residuals(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> tuple[torch.
 
 
 def matvec(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Return A x, (m, k): one real column by the kernel of residuals, which reads A faster than BLAS does."""
+    """Return A x, (m, k); a single real column uses the kernel of residuals, which is faster than BLAS."""
     if x.shape[1] > 1 or a.is_complex() or x.is_complex():
         return a @ x
     return -residuals(a, x, torch.zeros(len(a), 1, dtype=x.dtype))[0]
@@ -273,15 +273,15 @@ def magnitudes(x: torch.Tensor) -> torch.Tensor:
 
 
 def _exponents(x: torch.Tensor) -> torch.Tensor:
-    """Return the int64 exponents that bring the larger part of each number into [0.5, 1)."""
+    """Return int64 exponents e: 2^-e brings the larger of real and imaginary part to [0.5, 1)."""
     size = torch.view_as_real(x.resolve_conj()).abs().amax(-1) if x.is_complex() else x.abs()
     return torch.where(size > 0, torch.frexp(size).exponent.long(), _NOTHING)
 
 
 def times_power(x: torch.Tensor, exponents: torch.Tensor) -> torch.Tensor:
-    """Return x 2^exponents, which broadcast to x; exact but for what leaves the range of float64."""
+    """Return x 2^exponents, exponents broadcast to x; exact except for overflow and underflow."""
     real = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x[..., None]
-    with np.errstate(over="ignore"):  # infinity then, which is found
+    with np.errstate(over="ignore"):  # the infinity is detected later
         scaled = torch.from_numpy(
             np.ldexp(real.numpy(), exponents.clamp(-5000, 5000)[..., None].int().numpy())
         )

@@ -1,4 +1,4 @@
-"""Krylov solvers whose vectors and matrix are narrow, and whose true residual decides."""
+"""Krylov solvers with narrow vectors and matrices; the true residual, in float64, decides convergence."""
 
 from __future__ import annotations
 

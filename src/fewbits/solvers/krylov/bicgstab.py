@@ -1,4 +1,4 @@
-"""BiCGstab whose vectors are stored narrow, with reliable updates.
+"""BiCGstab with vectors stored in narrow formats, with reliable updates.
 
 Van der Vorst, Bi-CGSTAB, SIAM J. Sci. Stat. Comput. 13, 1992; Sleijpen and van der Vorst, Reliable updated
 residuals in hybrid Bi-CG methods, 1996; with narrow vectors: Clark et al., Solving Lattice QCD systems of
@@ -22,7 +22,7 @@ from fewbits.solvers.precision import KrylovPrecision
 from fewbits.solvers.solution import Solution
 from fewbits.typing import AnyArray, Array, Watch
 
-BREAKDOWN = 1e-12  # a cosine below which the shadow residual says nothing more
+BREAKDOWN = 1e-12  # cosine between residual and shadow residual below which the recurrence breaks down
 
 
 def bicgstab(
@@ -39,37 +39,38 @@ def bicgstab(
     delta: float | None = 0.1,
     watch: Watch | None = None,
 ) -> Solution[Array]:
-    """Solve A x = b for a square A; two products in each iteration.
+    """Solve A x = b for a square A; each iteration takes two products with A.
 
     Args:
-        A: (n, n): a matrix of NumPy, PyTorch or SciPy in any layout, nested lists, a
-            LinearOperator, a function, or an :class:`Operator`; real or complex. A function takes and
-            returns vectors of b's family, float64 or complex128.
+        A: (n, n): a matrix of NumPy, PyTorch or SciPy in any layout, nested lists, a LinearOperator, a
+            function, or an :class:`Operator`; real or complex. A function takes and returns float64 or
+            complex128 vectors, arrays or tensors like b.
         b: (n,) or (n, k), real or complex.
-        x0: a first solution, of b's shape; zero by default.
-        rtol: a relative residual, at least 0 and below 1.
-        atol: an absolute one, at least 0. Converged is |b - A x| <= max(rtol |b|, atol), 2-norms of the true
-            residual, as in scipy.sparse.linalg.
-        maxiter: iterations of each precision that is tried; 10 n, and 100 at least, by default.
+        x0: initial guess, of b's shape; default zero.
+        rtol: tolerance for the relative residual, at least 0 and below 1.
+        atol: tolerance for the absolute residual, at least 0. The solver converges when |b - A x| <= max(rtol
+            |b|, atol) for the true residual in the 2-norm, as in scipy.sparse.linalg.
+        maxiter: most iterations in each precision that is tried; default 10 n, but at least 100.
         M: a preconditioner close to A^-1, in double precision:
             ``scipy.sparse.linalg.spilu(A).solve`` or another function, a LinearOperator or a matrix.
-        callback: called with x, of b's family, after each iteration, which costs a vector or two.
-        precision: what A and the vectors are held in, see :func:`krylov_precision`; ``auto`` is the
-            operator's own, float32 where it has none, and double where that does not converge. Complex
-            numbers are held as pairs of real ones.
-        delta: the residual is computed anew in float64 whenever it has fallen by this factor; None for no
-            such updates: the solver then ends with a residual that may not be what it claims.
-        watch: called as ``watch(precision, iteration, residual)`` after each iteration, the residual over
-            |b|.
+        callback: called with x, an array or tensor like b, after each iteration; computing x takes the time
+            of one or two vector operations.
+        precision: formats of A and of the vectors, as :func:`krylov_precision` reads them. ``auto`` tries the
+            precision that the operator prefers (float32 unless it has its own) and then double. Complex
+            numbers are stored as pairs of real ones.
+        delta: the true residual is computed in float64 whenever the recurrence's residual has fallen by this
+            factor. None for no such updates: the final residual may then be larger than the recurrence
+            claims.
+        watch: called as ``watch(precision, iteration, residual)`` after each iteration; the residual is
+            divided by |b|.
 
     Returns:
-        the x with the least true residual, of b's family, with its evidence; ``converged`` says whether that
-        is small enough.
+        the x with the smallest true residual, an array or tensor like b, with its evidence; ``converged``
+        says whether it meets the tolerance.
 
     Raises:
-        ArgumentError: shapes that do not fit, tensors that require gradients, or an option out of
-            range.
-        DataError: NaN or infinity, or a solution beyond the range of float64.
+        ArgumentError: shapes do not fit, a tensor requires a gradient, or an option is out of range.
+        DataError: the input holds NaN or infinity, or the solution is outside the range of float64.
     """
     check_delta(delta)
     system = System(A, b, x0=x0, M=M)
@@ -94,7 +95,7 @@ def _iterate(problem: Problem, space: Space, delta: float | None) -> None:
         v = space.rounded(space.apply(towards))
         across = dot(shadow, v)
         if not abs(across) > BREAKDOWN * norm(shadow) * norm(v):
-            # The shadow residual says nothing more: begin again from the true one.
+            # Breakdown: restart from the true residual as the new shadow residual.
             problem.updates += 1
             r = space.rounded_copy(problem.add(x))
             x = zero

@@ -1,4 +1,4 @@
-"""Conjugate gradients whose vectors are stored narrow, with reliable updates that keep the residual true.
+"""Conjugate gradients with vectors stored in narrow formats; reliable updates recompute the residual.
 
 Clark et al., Solving Lattice QCD systems of equations using mixed precision solvers on GPUs, 2010, section 5;
 the library QUDA has the triggers, the Polak-Ribiere step and the re-projection.
@@ -46,36 +46,38 @@ def cg(
     """Solve A x = b for a symmetric (Hermitian) positive definite A.
 
     A and b are scaled by powers of two first. Search direction and residual are rounded whenever they are
-    stored, arithmetic is float32, sums are float64, and x is accumulated apart and added up in float64.
-    Whenever the residual has fallen by ``delta``, it is computed anew in float64.
+    stored; arithmetic is float32 and dot products are float64. Whenever the residual has fallen by the factor
+    ``delta``, the partial solution is added to x in float64 and the residual is recomputed in float64.
 
     Args:
         A: (n, n), Hermitian positive definite: a matrix of NumPy, PyTorch or SciPy in any layout, nested
             lists, a LinearOperator, a function, or an :class:`Operator`; real or complex. A function takes
-            and returns vectors of b's family, float64 or complex128.
+            and returns float64 or complex128 vectors, arrays or tensors like b.
         b: (n,) or (n, k), real or complex.
-        x0: a first solution, of b's shape; zero by default.
-        rtol: a relative residual, at least 0 and below 1.
-        atol: an absolute one, at least 0. Converged is |b - A x| <= max(rtol |b|, atol), 2-norms of the true
-            residual, as in scipy.sparse.linalg.
-        maxiter: iterations of each precision that is tried; 10 n, and 100 at least, by default.
+        x0: initial guess, of b's shape; default zero.
+        rtol: tolerance for the relative residual, at least 0 and below 1.
+        atol: tolerance for the absolute residual, at least 0. The solver converges when |b - A x| <= max(rtol
+            |b|, atol) for the true residual in the 2-norm, as in scipy.sparse.linalg.
+        maxiter: most iterations in each precision that is tried; default 10 n, but at least 100.
         M: a preconditioner close to A^-1, Hermitian positive definite, in double precision:
             ``scipy.sparse.linalg.spilu(A).solve`` or another function, a LinearOperator or a matrix.
-        callback: called with x, of b's family, after each iteration, which costs a vector or two.
-        precision: what A and the vectors are held in, see :func:`krylov_precision`; ``auto`` is the
-            operator's own, float32 where it has none, and double where that does not converge. Complex
-            numbers are held as pairs of real ones.
-        delta: the residual is computed anew in float64 whenever it has fallen by this factor; None for no
-            such updates: the solver then ends with a residual that may not be what it claims.
-        trigger: ``drop`` computes the residual anew by ``delta``, ``deviation`` by a bound on the error of
-            the recurrence.
-        deflation: low modes, taken out of every true residual.
-        watch: called as ``watch(precision, iteration, residual)`` after each iteration, the residual over
-            |b|.
+        callback: called with x, an array or tensor like b, after each iteration; computing x takes the time
+            of one or two vector operations.
+        precision: formats of A and of the vectors, as :func:`krylov_precision` reads them. ``auto`` tries the
+            precision that the operator prefers (float32 unless it has its own) and then double. Complex
+            numbers are stored as pairs of real ones.
+        delta: the true residual is computed in float64 whenever the recurrence's residual has fallen by this
+            factor. None for no such updates: the final residual may then be larger than the recurrence
+            claims.
+        trigger: when to recompute the residual: ``drop`` by ``delta``, ``deviation`` by a bound on the error
+            of the recurrence.
+        deflation: a basis of low modes, projected out of every true residual.
+        watch: called as ``watch(precision, iteration, residual)`` after each iteration; the residual is
+            divided by |b|.
 
     Returns:
-        the x with the least true residual, of b's family, with its evidence; ``converged`` says whether that
-        is small enough.
+        the x with the smallest true residual, an array or tensor like b, with its evidence; ``converged``
+        says whether it meets the tolerance.
 
     Raises:
         ArgumentError: shapes that do not fit, an A that is not Hermitian, tensors that require gradients, or
@@ -107,7 +109,7 @@ def _deviation(problem: Problem, tried: KrylovPrecision) -> Deviation:
 
 
 class _Iteration:
-    """Conjugate gradients from problem.y; the vectors' x is what was found since."""
+    """Conjugate gradients started at problem.y; the x of the vectors is the correction since then."""
 
     def __init__(
         self,
@@ -122,7 +124,7 @@ class _Iteration:
         self.exponent, self.double = exponent, double
 
     def run(self) -> None:
-        """Iterate until the problem has enough."""
+        """Iterate until the problem has converged or its budget is used up."""
         problem, vectors, trigger = self.problem, self.vectors, self.trigger
         rz, _ = self._load()
         gamma, beta = 1.0, 0.0
@@ -141,21 +143,21 @@ class _Iteration:
                 if fires or problem.claimed <= problem.target:
                     problem.updates += 1
                     rz, rp = self._load()
-                    # The direction has to stay at right angles to the residual it came from.
+                    # The direction must stay orthogonal to the residual it came from.
                     beta = rz / before
                     gamma = 1.0 - beta * rp / rz if rz > 0 else 1.0
                     continue
-            # Polak and Ribiere: what rounding left of the old residual in the new one is taken out.
+            # Polak and Ribiere: subtracts the part of the old residual that rounding left in the new one.
             sigma = rz - mixed
             gamma, beta = 1.0, (sigma if sigma > 0 else rz) / before
         problem.finish(vectors.partial_solution())
 
     def _load(self) -> tuple[float, float]:
-        """Move the vectors' x to the solution and give it the true residual; return r.z and r.p."""
+        """Add the partial x to the solution and load the true residual; return r.z and r.p."""
         problem = self.problem
         exact = problem.add(self.vectors.partial_solution())
         if self.deflation is not None:
-            # The first correction takes from the error even where it adds to the residual.
+            # The first correction reduces the error even if it increases the residual.
             exponent = self.deflation.exponent - self.exponent
             step = times_power(self.deflation.scaled_correction(exact), exponent).to(exact.dtype)
             exact = problem.improve(step, exact) if problem.updates else problem.add(step)
@@ -167,7 +169,7 @@ class _Iteration:
     def _refuse_negative(self, curvature: float, length2: float) -> None:
         """Raise DataError if A has a direction of negative curvature.
 
-        That of a rounded A may be rounding, so r is tried with A itself.
+        The curvature of a rounded A may be negative only by rounding, so r is tested with A itself.
         """
         a = self.problem.a
         r = self.problem.add(self.vectors.partial_solution())

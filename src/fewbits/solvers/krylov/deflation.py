@@ -1,8 +1,8 @@
-"""Low modes of a symmetric matrix, found in low precision and taken out of the residual.
+"""Low modes of a symmetric matrix, computed in low precision and projected out of the residual.
 
 Stathopoulos and Orginos, Computing and deflating eigenvalues while solving multiple right hand side linear
-systems in quantum chromodynamics, 2010. The modes need not be accurate: what is taken out is the Galerkin
-solution on their span, with the small matrix V^T A V in float64.
+systems in quantum chromodynamics, 2010. The modes need not be accurate: the correction is the Galerkin
+solution on their span, with the small matrix V^H A V in float64.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fewbits.solvers.operators.vectors import array, exponent_of, from_reals, re
 from fewbits.tensor import NarrowTensor, quantize
 from fewbits.typing import AnyArray
 
-DEPENDENT = 1e-12  # of the largest eigenvalue of V^H A V; below that a direction is rounding
+DEPENDENT = 1e-12  # times the largest eigenvalue of V^H A V: directions below are only rounding error
 
 
 class Deflation:
@@ -30,10 +30,10 @@ class Deflation:
     Args:
         A: (n, n), the matrix or operator, as a solver takes it.
         modes: (n, k) columns, roughly eigenvectors of small eigenvalues; real or complex.
-        format: what the basis the basis is packed in, complex numbers as pairs; None keeps it in float32.
+        format: the format that the basis is packed in, complex numbers as pairs; None keeps it in float32.
 
     Raises:
-        ArgumentError: no (n, k), nothing but zeros, or A is not positive definite on their span.
+        ArgumentError: modes are not (n, k) or all zero, or A is not positive definite on their span.
         DataError: NaN or infinity.
     """
 
@@ -53,16 +53,16 @@ class Deflation:
         self._weights = self._inverse()
 
     def _near(self, v: torch.Tensor) -> torch.Tensor:
-        """Return v times a power of two, if it is far from float32's range."""
+        """Return v, scaled by a power of two if its magnitude is far from one."""
         exponent = exponent_of(self.a.peak(v))
         return times_power(v, -exponent) if abs(exponent) > FAR else v
 
     def _inverse(self) -> torch.Tensor:
-        """Return the inverse of V^H A V on the directions that are independent, (k, k)."""
+        """Return the pseudo-inverse of V^H A V, (k, k), on the linearly independent directions."""
         basis = self._wide()
         images = torch.stack([self.a.exact(v) for v in basis])
         gram = self.a.total(basis.conj() @ images.mT)
-        # Lengths do not tell which columns depend on others.
+        # Columns are normalized, so that a small eigenvalue means dependent columns, not short ones.
         lengths = gram.diagonal().real.abs().sqrt()
         over = torch.where(lengths > 0, 1 / lengths, 0.0)
         values, vectors = torch.linalg.eigh((gram + gram.mH) / 2 * over * over[:, None])
@@ -80,7 +80,7 @@ class Deflation:
 
     @property
     def basis(self) -> torch.Tensor:
-        """The modes as they are stored, (k, n) float32 or complex64; far ones times a power of two."""
+        """The stored modes, (k, n) float32 or complex64; scaled by powers of two where needed."""
         basis = self._basis.dense() if isinstance(self._basis, NarrowTensor) else self._basis
         return from_reals(basis, pairs=self._pairs)
 
@@ -89,7 +89,7 @@ class Deflation:
         return times_power(self.scaled_correction(r), self.exponent)
 
     def scaled_correction(self, r: torch.Tensor) -> torch.Tensor:
-        """Return the same, of A 2^exponent."""
+        """Return the correction for A 2^exponent, (n,) in double precision."""
         basis = self._wide()
         right = self.a.total(basis.conj() @ r.to(basis.dtype))
         return (self._weights @ right) @ basis
@@ -99,15 +99,15 @@ class Deflation:
 
 
 def low_modes(A: LinearMap, n: int, k: int, *, format: str = "fp32", tol: float = 1e-2) -> torch.Tensor:
-    """Return roughly the eigenvectors of the k smallest eigenvalues of a symmetric (Hermitian) A.
+    """Return approximate eigenvectors for the k smallest eigenvalues of a symmetric (Hermitian) A.
 
-    ARPACK's implicitly restarted Lanczos method in float32, on the product with A held in ``format``.
+    Uses ARPACK's implicitly restarted Lanczos method in float32, with A stored in ``format``.
 
     Args:
         A: (n, n), symmetric (Hermitian), as a solver takes it.
         n: unknowns.
-        k: modes, at least 1 and at most n - 2.
-        format: what the values of A are held in.
+        k: number of modes, from 1 to n - 2.
+        format: the format of the values of A.
         tol: relative accuracy of the eigenvalues, as in scipy.sparse.linalg.eigsh.
 
     Returns:
@@ -115,7 +115,7 @@ def low_modes(A: LinearMap, n: int, k: int, *, format: str = "fp32", tol: float 
 
     Raises:
         ArgumentError: k out of range, or A is not symmetric.
-        scipy.sparse.linalg.ArpackNoConvergence: it did not converge to ``tol``.
+        scipy.sparse.linalg.ArpackNoConvergence: ARPACK did not converge to ``tol``.
     """
     a, _, _ = comfortable(operator(A, n))
     if not 0 < k < n - 1:

@@ -16,7 +16,7 @@ Attempt = Callable[[Problem, KrylovPrecision], None]
 
 
 def precisions(precision: str | KrylovPrecision, preferred: str) -> tuple[KrylovPrecision, ...]:
-    """Return what is tried, in order: with ``auto`` what the operator prefers, and then double.
+    """Return the precisions to try, in order: for ``auto`` the one that the operator prefers, then double.
 
     Raises:
         ArgumentError: no such precision.
@@ -33,10 +33,10 @@ def solve(
     """Attempt each precision until the true residual is small enough.
 
     Args:
-        problem: is left with the best solution that was found.
+        problem: holds the best solution afterwards.
         method: the solver's name, for the stages.
         precision: ``auto``, or the only one to try.
-        attempt: iterates on the problem in a precision.
+        attempt: function that iterates on the problem in one precision.
     """
     stages: list[Stage] = []
     residual, converged = problem.judge()
@@ -45,7 +45,7 @@ def solve(
         problem.begin(tried.name, residual)
         attempt(problem, tried)
         residual, converged = problem.judge()
-        if not (converged or residual <= before):  # the loop's own residuals had rounded too much to compare
+        if not (converged or residual <= before):  # rounding made the loop's own comparison unreliable
             problem.return_to(best)
             residual, converged = problem.judge()
         history, relative = problem.stage_history(), residual / problem.size

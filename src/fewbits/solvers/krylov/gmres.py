@@ -1,4 +1,4 @@
-"""Restarted flexible GMRES whose basis is kept packed, and GCR.
+"""Restarted flexible GMRES with a packed basis, and GCR.
 
 Saad and Schultz, GMRES, 1986; Saad, A flexible inner-outer preconditioned GMRES algorithm, 1993; a basis in
 fewer bits than the arithmetic: Aliaga et al., Compressed basis GMRES on high-performance GPUs, 2022. GCR:
@@ -41,37 +41,38 @@ def gmres(
 ) -> Solution[Array]:
     """Solve A x = b for a square A.
 
-    The basis is packed in the format of the vectors; the product is float32, orthogonalization float64. Every
-    cycle begins with the residual in float64, and ends where the basis can say no more.
+    The basis is packed in the format of the vectors; products with A are float32, orthogonalization is
+    float64. Every cycle starts from the residual in float64 and ends when rounding of the basis prevents
+    progress.
 
     Args:
-        A: (n, n): a matrix of NumPy, PyTorch or SciPy in any layout, nested lists, a
-            LinearOperator, a function, or an :class:`Operator`; real or complex. A function takes and
-            returns vectors of b's family, float64 or complex128.
+        A: (n, n): a matrix of NumPy, PyTorch or SciPy in any layout, nested lists, a LinearOperator, a
+            function, or an :class:`Operator`; real or complex. A function takes and returns float64 or
+            complex128 vectors, arrays or tensors like b.
         b: (n,) or (n, k), real or complex.
-        x0: a first solution, of b's shape; zero by default.
-        rtol: a relative residual, at least 0 and below 1.
-        atol: an absolute one, at least 0. Converged is |b - A x| <= max(rtol |b|, atol), 2-norms of the true
-            residual, as in scipy.sparse.linalg.
-        restart: vectors in the basis at most; ``maxiter`` counts iterations, not restarts.
-        maxiter: iterations of each precision that is tried; 10 n, and 100 at least, by default.
+        x0: initial guess, of b's shape; default zero.
+        rtol: tolerance for the relative residual, at least 0 and below 1.
+        atol: tolerance for the absolute residual, at least 0. The solver converges when |b - A x| <= max(rtol
+            |b|, atol) for the true residual in the 2-norm, as in scipy.sparse.linalg.
+        restart: most vectors in the basis; ``maxiter`` counts iterations, not restarts.
+        maxiter: most iterations in each precision that is tried; default 10 n, but at least 100.
         M: a preconditioner close to A^-1, in double precision:
             ``scipy.sparse.linalg.spilu(A).solve`` or another function, a LinearOperator or a matrix.
-        callback: called with x, of b's family, after each iteration, which costs a vector or two.
-        precision: what A and the vectors are held in, see :func:`krylov_precision`; ``auto`` is the
-            operator's own, float32 where it has none, and double where that does not converge. Complex
-            numbers are held as pairs of real ones.
-        watch: called as ``watch(precision, iteration, residual)`` after each iteration, the residual over
-            |b|.
+        callback: called with x, an array or tensor like b, after each iteration; computing x takes the time
+            of one or two vector operations.
+        precision: formats of A and of the vectors, as :func:`krylov_precision` reads them. ``auto`` tries the
+            precision that the operator prefers (float32 unless it has its own) and then double. Complex
+            numbers are stored as pairs of real ones.
+        watch: called as ``watch(precision, iteration, residual)`` after each iteration; the residual is
+            divided by |b|.
 
     Returns:
-        the x with the least true residual, of b's family, with its evidence; ``converged`` says whether that
-        is small enough.
+        the x with the smallest true residual, an array or tensor like b, with its evidence; ``converged``
+        says whether it meets the tolerance.
 
     Raises:
-        ArgumentError: shapes that do not fit, tensors that require gradients, or an option out of
-            range.
-        DataError: NaN or infinity, or a solution beyond the range of float64.
+        ArgumentError: shapes do not fit, a tensor requires a gradient, or an option is out of range.
+        DataError: the input holds NaN or infinity, or the solution is outside the range of float64.
     """
     _check_restart(restart)
     system = System(A, b, x0=x0, M=M)
@@ -86,9 +87,9 @@ def gmres(
 
 
 def _cycle(problem: Problem, space: Space, r: torch.Tensor, restart: int) -> torch.Tensor:
-    """Return the x that makes |r - A x| least in the space that r spans."""
+    """Return the x that minimizes |r - A x| over the Krylov space of r."""
     size = problem.claimed
-    # What rounding leaves of a basis vector bounds what one cycle can take out.
+    # The rounding error of a basis vector bounds how far one cycle can reduce the residual.
     enough = max(problem.target, 4 * roundoff(space.precision) * size)
 
     def go_on(_: int, residuals: torch.Tensor, partial: Partial) -> bool:
@@ -110,14 +111,14 @@ class _PackedBasis:
         self.append(r, size)
 
     def expand(self) -> torch.Tensor:
-        """Keep the newest preconditioned direction, and return A times it, (n,)."""
+        """Precondition the newest vector, store the direction, and return A times it, (n,)."""
         space, last = self._space, self._vectors[-1]
         v = space.preconditioned(space.unpacked(last))
         self._directions.append(last if space.preconditioner is None else space.packed(v))
         return wide(space.apply(v))
 
     def orthogonalize(self, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return w without its parts along the vectors, one after the other, and those parts, (1, j)."""
+        """Orthogonalize w by modified Gram-Schmidt; return it with the coefficients removed, (1, j)."""
         parts = []
         for packed in self._vectors:
             u = wide(self._space.unpacked(packed))
@@ -156,40 +157,42 @@ def gcr(
     delta: float | None = 0.1,
     watch: Watch | None = None,
 ) -> Solution[Array]:
-    """Solve A x = b for a square A, by directions whose images are orthogonal; the preconditioner may vary.
+    """Solve A x = b for a square A by the generalized conjugate residual method; M may vary.
 
-    Directions and images are packed in the format of the vectors.
+    The directions p, whose images A p are orthogonal, are packed with their images in the format of the
+    vectors.
 
     Args:
-        A: (n, n): a matrix of NumPy, PyTorch or SciPy in any layout, nested lists, a
-            LinearOperator, a function, or an :class:`Operator`; real or complex. A function takes and
-            returns vectors of b's family, float64 or complex128.
+        A: (n, n): a matrix of NumPy, PyTorch or SciPy in any layout, nested lists, a LinearOperator, a
+            function, or an :class:`Operator`; real or complex. A function takes and returns float64 or
+            complex128 vectors, arrays or tensors like b.
         b: (n,) or (n, k), real or complex.
-        x0: a first solution, of b's shape; zero by default.
-        rtol: a relative residual, at least 0 and below 1.
-        atol: an absolute one, at least 0. Converged is |b - A x| <= max(rtol |b|, atol), 2-norms of the true
-            residual, as in scipy.sparse.linalg.
-        restart: directions kept at most.
-        maxiter: iterations of each precision that is tried; 10 n, and 100 at least, by default.
+        x0: initial guess, of b's shape; default zero.
+        rtol: tolerance for the relative residual, at least 0 and below 1.
+        atol: tolerance for the absolute residual, at least 0. The solver converges when |b - A x| <= max(rtol
+            |b|, atol) for the true residual in the 2-norm, as in scipy.sparse.linalg.
+        restart: most directions kept.
+        maxiter: most iterations in each precision that is tried; default 10 n, but at least 100.
         M: a preconditioner close to A^-1, in double precision:
             ``scipy.sparse.linalg.spilu(A).solve`` or another function, a LinearOperator or a matrix.
-        callback: called with x, of b's family, after each iteration, which costs a vector or two.
-        precision: what A and the vectors are held in, see :func:`krylov_precision`; ``auto`` is the
-            operator's own, float32 where it has none, and double where that does not converge. Complex
-            numbers are held as pairs of real ones.
-        delta: the residual is computed anew in float64 whenever it has fallen by this factor; None for no
-            such updates: the solver then ends with a residual that may not be what it claims.
-        watch: called as ``watch(precision, iteration, residual)`` after each iteration, the residual over
-            |b|.
+        callback: called with x, an array or tensor like b, after each iteration; computing x takes the time
+            of one or two vector operations.
+        precision: formats of A and of the vectors, as :func:`krylov_precision` reads them. ``auto`` tries the
+            precision that the operator prefers (float32 unless it has its own) and then double. Complex
+            numbers are stored as pairs of real ones.
+        delta: the true residual is computed in float64 whenever the recurrence's residual has fallen by this
+            factor. None for no such updates: the final residual may then be larger than the recurrence
+            claims.
+        watch: called as ``watch(precision, iteration, residual)`` after each iteration; the residual is
+            divided by |b|.
 
     Returns:
-        the x with the least true residual, of b's family, with its evidence; ``converged`` says whether that
-        is small enough.
+        the x with the smallest true residual, an array or tensor like b, with its evidence; ``converged``
+        says whether it meets the tolerance.
 
     Raises:
-        ArgumentError: shapes that do not fit, tensors that require gradients, or an option out of
-            range.
-        DataError: NaN or infinity, or a solution beyond the range of float64.
+        ArgumentError: shapes do not fit, a tensor requires a gradient, or an option is out of range.
+        DataError: the input holds NaN or infinity, or the solution is outside the range of float64.
     """
     _check_restart(restart)
     check_delta(delta)

@@ -1,8 +1,8 @@
-"""LSQR whose vectors are stored narrow, for systems of any shape and least squares.
+"""LSQR with vectors stored in narrow formats, for systems of any shape and least squares.
 
 Paige and Saunders, LSQR: An algorithm for sparse linear equations and sparse least squares, 1982, with their
-second bidiagonalization, which begins with A^H r: each cycle computes it in double precision, so that narrow
-vectors do not bound the accuracy.
+second bidiagonalization, which starts from A^H r. Each cycle computes that in double precision, so that
+narrow vectors do not limit the accuracy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ POWERS = 4  # steps of the power method that bound |A| from below
 
 
 class LeastSquares(Problem):
-    """min |b - A y|, which has enough where A^H r is small beside |A| |r| too; see :class:`Problem`."""
+    """min |b - A y|; like :class:`Problem`, but also converges when A^H r is small relative to |A| |r|."""
 
     def __init__(self, a: Operator, b: torch.Tensor, **options: Any) -> None:
         self.adjoint, self.norm = a.adjoint(), 0.0
@@ -49,7 +49,7 @@ class LeastSquares(Problem):
 
     @property
     def goes_on(self) -> bool:
-        """Whether a cycle should begin, or go on."""
+        """Whether to start another cycle or to continue this one."""
         return not self._met and super().goes_on
 
     def merit(self, r: torch.Tensor) -> float:
@@ -84,33 +84,35 @@ def lsqr(
 ) -> Solution[Array]:
     """Solve A x = b for an A of any shape, or find the x with the least |b - A x|.
 
-    Where columns depend on each other it is, from x0 = 0, the x with the least |x| of these, but for the
-    roundoff of the vectors. A product with A and one with A^H make an iteration.
+    If columns are linearly dependent and x0 is zero, x is the solution of least norm, up to the rounding of
+    the vectors. An iteration takes a product with A and one with A^H.
 
     Args:
         A: (m, n): a matrix of NumPy, PyTorch or SciPy in any layout, nested lists, a LinearOperator with
             ``rmatvec``, or an :class:`Operator`; real or complex.
         b: (m,) or (m, k), real or complex.
-        x0: a first solution, (n,) or (n, k); zero by default.
-        rtol: a relative residual, at least 0 and below 1.
-        atol: an absolute one, at least 0. Converged is |r| <= max(rtol |b|, atol) for r = b - A x, or
-            |A^H r| <= rtol |A| |r|, whose share is the ``optimality`` of what is returned.
-        maxiter: iterations of each precision that is tried; 10 max(m, n), and 100 at least, by default.
-        callback: called with x, of b's family, after each iteration, which costs a vector or two.
-        precision: what A and the vectors are held in, see :func:`krylov_precision`; ``auto`` is the
-            operator's own, float32 where it has none, and double where that does not converge. Complex
-            numbers are held as pairs of real ones.
-        watch: called as ``watch(precision, iteration, residual)`` after each iteration, the residual over
-            |b|.
+        x0: initial guess, (n,) or (n, k); default zero.
+        rtol: tolerance for the relative residual, at least 0 and below 1.
+        atol: tolerance for the absolute residual, at least 0. The solver converges when |r| <= max(rtol |b|,
+            atol) for r = b - A x, or |A^H r| <= rtol |A| |r|; the ratio |A^H r| / (|A| |r|) is the
+            ``optimality`` of the result.
+        maxiter: most iterations in each precision that is tried; default 10 max(m, n), but at least 100.
+        callback: called with x, an array or tensor like b, after each iteration; computing x takes the time
+            of one or two vector operations.
+        precision: formats of A and of the vectors, as :func:`krylov_precision` reads them. ``auto`` tries the
+            precision that the operator prefers (float32 unless it has its own) and then double. Complex
+            numbers are stored as pairs of real ones.
+        watch: called as ``watch(precision, iteration, residual)`` after each iteration; the residual is
+            divided by |b|.
 
     Returns:
-        the x with the least true residual, of b's family, with its evidence; ``converged`` says whether that
-        is small enough.
+        the x with the smallest true residual, an array or tensor like b, with its evidence; ``converged``
+        says whether it meets the tolerance.
 
     Raises:
-        ArgumentError: shapes that do not fit, an A whose adjoint is not known, tensors that require
-            gradients, or an option out of range.
-        DataError: NaN or infinity, or a solution beyond the range of float64.
+        ArgumentError: shapes do not fit, the adjoint of A is unknown, a tensor requires a gradient, or an
+            option is out of range.
+        DataError: the input holds NaN or infinity, or the solution is outside the range of float64.
     """
     system = System(A, b, x0=x0, square=False)
     system.kind = LeastSquares
@@ -126,7 +128,7 @@ def lsqr(
 
 
 def _cycle(problem: LeastSquares, space: Space, adjoint: Space, r: torch.Tensor) -> torch.Tensor:
-    """Return x that makes r - A x least in the space that A^H r begins: x = sum of f_i w_i."""
+    """Return the x that minimizes |r - A x| over the Krylov space of A^H r: x = sum of f_i w_i."""
     norm, x = problem.a.norm, torch.zeros_like(problem.y)
     size2, g = problem.claimed**2, problem.adjoint.exact(r)
     theta = norm(g)

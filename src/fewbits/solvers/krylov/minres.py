@@ -1,7 +1,8 @@
-"""MINRES whose Lanczos vectors are stored narrow, for symmetric matrices that need not be definite.
+"""MINRES with Lanczos vectors stored in narrow formats, for symmetric matrices, definite or not.
 
-Paige and Saunders, Solution of sparse indefinite systems of linear equations, 1975. A cycle takes out what
-the roundoff of its vectors allows; the next one begins with the residual in double precision.
+Paige and Saunders, Solution of sparse indefinite systems of linear equations, 1975. A cycle reduces the
+residual as far as the rounding of its vectors allows; the next one starts from the residual in double
+precision.
 """
 
 from __future__ import annotations
@@ -38,30 +39,31 @@ def minres(
 ) -> Solution[Array]:
     """Solve A x = b for a symmetric (Hermitian) A, definite or not.
 
-    A singular A is solved where b lies in its range, and else left with ``converged`` false.
+    A singular A is solved if b is in its range; else ``converged`` is false.
 
     Args:
         A: (n, n), Hermitian: a matrix of NumPy, PyTorch or SciPy in any layout, nested lists, a
-            LinearOperator, a function, or an :class:`Operator`; real or complex. A function takes and
-            returns vectors of b's family, float64 or complex128.
+            LinearOperator, a function, or an :class:`Operator`; real or complex. A function takes and returns
+            float64 or complex128 vectors, arrays or tensors like b.
         b: (n,) or (n, k), real or complex.
-        x0: a first solution, of b's shape; zero by default.
-        rtol: a relative residual, at least 0 and below 1.
-        atol: an absolute one, at least 0. Converged is |b - A x| <= max(rtol |b|, atol), 2-norms of the true
-            residual, as in scipy.sparse.linalg.
-        maxiter: iterations of each precision that is tried; 10 n, and 100 at least, by default.
+        x0: initial guess, of b's shape; default zero.
+        rtol: tolerance for the relative residual, at least 0 and below 1.
+        atol: tolerance for the absolute residual, at least 0. The solver converges when |b - A x| <= max(rtol
+            |b|, atol) for the true residual in the 2-norm, as in scipy.sparse.linalg.
+        maxiter: most iterations in each precision that is tried; default 10 n, but at least 100.
         M: a preconditioner close to A^-1, Hermitian positive definite, in double precision:
             ``scipy.sparse.linalg.spilu(A).solve`` or another function, a LinearOperator or a matrix.
-        callback: called with x, of b's family, after each iteration, which costs a vector or two.
-        precision: what A and the vectors are held in, see :func:`krylov_precision`; ``auto`` is the
-            operator's own, float32 where it has none, and double where that does not converge. Complex
-            numbers are held as pairs of real ones.
-        watch: called as ``watch(precision, iteration, residual)`` after each iteration, the residual over
-            |b|.
+        callback: called with x, an array or tensor like b, after each iteration; computing x takes the time
+            of one or two vector operations.
+        precision: formats of A and of the vectors, as :func:`krylov_precision` reads them. ``auto`` tries the
+            precision that the operator prefers (float32 unless it has its own) and then double. Complex
+            numbers are stored as pairs of real ones.
+        watch: called as ``watch(precision, iteration, residual)`` after each iteration; the residual is
+            divided by |b|.
 
     Returns:
-        the x with the least true residual, of b's family, with its evidence; ``converged`` says whether that
-        is small enough.
+        the x with the smallest true residual, an array or tensor like b, with its evidence; ``converged``
+        says whether it meets the tolerance.
 
     Raises:
         ArgumentError: shapes that do not fit, an A that is not Hermitian, tensors that require gradients, or
@@ -82,10 +84,10 @@ def minres(
 
 
 def _cycle(problem: Problem, space: Space, r: torch.Tensor) -> torch.Tensor:
-    """Return x that makes r - A x least (in the norm of M) among the Lanczos vectors that r begins."""
+    """Return the x that minimizes r - A x in the norm of M over the Krylov space of r."""
     size, x = problem.claimed, torch.zeros_like(problem.y)
     unit = roundoff(space.precision)
-    # In the norm of M the target is not known: half of it is meant, and the true residual decides.
+    # The target is not known in the norm of M. Half of it is used; the true residual decides.
     enough = max(0.5 * problem.target if space.preconditioner else problem.target, 4 * unit * size)
     u = space.rounded_copy(r)
     z = space.preconditioned(u)
@@ -107,7 +109,7 @@ def _cycle(problem: Problem, space: Space, r: torch.Tensor) -> torch.Tensor:
         epsilon, bar = sine * beta, -cosine * beta
         norm = max(norm, math.hypot(alpha, beta))
         gamma = math.hypot(gamma_bar, beta)
-        # Where A times the residual is rounding, the residual is the least there is: A is singular.
+        # If A times the residual is only rounding error, the residual is minimal and A is singular.
         if not math.isfinite(gamma) or math.hypot(gamma_bar, bar) <= unit * norm:
             break
         cosine, sine = gamma_bar / gamma, beta / gamma
@@ -121,7 +123,7 @@ def _cycle(problem: Problem, space: Space, r: torch.Tensor) -> torch.Tensor:
 
 
 def _length(problem: Problem, u: torch.Tensor, z: torch.Tensor) -> float:
-    """Return the norm of u that the preconditioner has; z is M u."""
+    """Return the norm of u in the inner product of M; z is M u."""
     product = problem.a.dot(u, z).real
     if product < 0:
         raise DataError(f"M is not positive definite: u^H M u = {product:.3g}; minres needs that")

@@ -1,8 +1,8 @@
 """Conjugate gradients for many shifts of one matrix at once.
 
 Jegerlehner, Krylov space solvers for shifted linear systems, hep-lat/9612014: all shifts share one Krylov
-space, and their residuals are multiples of one. With narrow vectors the multiples part from the truth, so
-each system is finished on its own, as the library QUDA does.
+space, and their residuals are multiples of one another. With narrow vectors these multiples drift from the
+true residuals, so each system is finished separately, as in the library QUDA.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ def multishift_cg(
             definite.
         b: (n,), real or complex.
         shifts: real numbers.
-        rtol: a relative residual, at least 0 and below 1.
-        atol: an absolute one, at least 0: of each system |b - (A + s) x| <= max(rtol |b|, atol), 2-norms.
-        maxiter: iterations for all together, and again for each; 10 n, and 100 at least, by default.
+        rtol: tolerance for the relative residual, at least 0 and below 1.
+        atol: tolerance for the absolute residual, at least 0. A system converges when |b - (A + s) x| <=
+            max(rtol |b|, atol) in the 2-norm.
+        maxiter: most shared iterations, and again most for each system; default 10 n, but at least 100.
         precision: what A and the vectors are held in, see :func:`krylov_precision`; ``auto`` is the
             operator's own, float32 where it has none, and double where that does not converge.
 
     Returns:
-        one :class:`Solution` for each shift; ``iterations`` counts the products that they share, and those of
-        its own.
+        one :class:`Solution` for each shift; ``iterations`` counts the shared products and its own.
 
     Raises:
         ArgumentError: no shifts, one that is complex or not finite, shapes that do not fit, an A that is not
@@ -81,7 +81,7 @@ def multishift_cg(
     stage = Stage(tried.name, "multishift_cg", -50, 0, 0.0, time.perf_counter() - began, TOGETHER, history)
     solutions = []
     for s, y in zip(scaled, shared, strict=True):
-        # In the units of A scaled, whose solutions are 2^-exponent times those of A.
+        # A is scaled, so its solutions are 2^-exponent times those of the A given.
         x0 = times_power(y, problem.exponent - system.exponent)
         result: Solution[torch.Tensor] = cg(
             system.a.shifted(s),
@@ -117,7 +117,7 @@ def _real(shifts: Sequence[float]) -> list[float]:
 
 
 def _together(problem: Problem, space: Space, base: float, above: list[float]) -> list[torch.Tensor]:
-    """Return the solutions as far as the shared recurrence carries; (n,) float64 each."""
+    """Return the solutions that the shared recurrence reaches, (n,) float64 each."""
     n = len(above)
 
     def dot(u: torch.Tensor, v: torch.Tensor) -> float:
@@ -129,13 +129,13 @@ def _together(problem: Problem, space: Space, base: float, above: list[float]) -
     rr = dot(r, r)
     alpha_before, beta = 1.0, 0.0
     zeta, zeta_before = [1.0] * n, [1.0] * n
-    # Beyond this the shared residual is rounding.
+    # Below this the shared residual is only rounding error.
     target = max(problem.target, roundoff(space.precision) * problem.size)
     while problem.claimed > target and problem.goes_on:
         image = space.apply(p) + base * p
         curvature = dot(p, image)
         if not curvature > 0:
-            break  # by rounding, or as A + s is not positive definite: cg on each system tells
+            break  # rounding, or A + s is not positive definite: cg on each system decides
         alpha = rr / curvature
         following = []
         for i, s in enumerate(above):

@@ -1,4 +1,4 @@
-"""One right-hand side, and how far its solution has come: what every Krylov solver does around its loop."""
+"""One right-hand side and the state of its solution: the bookkeeping that all Krylov solvers share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fewbits.solvers.operators.vectors import exponent_of, times_power
 from fewbits.solvers.solution import Solution
 from fewbits.typing import Watch
 
-MOST_STALLS = 10  # true residuals no smaller than the one before, until an attempt is given up
+MOST_STALLS = 10  # true residuals in a row without progress after which an attempt ends
 STALL = 1 - 1e-4
 
 Partial = Callable[[], torch.Tensor]
@@ -30,14 +30,14 @@ class Problem:
         preconditioner: an operator, or None.
         b: (n,) float64 or complex128, its largest magnitude between 1/2 and 1.
         size: |b|.
-        allowed: the true residual of a solution.
-        target: the residual at which loops stop, a little below.
+        allowed: the largest true residual of a converged solution.
+        target: the residual at which loops stop, a little below ``allowed``.
         y: the solution so far, of b's dtype.
-        claimed: the residual as the recurrence has it.
-        history: the same after each iteration.
-        updates: times the residual was computed anew.
-        best: of all y whose true residual is known, that with the least.
-        least: its merit, the residual.
+        claimed: the norm of the residual according to the recurrence.
+        history: ``claimed`` after each iteration.
+        updates: how often the true residual was computed.
+        best: the y with the smallest merit of those whose true residual is known.
+        least: the merit of ``best``; here the norm of its residual.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Problem:
             self._begin_from(times_power(x0, -self.exponent))
 
     def _begin_from(self, y: torch.Tensor) -> None:
-        """Begin from y, but for one so far away that its residual overflows."""
+        """Start from y, or from zero if the residual of y overflows."""
         least = self.a.norm(self.b - self.a.exact(y))
         if math.isfinite(least):
             self.best, self.least, self.claimed = y, least, least
@@ -81,7 +81,7 @@ class Problem:
         return self.claimed > self.target and left and self._stalls <= MOST_STALLS
 
     def note(self, residual: float, partial: Partial) -> None:
-        """Take the recurrence's residual after an iteration, and what would be added to y now."""
+        """Record the recurrence's residual after an iteration; ``partial`` returns the correction to y."""
         self.claimed = residual
         self.history.append(residual)
         if self.watch is not None:
@@ -90,7 +90,7 @@ class Problem:
             self.callback(times_power(self.y + partial(), self.exponent))
 
     def add(self, x: torch.Tensor) -> torch.Tensor:
-        """Add x to the solution, and return b - A y in double precision; it holds until the next call."""
+        """Add x to the solution, and return b - A y in double precision; the next call overwrites it."""
         self.y = self.y + x
         r = torch.sub(self.b, self.a.exact(self.y), out=self._r)
         self.claimed = self.a.norm(r)
@@ -101,7 +101,7 @@ class Problem:
         return r
 
     def improve(self, x: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
-        """Add x if the residual is smaller with it than ``r``, that without it; return the residual."""
+        """Add x if the residual is then smaller than ``r``, the one without x; return the residual."""
         trial = self.b - self.a.exact(self.y + x)
         size = self.a.norm(trial)
         if not size < self.claimed:
@@ -111,14 +111,14 @@ class Problem:
         return trial
 
     def finish(self, x: torch.Tensor) -> None:
-        """Add what a loop has left at its end; its claim stays what it was."""
+        """Add the correction that a loop still holds at its end; ``claimed`` stays as it was."""
         claimed = self.claimed
         if self.a.peak(x) > 0:
             self.add(x)
             self.claimed = claimed
 
     def merit(self, r: torch.Tensor) -> float:
-        """Return what tells which solution is the best: the residual, ``claimed``."""
+        """Return the number by which solutions are ranked: the norm of the residual."""
         del r
         return self.claimed
 
@@ -127,12 +127,12 @@ class Problem:
             self.best, self.least = self.y, merit
 
     def begin(self, stage: str, residual: float) -> None:
-        """Begin an attempt, called ``stage``, from the best solution, whose true residual is given."""
+        """Start an attempt, called ``stage``, from the best solution, whose true residual is given."""
         self._stage, self._first, self._stalls, self._last = stage, len(self.history), 0, math.inf
         self.y, self.claimed = self.best, residual
 
     def return_to(self, best: torch.Tensor) -> None:
-        """Take a solution for the best that was found before an attempt."""
+        """Restore the best solution from before an attempt."""
         self.best, self.least = best, math.inf
 
     def stage_history(self) -> tuple[float, ...]:
@@ -145,9 +145,9 @@ class Problem:
         return true, true <= self.allowed
 
     def judged(self) -> torch.Tensor:
-        """Return the residual of the x that is returned: rounded to the units of what was given."""
+        """Return the residual of the x that is returned, in the units of the given system."""
         back = times_power(self.x, -self.exponent)
-        if not math.isfinite(self.a.peak(back)):  # of all processes, which raise together
+        if not math.isfinite(self.a.peak(back)):  # over all processes, so that all raise
             raise DataError(
                 "the solution lies beyond the largest float64; divide b by a power of two, and multiply x"
                 " by it"
@@ -156,7 +156,7 @@ class Problem:
 
     @property
     def x(self) -> torch.Tensor:
-        """Return the best solution in the units of what was given."""
+        """Return the best solution in the units of the given system."""
         return times_power(self.best, self.exponent)
 
     def solution(self, true: float, converged: bool, stages: tuple[Stage, ...]) -> Solution[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""When to compute the residual anew: both triggers in use, and a cycle that begins with it."""
+"""When to recompute the true residual: two triggers, and a loop over cycles that start from it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ DOUBLE = 2.0**-53
 
 
 class Trigger(Protocol):
-    """Decides after each iteration."""
+    """Decides after each iteration whether to recompute the true residual."""
 
     def restart(self, residual: float, solution: float) -> None:
-        """Take the norms of the true residual and of the solution."""
+        """Start anew, given the norms of the true residual and of the solution."""
         ...
 
     def fires(self, residual: float, step: float) -> bool:
-        """Take the recurrence's residual and how far the solution has moved, |alpha| |p|."""
+        """Return whether to update, given the recurrence's residual and the step length |alpha| |p|."""
         ...
 
 
 class Drop:
-    """The residual has fallen by a factor since the last update, or since it was largest.
+    """Fires when the residual has fallen by a factor since the last update, or since its largest value.
 
     Sleijpen and van der Vorst, Reliable updated residuals in hybrid Bi-CG methods, 1996; QUDA's ``delta``.
     """
@@ -36,26 +36,26 @@ class Drop:
         self.largest = 0.0
 
     def restart(self, residual: float, solution: float) -> None:
-        """Take the norms of the true residual and of the solution."""
+        """Start anew, given the norms of the true residual and of the solution."""
         del solution
         self.largest = residual
 
     def fires(self, residual: float, step: float) -> bool:
-        """Take the recurrence's residual and how far the solution has moved; return whether to update."""
+        """Return whether to update, given the recurrence's residual and the step length |alpha| |p|."""
         del step
         self.largest = max(self.largest, residual)
         return residual < self.delta * self.largest
 
 
 class Deviation:
-    """A bound on how far the recurrence may be from the truth has reached the root of the unit roundoff.
+    """Fires when a bound on the error of the recurrence reaches the square root of the unit roundoff.
 
     Van der Vorst and Ye, Residual replacement strategies for Krylov subspace iterative methods for the
     convergence of true residuals, SIAM J. Sci. Comput. 22, 2000; QUDA's alternative trigger.
 
     Args:
-        roundoff: of the stored vectors.
-        norm: of A.
+        roundoff: unit roundoff of the stored vectors.
+        norm: an estimate of |A|.
     """
 
     def __init__(self, roundoff: float, norm: float) -> None:
@@ -63,12 +63,12 @@ class Deviation:
         self.start = self.deviation = self.before = self.solution = 0.0
 
     def restart(self, residual: float, solution: float) -> None:
-        """Take the norms of the true residual and of the solution."""
+        """Start anew, given the norms of the true residual and of the solution."""
         self.solution, self.before = solution, residual
         self.start = self.deviation = DOUBLE * (residual + self.norm * solution)
 
     def fires(self, residual: float, step: float) -> bool:
-        """Take the recurrence's residual and how far the solution has moved; return whether to update."""
+        """Return whether to update, given the recurrence's residual and the step length |alpha| |p|."""
         old, root = self.deviation, math.sqrt(self.roundoff)
         self.solution += step
         self.deviation += self.roundoff * residual + DOUBLE * self.norm * self.solution
@@ -78,7 +78,7 @@ class Deviation:
 
 
 def refine(problem: Problem, cycle: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Let ``cycle`` return what reduces the true residual, until the problem has enough."""
+    """Add the corrections of ``cycle``, called with the true residual, until the problem is finished."""
     x = torch.zeros_like(problem.y)
     while True:
         r = problem.add(x)

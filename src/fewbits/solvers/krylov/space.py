@@ -1,4 +1,4 @@
-"""A Krylov space in PyTorch: the narrow product, and vectors as they are kept between two operations."""
+"""A Krylov space in PyTorch: the narrow product with A, and the rounding of stored vectors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Packed = torch.Tensor | NarrowTensor
 
 
 class Space:
-    """Vectors of one operator in one precision; they are rounded, and lie in float32 (float64 in double).
+    """Vectors of one operator, rounded to the format of a precision, as float32 (float64 in double).
 
-    Complex vectors are rounded as pairs of real ones, and lie in complex64 (complex128).
+    Complex vectors are rounded as pairs of real ones and stored as complex64 (complex128).
 
     Args:
         operator: A.
-        precision: what A and the vectors are held in.
+        precision: the formats of A and of the vectors.
         preconditioner: an operator close to A^-1; None for none.
     """
 
@@ -41,38 +41,38 @@ class Space:
         self.precision = precision
 
     def rounded(self, v: torch.Tensor) -> torch.Tensor:
-        """Return ``v`` as it is kept."""
+        """Return ``v`` rounded to the format of the vectors."""
         v = v.to(self.dtype)
         return (
             v if self.format is None else from_reals(fake_quantize(reals(v), self.format), pairs=self.pairs)
         )
 
     def rounded_copy(self, v: torch.Tensor) -> torch.Tensor:
-        """Return ``v`` as it is kept, in memory of its own."""
+        """Return ``v`` rounded to the format of the vectors, always as a copy."""
         rounded = self.rounded(v)
         return rounded.clone() if rounded is v else rounded
 
     def packed(self, v: torch.Tensor) -> Packed:
-        """Return ``v`` packed, where there is a format; :func:`unpacked` undoes it."""
+        """Return ``v`` packed, if the vectors have a format; :meth:`unpacked` reverses it."""
         v = v.to(self.dtype)
         return v if self.format is None else quantize(reals(v), self.format)
 
     def unpacked(self, v: Packed) -> torch.Tensor:
-        """Return what was packed, in float32 (float64 in double)."""
+        """Return the packed vector as float32 (float64 in double)."""
         return from_reals(v.dense(), pairs=self.pairs) if isinstance(v, NarrowTensor) else v
 
     def preconditioned(self, v: torch.Tensor) -> torch.Tensor:
-        """Return what the preconditioner makes of a kept vector, kept."""
+        """Return M v rounded like ``v``, or ``v`` itself without a preconditioner."""
         return v if self.preconditioner is None else self.rounded(self.preconditioner.exact(wide(v)))
 
 
 def rounding_format(fmt: str) -> Format | None:
-    """Return the format that rounds a float32, or None for those that round nothing."""
+    """Return the format to round float32 vectors to, or None for fp32 and fp64."""
     return None if fmt in ("fp64", "fp32") else read(fmt)
 
 
 def roundoff(precision: KrylovPrecision) -> float:
-    """Return the relative error of keeping a vector, measured on a random one."""
+    """Return the relative error of rounding a vector, measured on a random one."""
     fmt = rounding_format(precision.vectors)
     if fmt is None:
         return 2.0**-53 if precision.double else 2.0**-24

@@ -1,4 +1,4 @@
-"""When a Krylov solver has enough."""
+"""Stopping criteria of the Krylov solvers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fewbits.errors import ArgumentError
 
-# Loops stop a little below the tolerance, as the residual that decides is summed in another order.
+# Loops stop a little below the tolerance, because the true residual is summed in another order.
 MARGIN = 1 - 2.0**-10
 
 
@@ -17,8 +17,8 @@ class Stopping:
 
     Attributes:
         rtol: at least 0 and below 1.
-        atol: at least 0; one of both is more.
-        maxiter: of each precision; None for 10 n, and 100 at least.
+        atol: at least 0; rtol and atol are not both 0.
+        maxiter: for each precision; None for max(10 n, 100).
 
     Raises:
         ArgumentError: one of them is out of range.
@@ -39,11 +39,11 @@ class Stopping:
             raise ArgumentError(f"maxiter={self.maxiter}; expected at least 1")
 
     def residual(self, size: float, exponent: int = 0) -> float:
-        """Return the largest residual of a solution.
+        """Return the largest norm of the residual of a converged solution.
 
         Args:
-            size: |b|, of a b that was divided by 2^exponent.
-            exponent: of that power; ``atol`` is that of the b given.
+            size: |b| after b was divided by 2^exponent.
+            exponent: that of the power of two; ``atol`` refers to the b before it.
         """
         with_power = math.ldexp(self.atol, -exponent) if self.atol and exponent > -1000 else self.atol
         return max(self.rtol * size, with_power)

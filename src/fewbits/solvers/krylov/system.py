@@ -1,4 +1,4 @@
-"""What a solver was given, checked and scaled once for all right-hand sides."""
+"""A solver's input, checked and scaled once for all right-hand sides."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fewbits.solvers.precision import KrylovPrecision
 from fewbits.solvers.solution import Solution, of_family
 from fewbits.typing import AnyArray, Array, Watch
 
-FAR = 32  # an A whose magnitude lies within 2^-32 and 2^32 stays as it is
+FAR = 32  # A is not scaled if its magnitude is between 2^-32 and 2^32
 
 Callback = Callable[[Array], None]
 
@@ -33,13 +33,13 @@ class System(Generic[Array]):
         preconditioner: an operator, scaled, or None.
         b: (rows, k) float64 or complex128.
         x0: (n, k) of b's dtype, or None.
-        shape: of the b given.
-        kind: of problem that each column is.
-        exponent: what x = y 2^exponent makes up for.
+        shape: that of the b given.
+        kind: the class of problem for each column.
+        exponent: x = y 2^exponent, for the solution y of the scaled system.
 
     Raises:
-        ArgumentError: shapes that do not fit, or something that is no matrix or no numbers.
-        DataError: NaN or infinity; with rows spread over processes, all raise where one does.
+        ArgumentError: shapes do not fit, or an argument is not a matrix or not numeric.
+        DataError: NaN or infinity. With rows spread over processes, all of them raise if one does.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class System(Generic[Array]):
         return v.to(torch.complex128 if self.pairs else torch.float64).reshape(len(v), -1)
 
     def _scale(self) -> None:
-        """Scale A and M so that products of vectors of size one are far from overflow and underflow."""
+        """Scale A and M so that their products with vectors of norm one neither overflow nor underflow."""
         if self.pairs:
             self.a = self.a if self.a.complex else OnPairs(self.a)
         self.a, self.exponent, self.zero = comfortable(self.a)
@@ -135,7 +135,7 @@ class System(Generic[Array]):
         callback: Callable[[Array], None] | None = None,
         watch: Watch | None = None,
     ) -> Problem:
-        """Return one right-hand side to work on."""
+        """Return the problem of one right-hand side."""
         return self.kind(
             self.a,
             self.b[:, column].contiguous(),
@@ -157,7 +157,7 @@ class System(Generic[Array]):
         callback: Callable[[Array], None] | None,
         watch: Watch | None,
     ) -> Solution[Array]:
-        """Solve for each right-hand side, and return the solutions in the shape of what was given."""
+        """Solve for each right-hand side, and return the solutions in the shape of b."""
         solutions = []
         for column in range(self.b.shape[1]):
             problem = self.problem(column, stopping, callback, watch)
@@ -167,7 +167,7 @@ class System(Generic[Array]):
         return self.together(solutions)
 
     def together(self, solutions: list[Solution[torch.Tensor]]) -> Solution[Array]:
-        """Return the solutions of all columns as one, in the shape and the family of b."""
+        """Return the solutions of all columns as one, in the shape of b."""
         columns = tuple(solution.with_x(self.as_given(solution.x)) for solution in solutions)
         if len(self.shape) == 1:
             return columns[0]
@@ -190,12 +190,12 @@ class System(Generic[Array]):
         )
 
     def as_given(self, x: torch.Tensor) -> Array:
-        """Return x as an array or a tensor, as b is."""
+        """Return x as an array or a tensor, whichever b is."""
         return of_family(x, self._given)
 
 
 def comfortable(a: Operator) -> tuple[Operator, int, bool]:
-    """Return A 2^e, with a magnitude that float32 has room around, e, and whether A is zero."""
+    """Return A 2^e, with a magnitude well inside the range of float32, e, and whether A is zero."""
     size = _size(a, a, "A")
     exponent = exponent_of(size)
     return (a.scaled(-exponent), -exponent, False) if abs(exponent) > FAR else (a, 0, size == 0)
@@ -210,7 +210,7 @@ def _size(operator: Operator, a: Operator, name: str) -> float:
 
 
 def check_symmetric(a: Operator) -> None:
-    """Raise an error if u^H A v != (A u)^H v for a random u and v; two products, for functions too.
+    """Raise an error if u^H A v != (A u)^H v for a random u and v; it takes two products.
 
     Raises:
         ArgumentError: A is not symmetric (Hermitian, where it is complex).

@@ -1,4 +1,4 @@
-"""The vectors of conjugate gradients in PyTorch, for every operator that keeps none itself."""
+"""The vectors of conjugate gradients in PyTorch, for operators without kernels of their own."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class TorchVectors:
         self.r = self.z = self.p = self.image = torch.zeros_like(self.x, dtype=space.dtype)
 
     def dot(self, u: torch.Tensor, v: torch.Tensor) -> float:
-        """Return the real part of u^H v; of a Hermitian A that is all there is."""
+        """Return the real part of u^H v, which is all that a Hermitian A needs."""
         return self.space.operator.dot(u, v).real
 
     def load(self, r: torch.Tensor) -> tuple[float, float, float]:
-        """Take r, (n,) float64, and zero for x; return r.r, r.z and r.p."""
+        """Load r, (n,) float64, and set x to zero; return r.r, r.z and r.p."""
         self.x = torch.zeros_like(self.x)
         self.r = self.space.rounded_copy(r)
         self.z = self.space.preconditioned(self.r)
@@ -42,5 +42,5 @@ class TorchVectors:
         return self.dot(self.r, self.r), self.dot(self.r, self.z), self.dot(old, self.z)
 
     def partial_solution(self) -> torch.Tensor:
-        """Return x, (n,) float64; it holds until the next call."""
+        """Return x, (n,) float64; the next call overwrites it."""
         return self.x

@@ -8,8 +8,8 @@ from numpy.typing import ArrayLike, NDArray
 from fewbits.errors import ArgumentError, DataError
 
 Array = NDArray[np.complex128]
-ROUNDING = 1e-14  # what is left of a row of length one that is parallel to another
-NEAR = 1e-12  # how far a link may be from SU(3)
+ROUNDING = 1e-14  # length below which a projected unit row counts as parallel to another
+NEAR = 1e-12  # largest deviation of a link from SU(3)
 
 
 def unit_links(shape: tuple[int, int, int, int]) -> Array:
@@ -31,7 +31,7 @@ def random_links(shape: tuple[int, int, int, int], seed: int = 0) -> Array:
 
 
 def smooth_links(shape: tuple[int, int, int, int], roughness: float = 0.2, seed: int = 0) -> Array:
-    """Return a field near the free one: 1 + roughness times Gaussian noise, brought back to SU(3).
+    """Return a field near the free one: 1 + roughness times Gaussian noise, projected to SU(3).
 
     Raises:
         ArgumentError: a size below 1, or a negative roughness.
@@ -43,10 +43,10 @@ def smooth_links(shape: tuple[int, int, int, int], roughness: float = 0.2, seed:
 
 
 def project(matrices: ArrayLike) -> Array:
-    """Return matrices of SU(3), (..., 3, 3) complex128: rows made orthonormal in turn, the determinant one.
+    """Project matrices to SU(3), (..., 3, 3) complex128: Gram-Schmidt on the rows, determinant one.
 
     Raises:
-        ArgumentError: another shape, or no numbers.
+        ArgumentError: another shape, or not numeric.
         DataError: NaN or infinity, or two rows that are zero or parallel.
     """
     matrices = np.asarray(matrices)
@@ -58,16 +58,16 @@ def project(matrices: ArrayLike) -> Array:
     a, b = matrices[..., 0, :], matrices[..., 1, :]
     a = _unit(_unit(a))
     b = _unit(b)
-    for _ in range(2):  # what rounding leaves of a in a b that was nearly parallel goes the second time
+    for _ in range(2):  # twice, because rounding leaves a part of a in a nearly parallel b
         b = _unit(b - (a.conj() * b).sum(-1, keepdims=True) * a, least=ROUNDING)
     return np.stack([a, b, np.cross(a, b).conj()], -2)
 
 
 def _unit(rows: Array, least: float = 1e-300) -> Array:
-    """Return rows of length one, whatever their scale; none may lie below ``least``."""
+    """Return rows normalized to length one; raise DataError if one is shorter than ``least``."""
     largest = np.abs(rows).max(-1, keepdims=True, initial=0)
     if not (largest > least).all():
-        raise DataError("two rows of a matrix are zero or parallel, and determine none of SU(3)")
+        raise DataError("two rows of a matrix are zero or parallel, and determine no matrix of SU(3)")
     rows = rows / largest
     unit: Array = rows / np.linalg.norm(rows, axis=-1, keepdims=True)
     return unit

@@ -28,13 +28,13 @@ class Normal(Operator):
     """M^+ M = H^2 with H = gamma_5 M, on vectors of the 24 real numbers of each site.
 
     The numbers lie in the order of the kernels, (groups, 24, 16) flattened: ``Wilson.flat`` and
-    ``Wilson.spinor`` convert. With links and vectors in the same format the vectors really are packed; see
-    :class:`LatticeVectors`.
+    ``Wilson.spinor`` convert. If links and vectors have the same format, the vectors are packed in memory;
+    see :class:`LatticeVectors`.
 
     Args:
         links: (4, T, Z, Y, X, 3, 3) complex128, checked.
         diagonal: 4 + mass.
-        numbers: that narrow links keep: 18, 12 or 8. The exact product has 12 at least.
+        numbers: real numbers stored for each narrow link: 18, 12 or 8. The exact product uses at least 12.
     """
 
     symmetric = True
@@ -64,7 +64,7 @@ class Normal(Operator):
 
     def exact(self, v: torch.Tensor) -> torch.Tensor:
         """Return M^+ M v."""
-        if not bool(v[0]) and not bool(v.any()):  # a solver starts from zero
+        if not bool(v[0]) and not bool(v.any()):  # saves a product: solvers start from zero
             return torch.zeros_like(v)
         return torch.from_numpy(self._squared(self._exact_links(), v.numpy()))
 
@@ -83,13 +83,13 @@ class Normal(Operator):
         return lambda v: torch.from_numpy(self._squared(links, v.numpy()))
 
     def cg_vectors(self, precision: KrylovPrecision) -> CGVectors | None:
-        """Return packed vectors where links and vectors are held in the same way."""
+        """Return packed vectors if links and vectors have the same format, else None."""
         if precision.matrix != precision.vectors or precision.matrix not in DTYPES:
             return None
         return LatticeVectors(self.links(DTYPES[precision.matrix]), self.extent, self.diagonal)
 
     def _exact_links(self) -> Array:
-        # Of 8 numbers even float64 loses digits where a link is near to one.
+        # Reconstruction from 8 numbers loses digits near the identity, even in float64.
         return self.links(np.float64, max(self.numbers, 12))
 
     def _squared(self, links: Array, v: Array) -> Array:

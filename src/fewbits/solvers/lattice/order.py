@@ -1,4 +1,4 @@
-"""The order of sites that the kernels work in, and back; native/jobs/lattice.hpp."""
+"""Conversion between natural site order and that of the kernels; see native/jobs/lattice.hpp."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def extent_of(shape: Shape) -> Extent:
 
 
 def grouped(values: Array) -> Array:
-    """Return (groups, n, 16) of (T, Z, Y, X, n)."""
+    """Rearrange (T, Z, Y, X, n) to (groups, n, 16)."""
     shape, n = values.shape[:4], values.shape[4]
     halves = [part for size in shape for part in (2, size // 2)]
     inner = values.reshape(*halves, n).transpose(1, 3, 5, 7, 8, 0, 2, 4, 6)
@@ -28,7 +28,7 @@ def grouped(values: Array) -> Array:
 
 
 def natural(values: Array, shape: Shape) -> Array:
-    """Return (T, Z, Y, X, n) of (groups, n, 16)."""
+    """Rearrange (groups, n, 16) to (T, Z, Y, X, n)."""
     n = values.shape[1]
     inner = values.reshape(*extent_of(shape), n, 2, 2, 2, 2).transpose(5, 0, 6, 1, 7, 2, 8, 3, 4)
     return np.ascontiguousarray(inner).reshape(*shape, n)

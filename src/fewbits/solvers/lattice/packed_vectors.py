@@ -15,11 +15,11 @@ Links = NDArray[np.generic]
 class LatticeVectors:
     """The :class:`CGVectors` of H^2 = M^+ M.
 
-    Three passes over memory make an iteration: x and p; t = H p, whose length is the curvature, as p^T H^2 p
-    = |H p|^2; and r -= alpha H t, so that H^2 p is never stored.
+    An iteration takes three passes over memory: x and p; t = H p, whose squared norm is the curvature p^T H^2
+    p; and r -= alpha H t, so that H^2 p is never stored.
 
     Args:
-        links: (groups, 4, numbers, 16), packed; the vectors have their dtype.
+        links: (groups, 4, numbers, 16), packed; the vectors have the same dtype.
         extent: groups along each axis.
         diagonal: 4 + mass.
     """
@@ -29,10 +29,10 @@ class LatticeVectors:
         groups, dtype = len(links), links.dtype
         self.r, self.p, self.t = (zeros(groups, dtype) for _ in range(3))
         self.x = np.zeros((groups, REALS, SITES), np.float64 if dtype == np.float64 else np.float32)
-        self.alpha = 0.0  # x lacks alpha p until the next pass over both
+        self.alpha = 0.0  # alpha p is added to x in the next pass
 
     def load(self, r: torch.Tensor) -> tuple[float, float, float]:
-        """Take r and zero for x; return r.r, r.r and r.p."""
+        """Load r and set x to zero; return r.r, r.r and r.p."""
         self.x[:] = 0
         self.alpha = 0.0
         wide = r.numpy().reshape(self.x.shape)

@@ -1,4 +1,4 @@
-"""H x = b with an indefinite H, by conjugate gradients on H^2 x = H b."""
+"""Solves H x = b with an indefinite H by conjugate gradients on H^2 x = H b."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fewbits.solvers.precision import KrylovPrecision
 from fewbits.solvers.solution import Solution
 from fewbits.typing import Watch
 
-# On most fields |b - H x| over |b| ends 2 to 3 times above that of H^2 x = H b. Where it is more, the rest is
-# solved for, at most so many times.
+# On most fields the relative residual of H x = b ends 2 to 3 times above that of H^2 x = H b. Where it is
+# larger, the remaining residual is solved for again, at most this many times.
 MARGIN, ROUNDS = 0.25, 6
 
 
@@ -31,17 +31,17 @@ def solve_through_square(
     callback: Callable[[torch.Tensor], None] | None,
     watch: Watch | None,
 ) -> Solution[torch.Tensor]:
-    """Return the best x, with |b - H x| <= max(rtol |b|, atol) where it converged.
+    """Return the best x; it converged if |b - H x| <= max(rtol |b|, atol).
 
-    ``claimed``, ``history`` and ``watch`` are of H^2 x = H b.
+    ``claimed``, ``history`` and ``watch`` refer to H^2 x = H b.
 
     Args:
-        a: H^2.
+        a: the operator H^2.
         b: (n,) float64, in the order of the kernels.
-        x0: a first solution, likewise; None for zero.
-        stopping: of |b - H x|; ``maxiter`` counts all iterations.
-        precision: see :func:`fewbits.solvers.cg`.
-        delta: likewise.
+        x0: initial guess, like b; None for zero.
+        stopping: criterion for |b - H x|; ``maxiter`` bounds the sum of all iterations.
+        precision: ``auto``, a name or a :class:`KrylovPrecision`, as in :func:`fewbits.solvers.cg`.
+        delta: reduction of the residual between reliable updates, or None.
         callback: called with x after each iteration.
         watch: called with the precision, the iteration and the residual over |H b|.
     """

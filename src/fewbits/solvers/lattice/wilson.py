@@ -22,7 +22,7 @@ from fewbits.typing import NumpyArray, Watch
 Array = NDArray[np.complex128]
 Reals = NDArray[np.float64]
 RECONSTRUCT = (18, 12, 8)
-EIGHT = 1e-6  # the largest error of a link that 8 numbers in float64 may have
+EIGHT = 1e-6  # largest error of a link after reconstruction from 8 numbers in float64
 
 
 class Wilson:
@@ -33,16 +33,17 @@ class Wilson:
 
     Args:
         links: (4, T, Z, Y, X, 3, 3) complex128 in SU(3), directions x, y, z, t. An axis of odd size is
-            worked on as two copies of itself, which takes twice the time and memory.
+            doubled internally, which takes twice the time and memory.
         mass: m, in units of the lattice.
-        reconstruct: real numbers kept of each link: 18, 12 (the default where all is periodic) or 8 (Clark
-            et al., Solving Lattice QCD systems of equations using mixed precision solvers on GPUs, 2010).
-            8 lose digits where links are near to one.
-        boundary: along T, Z, Y and X 1 where spinors are periodic, and -1 where they are antiperiodic, as in
-            time they mostly are; links come without the sign, and are kept with it as 18 numbers.
+        reconstruct: real numbers stored for each link: 18, 12 (the default if all axes are periodic) or 8
+            (Clark et al., Solving Lattice QCD systems of equations using mixed precision solvers on GPUs,
+            2010). With 8, links near the identity lose digits.
+        boundary: 1 for periodic and -1 for antiperiodic spinors along T, Z, Y and X; time is usually
+            antiperiodic. Give links without the sign; with an antiperiodic axis they are stored as 18
+            numbers.
 
     Raises:
-        ArgumentError: shapes, sizes or numbers that are none of these, or links that are not in SU(3).
+        ArgumentError: a shape, size or number is not one of these, or links are not in SU(3).
         DataError: NaN or infinity.
     """
 
@@ -61,7 +62,7 @@ class Wilson:
         numbers = default if reconstruct is None else reconstruct
         if numbers != 18 and -1 in boundary:
             raise ArgumentError(
-                f"reconstruct={reconstruct} makes links of SU(3), which those with a sign are not; take 18,"
+                f"reconstruct={reconstruct} is for links in SU(3), and links with a sign are not; take 18,"
                 " or leave it out"
             )
         if numbers not in RECONSTRUCT:
@@ -72,7 +73,7 @@ class Wilson:
             _check_eight(links)
         self.mass = mass
         self.shape: Shape = links.shape[1:5]
-        # The kernels want even sizes: an odd axis is worked on as two copies of itself.
+        # The kernels need even sizes: an odd axis is doubled.
         self._copies = tuple(1 + n % 2 for n in self.shape)
         tiled = np.tile(_signed(links, boundary), (1, *self._copies, 1, 1))
         self.normal = Normal(tiled, 4 + mass, numbers)
@@ -89,11 +90,11 @@ class Wilson:
         return psi
 
     def apply_adjoint(self, psi: Array) -> Array:
-        """Return M^+ psi = gamma_5 M gamma_5 psi; see :meth:`apply`."""
+        """Return M^+ psi = gamma_5 M gamma_5 psi; shapes and errors as in :meth:`apply`."""
         return self.spinor(self.normal.hermitian(self._flat_gamma_5(psi)))
 
     def flat(self, psi: Array) -> Reals:
-        """Return a spinor field as :class:`Normal` has it, (n,) float64; see :meth:`apply`."""
+        """Return a spinor field in the order of :class:`Normal`, (n,) float64; errors as in :meth:`apply`."""
         shape = (*self.shape, 4, 3)
         given: object = psi
         if not isinstance(given, np.ndarray) or given.shape != shape or given.dtype.kind not in "fc":
@@ -131,22 +132,22 @@ class Wilson:
 
         Args:
             b: (T, Z, Y, X, 4, 3) complex.
-            x0: a first solution, of b's shape; zero by default.
-            rtol: a relative residual, at least 0 and below 1.
-            atol: an absolute one, at least 0. Converged is |b - M x| <= max(rtol |b|, atol), 2-norms of the
-                true residual.
-            maxiter: iterations; 10 n by default.
+            x0: initial guess, of b's shape; default zero.
+            rtol: tolerance for the relative residual, at least 0 and below 1.
+            atol: tolerance for the absolute residual, at least 0. The solver converges when |b - M x| <=
+                max(rtol |b|, atol) for the true residual in the 2-norm.
+            maxiter: most iterations; default 10 n.
             callback: called with x, of b's shape, after each iteration.
-            precision: ``half``, ``quarter``, ``single``, ``double`` or what else :func:`krylov_precision`
-                reads; ``auto`` is half, and double where that does not converge.
-            delta: the residual is computed anew in float64 whenever it has fallen by this factor; None for
-                no such updates.
+            precision: ``half``, ``quarter``, ``single``, ``double`` or another that :func:`krylov_precision`
+                reads; ``auto`` tries half, then double.
+            delta: the true residual is computed in float64 whenever the recurrence's residual has fallen by
+                this factor; None for no such updates.
             watch: called as ``watch(precision, iteration, residual)``, with the residual of the normal
                 equations over |M^+ b|.
 
         Returns:
-            x of b's shape with its evidence; ``residual`` and ``converged`` are those of M x = b,
-            ``claimed`` and ``history`` those of the normal equations.
+            x of b's shape with its evidence; ``residual`` and ``converged`` refer to M x = b, ``claimed`` and
+            ``history`` to the normal equations.
 
         Raises:
             ArgumentError: another shape, or options out of range.
@@ -172,7 +173,7 @@ class Wilson:
 
 
 def _signed(links: Array, boundary: Sequence[int]) -> Array:
-    """Return the links, those that lead beyond the end of an antiperiodic axis with a minus."""
+    """Return the links, negated where they cross the end of an antiperiodic axis."""
     signed = links.astype(np.complex128)
     for axis, sign in enumerate(boundary):
         np.moveaxis(signed[3 - axis], axis, 0)[-1] *= sign  # directions are x, y, z, t
@@ -184,6 +185,6 @@ def _check_eight(links: Array) -> None:
     off = np.abs(expand_links(compress_links(links, 8)) - links).max()
     if off > EIGHT:
         raise ArgumentError(
-            f"8 numbers give a link back with an error of {off:.1e}, as its second row is near to (a1, 0, 0);"
+            f"8 numbers give a link back with an error of {off:.1e}, since its second row is near (a1, 0, 0);"
             " take reconstruct=12"
         )

@@ -1,4 +1,4 @@
-"""Linear operators: what the Krylov solvers ask of a matrix, and matrices with kernels of their own."""
+"""Linear operators: the interface that Krylov solvers use, and matrices with kernels of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a user calls a matrix as an operator: matrices, functions, LinearOperators, and ours."""
+"""Conversion of matrices, functions and LinearOperators to :class:`Operator`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VectorFunction: TypeAlias = Callable[..., AnyArray]
 LinearMap: TypeAlias = (
     AnyArray | Sequence[Sequence[complex]] | SparseMatrix | LinearOperator | VectorFunction | Operator
 )
-"""Whatever a Krylov solver takes for a matrix."""
+"""All types that a Krylov solver accepts as a matrix."""
 
 
 class Function(Operator):
@@ -31,13 +31,14 @@ class Function(Operator):
 
     Args:
         apply: the function.
-        shape: values out, values in.
-        arrays: whether it takes numpy.ndarray; else torch.Tensor.
-        complex_vectors: whether it is to be tried on those; one that cannot is applied to their parts.
+        shape: (length of the result, length of the argument).
+        arrays: whether it takes numpy.ndarray; otherwise it takes torch.Tensor.
+        complex_vectors: whether to try it on complex vectors; if it fails, it is applied to real and
+            imaginary parts.
         adjoint: the function of A^H, if there is one.
 
     Raises:
-        ArgumentError: what it returns is no vector of that length.
+        ArgumentError: its result is not a vector of the expected length.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Function(Operator):
                 self.exact(ones.to(torch.complex128))
                 self.complex = True
             except (TypeError, ValueError, RuntimeError):
-                pass  # a real matrix's function often takes real vectors only
+                pass  # the function of a real matrix often takes only real vectors
         self.complex = self.complex or self.exact(ones).is_complex()
 
     @property
@@ -67,7 +68,7 @@ class Function(Operator):
         return self._rows
 
     def exact(self, v: torch.Tensor) -> torch.Tensor:
-        """Return what the function makes of a copy of v."""
+        """Return the function of a copy of v."""
         out = self._apply(v.numpy().copy() if self._arrays else v.clone())
         product = out.detach().cpu() if isinstance(out, torch.Tensor) else torch.from_numpy(np.array(out))
         if product.numel() != self._rows:
@@ -113,18 +114,18 @@ class Function(Operator):
 def operator(
     a: LinearMap, n: int, *, arrays: bool = True, complex_vectors: bool = False, name: str = "A"
 ) -> Operator:
-    """Return ``a`` as an operator on vectors of n values; one is returned as it is.
+    """Return ``a`` as an operator on vectors of n values; an operator is returned unchanged.
 
     Args:
-        a: a matrix, a LinearOperator (``matvec``, and ``rmatvec`` where there is one), a function, or an
+        a: a matrix, a LinearOperator (``matvec``, and ``rmatvec`` if it has one), a function, or an
             :class:`Operator`.
         n: unknowns.
-        arrays: whether functions take numpy.ndarray; else torch.Tensor.
-        complex_vectors: whether functions are to be tried on complex vectors.
-        name: what it is called in errors.
+        arrays: whether functions take numpy.ndarray; otherwise they take torch.Tensor.
+        complex_vectors: whether to try functions on complex vectors.
+        name: what error messages call it.
 
     Raises:
-        ArgumentError: nothing that multiplies a vector, or not (n, n).
+        ArgumentError: a cannot multiply a vector, or is not (n, n).
         DataError: NaN or infinity among the values.
     """
     given = any_operator(a, n, n, arrays=arrays, complex_vectors=complex_vectors)
@@ -137,7 +138,7 @@ def operator(
 
 
 def any_operator(a: LinearMap, rows: int, n: int | None, *, arrays: bool, complex_vectors: bool) -> Operator:
-    """Return ``a`` as an operator that need not be square; n is needed for a function only."""
+    """Return ``a`` as an operator that need not be square; only a function needs n."""
     if isinstance(a, Operator):
         return a
     if hasattr(a, "matvec") and hasattr(a, "shape"):

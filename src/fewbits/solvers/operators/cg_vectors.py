@@ -1,4 +1,4 @@
-"""The vectors of conjugate gradients as an operator may keep them itself: packed, in kernels of its own."""
+"""The interface of vectors for conjugate gradients, which an operator may implement with its own kernels."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 class CGVectors(Protocol):
     """Residual r, preconditioned residual z, direction p, its image A p and the partial solution x.
 
-    All are rounded as they are stored; every number returned is a sum in float64 of what was stored.
+    All are rounded when they are stored; each returned number is a float64 sum over the rounded values.
     Without a preconditioner z is r.
     """
 
     def load(self, r: torch.Tensor) -> tuple[float, float, float]:
-        """Take r, (n,) float64, and zero for x; return r.r, r.z and r.p."""
+        """Load r, (n,) float64, and set x to zero; return r.r, r.z and r.p."""
         ...
 
     def update_direction(self, gamma: float, beta: float) -> tuple[float, float]:
@@ -27,5 +27,5 @@ class CGVectors(Protocol):
         ...
 
     def partial_solution(self) -> torch.Tensor:
-        """Return x, (n,) float64; it holds until the next call."""
+        """Return x, (n,) float64; the next call overwrites it."""
         ...

@@ -1,4 +1,4 @@
-"""Sparse matrices whose values and columns are held in 16 bits."""
+"""Sparse matrices with values and column indices of 16 bits."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _LARGEST = {"f16": 2.0**15, "i16": 32767.0}
 
 
 class CompressedRows(Matrix):
-    """A square sparse matrix, whose narrow product reads 4 bytes for an entry instead of 12.
+    """A square sparse matrix whose narrow product reads 4 bytes per entry instead of 12.
 
-    Columns are 16-bit differences from a base. Values are float16 with a power of two for each row
+    Column indices are 16-bit differences from a base. Values are float16 with a power of two for each row
     (``scaled_fp16``), 16-bit integers with a norm for each row (``site_int16``), or any other format, held in
-    float32. The exact product is that of the matrix given.
+    float32. The exact product uses the original matrix.
 
     Args:
         A: a SciPy or torch sparse matrix.
-        symmetric: whether it is known to be so.
+        symmetric: whether A is known to be symmetric (Hermitian).
 
     Raises:
         ArgumentError: not a square sparse matrix.
@@ -48,9 +48,9 @@ class CompressedRows(Matrix):
         self.a.sum_duplicates()  # and sorts the columns of each row
 
     def compressed(self, format: Format | None, *, imaginary: bool = False) -> SparseRows:
-        """Return the rows as the kernel reads them, with the values rounded to ``format``.
+        """Return the rows in the layout of the kernel, with values rounded to ``format``.
 
-        Of a complex matrix they are those of its real parts, or of its imaginary ones.
+        For a complex matrix they are its real parts, or with ``imaginary`` its imaginary parts.
         """
         all_values = self.a.data.imag if imaginary else self.a.data.real
         storage = "f16" if format in _HALVES else "i16" if format in _INTEGERS else "f32"
@@ -84,7 +84,7 @@ def _product(rows: SparseRows) -> Apply:
 
 
 def _units(values: NDArray[np.float64], starts: NDArray[np.integer], storage: str) -> NDArray[np.float32]:
-    """Return what one is worth in each row, so that its largest value is the largest that fits."""
+    """Return the scale of each row, so that its largest value is the largest that the storage holds."""
     lengths = np.diff(starts)
     largest = np.zeros(len(lengths))
     full = lengths > 0

@@ -23,18 +23,18 @@ Rows: TypeAlias = Sequence[Sequence[complex]]
 SparseMatrix: TypeAlias = scipy.sparse.sparray | scipy.sparse.spmatrix
 """A sparse matrix of SciPy, in any layout; those of PyTorch are tensors."""
 
-BLOCK = 2**20  # values that are widened at once
+BLOCK = 2**20  # values converted to long double at once
 
 
 class Matrix(Operator):
-    """A dense or sparse matrix that others hold.
+    """A dense or sparse matrix of NumPy, SciPy or PyTorch.
 
     Args:
         A: a torch.Tensor (dense or sparse), a numpy.ndarray, nested lists, or a SciPy sparse matrix or array
             of any layout; real or complex.
 
     Raises:
-        ArgumentError: none of these, or not two-dimensional.
+        ArgumentError: A is none of these, or not two-dimensional.
         DataError: NaN or infinity among the values.
     """
 
@@ -101,7 +101,7 @@ class Matrix(Operator):
         return scaled
 
     def magnitude(self) -> float:
-        """Return the largest magnitude among its values."""
+        """Return the largest magnitude of its values."""
         return largest(self._values())
 
 

@@ -1,4 +1,4 @@
-"""What the solvers ask of a linear map, and what is made of one: shifted, scaled, and on complex vectors."""
+"""The interface of a linear operator, and shifted, scaled and complex forms of one."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Apply = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Operator:
-    """A square matrix as what the solvers ask of it.
+    """A linear operator as the solvers use it; square except in least-squares problems.
 
     Attributes:
-        n: unknowns; in a partitioned operator, those that lie here.
-        rows: values of A v; n but for the matrix of a least-squares problem.
-        unknowns: of all processes.
-        symmetric: whether that (Hermitian, if it is complex) is known without trying.
-        complex: whether it makes complex vectors of real ones, and takes complex ones.
+        n: unknowns; in a partitioned operator, those of this process.
+        rows: length of A v; n except in a least-squares problem.
+        unknowns: total over all processes.
+        symmetric: whether A is known to be symmetric (Hermitian if complex), so that no test is needed.
+        complex: whether A is complex; it then takes and returns complex vectors.
         preferred: the precision that ``auto`` tries first.
     """
 
     n: int
-    unknowns = 0  # as many as n where nothing else is said
+    unknowns = 0  # 0 stands for n
     symmetric = False
     complex = False
     preferred = "single"
@@ -50,14 +50,14 @@ class Operator:
         raise NotImplementedError
 
     def residual(self, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Return b - A x as it is judged by: in more than double precision where A's values are known."""
+        """Return the true residual b - A x, in more than double precision if the values of A are known."""
         return b - self.exact(x)
 
     def adjoint(self) -> Operator:
         """Return A^H.
 
         Raises:
-            ArgumentError: it is not known.
+            ArgumentError: the adjoint is not known.
         """
         if self.symmetric:
             return self
@@ -75,12 +75,12 @@ class Operator:
         return Scaled(self, exponent)
 
     def cg_vectors(self, precision: KrylovPrecision) -> CGVectors | None:
-        """Return vectors that live in this operator's own kernels, or None where the general ones serve."""
+        """Return vectors that use this operator's own kernels, or None to use the general ones."""
         del precision
         return None
 
     def total(self, sums: torch.Tensor) -> torch.Tensor:
-        """Return sums in double precision over all unknowns, given those over the ones that lie here."""
+        """Return sums over all unknowns in double precision, given the sums over those of this process."""
         return sums
 
     def peak(self, v: torch.Tensor) -> float:
@@ -88,7 +88,7 @@ class Operator:
         return largest(v)
 
     def magnitude(self) -> float:
-        """Return about the largest magnitude in A: of a matrix that of its values, else of a product."""
+        """Estimate the largest magnitude in A: from its values for a matrix, else from a product."""
         generator = torch.Generator().manual_seed(0)
         v = torch.randn(self.n, generator=generator, dtype=torch.float64)
         return self.peak(self.exact(v.to(torch.complex128) if self.complex else v))
@@ -104,7 +104,7 @@ class Operator:
 
 
 class Derived(Operator):
-    """Another operator, changed; sums and sizes are its own."""
+    """Base of operators derived from another one; they share its sums and sizes."""
 
     def __init__(self, a: Operator) -> None:
         self.a, self.n, self.unknowns = a, a.n, a.unknowns
@@ -116,7 +116,7 @@ class Derived(Operator):
         return self.a.rows
 
     def total(self, sums: torch.Tensor) -> torch.Tensor:
-        """Return sums over all unknowns, given those over the ones that lie here."""
+        """Return sums over all unknowns, given the sums over those of this process."""
         return self.a.total(sums)
 
     def peak(self, v: torch.Tensor) -> float:
@@ -136,11 +136,11 @@ class Shifted(Derived):
         return self.a.exact(v) + self.shift * v
 
     def residual(self, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Return b - A x, (rows,), as it is judged by."""
+        """Return the true residual b - A x, (rows,)."""
         return self.a.residual(b, x) - self.shift * x
 
     def rounded(self, format: Format | None) -> Apply:
-        """Return the cheap product; the shift is float32."""
+        """Return the product in the narrow format; the shift is float32."""
         apply = self.a.rounded(format)
         return lambda v: apply(v) + self.shift * v
 
@@ -165,7 +165,7 @@ class Scaled(Derived):
         return times_power(self.a.exact(v), self.exponent)
 
     def rounded(self, format: Format | None) -> Apply:
-        """Return the cheap product; A's own has to hold its values before they are scaled."""
+        """Return the product in the narrow format; the values of A are rounded before they are scaled."""
         apply = self.a.rounded(format)
         return lambda v: times_power(wide(apply(v)), self.exponent).to(v.dtype)
 
@@ -175,7 +175,7 @@ class Scaled(Derived):
 
 
 class OnPairs(Derived):
-    """A real operator on complex vectors: on real parts, and on imaginary parts."""
+    """A real operator applied to complex vectors: to real and imaginary parts separately."""
 
     def __init__(self, a: Operator) -> None:
         super().__init__(a)
@@ -186,7 +186,7 @@ class OnPairs(Derived):
         return _on_parts(self.a.exact, v)
 
     def residual(self, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Return b - A x, (rows,), as it is judged by."""
+        """Return the true residual b - A x, (rows,)."""
         parts = (
             self.a.residual(p.contiguous(), q.contiguous()) for p, q in ((b.real, x.real), (b.imag, x.imag))
         )
@@ -210,11 +210,11 @@ class OnPairs(Derived):
         return OnPairs(self.a.scaled(exponent))
 
     def magnitude(self) -> float:
-        """Return about the largest magnitude in A."""
+        """Return an estimate of the largest magnitude in A."""
         return self.a.magnitude()
 
 
 def _on_parts(apply: Apply, v: torch.Tensor) -> torch.Tensor:
-    # A product may give memory that the next one writes over.
+    # Copied, because a product may return memory that the next one overwrites.
     real = apply(v.real.contiguous()).clone()
     return torch.complex(real, apply(v.imag.contiguous()))

@@ -1,4 +1,4 @@
-"""A sparse matrix whose rows are spread over the processes of a group."""
+"""A sparse matrix whose rows are distributed over the processes of a group."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Indices = NDArray[np.integer]
 
 
 class Partitioned(Operator):
-    """Rows of a square matrix; every process of the group holds the next ones.
+    """A square matrix of which each process of the group holds consecutive rows, in order of rank.
 
-    A product fetches the values that other processes hold (its halo) and multiplies here; sums are added over
-    all processes, so that each takes the same decisions. Every process calls the solver with its own part of
-    b, and gets its own part of x.
+    A product fetches the values that it needs from other processes (its halo) and multiplies locally. Dot
+    products are summed over all processes, so that all take the same decisions. Every process calls the
+    solver with its own part of b, and gets its own part of x.
 
     Args:
-        rows: (n here, n of all) SciPy sparse matrix, real or complex; the ranks hold consecutive rows.
-        group: a process group of torch.distributed; None is that of all processes.
+        rows: (rows of this process, n) SciPy sparse matrix, real or complex; the ranks hold consecutive rows.
+        group: a process group of torch.distributed; None for the default group of all processes.
 
     Raises:
-        ArgumentError: no process group, or rows that do not add up to a square matrix.
-        DataError: NaN or infinity. What one process refuses, all do, at once.
+        ArgumentError: there is no process group, or the rows together are not a square matrix.
+        DataError: NaN or infinity. If one process raises, all do.
     """
 
     def __init__(self, rows: SparseMatrix, group: dist.ProcessGroup | None = None) -> None:
@@ -65,7 +65,7 @@ class Partitioned(Operator):
 
     @classmethod
     def split(cls, A: SparseMatrix, group: dist.ProcessGroup | None = None) -> Partitioned:
-        """Keep this process's even part of a whole matrix; its rows are ``[start, start + n)``."""
+        """Return this process's share of a full matrix, rows ``[start, start + n)``; shares are even."""
         if not dist.is_initialized():
             raise ArgumentError("there is no process group; call torch.distributed.init_process_group first")
         rank, ranks, n = dist.get_rank(group), dist.get_world_size(group), A.shape[0]
@@ -90,13 +90,13 @@ class Partitioned(Operator):
         return self.peak(torch.from_numpy(self._rows.data))
 
     def peak(self, v: torch.Tensor) -> float:
-        """Return the largest magnitude of all processes."""
+        """Return the largest magnitude in v over all processes."""
         peak = torch.tensor(largest(v), dtype=torch.float64)
         dist.all_reduce(peak, dist.ReduceOp.MAX, group=self.group)
         return float(peak)
 
     def rounded(self, format: Format | None) -> Apply:
-        """Return the cheap product; values of other processes come in float32."""
+        """Return the product in the narrow format; values of other processes arrive in float32."""
         low = rounded_rows(self._rows, format)
         return lambda v: torch.from_numpy(low @ self._halo.beside(v).numpy())
 
@@ -108,7 +108,7 @@ class Partitioned(Operator):
 
 
 def _checked(rows: SparseMatrix) -> tuple[scipy.sparse.csr_array, FewbitsError | None]:
-    """Return rows of SciPy in double precision, and what is wrong with them."""
+    """Return the rows in double precision, and the error to raise if they are unusable."""
     if not hasattr(rows, "tocsr"):
         refused = ArgumentError(f"rows are a {type(rows).__name__}; expected a SciPy sparse matrix")
         return scipy.sparse.csr_array((0, 0)), refused
@@ -119,7 +119,7 @@ def _checked(rows: SparseMatrix) -> tuple[scipy.sparse.csr_array, FewbitsError |
 
 
 class _Halo:
-    """Which values of other processes the rows here need, and which of ours the others need."""
+    """The values that this process needs from each other process, and those that it sends to each."""
 
     def __init__(
         self, rows: scipy.sparse.csr_array, start: int, ends: Indices, group: dist.ProcessGroup | None
@@ -128,29 +128,29 @@ class _Halo:
         outside = (rows.indices < start) | (rows.indices >= start + rows.shape[0])
         self.wanted = np.unique(rows.indices[outside])
         owner = np.searchsorted(ends, self.wanted, side="right")
-        counts = torch.zeros(ranks, ranks, dtype=torch.int64)  # [who wants, from whom]
+        counts = torch.zeros(ranks, ranks, dtype=torch.int64)  # [receiver, sender]
         counts[rank] = torch.from_numpy(np.bincount(owner, minlength=ranks))
         dist.all_reduce(counts, group=group)
-        self.parts = [int(c) for c in counts[rank]]  # how many come from each, in the order of `wanted`
+        self.parts = [int(c) for c in counts[rank]]  # values received from each rank
         asked = torch.split(torch.from_numpy(self.wanted.astype(np.int64)), self.parts)
         given = [torch.zeros(int(c), dtype=torch.int64) for c in counts[:, rank]]
         self._exchange(list(asked), given)
         self.given = [indices - start for indices in given]
 
     def places(self, columns: Indices, start: int, n: int) -> Indices:
-        """Return where the values of those columns lie: ours first, then those wanted."""
+        """Return the positions of those columns in the result of :meth:`beside`."""
         beyond = n + np.searchsorted(self.wanted, columns)
         return np.where((columns >= start) & (columns < start + n), columns - start, beyond)
 
     def beside(self, v: torch.Tensor) -> torch.Tensor:
-        """Return our values and after them those of the others."""
+        """Return the values of this process followed by those received from others."""
         others = [torch.empty(c, dtype=v.dtype) for c in self.parts]
         received = [torch.view_as_real(values) if v.is_complex() else values for values in others]
         self._exchange([reals(v[indices]) for indices in self.given], received)
         return torch.cat([v, *others])
 
     def _exchange(self, sent: list[torch.Tensor], received: list[torch.Tensor]) -> None:
-        """Send each process its part, and fill in what comes back."""
+        """Send each process its part, and fill ``received``."""
         steps = []
         for rank, (out, into) in enumerate(zip(sent, received, strict=True)):
             peer = rank if self.group is None else dist.get_global_rank(self.group, rank)

@@ -24,7 +24,7 @@ from fewbits.tensor import fake_quantize
 from fewbits.tensor import format as read
 from fewbits.typing import NumpyArray
 
-# Formats that have kernels, and how they lie in memory.
+# Formats that have kernels, with their storage in memory.
 _STORAGES: dict[Format, str] = {
     SCALED_FP16: "f16",
     SITE_INT16: "i16",
@@ -34,7 +34,7 @@ Array = NDArray[np.float64]
 
 
 class Stencil(Operator):
-    """y = sum over the six faces of a cell of face * (x here - x there) + shift * x; zero outside the grid.
+    """y = sum over the six faces of a cell of face * (x - x of the neighbour) + shift * x; x is zero outside.
 
     Unknowns are numbered with x running fastest.
 
@@ -77,7 +77,8 @@ class Stencil(Operator):
     def poisson(cls, k: ArrayLike, shift: float = 0.0) -> Stencil:
         """Return -div(k grad u) + shift u with zero outside, for k, (nz, ny, nx), positive.
 
-        A face has the harmonic mean of its two cells, one at the boundary its cell's.
+        The coefficient of a face is the harmonic mean of k in its two cells; at the boundary it is that of
+        the one cell.
         """
         k = np.asarray(k, np.float64)
         if k.ndim != 3 or not (k > 0).all():
@@ -95,7 +96,7 @@ class Stencil(Operator):
         return cls(faces(2), faces(1), faces(0), shift)
 
     def grid(self, storage: str, format: Format | None) -> Grid:
-        """Return the faces as the kernels read them, rounded to ``format`` first if that is given."""
+        """Return the faces in the layout of the kernels, rounded to ``format`` first unless it is None."""
         wide = "f64" if storage == "f64" else "f32"
         held = []
         for faces in self._faces:
@@ -121,7 +122,7 @@ class Stencil(Operator):
         return lambda v: _apply(passes, grid, "f32", v.to(torch.float32))
 
     def shifted(self, shift: float) -> Stencil:
-        """Return A + shift, a stencil again; the faces are shared."""
+        """Return A + shift as a stencil that shares the faces."""
         shifted = copy.copy(self)
         shifted.shift = self.shift + shift
         shifted._wide = dataclasses.replace(self._wide, shift=shifted.shift)
@@ -129,7 +130,7 @@ class Stencil(Operator):
         return shifted
 
     def scaled(self, exponent: int) -> Stencil:
-        """Return A 2^exponent, a stencil again.
+        """Return A 2^exponent as a stencil.
 
         Raises:
             DataError: a coefficient would lose digits.
@@ -151,7 +152,7 @@ class Stencil(Operator):
         return self.largest()
 
     def cg_vectors(self, precision: KrylovPrecision) -> CGVectors | None:
-        """Return vectors in the kernels of the stencil, where they have the formats."""
+        """Return vectors that use the kernels of the stencil, or None if a format has no kernel."""
         vectors, faces = _storage(precision.vectors), _storage(precision.matrix)
         if vectors is None or faces is None or not serves(vectors, faces):
             return None
@@ -159,7 +160,7 @@ class Stencil(Operator):
         return StencilVectors(grid, self.shape, vectors, self.largest())
 
     def largest(self) -> float:
-        """Return a bound on |A|: twice the largest sum of the faces of a cell, and the shift."""
+        """Return a bound on |A|: twice the largest sum of the faces of a cell, plus |shift|."""
         x, y, z = (np.abs(f).max() for f in self._faces)
         return float(4 * (max(x, np.abs(self._high).max()) + y + z) + abs(self.shift))
 
@@ -196,7 +197,7 @@ def _apply(passes: StencilPasses, grid: Grid, storage: str, v: torch.Tensor) -> 
     else:
         r = zeros((nz, ny, stride), storage)
         r.values[..., : grid.nx] = given
-    q = ScaledArray(storage, empty_aligned((nz, ny, stride), given.dtype))  # written whole
+    q = ScaledArray(storage, empty_aligned((nz, ny, stride), given.dtype))  # the kernel writes every value
     passes.update_direction(r, q, r, q, None, 0.0, 0.0, 1.0, 0.0)
     return torch.from_numpy(q.values)[..., : grid.nx].reshape(-1)
 

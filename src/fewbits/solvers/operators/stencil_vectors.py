@@ -1,4 +1,4 @@
-"""Vectors of conjugate gradients on a stencil, which lie packed in memory and are read in two passes."""
+"""Vectors of conjugate gradients on a stencil: packed in memory, two passes for each iteration."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fewbits.kernels.bits.stencil import SITE, Grid, ScaledArray, stride_of, zer
 class StencilVectors:
     """The :class:`CGVectors` of a stencil.
 
-    x += alpha p waits for a pass over p: x is read and written every second time, together with the direction
-    before, which still lies where the next one goes.
+    x += alpha p is delayed until a pass over p: x is updated only in every second iteration, with the last
+    two directions at once. The older one is still in the buffer for the next direction.
 
     Args:
         grid: the faces as the kernels read them.
         shape: (nz, ny, nx).
-        vectors: how vectors lie in memory: f64, f32, f16 or i16.
-        gain: a bound on |A p| / |p|, until one was measured.
+        vectors: storage of the vectors: f64, f32, f16 or i16.
+        gain: a bound on |A p| / |p|, used until one has been measured.
     """
 
     def __init__(self, grid: Grid, shape: tuple[int, int, int], vectors: str, gain: float) -> None:
@@ -32,11 +32,11 @@ class StencilVectors:
         self.r, self.p, self.following, self.q = (zeros(padded, vectors) for _ in range(4))
         self.x = zeros(padded, "f64" if vectors == "f64" else "f32").values
         self.total = torch.from_numpy(empty_aligned(shape, np.float64))
-        self.alpha = self.earlier = 0.0  # what x still waits for: of p, and of `following`
+        self.alpha = self.earlier = 0.0  # delayed multiples of p and of `following` to be added to x
         self.rr = self.pp = 0.0
 
     def load(self, r: torch.Tensor) -> tuple[float, float, float]:
-        """Take r and zero for x."""
+        """Load r and set x to zero; return r.r, r.z and r.p, where z is r."""
         self.x.fill(0)
         self.alpha = self.earlier = 0.0
         self.r.scale = self._scale(float(torch.linalg.vector_norm(r)))
@@ -45,12 +45,12 @@ class StencilVectors:
         return self.rr, self.rr, rp
 
     def update_direction(self, gamma: float, beta: float) -> tuple[float, float]:
-        """Let p = gamma r + beta p, and compute A p."""
+        """Let p = gamma r + beta p, and compute A p; return p.Ap and p.p."""
         length = math.sqrt(gamma * gamma * self.rr + beta * beta * self.pp)
         before = self.following.scale
         self.following.scale, self.q.scale = self._scale(length), self._scale(self.gain * length)
         parts = (self.r, self.p, self.following, self.q)
-        # What lies in `following` is read with its new scale; both are powers of two.
+        # The codes in `following` are read with a new scale; both scales are powers of two.
         earlier = self.earlier * before / self.following.scale
         paid = (self.alpha, earlier) if earlier != 0 else (0.0, 0.0)
         pq, self.pp, qq = self.passes.update_direction(*parts, self.x, *paid, gamma, beta)
@@ -60,14 +60,14 @@ class StencilVectors:
         return pq, self.pp
 
     def update_residual(self, alpha: float) -> tuple[float, float, float]:
-        """Let x += alpha p and r -= alpha A p."""
+        """Let x += alpha p and r -= alpha A p; return r.r, r.z and the old r.z, where z is r."""
         self.alpha = alpha
         self.rr, mixed = self.passes.update_residual(self.r, self.q, self._scale(math.sqrt(self.rr)), alpha)
         return self.rr, self.rr, mixed
 
     def partial_solution(self) -> torch.Tensor:
-        """Return x; the next call writes over it."""
-        # Plane by plane into one array: fresh memory of this size costs more than the arithmetic.
+        """Return x, (n,) float64; the next call overwrites it."""
+        # Plane by plane into one reused array: allocating this much memory costs more than the arithmetic.
         for z, plane in enumerate(self.total):
             x = torch.from_numpy(self.x[z])
             for factor, p in ((self.alpha, self.p), (self.earlier, self.following)):
@@ -77,7 +77,7 @@ class StencilVectors:
         return self.total.view(-1)
 
     def _plane(self, v: ScaledArray, z: int) -> torch.Tensor:
-        """Return a plane of ``v`` as it is stored; kernels.bits.stencil.load, on all threads."""
+        """Return plane z of ``v``, unpacked to float32 or float64."""
         p = torch.from_numpy(v.values[z])
         if self.vectors in ("f64", "f32"):
             return p
@@ -87,7 +87,7 @@ class StencilVectors:
         return p.float().view(*norms.shape, SITE).mul_(norms[..., None]).view(p.shape)
 
     def _scale(self, length: float) -> float:
-        """Return a unit for a vector of that length: no value can be beyond 2^15 times it."""
+        """Return the scale for a vector of that norm, so that no code exceeds 2^15."""
         return power_below(length / math.sqrt(math.prod(self.shape))) if self.vectors == "f16" else 1.0
 
 

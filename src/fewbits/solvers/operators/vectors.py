@@ -1,4 +1,4 @@
-"""Vectors of Krylov solvers: real or complex, of any scale; a complex one is kept as pairs of reals."""
+"""Vectors of Krylov solvers: checks, scaling by powers of two, and complex vectors as pairs of reals."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def wide(v: torch.Tensor) -> torch.Tensor:
 
 
 def reals(v: torch.Tensor) -> torch.Tensor:
-    """Return v itself, or of complex numbers (..., n) their real and imaginary parts in turn, (..., 2n)."""
+    """Return a real v itself, a complex one, (..., n), as real and imaginary parts in turn, (..., 2n)."""
     return torch.view_as_real(v.resolve_conj()).flatten(-2) if v.is_complex() else v
 
 
 def from_reals(parts: torch.Tensor, *, pairs: bool) -> torch.Tensor:
-    """Undo :func:`reals`."""
+    """Return the vector whose :func:`reals` are ``parts``; complex with ``pairs``."""
     return torch.view_as_complex(parts.reshape(*parts.shape[:-1], -1, 2)) if pairs else parts
 
 
 def times_power(v: torch.Tensor, exponent: int) -> torch.Tensor:
-    """Return v 2^exponent, v in double precision; exact but for overflow and underflow."""
+    """Return v 2^exponent, v in double precision; exact except for overflow and underflow."""
     if exponent == 0:
         return v
     with np.errstate(over="ignore", under="ignore"):
@@ -37,7 +37,7 @@ def times_power(v: torch.Tensor, exponent: int) -> torch.Tensor:
 
 
 def largest(v: torch.Tensor) -> float:
-    """Return the largest magnitude among real and imaginary parts; 0 of an empty v."""
+    """Return the largest magnitude among real and imaginary parts; 0 for an empty v."""
     return float(reals(v).abs().max()) if v.numel() else 0.0
 
 
@@ -50,7 +50,8 @@ def array(given: AnyArray | Sequence[object], name: str) -> torch.Tensor:
     """Return numbers of NumPy, PyTorch or nested lists as a tensor of float64 or complex128 on the CPU.
 
     Raises:
-        ArgumentError: no numbers, a masked array, more than double precision, or a gradient is asked for.
+        ArgumentError: not numeric, a masked array, more than double precision, or a tensor that requires a
+            gradient.
         DataError: NaN or infinity.
     """
     if isinstance(given, torch.Tensor):
