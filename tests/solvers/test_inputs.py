@@ -126,7 +126,7 @@ def test_a_real_matrix_has_a_real_gradient_with_complex_sides_and_float32_has_it
 
 def test_a_gradient_that_would_be_lost_is_refused() -> None:
     a, b = torch_system(5)
-    with pytest.raises(ArgumentError, match=r"give b as a torch tensor, or A.detach\(\)"):
+    with pytest.raises(ArgumentError, match=r"pass b as a torch tensor, or A.detach\(\)"):
         solve(a.requires_grad_(), b.numpy())
 
 

@@ -111,7 +111,7 @@ def test_unaligned_parts_are_dequantized_and_unaligned_results_refused(name: str
         kernels.dequantize(moved, fmt, x.shape, -1, np.float32),
         kernels.dequantize(parts, fmt, x.shape, -1, np.float32),
     )
-    with pytest.raises(ArgumentError, match="lies scattered or unaligned"):
+    with pytest.raises(ArgumentError, match="is not contiguous or aligned"):
         fb.fake_quantize(x, name, out=unaligned(x))
     rows = normal((2, 40), name)
     assert same(kernels.gemv(unaligned(rows), moved, fmt, 3), kernels.gemv(rows, parts, fmt, 3))
@@ -350,7 +350,7 @@ def test_packed_parts_that_do_not_fit_are_refused() -> None:
         ):
             fb.quantize(x, "mxfp4", out=out)
     scattered = fb.quantize(torch.ones(4, 128), "mxfp4")[:, :64]
-    with pytest.raises(ArgumentError, match="lie scattered or on another device"):
+    with pytest.raises(ArgumentError, match="are not contiguous or not on the CPU"):
         fb.quantize(x, "mxfp4", out=scattered)
 
 
@@ -379,13 +379,13 @@ def test_memory_that_overlaps_lies_scattered_or_is_read_only_is_refused() -> Non
     fixed.setflags(write=False)
     for out in (x, x[:], np.empty((8, 4), np.float32).T, np.empty((4, 16), np.float32)[:, ::2], fixed):
         with pytest.raises(
-            ArgumentError, match="out overlaps x, lies scattered or unaligned, or is read-only"
+            ArgumentError, match="out overlaps x, is not contiguous or aligned, or is read-only"
         ):
             fb.fake_quantize(x, "mxfp4", out=out)
     tensor = torch.ones(4, 8)
     for target in (tensor, tensor.view(4, 8), torch.empty(8, 4).t()):
         with pytest.raises(
-            ArgumentError, match="out overlaps x, lies scattered or unaligned, or is read-only"
+            ArgumentError, match="out overlaps x, is not contiguous or aligned, or is read-only"
         ):
             fb.fake_quantize(tensor, "mxfp4", out=target)
 
@@ -424,7 +424,7 @@ def test_out_beside_a_tensor_that_requires_a_gradient_is_refused_as_torch_does(n
 
 
 def test_out_that_has_no_plain_memory_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="out overlaps x, lies scattered"):
+    with pytest.raises(ArgumentError, match="out overlaps x, is not contiguous"):
         fb.fake_quantize(torch.ones(4), "mxfp4", out=torch.ones(4, dtype=torch.complex64).conj().imag)
     for out in (torch.empty(4), fb.quantize(torch.ones(4), "mxfp4")):
         call = fb.quantize if isinstance(out, fb.NarrowTensor) else fb.fake_quantize

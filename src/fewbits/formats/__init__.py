@@ -1,13 +1,13 @@
-"""Number formats as data: what bits mean. Needs NumPy only.
+"""Number formats as data: the meaning of each bit pattern. Needs only NumPy.
 
-* ``format.py``: what every format declares: its element, the groups of values that share a number, defaults.
-* ``elements/``: the kinds whose values stand alone, one file for each: float, fixed, posit, lookup, exponent.
-* ``blocks.py``: the kinds whose values share scales; N:M sparsity is in ``pattern.py``.
+* ``format.py``: the abstract definitions: element, groups of values that share a scale, defaults.
+* ``elements/``: formats without shared scales, one file for each kind: float, fixed, posit, lookup, exponent.
+* ``blocks.py``: formats with shared scales; N:M sparsity is in ``pattern.py``.
 * ``catalogue.py``: every published format by name, with its source; a new one is a row there.
-* ``value_tables.py``: what each code is worth, such as the sixteen values of MXFP4.
-* ``grammar.py``: formats from text; ``nearest.py``: what a wrong name may have meant.
+* ``value_tables.py``: the value of each code, such as the sixteen values of MXFP4.
+* ``grammar.py``: parses formats from text; ``nearest.py``: suggestions for an unknown name.
 
-How a power-of-two scale is chosen is no part of a format: :mod:`fewbits.kernels.bits.scale_rules`.
+A format does not say how a power-of-two scale is chosen; :mod:`fewbits.kernels.bits.scale_rules` does.
 """
 
 from fewbits.formats.blocks import Bdr, Block, for_one_channel, packed_bits, shares_scale

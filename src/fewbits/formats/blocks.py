@@ -1,4 +1,4 @@
-"""Block formats: values that share a scale, and the two-level formats of Block Data Representations."""
+"""Block formats, whose values share a scale, and the two-level Block Data Representations."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _FP32 = Float(8, 23, 127, "ieee")
 
 @dataclass(frozen=True, repr=False)
 class Block(Format):
-    """One scale for ``size`` elements along an axis, and at will one more scale over those scales.
+    """One scale for every ``size`` elements along an axis, and optionally an outer scale over those scales.
 
     A value is element x scale x outer scale (OCP MX v1.0, section 5.1; NVFP4 and VSQ have the outer scale).
     """
 
-    element: Element  # what each value is held in
-    scale: Element  # what the scale is held in: exponent(...) is a power of two chosen by a scale rule
+    element: Element  # format of each value
+    scale: Element  # format of the scale; exponent(...) is a power of two that a scale rule chooses
     size: Size  # values per scale along the axis; "channel": the whole axis; "tensor": the whole array
     outer: Element | None = None  # a scale over the scales, always fp32
-    outer_size: Size | None = None  # "tensor" or "channel": what shares one outer scale
+    outer_size: Size | None = None  # "tensor" or "channel" share one outer scale
 
     kind: ClassVar[str] = "block"
 
     def __post_init__(self) -> None:
-        element: object = self.element  # the grammar passes on whatever was written
+        element: object = self.element  # the grammar passes unchecked input
         if not isinstance(element, Element) or element.power_of_two:
             raise FormatError(f"block: element={self.element} is not a float, int, fixed, posit or lookup")
         scale: object = self.scale
@@ -69,7 +69,7 @@ class Block(Format):
 
     @property
     def bits_per_value(self) -> float:
-        """Element bits plus the scale's share; one scale per channel or tensor counts as nothing."""
+        """Element bits plus the scale's share; a scale per channel or tensor counts as zero bits."""
         return self.element.bits + (0.0 if isinstance(self.size, str) else self.scale.bits / self.size)
 
     @property
@@ -79,7 +79,7 @@ class Block(Format):
 
     @property
     def default_nonfinite(self) -> str:
-        """NaN for the whole block where blocks are small and the scale can be NaN; else the element's."""
+        """``block_nan`` if blocks have a fixed size and the scale can be NaN; else the element's default."""
         if isinstance(self.size, str) and self.element.has_nan:
             return "element"
         return "block_nan" if self.scale.has_nan else self.element.default_nonfinite
@@ -142,7 +142,7 @@ class Bdr(Format):
 
     @property
     def largest_shift(self) -> int:
-        """Most that a microexponent can shift, beta = 2^d2 - 1."""
+        """Largest shift of a microexponent, beta = 2^d2 - 1."""
         return int(2**self.d2) - 1
 
     @property
@@ -152,12 +152,12 @@ class Bdr(Format):
 
 
 def shares_scale(format: Format, among: Literal["channel", "tensor"]) -> bool:
-    """Return whether all of a channel, or of a tensor, share a scale or the one over their scales."""
+    """Return whether a whole channel, or a whole tensor, shares a scale or an outer scale."""
     return any(group.size == among for group in format.groups.shared)
 
 
 def for_one_channel(format: Format) -> Format:
-    """Return the format of a piece of a channel whose scale the channel shares: as of a tensor of its own."""
+    """Return the format for a part of one channel: a scale per channel becomes a scale per tensor."""
     changed = {f: "tensor" for f in ("size", "outer_size") if getattr(format, f, None) == "channel"}
     return replace(format, **changed)
 

@@ -1,6 +1,6 @@
 """The catalogue: every published format that fewbits knows by name, with its source.
 
-Numbers in ``source`` name the document; "as reported" marks what was read in a second text only.
+Numbers in ``source`` name the document; "as reported" marks facts taken from a secondary source.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A stand-in for what a format costs in hardware: area of a dot product times memory, relative to FP8 E4M3.
+"""A proxy for the hardware cost of a format: area of a dot product times memory, relative to FP8 E4M3.
 
-It is a proxy: it counts bits of multipliers, shifters and adders, it does not synthesize anything. Its shape
-follows With Shared Microexponents, section 4.2: a 64-value dot product, a fixed-point sum of at most 25
-bits, and a tile of 256 values moved over an interface of 64 bytes.
+It counts the bits of multipliers, shifters and adders; nothing is synthesized. The model follows With Shared
+Microexponents, section 4.2: a 64-value dot product, a fixed-point sum of at most 25 bits, and a tile of 256
+values moved over an interface of 64 bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _VALUES, _TILE, _BEAT_BITS, _SUM_BITS = 64, 256, 512, 25
 
 
 def _significand_and_range(element: Element) -> tuple[int, int]:
-    """Return the bits that are multiplied and the binades that one operand's exponent spans."""
+    """Return the bits of the significand and the number of binades that the exponent spans."""
     match element:
         case Element(grid=grid) if grid is not None:
             return grid.mantissa_bits + 1, element.emax - grid.emin
@@ -39,7 +39,7 @@ def area_bits(format: Format) -> float:
     width, binades = _significand_and_range(format.element)
     shift = 2 * (binades if shifts is None else format.largest_shift)
     sum_bits = min(_SUM_BITS, 2 * width + shift)
-    products = shifts.size if shifts is not None and isinstance(shifts.size, int) else 1  # to a shifter
+    products = shifts.size if shifts is not None and isinstance(shifts.size, int) else 1  # per shifter
     area = _VALUES * (width**2 + sum_bits * shift.bit_length() / products + sum_bits)
     if scales is None or isinstance(scales.size, str):
         return area

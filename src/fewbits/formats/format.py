@@ -1,7 +1,7 @@
-"""What every format declares: its element, what its values share, its defaults, and its name.
+"""The abstract definitions: what every format declares.
 
-The two abstract definitions are here. :class:`Format` is any format; :class:`Element` is one whose every
-value stands alone. Their kinds are in ``elements/`` and ``blocks.py``, the named ones in ``catalogue.py``.
+:class:`Format` is any format; :class:`Element` is a format without shared scales. The kinds are in
+``elements/`` and ``blocks.py``, the named formats in ``catalogue.py``.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from fewbits.errors import FormatError
 
 Size = int | str
-"""How many values share a number: a count, ``"channel"`` for a whole line, ``"tensor"`` for the array."""
+"""How many values share a number: a count, ``"channel"`` (a line along the block axis) or ``"tensor"``."""
 
 
 class Group(NamedTuple):
     """A part of a stored array: one number for every ``size`` values along the block axis."""
 
-    element: Element  # what the number is held in
+    element: Element  # format of the number
     size: Size = 1
 
     @property
@@ -29,34 +29,34 @@ class Group(NamedTuple):
 
     @property
     def power_of_two(self) -> bool:
-        """Whether the number is a power of two, which a scale rule chooses."""
+        """Whether the number is a power of two, chosen by a scale rule."""
         return self.element.power_of_two
 
 
 class Groups(NamedTuple):
-    """The parts that an array is stored in, in their order; None for a part that the format lacks.
+    """The parts in which an array is stored, in order; None for a part that the format lacks.
 
-    A value is its code's times 2^-shift times scale times outer scale.
+    A value is element x 2^-shift x scale x outer scale.
     """
 
     codes: Group  # one for each value
     scales: Group | None = None
-    shifts: Group | None = None  # microexponents: an unsigned integer, which sets how far a value is shifted
+    shifts: Group | None = None  # microexponents: unsigned integers
     outer: Group | None = None  # a scale over the scales
 
     @property
     def shared(self) -> tuple[Group, ...]:
-        """The parts beside the codes, those that there are."""
+        """All parts that the format has, except the codes."""
         return tuple(group for group in self[1:] if group is not None)
 
 
 class ValueGrid(NamedTuple):
-    """The values of an element that lie evenly in each binade, as :class:`Float` and :class:`Fixed` do.
+    """The value grid of an element whose values are evenly spaced in each binade: Float and Fixed.
 
     From 2^e to 2^(e+1) they are the multiples of 2^(max(e, emin) - mantissa_bits).
     """
 
-    emin: int  # exponent of the lowest binade that has steps of its own
+    emin: int  # exponent of the lowest binade with its own step
     mantissa_bits: int  # bits behind the leading one in every binade from emin on
     sign: str  # "bit", "twos_complement" or "none"
 
@@ -75,9 +75,9 @@ _ENTRIES: dict[Format, Entry] = {}
 
 
 def enter(entry: Entry) -> None:
-    """Give an entry's name to its format, and to all that equal it; the first name stays.
+    """Register an entry as the name of its format and of all equal formats; the first name wins.
 
-    The catalogue calls it. A format finds its name without importing the catalogue, which is made of formats.
+    The catalogue calls it, so that a format finds its name without importing the catalogue.
     """
     _ENTRIES.setdefault(entry.format, entry)
 
@@ -94,42 +94,42 @@ class Format:
 
         @property
         def element(self) -> Element:
-            """What each value is held in: the format itself where no scale is shared."""
+            """The format of each value: the format itself if no scale is shared."""
 
         @property
         def groups(self) -> Groups:
-            """The parts that an array is stored in."""
+            """The parts in which an array is stored."""
 
         @property
         def bits_per_value(self) -> float:
-            """Bits of storage for one value, scales counted, for an array that its blocks fill."""
+            """Bits of storage per value, scales included, for an array of full blocks."""
 
         @property
         def default_overflow(self) -> str:
-            """What an element beyond the largest becomes unless ``overflow`` says."""
+            """The default of ``overflow``: what an element above the largest value becomes."""
 
         @property
         def default_nonfinite(self) -> str:
-            """What NaN and infinity become unless ``nonfinite`` says."""
+            """The default of ``nonfinite``: what NaN and infinity become."""
 
         @property
         def default_zero_block(self) -> str:
-            """The scale of a block of zeros: the ``smallest`` that there is, or ``one``."""
+            """The default of ``zero_block``: the scale of a block of zeros, ``smallest`` or ``one``."""
 
     @property
     def block_size(self) -> int:
-        """Values along the axis that share a scale; 1 where the scale has no such count."""
+        """Values along the axis that share a scale; 1 unless the format has blocks of a fixed size."""
         scales = self.groups.scales
         return 1 if scales is None or isinstance(scales.size, str) else scales.size
 
     @property
     def largest_shift(self) -> int:
-        """Most that a shared microexponent shifts by."""
+        """Largest shift by a shared microexponent."""
         return 0
 
     @cached_property
     def grammar(self) -> str:
-        """The constructor without arguments at their default; :func:`fewbits.formats.parse` reads it back."""
+        """The constructor as text, without default arguments; :func:`fewbits.formats.parse` reads it."""
         parts = []
         for f in fields(self):
             value, key = getattr(self, f.name), f.metadata.get("key", f.name)
@@ -144,17 +144,17 @@ class Format:
 
     @property
     def entry(self) -> Entry | None:
-        """The first entry of the catalogue with an equal format; None for one that is not catalogued."""
+        """The first entry of the catalogue with an equal format; None if there is none."""
         return _ENTRIES.get(self)
 
     @property
     def name(self) -> str:
-        """The catalogue's name for this format, or its grammar."""
+        """The name in the catalogue; the grammar text if the format is not in it."""
         return self.grammar if self.entry is None else self.entry.name
 
     @property
     def facts(self) -> tuple[tuple[str, str], ...]:
-        """Pairs (property, value): everything a reader of the specification would look up."""
+        """Pairs (property, value): the data sheet of the format."""
         rows = [
             ("format", self.name),
             ("written as", self.grammar),
@@ -183,11 +183,11 @@ class Format:
 
 
 class Element(Format):
-    """A format whose every value stands alone: no scale is shared."""
+    """A format in which each value is coded on its own, without a shared scale."""
 
     default_zero_block: ClassVar[str] = "one"
-    power_of_two: ClassVar[bool] = False  # whether every value is one: no sign, no zero, no mantissa
-    reals_only: ClassVar[bool] = False  # whether infinity is no overflow but NaN, which no number rounds to
+    power_of_two: ClassVar[bool] = False  # whether all values are powers of two: no sign, zero or mantissa
+    reals_only: ClassVar[bool] = False  # as in posits: infinity becomes NaN, and no number rounds to NaN
 
     if TYPE_CHECKING:
 
@@ -236,17 +236,17 @@ class Element(Format):
 
     @property
     def grid(self) -> ValueGrid | None:
-        """The grid that the values lie on; None: they lie on none, and a table lists them."""
+        """The grid of the values; None if they are not on a grid but in a table."""
         return None
 
     @property
     def nan_code(self) -> int | None:
-        """The code of NaN, quiet and positive where there are several; None: no code is."""
+        """The code of NaN, the quiet positive one if there are several; None if there is none."""
         return None
 
     @property
     def inf_code(self) -> int | None:
-        """The code of plus infinity; None: no code is."""
+        """The code of plus infinity; None if there is none."""
         return None
 
     @property
@@ -256,7 +256,7 @@ class Element(Format):
 
     @property
     def code_count(self) -> int:
-        """How many codes mean something: those below it."""
+        """Number of valid codes: all codes below it are valid."""
         return 1 << self.bits
 
     @property
@@ -286,12 +286,12 @@ class Element(Format):
 
     @property
     def default_nonfinite(self) -> str:
-        """Keep NaN where it can be coded; where it cannot, refuse it rather than invent a number."""
+        """``element`` if the format has NaN, else ``raise``."""
         return "element" if self.has_nan else "raise"
 
     @property
     def value_facts(self) -> list[tuple[str, str]]:
-        """Those of the facts that tell about values."""
+        """The part of :meth:`facts` about values."""
         return [("largest", f"{self.max:.9g}"), ("most negative", f"{self.min:.9g}"), *self._finest_facts()]
 
     def _finest_facts(self) -> list[tuple[str, str]]:

@@ -33,18 +33,18 @@ _TOKEN = re.compile(
     r"\s*(?:(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![\w.])|(?P<word>\w+)|(?P<mark>[(),=]))",
     re.ASCII,
 )
-_DEEPEST = 4  # block(element=...) nests once; deeper texts are mistakes or attacks
+_DEEPEST = 4  # block(element=...) nests once; deeper nesting is a mistake or an attack
 
 
 def parse(text: str | Format) -> Format:
     """Read a format from its name or its constructor.
 
     Args:
-        text: for example ``"mxfp4"`` or ``"block(element=float(e=2,m=1),scale=e8m0,size=32)"``; a format is
-            returned as it is.
+        text: for example ``"mxfp4"`` or ``"block(element=float(e=2,m=1),scale=e8m0,size=32)"``; a Format is
+            returned unchanged.
 
     Raises:
-        FormatError: the text is not a format; the message marks the place or names the nearest formats.
+        FormatError: the text is not a format; the message marks the position or suggests formats.
 
     >>> parse("block(element=float(e=2,m=1),scale=e8m0,size=32)") == parse("mxfp4")
     True
@@ -83,7 +83,7 @@ class _Parser:
         self.depth = 0
 
     def fail(self, expected: str) -> FormatError:
-        """Return the error that marks the current place in the user's text."""
+        """Return an error that marks the current position in the user's text."""
         at = self.at + len(self.text[self.at :]) - len(self.text[self.at :].lstrip())
         low, high = max(0, at - 60), at + 40
         before = ("..." if low else "") + self.text[low:at]
@@ -130,7 +130,7 @@ class _Parser:
         if name in CATALOGUE:
             return CATALOGUE[name].format
         name = name if len(name) <= 60 else f"{name[:60]}..."
-        text = self.text.strip()  # a name as others write it is no word of the grammar: torch.bfloat16
+        text = self.text.strip()  # names such as torch.bfloat16 are not words of the grammar
         near = nearest(text if re.fullmatch(r"[\w.-]{1,60}", text) else name)
         hint = f"; the nearest are {', '.join(near)}" if near else ""
         raise FormatError(f"there is no format named {name!r}{hint}; `fewbits formats` lists them all")

@@ -1,4 +1,4 @@
-"""What a name that is no format may have meant."""
+"""Suggestions for an unknown name of a format."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from fewbits.formats.catalogue import CATALOGUE
 
-# What other libraries call formats of the catalogue, and how constructors are written.
+# Names in other libraries for formats of the catalogue, and how to write the constructors.
 _SYNONYMS = {
     "bfloat16": "bf16",
     "brain_float": "bf16",
@@ -35,7 +35,7 @@ _MOST = 4
 
 
 def nearest(name: str) -> list[str]:
-    """Return up to four formats that a name may have meant, the likeliest first."""
+    """Return up to four formats that an unknown name may mean, the likeliest first."""
     plain = name.lower().replace("-", "_").removeprefix("torch.")
     loose = plain.replace("_", "").replace("float", "fp")
     names = {n: n.replace("_", "") for n in CATALOGUE}

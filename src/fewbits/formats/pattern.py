@@ -1,7 +1,7 @@
-"""Which values a structured sparse tensor may keep: at most N of every M neighbours along one axis.
+"""Patterns of structured sparsity: at most N nonzero values of every M neighbours along one axis.
 
-Accelerating Sparse Deep Neural Networks (Mishra and others 2021), section 3, has 2:4; 1:2 and 4:8 are its
-relatives for wider and narrower values.
+Accelerating Sparse Deep Neural Networks (Mishra and others 2021), section 3, has 2:4; 1:2 and 4:8 are
+variants for wider and narrower values.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _TEXT = re.compile(r"\s*(\d{1,3})\s*:\s*(\d{1,3})\s*")
 
 @dataclass(frozen=True)
 class Pattern:
-    """At most ``keep`` values in every whole group of ``group`` neighbours; prints as ``keep:group``.
+    """At most ``keep`` nonzero values in every group of ``group`` neighbours; prints as ``keep:group``.
 
     Raises:
-        FormatError: not ``1 <= keep < group <= 64``.
+        FormatError: ``1 <= keep < group <= 64`` does not hold.
     """
 
     keep: int
@@ -44,10 +44,10 @@ class Pattern:
 
 
 def pattern(text: str | Pattern) -> Pattern:
-    """Return the pattern that ``text`` names, such as ``"2:4"``.
+    """Return the pattern that ``text`` names, such as ``"2:4"``; a Pattern is returned unchanged.
 
     Raises:
-        FormatError: ``text`` is not ``N:M``, or no such pattern can be.
+        FormatError: ``text`` is not ``N:M`` with ``1 <= N < M <= 64``.
     """
     if isinstance(text, Pattern):
         return text

@@ -1,4 +1,4 @@
-"""The two formats of 16 bits with shared scales that solvers keep vectors and matrices in."""
+"""The two 16-bit formats with shared scales in which solvers store vectors and matrices."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ SCALED_FP16 = Block(Float(5, 10, 15, "ieee"), Exponent(8), "tensor")
 """Half precision with one power of two for a whole vector."""
 
 SITE_INT16 = Block(Fixed(16, 0, "symmetric"), Float(8, 23, 127, "ieee"), 32)
-"""QUDA's half precision with 32 values to a site: integers, and a norm in single precision for each site."""
+"""QUDA's half precision with 32 values per site: integers with a float32 norm for each site."""

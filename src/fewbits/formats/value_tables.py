@@ -1,4 +1,4 @@
-"""What each code of an element is worth: the decoding that every other part must agree with.
+"""The value of each code of an element: the reference decoding for all other code.
 
 >>> from fewbits.formats import parse
 >>> values(parse("mxfp4").element).tolist()  # MXFP4's: those of E2M1, each times the scale of its block
@@ -75,7 +75,7 @@ def _decode_fixed(f: Fixed, c: NDArray[np.int64]) -> Reals:
 
 
 def _posit_value(code: int, bits: int, es: int) -> float:
-    """Read one posit (Standard for Posit Arithmetic, 2022, section 3.4)."""
+    """Return the value of one posit code (Standard for Posit Arithmetic, 2022, section 3.4)."""
     if code == 0:
         return 0.0
     if code == 1 << (bits - 1):
@@ -108,7 +108,7 @@ def _lookup_values(element: Lookup) -> Reals:
 def values(element: Element) -> Reals:
     """Return the value of every code in code order, shape ``(2**bits,)``, float64, read-only.
 
-    A lookup format with fewer values than codes repeats NaN for the codes that mean nothing.
+    Codes of a lookup format without a value give NaN.
 
     Raises:
         FormatError: the format has more than 2^16 codes.

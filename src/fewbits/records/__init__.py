@@ -1,7 +1,7 @@
-"""What a measurement is: frozen records that the measuring parts return and the reports print.
+"""Results of measurements: frozen records that measuring functions return and reports print.
 
-Records hold plain numbers and text only, so the same records give the same report, byte for byte.
-Quantities carry their unit in the name: ``_db`` decibels, ``_bytes``, ``_fraction`` of all values.
+Records hold only plain numbers and text, so equal records give identical reports, byte for byte. Quantities
+carry their unit in the name: ``_db`` decibels, ``_bytes``, ``_fraction`` of all values.
 """
 
 from fewbits.records.casting import CastFormat, CastReport, CastTensor

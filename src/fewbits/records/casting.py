@@ -1,4 +1,4 @@
-"""A checkpoint that was written in other formats."""
+"""Records of a checkpoint written in other formats."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ class CastTensor:
 
     tensor: str
     shape: tuple[int, ...]
-    dtype: str  # as an ordinary tensor
-    format: str | None  # what it is narrowed to, or restored from; None: kept as it is
+    dtype: str  # safetensors dtype of the ordinary tensor
+    format: str | None  # cast to it or restored from it; None if unchanged
     bytes_before: int
     bytes_after: int
-    error: Error | None  # of narrowing
-    sparsity: str | None = None  # a pattern; None: all values are stored
+    error: Error | None  # of the cast
+    sparsity: str | None = None  # N:M; None if all values are stored
 
 
 @dataclass(frozen=True)
 class CastFormat:
-    """All tensors of a checkpoint that were narrowed to, or restored from, one format."""
+    """All tensors of a checkpoint that were cast to, or restored from, one format."""
 
-    format: str | None  # None: kept as they are
+    format: str | None  # None for unchanged tensors
     tensors: int
     bytes_before: int
     bytes_after: int
-    qsnr_db: float  # of all values together; nan where nothing was rounded
+    qsnr_db: float  # over all values; nan if nothing was rounded
     worst_tensor: str | None
     worst_qsnr_db: float
 

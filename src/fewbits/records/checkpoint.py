@@ -31,11 +31,11 @@ class TensorSummary:
     dtype: str
     stored_bytes: int
     outlier_ratio: float  # largest magnitude over root mean square
-    proposed: str | None  # None: keep it as it is
+    proposed: str | None  # None: keep the tensor unchanged
     proposed_bytes: int  # of the tensor in the file that `fewbits cast` would write
-    reason: str  # why this format, or why none
-    castable: bool = True  # whether `fewbits cast` would narrow it
-    sensitivity: float = nan  # noise of the model's outputs over its own; nan where no model was measured
+    reason: str  # why this format was proposed, or none
+    castable: bool = True  # whether `fewbits cast` can cast it
+    sensitivity: float = nan  # relative noise of the outputs over that of the tensor; nan without a model
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class CheckpointReport:
     tensors: tuple[TensorSummary, ...]
     scores: tuple[TensorScore, ...]
     scale_rule: str = "floor"
-    model: str | None = None  # the file whose model judged the tensors; None: their own QSNR did
-    output_qsnr_db: float = nan  # of the model's outputs with every proposal followed; measured
+    model: str | None = None  # MODULE:FUNCTION of the model that judged the tensors; None: their QSNR
+    output_qsnr_db: float = nan  # of the model's outputs with every proposal applied; measured
 
     @property
     def weight_qsnr_db(self) -> float:
-        """QSNR of the mean relative noise of what can be narrowed, with every proposal followed."""
+        """QSNR of the mean relative noise of the castable tensors, with every proposal applied."""
         qsnr = {(s.tensor, s.format): s.error.qsnr_db for s in self.scores}
         measured = {s.tensor for s in self.scores}
         castable = [t for t in self.tensors if t.castable and t.tensor in measured]
@@ -67,5 +67,5 @@ class CheckpointReport:
 
     @property
     def proposed_bytes(self) -> int:
-        """Bytes of all tensors if every proposal is followed."""
+        """Bytes of all tensors if every proposal is applied."""
         return sum(t.proposed_bytes for t in self.tensors)

@@ -1,4 +1,4 @@
-"""Formats compared on tasks: models trained in FP32 and cast, or trained in the format."""
+"""Records of formats compared on tasks: models trained in FP32 and cast, or trained in the format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LayerScore:
 class TaskScore:
     """One format on one task: a model trained in FP32, cast without retraining, over several seeds.
 
-    Where it was asked for, also models trained in the format from scratch, evaluated without a cast.
+    The ``trained_`` fields describe models trained from scratch in the format, evaluated without a cast.
     """
 
     task: str  # "bytes" or "digits"

@@ -1,4 +1,4 @@
-"""What a checkpoint holds."""
+"""Records of the contents of a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from math import nan, prod
 
 @dataclass(frozen=True)
 class InspectedTensor:
-    """One tensor of a file, a narrow one in place of its parts."""
+    """One tensor of a file; a narrow tensor is one entry, not its parts."""
 
     tensor: str
     shape: tuple[int, ...]
-    dtype: str  # as an ordinary tensor
-    format: str | None  # None: it is one
+    dtype: str  # safetensors dtype of the ordinary tensor
+    format: str | None  # None for an ordinary tensor
     stored_bytes: int
-    sparsity: str | None = None  # a pattern; None: all values are stored
+    sparsity: str | None = None  # N:M; None if all values are stored
 
     @property
     def bits_per_value(self) -> float:
-        """Bits in the file for one value, scales counted; nan where there are no values."""
+        """Bits in the file per value, scales included; nan if there are no values."""
         return 8 * self.stored_bytes / prod(self.shape) if prod(self.shape) else nan
 
 
 @dataclass(frozen=True)
 class InspectReport:
-    """What a checkpoint holds, and what is wrong with it."""
+    """The tensors of a checkpoint, and the problems found in it."""
 
     path: str
     tensors: tuple[InspectedTensor, ...]

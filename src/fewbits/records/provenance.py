@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a reader needs to take the same measurement again."""
+    """What a reader needs to repeat the measurement."""
 
     command: str
     versions: tuple[tuple[str, str], ...]  # (package, version)

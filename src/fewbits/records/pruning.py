@@ -1,4 +1,4 @@
-"""Models and tensors pruned to a pattern, and what that saves."""
+"""Records of models and tensors pruned to a pattern."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class PrunedTensor:
 
     tensor: str
     shape: tuple[int, ...]
-    axis: int  # along which groups lie
+    axis: int  # axis along which the groups lie
     density: float  # share of values that are not zero
-    kept_magnitude: float  # share of the sum of magnitudes that is left
+    kept_magnitude: float  # share of the sum of magnitudes that pruning left
 
     @property
     def values(self) -> int:
@@ -31,7 +31,7 @@ class PruneReport:
 
     pattern: str
     pruned: tuple[PrunedTensor, ...]
-    left_alone: tuple[tuple[str, str], ...]  # (tensor, why it stays dense)
+    left_alone: tuple[tuple[str, str], ...]  # (tensor, reason why it stays dense)
 
     @property
     def density(self) -> float:
@@ -41,17 +41,17 @@ class PruneReport:
 
 @dataclass(frozen=True)
 class PruneStage:
-    """A model on its way from dense to sparse: how good it is, for each seed."""
+    """One stage from the dense to the pruned and retrained model, with its metric for each seed."""
 
     stage: str  # "dense", "pruned", "dense again", "retrained" or "from scratch"
-    recipe: str  # by which it was trained last
-    values: tuple[float, ...]  # of the metric, on held-out data
-    flip_rate: float  # share of the entries of all masks that a step changed; mean
+    recipe: str  # recipe of its last training
+    values: tuple[float, ...]  # metric on held-out data, one per seed
+    flip_rate: float  # share of mask entries that a step changed; mean over steps
 
 
 @dataclass(frozen=True)
 class PrunedProduct:
-    """What a tensor takes as it is stored, and its product with one vector, dense and compressed."""
+    """Bytes of one tensor, and time of its product with one vector, dense and compressed."""
 
     tensor: str
     format: str  # of its values
@@ -63,15 +63,15 @@ class PrunedProduct:
 
 @dataclass(frozen=True)
 class PrunedModel:
-    """A model that was pruned, and trained again where a task says how."""
+    """A model that was pruned, and retrained if it belongs to a task."""
 
     model: str  # a task, or a path
-    metric: str  # "nll", "accuracy", or "" where nothing tells how good it is
+    metric: str  # "nll", "accuracy", or "" if no metric was measured
     lower_is_better: bool
     schedule: str
     steps: int  # of each training
     seeds: tuple[int, ...]
-    stages: tuple[PruneStage, ...]  # the first one is dense; () for a checkpoint
+    stages: tuple[PruneStage, ...]  # the dense model first; () for a checkpoint
     report: PruneReport
     products: tuple[PrunedProduct, ...]
     resolution: float = 0.0  # smallest step of the metric, that of one test image; 0 for a continuous one
@@ -84,12 +84,12 @@ class PrunedModel:
 
     @property
     def differences(self) -> tuple[float, ...]:
-        """Of each stage, the mean over seeds of (its metric - that of the dense model)."""
+        """For each stage, the mean over seeds of (its metric - that of the dense model)."""
         dense = self.stages[0].values if self.stages else ()
         return tuple(fmean(v - d for v, d in zip(s.values, dense, strict=True)) for s in self.stages)
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
-        """Of each stage, what the seeds say about that difference."""
+        """For each stage, the statistical evidence of that difference over the seeds."""
         dense = self.stages[0].values if self.stages else ()
         return tuple(paired(s.values, dense, self.resolution) for s in self.stages)

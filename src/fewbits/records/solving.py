@@ -15,16 +15,18 @@ class Stage:
     Attributes:
         precision: its name.
         method: the factorization, LU, Cholesky, QR or SVD, or the Krylov solver.
-        code: steps of refinement or iterations where it converged, else below zero as in cuSOLVER: -1 not
-            worth trying, -2 overflow in the narrow format, -3 a pivot that is zero or not positive, -5
-            overflow during refinement, -50 no convergence.
+        code: steps of refinement or iterations if it converged, else negative as in cuSOLVER: -1 not worth
+            trying, -2 overflow in the narrow format, -3 a pivot that is zero or not positive, -5 overflow
+            during refinement, -50 no convergence.
         inner: iterations of GMRES in those steps.
-        factor_seconds: for the factorization, and the evidence gathered before it; 0 where it was kept.
+        factor_seconds: for the factorization and the test before it; 0 if an earlier factorization was
+            reused.
         refine_seconds: for everything after it.
-        reason: why it was left; empty where it gave the solution.
+        reason: why it failed; empty if it gave the solution.
         history: the componentwise backward error max |r_i| / (|A| |x| + |b|)_i of the worst right-hand side:
             of the first solution, then after every step of refinement or iteration of GMRES; those within
-            GMRES are its own estimates in the 2-norm. Of a Krylov solver its recurrence's residuals over |b|.
+            GMRES are its own estimates in the 2-norm. For a Krylov solver, the recurrence's residuals divided
+            by |b|.
     """
 
     precision: str
@@ -46,12 +48,12 @@ class SolveScore:
     precision: str  # asked for
     stages: tuple[Stage, ...]  # the last one gave the solution
     iterations: int  # steps of refinement
-    backward_error: float  # normwise, infinity norms; of an iterative solver its true residual over |b|
-    condition: float  # estimate, infinity norm, equilibrated; inf where no estimate can be believed
+    backward_error: float  # normwise, infinity norms; of a Krylov solver the true residual over |b|
+    condition: float  # estimate, infinity norm, equilibrated; inf if it is too large to estimate
     seconds: float
     of_double: float | None  # time in double precision over this one; None where that was not measured
     goal: float  # the residual asked for
-    measure: str  # what the residuals of the history are
+    measure: str  # the formula of the residuals in the history
     componentwise_error: float = nan  # backward error entry by entry; nan where it was not measured
     forward_error: float = nan  # estimate of the largest error over the largest unknown; likewise
 

@@ -15,7 +15,7 @@ class TrainRun:
     recipe: str
     seed: int
     steps: int
-    value: float  # of the metric, on held-out data
+    value: float  # the metric on held-out data
     final_loss: float  # mean of the last steps, nats
     seconds_per_step: float
     bytes_per_value: float  # of parameters, gradients and optimizer states as they lie in memory

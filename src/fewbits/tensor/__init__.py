@@ -1,4 +1,4 @@
-"""Arrays in narrow formats: the NarrowTensor and the everyday functions."""
+"""Arrays in narrow formats: the NarrowTensor, and functions to quantize, dequantize and round."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fewbits.tensor.inputs import format
 if TYPE_CHECKING:
     from fewbits.tensor.narrow import NarrowTensor, from_torch, matmul, matvec, to_torch
 
-# These need torch, which who rounds NumPy arrays does without.
+# Imported on first use, because these need torch and rounding NumPy arrays does not.
 _OF_TORCH = ("NarrowTensor", "from_torch", "matmul", "matvec", "to_torch")
 
 __all__ = [

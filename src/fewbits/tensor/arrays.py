@@ -1,4 +1,4 @@
-"""Arrays in, arrays of the same family out: torch.Tensor and numpy.ndarray, seen as NumPy arrays."""
+"""Conversion of torch.Tensor and numpy.ndarray to NumPy arrays for the kernels, and of results back."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 def is_torch(x: object) -> TypeGuard[torch.Tensor]:
-    """Whether ``x`` is a torch.Tensor, without importing torch for those who do not use it."""
+    """Return whether ``x`` is a torch.Tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
 
 
 def is_narrow(x: object) -> bool:
-    """Whether ``x`` is a NarrowTensor, without importing torch for those who have none."""
+    """Return whether ``x`` is a NarrowTensor, without importing torch."""
     home = sys.modules.get("fewbits.tensor.narrow.tensor")
     return home is not None and isinstance(x, home.NarrowTensor)
 
 
 def opened(x: Any) -> tuple[NDArray[Any], Callable[[NDArray[Any]], Any]]:
-    """Return ``x`` as :mod:`fewbits.kernels` takes it, and what gives a result x's own family and dtype.
+    """Return ``x`` as an array for :mod:`fewbits.kernels`, and the function that converts a result back.
 
     Raises:
         DTypeError: x is neither a tensor nor an array of floating-point numbers; see
@@ -44,7 +44,7 @@ def opened(x: Any) -> tuple[NDArray[Any], Callable[[NDArray[Any]], Any]]:
 
 def _opened(x: Any) -> tuple[NDArray[Any], Callable[[NDArray[Any]], Any]]:
     if is_torch(x):
-        from fewbits.kernels.ops import tensors  # needs torch; NumPy users do without
+        from fewbits.kernels.ops import tensors  # needs torch
 
         return tensors.opened(x)
     array = np.asarray(x)
@@ -61,13 +61,13 @@ def widened(x: AnyArray) -> NDArray[Any]:
     """Return ``x`` as a float32 or float64 NumPy array.
 
     Raises:
-        DTypeError: as :func:`opened`.
+        DTypeError: x is neither a tensor nor an array of floating-point numbers.
     """
     return reals.widened(opened(x)[0])
 
 
 def checked_axis(axis: int, ndim: int) -> int:
-    """Return ``axis`` counted from the front.
+    """Return ``axis`` as a non-negative index.
 
     Raises:
         ArgumentError: the array has no such axis.
@@ -83,10 +83,11 @@ def checked_axis(axis: int, ndim: int) -> int:
 
 
 def checked_out(out: Any, x: Any, array: NDArray[Any]) -> NDArray[Any]:
-    """Return ``out`` as an array that takes a result for ``x``, which :func:`opened` gave as ``array``.
+    """Return ``out`` as an array for the result of ``x``; ``array`` is ``x`` from :func:`opened`.
 
     Raises:
-        ArgumentError: out is of another kind, lies scattered or unaligned, or overlaps x.
+        ArgumentError: out differs from x in type, dtype or shape, is not contiguous or aligned, or overlaps
+            x.
     """
     alike = type(out) is type(x) and out.dtype == x.dtype and tuple(out.shape) == tuple(x.shape)
     if not alike or (is_torch(out) and (out.device.type != "cpu" or x.device.type != "cpu")):
@@ -99,37 +100,36 @@ def checked_out(out: Any, x: Any, array: NDArray[Any]) -> NDArray[Any]:
     fits = flags.c_contiguous and flags.aligned and flags.writeable and not negated
     if not fits or np.shares_memory(target, array):
         raise ArgumentError(
-            "out overlaps x, lies scattered or unaligned, or is read-only; give a contiguous array of its own"
+            "out overlaps x, is not contiguous or aligned, or is read-only; give a separate array"
         )
     return target
 
 
 def refuse_gradient(*given: Any) -> None:
-    """Raise where torch would have to pass a gradient through a call with ``out``.
+    """Raise ArgumentError if torch would record a gradient through a call with ``out``.
 
     Raises:
-        ArgumentError: gradients are recorded, and a tensor requires one.
+        ArgumentError: gradients are being recorded, and a tensor requires one.
     """
     torch = sys.modules.get("torch")
     if torch is not None and torch.is_grad_enabled() and any(is_torch(t) and t.requires_grad for t in given):
         raise ArgumentError(
-            "out= beside a tensor that requires a gradient, which none could pass: leave out away, or call it"
-            " under torch.no_grad()"
+            "out= was given with a tensor that requires a gradient, which out= cannot record: omit out=, or call"
+            " it under torch.no_grad()"
         )
 
 
 def mark_changed(out: Any) -> None:
-    """Let torch know that a tensor was written to, so that it is not differentiated by what it was."""
+    """Tell autograd that a tensor was modified in place, so that its old value is not used."""
     if is_torch(out) and not out.is_inference():
         sys.modules["torch"].autograd.graph.increment_version(out)
 
 
 def seed_of(generator: Any, rounding: str) -> int:
-    """Return the 63-bit seed that stochastic rounding draws from; a generator advances by one draw.
+    """Return a 63-bit seed for stochastic rounding; a generator advances by one draw.
 
     Raises:
-        ArgumentError: stochastic rounding without a generator, something that is none, or one that would do
-            nothing.
+        ArgumentError: stochastic rounding has no valid generator, or another rounding has one.
     """
     if rounding != "stochastic":
         if generator is not None:

@@ -1,4 +1,4 @@
-"""What a user calls every day: quantize, dequantize and fake_quantize over torch tensors and NumPy arrays."""
+"""quantize, dequantize and fake_quantize for torch tensors and NumPy arrays."""
 
 from __future__ import annotations
 
@@ -49,41 +49,41 @@ def quantize(
     Args:
         x: numpy.ndarray or torch.Tensor of any shape; float16, bfloat16, float32 or float64.
         format: a format, or its text.
-        axis: along which blocks lie; a last block may be partial.
+        axis: the axis along which blocks lie; the last block may be partial.
         rounding: ``nearest_even``, ``nearest_away``, ``toward_zero``, ``up``, ``down`` or ``stochastic``.
         scale_rule: how a power-of-two scale is chosen: ``floor`` (OCP MX v1.0, section 6.3), ``ceil``,
             ``rceil``, ``even``, ``1.75``, ``midmax``, ``oas`` or ``double_floor``.
-        overflow: what an element beyond the largest becomes: ``saturate``, ``inf`` or ``nan``. Default:
+        overflow: what an element above the largest value becomes: ``saturate``, ``inf`` or ``nan``. Default:
             infinity for a scalar format that has one, else saturate.
-        nonfinite: what NaN and infinity in x become. ``block_nan``: the whole block is NaN (the default where
-            the scale can be NaN). ``element``: the element's own NaN and infinity (the default for scalars
-            that have NaN). ``saturate``: infinity is read as the dtype's largest value and NaN as zero.
-            ``raise``: a DataError (the default where nothing can be NaN).
+        nonfinite: what NaN and infinity in x become. ``block_nan``: the whole block becomes NaN (the default
+            if the scale can be NaN). ``element``: the element's own NaN and infinity (the default for scalar
+            formats with NaN). ``saturate``: infinity is read as the largest value of x's dtype and NaN as
+            zero. ``raise``: a DataError (the default if neither scale nor element can be NaN).
         zero_block: the scale of a block of zeros, ``smallest`` or ``one``.
         generator: for stochastic rounding: a seed, which is an integer from 0 to 2^63 - 1, a
             numpy.random.Generator or a torch.Generator.
-        amax: the largest magnitude of the whole tensor where x is a part of it, a number or a scalar array or
-            tensor; only for a format with a scale of the whole tensor.
-        out: what an earlier call returned for the same format, axis, shape and dtype, on the CPU: it takes
-            the result, and nothing is allocated. A DataError leaves it undefined.
-        sparsity: a pattern such as ``2:4`` that x has along the axis: then only the values that it keeps are
-            stored. ``fewbits.sparsity`` makes an array sparse.
+        amax: the largest magnitude of the whole tensor if x is only a part of it; a number or a scalar array
+            or tensor. Only for a format with a scale per tensor.
+        out: a NarrowTensor from an earlier call with the same format, axis, shape and dtype, on the CPU; it
+            is overwritten with the result, and nothing is allocated. Undefined after a DataError.
+        sparsity: a pattern such as ``2:4`` that x already follows along the axis; only the values that it
+            keeps are stored. ``fewbits.sparsity`` prunes an array to a pattern.
 
     Returns:
         A NarrowTensor of x's shape, dtype and device.
 
     Raises:
         FormatError: no such format.
-        ArgumentError: an axis or a name out of range, a choice the format cannot do, or an ``out`` that does
-            not fit.
-        DTypeError: x is not a dense array or tensor of those dtypes.
+        ArgumentError: the axis is out of range, an option is unknown or not possible in the format, or
+            ``out`` does not fit.
+        DTypeError: x is not a dense array or tensor of one of those dtypes.
         DataError: x holds NaN or infinity and ``nonfinite`` is ``raise``.
 
     >>> import numpy as np
     >>> quantize(np.ones((2, 32), np.float32), "mxfp4")
     NarrowTensor(mxfp4, shape=(2, 32), axis=1, 34 bytes)
     """
-    from fewbits.tensor.narrow import packing  # needs torch; who only rounds NumPy arrays does without
+    from fewbits.tensor.narrow import packing  # needs torch
 
     target = inputs.format(format)
     choices = Choices(rounding, scale_rule, overflow, nonfinite, zero_block)
@@ -97,7 +97,9 @@ def quantize(
     front = checked_axis(axis, array.ndim)
     if out is not None:
         if sparsity is not None:
-            raise ArgumentError(f"out with sparsity={sparsity}; a sparse result needs room of its own")
+            raise ArgumentError(
+                f"out with sparsity={sparsity}; a sparse result is a new tensor: leave one of them out"
+            )
         parts = packing.checked_parts(out, x, target, front)
         conversions.quantize(array, target, front, options, whole, out=parts)
         for changed in (out, *out.pieces):
@@ -109,7 +111,14 @@ def quantize(
 
 
 def dequantize(q: NarrowTensor) -> AnyArray:
-    """Return the values of a NarrowTensor in the family and dtype of the array that was quantized."""
+    """Return the values of a NarrowTensor, as an array or tensor of the dtype that was quantized.
+
+    Args:
+        q: any shape.
+
+    Raises:
+        DTypeError: q is not a NarrowTensor.
+    """
     if not is_narrow(q):
         raise DTypeError(f"{type(q).__name__}; expected the NarrowTensor that fewbits.quantize returns")
     values: AnyArray = q.dequantize()
@@ -130,12 +139,12 @@ def fake_quantize(
     amax: Scalar | None = None,
     out: Array | None = None,
 ) -> Array:
-    """Round an array to a format and keep it in its own dtype: ``quantize(x, ...).dequantize()``.
+    """Round an array to a format, in its own dtype: the values of ``quantize(x, ...).dequantize()``.
 
     Gradients of a torch.Tensor pass straight through, in every mode of differentiation. Arguments and errors
-    are those of :func:`quantize`; besides, ``out`` is an array of x's family, dtype, device and shape in C
-    order that takes the result and does not overlap x: nothing is allocated. It is refused where a gradient
-    is recorded and x or out requires one, as torch refuses it.
+    are those of :func:`quantize`, except ``out``: an array or tensor like x, with its dtype, device and
+    shape, in C order, that does not overlap x. It is overwritten with the result, and nothing is allocated.
+    As in torch, ``out`` raises an ArgumentError if autograd is recording and x or out requires a gradient.
 
     >>> import numpy as np
     >>> fake_quantize(np.array([0.3, 5.0, -7.0]), "fp4_e2m1")
@@ -145,7 +154,7 @@ def fake_quantize(
     check_values(x)
     seed, whole = seed_of(generator, rounding), checked_amax(amax, format)
     if out is None and is_torch(x):
-        from fewbits.kernels import ops  # needs torch; NumPy users do without
+        from fewbits.kernels import ops  # needs torch
 
         return ops.fake_quantize(x, format, checked_axis(axis, x.ndim), choices, seed, whole)  # type: ignore[return-value]  # Array is a tensor here
     target = inputs.format(format)

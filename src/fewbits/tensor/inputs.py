@@ -1,4 +1,4 @@
-"""What the everyday functions take: formats, plain arrays of numbers that are not packed yet, magnitudes."""
+"""Checks of arguments: formats, arrays of values to round, and largest magnitudes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def format(text: str | Format) -> Format:
     """Return the format of a catalogue name or of a text in the grammar.
 
     Raises:
-        FormatError: there is no such format; the message marks the place or names the nearest.
+        FormatError: there is no such format; the message marks the position or suggests formats.
 
     >>> format("block(element=float(e=2,m=1),scale=e8m0,size=32)") == format("mxfp4")
     True
@@ -27,11 +27,11 @@ def format(text: str | Format) -> Format:
 
 
 def check_values(x: Any) -> None:
-    """Raise unless ``x`` is a numpy.ndarray, a torch.Tensor or a float whose values can be rounded.
+    """Raise DTypeError unless ``x`` is a float, numpy.ndarray or torch.Tensor whose values can be rounded.
 
     Raises:
-        DTypeError: it is something else, or holds complex numbers, integers, codes of a narrow dtype, or
-            values in another layout than one after the other.
+        DTypeError: x is something else, not dense, or holds complex numbers, integers, or values of a narrow
+            dtype.
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
@@ -50,14 +50,14 @@ def _check_tensor(x: Any) -> None:
     home = sys.modules.get("fewbits.tensor.narrow.tensor")
     if home is not None and isinstance(x, home.NarrowTensor):
         raise DTypeError(f"{x}; expected the values themselves: call .dequantize() first")
-    # Dynamo does not trace a layout in a backward pass; nor does it trace what has another layout.
+    # Dynamo cannot trace .layout in a backward pass, but it never traces non-strided tensors either.
     plain = torch.compiler.is_compiling() or (not x.is_nested and x.layout == torch.strided)
     if not (plain and x.dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64)):
         raise DTypeError(_unlike_values(x))
 
 
 def _unlike_values(x: Any) -> str:
-    """Return what keeps a tensor from being rounded, and what to give instead."""
+    """Return the reason why a tensor cannot be rounded, and what to pass instead."""
     if x.is_nested:
         return "a nested tensor; expected one of a single shape: give each of x.unbind(), or a padded tensor"
     layout = str(x.layout).removeprefix("torch.")
@@ -100,7 +100,7 @@ def checked_amax(amax: Any, fmt: str | Format) -> float | None:
     """Return ``amax`` as a float, or None.
 
     Raises:
-        ArgumentError: it is not a finite number from zero up, or the format has no scale of a whole tensor.
+        ArgumentError: amax is negative or not finite, or the format has no scale per tensor.
     """
     if amax is None:
         return None

@@ -1,7 +1,7 @@
-"""Element formats: what the bits of one value mean, one file for each kind.
+"""Element formats: the meaning of the bits of one value, one file for each kind.
 
-Each format is a frozen record. Its fields are the whole truth about it; everything else is derived from them
-with exact integer arithmetic. Values are exact in float64 for every format that can be written here.
+Each format is a frozen record. Everything else is derived from its fields with exact integer arithmetic. The
+values of every valid format are exact in float64.
 """
 
 from fewbits.formats.elements.exponent import Exponent

@@ -55,7 +55,7 @@ class Exponent(Element):
 
     @property
     def min(self) -> float:
-        """Smallest value: there is nothing below it, not even zero."""
+        """Smallest value; the format has no zero."""
         return 2.0**self.emin
 
     smallest_normal = min

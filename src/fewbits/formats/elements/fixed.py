@@ -42,7 +42,7 @@ class Fixed(Element):
 
     @property
     def grid(self) -> ValueGrid:
-        """Even steps: all values lie in or below the top binade."""
+        """Equal steps: all values lie in or below the top binade."""
         sign = {"unsigned": "none", "sign_magnitude": "bit"}.get(self.coding, "twos_complement")
         return ValueGrid(self.emax, self.mantissa_bits, sign)
 

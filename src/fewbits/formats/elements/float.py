@@ -95,14 +95,14 @@ class Float(Element):
 
     @property
     def nan_code(self) -> int | None:
-        """The code of NaN, quiet and positive where there are several; None: no code is."""
+        """The code of NaN, the quiet positive one if there are several; None if there is none."""
         if self.inf_code is not None:
             return self.inf_code | 1 << (self.mantissa_bits - 1)
         return {"fn": (1 << (self.bits - 1)) - 1, "fnuz": 1 << (self.bits - 1)}.get(self.special)
 
     @property
     def inf_code(self) -> int | None:
-        """The code of plus infinity; None: no code is."""
+        """The code of plus infinity; None if there is none."""
         return ((1 << self.exponent_bits) - 1) << self.mantissa_bits if self.special == "ieee" else None
 
     @property

@@ -1,10 +1,10 @@
 """The NarrowTensor: packed codes and scales that behave as a torch.Tensor.
 
-``tensor`` has the class, which knows no operation. ``views``, ``slicing`` and ``products`` are written in
-terms of it, and ``dispatch`` enters them in the ``registry`` that the class asks.
+``tensor`` defines the class without operations. ``views``, ``slicing`` and ``products`` implement operations
+on it, and ``dispatch`` enters them in the ``registry``, in which the class looks them up.
 """
 
-from fewbits.tensor.narrow import dispatch, processes  # they register what the class is asked for
+from fewbits.tensor.narrow import dispatch, processes  # importing them registers the operations
 from fewbits.tensor.narrow.products import matmul, matvec
 from fewbits.tensor.narrow.tensor import NarrowTensor
 from fewbits.tensor.narrow.torch_dtypes import from_torch, to_torch

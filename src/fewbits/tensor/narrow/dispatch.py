@@ -1,4 +1,4 @@
-"""What each operation of torch does to a NarrowTensor: two tables, which the registry takes in."""
+"""The implementation of each torch operation for NarrowTensors: two tables for the registry."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def _copied(
     dtype: torch.dtype | None = None,
     device: Any = None,
     non_blocking: bool = False,
-    **_: Any,  # layout, pin_memory, memory_format: the parts keep theirs
+    **_: Any,  # layout, pin_memory and memory_format have no effect
 ) -> NarrowTensor:
-    """Return a copy; another dtype is what the copy gives when dequantized."""
+    """Return a copy; ``dtype`` is that of its dequantized values."""
     if dtype not in (None, *DTYPES):
         raise ArgumentError(
             f"{q} to {dtype}; its values are float32, bfloat16, float16 or float64: choose one"
@@ -36,7 +36,7 @@ def _copied(
 
 
 def _copy_into(q: Any, source: torch.Tensor, non_blocking: bool = False) -> Any:
-    """Overwrite ``q`` with a tensor of its own format, or with an ordinary one, which is quantized."""
+    """Overwrite ``q`` with a tensor of the same format, or with an ordinary one after quantizing it."""
     if not isinstance(q, NarrowTensor):
         raise ArgumentError(f"copy_ of {source} into an ordinary tensor: call .dequantize() on it first")
     if q.shape != source.shape:
@@ -44,12 +44,12 @@ def _copy_into(q: Any, source: torch.Tensor, non_blocking: bool = False) -> Any:
     fmt = q.format
     if q._is_view() and (shares_scale(fmt, "tensor") or shares_scale(fmt, "channel")):
         raise ArgumentError(
-            f"copy_ into a piece of {fmt} would change a scale that other values share: fill the whole"
+            f"copy_ into a piece of {fmt} would change a scale shared with other values: copy into the whole tensor"
         )
     if isinstance(source, NarrowTensor):
         if (source.format, source.axis, source.sparsity) != (fmt, q.axis, q.sparsity):
             raise ArgumentError(
-                f"copy_ of {source} into {q}; expected one format and one axis, sparse alike: dequantize it"
+                f"copy_ of {source} into {q}; expected one format, axis and sparsity: dequantize it first"
             )
         new = [part for part in source.pieces if part is not None]
     else:
@@ -64,7 +64,7 @@ def _copy_into(q: Any, source: torch.Tensor, non_blocking: bool = False) -> Any:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """Whether two packed tensors have one format, axis and shape, and the same bytes."""
+    """Return whether two packed tensors have the same format, axis, shape and bytes."""
     if not (isinstance(a, NarrowTensor) and isinstance(b, NarrowTensor)):
         raise ArgumentError("torch.equal of a NarrowTensor and an ordinary tensor: call .dequantize() first")
     if (a.format, a.axis, a.shape, a.sparsity) != (b.format, b.axis, b.shape, b.sparsity):
@@ -74,11 +74,11 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _bits(part: torch.Tensor) -> torch.Tensor:
-    return part.view(torch.int32) if part.dtype == torch.float32 else part  # an outer NaN equals itself
+    return part.view(torch.int32) if part.dtype == torch.float32 else part  # NaN equals itself
 
 
 def _addmm(bias: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> torch.Tensor:
-    """Return ``beta bias + alpha a @ b``; a linear layer comes as this, its weight transposed."""
+    """Return ``beta bias + alpha a @ b``; torch calls this for a linear layer, with the weight transposed."""
     if isinstance(bias, NarrowTensor):
         raise ArgumentError(f"{bias} as the summand of addmm: call .dequantize() on it first")
     if beta == alpha == 1 and bias.ndim == 1:
@@ -87,7 +87,7 @@ def _addmm(bias: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> t
 
 
 def _embedding(weight: NarrowTensor, indices: torch.Tensor, *_: Any) -> torch.Tensor:
-    """Return the rows of ``weight`` at ``indices``; no others are dequantized."""
+    """Return the rows of ``weight`` at ``indices``; only those are dequantized."""
     return slicing.gather(weight, 0, indices).dense()
 
 

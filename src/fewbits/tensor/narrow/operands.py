@@ -1,4 +1,4 @@
-"""Operands of a product: plain values or packed tensors of one dtype, whose shapes fit."""
+"""Checks of the operands of a product: ordinary or packed tensors, their dtypes and shapes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from fewbits.tensor.narrow.tensor import NarrowTensor
 
 
 def check_matmul(a: Any, b: Any) -> None:
-    """Raise unless ``a @ b`` is a product by the rules of torch.matmul.
+    """Raise unless ``a @ b`` is valid by the rules of torch.matmul.
 
     Raises:
-        DTypeError: an operand is no tensor of values, or they have two dtypes.
+        DTypeError: an operand is not a tensor of values, or the dtypes differ.
         ArgumentError: the shapes do not fit.
     """
     shapes = _checked(a, b, "a @ b")
@@ -29,10 +29,10 @@ def check_matmul(a: Any, b: Any) -> None:
 
 
 def check_matvec(weight: Any, x: Any) -> None:
-    """Raise unless ``x @ weight.T`` is a product with a matrix.
+    """Raise unless ``weight`` is a matrix and ``x @ weight.T`` is valid.
 
     Raises:
-        DTypeError: an operand is no tensor of values, or they have two dtypes.
+        DTypeError: an operand is not a tensor of values, or the dtypes differ.
         ArgumentError: the shapes do not fit.
     """
     shapes = _checked(weight, x, "matvec")
@@ -41,7 +41,7 @@ def check_matvec(weight: Any, x: Any) -> None:
 
 
 def _checked(a: Any, b: Any, what: str) -> str:
-    """Return a text with both shapes."""
+    """Check types and dtypes; return a text with both shapes for error messages."""
     for operand in (a, b):
         if not isinstance(operand, torch.Tensor):
             given = type(operand).__name__

@@ -1,4 +1,4 @@
-"""NarrowTensors made of arrays and tensors, and those that take a result."""
+"""Creation of NarrowTensors from arrays and tensors, and checks of NarrowTensors given as ``out``."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from fewbits.tensor.narrow.tensor import NarrowTensor
 def quantized(
     x: torch.Tensor, format: Format, axis: int, choices: Choices, seed: int, amax: float | None
 ) -> NarrowTensor:
-    """Return the values ``x``, a plain tensor, packed along ``axis``, counted from the front.
+    """Return the ordinary tensor ``x`` packed along ``axis``, a non-negative index.
 
     Raises:
-        DTypeError: x is one of several parts that processes hold.
+        DTypeError: x is a DTensor.
     """
     if is_sharded(x):
         raise DTypeError(
@@ -36,7 +36,7 @@ def quantized(
 
 
 def empty(fmt: Format, shape: tuple[int, ...], axis: int, dtype: np.dtype[Any]) -> NarrowTensor:
-    """Return room for a NumPy array of ``dtype``; ``dequantize`` gives a NumPy array of it back."""
+    """Return an uninitialized NarrowTensor whose ``dequantize`` returns a NumPy array of ``dtype``."""
     parts = tensors.empty_parts(fmt, shape, axis)
     return NarrowTensor(parts, fmt, shape, axis, getattr(torch, dtype.name), dtype)
 
@@ -47,11 +47,11 @@ def arrays(q: NarrowTensor) -> Packed:
 
 
 def checked_parts(out: Any, x: Any, fmt: Format, axis: int) -> Packed:
-    """Return the parts of ``out`` as arrays that take a result for ``x``.
+    """Return the parts of ``out`` as arrays to be overwritten with the result for ``x``.
 
     Raises:
-        ArgumentError: out is no tensor of that format, shape, axis and dtype, or its parts lie scattered or
-            on another device.
+        ArgumentError: out is not a NarrowTensor of that format, shape, axis and dtype, or its parts are not
+            contiguous or not on the CPU.
     """
     alike = (
         isinstance(out, NarrowTensor)
@@ -65,5 +65,5 @@ def checked_parts(out: Any, x: Any, fmt: Format, axis: int) -> Packed:
         )
     given = [p for p in out.pieces if p is not None]
     if not all(p.is_contiguous() and p.device.type == "cpu" for p in given):
-        raise ArgumentError(f"the parts of out, {out!r}, lie scattered or on another device; leave it out")
+        raise ArgumentError(f"the parts of out, {out!r}, are not contiguous or not on the CPU; leave it out")
     return arrays(out)

@@ -1,4 +1,4 @@
-"""How a NarrowTensor goes to another process: torch passes its parts in shared memory."""
+"""Transfer of a NarrowTensor to another process; torch passes its parts in shared memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fewbits.tensor.narrow.tensor import NarrowTensor
 
 
 def _sent(q: NarrowTensor) -> tuple[Any, ...]:
-    """Return how another process rebuilds ``q``: torch passes the parts in shared memory."""
+    """Return the function and arguments that rebuild ``q`` in another process."""
     names, meta = q.__tensor_flatten__()
     parts = {name: getattr(q, name) for name in names}
     return _received, (parts, meta, tuple(q.shape), getattr(q, "_is_param", False))
@@ -22,4 +22,4 @@ def _received(parts: dict[str, torch.Tensor], meta: Any, shape: Any, is_paramete
     return torch.nn.Parameter(q, requires_grad=False) if is_parameter else q  # type: ignore[return-value]  # q itself, marked
 
 
-ForkingPickler.register(NarrowTensor, _sent)  # of queues and pipes between processes, not of files
+ForkingPickler.register(NarrowTensor, _sent)  # used by queues and pipes between processes, not for files

@@ -1,7 +1,6 @@
 """Products of packed tensors with ordinary ones and with each other; docs/products.md.
 
-Gradients flow to the ordinary operand: torch differentiates a product into products with the same packed
-tensor.
+Gradients flow to the ordinary operand: its derivatives are products with the same packed tensor.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from fewbits.tensor import inputs
 from fewbits.tensor.narrow.operands import check_matmul, check_matvec
 from fewbits.tensor.narrow.tensor import NarrowTensor
 
-GEMV_VECTORS = 16  # most vectors for which a packed matrix is read in place instead of being unpacked
+GEMV_VECTORS = 16  # largest number of vectors for which a packed matrix is not unpacked
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -32,6 +31,10 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
 
     Returns:
         (..., n), ordinary.
+
+    Raises:
+        DTypeError: an operand is not a floating-point tensor, or the dtypes differ.
+        ArgumentError: the shapes do not fit.
     """
     fits = x.ndim > 0 and weight.ndim == 2 and x.shape[-1] == weight.shape[1] and x.dtype == weight.dtype
     if fits and _is_gemv(weight, x, x.shape[:-1].numel(), axis=1):
@@ -47,8 +50,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, format: str | Format | None = None)
     Args:
         a: (..., m, k), packed or ordinary.
         b: (..., k, n), packed or ordinary.
-        format: what ordinary operands are rounded to in the call, with blocks along k; None takes them
-            as they are.
+        format: ordinary operands are rounded to it first, with blocks along k; None leaves them unrounded.
 
     Returns:
         (..., m, n), ordinary. With u = 2^-24 and the rounded operands A and B, float32 results are within
@@ -56,7 +58,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, format: str | Format | None = None)
 
     Raises:
         FormatError: no such format.
-        DTypeError: an operand is no floating-point tensor, or they have two dtypes.
+        DTypeError: an operand is not a floating-point tensor, or the dtypes differ.
         ArgumentError: the shapes do not fit.
 
     >>> import torch
@@ -77,10 +79,10 @@ def matmul(a: torch.Tensor, b: torch.Tensor, format: str | Format | None = None)
 def matvec(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Return ``x @ weight.T`` for a packed (n, k) ``weight`` and few vectors x, (..., k): (..., n).
 
-    The weight is read once for every 16 vectors, packed as it is; :func:`matmul` does the same by itself.
+    The packed weight is read once for every 16 vectors, without unpacking; :func:`matmul` does this too.
 
     Raises:
-        DTypeError: an operand is no floating-point tensor, or they have two dtypes.
+        DTypeError: an operand is not a floating-point tensor, or the dtypes differ.
         ArgumentError: the shapes do not fit.
     """
     check_matvec(weight, x)
@@ -90,9 +92,10 @@ def matvec(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return ``a @ b`` by the rules of torch.matmul; either or both may be packed.
 
-    A packed matrix with blocks along the reduction axis meets up to 16 vectors without being unpacked; the
-    sums are float32. Two packed operands are multiplied exactly but for the float32 sums: on a CPU with
-    bfloat16 matrix units the product runs there, where each value is a bfloat16 and none is below 2^-126.
+    A packed matrix with blocks along the reduction axis is multiplied by up to 16 vectors without being
+    unpacked, with float32 sums. A product of two packed operands is exact except for its float32 sums; it
+    runs on the bfloat16 matrix units of the CPU, if there are any and all values are normal bfloat16 numbers
+    or zero.
     """
     fits = a.ndim > 0 and 0 < b.ndim <= 2 and a.shape[-1] == b.shape[0] and a.dtype == b.dtype
     if fits and _is_gemv(b, a, a.shape[:-1].numel(), axis=0):
@@ -115,7 +118,7 @@ def _multiplied(a: torch.Tensor, b: torch.Tensor, fmt: Format) -> torch.Tensor:
 def bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return ``a @ b`` of float32 tensors whose values are all bfloat16, none of them subnormal.
 
-    It runs on the matrix units of the CPU where it has any that may be used; sums are float32.
+    It runs on the matrix units of the CPU if they exist and may be used; sums are float32.
     """
     if (
         has_tiles()
@@ -130,7 +133,7 @@ def bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _is_gemv(w: torch.Tensor, x: torch.Tensor, vectors: int, *, axis: int) -> TypeGuard[NarrowTensor]:
-    """Whether ``w`` is a packed matrix, blocks along ``axis``, that meets few ordinary vectors."""
+    """Return whether ``w`` is a packed matrix, with blocks along ``axis``, and x few ordinary vectors."""
     packed = isinstance(w, NarrowTensor) and w.ndim == 2 and w.axis == axis
     return packed and not isinstance(x, NarrowTensor) and 0 < vectors <= GEMV_VECTORS
 
@@ -154,10 +157,10 @@ def _dense(x: torch.Tensor) -> torch.Tensor:
 
 
 def _is_bfloat16(x: torch.Tensor, fmt: Format) -> bool:
-    """Whether every value of ``x``, packed or ordinary with values of ``fmt``, is a normal bfloat16, or zero.
+    """Return whether every value of ``x``, packed or in ``fmt``, is a normal bfloat16 or zero.
 
-    The significand fits where element and scale have eight bits together. The smallest value may not: matrix
-    units take subnormals for zero, so a scale that reaches them is looked at more closely.
+    The significand fits if element and scale have at most eight bits together. Matrix units treat subnormals
+    as zero, so if the scale can make values subnormal, the data are checked.
     """
     fmt = x.format if isinstance(x, NarrowTensor) else fmt
     grid, scales = fmt.element.grid, fmt.groups.scales
@@ -172,16 +175,15 @@ def _is_bfloat16(x: torch.Tensor, fmt: Format) -> bool:
 
 
 def _has_bfloat16_units() -> bool:
-    """Whether products run there; not where values cannot be seen, as in a graph or under torch.func."""
+    """Return whether to use bfloat16 units; not if values are unknown, as in a graph or torch.func."""
     hidden = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
     return not hidden and (has_tiles() or kernels.has_bfloat16_products())
 
 
 def has_tiles() -> bool:
-    """Whether torch multiplies float32 on the CPU's tiles for bfloat16, which its user has to allow.
+    """Return whether torch multiplies float32 on the CPU's bfloat16 tiles (AMX), a setting of the user.
 
-    The setting holds for the whole process: turned on for one product, it would narrow those of other threads
-    meanwhile.
+    fewbits does not change the setting, because it would affect products in other threads too.
     """
     if not torch.cpu._is_amx_tile_supported():
         return False

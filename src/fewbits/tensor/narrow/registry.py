@@ -1,4 +1,4 @@
-"""The operations of torch that packed tensors have, registered from above, and a refusal of all others."""
+"""The torch operations that packed tensors support, and an error for all others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the result of an operation that has a NarrowTensor among its arguments.
 
     Raises:
-        ArgumentError: the operation is not in the table, and is not made of such as are.
+        ArgumentError: the operation is not in the table and cannot be decomposed into ones that are.
     """
     if func in VIEWS:
         # In inference mode a view of an ordinary tensor is an ordinary tensor: torch counts its versions.
@@ -31,7 +31,8 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return COMPUTED[func](*args, **kwargs)
     found = func.decompose(*args, **kwargs)
     if found is NotImplemented:
-        # Not a TypeError: torch's operators take one for "try the other operand", and == then compares ids.
+        # Not a TypeError: operators then try the other operand, and == would fall back to comparing
+        # identities.
         raise ArgumentError(
             f"{func} needs the values of a NarrowTensor, which are packed: call .dequantize() first"
             + (", or compare with torch.equal" if func is torch.ops.aten.eq.Tensor else "")

@@ -1,4 +1,4 @@
-"""A tensor whose memory is not that of its values: each way to read it as such refuses."""
+"""A tensor without memory for its values: every attempt to read them directly raises an error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from fewbits.errors import DTypeError
 
-# Torch would hand out a pointer to nothing, or stop at an error that names no remedy.
+# Without this, torch would return an invalid pointer, or raise an error that suggests no remedy.
 _WAYS_OUT = (
     *("__array__", "__dlpack__", "__dlpack_device__", "numpy", "tolist"),
     *("data_ptr", "storage", "apply_", "map_"),
@@ -19,7 +19,7 @@ _WAYS_OUT = (
 class Sealed(torch.Tensor):
     """A wrapper around other tensors that has no memory of its own.
 
-    What torch itself reads without asking the class meets an empty storage that refuses to be read.
+    Code in torch that bypasses the class gets an empty storage, which raises on access.
     """
 
 
@@ -35,7 +35,7 @@ for _name in _WAYS_OUT:
 
 
 def sealed(cls: type[Sealed], shape: Any, *, dtype: torch.dtype, device: torch.device) -> Any:
-    """Return a tensor of ``cls`` with the shape, dtype and device, and with an empty storage."""
+    """Return a tensor of ``cls`` with this shape, dtype and device and an empty storage."""
     empty = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device, storage_size=0)
     torch._C._set_throw_on_mutable_data_ptr(empty)
     return empty

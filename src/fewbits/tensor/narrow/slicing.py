@@ -1,4 +1,4 @@
-"""Pieces of a packed tensor: any index beside the block axis, whole blocks along it; no new rounding."""
+"""Slices of a packed tensor without new rounding: whole blocks along the block axis, else any index."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from fewbits.tensor.narrow.views import counted, lead, per_line
 
 
 def bits_per_group(fmt: Format, sparsity: Pattern | None = None) -> Iterator[tuple[int, int] | None]:
-    """Yield, for codes, scales, shifts and outer scales, how many values share how many bits along the axis.
+    """Yield (values, bits), values that share that many bits, for codes, scales, shifts and outer scales.
 
-    None stands for a part that the format lacks, or that is not cut with the axis.
+    None stands for a part that the format lacks, or that does not extend along the axis.
     """
     codes, *shared = fmt.groups
     block = 1 if sparsity is None else block_size(sparsity)
@@ -28,9 +28,9 @@ def bits_per_group(fmt: Format, sparsity: Pattern | None = None) -> Iterator[tup
 
 
 def boundary(fmt: Format, sparsity: Pattern | None = None) -> int:
-    """Return the number of values at whose multiples the block axis can be cut.
+    """Return the number of values at whose multiples the block axis can be sliced.
 
-    There a block starts, and so does a byte of every part.
+    At these positions a block starts, and every part is at a byte boundary.
 
     >>> from fewbits.formats import parse
     >>> [boundary(parse(name)) for name in ("int8", "fp4_e2m1", "mxfp4", "mx9", "vsq6", "int4_channel")]
@@ -45,7 +45,7 @@ def cut(
     """Return ``q[start:end:step]`` along ``dim``, sharing its bytes.
 
     Raises:
-        ArgumentError: along the block axis, a step, or an end inside a block.
+        ArgumentError: the slice along the block axis has a step, or ends inside a block.
     """
     dim = counted(q, dim)
     n = q.shape[dim] if q.ndim else 1
@@ -66,9 +66,9 @@ def select(q: NarrowTensor, dim: int, index: int) -> NarrowTensor:
 
 
 def gather(q: NarrowTensor, dim: int, index: torch.Tensor) -> NarrowTensor:
-    """Return what an integer tensor of any shape, or a vector of booleans, picks of ``q`` along ``dim``."""
+    """Return ``q`` indexed along ``dim`` by an integer tensor of any shape or a boolean vector."""
     dim = _beside_blocks(q, dim, "an index tensor")
-    mask = index.dtype in (torch.bool, torch.uint8)  # torch reads bytes as booleans
+    mask = index.dtype in (torch.bool, torch.uint8)  # torch treats uint8 indices as booleans
     if mask and index.shape != (q.shape[dim],):
         raise ArgumentError(
             f"a mask of shape {tuple(index.shape)} for axis {dim} of {q}; give one boolean for each of its "
@@ -92,7 +92,7 @@ def index(q: NarrowTensor, indices: Sequence[torch.Tensor | None]) -> NarrowTens
 
 
 def split(q: NarrowTensor, size: int | Sequence[int], dim: int = 0) -> list[NarrowTensor]:
-    """Return ``q`` cut along ``dim`` into pieces of ``size``, the last maybe smaller, or of given sizes."""
+    """Return ``q`` split along ``dim`` into parts of ``size``, the last may be smaller, or of given sizes."""
     n = q.shape[counted(q, dim)] if q.ndim else 1
     sizes = [min(size, n - start) for start in range(0, n, size)] if isinstance(size, int) else list(size)
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]

@@ -26,22 +26,23 @@ Pieces = tuple[torch.Tensor | None, ...]
 
 
 class NarrowTensor(Sealed):
-    """Codes and scales in packed bits, and what is needed to read them.
+    """A torch.Tensor whose values are stored as packed codes and scales of a format.
 
-    It has the shape and device of the tensor that was quantized, and ``dtype`` is what :meth:`dequantize`
-    gives. Indexing, views, copies, ``to``, products with ordinary tensors, ``torch.nn.Parameter(q,
-    requires_grad=False)`` and ``torch.compile`` work on the packed parts, and nothing is rounded a second
-    time. An operation that would need the values refuses, and says so: call :meth:`dequantize` for them.
+    It has the shape and device of the tensor that was quantized; ``dtype`` is the dtype of
+    :meth:`dequantize`. Indexing, views, copies, ``to``, products with ordinary tensors,
+    ``torch.nn.Parameter(q, requires_grad=False)`` and ``torch.compile`` work on the packed parts, and nothing
+    is rounded a second time. An operation that needs the values raises an ArgumentError; call
+    :meth:`dequantize` first.
 
     In every part the block axis is last, and each line along it starts on a byte
     (:func:`fewbits.kernels.layout.layout`). :func:`fewbits.quantize` makes one, as does :meth:`from_parts`.
 
     Attributes:
         format: what the bits mean.
-        axis: along which blocks lie, counted from the front.
-        sparsity: which elements are stored, at most N of every M along the axis; None where all are.
-        codes: (..., bytes) uint8, the elements, in streams with their masks where the tensor is sparse.
-        scales: (..., bytes) uint8, or (1, ..., bytes) where one serves the tensor; None without scales.
+        axis: the axis along which blocks lie, a non-negative index.
+        sparsity: the N:M pattern of the elements that are stored; None if all are.
+        codes: (..., bytes) uint8, the packed elements; for a sparse tensor, streams of masks and elements.
+        scales: (..., bytes) uint8, or (1, ..., bytes) for a scale per tensor; None without scales.
         shifts: (..., bytes) uint8, the microexponents of BDR, or None.
         outer: (..., 1) or (1, ..., 1) float32, the scales over the scales, or None.
     """
@@ -55,7 +56,7 @@ class NarrowTensor(Sealed):
     outer: torch.Tensor | None  # type: ignore[assignment]  # torch.Tensor has a method of this name
     _family: np.dtype[Any] | None  # the dtype of the NumPy array that was quantized; None for a tensor
 
-    # Every operation comes by __torch_dispatch__.
+    # All operations go through __torch_dispatch__.
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # switches it off
 
     @staticmethod
@@ -69,7 +70,7 @@ class NarrowTensor(Sealed):
         family: np.dtype[Any] | None = None,
         sparsity: Pattern | None = None,
     ) -> NarrowTensor:
-        """Put parts together unchecked; :meth:`from_parts` checks them."""
+        """Construct from parts without checks; :meth:`from_parts` checks them."""
         codes = parts[0]
         assert codes is not None
         q: NarrowTensor = sealed(cls, shape, dtype=dtype, device=codes.device)
@@ -95,7 +96,7 @@ class NarrowTensor(Sealed):
         dtype: torch.dtype,
         sparsity: str | Pattern | None = None,
     ) -> NarrowTensor:
-        """Return the tensor of packed parts, which it keeps without a copy.
+        """Return a tensor made of packed parts, which are not copied.
 
         Args:
             codes: (..., bytes) uint8 with the block axis last.
@@ -106,13 +107,13 @@ class NarrowTensor(Sealed):
             shape: of the values.
             axis: along which blocks lie.
             dtype: of the values: float32, bfloat16, float16 or float64.
-            sparsity: the pattern of codes that are streams; docs/sparse_storage.md.
+            sparsity: the pattern, if the codes are streams; see docs/sparse_storage.md.
 
         Raises:
-            ArgumentError: a part is missing, is not of the format, has another shape or lies elsewhere, or
-                the axis is no multiple of the pattern's group.
-            DataError: a mask keeps another number of values than the pattern says.
-            FormatError: there is no such pattern, or the format has no zero for what it leaves out.
+            ArgumentError: a part is missing, does not belong to the format, has the wrong shape or device, or
+                the length of the axis is not a multiple of the pattern's group.
+            DataError: a mask does not keep exactly the number of values that the pattern says.
+            FormatError: there is no such pattern, or the format has no zero for the values left out.
             DTypeError: a part or ``dtype`` has a dtype that does not fit.
         """
         front = checked_axis(axis, len(shape))
@@ -133,7 +134,7 @@ class NarrowTensor(Sealed):
 
     @property
     def pieces(self) -> Pieces:
-        """Codes, scales, shifts and outer scales, None where the format has none."""
+        """Codes, scales, shifts and outer scales; None for those that the format lacks."""
         return (self.codes, self.scales, self.shifts, self.outer)
 
     @property
@@ -142,7 +143,7 @@ class NarrowTensor(Sealed):
         return sum(p.numel() * p.element_size() for p in self.pieces if p is not None)
 
     def dequantize(self) -> AnyArray:  # type: ignore[override]  # an array where one was quantized
-        """Return the values, exactly, in the family, dtype and device of the array that was quantized."""
+        """Return the exact values, as an array or tensor like the one quantized, on the same device."""
         y = self.dense()
         if self._family is None:
             return y
@@ -150,12 +151,12 @@ class NarrowTensor(Sealed):
         return y.numpy().astype(self._family, copy=False)
 
     def dense(self) -> torch.Tensor:
-        """Return the values as a torch.Tensor in any case, also where a NumPy array was quantized."""
+        """Return the values as a torch.Tensor, even if a NumPy array was quantized."""
         whole = tuple(None if p is None else p.contiguous() for p in self.with_all_codes().pieces)
         return ops.dequantize(whole, self.format, self.shape, self.axis, self.dtype)
 
     def with_all_codes(self) -> NarrowTensor:
-        """Return the same values with the codes of those that sparsity leaves out; itself where none is."""
+        """Return the same values without sparsity, with all codes stored; a dense tensor returns itself."""
         if self.sparsity is None:
             return self
         codes = ops.expand(self.codes.contiguous(), self.format, self._in_line, self.sparsity)
@@ -165,13 +166,12 @@ class NarrowTensor(Sealed):
     def compressed(self, sparsity: str | Pattern) -> NarrowTensor:
         """Return the same values with a bit mask and only N of every M codes along the axis.
 
-        Values that are zero already are left out, in whatever sign: they come back as plus zero.
-        docs/sparse_storage.md has the layout.
+        Zeros of either sign are left out and come back as plus zero. docs/sparse_storage.md has the layout.
 
         Raises:
             FormatError: there is no such pattern, or the format has no zero.
-            ArgumentError: the tensor is sparse already, or its axis is no multiple of the group.
-            DataError: a group has more values that are not zero than the pattern keeps.
+            ArgumentError: the tensor is sparse already, or its axis is not a multiple of the group.
+            DataError: a group has more nonzero values than the pattern keeps.
         """
         kept = pattern(sparsity)
         if self.sparsity is not None:
@@ -187,24 +187,24 @@ class NarrowTensor(Sealed):
         return self.shape[self.axis] if self.ndim else 1
 
     def parts(self) -> Parts:
-        """Return codes and scales unpacked as NumPy arrays, one integer each, the block axis last."""
+        """Return codes and scales unpacked to NumPy arrays of integers, with the block axis last."""
         whole = tensors.packed(None if p is None else p.contiguous() for p in self.with_all_codes().pieces)
         return unpacked(whole, self.format, tuple(self.shape), self.axis)
 
     def remade(self, parts: Pieces, shape: Sequence[int], axis: int) -> NarrowTensor:
-        """Return other parts in this tensor's format, dtype and family."""
+        """Return a tensor of other parts with this tensor's format and dtype."""
         return NarrowTensor(parts, self.format, shape, axis, self.dtype, self._family, self.sparsity)
 
     def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> NarrowTensor:
-        """Return the same tensor with every part replaced by its ``change``."""
+        """Return a tensor whose parts are ``change`` applied to those of this one."""
         parts = tuple(None if p is None else change(p) for p in self.pieces)
         return self.remade(parts, self.shape, self.axis)
 
     def requires_grad_(self, requires_grad: bool = True) -> NarrowTensor:
-        """Return the tensor as it is: a packed tensor takes no gradient, whatever is asked.
+        """Return the tensor unchanged: a packed tensor never requires a gradient.
 
-        So ``load_state_dict(assign=True)`` can put it where a trained parameter was, and
-        ``torch.nn.Parameter(q)`` is frozen too. To train, use :func:`fewbits.fake_quantize`.
+        This lets ``load_state_dict(assign=True)`` replace a trained parameter by it, and makes
+        ``torch.nn.Parameter(q)`` frozen. To train, use :func:`fewbits.fake_quantize`.
         """
         return self
 
@@ -218,7 +218,7 @@ class NarrowTensor(Sealed):
         return NarrowTensor(tuple(map(inner.get, PARTS)), format, shape, axis, dtype, *rest)
 
     def _stable_hash_for_caching(self) -> str:
-        """Return what a compiled graph depends on, as torch's cache of graphs asks for it."""
+        """Return the key of this tensor's metadata for torch's cache of compiled graphs."""
         _, meta = self.__tensor_flatten__()
         memory = [
             part if part is None else (part.shape, part.stride(), part.storage_offset(), part.device)
@@ -248,14 +248,14 @@ class NarrowTensor(Sealed):
         return found
 
     def share_memory_(self) -> NarrowTensor:
-        """Move the packed parts to memory that other processes see; return the tensor."""
+        """Move the packed parts to shared memory, in place; return the tensor."""
         for part in self.pieces:
             if part is not None:
                 part.share_memory_()
         return self
 
     def is_shared(self) -> bool:
-        """Whether other processes see the packed parts."""
+        """Return whether the packed parts are in shared memory."""
         return all(p.is_shared() for p in self.pieces if p is not None)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
@@ -274,7 +274,7 @@ class NarrowTensor(Sealed):
 
 
 def _check(name: str, part: Any, wanted: Any, codes: torch.Tensor, what: str) -> None:
-    """Raise unless ``part`` is what the layout of ``what`` wants."""
+    """Raise unless ``part`` has the shape, dtype and device that ``what`` needs."""
     if wanted is None or part is None:
         if wanted is not part:
             have = "are missing" if part is None else "were given"

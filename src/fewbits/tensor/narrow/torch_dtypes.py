@@ -1,4 +1,4 @@
-"""Packed tensors as tensors of torch's own narrow dtypes, and back: the same bytes, nothing rounded."""
+"""Conversion between packed tensors and torch's own narrow dtypes, without rounding."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ FORMAT_OF = {dtype: fmt for fmt, dtype in DTYPE_OF.items()}
 
 
 def to_torch(q: NarrowTensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return elements and scales in torch's own dtypes; both are views of the packed bytes.
+    """Return elements and scales in torch's own dtypes, as views of the packed bytes.
 
     Args:
-        q: of a scalar format that torch has, or of a block format whose elements and scales torch has.
+        q: in a scalar format that has a torch dtype, or a block format whose element and scale have one.
 
     Returns:
         Elements of q's shape (half as long along the block axis for FP4, two values to a byte), and scales of
-        that shape with one entry for each block along that axis (of shape (1, ..., 1) where one serves the
-        whole tensor), or None. An outer scale, as NVFP4 has it, stays in ``q.outer``.
+        that shape with one entry for each block along that axis (of shape (1, ..., 1) for a scale per
+        tensor), or None. An outer scale, as in NVFP4, stays in ``q.outer``.
 
     Raises:
-        ArgumentError: torch has no such dtype, or an odd number of FP4 values cannot be paired.
+        ArgumentError: torch has no dtype for the format, or the block axis has an odd number of FP4 values.
 
     >>> q = NarrowTensor.from_parts(torch.tensor([0x38, 0xC0], dtype=torch.uint8), None, None, None,
     ...     format=CATALOGUE["fp8_e4m3"].format, shape=(2,), axis=0, dtype=torch.float32)
@@ -59,7 +59,7 @@ def to_torch(q: NarrowTensor) -> tuple[torch.Tensor, torch.Tensor | None]:
 def _viewed(part: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if part.numel():
         return part.view(dtype)
-    # The strides of what is empty need not fit.
+    # The strides of an empty tensor may not allow the view.
     return part.new_empty((*part.shape[:-1], part.shape[-1] // dtype.itemsize), dtype=dtype)
 
 
@@ -72,22 +72,23 @@ def from_torch(
     outer: torch.Tensor | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> NarrowTensor:
-    """Return the packed tensor of elements and scales that are in torch's own dtypes.
+    """Return a packed tensor of elements and scales in torch's own dtypes.
 
-    The bytes are shared where the block axis is the last one in memory, and copied else.
+    The bytes are shared if the block axis is contiguous in memory, else copied.
 
     Args:
         elements: any shape; float8, float4_e2m1fn_x2 (two values to a byte along ``axis``), float16,
             bfloat16 or float32.
-        scales: for a block format: as ``elements``, with one entry for each block along ``axis``.
+        scales: for a block format: the shape of ``elements``, but with one entry per block along ``axis``.
         format: the block format; a scalar format follows from the dtype of the elements.
         axis: along which blocks lie.
-        outer: float32, of the shape (..., 1) with the block axis last, for a format with outer scales.
-        dtype: of what :meth:`NarrowTensor.dequantize` gives.
+        outer: for a format with outer scales: (..., 1) float32, with the block axis last.
+        dtype: that of :meth:`NarrowTensor.dequantize`.
 
     Raises:
-        ArgumentError: torch lacks a dtype for the format, scales without a block format, or a wrong shape.
-        DTypeError: elements or scales are not of the format's dtypes.
+        ArgumentError: torch has no dtype for the format, scales came without a block format, or a shape is
+            wrong.
+        DTypeError: elements or scales do not have the dtypes of the format.
 
     >>> from_torch(torch.ones(4).to(torch.float8_e5m2))
     NarrowTensor(fp8_e5m2, shape=(4,), axis=0, 4 bytes)
@@ -153,7 +154,7 @@ def _is(given: torch.Tensor, dtype: torch.dtype, what: str, fmt: Format) -> None
 def _bytes(x: torch.Tensor, axis: int) -> torch.Tensor:
     """Return the bytes of ``x`` with ``axis`` last."""
     if x.element_size() == 1:
-        x = x.view(torch.uint8)  # which can be moved and copied; not every narrow dtype can
+        x = x.view(torch.uint8)  # torch cannot move and copy every narrow dtype
     lines = x.movedim(axis, -1) if x.ndim else x.reshape(1)
     return (lines if lines.stride(-1) == 1 else lines.contiguous()).view(torch.uint8)
 

@@ -1,4 +1,4 @@
-"""Views that keep whole lines along the block axis: permute, reshape and expand the other axes."""
+"""Views that keep lines along the block axis intact: permute, reshape and expand the other axes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fewbits.tensor.narrow.tensor import NarrowTensor
 
 
 def lead(q: NarrowTensor, dim: int) -> int:
-    """Return where axis ``dim``, which is not the block axis, lies in the parts, whose block axis is last."""
+    """Return the index of axis ``dim``, not the block axis, in the parts, whose block axis is last."""
     return dim if dim < q.axis else dim - 1
 
 
 def counted(q: NarrowTensor, dim: int, extra: int = 0) -> int:
-    """Return ``dim`` counted from the front of a tensor with ``extra`` more axes."""
+    """Return ``dim`` as a non-negative index for a tensor with ``extra`` more axes."""
     ndim = max(q.ndim + extra, 1)
     if not -ndim <= dim < ndim:
         raise ArgumentError(f"dim={dim} is out of range for {q}; use {-ndim} to {ndim - 1}")
@@ -27,9 +27,9 @@ def counted(q: NarrowTensor, dim: int, extra: int = 0) -> int:
 def per_line(
     q: NarrowTensor, shape: Sequence[int], axis: int, change: Callable[[torch.Tensor], torch.Tensor]
 ) -> NarrowTensor:
-    """Return the tensor of ``shape`` whose parts are ``change`` of those of ``q``; lines stay as they are.
+    """Return the tensor of ``shape`` whose parts are ``change`` applied to those of ``q``.
 
-    A scale that serves the whole tensor stays what it is, with as many axes as it then needs.
+    A scale per tensor is only reshaped to the new number of axes.
     """
     shared = (group is not None and group.size == "tensor" for group in q.format.groups)
     once = (1,) * (len(shape) - 1)
@@ -41,7 +41,7 @@ def per_line(
 
 
 def permute(q: NarrowTensor, dims: Sequence[int]) -> NarrowTensor:
-    """Return the axes of ``q`` in the order of ``dims``; no byte moves."""
+    """Return ``q`` with its axes in the order of ``dims``, without copying."""
     order = [counted(q, d) for d in dims]
     if sorted(order) != list(range(q.ndim)):
         raise ArgumentError(f"permute{tuple(dims)} of {q}; name each of its {q.ndim} axes once")
@@ -53,7 +53,7 @@ def permute(q: NarrowTensor, dims: Sequence[int]) -> NarrowTensor:
 
 
 def transpose(q: NarrowTensor, first: int, second: int) -> NarrowTensor:
-    """Return ``q`` with two axes exchanged; no byte moves."""
+    """Return ``q`` with two axes exchanged, without copying."""
     order = list(range(q.ndim))
     a, b = counted(q, first), counted(q, second)
     if order:
@@ -62,14 +62,14 @@ def transpose(q: NarrowTensor, first: int, second: int) -> NarrowTensor:
 
 
 def t(q: NarrowTensor) -> NarrowTensor:
-    """Return the transpose of a matrix; a vector stays as it is."""
+    """Return the transpose of a matrix, or a vector unchanged."""
     if q.ndim > 2:
         raise ArgumentError(f"t() of {q}; it takes at most 2 axes: use transpose or permute")
     return permute(q, range(q.ndim)[::-1])
 
 
 def reshape(q: NarrowTensor, size: Sequence[int]) -> NarrowTensor:
-    """Return ``q`` in another shape that has the block axis, whole, among its axes.
+    """Return ``q`` in another shape, in which the block axis stays one axis.
 
     Raises:
         ArgumentError: the shape would cut or join lines along the block axis.
@@ -112,7 +112,7 @@ def squeeze(q: NarrowTensor, dims: Sequence[int] | int | None = None) -> NarrowT
 
 
 def expand(q: NarrowTensor, size: Sequence[int]) -> NarrowTensor:
-    """Return ``q`` repeated along axes of length one, and along new ones in front; no byte is copied."""
+    """Return ``q`` repeated along axes of length one and along new leading axes, without copying."""
     new = len(size) - q.ndim
     shape = [q.shape[d - new] if length == -1 else length for d, length in enumerate(size)]
     axis = q.axis + new
