@@ -1,7 +1,7 @@
-"""Measure formats on models, checkpoints, matrices and systems, and pruning on models; records come back.
+"""Measure formats on models, checkpoints, matrices and linear systems, and pruning on models.
 
-``fewbits compare``, ``fewbits prune`` and ``fewbits solve`` are these functions with a report: see
-docs/compare.md and docs/solving.md.
+The functions return records of :mod:`fewbits.records`. ``fewbits compare``, ``fewbits prune`` and ``fewbits
+solve`` call them and print a report; see docs/compare.md and docs/solving.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fewbits.compare.pruning import prune_task
     from fewbits.compare.systems import measure_system
 
-# Loaded when first used: a checkpoint and a matrix are measured without PyTorch.
+# Imported on first use: checkpoints and matrices are measured without PyTorch.
 _HOMES = {
     "CHECKPOINT_FORMATS": "checkpoint",
     "MATRIX_FORMATS": "matrix",

@@ -1,4 +1,4 @@
-"""Which format each tensor takes, so that all together are small and their noise stays within bounds."""
+"""Choice of a format for each tensor: the fewest bytes in total within a bound on the total noise."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ class Choice:
     """One way to store a tensor."""
 
     bytes: int
-    noise: float  # what it adds to the noise of the whole
+    noise: float  # contribution to the total noise
 
 
 def allocate(tensors: Sequence[Sequence[Choice]], most_noise: float) -> list[int]:
-    """Choose one way to store each tensor: few bytes in all, and no more noise than is allowed.
+    """Choose one way to store each tensor: few bytes in total, with at most the given noise.
 
-    Each tensor begins with its fewest bytes. Then the step that takes away the most noise for a byte is made,
-    over and over (the greedy way along the lower convex hulls, which is optimal up to one step: Shoham and
-    Gersho, Efficient Bit Allocation for an Arbitrary Set of Quantizers, 1988), and at the end steps that turn
-    out not to be needed are taken back, those that save most first.
+    Each tensor starts with its smallest choice. The step that removes the most noise per byte is taken
+    repeatedly: a greedy descent along the lower convex hulls, optimal up to one step (Shoham and Gersho,
+    Efficient Bit Allocation for an Arbitrary Set of Quantizers, 1988). At the end, steps that turn out to be
+    unnecessary are undone, those that save the most bytes first.
 
     Args:
-        tensors: the choices of each; one of them without noise, so that there is always an answer.
-        most_noise: the bound for the sum.
+        tensors: the choices of each tensor; one has no noise, so that a solution always exists.
+        most_noise: the bound on the sum of the noise.
 
     Returns:
         The index of the choice for each tensor.
@@ -39,7 +39,7 @@ def allocate(tensors: Sequence[Sequence[Choice]], most_noise: float) -> list[int
         for a, b in pairwise(hull)
     )
     noise = sum(choice.noise for choice in picked)
-    for _, i in steps:  # along a hull the slopes rise, so the steps of one tensor come in their order
+    for _, i in steps:  # slopes rise along a hull, so the steps of a tensor stay in order
         if noise <= most_noise:
             break
         at[i] += 1
@@ -50,7 +50,7 @@ def allocate(tensors: Sequence[Sequence[Choice]], most_noise: float) -> list[int
 
 
 def _hull(choices: Sequence[Choice]) -> list[int]:
-    """Return the choices on the lower convex hull of noise over bytes, from few bytes to many."""
+    """Return the choices on the lower convex hull of noise over bytes, by increasing bytes."""
     hull: list[int] = []
     for i in sorted(range(len(choices)), key=lambda i: (choices[i].bytes, choices[i].noise)):
         if hull and choices[i].noise >= choices[hull[-1]].noise:
@@ -64,7 +64,7 @@ def _hull(choices: Sequence[Choice]) -> list[int]:
 
 
 def _slope(few: Choice, many: Choice) -> float:
-    """Return the change of noise for each byte more; below zero."""
+    """Return the change of noise per additional byte; negative."""
     return (many.noise - few.noise) / (many.bytes - few.bytes)
 
 

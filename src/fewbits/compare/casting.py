@@ -2,9 +2,9 @@
 
 Each operand of a matrix product is rounded along the axis that the product sums over (Microscaling Data
 Formats for Deep Learning, figure 2): a Linear's weight and input along their last axis, a convolution's along
-its input channels. Everything else stays in FP32: biases, norms, embeddings (a Linear that shares an
-embedding's weight rounds a copy of it, and what is stored stays FP32), and the two products inside attention,
-whose operands are no layer's weight or input.
+its input channels. Everything else stays in FP32: biases, norms, embeddings, and the two products inside
+attention, whose operands are not the weight or input of a layer. A Linear that shares an embedding's weight
+rounds a copy of it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Quantizer(Protocol):
 
 @dataclass(frozen=True)
 class FormatQuantizer:
-    """Rounds to a format, to nearest even."""
+    """Rounds to a format with round to nearest even."""
 
     format: Format
     scale_rule: str = "floor"
@@ -56,7 +56,7 @@ class FormatQuantizer:
         return kernels.limits(widened(x), self.format, axis % x.ndim, options)
 
 
-# Layer, reduction axis of its weight, and of its input, from the end, so that inputs need no batch axis.
+# Layer type: reduction axes of weight and input, negative, so that inputs need no batch axis.
 _AXES: tuple[tuple[type[nn.Module], int, int], ...] = (
     (nn.Linear, -1, -1),
     (nn.Conv1d, 1, -2),
@@ -67,7 +67,7 @@ _AXES: tuple[tuple[type[nn.Module], int, int], ...] = (
 
 @dataclass(frozen=True)
 class LayerTally:
-    """What rounding did to one layer's weight and to the inputs it has seen."""
+    """Rounding errors of the weight and of the inputs so far of one layer."""
 
     layer: str  # its name in the model
     weight: Tally = field(default_factory=Tally)
@@ -76,7 +76,7 @@ class LayerTally:
 
 @dataclass(frozen=True)
 class Cast:
-    """What rounding did to a model so far, and how much of the model is rounded."""
+    """Rounding errors of a model so far, and how much of the model is rounded."""
 
     layers: tuple[LayerTally, ...]
     cast_parameters: int  # values held in the narrow format
@@ -94,7 +94,7 @@ class Cast:
 
     @property
     def saturated_fraction(self) -> float:
-        """Fraction of all weights and activations that lay beyond what the format holds; 0 without limits."""
+        """Fraction of all weights and activations beyond the range of the format; 0 without limits."""
         return sum(t.saturated for t in self._tallies) / max(self._count, 1)
 
     @property
@@ -112,7 +112,7 @@ class Cast:
 
 
 def _mean_qsnr(tallies: list[Tally]) -> float:
-    # Powers, not decibels, are averaged: a layer that the format holds exactly has infinitely many decibels.
+    # Powers are averaged instead of decibels, because an exactly represented layer has infinite decibels.
     noise = [t.noise / t.signal for t in tallies if t.signal > 0]
     mean = sum(noise) / len(noise) if noise else 0.0
     return -10 * log10(mean) if mean > 0 else inf
@@ -129,24 +129,25 @@ def direct_cast(
 ) -> AbstractContextManager[Cast]:
     """Round the weights and inputs of every Linear and Conv1d, 2d, 3d of ``model`` inside a ``with`` block.
 
-    On leaving, also by an exception, the model is what it was: the same parameters, no hooks. Inputs are
-    rounded where layers are called as modules; nn.MultiheadAttention does not call its own.
+    On exit, also by an exception, the original parameters are restored and all hooks are removed. Inputs are
+    rounded only if a layer is called as a module, which nn.MultiheadAttention does not do for its own.
 
     Args:
         model: any module; its weights are rounded once, its inputs at each call, both to nearest even.
         format: a format or its text.
         scale_rule: how power-of-two scales are chosen; formats with other scales keep their own rule.
-        include: patterns of names of modules to round, for all that lies within them; none: all.
-        exclude: the same of modules to leave as they are.
-        measured_calls: from how many calls of each layer, the first ones, the statistics of activations are
-            taken. Counting costs more than rounding.
+        include: name patterns of modules to round, with all their submodules; empty for all.
+        exclude: name patterns of modules to leave unrounded.
+        measured_calls: the statistics of activations are taken from this many first calls of each layer.
+            Taking them costs more than rounding.
 
     Returns:
-        A context manager that gives the statistics; those of activations grow with the first calls.
+        A context manager whose value holds the statistics; those of activations are updated by the first
+        calls.
 
     Raises:
         FormatError: no such format.
-        ArgumentError: no such scale rule, or a pattern that fits no module.
+        ArgumentError: no such scale rule, or a pattern matches no module.
 
     >>> from torch import nn, ones
     >>> model = nn.Linear(64, 2)
@@ -170,20 +171,20 @@ def rounded(
     exclude: str | Iterable[str] = (),
     measured_calls: int = 1,
 ) -> Iterator[Cast]:
-    """Do what :func:`direct_cast` does with any rounding.
+    """Round weights and inputs as :func:`direct_cast` does, with any quantizer.
 
     Args:
-        model: as there.
-        quantizer: rounds along an axis, and says what could have been kept.
-        include: as there.
-        exclude: as there.
-        measured_calls: as there.
+        model: any module.
+        quantizer: rounds along an axis, and returns the largest magnitudes that it keeps.
+        include: name patterns of modules to round, with all their submodules; empty for all.
+        exclude: name patterns of modules to leave unrounded.
+        measured_calls: number of first calls of each layer from which statistics are taken.
 
     Yields:
         The statistics.
 
     Raises:
-        ArgumentError: a pattern that fits no module.
+        ArgumentError: a pattern matches no module.
     """
     names = [name for name, _ in model.named_modules()]
     included, excluded = listed(include), listed(exclude)
@@ -213,13 +214,13 @@ def rounded(
 
 
 def _axes(module: nn.Module) -> tuple[int, ...]:
-    """Return the reduction axes of a layer's weight and input; nothing for a module that is not cast."""
+    """Return the reduction axes of a layer's weight and input; () for a module that is not cast."""
     return next(((weight, x) for kind, weight, x in _AXES if isinstance(module, kind)), ())
 
 
 @dataclass
 class _Rounding:
-    """Round tensors along one axis, and tally the first few."""
+    """Rounds tensors along one axis, and counts the errors of the first few."""
 
     quantizer: Quantizer
     axis: int

@@ -1,4 +1,4 @@
-"""What each tensor of a checkpoint costs in each format, and the narrowest format that is good enough."""
+"""The bytes and error of each tensor of a checkpoint in each format, and a proposed format for each."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ from fewbits.metrics import Tally
 from fewbits.records import CheckpointReport, TensorScore, TensorSummary
 from fewbits.typing import Progress
 
-# What weights are stored in: the MX and BDR formats, NVFP4, and integers with a scale per row, from 9 bits
-# down to 4. Scalar 8-bit floats are not here: without a scale it is their range that decides, and many
-# weights fall below.
+# Usual formats for weights: MX and BDR formats, NVFP4, and integers with a scale per row, from 9 bits down to
+# 4. Scalar 8-bit floats are left out: without a scale, many weights fall below their range.
 CHECKPOINT_FORMATS = (
     "mx9", "mxint8", "mxfp8_e4m3", "int8_channel", "mxfp6_e2m3", "mxfp6_e3m2", "mx6", "nvfp4", "mxfp4",
     "int4_channel", "mx4",
 )  # fmt: skip
 
-_PIECE = 1 << 16  # values worked on at once: their float64 temporaries stay in cache
+_PIECE = 1 << 16  # values processed at once: their float64 temporaries fit in the cache
 
 
 @dataclass
@@ -42,7 +41,7 @@ class _Trial:
     tally: Tally = field(default_factory=Tally)
 
     def add(self, chunk: Piece, seen: Survey, row: int, is_part: bool) -> None:
-        """Round a chunk of (rows, n) and count what happened; ``row`` is the index of its first one."""
+        """Round a chunk of (rows, n) and add its errors; ``row`` is the index of its first row."""
         fmt, amax = seen.scale_of(self.format, row, is_part)
         chosen = kernels.options(fmt, scale_rule=self.scale_rule)
         step = max(1, _PIECE // chunk.shape[1])
@@ -65,11 +64,11 @@ def measure_checkpoint(
 ) -> CheckpointReport:
     """Round the tensors of a checkpoint to each format, nearest even, and propose a format for each.
 
-    The proposal is for what :func:`fewbits.files.cast` casts, in the bytes that it writes: the fewest for all
-    tensors together such that their mean relative noise is that of the QSNR asked for, so that a large tensor
-    takes fewer bits than a small one. With a model it is the noise of its outputs that has to keep that QSNR:
-    what each tensor does to it is measured by rounding that tensor alone, and then the proposal as a whole is
-    measured, and made stricter where it falls short.
+    The proposal covers the tensors that :func:`fewbits.files.cast` casts, and minimizes the bytes that it
+    writes: the fewest in total for which the mean relative noise of the tensors meets ``min_qsnr_db``. Large
+    tensors therefore get fewer bits than small ones. With a model, the noise of its outputs must meet
+    ``min_qsnr_db`` instead: the effect of each tensor is measured by rounding that tensor alone; then the
+    whole proposal is measured, and made stricter if it falls short.
 
     Blocks run along the rows of :func:`fewbits.files.matrix_view.matrix_shape`. Values are read in pieces, so
     memory does not grow with the checkpoint.
@@ -77,18 +76,20 @@ def measure_checkpoint(
     Args:
         path: a ``.safetensors`` file, an index of several, or a folder of them.
         formats: formats or their texts.
-        min_qsnr_db: the QSNR that the proposal keeps, of the model's outputs or of the tensors; decibels.
+        min_qsnr_db: lower bound for the QSNR of the model's outputs, or without a model of the tensors;
+            decibels.
         scale_rule: how power-of-two scales are chosen; formats with other scales keep their own rule.
-        model: ``MODULE:FUNCTION`` of a function that returns ``(model, batches)``, or these and a loss, as
-            :mod:`fewbits.train.tasks.user_model` says; the model's parameters have the names of the tensors.
-        include: patterns of the names that are measured; none: all.
-        exclude: patterns of names that are not measured and stay as they are.
+        model: ``MODULE:FUNCTION`` of a function that returns ``(model, batches)``, or ``(model, batches,
+            loss)``, as described in :mod:`fewbits.train.tasks.user_model`. The names of its parameters must
+            match those of the tensors.
+        include: patterns of the names to measure; empty for all.
+        exclude: patterns of names that are not measured and stay unchanged.
         progress: called as ``progress("measuring tensors", bytes done, all bytes)``, and with a model before
             that as ``progress("measuring the model", tensors done, all tensors)``.
 
     Returns:
-        One summary for each tensor. Integers, booleans, tensors with NaN or infinity, empty ones and those
-        that were left out stay as they are, with the reason, and have no scores.
+        A report with a summary of each tensor. Tensors that are integer, boolean, empty, excluded or hold NaN
+        or infinity stay unchanged, with the reason, and have no scores.
 
     Raises:
         DataError: the checkpoint cannot be read.
@@ -140,7 +141,7 @@ def measure_checkpoint(
 
 
 class _Judge:
-    """A model that says what the noise of each tensor does to its outputs."""
+    """Measures on a model how the noise of each tensor affects the outputs."""
 
     def __init__(
         self,
@@ -150,7 +151,7 @@ class _Judge:
         scale_rule: str,
         progress: Progress | None,
     ) -> None:
-        # These need PyTorch, and a checkpoint alone does not.
+        # Imported here because only the model needs PyTorch.
         from fewbits.compare import sensitivity
         from fewbits.train.tasks.user_model import load_user_model
 
@@ -163,7 +164,7 @@ class _Judge:
         self.exact = self.probe.outputs()
 
     def noise(self, formats: Mapping[str, str]) -> float:
-        """Return the relative noise of the outputs with formats for tensors."""
+        """Return the relative noise of the outputs with tensors, by name, rounded to these formats."""
         chosen = {name: parse(fmt) for name, fmt in formats.items()}
         return self.probe.noise(self.exact, chosen, self.scale_rule)
 
@@ -175,7 +176,7 @@ def _block_size(fmt: Format) -> int:
 def _measured(
     tensor: StoredTensor, trials: list[_Trial], pool: ThreadPoolExecutor, advance: Callable[[float], None]
 ) -> tuple[Survey, str]:
-    """Fill in the trials of one tensor; return what it is like, and why it was not measured if it was not."""
+    """Run the trials of one tensor; return its survey, and the reason if it was not measured, else ""."""
     if not tensor.is_float:
         return Survey(), f"{tensor.dtype} is not floating point: kept"
     if not tensor.count:
@@ -190,8 +191,8 @@ def _measured(
         at = 0
         for chunk in chunks(tensor, row, multiple=multiple, values=CHUNK_VALUES):
             where = at // row, chunk.shape[1] < row
-            # One thread at a time adds to a format's sums, in order, so the result does not depend on how
-            # many run.
+            # Only one thread at a time adds to a format's sums, in order, so that the result does not depend
+            # on the number of threads.
             jobs = [pool.submit(trial.add, chunk, seen, *where) for trial in group]
             for job in jobs:
                 job.result()
@@ -202,10 +203,10 @@ def _measured(
 
 
 def _groups(trials: list[_Trial], row: int) -> list[tuple[int, list[_Trial]]]:
-    """Return the trials that can share a reading, and the multiple at which it may cut a row.
+    """Group the trials that can share a pass over the data; return each with the multiple for cutting rows.
 
-    A row within a chunk is never cut and one reading serves all. A longer one is cut where no block of any
-    format is split; sizes with a very large common multiple need a reading of their own.
+    A row that fits in a chunk is never cut, so that one pass is enough. A longer row is cut where no block of
+    any format is split; block sizes with a very large common multiple need separate passes.
     """
     groups: list[tuple[int, list[_Trial]]] = []
     for trial in trials:
@@ -234,7 +235,7 @@ def _score(tensor: StoredTensor, trial: _Trial) -> TensorScore:
 def _summary(
     tensor: StoredTensor, seen: Survey, scores: list[TensorScore], reason: str, judge: _Judge | None
 ) -> TensorSummary:
-    """Return what is known of a tensor before a format is chosen; a reason says why none will be."""
+    """Return the summary of a tensor before a format is chosen; ``reason`` says why none will be."""
     sensitivity = nan if judge is None else judge.sensitivities.get(tensor.name, nan)
     if not reason and not can_cast(tensor):
         reason = "fewer than two axes: kept, as fewbits cast does"

@@ -15,7 +15,7 @@ from fewbits.typing import Progress
 
 @dataclass(frozen=True)
 class Trained:
-    """The metric of models trained in one format and in FP32, one per seed; empty where none were."""
+    """The metric of models trained in one format and in FP32, one per seed; () if none were."""
 
     values: tuple[float, ...] = ()
     baseline: tuple[float, ...] = ()
@@ -24,17 +24,17 @@ class Trained:
 def from_scratch(task: Task, formats: Sequence[Format], seeds: int, progress: Progress) -> list[Trained]:
     """Train the task's model in each format with ``seeds`` seeds, and evaluate it without any cast.
 
-    FP32 is trained too, whether or not it is among the formats: by the same loop, from the same weights, on
-    the same batches, so that a difference is the format's own.
+    FP32 is always trained too: with the same loop, initial weights and batches, so that differences are due
+    to the format.
 
     Args:
         task: what to train; its hyperparameters hold for every format.
-        formats: each is applied as :func:`fewbits.recipes.uniform_recipe`.
+        formats: each is applied through :func:`fewbits.recipes.uniform_recipe`.
         seeds: of the initial weights: 0, 1, ...
         progress: called as work goes on.
 
     Returns:
-        One for each format, in the order given. Where training broke down the metric is NaN.
+        One result for each format, in the order given. The metric is NaN if training diverged.
     """
     wide = parse("fp32")
     values: dict[Format, list[float]] = {fmt: [] for fmt in (wide, *formats)}
@@ -59,6 +59,6 @@ def _train(task: Task, fmt: Format, seed: int, progress: Callable[[float], None]
                 if not step.is_finite:
                     return math.nan
                 progress(step.step / steps)
-        except DataError:  # a NaN met a format that has none
+        except DataError:  # NaN in a format without NaN
             return math.nan
         return task.evaluate(trainer.plain_model())

@@ -1,4 +1,4 @@
-"""What storing a sparse matrix in each format does to its entries and to its condition."""
+"""The errors of entries and the condition numbers of a sparse matrix stored in each format."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from fewbits.typing import Progress
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-# What a solver stores matrices in: the scalars, QUDA's scaled integers, and blocks from 9 bits down to 6.
+# Formats in which solvers store matrices: scalars, QUDA's scaled integers, and blocks from 9 bits down to 6.
 MATRIX_FORMATS = (
     "fp32", "bf16", "fp16", "posit16_1", "quda_half", "quda_quarter", "int8_channel", "mx9", "mxint8",
     "mxfp8_e4m3", "fp8_e4m3_tensor", "fp8_e4m3", "mx6",
 )  # fmt: skip
 
-MOST_ROWS_FACTORED = 200_000  # beyond it the factors of a matrix can take hours and all memory
+MOST_ROWS_FACTORED = 200_000  # factorizations of larger matrices can take hours and all memory
 
-_DENSE = 0.25  # of all entries: from there on factors fill up, and a dense factorization is quicker
-_FACTOR_BYTES = 1 << 31  # of all factors that are in memory at once, if there are several
+_DENSE = 0.25  # share of nonzeros from which factors fill in and a dense factorization is faster
+_FACTOR_BYTES = 1 << 31  # bytes of all factors in memory at once, if there are several
 _DRAWS = Lock()  # one estimate at a time: they share NumPy's global state
 
-_PIECE = 1 << 16  # values worked on at once: their float64 temporaries stay in cache
+_PIECE = 1 << 16  # values processed at once: their float64 temporaries fit in the cache
 
 Reals = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -47,7 +47,7 @@ Indices = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class _Rounded:
-    """The entries of a matrix in one format, and what happened to them."""
+    """The entries of a matrix in one format, and their errors."""
 
     values: Reals  # (entries,)
     tally: Tally
@@ -59,25 +59,24 @@ def measure_matrix(
     *,
     progress: Progress | None = None,
 ) -> tuple[MatrixScore, ...]:
-    """Round the stored entries of a matrix to each format, nearest even, and measure what that does.
+    """Round the entries of a sparse matrix to each format, to nearest even, and measure the errors.
 
-    Entries are taken row by row, as CSR stores them, symmetric storage expanded. Blocks of a fixed size run
-    along that sequence and may cross from a row into the next; where a format has one scale per channel, the
-    entries of a row share it; one scale per tensor is one for the matrix.
+    Entries are taken row by row, as in CSR, with symmetric storage expanded. Blocks of a fixed size run along
+    that sequence and may extend into the next row. A scale per channel is shared by the entries of a row, a
+    scale per tensor by the whole matrix.
 
     The condition number is that of the 1-norm, ||A|| ||A^-1||, with ||A^-1|| estimated from sparse LU factors
-    (Higham and Tisseur, SIAM J. Matrix Anal. Appl. 21, 2000): almost always within a factor of three, never
-    above the true value but for rounding. It is inf where LU finds the matrix singular, and nan where there
-    is none to
-    estimate: the matrix is not square, has infinite entries or more than ``MOST_ROWS_FACTORED`` rows; the
-    note says which.
+    (Higham and Tisseur, SIAM J. Matrix Anal. Appl. 21, 2000): almost always within a factor of three, and
+    never above the true value except by rounding. It is inf if LU finds the matrix singular, and nan if it is
+    not estimated: the matrix is not square, has infinite entries or more than ``MOST_ROWS_FACTORED`` rows.
+    The note says which.
 
     Args:
         path: a MatrixMarket file, real or integer.
         formats: formats or their texts.
-        progress: called as ``progress("measuring formats", steps done, all steps)``, first of all before the
-            file is read; the matrix itself is a step, and so is each format. Several are measured at once
-            where there are threads.
+        progress: called as ``progress("measuring formats", steps done, all steps)``, first before the file is
+            read. Reading the matrix is one step, and each format is one. Formats are measured in parallel
+            threads.
 
     Returns:
         One score for each format, in the order given.
@@ -93,7 +92,7 @@ def measure_matrix(
         raise ArgumentError("no formats to measure; give at least one, for example 'bf16'")
     advance = progress or (lambda what, done, total: None)
     what, steps = "measuring formats", 1 + len(chosen)
-    advance(what, 0, steps)  # before the first seconds of a large matrix, not after them
+    advance(what, 0, steps)  # shows progress before a large matrix is read
     matrix = read_matrix(path)
     conditions = _Conditions(matrix)
     advance(what, 1, steps)
@@ -108,18 +107,18 @@ def measure_matrix(
 
 
 class _Conditions:
-    """The condition of a matrix and of what rounding makes of it: equal matrices are factored once."""
+    """The condition numbers of a matrix and its rounded versions; equal matrices are factored once."""
 
     def __init__(self, matrix: csr_array) -> None:
         self._known: dict[bytes, Future[float]] = {_digest(matrix): Future()}
         self._lock = Lock()
         self.exact, entries = _estimate(matrix)
         self._known[_digest(matrix)].set_result(self.exact)
-        # Those of rounded matrices take about as much memory.
+        # Factors of the rounded matrices take about as much memory.
         self.at_once = max(1, min(kernels.threads(), _FACTOR_BYTES // max(16 * entries, 1)))
 
     def of(self, matrix: csr_array) -> float:
-        """Return the condition of a matrix with the pattern of the first; any thread may ask."""
+        """Return the condition of a matrix with the same sparsity pattern; thread-safe."""
         with self._lock:
             digest = _digest(matrix)
             first = digest not in self._known
@@ -143,13 +142,13 @@ def condition_estimate(matrix: csr_array) -> float:
         matrix: scipy.sparse array of float64, (n, n).
 
     Returns:
-        The estimate of :func:`measure_matrix`: inf if singular, nan if there is none.
+        The estimate (Higham and Tisseur, 2000); inf if the matrix is singular, nan if it cannot be estimated.
     """
     return _estimate(matrix)[0]
 
 
 def _estimate(matrix: csr_array) -> tuple[float, int]:
-    """Return the condition, and how many entries the factors have; 0 where there are none."""
+    """Return the condition and the number of entries in the factors; 0 without factors."""
     from scipy.sparse import csc_array
     from scipy.sparse.csgraph import structural_rank
     from scipy.sparse.linalg import LinearOperator, onenormest, splu
@@ -161,7 +160,7 @@ def _estimate(matrix: csr_array) -> tuple[float, int]:
     columns.eliminate_zeros()
     if columns.nnz > _DENSE * n * n:
         return _dense_estimate(columns.toarray(order="F")), n * n
-    # SuperLU reads beyond its arrays where a matrix is singular by its pattern alone.
+    # SuperLU reads out of bounds if a matrix is structurally singular.
     if structural_rank(columns) < n:
         return inf, 0
     try:
@@ -173,12 +172,12 @@ def _estimate(matrix: csr_array) -> tuple[float, int]:
     )
     with _repeatable_draws(), np.errstate(over="ignore", invalid="ignore"):
         estimate = _one_norm(columns) * float(onenormest(inverse))
-    # Not a number: a solve overflowed.
+    # NaN means that a solve overflowed.
     return inf if isnan(estimate) else estimate, int(factors.nnz)
 
 
 def _dense_estimate(matrix: Reals) -> float:
-    """Return the condition by LAPACK's GECON: a sparse factorization of what is full takes minutes."""
+    """Return the condition from LAPACK's GECON; a sparse factorization of a full matrix takes minutes."""
     from scipy.linalg.lapack import dgecon, dgetrf
 
     norm = float(np.abs(matrix).sum(0).max())
@@ -198,7 +197,7 @@ def _why_no_condition(matrix: csr_array) -> str:
 
 @contextmanager
 def _repeatable_draws() -> Iterator[None]:
-    """Let SciPy's estimator draw the same each time, and give NumPy's global state back unchanged."""
+    """Seed SciPy's estimator for repeatable results, and restore NumPy's global random state afterwards."""
     with _DRAWS:
         state = np.random.get_state()  # noqa: NPY002 - it is the state that SciPy uses
         np.random.seed(0)  # noqa: NPY002
@@ -231,7 +230,7 @@ def _round(matrix: csr_array, fmt: Format) -> _Rounded:
     amax = kernels.largest(data)
     out, tally = np.empty_like(data), Tally()
     for where, real in _by_row(matrix.indptr) if shares_scale(fmt, "channel") else _flat(data.size, fmt):
-        # The zeros that fill short rows change no scale and are dropped again.
+        # The zeros that pad short rows change no scale and are dropped again.
         x = np.where(real, data[where], 0.0)
         y = kernels.fake_quantize(x, fmt, 1, chosen, amax)
         limits = np.broadcast_to(kernels.limits(x, fmt, 1, chosen, amax), x.shape)
@@ -249,9 +248,9 @@ def _flat(count: int, fmt: Format) -> Iterator[tuple[Indices, NDArray[np.bool_]]
 
 
 def _by_row(indptr: Indices) -> Iterator[tuple[Indices, NDArray[np.bool_]]]:
-    """Yield indices of entries as (rows, width), and which of them are real; rows of like length together."""
+    """Yield indices of entries as (rows, width) with a mask of real entries; rows are grouped by length."""
     counts = np.diff(indptr)
-    # A width is a power of two, so at most half of each array is filling.
+    # Widths are powers of two, so at most half of each array is padding.
     widths = 1 << np.ceil(np.log2(np.maximum(counts, 1))).astype(np.int64)
     for width in np.unique(widths[counts > 0]):
         rows = np.flatnonzero((widths == width) & (counts > 0))
@@ -271,12 +270,12 @@ def _packed_bytes(matrix: csr_array, fmt: Format) -> int:
 
 def _frobenius(values: Reals) -> float:
     largest = float(np.abs(values).max())
-    # Scaled, so that the squares of very large and very small entries neither overflow nor vanish.
+    # Scaled, so that squares of very large or small entries neither overflow nor underflow.
     return largest * float(np.linalg.norm(values / largest)) if largest not in (0.0, inf) else largest
 
 
 def _note(matrix: csr_array, there: csr_array, exact: float, condition: float, tally: Tally) -> str:
-    """Say in words what a reader should not overlook."""
+    """Return remarks that a reader should not overlook."""
     lost = int(np.count_nonzero(~np.isfinite(there.data)))
     remarks = [
         _entries(lost, "overflow", " to infinity"),
@@ -297,7 +296,7 @@ def _entries(count: int, verb: str, rest: str = "") -> str:
 
 
 def _one_norm(matrix: csr_array) -> float:
-    """Return the largest sum of magnitudes of a column; SciPy 1.11 fails on a sparse array."""
+    """Return the 1-norm, the largest column sum of magnitudes; SciPy 1.11 fails on a sparse array."""
     return float(np.asarray(abs(matrix).sum(axis=0)).max())
 
 

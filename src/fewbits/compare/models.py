@@ -1,4 +1,4 @@
-"""What narrow formats do to the models of tasks, cast directly or trained in them, on held-out data."""
+"""The metric of task models, cast to narrow formats or trained in them, on held-out data."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TASK_FORMATS = (
     "mx4",
 )
 
-_Measured = tuple[float, Cast]  # the metric, and what the cast did
+_Measured = tuple[float, Cast]  # the metric, and the statistics of the cast
 
 
 def compare_models(
@@ -58,15 +58,15 @@ def compare_models(
     """Train each task's model with ``seeds`` seeds and evaluate it in each format.
 
     Args:
-        tasks: ``bytes``, ``digits``, ``faint``, ``mnist10k``, paths of texts, or ``MODULE:FUNCTION`` of a
-            model of your own (:mod:`fewbits.train.tasks.user_model`), which is taken with its weights.
+        tasks: ``bytes``, ``digits``, ``faint``, ``mnist10k``, paths of texts, or ``MODULE:FUNCTION`` of your
+            own model (:mod:`fewbits.train.tasks.user_model`), which is used with its weights.
         formats: formats, or their texts.
-        size: of the tasks' models, ``small`` or ``base``.
+        size: ``small`` or ``base``, the size of the models of the tasks.
         seeds: how many models to train per task; seeds are 0, 1, ...
-        scale_rule: how power-of-two scales are chosen, which one of the formats at least has.
-            Training in a format has rules of its own, those of :func:`fewbits.recipes.uniform_recipe`.
-        include: patterns of names of modules to round, for all that lies within them; none: all.
-        exclude: the same of modules that stay in FP32.
+        scale_rule: how power-of-two scales are chosen; at least one of the formats must have such scales.
+            Training uses the rules of :func:`fewbits.recipes.uniform_recipe` instead.
+        include: name patterns of modules to round, with all their submodules; empty for all.
+        exclude: name patterns of modules that stay in FP32.
         train: also train a model in each format from scratch, for each seed.
         progress: called as work goes on.
 
@@ -74,10 +74,11 @@ def compare_models(
         One score for each task and format, in the order given.
 
     Raises:
-        ArgumentError: an unknown task, size or scale rule, no task, or a pattern that fits no module.
+        ArgumentError: a task, size or scale rule is unknown, there is no task, or a pattern matches no
+            module.
         FormatError: no such format.
         DataError: the user's text cannot be read or is too short.
-        MissingDependencyError: a task's data is in a package that is not installed.
+        MissingDependencyError: the package with a task's data is not installed.
     """
     if not tasks:
         raise ArgumentError("no task to measure; expected bytes, digits or both")
@@ -97,7 +98,7 @@ def compare_models(
     scores = []
     for name in dict.fromkeys(tasks):
         task = trained_task(name, size)
-        if Path(name).exists():  # a text of the user's: what its rows say has to find it again
+        if Path(name).exists():  # reports name the full path of a user's text
             task = replace(task, name=name)
         trained = from_scratch(task, fmts, seeds, advance) if train else [Trained()] * len(fmts)
         baseline, measured = _measure(task, casts, seeds, advance)
@@ -109,7 +110,7 @@ def compare_models(
 def _measure(
     task: Task, casts: Sequence[partial[AbstractContextManager[Cast]]], seeds: int, progress: Progress
 ) -> tuple[list[float], list[list[_Measured]]]:
-    """Return the metric in FP32 by seed, and for each cast what it gave by seed."""
+    """Return the metric in FP32 by seed, and the results of each cast by seed."""
     baseline: list[float] = []
     measured: list[list[_Measured]] = [[] for _ in casts]
     for seed in range(seeds):
@@ -125,7 +126,7 @@ def _measure(
 
 
 def _wide_model(task: Task, seed: int, progress: Progress) -> nn.Module:
-    """Return the model of a task, trained in FP32; the user's own has its weights."""
+    """Return the model of a task, trained in FP32; a model of the user is not trained."""
     if is_user_model(task.name):
         return task.create(seed).eval()
     return fp32_model(task, seed, progress=progress)
@@ -166,7 +167,7 @@ def _score(
 def _of_seeds(
     progress: Progress, name: str, seed: int, seeds: int, what: str, done: float, total: float
 ) -> None:
-    """Report the training of one model as a part of that of all seeds."""
+    """Report the training of one model as part of the training for all seeds."""
     progress(f"{name}: training {seeds} models", seed + done / total, seeds)
 
 

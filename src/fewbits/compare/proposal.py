@@ -1,4 +1,4 @@
-"""A format for each tensor of a checkpoint, by the noise of all together."""
+"""Proposal of a format for each tensor of a checkpoint, from a bound on the total noise."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from math import inf, isnan
 from fewbits.compare.allocation import Choice, allocate
 from fewbits.records import TensorScore, TensorSummary
 
-_LARGEST_POWER = 300.0  # of ten; beyond it noise is without bounds anyway
-_ROUNDS = 6  # of measuring a whole proposal; each makes the bound stricter by what it was missed
+_LARGEST_POWER = 300.0  # exponent of ten; larger noise counts as unbounded
+_ROUNDS = 6  # measurements of a whole proposal; each tightens the bound by the excess
 
 
 def propose(
@@ -19,13 +19,13 @@ def propose(
     min_qsnr_db: float,
     measured_noise: Callable[[Mapping[str, str]], float] | None = None,
 ) -> tuple[list[TensorSummary], float]:
-    """Return the summaries with proposals, and the noise of the outputs where a model measures it.
+    """Return the summaries with proposals, and the noise of the outputs; nan without a model.
 
     Args:
-        tensors: of a checkpoint; the sensitivity of each is nan where there is no model.
-        scores: of the tensors, in each format.
-        min_qsnr_db: to be kept by the mean of all tensors, or by the model's outputs.
-        measured_noise: gives the relative noise of the model's outputs with formats for tensors.
+        tensors: those of a checkpoint; their sensitivities are nan without a model.
+        scores: one for each tensor and format.
+        min_qsnr_db: lower bound for the mean of all tensors, or with a model for its outputs; decibels.
+        measured_noise: returns the relative noise of the model's outputs, given formats by tensor name.
     """
     bound = _noise(min_qsnr_db)
     proposals, target = _allocated(tensors, scores, bound), bound
@@ -35,7 +35,7 @@ def propose(
     for _ in range(_ROUNDS):
         if noise <= bound:
             break
-        # What tensors do to the outputs together is not the sum of what each does alone.
+        # The joint effect of all tensors on the outputs is not the sum of their single effects.
         target *= 0.9 * bound / noise
         proposals = _allocated(tensors, scores, target)
         noise = measured_noise(_formats(proposals))
@@ -73,7 +73,7 @@ def _free(tensors: Sequence[TensorSummary]) -> list[TensorSummary]:
 
 
 def _weights(tensors: Sequence[TensorSummary]) -> dict[str, float]:
-    """Return what the relative noise of each tensor counts: its sensitivity, or as much as any other's."""
+    """Return the weight of each tensor's relative noise: its sensitivity; equal without a model."""
     free = _free(tensors)
     return {t.tensor: 1 / len(free) if isnan(t.sensitivity) else t.sensitivity for t in free}
 

@@ -1,4 +1,4 @@
-"""Prune the tensors of a checkpoint, and write it."""
+"""Prune the tensors of a checkpoint and write the result."""
 
 from __future__ import annotations
 
@@ -32,17 +32,18 @@ def prune_checkpoint(
 ) -> PrunedModel:
     """Write a checkpoint whose matrices follow a pattern: the same tensors, with zeros.
 
-    Floating-point tensors with two axes or more are pruned by magnitude: along their last axis, kernels of
-    convolutions, as :func:`fewbits.files.matrix_view.is_convolution_kernel` knows them, along their
-    second. The checkpoint is held in memory.
+    Floating-point tensors with two axes or more are pruned by magnitude along their last axis, and kernels of
+    convolutions (:func:`fewbits.files.matrix_view.is_convolution_kernel`) along their second. The checkpoint
+    is held in memory.
 
     Args:
         source: a ``.safetensors`` file, an index of several, or a folder of them.
-        destination: a ``.safetensors`` file, which appears whole; None writes nothing.
+        destination: a ``.safetensors`` file, written atomically; None writes nothing.
         pattern: ``N:M``, such as ``2:4``.
-        include: patterns of the names that may be pruned; none: all.
-        exclude: patterns of names that stay dense. Embeddings look like any other matrix: name them.
-        format: of values, in which sizes and products are measured; None measures none.
+        include: patterns of the names that may be pruned; empty for all.
+        exclude: patterns of names that stay dense. Name embeddings here, since they look like any other
+            matrix.
+        format: the format of values for measuring sizes and products; None for no measurement.
         progress: called as ``progress("pruning tensors", tensors done, all tensors)``.
 
     Returns:
@@ -51,8 +52,8 @@ def prune_checkpoint(
     Raises:
         DataError: the source cannot be read, or is narrow.
         FormatError: no such pattern.
-        ArgumentError: a pattern of names that matches nothing, nothing to prune, or a destination that cannot
-            be.
+        ArgumentError: a pattern of names matches nothing, there is nothing to prune, or the destination is
+            invalid.
     """
     measured = parse(format) if isinstance(format, str) else format
     chosen, tensors = read(pattern), load_file(source)
@@ -68,7 +69,7 @@ def prune_checkpoint(
         written[name] = w
         if w.is_floating_point() and w.dim() > 1 and is_selected(name, include, exclude):
             axis = 1 if is_convolution_kernel(tuple(w.shape)) else w.dim() - 1
-            if w.dtype.itemsize == 1:  # torch does not compare them
+            if w.dtype.itemsize == 1:  # torch cannot compare values of these dtypes
                 left.append((name, f"it is {w.dtype}: convert it to bfloat16 first".replace("torch.", "")))
                 continue
             if w.shape[axis] % chosen.group:

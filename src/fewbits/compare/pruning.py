@@ -1,4 +1,4 @@
-"""Train a built-in model, prune it, and train it again: how good it is at each stage."""
+"""Train a task model, prune it and retrain it, and measure the metric at each stage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Weights = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Retraining:
-    """A schedule for a training of some steps, and what that starts from."""
+    """A pruning schedule for the steps of a retraining, and its starting weights."""
 
     schedule: Callable[[int], Schedule]
     from_scratch: bool = False  # from initial weights, not from trained ones
@@ -56,22 +56,22 @@ def prune_task(
 ) -> tuple[PrunedModel, Weights]:
     """Train a dense model for each seed, prune it, and train it again by each recipe.
 
-    Retraining is the dense training once more: its hyperparameters, batches and number of steps, a new
+    Retraining repeats the dense training: the same hyperparameters, batches and number of steps, with a new
     optimizer.
 
     Args:
         task: what to train, and how.
         pattern: ``N:M``, such as ``2:4``.
-        recipes: of the retraining; none for pruning alone.
+        recipes: those for retraining; empty for pruning alone.
         schedule: a key of :data:`RETRAININGS`.
         seeds: of the initial weights: 0, 1, ...
         steps: of each training; 0: as many as the task says.
-        include: patterns of the modules to prune; none: all.
+        include: name patterns of the modules to prune; empty for all.
         exclude: patterns of modules to leave dense.
         transposable: as in :func:`fewbits.sparsity.sparsify`.
-        start: weights of a dense model to begin with, in the place of training one.
-        control: also train each dense model again as it is: what retraining alone does.
-        format: of values, in which sizes and products are measured; None measures none.
+        start: weights of a dense model, instead of training one.
+        control: also retrain each dense model without pruning, to measure the effect of retraining alone.
+        format: the format of values for measuring sizes and products; None for no measurement.
         progress: called as work goes on.
 
     Returns:
@@ -88,7 +88,7 @@ def prune_task(
     prune = partial(
         sparsify, pattern=pattern, include=include or "*", exclude=exclude, transposable=transposable
     )
-    prune(task.create(0))  # refuses before hours of work
+    prune(task.create(0))  # raises errors before hours of work
 
     def trained(recipe: Recipe, seed: int, begin: Callable[[nn.Module], object] | None) -> _Trained:
         nonlocal done

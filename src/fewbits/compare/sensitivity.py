@@ -1,4 +1,4 @@
-"""How much the outputs of a model change with the noise of each of its weights."""
+"""The sensitivity of the outputs of a model to the noise of each weight."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fewbits.typing import Progress
 
 @dataclass(frozen=True)
 class Probe:
-    """A model, and inputs by which its outputs are judged."""
+    """A model with the inputs on which its outputs are compared."""
 
     model: nn.Module
     batches: Sequence[UserBatch]
@@ -33,10 +33,10 @@ class Probe:
         return [_first(call_model(self.model, batch)) for batch in self.batches]
 
     def noise(self, exact: Sequence[Tensor], rounded: Mapping[str, Format], scale_rule: str) -> float:
-        """Return the power of the change of the outputs over theirs, with some weights rounded.
+        """Return the relative power of the change of the outputs if some weights are rounded.
 
         Args:
-            exact: the outputs as they are.
+            exact: the outputs of the unrounded model.
             rounded: formats of parameters, by name.
             scale_rule: how power-of-two scales are chosen.
         """
@@ -55,20 +55,21 @@ def sensitivities(
     scale_rule: str,
     progress: Progress | None = None,
 ) -> dict[str, float]:
-    """Return the noise of the outputs over that of each weight, where the weight alone is rounded.
+    """Return, for each weight rounded alone, the relative noise of the outputs over that of the weight.
 
     Args:
         probe: the model.
-        shapes: of the tensors of a checkpoint, by the names that the model's parameters have.
-        fmt: in which they are rounded, one after the other.
-        scale_rule: as in :func:`fewbits.fake_quantize`.
-        progress: called as ``progress("measuring the model", tensors done, all tensors)``; None: nobody asks.
+        shapes: those of the tensors of a checkpoint, by the name of the parameter.
+        fmt: the format to which they are rounded, one after the other.
+        scale_rule: how power-of-two scales are chosen.
+        progress: called as ``progress("measuring the model", tensors done, all tensors)``; None for no
+            reports.
 
     Returns:
-        Ratios of relative powers; nothing for tensors that the model does not have.
+        Ratios of relative powers by name; tensors that the model does not have are left out.
 
     Raises:
-        DataError: the model has none of them, or one of another shape, or outputs that are not finite.
+        DataError: the model has none of them or one of another shape, or its outputs are not finite.
     """
     parameters = {n: p for n, p in probe.model.named_parameters(remove_duplicate=False) if n in shapes}
     if not parameters:

@@ -1,4 +1,4 @@
-"""What pruned tensors take as they are stored, and how long their products take, dense and compressed."""
+"""Bytes of pruned tensors, and times of their products, dense and compressed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fewbits.formats import Format
 from fewbits.records import PrunedProduct, PrunedTensor, PruneReport
 from fewbits.tensor import quantize
 
-_LEAST_SECONDS = 1e-3  # of one measurement: a small product is repeated
+_LEAST_SECONDS = 1e-3  # shortest measurement: small products are repeated
 _ROUNDS = 5
 
 
@@ -21,15 +21,15 @@ def sparse_products(
 ) -> tuple[PrunedProduct, ...]:
     """Measure the product of each pruned tensor with one vector, by this library's kernels.
 
-    A convolution's kernel counts as the matrix of its unfolded product, with the input channels innermost.
+    The kernel of a convolution is treated as the matrix of the unfolded product, input channels innermost.
 
     Args:
-        weights: by name; those that the report names follow its pattern.
+        weights: by name; those in the report follow its pattern.
         report: what was pruned.
         fmt: of the values, dense and compressed.
 
     Returns:
-        One for each pruned tensor; times are medians, in turns.
+        One record for each pruned tensor; times are medians of alternating measurements.
     """
     return tuple(_product(weights[t.tensor], t, report.pattern, fmt) for t in report.pruned)
 
@@ -46,10 +46,10 @@ def _product(w: torch.Tensor, about: PrunedTensor, pattern: str, fmt: Format) ->
 
 
 def _in_turns(calls: list[Callable[[], object]]) -> list[float]:
-    """Return the median time of each call."""
+    """Return the median time of each call, measured in turns."""
     began = perf_counter()
     for call in calls:
-        call()  # allocates, wakes the threads
+        call()  # warm-up: allocates memory and starts threads
     repeats = max(1, round(_LEAST_SECONDS / (perf_counter() - began)))
     taken: list[list[float]] = [[] for _ in calls]
     for _ in range(_ROUNDS):

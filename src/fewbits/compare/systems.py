@@ -1,4 +1,4 @@
-"""How a linear system fares in each precision: accuracy, stages and time."""
+"""Measures a linear system in each precision: accuracy, stages and time."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fewbits.solvers.operators import LinearMap
 from fewbits.typing import NumpyArray, Progress, Watch
 
 KRYLOV_SOLVERS = ("cg", "minres", "bicgstab", "gmres", "gcr")
-"""Solvers that iterate; the other one is ``direct``."""
+"""The iterative solvers; the other one is ``direct``."""
 
 RESTARTED = ("gmres", "gcr")
-"""Those that take ``restart``."""
+"""The iterative solvers that take ``restart``."""
 
 _GOAL = 2.0**-53
-_DENSE_UNKNOWNS = 1200  # of the demonstration
-_SIDE = 40  # cells of the sparse one in each direction
+_DENSE_UNKNOWNS = 1200  # of the demonstration system
+_SIDE = 40  # cells in each direction of the sparse demonstration system
 
 Reals = npt.NDArray[np.float64]
 
@@ -44,7 +44,7 @@ class MeasuredSystem:
 
     @property
     def failure(self) -> str:
-        """Why the first precision gave no solution; "" where it gave one."""
+        """Why the first precision gave no solution; "" if it gave one."""
         stages = self.scores[0].stages
         return stages[-1].reason if stages and stages[-1].code < 0 else ""
 
@@ -63,26 +63,26 @@ def measure_system(
     assume_a: str = "gen",
     progress: Progress | None = None,
 ) -> MeasuredSystem:
-    """Solve A x = b in each precision, also after one was refused, and measure accuracy and time.
+    """Solve A x = b in each precision, even if one of them raises, and measure accuracy and time.
 
     Args:
-        A: (n, n): an array for ``direct``, else whatever a Krylov solver takes.
+        A: (n, n): an array for ``direct``, else anything that a Krylov solver accepts.
         b: (n,) or (n, k).
-        precisions: names as :func:`fewbits.solve` takes them, for a solver that iterates those of
-            :func:`fewbits.solvers.krylov_precision`. With double precision among several, each score says how
-            many times as fast it was.
+        precisions: names for :func:`fewbits.solve`, or for an iterative solver those of
+            :func:`fewbits.solvers.krylov_precision`. If several include double precision, each score has the
+            speedup over it.
         solver: ``direct``, or one of :data:`KRYLOV_SOLVERS`.
         name: of the matrix, for the records.
-        rtol: of a solver that iterates; see :func:`fewbits.solvers.cg`.
-        atol: likewise.
-        maxiter: likewise.
-        restart: of :data:`RESTARTED`; None is the solver's own.
-        assume_a: of the direct one, ``gen`` or ``pos``.
-        progress: called with what runs, how much of it is done, and of how much.
+        rtol: tolerance for the relative residual of an iterative solver.
+        atol: tolerance for its absolute residual; the larger bound counts.
+        maxiter: its most iterations in each precision; None for max(10 n, 100).
+        restart: only for :data:`RESTARTED`; None for the solver's default.
+        assume_a: only for ``direct``: ``gen`` or ``pos``.
+        progress: called as ``progress(what, done, total)``.
 
     Raises:
         ArgumentError: no precision, or no such solver.
-        FewbitsError: what the solver raises, where it does in every precision.
+        FewbitsError: the error of the solver, if it raises in every precision.
     """
     if solver not in ("direct", *KRYLOV_SOLVERS):
         raise ArgumentError(f"solver={solver!r}; expected direct, {', '.join(KRYLOV_SOLVERS)}")
@@ -92,7 +92,7 @@ def measure_system(
     if solver == "direct":
         solvers.factorize(np.eye(64), "fp32").solve(
             np.ones(64)
-        )  # starts threads, loads what the first one loads
+        )  # warm-up: starts threads and loads libraries
         goal, measure = _GOAL, "max |b - A x| / (|A| |x| + |b|)"
     else:
         size = float(np.linalg.norm(b))
@@ -148,7 +148,7 @@ def measure_system(
 
 
 def random_system() -> tuple[Reals, Reals]:
-    """Return a dense random matrix, normal entries, and its product with ones."""
+    """Return a dense random matrix with normal entries, and its product with a vector of ones."""
     a = np.random.default_rng(0).standard_normal((_DENSE_UNKNOWNS, _DENSE_UNKNOWNS))
     return a, a @ np.ones(len(a))
 
@@ -187,7 +187,7 @@ def _iterations(what: str, goal: float, show: Progress) -> Watch:
 
 
 def _with_speed(scores: list[SolveScore]) -> tuple[SolveScore, ...]:
-    """Return the scores with the time of double precision over their own, where both were measured."""
+    """Return the scores with their speedup over double precision, if that was measured."""
     double = [score.seconds for score in scores if score.precision in ("fp64", "double")]
     if len(scores) == 1 or not double:
         return tuple(scores)

@@ -1,4 +1,4 @@
-"""Files: safetensors, the layouts that other programs read, and writes that are never half done."""
+"""Files: safetensors checkpoints with narrow tensors, MatrixMarket matrices, and atomic writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from fewbits.files.inspection import inspect
     from fewbits.files.tensors import load_file, save_file
 
-# Loaded when first used: writing a text file takes none of the kernels.
+# Imported on first use: writing a text file needs none of the kernels.
 _HOMES = {
     "cast": "casting",
     "inspect": "inspection",

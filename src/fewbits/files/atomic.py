@@ -1,4 +1,4 @@
-"""Write a whole file or nothing: a reader never sees half of one, and a failed write leaves the old one."""
+"""Atomic writes: a reader never sees half a file, and a failed write leaves the old file."""
 
 from __future__ import annotations
 
@@ -12,37 +12,41 @@ from fewbits.errors import ArgumentError
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Replace the file at `path` by `text` in UTF-8, all of it or none of it.
+    """Replace the file at `path` by `text` in UTF-8, atomically.
 
-    Raises as `write_bytes` does.
+    Raises:
+        ArgumentError: The folder does not exist, or `path` names something that is not a regular file.
+        OSError: The operating system reported an error, such as no permission or no space left.
     """
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Replace the file at `path` by `data`, all of it or none of it.
+    """Replace the file at `path` by `data`, atomically.
 
-    Raises as `write_pieces` does.
+    Raises:
+        ArgumentError: The folder does not exist, or `path` names something that is not a regular file.
+        OSError: The operating system reported an error, such as no permission or no space left.
     """
     write_pieces(path, [data])
 
 
 def write_pieces(path: str | os.PathLike[str], pieces: Iterable[bytes | bytearray | memoryview]) -> None:
-    """Replace the file at `path` by `pieces` one after the other, all of them or none.
+    """Replace the file at `path` by the concatenated `pieces`, atomically.
 
-    The bytes go to a new file in the same folder, reach the disk, and take the name `path` in one step. A
-    symbolic link keeps pointing where it did and its target is replaced; an old file's permissions are kept.
+    The bytes are written and flushed to a new file in the same folder, which is then renamed to `path`. If
+    `path` is a symbolic link, its target is replaced. The permissions of an old file are kept.
 
     Raises:
         ArgumentError: The folder does not exist, or `path` names something that is not a regular file.
-        OSError: The operating system refused: no permission, no space left.
+        OSError: The operating system reported an error, such as no permission or no space left.
     """
     target = Path(os.path.realpath(path))
     _check(Path(path), target)
-    # A short name of its own: the target's name plus a suffix could exceed the length that a folder allows.
+    # A short random name: the name of the target plus a suffix could be too long for the file system.
     temporary = target.parent / f".fewbits-{secrets.token_hex(8)}.tmp"
     try:
-        # "x" never opens a file that somebody else made, and the new file's mode obeys the umask.
+        # Mode "x" never opens a file that somebody else made, and the permissions follow the umask.
         with temporary.open("xb") as file:
             for piece in pieces:
                 file.write(piece)
@@ -59,7 +63,7 @@ def write_pieces(path: str | os.PathLike[str], pieces: Iterable[bytes | bytearra
 
 
 def _check(given: Path, target: Path) -> None:
-    """Refuse targets that cannot be replaced before anything is written."""
+    """Raise ArgumentError for a target that cannot be replaced, before anything is written."""
     if not target.parent.is_dir():
         raise ArgumentError(
             f"cannot write {given}: the folder {target.parent} does not exist; create it or give another path"
@@ -71,7 +75,7 @@ def _check(given: Path, target: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Let the new name itself reach the disk, where the system can open a folder (not on Windows)."""
+    """Flush a rename to disk, on systems that can open a folder (not on Windows)."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -1,7 +1,7 @@
-"""Where the bytes of a narrow tensor lie in a safetensors file: its parts, and the items in their rows.
+"""The byte layout of a narrow tensor in a safetensors file: its parts and the items in their rows.
 
-docs/layout.md is this module and :mod:`fewbits.files.narrow_metadata` in words; the first bytes of a file are
-those of :mod:`fewbits.files.safetensors_header`.
+docs/layout.md describes this module and :mod:`fewbits.files.narrow_metadata`; the file header is written by
+:mod:`fewbits.files.safetensors_header`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from fewbits.kernels.bits.layout import groups, layout
 from fewbits.kernels.bits.nm_stream import block_size, stream_bytes
 from fewbits.kernels.bits.packing import line_bytes
 
-SUFFIXES = ("codes", "scales", "shifts", "outer")  # of the names of the parts
+SUFFIXES = ("codes", "scales", "shifts", "outer")  # appended to the name of the tensor
 
 
 class PartLayout(NamedTuple):
-    """One part as bits: an item of ``bits`` bits for every ``group`` values of a row."""
+    """The bit layout of one part: an item of ``bits`` bits for every ``group`` values of a row."""
 
     bits: int
     group: int | str  # a count, "channel" (one item for each row) or "tensor" (one item in all)
-    pattern: Pattern | None = None  # of the codes, where only those of an N:M pattern are there
+    pattern: Pattern | None = None  # N:M pattern of the codes; None if all codes are stored
 
     def row_bytes(self, n: int) -> int:
         """Return the bytes of a row of ``n`` values."""
@@ -35,10 +35,10 @@ class PartLayout(NamedTuple):
         return int(line_bytes(groups((n,), self.group)[-1], self.bits))
 
     def offset(self, value: int, row: int) -> int:
-        """Return the byte of the part at which a value of the tensor begins.
+        """Return the byte offset in the part of a value of the tensor.
 
         Args:
-            value: its index; at a multiple of :attr:`multiple` within its row.
+            value: its flat index, at a multiple of :attr:`multiple` within its row.
             row: values in a row.
         """
         if self.group == "tensor":
@@ -48,7 +48,7 @@ class PartLayout(NamedTuple):
 
     @property
     def multiple(self) -> int:
-        """Values after which a row is at a byte and at the end of a group."""
+        """Number of values at whose multiples in a row a byte and a group begin."""
         if self.pattern is not None:
             return block_size(self.pattern)
         return 1 if isinstance(self.group, str) else self.group * (8 // gcd(self.bits, 8))
@@ -56,14 +56,14 @@ class PartLayout(NamedTuple):
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """How one narrow tensor lies in its file; what the metadata says about it."""
+    """The layout of one narrow tensor in its file, as recorded in the metadata."""
 
     format: Format
     shape: tuple[int, ...]  # the tensor's own
-    axis: int  # of the shape that was quantized, counted from the front
-    dtype: str  # what it was and becomes again, as safetensors writes it
-    view: tuple[int, ...] | None = None  # the shape that was quantized where it is not the tensor's own
-    pattern: Pattern | None = None  # along the axis
+    axis: int  # block axis of the quantized shape, non-negative
+    dtype: str  # of the ordinary tensor, in the spelling of safetensors
+    view: tuple[int, ...] | None = None  # the quantized shape if it differs from ``shape``
+    pattern: Pattern | None = None  # N:M pattern along the axis
 
     @property
     def quantized_shape(self) -> tuple[int, ...]:
@@ -72,7 +72,7 @@ class TensorLayout:
 
     @property
     def parts(self) -> dict[str, HeaderEntry]:
-        """The tensors that hold it, by the ends of their names."""
+        """The entries of its parts in the file, by the suffixes of their names."""
         shapes = layout(self.format, self.quantized_shape, self.axis, self.pattern)
         return {
             suffix: HeaderEntry("F32" if suffix == "outer" else "U8", shape)
@@ -82,12 +82,12 @@ class TensorLayout:
 
     @property
     def placeholder(self) -> HeaderEntry:
-        """What bears the tensor's own name: without a value, so that nobody takes it for the tensor."""
+        """The entry under the tensor's own name: empty, so that no program mistakes it for the tensor."""
         return HeaderEntry(self.dtype, (0,))
 
     @property
     def part_layouts(self) -> dict[str, PartLayout]:
-        """The same parts as bits."""
+        """The bit layouts of the parts, by suffix."""
         groups = self.format.groups
         parts = {
             suffix: PartLayout(group.bits, group.size)
@@ -98,7 +98,7 @@ class TensorLayout:
 
     @property
     def multiple(self) -> int:
-        """Values after which a row of every part is at a byte and at the end of a group."""
+        """Number of values at whose multiples in a row a byte and a group begin in every part."""
         return lcm(*(part.multiple for part in self.part_layouts.values()))
 
     @property
@@ -108,12 +108,12 @@ class TensorLayout:
 
 
 def layout_of(tensor: StoredTensor, format: Format, pattern: Pattern | None = None) -> TensorLayout:
-    """Return how a tensor of a checkpoint lies in its file once it is cast: blocks along its rows.
+    """Return the layout of a tensor of a checkpoint after a cast, with blocks along its rows.
 
     Args:
         tensor: an ordinary one.
         format: what it is cast to.
-        pattern: counts for matrices whose rows are whole groups; others keep all their values.
+        pattern: applied to matrices whose rows are whole groups; other tensors stay dense.
     """
     if pattern is not None and len(tensor.shape) == 2 and tensor.shape[1] % pattern.group == 0:
         return TensorLayout(format, tensor.shape, 1, tensor.dtype, pattern=pattern)

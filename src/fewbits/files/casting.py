@@ -1,4 +1,4 @@
-"""Write a checkpoint in narrow formats, or back, tensor by tensor: bounded memory, whole files, resumable."""
+"""Cast a checkpoint to narrow formats or restore it, in bounded memory; resumable after interruption."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from fewbits.versions import release
 
 @dataclass(frozen=True)
 class _Step:
-    """One tensor of the source and what becomes of it."""
+    """One tensor of the source and its layout in the destination."""
 
     tensor: AnyStoredTensor
-    file: Path  # where to
+    file: Path  # destination file
     becomes: TensorLayout | None  # None: an ordinary tensor
 
     @property
     def layout(self) -> TensorLayout | None:
-        """How the narrow one of the two lies in its file: what it is, or what it becomes."""
+        """The layout of the narrow tensor, in the source or in the destination."""
         return self.tensor.layout if isinstance(self.tensor, StoredNarrowTensor) else self.becomes
 
     @property
     def parts(self) -> dict[str, HeaderEntry]:
-        """The tensors to be written, by their names."""
+        """The entries to write, by name."""
         name = self.tensor.name
         if self.becomes is not None:
             parts = {part_name(name, suffix): part for suffix, part in self.becomes.parts.items()}
@@ -69,32 +69,33 @@ def cast(
     """Write a checkpoint in narrow formats; docs/layout.md has the layout.
 
     Floating-point tensors with two axes or more are rounded to nearest even, with blocks along the rows of
-    :func:`fewbits.files.matrix_view.matrix_shape`; all others stay as they are. Files take their names when
-    all of them are complete; a run that was stopped is taken up by the next identical one.
+    :func:`fewbits.files.matrix_view.matrix_shape`; all others are copied unchanged. Files get their final
+    names when all of them are complete. After an interruption, the same call continues where the last one
+    stopped.
 
     Args:
         source: a ``.safetensors`` file, an index of several, or a folder of them.
         destination: a ``.safetensors`` file for a file, else a folder.
-        format: for tensors that no pattern of ``map`` names; None leaves them as they are.
-        map: formats by patterns of names, as a shell has them; the first that matches a name decides.
-        include: patterns of the names that may be cast; none: all.
-        exclude: patterns of names that stay as they are whatever the others say.
+        format: for tensors that no key of ``map`` matches; None leaves them unchanged.
+        map: formats by name patterns with shell wildcards; the first pattern that matches decides.
+        include: patterns of the names that may be cast; empty for all.
+        exclude: patterns of names that stay unchanged even if others match.
         scale_rule: how power-of-two scales are chosen; formats with other scales keep their own rule.
         pattern: structured sparsity such as ``2:4``: of each group along the last axis of a matrix only the
-            values of largest magnitude are kept. What is cast and does not fit stays dense, and the report
-            says so.
+            values of largest magnitude are kept. A tensor whose shape does not fit is cast without the
+            pattern, and the report says so.
         progress: called as ``progress("casting tensors", bytes done, all bytes)``.
 
     Returns:
-        What became of each tensor, and what each format saved and lost.
+        A record of each tensor, and the bytes and errors of each format.
 
     Raises:
-        DataError: the source cannot be read, is narrow already, or holds NaN or infinity where the format
-            cannot.
-        FormatError: no such format or pattern, or a format without a zero with a pattern.
-        ArgumentError: a pattern of names that matches nothing, no such scale rule or one that no format
-            follows, a destination that cannot be.
-        OSError: the operating system refused: no permission, no space left.
+        DataError: the source cannot be read, is narrow already, or holds NaN or infinity that the format
+            cannot hold.
+        FormatError: no such format or pattern, or a pattern with a format that has no zero.
+        ArgumentError: a pattern of names matches nothing, the scale rule is unknown or applies to no format,
+            or the destination is invalid.
+        OSError: the operating system reported an error, such as no permission or no space left.
     """
     mapped = [(names, _format(to)) for names, to in (map or {}).items()]
     others = None if format is None else _format(format)
@@ -104,7 +105,7 @@ def cast(
     to = plan_destination(source, destination, {t.file: None for t in tensors})
     sparse = None if pattern is None else pattern_of(pattern)
     for fmt in chosen.values() if sparse is not None else ():
-        zeros(fmt)  # refuses a format without one
+        zeros(fmt)  # raises if the format has no zero
     becomes = {t.name: layout_of(t, chosen[t.name], sparse) for t in tensors if t.name in chosen}
     _refuse_clashes(tensors, becomes)
     steps = [_Step(t, to.files[t.file], becomes.get(t.name)) for t in tensors]
@@ -114,7 +115,7 @@ def cast(
 def restore(
     source: str | os.PathLike[str], destination: str | os.PathLike[str], *, progress: Progress | None = None
 ) -> CastReport:
-    """Write a checkpoint with ordinary tensors in place of narrow ones, in the dtypes they had.
+    """Write a checkpoint with its narrow tensors converted back to their original dtypes.
 
     Args:
         source: what :func:`cast` wrote.
@@ -122,12 +123,12 @@ def restore(
         progress: called as ``progress("restoring tensors", bytes done, all bytes)``.
 
     Returns:
-        What became of each tensor; nothing is rounded more than once, so no errors.
+        A record of each tensor, without errors: nothing is rounded again.
 
     Raises:
-        DataError: the source cannot be read or its narrow tensors are not what its metadata says.
-        ArgumentError: nothing in it is narrow, or a destination that cannot be.
-        OSError: the operating system refused: no permission, no space left.
+        DataError: the source cannot be read, or its narrow tensors do not match its metadata.
+        ArgumentError: the source has no narrow tensors, or the destination is invalid.
+        OSError: the operating system reported an error, such as no permission or no space left.
     """
     contents = sound_contents(source)
     if not contents.narrow:
@@ -162,7 +163,7 @@ def _run(
     *,
     restored: bool,
 ) -> CastReport:
-    """Write all files and say what happened."""
+    """Write all files, and return the report."""
     headers = {file: _header(origin, file, steps) for origin, file in to.files.items()}
     identities = [_identity(origin) for origin in to.files]
     job: list[object] = [release("fewbits"), restored, scale_rule, identities]
@@ -189,7 +190,7 @@ def _write_all(
     what: str,
 ) -> None:
     total, done = sum(step.tensor.stored_bytes for step in steps), 0
-    for step in sorted(steps, key=lambda step: step.file):  # a stable sort: by file, then as they are
+    for step in sorted(steps, key=lambda step: step.file):  # stable: keeps the order within a file
 
         def advance(fraction: float, step: _Step = step, done: int = done) -> None:
             if progress is not None:
@@ -204,7 +205,7 @@ def _write_all(
 def _header(
     origin: Path, file: Path, steps: Sequence[_Step], checksums: Mapping[str, str] | None = None
 ) -> Header:
-    """Lay out a file; without checksums, with room for them."""
+    """Return the header of a file; without checksums it has placeholders of the same length."""
     here = [step for step in steps if step.file == file]
     texts = {key: text for key, text in metadata(origin).items() if key != KEY}
     narrow = {step.tensor.name: step.becomes for step in here if step.becomes is not None}
@@ -250,7 +251,7 @@ def _write(
 
 
 def _identity(file: Path) -> list[str | int]:
-    """Return what tells a source file from another and from its own later state."""
+    """Return a fingerprint of a source file that changes when the file does."""
     with file.open("rb") as opened:
         size = opened.read(8)
         digest = hashlib.sha256(size + opened.read(int.from_bytes(size, "little"))).hexdigest()

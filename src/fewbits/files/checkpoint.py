@@ -1,8 +1,7 @@
-"""Read safetensors checkpoints: list their tensors, stream their values in pieces of bounded size.
+"""Read safetensors checkpoints: list the tensors, and stream values in pieces of bounded size.
 
-The safetensors library checks every length and offset of a header before anything is read; what is checked
-here is what it cannot see: names of files, indexes of sharded checkpoints, names given twice, and files of
-another kind.
+The safetensors library checks every length and offset of a header. This module checks the rest: file names,
+indexes of sharded checkpoints, duplicate names, and files of other kinds.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 CHUNK_VALUES = 1 << 20  # values in memory at once, 4 MiB as float32
 
-FLOATS = {  # dtypes of real numbers that can be read, as safetensors and as torch write them
+FLOATS = {  # readable floating-point dtypes: safetensors name -> torch name
     "F64": "float64",
     "F32": "float32",
     "F16": "float16",
@@ -45,7 +44,7 @@ FLOATS = {  # dtypes of real numbers that can be read, as safetensors and as tor
 }
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 INDEX = ".safetensors.index.json"
-_LARGEST_INDEX_BYTES = 100_000_000  # what the safetensors library allows a header
+_LARGEST_INDEX_BYTES = 100_000_000  # the limit of the safetensors library for a header
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,10 @@ class StoredTensor:
 
     name: str
     shape: tuple[int, ...]
-    dtype: str  # as safetensors writes it: BF16, F8_E4M3, I64
+    dtype: str  # in the spelling of safetensors: BF16, F8_E4M3, I64
     file: Path
-    start: int = field(default=-1, compare=False)  # where its bytes begin in the file
-    crc32: str | None = field(default=None, compare=False)  # of its bytes, where the file says one
+    start: int = field(default=-1, compare=False)  # byte offset in the file
+    crc32: str | None = field(default=None, compare=False)  # checksum recorded in the file, if there is one
 
     @property
     def count(self) -> int:
@@ -76,14 +75,14 @@ class StoredTensor:
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> tuple[StoredTensor, ...]:
-    """List the tensors of a checkpoint, in the order in which a person counts: layer 2 before layer 10.
+    """List the tensors of a checkpoint in natural order: layer 2 before layer 10.
 
     Args:
         path: a ``.safetensors`` file, a ``.safetensors.index.json`` file, or a folder that holds one of them;
-            of a folder with several ``.safetensors`` files and no index, all files are read.
+            in a folder with several ``.safetensors`` files and no index, all of them are read.
 
     Raises:
-        DataError: the file is missing, damaged, of another kind, or an index does not fit its files.
+        DataError: the file is missing, damaged or of another kind, or an index does not match its files.
     """
     given = Path(path)
     if given.is_dir():
@@ -99,7 +98,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> tuple[StoredTensor, ...]:
 
 
 def index_of(given: Path) -> Path | None:
-    """Return the index of a sharded checkpoint: ``given`` itself, or the one in that folder; None without.
+    """Return the index of a sharded checkpoint: ``given`` itself or the one in that folder, or None.
 
     Raises:
         DataError: the folder holds several.
@@ -117,23 +116,23 @@ def index_of(given: Path) -> Path | None:
 def chunks(
     tensor: StoredTensor, row: int, *, multiple: int = 1, values: int = CHUNK_VALUES
 ) -> Iterator[NDArray[np.float32] | NDArray[np.float64]]:
-    """Yield a floating-point tensor as rows, piece after piece; no more than a piece is in memory.
+    """Yield the values of a floating-point tensor in pieces of rows; only one piece is in memory.
 
     Args:
         tensor: from :func:`read_checkpoint`; ``tensor.is_float`` holds.
-        row: values in a row; divides ``tensor.count``, whatever the tensor's own shape is.
+        row: values in a row; must divide ``tensor.count``, and need not match the tensor's shape.
         multiple: a row longer than a piece is cut at multiples of this many values.
-        values: most values in a piece; less than ``multiple`` counts as ``multiple``.
+        values: most values in a piece; at least ``multiple``.
 
     Yields:
-        (rows, row) while whole rows fit, else (1, part of a row); float64 for F64, else float32, in C order.
+        (rows, row) if whole rows fit, else (1, part of a row); float64 for F64, else float32, in C order.
 
     Raises:
-        DataError: the file was damaged since it was listed.
+        DataError: the file was damaged after it was listed.
     """
     value_bytes = tensor.stored_bytes // max(tensor.count, 1)
     opened(tensor.file)
-    # Read, not mapped: the pages of a mapped tensor count as memory of the process until it is let go.
+    # Read instead of mapped, because mapped pages count as memory of the process until they are released.
     with tensor.file.open("rb") as file:
         for at, size in pieces(tensor.count, row, most=values, multiple=multiple):
             values_read = _floats(
@@ -146,7 +145,7 @@ def raw_chunks(tensor: StoredTensor, *, size: int = 1 << 22) -> Iterator[bytearr
     """Yield the bytes of a tensor of any dtype as they are stored, at most ``size`` at once.
 
     Raises:
-        DataError: the file was cut since it was listed.
+        DataError: the file became shorter after it was listed.
     """
     with tensor.file.open("rb") as file:
         for at in range(0, tensor.stored_bytes, size):
@@ -154,10 +153,10 @@ def raw_chunks(tensor: StoredTensor, *, size: int = 1 << 22) -> Iterator[bytearr
 
 
 def read_bytes(file: BufferedReader, tensor: StoredTensor, at: int, size: int) -> bytearray:
-    """Return ``size`` bytes of a tensor from its byte ``at`` on; ``file`` is its file, opened.
+    """Return ``size`` bytes of a tensor starting at its byte ``at``; ``file`` is its open file.
 
     Raises:
-        DataError: the file was cut since it was listed.
+        DataError: the file became shorter after it was listed.
     """
     octets = bytearray(size)
     file.seek(tensor.start + at)
@@ -177,7 +176,7 @@ def _floats(octets: bytearray, dtype: str) -> NDArray[np.float32] | NDArray[np.f
 
 
 def torch_dtype(dtype: str) -> torch.dtype:
-    """Return the torch.dtype of a floating-point dtype as safetensors writes it."""
+    """Return the torch.dtype for the safetensors name of a floating-point dtype."""
     import torch
 
     named: torch.dtype = getattr(torch, FLOATS[dtype])
@@ -185,7 +184,7 @@ def torch_dtype(dtype: str) -> torch.dtype:
 
 
 def metadata(file: Path) -> dict[str, str]:
-    """Return what the header of a ``.safetensors`` file says beside its tensors; keys and values are text.
+    """Return the metadata in the header of a ``.safetensors`` file; keys and values are text.
 
     Raises:
         DataError: the file is missing, damaged or of another kind.
@@ -194,7 +193,7 @@ def metadata(file: Path) -> dict[str, str]:
 
 
 def opened(file: Path) -> safe_open:
-    """Open one file with the safetensors library, which checks its header, or say why it cannot be.
+    """Open one file with the safetensors library, which checks its header.
 
     Raises:
         DataError: the file is missing, damaged or of another kind.
@@ -240,7 +239,7 @@ def _likely_cause(file: Path) -> str:
 
 
 def _listed(*files: Path) -> list[StoredTensor]:
-    """Return the tensors of the files; no name may come twice."""
+    """Return the tensors of the files; raise DataError for a duplicate name."""
     tensors: dict[str, StoredTensor] = {}
     for file in files:
         with opened(file) as handle:
@@ -257,10 +256,10 @@ def _listed(*files: Path) -> list[StoredTensor]:
 
 
 def _starts(file: Path) -> dict[str, int]:
-    """Return where each tensor begins, of a header that the library has checked.
+    """Return the byte offset of each tensor, from a header that the library has checked.
 
     Raises:
-        DataError: the header says two things about one tensor; the library keeps the last of them.
+        DataError: the header has two entries for one tensor, of which the library would keep the last.
     """
     with file.open("rb") as source:
         size = int.from_bytes(source.read(8), "little")
@@ -275,15 +274,15 @@ def _in_folder(folder: Path) -> list[Path]:
         return files
     pickles = sorted(p for p in folder.iterdir() if p.suffix.lower() in _PICKLES)
     if pickles:
-        opened(pickles[0])  # raises: the message has one home
+        opened(pickles[0])  # raises the error about pickles
     raise DataError(f"{folder} holds no .safetensors file; expected a checkpoint: check the path")
 
 
 def _indexed(index: Path) -> list[StoredTensor]:
-    """Return the tensors that an index names, from the files in which it says they are."""
+    """Return the tensors that an index lists, from the files that it names for them."""
     places = _weight_map(index)
     for name in sorted(set(places.values())):
-        # An index comes from a stranger; it may name files of its own folder and no other.
+        # An index is untrusted input: it may only name files in its own folder.
         if name != Path(name).name or "\\" in name or not name.endswith(".safetensors"):
             raise DataError(
                 f"{index} names {name!r:.200}; expected the name of a .safetensors file in its own folder"
@@ -311,10 +310,10 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 
 def read_index(index: Path) -> dict[str, object]:
-    """Return the index of a sharded checkpoint as it is written; a document that is no object is empty.
+    """Return the index of a sharded checkpoint as parsed JSON; {} if the document is not an object.
 
     Raises:
-        DataError: it is too large or no JSON.
+        DataError: the index is too large or not JSON.
     """
     size = index.stat().st_size
     if size > _LARGEST_INDEX_BYTES:
@@ -329,6 +328,6 @@ def read_index(index: Path) -> dict[str, object]:
 
 
 def counting_order(name: str) -> list[str | tuple[int, str]]:
-    """Return a key that sorts digits as numbers, of any length."""
+    """Return a sort key that orders runs of digits as numbers."""
     parts = re.split(r"([0-9]+)", name)
     return [part if i % 2 == 0 else (len(part.lstrip("0")), part) for i, part in enumerate(parts)]

@@ -1,4 +1,4 @@
-"""Checksums of stored tensors, CRC-32: a changed byte is told from what was written."""
+"""CRC-32 checksums of stored tensors, which detect changed bytes."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from zlib import crc32
 
 from fewbits.files.checkpoint import StoredTensor, raw_chunks
 
-UNKNOWN = "00000000"  # stands in a header until the bytes are written
+UNKNOWN = "00000000"  # placeholder in a header until the bytes are written
 
 
 def digits(checksum: int) -> str:
-    """Return a checksum as the metadata has it: eight hexadecimal digits."""
+    """Return a checksum as in the metadata: eight hexadecimal digits."""
     return f"{checksum:08x}"
 
 
 class Checksums:
-    """The checksums of tensors that are written piece after piece."""
+    """Checksums of tensors that are written in pieces."""
 
     def __init__(self) -> None:
         self._states: dict[str, tuple[int, int]] = {}  # by name: bytes so far, and their checksum
 
     def add(self, name: str, at: int, octets: bytes | bytearray | memoryview) -> None:
-        """Take in the bytes of a tensor from ``at`` on.
+        """Add the bytes of a tensor that start at ``at``.
 
-        They come in order. A scale that many pieces share is written with each of them, and counts once.
+        Bytes must come in order. A scale that several pieces share is written with each of them but counts
+        once.
         """
         length, state = self._states.get(name, (0, 0))
         if at == length:
@@ -33,19 +34,19 @@ class Checksums:
             assert at + memoryview(octets).nbytes <= length
 
     def of(self, name: str) -> str:
-        """Return the checksum of a tensor; without a byte, that of none."""
+        """Return the checksum of a tensor; that of no bytes if none were added."""
         return digits(self._states.get(name, (0, 0))[1])
 
 
 def problem(tensor: StoredTensor, advance: Callable[[int], None] = lambda _: None) -> str:
-    """Read a tensor, and say what is wrong where its bytes are not those of its checksum; else nothing.
+    """Read a tensor and compare its checksum; return a sentence about the difference, or "".
 
     Args:
-        tensor: from :func:`fewbits.files.contents.read_contents`; without a checksum nothing is read.
+        tensor: from :func:`fewbits.files.contents.read_contents`; not read if it has no checksum.
         advance: called with the number of bytes of each piece that was read.
 
     Raises:
-        DataError: the file was cut since it was listed.
+        DataError: the file became shorter after it was listed.
     """
     if tensor.crc32 is None:
         advance(tensor.stored_bytes)
@@ -58,7 +59,7 @@ def problem(tensor: StoredTensor, advance: Callable[[int], None] = lambda _: Non
 
 
 def difference(tensor: StoredTensor, checksum: int) -> str:
-    """Say that a tensor's bytes have another checksum than the file says; nothing where they have that."""
+    """Return a sentence if ``checksum`` is not the one recorded in the file, else ""."""
     if tensor.crc32 in (None, digits(checksum)):
         return ""
     return (

@@ -1,4 +1,4 @@
-"""What a checkpoint holds as its user names it: ordinary tensors, and narrow ones in place of their parts."""
+"""The tensors of a checkpoint as its user names them: a narrow tensor is one entry, not its parts."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class StoredNarrowTensor:
 
     name: str
     layout: TensorLayout
-    parts: Mapping[str, StoredTensor]  # by the ends of their names
+    parts: Mapping[str, StoredTensor]  # by suffix
     file: Path
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the ordinary tensor that it stands for."""
+        """The shape of the ordinary tensor that it represents."""
         return self.layout.shape
 
     @property
     def dtype(self) -> str:
-        """The dtype of that tensor, as safetensors writes it."""
+        """The dtype of that tensor, in the spelling of safetensors."""
         return self.layout.dtype
 
     @property
@@ -44,9 +44,9 @@ AnyStoredTensor = StoredTensor | StoredNarrowTensor
 
 @dataclass(frozen=True)
 class Contents:
-    """A checkpoint, and what is wrong with its narrow tensors."""
+    """The tensors of a checkpoint, and the problems found in narrow ones."""
 
-    tensors: tuple[AnyStoredTensor, ...]  # layer 2 before layer 10
+    tensors: tuple[AnyStoredTensor, ...]  # in natural order
     problems: tuple[str, ...]
 
     @property
@@ -56,10 +56,10 @@ class Contents:
 
 
 def read_contents(path: str | os.PathLike[str]) -> Contents:
-    """List a checkpoint; a narrow tensor with something wrong becomes a problem and is left out.
+    """List a checkpoint; an invalid narrow tensor is left out and reported as a problem.
 
     Args:
-        path: as for :func:`fewbits.files.checkpoint.read_checkpoint`.
+        path: a ``.safetensors`` file, an index of several, or a folder of them.
 
     Raises:
         DataError: the checkpoint itself cannot be read.
@@ -93,10 +93,10 @@ def read_contents(path: str | os.PathLike[str]) -> Contents:
 
 
 def sound_contents(path: str | os.PathLike[str]) -> Contents:
-    """List a checkpoint in which nothing is wrong.
+    """List a checkpoint; raise if anything is wrong with it.
 
     Raises:
-        DataError: it cannot be read, or its narrow tensors are not what its metadata says.
+        DataError: it cannot be read, or its narrow tensors do not match its metadata.
     """
     contents = read_contents(path)
     if contents.problems:
@@ -107,7 +107,7 @@ def sound_contents(path: str | os.PathLike[str]) -> Contents:
 
 
 def ordinary_tensors(path: str | os.PathLike[str]) -> tuple[StoredTensor, ...]:
-    """List a checkpoint none of whose tensors is narrow.
+    """List a checkpoint that has no narrow tensors.
 
     Raises:
         DataError: it cannot be read.

@@ -1,4 +1,4 @@
-"""Where a checkpoint is written: a file for a file, a folder of the same file names for a folder."""
+"""Where a checkpoint is written: a file for a file, a folder with the same file names for a folder."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from fewbits.files.safetensors_header import Header
 
 @dataclass(frozen=True)
 class Destination:
-    """The files to write, and the index above them where there is one."""
+    """The files to write, and their index if the source has one."""
 
     path: Path  # the file or the folder, symbolic links resolved
-    files: dict[Path, Path]  # by the files that they are made from
-    index: Path | None  # of the source
+    files: dict[Path, Path]  # source file -> destination file
+    index: Path | None  # index of the source
 
     @contextmanager
     def made(self) -> Iterator[None]:
-        """Make the folder of a sharded checkpoint; one that stays empty goes again when the work fails."""
+        """Create the folder of a sharded checkpoint; remove it after a failure if it is empty."""
         make = self.path not in self.files.values() and not self.path.exists()
         if make:
             self.path.mkdir()
@@ -52,16 +52,16 @@ class Destination:
 def plan_destination(
     source: str | os.PathLike[str], given: str | os.PathLike[str], files: Iterable[Path]
 ) -> Destination:
-    """Say where each file of a checkpoint goes.
+    """Plan the destination of each file of a checkpoint.
 
     Args:
         source: a checkpoint that was read.
-        given: where to.
+        given: the destination path.
         files: the files of the source.
 
     Raises:
-        ArgumentError: the destination is the source, of another kind, in no folder, or a folder with other
-            tensors in it.
+        ArgumentError: the destination is the source, of the wrong kind, in a missing folder, or a folder with
+            other tensors.
     """
     origin, target = Path(source), Path(os.path.realpath(given))
     index = index_of(origin)
@@ -92,7 +92,7 @@ def _file(origin: Path, given: Path, target: Path) -> Path:
 
 
 def _refuse_strangers(folder: Path, own: set[Path]) -> None:
-    """Refuse a folder in which other tensors would seem to belong to the new ones."""
+    """Raise ArgumentError for a folder with .safetensors files of another checkpoint."""
     present = [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")]
     strangers = sorted(path.name for path in present if path not in own)
     if strangers:

@@ -1,4 +1,4 @@
-"""What a checkpoint holds and whether it is sound: all parts there, spare bits zero, every code valid."""
+"""Inspection of a checkpoint: its tensors, and whether parts, spare bits, codes and checksums are valid."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _PIECE_BYTES = 1 << 20
 
 
 def inspect(path: str | os.PathLike[str], *, progress: Progress | None = None) -> InspectReport:
-    """List the tensors of a checkpoint, narrow ones in place of their parts, and check the narrow ones.
+    """List the tensors of a checkpoint, narrow ones as one entry each, and check the narrow ones.
 
     Args:
-        path: as for :func:`fewbits.files.checkpoint.read_checkpoint`.
+        path: a ``.safetensors`` file, an index of several, or a folder of them.
         progress: called as ``progress("checking tensors", bytes done, all bytes)``.
 
     Returns:
-        A row for each tensor, and a sentence for each thing that is wrong.
+        A record of each tensor, and a sentence for each problem.
 
     Raises:
         DataError: the checkpoint cannot be read at all.
@@ -64,7 +64,7 @@ def _row(tensor: AnyStoredTensor) -> InspectedTensor:
 
 
 def _wrong(tensor: StoredNarrowTensor) -> Iterator[str]:
-    """Yield a sentence for each kind of bits in the parts that no writer leaves there."""
+    """Yield a sentence for each kind of invalid bits in the parts."""
     layout = tensor.layout
     row = moved(layout.quantized_shape, layout.axis)[-1]
     for suffix, part in layout.part_layouts.items():
@@ -85,7 +85,7 @@ def _wrong(tensor: StoredNarrowTensor) -> Iterator[str]:
 
 
 def _wrong_masks(tensor: StoredNarrowTensor, row: int) -> Iterator[str]:
-    """Yield a sentence where a mask does not keep what the pattern says; rows are read whole."""
+    """Yield a sentence for each mask that does not match the pattern; full rows are read at once."""
     layout, part = tensor.layout, tensor.parts["codes"]
     assert layout.pattern is not None
     width = layout.part_layouts["codes"].row_bytes(row)
@@ -103,7 +103,7 @@ def _wrong_masks(tensor: StoredNarrowTensor, row: int) -> Iterator[str]:
 
 
 def _values_of_lookup(tensor: StoredNarrowTensor) -> int | None:
-    """Return how many values the element's list has, where codes beyond its end exist."""
+    """Return the number of values of a lookup element if it has unused codes, else None."""
     element = tensor.layout.format.element
     return element.code_count if element.code_count < 2**element.bits else None
 
@@ -130,7 +130,7 @@ def _codes_from(part: StoredTensor, bits: int, row: int, first: int) -> int:
 
 
 def _lines(part: StoredTensor, width: int, *, multiple: int = 1) -> Iterator[NDArray[np.uint8]]:
-    """Yield a part as (lines, bytes), piece after piece; a long line is cut at a multiple of bytes."""
+    """Yield pieces of a part as (lines, bytes); a long line is cut at a multiple of ``multiple`` bytes."""
     if not prod(part.shape):
         return
     with part.file.open("rb") as file:

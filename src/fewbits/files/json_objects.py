@@ -1,4 +1,4 @@
-"""JSON objects whose keys are there once: Python's own parser keeps the last of two and says nothing."""
+"""JSON objects with unique keys; Python's own parser silently keeps the last of two equal keys."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from fewbits.errors import DataError
 
 
 def unique_keys(owner: str, pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Return an object of a JSON document; for ``object_pairs_hook`` of :func:`json.loads`.
+    """Return a JSON object as a dict; for ``object_pairs_hook`` of :func:`json.loads`.
 
     Args:
-        owner: what the document is, for the error.
+        owner: what error messages call the document.
         pairs: (key, value).
 
     Raises:
-        DataError: a key is there more than once.
+        DataError: a key occurs more than once.
 
     >>> import json
     >>> from functools import partial

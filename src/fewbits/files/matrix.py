@@ -28,8 +28,8 @@ def read_matrix(path: str | os.PathLike[str]) -> csr_array:
         scipy.sparse.csr_array of float64 with sorted indices; every entry is finite.
 
     Raises:
-        DataError: the file is missing, damaged, complex, a pattern without values, or claims more than it
-            holds.
+        DataError: the file is missing, damaged, complex or a pattern without values, or is shorter than its
+            header says.
     """
     from scipy import io, sparse
 
@@ -60,7 +60,7 @@ def read_matrix(path: str | os.PathLike[str]) -> csr_array:
 
 
 def _text(file: Path) -> bytes:
-    """Return the file so that SciPy, which seeks line ends beyond a zero byte and the end, does not crash."""
+    """Return the file in a form on which SciPy does not crash: without zero bytes, ending in a line end."""
     text = file.read_bytes()
     if b"\0" in text:
         raise DataError(
@@ -72,14 +72,14 @@ def _text(file: Path) -> bytes:
 def _check_claims(
     file: Path, size: int, rows: int, columns: int, entries: int, layout: str, field: str, symmetry: str
 ) -> None:
-    """Refuse what the header says before memory is reserved for it."""
+    """Raise DataError for an invalid header, before memory is allocated for it."""
     if field == "pattern":
         raise DataError(f"{file} holds a pattern without values; expected a real matrix")
     if field == "complex":
         raise DataError(
             f"{file} is complex; expected a real matrix: write its real and imaginary parts as two files"
         )
-    # SciPy crashes on both.
+    # SciPy crashes on such matrices.
     if not (rows and columns) or (symmetry != "general" and rows != columns):
         raise DataError(
             f"{file} is {rows} x {columns} and {symmetry}, which no matrix is; fetch or write it again"

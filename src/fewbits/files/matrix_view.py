@@ -1,4 +1,4 @@
-"""A stored tensor as a matrix, along whose rows blocks lie: one rule for measuring, casting and pruning."""
+"""A stored tensor viewed as a matrix with blocks along its rows, for measuring, casting and pruning."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _SHORTEST_ROW = 32  # values; the block size of the MX formats
 def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
     """Return a tensor's shape as (rows, values in a row): blocks run along a row, and a row is a channel.
 
-    A row is the last axis. Where a tensor has three axes or more and the last is shorter than 32 values, as
-    in the kernel of a convolution, all axes but the first are one row, as they are in its matrix product.
+    A row is the last axis. If a tensor has three axes or more and the last is shorter than 32 values, as in
+    the kernel of a convolution, all axes but the first form one row, as in its matrix product.
 
     >>> matrix_shape((4096, 11008)), matrix_shape((64, 3, 7, 7))
     ((4096, 11008), (64, 147))
@@ -22,5 +22,5 @@ def matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def is_convolution_kernel(shape: tuple[int, ...]) -> bool:
-    """Whether a row is more than the last axis."""
+    """Return whether a row spans more than the last axis."""
     return len(shape) >= 3 and shape[-1] < _SHORTEST_ROW

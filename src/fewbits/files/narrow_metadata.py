@@ -1,4 +1,4 @@
-"""What a file says about its narrow tensors: the text under the key ``fewbits`` of its metadata."""
+"""The description of narrow tensors in a file: the text under the key ``fewbits`` of its metadata."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class NarrowMetadata(NamedTuple):
     """What a file says about its narrow tensors."""
 
     tensors: dict[str, TensorLayout]
-    checksums: dict[str, str]  # by name in the file
-    problems: list[str]  # a sentence for each thing that is wrong
+    checksums: dict[str, str]  # by the name in the file
+    problems: list[str]  # a sentence for each problem
     version: int = VERSION
 
 
 def metadata_text(tensors: Mapping[str, TensorLayout], checksums: Mapping[str, str]) -> str:
-    """Return the text under the key ``fewbits``; the same arguments give the same text.
+    """Return the text under the key ``fewbits``; deterministic.
 
     Args:
         tensors: the narrow ones, by name.
-        checksums: of all that is in the file, parts and ordinary tensors, by name.
+        checksums: of all tensors in the file, parts included, by name.
     """
     described = {name: _fields_of(layout) for name, layout in tensors.items()}
     document = {"crc32": dict(checksums), "tensors": described, "version": VERSION}
@@ -50,7 +50,7 @@ def metadata_text(tensors: Mapping[str, TensorLayout], checksums: Mapping[str, s
 
 
 def read_metadata(text: str) -> NarrowMetadata:
-    """Read the text under the key ``fewbits``; what is wrong with it is a problem, not an exception."""
+    """Read the text under the key ``fewbits``; errors are returned as problems, not raised."""
     try:
         document = json.loads(text, object_pairs_hook=partial(unique_keys, "it"))
     except (ValueError, RecursionError) as error:
@@ -99,10 +99,10 @@ def _unreadable(reason: str) -> NarrowMetadata:
 
 
 def _layout_from(fields: object) -> TensorLayout:
-    """Read what is said of one tensor.
+    """Read the description of one tensor.
 
     Raises:
-        DataError: a field is missing, unknown or of another kind, or fields contradict each other.
+        DataError: a field is missing, unknown or of the wrong type, or fields contradict each other.
         FormatError: no such format or pattern.
     """
     if not isinstance(fields, dict):
@@ -152,7 +152,7 @@ def _shape(field: str, value: object) -> tuple[int, ...]:
 def part_problems(
     name: str, layout: TensorLayout, there: Mapping[str, StoredTensor], version: int = VERSION
 ) -> list[str]:
-    """Return a sentence for each part of a narrow tensor that is missing or not what its format asks for."""
+    """Return a sentence for each part of a narrow tensor that is missing or does not match its format."""
     problems = []
     for suffix, part in layout.parts.items():
         entry = there.get(part_name(name, suffix))

@@ -1,4 +1,4 @@
-"""Where long arrays of rows are cut, so that no more than a piece is in memory."""
+"""Cuts long arrays of rows into pieces that fit in memory."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator
 def pieces(count: int, row: int, *, most: int, multiple: int = 1) -> Iterator[tuple[int, int]]:
     """Yield (start, size) of each piece of ``count`` items in rows of ``row``.
 
-    A piece is as many whole rows as fit, or a part of one row that is longer than a piece.
+    A piece is as many full rows as fit, or part of a row that is longer than a piece.
 
     Args:
         count: all items; a multiple of ``row``.
         row: items in a row.
-        most: items in a piece; less than ``multiple`` counts as ``multiple``.
+        most: most items in a piece; at least ``multiple``.
         multiple: a row longer than a piece is cut at multiples of this many items.
 
     >>> list(pieces(12, 4, most=9))

@@ -1,4 +1,4 @@
-"""Quantize one tensor of a checkpoint, and dequantize it, piece after piece: memory does not grow with it."""
+"""Quantize and dequantize one tensor of a checkpoint in pieces, with bounded memory."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from fewbits.kernels.bits.nm_stream import by_magnitude
 from fewbits.metrics import Tally
 from fewbits.typing import NumpyArray
 
-PIECE_VALUES = 1 << 18  # values worked on at once; counting what is lost takes twenty times their bytes
+PIECE_VALUES = 1 << 18  # values processed at once; measuring errors takes twenty times their bytes
 
-# What the kernels write themselves, of the dtypes that a tensor may have had.
+# Dtypes of ordinary tensors that the kernels can write directly.
 _DEQUANTIZED: dict[str, np.dtype[np.generic]] = {
     "F64": np.dtype(np.float64),
     "F32": np.dtype(np.float32),
@@ -34,16 +34,16 @@ _DEQUANTIZED: dict[str, np.dtype[np.generic]] = {
     "BF16": kernels.BFLOAT16,
 }
 
-Put = Callable[[str, int, bytes], None]  # end of a part's name, byte offset in the part, bytes
+Put = Callable[[str, int, bytes], None]  # suffix of the part, byte offset in it, bytes
 Advance = Callable[[float], None]  # fraction of the tensor that is done
 
 
 def quantize_tensor(
     tensor: StoredTensor, layout: TensorLayout, scale_rule: str, put: Put, advance: Advance
 ) -> Tally:
-    """Quantize a tensor to ``layout.format``, nearest even, and hand out the bytes of its parts.
+    """Quantize a tensor to ``layout.format``, to nearest even, and pass the bytes of its parts to ``put``.
 
-    Where ``layout`` has a pattern, the values of largest magnitude in each group are kept.
+    If ``layout`` has a pattern, the values of largest magnitude in each group are kept.
 
     Args:
         tensor: floating point, with at least one value.
@@ -76,7 +76,7 @@ def quantize_tensor(
 def _scale(
     seen: Survey | None, layout: TensorLayout, x: NumpyArray, at: int, row: int
 ) -> tuple[Format, float | None]:
-    """Return the format to round a piece with, and the magnitude that a shared scale is made for."""
+    """Return the format to round a piece with, and the largest magnitude for a shared scale, or None."""
     if seen is None:
         return layout.format, None
     return seen.scale_of(layout.format, at // row, x.shape[1] < row)
@@ -89,7 +89,7 @@ def _quantize_piece(
     scale_rule: str,
     scale: tuple[Format, float | None],
 ) -> tuple[Packed, NDArray[np.floating]]:
-    """Return the packed parts of a piece, and the values that they stand for."""
+    """Return the packed parts of a piece, and their values."""
     fmt, amax = scale
     pruned = x if layout.pattern is None else np.where(by_magnitude(x, layout.pattern), x, x.dtype.type(0))
     options = kernels.options(fmt, scale_rule=scale_rule if kernels.has_scale_rule(fmt) else "floor")
@@ -105,12 +105,12 @@ def _quantize_piece(
 
 
 def dequantized_bytes(tensor: StoredNarrowTensor) -> Iterator[tuple[int, memoryview]]:
-    """Yield (byte offset, bytes) of the ordinary tensor that a narrow one stands for, in its own dtype.
+    """Yield (byte offset, bytes) of the ordinary tensor that a narrow one represents, in its dtype.
 
     Pieces have a bounded size; a tensor whose block axis is not the last is one piece.
 
     Raises:
-        DataError: the file was cut since it was listed.
+        DataError: the file became shorter after it was listed.
     """
     import torch
 
@@ -125,7 +125,7 @@ def dequantized_bytes(tensor: StoredNarrowTensor) -> Iterator[tuple[int, memoryv
 
 
 def _values(tensor: StoredNarrowTensor, dtype: npt.DTypeLike) -> Iterator[NumpyArray]:
-    """Yield the values in C order, piece after piece, rounded once to a dtype of :mod:`fewbits.kernels`."""
+    """Yield the values in C order in pieces, rounded once to a dtype of :mod:`fewbits.kernels`."""
     layout, shape = tensor.layout, tensor.layout.quantized_shape
     if not prod(shape):
         return
@@ -144,7 +144,7 @@ def _values(tensor: StoredNarrowTensor, dtype: npt.DTypeLike) -> Iterator[NumpyA
 
 
 def _packed(tensor: StoredNarrowTensor, row: int, at: int, rows: int, n: int) -> Packed:
-    """Read the parts of ``rows`` whole rows, or of ``n`` values of one row, from value ``at`` on."""
+    """Read the parts of ``rows`` full rows, or of ``n`` values of one row, starting at value ``at``."""
     layout, parts = tensor.layout, dict[str, NDArray[np.uint8]]()
     outer: NDArray[np.float32] | None = None
     with tensor.file.open("rb") as file:
@@ -164,10 +164,10 @@ def _packed(tensor: StoredNarrowTensor, row: int, at: int, rows: int, n: int) ->
 
 
 def _survey(tensor: StoredTensor, layout: TensorLayout, row: int) -> Survey | None:
-    """Read a tensor for the largest values that its scales need, where pieces share a scale; else nothing.
+    """If pieces share a scale, read the tensor for the largest values that its scales need; else None.
 
     Raises:
-        DataError: one NaN or infinity would make everything that shares its scale NaN.
+        DataError: the tensor holds NaN or infinity, which would make all values that share the scale NaN.
     """
     fmt = layout.format
     if not (shares_scale(fmt, "tensor") or (shares_scale(fmt, "channel") and row > PIECE_VALUES)):

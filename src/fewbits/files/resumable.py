@@ -1,8 +1,8 @@
-"""Write large files so that a job stopped at any moment leaves the old ones whole and can go on later.
+"""Write large files such that an interrupted job leaves the old files intact and can be resumed.
 
-Beside each file to be written lies a hidden one, ``.fewbits-NAME.partial``, of its final size, and beside the
-first a journal, ``.fewbits-NAME.journal``: a line that says which job this is, then a line for each finished
-step, written when the step's bytes have reached the disk. Files take their names when all are whole.
+Each file is written under a hidden name, ``.fewbits-NAME.partial``, with its final size. Beside the first one
+is a journal, ``.fewbits-NAME.journal``: a line that identifies the job, then a line for each finished step,
+written after the step's bytes have reached the disk. Files are renamed when all are complete.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from fewbits.errors import ArgumentError
 from fewbits.files.atomic import sync_folder
 from fewbits.files.safetensors_header import Header
 
-_SYNC_SECONDS = 0.5  # between flushes: small steps share one, and no more than this is done twice
+_SYNC_SECONDS = 0.5  # between flushes; an interruption loses at most this much work
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_READY, _COMPLETE = "ready", "complete"  # all space is reserved; all bytes are written
+_READY, _COMPLETE = "ready", "complete"  # journal states: all space is reserved; all bytes are written
 
 
 class Resumable:
     """A set of files being written, each with its header in place; a context manager.
 
     Attributes:
-        done: what :meth:`finish` was told, by step, in this run and in the interrupted ones before it.
+        done: the records given to :meth:`finish`, by step, in this run and in interrupted ones before it.
     """
 
     def __init__(self, journal_of: Path, fingerprint: str, files: Mapping[Path, Header]) -> None:
-        """Name the files; nothing is touched before the ``with`` block is entered.
+        """Set the files; nothing is written before the ``with`` block is entered.
 
         Args:
-            journal_of: the path whose name the journal bears; in the folder of the files.
-            fingerprint: a text that two runs share only if they would write the same bytes.
+            journal_of: the path after which the journal is named, in the folder of the files.
+            fingerprint: identifies the job; equal only for runs that would write the same bytes.
             files: the files to write, in one folder, symbolic links resolved.
         """
         self.done: dict[str, Any] = {}
@@ -77,7 +77,7 @@ class Resumable:
             self._close()
 
     def write(self, file: Path, at: int, octets: bytes | bytearray | memoryview) -> None:
-        """Put bytes into one of the files."""
+        """Write bytes at an offset of one of the files."""
         descriptor = self._descriptor(file)
         view = memoryview(octets).cast("B")
         with _naming(file):
@@ -86,16 +86,16 @@ class Resumable:
                 view, at = view[written:], at + written
 
     def finish(self, step: str, record: object) -> None:
-        """Note that all bytes of a step are written, with what JSON can hold about it."""
+        """Record that all bytes of a step are written; ``record`` is any JSON value."""
         self.done[step] = record
         self._pending.append((step, record))
         if time.monotonic() - self._synced >= _SYNC_SECONDS:
             self._sync()
 
     def commit(self, headers: Mapping[Path, Header], last: Callable[[], None] = lambda: None) -> None:
-        """Write the headers that are known now, give all files their names, call ``last``, forget the job."""
+        """Write the final headers, rename all files, call ``last``, and remove the journal."""
         for file, header in headers.items():
-            if _beside(file, "partial").exists():  # else an earlier run came so far
+            if _beside(file, "partial").exists():  # else an earlier run renamed it
                 assert header.size == self._files[file].size
                 self.write(file, 0, header.octets)
         self._sync()
@@ -112,12 +112,12 @@ class Resumable:
         sync_folder(self._journal_path.parent)
 
     def _resume(self) -> bool:
-        """Read the journal; return whether it is of this job and all that it needs is there."""
+        """Read the journal; return whether it belongs to this job and all its files exist."""
         lines = list(_whole_lines(self._journal))
         first = lines[0] if lines else {}
         if first.get("job") != self._fingerprint:
             for name in first.get("partials", []):
-                # The journal may be anybody's: it may name hidden files of ours in its own folder only.
+                # The journal is untrusted input: it may only name our hidden files in its own folder.
                 if isinstance(name, str) and re.fullmatch(r"\.fewbits-[^/\0]*\.partial", name):
                     (self._journal_path.parent / name).unlink(missing_ok=True)
             return False
@@ -131,7 +131,7 @@ class Resumable:
         return True
 
     def _start(self) -> None:
-        """Reserve the space of all files, so that a disk too small is known before the work."""
+        """Reserve the space of all files, so that a full disk is detected before the work."""
         os.ftruncate(self._journal, 0)
         partials = [_beside(file, "partial").name for file in self._files]
         self._note({"job": self._fingerprint, "partials": partials})
@@ -139,7 +139,7 @@ class Resumable:
             partial = _beside(file, "partial")
             with _naming(file):
                 partial.unlink(missing_ok=True)
-                # O_EXCL follows no link that somebody else put there; the mode obeys the umask.
+                # O_EXCL follows no link that somebody else created; the permissions follow the umask.
                 descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
                 try:
                     _reserve(descriptor, header.size)
@@ -150,7 +150,7 @@ class Resumable:
         self._note({_READY: True})
 
     def _descriptor(self, file: Path) -> int:
-        """Return the open partial file; one is open at a time, as a checkpoint may have many shards."""
+        """Return the open partial file; only one is open at a time, as there may be many shards."""
         if self._open is None or self._open[0] != file:
             self._sync()
             self._shut()
@@ -158,7 +158,7 @@ class Resumable:
         return self._open[1]
 
     def _sync(self) -> None:
-        """Flush the data, and only then the lines that say so."""
+        """Flush the data, and only then the journal lines about them."""
         if self._open is not None:
             with _naming(self._open[0]):
                 os.fsync(self._open[1])
@@ -192,7 +192,7 @@ class Resumable:
 
 
 def _beside(file: Path, what: str) -> Path:
-    """Return the hidden path of a partial file or a journal; a name too long for a folder is hashed."""
+    """Return the hidden path of a partial file or a journal; a name that is too long is hashed."""
     name = f".fewbits-{file.name}.{what}"
     if len(os.fsencode(name)) > 255:
         name = f".fewbits-{hashlib.sha256(os.fsencode(file.name)).hexdigest()[:32]}.{what}"
@@ -200,10 +200,10 @@ def _beside(file: Path, what: str) -> Path:
 
 
 def _locked(journal: Path) -> int:
-    """Open the journal for this process alone.
+    """Open the journal with an exclusive lock.
 
     Raises:
-        ArgumentError: another process has it.
+        ArgumentError: another process holds the lock.
     """
     while True:
         descriptor = os.open(journal, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
@@ -216,7 +216,7 @@ def _locked(journal: Path) -> int:
             ) from None
         except OSError:  # a file system without locks
             return descriptor
-        # Between opening and locking, the run that held it may have finished and removed it.
+        # Between opening and locking, the run that held the lock may have finished and removed the file.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), journal.stat()):
                 return descriptor
@@ -224,7 +224,7 @@ def _locked(journal: Path) -> int:
 
 
 def _whole_lines(journal: int) -> Iterator[dict[str, Any]]:
-    """Yield the lines that were written whole, and cut off what follows them."""
+    """Yield the complete lines of a journal, and truncate it after them."""
     with os.fdopen(os.dup(journal), "rb") as file:
         file.seek(0)
         at = 0
@@ -254,7 +254,7 @@ def _size(file: Path) -> int:
 
 
 def _can_go_on(error: BaseException) -> bool:
-    """Whether the same job may succeed later, so that what is done is worth its place on the disk."""
+    """Return whether the same job may succeed later, so that its partial files should be kept."""
     if isinstance(error, OSError):
         return error.errno not in _NO_SPACE
     return not isinstance(error, Exception)  # interrupts
@@ -262,7 +262,7 @@ def _can_go_on(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def _naming(file: Path) -> Iterator[None]:
-    """Add the name of the file that is meant to an error of the operating system."""
+    """Add the name of the intended file to errors of the operating system."""
     try:
         yield
     except OSError as error:

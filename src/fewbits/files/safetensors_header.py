@@ -1,7 +1,7 @@
-"""The header of a safetensors file: where every tensor will lie, known before the first value is written.
+"""The header of a safetensors file: the offset of every tensor, known before the first value is written.
 
-The same tensors and metadata give the same bytes: wide types come first, so that each tensor is aligned, then
-names in order of their code points. The data starts at a multiple of eight bytes.
+The header is deterministic: tensors are sorted by decreasing width of their dtype, so that each is aligned,
+then by name in code-point order. The data starts at a multiple of eight bytes.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from math import prod
 
 from fewbits.errors import ArgumentError
 
-_LARGEST = 100_000_000  # what the safetensors library reads
+_LARGEST = 100_000_000  # the limit of the safetensors library
 
 
 @dataclass(frozen=True)
 class HeaderEntry:
     """One tensor of a file to be written."""
 
-    dtype: str  # as safetensors writes it
+    dtype: str  # in the spelling of safetensors
     shape: tuple[int, ...]
 
     @property
@@ -32,24 +32,24 @@ class HeaderEntry:
 
 @dataclass(frozen=True)
 class Header:
-    """The first bytes of a file, and what follows them."""
+    """The first bytes of a file, and the layout of the rest."""
 
     octets: bytes  # length, JSON, spaces
-    starts: Mapping[str, int]  # where each tensor begins in the file
-    size: int  # of the whole file, bytes
+    starts: Mapping[str, int]  # byte offset of each tensor in the file
+    size: int  # bytes of the file
 
 
 def width(dtype: str) -> int:
-    """Return the bits of one value; every dtype of safetensors but BOOL names them."""
+    """Return the bits of one value, which the names of all safetensors dtypes but BOOL contain."""
     bits = re.search(r"\d+", dtype)
     return int(bits[0]) if bits else 8
 
 
 def header(tensors: Mapping[str, HeaderEntry], metadata: Mapping[str, str]) -> Header:
-    """Lay out a file.
+    """Return the header of a file with these tensors.
 
     Raises:
-        ArgumentError: a name is no text that UTF-8 can carry, or the header is larger than readers accept.
+        ArgumentError: a name cannot be encoded in UTF-8, or the header is larger than readers accept.
     """
     names = sorted(tensors, key=lambda name: (-width(tensors[name].dtype), name))
     document: dict[str, object] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}

@@ -1,4 +1,4 @@
-"""Which tensors of a checkpoint are cast, and to which format."""
+"""Selects which tensors of a checkpoint are cast, and to which format."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fewbits.formats import Format
 
 
 def can_cast(tensor: StoredTensor) -> bool:
-    """Whether a tensor is a matrix of floating-point numbers, or has more axes; others stay as they are."""
+    """Return whether a tensor is cast at all: floating point, with two axes or more."""
     return tensor.is_float and len(tensor.shape) >= 2 and tensor.count > 0
 
 
 def is_selected(name: str, include: Sequence[str], exclude: Sequence[str]) -> bool:
-    """Whether a name matches a pattern of ``include``, of which none means all, and none of ``exclude``.
+    """Return whether a name matches ``include`` (empty for all) and matches no pattern of ``exclude``.
 
     >>> is_selected("layers.0.w", ["layers.*"], ["*.b"]), is_selected("layers.0.b", [], ["*.b"])
     (True, False)
@@ -25,15 +25,15 @@ def is_selected(name: str, include: Sequence[str], exclude: Sequence[str]) -> bo
 
 
 def check_patterns(names: Sequence[str], include: Sequence[str], exclude: Sequence[str]) -> None:
-    """Refuse patterns that match no tensor.
+    """Raise ArgumentError if a pattern matches no tensor.
 
     Args:
-        names: of all tensors of a checkpoint.
-        include: patterns, as a shell has them.
-        exclude: likewise.
+        names: those of all tensors of a checkpoint.
+        include: patterns with shell wildcards.
+        exclude: patterns with shell wildcards.
 
     Raises:
-        ArgumentError: there is one.
+        ArgumentError: a pattern matches no tensor.
     """
     for argument, patterns in (("include", include), ("exclude", exclude)):
         for pattern in patterns:
@@ -47,14 +47,14 @@ def choose_formats(
     include: Sequence[str],
     exclude: Sequence[str],
 ) -> dict[str, Format]:
-    """Return the format of each tensor that is cast, by its name.
+    """Return the format of each tensor to cast, by name.
 
     Args:
         tensors: all of a checkpoint.
-        format: for the tensors that no pattern of ``mapped`` names; None leaves them as they are.
+        format: for the tensors that no pattern of ``mapped`` matches; None leaves them unchanged.
         mapped: (pattern, format); the first pattern that matches a name decides.
-        include: patterns of names that may be cast; none: all.
-        exclude: patterns of names that stay as they are whatever the others say.
+        include: patterns of names that may be cast; empty for all.
+        exclude: patterns of names that stay unchanged even if others match.
 
     Raises:
         ArgumentError: a pattern matches nothing, or nothing is left to be cast.

@@ -1,4 +1,4 @@
-"""What one reading of a tensor says before it is rounded: what scales that many pieces share depend on."""
+"""A first pass over a tensor, for the largest values that scales shared by several pieces depend on."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class Survey:
     largest: float = 0.0  # finite magnitude
     nans: int = 0
     infinities: int = 0
-    largest_of_row: dict[int, float] = field(default_factory=dict)  # of the rows that are cut into pieces
+    largest_of_row: dict[int, float] = field(default_factory=dict)  # only of rows that are cut into pieces
 
     def scale_of(self, format: Format, row: int, is_part: bool) -> tuple[Format, float]:
-        """Return the format to round a piece with, and the largest magnitude that its scale is made for.
+        """Return the format to round a piece with, and the largest magnitude for its scale.
 
         Args:
             format: of the tensor.
             row: index of the piece's first row.
-            is_part: whether the piece is a part of that row.
+            is_part: whether the piece is only part of that row.
         """
         if is_part and shares_scale(format, "channel"):
-            # One scale for the row: its largest value is known, as that of a tensor is.
+            # One scale for the row: treated as a scale per tensor with a known largest value.
             return for_one_channel(format), self.largest_of_row[row]
         return format, self.largest
 

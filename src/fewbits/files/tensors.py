@@ -1,4 +1,4 @@
-"""Save and load tensors, narrow ones among them, as the safetensors library does with ordinary ones."""
+"""Save and load dictionaries of tensors, narrow ones included, as the safetensors library does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
     from safetensors import safe_open
 
-# As safetensors writes them; the floating-point ones are in FLOATS.
+# Other dtypes in the spelling of safetensors; the floating-point ones are in FLOATS.
 _OTHERS = {
     "BOOL": "bool",
     "U8": "uint8",
@@ -43,7 +43,7 @@ def save_file(
     path: str | os.PathLike[str],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write tensors to a ``.safetensors`` file, all of it or none of it; docs/layout.md has the layout.
+    """Write tensors to a ``.safetensors`` file, atomically; docs/layout.md describes the layout.
 
     Args:
         tensors: by name; any shape, any device.
@@ -51,10 +51,10 @@ def save_file(
         metadata: further text for the header.
 
     Raises:
-        ArgumentError: a part of a narrow tensor would bear the name of another tensor, the metadata has a
-            key ``fewbits``, or the folder does not exist.
-        DTypeError: a dtype that the layout has no name for.
-        OSError: the operating system refused: no permission, no space left.
+        ArgumentError: a part of a narrow tensor would have the name of another tensor, the metadata has a key
+            ``fewbits``, or the folder does not exist.
+        DTypeError: the layout has no name for a dtype.
+        OSError: the operating system reported an error, such as no permission or no space left.
     """
     import torch
 
@@ -88,18 +88,18 @@ def save_file(
 
 
 def load_file(path: str | os.PathLike[str]) -> dict[str, torch.Tensor | NarrowTensor]:
-    """Read a checkpoint into memory: its tensors by name, narrow ones as they are stored.
+    """Read a checkpoint into memory: its tensors by name, narrow ones as NarrowTensors.
 
-    A narrow tensor whose metadata has a ``view`` comes in that shape, in which it was quantized: the kernel
-    of a convolution is a matrix. `fewbits cast --back` gives it its own shape again. One that was FP8 comes
-    as BF16, which holds all its values.
+    A narrow tensor whose metadata has a ``view`` is returned in that shape, in which it was quantized: the
+    kernel of a convolution is a matrix. `fewbits cast --back` restores its own shape. A narrow tensor that
+    was FP8 before is returned with dtype bfloat16, which holds all its values.
 
     Args:
         path: a ``.safetensors`` file, an index of several, or a folder of them.
 
     Raises:
-        DataError: it cannot be read, its narrow tensors are not what its metadata says, or it holds a tensor
-            that torch cannot, such as four-bit floats with an odd last extent.
+        DataError: it cannot be read, its narrow tensors do not match its metadata, or it has a tensor that
+            torch cannot hold, such as four-bit floats with an odd last extent.
     """
     loaded: dict[str, torch.Tensor | NarrowTensor] = {}
     handles: dict[Path, safe_open] = {}
@@ -114,7 +114,7 @@ def load_file(path: str | os.PathLike[str]) -> dict[str, torch.Tensor | NarrowTe
 
 
 def _read(handle: safe_open, stored: StoredTensor) -> torch.Tensor:
-    """Return one tensor; the library's checks of a header do not ask whether torch has such tensors."""
+    """Return one tensor; raise DataError if torch cannot hold it, which the library does not check."""
     from safetensors import SafetensorError
 
     try:

@@ -114,8 +114,8 @@ def refuse_gradient(*given: Any) -> None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.is_grad_enabled() and any(is_torch(t) and t.requires_grad for t in given):
         raise ArgumentError(
-            "out= was given with a tensor that requires a gradient, which out= cannot record: omit out=, or call"
-            " it under torch.no_grad()"
+            "out= was given with a tensor that requires a gradient, which it cannot record: omit out=, or"
+            " call it under torch.no_grad()"
         )
 
 

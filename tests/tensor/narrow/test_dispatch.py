@@ -123,8 +123,8 @@ def test_a_copy_that_does_not_fit_is_refused_and_changes_nothing() -> None:
     kept = q.clone()
     cases_: tuple[tuple[torch.Tensor, str], ...] = (
         (torch.ones(3), r"copy_ of shape \(3,\) into .*; expected \(32, 32\)"),
-        (packed("fp8_e5m2", (32, 32)), "expected one format and one axis"),
-        (q.t(), "expected one format and one axis"),
+        (packed("fp8_e5m2", (32, 32)), "expected one format, axis and sparsity"),
+        (q.t(), "expected one format, axis and sparsity"),
     )
     for source, message in cases_:
         with pytest.raises(ArgumentError, match=message):

@@ -261,7 +261,7 @@ def test_a_state_dict_is_loaded_by_copy_and_by_assignment() -> None:
     assert (dense.weight.codes.data_ptr(), dense.weight.requires_grad) == (one.weight.codes.data_ptr(), False)
     one.load_state_dict(torch.nn.Linear(64, 8).state_dict())  # ordinary values are quantized
     assert isinstance(one.weight, fb.NarrowTensor)
-    with pytest.raises(RuntimeError, match="expected one format and one axis"):
+    with pytest.raises(RuntimeError, match="expected one format, axis and sparsity"):
         module(name="mxfp8_e4m3").load_state_dict(one.state_dict())
 
 

@@ -44,7 +44,7 @@ def _copy_into(q: Any, source: torch.Tensor, non_blocking: bool = False) -> Any:
     fmt = q.format
     if q._is_view() and (shares_scale(fmt, "tensor") or shares_scale(fmt, "channel")):
         raise ArgumentError(
-            f"copy_ into a piece of {fmt} would change a scale shared with other values: copy into the whole tensor"
+            f"copy_ into a piece of {fmt} would change a scale that other values share: copy into all of it"
         )
     if isinstance(source, NarrowTensor):
         if (source.format, source.axis, source.sparsity) != (fmt, q.axis, q.sparsity):
