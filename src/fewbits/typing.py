@@ -26,6 +26,9 @@ Generator = Union[int, np.integer, np.random.Generator, "torch.Generator"]
 Scalar = Union[float, np.generic, npt.NDArray[np.generic], "torch.Tensor"]
 """A number, or an array of no dimensions that holds one."""
 
+StateDict = dict[str, object]
+"""What ``state_dict()`` returns and ``load_state_dict()`` takes: its entries by name."""
+
 Progress = Callable[[str, float, float], None]
 """``progress(what, done, total)``: what is being done, how much of it is done, of how much."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypedDict, cast
 
 import torch
 from lightning.pytorch import LightningModule
@@ -14,6 +14,17 @@ from fewbits.optim import scaler
 from fewbits.recipes import Recipe
 from fewbits.recipes import recipe as read
 from fewbits.train.schedules import Schedule, schedule
+from fewbits.typing import StateDict
+
+_Connected = tuple[LightningModule, list[torch.optim.Optimizer], list[object]]
+
+
+class _State(TypedDict):
+    """What ``state_dict`` returns; of the schedule only if there is one."""
+
+    scaler: StateDict
+    schedule: StateDict
+    tensors: dict[str, torch.Tensor]
 
 
 class RecipePrecision(Precision):  # type: ignore[misc]  # Lightning is not typed for us
@@ -39,7 +50,9 @@ class RecipePrecision(Precision):  # type: ignore[misc]  # Lightning is not type
         self.scaler = scaler(self.recipe)
         self.schedule: Schedule | None = None
 
-    def connect(self, model: Any, optimizers: list[Any], lr_schedulers: list[Any]) -> Any:
+    def connect(
+        self, model: LightningModule, optimizers: list[torch.optim.Optimizer], lr_schedulers: list[object]
+    ) -> _Connected:
         """Make the schedule, for as many steps as the trainer plans.
 
         Raises:
@@ -53,15 +66,21 @@ class RecipePrecision(Precision):  # type: ignore[misc]  # Lightning is not type
                     " give it max_epochs or max_steps"
                 )
             self.schedule = schedule(model, self.recipe, int(steps))
-        return super().connect(model, optimizers, lr_schedulers)
+        connected: _Connected = super().connect(model, optimizers, lr_schedulers)
+        return connected
 
-    def pre_backward(self, tensor: torch.Tensor, module: LightningModule) -> Any:
+    def pre_backward(self, tensor: torch.Tensor, module: LightningModule) -> torch.Tensor:
         """Scale the loss."""
-        return super().pre_backward(self.scaler.scale(tensor), module)
+        scaled: torch.Tensor = super().pre_backward(self.scaler.scale(tensor), module)
+        return scaled
 
     def optimizer_step(
-        self, optimizer: Any, model: LightningModule, closure: Callable[[], Any], **kwargs: Any
-    ) -> Any:
+        self,
+        optimizer: torch.optim.Optimizer,
+        model: LightningModule,
+        closure: Callable[[], object],
+        **kwargs: object,
+    ) -> object:
         """Go a step: backward, unscale, clip, update."""
         result = closure()
         if result is None and model.automatic_optimization:  # training_step has left this batch out
@@ -76,17 +95,18 @@ class RecipePrecision(Precision):  # type: ignore[misc]  # Lightning is not type
             self.schedule.after_step()
         return result
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return what a checkpoint keeps: loss scale and schedule."""
-        found: dict[str, Any] = {"scaler": self.scaler.state_dict()}
+        state: StateDict = {"scaler": self.scaler.state_dict()}
         if self.schedule is not None:
-            found |= {"schedule": self.schedule.state_dict(), "tensors": self.schedule.tensors()}
-        return found
+            state |= {"schedule": self.schedule.state_dict(), "tensors": self.schedule.tensors()}
+        return state
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Take over what :meth:`state_dict` returned."""
-        if state_dict["scaler"]:
-            self.scaler.load_state_dict(state_dict["scaler"])
-        if self.schedule is not None and "schedule" in state_dict:
-            self.schedule.load_tensors(state_dict["tensors"])
-            self.schedule.load_state_dict(state_dict["schedule"])
+        saved = cast(_State, state_dict)
+        if saved["scaler"]:
+            self.scaler.load_state_dict(saved["scaler"])
+        if self.schedule is not None and "schedule" in saved:
+            self.schedule.load_tensors(saved["tensors"])
+            self.schedule.load_state_dict(saved["schedule"])

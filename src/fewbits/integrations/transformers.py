@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from torch import nn
-from transformers import Trainer, TrainerCallback
+from torch.optim.lr_scheduler import LRScheduler
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from fewbits.errors import ArgumentError
 from fewbits.files import load_file, save_file
@@ -36,7 +37,7 @@ class RecipeTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         ArgumentError: the model was not prepared, or ``fp16`` is asked for.
     """
 
-    def __init__(self, model: nn.Module, args: Any = None, **more: Any) -> None:
+    def __init__(self, model: nn.Module, args: TrainingArguments | None = None, **more: object) -> None:
         recipe = getattr(model, "fewbits_recipe", None)
         if not isinstance(recipe, Recipe):
             raise ArgumentError(
@@ -59,7 +60,7 @@ class RecipeTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
             self.accelerator.scaler = scaler(self.recipe)
         self.accelerator.unscale_gradients = self._before_clipping
 
-    def _before_clipping(self, optimizer: Any = None) -> None:
+    def _before_clipping(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Do what the accelerator calls before it clips, once in a step."""
         self.look()
         if self.recipe.scaling is not None:
@@ -78,7 +79,7 @@ class RecipeTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
             self.schedule.after_step()
         self._looked = False
 
-    def create_optimizer(self, *model: Any) -> Any:
+    def create_optimizer(self, *model: nn.Module) -> torch.optim.Optimizer:
         """Make AdamW with the model's recipe, where no optimizer was given."""
         if self.optimizer is None and self.optimizer_cls_and_kwargs is None:
             given = self.args
@@ -89,12 +90,16 @@ class RecipeTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
                 "recipe": self.recipe,
             }
             self.optimizer_cls_and_kwargs: Any = (AdamW, options)
-        return super().create_optimizer(*model)
+        optimizer: torch.optim.Optimizer = super().create_optimizer(*model)
+        return optimizer
 
-    def create_scheduler(self, num_training_steps: int, *optimizer: Any, **more: Any) -> Any:
+    def create_scheduler(
+        self, num_training_steps: int, *optimizer: torch.optim.Optimizer, **more: object
+    ) -> LRScheduler:
         """Make the recipe's schedule beside that of the learning rate."""
         self.schedule = schedule(self.model, self.recipe, num_training_steps)
-        return super().create_scheduler(num_training_steps, *optimizer, **more)
+        scheduler: LRScheduler = super().create_scheduler(num_training_steps, *optimizer, **more)
+        return scheduler
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
@@ -119,10 +124,10 @@ class _Schedule(TrainerCallback):  # type: ignore[misc]  # transformers is not t
     def __init__(self, trainer: RecipeTrainer) -> None:
         self.trainer = trainer
 
-    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+    def on_pre_optimizer_step(self, *_: object, **__: object) -> None:
         """Look, where nothing was clipped."""
         self.trainer.look()
 
-    def on_optimizer_step(self, *_: Any, **__: Any) -> None:
+    def on_optimizer_step(self, *_: object, **__: object) -> None:
         """Count."""
         self.trainer.count()

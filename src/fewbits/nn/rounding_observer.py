@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import nn
@@ -45,6 +45,13 @@ class Seen:
     row_drift: (
         float  # by how much the rounded rows' sums moved, in units of the rows' largest entries; the mean
     )
+
+
+class ObserverState(TypedDict):
+    """What a resumed run needs of an observer."""
+
+    step: int
+    said: list[str]  # how the warnings begin that were given
 
 
 class RoundingObserver:
@@ -149,19 +156,19 @@ class RoundingObserver:
             self._said.add(key)
             self.warnings.append(warning)
 
-    def drained(self) -> tuple[list[dict[str, Any]], list[str]]:
+    def drained(self) -> tuple[list[dict[str, object]], list[str]]:
         """Return what was seen, as records for JSON, and the new warnings; both start anew."""
         seen, warnings = [asdict(s) for s in self.seen], self.warnings
         self.seen, self.warnings = [], []
         return seen, warnings
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> ObserverState:
         """Return the step and what was said, so that a resumed run says nothing twice."""
         return {"step": self.step, "said": sorted(self._said)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: ObserverState) -> None:
         """Take over what :meth:`state_dict` returned."""
-        self.step, self._said = int(state["step"]), set(state["said"])
+        self.step, self._said = state["step"], set(state["said"])
 
 
 def _remedy(precision: LayerPrecision, how: RoleFormat, x: torch.Tensor) -> str:

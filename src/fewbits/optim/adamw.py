@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.optim.optimizer import ParamsT
 
-from fewbits.optim.optimizer import Optimizer, checked
+from fewbits.optim.optimizer import Optimizer, Options, ParameterState, checked
 from fewbits.recipes import Recipe
 
 
@@ -58,7 +56,7 @@ class AdamW(Optimizer):
         super().__init__(params, defaults, recipe)
 
     def update(
-        self, now: torch.Tensor, gradient: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
+        self, now: torch.Tensor, gradient: torch.Tensor, state: ParameterState, group: Options
     ) -> torch.Tensor:
         """Return what is added to the weights ``now``."""
         step = state["step"] = state.get("step", 0) + 1

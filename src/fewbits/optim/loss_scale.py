@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -10,6 +10,7 @@ from fewbits.optim.optimizer import Optimizer
 from fewbits.optim.packing import torch_dtype
 from fewbits.recipes import LossScaling, Recipe
 from fewbits.recipes import recipe as read
+from fewbits.typing import StateDict
 
 
 def scaler(recipe: str | Recipe) -> torch.amp.GradScaler:
@@ -61,14 +62,14 @@ class LossScaler(torch.amp.GradScaler):
         if self.get_scale() < floor:
             super().update(floor)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return torch's state and the count of steps."""
         return {**super().state_dict(), "steps": self.steps}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Take over what :meth:`state_dict` returned."""
         super().load_state_dict(state_dict)
-        self.steps = state_dict["steps"]
+        self.steps = cast(int, state_dict["steps"])
 
     def _unscale_grads_(
         self,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypedDict, cast
 
 import torch
 from torch import distributed
@@ -21,9 +21,40 @@ from fewbits.recipes import Recipe
 from fewbits.recipes import recipe as read
 from fewbits.recipes.rounding import drawing_from
 from fewbits.tensor import NarrowTensor
+from fewbits.typing import StateDict
 
+Moment = Literal["first_moment", "second_moment"]
 _COUNTS = ("step",)
 _STATES = ("first_moment", "second_moment", "master", "compensation")
+
+
+class ParameterState(TypedDict, total=False):
+    """What an optimizer holds for one parameter between steps, packed where the recipe says so."""
+
+    step: int  # of the updates so far
+    first_moment: torch.Tensor
+    second_moment: torch.Tensor
+    master: torch.Tensor  # the values that updates are added to, of a narrow parameter
+    compensation: torch.Tensor  # what the last sums lost to rounding
+
+
+class Options(TypedDict, total=False):
+    """The options of a group of parameters, those that its optimizer takes."""
+
+    lr: float
+    momentum: float
+    betas: tuple[float, float]
+    eps: float
+    weight_decay: float
+    nesterov: bool
+    trust: float
+
+
+class _Saved(TypedDict):
+    """What ``state_dict`` returns."""
+
+    state: dict[int, dict[str, object]]
+    param_groups: list[dict[str, Any]]
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -36,13 +67,13 @@ class Optimizer(torch.optim.Optimizer):
     it reads as float32, and loss scalers and clipping multiply it without a second rounding.
     """
 
-    moments: ClassVar[tuple[str, ...]] = ("first_moment",)
+    moments: ClassVar[tuple[Moment, ...]] = ("first_moment",)
     _steps = 0
 
     # torch.amp.GradScaler then hands over its scale, and gradients are divided by it in float32.
     _step_supports_amp_scaling: ClassVar[bool] = True
 
-    def __init__(self, params: ParamsT, defaults: dict[str, Any], recipe: str | Recipe) -> None:
+    def __init__(self, params: ParamsT, defaults: Mapping[str, object], recipe: str | Recipe) -> None:
         self.recipe = read(recipe)
         for role in (*_STATES[:3], "held_gradient"):
             how = getattr(self.recipe, role)
@@ -54,9 +85,9 @@ class Optimizer(torch.optim.Optimizer):
         self._packer = self._new_packer()
         self._widened: list[torch.Tensor] = []  # float32 gradients of FP16 parameters
         self._were_wide: list[torch.Tensor] = []  # when they came, until the first step
-        super().__init__(params, defaults)
+        super().__init__(params, dict(defaults))
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    def add_param_group(self, param_group: dict[str, object]) -> None:
         """Add parameters with options of their own, as torch's optimizers do.
 
         An optimizer that packs gradients takes those of its parameters from the ones before it.
@@ -118,10 +149,17 @@ class Optimizer(torch.optim.Optimizer):
         self,
         now: torch.Tensor,
         gradient: torch.Tensor,
-        state: dict[str, Any],
-        group: dict[str, Any],
+        state: ParameterState,
+        group: Options,
     ) -> torch.Tensor:
-        """Return what is added to the float32 values ``now``; moments pass by ``load`` and ``keep``."""
+        """Return the update of one parameter: what is added to its values.
+
+        Args:
+            now: the parameter's values, float32.
+            gradient: float32, of the same shape, unscaled.
+            state: of the parameter; its moments are read by :meth:`load` and written by :meth:`keep`.
+            group: the options of the parameter's group.
+        """
         raise NotImplementedError
 
     @torch.no_grad()
@@ -146,7 +184,7 @@ class Optimizer(torch.optim.Optimizer):
             with drawing_from(self._common_draws()):
                 for group in self.param_groups:
                     for p in group["params"]:
-                        self._step_one(p, unscale, group)
+                        self._step_one(p, unscale, cast(Options, group))
         self._narrow_gradients()
         return loss
 
@@ -167,7 +205,7 @@ class Optimizer(torch.optim.Optimizer):
                 )
         self._were_wide.clear()
 
-    def _step_one(self, p: torch.Tensor, unscale: float, group: dict[str, Any]) -> None:
+    def _step_one(self, p: torch.Tensor, unscale: float, group: Options) -> None:
         gradient = self._gradient(p)
         if gradient is not None:
             state = self.state[p]
@@ -243,7 +281,7 @@ class Optimizer(torch.optim.Optimizer):
         found["per_value"] = sum(found.values()) / max(values, 1)
         return found
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return the options and states as torch has them; a packed state is a dict of its parts.
 
         So torch.save, and the checkpoints of whoever calls it, hold every bit.
@@ -258,26 +296,27 @@ class Optimizer(torch.optim.Optimizer):
                     f"{', '.join(packed)} of a sharded parameter, packed by each process for its own part, in"
                     f" a checkpoint; take the recipe with {','.join(f'{n}=fp32' for n in packed)} to save it"
                 )
-        whole: dict[str, Any] = super().state_dict()
-        states = whole["state"].items()
+        wide: dict[str, Any] = super().state_dict()
+        states = wide["state"].items()
         return {
-            **whole,
+            **wide,
             "state": {i: {name: to_plain(x) for name, x in entries.items()} for i, entries in states},
         }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Take over a state exactly: each tensor keeps its own dtype, and packed ones stay packed.
 
         Raises:
             ArgumentError: the state is one of another optimizer, or of another recipe.
         """
-        saved = state_dict["param_groups"]
-        for group in saved:
+        saved = cast(_Saved, state_dict)
+        for group in saved["param_groups"]:
             lacking = [option for option in self.defaults if option not in group]
             if lacking not in ([], ["differentiable"]):  # which torch adds to copies
                 raise ArgumentError(f"the state has no option {lacking[0]!r}; {self._expected()}")
-        pairs = zip(chain.from_iterable(g["params"] for g in saved), self._parameters(), strict=False)
-        states = {p: state_dict["state"][key] for key, p in pairs if key in state_dict["state"]}
+        keys = chain.from_iterable(group["params"] for group in saved["param_groups"])
+        pairs = zip(keys, self._parameters(), strict=False)
+        states = {p: saved["state"][key] for key, p in pairs if key in saved["state"]}
         for p, entries in states.items():
             self._check_names(p, set(entries))
         # torch would turn every state into the dtype of its parameter.
@@ -332,13 +371,13 @@ class Optimizer(torch.optim.Optimizer):
         scale: torch.Tensor | None = getattr(self, "grad_scale", None)
         return 1.0 if scale is None else 1.0 / float(scale)
 
-    def load(self, state: dict[str, Any], role: str, like: torch.Tensor) -> torch.Tensor:
+    def load(self, state: ParameterState, role: Moment, like: torch.Tensor) -> torch.Tensor:
         """Return a moment in float32, to be changed at will; zeros at first."""
         if role not in state:
             return torch.zeros_like(like)
         return unpack(state[role], like)
 
-    def keep(self, state: dict[str, Any], role: str, x: torch.Tensor) -> None:
+    def keep(self, state: ParameterState, role: Moment, x: torch.Tensor) -> None:
         """Hold a moment until the next step, in the recipe's format."""
         state[role] = pack(x, getattr(self.recipe, role))
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.optim.optimizer import ParamsT
 
 from fewbits.errors import ArgumentError
-from fewbits.optim.optimizer import Optimizer, checked
+from fewbits.optim.optimizer import Optimizer, Options, ParameterState, checked
 from fewbits.recipes import Recipe
 
 
@@ -48,7 +46,7 @@ class SGD(Optimizer):
         super().__init__(params, defaults, recipe)
 
     def update(
-        self, now: torch.Tensor, gradient: torch.Tensor, state: dict[str, Any], group: dict[str, Any]
+        self, now: torch.Tensor, gradient: torch.Tensor, state: ParameterState, group: Options
     ) -> torch.Tensor:
         """Return what is added to the weights ``now``."""
         if group["weight_decay"]:

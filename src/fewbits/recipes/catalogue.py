@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fewbits.recipes.loss_scaling import LossScaling
-from fewbits.recipes.recipe import Recipe
+from fewbits.recipes.recipe import FieldValue, Recipe
 
 _MX = "Rouhani et al., Microscaling Data Formats for Deep Learning, 2023, section 4"
 _BDR = "Rouhani et al., With Shared Microexponents, A Little Shifting Goes a Long Way, ISCA 2023, section 6"
@@ -29,11 +29,11 @@ _E5M2_TENSOR = "block(element=fp8_e5m2,scale=e8m0,size=tensor)/rceil"
 _FP16_TENSOR = "block(element=fp16,scale=e8m0,size=tensor)/rceil"
 
 
-def _operands(weight: str, activation: str, gradient: str) -> dict[str, object]:
+def _operands(weight: str, activation: str, gradient: str) -> dict[str, FieldValue]:
     return {"weight": weight, "activation": activation, "gradient": gradient}
 
 
-def _mx(weight: str, other: str) -> dict[str, object]:
+def _mx(weight: str, other: str) -> dict[str, FieldValue]:
     """Return microscaled operands; gradients take the scale rule that never clamps.
 
     Under the rule ``floor`` the gradient of the logits, just below a power of two where the batch is one, is
@@ -42,18 +42,18 @@ def _mx(weight: str, other: str) -> dict[str, object]:
     return {**_operands(weight, other, f"{other}/rceil"), "vector": "bf16"}
 
 
-def _bdr(format: str) -> dict[str, object]:
+def _bdr(format: str) -> dict[str, FieldValue]:
     return {**_operands(format, format, format), "vector": "bf16", "logit_gradient": False}
 
 
-def _narrow_only(format: str) -> dict[str, object]:
+def _narrow_only(format: str) -> dict[str, FieldValue]:
     """Return one 16-bit format for everything that flows between products and lies between steps."""
     roles = ("vector", "parameter", "held_gradient", "first_moment", "second_moment")
     return dict.fromkeys(roles, format)
 
 
 # Name, the recipe that it changes, paper ("": that of the recipe it changes), changes.
-_TABLE: tuple[tuple[str, str, str, Mapping[str, object]], ...] = (
+_TABLE: tuple[tuple[str, str, str, Mapping[str, FieldValue]], ...] = (
     (
         "tf32",
         "fp32",

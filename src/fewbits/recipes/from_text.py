@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Any
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import split
@@ -38,7 +37,7 @@ def recipe(text: str | Recipe) -> Recipe:
         near = get_close_matches(name, RECIPES, n=3)
         hint = f"; the nearest are {', '.join(near)}" if near else ""
         raise ArgumentError(f"there is no recipe {name!r}{hint}; `fewbits recipes` lists them all")
-    changes: dict[str, Any] = {}
+    changes: dict[str, str] = {}
     for part in split(rest) if rest else ():
         role, equals, value = (p.strip() for p in part.partition("="))
         if not equals:

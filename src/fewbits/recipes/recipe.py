@@ -32,6 +32,7 @@ _SWITCHES = ("keep_first", "keep_last", "logit_gradient", "has_master")
 UPDATES = ("nearest", "stochastic", "kahan")
 PRODUCTS = ("exact", "add")
 SCHEDULES = ("", "warm_up", "muppet", "assigned")
+FieldValue = RoleFormat | LossScaling | str | bool | None  # of a field
 
 
 @dataclass(frozen=True, repr=False)
@@ -101,7 +102,7 @@ class Recipe:
         changes = (self.vector, self.product, self.schedule) != ("fp32", "exact", "")
         return changes or self.parameter is not None or any(self.operands.values())
 
-    def extended(self, name: str | None = None, /, **changes: Any) -> Recipe:
+    def extended(self, name: str | None = None, /, **changes: FieldValue) -> Recipe:
         """Return the recipe with some fields changed.
 
         Args:
@@ -114,15 +115,15 @@ class Recipe:
             FormatError: a text that is no format of a role.
         """
         known = {f.name for f in fields(self)}
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for key, value in changes.items():
             if (key not in known and key not in _GROUPS) or key == "name":
                 roles = (*_GROUPS, *(f.name for f in fields(self)[2:]))
                 raise ArgumentError(f"a recipe has no {key!r}; expected {', '.join(roles)}")
             for field in _GROUPS.get(key, (key,)):
                 is_format = field in OPERANDS or field in _STORED
-                found[field] = _from_text(field, value, is_format) if isinstance(value, str) else value
-        return replace(self, name=name or self.name, **found)
+                values[field] = _from_text(field, value, is_format) if isinstance(value, str) else value
+        return replace(self, name=name or self.name, **values)
 
     def __repr__(self) -> str:
         """Return a table: each field that differs from plain FP32 training."""
@@ -133,7 +134,7 @@ class Recipe:
         return "\n".join([self.name, *(f"  {name:<{width}}  {value}" for name, value in shown)])
 
 
-def _from_text(field: str, value: str, is_format: bool) -> Any:
+def _from_text(field: str, value: str, is_format: bool) -> FieldValue:
     if is_format:
         return read_role_format(value)
     if field == "scaling" and value in ("none", "dynamic"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TypedDict, cast
 
 import torch
 from safetensors import safe_open
@@ -19,8 +19,25 @@ from fewbits.files import load_file, save_file
 from fewbits.kernels.ops.counter_uniform import counter_uniform
 from fewbits.sparsity.regenerated_parameters import Place, is_regenerated, places, regenerate, second_names
 from fewbits.sparsity.tracked_weights import AT_ONCE, Selection, Tracked, moved, moved_alone
+from fewbits.typing import StateDict
 
 _KEY = "dropback"  # of a file's metadata
+
+
+class _State(TypedDict):
+    """What ``state_dict`` returns without momentum."""
+
+    index: torch.Tensor  # of the tracked weights, rising
+    change: torch.Tensor  # of each from its initial value
+    seed: int
+    gain: float
+    weights: int  # of the model, tracked or not
+    frozen: bool
+    param_groups: list[dict[str, object]]
+
+
+class _StateWithMomentum(_State, total=False):
+    velocity: torch.Tensor
 
 
 class DropBack(torch.optim.Optimizer):
@@ -75,7 +92,7 @@ class DropBack(torch.optim.Optimizer):
         self._taken: set[str] = set()
         super().__init__(regenerate(model, self, self._places, self.device), {"lr": lr, "momentum": momentum})
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Return what copies are made of: everything, since a model computes with its optimizer."""
         return self.__dict__.copy()
 
@@ -171,37 +188,38 @@ class DropBack(torch.optim.Optimizer):
         """Return the bytes that lie between steps: tracked weights, and a scalar for each parameter."""
         return sum(t.nbytes for t in self._tracked.tensors().values()) + 4 * len(self._places)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return the tracked weights, and what the rest is drawn from."""
         facts = {"seed": self.seed, "gain": self.gain, "weights": self.weights, "frozen": self.frozen}
         groups = [{k: v for k, v in group.items() if k != "params"} for group in self.param_groups]
         return {**self._tracked.tensors(), **facts, "param_groups": groups}
 
     @torch.no_grad()
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Become what a state was: the model's parameters are then bit for bit what they were.
 
         Raises:
             ArgumentError: the state is of a model of another size, or holds more weights than the budget.
             DataError: it is damaged.
         """
-        index = state_dict["index"].to(self.device, torch.int64)  # as wide as what follows the last may be
-        if state_dict["weights"] != self.weights or len(index) > self.budget:
+        saved = cast(_StateWithMomentum, state_dict)
+        index = saved["index"].to(self.device, torch.int64)  # as wide as what follows the last may be
+        if saved["weights"] != self.weights or len(index) > self.budget:
             raise ArgumentError(
-                f"a state of {len(index)} among {state_dict['weights']} weights, for a budget of"
+                f"a state of {len(index)} among {saved['weights']} weights, for a budget of"
                 f" {self.budget} among {self.weights}; make the optimizer as it was made"
             )
-        names = ("change", "velocity") if "velocity" in state_dict else ("change",)
-        values = [state_dict[name].to(self.device, torch.float32, copy=True) for name in names]
+        moving = [saved["change"], *([saved["velocity"]] if "velocity" in saved else [])]
+        values = [x.to(self.device, torch.float32, copy=True) for x in moving]
         bounds = torch.tensor([-1, self.weights], device=self.device)
         rising = torch.cat([bounds[:1], index, bounds[1:]]).diff() > 0
         if any(v.shape != index.shape for v in values) or not bool(rising.all()):
             raise DataError("the tracked weights are damaged; load a state that state_dict() returned")
         index = index.to(self._tracked.index.dtype, copy=True)
         self._tracked = Tracked(index, values[0], values[1] if len(values) > 1 else None)
-        self.seed, self.gain, self.frozen = (state_dict[k] for k in ("seed", "gain", "frozen"))
-        for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            group.update(saved)
+        self.seed, self.gain, self.frozen = saved["seed"], saved["gain"], saved["frozen"]
+        for group, options in zip(self.param_groups, saved["param_groups"], strict=True):
+            group.update(options)
         self.zero_grad()
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -212,8 +230,8 @@ class DropBack(torch.optim.Optimizer):
             OSError: the operating system refused.
         """
         state = self.state_dict()
-        tensors = {name: state.pop(name) for name in self._tracked.tensors()}
-        save_file(tensors, path, {_KEY: json.dumps(state)})
+        tensors = self._tracked.tensors()
+        save_file(tensors, path, {_KEY: json.dumps({k: v for k, v in state.items() if k not in tensors})})
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Read a state that :meth:`save` wrote.

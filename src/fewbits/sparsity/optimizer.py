@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ from fewbits.sparsity.pruning import DENSE, MASK, STEP, Sparsity, sparse_paramet
 from fewbits.sparsity.schedules import Frozen, Gradual, Recomputed
 from fewbits.sparsity.sharded import cut_like, local, whole
 from fewbits.tensor import NarrowTensor, quantize
+from fewbits.typing import StateDict
 
 _AMP = ("grad_scale", "found_inf")  # what torch.amp.GradScaler sets on an optimizer for one step
 
@@ -69,7 +70,7 @@ class MaskedOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def _find(self) -> None:
         """Note the sparse parameters that the optimizer has, and mask their states."""
-        owned = {p for group in self.param_groups for p in group["params"]}
+        owned = {p for group in self.optimizer.param_groups for p in group["params"]}
         self._layers = [
             _Layer(module, name, axis, p)
             for module, name, axis in sparse_parameters(self.model)
@@ -162,38 +163,39 @@ class MaskedOptimizer(torch.optim.Optimizer):
                 keep_(local(value), layer.mask)
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]  # an attribute there
+    def param_groups(self) -> list[dict[str, object]]:  # type: ignore[override]  # an attribute there
         """The wrapped optimizer's groups of parameters, with their options."""
-        groups: list[dict[str, Any]] = self.optimizer.param_groups
+        groups: list[dict[str, object]] = self.optimizer.param_groups
         return groups
 
     @property
-    def state(self) -> Any:  # type: ignore[override]  # an attribute there
+    def state(self) -> MutableMapping[torch.Tensor, dict[str, object]]:  # type: ignore[override]  # an attribute there
         """The wrapped optimizer's states."""
-        return self.optimizer.state
+        state: MutableMapping[torch.Tensor, dict[str, object]] = self.optimizer.state
+        return state
 
     @property
-    def defaults(self) -> dict[str, Any]:  # type: ignore[override]  # an attribute there
+    def defaults(self) -> dict[str, object]:  # type: ignore[override]  # an attribute there
         """The wrapped optimizer's default options."""
-        options: dict[str, Any] = self.optimizer.defaults
+        options: dict[str, object] = self.optimizer.defaults
         return options
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients."""
         self.optimizer.zero_grad(set_to_none)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    def add_param_group(self, param_group: dict[str, object]) -> None:
         """Add parameters with options of their own; sparse ones among them are masked from now on."""
         self.optimizer.add_param_group(param_group)
         self._find()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return the wrapped optimizer's state; masks are in that of the model."""
-        whole_state: dict[str, Any] = self.optimizer.state_dict()
-        return whole_state
+        state: StateDict = self.optimizer.state_dict()
+        return state
 
     @torch.no_grad()
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Take over a state, also that of an optimizer of the dense model: it is masked."""
         self.optimizer.load_state_dict(state_dict)
         for layer in self._layers:

@@ -55,7 +55,7 @@ def permute(
     model: nn.Module,
     pattern: str | Pattern = "2:4",
     *,
-    example_inputs: object,
+    example_inputs: torch.Tensor | tuple[object, ...],
     include: str | Iterable[str] = "*",
     exclude: str | Iterable[str] = (),
     seed: int = 0,

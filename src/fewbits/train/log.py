@@ -32,14 +32,14 @@ class Log:
 
             self.board = SummaryWriter(folder, purge_step=step)
 
-    def step(self, record: dict[str, Any]) -> None:
+    def step(self, record: dict[str, object]) -> None:
         """Write what happened in one step."""
         self._write("step", record)
         for name in _SCALARS if self.board is not None else ():
             if record[name] is not None:
                 self.board.add_scalar(name, record[name], record["step"])
 
-    def seen(self, records: Iterable[dict[str, Any]], step: int) -> None:
+    def seen(self, records: Iterable[dict[str, object]], step: int) -> None:
         """Write what rounding did to operands."""
         for record in records:
             self._write("operand", record | {"step": step})
@@ -64,7 +64,7 @@ class Log:
         if self.board is not None:
             self.board.close()
 
-    def _write(self, kind: str, record: dict[str, Any]) -> None:
+    def _write(self, kind: str, record: dict[str, object]) -> None:
         self.file.write(json.dumps({"kind": kind, **record}) + "\n")
 
 

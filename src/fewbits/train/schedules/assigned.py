@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import cast
 
 import torch
 from torch import nn
 
-from fewbits.nn.layer_precision import Observer
+from fewbits.nn.layer_precision import LayerPrecision, Observer
 from fewbits.recipes import Recipe
 from fewbits.train.schedules.schedule import Schedule
+from fewbits.typing import StateDict
 
 HIGH = "fp16_e6m9"
 LOW_SHARE = 0.9  # of all weights that are to be low; the paper's target is a ratio of memory
@@ -45,13 +46,13 @@ class Assigned(Schedule):
         for name, precision in self.precision.items():
             precision.recipe = self.recipe if name in self.low else self.high
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return what :meth:`load_state_dict` takes."""
         return super().state_dict() | {"low": sorted(self.low), "promoted": self.promoted}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Go on where the state was taken."""
-        self.low, self.promoted = set(state["low"]), list(state["promoted"])
+        self.low, self.promoted = set(cast(list[str], state["low"])), list(cast(list[str], state["promoted"]))
         super().load_state_dict(state)
 
 
@@ -61,7 +62,9 @@ class _Overflow:
     def __init__(self, schedule: Assigned, name: str, behind: Observer | None) -> None:
         self.schedule, self.name, self.behind = schedule, name, behind
 
-    def observe(self, precision: Any, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int) -> None:
+    def observe(
+        self, precision: LayerPrecision, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int
+    ) -> None:
         """Promote the layer where too much of an operand lies beyond the largest value."""
         # A gradient that overflows is the loss scale's business, which backs off.
         if self.name in self.schedule.low and not role.endswith("gradient"):

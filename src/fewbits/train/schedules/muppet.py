@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import nn
 
 from fewbits.recipes import Recipe
 from fewbits.train.schedules.schedule import Schedule
+from fewbits.typing import StateDict
 
 LEVELS = (8, 12, 14, 16, 32)  # bits of dynamic fixed point; 32 is float32
 EPOCHS = 60  # into which the steps are divided, where the paper has passes over ImageNet
@@ -94,12 +94,12 @@ class Muppet(Schedule):
         for precision in self.precision.values():
             precision.recipe = self.recipes[self.level]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return what :meth:`load_state_dict` takes, but for :attr:`sums`, which are tensors."""
         names = ("level", "violations", "largest", "squares")
         return super().state_dict() | {name: getattr(self, name) for name in names}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Go on where the state was taken."""
         for name in ("level", "violations", "largest", "squares"):
             setattr(self, name, state[name])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import cast
 
 import torch
 from torch import nn
 
 from fewbits.nn import LayerPrecision
 from fewbits.recipes import Recipe
+from fewbits.typing import StateDict
 
 
 class Schedule:
@@ -34,13 +35,13 @@ class Schedule:
     def apply(self) -> None:
         """Give each layer the recipe of this moment."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return what :meth:`load_state_dict` takes; JSON can hold it."""
         return {"step": self.step}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Go on where the state was taken."""
-        self.step = int(state["step"])
+        self.step = cast(int, state["step"])
         self.apply()
 
     def tensors(self) -> dict[str, torch.Tensor]:
