@@ -169,8 +169,8 @@ class _Judge:
         return self.probe.noise(self.exact, chosen, self.scale_rule)
 
 
-def _block_size(fmt: Format) -> int:
-    return fmt.block_size
+def _block_size(format: Format) -> int:
+    return format.block_size
 
 
 def _measured(

@@ -50,10 +50,10 @@ def from_scratch(task: Task, formats: Sequence[Format], seeds: int, progress: Pr
     return [Trained(tuple(values[fmt]), tuple(values[wide])) for fmt in formats]
 
 
-def _train(task: Task, fmt: Format, seed: int, progress: Callable[[float], None]) -> float:
+def _train(task: Task, format: Format, seed: int, progress: Callable[[float], None]) -> float:
     steps = task.hyper.steps
     with seeded(task, seed):
-        trainer = recipe_trainer(task, uniform_recipe(fmt), seed=seed, observe_every=steps)
+        trainer = recipe_trainer(task, uniform_recipe(format), seed=seed, observe_every=steps)
         try:
             for step in trainer:
                 if not step.is_finite:

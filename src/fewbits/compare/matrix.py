@@ -207,15 +207,15 @@ def _repeatable_draws() -> Iterator[None]:
             np.random.set_state(state)  # noqa: NPY002
 
 
-def _score(name: str, matrix: csr_array, conditions: _Conditions, fmt: Format) -> MatrixScore:
-    rounded = _round(matrix, fmt)
+def _score(name: str, matrix: csr_array, conditions: _Conditions, format: Format) -> MatrixScore:
+    rounded = _round(matrix, format)
     there = type(matrix)((rounded.values, matrix.indices, matrix.indptr), shape=matrix.shape)
     condition, exact = conditions.of(there), conditions.exact
     return MatrixScore(
         matrix=name,
-        format=str(fmt),
-        bits_per_value=fmt.bits_per_value,
-        values_bytes=_packed_bytes(matrix, fmt),
+        format=str(format),
+        bits_per_value=format.bits_per_value,
+        values_bytes=_packed_bytes(matrix, format),
         error=rounded.tally.error(),
         frobenius_error=_frobenius(rounded.values - matrix.data) / _frobenius(matrix.data),
         condition=condition,
@@ -224,24 +224,26 @@ def _score(name: str, matrix: csr_array, conditions: _Conditions, fmt: Format) -
     )
 
 
-def _round(matrix: csr_array, fmt: Format) -> _Rounded:
-    chosen = kernels.options(fmt)
+def _round(matrix: csr_array, format: Format) -> _Rounded:
+    chosen = kernels.options(format)
     data: Reals = matrix.data
     amax = kernels.largest(data)
     out, tally = np.empty_like(data), Tally()
-    for where, real in _by_row(matrix.indptr) if shares_scale(fmt, "channel") else _flat(data.size, fmt):
+    for where, real in (
+        _by_row(matrix.indptr) if shares_scale(format, "channel") else _flat(data.size, format)
+    ):
         # The zeros that pad short rows change no scale and are dropped again.
         x = np.where(real, data[where], 0.0)
-        y = kernels.fake_quantize(x, fmt, 1, chosen, amax)
-        limits = np.broadcast_to(kernels.limits(x, fmt, 1, chosen, amax), x.shape)
+        y = kernels.fake_quantize(x, format, 1, chosen, amax)
+        limits = np.broadcast_to(kernels.limits(x, format, 1, chosen, amax), x.shape)
         out[where[real]] = y[real]
         tally.add(x[real], y[real], limits[real])
     return _Rounded(out, tally)
 
 
-def _flat(count: int, fmt: Format) -> Iterator[tuple[Indices, NDArray[np.bool_]]]:
+def _flat(count: int, format: Format) -> Iterator[tuple[Indices, NDArray[np.bool_]]]:
     """Yield the indices of all entries in order, cut at multiples of the block size, as (1, entries)."""
-    step = fmt.block_size * max(1, _PIECE // fmt.block_size)
+    step = format.block_size * max(1, _PIECE // format.block_size)
     for start in range(0, count, step):
         where = np.arange(start, min(start + step, count))[None, :]
         yield where, np.ones(where.shape, np.bool_)
@@ -261,10 +263,10 @@ def _by_row(indptr: Indices) -> Iterator[tuple[Indices, NDArray[np.bool_]]]:
             yield np.where(real, indptr[few, None] + np.arange(width), 0), real
 
 
-def _packed_bytes(matrix: csr_array, fmt: Format) -> int:
-    counts = np.diff(matrix.indptr) if shares_scale(fmt, "channel") else np.array([matrix.nnz])
+def _packed_bytes(matrix: csr_array, format: Format) -> int:
+    counts = np.diff(matrix.indptr) if shares_scale(format, "channel") else np.array([matrix.nnz])
     lengths, times = np.unique(counts[counts > 0], return_counts=True)
-    bits = sum(int(k) * packed_bits(fmt, (int(n),)) for n, k in zip(lengths, times, strict=True))
+    bits = sum(int(k) * packed_bits(format, (int(n),)) for n, k in zip(lengths, times, strict=True))
     return -(-bits // 8)
 
 

@@ -133,15 +133,15 @@ def _wide_model(task: Task, seed: int, progress: Progress) -> nn.Module:
 
 
 def _score(
-    task: Task, fmt: Format, baseline: list[float], runs: list[_Measured], trained: Trained
+    task: Task, format: Format, baseline: list[float], runs: list[_Measured], trained: Trained
 ) -> TaskScore:
     casts = [cast for _, cast in runs]
-    parameters = casts[0].cast_parameters * fmt.bits_per_value / 8 + casts[0].other_parameters * 4
+    parameters = casts[0].cast_parameters * format.bits_per_value / 8 + casts[0].other_parameters * 4
     return TaskScore(
         task=task.name,
         metric=task.metric,
-        format=str(fmt),
-        bits_per_value=fmt.bits_per_value,
+        format=str(format),
+        bits_per_value=format.bits_per_value,
         model_bytes=parameters,
         values=tuple(value for value, _ in runs),
         baseline=tuple(baseline),
@@ -149,7 +149,7 @@ def _score(
         activation_qsnr_db=fmean(c.activation_qsnr_db for c in casts),
         saturated_fraction=fmean(c.saturated_fraction for c in casts),
         flushed_fraction=fmean(c.flushed_fraction for c in casts),
-        area_memory_proxy=area_memory_proxy(fmt),
+        area_memory_proxy=area_memory_proxy(format),
         layers=tuple(
             LayerScore(
                 same[0].layer,

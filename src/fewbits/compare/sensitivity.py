@@ -51,7 +51,7 @@ class Probe:
 def sensitivities(
     probe: Probe,
     shapes: Mapping[str, tuple[int, ...]],
-    fmt: Format,
+    format: Format,
     scale_rule: str,
     progress: Progress | None = None,
 ) -> dict[str, float]:
@@ -60,7 +60,7 @@ def sensitivities(
     Args:
         probe: the model.
         shapes: those of the tensors of a checkpoint, by the name of the parameter.
-        fmt: the format to which they are rounded, one after the other.
+        format: the format to which they are rounded, one after the other.
         scale_rule: how power-of-two scales are chosen.
         progress: called as ``progress("measuring the model", tensors done, all tensors)``; None for no
             reports.
@@ -88,22 +88,24 @@ def sensitivities(
     for done, (name, parameter) in enumerate(parameters.items()):
         if progress is not None:
             progress("measuring the model", done, len(parameters))
-        own = _relative_noise(parameter.detach(), fmt, scale_rule)
-        ratios[name] = probe.noise(exact, {name: fmt}, scale_rule) / own if own else 0.0
+        own = _relative_noise(parameter.detach(), format, scale_rule)
+        ratios[name] = probe.noise(exact, {name: format}, scale_rule) / own if own else 0.0
     if progress is not None:
         progress("measuring the model", len(parameters), len(parameters))
     return ratios
 
 
-def _relative_noise(w: Tensor, fmt: Format, scale_rule: str) -> float:
+def _relative_noise(w: Tensor, format: Format, scale_rule: str) -> float:
     power = float(w.double().square().sum())
-    return float((_round(w, fmt, scale_rule).double() - w.double()).square().sum()) / power if power else 0.0
+    return (
+        float((_round(w, format, scale_rule).double() - w.double()).square().sum()) / power if power else 0.0
+    )
 
 
-def _round(w: Tensor, fmt: Format, scale_rule: str) -> Tensor:
-    rule = scale_rule if kernels.has_scale_rule(fmt) else "floor"
+def _round(w: Tensor, format: Format, scale_rule: str) -> Tensor:
+    rule = scale_rule if kernels.has_scale_rule(format) else "floor"
     rows: Tensor = fake_quantize(
-        w.detach().reshape(matrix_shape(tuple(w.shape))), fmt, axis=1, scale_rule=rule
+        w.detach().reshape(matrix_shape(tuple(w.shape))), format, axis=1, scale_rule=rule
     )
     return rows.reshape(w.shape)
 

@@ -17,7 +17,7 @@ _ROUNDS = 5
 
 
 def sparse_products(
-    weights: Mapping[str, torch.Tensor], report: PruneReport, fmt: Format
+    weights: Mapping[str, torch.Tensor], report: PruneReport, format: Format
 ) -> tuple[PrunedProduct, ...]:
     """Measure the product of each pruned tensor with one vector, by this library's kernels.
 
@@ -26,23 +26,23 @@ def sparse_products(
     Args:
         weights: by name; those in the report follow its pattern.
         report: what was pruned.
-        fmt: of the values, dense and compressed.
+        format: of the values, dense and compressed.
 
     Returns:
         One record for each pruned tensor; times are medians of alternating measurements.
     """
-    return tuple(_product(weights[t.tensor], t, report.pattern, fmt) for t in report.pruned)
+    return tuple(_product(weights[t.tensor], t, report.pattern, format) for t in report.pruned)
 
 
-def _product(w: torch.Tensor, about: PrunedTensor, pattern: str, fmt: Format) -> PrunedProduct:
+def _product(w: torch.Tensor, about: PrunedTensor, pattern: str, format: Format) -> PrunedProduct:
     lines = w.detach().movedim(about.axis, -1)
     is_kernel = about.axis not in (0, w.dim() - 1)
     matrix = lines.reshape(len(lines), -1) if is_kernel else lines.reshape(-1, lines.shape[-1])
-    dense = quantize(matrix.bfloat16().contiguous(), fmt)
+    dense = quantize(matrix.bfloat16().contiguous(), format)
     sparse = dense.compressed(pattern)
     x = torch.ones(1, matrix.shape[-1], dtype=torch.bfloat16)
     seconds = _in_turns([lambda: x @ dense.t(), lambda: x @ sparse.t()])
-    return PrunedProduct(about.tensor, str(fmt), dense.nbytes, sparse.nbytes, *seconds)
+    return PrunedProduct(about.tensor, str(format), dense.nbytes, sparse.nbytes, *seconds)
 
 
 def _in_turns(calls: list[Callable[[], object]]) -> list[float]:

@@ -180,8 +180,8 @@ def _survey(tensor: StoredTensor, layout: TensorLayout, row: int) -> Survey | No
     return seen
 
 
-def _cannot_hold(tensor: StoredTensor, fmt: Format) -> DataError:
+def _cannot_hold(tensor: StoredTensor, format: Format) -> DataError:
     return DataError(
-        f"tensor {tensor.name!r:.200} of {tensor.file} holds NaN or infinity, which {fmt!s:.200} cannot"
+        f"tensor {tensor.name!r:.200} of {tensor.file} holds NaN or infinity, which {format!s:.200} cannot"
         " hold; name it in `exclude`, or choose a format that can"
     )

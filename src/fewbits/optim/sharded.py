@@ -18,7 +18,7 @@ def local(x: torch.Tensor) -> torch.Tensor:
     return x.to_local()
 
 
-def packable(x: torch.Tensor, fmt: Format) -> tuple[torch.Tensor, float | None]:
+def packable(x: torch.Tensor, format: Format) -> tuple[torch.Tensor, float | None]:
     """Return what this process packs of a tensor, and the largest magnitude of the whole where it counts.
 
     That is what it holds, and the same bits as a part of the whole packed; but where a block would be cut, as
@@ -27,9 +27,9 @@ def packable(x: torch.Tensor, fmt: Format) -> tuple[torch.Tensor, float | None]:
     if not is_sharded(x):
         return x, None
     cut = [place.dim for place in x.placements if place.is_shard()]  # type: ignore[attr-defined]  # of shards only
-    if not all(keeps_blocks(fmt, x.ndim - 1, x, dim) for dim in cut):
+    if not all(keeps_blocks(format, x.ndim - 1, x, dim) for dim in cut):
         return x.full_tensor(), None
-    return local(x), _largest(x) if shares_scale(fmt, "tensor") else None
+    return local(x), _largest(x) if shares_scale(format, "tensor") else None
 
 
 def of_one(dense: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -24,10 +24,14 @@ def uniform_recipe(format: str | Format) -> Recipe:
     >>> uniform_recipe("mxfp4").dx_gradient
     RoleFormat(format=..., rounding='nearest_even', scale_rule='rceil', shift=None)
     """
-    fmt = parse(format)
-    if fmt == parse("fp32"):
+    target = parse(format)
+    if target == parse("fp32"):
         return RECIPES["fp32"]
-    gradient = RoleFormat(fmt, scale_rule="rceil" if has_scale_rule(fmt) else "floor")
+    gradient = RoleFormat(target, scale_rule="rceil" if has_scale_rule(target) else "floor")
     return RECIPES["fp32"].extended(
-        str(fmt), weight=RoleFormat(fmt), activation=RoleFormat(fmt), gradient=gradient, logit_gradient=False
+        str(target),
+        weight=RoleFormat(target),
+        activation=RoleFormat(target),
+        gradient=gradient,
+        logit_gradient=False,
     )

@@ -45,7 +45,7 @@ def read_role_format(text: str) -> RoleFormat | None:
     name, *choices = (part.strip() for part in text.split("/"))
     if name in ("fp32", "-", "") and not choices:
         return None
-    fmt, rounding, rule, shift = parse(name), "nearest_even", "floor", None
+    format, rounding, rule, shift = parse(name), "nearest_even", "floor", None
     for choice in choices:
         if choice in ROUNDINGS:
             rounding = choice
@@ -58,4 +58,4 @@ def read_role_format(text: str) -> RoleFormat | None:
                 f"{choice!r} in {text!r} is no rounding ({', '.join(ROUNDINGS)}), no scale rule"
                 f" ({', '.join(RULES)}) and not shift=N"
             )
-    return RoleFormat(fmt, rounding, rule, shift)
+    return RoleFormat(format, rounding, rule, shift)

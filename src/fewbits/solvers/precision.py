@@ -138,10 +138,10 @@ def roundoff(factor: str) -> float:
 
 
 @cache
-def mean_error(fmt: Format) -> float:
-    """Return the relative error of rounding a random vector to ``fmt``."""
+def mean_error(format: Format) -> float:
+    """Return the relative error of rounding a random vector to ``format``."""
     v = torch.randn(4096, generator=torch.Generator().manual_seed(0))
-    return float(torch.linalg.vector_norm(fake_quantize(v, fmt) - v) / torch.linalg.vector_norm(v))
+    return float(torch.linalg.vector_norm(fake_quantize(v, format) - v) / torch.linalg.vector_norm(v))
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def _complex(what: str, both: str) -> str:
     return f"{what}; expected real numbers: give x.real and x.imag one by one, or {both} for both at once"
 
 
-def checked_amax(amax: Any, fmt: str | Format) -> float | None:
+def checked_amax(amax: Any, format: str | Format) -> float | None:
     """Return ``amax`` as a float, or None.
 
     Raises:
@@ -107,8 +107,8 @@ def checked_amax(amax: Any, fmt: str | Format) -> float | None:
     value = amax.item() if hasattr(amax, "item") and getattr(amax, "ndim", 1) == 0 else amax
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < np.inf:
         raise ArgumentError(f"amax={amax!r} is not a finite number from 0 up; leave it out to measure x")
-    if not shares_scale(format(fmt), "tensor"):
+    if not shares_scale(parse(format), "tensor"):
         raise ArgumentError(
-            f"amax={amax!r} for {fmt}; only a scale of a whole tensor is chosen from it: leave it out"
+            f"amax={amax!r} for {format}; only a scale of a whole tensor is chosen from it: leave it out"
         )
     return float(value)

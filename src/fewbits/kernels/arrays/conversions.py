@@ -29,21 +29,21 @@ _CHUNK = 1 << 18  # values worked on at once: the definition needs some twenty t
 
 @exact_arithmetic()
 def quantize(
-    x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None, out: Packed | None = None
+    x: Array, format: Format, axis: int, chosen: Options, amax: float | None = None, out: Packed | None = None
 ) -> Packed:
     """Return packed codes and scales with the block axis last; see :func:`reference.quantize`.
 
     ``out``, if given, are parts of the right shapes in C order that take the result.
     """
     axis = _front(axis, x.ndim)
-    if x.size and native.supports(fmt, chosen, x.dtype):
-        whole = empty(fmt, x.shape, axis) if out is None else out
-        nonfinite = native.quantize(x, whole, fmt, axis, chosen, amax, threads=threads())
+    if x.size and native.supports(format, chosen, x.dtype):
+        whole = empty(format, x.shape, axis) if out is None else out
+        nonfinite = native.quantize(x, whole, format, axis, chosen, amax, threads=threads())
         if nonfinite and chosen.nonfinite == "raise":
-            _refuse(x, fmt, chosen)
+            _refuse(x, format, chosen)
         return whole
     lines, positions = _last(_finite(x, chosen), axis), _positions(x, axis, chosen)
-    found = packed(reference.quantize(lines, fmt, chosen, amax, positions), fmt)
+    found = packed(reference.quantize(lines, format, chosen, amax, positions), format)
     for part, values in zip(out or (), found, strict=out is not None):
         if part is not None and values is not None:
             part[...] = values
@@ -52,43 +52,43 @@ def quantize(
 
 @exact_arithmetic()
 def dequantize(
-    q: Packed, fmt: Format, shape: tuple[int, ...], axis: int, dtype: Any, out: Array | None = None
+    q: Packed, format: Format, shape: tuple[int, ...], axis: int, dtype: Any, out: Array | None = None
 ) -> Array:
     """Return the values of ``q`` in a new array of ``shape``, or in ``out``."""
     dtype, axis = np.dtype(dtype), _front(axis, len(shape))
     whole = empty_aligned(shape, dtype) if out is None else out
-    if whole.size and native.supports(fmt, options(fmt), dtype):
-        native.dequantize(q, whole, fmt, axis, threads=threads())
+    if whole.size and native.supports(format, options(format), dtype):
+        native.dequantize(q, whole, format, axis, threads=threads())
         return whole
     wide = np.float64 if dtype == np.float64 else np.float32
-    lines = reference.dequantize(unpacked(q, fmt, shape, axis), fmt, wide)
+    lines = reference.dequantize(unpacked(q, format, shape, axis), format, wide)
     whole[...] = rounded_to_dtype(_restored(lines, shape, axis), dtype)
     return whole
 
 
 @exact_arithmetic()
 def fake_quantize(
-    x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None, out: Array | None = None
+    x: Array, format: Format, axis: int, chosen: Options, amax: float | None = None, out: Array | None = None
 ) -> Array:
-    """Return ``x`` rounded to ``fmt``: the values of :func:`quantize`, in x's type and shape.
+    """Return ``x`` rounded to ``format``: the values of :func:`quantize`, in x's type and shape.
 
     ``out``, if given, is an array of that type and shape in C order that does not overlap x.
     """
     axis = _front(axis, x.ndim)
     whole = empty_aligned(x.shape, x.dtype) if out is None else out
-    if x.size and native.supports(fmt, chosen, x.dtype):
-        _, nonfinite = native.fake_quantize(x, whole, fmt, axis, chosen, amax, threads=threads())
+    if x.size and native.supports(format, chosen, x.dtype):
+        _, nonfinite = native.fake_quantize(x, whole, format, axis, chosen, amax, threads=threads())
         if nonfinite and chosen.nonfinite == "raise":
-            _refuse(x, fmt, chosen)
+            _refuse(x, format, chosen)
     else:
-        whole[...] = rounded_to_dtype(_by_definition(_finite(x, chosen), fmt, axis, chosen, amax), x.dtype)
+        whole[...] = rounded_to_dtype(_by_definition(_finite(x, chosen), format, axis, chosen, amax), x.dtype)
     return whole
 
 
 @exact_arithmetic()
-def limits(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None = None) -> Array:
+def limits(x: Array, format: Format, axis: int, chosen: Options, amax: float | None = None) -> Array:
     """Return the largest magnitude each value could have kept, broadcastable to ``x``."""
-    found = reference.limits(_last(_finite(x, chosen), axis), fmt, chosen, amax)
+    found = reference.limits(_last(_finite(x, chosen), axis), format, chosen, amax)
     return np.moveaxis(found, -1, axis) if x.ndim else found.reshape(())
 
 
@@ -96,18 +96,18 @@ def _front(axis: int, ndim: int) -> int:
     return axis % ndim if ndim else 0
 
 
-def _by_definition(x: Array, fmt: Format, axis: int, chosen: Options, amax: float | None) -> Array:
+def _by_definition(x: Array, format: Format, axis: int, chosen: Options, amax: float | None) -> Array:
     lines, positions = _last(x, axis), _positions(x, axis, chosen)
     out = np.empty(lines.shape, x.dtype)
     pieces = _chunks(lines)
-    if amax is None and shares_scale(fmt, "tensor"):
+    if amax is None and shares_scale(format, "tensor"):
         # A NaN or an infinity anywhere may decide the scale of the whole tensor: then it is worked on whole.
         amax = largest(x) if np.isfinite(x).all() else None
         pieces = pieces if amax is not None else iter([slice(None)])
     for rows in pieces:
         here = None if positions is None else positions[rows]
-        parts = reference.quantize(lines[rows], fmt, chosen, amax, here)
-        out[rows] = reference.dequantize(parts, fmt, x.dtype)
+        parts = reference.quantize(lines[rows], format, chosen, amax, here)
+        out[rows] = reference.dequantize(parts, format, x.dtype)
     return _restored(out, x.shape, axis)
 
 
@@ -116,9 +116,9 @@ def _finite(x: Array, chosen: Options) -> Array:
     return without_infinity(x) if chosen.nonfinite == "saturate" else widened(x)
 
 
-def _refuse(x: Array, fmt: Format, chosen: Options) -> None:
-    reference.without_nonfinite(np.atleast_1d(widened(x)), fmt, chosen)  # raises: the message has one home
-    raise DataError(f"the array changed while it was read for {fmt}; keep it still")
+def _refuse(x: Array, format: Format, chosen: Options) -> None:
+    reference.without_nonfinite(np.atleast_1d(widened(x)), format, chosen)  # raises: the message has one home
+    raise DataError(f"the array changed while it was read for {format}; keep it still")
 
 
 def _last(x: Array, axis: int) -> Array:

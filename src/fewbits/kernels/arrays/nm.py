@@ -24,15 +24,17 @@ Bytes = NDArray[np.uint8]
 
 
 @lru_cache(maxsize=256)
-def zeros(fmt: Format) -> tuple[int, int]:
+def zeros(format: Format) -> tuple[int, int]:
     """Return the codes of zero and of minus zero, equal where there is one.
 
     Raises:
         FormatError: the format has no zero.
     """
-    if not fmt.element.has_zero:
-        raise FormatError(f"{fmt} has no zero, which sparsity needs for what it leaves out: choose another")
-    codes = encode(fmt.element, np.array([0.0, -0.0]), "nearest_even", "saturate", None)
+    if not format.element.has_zero:
+        raise FormatError(
+            f"{format} has no zero, which sparsity needs for what it leaves out: choose another"
+        )
+    codes = encode(format.element, np.array([0.0, -0.0]), "nearest_even", "saturate", None)
     return int(codes[0]), int(codes[1])
 
 
@@ -49,14 +51,14 @@ def check_length(n: int, pattern: Pattern, what: str) -> None:
         )
 
 
-def compress(codes: Bytes, fmt: Format, n: int, pattern: Pattern, out: Bytes | None = None) -> Bytes:
+def compress(codes: Bytes, format: Format, n: int, pattern: Pattern, out: Bytes | None = None) -> Bytes:
     """Return the streams of (..., bytes) packed codes of ``n`` values each; in ``out``, if given.
 
     Raises:
         DataError: a group has more values that are not zero than the pattern keeps.
         FormatError: the format has no zero.
     """
-    bits, (zero, minus_zero) = fmt.element.bits, zeros(fmt)
+    bits, (zero, minus_zero) = format.element.bits, zeros(format)
     lines = np.ascontiguousarray(codes).reshape(prod(codes.shape[:-1]), codes.shape[-1])
     shape = (len(lines), stream_bytes(n, bits, pattern))
     stream = empty_aligned(shape, np.uint8) if out is None else out.reshape(shape)
@@ -69,29 +71,29 @@ def compress(codes: Bytes, fmt: Format, n: int, pattern: Pattern, out: Bytes | N
     return stream.reshape(*codes.shape[:-1], stream.shape[-1])
 
 
-def expand(stream: Bytes, fmt: Format, n: int, pattern: Pattern, out: Bytes | None = None) -> Bytes:
+def expand(stream: Bytes, format: Format, n: int, pattern: Pattern, out: Bytes | None = None) -> Bytes:
     """Return the packed codes of (..., bytes) streams; in ``out``, if given, which is in C order.
 
     Raises:
         DataError: a mask keeps another number than the pattern says.
     """
-    bits = fmt.element.bits
+    bits = format.element.bits
     lines = _lines(stream, n, bits, pattern)
     shape = (len(lines), line_bytes(n, bits))
     codes = empty_aligned(shape, np.uint8) if out is None else out.reshape(shape)
-    _refuse(native.expand(lines, codes, pattern, bits, n, zeros(fmt)[0], threads=threads()), pattern)
+    _refuse(native.expand(lines, codes, pattern, bits, n, zeros(format)[0], threads=threads()), pattern)
     return codes.reshape(*stream.shape[:-1], codes.shape[-1])
 
 
-def check_masks(stream: Bytes, fmt: Format, n: int, pattern: Pattern) -> None:
+def check_masks(stream: Bytes, format: Format, n: int, pattern: Pattern) -> None:
     """Raise unless every mask of (..., bytes) streams keeps what the pattern says.
 
     Raises:
         DataError: a mask does not.
     """
-    bits = fmt.element.bits
+    bits = format.element.bits
     lines = _lines(stream, n, bits, pattern)
-    _refuse(native.expand(lines, None, pattern, bits, n, zeros(fmt)[0], threads=threads()), pattern)
+    _refuse(native.expand(lines, None, pattern, bits, n, zeros(format)[0], threads=threads()), pattern)
 
 
 def _lines(stream: Bytes, n: int, bits: int, pattern: Pattern) -> Bytes:

@@ -27,7 +27,7 @@ _SMALLEST_NORMAL = 2.0**-126  # of bfloat16 and float32
 def gemv(
     x: Array,
     q: Packed,
-    fmt: Format,
+    format: Format,
     lines: int,
     sparsity: Pattern | None = None,
     *,
@@ -43,15 +43,15 @@ def gemv(
     (batch, lines) float32 in C order and takes the result, here and in the other products.
     """
     y = empty_aligned((x.shape[0], lines), np.float32) if out is None else out
-    if x.size and lines and native.supports_product(fmt):
+    if x.size and lines and native.supports_product(format):
         bfloat16 = bfloat16 and smallest(x) >= _SMALLEST_NORMAL
-        zero = 0 if sparsity is None else zeros(fmt)[0]
+        zero = 0 if sparsity is None else zeros(format)[0]
         whole = np.ascontiguousarray(x)
-        native.gemv(whole, q, y, fmt, sparsity, zero, bfloat16=bfloat16, threads=threads())
+        native.gemv(whole, q, y, format, sparsity, zero, bfloat16=bfloat16, threads=threads())
         return y
     if sparsity is not None:
-        q = q._replace(codes=expand(q.codes, fmt, x.shape[1], sparsity))
-    return np.matmul(x, dequantize(q, fmt, (lines, x.shape[1]), 1, np.float32).T, out=y)
+        q = q._replace(codes=expand(q.codes, format, x.shape[1], sparsity))
+    return np.matmul(x, dequantize(q, format, (lines, x.shape[1]), 1, np.float32).T, out=y)
 
 
 def has_bfloat16_products() -> bool:

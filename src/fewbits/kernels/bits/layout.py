@@ -53,14 +53,14 @@ def groups(shape: tuple[Any, ...], size: int | str) -> tuple[Any, ...]:
 
 
 def layout(
-    fmt: Format, shape: tuple[Any, ...], axis: int, sparsity: Pattern | None = None
+    format: Format, shape: tuple[Any, ...], axis: int, sparsity: Pattern | None = None
 ) -> tuple[tuple[Any, ...] | None, ...]:
     """Return the shapes of codes, scales, shifts and outer scales; None for a part that the format lacks.
 
     With ``sparsity`` the codes are streams, docs/sparse_storage.md.
     """
     lines = moved(shape, axis)
-    codes, scales, shifts, outer = fmt.groups
+    codes, scales, shifts, outer = format.groups
     return (
         _codes(lines, codes.bits, sparsity),
         None if scales is None else _in_bytes(groups(lines, scales.size), scales.bits),
@@ -69,18 +69,18 @@ def layout(
     )
 
 
-def empty(fmt: Format, shape: tuple[int, ...], axis: int) -> Packed:
+def empty(format: Format, shape: tuple[int, ...], axis: int) -> Packed:
     """Return parts for an array of ``shape`` that nothing was written to yet."""
     dtypes = (np.uint8, np.uint8, np.uint8, np.float32)
-    shapes = layout(fmt, shape, axis)
+    shapes = layout(format, shape, axis)
     return Packed(
         *(None if s is None else empty_aligned(s, d) for s, d in zip(shapes, dtypes, strict=True))  # type: ignore[arg-type]  # four parts, each of its own dtype
     )
 
 
-def packed(parts: Parts, fmt: Format) -> Packed:
+def packed(parts: Parts, format: Format) -> Packed:
     """Pack codes and scales, one integer each, into bits."""
-    codes, scales, shifts, _ = fmt.groups
+    codes, scales, shifts, _ = format.groups
     return Packed(
         pack(parts.codes, codes.bits),
         None if parts.scales is None or scales is None else pack(parts.scales, scales.bits),
@@ -89,7 +89,7 @@ def packed(parts: Parts, fmt: Format) -> Packed:
     )
 
 
-def unpacked(q: Packed, fmt: Format, shape: tuple[int, ...], axis: int) -> Parts:
+def unpacked(q: Packed, format: Format, shape: tuple[int, ...], axis: int) -> Parts:
     """Return codes and scales, one integer each, the block axis last."""
     lines = moved(shape, axis)
 
@@ -98,7 +98,7 @@ def unpacked(q: Packed, fmt: Format, shape: tuple[int, ...], axis: int) -> Parts
             return None
         return unpack(part, group.bits, groups(lines, group.size)[-1])
 
-    codes, scales, shifts, _ = fmt.groups
+    codes, scales, shifts, _ = format.groups
     return Parts(
         unpack(q.codes, codes.bits, lines[-1]), numbers(q.scales, scales), numbers(q.shifts, shifts), q.outer
     )

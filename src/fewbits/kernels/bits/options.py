@@ -56,9 +56,9 @@ def read_options(text: str, seed: int) -> Options:
     return Options(rounding, scale_rule, overflow, nonfinite, zero_block, seed)
 
 
-def has_scale_rule(fmt: Format) -> bool:
+def has_scale_rule(format: Format) -> bool:
     """Return whether the format's scale is a power of two, which a scale rule chooses."""
-    scales = fmt.groups.scales
+    scales = format.groups.scales
     return scales is not None and scales.power_of_two
 
 
@@ -112,16 +112,16 @@ def decide(format: Format, choices: Choices, seed: int = 0) -> Options:
 
 
 @lru_cache(maxsize=1024)
-def _decide(fmt: Format, choices: Choices) -> Options:
-    element, scales = fmt.element, fmt.groups.scales
+def _decide(format: Format, choices: Choices) -> Options:
+    element, scales = format.element, format.groups.scales
     chosen = Options(
         rounding=_one_of("rounding", choices.rounding, ROUNDINGS),
         scale_rule=choices.scale_rule,
-        overflow=_one_of("overflow", choices.overflow or fmt.default_overflow, OVERFLOWS),
-        nonfinite=_one_of("nonfinite", choices.nonfinite or fmt.default_nonfinite, NONFINITES),
-        zero_block=_one_of("zero_block", choices.zero_block or fmt.default_zero_block, ZERO_BLOCKS),
+        overflow=_one_of("overflow", choices.overflow or format.default_overflow, OVERFLOWS),
+        nonfinite=_one_of("nonfinite", choices.nonfinite or format.default_nonfinite, NONFINITES),
+        zero_block=_one_of("zero_block", choices.zero_block or format.default_zero_block, ZERO_BLOCKS),
     )
-    check_scale_rule(choices.scale_rule, [fmt])
+    check_scale_rule(choices.scale_rule, [format])
     if chosen.overflow == "inf" and not element.has_inf:
         raise ArgumentError(f"overflow='inf': {element} has no infinity; use 'saturate'")
     if chosen.overflow == "nan" and not element.has_nan:
@@ -134,6 +134,6 @@ def _decide(fmt: Format, choices: Choices) -> Options:
         )
     if chosen.nonfinite == "block_nan" and (scales is None or not scales.element.has_nan):
         raise ArgumentError(
-            f"nonfinite='block_nan': {fmt} has no scale that can be NaN; use 'saturate' or 'raise'"
+            f"nonfinite='block_nan': {format} has no scale that can be NaN; use 'saturate' or 'raise'"
         )
     return chosen

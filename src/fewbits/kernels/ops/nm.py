@@ -43,13 +43,13 @@ def _(stream: torch.Tensor, format: str, n: int, sparsity: str) -> torch.Tensor:
     return stream.new_empty((*stream.shape[:-1], line_bytes(n, bits)))
 
 
-def compress(codes: torch.Tensor, fmt: Format, n: int, sparsity: Pattern) -> torch.Tensor:
+def compress(codes: torch.Tensor, format: Format, n: int, sparsity: Pattern) -> torch.Tensor:
     """Return the streams of packed codes of ``n`` values; errors are those of kernels/arrays/nm.py."""
-    streams: torch.Tensor = _compress(codes, fmt.grammar, n, str(sparsity))
+    streams: torch.Tensor = _compress(codes, format.grammar, n, str(sparsity))
     return streams
 
 
-def expand(stream: torch.Tensor, fmt: Format, n: int, sparsity: Pattern) -> torch.Tensor:
+def expand(stream: torch.Tensor, format: Format, n: int, sparsity: Pattern) -> torch.Tensor:
     """Return the packed codes of streams of ``n`` values."""
-    codes: torch.Tensor = _expand(stream, fmt.grammar, n, str(sparsity))
+    codes: torch.Tensor = _expand(stream, format.grammar, n, str(sparsity))
     return codes

@@ -51,13 +51,13 @@ def _(
 def gemv(
     x: torch.Tensor,
     parts: tuple[torch.Tensor | None, ...],
-    fmt: Format,
+    format: Format,
     lines: int,
     sparsity: Pattern | None = None,
 ) -> torch.Tensor:
     """Return ``x @ W.T`` in x's dtype, W packed with its blocks along the last axis, summed in float32."""
     kept = None if sparsity is None else str(sparsity)
-    y: torch.Tensor = _gemv(x, *parts, fmt.grammar, kept, lines)
+    y: torch.Tensor = _gemv(x, *parts, format.grammar, kept, lines)
     return y
 
 

@@ -25,17 +25,17 @@ def is_sharded(x: object) -> TypeGuard[DTensor]:
     return tensor is not None and isinstance(x, tensor.DTensor)
 
 
-def rounds_alone(fmt: Format, axis: int, rounding: str, x: Any, dim: int) -> bool:
+def rounds_alone(format: Format, axis: int, rounding: str, x: Any, dim: int) -> bool:
     """Whether the parts of a DTensor cut along ``dim`` round as in the whole, blocks along ``axis``."""
-    if rounding == "stochastic" or shares_scale(fmt, "tensor"):  # a value's draw hangs on its place
+    if rounding == "stochastic" or shares_scale(format, "tensor"):  # a value's draw hangs on its place
         return False
-    return keeps_blocks(fmt, axis, x, dim)
+    return keeps_blocks(format, axis, x, dim)
 
 
-def keeps_blocks(fmt: Format, axis: int, x: Any, dim: int) -> bool:
+def keeps_blocks(format: Format, axis: int, x: Any, dim: int) -> bool:
     """Whether a DTensor cut along ``dim`` is cut between blocks; a scale of the whole tensor is no block."""
-    sizes = {group.size for group in fmt.groups.shared} - {"tensor"}
-    if dim != axis or not fmt.groups.shared:
+    sizes = {group.size for group in format.groups.shared} - {"tensor"}
+    if dim != axis or not format.groups.shared:
         return True
     if "channel" in sizes or x.device_mesh.ndim != 1:
         return not sizes

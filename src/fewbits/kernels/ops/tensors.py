@@ -95,10 +95,10 @@ def packed(parts: Iterable[torch.Tensor | None]) -> Packed:
 
 
 def empty_parts(
-    fmt: Format, shape: tuple[Any, ...], axis: int, device: Any = "cpu"
+    format: Format, shape: tuple[Any, ...], axis: int, device: Any = "cpu"
 ) -> tuple[torch.Tensor | None, ...]:
     """Return codes, scales, shifts and outer scales that nothing was written to yet."""
-    shapes = layout(fmt, shape, axis)
+    shapes = layout(format, shape, axis)
     return tuple(
         None if s is None else torch.empty(s, dtype=d, device=device)
         for s, d in zip(shapes, _DTYPES_OF_PARTS, strict=True)

@@ -66,9 +66,9 @@ class Space:
         return v if self.preconditioner is None else self.rounded(self.preconditioner.exact(wide(v)))
 
 
-def rounding_format(fmt: str) -> Format | None:
+def rounding_format(format: str) -> Format | None:
     """Return the format to round float32 vectors to, or None for fp32 and fp64."""
-    return None if fmt in ("fp64", "fp32") else read(fmt)
+    return None if format in ("fp64", "fp32") else read(format)
 
 
 def roundoff(precision: KrylovPrecision) -> float:

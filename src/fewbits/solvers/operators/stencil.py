@@ -202,9 +202,9 @@ def _apply(passes: StencilPasses, grid: Grid, storage: str, v: torch.Tensor) -> 
     return torch.from_numpy(q.values)[..., : grid.nx].reshape(-1)
 
 
-def _storage(fmt: str) -> str | None:
+def _storage(format: str) -> str | None:
     plain = {"fp64": "f64", "fp32": "f32"}
-    return plain.get(fmt) or _STORAGES.get(read(fmt))
+    return plain.get(format) or _STORAGES.get(read(format))
 
 
 def _fit(x: tuple[int, ...], y: tuple[int, ...], z: tuple[int, ...]) -> bool:

@@ -35,10 +35,10 @@ def quantized(
     return NarrowTensor(pieces, format, x.shape, axis, x.dtype)
 
 
-def empty(fmt: Format, shape: tuple[int, ...], axis: int, dtype: np.dtype[Any]) -> NarrowTensor:
+def empty(format: Format, shape: tuple[int, ...], axis: int, dtype: np.dtype[Any]) -> NarrowTensor:
     """Return an uninitialized NarrowTensor whose ``dequantize`` returns a NumPy array of ``dtype``."""
-    parts = tensors.empty_parts(fmt, shape, axis)
-    return NarrowTensor(parts, fmt, shape, axis, getattr(torch, dtype.name), dtype)
+    parts = tensors.empty_parts(format, shape, axis)
+    return NarrowTensor(parts, format, shape, axis, getattr(torch, dtype.name), dtype)
 
 
 def arrays(q: NarrowTensor) -> Packed:
@@ -46,7 +46,7 @@ def arrays(q: NarrowTensor) -> Packed:
     return tensors.packed(q.pieces)
 
 
-def checked_parts(out: Any, x: Any, fmt: Format, axis: int) -> Packed:
+def checked_parts(out: Any, x: Any, format: Format, axis: int) -> Packed:
     """Return the parts of ``out`` as arrays to be overwritten with the result for ``x``.
 
     Raises:
@@ -55,12 +55,12 @@ def checked_parts(out: Any, x: Any, fmt: Format, axis: int) -> Packed:
     """
     alike = (
         isinstance(out, NarrowTensor)
-        and (out.format, tuple(out.shape), out.axis, out.sparsity) == (fmt, tuple(x.shape), axis, None)
+        and (out.format, tuple(out.shape), out.axis, out.sparsity) == (format, tuple(x.shape), axis, None)
         and (out.dtype if out._family is None else out._family) == x.dtype
     )
     if not alike:
         raise ArgumentError(
-            f"out is {out!r}; expected a NarrowTensor as an earlier call returned it for {fmt}, shape "
+            f"out is {out!r}; expected a NarrowTensor as an earlier call returned it for {format}, shape "
             f"{tuple(x.shape)}, axis={axis} and {x.dtype}, or leave it out"
         )
     given = [p for p in out.pieces if p is not None]

@@ -107,10 +107,10 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.matmul(_dense(a), _dense(b))
 
 
-def _multiplied(a: torch.Tensor, b: torch.Tensor, fmt: Format) -> torch.Tensor:
-    """Return ``a @ b`` of packed tensors, or of ordinary ones that hold values of ``fmt``."""
+def _multiplied(a: torch.Tensor, b: torch.Tensor, format: Format) -> torch.Tensor:
+    """Return ``a @ b`` of packed tensors, or of ordinary ones that hold values of ``format``."""
     exact = a.dtype == b.dtype == torch.float32 and _has_bfloat16_units()
-    exact = exact and _is_bfloat16(a, fmt) and _is_bfloat16(b, fmt)
+    exact = exact and _is_bfloat16(a, format) and _is_bfloat16(b, format)
     left, right = _dense(a), _dense(b)
     return bfloat16_product(left, right) if exact else torch.matmul(left, right)
 
@@ -156,19 +156,19 @@ def _dense(x: torch.Tensor) -> torch.Tensor:
     return x.dense() if isinstance(x, NarrowTensor) else x
 
 
-def _is_bfloat16(x: torch.Tensor, fmt: Format) -> bool:
-    """Return whether every value of ``x``, packed or in ``fmt``, is a normal bfloat16 or zero.
+def _is_bfloat16(x: torch.Tensor, format: Format) -> bool:
+    """Return whether every value of ``x``, packed or in ``format``, is a normal bfloat16 or zero.
 
     The significand fits if element and scale have at most eight bits together. Matrix units treat subnormals
     as zero, so if the scale can make values subnormal, the data are checked.
     """
-    fmt = x.format if isinstance(x, NarrowTensor) else fmt
-    grid, scales = fmt.element.grid, fmt.groups.scales
+    format = x.format if isinstance(x, NarrowTensor) else format
+    grid, scales = format.element.grid, format.groups.scales
     if grid is None or grid.mantissa_bits + 1 > 8 or scales is None or not scales.power_of_two:
         return False
     if isinstance(x, NarrowTensor) and scales.bits == 8 and x.numel():
         assert x.scales is not None
-        exponent_of_step = grid.emin - grid.mantissa_bits - fmt.largest_shift
+        exponent_of_step = grid.emin - grid.mantissa_bits - format.largest_shift
         if int(x.scales.min()) + scales.element.emin + exponent_of_step >= -126:
             return True
     return kernels.smallest(array(_dense(x).cpu())) >= 2.0**-126

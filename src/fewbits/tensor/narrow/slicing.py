@@ -15,19 +15,19 @@ from fewbits.tensor.narrow.tensor import NarrowTensor
 from fewbits.tensor.narrow.views import counted, lead, per_line
 
 
-def bits_per_group(fmt: Format, sparsity: Pattern | None = None) -> Iterator[tuple[int, int] | None]:
+def bits_per_group(format: Format, sparsity: Pattern | None = None) -> Iterator[tuple[int, int] | None]:
     """Yield (values, bits), values that share that many bits, for codes, scales, shifts and outer scales.
 
     None stands for a part that the format lacks, or that does not extend along the axis.
     """
-    codes, *shared = fmt.groups
+    codes, *shared = format.groups
     block = 1 if sparsity is None else block_size(sparsity)
     yield block, codes.bits if sparsity is None else 8 * stream_bytes(block, codes.bits, sparsity)
     for group in shared:
         yield None if group is None or isinstance(group.size, str) else (group.size, group.bits)
 
 
-def boundary(fmt: Format, sparsity: Pattern | None = None) -> int:
+def boundary(format: Format, sparsity: Pattern | None = None) -> int:
     """Return the number of values at whose multiples the block axis can be sliced.
 
     At these positions a block starts, and every part is at a byte boundary.
@@ -36,7 +36,9 @@ def boundary(fmt: Format, sparsity: Pattern | None = None) -> int:
     >>> [boundary(parse(name)) for name in ("int8", "fp4_e2m1", "mxfp4", "mx9", "vsq6", "int4_channel")]
     [1, 2, 32, 16, 64, 2]
     """
-    return lcm(*(count * (8 // gcd(bits, 8)) for count, bits in filter(None, bits_per_group(fmt, sparsity))))
+    return lcm(
+        *(count * (8 // gcd(bits, 8)) for count, bits in filter(None, bits_per_group(format, sparsity)))
+    )
 
 
 def cut(

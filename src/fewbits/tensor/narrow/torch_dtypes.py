@@ -124,13 +124,13 @@ def from_torch(
     )
 
 
-def _dtypes(fmt: Format) -> tuple[torch.dtype, torch.dtype | None]:
+def _dtypes(format: Format) -> tuple[torch.dtype, torch.dtype | None]:
     """Return torch's dtypes of elements and scales."""
-    element, scales = fmt.element, fmt.groups.scales
+    element, scales = format.element, format.groups.scales
     scale = None if scales is None else scales.element
     if element not in DTYPE_OF or (scale is not None and scale not in DTYPE_OF):
         raise ArgumentError(
-            f"torch has no dtype for {fmt}; it has one for {', '.join(_NAMES)}, and for blocks of them: "
+            f"torch has no dtype for {format}; it has one for {', '.join(_NAMES)}, and for blocks of them: "
             "keep the NarrowTensor, or call .dequantize()"
         )
     return DTYPE_OF[element], None if scale is None else DTYPE_OF[scale]
@@ -146,9 +146,9 @@ def _inferred(elements: torch.Tensor, scales: torch.Tensor | None) -> Format:
     return FORMAT_OF[elements.dtype]
 
 
-def _is(given: torch.Tensor, dtype: torch.dtype, what: str, fmt: Format) -> None:
+def _is(given: torch.Tensor, dtype: torch.dtype, what: str, format: Format) -> None:
     if given.dtype != dtype:
-        raise DTypeError(f"{what} of {given.dtype}; {fmt} needs {dtype}")
+        raise DTypeError(f"{what} of {given.dtype}; {format} needs {dtype}")
 
 
 def _bytes(x: torch.Tensor, axis: int) -> torch.Tensor:

@@ -16,10 +16,10 @@ from fewbits.kernels.native.jobs.packed import contiguous_parts, joins_lines, re
 Array = NDArray[Any]
 
 
-def dequantize(q: Packed, out: Array, fmt: Format, axis: int, *, threads: int) -> None:
+def dequantize(q: Packed, out: Array, format: Format, axis: int, *, threads: int) -> None:
     """Write the values of ``q`` into ``out``, which is in C order, of one of the types of fake_quantize."""
     active_isa()
-    p = reading_format(fmt)
-    where = one_line(out.size) if joins_lines(fmt, out.shape, axis) else geometry(out, axis)
+    p = reading_format(format)
+    where = one_line(out.size) if joins_lines(format, out.shape, axis) else geometry(out, axis)
     assert where is not None  # C order needs two axes at most
     _native.dequantize(p, where, *contiguous_parts(q), out, threads)

@@ -20,16 +20,16 @@ from fewbits.kernels.native.jobs.packed import contiguous_parts, reading_format
 Array = NDArray[Any]
 
 
-def supports_product(fmt: Format) -> bool:
+def supports_product(format: Format) -> bool:
     """Return whether :func:`gemv` computes with this format."""
-    return kernel_format(fmt, options(fmt)) is not None
+    return kernel_format(format, options(format)) is not None
 
 
 def gemv(
     x: Array,
     q: Packed,
     y: Array,
-    fmt: Format,
+    format: Format,
     sparsity: Pattern | None,
     zero: int,
     *,
@@ -42,7 +42,7 @@ def gemv(
         x: (batch, n) float32 in C order.
         q: the parts of W, (lines, n), with its blocks along n.
         y: (batch, lines) float32 in C order.
-        fmt: a format that :func:`supports_product` accepts.
+        format: a format that :func:`supports_product` accepts.
         sparsity: of W, whose codes are streams then.
         zero: the code of what is not kept.
         bfloat16: whether every value of x is a normal bfloat16, or zero.
@@ -54,7 +54,7 @@ def gemv(
     if len(x) == 1:  # the order in which four-bit codes come apart; native/jobs/gemv.hpp
         whole = x[0, : x.shape[1] // 128 * 128].reshape(-1, 16, 8)
         permuted = np.ascontiguousarray(whole.swapaxes(1, 2))
-    p = reading_format(fmt)
+    p = reading_format(format)
     if sparsity is not None:
         p = _native.Format(p)
         p.keep, p.group, p.zero = sparsity.keep, sparsity.group, zero

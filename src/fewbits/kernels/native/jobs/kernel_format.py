@@ -23,7 +23,7 @@ _NONFINITE = {
 
 
 @lru_cache(maxsize=256)
-def kernel_format(fmt: Format, options: Options) -> _native.Format | None:
+def kernel_format(format: Format, options: Options) -> _native.Format | None:
     """Return what the compiled kernels need, or None where they cannot hold the format.
 
     They hold everything in the catalogue. What they leave to the definition: elements in blocks so large or
@@ -31,8 +31,8 @@ def kernel_format(fmt: Format, options: Options) -> _native.Format | None:
     shifts that more than 512 values share, and two-level formats whose scale and element together exceed 24
     bits.
     """
-    element = fmt.element
-    if not (_holds(element) and _holds_scales(fmt)):
+    element = format.element
+    if not (_holds(element) and _holds_scales(format)):
         return None
     p = _native.Format()
     if element.grid is not None:
@@ -49,7 +49,7 @@ def kernel_format(fmt: Format, options: Options) -> _native.Format | None:
     p.overflow = getattr(_native.Overflow, options.overflow)
     p.nonfinite = _NONFINITE[options.nonfinite]
     p.block = p.sub_block = 1
-    _set_scales(p, fmt, options)
+    _set_scales(p, format, options)
     return p
 
 
@@ -57,8 +57,8 @@ def _holds(element: Element) -> bool:
     return element.bits <= 16 if element.grid is None else element.grid.emin >= -126
 
 
-def _holds_scales(fmt: Format) -> bool:
-    element, (_, scales, shifts, outer) = fmt.element, fmt.groups
+def _holds_scales(format: Format) -> bool:
+    element, (_, scales, shifts, outer) = format.element, format.groups
     if scales is None:
         return True
     if shifts is not None and isinstance(shifts.size, int) and shifts.size > _LARGEST_SUB_BLOCK:
@@ -88,8 +88,8 @@ def _grid(element: Element, grid: ValueGrid) -> _native.Grid:
     return g
 
 
-def _set_scales(p: _native.Format, fmt: Format, options: Options) -> None:
-    element, (_, scales, shifts, outer) = fmt.element, fmt.groups
+def _set_scales(p: _native.Format, format: Format, options: Options) -> None:
+    element, (_, scales, shifts, outer) = format.element, format.groups
     if scales is None:
         return
     scale = scales.element
@@ -112,6 +112,6 @@ def _set_scales(p: _native.Format, fmt: Format, options: Options) -> None:
     if shifts is not None:
         assert isinstance(shifts.size, int)
         p.scales, p.sub_block = _native.Scales.shifted, shifts.size
-        p.shift_bits, p.largest_shift = shifts.bits, fmt.largest_shift
+        p.shift_bits, p.largest_shift = shifts.bits, format.largest_shift
     elif outer is not None:
         p.scales, p.fill = _native.Scales.two_level, scale.max * element.max

@@ -14,11 +14,11 @@ from fewbits.kernels.native.jobs.geometry import aligned
 from fewbits.kernels.native.jobs.kernel_format import kernel_format
 
 
-def reading_format(fmt: Format) -> _native.Format:
+def reading_format(format: Format) -> _native.Format:
     """Return the format as kernels take it that read packed parts."""
-    p = kernel_format(fmt, options(fmt))
+    p = kernel_format(format, options(format))
     assert p is not None
-    if shares_scale(fmt, "tensor"):
+    if shares_scale(format, "tensor"):
         p = _native.Format(p)
         p.whole_known = True
     return p
@@ -29,15 +29,15 @@ def contiguous_parts(q: Packed) -> Packed:
     return Packed(*(None if part is None else aligned(np.ascontiguousarray(part)) for part in q))  # type: ignore[arg-type]  # four parts, each of its own dtype
 
 
-def joins_lines(fmt: Format, shape: tuple[int, ...], axis: int) -> bool:
+def joins_lines(format: Format, shape: tuple[int, ...], axis: int) -> bool:
     """Return whether all lines of a dense array can be worked on as one: none shares a byte or a block."""
     last = axis == len(shape) - 1 or not shape
-    return last and _holds_whole_groups(fmt, shape[axis] if shape else 1)
+    return last and _holds_whole_groups(format, shape[axis] if shape else 1)
 
 
 @lru_cache(maxsize=1024)
-def _holds_whole_groups(fmt: Format, n: int) -> bool:
-    return all(_ends_with_a_line(group, n) for group in (fmt.groups.codes, *fmt.groups.shared))
+def _holds_whole_groups(format: Format, n: int) -> bool:
+    return all(_ends_with_a_line(group, n) for group in (format.groups.codes, *format.groups.shared))
 
 
 def _ends_with_a_line(group: Group, n: int) -> bool:

@@ -20,16 +20,16 @@ Array = NDArray[Any]
 Reals = NDArray[np.float64]
 
 
-def dequantize(parts: Parts, fmt: Format, dtype: Any = np.float32) -> Array:
+def dequantize(parts: Parts, format: Format, dtype: Any = np.float32) -> Array:
     """Return the values of ``parts``, of the codes' shape, each rounded once to ``dtype``."""
     with np.errstate(over="ignore", invalid="ignore"):
-        values = decode(fmt.element, parts.codes)
-        return (values if parts.scales is None else values * multiplier(parts, fmt)).astype(dtype)
+        values = decode(format.element, parts.codes)
+        return (values if parts.scales is None else values * multiplier(parts, format)).astype(dtype)
 
 
-def multiplier(parts: Parts, fmt: Format) -> Reals:
+def multiplier(parts: Parts, format: Format) -> Reals:
     """Return what each element of a format with scales is multiplied by, broadcastable to the codes."""
-    _, scales, shifts, _ = fmt.groups
+    _, scales, shifts, _ = format.groups
     assert scales is not None
     assert parts.scales is not None
     shape = parts.codes.shape

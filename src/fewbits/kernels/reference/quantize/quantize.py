@@ -26,13 +26,13 @@ Array = NDArray[Any]
 
 
 def quantize(
-    x: Array, fmt: Format, options: Options, amax: float | None = None, positions: Array | None = None
+    x: Array, format: Format, options: Options, amax: float | None = None, positions: Array | None = None
 ) -> Parts:
     """Return the codes and scales of ``x``.
 
     Args:
         x: (..., n), float32 or float64, at least one dimension.
-        fmt: any format.
+        format: any format.
         options: every choice, from :func:`fewbits.kernels.options.options`.
         amax: the largest magnitude of the whole tensor where x is a part of it; a per-tensor scale is chosen
         from it.
@@ -41,42 +41,42 @@ def quantize(
     Raises:
         DataError: x holds NaN or infinity and ``options.nonfinite`` is ``raise``.
     """
-    x = without_nonfinite(x, fmt, options)
+    x = without_nonfinite(x, format, options)
     draws = None
     if options.rounding == "stochastic":
         where = np.arange(x.size).reshape(x.shape) if positions is None else positions
         draws = draw(where, options.seed)
-    parts, value = scaled(x, fmt, options, amax)
-    codes = encode(fmt.element, value, options.rounding, options.overflow, draws)
-    scales = fmt.groups.scales
+    parts, value = scaled(x, format, options, amax)
+    codes = encode(format.element, value, options.rounding, options.overflow, draws)
+    scales = format.groups.scales
     if parts.scales is not None and scales is not None and scales.element.has_nan:
         lost = spread(parts.scales == scales.element.nan_code, scales.size, x.shape)
         codes = np.where(lost, codes.dtype.type(0), codes)
     return Parts(codes, parts.scales, parts.shifts, parts.outer)
 
 
-def limits(x: Array, fmt: Format, options: Options, amax: float | None = None) -> Array:
+def limits(x: Array, format: Format, options: Options, amax: float | None = None) -> Array:
     """Return the largest magnitude that each value of ``x`` could have kept; beyond it, it saturates.
 
     Returns:
         float64, of x's shape or broadcastable to it.
     """
-    if fmt.groups.scales is None:
-        return np.full((1,) * x.ndim, fmt.element.max)
-    x = without_nonfinite(x, fmt, options)
-    parts, _ = scaled(x, fmt, options, amax, divide=False)
+    if format.groups.scales is None:
+        return np.full((1,) * x.ndim, format.element.max)
+    x = without_nonfinite(x, format, options)
+    parts, _ = scaled(x, format, options, amax, divide=False)
     undivided = Parts(np.empty(x.shape, np.uint8), parts.scales, parts.shifts, parts.outer)
-    return fmt.element.max * multiplier(undivided, fmt)
+    return format.element.max * multiplier(undivided, format)
 
 
-def without_nonfinite(x: Array, fmt: Format, options: Options) -> Array:
+def without_nonfinite(x: Array, format: Format, options: Options) -> Array:
     """Return ``x`` with NaN and infinity replaced or refused where ``options.nonfinite`` says so."""
     if options.nonfinite == "saturate":
         return np.nan_to_num(x, nan=0.0)  # infinity becomes the dtype's largest value, NaN zero
     if options.nonfinite == "raise" and not np.isfinite(x).all():
         nan, inf = int(np.isnan(x).sum()), int(np.isinf(x).sum())
         raise DataError(
-            f"the array holds {nan} NaN and {inf} infinities, and nonfinite='raise' refuses them for {fmt}; "
-            "clean the data, or pass nonfinite='saturate'"
+            f"the array holds {nan} NaN and {inf} infinities, and nonfinite='raise' refuses them for"
+            f" {format}; clean the data, or pass nonfinite='saturate'"
         )
     return x

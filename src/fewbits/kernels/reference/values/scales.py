@@ -26,11 +26,11 @@ Amax = NDArray[np.floating[Any]]  # float32 or float64, finite, > 0
 
 
 def scaled(
-    x: Array, fmt: Format, options: Options, amax: float | None, divide: bool = True
+    x: Array, format: Format, options: Options, amax: float | None, divide: bool = True
 ) -> tuple[Parts, Reals]:
     """Return the scales (codes left empty) and ``x`` divided by them."""
     empty: Array = np.empty(0, np.uint8)
-    _, scales, shifting, _ = fmt.groups
+    _, scales, shifting, _ = format.groups
     if scales is None:
         with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN like the others
             return Parts(empty), x.astype(np.float64)
@@ -41,17 +41,17 @@ def scaled(
     if options.nonfinite == "block_nan":
         bad = np.asarray(blocks_of(~np.isfinite(x), scales.size).any(axis=-1))
     if scales.power_of_two:
-        exponents = _shared_exponent(largest, fmt.element, scales.element, options)
+        exponents = _shared_exponent(largest, format.element, scales.element, options)
         code = exponents - scales.element.emin
         codes = _with_nan(code, bad, scales.element).astype(code_dtype(scales.bits))
-        shifts = _shifts(x, exponents, fmt)
+        shifts = _shifts(x, exponents, format)
         if not divide:
             return Parts(empty, codes, shifts), empty.astype(np.float64)
         total = spread(exponents, scales.size, x.shape)
         if shifts is not None and shifting is not None:
             total = total - spread(shifts.astype(np.int64), shifting.size, x.shape)
         return Parts(empty, codes, shifts), _divide_by_power(x, total)
-    codes, outer, divisor = _real_scales(x, largest, fmt, options, amax)
+    codes, outer, divisor = _real_scales(x, largest, format, options, amax)
     codes = _with_nan(codes, bad, scales.element)
     if not divide:
         return Parts(empty, codes, None, outer), empty.astype(np.float64)
@@ -86,9 +86,9 @@ def exponent(a: Amax, element: Element, rule: str) -> Integers:
     return np.asarray(floor_log2(a) - element.emax + chosen.plus + (fraction >= chosen.first(52)))
 
 
-def _shifts(x: Array, exponent: NDArray[np.int64], fmt: Format) -> Array | None:
+def _shifts(x: Array, exponent: NDArray[np.int64], format: Format) -> Array | None:
     """Return tau = min(E1 - E2, beta) of each sub-block (Shared Microexponents, section 3.2)."""
-    _, scales, shifts, _ = fmt.groups
+    _, scales, shifts, _ = format.groups
     if shifts is None:
         return None
     assert scales is not None
@@ -96,8 +96,8 @@ def _shifts(x: Array, exponent: NDArray[np.int64], fmt: Format) -> Array | None:
     assert isinstance(shifts.size, int)
     sub = largest_of(x, shifts.size)
     e1 = spread(exponent, scales.size // shifts.size, sub.shape)
-    gap = np.where(sub > 0, e1 - floor_log2(sub), fmt.largest_shift)
-    return np.clip(gap, 0, fmt.largest_shift).astype(np.uint8)
+    gap = np.where(sub > 0, e1 - floor_log2(sub), format.largest_shift)
+    return np.clip(gap, 0, format.largest_shift).astype(np.uint8)
 
 
 def _divide_by_power(x: Array, exponent: NDArray[np.int64]) -> Reals:
@@ -110,14 +110,14 @@ def _divide_by_power(x: Array, exponent: NDArray[np.int64]) -> Reals:
 
 
 def _real_scales(
-    x: Array, largest: Array, fmt: Format, options: Options, amax: float | None
+    x: Array, largest: Array, format: Format, options: Options, amax: float | None
 ) -> tuple[Array, Array | None, NDArray[np.float32]]:
     """Return (scale codes, outer scales, float32 divisor per block)."""
-    assert fmt.groups.scales is not None
-    scale, outer = fmt.groups.scales.element, fmt.groups.outer
+    assert format.groups.scales is not None
+    scale, outer = format.groups.scales.element, format.groups.outer
     f32, most = np.float32, np.finfo(np.float32).max
     biggest = np.minimum(largest, most).astype(f32)
-    top = f32(fmt.element.max)
+    top = f32(format.element.max)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         if outer is None:
             codes = _encode_scale(biggest / top, largest, scale, options)
@@ -126,7 +126,7 @@ def _real_scales(
         if amax is not None and outer.size == "tensor":
             largest_of_all = np.full(largest_of_all.shape, amax, x.dtype)
         # Transformer Engine's NVFP4: g = 2688 / amax; scale = E4M3(amax_block (g / 6)); x / (scale / g).
-        gain = f32(scale.max * fmt.element.max) / np.minimum(largest_of_all, most).astype(f32)
+        gain = f32(scale.max * format.element.max) / np.minimum(largest_of_all, most).astype(f32)
         gain = np.where(largest_of_all > 0, np.minimum(gain, most), f32(1))
         codes = _encode_scale(biggest * (gain * (f32(1) / top)), largest, scale, options)
         divisor = np.maximum(decode(scale, codes).astype(f32) / gain, np.finfo(f32).smallest_subnormal)
