@@ -61,7 +61,7 @@ def accuracy(
     for i in range(steps):
         optimizer.param_groups[0]["lr"] = rate * 0.5 ** (4 * i // steps)
         optimizer.zero_grad()
-        task.loss(model, task.draw_batch(random, task.hyper.batch)).backward()
+        task.loss(model, task.draw_batch(random, task.hyper.batch_size)).backward()
         optimizer.step()
         after((i + 1) / steps)
     return task.evaluate(model)

@@ -106,8 +106,8 @@ def test_rate_batch_and_layers_are_options(tmp_path: Path, capsys: pytest.Captur
     given = ["train", "--task", "digits", "--recipe", "mxfp4", "--steps", "3"]
     options: list[list[str]] = [
         [],
-        ["--learning-rate", "1e-3"],
-        ["--batch", "4"],
+        ["--lr", "1e-3"],
+        ["--batch-size", "4"],
         ["--exclude", "conv1,conv2,conv3"],
         ["--include", "head"],
     ]

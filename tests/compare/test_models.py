@@ -41,7 +41,7 @@ def linear_task(name: str, size: int = "small", *, loss: Any = None) -> Any:
         draw_batch=lambda generator, count: (torch.randn(count, 96, generator=generator),),
         loss=loss or mean_square,
         evaluate=evaluate,
-        hyper=Hyperparameters(steps=4, batch=32, learning_rate=0.01),
+        hyper=Hyperparameters(steps=4, batch_size=32, lr=0.01),
         single_thread=True,
     )
 

@@ -9,7 +9,7 @@ from fewbits.optim import SGD, LossScaler, scaler
 from fewbits.recipes import RECIPES, LossScaling, Recipe
 
 FP32 = RECIPES["fp32"]
-PACKED = FP32.extended(held_gradient="fp8_e5m2", scaling=LossScaling(8.0, interval=3))
+PACKED = FP32.extended(held_gradient="fp8_e5m2", scaling=LossScaling(8.0, growth_interval=3))
 
 
 def turn(
@@ -49,7 +49,7 @@ def test_floors_a_static_scale_and_fp16_gradients_take_our_own(recipe: str) -> N
 def test_an_overflow_skips_the_step_and_halves_the_scale_and_quiet_steps_double_it(
     held: str | None, unscale: bool
 ) -> None:
-    recipe = FP32.extended(held_gradient=held, scaling=LossScaling(8.0, interval=3))
+    recipe = FP32.extended(held_gradient=held, scaling=LossScaling(8.0, growth_interval=3))
     w = nn.Parameter(torch.ones(4))
     optimizer, scale = SGD([w], 0.25, recipe=recipe), scaler(recipe)
     turn(scale, optimizer, w, torch.inf, unscale=unscale)
@@ -96,7 +96,7 @@ def test_isolated_overflows_sink_a_plain_scale_and_not_one_with_floors() -> None
 
 
 def test_the_state_of_a_scaler_comes_back_with_its_count_of_steps() -> None:
-    recipe = FP32.extended(scaling=LossScaling(8.0, interval=3, floors=((3, 64.0),)))
+    recipe = FP32.extended(scaling=LossScaling(8.0, growth_interval=3, floors=((3, 64.0),)))
     w = nn.Parameter(torch.ones(4))
     optimizer, first, second = SGD([w], 0.1, recipe=recipe), scaler(recipe), scaler(recipe)
     for _ in range(2):

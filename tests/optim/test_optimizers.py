@@ -74,7 +74,7 @@ def test_in_fp32_it_is_torchs_optimizer(
 
 def test_lars_is_its_formula() -> None:
     given = parameters()
-    optimizer = LARS(given, 2.0, momentum=0.9, weight_decay=0.01, trust=0.02)
+    optimizer = LARS(given, 2.0, momentum=0.9, weight_decay=0.01, trust_coefficient=0.02)
     wanted = [p.detach().double() for p in given]
     moved = [torch.zeros_like(w) for w in wanted]
     for seed in range(5):
@@ -112,7 +112,7 @@ def test_gradients_that_were_widened_for_a_scaler_are_narrow_again_after_the_ste
 def test_lars_takes_a_plain_step_where_a_norm_is_zero() -> None:
     w, still = (torch.nn.Parameter(v) for v in (torch.zeros(2, 3), torch.ones(2, 3)))
     w.grad, still.grad = torch.full((2, 3), 0.5), torch.zeros(2, 3)
-    LARS([w, still], 2.0, momentum=0.0, weight_decay=0.25, trust=0.02).step()
+    LARS([w, still], 2.0, momentum=0.0, weight_decay=0.25, trust_coefficient=0.02).step()
     assert torch.equal(w, torch.full((2, 3), -1.0))  # no trust in a ratio of nothing
     assert torch.equal(still, torch.full((2, 3), 0.5))  # the decay alone
 
@@ -121,7 +121,7 @@ def test_the_norms_of_lars_do_not_overflow_where_fp16_would() -> None:
     w = nn.Parameter(torch.ones(300, 300, dtype=torch.float16))
     assert w.detach().square().sum(dtype=torch.float16).isinf()
     w.grad = torch.ones_like(w)
-    LARS([w], 1.0, trust=0.5, recipe="fp16-only").step()
+    LARS([w], 1.0, trust_coefficient=0.5, recipe="fp16-only").step()
     assert torch.equal(w, torch.full_like(w, 0.5))
 
 
@@ -264,7 +264,10 @@ SGD_WITH_SHIFT = RECIPES["posit8"].extended(first_moment="posit8_1/shift=2")
             "betas[1]=1.0; expected a number, at least 0 and below 1",
         ),
         (lambda p: AdamW(p, eps=-1.0), "eps=-1.0; expected a number, at least 0"),
-        (lambda p: LARS(p, 1.0, trust=-1.0), "trust=-1.0; expected a number, at least 0"),
+        (
+            lambda p: LARS(p, 1.0, trust_coefficient=-1.0),
+            "trust_coefficient=-1.0; expected a number, at least 0",
+        ),
         (lambda p: AdamW(p, recipe="fp9"), "there is no recipe 'fp9'"),
         (lambda p: SGD(p, 0.1, recipe=SGD_WITH_SHIFT), "what is stored has no room for a shift"),
     ],

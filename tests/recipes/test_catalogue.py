@@ -14,7 +14,9 @@ from fewbits.recipes import RECIPES, LossScaling, Recipe
 E4M3 = "block(element=fp8_e4m3,scale=e8m0,size=tensor)/rceil"  # FP8-LM: one power of two for a tensor
 E5M2 = "block(element=fp8_e5m2,scale=e8m0,size=tensor)/rceil"
 FP16 = "block(element=fp16,scale=e8m0,size=tensor)/rceil"
-DYNAMIC = LossScaling(65536.0, dynamic=True, growth=2.0, backoff=0.5, interval=2000, floors=())
+DYNAMIC = LossScaling(
+    65536.0, dynamic=True, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000, floors=()
+)
 
 
 def operands(activation: str, weight: str, gradient: str) -> dict[str, str]:

@@ -19,12 +19,12 @@ from fewbits.train.tasks.task import Hyperparameters
 
 TINY_BYTES = BytesConfig(
     shape=Shape(width=16, layers=1, hidden=32, heads=2, recent=2, embedding=8),
-    hyper=Hyperparameters(steps=30, batch=4, learning_rate=1e-2),
+    hyper=Hyperparameters(steps=30, batch_size=4, lr=1e-2),
     window=16,
     batches=2,
     evaluated=2,
 )
-TINY_DIGITS = DigitsConfig(channels=8, hyper=Hyperparameters(steps=100, batch=16, learning_rate=1e-2))
+TINY_DIGITS = DigitsConfig(channels=8, hyper=Hyperparameters(steps=100, batch_size=16, lr=1e-2))
 
 
 @pytest.fixture(autouse=True)
@@ -124,9 +124,7 @@ def test_held_out_windows_reach_from_the_first_byte_to_the_last() -> None:
 def test_the_users_own_text_is_what_is_trained_on(tmp_path: Path) -> None:
     path = tmp_path / "t.txt"
     path.write_bytes(b"ab" * 2000)
-    found = bytes_task(
-        path, replace(TINY_BYTES, hyper=Hyperparameters(steps=60, batch=4, learning_rate=1e-2))
-    )
+    found = bytes_task(path, replace(TINY_BYTES, hyper=Hyperparameters(steps=60, batch_size=4, lr=1e-2)))
     assert found.evaluate(fp32_model(found)) < 0.5
 
 

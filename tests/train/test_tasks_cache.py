@@ -108,7 +108,7 @@ def counted_task(path: Path, batches: Any) -> Any:
         draw_batch=draw_batch,
         loss=lambda model, batch: model(*batch).square().mean(),
         evaluate=lambda model: float(model.weight.square().sum()),
-        hyper=Hyperparameters(steps=3, batch=4, learning_rate=0.1),
+        hyper=Hyperparameters(steps=3, batch_size=4, lr=0.1),
         cache_path=lambda seed: path,
     )
 

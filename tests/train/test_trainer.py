@@ -23,7 +23,7 @@ def test_a_step_tells_what_happened() -> None:
     step = _trainer("mxfp6").step()
     assert step.step == 1
     assert 2.2 < step.loss < 2.4
-    assert step.learning_rate == pytest.approx(5e-3)  # half of the peak: warm-up takes two steps
+    assert step.lr == pytest.approx(5e-3)  # half of the peak: warm-up takes two steps
     assert step.skipped is False
     assert step.is_finite
 
@@ -76,15 +76,15 @@ def test_a_loss_scale_that_collapses_is_named() -> None:
 
 def test_settings_change_rate_batch_and_layers(tmp_path: Path) -> None:
     plain = Settings("digits", "mxfp4", steps=3)
-    changes: list[dict[str, object]] = [{}, {"learning_rate": 1e-3}, {"batch": 4}]
+    changes: list[dict[str, object]] = [{}, {"lr": 1e-3}, {"batch_size": 4}]
     changes += [{"exclude": ("conv*",)}, {"include": ("head",)}]
     losses = []
     for change in changes:
         folder = tmp_path / str(len(losses))
         run(replace(plain, **change), folder)
         losses.append(tuple(column(folder, "loss")))
-        if "learning_rate" in change:
-            assert max(column(folder, "learning_rate")) == 1e-3
+        if "lr" in change:
+            assert max(column(folder, "lr")) == 1e-3
     assert losses[3] == losses[4]  # the head is all but the convolutions
     assert len(set(losses)) == 4
 
@@ -97,7 +97,7 @@ def test_settings_of_another_selection_do_not_resume_a_run(tmp_path: Path) -> No
         run(replace(settings, exclude=("conv2",)), tmp_path, resume=True)
 
 
-@pytest.mark.parametrize("change", [{"learning_rate": 0.0}, {"learning_rate": float("nan")}, {"batch": 0}])
+@pytest.mark.parametrize("change", [{"lr": 0.0}, {"lr": float("nan")}, {"batch_size": 0}])
 def test_settings_that_train_nothing_are_refused(change: dict[str, float]) -> None:
     with pytest.raises(ArgumentError, match=next(iter(change))):
         Settings("digits", "mxfp4", **change)

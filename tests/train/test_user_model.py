@@ -77,7 +77,7 @@ def test_the_task_holds_out_the_last_tenth_and_seeds_draw_other_weights(module: 
 
 
 def test_the_task_trains_by_a_recipe(module: Any) -> None:
-    task = user_task(f"{module}:load", Hyperparameters(steps=60, batch=1, learning_rate=3e-2))
+    task = user_task(f"{module}:load", Hyperparameters(steps=60, batch_size=1, lr=3e-2))
     trainer = recipe_trainer(task, recipe("amp-bf16"), seed=0)
     before = trainer.evaluate()
     assert len(list(trainer)) == 60

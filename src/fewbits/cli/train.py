@@ -41,14 +41,14 @@ def train(
     model: ModelOption = None,
     size: SizeOption = "small",
     steps: StepsOption = 0,
-    learning_rate: Annotated[
+    lr: Annotated[
         float | None,
         typer.Option(
-            help="Its peak, reached after a tenth of the steps. Default: as the task says.",
+            help="Learning rate: its peak, reached after a tenth of the steps. Default: as the task says.",
             show_default=False,
         ),
     ] = None,
-    batch: Annotated[
+    batch_size: Annotated[
         int | None,
         typer.Option(
             min=1,
@@ -96,8 +96,8 @@ def train(
         "",
         size,
         steps,
-        learning_rate=learning_rate,
-        batch=batch,
+        lr=lr,
+        batch_size=batch_size,
         include=tuple(read_list(include)) or ("*",),
         exclude=tuple(read_list(exclude)),
     )

@@ -166,9 +166,9 @@ class RoundingObserver:
         """Return the step and what was said, so that a resumed run says nothing twice."""
         return {"step": self.step, "said": sorted(self._said)}
 
-    def load_state_dict(self, state: ObserverState) -> None:
+    def load_state_dict(self, state_dict: ObserverState) -> None:
         """Take over what :meth:`state_dict` returned."""
-        self.step, self._said = state["step"], set(state["said"])
+        self.step, self._said = state_dict["step"], set(state_dict["said"])
 
 
 def _remedy(precision: LayerPrecision, how: RoleFormat, x: torch.Tensor) -> str:

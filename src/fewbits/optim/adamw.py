@@ -56,15 +56,19 @@ class AdamW(Optimizer):
         super().__init__(params, defaults, recipe)
 
     def update(
-        self, now: torch.Tensor, gradient: torch.Tensor, state: ParameterState, group: Options
+        self, values: torch.Tensor, gradient: torch.Tensor, state: ParameterState, group: Options
     ) -> torch.Tensor:
-        """Return what is added to the weights ``now``."""
+        """Return what is added to the weights ``values``."""
         step = state["step"] = state.get("step", 0) + 1
         first, second = group["betas"]
-        m = self.load(state, "first_moment", now).lerp_(gradient, 1 - first)
-        v = self.load(state, "second_moment", now).mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        m = self.load(state, "first_moment", values).lerp_(gradient, 1 - first)
+        v = (
+            self.load(state, "second_moment", values)
+            .mul_(second)
+            .addcmul_(gradient, gradient, value=1 - second)
+        )
         below = (v.sqrt() / (1 - second**step) ** 0.5).add_(group["eps"])
         change = m.div(below).mul_(-group["lr"] / (1 - first**step))
         self.keep(state, "first_moment", m)
         self.keep(state, "second_moment", v)
-        return change.sub_(now, alpha=group["lr"] * group["weight_decay"])
+        return change.sub_(values, alpha=group["lr"] * group["weight_decay"])

@@ -92,8 +92,8 @@ def _floor(scaling: LossScaling, steps: int) -> float:
 
 def _options(scaling: LossScaling) -> dict[str, Any]:
     return {
-        "init_scale": max(scaling.initial, _floor(scaling, 0)),
-        "growth_factor": scaling.growth,
-        "backoff_factor": scaling.backoff,
-        "growth_interval": scaling.interval,
+        "init_scale": max(scaling.init_scale, _floor(scaling, 0)),
+        "growth_factor": scaling.growth_factor,
+        "backoff_factor": scaling.backoff_factor,
+        "growth_interval": scaling.growth_interval,
     }

@@ -47,7 +47,7 @@ class Options(TypedDict, total=False):
     eps: float
     weight_decay: float
     nesterov: bool
-    trust: float
+    trust_coefficient: float
 
 
 class _Saved(TypedDict):
@@ -147,7 +147,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def update(
         self,
-        now: torch.Tensor,
+        values: torch.Tensor,
         gradient: torch.Tensor,
         state: ParameterState,
         group: Options,
@@ -155,7 +155,7 @@ class Optimizer(torch.optim.Optimizer):
         """Return the update of one parameter: what is added to its values.
 
         Args:
-            now: the parameter's values, float32.
+            values: of the parameter, float32.
             gradient: float32, of the same shape, unscaled.
             state: of the parameter; its moments are read by :meth:`load` and written by :meth:`keep`.
             group: the options of the parameter's group.

@@ -46,13 +46,13 @@ class SGD(Optimizer):
         super().__init__(params, defaults, recipe)
 
     def update(
-        self, now: torch.Tensor, gradient: torch.Tensor, state: ParameterState, group: Options
+        self, values: torch.Tensor, gradient: torch.Tensor, state: ParameterState, group: Options
     ) -> torch.Tensor:
-        """Return what is added to the weights ``now``."""
+        """Return what is added to the weights ``values``."""
         if group["weight_decay"]:
-            gradient = gradient.add(now, alpha=group["weight_decay"])
+            gradient = gradient.add(values, alpha=group["weight_decay"])
         if group["momentum"]:
-            moved = self.load(state, "first_moment", now).mul_(group["momentum"]).add_(gradient)
+            moved = self.load(state, "first_moment", values).mul_(group["momentum"]).add_(gradient)
             gradient = gradient.add(moved, alpha=group["momentum"]) if group["nesterov"] else moved
             self.keep(state, "first_moment", moved)
         return gradient.mul(-group["lr"])

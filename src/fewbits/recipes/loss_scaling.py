@@ -9,22 +9,23 @@ from dataclasses import dataclass
 class LossScaling:
     """A static or a dynamic loss scale (Micikevicius et al., Mixed Precision Training, 2018, section 3.2).
 
-    A dynamic scale is multiplied by ``growth`` after ``interval`` steps without overflow, and by ``backoff``
-    after one with. ``floors`` are pairs (step, least scale from there on): enhanced loss scaling (Mellempudi
-    et al., Mixed Precision Training With 8-bit Floating Point, 2019, section 3.1), which keeps stray
-    overflows from sinking the scale.
+    A dynamic scale is multiplied by ``growth_factor`` after ``growth_interval`` steps without overflow, and
+    by ``backoff_factor`` after a step with one; names and defaults are those of
+    :class:`torch.amp.GradScaler`. ``floors`` are pairs (step, least scale from that step on), which keep
+    single overflows from lowering the scale too far: enhanced loss scaling (Mellempudi et al., Mixed
+    Precision Training With 8-bit Floating Point, 2019, section 3.1).
     """
 
-    initial: float = 65536.0
+    init_scale: float = 65536.0
     dynamic: bool = True
-    growth: float = 2.0
-    backoff: float = 0.5
-    interval: int = 2000
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    growth_interval: int = 2000
     floors: tuple[tuple[int, float], ...] = ()
 
     def __str__(self) -> str:
         """Say it in a few words."""
-        words = f"{'dynamic, from' if self.dynamic else 'static,'} {self.initial:g}"
+        words = f"{'dynamic, from' if self.dynamic else 'static,'} {self.init_scale:g}"
         if self.floors:
             words += ", at least " + ", ".join(f"{least:g} from step {step}" for step, least in self.floors)
         return words

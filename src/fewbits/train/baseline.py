@@ -36,12 +36,12 @@ def _train(task: Task, model: nn.Module, progress: Progress | None) -> None:
     hyper = task.hyper
     optimizer = torch.optim.AdamW(
         model.parameters(),
-        lr=hyper.learning_rate,
-        betas=(0.9, hyper.beta2),
+        lr=hyper.lr,
+        betas=hyper.betas,
         weight_decay=hyper.weight_decay,
         fused=True,
     )
     with one_thread():
-        for step in Trainer(task, model, optimizer, learning_rate=one_cycle):
+        for step in Trainer(task, model, optimizer, lr_schedule=one_cycle):
             if progress is not None:
                 progress(f"{task.name}: training in FP32", step.step, hyper.steps)

@@ -55,8 +55,8 @@ def recipe_trainer(
     hyper = task.hyper
     optimizer = AdamW(
         model.parameters(),
-        lr=hyper.learning_rate,
-        betas=(0.9, hyper.beta2),
+        lr=hyper.lr,
+        betas=hyper.betas,
         weight_decay=hyper.weight_decay,
         recipe=chosen,
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from fewbits.files.atomic import write_text
 
-_SCALARS = ("loss", "learning_rate", "gradient_norm", "loss_scale")
+_SCALARS = ("loss", "lr", "gradient_norm", "loss_scale")
 
 
 class Log:

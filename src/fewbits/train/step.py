@@ -13,7 +13,7 @@ class Step:
     Attributes:
         step: its number, counted from 1.
         loss: of the batch, not scaled.
-        learning_rate: of the update.
+        lr: of the update.
         gradient_norm: before clipping, not scaled; None where it is infinite or not a number.
         loss_scale: that the loss was multiplied by.
         skipped: whether the loss scaler left the update out.
@@ -21,7 +21,7 @@ class Step:
 
     step: int
     loss: float
-    learning_rate: float
+    lr: float
     gradient_norm: float | None
     loss_scale: float
     skipped: bool

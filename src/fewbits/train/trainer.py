@@ -32,7 +32,7 @@ class Trainer:
         model: is trained in place.
         optimizer: of the model's parameters; its learning rate is set in each step.
         steps: how many the learning rate is planned for; 0: as many as the task says.
-        learning_rate: from the task's peak, the step and the number of steps.
+        lr_schedule: the learning rate of each step, from the task's peak, the step and the number of steps.
         scaler: of the loss; None: the loss is not scaled.
         schedule: of the formats; None: they stay.
         observer: sees what rounding does, and takes the warnings of the loop.
@@ -45,14 +45,14 @@ class Trainer:
         optimizer: torch.optim.Optimizer,
         *,
         steps: int = 0,
-        learning_rate: LearningRate = linear_warm_up,
+        lr_schedule: LearningRate = linear_warm_up,
         scaler: torch.amp.GradScaler | None = None,
         schedule: Schedule | None = None,
         observer: RoundingObserver | None = None,
     ) -> None:
         self.task, self.model, self.optimizer = task, model.train(), optimizer
         self.steps = steps or task.hyper.steps
-        self.learning_rate = learning_rate
+        self.lr_schedule = lr_schedule
         self.scaler = scaler or torch.amp.GradScaler("cpu", enabled=False)
         self.schedule = schedule or Schedule(model, RECIPES["fp32"], self.steps)
         self.observer = observer or RoundingObserver()
@@ -69,15 +69,15 @@ class Trainer:
     def step(self) -> Step:
         """Train on one batch, and return what happened."""
         hyper = self.task.hyper
-        rate = self.learning_rate(hyper.learning_rate, self.step_number, self.steps)
+        lr = self.lr_schedule(hyper.lr, self.step_number, self.steps)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        loss = self.task.loss(self.model, self.task.draw_batch(self.batches, hyper.batch))
+            group["lr"] = lr
+        loss = self.task.loss(self.model, self.task.draw_batch(self.batches, hyper.batch_size))
         self.optimizer.zero_grad()
         scale = float(self.scaler.get_scale())
         self.scaler.scale(loss).backward()
         self.schedule.after_backward()
-        norm = self._clip(hyper.largest_gradient, scale)
+        norm = self._clip(hyper.max_norm, scale)
         if self.step_number and _is_narrow(self.optimizer):
             self.bytes_per_value = self.optimizer.nbytes()["per_value"]
         with self.observer.update_of(self.model):
@@ -91,7 +91,7 @@ class Trainer:
         return Step(
             step=self.step_number,
             loss=float(loss.detach()),
-            learning_rate=rate,
+            lr=lr,
             gradient_norm=norm if finite else None,
             loss_scale=scale,
             skipped=not finite and self.scaler.is_enabled(),

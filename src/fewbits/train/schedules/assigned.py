@@ -50,10 +50,13 @@ class Assigned(Schedule):
         """Return what :meth:`load_state_dict` takes."""
         return super().state_dict() | {"low": sorted(self.low), "promoted": self.promoted}
 
-    def load_state_dict(self, state: StateDict) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Go on where the state was taken."""
-        self.low, self.promoted = set(cast(list[str], state["low"])), list(cast(list[str], state["promoted"]))
-        super().load_state_dict(state)
+        self.low, self.promoted = (
+            set(cast(list[str], state_dict["low"])),
+            list(cast(list[str], state_dict["promoted"])),
+        )
+        super().load_state_dict(state_dict)
 
 
 class _Overflow:

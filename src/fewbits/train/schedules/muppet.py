@@ -99,11 +99,11 @@ class Muppet(Schedule):
         names = ("level", "violations", "largest", "squares")
         return super().state_dict() | {name: getattr(self, name) for name in names}
 
-    def load_state_dict(self, state: StateDict) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Go on where the state was taken."""
         for name in ("level", "violations", "largest", "squares"):
-            setattr(self, name, state[name])
-        super().load_state_dict(state)
+            setattr(self, name, state_dict[name])
+        super().load_state_dict(state_dict)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the sums of gradients, by the number of their parameter."""

@@ -39,9 +39,9 @@ class Schedule:
         """Return what :meth:`load_state_dict` takes; JSON can hold it."""
         return {"step": self.step}
 
-    def load_state_dict(self, state: StateDict) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Go on where the state was taken."""
-        self.step = cast(int, state["step"])
+        self.step = cast(int, state_dict["step"])
         self.apply()
 
     def tensors(self) -> dict[str, torch.Tensor]:

@@ -21,10 +21,10 @@ TRAINED = ("bytes", "digits", "faint", "mnist10k")  # tasks of `fewbits train`
 SIZES = ("small", "base")
 _BASE_BYTES = BytesConfig(
     shape=Shape(width=256, layers=4, hidden=1024),
-    hyper=Hyperparameters(steps=2000, batch=32, learning_rate=4e-3, weight_decay=0.2),
+    hyper=Hyperparameters(steps=2000, batch_size=32, lr=4e-3, weight_decay=0.2),
     window=128,
 )
-_BASE_DIGITS = DigitsConfig(channels=64, hyper=Hyperparameters(steps=800, batch=64, learning_rate=5e-3))
+_BASE_DIGITS = DigitsConfig(channels=64, hyper=Hyperparameters(steps=800, batch_size=64, lr=5e-3))
 
 
 def task(name: str, data: Path | None = None) -> Task:

@@ -21,7 +21,7 @@ class BytesConfig:
 
     shape: Shape = field(default_factory=Shape)
     hyper: Hyperparameters = field(
-        default_factory=lambda: Hyperparameters(steps=600, batch=16, learning_rate=1.4e-2, weight_decay=0.2)
+        default_factory=lambda: Hyperparameters(steps=600, batch_size=16, lr=1.4e-2, weight_decay=0.2)
     )
     window: int = 64  # bytes predicted in a row
     batches: int = 8  # of evaluation; windows are dealt out in turn, so that the first is like all of them

@@ -23,9 +23,7 @@ class DigitsConfig:
     """Every size of the task. The defaults fit a demonstration on two cores."""
 
     channels: int = 32
-    hyper: Hyperparameters = field(
-        default_factory=lambda: Hyperparameters(steps=400, batch=32, learning_rate=1e-2)
-    )
+    hyper: Hyperparameters = field(default_factory=lambda: Hyperparameters(steps=400, batch_size=32, lr=1e-2))
     trained: int = 900  # images to train on, the first ones; the other 897 are held out
 
 

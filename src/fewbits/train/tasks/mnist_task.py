@@ -18,7 +18,7 @@ from fewbits.train.tasks.task import Hyperparameters, Task
 TRAINED = 8000  # images; the other 2,000 are held out
 SIDE = 28
 _DEFAULT = "../shared/data"
-_HYPER = Hyperparameters(steps=500, batch=64, learning_rate=5e-3)
+_HYPER = Hyperparameters(steps=500, batch_size=64, lr=5e-3)
 
 
 def mnist_task(channels: int = 16) -> Task:

@@ -18,11 +18,11 @@ class Hyperparameters:
     """How long and how hard to train."""
 
     steps: int
-    batch: int  # windows or images in one step
-    learning_rate: float  # its peak, reached after a tenth of the steps
+    batch_size: int  # windows or images in one step
+    lr: float  # learning rate: its peak, reached after a tenth of the steps
     weight_decay: float = 0.1
-    beta2: float = 0.98  # of AdamW; below the usual 0.999 because there are only hundreds of steps
-    largest_gradient: float = 1.0  # norm to which the gradient is clipped
+    betas: tuple[float, float] = (0.9, 0.98)  # of AdamW; 0.999 is too slow for hundreds of steps
+    max_norm: float = 1.0  # norm to which the gradient is clipped
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from fewbits.train.tasks.task import Batch, Hyperparameters, Task, created
 UserBatch = Tensor | Sequence[object] | Mapping[str, object]
 Loss = Callable[[nn.Module, UserBatch], Tensor]
 
-_USUAL = Hyperparameters(steps=200, batch=1, learning_rate=1e-3)  # one of the user's batches in a step
+_USUAL = Hyperparameters(steps=200, batch_size=1, lr=1e-3)  # one of the user's batches in a step
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def user_task(name: str, hyper: Hyperparameters = _USUAL) -> Task:
 
     Args:
         name: ``MODULE:FUNCTION`` of a function that returns ``(model, batches, loss)``.
-        hyper: how long and how hard to train; ``batch`` is how many of the user's batches a step takes.
+        hyper: how long and how hard to train; ``batch_size`` is how many of the user's batches a step takes.
 
     Returns:
         The task; where the function returns a :class:`Task`, that one.
