@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fewbits.errors import DataError, MissingDependencyError
-from fewbits.train.tasks import Task, trained_task
+from fewbits.train.tasks import Task
+from fewbits.train.tasks import task as read_task
 
 
 def parser(question: str, tasks: str) -> argparse.ArgumentParser:
@@ -24,6 +25,6 @@ def available(names: str) -> Iterator[Task]:
     """Yield the tasks of a comma-separated list; one whose data are not there is left out by name."""
     for name in names.split(","):
         try:
-            yield trained_task(name)
+            yield read_task(name)
         except (DataError, MissingDependencyError) as error:
             print(f"{name} is left out: {error}", file=sys.stderr)

@@ -18,7 +18,7 @@ from fewbits.records import TrainRun
 from fewbits.report.judgement import verdict
 from fewbits.train import Settings, run
 from fewbits.train.runs import folder_name
-from fewbits.train.tasks import trained_task
+from fewbits.train.tasks import task as read_task
 
 # What the papers claim, and when to use a recipe.
 NOTES = json.loads(Path(__file__).with_name("recipe_notes.json").read_text(encoding="utf-8"))
@@ -96,7 +96,7 @@ def _run(task: str, name: str, seed: int, folder: Path) -> TrainRun:
 def _page(found: dict[str, list[TrainRun]], faint: dict[str, list[TrainRun]], task: str) -> str:
     base = found["fp32"]
     fp32 = fmean(r.value for r in base)
-    values = sum(p.numel() for p in trained_task(task).create(0).parameters())
+    values = sum(p.numel() for p in read_task(task).create(0).parameters())
     text = HEAD.format(steps=base[0].steps, seeds=len(base), fp32=fp32, values=values)
     pace = fmean(r.seconds_per_step for r in base)
     for name, runs in found.items():

@@ -7,7 +7,6 @@ so that ``import fewbits.formats`` stays free of torch.
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from fewbits.errors import (
@@ -18,6 +17,7 @@ from fewbits.errors import (
     FormatError,
     MissingDependencyError,
 )
+from fewbits.versions import release as _release
 
 if TYPE_CHECKING:
     from fewbits.metrics import measure, qsnr
@@ -79,10 +79,7 @@ __all__ = [
     "sparsify",
 ]
 
-try:
-    __version__ = version("fewbits")
-except PackageNotFoundError:  # a source tree that is not installed
-    __version__ = "0+unknown"
+__version__ = _release("fewbits")
 
 
 def __getattr__(name: str) -> Any:

@@ -63,7 +63,7 @@ def test_training_in_each_format_fills_a_column_of_its_own(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     short = DigitsConfig(channels=4, hyper=Hyperparameters(steps=20, batch_size=16, lr=1e-2))
-    monkeypatch.setattr(models, "trained_task", lambda name, size: digits_task(short))
+    monkeypatch.setattr(models, "read_task", lambda name, size: digits_task(short))
     page, data = tmp_path / "r.html", tmp_path / "r.json"
     asked = ["compare", "--task", "digits", "--seeds", "1", "--formats", "fp32,mxfp4", "--train"]
     assert cli.run([*asked, "--report", str(page), "--json", str(data)]) == 0

@@ -56,7 +56,7 @@ def linear(monkeypatch: pytest.MonkeyPatch) -> Any:
         progress("training", 1, 1)
         return task.create(seed).eval()
 
-    monkeypatch.setattr(models, "trained_task", linear_task)
+    monkeypatch.setattr(models, "read_task", linear_task)
     monkeypatch.setattr(models, "fp32_model", untrained)
     return trained
 
@@ -129,7 +129,7 @@ def test_a_training_that_breaks_down_scores_nan_and_the_others_go_on(
         broken = "NarrowLinear" in str(type(model[0]))
         return model(*batch).square().mean() * (1e38 if broken else 1) ** 2
 
-    monkeypatch.setattr(models, "trained_task", partial(linear_task, loss=loss))
+    monkeypatch.setattr(models, "read_task", partial(linear_task, loss=loss))
     fp32, narrow = compare_models(["bytes"], ["fp32", fmt], seeds=1, train=True)
     assert isfinite(fp32.trained_mean)
     assert isnan(narrow.trained_mean)

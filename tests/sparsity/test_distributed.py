@@ -13,7 +13,7 @@ import fewbits as fb
 from fewbits.errors import ArgumentError
 from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.sparsity import Frozen, Gradual, MaskedOptimizer, Recomputed, is_sparse
-from fewbits.sparsity.sharded import local, whole
+from fewbits.sparsity.sharded import local, gathered
 from tests.processes import joined, run
 from tests.training import losses_of
 
@@ -50,7 +50,7 @@ def train(how: str | None, schedule: str, rank: int | None = None) -> dict:
     if rank is not None:
         x, y = x.chunk(PROCESSES)[rank], y.chunk(PROCESSES)[rank]
     losses = losses_of(model, optimizer, x, y, STEPS)
-    state = {k.removeprefix("module."): whole(v) for k, v in model.state_dict().items()}
+    state = {k.removeprefix("module."): gathered(v) for k, v in model.state_dict().items()}
     parts = [local(plain.get_buffer(name + "_mask")).numel() for name in WEIGHTS]
     return {
         "losses": losses,

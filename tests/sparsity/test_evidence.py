@@ -6,7 +6,7 @@ from statistics import fmean
 import pytest
 
 from fewbits.compare.pruning import prune_task
-from fewbits.train.tasks import trained_task
+from fewbits.train.tasks import task as read_task
 
 ENOUGH = {"accuracy": 0.5, "nll": 0.03}  # points; nats
 
@@ -17,7 +17,7 @@ def test_retraining_brings_back_what_pruning_took(
     name: str, shared_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEWBITS_DATA", str(shared_data))
-    found, _ = prune_task(trained_task(name), "2:4", recipes=("fp32", "mxint8"), seeds=3)
+    found, _ = prune_task(read_task(name), "2:4", recipes=("fp32", "mxint8"), seeds=3)
     sign = 1 if found.lower_is_better else -1
     worse = [sign * difference for difference in found.differences]
     allowed = max(2 * found.spread, ENOUGH[found.metric])

@@ -97,7 +97,7 @@ def test_outputs_stay_and_more_is_kept(make: Callable[[], nn.Module], inputs: Te
     assert report.largest_change < 1e-5
     assert len(report.permuted) >= 3
     for one in report.permuted:
-        assert one.found.after > 1.005 * one.found.before
+        assert one.search.after > 1.005 * one.search.before
         for name in (*one.layers, *one.others):
             now = model.state_dict()[name]
             assert not torch.equal(now, weights[name])

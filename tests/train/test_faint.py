@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fewbits.train import recipe_trainer, seeded
-from fewbits.train.tasks import trained_task
+from fewbits.train.tasks import task as read_task
 
 LEAST = 0.05  # nats that a broken recipe loses; a sound one is nearer to FP32 than that
 
@@ -14,7 +14,7 @@ LEAST = 0.05  # nats that a broken recipe loses; a sound one is nearer to FP32 t
 @cache
 def loss_after(name: str, seed: int, steps: int) -> float:
     """Return the loss on held-out digits."""
-    task = trained_task("faint")
+    task = read_task("faint")
     with seeded(task, seed):
         trainer = recipe_trainer(task, name, seed=seed, steps=steps)
         for _ in trainer:
@@ -53,7 +53,7 @@ def test_it_does_so_for_three_seeds(broken: str, sound: list[str]) -> None:
 
 
 def test_what_the_task_computes_does_not_depend_on_the_size_of_its_weights() -> None:
-    task = trained_task("faint")
+    task = read_task("faint")
     model = task.create(0)
     batch = task.draw_batch(torch.Generator().manual_seed(3), 32)
     with torch.no_grad():

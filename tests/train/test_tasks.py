@@ -132,14 +132,14 @@ def test_a_text_too_short_says_how_many_bytes_are_needed(tmp_path: Path) -> None
     path = tmp_path / "t.txt"
     path.write_bytes(b"short")
     with pytest.raises(DataError, match=rf"holds 5 bytes .* at least {BytesConfig().least_bytes};"):
-        task("bytes", path)
+        task(str(path))
     path.write_bytes(b"x" * TINY_BYTES.least_bytes)
     bytes_task(path, TINY_BYTES)
 
 
 def test_every_task_has_its_name_and_an_unknown_one_lists_them() -> None:
-    assert [task(name).name for name in TASKS] == list(TASKS)
-    with pytest.raises(ArgumentError, match="there is no task 'vowels'; expected bytes or digits"):
+    assert [task(name).name for name in TASKS if name != "mnist10k"] == ["bytes", "digits", "faint"]
+    with pytest.raises(ArgumentError, match=f"there is no task 'vowels', .* expected {', '.join(TASKS)}"):
         task("vowels")
 
 

@@ -43,7 +43,7 @@ def test_every_tenth_file_is_held_out_and_generated_ones_are_left_out(tmp_path: 
 
 
 def test_a_python_without_source_files_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"holds 0 source files .* at least 10; give .* --data"):
+    with pytest.raises(DataError, match=r"holds 0 source files .* at least 10; give the path of a text"):
         library_text(tmp_path)
 
 

@@ -11,12 +11,12 @@ from fewbits.recipes import RECIPES, LossScaling
 from fewbits.train import Settings, Trainer, recipe_trainer, run
 from fewbits.train.log import column
 from fewbits.train.runs import folder_name
-from fewbits.train.tasks import trained_task
+from fewbits.train.tasks import task as read_task
 
 
 def _trainer(recipe: str, **changes: object) -> Trainer:
     chosen = RECIPES[recipe].extended(**changes)
-    return recipe_trainer(trained_task("digits"), chosen, steps=20)
+    return recipe_trainer(read_task("digits"), chosen, steps=20)
 
 
 def test_a_step_tells_what_happened() -> None:

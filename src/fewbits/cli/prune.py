@@ -128,13 +128,13 @@ def _prune_tasks(
 ) -> list[PrunedModel]:
     from fewbits.compare import prune_task
     from fewbits.files import load_file, save_file
-    from fewbits.train.tasks import trained_task
+    from fewbits.train.tasks import task as read_task
 
     records = []
     with _interruptible() as progress:
         for name in names:
             start = None if source is None else load_file(source)
-            record, weights = prune_task(trained_task(name, size), start=start, progress=progress, **chosen)
+            record, weights = prune_task(read_task(name, size), start=start, progress=progress, **chosen)
             records.append(record)
             if out is not None:
                 save_file(weights, out)

@@ -18,7 +18,7 @@ from fewbits.errors import ArgumentError
 from fewbits.formats import Format, area_memory_proxy, parse
 from fewbits.records import LayerScore, TaskScore
 from fewbits.train import Task, fp32_model
-from fewbits.train.tasks import trained_task
+from fewbits.train.tasks import task as read_task
 from fewbits.train.tasks.user_model import is_user_model
 from fewbits.typing import Progress
 
@@ -97,7 +97,7 @@ def compare_models(
     ]
     scores = []
     for name in dict.fromkeys(tasks):
-        task = trained_task(name, size)
+        task = read_task(name, size)
         if Path(name).exists():  # reports name the full path of a user's text
             task = replace(task, name=name)
         trained = from_scratch(task, fmts, seeds, advance) if train else [Trained()] * len(fmts)

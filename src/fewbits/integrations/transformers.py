@@ -82,11 +82,11 @@ class RecipeTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
     def create_optimizer(self, *model: nn.Module) -> torch.optim.Optimizer:
         """Make AdamW with the model's recipe, where no optimizer was given."""
         if self.optimizer is None and self.optimizer_cls_and_kwargs is None:
-            given = self.args
+            args = self.args
             options = {
-                "lr": given.learning_rate,
-                "betas": (given.adam_beta1, given.adam_beta2),
-                "eps": given.adam_epsilon,
+                "lr": args.learning_rate,
+                "betas": (args.adam_beta1, args.adam_beta2),
+                "eps": args.adam_epsilon,
                 "recipe": self.recipe,
             }
             self.optimizer_cls_and_kwargs: Any = (AdamW, options)

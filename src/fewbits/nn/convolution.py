@@ -21,7 +21,11 @@ from fewbits.nn.straight_through import Formulas, differentiable, product, trans
 
 
 def convolution(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, how: Geometry, precision: LayerPrecision
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    geometry: Geometry,
+    precision: LayerPrecision,
 ) -> torch.Tensor:
     """Return the convolution of a batch, with narrow operands in all three products.
 
@@ -29,7 +33,7 @@ def convolution(
         x: (batch, channels, ...) with one to three spatial axes.
         weight: (n, channels / groups, ...), transposed (channels, n / groups, ...).
         bias: (n,), or None.
-        how: stride, zeros on both sides, dilation, groups, and whether it is transposed.
+        geometry: stride, zeros on both sides, dilation, groups, and whether it is transposed.
         precision: what the operands are rounded to.
 
     Returns:
@@ -38,16 +42,16 @@ def convolution(
     """
     y: torch.Tensor
     if transformed():
-        y = product(x.to(precision.dtype), weight, precision, _formulas(how))
+        y = product(x.to(precision.dtype), weight, precision, _formulas(geometry))
     else:
-        y = _Convolution.apply(x.to(precision.dtype), weight, how, precision, torch.is_grad_enabled())  # type: ignore[no-untyped-call]  # torch gives apply no types
+        y = _Convolution.apply(x.to(precision.dtype), weight, geometry, precision, torch.is_grad_enabled())  # type: ignore[no-untyped-call]  # torch gives apply no types
     return y if bias is None else y + converted(bias, y.dtype).reshape(-1, *(1,) * (y.dim() - 2))
 
 
 def _operands(ctx: Any) -> tuple[Any, Any, Formulas]:
     weight, *saved = ctx.saved_tensors
     x = unpacked(ctx.activation, saved) if saved else weight.new_empty(1).expand(ctx.size)
-    return x, weight, _formulas(ctx.how)
+    return x, weight, _formulas(ctx.geometry)
 
 
 class _Convolution(torch.autograd.Function):
@@ -56,28 +60,35 @@ class _Convolution(torch.autograd.Function):
         ctx: Any,
         x: torch.Tensor,
         weight: torch.Tensor,
-        how: Geometry,
+        geometry: Geometry,
         precision: LayerPrecision,
         graded: bool,
     ) -> torch.Tensor:
-        ctx.how, ctx.precision, ctx.size = how, precision, x.shape
+        ctx.geometry, ctx.precision, ctx.size = geometry, precision, x.shape
         saved: Tensors = ()
         if graded and ctx.needs_input_grad[1]:
             ctx.activation, saved = save_activation(x, "dw_activation", 0, x.shape, precision)
         ctx.save_for_backward(weight, *saved)
-        a = _within_groups("forward_activation", x, 1, how, precision)
-        if how.longer is None:
+        a = _within_groups("forward_activation", x, 1, geometry, precision)
+        if geometry.longer is None:
             b = precision.round("forward_weight", weight, 1)
         else:
-            b = _within_groups("forward_weight", weight, 0, how, precision)
+            b = _within_groups("forward_weight", weight, 0, geometry, precision)
         if precision.recipe.product == "add":
-            size = _result(x, weight, how)
-            return by_addition.convolution(a.float(), b.float(), how, size).to(x.dtype)
+            size = _result(x, weight, geometry)
+            return by_addition.convolution(a.float(), b.float(), geometry, size).to(x.dtype)
         with torch.autocast(x.device.type, enabled=False):  # on some devices it would round operands again
             dtype = sum_dtype(x.dtype)
             a, b = a.to(dtype), b.to(x.dtype).to(dtype)
             return torch.convolution(
-                a, b, None, how.stride, how.padding, how.dilation, *_transposition(how), how.groups
+                a,
+                b,
+                None,
+                geometry.stride,
+                geometry.padding,
+                geometry.dilation,
+                *_transposition(geometry),
+                geometry.groups,
             ).to(x.dtype)
 
     @staticmethod
@@ -86,108 +97,121 @@ class _Convolution(torch.autograd.Function):
         ctx: Any, gradient: torch.Tensor
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None, None]:
         weight, *saved = ctx.saved_tensors
-        how, precision = ctx.how, ctx.precision
+        geometry, precision = ctx.geometry, ctx.precision
         adds = precision.recipe.product == "add"
         of_x = of_weight = None
         if ctx.needs_input_grad[0]:
-            g = _within_groups("dx_gradient", gradient, 1, how, precision)
-            if how.longer is None:
-                b = _within_groups("dx_weight", weight, 0, how, precision)
+            g = _within_groups("dx_gradient", gradient, 1, geometry, precision)
+            if geometry.longer is None:
+                b = _within_groups("dx_weight", weight, 0, geometry, precision)
             else:
                 b = precision.round("dx_weight", weight, 1)
             if adds:
-                wide = by_addition.of_input(g.float(), b.float(), how, ctx.size)
+                wide = by_addition.of_input(g.float(), b.float(), geometry, ctx.size)
             else:
-                wide = _backward(g, None, b, ctx.size, how)
+                wide = _backward(g, None, b, ctx.size, geometry)
             of_x = precision.to_flow("input_gradient", wide, gradient.dtype)
         if ctx.needs_input_grad[1]:
             g = precision.round("dw_gradient", gradient, 0)
             a = ctx.activation.operand(saved)
             if adds:
-                of_weight = by_addition.of_weight(g.float(), a.float(), how, weight.shape)
+                of_weight = by_addition.of_weight(g.float(), a.float(), geometry, weight.shape)
             else:
-                wide = _backward(g, a, None, weight.shape, how)
+                wide = _backward(g, a, None, weight.shape, geometry)
                 of_weight = precision.to_flow("weight_gradient", wide, gradient.dtype)
         return of_x, of_weight, None, None, None
 
 
 def _within_groups(
-    role: str, x: torch.Tensor, axis: int, how: Geometry, precision: LayerPrecision
+    role: str, x: torch.Tensor, axis: int, geometry: Geometry, precision: LayerPrecision
 ) -> torch.Tensor:
     """Return ``x`` as an operand whose blocks along ``axis`` do not reach from one group into the next."""
-    if how.groups == 1:
+    if geometry.groups == 1:
         return precision.round(role, x, axis)
-    return precision.round(role, torch.unflatten(x, axis, (how.groups, -1)), axis + 1).flatten(axis, axis + 1)
+    return precision.round(role, torch.unflatten(x, axis, (geometry.groups, -1)), axis + 1).flatten(
+        axis, axis + 1
+    )
 
 
 def _backward(
-    g: torch.Tensor, x: torch.Tensor | None, weight: torch.Tensor | None, size: torch.Size, how: Geometry
+    g: torch.Tensor, x: torch.Tensor | None, weight: torch.Tensor | None, size: torch.Size, geometry: Geometry
 ) -> torch.Tensor:
     """Return the gradient, of shape ``size``, in float32 or g's dtype, of what is not given."""
     dtype = sum_dtype(g.dtype)
     unread = g.new_empty(1, dtype=dtype).expand(size)
-    given = [unread if t is None else t.to(g.dtype).to(dtype) for t in (x, weight)]
+    operands = [unread if t is None else t.to(g.dtype).to(dtype) for t in (x, weight)]
     wanted = [x is None, weight is None, False]
-    found = torch.ops.aten.convolution_backward(
+    gradients = torch.ops.aten.convolution_backward(
         g.to(dtype),
-        *given,
+        *operands,
         None,
-        how.stride,
-        how.padding,
-        how.dilation,
-        *_transposition(how),
-        how.groups,
+        geometry.stride,
+        geometry.padding,
+        geometry.dilation,
+        *_transposition(geometry),
+        geometry.groups,
         wanted,
     )
-    one: torch.Tensor = found[wanted.index(True)]
-    return one
+    of_operand: torch.Tensor = gradients[wanted.index(True)]
+    return of_operand
 
 
-def _transposition(how: Geometry) -> tuple[bool, tuple[int, ...]]:
-    return how.longer is not None, how.longer or (0,) * len(how.stride)
+def _transposition(geometry: Geometry) -> tuple[bool, tuple[int, ...]]:
+    return geometry.longer is not None, geometry.longer or (0,) * len(geometry.stride)
 
 
-def _result(x: torch.Tensor, weight: torch.Tensor, how: Geometry) -> torch.Size:
+def _result(x: torch.Tensor, weight: torch.Tensor, geometry: Geometry) -> torch.Size:
     """Return the shape of the convolution."""
-    space = zip(x.shape[2:], weight.shape[2:], how.stride, how.padding, how.dilation, strict=True)
+    space = zip(
+        x.shape[2:], weight.shape[2:], geometry.stride, geometry.padding, geometry.dilation, strict=True
+    )
     return torch.Size(
         (len(x), len(weight), *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in space))
     )
 
 
-def _formulas(how: Geometry) -> Formulas:
+def _formulas(geometry: Geometry) -> Formulas:
     """Return what :class:`_Convolution` computes, for further derivatives."""
 
     def forward(x: torch.Tensor, w: torch.Tensor, of_x: LayerPrecision, of_w: LayerPrecision) -> torch.Tensor:
-        a = _within_groups("forward_activation", x, 1, how, of_x)
-        if how.longer is None:
+        a = _within_groups("forward_activation", x, 1, geometry, of_x)
+        if geometry.longer is None:
             b = of_w.round("forward_weight", w, 1)
         else:
-            b = _within_groups("forward_weight", w, 0, how, of_w)
+            b = _within_groups("forward_weight", w, 0, geometry, of_w)
         if of_x.recipe.product == "add":
-            return by_addition.convolution(a.float(), b.float(), how, _result(x, w, how)).to(x.dtype)
+            return by_addition.convolution(a.float(), b.float(), geometry, _result(x, w, geometry)).to(
+                x.dtype
+            )
         dtype = sum_dtype(x.dtype)
         a, b = a.to(dtype), b.to(x.dtype).to(dtype)
         return torch.convolution(
-            a, b, None, how.stride, how.padding, how.dilation, *_transposition(how), how.groups
+            a,
+            b,
+            None,
+            geometry.stride,
+            geometry.padding,
+            geometry.dilation,
+            *_transposition(geometry),
+            geometry.groups,
         ).to(x.dtype)
 
     def of_x(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, precision: LayerPrecision) -> torch.Tensor:
-        left = _within_groups("dx_gradient", g, 1, how, precision)
-        if how.longer is None:
-            right = _within_groups("dx_weight", w, 0, how, precision)
+        left = _within_groups("dx_gradient", g, 1, geometry, precision)
+        if geometry.longer is None:
+            right = _within_groups("dx_weight", w, 0, geometry, precision)
         else:
             right = precision.round("dx_weight", w, 1)
         if precision.recipe.product == "add":
-            return by_addition.of_input(left.float(), right.float(), how, x.shape).to(x.dtype)
-        return _backward(left, None, right, x.shape, how).to(x.dtype)
+            return by_addition.of_input(left.float(), right.float(), geometry, x.shape).to(x.dtype)
+        return _backward(left, None, right, x.shape, geometry).to(x.dtype)
 
     def of_weight(
         g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, precision: LayerPrecision
     ) -> torch.Tensor:
         left, right = precision.round("dw_gradient", g, 0), precision.round("dw_activation", x, 0)
         if precision.recipe.product == "add":
-            return by_addition.of_weight(left.float(), right.float(), how, w.shape)
-        return _backward(left, right, None, w.shape, how).to(g.dtype)
+            return by_addition.of_weight(left.float(), right.float(), geometry, w.shape)
+        return _backward(left, right, None, w.shape, geometry).to(g.dtype)
 
     return Formulas(forward, of_x, of_weight)

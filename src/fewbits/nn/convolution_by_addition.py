@@ -30,32 +30,34 @@ class Geometry(NamedTuple):
         return {"stride": (1, *self.stride), "padding": (0, *self.padding), "dilation": (1, *self.dilation)}
 
 
-def convolution(x: torch.Tensor, weight: torch.Tensor, how: Geometry, size: torch.Size) -> torch.Tensor:
+def convolution(x: torch.Tensor, weight: torch.Tensor, geometry: Geometry, size: torch.Size) -> torch.Tensor:
     """Return the convolution, of shape ``size``."""
-    columns = _columns(x, weight, how)
-    rows = torch.unflatten(weight, 0, (how.groups, -1)).flatten(2).expand(len(x), -1, -1, -1)
+    columns = _columns(x, weight, geometry)
+    rows = torch.unflatten(weight, 0, (geometry.groups, -1)).flatten(2).expand(len(x), -1, -1, -1)
     return product_by_addition(rows, columns).reshape(size)
 
 
-def of_input(g: torch.Tensor, weight: torch.Tensor, how: Geometry, size: torch.Size) -> torch.Tensor:
+def of_input(g: torch.Tensor, weight: torch.Tensor, geometry: Geometry, size: torch.Size) -> torch.Tensor:
     """Return the gradient of the input, of shape ``size``, from the result's gradient ``g``."""
-    rows = torch.unflatten(weight, 0, (how.groups, -1)).flatten(2).mT.expand(len(g), -1, -1, -1)
-    columns = product_by_addition(rows, torch.unflatten(g, 1, (how.groups, -1)).flatten(3))
-    return fold(columns.flatten(1, 2), _flat(size[2:]), _flat(weight.shape[2:]), **how.flat()).reshape(size)
+    rows = torch.unflatten(weight, 0, (geometry.groups, -1)).flatten(2).mT.expand(len(g), -1, -1, -1)
+    columns = product_by_addition(rows, torch.unflatten(g, 1, (geometry.groups, -1)).flatten(3))
+    return fold(columns.flatten(1, 2), _flat(size[2:]), _flat(weight.shape[2:]), **geometry.flat()).reshape(
+        size
+    )
 
 
-def of_weight(g: torch.Tensor, x: torch.Tensor, how: Geometry, size: torch.Size) -> torch.Tensor:
+def of_weight(g: torch.Tensor, x: torch.Tensor, geometry: Geometry, size: torch.Size) -> torch.Tensor:
     """Return the gradient of the weight, of shape ``size``: a sum over batch and positions."""
-    columns = _columns(x, torch.empty(size, device="meta"), how).permute(1, 0, 3, 2).flatten(1, 2)
-    rows = torch.unflatten(g, 1, (how.groups, -1)).flatten(3).permute(1, 2, 0, 3).flatten(2)
+    columns = _columns(x, torch.empty(size, device="meta"), geometry).permute(1, 0, 3, 2).flatten(1, 2)
+    rows = torch.unflatten(g, 1, (geometry.groups, -1)).flatten(3).permute(1, 2, 0, 3).flatten(2)
     return product_by_addition(rows, columns).reshape(size)
 
 
-def _columns(x: torch.Tensor, weight: torch.Tensor, how: Geometry) -> torch.Tensor:
+def _columns(x: torch.Tensor, weight: torch.Tensor, geometry: Geometry) -> torch.Tensor:
     """Return the windows of x, (batch, groups, what a result sums over, positions)."""
     image = x if x.dim() == 4 else x.unsqueeze(2)
-    columns = unfold(image, _flat(weight.shape[2:]), **how.flat())
-    return torch.unflatten(columns, 1, (how.groups, -1))
+    columns = unfold(image, _flat(weight.shape[2:]), **geometry.flat())
+    return torch.unflatten(columns, 1, (geometry.groups, -1))
 
 
 def _flat(size: torch.Size) -> tuple[int, ...]:

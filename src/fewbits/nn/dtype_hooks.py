@@ -40,7 +40,7 @@ class Float32Results:
     def __init__(self, precision: LayerPrecision) -> None:
         self.precision = precision
 
-    def __call__(self, module: nn.Module, given: object, tree: object) -> object:
+    def __call__(self, module: nn.Module, inputs: object, tree: object) -> object:
         """Return the nested results."""
         return tree_map(lambda x: self._widened(x) if _is(x, _NARROW) else x, tree)
 
@@ -64,7 +64,7 @@ class Arrivals:
     def __init__(self, precision: LayerPrecision) -> None:
         self.precision = precision
 
-    def __call__(self, module: nn.Module, given: object, tree: object) -> None:
+    def __call__(self, module: nn.Module, inputs: object, tree: object) -> None:
         """Look at what comes back for the nested results of a layer."""
         for x in tree_leaves(tree):
             if _is(x, (torch.float16,)) and x.requires_grad:
@@ -86,15 +86,15 @@ def _explain(model: nn.Module, *_: Any) -> None:
     if not isinstance(error, (RuntimeError, TypeError, ValueError)) or not _DTYPES.search(str(error)):
         return
     names: dict[int, str] = {id(m): name for name, m in model.named_modules()}
-    found: Any = model
+    culprit: Any = model
     trace = error.__traceback__
     while trace is not None:
         inner = trace.tb_frame.f_locals.get("self")
-        found = inner if id(inner) in names else found
+        culprit = inner if id(inner) in names else culprit
         trace = trace.tb_next
-    name = names[id(found)]
+    name = names[id(culprit)]
     error.args = (
-        f"{name or 'the model'} ({type(found).__name__}) computes with tensors of its own beside the 16-bit"
+        f"{name or 'the model'} ({type(culprit).__name__}) computes with tensors of its own beside the 16-bit"
         " floats that flow between narrow layers; let float32 flow (vector=fp32 in the recipe)"
         + (f" or leave it as it is with exclude={name!r}" if name else "")
         + f". PyTorch says: {error}",

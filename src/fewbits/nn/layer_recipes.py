@@ -40,35 +40,36 @@ def assigned(
         ArgumentError: no such recipe, one that single layers cannot have, or a pattern without effect.
     """
     check_fits("recipes", recipes, names)
-    given = {pattern: _of_layer(pattern, read(one), chosen) for pattern, one in recipes.items()}
-    found, used = {}, set()
+    by_pattern = {pattern: _of_layer(pattern, read(text), chosen) for pattern, text in recipes.items()}
+    by_layer, used = {}, set()
     for name in layers:
-        fitting = [pattern for pattern in given if within(name, [pattern])]
-        found[name] = given[fitting[-1]] if fitting else chosen
+        fitting = [pattern for pattern in by_pattern if within(name, [pattern])]
+        by_layer[name] = by_pattern[fitting[-1]] if fitting else chosen
         used.update(fitting[-1:])
-    idle = next((pattern for pattern in given if pattern not in used), None)
+    idle = next((pattern for pattern in by_pattern if pattern not in used), None)
     if idle is not None:
         raise ArgumentError(
             f"recipes={{{idle!r}: ...}} changes nothing: no layer of that name multiplies, all are excluded,"
             " or a later pattern fits the same ones; leave it out"
         )
-    return found
+    return by_layer
 
 
-def _of_layer(pattern: str, given: Recipe, chosen: Recipe) -> Recipe:
-    what = f"recipes={{{pattern!r}: {given.name!r}}}"
-    for one in (given, chosen):
-        whole = "autocast" if one.autocast else "a schedule" if one.schedule else None
-        if whole is not None:
+def _of_layer(pattern: str, own: Recipe, chosen: Recipe) -> Recipe:
+    argument = f"recipes={{{pattern!r}: {own.name!r}}}"
+    for recipe in (own, chosen):
+        feature = "autocast" if recipe.autocast else "a schedule" if recipe.schedule else None
+        if feature is not None:
             raise ArgumentError(
-                f"{what}: {one.name} has {whole}, which is the whole model's; expected recipes without"
+                f"{argument}: {recipe.name} has {feature}, which is the whole model's; expected recipes"
+                " without"
             )
     for role in _STORED:
-        own = getattr(given, role)
-        if own not in (getattr(_PLAIN, role), getattr(chosen, role)):
+        value = getattr(own, role)
+        if value not in (getattr(_PLAIN, role), getattr(chosen, role)):
             raise ArgumentError(
-                f"{what} has {role}={own}, and the model's {chosen.name} has {getattr(chosen, role)}: what is"
-                " stored, and the loss scale, are the same for all layers; give a recipe that has none, or"
-                f" prepare the model with {role}={own}"
+                f"{argument} has {role}={value}, and the model's {chosen.name} has {getattr(chosen, role)}:"
+                " what is stored, and the loss scale, are the same for all layers; give a recipe that has"
+                f" none, or prepare the model with {role}={value}"
             )
-    return given.extended(**{role: getattr(chosen, role) for role in _STORED})
+    return own.extended(**{role: getattr(chosen, role) for role in _STORED})

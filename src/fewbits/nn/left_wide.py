@@ -37,21 +37,21 @@ def left_wide(
         selection: what was to become narrow.
         held: matrices that modules without a narrow form hold, and the names of those modules.
     """
-    found, around = [], parents(narrow)
+    left, around = [], parents(narrow)
     for name, module in modules.items():
         kind = type(module).__name__
         matrices = [key for key, owner in held.items() if owner == name]
         if name not in selection and name not in around:
             multiplies = narrow_class(module) is not None or obstacle(module, _PLAIN) is not None
-            found += [LeftWide(name, kind, "excluded")] if multiplies else []
+            left += [LeftWide(name, kind, "excluded")] if multiplies else []
             continue
-        found += [LeftWide(key, f"matrix of {kind}", "excluded") for key in matrices]
+        left += [LeftWide(key, f"matrix of {kind}", "excluded") for key in matrices]
         if narrow_class(module) is not None and name not in narrow:
-            found.append(LeftWide(name, kind, "its recipe leaves it to PyTorch"))
+            left.append(LeftWide(name, kind, "its recipe leaves it to PyTorch"))
         elif "attention" in kind.lower() and name not in narrow:
-            found.append(LeftWide(name, kind, "products of activations in its forward are not seen"))
+            left.append(LeftWide(name, kind, "products of activations in its forward are not seen"))
         for key, buffer in module.named_buffers(recurse=False):
             if buffer.is_floating_point() and sum(n > 1 for n in buffer.shape) > 1:
                 place = f"{name}.{key}".lstrip(".")
-                found.append(LeftWide(place, f"buffer of {kind}", "products with it are not seen"))
-    return tuple(found)
+                left.append(LeftWide(place, f"buffer of {kind}", "products with it are not seen"))
+    return tuple(left)

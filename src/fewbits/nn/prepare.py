@@ -105,9 +105,11 @@ def prepare(
     model.fewbits_wide = left_wide(computing, narrow, selection, held)  # type: ignore[assignment]  # torch types attributes as tensors or modules
     if narrow:
         for name, module in narrow.items():
-            how, first, gives_logits = own[name], [name] == order[:1], name in ends
-            exempt = (first and how.keep_first) or (gives_logits and how.keep_last)
-            _become(module, LayerPrecision(how, name, exempt, gives_logits, observer, pack_activations))
+            layer_recipe, first, gives_logits = own[name], [name] == order[:1], name in ends
+            exempt = (first and layer_recipe.keep_first) or (gives_logits and layer_recipe.keep_last)
+            _become(
+                module, LayerPrecision(layer_recipe, name, exempt, gives_logits, observer, pack_activations)
+            )
         for name in parents(narrow):
             _unfuse(names[name])
         if sixteen:
@@ -196,13 +198,13 @@ def _become(module: nn.Module, precision: LayerPrecision) -> None:
     module.precision = precision  # type: ignore[assignment]  # torch types attributes as tensors or modules
 
 
-def _hold_parameters(layers: Iterable[nn.Module], how: RoleFormat) -> None:
+def _hold_parameters(layers: Iterable[nn.Module], target: RoleFormat) -> None:
     """Make parameters what the recipe keeps them as; a 16-bit float is a dtype, other formats are values.
 
     Those of norms stay float32: there are few, and torch's norms refuse 16-bit ones beside other inputs. Each
     is marked for the optimizer, which makes a master copy of what a parameter was before.
     """
-    dtype = DTYPES.get(str(how.format))
+    dtype = DTYPES.get(str(target.format))
     with torch.no_grad():
         for module in layers:
             precision = module.precision
@@ -213,5 +215,5 @@ def _hold_parameters(layers: Iterable[nn.Module], how: RoleFormat) -> None:
                     continue
                 if precision.recipe.has_master and p.requires_grad:
                     wide[name] = p.data
-                p.data = p.data.to(dtype) if dtype else round_as(p.data, how)
+                p.data = p.data.to(dtype) if dtype else round_as(p.data, target)
             module.narrowed = RoundedParameters(module, wide)  # type: ignore[assignment]  # as above

@@ -67,8 +67,8 @@ def converted(p: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return p
     if transformed():
         return p.to(dtype)
-    found: torch.Tensor = _Converted.apply(p, dtype)  # type: ignore[no-untyped-call]  # torch gives apply no types
-    return found
+    result: torch.Tensor = _Converted.apply(p, dtype)  # type: ignore[no-untyped-call]  # torch gives apply no types
+    return result
 
 
 def viewed(p: torch.Tensor, precision: LayerPrecision) -> torch.Tensor:
@@ -91,10 +91,10 @@ def attention_product(a: torch.Tensor, b: torch.Tensor, precision: LayerPrecisio
     """Return ``a @ b`` of activations, (..., m, k) and (..., k, n), with narrow operands in all products."""
     if transformed():
         return product(a.to(precision.dtype), b.to(precision.dtype), precision, _ATTENTION)
-    found: torch.Tensor = _Product.apply(
+    result: torch.Tensor = _Product.apply(
         a.to(precision.dtype), b.to(precision.dtype), precision, torch.is_grad_enabled()
     )  # type: ignore[no-untyped-call]  # torch gives apply no types
-    return found
+    return result
 
 
 def _of_linear(ctx: Any) -> tuple[Any, Any, Formulas]:

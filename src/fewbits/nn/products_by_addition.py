@@ -15,8 +15,8 @@ def product_by_addition(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     Sums are float32, in the order of k; the definition is :mod:`fewbits.kernels.reference.additions`.
     """
     if a.ndim == b.ndim == 2:
-        found: torch.Tensor = ops.addition_product(a, b)
-        return found
+        result: torch.Tensor = ops.addition_product(a, b)
+        return result
     front = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     count = math.prod(front)
     lefts = a.expand(*front, *a.shape[-2:]).reshape(count, *a.shape[-2:])

@@ -83,27 +83,27 @@ class RoundingObserver:
         if role == "arriving_gradient":
             self._arrived(precision, x)
             return
-        how = _FLOAT16 if flows else getattr(precision.recipe, role)
+        target = _FLOAT16 if flows else getattr(precision.recipe, role)
         largest = float(x.abs().max()) if x.numel() else 0.0
         part, after = _sample(x, axis), _sample(rounded, axis)
         if part.numel() == 0:
             return
-        seen = _looked_at(self.step, precision.layer, role, how, largest, part, after)
+        seen = _looked_at(self.step, precision.layer, role, target, largest, part, after)
         self.seen.append(seen)
         clamped = seen.saturated_fraction > 0 and abs(seen.row_drift) > CLAMPED
         if precision.last and role == "dx_gradient" and clamped:
             self.say(
-                f"the gradient of the logits is clamped in {precision.layer}: under {how} its rows no longer"
-                f" sum to zero (they miss it by {abs(seen.row_drift):.0%} of their largest entry), and"
+                f"the gradient of the logits is clamped in {precision.layer}: under {target} its rows no"
+                f" longer sum to zero (they miss it by {abs(seen.row_drift):.0%} of their largest entry), and"
                 " logits will drift until training diverges; use the scale rule rceil, as in"
-                f" gradient={how.format}/rceil, or logit_gradient=no"
+                f" gradient={target.format}/rceil, or logit_gradient=no"
             )
         if role.endswith("gradient") and seen.lost_fraction > LOST:
             what = _GRADIENTS.get(role, f"the gradient in {{}} ({role})").format(precision.layer)
-            by = f"{how}, the format that flows between products" if flows else str(how)
+            by = f"{target}, the format that flows between products" if flows else str(target)
             self.say(
                 f"{seen.lost_fraction:.0%} of {what} is flushed to zero by {by}:"
-                f" {_remedy(precision, how, part)}"
+                f" {_remedy(precision, target, part)}"
             )
 
     def _arrived(self, precision: LayerPrecision, gradient: torch.Tensor) -> None:
@@ -171,15 +171,15 @@ class RoundingObserver:
         self.step, self._said = state_dict["step"], set(state_dict["said"])
 
 
-def _remedy(precision: LayerPrecision, how: RoleFormat, x: torch.Tensor) -> str:
-    """Return what helps against values of ``x``, (lines, n), that ``how`` flushes: tried, not guessed."""
+def _remedy(precision: LayerPrecision, target: RoleFormat, x: torch.Tensor) -> str:
+    """Return what helps against values of ``x``, (lines, n), that ``target`` flushes: tried, not guessed."""
     largest = x.abs().max()
     if not 0 < largest < torch.inf:
         return "use a format with more range"
     # As large as a loss scale could make it; blocks have scales of their own.
-    top = how.format.element.max if how.format.groups.scales is None else 1.0
+    top = target.format.element.max if target.format.groups.scales is None else 1.0
     lifted = x * torch.exp2(torch.floor(torch.log2(top / largest)))
-    lost = lifted.abs()[round_as(lifted, how) == 0].sum() / lifted.abs().sum()
+    lost = lifted.abs()[round_as(lifted, target) == 0].sum() / lifted.abs().sum()
     if lost > LOST:
         return "no loss scale helps, for values lie too far apart; use a format with more range or precision"
     return _scaled(precision)
@@ -204,24 +204,24 @@ def _looked_at(
     step: int,
     layer: str,
     role: str,
-    how: RoleFormat,
+    target: RoleFormat,
     largest: float,
     x: torch.Tensor,
     after: torch.Tensor,
 ) -> Seen:
     finite = torch.isfinite(x)
     x, after = torch.where(finite, x, 0.0), torch.where(finite, after, 0.0)
-    magnitude, there = x.abs(), x != 0
+    magnitude, nonzero = x.abs(), x != 0
     chosen = kernels.options(
-        how.format, rounding=how.rounding, scale_rule=how.scale_rule, overflow="saturate"
+        target.format, rounding=target.rounding, scale_rule=target.scale_rule, overflow="saturate"
     )
-    amax = largest if shares_scale(how.format, "tensor") else None
+    amax = largest if shares_scale(target.format, "tensor") else None
     limits = (
-        torch.from_numpy(kernels.limits(x.cpu().numpy(), how.format, 1, chosen, amax)).float().to(x.device)
+        torch.from_numpy(kernels.limits(x.cpu().numpy(), target.format, 1, chosen, amax)).float().to(x.device)
     )
-    saturated = float((magnitude > limits).float().mean()) if how.shift is None else 0.0
-    flushed = float((there & (after == 0)).sum() / there.sum().clamp(min=1))
+    saturated = float((magnitude > limits).float().mean()) if target.shift is None else 0.0
+    flushed = float((nonzero & (after == 0)).sum() / nonzero.sum().clamp(min=1))
     lost = float(magnitude[after == 0].sum() / magnitude.sum().clamp(min=torch.finfo(torch.float32).tiny))
     rows = magnitude.amax(1).clamp(min=torch.finfo(torch.float32).tiny)
     drift = float(((after - x).sum(1) / rows).mean())
-    return Seen(step, layer, role, str(how), largest, saturated, flushed, lost, drift)
+    return Seen(step, layer, role, str(target), largest, saturated, flushed, lost, drift)

@@ -56,9 +56,9 @@ class SavedActivation:
             (x,) = tensors
             assert x is not None
             return self.precision.round(self.role, x.reshape(self.shape), self.axis, self.seed)
-        how = self.precision.format_of(self.role)
-        assert how is not None
-        return _opened(tensors, self, how)
+        target = self.precision.format_of(self.role)
+        assert target is not None
+        return _opened(tensors, self, target)
 
 
 def save_activation(
@@ -73,15 +73,15 @@ def save_activation(
         shape: in which the product takes x.
         precision: of the layer.
     """
-    how = precision.format_of(role)
-    seed = None if how is None else fresh_seed(how.rounding)
+    target = precision.format_of(role)
+    seed = None if target is None else fresh_seed(target.rounding)
     saved = SavedActivation(precision, role, axis, shape, x.dtype, seed, False)
-    if how is None or not precision.packs_activations or _kept_anyway(x) or not _saves(x, how, saved):
+    if target is None or not precision.packs_activations or _kept_anyway(x) or not _saves(x, target, saved):
         return saved, (x,)
     saved.packed = True
-    tensors = _shared(x, how, saved) if seed is None else _pack(x, how, saved)
+    tensors = _shared(x, target, saved) if seed is None else _pack(x, target, saved)
     if precision.observer is not None:
-        precision.report(role, x.reshape(shape), _opened(tensors, saved, how), axis)
+        precision.report(role, x.reshape(shape), _opened(tensors, saved, target), axis)
     return saved, tensors
 
 
@@ -92,49 +92,51 @@ def _kept_anyway(x: torch.Tensor) -> bool:
     hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
     if hooks is not None:
         return False  # who takes what is saved may recompute it from an x that comes from nowhere
-    made: Any = x._base if x._is_view() else x
-    return hasattr(type(made.grad_fn), "_saved_result")
+    source: Any = x._base if x._is_view() else x
+    return hasattr(type(source.grad_fn), "_saved_result")
 
 
-def _saves(x: torch.Tensor, how: RoleFormat, saved: SavedActivation) -> bool:
+def _saves(x: torch.Tensor, target: RoleFormat, saved: SavedActivation) -> bool:
     """Whether codes and scales take less room than the activation."""
-    parts = layout(how.format, tuple(saved.shape), saved.axis)
+    parts = layout(target.format, tuple(saved.shape), saved.axis)
     sizes = [math.prod(part) for part in parts if part is not None]
     outer = 0 if parts[3] is None else 3 * math.prod(parts[3])  # float32, the rest is bytes
     return bool(sum(sizes) + outer < x.numel() * x.element_size())
 
 
-def _pack(x: torch.Tensor, how: RoleFormat, saved: SavedActivation) -> Tensors:
+def _pack(x: torch.Tensor, target: RoleFormat, saved: SavedActivation) -> Tensors:
     """Return codes, scales, shifts, outer scales and the power of two that values were divided by."""
     x = x.detach().reshape(saved.shape)
-    scale = None if how.shift is None else power(x, how.shift)
+    scale = None if target.shift is None else power(x, target.shift)
     parts = iter(
         ops.quantize(
             x if scale is None else x / scale,
-            how.format,
+            target.format,
             saved.axis,
-            Choices(how.rounding, how.scale_rule, overflow="saturate"),
+            Choices(target.rounding, target.scale_rule, overflow="saturate"),
             saved.seed or 0,
             None,
         )
     )
-    return (*(None if group is None else next(parts) for group in how.format.groups), scale)
+    return (*(None if group is None else next(parts) for group in target.format.groups), scale)
 
 
-def _opened(tensors: Tensors, saved: SavedActivation, how: RoleFormat) -> torch.Tensor:
+def _opened(tensors: Tensors, saved: SavedActivation, target: RoleFormat) -> torch.Tensor:
     *parts, scale = tensors
-    values = ops.dequantize(tuple(parts), how.format, saved.shape, saved.axis, saved.dtype)
+    values = ops.dequantize(tuple(parts), target.format, saved.shape, saved.axis, saved.dtype)
     return values if scale is None else values * scale
 
 
-def _shared(x: torch.Tensor, how: RoleFormat, saved: SavedActivation) -> Tensors:
+def _shared(x: torch.Tensor, target: RoleFormat, saved: SavedActivation) -> Tensors:
     """Return what ``x`` is packed as; once for all layers that keep it the same way."""
     if torch.compiler.is_compiling():
-        return _pack(x, how, saved)
-    key = (how, saved.axis, saved.shape, x._version)
+        return _pack(x, target, saved)
+    key = (target, saved.axis, saved.shape, x._version)
     known = _SHARED.setdefault(x, {})
-    tensors = tuple(None if one is None else one() for one in known.get(key, ()))
-    if not tensors or any(t is None and one is not None for t, one in zip(tensors, known[key], strict=True)):
-        tensors = _pack(x, how, saved)
+    tensors = tuple(None if reference is None else reference() for reference in known.get(key, ()))
+    if not tensors or any(
+        t is None and reference is not None for t, reference in zip(tensors, known[key], strict=True)
+    ):
+        tensors = _pack(x, target, saved)
         known[key] = [None if t is None else weakref.ref(t) for t in tensors]
     return tensors

@@ -51,13 +51,13 @@ def differentiable(operands: Callable[[Any], tuple[Any, Any, Formulas]]) -> Call
         quick = once_differentiable(backward)
 
         @wraps(backward)
-        def asked(ctx: Any, gradient: torch.Tensor) -> Any:
+        def either(ctx: Any, gradient: torch.Tensor) -> Any:
             if not torch.is_grad_enabled() or torch.compiler.is_compiling():
                 return quick(ctx, gradient)
             rest = (None,) * (len(ctx.needs_input_grad) - 2)
             return (*_gradients(ctx, gradient, *operands(ctx)), *rest)
 
-        return asked
+        return either
 
     return decorate
 
@@ -92,14 +92,14 @@ def product(
     x: torch.Tensor, weight: torch.Tensor, precision: LayerPrecision, formulas: Formulas
 ) -> torch.Tensor:
     """Return the product of two operands; it has all derivatives."""
-    found: torch.Tensor = _Product.apply(x, weight, precision, formulas)  # type: ignore[no-untyped-call]  # torch gives apply no types
-    return found
+    result: torch.Tensor = _Product.apply(x, weight, precision, formulas)  # type: ignore[no-untyped-call]  # torch gives apply no types
+    return result
 
 
 def rounded(x: torch.Tensor, precision: LayerPrecision, role: str, axis: int) -> torch.Tensor:
     """Return ``x`` as the operand ``role``; its derivative is that of x."""
-    found: torch.Tensor = _Rounded.apply(x, precision, role, axis)  # type: ignore[no-untyped-call]  # torch gives apply no types
-    return found
+    result: torch.Tensor = _Rounded.apply(x, precision, role, axis)  # type: ignore[no-untyped-call]  # torch gives apply no types
+    return result
 
 
 class _Straight(LayerPrecision):
@@ -113,9 +113,9 @@ class _Exact(LayerPrecision):
 
 
 def _as(kind: type[LayerPrecision], precision: LayerPrecision) -> LayerPrecision:
-    found = copy(precision)
-    found.__class__ = kind
-    return found
+    other = copy(precision)
+    other.__class__ = kind
+    return other
 
 
 class _Rounded(torch.autograd.Function):
@@ -123,8 +123,8 @@ class _Rounded(torch.autograd.Function):
 
     @staticmethod
     def forward(x: torch.Tensor, precision: LayerPrecision, role: str, axis: int) -> torch.Tensor:
-        found = LayerPrecision.round(precision, role, x, axis)
-        return found.clone() if found is x else found
+        result = LayerPrecision.round(precision, role, x, axis)
+        return result.clone() if result is x else result
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:

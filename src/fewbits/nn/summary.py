@@ -60,7 +60,7 @@ class Summary:
 
     def __str__(self) -> str:
         """Return a line for each layer below one for the recipe."""
-        rows = [(one.name or "the model", one.kind, str(one)) for one in self.layers]
+        rows = [(layer.name or "the model", layer.kind, str(layer)) for layer in self.layers]
         widths = [max((len(row[i]) for row in rows), default=0) for i in (0, 1)]
         flows = self.recipe.autocast or self.recipe.vector
         head = f"{self.recipe.name}: {flows} between products" + (
@@ -89,27 +89,27 @@ def summary(model: nn.Module, *inputs: object) -> Summary:
         raise ArgumentError(f"{type(model).__name__} is not prepared; call fewbits.nn.prepare on it first")
     names = dict(model.named_modules())
     owners = _owners(names)
-    found = {n: _of_layer(n, m, recipe, owners) for n, m in names.items() if _rules(m) is not None}
-    for one in getattr(model, "fewbits_wide", ()):
-        assert isinstance(one, LeftWide)
-        found[one.name] = LayerSummary(
-            one.name, one.kind, "wide", {}, (one.why, *_ties(names.get(one.name), owners))
+    by_name = {n: _of_layer(n, m, recipe, owners) for n, m in names.items() if _rules(m) is not None}
+    for left in getattr(model, "fewbits_wide", ()):
+        assert isinstance(left, LeftWide)
+        by_name[left.name] = LayerSummary(
+            left.name, left.kind, "wide", {}, (left.why, *_ties(names.get(left.name), owners))
         )
     if inputs:
         run = _run(model, names, inputs)
-        for name, products in run.found.items():
+        for name, products in run.products.items():
             kind = type(names[name]).__name__
-            known = found.get(name, LayerSummary(name, kind, "wide", {}, ()))
+            known = by_name.get(name, LayerSummary(name, kind, "wide", {}, ()))
             said = f"multiplies by {', '.join(sorted(products))}"
-            found[name] = LayerSummary(name, kind, "wide", {}, (*known.notes, said))
-        for name in found.keys() & names.keys() - run.ran:
-            if _rules(names[name]) is not None and found[name].operands:
-                found[name] = replace(
-                    found[name], notes=(*found[name].notes, "did not run: see who reads its weight")
+            by_name[name] = LayerSummary(name, kind, "wide", {}, (*known.notes, said))
+        for name in by_name.keys() & names.keys() - run.ran:
+            if _rules(names[name]) is not None and by_name[name].operands:
+                by_name[name] = replace(
+                    by_name[name], notes=(*by_name[name].notes, "did not run: see who reads its weight")
                 )
     order = {name: i for i, name in enumerate(names)}
     place = lambda n: order.get(n, order.get(n.rpartition(".")[0], 0))  # noqa: E731 - a sort key
-    return Summary(recipe, tuple(found[n] for n in sorted(found, key=place)))
+    return Summary(recipe, tuple(by_name[n] for n in sorted(by_name, key=place)))
 
 
 def _rules(module: nn.Module) -> LayerPrecision | None:
@@ -117,13 +117,15 @@ def _rules(module: nn.Module) -> LayerPrecision | None:
     return precision if isinstance(precision, LayerPrecision) else None
 
 
-def _of_layer(name: str, layer: nn.Module, whole: Recipe, owners: dict[int, list[str]]) -> LayerSummary:
+def _of_layer(
+    name: str, layer: nn.Module, model_recipe: Recipe, owners: dict[int, list[str]]
+) -> LayerSummary:
     precision = _rules(layer)
     assert precision is not None
     roles = next((only for kind, only in _ONLY.items() if isinstance(layer, kind)), OPERANDS)
-    operands = {role: str(how) for role in roles if (how := precision.format_of(role)) is not None}
+    operands = {role: str(target) for role in roles if (target := precision.format_of(role)) is not None}
     notes = [f"kept as the {'last' if precision.last else 'first'} layer"] if precision.exempt else []
-    notes += [f"recipe {precision.recipe.name}"] if precision.recipe.name != whole.name else []
+    notes += [f"recipe {precision.recipe.name}"] if precision.recipe.name != model_recipe.name else []
     if precision.last and not precision.exempt and not precision.recipe.logit_gradient:
         notes.append("gives the logits: their gradient is not rounded")
     notes += ["its weight is computed by a parametrization"] if parametrize.is_parametrized(layer) else []
@@ -133,11 +135,11 @@ def _of_layer(name: str, layer: nn.Module, whole: Recipe, owners: dict[int, list
 
 
 def _owners(names: dict[str, nn.Module]) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {}
+    owners: dict[int, list[str]] = {}
     for name, module in names.items():
         for p in module.parameters(recurse=False):
-            found.setdefault(id(p), []).append(name)
-    return found
+            owners.setdefault(id(p), []).append(name)
+    return owners
 
 
 def _ties(module: nn.Module | None, owners: dict[int, list[str]]) -> list[str]:
@@ -149,12 +151,12 @@ def _ties(module: nn.Module | None, owners: dict[int, list[str]]) -> list[str]:
 
 def _grouped(operands: dict[str, str]) -> dict[str, str]:
     """Return operands as a recipe's text has them: one for weights, activations and gradients each."""
-    found: dict[str, str] = {}
+    grouped: dict[str, str] = {}
     for group in _GROUPS:
-        mine = {role: text for role, text in operands.items() if role.endswith(group)}
-        same = len(set(mine.values())) == 1 and len(mine) in (2, len(operands))
-        found |= {group: next(iter(mine.values()))} if same else mine
-    return found
+        members = {role: text for role, text in operands.items() if role.endswith(group)}
+        same = len(set(members.values())) == 1 and len(members) in (2, len(operands))
+        grouped |= {group: next(iter(members.values()))} if same else members
+    return grouped
 
 
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "convolution", "_grouped_mm")
@@ -167,7 +169,7 @@ class _Products(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own
         self.running: list[tuple[str, bool]] = []
         self.ran: set[str] = set()
-        self.found: dict[str, set[str]] = {}
+        self.products: dict[str, set[str]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
@@ -175,7 +177,7 @@ class _Products(TorchDispatchMode):
             ("_scaled_dot_product", "mkldnn", "_flash", "_efficient")
         )
         if multiplies and not any(narrow for _, narrow in self.running):
-            self.found.setdefault(self.running[-1][0] if self.running else "", set()).add(name)
+            self.products.setdefault(self.running[-1][0] if self.running else "", set()).add(name)
         return func(*args, **(kwargs or {}))
 
 

@@ -57,24 +57,24 @@ def check_supported(
 
 def _grouped(reasons: Mapping[str, str]) -> list[str]:
     """Return a sentence for each reason: layers that differ in numbers only share one."""
-    found: dict[tuple[str, str], list[str]] = {}
+    names_of: dict[tuple[str, str], list[str]] = {}
     for name, why in reasons.items():
-        found.setdefault((_starred(name), why), []).append(name or "the model")
+        names_of.setdefault((_starred(name), why), []).append(name or "the model")
     return [
         f"{group[0]} {why}" if len(group) == 1 else f"{starred} {why}; {len(group)} of them"
-        for (starred, why), group in found.items()
+        for (starred, why), group in names_of.items()
     ]
 
 
 def _patterns(advice: list[str], everything: Collection[str]) -> list[str]:
     """Return patterns that fit ``advice`` and nothing else, short where numbers are all that differs."""
-    found: list[str] = []
+    patterns: list[str] = []
     for name in advice:
         starred = _starred(name)
         covers = [n for n in everything if fnmatchcase(n, starred)]
-        one = starred if len(covers) > 1 and set(covers) <= set(advice) else name
-        found += [one] if one not in found else []
-    return found
+        pattern = starred if len(covers) > 1 and set(covers) <= set(advice) else name
+        patterns += [pattern] if pattern not in patterns else []
+    return patterns
 
 
 def _starred(name: str) -> str:

@@ -45,17 +45,17 @@ class GradientPacker:
     see.
     """
 
-    def __init__(self, how: RoleFormat) -> None:
-        self.how = how
+    def __init__(self, target: RoleFormat) -> None:
+        self.target = target
 
     def watch(self, p: torch.Tensor) -> None:
         """Pack the gradients of ``p`` from now on; what is in the format already stays as it is."""
-        if not p.is_floating_point() or p.dtype == torch_dtype(self.how):
+        if not p.is_floating_point() or p.dtype == torch_dtype(self.target):
             return
         if is_sharded(p):
             raise ArgumentError(
-                f"a sharded parameter, whose gradients the recipe packs in {self.how}: fully_shard averages,"
-                " scales and clips them as they are; take the recipe with held_gradient=fp32"
+                f"a sharded parameter, whose gradients the recipe packs in {self.target}: fully_shard"
+                " averages, scales and clips them as they are; take the recipe with held_gradient=fp32"
             )
         frozen = not p.requires_grad
         p.requires_grad_(True)  # a hook asks for it, and stays when the layer is frozen, and when it thaws
@@ -70,15 +70,15 @@ class GradientPacker:
         if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
             # DistributedDataParallel looks at p.grad after this hook: each process would go its own way.
             raise ArgumentError(
-                f"gradients are packed in {self.how} before {distributed.get_world_size()} processes could"
+                f"gradients are packed in {self.target} before {distributed.get_world_size()} processes could"
                 " average them; take the recipe with held_gradient=fp32"
             )
         if p.grad.requires_grad:
             raise ArgumentError(
-                f"backward(create_graph=True) with gradients that are packed in {self.how}, which would end"
-                " their graph; take torch.autograd.grad(..., create_graph=True), or held_gradient=fp32"
+                f"backward(create_graph=True) with gradients that are packed in {self.target}, which would"
+                " end their graph; take torch.autograd.grad(..., create_graph=True), or held_gradient=fp32"
             )
-        p.grad = PackedGradient(p.grad.float(), self.how, p.grad.dtype)
+        p.grad = PackedGradient(p.grad.float(), self.target, p.grad.dtype)
 
 
 def _weak(method: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
@@ -86,8 +86,8 @@ def _weak(method: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], No
     reference = WeakMethod(method)
 
     def hook(p: torch.Tensor) -> None:
-        there = reference()
-        if there is not None:
-            there(p)
+        alive = reference()
+        if alive is not None:
+            alive(p)
 
     return hook

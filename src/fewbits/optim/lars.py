@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch.optim.optimizer import ParamsT
 
-from fewbits.optim.optimizer import Optimizer, Options, ParameterState, checked
+from fewbits.optim.optimizer import Optimizer, checked
+from fewbits.optim.parameter_state import Options, ParameterState
 from fewbits.recipes import Recipe
 
 

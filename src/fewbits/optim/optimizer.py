@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from itertools import chain
-from typing import Any, ClassVar, Literal, TypedDict, cast
+from typing import Any, ClassVar, TypedDict, cast
 
 import torch
 from torch import distributed
@@ -17,37 +17,15 @@ from fewbits.optim import parameters
 from fewbits.optim.gradients import GradientPacker, release, set_grad_dtype
 from fewbits.optim.packed_gradient import PackedGradient
 from fewbits.optim.packing import bytes_of, from_plain, pack, to_plain, unpack
+from fewbits.optim.parameter_state import Moment, Options, ParameterState
 from fewbits.recipes import Recipe
 from fewbits.recipes import recipe as read
 from fewbits.recipes.rounding import drawing_from
 from fewbits.tensor import NarrowTensor
 from fewbits.typing import StateDict
 
-Moment = Literal["first_moment", "second_moment"]
 _COUNTS = ("step",)
 _STATES = ("first_moment", "second_moment", "master", "compensation")
-
-
-class ParameterState(TypedDict, total=False):
-    """What an optimizer holds for one parameter between steps, packed where the recipe says so."""
-
-    step: int  # of the updates so far
-    first_moment: torch.Tensor
-    second_moment: torch.Tensor
-    master: torch.Tensor  # the values that updates are added to, of a narrow parameter
-    compensation: torch.Tensor  # what the last sums lost to rounding
-
-
-class Options(TypedDict, total=False):
-    """The options of a group of parameters, those that its optimizer takes."""
-
-    lr: float
-    momentum: float
-    betas: tuple[float, float]
-    eps: float
-    weight_decay: float
-    nesterov: bool
-    trust_coefficient: float
 
 
 class _Saved(TypedDict):
@@ -76,10 +54,10 @@ class Optimizer(torch.optim.Optimizer):
     def __init__(self, params: ParamsT, defaults: Mapping[str, object], recipe: str | Recipe) -> None:
         self.recipe = read(recipe)
         for role in (*_STATES[:3], "held_gradient"):
-            how = getattr(self.recipe, role)
-            if how is not None and how.shift is not None:
+            target = getattr(self.recipe, role)
+            if target is not None and target.shift is not None:
                 raise ArgumentError(
-                    f"{role}={how} in recipe {self.recipe.name!r}; what is stored has no room for a shift:"
+                    f"{role}={target} in recipe {self.recipe.name!r}; what is stored has no room for a shift:"
                     " leave it out, or take a block format"
                 )
         self._packer = self._new_packer()
@@ -272,14 +250,14 @@ class Optimizer(torch.optim.Optimizer):
         """Return the bytes that are held now, by role, and ``per_value``: their sum per parameter value."""
         values = sum(p.numel() for p in self._parameters())
         gradients = [p.grad for p in self._parameters() if p.grad is not None]
-        found: dict[str, float] = {
+        sizes: dict[str, float] = {
             "parameters": sum(map(bytes_of, self._parameters())),
             "gradients": sum(map(bytes_of, gradients)),
         }
         for role in _STATES:
-            found[role] = sum(bytes_of(state[role]) for state in self.state.values() if role in state)
-        found["per_value"] = sum(found.values()) / max(values, 1)
-        return found
+            sizes[role] = sum(bytes_of(state[role]) for state in self.state.values() if role in state)
+        sizes["per_value"] = sum(sizes.values()) / max(values, 1)
+        return sizes
 
     def state_dict(self) -> StateDict:
         """Return the options and states as torch has them; a packed state is a dict of its parts.
@@ -363,10 +341,10 @@ class Optimizer(torch.optim.Optimizer):
 
     def _unscale(self) -> float | None:
         """Return what gradients are multiplied by, or None where a loss scaler found an overflow."""
-        found = getattr(self, "found_inf", None)
-        if found is None:
+        overflow = getattr(self, "found_inf", None)
+        if overflow is None:
             return 1.0
-        if found:
+        if overflow:
             return None
         scale: torch.Tensor | None = getattr(self, "grad_scale", None)
         return 1.0 if scale is None else 1.0 / float(scale)
@@ -386,13 +364,13 @@ def _own(value: Any, p: torch.Tensor) -> Any:
     return value.detach().clone().to(p.device) if isinstance(value, torch.Tensor) else value
 
 
-def checked(name: str, given: float, *, least: float = 0.0, below: float | None = None) -> float:
+def checked(name: str, value: float, *, least: float = 0.0, below: float | None = None) -> float:
     """Return an option of an optimizer.
 
     Raises:
         ArgumentError: it is no number of the range.
     """
-    if not (given >= least and (below is None or given < below)):
+    if not (value >= least and (below is None or value < below)):
         wanted = f"at least {least:g}" + (f" and below {below:g}" if below is not None else "")
-        raise ArgumentError(f"{name}={given!r}; expected a number, {wanted}")
-    return given
+        raise ArgumentError(f"{name}={value!r}; expected a number, {wanted}")
+    return value

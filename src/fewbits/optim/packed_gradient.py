@@ -40,11 +40,11 @@ class PackedGradient(torch.Tensor):
 
     Args:
         x: float32 values; those that are not finite make the whole gradient NaN.
-        how: the format.
+        target: the format.
         dtype: that of ``p.grad``, which torch compares.
     """
 
-    how: RoleFormat
+    target: RoleFormat
     _box: _Box
 
     # Every operation comes by __torch_dispatch__.
@@ -52,11 +52,11 @@ class PackedGradient(torch.Tensor):
 
     @staticmethod
     def __new__(
-        cls: type[PackedGradient], x: torch.Tensor, how: RoleFormat, dtype: torch.dtype = torch.float32
+        cls: type[PackedGradient], x: torch.Tensor, target: RoleFormat, dtype: torch.dtype = torch.float32
     ) -> PackedGradient:
         """Pack values."""
-        g = _shell(x, how, dtype)
-        g._box = _packed(x, how)
+        g = _shell(x, target, dtype)
+        g._box = _packed(x, target)
         return g
 
     def values(self) -> torch.Tensor:
@@ -70,7 +70,7 @@ class PackedGradient(torch.Tensor):
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]  # torch's has an option
         """Name the format, the shape and the size."""
-        return f"PackedGradient({self.how}, shape={tuple(self.shape)}, {self.nbytes} bytes)"
+        return f"PackedGradient({self.target}, shape={tuple(self.shape)}, {self.nbytes} bytes)"
 
     def __init__(self, *_: Any) -> None:
         """Take what :meth:`__new__` took."""
@@ -93,12 +93,12 @@ class PackedGradient(torch.Tensor):
                 box.factor = (box.factor * number if func in _TIMES else box.factor / number).float()
                 return first
             if func is _aten.add_.Tensor:
-                first._replace(_packed(first.values().add_(_values(args[1]), **kwargs), first.how))
+                first._replace(_packed(first.values().add_(_values(args[1]), **kwargs), first.target))
                 return first
         return _on_values(func, args, kwargs)
 
     def _alias(self) -> PackedGradient:
-        alias = _shell(self, self.how, self.dtype)
+        alias = _shell(self, self.target, self.dtype)
         alias._box = self._box
         return alias
 
@@ -113,22 +113,22 @@ class PackedGradient(torch.Tensor):
     def _narrow(self) -> None:
         """Pack the values again if the format has them."""
         x = self._box.inner.float()
-        box = _packed(x, self.how)
+        box = _packed(x, self.target)
         if torch.equal(unpack(box.inner) * box.factor, x):
             self._replace(box)
 
 
-def _shell(like: torch.Tensor, how: RoleFormat, dtype: torch.dtype) -> PackedGradient:
+def _shell(like: torch.Tensor, target: RoleFormat, dtype: torch.dtype) -> PackedGradient:
     g: PackedGradient = torch.Tensor._make_wrapper_subclass(
         PackedGradient, like.shape, dtype=dtype, device=like.device
     )
-    g.how = how
+    g.target = target
     return g
 
 
-def _packed(x: torch.Tensor, how: RoleFormat) -> _Box:
+def _packed(x: torch.Tensor, target: RoleFormat) -> _Box:
     finite = bool(x.isfinite().all())
-    inner = pack(x if finite else torch.zeros_like(x), how, overflow=None)
+    inner = pack(x if finite else torch.zeros_like(x), target, overflow=None)
     return _Box(inner, torch.tensor(1.0 if finite else torch.nan, device=x.device))
 
 
@@ -156,15 +156,15 @@ def _on_values(func: Any, args: Any, kwargs: Any) -> Any:
     """Call an operation with values for packed gradients; those that it may change or share become wide."""
     written = list(_touched(func, args, kwargs))
     shared = {id(g) for g in written}
-    made = {id(g): g._wide() for g in written}
+    wide = {id(g): g._wide() for g in written}
     args, kwargs = tree_map_only(
-        PackedGradient, lambda g: made[id(g)] if id(g) in shared else _values(g), (args, kwargs)
+        PackedGradient, lambda g: wide[id(g)] if id(g) in shared else _values(g), (args, kwargs)
     )
     result = func(*args, **kwargs)
     if func._schema.is_mutable:
         for g in written:
             g._narrow()
-    back = {id(made[id(g)]): g for g in written}
+    back = {id(wide[id(g)]): g for g in written}
     return tree_map_only(torch.Tensor, lambda t: back.get(id(t), t), result)
 
 

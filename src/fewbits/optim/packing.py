@@ -15,38 +15,38 @@ from fewbits.tensor.narrow.tensor import PARTS
 from fewbits.tensor.narrow.torch_dtypes import DTYPE_OF
 
 
-def torch_dtype(how: RoleFormat) -> torch.dtype | None:
+def torch_dtype(target: RoleFormat) -> torch.dtype | None:
     """Return the floating-point dtype of two bytes or more that has the values of the format, or None."""
-    dtype = DTYPE_OF.get(how.format)
+    dtype = DTYPE_OF.get(target.format)
     return dtype if dtype is not None and dtype.itemsize > 1 else None
 
 
-def round_values(x: torch.Tensor, how: RoleFormat, rounding: str | None = None) -> torch.Tensor:
-    """Return float32 ``x`` with its values rounded as ``how`` says, or with another rounding."""
-    chosen, dtype = rounding or how.rounding, torch_dtype(how)
-    if dtype is not None and chosen == "nearest_even" and how.shift is None:
+def round_values(x: torch.Tensor, target: RoleFormat, rounding: str | None = None) -> torch.Tensor:
+    """Return float32 ``x`` with its values rounded as ``target`` says, or with another rounding."""
+    chosen, dtype = rounding or target.rounding, torch_dtype(target)
+    if dtype is not None and chosen == "nearest_even" and target.shift is None:
         return x.to(dtype).float()  # PyTorch's own conversion takes a tenth of the time
-    return round_as(x, how, rounding=chosen)
+    return round_as(x, target, rounding=chosen)
 
 
-def pack(x: torch.Tensor, how: RoleFormat | None, *, overflow: str | None = "saturate") -> torch.Tensor:
+def pack(x: torch.Tensor, target: RoleFormat | None, *, overflow: str | None = "saturate") -> torch.Tensor:
     """Return float32 ``x`` as it is kept: itself, a 16-bit tensor of torch, or packed along its last axis.
 
     ``overflow`` is that of :func:`fewbits.quantize`; the 16-bit types go to infinity.
     """
-    if how is None:
+    if target is None:
         return x
-    dtype = torch_dtype(how)
+    dtype = torch_dtype(target)
     if dtype is not None:
-        return round_values(x, how).to(dtype)
-    mine, amax = sharded.packable(x, how.format)
+        return round_values(x, target).to(dtype)
+    mine, amax = sharded.packable(x, target.format)
     return quantize(
         mine,
-        how.format,
-        rounding=how.rounding,
-        scale_rule=how.scale_rule,
+        target.format,
+        rounding=target.rounding,
+        scale_rule=target.scale_rule,
         overflow=overflow,
-        generator=fresh_seed(how.rounding),
+        generator=fresh_seed(target.rounding),
         amax=amax,
     )
 

@@ -7,17 +7,16 @@ Updates below half a unit in the last place vanish when they are rounded to near
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from fewbits.optim.packing import pack, round_values, torch_dtype, unpack
+from fewbits.optim.parameter_state import ParameterState
 from fewbits.optim.sharded import local, of_one
 from fewbits.recipes import Recipe, RoleFormat
 from fewbits.recipes.parameter_marks import is_rounded, take_unrounded
 
 
-def current(p: torch.Tensor, state: dict[str, Any], recipe: Recipe) -> torch.Tensor:
+def current(p: torch.Tensor, state: ParameterState, recipe: Recipe) -> torch.Tensor:
     """Return the float32 values that an update is added to: the master's, where there is one."""
     if recipe.has_master and parameter_format(p, recipe) is not None:
         if "master" not in state:
@@ -27,40 +26,42 @@ def current(p: torch.Tensor, state: dict[str, Any], recipe: Recipe) -> torch.Ten
 
 
 def add_(
-    p: torch.Tensor, now: torch.Tensor, update: torch.Tensor, state: dict[str, Any], recipe: Recipe
+    p: torch.Tensor, values: torch.Tensor, update: torch.Tensor, state: ParameterState, recipe: Recipe
 ) -> None:
-    """Add a float32 ``update`` to a parameter whose :func:`current` values are ``now``."""
-    how = parameter_format(p, recipe)
-    if how is None:
-        p.copy_(now + update)
+    """Add a float32 ``update`` to a parameter whose :func:`current` values are ``values``."""
+    target = parameter_format(p, recipe)
+    if target is None:
+        p.copy_(values + update)
     elif recipe.has_master:
-        state["master"] = pack(now + update, recipe.master)
-        p.copy_(round_values(unpack(state["master"], p), how))
+        state["master"] = pack(values + update, recipe.master)
+        p.copy_(round_values(unpack(state["master"], p), target))
     elif recipe.update == "kahan":
-        _add_compensated_(p, now, update, state, how)
+        _add_compensated_(p, values, update, state, target)
     else:
-        p.copy_(round_values(now + update, how, "stochastic" if recipe.update == "stochastic" else None))
+        p.copy_(
+            round_values(values + update, target, "stochastic" if recipe.update == "stochastic" else None)
+        )
 
 
 def _add_compensated_(
-    p: torch.Tensor, now: torch.Tensor, update: torch.Tensor, state: dict[str, Any], how: RoleFormat
+    p: torch.Tensor, values: torch.Tensor, update: torch.Tensor, state: ParameterState, target: RoleFormat
 ) -> None:
     """Kahan's sum with every operation rounded to the parameter's format."""
-    lost = unpack(state["compensation"], now) if "compensation" in state else torch.zeros_like(now)
-    y = round_values(update - lost, how)
-    total = round_values(now + y, how)
-    state["compensation"] = pack(round_values(round_values(total - now, how) - y, how), how)
+    lost = unpack(state["compensation"], values) if "compensation" in state else torch.zeros_like(values)
+    y = round_values(update - lost, target)
+    total = round_values(values + y, target)
+    state["compensation"] = pack(round_values(round_values(total - values, target) - y, target), target)
     p.copy_(total)
 
 
 def parameter_format(p: torch.Tensor, recipe: Recipe) -> RoleFormat | None:
     """Return what a parameter is held in, or None."""
-    how = recipe.parameter
-    if how is None:
+    target = recipe.parameter
+    if target is None:
         return None
-    dtype = torch_dtype(how)
+    dtype = torch_dtype(target)
     # A float32 parameter among 16-bit ones was excluded when the model was prepared, or belongs to a norm.
-    return how if (is_rounded(p) if dtype is None else dtype == p.dtype) else None
+    return target if (is_rounded(p) if dtype is None else dtype == p.dtype) else None
 
 
 def _before(p: torch.Tensor, recipe: Recipe) -> torch.Tensor:
@@ -68,8 +69,8 @@ def _before(p: torch.Tensor, recipe: Recipe) -> torch.Tensor:
     own, before = p.detach().float(), take_unrounded(p)
     if before is not None and not before.is_meta:
         before = of_one(before.to(p.device, torch.float32), p)
-        how = parameter_format(p, recipe)
+        target = parameter_format(p, recipe)
         # Nobody has set the parameter since it was rounded.
-        if how is not None and torch.equal(local(round_values(before, how)), local(own)):
+        if target is not None and torch.equal(local(round_values(before, target)), local(own)):
             return before
     return own.clone()

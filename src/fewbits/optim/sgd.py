@@ -6,7 +6,8 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from fewbits.errors import ArgumentError
-from fewbits.optim.optimizer import Optimizer, Options, ParameterState, checked
+from fewbits.optim.optimizer import Optimizer, checked
+from fewbits.optim.parameter_state import Options, ParameterState
 from fewbits.recipes import Recipe
 
 

@@ -78,17 +78,17 @@ def flattened(
     optimizer: torch.optim.Optimizer,
 ) -> tuple[dict[str, torch.Tensor | NarrowTensor], dict[str, Any]]:
     """Return the tensors of a state by ``index/name``, and all the rest as JSON has it."""
-    whole = optimizer.state_dict()
+    state_dict = optimizer.state_dict()
     tensors: dict[str, torch.Tensor | NarrowTensor] = {}
     plain: dict[str, dict[str, Any]] = {}
-    for index, entries in whole["state"].items():
+    for index, entries in state_dict["state"].items():
         for name, entry in entries.items():
             value = from_plain(entry)
             if isinstance(value, (torch.Tensor, NarrowTensor)):
                 tensors[f"{index}/{name}"] = value
             else:
                 plain.setdefault(str(index), {})[name] = value
-    return tensors, {"state": plain, "groups": whole["param_groups"]}
+    return tensors, {"state": plain, "groups": state_dict["param_groups"]}
 
 
 def unflattened(

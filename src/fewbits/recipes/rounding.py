@@ -71,6 +71,6 @@ def fresh_seed(rounding: str) -> int | None:
 def power(x: torch.Tensor, shift: int) -> torch.Tensor:
     """Return 2^(round(mean log2 |x|) + shift) over what is not zero."""
     logs = x.abs().float().log2()
-    there = logs.isfinite()
-    mean = torch.where(there, logs, 0.0).sum() / there.sum().clamp(min=1)
+    nonzero = logs.isfinite()
+    mean = torch.where(nonzero, logs, 0.0).sum() / nonzero.sum().clamp(min=1)
     return torch.exp2(mean.round() + shift).to(x.dtype)

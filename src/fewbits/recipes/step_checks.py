@@ -81,12 +81,12 @@ def _look(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     steps = _STEPS.get(optimizer, 0)
     if steps > 1:
         return
-    found: dict[Recipe, torch.Tensor] = {}
+    by_recipe: dict[Recipe, torch.Tensor] = {}
     for p in (p for group in optimizer.param_groups for p in group["params"]):
         recipe = recipe_of(p)
         if recipe is not None:
-            found.setdefault(recipe, p)
-    for recipe, p in found.items():
+            by_recipe.setdefault(recipe, p)
+    for recipe, p in by_recipe.items():
         _check_stored(recipe, optimizer)
         _check_scaled(recipe, optimizer)
         _check_scheduled(recipe, getattr(p, _SCHEDULE, None), steps)
@@ -94,14 +94,14 @@ def _look(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 
 
 def _check_stored(recipe: Recipe, optimizer: torch.optim.Optimizer) -> None:
-    given = getattr(optimizer, "recipe", None)
+    own = getattr(optimizer, "recipe", None)
     kind = type(optimizer).__name__
     said = f"the model was prepared with recipe {recipe.name!r}"
-    if isinstance(given, Recipe):
-        differ = [field for field in STORED if getattr(given, field) != getattr(recipe, field)]
+    if isinstance(own, Recipe):
+        differ = [field for field in STORED if getattr(own, field) != getattr(recipe, field)]
         if differ:
             raise ArgumentError(
-                f"{said}, and {kind} was made with recipe={given.name!r}: they differ in"
+                f"{said}, and {kind} was made with recipe={own.name!r}: they differ in"
                 f" {', '.join(differ)}; write {kind}(model.parameters(), ..., recipe={recipe.name!r})"
             )
         return
@@ -136,11 +136,11 @@ def _called_by_scaler() -> bool:
     return False
 
 
-def _check_scheduled(recipe: Recipe, there: ReferenceType[Any] | None, steps: int) -> None:
+def _check_scheduled(recipe: Recipe, reference: ReferenceType[Any] | None, steps: int) -> None:
     if not recipe.schedule:
         return
     said = f"the model was prepared with recipe {recipe.name!r}, whose formats change while it trains, and"
-    schedule = None if there is None else there()
+    schedule = None if reference is None else reference()
     if schedule is None:
         raise ArgumentError(
             f"{said} nothing changes them; write schedule = fewbits.train.schedule(model, {recipe.name!r},"

@@ -17,9 +17,9 @@ def in_words(recipe: Recipe) -> str:
         "gradients": (recipe.dx_gradient, recipe.dw_gradient),
     }
     parts = []
-    for what, (forward, backward) in groups.items():
+    for role, (forward, backward) in groups.items():
         if forward is not None:
-            parts.append(f"{what} {forward}" + ("" if forward == backward else " (forward only)"))
+            parts.append(f"{role} {forward}" + ("" if forward == backward else " (forward only)"))
     parts += [f"vectors {recipe.vector}"] if recipe.vector != "fp32" else []
     stored = ("parameter", "held_gradient", "first_moment", "second_moment")
     parts += [f"{s.replace('_', ' ')} {getattr(recipe, s)}" for s in stored if getattr(recipe, s) is not None]

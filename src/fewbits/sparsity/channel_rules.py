@@ -39,12 +39,12 @@ def _plain(name: str) -> str:
 
 def _operands(node: fx.Node) -> list[fx.Node]:
     """Return the tensors that an operation is given, in order; one that is given twice is there twice."""
-    return [one for one in (*node.args, *node.kwargs.values()) if isinstance(one, fx.Node)]
+    return [tensor for tensor in (*node.args, *node.kwargs.values()) if isinstance(tensor, fx.Node)]
 
 
 def _unknown(axes: Axes, node: fx.Node) -> None:
-    for one in (*node.all_input_nodes, node):
-        axes.fix_all(one, f"{_name(node)} is not known to treat its neighbours alike")
+    for tensor in (*node.all_input_nodes, node):
+        axes.fix_all(tensor, f"{_name(node)} is not known to treat its neighbours alike")
 
 
 def _aligned(axes: Axes, node: fx.Node, out: fx.Node) -> None:
@@ -56,23 +56,23 @@ def _aligned(axes: Axes, node: fx.Node, out: fx.Node) -> None:
 
 
 def _pointwise(axes: Axes, node: fx.Node) -> None:
-    for one in node.all_input_nodes:
-        _aligned(axes, one, node)
+    for tensor in node.all_input_nodes:
+        _aligned(axes, tensor, node)
 
 
 def _as_first(axes: Axes, node: fx.Node) -> None:
     _aligned(axes, node.all_input_nodes[0], node)
 
 
-def _paired(axes: Axes, node: fx.Node, kept: Iterable[tuple[int, int]], why: str) -> None:
+def _paired(axes: Axes, node: fx.Node, paired: Iterable[tuple[int, int]], why: str) -> None:
     """Join the axes of input and output that are paired, and fix all others."""
-    source, pairs = node.all_input_nodes[0], list(kept)
+    source, pairs = node.all_input_nodes[0], list(paired)
     for axis, out in pairs:
         axes.join(source, axis, node, out)
-    for one, side in ((source, 0), (node, 1)):
-        there = {pair[side] for pair in pairs}
-        for axis in set(range(len(shape(one)))) - there:
-            axes.fix(one, axis, why)
+    for tensor, side in ((source, 0), (node, 1)):
+        joined = {pair[side] for pair in pairs}
+        for axis in set(range(len(shape(tensor)))) - joined:
+            axes.fix(tensor, axis, why)
 
 
 def _reordered(axes: Axes, node: fx.Node) -> None:
@@ -99,9 +99,9 @@ def _viewed(axes: Axes, node: fx.Node) -> None:
         if merged:
             positions = shape(node)[after[0]] // shape(source)[before[0]]
             axes.flatten(source, before[0], node, after[0], positions)
-        for one, these in ((source, before[merged:]), (node, after[merged:])):
+        for tensor, these in ((source, before[merged:]), (node, after[merged:])):
             for axis in these:
-                axes.fix(one, axis, f"{_name(node)} divides its channels, as attention does into heads")
+                axes.fix(tensor, axis, f"{_name(node)} divides its channels, as attention does into heads")
 
 
 def _linear(axes: Axes, node: fx.Node) -> None:
@@ -111,8 +111,8 @@ def _linear(axes: Axes, node: fx.Node) -> None:
     axes.join(x, -1, weight, 1)
     axes.join(weight, 0, node, -1)
     axes.consumed[axes.of(weight, 1)] = None
-    for one in bias:
-        axes.join(one, 0, node, -1)
+    for tensor in bias:
+        axes.join(tensor, 0, node, -1)
 
 
 def _matmul(axes: Axes, node: fx.Node) -> None:
@@ -123,37 +123,37 @@ def _matmul(axes: Axes, node: fx.Node) -> None:
     axes.join(a, -1, b, -2)
     axes.join(a, -2, node, -2)
     axes.join(b, -1, node, -1)
-    for one in (a, b):
-        offset = len(shape(node)) - len(shape(one))
-        for axis in range(len(shape(one)) - 2):
-            if shape(one)[axis] == shape(node)[axis + offset]:
-                axes.join(one, axis, node, axis + offset)
-    for one in added:
-        _aligned(axes, one, node)
+    for tensor in (a, b):
+        offset = len(shape(node)) - len(shape(tensor))
+        for axis in range(len(shape(tensor)) - 2):
+            if shape(tensor)[axis] == shape(node)[axis + offset]:
+                axes.join(tensor, axis, node, axis + offset)
+    for tensor in added:
+        _aligned(axes, tensor, node)
 
 
 def _convolution(axes: Axes, node: fx.Node) -> None:
     x, weight, *bias = _operands(node)
     channel = len(shape(x)) - len(shape(weight)) + 1  # a batch may be left out
     groups, out, per_group = argument(node, "groups"), *shape(weight)[:2]
-    for one in (x, node):
-        for axis in range(channel + 1, len(shape(one))):
-            axes.fix(one, axis, "positions of a convolution")
+    for tensor in (x, node):
+        for axis in range(channel + 1, len(shape(tensor))):
+            axes.fix(tensor, axis, "positions of a convolution")
     for axis in range(2, len(shape(weight))):
         axes.fix(weight, axis, "positions of a convolution")
     if channel:
         axes.join(x, 0, node, 0)
     axes.join(weight, 0, node, channel)
-    for one in bias:
-        axes.join(one, 0, node, channel)
+    for tensor in bias:
+        axes.join(tensor, 0, node, channel)
     if groups == 1:
         axes.join(x, channel, weight, 1)
         axes.consumed[axes.of(weight, 1)] = None
     elif per_group == 1 and groups == out:  # depthwise
         axes.join(x, channel, weight, 0)
     else:
-        for one, axis in ((x, channel), (weight, 0), (weight, 1)):
-            axes.fix(one, axis, f"a convolution in {groups} groups keeps its channels apart")
+        for tensor, axis in ((x, channel), (weight, 0), (weight, 1)):
+            axes.fix(tensor, axis, f"a convolution in {groups} groups keeps its channels apart")
 
 
 def _channel_norm(axes: Axes, node: fx.Node) -> None:
@@ -163,13 +163,13 @@ def _channel_norm(axes: Axes, node: fx.Node) -> None:
         _unknown(axes, node)
         return
     _aligned(axes, x, node)
-    for one in rest:
-        axes.join(one, 0, node, 1)
+    for tensor in rest:
+        axes.join(tensor, 0, node, 1)
 
 
 def _trailing_norm(axes: Axes, node: fx.Node) -> None:
-    for one in node.all_input_nodes:
-        _aligned(axes, one, node)
+    for tensor in node.all_input_nodes:
+        _aligned(axes, tensor, node)
 
 
 def _pooled(axes: Axes, node: fx.Node) -> None:
@@ -181,8 +181,8 @@ def _pooled(axes: Axes, node: fx.Node) -> None:
 def _reduced(axes: Axes, node: fx.Node) -> None:
     source = node.all_input_nodes[0]
     dims, rank = argument(node, "dim"), len(shape(source))
-    given = [dims] if isinstance(dims, int) else dims or range(rank)
-    gone = {d % rank for d in given}
+    reduced = [dims] if isinstance(dims, int) else dims or range(rank)
+    gone = {d % rank for d in reduced}
     left = [axis for axis in range(rank) if axis not in gone]
     for out, axis in enumerate(left):
         axes.join(source, axis, node, axis if argument(node, "keepdim") else out)
@@ -198,19 +198,19 @@ def _embedding(axes: Axes, node: fx.Node) -> None:
 
 def _concatenated(axes: Axes, node: fx.Node) -> None:
     along = argument(node, "dim") % len(shape(node))
-    for one in node.all_input_nodes:
-        for axis in range(len(shape(one))):
+    for tensor in node.all_input_nodes:
+        for axis in range(len(shape(tensor))):
             if axis != along:
-                axes.join(one, axis, node, axis)
-        axes.fix(one, along, "concatenated with others")
+                axes.join(tensor, axis, node, axis)
+        axes.fix(tensor, along, "concatenated with others")
     axes.fix(node, along, "concatenated of several")
 
 
 def _stacked(axes: Axes, node: fx.Node) -> None:
     along = argument(node, "dim") % len(shape(node))
-    for one in node.all_input_nodes:
-        for axis in range(len(shape(one))):
-            axes.join(one, axis, node, axis + (axis >= along))
+    for tensor in node.all_input_nodes:
+        for axis in range(len(shape(tensor))):
+            axes.join(tensor, axis, node, axis + (axis >= along))
     axes.fix(node, along, "stacked of several")
 
 
@@ -234,13 +234,13 @@ def _padded(axes: Axes, node: fx.Node) -> None:
 
 def _item(axes: Axes, node: fx.Node) -> None:
     """Take in one of several results; they are known of what cuts a tensor in parts."""
-    whole = node.args[0]
-    assert isinstance(whole, fx.Node)
-    name, source = _name(whole), whole.all_input_nodes[0]
+    cut = node.args[0]
+    assert isinstance(cut, fx.Node)
+    name, source = _name(cut), cut.all_input_nodes[0]
     if name not in _CUTS:
         axes.fix_all(node, f"{name} is not known to treat its neighbours alike")
         return
-    along = argument(whole, "dim") % len(shape(source))
+    along = argument(cut, "dim") % len(shape(source))
     axes.fix(source, along, f"{name} cuts its channels in parts")
     shift = len(shape(source)) - len(shape(node))  # unbind takes an axis away
     for axis in range(len(shape(node))):
@@ -258,17 +258,17 @@ def _attention(axes: Axes, node: fx.Node) -> None:
         _unknown(axes, node)  # groups of queries share a key
         return
     for axis in range(len(shape(query)) - 2):
-        for one in (query, key, value):
-            axes.join(one, axis, node, axis)
+        for tensor in (query, key, value):
+            axes.join(tensor, axis, node, axis)
     axes.join(query, -1, key, -1)
     axes.join(key, -2, value, -2)
     axes.join(value, -1, node, -1)
     axes.join(query, -2, node, -2)
     if rest or argument(node, "is_causal"):
-        for one in (query, key):
-            axes.fix(one, -2, "positions of attention")
-        for one in rest:
-            axes.fix_all(one, "a mask of attention")
+        for tensor in (query, key):
+            axes.fix(tensor, -2, "positions of attention")
+        for tensor in rest:
+            axes.fix_all(tensor, "a mask of attention")
 
 
 def _table(*entries: tuple[str, Rule]) -> dict[str, Rule]:

@@ -71,10 +71,10 @@ class Axes:
 
     def flatten(self, node: fx.Node, axis: int, out: fx.Node, out_axis: int, positions: int) -> None:
         """Say that ``out_axis`` is ``axis``, each of whose channels has become so many values."""
-        here = self.of(node, axis), self.of(out, out_axis)
-        for one in here:
-            self.parent.setdefault(one, one)
-        self.flattened.append((*here, positions))
+        pair = self.of(node, axis), self.of(out, out_axis)
+        for member in pair:
+            self.parent.setdefault(member, member)
+        self.flattened.append((*pair, positions))
 
     def settle(self) -> None:
         """Carry what is known of flattened axes to their channels and back, until nothing changes."""
@@ -92,16 +92,16 @@ class Axes:
                 root, below = self.root(flat), self.root(channels)
                 if below in flat_roots:
                     self.fix_axis(below, "flattened twice")
-                for one, other in ((root, below), (below, root)):
-                    if one in self.fixed:
-                        self.fix_axis(other, self.fixed[one])
+                for a, b in ((root, below), (below, root)):
+                    if a in self.fixed:
+                        self.fix_axis(b, self.fixed[a])
 
     def members(self) -> dict[Axis, list[Axis]]:
         """Return the axes of each class by its root."""
-        found: dict[Axis, list[Axis]] = defaultdict(list)
+        classes: dict[Axis, list[Axis]] = defaultdict(list)
         for axis in self.parent:
-            found[self.root(axis)].append(axis)
-        return found
+            classes[self.root(axis)].append(axis)
+        return classes
 
 
 def shape(node: fx.Node) -> tuple[int, ...]:
@@ -117,13 +117,13 @@ def matched(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[list[
     """
     left = [i for i, n in enumerate(before) if n != 1]
     right = [i for i, n in enumerate(after) if n != 1]
-    found: list[tuple[list[int], list[int]]] = []
+    runs: list[tuple[list[int], list[int]]] = []
     while left and right:
         a, b = [left.pop(0)], [right.pop(0)]
         while (n := prod(before[i] for i in a)) != (m := prod(after[i] for i in b)):
             (a if n < m else b).append((left if n < m else right).pop(0))
-        found.append((a, b))
-    return found
+        runs.append((a, b))
+    return runs
 
 
 def argument(node: fx.Node, name: str) -> Any:

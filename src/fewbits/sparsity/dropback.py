@@ -114,8 +114,8 @@ class DropBack(torch.optim.Optimizer):
             values = counter_uniform(self.seed, place.start, n, self.gain * place.unit, self.device)
         else:
             values = torch.full((n,), place.constant, device=self.device)
-        there = self._tracked[self._tracked.within(place.start, place.stop)]
-        values[there.index - place.start] += there.change
+        tracked = self._tracked[self._tracked.within(place.start, place.stop)]
+        values[tracked.index - place.start] += tracked.change
         return values.view(place.shape)
 
     @torch.no_grad()
@@ -132,13 +132,13 @@ class DropBack(torch.optim.Optimizer):
             )
         self._taken.add(place.name)
         group, flat = self.param_groups[0], gradient.reshape(-1)
-        how = group["lr"], group["momentum"]
+        options = group["lr"], group["momentum"]
         if self.frozen:
-            self._selection.keep(moved_alone(self._tracked, place.start, flat, *how))
+            self._selection.keep(moved_alone(self._tracked, place.start, flat, *options))
             return
         for start in range(0, len(flat), AT_ONCE):
-            some = flat[start : start + AT_ONCE]
-            self._selection.add(moved(self._tracked, place.start + start, some, *how))
+            part = flat[start : start + AT_ONCE]
+            self._selection.add(moved(self._tracked, place.start + start, part, *options))
 
     @torch.no_grad()
     def step(  # type: ignore[override]  # torch overloads it; this is the union
@@ -165,8 +165,8 @@ class DropBack(torch.optim.Optimizer):
                 loss = closure()
         for place in self._places:
             if place.name not in self._taken:  # no gradient: nothing there has moved
-                here = self._tracked[self._tracked.within(place.start, place.stop)]
-                (self._selection.keep if self.frozen else self._selection.add)(here)
+                unmoved = self._tracked[self._tracked.within(place.start, place.stop)]
+                (self._selection.keep if self.frozen else self._selection.add)(unmoved)
         self._tracked = self._selection.result()
         self.zero_grad()
         return loss
@@ -249,7 +249,7 @@ class DropBack(torch.optim.Optimizer):
 
 
 def _check(model: nn.Module, budget: int, lr: float, momentum: float, seed: int, gain: float) -> None:
-    every = dict(model.named_parameters())
+    parameters = dict(model.named_parameters())
     if budget < 1 or not lr > 0 or not 0 <= momentum < 1 or not 0 <= seed < 2**64 or not gain > 0:
         raise ArgumentError(
             f"budget={budget}, lr={lr}, momentum={momentum}, seed={seed}, gain={gain}; expected a budget, a"
@@ -260,11 +260,13 @@ def _check(model: nn.Module, budget: int, lr: float, momentum: float, seed: int,
             f"{type(model).__name__} has a DropBack optimizer, which its parameters lie in; go on with that"
             " one, or make the model anew"
         )
-    if not every:
+    if not parameters:
         raise ArgumentError(f"{type(model).__name__} has no parameters to train")
-    other = next((name for name, p in every.items() if p.dtype != torch.float32), None)
-    if other is not None:
-        raise ArgumentError(f"{other} is {every[other].dtype}; expected float32: call .float() of the model")
+    misfit = next((name for name, p in parameters.items() if p.dtype != torch.float32), None)
+    if misfit is not None:
+        raise ArgumentError(
+            f"{misfit} is {parameters[misfit].dtype}; expected float32: call .float() of the model"
+        )
     tied = next(second_names(model), None)
     if tied is not None:
         raise ArgumentError(

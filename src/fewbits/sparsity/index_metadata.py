@@ -62,9 +62,11 @@ def compress(w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             f"{kind.rows} rows and of {step} columns: pad it, or store it by fewbits.quantize(..., sparsity=)"
         )
     groups = w.reshape(m, k // kind.group, kind.group)
-    there = groups != 0
-    where = there.repeat_interleave(4 // kind.group, -1).long() @ torch.tensor([1, 2, 4, 8], device=w.device)
-    indices = torch.tensor(_INDICES, device=w.device)[where]
+    nonzero = groups != 0
+    patterns = nonzero.repeat_interleave(4 // kind.group, -1).long() @ torch.tensor(
+        [1, 2, 4, 8], device=w.device
+    )
+    indices = torch.tensor(_INDICES, device=w.device)[patterns]
     if bool((indices < 0).any()):
         row = int((indices < 0).any(1).nonzero()[0])
         raise DataError(

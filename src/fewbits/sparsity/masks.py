@@ -48,10 +48,10 @@ def mask(w: torch.Tensor, pattern: str | Pattern, *, axis: int = -1) -> torch.Te
     groups = _magnitudes(_grouped(w, chosen, axis))
     members = groups.unbind(-1)
     beaten = torch.zeros(groups.shape, dtype=torch.uint8, device=w.device)  # by how many of its group
-    for one, other in combinations(range(chosen.group), 2):
-        first_wins = members[one] >= members[other]
-        beaten[..., other] += first_wins
-        beaten[..., one] += ~first_wins
+    for i, j in combinations(range(chosen.group), 2):
+        first_wins = members[i] >= members[j]
+        beaten[..., j] += first_wins
+        beaten[..., i] += ~first_wins
     return (beaten < chosen.keep).flatten(-2).movedim(-1, axis).contiguous()
 
 
@@ -116,13 +116,13 @@ def partial_mask(w: torch.Tensor, final: torch.Tensor, share: float) -> torch.Te
     return kept.view_as(final)
 
 
-def keep_(x: torch.Tensor, kept: torch.Tensor) -> None:
+def keep_(x: torch.Tensor, mask: torch.Tensor) -> None:
     """Set to zero, in place, what a mask drops: NaN and infinity too.
 
     Bits are cleared. ``masked_fill_`` branches at every value, and takes thirty times as long.
     """
     bits = x.detach().view(_INTEGERS[x.element_size()])
-    bits.bitwise_and_(kept.to(bits.dtype).neg_())
+    bits.bitwise_and_(mask.to(bits.dtype).neg_())
 
 
 def is_sparse(w: torch.Tensor, pattern: str | Pattern, *, axis: int = -1) -> bool:
@@ -147,13 +147,13 @@ def kept_magnitude(w: torch.Tensor, mask: torch.Tensor) -> float:
         w: the weights before they are pruned.
         mask: bool of w's shape.
     """
-    whole = kept = 0.0
+    total = kept = 0.0
     # In pieces: in float64 a large tensor would take several times its memory.
     for part, chosen in zip(_pieces(w.detach()), _pieces(mask), strict=True):
         magnitudes = part.double().abs()
-        whole += float(magnitudes.sum())
+        total += float(magnitudes.sum())
         kept += float((magnitudes * chosen).sum())
-    return kept / whole if whole else 1.0
+    return kept / total if total else 1.0
 
 
 def _grouped(w: torch.Tensor, pattern: Pattern, axis: int) -> torch.Tensor:

@@ -13,7 +13,7 @@ from fewbits.errors import ArgumentError
 from fewbits.sparsity.masks import keep_, partial_mask
 from fewbits.sparsity.pruning import DENSE, MASK, STEP, Sparsity, sparse_parameters, sparse_root
 from fewbits.sparsity.schedules import Frozen, Gradual, Recomputed
-from fewbits.sparsity.sharded import cut_like, local, whole
+from fewbits.sparsity.sharded import cut_like, gathered, local
 from fewbits.tensor import NarrowTensor, quantize
 from fewbits.typing import StateDict
 
@@ -64,11 +64,11 @@ class MaskedOptimizer(torch.optim.Optimizer):
         super().__setstate__(state)  # hooks and profiling as torch has them
         self.flip_rate = 0.0
         self._root = sparse_root(self.model)
-        self._how = cast(Sparsity, self._root.fewbits_sparsity)
-        self._find()
+        self._sparsity = cast(Sparsity, self._root.fewbits_sparsity)
+        self._find_layers()
 
     @torch.no_grad()
-    def _find(self) -> None:
+    def _find_layers(self) -> None:
         """Note the sparse parameters that the optimizer has, and mask their states."""
         owned = {p for group in self.optimizer.param_groups for p in group["params"]}
         self._layers = [
@@ -83,7 +83,7 @@ class MaskedOptimizer(torch.optim.Optimizer):
                 " sparsify and after fully_shard"
             )
         packed = getattr(getattr(self.optimizer, "recipe", None), "held_gradient", None)
-        if isinstance(self._how.schedule, Recomputed) and packed is not None:
+        if isinstance(self._sparsity.schedule, Recomputed) and packed is not None:
             raise ArgumentError(
                 f"gradients are packed in {packed}, and SR-STE has to change them; take the recipe with"
                 " held_gradient=fp32, or another schedule"
@@ -117,7 +117,7 @@ class MaskedOptimizer(torch.optim.Optimizer):
         return loss
 
     def _before(self, layer: _Layer, scale: torch.Tensor | None) -> None:
-        schedule, gradient = self._how.schedule, layer.p.grad
+        schedule, gradient = self._sparsity.schedule, layer.p.grad
         if isinstance(schedule, Recomputed):
             local(layer.p).copy_(layer.dense)
             if gradient is not None and schedule.decay:
@@ -129,7 +129,7 @@ class MaskedOptimizer(torch.optim.Optimizer):
             keep_(local(gradient), layer.mask)
 
     def _after(self) -> None:
-        schedule = self._how.schedule
+        schedule = self._sparsity.schedule
         self.flip_rate = 0.0
         if isinstance(schedule, Recomputed):
             for layer in self._layers:
@@ -138,22 +138,22 @@ class MaskedOptimizer(torch.optim.Optimizer):
             self._root.get_buffer(STEP).add_(1)
             step = int(self._root.get_buffer(STEP))
             if schedule.is_due(step):
-                flips = sum(layer.take(self._made(layer, step)) for layer in self._layers)
+                flips = sum(layer.take(self._new_mask(layer, step)) for layer in self._layers)
                 self.flip_rate = flips / sum(layer.mask.numel() for layer in self._layers)
         for layer in self._layers:
             self._mask(layer)
 
-    def _made(self, layer: _Layer, step: int) -> torch.Tensor:
+    def _new_mask(self, layer: _Layer, step: int) -> torch.Tensor:
         """Return the mask that a layer has after ``step`` steps."""
-        schedule = self._how.schedule
-        w = whole(layer.p)
-        final = self._how.mask(w, layer.axis)
+        schedule = self._sparsity.schedule
+        w = gathered(layer.p)
+        final = self._sparsity.mask(w, layer.axis)
         return partial_mask(w, final, schedule.share(step)) if isinstance(schedule, Gradual) else final
 
     def _mask(self, layer: _Layer) -> None:
         """Set to zero what is masked: weights, and states of their shape unless weights stay dense."""
         keep_(local(layer.p), layer.mask)
-        if isinstance(self._how.schedule, Recomputed):
+        if isinstance(self._sparsity.schedule, Recomputed):
             return
         state = self.optimizer.state.get(layer.p, {})
         for name, value in state.items():
@@ -187,7 +187,7 @@ class MaskedOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, object]) -> None:
         """Add parameters with options of their own; sparse ones among them are masked from now on."""
         self.optimizer.add_param_group(param_group)
-        self._find()
+        self._find_layers()
 
     def state_dict(self) -> StateDict:
         """Return the wrapped optimizer's state; masks are in that of the model."""
@@ -233,18 +233,18 @@ class _Layer:
             if buffer is not None:
                 self.module._buffers[name] = cut_like(buffer, self.p)
 
-    def take(self, made: torch.Tensor) -> int:
+    def take(self, new_mask: torch.Tensor) -> int:
         """Take a new mask, and return how many of its entries here are other than before."""
-        new = local(cut_like(made, self.p))
-        flips = int((new != self.mask).sum())
-        self.mask.copy_(new)
+        part = local(cut_like(new_mask, self.p))
+        flips = int((part != self.mask).sum())
+        self.mask.copy_(part)
         return flips
 
 
-def _masked(packed: NarrowTensor, kept: torch.Tensor) -> NarrowTensor:
+def _masked(packed: NarrowTensor, mask: torch.Tensor) -> NarrowTensor:
     """Return a packed state with zeros; the same one where it has them already."""
     values = packed.dense()
-    if values.shape != kept.shape or not bool(values[~kept].any()):
+    if values.shape != mask.shape or not bool(values[~mask].any()):
         return packed
-    keep_(values, kept)
+    keep_(values, mask)
     return quantize(values, packed.format, axis=packed.axis)

@@ -78,8 +78,8 @@ def find_order(
         DTypeError: w is not floating point.
         DataError: w holds a NaN or an infinity.
 
-    >>> found = find_order(torch.tensor([[4.0, 3.0, 2.0, 0.0, 0.0, 0.0, 0.0, 1.0]]))
-    >>> found.before, found.after, found.bound
+    >>> result = find_order(torch.tensor([[4.0, 3.0, 2.0, 0.0, 0.0, 0.0, 0.0, 1.0]]))
+    >>> result.before, result.after, result.bound
     (8.0, 10.0, 10.0)
     """
     start = time.perf_counter()
@@ -89,15 +89,18 @@ def find_order(
     wanted = _MOVES_PER_COLUMN * columns if moves is None else moves
     if wanted < 1 or not seconds > 0:
         raise ArgumentError(f"moves={moves} and seconds={seconds}; expected a budget above zero")
-    here = torch.arange(columns)
-    before, bound = _kept(matrices, chosen, here), _bound(matrices, columns * chosen.keep // chosen.group)
+    identity = torch.arange(columns)
+    before, bound = (
+        _kept_magnitude(matrices, chosen, identity),
+        _bound(matrices, columns * chosen.keep // chosen.group),
+    )
     if columns == chosen.group or bound <= before:
-        return ColumnOrder(here, before, before, bound, 0, time.perf_counter() - start)
+        return ColumnOrder(identity, before, before, bound, 0, time.perf_counter() - start)
     random = np.random.Generator(np.random.Philox(seed))
     order, tried = _annealed(_sampled(matrices, random), chosen, random, wanted, start, seconds)
-    after = _kept(matrices, chosen, order)
+    after = _kept_magnitude(matrices, chosen, order)
     if after <= before:
-        order, after = here, before
+        order, after = identity, before
     return ColumnOrder(order, before, after, bound, tried, time.perf_counter() - start)
 
 
@@ -129,11 +132,11 @@ def _parts(matrices: list[torch.Tensor]) -> Iterator[torch.Tensor]:
             yield w.detach()[first : first + _ROWS_AT_ONCE].cpu().double().abs()
 
 
-def _kept(matrices: list[torch.Tensor], pattern: Pattern, order: torch.Tensor) -> float:
+def _kept_magnitude(matrices: list[torch.Tensor], pattern: Pattern, order: torch.Tensor) -> float:
     total = 0.0
     for magnitudes in _parts(matrices):
-        there = magnitudes[:, order]
-        total += float(there[mask(there, pattern)].sum())
+        ordered = magnitudes[:, order]
+        total += float(ordered[mask(ordered, pattern)].sum())
     return total
 
 
@@ -147,12 +150,12 @@ def _sampled(matrices: list[torch.Tensor], random: np.random.Generator) -> torch
     if rows <= _ROWS:
         return torch.cat(list(_parts(matrices)))
     chosen = torch.from_numpy(np.sort(random.choice(rows, _ROWS, replace=False)))
-    found, start = [], 0
+    samples, start = [], 0
     for w in matrices:
-        here = chosen[(chosen >= start) & (chosen < start + len(w))] - start
-        found.append(w.detach()[here.to(w.device)].cpu().double().abs())
+        rows_of_w = chosen[(chosen >= start) & (chosen < start + len(w))] - start
+        samples.append(w.detach()[rows_of_w.to(w.device)].cpu().double().abs())
         start += len(w)
-    return torch.cat(found)
+    return torch.cat(samples)
 
 
 def _annealed(

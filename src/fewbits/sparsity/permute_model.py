@@ -27,12 +27,12 @@ class PermutedChannels:
 
     layers: tuple[str, ...]  # weights whose input channels they are
     others: tuple[str, ...]  # the rest that was permuted: weights that make them, biases, norms
-    found: ColumnOrder
+    search: ColumnOrder  # what was found for their order
 
     def __str__(self) -> str:
         return (
-            f"{len(self.found.order)} channels into {', '.join(self.layers)}: kept magnitude"
-            f" {self.found.before:.6g} to {self.found.after:.6g}, of at most {self.found.bound:.6g}"
+            f"{len(self.search.order)} channels into {', '.join(self.layers)}: kept magnitude"
+            f" {self.search.before:.6g} to {self.search.after:.6g}, of at most {self.search.bound:.6g}"
         )
 
 
@@ -46,7 +46,7 @@ class PermuteReport:
     largest_change: float  # of an output on the example inputs, in units of the largest output
 
     def __str__(self) -> str:
-        lines = [str(one) for one in self.permuted]
+        lines = [str(channels) for channels in self.permuted]
         lines += [f"left alone: {name}: {why}" for name, why in self.left_alone]
         return "\n".join([*lines, f"largest change of an output: {self.largest_change:.2g} of the largest"])
 
@@ -99,8 +99,8 @@ def permute(
         before = _outputs(model, inputs)
         wanted = [axis for axis in axes.consumed if _is_wanted(axis[0], included, excluded)]
         jobs, left = _jobs(axes, wanted, tensors, chosen)
-        found = _search(jobs, axes, tensors, chosen, seed, time.perf_counter() + seconds)
-        orders = {root: one.found.order for root, one in found.items()}
+        permuted = _search(jobs, axes, tensors, chosen, seed, time.perf_counter() + seconds)
+        orders = {root: channels.search.order for root, channels in permuted.items()}
         _move(axes, tensors, orders)
         change = _largest_change(before, _outputs(model, inputs))
         if not change <= _rounding(model, before):
@@ -110,7 +110,7 @@ def permute(
                 " the largest: it does something that its trace does not show. The weights are as they were;"
                 " permute those parts of the model that are plain"
             )
-    return PermuteReport(str(chosen), tuple(found.values()), tuple(left.items()), change)
+    return PermuteReport(str(chosen), tuple(permuted.values()), tuple(left.items()), change)
 
 
 @contextmanager
@@ -170,8 +170,8 @@ def _traced(model: nn.Module, inputs: tuple[object, ...]) -> tuple[Axes, dict[st
         elif node.op == "call_function":
             channel_rules.apply(axes, node)
         elif node.op == "output":
-            for one in node.all_input_nodes:
-                axes.fix_all(one, "an output of the model")
+            for output in node.all_input_nodes:
+                axes.fix_all(output, "an output of the model")
     axes.settle()
     return axes, owned
 
@@ -187,7 +187,7 @@ def _jobs(
     """Return the weights into which the channels of each class go, and why those of others stay."""
     jobs: dict[Axis, list[str]] = {}
     left: dict[str, str] = {}
-    flat = {axes.root(one) for _, one, _ in axes.flattened}
+    flat = {axes.root(flattened) for _, flattened, _ in axes.flattened}
     for axis in wanted:
         name, root = axis[0], axes.root(axis)
         if name not in tensors:
@@ -211,7 +211,7 @@ def _search(
     seed: int,
     deadline: float,
 ) -> dict[Axis, PermutedChannels]:
-    found: dict[Axis, PermutedChannels] = {}
+    permuted: dict[Axis, PermutedChannels] = {}
     members = axes.members()
     for channels, flat, _ in axes.flattened:
         members[axes.root(channels)] += members[axes.root(flat)]
@@ -221,19 +221,19 @@ def _search(
         order = find_order(matrices, pattern, seed=seed, seconds=left)
         if order.after > order.before:
             others = {name for name, _ in members[root] if name in tensors} - set(names)
-            found[root] = PermutedChannels(tuple(names), tuple(sorted(others)), order)
-    return found
+            permuted[root] = PermutedChannels(tuple(names), tuple(sorted(others)), order)
+    return permuted
 
 
 def _move(axes: Axes, tensors: dict[str, torch.Tensor], orders: dict[Axis, torch.Tensor]) -> None:
     """Put the channels of each class in its order, in every parameter and buffer that has them."""
-    whole = dict(orders)
+    all_orders = dict(orders)
     for channels, flat, positions in axes.flattened:
         order = orders.get(axes.root(channels))
         if order is not None:
-            whole[axes.root(flat)] = (order[:, None] * positions + torch.arange(positions)).flatten()
+            all_orders[axes.root(flat)] = (order[:, None] * positions + torch.arange(positions)).flatten()
     for name, axis in axes.parent:
-        order = whole.get(axes.root((name, axis)))
+        order = all_orders.get(axes.root((name, axis)))
         if order is not None and name in tensors:
             tensor = tensors[name]
             tensor.copy_(tensor.index_select(axis, order.to(tensor.device)))

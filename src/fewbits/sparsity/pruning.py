@@ -21,7 +21,7 @@ from fewbits.sparsity.schedules import Frozen, Gradual, Recomputed, Schedule
 
 MASK, DENSE, STEP = "_mask", "_dense", "sparsity_step"  # buffers: two after their parameter, one of the model
 _AXES = "fewbits_sparse_axes"  # attributes of a module: of a layer, and of the model
-_HOW = "fewbits_sparsity"
+_SPARSITY = "fewbits_sparsity"
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def sparsify(
             sparse or sharded already.
     """
     model = model._modules.get("_orig_mod") or model  # of a compiled model, what was compiled
-    if any(_own(module, _HOW) is not None for module in model.modules()):
+    if any(_own(module, _SPARSITY) is not None for module in model.modules()):
         raise ArgumentError(
             "the model is sparse already; call fewbits.sparsity.remove_masks(model) first, or load its"
             " state_dict into a new one"
@@ -94,7 +94,7 @@ def sparsify(
     check_fits("exclude", excluded, names)
     if transposable not in (None, *SEARCHES):
         raise ArgumentError(f"transposable={transposable!r} is not one of {', '.join(SEARCHES)}, or None")
-    how = Sparsity(read(pattern), transposable, schedule)
+    sparsity = Sparsity(read(pattern), transposable, schedule)
     pruned, left, uses = [], [], _uses(model)
     for name, module in model.named_modules():
         if within(name, included) and not within(name, excluded):
@@ -102,23 +102,23 @@ def sparsify(
                 full = f"{name}.{key}" if name else key
                 p = module._parameters[key]
                 assert p is not None
-                reason = _reason(full, p, axis, how, uses[p])
+                reason = _reason(full, p, axis, sparsity, uses[p])
                 if reason:
                     left.append((full, reason))
                 else:
-                    pruned.append(_prune(module, key, axis, how, full))
+                    pruned.append(_prune(module, key, axis, sparsity, full))
             others = other_matrices(module)
             left += [(f"{name}.{key}" if name else key, reason) for key, reason in others.items()]
     if not pruned:
         why = f"; {left[0][0]}: {left[0][1]}" if left else ""
         raise ArgumentError(
-            f"{type(model).__name__} has no layer to prune to {how.pattern}{why}; expected a linear,"
+            f"{type(model).__name__} has no layer to prune to {sparsity.pattern}{why}; expected a linear,"
             " convolutional, recurrent or attention layer that is included and not excluded"
         )
-    vars(model)[_HOW] = how
+    vars(model)[_SPARSITY] = sparsity
     if not isinstance(schedule, Frozen):
         model.register_buffer(STEP, torch.zeros((), dtype=torch.int64))
-    return PruneReport(str(how.pattern), tuple(pruned), tuple(left))
+    return PruneReport(str(sparsity.pattern), tuple(pruned), tuple(left))
 
 
 def remove_masks(model: nn.Module) -> None:
@@ -134,7 +134,7 @@ def remove_masks(model: nn.Module) -> None:
     for module in model.modules():
         vars(module).pop(_AXES, None)
     root._buffers.pop(STEP, None)
-    del vars(root)[_HOW]
+    del vars(root)[_SPARSITY]
 
 
 def sparse_root(model: nn.Module) -> nn.Module:
@@ -143,16 +143,16 @@ def sparse_root(model: nn.Module) -> nn.Module:
     Raises:
         ArgumentError: there is none, or there are several.
     """
-    found = [m for m in model.modules() if _own(m, _HOW) is not None]
-    if not found:
+    roots = [m for m in model.modules() if _own(m, _SPARSITY) is not None]
+    if not roots:
         raise ArgumentError(
             f"{type(model).__name__} is not sparse; call fewbits.sparsify(model, '2:4') first"
         )
-    if len(found) > 1:
+    if len(roots) > 1:
         raise ArgumentError(
-            f"{type(model).__name__} holds {len(found)} models that were made sparse; take them one by one"
+            f"{type(model).__name__} holds {len(roots)} models that were made sparse; take them one by one"
         )
-    return found[0]
+    return roots[0]
 
 
 def sparse_parameters(model: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
@@ -169,16 +169,18 @@ def _own(module: nn.Module, name: str) -> Any:
 
 def _uses(model: nn.Module) -> dict[nn.Parameter, list[tuple[str, int | None]]]:
     """Return all names of each parameter, each with the axis that a product sums over, or None."""
-    found: dict[nn.Parameter, list[tuple[str, int | None]]] = {}
+    uses: dict[nn.Parameter, list[tuple[str, int | None]]] = {}
     for name, module in model.named_modules():
         axes = reduction_axes(module)
         for key, p in module._parameters.items():
             if p is not None:
-                found.setdefault(p, []).append((f"{name}.{key}" if name else key, axes.get(key)))
-    return found
+                uses.setdefault(p, []).append((f"{name}.{key}" if name else key, axes.get(key)))
+    return uses
 
 
-def _reason(name: str, p: nn.Parameter, axis: int, how: Sparsity, uses: list[tuple[str, int | None]]) -> str:
+def _reason(
+    name: str, p: nn.Parameter, axis: int, sparsity: Sparsity, uses: list[tuple[str, int | None]]
+) -> str:
     """Return why a parameter stays dense; empty where it does not."""
     if is_sharded(p):
         raise ArgumentError(f"{name} is sharded; call sparsify before fully_shard")
@@ -187,11 +189,11 @@ def _reason(name: str, p: nn.Parameter, axis: int, how: Sparsity, uses: list[tup
             return f"it is {other} too, which is summed otherwise"
     if uses[0][0] != name:
         return f"it is {uses[0][0]} too"
-    return how.misfit(tuple(p.shape), axis)
+    return sparsity.misfit(tuple(p.shape), axis)
 
 
 @torch.no_grad()
-def _prune(module: nn.Module, key: str, axis: int, how: Sparsity, full: str) -> PrunedTensor:
+def _prune(module: nn.Module, key: str, axis: int, sparsity: Sparsity, full: str) -> PrunedTensor:
     p = module._parameters[key]
     assert p is not None
     for suffix in (MASK, DENSE):
@@ -199,13 +201,13 @@ def _prune(module: nn.Module, key: str, axis: int, how: Sparsity, full: str) -> 
             raise ArgumentError(
                 f"{full}{suffix} is there already; rename it, or remove what else prunes {full}"
             )
-    found = how.mask(p, axis)
-    kept, masked = kept_magnitude(p, found), p.masked_fill(~found, 0)
-    gradual = isinstance(how.schedule, Gradual)
-    module.register_buffer(key + MASK, torch.ones_like(found) if gradual else found)
-    if isinstance(how.schedule, Recomputed):
+    final = sparsity.mask(p, axis)
+    magnitude, masked = kept_magnitude(p, final), p.masked_fill(~final, 0)
+    gradual = isinstance(sparsity.schedule, Gradual)
+    module.register_buffer(key + MASK, torch.ones_like(final) if gradual else final)
+    if isinstance(sparsity.schedule, Recomputed):
         module.register_buffer(key + DENSE, p.detach().clone())
     if not gradual:
         p.copy_(masked)
     vars(module)[_AXES] = {**(_own(module, _AXES) or {}), key: axis}
-    return PrunedTensor(full, tuple(p.shape), axis, density(masked), kept)
+    return PrunedTensor(full, tuple(p.shape), axis, density(masked), magnitude)

@@ -37,15 +37,15 @@ def places(model: nn.Module) -> list[Place]:
     One of two axes or more is uniform with the standard deviation ``1 / sqrt(fan_in)``, times a gain; the
     weight of a norm is 1 and a bias 0.
     """
-    found: list[Place] = []
+    located: list[Place] = []
     start = 0
     for name, p in model.named_parameters():
         matrix = p.dim() > 1
         fan_in = max(p.shape[1:].numel(), 1) if matrix else 1
         unit = math.sqrt(3 / fan_in) / 2**24 if matrix else 0.0
-        found.append(Place(name, p.shape, start, unit, float(name.rpartition(".")[2] == "weight")))
-        start = found[-1].stop
-    return found
+        located.append(Place(name, p.shape, start, unit, float(name.rpartition(".")[2] == "weight")))
+        start = located[-1].stop
+    return located
 
 
 class Source(Protocol):
@@ -58,7 +58,7 @@ class Source(Protocol):
         """Take the gradient of a parameter."""
 
 
-class _Gone(torch.Tensor):
+class _NoGradient(torch.Tensor):
     """The gradient that a parameter is seen to have; it was reduced as it came, and who asks is told so."""
 
     @classmethod
@@ -74,7 +74,7 @@ class _Gone(torch.Tensor):
         )
 
 
-class _Made(torch.autograd.Function):
+class _RegeneratedValues(torch.autograd.Function):
     """A parameter made from nothing that autograd would keep; its gradient goes to where it came from."""
 
     @staticmethod
@@ -85,7 +85,7 @@ class _Made(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, None, None]:
         ctx.source.take(ctx.place, gradients[0])
-        ctx.anchor.grad = torch.zeros((), device=ctx.anchor.device).as_subclass(_Gone)
+        ctx.anchor.grad = torch.zeros((), device=ctx.anchor.device).as_subclass(_NoGradient)
         return None, None, None
 
 
@@ -97,19 +97,19 @@ class _Regenerated(nn.Module):
         self.source, self.place = source, place
 
     def forward(self, anchor: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = _Made.apply(anchor, self.source, self.place)  # type: ignore[no-untyped-call]  # torch gives apply no types
-        return made
+        values: torch.Tensor = _RegeneratedValues.apply(anchor, self.source, self.place)  # type: ignore[no-untyped-call]  # torch gives apply no types
+        return values
 
 
 def regenerate(
-    model: nn.Module, source: Source, every: list[Place], device: torch.device
+    model: nn.Module, source: Source, all_places: list[Place], device: torch.device
 ) -> list[nn.Parameter]:
     """Take the parameters out of a model, and return the scalars that stand for them.
 
     The layers with matrices run again in the backward pass, so that none is kept from forward to backward.
     """
     anchors: list[nn.Parameter] = []
-    for place in every:
+    for place in all_places:
         owner, _, name = place.name.rpartition(".")
         module = model.get_submodule(owner)
         anchor = nn.Parameter(torch.zeros((), device=device), requires_grad=True)
@@ -126,18 +126,18 @@ def _can_run_again(module: nn.Module) -> bool:
     return not module._buffers and (not children or isinstance(module, nn.MultiheadAttention))
 
 
-def _run_again(own: type[nn.Module], *, random: bool) -> None:
+def _run_again(kind: type[nn.Module], *, random: bool) -> None:
     """Let a class, which parametrization made for one module alone, forget its forward pass."""
-    if "forward" in vars(own):
+    if "forward" in vars(kind):
         return  # another of its parameters has done that
-    forward: Callable[..., Any] = own.forward
+    forward: Callable[..., Any] = kind.forward
 
-    def forgotten(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def run_again(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(self, *args, **kwargs)
         return checkpoint(forward, self, *args, use_reentrant=False, preserve_rng_state=random, **kwargs)
 
-    own.forward = forgotten
+    kind.forward = run_again
 
 
 def is_regenerated(model: nn.Module) -> bool:

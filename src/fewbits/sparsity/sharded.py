@@ -12,7 +12,7 @@ def local(x: torch.Tensor) -> torch.Tensor:
     return x.to_local() if is_sharded(x) else x
 
 
-def whole(x: torch.Tensor) -> torch.Tensor:
+def gathered(x: torch.Tensor) -> torch.Tensor:
     """Return all of ``x``, gathered from every machine; each has to call this."""
     return x.full_tensor() if is_sharded(x) else x
 

@@ -40,8 +40,8 @@ class Tracked:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return what there is by name."""
-        found = {"index": self.index, "change": self.change}
-        return found if self.velocity is None else {**found, "velocity": self.velocity}
+        named = {"index": self.index, "change": self.change}
+        return named if self.velocity is None else {**named, "velocity": self.velocity}
 
 
 def joined(parts: list[Tracked]) -> Tracked:
@@ -83,9 +83,9 @@ class Selection:
     def add(self, candidates: Tracked) -> None:
         """Take in some; those that have not changed are none."""
         size = candidates.change.abs()
-        one = candidates[(size >= self.floor) & (size > 0) | size.isnan()]
-        self.parts.append(one)
-        self.held += len(one)
+        admitted = candidates[(size >= self.floor) & (size > 0) | size.isnan()]
+        self.parts.append(admitted)
+        self.held += len(admitted)
         if self.held > self.budget + max(self.budget // 2, AT_ONCE):
             self._reduce()
 
@@ -94,16 +94,16 @@ class Selection:
         self.parts.append(candidates)
 
     def _reduce(self) -> None:
-        found = strongest(joined(self.parts), self.budget)
-        self.parts, self.held = [found], len(found)
-        if len(found) == self.budget:
-            self.floor = float(found.change.abs().nan_to_num(nan=torch.inf).min())
+        best = strongest(joined(self.parts), self.budget)
+        self.parts, self.held = [best], len(best)
+        if len(best) == self.budget:
+            self.floor = float(best.change.abs().nan_to_num(nan=torch.inf).min())
 
     def result(self) -> Tracked:
         """Return the strongest, by rising index."""
         self._reduce()
-        found = self.parts[0]
-        return found[found.index.argsort()]
+        best = self.parts[0]
+        return best[best.index.argsort()]
 
 
 def moved(tracked: Tracked, start: int, gradient: torch.Tensor, lr: float, momentum: float) -> Tracked:
@@ -111,23 +111,23 @@ def moved(tracked: Tracked, start: int, gradient: torch.Tensor, lr: float, momen
 
     What is not tracked starts from its initial value, without velocity.
     """
-    there = tracked[tracked.within(start, start + len(gradient))]
-    local = there.index - start
+    inside = tracked[tracked.within(start, start + len(gradient))]
+    local = inside.index - start
     velocity = gradient.float()
-    if there.velocity is not None:
+    if inside.velocity is not None:
         velocity = velocity.clone()
-        velocity[local] += there.velocity * momentum
+        velocity[local] += inside.velocity * momentum
     change = velocity * -lr
-    change[local] += there.change
+    change[local] += inside.change
     index = torch.arange(start, start + len(gradient), dtype=tracked.index.dtype, device=gradient.device)
-    return Tracked(index, change, velocity if there.velocity is not None else None)
+    return Tracked(index, change, velocity if inside.velocity is not None else None)
 
 
 def moved_alone(tracked: Tracked, start: int, gradient: torch.Tensor, lr: float, momentum: float) -> Tracked:
     """Return the tracked weights from ``start`` on after the same step: the set stays."""
-    there = tracked[tracked.within(start, start + len(gradient))]
-    velocity = gradient.float()[there.index - start]
-    if there.velocity is not None:
-        velocity = velocity + there.velocity * momentum
-    change = velocity * -lr + there.change
-    return Tracked(there.index, change, velocity if there.velocity is not None else None)
+    inside = tracked[tracked.within(start, start + len(gradient))]
+    velocity = gradient.float()[inside.index - start]
+    if inside.velocity is not None:
+        velocity = velocity + inside.velocity * momentum
+    change = velocity * -lr + inside.change
+    return Tracked(inside.index, change, velocity if inside.velocity is not None else None)

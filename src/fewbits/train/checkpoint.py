@@ -57,8 +57,8 @@ def load(trainer: Trainer, settings: Settings, path: Path) -> None:
     if _KEY not in metadata:
         raise DataError(f"{path} is no checkpoint of a training run; remove it, or choose another folder")
     counters = json.loads(metadata[_KEY])
-    given = json.loads(json.dumps(asdict(settings)))  # with the lists that JSON has for tuples
-    differ = [k for k, v in given.items() if counters["settings"].get(k) != v]
+    wanted = json.loads(json.dumps(asdict(settings)))  # with the lists that JSON has for tuples
+    differ = [k for k, v in wanted.items() if counters["settings"].get(k) != v]
     if differ:
         raise ArgumentError(
             f"{path} is of a run with {differ[0]}={counters['settings'].get(differ[0])!r}, and this one has"

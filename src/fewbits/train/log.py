@@ -23,8 +23,8 @@ class Log:
 
     def __init__(self, folder: Path, step: int) -> None:
         self.path = folder / "log.jsonl"
-        kept = [line for line in _lines(self.path) if _step(line) <= step] if step else []
-        write_text(self.path, "".join(line + "\n" for line in kept))
+        lines = [line for line in _lines(self.path) if _step(line) <= step] if step else []
+        write_text(self.path, "".join(line + "\n" for line in lines))
         self.file = self.path.open("a", encoding="utf-8")
         self.board: Any = None
         if find_spec("tensorboard") is not None:

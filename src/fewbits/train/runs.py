@@ -19,7 +19,7 @@ from fewbits.train.log import Log, column, warnings
 from fewbits.train.reproducible import seeded
 from fewbits.train.settings import Settings
 from fewbits.train.step import Step
-from fewbits.train.tasks import trained_task
+from fewbits.train.tasks import task as read_task
 from fewbits.train.trainer import Trainer
 from fewbits.typing import Progress
 
@@ -55,7 +55,7 @@ def run(
         ArgumentError: unknown task, model or recipe, or a checkpoint of other settings.
         DataError: the task's data cannot be read, or the folder's checkpoint is broken.
     """
-    chosen, task = read(settings.recipe), trained_task(settings.task, settings.size)
+    chosen, task = read(settings.recipe), read_task(settings.task, settings.size)
     task = replace(task, hyper=settings.apply(task.hyper))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / CHECKPOINT

@@ -68,13 +68,13 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
         scores = attention_product(q, k.mT, self.precision)
         p = dropout(probabilities(scores, mask, self.head_dim), self.dropout, self.training)
         mixed = attention_product(p, v, self.precision).transpose(1, 2).flatten(2)
-        found = linear(mixed, self.out_proj.weight, self.out_proj.bias, self.precision)
+        output = linear(mixed, self.out_proj.weight, self.out_proj.bias, self.precision)
         weights = None
         if need_weights:
             weights = p.mean(1) if average_attn_weights else p
         if not batched:
-            return found.squeeze(0), None if weights is None else weights.squeeze(0)
-        return found if self.batch_first else found.transpose(0, 1), weights
+            return output.squeeze(0), None if weights is None else weights.squeeze(0)
+        return output if self.batch_first else output.transpose(0, 1), weights
 
     def _heads(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor

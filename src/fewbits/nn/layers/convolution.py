@@ -85,8 +85,8 @@ def _forward(layer: Convolution, x: torch.Tensor, precision: LayerPrecision) -> 
         # Before rounding: what is rounded along channels or the batch is the same at every position.
         mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
         x, padding = pad(x, layer._reversed_padding_repeated_twice, mode), (0,) * axes
-    how = Geometry(layer.stride, padding, layer.dilation, layer.groups)
-    return convolution(x, layer.weight, layer.bias, how, precision)
+    geometry = Geometry(layer.stride, padding, layer.dilation, layer.groups)
+    return convolution(x, layer.weight, layer.bias, geometry, precision)
 
 
 def _transposed(
@@ -101,5 +101,5 @@ def _transposed(
         list, (layer.stride, layer.padding, layer.kernel_size, layer.dilation)
     )
     more = layer._output_padding(x, output_size, stride, padding, size, axes, dilation)
-    how = Geometry(layer.stride, layer.padding, layer.dilation, layer.groups, tuple(more))
-    return convolution(x, layer.weight, layer.bias, how, precision)
+    geometry = Geometry(layer.stride, layer.padding, layer.dilation, layer.groups, tuple(more))
+    return convolution(x, layer.weight, layer.bias, geometry, precision)

@@ -74,8 +74,8 @@ class NarrowEmbeddingBag(nn.EmbeddingBag):
 def _rounded(weight: torch.Tensor, precision: LayerPrecision) -> torch.Tensor:
     if transformed():
         return rounded(weight, precision, "forward_weight", -1)
-    found: torch.Tensor = _StraightThrough.apply(weight, precision)  # type: ignore[no-untyped-call]  # torch gives apply no types
-    return found
+    result: torch.Tensor = _StraightThrough.apply(weight, precision)  # type: ignore[no-untyped-call]  # torch gives apply no types
+    return result
 
 
 class _StraightThrough(torch.autograd.Function):

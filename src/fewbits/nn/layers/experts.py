@@ -46,7 +46,7 @@ class NarrowExperts(nn.Module):
             top_k_index: (tokens, k), the experts of each token; a number that no expert has means none.
             top_k_weights: (tokens, k), the factors of their results.
         """
-        found = torch.zeros_like(hidden_states, dtype=torch.float32)
+        output = torch.zeros_like(hidden_states, dtype=torch.float32)
         first = "gate_up_proj" if self.has_gate else "up_proj"
         for expert in range(self.num_experts):
             token, place = torch.where(top_k_index == expert)
@@ -57,8 +57,8 @@ class NarrowExperts(nn.Module):
             y = self._product(x, "down_proj", expert)
             if self.has_post_expert_norm:
                 y = self.post_expert_norm(y)
-            found = found.index_add(0, token, y.float() * top_k_weights[token, place, None].float())
-        return found.to(self.precision.dtype)
+            output = output.index_add(0, token, y.float() * top_k_weights[token, place, None].float())
+        return output.to(self.precision.dtype)
 
     def _product(self, x: torch.Tensor, name: str, expert: int) -> torch.Tensor:
         weight = viewed(getattr(self, name), self.precision)[expert]
@@ -78,13 +78,13 @@ class NarrowRouter(nn.Module):
             ArgumentError: it did not multiply by its weight.
         """
         with _NarrowProduct(self) as product:
-            found = super().forward(*args, **options)  # the class that this one is derived with
+            output = super().forward(*args, **options)  # the class that this one is derived with
         if not product.seen:
             raise ArgumentError(
                 f"{self.precision.layer} did not multiply by its weight as torch.nn.functional.linear does,"
                 f" and stays wide; leave it as it is with exclude={self.precision.layer!r}"
             )
-        return found
+        return output
 
 
 class _NarrowProduct(TorchFunctionMode):
@@ -97,6 +97,6 @@ class _NarrowProduct(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not functional.linear:
             return func(*args, **(kwargs or {}))
-        given = dict(zip(("input", "weight", "bias"), args, strict=False)) | (kwargs or {})
+        operands = dict(zip(("input", "weight", "bias"), args, strict=False)) | (kwargs or {})
         self.seen = True
-        return linear(given["input"], given["weight"], given.get("bias"), self.layer.precision)
+        return linear(operands["input"], operands["weight"], operands.get("bias"), self.layer.precision)

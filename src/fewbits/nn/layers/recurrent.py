@@ -56,11 +56,11 @@ class NarrowLSTM(nn.LSTM):
         weight, bias = _matrices(self, "hh", name)
         shrink = getattr(self, f"weight_hr_{name}") if self.proj_size else None
 
-        def one(x: torch.Tensor, state: State) -> State:
+        def next_state(x: torch.Tensor, state: State) -> State:
             h, c = lstm_gates(x + linear(state[0], weight, bias, self.precision), state[1])
             return (h if shrink is None else linear(h, shrink, None, self.precision), c)
 
-        return one
+        return next_state
 
 
 class NarrowGRU(nn.GRU):
@@ -86,19 +86,19 @@ class NarrowGRU(nn.GRU):
         Raises:
             ArgumentError: an input or a state that does not fit.
         """
-        found, (h,) = _forward(
+        outputs, (h,) = _forward(
             self, input, None if hx is None else (hx,), (self.hidden_size,), self.precision
         )
-        return found, h
+        return outputs, h
 
     def step(self, name: str) -> Step:
         """Return the step of the layer and direction that ``name`` ends with."""
         weight, bias = _matrices(self, "hh", name)
 
-        def one(x: torch.Tensor, state: State) -> State:
+        def next_state(x: torch.Tensor, state: State) -> State:
             return (gru_gates(x, linear(state[0], weight, bias, self.precision), state[0]),)
 
-        return one
+        return next_state
 
 
 class NarrowRNN(nn.RNN):
@@ -123,20 +123,20 @@ class NarrowRNN(nn.RNN):
         Raises:
             ArgumentError: an input or a state that does not fit.
         """
-        found, (h,) = _forward(
+        outputs, (h,) = _forward(
             self, input, None if hx is None else (hx,), (self.hidden_size,), self.precision
         )
-        return found, h
+        return outputs, h
 
     def step(self, name: str) -> Step:
         """Return the step of the layer and direction that ``name`` ends with."""
         weight, bias = _matrices(self, "hh", name)
         activation = torch.tanh if self.nonlinearity == "tanh" else torch.relu
 
-        def one(x: torch.Tensor, state: State) -> State:
+        def next_state(x: torch.Tensor, state: State) -> State:
             return (activation(x + linear(state[0], weight, bias, self.precision)),)
 
-        return one
+        return next_state
 
 
 def lstm_gates(x: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -155,32 +155,32 @@ def gru_gates(x: torch.Tensor, u: torch.Tensor, h: torch.Tensor) -> torch.Tensor
 
 
 def _forward(
-    layer: Recurrent, given: Any, states: Any, widths: tuple[int, ...], precision: LayerPrecision
+    layer: Recurrent, input: Any, states: Any, widths: tuple[int, ...], precision: LayerPrecision
 ) -> Any:
     """Return the outputs and the final states; ``widths`` are the features of each state."""
-    if isinstance(given, PackedSequence):
-        sizes = given.batch_sizes.tolist()
-        start = _start(layer, states, widths, sizes[0], precision, given.sorted_indices)
-        data, end = _layers(layer, given.data, sizes, start, precision)
-        order = given.unsorted_indices
-        packed = PackedSequence(data, given.batch_sizes, given.sorted_indices, order)
+    if isinstance(input, PackedSequence):
+        sizes = input.batch_sizes.tolist()
+        start = _start(layer, states, widths, sizes[0], precision, input.sorted_indices)
+        data, end = _layers(layer, input.data, sizes, start, precision)
+        order = input.unsorted_indices
+        packed = PackedSequence(data, input.batch_sizes, input.sorted_indices, order)
         return packed, end if order is None else tuple(s.index_select(1, order) for s in end)
-    if given.dim() not in (2, 3) or given.shape[-1] != layer.input_size:
+    if input.dim() not in (2, 3) or input.shape[-1] != layer.input_size:
         raise ArgumentError(
-            f"input has shape {tuple(given.shape)}; expected two or three axes, the last of"
+            f"input has shape {tuple(input.shape)}; expected two or three axes, the last of"
             f" {layer.input_size}"
         )
-    if given.dim() == 2:
+    if input.dim() == 2:
         states = None if states is None else tuple(s.unsqueeze(1) for s in states)
-        batch = given.unsqueeze(0 if layer.batch_first else 1)
-        found, end = _forward(layer, batch, states, widths, precision)
-        return found.squeeze(0 if layer.batch_first else 1), tuple(s.squeeze(1) for s in end)
-    x = given.transpose(0, 1) if layer.batch_first else given
+        batch = input.unsqueeze(0 if layer.batch_first else 1)
+        outputs, end = _forward(layer, batch, states, widths, precision)
+        return outputs.squeeze(0 if layer.batch_first else 1), tuple(s.squeeze(1) for s in end)
+    x = input.transpose(0, 1) if layer.batch_first else input
     length, count, _ = x.shape
     start = _start(layer, states, widths, count, precision, None)
     data, end = _layers(layer, x.flatten(0, 1), [count] * length, start, precision)
-    found = torch.unflatten(data, 0, (length, count))
-    return found.transpose(0, 1) if layer.batch_first else found, end
+    outputs = torch.unflatten(data, 0, (length, count))
+    return outputs.transpose(0, 1) if layer.batch_first else outputs, end
 
 
 def _start(
@@ -200,8 +200,8 @@ def _start(
     shapes = tuple(tuple(s.shape) for s in states)
     if shapes != expected:
         raise ArgumentError(f"the initial state has shape {shapes}; expected {expected}")
-    found = tuple(s.to(precision.dtype) for s in states)
-    return found if order is None else tuple(s.index_select(1, order) for s in found)
+    start = tuple(s.to(precision.dtype) for s in states)
+    return start if order is None else tuple(s.index_select(1, order) for s in start)
 
 
 def _layers(

@@ -31,6 +31,6 @@ def schedule(model: nn.Module, recipe: str | Recipe, steps: int) -> Schedule:
         ArgumentError: no such recipe.
     """
     chosen = read(recipe)
-    made = _KINDS[chosen.schedule](model, chosen, steps)
-    note_schedule(model, made)
-    return made
+    result = _KINDS[chosen.schedule](model, chosen, steps)
+    note_schedule(model, result)
+    return result

@@ -26,9 +26,9 @@ class Assigned(Schedule):
         modules = dict(model.named_modules())
         sizes = {name: sum(p.numel() for p in modules[name].parameters()) for name in self.precision}
         self.low: set[str] = set()
-        whole = sum(sizes.values())
+        total = sum(sizes.values())
         for name in sorted(sizes, key=lambda n: -sizes[n]):
-            if sum(sizes[n] for n in self.low) < LOW_SHARE * whole:
+            if sum(sizes[n] for n in self.low) < LOW_SHARE * total:
                 self.low.add(name)
         self.promoted: list[str] = []
         for name, precision in self.precision.items():

@@ -30,8 +30,8 @@ def diversity(squares: Sequence[float], sums: Sequence[torch.Tensor]) -> float:
         sums: sum_k g_k of each parameter.
     """
     totals = [float(s.square().sum()) for s in sums]
-    found = [square / total for square, total in zip(squares, totals, strict=True) if total > 0]
-    return sum(found) / len(found) if found else 0.0
+    ratios = [square / total for square, total in zip(squares, totals, strict=True) if total > 0]
+    return sum(ratios) / len(ratios) if ratios else 0.0
 
 
 def threshold(epoch: int) -> float:

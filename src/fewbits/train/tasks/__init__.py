@@ -14,10 +14,9 @@ from fewbits.train.tasks.mnist_task import mnist_task
 from fewbits.train.tasks.task import Batch, Hyperparameters, Task
 from fewbits.train.tasks.user_model import is_user_model, user_task
 
-__all__ = ["TASKS", "Batch", "Hyperparameters", "Task", "bytes_task", "digits_task", "task", "trained_task"]
+__all__ = ["TASKS", "Batch", "Hyperparameters", "Task", "bytes_task", "digits_task", "task"]
 
-TASKS = ("bytes", "digits")
-TRAINED = ("bytes", "digits", "faint", "mnist10k")  # tasks of `fewbits train`
+TASKS = ("bytes", "digits", "faint", "mnist10k")  # built in
 SIZES = ("small", "base")
 _BASE_BYTES = BytesConfig(
     shape=Shape(width=256, layers=4, hidden=1024),
@@ -27,27 +26,8 @@ _BASE_BYTES = BytesConfig(
 _BASE_DIGITS = DigitsConfig(channels=64, hyper=Hyperparameters(steps=800, batch_size=64, lr=5e-3))
 
 
-def task(name: str, data: Path | None = None) -> Task:
-    """Return a built-in task by name.
-
-    Args:
-        name: ``bytes``, a language model of source text, or ``digits``, a classifier of handwritten digits.
-        data: the user's own text for ``bytes``, a file or a folder; ``digits`` does not read it.
-
-    Raises:
-        ArgumentError: there is no such task.
-        DataError: the text cannot be read or is too short.
-        MissingDependencyError: ``digits`` without scikit-learn.
-    """
-    if name == "bytes":
-        return bytes_task(data)
-    if name == "digits":
-        return digits_task()
-    raise ArgumentError(f"there is no task {name!r}; expected {' or '.join(TASKS)}")
-
-
-def trained_task(name: str, size: str = "small") -> Task:
-    """Return a task to train on, of one of two sizes.
+def task(name: str, size: str = "small") -> Task:
+    """Return a task by name, of one of two sizes.
 
     Args:
         name: ``bytes``, ``digits``, ``faint``, ``mnist10k``, the path of a text, a file or a folder, or
@@ -74,7 +54,7 @@ def trained_task(name: str, size: str = "small") -> Task:
         chosen = bytes_task(None if name == "bytes" else Path(name), _BASE_BYTES if base else None)
     else:
         raise ArgumentError(
-            f"there is no task {name!r}, and no such file or folder; expected {', '.join(TRAINED)}, a text or"
+            f"there is no task {name!r}, and no such file or folder; expected {', '.join(TASKS)}, a text or"
             " MODULE:FUNCTION"
         )
     return replace(chosen, single_thread=not base)

@@ -43,13 +43,13 @@ def load(model: nn.Module, path: Path) -> bool:
     try:
         with safe_open(path, framework="pt") as file:
             digest = (file.metadata() or {}).get("sha256")
-            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     except (OSError, SafetensorError, RuntimeError, ValueError, KeyError):
         return False
     # safetensors checks the header only: the sum is what notices a changed weight.
-    if digest != _digest(found) or _shapes(found) != _shapes(model.state_dict()):
+    if digest != _digest(weights) or _shapes(weights) != _shapes(model.state_dict()):
         return False
-    model.load_state_dict(found)
+    model.load_state_dict(weights)
     return True
 
 

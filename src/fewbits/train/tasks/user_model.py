@@ -88,15 +88,15 @@ def user_task(name: str, hyper: Hyperparameters = _USUAL) -> Task:
     returned = _function(name)()
     if isinstance(returned, Task):
         return returned
-    given = _user_model(name, returned)
-    loss, count = given.loss, max(1, len(given.batches) // 10)
+    loaded = _user_model(name, returned)
+    loss, count = loaded.loss, max(1, len(loaded.batches) // 10)
     if loss is None:
         raise ArgumentError(
             f"{name} returns no loss, and a model is trained and scored by one; return (model, batches, loss)"
         )
-    if len(given.batches) < 2:
+    if len(loaded.batches) < 2:
         raise ArgumentError(f"{name} returns one batch; expected two at least, as the last tenth is held out")
-    batches, held_out = given.batches[:-count], given.batches[-count:]
+    batches, held_out = loaded.batches[:-count], loaded.batches[-count:]
 
     def create(seed: int) -> nn.Module:
         return created(lambda: load_user_model(name).model, seed)
@@ -153,7 +153,7 @@ def _function(name: str) -> Callable[[], object]:
             f"there is no module {module!r:.200} in {here} or installed; write my_models:load for load() in"
             " my_models.py"
         ) from None
-    found = getattr(imported, function, None)
-    if not callable(found):
+    load = getattr(imported, function, None)
+    if not callable(load):
         raise ArgumentError(f"{module} has no function {function}; write one that returns (model, batches)")
-    return found  # type: ignore[no-any-return]  # what a module holds has no type
+    return load  # type: ignore[no-any-return]  # what a module holds has no type
