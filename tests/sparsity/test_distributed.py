@@ -13,7 +13,7 @@ import fewbits as fb
 from fewbits.errors import ArgumentError
 from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.sparsity import Frozen, Gradual, MaskedOptimizer, Recomputed, is_sparse
-from fewbits.sparsity.sharded import local, gathered
+from fewbits.sparsity.sharded import gathered, local
 from tests.processes import joined, run
 from tests.training import losses_of
 

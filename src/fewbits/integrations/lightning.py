@@ -81,7 +81,7 @@ class RecipePrecision(Precision):  # type: ignore[misc]  # Lightning is not type
         closure: Callable[[], object],
         **kwargs: object,
     ) -> object:
-        """Go a step: backward, unscale, clip, update."""
+        """Take a step: backward, unscale, clip, update."""
         result = closure()
         if result is None and model.automatic_optimization:  # training_step has left this batch out
             return None

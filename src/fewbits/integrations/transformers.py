@@ -61,7 +61,7 @@ class RecipeTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         self.accelerator.unscale_gradients = self._before_clipping
 
     def _before_clipping(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Do what the accelerator calls before it clips, once in a step."""
+        """Observe and unscale the gradients; the accelerator calls this once in a step, before it clips."""
         self.look()
         if self.recipe.scaling is not None:
             ours = self.optimizer if optimizer is None else optimizer
@@ -74,7 +74,7 @@ class RecipeTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
         self._looked = True
 
     def count(self) -> None:
-        """Tell the schedule of an update."""
+        """Count an update in the schedule."""
         if self.schedule is not None:
             self.schedule.after_step()
         self._looked = False
@@ -125,9 +125,9 @@ class _Schedule(TrainerCallback):  # type: ignore[misc]  # transformers is not t
         self.trainer = trainer
 
     def on_pre_optimizer_step(self, *_: object, **__: object) -> None:
-        """Look, where nothing was clipped."""
+        """Observe the gradients if they were not clipped."""
         self.trainer.look()
 
     def on_optimizer_step(self, *_: object, **__: object) -> None:
-        """Count."""
+        """Count the update."""
         self.trainer.count()

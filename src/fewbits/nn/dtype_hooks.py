@@ -55,7 +55,7 @@ class Float32Results:
 
 
 class Arrivals:
-    """Shows a observer the float16 gradients that reach a layer; hooks are copied and pickled with it.
+    """Shows an observer the float16 gradients that reach a layer; hooks are copied and pickled with it.
 
     Args:
         precision: those of the layer.
@@ -65,7 +65,7 @@ class Arrivals:
         self.precision = precision
 
     def __call__(self, module: nn.Module, inputs: object, tree: object) -> None:
-        """Look at what comes back for the nested results of a layer."""
+        """Observe the gradients of the nested results of a layer."""
         for x in tree_leaves(tree):
             if _is(x, (torch.float16,)) and x.requires_grad:
                 x.register_hook(self._look)

@@ -44,7 +44,7 @@ def narrow_class(module: nn.Module) -> type[nn.Module] | None:
 
 
 def obstacle(module: nn.Module, chosen: Recipe) -> str | None:
-    """Return why a module has no narrow form though it multiplies by matrices; None if it has or does not."""
+    """Return why a module that multiplies by matrices has no narrow form; None for any other module."""
     narrow, kind = narrow_class(module), type(module)
     if narrow is not None:
         if chosen.product == "add" and issubclass(narrow, NO_ADDITION):

@@ -1,4 +1,4 @@
-"""What a prepared layer is told: its recipe, what it is excused from, and who watches it."""
+"""How a prepared layer computes: its recipe, its exemptions and its observer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stays wide in a prepared model, named so that nothing does in silence."""
+"""What stays wide in a prepared model, listed so that no product does so unnoticed."""
 
 from __future__ import annotations
 

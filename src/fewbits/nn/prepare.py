@@ -184,7 +184,7 @@ def _keep_dtypes(
 
 
 def _unfuse(module: nn.Module) -> None:
-    """Say that torch's fused inference, which reads the weights itself, does not apply."""
+    """Switch off torch's fused inference path, which reads the weights itself."""
     if isinstance(module, nn.TransformerEncoderLayer):
         module.activation_relu_or_gelu = 0  # read by nothing but the question whether to fuse
     elif isinstance(module, nn.TransformerEncoder):

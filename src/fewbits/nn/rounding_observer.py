@@ -51,7 +51,7 @@ class ObserverState(TypedDict):
     """What a resumed run needs of an observer."""
 
     step: int
-    said: list[str]  # how the warnings begin that were given
+    said: list[str]  # the beginnings of the warnings given so far
 
 
 class RoundingObserver:
@@ -66,7 +66,7 @@ class RoundingObserver:
     def __init__(self, every: int = 50) -> None:
         self.every = every
         self.step = 0
-        self.seen: list[Seen] = []  # since drained() last took them
+        self.seen: list[Seen] = []  # since the last call of drained()
         self.warnings: list[str] = []  # likewise; each is said once
         self._said: set[str] = set()
         self._looked: set[tuple[str, str]] = set()  # in this step: micro-batches and evaluations add nothing
@@ -74,7 +74,7 @@ class RoundingObserver:
     def observe(
         self, precision: LayerPrecision, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int
     ) -> None:
-        """Look at ``x`` and what it became, if it is this step's turn."""
+        """Record what rounding did to ``x``, if this step is observed."""
         place = (precision.layer, role)
         flows = role not in OPERANDS
         if self.step % self.every or torch.compiler.is_compiling() or place in self._looked:
@@ -150,20 +150,20 @@ class RoundingObserver:
         self._looked.clear()
 
     def say(self, warning: str) -> None:
-        """Keep a warning, unless one that begins likewise was kept before."""
+        """Add a warning, unless one with the same beginning was added before."""
         key = warning.split(":", 1)[0].lstrip("0123456789% ")
         if key not in self._said:
             self._said.add(key)
             self.warnings.append(warning)
 
     def drained(self) -> tuple[list[dict[str, object]], list[str]]:
-        """Return what was seen, as records for JSON, and the new warnings; both start anew."""
+        """Return and clear the records, as JSON takes them, and the new warnings."""
         seen, warnings = [asdict(s) for s in self.seen], self.warnings
         self.seen, self.warnings = [], []
         return seen, warnings
 
     def state_dict(self) -> ObserverState:
-        """Return the step and what was said, so that a resumed run says nothing twice."""
+        """Return the step and the warnings given so far, so that a resumed run repeats none."""
         return {"step": self.step, "said": sorted(self._said)}
 
     def load_state_dict(self, state_dict: ObserverState) -> None:
@@ -172,7 +172,7 @@ class RoundingObserver:
 
 
 def _remedy(precision: LayerPrecision, target: RoleFormat, x: torch.Tensor) -> str:
-    """Return what helps against values of ``x``, (lines, n), that ``target`` flushes: tried, not guessed."""
+    """Return a remedy for values of ``x``, (lines, n), that ``target`` flushes; it is tried out first."""
     largest = x.abs().max()
     if not 0 < largest < torch.inf:
         return "use a format with more range"

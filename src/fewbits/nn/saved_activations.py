@@ -51,7 +51,7 @@ class SavedActivation:
     packed: bool
 
     def operand(self, tensors: Tensors) -> torch.Tensor:
-        """Return the rounded operand from the tensors that :func:`keep` gave to be saved."""
+        """Return the rounded operand from the tensors that :func:`save_activation` returned."""
         if not self.packed:
             (x,) = tensors
             assert x is not None
@@ -91,7 +91,7 @@ def _kept_anyway(x: torch.Tensor) -> bool:
         return False
     hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
     if hooks is not None:
-        return False  # who takes what is saved may recompute it from an x that comes from nowhere
+        return False  # hooks, as of checkpointing, may recompute saved tensors from a detached x
     source: Any = x._base if x._is_view() else x
     return hasattr(type(source.grad_fn), "_saved_result")
 

@@ -35,7 +35,7 @@ class Formulas(NamedTuple):
 
 
 def transformed() -> bool:
-    """Whether more may be asked of a product than one backward pass."""
+    """Whether a transform of torch.func or forward mode is active: one backward pass is not enough then."""
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 

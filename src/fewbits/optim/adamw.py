@@ -59,7 +59,7 @@ class AdamW(Optimizer):
     def update(
         self, values: torch.Tensor, gradient: torch.Tensor, state: ParameterState, group: Options
     ) -> torch.Tensor:
-        """Return what is added to the weights ``values``."""
+        """Return the update that is added to ``values``; see :meth:`Optimizer.update`."""
         step = state["step"] = state.get("step", 0) + 1
         first, second = group["betas"]
         m = self.load(state, "first_moment", values).lerp_(gradient, 1 - first)

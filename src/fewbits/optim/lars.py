@@ -54,7 +54,7 @@ class LARS(Optimizer):
     def update(
         self, values: torch.Tensor, gradient: torch.Tensor, state: ParameterState, group: Options
     ) -> torch.Tensor:
-        """Return what is added to the weights ``values``."""
+        """Return the update that is added to ``values``; see :meth:`Optimizer.update`."""
         rate = group["lr"]
         if values.ndim > 1:
             decay = group["weight_decay"]

@@ -1,4 +1,4 @@
-"""The loss scale of a recipe: PyTorch's own scaler, and what it lacks."""
+"""The loss scaler of a recipe: PyTorch's own, or one that adds static scales, floors and FP16 gradients."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class LossScaler(torch.amp.GradScaler):
     def __init__(self, scaling: LossScaling) -> None:
         super().__init__("cpu", **_options(scaling))
         self.scaling = scaling
-        self.steps = 0  # calls of update, skipped steps among them
+        self.steps = 0  # calls of update, skipped steps included
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
         """Choose the scale of the next step; call it once after each."""
@@ -78,7 +78,7 @@ class LossScaler(torch.amp.GradScaler):
         found_inf: torch.Tensor,
         allow_fp16: bool,
     ) -> dict[torch.device, torch.Tensor]:
-        ours = getattr(optimizer, "optimizer", optimizer)  # a wrapper has by that name what it wraps
+        ours = getattr(optimizer, "optimizer", optimizer)  # the optimizer that a wrapper holds
         if isinstance(ours, Optimizer) and not allow_fp16:
             ours.widen_gradients()
             # Where torch is too old for wide gradients of FP16 parameters, what is FP16 still is packed.

@@ -1,4 +1,4 @@
-"""What every optimizer here shares: a step in float32 between states that lie narrow, as a recipe says."""
+"""The base of the optimizers here: steps in float32, on states that are held in a recipe's formats."""
 
 from __future__ import annotations
 
@@ -61,8 +61,10 @@ class Optimizer(torch.optim.Optimizer):
                     " leave it out, or take a block format"
                 )
         self._packer = self._new_packer()
-        self._widened: list[torch.Tensor] = []  # float32 gradients of FP16 parameters
-        self._were_wide: list[torch.Tensor] = []  # when they came, until the first step
+        self._widened: list[torch.Tensor] = []  # FP16 parameters whose gradients are float32
+        self._were_wide: list[
+            torch.Tensor
+        ] = []  # parameters that were not narrow when added; cleared by the first step
         super().__init__(params, dict(defaults))
 
     def add_param_group(self, param_group: dict[str, object]) -> None:
@@ -84,11 +86,11 @@ class Optimizer(torch.optim.Optimizer):
         self._watch(self.param_groups[-1])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what copies and pickles are made of; gradients are not, as torch has it for ``p.grad``."""
+        """Return the state of copies and pickles; gradients are left out, as torch leaves out ``p.grad``."""
         return {**super().__getstate__(), "recipe": self.recipe}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Become a copy, whose parameters have no hooks yet; torch gives a part of the state too."""
+        """Restore a copy, whose parameters have no hooks yet, or the part of a state that torch passes."""
         super().__setstate__(state)
         if "recipe" in state:
             self._packer, self._widened, self._were_wide = self._new_packer(), [], []
@@ -96,13 +98,13 @@ class Optimizer(torch.optim.Optimizer):
                 self._watch(group)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Optimizer:
-        """Return an optimizer of copies: of those in ``memo``, where the model is copied beside it."""
+        """Return a copy for copied parameters: those in ``memo``, if the model is copied with it."""
         copy = memo[id(self)] = type(self).__new__(type(self))
         copy.__setstate__(deepcopy(self.__getstate__(), memo))
         return copy
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Let pickle do what it can: packed tensors are not pickled."""
+        """Pickle the optimizer unless it holds packed tensors, which are not pickled."""
         if any(isinstance(x, NarrowTensor) for state in self.state.values() for x in state.values()):
             raise ArgumentError(
                 f"an optimizer with packed states (recipe {self.recipe.name!r}) is not pickled: save its"
@@ -167,7 +169,7 @@ class Optimizer(torch.optim.Optimizer):
         return loss
 
     def _common_draws(self) -> torch.Generator | None:
-        """Return where all processes draw the same from: copies of a parameter have to stay alike."""
+        """Return a generator that is equal in all processes, so that replicas of a parameter stay equal."""
         if not (distributed.is_available() and distributed.is_initialized()):
             return None
         self._steps += 1
@@ -247,7 +249,7 @@ class Optimizer(torch.optim.Optimizer):
         return norm
 
     def nbytes(self) -> dict[str, float]:
-        """Return the bytes that are held now, by role, and ``per_value``: their sum per parameter value."""
+        """Return the bytes held now by role, and as ``per_value`` their sum per value of the parameters."""
         values = sum(p.numel() for p in self._parameters())
         gradients = [p.grad for p in self._parameters() if p.grad is not None]
         sizes: dict[str, float] = {
@@ -260,9 +262,9 @@ class Optimizer(torch.optim.Optimizer):
         return sizes
 
     def state_dict(self) -> StateDict:
-        """Return the options and states as torch has them; a packed state is a dict of its parts.
+        """Return options and states as torch's optimizers do; a packed state is a dict of its parts.
 
-        So torch.save, and the checkpoints of whoever calls it, hold every bit.
+        torch.save and other checkpoints thus preserve every bit.
 
         Raises:
             ArgumentError: a packed state of a sharded parameter.
@@ -340,7 +342,7 @@ class Optimizer(torch.optim.Optimizer):
         return p.grad.float()
 
     def _unscale(self) -> float | None:
-        """Return what gradients are multiplied by, or None where a loss scaler found an overflow."""
+        """Return the factor that unscales gradients, or None if a loss scaler found an overflow."""
         overflow = getattr(self, "found_inf", None)
         if overflow is None:
             return 1.0
@@ -350,13 +352,13 @@ class Optimizer(torch.optim.Optimizer):
         return 1.0 if scale is None else 1.0 / float(scale)
 
     def load(self, state: ParameterState, role: Moment, like: torch.Tensor) -> torch.Tensor:
-        """Return a moment in float32, to be changed at will; zeros at first."""
+        """Return a moment as a float32 tensor that the caller may change; zeros before the first step."""
         if role not in state:
             return torch.zeros_like(like)
         return unpack(state[role], like)
 
     def keep(self, state: ParameterState, role: Moment, x: torch.Tensor) -> None:
-        """Hold a moment until the next step, in the recipe's format."""
+        """Store a moment until the next step, in the recipe's format."""
         state[role] = pack(x, getattr(self.recipe, role))
 
 
@@ -365,10 +367,10 @@ def _own(value: Any, p: torch.Tensor) -> Any:
 
 
 def checked(name: str, value: float, *, least: float = 0.0, below: float | None = None) -> float:
-    """Return an option of an optimizer.
+    """Return the value of an option after checking its range.
 
     Raises:
-        ArgumentError: it is no number of the range.
+        ArgumentError: the value is not a number of at least ``least`` and below ``below``.
     """
     if not (value >= least and (below is None or value < below)):
         wanted = f"at least {least:g}" + (f" and below {below:g}" if below is not None else "")

@@ -1,4 +1,4 @@
-"""A gradient that lies packed in ``p.grad`` and is there for everything that reads or scales gradients."""
+"""A gradient that is packed in ``p.grad``, and that reads and scales like any other."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _UNSCALE = _aten._amp_foreach_non_finite_check_and_unscale_.default  # of torch.
 
 @dataclass
 class _Box:
-    """What a gradient and its aliases share: packed values, or wide ones, and a number times them.
+    """What a gradient and its aliases share: packed or wide values, and a factor that multiplies them.
 
-    The number is NaN where the gradient was not finite. So every format can say that a gradient overflowed,
-    also one without NaN, and neither unscaling nor clipping rounds a second time.
+    The factor is NaN if the gradient was not finite: every format, also one without NaN, can thus report an
+    overflow. Unscaling and clipping change the factor only, so that nothing is rounded a second time.
     """
 
     inner: torch.Tensor
@@ -77,7 +77,7 @@ class PackedGradient(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # typed there as what switches it off
-        """Scale packed, and do everything else to the values."""
+        """Scale the packed gradient by its factor; run every other operation on its values."""
         kwargs, first = kwargs or {}, args[0]
         if func is _UNSCALE:
             return _unscale(*args)
@@ -106,12 +106,12 @@ class PackedGradient(torch.Tensor):
         self._box.inner, self._box.factor = box.inner, box.factor
 
     def _wide(self) -> torch.Tensor:
-        """Return the values, of which every alias is a view from now on."""
+        """Replace the packed values by wide ones, which every alias then shares, and return them."""
         self._replace(_Box(self.values().to(self.dtype), torch.ones((), device=self.device)))
         return self._box.inner
 
     def _narrow(self) -> None:
-        """Pack the values again if the format has them."""
+        """Pack the values again if the format represents them exactly."""
         x = self._box.inner.float()
         box = _packed(x, self.target)
         if torch.equal(unpack(box.inner) * box.factor, x):
@@ -153,7 +153,7 @@ def _unscale(gradients: list[torch.Tensor], found_inf: torch.Tensor, inv_scale: 
 
 
 def _on_values(func: Any, args: Any, kwargs: Any) -> Any:
-    """Call an operation with values for packed gradients; those that it may change or share become wide."""
+    """Call an operation on the values of packed gradients; those that it writes to or aliases become wide."""
     written = list(_touched(func, args, kwargs))
     shared = {id(g) for g in written}
     wide = {id(g): g._wide() for g in written}

@@ -1,4 +1,4 @@
-"""What lies between steps: a tensor in the format that a recipe gives it, really packed."""
+"""Tensors that are held between steps, packed in the format that a recipe gives them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def round_values(x: torch.Tensor, target: RoleFormat, rounding: str | None = Non
 
 
 def pack(x: torch.Tensor, target: RoleFormat | None, *, overflow: str | None = "saturate") -> torch.Tensor:
-    """Return float32 ``x`` as it is kept: itself, a 16-bit tensor of torch, or packed along its last axis.
+    """Return float32 ``x`` as it is held: itself, a 16-bit tensor of torch, or packed along its last axis.
 
     ``overflow`` is that of :func:`fewbits.quantize`; the 16-bit types go to infinity.
     """
@@ -60,7 +60,7 @@ def to_plain(x: torch.Tensor) -> torch.Tensor | dict[str, Any]:
 
 
 def from_plain(value: Any) -> Any:
-    """Return what :func:`to_plain` was given; whatever else is returned as it is.
+    """Return the tensor that :func:`to_plain` was called with; any other value is returned unchanged.
 
     Raises:
         ArgumentError: the parts do not fit each other.
@@ -81,7 +81,7 @@ def from_plain(value: Any) -> Any:
 
 
 def unpack(x: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the float32 values of what was stored; sharded as ``like``, if it is."""
+    """Return the float32 values of what :func:`pack` returned, sharded like ``like`` if that is."""
     if not isinstance(x, NarrowTensor):
         return x.float()
     return x.dense() if like is None else sharded.of_one(x.dense(), like)
@@ -89,4 +89,4 @@ def unpack(x: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tensor:
 
 def bytes_of(x: torch.Tensor) -> int:
     """Return the bytes that a tensor holds."""
-    return sharded.local(x).nbytes  # packed ones say what lies in memory
+    return sharded.local(x).nbytes  # a NarrowTensor counts its packed parts

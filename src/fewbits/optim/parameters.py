@@ -55,7 +55,7 @@ def _add_compensated_(
 
 
 def parameter_format(p: torch.Tensor, recipe: Recipe) -> RoleFormat | None:
-    """Return what a parameter is held in, or None."""
+    """Return the format in which a parameter is held; None for one that the recipe leaves wide."""
     target = recipe.parameter
     if target is None:
         return None
@@ -65,7 +65,7 @@ def parameter_format(p: torch.Tensor, recipe: Recipe) -> RoleFormat | None:
 
 
 def _before(p: torch.Tensor, recipe: Recipe) -> torch.Tensor:
-    """Return the float32 values that a parameter was rounded from, or its own where they are not known."""
+    """Return the float32 values of a parameter before it was rounded, or its own if those are unknown."""
     own, before = p.detach().float(), take_unrounded(p)
     if before is not None and not before.is_meta:
         before = of_one(before.to(p.device, torch.float32), p)

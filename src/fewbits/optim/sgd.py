@@ -49,7 +49,7 @@ class SGD(Optimizer):
     def update(
         self, values: torch.Tensor, gradient: torch.Tensor, state: ParameterState, group: Options
     ) -> torch.Tensor:
-        """Return what is added to the weights ``values``."""
+        """Return the update that is added to ``values``; see :meth:`Optimizer.update`."""
         if group["weight_decay"]:
             gradient = gradient.add(values, alpha=group["weight_decay"])
         if group["momentum"]:

@@ -1,4 +1,4 @@
-"""Parameters that several processes hold in parts (fully_shard): each packs the state of what it holds."""
+"""Sharded parameters (fully_shard): each process packs the state of its own shard."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from fewbits.kernels.ops.sharding import is_sharded, keeps_blocks
 
 
 def local(x: torch.Tensor) -> torch.Tensor:
-    """Return what this process holds of a tensor: all of it where it is not sharded."""
+    """Return the local shard of a tensor; the tensor itself if it is not sharded."""
     if not is_sharded(x):
         return x
     return x.to_local()
 
 
 def packable(x: torch.Tensor, format: Format) -> tuple[torch.Tensor, float | None]:
-    """Return what this process packs of a tensor, and the largest magnitude of the whole where it counts.
+    """Return what this process packs of a tensor, and the largest magnitude of all shards if needed.
 
-    That is what it holds, and the same bits as a part of the whole packed; but where a block would be cut, as
-    happens along the only axis of a bias, each process packs the whole.
+    It packs its shard, which gives the same bits as packing the full tensor. Where sharding cuts a block, as
+    along the only axis of a bias, every process packs the full tensor.
     """
     if not is_sharded(x):
         return x, None
@@ -33,7 +33,7 @@ def packable(x: torch.Tensor, format: Format) -> tuple[torch.Tensor, float | Non
 
 
 def of_one(dense: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a tensor sharded as ``like`` is, of the whole or of what :func:`packable` gave."""
+    """Return ``dense``, a full tensor or what :func:`packable` returned, sharded like ``like``."""
     if not is_sharded(like):
         return dense
     from torch.distributed.tensor import DTensor, distribute_tensor

@@ -1,4 +1,4 @@
-"""The state of an optimizer in a safetensors file: moments as they lie, packed ones too, and every option."""
+"""The state of an optimizer in a safetensors file: its moments as they are held, and every option."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def load_state(optimizer: torch.optim.Optimizer, path: str | os.PathLike[str]) -
 def flattened(
     optimizer: torch.optim.Optimizer,
 ) -> tuple[dict[str, torch.Tensor | NarrowTensor], dict[str, Any]]:
-    """Return the tensors of a state by ``index/name``, and all the rest as JSON has it."""
+    """Return the tensors of a state under ``index/name``, and everything else as JSON takes it."""
     state_dict = optimizer.state_dict()
     tensors: dict[str, torch.Tensor | NarrowTensor] = {}
     plain: dict[str, dict[str, Any]] = {}
@@ -96,7 +96,7 @@ def unflattened(
     tensors: Mapping[str, torch.Tensor | NarrowTensor],
     plain: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return what ``optimizer.load_state_dict`` takes, of what :func:`flattened` returned.
+    """Return the argument of ``optimizer.load_state_dict`` from what :func:`flattened` returned.
 
     Raises:
         ArgumentError: it is not of these parameters.
@@ -127,5 +127,5 @@ def _numbered(optimizer: torch.optim.Optimizer) -> list[tuple[int, torch.Tensor]
 
 
 def _like(group: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a group with the tuples that JSON has as lists."""
+    """Return the options of a group with tuples for the lists that JSON made of them."""
     return {k: tuple(v) if isinstance(own.get(k), tuple) else v for k, v in group.items()}

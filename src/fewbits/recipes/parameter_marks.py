@@ -1,4 +1,4 @@
-"""What a prepared model tells an optimizer about its parameters: which are rounded, what they were."""
+"""Marks by which an optimizer knows the parameters that :func:`prepare` rounded, and their values before."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Marks:
         _NEW.add(self)
 
     def mark(self, *, sharded: bool = False) -> None:
-        """Mark what the module has now; or of that, what is sharded and was not marked."""
+        """Mark the parameters of the module; with ``sharded`` only sharded ones without a mark."""
         module = self.module()
         for name, p in () if module is None else self.parameters(module):
             if not sharded or (is_sharded(p) and not hasattr(p, self.attribute)):
@@ -53,7 +53,7 @@ _NEW: WeakSet[Marks] = WeakSet()
 
 
 def find_marks(p: torch.Tensor) -> None:
-    """Let a parameter have its marks, if it has any."""
+    """Set the marks of a parameter that are still pending, as those of a new or sharded model are."""
     while _NEW:
         _NEW.pop().mark()
     if is_sharded(p) and not hasattr(p, _LOOKED_FOR):
@@ -98,7 +98,7 @@ def is_rounded(p: torch.Tensor) -> bool:
 
 
 def take_unrounded(p: torch.Tensor) -> torch.Tensor | None:
-    """Return what a parameter was before, once; None where that is not known. The whole, of a sharded one."""
+    """Return the full values of a parameter before rounding, once; None if they are unknown."""
     find_marks(p)
     unrounded, name = p.__dict__.pop(_UNROUNDED, ({}, ""))
     values: torch.Tensor | None = unrounded.pop(name, None)

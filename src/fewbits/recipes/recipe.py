@@ -32,7 +32,7 @@ _SWITCHES = ("keep_first", "keep_last", "logit_gradient", "has_master")
 UPDATES = ("nearest", "stochastic", "kahan")
 PRODUCTS = ("exact", "add")
 SCHEDULES = ("", "warm_up", "muppet", "assigned")
-FieldValue = RoleFormat | LossScaling | str | bool | None  # of a field
+FieldValue = RoleFormat | LossScaling | str | bool | None  # what a field takes; formats also as text
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,7 +68,7 @@ class Recipe:
     schedule: str = ""  # what changes formats on the way
 
     def __post_init__(self) -> None:
-        """Refuse values that mean nothing."""
+        """Raise if a field has a value that is not allowed."""
         for name, allowed in (
             ("autocast", AUTOCASTS),
             ("vector", VECTORS),
@@ -98,7 +98,7 @@ class Recipe:
 
     @property
     def swaps_layers(self) -> bool:
-        """Whether layers compute otherwise than torch's own."""
+        """Whether prepared layers compute differently from torch's."""
         changes = (self.vector, self.product, self.schedule) != ("fp32", "exact", "")
         return changes or self.parameter is not None or any(self.operands.values())
 

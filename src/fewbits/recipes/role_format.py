@@ -23,7 +23,7 @@ class RoleFormat:
     shift: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what the format cannot do."""
+        """Raise if the format does not support the rounding or the scale rule."""
         options(self.format, rounding=self.rounding, scale_rule=self.scale_rule)
 
     def __str__(self) -> str:

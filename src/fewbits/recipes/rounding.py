@@ -55,7 +55,7 @@ _DRAWS: ContextVar[torch.Generator | None] = ContextVar("draws", default=None)
 
 @contextmanager
 def drawing_from(generator: torch.Generator | None) -> Iterator[None]:
-    """Let seeds come from a generator within; None is torch's own."""
+    """Draw the seeds of stochastic rounding from ``generator`` inside the context; None: torch's own."""
     token = _DRAWS.set(generator)
     try:
         yield
@@ -69,7 +69,7 @@ def fresh_seed(rounding: str) -> int | None:
 
 
 def power(x: torch.Tensor, shift: int) -> torch.Tensor:
-    """Return 2^(round(mean log2 |x|) + shift) over what is not zero."""
+    """Return 2^(round(mean log2 |x|) + shift), the mean over the values that are not zero."""
     logs = x.abs().float().log2()
     nonzero = logs.isfinite()
     mean = torch.where(nonzero, logs, 0.0).sum() / nonzero.sum().clamp(min=1)

@@ -1,7 +1,7 @@
 """Whether a prepared model, its optimizer, its loss scaler and its schedule follow one recipe.
 
-Each does a part of a recipe, and nothing fails where one does not: training goes on otherwise than it is
-called. So the first step of any optimizer, torch's own too, looks at the models that it trains.
+Each of them implements a part of a recipe. If one is missing nothing fails, but training does not follow the
+recipe. The first step of every optimizer, torch's own too, therefore checks the parameters that it updates.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fewbits.errors import ArgumentError
 from fewbits.recipes.parameter_marks import Marks, find_marks
 from fewbits.recipes.recipe import Recipe
 
-# What an optimizer does of a recipe.
+# The fields of a recipe that an optimizer implements.
 STORED = ("parameter", "has_master", "master", "update", "held_gradient", "first_moment", "second_moment")
 
 _RECIPE = "fewbits_recipe"
 _SCHEDULE = "fewbits_schedule"  # of a parameter, in a weak reference
-_STEPS: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()  # those that were looked at
+_STEPS: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()  # checked steps of each optimizer
 
 
 class PreparedParameters(Marks):
@@ -126,7 +126,7 @@ def _check_scaled(recipe: Recipe, optimizer: torch.optim.Optimizer) -> None:
 
 
 def _called_by_scaler() -> bool:
-    """Whether a loss scaler of torch is on the stack: it tells an optimizer of torch nothing of itself."""
+    """Whether a loss scaler of torch is on the call stack: it leaves no trace on an optimizer of torch."""
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back

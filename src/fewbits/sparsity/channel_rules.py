@@ -17,7 +17,7 @@ Rule = Callable[[Axes, fx.Node], None]
 
 
 def apply(axes: Axes, node: fx.Node) -> None:
-    """Take in one operation of a graph."""
+    """Record in ``axes`` what the operation of one node does to the axes of its tensors."""
     name = _name(node)
     if name in _RULES:
         _RULES[name](axes, node)
@@ -28,7 +28,7 @@ def apply(axes: Axes, node: fx.Node) -> None:
 
 
 def _name(node: fx.Node) -> str:
-    """Return ``relu`` for ``aten.relu_.default``: what is done in place is done."""
+    """Return the operation's name, ``relu`` for ``aten.relu_.default``: in-place forms have the same rule."""
     packet = getattr(node.target, "overloadpacket", None)
     return getattr(node.target, "__name__", str(node.target)) if packet is None else _plain(packet.__name__)
 
@@ -38,7 +38,7 @@ def _plain(name: str) -> str:
 
 
 def _operands(node: fx.Node) -> list[fx.Node]:
-    """Return the tensors that an operation is given, in order; one that is given twice is there twice."""
+    """Return the tensor arguments of an operation in order; one that is passed twice appears twice."""
     return [tensor for tensor in (*node.args, *node.kwargs.values()) if isinstance(tensor, fx.Node)]
 
 
@@ -48,7 +48,7 @@ def _unknown(axes: Axes, node: fx.Node) -> None:
 
 
 def _aligned(axes: Axes, node: fx.Node, out: fx.Node) -> None:
-    """Join the axes of a tensor with those of what it is broadcast to."""
+    """Join each axis of ``node`` with the axis of ``out`` that it is broadcast to."""
     offset = len(shape(out)) - len(shape(node))
     for axis, n in enumerate(shape(node)):
         if n == shape(out)[axis + offset]:
@@ -134,7 +134,7 @@ def _matmul(axes: Axes, node: fx.Node) -> None:
 
 def _convolution(axes: Axes, node: fx.Node) -> None:
     x, weight, *bias = _operands(node)
-    channel = len(shape(x)) - len(shape(weight)) + 1  # a batch may be left out
+    channel = len(shape(x)) - len(shape(weight)) + 1  # 0 for an input without a batch axis
     groups, out, per_group = argument(node, "groups"), *shape(weight)[:2]
     for tensor in (x, node):
         for axis in range(channel + 1, len(shape(tensor))):
@@ -233,7 +233,7 @@ def _padded(axes: Axes, node: fx.Node) -> None:
 
 
 def _item(axes: Axes, node: fx.Node) -> None:
-    """Take in one of several results; they are known of what cuts a tensor in parts."""
+    """Handle ``result[i]`` of an operation with several results, which is known if it splits a tensor."""
     cut = node.args[0]
     assert isinstance(cut, fx.Node)
     name, source = _name(cut), cut.all_input_nodes[0]
@@ -276,7 +276,7 @@ def _table(*entries: tuple[str, Rule]) -> dict[str, Rule]:
 
 
 _CUTS = ("chunk", "split", "split_with_sizes", "unbind", "tensor_split")
-# Nothing is read that a permutation would change.
+# Operations that read no values whose order a permutation changes.
 _FREE = (
     *_CUTS,
     "zeros",

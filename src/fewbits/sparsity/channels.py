@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-Axis = tuple[str, int]  # a tensor of the graph, and one of its axes
+Axis = tuple[str, int]  # the name of a tensor of the graph, and the index of one of its axes
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Axes:
     fixed: dict[Axis, str] = field(default_factory=dict)  # by the root of a class: why
     # Channels and their positions, flattened to one axis: (channels, flattened, positions).
     flattened: list[tuple[Axis, Axis, int]] = field(default_factory=list)
-    names: dict[fx.Node, str] = field(default_factory=dict)  # of a parameter, so that tied ones are one
+    names: dict[fx.Node, str] = field(default_factory=dict)  # of parameters: tied ones share a name
     consumed: dict[Axis, None] = field(default_factory=dict)  # the reduction axis of each layer's weight
 
     def of(self, node: fx.Node, axis: int) -> Axis:
@@ -33,18 +33,18 @@ class Axes:
         return self.names.get(node, f"%{node.name}"), axis % max(len(shape(node)), 1)
 
     def root(self, axis: Axis) -> Axis:
-        """Return the axis that stands for the class."""
+        """Return the axis that represents the class of ``axis`` (union-find, with path halving)."""
         while (up := self.parent.get(axis, axis)) != axis:
             self.parent[axis] = self.parent.get(up, up)
             axis = up
         return axis
 
     def join(self, a: fx.Node, axis_a: int, b: fx.Node, axis_b: int) -> None:
-        """Make two axes of one size one class."""
+        """Put two axes of equal size into one class."""
         self.join_axes(self.of(a, axis_a), self.of(b, axis_b))
 
     def join_axes(self, a: Axis, b: Axis) -> None:
-        """Make the classes of two axes one."""
+        """Merge the classes of two axes."""
         root_a, root_b = self.root(a), self.root(b)
         self.parent.setdefault(root_a, root_a)
         if root_a == root_b:
@@ -55,29 +55,29 @@ class Axes:
             self.fixed.setdefault(root_a, reason)
 
     def fix(self, node: fx.Node, axis: int, why: str) -> None:
-        """Say that an axis stays as it is."""
+        """Forbid the permutation of an axis; ``why`` is the reason that reports give."""
         if shape(node)[axis] > 1:
             self.fix_axis(self.of(node, axis), why)
 
     def fix_axis(self, axis: Axis, why: str) -> None:
-        """Say that a class stays as it is."""
+        """Forbid the permutation of the class of ``axis``."""
         self.parent.setdefault(axis, axis)
         self.fixed.setdefault(self.root(axis), why)
 
     def fix_all(self, node: fx.Node, why: str) -> None:
-        """Say that no axis of a node's tensor moves."""
+        """Forbid the permutation of every axis of a node's tensor."""
         for axis in range(len(shape(node))):
             self.fix(node, axis, why)
 
     def flatten(self, node: fx.Node, axis: int, out: fx.Node, out_axis: int, positions: int) -> None:
-        """Say that ``out_axis`` is ``axis``, each of whose channels has become so many values."""
+        """Record that ``out_axis`` is ``axis`` with each channel expanded to ``positions`` values."""
         pair = self.of(node, axis), self.of(out, out_axis)
         for member in pair:
             self.parent.setdefault(member, member)
         self.flattened.append((*pair, positions))
 
     def settle(self) -> None:
-        """Carry what is known of flattened axes to their channels and back, until nothing changes."""
+        """Propagate joins and fixed axes between flattened axes and their channels until nothing changes."""
         known = (0, 0)
         while known != (known := (len(self.fixed), len({self.root(a) for a in self.parent}))):
             sources: dict[Axis, tuple[Axis, int]] = {}
@@ -105,15 +105,15 @@ class Axes:
 
 
 def shape(node: fx.Node) -> tuple[int, ...]:
-    """Return the shape of a node's tensor; of what is none, ``()``."""
+    """Return the shape of a node's tensor; ``()`` if its value is not a tensor."""
     value = node.meta.get("val")
     return tuple(value.shape) if isinstance(value, torch.Tensor) else ()
 
 
 def matched(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
-    """Return which axes of a view are which of what it views, as the shortest runs of equal size.
+    """Return which axes of a view correspond to which axes of its source, as the shortest runs of equal size.
 
-    Axes of one value are left out.
+    Axes of size one are left out.
     """
     left = [i for i, n in enumerate(before) if n != 1]
     right = [i for i, n in enumerate(after) if n != 1]
@@ -127,7 +127,7 @@ def matched(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[list[
 
 
 def argument(node: fx.Node, name: str) -> Any:
-    """Return what a node's operation is given for an argument, or its default."""
+    """Return the value that a node passes for an argument, or the argument's default."""
     for i, declared in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]  # an operator
         if declared.name == name:
             return node.args[i] if i < len(node.args) else node.kwargs.get(name, declared.default_value)

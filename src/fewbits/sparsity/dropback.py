@@ -108,7 +108,7 @@ class DropBack(torch.optim.Optimizer):
 
     @torch.no_grad()
     def dense(self, place: Place) -> torch.Tensor:
-        """Return the values of one parameter, made anew."""
+        """Regenerate the values of one parameter: its initial values plus the tracked changes."""
         n = place.shape.numel()
         if place.unit:
             values = counter_uniform(self.seed, place.start, n, self.gain * place.unit, self.device)
@@ -120,10 +120,10 @@ class DropBack(torch.optim.Optimizer):
 
     @torch.no_grad()
     def take(self, place: Place, gradient: torch.Tensor) -> None:
-        """Reduce the gradient of one parameter to candidates; autograd calls this.
+        """Reduce the gradient of one parameter to candidates for tracking; autograd calls this.
 
         Raises:
-            ArgumentError: it has come since the last step already.
+            ArgumentError: the parameter has had a gradient since the last step already.
         """
         if place.name in self._taken:
             raise ArgumentError(
@@ -144,7 +144,7 @@ class DropBack(torch.optim.Optimizer):
     def step(  # type: ignore[override]  # torch overloads it; this is the union
         self, closure: Callable[[], float] | None = None
     ) -> float | None:
-        """Track the weights that have changed most, and let all others be initial again.
+        """Keep the weights that have changed most, and reset all others to their initial values.
 
         Args:
             closure: computes the loss anew, with gradients; what it returns is returned.
@@ -185,25 +185,25 @@ class DropBack(torch.optim.Optimizer):
         return {place.name: self.dense(place) for place in self._places}
 
     def nbytes(self) -> int:
-        """Return the bytes that lie between steps: tracked weights, and a scalar for each parameter."""
+        """Return the bytes held between steps: the tracked weights, and a scalar for each parameter."""
         return sum(t.nbytes for t in self._tracked.tensors().values()) + 4 * len(self._places)
 
     def state_dict(self) -> StateDict:
-        """Return the tracked weights, and what the rest is drawn from."""
+        """Return the tracked weights, and the seed and gain from which all others are drawn."""
         facts = {"seed": self.seed, "gain": self.gain, "weights": self.weights, "frozen": self.frozen}
         groups = [{k: v for k, v in group.items() if k != "params"} for group in self.param_groups]
         return {**self._tracked.tensors(), **facts, "param_groups": groups}
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: StateDict) -> None:
-        """Become what a state was: the model's parameters are then bit for bit what they were.
+        """Restore a state of :meth:`state_dict`: the model's parameters become bit for bit what they were.
 
         Raises:
             ArgumentError: the state is of a model of another size, or holds more weights than the budget.
             DataError: it is damaged.
         """
         saved = cast(_StateWithMomentum, state_dict)
-        index = saved["index"].to(self.device, torch.int64)  # as wide as what follows the last may be
+        index = saved["index"].to(self.device, torch.int64)  # the bound after the last index may be 2^31
         if saved["weights"] != self.weights or len(index) > self.budget:
             raise ArgumentError(
                 f"a state of {len(index)} among {saved['weights']} weights, for a budget of"

@@ -99,7 +99,7 @@ def transposable_mask(w: torch.Tensor, pattern: str | Pattern, *, search: str = 
 
 
 def partial_mask(w: torch.Tensor, final: torch.Tensor, share: float) -> torch.Tensor:
-    """Drop the smallest of what a mask drops, and keep the rest.
+    """Return a mask that drops only the smallest of the values that ``final`` drops.
 
     Args:
         w: the weights.

@@ -1,4 +1,4 @@
-"""An optimizer of a sparse model: any other one, with the masks kept around each of its steps."""
+"""A wrapper that lets any optimizer train a sparse model: it applies the masks around each step."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class MaskedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _find_layers(self) -> None:
-        """Note the sparse parameters that the optimizer has, and mask their states."""
+        """Collect the sparse parameters that the optimizer owns, and mask their states."""
         owned = {p for group in self.optimizer.param_groups for p in group["params"]}
         self._layers = [
             _Layer(module, name, axis, p)
@@ -151,7 +151,7 @@ class MaskedOptimizer(torch.optim.Optimizer):
         return partial_mask(w, final, schedule.share(step)) if isinstance(schedule, Gradual) else final
 
     def _mask(self, layer: _Layer) -> None:
-        """Set to zero what is masked: weights, and states of their shape unless weights stay dense."""
+        """Set masked weights to zero, and masked values of their states unless weights stay dense."""
         keep_(local(layer.p), layer.mask)
         if isinstance(self._sparsity.schedule, Recomputed):
             return
@@ -218,23 +218,23 @@ class _Layer:
 
     @property
     def mask(self) -> torch.Tensor:
-        """This machine's part of the mask."""
+        """The local shard of the mask."""
         return local(self.module.get_buffer(self.name + MASK))
 
     @property
     def dense(self) -> torch.Tensor:
-        """This machine's part of the weights without the mask."""
+        """The local shard of the weights before masking."""
         return local(self.module.get_buffer(self.name + DENSE))
 
     def cut_buffers(self) -> None:
-        """Shard the buffers as the parameter is."""
+        """Shard the buffers in the same way as the parameter."""
         for name in (self.name + MASK, self.name + DENSE):
             buffer = self.module._buffers.get(name)
             if buffer is not None:
                 self.module._buffers[name] = cut_like(buffer, self.p)
 
     def take(self, new_mask: torch.Tensor) -> int:
-        """Take a new mask, and return how many of its entries here are other than before."""
+        """Replace the mask, and return how many entries of the local shard changed."""
         part = local(cut_like(new_mask, self.p))
         flips = int((part != self.mask).sum())
         self.mask.copy_(part)
@@ -242,7 +242,7 @@ class _Layer:
 
 
 def _masked(packed: NarrowTensor, mask: torch.Tensor) -> NarrowTensor:
-    """Return a packed state with zeros; the same one where it has them already."""
+    """Return a packed state with masked values set to zero; ``packed`` itself if they are zero already."""
     values = packed.dense()
     if values.shape != mask.shape or not bool(values[~mask].any()):
         return packed

@@ -29,9 +29,9 @@ _HOT, _COOL = 0.3, 0.03
 _COLD = 0.9  # of all swaps; after them only those that gain are made
 _MOVES_PER_COLUMN = 65536
 _AT_ONCE = 16384  # swaps between two looks at the clock
-_ROWS = 16384  # of more, so many are searched: they tell which columns fit together
-_ROWS_AT_ONCE = 4096  # where all are looked at
-_JUDGED = 0.1  # of the time: the speed of less says little
+_ROWS = 16384  # the search samples this many of more rows: enough to tell which columns fit together
+_ROWS_AT_ONCE = 4096  # evaluated together, where all rows are
+_JUDGED = 0.1  # share of the time after which the measured speed is reliable
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def find_order(
 
 
 def _checked(matrices: list[torch.Tensor], pattern: Pattern) -> int:
-    """Return how many columns there are."""
+    """Check the matrices against the pattern and each other, and return their number of columns."""
     for w in matrices:
         if not w.is_floating_point():
             raise DTypeError(f"weights of {w.dtype}; expected floating-point numbers")
@@ -145,7 +145,7 @@ def _bound(matrices: list[torch.Tensor], keep: int) -> float:
 
 
 def _sampled(matrices: list[torch.Tensor], random: np.random.Generator) -> torch.Tensor:
-    """Return the magnitudes of all rows, or of so many that a search takes."""
+    """Return the magnitudes of all rows, or of a random sample of ``_ROWS`` of them."""
     rows = sum(len(w) for w in matrices)
     if rows <= _ROWS:
         return torch.cat(list(_parts(matrices)))
@@ -183,7 +183,7 @@ def _annealed(
         tried += n
         used = (time.perf_counter() - start) / seconds
         if used > _JUDGED:
-            # What fits at this speed: annealing ends earlier.
+            # Shorten the annealing to the number of swaps that fits into the time at this speed.
             end = min(wanted, max(tried, int(tried / used)))
     return torch.from_numpy(state.order.astype(np.int64)), tried
 
@@ -193,7 +193,7 @@ def _temperature(done: float) -> float:
 
 
 def _pairs(random: np.random.Generator, columns: int, group: int, n: int) -> NDArray[np.int32]:
-    """Return positions to swap, each pair of two groups."""
+    """Return pairs of positions to swap; the two of a pair lie in different groups."""
     first = random.integers(0, columns, n, np.int32)
     second = random.integers(0, columns - group, n, np.int32)
     second += np.where(second >= first // group * group, np.int32(group), np.int32(0))

@@ -140,7 +140,7 @@ def _largest_change(before: list[torch.Tensor], after: list[torch.Tensor]) -> fl
 
 
 def _rounding(model: nn.Module, outputs: list[torch.Tensor]) -> float:
-    """Return the change of an output that sums in another order may make: a wrong channel makes more."""
+    """Return the change of an output that another order of sums may cause; a wrong channel causes more."""
     dtypes = {x.dtype for x in (*model.parameters(), *outputs) if x.is_floating_point()}
     return math.sqrt(max((torch.finfo(dtype).eps for dtype in dtypes), default=1.0))
 
@@ -149,7 +149,7 @@ def _traced(model: nn.Module, inputs: tuple[object, ...]) -> tuple[Axes, dict[st
     """Return the axes of the model's graph, and its parameters and buffers by their first names."""
     try:
         program = torch.export.export(model, inputs)
-    except Exception as error:  # whatever torch meets in the user's code
+    except Exception as error:  # torch.export raises anything that the user's code may
         raise ArgumentError(
             f"torch.export cannot trace {type(model).__name__}, so that it is not known which channels belong"
             f" together: {error}"
@@ -184,7 +184,7 @@ def _is_wanted(parameter: str, included: tuple[str, ...], excluded: tuple[str, .
 def _jobs(
     axes: Axes, wanted: list[Axis], tensors: dict[str, torch.Tensor], pattern: Pattern
 ) -> tuple[dict[Axis, list[str]], dict[str, str]]:
-    """Return the weights into which the channels of each class go, and why those of others stay."""
+    """Return the weights that consume the channels of each class, and why the channels of others stay."""
     jobs: dict[Axis, list[str]] = {}
     left: dict[str, str] = {}
     flat = {axes.root(flattened) for _, flattened, _ in axes.flattened}
@@ -226,7 +226,7 @@ def _search(
 
 
 def _move(axes: Axes, tensors: dict[str, torch.Tensor], orders: dict[Axis, torch.Tensor]) -> None:
-    """Put the channels of each class in its order, in every parameter and buffer that has them."""
+    """Apply the order of each class to every parameter and buffer that has its channels."""
     all_orders = dict(orders)
     for channels, flat, positions in axes.flattened:
         order = orders.get(axes.root(channels))

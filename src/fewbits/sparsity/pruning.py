@@ -29,7 +29,7 @@ class Sparsity:
     """How a model is sparse; it is the model's attribute ``fewbits_sparsity``."""
 
     pattern: Pattern
-    transposable: str | None  # how masks that hold both ways are searched
+    transposable: str | None  # the search of masks whose transpose follows the pattern too
     schedule: Schedule
 
     def mask(self, w: torch.Tensor, axis: int) -> torch.Tensor:
@@ -39,7 +39,7 @@ class Sparsity:
         return transposable_mask(w, self.pattern, search=self.transposable)
 
     def misfit(self, shape: tuple[int, ...], axis: int) -> str:
-        """Return why a tensor cannot follow the pattern; empty where it can."""
+        """Return why a tensor cannot follow the pattern; an empty text if it can."""
         axes = (axis,) if self.transposable is None else (0, 1)
         short = [a for a in axes if shape[a] % self.pattern.group]
         m = self.pattern.group
@@ -163,7 +163,7 @@ def sparse_parameters(model: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
 
 
 def _own(module: nn.Module, name: str) -> Any:
-    """Return an attribute of this module, not one that a wrapper lends from the module within it."""
+    """Return an attribute of the module itself: wrappers forward lookups to the module that they wrap."""
     return vars(module).get(name)
 
 
@@ -181,7 +181,7 @@ def _uses(model: nn.Module) -> dict[nn.Parameter, list[tuple[str, int | None]]]:
 def _reason(
     name: str, p: nn.Parameter, axis: int, sparsity: Sparsity, uses: list[tuple[str, int | None]]
 ) -> str:
-    """Return why a parameter stays dense; empty where it does not."""
+    """Return why a parameter stays dense; an empty text if it is pruned."""
     if is_sharded(p):
         raise ArgumentError(f"{name} is sharded; call sparsify before fully_shard")
     for other, its_axis in uses:

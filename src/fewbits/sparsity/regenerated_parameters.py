@@ -1,4 +1,4 @@
-"""Parameters that are not there: each is made when its layer runs, forward or backward, and dropped after."""
+"""Parameters that no memory holds: each is generated when its layer runs, and freed after."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Place:
     name: str
     shape: torch.Size
     start: int  # of its first value, in the order of the model's parameters
-    unit: float  # what a draw is worth at a gain of 1; 0 for a constant
+    unit: float  # by which an integer draw is multiplied at a gain of 1; 0 for a constant
     constant: float
 
     @property
@@ -59,7 +59,7 @@ class Source(Protocol):
 
 
 class _NoGradient(torch.Tensor):
-    """The gradient that a parameter is seen to have; it was reduced as it came, and who asks is told so."""
+    """A placeholder for a gradient that was reduced when it arrived; whoever reads it gets an error."""
 
     @classmethod
     def __torch_function__(cls, *_: Any, **__: Any) -> Any:
@@ -75,7 +75,7 @@ class _NoGradient(torch.Tensor):
 
 
 class _RegeneratedValues(torch.autograd.Function):
-    """A parameter made from nothing that autograd would keep; its gradient goes to where it came from."""
+    """Generates a parameter without saving it for backward; its gradient is passed to the source."""
 
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, source: Source, place: Place) -> torch.Tensor:
@@ -90,7 +90,7 @@ class _RegeneratedValues(torch.autograd.Function):
 
 
 class _Regenerated(nn.Module):
-    """The parametrization: what a layer finds under the name of its parameter."""
+    """The parametrization that generates a parameter whenever its layer reads it."""
 
     def __init__(self, source: Source, place: Place) -> None:
         super().__init__()
@@ -127,9 +127,9 @@ def _can_run_again(module: nn.Module) -> bool:
 
 
 def _run_again(kind: type[nn.Module], *, random: bool) -> None:
-    """Let a class, which parametrization made for one module alone, forget its forward pass."""
+    """Recompute the forward pass of a class in backward; parametrization made the class for one module."""
     if "forward" in vars(kind):
-        return  # another of its parameters has done that
+        return  # done for another parameter of the module
     forward: Callable[..., Any] = kind.forward
 
     def run_again(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -146,7 +146,7 @@ def is_regenerated(model: nn.Module) -> bool:
 
 
 def second_names(model: nn.Module) -> Iterator[str]:
-    """Yield the names of parameters that have another name too."""
+    """Yield the second and further names of tied parameters."""
     seen: set[int] = set()
     for name, p in model.named_parameters(remove_duplicate=False):
         if id(p) in seen:

@@ -1,4 +1,4 @@
-"""When masks are made, as data: once, anew every few steps, or by and by."""
+"""When masks are computed, as data: once, again every few steps, or in steps of rising sparsity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Frozen:
 
 @dataclass(frozen=True)
 class Recomputed:
-    """Train dense weights straight through their mask, and make it anew; for training from scratch.
+    """Train dense weights by the straight-through estimator, and recompute their mask; to train from scratch.
 
     The model computes with the masked weights. Their gradient, of all weights, moves the dense ones.
 
@@ -42,7 +42,7 @@ class Recomputed:
             )
 
     def is_due(self, step: int) -> bool:
-        """Whether a mask is made anew after ``step`` steps."""
+        """Whether masks are recomputed after ``step`` steps."""
         return step % self.every == 0
 
 

@@ -1,4 +1,4 @@
-"""Tensors that lie in parts on several machines: each one's part, the whole, and a whole cut alike."""
+"""Sharded tensors: the local shard, the full tensor, and a full tensor sharded like another one."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from fewbits.kernels.ops.sharding import is_sharded
 
 
 def local(x: torch.Tensor) -> torch.Tensor:
-    """Return the part of ``x`` on this machine, in the same memory; all of an ordinary tensor."""
+    """Return the local shard of ``x``, in the same memory; ``x`` itself if it is not sharded."""
     return x.to_local() if is_sharded(x) else x
 
 
 def gathered(x: torch.Tensor) -> torch.Tensor:
-    """Return all of ``x``, gathered from every machine; each has to call this."""
+    """Return the full tensor of ``x``, gathered from all processes, each of which has to call this."""
     return x.full_tensor() if is_sharded(x) else x
 
 
 def cut_like(x: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
-    """Return ``x``, all of which every machine has, cut as ``p`` is."""
+    """Return ``x``, which every process has in full, sharded like ``p``."""
     if not is_sharded(p) or is_sharded(x):
         return x
     from torch.distributed.tensor import DTensor, Replicate

@@ -1,4 +1,4 @@
-"""The weights that training tracks: the k that have changed most, found without ever holding all changes."""
+"""The weights that training tracks: the k that have changed most, selected without holding all changes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-AT_ONCE = 1 << 18  # changes that are looked at together
+AT_ONCE = 1 << 18  # changes that are compared at once
 
 
 @dataclass
@@ -19,14 +19,14 @@ class Tracked:
 
     @staticmethod
     def none(weights: int, device: torch.device, momentum: bool) -> Tracked:
-        """Return none of so many weights."""
+        """Return an empty set for a model of ``weights`` weights."""
         dtype = torch.int32 if weights <= 2**31 else torch.int64
         empty = torch.empty(0, device=device)
         return Tracked(torch.empty(0, dtype=dtype, device=device), empty, empty if momentum else None)
 
     def within(self, start: int, stop: int) -> slice:
-        """Return which of them lie in ``start`` to ``stop - 1`` of all weights."""
-        # The last of them, not what follows: that may be 2^31.
+        """Return the slice of tracked weights whose index lies from ``start`` to ``stop - 1``."""
+        # Inclusive: the exclusive bound may be 2^31, which int32 cannot hold.
         bounds = torch.tensor([start, stop - 1], dtype=self.index.dtype, device=self.index.device)
         first = int(torch.searchsorted(self.index, bounds[0]))
         return slice(first, int(torch.searchsorted(self.index, bounds[1], right=True)))
@@ -39,13 +39,13 @@ class Tracked:
         return len(self.index)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return what there is by name."""
+        """Return the tensors by name."""
         named = {"index": self.index, "change": self.change}
         return named if self.velocity is None else {**named, "velocity": self.velocity}
 
 
 def joined(parts: list[Tracked]) -> Tracked:
-    """Return all of several, and empty the list: each tensor is dropped once it is copied."""
+    """Concatenate the parts, and empty the list, so that each tensor is freed once it is copied."""
     indices, changes = [part.index for part in parts], [part.change for part in parts]
     velocities = [part.velocity for part in parts if part.velocity is not None]
     parts.clear()
@@ -73,15 +73,15 @@ def strongest(candidates: Tracked, budget: int) -> Tracked:
 
 @dataclass
 class Selection:
-    """The strongest of candidates that come part by part, in any order, in room for some of them."""
+    """Selects the strongest of candidates that arrive in parts, in any order, in bounded memory."""
 
     budget: int
     parts: list[Tracked] = field(default_factory=list)
-    floor: float = 0.0  # what is smaller is none of the strongest
+    floor: float = 0.0  # smaller changes cannot be among the strongest
     held: int = 0
 
     def add(self, candidates: Tracked) -> None:
-        """Take in some; those that have not changed are none."""
+        """Add candidates; those that have not changed are ignored."""
         size = candidates.change.abs()
         admitted = candidates[(size >= self.floor) & (size > 0) | size.isnan()]
         self.parts.append(admitted)
@@ -90,7 +90,7 @@ class Selection:
             self._reduce()
 
     def keep(self, candidates: Tracked) -> None:
-        """Take in some that stay whatever comes; they are no more than the budget."""
+        """Add weights that are kept in any case, at most ``budget`` of them."""
         self.parts.append(candidates)
 
     def _reduce(self) -> None:
@@ -124,7 +124,7 @@ def moved(tracked: Tracked, start: int, gradient: torch.Tensor, lr: float, momen
 
 
 def moved_alone(tracked: Tracked, start: int, gradient: torch.Tensor, lr: float, momentum: float) -> Tracked:
-    """Return the tracked weights from ``start`` on after the same step: the set stays."""
+    """Return the tracked weights from ``start`` on after the same step, without new candidates."""
     inside = tracked[tracked.within(start, start + len(gradient))]
     velocity = gradient.float()[inside.index - start]
     if inside.velocity is not None:

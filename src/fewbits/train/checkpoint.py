@@ -1,4 +1,4 @@
-"""The whole state of a trainer in one file, written whole or not at all."""
+"""The complete state of a trainer in one file, which is written atomically."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def load(trainer: Trainer, settings: Settings, path: Path) -> None:
     if _KEY not in metadata:
         raise DataError(f"{path} is no checkpoint of a training run; remove it, or choose another folder")
     counters = json.loads(metadata[_KEY])
-    wanted = json.loads(json.dumps(asdict(settings)))  # with the lists that JSON has for tuples
+    wanted = json.loads(json.dumps(asdict(settings)))  # JSON turns tuples into lists
     differ = [k for k, v in wanted.items() if counters["settings"].get(k) != v]
     if differ:
         raise ArgumentError(

@@ -53,7 +53,7 @@ class Log:
         self._write("warning", {"step": step, "text": text})
 
     def flush(self) -> None:
-        """Hand everything to the operating system."""
+        """Flush the files."""
         self.file.flush()
         if self.board is not None:
             self.board.flush()
@@ -81,7 +81,7 @@ def warnings(folder: Path) -> list[str]:
 
 
 def _lines(path: Path) -> list[str]:
-    """Return whole lines: a killed run may have left a part of one."""
+    """Return the complete lines: the last one of a killed run may be cut off."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     return text.split("\n")[:-1]
 

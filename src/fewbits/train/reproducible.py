@@ -1,4 +1,4 @@
-"""Where training runs: on how many threads, and from which random numbers."""
+"""The threads and the random numbers that training uses."""
 
 from __future__ import annotations
 

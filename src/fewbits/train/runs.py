@@ -1,4 +1,4 @@
-"""Whole runs: train, keep checkpoints, go on where one was killed, and score what came out."""
+"""Complete runs: train, write checkpoints, resume a run that was killed, and evaluate the model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fewbits.typing import Progress
 CHECKPOINT = "checkpoint.safetensors"
 _LONGEST = 120  # characters of a folder's name before the seed
 LAST = 50  # steps whose mean loss is reported
-_LOSSES = 100  # means that a record has of the losses of all steps, at most
+_LOSSES = 100  # mean losses in a record, at most
 
 
 def run(

@@ -1,4 +1,4 @@
-"""What a training run is told, as data: everything that decides its bits."""
+"""The settings of a training run: everything that decides the bits of its result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Settings:
     save_every: int = 50  # steps from one checkpoint to the next
 
     def __post_init__(self) -> None:
-        """Refuse a rate or a batch that trains nothing."""
+        """Raise if the learning rate or the batch size is not positive."""
         if self.lr is not None and not 0 < self.lr < math.inf:
             raise ArgumentError(f"lr={self.lr!r}; expected a number above 0")
         if self.batch_size is not None and self.batch_size < 1:

@@ -28,5 +28,5 @@ class Step:
 
     @property
     def is_finite(self) -> bool:
-        """Whether loss and gradient are finite; without a loss scale, what is not ruins the weights."""
+        """Whether loss and gradient are finite; without a loss scaler, other values reach the weights."""
         return math.isfinite(self.loss) and self.gradient_norm is not None

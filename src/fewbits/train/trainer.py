@@ -1,4 +1,4 @@
-"""The training loop: one step at a time, every bit of its state in the open."""
+"""The training loop, one step at a time; its whole state is in public attributes, for checkpoints."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Trainer:
         self.observer = observer or RoundingObserver()
         self.batches = torch.Generator().manual_seed(0)
         self.step_number = 0
-        self.skipped = 0  # in a row
+        self.skipped = 0  # steps without an update, since the last one with
         self.bytes_per_value = 0.0  # of parameters, gradients and states, as they lay in the last step
 
     def __iter__(self) -> Iterator[Step]:
@@ -104,7 +104,7 @@ class Trainer:
         return float(nn.utils.clip_grad_norm_(self.model.parameters(), largest))
 
     def _warn(self, finite: bool, scale: float) -> None:
-        """Count the steps without an update, and say where training went wrong."""
+        """Count the steps without an update, and warn where training diverges."""
         self.skipped = 0 if finite else self.skipped + 1
         if not self.scaler.is_enabled():
             if not finite:

@@ -18,7 +18,7 @@ OVERFLOW = 0.01  # of an operand's values beyond the largest: the layer is promo
 
 
 class Assigned(Schedule):
-    """The largest layers go to the recipe's low formats, until most weights are there; overflow lifts one."""
+    """Gives the largest layers the low formats until they hold most weights; overflow promotes a layer."""
 
     def __init__(self, model: nn.Module, recipe: Recipe, steps: int) -> None:
         super().__init__(model, recipe, steps)
@@ -42,7 +42,7 @@ class Assigned(Schedule):
         self.apply()
 
     def apply(self) -> None:
-        """Give each layer the recipe of this moment."""
+        """Give each layer the recipe of the current step."""
         for name, precision in self.precision.items():
             precision.recipe = self.recipe if name in self.low else self.high
 
@@ -51,7 +51,7 @@ class Assigned(Schedule):
         return super().state_dict() | {"low": sorted(self.low), "promoted": self.promoted}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
-        """Go on where the state was taken."""
+        """Restore what :meth:`state_dict` returned."""
         self.low, self.promoted = (
             set(cast(list[str], state_dict["low"])),
             list(cast(list[str], state_dict["promoted"])),
@@ -60,7 +60,7 @@ class Assigned(Schedule):
 
 
 class _Overflow:
-    """Counts, in every step, what a low layer cuts off."""
+    """Counts the values that overflow in a low layer, in every step."""
 
     def __init__(self, schedule: Assigned, name: str, behind: Observer | None) -> None:
         self.schedule, self.name, self.behind = schedule, name, behind

@@ -90,7 +90,7 @@ class Muppet(Schedule):
             self.level, self.violations, self.largest = self.level + 1, 0, 0.0
 
     def apply(self) -> None:
-        """Give each layer the recipe of this moment."""
+        """Give each layer the recipe of the current step."""
         for precision in self.precision.values():
             precision.recipe = self.recipes[self.level]
 
@@ -100,7 +100,7 @@ class Muppet(Schedule):
         return super().state_dict() | {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
-        """Go on where the state was taken."""
+        """Restore what :meth:`state_dict` returned."""
         for name in ("level", "violations", "largest", "squares"):
             setattr(self, name, state_dict[name])
         super().load_state_dict(state_dict)

@@ -28,19 +28,19 @@ class Schedule:
         """Look at the gradients before they are used."""
 
     def after_step(self) -> None:
-        """Count an update, and change what has to change."""
+        """Count an update, and give each layer the recipe of the next step."""
         self.step += 1
         self.apply()
 
     def apply(self) -> None:
-        """Give each layer the recipe of this moment."""
+        """Give each layer the recipe of the current step."""
 
     def state_dict(self) -> StateDict:
         """Return what :meth:`load_state_dict` takes; JSON can hold it."""
         return {"step": self.step}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
-        """Go on where the state was taken."""
+        """Restore what :meth:`state_dict` returned."""
         self.step = cast(int, state_dict["step"])
         self.apply()
 
@@ -49,4 +49,4 @@ class Schedule:
         return {}
 
     def load_tensors(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Go on with what :meth:`tensors` returned."""
+        """Restore what :meth:`tensors` returned."""

@@ -19,6 +19,6 @@ class WarmUp(Schedule):
         self.apply()
 
     def apply(self) -> None:
-        """Give each layer the recipe of this moment."""
+        """Give each layer the recipe of the current step."""
         for precision in self.precision.values():
             precision.recipe = self.plain if self.step < self.steps // PART else self.recipe
