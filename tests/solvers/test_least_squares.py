@@ -11,6 +11,7 @@ import torch
 from fewbits.errors import ArgumentError, DataError
 from fewbits.solvers import PRECISIONS, lstsq
 from fewbits.solvers.dense import plan
+from tests.cases import pairs
 from tests.solvers.systems import Array, randsvd
 
 N = 96
@@ -74,9 +75,10 @@ def error(found: Array, x: Array) -> float:
     return float(np.linalg.norm(found - x) / np.linalg.norm(x))
 
 
-@pytest.mark.parametrize("residual", [0.0, 1e-3, 1.0])
-@pytest.mark.parametrize("condition", [1e1, 1e3, 1e5, 1e7])
-@pytest.mark.parametrize("precision", ["auto", "fp32", "bf16x2", "fp64"])
+@pytest.mark.parametrize(
+    ("precision", "condition", "residual"),
+    pairs(("auto", "fp32", "bf16x2", "fp64"), (1e1, 1e3, 1e5, 1e7), (0.0, 1e-3, 1.0)),
+)
 def test_the_error_is_that_of_numpy(precision: str, condition: float, residual: float) -> None:
     a, b, x = problem(condition, residual)
     reference = error(np.linalg.lstsq(a, b, rcond=None)[0], x)
@@ -120,9 +122,14 @@ def test_families_shapes_complex_and_scales() -> None:
     assert not lstsq(a, torch.zeros(300, dtype=torch.float64)).x.any()
 
 
-@pytest.mark.parametrize("shape", [(5, 9), (9, 5), (150, 160), (160, 150), (3, 3), (1, 4), (4, 1)])
-@pytest.mark.parametrize("rank", [0, 1, 3, 1000])
-@pytest.mark.parametrize("kind", ["real", "complex"])
+@pytest.mark.parametrize(
+    ("shape", "rank", "kind"),
+    pairs(
+        ((5, 9), (9, 5), (150, 160), (160, 150), (3, 3), (1, 4), (4, 1)),
+        (0, 1, 3, 1000),
+        ("real", "complex"),
+    ),
+)
 def test_of_many_solutions_it_is_the_shortest_as_numpy_has_it(
     shape: tuple[int, int], rank: int, kind: str
 ) -> None:

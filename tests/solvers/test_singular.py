@@ -1,6 +1,7 @@
 """Singular and nearly singular matrices are told on every path, and NaN is no answer."""
 
 import warnings
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from scipy import linalg
 from fewbits.errors import DataError
 from fewbits.solvers import PRECISIONS, factorize, solve
 from fewbits.solvers.dense import plan
+from tests.cases import pairs
 from tests.solvers.systems import Array, randsvd
 
 
@@ -70,16 +72,29 @@ def test_singular_matrices_are_told_that_were_assumed_definite(
         assert "singular" in said(a, a @ np.ones(90), precision=precision, assume_a="pos")[0]
 
 
-@pytest.mark.parametrize("least", [64, 10_000])
-@pytest.mark.parametrize("mode", [1, 2, 3, 4])
-def test_what_is_not_singular_is_not_called_so(
-    mode: int, least: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+SOUND = ((1, 2, 3, 4), (64, 10_000), (1e2, 1e6, 1e9, 1e11))  # modes, least sizes for float32, conditions
+
+
+def unsuspected(mode: int, least: int, condition: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "BEFORE_DOUBLE", {least: ("fp32",)})
-    for condition in (1e2, 1e6, 1e9, 1e11):
-        a = randsvd(condition, mode, 120)
-        assert said(a, np.ones(120)) == []
-        assert said(a * np.logspace(-90, 90, 120), np.ones(120)) == []
+    a = randsvd(condition, mode, 120)
+    assert said(a, np.ones(120)) == []
+    assert said(a * np.logspace(-90, 90, 120), np.ones(120)) == []
+
+
+@pytest.mark.parametrize(("mode", "least", "condition"), pairs(*SOUND))
+def test_what_is_not_singular_is_not_called_so(
+    mode: int, least: int, condition: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unsuspected(mode, least, condition, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mode", "least", "condition"), list(product(*SOUND)))
+def test_nothing_that_is_not_singular_is_called_so(
+    mode: int, least: int, condition: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unsuspected(mode, least, condition, monkeypatch)
 
 
 def test_the_condition_is_within_its_sizes_or_not_said() -> None:

@@ -1,5 +1,6 @@
 """A run that is killed and resumed ends with the bits of one that was not."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,13 +26,27 @@ class _Stopped(Exception):  # noqa: N818
     """Stands for a kill between two steps."""
 
 
+@pytest.fixture(scope="module")
+def _finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one whole run, which no test writes to."""
+    folder = tmp_path_factory.mktemp("finished")
+    run(SETTINGS, folder)
+    return folder
+
+
+@pytest.fixture
+def finished(_finished: Path, tmp_path: Path) -> Path:
+    """The folder of a whole run, of one's own."""
+    return Path(shutil.copytree(_finished, tmp_path / "finished"))
+
+
 def _bits(folder: Path) -> bytes:
     return (folder / CHECKPOINT).read_bytes()
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_stopped_run_goes_on_to_the_same_bits(recipe: str, tmp_path: Path) -> None:
-    settings = replace(SETTINGS, recipe=recipe)
+    settings = replace(SETTINGS, recipe=recipe, steps=20)
     whole = run(settings, tmp_path / "whole")
 
     def stop(what: str, done: float, total: float) -> None:
@@ -46,16 +61,13 @@ def test_a_stopped_run_goes_on_to_the_same_bits(recipe: str, tmp_path: Path) -> 
     assert replace(resumed, seconds_per_step=0) == replace(whole, seconds_per_step=0)
 
 
-def test_a_run_from_another_seed_has_other_bits(tmp_path: Path) -> None:
-    run(SETTINGS, tmp_path / "one")
+def test_a_run_from_another_seed_has_other_bits(finished: Path, tmp_path: Path) -> None:
     run(replace(SETTINGS, seed=1), tmp_path / "other")
-    one, other = (load_file(tmp_path / n / CHECKPOINT)["model/head.weight"] for n in ("one", "other"))
+    one, other = (load_file(n / CHECKPOINT)["model/head.weight"] for n in (finished, tmp_path / "other"))
     assert not one.equal(other)
 
 
-def _killed_at_random(folder: Path, moments: int) -> None:
-    whole = folder / "whole"
-    run(SETTINGS, whole)
+def _killed_at_random(whole: Path, folder: Path, moments: int) -> None:
     generator = np.random.default_rng(0)
     program = (
         "import sys; from pathlib import Path; from fewbits.train import Settings, run;"
@@ -77,28 +89,26 @@ def _killed_at_random(folder: Path, moments: int) -> None:
         assert _bits(part) == _bits(whole), f"moment {moment}"
 
 
-def test_kill_at_a_random_moment(tmp_path: Path) -> None:
-    _killed_at_random(tmp_path, 1)
+def test_kill_at_a_random_moment(finished: Path, tmp_path: Path) -> None:
+    _killed_at_random(finished, tmp_path, 1)
 
 
 @pytest.mark.slow
-def test_kill_at_ten_random_moments(tmp_path: Path) -> None:
-    _killed_at_random(tmp_path, 10)
+def test_kill_at_ten_random_moments(finished: Path, tmp_path: Path) -> None:
+    _killed_at_random(finished, tmp_path, 10)
 
 
-def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
-    run(SETTINGS, tmp_path)
+def test_a_checkpoint_of_other_settings_is_refused(finished: Path) -> None:
     with pytest.raises(ArgumentError, match="steps=30, and this one has 40"):
-        run(replace(SETTINGS, steps=40), tmp_path, resume=True)
-    (tmp_path / CHECKPOINT).write_bytes(b"half")
+        run(replace(SETTINGS, steps=40), finished, resume=True)
+    (finished / CHECKPOINT).write_bytes(b"half")
     with pytest.raises(DataError):
-        run(SETTINGS, tmp_path, resume=True)
+        run(SETTINGS, finished, resume=True)
 
 
-def test_a_log_that_ends_in_half_a_line_is_mended(tmp_path: Path) -> None:
-    run(SETTINGS, tmp_path)
-    expected = column(tmp_path, "loss")
-    with (tmp_path / "log.jsonl").open("a") as file:
+def test_a_log_that_ends_in_half_a_line_is_mended(finished: Path) -> None:
+    expected = column(finished, "loss")
+    with (finished / "log.jsonl").open("a") as file:
         file.write('{"kind": "step", "st')
-    run(SETTINGS, tmp_path, resume=True)
-    assert column(tmp_path, "loss") == expected
+    run(SETTINGS, finished, resume=True)
+    assert column(finished, "loss") == expected
