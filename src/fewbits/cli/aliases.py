@@ -1,4 +1,4 @@
-"""Names that the user gives to formats, for every parameter that takes one."""
+"""The user's own names for formats, in every parameter that takes a format."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Formats:
 
 
 def define(given: str | None) -> None:
-    """Take a list of NAME=FORMAT for the command that follows; a later one may use an earlier one.
+    """Define aliases from a list of NAME=FORMAT for this command; a later one may use an earlier one.
 
     Raises:
-        ArgumentError: not NAME=FORMAT, or a name that means something already.
+        ArgumentError: an item is not NAME=FORMAT, or the name is already a format.
         FormatError: no such format.
     """
     known: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What several commands share: options of one name, meaning and help, and how their texts are read.
+"""Options that several commands share, with one name, meaning and help, and parsers for their values.
 
 A command writes ``seeds: SeedsOption = 3``: the type is shared, the default is its own. A list is one option
 with commas between its items; commas within the brackets of a format, and between the changes of a recipe,
@@ -163,12 +163,12 @@ def read_recipes(text: str | None, default: Sequence[str]) -> list[str]:
 
 
 def refuse_unused(context: typer.Context, used: Collection[str], what: str) -> None:
-    """Refuse options that were typed and are none of ``used``; see :func:`refuse_idle`."""
+    """Raise ArgumentError for given options that are not in ``used``; see :func:`refuse_idle`."""
     refuse_idle(context, set(context.params) - _parameters(context, used), what)
 
 
 def refuse_idle(context: typer.Context, idle: Collection[str], what: str) -> None:
-    """Refuse options that were typed and would do nothing.
+    """Raise ArgumentError for given options that would have no effect.
 
     Args:
         context: of the command.
@@ -176,7 +176,7 @@ def refuse_idle(context: typer.Context, idle: Collection[str], what: str) -> Non
         what: what the command was given, in words.
 
     Raises:
-        ArgumentError: there is one; the message names all of them.
+        ArgumentError: such an option was given; the message names all of them.
     """
     idle = _parameters(context, idle)
     typed = [

@@ -1,4 +1,4 @@
-"""Errors below the command line name arguments, as in exclude='q*'; here they become what the user typed."""
+"""Translates names of Python arguments in error messages to options: exclude='q*' becomes --exclude 'q*'."""
 
 from __future__ import annotations
 

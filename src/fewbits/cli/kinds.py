@@ -1,4 +1,4 @@
-"""What parameters that are paths are marked with: what a command reads, and what kinds of files it writes."""
+"""Markers for path parameters: what a command reads, and which kinds of files it writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tensors take which format: patterns as they are typed, or a proposal that was written to a file."""
+"""Parses --map: PATTERN=FORMAT rules, or a proposal in a JSON file."""
 
 from __future__ import annotations
 

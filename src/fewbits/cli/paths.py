@@ -1,7 +1,7 @@
-"""No output of a command takes the place of an input, of another output, or of a file of another kind.
+"""Checks that no output overwrites an input, another output, or a file of another kind.
 
-Every parameter that can be a path is marked with `Reads` or `Writes` in its annotation, and `guarded` holds
-all of them against each other before the command begins.
+Every path parameter is marked with `Reads` or `Writes` in its annotation, and `guarded` compares all of them
+before the command begins.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Numbers into bits and back, and computing on the bits.
+"""Kernels: conversion of numbers to packed bits and back, and computation on packed bits.
 
 * :mod:`fewbits.kernels.bits`: layout, packing and options, which the definition and the backends share.
 * :mod:`fewbits.kernels.reference`: the definition, in NumPy.

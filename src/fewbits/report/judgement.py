@@ -1,4 +1,4 @@
-"""What the numbers say: which differences are evidence, and which formats nothing else beats."""
+"""Conclusions from scores: which differences are significant, and which formats are on the Pareto front."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _fp32_then_bits(score: TaskScore) -> tuple[bool, float]:
 
 
 def quality(score: TaskScore) -> float:
-    """Difference from FP32, turned so that higher is better."""
+    """Difference from FP32, with the sign chosen so that higher is better."""
     return score.difference if metric_of(score).higher_is_better else -score.difference
 
 

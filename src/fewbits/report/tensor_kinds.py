@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint by kind of layer: those that differ in the number of their block only."""
+"""Groups the tensors of a checkpoint by kind of layer: names that differ only in the block number."""
 
 from __future__ import annotations
 

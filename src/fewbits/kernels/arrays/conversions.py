@@ -24,7 +24,7 @@ from fewbits.kernels.native import exact_arithmetic
 
 Array = NDArray[Any]
 
-_CHUNK = 1 << 18  # values worked on at once: the definition needs some twenty times their bytes
+_CHUNK = 1 << 18  # values processed at once: the definition needs about twenty times their bytes
 
 
 @exact_arithmetic()
@@ -33,7 +33,7 @@ def quantize(
 ) -> Packed:
     """Return packed codes and scales with the block axis last; see :func:`reference.quantize`.
 
-    ``out``, if given, are parts of the right shapes in C order that take the result.
+    ``out``, if given, has parts of the right shapes in C order, which are overwritten with the result.
     """
     axis = _front(axis, x.ndim)
     if x.size and native.supports(format, chosen, x.dtype):
@@ -101,7 +101,7 @@ def _by_definition(x: Array, format: Format, axis: int, chosen: Options, amax: f
     out = np.empty(lines.shape, x.dtype)
     pieces = _chunks(lines)
     if amax is None and shares_scale(format, "tensor"):
-        # A NaN or an infinity anywhere may decide the scale of the whole tensor: then it is worked on whole.
+        # A NaN or infinity anywhere may decide the scale of the tensor, so it is not processed in pieces.
         amax = largest(x) if np.isfinite(x).all() else None
         pieces = pieces if amax is not None else iter([slice(None)])
     for rows in pieces:
@@ -117,7 +117,7 @@ def _finite(x: Array, chosen: Options) -> Array:
 
 
 def _refuse(x: Array, format: Format, chosen: Options) -> None:
-    reference.without_nonfinite(np.atleast_1d(widened(x)), format, chosen)  # raises: the message has one home
+    reference.without_nonfinite(np.atleast_1d(widened(x)), format, chosen)  # raises the error
     raise DataError(f"the array changed while it was read for {format}; keep it still")
 
 

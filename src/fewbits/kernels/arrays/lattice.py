@@ -1,4 +1,4 @@
-"""Passes over a four-dimensional lattice: the Wilson operator, and what conjugate gradients do besides.
+"""Passes over a four-dimensional lattice: the Wilson operator and the vector updates of conjugate gradients.
 
 Each takes ``extent``, the number of groups of 16 sites along T, Z, Y and X. Float32 arithmetic has the same
 bits on every CPU, and sums are added in an order that no number of threads changes.

@@ -25,7 +25,7 @@ Bytes = NDArray[np.uint8]
 
 @lru_cache(maxsize=256)
 def zeros(format: Format) -> tuple[int, int]:
-    """Return the codes of zero and of minus zero, equal where there is one.
+    """Return the codes of zero and of minus zero, equal if there is only one zero.
 
     Raises:
         FormatError: the format has no zero.
@@ -39,7 +39,7 @@ def zeros(format: Format) -> tuple[int, int]:
 
 
 def check_length(n: int, pattern: Pattern, what: str) -> None:
-    """Raise unless ``n`` values are whole groups.
+    """Raise ArgumentError unless ``n`` values are a whole number of groups.
 
     Raises:
         ArgumentError: they are not.
@@ -55,7 +55,7 @@ def compress(codes: Bytes, format: Format, n: int, pattern: Pattern, out: Bytes 
     """Return the streams of (..., bytes) packed codes of ``n`` values each; in ``out``, if given.
 
     Raises:
-        DataError: a group has more values that are not zero than the pattern keeps.
+        DataError: a group has more nonzero values than the pattern keeps.
         FormatError: the format has no zero.
     """
     bits, (zero, minus_zero) = format.element.bits, zeros(format)
@@ -75,7 +75,7 @@ def expand(stream: Bytes, format: Format, n: int, pattern: Pattern, out: Bytes |
     """Return the packed codes of (..., bytes) streams; in ``out``, if given, which is in C order.
 
     Raises:
-        DataError: a mask keeps another number than the pattern says.
+        DataError: a mask does not keep exactly as many values as the pattern says.
     """
     bits = format.element.bits
     lines = _lines(stream, n, bits, pattern)
@@ -86,7 +86,7 @@ def expand(stream: Bytes, format: Format, n: int, pattern: Pattern, out: Bytes |
 
 
 def check_masks(stream: Bytes, format: Format, n: int, pattern: Pattern) -> None:
-    """Raise unless every mask of (..., bytes) streams keeps what the pattern says.
+    """Raise DataError unless every mask of (..., bytes) streams matches the pattern.
 
     Raises:
         DataError: a mask does not.
@@ -111,7 +111,7 @@ def _refuse(line: int, pattern: Pattern) -> None:
 
 
 def permutation_search(state: NmPermutation) -> PermutationSearch:
-    """Return the steps of the search for an order of columns, on arrays that are read where they lie.
+    """Return the steps of the search for an order of columns; they work on the arrays of ``state`` in place.
 
     :mod:`fewbits.kernels.reference.nm.permutation` defines them.
     """

@@ -1,4 +1,4 @@
-"""Products of matrices: a packed one with vectors, of bfloat16 values, and without multiplications."""
+"""Products: a packed matrix with vectors, matrices of bfloat16 values, and without multiplications."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def gemv(
 ) -> Array:
     """Return ``x @ W.T`` for a packed W of shape (lines, n) with its blocks along n.
 
-    Meant for few rows of ``x``, (batch, n) float32: W is decoded once for every sixteen of them, in registers
-    or in the nearest cache, and never to memory. Sums are float32; with u = 2^-24, the error is at most
-    (n + 2) u sum |x| |W|. With ``sparsity`` the codes of W are streams, and the result is that of W with all
-    its codes, bit for bit. ``bfloat16`` says that every value of x is a bfloat16. ``out``, if given, is
-    (batch, lines) float32 in C order and takes the result, here and in the other products.
+    Meant for few rows of ``x``, (batch, n) float32: W is decoded once for every sixteen rows, in registers or
+    the nearest cache, never to memory. Sums are float32; with u = 2^-24, the error is at most (n + 2) u sum
+    |x| |W|. With ``sparsity`` the codes of W are streams; the result equals that of the dense W bit for bit.
+    ``bfloat16`` says that every value of x is a bfloat16. ``out``, if given, is (batch, lines) float32 in C
+    order and is overwritten with the result, as in the other products.
     """
     y = empty_aligned((x.shape[0], lines), np.float32) if out is None else out
     if x.size and lines and native.supports_product(format):

@@ -15,7 +15,7 @@ Singles = NDArray[np.float32]
 
 
 def row_product(a: SparseRows) -> Callable[[Singles], Singles]:
-    """Return the function from x, (columns,) float32, to A x, (rows,); A is read where it lies.
+    """Return the function from x, (columns,) float32, to A x, (rows,); A is not copied.
 
     :mod:`fewbits.kernels.reference.sparse.rows` defines it.
     """

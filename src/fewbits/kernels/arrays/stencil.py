@@ -10,7 +10,7 @@ __all__ = ["StencilPasses", "serves", "stencil_passes"]
 
 
 def stencil_passes(grid: Grid) -> StencilPasses:
-    """Return the passes over a grid, with workspace for the threads that may be used now.
+    """Return the passes over a grid, with workspace for the current number of threads.
 
     :mod:`fewbits.kernels.reference.stencil.passes` defines them.
     """

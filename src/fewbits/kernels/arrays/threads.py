@@ -9,8 +9,8 @@ import sys
 def threads() -> int:
     """Return how many threads a kernel may use.
 
-    torch's setting where torch is in use, else ``OMP_NUM_THREADS``, else the cores that this process may run
-    on.
+    That is the setting of torch if torch is imported, else ``OMP_NUM_THREADS``, else the number of cores
+    available to this process.
     """
     torch = sys.modules.get("torch")
     if torch is not None:

@@ -1,4 +1,4 @@
-"""Single values of arrays: the magnitudes at both ends, and initial values by position."""
+"""Largest and smallest magnitudes of arrays, and reproducible initial values by position."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Array = NDArray[np.generic]
 
 @exact_arithmetic()
 def largest(x: Array) -> float:
-    """Return the largest magnitude of a finite ``x``; zero where it is empty."""
+    """Return the largest magnitude of a finite ``x``; zero if it is empty."""
     return float(max(x.max(initial=0), -x.min(initial=0)))
 
 
 def smallest(x: Array) -> float:
-    """Return the smallest magnitude above zero of a float32 ``x``; infinity where there is none."""
+    """Return the smallest magnitude above zero of a float32 ``x``; infinity if there is none."""
     return native.magnitudes(x, threads=threads())[1]
 
 

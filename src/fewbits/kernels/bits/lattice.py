@@ -1,4 +1,4 @@
-"""How the links and spinors of a lattice lie in memory: 16 sites side by side, links of 18, 12 or 8 numbers.
+"""Memory layout of the links and spinors of a lattice: groups of 16 sites, links of 18, 12 or 8 numbers.
 
 Spinors are (T, Z, Y, X, 4, 3) complex, spin before colour; links are (4, T, Z, Y, X, 3, 3).
 """
@@ -16,7 +16,7 @@ Array = NDArray[Any]
 Extent = tuple[int, int, int, int]  # groups along T, Z, Y and X
 
 SITES, REALS = 16, 24  # in a group; in a spinor
-INTEGER_MAX = {"int16": 32767, "int8": 127}  # what the code of 1, or of a site's largest magnitude, is
+INTEGER_MAX = {"int16": 32767, "int8": 127}  # the code of 1, or of the largest magnitude of a site
 
 
 class Field(NamedTuple):
@@ -43,7 +43,7 @@ def zeros(groups: int, dtype: Any) -> Field:
 
 
 def compress_links(u: Array, numbers: int) -> Array:
-    """Return ``numbers`` reals of each matrix, (..., numbers) float64; :func:`expand_links` makes it again.
+    """Return ``numbers`` reals for each matrix, (..., numbers) float64; :func:`expand_links` reverses it.
 
     18 are the matrix, 12 its first two rows. 8 are those of the library QUDA, after Bunk and Sommer, An 8
     parameter representation of SU(3) matrices and its application for simulating lattice QCD, 1986: with a, b
@@ -71,7 +71,7 @@ def expand_links(reals: Array) -> Array:
     z = np.ascontiguousarray(reals[..., :6]).view(np.complex128)
     a2, a3, b1 = np.moveaxis(z, -1, 0)
     phase_a, phase_c = np.moveaxis(np.exp(1j * np.pi * reals[..., 6:]), -1, 0)
-    # Rounded numbers may lie outside of SU(3): what is left for a magnitude is then zero.
+    # Rounded numbers may be outside SU(3); a squared magnitude below zero is then clamped to zero.
     n = np.abs(a2) ** 2 + np.abs(a3) ** 2
     a1 = np.sqrt(np.maximum(1 - n, 0)) * phase_a
     c1 = np.sqrt(np.maximum(n - np.abs(b1) ** 2, 0)) * phase_c

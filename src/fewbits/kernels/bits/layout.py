@@ -1,4 +1,4 @@
-"""How a narrow array lies in memory: the shape of each of its packed parts."""
+"""Memory layout of a narrow array: the shape of each of its packed parts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Parts:
 class Packed(NamedTuple):
     """The packed parts of an array of shape (..., n) with the block axis last; docs/layout.md.
 
-    Each part but the outer scale is bytes, and every line along the block axis starts a byte of its own.
+    Each part except the outer scale is bytes, and every line along the block axis starts on a byte.
     """
 
     codes: Bytes  # (..., bytes)
@@ -46,7 +46,7 @@ def moved(shape: tuple[Any, ...], axis: int) -> tuple[Any, ...]:
 
 
 def groups(shape: tuple[Any, ...], size: int | str) -> tuple[Any, ...]:
-    """Return the shape of one thing for each ``size`` values along the last axis of ``shape``."""
+    """Return the shape of an array with one item per ``size`` values along the last axis of ``shape``."""
     if size == "tensor":
         return (1,) * len(shape)
     return (*shape[:-1], 1 if isinstance(size, str) else -(-shape[-1] // size))
@@ -70,7 +70,7 @@ def layout(
 
 
 def empty(format: Format, shape: tuple[int, ...], axis: int) -> Packed:
-    """Return parts for an array of ``shape`` that nothing was written to yet."""
+    """Return uninitialized parts for an array of ``shape``."""
     dtypes = (np.uint8, np.uint8, np.uint8, np.float32)
     shapes = layout(format, shape, axis)
     return Packed(

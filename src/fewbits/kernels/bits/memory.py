@@ -1,4 +1,4 @@
-"""Memory that begins a line of the cache."""
+"""Memory aligned to cache lines."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ _CACHE_LINE = 64  # bytes
 
 
 def empty_aligned(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Return a new array that nothing was written to yet, and that begins a line of the cache.
+    """Return an uninitialized array aligned to a cache line.
 
-    NumPy's own large arrays begin 16 bytes after one, where every wide store would cross into the next.
+    NumPy's own large arrays start 16 bytes after the start of a cache line, so that every wide store would
+    cross a line.
     """
     dtype = np.dtype(dtype)
     size = math.prod(shape) * dtype.itemsize

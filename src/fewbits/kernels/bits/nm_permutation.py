@@ -1,4 +1,4 @@
-"""Columns in an order, and what their groups would keep under N:M if two of them changed places."""
+"""State of the column permutation search for N:M: an order of columns, and the effect of each swap."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ LARGEST_SUM = 2**30  # of the rows times the largest magnitude: sums of a row ha
 class NmPermutation:
     """The state of a search. Position ``p`` belongs to group ``p // group`` and holds column ``order[p]``.
 
-    Were it to hold ``x``, its group would keep ``bases[p] + sum(max(edges[p], x))``: what the others keep
-    beside any, and in each row the value that ``x`` has to exceed.
+    If it held the column ``x``, its group would keep ``bases[p] + sum(max(edges[p], x))``: ``bases`` is what
+    the other columns keep in any case, and ``edges`` the value that ``x`` has to exceed in each row.
     """
 
     magnitudes: NDArray[np.int32]  # (columns, rows)
@@ -32,7 +32,7 @@ class NmPermutation:
 
 
 def identity_permutation(magnitudes: NDArray[np.int32], keep: int, group: int) -> NmPermutation:
-    """Return a state whose columns lie as they are given; ``evaluate_groups`` of a backend fills the rest.
+    """Return a state with the columns in the given order; ``evaluate_groups`` of a backend fills the rest.
 
     Args:
         magnitudes: of shape (columns, rows), from 0 to :data:`LARGEST_SUM` over the rows.

@@ -4,8 +4,8 @@ The patterns are those of Accelerating Sparse Deep Neural Networks (Mishra and o
 layout is this library's own, docs/sparse_storage.md. A block has the fewest values from 512 on of which both
 parts fill whole bytes; the last one of a line has what is left. In a block of G groups, bit ``p G + g`` of
 the mask says whether group g keeps its value at position p, so that the bits of neighbouring groups lie side
-by side. The codes that are kept follow in the order of the values. Every group has exactly N of them: where
-fewer are not zero, zeros are kept too.
+by side. The codes that are kept follow in the order of the values. Every group has exactly N of them: a group
+with fewer nonzero values keeps zeros too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How to quantize: what a caller chooses, and what is then decided for a format, checked once.
+"""Options of quantization: the choices of a caller, and the complete options after checks and defaults.
 
 :class:`Choices` is the list of arguments of :func:`fewbits.quantize` as one record, which is passed down
 unchanged; :func:`decide` fills in the format's own defaults, and every backend takes the :class:`Options`.
@@ -23,7 +23,7 @@ RULES = tuple(SCALE_RULES)
 
 
 class Choices(NamedTuple):
-    """What a caller asks for; None leaves it to the format."""
+    """The choices of a caller; None takes the default of the format."""
 
     rounding: str = "nearest_even"  # how an element is rounded
     scale_rule: str = "floor"  # how a power-of-two scale is chosen
@@ -63,10 +63,10 @@ def has_scale_rule(format: Format) -> bool:
 
 
 def check_scale_rule(scale_rule: str, formats: Iterable[Format]) -> None:
-    """Refuse a scale rule that there is not, and one that would do nothing for any of the formats.
+    """Raise ArgumentError for an unknown scale rule, or one that applies to none of the formats.
 
     Raises:
-        ArgumentError: it is such a rule.
+        ArgumentError: the rule is unknown, or none of the formats has a power-of-two scale.
     """
     _one_of("scale_rule", scale_rule, RULES)
     asked = tuple(formats)
@@ -93,12 +93,12 @@ def options(
     zero_block: str | None = None,
     seed: int = 0,
 ) -> Options:
-    """Return :func:`decide` of choices that are given one by one."""
+    """Return the options for choices that are given as keyword arguments; see :func:`decide`."""
     return decide(format, Choices(rounding, scale_rule, overflow, nonfinite, zero_block), seed)
 
 
 def decide(format: Format, choices: Choices, seed: int = 0) -> Options:
-    """Fill in the format's own defaults and refuse what the format cannot do.
+    """Fill in the defaults of the format, and raise ArgumentError for what it cannot do.
 
     Raises:
         ArgumentError: a name that does not exist, or an ``overflow`` or ``nonfinite`` that the format cannot

@@ -1,4 +1,4 @@
-"""The types in which numbers come and go: float64, float32, float16, and bfloat16 as its bits in uint16."""
+"""The dtypes of arguments and results: float64, float32, float16, and bfloat16 as bits in uint16."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BFLOAT16_MAX = (2 - 2.0**-7) * 2.0**127
 
 
 def widened(x: Array) -> Array:
-    """Return ``x`` as float32, or as it is where it is float64."""
+    """Return ``x`` as float32, or unchanged if it is float64."""
     if x.dtype == BFLOAT16:
         return (x.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return x if x.dtype == np.float64 else x.astype(np.float32, copy=False)
@@ -23,7 +23,7 @@ def widened(x: Array) -> Array:
 def rounded_to_dtype(y: Array, dtype: Any) -> Array:
     """Return float32 or float64 ``y`` in another type: rounded to float32 first, then to nearest even.
 
-    A result for float16 or bfloat16 is rounded to float32 on the way by every function: one result, not two.
+    All functions round results for float16 and bfloat16 to float32 first, so that they agree.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         if dtype == np.float64:

@@ -1,4 +1,4 @@
-"""The eight rules in use for a power-of-two scale, as data: where in a binade each goes one power further.
+"""The eight rules for power-of-two scales as data: the significand from which each rounds the exponent up.
 
 All give ``e`` with scale 2^e. In the formulas a is the largest magnitude of the block, M the largest
 element, emax its exponent and m its mantissa bits (for fixed point: the bits behind the leading one). With
@@ -20,11 +20,11 @@ from fewbits.formats import Element
 
 @dataclass(frozen=True)
 class Rule:
-    """How far above floor(log2 a) - emax the exponent of the scale lies."""
+    """The distance of the exponent of the scale above floor(log2 a) - emax."""
 
-    plus: int  # added in any case
-    step: Fraction  # one more beyond this significand; 2 where no significand is
-    closed: bool  # whether the step itself lies beyond it
+    plus: int  # always added
+    step: Fraction  # one more above this significand; 2 for never
+    closed: bool  # whether the step itself counts as above
 
     def first(self, bits: int) -> int:
         """Return the smallest fraction beyond the step, in units of 2^-bits; 2^bits where there is none."""

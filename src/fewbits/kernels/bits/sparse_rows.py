@@ -2,8 +2,8 @@
 
 The slices are those of Kreutzer et al., A unified sparse matrix data format for efficient general sparse
 matrix-vector multiplication on modern processors with wide SIMD units, SIAM J. Sci. Comput. 36, 2014. Rows
-with their diagonals in common keep their order, and columns that follow each other need not be read; among
-others those of like length are brought together.
+that share diagonals keep their order, and consecutive columns need not be read. Other rows are sorted by
+length.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from fewbits.kernels.bits.memory import empty_aligned
 
 SLICE = 16  # rows side by side
-SORTED = 1024  # rows among which those of like length are brought together
-WINDOW = 1 << 16  # columns that 16 bits tell apart
+SORTED = 1024  # number of rows within which rows are sorted by length
+WINDOW = 1 << 16  # columns that 16 bits can address
 MOST_ZEROS = 1.3  # values stored for each that there is, where rows lie side by side along diagonals
 
 Array = NDArray[Any]
@@ -38,7 +38,7 @@ class SparseRows:
         columns: (entries, 16) uint16 or int32.
         runs: (entries) int32: the column of lane 0 where those of the lanes follow each other, as in a band;
             they are then not read. Else -1.
-        unit: (16 slices) float32; every value of a row is worth that many times.
+        unit: (16 slices) float32; every value of a row is multiplied by it.
         place: (16 slices) int32, the row of a lane; -1 for none.
     """
 
@@ -70,7 +70,7 @@ def compress(
         pointers: (rows + 1), where each row begins.
         columns: (entries), rising in each row.
         values: (entries), of the storage's type.
-        unit: (rows) float32, what a value of the row is worth.
+        unit: (rows) float32, by which the values of a row are multiplied.
         storage: ``f32``, ``f16`` or ``i16``.
         width: columns of the matrix.
     """
@@ -80,7 +80,7 @@ def compress(
     if _entries(chosen) > MOST_ZEROS * len(columns) / SLICE:
         chosen = _by_length(pointers, columns, WINDOW)
         if width > WINDOW:
-            # Rows that jump about fill windows badly: then whole columns are shorter.
+            # Rows with scattered columns fill windows badly; 32-bit columns are then shorter.
             unsplit = _by_length(pointers, columns, width)
             wide = _entries(unsplit) * (values.itemsize + 4) < _entries(chosen) * (values.itemsize + 2)
             chosen = unsplit if wide else chosen

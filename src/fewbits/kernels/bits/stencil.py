@@ -1,4 +1,4 @@
-"""A 7-point stencil and its vectors as a solver keeps them: in 64, 32 or 16 bits, the last with scales."""
+"""Storage of a 7-point stencil and its vectors: 64, 32 or 16 bits, the last with scales."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ScaledArray:
 
 @dataclass(frozen=True)
 class Grid:
-    """y = sum over the six faces of face * (x here - x there) + shift * x, zero outside.
+    """y = sum over the six faces of face * (x - x of the neighbour) + shift * x; x is zero outside.
 
     Attributes:
         nx: cells in a row; what lies beyond is zero.

@@ -59,7 +59,7 @@ def _each_alone(
     options: str,
     *rest: Any,
 ) -> tuple[torch.Tensor, int]:
-    """Round each of a batch as it would be rounded alone."""
+    """Round each item of a batch as if it were alone."""
     assert in_dims[0] is not None
     batch = x.movedim(in_dims[0], 0)
     alone = shares_scale(read_format(format), "tensor") or read_options(options, 0).rounding == "stochastic"
@@ -170,7 +170,7 @@ def fake_quantize(
 
 
 def _decided(format: str | Format, *choices: Any) -> tuple[str, str]:
-    """Return the format and every choice made as the operators take them: as text.
+    """Return the format and the complete options as text, which the operators take.
 
     The fields of :class:`Choices` come one by one: torch.compile loses those of a named tuple.
     """
@@ -178,5 +178,5 @@ def _decided(format: str | Format, *choices: Any) -> tuple[str, str]:
     return target.grammar, decide(target, Choices(*choices)).text
 
 
-# What the arguments mean is decided while torch.compile traces: it takes the answer as it is.
+# The options are decided while torch.compile traces; the result is a constant of the graph.
 torch.compiler.assume_constant_result(_decided)

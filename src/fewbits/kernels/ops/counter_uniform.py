@@ -1,4 +1,4 @@
-"""Initial values that can be had again, on any device: compiled on the CPU, integers of torch elsewhere."""
+"""Reproducible initial values on any device: compiled on the CPU, integer operations of torch elsewhere."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Derivatives of an operator in every mode: backward, forward, any order, and under torch.func.
 
-torch.library.register_autograd knows backward mode alone: forward mode would see zeros, and torch.func
-refuse.
+torch.library.register_autograd supports only backward mode: forward mode would give zeros, and torch.func
+would raise.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ LIBRARY = torch.library.Library("fewbits", "FRAGMENT")  # lasts as long as this 
 
 
 def define(kernel: Callable[..., torch.Tensor], fake: Callable[..., torch.Tensor]) -> None:
-    """Make an operator of a kernel and of what gives a result's shape."""
+    """Define an operator from a kernel and a fake kernel, which returns the shape of the result."""
     name = kernel.__name__.lstrip("_")
     schema = name + torch.library.infer_schema(kernel, mutates_args=())
     LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))

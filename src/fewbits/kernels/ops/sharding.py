@@ -1,7 +1,7 @@
-"""How rounding is shared out among processes that hold a tensor in parts: torch.distributed.tensor asks.
+"""Sharding rules of rounding for torch.distributed.tensor.
 
-Values that share a scale stay on one process. Where a part would round otherwise than it does in the whole
-tensor, each process gathers the whole one: so results are those of one process, bit for bit.
+Values that share a scale stay on one process. If a part would round differently than within the full tensor,
+each process gathers the full tensor. Results therefore equal those of one process bit for bit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def is_sharded(x: object) -> TypeGuard[DTensor]:
-    """Whether ``x`` is a DTensor; without importing what only sharded training needs."""
+    """Return whether ``x`` is a DTensor, without importing torch.distributed.tensor."""
     tensor = sys.modules.get("torch.distributed.tensor")
     return tensor is not None and isinstance(x, tensor.DTensor)
 

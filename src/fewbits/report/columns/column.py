@@ -14,8 +14,8 @@ class Column(Generic[Row]):
     """One column: how a row's cell reads and how it sorts."""
 
     title: str  # header on the page
-    short: str  # header in the terminal, broken into lines by hand
-    about: str  # one sentence for those who do not know the word
+    short: str  # header in the terminal, with explicit line breaks
+    about: str  # one sentence that explains the column
     text: Callable[[Row], str]
     order: Callable[[Row], float | str]  # a number sorts by value, a text as text; NaN comes last
     judge: Callable[[Row], str] | None = None  # "worse", "better" or ""

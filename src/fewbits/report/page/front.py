@@ -14,11 +14,11 @@ FRONT_SIGNS = (
 
 
 def front_series(dots: Sequence[Dot], front: Collection[int]) -> list[Series]:
-    """Return the dots off the front and those on it, which lie above."""
+    """Return the dots off the front, then those on it, which are drawn on top."""
     beaten = [dot for i, dot in enumerate(dots) if i not in front]
     return [Series(beaten, "muted", "circle-open"), Series([dots[i] for i in front])]
 
 
 def not_drawn(names: Sequence[str]) -> str:
-    """Name what has no place in a plot."""
+    """Return a sentence that names what is not drawn."""
     return f"Without a finite value and so not drawn: {', '.join(names)}." if names else ""

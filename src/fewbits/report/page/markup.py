@@ -169,7 +169,7 @@ def _breakable(text: str) -> str:
 
 
 def check_plots() -> None:
-    """Raise MissingDependencyError if a page could not be written, for want of Plotly or Jinja2."""
+    """Raise MissingDependencyError if Plotly or Jinja2, which pages need, is not installed."""
     plotly_script()
     _environment()
 

@@ -53,7 +53,8 @@ class Heading:
 class Sheet(Generic[Row]):
     """One table without vertical lines, its columns two spaces apart where the terminal is wide enough.
 
-    Long names are folded where it is not; columns that still have no room are left out and named below.
+    Long names are folded if the terminal is too narrow; columns that still do not fit are omitted and named
+    below.
     """
 
     heading: Heading

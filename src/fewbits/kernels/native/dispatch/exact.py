@@ -1,4 +1,4 @@
-"""Arithmetic as IEEE 754 has it in a thread that another library told to flush subnormals."""
+"""IEEE 754 arithmetic in a thread in which another library has enabled flushing of subnormals."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fewbits import _native
 def exact_arithmetic() -> Iterator[None]:
     """Keep subnormals and round to nearest in this thread while the block, or the decorated function, runs.
 
-    ``torch.set_flush_denormal(True)`` and libraries built with ``-ffast-math`` leave a thread otherwise, and
-    NumPy computes in the thread that calls it. The compiled kernels do the same for each of their threads.
+    ``torch.set_flush_denormal(True)`` and libraries built with ``-ffast-math`` change the mode of a thread,
+    and NumPy computes in the calling thread. The compiled kernels do the same for each of their threads.
     """
     saved = _native.enter_exact()
     try:

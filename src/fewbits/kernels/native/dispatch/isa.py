@@ -12,12 +12,12 @@ def isas() -> tuple[str, ...]:
 
 
 def available_isas() -> tuple[str, ...]:
-    """Return those that this CPU runs, the preferred one first."""
+    """Return the instruction sets that this CPU supports, the preferred one first."""
     return tuple(_native.isa_names(available=True))
 
 
 def active_isa() -> str:
-    """Return the one that runs now.
+    """Return the instruction set in use.
 
     Raises:
         ArgumentError: the environment variable ``FEWBITS_ISA`` names one that cannot run.
@@ -29,10 +29,10 @@ def active_isa() -> str:
 
 
 def force_isa(name: str | None) -> None:
-    """Make ``name`` run from now on in this process; None gives the choice back.
+    """Use the instruction set ``name`` in this process from now on; None restores the automatic choice.
 
     Raises:
-        ArgumentError: this build or this CPU does not have it; the choice stays as it was.
+        ArgumentError: this build or this CPU does not support it; the choice is unchanged.
     """
     try:
         _native.force_isa(name)

@@ -1,4 +1,4 @@
-"""Where the lines of an array lie, with as few axes as can be."""
+"""The strides of the lines of an array, with axes merged where possible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_AXES = 8  # besides the line, as in native/jobs/geometry.hpp
 
 
 def geometry(x: NDArray[Any], axis: int) -> _native.Geometry | None:
-    """Return how to walk over ``x`` line by line, or None where it takes too many axes."""
+    """Return how to traverse ``x`` line by line, or None if it has too many axes."""
     steps = [s // x.itemsize for s in x.strides]
     places = _places(x.shape)
     others = [i for i in range(x.ndim) if i != axis]

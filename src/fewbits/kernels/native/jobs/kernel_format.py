@@ -24,12 +24,11 @@ _NONFINITE = {
 
 @lru_cache(maxsize=256)
 def kernel_format(format: Format, options: Options) -> _native.Format | None:
-    """Return what the compiled kernels need, or None where they cannot hold the format.
+    """Return the record for the compiled kernels, or None if they do not support the format.
 
-    They hold everything in the catalogue. What they leave to the definition: elements in blocks so large or
-    so fine that they leave float32 before the scale brings them back, floats with subnormals below 2^-126,
-    shifts that more than 512 values share, and two-level formats whose scale and element together exceed 24
-    bits.
+    They support every format in the catalogue. Left to the definition: block elements outside the range of
+    float32 before scaling, floats with subnormals below 2^-126, shifts shared by more than 512 values, and
+    two-level formats whose scale and element together exceed 24 bits.
     """
     element = format.element
     if not (_holds(element) and _holds_scales(format)):

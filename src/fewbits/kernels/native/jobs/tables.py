@@ -1,7 +1,7 @@
-"""Formats that are lists of values, as the compiled kernels take them: sorted, with the place of each change.
+"""Tables for the compiled kernels of formats that are lists of values: sorted, with rounding thresholds.
 
-Rounding by any deterministic mode is a step function of its input. Where it steps is found by bisection over
-all float32 with the definition itself, so ties, signs and limits need no second set of rules.
+Rounding by any deterministic mode is a step function of its input. Its steps are found by bisection over all
+float32 values with the definition itself, so that ties, signs and limits need no second implementation.
 """
 
 from __future__ import annotations

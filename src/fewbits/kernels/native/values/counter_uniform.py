@@ -1,4 +1,4 @@
-"""Initial values that can be had again; kernels/reference/values/counter_uniform.py defines them."""
+"""Reproducible initial values; kernels/reference/values/counter_uniform.py defines them."""
 
 from __future__ import annotations
 

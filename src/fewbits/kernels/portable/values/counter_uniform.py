@@ -1,4 +1,4 @@
-"""Initial values that can be had again, by exact operations of torch: sums of int32 wrap around."""
+"""Reproducible initial values, by exact operations of torch: sums of int32 wrap around."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Initial values that can be had again: the definition. One rounding each, equal on every device."""
+"""Reproducible initial values: the definition. One rounding each, equal on every device."""
 
 from __future__ import annotations
 

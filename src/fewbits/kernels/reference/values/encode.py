@@ -29,10 +29,11 @@ def encode(
     Rules, in this order:
 
     * NaN takes the NaN code; a format without one never sees NaN here.
-    * A value is rounded as if the exponent had no upper bound; beyond the largest value the result is the
-      largest value, infinity or NaN, as ``overflow`` says (IEEE 754-2019, section 7.4; OFP8 v1.0, section 5).
+    * A value is rounded as if the exponent had no upper bound; a result above the largest value becomes the
+        largest value, infinity or NaN, as ``overflow`` says (IEEE 754-2019, section 7.4; OFP8 v1.0, section
+        5).
     * Infinity is beyond the largest value.
-    * Zero, and what rounds to zero, keeps its sign where minus zero has a code.
+    * Zero, and a value that rounds to zero, keeps its sign if minus zero has a code.
 
     Args:
         element: the format.

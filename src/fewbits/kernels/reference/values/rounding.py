@@ -62,7 +62,7 @@ def drop_bits(
 
 
 def away_from_zero_on_overflow(negative: Booleans, rounding: str) -> Booleans:
-    """Return where a value beyond the largest goes on to infinity (IEEE 754-2019, section 7.4)."""
+    """Return where a value above the largest becomes infinity (IEEE 754-2019, section 7.4)."""
     if rounding == "toward_zero":
         return np.zeros(negative.shape, np.bool_)
     if rounding in ("up", "down"):
