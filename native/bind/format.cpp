@@ -122,7 +122,7 @@ void fewbits::bind_format(nb::module_& m) {
         .def_rw("sign", &Grid::sign)
         .def_rw("signed_zero", &Grid::signed_zero)
         .def_rw("has_nan", &Grid::has_nan)
-        .def_rw("quick", &Grid::quick);
+        .def_rw("rounds_by_addition", &Grid::rounds_by_addition);
 
     nb::class_<Format>(m, "Format", "A format and how to round to it, as plain numbers; native/jobs/format.hpp.")
         .def(nb::init<>())

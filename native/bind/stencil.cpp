@@ -19,12 +19,12 @@ using Doubles = nb::ndarray<const double, nb::c_contig, nb::device::cpu>;
 std::size_t bytes_of(Storage storage) { return storage == Storage::f64 ? 8 : storage == Storage::f32 ? 4 : 2; }
 
 // Stored numbers and how many there are.
-struct Held {
+struct StoredNumbers {
     Stored stored;
     std::int64_t count;
 };
 
-void make_held(Held* self, Storage storage, Numbers values, std::optional<Norms> norms, double scale) {
+void make_stored_numbers(StoredNumbers* self, Storage storage, Numbers values, std::optional<Norms> norms, double scale) {
     require(values.itemsize() == bytes_of(storage), "values have another size than their storage says");
     const auto count = static_cast<std::int64_t>(values.size());
     require(count % site == 0, "rows are multiples of 32 numbers");
@@ -36,10 +36,10 @@ void make_held(Held* self, Storage storage, Numbers values, std::optional<Norms>
         .norms = norms ? norms->data() : nullptr,
         .scale = scale,
     };
-    new (self) Held{.stored = stored, .count = count};
+    new (self) StoredNumbers{.stored = stored, .count = count};
 }
 
-void make_stencil(Stencil* self, std::int64_t nx, std::int64_t ny, std::int64_t nz, const Held& x, const Held& y, const Held& z,
+void make_stencil(Stencil* self, std::int64_t nx, std::int64_t ny, std::int64_t nz, const StoredNumbers& x, const StoredNumbers& y, const StoredNumbers& z,
                   Doubles high, double shift) {
     require(nx >= 1 && ny >= 1 && nz >= 1 && x.count % (ny * nz) == 0, "faces in x: (nz, ny, stride)");
     const std::int64_t stride = x.count / (ny * nz);
@@ -60,10 +60,10 @@ void make_stencil(Stencil* self, std::int64_t nx, std::int64_t ny, std::int64_t 
     };
 }
 
-void update_direction_of(const Stencil& a, const Held& r, const Held& p, const Held& next, const Held& q, std::optional<Numbers> x, double alpha,
+void update_direction_of(const Stencil& a, const StoredNumbers& r, const StoredNumbers& p, const StoredNumbers& next, const StoredNumbers& q, std::optional<Numbers> x, double alpha,
                   double earlier, double gamma, double beta, Numbers workspace, Sums sums, int threads) {
     const std::int64_t count = a.ny * a.nz * a.stride;
-    for (const Held* vector : {&r, &p, &next, &q}) {
+    for (const StoredNumbers* vector : {&r, &p, &next, &q}) {
         require(vector->count == count, "vectors: (nz, ny, stride)");
         require(vector->stored.storage == r.stored.storage, "vectors are stored alike");
     }
@@ -92,7 +92,7 @@ void update_direction_of(const Stencil& a, const Held& r, const Held& p, const H
     update_direction(implementation.kernels, job, workspace.data(), threads);
 }
 
-void update_residual_of(const Stencil& a, const Held& r, const Held& q, double r_scale, double alpha, Sums sums, int threads) {
+void update_residual_of(const Stencil& a, const StoredNumbers& r, const StoredNumbers& q, double r_scale, double alpha, Sums sums, int threads) {
     const std::int64_t rows = a.ny * a.nz;
     require(r.count == rows * a.stride && q.count == r.count, "vectors: (nz, ny, stride)");
     require(r.stored.storage == q.stored.storage, "vectors are stored alike");
@@ -111,7 +111,7 @@ void update_residual_of(const Stencil& a, const Held& r, const Held& q, double r
     update_residual(implementation.kernels, job, threads);
 }
 
-void pack_stencil(const Stencil& a, Doubles from, const Held& to, const Held& p, Sums sums, int threads) {
+void pack_stencil(const Stencil& a, Doubles from, const StoredNumbers& to, const StoredNumbers& p, Sums sums, int threads) {
     const std::int64_t rows = a.ny * a.nz;
     require(static_cast<std::int64_t>(from.size()) == rows * a.nx, "from: (nz, ny, nx)");
     require(to.count == rows * a.stride && p.count == to.count, "vectors: (nz, ny, stride)");
@@ -139,10 +139,10 @@ void fewbits::bind_stencil(nb::module_& m) {
         .value("f32", Storage::f32)
         .value("f16", Storage::f16)
         .value("i16", Storage::i16);
-    nb::class_<Held>(m, "Held", "Numbers as they are stored; the arrays are not copied. native/jobs/stencil.hpp.")
-        .def("__init__", &make_held, "storage"_a, "values"_a.noconvert(), "norms"_a.noconvert().none(), "scale"_a,
+    nb::class_<StoredNumbers>(m, "StoredNumbers", "Numbers as they are stored; the arrays are not copied. native/jobs/stencil.hpp.")
+        .def("__init__", &make_stored_numbers, "storage"_a, "values"_a.noconvert(), "norms"_a.noconvert().none(), "scale"_a,
              nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>())
-        .def_prop_rw("scale", [](const Held& h) { return h.stored.scale; }, [](Held& h, double scale) { h.stored.scale = scale; });
+        .def_prop_rw("scale", [](const StoredNumbers& h) { return h.stored.scale; }, [](StoredNumbers& h, double scale) { h.stored.scale = scale; });
     nb::class_<Stencil>(m, "Stencil", "A 7-point stencil; native/jobs/stencil.hpp.")
         .def("__init__", &make_stencil, "nx"_a, "ny"_a, "nz"_a, "x"_a, "y"_a, "z"_a, "high"_a.noconvert(), "shift"_a,
              nb::keep_alive<1, 5>(), nb::keep_alive<1, 6>(), nb::keep_alive<1, 7>(), nb::keep_alive<1, 8>())

@@ -108,13 +108,13 @@ Pool& the_pool() {
 #if defined(__unix__) || defined(__APPLE__)
     [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, &forget);
 #endif
-    Pool* found = pool;
-    if (found == nullptr) {
+    Pool* existing = pool;
+    if (existing == nullptr) {
         Pool* mine = new Pool;
-        if (pool.compare_exchange_strong(found, mine)) return *mine;
+        if (pool.compare_exchange_strong(existing, mine)) return *mine;
         delete mine;  // another thread was first
     }
-    return *found;
+    return *existing;
 }
 
 }  // namespace

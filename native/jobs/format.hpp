@@ -26,7 +26,7 @@ struct Grid {
     Sign sign;
     bool signed_zero;
     bool has_nan;
-    bool quick;  // whether rounding by one addition stays within float32's range; see round_to_nearest
+    bool rounds_by_addition;  // whether rounding by one addition stays within float32's range; see round_to_nearest
 };
 
 // A format given by its values in rising order: posit, lookup, and powers of two. keys[i] is the first float32, as an

@@ -50,7 +50,7 @@ class Grid:
     sign: Sign
     signed_zero: bool
     has_nan: bool
-    quick: bool
+    rounds_by_addition: bool
     def __init__(self) -> None: ...
 
 class Format:
@@ -162,7 +162,7 @@ class Storage(Enum):
     f16 = ...
     i16 = ...
 
-class Held:
+class StoredNumbers:
     def __init__(
         self, storage: Storage, values: NDArray[Any], norms: NDArray[np.float32] | None, scale: float
     ) -> None: ...
@@ -173,9 +173,9 @@ class Stencil:
         nx: int,
         ny: int,
         nz: int,
-        x: Held,
-        y: Held,
-        z: Held,
+        x: StoredNumbers,
+        y: StoredNumbers,
+        z: StoredNumbers,
         high: NDArray[np.float64],
         shift: float,
     ) -> None: ...
@@ -189,10 +189,10 @@ class Stencil:
 def serves(vectors: Storage, faces: Storage) -> bool: ...
 def update_direction(
     a: Stencil,
-    r: Held,
-    p: Held,
-    next: Held,
-    q: Held,
+    r: StoredNumbers,
+    p: StoredNumbers,
+    next: StoredNumbers,
+    q: StoredNumbers,
     x: NDArray[Any] | None,
     alpha: float,
     earlier: float,
@@ -203,13 +203,19 @@ def update_direction(
     threads: int,
 ) -> None: ...
 def update_residual(
-    a: Stencil, r: Held, q: Held, r_scale: float, alpha: float, sums: NDArray[np.float64], threads: int
+    a: Stencil,
+    r: StoredNumbers,
+    q: StoredNumbers,
+    r_scale: float,
+    alpha: float,
+    sums: NDArray[np.float64],
+    threads: int,
 ) -> None: ...
 def pack_stencil(
     a: Stencil,
     values: NDArray[np.float64],
-    to: Held,
-    p: Held,
+    to: StoredNumbers,
+    p: StoredNumbers,
     sums: NDArray[np.float64],
     threads: int,
 ) -> None: ...

@@ -1,13 +1,13 @@
 // Sixteen packed codes at a time, decoded in registers. AVX-512 only: elsewhere the loops of dequantize.inc.hpp do it.
 #pragma once
 
-#include "kernels/values/elements.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/rounding.inc.hpp"
 
 namespace decode_sixteen {
 
-using elements::constants_of, elements::decode_all, elements::is_fixed;
 using numbers::nan_bits, numbers::power_of_two, numbers::smaller;
+using rounding::constants_of, rounding::decode_all, rounding::is_fixed;
 
 #if defined(__AVX512F__)
 

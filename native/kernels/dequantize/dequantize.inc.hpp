@@ -5,10 +5,10 @@
 #include "kernels/dequantize/decode_vectors.inc.hpp"
 #include "kernels/dequantize/packed.inc.hpp"
 #include "kernels/values/blocks.inc.hpp"
-#include "kernels/values/elements.inc.hpp"
 #include "kernels/values/lines.inc.hpp"
 #include "kernels/values/memory.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/rounding.inc.hpp"
 #include "kernels/values/strips.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
 
@@ -19,10 +19,10 @@ using decode_vectors::decode_vectors, decode_vectors::decodes_in_registers;
 using packed::DecodeBuffers, packed::PreparedDequantize, packed::decode_scales, packed::outer_scale,
     packed::prepare_dequantize;
 using blocks::spread_blocks;
-using elements::decode_all;
 using lines::Line, lines::line_of;
 using memory::at, memory::store, memory::unpack;
 using numbers::float_of, numbers::least, numbers::one_bits, numbers::power_of_two, numbers::tile;
+using rounding::decode_all;
 using strips::Strip, strips::side_by_side, strips::strip_of, strips::strips_in;
 using vectors::finish_nontemporal_stores, vectors::starts_vector;
 

@@ -2,17 +2,17 @@
 #pragma once
 
 #include "kernels/dequantize/decode_sixteen.inc.hpp"
-#include "kernels/values/elements.inc.hpp"
 #include "kernels/values/memory.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/rounding.inc.hpp"
 
 namespace packed {
 
 using decode_sixteen::CodeDecoder, decode_sixteen::code_decoder_of, decode_sixteen::decode_bytes,
     decode_sixteen::decodes_in_registers;
-using elements::Constants, elements::constants_of, elements::decode_all;
 using memory::unpack;
 using numbers::binade, numbers::float_of, numbers::nan_bits, numbers::power_of_two, numbers::tile;
+using rounding::Constants, rounding::constants_of, rounding::decode_all;
 
 // What one thread decodes in, a tile of each. `b` is what elements are multiplied by.
 struct alignas(64) DecodeBuffers {

@@ -3,14 +3,14 @@
 
 #include "kernels/dequantize/decode_sixteen.inc.hpp"
 #include "kernels/gemv/nibbles.inc.hpp"
-#include "kernels/values/elements.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/rounding.inc.hpp"
 
 namespace group_tables {
 
 using decode_sixteen::CodeDecoder;
-using elements::constants_of, elements::decode_all;
 using numbers::binade, numbers::bits_of, numbers::is_power_of_two, numbers::magnitude_mask;
+using rounding::constants_of, rounding::decode_all;
 #if defined(__AVX512F__)
 using nibbles::Nibbles, nibbles::nibbles_of;
 

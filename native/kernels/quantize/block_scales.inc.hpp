@@ -3,8 +3,8 @@
 
 #include "kernels/quantize/finite_vectors.inc.hpp"
 #include "kernels/quantize/prepared.inc.hpp"
-#include "kernels/values/elements.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/rounding.inc.hpp"
 #include "kernels/values/scales.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
 
@@ -12,9 +12,9 @@ namespace block_scales {
 
 using finite_vectors::shift_of_pairs;
 using prepared::Buffers, prepared::PreparedQuantize;
-using elements::Constants;
 using numbers::Bits, numbers::Reals, numbers::bits_of, numbers::clamp, numbers::exponent_mask, numbers::float_of,
     numbers::least, numbers::magnitude_mask, numbers::one_bits, numbers::tile, numbers::vector;
+using rounding::Constants;
 using scales::Outer, scales::RealRule, scales::RealScale, scales::largest_of, scales::real_scale,
     scales::ruled_scales;
 using vectors::read, vectors::write;

@@ -7,12 +7,12 @@
 #include "kernels/quantize/prepared.inc.hpp"
 #include "kernels/quantize/tiles.inc.hpp"
 #include "kernels/values/blocks.inc.hpp"
-#include "kernels/values/draws.inc.hpp"
-#include "kernels/values/elements.inc.hpp"
 #include "kernels/values/lines.inc.hpp"
 #include "kernels/values/memory.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/rounding.inc.hpp"
 #include "kernels/values/scales.inc.hpp"
+#include "kernels/values/stochastic_draws.inc.hpp"
 
 namespace contiguous_lines {
 
@@ -23,12 +23,12 @@ using prepared::Buffers, prepared::PreparedQuantize;
 using tiles::nontemporal, tiles::overwrite, tiles::replace_nonfinite, tiles::round_tile, tiles::round_vectors_of,
     tiles::zero_nonfinite;
 using blocks::fill, blocks::spread_blocks;
-using draws::draw;
-using elements::is_fixed;
 using lines::Line, lines::divisible, lines::line_of, lines::outer_of_each_line, lines::tile_of, lines::whole_of;
 using memory::at, memory::load, memory::pack, memory::store;
 using numbers::bits_of, numbers::float_of, numbers::infinity_bits, numbers::least, numbers::tile;
+using rounding::is_fixed;
 using scales::Measured, scales::Outer, scales::largest_of, scales::outer_of, scales::see;
+using stochastic_draws::draw;
 
 namespace {  // of this file alone
 

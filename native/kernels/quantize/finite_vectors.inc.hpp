@@ -1,15 +1,15 @@
 // The common cases, a vector of values at a time: rounding to nearest even or by draws, saturating, every input finite.
 #pragma once
 
-#include "kernels/values/elements.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/rounding.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
 
 namespace finite_vectors {
 
-using elements::Constants, elements::with_sign;
 using numbers::Bits, numbers::Naturals, numbers::Reals, numbers::binade, numbers::bits_of, numbers::exponent_mask,
     numbers::larger, numbers::magnitude_mask, numbers::one_bits, numbers::sign_bit, numbers::smaller, numbers::vector;
+using rounding::Constants, rounding::with_sign;
 using vectors::broadcast, vectors::larger, vectors::read, vectors::shuffled, vectors::smaller,
     vectors::store_nontemporal, vectors::write;
 
@@ -70,7 +70,7 @@ inline Bits binade_of(const Constants& k, Reals u) {
 
 // |u| rounded, as a multiple of the step of its binade and as the value. With M = 2^(s+23), where the values of u's
 // binade are multiples of 2^s, the sum u + M lies in [M, 2M), where float32 itself holds multiples of 2^s only. That
-// needs M within float32 (Grid::quick) and no contraction or reassociation by the compiler. Far beyond the largest value
+// needs M within float32 (Grid::rounds_by_addition) and no contraction or reassociation by the compiler. Far beyond the largest value
 // M leaves the exponent field; the value then stays as large as u, or becomes NaN, and the steps mean nothing.
 struct Rounded {
     Bits steps;

@@ -1,15 +1,15 @@
 // A job to round values, prepared: what all of its tiles share, and the buffers that they pass through.
 #pragma once
 
-#include "kernels/values/draws.inc.hpp"
-#include "kernels/values/elements.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/rounding.inc.hpp"
+#include "kernels/values/stochastic_draws.inc.hpp"
 
 namespace prepared {
 
-using draws::drawn_together;
-using elements::Constants, elements::constants_of;
 using numbers::tile;
+using rounding::Constants, rounding::constants_of;
+using stochastic_draws::drawn_together;
 
 // What one thread works in: about 60 KiB, one tile of each intermediate result. Each buffer begins a cache line and so
 // a vector; a tile is a whole number of vectors, and rounding a tail may write up to the end of one.
@@ -57,9 +57,9 @@ inline PreparedQuantize prepare_quantize(const Quantize& job) {
     // A table has no grid, and only real scales are rounded to one.
     if (!f.tabled) p.element = constants_of(f.grid, f.overflow);
     if (p.real) p.scale = constants_of(f.scale_grid, Overflow::saturate);
-    // round_vectors needs that what it adds stays within float32 (Grid::quick), one of the two roundings that it knows,
+    // round_vectors needs that what it adds stays within float32 (Grid::rounds_by_addition), one of the two roundings that it knows,
     // and saturation, which it does by a minimum.
-    p.in_vectors = !f.tabled && f.grid.quick && (f.rounding == Rounding::nearest_even || p.stochastic) &&
+    p.in_vectors = !f.tabled && f.grid.rounds_by_addition && (f.rounding == Rounding::nearest_even || p.stochastic) &&
               f.overflow == Overflow::saturate && !f.whole_bad;
     return p;
 }

@@ -7,10 +7,10 @@
 #include "kernels/quantize/finite_vectors.inc.hpp"
 #include "kernels/quantize/prepared.inc.hpp"
 #include "kernels/quantize/tiles.inc.hpp"
-#include "kernels/values/elements.inc.hpp"
 #include "kernels/values/lines.inc.hpp"
 #include "kernels/values/memory.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/rounding.inc.hpp"
 #include "kernels/values/scales.inc.hpp"
 #include "kernels/values/strips.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
@@ -22,12 +22,12 @@ using contiguous_lines::input;
 using finite_vectors::is_plain, finite_vectors::round_pairs_of_rows;
 using prepared::Buffers, prepared::PreparedQuantize;
 using tiles::overwrite, tiles::round_tile;
-using elements::is_fixed;
 using lines::divisible, lines::outer_of_each_line, lines::whole_of;
 using memory::at, memory::pack, memory::pack_each, memory::store;
 using numbers::Bits, numbers::bits_of, numbers::clamp, numbers::exponent_mask, numbers::float_of,
     numbers::infinity_bits, numbers::larger, numbers::least, numbers::magnitude_mask, numbers::one_bits,
     numbers::tile, numbers::vector;
+using rounding::is_fixed;
 using scales::Outer, scales::outer_of;
 using strips::Strip, strips::strip_of, strips::strips_in;
 using vectors::larger, vectors::read, vectors::write;

@@ -4,19 +4,19 @@
 
 #include "kernels/quantize/finite_vectors.inc.hpp"
 #include "kernels/quantize/prepared.inc.hpp"
-#include "kernels/values/draws.inc.hpp"
-#include "kernels/values/elements.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/rounding.inc.hpp"
+#include "kernels/values/stochastic_draws.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
 
 namespace tiles {
 
 using finite_vectors::VectorRounding, finite_vectors::vectors_for;
 using prepared::Buffers, prepared::PreparedQuantize;
-using draws::draw;
-using elements::Constants, elements::is_fixed, elements::look_up_all, elements::round_all;
 using numbers::bits_of, numbers::float_of, numbers::infinity_bits, numbers::largest_bits, numbers::magnitude_mask,
     numbers::nan_bits, numbers::sign_bit, numbers::vector;
+using rounding::Constants, rounding::is_fixed, rounding::look_up_all, rounding::round_all;
+using stochastic_draws::draw;
 using vectors::starts_vector;
 
 namespace {  // of this file alone

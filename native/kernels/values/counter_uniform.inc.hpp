@@ -2,13 +2,13 @@
 // rounding, so that every device has the same; kernels/reference/values/counter_uniform.py defines it.
 #pragma once
 
-#include "kernels/values/draws.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/stochastic_draws.inc.hpp"
 
 namespace counter_uniform {
 
-using draws::draw, draws::drawn_together;
 using numbers::least, numbers::tile;
+using stochastic_draws::draw, stochastic_draws::drawn_together;
 
 void counter_uniform(const CounterUniform& u, i64 first, i64 last) {
     alignas(64) u32 buffer[tile + 64 + drawn_together];

@@ -1,14 +1,14 @@
 // What the values of a block share: from its largest magnitude to its scale.
 #pragma once
 
-#include "kernels/values/elements.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/rounding.inc.hpp"
 
 namespace scales {
 
-using elements::Constants, elements::round_bits, elements::value_of;
 using numbers::binade, numbers::bits_of, numbers::clamp, numbers::float_of, numbers::infinity_bits, numbers::larger,
     numbers::magnitude_mask, numbers::power_of_two, numbers::smaller;
+using rounding::Constants, rounding::round_bits, rounding::value_of;
 
 // Largest finite magnitude as bits, and whether all values are finite. Over floats this loop would stay scalar, since
 // a maximum must not reorder NaN; over bit patterns it vectorizes, is exact, and puts infinities and NaN on top. The

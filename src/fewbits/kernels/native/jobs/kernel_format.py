@@ -83,7 +83,7 @@ def _grid(element: Element, grid: ValueGrid) -> _native.Grid:
     g.limit_above = g.limit_below = int(largest[0])
     if element.min != -element.max:  # in steps: only fixed point has another limit below zero
         g.limit_below = round(-element.min / element.smallest_normal)
-    g.quick = g.m <= 22 and element.emax + 24 - g.m <= 127 and g.emin - g.m >= -90
+    g.rounds_by_addition = g.m <= 22 and element.emax + 24 - g.m <= 127 and g.emin - g.m >= -90
     return g
 
 

@@ -83,7 +83,7 @@ class StencilPasses:
 
 
 def _held(s: ScaledArray) -> Any:
-    return _native.Held(_storage(s.storage), s.values, s.norms, s.scale)
+    return _native.StoredNumbers(_storage(s.storage), s.values, s.norms, s.scale)
 
 
 def _storage(name: str) -> _native.Storage:

@@ -5,7 +5,8 @@ the lower one in units of theirs (Gupta et al., Deep Learning with Limited Numer
 3.1, with 32 random bits).
 
 The draw for a value depends on the seed and on where the value lies in its array, on nothing else: not on the
-number of threads, not on the order of work. The compiled kernels draw in native/kernels/values/draws.inc.hpp.
+number of threads, not on the order of work. The compiled kernels draw in
+native/kernels/values/stochastic_draws.inc.hpp and round in rounding.inc.hpp beside it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-// One element: from a scaled value to its code and to the value of that code.
+// Rounding of scaled values to the codes and values of an element, in each of the modes, the stochastic one included, whose
+// random bits come from stochastic_draws; and the values of codes.
 #pragma once
 
 #include "kernels/values/numbers.inc.hpp"
 
-namespace elements {
+namespace rounding {
 
 using numbers::binade, numbers::bits_of, numbers::clamp, numbers::float_of, numbers::infinity_bits, numbers::larger,
     numbers::magnitude_mask, numbers::nan_bits, numbers::ordered, numbers::sign_bit, numbers::smaller, numbers::tile;
@@ -212,4 +213,4 @@ inline void look_up_all(const Table& t, bool stochastic, const float* __restrict
     }
 }
 
-}  // namespace elements
+}  // namespace rounding

@@ -1,10 +1,11 @@
-// Random bits indexed by position: Threefry 4x32-13, as in kernels/reference/values/threefry.py. The draw of position p is word
-// p / 16 % 4 of counter p / 64 * 16 + p % 16: the words of 16 counters in a row are draws for neighbours.
+// Random bits for stochastic rounding, indexed by position: Threefry 4x32-13, as in kernels/reference/values/threefry.py.
+// rounding compares them with what it drops. The draw of position p is word p / 16 % 4 of counter p / 64 * 16 + p % 16: the
+// words of 16 counters in a row are draws for neighbours.
 #pragma once
 
 #include "kernels/values/numbers.inc.hpp"
 
-namespace draws {
+namespace stochastic_draws {
 
 using numbers::Naturals, numbers::vector;
 
@@ -94,11 +95,11 @@ inline void draw_together(u64 seed, i64 first, u32* __restrict out) {
 inline void draw(u64 seed, i64 first, i64 step, i64 n, u32* __restrict out, u32** start) {
     if (step != 1) {
         // Positions that do not follow each other: each costs a whole block of draws, of which one is used.
-        u32 some[drawn_together];
+        u32 block[drawn_together];
         for (i64 i = 0; i < n; ++i) {
             const i64 p = first + i * step;
-            draw_together(seed, p / 64 * 64, some);
-            out[i] = some[p % 64];
+            draw_together(seed, p / 64 * 64, block);
+            out[i] = block[p % 64];
         }
         *start = out;
         return;
@@ -109,4 +110,4 @@ inline void draw(u64 seed, i64 first, i64 step, i64 n, u32* __restrict out, u32*
     *start = out + before;
 }
 
-}  // namespace draws
+}  // namespace stochastic_draws
