@@ -140,13 +140,13 @@ def _refuse_missing(missing: list[str]) -> None:
 
 
 def _refuse_shared(output: _Output, other: _Output) -> None:
-    one, two = _real(output.path), _real(other.path)
+    first, second = _real(output.path), _real(other.path)
     if STDOUT in (output.path, other.path):
         shared = output.path == other.path
     else:
-        shared = one == two or _same(one, two)
-        shared |= output.kind.folder and one in two.parents
-        shared |= other.kind.folder and two in one.parents
+        shared = first == second or _same(first, second)
+        shared |= output.kind.folder and first in second.parents
+        shared |= other.kind.folder and second in first.parents
     if shared:
         raise ArgumentError(
             f"{other.name} and {output.name} would overwrite each other; give each a place of its own"
@@ -211,10 +211,10 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _same(one: Path, other: Path) -> bool:
-    """Whether two names lead to one file, by whatever links."""
+def _same(path: Path, other: Path) -> bool:
+    """Return whether two paths lead to the same file, through any links."""
     try:
-        return one.samefile(other)
+        return path.samefile(other)
     except OSError:
         return False
 

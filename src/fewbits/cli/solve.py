@@ -135,10 +135,10 @@ def _named(out: Path, inputs: tuple[Path | None, ...]) -> Path:
     Raises:
         ArgumentError: it is that of an input.
     """
-    found = out.with_name(f"{out.stem}.unconverged{out.suffix}")
-    if any(path is not None and found.resolve() == path.resolve() for path in inputs):
-        raise ArgumentError(f"no convergence, and {found} is an input; give another --out")
-    return found
+    unconverged = out.with_name(f"{out.stem}.unconverged{out.suffix}")
+    if any(path is not None and unconverged.resolve() == path.resolve() for path in inputs):
+        raise ArgumentError(f"no convergence, and {unconverged} is an input; give another --out")
+    return unconverged
 
 
 def _system(matrix: Path | None, right: Path | None, direct: bool) -> tuple[LinearMap, NumpyArray]:
@@ -150,8 +150,8 @@ def _system(matrix: Path | None, right: Path | None, direct: bool) -> tuple[Line
 
     if matrix is None:
         return random_system() if direct else poisson_system()
-    found = read_matrix(matrix)
-    rows, columns = found.shape
+    sparse = read_matrix(matrix)
+    rows, columns = sparse.shape
     if rows != columns:
         raise ArgumentError(f"{matrix} is {rows} x {columns}; expected a square matrix")
     if rows > _LARGEST and direct:
@@ -159,7 +159,7 @@ def _system(matrix: Path | None, right: Path | None, direct: bool) -> tuple[Line
             f"{matrix} has {rows} rows; solved dense, at most {_LARGEST} fit. Take --solver cg where it is"
             " symmetric positive definite, else gmres"
         )
-    a = found.toarray() if direct else found
+    a = sparse.toarray() if direct else sparse
     if right is None:
         return a, a @ np.ones(columns)
     b = read_matrix(right).toarray()

@@ -113,7 +113,7 @@ class Resumable:
 
     def _resume(self) -> bool:
         """Read the journal; return whether it belongs to this job and all its files exist."""
-        lines = list(_whole_lines(self._journal))
+        lines = list(_complete_lines(self._journal))
         first = lines[0] if lines else {}
         if first.get("job") != self._fingerprint:
             for name in first.get("partials", []):
@@ -223,19 +223,19 @@ def _locked(journal: Path) -> int:
         os.close(descriptor)
 
 
-def _whole_lines(journal: int) -> Iterator[dict[str, Any]]:
+def _complete_lines(journal: int) -> Iterator[dict[str, Any]]:
     """Yield the complete lines of a journal, and truncate it after them."""
     with os.fdopen(os.dup(journal), "rb") as file:
         file.seek(0)
         at = 0
         for line in file:
             try:
-                told = json.loads(line) if line.endswith(b"\n") else None
+                record = json.loads(line) if line.endswith(b"\n") else None
             except (ValueError, RecursionError):
-                told = None
-            if not isinstance(told, dict):
+                record = None
+            if not isinstance(record, dict):
                 break
-            yield told
+            yield record
             at += len(line)
     os.ftruncate(journal, at)
 

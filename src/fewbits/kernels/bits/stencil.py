@@ -75,8 +75,8 @@ def load(s: ScaledArray) -> NDArray[Any]:
     if s.storage == "f16":
         return s.values.astype(np.float32) * np.float32(s.scale)
     assert s.norms is not None
-    found = s.values.astype(np.float32).reshape(*s.norms.shape, SITE) * s.norms[..., None]
-    return found.reshape(s.values.shape)
+    numbers = s.values.astype(np.float32).reshape(*s.norms.shape, SITE) * s.norms[..., None]
+    return numbers.reshape(s.values.shape)
 
 
 def store(s: ScaledArray, v: NDArray[Any]) -> NDArray[Any]:

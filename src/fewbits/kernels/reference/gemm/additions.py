@@ -23,10 +23,10 @@ def times(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]
     total = (x & _MAGNITUDE) + (y & _MAGNITUDE)  # below 2^32
     there = (total >= _ONE + _SMALLEST) & (x & _MAGNITUDE != 0) & (y & _MAGNITUDE != 0)
     magnitude = np.minimum(total - _ONE, _LARGEST)
-    found = np.where(there, magnitude | ((x ^ y) & ~_MAGNITUDE), np.uint32(0)).view(np.float32)
+    approximation = np.where(there, magnitude | ((x ^ y) & ~_MAGNITUDE), np.uint32(0)).view(np.float32)
     finite = ((x & _MAGNITUDE) <= _LARGEST) & ((y & _MAGNITUDE) <= _LARGEST)
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        return np.where(finite, found, a * b)
+        return np.where(finite, approximation, a * b)
 
 
 def product(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:

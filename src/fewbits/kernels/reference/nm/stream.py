@@ -46,8 +46,8 @@ def expand(stream: NDArray[np.uint8], pattern: Pattern, bits: int, n: int, zero:
     dtype = unpack(np.empty(0, np.uint8), bits, 0).dtype
     codes, start, at = np.full((*others, n), zero, dtype), 0, 0
     for size, of_mask, of_codes in stream_blocks(n, bits, pattern):
-        found = np.unpackbits(stream[..., at : at + of_mask], axis=-1, count=size, bitorder="little")
-        by_position = found.reshape(*others, pattern.group, size // pattern.group)
+        flags = np.unpackbits(stream[..., at : at + of_mask], axis=-1, count=size, bitorder="little")
+        by_position = flags.reshape(*others, pattern.group, size // pattern.group)
         if (by_position.sum(-2) != pattern.keep).any():
             return None
         mask = np.swapaxes(by_position, -1, -2).reshape(*others, size).astype(bool)
