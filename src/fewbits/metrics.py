@@ -15,6 +15,8 @@ from fewbits.records import Error
 from fewbits.tensor.arrays import checked_axis, is_narrow, is_torch, widened
 from fewbits.typing import AnyArray
 
+__all__ = ["measure", "qsnr", "qsnr_lower_bound"]
+
 Reals = NDArray[np.floating]
 
 _CACHED = 1 << 15  # values whose float64 temporaries stay in the second-level cache

@@ -11,6 +11,8 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import torch
 
+__all__ = ["AnyArray", "Array", "Generator", "NumpyArray", "Progress", "Scalar", "Watch"]
+
 NumpyArray = npt.NDArray[np.generic]
 """A NumPy array of any dtype."""
 

@@ -76,7 +76,9 @@ def test_quality_is_higher_for_what_is_better_on_both_metrics() -> None:
 
 
 def test_unknown_metrics_and_empty_reports_are_refused_in_a_sentence() -> None:
-    with pytest.raises(ArgumentError, match="'bytes' has the metric 'bleu': expected one of nll, accuracy"):
+    with pytest.raises(
+        ArgumentError, match="'bytes' has the metric 'bleu': expected one of nll, loss, accuracy"
+    ):
         j.metric_of(replace(of("bytes", "mx4"), metric="bleu"))
     for group in (j.by_task, j.by_matrix):
         with pytest.raises(ArgumentError, match="a report of no scores"):

@@ -55,7 +55,17 @@ class _Command(typer.core.TyperCommand):
         return super().parse_args(ctx, args)
 
 
-for _command in (compare, formats, recipes, cast, inspect, solve, train, prune):
+_COMMANDS = (
+    compare,
+    formats,
+    recipes,
+    cast,
+    inspect,
+    solve,
+    train,
+    prune,
+)
+for _command in _COMMANDS:
     app.command(cls=_Command)(with_aliases(with_flags(guarded(_command))))
 
 

@@ -91,12 +91,12 @@ def prepare(
     ends = [n for n in order if within(n, logits)] if logits else order[-1:]
     selected = {n: m for n, m in computing.items() if n in selection}
     narrow: dict[str, nn.Module] = {}
-    if any(r.swaps_layers for r in own.values()) or chosen.swaps_layers:
+    if any(r.replaces_layers for r in own.values()) or chosen.replaces_layers:
         _check_parts(names, selection)
         recipe_of = {n: own.get(n, chosen) for n in selected}
-        changed = {n: (m, recipe_of[n]) for n, m in selected.items() if recipe_of[n].swaps_layers}
+        changed = {n: (m, recipe_of[n]) for n, m in selected.items() if recipe_of[n].replaces_layers}
         check_supported(changed, held, selection, list(names))
-        narrow = {n: m for n, m in selected.items() if n in own and (sixteen or own[n].swaps_layers)}
+        narrow = {n: m for n, m in selected.items() if n in own and (sixteen or own[n].replaces_layers)}
         if not narrow:
             raise ArgumentError(
                 f"{type(model).__name__} has no layer that {chosen.name} could change; expected one of"
@@ -145,7 +145,7 @@ def _check(model: nn.Module, chosen: Recipe, selection: Selection, names: dict[s
                 " a new one"
             )
     for key, p in model.named_parameters():
-        if p.dtype == torch.float64 and chosen.swaps_layers:
+        if p.dtype == torch.float64 and chosen.replaces_layers:
             raise ArgumentError(f"{key} is float64; recipes start from float32: call model.float() first")
 
 

@@ -130,7 +130,7 @@ def _of_layer(
         notes.append("gives the logits: their gradient is not rounded")
     notes += ["its weight is computed by a parametrization"] if parametrize.is_parametrized(layer) else []
     kind = type(layer).__name__.removeprefix("Narrow")
-    state = "kept" if precision.exempt else "narrow" if precision.recipe.swaps_layers else "wide"
+    state = "kept" if precision.exempt else "narrow" if precision.recipe.replaces_layers else "wide"
     return LayerSummary(name, kind, state, operands, (*notes, *_ties(layer, owners)))
 
 

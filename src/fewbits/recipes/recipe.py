@@ -97,7 +97,7 @@ class Recipe:
         return {name: getattr(self, name) for name in OPERANDS}
 
     @property
-    def swaps_layers(self) -> bool:
+    def replaces_layers(self) -> bool:
         """Whether prepared layers compute differently from torch's."""
         changes = (self.vector, self.product, self.schedule) != ("fp32", "exact", "")
         return changes or self.parameter is not None or any(self.operands.values())

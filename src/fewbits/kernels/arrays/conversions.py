@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from numpy.typing import NDArray
 
 from fewbits.errors import DataError
@@ -52,7 +53,12 @@ def quantize(
 
 @exact_arithmetic()
 def dequantize(
-    q: Packed, format: Format, shape: tuple[int, ...], axis: int, dtype: Any, out: Array | None = None
+    q: Packed,
+    format: Format,
+    shape: tuple[int, ...],
+    axis: int,
+    dtype: npt.DTypeLike,
+    out: Array | None = None,
 ) -> Array:
     """Return the values of ``q`` in a new array of ``shape``, or in ``out``."""
     dtype, axis = np.dtype(dtype), _front(axis, len(shape))

@@ -54,7 +54,7 @@ class NarrowTensor(Sealed):
     shifts: torch.Tensor | None
     sparsity: Pattern | None
     outer: torch.Tensor | None  # type: ignore[assignment]  # torch.Tensor has a method of this name
-    _family: np.dtype[Any] | None  # the dtype of the NumPy array that was quantized; None for a tensor
+    _family: np.dtype[np.generic] | None  # the dtype of the NumPy array that was quantized; None for a tensor
 
     # All operations go through __torch_dispatch__.
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # switches it off
@@ -67,7 +67,7 @@ class NarrowTensor(Sealed):
         shape: Sequence[int],
         axis: int,
         dtype: torch.dtype,
-        family: np.dtype[Any] | None = None,
+        family: np.dtype[np.generic] | None = None,
         sparsity: Pattern | None = None,
     ) -> NarrowTensor:
         """Construct from parts without checks; :meth:`from_parts` checks them."""
