@@ -159,8 +159,8 @@ def test_integers_lists_and_arrays_that_cannot_be_written_are_taken() -> None:
     ("a", "b", "kind", "said"),
     [
         (np.ones(3), np.ones(2), ArgumentError, r"expected \(m, n\)"),
-        (torch.ones(3, 2, requires_grad=True), torch.ones(3), ArgumentError, r"give A.detach\(\)"),
-        (torch.ones(3, 2), torch.ones(3, requires_grad=True), ArgumentError, r"give b.detach\(\)"),
+        (torch.ones(3, 2, requires_grad=True), torch.ones(3), ArgumentError, r"pass A.detach\(\)"),
+        (torch.ones(3, 2), torch.ones(3, requires_grad=True), ArgumentError, r"pass b.detach\(\)"),
         (np.ones((3, 2)), np.ones(2), ArgumentError, r"expected \(3,\) or \(3, k\)"),
         (np.array([[np.nan], [1.0]]), np.ones(2), DataError, "A holds NaN"),
     ],
