@@ -9,6 +9,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from fewbits.nn import DotProductAttention, prepare
+from fewbits.nn.saved_activations import SavedActivation, _saves
+from fewbits.recipes.role_format import read_role_format
 from tests.nn.graphs import kept_bytes, of_graph
 from tests.nn.test_prepare import Every
 
@@ -153,3 +155,12 @@ def test_nothing_is_packed_where_no_gradient_will_be_asked_for(monkeypatch: pyte
         model[2](y, y, y)
     model.requires_grad_(False)
     model[1](model[0](x.requires_grad_())).sum().backward()  # gradients of the input need no input
+
+
+@pytest.mark.parametrize(("format", "saved"), [("fp16", False), ("fp8_e4m3", True), ("mxfp8_e4m3", True)])
+def test_what_takes_no_less_room_packed_is_kept_as_it_is(format: str, saved: bool) -> None:
+    role = read_role_format(format)
+    assert role is not None
+    x = torch.zeros(4, 32, dtype=torch.bfloat16)
+    how = SavedActivation(None, "dw_activation", 1, x.shape, x.dtype, None, True)
+    assert _saves(x, role, how) is saved

@@ -154,3 +154,9 @@ def test_a_torch_without_wide_gradients_of_fp16_parameters_says_what_to_call(
     optimizer, scale = SGD([w], 1.0, recipe="fp16-master"), scaler("fp16-master")
     with pytest.raises(ArgumentError, match=r"clip_\(max_norm, loss_scale=scaler.get_scale\(\)\)"):
         turn(scale, optimizer, w, 1.0, unscale=True)
+
+
+def test_a_floor_holds_from_its_step_on_and_not_before() -> None:
+    rising = LossScaler(LossScaling(10.0, floors=((1, 8192.0),)))
+    assert rising.get_scale() == 10.0
+    assert LossScaler(LossScaling(10.0, floors=((0, 8192.0),))).get_scale() == 8192.0

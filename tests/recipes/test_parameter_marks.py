@@ -60,6 +60,7 @@ def test_a_part_is_looked_for_once_and_only_parts_are(monkeypatch: pytest.Monkey
     )
     for _ in range(2):
         assert recipe_of(model[0].weight) is not None
+        assert recipe_of(model[0].bias) is not None
         assert recipe_of(own[0]) is not None
     assert {id(p) for p in marked} == {id(p) for p in model[0].parameters()}
     assert len(marked) == 2

@@ -21,9 +21,17 @@ def test_a_cast_of_a_constructor_keeps_its_slashes_and_brackets() -> None:
     assert read_role_format(given) == RoleFormat(parse(given[: -len("/rceil")]), scale_rule="rceil")
 
 
-@pytest.mark.parametrize(("given", "error"), [("mxfp4/sideways", FormatError), ("int8/rceil", ArgumentError)])
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ("mxfp4/sideways", FormatError),
+        ("mxfp4/shift=x", FormatError),
+        ("mxfp4/slope=3", FormatError),
+        ("int8/rceil", ArgumentError),
+    ],
+)
 def test_a_cast_that_cannot_be_is_refused(given: str, error: type[Exception]) -> None:
-    with pytest.raises(error, match=r"sideways|scale_rule"):
+    with pytest.raises(error, match=r"sideways|shift=N|scale_rule"):
         read_role_format(given)
 
 

@@ -4,11 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy import linalg
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.solvers import PRECISIONS, factorize, solve
 from fewbits.solvers.dense import plan
+from fewbits.solvers.dense.cholesky import to_shifted_single
 from tests.solvers.systems import Array, N, checked
 
 
@@ -68,3 +70,15 @@ def test_one_half_alone_is_refused() -> None:
         solve(np.triu(definite(1e2, n=4)), np.ones(4), assume_a="pos")
     with pytest.raises(ArgumentError, match="expected one of gen, pos"):
         solve(np.eye(2), np.ones(2), assume_a="positive definite")
+
+
+@pytest.mark.parametrize("size", [2.0**40, 2.0**-40])
+def test_what_float32_could_not_multiply_is_scaled_whatever_the_factor(size: float) -> None:
+    a = torch.diag(torch.tensor([size, 1.0], dtype=torch.float64))
+    for factor in ("fp32", "bf16", "fp16"):
+        low, scale = to_shifted_single(a, factor)
+        assert scale is not None
+        assert low.diagonal().min() > 0.25
+        assert low.diagonal().max() < 8
+    ordinary = torch.diag(torch.tensor([2.0, 1.0], dtype=torch.float64))
+    assert to_shifted_single(ordinary, "fp32")[1] is None

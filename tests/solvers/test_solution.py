@@ -12,6 +12,7 @@ import fewbits as fb
 from fewbits import solvers
 from fewbits.errors import ArgumentError
 from fewbits.solvers import Solution, factorize, lattice
+from fewbits.solvers.solution import REASONS
 
 A = np.diag(np.arange(1.0, 13.0)) + 0.1 * np.ones((12, 12))
 X = np.arange(12.0) - 3
@@ -164,3 +165,9 @@ def test_a_warning_points_at_the_call(solver: Callable[..., Any]) -> None:
     with pytest.warns(RuntimeWarning, match="singular to working precision") as caught:
         solver(a, a @ np.ones(3))
     assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_reasons_have_the_numbers_of_cusolver() -> None:
+    """cusolverDnIRSXgesv documents -1, -2, -3, -5 and -maxiter, of which 50 is the default."""
+    assert set(REASONS) == {-1, -2, -3, -5, -50}
+    assert REASONS[-1] == "not worth trying"

@@ -136,3 +136,9 @@ def test_both_triggers_serve() -> None:
 def test_bad_input_is_refused(make: Any, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         make()
+
+
+def test_a_row_of_cells_has_a_matrix_of_three_diagonals() -> None:
+    a = Stencil.poisson(np.ones((1, 1, 5)))
+    expected = 6 * np.eye(5) - np.eye(5, k=1) - np.eye(5, k=-1)
+    assert np.array_equal(a.to_scipy().toarray(), expected)
