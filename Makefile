@@ -105,8 +105,10 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Every benchmark that has a bar, with every instruction set of this CPU; about an hour on two cores.
 bench: setup
-	for script in benchmarks/[a-z]*.py; do $(BIN)/python "$$script" || exit 1; done
+	$(BIN)/python benchmarks/run.py
+	$(BIN)/python tools/speed_page.py
 
 clean:
 	rm -rf $(VENV) build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

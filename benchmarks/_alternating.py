@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from time import perf_counter, sleep
 from typing import Any
 
 import torch
+from _machine import cpu, forced
 
 from fewbits import kernels
 
@@ -52,13 +52,13 @@ def arguments(question: str, **sizes: int) -> argparse.Namespace:
 
 def machine() -> dict[str, Any]:
     """Return what the figures depend on."""
-    model = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     return {
-        "cpu": model[0].split(":")[1].strip() if model else platform.processor() or platform.machine(),
+        **cpu(),
         "isa": kernels.active_isa(),
+        "forced": forced(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "command": " ".join(["python", *sys.argv]),
+        "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
     }
 
 
@@ -66,9 +66,14 @@ def table(heads: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
     """Print aligned columns; numbers with two digits, what is missing as a dash."""
     texts = [heads, *(tuple(_cell(value) for value in row) for row in rows)]
     widths = [max(len(row[i]) for row in texts) for i in range(len(heads))]
+    print(f"instructions: {kernels.active_isa()}{_told()}; {torch.get_num_threads()} threads")
     for row in texts:
         cells = [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]
         print("  ".join(cells))
+
+
+def _told() -> str:
+    return "".join(f", {name}={value}" for name, value in forced().items() if name != "OMP_NUM_THREADS")
 
 
 def _cell(value: Any) -> str:

@@ -1,9 +1,10 @@
 """How far are rounding, packing and unpacking from the speed of memory, and from their peers?
 
 Limit: torch copying the float32 array into one that is there already, 4 bytes read and 4 written for each
-value; for packing and unpacking that rate times the bytes they move. Results go to memory that is there
-already. Peers, where they are installed: torchao's to_mx, torch's own casts, ml_dtypes, gfloat. All in one
-process, alternating, medians.
+value; for packing and unpacking that rate times the bytes they move. What has one scale for the whole array
+has to read it once more before it rounds: to its limit the time of torch's sum of the array is added. Results
+go to memory that is there already. Peers, where they are installed: torchao's to_mx, torch's own casts,
+ml_dtypes, gfloat. All in one process, alternating, medians.
 
     python benchmarks/quantize.py [--mebibytes 256] [--rounds 5] [--formats mxfp4,mx9] [--json FILE]
 """
@@ -19,7 +20,7 @@ import torch
 from _alternating import Calls, arguments, seconds, table, write
 
 import fewbits as fb
-from fewbits.formats import CATALOGUE, Bdr, Block, Element
+from fewbits.formats import CATALOGUE, Bdr, Block, Element, shares_scale
 
 SCALARS = ("fp8_e4m3", "fp8_e5m2", "fp6_e2m3", "fp4_e2m1", "bf16", "int8", "posit8_1")
 _SAMPLE = 64  # slow peers see this part of the array, and their time is multiplied
@@ -82,6 +83,7 @@ def measure(name: str, x: torch.Tensor, y: torch.Tensor, rounds: int) -> dict[st
     others, parts = peers(name, x)
     calls: Calls = {
         "copy": lambda: y.copy_(x),
+        "read": x.sum,
         "fake": lambda: fb.fake_quantize(x, fmt, out=y),
         "stochastic": lambda: fb.fake_quantize(x, fmt, rounding="stochastic", generator=1, out=y),
         "quantize": lambda: fb.quantize(x, fmt, out=q),
@@ -97,11 +99,14 @@ def measure(name: str, x: torch.Tensor, y: torch.Tensor, rounds: int) -> dict[st
         "dequantize": whole + q.nbytes,
     }
     copied = 2 * whole / taken["copy"]
+    least = {what: size / copied for what, size in moved.items()}
+    if shares_scale(fmt, "tensor"):
+        least = {what: t if what == "dequantize" else t + taken["read"] for what, t in least.items()}
     return {
         "format": name,
         "copy_gigabytes_per_second": copied / 1e9,
         "gigabytes_per_second": {what: moved[what] / taken[what] / 1e9 for what in moved},
-        "of_limit": {what: moved[what] / taken[what] / copied for what in moved},
+        "of_limit": {what: least[what] / taken[what] for what in moved},
         "times_faster_than": {who: taken[who] * parts.get(who, 1) / taken["quantize"] for who in others},
     }
 

@@ -1,0 +1,160 @@
+"""What each figure has to reach, as data: which rows of a benchmark, which value of a row, and its bar.
+
+A bar belongs to one benchmark and may differ by instruction set. Rows of which nothing is asked are in the
+JSON alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from fewbits.formats import CATALOGUE, Bdr, Block
+
+Row = Mapping[str, Any]
+BLOCKS = frozenset(e.name for e in CATALOGUE.values() if isinstance(e.format, Block | Bdr))
+GIBIBYTE = 2**29  # weights that are one in bfloat16
+VNNI = ("avx512_bf16", "avx512")
+WITHOUT_BF16 = ("avx512", "avx2", "baseline")
+
+
+class Figure(NamedTuple):
+    """One measured ratio or time, and what was asked of it."""
+
+    subject: str
+    measure: str
+    value: float
+    bar: float
+    at_most: bool
+
+    @property
+    def of_bar(self) -> float:
+        """How far: 1 and more has reached it."""
+        return self.bar / self.value if self.at_most else self.value / self.bar
+
+
+class Bar(NamedTuple):
+    """What the rows of one benchmark have to reach."""
+
+    measure: str
+    value: Callable[[Row], float | None]
+    bar: Callable[[Row, str], float | None]  # of a row and an instruction set; None: not asked
+    subject: Callable[[Row], str]
+    at_most: bool = False
+
+    def figures(self, rows: Iterable[Row], isa: str) -> Iterator[Figure]:
+        """Yield the figures of those rows that have this bar."""
+        for row in rows:
+            bar = self.bar(row, isa)
+            value = None if bar is None else self.value(row)
+            if bar is not None and value is not None:
+                yield Figure(self.subject(row), self.measure, value, bar, self.at_most)
+
+
+def _block(bar: float, avx2: float = 0.7) -> Callable[[Row, str], float | None]:
+    return lambda row, isa: None if row["format"] not in BLOCKS else avx2 if isa == "avx2" else bar
+
+
+def _of(*keys: str) -> Callable[[Row], float | None]:
+    def value(row: Any) -> float | None:
+        for key in keys:
+            row = row.get(key)
+            if row is None:
+                return None
+        return float(row)
+
+    return value
+
+
+def _format(row: Row) -> str:
+    return str(row["format"])
+
+
+def _sparse_bar(row: Row, isa: str) -> float | None:
+    if row["batch"] != 1 or row["lines"] * row["columns"] < GIBIBYTE:
+        return None
+    return {"bf16": 1.6, "int8_channel": 1.4, "mxfp4": 1.15}.get(row["format"])
+
+
+def _step_bar(row: Row, isa: str) -> float | None:
+    if row["recipe"] in ("mxfp8", "mxfp6"):
+        return 1.2 if isa in WITHOUT_BF16 else 0.7
+    return 0.8 if isa in VNNI and row["recipe"] in ("mxint8", "mxfp4w-mxfp6_e2m3") else None
+
+
+def _dense_bar(row: Row, isa: str) -> float | None:
+    if row["n"] < 4000:
+        return None
+    return 0.97 if "double" in row["path"] else 1.8  # the path names each precision that was tried
+
+
+BARS: dict[str, tuple[Bar, ...]] = {
+    "quantize": (
+        Bar("nearest", _of("of_limit", "fake"), _block(0.95), _format),
+        Bar("stochastic", _of("of_limit", "stochastic"), _block(0.9), _format),
+        Bar("quantize", _of("of_limit", "quantize"), _block(0.9), _format),
+        Bar("dequantize", _of("of_limit", "dequantize"), _block(0.9), _format),
+    ),
+    "matvec": (
+        Bar(
+            "of the read rate",
+            _of("of_limit"),
+            lambda row, isa: 0.7 if (row["format"], row.get("batch", 1)) == ("mxfp4", 1) else None,
+            _format,
+        ),
+    ),
+    "sparse_matvec": (Bar("times own dense product", _of("times_own_dense"), _sparse_bar, _format),),
+    "matmul": (
+        Bar(
+            "times float32",
+            _of("of_float32"),
+            lambda row, isa: 1.8 if isa in VNNI and row["format"] in ("mxint8", "mxfp4") else None,
+            _format,
+        ),
+        Bar(
+            "of bfloat16 units",
+            _of("of_bfloat16"),
+            lambda row, isa: 0.9 if row["format"] in ("mxint8", "mxfp4") else None,
+            _format,
+        ),
+    ),
+    "small_calls": (
+        Bar(
+            "microseconds",
+            _of("microseconds"),
+            lambda row, isa: {"fb.matvec": 30.0, "x @ q.t()": 40.0, "fake_quantize": 20.0}.get(row["call"]),
+            lambda row: f"{row['call']}, 64 x 128",
+            at_most=True,
+        ),
+    ),
+    "compare_checkpoint": (
+        Bar(
+            "seconds",
+            _of("seconds"),
+            lambda row, isa: 25.0 if (row["job"], row["mebibytes"]) == ("measure", 1024) else None,
+            lambda row: "1 GiB of bfloat16, 11 formats",
+            at_most=True,
+        ),
+    ),
+    "train_step": (
+        Bar("of FP32's step", _of("of_fp32"), _step_bar, lambda r: str(r["recipe"]), at_most=True),
+    ),
+    "solve_dense": (
+        Bar("times torch's double", _of("of_torch"), _dense_bar, lambda r: f"{r['matrix']}, n = {r['n']}"),
+    ),
+    "solve_krylov": (
+        Bar(
+            "times SciPy",
+            _of("of_scipy"),
+            lambda row, isa: 10.0 if row.get("fastest") and row.get("side") == 192 else None,
+            lambda r: f"conjugate gradients, {r['side']}^3, {r['precision']}",
+        ),
+    ),
+    "solve_wilson": (),
+}
+
+
+def figures(benchmark: str, rows: Iterable[Row], isa: str) -> list[Figure]:
+    """Return the figures of one benchmark's rows that something was asked of."""
+    rows = list(rows)
+    return [figure for bar in BARS.get(benchmark, ()) for figure in bar.figures(rows, isa)]

@@ -1,0 +1,83 @@
+"""Run the benchmarks with every instruction set of this CPU, and set their figures beside their bars.
+
+Each runs in a process of its own. What it writes goes to measured/CPU.json, where what is not measured now
+stays as it was. Then `python tools/speed_page.py` writes the tables of docs/speed.md.
+
+    python benchmarks/run.py [quantize matvec ...] [--isa avx2,avx512] [--rounds N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from _alternating import table
+from _machine import cpu, file_name, held
+from bars import BARS, figures
+
+from fewbits import kernels
+
+HERE = Path(__file__).parent
+MEASURED = HERE / "measured"
+# Kernels that differ by instruction set are measured with each; for the others the CPU's best says enough.
+EVERY_ISA = ("quantize", "matvec", "sparse_matvec", "matmul", "train_step", "solve_dense")
+ARGUMENTS = {"solve_krylov": ["--scipy", "1"]}
+
+
+def measure(name: str, isa: str, rounds: int | None) -> dict[str, Any]:
+    """Run one benchmark, let it print its table, and return what it wrote with its figures."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "figures.json"
+        command = [sys.executable, str(HERE / f"{name}.py"), "--json", str(path), *ARGUMENTS.get(name, [])]
+        if rounds:
+            command += ["--rounds", str(rounds)]
+        subprocess.run(command, check=True, env={**os.environ, **held(isa)})
+        written: dict[str, Any] = json.loads(path.read_text())
+    written["figures"] = [figure._asdict() for figure in figures(name, written["rows"], isa)]
+    return written
+
+
+def lines(measured: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Return the rows of the table of all figures."""
+    return [
+        (name, isa, f["subject"], f["measure"], f["value"], ("<= " if f["at_most"] else "") + f"{f['bar']:g}",
+         f["bar"] / f["value"] if f["at_most"] else f["value"] / f["bar"])
+        for name, runs in measured["benchmarks"].items()
+        for isa, run in runs.items()
+        for f in run["figures"]
+    ]  # fmt: skip
+
+
+def main() -> None:
+    """Measure, write after each benchmark, print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", default=[], help=f"default: {' '.join(BARS)}")
+    parser.add_argument("--isa", default="", help="comma-separated; default: all of this CPU")
+    parser.add_argument("--rounds", type=int, help="default: the benchmark's own")
+    given = parser.parse_args()
+    unknown = set(given.names) - set(BARS)
+    if unknown:
+        parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BARS)}")
+    isas = [isa for isa in given.isa.split(",") if isa] or [
+        isa for isa in kernels.available_isas() if isa != "baseline"
+    ]
+    path = MEASURED / f"{file_name()}.json"
+    measured = json.loads(path.read_text()) if path.exists() else {"machine": cpu(), "benchmarks": {}}
+    MEASURED.mkdir(exist_ok=True)
+    for name in given.names or BARS:
+        for isa in isas if name in EVERY_ISA else isas[:1]:
+            print(f"\n{name}, {isa}", flush=True)
+            measured["benchmarks"].setdefault(name, {})[isa] = measure(name, isa, given.rounds)
+            path.write_text(json.dumps(measured, indent=1) + "\n")
+    print()
+    table(("benchmark", "instructions", "subject", "measure", "value", "bar", "of the bar"), lines(measured))
+
+
+if __name__ == "__main__":
+    main()

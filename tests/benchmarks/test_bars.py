@@ -1,0 +1,96 @@
+"""Figures are set beside their bars as the rows of a benchmark say, and the page says what was measured."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import bars  # noqa: E402
+
+TOOL = runpy.run_path(str(ROOT / "tools" / "speed_page.py"), run_name="tool")
+
+
+def quantize_row(name: str, parts: float) -> dict[str, Any]:
+    return {
+        "format": name,
+        "of_limit": dict.fromkeys(("fake", "stochastic", "quantize", "dequantize"), parts),
+    }
+
+
+def measured(figures: list[bars.Figure]) -> dict[str, Any]:
+    """What a run writes of one benchmark with one instruction set."""
+    run = {
+        "machine": {"command": "python benchmarks/quantize.py"},
+        "figures": [f._asdict() for f in figures],
+    }
+    machine = {"cpu": "Some CPU", "family": "6", "model": "1", "cores": 2, "units": ["avx2"]}
+    return {"machine": machine, "benchmarks": {"quantize": {"avx2": run}}}
+
+
+def test_each_operation_of_a_block_format_has_its_bar() -> None:
+    rows = [quantize_row("mxfp4", 0.8), quantize_row("posit8_1", 0.1)]
+    assert {(f.subject, f.measure, f.bar) for f in bars.figures("quantize", rows, "avx512")} == {
+        ("mxfp4", "nearest", 0.95),
+        ("mxfp4", "stochastic", 0.9),
+        ("mxfp4", "quantize", 0.9),
+        ("mxfp4", "dequantize", 0.9),
+    }
+    assert {f.bar for f in bars.figures("quantize", rows, "avx2")} == {0.7}
+
+
+def test_a_time_has_reached_its_bar_from_below() -> None:
+    assert bars.Figure("a", "seconds", 20.0, 25.0, at_most=True).of_bar == 1.25
+    assert bars.Figure("a", "times", 20.0, 25.0, at_most=False).of_bar == 0.8
+
+
+def test_a_row_without_the_value_gives_no_figure() -> None:
+    rows = [{"format": "mxint8", "of_float32": 2.0, "of_bfloat16": None}]
+    assert [f.measure for f in bars.figures("matmul", rows, "avx512")] == ["times float32"]
+
+
+@pytest.mark.parametrize(("path", "bar"), [("single:converged", 1.8), ("single:slow double:converged", 0.97)])
+def test_a_system_that_was_solved_in_double_has_the_lower_bar(path: str, bar: float) -> None:
+    rows = [{"n": 4000, "matrix": "normal", "of_torch": 1.0, "path": path}]
+    assert [f.bar for f in bars.figures("solve_dense", rows, "avx2")] == [bar]
+
+
+def test_a_figure_that_misses_its_bar_is_bold() -> None:
+    figures = [
+        bars.Figure("mxfp4", "nearest", 0.94, 0.95, at_most=False),
+        bars.Figure("mxfp4", "quantize", 0.95, 0.95, at_most=False),
+        bars.Figure("mxfp4", "seconds", 26.0, 25.0, at_most=True),
+        bars.Figure("mxfp6", "seconds", 25.0, 25.0, at_most=True),
+    ]
+    lines = TOOL["page"](f"Prose.\n\n{TOOL['START']}\nold", [measured(figures)]).splitlines()
+    assert "| | nearest, avx2 | quantize, avx2 | seconds, avx2 |" in lines
+    assert "| *bar* | *0.95* | *0.95* | *25* |" in lines
+    assert "| mxfp4 | **0.94** | 0.95 | **26.00** |" in lines
+    assert "| mxfp6 |  |  | 25.00 |" in lines
+    assert lines[0] == "Prose."
+    assert "old" not in lines
+
+
+def test_the_page_is_what_was_measured() -> None:
+    text = TOOL["PAGE"].read_text("utf-8")
+    assert TOOL["page"](text, TOOL["read"]()) == text, "run python tools/speed_page.py"
+
+
+def test_a_page_that_was_changed_by_hand_would_be_seen() -> None:
+    text = TOOL["PAGE"].read_text("utf-8")
+    assert TOOL["page"](text + "| mxfp4 | 2.00 |\n", TOOL["read"]()) != text + "| mxfp4 | 2.00 |\n"
+
+
+def test_what_was_measured_has_the_figures_of_its_rows() -> None:
+    for path in sorted(TOOL["MEASURED"].glob("*.json")):
+        for name, runs in json.loads(path.read_text("utf-8"))["benchmarks"].items():
+            for isa, run in runs.items():
+                assert run["figures"] == [f._asdict() for f in bars.figures(name, run["rows"], isa)], (
+                    name,
+                    isa,
+                )
+                assert run["machine"]["isa"] == isa
