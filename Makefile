@@ -22,6 +22,10 @@ SANITIZERS = $(shell $(CXX) -print-file-name=libasan.so) $(shell $(CXX) -print-f
 SANITIZED_RUN = OMP_NUM_THREADS=2 LD_PRELOAD='$(SANITIZERS)' ASAN_OPTIONS=detect_leaks=0 \
 	UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 $(SANITIZED)/venv/bin/python
 
+# The same tests with the extension that another compiler makes; tests of the build itself keep to the default one.
+CLANG := build/clang
+CLANG_TESTS ?= tests/native tests/kernels tests/tensor tests/conformance
+
 # Of `make fuzz`: time for each target, where its inputs begin, and where those that fail are left.
 SECONDS ?= 60
 SEED ?= 0
@@ -35,7 +39,7 @@ FLOOR_TESTS ?= tests
 # Of `make mutants`: how many are drawn.
 COUNT ?= 240
 
-.PHONY: setup build demo test test-all test-floor sanitize fuzz mutants lint format bench clean
+.PHONY: setup build demo test test-all test-floor test-clang sanitize fuzz mutants lint format bench clean
 
 setup: $(READY)
 
@@ -84,6 +88,16 @@ sanitize: setup
 		--config-settings=build-dir=$(SANITIZED)/objects --config-settings=cmake.build-type=RelWithDebInfo \
 		--config-settings=install.strip=false --config-settings=cmake.define.FEWBITS_SANITIZE=ON .
 	$(SANITIZED_RUN) -m pytest -p no:cacheprovider --capture=sys -m 'not slow and not peak_memory' $(SANITIZED_TESTS)
+
+# Compile the extension with Clang and run the tests that hold each instruction set to the definition.
+test-clang: setup
+	test -x $(CLANG)/venv/bin/python || $(BIN)/python -m venv --without-pip $(CLANG)/venv
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		>"$$($(CLANG)/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/borrowed.pth"
+	CXX=clang++ $(BIN)/python -m pip --python $(CLANG)/venv install --quiet --no-deps --force-reinstall \
+		--config-settings=build-dir=$(CLANG)/objects .
+	OMP_WAIT_POLICY=passive $(CLANG)/venv/bin/python -m pytest -p no:cacheprovider --numprocesses=$(WORKERS) \
+		--dist=worksteal $(CLANG_TESTS)
 
 # Mutated inputs for what reads texts and files of strangers; what fails is left in FINDINGS. `make fuzz SECONDS=600`.
 fuzz: setup

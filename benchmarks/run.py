@@ -40,6 +40,8 @@ def measure(name: str, isa: str, rounds: int | None) -> dict[str, Any]:
         subprocess.run(command, check=True, env={**os.environ, **held(isa)})
         written: dict[str, Any] = json.loads(path.read_text())
     written["figures"] = [figure._asdict() for figure in figures(name, written["rows"], isa)]
+    if BARS[name] and not written["figures"]:
+        raise SystemExit(f"no row of {name} has what bars.py looks for; see the keys in its JSON")
     return written
 
 
