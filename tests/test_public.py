@@ -111,6 +111,13 @@ def test_who_rounds_numpy_arrays_loads_no_torch_and_who_packs_them_does() -> Non
     assert python(code).split() == ["False", "True"]
 
 
+@pytest.mark.parametrize(
+    "module", ["fewbits.tensor.narrow", "fewbits.nn", "fewbits.solvers", "fewbits.train"]
+)
+def test_no_folder_loads_torchs_compiler(module: str) -> None:
+    assert python(f"import {module}, sys; print('torch._dynamo' in sys.modules)") == "False"
+
+
 def test_folders_are_there_without_an_import_of_their_own() -> None:
     assert python("import fewbits as fb; print(fb.formats.CATALOGUE['mxfp4'].name)") == "mxfp4"
     assert (

@@ -3,18 +3,17 @@
 
 #include <optional>
 
-#include "bind/bind.hpp"
-#include "jobs/conversion.hpp"
+#include "bind/lent.hpp"
 #include "jobs/layout.hpp"
 
 namespace fewbits {
 
-using Values = nb::ndarray<nb::device::cpu>;
-using ConstValues = nb::ndarray<nb::ro, nb::device::cpu>;
-using Bytes = nb::ndarray<std::uint8_t, nb::c_contig, nb::device::cpu>;
-using ConstBytes = nb::ndarray<const std::uint8_t, nb::c_contig, nb::device::cpu>;
-using Floats = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
-using ConstFloats = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
+using Values = Lent<nb::ndarray<nb::device::cpu>>;
+using ConstValues = Lent<nb::ndarray<nb::ro, nb::device::cpu>>;
+using Bytes = Lent<nb::ndarray<std::uint8_t, nb::c_contig, nb::device::cpu>>;
+using ConstBytes = Lent<nb::ndarray<const std::uint8_t, nb::c_contig, nb::device::cpu>>;
+using Floats = Lent<nb::ndarray<float, nb::c_contig, nb::device::cpu>>;
+using ConstFloats = Lent<nb::ndarray<const float, nb::c_contig, nb::device::cpu>>;
 
 // The ranges that the kernels rely on; defined in format.cpp.
 void check(const Format& f);
@@ -24,10 +23,16 @@ void check_aligned(const Array& x, std::size_t size) {
     require(reinterpret_cast<std::uintptr_t>(x.data()) % size == 0, "an address is no multiple of the size of a value");
 }
 
+inline std::size_t bytes_of(Real type) { return type == Real::f32 ? 4 : 2; }
+
 // What the values of an array are. bfloat16 arrays of NumPy come as their 16-bit patterns.
 template <class Array>
 Real type_of(const Array& x) {
-    const nb::dlpack::dtype t = x.dtype();
+    if (!x.array.is_valid()) {
+        check_aligned(x, bytes_of(x.type));
+        return x.type;
+    }
+    const nb::dlpack::dtype t = x.array.dtype();
     check_aligned(x, t.bits == 32 ? 4 : 2);
     if (t.lanes == 1 && t.bits == 32 && t.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float))
         return Real::f32;

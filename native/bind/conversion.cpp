@@ -22,7 +22,7 @@ void check_values(const Geometry& g, std::size_t count) {
     require(static_cast<std::int64_t>(count) == lines_in(g) * g.n, "the array has another number of values");
 }
 
-bool past_caches(const Values& out) { return nontemporal(static_cast<std::int64_t>(out.nbytes())); }
+bool past_caches(const Values& out) { return nontemporal(static_cast<std::int64_t>(out.size() * bytes_of(type_of(out)))); }
 
 // Runs a job; returns the instruction set that its kernel says it was compiled for, and whether it met a NaN or an infinity.
 std::pair<std::string, bool> run(const Quantize& job, int threads) {

@@ -107,27 +107,33 @@ class Geometry:
 def geometry(
     n: int, step: int, place_step: int, extent: list[int], stride: list[int], place_stride: list[int]
 ) -> Geometry: ...
+
+# A tuple says where a tensor lies: its address, its extents, and what its values are; native/bind/lent.hpp.
 def fake_quantize(
-    format: Format, geometry: Geometry, x: NDArray[Any], out: NDArray[Any], threads: int
+    format: Format,
+    geometry: Geometry,
+    x: NDArray[Any] | tuple[int, ...],
+    out: NDArray[Any] | tuple[int, ...],
+    threads: int,
 ) -> tuple[str, bool]: ...
 def quantize(
     format: Format,
     geometry: Geometry,
-    x: NDArray[Any],
-    codes: Bytes,
-    scales: Bytes | None,
-    shifts: Bytes | None,
-    outer: NDArray[np.float32] | None,
+    x: NDArray[Any] | tuple[int, ...],
+    codes: Bytes | tuple[int, ...],
+    scales: Bytes | tuple[int, ...] | None,
+    shifts: Bytes | tuple[int, ...] | None,
+    outer: NDArray[np.float32] | tuple[int, ...] | None,
     threads: int,
 ) -> tuple[str, bool]: ...
 def dequantize(
     format: Format,
     geometry: Geometry,
-    codes: Bytes,
-    scales: Bytes | None,
-    shifts: Bytes | None,
-    outer: NDArray[np.float32] | None,
-    out: NDArray[Any],
+    codes: Bytes | tuple[int, ...],
+    scales: Bytes | tuple[int, ...] | None,
+    shifts: Bytes | tuple[int, ...] | None,
+    outer: NDArray[np.float32] | tuple[int, ...] | None,
+    out: NDArray[Any] | tuple[int, ...],
     threads: int,
 ) -> None: ...
 def gemv(
@@ -300,7 +306,9 @@ def expand_lines(
     codes: NDArray[np.uint8] | None,
     threads: int,
 ) -> int: ...
-def magnitudes(geometry: Geometry, x: NDArray[Any], threads: int) -> tuple[float, float, bool]: ...
+def magnitudes(
+    geometry: Geometry, x: NDArray[Any] | tuple[int, ...], threads: int
+) -> tuple[float, float, bool]: ...
 def lattice_hop(
     extent: tuple[int, int, int, int],
     links: NDArray[Any],

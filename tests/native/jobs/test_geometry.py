@@ -272,7 +272,8 @@ def test_nothing_is_written_beside_the_results(name: str) -> None:
                 parts = [
                     _guarded(s, d, offset) for s, d in zip(layout(fmt, shape, axis), dtypes, strict=True)
                 ]
-                p, given, where = job.prepared(x, fmt, axis, chosen, None, threads, packed=True)
+                planned, given = job.planned_for(x, fmt, axis, chosen)
+                p, where = job.format_of_call(planned, given, 0, None, threads), planned.where
                 ran, _ = _native.quantize(p, where, given, *(part for part, _ in parts), threads)
                 assert ran == isa
                 for (part, whole), wanted in zip(parts, expected.parts, strict=True):

@@ -40,8 +40,8 @@ def quantize(
     if x.size and native.supports(format, chosen, x.dtype):
         whole = empty(format, x.shape, axis) if out is None else out
         nonfinite = native.quantize(x, whole, format, axis, chosen, amax, threads=threads())
-        if nonfinite and chosen.nonfinite == "raise":
-            _refuse(x, format, chosen)
+        if nonfinite:
+            refuse(x, format, chosen.nonfinite)
         return whole
     lines, positions = _last(_finite(x, chosen), axis), _positions(x, axis, chosen)
     found = packed(reference.quantize(lines, format, chosen, amax, positions), format)
@@ -84,8 +84,8 @@ def fake_quantize(
     whole = empty_aligned(x.shape, x.dtype) if out is None else out
     if x.size and native.supports(format, chosen, x.dtype):
         _, nonfinite = native.fake_quantize(x, whole, format, axis, chosen, amax, threads=threads())
-        if nonfinite and chosen.nonfinite == "raise":
-            _refuse(x, format, chosen)
+        if nonfinite:
+            refuse(x, format, chosen.nonfinite)
     else:
         whole[...] = rounded_to_dtype(_by_definition(_finite(x, chosen), format, axis, chosen, amax), x.dtype)
     return whole
@@ -122,8 +122,16 @@ def _finite(x: Array, chosen: Options) -> Array:
     return without_infinity(x) if chosen.nonfinite == "saturate" else widened(x)
 
 
-def _refuse(x: Array, format: Format, chosen: Options) -> None:
-    reference.without_nonfinite(np.atleast_1d(widened(x)), format, chosen)  # raises the error
+@exact_arithmetic()
+def refuse(x: Array, format: Format, nonfinite: str) -> None:
+    """Raise DataError for the first NaN or infinity of ``x``, unless another rule than ``raise`` was chosen.
+
+    Raises:
+        DataError: x holds one.
+    """
+    if nonfinite != "raise":
+        return
+    reference.without_nonfinite(np.atleast_1d(widened(x)), format, options(format, nonfinite=nonfinite))
     raise DataError(f"the array changed while it was read for {format}; keep it still")
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from fewbits.errors import ArgumentError
-from fewbits.formats import Format
+from fewbits.formats import Format, parse
 from fewbits.kernels.bits.scale_rules import SCALE_RULES
 
 OVERFLOWS = ("saturate", "inf", "nan")
@@ -43,10 +43,13 @@ class Options:
     zero_block: str  # the scale of a block of zeros
     seed: int = 0  # of stochastic rounding
 
-    @property
+    @cached_property
     def text(self) -> str:
         """All but the seed as one word, as operators of torch take it; :func:`read_options` reads it."""
         return f"{self.rounding},{self.scale_rule},{self.overflow},{self.nonfinite},{self.zero_block}"
+
+
+read_format = lru_cache(maxsize=256)(parse)  # operators and plans of kernels take formats as text
 
 
 @lru_cache(maxsize=256)

@@ -9,15 +9,22 @@ The folders are those of native/kernels and of :mod:`fewbits.kernels.reference`.
 
 from fewbits.kernels.native.dense.residuals import extents, residuals
 from fewbits.kernels.native.dense.triangles import substitute
-from fewbits.kernels.native.dequantize.dequantize import dequantize
+from fewbits.kernels.native.dequantize.dequantize import dequantize, dequantize_lent
 from fewbits.kernels.native.dispatch.exact import exact_arithmetic
 from fewbits.kernels.native.dispatch.isa import active_isa, available_isas, force_isa, isas
 from fewbits.kernels.native.gemm.additions import addition_product
 from fewbits.kernels.native.gemm.product import bfloat16_product, has_bfloat16_products
 from fewbits.kernels.native.gemv.gemv import gemv, supports_product
+from fewbits.kernels.native.jobs.plan import Plan, plan, reading_plan
 from fewbits.kernels.native.nm.permutation import PermutationSearch
 from fewbits.kernels.native.nm.stream import compress, expand
-from fewbits.kernels.native.quantize.quantize import fake_quantize, quantize, supports
+from fewbits.kernels.native.quantize.quantize import (
+    fake_quantize,
+    fake_quantize_lent,
+    quantize,
+    quantize_lent,
+    supports,
+)
 from fewbits.kernels.native.sparse.rows import RowProduct
 from fewbits.kernels.native.stencil.passes import StencilPasses, serves
 from fewbits.kernels.native.values.counter_uniform import counter_uniform
@@ -25,6 +32,7 @@ from fewbits.kernels.native.values.magnitudes import magnitudes
 
 __all__ = [
     "PermutationSearch",
+    "Plan",
     "RowProduct",
     "StencilPasses",
     "active_isa",
@@ -34,16 +42,21 @@ __all__ = [
     "compress",
     "counter_uniform",
     "dequantize",
+    "dequantize_lent",
     "exact_arithmetic",
     "expand",
     "extents",
     "fake_quantize",
+    "fake_quantize_lent",
     "force_isa",
     "gemv",
     "has_bfloat16_products",
     "isas",
     "magnitudes",
+    "plan",
     "quantize",
+    "quantize_lent",
+    "reading_plan",
     "residuals",
     "serves",
     "substitute",

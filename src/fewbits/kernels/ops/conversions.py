@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -10,11 +11,23 @@ import torch
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format, parse, shares_scale
 from fewbits.kernels.arrays import conversions
-from fewbits.kernels.bits.options import Choices, decide, read_options
+from fewbits.kernels.arrays import lent as kernels
+from fewbits.kernels.bits.options import Choices, decide, read_format, read_options
 from fewbits.kernels.ops.derivatives import derive
-from fewbits.kernels.ops.library import LIBRARY, define, read_format
+from fewbits.kernels.ops.direct import is_ordinary, is_recorded
+from fewbits.kernels.ops.library import LIBRARY, define
 from fewbits.kernels.ops.sharding import is_sharded, register
-from fewbits.kernels.ops.tensors import NUMPY, array, empty_parts, packed, values
+from fewbits.kernels.ops.tensors import (
+    NUMPY,
+    are_lent,
+    array,
+    empty_parts,
+    is_lent,
+    lent,
+    lent_parts,
+    packed,
+    values,
+)
 
 
 def _fake_quantize(
@@ -25,11 +38,27 @@ def _fake_quantize(
     seed: int,
     amax: float | None,
 ) -> torch.Tensor:
+    planned = _planned(x, axis, format, options)
+    if planned is not None:
+        y = torch.empty_like(x, memory_format=torch.contiguous_format)
+        if kernels.fake_quantize(planned, lent(x), lent(y), seed, amax):
+            conversions.refuse(array(x), read_format(format), planned.nonfinite)
+        return y
     chosen = read_options(options, seed)
     own = values(x)
     y = torch.empty(own.shape, dtype=own.dtype)
     conversions.fake_quantize(array(own), read_format(format), axis, chosen, amax, out=array(y))
     return y.to(x.device, x.dtype)
+
+
+def _planned(x: torch.Tensor, axis: int, format: str, options: str) -> kernels.Plan | None:
+    """Return the plan of rounding ``x`` where it lies; None if it has to become an array first."""
+    if not is_lent(x):
+        return None
+    found = kernels.plan(format, options, x.shape, None if x.is_contiguous() else x.stride(), axis)
+    # Left to arrays, as it is rare: an infinity that stands for the largest number of the tensor's dtype, and
+    # then decides about the scale that all share.
+    return None if found is None or (found.shared and found.nonfinite == "saturate") else found
 
 
 def _alike(x: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -73,7 +102,6 @@ def _each_alone(
 torch.library.register_vmap("fewbits::fake_quantize", _each_alone, lib=LIBRARY)
 
 
-@torch.library.custom_op("fewbits::quantize", mutates_args=())
 def _quantize(
     x: torch.Tensor,
     axis: int,
@@ -82,28 +110,36 @@ def _quantize(
     seed: int,
     amax: float | None,
 ) -> list[torch.Tensor]:
-    chosen = read_options(options, seed)
-    own, fmt = values(x), read_format(format)
+    planned, fmt = _planned(x, axis, format, options), read_format(format)
+    if planned is not None:
+        parts = empty_parts(fmt, tuple(x.shape), axis)
+        if kernels.quantize(planned, lent(x), lent_parts(parts), seed, amax):
+            conversions.refuse(array(x), fmt, planned.nonfinite)
+        return [part for part in parts if part is not None]
+    own = values(x)
     parts = empty_parts(fmt, tuple(own.shape), axis)
-    conversions.quantize(array(own), fmt, axis, chosen, amax, out=packed(parts))
+    conversions.quantize(array(own), fmt, axis, read_options(options, seed), amax, out=packed(parts))
     return [part.to(x.device) for part in parts if part is not None]
 
 
-@_quantize.register_fake
-def _(x: torch.Tensor, axis: int, format: str, *_: Any) -> list[torch.Tensor]:
+def _empty_codes(x: torch.Tensor, axis: int, format: str, *_: Any) -> list[torch.Tensor]:
     parts = empty_parts(read_format(format), tuple(x.shape), axis, x.device)
     return [part for part in parts if part is not None]
 
 
-@_quantize.register_vmap
-def _(info: Any, in_dims: Any, x: torch.Tensor, axis: int, format: str, *_: Any) -> Any:
+define(_quantize, _empty_codes)
+
+
+def _not_of_a_batch(info: Any, in_dims: Any, x: torch.Tensor, axis: int, format: str, *_: Any) -> Any:
     raise ArgumentError(
         f"quantize to {format} under torch.vmap; a packed tensor is not one of a batch: quantize the whole"
         " batch outside of vmap, or take fake_quantize, which gives the values"
     )
 
 
-@torch.library.custom_op("fewbits::dequantize", mutates_args=())
+torch.library.register_vmap("fewbits::quantize", _not_of_a_batch, lib=LIBRARY)
+
+
 def _dequantize(
     codes: torch.Tensor,
     scales: torch.Tensor | None,
@@ -114,14 +150,15 @@ def _dequantize(
     axis: int,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    y = torch.empty(shape, dtype=dtype)
-    parts = packed((codes, scales, shifts, outer))
-    conversions.dequantize(parts, read_format(format), tuple(shape), axis, NUMPY[dtype], out=array(y))
+    y, parts = torch.empty(shape, dtype=dtype), (codes, scales, shifts, outer)
+    lends = is_lent(y) and are_lent(parts)
+    if lends and kernels.dequantize(lent_parts(parts), lent(y), format, tuple(shape), axis):
+        return y
+    conversions.dequantize(packed(parts), read_format(format), tuple(shape), axis, NUMPY[dtype], out=array(y))
     return y.to(codes.device)
 
 
-@_dequantize.register_fake
-def _(
+def _empty_values(
     codes: torch.Tensor,
     scales: torch.Tensor | None,
     shifts: torch.Tensor | None,
@@ -134,12 +171,16 @@ def _(
     return codes.new_empty(shape, dtype=dtype)
 
 
+define(_dequantize, _empty_values)
+
+
 def quantize(
     x: torch.Tensor, format: str | Format, axis: int, choices: Choices, seed: int, amax: float | None
 ) -> list[torch.Tensor]:
     """Return the packed parts of ``x`` that the format has: codes, scales, shifts, outer scales."""
     text, options = _decided(format, *choices)
-    parts: list[torch.Tensor] = _quantize(x, axis, text, options, seed, amax)
+    call = _quantize if is_ordinary(x) else torch.ops.fewbits.quantize
+    parts: list[torch.Tensor] = call(x, axis, text, options, seed, amax)
     return parts
 
 
@@ -151,7 +192,11 @@ def dequantize(
     dtype: torch.dtype,
 ) -> torch.Tensor:
     """Return the values of packed codes, scales, shifts and outer scales, in ``dtype`` on their device."""
-    values: torch.Tensor = _dequantize(*parts, format.grammar, list(shape), axis, dtype)
+    present = [part for part in parts if part is not None]
+    call = _dequantize if is_ordinary(*present) else torch.ops.fewbits.dequantize
+    codes, scales, shifts, outer = parts
+    assert codes is not None
+    values: torch.Tensor = call(codes, scales, shifts, outer, format.grammar, list(shape), axis, dtype)
     return values
 
 
@@ -162,9 +207,11 @@ def fake_quantize(
 
     Errors are those of :func:`fewbits.kernels.bits.options.decide`.
     """
+    text, options = _decided(format, *choices)
+    if is_ordinary(x) and not is_recorded(x):
+        return _fake_quantize(x, axis, text, options, seed, amax)
     if is_sharded(x):
         register()
-    text, options = _decided(format, *choices)
     y: torch.Tensor = torch.ops.fewbits.fake_quantize(x, axis, text, options, seed, amax)
     return y
 
@@ -174,9 +221,19 @@ def _decided(format: str | Format, *choices: Any) -> tuple[str, str]:
 
     The fields of :class:`Choices` come one by one: torch.compile loses those of a named tuple.
     """
-    target = read_format(format) if isinstance(format, str) else parse(format)
+    text = format if isinstance(format, str) else parse(format).grammar
+    try:
+        return _decided_once(text, choices)
+    except TypeError:  # a choice that cannot be hashed
+        return _decided_once.__wrapped__(text, choices)
+
+
+@lru_cache(maxsize=1024)
+def _decided_once(format: str, choices: tuple[Any, ...]) -> tuple[str, str]:
+    target = read_format(format)
     return target.grammar, decide(target, Choices(*choices)).text
 
 
-# The options are decided while torch.compile traces; the result is a constant of the graph.
-torch.compiler.assume_constant_result(_decided)
+# The options are decided while torch.compile traces; the result is a constant of the graph. This is the mark
+# that torch.compiler.assume_constant_result sets, which imports the compiler first, for a second.
+_decided._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -8,8 +8,8 @@ from fewbits.formats import Format
 from fewbits.formats.pattern import Pattern, pattern
 from fewbits.kernels.arrays import nm
 from fewbits.kernels.bits.nm_stream import stream_bytes
+from fewbits.kernels.bits.options import read_format
 from fewbits.kernels.bits.packing import line_bytes
-from fewbits.kernels.ops.library import read_format
 from fewbits.kernels.ops.tensors import array
 
 

@@ -10,8 +10,9 @@ import torch
 from fewbits.formats import Format
 from fewbits.formats.pattern import Pattern, pattern
 from fewbits.kernels.arrays import products
+from fewbits.kernels.bits.options import read_format
 from fewbits.kernels.ops.derivatives import derive
-from fewbits.kernels.ops.library import LIBRARY, define, read_format
+from fewbits.kernels.ops.library import LIBRARY, define
 from fewbits.kernels.ops.tensors import array, packed
 
 

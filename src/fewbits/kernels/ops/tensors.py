@@ -28,6 +28,11 @@ NUMPY: dict[torch.dtype, np.dtype[Any]] = {
     torch.bfloat16: np.dtype(BFLOAT16),
     torch.uint8: np.dtype(np.uint8),
 }
+_REALS = {
+    torch.float32: 0,
+    torch.bfloat16: 1,
+    torch.float16: 2,
+}  # numbers of Real in native/jobs/conversion.hpp
 _DTYPES_OF_PARTS = (torch.uint8, torch.uint8, torch.uint8, torch.float32)
 
 
@@ -86,6 +91,32 @@ class _Memory:
             "strides": tuple(step * x.element_size() for step in x.stride()),
             "typestr": NUMPY[x.dtype].str,
         }
+
+
+def is_lent(x: torch.Tensor) -> bool:
+    """Return whether :func:`lent` applies: values that kernels read, on the CPU, at addresses that fit."""
+    return (
+        x.dtype in _REALS
+        and x.is_cpu
+        and not x.is_neg()
+        and x.numel() > 0
+        and x.data_ptr() % x.element_size() == 0
+    )
+
+
+def lent(x: torch.Tensor) -> tuple[int, int, int]:
+    """Return where the values of a tensor lie, how many there are, and what they are, as kernels take it."""
+    return x.data_ptr(), x.numel(), _REALS[x.dtype]
+
+
+def are_lent(parts: Iterable[torch.Tensor | None]) -> bool:
+    """Return whether :func:`lent_parts` applies."""
+    return all(part is None or (part.is_cpu and part.is_contiguous()) for part in parts)
+
+
+def lent_parts(parts: Iterable[torch.Tensor | None]) -> list[tuple[int, int] | None]:
+    """Return where parts on the CPU in C order lie, and how many items they have, as kernels take it."""
+    return [None if part is None else (part.data_ptr(), part.numel()) for part in parts]
 
 
 def packed(parts: Iterable[torch.Tensor | None]) -> Packed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -9,17 +10,22 @@ from numpy.typing import NDArray
 from fewbits import _native
 from fewbits.formats import Format
 from fewbits.kernels.bits.layout import Packed
-from fewbits.kernels.native.dispatch.isa import active_isa
-from fewbits.kernels.native.jobs.geometry import geometry, one_line
-from fewbits.kernels.native.jobs.packed import contiguous_parts, joins_lines, reading_format
+from fewbits.kernels.native.jobs.packed import contiguous_parts
+from fewbits.kernels.native.jobs.plan import ReadingPlan, reading_plan
 
 Array = NDArray[Any]
+Lent = Array | tuple[int, ...]  # as in quantize.py
 
 
 def dequantize(q: Packed, out: Array, format: Format, axis: int, *, threads: int) -> None:
     """Write the values of ``q`` into ``out``, which is in C order, of one of the types of fake_quantize."""
-    active_isa()
-    p = reading_format(format)
-    where = one_line(out.size) if joins_lines(format, out.shape, axis) else geometry(out, axis)
-    assert where is not None  # C order needs two axes at most
-    _native.dequantize(p, where, *contiguous_parts(q), out, threads)
+    planned = reading_plan(format.grammar, out.shape, axis)
+    assert planned is not None  # C order needs two axes at most
+    dequantize_lent(planned, contiguous_parts(q), out, threads)
+
+
+def dequantize_lent(planned: ReadingPlan, q: Sequence[Lent | None], out: Lent, threads: int) -> None:
+    """Write the values of ``q``, of the plan's shape, into ``out``."""
+    codes, scales, shifts, outer = q
+    assert codes is not None
+    _native.dequantize(*planned, codes, scales, shifts, outer, out, threads)

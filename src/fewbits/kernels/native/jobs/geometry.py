@@ -14,12 +14,23 @@ _MOST_AXES = 8  # besides the line, as in native/jobs/geometry.hpp
 
 def geometry(x: NDArray[Any], axis: int) -> _native.Geometry | None:
     """Return how to traverse ``x`` line by line, or None if it has too many axes."""
-    steps = [s // x.itemsize for s in x.strides]
-    places = _places(x.shape)
-    others = [i for i in range(x.ndim) if i != axis]
+    return geometry_of(x.shape, steps_of(x), axis)
+
+
+def steps_of(x: NDArray[Any]) -> tuple[int, ...] | None:
+    """Return the steps from one value to the next along each axis, in values; None in C order."""
+    return None if x.flags.c_contiguous else tuple(s // x.itemsize for s in x.strides)
+
+
+def geometry_of(shape: tuple[int, ...], steps: tuple[int, ...] | None, axis: int) -> _native.Geometry | None:
+    """Return how to traverse an array of these steps line by line, or None if it has too many axes."""
+    places = _places(shape)
+    steps = places if steps is None else steps
     merged: list[tuple[int, int, int]] = []  # extent, stride, place stride; the outer axis first
-    for i in others:
-        extent, step, place = x.shape[i], steps[i], places[i]
+    for i in range(len(shape)):
+        extent, step, place = shape[i], steps[i], places[i]
+        if i == axis:
+            continue
         if extent == 1:
             continue
         if merged and merged[-1][1] == extent * step and merged[-1][2] == extent * place:
@@ -29,7 +40,7 @@ def geometry(x: NDArray[Any], axis: int) -> _native.Geometry | None:
     if len(merged) > _MOST_AXES:
         return None
     columns = [list(c) for c in zip(*merged, strict=True)] or [[], [], []]
-    n, step, place = (x.shape[axis], steps[axis], places[axis]) if x.ndim else (1, 1, 1)
+    n, step, place = (shape[axis], steps[axis], places[axis]) if shape else (1, 1, 1)
     return _native.geometry(n, step, place, *columns)
 
 
@@ -38,8 +49,8 @@ def one_line(count: int) -> _native.Geometry:
     return _native.geometry(count, 1, 1, [], [], [])
 
 
-def _places(shape: tuple[int, ...]) -> list[int]:
-    return [prod(shape[i + 1 :]) for i in range(len(shape))]
+def _places(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def is_dense(x: NDArray[Any]) -> bool:

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fewbits import _native
-from fewbits.formats import Format, shares_scale
+from fewbits.formats import Format
 from fewbits.kernels.bits.layout import Packed
 from fewbits.kernels.bits.options import Options
 from fewbits.kernels.bits.reals import largest_finite, widened
-from fewbits.kernels.native.dispatch.isa import active_isa
-from fewbits.kernels.native.jobs.geometry import aligned, geometry, is_dense, one_line
+from fewbits.kernels.native.jobs.geometry import aligned, steps_of
 from fewbits.kernels.native.jobs.kernel_format import kernel_format
-from fewbits.kernels.native.jobs.packed import joins_lines
-from fewbits.kernels.native.values.magnitudes import magnitudes
+from fewbits.kernels.native.jobs.plan import Plan, plan
 
 Array = NDArray[Any]
+Lent = Array | tuple[int, ...]
+"""What a kernel reads or writes: an array, or what ``kernels/ops/tensors.py`` says of a tensor."""
 
-_TYPES = ("float32", "float16", "uint16")  # uint16: the bits of bfloat16
+_TYPES = frozenset(map(np.dtype, ("float32", "float16", "uint16")))  # uint16: the bits of bfloat16
 
 
 def supports(format: Format, chosen: Options, dtype: Any) -> bool:
     """Return whether the compiled kernels compute this case."""
-    return np.dtype(dtype).name in _TYPES and kernel_format(format, chosen) is not None
+    return np.dtype(dtype) in _TYPES and kernel_format(format, chosen) is not None
 
 
 def fake_quantize(
@@ -49,8 +50,9 @@ def fake_quantize(
     Raises:
         ArgumentError: ``FEWBITS_ISA`` names an instruction set that cannot run.
     """
-    p, x, where = prepared(x, format, axis, chosen, amax, threads, packed=False)
-    return _native.fake_quantize(p, where, x, out, threads)
+    planned, x = planned_for(x, format, axis, chosen)
+    p = format_of_call(planned, x, chosen.seed, amax, threads)
+    return _native.fake_quantize(p, planned.where, x, out, threads)
 
 
 def quantize(
@@ -60,33 +62,49 @@ def quantize(
 
     Arguments and errors are those of :func:`fake_quantize`, but that ``out`` has parts in C order.
     """
-    p, x, where = prepared(x, format, axis, chosen, amax, threads, packed=True)
-    _, nonfinite = _native.quantize(p, where, x, *out, threads)
-    return nonfinite
+    planned, x = planned_for(x, format, axis, chosen)
+    return quantize_lent(planned, x, out, chosen.seed, amax, threads)
 
 
-def prepared(
-    x: Array, format: Format, axis: int, chosen: Options, amax: float | None, threads: int, *, packed: bool
-) -> tuple[_native.Format, Array, _native.Geometry]:
-    """Return what a kernel takes: the format with its seed and shared scale, the array, its geometry."""
-    active_isa()  # refuses a wrong FEWBITS_ISA with a message for people
-    p, x = kernel_format(format, chosen), aligned(x)
-    assert p is not None
-    shared = shares_scale(format, "tensor")
-    if chosen.rounding == "stochastic" or shared:
-        p = _native.Format(p)
-        p.seed = chosen.seed
-    if shared:
-        measured, bad = 0.0, False
-        if amax is None or chosen.nonfinite == "block_nan":
-            measured, _, bad = magnitudes(x, threads=threads)
-            if chosen.nonfinite == "saturate" and bad and np.isinf(widened(x)).any():
-                measured = largest_finite(x.dtype)  # what stands for infinity
-        p.whole_known, p.whole = True, measured if amax is None else amax
-        p.whole_bad = bad and chosen.nonfinite == "block_nan"
-    where = one_line(x.size) if is_dense(x) and joins_lines(format, x.shape, axis) else geometry(x, axis)
-    if where is None:
+def fake_quantize_lent(
+    planned: Plan, x: Lent, out: Lent, seed: int, amax: float | None, threads: int
+) -> bool:
+    """Write ``x``, of the plan's shape and layout, into ``out``; return whether it held NaN or infinity."""
+    p = format_of_call(planned, x, seed, amax, threads)
+    return _native.fake_quantize(p, planned.where, x, out, threads)[1]
+
+
+def quantize_lent(
+    planned: Plan, x: Lent, out: Sequence[Lent | None], seed: int, amax: float | None, threads: int
+) -> bool:
+    """Write the packed parts of ``x`` into ``out``; return whether x held NaN or infinity."""
+    p = format_of_call(planned, x, seed, amax, threads)
+    codes, scales, shifts, outer = out
+    assert codes is not None
+    return _native.quantize(p, planned.where, x, codes, scales, shifts, outer, threads)[1]
+
+
+def planned_for(x: Array, format: Format, axis: int, chosen: Options) -> tuple[Plan, Array]:
+    """Return the plan for an array, and the array, copied if no kernel can read it where it lies."""
+    x = aligned(x)
+    planned = plan(format.grammar, chosen.text, x.shape, steps_of(x), axis)
+    if planned is None:  # too many axes for a geometry
         x = np.ascontiguousarray(x)
-        where = geometry(x, axis)
-    assert where is not None
-    return p, x, where
+        planned = plan(format.grammar, chosen.text, x.shape, None, axis)
+    assert planned is not None
+    return planned, x
+
+
+def format_of_call(planned: Plan, x: Lent, seed: int, amax: float | None, threads: int) -> _native.Format:
+    """Return the format with the seed of a call, and the scale that all of ``x`` shares."""
+    if not planned.shared:
+        return planned.format_of_call(seed, None, False)
+    measured, bad = 0.0, False
+    if amax is None or planned.nonfinite == "block_nan":
+        measured, _, bad = _native.magnitudes(planned.everything, x, threads)
+        if bad and planned.nonfinite == "saturate":
+            assert isinstance(x, np.ndarray)
+            if np.isinf(widened(x)).any():
+                measured = largest_finite(x.dtype)  # what stands for infinity
+    largest = measured if amax is None else amax
+    return planned.format_of_call(seed, largest, bad and planned.nonfinite == "block_nan")
