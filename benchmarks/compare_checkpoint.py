@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import resource
 import subprocess
 import sys
@@ -25,10 +24,12 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from _alternating import machine
 from safetensors.torch import load_file
 
 from fewbits.compare.checkpoint import CHECKPOINT_FORMATS, measure_checkpoint
 from fewbits.files.checkpoint import chunks, read_checkpoint
+from fewbits.kernels.bits.reals import widened
 
 MEBI = 1 << 20
 PROMISE = 4  # bytes of memory per byte of checkpoint
@@ -58,7 +59,7 @@ def run(job: str, path: Path, formats: list[str]) -> dict[str, float]:
     if job == "stream":
         for tensor in read_checkpoint(path):
             for piece in chunks(tensor, COLUMNS):
-                piece.sum()
+                widened(piece).sum()
     elif job == "load":
         whole = {name: tensor.float() for name, tensor in load_file(path).items()}
         sum(float(tensor.sum()) for tensor in whole.values())
@@ -111,21 +112,15 @@ def main() -> int:
     each = results["measure"]["seconds"] / (given.mebibytes * MEBI / 2) / len(formats) * 1e9
     bound = PROMISE * max(given.mebibytes, 256)  # an interpreter with torch takes some 250 MiB by itself
     kept = results["measure"]["peak_bytes"] <= bound * MEBI
-    machine = {
-        "cpu": platform.processor() or platform.machine(),
-        "threads": torch.get_num_threads(),
-        "mebibytes": given.mebibytes,
-        "command": " ".join(["python", *sys.argv]),
-    }
-    print(f"a checkpoint of {given.mebibytes} MiB in BF16, {machine['threads']} threads")
+    print(f"a checkpoint of {given.mebibytes} MiB in BF16, {torch.get_num_threads()} threads")
     print(table(results, given.mebibytes, formats))
     print(f"{each:.1f} ns for each value and format; within {bound} MiB: {'yes' if kept else 'NO'}")
     if given.json:
+        sizes = {"mebibytes": given.mebibytes, "formats": len(formats)}
         figures: dict[str, Any] = {
-            "machine": machine,
-            "formats": formats,
+            "machine": machine(),
             "within_bound": kept,
-            "jobs": results,
+            "rows": [{"job": job, **sizes, **found} for job, found in results.items()],
         }
         given.json.write_text(json.dumps(figures, indent=2) + "\n")
     return 0 if kept else 1

@@ -150,6 +150,48 @@ std::pair<double, double> pass(const Kernels& kernels, Lattice job, int threads)
     return all;
 }
 
+namespace {
+
+// In order, so that neither threads nor chance have a part in what is rounded off.
+ErrorSums added(const std::vector<ErrorSums>& items) {
+    ErrorSums all{};
+    for (const ErrorSums& s : items) {
+        all.signal += s.signal;
+        all.noise += s.noise;
+        all.relative += s.relative;
+        all.largest_relative = std::max(all.largest_relative, s.largest_relative);
+        all.nonzero += s.nonzero;
+        all.flushed += s.flushed;
+        all.saturated += s.saturated;
+        all.nonfinite |= s.nonfinite;
+    }
+    return all;
+}
+
+// Each item has its own sums, which are added when all are there.
+template <class Job>
+ErrorSums tally_items(void (*run)(const Job&, std::int64_t, std::int64_t), Job job, int threads) {
+    std::vector<ErrorSums> sums(static_cast<std::size_t>(items_of(job.items)));
+    job.sums = sums.data();
+    const auto items = static_cast<std::int64_t>(sums.size());
+    divide(items, job.items.lines * job.items.n, threads, [&](int, std::int64_t first, std::int64_t last) { run(job, first, last); });
+    return added(sums);
+}
+
+}  // namespace
+
+ErrorSums tally(const Kernels& kernels, Tally job, bool scale_of_line, int threads) {
+    std::vector<float> largest(static_cast<std::size_t>(scale_of_line ? job.items.lines : 0));
+    if (scale_of_line) {
+        job.largest = largest.data();
+        divide(job.items.lines, job.items.lines * job.items.n, threads,
+               [&](int, std::int64_t first, std::int64_t last) { kernels.largest_of_lines(job, first, last); });
+    }
+    return tally_items(kernels.tally, job, threads);
+}
+
+ErrorSums tally(const Kernels& kernels, const PairTally& job, int threads) { return tally_items(kernels.tally_pairs, job, threads); }
+
 Magnitudes measure(const Kernels& kernels, const void* in, Real type, const Geometry& g, int threads) {
     std::mutex lock;
     Magnitudes all{0.0, std::numeric_limits<double>::infinity(), false};

@@ -28,6 +28,9 @@ void substitute(const Kernels& kernels, const Triangle& job, std::int64_t sides,
 void counter_uniform(const Kernels& kernels, const CounterUniform& job, std::int64_t n, int threads);
 void pack(const Kernels& kernels, const Pack& job, int threads);
 std::pair<double, double> pass(const Kernels& kernels, Lattice job, int threads);
+// `scale_of_line`: the largest magnitude of each line is measured first.
+ErrorSums tally(const Kernels& kernels, Tally job, bool scale_of_line, int threads);
+ErrorSums tally(const Kernels& kernels, const PairTally& job, int threads);
 Magnitudes measure(const Kernels& kernels, const void* in, Real type, const Geometry& geometry, int threads);
 
 }  // namespace fewbits

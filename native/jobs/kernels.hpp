@@ -14,6 +14,7 @@
 #include "jobs/nm_permutation.hpp"
 #include "jobs/sparse_rows.hpp"
 #include "jobs/stencil.hpp"
+#include "jobs/tally.hpp"
 #include "jobs/triangles.hpp"
 
 namespace fewbits {
@@ -31,6 +32,9 @@ struct Kernels {
     std::int64_t (*expand)(const NmLines&, std::int64_t first, std::int64_t last);
     std::int64_t (*measure_items)(const Geometry&);
     Magnitudes (*measure)(const void* in, Real type, const Geometry&, std::int64_t first, std::int64_t last);
+    void (*largest_of_lines)(const Tally&, std::int64_t first, std::int64_t last);
+    void (*tally)(const Tally&, std::int64_t first, std::int64_t last);  // items: items_of
+    void (*tally_pairs)(const PairTally&, std::int64_t first, std::int64_t last);
     void (*additions)(const Additions&, std::int64_t first, std::int64_t last);  // items are rows
     void (*lattice)(const Lattice&, std::int64_t first, std::int64_t last);  // items: items_of
     std::int64_t (*direction_workspace)(const DirectionUpdate&);  // bytes that each thread needs

@@ -18,6 +18,7 @@
 #include "jobs/nm_permutation.hpp"
 #include "jobs/sparse_rows.hpp"
 #include "jobs/stencil.hpp"
+#include "jobs/tally.hpp"
 #include "jobs/triangles.hpp"
 
 #if defined(__SSE2__)

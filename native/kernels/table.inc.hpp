@@ -13,6 +13,7 @@
 #include "kernels/sparse/rows.inc.hpp"
 #include "kernels/stencil/direction.inc.hpp"
 #include "kernels/stencil/residual.inc.hpp"
+#include "kernels/tally/tally.inc.hpp"
 #include "kernels/values/counter_uniform.inc.hpp"
 #include "kernels/values/magnitudes.inc.hpp"
 
@@ -35,6 +36,9 @@ constexpr Kernels functions = {
     .expand = stream::expand,
     .measure_items = magnitudes::measure_items,
     .measure = magnitudes::measure,
+    .largest_of_lines = tally::largest_of_lines,
+    .tally = tally::tally,
+    .tally_pairs = tally::tally_pairs,
     .additions = additions::additions,
     .lattice = wilson::lattice,
     .direction_workspace = direction::direction_workspace,

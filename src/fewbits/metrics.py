@@ -19,8 +19,6 @@ __all__ = ["measure", "qsnr", "qsnr_lower_bound"]
 
 Reals = NDArray[np.floating]
 
-_CACHED = 1 << 15  # values whose float64 temporaries stay in the second-level cache
-
 
 @dataclass
 class Tally:
@@ -35,39 +33,23 @@ class Tally:
     relative: float = 0.0
     largest_relative: float = 0.0
 
-    @kernels.exact_arithmetic()
     def add(self, x: Reals, y: Reals, limit: float | Reals = inf) -> None:
         """Count a piece: originals, rounded values, and the largest magnitudes that could be kept.
 
         NaN and infinities of ``x`` count as values, but not in the sums.
         """
-        rows = len(x) if x.ndim > 1 else 1
-        step = max(1, _CACHED * rows // max(x.size, 1))
-        if step < rows:
-            limits = np.broadcast_to(limit, x.shape)
-            for start in range(0, rows, step):
-                self.add(x[start : start + step], y[start : start + step], limits[start : start + step])
-            return
-        finite = np.isfinite(x)
-        all_finite = bool(finite.all())
-        wide = (x if all_finite else np.where(finite, x, 0)).astype(np.float64)
-        magnitude = np.abs(wide)
-        error = np.abs((y if all_finite else np.where(finite, y, 0)) - wide)
-        # Not a dot product: BLAS would start threads, which wait on a busy machine for longer than they work.
-        with np.errstate(over="ignore"):  # float64 values beyond 1e154 have infinite power
-            self.signal += float(np.square(magnitude).sum())
-            self.noise += float(np.square(error).sum())
-        self.count += wide.size
-        nonzero = magnitude > 0
-        self.nonzero += int(np.count_nonzero(nonzero))
-        self.flushed += int(np.count_nonzero(nonzero & (y == 0)))
-        # A real scale is rounded to float32, so the block's own largest value may lie an ulp beyond the
-        # limit.
-        self.saturated += int(np.count_nonzero(magnitude * (1 - 2.0**-20) > limit))
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            relative = np.where(nonzero, error / magnitude, 0)
-        self.relative += float(relative.sum())
-        self.largest_relative = max(self.largest_relative, float(relative.max(initial=0)))
+        self.include(kernels.tally_pairs(x, y, limit), x.size)
+
+    def include(self, sums: kernels.ErrorSums, count: int) -> None:
+        """Count a piece of ``count`` values by the sums of its errors."""
+        self.count += count
+        self.signal += sums.signal
+        self.noise += sums.noise
+        self.nonzero += sums.nonzero
+        self.flushed += sums.flushed
+        self.saturated += sums.saturated
+        self.relative += sums.relative
+        self.largest_relative = max(self.largest_relative, sums.largest_relative)
 
     def error(self) -> Error:
         """Return what the pieces say together."""
@@ -146,8 +128,7 @@ def measure(
     front = checked_axis(axis, array.ndim)
     chosen = kernels.options(target, scale_rule=scale_rule, nonfinite=nonfinite)
     tally = Tally()
-    rounded = kernels.fake_quantize(array, target, front, chosen)
-    tally.add(array, rounded, kernels.limits(array, target, front, chosen))
+    tally.include(kernels.tally(array, target, front, chosen), array.size)
     return tally.error()
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import fewbits as fb
+from fewbits import kernels
 from fewbits.compare import direct_cast
 from fewbits.compare.casting import rounded
 
@@ -17,6 +18,9 @@ class By:
 
     def __init__(self, rounding: Any, limits: Any = lambda x, axis: inf) -> None:
         self.round, self.limits = rounding, limits
+
+    def tally(self, x: Any, y: Any, axis: int) -> kernels.ErrorSums:
+        return kernels.tally_pairs(x.detach().numpy(), y.detach().numpy(), self.limits(x, axis))
 
 
 class Recorder:

@@ -16,6 +16,7 @@ from fewbits.compare import checkpoint as module
 from fewbits.compare.checkpoint import CHECKPOINT_FORMATS, measure_checkpoint
 from fewbits.errors import ArgumentError, FormatError
 from fewbits.files.matrix_view import matrix_shape
+from fewbits.kernels.arrays import tally
 
 # One format of every way to scale: none, block, two levels, tensor, channel, and each of these above blocks.
 EVERY_SCALE = (
@@ -39,7 +40,7 @@ def measured(
 
 def small_pieces(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     monkeypatch.setattr(module, "CHUNK_VALUES", chunk)
-    monkeypatch.setattr(module, "_PIECE", chunk // 4)
+    monkeypatch.setattr(tally, "_PIECE", chunk // 4)
 
 
 def test_the_default_formats_exist_and_are_few_bits() -> None:
@@ -106,7 +107,7 @@ def test_the_number_of_threads_does_not_change_the_result(
     tensors = {"x": normal(90, 70), "y": normal(5000)}
     reports = []
     for threads in (1, 3):
-        monkeypatch.setattr("fewbits.kernels.threads", lambda count=threads: count)
+        monkeypatch.setattr(tally, "threads", lambda count=threads: count)
         reports.append(measured(tmp_path, EVERY_SCALE, tensors=tensors))
     assert reports[0] == reports[1]
 
@@ -252,8 +253,9 @@ def peak(): return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").
 before = peak()
 whole = sys.argv[2] == "whole"
 if whole:
-    from safetensors.torch import load_file
-    fewbits.quantize(next(iter(load_file(sys.argv[1]).values())), "mxfp4")
+    from safetensors.numpy import load_file
+    x = next(iter(load_file(sys.argv[1]).values()))
+    fewbits.qsnr(x, fewbits.fake_quantize(x, "mxfp4"))
 else:
     measure_checkpoint(sys.argv[1], ["mxfp4"], min_qsnr_db=20)
 print(json.dumps({"before": before, "after": peak()}))
@@ -286,18 +288,17 @@ def write_large(path: Path, shape: tuple[int, ...]) -> int:
 
 
 @pytest.mark.parametrize("shape", [(1 << 12, 1 << 12), (1 << 24,)])
-def test_measuring_64_mib_takes_less_than_256_mib_more(tmp_path: Path, shape: Any) -> None:
+def test_measuring_64_mib_takes_less_than_64_mib_more(tmp_path: Path, shape: Any) -> None:
     size = write_large(tmp_path / "m.safetensors", shape)
     assert size == 64 << 20
     before, after = peaks(tmp_path / "m.safetensors", "pieces")
-    # What 4 GiB is to 1 GiB. The file's own pages are mapped, and count once they were read.
-    assert after - before < 4 * size
+    assert after - before < size
 
 
 def test_measuring_a_tensor_whole_would_exceed_that_bound(tmp_path: Path) -> None:
     size = write_large(tmp_path / "m.safetensors", (1 << 11, 1 << 11))
     before, after = peaks(tmp_path / "m.safetensors", "whole")
-    assert after - before > 4 * size
+    assert after - before > size
 
 
 @pytest.mark.slow

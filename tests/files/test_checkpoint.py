@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 
 from fewbits.errors import DataError
 from fewbits.files.checkpoint import StoredTensor, chunks, read_checkpoint
+from fewbits.kernels.bits.reals import BFLOAT16, widened
 
 FLOATS = {
     "F64": torch.float64,
@@ -70,15 +71,18 @@ def test_dtypes_that_are_not_real_floats_are_listed_with_their_bytes(
     assert (tensor.dtype, tensor.stored_bytes, tensor.is_float) == (dtype, size, False)
 
 
+READ_AS = {"F64": np.float64, "F16": np.float16, "BF16": BFLOAT16}
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("values", [1, 7, 35, 100, 105, 1 << 20])
 def test_chunks_together_are_the_tensor_bit_for_bit(tmp_path: Path, dtype: Any, values: Any) -> None:
     x = normal(3, 5, 7).to(FLOATS[dtype])
     tensor = only(saved(tmp_path, x=x))
     pieces = list(chunks(tensor, 7, values=values))
-    assert {p.dtype for p in pieces} == {np.dtype(np.float64 if dtype == "F64" else np.float32)}
+    assert {p.dtype for p in pieces} == {np.dtype(READ_AS.get(dtype, np.float32))}
     assert all(p.ndim == 2 and p.size <= max(values, 1) for p in pieces)
-    whole = np.concatenate([p.reshape(-1) for p in pieces])
+    whole = np.concatenate([widened(p).reshape(-1) for p in pieces])
     np.testing.assert_array_equal(whole, x.to(torch.float64).numpy().reshape(-1))
 
 

@@ -11,7 +11,15 @@ NATIVE = Path(__file__).resolve().parents[2] / "native"
 SOURCES = sorted(NATIVE.rglob("*.[ch]pp"))
 KERNELS = sorted((NATIVE / "kernels").rglob("*.inc.hpp"))
 # Each room includes from itself and from those below it only; `table` gathers what isa/ compiles.
-ROOMS = ["jobs", "kernels/values", "kernels/quantize", "kernels/dequantize", "kernels/nm", "kernels/gemv"]
+ROOMS = [
+    "jobs",
+    "kernels/values",
+    "kernels/quantize",
+    "kernels/dequantize",
+    "kernels/nm",
+    "kernels/gemv",
+    "kernels/tally",
+]
 ALONE = ["kernels/gemm", "kernels/sparse", "kernels/stencil", "kernels/lattice", "kernels/dense"]
 
 

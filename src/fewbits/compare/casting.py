@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from math import inf, log10
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -25,17 +23,17 @@ from fewbits.formats import Format, parse
 from fewbits.metrics import Tally
 from fewbits.names import check_fits, listed, within
 from fewbits.tensor import fake_quantize
-from fewbits.tensor.arrays import widened
+from fewbits.tensor.arrays import opened
 
 
 class Quantizer(Protocol):
-    """Rounds a tensor in blocks along an axis."""
+    """Rounds a tensor in blocks along an axis, and counts what that did."""
 
     def round(self, x: Tensor, axis: int) -> Tensor:
         """Return the rounded tensor, of the same shape and dtype."""
 
-    def limits(self, x: Tensor, axis: int) -> NDArray[np.floating] | float:
-        """Return the largest magnitude that each value could have kept, broadcastable to ``x``."""
+    def tally(self, x: Tensor, y: Tensor, axis: int) -> kernels.ErrorSums:
+        """Return what became of ``x`` when it was rounded to ``y``."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +48,10 @@ class FormatQuantizer:
         y: Tensor = fake_quantize(x, self.format, axis=axis, scale_rule=self.scale_rule)
         return y
 
-    def limits(self, x: Tensor, axis: int) -> NDArray[np.floating]:
-        """Return the largest magnitude that each value could have kept, broadcastable to ``x``."""
+    def tally(self, x: Tensor, y: Tensor, axis: int) -> kernels.ErrorSums:
+        """Return what became of ``x`` when it was rounded to ``y``."""
         options = kernels.options(self.format, scale_rule=self.scale_rule)
-        return kernels.limits(widened(x), self.format, axis % x.ndim, options)
+        return kernels.tally(opened(x.detach())[0], self.format, axis % x.ndim, options)
 
 
 # Layer type: reduction axes of weight and input, negative, so that inputs need no batch axis.
@@ -175,7 +173,7 @@ def rounded(
 
     Args:
         model: any module.
-        quantizer: rounds along an axis, and returns the largest magnitudes that it keeps.
+        quantizer: rounds along an axis, and counts its errors.
         include: name patterns of modules to round, with all their submodules; empty for all.
         exclude: name patterns of modules to leave unrounded.
         measured_calls: number of first calls of each layer from which statistics are taken.
@@ -236,13 +234,8 @@ class _Rounding:
         y = self.quantizer.round(x, self.axis)
         if self.measured_calls > 0:
             self.measured_calls -= 1
-            self.tally.add(_numpy(x), _numpy(y), self.quantizer.limits(x, self.axis))
+            self.tally.include(self.quantizer.tally(x, y, self.axis), x.numel())
         return y
-
-
-def _numpy(x: Tensor) -> NDArray[np.float32]:
-    values: NDArray[np.float32] = x.detach().float().cpu().numpy()
-    return values
 
 
 def _counts(model: nn.Module, layers: list[nn.Module]) -> tuple[int, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import inf, isnan, lcm, log10, nan, sqrt
 
@@ -29,8 +28,6 @@ CHECKPOINT_FORMATS = (
     "int4_channel", "mx4",
 )  # fmt: skip
 
-_PIECE = 1 << 16  # values processed at once: their float64 temporaries fit in the cache
-
 
 @dataclass
 class _Trial:
@@ -44,11 +41,7 @@ class _Trial:
         """Round a chunk of (rows, n) and add its errors; ``row`` is the index of its first row."""
         fmt, amax = seen.scale_of(self.format, row, is_part)
         chosen = kernels.options(fmt, scale_rule=self.scale_rule)
-        step = max(1, _PIECE // chunk.shape[1])
-        for start in range(0, chunk.shape[0], step):
-            x = chunk[start : start + step]
-            y = kernels.fake_quantize(x, fmt, 1, chosen, amax)
-            self.tally.add(x, y, kernels.limits(x, fmt, 1, chosen, amax))
+        self.tally.include(kernels.tally(chunk, fmt, 1, chosen, amax), chunk.size)
 
 
 def measure_checkpoint(
@@ -111,23 +104,24 @@ def measure_checkpoint(
     summaries: list[TensorSummary] = []
     scores: list[TensorScore] = []
     judge = None if model is None else _Judge(model, selected, chosen, scale_rule, progress)
-    with ThreadPoolExecutor(kernels.threads()) as pool:
-        for tensor in tensors:
+    for tensor in tensors:
 
-            def advance(fraction: float, tensor: StoredTensor = tensor, done: int = done) -> None:
-                if progress is not None:
-                    progress("measuring tensors", done + fraction * tensor.stored_bytes, total)
+        def advance(fraction: float, tensor: StoredTensor = tensor, done: int = done) -> None:
+            if progress is not None:
+                progress("measuring tensors", done + fraction * tensor.stored_bytes, total)
 
-            trials = [_Trial(fmt, rule) for fmt, rule in zip(chosen, rules, strict=True)]
-            if tensor in selected:
-                seen, reason = _measured(tensor, trials, pool, advance)
-            else:
-                seen, reason = Survey(), "left out by name: kept"
-            of_tensor = [] if reason else [_score(tensor, trial) for trial in trials]
-            scores += of_tensor
-            summaries.append(_summary(tensor, seen, of_tensor, reason, judge))
-            advance(1.0)
-            done += tensor.stored_bytes
+        trials = [_Trial(fmt, rule) for fmt, rule in zip(chosen, rules, strict=True)]
+        if tensor in selected:
+            seen, reason = _measured(tensor, trials, advance)
+        else:
+            seen, reason = Survey(), "left out by name: kept"
+        of_tensor = [] if reason else [_score(tensor, trial) for trial in trials]
+        scores += of_tensor
+        rms = sqrt(trials[0].tally.signal / tensor.count) if tensor.count else 0.0
+        outlier_ratio = seen.largest / rms if of_tensor and rms else nan
+        summaries.append(_summary(tensor, outlier_ratio, reason, judge))
+        advance(1.0)
+        done += tensor.stored_bytes
     proposed, noise = propose(summaries, scores, min_qsnr_db, None if judge is None else judge.noise)
     return CheckpointReport(
         os.fspath(path),
@@ -174,7 +168,7 @@ def _block_size(format: Format) -> int:
 
 
 def _measured(
-    tensor: StoredTensor, trials: list[_Trial], pool: ThreadPoolExecutor, advance: Callable[[float], None]
+    tensor: StoredTensor, trials: list[_Trial], advance: Callable[[float], None]
 ) -> tuple[Survey, str]:
     """Run the trials of one tensor; return its survey, and the reason if it was not measured, else ""."""
     if not tensor.is_float:
@@ -191,11 +185,9 @@ def _measured(
         at = 0
         for chunk in chunks(tensor, row, multiple=multiple, values=CHUNK_VALUES):
             where = at // row, chunk.shape[1] < row
-            # Only one thread at a time adds to a format's sums, in order, so that the result does not depend
-            # on the number of threads.
-            jobs = [pool.submit(trial.add, chunk, seen, *where) for trial in group]
-            for job in jobs:
-                job.result()
+            # Format after format, each by all threads of the kernels: a chunk stays in the cache meanwhile.
+            for trial in group:
+                trial.add(chunk, seen, *where)
             at += chunk.size
             done += chunk.size
             advance(done / (tensor.count * len(groups)))
@@ -232,22 +224,19 @@ def _score(tensor: StoredTensor, trial: _Trial) -> TensorScore:
     )
 
 
-def _summary(
-    tensor: StoredTensor, seen: Survey, scores: list[TensorScore], reason: str, judge: _Judge | None
-) -> TensorSummary:
+def _summary(tensor: StoredTensor, outlier_ratio: float, reason: str, judge: _Judge | None) -> TensorSummary:
     """Return the summary of a tensor before a format is chosen; ``reason`` says why none will be."""
     sensitivity = nan if judge is None else judge.sensitivities.get(tensor.name, nan)
     if not reason and not can_cast(tensor):
         reason = "fewer than two axes: kept, as fewbits cast does"
     elif not reason and judge is not None and isnan(sensitivity):
         reason = "the model has no parameter of this name: kept"
-    rms = sqrt(seen.power / tensor.count) if tensor.count else 0.0
     return TensorSummary(
         tensor=tensor.name,
         shape=tensor.shape,
         dtype=tensor.dtype,
         stored_bytes=tensor.stored_bytes,
-        outlier_ratio=seen.largest / rms if scores and rms else nan,
+        outlier_ratio=outlier_ratio,
         proposed=None,
         proposed_bytes=tensor.stored_bytes,
         reason=reason,

@@ -15,7 +15,7 @@ from functools import partial
 from io import BufferedReader
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,7 +115,7 @@ def index_of(given: Path) -> Path | None:
 
 def chunks(
     tensor: StoredTensor, row: int, *, multiple: int = 1, values: int = CHUNK_VALUES
-) -> Iterator[NDArray[np.float32] | NDArray[np.float64]]:
+) -> Iterator[NDArray[Any]]:
     """Yield the values of a floating-point tensor in pieces of rows; only one piece is in memory.
 
     Args:
@@ -125,7 +125,8 @@ def chunks(
         values: most values in a piece; at least ``multiple``.
 
     Yields:
-        (rows, row) if whole rows fit, else (1, part of a row); float64 for F64, else float32, in C order.
+        (rows, row) if whole rows fit, else (1, part of a row), in C order and as :mod:`fewbits.kernels` takes
+        it: F64, F32 and F16 as they are, BF16 as its bits in uint16, other types as float32.
 
     Raises:
         DataError: the file was damaged after it was listed.
@@ -165,13 +166,24 @@ def read_bytes(file: BufferedReader, tensor: StoredTensor, at: int, size: int) -
     return octets
 
 
-def _floats(octets: bytearray, dtype: str) -> NDArray[np.float32] | NDArray[np.float64]:
-    """Return stored floating-point numbers as float64 for F64, else as float32."""
+# Stored numbers that the kernels read as they are.
+_READ: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+}
+
+
+def _floats(octets: bytearray, dtype: str) -> NDArray[Any]:
+    """Return stored floating-point numbers as :func:`chunks` gives them."""
+    if dtype in _READ:
+        stored = np.frombuffer(octets, _READ[dtype])
+        return stored.astype(stored.dtype.newbyteorder("="), copy=False)
     import torch
 
     flat = torch.frombuffer(octets, dtype=torch.uint8) if octets else torch.empty(0, dtype=torch.uint8)
-    wide = torch.float64 if dtype == "F64" else torch.float32
-    values: NDArray[np.float32] | NDArray[np.float64] = flat.view(torch_dtype(dtype)).to(wide).numpy()
+    values: NDArray[np.float32] = flat.view(torch_dtype(dtype)).float().numpy()
     return values
 
 

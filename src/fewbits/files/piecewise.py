@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import prod
+from math import inf, prod
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +21,11 @@ from fewbits.formats import Format, shares_scale
 from fewbits.kernels.arrays import nm
 from fewbits.kernels.bits.layout import Packed, moved
 from fewbits.kernels.bits.nm_stream import by_magnitude
+from fewbits.kernels.bits.reals import widened
 from fewbits.metrics import Tally
 from fewbits.typing import NumpyArray
 
-PIECE_VALUES = 1 << 18  # values processed at once; measuring errors takes twenty times their bytes
+PIECE_VALUES = 1 << 18  # values processed at once
 
 # Dtypes of ordinary tensors that the kernels can write directly.
 _DEQUANTIZED: dict[str, np.dtype[np.generic]] = {
@@ -62,8 +63,8 @@ def quantize_tensor(
     seen = _survey(tensor, layout, row)
     parts, tally, at = layout.part_layouts, Tally(), 0
     for x in chunks(tensor, row, multiple=layout.multiple, values=PIECE_VALUES):
-        packed, dequantized = _quantize_piece(tensor, x, layout, scale_rule, _scale(seen, layout, x, at, row))
-        tally.add(x, dequantized)
+        packed, sums = _quantize_piece(tensor, x, layout, scale_rule, _scale(seen, layout, x, at, row))
+        tally.include(sums, x.size)
         for suffix, part in zip(SUFFIXES, packed, strict=True):
             if part is not None:
                 octets = np.ascontiguousarray(part).astype(part.dtype.newbyteorder("<"), copy=False)
@@ -84,24 +85,27 @@ def _scale(
 
 def _quantize_piece(
     tensor: StoredTensor,
-    x: NDArray[np.float32] | NDArray[np.float64],
+    x: NumpyArray,
     layout: TensorLayout,
     scale_rule: str,
     scale: tuple[Format, float | None],
-) -> tuple[Packed, NDArray[np.floating]]:
-    """Return the packed parts of a piece, and their values."""
+) -> tuple[Packed, kernels.ErrorSums]:
+    """Return the packed parts of a piece, and its errors."""
     fmt, amax = scale
-    pruned = x if layout.pattern is None else np.where(by_magnitude(x, layout.pattern), x, x.dtype.type(0))
     options = kernels.options(fmt, scale_rule=scale_rule if kernels.has_scale_rule(fmt) else "floor")
+    wide = widened(x)
+    pruned = x if layout.pattern is None else np.where(by_magnitude(wide, layout.pattern), x, x.dtype.type(0))
     try:
         packed = kernels.quantize(pruned, fmt, 1, options, amax)
     except DataError:
         raise _cannot_hold(tensor, layout.format) from None
-    dequantized: NDArray[np.floating] = kernels.dequantize(packed, fmt, x.shape, 1, x.dtype)
-    if layout.pattern is not None:
-        codes = nm.compress(packed.codes, layout.format, x.shape[1], layout.pattern)
-        packed = packed._replace(codes=codes)
-    return packed, dequantized
+    if layout.pattern is None:
+        return packed, kernels.tally(x, fmt, 1, options, amax)
+    # What the pattern drops is an error too, but nothing beyond a limit.
+    dropped = kernels.tally_pairs(wide, kernels.dequantize(packed, fmt, x.shape, 1, wide.dtype), inf)
+    sums = dropped._replace(saturated=kernels.tally(pruned, fmt, 1, options, amax).saturated)
+    codes = nm.compress(packed.codes, layout.format, x.shape[1], layout.pattern)
+    return packed._replace(codes=codes), sums
 
 
 def dequantized_bytes(tensor: StoredNarrowTensor) -> Iterator[tuple[int, memoryview]]:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import inf
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fewbits import kernels
 from fewbits.formats import Format, for_one_channel, shares_scale
+from fewbits.kernels.bits.reals import widened
 
-Piece = NDArray[np.float32] | NDArray[np.float64]
+Piece = NDArray[Any]  # as fewbits.kernels takes it
 
 
 @dataclass
 class Survey:
-    """Sums and largest values of a tensor that is read in pieces."""
+    """Largest values of a tensor that is read in pieces, and what is not finite in it."""
 
-    power: float = 0.0  # sum of squares of the finite values
     largest: float = 0.0  # finite magnitude
     nans: int = 0
     infinities: int = 0
@@ -48,15 +48,13 @@ def survey(pieces: Iterable[Piece], row: int) -> Survey:
     """
     seen, at = Survey(), 0
     for piece in pieces:
-        x, largest = piece, kernels.largest(piece)
-        if not largest < inf:  # NaN, too
-            seen.nans += int(np.count_nonzero(np.isnan(piece)))
-            seen.infinities += int(np.count_nonzero(np.isinf(piece)))
-            x = np.where(np.isfinite(piece), piece, piece.dtype.type(0))
-            largest = kernels.largest(x)
+        largest, is_finite = kernels.largest_finite(piece)
+        if not is_finite:
+            wide = widened(piece)
+            seen.nans += int(np.count_nonzero(np.isnan(wide)))
+            seen.infinities += int(np.count_nonzero(np.isinf(wide)))
         seen.largest = max(seen.largest, largest)
-        seen.power += float(np.square(x, dtype=np.float64).sum())
-        if x.shape[1] < row:
+        if piece.shape[1] < row:
             seen.largest_of_row[at // row] = max(largest, seen.largest_of_row.get(at // row, 0.0))
-        at += x.size
+        at += piece.size
     return seen

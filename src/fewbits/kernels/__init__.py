@@ -14,8 +14,10 @@ from fewbits.kernels.arrays.products import (
     gemv,
     has_bfloat16_products,
 )
+from fewbits.kernels.arrays.tally import tally, tally_pairs
 from fewbits.kernels.arrays.threads import threads
-from fewbits.kernels.arrays.values import largest, smallest
+from fewbits.kernels.arrays.values import largest, largest_finite, smallest
+from fewbits.kernels.bits.error_sums import ErrorSums
 from fewbits.kernels.bits.layout import Packed
 from fewbits.kernels.bits.options import Options, check_scale_rule, has_scale_rule, options
 from fewbits.kernels.bits.reals import BFLOAT16
@@ -23,6 +25,7 @@ from fewbits.kernels.native import active_isa, available_isas, exact_arithmetic,
 
 __all__ = [
     "BFLOAT16",
+    "ErrorSums",
     "Options",
     "Packed",
     "active_isa",
@@ -39,9 +42,12 @@ __all__ = [
     "has_scale_rule",
     "isas",
     "largest",
+    "largest_finite",
     "limits",
     "options",
     "quantize",
     "smallest",
+    "tally",
+    "tally_pairs",
     "threads",
 ]

@@ -18,6 +18,20 @@ def largest(x: Array) -> float:
     return float(max(x.max(initial=0), -x.min(initial=0)))
 
 
+def largest_finite(x: Array) -> tuple[float, bool]:
+    """Return the largest finite magnitude of ``x``, and whether all of it is finite.
+
+    ``x`` is float64, float32, float16, or uint16 that holds the bits of bfloat16.
+    """
+    if x.dtype != np.float64:
+        most, _, nonfinite = native.magnitudes(x, threads=threads())
+        return most, not nonfinite
+    most = largest(x)
+    if most < np.inf:  # not NaN either
+        return most, True
+    return largest(np.where(np.isfinite(x), x, 0)), False
+
+
 def smallest(x: Array) -> float:
     """Return the smallest magnitude above zero of a float32 ``x``; infinity if there is none."""
     return native.magnitudes(x, threads=threads())[1]

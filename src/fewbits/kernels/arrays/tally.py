@@ -1,0 +1,65 @@
+"""What rounding does to the values of an array: sums and counts of errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbits.formats import Format, shares_scale
+from fewbits.kernels import native
+from fewbits.kernels.arrays.conversions import fake_quantize, limits
+from fewbits.kernels.arrays.threads import threads
+from fewbits.kernels.arrays.values import largest_finite
+from fewbits.kernels.bits.error_sums import ErrorSums
+from fewbits.kernels.bits.options import Options
+from fewbits.kernels.bits.reals import widened, without_infinity
+
+Array = NDArray[Any]
+
+
+_PIECE = 1 << 16  # values that the definition takes at once: it needs about twenty times their bytes
+
+
+def tally(x: Array, format: Format, axis: int, chosen: Options, amax: float | None = None) -> ErrorSums:
+    """Return what :func:`fewbits.kernels.fake_quantize` does to ``x``, without keeping what it gives.
+
+    Values of 16 bits are measured against their results in float32. Those that are not finite count as zeros.
+    """
+    if not x.size:
+        return ErrorSums()
+    lines = np.moveaxis(x, axis, -1) if x.ndim else x.reshape(1)
+    lines = np.ascontiguousarray(lines).reshape(-1, lines.shape[-1])
+    if native.supports_tally(format, chosen, x.dtype):
+        found = native.tally(lines, format, chosen, amax, threads=threads())
+        if found is not None:
+            return found
+    return _in_steps(lines, format, chosen, amax)
+
+
+def _in_steps(x: Array, format: Format, chosen: Options, amax: float | None) -> ErrorSums:
+    """Round, find the limits, and compare: what the compiled kernel does at once."""
+    step, sums = max(1, _PIECE // x.shape[1]), ErrorSums()
+    if amax is None and shares_scale(format, "tensor"):
+        # A NaN or infinity anywhere may decide the scale of the tensor, so it is not processed in pieces.
+        most, is_finite = largest_finite(x)
+        amax, step = (most, step) if is_finite else (None, len(x))
+    for start in range(0, len(x), step):
+        piece = x[start : start + step]
+        given = without_infinity(piece) if chosen.nonfinite == "saturate" else widened(piece)
+        rounded = fake_quantize(given, format, 1, chosen, amax)
+        sums = sums.plus(tally_pairs(widened(piece), rounded, limits(piece, format, 1, chosen, amax)))
+    return sums
+
+
+def tally_pairs(x: Array, y: Array, most: Array | float) -> ErrorSums:
+    """Return what became of ``x`` when it was rounded to ``y``.
+
+    Args:
+        x: floating point, any shape.
+        y: the rounded values, of the same shape.
+        most: the largest magnitude that each value could have kept, broadcastable to x.
+    """
+    wide = np.result_type(x, y, np.float32)
+    return native.tally_pairs(x.astype(wide, copy=False), y.astype(wide, copy=False), most, threads=threads())
