@@ -1,142 +1,221 @@
-// Sixteen packed codes at a time, decoded in registers. AVX-512 only: elsewhere the loops of dequantize.inc.hpp do it.
+// Sixteen packed codes at a time, decoded in registers. AVX2 and AVX-512; elsewhere the loops of dequantize.inc.hpp do it.
 #pragma once
 
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/rounding.inc.hpp"
+#include "kernels/values/vectors.inc.hpp"
 
 namespace decode_sixteen {
 
-using numbers::nan_bits, numbers::power_of_two, numbers::smaller;
-using rounding::constants_of, rounding::decode_all, rounding::is_fixed;
+#if defined(__AVX2__)
 
-#if defined(__AVX512F__)
+using numbers::Bits, numbers::Naturals, numbers::Reals, numbers::binade, numbers::infinity_bits, numbers::magnitude_mask,
+    numbers::nan_bits, numbers::power_of_two, numbers::sign_bit, numbers::smaller, numbers::vector;
+using rounding::constants_of, rounding::decode_all;
+using vectors::broadcast, vectors::read, vectors::smaller, vectors::write;
 
-// How 16 codes become 16 floats.
+// How 16 codes become 16 floats: chosen once for a job, and known to the compiler in each loop.
 enum class Decoder : i32 {
-    table,   // up to four bits: the codes select from one register
-    half,    // sign and magnitude: the code's bits, put in the right places, are a float16, which the CPU converts
-    integer  // two's complement
+    table,          // up to four bits: the codes select from registers
+    integer,        // two's complement
+    number,         // sign and magnitude: the code's bits, put in the right places, are nearly a float32
+    number_or_nan,  // the same with codes that are infinity or NaN
+    // of 16 bits, all others of at most eight:
+    wide_integer,
+    wide_number,
+    bfloat  // nothing but zeros is missing of a float32
 };
 
-// What decoding needs besides the codes: registers that are set up once for each job. Lane i of 16 is code i.
+inline constexpr bool is_wide(Decoder d) { return d >= Decoder::wide_integer; }
+inline constexpr bool is_integer(Decoder d) { return d == Decoder::integer || d == Decoder::wide_integer; }
+
+// Sixteen codes are one register or two.
+constexpr i64 parts = 16 / vector;
+
+// What decoding needs besides the codes: registers that are set up once for each job. Lane i of part h is code
+// h vector + i.
 struct CodeDecoder {
     Decoder decoder;
     i32 bits;
-    __m512i bytes, shifts;  // table: which four bytes hold code i, and how far in
-    __m512 table;
-    __m256i two_bytes, to_top;  // others: which two bytes hold code i, and how far from the top of them it ends
-    __m256i places;             // half: sign and magnitude of a float16 that a code fills
-    __m128i down;               // from the top to those places, or to an integer
-    __m256i largest, nan;       // half: above the first, or equal to the second, is NaN
-    __m512 unit;                // what one is worth
-    bool has_nan;
+    bool minus_zero_is_nan;
+    Bits bytes[parts];    // which bytes of 16 hold each code
+    Bits shifts[parts];   // table: where a code begins in them; else how far it is from the top of its lane
+    Reals table;          // the first `vector` values, repeated where there are fewer codes
+    Reals above;          // AVX2: the values of codes from eight on
+    i32 magnitude, sign;  // the bits of a code at the top of a lane
+    i32 down, bias;       // number: from there to the fraction of a float32, and from the code's exponents to float32's
+    float emin_value;
+    i32 limit, infinity;  // magnitudes above the first are NaN, but for the second
+    float unit;                // integer: what the last bit of a lane is worth
 };
 
 namespace {  // of this file alone
 
-// Bits of the exponent of an element with a sign bit; fixed point has none.
-inline i32 exponent_bits(const Grid& g) { return is_fixed(g) ? 0 : g.bits - 1 - g.m; }
+inline i32 sign_bits(const Grid& g) { return g.sign == Sign::bit ? 1 : 0; }
+inline i32 exponent_bits(const Grid& g) { return g.bits - sign_bits(g) - g.m; }
 
-// Two's complement of up to eight bits is an integer; a table of four bits serves every format.
+inline bool is_bfloat(const Grid& g) { return g.bits == 16 && g.sign == Sign::bit && g.m == 7 && g.emin == -126; }
+
+inline bool nan_is_minus_zero(const Grid& g) { return g.has_nan && g.sign == Sign::bit && g.nan == 1 << (g.bits - 1); }
+
 inline Decoder decoder_of(const Grid& g) {
-    return g.bits <= 4 ? Decoder::table : g.sign == Sign::bit ? Decoder::half : Decoder::integer;
+    const bool integer = g.sign == Sign::twos_complement;
+    if (g.bits <= 4) return Decoder::table;
+    if (g.bits <= 8) return integer ? Decoder::integer : g.has_nan ? Decoder::number_or_nan : Decoder::number;
+    return integer ? Decoder::wide_integer : is_bfloat(g) ? Decoder::bfloat : Decoder::wide_number;
 }
 
 }  // namespace
 
 inline bool decodes_in_registers(const Grid& g) {
-    if (g.bits <= 4 || g.sign == Sign::twos_complement) return g.bits <= 8;
-    // A float16 has five bits of exponent, and nothing but infinity and NaN with the highest.
-    const i32 bits = exponent_bits(g);
-    const bool half = bits < 5 ? g.inf == 0 : bits == 5 && g.limit_above < 31 << g.m;
-    return g.bits <= 8 && g.sign == Sign::bit && half;
+    if (g.bits <= 4) return true;
+    if (g.bits > 8 && g.bits != 16) return false;
+    // What a lane's last bit is worth must be a normal float32, and so must the binade below emin.
+    if (g.sign == Sign::twos_complement) return g.emin - g.m + g.bits - 32 > -126;
+    const bool zeros = g.sign == Sign::none || g.signed_zero || nan_is_minus_zero(g);
+    return zeros && (is_bfloat(g) || (g.emin > -126 && exponent_bits(g) < 8));
 }
 
 inline CodeDecoder code_decoder_of(const Grid& g) {
     CodeDecoder s{};
     s.bits = g.bits;
-    s.has_nan = g.has_nan;
     s.decoder = decoder_of(g);
-    alignas(64) u8 bytes[64], two_bytes[32];
+    s.minus_zero_is_nan = nan_is_minus_zero(g);
+    alignas(64) u8 bytes[64];
     alignas(64) i32 shifts[16], codes[16];
-    alignas(64) u16 to_top[16];
     alignas(64) float table[16], ones[16];
     for (i32 i = 0; i < 16; ++i) {
         // Code i begins in byte i bits / 8, at bit i bits % 8 of it; with at most eight bits it ends in the next byte
-        // at the latest.
-        const i32 byte = i * g.bits / 8, bit = i * g.bits % 8;
-        for (i32 j = 0; j < 4; ++j) bytes[4 * i + j] = static_cast<u8>(smaller(byte + j, 7));
-        for (i32 j = 0; j < 2; ++j) two_bytes[2 * i + j] = static_cast<u8>(smaller(byte + j, 15) % 16);
-        shifts[i] = bit;
-        to_top[i] = static_cast<u16>(16 - g.bits - bit);
+        // at the latest. Codes of 16 bits come in the lower halves of their lanes.
+        const i32 byte = i * g.bits / 8, bit = g.bits == 16 ? 0 : i * g.bits % 8;
+        for (i32 j = 0; j < 4; ++j) bytes[4 * i + j] = static_cast<u8>(smaller(byte + j, 15));
+        shifts[i] = s.decoder == Decoder::table ? bit : 32 - g.bits - bit;
         codes[i] = i & ((1 << smaller(g.bits, 4)) - 1);
         ones[i] = 1.0f;
     }
-    s.bytes = _mm512_load_si512(bytes);
-    s.shifts = _mm512_load_si512(shifts);
-    s.two_bytes = _mm256_load_si256(reinterpret_cast<const __m256i*>(two_bytes));
-    s.to_top = _mm256_load_si256(reinterpret_cast<const __m256i*>(to_top));
+    for (i64 h = 0; h < parts; ++h) {
+        s.bytes[h] = read<Bits>(bytes + 4 * vector * h);
+        s.shifts[h] = read<Bits>(shifts + vector * h);
+    }
     // The table comes from the same function that decodes everything else.
     if (s.decoder == Decoder::table) decode_all(constants_of(g, Overflow::saturate), g.has_nan, codes, ones, table, 16);
-    s.table = _mm512_load_ps(table);
-    // Fixed point becomes a subnormal float16, a multiple of 2^-24; a float keeps its exponent field and m bits of 10.
-    const i32 low = is_fixed(g) ? 0 : 10 - g.m;
-    s.down = _mm_cvtsi32_si128(s.decoder == Decoder::half ? 16 - g.bits - low : 16 - g.bits);
-    const i32 magnitude = (1 << (g.bits - 1)) - 1;
-    s.places = _mm256_set1_epi16(static_cast<short>(magnitude << low | 0x8000));
-    s.largest = _mm256_set1_epi16(static_cast<short>((g.inf != 0 ? g.inf & magnitude : g.limit_above) << low));
-    s.nan = _mm256_set1_epi16(static_cast<short>((g.nan & magnitude) << low | (g.nan > magnitude ? 0x8000 : 0)));
-    // The exponent of what one is worth: a float16 has bias 15 where a float of the format has its own.
-    const i32 step = g.emin - g.m;
-    s.unit = _mm512_set1_ps(power_of_two(s.decoder == Decoder::integer ? step : is_fixed(g) ? step + 24 : g.emin + 14));
+    s.table = read<Reals>(table);
+    s.above = read<Reals>(table + 16 - vector);
+    s.sign = g.sign == Sign::bit ? sign_bit : 0;
+    s.magnitude = static_cast<i32>(~0u << (32 - g.bits)) & ~s.sign;
+    s.down = 9 + g.m - g.bits;
+    s.bias = (g.emin + 126) * binade;
+    s.emin_value = power_of_two(g.emin);
+    // Magnitudes are compared where their fraction is a float32's; none is -1, and none is above the largest integer.
+    const i32 mask = static_cast<i32>((1u << (g.bits - sign_bits(g))) - 1), drop = 23 - g.m;
+    s.limit = g.has_nan ? g.limit_above << drop : magnitude_mask;
+    s.infinity = g.inf != 0 ? (g.inf & mask) << drop : -1;
+    s.unit = is_integer(s.decoder) ? power_of_two(g.emin - g.m + g.bits - 32) : 1.0f;
     return s;
 }
 
 namespace {  // of this file alone
 
-// 16 bytes, or the `have` of them that there are.
-template <bool in_bounds>
-inline __m128i load_codes(const u8* in, i64 have) {
-    return in_bounds ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(in))
-                 : _mm_maskz_loadu_epi8(static_cast<__mmask16>(have >= 16 ? 0xffff : (1 << have) - 1), in);
+// The codes of part `h` of 16 in the lanes of a register: from their first bit on at s.shifts[h], other codes around
+// them. `in` has 16 bytes, or 32 for wide codes.
+template <Decoder decoder>
+inline Bits codes_in_lanes(const CodeDecoder& s, const u8* in, i64 h) {
+#if defined(__AVX512F__)
+    if (is_wide(decoder)) return (Bits)_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(in)));
+    // A broadcast from memory costs no shuffle; then a shuffle of bytes within each 16.
+    const __m512i all = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(in)));
+    return (Bits)_mm512_shuffle_epi8(all, (__m512i)s.bytes[h]);
+#else
+    if (is_wide(decoder)) return (Bits)_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(in + 16 * h)));
+    const __m256i all = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(in)));
+    return (Bits)_mm256_shuffle_epi8(all, (__m256i)s.bytes[h]);
+#endif
+}
+
+inline Reals select_from_table(const CodeDecoder& s, Bits codes) {
+#if defined(__AVX512F__)
+    // A permutation looks at four bits of each index; narrower codes repeat in the table by their low bits.
+    return (Reals)_mm512_permutexvar_ps((__m512i)codes, (__m512)s.table);
+#else
+    // Eight lanes: three bits select from each half of the table, the fourth, at the top of the lane, between both.
+    const __m256 low = _mm256_permutevar8x32_ps((__m256)s.table, (__m256i)codes);
+    const __m256 high = _mm256_permutevar8x32_ps((__m256)s.above, (__m256i)codes);
+    return (Reals)_mm256_blendv_ps(low, high, (__m256)(codes << 28));
+#endif
+}
+
+// The lesser of both; an instruction, where a comparison and a selection are two.
+inline Reals lesser(Reals a, Reals b) {
+#if defined(__AVX512F__)
+    return (Reals)_mm512_min_ps((__m512)a, (__m512)b);
+#else
+    return (Reals)_mm256_min_ps((__m256)a, (__m256)b);
+#endif
+}
+
+// Whether any lane holds more than the limit.
+inline bool any_above(Bits lanes, i32 limit) {
+#if defined(__AVX512F__)
+    return _mm512_cmpgt_epi32_mask((__m512i)lanes, _mm512_set1_epi32(limit)) != 0;
+#else
+    return _mm256_movemask_ps((__m256)(lanes > limit)) != 0;
+#endif
+}
+
+// Sign and magnitude, at the top of each lane; of other codes below some bits may be left.
+template <Decoder decoder>
+inline Reals number_of(const CodeDecoder& s, Bits top) {
+    const Bits sign = top & s.sign, magnitude = (Bits)((Naturals)(top & s.magnitude) >> static_cast<u32>(s.down));
+    // As if there were no subnormals: those then lie between 2^emin and the binade below, half as dense as they should.
+    // The line 2 v - 2^emin takes them where they belong, exactly, and lies above v in all binades from emin on. No step
+    // meets a subnormal of float32, which would take some CPUs a hundred cycles.
+    const Reals normal = (Reals)(magnitude + s.bias);
+    const Reals v = decoder == Decoder::bfloat ? (Reals)magnitude : lesser(normal + normal - s.emin_value, normal);
+    const Bits number = (Bits)v | sign;
+    if (decoder == Decoder::number) return (Reals)number;
+    if (s.minus_zero_is_nan) return (Reals)(number == sign_bit ? broadcast(nan_bits) : number);
+    if (!any_above(magnitude, s.limit)) return (Reals)number;
+    const Bits beyond = magnitude == s.infinity ? sign | infinity_bits : broadcast(nan_bits);
+    return (Reals)(magnitude > s.limit ? beyond : number);
 }
 
 }  // namespace
 
-// 16 values of a line, without their scale, from the codes that start at `in`.
-template <Decoder decoder, bool in_bounds>
-inline __m512 decode_sixteen(const CodeDecoder& s, const u8* in, i64 have) {
-    if (decoder == Decoder::table) {
-        __m512i loaded;
-        if (in_bounds) {  // 16 codes of at most four bits: a broadcast from memory costs no shuffle
-            i64 eight;
-            __builtin_memcpy(&eight, in, sizeof eight);
-            loaded = _mm512_set1_epi64(eight);
-        } else {
-            loaded = _mm512_broadcast_i32x4(load_codes<in_bounds>(in, have));
-        }
-        // A permutation looks at four bits of each index; narrower codes repeat in the table by their low bits.
-        return _mm512_permutexvar_ps(_mm512_srlv_epi32(_mm512_shuffle_epi8(loaded, s.bytes), s.shifts), s.table);
-    }
-    // Sixteen lanes of 16 bits: a byte shuffle brings two bytes that hold the code, a shift to the left drops the codes
-    // above it, an arithmetic shift to the right those below, and repeats the sign.
-    const __m256i loaded = _mm256_broadcastsi128_si256(load_codes<in_bounds>(in, have));
-    const __m256i top = _mm256_sllv_epi16(_mm256_shuffle_epi8(loaded, s.two_bytes), s.to_top);
-    const __m256i down = _mm256_sra_epi16(top, s.down);
-    if (decoder == Decoder::integer) return _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(down)) * s.unit;
-    const __m256i half = _mm256_and_si256(down, s.places);
-    // float16 to float32 is exact, and so is the product with a power of two.
-    const __m512 value = _mm512_cvtph_ps(half) * s.unit;
-    if (!s.has_nan) return value;
-    const __mmask16 nan = _mm256_cmpgt_epi16_mask(_mm256_and_si256(half, _mm256_set1_epi16(0x7fff)), s.largest) |
-                          _mm256_cmpeq_epi16_mask(half, s.nan);
-    return _mm512_mask_mov_ps(value, nan, _mm512_castsi512_ps(_mm512_set1_epi32(nan_bits)));
+// Part `h` of 16 values of a line, without their scale, from the codes that start at `in`: 16 bytes are read, or 32 of wide
+// codes.
+template <Decoder decoder>
+inline Reals decode_part(const CodeDecoder& s, const u8* in, i64 h) {
+    const Bits codes = codes_in_lanes<decoder>(s, in, h);
+    if (decoder == Decoder::table) return select_from_table(s, (Bits)((Naturals)codes >> (Naturals)s.shifts[h]));
+    // To the top of the lane: the codes above are gone.
+    const Bits top = codes << s.shifts[h];
+    // At most 16 bits of the lane are left: its conversion is exact, and so is the product with a power of two.
+    if (is_integer(decoder)) return __builtin_convertvector(top & s.magnitude, Reals) * s.unit;
+    return number_of<decoder>(s, top);
 }
 
-// n codes of a byte each; `out` has room for whole vectors.
-inline void decode_bytes(const CodeDecoder& given, const u8* in, i64 n, float* out) {
+// Bytes that are read for 16 codes.
+inline i64 bytes_of_sixteen(const CodeDecoder& s) { return s.bits == 16 ? 32 : 16; }
+
+namespace {  // of this file alone
+
+template <Decoder decoder>
+inline void decode_scales_by(const CodeDecoder& given, const u8* in, const u8* end, i64 n, float* out) {
     const CodeDecoder s = given;
-    for (i64 i = 0; i < n; i += 16) _mm512_storeu_ps(out + i, decode_sixteen<Decoder::half, false>(s, in + i, n - i));
+    u8 last[16] = {};
+    for (i64 i = 0; i < n; i += 16, in += 2 * s.bits) {
+        const u8* from = end - in >= 16 ? in : static_cast<u8*>(__builtin_memcpy(last, in, static_cast<u64>(end - in)));
+        for (i64 h = 0; h < parts; ++h) write(out + i + h * vector, decode_part<decoder>(s, from, h));
+    }
+}
+
+}  // namespace
+
+// n codes of at most eight bits, from the first bit of `in` on; `out` has room for whole vectors, and bytes end at `end`.
+inline void decode_scales(const CodeDecoder& s, const u8* in, const u8* end, i64 n, float* out) {
+    if (s.decoder == Decoder::table) return decode_scales_by<Decoder::table>(s, in, end, n, out);
+    if (s.decoder == Decoder::number) return decode_scales_by<Decoder::number>(s, in, end, n, out);
+    decode_scales_by<Decoder::number_or_nan>(s, in, end, n, out);
 }
 
 #else
@@ -144,7 +223,7 @@ inline void decode_bytes(const CodeDecoder& given, const u8* in, i64 n, float* o
 struct CodeDecoder {};
 inline bool decodes_in_registers(const Grid&) { return false; }
 inline CodeDecoder code_decoder_of(const Grid&) { return {}; }
-inline void decode_bytes(const CodeDecoder&, const u8*, i64, float*) {}
+inline void decode_scales(const CodeDecoder&, const u8*, const u8*, i64, float*) {}
 
 #endif
 

@@ -85,16 +85,22 @@ namespace {  // of this file alone
 // The same by the fastest way there is, at `out`; returns where the values are: there, or in t.values.
 inline const float* decode_part(const PreparedDequantize& p, const CodeDecoder* s, DecodeBuffers& t, i64 line, i64 start, i64 n,
                                 float* out) {
-    // Registers take whole vectors that begin a tile; where they go past the caches, the address must begin a vector.
     const float outer = outer_scale(p, line);
-    if (s != nullptr && n % 16 == 0 && start % tile == 0) {
-        const bool past_caches = p.job.nontemporal && out != t.values && starts_vector(out);
-        const auto decode = past_caches ? decode_vectors<true> : decode_vectors<false>;
-        decode(p, *s, t, line, start, n, outer, out);
-        return out;
+    const i64 whole = s != nullptr && start % 16 == 0 ? n / 16 * 16 : 0;
+    if (whole == 0) {
+        decode_by_loops(p, t, line, start, n, outer);
+        return t.values;
     }
-    decode_by_loops(p, t, line, start, n, outer);
-    return t.values;
+    // Registers take whole vectors, loops the rest of a line; they first, as both use the same buffers. Where vectors go
+    // past the caches, the address must begin one.
+    if (whole < n) {
+        decode_by_loops(p, t, line, start + whole, n - whole, outer);
+        __builtin_memmove(out + whole, t.values, static_cast<u64>(n - whole) * sizeof(float));
+    }
+    const bool past_caches = p.job.nontemporal && out != t.values && starts_vector(out);
+    const auto decode = past_caches ? decode_vectors<true> : decode_vectors<false>;
+    decode(p, *s, t, line, start, whole, outer, out);
+    return out;
 }
 
 // Lines side by side go in squares of 64: rows of the square are whole cache lines of the result.

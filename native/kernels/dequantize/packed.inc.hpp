@@ -8,16 +8,17 @@
 
 namespace packed {
 
-using decode_sixteen::CodeDecoder, decode_sixteen::code_decoder_of, decode_sixteen::decode_bytes,
-    decode_sixteen::decodes_in_registers;
+using decode_sixteen::CodeDecoder, decode_sixteen::code_decoder_of, decode_sixteen::decodes_in_registers;
 using memory::unpack;
-using numbers::binade, numbers::float_of, numbers::nan_bits, numbers::power_of_two, numbers::tile;
+using numbers::binade, numbers::bits_of, numbers::float_of, numbers::infinity_bits, numbers::magnitude_mask,
+    numbers::nan_bits, numbers::power_of_two, numbers::tile;
 using rounding::Constants, rounding::constants_of, rounding::decode_all;
 
 // What one thread decodes in, a tile of each. `b` is what elements are multiplied by.
 struct alignas(64) DecodeBuffers {
     i32 codes[tile], scales[tile], shifts[tile];
     float b[tile], ones[tile], scale[tile], values[tile];
+    float eights[tile + 16];  // a scale beside each eight values, written four at a time
 };
 
 // A job to read packed parts, with everything that its tiles share.
@@ -28,7 +29,8 @@ struct PreparedDequantize {
     LineBytes bytes;
     Constants element, scale;
     bool real;
-    bool scale_bytes;  // scales are floats of a byte each, decoded by the next
+    bool float32_scales;
+    bool scales_in_registers;  // by the next
     CodeDecoder scale_decoder;
 };
 
@@ -43,14 +45,17 @@ inline PreparedDequantize prepare_dequantize(const Dequantize& job) {
         .element = {},
         .scale = {},
         .real = f.scales == Scales::real || f.scales == Scales::two_level,
-        .scale_bytes = false,
+        .float32_scales = false,
+        .scales_in_registers = false,
         .scale_decoder = {},
     };
     if (!f.tabled) p.element = constants_of(f.grid, Overflow::saturate);
     if (p.real) p.scale = constants_of(f.scale_grid, Overflow::saturate);
-    // Scales of E4M3 and the like: 16 of them are decoded by the registers that decode elements.
-    p.scale_bytes = p.real && f.scale_bits == 8 && f.scale_grid.sign == Sign::bit && decodes_in_registers(f.scale_grid);
-    if (p.scale_bytes) p.scale_decoder = code_decoder_of(f.scale_grid);
+    // Scales of at most eight bits: 16 of them are decoded by the registers that decode elements.
+    const Grid& g = f.scale_grid;
+    p.float32_scales = p.real && f.scale_bits == 32 && g.m == 23 && g.emin == -126 && g.inf == infinity_bits;
+    p.scales_in_registers = p.real && f.scale_bits <= 8 && g.sign != Sign::twos_complement && decodes_in_registers(g);
+    if (p.scales_in_registers) p.scale_decoder = code_decoder_of(g);
     return p;
 }
 
@@ -70,17 +75,26 @@ inline void powers_of_two(const u8* __restrict codes, i64 n, float* __restrict o
     }
 }
 
+// Numbers that are float32 already; every NaN becomes the same.
+inline void copy_floats(const u8* __restrict in, i64 n, float* __restrict out) {
+    __builtin_memcpy(out, in, static_cast<u64>(n) * sizeof(float));
+    for (i64 j = 0; j < n; ++j) out[j] = (bits_of(out[j]) & magnitude_mask) > infinity_bits ? float_of(nan_bits) : out[j];
+}
+
 }  // namespace
 
 // Scales of n blocks of a line, from block number `first` on; `out` has room for whole vectors.
 inline void decode_scales(const PreparedDequantize& p, DecodeBuffers& t, i64 line, i64 first, i64 n, float* out) {
     const Format& f = p.f;
-    // Three ways, the usual ones first: the bits of E8M0 moved in place; a byte each through registers; any width by
-    // loops.
+    // Four ways, the usual ones first: the bits of E8M0 moved in place; float32 copied; up to eight bits through
+    // registers; any width by loops.
+    const i64 bytes = one_scale(f) ? bytes_for(1, f.scale_bits) : p.bytes.scales, bit = first * f.scale_bits;
     const u8* part = p.job.scales + line * p.bytes.scales;
     if (!p.real && f.scale_bits == 8 && f.scale_bias == 127 && f.scale_nan == 255) return powers_of_two(part + first, n, out);
-    if (p.scale_bytes) return decode_bytes(p.scale_decoder, part + first, n, out);
-    unpack(part, first, f.scale_bits, n, t.scales, part + (one_scale(f) ? bytes_for(1, f.scale_bits) : p.bytes.scales));
+    if (p.float32_scales) return copy_floats(part + 4 * first, n, out);
+    if (p.scales_in_registers && bit % 8 == 0)
+        return decode_sixteen::decode_scales(p.scale_decoder, part + bit / 8, part + bytes, n, out);
+    unpack(part, first, f.scale_bits, n, t.scales, part + bytes);
     if (p.real) return decode_all(p.scale, f.scale_grid.has_nan, t.scales, t.ones, out, n);
     const i32 nan = f.scale_nan, bias = f.scale_bias;
     for (i64 j = 0; j < n; ++j) {

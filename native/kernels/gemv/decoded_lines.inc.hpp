@@ -119,7 +119,11 @@ inline i64 gemv_vectors(const Gemv& job, const PreparedDequantize& p, const Code
     switch (s.decoder) {
         case Decoder::table: return gemv_lines<Decoder::table>(job, p, s, t, line, lines, y);
         case Decoder::integer: return gemv_lines<Decoder::integer>(job, p, s, t, line, lines, y);
-        case Decoder::half: return gemv_lines<Decoder::half>(job, p, s, t, line, lines, y);
+        case Decoder::number: return gemv_lines<Decoder::number>(job, p, s, t, line, lines, y);
+        case Decoder::number_or_nan: return gemv_lines<Decoder::number_or_nan>(job, p, s, t, line, lines, y);
+        case Decoder::wide_integer: return gemv_lines<Decoder::wide_integer>(job, p, s, t, line, lines, y);
+        case Decoder::wide_number: return gemv_lines<Decoder::wide_number>(job, p, s, t, line, lines, y);
+        case Decoder::bfloat: return gemv_lines<Decoder::bfloat>(job, p, s, t, line, lines, y);
     }
     return 0;
 }
