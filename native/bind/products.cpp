@@ -17,7 +17,7 @@ using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::c
 using OutMatrix = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Words = nb::ndarray<std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-void gemv_of(const Format& format, ConstFloats x, bool narrow, std::optional<ConstFloats> permuted, ConstBytes codes,
+void gemv_of(const Format& format, ConstFloats x, bool narrow, ConstBytes codes,
              std::optional<ConstBytes> scales, std::optional<ConstBytes> shifts, std::optional<ConstFloats> outer, Floats y,
              int threads) {
     check(format);
@@ -30,7 +30,6 @@ void gemv_of(const Format& format, ConstFloats x, bool narrow, std::optional<Con
     g.axes = 1;
     g.extent[0] = static_cast<std::int64_t>(y.shape(1));
     check_parts(format, g, codes, scales, shifts, outer);
-    require(!permuted || (x.shape(0) == 1 && permuted->size() >= x.shape(1) / 128 * 128), "permuted is one vector");
     const Gemv job{
         .format = format,
         .lines = g.extent[0],
@@ -41,7 +40,6 @@ void gemv_of(const Format& format, ConstFloats x, bool narrow, std::optional<Con
         .outer = data_of(outer),
         .x = x.data(),
         .narrow = narrow,
-        .permuted = data_of(permuted),
         .batch = static_cast<std::int64_t>(x.shape(0)),
         .y = y.data(),
         .stride = g.extent[0],
@@ -99,7 +97,7 @@ std::pair<std::int64_t, std::int64_t> packed_sizes(std::int64_t m, std::int64_t 
 }  // namespace
 
 void fewbits::bind_products(nb::module_& m) {
-    m.def("gemv", &gemv_of, "format"_a, "x"_a.noconvert(), "narrow"_a, "permuted"_a.noconvert().none(), "codes"_a.noconvert(),
+    m.def("gemv", &gemv_of, "format"_a, "x"_a.noconvert(), "narrow"_a, "codes"_a.noconvert(),
           "scales"_a.noconvert().none(), "shifts"_a.noconvert().none(), "outer"_a.noconvert().none(), "y"_a.noconvert(),
           "threads"_a, "Write x (batch, n) times the transpose of the packed (lines, n) into y (batch, lines).");
     m.def("has_bfloat16_products", &has_bfloat16_products, "Return whether this build and this CPU have them.");

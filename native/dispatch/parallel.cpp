@@ -17,6 +17,8 @@ namespace {
 // Below this many values for each thread (128 KiB read), waking it costs more than it gives.
 constexpr std::int64_t values_per_thread = 1 << 15;
 constexpr std::int64_t cache_line = 64;  // bytes
+// Of products with few vectors: how many values a thread takes at once, some 20 microseconds, in lines by so many.
+constexpr std::int64_t values_taken = 1 << 20, lines_multiple = 4;
 
 // Calls work(thread, first, last) with all items in equal parts.
 template <class Work>
@@ -53,8 +55,13 @@ void gemv(const Kernels& kernels, const Gemv& job, int threads) {
     const std::int64_t each = count_of(kernels.gemv_workspace(job), cache_line) * cache_line;
     const std::unique_ptr<std::uint8_t[]> allocated(new std::uint8_t[static_cast<std::size_t>(threads * each + cache_line)]);
     std::uint8_t* workspace = allocated.get() + (cache_line - reinterpret_cast<std::uintptr_t>(allocated.get()) % cache_line);
-    divide(job.lines, job.lines * job.n, threads, [&](int thread, std::int64_t first, std::int64_t last) {
-        kernels.gemv(job, workspace + thread * each, first, last);
+    // Some lines at a time to whoever is free: a thread that other work holds up, or that wakes late, does fewer.
+    const std::int64_t together = count_of(values_taken / std::max<std::int64_t>(job.n * job.batch, 1) + 1, lines_multiple) * lines_multiple;
+    std::atomic<std::int64_t> next{0};
+    divide(job.lines, job.lines * job.n, threads, [&](int thread, std::int64_t, std::int64_t) {
+        bool prepared = false;
+        for (std::int64_t first = next.fetch_add(together); first < job.lines; first = next.fetch_add(together), prepared = true)
+            kernels.gemv(job, workspace + thread * each, prepared, first, std::min(first + together, job.lines));
     });
 }
 

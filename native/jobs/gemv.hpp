@@ -13,9 +13,8 @@ struct Gemv {
     std::int64_t lines, n;  // W is (lines, n) with its blocks along n
     const std::uint8_t *codes, *scales, *shifts;
     const float* outer;
-    const float* x;         // (batch, n)
-    bool narrow;            // whether every value of x is a normal bfloat16, or zero
-    const float* permuted;  // for one vector: of every 128 values, those 8 i + j at 16 j + i; may be null
+    const float* x;  // (batch, n)
+    bool narrow;     // whether every value of x is a normal bfloat16, or zero
     std::int64_t batch;
     float* y;             // (batch, stride), of which `lines` are written
     std::int64_t stride;

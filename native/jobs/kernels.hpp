@@ -26,7 +26,8 @@ struct Kernels {
     std::int64_t (*dequantize_items)(const Dequantize&);
     void (*dequantize)(const Dequantize&, std::int64_t first, std::int64_t last);
     std::int64_t (*gemv_workspace)(const Gemv&);  // bytes that each thread needs
-    void (*gemv)(const Gemv&, std::uint8_t* workspace, std::int64_t first, std::int64_t last);  // items are lines
+    // Items are lines. `prepared` says that the workspace has served this job before: what all lines share is in it.
+    void (*gemv)(const Gemv&, std::uint8_t* workspace, bool prepared, std::int64_t first, std::int64_t last);
     // Each returns the first line that is not of the pattern, or -1.
     std::int64_t (*compress)(const NmLines&, std::int64_t first, std::int64_t last);
     std::int64_t (*expand)(const NmLines&, std::int64_t first, std::int64_t last);

@@ -140,7 +140,6 @@ def gemv(
     format: Format,
     x: NDArray[np.float32],
     narrow: bool,
-    permuted: NDArray[np.float32] | None,
     codes: Bytes,
     scales: Bytes | None,
     shifts: Bytes | None,

@@ -18,7 +18,7 @@ using decode_vectors::decodes_in_registers;
 using dequantize::decode_by_loops;
 using packed::DecodeBuffers, packed::PreparedDequantize, packed::outer_scale, packed::prepare_dequantize;
 using decoded_lines::gemv_vectors, decoded_lines::lines_together, decoded_lines::rows_in_sums;
-using nibbles::gemv_nibbles, nibbles::takes_nibbles;
+using nibbles::gemv_nibbles, nibbles::permute_for_nibbles, nibbles::takes_nibbles;
 using numbers::least, numbers::tile;
 
 namespace {  // of this file alone
@@ -54,8 +54,16 @@ inline void gemv_rest(const Gemv& job, const PreparedDequantize& p, DecodeBuffer
     }
 }
 
+// x as gemv_stored wants it beside the job: null, or in the order of nibbles at `room`, which has room for n values and
+// has them already where it is prepared.
+inline const float* permuted_for(const Gemv& job, bool prepared, float* room) {
+    if (!takes_nibbles(job)) return nullptr;
+    if (!prepared) permute_for_nibbles(job.x, job.n, room);
+    return room;
+}
+
 // Lines first to last - 1 of a matrix whose every value is stored, by the fastest way that knows the format.
-inline void gemv_stored(const Gemv& job, i64 first, i64 last) {
+inline void gemv_stored(const Gemv& job, const float* permuted, i64 first, i64 last) {
     Dequantize packed{
         .format = job.format,
         .geometry = {},
@@ -75,8 +83,8 @@ inline void gemv_stored(const Gemv& job, i64 first, i64 last) {
     const bool vectors = decodes_in_registers(job.format);
     const CodeDecoder s = vectors ? code_decoder_of(p.f.grid) : CodeDecoder{};
     // Four bits, one vector: nibbles, then what is left of each line.
-    if (vectors && takes_nibbles(job, s)) {
-        const i64 done = gemv_nibbles(job, p, s, t, first, last);
+    if (permuted != nullptr) {
+        const i64 done = gemv_nibbles(job, p, permuted, t, first, last);
         for (i64 line = first; line < last; ++line) {
             float y[1][rows_in_sums] = {{job.y[line]}};
             gemv_rest(job, p, t, line, 1, done, y);

@@ -10,7 +10,7 @@
 namespace gemv {
 
 using decoded_lines::lines_together;
-using dense_lines::gemv_stored;
+using dense_lines::gemv_stored, dense_lines::permuted_for;
 using groups_of_four::gemv_by_groups, groups_of_four::line_shape, groups_of_four::lines_from;
 using stream::expand_line;
 using numbers::least;
@@ -22,12 +22,13 @@ i64 gemv_workspace(const Gemv& job) {
     return count_of(job.n, 16) * 64 + lines_together * count_of(codes, 64) * 64 + 64;
 }
 
-void gemv(const Gemv& job, u8* workspace, i64 first, i64 last) {
+void gemv(const Gemv& job, u8* workspace, bool prepared, i64 first, i64 last) {
     // Groups of four take dense codes and 2:4 streams of the usual formats; all other streams are expanded to codes
     // first, four lines at a time, and go on as if dense.
-    if (gemv_by_groups(job, workspace, first, last)) return;
+    if (gemv_by_groups(job, workspace, prepared, first, last)) return;
     const Format& f = job.format;
-    if (f.keep == 0) return gemv_stored(job, first, last);
+    const float* const permuted = permuted_for(job, prepared, reinterpret_cast<float*>(workspace));
+    if (f.keep == 0) return gemv_stored(job, permuted, first, last);
     const NmLines shape = line_shape(f, job.n);
     const LineBytes bytes = line_bytes(f, job.n);
     Gemv few = job;
@@ -44,7 +45,7 @@ void gemv(const Gemv& job, u8* workspace, i64 first, i64 last) {
         few.shifts = here.shifts;
         few.outer = here.outer;
         few.y = job.y + line;
-        gemv_stored(few, 0, few.lines);
+        gemv_stored(few, permuted, 0, few.lines);
     }
 }
 

@@ -1,14 +1,12 @@
 // How four neighbouring values become operands of a product: which kind of code, and its tables.
 #pragma once
 
-#include "kernels/dequantize/decode_sixteen.inc.hpp"
 #include "kernels/gemv/nibbles.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/rounding.inc.hpp"
 
 namespace group_tables {
 
-using decode_sixteen::CodeDecoder;
 using numbers::binade, numbers::bits_of, numbers::is_power_of_two, numbers::magnitude_mask;
 using rounding::constants_of, rounding::decode_all;
 #if defined(__AVX512F__)
@@ -124,7 +122,7 @@ inline Groups groups_of(const Gemv& job, const Format& f) {
     q.n = job.n / q.segment * q.segment;
     const i32 bits = bits_of_element(f);
     q.in_block = q.direct ? nm_block_bytes(group_block, bits, 2, 4) : group_block * bits / 8;
-    q.scales = nibbles_of(job, CodeDecoder{});
+    q.scales = nibbles_of(job);
     alignas(64) u16 even[32];
     // Two registers hold 64 pairs of codes; the even pairs are positions 0 and 1 of each group, the odd ones 2 and 3.
     for (i32 i = 0; i < 32; ++i) even[i] = static_cast<u16>(2 * i);

@@ -201,13 +201,13 @@ inline void gemv_all_group_lines(const Gemv& job, const Groups& q, const Prepare
 }  // namespace
 
 // Whether the lines are done.
-inline bool gemv_by_groups(const Gemv& job, u8* workspace, i64 first, i64 last) {
+inline bool gemv_by_groups(const Gemv& job, u8* workspace, bool prepared, i64 first, i64 last) {
     Groups q = groups_of(job, job.format);
     if (q.kind == Kind::none) return false;
     // x by position at the start of the workspace, expanded codes behind it.
     q.x = workspace;
-    if (q.segment == 64) by_position(job.x, q.n, q.segment, reinterpret_cast<float*>(workspace), [](float v) { return v; });
-    else by_position(job.x, q.n, q.segment, reinterpret_cast<u16*>(workspace), [](float v) { return static_cast<u16>(static_cast<u32>(bits_of(v)) >> 16); });
+    if (!prepared && q.segment == 64) by_position(job.x, q.n, q.segment, reinterpret_cast<float*>(workspace), [](float v) { return v; });
+    if (!prepared && q.segment != 64) by_position(job.x, q.n, q.segment, reinterpret_cast<u16*>(workspace), [](float v) { return static_cast<u16>(static_cast<u32>(bits_of(v)) >> 16); });
     u8* rest = workspace + count_of(job.n, 16) * 64;
     // The codes are read by the loops above; this is for their scales.
     const Dequantize packed = lines_from(job, job.codes, 0);
@@ -225,7 +225,7 @@ inline bool gemv_by_groups(const Gemv& job, u8* workspace, i64 first, i64 last) 
 }
 
 #else
-inline bool gemv_by_groups(const Gemv&, u8*, i64, i64) { return false; }
+inline bool gemv_by_groups(const Gemv&, u8*, bool, i64, i64) { return false; }
 #endif
 
 }  // namespace groups_of_four

@@ -153,7 +153,10 @@ def _gemv(x: torch.Tensor, w: NarrowTensor) -> torch.Tensor:
 
 
 def _dense(x: torch.Tensor) -> torch.Tensor:
-    return x.dense() if isinstance(x, NarrowTensor) else x
+    """Return ``x``, unpacked along its lines: a matrix with blocks down its columns is a transposed view."""
+    if not isinstance(x, NarrowTensor):
+        return x
+    return _transposed(x).dense().t() if x.ndim == 2 and x.axis == 0 else x.dense()
 
 
 def _is_bfloat16(x: torch.Tensor, format: Format) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from fewbits import _native
@@ -50,12 +49,8 @@ def gemv(
     """
     active_isa()
     x = aligned(x)
-    permuted = None
-    if len(x) == 1:  # the order in which four-bit codes come apart; native/jobs/gemv.hpp
-        whole = x[0, : x.shape[1] // 128 * 128].reshape(-1, 16, 8)
-        permuted = np.ascontiguousarray(whole.swapaxes(1, 2))
     p = reading_format(format)
     if sparsity is not None:
         p = _native.Format(p)
         p.keep, p.group, p.zero = sparsity.keep, sparsity.group, zero
-    _native.gemv(p, x, bfloat16, permuted, *contiguous_parts(q), y, threads)
+    _native.gemv(p, x, bfloat16, *contiguous_parts(q), y, threads)
