@@ -3,10 +3,12 @@
 
 #include "kernels/values/memory.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/packing.inc.hpp"
 
 namespace stream {
 
-using memory::pack, memory::unpack;
+using memory::unpack;
+using packing::pack;
 using numbers::least, numbers::tile;
 
 namespace {  // of this file alone

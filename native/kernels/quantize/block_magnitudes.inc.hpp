@@ -9,10 +9,10 @@
 namespace block_magnitudes {
 
 using prepared::Buffers;
-using numbers::Bits, numbers::infinity_bits, numbers::larger, numbers::least, numbers::magnitude_mask,
+using numbers::Bits, numbers::infinity_bits, numbers::least, numbers::magnitude_mask,
     numbers::vector;
 using scales::largest_finite, scales::largest_of;
-using vectors::larger, vectors::shuffled;
+using vectors::any, vectors::larger, vectors::read, vectors::shuffled;
 
 namespace {  // of this file alone
 
@@ -63,8 +63,8 @@ inline void largest_of_many(const float* x, i64 blocks, i32* largest) {
 
 }  // namespace
 
-// Largest magnitudes of the blocks of a tile, and which of them hold something that is not finite. Returns whether
-// the whole tile is finite.
+// Largest magnitudes of the blocks of a tile, and if not all values are finite, which hold others. Returns whether
+// all are.
 inline bool measure_blocks(Buffers& t, const float* x, i64 n, i64 size, i64 blocks) {
     // Sixteen and 32 are the block sizes of MX and NVFP4; groups must be whole, as largest_of_many reads all of them.
     const bool many = n == blocks * size && blocks % vector == 0;
@@ -80,15 +80,16 @@ inline bool measure_blocks(Buffers& t, const float* x, i64 n, i64 size, i64 bloc
         largest_of_blocks<24>(x, n, size, t.largest);
     else
         largest_of_blocks<0>(x, n, size, t.largest);
-    i32 top = 0;
-    for (i64 j = 0; j < blocks; ++j) top = larger(top, t.largest[j]);
-    const bool finite = top < infinity_bits;
+    // Whole vectors: beyond the blocks lie those of another tile, which a maximum with zero leaves out of it.
+    Bits top{};
+    for (i64 j = blocks; j % vector; ++j) t.largest[j] = 0;
+    for (i64 j = 0; j < blocks; j += vector) top = larger(top, read<Bits>(t.largest + j));
+    if (!any(top >= infinity_bits)) return true;
     for (i64 j = 0; j < blocks; ++j) t.bad[j] = t.largest[j] >= infinity_bits;
     // Rare: a block with a NaN or an infinity takes the largest of its finite values.
-    if (!finite)
-        for (i64 j = 0; j < blocks; ++j)
-            if (t.bad[j]) t.largest[j] = largest_finite(x + j * size, least(size, n - j * size));
-    return finite;
+    for (i64 j = 0; j < blocks; ++j)
+        if (t.bad[j]) t.largest[j] = largest_finite(x + j * size, least(size, n - j * size));
+    return false;
 }
 
 }  // namespace block_magnitudes

@@ -4,7 +4,6 @@
 #include "kernels/quantize/finite_vectors.inc.hpp"
 #include "kernels/quantize/prepared.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
-#include "kernels/values/rounding.inc.hpp"
 #include "kernels/values/scales.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
 
@@ -14,9 +13,7 @@ using finite_vectors::shift_of_pairs;
 using prepared::Buffers, prepared::PreparedQuantize;
 using numbers::Bits, numbers::Reals, numbers::bits_of, numbers::clamp, numbers::exponent_mask, numbers::float_of,
     numbers::least, numbers::magnitude_mask, numbers::one_bits, numbers::tile, numbers::vector;
-using rounding::Constants;
-using scales::Outer, scales::RealRule, scales::RealScale, scales::largest_of, scales::real_scale,
-    scales::ruled_scales;
+using scales::RealRule, scales::largest_of, scales::real_scales, scales::ruled_scales;
 using vectors::read, vectors::write;
 
 namespace {  // of this file alone
@@ -73,43 +70,23 @@ inline void shift_line(const Format& f, Buffers& t, const float* x, i64 n, bool 
         for (i64 i = 0; i < n; ++i) t.w[i] = t.w[i] == 0.0f && x[i] != 0.0f ? float_of(1) : t.w[i];
 }
 
-namespace {  // of this file alone
-
-// Scales that are numbers of a grid, one for each block; `outer` gives the outer scale of a block.
-template <class OuterOf>
-inline void real_scales(const PreparedQuantize& p, Buffers& t, i64 blocks, OuterOf outer) {
-    const Constants k = p.scale;
-    const RealRule rule{
-        .element_max = p.f.element_max,
-        .inverse_max = 1.0f / p.f.element_max,
-        .of_zeros = p.f.scale_of_zeros,
-        .smallest = p.f.scale_smallest,
-        .two_level = p.two_level,
-    };
-    for (i64 j = 0; j < blocks; ++j) {
-        const RealScale s = real_scale(rule, k, t.largest[j], outer(j));
-        t.scales[j] = s.code;
-        t.divisor[j] = s.divisor;
-        t.multiplier[j] = s.multiplier;
-    }
-}
-
-}  // namespace
-
-// Scales of blocks from their t.largest and t.bad; block j has the outer scale outer[j * outer_step].
-inline void choose_scales(const PreparedQuantize& p, Buffers& t, i64 blocks, const Outer* outer, i64 outer_step) {
+// Scales of blocks from their t.largest and, unless all values are finite, t.bad; block j has the outer gain
+// gains[j * gain_step].
+inline void choose_scales(const PreparedQuantize& p, Buffers& t, i64 blocks, const float* gains, i64 gain_step, bool finite) {
     const Format& f = p.f;
     if (p.real) {
-        // Two loops, as the first keeps the outer scale in a register.
-        if (outer_step == 0)
-            real_scales(p, t, blocks, [&](i64) { return outer[0]; });
-        else
-            real_scales(p, t, blocks, [&](i64 j) { return outer[j]; });
+        const RealRule rule{
+            .element_max = f.element_max,
+            .of_zeros = f.scale_of_zeros,
+            .smallest = f.scale_smallest,
+            .two_level = p.two_level,
+        };
+        real_scales(rule, p.scale, t.largest, gains, gain_step, t.scales, t.divisor, t.multiplier, blocks);
     } else {
         ruled_scales(f, t.largest, t.scales, t.divisor, t.multiplier, blocks);
     }
     const i32 nan = f.scale_nan;
-    if (f.nonfinite == Nonfinite::block_nan)
+    if (!finite && f.nonfinite == Nonfinite::block_nan)
         // Where NaN poisons its block, the code of the scale says so.
         for (i64 j = 0; j < blocks; ++j) t.scales[j] = t.bad[j] ? nan : t.scales[j];
 }

@@ -10,6 +10,7 @@
 #include "kernels/values/lines.inc.hpp"
 #include "kernels/values/memory.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/packing.inc.hpp"
 #include "kernels/values/rounding.inc.hpp"
 #include "kernels/values/scales.inc.hpp"
 #include "kernels/values/stochastic_draws.inc.hpp"
@@ -18,14 +19,16 @@ namespace contiguous_lines {
 
 using block_magnitudes::measure_blocks;
 using block_scales::choose_scales, block_scales::gather_pairs, block_scales::shift_line;
-using finite_vectors::VectorRounding;
+using finite_vectors::Result, finite_vectors::VectorRounding, finite_vectors::is_plain, finite_vectors::own,
+    finite_vectors::vectors_for, finite_vectors::whole;
 using prepared::Buffers, prepared::PreparedQuantize;
-using tiles::nontemporal, tiles::overwrite, tiles::replace_nonfinite, tiles::round_tile, tiles::round_vectors_of,
+using tiles::nontemporal, tiles::overwrite, tiles::replace_nonfinite, tiles::round_tile,
     tiles::zero_nonfinite;
 using blocks::fill, blocks::spread_blocks;
 using lines::Line, lines::divisible, lines::line_of, lines::outer_of_each_line, lines::tile_of, lines::whole_of;
-using memory::at, memory::load, memory::pack, memory::store;
+using memory::at, memory::load, memory::store;
 using numbers::bits_of, numbers::float_of, numbers::infinity_bits, numbers::least, numbers::tile;
+using packing::joined, packing::pack;
 using rounding::is_fixed;
 using scales::Measured, scales::Outer, scales::largest_of, scales::outer_of, scales::see;
 using stochastic_draws::draw;
@@ -74,53 +77,93 @@ inline Measured measure(const PreparedQuantize& p, Buffers& t, i64 in, i64 n) {
     return m;
 }
 
-// The scales of the blocks of one tile beside each of its values.
-inline void spread_scales(const PreparedQuantize& p, Buffers& t, i64 n) {
-    spread_blocks(t.divisor, n, p.f.block, t.a);
-    spread_blocks(t.multiplier, n, p.f.block, t.b);
+// The scales of the blocks of one tile, or of a longer block that goes on through many, beside each of its values.
+inline void spread_scales(const PreparedQuantize& p, Buffers& t, bool tiled, i64 n) {
+    spread_blocks(t.divisor, n, tiled ? p.f.block : n, t.a);
+    spread_blocks(t.multiplier, n, tiled ? p.f.block : n, t.b);
 }
 
-// Rounds a tile of whole blocks of a usual size with the scale of each in a register; returns false, with nothing done,
-// for every other tile.
-inline bool round_blocks(const PreparedQuantize& p, Buffers& t, const float* x, float outer, i64 place, float* values, i64 n,
-                         i64 blocks) {
+// Where the results of a tile go.
+struct Target {
+    float* values;
+    u8 *codes, *end, *shifts;  // packed: where the tile begins, and where the bytes of others begin; null if within a byte
+};
+
+// That of a tile at `start`, in a call that writes its line up to value `end`.
+inline Target target_of(const PreparedQuantize& p, const Line& line, const LineBytes& bytes, i64 start, i64 end, float* values) {
+    Target to{values, nullptr, nullptr, nullptr};
+    const i32 bits = bits_of_element(p.f);
+    if (p.values || start % 16) return to;
+    to.codes = p.job.codes + line.number * bytes.codes + start / 8 * bits;
+    to.end = p.job.codes + line.number * bytes.codes + end * bits / 8;
+    if (p.f.scales == Scales::shifted) to.shifts = p.job.shifts + line.number * bytes.shifts + start / 16;
+    return to;
+}
+
+// How far ahead memory is asked for: a tile, or where lines of no great length are measured before they are rounded, a line.
+inline i64 asked_ahead(const PreparedQuantize& p) {
+    const bool by_line = outer_of_each_line(p.f) || (has_blocks(p.f) && p.f.block > tile);
+    return by_line && p.g.n <= 16 * tile ? p.g.n : tile;
+}
+
+// Rounds a tile in registers from its values to its results, packed codes too; returns false, with nothing done, where
+// that is not possible.
+inline bool round_in_registers(const PreparedQuantize& p, Buffers& t, const float* x, float outer, i64 place, const Target& to, i64 n,
+                               i64 blocks, bool tiled) {
     const Format& f = p.f;
     // Pairs share a shift of fixed-point elements: MX9, MX6 and MX4 of BDR.
     const bool pairs = f.scales == Scales::shifted;
-    if ((f.block != 32 && f.block != 16) || n != blocks * f.block) return false;
-    if (pairs && (f.sub_block != 2 || !is_fixed(f.grid))) return false;
+    if (pairs && (f.sub_block != 2 || !tiled || !is_fixed(f.grid) || !is_plain(p.element))) return false;
+    if (!p.values && (!p.joins || !to.codes || n < joined || (pairs && f.shift_bits != 1))) return false;
+    // Whole blocks of a usual size have the scale of each in a register.
+    const bool usual = tiled && n == blocks * f.block && (f.block == 32 || f.block == 16);
+    if (n % 16 || (pairs && !usual)) return false;
     // Draws are indexed by the place of a value in the C order of the array, so that cutting changes none.
     u32* draws = nullptr;
     if (p.stochastic) draw(f.seed, place, p.g.place_step, n, t.draws, &draws);
+    if (tiled && !usual) spread_scales(p, t, tiled, n);
     const VectorRounding q{
         .x = x,
         .w = x,
-        .a = t.divisor,
-        .b = t.multiplier,
+        .a = f.scales == Scales::none ? t.ones : usual || !tiled ? t.divisor : t.a,
+        .b = f.scales == Scales::none ? t.ones : usual || !tiled ? t.multiplier : t.b,
         .outer = outer,
         .draws = draws,
         .most_shift = f.largest_shift << 23,
-        .values = values,
-        .codes = t.codes,
-        .pairs = t.pairs,
         .n = n,
-        .nontemporal = nontemporal(p, t, values),
+        .ahead = asked_ahead(p),
+        .values = to.values,
+        .nontemporal = nontemporal(p, t, to.values),
+        .codes = nullptr,
+        .joining = &p.joining,
+        .packed = to.codes,
+        .end = to.end,
+        .shifts = to.shifts,
     };
-    const auto round = f.block == 32 ? round_vectors_of<32> : round_vectors_of<16>;
-    round(p, q, pairs);
-    if (pairs && !p.values) gather_pairs(t, n);
+    const auto round = [&](auto values, auto packed) {
+        const auto pick = p.values ? values : packed;
+        pick(p.element, is_fixed(f.grid), p.real, p.stochastic, pairs)(p.element, q);
+    };
+    if (!tiled)
+        round(vectors_for<whole, Result::values>, vectors_for<whole, Result::packed>);
+    else if (!usual)
+        round(vectors_for<own, Result::values>, vectors_for<own, Result::packed>);
+    else if (f.block == 32)
+        round(vectors_for<32, Result::values>, vectors_for<32, Result::packed>);
+    else
+        round(vectors_for<16, Result::values>, vectors_for<16, Result::packed>);
     return true;
 }
 
 // Rounds any tile.
-inline void round_general(const PreparedQuantize& p, Buffers& t, const float* x, bool finite, bool tiled, i64 place, float* values, i64 n) {
+inline void round_general(const PreparedQuantize& p, Buffers& t, const float* x, float outer, bool finite, bool tiled, i64 place, float* values, i64 n) {
     const Format& f = p.f;
     // What is rounded is |w| a, and b takes an element back; see Buffers.
     const float *w = x, *a = t.a, *b = t.b;
-    if (tiled) spread_scales(p, t, n);
+    spread_scales(p, t, tiled, n);
+    if (p.two_level) fill(t.outer, outer, n);
     if (f.scales == Scales::none) a = b = t.ones;
     if (f.scales == Scales::shifted) {
-        if (!tiled) fill(t.b, t.multiplier[0], n);  // the shifts of the tile before are in there
         if (!finite) x = zero_nonfinite(x, n, t.x);  // shifts follow the finite values of a block
         shift_line(f, t, x, n, !p.values);
         w = t.w;
@@ -129,17 +172,15 @@ inline void round_general(const PreparedQuantize& p, Buffers& t, const float* x,
     round_tile(p, t, x, w, a, b, finite, place, p.g.place_step, values, t.codes, n);
 }
 
-// The scale of a block that goes on through many tiles, beside every value of a tile: done once, used by all its tiles.
+// The scale of a block that goes on through many tiles, chosen once.
 inline void scale_long_block(const PreparedQuantize& p, Buffers& t, Measured m, const Outer& outer) {
     t.largest[0] = m.largest;
     t.bad[0] = m.bad;
-    choose_scales(p, t, 1, &outer, 0);
-    fill(t.a, t.divisor[0], tile);
-    fill(t.b, t.multiplier[0], tile);
+    choose_scales(p, t, 1, &outer.gain, 0, false);
 }
 
-// Takes a rounded tile to where it belongs: stored as values, or packed. Values that were rounded in place are there
-// already.
+// Takes a tile from the buffers to where it belongs: stored as values, or packed. Values that were rounded in place are
+// there already.
 inline void emit(const PreparedQuantize& p, const Line& line, const LineBytes& bytes, const Buffers& t, i64 start, i64 n,
                  const float* values) {
     const Format& f = p.f;
@@ -185,7 +226,6 @@ inline bool quantize_line(const PreparedQuantize& p, Buffers& t, const Line& lin
         // Where the largest magnitude of the line itself decides, this is a pass over memory of its own.
         outer = outer_of(f, f.whole_known ? whole_of(f) : float_of(measure(p, t, line.in, p.g.n).largest));
         if (!p.values && !f.whole_known) p.job.outer[line.number] = outer.scale;
-        fill(t.outer, outer.scale, tile);
     }
     if (one_scale(f)) scale_long_block(p, t, {bits_of(whole_of(f)), f.whole_bad}, outer);
     // Results go straight to memory where they are float32 and side by side.
@@ -205,16 +245,17 @@ inline bool quantize_line(const PreparedQuantize& p, Buffers& t, const Line& lin
         if (tiled) {
             // Blocks within a tile: maxima, then scales, all in registers and the nearest cache.
             finite = measure_blocks(t, x, n, f.block, in_tile);
-            choose_scales(p, t, in_tile, &outer, 0);
+            choose_scales(p, t, in_tile, &outer.gain, 0, finite);
         } else {
             finite = largest_of<0>(x, n) < infinity_bits;
         }
         const i64 place = line.place + start * p.g.place_step;
         float* values = direct ? static_cast<float*>(p.job.values) + place : t.values;
-        // The scale of a block in one register where the sizes fit, else one beside each value.
-        const bool in_vectors = p.in_vectors && finite && tiled;
-        if (!in_vectors || !round_blocks(p, t, x, outer.scale, place, values, n, in_tile))
-            round_general(p, t, x, finite, tiled, place, values, n);
+        // NaN makes NaN of all of a long block, of which this tile is a part.
+        const bool nan = !tiled && f.nonfinite == Nonfinite::block_nan && f.scales != Scales::none && t.bad[0];
+        const bool in_registers = p.in_vectors && finite && !nan &&
+                                  round_in_registers(p, t, x, outer.scale, place, target_of(p, line, bytes, start, to, values), n, in_tile, tiled);
+        if (!in_registers) round_general(p, t, x, outer.scale, finite, tiled, place, values, n);
         all_finite &= finite;
         // Blocks that hold a NaN become NaN as a whole, after rounding: they are rare.
         if (f.nonfinite == Nonfinite::block_nan) {
@@ -222,11 +263,11 @@ inline bool quantize_line(const PreparedQuantize& p, Buffers& t, const Line& lin
                 for (i64 j = 0; j * f.block < n; ++j)
                     if (t.bad[j])
                         overwrite(p, values + j * f.block, t.codes + j * f.block, least(f.block, n - j * f.block));
-            } else if (!tiled && f.scales != Scales::none && t.bad[0]) {
+            } else if (nan) {
                 overwrite(p, values, t.codes, n);
             }
         }
-        emit(p, line, bytes, t, start, n, values);
+        if (p.values || !in_registers) emit(p, line, bytes, t, start, n, values);
         // The scales of a whole tile, or that of a long block when it begins.
         if (blocks && !p.values && (tiled || start % f.block == 0))
             pack(t.scales, in_tile, f.scale_bits, p.job.scales + line.number * bytes.scales, start / f.block);

@@ -2,35 +2,41 @@
 #pragma once
 
 #include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/packing.inc.hpp"
 #include "kernels/values/rounding.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
 
 namespace finite_vectors {
 
 using numbers::Bits, numbers::Naturals, numbers::Reals, numbers::binade, numbers::bits_of, numbers::exponent_mask,
-    numbers::larger, numbers::magnitude_mask, numbers::one_bits, numbers::sign_bit, numbers::smaller, numbers::vector;
+    numbers::larger, numbers::least, numbers::magnitude_mask, numbers::one_bits, numbers::sign_bit, numbers::smaller,
+    numbers::vector;
+using packing::Joining, packing::join, packing::join_exactly, packing::joined, packing::joined_bytes;
 using rounding::Constants, rounding::with_sign;
 using vectors::broadcast, vectors::larger, vectors::read, vectors::shuffled, vectors::smaller,
     vectors::store_nontemporal, vectors::write;
 
-namespace {  // of this file alone
+// What a vector of values becomes: values again, codes one in each number, or packed codes.
+enum class Result { values, codes, packed };
 
-constexpr i64 prefetched = 512;  // values between what is rounded and what is asked for from memory meanwhile
-
-}  // namespace
+// How many values share a number in a and b: 16, 32, or
+constexpr i64 own = 0, whole = -1;  // each has its own, all share one
 
 // What is rounded is |w| times its number in a, or over it; the result has the sign of x, and a value is multiplied by
-// its number in b. a and b have one number for each block, or for each value.
+// its number in b.
 struct VectorRounding {
     const float *x, *w, *a, *b;
     float outer;       // of what is divided, the second factor
     const u32* draws;  // for each value
     i32 most_shift;    // of pairs, in place in the exponent field
+    i64 n;             // whole lines of a cache; packed, at least `joined`
+    i64 ahead;         // values between what is rounded and what is asked for from memory meanwhile
     float* values;
+    bool nontemporal;  // values go past the caches
     i32* codes;
-    i32* pairs;  // their shifts beside both values, in place
-    i64 n;          // whole vectors
-    bool nontemporal;   // values go past the caches
+    const Joining* joining;  // of packed codes
+    u8 *packed, *end;        // where they go, and where bytes begin that are not to be written
+    u8* shifts;              // one bit for each pair
 };
 
 // How far down a pair shifts, in place: it grows by what its larger member leaves free below one.
@@ -113,48 +119,109 @@ inline Reals limited(const Constants& k, Bits x, Reals magnitude) {
     return (Reals)((Bits)within | sign);
 }
 
-// `per` values share a number in a and b; 0: each has its own. `plain` says that the limits of both signs are one and that
-// minus zero exists, which saves three instructions.
-template <i64 per, bool codes, bool plain, bool fixed, bool divided, bool drawn, bool pairs>
+// One bit for each pair, from its shift of zero or one beside both its values.
+inline u32 bits_of_pairs(Bits shift) {
+#if defined(__AVX512DQ__)
+    return _mm512_test_epi64_mask((__m512i)shift, (__m512i)shift);
+#elif defined(__AVX2__)
+    // The shift lies in bit 55 of the pair; eight further up is the sign of a double.
+    return static_cast<u32>(_mm256_movemask_pd((__m256d)_mm256_slli_epi64((__m256i)shift, 8)));
+#else
+    u32 bits = 0;
+    for (int i = 0; i < vector; i += 2) bits |= static_cast<u32>(shift[i] != 0) << i / 2;
+    return bits;
+#endif
+}
+
+// Asks for the line of the cache that is rounded later, and without stores past the caches for the room of its results.
+template <Result result>
+inline void ask(const VectorRounding& q, i64 i) {
+    __builtin_prefetch(q.x + i + q.ahead);
+    if (result == Result::values && !q.nontemporal) __builtin_prefetch(q.values + i + q.ahead, 1);
+}
+
+// Rounds the vector from value i on to values or codes, whose bits it returns. `plain` says that the limits of both signs
+// are one and that minus zero exists, which saves three instructions; `cap`: what lies beyond twice the largest value is
+// taken for it, so that M stays within float32.
+template <Result result, bool from_w, bool plain, bool fixed, bool divided, bool drawn, bool pairs>
+inline Bits round_vector(const Constants& k, const VectorRounding& q, i32 cap, i64 i, Reals a, Reals b, u32& shifts) {
+    constexpr bool codes = result != Result::values;
+    const Bits x = read<Bits>(q.x + i);
+    const Reals w = (Reals)((from_w ? read<Bits>(q.w + i) : x) & magnitude_mask);
+    Reals u = divided ? w / a : w * a, unit = b;
+    if (pairs) {
+        const Bits shift = shift_of_pairs(u, q.most_shift);
+        u *= (Reals)(one_bits + shift);
+        unit *= (Reals)(one_bits - shift);
+        if (codes) shifts = bits_of_pairs(shift);
+    }
+    if (codes || drawn) u = (Reals)smaller((Bits)u, broadcast(cap));
+    const Bits field = binade_of<fixed>(k, u);
+    const Rounded r = drawn ? round_drawn(k, field, u, read<Naturals>(q.draws + i)) : round_to_nearest(k, field, u);
+    if (codes) {
+        // The code counts steps: those of the binades below that of u, and its own.
+        const Bits c = ((field - k.emin_bits) >> k.drop) + r.steps;
+        const Bits limit = plain ? broadcast(k.limit_above) : x < 0 ? broadcast(k.limit_below) : broadcast(k.limit_above);
+        const Bits within = smaller(c, limit);
+        return plain ? within | (x >> 31 & k.sign_mask) : with_sign(k, within, x);
+    }
+    const Reals value = limited<plain>(k, x, r.value) * unit;
+    return (Bits)(divided ? value * q.outer : value);
+}
+
+// `per` values share a number in a and b. Memory is asked for a line of the cache at a time, of `line` values.
+template <i64 per, Result result, bool plain, bool fixed, bool divided, bool drawn, bool pairs>
 void round_vectors(const Constants& given, const VectorRounding& given_rounding) {
     const Constants k = given;
     const VectorRounding q = given_rounding;
-    // What lies beyond twice the largest value is taken for it, so that M stays within float32.
     const i32 cap = (bits_of(k.max) & exponent_mask) + binade;
-    for (i64 i = 0, j = 0; i < q.n; ++j) {
-        // A scale for each block stays in one register for all vectors of the block.
-        Reals a{}, b{};
-        if (per) a = broadcast(q.a[j]), b = broadcast(q.b[j]);
-#pragma GCC unroll 2
-        for (const i64 end = i + (per ? per : vector); i < end; i += vector) {
-            if (!per) a = read<Reals>(q.a + i), b = read<Reals>(q.b + i);
-            __builtin_prefetch(q.x + i + prefetched);
-            const Bits x = read<Bits>(q.x + i);
-            const Reals w = (Reals)((per ? x : read<Bits>(q.w + i)) & magnitude_mask);
-            Reals u = divided ? w / a : w * a, unit = b;
-            if (pairs) {
-                const Bits shift = shift_of_pairs(u, q.most_shift);
-                u *= (Reals)(one_bits + shift);
-                unit *= (Reals)(one_bits - shift);
-                if (codes) write(q.pairs + i, shift);
+    constexpr i64 line = 16, run = per > 0 ? per : line;
+    // A number for all stays in one register, as that of a block does for all vectors of the block.
+    Reals a = broadcast(q.a[0]), b = broadcast(q.b[0]);
+    if constexpr (result == Result::packed) {
+        const Joining joining = *q.joining;
+        const i64 room = joined_bytes(joining);
+        // The last four vectors end with the values: they may repeat some of those before.
+        for (i64 i = 0;; i = least(i + joined, q.n - joined)) {
+            Bits codes[4];
+            u32 shifts = 0;
+#pragma GCC unroll 4
+            for (i64 v = 0; v < joined; v += line) ask<result>(q, i + v);
+#pragma GCC unroll 4
+            for (i64 v = 0; v < 4; ++v) {
+                const i64 at = i + v * vector;
+                if (per == own) a = read<Reals>(q.a + at), b = read<Reals>(q.b + at);
+                if (per > 0) a = broadcast(q.a[at / per]), b = broadcast(q.b[at / per]);
+                u32 of_vector = 0;
+                codes[v] = round_vector<result, per == own, plain, fixed, divided, drawn, pairs>(k, q, cap, at, a, b, of_vector);
+                shifts |= of_vector << v * vector / 2;
             }
-            if (codes || drawn) u = (Reals)smaller((Bits)u, broadcast(cap));
-            const Bits field = binade_of<fixed>(k, u);
-            const Rounded r = drawn ? round_drawn(k, field, u, read<Naturals>(q.draws + i)) : round_to_nearest(k, field, u);
-            if (codes) {
-                // The code counts steps: those of the binades below that of u, and its own.
-                const Bits c = ((field - k.emin_bits) >> k.drop) + r.steps;
-                const Bits limit = plain ? broadcast(k.limit_above) : x < 0 ? broadcast(k.limit_below) : broadcast(k.limit_above);
-                const Bits within = smaller(c, limit);
-                const Bits code = plain ? within | (x >> 31 & k.sign_mask) : with_sign(k, within, x);
-                write(q.codes + i, code);
-            } else {
-                const Reals value = limited<plain>(k, x, r.value) * unit;
-                const Reals result = divided ? value * q.outer : value;
-                if (q.nontemporal)
-                    store_nontemporal(q.values + i, result);
-                else
-                    write(q.values + i, result);
+            u8* out = q.packed + i * joining.bits / 8;
+            if (q.end - out >= room)
+                join(joining, codes, out);
+            else
+                join_exactly(joining, codes, joined, out);
+            if (pairs) __builtin_memcpy(q.shifts + i / 16, &shifts, joined / 16);
+            if (i == q.n - joined) break;
+        }
+    } else {
+        for (i64 i = 0; i < q.n;) {
+            if (per > 0) a = broadcast(q.a[i / per]), b = broadcast(q.b[i / per]);
+#pragma GCC unroll 2
+            for (const i64 end = i + run; i < end; i += line) {
+                ask<result>(q, i);
+#pragma GCC unroll 4
+                for (i64 at = i; at < i + line; at += vector) {
+                    if (per == own) a = read<Reals>(q.a + at), b = read<Reals>(q.b + at);
+                    u32 shifts;
+                    const Bits r = round_vector<result, per == own, plain, fixed, divided, drawn, pairs>(k, q, cap, at, a, b, shifts);
+                    if (result == Result::codes)
+                        write(q.codes + at, r);
+                    else if (q.nontemporal)
+                        store_nontemporal(q.values + at, (Reals)r);
+                    else
+                        write(q.values + at, r);
+                }
             }
         }
     }
@@ -187,23 +254,25 @@ using RoundVectors = void (*)(const Constants&, const VectorRounding&);
 
 }  // namespace
 
-template <i64 per, bool codes, bool plain, bool fixed>
+// Pairs are those of fixed-point elements in blocks; only vectors that have a number for each value leave codes as they are.
+template <i64 per, Result result, bool plain, bool fixed>
 inline RoundVectors vectors_for(bool divided, bool drawn, bool pairs) {
-    if (divided && drawn) return round_vectors<per, codes, plain, fixed, true, true, false>;
-    if (divided) return round_vectors<per, codes, plain, fixed, true, false, false>;
-    if (pairs && drawn) return round_vectors<per, codes, plain, true, false, true, true>;
-    if (pairs) return round_vectors<per, codes, plain, true, false, false, true>;
-    return drawn ? round_vectors<per, codes, plain, fixed, false, true, false> : round_vectors<per, codes, plain, fixed, false, false, false>;
+    if constexpr (per > 0 && plain && fixed) {
+        if (pairs && drawn) return round_vectors<per, result, plain, fixed, false, true, true>;
+        if (pairs) return round_vectors<per, result, plain, fixed, false, false, true>;
+    }
+    if (divided && drawn) return round_vectors<per, result, plain, fixed, true, true, false>;
+    if (divided) return round_vectors<per, result, plain, fixed, true, false, false>;
+    return drawn ? round_vectors<per, result, plain, fixed, false, true, false> : round_vectors<per, result, plain, fixed, false, false, false>;
 }
 
-// Pairs are those of fixed-point elements.
-template <i64 per, bool codes>
+template <i64 per, Result result>
 inline RoundVectors vectors_for(const Constants& k, bool fixed, bool divided, bool drawn, bool pairs) {
     const bool plain = is_plain(k);
-    if (plain && fixed) return vectors_for<per, codes, true, true>(divided, drawn, pairs);
-    if (plain) return vectors_for<per, codes, true, false>(divided, drawn, pairs);
-    if (fixed) return vectors_for<per, codes, false, true>(divided, drawn, pairs);
-    return vectors_for<per, codes, false, false>(divided, drawn, pairs);
+    if (plain && fixed) return vectors_for<per, result, true, true>(divided, drawn, pairs);
+    if (plain) return vectors_for<per, result, true, false>(divided, drawn, pairs);
+    if (fixed) return vectors_for<per, result, false, true>(divided, drawn, pairs);
+    return vectors_for<per, result, false, false>(divided, drawn, pairs);
 }
 
 }  // namespace finite_vectors

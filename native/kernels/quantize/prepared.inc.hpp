@@ -2,12 +2,14 @@
 #pragma once
 
 #include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/packing.inc.hpp"
 #include "kernels/values/rounding.inc.hpp"
 #include "kernels/values/stochastic_draws.inc.hpp"
 
 namespace prepared {
 
 using numbers::tile;
+using packing::Joining, packing::joining_of;
 using rounding::Constants, rounding::constants_of;
 using stochastic_draws::drawn_together;
 
@@ -37,6 +39,8 @@ struct PreparedQuantize {
     Constants element, scale;
     bool values, real, two_level, stochastic;
     bool in_vectors;  // a case of round_vectors, but for what is not finite
+    bool joins;       // codes of such a case are packed in registers
+    Joining joining;  // by what
 };
 
 // Decides once for each thread what the loops would otherwise ask of the format again and again.
@@ -53,6 +57,8 @@ inline PreparedQuantize prepare_quantize(const Quantize& job) {
         .two_level = f.scales == Scales::two_level,
         .stochastic = f.rounding == Rounding::stochastic,
         .in_vectors = false,
+        .joins = false,
+        .joining = {},
     };
     // A table has no grid, and only real scales are rounded to one.
     if (!f.tabled) p.element = constants_of(f.grid, f.overflow);
@@ -61,6 +67,10 @@ inline PreparedQuantize prepare_quantize(const Quantize& job) {
     // and saturation, which it does by a minimum.
     p.in_vectors = !f.tabled && f.grid.rounds_by_addition && (f.rounding == Rounding::nearest_even || p.stochastic) &&
               f.overflow == Overflow::saturate && !f.whole_bad;
+    // Codes of other widths go through a buffer.
+    const i32 bits = bits_of_element(f);
+    p.joins = p.in_vectors && !p.values && (bits <= 8 || bits == 16);
+    if (p.joins) p.joining = joining_of(bits);
     return p;
 }
 

@@ -7,9 +7,11 @@
 #include "kernels/quantize/finite_vectors.inc.hpp"
 #include "kernels/quantize/prepared.inc.hpp"
 #include "kernels/quantize/tiles.inc.hpp"
+#include "kernels/values/blocks.inc.hpp"
 #include "kernels/values/lines.inc.hpp"
 #include "kernels/values/memory.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/packing.inc.hpp"
 #include "kernels/values/rounding.inc.hpp"
 #include "kernels/values/scales.inc.hpp"
 #include "kernels/values/strips.inc.hpp"
@@ -22,11 +24,13 @@ using contiguous_lines::input;
 using finite_vectors::is_plain, finite_vectors::round_pairs_of_rows;
 using prepared::Buffers, prepared::PreparedQuantize;
 using tiles::overwrite, tiles::round_tile;
+using blocks::fill;
 using lines::divisible, lines::outer_of_each_line, lines::whole_of;
-using memory::at, memory::pack, memory::pack_each, memory::store;
+using memory::at, memory::store;
 using numbers::Bits, numbers::bits_of, numbers::clamp, numbers::exponent_mask, numbers::float_of,
     numbers::infinity_bits, numbers::larger, numbers::least, numbers::magnitude_mask, numbers::one_bits,
     numbers::tile, numbers::vector;
+using packing::pack, packing::pack_each;
 using rounding::is_fixed;
 using scales::Outer, scales::outer_of;
 using strips::Strip, strips::strip_of, strips::strips_in;
@@ -128,8 +132,7 @@ inline void add_row(Waiting& waiting, const i32* codes, const Strip& s, i64 r, b
 
 // What a block keeps for each lane while its rows pass.
 struct alignas(64) ColumnBuffers {
-    float divisor[lanes], multiplier[lanes];
-    Outer outer[lanes];
+    float divisor[lanes], multiplier[lanes], gain[lanes];
     Waiting codes, shifts;
 };
 
@@ -213,14 +216,15 @@ inline bool quantize_strip(const PreparedQuantize& p, Buffers& t, const Strip& s
     const i64 size = has_blocks(f) ? f.block : rows_in_item, sub = f.scales == Scales::shifted ? f.sub_block : size;
     ColumnBuffers c;
     bool all_finite = true;
-    // Without a second level the outer scale is one.
-    for (i64 i = 0; i < s.count; ++i) c.outer[i] = {1.0f, 1.0f};
+    // Without a second level the outer gain is one.
+    fill(c.gain, 1.0f, lanes);
     if (p.two_level) {
         if (!f.whole_known) measure_lanes(p, t, s, 0, p.g.n);
         for (i64 i = 0; i < s.count; ++i) {
-            c.outer[i] = outer_of(f, f.whole_known ? whole_of(f) : float_of(t.largest[i]));
-            t.outer[i] = c.outer[i].scale;
-            if (!p.values && !f.whole_known) p.job.outer[s.line.number + i] = c.outer[i].scale;
+            const Outer outer = outer_of(f, f.whole_known ? whole_of(f) : float_of(t.largest[i]));
+            c.gain[i] = outer.gain;
+            t.outer[i] = outer.scale;
+            if (!p.values && !f.whole_known) p.job.outer[s.line.number + i] = outer.scale;
         }
     }
     for (i64 start = from; start < to; start += size) {
@@ -237,7 +241,7 @@ inline bool quantize_strip(const PreparedQuantize& p, Buffers& t, const Strip& s
             for (i64 i = 0; i < s.count; ++i) t.bad[i] = f.whole_bad;
         }
         if (f.scales != Scales::none) {
-            choose_scales(p, t, s.count, c.outer, 1);
+            choose_scales(p, t, s.count, c.gain, 1, false);
             for (i64 i = 0; i < s.count; ++i) {
                 // Kept in c besides: shifts overwrite t.a and t.b.
                 t.a[i] = c.divisor[i] = t.divisor[i];

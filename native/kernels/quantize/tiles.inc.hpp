@@ -11,10 +11,10 @@
 
 namespace tiles {
 
-using finite_vectors::VectorRounding, finite_vectors::vectors_for;
+using finite_vectors::Result, finite_vectors::VectorRounding, finite_vectors::own, finite_vectors::vectors_for;
 using prepared::Buffers, prepared::PreparedQuantize;
 using numbers::bits_of, numbers::float_of, numbers::infinity_bits, numbers::largest_bits, numbers::magnitude_mask,
-    numbers::nan_bits, numbers::sign_bit, numbers::vector;
+    numbers::nan_bits, numbers::sign_bit, numbers::tile;
 using rounding::Constants, rounding::is_fixed, rounding::look_up_all, rounding::round_all;
 using stochastic_draws::draw;
 using vectors::starts_vector;
@@ -68,21 +68,16 @@ inline bool nontemporal(const PreparedQuantize& p, const Buffers& t, const float
     return p.job.nontemporal && values != t.values && starts_vector(values);
 }
 
-// `per`: values that share a scale, 0 where each has its own.
-template <i64 per>
-inline void round_vectors_of(const PreparedQuantize& p, const VectorRounding& q, bool pairs) {
-    const auto pick = p.values ? vectors_for<per, false> : vectors_for<per, true>;
-    pick(p.element, is_fixed(p.f.grid), p.real, p.stochastic, pairs)(p.element, q);
-}
-
 namespace {  // of this file alone
 
-// Rounds n values to nearest even or by draws; buffers take a last vector that is not in_registers.
+// Rounds n values to nearest even or by draws, each with a scale of its own; buffers take a last line of the cache that is
+// not in_place.
 inline void round_as_vectors(const PreparedQuantize& p, Buffers& t, VectorRounding q, i64 n) {
-    const bool in_registers = n % vector == 0;
+    constexpr i64 line = 16;
+    const bool in_place = n % line == 0;
     float* values = q.values;
-    // The last vector is not whole: read and written in buffers, so that nothing beyond the arrays is touched.
-    if (!in_registers) {
+    // The last line is not whole: read and written in buffers, so that nothing beyond the arrays is touched.
+    if (!in_place) {
         if (q.x != t.x) __builtin_memcpy(t.x, q.x, static_cast<u64>(n) * sizeof(float));
         // w may be the same array as x, or t.w already.
         if (q.w == q.x) q.w = t.x;
@@ -90,9 +85,10 @@ inline void round_as_vectors(const PreparedQuantize& p, Buffers& t, VectorRoundi
         q.values = t.values;
         q.nontemporal = false;
     }
-    q.n = count_of(n, vector) * vector;
-    round_vectors_of<0>(p, q, false);
-    if (!in_registers && p.values && values != t.values) __builtin_memcpy(values, t.values, static_cast<u64>(n) * sizeof(float));
+    q.n = count_of(n, line) * line;
+    const auto pick = p.values ? vectors_for<own, Result::values> : vectors_for<own, Result::codes>;
+    pick(p.element, is_fixed(p.f.grid), p.real, p.stochastic, false)(p.element, q);
+    if (!in_place && p.values && values != t.values) __builtin_memcpy(values, t.values, static_cast<u64>(n) * sizeof(float));
 }
 
 }  // namespace
@@ -126,11 +122,15 @@ inline void round_tile(const PreparedQuantize& p, Buffers& t, const float* x, co
                              .outer = 1.0f,
                              .draws = draws,
                              .most_shift = 0,
-                             .values = values,
-                             .codes = codes,
-                             .pairs = nullptr,
                              .n = 0,
+                             .ahead = tile,
+                             .values = values,
                              .nontemporal = !outer && nontemporal(p, t, values),
+                             .codes = codes,
+                             .joining = nullptr,
+                             .packed = nullptr,
+                             .end = nullptr,
+                             .shifts = nullptr,
                          },
                          n);
     else if (p.values)

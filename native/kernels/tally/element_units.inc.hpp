@@ -33,16 +33,15 @@ inline void units_of(const PreparedQuantize& p, Buffers& t, const float* x, i64 
     // A scale of the line or of the array: the largest magnitude that it is chosen from was measured before.
     if (one_scale(f)) {
         t.largest[0] = bits_of(whole_of(f));
-        t.bad[0] = false;
-        choose_scales(p, t, 1, &outer, 0);
+        choose_scales(p, t, 1, &outer.gain, 0, true);
         return fill(unit, t.multiplier[0], n);
     }
     // Blocks of the tensor: as many at once as the buffers of quantize/ hold, the last one may be shorter.
     const i64 together = tile_of(f);
     for (i64 start = 0; start < n; start += together) {
         const i64 count = least(together, n - start), blocks = count_of(count, f.block);
-        measure_blocks(t, x + start, count, f.block, blocks);
-        choose_scales(p, t, blocks, &outer, 0);
+        const bool finite = measure_blocks(t, x + start, count, f.block, blocks);
+        choose_scales(p, t, blocks, &outer.gain, 0, finite);
         if (f.scales == Scales::shifted) {
             // Shifts follow the scaled magnitudes of a sub-block; t.b becomes the scale with its shift.
             spread_blocks(t.divisor, count, f.block, t.a);

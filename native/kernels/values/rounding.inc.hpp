@@ -3,11 +3,13 @@
 #pragma once
 
 #include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/vectors.inc.hpp"
 
 namespace rounding {
 
-using numbers::binade, numbers::bits_of, numbers::clamp, numbers::float_of, numbers::infinity_bits, numbers::larger,
+using numbers::Bits, numbers::Reals, numbers::binade, numbers::bits_of, numbers::clamp, numbers::float_of, numbers::infinity_bits, numbers::larger,
     numbers::magnitude_mask, numbers::nan_bits, numbers::ordered, numbers::sign_bit, numbers::smaller, numbers::tile;
+using vectors::broadcast, vectors::larger, vectors::smaller;
 
 // A grid with everything derived from it that a loop would otherwise compute for each value. Kernels copy it to a
 // local: the compiler then knows that no store changes it, and keeps it in registers.
@@ -40,6 +42,13 @@ inline float value_of(const Constants& k, i32 c) {
     const bool subnormal = c < least_normal(k);
     const i32 field = subnormal ? k.emin_bits : k.emin_bits - binade;
     return float_of((c << k.drop) + field) - (subnormal ? k.emin_value : 0.0f);
+}
+
+// The same in every lane.
+inline Reals value_of(const Constants& k, Bits c) {
+    const Bits subnormal = c < least_normal(k);
+    const Bits field = k.emin_bits - (~subnormal & binade);
+    return (Reals)((c << k.drop) + field) - (Reals)((Bits)broadcast(k.emin_value) & subnormal);
 }
 
 inline Constants constants_of(const Grid& g, Overflow overflow) {
@@ -85,6 +94,16 @@ inline i32 round_bits(const Constants& k, i32 magnitude, bool lost, bool negativ
         up = (static_cast<u32>(rest) << clamp(32 - shift, 0, 31)) >> clamp(shift - 32, 0, 31) > draw;
     // A carry out of the fraction runs into the exponent, which is the next value up.
     return ((binade_field - k.emin_field) << k.m) + kept + up;
+}
+
+// To nearest even in every lane, where nothing is lost.
+inline Bits round_bits(const Constants& k, Bits magnitude) {
+    const Bits field = larger(magnitude >> 23, broadcast(1));
+    const Bits significand = magnitude - ((field - 1) << 23), binade_field = larger(field, broadcast(k.emin_field));
+    const Bits s = smaller(binade_field - field + k.drop, broadcast(30));
+    const Bits kept = significand >> s, rest = significand - (kept << s);
+    // A comparison is -1 where it holds.
+    return ((binade_field - k.emin_field) << k.m) + kept - (2 * rest + (kept & 1) > broadcast(1) << s);
 }
 
 // The code of a magnitude's code and a sign.

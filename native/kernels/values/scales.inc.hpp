@@ -3,12 +3,14 @@
 
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/rounding.inc.hpp"
+#include "kernels/values/vectors.inc.hpp"
 
 namespace scales {
 
-using numbers::binade, numbers::bits_of, numbers::clamp, numbers::float_of, numbers::infinity_bits, numbers::larger,
-    numbers::magnitude_mask, numbers::power_of_two, numbers::smaller;
+using numbers::Bits, numbers::Reals, numbers::binade, numbers::bits_of, numbers::infinity_bits, numbers::larger,
+    numbers::magnitude_mask, numbers::vector;
 using rounding::Constants, rounding::round_bits, rounding::value_of;
+using vectors::broadcast, vectors::larger, vectors::read, vectors::smaller, vectors::write;
 
 // Largest finite magnitude as bits, and whether all values are finite. Over floats this loop would stay scalar, since
 // a maximum must not reorder NaN; over bit patterns it vectorizes, is exact, and puts infinities and NaN on top. The
@@ -55,34 +57,34 @@ inline void see(Measured& m, const float* x, i64 n) {
 
 namespace {  // of this file alone
 
-// floor(log2) of a finite magnitude above zero, and its fraction; subnormals are normalized by a product.
-struct Split {
-    i32 exponent, fraction;
-};
-
-inline Split split(i32 magnitude) {
-    const bool subnormal = magnitude < binade;
-    const i32 b = bits_of(float_of(magnitude) * (subnormal ? 0x1p24f : 1.0f));
-    return {(b >> 23) - (subnormal ? 151 : 127), b & (binade - 1)};
+// 2^e for e in [-149, 127] in every lane: the product of two powers that are both normal is exact, also where it is not.
+inline Reals powers_of_two(Bits e) {
+    const Bits half = e >> 1;
+    return (Reals)((half + 127) << 23) * (Reals)((e - half + 127) << 23);
 }
 
 }  // namespace
 
 // Codes of the scales of n blocks with largest magnitudes as finite bits, one over them, and they themselves:
-// kernels/reference/values/scales.py.
+// kernels/reference/values/scales.py. A lane is a block; all arrays have room for whole vectors.
 inline void ruled_scales(const Format& given, const i32* __restrict largest, i32* __restrict codes,
                          float* __restrict inverse, float* __restrict scale, i64 n) {
-    const Format f = given;
-    for (i64 i = 0; i < n; ++i) {
-        const Split a = split(largest[i]);
-        codes[i] = a.exponent - f.emax + (a.fraction >= f.rule_first) + f.rule_plus;
-    }
-    for (i64 i = 0; i < n; ++i) {
+    const Format& f = given;
+    const i32 first = f.rule_first, plus = f.rule_plus - f.emax, emin = f.scale_emin, emax = f.scale_emax,
+              of_zeros = f.scale_zero, bias = f.scale_bias;
+    for (i64 i = 0; i < n; i += vector) {
+        const Bits top = read<Bits>(largest + i);
+        // floor(log2) and its fraction; a subnormal is normalized by a product. Comparisons are -1 where they hold.
+        const Bits subnormal = top < binade;
+        const Bits b = (Bits)((Reals)top * (subnormal ? broadcast(0x1p24f) : broadcast(1.0f)));
+        const Bits floor = (b >> 23) - 127 + (subnormal & -24);
+        const Bits wanted = floor + plus - ((b & (binade - 1)) >= first);
+        const Bits within = smaller(larger(wanted, broadcast(emin)), broadcast(emax));
+        const Bits e = top == 0 ? broadcast(of_zeros) : within;
         // Both powers are float32 even at the ends: 2^-127 is subnormal and 2^127 the last binade.
-        const i32 e = largest[i] == 0 ? f.scale_zero : clamp(codes[i], f.scale_emin, f.scale_emax);
-        inverse[i] = power_of_two(-e);
-        scale[i] = power_of_two(e);
-        codes[i] = e + f.scale_bias;
+        write(inverse + i, powers_of_two(-e));
+        write(scale + i, powers_of_two(e));
+        write(codes + i, e + bias);
     }
 }
 
@@ -105,29 +107,33 @@ inline Outer outer_of(const Format& f, float whole) {
     return {gain, smaller_float(1.0f / gain, largest_float)};
 }
 
-// The scale of a block: its code, what values are divided by, and what elements are multiplied by.
-struct RealScale {
-    i32 code;
-    float divisor, multiplier;
-};
-
 struct RealRule {
-    float element_max, inverse_max;
+    float element_max;
     i32 of_zeros, smallest;
     bool two_level;
 };
 
-inline RealScale real_scale(const RealRule& rule, const Constants& k, i32 largest, Outer outer) {
-    const float a = float_of(largest);
-    // The inner product is rounded first, as in the definition; compilers may not reassociate it.
-    const float wanted = rule.two_level ? a * (outer.gain * rule.inverse_max) : a / rule.element_max;
-    const i32 magnitude = bits_of(wanted) & magnitude_mask;
-    const i32 rounded = round_bits<Rounding::nearest_even>(k, magnitude, false, false, 0);
-    const i32 within = smaller(rounded, k.limit_above);
-    const i32 code = largest == 0 ? rule.of_zeros : within == 0 ? rule.smallest : within;
-    const float scale = value_of(k, code), divisor = scale / outer.gain;  // without a second level the gain is one
-    // A quotient too small for float32 would be a division by zero later; the smallest float32 stands for it.
-    return {code, divisor < 0x1p-149f ? 0x1p-149f : divisor, scale};
+// The same for scales that are numbers of a grid: their codes, what values are divided by, and what elements are
+// multiplied by. Block i has the gain gains[i], or with gain_step 0 all have the first.
+inline void real_scales(const RealRule& rule, const Constants& given, const i32* __restrict largest, const float* __restrict gains,
+                        i64 gain_step, i32* __restrict codes, float* __restrict divisor, float* __restrict multiplier, i64 n) {
+    const Constants k = given;
+    const RealRule r = rule;
+    const Reals inverse_max = broadcast(1.0f / r.element_max), element_max = broadcast(r.element_max);
+    Reals gain = broadcast(gains[0]);  // without a second level it is one
+    for (i64 i = 0; i < n; i += vector) {
+        const Bits top = read<Bits>(largest + i);
+        if (gain_step) gain = read<Reals>(gains + i);
+        // The inner product is rounded first, as in the definition; compilers may not reassociate it.
+        const Reals wanted = r.two_level ? (Reals)top * (gain * inverse_max) : (Reals)top / element_max;
+        const Bits code = smaller(round_bits(k, (Bits)wanted & magnitude_mask), broadcast(k.limit_above));
+        const Bits above = code == 0 ? broadcast(r.smallest) : code, chosen = top == 0 ? broadcast(r.of_zeros) : above;
+        const Reals scale = value_of(k, chosen), quotient = scale / gain, least_float = broadcast(0x1p-149f);
+        write(codes + i, chosen);
+        write(multiplier + i, scale);
+        // A quotient too small for float32 would be a division by zero later; the smallest float32 stands for it.
+        write(divisor + i, quotient < least_float ? least_float : quotient);
+    }
 }
 
 }  // namespace scales

@@ -48,6 +48,19 @@ inline void finish_nontemporal_stores() {
 inline Bits broadcast(i32 v) { return Bits{} + v; }
 inline Reals broadcast(float v) { return v - Reals{}; }  // and not plus: minus zero would become zero
 
+// Whether a comparison holds in some lane.
+inline bool any(Bits holds) {
+#if defined(__AVX512F__)
+    return _mm512_test_epi32_mask((__m512i)holds, (__m512i)holds) != 0;
+#elif defined(__AVX2__)
+    return _mm256_movemask_epi8((__m256i)holds) != 0;
+#else
+    i32 all = 0;
+    for (int i = 0; i < numbers::vector; ++i) all |= holds[i];
+    return all != 0;
+#endif
+}
+
 // ---- lanes in another order
 
 namespace {  // of this file alone

@@ -1,0 +1,226 @@
+// Codes into a little-endian bit stream. Four vectors of codes are joined at once: first to bytes, then, where a code has
+// fewer bits, neighbours to pairs, fours and eights, all in registers; eight codes fill whole bytes.
+#pragma once
+
+#include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/vectors.inc.hpp"
+
+namespace packing {
+
+using numbers::Bits, numbers::vector, numbers::vector_bytes;
+using vectors::broadcast, vectors::read, vectors::write;
+
+constexpr i64 joined = 4 * vector;  // codes that are joined at once: as bytes they fill one register
+
+namespace {  // of this file alone
+
+using Bytes = u8 __attribute__((vector_size(vector_bytes)));
+using Quarters = u8 __attribute__((vector_size(vector_bytes / 4)));
+using Halves = u16 __attribute__((vector_size(vector_bytes / 2)));
+
+#if defined(__AVX2__)
+
+// Eight codes of b bits lie in the first b bytes of 8: which byte goes where, so that nothing is between them. Shuffles of
+// VBMI close the whole register, older ones each 16 bytes by themselves.
+struct Places {
+    alignas(64) u8 of_width[8][vector_bytes];
+};
+
+#if defined(__AVX512VBMI__)
+constexpr int closed_bytes = vector_bytes;
+#else
+constexpr int closed_bytes = 16;
+#endif
+
+constexpr Places places_of_bytes() {
+    Places p{};
+    for (int bits = 1; bits < 8; ++bits)
+        for (int i = 0; i < vector_bytes; ++i) {
+            const int within = i % closed_bytes;
+            // Bytes beyond the codes: of no importance, but a shuffle may not read outside.
+            p.of_width[bits][i] = static_cast<u8>(within < closed_bytes / 8 * bits ? within / bits * 8 + within % bits : 0);
+        }
+    return p;
+}
+
+constexpr Places places = places_of_bytes();
+
+// The codes of four vectors, each below 256, as bytes in order. Packing works within 16 bytes, so that one permutation of
+// fours puts them in order: three instructions and one for four vectors, where narrowing takes two for each.
+#if defined(__AVX512F__)
+inline Bytes bytes_of(const Bits* c) {
+    const __m512i low = _mm512_packs_epi32((__m512i)c[0], (__m512i)c[1]), high = _mm512_packs_epi32((__m512i)c[2], (__m512i)c[3]);
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    return (Bytes)_mm512_permutexvar_epi32(order, _mm512_packus_epi16(low, high));
+}
+#else
+inline Bytes bytes_of(const Bits* c) {
+    const __m256i low = _mm256_packs_epi32((__m256i)c[0], (__m256i)c[1]), high = _mm256_packs_epi32((__m256i)c[2], (__m256i)c[3]);
+    return (Bytes)_mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+#endif
+
+#else
+
+inline Bytes bytes_of(const Bits* c) {
+    Bytes b{};
+    for (i64 v = 0; v < 4; ++v)
+        for (i64 i = 0; i < vector; ++i) b[v * vector + i] = static_cast<u8>(c[v][i]);
+    return b;
+}
+
+#endif
+
+}  // namespace
+
+// What joins codes of one width; of a loop, made once before it.
+struct Joining {
+    i32 bits;
+#if defined(__AVX2__)
+    Bits pairs, fours;  // 1 and 2^b beside each other in 16 bits, 1 and 2^2b in 32: products with them, added, join two
+    Bits up, down;      // shifts that push the lower four codes of 64 bits against the upper four, and both down
+    Bytes places;
+#endif
+};
+
+// For 1 to 8 bits, or 16.
+inline Joining joining_of(i32 bits) {
+    Joining j{};
+    j.bits = bits;
+#if defined(__AVX2__)
+    if (bits < 8) {
+        j.pairs = broadcast(static_cast<i32>(0x10001u * (1u | 1u << (8 + bits))));
+        j.fours = broadcast(1 | 1 << (16 + 2 * bits));
+        for (i64 i = 0; i < vector; i += 2) j.up[i] = j.down[i] = 32 - 4 * bits;
+        j.places = read<Bytes>(places.of_width[bits]);
+    }
+#endif
+    return j;
+}
+
+namespace {  // of this file alone
+
+// From bytes to codes without a gap, at `out`; bytes up to `joined` from there on may be overwritten.
+inline void close_gaps(const Joining& j, Bytes codes, u8* out) {
+#if defined(__AVX512F__)
+    // Products of unsigned by signed bytes: 2^7 is unsigned, and a code of at most seven bits is not negative. Sums stay
+    // below 2^14, so that nothing saturates.
+    const __m512i pairs = _mm512_maddubs_epi16((__m512i)j.pairs, (__m512i)codes);
+    const __m512i fours = _mm512_madd_epi16(pairs, (__m512i)j.fours);
+    const __m512i eights = _mm512_srlv_epi64(_mm512_sllv_epi32(fours, (__m512i)j.up), (__m512i)j.down);
+#if defined(__AVX512VBMI__)
+    write(out, _mm512_permutexvar_epi8((__m512i)j.places, eights));
+#else
+    const __m512i closed = _mm512_shuffle_epi8(eights, (__m512i)j.places);
+    // In order: each store covers what the one before has written too much.
+    write(out, _mm512_castsi512_si128(closed));
+    write(out + 2 * j.bits, _mm512_extracti32x4_epi32(closed, 1));
+    write(out + 4 * j.bits, _mm512_extracti32x4_epi32(closed, 2));
+    write(out + 6 * j.bits, _mm512_extracti32x4_epi32(closed, 3));
+#endif
+#elif defined(__AVX2__)
+    const __m256i pairs = _mm256_maddubs_epi16((__m256i)j.pairs, (__m256i)codes);
+    const __m256i fours = _mm256_madd_epi16(pairs, (__m256i)j.fours);
+    const __m256i eights = _mm256_srlv_epi64(_mm256_sllv_epi32(fours, (__m256i)j.up), (__m256i)j.down);
+    const __m256i closed = _mm256_shuffle_epi8(eights, (__m256i)j.places);
+    write(out, _mm256_castsi256_si128(closed));
+    write(out + 2 * j.bits, _mm256_extracti128_si256(closed, 1));
+#else
+    // The same three steps in 64-bit words: the upper half moves down by the bits that are free.
+    const u64 bytes = 0x00ff00ff00ff00ffu, halves = 0x0000ffff0000ffffu, low = 0xffffffffu;
+    u64 words[vector_bytes / 8];
+    __builtin_memcpy(words, &codes, sizeof words);
+    for (u64 w : words) {
+        w = (w & bytes) | ((w >> (8 - j.bits)) & (bytes << j.bits));
+        w = (w & halves) | ((w >> 2 * (8 - j.bits)) & (halves << 2 * j.bits));
+        w = (w & low) | ((w >> 4 * (8 - j.bits)) & (low << 4 * j.bits));
+        write(out, w);
+        out += j.bits;
+    }
+#endif
+}
+
+}  // namespace
+
+// Writes the codes of four vectors, each of no more than j.bits bits, to `out`, where bytes up to joined_bytes(j) may be
+// overwritten.
+inline i64 joined_bytes(const Joining& j) { return j.bits == 16 ? 2 * joined : joined; }
+
+inline void join(const Joining& j, const Bits* c, u8* out) {
+    if (j.bits == 16) {
+        for (i64 v = 0; v < 4; ++v) write(out + 2 * v * vector, __builtin_convertvector(c[v], Halves));
+        return;
+    }
+    const Bytes codes = bytes_of(c);
+    if (j.bits == 8)
+        write(out, codes);
+    else
+        close_gaps(j, codes, out);
+}
+
+// The same for the first n of them, which fill whole bytes, and not a byte beyond.
+inline void join_exactly(const Joining& j, const Bits* c, i64 n, u8* out) {
+    u8 bytes[2 * joined];
+    join(j, c, bytes);
+    __builtin_memcpy(out, bytes, static_cast<u64>(n * j.bits / 8));
+}
+
+// Codes one by one into a little-endian bit stream from bit `start` on. The bits of its first byte that belong to earlier
+// codes are kept; the spare bits of the last byte become zero. Nothing beyond that byte is written: it may be another
+// thread's.
+inline void pack_each(const i32* __restrict codes, i64 n, i32 bits, u8* __restrict line, i64 start) {
+    u8* out = line + start / 8;
+    const u64 mask = bits == 32 ? 0xffffffffu : (1u << bits) - 1;
+    // Bits of the byte that is being filled, and how many: those of earlier codes are read back first.
+    i32 pending = static_cast<i32>(start % 8);
+    u64 word = pending ? *out & ((1u << pending) - 1) : 0;
+    for (i64 i = 0; i < n; ++i) {
+        word |= (static_cast<u64>(static_cast<u32>(codes[i])) & mask) << pending;
+        pending += bits;
+        // At most 7 bits wait before a code of at most 32: the word never overflows.
+        for (; pending >= 8; pending -= 8, word >>= 8) *out++ = static_cast<u8>(word);
+    }
+    if (pending > 0) *out = static_cast<u8>(word);
+}
+
+// n codes of `bits` bits each, one in each number, into a bit stream as pack_each does, from code number `first` on.
+inline void pack(const i32* __restrict codes, i64 n, i32 bits, u8* __restrict line, i64 first) {
+    const i64 start = first * bits;
+    u8* __restrict out = line + start / 8;
+    i64 i = 0;
+    if (bits == 32) {
+        __builtin_memcpy(out, codes, static_cast<u64>(n) * 4);
+        return;
+    }
+    if (start % 8 == 0 && bits == 8) {
+        for (; i + vector <= n; i += vector) write(out + i, __builtin_convertvector(read<Bits>(codes + i), Quarters));
+        for (; i < n; ++i) out[i] = static_cast<u8>(codes[i]);
+        return;
+    }
+    if (start % 8 == 0 && (bits < 8 || bits == 16)) {
+        const Joining j = joining_of(bits);
+        const Bits mask = broadcast((1 << bits) - 1);
+        for (; i + joined <= n; i += joined, out += joined * bits / 8) {
+            Bits c[4];
+            for (i64 v = 0; v < 4; ++v) c[v] = read<Bits>(codes + i + v * vector) & mask;
+            // The next codes cover what is too much; the last ones are followed by bytes of others.
+            if ((n - i - joined) * bits / 8 >= joined_bytes(j))
+                join(j, c, out);
+            else
+                join_exactly(j, c, joined, out);
+        }
+        // Fewer that fill whole bytes: the rest of the vectors is zeros.
+        const i64 rest = (n - i) / 8 * 8;
+        if (rest > 0) {
+            Bits c[4]{};
+            __builtin_memcpy(&c, codes + i, static_cast<u64>(rest) * sizeof(i32));
+            for (i64 v = 0; v < 4; ++v) c[v] &= mask;
+            join_exactly(j, c, rest, out);
+            i += rest;
+        }
+    }
+    // What does not fill eight codes, or does not start on a byte.
+    pack_each(codes + i, n - i, bits, line, start + i * bits);
+}
+
+}  // namespace packing
