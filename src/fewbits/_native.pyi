@@ -138,13 +138,13 @@ def dequantize(
 ) -> None: ...
 def gemv(
     format: Format,
-    x: NDArray[np.float32],
+    x: NDArray[np.float32] | tuple[int, ...],
     narrow: bool,
-    codes: Bytes,
-    scales: Bytes | None,
-    shifts: Bytes | None,
-    outer: NDArray[np.float32] | None,
-    y: NDArray[np.float32],
+    codes: Bytes | tuple[int, ...],
+    scales: Bytes | tuple[int, ...] | None,
+    shifts: Bytes | tuple[int, ...] | None,
+    outer: NDArray[np.float32] | tuple[int, ...] | None,
+    y: NDArray[np.float32] | tuple[int, ...],
     threads: int,
 ) -> None: ...
 def has_bfloat16_products() -> bool: ...

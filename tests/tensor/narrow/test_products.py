@@ -92,3 +92,59 @@ def test_an_embedding_whose_blocks_lie_across_the_rows_is_refused() -> None:
 def test_shapes_that_do_not_fit_are_torchs_own_error() -> None:
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         torch.ones(5, 63) @ packed("mxfp4", (8, 64)).t()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # torch's own forward mode
+@pytest.mark.parametrize("name", ["mxfp4", "nvfp4", "mx9", "int8_channel"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_matvec_and_matmul_have_every_derivative(name: str, sparse: bool) -> None:
+    pruned = torch.randn(8, 64, generator=torch.Generator().manual_seed(2)) * (torch.arange(64) % 4 < 2)
+    q = fb.quantize(pruned, name, sparsity="2:4" if sparse else None)
+    x, dense = torch.randn(3, 64, generator=torch.Generator().manual_seed(1)), q.dequantize()
+    assert isinstance(dense, torch.Tensor)
+
+    def loss(product: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda v: (product(v) ** 2).sum()
+
+    wanted = loss(lambda v: v @ dense.t())
+    for product in (lambda v: fb.matvec(q, v), lambda v: fb.matmul(v, q.t()), lambda v: v @ q.t()):
+        mine = loss(product)
+        leaf = x.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(mine(leaf), leaf)
+        torch.testing.assert_close(gradient, torch.func.grad(wanted)(x), rtol=1e-4, atol=1e-3)
+        for way in (torch.func.grad, torch.func.jacfwd):
+            torch.testing.assert_close(way(mine)(x), way(wanted)(x), rtol=1e-4, atol=1e-3)
+        found = torch.vmap(product)(x[:, None])
+        torch.testing.assert_close(found, (x @ dense.t())[:, None], rtol=1e-5, atol=1e-4)
+    each = [fb.quantize(pruned * k, "mxfp4") for k in (1, 2)]
+    codes, scales = (torch.stack([getattr(one, part) for one in each]) for part in ("codes", "scales"))
+    text = each[0].format.grammar
+    stacked = torch.vmap(lambda c, s: torch.ops.fewbits.gemv(x, c, s, None, None, text, None, 8))(
+        codes, scales
+    )
+    assert torch.equal(stacked, torch.stack([fb.matvec(one, x) for one in each]))
+
+
+def test_torch_finds_nothing_wrong_with_the_product_of_vectors() -> None:
+    q = packed("nvfp4", (8, 64))
+    for rows in (1, 3, 0):
+        x = torch.randn(rows, 64).requires_grad_()
+        torch.library.opcheck(torch.ops.fewbits.gemv, (x, *q.pieces, q.format.grammar, None, 8))
+
+
+def test_a_product_under_autocast_has_the_dtype_that_torch_gives_it() -> None:
+    q, x = packed("mxfp4", (8, 64)), torch.randn(3, 64)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (x @ q.t()).dtype == (x @ q.dequantize().t()).dtype == torch.bfloat16
+    assert (x @ q.t()).dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_vectors_of_any_dtype_and_layout_give_the_values_of_rows_in_order(dtype: torch.dtype) -> None:
+    q = packed("mxfp4", (8, 64)).to(dtype)
+    x = torch.randn(64, 6, generator=torch.Generator().manual_seed(1)).to(dtype)
+    for rows in (x.t()[::2], x.t()[:1], x[:, 1]):
+        found = rows @ q.t()
+        assert found.dtype == dtype
+        assert torch.equal(found, rows.contiguous() @ q.t())
+        torch.testing.assert_close(found, rows @ q.dequantize().t(), rtol=2e-2, atol=5e-2)

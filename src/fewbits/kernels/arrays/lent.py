@@ -6,12 +6,15 @@ A tensor is lent as a tuple of its address, its number of items and what they ar
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from fewbits.kernels import native
+from fewbits.kernels.arrays.nm import zeros
 from fewbits.kernels.arrays.threads import threads
+from fewbits.kernels.bits.options import read_format
 from fewbits.kernels.native import Plan, plan, reading_plan
 
-__all__ = ["Plan", "dequantize", "fake_quantize", "plan", "quantize"]
+__all__ = ["Plan", "dequantize", "fake_quantize", "gemv", "plan", "quantize"]
 
 Lent = tuple[int, ...]
 
@@ -33,3 +36,29 @@ def dequantize(q: Sequence[Lent | None], out: Lent, format: str, shape: tuple[in
         return False
     native.dequantize_lent(planned, q, out, threads())
     return True
+
+
+def gemv(
+    x: Lent,
+    q: Sequence[Lent | None],
+    y: Lent,
+    format: str,
+    sparsity: str | None,
+    *,
+    bfloat16: bool,
+) -> bool:
+    """Write ``x @ W.T`` into ``y``; return whether a compiled kernel does that.
+
+    As :func:`fewbits.kernels.arrays.products.gemv`, but that ``bfloat16`` says of every value of x that it is
+    a normal bfloat16, or zero.
+    """
+    p = native.gemv_format(format, sparsity, 0 if sparsity is None else _zero(format))
+    if p is None:
+        return False
+    native.gemv_lent(p, x, q, y, bfloat16=bfloat16, threads=threads())
+    return True
+
+
+@lru_cache(maxsize=256)
+def _zero(format: str) -> int:
+    return zeros(read_format(format))[0]

@@ -20,7 +20,7 @@ from fewbits.kernels.native import exact_arithmetic
 
 Array = NDArray[Any]
 
-_SMALLEST_NORMAL = 2.0**-126  # of bfloat16 and float32
+SMALLEST_NORMAL = 2.0**-126  # of bfloat16 and float32
 
 
 @exact_arithmetic()
@@ -44,7 +44,7 @@ def gemv(
     """
     y = empty_aligned((x.shape[0], lines), np.float32) if out is None else out
     if x.size and lines and native.supports_product(format):
-        bfloat16 = bfloat16 and smallest(x) >= _SMALLEST_NORMAL
+        bfloat16 = bfloat16 and smallest(x) >= SMALLEST_NORMAL
         zero = 0 if sparsity is None else zeros(format)[0]
         whole = np.ascontiguousarray(x)
         native.gemv(whole, q, y, format, sparsity, zero, bfloat16=bfloat16, threads=threads())

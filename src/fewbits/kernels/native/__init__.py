@@ -14,7 +14,7 @@ from fewbits.kernels.native.dispatch.exact import exact_arithmetic
 from fewbits.kernels.native.dispatch.isa import active_isa, available_isas, force_isa, isas
 from fewbits.kernels.native.gemm.additions import addition_product
 from fewbits.kernels.native.gemm.product import bfloat16_product, has_bfloat16_products
-from fewbits.kernels.native.gemv.gemv import gemv, supports_product
+from fewbits.kernels.native.gemv.gemv import gemv, gemv_format, gemv_lent, supports_product
 from fewbits.kernels.native.jobs.plan import Plan, plan, reading_plan
 from fewbits.kernels.native.nm.permutation import PermutationSearch
 from fewbits.kernels.native.nm.stream import compress, expand
@@ -51,6 +51,8 @@ __all__ = [
     "fake_quantize_lent",
     "force_isa",
     "gemv",
+    "gemv_format",
+    "gemv_lent",
     "has_bfloat16_products",
     "isas",
     "magnitudes",

@@ -32,7 +32,8 @@ def derive(
         tensors: how many of its arguments, the first ones, are tensors.
         backward: from a context and the gradient of the result to those of these arguments.
         jvp: from a context and the tangents of these arguments, None where there is none, to the result's.
-        keeps: whether both ask the context for the arguments, as ``saved_tensors``.
+        keeps: whether both ask the context for these arguments, as ``saved_tensors``. It always has those
+            after them, as ``others``.
     """
     op = getattr(getattr(torch.ops, library.ns), name).default
 
@@ -46,14 +47,14 @@ def derive(
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-            ctx.others = len(inputs) - 1 - tensors
+            ctx.others = inputs[tensors + 1 :]
             if keeps:
                 ctx.save_for_backward(*inputs[1 : tensors + 1])
                 ctx.save_for_forward(*inputs[1 : tensors + 1])
 
         @staticmethod
         def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-            return (None, *backward(ctx, gradient), *(None,) * ctx.others)
+            return (None, *backward(ctx, gradient), *(None,) * len(ctx.others))
 
         @staticmethod
         def jvp(ctx: Any, _: None, *tangents: Any) -> torch.Tensor | None:

@@ -10,10 +10,10 @@ from fewbits.kernels.arrays import nm
 from fewbits.kernels.bits.nm_stream import stream_bytes
 from fewbits.kernels.bits.options import read_format
 from fewbits.kernels.bits.packing import line_bytes
+from fewbits.kernels.ops.library import define
 from fewbits.kernels.ops.tensors import array
 
 
-@torch.library.custom_op("fewbits::compress", mutates_args=())
 def _compress(codes: torch.Tensor, format: str, n: int, sparsity: str) -> torch.Tensor:
     fmt, kept = read_format(format), pattern(sparsity)
     bits = fmt.element.bits
@@ -22,13 +22,14 @@ def _compress(codes: torch.Tensor, format: str, n: int, sparsity: str) -> torch.
     return stream.to(codes.device)
 
 
-@_compress.register_fake
-def _(codes: torch.Tensor, format: str, n: int, sparsity: str) -> torch.Tensor:
+def _empty_streams(codes: torch.Tensor, format: str, n: int, sparsity: str) -> torch.Tensor:
     bits = read_format(format).element.bits
     return codes.new_empty((*codes.shape[:-1], stream_bytes(n, bits, pattern(sparsity))))
 
 
-@torch.library.custom_op("fewbits::expand", mutates_args=())
+define(_compress, _empty_streams)
+
+
 def _expand(stream: torch.Tensor, format: str, n: int, sparsity: str) -> torch.Tensor:
     fmt, kept = read_format(format), pattern(sparsity)
     bits = fmt.element.bits
@@ -37,19 +38,21 @@ def _expand(stream: torch.Tensor, format: str, n: int, sparsity: str) -> torch.T
     return codes.to(stream.device)
 
 
-@_expand.register_fake
-def _(stream: torch.Tensor, format: str, n: int, sparsity: str) -> torch.Tensor:
+def _empty_codes(stream: torch.Tensor, format: str, n: int, sparsity: str) -> torch.Tensor:
     bits = read_format(format).element.bits
     return stream.new_empty((*stream.shape[:-1], line_bytes(n, bits)))
 
 
+define(_expand, _empty_codes)
+
+
 def compress(codes: torch.Tensor, format: Format, n: int, sparsity: Pattern) -> torch.Tensor:
     """Return the streams of packed codes of ``n`` values; errors are those of kernels/arrays/nm.py."""
-    streams: torch.Tensor = _compress(codes, format.grammar, n, str(sparsity))
+    streams: torch.Tensor = torch.ops.fewbits.compress(codes, format.grammar, n, str(sparsity))
     return streams
 
 
 def expand(stream: torch.Tensor, format: Format, n: int, sparsity: Pattern) -> torch.Tensor:
     """Return the packed codes of streams of ``n`` values."""
-    codes: torch.Tensor = _expand(stream, format.grammar, n, str(sparsity))
+    codes: torch.Tensor = torch.ops.fewbits.expand(stream, format.grammar, n, str(sparsity))
     return codes

@@ -9,14 +9,15 @@ import torch
 
 from fewbits.formats import Format
 from fewbits.formats.pattern import Pattern, pattern
-from fewbits.kernels.arrays import products
+from fewbits.kernels.arrays import lent, products
+from fewbits.kernels.arrays.values import smallest
 from fewbits.kernels.bits.options import read_format
 from fewbits.kernels.ops.derivatives import derive
+from fewbits.kernels.ops.direct import is_ordinary, is_recorded
 from fewbits.kernels.ops.library import LIBRARY, define
-from fewbits.kernels.ops.tensors import array, packed
+from fewbits.kernels.ops.tensors import are_lent, array, is_lent, lent_parts, packed
 
 
-@torch.library.custom_op("fewbits::gemv", mutates_args=())
 def _gemv(
     x: torch.Tensor,
     codes: torch.Tensor,
@@ -27,26 +28,93 @@ def _gemv(
     sparsity: str | None,
     lines: int,
 ) -> torch.Tensor:
-    weight, of_x = packed((codes, scales, shifts, outer)), x.cpu()
+    y, parts = torch.empty((x.shape[0], lines)), (codes, scales, shifts, outer)
+    if x.is_cpu and lines and x.is_contiguous() and are_lent(parts):
+        rows = x if x.dtype == torch.float32 else x.float()
+        if is_lent(rows) and _gemv_lent(rows, parts, y, format, sparsity, x.dtype == torch.bfloat16):
+            return y if rows is x else y.to(x.dtype)
     kept = None if sparsity is None else pattern(sparsity)
-    bfloat16, y = x.dtype == torch.bfloat16, torch.empty(len(x), lines)
-    rows = array(of_x.float())
-    products.gemv(rows, weight, read_format(format), lines, kept, bfloat16=bfloat16, out=array(y))
+    products.gemv(
+        array(x.cpu().float()),
+        packed(parts),
+        read_format(format),
+        lines,
+        kept,
+        bfloat16=x.dtype == torch.bfloat16,
+        out=array(y),
+    )
     return y.to(x.device, x.dtype)
 
 
-@_gemv.register_fake
-def _(
+def _gemv_lent(
+    rows: torch.Tensor,
+    parts: tuple[torch.Tensor | None, ...],
+    y: torch.Tensor,
+    format: str,
+    sparsity: str | None,
+    bfloat16: bool,
+) -> bool:
+    """Write the product of rows in C order where ``y`` lies; return whether a compiled kernel does that."""
+    batch, n = rows.shape
+    return lent.gemv(
+        (rows.data_ptr(), batch, n),
+        lent_parts(parts),
+        (y.data_ptr(), batch, y.shape[1]),
+        format,
+        sparsity,
+        bfloat16=bfloat16 and smallest(array(rows)) >= products.SMALLEST_NORMAL,
+    )
+
+
+def _empty_rows(
     x: torch.Tensor,
-    codes: Any,
-    scales: Any,
-    shifts: Any,
-    outer: Any,
+    codes: torch.Tensor,
+    scales: torch.Tensor | None,
+    shifts: torch.Tensor | None,
+    outer: torch.Tensor | None,
     format: str,
     sparsity: str | None,
     lines: int,
 ) -> torch.Tensor:
     return x.new_empty((x.shape[0], lines))
+
+
+define(_gemv, _empty_rows)
+
+
+def _gemv_gradients(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    x, codes, *shared = ctx.saved_tensors
+    format, sparsity, lines = ctx.others
+    n = x.shape[-1]
+    if sparsity is not None:
+        codes = torch.ops.fewbits.expand(codes, format, n, sparsity)
+    weight = torch.ops.fewbits.dequantize(codes, *shared, format, (lines, n), 1, x.dtype)
+    return gradient @ weight, None, None, None, None
+
+
+def _gemv_tangent(ctx: Any, tangent: torch.Tensor | None, *_: Any) -> torch.Tensor | None:
+    _, *parts = ctx.saved_tensors
+    return None if tangent is None else torch.ops.fewbits.gemv(tangent, *parts, *ctx.others)
+
+
+derive(LIBRARY, "gemv", 5, _gemv_gradients, _gemv_tangent, keeps=True)
+
+
+def _rows_of_a_batch(
+    info: Any, in_dims: Sequence[int | None], x: torch.Tensor, *rest: Any
+) -> tuple[torch.Tensor, int]:
+    """Multiply the rows of all items at once, or one by one where each item has a matrix of its own."""
+    if all(dim is None for dim in in_dims[1:]) and in_dims[0] is not None:
+        batch = x.movedim(in_dims[0], 0)
+        return torch.ops.fewbits.gemv(batch.flatten(0, 1), *rest).unflatten(0, batch.shape[:2]), 0
+    items = [
+        [given] * info.batch_size if dim is None else given.unbind(dim)
+        for given, dim in zip((x, *rest), in_dims, strict=True)
+    ]
+    return torch.stack([torch.ops.fewbits.gemv(*item) for item in zip(*items, strict=True)]), 0
+
+
+torch.library.register_vmap("fewbits::gemv", _rows_of_a_batch, lib=LIBRARY)
 
 
 def gemv(
@@ -58,7 +126,11 @@ def gemv(
 ) -> torch.Tensor:
     """Return ``x @ W.T`` in x's dtype, W packed with its blocks along the last axis, summed in float32."""
     kept = None if sparsity is None else str(sparsity)
-    y: torch.Tensor = _gemv(x, *parts, format.grammar, kept, lines)
+    codes, scales, shifts, outer = parts
+    assert codes is not None
+    direct = is_ordinary(x, codes) and not is_recorded(x)
+    call = _gemv if direct else torch.ops.fewbits.gemv
+    y: torch.Tensor = call(x, codes, scales, shifts, outer, format.grammar, kept, lines)
     return y
 
 

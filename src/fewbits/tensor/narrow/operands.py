@@ -18,14 +18,14 @@ def check_matmul(a: Any, b: Any) -> None:
         DTypeError: an operand is not a tensor of values, or the dtypes differ.
         ArgumentError: the shapes do not fit.
     """
-    shapes = _checked(a, b, "a @ b")
+    _check(a, b, "a @ b")
     if not a.ndim or not b.ndim:
-        raise ArgumentError(f"{shapes}; expected at least one dimension each: multiply numbers with *")
+        raise _misfit(a, b, "a @ b", "at least one dimension each: multiply numbers with *")
     inner = b.shape[-2] if b.ndim > 1 else b.shape[0]
     if a.shape[-1] != inner:
-        raise ArgumentError(f"{shapes}; expected {a.shape[-1]} in place of {inner}: transpose or cut one")
+        raise _misfit(a, b, "a @ b", f"{a.shape[-1]} in place of {inner}: transpose or cut one")
     if not _broadcast(a.shape[:-2], b.shape[:-2]):
-        raise ArgumentError(f"{shapes}; expected leading dimensions that broadcast: reshape one")
+        raise _misfit(a, b, "a @ b", "leading dimensions that broadcast: reshape one")
 
 
 def check_matvec(weight: Any, x: Any) -> None:
@@ -35,13 +35,13 @@ def check_matvec(weight: Any, x: Any) -> None:
         DTypeError: an operand is not a tensor of values, or the dtypes differ.
         ArgumentError: the shapes do not fit.
     """
-    shapes = _checked(weight, x, "matvec")
+    _check(weight, x, "matvec")
     if weight.ndim != 2 or not x.ndim or x.shape[-1] != weight.shape[1]:
-        raise ArgumentError(f"{shapes}; expected (n, k) and (..., k): reshape or transpose one")
+        raise _misfit(weight, x, "matvec", "(n, k) and (..., k): reshape or transpose one")
 
 
-def _checked(a: Any, b: Any, what: str) -> str:
-    """Check types and dtypes; return a text with both shapes for error messages."""
+def _check(a: Any, b: Any, what: str) -> None:
+    """Check types and dtypes."""
     for operand in (a, b):
         if not isinstance(operand, torch.Tensor):
             given = type(operand).__name__
@@ -52,7 +52,10 @@ def _checked(a: Any, b: Any, what: str) -> str:
             check_values(operand)
     if a.dtype != b.dtype:
         raise DTypeError(f"{what} of {a.dtype} and {b.dtype}; expected one dtype: convert one with .to()")
-    return f"{what} of shapes {tuple(a.shape)} and {tuple(b.shape)}"
+
+
+def _misfit(a: torch.Tensor, b: torch.Tensor, what: str, expected: str) -> ArgumentError:
+    return ArgumentError(f"{what} of shapes {tuple(a.shape)} and {tuple(b.shape)}; expected {expected}")
 
 
 def _broadcast(a: torch.Size, b: torch.Size) -> bool:

@@ -99,7 +99,7 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """
     fits = a.ndim > 0 and 0 < b.ndim <= 2 and a.shape[-1] == b.shape[0] and a.dtype == b.dtype
     if fits and _is_gemv(b, a, a.shape[:-1].numel(), axis=0):
-        return _gemv(a, _transposed(b))
+        return _gemv(a, b)
     if fits and _is_gemv(a, b, b.shape[1:].numel(), axis=1):
         return _gemv(b, a) if b.ndim == 1 else _gemv(b.t(), a).t()
     if isinstance(a, NarrowTensor) and isinstance(b, NarrowTensor):
@@ -138,25 +138,23 @@ def _is_gemv(w: torch.Tensor, x: torch.Tensor, vectors: int, *, axis: int) -> Ty
     return packed and not isinstance(x, NarrowTensor) and 0 < vectors <= GEMV_VECTORS
 
 
-def _transposed(q: NarrowTensor) -> NarrowTensor:
-    """Return ``q.t()``, which torch types as any tensor."""
-    turned = q.t()
-    assert isinstance(turned, NarrowTensor)
-    return turned
-
-
 def _gemv(x: torch.Tensor, w: NarrowTensor) -> torch.Tensor:
-    rows = x.reshape(-1, x.shape[-1])
+    """Return the product of the vectors of ``x`` with the lines of ``w`` along its block axis."""
+    rows, lines = x if x.ndim == 2 else x.reshape(-1, x.shape[-1]), w.shape[1 - w.axis]
     parts = tuple(None if part is None else part.contiguous() for part in w.pieces)
-    y = ops.gemv(rows, parts, w.format, w.shape[0], w.sparsity)
-    return y.reshape(*x.shape[:-1], w.shape[0])
+    y = ops.gemv(rows, parts, w.format, lines, w.sparsity)
+    return y if x.ndim == 2 else y.reshape(*x.shape[:-1], lines)
 
 
 def _dense(x: torch.Tensor) -> torch.Tensor:
     """Return ``x``, unpacked along its lines: a matrix with blocks down its columns is a transposed view."""
     if not isinstance(x, NarrowTensor):
         return x
-    return _transposed(x).dense().t() if x.ndim == 2 and x.axis == 0 else x.dense()
+    if x.ndim != 2 or x.axis != 0:
+        return x.dense()
+    turned = x.t()
+    assert isinstance(turned, NarrowTensor)  # torch types it as any tensor
+    return turned.dense().t()
 
 
 def _is_bfloat16(x: torch.Tensor, format: Format) -> bool:

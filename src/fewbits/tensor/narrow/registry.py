@@ -9,11 +9,23 @@ import torch
 from torch.utils._python_dispatch import return_and_correct_aliasing
 
 from fewbits.errors import ArgumentError
+from fewbits.kernels.ops.direct import is_ordinary, is_recorded
 
 Table = dict[Any, Callable[..., Any]]
 
+_ORDINARY = (torch.Tensor, torch.nn.Parameter)
 VIEWS: Table = {}  # the result shares bytes with the argument
 COMPUTED: Table = {}
+
+
+def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return ``a @ b``, one of them packed; without torch's dispatcher where it would do no more."""
+    x, q = (a, b) if type(a) in _ORDINARY else (b, a)
+    plain = type(x) in _ORDINARY and not is_recorded(x) and not torch.is_autocast_enabled("cpu")
+    if plain and is_ordinary(x, q.codes):  # type: ignore[attr-defined]  # q is a NarrowTensor
+        found: torch.Tensor = COMPUTED[torch.ops.aten.matmul.default](a, b)
+        return found
+    return torch.matmul(a, b)
 
 
 def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -23,9 +35,12 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         ArgumentError: the operation is not in the table and cannot be decomposed into ones that are.
     """
     if func in VIEWS:
+        if not torch.is_inference_mode_enabled() and is_ordinary(args[0].codes):
+            return VIEWS[func](*args, **kwargs)
         # In inference mode a view of an ordinary tensor is an ordinary tensor: torch counts its versions.
         with torch.inference_mode(torch.is_inference_mode_enabled() and args[0].is_inference()):
             found = VIEWS[func](*args, **kwargs)
+        # Tracers see by the storage of a wrapper, which holds nothing, that a view is one.
         return return_and_correct_aliasing(func, args, kwargs, found)
     if func in COMPUTED:
         return COMPUTED[func](*args, **kwargs)

@@ -16,7 +16,7 @@ from fewbits.kernels.arrays import nm
 from fewbits.kernels.bits.layout import Parts, layout, unpacked
 from fewbits.kernels.ops import tensors
 from fewbits.tensor.arrays import checked_axis
-from fewbits.tensor.narrow.registry import run
+from fewbits.tensor.narrow.registry import matmul, run
 from fewbits.tensor.narrow.sealed import Sealed, sealed
 from fewbits.typing import AnyArray
 
@@ -194,6 +194,12 @@ class NarrowTensor(Sealed):
     def remade(self, parts: Pieces, shape: Sequence[int], axis: int) -> NarrowTensor:
         """Return a tensor of other parts with this tensor's format and dtype."""
         return NarrowTensor(parts, self.format, shape, axis, self.dtype, self._family, self.sparsity)
+
+    def __matmul__(self, other: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return matmul(self, other)
+
+    def __rmatmul__(self, other: torch.Tensor) -> torch.Tensor:
+        return matmul(other, self)
 
     def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> NarrowTensor:
         """Return a tensor whose parts are ``change`` applied to those of this one."""

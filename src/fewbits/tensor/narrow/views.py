@@ -54,6 +54,8 @@ def permute(q: NarrowTensor, dims: Sequence[int]) -> NarrowTensor:
 
 def transpose(q: NarrowTensor, first: int, second: int) -> NarrowTensor:
     """Return ``q`` with two axes exchanged, without copying."""
+    if q.ndim == 2 and {first, second} in ({0, 1}, {-2, -1}):
+        return _turned(q)
     order = list(range(q.ndim))
     a, b = counted(q, first), counted(q, second)
     if order:
@@ -65,7 +67,13 @@ def t(q: NarrowTensor) -> NarrowTensor:
     """Return the transpose of a matrix, or a vector unchanged."""
     if q.ndim > 2:
         raise ArgumentError(f"t() of {q}; it takes at most 2 axes: use transpose or permute")
-    return permute(q, range(q.ndim)[::-1])
+    return _turned(q) if q.ndim == 2 else permute(q, range(q.ndim)[::-1])
+
+
+def _turned(q: NarrowTensor) -> NarrowTensor:
+    """Return the transpose of a matrix, whose parts are the same."""
+    rows, columns = q.shape
+    return q.remade(q.pieces, (columns, rows), 1 - q.axis)
 
 
 def reshape(q: NarrowTensor, size: Sequence[int]) -> NarrowTensor:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from numpy.typing import NDArray
 
 from fewbits import _native
 from fewbits.formats import Format
-from fewbits.formats.pattern import Pattern
+from fewbits.formats.pattern import Pattern, pattern
 from fewbits.kernels.bits.layout import Packed
-from fewbits.kernels.bits.options import options
+from fewbits.kernels.bits.options import options, read_format
+from fewbits.kernels.native.dispatch.exact import exact_arithmetic
 from fewbits.kernels.native.dispatch.isa import active_isa
 from fewbits.kernels.native.jobs.geometry import aligned
 from fewbits.kernels.native.jobs.kernel_format import kernel_format
 from fewbits.kernels.native.jobs.packed import contiguous_parts, reading_format
 
 Array = NDArray[Any]
+
+
+Lent = tuple[int, ...]  # what kernels/ops/tensors.py says of a tensor
 
 
 def supports_product(format: Format) -> bool:
@@ -49,8 +55,46 @@ def gemv(
     """
     active_isa()
     x = aligned(x)
+    p = _format(format, sparsity, zero)
+    _native.gemv(p, x, bfloat16, *contiguous_parts(q), y, threads)
+
+
+def gemv_lent(
+    p: _native.Format,
+    x: Lent,
+    q: Sequence[Lent | None],
+    y: Lent,
+    *,
+    bfloat16: bool,
+    threads: int,
+) -> None:
+    """Write ``x @ W.T`` into ``y``, all lent by tensors in C order, x and y as float32 matrices.
+
+    Arguments and errors are those of :func:`gemv`; ``p`` is from :func:`gemv_format`.
+    """
+    codes, scales, shifts, outer = q
+    assert codes is not None
+    _native.gemv(p, x, bfloat16, codes, scales, shifts, outer, y, threads)
+
+
+@lru_cache(maxsize=256)
+def gemv_format(format: str, sparsity: str | None, zero: int) -> _native.Format | None:
+    """Return how the kernels read a packed matrix, by texts; None if they do not compute with the format.
+
+    Raises:
+        ArgumentError: ``FEWBITS_ISA`` names an instruction set that cannot run.
+    """
+    active_isa()
+    fmt = read_format(format)
+    with exact_arithmetic():  # of the tables of the format
+        if not supports_product(fmt):
+            return None
+        return _format(fmt, None if sparsity is None else pattern(sparsity), zero)
+
+
+def _format(format: Format, sparsity: Pattern | None, zero: int) -> _native.Format:
     p = reading_format(format)
     if sparsity is not None:
         p = _native.Format(p)
         p.keep, p.group, p.zero = sparsity.keep, sparsity.group, zero
-    _native.gemv(p, x, bfloat16, *contiguous_parts(q), y, threads)
+    return p
