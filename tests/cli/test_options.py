@@ -156,7 +156,7 @@ def test_an_option_that_would_do_nothing_is_refused_by_name(
     assert sorted(place.iterdir()) == before
 
 
-# Each ends before PyTorch is loaded, which takes seconds.
+# Each does its work, or ends, without PyTorch, which takes seconds to load.
 SIMPLE = [
     (0, ["--help"]), (0, ["--version"]), (2, ["nothing"]), (0, ["formats"]), (0, ["formats", "mxfp4"]),
     (0, ["recipes"]),
@@ -168,6 +168,8 @@ SIMPLE = [
     (2, ["compare", "narrow.safetensors"]), (2, ["compare", "m.safetensors", "--json", "m.safetensors"]),
     (2, ["cast", "gone.safetensors", "n.safetensors", "--format", "mxfp4"]), (2, ["cast", "m.safetensors"]),
     (2, ["cast", "m.safetensors", "n.safetensors", "--format", "mxfp5"]),
+    (0, ["compare", "m.safetensors", "--formats", "mxfp4,nvfp4"]),
+    (0, ["cast", "m.safetensors", "n.safetensors", "--format", "mxfp4"]), (0, ["inspect", "n.safetensors"]),
     (2, ["inspect", "gone.safetensors"]), (2, ["inspect", "m.safetensors", "--json", "m.safetensors"]),
     (2, ["solve", "gone.mtx"]), (2, ["solve", "a.mtx", "--out", "a.mtx"]),
     (2, ["train", "--recipe", "mxfp5"]), (2, ["train", "--task", "m.safetensors", "--out", "m.safetensors"]),
@@ -176,7 +178,7 @@ SIMPLE = [
 ]  # fmt: skip
 
 
-def test_help_and_simple_mistakes_do_not_load_torch(place: Path) -> None:
+def test_help_checkpoints_and_simple_mistakes_do_not_load_torch(place: Path) -> None:
     script = (
         "import contextlib, io, json, sys\n"
         "from fewbits.cli.main import run\n"

@@ -204,8 +204,10 @@ def metadata(file: Path) -> dict[str, str]:
     return dict(opened(file).metadata() or {})
 
 
-def opened(file: Path) -> safe_open:
+def opened(file: Path, framework: str = "numpy") -> safe_open:
     """Open one file with the safetensors library, which checks its header.
+
+    ``framework`` is that of the tensors that are read from it: ``pt`` imports torch, which takes a second.
 
     Raises:
         DataError: the file is missing, damaged or of another kind.
@@ -223,7 +225,7 @@ def opened(file: Path) -> safe_open:
             f"{file} is no .safetensors file by its name; expected one, or a folder of them: check the path"
         )
     try:
-        return safe_open(file, framework="pt")
+        return safe_open(file, framework=framework)
     except (SafetensorError, OSError) as error:
         reason = str(error).removeprefix("Error while deserializing header: ")
         unknown = re.search(r"unknown variant `([^`]*)`", reason)

@@ -93,8 +93,9 @@ def _quantize_piece(
     """Return the packed parts of a piece, and its errors."""
     fmt, amax = scale
     options = kernels.options(fmt, scale_rule=scale_rule if kernels.has_scale_rule(fmt) else "floor")
-    wide = widened(x)
-    pruned = x if layout.pattern is None else np.where(by_magnitude(wide, layout.pattern), x, x.dtype.type(0))
+    pruned = x
+    if layout.pattern is not None:
+        pruned = np.where(by_magnitude(widened(x), layout.pattern), x, x.dtype.type(0))
     try:
         packed = kernels.quantize(pruned, fmt, 1, options, amax)
     except DataError:
@@ -102,6 +103,7 @@ def _quantize_piece(
     if layout.pattern is None:
         return packed, kernels.tally(x, fmt, 1, options, amax)
     # What the pattern drops is an error too, but nothing beyond a limit.
+    wide = widened(x)
     dropped = kernels.tally_pairs(wide, kernels.dequantize(packed, fmt, x.shape, 1, wide.dtype), inf)
     sums = dropped._replace(saturated=kernels.tally(pruned, fmt, 1, options, amax).saturated)
     codes = nm.compress(packed.codes, layout.format, x.shape[1], layout.pattern)

@@ -105,7 +105,7 @@ def load_file(path: str | os.PathLike[str]) -> dict[str, torch.Tensor | NarrowTe
     handles: dict[Path, safe_open] = {}
     for tensor in sound_contents(path).tensors:
         if tensor.file not in handles:
-            handles[tensor.file] = opened(tensor.file)
+            handles[tensor.file] = opened(tensor.file, "pt")
         read = partial(_read, handles[tensor.file])
         loaded[tensor.name] = (
             _narrow(tensor, read) if isinstance(tensor, StoredNarrowTensor) else read(tensor)
