@@ -14,6 +14,7 @@
 #include "jobs/kernels.hpp"
 #include "jobs/lattice.hpp"
 #include "jobs/layout.hpp"
+#include "jobs/lu.hpp"
 #include "jobs/nm_lines.hpp"
 #include "jobs/nm_permutation.hpp"
 #include "jobs/sparse_rows.hpp"

@@ -1,8 +1,10 @@
 // The table of kernels of one instruction set.
 #pragma once
 
+#include "kernels/dense/eliminated_columns.inc.hpp"
 #include "kernels/dense/residuals.inc.hpp"
 #include "kernels/dense/triangles.inc.hpp"
+#include "kernels/dense/updated_columns.inc.hpp"
 #include "kernels/dequantize/dequantize.inc.hpp"
 #include "kernels/gemm/additions.inc.hpp"
 #include "kernels/gemv/gemv.inc.hpp"
@@ -49,6 +51,10 @@ constexpr Kernels functions = {
     .residuals = residuals::residuals,
     .extents = residuals::extents,
     .substitute = triangles::substitute,
+    .lu_panel = updated_columns::lu_panel,
+    .factorize_columns = eliminated_columns::factorize_columns,
+    .solve_upper_rows = updated_columns::solve_upper_rows,
+    .subtract_lower_rows = updated_columns::subtract_lower_rows,
     .evaluate_groups = permutation::evaluate_groups,
     .anneal = permutation::anneal,
     .counter_uniform = counter_uniform::counter_uniform,

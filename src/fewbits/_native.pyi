@@ -265,6 +265,10 @@ def substitute(
     transposed: bool,
     threads: int,
 ) -> None: ...
+def lu_workspace(m: int, n: int, threads: int) -> int: ...
+def factorize_lu(
+    a: NDArray[np.float32], exchanges: NDArray[np.int64], workspace: NDArray[np.float32], threads: int
+) -> None: ...
 
 class NmPermutation:
     def __init__(

@@ -39,8 +39,8 @@ class Precision:
         factor: the format of the operands in the trailing updates of the factorization; sums are float32.
             ``bf16x2`` and ``bf16x3`` split a float32 into two or three bfloat16 terms. ``int8x2`` and
             ``int8x3`` split it into two or three 8-bit integers, with a power of two for each row of one
-            operand and each column of the other; their products are exact. ``fp32`` and ``fp64`` are LAPACK's
-            own factorizations. Any other format is emulated, with blocks along the axis that is summed over.
+            operand and each column of the other; their products are exact. ``fp64`` is LAPACK's
+            own factorization. Any other format is emulated, with blocks along the axis that is summed over.
         refinement: ``classical`` (Wilkinson; LAPACK's DSGESV), ``gmres`` with the factors as preconditioner
             (Carson and Higham, Accelerating the Solution of Linear Systems by Iterative Refinement in Three
             Precisions, 2018), ``classical_gmres``: classical while each step reduces the residual tenfold,

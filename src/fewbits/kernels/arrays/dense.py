@@ -1,4 +1,4 @@
-"""Dense matrices in double precision: residuals, magnitudes, triangular systems."""
+"""Dense matrices: residuals and magnitudes in double precision, LU factors, triangular systems."""
 
 from __future__ import annotations
 
@@ -36,6 +36,19 @@ def extents(a: Doubles, single: NDArray[np.float32] | None = None) -> tuple[Doub
         (m,), (m,) and (n,) float64.
     """
     return native.extents(a, threads(), single)
+
+
+def factorize_lu(a: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Factorize P A = L U in place, as :mod:`fewbits.kernels.reference.dense.lu` defines it.
+
+    Args:
+        a: (m, n), m >= n, overwritten by U and, below the diagonal, L without its ones.
+
+    Returns:
+        (n,), the row that changed places with row i before column i was eliminated. The factors do not depend
+        on the number of threads; |P A - L U| is within the bound of the definition's.
+    """
+    return native.factorize_lu(a, threads())
 
 
 def substitute(

@@ -7,6 +7,7 @@ The folders are those of native/kernels and of :mod:`fewbits.kernels.reference`.
 :mod:`fewbits.kernels.arrays` and the operators of torch import this package.
 """
 
+from fewbits.kernels.native.dense.lu import factorize_lu
 from fewbits.kernels.native.dense.residuals import extents, residuals
 from fewbits.kernels.native.dense.triangles import substitute
 from fewbits.kernels.native.dequantize.dequantize import dequantize, dequantize_lent
@@ -47,6 +48,7 @@ __all__ = [
     "exact_arithmetic",
     "expand",
     "extents",
+    "factorize_lu",
     "fake_quantize",
     "fake_quantize_lent",
     "force_isa",

@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from fewbits.kernels.arrays import dense
 from fewbits.solvers.dense.factors import balanced
 
 _FEWEST = 16
@@ -29,9 +30,13 @@ def sampled_pivots(a: torch.Tensor) -> torch.Tensor:
     count = max(len(a) // _SAMPLED, 4 * _FEWEST)
     block = a[::step, ::step][:count, :count].contiguous()
     rows, columns = balanced(block)
-    low = (rows[:, None] * block * columns).to(torch.complex64 if a.is_complex() else torch.float32)
-    pivots: torch.Tensor = torch.linalg.lu_factor_ex(low)[0].diagonal()
-    return pivots
+    if a.is_complex():
+        low = (rows[:, None] * block * columns).to(torch.complex64)
+        pivots: torch.Tensor = torch.linalg.lu_factor_ex(low)[0].diagonal()
+        return pivots
+    factors = (rows[:, None] * block * columns).float()
+    dense.factorize_lu(factors.numpy())
+    return factors.diagonal()
 
 
 def doubt(pivots: torch.Tensor, n: int, roundoff: float) -> str:

@@ -2,7 +2,7 @@
 
 Recursive on the columns (Toledo, Locality of Reference in LU Decomposition with Partial Pivoting, 1997): the
 products are as large as they can be. Haidar et al., Harnessing GPU Tensor Cores for Fast FP16 Arithmetic, SC
-2018, narrow the trailing update only, as here; panels and triangular solves are LAPACK's in float32.
+2018, narrow the trailing update only, as here; panels are factorized in float32.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.linalg.lapack import dlaswp
 
+from fewbits.kernels.arrays import dense
 from fewbits.solvers.dense.factors import Factors, Substitute
 from fewbits.solvers.dense.factors import doubled as in_double
 from fewbits.solvers.dense.rounded_products import rounded_product
 from fewbits.solvers.dense.substitution import with_lu
 
-_PANEL = 128  # widest block of columns that LAPACK factorizes without recursion
+_PANEL = 128  # widest block of columns whose factorization has no narrow products
 
 
 def factorize_double(a: torch.Tensor) -> Factors:
@@ -36,15 +38,16 @@ def factorize(
     low: torch.Tensor, factor: str, rows: torch.Tensor | None, columns: torch.Tensor | None
 ) -> Factors:
     """Factorize R A C, (n, n) float32 or complex64 and overwritten, with updates in ``factor``."""
-    if factor == "fp32":
+    lapack = factor == "fp32" and low.is_complex()
+    if lapack:
         across, pivots, info = low.mT, *(torch.empty(s, dtype=torch.int32) for s in ((len(low),), ()))
         torch.linalg.lu_factor_ex(across, out=(across, pivots, info))
-        order = _order(pivots, len(low))
+        order = _order(pivots.numpy() - 1, len(low))
         both, doubled = _across(across, pivots), lambda: _across(in_double(across), pivots)
     else:
-        order = _recurse(low, rounded_product(factor))
+        order = _in_single(low) if factor == "fp32" else _recurse(low, rounded_product(factor))
         both, doubled = _down(low, order), lambda: _down(in_double(low), order)
-    widened = partial(with_lu, low, order, doubled, across=factor == "fp32")
+    widened = partial(with_lu, low, order, doubled, across=lapack)
     return Factors(*both, low.diagonal(), widened, rows, columns)
 
 
@@ -86,11 +89,9 @@ def _down(lu: torch.Tensor, order: torch.Tensor) -> tuple[Substitute, Substitute
 
 def _recurse(a: torch.Tensor, multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """Factorize a (m, n), m >= n, in place; return the original row of each row."""
-    m, n = a.shape
+    n = a.shape[1]
     if n <= _PANEL:
-        lu, pivots, _ = torch.linalg.lu_factor_ex(a)
-        a.copy_(lu)
-        return _order(pivots, m)
+        return _in_single(a)
     half = (n // 2 + _PANEL - 1) // _PANEL * _PANEL
     left, right = a[:, :half], a[:, half:]
     first = _recurse(left, multiply)
@@ -102,13 +103,22 @@ def _recurse(a: torch.Tensor, multiply: Callable[[torch.Tensor, torch.Tensor], t
     return torch.cat([first[:half], first[half:][second]])
 
 
+def _in_single(a: torch.Tensor) -> torch.Tensor:
+    """Factorize a (m, n), m >= n, in place in float32 or complex64; return the original row of each row."""
+    if not a.is_complex():
+        return _order(dense.factorize_lu(a.numpy()), len(a))
+    lu, pivots, _ = torch.linalg.lu_factor_ex(a)
+    a.copy_(lu)
+    return _order(pivots.numpy() - 1, len(a))
+
+
 def _permute(a: torch.Tensor, moved: torch.Tensor) -> None:
     """Put row ``moved[i]`` of a at i; only what changes is copied."""
     places = (moved != torch.arange(len(moved))).nonzero()[:, 0]
     a[places] = a[moved[places]]
 
 
-def _order(pivots: torch.Tensor, rows: int) -> torch.Tensor:
-    """Return the permutation that LAPACK's one-based row exchanges make."""
+def _order(exchanges: NDArray[np.integer], rows: int) -> torch.Tensor:
+    """Return the permutation that exchanges of rows, one after the other, make."""
     places = np.arange(rows, dtype=np.float64)[:, None]
-    return torch.from_numpy(dlaswp(places, pivots.numpy() - 1)[:, 0]).long()
+    return torch.from_numpy(dlaswp(places, exchanges)[:, 0]).long()
