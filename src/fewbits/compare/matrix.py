@@ -225,28 +225,33 @@ def _score(name: str, matrix: csr_array, conditions: _Conditions, format: Format
 
 
 def _round(matrix: csr_array, format: Format) -> _Rounded:
-    chosen = kernels.options(format)
-    data: Reals = matrix.data
+    if shares_scale(format, "channel"):
+        return _round_by_row(matrix, format)
+    chosen, data = kernels.options(format), matrix.data
     amax = kernels.largest(data)
     out, tally = np.empty_like(data), Tally()
-    for where, real in (
-        _by_row(matrix.indptr) if shares_scale(format, "channel") else _flat(data.size, format)
-    ):
-        # The zeros that pad short rows change no scale and are dropped again.
-        x = np.where(real, data[where], 0.0)
+    # Blocks run along all entries in order, which are cut at multiples of the block size.
+    step = format.block_size * max(1, _PIECE // format.block_size)
+    for start in range(0, data.size, step):
+        x = data[None, start : start + step]
         y = kernels.fake_quantize(x, format, 1, chosen, amax)
-        limits = np.broadcast_to(kernels.limits(x, format, 1, chosen, amax), x.shape)
-        out[where[real]] = y[real]
-        tally.add(x[real], y[real], limits[real])
+        out[start : start + step] = y[0]
+        tally.add(x, y, kernels.limits(x, format, 1, chosen, amax))
     return _Rounded(out, tally)
 
 
-def _flat(count: int, format: Format) -> Iterator[tuple[Indices, NDArray[np.bool_]]]:
-    """Yield the indices of all entries in order, cut at multiples of the block size, as (1, entries)."""
-    step = format.block_size * max(1, _PIECE // format.block_size)
-    for start in range(0, count, step):
-        where = np.arange(start, min(start + step, count))[None, :]
-        yield where, np.ones(where.shape, np.bool_)
+def _round_by_row(matrix: csr_array, format: Format) -> _Rounded:
+    """Round the entries of each row by a scale of their own."""
+    chosen, data = kernels.options(format), matrix.data
+    out, tally = np.empty_like(data), Tally()
+    for where, real in _by_row(matrix.indptr):
+        # The zeros that pad short rows change no scale and are dropped again.
+        x = np.where(real, data[where], 0.0)
+        y = kernels.fake_quantize(x, format, 1, chosen)
+        limits = np.broadcast_to(kernels.limits(x, format, 1, chosen), x.shape)
+        out[where[real]] = y[real]
+        tally.add(x[real], y[real], limits[real])
+    return _Rounded(out, tally)
 
 
 def _by_row(indptr: Indices) -> Iterator[tuple[Indices, NDArray[np.bool_]]]:

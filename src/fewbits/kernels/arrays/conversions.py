@@ -17,6 +17,7 @@ from fewbits.formats import Format, shares_scale
 from fewbits.kernels import native, reference
 from fewbits.kernels.arrays.threads import threads
 from fewbits.kernels.arrays.values import largest
+from fewbits.kernels.arrays.wide import fake_quantize_wide
 from fewbits.kernels.bits.layout import Packed, empty, packed, unpacked
 from fewbits.kernels.bits.memory import empty_aligned
 from fewbits.kernels.bits.options import Options, options
@@ -111,9 +112,14 @@ def _by_definition(x: Array, format: Format, axis: int, chosen: Options, amax: f
         amax = largest(x) if np.isfinite(x).all() else None
         pieces = pieces if amax is not None else iter([slice(None)])
     for rows in pieces:
-        here = None if positions is None else positions[rows]
-        parts = reference.quantize(lines[rows], format, chosen, amax, here)
-        out[rows] = reference.dequantize(parts, format, x.dtype)
+        piece = lines[rows]
+        found = fake_quantize_wide(piece, format, chosen, amax) if x.dtype == np.float64 else None
+        if found is None:
+            here = None if positions is None else positions[rows]
+            found = reference.dequantize(
+                reference.quantize(piece, format, chosen, amax, here), format, x.dtype
+            )
+        out[rows] = found
     return _restored(out, x.shape, axis)
 
 
