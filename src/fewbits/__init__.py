@@ -84,7 +84,8 @@ __version__ = _release("fewbits")
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        globals()[name] = found = getattr(import_module(_HOMES[name]), name)  # not asked for again
+        return found
     if name in _FOLDERS:
         return import_module(f"fewbits.{name}")
     if not name.startswith("_"):

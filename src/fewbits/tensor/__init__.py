@@ -29,5 +29,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _OF_TORCH:
-        return getattr(import_module("fewbits.tensor.narrow"), name)
+        globals()[name] = found = getattr(import_module("fewbits.tensor.narrow"), name)
+        return found
     raise AttributeError(f"fewbits.tensor has no name {name!r}; it has {', '.join(__all__)}")

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -92,6 +93,41 @@ loader = torch.utils.data.DataLoader(Rows(), num_workers=2, timeout=60, multipro
 wanted = fb.fake_quantize(torch.from_numpy(X), "mxfp4")
 assert all(torch.equal(rows[0], wanted) and bool(same) for rows, same in loader)
 """
+# Four workers, started either way: torch allows each of them one thread, and none of ours is started besides.
+FOUR_WORKERS = """
+import os, sys
+import torch
+import fewbits as fb
+
+X = torch.randn(8, 1 << 17, generator=torch.Generator().manual_seed(0))
+
+def rounded():
+    q = fb.quantize(X, "nvfp4")
+    both = q.codes, q.scales, q.outer, fb.fake_quantize(X, "mxfp4"), fb.fake_quantize(X.numpy(), "mx6")
+    return [torch.as_tensor(piece) for piece in both]
+
+def started():
+    before = len(os.listdir("/proc/self/task"))
+    rounded()
+    return len(os.listdir("/proc/self/task")) - before
+
+def check(worker):  # before there is anything to send, for which a thread would be started
+    assert (fb.kernels.threads(), started()) == (1, 0)
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, i):
+        return rounded()
+
+if __name__ == "__main__":
+    assert (fb.kernels.threads(), started()) == (2, 1)  # a large call before the workers are forked
+    wanted = rounded()
+    loader = torch.utils.data.DataLoader(Rows(), batch_size=None, num_workers=4, timeout=100,
+                                         worker_init_fn=check, multiprocessing_context=sys.argv[1])
+    found = [all(map(torch.equal, pieces, wanted)) for pieces in loader]
+    assert found == [True] * 8, found
+"""
 
 
 def run(code: str, prelude: str = "", threads: str = "2") -> str:
@@ -115,6 +151,86 @@ def run(code: str, prelude: str = "", threads: str = "2") -> str:
                               "multiprocessing", "DataLoader"])  # fmt: skip
 def test_a_forked_child_quantizes_as_its_parent_does(code: str) -> None:
     run(code)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_four_workers_of_a_loader_quantize_with_one_thread_each(start: str, tmp_path: Path) -> None:
+    script = tmp_path / "four_workers.py"  # spawned workers import it
+    script.write_text(FOUR_WORKERS)
+    there = os.environ | {
+        "OMP_NUM_THREADS": "2",
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT / "src"),
+    }
+    command = [sys.executable, "-W", "ignore", str(script), start]
+    done = subprocess.run(command, env=there, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+CALLERS_AT_ONCE = """
+from concurrent.futures import ThreadPoolExecutor
+from fewbits import kernels
+idle = len(os.listdir("/proc/self/task"))
+seen = []
+def note(_):
+    same = work() == expected
+    seen.append(len(os.listdir("/proc/self/task")))
+    return same
+with ThreadPoolExecutor(6) as others:
+    assert all(others.map(note, range(60)))
+print(idle, max(seen))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
+def test_callers_at_once_share_the_threads_that_there_are() -> None:
+    idle, most = map(int, run(CALLERS_AT_ONCE, threads="3").split())
+    assert idle == 3
+    assert idle < most <= idle + 6  # the callers themselves, and no team of threads for each
+
+
+NATIVE = ROOT / "native"
+
+
+def stressed(folder: Path, sanitizers: str, argument: str, pool: str) -> subprocess.CompletedProcess[str]:
+    """Compile pool_stress.cpp with a text for dispatch/pool.cpp, run it, and return what it did."""
+    source, program = folder / "pool.cpp", folder / "stress"
+    source.write_text(pool)
+    sources = [str(Path(__file__).parent / "pool_stress.cpp"), str(source), f"-I{NATIVE}", "-pthread"]
+    for name in ("clang++", "g++"):
+        if compiler := shutil.which(name):
+            command = [
+                compiler,
+                "-std=c++20",
+                "-O1",
+                "-g",
+                f"-fsanitize={sanitizers}",
+                *sources,
+                "-o",
+                str(program),
+            ]
+            if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+                return subprocess.run(
+                    [str(program), argument], capture_output=True, text=True, timeout=300, check=False
+                )
+    pytest.skip(f"no compiler here has the library of -fsanitize={sanitizers}")
+
+
+@FORKS
+@pytest.mark.parametrize(("sanitizers", "argument"), [("thread", "once"), ("address,undefined", "fork")])
+def test_no_sanitizer_finds_anything_in_the_pool(sanitizers: str, argument: str, tmp_path: Path) -> None:
+    done = stressed(tmp_path, sanitizers, argument, (NATIVE / "dispatch" / "pool.cpp").read_text())
+    assert (done.returncode, done.stdout, done.stderr) == (0, "right\n", "")
+
+
+def test_a_pool_that_does_not_wait_for_its_threads_is_found(tmp_path: Path) -> None:
+    pool = (NATIVE / "dispatch" / "pool.cpp").read_text()
+    hasty = pool.replace("    p.done.wait(all);\n", "")
+    assert hasty != pool
+    done = stressed(tmp_path, "thread", "once", hasty)
+    assert done.returncode != 0
+    assert "data race" in done.stderr or "wrong" in done.stdout
 
 
 THREADS = """
