@@ -45,9 +45,8 @@ inline void largest_of_many(const float* x, i64 blocks, i32* largest) {
             Bits largest_lanes{};
 #pragma GCC unroll 16
             for (i64 i = 0; i < size; i += vector) {
-                Bits v;
-                __builtin_memcpy(&v, x + (j + b) * size + i, sizeof v);
-                v &= magnitude_mask;
+                // The last vector ends with the block: of 24 values it may see some twice.
+                const Bits v = read<Bits>(x + (j + b) * size + least(i, size - vector)) & magnitude_mask;
                 largest_lanes = v > largest_lanes ? v : largest_lanes;
             }
             top[b] = largest_lanes;
@@ -61,23 +60,26 @@ inline void largest_of_many(const float* x, i64 blocks, i32* largest) {
     }
 }
 
+// As many groups of whole blocks as there are, then what is left.
+template <i64 size>
+inline void largest_of_usual(const float* x, i64 n, i32* largest) {
+    const i64 grouped = n / (size * vector) * vector;
+    largest_of_many<size>(x, grouped, largest);
+    largest_of_blocks<size>(x + grouped * size, n - grouped * size, size, largest + grouped);
+}
+
 }  // namespace
 
 // Largest magnitudes of the blocks of a tile, and if not all values are finite, which hold others. Returns whether
 // all are.
 inline bool measure_blocks(Buffers& t, const float* x, i64 n, i64 size, i64 blocks) {
-    // Sixteen and 32 are the block sizes of MX and NVFP4; groups must be whole, as largest_of_many reads all of them.
-    const bool many = n == blocks * size && blocks % vector == 0;
-    if (size == 32 && many)
-        largest_of_many<32>(x, blocks, t.largest);
-    else if (size == 16 && many)
-        largest_of_many<16>(x, blocks, t.largest);
-    else if (size == 32)
-        largest_of_blocks<32>(x, n, size, t.largest);
+    // Usual sizes: those of MX and NVFP4, and a spinor's real numbers.
+    if (size == 32)
+        largest_of_usual<32>(x, n, t.largest);
     else if (size == 16)
-        largest_of_blocks<16>(x, n, size, t.largest);
+        largest_of_usual<16>(x, n, t.largest);
     else if (size == 24)
-        largest_of_blocks<24>(x, n, size, t.largest);
+        largest_of_usual<24>(x, n, t.largest);
     else
         largest_of_blocks<0>(x, n, size, t.largest);
     // Whole vectors: beyond the blocks lie those of another tile, which a maximum with zero leaves out of it.

@@ -30,7 +30,7 @@ using memory::at, memory::load, memory::store;
 using numbers::bits_of, numbers::float_of, numbers::infinity_bits, numbers::least, numbers::tile;
 using packing::joined, packing::pack;
 using rounding::is_fixed;
-using scales::Measured, scales::Outer, scales::largest_of, scales::outer_of, scales::see;
+using scales::Measured, scales::Outer, scales::is_finite, scales::outer_of, scales::see;
 using stochastic_draws::draw;
 
 namespace {  // of this file alone
@@ -111,10 +111,10 @@ inline i64 asked_ahead(const PreparedQuantize& p) {
 inline bool round_in_registers(const PreparedQuantize& p, Buffers& t, const float* x, float outer, i64 place, const Target& to, i64 n,
                                i64 blocks, bool tiled) {
     const Format& f = p.f;
-    // Pairs share a shift of fixed-point elements: MX9, MX6 and MX4 of BDR.
+    // Pairs share a shift of at most one of fixed-point elements: MX9, MX6 and MX4 of BDR.
     const bool pairs = f.scales == Scales::shifted;
-    if (pairs && (f.sub_block != 2 || !tiled || !is_fixed(f.grid) || !is_plain(p.element))) return false;
-    if (!p.values && (!p.joins || !to.codes || n < joined || (pairs && f.shift_bits != 1))) return false;
+    if (pairs && (f.sub_block != 2 || f.largest_shift != 1 || !tiled || !is_fixed(f.grid) || !is_plain(p.element))) return false;
+    if (!p.values && (!p.joins || !to.codes || n < joined)) return false;
     // Whole blocks of a usual size have the scale of each in a register.
     const bool usual = tiled && n == blocks * f.block && (f.block == 32 || f.block == 16);
     if (n % 16 || (pairs && !usual)) return false;
@@ -129,7 +129,6 @@ inline bool round_in_registers(const PreparedQuantize& p, Buffers& t, const floa
         .b = f.scales == Scales::none ? t.ones : usual || !tiled ? t.multiplier : t.b,
         .outer = outer,
         .draws = draws,
-        .most_shift = f.largest_shift << 23,
         .n = n,
         .ahead = asked_ahead(p),
         .values = to.values,
@@ -247,7 +246,7 @@ inline bool quantize_line(const PreparedQuantize& p, Buffers& t, const Line& lin
             finite = measure_blocks(t, x, n, f.block, in_tile);
             choose_scales(p, t, in_tile, &outer.gain, 0, finite);
         } else {
-            finite = largest_of<0>(x, n) < infinity_bits;
+            finite = is_finite(x, n);
         }
         const i64 place = line.place + start * p.g.place_step;
         float* values = direct ? static_cast<float*>(p.job.values) + place : t.values;

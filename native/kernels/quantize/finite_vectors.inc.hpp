@@ -11,7 +11,7 @@ namespace finite_vectors {
 using numbers::Bits, numbers::Naturals, numbers::Reals, numbers::binade, numbers::bits_of, numbers::exponent_mask,
     numbers::larger, numbers::least, numbers::magnitude_mask, numbers::one_bits, numbers::sign_bit, numbers::smaller,
     numbers::vector;
-using packing::Joining, packing::join, packing::join_exactly, packing::joined, packing::joined_bytes;
+using packing::Joining, packing::join, packing::joined, packing::joined_bytes;
 using rounding::Constants, rounding::with_sign;
 using vectors::broadcast, vectors::larger, vectors::read, vectors::shuffled, vectors::smaller,
     vectors::store_nontemporal, vectors::write;
@@ -28,7 +28,6 @@ struct VectorRounding {
     const float *x, *w, *a, *b;
     float outer;       // of what is divided, the second factor
     const u32* draws;  // for each value
-    i32 most_shift;    // of pairs, in place in the exponent field
     i64 n;             // whole lines of a cache; packed, at least `joined`
     i64 ahead;         // values between what is rounded and what is asked for from memory meanwhile
     float* values;
@@ -110,25 +109,26 @@ inline Rounded round_drawn(const Constants& k, Bits field, Reals u, Naturals dra
     return {r.steps - up, up ? r.value + step : r.value};
 }
 
-// A rounded magnitude, not above the largest, with the sign of x. `plain`: see round_vectors.
+// A rounded magnitude, not above the largest, with the sign of x. `plain`: see round_vector.
 template <bool plain>
 inline Reals limited(const Constants& k, Bits x, Reals magnitude) {
     const Reals limit = plain ? broadcast(k.max) : x < 0 ? broadcast(k.min) : broadcast(k.max);
     const Reals within = magnitude < limit ? magnitude : limit;
-    const Bits sign = x & sign_bit & (plain ? broadcast(-1) : within != 0.0f ? broadcast(-1) : broadcast(k.zero_signs));
-    return (Reals)((Bits)within | sign);
+    const Reals number = (Reals)((Bits)within | (x & sign_bit));
+    // Adding zero makes zero of minus zero and leaves all else; adding minus zero leaves all.
+    return plain ? number : number + broadcast(k.zero_signs ? -0.0f : 0.0f);
 }
 
-// One bit for each pair, from its shift of zero or one beside both its values.
-inline u32 bits_of_pairs(Bits shift) {
-#if defined(__AVX512DQ__)
-    return _mm512_test_epi64_mask((__m512i)shift, (__m512i)shift);
+// Of a pair both lanes have the larger magnitude: whether it lies below one, one bit for each pair.
+inline u32 bits_of_pairs(Bits top) {
+#if defined(__AVX512F__)
+    // Both lanes as one number of 64 bits: the upper decides.
+    return _mm512_cmplt_epi64_mask((__m512i)top, _mm512_set1_epi64(static_cast<i64>(one_bits) << 32));
 #elif defined(__AVX2__)
-    // The shift lies in bit 55 of the pair; eight further up is the sign of a double.
-    return static_cast<u32>(_mm256_movemask_pd((__m256d)_mm256_slli_epi64((__m256i)shift, 8)));
+    return static_cast<u32>(_mm256_movemask_pd((__m256d)(top < one_bits)));
 #else
     u32 bits = 0;
-    for (int i = 0; i < vector; i += 2) bits |= static_cast<u32>(shift[i] != 0) << i / 2;
+    for (int i = 0; i < vector; i += 2) bits |= static_cast<u32>(top[i] < one_bits) << i / 2;
     return bits;
 #endif
 }
@@ -140,7 +140,7 @@ inline void ask(const VectorRounding& q, i64 i) {
     if (result == Result::values && !q.nontemporal) __builtin_prefetch(q.values + i + q.ahead, 1);
 }
 
-// Rounds the vector from value i on to values or codes, whose bits it returns. `plain` says that the limits of both signs
+// Rounds the vector from value i on to values, to codes, or to be packed to magnitudes of codes, and returns their bits. `plain` says that the limits of both signs
 // are one and that minus zero exists, which saves three instructions; `cap`: what lies beyond twice the largest value is
 // taken for it, so that M stays within float32.
 template <Result result, bool from_w, bool plain, bool fixed, bool divided, bool drawn, bool pairs>
@@ -150,10 +150,11 @@ inline Bits round_vector(const Constants& k, const VectorRounding& q, i32 cap, i
     const Reals w = (Reals)((from_w ? read<Bits>(q.w + i) : x) & magnitude_mask);
     Reals u = divided ? w / a : w * a, unit = b;
     if (pairs) {
-        const Bits shift = shift_of_pairs(u, q.most_shift);
-        u *= (Reals)(one_bits + shift);
-        unit *= (Reals)(one_bits - shift);
-        if (codes) shifts = bits_of_pairs(shift);
+        // A pair below one shifts by one: each lane beside its neighbour is one permutation.
+        const Bits top = larger((Bits)u, shuffled((Bits)u, (Bits)u, [](int lane) { return lane ^ 1; }));
+        u = top < one_bits ? u + u : u;
+        unit = top < one_bits ? 0.5f * b : b;
+        if (codes) shifts = bits_of_pairs(top);
     }
     if (codes || drawn) u = (Reals)smaller((Bits)u, broadcast(cap));
     const Bits field = binade_of<fixed>(k, u);
@@ -163,10 +164,17 @@ inline Bits round_vector(const Constants& k, const VectorRounding& q, i32 cap, i
         const Bits c = ((field - k.emin_bits) >> k.drop) + r.steps;
         const Bits limit = plain ? broadcast(k.limit_above) : x < 0 ? broadcast(k.limit_below) : broadcast(k.limit_above);
         const Bits within = smaller(c, limit);
+        if (result == Result::packed) return within;
         return plain ? within | (x >> 31 & k.sign_mask) : with_sign(k, within, x);
     }
     const Reals value = limited<plain>(k, x, r.value) * unit;
     return (Bits)(divided ? value * q.outer : value);
+}
+
+// Of numbers that are not negative a division is one shift.
+template <i64 per>
+inline u64 block_of(i64 i) {
+    return static_cast<u64>(i) / (per > 0 ? per : 1);
 }
 
 // `per` values share a number in a and b. Memory is asked for a line of the cache at a time, of `line` values.
@@ -180,10 +188,10 @@ void round_vectors(const Constants& given, const VectorRounding& given_rounding)
     Reals a = broadcast(q.a[0]), b = broadcast(q.b[0]);
     if constexpr (result == Result::packed) {
         const Joining joining = *q.joining;
-        const i64 room = joined_bytes(joining);
+        const i64 room = joined_bytes(joining), group_bytes = joined * joining.bits / 8;
         // The last four vectors end with the values: they may repeat some of those before.
         for (i64 i = 0;; i = least(i + joined, q.n - joined)) {
-            Bits codes[4];
+            Bits codes[4], x[4];
             u32 shifts = 0;
 #pragma GCC unroll 4
             for (i64 v = 0; v < joined; v += line) ask<result>(q, i + v);
@@ -191,22 +199,23 @@ void round_vectors(const Constants& given, const VectorRounding& given_rounding)
             for (i64 v = 0; v < 4; ++v) {
                 const i64 at = i + v * vector;
                 if (per == own) a = read<Reals>(q.a + at), b = read<Reals>(q.b + at);
-                if (per > 0) a = broadcast(q.a[at / per]), b = broadcast(q.b[at / per]);
+                if (per > 0) a = broadcast(q.a[block_of<per>(at)]), b = broadcast(q.b[block_of<per>(at)]);
+                x[v] = read<Bits>(q.x + at);
                 u32 of_vector = 0;
                 codes[v] = round_vector<result, per == own, plain, fixed, divided, drawn, pairs>(k, q, cap, at, a, b, of_vector);
                 shifts |= of_vector << v * vector / 2;
             }
-            u8* out = q.packed + i * joining.bits / 8;
-            if (q.end - out >= room)
-                join(joining, codes, out);
-            else
-                join_exactly(joining, codes, joined, out);
-            if (pairs) __builtin_memcpy(q.shifts + i / 16, &shifts, joined / 16);
+            // What the next codes do not cover again, and others may own, is not written: by way of a buffer.
+            u8 *out = q.packed + i * joining.bits / 8, buffer[2 * joined];
+            const bool roomy = q.end - out >= room;
+            join(joining, codes, x, roomy ? out : buffer);
+            if (!roomy) __builtin_memcpy(out, buffer, static_cast<u64>(group_bytes));
+            if (pairs) __builtin_memcpy(q.shifts + block_of<16>(i), &shifts, joined / 16);
             if (i == q.n - joined) break;
         }
     } else {
         for (i64 i = 0; i < q.n;) {
-            if (per > 0) a = broadcast(q.a[i / per]), b = broadcast(q.b[i / per]);
+            if (per > 0) a = broadcast(q.a[block_of<per>(i)]), b = broadcast(q.b[block_of<per>(i)]);
 #pragma GCC unroll 2
             for (const i64 end = i + run; i < end; i += line) {
                 ask<result>(q, i);

@@ -70,7 +70,7 @@ inline PreparedQuantize prepare_quantize(const Quantize& job) {
     // Codes of other widths go through a buffer.
     const i32 bits = bits_of_element(f);
     p.joins = p.in_vectors && !p.values && (bits <= 8 || bits == 16);
-    if (p.joins) p.joining = joining_of(bits);
+    if (p.joins) p.joining = joining_of(bits, f.grid.sign, f.grid.signed_zero);
     return p;
 }
 

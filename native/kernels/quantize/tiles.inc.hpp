@@ -121,7 +121,6 @@ inline void round_tile(const PreparedQuantize& p, Buffers& t, const float* x, co
                              .b = b,
                              .outer = 1.0f,
                              .draws = draws,
-                             .most_shift = 0,
                              .n = 0,
                              .ahead = tile,
                              .values = values,

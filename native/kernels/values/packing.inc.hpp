@@ -15,6 +15,8 @@ constexpr i64 joined = 4 * vector;  // codes that are joined at once: as bytes t
 namespace {  // of this file alone
 
 using Bytes = u8 __attribute__((vector_size(vector_bytes)));
+using SignedBytes = signed char __attribute__((vector_size(vector_bytes)));
+using Words = u16 __attribute__((vector_size(vector_bytes)));
 using Quarters = u8 __attribute__((vector_size(vector_bytes / 4)));
 using Halves = u16 __attribute__((vector_size(vector_bytes / 2)));
 
@@ -45,29 +47,49 @@ constexpr Places places_of_bytes() {
 
 constexpr Places places = places_of_bytes();
 
-// The codes of four vectors, each below 256, as bytes in order. Packing works within 16 bytes, so that one permutation of
-// fours puts them in order: three instructions and one for four vectors, where narrowing takes two for each.
+// Four vectors as bytes: numbers below 256 as they are, all others by saturation, which keeps their signs. Packing works
+// within 16 bytes, so that one permutation of fours puts the bytes in order: four instructions for four vectors, where
+// narrowing takes two for each.
 #if defined(__AVX512F__)
-inline Bytes bytes_of(const Bits* c) {
+inline Bytes packed_bytes(const Bits* c) {
     const __m512i low = _mm512_packs_epi32((__m512i)c[0], (__m512i)c[1]), high = _mm512_packs_epi32((__m512i)c[2], (__m512i)c[3]);
+    return (Bytes)_mm512_packus_epi16(low, high);
+}
+inline Bytes packed_signs(const Bits* x) {
+    const __m512i low = _mm512_packs_epi32((__m512i)x[0], (__m512i)x[1]), high = _mm512_packs_epi32((__m512i)x[2], (__m512i)x[3]);
+    return (Bytes)_mm512_packs_epi16(low, high);
+}
+inline Bytes in_order(Bytes b) {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    return (Bytes)_mm512_permutexvar_epi32(order, _mm512_packus_epi16(low, high));
+    return (Bytes)_mm512_permutexvar_epi32(order, (__m512i)b);
 }
 #else
-inline Bytes bytes_of(const Bits* c) {
+inline Bytes packed_bytes(const Bits* c) {
     const __m256i low = _mm256_packs_epi32((__m256i)c[0], (__m256i)c[1]), high = _mm256_packs_epi32((__m256i)c[2], (__m256i)c[3]);
-    return (Bytes)_mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    return (Bytes)_mm256_packus_epi16(low, high);
 }
+inline Bytes packed_signs(const Bits* x) {
+    const __m256i low = _mm256_packs_epi32((__m256i)x[0], (__m256i)x[1]), high = _mm256_packs_epi32((__m256i)x[2], (__m256i)x[3]);
+    return (Bytes)_mm256_packs_epi16(low, high);
+}
+inline Bytes in_order(Bytes b) { return (Bytes)_mm256_permutevar8x32_epi32((__m256i)b, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)); }
 #endif
 
 #else
 
-inline Bytes bytes_of(const Bits* c) {
+inline Bytes packed_bytes(const Bits* c) {
     Bytes b{};
     for (i64 v = 0; v < 4; ++v)
         for (i64 i = 0; i < vector; ++i) b[v * vector + i] = static_cast<u8>(c[v][i]);
     return b;
 }
+inline Bytes packed_signs(const Bits* x) {
+    Bytes b{};
+    for (i64 v = 0; v < 4; ++v)
+        for (i64 i = 0; i < vector; ++i) b[v * vector + i] = static_cast<u8>(x[v][i] >> 31);
+    return b;
+}
+inline Bytes in_order(Bytes b) { return b; }
 
 #endif
 
@@ -76,6 +98,8 @@ inline Bytes bytes_of(const Bits* c) {
 // What joins codes of one width; of a loop, made once before it.
 struct Joining {
     i32 bits;
+    Sign sign;        // of magnitudes that join_signed takes
+    bool minus_zero;  // whether a magnitude of zero keeps its sign
 #if defined(__AVX2__)
     Bits pairs, fours;  // 1 and 2^b beside each other in 16 bits, 1 and 2^2b in 32: products with them, added, join two
     Bits up, down;      // shifts that push the lower four codes of 64 bits against the upper four, and both down
@@ -84,9 +108,9 @@ struct Joining {
 };
 
 // For 1 to 8 bits, or 16.
-inline Joining joining_of(i32 bits) {
+inline Joining joining_of(i32 bits, Sign sign, bool minus_zero) {
     Joining j{};
-    j.bits = bits;
+    j.bits = bits, j.sign = sign, j.minus_zero = minus_zero;
 #if defined(__AVX2__)
     if (bits < 8) {
         j.pairs = broadcast(static_cast<i32>(0x10001u * (1u | 1u << (8 + bits))));
@@ -142,28 +166,59 @@ inline void close_gaps(const Joining& j, Bytes codes, u8* out) {
 
 }  // namespace
 
+namespace {  // of this file alone
+
+// The codes of magnitudes, given bytes with the signs of the inputs: a quarter of the instructions that 32-bit numbers take.
+inline Bytes with_signs(const Joining& j, Bytes magnitudes, Bytes signs) {
+    // All ones in bytes of negative inputs.
+    const SignedBytes c = (SignedBytes)magnitudes, negative = (SignedBytes)signs < 0;
+    if (j.sign == Sign::none) return magnitudes;
+    if (j.sign == Sign::twos_complement) return (Bytes)((c ^ negative) - negative) & static_cast<u8>((1 << j.bits) - 1);
+    // One bit of each byte, moved down by less than eight: none reaches the byte below.
+    const Bytes top = (Bytes)((Words)(signs & static_cast<u8>(0x80)) >> (8 - j.bits));
+    return magnitudes | (j.minus_zero ? top : top & (Bytes)(c != 0));
+}
+
+inline Bits with_signs(const Joining& j, Bits c, Bits x) {
+    const Bits negative = x >> 31;
+    if (j.sign == Sign::none) return c;
+    if (j.sign == Sign::twos_complement) return (c ^ negative) - negative;
+    return c | (negative & (1 << (j.bits - 1)) & (j.minus_zero ? broadcast(-1) : c != 0));
+}
+
+}  // namespace
+
 // Writes the codes of four vectors, each of no more than j.bits bits, to `out`, where bytes up to joined_bytes(j) may be
-// overwritten.
+// overwritten. `x`: null, or numbers whose signs the codes take, which are magnitudes then.
 inline i64 joined_bytes(const Joining& j) { return j.bits == 16 ? 2 * joined : joined; }
 
-inline void join(const Joining& j, const Bits* c, u8* out) {
+// Inlined, so that four vectors stay in registers.
+__attribute__((always_inline)) inline void join(const Joining& j, const Bits* c, const Bits* x, u8* out) {
     if (j.bits == 16) {
-        for (i64 v = 0; v < 4; ++v) write(out + 2 * v * vector, __builtin_convertvector(c[v], Halves));
+        for (i64 v = 0; v < 4; ++v) {
+            const Bits codes = x ? with_signs(j, c[v], x[v]) : c[v];
+            write(out + 2 * v * vector, __builtin_convertvector(codes, Halves));
+        }
         return;
     }
-    const Bytes codes = bytes_of(c);
+    const Bytes magnitudes = packed_bytes(c);
+    const Bytes codes = in_order(x ? with_signs(j, magnitudes, packed_signs(x)) : magnitudes);
     if (j.bits == 8)
         write(out, codes);
     else
         close_gaps(j, codes, out);
 }
 
+namespace {  // of this file alone
+
 // The same for the first n of them, which fill whole bytes, and not a byte beyond.
 inline void join_exactly(const Joining& j, const Bits* c, i64 n, u8* out) {
     u8 bytes[2 * joined];
-    join(j, c, bytes);
+    join(j, c, nullptr, bytes);
     __builtin_memcpy(out, bytes, static_cast<u64>(n * j.bits / 8));
 }
+
+}  // namespace
 
 // Codes one by one into a little-endian bit stream from bit `start` on. The bits of its first byte that belong to earlier
 // codes are kept; the spare bits of the last byte become zero. Nothing beyond that byte is written: it may be another
@@ -198,14 +253,14 @@ inline void pack(const i32* __restrict codes, i64 n, i32 bits, u8* __restrict li
         return;
     }
     if (start % 8 == 0 && (bits < 8 || bits == 16)) {
-        const Joining j = joining_of(bits);
+        const Joining j = joining_of(bits, Sign::none, false);
         const Bits mask = broadcast((1 << bits) - 1);
         for (; i + joined <= n; i += joined, out += joined * bits / 8) {
             Bits c[4];
             for (i64 v = 0; v < 4; ++v) c[v] = read<Bits>(codes + i + v * vector) & mask;
             // The next codes cover what is too much; the last ones are followed by bytes of others.
             if ((n - i - joined) * bits / 8 >= joined_bytes(j))
-                join(j, c, out);
+                join(j, c, nullptr, out);
             else
                 join_exactly(j, c, joined, out);
         }

@@ -10,7 +10,7 @@ namespace scales {
 using numbers::Bits, numbers::Reals, numbers::binade, numbers::bits_of, numbers::infinity_bits, numbers::larger,
     numbers::magnitude_mask, numbers::vector;
 using rounding::Constants, rounding::round_bits, rounding::value_of;
-using vectors::broadcast, vectors::larger, vectors::read, vectors::smaller, vectors::write;
+using vectors::any, vectors::broadcast, vectors::larger, vectors::read, vectors::smaller, vectors::write;
 
 // Largest finite magnitude as bits, and whether all values are finite. Over floats this loop would stay scalar, since
 // a maximum must not reorder NaN; over bit patterns it vectorizes, is exact, and puts infinities and NaN on top. The
@@ -22,6 +22,23 @@ inline i32 largest_of(const float* in, i64 length) {
 #pragma GCC unroll 1
     for (i64 i = 0; i < n; ++i) largest = larger(largest, bits_of(in[i]) & magnitude_mask);
     return largest;
+}
+
+namespace {  // of this file alone
+
+// The largest of n magnitudes in each lane, n a multiple of four vectors; four maxima side by side wait for nothing.
+inline Bits largest_lanes(const float* x, i64 n) {
+    Bits top[4]{};
+    for (i64 i = 0; i < n; i += 4 * vector)
+        for (i64 v = 0; v < 4; ++v) top[v] = larger(top[v], read<Bits>(x + i + v * vector) & magnitude_mask);
+    return larger(larger(top[0], top[1]), larger(top[2], top[3]));
+}
+
+}  // namespace
+
+inline bool is_finite(const float* x, i64 n) {
+    const i64 whole = n / (4 * vector) * (4 * vector);
+    return !any(largest_lanes(x, whole) >= infinity_bits) && largest_of<0>(x + whole, n - whole) < infinity_bits;
 }
 
 inline i32 largest_finite(const float* in, i64 n) {
@@ -50,7 +67,10 @@ struct Measured {
 
 inline void see(Measured& m, const float* x, i64 n) {
     // The fast loop first: only where it meets an exponent field of all ones are finite values measured by themselves.
-    const i32 top = largest_of<0>(x, n);
+    const i64 whole = n / (4 * vector) * (4 * vector);
+    const Bits lanes = largest_lanes(x, whole);
+    i32 top = largest_of<0>(x + whole, n - whole);
+    for (int i = 0; i < vector; ++i) top = larger(top, lanes[i]);
     m.bad |= top >= infinity_bits;
     m.largest = larger(m.largest, top >= infinity_bits ? largest_finite(x, n) : top);
 }
