@@ -23,6 +23,7 @@ from fewbits.formats import (
     Posit,
     values,
 )
+from fewbits.kernels.reference.values.stochastic import Draws
 from fewbits.kernels.reference.values.stochastic import draws as draw
 
 Codes = NDArray[Any]
@@ -78,9 +79,9 @@ def real_codes(element: Element) -> tuple[Codes, Reals]:
     return codes, table[codes]
 
 
-def draws(x: NDArray[Any], rounding: str, seed: int = 7) -> NDArray[np.uint32] | None:
+def draws(x: NDArray[Any], rounding: str, seed: int = 7, random_bits: int = 32) -> Draws | None:
     """Return the random bits that stochastic rounding of ``x`` needs, and None for the other modes."""
-    return draw(np.arange(x.size).reshape(x.shape), seed) if rounding == "stochastic" else None
+    return draw(np.arange(x.size).reshape(x.shape), seed, random_bits) if rounding == "stochastic" else None
 
 
 @lru_cache(maxsize=1)

@@ -71,6 +71,7 @@ void fewbits::check(const Format& f) {
         require(f.table.count >= 2 && f.table.keys != nullptr, "a format of a table needs its table");
     else
         ::check(f.grid);
+    require(f.rounding != Rounding::stochastic || f.random_bits == 16 || f.random_bits == 32, "random_bits must be 16 or 32");
     require(f.block >= 1 && f.sub_block >= 1, "block and sub_block must be at least 1");
     require(f.scale_bits >= 0 && f.scale_bits <= 32 && f.shift_bits >= 0 && f.shift_bits <= 4,
             "scales have at most 32 bits, shifts at most 4");
@@ -132,6 +133,7 @@ void fewbits::bind_format(nb::module_& m) {
         .def_rw("overflow", &Format::overflow)
         .def_rw("nonfinite", &Format::nonfinite)
         .def_rw("seed", &Format::seed)
+        .def_rw("random_bits", &Format::random_bits)
         .def_rw("scales", &Format::scales)
         .def_rw("block", &Format::block)
         .def_rw("sub_block", &Format::sub_block)

@@ -59,6 +59,7 @@ struct Format {
     Overflow overflow;
     Nonfinite nonfinite;
     std::uint64_t seed;  // of stochastic rounding
+    std::int32_t random_bits;  // 16 or 32 for each value
 
     Scales scales;
     std::int64_t block;      // values in a block; the last one of a line may be shorter

@@ -59,6 +59,7 @@ class Format:
     overflow: Overflow
     nonfinite: Nonfinite
     seed: int
+    random_bits: int
     scales: Scales
     block: int
     sub_block: int

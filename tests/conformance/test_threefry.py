@@ -35,6 +35,28 @@ def test_a_draw_is_a_word_of_the_counter_that_its_position_names() -> None:
     assert draws(np.empty((0, 3), np.int64), 1).shape == (0, 3)
 
 
+def test_twelve_rounds_are_what_the_thirteenth_begins_with() -> None:
+    counters = np.array([counter for counter, _, _ in KNOWN], np.uint32)
+    key = KNOWN[2][1]
+    x = threefry(counters, key, 12)
+    # Round 13 mixes words 0 and 1 by a rotation of 6, words 2 and 3 by one of 20.
+    for even, by in ((0, 6), (2, 20)):
+        x[:, even] += x[:, even + 1]
+        x[:, even + 1] = (x[:, even + 1] << np.uint32(by) | x[:, even + 1] >> np.uint32(32 - by)) ^ x[:, even]
+    assert np.array_equal(x, threefry(counters, key))
+
+
+def test_a_draw_of_16_bits_is_half_a_word_after_12_rounds() -> None:
+    positions = np.array([0, 1, 15, 16, 63, 64, 127, 128, 2**35 + 186, 2**40], np.int64)
+    counters = [0, 1, 15, 0, 15, 0, 15, 16, 2**32 + 16 + 10, 2**37]
+    halves = [0, 0, 0, 1, 3, 4, 7, 0, 3, 0]
+    parts = np.array([[c & 0xFFFFFFFF, c >> 32, 0, 0] for c in counters], np.uint32)
+    words = np.ascontiguousarray(threefry(parts, (12345, 7, 0, 0), 12)).view("<u2")
+    found = draws(positions, 7 << 32 | 12345, 16)
+    assert found.dtype == np.uint16
+    assert np.array_equal(found, words[np.arange(10), halves])
+
+
 def test_draws_are_uniform_and_differ_between_seeds() -> None:
     one, other = draws(np.arange(100_000), 1), draws(np.arange(100_000), 2)
     counts = np.bincount(one >> 28, minlength=16)

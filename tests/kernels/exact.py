@@ -73,7 +73,7 @@ class Exact:
         longer = [-v for v in reversed(upper)] + [0, *upper]
         return [2 * longer[bisect_right(longer, low)] for low, _ in pairs]
 
-    def code(self, x: float, rounding: str, overflow: str, draw: int = 0) -> int | None:
+    def code(self, x: float, rounding: str, overflow: str, draw: int = 0, bits: int = 32) -> int | None:
         """Return the code of ``x``; None is NaN, whatever its code."""
         if np.isnan(x) or (isinstance(self.element, Posit) and np.isinf(x)):
             return None
@@ -83,11 +83,11 @@ class Exact:
             return self._beyond(x > 0, overflow)
         exact = units(x)
         if exact > self.rising[-1] or exact < self.rising[0]:
-            return self._outside(exact, rounding, overflow, draw)
+            return self._outside(exact, rounding, overflow, draw, 2**bits)
         low = bisect_right(self.rising, exact) - 1
         if self.rising[low] == exact:
             return self._signed_zero(low, x)
-        up = self._goes_up(low, exact, rounding, draw)
+        up = self._goes_up(low, exact, rounding, draw, 2**bits)
         return self._signed_zero(low + up, x)
 
     def _signed_zero(self, at: int, x: float) -> int:
@@ -96,14 +96,14 @@ class Exact:
             return self.codes[at] if minus in self.nan else minus
         return self.codes[at]
 
-    def _goes_up(self, low: int, exact: int, rounding: str, draw: int) -> bool:
+    def _goes_up(self, low: int, exact: int, rounding: str, draw: int, one: int) -> bool:
         below, above = self.rising[low], self.rising[low + 1]
         if rounding in ("up", "down"):
             return rounding == "up"
         if rounding == "toward_zero":
             return exact > 0 if below == -above else abs(above) < abs(below)
         if rounding == "stochastic":
-            return self._by_chance(exact, below, above, draw)
+            return self._by_chance(exact, below, above, draw, one)
         if isinstance(self.element, Posit) and 0 in (below, above):
             return below == 0  # nothing but zero rounds to zero
         if 2 * exact != self.middles[low]:
@@ -124,14 +124,14 @@ class Exact:
             return above // (above - below) % 2 == 0
         return code_above % 2 == 0
 
-    def _by_chance(self, exact: int, below: int, above: int, draw: int) -> bool:
+    def _by_chance(self, exact: int, below: int, above: int, draw: int, one: int) -> bool:
         """Floats and fixed point move away from zero by chance, tables move up."""
-        part = (exact - below) * 2**32 // (above - below)
+        part = (exact - below) * one // (above - below)
         if isinstance(self.element, Posit | Lookup) or exact > 0:
-            return part > draw
-        return not (above - exact) * 2**32 // (above - below) > draw
+            return part + draw >= one
+        return (above - exact) * one // (above - below) + draw < one
 
-    def _outside(self, exact: int, rounding: str, overflow: str, draw: int) -> int | None:
+    def _outside(self, exact: int, rounding: str, overflow: str, draw: int, one: int) -> int | None:
         """Round on the grid as it would go on; what does not come back to the end is overflow."""
         positive = exact > 0
         end = self.rising[-1] if positive else self.rising[0]
@@ -147,7 +147,7 @@ class Exact:
             away = {
                 "nearest_even": 2 * past > step or (2 * past == step and odd_end),
                 "nearest_away": 2 * past >= step,
-                "stochastic": past * 2**32 // step > draw,
+                "stochastic": past * one // step + draw >= one,
             }[rounding]
         return self._beyond(positive, overflow if away is not False else "saturate")
 

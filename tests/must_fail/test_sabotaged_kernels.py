@@ -100,10 +100,10 @@ def test_draws_that_are_one_too_large_are_rejected_by_exact_arithmetic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     element = Float(4, 3, 7, "fn")
-    # Values whose dropped fraction is exactly the draw or one more: a shifted comparison shows.
+    # Values whose dropped fraction and draw are exactly one, or one unit less: a shifted sum shows.
     draw = cases.draws(np.zeros(500), "stochastic")
     assert draw is not None
-    x = 1 + (draw.astype(np.float64) + np.arange(500) % 2) * 2.0**-35
+    x = 1 + (2.0**32 - draw - np.arange(500) % 2) * 2.0**-35
     assert test_encode.compare(element, x, "stochastic", "saturate") == []
     monkeypatch.setattr(test_encode, "encode", lambda e, v, r, o, d: encode(e, v, r, o, d + np.uint32(1)))
     assert test_encode.compare(element, x, "stochastic", "saturate") != []

@@ -102,7 +102,7 @@ def differences(
     return [sentence for sentence in found if sentence is not None]
 
 
-def possible(fmt: Format, **choice: str) -> Options | None:
+def possible(fmt: Format, **choice: Any) -> Options | None:
     """Return the options, or None where the format cannot do it."""
     try:
         return options(fmt, seed=11, **choice)

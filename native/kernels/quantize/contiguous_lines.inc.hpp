@@ -120,7 +120,7 @@ inline bool round_in_registers(const PreparedQuantize& p, Buffers& t, const floa
     if (n % 16 || (pairs && !usual)) return false;
     // Draws are indexed by the place of a value in the C order of the array, so that cutting changes none.
     u32* draws = nullptr;
-    if (p.stochastic) draw(f.seed, place, p.g.place_step, n, t.draws, &draws);
+    if (p.stochastic) draw(f.seed, f.random_bits, place, p.g.place_step, n, t.draws, &draws);
     if (tiled && !usual) spread_scales(p, t, tiled, n);
     const VectorRounding q{
         .x = x,

@@ -88,10 +88,19 @@ inline Rounded round_to_nearest(const Constants& k, Bits field, Reals u) {
     return {(Bits)((Naturals)sum - m), sum - (Reals)m};
 }
 
-// Up or down by a draw: exact, because what is left of u above the value below is a multiple of its own last bit and
-// less than a step. `up` when floor(2^32 fraction) exceeds the draw.
+// Up or down by a draw of B bits: the fraction of a step that is dropped, cut to B bits, and the draw together reach one.
 inline Rounded round_drawn(const Constants& k, Bits field, Reals u, Naturals draws) {
     const Reals step = (Reals)(field - (k.m << 23));
+    // 2^B over the step, from its exponent field: products with it are exact.
+    const Reals inverse = (Reals)(((254 + k.m + k.random_bits) << 23) - field);
+    // Sixteen bits: the count of steps with 16 bits behind the point fits an integer, u being below 2^(m + 1) steps. The
+    // draw is added there, and what is behind the point is cut.
+    if (k.random_bits == 16 && k.m <= 13) {
+        const Bits steps = (__builtin_convertvector(u * inverse, Bits) + (Bits)draws) >> 16;
+        return {steps, __builtin_convertvector(steps, Reals) * step};
+    }
+    // Else in two parts. What is left of u above the value below it is exact: a multiple of its own last bit, less than a
+    // step.
 #if defined(__AVX512F__)
     const Naturals m = (Naturals)field + static_cast<u32>(k.drop << 23);
     const Reals sum = (Reals)_mm512_add_round_ps((__m512)u, (__m512)m, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
@@ -102,10 +111,7 @@ inline Rounded round_drawn(const Constants& k, Bits field, Reals u, Naturals dra
     r.value -= (Reals)((Bits)step & over);
     r.steps += over;
 #endif
-    // 2^32 over the step, from its exponent field: the product below is exact.
-    const Naturals inverse = (static_cast<u32>(254 + k.m + 32) << 23) - (Naturals)field;
-    const Reals scaled = (u - r.value) * (Reals)inverse;  // by 2^32 / step
-    const Bits up = (Bits)(floor_of(scaled) > draws);
+    const Bits up = (Bits)(floor_of((u - r.value) * inverse) > k.most_draw - draws);
     return {r.steps - up, up ? r.value + step : r.value};
 }
 

@@ -61,7 +61,7 @@ inline PreparedQuantize prepare_quantize(const Quantize& job) {
         .joining = {},
     };
     // A table has no grid, and only real scales are rounded to one.
-    if (!f.tabled) p.element = constants_of(f.grid, f.overflow);
+    if (!f.tabled) p.element = constants_of(f.grid, f.overflow, p.stochastic ? f.random_bits : 16);
     if (p.real) p.scale = constants_of(f.scale_grid, Overflow::saturate);
     // round_vectors needs that what it adds stays within float32 (Grid::rounds_by_addition), one of the two roundings that it knows,
     // and saturation, which it does by a minimum.

@@ -99,7 +99,7 @@ inline void round_tile(const PreparedQuantize& p, Buffers& t, const float* x, co
                        bool finite, i64 place, i64 place_step, float* values, i32* codes, i64 n) {
     u32* draws = nullptr;
     const float* outer = p.two_level ? t.outer : nullptr;
-    if (p.stochastic) draw(p.f.seed, place, place_step, n, t.draws, &draws);
+    if (p.stochastic) draw(p.f.seed, p.f.random_bits, place, place_step, n, t.draws, &draws);
     // Only round_all knows what becomes of NaN and infinity.
     const bool in_vectors = p.in_vectors && finite;
     // Real scales divide: a quotient is rounded correctly, the product with an inverse would not be.
@@ -109,9 +109,9 @@ inline void round_tile(const PreparedQuantize& p, Buffers& t, const float* x, co
         a = t.ones;
     }
     if (p.f.tabled && p.values)
-        look_up_all<false>(p.f.table, p.stochastic, x, w, a, b, outer, draws, values, codes, n);
+        look_up_all<false>(p.f.table, p.stochastic ? p.f.random_bits : 0, x, w, a, b, outer, draws, values, codes, n);
     else if (p.f.tabled)
-        look_up_all<true>(p.f.table, p.stochastic, x, w, a, b, outer, draws, values, codes, n);
+        look_up_all<true>(p.f.table, p.stochastic ? p.f.random_bits : 0, x, w, a, b, outer, draws, values, codes, n);
     else if (in_vectors)
         round_as_vectors(p, t,
                          {

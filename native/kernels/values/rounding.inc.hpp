@@ -26,6 +26,8 @@ struct Constants {
     Sign sign;
     Overflow overflow;
     i32 nan, inf;
+    i32 random_bits;  // of a draw
+    u32 most_draw;    // 2^random_bits - 1
 };
 
 // Fixed point has no binade above that of emin, and no NaN.
@@ -51,7 +53,7 @@ inline Reals value_of(const Constants& k, Bits c) {
     return (Reals)((c << k.drop) + field) - (Reals)((Bits)broadcast(k.emin_value) & subnormal);
 }
 
-inline Constants constants_of(const Grid& g, Overflow overflow) {
+inline Constants constants_of(const Grid& g, Overflow overflow, i32 random_bits = 16) {
     Constants k{};
     k.m = g.m;
     k.drop = 23 - g.m;
@@ -69,6 +71,8 @@ inline Constants constants_of(const Grid& g, Overflow overflow) {
     k.overflow = overflow;
     k.nan = g.nan;
     k.inf = g.inf;
+    k.random_bits = random_bits;
+    k.most_draw = ~u32{0} >> (32 - random_bits);
     return k;
 }
 
@@ -91,7 +95,8 @@ inline i32 round_bits(const Constants& k, i32 magnitude, bool lost, bool negativ
     if (rounding == Rounding::up) up = (rest > 0) & !negative;
     if (rounding == Rounding::down) up = (rest > 0) & negative;
     if (rounding == Rounding::stochastic)
-        up = (static_cast<u32>(rest) << clamp(32 - shift, 0, 31)) >> clamp(shift - 32, 0, 31) > draw;
+        // What is dropped, cut to as many bits as the draw has, and the draw together reach one.
+        up = (static_cast<u32>(rest) << clamp(k.random_bits - shift, 0, 31)) >> clamp(shift - k.random_bits, 0, 31) > k.most_draw - draw;
     // A carry out of the fraction runs into the exponent, which is the next value up.
     return ((binade_field - k.emin_field) << k.m) + kept + up;
 }
@@ -190,23 +195,25 @@ inline void find_all(const Table& given, const i32* __restrict keys, i32* __rest
     }
 }
 
-// The upper neighbour with probability floor(2^32 f) / 2^32, f in float64: _encode_table of the definition.
-inline i32 drawn_index(const Table& t, float u, i32 index, u32 draw) {
+// The upper neighbour with probability floor(2^B f) / 2^B, f in float64, B random bits: _encode_table of the definition.
+inline i32 drawn_index(const Table& t, float u, i32 index, i32 random_bits, u32 draw) {
     // Clamped to the ends of the table, where the fraction is zero or one and the draw decides nothing.
     const double lowest = t.values[0], highest = t.values[t.count - 1];
     const double v = u < lowest ? lowest : u > highest ? highest : static_cast<double>(u);
     const i32 i = smaller(index, t.count - 2);
     const double below = t.values[i], above = t.values[i + 1];
-    const double fraction = (v - below) / (above - below) * 4294967296.0;
+    const i64 one = i64{1} << random_bits;
+    const double fraction = (v - below) / (above - below) * static_cast<double>(one);
     // A NaN gets its code later and must not become an integer here.
-    return i + (fraction > 0.0 && static_cast<u64>(fraction) > draw);
+    return i + (fraction > 0.0 && static_cast<i64>(fraction) + draw >= one);
 }
 
 }  // namespace
 
-// Rounds n values, at most a tile, to a table; the arguments are those of round_all, `outer` may be missing.
+// Rounds n values, at most a tile, to a table; the arguments are those of round_all, `outer` may be missing. random_bits
+// are those of a draw, 0 where nothing is drawn.
 template <bool codes>
-inline void look_up_all(const Table& t, bool stochastic, const float* __restrict x, const float* __restrict w,
+inline void look_up_all(const Table& t, i32 random_bits, const float* __restrict x, const float* __restrict w,
                         const float* __restrict a, const float* __restrict b, const float* outer, const u32* draws,
                         float* __restrict values, i32* __restrict out, i64 n) {
     alignas(64) i32 keys[tile], at[tile];
@@ -216,8 +223,8 @@ inline void look_up_all(const Table& t, bool stochastic, const float* __restrict
         keys[i] = ordered(float_of(lost ? (bits_of(x[i]) & sign_bit) | 1 : u));
     }
     find_all(t, keys, at, n);
-    if (stochastic)
-        for (i64 i = 0; i < n; ++i) at[i] = drawn_index(t, w[i] * a[i], at[i], draws[i]);
+    if (random_bits)
+        for (i64 i = 0; i < n; ++i) at[i] = drawn_index(t, w[i] * a[i], at[i], random_bits, draws[i]);
     const i32 top = t.infinity_is_nan ? infinity_bits - 1 : infinity_bits;
     const i32 bottom = t.negative_is_nan ? 0 : -top;
     for (i64 i = 0; i < n; ++i) {

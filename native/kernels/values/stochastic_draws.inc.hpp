@@ -1,16 +1,23 @@
-// Random bits for stochastic rounding, indexed by position: Threefry 4x32-13, as in kernels/reference/values/threefry.py.
-// rounding compares them with what it drops. The draw of position p is word p / 16 % 4 of counter p / 64 * 16 + p % 16: the
-// words of 16 counters in a row are draws for neighbours.
+// Random bits for stochastic rounding, indexed by position: Threefry 4x32, as in kernels/reference/values/threefry.py.
+// rounding adds them to what it drops. The words of 16 counters in a row are draws for neighbours: of 32 bits, position p
+// has word p / 16 % 4 of counter p / 64 * 16 + p % 16, after 13 rounds; of 16 bits, half p / 16 % 2 of word p / 32 % 4 of
+// counter p / 128 * 16 + p % 16, after 12.
 #pragma once
 
 #include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/vectors.inc.hpp"
 
 namespace stochastic_draws {
 
 using numbers::Naturals, numbers::vector;
+using vectors::write;
 
 constexpr int strands = 2;  // vectors of counters at once: one alone waits for its own sums
-constexpr i64 drawn_together = 64 * (strands * vector > 16 ? strands * vector / 16 : 1);
+constexpr i64 counters_together = strands * vector > 16 ? strands * vector : 16;
+constexpr i64 drawn_together = 8 * counters_together;  // at most, of 16 bits
+
+// How many positions 16 counters serve.
+inline constexpr i64 positions_of(i32 random_bits) { return random_bits == 32 ? 64 : 128; }
 
 namespace {  // of this file alone
 
@@ -54,7 +61,9 @@ inline void add_keys(Words& w, const u32* keys) {
         for (int s = 0; s < strands; ++s) w.x[i][s] += keys[(injection + i) % 5] + (i == 3 ? injection : 0);
 }
 
-// The draws of drawn_together positions from `first` on, a multiple of 64.
+// The draws of counters_together counters, from that of position `first` on, which is a multiple of positions_of. A draw
+// of 32 bits is a word, two of 16 bits are its halves.
+template <i32 random_bits>
 inline void draw_together(u64 seed, i64 first, u32* __restrict out) {
     const u32 low = static_cast<u32>(seed), high = static_cast<u32>(seed >> 32);
     // The seed is the key (low, high, 0, 0); the fifth word is the exclusive or of all four with the constant of
@@ -62,15 +71,15 @@ inline void draw_together(u64 seed, i64 first, u32* __restrict out) {
     const u32 keys[5] = {low, high, 0, 0, low ^ high ^ 0x1BD11BDAu};
     Naturals lane{};
     for (i64 i = 0; i < vector; ++i) lane[i] = static_cast<u32>(i);
-    for (i64 from = 0; from < drawn_together / 4; from += strands * vector) {
+    for (i64 from = 0; from < counters_together; from += strands * vector) {
         Words w{};
         for (int s = 0; s < strands; ++s) {
-            const u64 counter = static_cast<u64>(first / 4 + from + s * vector);
+            const u64 counter = static_cast<u64>(first / positions_of(random_bits) * 16 + from + s * vector);
             w.x[0][s] = lane + static_cast<u32>(counter);  // a multiple of the vector: nothing carries
             w.x[1][s] += static_cast<u32>(counter >> 32);
         }
-        // Thirteen rounds, keys after every four; rotations are the table of Threefry 4x32, which begins again after
-        // eight.
+        // Twelve rounds or thirteen, keys after every four; rotations are the table of Threefry 4x32, which begins again
+        // after eight.
         add_keys<0>(w, keys);
         mix_neighbours<10, 26>(w), mix_others<11, 21>(w), mix_neighbours<13, 27>(w), mix_others<23, 5>(w);
         add_keys<1>(w, keys);
@@ -78,36 +87,48 @@ inline void draw_together(u64 seed, i64 first, u32* __restrict out) {
         add_keys<2>(w, keys);
         mix_neighbours<10, 26>(w), mix_others<11, 21>(w), mix_neighbours<13, 27>(w), mix_others<23, 5>(w);
         add_keys<3>(w, keys);
-        mix_neighbours<6, 20>(w);
+        if (random_bits == 32) mix_neighbours<6, 20>(w);
         for (int s = 0; s < strands; ++s)
             for (int word = 0; word < 4; ++word) {
+                // Word `word` of 16 counters in a row, or half of it: 16 neighbours of the positions that they serve.
                 const i64 c = from + s * vector;
-                // Word `word` of 16 counters in a row: 16 neighbours of the 64 positions that these counters serve.
-                __builtin_memcpy(out + c / 16 * 64 + 16 * word + c % 16, &w.x[word][s], sizeof(Naturals));
+                u32* to = out + c / 16 * positions_of(random_bits) + c % 16;
+                if (random_bits == 32) {
+                    write(to + 16 * word, w.x[word][s]);
+                } else {
+                    write(to + 32 * word, w.x[word][s] & 0xffffu);
+                    write(to + 32 * word + 16, w.x[word][s] >> 16);
+                }
             }
     }
 }
 
-}  // namespace
-
-// The draws of n positions from `first` on, `step` apart, at `*start`. n is at most a tile; `out` has room for
-// drawn_together more.
-inline void draw(u64 seed, i64 first, i64 step, i64 n, u32* __restrict out, u32** start) {
+template <i32 random_bits>
+inline void draw_bits(u64 seed, i64 first, i64 step, i64 n, u32* __restrict out, u32** start) {
+    constexpr i64 together = positions_of(random_bits), drawn = counters_together / 16 * together;
     if (step != 1) {
         // Positions that do not follow each other: each costs a whole block of draws, of which one is used.
-        u32 block[drawn_together];
+        u32 block[drawn];
         for (i64 i = 0; i < n; ++i) {
             const i64 p = first + i * step;
-            draw_together(seed, p / 64 * 64, block);
-            out[i] = block[p % 64];
+            draw_together<random_bits>(seed, p / together * together, block);
+            out[i] = block[p % together];
         }
         *start = out;
         return;
     }
-    const i64 before = first % 64;
-    for (i64 done = 0; done < n + before; done += drawn_together)
-        draw_together(seed, first - before + done, out + done);
+    const i64 before = first % together;
+    for (i64 done = 0; done < n + before; done += drawn) draw_together<random_bits>(seed, first - before + done, out + done);
     *start = out + before;
+}
+
+}  // namespace
+
+// The draws of n positions from `first` on, `step` apart, at `*start`, of 16 or 32 random bits each. n is at most a tile;
+// `out` has room for drawn_together more.
+inline void draw(u64 seed, i32 random_bits, i64 first, i64 step, i64 n, u32* __restrict out, u32** start) {
+    if (random_bits == 32) return draw_bits<32>(seed, first, step, n, out, start);
+    draw_bits<16>(seed, first, step, n, out, start);
 }
 
 }  // namespace stochastic_draws

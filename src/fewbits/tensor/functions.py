@@ -40,6 +40,7 @@ def quantize(
     nonfinite: str | None = None,
     zero_block: str | None = None,
     generator: Generator | None = None,
+    random_bits: int = 16,
     amax: Scalar | None = None,
     out: NarrowTensor | None = None,
     sparsity: str | Pattern | None = None,
@@ -62,6 +63,8 @@ def quantize(
         zero_block: the scale of a block of zeros, ``smallest`` or ``one``.
         generator: for stochastic rounding: a seed, which is an integer from 0 to 2^63 - 1, a
             numpy.random.Generator or a torch.Generator.
+        random_bits: for stochastic rounding: 16 or 32 random bits for each value, which goes up with the
+            probability of its dropped fraction, cut to so many bits.
         amax: the largest magnitude of the whole tensor if x is only a part of it; a number or a scalar array
             or tensor. Only for a format with a scale per tensor.
         out: a NarrowTensor from an earlier call with the same format, axis, shape and dtype, on the CPU; it
@@ -86,7 +89,7 @@ def quantize(
     from fewbits.tensor.narrow import packing  # needs torch
 
     target = inputs.format(format)
-    choices = Choices(rounding, scale_rule, overflow, nonfinite, zero_block)
+    choices = Choices(rounding, scale_rule, overflow, nonfinite, zero_block, random_bits)
     check_values(x)
     seed, whole = seed_of(generator, rounding), checked_amax(amax, target)
     if out is None and is_torch(x):
@@ -136,6 +139,7 @@ def fake_quantize(
     nonfinite: str | None = None,
     zero_block: str | None = None,
     generator: Generator | None = None,
+    random_bits: int = 16,
     amax: Scalar | None = None,
     out: Array | None = None,
 ) -> Array:
@@ -150,7 +154,7 @@ def fake_quantize(
     >>> fake_quantize(np.array([0.3, 5.0, -7.0]), "fp4_e2m1")
     array([ 0.5,  4. , -6. ])
     """
-    choices = Choices(rounding, scale_rule, overflow, nonfinite, zero_block)
+    choices = Choices(rounding, scale_rule, overflow, nonfinite, zero_block, random_bits)
     check_values(x)
     seed, whole = seed_of(generator, rounding), checked_amax(amax, format)
     if out is None and is_torch(x):

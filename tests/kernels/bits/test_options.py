@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,6 +37,13 @@ def test_the_choices_are_these() -> None:
             "nonfinite='keep' is not one of block_nan, element, saturate, raise",
         ),
         ("mxfp4", {"zero_block": "zero"}, "zero_block='zero' is not one of smallest, one"),
+        ("mxfp4", {"rounding": "stochastic", "random_bits": 8}, "random_bits=8 is not one of 16, 32"),
+        ("mxfp4", {"rounding": "stochastic", "random_bits": True}, "random_bits=True is not one of 16, 32"),
+        (
+            "mxfp4",
+            {"random_bits": 32},
+            "random_bits=32 with rounding='nearest_even', which draws nothing; leave it out, or take",
+        ),
         (
             "fp8_e4m3",
             {"scale_rule": "rceil"},
@@ -55,7 +63,7 @@ def test_the_choices_are_these() -> None:
         ("vsq4", {"nonfinite": "block_nan"}, "nonfinite='block_nan': vsq4 has no scale that can be NaN"),
     ],
 )
-def test_what_a_format_cannot_do_is_refused_by_name(name: str, choices: dict[str, str], message: str) -> None:
+def test_what_a_format_cannot_do_is_refused_by_name(name: str, choices: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=re.escape(message)):
         kernels.options(parse(name), **choices)
     for function in (fb.fake_quantize, fb.quantize):

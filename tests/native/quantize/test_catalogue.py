@@ -44,10 +44,11 @@ INVENTED = tuple(
 FORMATS = cases.FORMATS + INVENTED
 
 
-def choices(fmt: cases.Format) -> Iterator[dict[str, str]]:
+def choices(fmt: cases.Format) -> Iterator[dict[str, Any]]:
     """Each rounding with the rule floor, each rule with nearest and with one directed rounding."""
     for rounding in cases.ROUNDINGS:
         yield {"rounding": rounding}
+    yield {"rounding": "stochastic", "random_bits": 32}
     if has_scale_rule(fmt):
         for rule in cases.SCALE_RULES[1:]:
             yield {"scale_rule": rule}

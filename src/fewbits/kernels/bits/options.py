@@ -20,6 +20,7 @@ NONFINITES = ("block_nan", "element", "saturate", "raise")
 ZERO_BLOCKS = ("smallest", "one")
 ROUNDINGS = ("nearest_even", "nearest_away", "toward_zero", "up", "down", "stochastic")
 RULES = tuple(SCALE_RULES)
+RANDOM_BITS = (16, 32)
 
 
 class Choices(NamedTuple):
@@ -30,6 +31,7 @@ class Choices(NamedTuple):
     overflow: str | None = None  # what an element beyond the largest becomes
     nonfinite: str | None = None  # what NaN and infinity become
     zero_block: str | None = None  # the scale of a block of zeros
+    random_bits: int = 16  # of each value that is rounded stochastically
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,14 @@ class Options:
     overflow: str  # what an element beyond the largest becomes
     nonfinite: str  # what NaN and infinity become
     zero_block: str  # the scale of a block of zeros
+    random_bits: int = 16  # of each value that is rounded stochastically
     seed: int = 0  # of stochastic rounding
 
     @cached_property
     def text(self) -> str:
         """All but the seed as one word, as operators of torch take it; :func:`read_options` reads it."""
-        return f"{self.rounding},{self.scale_rule},{self.overflow},{self.nonfinite},{self.zero_block}"
+        names = (self.rounding, self.scale_rule, self.overflow, self.nonfinite, self.zero_block)
+        return ",".join((*names, str(self.random_bits)))
 
 
 read_format = lru_cache(maxsize=256)(parse)  # operators and plans of kernels take formats as text
@@ -55,8 +59,8 @@ read_format = lru_cache(maxsize=256)(parse)  # operators and plans of kernels ta
 @lru_cache(maxsize=256)
 def read_options(text: str, seed: int) -> Options:
     """Return the options of :attr:`Options.text`."""
-    rounding, scale_rule, overflow, nonfinite, zero_block = text.split(",")
-    return Options(rounding, scale_rule, overflow, nonfinite, zero_block, seed)
+    rounding, scale_rule, overflow, nonfinite, zero_block, random_bits = text.split(",")
+    return Options(rounding, scale_rule, overflow, nonfinite, zero_block, int(random_bits), seed)
 
 
 def has_scale_rule(format: Format) -> bool:
@@ -86,6 +90,17 @@ def _one_of(what: str, given: str, allowed: tuple[str, ...]) -> str:
     return given
 
 
+def _checked_random_bits(given: int, rounding: str) -> int:
+    if type(given) is not int or given not in RANDOM_BITS:
+        raise ArgumentError(f"random_bits={given!r} is not one of 16, 32")
+    if given != RANDOM_BITS[0] and rounding != "stochastic":
+        raise ArgumentError(
+            f"random_bits={given} with rounding={rounding!r}, which draws nothing; leave it out, or take"
+            " rounding='stochastic'"
+        )
+    return given
+
+
 def options(
     format: Format,
     *,
@@ -94,10 +109,11 @@ def options(
     overflow: str | None = None,
     nonfinite: str | None = None,
     zero_block: str | None = None,
+    random_bits: int = 16,
     seed: int = 0,
 ) -> Options:
     """Return the options for choices that are given as keyword arguments; see :func:`decide`."""
-    return decide(format, Choices(rounding, scale_rule, overflow, nonfinite, zero_block), seed)
+    return decide(format, Choices(rounding, scale_rule, overflow, nonfinite, zero_block, random_bits), seed)
 
 
 def decide(format: Format, choices: Choices, seed: int = 0) -> Options:
@@ -123,6 +139,7 @@ def _decide(format: Format, choices: Choices) -> Options:
         overflow=_one_of("overflow", choices.overflow or format.default_overflow, OVERFLOWS),
         nonfinite=_one_of("nonfinite", choices.nonfinite or format.default_nonfinite, NONFINITES),
         zero_block=_one_of("zero_block", choices.zero_block or format.default_zero_block, ZERO_BLOCKS),
+        random_bits=_checked_random_bits(choices.random_bits, choices.rounding),
     )
     check_scale_rule(choices.scale_rule, [format])
     if chosen.overflow == "inf" and not element.has_inf:

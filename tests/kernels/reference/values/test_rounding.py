@@ -9,7 +9,7 @@ from fewbits.kernels.reference.values.rounding import drop_bits, split
 from tests import cases
 
 
-def by_hand(significand: int, shift: int, negative: bool, rounding: str, draw: int) -> int:
+def by_hand(significand: int, shift: int, negative: bool, rounding: str, draw: int, bits: int) -> int:
     """Return significand / 2^shift rounded to an integer."""
     kept, dropped = divmod(significand, 2**shift)
     twice = 2 * dropped
@@ -19,7 +19,7 @@ def by_hand(significand: int, shift: int, negative: bool, rounding: str, draw: i
         "toward_zero": False,
         "up": dropped > 0 and not negative,
         "down": dropped > 0 and negative,
-        "stochastic": dropped * 2**32 // 2**shift > draw,
+        "stochastic": dropped * 2**bits // 2**shift + draw >= 2**bits,
     }[rounding]
     return kept + up
 
@@ -37,18 +37,20 @@ significands = (
     shift=st.integers(0, 70) | st.just(4000),
     negative=st.booleans(),
     draw=st.integers(0, 2**32 - 1) | st.sampled_from((0, 2**31, 2**32 - 1)),
+    bits=st.sampled_from((16, 32)),
 )
 def test_dropping_bits_equals_whole_number_division(
-    rounding: str, significand: int, shift: int, negative: bool, draw: int
+    rounding: str, significand: int, shift: int, negative: bool, draw: int, bits: int
 ) -> None:
+    draw >>= 32 - bits
     found = drop_bits(
         np.array([significand], np.int64),
         np.array([shift], np.int64),
         np.array([negative]),
         rounding,
-        np.array([draw], np.uint32),
+        np.array([draw], np.uint16 if bits == 16 else np.uint32),
     )
-    assert found.tolist() == [by_hand(significand, shift, negative, rounding, draw)]
+    assert found.tolist() == [by_hand(significand, shift, negative, rounding, draw, bits)]
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))

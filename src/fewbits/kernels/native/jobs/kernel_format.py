@@ -45,6 +45,7 @@ def kernel_format(format: Format, options: Options) -> _native.Format | None:
             negative_is_nan=element.power_of_two,
         )
     p.rounding = getattr(_native.Rounding, options.rounding)
+    p.random_bits = options.random_bits
     p.overflow = getattr(_native.Overflow, options.overflow)
     p.nonfinite = _NONFINITE[options.nonfinite]
     p.block = p.sub_block = 1

@@ -45,7 +45,7 @@ def quantize(
     draws = None
     if options.rounding == "stochastic":
         where = np.arange(x.size).reshape(x.shape) if positions is None else positions
-        draws = draw(where, options.seed)
+        draws = draw(where, options.seed, options.random_bits)
     parts, value = scaled(x, format, options, amax)
     codes = encode(format.element, value, options.rounding, options.overflow, draws)
     scales = format.groups.scales

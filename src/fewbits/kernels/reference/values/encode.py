@@ -40,7 +40,7 @@ def encode(
         x: values of any shape, float64.
         rounding: one of ``ROUNDINGS``.
         overflow: ``saturate``, ``inf`` or ``nan``; the caller has checked that the format can.
-        draws: uniform 32-bit integers of x's shape when rounding is stochastic.
+        draws: uniform integers of 16 or 32 bits, of x's shape, when rounding is stochastic.
     """
     match element:
         case Float():

@@ -39,7 +39,7 @@ def drop_bits(
         shift: bits to drop, at least 0; from 54 on everything is dropped.
         negative: whether the number that the significand belongs to is below zero; directed modes need it.
         rounding: one of :data:`fewbits.kernels.bits.options.ROUNDINGS`.
-        draws: uniform 32-bit integers for stochastic rounding, of the significand's shape.
+        draws: uniform integers of 16 or 32 bits for stochastic rounding, of the significand's shape.
     """
     whole_shift, shift = shift, np.minimum(shift, 62)
     kept = significand >> shift
