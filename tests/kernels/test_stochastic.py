@@ -9,6 +9,7 @@ import torch
 import fewbits as fb
 from fewbits.errors import ArgumentError
 from fewbits.formats import Element, Exponent, values
+from fewbits.kernels.reference.values.stochastic import draws
 from tests import cases
 
 FORMATS = tuple(f for f in cases.FORMATS if not isinstance(f, Exponent))
@@ -109,3 +110,65 @@ def test_stochastic_rounding_without_a_way_to_repeat_it_is_refused(generator: ob
         ArgumentError, match=r"needs a seed from 0 to 2\^63 - 1, a numpy.random.Generator or a torch"
     ):
         fb.fake_quantize(np.ones(3, np.float32), "int8", rounding="stochastic", generator=generator)
+
+
+# ------------------------------------------------------------------------------------------- statistics
+
+MANY = 1 << 22  # values of each test; seeds are fixed, so that a test passes always or never
+
+
+@pytest.mark.parametrize("random_bits", [16, 32])
+@pytest.mark.parametrize("name", ["fp8_e4m3", "int8", "posit8_1", "mxfp4", "mx6", "nvfp4", "quda_half"])
+def test_the_errors_of_millions_of_values_add_up_to_nothing(name: str, random_bits: int) -> None:
+    x = np.random.default_rng(8).standard_normal((MANY // 1024, 1024)).astype(np.float32)
+    low, high = (fb.fake_quantize(x, name, rounding=r).astype(np.float64) for r in ("down", "up"))
+    y = fb.fake_quantize(x, name, rounding="stochastic", generator=8, random_bits=random_bits)
+    within = (low <= x) & (x <= high)  # the others saturate
+    assert np.all((y == low) | (y == high) | ~within)
+    error = np.where(within, y - x.astype(np.float64), 0)
+    deviation = np.where(within, (x - low) * (high - x), 0).sum() ** 0.5
+    assert abs(error.sum()) < 3.5 * deviation
+    assert abs(error[:, ::2].sum()) < 3.5 * deviation
+    assert abs(np.where(x > 0, error, -error).sum()) < 3.5 * deviation  # towards zero or away from it
+    # The control: to nearest the squares are smaller, but what is cut instead of rounded adds up.
+    cut = np.where(within, fb.fake_quantize(x, name, rounding="toward_zero") - x.astype(np.float64), 0)
+    assert abs(np.where(x > 0, cut, -cut).sum()) > 100 * deviation
+
+
+def test_neighbours_are_rounded_independently() -> None:
+    ups = fb.fake_quantize(np.full(MANY, 0.5, np.float32), "int8", rounding="stochastic", generator=3)
+    other = fb.fake_quantize(np.full(MANY, 0.5, np.float32), "int8", rounding="stochastic", generator=4)
+    spins = 2 * ups.astype(np.float64) - 1
+    # Halves of one word lie 16 apart, words of one counter 32, counters 1, and what 16 of them serve 128.
+    lags = (1, 2, 7, 8, 15, 16, 17, 31, 32, 33, 48, 64, 96, 127, 128, 256, 1024)
+    assert all(abs(np.dot(spins[lag:], spins[:-lag])) < 4 * MANY**0.5 for lag in lags)
+    assert abs(np.dot(spins, 2 * other.astype(np.float64) - 1)) < 4 * MANY**0.5
+
+
+@pytest.mark.parametrize("random_bits", [16, 32])
+def test_draws_take_every_value_as_often(random_bits: int) -> None:
+    drawn = draws(np.arange(MANY), 5, random_bits)
+    for shift in range(0, random_bits, 16):
+        counts = np.bincount((drawn >> shift) & 0xFFFF, minlength=1 << 16)
+        chi_squared = np.sum((counts - MANY / 65536) ** 2) / (MANY / 65536)
+        assert abs(chi_squared - 65535) < 4 * (2 * 65535) ** 0.5
+    bits = (drawn[:, None] >> np.arange(random_bits).astype(drawn.dtype) & 1).sum(axis=0)
+    assert np.all(np.abs(bits - MANY / 2) < 4.5 * MANY**0.5 / 2)
+
+
+def test_sixteen_bits_round_up_from_one_part_in_65536_on_and_32_bits_below_it() -> None:
+    for exponent, random_bits, expected in ((-16, 16, 64), (-17, 16, 0), (-17, 32, 32), (-30, 32, 0.004)):
+        x = np.full(MANY, 2.0**exponent, np.float32)
+        y = fb.fake_quantize(x, "int8", rounding="stochastic", generator=6, random_bits=random_bits)
+        assert abs(np.count_nonzero(y) - expected) <= 4 * expected**0.5
+
+
+@pytest.mark.parametrize("random_bits", [16, 32])
+def test_the_number_of_random_bits_reaches_every_way_to_round(random_bits: int) -> None:
+    x = normal((64, 96), fb.format("mxfp8_e4m3"))
+    given = {"rounding": "stochastic", "generator": 1, "random_bits": random_bits}
+    y = fb.fake_quantize(x, "mxfp8_e4m3", **given)
+    assert np.array_equal(y, fb.quantize(x, "mxfp8_e4m3", **given).dequantize())
+    assert np.array_equal(y, fb.fake_quantize(torch.from_numpy(x), "mxfp8_e4m3", **given).numpy())
+    default = fb.fake_quantize(x, "mxfp8_e4m3", rounding="stochastic", generator=1)
+    assert np.array_equal(y, default) == (random_bits == 16)

@@ -37,8 +37,8 @@ def test_the_choices_are_these() -> None:
             "nonfinite='keep' is not one of block_nan, element, saturate, raise",
         ),
         ("mxfp4", {"zero_block": "zero"}, "zero_block='zero' is not one of smallest, one"),
-        ("mxfp4", {"rounding": "stochastic", "random_bits": 8}, "random_bits=8 is not one of 16, 32"),
-        ("mxfp4", {"rounding": "stochastic", "random_bits": True}, "random_bits=True is not one of 16, 32"),
+        ("mxfp4", {"random_bits": 8}, "random_bits=8 is not one of 16, 32"),
+        ("mxfp4", {"random_bits": True}, "random_bits=True is not one of 16, 32"),
         (
             "mxfp4",
             {"random_bits": 32},
