@@ -162,6 +162,8 @@ inline bool any_above(Bits lanes, i32 limit) {
 #endif
 }
 
+}  // namespace
+
 // Sign and magnitude, at the top of each lane; of other codes below some bits may be left.
 template <Decoder decoder>
 inline Reals number_of(const CodeDecoder& s, Bits top) {
@@ -178,8 +180,6 @@ inline Reals number_of(const CodeDecoder& s, Bits top) {
     const Bits beyond = magnitude == s.infinity ? sign | infinity_bits : broadcast(nan_bits);
     return (Reals)(magnitude > s.limit ? beyond : number);
 }
-
-}  // namespace
 
 // Part `h` of 16 values of a line, without their scale, from the codes that start at `in`: 16 bytes are read, or 32 of wide
 // codes.

@@ -3,7 +3,9 @@
 
 #include "kernels/gemv/decoded_lines.inc.hpp"
 #include "kernels/gemv/dense_lines.inc.hpp"
+#include "kernels/gemv/expanded_lines.inc.hpp"
 #include "kernels/gemv/groups_of_four.inc.hpp"
+#include "kernels/gemv/kept_lines.inc.hpp"
 #include "kernels/nm/stream.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 
@@ -11,28 +13,52 @@ namespace gemv {
 
 using decoded_lines::lines_together;
 using dense_lines::gemv_stored, dense_lines::permuted_for;
-using groups_of_four::gemv_by_groups, groups_of_four::line_shape, groups_of_four::lines_from;
+using expanded_lines::line_shape, expanded_lines::lines_from;
+using groups_of_four::Groups, groups_of_four::gemv_by_groups, groups_of_four::groups_with, groups_of_four::knows;
+using kept_lines::gemv_kept;
 using stream::expand_line;
 using numbers::least;
 
-// The permuted vector, and the codes of four lines.
-i64 gemv_workspace(const Gemv& job) {
-    // Everything begins a cache line. x takes at most four bytes for each value in either order.
+namespace {  // of this file alone
+
+// The vector in another order, then the codes of four lines; everything begins a cache line. x takes at most four bytes for
+// each value.
+inline i64 workspace_of_lines(const Gemv& job) {
     const i64 codes = bytes_for(job.n, bits_of_element(job.format));
     return count_of(job.n, 16) * 64 + lines_together * count_of(codes, 64) * 64 + 64;
 }
 
+}  // namespace
+
+// And what gemv_kept notes.
+i64 gemv_workspace(const Gemv& job) { return workspace_of_lines(job) + 64; }
+
+namespace {  // of this file alone
+
+// What lines of dense codes share: x in the order of one of the ways.
+struct DenseLines {
+    Groups groups;
+    const float* permuted;
+};
+
+inline void gemv_dense(const Gemv& job, const DenseLines& shared, i64 first, i64 last) {
+    if (!gemv_by_groups(job, shared.groups, first, last)) gemv_stored(job, shared.permuted, first, last);
+}
+
+}  // namespace
+
 void gemv(const Gemv& job, u8* workspace, bool prepared, i64 first, i64 last) {
-    // Groups of four take dense codes and 2:4 streams of the usual formats; all other streams are expanded to codes
-    // first, four lines at a time, and go on as if dense.
-    if (gemv_by_groups(job, workspace, prepared, first, last)) return;
+    // 2:4 streams of the usual formats are read where they are; all others are expanded to codes first, four lines at a
+    // time, and go on as if dense.
     const Format& f = job.format;
-    const float* const permuted = permuted_for(job, prepared, reinterpret_cast<float*>(workspace));
-    if (f.keep == 0) return gemv_stored(job, permuted, first, last);
-    const NmLines shape = line_shape(f, job.n);
-    const LineBytes bytes = line_bytes(f, job.n);
+    if (f.keep != 0 && gemv_kept(job, workspace, workspace + workspace_of_lines(job), prepared, first, last)) return;
     Gemv few = job;
     few.format.keep = 0;
+    DenseLines shared{.groups = groups_with(few, workspace, prepared), .permuted = nullptr};
+    if (!knows(shared.groups)) shared.permuted = permuted_for(few, prepared, reinterpret_cast<float*>(workspace));
+    if (f.keep == 0) return gemv_dense(job, shared, first, last);
+    const NmLines shape = line_shape(f, job.n);
+    const LineBytes bytes = line_bytes(f, job.n);
     const i64 codes = bytes_for(job.n, bits_of_element(f));
     u8* const expanded = workspace + count_of(job.n, 16) * 64;
     few.codes = expanded;
@@ -45,7 +71,7 @@ void gemv(const Gemv& job, u8* workspace, bool prepared, i64 first, i64 last) {
         few.shifts = here.shifts;
         few.outer = here.outer;
         few.y = job.y + line;
-        gemv_stored(few, permuted, 0, few.lines);
+        gemv_dense(few, shared, 0, few.lines);
     }
 }
 

@@ -2,29 +2,14 @@
 #pragma once
 
 #include "kernels/gemv/group_tables.inc.hpp"
-#include "kernels/nm/stream.inc.hpp"
+#include "kernels/values/numbers.inc.hpp"
 
 namespace group_products {
 
 #if defined(__AVX512F__)
-using group_tables::Groups, group_tables::Kind, group_tables::group_block;
-using stream::place_groups_of_four;
-
-// Where a segment of some lines is: codes, or the masks and the codes that are kept.
-struct Places {
-    const u8 *masks, *codes;
-};
-
-// A stream has the mask of its block first, 64 bytes, then half of the codes.
-template <bool sparse, i64 segment>
-inline Places places_of(const u8* block, i64 in, i32 bits) {
-    if (sparse) return {block + in / 32, block + group_block / 8 + in / 2 * bits / 8};
-    return {nullptr, block + in * bits / 8};
-}
+using group_tables::Groups, group_tables::Kind;
 
 namespace {  // of this file alone
-
-constexpr i64 mask_step = group_block / 32;  // bytes of a mask for one position
 
 // 16 lanes of two 16-bit floats: the lower ones as float32. bfloat16 are the upper half of a float32.
 template <Kind kind>
@@ -43,27 +28,19 @@ inline __m512 high_values(__m512i pairs) {
 }  // namespace
 
 // 64 values of 16 bits.
-template <Kind kind, bool sparse>
-inline __m512 gemv_words(const Places& at, const float* x, __m512 sum) {
+template <Kind kind>
+inline __m512 gemv_words(const u8* codes, const float* x, __m512 sum) {
     __m512 w[4];
-    if (sparse) {
-        // 2:4: lane g has the two values that group g keeps; masks take them to their positions and leave zeros
-        // elsewhere.
-        const __m512i kept = _mm512_loadu_si512(at.codes);
-        place_groups_of_four(at.masks, mask_step, _mm512_castps_si512(low_values<kind>(kept)), _mm512_castps_si512(high_values<kind>(kept)),
-                    [&](i64 p, __m512i v) __attribute__((always_inline)) { w[p] = _mm512_castsi512_ps(v); });
-    } else {
-        // Dense: even lanes have positions 0 and 1 of a group, odd lanes 2 and 3. Two permutations part them.
-        const __m512i a = _mm512_loadu_si512(at.codes), b = _mm512_loadu_si512(at.codes + 64);
-        const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-        const __m512i first = _mm512_permutex2var_epi32(a, even, b);
-        const __m512i second = _mm512_permutex2var_epi32(a, _mm512_add_epi32(even, _mm512_set1_epi32(1)), b);
-        w[0] = low_values<kind>(first);
-        w[1] = high_values<kind>(first);
-        w[2] = low_values<kind>(second);
-        w[3] = high_values<kind>(second);
-    }
-    // In the same order from dense codes and from a stream: equal sums.
+    // Even lanes have positions 0 and 1 of a group, odd lanes 2 and 3. Two permutations part them.
+    const __m512i a = _mm512_loadu_si512(codes), b = _mm512_loadu_si512(codes + 64);
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i first = _mm512_permutex2var_epi32(a, even, b);
+    const __m512i second = _mm512_permutex2var_epi32(a, _mm512_add_epi32(even, _mm512_set1_epi32(1)), b);
+    w[0] = low_values<kind>(first);
+    w[1] = high_values<kind>(first);
+    w[2] = low_values<kind>(second);
+    w[3] = high_values<kind>(second);
+    // One product for each position, in the order of the values.
 #pragma GCC unroll 4
     for (i64 p = 0; p < 4; ++p) sum = _mm512_fmadd_ps(w[p], _mm512_loadu_ps(x + 16 * p), sum);
     return sum;
@@ -87,40 +64,17 @@ inline void look_up_bytes(const Groups& q, __m512i codes, __m512i* low, __m512i*
 }  // namespace
 
 // 128 values of 4 or 8 bits, each position of 32 groups as bfloat16.
-template <Kind kind, bool sparse>
-inline __m512 gemv_narrow(const Groups& q, const Places& at, const __m512i* x) {
+template <Kind kind>
+inline __m512 gemv_narrow(const Groups& q, const u8* codes, const __m512i* x) {
     __m512i w[4];
-    if (sparse) {
-        // Bit g of m[p]: whether group g of 32 keeps position p.
-        __mmask32 m[4];
-#pragma GCC unroll 4
-        for (i64 p = 0; p < 4; ++p) {
-            u32 bits;
-            __builtin_memcpy(&bits, at.masks + p * mask_step, sizeof bits);
-            m[p] = bits;
-        }
-        if (kind == Kind::nibbles) {  // the permutation looks at the low five bits, of which the table ignores one
-            const __m512i c = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at.codes)));
-            w[0] = _mm512_maskz_permutexvar_epi16(m[0], c, q.table[0]);
-            w[1] = _mm512_maskz_permutexvar_epi16(m[1], _mm512_mask_srli_epi16(c, m[0], c, 4), q.table[0]);
-            w[2] = _mm512_maskz_permutexvar_epi16(m[2], _mm512_mask_srli_epi16(c, static_cast<__mmask32>(~m[3]), c, 4), q.table[0]);
-            w[3] = _mm512_maskz_permutexvar_epi16(m[3], _mm512_srli_epi16(c, 4), q.table[0]);
-        } else {
-            __m512i first, second;
-            look_up_bytes(q, _mm512_loadu_si512(at.codes), &first, &second);
-            w[0] = _mm512_maskz_mov_epi16(m[0], first);
-            w[1] = _mm512_maskz_mov_epi16(m[1], _mm512_mask_mov_epi16(first, m[0], second));
-            w[2] = _mm512_maskz_mov_epi16(m[2], _mm512_mask_mov_epi16(second, m[3], first));
-            w[3] = _mm512_maskz_mov_epi16(m[3], second);
-        }
-    } else if (kind == Kind::nibbles) {
+    if (kind == Kind::nibbles) {
         // Four codes in each 16-bit lane, one group: a shift for each position, no mask, as the table ignores higher
         // bits.
-        const __m512i c = _mm512_loadu_si512(at.codes);
+        const __m512i c = _mm512_loadu_si512(codes);
 #pragma GCC unroll 4
         for (i32 p = 0; p < 4; ++p) w[p] = _mm512_permutexvar_epi16(_mm512_srli_epi16(c, 4 * p), q.table[0]);
     } else {
-        const __m512i a = _mm512_loadu_si512(at.codes), b = _mm512_loadu_si512(at.codes + 64);
+        const __m512i a = _mm512_loadu_si512(codes), b = _mm512_loadu_si512(codes + 64);
         look_up_bytes(q, _mm512_permutex2var_epi16(a, q.even, b), w, w + 1);
         look_up_bytes(q, _mm512_permutex2var_epi16(a, _mm512_add_epi16(q.even, _mm512_set1_epi16(1)), b), w + 2, w + 3);
     }

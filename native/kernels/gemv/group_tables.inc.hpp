@@ -12,16 +12,15 @@ using rounding::constants_of, rounding::decode_all;
 #if defined(__AVX512F__)
 using nibbles::Nibbles, nibbles::nibbles_of;
 
-constexpr i64 group_block = 512;  // values, of which a 2:4 stream has one mask
+constexpr i64 group_block = 512;  // values whose codes are asked for together
 
 // What the products of one job share. `kind` says how codes become operands: 16-bit floats as they are, four and eight
 // bits through tables of bfloat16.
 struct Groups {
     enum class Kind : i32 { none, bfloat16, half, nibbles, bytes } kind;
-    bool sparse, direct;  // whether the codes are streams, and such as are read without expanding them
     i64 segment;        // values that are worked on at once
     i64 n;              // values of a line in whole segments
-    i64 in_block;       // bytes of the codes, or the stream, of quad_block values
+    i64 in_block;       // bytes of the codes of group_block values
     const void* x;      // permuted
     Nibbles scales;     // of 128 values
     __m512i table[4];   // nibbles: bfloat16 of the codes, twice; bytes: low and high bytes of the magnitudes
@@ -111,8 +110,6 @@ inline Kind tables_of(const Format&, Groups&) { return Kind::none; }
 // Everything about a job that its lines share; Kind::none where groups of four do not know the format.
 inline Groups groups_of(const Gemv& job, const Format& f) {
     Groups q{};
-    q.sparse = f.keep != 0;
-    q.direct = f.keep == 2 && f.group == 4 && f.zero == 0;
     if (job.batch != 1) return q;
     q.kind = sixteen_bits(f);
     if (q.kind == Kind::none && job.narrow) q.kind = tables_of(f, q);
@@ -121,7 +118,7 @@ inline Groups groups_of(const Gemv& job, const Format& f) {
     q.segment = sixteen_bits(f) == Kind::none ? 128 : 64;
     q.n = job.n / q.segment * q.segment;
     const i32 bits = bits_of_element(f);
-    q.in_block = q.direct ? nm_block_bytes(group_block, bits, 2, 4) : group_block * bits / 8;
+    q.in_block = group_block * bits / 8;
     q.scales = nibbles_of(job);
     alignas(64) u16 even[32];
     // Two registers hold 64 pairs of codes; the even pairs are positions 0 and 1 of each group, the odd ones 2 and 3.
