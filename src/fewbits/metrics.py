@@ -38,7 +38,7 @@ class Tally:
 
         NaN and infinities of ``x`` count as values, but not in the sums.
         """
-        self.include(kernels.tally_pairs(x, y, limit), x.size)
+        self.include(kernels.tally_values(x, y, limit), x.size)
 
     def include(self, sums: kernels.ErrorSums, count: int) -> None:
         """Count a piece of ``count`` values by the sums of its errors."""

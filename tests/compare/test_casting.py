@@ -20,7 +20,7 @@ class By:
         self.round, self.limits = rounding, limits
 
     def tally(self, x: Any, y: Any, axis: int) -> kernels.ErrorSums:
-        return kernels.tally_pairs(x.detach().numpy(), y.detach().numpy(), self.limits(x, axis))
+        return kernels.tally_values(x.detach().numpy(), y.detach().numpy(), self.limits(x, axis))
 
 
 class Recorder:

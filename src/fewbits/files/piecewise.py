@@ -104,7 +104,7 @@ def _quantize_piece(
         return packed, kernels.tally(x, fmt, 1, options, amax)
     # What the pattern drops is an error too, but nothing beyond a limit.
     wide = widened(x)
-    dropped = kernels.tally_pairs(wide, kernels.dequantize(packed, fmt, x.shape, 1, wide.dtype), inf)
+    dropped = kernels.tally_values(wide, kernels.dequantize(packed, fmt, x.shape, 1, wide.dtype), inf)
     sums = dropped._replace(saturated=kernels.tally(pruned, fmt, 1, options, amax).saturated)
     codes = nm.compress(packed.codes, layout.format, x.shape[1], layout.pattern)
     return packed._replace(codes=codes), sums

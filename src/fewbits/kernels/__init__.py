@@ -14,7 +14,7 @@ from fewbits.kernels.arrays.products import (
     gemv,
     has_bfloat16_products,
 )
-from fewbits.kernels.arrays.tally import tally, tally_pairs
+from fewbits.kernels.arrays.tally import tally, tally_values
 from fewbits.kernels.arrays.threads import threads
 from fewbits.kernels.arrays.values import largest, largest_finite, smallest
 from fewbits.kernels.bits.error_sums import ErrorSums
@@ -48,6 +48,6 @@ __all__ = [
     "quantize",
     "smallest",
     "tally",
-    "tally_pairs",
+    "tally_values",
     "threads",
 ]

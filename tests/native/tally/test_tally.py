@@ -73,7 +73,7 @@ def test_the_number_of_threads_changes_no_bit(isa: str, name: str, shape: tuple[
     x, chosen = cases.blocks(*shape, seed=3), options(fmt)
     alone = native.tally(x, fmt, chosen, None, threads=1)
     assert {native.tally(x, fmt, chosen, None, threads=n) for n in (2, 3)} == {alone}
-    pairs = [native.tally_pairs(x, x * np.float32(0.9), 1.0, threads=n) for n in (1, 2, 3)]
+    pairs = [native.tally_values(x, x * np.float32(0.9), 1.0, threads=n) for n in (1, 2, 3)]
     assert len(set(pairs)) == 1
 
 
@@ -86,7 +86,7 @@ def test_pairs_equal_the_definition_whatever_is_not_finite(isa: str, n: int, dty
     x[::13], x[5::29], y[7::31], x[3::17] = np.nan, -np.inf, np.inf, 0
     for most in (1.0, rng.choice([0.5, np.inf, np.nan], n)):
         for threads in (1, 2):
-            found = native.tally_pairs(x, y, most, threads=threads)
+            found = native.tally_values(x, y, most, threads=threads)
             assert repr(found) == repr(tally(x[None], y[None], most, MOST_TOGETHER))
 
 

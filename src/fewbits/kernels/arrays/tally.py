@@ -49,17 +49,19 @@ def _in_steps(x: Array, format: Format, chosen: Options, amax: float | None) -> 
         piece = x[start : start + step]
         given = without_infinity(piece) if chosen.nonfinite == "saturate" else widened(piece)
         rounded = fake_quantize(given, format, 1, chosen, amax)
-        sums = sums.plus(tally_pairs(widened(piece), rounded, limits(piece, format, 1, chosen, amax)))
+        sums = sums.add(tally_values(widened(piece), rounded, limits(piece, format, 1, chosen, amax)))
     return sums
 
 
-def tally_pairs(x: Array, y: Array, most: Array | float) -> ErrorSums:
+def tally_values(x: Array, y: Array, limits: Array | float) -> ErrorSums:
     """Return what became of ``x`` when it was rounded to ``y``.
 
     Args:
         x: floating point, any shape.
         y: the rounded values, of the same shape.
-        most: the largest magnitude that each value could have kept, broadcastable to x.
+        limits: the largest magnitude that each value could have kept, broadcastable to x.
     """
     wide = np.result_type(x, y, np.float32)
-    return native.tally_pairs(x.astype(wide, copy=False), y.astype(wide, copy=False), most, threads=threads())
+    return native.tally_values(
+        x.astype(wide, copy=False), y.astype(wide, copy=False), limits, threads=threads()
+    )

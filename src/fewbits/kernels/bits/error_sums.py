@@ -21,16 +21,16 @@ class ErrorSums(NamedTuple):
     flushed: int = 0  # those of them that became zero
     saturated: int = 0  # values beyond the largest magnitude that they could have kept
 
-    def plus(self, other: ErrorSums) -> ErrorSums:
+    def add(self, others: ErrorSums) -> ErrorSums:
         """Return the sums of the values of both."""
         return ErrorSums(
-            signal=self.signal + other.signal,
-            noise=self.noise + other.noise,
-            relative=self.relative + other.relative,
-            largest_relative=max(self.largest_relative, other.largest_relative),
-            nonzero=self.nonzero + other.nonzero,
-            flushed=self.flushed + other.flushed,
-            saturated=self.saturated + other.saturated,
+            signal=self.signal + others.signal,
+            noise=self.noise + others.noise,
+            relative=self.relative + others.relative,
+            largest_relative=max(self.largest_relative, others.largest_relative),
+            nonzero=self.nonzero + others.nonzero,
+            flushed=self.flushed + others.flushed,
+            saturated=self.saturated + others.saturated,
         )
 
 

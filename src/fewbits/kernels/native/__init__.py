@@ -28,7 +28,7 @@ from fewbits.kernels.native.quantize.quantize import (
 )
 from fewbits.kernels.native.sparse.rows import RowProduct
 from fewbits.kernels.native.stencil.passes import StencilPasses, serves
-from fewbits.kernels.native.tally.tally import supports_tally, tally, tally_pairs
+from fewbits.kernels.native.tally.tally import supports_tally, tally, tally_values
 from fewbits.kernels.native.values.counter_uniform import counter_uniform
 from fewbits.kernels.native.values.magnitudes import magnitudes
 
@@ -69,5 +69,5 @@ __all__ = [
     "supports_product",
     "supports_tally",
     "tally",
-    "tally_pairs",
+    "tally_values",
 ]

@@ -52,7 +52,7 @@ def test_how_lines_are_cut_shows_in_the_last_bits_only() -> None:
 
 def test_sums_of_pieces_are_added() -> None:
     a, b = ErrorSums(1, 2, 3, 0.5, 4, 5, 6), ErrorSums(10, 20, 30, 0.25, 40, 50, 60)
-    assert a.plus(b) == ErrorSums(11, 22, 33, 0.5, 44, 55, 66)
+    assert a.add(b) == ErrorSums(11, 22, 33, 0.5, 44, 55, 66)
 
 
 def test_parts_hold_whole_lanes_and_whole_blocks() -> None:

@@ -45,7 +45,7 @@ def tally(x: Array, format: Format, chosen: Options, amax: float | None, *, thre
     return None if found[-1] else ErrorSums(*found[:-1])
 
 
-def tally_pairs(x: Array, y: Array, limits: Array | float, *, threads: int) -> ErrorSums:
+def tally_values(x: Array, y: Array, limits: Array | float, *, threads: int) -> ErrorSums:
     """Return what became of ``x`` when it was rounded to ``y``; values that are not finite count as zeros.
 
     Args:
