@@ -37,6 +37,7 @@ struct Prepared {
 
     Prepared(Pass pass, const Extent& extent, const Values& out, const std::optional<Norms>& norms) {
         job.pass = pass;
+        job.parity = -1;
         job.storage = storage_of(out);
         for (std::size_t i = 0; i < 4; ++i) {
             require(extent[i] >= 1 && extent[i] < 1 << 15, "the extent of a lattice in groups must be from 1 to 32767");
@@ -59,6 +60,12 @@ struct Prepared {
         return {.values = values.data(), .norms = coded ? norms->data() : nullptr};
     }
 
+    void visit(std::optional<int> parity) {
+        require(!parity || *parity == 0 || *parity == 1, "a parity is 0 or 1");
+        for (const std::int64_t size : job.extent) require(!parity || size % 2 == 0, "sites of one parity need an even number of groups along each axis");
+        job.parity = parity.value_or(-1);
+    }
+
     void accumulate(const Values& x, double alpha) {
         require(storage_of(x) == (job.storage == FieldStorage::f64 ? FieldStorage::f64 : FieldStorage::f32), "x must be float32, or float64 with float64");
         check_size(x.size(), spinor_reals, "x needs 24 numbers for each site");
@@ -73,10 +80,15 @@ struct Prepared {
     }
 };
 
-std::pair<double, double> hop_lattice(Extent extent, Values links, double diagonal, Values in, std::optional<Norms> in_norms, Values out,
+std::pair<double, double> hop_lattice(Extent extent, Values links, double diagonal, double hopping, bool chiral, std::optional<int> parity, Values in,
+                              std::optional<Norms> in_norms, Values own, std::optional<Norms> own_norms, Values out,
                               std::optional<Norms> out_norms, std::optional<double> alpha, int threads) {
     Prepared p(alpha ? Pass::update : Pass::hop, extent, out, out_norms);
+    p.visit(parity);
     p.job.in = p.field(in, in_norms);
+    p.job.own = p.field(own, own_norms);
+    p.job.hopping = hopping;
+    p.job.chiral = chiral;
     require(in.data() != out.data(), "a field cannot become its own image");
     require(storage_of(links) == p.job.storage, "links must be of the type of the fields");
     const auto per_site = static_cast<std::int64_t>(links.size()) / (p.groups * 4 * lattice_sites);
@@ -90,12 +102,13 @@ std::pair<double, double> hop_lattice(Extent extent, Values links, double diagon
 }
 
 double update_lattice_direction(Extent extent, Values r, std::optional<Norms> r_norms, Values p, std::optional<Norms> p_norms, Values x, double alpha,
-            double gamma, double beta, int threads) {
+            double gamma, double beta, std::optional<int> parity, int threads) {
     Prepared all(Pass::update_direction, extent, p, p_norms);
     all.job.in = all.field(r, r_norms);
     all.accumulate(x, alpha);
     all.job.gamma = gamma;
     all.job.beta = beta;
+    all.visit(parity);
     return all.run(threads).first;
 }
 
@@ -117,11 +130,12 @@ std::pair<double, double> store_lattice_residual(Extent extent, Wide wide, Value
 }  // namespace
 
 void fewbits::bind_lattice(nb::module_& m) {
-    m.def("lattice_hop", &hop_lattice, "extent"_a, "links"_a.noconvert(), "diagonal"_a, "field"_a.noconvert(), "field_norms"_a.noconvert().none(),
+    m.def("lattice_hop", &hop_lattice, "extent"_a, "links"_a.noconvert(), "diagonal"_a, "hopping"_a, "chiral"_a, "parity"_a.none(), "field"_a.noconvert(),
+          "field_norms"_a.noconvert().none(), "own"_a.noconvert(), "own_norms"_a.noconvert().none(),
           "out"_a.noconvert(), "out_norms"_a.noconvert().none(), "alpha"_a.none(), "threads"_a,
-          "Write H field into out, or with alpha subtract alpha times it; return (|out|^2, old out times new out).");
+          "Write diagonal own - hopping neighbours of field into out, or with alpha subtract alpha times it; return (|out|^2, old out times new out).");
     m.def("lattice_update_direction", &update_lattice_direction, "extent"_a, "r"_a.noconvert(), "r_norms"_a.noconvert().none(), "p"_a.noconvert(),
-          "p_norms"_a.noconvert().none(), "x"_a.noconvert(), "alpha"_a, "gamma"_a, "beta"_a, "threads"_a,
+          "p_norms"_a.noconvert().none(), "x"_a.noconvert(), "alpha"_a, "gamma"_a, "beta"_a, "parity"_a.none(), "threads"_a,
           "Add alpha p to x, then make p gamma r + beta p; return |p|^2.");
     m.def("lattice_update_solution", &update_lattice_solution, "extent"_a, "p"_a.noconvert(), "p_norms"_a.noconvert().none(), "x"_a.noconvert(), "alpha"_a,
           "threads"_a, "Add alpha p to x.");

@@ -18,8 +18,8 @@ constexpr std::int64_t spinor_reals = 24;  // 4 spins x 3 colours x real and ima
 enum class FieldStorage : std::int32_t { f64, f32, i16, i8 };
 
 enum class Pass : std::int32_t {
-    hop,     // out = H in, H = gamma5 M; sums: |out|^2
-    update,  // out -= alpha H in; sums: |out|^2, and old out times new out
+    hop,     // out = diagonal own - hopping (sum over the neighbours in), times gamma5 if chiral; sums: |out|^2
+    update,  // out -= alpha times that; sums: |out|^2, and old out times new out
     update_direction,  // x += alpha out; out = gamma in + beta out; sums: |out|^2
     update_solution,  // x += alpha out
     store_residual,  // out = wide; sums: |out|^2, and out times in
@@ -36,8 +36,12 @@ struct Lattice {
     std::int64_t extent[4];   // groups along T, Z, Y, X
     std::int32_t numbers;     // of a link: 18, 12 or 8
     const void* links;        // (groups, 4, numbers, 16); directions in the order x, y, z, t
-    double diagonal;          // 4 + mass
-    Field in, out;
+    double diagonal, hopping;  // 4 + mass and 1/2 are the Wilson operator
+    bool chiral;
+    // The sites that are visited: all, or those whose group has this parity, -1 for all. Where each axis has an even
+    // number of groups, that is the parity of all 16 sites of a group.
+    std::int32_t parity;
+    Field in, own, out;
     void* x;             // (groups, 24, 16), float64 with f64 and else float32
     const double* wide;  // (groups, 24, 16)
     double alpha, beta, gamma;
@@ -47,5 +51,10 @@ struct Lattice {
 // An item is all groups of one T and Z.
 static inline std::int64_t items_of(const Lattice& job) { return job.extent[0] * job.extent[1]; }
 static inline std::int64_t groups_in_item(const Lattice& job) { return job.extent[2] * job.extent[3]; }
+
+// Whether a pass visits the group at place (y, x) of an item.
+static inline bool visits(const Lattice& job, std::int64_t item, std::int64_t y, std::int64_t x) {
+    return job.parity < 0 || ((item / job.extent[1] + item % job.extent[1] + y + x) & 1) == job.parity;
+}
 
 }  // namespace fewbits

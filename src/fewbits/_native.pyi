@@ -317,8 +317,13 @@ def lattice_hop(
     extent: tuple[int, int, int, int],
     links: NDArray[Any],
     diagonal: float,
+    hopping: float,
+    chiral: bool,
+    parity: int | None,
     field: NDArray[Any],
     field_norms: NDArray[np.float32] | None,
+    own: NDArray[Any],
+    own_norms: NDArray[np.float32] | None,
     out: NDArray[Any],
     out_norms: NDArray[np.float32] | None,
     alpha: float | None,
@@ -334,6 +339,7 @@ def lattice_update_direction(
     alpha: float,
     gamma: float,
     beta: float,
+    parity: int | None,
     threads: int,
 ) -> float: ...
 def lattice_update_solution(

@@ -256,7 +256,9 @@ void pass_over(const Lattice& job, i64 first, i64 last) {
         // One sum for each lane, in double; an item adds its groups in their order, so that no division of items
         // changes it.
         double lengths[sites] = {}, products[sites] = {};
-        for (i64 group = item * groups; group < (item + 1) * groups; ++group)
+        for (i64 group = item * groups; group < (item + 1) * groups; ++group) {
+            const i64 place_in_item = group - item * groups;
+            if (!visits(job, item, place_in_item / job.extent[3], place_in_item % job.extent[3])) continue;
             for (i64 lane = 0; lane < sites; lane += at_once<K>) {
                 Vector a[spinor_reals], b[spinor_reals];
                 // Where the first number of these lanes lies in a field of plain numbers.
@@ -278,6 +280,7 @@ void pass_over(const Lattice& job, i64 first, i64 last) {
                 add_products(b, b, lengths + lane);
                 if (job.pass == Pass::store_residual) add_products(a, b, products + lane);
             }
+        }
         job.sums[2 * item] = total(lengths);
         job.sums[2 * item + 1] = total(products);
     }

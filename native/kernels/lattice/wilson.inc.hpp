@@ -131,7 +131,7 @@ inline void find_neighbours(const i64* extent, i64 group, const i64* place, Neig
     }
 }
 
-// v = H in, H = gamma5 M, for the lanes from `lane` on of one group.
+// v = diagonal own - hopping (neighbours in), times gamma5 if the job is chiral, for the lanes from `lane` on of one group.
 template <class K, int numbers>
 inline void apply(const Lattice& job, i64 group, const Neighbours& n, i64 lane, typename K::Vector* v) {
     using Number = typename K::Number;
@@ -145,12 +145,13 @@ inline void apply(const Lattice& job, i64 group, const Neighbours& n, i64 lane, 
     add_hop<K, numbers, 2, false>(job, group, n.down[2], n.down_crosses[2], lane, sum);
     add_hop<K, numbers, 3, true>(job, group, n.up[3], n.up_crosses[3], lane, sum);
     add_hop<K, numbers, 3, false>(job, group, n.down[3], n.down_crosses[3], lane, sum);
-    const Number diagonal = static_cast<Number>(job.diagonal), half = static_cast<Number>(0.5);
-    load(spinors<K>(job.in), group, lane, v);
+    const Number diagonal = static_cast<Number>(job.diagonal), half = static_cast<Number>(job.hopping);
+    const Number lower = job.chiral ? Number(-1) : Number(1);
+    load(spinors<K>(job.own), group, lane, v);
     // gamma5 changes the sign of the lower two spins.
     for (int i = 0; i < 12; ++i) {
         const Complex<typename K::Vector>& z = sum[i / 3][i % 3];
-        const Number d = i < 6 ? diagonal : -diagonal, h = i < 6 ? half : -half;
+        const Number d = i < 6 ? diagonal : lower * diagonal, h = i < 6 ? half : lower * half;
         v[2 * i] = d * v[2 * i] - h * z.re;
         v[2 * i + 1] = d * v[2 * i + 1] - h * z.im;
     }
@@ -166,8 +167,12 @@ template <class K, int numbers>
 inline void prefetch_after(const Lattice& job, i64 group, const Neighbours& n) {
     constexpr i64 size = sizeof(typename K::Element) * sites;
     const auto* links = static_cast<const typename K::Element*>(job.links);
-    prefetch(links + (group + 1) * 4 * numbers * sites, 4 * numbers * size);
-    prefetch(spinors<K>(job.in).values + (n.up[3] + 1) * spinor_reals * sites, spinor_reals * size);
+    const i64 step = job.parity < 0 ? 1 : 2;  // of one parity every second group along X is visited
+    prefetch(links + (group + step) * 4 * numbers * sites, 4 * numbers * size);
+    prefetch(spinors<K>(job.in).values + (n.up[3] + step) * spinor_reals * sites, spinor_reals * size);
+    if (job.parity < 0) return;
+    // The links that lead here belong to sites of the other parity, which no visit before has read.
+    for (i64 mu = 0; mu < 4; ++mu) prefetch(links + ((n.down[mu] + step) * 4 + mu) * numbers * sites, numbers * size);
 }
 
 template <class K, int numbers>
@@ -181,6 +186,7 @@ void hop(const Lattice& job, i64 first, i64 last) {
         i64 group = item * groups_in_item(job);
         for (i64 y = 0; y < extent[2]; ++y)
             for (i64 x = 0; x < extent[3]; ++x, ++group) {
+                if (!visits(job, item, y, x)) continue;
                 // An item is one layer of T and Z; its groups run over Y and X.
                 const i64 place[4] = {x, y, item % extent[1], item / extent[1]};
                 Neighbours n;

@@ -184,3 +184,43 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
         wilson.hop((1, 1, 1, 0), packed, 4.0, a, b, threads=1)
     with pytest.raises(ValueError, match="x must be float32"):
         wilson.update_solution((1, 1, 1, 1), a, np.zeros(384), alpha=1.0, threads=1)
+
+
+@pytest.mark.parametrize("isa", native.available_isas())
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_sites_of_one_parity_get_what_all_get_and_the_others_are_left_alone(dtype: str, isa: str) -> None:
+    native.force_isa(isa)
+    shape = (4, 4, 8, 4)
+    extent, (packed, _) = extent_of(shape), links(shape, 12, dtype)
+    field, whole = taken(shape, dtype, 0), lattice.zeros(len(packed), dtype)
+    wilson.hop(extent, packed, 4 + MASS, field, whole, threads=2)
+    place = np.indices(extent).sum(0).reshape(-1) % 2
+    for parity in (0, 1):
+        part = lattice.zeros(len(packed), dtype)
+        length2, _ = wilson.hop(extent, packed, 4 + MASS, field, part, parity=parity, threads=2)
+        assert np.array_equal(part.values[place == parity], whole.values[place == parity])
+        assert not part.values[place != parity].any()
+        assert length2 == pytest.approx((decoded(part) ** 2).sum(), rel=1e-13)
+        p, x = (
+            taken(shape, dtype, 1),
+            np.ones(field.values.shape, packed.dtype.type if dtype == "float64" else np.float32),
+        )
+        before = decoded(p)
+        wilson.update_direction(
+            extent, field, p, x, alpha=0.5, gamma=0.75, beta=-0.5, parity=parity, threads=2
+        )
+        assert np.array_equal(decoded(p)[place != parity], before[place != parity])
+        assert (x[place != parity] == 1).all()
+        other, y = taken(shape, dtype, 1), np.ones_like(x)
+        wilson.update_direction(extent, field, other, y, alpha=0.5, gamma=0.75, beta=-0.5, threads=2)
+        assert np.array_equal(p.values[place == parity], other.values[place == parity])
+        assert np.array_equal(x[place == parity], y[place == parity])
+
+
+def test_a_parity_needs_an_even_number_of_groups_along_each_axis() -> None:
+    shape = (4, 4, 2, 4)
+    packed, _ = links(shape, 12, "float32")
+    field, out = taken(shape, "float32", 0), lattice.zeros(len(packed), "float32")
+    for parity, extent in ((0, extent_of(shape)), (2, (2, 2, 1, 2))):
+        with pytest.raises(ValueError, match="parity"):
+            wilson.hop(extent, packed, 4.0, field, out, parity=parity, threads=1)

@@ -188,3 +188,58 @@ def test_zeros_give_zeros() -> None:
 def test_bad_input_is_refused(b: Any, options: Any, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         lattice.Wilson(LINKS, mass=0.1).solve(b, **options)
+
+
+@pytest.mark.parametrize("boundary", [(1, 1, 1, 1), (-1, 1, -1, 1)], ids=str)
+@pytest.mark.parametrize("precision", ["double", "half"])
+def test_the_even_sites_give_the_solution_of_all_in_fewer_applications(
+    precision: str, boundary: tuple[int, ...]
+) -> None:
+    one, b = lattice.Wilson(SMOOTH, mass=-0.3, boundary=boundary), spinor(SMOOTH.shape[1:5])
+    signed = SMOOTH.copy()
+    for axis, sign in enumerate(boundary):
+        np.moveaxis(signed[3 - axis], axis, 0)[-1] *= sign
+    whole = one.solve(b, precision=precision)
+    seen: list[Any] = []
+    start = np.roll(b, 1, 0)
+    found = one.solve(1e-170 * b, 1e-170 * start, precision=precision, even_odd=True, callback=seen.append)
+    x = 1e170 * found.x
+    rest = np.linalg.norm(b - reference.wilson(signed, x, -0.3))  # another program's operator
+    assert rest <= 1.0001e-10 * np.linalg.norm(b)
+    assert found.residual == pytest.approx(rest / np.linalg.norm(b), rel=1e-3)
+    assert found.converged
+    assert found.path == (precision,)
+    assert np.abs(x - whole.x).max() < 1e-8
+    assert 1.7 * one.solve(b, precision=precision, even_odd=True).iterations <= whole.iterations
+    assert len(seen) == found.iterations
+    assert np.abs(1e170 * seen[-1] - x).max() < 1e-8
+
+
+def test_the_operator_on_even_sites_is_the_schur_complement() -> None:
+    shape = SMOOTH.shape[1:5]
+    one, psi = lattice.Wilson(SMOOTH, mass=0.1), spinor(shape)
+    even = reference.even_sites(shape)[..., None, None]
+    schur = one.normal.even_odd_operator()
+    found = one.spinor(schur.hermitian(one.flat(np.where(even, psi, 0))))
+    expected = reference.GAMMA_5[:, None] * reference.schur(SMOOTH, psi, 0.1)
+    assert np.abs(found - expected).max() < 1e-13
+    # By blocks of the matrix itself: M_ee - M_eo M_oo^-1 M_oe, on a lattice small enough to write it down.
+    small = lattice.random_links((2, 2, 2, 2), seed=3)
+    columns = np.eye(192).reshape(192, 2, 2, 2, 2, 4, 3)
+    matrix = np.stack([reference.wilson(small, c, 0.1).ravel() for c in columns], 1)
+    mask = np.broadcast_to(reference.even_sites((2,) * 4)[..., None, None], (2, 2, 2, 2, 4, 3)).ravel()
+    blocks = [matrix[np.ix_(rows, cols)] for rows in (mask, ~mask) for cols in (mask, ~mask)]
+    complement = blocks[0] - blocks[1] @ np.linalg.solve(blocks[3], blocks[2])
+    v = spinor((2, 2, 2, 2))
+    by_blocks = complement @ v.ravel()[mask]
+    assert np.abs(reference.schur(small, v, 0.1).ravel()[mask] - by_blocks).max() < 1e-13
+
+
+def test_even_sites_need_axes_of_multiples_of_four() -> None:
+    with pytest.raises(ArgumentError, match="even_odd=True on a lattice of"):
+        lattice.Wilson(LINKS, mass=0.1).solve(spinor(), even_odd=True)
+    found = lattice.Wilson(SMOOTH, mass=0.1).solve(
+        np.zeros((*SMOOTH.shape[1:5], 4, 3), complex), even_odd=True
+    )
+    assert found.converged
+    assert not found.x.any()

@@ -18,9 +18,21 @@ Array = NDArray[np.generic]
 
 
 def hop(
-    extent: Extent, links: Array, diagonal: float, field: Field, out: Field, *, alpha: float | None = None
+    extent: Extent,
+    links: Array,
+    diagonal: float,
+    field: Field,
+    out: Field,
+    *,
+    alpha: float | None = None,
+    own: Field | None = None,
+    hopping: float = 0.5,
+    chiral: bool = True,
+    parity: int | None = None,
 ) -> tuple[float, float]:
     """Let ``out`` be H field, or out - alpha H field; H is gamma_5 times the Wilson operator.
+
+    With other options: diagonal own - hopping (sum over the neighbours in ``field``), of some sites.
 
     Args:
         extent: groups along T, Z, Y and X.
@@ -29,18 +41,44 @@ def hop(
         field: what H is applied to.
         out: another field of the same dtype.
         alpha: None for H field.
+        own: what the diagonal multiplies; ``field`` itself if None.
+        hopping: times the sum over the neighbours.
+        chiral: whether gamma_5 multiplies the result.
+        parity: visit only the groups of this parity, 0 or 1; axes then have an even number of groups.
 
     Returns:
         |out|^2, and the old out times the new one (zero without alpha): of values as they are stored.
     """
-    return native.hop(extent, links, diagonal, field, out, alpha=alpha, threads=threads())
+    return native.hop(
+        extent,
+        links,
+        diagonal,
+        field,
+        out,
+        alpha=alpha,
+        own=own,
+        hopping=hopping,
+        chiral=chiral,
+        parity=parity,
+        threads=threads(),
+    )
 
 
 def update_direction(
-    extent: Extent, r: Field, p: Field, x: Array, *, alpha: float, gamma: float, beta: float
+    extent: Extent,
+    r: Field,
+    p: Field,
+    x: Array,
+    *,
+    alpha: float,
+    gamma: float,
+    beta: float,
+    parity: int | None = None,
 ) -> float:
     """Let x += alpha p, then p = gamma r + beta p; return |p|^2. ``x`` is float32, float64 for float64."""
-    return native.update_direction(extent, r, p, x, alpha=alpha, gamma=gamma, beta=beta, threads=threads())
+    return native.update_direction(
+        extent, r, p, x, alpha=alpha, gamma=gamma, beta=beta, parity=parity, threads=threads()
+    )
 
 
 def update_solution(extent: Extent, p: Field, x: Array, *, alpha: float) -> None:

@@ -10,8 +10,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format
-from fewbits.kernels.arrays import lattice
 from fewbits.kernels.bits.lattice import REALS, SITES, Field, compress_links, decode_links, encode_links
+from fewbits.solvers.lattice.hops import Hops
 from fewbits.solvers.lattice.order import Shape, extent_of, grouped
 from fewbits.solvers.lattice.packed_vectors import LatticeVectors
 from fewbits.solvers.operators.cg_vectors import CGVectors
@@ -25,7 +25,7 @@ DTYPES = {"fp64": np.float64, "fp32": np.float32, "quda_half": np.int16, "quda_q
 
 
 class Normal(Operator):
-    """M^+ M = H^2 with H = gamma_5 M, on vectors of the 24 real numbers of each site.
+    """M^+ M = H^2 with H = gamma_5 M, or that of its Schur complement, on the 24 real numbers of each site.
 
     The numbers lie in the order of the kernels, (groups, 24, 16) flattened: ``Wilson.flat`` and
     ``Wilson.spinor`` convert. If links and vectors have the same format, the vectors are packed in memory;
@@ -35,15 +35,17 @@ class Normal(Operator):
         links: (4, T, Z, Y, X, 3, 3) complex128, checked.
         diagonal: 4 + mass.
         numbers: real numbers stored for each narrow link: 18, 12 or 8. The exact product uses at least 12.
+        even_odd: whether M is its Schur complement on even sites; vectors are then zero on odd ones.
     """
 
     symmetric = True
     preferred = "half"
 
-    def __init__(self, links: Array, diagonal: float, numbers: int) -> None:
+    def __init__(self, links: Array, diagonal: float, numbers: int, *, even_odd: bool = False) -> None:
         self.shape: Shape = links.shape[1:5]
         self.extent, self.diagonal, self.numbers = extent_of(self.shape), diagonal, numbers
         self.n = REALS * int(np.prod(self.shape))
+        self.even_odd = even_odd
         self._matrices = links
         self._kept: dict[tuple[str, int], Array] = {}
         self._scratch: Array | None = None
@@ -57,6 +59,16 @@ class Normal(Operator):
             groups = grouped(by_site)
             self._kept[key] = groups.reshape(len(groups), 4, key[1], SITES)
         return self._kept[key]
+
+    def even_odd_operator(self) -> Normal:
+        """Return the operator of the Schur complement; it shares the links."""
+        other = Normal(self._matrices, self.diagonal, self.numbers, even_odd=True)
+        other._kept = self._kept
+        return other
+
+    def exact_hops(self) -> Hops:
+        """Return H in float64."""
+        return self._hops(self._exact_links())
 
     def hermitian(self, v: Reals) -> Reals:
         """Return H v, (n,) float64."""
@@ -86,7 +98,10 @@ class Normal(Operator):
         """Return packed vectors if links and vectors have the same format, else None."""
         if precision.matrix != precision.vectors or precision.matrix not in DTYPES:
             return None
-        return LatticeVectors(self.links(DTYPES[precision.matrix]), self.extent, self.diagonal)
+        return LatticeVectors(self._hops(self.links(DTYPES[precision.matrix])))
+
+    def _hops(self, links: Array) -> Hops:
+        return Hops(links, self.extent, self.diagonal, self.even_odd)
 
     def _exact_links(self) -> Array:
         # Reconstruction from 8 numbers loses digits near the identity, even in float64.
@@ -99,6 +114,7 @@ class Normal(Operator):
 
     def _hop(self, links: Array, v: Array, out: Array) -> Array:
         shape = (len(links), REALS, SITES)
-        field, image = Field(v.reshape(shape)), Field(out.reshape(shape))
-        lattice.hop(self.extent, links, self.diagonal, field, image)
+        if self.even_odd:
+            out[:] = 0
+        self._hops(links).apply(Field(v.reshape(shape)), Field(out.reshape(shape)))
         return out

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fewbits.kernels.arrays import lattice
-from fewbits.kernels.bits.lattice import REALS, SITES, Extent, zeros
-
-Links = NDArray[np.generic]
+from fewbits.kernels.bits.lattice import REALS, SITES, zeros
+from fewbits.solvers.lattice.hops import Hops
 
 
 class LatticeVectors:
-    """The :class:`CGVectors` of H^2 = M^+ M.
+    """The :class:`CGVectors` of H^2.
 
     An iteration takes three passes over memory: x and p; t = H p, whose squared norm is the curvature p^T H^2
     p; and r -= alpha H t, so that H^2 p is never stored.
 
     Args:
-        links: (groups, 4, numbers, 16), packed; the vectors have the same dtype.
-        extent: groups along each axis.
-        diagonal: 4 + mass.
+        hops: H with packed links; the vectors have the same dtype.
     """
 
-    def __init__(self, links: Links, extent: Extent, diagonal: float) -> None:
-        self.links, self.extent, self.diagonal = links, extent, diagonal
-        groups, dtype = len(links), links.dtype
+    def __init__(self, hops: Hops) -> None:
+        self.hops, self.extent = hops, hops.extent
+        groups, dtype = len(hops.links), hops.links.dtype
         self.r, self.p, self.t = (zeros(groups, dtype) for _ in range(3))
         self.x = np.zeros((groups, REALS, SITES), np.float64 if dtype == np.float64 else np.float32)
         self.alpha = 0.0  # alpha p is added to x in the next pass
@@ -42,16 +38,23 @@ class LatticeVectors:
     def update_direction(self, gamma: float, beta: float) -> tuple[float, float]:
         """Let p = gamma r + beta p, and compute H p; return |H p|^2 and p.p."""
         length2 = lattice.update_direction(
-            self.extent, self.r, self.p, self.x, alpha=self.alpha, gamma=gamma, beta=beta
+            self.extent,
+            self.r,
+            self.p,
+            self.x,
+            alpha=self.alpha,
+            gamma=gamma,
+            beta=beta,
+            parity=self.hops.parity,
         )
         self.alpha = 0.0
-        curvature, _ = lattice.hop(self.extent, self.links, self.diagonal, self.p, self.t)
+        curvature, _ = self.hops.apply(self.p, self.t)
         return curvature, length2
 
     def update_residual(self, alpha: float) -> tuple[float, float, float]:
         """Let x += alpha p and r -= alpha H (H p); return r.r twice, and the old r times the new one."""
         self.alpha = alpha
-        rr, mixed = lattice.hop(self.extent, self.links, self.diagonal, self.t, self.r, alpha=alpha)
+        rr, mixed = self.hops.apply(self.t, self.r, alpha)
         return rr, rr, mixed
 
     def partial_solution(self) -> torch.Tensor:

@@ -26,9 +26,15 @@ def hop(
     out: Field,
     *,
     alpha: float | None = None,
+    own: Field | None = None,
+    hopping: float = 0.5,
+    chiral: bool = True,
+    parity: int | None = None,
     threads: int,
 ) -> tuple[float, float]:
     """Let ``out`` be H field, or out - alpha H field; H is gamma_5 times the Wilson operator.
+
+    With other options: diagonal own - hopping (sum over the neighbours in ``field``), of some sites.
 
     Args:
         extent: groups along T, Z, Y and X.
@@ -37,20 +43,34 @@ def hop(
         field: what H is applied to.
         out: another field of the same dtype.
         alpha: None for H field.
+        own: what the diagonal multiplies; ``field`` itself if None.
+        hopping: times the sum over the neighbours.
+        chiral: whether gamma_5 multiplies the result.
+        parity: visit only the groups of this parity, 0 or 1; axes then have an even number of groups.
         threads: most threads to use.
 
     Returns:
         |out|^2, and the old out times the new one (zero without alpha): of values as they are stored.
     """
     active_isa()
-    return _native.lattice_hop(extent, links, diagonal, *field, *out, alpha, threads)
+    fields = (*field, *(own or field), *out)
+    return _native.lattice_hop(extent, links, diagonal, hopping, chiral, parity, *fields, alpha, threads)
 
 
 def update_direction(
-    extent: Extent, r: Field, p: Field, x: Array, *, alpha: float, gamma: float, beta: float, threads: int
+    extent: Extent,
+    r: Field,
+    p: Field,
+    x: Array,
+    *,
+    alpha: float,
+    gamma: float,
+    beta: float,
+    parity: int | None = None,
+    threads: int,
 ) -> float:
     """Let x += alpha p, then p = gamma r + beta p; return |p|^2. ``x`` is float32, float64 for float64."""
-    return _native.lattice_update_direction(extent, *r, *p, x, alpha, gamma, beta, threads)
+    return _native.lattice_update_direction(extent, *r, *p, x, alpha, gamma, beta, parity, threads)
 
 
 def update_solution(extent: Extent, p: Field, x: Array, *, alpha: float, threads: int) -> None:

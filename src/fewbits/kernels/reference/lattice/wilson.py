@@ -51,3 +51,22 @@ def wilson(links: Array, psi: Array, mass: float) -> Array:
 def hermitian(links: Array, psi: Array, mass: float) -> Array:
     """Return H psi with H = gamma_5 M = H^+; M^+ M = H H."""
     return GAMMA_5[:, None] * wilson(links, psi, mass)
+
+
+def even_sites(shape: tuple[int, ...]) -> Array:
+    """Return which sites of a lattice (T, Z, Y, X) are even: t + z + y + x is."""
+    even: Array = np.indices(shape).sum(0) % 2 == 0
+    return even
+
+
+def schur(links: Array, psi: Array, mass: float) -> Array:
+    """Return (a - D_eo D_oe / (4 a)) psi on even sites and zeros on odd ones, with a = 4 + mass.
+
+    M is [[a, -D_eo / 2], [-D_oe / 2, a]] on even and odd sites; this is its Schur complement (DeGrand
+    and Rossi, Conditioning techniques for dynamical fermions, 1990). All axes have even sizes.
+    """
+    even = even_sites(psi.shape[:4])[..., None, None]
+    a = 4 + mass
+    hop = np.where(even, 0, wilson(links, np.where(even, psi, 0), mass))  # - D_oe psi / 2
+    back = np.where(even, wilson(links, hop / a, mass), 0)  # D_eo D_oe psi / (4 a)
+    return np.where(even, a * psi, 0) - back
