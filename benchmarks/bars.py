@@ -14,8 +14,8 @@ from fewbits.formats import CATALOGUE, Bdr, Block
 Row = Mapping[str, Any]
 BLOCKS = frozenset(e.name for e in CATALOGUE.values() if isinstance(e.format, Block | Bdr))
 GIBIBYTE = 2**29  # weights that are one in bfloat16
-VNNI = ("avx512_bf16", "avx512")
-WITHOUT_BF16 = ("avx512", "avx2", "baseline")
+VNNI = ("avx512_bf16", "avx512_vnni", "avx2_vnni")
+WITHOUT_BF16 = ("avx512_vnni", "avx512", "avx2_vnni", "avx2", "baseline")
 
 
 class Figure(NamedTuple):

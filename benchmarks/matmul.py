@@ -25,7 +25,7 @@ def measure(name: str, size: int, rounds: int) -> dict[str, Any]:
     a, b = (torch.randn(size, size, generator=generator) for _ in range(2))
     calls: Calls = {"float32": lambda: a @ b, "fewbits": lambda: fb.matmul(a, b, name)}
     p, q = a.bfloat16(), b.bfloat16()
-    if products._has_bfloat16_units():
+    if torch.cpu._is_avx512_bf16_supported() or products.has_tiles():
         calls["bfloat16"] = lambda: p @ q
     taken = seconds(calls, rounds)
     rate = {who: 2 * size**3 / t / 1e9 for who, t in taken.items()}

@@ -27,17 +27,21 @@ inline std::size_t bytes_of(Real type) { return type == Real::f32 ? 4 : 2; }
 
 // What the values of an array are. bfloat16 arrays of NumPy come as their 16-bit patterns.
 template <class Array>
-Real type_of(const Array& x) {
-    if (!x.array.is_valid()) {
-        check_aligned(x, bytes_of(x.type));
-        return x.type;
-    }
-    const nb::dlpack::dtype t = x.array.dtype();
+Real type_of_array(const Array& x) {
+    const nb::dlpack::dtype t = x.dtype();
     check_aligned(x, t.bits == 32 ? 4 : 2);
     if (t.lanes == 1 && t.bits == 32 && t.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float))
         return Real::f32;
     require(t.lanes == 1 && t.bits == 16, "values must be float32, float16 or bfloat16");
     return t.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float) ? Real::f16 : Real::bf16;
+}
+
+// The same of memory that may be lent.
+template <class Lent>
+Real type_of(const Lent& x) {
+    if (x.array.is_valid()) return type_of_array(x.array);
+    check_aligned(x, bytes_of(x.type));
+    return x.type;
 }
 
 // Sizes of the packed parts, which the kernels write or read whole.

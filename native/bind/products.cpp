@@ -1,9 +1,9 @@
 // Products of matrices, packed and dense: checks, unwraps and calls; no arithmetic.
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
 
 #include <optional>
-#include <utility>
+#include <string>
 
 #include "bind/arrays.hpp"
 #include "dispatch/dispatch.hpp"
@@ -15,7 +15,15 @@ namespace {
 
 using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using OutMatrix = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Words = nb::ndarray<std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+Unit unit_of(const std::string& name) {
+    if (name == "integers") return Unit::integers;
+    if (name == "bfloat16") return Unit::bfloat16;
+    require(name == "float32", "a unit is integers, bfloat16 or float32");
+    return Unit::float32;
+}
+
+bool has_unit(const std::string& name) { return active().products.has(unit_of(name)); }
 
 void gemv_of(const Format& format, ConstFloats x, bool narrow, ConstBytes codes,
              std::optional<ConstBytes> scales, std::optional<ConstBytes> shifts, std::optional<ConstFloats> outer, Floats y,
@@ -49,29 +57,55 @@ void gemv_of(const Format& format, ConstFloats x, bool narrow, ConstBytes codes,
     gemv(implementation.kernels, job, threads);
 }
 
-void bfloat16_product(Matrix a, Matrix b, OutMatrix y, Words packed_a, Words packed_b, int threads) {
-    const auto m = static_cast<std::int64_t>(a.shape(0)), k = static_cast<std::int64_t>(a.shape(1));
-    const auto n = static_cast<std::int64_t>(b.shape(1));
-    require(has_bfloat16_products(), "this CPU has no products of bfloat16");
-    require(b.shape(0) == a.shape(1), "b needs as many rows as a has columns");
-    require(y.shape(0) == a.shape(0) && y.shape(1) == b.shape(1), "y needs the rows of a and the columns of b");
-    require(static_cast<std::int64_t>(packed_a.size()) >= packed_a_size(m, k), "packed_a is too short");
-    require(static_cast<std::int64_t>(packed_b.size()) >= packed_b_size(k, n), "packed_b is too short");
-    require(packed_b.size() == 0 ||
-                reinterpret_cast<std::uintptr_t>(packed_b.data()) % 64 == 0,
-            "packed_b must lie at a multiple of 64 bytes");
-    const Product product{
-        .a = a.data(),
-        .b = b.data(),
-        .y = y.data(),
-        .m = m,
-        .n = n,
-        .k = k,
-        .packed_a = packed_a.data(),
-        .packed_b = packed_b.data(),
+using Matrices = nb::ndarray<nb::ro, nb::ndim<3>, nb::device::cpu>;
+using OutMatrices = nb::ndarray<nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+
+// A factor, its lines along `axis` of each matrix.
+Factor factor_of(const Matrices& x, int axis, const std::optional<Format>& format) {
+    const int along = 3 - axis;
+    // The step between lines of which there is one, or no value, says nothing.
+    const auto step = [&](int i) { return x.shape(static_cast<std::size_t>(i)) > 1 ? x.stride(static_cast<std::size_t>(i)) : 1; };
+    require(step(axis) == 1 || step(along) == 1, "neither the rows nor the columns of a factor lie side by side");
+    if (format) {
+        check(*format);
+        require(format->keep == 0, "only gemv reads a sparse format");
+        require(format->rounding != Rounding::stochastic, "draws follow the place of a value in the whole array");
+        require(!has_blocks(*format) || 256 % format->block == 0, "blocks do not divide what is rounded together");
+        require(format->scales != Scales::two_level && !one_scale(*format), "a scale of the whole array is not of its parts");
+    }
+    return {
+        .values = x.data(),
+        .type = type_of_array(x),
+        .lines = static_cast<std::int64_t>(x.shape(static_cast<std::size_t>(axis))),
+        .line_step = step(axis),
+        .step = step(along),
+        .batch_step = step(0),
+        .format = format ? &*format : nullptr,
+        .panels = nullptr,
     };
+}
+
+bool product_of(const std::string& unit, Matrices a, std::optional<Format> of_a, Matrices b, std::optional<Format> of_b,
+                std::int64_t block, OutMatrices y, int threads) {
+    require(a.shape(0) == b.shape(0) && a.shape(0) == y.shape(0), "as many matrices on the left as on the right and in y");
+    require(b.shape(1) == a.shape(2), "b needs as many rows as a has columns");
+    require(y.shape(1) == a.shape(1) && y.shape(2) == b.shape(2), "y needs the rows of a and the columns of b");
+    require(block == 16 || block == 32, "a block is of 16 or 32 values");
+    const Implementation& implementation = active();
+    const Product product{
+        .unit = unit_of(unit),
+        .a = factor_of(a, 1, of_a),
+        .b = factor_of(b, 2, of_b),
+        .batch = static_cast<std::int64_t>(a.shape(0)),
+        .k = static_cast<std::int64_t>(a.shape(2)),
+        .block = block,
+        .y = y.data(),
+        .y_type = type_of_array(y),
+        .kernels = nullptr,
+    };
+    require(product.unit != Unit::bfloat16 || implementation.products.has(Unit::bfloat16), "this CPU has no products of bfloat16");
     nb::gil_scoped_release released;
-    multiply(product, threads);
+    return multiply(implementation.kernels, implementation.products, product, threads);
 }
 
 void addition_product(Matrix a, Matrix b, OutMatrix y, int threads) {
@@ -90,21 +124,17 @@ void addition_product(Matrix a, Matrix b, OutMatrix y, int threads) {
     additions(implementation.kernels, job, threads);
 }
 
-std::pair<std::int64_t, std::int64_t> packed_sizes(std::int64_t m, std::int64_t n, std::int64_t k) {
-    return {packed_a_size(m, k), packed_b_size(k, n)};
-}
-
 }  // namespace
 
 void fewbits::bind_products(nb::module_& m) {
     m.def("gemv", &gemv_of, "format"_a, "x"_a.noconvert(), "narrow"_a, "codes"_a.noconvert(),
           "scales"_a.noconvert().none(), "shifts"_a.noconvert().none(), "outer"_a.noconvert().none(), "y"_a.noconvert(),
           "threads"_a, "Write x (batch, n) times the transpose of the packed (lines, n) into y (batch, lines).");
-    m.def("has_bfloat16_products", &has_bfloat16_products, "Return whether this build and this CPU have them.");
-    m.def("packed_sizes", &packed_sizes, "m"_a, "n"_a, "k"_a, "Return the room that bfloat16_product needs for a and for b.");
-    m.def("bfloat16_product", &bfloat16_product, "a"_a.noconvert(), "b"_a.noconvert(), "y"_a.noconvert(),
-          "packed_a"_a.noconvert(), "packed_b"_a.noconvert(), "threads"_a,
-          "Write a b into y, for matrices of float32 that are all bfloat16.");
+    m.def("has_unit", &has_unit, "unit"_a, "Return whether the instruction set in use multiplies by `unit` faster than by float32.");
+    m.def("product", &product_of, "unit"_a, "a"_a.noconvert(), "format_a"_a.none(), "b"_a.noconvert(), "format_b"_a.none(),
+          "block"_a, "y"_a.noconvert(), "threads"_a,
+          "Write a (batch, m, k) times b (batch, k, n), rounded to their formats along k, into y; return false, with y as it was,"
+          " where the unit cannot.");
     m.def("addition_product", &addition_product, "a"_a.noconvert(), "b"_a.noconvert(), "y"_a.noconvert(), "threads"_a,
           "Write a b into y, multiplied by sums of bit patterns.");
 }

@@ -4,20 +4,34 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#ifdef FEWBITS_X86
+#include <cpuid.h>
+#endif
+
 namespace fewbits {
 
 namespace baseline {
 extern const Kernels kernels;
+extern const Products products;
 }
 #ifdef FEWBITS_X86
 namespace avx2 {
 extern const Kernels kernels;
+extern const Products products;
+}
+namespace avx2_vnni {
+extern const Products products;
 }
 namespace avx512 {
 extern const Kernels kernels;
+extern const Products products;
+}
+namespace avx512_vnni {
+extern const Products products;
 }
 namespace avx512_bf16 {
 extern const Kernels kernels;
+extern const Products products;
 }
 #endif
 
@@ -36,8 +50,16 @@ bool has_avx512() {
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
+// AVX-VNNI, a bit of its own: Clang's builtin does not know it.
+bool has_avx2_vnni() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+}
+
+bool has_avx512_vnni() { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
+
 bool has_avx512_bf16() {
-    return has_avx512() && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
+    return has_avx512_vnni() && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
 }
 #endif
 
@@ -66,11 +88,13 @@ const Implementation& chosen_by_environment() {
 const std::vector<Implementation>& implementations() {
     static const std::vector<Implementation> table = {
 #ifdef FEWBITS_X86
-        {"avx512_bf16", has_avx512_bf16, avx512_bf16::kernels},
-        {"avx512", has_avx512, avx512::kernels},
-        {"avx2", has_avx2, avx2::kernels},
+        {"avx512_bf16", has_avx512_bf16, avx512_bf16::kernels, avx512_bf16::products, true},
+        {"avx512_vnni", has_avx512_vnni, avx512::kernels, avx512_vnni::products, true},
+        {"avx512", has_avx512, avx512::kernels, avx512::products, false},
+        {"avx2_vnni", has_avx2_vnni, avx2::kernels, avx2_vnni::products, true},
+        {"avx2", has_avx2, avx2::kernels, avx2::products, false},
 #endif
-        {"baseline", anywhere, baseline::kernels},
+        {"baseline", anywhere, baseline::kernels, baseline::products, false},
     };
     return table;
 }

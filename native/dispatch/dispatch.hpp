@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "jobs/kernels.hpp"
+#include "jobs/product.hpp"
 
 namespace fewbits {
 
@@ -12,6 +13,10 @@ struct Implementation {
     const char* name;     // the word that FEWBITS_ISA and force() take
     bool (*runs_here)();  // asks the CPU
     const Kernels& kernels;
+    const Products& products;
+    // Whether kernels may use vpdpbusd, of the width of their registers: kernels of one instruction set serve CPUs with and
+    // without it.
+    bool byte_products;
 };
 
 // Every implementation in this build, the preferred one first; baseline is last and runs anywhere.

@@ -1,6 +1,7 @@
 #include "dispatch/parallel.hpp"
 
 #include "dispatch/divide.hpp"
+#include "dispatch/scratch.hpp"
 #include "jobs/layout.hpp"
 
 #include <algorithm>
@@ -60,10 +61,53 @@ std::int64_t transcode(std::int64_t (*run)(const NmLines&, std::int64_t, std::in
     return wrong;
 }
 
-void multiply(const Product& p, int threads) {
-    const std::int64_t work = p.m * p.n + (p.m + p.n) * p.k;
-    for (const Step& step : product_steps)
-        divide(step.items(p), work, threads, [&](int, std::int64_t first, std::int64_t last) { step.run(p, first, last); });
+namespace {
+
+// The largest sum of a block, 32 times 127 squared, lies below 2^19, and each scale is 2^-6 of the binade of its block's
+// largest magnitude: with these exponents neither leaves the normal numbers of float32.
+bool can_scale(const BlockRange& a, const BlockRange& b) {
+    const auto exponent = [](std::int32_t bits) { return (bits >> 23) - 127; };
+    if (a.largest == 0 || b.largest == 0) return a.whole && b.whole;  // zeros
+    const int least_of_either = std::min(exponent(a.least), exponent(b.least)), largest_of_either = std::max(exponent(a.largest), exponent(b.largest));
+    return a.whole && b.whole && least_of_either >= -120 && largest_of_either <= 127 &&
+           exponent(a.least) + exponent(b.least) - 12 >= -126 && exponent(a.largest) + exponent(b.largest) - 12 + 19 <= 127;
+}
+
+// The instructions for bfloat16 take subnormals for zero. With eight bits each, every product and sum is a multiple of 2^-14
+// times the least product, which has to be a normal number.
+bool stays_normal(const BlockRange& a, const BlockRange& b) {
+    const int least_of_a = (a.least >> 23) - 127, least_of_b = (b.least >> 23) - 127;
+    return a.whole && b.whole && std::min(least_of_a, least_of_b) >= -126 && least_of_a + least_of_b - 14 >= -126;
+}
+
+}  // namespace
+
+bool multiply(const Kernels& kernels, const Products& products, Product p, int threads) {
+    const auto whole = [](std::int64_t bytes) { return count_of(bytes, cache_line) * cache_line; };
+    const std::int64_t of_a = whole(products.panel_bytes(p, false)), of_b = whole(products.panel_bytes(p, true));
+    const std::int64_t each = whole(std::max(products.pack_workspace(p), products.workspace(p)));
+    const Scratch scratch(static_cast<std::size_t>(of_a + of_b + threads * each));
+    std::uint8_t* workspace = scratch.data() + of_a + of_b;
+    p.a.panels = scratch.data();
+    p.b.panels = scratch.data() + of_a;
+    p.kernels = &kernels;
+    BlockRange met[2];
+    for (const bool of_b_now : {false, true}) {
+        std::mutex lock;
+        BlockRange& all = met[of_b_now] = {std::numeric_limits<std::int32_t>::max(), 0, true};
+        const std::int64_t values = p.batch * (of_b_now ? p.b : p.a).lines * p.k;
+        divide(products.pack_items(p, of_b_now), values, threads, [&](int thread, std::int64_t first, std::int64_t last) {
+            const BlockRange mine = products.pack(p, of_b_now, workspace + thread * each, first, last);
+            const std::lock_guard<std::mutex> guard(lock);
+            all = {std::min(all.least, mine.least), std::max(all.largest, mine.largest), all.whole && mine.whole};
+        });
+    }
+    if (p.unit == Unit::integers && !can_scale(met[0], met[1])) return false;
+    if (p.unit == Unit::bfloat16 && !stays_normal(met[0], met[1])) return false;
+    divide(products.items(p), p.batch * p.a.lines * p.b.lines * p.k, threads, [&](int thread, std::int64_t first, std::int64_t last) {
+        products.multiply(p, workspace + thread * each, first, last);
+    });
+    return true;
 }
 
 void additions(const Kernels& kernels, const Additions& job, int threads) {

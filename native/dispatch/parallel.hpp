@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "jobs/kernels.hpp"
-#include "kernels/gemm/product.hpp"
+#include "jobs/product.hpp"
 
 namespace fewbits {
 
@@ -14,7 +14,8 @@ void dequantize(const Kernels& kernels, const Dequantize& job, int threads);
 void gemv(const Kernels& kernels, const Gemv& job, int threads);
 // Runs Kernels::compress or Kernels::expand; returns the first line that is not of the pattern, or -1.
 std::int64_t transcode(std::int64_t (*run)(const NmLines&, std::int64_t, std::int64_t), const NmLines& job, int threads);
-void multiply(const Product& product, int threads);
+// Fills in the panels and what rounds. Returns false, with y untouched, where the values are not what the unit can multiply.
+bool multiply(const Kernels& kernels, const Products& products, Product product, int threads);
 void additions(const Kernels& kernels, const Additions& job, int threads);
 // `workspace` lies at a multiple of 64 bytes and holds direction_workspace bytes for each thread.
 void update_direction(const Kernels& kernels, const DirectionUpdate& job, void* workspace, int threads);

@@ -148,16 +148,17 @@ def gemv(
     y: NDArray[np.float32] | tuple[int, ...],
     threads: int,
 ) -> None: ...
-def has_bfloat16_products() -> bool: ...
-def packed_sizes(m: int, n: int, k: int) -> tuple[int, int]: ...
-def bfloat16_product(
-    a: NDArray[np.float32],
-    b: NDArray[np.float32],
-    y: NDArray[np.float32],
-    packed_a: NDArray[np.uint32],
-    packed_b: NDArray[np.uint32],
+def has_unit(unit: str) -> bool: ...
+def product(
+    unit: str,
+    a: NDArray[Any],
+    format_a: Format | None,
+    b: NDArray[Any],
+    format_b: Format | None,
+    block: int,
+    y: NDArray[Any],
     threads: int,
-) -> None: ...
+) -> bool: ...
 def addition_product(
     a: NDArray[np.float32], b: NDArray[np.float32], y: NDArray[np.float32], threads: int
 ) -> None: ...

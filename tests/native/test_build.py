@@ -23,7 +23,13 @@ FLAGS = {
         *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"),
         *("-mavx512bf16", "-mavx512vbmi"),
     ],
-    "bfloat16": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512bf16"],
+}
+# Of the products of matrices, which have more instruction sets to choose from.
+PRODUCTS = {
+    **FLAGS,
+    "avx2_vnni": [*FLAGS["avx2"], "-mavxvnni"],
+    "avx512_vnni": [*FLAGS["avx512"], "-mavx512vnni"],
+    "avx512_bf16": [*FLAGS["avx512_bf16"], "-mavx512vnni"],
 }
 # Each takes many seconds to compile. The flags of avx512 lie between those of its neighbours.
 COMPILED = [
@@ -40,11 +46,12 @@ int total(std::map<int, int>& m) { m[2] += 1; return m[1]; }
 
 def _compile(compiler: str, source: Path, folder: Path, isa: str) -> Path:
     compiled = folder / "kernel.o"
+    flags = (PRODUCTS if source.parent.name == "products" else FLAGS)[isa]
     # At -O1 fewer functions are inlined than in the build, so that no weak symbol hides, in 60 % of the time.
     command = [compiler, "-std=c++20", "-O1", "-fPIC", "-ffp-contract=off", *WARNINGS]
     own_headers = ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]  # g++ 12 warns of its own
     subprocess.run(
-        [*command, *own_headers, *FLAGS[isa], f"-I{NATIVE}", "-c", str(source), "-o", str(compiled)],
+        [*command, *own_headers, *flags, f"-I{NATIVE}", "-c", str(source), "-o", str(compiled)],
         check=True,
     )
     return compiled
@@ -86,10 +93,10 @@ def test_a_kernel_file_exports_its_entry_and_nothing_weak(
 def test_the_products_for_one_kind_of_cpu_export_nothing_weak(
     compiler: str, tool: str, tmp_path: Path
 ) -> None:
-    symbols = _defined_symbols(
-        tool, _compile(compiler, NATIVE / "kernels" / "gemm" / "product.cpp", tmp_path, "bfloat16")
-    )
-    assert set(symbols.values()) <= {"T", "D"}, symbols
+    source = NATIVE / "isa" / "products" / "avx512_bf16.cpp"
+    symbols = _defined_symbols(tool, _compile(compiler, source, tmp_path, source.stem))
+    assert list(symbols.values()) == ["D"], symbols
+    assert next(iter(symbols)).startswith(f"fewbits::{source.stem}::products")
 
 
 @pytest.mark.parametrize("tool", ["nm"], indirect=True)
@@ -139,10 +146,7 @@ def test_each_source_compiles_without_a_warning(source: Path, name: str) -> None
     compiler = shutil.which(name)
     if compiler is None:
         pytest.skip(f"{name} is not installed")
-    if source.parent.name == "isa":
-        flags = FLAGS[source.stem]
-    else:
-        flags = FLAGS["bfloat16"] if source.name == "product.cpp" else []
+    flags = {"isa": FLAGS, "products": PRODUCTS}.get(source.parent.name, {}).get(source.stem, [])
     headers = [nanobind.include_dir(), sysconfig.get_path("include")]
     subprocess.run(
         [
@@ -155,9 +159,10 @@ def test_each_source_compiles_without_a_warning(source: Path, name: str) -> None
 
 
 def test_each_kernel_file_differs_in_its_name_only() -> None:
-    texts = {path.read_text().replace(path.stem, "ISA") for path in KERNELS}
-    assert len(texts) == 1
-    assert {path.stem for path in KERNELS} == set(FLAGS) - {"bfloat16"}
+    for folder, flags in ((NATIVE / "isa", FLAGS), (NATIVE / "isa" / "products", PRODUCTS)):
+        files = list(folder.glob("*.cpp"))
+        assert len({path.read_text().replace(path.stem, "ISA") for path in files}) == 1
+        assert {path.stem for path in files} == set(flags)
 
 
 def test_the_package_carries_its_type_marker() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
+from fewbits.formats import Format
+from fewbits.kernels import ops
+from fewbits.kernels.bits.options import Choices
 from fewbits.recipes import Recipe, RoleFormat
 from fewbits.recipes.rounding import round_as
 
@@ -31,6 +34,42 @@ class Observer(Protocol):
             rounded: after it, of the same shape.
             axis: along which blocks lie.
         """
+
+
+class Operand(NamedTuple):
+    """One factor of a product.
+
+    Attributes:
+        values: (..., rows, columns).
+        format: of the values, with its blocks along the axis of the sum; None for any numbers.
+        choices: how the product rounds them to it; None where they are rounded.
+    """
+
+    values: torch.Tensor
+    format: Format | None
+    choices: Choices | None = None
+
+    @property
+    def mT(self) -> Operand:  # noqa: N802  # as torch names it
+        """The transpose of each matrix."""
+        return self._replace(values=self.values.mT)
+
+    def rounded(self, axis: int) -> torch.Tensor:
+        """Return the values as the product takes them, which sums along ``axis``."""
+        if self.choices is None:
+            return self.values
+        assert self.format is not None
+        axis %= self.values.ndim
+        return ops.fake_quantize(self.values.detach(), self.format, axis, self.choices, 0, None)
+
+
+# Asked once: torch.compile cannot look into the question.
+_HAS_TILES = bool(torch.cpu._is_amx_tile_supported())
+
+
+def goes_by_panels(x: torch.Tensor) -> bool:
+    """Return whether fewbits multiplies ``x`` itself; PyTorch does on a CPU with tiles, and elsewhere."""
+    return x.device.type == "cpu" and not _HAS_TILES and x.dtype in (torch.bfloat16, torch.float32)
 
 
 @dataclass(eq=False)
@@ -74,11 +113,32 @@ class LayerPrecision:
         target = self.format_of(role)
         if target is None:
             return x
-        # A dynamic loss scale backs off where a gradient overflows: it has to see that.
-        scaled = role.endswith("gradient") and self.recipe.scaling is not None and self.recipe.scaling.dynamic
-        rounded = round_as(x, target, axis, overflow=None if scaled else "saturate", seed=seed)
+        rounded = round_as(x, target, axis, overflow=self.overflow_of(role), seed=seed)
         self.report(role, x, rounded, axis)
         return rounded
+
+    def operand(self, role: str, x: torch.Tensor, axis: int) -> Operand:
+        """Return ``x`` as the operand ``role`` of a product that sums along ``axis``.
+
+        It is rounded on its way into the product where nobody looks at it and nothing is drawn for it.
+        """
+        target = self.format_of(role)
+        if target is None:
+            return Operand(x, None)
+        choices = Choices(target.rounding, target.scale_rule, self.overflow_of(role))
+        alone = self.observer is None and target.shift is None and self.recipe.product == "exact"
+        alone = alone and goes_by_panels(x) and not torch.compiler.is_compiling()
+        if alone and ops.rounds_in_product(target.format, choices):
+            return Operand(x.detach(), target.format, choices)
+        return Operand(self.round(role, x, axis), target.format)
+
+    def overflow_of(self, role: str) -> str | None:
+        """Return what becomes of values beyond the largest; None is the format's own way.
+
+        A dynamic loss scale backs off where a gradient overflows: it has to see that.
+        """
+        scaled = role.endswith("gradient") and self.recipe.scaling is not None and self.recipe.scaling.dynamic
+        return None if scaled else "saturate"
 
     def report(self, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int) -> None:
         """Let the observer see an operand."""

@@ -10,28 +10,43 @@ from typing import Any
 
 import torch
 
-from fewbits.nn.layer_precision import LayerPrecision
+from fewbits.kernels import ops
+from fewbits.nn.layer_precision import LayerPrecision, Operand, goes_by_panels
 from fewbits.nn.products_by_addition import product_by_addition
-from fewbits.nn.saved_activations import Tensors, save_activation
+from fewbits.nn.saved_activations import SavedActivation, Tensors, save_activation
 from fewbits.nn.straight_through import Formulas, differentiable, product, transformed, unpacked
 
 # Asked once: torch.compile cannot look into the question.
 _BFLOAT16_UNITS = bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
-def multiply(a: torch.Tensor, b: torch.Tensor, precision: LayerPrecision, role: str = "") -> torch.Tensor:
-    """Return ``a @ b`` of operands that are rounded already, summed in float32, in a's dtype.
+def multiply(a: Operand, b: Operand, precision: LayerPrecision, role: str = "") -> torch.Tensor:
+    """Return ``a @ b`` of operands of a recipe, summed in float32, in a's dtype.
 
     With u = 2^-24, float32 results are within (k + 2) u |a| |b| of the exact product; 16-bit ones are rounded
     once more. A gradient has a ``role``, for who watches what 16 bits make of it.
     """
+    dtype = a.values.dtype
+    if _by_panels(a, b, precision):
+        right = b.values if b.format else b.values.to(dtype)
+        wide = ops.rounded_product(a.values, right, (a.format, b.format), (a.choices, b.choices), dtype)
+        return precision.to_flow(role, wide, dtype) if role else wide
+    left, right = a.rounded(-1), b.rounded(-2)
     if precision.recipe.product == "add":
-        wide = product_by_addition(a.float(), b.float())
+        wide = product_by_addition(left.float(), right.float())
     else:
-        dtype = sum_dtype(a.dtype)
-        with torch.autocast(a.device.type, enabled=False):  # which would round operands a second time
-            wide = torch.matmul(a.to(dtype), b.to(a.dtype).to(dtype))
-    return precision.to_flow(role, wide, a.dtype) if role else wide.to(a.dtype)
+        summed = sum_dtype(dtype)
+        with torch.autocast(left.device.type, enabled=False):  # which would round operands a second time
+            wide = torch.matmul(left.to(summed), right.to(dtype).to(summed))
+    return precision.to_flow(role, wide, dtype) if role else wide.to(dtype)
+
+
+def _by_panels(a: Operand, b: Operand, precision: LayerPrecision) -> bool:
+    """Return whether the product is fewbits' own: of bfloat16, or of operands that are both narrow."""
+    left, right = a.values, b.values
+    narrow = left.dtype == torch.bfloat16 or (a.format is not None and b.format is not None)
+    ours = narrow and precision.recipe.product == "exact" and left.ndim >= 2
+    return ours and left.shape[:-2] == right.shape[:-2] and all(map(goes_by_panels, (left, right)))
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -109,13 +124,13 @@ class _Linear(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.precision, ctx.size = precision, x.shape
         rows = x.reshape(-1, x.shape[-1])
-        a = precision.round("forward_activation", rows, 1)
-        b = precision.round("forward_weight", weight, 1)
+        a = precision.operand("forward_activation", rows, 1)
+        b = precision.operand("forward_weight", weight, 1)
         saved: Tensors = ()
         if graded and ctx.needs_input_grad[1]:
             ctx.activation, saved = save_activation(x, "dw_activation", 0, rows.shape, precision)
         ctx.save_for_backward(weight, *saved)
-        return multiply(a, b.t(), precision).reshape(*x.shape[:-1], weight.shape[0])
+        return multiply(a, b.mT, precision).reshape(*x.shape[:-1], weight.shape[0])
 
     @staticmethod
     @differentiable(_of_linear)
@@ -127,14 +142,14 @@ class _Linear(torch.autograd.Function):
         g = gradient.reshape(-1, gradient.shape[-1])
         of_x = of_weight = None
         if ctx.needs_input_grad[0]:
-            left = precision.round("dx_gradient", g, 1)
-            of_x = multiply(
-                left, precision.round("dx_weight", weight, 0), precision, "input_gradient"
-            ).reshape(ctx.size)
+            left = precision.operand("dx_gradient", g, 1)
+            right = precision.operand("dx_weight", weight, 0)
+            of_x = multiply(left, right, precision, "input_gradient").reshape(ctx.size)
         if ctx.needs_input_grad[1]:
-            left = precision.round("dw_gradient", g, 0).t()
+            left = precision.operand("dw_gradient", g, 0).mT
+            right = _saved(ctx.activation, saved, precision)
             # Autograd makes it what the parameter takes.
-            of_weight = multiply(left, ctx.activation.operand(saved), precision, "weight_gradient")
+            of_weight = multiply(left, right, precision, "weight_gradient")
         return of_x, of_weight, None, None
 
 
@@ -151,8 +166,8 @@ class _Product(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.precision = precision
         left, right = (
-            precision.round("forward_activation", a, -1),
-            precision.round("forward_activation", b, -2),
+            precision.operand("forward_activation", a, -1),
+            precision.operand("forward_activation", b, -2),
         )
         saved: Tensors = ()
         if graded and ctx.needs_input_grad[0]:
@@ -173,12 +188,19 @@ class _Product(torch.autograd.Function):
         precision: LayerPrecision = ctx.precision
         of_a = of_b = None
         if ctx.needs_input_grad[0]:
-            right = ctx.of_b.operand(saved[: ctx.count]).mT
-            of_a = multiply(precision.round("dx_gradient", gradient, -1), right, precision, "input_gradient")
+            left = precision.operand("dx_gradient", gradient, -1)
+            right = _saved(ctx.of_b, saved[: ctx.count], precision).mT
+            of_a = multiply(left, right, precision, "input_gradient")
         if ctx.needs_input_grad[1]:
-            left = ctx.of_a.operand(saved[ctx.count :]).mT
-            of_b = multiply(left, precision.round("dw_gradient", gradient, -2), precision, "input_gradient")
+            left = _saved(ctx.of_a, saved[ctx.count :], precision).mT
+            right = precision.operand("dw_gradient", gradient, -2)
+            of_b = multiply(left, right, precision, "input_gradient")
         return of_a, of_b, None, None
+
+
+def _saved(activation: SavedActivation, tensors: Tensors, precision: LayerPrecision) -> Operand:
+    target = precision.format_of("dw_activation")
+    return Operand(activation.operand(tensors), None if target is None else target.format)
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
@@ -187,25 +209,25 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
 
 _LINEAR = Formulas(
     lambda x, w, of_x, of_w: multiply(
-        of_x.round("forward_activation", _rows(x), 1), of_w.round("forward_weight", w, 1).t(), of_x
+        of_x.operand("forward_activation", _rows(x), 1), of_w.operand("forward_weight", w, 1).mT, of_x
     ).reshape(*x.shape[:-1], w.shape[0]),
     lambda g, x, w, precision: multiply(
-        precision.round("dx_gradient", _rows(g), 1), precision.round("dx_weight", w, 0), precision
+        precision.operand("dx_gradient", _rows(g), 1), precision.operand("dx_weight", w, 0), precision
     ).reshape(x.shape),
     lambda g, x, w, precision: multiply(
-        precision.round("dw_gradient", _rows(g), 0).t(),
-        precision.round("dw_activation", _rows(x), 0),
+        precision.operand("dw_gradient", _rows(g), 0).mT,
+        precision.operand("dw_activation", _rows(x), 0),
         precision,
     ),
 )
 _ATTENTION = Formulas(
     lambda a, b, of_a, of_b: multiply(
-        of_a.round("forward_activation", a, -1), of_b.round("forward_activation", b, -2), of_a
+        of_a.operand("forward_activation", a, -1), of_b.operand("forward_activation", b, -2), of_a
     ),
     lambda g, a, b, precision: multiply(
-        precision.round("dx_gradient", g, -1), precision.round("dw_activation", b, -1).mT, precision
+        precision.operand("dx_gradient", g, -1), precision.operand("dw_activation", b, -1).mT, precision
     ),
     lambda g, a, b, precision: multiply(
-        precision.round("dw_activation", a, -2).mT, precision.round("dw_gradient", g, -2), precision
+        precision.operand("dw_activation", a, -2).mT, precision.operand("dw_gradient", g, -2), precision
     ),
 )

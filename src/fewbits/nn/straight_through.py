@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 from fewbits.errors import ArgumentError
-from fewbits.nn.layer_precision import LayerPrecision
+from fewbits.nn.layer_precision import LayerPrecision, Operand
 from fewbits.nn.saved_activations import SavedActivation, Tensors
 
 
@@ -106,10 +106,17 @@ class _Straight(LayerPrecision):
     def round(self, role: str, x: torch.Tensor, axis: int, *_: Any) -> torch.Tensor:
         return rounded(x, self, role, axis)
 
+    def operand(self, role: str, x: torch.Tensor, axis: int) -> Operand:
+        target = self.format_of(role)
+        return Operand(self.round(role, x, axis), None if target is None else target.format)
+
 
 class _Exact(LayerPrecision):
     def round(self, role: str, x: torch.Tensor, axis: int, *_: Any) -> torch.Tensor:
         return x
+
+    def operand(self, role: str, x: torch.Tensor, axis: int) -> Operand:
+        return Operand(x, None)
 
 
 def _as(kind: type[LayerPrecision], precision: LayerPrecision) -> LayerPrecision:

@@ -14,6 +14,7 @@ import fewbits as fb
 from fewbits.errors import ArgumentError
 from fewbits.kernels import ops
 from fewbits.kernels.arrays import products
+from fewbits.kernels.bits.options import Choices
 
 # torch scripts a few of its own formulas when forward mode is first used.
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
@@ -193,5 +194,19 @@ def test_the_product_of_bfloat16_values_has_all_its_derivatives(
         yield from grad(f, tuple(range(len(given))))(*at)
         yield jvp(grad(f), at, along)[1]
 
-    for found, expected in zip(derivatives(ops.bfloat16_product), derivatives(torch.matmul), strict=True):
-        torch.testing.assert_close(found, expected)
+    def any_product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return ops.rounded_product(x, w, (None, None))
+
+    for ours in (ops.bfloat16_product, any_product):
+        for found, expected in zip(derivatives(ours), derivatives(torch.matmul), strict=True):
+            torch.testing.assert_close(found, expected)
+
+
+def test_a_product_that_rounds_takes_a_batch_as_one_more_axis() -> None:
+    x, w = torch.randn(4, 7, 64), torch.randn(64, 5)
+    formats = (fb.format("mxint8"), fb.format("mxfp8_e4m3"))
+
+    def product(row: torch.Tensor) -> torch.Tensor:
+        return ops.rounded_product(row, w, formats, (Choices(), Choices()))
+
+    torch.testing.assert_close(vmap(product)(x), torch.stack([product(one) for one in x]))

@@ -32,6 +32,7 @@ RESULTS: dict[str, Results] = {
     "dequantize": lambda: [fb.quantize(X.to(d), "mxfp4").dequantize() for d in FLOATS],
     "gemv": lambda: [X[:2] @ fb.quantize(X, "mxfp4").t()],
     "bfloat16_product": lambda: [ops.bfloat16_product(X.bfloat16().float(), X.t().bfloat16().float())],
+    "rounded_product": lambda: [fb.matmul(X, X.t(), "mxint8")],
     "addition_product": lambda: [ops.addition_product(X, X.t().contiguous())],
     "compress": lambda: parts(fb.quantize(SPARSE, "mxfp4", sparsity="2:4")),
     "expand": lambda: parts(fb.quantize(SPARSE, "mxfp4", sparsity="2:4").with_all_codes()),

@@ -8,10 +8,8 @@ import pytest
 import torch
 
 import fewbits as fb
-from fewbits import kernels
 from fewbits.formats import Bdr, Block, Exponent
 from fewbits.kernels import native
-from fewbits.kernels.arrays import products as arrays
 from fewbits.tensor.narrow import products
 from tests import cases
 
@@ -196,9 +194,9 @@ def test_tiles_are_taken_only_where_the_process_allows_them_and_they_are_exact(
     allowed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
-    monkeypatch.setattr(kernels, "has_bfloat16_products", lambda: True)
     ours = []
-    monkeypatch.setattr(products.ops, "bfloat16_product", lambda a, b: ours.append(1) or torch.matmul(a, b))
+    real = products.ops.rounded_product
+    monkeypatch.setattr(products.ops, "rounded_product", lambda *given: ours.append(1) or real(*given))
     matmul: Any = torch.backends.mkldnn.matmul
     before = matmul.fp32_precision
     a, b = normal(20, 64), normal(64, 20, seed=1)
@@ -213,35 +211,42 @@ def test_tiles_are_taken_only_where_the_process_allows_them_and_they_are_exact(
     assert excess(exact, fb.fake_quantize(a, "mxfp8_e4m3"), fb.fake_quantize(b, "mxfp8_e4m3", axis=0)) <= 1
 
 
-@pytest.mark.skipif(not kernels.has_bfloat16_products(), reason="the CPU has no products of bfloat16")
-def test_instructions_are_taken_only_where_they_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("isa", native.available_isas())
+def test_units_are_taken_only_where_they_are_exact(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "has_tiles", lambda: False)
     taken = []
-    real = kernels.bfloat16_product
-    monkeypatch.setattr(
-        arrays, "bfloat16_product", lambda a, b, out: taken.append(a.shape) or real(a, b, out)
-    )
+    real = native.product
+
+    def watched(*given: Any, **options: Any) -> bool:
+        done = real(*given, **options)
+        if done:
+            taken.append(given[3])
+        return done
+
+    monkeypatch.setattr(native, "product", watched)
+    native.force_isa(isa)
     a, b, low = normal(2, 20, 64), normal(64, 30, seed=1), normal(64, 30) * 2.0**-120
-    for name in ("mxfp8_e5m2", "mx9"):
-        rounded = fb.fake_quantize(a, name), fb.fake_quantize(b, name, axis=0)
-        assert excess(fb.matmul(a, b, name), *rounded) <= 1
-        assert (
-            excess(
-                fb.matmul(fb.quantize(a[0], name), fb.quantize(b, name, axis=0)), rounded[0][0], rounded[1]
-            )
-            <= 1
-        )
-    assert taken == [(40, 64), (20, 64)] * 2
-    native.force_isa("avx2")
-    fb.matmul(a, b, "mx9")
-    native.force_isa(None)
-    for left, right, name in (
-        (a, b, "int8_channel"),
-        (a, low, "mxfp8_e5m2"),
-        (a.double(), b.double(), "mx9"),
+    integers = "integers" if native.has_unit("integers") else "float32"
+    bfloat16 = "bfloat16" if native.has_unit("bfloat16") else "float32"
+    for name, right, unit in (
+        ("mxfp8_e5m2", b, bfloat16),
+        ("mx9", b, bfloat16),
+        ("mxint8", b, integers),
+        ("mxfp8_e5m2", low, "float32"),
+        ("mxint8", low, "float32"),
     ):
-        fb.matmul(left, right, name)
-    assert len(taken) == 4
+        rounded = fb.fake_quantize(a, name), fb.fake_quantize(right, name, axis=0)
+        packed = fb.quantize(a[0], name), fb.quantize(right, name, axis=0)
+        taken.clear()
+        assert excess(fb.matmul(a, right, name), *rounded) <= 1
+        assert excess(fb.matmul(*packed), rounded[0][0], rounded[1]) <= 1
+        assert len(taken) == 2
+        assert taken == [unit] * 2
+    taken.clear()
+    fb.matmul(a, b, "int8_channel")
+    fb.matmul(a.double(), b.double(), "mx9")
+    assert taken == []
+    native.force_isa(None)
 
 
 def test_gradients_pass_a_product_straight_to_what_was_rounded() -> None:

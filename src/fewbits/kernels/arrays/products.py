@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from fewbits.kernels.arrays.threads import threads
 from fewbits.kernels.arrays.values import smallest
 from fewbits.kernels.bits.layout import Packed
 from fewbits.kernels.bits.memory import empty_aligned
+from fewbits.kernels.bits.options import Options
 from fewbits.kernels.native import exact_arithmetic
 
 Array = NDArray[Any]
@@ -60,10 +62,89 @@ def has_bfloat16_products() -> bool:
 
 
 def bfloat16_product(a: Array, b: Array, out: Array | None = None) -> Array:
-    """Return ``a @ b``, summed in float32, for float32 matrices of normal bfloat16 values and zeros."""
+    """Return ``a @ b``, summed in float32, for float32 matrices of normal bfloat16 values and zeros.
+
+    Other values are multiplied as they are, by float32.
+    """
     y = empty_aligned((a.shape[0], b.shape[1]), np.float32) if out is None else out
-    native.bfloat16_product(np.ascontiguousarray(a), np.ascontiguousarray(b), y, threads=threads())
+    factors = native.side_by_side(a[None]), native.side_by_side(b[None]), y[None]
+    if not native.product(*factors, "bfloat16", threads=threads()):
+        native.product(*factors, "float32", threads=threads())
     return y
+
+
+def rounds_in_product(format: Format, chosen: Options) -> bool:
+    """Return whether :func:`rounded_product` rounds to ``format`` with these options."""
+    return native.rounds_in_product(format, chosen)
+
+
+@exact_arithmetic()
+def rounded_product(
+    a: Array,
+    b: Array,
+    formats: tuple[Format | None, Format | None],
+    chosen: tuple[Options | None, Options | None],
+    out: Array,
+) -> Array:
+    """Write ``a @ b`` into ``out``, and return it.
+
+    Where both formats are small integers times a power of two for each block, and the CPU multiplies bytes,
+    the result is that of :func:`fewbits.kernels.reference.gemm.product.product`, bit for bit. Else sums are
+    float32, from one value to the next or from a pair to the next, within (k + 2) u |a| |b|.
+
+    Args:
+        a: (batch, m, k), float32, or uint16 that are the bits of bfloat16.
+        b: (batch, k, n), likewise.
+        formats: of the values of a and b, with their blocks along k; None for any numbers.
+        chosen: how a and b are rounded to their formats first; None where they have been.
+        out: (batch, m, n), float32 or uint16 as above, in C order.
+    """
+    left, right = native.side_by_side(a), native.side_by_side(b)
+    roundings = [
+        None if options is None or format is None else (format, options)
+        for format, options in zip(formats, chosen, strict=True)
+    ]
+    block = _common_block(*formats)
+    narrow = all(
+        x.dtype == np.uint16 or _is_bfloat16(format) for x, format in zip((a, b), formats, strict=True)
+    )
+    units = ["integers"] if block and native.has_unit("integers") else []
+    units += ["bfloat16"] if narrow and native.has_unit("bfloat16") else []
+    for unit in (*units, "float32"):
+        if native.product(
+            *(left, right, out, unit),
+            block=block or 32,
+            of_a=roundings[0],
+            of_b=roundings[1],
+            threads=threads(),
+        ):
+            break
+    return out
+
+
+@lru_cache(maxsize=256)
+def _common_block(a: Format | None, b: Format | None) -> int:
+    """Return 32 or 16, the values that share a scale in both formats; 0 where they are no small integers."""
+    sizes = [_block_of_integers(format) for format in (a, b)]
+    return next((size for size in (32, 16) if all(each and each % size == 0 for each in sizes)), 0)
+
+
+def _block_of_integers(format: Format | None) -> int:
+    """Return the block size of a format of integers of seven bits and a sign times powers of two, else 0."""
+    scales = None if format is None else format.groups.scales
+    if format is None or scales is None or not (scales.power_of_two and isinstance(scales.size, int)):
+        return 0
+    element = format.element
+    largest = max(element.max, -element.min) / element.finest_step * 2**format.largest_shift
+    return scales.size if element.grid is not None and largest < 128 else 0
+
+
+def _is_bfloat16(format: Format | None) -> bool:
+    """Return whether the values of a format fit bfloat16, but for its range."""
+    if format is None or format.element.grid is None:
+        return False
+    scales = format.groups.scales
+    return scales is not None and scales.power_of_two and format.element.grid.mantissa_bits <= 7
 
 
 def addition_product(a: Array, b: Array, out: Array | None = None) -> Array:

@@ -14,7 +14,13 @@ from fewbits.kernels.native.dequantize.dequantize import dequantize, dequantize_
 from fewbits.kernels.native.dispatch.exact import exact_arithmetic
 from fewbits.kernels.native.dispatch.isa import active_isa, available_isas, force_isa, isas
 from fewbits.kernels.native.gemm.additions import addition_product
-from fewbits.kernels.native.gemm.product import bfloat16_product, has_bfloat16_products
+from fewbits.kernels.native.gemm.product import (
+    has_bfloat16_products,
+    has_unit,
+    product,
+    rounds_in_product,
+    side_by_side,
+)
 from fewbits.kernels.native.gemv.gemv import gemv, gemv_format, gemv_lent, supports_product
 from fewbits.kernels.native.jobs.plan import Plan, plan, reading_plan
 from fewbits.kernels.native.nm.permutation import PermutationSearch
@@ -40,7 +46,6 @@ __all__ = [
     "active_isa",
     "addition_product",
     "available_isas",
-    "bfloat16_product",
     "compress",
     "counter_uniform",
     "dequantize",
@@ -56,14 +61,18 @@ __all__ = [
     "gemv_format",
     "gemv_lent",
     "has_bfloat16_products",
+    "has_unit",
     "isas",
     "magnitudes",
     "plan",
+    "product",
     "quantize",
     "quantize_lent",
     "reading_plan",
     "residuals",
+    "rounds_in_product",
     "serves",
+    "side_by_side",
     "substitute",
     "supports",
     "supports_product",

@@ -2,7 +2,13 @@
 
 from fewbits.kernels.ops.conversions import dequantize, fake_quantize, quantize
 from fewbits.kernels.ops.nm import compress, expand
-from fewbits.kernels.ops.products import addition_product, bfloat16_product, gemv
+from fewbits.kernels.ops.products import (
+    addition_product,
+    bfloat16_product,
+    gemv,
+    rounded_product,
+    rounds_in_product,
+)
 
 __all__ = [
     "addition_product",
@@ -13,4 +19,6 @@ __all__ = [
     "fake_quantize",
     "gemv",
     "quantize",
+    "rounded_product",
+    "rounds_in_product",
 ]

@@ -11,7 +11,7 @@ from fewbits.formats import Format
 from fewbits.formats.pattern import Pattern, pattern
 from fewbits.kernels.arrays import lent, products
 from fewbits.kernels.arrays.values import smallest
-from fewbits.kernels.bits.options import read_format
+from fewbits.kernels.bits.options import Choices, Options, decide, read_format, read_options
 from fewbits.kernels.ops.derivatives import derive
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded
 from fewbits.kernels.ops.library import LIBRARY, define
@@ -168,6 +168,95 @@ def bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return ``a @ b`` for float32 matrices on the CPU whose values are all normal bfloat16, or zero."""
     y: torch.Tensor = torch.ops.fewbits.bfloat16_product(a, b)
     return y
+
+
+def _format(text: str) -> Format | None:
+    return read_format(text) if text else None
+
+
+def _options(text: str) -> Options | None:
+    return read_options(text, 0) if text else None
+
+
+def _rounded_product(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    format_a: str,
+    format_b: str,
+    options_a: str,
+    options_b: str,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    y = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=dtype)
+    if not y.numel():
+        return y
+    stacks = [x.reshape(-1, *x.shape[-2:]) for x in (a, b, y)]
+    left, right, out = map(array, stacks)
+    formats = _format(format_a), _format(format_b)
+    products.rounded_product(left, right, formats, (_options(options_a), _options(options_b)), out)
+    return y
+
+
+def _empty_stack(a: torch.Tensor, b: torch.Tensor, *rest: Any) -> torch.Tensor:
+    return a.new_empty((*a.shape[:-1], b.shape[-1]), dtype=rest[-1])
+
+
+define(_rounded_product, _empty_stack)
+
+
+def _rounded_gradients(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    a, b = ctx.saved_tensors
+    return (gradient.to(b.dtype) @ b.mT).to(a.dtype), (a.mT @ gradient.to(a.dtype)).to(b.dtype)
+
+
+def _rounded_tangent(ctx: Any, of_a: torch.Tensor | None, of_b: torch.Tensor | None) -> torch.Tensor | None:
+    return _product_tangent(ctx, of_a, of_b)
+
+
+def _each_rounded(
+    info: Any, in_dims: Sequence[int | None], a: torch.Tensor, b: torch.Tensor, *rest: Any
+) -> tuple[torch.Tensor, int]:
+    """Take the batch for one more dimension of stacks."""
+    of_a, of_b = (
+        t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
+        for t, dim in zip((a, b), in_dims, strict=False)
+    )
+    return torch.ops.fewbits.rounded_product(of_a, of_b, *rest), 0
+
+
+derive(LIBRARY, "rounded_product", 2, _rounded_gradients, _rounded_tangent, keeps=True)
+torch.library.register_vmap("fewbits::rounded_product", _each_rounded, lib=LIBRARY)
+
+
+def rounded_product(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    formats: tuple[Format | None, Format | None],
+    choices: tuple[Choices | None, Choices | None] = (None, None),
+    dtype: torch.dtype = torch.float32,
+) -> torch.Tensor:
+    """Return ``a @ b``, (..., m, k) times (..., k, n) on the CPU with the same leading axes.
+
+    Args:
+        a: float32 or bfloat16.
+        b: likewise.
+        formats: of the values of a and b, with their blocks along k; None for any numbers.
+        choices: how a and b are rounded to their formats first, of what :func:`rounds_in_product` accepts;
+            None where they are rounded already. The derivatives are those of the product of a and b as they
+            are given.
+        dtype: of the result, float32 or bfloat16.
+    """
+    texts = ["" if f is None else f.grammar for f in formats]
+    chosen = [
+        "" if f is None or c is None else decide(f, c).text for f, c in zip(formats, choices, strict=True)
+    ]
+    y: torch.Tensor = torch.ops.fewbits.rounded_product(a, b, *texts, *chosen, dtype)
+    return y
+
+
+def rounds_in_product(format: Format, choices: Choices) -> bool:
+    """Return whether :func:`rounded_product` rounds to ``format`` by these choices."""
+    return products.rounds_in_product(format, decide(format, choices))
 
 
 def _addition_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ from fewbits import kernels
 from fewbits.formats import Format
 from fewbits.kernels import ops
 from fewbits.kernels.bits.options import Choices
+from fewbits.kernels.ops.direct import is_recorded
 from fewbits.kernels.ops.tensors import array
 from fewbits.tensor import inputs
 from fewbits.tensor.narrow.operands import check_matmul, check_matvec
@@ -68,12 +69,15 @@ def matmul(a: torch.Tensor, b: torch.Tensor, format: str | Format | None = None)
     check_matmul(a, b)
     if format is None:
         return product(a, b)
-    target, of_b = inputs.format(format), max(b.ndim - 2, 0)
-    return _multiplied(
-        a if isinstance(a, NarrowTensor) else ops.fake_quantize(a, target, a.ndim - 1, Choices(), 0, None),
-        b if isinstance(b, NarrowTensor) else ops.fake_quantize(b, target, of_b, Choices(), 0, None),
-        target,
+    target = inputs.format(format)
+    sides = ((a, max(a.ndim - 1, 0)), (b, max(b.ndim - 2, 0)))
+    if _in_panels(a, b, target) and not any(is_recorded(x) for x in (a, b)):
+        return _by_panels(a, b, target)
+    left, right = (
+        x if isinstance(x, NarrowTensor) else ops.fake_quantize(x, target, axis, Choices(), 0, None)
+        for x, axis in sides
     )
+    return _multiplied(left, right, target)
 
 
 def matvec(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -109,10 +113,33 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def _multiplied(a: torch.Tensor, b: torch.Tensor, format: Format) -> torch.Tensor:
     """Return ``a @ b`` of packed tensors, or of ordinary ones that hold values of ``format``."""
-    exact = a.dtype == b.dtype == torch.float32 and _has_bfloat16_units()
-    exact = exact and _is_bfloat16(a, format) and _is_bfloat16(b, format)
+    if _in_panels(a, b, format):
+        return _by_panels(a, b, format, rounded=True)
     left, right = _dense(a), _dense(b)
+    exact = has_tiles() and a.dtype == b.dtype == torch.float32
+    exact = exact and _is_bfloat16(a, format) and _is_bfloat16(b, format)
     return bfloat16_product(left, right) if exact else torch.matmul(left, right)
+
+
+def _in_panels(a: torch.Tensor, b: torch.Tensor, format: Format) -> bool:
+    """Return whether :func:`_by_panels` multiplies these: on this CPU, where their values are to be seen."""
+    hidden = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if hidden or has_tiles() or a.ndim < 2 or b.ndim < 2 or a.dtype != b.dtype:
+        return False
+    stacks = b.ndim == 2 or a.shape[:-2] == b.shape[:-2]
+    here = a.device.type == b.device.type == "cpu" and a.dtype in (torch.float32, torch.bfloat16)
+    known = (x.format if isinstance(x, NarrowTensor) else format for x in (a, b))
+    return here and stacks and all(ops.rounds_in_product(each, Choices()) for each in known)
+
+
+def _by_panels(a: torch.Tensor, b: torch.Tensor, format: Format, *, rounded: bool = False) -> torch.Tensor:
+    """Return ``a @ b``; ordinary tensors are rounded to ``format`` on the way unless they are ``rounded``."""
+    formats = tuple(x.format if isinstance(x, NarrowTensor) else format for x in (a, b))
+    chosen = tuple(None if rounded or isinstance(x, NarrowTensor) else Choices() for x in (a, b))
+    left, right = _dense(a), _dense(b)
+    rows = left.reshape(-1, left.shape[-1]) if right.ndim == 2 else left
+    y = ops.rounded_product(rows, right, (formats[0], formats[1]), (chosen[0], chosen[1]), a.dtype)
+    return y.reshape(*a.shape[:-1], b.shape[-1])
 
 
 def bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -173,12 +200,6 @@ def _is_bfloat16(x: torch.Tensor, format: Format) -> bool:
         if int(x.scales.min()) + scales.element.emin + exponent_of_step >= -126:
             return True
     return kernels.smallest(array(_dense(x).cpu())) >= 2.0**-126
-
-
-def _has_bfloat16_units() -> bool:
-    """Return whether to use bfloat16 units; not if values are unknown, as in a graph or torch.func."""
-    hidden = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    return not hidden and (has_tiles() or kernels.has_bfloat16_products())
 
 
 def has_tiles() -> bool:

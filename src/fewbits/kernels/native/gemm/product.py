@@ -1,32 +1,92 @@
-"""Products of dense matrices of bfloat16 values; native/kernels/gemm/product.hpp."""
+"""Products of dense matrices whose values are rounded on the way; native/jobs/product.hpp."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fewbits import _native
-from fewbits.kernels.bits.memory import empty_aligned
+from fewbits.formats import Format
+from fewbits.kernels.bits.options import Options
 from fewbits.kernels.native.dispatch.isa import active_isa
+from fewbits.kernels.native.jobs.kernel_format import kernel_format
+
+_TOGETHER = 256  # values of a line that are rounded at a time: whole blocks
+
+Rounding = tuple[Format, Options] | None
+"""What a factor is rounded to, with blocks along the axis of the sum; None leaves it as it is."""
+
+
+def has_unit(unit: str) -> bool:
+    """Return whether the instruction set in use has what makes a unit fast.
+
+    Args:
+        unit: ``integers`` multiplies bytes, ``bfloat16`` pairs of those; ``float32`` is always there.
+    """
+    active_isa()
+    return _native.has_unit(unit)
 
 
 def has_bfloat16_products() -> bool:
-    """Return whether :func:`bfloat16_product` can run."""
-    return active_isa() in ("avx512_bf16", "avx512") and _native.has_bfloat16_products()
+    """Return whether :func:`product` can multiply bfloat16."""
+    return has_unit("bfloat16")
 
 
-def bfloat16_product(
-    a: NDArray[np.float32], b: NDArray[np.float32], y: NDArray[np.float32], *, threads: int
-) -> None:
-    """Write ``a @ b`` into ``y``, summed in float32.
+def rounds_in_product(format: Format, chosen: Options) -> bool:
+    """Return whether :func:`product` can round to ``format`` on the way, and the values are all bfloat16.
+
+    Draws and scales of a whole tensor depend on more than the values that are rounded together.
+    """
+    grid, scales = format.element.grid, format.groups.scales
+    if grid is None or grid.mantissa_bits > 7 or scales is None or not scales.power_of_two:
+        return False
+    whole = isinstance(scales.size, int) and _TOGETHER % scales.size == 0
+    fits = whole and chosen.rounding != "stochastic" and chosen.nonfinite != "raise"
+    return fits and kernel_format(format, chosen) is not None
+
+
+def product(
+    a: NDArray[Any],
+    b: NDArray[Any],
+    y: NDArray[Any],
+    unit: str,
+    *,
+    block: int = 32,
+    of_a: Rounding = None,
+    of_b: Rounding = None,
+    threads: int,
+) -> bool:
+    """Write ``a @ b`` into ``y``; return False, with y as it was, where the unit cannot multiply the values.
 
     Args:
-        a: (m, k) in C order; every value is a bfloat16, and none is subnormal.
-        b: (k, n), likewise.
-        y: (m, n) in C order.
+        a: (batch, m, k), float32, float16, or uint16, the bits of bfloat16; the rows or the columns of
+            each matrix lie side by side.
+        b: (batch, k, n), likewise.
+        y: (batch, m, n) of one of those types, in C order.
+        unit: see :func:`has_unit`. ``integers`` needs that the values of a block are multiples of 2^-6 times
+            the binade of its largest, which lies within 2^-120 and infinity; ``bfloat16`` that all values are
+            bfloat16, and the product of the least of them at least 2^-112.
+        block: 16 or 32: the values that share a scale.
+        of_a: what a is rounded to first, of what :func:`rounds_in_product` accepts.
+        of_b: likewise.
         threads: most threads to use.
     """
-    of_a, of_b = _native.packed_sizes(a.shape[0], b.shape[1], a.shape[1])
-    _native.bfloat16_product(
-        a, b, y, empty_aligned((of_a,), np.uint32), empty_aligned((of_b,), np.uint32), threads
-    )
+    active_isa()
+    return _native.product(unit, a, _record(of_a), b, _record(of_b), block, y, threads)
+
+
+def _record(rounding: Rounding) -> _native.Format | None:
+    if rounding is None:
+        return None
+    found = kernel_format(*rounding)
+    assert found is not None
+    return found
+
+
+def side_by_side(x: NDArray[Any]) -> NDArray[Any]:
+    """Return ``x``, (batch, rows, columns), with rows or columns side by side, copied only if needed."""
+    lies = x.flags.aligned and all(step % x.itemsize == 0 for step in x.strides)
+    beside = any(x.strides[i] == x.itemsize or x.shape[i] <= 1 for i in (1, 2))
+    return x if lies and beside else np.ascontiguousarray(x)

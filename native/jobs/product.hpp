@@ -1,0 +1,57 @@
+// A product of two matrices, or of two stacks of them, by panels; kernels/reference/gemm/product.py defines the sums of
+// integers.
+#pragma once
+
+#include <cstdint>
+
+#include "jobs/conversion.hpp"
+#include "jobs/kernels.hpp"
+
+namespace fewbits {
+
+// What a panel holds of a value, and so what multiplies. `integers`: a signed byte, and the power of two that a block of
+// values shares; the sum within a block is exact. The other two add to float32 from one value to the next.
+enum class Unit : std::int32_t { integers, bfloat16, float32 };
+
+// One factor. A line is a row of the left one or a column of the right one, and runs along the axis of the sum; one of
+// line_step and step is 1.
+struct Factor {
+    const void* values;
+    Real type;
+    std::int64_t lines;
+    std::int64_t line_step, step, batch_step;  // in values: between lines, along a line, between matrices
+    const Format* format;                      // to which values are rounded first; null where they are taken as they are
+    std::uint8_t* panels;                      // room for panel_bytes(), at a multiple of 64 bytes
+};
+
+struct Product {
+    Unit unit;
+    Factor a, b;
+    std::int64_t batch, k;
+    std::int64_t block;  // 16 or 32 values; with integers those that share a scale
+    void* y;             // (batch, lines of a, lines of b) in C order
+    Real y_type;
+    const Kernels* kernels;  // which round
+};
+
+// What packing met, zeros aside, as bit patterns. Of integers the least and the largest of the largest magnitudes of blocks,
+// and whether the values of each are multiples of 2^-6 times the binade of its largest; of bfloat16 the least magnitude, and
+// whether all are such numbers.
+struct BlockRange {
+    std::int32_t least, largest;
+    bool whole;
+};
+
+// The functions of one instruction set. Items are independent of each other; packing comes before the product.
+struct Products {
+    bool (*has)(Unit);
+    std::int64_t (*panel_bytes)(const Product&, bool of_b);
+    std::int64_t (*pack_workspace)(const Product&);  // bytes that each thread needs to pack, at a multiple of 64
+    std::int64_t (*pack_items)(const Product&, bool of_b);
+    BlockRange (*pack)(const Product&, bool of_b, void* workspace, std::int64_t first, std::int64_t last);
+    std::int64_t (*workspace)(const Product&);  // the same to multiply
+    std::int64_t (*items)(const Product&);
+    void (*multiply)(const Product&, void* workspace, std::int64_t first, std::int64_t last);
+};
+
+}  // namespace fewbits

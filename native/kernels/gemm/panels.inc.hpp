@@ -1,0 +1,57 @@
+// Panels: what a product reads of its factors, in the order in which it reads them. A panel is a few rows of a or columns of
+// b, its lines; along them come pieces of 16 or 32 values, in which as many values as one instruction adds up fill a lane of
+// 32 bits. A piece of a has all lanes of its first line, then those of the next; one of b has the first lane of all lines,
+// then the next, so that a vector holds neighbouring columns. Integers have the scale of each line after the lanes.
+#pragma once
+
+#include "kernels/values/numbers.inc.hpp"
+
+namespace panels {
+
+using numbers::least, numbers::vector;
+
+// The part of y that stays in registers, rows times vectors. With integers each number of y has two sums, that of the block
+// and that of all blocks. AVX-512 has 32 registers, the others 16.
+#if defined(__AVX512F__)
+constexpr i64 integer_rows = 4, integer_vectors = 3, float_rows = 6, float_vectors = 4;
+#else
+constexpr i64 integer_rows = 2, integer_vectors = 2, float_rows = 6, float_vectors = 2;
+#endif
+
+inline bool is_integers(const Product& p) { return p.unit == Unit::integers; }
+inline i64 values_in_lane(Unit unit) { return unit == Unit::integers ? 4 : unit == Unit::bfloat16 ? 2 : 1; }
+
+inline i64 panel_lines(const Product& p, bool of_b) {
+    if (of_b) return vector * (is_integers(p) ? integer_vectors : float_vectors);
+    return is_integers(p) ? integer_rows : float_rows;
+}
+
+inline i64 piece_lanes(const Product& p) { return p.block / values_in_lane(p.unit); }
+
+// In words of 32 bits. Beside its scale each line of a has what undoes the bias of b.
+inline i64 piece_words(const Product& p, bool of_b) {
+    return panel_lines(p, of_b) * (piece_lanes(p) + (is_integers(p) ? (of_b ? 1 : 2) : 0));
+}
+
+inline i64 pieces(const Product& p) { return count_of(p.k, p.block); }
+inline const Factor& factor(const Product& p, bool of_b) { return of_b ? p.b : p.a; }
+inline i64 panels_of(const Product& p, bool of_b) { return count_of(factor(p, of_b).lines, panel_lines(p, of_b)); }
+
+// Panels are cut into stretches, and the stretches of all panels follow each other before the next ones: what an item reads at
+// a time lies in one place. A stretch of one panel of b stays in the nearest cache.
+constexpr i64 lanes_together = 128;
+inline i64 stretch(const Product& p) { return least(lanes_together / piece_lanes(p), pieces(p)); }
+
+i64 panel_bytes(const Product& p, bool of_b) {
+    if (p.k == 0) return 0;
+    return p.batch * panels_of(p, of_b) * count_of(pieces(p), stretch(p)) * stretch(p) * piece_words(p, of_b) * i64{sizeof(u32)};
+}
+
+// A piece of a panel.
+inline u32* piece_of(const Product& p, bool of_b, i64 matrix, i64 panel, i64 piece) {
+    const i64 together = stretch(p), stretches = count_of(pieces(p), together);
+    const i64 at = ((matrix * stretches + piece / together) * panels_of(p, of_b) + panel) * together + piece % together;
+    return reinterpret_cast<u32*>(factor(p, of_b).panels) + at * piece_words(p, of_b);
+}
+
+}  // namespace panels

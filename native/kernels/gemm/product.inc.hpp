@@ -1,0 +1,211 @@
+// Products of panels. A part of y stays in registers while a stretch of one panel of a and one of b passes.
+#pragma once
+
+#include "kernels/gemm/pack.inc.hpp"
+#include "kernels/gemm/panels.inc.hpp"
+#include "kernels/values/memory.inc.hpp"
+#include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/vectors.inc.hpp"
+
+namespace product {
+
+using memory::at;
+using numbers::Bits, numbers::Naturals, numbers::Reals, numbers::least, numbers::vector;
+using panels::float_rows, panels::float_vectors, panels::integer_rows, panels::integer_vectors, panels::panel_lines,
+    panels::panels_of, panels::piece_lanes, panels::piece_of, panels::pieces, panels::stretch;
+using vectors::read, vectors::write;
+
+namespace {  // of this file alone
+
+// Rows and columns of an item, in panels: its share of y, and what it reads of both panels along one stretch, stay in the
+// second cache.
+constexpr i64 a_panels = 32, b_panels = 4;
+
+// Sums of products of bytes, exact: each lane of `b` has four that are 128 too large, every lane of `a` the same four signed
+// ones. Without an instruction for it bytes become numbers of 16 bits, whose products of two pairs it adds.
+inline Bits add_products(Bits sum, Bits a, Bits b) {
+#if defined(__AVX512VNNI__)
+    return (Bits)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)b, (__m512i)a);
+#elif defined(__AVXVNNI__)
+    return (Bits)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)b, (__m256i)a);
+#else
+    const Naturals biased = (Naturals)b;
+    // Bytes 0 to 3 of each lane; shifts of signed numbers keep the sign.
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) sum += (Bits)((biased >> static_cast<u32>(8 * i)) & 0xffu) * (a << (24 - 8 * i) >> 24);
+    return sum;
+#endif
+}
+
+// a b + c, rounded once where there is an instruction for it.
+inline Reals multiply_add(Reals a, Reals b, Reals c) {
+#if defined(__AVX512F__)
+    return (Reals)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    return (Reals)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
+// Adds `count` blocks to a part of y, or begins it with them: each block's sum is exact, times a power of two exact, and
+// rounded once when it is added.
+template <i64 lanes>
+void add_blocks(i64 count, const u32* a, const u32* b, float* y, i64 row_step, bool begin) {
+    constexpr i64 rows = integer_rows, vectors = integer_vectors, width = vectors * vector;
+    // Lane l of sums[i][j] is row i, column j * vector + l; the loops are unrolled so that all of them are registers.
+    Reals sums[rows][vectors];
+#pragma GCC unroll 8
+    for (i64 i = 0; i < rows; ++i)
+#pragma GCC unroll 4
+        for (i64 j = 0; j < vectors; ++j) sums[i][j] = begin ? Reals{} : read<Reals>(y + i * row_step + j * vector);
+    for (i64 block = 0; block < count; ++block) {
+        const u32 *scales = a + rows * lanes, *bias = scales + rows;
+        Bits inner[rows][vectors];
+#pragma GCC unroll 8
+        for (i64 i = 0; i < rows; ++i)
+#pragma GCC unroll 4
+            // Bytes of b are 128 too large: the product with a starts at minus 128 times the sum of a's.
+            for (i64 j = 0; j < vectors; ++j) inner[i][j] = Bits{} + static_cast<i32>(bias[i]);
+#pragma GCC unroll 16
+        for (i64 lane = 0; lane < lanes; ++lane) {
+            Bits of_b[vectors];
+#pragma GCC unroll 4
+            for (i64 j = 0; j < vectors; ++j) of_b[j] = read<Bits>(b + lane * width + j * vector);
+#pragma GCC unroll 8
+            for (i64 i = 0; i < rows; ++i) {
+                const Bits of_a = Bits{} + static_cast<i32>(a[i * lanes + lane]);
+#pragma GCC unroll 4
+                for (i64 j = 0; j < vectors; ++j) inner[i][j] = add_products(inner[i][j], of_a, of_b[j]);
+            }
+        }
+        // The sum of a block, at most 32 times 127 squared, is a float32; so is its product with both scales.
+        Reals of_b[vectors];
+#pragma GCC unroll 4
+        for (i64 j = 0; j < vectors; ++j) of_b[j] = read<Reals>(b + lanes * width + j * vector);
+#pragma GCC unroll 8
+        for (i64 i = 0; i < rows; ++i) {
+            const Reals of_a = (Reals)(Bits{} + static_cast<i32>(scales[i]));
+#pragma GCC unroll 4
+            for (i64 j = 0; j < vectors; ++j)
+                sums[i][j] = multiply_add(__builtin_convertvector(inner[i][j], Reals), of_a * of_b[j], sums[i][j]);
+        }
+        a += rows * (lanes + 2);
+        b += width * (lanes + 1);
+    }
+#pragma GCC unroll 8
+    for (i64 i = 0; i < rows; ++i)
+#pragma GCC unroll 4
+        for (i64 j = 0; j < vectors; ++j) write(y + i * row_step + j * vector, sums[i][j]);
+}
+
+// Adds the products of `count` pieces of float32, or of pairs of bfloat16.
+template <bool pairs>
+void add_lanes(i64 count, i64 lanes, const u32* a, const u32* b, float* y, i64 row_step, bool begin) {
+    // Lane l of sums[i][j] as above: 24 of 32 registers, or 12 of 16.
+    constexpr i64 rows = float_rows, vectors = float_vectors;
+    Reals sums[rows][vectors];
+#pragma GCC unroll 8
+    for (i64 i = 0; i < rows; ++i)
+#pragma GCC unroll 4
+        for (i64 j = 0; j < vectors; ++j) sums[i][j] = begin ? Reals{} : read<Reals>(y + i * row_step + j * vector);
+    for (i64 lane = 0; lane < count * lanes; ++lane, b += vectors * vector) {
+        // From piece to piece of a beyond the lines that have passed.
+        const u32* here = a + (rows - 1) * (lane & ~(lanes - 1)) + lane;
+        Reals of_b[vectors];
+#pragma GCC unroll 4
+        for (i64 j = 0; j < vectors; ++j) of_b[j] = read<Reals>(b + j * vector);
+#pragma GCC unroll 8
+        for (i64 i = 0; i < rows; ++i) {
+            const Reals of_a = (Reals)(Bits{} + static_cast<i32>(here[i * lanes]));
+#pragma GCC unroll 4
+            for (i64 j = 0; j < vectors; ++j) {
+#if defined(__AVX512BF16__)
+                if constexpr (pairs) {
+                    sums[i][j] = (Reals)_mm512_dpbf16_ps((__m512)sums[i][j], (__m512bh)of_a, (__m512bh)of_b[j]);
+                    continue;
+                }
+#endif
+                sums[i][j] = multiply_add(of_a, of_b[j], sums[i][j]);
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (i64 i = 0; i < rows; ++i)
+#pragma GCC unroll 4
+        for (i64 j = 0; j < vectors; ++j) write(y + i * row_step + j * vector, sums[i][j]);
+}
+
+// Adds pieces of whatever the unit is; two comparisons for some thousand instructions.
+inline void add_pieces(const Product& p, i64 count, const u32* a, const u32* b, float* y, i64 row_step, bool begin) {
+    if (p.unit == Unit::bfloat16) return add_lanes<true>(count, piece_lanes(p), a, b, y, row_step, begin);
+    if (p.unit == Unit::float32) return add_lanes<false>(count, piece_lanes(p), a, b, y, row_step, begin);
+    if (p.block == 32) return add_blocks<8>(count, a, b, y, row_step, begin);
+    add_blocks<4>(count, a, b, y, row_step, begin);
+}
+
+// Items of a matrix, down and across.
+inline i64 row_items(const Product& p) { return count_of(panels_of(p, false), a_panels); }
+inline i64 column_items(const Product& p) { return count_of(panels_of(p, true), b_panels); }
+
+// One item: the sums in a buffer of whole panels, then y in its own type.
+void multiply_item(const Product& p, float* sums, i64 matrix, i64 row_item, i64 column_item) {
+    const i64 height = panel_lines(p, false), width = panel_lines(p, true), row_step = b_panels * width;
+    const i64 first_row = row_item * a_panels, first_column = column_item * b_panels;
+    const i64 rows = least(a_panels, panels_of(p, false) - first_row), columns = least(b_panels, panels_of(p, true) - first_column);
+    const i64 all = pieces(p);
+    if (all == 0)
+        for (i64 i = 0; i < rows * height * row_step; ++i) sums[i] = 0.0f;
+    for (i64 start = 0; start < all; start += stretch(p)) {
+        const i64 count = least(stretch(p), all - start);
+        for (i64 c = 0; c < columns; ++c)
+            for (i64 r = 0; r < rows; ++r)
+                add_pieces(p, count, piece_of(p, false, matrix, first_row + r, start), piece_of(p, true, matrix, first_column + c, start),
+                           sums + r * height * row_step + c * width, row_step, start == 0);
+    }
+    // Rows and columns that y does not have stay behind.
+    const i64 top = first_row * height, left = first_column * width;
+    const i64 count = least(columns * width, p.b.lines - left);
+    for (i64 i = 0; i < least(rows * height, p.a.lines - top); ++i)
+        memory::store(at(p.y, p.y_type, (matrix * p.a.lines + top + i) * p.b.lines + left), p.y_type, 1, count, sums + i * row_step);
+}
+
+}  // namespace
+
+// Whether this instruction set has what makes a unit faster than float32.
+bool has(Unit unit) {
+    bool bytes = false, bfloat16 = false;
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+    bytes = true;
+#endif
+#if defined(__AVX512BF16__)
+    bfloat16 = true;
+#endif
+    return unit == Unit::integers ? bytes : unit == Unit::bfloat16 ? bfloat16 : true;
+}
+
+i64 workspace(const Product& p) { return a_panels * b_panels * panel_lines(p, false) * panel_lines(p, true) * i64{sizeof(float)}; }
+
+i64 items(const Product& p) { return p.batch * row_items(p) * column_items(p); }
+
+// Items first to last - 1, down the rows first: neighbours share panels of b.
+void multiply(const Product& p, void* workspace, i64 first, i64 last) {
+    for (i64 item = first; item < last; ++item) {
+        const i64 in_matrix = row_items(p) * column_items(p), place = item % in_matrix;
+        multiply_item(p, static_cast<float*>(workspace), item / in_matrix, place % row_items(p), place / row_items(p));
+    }
+}
+
+// What dispatch/ sees of an instruction set; isa/products/ gives each table its external name.
+constexpr Products functions = {
+    .has = has,
+    .panel_bytes = panels::panel_bytes,
+    .pack_workspace = pack::pack_workspace,
+    .pack_items = pack::pack_items,
+    .pack = pack::pack,
+    .workspace = workspace,
+    .items = items,
+    .multiply = multiply,
+};
+
+}  // namespace product
