@@ -20,8 +20,10 @@ inline Dequantize lines_from(const Gemv& job, const u8* codes, i64 line) {
         .values_type = Real::f32,
         .nontemporal = false,
     };
+    // Every value is stored now. Scales lie where they were: streams leave out codes alone.
     r.format.keep = 0;
     r.geometry.n = job.n;
+    // Scales of blocks and shifts are those of the line; one scale for the whole array stays.
     if (has_blocks(f)) r.scales += line * bytes.scales;
     if (f.scales == Scales::shifted && f.shift_bits) r.shifts += line * bytes.shifts;
     if (f.scales == Scales::two_level && !f.whole_known) r.outer += line;
@@ -29,6 +31,7 @@ inline Dequantize lines_from(const Gemv& job, const u8* codes, i64 line) {
 }
 
 // One line of N:M codes; expand_line is told where it lies.
+// Both zeros of a sign bit are the same to it.
 inline NmLines line_shape(const Format& f, i64 n) {
     return {
         .lines = 1,
