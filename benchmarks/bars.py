@@ -70,6 +70,22 @@ def _format(row: Row) -> str:
     return str(row["format"])
 
 
+def _read_bar(row: Row) -> float:
+    return 0.85 if row.get("activation") else 0.7
+
+
+def _batch_bar(row: Row, isa: str) -> float | None:
+    return 1.0 if row.get("batch", 1) > 1 else None
+
+
+def _ggml_bar(row: Row, isa: str) -> float | None:
+    return 1.0 if row.get("activation") and row.get("times_faster_than_ggml") else None
+
+
+def _batch(row: Row) -> str:
+    return f"{row['format']}, batch {row['batch']}"
+
+
 def _sparse_bar(row: Row, isa: str) -> float | None:
     if row["batch"] != 1 or row["lines"] * row["columns"] < GIBIBYTE:
         return None
@@ -99,9 +115,13 @@ BARS: dict[str, tuple[Bar, ...]] = {
         Bar(
             "of the read rate",
             _of("of_limit"),
-            lambda row, isa: 0.7 if (row["format"], row.get("batch", 1)) == ("mxfp4", 1) else None,
-            _format,
+            lambda row, isa: _read_bar(row) if (row["format"], row.get("batch", 1)) == ("mxfp4", 1) else None,
+            lambda row: f"{row['format']}, {row.get('activation') or 'float32'} activations",
         ),
+        Bar("times torch's bfloat16", _of("times_faster_than_bfloat16"), _batch_bar, _batch),
+        Bar("times torch's float32", _of("times_faster_than_float32"), _batch_bar, _batch),
+        Bar("times ggml's MXFP4", _of("times_faster_than_ggml", "mxfp4"), _ggml_bar, _format),
+        Bar("times ggml's Q4_0", _of("times_faster_than_ggml", "q4_0"), _ggml_bar, _format),
     ),
     "sparse_matvec": (Bar("times own dense product", _of("times_own_dense"), _sparse_bar, _format),),
     "matmul": (

@@ -1,10 +1,13 @@
 """How close do products with packed weights come to the speed at which the weights can be read?
 
-Limit: torch summing as many bytes of float32 as the packed weights have, which reads them once. Peer: torch's
-product of the same weights in bfloat16. All in one process, alternating, medians. 8192 x 65536 weights are
-1 GiB in bfloat16.
+Limit: torch summing as many bytes of float32 as the packed weights have, which reads them once. Peers:
+torch's products of the same weights in bfloat16 and float32, and ggml's own MXFP4 and Q4_0 where `python
+benchmarks/_ggml.py` has built them. One vector in every format, as it is and rounded to int8; then batches.
+All in one process, alternating, medians. 8192 x 65536 weights are 1 GiB in bfloat16.
 
     python benchmarks/matvec.py [--lines 8192] [--columns 65536] [--batch 1] [--rounds 5] [--json FILE]
+
+With --batch, rows of that batch alone.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Any
 
 import torch
 from _alternating import arguments, seconds, table, write
+from _ggml import Matrix, built
 
 import fewbits as fb
 
@@ -31,56 +35,99 @@ FORMATS = (
     ),
     *("int4_channel", "int8_channel"),
 )
+BATCHES = (2, 8, 32, 64)
+BATCHED = ("mxfp4", "mxint8")
+ROUNDED = ("mxfp4", "mxint8")  # measured with int8 activations too
+IN_BATCHES = 4  # batches take a quarter of the lines: float32 weights have four times the bytes
 
 
-def measure(name: str, lines: int, columns: int, batch: int, rounds: int) -> dict[str, Any]:
-    """Return rates and ratios for one format."""
-    generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(lines, columns, generator=generator).bfloat16()
-    q = fb.quantize(weight, name)
-    q = q.to(torch.float32)
-    x = torch.randn(batch, columns, generator=generator)
+def measure(
+    name: str, weight: torch.Tensor, batch: int, rounds: int, activation: str | None, peers: dict[str, Matrix]
+) -> dict[str, Any]:
+    """Return rates and ratios for one format, batch and activation."""
+    lines, columns = weight.shape
+    q = fb.quantize(weight, name).to(torch.float32)
+    x = torch.randn(batch, columns, generator=torch.Generator().manual_seed(1))
     xb = x.bfloat16()
     bytes_like = torch.ones(q.nbytes // 4)
     calls = {
         "read": bytes_like.sum,
-        "fewbits": lambda: fb.matvec(q, x),
+        "fewbits": lambda: fb.matvec(q, x, activation=activation),
         "bfloat16": lambda: xb @ weight.t(),
     }
+    if batch > 1:
+        wide = weight.float()
+        calls["float32"] = lambda: x @ wide.t()
+    for peer, matrix in peers.items():
+        calls[peer] = lambda matrix=matrix: matrix.multiply(x)
     taken = seconds(calls, rounds)
     return {
         "format": name,
+        "batch": batch,
+        "activation": activation,
         "packed_mebibytes": q.nbytes / 2**20,
         "read_gigabytes_per_second": bytes_like.numel() * 4 / taken["read"] / 1e9,
         "gigabytes_per_second": q.nbytes / taken["fewbits"] / 1e9,
         "gigaflops_per_second": 2 * batch * lines * columns / taken["fewbits"] / 1e9,
         "of_limit": taken["read"] / taken["fewbits"],
         "times_faster_than_bfloat16": taken["bfloat16"] / taken["fewbits"],
+        "times_faster_than_float32": taken["float32"] / taken["fewbits"] if batch > 1 else None,
+        "times_faster_than_ggml": {peer: taken[peer] / taken["fewbits"] for peer in peers},
     }
+
+
+def measured(
+    formats: tuple[str, ...], lines: int, columns: int, batch: int, rounds: int
+) -> list[dict[str, Any]]:
+    """Return the rows of the table."""
+    weight = torch.randn(lines, columns, generator=torch.Generator().manual_seed(0)).bfloat16()
+    rows = []
+    if batch == 1:
+        for name in formats:
+            peers = {}
+            if name == "mxfp4" and built():
+                peers = {kind: Matrix(kind, lines, columns) for kind in ("mxfp4", "q4_0")}
+            for activation in (None, "int8_32") if name in ROUNDED else (None,):
+                rows.append(measure(name, weight, 1, rounds, activation, peers))
+    part = weight[: max(lines // IN_BATCHES, 1)]
+    for name in formats:
+        for several in (batch,) if batch > 1 else BATCHES if name in BATCHED else ():
+            rows.append(measure(name, part, several, rounds, None, {}))
+    return rows
 
 
 def main() -> None:
     """Print the table and write the figures."""
     given = arguments(__doc__ or "", lines=8192, columns=65536, batch=1)
-    names = [n for n in given.formats.split(",") if n] or FORMATS
-    rows = [measure(n, given.lines, given.columns, given.batch, given.rounds) for n in names]
+    names = tuple(n for n in given.formats.split(",") if n) or FORMATS
+    rows = measured(names, given.lines, given.columns, given.batch, given.rounds)
     size = given.lines * given.columns / 2**29
-    print(f"weights {given.lines} x {given.columns}, {size:.2f} GiB in bfloat16; batch {given.batch}")
+    print(
+        f"weights {given.lines} x {given.columns}, {size:.2f} GiB in bfloat16; a quarter of them in batches"
+    )
+    if not built():
+        print("ggml's MXFP4 and Q4_0 are left out: python benchmarks/_ggml.py builds them from its package")
     table(
-        ("format", "packed MiB", "read GB/s", "ours GB/s", "of limit", "GFLOP/s", "times torch bf16"),
+        ("format", "batch", "activations", "packed MiB", "read GB/s", "ours GB/s", "of limit", "GFLOP/s",
+         "times torch bf16", "times torch fp32", "times ggml MXFP4", "times ggml Q4_0"),
         [
             (
                 r["format"],
+                r["batch"],
+                r["activation"] or "as they are",
                 r["packed_mebibytes"],
                 r["read_gigabytes_per_second"],
                 r["gigabytes_per_second"],
                 r["of_limit"],
                 r["gigaflops_per_second"],
                 r["times_faster_than_bfloat16"],
+                r["times_faster_than_float32"],
+                r["times_faster_than_ggml"].get("mxfp4"),
+                r["times_faster_than_ggml"].get("q4_0"),
             )
             for r in rows
         ],
-    )
+    )  # fmt: skip
     write(given.json, rows)
 
 

@@ -15,6 +15,7 @@ namespace {
 
 using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using OutMatrix = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using ConstIntegers = nb::ndarray<const std::int8_t, nb::c_contig, nb::device::cpu>;
 
 Unit unit_of(const std::string& name) {
     if (name == "integers") return Unit::integers;
@@ -26,8 +27,8 @@ Unit unit_of(const std::string& name) {
 bool has_unit(const std::string& name) { return active().products.has(unit_of(name)); }
 
 void gemv_of(const Format& format, ConstFloats x, bool narrow, ConstBytes codes,
-             std::optional<ConstBytes> scales, std::optional<ConstBytes> shifts, std::optional<ConstFloats> outer, Floats y,
-             int threads) {
+             std::optional<ConstBytes> scales, std::optional<ConstBytes> shifts, std::optional<ConstFloats> outer,
+             Floats y, int threads, std::optional<ConstIntegers> x_codes, std::optional<ConstFloats> x_scales) {
     check(format);
     require(x.ndim() == 2 && y.ndim() == 2 && x.shape(0) == y.shape(0), "x is (batch, n) and y (batch, lines)");
     require(format.keep == 0 || x.shape(1) % static_cast<std::size_t>(format.group) == 0, "lines are whole groups");
@@ -38,6 +39,10 @@ void gemv_of(const Format& format, ConstFloats x, bool narrow, ConstBytes codes,
     g.axes = 1;
     g.extent[0] = static_cast<std::int64_t>(y.shape(1));
     check_parts(format, g, codes, scales, shifts, outer);
+    require(x_codes.has_value() == x_scales.has_value(), "codes and scales of x come together");
+    const std::size_t blocks = x.shape(0) * ((x.shape(1) + 31) / 32);
+    require(!x_codes || (x_codes->size() == x.size() && x_scales->size() == blocks), "x is rounded in blocks of 32");
+    const Implementation& implementation = active();
     const Gemv job{
         .format = format,
         .lines = g.extent[0],
@@ -48,11 +53,13 @@ void gemv_of(const Format& format, ConstFloats x, bool narrow, ConstBytes codes,
         .outer = data_of(outer),
         .x = x.data(),
         .narrow = narrow,
+        .x_codes = data_of(x_codes),
+        .x_scales = data_of(x_scales),
+        .byte_products = implementation.byte_products,
         .batch = static_cast<std::int64_t>(x.shape(0)),
         .y = y.data(),
         .stride = g.extent[0],
     };
-    const Implementation& implementation = active();
     nb::gil_scoped_release released;
     gemv(implementation.kernels, job, threads);
 }
@@ -129,7 +136,8 @@ void addition_product(Matrix a, Matrix b, OutMatrix y, int threads) {
 void fewbits::bind_products(nb::module_& m) {
     m.def("gemv", &gemv_of, "format"_a, "x"_a.noconvert(), "narrow"_a, "codes"_a.noconvert(),
           "scales"_a.noconvert().none(), "shifts"_a.noconvert().none(), "outer"_a.noconvert().none(), "y"_a.noconvert(),
-          "threads"_a, "Write x (batch, n) times the transpose of the packed (lines, n) into y (batch, lines).");
+          "threads"_a, "x_codes"_a.noconvert().none() = nb::none(), "x_scales"_a.noconvert().none() = nb::none(),
+          "Write x (batch, n) times the transpose of the packed (lines, n) into y (batch, lines).");
     m.def("has_unit", &has_unit, "unit"_a, "Return whether the instruction set in use multiplies by `unit` faster than by float32.");
     m.def("product", &product_of, "unit"_a, "a"_a.noconvert(), "format_a"_a.none(), "b"_a.noconvert(), "format_b"_a.none(),
           "block"_a, "y"_a.noconvert(), "threads"_a,

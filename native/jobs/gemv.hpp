@@ -15,6 +15,10 @@ struct Gemv {
     const float* outer;
     const float* x;  // (batch, n)
     bool narrow;     // whether every value of x is a normal bfloat16, or zero
+    // x rounded to integers in blocks of 32, and the scale of each block: then x has their products. Else null.
+    const std::int8_t* x_codes;
+    const float* x_scales;
+    bool byte_products;  // whether the CPU has vpdpbusd of the width of the registers in use
     std::int64_t batch;
     float* y;             // (batch, stride), of which `lines` are written
     std::int64_t stride;

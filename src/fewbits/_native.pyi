@@ -147,6 +147,8 @@ def gemv(
     outer: NDArray[np.float32] | tuple[int, ...] | None,
     y: NDArray[np.float32] | tuple[int, ...],
     threads: int,
+    x_codes: NDArray[np.int8] | None = None,
+    x_scales: NDArray[np.float32] | None = None,
 ) -> None: ...
 def has_unit(unit: str) -> bool: ...
 def product(

@@ -50,7 +50,7 @@ def test_a_time_has_reached_its_bar_from_below() -> None:
 
 def test_a_row_without_the_value_gives_no_figure() -> None:
     rows = [{"format": "mxint8", "of_float32": 2.0, "of_bfloat16": None}]
-    assert [f.measure for f in bars.figures("matmul", rows, "avx512")] == ["times float32"]
+    assert [f.measure for f in bars.figures("matmul", rows, "avx512_vnni")] == ["times float32"]
 
 
 @pytest.mark.parametrize(("path", "bar"), [("single:converged", 1.8), ("single:slow double:converged", 0.97)])

@@ -1,139 +1,113 @@
-// Lines times vectors, sixteen values decoded at a time in registers: every format that decode_sixteen knows, any number
-// of vectors.
+// Lines times one vector, sixteen values decoded at a time in registers: every format that decode_sixteen knows.
 #pragma once
 
 #include "kernels/dequantize/decode_sixteen.inc.hpp"
 #include "kernels/dequantize/decode_vectors.inc.hpp"
 #include "kernels/dequantize/packed.inc.hpp"
-#include "kernels/values/blocks.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/vectors.inc.hpp"
 
 namespace decoded_lines {
 
 using decode_sixteen::CodeDecoder;
 using packed::DecodeBuffers, packed::PreparedDequantize;
-using blocks::fill;
-using numbers::least, numbers::tile;
-#if defined(__AVX512F__)
-using decode_sixteen::Decoder;
-using decode_vectors::PackedRun, decode_vectors::decode_run, decode_vectors::packed_run_of, decode_vectors::weights;
+using numbers::Reals, numbers::least, numbers::tile, numbers::vector;
+using vectors::broadcast, vectors::read;
 
-namespace {  // of this file alone
-
-// A line times one vector, eight vectors of codes at a time in four sums; about five instructions for each 16 values
-// of up to four bits.
-template <Decoder decoder>
-inline float dot_of_run(const CodeDecoder& given, const PackedRun& r, const float* x) {
-    const CodeDecoder s = given;
-    __m512 sums[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
-    // Vectors whose sixteen bytes can be read whole, four at a time; then the rest one by one, under a mask.
-    i64 v = 0;
-    // Four sums: a fused multiply-add takes four cycles to deliver, and one could start in each.
-    for (; v + 4 <= r.safe; v += 4) {
-        __builtin_prefetch(r.codes + v * 2 * s.bits + 2048);
-#pragma GCC unroll 4
-        for (i64 j = 0; j < 4; ++j)
-            sums[j] = _mm512_fmadd_ps(weights<decoder, true>(s, r, v + j), _mm512_loadu_ps(x + 16 * (v + j)), sums[j]);
-    }
-    for (; v < r.vectors; ++v)
-        sums[0] = _mm512_fmadd_ps(weights<decoder, false>(s, r, v), _mm512_loadu_ps(x + 16 * v), sums[0]);
-    // Each of 64 lanes has summed n / 64 products; they are added as a tree, which the bound allows.
-    return _mm512_reduce_add_ps((sums[0] + sums[1]) + (sums[2] + sums[3]));
-}
-
-}  // namespace
-
-// Lines and rows of x that share their loads; 16 rows are what a call works on at once.
+// Lines and rows of x whose sums stand side by side.
 constexpr i64 lines_together = 4, rows_in_sums = 16;
 
-namespace {  // of this file alone
+#if defined(__AVX2__)
+using decode_sixteen::Decoder, decode_sixteen::parts;
+using decode_vectors::PackedRun, decode_vectors::Sharing, decode_vectors::packed_run_of, decode_vectors::weights;
 
-// Four lines times four rows of x: 16 sums in registers, eight loads for 16 products.
-inline void add_products(const float (*w)[tile], const float* x, i64 stride, i64 rows, i64 n, __m512 (*sums)[rows_in_sums]) {
-    for (i64 b = 0; b < rows; b += 4) {
-        // Rows beyond the last repeat it: their sums are not read.
-        const float* from[4];
-        __m512 sum[4][4];
-        for (i64 r = 0; r < 4; ++r) from[r] = x + least(b + r, rows - 1) * stride;
-#pragma GCC unroll 4
-        for (i64 l = 0; l < 4; ++l)
-#pragma GCC unroll 4
-            for (i64 r = 0; r < 4; ++r) sum[l][r] = sums[l][b + r];
-        // One load of x for four lines, one of each line for four rows.
-        for (i64 i = 0; i < n; i += 16) {
-#pragma GCC unroll 4
-            for (i64 r = 0; r < 4; ++r) {
-                const __m512 v = _mm512_loadu_ps(from[r] + i);
-#pragma GCC unroll 4
-                for (i64 l = 0; l < 4; ++l) sum[l][r] = _mm512_fmadd_ps(_mm512_load_ps(w[l] + i), v, sum[l][r]);
-            }
-        }
-#pragma GCC unroll 4
-        for (i64 l = 0; l < 4; ++l)
-#pragma GCC unroll 4
-            for (i64 r = 0; r < 4; ++r) sums[l][b + r] = sum[l][r];
-    }
+// a b + c with one rounding.
+inline Reals multiply_add(Reals a, Reals b, Reals c) {
+#if defined(__AVX512F__)
+    return (Reals)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#else
+    return (Reals)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#endif
 }
 
-// The covered vectors of up to four lines, times up to 16 rows of x; y[l][b] is written. Returns how many values of a
-// line they cover.
+// The lanes as a tree: halves are added to each other.
+inline float total(Reals v) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_ps((__m512)v);
+#else
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+#endif
+}
+
+namespace {  // of this file alone
+
+// The whole vectors of a run times x. Four sums: a fused multiply-add takes four cycles to deliver, and one could start in
+// each.
+template <Decoder decoder, Sharing sharing>
+inline float dot_of_run(const CodeDecoder& given, const PackedRun& r, const float* x) {
+    const CodeDecoder s = given;
+    constexpr i64 together = 4;
+    Reals sums[together];
+    for (Reals& sum : sums) sum = broadcast(0.0f);
+    // Vectors whose bytes can be read whole, so many at a time that they fill the four sums; then the rest one by one.
+    i64 v = 0;
+    for (; v + together / parts <= r.safe; v += together / parts) {
+        // Half a page ahead, as in nibbles.
+        __builtin_prefetch(r.codes + v * 2 * s.bits + 2048);
+#pragma GCC unroll 4
+        for (i64 j = 0; j < together; ++j) {
+            // With AVX2 a vector of 16 is two parts, each in a sum of its own.
+            const i64 at = v + j / parts, h = j % parts;
+            const u8* in = r.codes + at * 2 * s.bits;
+            sums[j] = multiply_add(weights<decoder, sharing>(s, r, in, at, h), read<Reals>(x + 16 * at + h * vector), sums[j]);
+        }
+    }
+    for (; v < r.vectors; ++v) {
+        // A copy: nothing beyond the line is read.
+        u8 last[32] = {};
+        __builtin_memcpy(last, r.codes + v * 2 * s.bits, static_cast<u64>(2 * s.bits));
+        for (i64 h = 0; h < parts; ++h)
+            sums[h] = multiply_add(weights<decoder, sharing>(s, r, last, v, h), read<Reals>(x + 16 * v + h * vector), sums[h]);
+    }
+    return total((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
 template <Decoder decoder>
-inline i64 gemv_lines(const Gemv& job, const PreparedDequantize& p, const CodeDecoder& s, DecodeBuffers& t, i64 line, i64 lines,
-                      float (*y)[rows_in_sums]) {
-    const i64 covered = job.n / 16 * 16;
-    // One vector: decoded values go from registers into the product.
-    if (job.batch == 1) {
-        for (i64 l = 0; l < lines; ++l) {
-            y[l][0] = 0.0f;
-            // DecodeBuffers has a scale for each of 1,024 blocks, none shorter than 16: eight tiles fit.
-            for (i64 start = 0; start < covered; start += 8 * tile) {  // a scale for each vector at most
-                const PackedRun r = packed_run_of(p, t, s, line + l, start, least(8 * tile, covered - start));
-                y[l][0] += dot_of_run<decoder>(s, r, job.x + start);
-            }
+inline float dot_of_line(const PreparedDequantize& p, const CodeDecoder& s, DecodeBuffers& t, i64 line, const float* x, i64 n) {
+    float y = 0.0f;
+    // DecodeBuffers has a scale for each of 1,024 blocks, none shorter than eight: eight tiles fit.
+    for (i64 start = 0; start < n; start += 8 * tile) {
+        const PackedRun r = packed_run_of(p, t, s, line, start, least(8 * tile, n - start));
+        switch (r.sharing) {
+            case Sharing::all: y += dot_of_run<decoder, Sharing::all>(s, r, x + start); break;
+            case Sharing::halves: y += dot_of_run<decoder, Sharing::halves>(s, r, x + start); break;
+            case Sharing::pairs: y += dot_of_run<decoder, Sharing::pairs>(s, r, x + start); break;
         }
-        return covered;
     }
-    // Several: a tile of four lines is decoded once, 16 KiB, and multiplied with every row.
-    alignas(64) float w[lines_together][tile];
-    __m512 sums[lines_together][rows_in_sums];
-    for (auto& of_line : sums)
-        for (__m512& sum : of_line) sum = _mm512_setzero_ps();
-    for (i64 start = 0; start < covered; start += tile) {
-        const i64 n = least(tile, covered - start);
-        for (i64 l = 0; l < lines_together; ++l) {
-            if (l < lines) decode_run<decoder, false>(s, packed_run_of(p, t, s, line + l, start, n), 1.0f, w[l]);
-            else fill(w[l], 0.0f, tile);
-        }
-        add_products(w, job.x + start, job.n, job.batch, n, sums);
-    }
-    for (i64 l = 0; l < lines; ++l)
-        for (i64 b = 0; b < job.batch; ++b) y[l][b] = _mm512_reduce_add_ps(sums[l][b]);
-    return covered;
+    return y;
 }
 
 }  // namespace
 
-// Chooses the decoder; returns how many values of a line are covered, none without AVX-512.
-inline i64 gemv_vectors(const Gemv& job, const PreparedDequantize& p, const CodeDecoder& s, DecodeBuffers& t, i64 line, i64 lines,
-                        float (*y)[rows_in_sums]) {
+// The product of the first n values of a line, whole vectors of them, with x.
+inline float dot_decoded(const PreparedDequantize& p, const CodeDecoder& s, DecodeBuffers& t, i64 line, const float* x, i64 n) {
     switch (s.decoder) {
-        case Decoder::table: return gemv_lines<Decoder::table>(job, p, s, t, line, lines, y);
-        case Decoder::integer: return gemv_lines<Decoder::integer>(job, p, s, t, line, lines, y);
-        case Decoder::number: return gemv_lines<Decoder::number>(job, p, s, t, line, lines, y);
-        case Decoder::number_or_nan: return gemv_lines<Decoder::number_or_nan>(job, p, s, t, line, lines, y);
-        case Decoder::wide_integer: return gemv_lines<Decoder::wide_integer>(job, p, s, t, line, lines, y);
-        case Decoder::wide_number: return gemv_lines<Decoder::wide_number>(job, p, s, t, line, lines, y);
-        case Decoder::bfloat: return gemv_lines<Decoder::bfloat>(job, p, s, t, line, lines, y);
+        case Decoder::table: return dot_of_line<Decoder::table>(p, s, t, line, x, n);
+        case Decoder::integer: return dot_of_line<Decoder::integer>(p, s, t, line, x, n);
+        case Decoder::number: return dot_of_line<Decoder::number>(p, s, t, line, x, n);
+        case Decoder::number_or_nan: return dot_of_line<Decoder::number_or_nan>(p, s, t, line, x, n);
+        case Decoder::wide_integer: return dot_of_line<Decoder::wide_integer>(p, s, t, line, x, n);
+        case Decoder::wide_number: return dot_of_line<Decoder::wide_number>(p, s, t, line, x, n);
+        case Decoder::bfloat: return dot_of_line<Decoder::bfloat>(p, s, t, line, x, n);
     }
-    return 0;
+    return 0.0f;
 }
 
 #else
 
-constexpr i64 lines_together = 4, rows_in_sums = 16;
-inline i64 gemv_vectors(const Gemv&, const PreparedDequantize&, const CodeDecoder&, DecodeBuffers&, i64, i64, float (*)[rows_in_sums]) {
-    return 0;
-}
+inline float dot_decoded(const PreparedDequantize&, const CodeDecoder&, DecodeBuffers&, i64, const float*, i64) { return 0.0f; }
 
 #endif
 

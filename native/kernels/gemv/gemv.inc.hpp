@@ -8,6 +8,7 @@
 #include "kernels/gemv/kept_lines.inc.hpp"
 #include "kernels/nm/stream.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
+#include "kernels/gemv/integer_lines.inc.hpp"
 
 namespace gemv {
 
@@ -18,6 +19,7 @@ using groups_of_four::Groups, groups_of_four::gemv_by_groups, groups_of_four::gr
 using kept_lines::gemv_kept;
 using stream::expand_line;
 using numbers::least;
+using integer_lines::Integers, integer_lines::gemv_integers, integer_lines::integer_workspace, integer_lines::takes_integers;
 
 namespace {  // of this file alone
 
@@ -25,7 +27,8 @@ namespace {  // of this file alone
 // each value.
 inline i64 workspace_of_lines(const Gemv& job) {
     const i64 codes = bytes_for(job.n, bits_of_element(job.format));
-    return count_of(job.n, 16) * 64 + lines_together * count_of(codes, 64) * 64 + 64;
+    const i64 of_floats = count_of(job.n, 16) * 64 + lines_together * count_of(codes, 64) * 64 + 64, of_integers = integer_workspace(job);
+    return of_floats > of_integers ? of_floats : of_integers;
 }
 
 }  // namespace
@@ -73,6 +76,13 @@ void gemv(const Gemv& job, u8* workspace, bool prepared, i64 first, i64 last) {
         few.y = job.y + line;
         gemv_dense(few, shared, 0, few.lines);
     }
+}
+
+// The entry: x in integers, where the weights are such too; else in float32.
+void multiply(const Gemv& job, u8* workspace, bool prepared, i64 first, i64 last) {
+    if (Integers k; takes_integers(job, k))
+        return gemv_integers(job, k, lines_from(job, job.codes, 0), workspace, prepared, first, last);
+    gemv(job, workspace, prepared, first, last);
 }
 
 }  // namespace gemv

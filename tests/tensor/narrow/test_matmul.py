@@ -47,6 +47,21 @@ def test_few_vectors_meet_packed_weights_within_the_bound(name: str) -> None:
         native.force_isa(None)
 
 
+@pytest.mark.parametrize(
+    "name", ["mxfp4", "mxfp6_e2m3", "mx6", "nvfp4", "quda_half", "int8_channel", "posit8_1"]
+)
+def test_batches_meet_packed_weights_within_the_bound(name: str) -> None:
+    for k, lines in ((16, 3), (33, 17), (512 + 48, 16), (1024 + 7, 35)):
+        q = fb.quantize(normal(lines, k) * 3, name)
+        dense = q.dequantize()
+        for isa in native.available_isas():
+            native.force_isa(isa)
+            for batch in (3, 6, 7, 17, 32, 33, 64, 65):
+                x = normal(batch, k, seed=batch)
+                assert excess(fb.matvec(q, x), x, dense.t()) <= 1
+        native.force_isa(None)
+
+
 @pytest.mark.parametrize("name", ["mxfp4", "mx9", "int8_channel"])
 def test_a_bound_far_tighter_is_refuted(name: str) -> None:
     q, x = fb.quantize(normal(64, 4096), name), normal(4, 4096, seed=1)
@@ -54,9 +69,9 @@ def test_a_bound_far_tighter_is_refuted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mxfp4", "mxfp8_e5m2", "mx6", "nvfp4"])
-def test_seventeen_vectors_are_multiplied_with_the_unpacked_weights(name: str) -> None:
+def test_sixty_five_vectors_are_multiplied_with_the_unpacked_weights(name: str) -> None:
     q = fb.quantize(normal(8, 96), name)
-    for batch in (16, 17):
+    for batch in (64, 65):
         x = normal(batch, 96, seed=2)
         assert excess(fb.matvec(q, x), x, q.dequantize().t()) <= 1
 

@@ -6,6 +6,7 @@ from fewbits.kernels.ops.products import (
     addition_product,
     bfloat16_product,
     gemv,
+    gemv_int8,
     rounded_product,
     rounds_in_product,
 )
@@ -18,6 +19,7 @@ __all__ = [
     "expand",
     "fake_quantize",
     "gemv",
+    "gemv_int8",
     "quantize",
     "rounded_product",
     "rounds_in_product",

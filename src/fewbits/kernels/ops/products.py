@@ -134,6 +134,50 @@ def gemv(
     return y
 
 
+@torch.library.custom_op("fewbits::gemv_int8", mutates_args=())
+def _gemv_int8(
+    x: torch.Tensor,
+    codes: torch.Tensor,
+    scales: torch.Tensor | None,
+    shifts: torch.Tensor | None,
+    outer: torch.Tensor | None,
+    format: str,
+    sparsity: str | None,
+    lines: int,
+) -> torch.Tensor:
+    weight, y = packed((codes, scales, shifts, outer)), torch.empty(len(x), lines)
+    kept = None if sparsity is None else pattern(sparsity)
+    products.gemv_int8(array(x.cpu().float()), weight, read_format(format), lines, kept, out=array(y))
+    return y.to(x.device, x.dtype)
+
+
+@_gemv_int8.register_fake
+def _(
+    x: torch.Tensor,
+    codes: Any,
+    scales: Any,
+    shifts: Any,
+    outer: Any,
+    format: str,
+    sparsity: str | None,
+    lines: int,
+) -> torch.Tensor:
+    return x.new_empty((x.shape[0], lines))
+
+
+def gemv_int8(
+    x: torch.Tensor,
+    parts: tuple[torch.Tensor | None, ...],
+    format: Format,
+    lines: int,
+    sparsity: Pattern | None = None,
+) -> torch.Tensor:
+    """Return ``r @ W.T`` in x's dtype, r being ``x`` in int8 with a float32 scale for each 32 values."""
+    kept = None if sparsity is None else str(sparsity)
+    y: torch.Tensor = _gemv_int8(x, *parts, format.grammar, kept, lines)
+    return y
+
+
 def _bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     y = torch.empty(len(a), b.shape[1])
     products.bfloat16_product(array(a), array(b), out=array(y))

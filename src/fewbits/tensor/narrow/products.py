@@ -5,11 +5,13 @@ Gradients flow to the ordinary operand: its derivatives are products with the sa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeGuard
 
 import torch
 
 from fewbits import kernels
+from fewbits.errors import ArgumentError
 from fewbits.formats import Format
 from fewbits.kernels import ops
 from fewbits.kernels.bits.options import Choices
@@ -18,8 +20,6 @@ from fewbits.kernels.ops.tensors import array
 from fewbits.tensor import inputs
 from fewbits.tensor.narrow.operands import check_matmul, check_matvec
 from fewbits.tensor.narrow.tensor import NarrowTensor
-
-GEMV_VECTORS = 16  # largest number of vectors for which a packed matrix is not unpacked
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -80,23 +80,39 @@ def matmul(a: torch.Tensor, b: torch.Tensor, format: str | Format | None = None)
     return _multiplied(left, right, target)
 
 
-def matvec(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+def matvec(weight: torch.Tensor, x: torch.Tensor, *, activation: str | None = None) -> torch.Tensor:
     """Return ``x @ weight.T`` for a packed (n, k) ``weight`` and few vectors x, (..., k): (..., n).
 
-    The packed weight is read once for every 16 vectors, without unpacking; :func:`matmul` does this too.
+    The packed weight is read once for up to 64 vectors, without unpacking; :func:`matmul` does this too.
+
+    Args:
+        weight: (n, k), packed with its blocks along k, or ordinary.
+        x: (..., k), ordinary.
+        activation: None multiplies x as it is. ``"int8_32"`` rounds it first to int8 with a float32 scale for
+            each 32 values, which is faster; each value changes by at most 1/253 of the largest magnitude of
+            its 32.
 
     Raises:
         DTypeError: an operand is not a floating-point tensor, or the dtypes differ.
-        ArgumentError: the shapes do not fit.
+        ArgumentError: the shapes do not fit, there is no such activation, or it is given with a weight that
+            is not packed along k.
     """
     check_matvec(weight, x)
-    return linear(x, weight)
+    if activation is None:
+        return linear(x, weight)
+    if activation != "int8_32":
+        raise ArgumentError(f"activation={activation!r}; expected None or 'int8_32'")
+    if isinstance(x, NarrowTensor) or not isinstance(weight, NarrowTensor) or weight.axis != 1:
+        raise ArgumentError(
+            "activation='int8_32' takes an ordinary x and a weight packed along its last axis: quantize it so"
+        )
+    return _gemv(x, weight, ops.gemv_int8)
 
 
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return ``a @ b`` by the rules of torch.matmul; either or both may be packed.
 
-    A packed matrix with blocks along the reduction axis is multiplied by up to 16 vectors without being
+    A packed matrix with blocks along the reduction axis is multiplied by up to 64 vectors without being
     unpacked, with float32 sums. A product of two packed operands is exact except for its float32 sums; it
     runs on the bfloat16 matrix units of the CPU, if there are any and all values are normal bfloat16 numbers
     or zero.
@@ -161,15 +177,23 @@ def bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def _is_gemv(w: torch.Tensor, x: torch.Tensor, vectors: int, *, axis: int) -> TypeGuard[NarrowTensor]:
     """Return whether ``w`` is a packed matrix, with blocks along ``axis``, and x few ordinary vectors."""
-    packed = isinstance(w, NarrowTensor) and w.ndim == 2 and w.axis == axis
-    return packed and not isinstance(x, NarrowTensor) and 0 < vectors <= GEMV_VECTORS
+    if not isinstance(w, NarrowTensor) or w.ndim != 2 or w.axis != axis or isinstance(x, NarrowTensor):
+        return False
+    return 0 < vectors <= kernels.most_vectors(w.format, sparse=w.sparsity is not None)
 
 
-def _gemv(x: torch.Tensor, w: NarrowTensor) -> torch.Tensor:
+def _transposed(q: NarrowTensor) -> NarrowTensor:
+    """Return ``q.t()``, which torch types as any tensor."""
+    turned = q.t()
+    assert isinstance(turned, NarrowTensor)
+    return turned
+
+
+def _gemv(x: torch.Tensor, w: NarrowTensor, multiply: Callable[..., torch.Tensor] = ops.gemv) -> torch.Tensor:
     """Return the product of the vectors of ``x`` with the lines of ``w`` along its block axis."""
     rows, lines = x if x.ndim == 2 else x.reshape(-1, x.shape[-1]), w.shape[1 - w.axis]
     parts = tuple(None if part is None else part.contiguous() for part in w.pieces)
-    y = ops.gemv(rows, parts, w.format, lines, w.sparsity)
+    y = multiply(rows, parts, w.format, lines, w.sparsity)
     return y if x.ndim == 2 else y.reshape(*x.shape[:-1], lines)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fewbits import _native
@@ -40,6 +41,7 @@ def gemv(
     *,
     bfloat16: bool,
     threads: int,
+    rounded: Packed | None = None,
 ) -> None:
     """Write ``x @ W.T`` into ``y``, straight from the packed bits of W.
 
@@ -52,11 +54,12 @@ def gemv(
         zero: the code of what is not kept.
         bfloat16: whether every value of x is a normal bfloat16, or zero.
         threads: most threads to use.
+        rounded: x in int8 with a float32 for each 32 values; integers multiply where W has them.
     """
     active_isa()
     x = aligned(x)
     p = _format(format, sparsity, zero)
-    _native.gemv(p, x, bfloat16, *contiguous_parts(q), y, threads)
+    _native.gemv(p, x, bfloat16, *contiguous_parts(q), y, threads, *_integers(rounded))
 
 
 def gemv_lent(
@@ -98,3 +101,11 @@ def _format(format: Format, sparsity: Pattern | None, zero: int) -> _native.Form
         p = _native.Format(p)
         p.keep, p.group, p.zero = sparsity.keep, sparsity.group, zero
     return p
+
+
+def _integers(rounded: Packed | None) -> tuple[Array | None, Array | None]:
+    """Return the codes and the scales of a rounded x, as numbers."""
+    if rounded is None:
+        return None, None
+    assert rounded.scales is not None
+    return rounded.codes.view(np.int8), rounded.scales.view(np.float32)

@@ -1,0 +1,411 @@
+// Lines times vectors that were rounded to int8 in blocks of 32, by integers: kernels/reference/gemv/int8.py defines the
+// result, bit for bit. Elements of four and eight bits that are small integers times one power of two are multiplied as
+// those; the sum of a block is exact in 32 bits and becomes a float32 once. Everything else is multiplied in float32.
+//
+// 512 values, 16 blocks, are one step, and the sum of block b of it stands in a lane of its own: lanes hold the blocks in
+// the order in which additions of neighbours leave them, `order`, and the scales of x are put into that order once.
+#pragma once
+
+#include "kernels/dequantize/packed.inc.hpp"
+#include "kernels/values/memory.inc.hpp"
+#include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/rounding.inc.hpp"
+
+namespace integer_lines {
+
+using packed::DecodeBuffers, packed::PreparedDequantize, packed::decode_scales, packed::outer_scale, packed::prepare_dequantize;
+using memory::unpack;
+using numbers::is_power_of_two, numbers::least, numbers::log2_of, numbers::power_of_two, numbers::tile;
+using rounding::constants_of, rounding::decode_all;
+
+using i8 = std::int8_t;
+
+namespace {  // of this file alone
+
+constexpr i64 block = 32, step = 512, blocks_in_step = step / block;
+constexpr i32 nibble_offset = 32;  // makes integers of four bits unsigned; a table entry is at most 63
+constexpr i64 bytes_ahead = 2048;
+
+// What the lines of one job share: the integers of the codes, and where in a step the block of each lane is.
+struct Integers {
+    i32 value[256];
+    u8 table[64];  // four bits: the integers plus the offset, four times
+    i32 order[blocks_in_step];
+    float unit;  // what one is worth
+    i64 steps;   // whole ones in a line
+    i64 log_size;  // blocks of x that share a scale of the weight
+};
+
+// Sets `value`; returns whether all codes are integers that the products below take.
+inline bool set_values(const Grid& g, Integers& k) {
+    alignas(64) i32 codes[256];
+    alignas(64) float ones[256], values[256];
+    const i32 count = 1 << g.bits, at_most = g.bits == 4 ? nibble_offset - 1 : 128;
+    for (i32 i = 0; i < 256; ++i) {
+        codes[i] = i % count;
+        ones[i] = 1.0f;
+    }
+    // The values come from the same function that decodes everything else.
+    decode_all(constants_of(g, Overflow::saturate), g.has_nan, codes, ones, values, 256);
+    k.unit = power_of_two(g.emin - g.m);
+    bool fits = g.emin - g.m >= -126;
+    for (i32 i = 0; i < 256; ++i) {
+        const float in_units = values[i] / k.unit;  // a power of two: exact
+        const bool within = in_units >= static_cast<float>(-at_most) && in_units <= static_cast<float>(at_most);
+        k.value[i] = within ? static_cast<i32>(in_units) : 0;
+        // Bytes are multiplied as they are: they must be their own integers.
+        fits &= within && static_cast<float>(k.value[i]) == in_units && (g.bits == 4 || k.value[i] == static_cast<i32>(static_cast<i8>(i)));
+    }
+    for (i32 i = 0; i < 64; ++i) k.table[i] = static_cast<u8>(k.value[i % 16] + nibble_offset);
+    return fits;
+}
+
+// The blocks in the order of lanes: as they come from additions of neighbours in the functions below.
+inline void set_order(i32 bits, i32* order) {
+    for (i32 i = 0; i < blocks_in_step; ++i) {
+#if defined(__AVX512F__)
+        // Four bits: lane 4 q + r is quarter q of register r, which has four blocks. Eight bits: registers of two blocks.
+        order[i] = bits == 4 ? 4 * (i % 4) + i / 4 : 8 * (i / 8) + 2 * (i % 4) + i / 4 % 2;
+#elif defined(__AVX2__)
+        // Four bits: within eight blocks lane 4 q + r is half q of register r. Eight bits: each register is a block.
+        order[i] = bits == 4 ? 8 * (i / 8) + 2 * (i % 4) + i / 4 % 2 : i;
+#else
+        order[i] = i + 0 * bits;
+#endif
+    }
+}
+
+}  // namespace
+
+// Whether integers serve the job: x is rounded, and a scale of the weight serves whole blocks of x.
+inline bool takes_integers(const Gemv& job, Integers& k) {
+    const Format& f = job.format;
+    const bool blocks = !has_blocks(f) || (f.block >= block && is_power_of_two(f.block));
+    if (job.x_codes == nullptr || f.keep != 0 || f.tabled || !blocks || f.scales == Scales::shifted) return false;
+    if ((f.grid.bits != 4 && f.grid.bits != 8) || !set_values(f.grid, k)) return false;
+    set_order(f.grid.bits, k.order);
+    k.steps = job.n / step;
+    k.log_size = log2_of((has_blocks(f) ? f.block : block) / block);
+    return true;
+}
+
+// One vector as the steps read it.
+struct Rounded {
+    const i8* codes;      // four bits: for each register of weights its even values, then its odd ones
+    const i32* offsets;   // of each block: what the offset of the weights adds to its sum
+    const float* scales;  // of each block, times what one is worth
+};
+
+// Bytes of a row of x in the workspace: codes, offsets and scales of its whole steps.
+inline i64 rounded_bytes(i64 n) { return n / step * (step + 8 * blocks_in_step); }
+
+namespace {  // of this file alone
+
+inline Rounded rounded_row(const u8* workspace, const Integers& k) {
+    const u8* offsets = workspace + k.steps * step;
+    const u8* scales = offsets + k.steps * blocks_in_step * 4;
+    return {reinterpret_cast<const i8*>(workspace), reinterpret_cast<const i32*>(offsets), reinterpret_cast<const float*>(scales)};
+}
+
+#if defined(__AVX512F__)
+constexpr i64 codes_in_register = 128;
+#else
+constexpr i64 codes_in_register = 64;
+#endif
+
+// Writes the whole steps of row b of x into the workspace.
+inline void prepare_row(const Gemv& job, const Integers& k, i64 b, u8* workspace) {
+    const i8* x = job.x_codes + b * job.n;
+    i8* codes = reinterpret_cast<i8*>(workspace);
+    i32* offsets = reinterpret_cast<i32*>(workspace + k.steps * step);
+    float* scales = reinterpret_cast<float*>(workspace + k.steps * (step + 4 * blocks_in_step));
+    // Nibbles come apart as even and odd values; bytes stay in their order.
+    const i64 half = codes_in_register / 2;
+    const bool nibbles = job.format.grid.bits == 4;
+    for (i64 i = 0; i < k.steps * step; i += codes_in_register)
+        for (i64 j = 0; j < half; ++j) {
+            codes[i + (nibbles ? j : 2 * j)] = x[i + 2 * j];
+            codes[i + (nibbles ? half + j : 2 * j + 1)] = x[i + 2 * j + 1];
+        }
+    for (i64 i = 0; i < k.steps * blocks_in_step; ++i) {
+        const i64 of = i / blocks_in_step * blocks_in_step + k.order[i % blocks_in_step];
+        // At most 32 times 127.
+        i32 sum = 0;
+        for (i64 j = 0; j < block; ++j) sum += x[of * block + j];
+        // Bytes without vpdpbusd are multiplied with their signs: nothing is added there.
+        offsets[i] = nibbles ? nibble_offset * sum : job.byte_products ? 128 * sum : 0;
+        scales[i] = job.x_scales[b * count_of(job.n, block) + of] * k.unit;
+    }
+}
+
+#if defined(__AVX512F__)
+
+using Words = __m512i;
+
+// Adds the products of unsigned and signed bytes, four in a lane. Written as assembly because CPUs without the
+// instruction run this file too: it is reached where job.byte_products says that this one has it.
+inline Words add_byte_products(Words sum, Words a, Words b) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+}
+
+// Lane i of the result: the sum of four lanes that become neighbours, of register i % 4.
+inline Words add_lanes(const Words* d) {
+    const Words first = _mm512_add_epi32(_mm512_unpacklo_epi32(d[0], d[1]), _mm512_unpackhi_epi32(d[0], d[1]));
+    const Words second = _mm512_add_epi32(_mm512_unpacklo_epi32(d[2], d[3]), _mm512_unpackhi_epi32(d[2], d[3]));
+    return _mm512_add_epi32(_mm512_unpacklo_epi64(first, second), _mm512_unpackhi_epi64(first, second));
+}
+
+// The sums of the 16 blocks of a step, 256 bytes of codes. Two byte shuffles look up 128 integers, two instructions
+// multiply them.
+template <bool byte_products>
+inline void nibble_sums(const Integers& k, const u8* codes, const i8* x, Words* sums) {
+    const Words table = _mm512_loadu_si512(k.table), nibble = _mm512_set1_epi8(15), one = _mm512_set1_epi16(1);
+    Words d[4];
+#pragma GCC unroll 4
+    for (i64 r = 0; r < 4; ++r) {
+        const Words c = _mm512_loadu_si512(codes + 64 * r);
+        const Words even = _mm512_shuffle_epi8(table, _mm512_and_si512(c, nibble));
+        const Words odd = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(c, 4), nibble));
+        const Words x0 = _mm512_loadu_si512(x + 128 * r), x1 = _mm512_loadu_si512(x + 128 * r + 64);
+        if (byte_products)
+            d[r] = add_byte_products(add_byte_products(_mm512_setzero_si512(), even, x0), odd, x1);
+        else  // four products of at most 63 x 127 fit 16 bits
+            d[r] = _mm512_madd_epi16(_mm512_add_epi16(_mm512_maddubs_epi16(even, x0), _mm512_maddubs_epi16(odd, x1)), one);
+    }
+    sums[0] = add_lanes(d);
+}
+
+// The same of 512 bytes of codes.
+template <bool byte_products>
+inline void byte_sums(const Integers&, const u8* codes, const i8* x, Words* sums) {
+    const Words high = _mm512_set1_epi8(-128), one = _mm512_set1_epi16(1);
+    Words d[8];
+#pragma GCC unroll 8
+    for (i64 r = 0; r < 8; ++r) {
+        const Words c = _mm512_loadu_si512(codes + 64 * r), v = _mm512_loadu_si512(x + 64 * r);
+        if (byte_products) {
+            d[r] = add_byte_products(_mm512_setzero_si512(), _mm512_xor_si512(c, high), v);
+        } else {  // two products of at most 128 x 127 fit 16 bits
+            const Words signed_x = _mm512_mask_sub_epi8(v, _mm512_movepi8_mask(c), _mm512_setzero_si512(), v);
+            d[r] = _mm512_madd_epi16(_mm512_maddubs_epi16(_mm512_abs_epi8(c), signed_x), one);
+        }
+    }
+    // A block is half a register: quarters 0 and 1, or 2 and 3.
+    const Words a = add_lanes(d), b = add_lanes(d + 4);
+    sums[0] = _mm512_add_epi32(_mm512_shuffle_i64x2(a, b, 0x88), _mm512_shuffle_i64x2(a, b, 0xdd));
+}
+
+constexpr i64 lanes = 16;
+
+// sums += products, each rounded: the definition has no fused operation.
+inline void add_scaled(const Integers& k, const Words* of_blocks, const i32* offsets, const float* x_scales, const float* scales, __m512* sums) {
+    const __m512 ordered = _mm512_permutexvar_ps(_mm512_loadu_si512(k.order), _mm512_loadu_ps(scales));
+    const __m512 s = _mm512_mul_ps(ordered, _mm512_loadu_ps(x_scales));
+    sums[0] = _mm512_add_ps(sums[0], _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(of_blocks[0], _mm512_loadu_si512(offsets))), s));
+}
+
+using Sums = __m512;
+inline void write_sums(const Sums* sums, float* out) { _mm512_storeu_ps(out, sums[0]); }
+inline Sums no_sum() { return _mm512_setzero_ps(); }
+
+#elif defined(__AVX2__)
+
+using Words = __m256i;
+
+inline Words load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+
+// As with AVX-512; AVX-VNNI is a feature of its own, in the encoding of AVX.
+inline Words add_byte_products(Words sum, Words a, Words b) {
+    __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
+    return sum;
+}
+
+// Lane i of each half of the result: the sum of that half of register i.
+inline Words add_lanes(const Words* d) { return _mm256_hadd_epi32(_mm256_hadd_epi32(d[0], d[1]), _mm256_hadd_epi32(d[2], d[3])); }
+
+template <bool byte_products>
+inline void nibble_sums(const Integers& k, const u8* codes, const i8* x, Words* sums) {
+    const Words table = load(k.table), nibble = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1);
+#pragma GCC unroll 2
+    for (i64 h = 0; h < 2; ++h, codes += 128, x += 256) {
+        Words d[4];
+#pragma GCC unroll 4
+        for (i64 r = 0; r < 4; ++r) {
+            const Words c = load(codes + 32 * r);
+            const Words even = _mm256_shuffle_epi8(table, _mm256_and_si256(c, nibble));
+            const Words odd = _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(c, 4), nibble));
+            const Words x0 = load(x + 64 * r), x1 = load(x + 64 * r + 32);
+            if (byte_products)
+                d[r] = add_byte_products(add_byte_products(_mm256_setzero_si256(), even, x0), odd, x1);
+            else  // four products of at most 63 x 127 fit 16 bits
+                d[r] = _mm256_madd_epi16(_mm256_add_epi16(_mm256_maddubs_epi16(even, x0), _mm256_maddubs_epi16(odd, x1)), one);
+        }
+        sums[h] = add_lanes(d);
+    }
+}
+
+template <bool byte_products>
+inline void byte_sums(const Integers&, const u8* codes, const i8* x, Words* sums) {
+    const Words high = _mm256_set1_epi8(-128), one = _mm256_set1_epi16(1);
+#pragma GCC unroll 2
+    for (i64 h = 0; h < 2; ++h, codes += 256, x += 256) {
+        Words d[8];
+#pragma GCC unroll 8
+        for (i64 r = 0; r < 8; ++r) {
+            const Words c = load(codes + 32 * r), v = load(x + 32 * r);
+            if (byte_products) d[r] = add_byte_products(_mm256_setzero_si256(), _mm256_xor_si256(c, high), v);
+            else  // two products of at most 128 x 127 fit 16 bits
+                d[r] = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(c), _mm256_sign_epi8(v, c)), one);
+        }
+        // A block is a register: its halves are added.
+        const Words a = add_lanes(d), b = add_lanes(d + 4);
+        sums[h] = _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
+    }
+}
+
+constexpr i64 lanes = 8;
+
+inline void add_scaled(const Integers& k, const Words* of_blocks, const i32* offsets, const float* x_scales, const float* scales, __m256* sums) {
+#pragma GCC unroll 2
+    for (i64 h = 0; h < 2; ++h) {
+        // Both halves have the order of the first.
+        const __m256 ordered = _mm256_permutevar8x32_ps(_mm256_loadu_ps(scales + 8 * h), load(k.order));
+        const __m256 s = _mm256_mul_ps(ordered, _mm256_loadu_ps(x_scales + 8 * h));
+        const __m256 exact = _mm256_cvtepi32_ps(_mm256_sub_epi32(of_blocks[h], load(offsets + 8 * h)));
+        sums[h] = _mm256_add_ps(sums[h], _mm256_mul_ps(exact, s));
+    }
+}
+
+using Sums = __m256;
+inline void write_sums(const Sums* sums, float* out) {
+    _mm256_storeu_ps(out, sums[0]);
+    _mm256_storeu_ps(out + 8, sums[1]);
+}
+inline Sums no_sum() { return _mm256_setzero_ps(); }
+
+#endif
+
+// Adds the blocks from value `start` on, the last of them perhaps shorter, one by one; `in_lanes` has lane b % 16 for block b.
+inline void add_by_loops(const Gemv& job, const Integers& k, const PreparedDequantize& p, DecodeBuffers& t, i64 line, i64 b, i64 start,
+                         float* in_lanes) {
+    const i8* x = job.x_codes + b * job.n;
+    const u8* part = job.codes + line * p.bytes.codes;
+    const bool none = p.f.scales == Scales::none;
+    for (i64 first = start, n; first < job.n; first += n) {
+        n = least(tile, job.n - first);
+        unpack(part, first, p.f.grid.bits, n, t.codes, part + p.bytes.codes);
+        for (i64 i = 0; i < n; i += block) {
+            const i64 number = (first + i) / block, size = least(block, n - i);
+            i32 sum = 0;
+            for (i64 j = i; j < i + size; ++j) sum += k.value[t.codes[j] & 255] * x[first + j];
+            // Whole vectors of scales are written: room for one.
+            float scale[16] = {1.0f};
+            if (!none) decode_scales(p, t, line, has_blocks(p.f) ? number >> k.log_size : 0, 1, scale);
+            // In this order: the scale of x times what one is worth, times the weight's scale, times the exact sum.
+            const float of_x = job.x_scales[b * count_of(job.n, block) + number] * k.unit;
+            in_lanes[number % blocks_in_step] += static_cast<float>(sum) * (scale[0] * of_x);
+        }
+    }
+}
+
+// The lanes, block b of every 16 in lane b, as a tree: 8 and 8, 4 and 4, and so on.
+inline float total(float* in_lanes) {
+    for (i64 width = blocks_in_step / 2; width > 0; width /= 2)
+        for (i64 j = 0; j < width; ++j) in_lanes[j] += in_lanes[j + width];
+    return in_lanes[0];
+}
+
+#if defined(__AVX2__)
+
+// The scales of the blocks of some steps of a line.
+inline void scales_of_steps(const PreparedDequantize& p, const Integers& k, DecodeBuffers& t, i64 line, i64 first, i64 steps, float* out) {
+    const i64 begin = first * blocks_in_step, n = steps * blocks_in_step;
+    if (has_blocks(p.f) && k.log_size == 0) return decode_scales(p, t, line, begin, n, out);
+    // Larger blocks, or one for the line: each scale serves several blocks of x.
+    t.scale[0] = 1.0f;
+    const i64 of_first = has_blocks(p.f) ? begin >> k.log_size : 0;
+    if (has_blocks(p.f)) decode_scales(p, t, line, of_first, ((begin + n - 1) >> k.log_size) - of_first + 1, t.scale);
+    else if (one_scale(p.f)) decode_scales(p, t, line, 0, 1, t.scale);
+    for (i64 i = 0; i < n; ++i) out[i] = t.scale[has_blocks(p.f) ? ((begin + i) >> k.log_size) - of_first : 0];
+}
+
+// Up to four lines times row b: the lines share the loads of x that the nearest cache keeps.
+template <bool nibbles, bool byte_products>
+inline void add_steps(const Gemv& job, const Integers& k, const PreparedDequantize& p, DecodeBuffers& t, const Rounded& x, i64 line,
+                      i64 lines, float (*in_lanes)[blocks_in_step]) {
+    constexpr i64 most_lines = 4, steps_together = 8, bytes = nibbles ? step / 2 : step;
+    Sums sums[most_lines][blocks_in_step / integer_lines::lanes];
+    // Sixteen blocks have a lane each: one register of AVX-512, two of AVX2.
+    for (auto& of_line : sums)
+        for (Sums& s : of_line) s = no_sum();
+    alignas(64) float scales[most_lines][steps_together * blocks_in_step + 16];  // and room for a register
+    const u8* const codes = job.codes + line * p.bytes.codes;
+    for (i64 start = 0; start < k.steps; start += steps_together) {
+        const i64 count = least(steps_together, k.steps - start);
+        for (i64 l = 0; l < lines; ++l) {
+            scales_of_steps(p, k, t, line + l, start, count, scales[l]);
+            if (has_blocks(p.f)) __builtin_prefetch(p.job.scales + (line + l) * p.bytes.scales + 2 * (start + count) * blocks_in_step);
+        }
+        for (i64 s = 0; s < count; ++s) {
+            const i64 at = (start + s) * bytes, ahead = at + bytes_ahead;
+            // From the end of a line in the one that comes after these.
+            const i64 next = ahead < p.bytes.codes ? ahead : ahead + (lines - 1) * p.bytes.codes;
+            for (i64 l = 0; l < lines; ++l) {
+                for (i64 i = 0; i < bytes; i += 64) __builtin_prefetch(codes + l * p.bytes.codes + next + i);
+                Words of_blocks[blocks_in_step / integer_lines::lanes];
+                const u8* from = codes + l * p.bytes.codes + at;
+                const i8* v = x.codes + (start + s) * step;
+                if (nibbles) nibble_sums<byte_products>(k, from, v, of_blocks);
+                else byte_sums<byte_products>(k, from, v, of_blocks);
+                const i64 first = (start + s) * blocks_in_step;
+                add_scaled(k, of_blocks, x.offsets + first, x.scales + first, scales[l] + s * blocks_in_step, sums[l]);
+            }
+        }
+    }
+    // From the order of lanes to that of blocks.
+    for (i64 l = 0; l < lines; ++l) {
+        alignas(64) float ordered[blocks_in_step];
+        write_sums(sums[l], ordered);
+        for (i64 i = 0; i < blocks_in_step; ++i) in_lanes[l][k.order[i]] = ordered[i];
+    }
+}
+
+#endif
+
+}  // namespace
+
+// Bytes that the rows of x need in the workspace.
+inline i64 integer_workspace(const Gemv& job) { return job.x_codes == nullptr ? 0 : job.batch * rounded_bytes(job.n); }
+
+// Lines first to last - 1 of every row of x; `workspace` has what the rows need.
+inline void gemv_integers(const Gemv& job, const Integers& k, const Dequantize& packed, u8* workspace, bool prepared, i64 first, i64 last) {
+    const PreparedDequantize p = prepare_dequantize(packed);
+    DecodeBuffers t;
+    for (i64 i = 0; i < tile; ++i) t.ones[i] = 1.0f;
+    // Rows of x are put into the order of the steps once for each thread.
+    const i64 each = rounded_bytes(job.n);
+    for (i64 b = 0; b < job.batch && !prepared; ++b) prepare_row(job, k, b, workspace + b * each);
+    for (i64 line = first; line < last; line += 4) {
+        const i64 lines = least(4, last - line);
+        // All rows while the codes of four lines are in a near cache.
+        for (i64 b = 0; b < job.batch; ++b) {
+            float in_lanes[4][blocks_in_step] = {};
+            i64 done = 0;
+#if defined(__AVX2__)
+            const Rounded x = rounded_row(workspace + b * each, k);
+            const bool nibbles = job.format.grid.bits == 4;
+            const auto add = nibbles ? (job.byte_products ? add_steps<true, true> : add_steps<true, false>)
+                                     : (job.byte_products ? add_steps<false, true> : add_steps<false, false>);
+            add(job, k, p, t, x, line, lines, in_lanes);
+            done = k.steps * step;
+#endif
+            for (i64 l = 0; l < lines; ++l) {
+                add_by_loops(job, k, p, t, line + l, b, done, in_lanes[l]);
+                job.y[b * job.stride + line + l] = total(in_lanes[l]) * outer_scale(p, line + l);
+            }
+        }
+    }
+}
+
+}  // namespace integer_lines

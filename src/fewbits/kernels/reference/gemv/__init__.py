@@ -1,0 +1,1 @@
+"""Products of a packed matrix with few vectors: the definition of what is not a sum of float32."""
