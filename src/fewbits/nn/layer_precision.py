@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from fewbits import kernels
 from fewbits.formats import Format
 from fewbits.kernels import ops
 from fewbits.kernels.bits.options import Choices
@@ -63,13 +64,17 @@ class Operand(NamedTuple):
         return ops.fake_quantize(self.values.detach(), self.format, axis, self.choices, 0, None)
 
 
-# Asked once: torch.compile cannot look into the question.
-_HAS_TILES = bool(torch.cpu._is_amx_tile_supported())
+# A constant, as torch.compile cannot look into the questions.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch gives it no types
+def _has_fast_bfloat16() -> bool:
+    """Whether PyTorch's own products of bfloat16 run on units for them, which takes less than packing."""
+    return bool(torch.cpu._is_amx_tile_supported()) or kernels.has_bfloat16_products()
 
 
 def goes_by_panels(x: torch.Tensor) -> bool:
-    """Return whether fewbits multiplies ``x`` itself; PyTorch does on a CPU with tiles, and elsewhere."""
-    return x.device.type == "cpu" and not _HAS_TILES and x.dtype in (torch.bfloat16, torch.float32)
+    """Return whether fewbits multiplies ``x`` itself: on a CPU without units for bfloat16."""
+    ours = x.device.type == "cpu" and x.dtype in (torch.bfloat16, torch.float32)
+    return ours and not _has_fast_bfloat16()
 
 
 @dataclass(eq=False)
