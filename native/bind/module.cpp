@@ -1,6 +1,8 @@
 // The module that Python imports: what each file of this folder adds to it.
 #include "bind/bind.hpp"
 #ifdef FEWBITS_SANITIZE
+#include <nanobind/stl/string.h>
+
 #include "sanitizer_faults.hpp"
 #endif
 
