@@ -236,4 +236,4 @@ def _decided_once(format: str, choices: tuple[Any, ...]) -> tuple[str, str]:
 
 # The options are decided while torch.compile traces; the result is a constant of the graph. This is the mark
 # that torch.compiler.assume_constant_result sets, which imports the compiler first, for a second.
-_decided._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_decided._dynamo_marked_constant = True  # type: ignore[attr-defined]  # a mark on a function

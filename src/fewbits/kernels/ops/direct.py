@@ -42,7 +42,8 @@ def is_ordinary(*tensors: torch.Tensor) -> bool:
     keys = _C._dispatch_tls_local_include_set().raw_repr()
     for x in tensors:
         keys |= _C._dispatch_keys(x).raw_repr()
-    watched = _C._len_torch_function_stack() or torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
+    profiled = torch.autograd._profiler_enabled()  # type: ignore[attr-defined]  # imported there, not exported
+    watched = profiled or _C._len_torch_function_stack()
     return not (keys & ~_ORDINARY or watched)
 
 

@@ -195,7 +195,7 @@ class NarrowTensor(Sealed):
         """Return a tensor of other parts with this tensor's format and dtype."""
         return NarrowTensor(parts, self.format, shape, axis, self.dtype, self._family, self.sparsity)
 
-    def __matmul__(self, other: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def __matmul__(self, other: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # torch's takes anything
         return matmul(self, other)
 
     def __rmatmul__(self, other: torch.Tensor) -> torch.Tensor:
