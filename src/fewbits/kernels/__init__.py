@@ -13,7 +13,7 @@ from fewbits.kernels.arrays.products import (
     bfloat16_product,
     gemv,
     has_bfloat16_products,
-    most_vectors,
+    max_vectors,
 )
 from fewbits.kernels.arrays.tally import tally, tally_values
 from fewbits.kernels.arrays.threads import threads
@@ -45,7 +45,7 @@ __all__ = [
     "largest",
     "largest_finite",
     "limits",
-    "most_vectors",
+    "max_vectors",
     "options",
     "quantize",
     "smallest",

@@ -132,7 +132,7 @@ def test_what_autograd_notes_is_recorded() -> None:
 def test_results_are_those_of_the_operator() -> None:
     for x in (X, X.t(), X[1:, ::3], X.half(), X.bfloat16(), X.double(), X[:0], X[0, 0]):
         text = fb.format("mxfp4").grammar
-        arguments = (max(x.ndim - 1, 0), text, "nearest_even,floor,saturate,block_nan,smallest", 0, None)
+        arguments = (max(x.ndim - 1, 0), text, fb.kernels.options(fb.format(text)).text, 0, None)
         direct, called = fb.fake_quantize(x, "mxfp4"), torch.ops.fewbits.fake_quantize(x, *arguments)
         assert torch.equal(direct, called)
         assert (direct.dtype, direct.stride()) == (called.dtype, called.stride())

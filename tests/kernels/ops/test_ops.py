@@ -13,7 +13,7 @@ from fewbits.kernels.bits.layout import layout
 from fewbits.kernels.bits.options import options
 from tests import cases
 
-ARGUMENTS = ("nearest_even,floor,saturate,raise,one", 0, None)
+ARGUMENTS = ("nearest_even,floor,saturate,raise,one,16", 0, None)
 COMPILED = (
     "mxfp4",
     "mx6",

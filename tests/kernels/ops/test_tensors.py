@@ -31,6 +31,7 @@ RESULTS: dict[str, Results] = {
     "quantize": lambda: [p for name in ("mxfp4", "mx6", "nvfp4") for p in parts(fb.quantize(X, name))],
     "dequantize": lambda: [fb.quantize(X.to(d), "mxfp4").dequantize() for d in FLOATS],
     "gemv": lambda: [X[:2] @ fb.quantize(X, "mxfp4").t()],
+    "gemv_int8": lambda: [fb.matvec(fb.quantize(X, "mxfp4"), X[:2], activation="int8_32")],
     "bfloat16_product": lambda: [ops.bfloat16_product(X.bfloat16().float(), X.t().bfloat16().float())],
     "rounded_product": lambda: [fb.matmul(X, X.t(), "mxint8")],
     "addition_product": lambda: [ops.addition_product(X, X.t().contiguous())],

@@ -39,7 +39,7 @@ def by_definition(x: torch.Tensor, q: fb.NarrowTensor) -> torch.Tensor:
     rounded = fb.quantize(x, ACTIVATION).parts()
     assert rounded.scales is not None
     codes = decode(ACTIVATION.element, rounded.codes).astype(np.int8)
-    of_x = decode(ACTIVATION.groups.scales.element, rounded.scales).astype(np.float32).reshape(len(x), blocks)  # type: ignore[union-attr]
+    of_x = decode(ACTIVATION.groups.scales.element, rounded.scales).astype(np.float32).reshape(len(x), blocks)
     return torch.from_numpy(
         product(codes, of_x, w.astype(np.int64), scales[:, ::32].astype(np.float32), unit)
     )

@@ -15,7 +15,7 @@ from fewbits.kernels.arrays import lent as kernels
 from fewbits.kernels.bits.options import Choices, decide, read_format, read_options
 from fewbits.kernels.ops.derivatives import derive
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded
-from fewbits.kernels.ops.library import LIBRARY, define
+from fewbits.kernels.ops.library import LIBRARY, constant_in_graphs, define
 from fewbits.kernels.ops.sharding import is_sharded, register
 from fewbits.kernels.ops.tensors import (
     NUMPY,
@@ -234,6 +234,4 @@ def _decided_once(format: str, choices: tuple[Any, ...]) -> tuple[str, str]:
     return target.grammar, decide(target, Choices(*choices)).text
 
 
-# The options are decided while torch.compile traces; the result is a constant of the graph. This is the mark
-# that torch.compiler.assume_constant_result sets, which imports the compiler first, for a second.
-_decided._dynamo_marked_constant = True  # type: ignore[attr-defined]  # a mark on a function
+constant_in_graphs(_decided)

@@ -111,7 +111,10 @@ def lent(x: torch.Tensor) -> tuple[int, int, int]:
 
 def are_lent(parts: Iterable[torch.Tensor | None]) -> bool:
     """Return whether :func:`lent_parts` applies."""
-    return all(part is None or (part.is_cpu and part.is_contiguous()) for part in parts)
+    return all(
+        part is None or (part.is_cpu and part.is_contiguous() and part.data_ptr() % part.element_size() == 0)
+        for part in parts
+    )
 
 
 def lent_parts(parts: Iterable[torch.Tensor | None]) -> list[tuple[int, int] | None]:

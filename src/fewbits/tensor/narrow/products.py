@@ -179,7 +179,7 @@ def _is_gemv(w: torch.Tensor, x: torch.Tensor, vectors: int, *, axis: int) -> Ty
     """Return whether ``w`` is a packed matrix, with blocks along ``axis``, and x few ordinary vectors."""
     if not isinstance(w, NarrowTensor) or w.ndim != 2 or w.axis != axis or isinstance(x, NarrowTensor):
         return False
-    return 0 < vectors <= kernels.most_vectors(w.format, sparse=w.sparsity is not None)
+    return 0 < vectors <= kernels.max_vectors(w.format)
 
 
 def _transposed(q: NarrowTensor) -> NarrowTensor:
