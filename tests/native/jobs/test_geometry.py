@@ -24,7 +24,7 @@ from fewbits.kernels.native.jobs.tables import table
 from fewbits.kernels.native.quantize import quantize as job
 from tests import cases
 from tests.native import inputs
-from tests.native.definition import bits, defined, difference, differences, possible, suited
+from tests.native.definition import CONVERTING, bits, defined, difference, differences, possible, suited
 
 Array = NDArray[Any]
 
@@ -265,7 +265,7 @@ def test_nothing_is_written_beside_the_results(name: str) -> None:
     ):
         x = values(shape)
         expected = defined(x, fmt, axis, chosen)
-        for isa in native.available_isas():
+        for isa in CONVERTING:
             native.force_isa(isa)
             for threads, offset in ((1, 3), (7, 5)):
                 dtypes = (np.uint8, np.uint8, np.uint8, np.float32)
@@ -320,7 +320,7 @@ def test_nothing_is_read_behind_the_input(name: str) -> None:
     for n in (1, 7, 33, 97, 515):
         x = values((3, n))
         expected = defined(x, fmt, 1, chosen)
-        for isa in native.available_isas():
+        for isa in CONVERTING:
             native.force_isa(isa)
             with _protected(x.tobytes()) as raw:
                 for view, axis in (
@@ -352,7 +352,7 @@ def test_results_larger_than_a_cache_are_the_same_wherever_they_begin(name: str)
     x = values((1100, 1001))
     expected = defined(x, fmt, 1, chosen)
     turned = defined(x, fmt, 0, chosen)
-    for isa in native.available_isas():
+    for isa in CONVERTING:
         native.force_isa(isa)
         for offset in (0, 1, 7, 16):
             out, whole = _guarded(x.shape, np.float32, offset)
@@ -382,7 +382,7 @@ def test_subnormals_survive_a_thread_that_flushes_them(name: str) -> None:
     try:
         assert np.float32(2.0**-126) * np.float32(0.5) == 0  # it does flush
         found = []
-        for isa in native.available_isas():
+        for isa in CONVERTING:
             native.force_isa(isa)
             for threads in (1, 3):
                 out, back = np.empty_like(x), np.empty_like(x)
@@ -405,7 +405,7 @@ def test_the_largest_and_smallest_magnitudes_are_found_in_any_layout() -> None:
     x = inputs.single(parse("fp8_e4m3"), True)
     for given in (x, x.T, x[::-2, ::3], np.zeros((2, 3), np.float32), np.full((4, 4), np.nan, np.float32)):
         finite, above = np.abs(given[np.isfinite(given)]), np.abs(given[np.abs(given) > 0])
-        for isa in native.available_isas():
+        for isa in CONVERTING:
             native.force_isa(isa)
             for threads in (1, 3):
                 assert native.magnitudes(given, threads=threads) == (
@@ -433,7 +433,7 @@ def test_pairs_in_two_rows_of_whole_vectors(name: str, dtype: type) -> None:
             given = x if nonfinite else np.nan_to_num(x, nan=1.0, posinf=2.0, neginf=-2.0)
             chosen = kernels.options(fmt)
             expected = defined(given, fmt, 0, chosen)
-            for isa in native.available_isas():
+            for isa in CONVERTING:
                 native.force_isa(isa)
                 found = kernels.fake_quantize(given, fmt, 0, chosen)
                 assert difference(given, found, expected.values, isa) is None
