@@ -58,8 +58,14 @@ def machine() -> dict[str, Any]:
         "forced": forced(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+        "command": " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *_said()]),
     }
+
+
+def _said() -> list[str]:
+    """Return the command line but for the file that the figures go to, which says nothing about them."""
+    at = sys.argv.index("--json") if "--json" in sys.argv else len(sys.argv)
+    return sys.argv[1:at] + sys.argv[at + 2 :]
 
 
 def table(heads: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
