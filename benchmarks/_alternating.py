@@ -22,21 +22,42 @@ _TO_SLEEP = 0.05  # seconds; OpenBLAS's threads wait for 2^26 cycles
 
 
 def seconds(calls: Calls, rounds: int) -> dict[str, float]:
-    """Return the median time of each call; every round times each of them once, every second one backwards.
-
-    Between two calls all threads get the time to fall asleep: those of a library that still wait for its next
-    piece of work would slow down another one.
-    """
+    """Return the median time of each call; every round times each once, every second one backwards."""
     for call in calls.values():
         call()  # allocates, wakes the threads, fills the caches
     times: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(rounds):
         for name in list(calls)[:: -1 if turn % 2 else 1]:
-            sleep(_TO_SLEEP)
-            start = perf_counter()
-            calls[name]()
-            times[name].append(perf_counter() - start)
+            times[name].append(_once(calls[name]))
     return {name: median(taken) for name, taken in times.items()}
+
+
+def beside(limit: Callable[[], Any], calls: Calls, rounds: int) -> tuple[float, dict[str, float]]:
+    """Return the median time of `limit`, and of each call the median part of it that the call takes.
+
+    Where others share the machine, the speed of memory changes from second to second: `limit` runs before
+    and after every call, whose time is set beside the mean of these two.
+    """
+    for call in (limit, *calls.values()):
+        call()
+    limits, ratios = [_once(limit)], {name: list[float]() for name in calls}
+    for turn in range(rounds):
+        for name in list(calls)[:: -1 if turn % 2 else 1]:
+            taken = _once(calls[name])
+            limits.append(_once(limit))
+            ratios[name].append(2 * taken / (limits[-2] + limits[-1]))
+    return median(limits), {name: median(of) for name, of in ratios.items()}
+
+
+def _once(call: Callable[[], Any]) -> float:
+    """Return the seconds of one call, after all threads got the time to fall asleep.
+
+    Those of a library that still wait for its next piece of work would slow down another one.
+    """
+    sleep(_TO_SLEEP)
+    start = perf_counter()
+    call()
+    return perf_counter() - start
 
 
 def arguments(question: str, **sizes: int) -> argparse.Namespace:

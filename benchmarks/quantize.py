@@ -4,7 +4,7 @@ Limit: torch copying the float32 array into one that is there already, 4 bytes r
 value; for packing and unpacking that rate times the bytes they move. What has one scale for the whole array
 has to read it once more before it rounds: to its limit the time of torch's sum of the array is added. Results
 go to memory that is there already. Peers, where they are installed: torchao's to_mx, torch's own casts,
-ml_dtypes, gfloat. All in one process, alternating, medians.
+ml_dtypes, gfloat. All in one process, with a copy before and after each, medians.
 
     python benchmarks/quantize.py [--mebibytes 256] [--rounds 5] [--formats mxfp4,mx9] [--json FILE]
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _alternating import Calls, arguments, seconds, table, write
+from _alternating import Calls, arguments, beside, table, write
 
 import fewbits as fb
 from fewbits.formats import CATALOGUE, Bdr, Block, Element, shares_scale
@@ -82,7 +82,6 @@ def measure(name: str, x: torch.Tensor, y: torch.Tensor, rounds: int) -> dict[st
     packed: Any = fb.kernels.Packed(*(None if p is None else p.numpy() for p in q.pieces))
     others, parts = peers(name, x)
     calls: Calls = {
-        "copy": lambda: y.copy_(x),
         "read": x.sum,
         "fake": lambda: fb.fake_quantize(x, fmt, out=y),
         "stochastic": lambda: fb.fake_quantize(x, fmt, rounding="stochastic", generator=1, out=y),
@@ -90,7 +89,7 @@ def measure(name: str, x: torch.Tensor, y: torch.Tensor, rounds: int) -> dict[st
         "dequantize": lambda: fb.kernels.dequantize(packed, fmt, x.shape, 1, np.float32, out=y.numpy()),
         **others,
     }
-    taken = seconds(calls, rounds)
+    copy, copies = beside(lambda: y.copy_(x), calls, rounds)  # a time, and the others in times of it
     whole = x.numel() * 4
     moved = {
         "fake": 2 * whole,
@@ -98,16 +97,15 @@ def measure(name: str, x: torch.Tensor, y: torch.Tensor, rounds: int) -> dict[st
         "quantize": whole + q.nbytes,
         "dequantize": whole + q.nbytes,
     }
-    copied = 2 * whole / taken["copy"]
-    least = {what: size / copied for what, size in moved.items()}
+    least = {what: size / (2 * whole) for what, size in moved.items()}
     if shares_scale(fmt, "tensor"):
-        least = {what: t if what == "dequantize" else t + taken["read"] for what, t in least.items()}
+        least = {what: t if what == "dequantize" else t + copies["read"] for what, t in least.items()}
     return {
         "format": name,
-        "copy_gigabytes_per_second": copied / 1e9,
-        "gigabytes_per_second": {what: moved[what] / taken[what] / 1e9 for what in moved},
-        "of_limit": {what: least[what] / taken[what] for what in moved},
-        "times_faster_than": {who: taken[who] * parts.get(who, 1) / taken["quantize"] for who in others},
+        "copy_gigabytes_per_second": 2 * whole / copy / 1e9,
+        "gigabytes_per_second": {what: moved[what] / (copies[what] * copy) / 1e9 for what in moved},
+        "of_limit": {what: least[what] / copies[what] for what in moved},
+        "times_faster_than": {who: copies[who] * parts.get(who, 1) / copies["quantize"] for who in others},
     }
 
 
