@@ -18,6 +18,10 @@ FUNCTIONS: dict[str, Function] = {
     "slice": lambda x, q: x[0] * q[2:, :64].dequantize()[0],
     "to": lambda x, q: x.double() @ q.double().t(),
     "embedding": lambda x, q: x[0] + functional.embedding(torch.tensor([1, 2]), q)[0],
+    "fb.matvec": lambda x, q: fb.matvec(q, x) * 2,
+    "fb.matvec in int8": lambda x, q: fb.matvec(q, x, activation="int8_32") * 2,
+    "fb.matmul": lambda x, q: fb.matmul(x, q.t(), "mxfp4") + fb.matmul(x, x.t(), "mxint8")[0, 0],
+    "fb.matmul of packed ones": lambda x, q: fb.matmul(q, q.t()) + x[0, 0],
     "quantize": lambda x, q: fb.quantize(x, "mxfp4").dequantize(),
 }
 

@@ -16,10 +16,13 @@ from fewbits.formats import Format
 from fewbits.kernels import ops
 from fewbits.kernels.bits.options import Choices
 from fewbits.kernels.ops.direct import is_recorded
+from fewbits.kernels.ops.library import constant_in_graphs
 from fewbits.kernels.ops.tensors import array
 from fewbits.tensor import inputs
 from fewbits.tensor.narrow.operands import check_matmul, check_matvec
 from fewbits.tensor.narrow.tensor import NarrowTensor
+
+constant_in_graphs(kernels.active_isa)  # which torch.compile cannot look into, and which decides max_vectors
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -132,20 +135,24 @@ def _multiplied(a: torch.Tensor, b: torch.Tensor, format: Format) -> torch.Tenso
     if _in_panels(a, b, format):
         return _by_panels(a, b, format, rounded=True)
     left, right = _dense(a), _dense(b)
-    exact = has_tiles() and a.dtype == b.dtype == torch.float32
+    exact = not _hidden() and has_tiles() and a.dtype == b.dtype == torch.float32
     exact = exact and _is_bfloat16(a, format) and _is_bfloat16(b, format)
     return bfloat16_product(left, right) if exact else torch.matmul(left, right)
 
 
 def _in_panels(a: torch.Tensor, b: torch.Tensor, format: Format) -> bool:
     """Return whether :func:`_by_panels` multiplies these: on this CPU, where their values are to be seen."""
-    hidden = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    if hidden or has_tiles() or a.ndim < 2 or b.ndim < 2 or a.dtype != b.dtype:
+    if _hidden() or has_tiles() or a.ndim < 2 or b.ndim < 2 or a.dtype != b.dtype:
         return False
     stacks = b.ndim == 2 or a.shape[:-2] == b.shape[:-2]
     here = a.device.type == b.device.type == "cpu" and a.dtype in (torch.float32, torch.bfloat16)
     known = (x.format if isinstance(x, NarrowTensor) else format for x in (a, b))
     return here and stacks and all(ops.rounds_in_product(each, Choices()) for each in known)
+
+
+def _hidden() -> bool:
+    """Return whether tensors have no values to look at now, since a graph or a transform is being made."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
 def _by_panels(a: torch.Tensor, b: torch.Tensor, format: Format, *, rounded: bool = False) -> torch.Tensor:
