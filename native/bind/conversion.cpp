@@ -22,7 +22,11 @@ void check_values(const Geometry& g, std::size_t count) {
     require(static_cast<std::int64_t>(count) == lines_in(g) * g.n, "the array has another number of values");
 }
 
-bool past_caches(const Values& out) { return nontemporal(static_cast<std::int64_t>(out.size() * bytes_of(type_of(out)))); }
+// Whether results go past the caches: by the size of the array that is rounded, also where its codes are smaller.
+template <class Array>
+bool past_caches(const Array& values) {
+    return nontemporal(static_cast<std::int64_t>(values.size() * bytes_of(type_of(values))));
+}
 
 // Runs a job; returns the instruction set that its kernel says it was compiled for, and whether it met a NaN or an infinity.
 std::pair<std::string, bool> run(const Quantize& job, int threads) {
@@ -72,7 +76,7 @@ std::pair<std::string, bool> quantize_values(const Format& format, const Geometr
         .scales = data_of(scales),
         .shifts = data_of(shifts),
         .outer = data_of(outer),
-        .nontemporal = false,
+        .nontemporal = past_caches(in),
     };
     return run(job, threads);
 }

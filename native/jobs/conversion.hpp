@@ -20,7 +20,7 @@ struct Quantize {
     Real values_type;
     std::uint8_t *codes, *scales, *shifts;
     float* outer;
-    bool nontemporal;  // values go to memory past the caches
+    bool nontemporal;  // results go to memory past the caches
 };
 
 // From packed parts to values.

@@ -106,16 +106,17 @@ def test_that_check_sees_a_weak_symbol(compiler: str, tool: str, tmp_path: Path)
     assert "W" in _defined_symbols(tool, _compile(compiler, source, tmp_path, "baseline")).values()
 
 
-def _functions_with_fused_arithmetic(objdump: str, compiled: Path) -> set[str]:
-    """Return the names of the functions that hold a fused multiply-add."""
+def _functions_with(instruction: str, objdump: str, compiled: Path) -> dict[str, bool]:
+    """Return the names of all functions, and whether each holds an instruction that the pattern matches."""
     said = _said(objdump, "-d", "--demangle", "--no-show-raw-insn", compiled)
     assert "mulps" in said or "fmul" in said  # the kernels are in there
-    found, name = set(), ""
+    found, name = {}, ""
     for line in said.splitlines():
         if line.endswith(">:"):
             name = line.split("<", 1)[1][:-2]
-        elif re.search(r"\b(vfn?m(add|sub)\w*|fml[as])\b", line):
-            found.add(name)
+            found.setdefault(name, False)
+        elif re.search(rf"\b({instruction})\b", line):
+            found[name] = True
     return found
 
 
@@ -124,7 +125,8 @@ def _functions_with_fused_arithmetic(objdump: str, compiled: Path) -> set[str]:
 def test_no_multiply_add_is_fused_but_in_the_sums_of_products(
     source: Path, compiler: str, tool: str, kernel_objects: Callable[[str, Path], Path]
 ) -> None:
-    fused = _functions_with_fused_arithmetic(tool, kernel_objects(compiler, source))
+    held = _functions_with(r"vfn?m(add|sub)\w*|fml[as]", tool, kernel_objects(compiler, source))
+    fused = {name for name, holds in held.items() if holds}
     # In residuals it gives what a product rounds off, which is the same number without it.
     gemv = (path.name.split(".")[0] for path in (NATIVE / "kernels" / "gemv").glob("*.inc.hpp"))
     meant = (
@@ -135,6 +137,18 @@ def test_no_multiply_add_is_fused_but_in_the_sums_of_products(
     )
     assert all(any(word in name for word in meant) for name in fused), fused
     assert bool(fused) == source.stem.startswith("avx")  # so that the search is known to find them
+
+
+@pytest.mark.parametrize("tool", ["objdump"], indirect=True)
+@pytest.mark.parametrize("source", COMPILED)
+def test_every_loop_that_rounds_asks_for_memory_ahead(
+    source: Path, compiler: str, tool: str, kernel_objects: Callable[[str, Path], Path]
+) -> None:
+    """GCC drops calls of functions that only prefetch: large arrays were then rounded at half the speed."""
+    asks = _functions_with(r"prefetch\w*|prfm", tool, kernel_objects(compiler, source))
+    loops = {name for name in asks if "::round_vectors<" in name}
+    assert loops
+    assert {name for name in loops if not asks[name]} == set()
 
 
 @pytest.mark.slow

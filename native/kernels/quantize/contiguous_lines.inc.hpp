@@ -14,24 +14,27 @@
 #include "kernels/values/rounding.inc.hpp"
 #include "kernels/values/scales.inc.hpp"
 #include "kernels/values/stochastic_draws.inc.hpp"
+#include "kernels/values/vectors.inc.hpp"
 
 namespace contiguous_lines {
 
 using block_magnitudes::measure_blocks;
 using block_scales::choose_scales, block_scales::gather_pairs, block_scales::shift_line;
 using finite_vectors::Result, finite_vectors::VectorRounding, finite_vectors::is_plain, finite_vectors::own,
-    finite_vectors::vectors_for, finite_vectors::whole;
+    finite_vectors::values_ahead, finite_vectors::vectors_for, finite_vectors::whole;
 using prepared::Buffers, prepared::PreparedQuantize;
 using tiles::nontemporal, tiles::overwrite, tiles::replace_nonfinite, tiles::round_tile,
     tiles::zero_nonfinite;
 using blocks::fill, blocks::spread_blocks;
 using lines::Line, lines::divisible, lines::line_of, lines::outer_of_each_line, lines::tile_of, lines::whole_of;
 using memory::at, memory::load, memory::store;
-using numbers::bits_of, numbers::float_of, numbers::infinity_bits, numbers::least, numbers::tile;
+using numbers::Reals, numbers::bits_of, numbers::float_of, numbers::infinity_bits, numbers::least, numbers::tile,
+    numbers::vector_bytes;
 using packing::joined, packing::pack;
 using rounding::is_fixed;
 using scales::Measured, scales::Outer, scales::is_finite, scales::outer_of, scales::see;
 using stochastic_draws::draw;
+using vectors::read, vectors::starts_vector, vectors::store_nontemporal;
 
 namespace {  // of this file alone
 
@@ -100,10 +103,10 @@ inline Target target_of(const PreparedQuantize& p, const Line& line, const LineB
     return to;
 }
 
-// How far ahead memory is asked for: a tile, or where lines of no great length are measured before they are rounded, a line.
+// How far ahead memory is asked for; where lines of no great length are measured before they are rounded, a line.
 inline i64 asked_ahead(const PreparedQuantize& p) {
     const bool by_line = outer_of_each_line(p.f) || (has_blocks(p.f) && p.f.block > tile);
-    return by_line && p.g.n <= 16 * tile ? p.g.n : tile;
+    return by_line && p.g.n <= 16 * tile ? p.g.n : values_ahead;
 }
 
 // Rounds a tile in registers from its values to its results, packed codes too; returns false, with nothing done, where
@@ -122,6 +125,9 @@ inline bool round_in_registers(const PreparedQuantize& p, Buffers& t, const floa
     u32* draws = nullptr;
     if (p.stochastic) draw(f.seed, f.random_bits, place, p.g.place_step, n, t.draws, &draws);
     if (tiled && !usual) spread_scales(p, t, tiled, n);
+    // Packed codes go past the caches by way of a buffer, a line of a cache at a time.
+    const i64 bytes = n * bits_of_element(f) / 8;
+    const bool streamed = p.job.nontemporal && to.codes && bytes % vector_bytes == 0 && starts_vector(to.codes);
     const VectorRounding q{
         .x = x,
         .w = x,
@@ -135,8 +141,8 @@ inline bool round_in_registers(const PreparedQuantize& p, Buffers& t, const floa
         .nontemporal = nontemporal(p, t, to.values),
         .codes = nullptr,
         .joining = &p.joining,
-        .packed = to.codes,
-        .end = to.end,
+        .packed = streamed ? t.packed : to.codes,
+        .end = streamed ? t.packed + sizeof t.packed : to.end,
         .shifts = to.shifts,
     };
     const auto round = [&](auto values, auto packed) {
@@ -151,6 +157,8 @@ inline bool round_in_registers(const PreparedQuantize& p, Buffers& t, const floa
         round(vectors_for<32, Result::values>, vectors_for<32, Result::packed>);
     else
         round(vectors_for<16, Result::values>, vectors_for<16, Result::packed>);
+    if (streamed)
+        for (i64 i = 0; i < bytes; i += vector_bytes) store_nontemporal(to.codes + i, read<Reals>(t.packed + i));
     return true;
 }
 

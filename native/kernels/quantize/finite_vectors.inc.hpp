@@ -10,11 +10,15 @@ namespace finite_vectors {
 
 using numbers::Bits, numbers::Naturals, numbers::Reals, numbers::binade, numbers::bits_of, numbers::exponent_mask,
     numbers::larger, numbers::least, numbers::magnitude_mask, numbers::one_bits, numbers::sign_bit, numbers::smaller,
-    numbers::vector;
+    numbers::tile, numbers::vector;
 using packing::Joining, packing::join, packing::joined, packing::joined_bytes;
 using rounding::Constants, rounding::with_sign;
 using vectors::broadcast, vectors::larger, vectors::read, vectors::shuffled, vectors::smaller,
     vectors::store_nontemporal, vectors::write;
+
+// How far ahead of what is rounded memory is asked for. The next tile is measured as soon as this one is rounded, faster
+// than it comes from memory: a tile more is under way meanwhile.
+constexpr i64 values_ahead = 2 * tile;
 
 // What a vector of values becomes: values again, codes one in each number, or packed codes.
 enum class Result { values, codes, packed };
@@ -140,8 +144,9 @@ inline u32 bits_of_pairs(Bits top) {
 }
 
 // Asks for the line of the cache that is rounded later, and without stores past the caches for the room of its results.
+// Always inlined: of a function that only prefetches GCC says that it has no effect, and drops its calls.
 template <Result result>
-inline void ask(const VectorRounding& q, i64 i) {
+__attribute__((always_inline)) inline void ask(const VectorRounding& q, i64 i) {
     __builtin_prefetch(q.x + i + q.ahead);
     if (result == Result::values && !q.nontemporal) __builtin_prefetch(q.values + i + q.ahead, 1);
 }

@@ -9,7 +9,7 @@
 namespace prepared {
 
 using numbers::tile;
-using packing::Joining, packing::joining_of;
+using packing::Joining, packing::joined, packing::joining_of;
 using rounding::Constants, rounding::constants_of;
 using stochastic_draws::drawn_together;
 
@@ -28,6 +28,7 @@ struct alignas(64) Buffers {
     u32 draws[tile + drawn_together];
     i32 largest[tile], scales[tile];  // of blocks: largest finite magnitude, code of the scale
     float divisor[tile], multiplier[tile];
+    alignas(64) u8 packed[2 * tile + 2 * joined];  // codes of up to 16 bits, and what joining the last ones writes too much
     bool bad[tile];  // whether a block holds something that is not finite
 };
 

@@ -11,7 +11,8 @@
 
 namespace tiles {
 
-using finite_vectors::Result, finite_vectors::VectorRounding, finite_vectors::own, finite_vectors::vectors_for;
+using finite_vectors::Result, finite_vectors::VectorRounding, finite_vectors::own, finite_vectors::values_ahead,
+    finite_vectors::vectors_for;
 using prepared::Buffers, prepared::PreparedQuantize;
 using numbers::bits_of, numbers::float_of, numbers::infinity_bits, numbers::largest_bits, numbers::magnitude_mask,
     numbers::nan_bits, numbers::sign_bit, numbers::tile;
@@ -122,7 +123,7 @@ inline void round_tile(const PreparedQuantize& p, Buffers& t, const float* x, co
                              .outer = 1.0f,
                              .draws = draws,
                              .n = 0,
-                             .ahead = tile,
+                             .ahead = values_ahead,
                              .values = values,
                              .nontemporal = !outer && nontemporal(p, t, values),
                              .codes = codes,

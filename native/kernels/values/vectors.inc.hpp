@@ -21,18 +21,18 @@ inline void write(Number* to, Vector v) {
 }
 
 // Nontemporal stores fault on other addresses.
-inline bool starts_vector(const float* p) { return reinterpret_cast<std::uintptr_t>(p) % sizeof(Reals) == 0; }
+inline bool starts_vector(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % sizeof(Reals) == 0; }
 
 // To memory past the caches; `to` starts a vector. Other threads see it after finish_nontemporal_stores.
-inline void store_nontemporal(float* to, Reals v) {
+inline void store_nontemporal(void* to, Reals v) {
 #if defined(__AVX512F__)
-    _mm512_stream_ps(to, (__m512)v);
+    _mm512_stream_si512(static_cast<__m512i*>(to), (__m512i)v);
 #elif defined(__AVX2__)
-    _mm256_stream_ps(to, (__m256)v);
+    _mm256_stream_si256(static_cast<__m256i*>(to), (__m256i)v);
 #elif defined(__SSE2__)
-    _mm_stream_ps(to, (__m128)v);
+    _mm_stream_si128(static_cast<__m128i*>(to), (__m128i)v);
 #else
-    write(to, v);
+    write(static_cast<u8*>(to), v);
 #endif
 }
 

@@ -30,13 +30,15 @@ def test_streamed_results_are_the_others(name: str, shape: tuple[int, ...]) -> N
         chosen = kernels.options(fmt, rounding=rounding, seed=1, nonfinite="saturate")
         for isa in native.available_isas():
             native.force_isa(isa)
-            found = []
+            found, parts = [], []
             for streams in (False, True):
                 _native.force_nontemporal(streams)
                 for offset in (0, 1):  # in units of a value: a result that does not start a vector
                     out = empty_aligned((x.size + 1,), np.float32)[offset : offset + x.size].reshape(shape)
                     packed = kernels.quantize(x, fmt, 1, chosen)
+                    parts.append([None if part is None else part.tobytes() for part in packed])
                     found.append(kernels.fake_quantize(x, fmt, 1, chosen, out=out).copy())
                     found.append(kernels.dequantize(packed, fmt, shape, 1, np.float32, out=out).copy())
             for one in found[1:]:
                 assert np.array_equal(one.view(np.uint32), found[0].view(np.uint32)), isa
+            assert all(one == parts[0] for one in parts), isa
