@@ -50,6 +50,20 @@ def test_a_product_is_that_of_the_dequantized_tensor(product: Product, name: str
         torch.testing.assert_close(product(x, q), product(x, y), rtol=0.02, atol=0.25)
 
 
+@pytest.mark.parametrize(
+    "shapes", [((3, 0), (0, 4)), ((0,), (0, 4)), ((2, 3, 0), (0, 4)), ((3, 5), (5, 0)), ((0, 5), (5, 4))]
+)
+@pytest.mark.parametrize("name", ["mxfp4", "mxint8", "int8_channel"])
+def test_products_of_nothing_are_zeros_as_in_torch(
+    name: str, shapes: tuple[tuple[int, ...], tuple[int, ...]]
+) -> None:
+    a, b = (torch.ones(shape) for shape in shapes)
+    p, q = fb.quantize(a, name), fb.quantize(b, name, axis=0)
+    wanted = a @ b
+    for found in (fb.matmul(a, b, name), a @ q, p @ q, fb.matvec(q.t(), a)):
+        assert torch.equal(found, wanted)
+
+
 @pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
 def test_linear_and_matmul_take_every_format_packed_on_either_side(fmt: cases.Format) -> None:
     a, b = values(fmt, (5, 40)), values(fmt, (3, 40), seed=1)

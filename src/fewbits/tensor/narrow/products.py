@@ -144,6 +144,8 @@ def _in_panels(a: torch.Tensor, b: torch.Tensor, format: Format) -> bool:
     """Return whether :func:`_by_panels` multiplies these: on this CPU, where their values are to be seen."""
     if _hidden() or has_tiles() or a.ndim < 2 or b.ndim < 2 or a.dtype != b.dtype:
         return False
+    if not a.numel() or not b.numel():
+        return False
     stacks = b.ndim == 2 or a.shape[:-2] == b.shape[:-2]
     here = a.device.type == b.device.type == "cpu" and a.dtype in (torch.float32, torch.bfloat16)
     known = (x.format if isinstance(x, NarrowTensor) else format for x in (a, b))
@@ -160,8 +162,13 @@ def _by_panels(a: torch.Tensor, b: torch.Tensor, format: Format, *, rounded: boo
     formats = tuple(x.format if isinstance(x, NarrowTensor) else format for x in (a, b))
     chosen = tuple(None if rounded or isinstance(x, NarrowTensor) else Choices() for x in (a, b))
     left, right = _dense(a), _dense(b)
-    rows = left.reshape(-1, left.shape[-1]) if right.ndim == 2 else left
-    y = ops.rounded_product(rows, right, (formats[0], formats[1]), (chosen[0], chosen[1]), a.dtype)
+    y = ops.rounded_product(
+        _rows(left) if right.ndim == 2 else left,
+        right,
+        (formats[0], formats[1]),
+        (chosen[0], chosen[1]),
+        a.dtype,
+    )
     return y.reshape(*a.shape[:-1], b.shape[-1])
 
 
@@ -178,7 +185,7 @@ def bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         or a.device.type != "cpu"
     ):
         return torch.matmul(a, b)
-    y: torch.Tensor = ops.bfloat16_product(a.reshape(-1, a.shape[-1]), b)
+    y: torch.Tensor = ops.bfloat16_product(_rows(a), b)
     return y.reshape(*a.shape[:-1], b.shape[1])
 
 
@@ -198,10 +205,15 @@ def _transposed(q: NarrowTensor) -> NarrowTensor:
 
 def _gemv(x: torch.Tensor, w: NarrowTensor, multiply: Callable[..., torch.Tensor] = ops.gemv) -> torch.Tensor:
     """Return the product of the vectors of ``x`` with the lines of ``w`` along its block axis."""
-    rows, lines = x if x.ndim == 2 else x.reshape(-1, x.shape[-1]), w.shape[1 - w.axis]
+    lines = w.shape[1 - w.axis]
     parts = tuple(None if part is None else part.contiguous() for part in w.pieces)
-    y = multiply(rows, parts, w.format, lines, w.sparsity)
+    y = multiply(x if x.ndim == 2 else _rows(x), parts, w.format, lines, w.sparsity)
     return y if x.ndim == 2 else y.reshape(*x.shape[:-1], lines)
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    """Return ``x``, (..., k), as a matrix; no size may be left to reshape where k is 0."""
+    return x.reshape(x.shape[:-1].numel(), x.shape[-1])
 
 
 def _dense(x: torch.Tensor) -> torch.Tensor:
