@@ -111,7 +111,7 @@ def test_unaligned_parts_are_dequantized_and_unaligned_results_refused(name: str
         kernels.dequantize(moved, fmt, x.shape, -1, np.float32),
         kernels.dequantize(parts, fmt, x.shape, -1, np.float32),
     )
-    with pytest.raises(ArgumentError, match="is not contiguous or aligned"):
+    with pytest.raises(ArgumentError, match="out is not aligned"):
         fb.fake_quantize(x, name, out=unaligned(x))
     rows = normal((2, 40), name)
     assert same(kernels.gemv(unaligned(rows), moved, fmt, 3), kernels.gemv(rows, parts, fmt, 3))
@@ -373,21 +373,35 @@ def test_memory_that_is_not_like_the_input_is_refused(out: Any) -> None:
         fb.fake_quantize(np.ones((4, 8), np.float32), "mxfp4", out=out)
 
 
-def test_memory_that_overlaps_lies_scattered_or_is_read_only_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("out", "fault"),
+    [
+        (np.empty((8, 4), np.float32).T, "is not contiguous"),
+        (np.empty((4, 16), np.float32)[:, ::2], "is not contiguous"),
+        (np.empty(129, np.int8)[1:].view(np.float32).reshape(4, 8), "is not aligned"),
+        (np.broadcast_to(np.float32(1), (4, 8)), "is not contiguous"),
+        (np.frombuffer(bytes(128), np.float32).reshape(4, 8), "is read-only"),
+        (torch.empty(8, 4).t(), "is not contiguous"),
+    ],
+)
+def test_memory_that_cannot_be_written_through_is_refused_with_the_reason(out: Any, fault: str) -> None:
     x = np.ones((4, 8), np.float32)
-    fixed = np.ones((4, 8), np.float32)
-    fixed.setflags(write=False)
-    for out in (x, x[:], np.empty((8, 4), np.float32).T, np.empty((4, 16), np.float32)[:, ::2], fixed):
-        with pytest.raises(
-            ArgumentError, match="out overlaps x, is not contiguous or aligned, or is read-only"
-        ):
-            fb.fake_quantize(x, "mxfp4", out=out)
-    tensor = torch.ones(4, 8)
-    for target in (tensor, tensor.view(4, 8), torch.empty(8, 4).t()):
-        with pytest.raises(
-            ArgumentError, match="out overlaps x, is not contiguous or aligned, or is read-only"
-        ):
-            fb.fake_quantize(tensor, "mxfp4", out=target)
+    with pytest.raises(ArgumentError, match=f"out {fault}; give a separate, contiguous array"):
+        fb.fake_quantize(torch.from_numpy(x) if isinstance(out, torch.Tensor) else x, "mxfp4", out=out)
+
+
+def test_memory_that_overlaps_the_input_is_refused() -> None:
+    x, tensor = np.ones((4, 8), np.float32), torch.ones(4, 8)
+    together = torch.ones(5, 8)
+    for source, out in (
+        (x, x),
+        (x, x[:]),
+        (tensor, tensor),
+        (tensor, tensor.view(4, 8)),
+        (together[:4], together[1:]),
+    ):
+        with pytest.raises(ArgumentError, match="out overlaps x; give a separate"):
+            fb.fake_quantize(source, "mxfp4", out=out)
 
 
 def test_torch_notices_that_out_was_written_to() -> None:
@@ -424,7 +438,7 @@ def test_out_beside_a_tensor_that_requires_a_gradient_is_refused_as_torch_does(n
 
 
 def test_out_that_has_no_plain_memory_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="out overlaps x, is not contiguous"):
+    with pytest.raises(ArgumentError, match="out is a negated view"):
         fb.fake_quantize(torch.ones(4), "mxfp4", out=torch.ones(4, dtype=torch.complex64).conj().imag)
     for out in (torch.empty(4), fb.quantize(torch.ones(4), "mxfp4")):
         call = fb.quantize if isinstance(out, fb.NarrowTensor) else fb.fake_quantize

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import ceil, prod
 from typing import ClassVar, Literal
 
 from fewbits.errors import FormatError
 from fewbits.formats.elements import Exponent, Fixed, Float
 from fewbits.formats.format import Element, Format, Group, Groups, Size, integer
+from fewbits.graphs import cached_property
 
 _FP32 = Float(8, 23, 127, "ieee")
 

@@ -7,10 +7,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from fewbits.errors import FormatError
+from fewbits.graphs import cached_property
 
 Size = int | str
 """How many values share a number: a count, ``"channel"`` (a line along the block axis) or ``"tensor"``."""

@@ -9,9 +9,9 @@ import torch
 
 from fewbits import kernels
 from fewbits.formats import Format
+from fewbits.graphs import constant_in_graphs
 from fewbits.kernels import ops
 from fewbits.kernels.bits.options import Choices
-from fewbits.kernels.ops.library import constant_in_graphs
 from fewbits.recipes import Recipe, RoleFormat
 from fewbits.recipes.rounding import round_as
 
@@ -65,12 +65,10 @@ class Operand(NamedTuple):
         return ops.fake_quantize(self.values.detach(), self.format, axis, self.choices, 0, None)
 
 
+@constant_in_graphs  # torch.compile cannot look into the questions
 def _has_fast_bfloat16() -> bool:
     """Whether PyTorch's own products of bfloat16 run on units for them, which takes less than packing."""
     return bool(torch.cpu._is_amx_tile_supported()) or kernels.has_bfloat16_products()
-
-
-constant_in_graphs(_has_fast_bfloat16)  # torch.compile cannot look into the questions
 
 
 def goes_by_panels(x: torch.Tensor) -> bool:

@@ -96,12 +96,17 @@ def checked_out(out: Any, x: Any, array: NDArray[Any]) -> NDArray[Any]:
             f"{array.shape}; give one of its family, dtype and shape on the CPU, or leave it out"
         )
     target, _ = opened(out)
-    flags, negated = target.flags, is_torch(out) and out.is_neg()
-    fits = flags.c_contiguous and flags.aligned and flags.writeable and not negated
-    if not fits or np.shares_memory(target, array):
-        raise ArgumentError(
-            "out overlaps x, is not contiguous or aligned, or is read-only; give a separate array"
-        )
+    faults = {
+        "is not contiguous": not target.flags.c_contiguous,
+        "is not aligned": not target.flags.aligned,
+        "is read-only": not target.flags.writeable,
+        "is a negated view": is_torch(out) and out.is_neg(),
+    }
+    fault = next((what for what, found in faults.items() if found), None)
+    if fault is None and np.shares_memory(target, array):
+        fault = "overlaps x"
+    if fault is not None:
+        raise ArgumentError(f"out {fault}; give a separate, contiguous array that can be written, or none")
     return target
 
 

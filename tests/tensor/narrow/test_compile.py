@@ -41,6 +41,13 @@ def test_compiled_without_a_break_it_gives_the_same_bits(name: str, function: Fu
     assert torch.equal(compiled(x, other), function(x, other))  # the weight is an input, not a constant
 
 
+@pytest.mark.parametrize("text", ["bdr(m=5,k1=64)", "block(element=float(e=3,m=1),scale=e8m0,size=16)"])
+def test_a_format_of_ones_own_compiles_before_anything_of_it_is_known(text: str) -> None:
+    fmt, x = fb.format(text), torch.randn(4, 64)
+    compiled = torch.compile(lambda x: fb.quantize(x, fmt).dequantize(), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x), fb.quantize(x, text).dequantize())
+
+
 def test_what_the_cache_of_graphs_is_asked_with_tells_every_difference_but_the_values() -> None:
     def key(q: fb.NarrowTensor) -> str:
         return q._stable_hash_for_caching()

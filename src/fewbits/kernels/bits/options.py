@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format, parse
+from fewbits.graphs import cached_property
 from fewbits.kernels.bits.scale_rules import SCALE_RULES
 
 OVERFLOWS = ("saturate", "inf", "nan")

@@ -10,12 +10,13 @@ import torch
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format, parse, shares_scale
+from fewbits.graphs import constant_in_graphs
 from fewbits.kernels.arrays import conversions
 from fewbits.kernels.arrays import lent as kernels
 from fewbits.kernels.bits.options import Choices, decide, read_format, read_options
 from fewbits.kernels.ops.derivatives import derive
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded
-from fewbits.kernels.ops.library import LIBRARY, constant_in_graphs, define
+from fewbits.kernels.ops.library import LIBRARY, define
 from fewbits.kernels.ops.sharding import is_sharded, register
 from fewbits.kernels.ops.tensors import (
     NUMPY,
@@ -216,6 +217,7 @@ def fake_quantize(
     return y
 
 
+@constant_in_graphs
 def _decided(format: str | Format, *choices: Any) -> tuple[str, str]:
     """Return the format and the complete options as text, which the operators take.
 
@@ -232,6 +234,3 @@ def _decided(format: str | Format, *choices: Any) -> tuple[str, str]:
 def _decided_once(format: str, choices: tuple[Any, ...]) -> tuple[str, str]:
     target = read_format(format)
     return target.grammar, decide(target, Choices(*choices)).text
-
-
-constant_in_graphs(_decided)

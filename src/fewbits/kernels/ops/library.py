@@ -12,15 +12,6 @@ import torch
 LIBRARY = torch.library.Library("fewbits", "FRAGMENT")  # lasts as long as this module
 
 
-def constant_in_graphs(function: Callable[..., Any]) -> None:
-    """Have torch.compile call ``function`` while it traces and take the result for a constant.
-
-    This is the mark that torch.compiler.assume_constant_result sets, which imports the compiler first, for a
-    second.
-    """
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]  # a mark on a function
-
-
 def define(kernel: Callable[..., Any], fake: Callable[..., Any]) -> None:
     """Define an operator from a kernel and a fake kernel, which returns the shape of the result.
 

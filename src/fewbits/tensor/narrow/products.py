@@ -16,13 +16,10 @@ from fewbits.formats import Format
 from fewbits.kernels import ops
 from fewbits.kernels.bits.options import Choices
 from fewbits.kernels.ops.direct import is_recorded
-from fewbits.kernels.ops.library import constant_in_graphs
 from fewbits.kernels.ops.tensors import array
 from fewbits.tensor import inputs
 from fewbits.tensor.narrow.operands import check_matmul, check_matvec
 from fewbits.tensor.narrow.tensor import NarrowTensor
-
-constant_in_graphs(kernels.active_isa)  # which torch.compile cannot look into, and which decides max_vectors
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

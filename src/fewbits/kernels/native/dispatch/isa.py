@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fewbits import _native
 from fewbits.errors import ArgumentError
+from fewbits.graphs import constant_in_graphs
 
 
 def isas() -> tuple[str, ...]:
@@ -16,6 +17,7 @@ def available_isas() -> tuple[str, ...]:
     return tuple(_native.isa_names(available=True))
 
 
+@constant_in_graphs
 def active_isa() -> str:
     """Return the instruction set in use.
 
