@@ -123,7 +123,14 @@ BARS: dict[str, tuple[Bar, ...]] = {
         Bar("times ggml's MXFP4", _of("times_faster_than_ggml", "mxfp4"), _ggml_bar, _format),
         Bar("times ggml's Q4_0", _of("times_faster_than_ggml", "q4_0"), _ggml_bar, _format),
     ),
-    "sparse_matvec": (Bar("times own dense product", _of("times_own_dense"), _sparse_bar, _format),),
+    "sparse_matvec": (
+        Bar(
+            "times own dense product",
+            _of("times_own_dense"),
+            _sparse_bar,
+            lambda row: f"{row['format']}, {row['activation']} x",
+        ),
+    ),
     "matmul": (
         Bar(
             "times float32",
