@@ -100,7 +100,8 @@ struct BlockScale {
 
 inline BlockScale block_scale(Bits top) {
     const Bits field = top & infinity_bits, counts = (field >= (7 << 23)) & (field < infinity_bits);
-    return {(Reals)(((260 << 23) - field) & counts), (Reals)(((field - (6 << 23)) & counts) | ((top > infinity_bits) & nan_bits)), counts};
+    // 260 does not fit a signed field, the difference does wherever it counts.
+    return {(Reals)((Bits)((260u << 23) - (numbers::Naturals)field) & counts), (Reals)(((field - (6 << 23)) & counts) | ((top > infinity_bits) & nan_bits)), counts};
 }
 
 // What a thread has met so far, lane by lane: BlockRange in the end.

@@ -95,8 +95,9 @@ inline Rounded round_to_nearest(const Constants& k, Bits field, Reals u) {
 // Up or down by a draw of B bits: the fraction of a step that is dropped, cut to B bits, and the draw together reach one.
 inline Rounded round_drawn(const Constants& k, Bits field, Reals u, Naturals draws) {
     const Reals step = (Reals)(field - (k.m << 23));
-    // 2^B over the step, from its exponent field: products with it are exact.
-    const Reals inverse = (Reals)(((254 + k.m + k.random_bits) << 23) - field);
+    // 2^B over the step, from its exponent field: products with it are exact. The difference fits; what it is taken from
+    // does not, as a signed number.
+    const Reals inverse = (Reals)((static_cast<u32>(254 + k.m + k.random_bits) << 23) - (Naturals)field);
     // Sixteen bits: the count of steps with 16 bits behind the point fits an integer, u being below 2^(m + 1) steps. The
     // draw is added there, and what is behind the point is cut.
     if (k.random_bits == 16 && k.m <= 13) {

@@ -170,10 +170,12 @@ namespace {  // of this file alone
 
 // The codes of magnitudes, given bytes with the signs of the inputs: a quarter of the instructions that 32-bit numbers take.
 inline Bytes with_signs(const Joining& j, Bytes magnitudes, Bytes signs) {
-    // All ones in bytes of negative inputs.
+    // All ones in bytes of negative inputs; the rest is counted without signs, in which 128 does not overflow.
     const SignedBytes c = (SignedBytes)magnitudes, negative = (SignedBytes)signs < 0;
     if (j.sign == Sign::none) return magnitudes;
-    if (j.sign == Sign::twos_complement) return (Bytes)((c ^ negative) - negative) & static_cast<u8>((1 << j.bits) - 1);
+    // A variable, because GCC with its sanitizers takes the cast alone for an int.
+    const u8 in_use = static_cast<u8>((1 << j.bits) - 1);
+    if (j.sign == Sign::twos_complement) return ((magnitudes ^ (Bytes)negative) - (Bytes)negative) & in_use;
     // One bit of each byte, moved down by less than eight: none reaches the byte below.
     const Bytes top = (Bytes)((Words)(signs & static_cast<u8>(0x80)) >> (8 - j.bits));
     return magnitudes | (j.minus_zero ? top : top & (Bytes)(c != 0));

@@ -158,11 +158,7 @@ def test_a_forked_child_quantizes_as_its_parent_does(code: str) -> None:
 def test_four_workers_of_a_loader_quantize_with_one_thread_each(start: str, tmp_path: Path) -> None:
     script = tmp_path / "four_workers.py"  # spawned workers import it
     script.write_text(FOUR_WORKERS)
-    there = os.environ | {
-        "OMP_NUM_THREADS": "2",
-        "OPENBLAS_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT / "src"),
-    }
+    there = os.environ | {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "ignore", str(script), start]
     done = subprocess.run(command, env=there, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
