@@ -42,8 +42,14 @@ std::atomic<const Implementation*> forced{nullptr};
 bool anywhere() { return true; }
 
 #ifdef FEWBITS_X86
+// Conversions of float16, a bit of its own: not every compiler's builtin knows it.
+bool has_f16c() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c >> 29 & 1);
+}
+
 // The builtin also asks whether the operating system saves the wide registers.
-bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c(); }
 
 bool has_avx512() {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

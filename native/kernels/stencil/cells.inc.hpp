@@ -1,12 +1,14 @@
-// Numbers of a grid in the four ways in which they are stored: loading and storing rows.
+// Numbers of a grid in the four ways in which they are stored: to registers, and blocks of 32 from registers to memory.
 #pragma once
 
 #include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/vectors.inc.hpp"
 
 namespace cells {
 
-using numbers::bits_of, numbers::float_of, numbers::from_f16, numbers::larger, numbers::magnitude_mask,
-    numbers::to_f16;
+using numbers::Bits, numbers::Reals, numbers::bits_of, numbers::float_of, numbers::from_f16, numbers::larger,
+    numbers::magnitude_mask, numbers::to_f16, numbers::vector_bytes;
+using vectors::broadcast, vectors::read, vectors::write;
 
 constexpr i64 parts = 16;         // sums run in as many parts on every instruction set
 constexpr i64 margin = parts;     // before and after a row: its neighbours, zeros
@@ -15,115 +17,140 @@ constexpr float largest_integer = 32767.0f, smallest_norm = 0x1p-100f;
 constexpr float largest_half = 65504.0f;
 constexpr i64 longest_row = 4096;  // of what lies on the stack: bind/stencil.cpp refuses longer ones
 
-// Each way loads n numbers from number `at` on into the arithmetic's type, and stores them; a store leaves in v what a
-// load would give, so that every sum is of stored numbers. n is a multiple of 32.
-template <class T>
+using Doubles = double __attribute__((vector_size(vector_bytes)));
+using Shorts = std::int16_t __attribute__((vector_size(vector_bytes / 2)));  // as many as Reals has lanes
+
+// 32 numbers of a row in registers: two of AVX-512, four of AVX2, eight of SSE2, and twice as many of float64.
+template <class Vector>
+struct Block {
+    static constexpr i64 lanes = sizeof(Vector) / sizeof(Vector{}[0]), count = site / lanes;
+    Vector v[count];
+};
+
+template <class Vector, class Number>
+inline Block<Vector> read_block(const Number* from) {
+    Block<Vector> b;
+    for (i64 k = 0; k < b.count; ++k) b.v[k] = read<Vector>(from + k * b.lanes);
+    return b;
+}
+
+template <class Vector, class Number>
+inline void write_block(Number* to, const Block<Vector>& b) {
+    for (i64 k = 0; k < b.count; ++k) write(to + k * b.lanes, b.v[k]);
+}
+
+// Asks for the cache lines of an array, as far as the second level of the caches: there is time until they are read.
+inline void prefetch(const void* from, i64 bytes) {
+    for (i64 i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(from) + i, 0, 2);
+}
+
+// Each way loads a register of numbers from number `at` on, and stores a block; a store leaves in the block what a load
+// would give, so that every sum is of stored numbers. A block starts at a multiple of 32.
+template <class T, class OfRegister>
 struct CellsPlain {  // stored as the arithmetic has them
     using Number = T;
-    static void load(const Stored& s, i64 at, i64 n, T* __restrict to) {
-        const T* from = static_cast<const T*>(s.values) + at;
-        for (i64 i = 0; i < n; ++i) to[i] = from[i];
-    }
-    static void store(const Stored& s, double, i64 at, i64 n, T* __restrict v) {
-        T* to = static_cast<T*>(s.values) + at;
-        for (i64 i = 0; i < n; ++i) to[i] = v[i];
-    }
+    using Vector = OfRegister;
+    static constexpr i64 bytes = sizeof(T);
+    T* values;
+    explicit CellsPlain(const Stored& s) : values(static_cast<T*>(s.values)) {}
+    Vector load(i64 at) const { return read<Vector>(values + at); }
+    void store(i64 at, Block<Vector>& b) const { write_block(values + at, b); }
 };
-using CellsF64 = CellsPlain<double>;
-using CellsF32 = CellsPlain<float>;
+using CellsF64 = CellsPlain<double, Doubles>;
+using CellsF32 = CellsPlain<float, Reals>;
 
+// float16 times a power of two, the unit of the whole array.
 struct CellsF16 {
     using Number = float;
-    // float16 times a power of two, the unit of the whole array.
-    static void load(const Stored& s, i64 at, i64 n, float* __restrict to) {
-        const u16* from = static_cast<const u16*>(s.values) + at;
-        const float unit = static_cast<float>(s.scale);
+    using Vector = Reals;
+    static constexpr i64 bytes = 2;
+    u16* values;
+    float unit, over;  // its inverse is exact
+    explicit CellsF16(const Stored& s) : values(static_cast<u16*>(s.values)), unit(static_cast<float>(s.scale)), over(1.0f / unit) {}
+
+    // A register of float32 from float16.
+    static Reals widened(const u16* from) {
 #if defined(__AVX512F__)
-        for (i64 i = 0; i < n; i += parts) {
-            const __m512 v = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i)));
-            _mm512_storeu_ps(to + i, v * _mm512_set1_ps(unit));
-        }
+        return (Reals)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#elif defined(__F16C__)
+        return (Reals)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 #else
-        for (i64 i = 0; i < n; ++i) to[i] = from_f16(from[i]) * unit;
+        Reals v;
+        for (i64 i = 0; i < numbers::vector; ++i) v[i] = from_f16(from[i]);
+        return v;
 #endif
     }
-    // v becomes what load() gives back.
-    static void store(const Stored& s, double scale, i64 at, i64 n, float* __restrict v) {
-        // Scaled by the inverse of a power of two, which is exact; beyond the range of float16 its largest number is
-        // stored.
-        u16* to = static_cast<u16*>(s.values) + at;
-        const float unit = static_cast<float>(scale), over = 1.0f / unit;
+    // To float16, to nearest even; beyond its range its largest number is stored. Of a NaN and a bound, a minimum is its
+    // second operand.
+    static void narrowed(Reals v, u16* to) {
 #if defined(__AVX512F__)
         const __m512 largest = _mm512_set1_ps(largest_half);
-        for (i64 i = 0; i < n; i += parts) {
-            // Sixteen at a time: scaled, kept within the finite range, converted to nearest even, and back.
-            const __m512 scaled = _mm512_loadu_ps(v + i) * _mm512_set1_ps(over);
-            const __m512 within = _mm512_max_ps(_mm512_min_ps(scaled, largest), -largest);
-            const __m256i bits = _mm512_cvtps_ph(within, _MM_FROUND_TO_NEAREST_INT);
-            _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), bits);
-            _mm512_storeu_ps(v + i, _mm512_cvtph_ps(bits) * _mm512_set1_ps(unit));
-        }
+        const __m512 within = _mm512_max_ps(-largest, _mm512_min_ps(largest, (__m512)v));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(within, _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__F16C__)
+        const __m256 largest = _mm256_set1_ps(largest_half);
+        const __m256 within = _mm256_max_ps(-largest, _mm256_min_ps(largest, (__m256)v));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(within, _MM_FROUND_TO_NEAREST_INT));
 #else
-        for (i64 i = 0; i < n; ++i) {
-            const float scaled = v[i] * over;
-            to[i] = to_f16(scaled > largest_half ? largest_half : scaled < -largest_half ? -largest_half : scaled);
-            v[i] = from_f16(to[i]) * unit;
-        }
+        for (i64 i = 0; i < numbers::vector; ++i)
+            to[i] = to_f16(v[i] > largest_half ? largest_half : v[i] < -largest_half ? -largest_half : v[i]);
 #endif
+    }
+
+    Reals load(i64 at) const { return widened(values + at) * unit; }
+    void store(i64 at, Block<Reals>& b) const {
+        for (i64 k = 0; k < b.count; ++k) {
+            u16* to = values + at + k * b.lanes;
+            narrowed(b.v[k] * over, to);
+            b.v[k] = widened(to) * unit;
+        }
     }
 };
 
 // 16-bit integers, 32 of which share a norm: the largest magnitude becomes 32767.
 struct CellsI16 {
     using Number = float;
-#if defined(__AVX512F__)
-    // Sixteen codes of a block, and the numbers that they stand for.
-    static void store_sixteen(__m512 v, float over, float norm, std::int16_t* to, float* back) {
-        const __m512i integers = _mm512_cvtps_epi32(v * _mm512_set1_ps(over));  // to nearest even
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(integers));
-        _mm512_storeu_ps(back, _mm512_cvtepi32_ps(integers) * _mm512_set1_ps(norm));
+    using Vector = Reals;
+    static constexpr i64 bytes = 2;
+    std::int16_t* values;
+    float* norms;  // of blocks, counted through all rows
+    explicit CellsI16(const Stored& s) : values(static_cast<std::int16_t*>(s.values)), norms(s.norms) {}
+
+    // An integer of 16 bits is exact in float32; the product with the norm rounds once.
+    Reals load(i64 at) const {
+        return __builtin_convertvector(__builtin_convertvector(read<Shorts>(values + at), Bits), Reals) * norms[at / site];
     }
-#endif
-    static void load(const Stored& s, i64 at, i64 n, float* __restrict to) {
-        // Block by block: the norm of one is at its number, counted through all rows.
-        for (i64 block = 0; block < n; block += site) {
-            // An integer of 16 bits is exact in float32; the product with the norm rounds once.
-            const std::int16_t* from = static_cast<const std::int16_t*>(s.values) + at + block;
-            const float norm = s.norms[(at + block) / site];
-            for (i64 i = 0; i < site; ++i) to[block + i] = static_cast<float>(from[i]) * norm;
+    void store(i64 at, Block<Reals>& b) const {
+        // Bit patterns of magnitudes compare as integers; a block stays in registers from its maximum to its codes.
+        Bits sizes = (Bits)b.v[0] & magnitude_mask;
+        for (i64 k = 1; k < b.count; ++k) sizes = vectors::larger(sizes, (Bits)b.v[k] & magnitude_mask);
+        const float largest = float_of(largest_lane(sizes));
+        // Blocks below 2^-100 are stored as zeros: 32767 over such a number could overflow.
+        const bool small = !(largest >= smallest_norm);
+        const float norm = small ? 0.0f : largest / largest_integer, over = small ? 0.0f : largest_integer / largest;
+        norms[at / site] = norm;
+        for (i64 k = 0; k < b.count; ++k) {
+            // The sum with 1.5 times 2^23 rounds to nearest even.
+            const Reals integers = (b.v[k] * over + to_integer) - to_integer;
+            write(values + at + k * b.lanes, __builtin_convertvector(__builtin_convertvector(integers, Bits), Shorts));
+            b.v[k] = integers * norm;
         }
     }
-    static void store(const Stored& s, double, i64 at, i64 n, float* __restrict v) {
-        for (i64 block = 0; block < n; block += site) {
-            float* __restrict x = v + block;
-            std::int16_t* __restrict to = static_cast<std::int16_t*>(s.values) + at + block;
+
+private:
+    // By halves: each step compares lane i with lane i plus half of those that are left.
+    static i32 largest_lane(Bits v) {
 #if defined(__AVX512F__)
-            // Both halves of a block stay in registers from the maximum to the codes. Bit patterns of magnitudes
-            // compare as integers.
-            const __m512 low = _mm512_loadu_ps(x), high = _mm512_loadu_ps(x + parts);
-            const __m512i sizes = _mm512_max_epi32(_mm512_castps_si512(_mm512_abs_ps(low)), _mm512_castps_si512(_mm512_abs_ps(high)));
-            const float largest = float_of(_mm512_reduce_max_epi32(sizes));
+        return _mm512_reduce_max_epi32((__m512i)v);
+#elif defined(__AVX2__)
+        __m128i four = _mm_max_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
+        four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+        return _mm_cvtsi128_si32(_mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
 #else
-            i32 bits = 0;
-            for (i64 i = 0; i < site; ++i) bits = larger(bits, bits_of(x[i]) & magnitude_mask);
-            const float largest = float_of(bits);
+        i32 bits = 0;
+        for (i64 i = 0; i < numbers::vector; ++i) bits = larger(bits, v[i]);
+        return bits;
 #endif
-            // Blocks below 2^-100 are stored as zeros: 32767 over such a number could overflow.
-            const bool small = !(largest >= smallest_norm);
-            const float norm = small ? 0.0f : largest / largest_integer, over = small ? 0.0f : largest_integer / largest;
-            s.norms[(at + block) / site] = norm;
-#if defined(__AVX512F__)
-            store_sixteen(low, over, norm, to, x);
-            store_sixteen(high, over, norm, to + parts, x + parts);
-#else
-            for (i64 i = 0; i < site; ++i) {
-                // The sum with 1.5 times 2^23 rounds to nearest even, as the conversion above does.
-                const float integers = (x[i] * over + to_integer) - to_integer;
-                to[i] = static_cast<std::int16_t>(static_cast<i32>(integers));
-                x[i] = integers * norm;
-            }
-#endif
-        }
     }
 };
 

@@ -7,39 +7,52 @@
 
 namespace residual {
 
-using cells::CellsF16, cells::CellsF32, cells::CellsF64, cells::CellsI16, cells::longest_row;
-using sums::Sums;
-using numbers::least, numbers::tile;
+using cells::Block, cells::CellsF16, cells::CellsF32, cells::CellsF64, cells::CellsI16, cells::longest_row, cells::read_block;
+using sums::Sums, sums::wide;
+using numbers::least;
 
 namespace {  // of this file alone
 
-// One item is 64 rows; its sums do not depend on who runs it.
+// Sums of a new vector with itself and with another one.
+struct TwoSums {
+    Sums now, mixed;
+    template <class Vector>
+    void add(const Block<Vector>& v, const Block<Vector>& other) {
+        for (i64 j = 0; j < sums::steps; ++j) {
+            const auto of_v = wide(v, j);
+            now.add(j, of_v * of_v);
+            mixed.add(j, of_v * wide(other, j));
+        }
+    }
+    void total(double* to) const {
+        to[0] = now.total();
+        to[1] = mixed.total();
+    }
+};
+
+// One item is 64 rows; its sums do not depend on who runs it. Both vectors are read and r written once; rows lie one
+// after the other without gaps.
 template <class Vectors>
 void residual_rows_of(const ResidualUpdate& job, i64 first, i64 last) {
-    using Number = typename Vectors::Number;
-    // A tile of each vector in the nearest cache: both are read and r written once.
-    alignas(64) Number r[tile], old[tile], q[tile];
-    const Number alpha = static_cast<Number>(job.alpha);
+    const auto alpha = static_cast<typename Vectors::Number>(job.alpha);
+    Stored scaled_anew = job.r;
+    scaled_anew.scale = job.r_scale;
+    const Vectors of_q(job.q), of_old(job.r), of_r(scaled_anew);
     for (i64 item = first; item < last; ++item) {
-        // Of the new r with itself, and with the old one.
-        Sums<Number> now, mixed;
-        now.clear();
-        mixed.clear();
-        // Rows lie one after the other without gaps, so that tiles need not end with them.
+        TwoSums found;
         const i64 end = least(job.rows, (item + 1) * residual_rows) * job.stride;
-        for (i64 at = item * residual_rows * job.stride; at < end; at += tile) {
-            const i64 n = least(tile, end - at);
-            Vectors::load(job.r, at, n, old);
-            Vectors::load(job.q, at, n, q);
-            // A product and a difference, each rounded.
-            for (i64 i = 0; i < n; ++i) r[i] = old[i] - alpha * q[i];
+        for (i64 at = item * residual_rows * job.stride; at < end; at += site) {
+            Block<typename Vectors::Vector> r, old;
+            for (i64 k = 0; k < r.count; ++k) {
+                // A product and a difference, each rounded.
+                old.v[k] = of_old.load(at + k * r.lanes);
+                r.v[k] = old.v[k] - alpha * of_q.load(at + k * r.lanes);
+            }
             // r becomes what was stored, of which the sums are taken.
-            Vectors::store(job.r, job.r_scale, at, n, r);
-            now.add(r, r, n);
-            mixed.add(r, old, n);
+            of_r.store(at, r);
+            found.add(r, old);
         }
-        job.sums[2 * item] = now.total();
-        job.sums[2 * item + 1] = mixed.total();
+        found.total(job.sums + 2 * item);
     }
 }
 
@@ -47,24 +60,26 @@ void residual_rows_of(const ResidualUpdate& job, i64 first, i64 last) {
 template <class Vectors>
 void pack_rows_of(const Pack& job, i64 first, i64 last) {
     using Number = typename Vectors::Number;
-    alignas(64) Number v[longest_row], p[longest_row];
+    using Vector = typename Vectors::Vector;
+    alignas(64) Number row_of_v[longest_row];
+    const Vectors of_v(job.to), of_p(job.p);
     for (i64 item = first; item < last; ++item) {
-        Sums<Number> now, mixed;
-        now.clear();
-        mixed.clear();
+        TwoSums found;
         const i64 end = least(job.rows, (item + 1) * residual_rows);
         for (i64 row = item * residual_rows; row < end; ++row) {
             const double* from = job.from + row * job.nx;
-            for (i64 i = 0; i < job.nx; ++i) v[i] = static_cast<Number>(from[i]);
+            for (i64 i = 0; i < job.nx; ++i) row_of_v[i] = static_cast<Number>(from[i]);
             // What lies beyond a row is zero, as its neighbours will read it.
-            for (i64 i = job.nx; i < job.stride; ++i) v[i] = Number(0);
-            Vectors::store(job.to, job.to.scale, row * job.stride, job.stride, v);
-            Vectors::load(job.p, row * job.stride, job.stride, p);
-            now.add(v, v, job.stride);
-            mixed.add(v, p, job.stride);
+            for (i64 i = job.nx; i < job.stride; ++i) row_of_v[i] = Number(0);
+            for (i64 i = 0; i < job.stride; i += site) {
+                const i64 at = row * job.stride + i;
+                Block<Vector> v = read_block<Vector>(row_of_v + i), p;
+                of_v.store(at, v);
+                for (i64 k = 0; k < p.count; ++k) p.v[k] = of_p.load(at + k * p.lanes);
+                found.add(v, p);
+            }
         }
-        job.sums[2 * item] = now.total();
-        job.sums[2 * item + 1] = mixed.total();
+        found.total(job.sums + 2 * item);
     }
 }
 

@@ -1,7 +1,7 @@
 """Conjugate gradients on a 7-point stencil with narrow vectors: the definition of both passes.
 
 Numbers are rounded as they are stored, arithmetic is float32 (float64 where the vectors are), each operation
-rounded by itself, and sums of products are float64.
+rounded by itself; products of two vectors and their sums are float64.
 
 16-bit integers: Clark et al., Solving Lattice QCD systems of equations using mixed precision solvers on GPUs,
 2010, section 4, with a norm for each 32 numbers of a row.
@@ -81,4 +81,4 @@ def apply(a: Grid, v: Array) -> Array:
 
 
 def _dot(u: Array, v: Array) -> float:
-    return float((u * v).astype(np.float64).sum())
+    return float((u.astype(np.float64) * v).sum())
