@@ -1,9 +1,10 @@
 """How much faster are conjugate gradients and sparse products with 16 bits than with 64?
 
 A three-dimensional Poisson problem with variable coefficients, solved to a true residual of 1e-10; ours in
-double precision is fused in the same two passes. The peer is SciPy's solver with SciPy's matrix; beside it stands
-SciPy's solver with our double product in place of a matrix. Then products with general sparse matrices, beside
-SciPy's and PyTorch's in double precision. All in one process, alternating, medians; SciPy's solvers run once.
+double precision is fused in the same two passes. The peer is SciPy's solver with SciPy's matrix; beside it
+stands SciPy's solver with our double product in place of a matrix. Then products with general sparse
+matrices, beside SciPy's and PyTorch's in double precision. All in one process, alternating, medians; SciPy's
+solvers run once.
 
     python benchmarks/solve_krylov.py [--side 192] [--scipy 1] [--rounds 5] [--json FILE]
 """
@@ -57,9 +58,8 @@ def solvers(given: Any, rows: list[dict[str, Any]]) -> None:
 
     taken = seconds({name: partial(solve, name) for name in dict.fromkeys(("double", *names))}, given.rounds)
     theirs = _scipy(a.to_scipy(), b) if given.scipy else None
-    matrix_free = (
-        _scipy(LinearOperator((a.n, a.n), _product(a), dtype=np.float64), b) if given.scipy else None
-    )
+    product = LinearOperator((a.n, a.n), _product(a), dtype=np.float64)
+    matrix_free = _scipy(product, b) if given.scipy else None
     fastest = min(found, key=lambda name: taken[name])
     for name, result in found.items():
         assert result.converged, name

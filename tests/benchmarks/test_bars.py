@@ -59,6 +59,18 @@ def test_a_system_that_was_solved_in_double_has_the_lower_bar(path: str, bar: fl
     assert [f.bar for f in bars.figures("solve_dense", rows, "avx2")] == [bar]
 
 
+def test_conjugate_gradients_are_judged_by_the_fastest_precision_on_the_large_grid() -> None:
+    rows = [
+        {"side": side, "precision": precision, "of_scipy": 12.0, "fastest": precision == "scaled_fp16"}
+        for side in (96, 192)
+        for precision in ("double", "scaled_fp16")
+    ]
+    found = [(f.subject, f.bar) for f in bars.figures("solve_krylov", rows, "avx2")]
+    assert found == [("conjugate gradients, 192^3, scaled_fp16", 10.0)]
+    text = (ROOT / "benchmarks" / "solve_krylov.py").read_text("utf-8")
+    assert all(f'"{key}":' in text for key in rows[0])  # what the bar reads is what the benchmark writes
+
+
 def test_a_figure_that_misses_its_bar_is_bold() -> None:
     figures = [
         bars.Figure("mxfp4", "nearest", 0.94, 0.95, at_most=False),
