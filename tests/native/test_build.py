@@ -141,14 +141,15 @@ def test_no_multiply_add_is_fused_but_in_the_sums_of_products(
 
 @pytest.mark.parametrize("tool", ["objdump"], indirect=True)
 @pytest.mark.parametrize("source", COMPILED)
-def test_every_loop_that_rounds_asks_for_memory_ahead(
+def test_every_loop_over_large_arrays_asks_for_memory_ahead(
     source: Path, compiler: str, tool: str, kernel_objects: Callable[[str, Path], Path]
 ) -> None:
     """GCC drops calls of functions that only prefetch: large arrays were then rounded at half the speed."""
     asks = _functions_with(r"prefetch\w*|prfm", tool, kernel_objects(compiler, source))
-    loops = {name for name in asks if "::round_vectors<" in name}
-    assert loops
-    assert {name for name in loops if not asks[name]} == set()
+    for loop in ("::round_vectors<", "::direction_pieces<"):
+        loops = {name for name in asks if loop in name}
+        assert loops
+        assert {name for name in loops if not asks[name]} == set()
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ struct Block {
     Vector v[count];
 };
 
+// From consecutive numbers of any alignment, and back.
 template <class Vector, class Number>
 inline Block<Vector> read_block(const Number* from) {
     Block<Vector> b;
@@ -40,7 +41,8 @@ inline void write_block(Number* to, const Block<Vector>& b) {
 }
 
 // Asks for the cache lines of an array, as far as the second level of the caches: there is time until they are read.
-inline void prefetch(const void* from, i64 bytes) {
+// Always inlined: of a function that only prefetches GCC says that it has no effect, and drops its calls.
+[[gnu::always_inline]] inline void prefetch(const void* from, i64 bytes) {
     for (i64 i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(from) + i, 0, 2);
 }
 
@@ -65,7 +67,7 @@ struct CellsF16 {
     using Vector = Reals;
     static constexpr i64 bytes = 2;
     u16* values;
-    float unit, over;  // its inverse is exact
+    float unit, over;  // the inverse of a power of two is exact
     explicit CellsF16(const Stored& s) : values(static_cast<u16*>(s.values)), unit(static_cast<float>(s.scale)), over(1.0f / unit) {}
 
     // A register of float32 from float16.
@@ -97,6 +99,7 @@ struct CellsF16 {
 #endif
     }
 
+    // Neither product rounds.
     Reals load(i64 at) const { return widened(values + at) * unit; }
     void store(i64 at, Block<Reals>& b) const {
         for (i64 k = 0; k < b.count; ++k) {

@@ -64,10 +64,10 @@ struct Piece {
     // The cache lines of a row that is wanted one plane later: the hardware prefetches up to the end of a page, and the
     // rows of a piece lie within few pages of each plane.
     template <class Cells>
-    void prefetch_row(const Stored& s, i64 at) const {
+    [[gnu::always_inline]] void prefetch_row(const Stored& s, i64 at) const {
         prefetch(static_cast<const char*>(s.values) + at * Cells::bytes, job.a.stride * Cells::bytes);
     }
-    void prefetch_direction(i64 y, i64 z) const {
+    [[gnu::always_inline]] void prefetch_direction(i64 y, i64 z) const {
         if (!in_grid(y, z)) return;
         const i64 at = start(y, z);
         prefetch_row<Vectors>(job.r, at);
@@ -76,7 +76,7 @@ struct Piece {
         prefetch_row<Vectors>(job.next, at);
         if (moves_x()) prefetch(static_cast<const Number*>(job.x) + at, job.a.stride * static_cast<i64>(sizeof(Number)));
     }
-    void prefetch_image(i64 y, i64 z) const {
+    [[gnu::always_inline]] void prefetch_image(i64 y, i64 z) const {
         if (!in_grid(y, z)) return;
         prefetch_row<Faces>(job.a.x, start(y, z));
         prefetch_row<Faces>(job.a.y, start(y, z) + (z + 1) * job.a.stride);
