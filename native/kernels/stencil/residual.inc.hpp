@@ -18,6 +18,7 @@ struct TwoSums {
     Sums now, mixed;
     template <class Vector>
     void add(const Block<Vector>& v, const Block<Vector>& other) {
+        // Both in float64, where products of float32 are exact.
         for (i64 j = 0; j < sums::steps; ++j) {
             const auto of_v = wide(v, j);
             now.add(j, of_v * of_v);
@@ -35,6 +36,7 @@ struct TwoSums {
 template <class Vectors>
 void residual_rows_of(const ResidualUpdate& job, i64 first, i64 last) {
     const auto alpha = static_cast<typename Vectors::Number>(job.alpha);
+    // The same numbers with the unit of the new residual.
     Stored scaled_anew = job.r;
     scaled_anew.scale = job.r_scale;
     const Vectors of_q(job.q), of_old(job.r), of_r(scaled_anew);
@@ -71,6 +73,7 @@ void pack_rows_of(const Pack& job, i64 first, i64 last) {
             for (i64 i = 0; i < job.nx; ++i) row_of_v[i] = static_cast<Number>(from[i]);
             // What lies beyond a row is zero, as its neighbours will read it.
             for (i64 i = job.nx; i < job.stride; ++i) row_of_v[i] = Number(0);
+            // Block by block: stored, and the sums taken of what was stored.
             for (i64 i = 0; i < job.stride; i += site) {
                 const i64 at = row * job.stride + i;
                 Block<Vector> v = read_block<Vector>(row_of_v + i), p;
