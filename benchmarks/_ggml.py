@@ -33,6 +33,7 @@ def build() -> None:
     source = next(FOLDER.glob("*/vendor/llama.cpp/ggml"))
     (source / "ggml.pc.in").touch()  # CMake asks for it, and the package leaves it out
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=ON", "-DGGML_NATIVE=ON"]
+    options += ["-DGGML_BUILD_TESTS=OFF", "-DGGML_BUILD_EXAMPLES=OFF"]  # the package leaves these out too
     subprocess.run(["cmake", "-S", str(source), "-B", str(FOLDER / "build"), *options], check=True)
     subprocess.run(["cmake", "--build", str(FOLDER / "build"), "--target", "ggml-cpu", "-j"], check=True)
 

@@ -83,7 +83,7 @@ def _ggml_bar(row: Row, isa: str) -> float | None:
 
 
 def _batch(row: Row) -> str:
-    return f"{row['format']}, batch {row['batch']}"
+    return f"{row['format']}, batch {row['batch']} of {row.get('dtype') or 'float32'}"
 
 
 def _sparse_bar(row: Row, isa: str) -> float | None:

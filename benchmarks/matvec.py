@@ -1,9 +1,10 @@
 """How close do products with packed weights come to the speed at which the weights can be read?
 
 Limit: torch summing as many bytes of float32 as the packed weights have, which reads them once. Peers:
-torch's products of the same weights in bfloat16 and float32, and ggml's own MXFP4 and Q4_0 where `python
-benchmarks/_ggml.py` has built them. One vector in every format, as it is and rounded to int8; then batches.
-All in one process, alternating, medians. 8192 x 65536 weights are 1 GiB in bfloat16.
+torch's products of the same weights in bfloat16 and float32, each with vectors of that type, and ggml's own
+MXFP4 and Q4_0 where `python benchmarks/_ggml.py` has built them. One vector in every format, as it is and
+rounded to int8; then batches of float32 and of bfloat16. All in one process, alternating, medians. 8192 x
+65536 weights are 1 GiB in bfloat16.
 
     python benchmarks/matvec.py [--lines 8192] [--columns 65536] [--batch 1] [--rounds 5] [--json FILE]
 
@@ -35,24 +36,31 @@ FORMATS = (
     ),
     *("int4_channel", "int8_channel"),
 )
-BATCHES = (2, 8, 32, 64)
+BATCHES = (2, 4, 8, 16, 32, 64)
 BATCHED = ("mxfp4", "mxint8")
 ROUNDED = ("mxfp4", "mxint8")  # measured with int8 activations too
 IN_BATCHES = 4  # batches take a quarter of the lines: float32 weights have four times the bytes
 
 
 def measure(
-    name: str, weight: torch.Tensor, batch: int, rounds: int, activation: str | None, peers: dict[str, Matrix]
+    name: str,
+    weight: torch.Tensor,
+    batch: int,
+    rounds: int,
+    activation: str | None,
+    peers: dict[str, Matrix],
+    dtype: torch.dtype = torch.float32,
 ) -> dict[str, Any]:
-    """Return rates and ratios for one format, batch and activation."""
+    """Return rates and ratios for one format, batch, activation and dtype of the vectors."""
     lines, columns = weight.shape
-    q = fb.quantize(weight, name).to(torch.float32)
+    q = fb.quantize(weight, name).to(dtype)
     x = torch.randn(batch, columns, generator=torch.Generator().manual_seed(1))
     xb = x.bfloat16()
+    own = x.to(dtype)
     bytes_like = torch.ones(q.nbytes // 4)
     calls = {
         "read": bytes_like.sum,
-        "fewbits": lambda: fb.matvec(q, x, activation=activation),
+        "fewbits": lambda: fb.matvec(q, own, activation=activation),
         "bfloat16": lambda: xb @ weight.t(),
     }
     if batch > 1:
@@ -65,6 +73,7 @@ def measure(
         "format": name,
         "batch": batch,
         "activation": activation,
+        "dtype": str(dtype).removeprefix("torch."),
         "packed_mebibytes": q.nbytes / 2**20,
         "read_gigabytes_per_second": bytes_like.numel() * 4 / taken["read"] / 1e9,
         "gigabytes_per_second": q.nbytes / taken["fewbits"] / 1e9,
@@ -92,7 +101,8 @@ def measured(
     part = weight[: max(lines // IN_BATCHES, 1)]
     for name in formats:
         for several in (batch,) if batch > 1 else BATCHES if name in BATCHED else ():
-            rows.append(measure(name, part, several, rounds, None, {}))
+            for dtype in (torch.float32, torch.bfloat16):
+                rows.append(measure(name, part, several, rounds, None, {}, dtype))
     return rows
 
 
@@ -114,7 +124,7 @@ def main() -> None:
             (
                 r["format"],
                 r["batch"],
-                r["activation"] or "as they are",
+                r["activation"] or r["dtype"],
                 r["packed_mebibytes"],
                 r["read_gigabytes_per_second"],
                 r["gigabytes_per_second"],

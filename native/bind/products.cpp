@@ -57,6 +57,7 @@ void gemv_of(const Format& format, ConstFloats x, bool narrow, ConstBytes codes,
         .x_scales = data_of(x_scales),
         .byte_products = implementation.byte_products,
         .batch = static_cast<std::int64_t>(x.shape(0)),
+        .panels = nullptr,
         .y = y.data(),
         .stride = g.extent[0],
     };

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
-#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -17,6 +16,8 @@ namespace {
 constexpr std::int64_t cache_line = 64;  // bytes
 // Of products with few vectors: how many values a thread takes at once, some 20 microseconds, in lines by so many.
 constexpr std::int64_t values_taken = 1 << 20, lines_multiple = 4;
+// Of several vectors the kernels decode so many lines at once.
+constexpr std::int64_t lines_of_several_rows = 24;
 
 }  // namespace
 
@@ -36,12 +37,17 @@ void dequantize(const Kernels& kernels, const Dequantize& job, int threads) {
            [&](int, std::int64_t first, std::int64_t last) { kernels.dequantize(job, first, last); });
 }
 
-void gemv(const Kernels& kernels, const Gemv& job, int threads) {
-    const std::int64_t each = count_of(kernels.gemv_workspace(job), cache_line) * cache_line;
-    const std::unique_ptr<std::uint8_t[]> allocated(new std::uint8_t[static_cast<std::size_t>(threads * each + cache_line)]);
-    std::uint8_t* workspace = allocated.get() + (cache_line - reinterpret_cast<std::uintptr_t>(allocated.get()) % cache_line);
+void gemv(const Kernels& kernels, Gemv job, int threads) {
+    const auto whole = [](std::int64_t bytes) { return count_of(bytes, cache_line) * cache_line; };
+    const std::int64_t each = whole(kernels.gemv_workspace(job)), panels = whole(kernels.gemv_panel_bytes(job));
+    const Scratch scratch(static_cast<std::size_t>(panels + threads * each));
+    std::uint8_t* workspace = scratch.data() + panels;
+    job.panels = scratch.data();
+    divide(kernels.gemv_panel_items(job), job.batch * job.n, threads,
+           [&](int, std::int64_t first, std::int64_t last) { kernels.gemv_pack(job, first, last); });
     // Some lines at a time to whoever is free: a thread that other work holds up, or that wakes late, does fewer.
-    const std::int64_t together = count_of(values_taken / std::max<std::int64_t>(job.n * job.batch, 1) + 1, lines_multiple) * lines_multiple;
+    const std::int64_t multiple = panels ? lines_of_several_rows : lines_multiple;
+    const std::int64_t together = count_of(values_taken / std::max<std::int64_t>(job.n * job.batch, 1) + 1, multiple) * multiple;
     std::atomic<std::int64_t> next{0};
     divide(job.lines, job.lines * job.n, threads, [&](int thread, std::int64_t, std::int64_t) {
         bool prepared = false;

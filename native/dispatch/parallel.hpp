@@ -11,7 +11,7 @@ namespace fewbits {
 // Each runs a whole job with at most `threads` threads. Results do not depend on their number.
 Outcome quantize(const Kernels& kernels, const Quantize& job, int threads);
 void dequantize(const Kernels& kernels, const Dequantize& job, int threads);
-void gemv(const Kernels& kernels, const Gemv& job, int threads);
+void gemv(const Kernels& kernels, Gemv job, int threads);
 // Runs Kernels::compress or Kernels::expand; returns the first line that is not of the pattern, or -1.
 std::int64_t transcode(std::int64_t (*run)(const NmLines&, std::int64_t, std::int64_t), const NmLines& job, int threads);
 // Fills in the panels and what rounds. Returns false, with y untouched, where the values are not what the unit can multiply.

@@ -20,6 +20,7 @@ struct Gemv {
     const float* x_scales;
     bool byte_products;  // whether the CPU has vpdpbusd of the width of the registers in use
     std::int64_t batch;
+    std::uint8_t* panels;  // of several rows of x: room for gemv_panel_bytes, at a multiple of 64
     float* y;             // (batch, stride), of which `lines` are written
     std::int64_t stride;
 };

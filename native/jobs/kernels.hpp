@@ -29,6 +29,10 @@ struct Kernels {
     std::int64_t (*gemv_workspace)(const Gemv&);  // bytes that each thread needs
     // Items are lines. `prepared` says that the workspace has served this job before: what all lines share is in it.
     void (*gemv)(const Gemv&, std::uint8_t* workspace, bool prepared, std::int64_t first, std::int64_t last);
+    // Several rows of x are packed before, into panels that all threads read: their bytes, and the items of packing them.
+    std::int64_t (*gemv_panel_bytes)(const Gemv&);
+    std::int64_t (*gemv_panel_items)(const Gemv&);
+    void (*gemv_pack)(const Gemv&, std::int64_t first, std::int64_t last);
     // Each returns the first line that is not of the pattern, or -1.
     std::int64_t (*compress)(const NmLines&, std::int64_t first, std::int64_t last);
     std::int64_t (*expand)(const NmLines&, std::int64_t first, std::int64_t last);

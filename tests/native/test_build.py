@@ -134,6 +134,7 @@ def test_no_multiply_add_is_fused_but_in_the_sums_of_products(
         "residual_of_row",
         "::products::",
         "::updated_columns::",
+        "::vectors::multiply_add",
     )
     assert all(any(word in name for word in meant) for name in fused), fused
     assert bool(fused) == source.stem.startswith("avx")  # so that the search is known to find them

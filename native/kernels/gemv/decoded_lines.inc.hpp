@@ -12,34 +12,27 @@ namespace decoded_lines {
 using decode_sixteen::CodeDecoder;
 using packed::DecodeBuffers, packed::PreparedDequantize;
 using numbers::Reals, numbers::least, numbers::tile, numbers::vector;
-using vectors::broadcast, vectors::read;
+using vectors::broadcast, vectors::multiply_add, vectors::read;
 
 // Lines and rows of x whose sums stand side by side.
 constexpr i64 lines_together = 4, rows_in_sums = 16;
-
-#if defined(__AVX2__)
-using decode_sixteen::Decoder, decode_sixteen::parts;
-using decode_vectors::PackedRun, decode_vectors::Sharing, decode_vectors::packed_run_of, decode_vectors::weights;
-
-// a b + c with one rounding.
-inline Reals multiply_add(Reals a, Reals b, Reals c) {
-#if defined(__AVX512F__)
-    return (Reals)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#else
-    return (Reals)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-#endif
-}
 
 // The lanes as a tree: halves are added to each other.
 inline float total(Reals v) {
 #if defined(__AVX512F__)
     return _mm512_reduce_add_ps((__m512)v);
-#else
+#elif defined(__AVX2__)
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+#else
+    return (v[0] + v[2]) + (v[1] + v[3]);
 #endif
 }
+
+#if defined(__AVX2__)
+using decode_sixteen::Decoder, decode_sixteen::parts;
+using decode_vectors::PackedRun, decode_vectors::Sharing, decode_vectors::packed_run_of, decode_vectors::weights;
 
 namespace {  // of this file alone
 

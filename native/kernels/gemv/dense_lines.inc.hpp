@@ -10,7 +10,6 @@
 #include "kernels/gemv/decoded_lines.inc.hpp"
 #include "kernels/gemv/nibbles.inc.hpp"
 #include "kernels/gemv/several_rows.inc.hpp"
-#include "kernels/values/blocks.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 
 namespace dense_lines {
@@ -19,12 +18,8 @@ using decode_sixteen::CodeDecoder, decode_sixteen::code_decoder_of, decode_sixte
 using decode_vectors::decodes_in_registers;
 using dequantize::decode_by_loops;
 using packed::DecodeBuffers, packed::PreparedDequantize, packed::outer_scale, packed::prepare_dequantize;
-using blocks::fill;
-using decoded_lines::dot_decoded, decoded_lines::lines_together, decoded_lines::rows_in_sums;
-#if defined(__AVX2__)
-using decoded_lines::total;
-using several_rows::RowBuffers, several_rows::lines_decoded, several_rows::most_rows, several_rows::multiply_rows, several_rows::piece;
-#endif
+using decoded_lines::dot_decoded, decoded_lines::rows_in_sums;
+using several_rows::gemv_several;
 using nibbles::gemv_nibbles, nibbles::permute_for_nibbles, nibbles::takes_nibbles;
 using numbers::least, numbers::tile;
 
@@ -61,43 +56,6 @@ inline void gemv_rest(const Gemv& job, const PreparedDequantize& p, DecodeBuffer
     }
 }
 
-// The same job with up to `most` rows of x from row b on.
-inline Gemv rows_of(const Gemv& job, i64 b, i64 most) {
-    Gemv rows = job;
-    rows.x += b * job.n;
-    rows.y += b * job.stride;
-    rows.batch = least(most, job.batch - b);
-    return rows;
-}
-
-#if defined(__AVX2__)
-
-// Several rows of x, 64 at a time; `done` values of each line are whole vectors.
-inline void gemv_several(const Gemv& job, const PreparedDequantize& p, const CodeDecoder& s, DecodeBuffers& t, i64 done, i64 first, i64 last) {
-    RowBuffers buffers;
-    for (auto& line : buffers.w) fill(line, 0.0f, piece);
-    for (i64 b = 0; b < job.batch; b += most_rows) {
-        const i64 rows = least(most_rows, job.batch - b);
-        for (i64 line = first; line < last; line += lines_decoded) {
-            const i64 lines = least(lines_decoded, last - line);
-            multiply_rows(p, s, t, buffers, line, lines, job.x + b * job.n, rows, job.n, done);
-            for (i64 l = 0; l < lines; ++l) {
-                const float scale = outer_scale(p, line + l);
-                // What is left of the line is added before the outer scale, 16 rows at a time.
-                for (i64 r = 0; r < rows; r += rows_in_sums) {
-                    const Gemv few = rows_of(job, b + r, least(rows_in_sums, rows - r));
-                    float y[1][rows_in_sums];
-                    for (i64 i = 0; i < few.batch; ++i) y[0][i] = total(buffers.sums[l][r + i]);
-                    gemv_rest(few, p, t, line + l, 1, done, y);
-                    for (i64 i = 0; i < few.batch; ++i) few.y[i * job.stride + line + l] = y[0][i] * scale;
-                }
-            }
-        }
-    }
-}
-
-#endif
-
 // x as gemv_stored wants it beside the job: null, or in the order of nibbles at `room`, which has room for n values and
 // has them already where it is prepared.
 inline const float* permuted_for(const Gemv& job, bool prepared, float* room) {
@@ -122,6 +80,7 @@ inline void gemv_stored(const Gemv& job, const float* permuted, i64 first, i64 l
     // Of a geometry decoding needs the length of a line only.
     packed.geometry.n = job.n;
     const PreparedDequantize p = prepare_dequantize(packed);
+    if (job.batch > 1) return gemv_several(job, p, first, last);
     DecodeBuffers t;
     for (i64 i = 0; i < tile; ++i) t.ones[i] = 1.0f;
     // Four bits, one vector: nibbles, then what is left of each line.
@@ -135,11 +94,10 @@ inline void gemv_stored(const Gemv& job, const float* permuted, i64 first, i64 l
         return;
     }
 #if defined(__AVX2__)
-    // Whole vectors in registers: one row of x line by line, several by blocks of lines.
-    const bool vectors = decodes_in_registers(job.format);
-    const CodeDecoder s = vectors ? code_decoder_of(p.f.grid) : CodeDecoder{};
-    const i64 done = job.n / 16 * 16;
-    if (vectors && job.batch == 1) {
+    // Whole vectors in registers.
+    if (decodes_in_registers(job.format)) {
+        const CodeDecoder s = code_decoder_of(p.f.grid);
+        const i64 done = job.n / 16 * 16;
         for (i64 line = first; line < last; ++line) {
             float y[1][rows_in_sums] = {{dot_decoded(p, s, t, line, job.x, done)}};
             gemv_rest(job, p, t, line, 1, done, y);
@@ -147,20 +105,11 @@ inline void gemv_stored(const Gemv& job, const float* permuted, i64 first, i64 l
         }
         return;
     }
-    if (vectors) return gemv_several(job, p, s, t, done, first, last);
 #endif
-    // Else 16 rows of x at a time and four lines together, by loops.
-    for (i64 b = 0; b < job.batch; b += rows_in_sums) {
-        const Gemv rows = rows_of(job, b, rows_in_sums);
-        for (i64 line = first; line < last; line += lines_together) {
-            const i64 lines = least(lines_together, last - line);
-            float y[lines_together][rows_in_sums] = {};
-            gemv_rest(rows, p, t, line, lines, 0, y);
-            for (i64 l = 0; l < lines; ++l) {
-                const float scale = outer_scale(p, line + l);
-                for (i64 r = 0; r < rows.batch; ++r) rows.y[r * job.stride + line + l] = y[l][r] * scale;
-            }
-        }
+    for (i64 line = first; line < last; ++line) {
+        float y[1][rows_in_sums] = {};
+        gemv_rest(job, p, t, line, 1, 0, y);
+        job.y[line] = y[0][0] * outer_scale(p, line);
     }
 }
 

@@ -6,6 +6,8 @@
 #include "kernels/gemv/expanded_lines.inc.hpp"
 #include "kernels/gemv/groups_of_four.inc.hpp"
 #include "kernels/gemv/kept_lines.inc.hpp"
+#include "kernels/gemv/row_products.inc.hpp"
+#include "kernels/gemv/several_rows.inc.hpp"
 #include "kernels/nm/stream.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/gemv/integer_lines.inc.hpp"
@@ -18,16 +20,20 @@ using expanded_lines::line_shape, expanded_lines::lines_from;
 using groups_of_four::Groups, groups_of_four::gemv_by_groups, groups_of_four::groups_with, groups_of_four::knows;
 using kept_lines::gemv_kept;
 using stream::expand_line;
+using row_products::lines_in_group;
 using numbers::least;
 using integer_lines::Integers, integer_lines::gemv_integers, integer_lines::integer_workspace, integer_lines::takes_integers;
 
 namespace {  // of this file alone
 
-// The vector in another order, then the codes of four lines; everything begins a cache line. x takes at most four bytes for
+// Lines of a stream that are expanded at once: as many as are multiplied together.
+inline i64 lines_expanded(const Gemv& job) { return job.batch > 1 ? lines_in_group : lines_together; }
+
+// The vector in another order, then the codes of some lines; everything begins a cache line. x takes at most four bytes for
 // each value.
 inline i64 workspace_of_lines(const Gemv& job) {
     const i64 codes = bytes_for(job.n, bits_of_element(job.format));
-    const i64 of_floats = count_of(job.n, 16) * 64 + lines_together * count_of(codes, 64) * 64 + 64, of_integers = integer_workspace(job);
+    const i64 of_floats = count_of(job.n, 16) * 64 + lines_expanded(job) * count_of(codes, 64) * 64 + 64, of_integers = integer_workspace(job);
     return of_floats > of_integers ? of_floats : of_integers;
 }
 
@@ -51,7 +57,7 @@ inline void gemv_dense(const Gemv& job, const DenseLines& shared, i64 first, i64
 }  // namespace
 
 void gemv(const Gemv& job, u8* workspace, bool prepared, i64 first, i64 last) {
-    // 2:4 streams of the usual formats are read where they are; all others are expanded to codes first, four lines at a
+    // 2:4 streams of the usual formats are read where they are; all others are expanded to codes first, some lines at a
     // time, and go on as if dense.
     const Format& f = job.format;
     if (f.keep != 0 && gemv_kept(job, workspace, workspace + workspace_of_lines(job), prepared, first, last)) return;
@@ -65,9 +71,9 @@ void gemv(const Gemv& job, u8* workspace, bool prepared, i64 first, i64 last) {
     const i64 codes = bytes_for(job.n, bits_of_element(f));
     u8* const expanded = workspace + count_of(job.n, 16) * 64;
     few.codes = expanded;
-    for (i64 line = first; line < last; line += lines_together) {
-        // A job of at most four lines, whose codes lie in the workspace and whose scales lie where they were.
-        few.lines = least(lines_together, last - line);
+    for (i64 line = first; line < last; line += lines_expanded(job)) {
+        // A job of few lines, whose codes lie in the workspace and whose scales lie where they were.
+        few.lines = least(lines_expanded(job), last - line);
         for (i64 l = 0; l < few.lines; ++l) expand_line(shape, job.codes + (line + l) * bytes.codes, 0, expanded + l * codes);
         const Dequantize here = lines_from(job, expanded, line);
         few.scales = here.scales;
@@ -77,6 +83,14 @@ void gemv(const Gemv& job, u8* workspace, bool prepared, i64 first, i64 last) {
         gemv_dense(few, shared, 0, few.lines);
     }
 }
+
+// Several rows of x are packed first, but for integers.
+i64 panel_bytes(const Gemv& job) {
+    Integers k;
+    return takes_integers(job, k) ? 0 : several_rows::panel_bytes(job);
+}
+
+i64 panel_items(const Gemv& job) { return panel_bytes(job) ? several_rows::panel_items(job) : 0; }
 
 // The entry: x in integers, where the weights are such too; else in float32.
 void multiply(const Gemv& job, u8* workspace, bool prepared, i64 first, i64 last) {

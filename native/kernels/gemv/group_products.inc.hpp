@@ -63,21 +63,12 @@ inline void look_up_bytes(const Groups& q, __m512i codes, __m512i* low, __m512i*
 
 }  // namespace
 
-// 128 values of 4 or 8 bits, each position of 32 groups as bfloat16.
-template <Kind kind>
+// 128 values of 8 bits, each position of 32 groups as bfloat16.
 inline __m512 gemv_narrow(const Groups& q, const u8* codes, const __m512i* x) {
     __m512i w[4];
-    if (kind == Kind::nibbles) {
-        // Four codes in each 16-bit lane, one group: a shift for each position, no mask, as the table ignores higher
-        // bits.
-        const __m512i c = _mm512_loadu_si512(codes);
-#pragma GCC unroll 4
-        for (i32 p = 0; p < 4; ++p) w[p] = _mm512_permutexvar_epi16(_mm512_srli_epi16(c, 4 * p), q.table[0]);
-    } else {
-        const __m512i a = _mm512_loadu_si512(codes), b = _mm512_loadu_si512(codes + 64);
-        look_up_bytes(q, _mm512_permutex2var_epi16(a, q.even, b), w, w + 1);
-        look_up_bytes(q, _mm512_permutex2var_epi16(a, _mm512_add_epi16(q.even, _mm512_set1_epi16(1)), b), w + 2, w + 3);
-    }
+    const __m512i a = _mm512_loadu_si512(codes), b = _mm512_loadu_si512(codes + 64);
+    look_up_bytes(q, _mm512_permutex2var_epi16(a, q.even, b), w, w + 1);
+    look_up_bytes(q, _mm512_permutex2var_epi16(a, _mm512_add_epi16(q.even, _mm512_set1_epi16(1)), b), w + 2, w + 3);
     __m512 sum = _mm512_setzero_ps();
     // Each instruction multiplies one position of 32 groups, two groups in each lane.
 #pragma GCC unroll 4

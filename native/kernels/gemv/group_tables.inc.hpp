@@ -14,16 +14,16 @@ using nibbles::Nibbles, nibbles::nibbles_of;
 
 constexpr i64 group_block = 512;  // values whose codes are asked for together
 
-// What the products of one job share. `kind` says how codes become operands: 16-bit floats as they are, four and eight
-// bits through tables of bfloat16.
+// What the products of one job share. `kind` says how codes become operands: 16-bit floats as they are, eight bits through
+// tables of bfloat16.
 struct Groups {
-    enum class Kind : i32 { none, bfloat16, half, nibbles, bytes } kind;
+    enum class Kind : i32 { none, bfloat16, half, bytes } kind;
     i64 segment;        // values that are worked on at once
     i64 n;              // values of a line in whole segments
     i64 in_block;       // bytes of the codes of group_block values
     const void* x;      // permuted
     Nibbles scales;     // of 128 values
-    __m512i table[4];   // nibbles: bfloat16 of the codes, twice; bytes: low and high bytes of the magnitudes
+    __m512i table[4];   // bytes: low and high bytes of the magnitudes
     __m512i even;       // the even ones of 64 pairs of bytes
     __mmask64 absolute; // bytes: two's complement
 };
@@ -64,22 +64,17 @@ inline Kind tables_of(const Format& f, Groups& q) {
     const Grid& g = f.grid;
     // A scale must serve a whole group of eight codes, and block numbers come from shifts.
     const bool blocks = !has_blocks(f) || (f.block >= 8 && is_power_of_two(f.block));
-    if (f.tabled || !blocks || f.scales == Scales::shifted || (g.bits != 4 && g.bits != 8)) return Kind::none;
+    if (f.tabled || !blocks || f.scales == Scales::shifted || g.bits != 8) return Kind::none;
     alignas(64) i32 codes[256];
     alignas(64) float ones[256], values[256];
     alignas(64) u16 wide[256];
-    const i64 count = i64{1} << g.bits;
     for (i64 i = 0; i < 256; ++i) {
-        codes[i] = static_cast<i32>(i % count);
+        codes[i] = static_cast<i32>(i);
         ones[i] = 1.0f;
     }
     // All codes are decoded by the definition's function; a format whose values are not all bfloat16 is refused.
     decode_all(constants_of(g, Overflow::saturate), g.has_nan, codes, ones, values, 256);
     if (!as_bfloat16(values, 256, wide)) return Kind::none;
-    if (g.bits == 4) {
-        q.table[0] = _mm512_load_si512(wide);
-        return Kind::nibbles;
-    }
     // The sign is the highest bit of a code, and -128 is none of them.
     if (g.sign == Sign::none || (g.sign == Sign::twos_complement && g.limit_below > 127)) return Kind::none;
     // Two's complement needs the magnitude first; with a sign bit the magnitude is what the lookup reads.

@@ -1,7 +1,7 @@
 // Products of a packed matrix with one vector, four neighbouring values at a time: a lane holds the same positions of each
 // group of four (of two groups, where products are of bfloat16), and x is permuted to that order once.
 //
-// Codes of 16 bits are multiplied in float32. Codes of 4 and 8 bits are multiplied as bfloat16, where every value of x is
+// Codes of 16 bits are multiplied in float32. Codes of 8 bits are multiplied as bfloat16, where every value of x is
 // one: 32 products by one instruction. It takes subnormals for zero; there are none among the elements, and the scale
 // comes later.
 #pragma once
@@ -52,7 +52,7 @@ inline void add_group_products(const Groups& given, const PreparedDequantize& p,
     // Copies of what the loop reads, so that stores do not make the compiler read them again.
     const Groups q = given;
     constexpr i64 segment = kind == Kind::bfloat16 || kind == Kind::half ? 64 : 128;
-    const i32 bits = kind == Kind::nibbles ? 4 : kind == Kind::bytes ? 8 : 16;
+    const i32 bits = kind == Kind::bytes ? 8 : 16;
     const bool blocks = has_blocks(p.f);
     // How far ahead codes are asked for: two blocks.
     const i64 prefetched = 2 * q.in_block;
@@ -90,7 +90,7 @@ inline void add_group_products(const Groups& given, const PreparedDequantize& p,
                     }
                 }
 #if defined(__AVX512BF16__)
-                // Codes of four and eight bits: four operands of x, read once for all lines, then the scale of each
+                // Codes of eight bits: four operands of x, read once for all lines, then the scale of each
                 // lane's groups.
                 if (segment == 128) {
                     const u16* x = static_cast<const u16*>(q.x) + block + in;
@@ -101,7 +101,7 @@ inline void add_group_products(const Groups& given, const PreparedDequantize& p,
                     for (i64 l = 0; l < lines; ++l) {
                         const u8* codes = from[l] + offset + in * bits / 8;
                         __builtin_prefetch(codes + prefetched);
-                        const __m512 product = gemv_narrow<kind == Kind::bytes ? Kind::bytes : Kind::nibbles>(q, codes, four);
+                        const __m512 product = gemv_narrow(q, codes, four);
                         const __m512 scale = _mm512_loadu_ps(scales[l] + (blocks ? ((block + in) >> q.scales.log_size) - first : 0));
                         sum[l] = _mm512_fmadd_ps(product, _mm512_permutexvar_ps(q.scales.pick, scale), sum[l]);
                     }
@@ -166,7 +166,6 @@ inline bool gemv_by_groups(const Gemv& job, const Groups& q, i64 first, i64 last
         // The kind is known to the compiler from here on.
         case Kind::bfloat16: gemv_all_group_lines<Kind::bfloat16>(job, q, p, t, first, last); break;
         case Kind::half: gemv_all_group_lines<Kind::half>(job, q, p, t, first, last); break;
-        case Kind::nibbles: gemv_all_group_lines<Kind::nibbles>(job, q, p, t, first, last); break;
         default: gemv_all_group_lines<Kind::bytes>(job, q, p, t, first, last);
     }
     return true;

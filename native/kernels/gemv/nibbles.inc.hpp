@@ -1,5 +1,5 @@
-// Lines of four-bit codes times one vector of float32. Codes are looked up where they lie in a register, so values come
-// apart in an order that fits the register, and the vector is put into that order once.
+// Lines of four-bit codes times vectors of float32. Codes are looked up where they lie in a register, so values come apart in
+// an order that fits the register, and vectors are put into that order once.
 #pragma once
 
 #include "kernels/dequantize/packed.inc.hpp"
@@ -41,13 +41,15 @@ struct Nibbles {
     i64 covered;   // values of a line in whole groups
 };
 
-// Whether this way knows the job: one vector, four-bit codes, a scale for at least eight values.
-inline bool takes_nibbles(const Gemv& job) {
-    const Format& f = job.format;
+// Whether values come apart in this order: four-bit codes, a scale for at least eight values.
+inline bool comes_in_nibbles(const Format& f) {
     const bool blocks = !has_blocks(f) || (f.block >= 8 && is_power_of_two(f.block));
     // No value of four bits has more significant bits than three: AVX2 keeps the upper halves of their float32.
-    return job.batch == 1 && !f.tabled && f.grid.bits == 4 && blocks && f.scales != Scales::shifted;
+    return !f.tabled && f.grid.bits == 4 && blocks && f.scales != Scales::shifted;
 }
+
+// Whether one vector is multiplied here.
+inline bool takes_nibbles(const Gemv& job) { return job.batch == 1 && comes_in_nibbles(job.format); }
 
 inline Nibbles nibbles_of(const Gemv& job) {
     const Format& f = job.format;
@@ -90,7 +92,7 @@ inline Nibbles nibbles_of(const Gemv& job) {
     return k;
 }
 
-// The vector in the order in which codes come apart; `out` holds the whole groups of n values.
+// A vector in the order in which codes come apart; `out` holds the whole groups of n values.
 inline void permute_for_nibbles(const float* __restrict x, i64 n, float* __restrict out) {
     for (i64 g = 0; g + nibbles_at_once <= n; g += nibbles_at_once) {
 #if defined(__AVX512F__)
@@ -142,6 +144,15 @@ inline void add_group(const Nibbles& k, const u8* const* codes, const float* x, 
     for (i64 l = 0; l < lines; ++l) sums[l] = _mm512_fmadd_ps(group[l], _mm512_permutexvar_ps(k.pick, _mm512_loadu_ps(scales[l])), sums[l]);
 }
 
+// The values of a group, scaled.
+inline void decode_group(const Nibbles& k, const u8* codes, const float* scales, float* out) {
+    const __m512i c = _mm512_loadu_si512(codes);
+    const __m512 scale = _mm512_permutexvar_ps(k.pick, _mm512_loadu_ps(scales));
+#pragma GCC unroll 8
+    for (i32 j = 0; j < 8; ++j)
+        _mm512_storeu_ps(out + 16 * j, _mm512_mul_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(c, static_cast<u32>(4 * j)), k.table), scale));
+}
+
 #else
 
 using Sum = __m256;
@@ -159,6 +170,25 @@ inline float total(Sum s) {
 inline __m256 low_values(__m256i pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
 inline __m256 high_values(__m256i pairs) {
     return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<i32>(0xffff0000u))));
+}
+
+// The values of a group, scaled.
+inline void decode_group(const Nibbles& k, const u8* codes, const float* scales, float* out) {
+    const __m256i nibble = _mm256_set1_epi8(15), c = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+    const __m256 of_blocks = _mm256_loadu_ps(scales);
+    const __m256 scale[2] = {_mm256_permutevar8x32_ps(of_blocks, k.pick[0]), _mm256_permutevar8x32_ps(of_blocks, k.pick[1])};
+#pragma GCC unroll 2
+    for (i32 h = 0; h < 2; ++h) {
+        // As in add_group below.
+        const __m256i codes_in_bytes = _mm256_and_si256(h == 0 ? c : _mm256_srli_epi16(c, 4), nibble);
+        const __m256i low = _mm256_shuffle_epi8(k.low, codes_in_bytes), high = _mm256_shuffle_epi8(k.high, codes_in_bytes);
+        const __m256i pairs[2] = {_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)};
+#pragma GCC unroll 2
+        for (i64 u = 0; u < 2; ++u) {
+            _mm256_storeu_ps(out + 32 * h + 16 * u, _mm256_mul_ps(low_values(pairs[u]), scale[u]));
+            _mm256_storeu_ps(out + 32 * h + 16 * u + 8, _mm256_mul_ps(high_values(pairs[u]), scale[u]));
+        }
+    }
 }
 
 // Adds 64 products for each line. Two byte shuffles look up the upper two bytes of 32 values, unpacking joins them, a
@@ -258,7 +288,22 @@ inline void nibble_products(const Gemv& job, const PreparedDequantize& p, const 
 
 }  // namespace
 
-// The same for many lines; returns how many values of a line are covered.
+// Decodes the whole groups among n values of a line into `out`; returns how many values these are.
+inline i64 decode_nibbles(const PreparedDequantize& p, const Nibbles& given, DecodeBuffers& t, i64 line, i64 start, i64 n, float* out) {
+    const Nibbles k = given;
+    const Format& f = p.f;
+    const bool blocks = has_blocks(f);
+    const i64 covered = n / nibbles_at_once * nibbles_at_once, first = blocks ? start >> k.log_size : 0;
+    if (covered == 0) return 0;
+    t.scale[0] = 1.0f;
+    if (f.scales != Scales::none) decode_scales(p, t, line, first, blocks ? ((start + covered - 1) >> k.log_size) - first + 1 : 1, t.scale);
+    const u8* codes = p.job.codes + line * p.bytes.codes + start / 2;
+    for (i64 g = 0; g < covered; g += nibbles_at_once)
+        decode_group(k, codes + g / 2, t.scale + (blocks ? ((start + g) >> k.log_size) - first : 0), out + g);
+    return covered;
+}
+
+// The products with one vector of many lines; returns how many values of a line are covered.
 inline i64 gemv_nibbles(const Gemv& job, const PreparedDequantize& p, const float* x, DecodeBuffers& t, i64 first, i64 last) {
     const Nibbles k = nibbles_of(job);
     i64 line = first;
@@ -269,7 +314,12 @@ inline i64 gemv_nibbles(const Gemv& job, const PreparedDequantize& p, const floa
 
 #else
 
+struct Nibbles {};
+constexpr i64 nibbles_at_once = 1;
+inline bool comes_in_nibbles(const Format&) { return false; }
 inline bool takes_nibbles(const Gemv&) { return false; }
+inline Nibbles nibbles_of(const Gemv&) { return {}; }
+inline i64 decode_nibbles(const PreparedDequantize&, const Nibbles&, DecodeBuffers&, i64, i64, i64, float*) { return 0; }
 inline void permute_for_nibbles(const float*, i64, float*) {}
 inline i64 gemv_nibbles(const Gemv&, const PreparedDequantize&, const float*, DecodeBuffers&, i64, i64) { return 0; }
 

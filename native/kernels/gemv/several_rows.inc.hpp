@@ -1,115 +1,178 @@
-// Lines times several vectors: a part of 16 lines is decoded once, in the second cache, and multiplied with every row of x
-// by blocks of lines and rows whose sums stay in registers.
+// Lines times several vectors: a piece of some lines is decoded once, in the nearest caches, and multiplied with that piece of
+// every row of x.
 #pragma once
 
 #include "kernels/dequantize/decode_sixteen.inc.hpp"
 #include "kernels/dequantize/decode_vectors.inc.hpp"
+#include "kernels/dequantize/dequantize.inc.hpp"
 #include "kernels/dequantize/packed.inc.hpp"
 #include "kernels/gemv/decoded_lines.inc.hpp"
+#include "kernels/gemv/nibbles.inc.hpp"
+#include "kernels/gemv/row_panels.inc.hpp"
+#include "kernels/gemv/row_products.inc.hpp"
+#include "kernels/values/blocks.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
 
 namespace several_rows {
 
-using decode_sixteen::CodeDecoder;
-using packed::DecodeBuffers, packed::PreparedDequantize;
-using numbers::Reals, numbers::least, numbers::vector;
+using blocks::fill;
+using decode_sixteen::CodeDecoder, decode_sixteen::code_decoder_of;
+using decode_vectors::decode_vectors, decode_vectors::decodes_in_registers;
+using decoded_lines::total;
+using dequantize::decode_by_loops;
+using nibbles::Nibbles, nibbles::comes_in_nibbles, nibbles::decode_nibbles, nibbles::nibbles_of;
+using numbers::Bits, numbers::Reals, numbers::binade, numbers::least, numbers::magnitude_mask, numbers::smaller, numbers::vector;
+using packed::DecodeBuffers, packed::PreparedDequantize, packed::outer_scale;
+using row_panels::Lanes, row_panels::RowPanels, row_panels::least_magnitude, row_panels::most_rows, row_panels::pack_piece,
+    row_panels::panels_before, row_panels::panels_of, row_panels::piece;
+using row_products::Factors, row_products::RowBuffers, row_products::add_products, row_products::lines_in_group, row_products::lines_together;
 using vectors::broadcast, vectors::read;
 
-// Lines that are decoded at once, and rows of x whose sums stand beside them.
-constexpr i64 lines_decoded = 16, most_rows = 64;
+// Bytes that the panels of x take, and the items of packing them: pieces of 64 rows at most. None of one row.
+i64 panel_bytes(const Gemv& job) {
+    if (job.batch <= 1) return 0;
+    const i64 last = (job.batch - 1) / most_rows * most_rows;
+    const RowPanels r = panels_of(job, last);
+    return panels_before(job, last) + r.pieces * r.bytes;
+}
 
-#if defined(__AVX2__)
-using decode_vectors::decode_vectors;
-using decoded_lines::multiply_add, decoded_lines::total;
+i64 panel_items(const Gemv& job) { return job.batch <= 1 ? 0 : count_of(job.batch, most_rows) * count_of(job.n, piece); }
 
-// Values of a line that are decoded at once, and rows of x that are copied beside each other at once: rows as the caller
-// has them often lie a power of two apart, where few of them fit a cache.
-constexpr i64 piece = 512, rows_copied = 32;
-
-// Sums of so many lines times so many rows stay in registers: 24 of 32, or 12 of 16, besides operands.
-#if defined(__AVX512F__)
-constexpr i64 lines_in_block = 4, rows_in_block = 6;
-#else
-constexpr i64 lines_in_block = 2, rows_in_block = 6;
-#endif
-
-// 32 KiB of weights, 64 KiB of x, and the sums, 64 KiB with AVX-512.
-struct alignas(64) RowBuffers {
-    float w[lines_decoded][piece], x[rows_copied][piece];
-    Reals sums[lines_decoded][most_rows];
-};
+void pack_panels(const Gemv& job, i64 first, i64 last) {
+    for (i64 item = first; item < last; ++item) {
+        const i64 pieces = count_of(job.n, piece), b = item / pieces * most_rows, at = item % pieces;
+        const RowPanels r = panels_of(job, b);
+        pack_piece(job, r, b, at * piece, job.panels + panels_before(job, b) + at * r.bytes);
+    }
+}
 
 namespace {  // of this file alone
 
-// A block of lines times `rows` rows: per vector of values a load for each line and each row, and a product for each pair.
-template <i64 rows>
-inline void add_block(const float (*w)[piece], const float (*x)[piece], i64 n, Reals (*sums)[most_rows]) {
-    Reals sum[lines_in_block][rows];
-#pragma GCC unroll 4
-    for (i64 l = 0; l < lines_in_block; ++l)
-#pragma GCC unroll 6
-        for (i64 r = 0; r < rows; ++r) sum[l][r] = sums[l][r];
-    for (i64 i = 0; i < n; i += vector) {
-        Reals of_lines[lines_in_block];
-#pragma GCC unroll 4
-        for (i64 l = 0; l < lines_in_block; ++l) of_lines[l] = read<Reals>(w[l] + i);
-#pragma GCC unroll 6
-        for (i64 r = 0; r < rows; ++r) {
-            const Reals of_row = read<Reals>(x[r] + i);
-#pragma GCC unroll 4
-            for (i64 l = 0; l < lines_in_block; ++l) sum[l][r] = multiply_add(of_lines[l], of_row, sum[l][r]);
-        }
-    }
-#pragma GCC unroll 4
-    for (i64 l = 0; l < lines_in_block; ++l)
-#pragma GCC unroll 6
-        for (i64 r = 0; r < rows; ++r) sums[l][r] = sum[l][r];
+// Of the panels of x while they are multiplied with a group of lines: part of the second cache.
+constexpr i64 bytes_of_x = 1 << 17;
+
+// How lines are decoded.
+struct Decoding {
+    bool in_nibbles, in_registers;
+    Nibbles nibbles;
+    CodeDecoder decoder;
+};
+
+inline Decoding decoding_of(const Gemv& job, const PreparedDequantize& p) {
+    Decoding c{comes_in_nibbles(job.format), decodes_in_registers(job.format), {}, {}};
+    if (c.in_nibbles) c.nibbles = nibbles_of(job);
+    if (c.in_registers) c.decoder = code_decoder_of(p.f.grid);
+    return c;
 }
 
-// All blocks of lines times up to six rows.
-inline void add_rows(RowBuffers& t, i64 lines, i64 from, i64 to, i64 rows, i64 n) {
-    for (i64 l = 0; l < lines; l += lines_in_block) {
-        const auto w = t.w + l;
-        const auto x = t.x + from;
-        Reals(*sums)[most_rows] = reinterpret_cast<Reals(*)[most_rows]>(&t.sums[l][to]);
-        // The number of rows is known to the compiler: sums of rows that are not there would cost as much.
-        switch (rows) {
-            case 1: add_block<1>(w, x, n, sums); break;
-            case 2: add_block<2>(w, x, n, sums); break;
-            case 3: add_block<3>(w, x, n, sums); break;
-            case 4: add_block<4>(w, x, n, sums); break;
-            case 5: add_block<5>(w, x, n, sums); break;
-            default: add_block<rows_in_block>(w, x, n, sums); break;
-        }
+// Decodes n values of a line into `out`, in the order of the panels, and zeros up to a multiple of 16: groups of nibbles, then
+// whole vectors, then what is left.
+inline void decode_piece(const PreparedDequantize& p, const Decoding& c, DecodeBuffers& d, i64 line, i64 start, i64 n, float* out) {
+    i64 done = c.in_nibbles ? decode_nibbles(p, c.nibbles, d, line, start, n, out) : 0;
+    if (const i64 whole = c.in_registers ? (n - done) / 16 * 16 : 0; whole) {
+        decode_vectors<false>(p, c.decoder, d, line, start + done, whole, 1.0f, out + done);
+        done += whole;
     }
+    if (done == n) return;
+    decode_by_loops(p, d, line, start + done, n - done, 1.0f);
+    __builtin_memcpy(out + done, d.values, static_cast<u64>(n - done) * sizeof(float));
+    fill(out + n, 0.0f, (16 - n % 16) % 16);
+}
+
+// Asks for what the next piece of a line needs: the hardware does not guess it, as another line is read in between.
+inline void prefetch_piece(const PreparedDequantize& p, i64 line, i64 start) {
+    // From the end of a line in the one that comes after these.
+    if (start >= p.job.geometry.n) start = 0, line += lines_in_group;
+    const i64 bits = bits_of_element(p.f);
+    const u8* codes = p.job.codes + line * p.bytes.codes + start * bits / 8;
+    for (i64 i = 0; i < piece * bits / 8; i += 64) __builtin_prefetch(codes + i);
+    if (has_blocks(p.f)) __builtin_prefetch(p.job.scales + line * p.bytes.scales + start / p.f.block * p.f.scale_bits / 8);
+}
+
+#if defined(__AVX512BF16__)
+
+// Copies n values, whole vectors of 16, as bfloat16; returns the bits of the least magnitude but zero, the largest of all if
+// there is none, or 0 if a value is no bfloat16.
+inline i32 copy_narrow(const float* w, i64 n, u16* out) {
+    Bits rest = broadcast(0), least_bits = broadcast(magnitude_mask - 1);
+    for (i64 i = 0; i < n; i += 16) {
+        const Bits v = read<Bits>(w + i), magnitude = v & magnitude_mask;
+        rest |= v;
+        // Zero minus one is the largest of the numbers without a sign.
+        least_bits = (Bits)_mm512_min_epu32((__m512i)least_bits, (__m512i)(magnitude - 1));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), _mm512_cvtepi32_epi16(_mm512_srli_epi32((__m512i)v, 16)));
+    }
+    if (_mm512_test_epi32_mask((__m512i)rest, _mm512_set1_epi32(0xffff))) return 0;
+    return static_cast<i32>(_mm512_reduce_min_epu32((__m512i)least_bits)) + 1;
+}
+
+// Whether no product of numbers of these least magnitudes, nor a sum of such products, is subnormal: the instruction for
+// bfloat16 takes that for zero. All are multiples of 2^-14 times the least product.
+inline bool stays_normal(i32 of_w, i32 of_x) {
+    return of_w >= binade && of_x >= binade && (of_w >> 23) + (of_x >> 23) - 2 * 127 - 14 >= -126;
+}
+
+#endif
+
+// How a decoded piece of some lines is multiplied with a piece of x.
+inline Factors factors_of([[maybe_unused]] RowBuffers& t, const RowPanels& r, [[maybe_unused]] i64 lines, [[maybe_unused]] const u8* panel,
+                          [[maybe_unused]] i64 n) {
+    if (r.lanes != Lanes::pairs_of_rows) return Factors::floats;
+#if defined(__AVX512BF16__)
+    const i32 of_x = least_magnitude(panel, r);
+    for (i64 l = 0; l < lines; ++l)
+        if (!stays_normal(copy_narrow(t.w[l], n, t.narrow[l]), of_x)) return Factors::pairs_as_floats;
+#endif
+    return Factors::pairs;
 }
 
 }  // namespace
 
-// Up to 16 lines times up to 64 rows of x, (rows, stride), of which the first n values count, whole vectors of them. The
-// sums are in t.sums, [line][row], each 8 or 16 lanes that are still to be added.
-inline void multiply_rows(const PreparedDequantize& p, const CodeDecoder& s, DecodeBuffers& d, RowBuffers& t, i64 line, i64 lines,
-                          const float* x, i64 rows, i64 stride, i64 n) {
-    for (i64 l = 0; l < lines_decoded; ++l)
-        for (i64 r = 0; r < rows; ++r) t.sums[l][r] = broadcast(0.0f);
-    for (i64 start = 0; start < n; start += piece) {
-        const i64 count = least(piece, n - start);
-        // Lines that are not there keep what they had: their sums are not read.
-        for (i64 l = 0; l < lines; ++l) decode_vectors<false>(p, s, d, line + l, start, count, 1.0f, t.w[l]);
-        for (i64 b = 0; b < rows; b += rows_copied) {
-            const i64 here = least(rows_copied, rows - b);
-            for (i64 r = 0; r < here; ++r) __builtin_memcpy(t.x[r], x + (b + r) * stride + start, static_cast<u64>(count) * sizeof(float));
-            // In blocks of nearly the same size: seven rows are four and three.
-            const i64 blocks = count_of(here, rows_in_block);
-            for (i64 i = 0; i < blocks; ++i) {
-                const i64 from = here * i / blocks;
-                add_rows(t, lines, from, b + from, here * (i + 1) / blocks - from, count);
+// Lines first to last - 1 times every row of x, whose panels are packed.
+inline void gemv_several(const Gemv& job, const PreparedDequantize& p, i64 first, i64 last) {
+    const Decoding decoding = decoding_of(job, p);
+    DecodeBuffers d;
+    fill(d.ones, 1.0f, numbers::tile);
+    RowBuffers t;
+    // Lines that are not there are multiplied too.
+    __builtin_memset(t.w, 0, sizeof t.w);
+    __builtin_memset(t.narrow, 0, sizeof t.narrow);
+    for (i64 b = 0; b < job.batch; b += most_rows) {
+        const RowPanels r = panels_of(job, b);
+        const i64 together = lines_together(r), run = piece * numbers::clamp(static_cast<i32>(bytes_of_x / r.bytes), 1, 8);
+        for (i64 line = first; line < last; line += lines_in_group) {
+            const i64 lines = least(lines_in_group, last - line);
+            __builtin_memset(t.sums, 0, sizeof t.sums);
+            const u8* panels = job.panels + panels_before(job, b);
+            // Some pieces of few lines, one after the other, before the next lines: memory is read in longer runs.
+            for (i64 begin = 0; begin < job.n; begin += run) {
+                const i64 end = least(begin + run, job.n);
+                for (i64 l = 0; l < lines; l += together) {
+                    const i64 here = least(together, lines - l);
+                    for (i64 start = begin; start < end; start += piece) {
+                        const i64 n = least(piece, end - start), whole = count_of(n, 16) * 16;
+                        const u8* panel = panels + start / piece * r.bytes;
+                        for (i64 i = 0; i < here; ++i) {
+                            // What comes next: of this line, of the next lines, of the first ones further on.
+                            if (start + piece < end) prefetch_piece(p, line + l + i, start + piece);
+                            else if (l + together < lines) prefetch_piece(p, line + l + together + i, begin);
+                            else prefetch_piece(p, line + i, end);
+                            decode_piece(p, decoding, d, line + l + i, start, n, t.w[i]);
+                        }
+                        add_products(t, r, factors_of(t, r, here, panel, whole), here, panel, whole, t.sums + l);
+                    }
+                }
+            }
+            for (i64 l = 0; l < lines; ++l) {
+                const float scale = outer_scale(p, line + l);
+                for (i64 row = 0; row < r.rows; ++row) {
+                    const float sum = r.lanes == Lanes::values ? total(read<Reals>(t.sums[l] + row * vector)) : t.sums[l][row];
+                    job.y[(b + row) * job.stride + line + l] = sum * scale;
+                }
             }
         }
     }
 }
-
-#endif
 
 }  // namespace several_rows

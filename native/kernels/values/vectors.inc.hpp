@@ -5,7 +5,7 @@
 
 namespace vectors {
 
-using numbers::Bits, numbers::Reals, numbers::larger, numbers::smaller;
+using numbers::Bits, numbers::Reals, numbers::larger, numbers::smaller, numbers::vector;
 
 // Memory of any alignment: memcpy of a known size is one unaligned load or store, and no aliasing rule is broken.
 template <class Vector, class Number>
@@ -61,6 +61,17 @@ inline bool any(Bits holds) {
 #endif
 }
 
+// a b + c, rounded once where there is an instruction for it.
+inline Reals multiply_add(Reals a, Reals b, Reals c) {
+#if defined(__AVX512F__)
+    return (Reals)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    return (Reals)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
 // ---- lanes in another order
 
 namespace {  // of this file alone
@@ -97,6 +108,30 @@ inline Vector shuffled(Vector a, Vector b, Place place, LaneList<lane...>) {
 template <class Vector, class Place>
 inline Vector shuffled(Vector a, Vector b, Place place) {
     return shuffled(a, b, place, typename LanesBelow<static_cast<int>(sizeof(Vector) / sizeof(a[0]))>::Type{});
+}
+
+namespace {  // of this file alone
+
+template <int d>
+inline void exchange(Bits* v) {
+    // Squares of d by d lanes change places across the diagonal.
+#pragma GCC unroll 16
+    for (i64 i = 0; i < vector; ++i) {
+        if (i & d) continue;
+        const Bits upper = v[i], lower = v[i + d];
+        v[i] = shuffled(upper, lower, [](int lane) { return lane & d ? static_cast<int>(vector) + lane - d : lane; });
+        v[i + d] = shuffled(upper, lower, [](int lane) { return lane & d ? static_cast<int>(vector) + lane : lane + d; });
+    }
+}
+
+}  // namespace
+
+// Lane l of vector i becomes lane i of vector l.
+inline void transpose(Bits* v) {
+    exchange<1>(v);
+    exchange<2>(v);
+    if constexpr (vector > 4) exchange<4>(v);
+    if constexpr (vector > 8) exchange<8>(v);
 }
 
 inline Bits larger(Bits a, Bits b) { return a > b ? a : b; }

@@ -49,8 +49,7 @@ def gemv(
 ) -> bool:
     """Write ``x @ W.T`` into ``y``; return whether a compiled kernel does that.
 
-    As :func:`fewbits.kernels.arrays.products.gemv`, but that ``bfloat16`` says of every value of x that it is
-    a normal bfloat16, or zero.
+    Arguments are those of :func:`fewbits.kernels.arrays.products.gemv`.
     """
     p = native.gemv_format(format, sparsity, 0 if sparsity is None else _zero(format))
     if p is None:

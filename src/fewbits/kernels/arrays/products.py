@@ -23,14 +23,19 @@ from fewbits.kernels.reference.gemv.int8 import ACTIVATION
 
 Array = NDArray[Any]
 
-SMALLEST_NORMAL = 2.0**-126  # of bfloat16 and float32
+_SMALLEST_NORMAL = 2.0**-126  # of bfloat16 and float32
+
+
+def is_normal(x: Array) -> bool:
+    """Return whether no value of ``x`` is subnormal, which units for bfloat16 take for zero."""
+    return bool(x.size) and smallest(x) >= _SMALLEST_NORMAL
 
 
 def max_vectors(format: Format) -> int:
     """Return the largest number of rows of x for which :func:`gemv` is faster than a product with unpacked W.
 
     Measured with MXFP4 on Zen 5, with AVX-512 and AVX2. A format that no register decodes is unpacked
-    tile by tile.
+    piece by piece.
     """
     in_registers = format.element.grid is not None and native.active_isa() != "baseline"
     return 64 if in_registers else 16
@@ -52,12 +57,11 @@ def gemv(
     Meant for few rows of ``x``, (batch, n) float32: W is decoded once for up to 64 rows, in registers or
     the nearest cache, never to memory. Sums are float32; with u = 2^-24, the error is at most (n + 2) u sum
     |x| |W|. With ``sparsity`` the codes of W are streams; the result equals that of the dense W bit for bit.
-    ``bfloat16`` says that every value of x is a bfloat16. ``out``, if given, is (batch, lines) float32 in C
-    order and is overwritten with the result, as in the other products.
+    ``bfloat16`` says that every value of x is a normal bfloat16, or zero. ``out``, if given, is (batch,
+    lines) float32 in C order and is overwritten with the result, as in the other products.
     """
     y = empty_aligned((x.shape[0], lines), np.float32) if out is None else out
     if x.size and lines and native.supports_product(format):
-        bfloat16 = bfloat16 and smallest(x) >= SMALLEST_NORMAL
         zero = 0 if sparsity is None else zeros(format)[0]
         whole = np.ascontiguousarray(x)
         native.gemv(whole, q, y, format, sparsity, zero, bfloat16=bfloat16, threads=threads())

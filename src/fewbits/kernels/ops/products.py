@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,8 +10,8 @@ import torch
 from fewbits.formats import Format
 from fewbits.formats.pattern import Pattern, pattern
 from fewbits.kernels.arrays import lent, products
-from fewbits.kernels.arrays.values import smallest
 from fewbits.kernels.bits.options import Choices, Options, decide, read_format, read_options
+from fewbits.kernels.ops import tensors
 from fewbits.kernels.ops.derivatives import derive
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded
 from fewbits.kernels.ops.library import LIBRARY, define
@@ -29,41 +29,32 @@ def _gemv(
     lines: int,
 ) -> torch.Tensor:
     y, parts = torch.empty((x.shape[0], lines)), (codes, scales, shifts, outer)
-    if x.is_cpu and lines and x.is_contiguous() and are_lent(parts):
-        rows = x if x.dtype == torch.float32 else x.float()
-        if is_lent(rows) and _gemv_lent(rows, parts, y, format, sparsity, x.dtype == torch.bfloat16):
-            return y if rows is x else y.to(x.dtype)
-    kept = None if sparsity is None else pattern(sparsity)
-    products.gemv(
-        array(x.cpu().float()),
-        packed(parts),
-        read_format(format),
-        lines,
-        kept,
-        bfloat16=x.dtype == torch.bfloat16,
-        out=array(y),
-    )
-    return y.to(x.device, x.dtype)
-
-
-def _gemv_lent(
-    rows: torch.Tensor,
-    parts: tuple[torch.Tensor | None, ...],
-    y: torch.Tensor,
-    format: str,
-    sparsity: str | None,
-    bfloat16: bool,
-) -> bool:
-    """Write the product of rows in C order where ``y`` lies; return whether a compiled kernel does that."""
-    batch, n = rows.shape
-    return lent.gemv(
-        (rows.data_ptr(), batch, n),
+    rows = _float32(x)
+    bfloat16 = x.dtype == torch.bfloat16 and products.is_normal(array(rows))
+    if not (lines and is_lent(rows) and rows.is_contiguous() and are_lent(parts)) or not lent.gemv(
+        (rows.data_ptr(), *rows.shape),
         lent_parts(parts),
-        (y.data_ptr(), batch, y.shape[1]),
+        (y.data_ptr(), *y.shape),
         format,
         sparsity,
-        bfloat16=bfloat16 and smallest(array(rows)) >= products.SMALLEST_NORMAL,
-    )
+        bfloat16=bfloat16,
+    ):
+        kept = None if sparsity is None else pattern(sparsity)
+        packed_parts = packed(parts)
+        products.gemv(
+            *(array(rows), packed_parts, read_format(format), lines, kept), bfloat16=bfloat16, out=array(y)
+        )
+    return y if rows is x else y.to(x.device, x.dtype)
+
+
+def _float32(x: torch.Tensor) -> torch.Tensor:
+    """Return ``x`` in float32 on the CPU."""
+    # bfloat16 by our own threads: those of torch would still wait for more work while ours have theirs.
+    if x.dtype == torch.bfloat16 and x.is_cpu and x.is_contiguous() and not x.is_neg() and x.numel():
+        rows, bits = torch.empty(x.shape), (x.data_ptr(), 2 * x.numel())
+        if lent.dequantize((bits, None, None, None), tensors.lent(rows), "bf16", tuple(x.shape), 1):
+            return rows
+    return x if x.dtype == torch.float32 and x.is_cpu else x.cpu().float()
 
 
 def _empty_rows(x: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -92,21 +83,26 @@ def _gemv_tangent(ctx: Any, tangent: torch.Tensor | None, *_: Any) -> torch.Tens
 derive(LIBRARY, "gemv", 5, _gemv_gradients, _gemv_tangent, keeps=True)
 
 
-def _rows_of_a_batch(
-    info: Any, in_dims: Sequence[int | None], x: torch.Tensor, *rest: Any
-) -> tuple[torch.Tensor, int]:
-    """Multiply the rows of all items at once, or one by one where each item has a matrix of its own."""
-    if all(dim is None for dim in in_dims[1:]) and in_dims[0] is not None:
-        batch = x.movedim(in_dims[0], 0)
-        return torch.ops.fewbits.gemv(batch.flatten(0, 1), *rest).unflatten(0, batch.shape[:2]), 0
-    items = [
-        [given] * info.batch_size if dim is None else given.unbind(dim)
-        for given, dim in zip((x, *rest), in_dims, strict=True)
-    ]
-    return torch.stack([torch.ops.fewbits.gemv(*item) for item in zip(*items, strict=True)]), 0
+def _rows_of_a_batch(operator: Callable[..., torch.Tensor]) -> Callable[..., tuple[torch.Tensor, int]]:
+    """Return the rule of torch.vmap for an operator of rows and the parts of a packed matrix."""
+
+    def rule(
+        info: Any, in_dims: Sequence[int | None], x: torch.Tensor, *rest: Any
+    ) -> tuple[torch.Tensor, int]:
+        # The rows of all items at once, or one by one where each item has a matrix of its own.
+        if all(dim is None for dim in in_dims[1:]) and in_dims[0] is not None:
+            batch = x.movedim(in_dims[0], 0)
+            return operator(batch.flatten(0, 1), *rest).unflatten(0, batch.shape[:2]), 0
+        items = [
+            [given] * info.batch_size if dim is None else given.unbind(dim)
+            for given, dim in zip((x, *rest), in_dims, strict=True)
+        ]
+        return torch.stack([operator(*item) for item in zip(*items, strict=True)]), 0
+
+    return rule
 
 
-torch.library.register_vmap("fewbits::gemv", _rows_of_a_batch, lib=LIBRARY)
+torch.library.register_vmap("fewbits::gemv", _rows_of_a_batch(torch.ops.fewbits.gemv), lib=LIBRARY)
 
 
 def gemv(
@@ -117,16 +113,26 @@ def gemv(
     sparsity: Pattern | None = None,
 ) -> torch.Tensor:
     """Return ``x @ W.T`` in x's dtype, W packed with its blocks along the last axis, summed in float32."""
+    return _call(_gemv, torch.ops.fewbits.gemv, x, parts, format, lines, sparsity)
+
+
+def _call(
+    kernel: Callable[..., torch.Tensor],
+    operator: Callable[..., torch.Tensor],
+    x: torch.Tensor,
+    parts: tuple[torch.Tensor | None, ...],
+    format: Format,
+    lines: int,
+    sparsity: Pattern | None,
+) -> torch.Tensor:
+    """Call an operator, or its kernel at once where the dispatcher would do nothing else."""
     kept = None if sparsity is None else str(sparsity)
     codes, scales, shifts, outer = parts
     assert codes is not None
-    direct = is_ordinary(x, codes) and not is_recorded(x)
-    call = _gemv if direct else torch.ops.fewbits.gemv
-    y: torch.Tensor = call(x, codes, scales, shifts, outer, format.grammar, kept, lines)
-    return y
+    call = kernel if is_ordinary(x, codes) and not is_recorded(x) else operator
+    return call(x, codes, scales, shifts, outer, format.grammar, kept, lines)
 
 
-@torch.library.custom_op("fewbits::gemv_int8", mutates_args=())
 def _gemv_int8(
     x: torch.Tensor,
     codes: torch.Tensor,
@@ -143,7 +149,10 @@ def _gemv_int8(
     return y.to(x.device, x.dtype)
 
 
-_gemv_int8.register_fake(_empty_rows)
+define(_gemv_int8, _empty_rows)
+# The rounding of x passes derivatives on as they are.
+derive(LIBRARY, "gemv_int8", 5, _gemv_gradients, _gemv_tangent, keeps=True)
+torch.library.register_vmap("fewbits::gemv_int8", _rows_of_a_batch(torch.ops.fewbits.gemv_int8), lib=LIBRARY)
 
 
 def gemv_int8(
@@ -153,10 +162,11 @@ def gemv_int8(
     lines: int,
     sparsity: Pattern | None = None,
 ) -> torch.Tensor:
-    """Return ``r @ W.T`` in x's dtype, r being ``x`` in int8 with a float32 scale for each 32 values."""
-    kept = None if sparsity is None else str(sparsity)
-    y: torch.Tensor = _gemv_int8(x, *parts, format.grammar, kept, lines)
-    return y
+    """Return ``r @ W.T`` in x's dtype, r being ``x`` in int8 with a float32 scale for each 32 values.
+
+    Derivatives are those of ``x @ W.T``.
+    """
+    return _call(_gemv_int8, torch.ops.fewbits.gemv_int8, x, parts, format, lines, sparsity)
 
 
 def _bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

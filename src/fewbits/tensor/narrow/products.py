@@ -90,7 +90,7 @@ def matvec(weight: torch.Tensor, x: torch.Tensor, *, activation: str | None = No
         x: (..., k), ordinary.
         activation: None multiplies x as it is. ``"int8_32"`` rounds it first to int8 with a float32 scale for
             each 32 values, which is faster; each value changes by at most 1/253 of the largest magnitude of
-            its 32.
+            its 32. Derivatives are those of the product with x as it is.
 
     Raises:
         DTypeError: an operand is not a floating-point tensor, or the dtypes differ.

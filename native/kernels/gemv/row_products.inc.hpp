@@ -1,0 +1,189 @@
+// Products of decoded lines with the panels of several rows, in blocks whose sums stay in registers.
+#pragma once
+
+#include "kernels/gemv/decoded_lines.inc.hpp"
+#include "kernels/gemv/row_panels.inc.hpp"
+#include "kernels/values/numbers.inc.hpp"
+#include "kernels/values/vectors.inc.hpp"
+
+namespace row_products {
+
+using decoded_lines::multiply_add;
+using numbers::Bits, numbers::Reals, numbers::least, numbers::vector;
+using row_panels::RowPanels, row_panels::few_rows, row_panels::most_rows, row_panels::piece, row_panels::vectors_in_block;
+using vectors::broadcast, vectors::read, vectors::write;
+
+// Lines that share a piece of x while it is in the second cache, and lines that are decoded at once: a multiple of all blocks
+// of lines below. Decoded lines stay in the nearest cache with few rows.
+constexpr i64 lines_in_group = 24, lines_decoded = 12;
+#if defined(__AVX512F__)
+constexpr i64 lines_of_few_rows = 4;
+#else
+constexpr i64 lines_of_few_rows = 2;
+#endif
+
+// Sums of so many registers at once: 24 of 32, or 12 of 16, besides operands.
+#if defined(__AVX512F__)
+constexpr i64 sums_in_registers = 24;
+#else
+constexpr i64 sums_in_registers = 12;
+#endif
+
+// The sums of a line: a register for each of few rows, or a lane for each of many.
+constexpr i64 floats_of_line = few_rows * vector > most_rows ? few_rows * vector : most_rows;
+
+// 24 KiB of weights, half of it again as bfloat16, and the sums.
+struct alignas(64) RowBuffers {
+    float w[lines_decoded][piece];
+    u16 narrow[lines_decoded][piece];
+    float sums[lines_in_group][floats_of_line];
+};
+
+// What is multiplied: float32, pairs of bfloat16 by the instruction for them, or such pairs as float32, where that
+// instruction would take a product for zero.
+enum class Factors : i32 { floats, pairs, pairs_as_floats };
+
+namespace {  // of this file alone
+
+// ---- lanes hold neighbours of a row
+
+// A block of lines times `rows` rows: per vector of values a load for each line and each row, and a product for each pair.
+template <i64 lines, i64 rows>
+inline void add_values(const float (*w)[piece], const float* x, i64 n, float (*sums)[floats_of_line]) {
+    Reals sum[lines][rows];
+#pragma GCC unroll 4
+    for (i64 l = 0; l < lines; ++l)
+#pragma GCC unroll 6
+        for (i64 r = 0; r < rows; ++r) sum[l][r] = read<Reals>(sums[l] + r * vector);
+    for (i64 i = 0; i < n; i += vector) {
+        Reals of_lines[lines];
+#pragma GCC unroll 4
+        for (i64 l = 0; l < lines; ++l) of_lines[l] = read<Reals>(w[l] + i);
+#pragma GCC unroll 6
+        for (i64 r = 0; r < rows; ++r) {
+            const Reals of_row = read<Reals>(x + r * piece + i);
+#pragma GCC unroll 4
+            for (i64 l = 0; l < lines; ++l) sum[l][r] = multiply_add(of_lines[l], of_row, sum[l][r]);
+        }
+    }
+#pragma GCC unroll 4
+    for (i64 l = 0; l < lines; ++l)
+#pragma GCC unroll 6
+        for (i64 r = 0; r < rows; ++r) write(sums[l] + r * vector, sum[l][r]);
+}
+
+// A block of lines times up to six rows. The number of rows is known to the compiler: sums of rows that are not there would cost
+// as much.
+inline void add_few_rows(const RowBuffers& t, const float* x, i64 rows, i64 n, float (*sums)[floats_of_line]) {
+    constexpr i64 lines = lines_of_few_rows;
+    switch (rows) {
+        case 1: return add_values<lines, 1>(t.w, x, n, sums);
+        case 2: return add_values<lines, 2>(t.w, x, n, sums);
+        case 3: return add_values<lines, 3>(t.w, x, n, sums);
+        case 4: return add_values<lines, 4>(t.w, x, n, sums);
+        case 5: return add_values<lines, 5>(t.w, x, n, sums);
+        default: return add_values<lines, 6>(t.w, x, n, sums);
+    }
+}
+
+// ---- lanes hold the same value of neighbouring rows
+
+// Lane i of each as a float32: the even and the odd values of pairs of bfloat16.
+inline Reals even_value(Bits pairs) { return (Reals)(pairs << 16); }
+inline Reals odd_value(Bits pairs) { return (Reals)(pairs & static_cast<i32>(0xffff0000u)); }
+
+// Adds a block of lines times the rows of `vectors` registers. Per value, or pair, a load of each register of x, a broadcast
+// for each line, and a product for each pair of these. The sum of a piece begins at zero: sums of few values are more exact.
+template <Factors factors, i64 lines, i64 vectors>
+inline void add_rows(const RowBuffers& t, i64 line, const u8* panel, i64 n, float (*sums)[floats_of_line]) {
+    Reals sum[lines][vectors];
+#pragma GCC unroll 12
+    for (i64 l = 0; l < lines; ++l)
+#pragma GCC unroll 4
+        for (i64 j = 0; j < vectors; ++j) sum[l][j] = broadcast(0.0f);
+    const i32* x = reinterpret_cast<const i32*>(panel);
+    for (i64 i = 0; i < n; i += factors == Factors::floats ? 1 : 2, x += vectors * vector) {
+        Bits of_x[vectors];
+#pragma GCC unroll 4
+        for (i64 j = 0; j < vectors; ++j) of_x[j] = read<Bits>(x + j * vector);
+#pragma GCC unroll 12
+        for (i64 l = 0; l < lines; ++l) {
+#if defined(__AVX512BF16__)
+            if constexpr (factors == Factors::pairs) {
+                i32 pair;
+                __builtin_memcpy(&pair, &t.narrow[line + l][i], sizeof pair);
+#pragma GCC unroll 4
+                for (i64 j = 0; j < vectors; ++j)
+                    sum[l][j] = (Reals)_mm512_dpbf16_ps((__m512)sum[l][j], (__m512bh)broadcast(pair), (__m512bh)of_x[j]);
+                continue;
+            }
+#endif
+#pragma GCC unroll 4
+            for (i64 j = 0; j < vectors; ++j) {
+                if constexpr (factors == Factors::floats) {
+                    sum[l][j] = multiply_add(broadcast(t.w[line + l][i]), (Reals)of_x[j], sum[l][j]);
+                } else {
+                    sum[l][j] = multiply_add(broadcast(t.w[line + l][i]), even_value(of_x[j]), sum[l][j]);
+                    sum[l][j] = multiply_add(broadcast(t.w[line + l][i + 1]), odd_value(of_x[j]), sum[l][j]);
+                }
+            }
+        }
+    }
+#pragma GCC unroll 12
+    for (i64 l = 0; l < lines; ++l)
+#pragma GCC unroll 4
+        for (i64 j = 0; j < vectors; ++j) {
+            float* to = sums[l] + j * vector;
+            write(to, read<Reals>(to) + sum[l][j]);
+        }
+}
+
+template <Factors factors, i64 vectors>
+inline void add_block_of_rows(const RowBuffers& t, i64 lines, const u8* panel, i64 n, float (*sums)[floats_of_line]) {
+    constexpr i64 together = 12 * vectors <= sums_in_registers ? 12 : 6;
+    for (i64 l = 0; l < lines; l += together) add_rows<factors, together, vectors>(t, l, panel, n, sums + l);
+}
+
+template <Factors factors>
+inline void add_many_rows(const RowBuffers& t, const RowPanels& r, i64 lines, const u8* panel, i64 n, float (*sums)[floats_of_line]) {
+    for (i64 v = 0; v < r.vectors; v += vectors_in_block) {
+        const i64 vectors = least(vectors_in_block, r.vectors - v);
+        const auto of_rows = reinterpret_cast<float(*)[floats_of_line]>(&sums[0][v * vector]);
+        switch (vectors) {
+            case 1: add_block_of_rows<factors, 1>(t, lines, panel, n, of_rows); break;
+            case 2: add_block_of_rows<factors, 2>(t, lines, panel, n, of_rows); break;
+#if defined(__AVX512F__)
+            case 3: add_block_of_rows<factors, 3>(t, lines, panel, n, of_rows); break;
+            default: add_block_of_rows<factors, 4>(t, lines, panel, n, of_rows); break;
+#endif
+        }
+        panel += vectors * vector * piece * (factors == Factors::floats ? 4 : 2);
+    }
+}
+
+}  // namespace
+
+// How many lines are decoded before they are multiplied.
+inline i64 lines_together(const RowPanels& r) { return r.lanes == row_panels::Lanes::values ? lines_of_few_rows : lines_decoded; }
+
+// Adds the products of n decoded values of each line, whole vectors of them, with a piece of the rows to the sums of these
+// lines. Lines that are not there have zeros or what was there before: their sums are not read.
+inline void add_products(const RowBuffers& t, const RowPanels& r, [[maybe_unused]] Factors factors, i64 lines, const u8* panel, i64 n,
+                         float (*sums)[floats_of_line]) {
+    if (r.lanes != row_panels::Lanes::values) {
+#if defined(__AVX512BF16__)
+        if (factors == Factors::pairs) return add_many_rows<Factors::pairs>(t, r, lines, panel, n, sums);
+        if (factors == Factors::pairs_as_floats) return add_many_rows<Factors::pairs_as_floats>(t, r, lines, panel, n, sums);
+#endif
+        return add_many_rows<Factors::floats>(t, r, lines, panel, n, sums);
+    }
+    // In blocks of nearly the same size: seven rows are four and three.
+    const float* x = reinterpret_cast<const float*>(panel);
+    const i64 blocks = count_of(r.rows, 6);
+    for (i64 i = 0; i < blocks; ++i) {
+        const i64 from = r.rows * i / blocks, to = r.rows * (i + 1) / blocks;
+        add_few_rows(t, x + from * piece, to - from, n, reinterpret_cast<float(*)[floats_of_line]>(&sums[0][from * vector]));
+    }
+}
+
+}  // namespace row_products

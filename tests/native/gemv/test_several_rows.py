@@ -1,0 +1,110 @@
+"""Several vectors times packed lines: lanes of values, of rows and of pairs of rows keep the bound."""
+
+import numpy as np
+import pytest
+import torch
+
+import fewbits as fb
+from fewbits import kernels
+from fewbits.kernels import native
+from fewbits.kernels.ops.tensors import packed
+
+UNIT = 2.0**-24
+FORMATS = (
+    "mxfp4",
+    "nvfp4",
+    "int4_channel",
+    "mxfp6_e2m3",
+    "mxfp8_e4m3",
+    "mxfp8_e5m2",
+    "mxint8",
+    "mx9",
+    "bf16",
+)
+ROWS = (2, 5, 6, 7, 8, 12, 13, 16, 17, 40, 49, 64, 65, 130)
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def product(q: fb.NarrowTensor, x: torch.Tensor) -> torch.Tensor:
+    """Return the float32 sums for x that holds bfloat16 values, which is what the kernel is told."""
+    assert torch.equal(x, x.bfloat16().float())
+    y = kernels.gemv(x.numpy(), packed(q.pieces), q.format, q.shape[0], bfloat16=True)
+    return torch.from_numpy(y)
+
+
+def excess(found: torch.Tensor, x: torch.Tensor, q: fb.NarrowTensor) -> float:
+    """Return the largest error over its bound (n + 2) u |x| |W|."""
+    w = q.dequantize().double()
+    bound = (x.shape[1] + 2) * UNIT * (x.double().abs() @ w.abs().t())
+    return float(((found.double() - x.double() @ w.t()).abs() / bound.clamp(min=2.0**-149)).max())
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_rows_of_bfloat16_meet_packed_weights_within_the_bound(name: str, isa: str) -> None:
+    for n, lines in ((1, 1), (40, 25), (512 + 130, 13), (1024 + 17, 49)):
+        q = fb.quantize(normal(lines, n) * 3, name)
+        for rows in ROWS:
+            x = normal(rows, n, seed=rows).bfloat16().float()
+            assert excess(product(q, x), x, q) <= 1, (n, lines, rows)
+
+
+@pytest.mark.parametrize("rows", [3, 8, 64])
+def test_products_below_the_normal_numbers_are_not_lost(rows: int, isa: str) -> None:
+    # The instruction for bfloat16 takes subnormals for zero: 2^-16 times a scale of 2^-117 is one.
+    for exponent, magnitude in ((10, 2.0**120), (40, 2.0**-60), (40, 2.0**-30)):
+        q = fb.quantize(normal(30, 600), "mxfp8_e5m2")
+        assert q.scales is not None
+        q.scales.fill_(exponent)
+        x = (normal(rows, 600, seed=1) * magnitude).bfloat16().float()
+        y = product(q, x)
+        assert (y != 0).any()
+        assert excess(y, x, q) <= 1
+
+
+def test_nan_and_infinity_stay_in_their_row_and_line(isa: str) -> None:
+    q = fb.quantize(normal(30, 600), "mxfp4")
+    assert q.scales is not None
+    q.scales[4, 3] = 255
+    for rows in (2, 8, 20):
+        x = normal(rows, 600, seed=1).bfloat16().float()
+        expected = product(q, x)
+        x[1, 130] = torch.inf
+        y = product(q, x)
+        assert y[:, 4].isnan().all()
+        others = [line for line in range(30) if line != 4]
+        assert not y[1, others].isfinite().any()
+        rest = [row for row in range(rows) if row != 1]
+        assert torch.equal(y[rest][:, others], expected[rest][:, others])
+        assert y[rest][:, others].isfinite().all()
+
+
+@pytest.mark.parametrize("rows", [2, 8, 16])
+def test_the_sum_of_a_line_is_the_same_whatever_lines_and_threads_there_are(rows: int, isa: str) -> None:
+    w, x = normal(200, 1100), normal(rows, 1100, seed=1)
+    q = fb.quantize(w, "mxfp6_e2m3")
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = fb.matvec(q, x)
+        torch.set_num_threads(2)
+        assert torch.equal(fb.matvec(q, x), alone)
+    finally:
+        torch.set_num_threads(before)
+    for part in (slice(0, 1), slice(7, 30), slice(199, 200)):
+        assert torch.equal(fb.matvec(fb.quantize(w[part], "mxfp6_e2m3"), x), alone[:, part])
+
+
+def test_units_for_bfloat16_give_other_sums_than_float32() -> None:
+    """A control: the instruction was there, and multiplied."""
+    if "avx512_bf16" not in native.available_isas():
+        pytest.skip("this CPU has no AVX512-BF16")
+    q, x = fb.quantize(normal(40, 4096), "mxfp4"), normal(16, 4096, seed=1).bfloat16().float()
+    found = {}
+    for isa in ("avx512_bf16", "avx512"):
+        native.force_isa(isa)
+        found[isa] = product(q, x).numpy()
+    native.force_isa(None)
+    assert not np.array_equal(found["avx512_bf16"], found["avx512"])
