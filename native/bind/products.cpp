@@ -100,13 +100,14 @@ bool product_of(const std::string& unit, Matrices a, std::optional<Format> of_a,
     require(y.shape(1) == a.shape(1) && y.shape(2) == b.shape(2), "y needs the rows of a and the columns of b");
     require(block == 16 || block == 32, "a block is of 16 or 32 values");
     const Implementation& implementation = active();
+    const Unit multiplied = unit_of(unit);
     const Product product{
-        .unit = unit_of(unit),
+        .unit = multiplied,
         .a = factor_of(a, 1, of_a),
         .b = factor_of(b, 2, of_b),
         .batch = static_cast<std::int64_t>(a.shape(0)),
         .k = static_cast<std::int64_t>(a.shape(2)),
-        .block = block,
+        .block = multiplied == Unit::integers ? block : 32,  // floats share no scale
         .y = y.data(),
         .y_type = type_of_array(y),
         .kernels = nullptr,

@@ -28,7 +28,7 @@ struct Product {
     Unit unit;
     Factor a, b;
     std::int64_t batch, k;
-    std::int64_t block;  // 16 or 32 values; with integers those that share a scale
+    std::int64_t block;  // 32 values, or 16 integers: they share a scale
     void* y;             // (batch, lines of a, lines of b) in C order
     Real y_type;
     const Kernels* kernels;  // which round

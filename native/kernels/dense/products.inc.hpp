@@ -16,7 +16,7 @@
 namespace products {
 
 using numbers::Reals, numbers::least, numbers::vector;
-using vectors::broadcast, vectors::read, vectors::write;
+using vectors::broadcast, vectors::multiply_add, vectors::read, vectors::write;
 
 // Rows and vectors of a tile: 24 sums of 32 registers with AVX-512, 12 of 16 otherwise.
 #if defined(__AVX512F__)
@@ -25,17 +25,6 @@ constexpr i64 tile_rows = 12;
 constexpr i64 tile_rows = 6;
 #endif
 constexpr i64 tile_vectors = 2, panel = tile_vectors * vector;
-
-// a b + c, rounded once where the instruction set can.
-inline Reals multiply_add(Reals a, Reals b, Reals c) {
-#if defined(__AVX512F__)
-    return (Reals)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__FMA__)
-    return (Reals)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-#else
-    return a * b + c;
-#endif
-}
 
 // c - a b, likewise.
 inline Reals multiply_subtract(Reals a, Reals b, Reals c) { return multiply_add(-a, b, c); }

@@ -21,10 +21,11 @@ using packed::DecodeBuffers, packed::PreparedDequantize, packed::decode_scales, 
 using blocks::spread_blocks;
 using lines::Line, lines::line_of;
 using memory::at, memory::store, memory::unpack;
-using numbers::float_of, numbers::least, numbers::one_bits, numbers::power_of_two, numbers::tile;
+using numbers::Bits, numbers::float_of, numbers::least, numbers::one_bits, numbers::power_of_two, numbers::tile,
+    numbers::vector;
 using rounding::decode_all;
 using strips::Strip, strips::side_by_side, strips::strip_of, strips::strips_in;
-using vectors::finish_nontemporal_stores, vectors::starts_vector;
+using vectors::finish_nontemporal_stores, vectors::read, vectors::starts_vector, vectors::transpose, vectors::write;
 
 // The values `start` to `start + n` of a line, at most a tile, in t.values; `outer` is their outer scale, or one where it
 // is applied later.
@@ -110,13 +111,23 @@ constexpr i64 strip_rows = 64, strip_lanes = 64;
 inline i64 values_in_item(const PreparedDequantize& p) { return side_by_side(p.g) ? strip_rows : tile; }
 
 // A strip of neighbouring lines is decoded line by line and written row by row.
-inline void dequantize_strip(const PreparedDequantize& p, DecodeBuffers& t, const Strip& s, i64 start, i64 n) {
-    // The transpose happens here, in 16 KiB.
-    alignas(64) float rows[strip_rows][strip_lanes];
+inline void dequantize_strip(const PreparedDequantize& p, const CodeDecoder* d, DecodeBuffers& t, const Strip& s, i64 start, i64 n) {
+    // The transpose happens here, in 16 KiB each: squares of a vector's width in registers.
+    alignas(64) float lines[strip_lanes][strip_rows], rows[strip_rows][strip_lanes];
     for (i64 i = 0; i < s.count; ++i) {
-        decode_by_loops(p, t, s.line.number + i, start, n, outer_scale(p, s.line.number + i));
-        for (i64 r = 0; r < n; ++r) rows[r][i] = t.values[r];
+        const float* values = decode_part(p, d, t, s.line.number + i, start, n, lines[i]);
+        if (values != lines[i]) __builtin_memcpy(lines[i], values, static_cast<u64>(n) * sizeof(float));
     }
+    // Places beyond the strip hold what was there before; no row of the result has them.
+    for (i64 i = 0; i < s.count; i += vector)
+        for (i64 r = 0; r < n; r += vector) {
+            Bits square[vector];
+#pragma GCC unroll 16
+            for (i64 l = 0; l < vector; ++l) square[l] = read<Bits>(lines[i + l] + r);
+            transpose(square);
+#pragma GCC unroll 16
+            for (i64 l = 0; l < vector; ++l) write(rows[r + l] + i, square[l]);
+        }
     for (i64 r = 0; r < n; ++r)
         store(at(p.job.values, p.job.values_type, s.line.place + (start + r) * p.g.place_step), p.job.values_type,
               s.place_stride, s.count, rows[r]);
@@ -142,7 +153,7 @@ void dequantize(const Dequantize& job, i64 first, i64 last) {
     for (i64 item = first; item < last; ++item) {
         const i64 start = item % in_line * step, n = least(step, p.g.n - start);
         if (side_by_side(p.g)) {
-            dequantize_strip(p, t, strip_of(p.g, item / in_line, strip_lanes), start, n);
+            dequantize_strip(p, vectors ? &s : nullptr, t, strip_of(p.g, item / in_line, strip_lanes), start, n);
             continue;
         }
         const Line line = line_of(p.g, item / in_line);

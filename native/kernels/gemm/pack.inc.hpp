@@ -1,5 +1,6 @@
 // From a factor to its panels. A window of lines and values is rounded into a buffer in the second cache, or read where it
-// is; then a vector of lines at a time, lane l being line l, goes to its places.
+// is. Where the values of a line lie side by side its words are made line by line, else lane by lane for a vector of lines;
+// only if the panel wants the other order are words turned, which are fewer than the values.
 #pragma once
 
 #include "kernels/gemm/panels.inc.hpp"
@@ -10,11 +11,11 @@
 namespace pack {
 
 using memory::at, memory::load;
-using numbers::Bits, numbers::Reals, numbers::bits_of, numbers::float_of, numbers::infinity_bits, numbers::least,
-    numbers::magnitude_mask, numbers::nan_bits, numbers::vector;
-using panels::factor, panels::is_integers, panels::panel_lines, panels::panels_of, panels::piece_lanes,
-    panels::piece_of;
-using vectors::larger, vectors::read, vectors::shuffled, vectors::smaller, vectors::write;
+using numbers::Bits, numbers::Naturals, numbers::Reals, numbers::infinity_bits, numbers::least, numbers::magnitude_mask,
+    numbers::nan_bits, numbers::vector;
+using panels::factor, panels::panel_lines, panels::panels_of, panels::piece_of, panels::piece_words, panels::stretch,
+    panels::values_in_lane;
+using vectors::larger, vectors::read, vectors::shuffled, vectors::smaller, vectors::transpose, vectors::write;
 
 namespace {  // of this file alone
 
@@ -28,67 +29,60 @@ struct Window {
     i64 line_step, step;
 };
 
-// ---- 16 lines by 16 values, or fewer with smaller registers
+// As many 16-bit numbers, and bytes, as a vector has lanes.
+using Halves = u16 __attribute__((vector_size(vector * 2)));
+using Bytes = std::int8_t __attribute__((vector_size(vector)));
 
-template <int d>
-inline void exchange(Bits* v) {
-    // Squares of d by d lanes change places across the diagonal.
+// The first `count` of n values that lie side by side, as float32; zeros for the rest.
+template <i64 n>
+inline void read_values(const void* from, Real type, i64 count, Bits* x) {
+    const bool whole = count == n;
+    // A bfloat16 is the upper half of its float32.
+    if (whole && type == Real::bf16) {
+#pragma GCC unroll 8
+        for (i64 i = 0; i < n / vector; ++i)
+            x[i] = (Bits)(__builtin_convertvector(read<Halves>(static_cast<const u16*>(from) + i * vector), Naturals) << 16u);
+        return;
+    }
+    alignas(64) float values[n];
+    const float* row = values;
+    if (whole && type == Real::f32) {
+        row = static_cast<const float*>(from);
+    } else {
+        if (count > 0) load(from, type, 1, count, values);
+        for (i64 i = count; i < n; ++i) values[i] = 0.0f;
+    }
+#pragma GCC unroll 8
+    for (i64 i = 0; i < n / vector; ++i) x[i] = read<Bits>(row + i * vector);
+}
+
+// ---- lines to lanes
+
+// `rows` by `columns` words to `columns` by `rows`; squares of a vector's width in registers.
+template <i64 rows, i64 columns>
+inline void turn(const u32* from, u32* to) {
+    if constexpr (rows % vector == 0 && columns % vector == 0) {
+        for (i64 i = 0; i < rows; i += vector)
+            for (i64 j = 0; j < columns; j += vector) {
+                Bits square[vector];
 #pragma GCC unroll 16
-    for (i64 i = 0; i < vector; ++i) {
-        if (i & d) continue;
-        const Bits upper = v[i], lower = v[i + d];
-        v[i] = shuffled(upper, lower, [](int lane) { return lane & d ? static_cast<int>(vector) + lane - d : lane; });
-        v[i + d] = shuffled(upper, lower, [](int lane) { return lane & d ? static_cast<int>(vector) + lane : lane + d; });
-    }
-}
-
-// Lane l of vector i becomes lane i of vector l.
-inline void transpose(Bits* v) {
-    exchange<1>(v);
-    exchange<2>(v);
-    if constexpr (vector > 4) exchange<4>(v);
-    if constexpr (vector > 8) exchange<8>(v);
-}
-
-// `block` values of a vector of lines as float32, lane l of x[j] being value `start` + j of line `line` + l; zeros beyond
-// the window.
-template <i64 block>
-inline void read_lines(const Window& w, i64 line, i64 start, Bits* x) {
-    const i64 lines = least(vector, w.lines - line), count = least(block, w.count - start);
-    if (lines <= 0) {  // of the last panel, none of the factor
-        for (i64 j = 0; j < block; ++j) x[j] = Bits{};
-        return;
-    }
-    const void* from = at(w.values, w.type, line * w.line_step + start * w.step);
-    const bool whole = lines == vector && count == block;
-    // Side by side: a row of the window is a vector already.
-    if (w.step != 1) {
-        for (i64 j = 0; j < block; ++j) {
-            alignas(64) float row[vector] = {};
-            const void* here = at(from, w.type, (j < count ? j : 0) * w.step);
-            if (whole && w.type == Real::f32)
-                x[j] = read<Bits>(static_cast<const float*>(here));
-            else {
-                if (j < count) load(here, w.type, 1, whole ? vector : lines, row);
-                x[j] = read<Bits>(row);
+                for (i64 l = 0; l < vector; ++l) square[l] = read<Bits>(from + (i + l) * columns + j);
+                transpose(square);
+#pragma GCC unroll 16
+                for (i64 l = 0; l < vector; ++l) write(to + (j + l) * rows + i, square[l]);
             }
-        }
-        return;
-    }
-    // Along memory: rows are turned in registers.
-    alignas(64) float rows[vector][block];
-    for (i64 l = 0; l < vector; ++l) {
-        const bool there = l < lines;
-        if (there) load(at(from, w.type, l * w.line_step), w.type, 1, whole ? block : count, rows[l]);
-        for (i64 j = there ? count : 0; j < block; ++j) rows[l][j] = 0.0f;
-    }
-    for (i64 j = 0; j < block; j += vector) {
-        for (i64 l = 0; l < vector; ++l) x[j + l] = read<Bits>(rows[l] + j);
-        transpose(x + j);
+    } else {  // bytes: a quarter as many words as values
+        for (i64 i = 0; i < rows; ++i)
+            for (i64 j = 0; j < columns; ++j) to[j * rows + i] = from[i * columns + j];
     }
 }
 
-// ---- integers
+// ---- values to words
+
+// What a thread has met so far, lane by lane: BlockRange in the end.
+struct Range {
+    Bits least, largest, wrong;
+};
 
 // Brings a block's values to integers of seven bits, and those back: powers of two from the largest magnitude, whose binade
 // is that of 2^6. Both are normal numbers where 2^-120 is not above the largest; what else there is packs as zeros, and a
@@ -98,121 +92,175 @@ struct BlockScale {
     Bits counts;  // all ones where the values count
 };
 
-inline BlockScale block_scale(Bits top) {
+// Each lane of `top` has the largest magnitude of a block.
+inline BlockScale block_scale(Bits top, Range& range) {
+    const Bits met = (top != 0) & (top <= infinity_bits);
+    range.least = smaller(range.least, met ? top : range.least);
+    range.largest = larger(range.largest, met ? top : range.largest);
     const Bits field = top & infinity_bits, counts = (field >= (7 << 23)) & (field < infinity_bits);
     // 260 does not fit a signed field, the difference does wherever it counts.
     return {(Reals)((Bits)((260u << 23) - (numbers::Naturals)field) & counts), (Reals)(((field - (6 << 23)) & counts) | ((top > infinity_bits) & nan_bits)), counts};
 }
 
-// What a thread has met so far, lane by lane: BlockRange in the end.
-struct Range {
-    Bits least, largest, wrong;
-};
-
-// Lanes of integers of a vector of lines, their scales, and the sum of each line.
-template <i64 block>
-inline void integers(const Bits* x, bool biased, Bits* words, Bits& scale, Bits& sum, Range& range) {
-    Bits top{};
-#pragma GCC unroll 32
-    for (i64 j = 0; j < block; ++j) top = larger(top, x[j] & magnitude_mask);
-    const BlockScale s = block_scale(top);
-    const Bits bias = Bits{} + static_cast<i32>(biased ? 0x80808080u : 0);
-    sum = Bits{};
-    for (i64 j = 0; j < block; j += 4) {
-        // Truncation is exact where the scaled value is whole; what it leaves behind is remembered, and nothing is packed wrongly
-        // in silence.
-        Bits word{};
-#pragma GCC unroll 4
-        for (i64 i = 0; i < 4; ++i) {
-            const Reals scaled = (Reals)(x[j + i] & s.counts) * s.up;
-            const Bits q = __builtin_convertvector(scaled, Bits);
-            range.wrong |= (Bits)(scaled - __builtin_convertvector(q, Reals));
-            sum += q;
-            word |= (Bits)(((numbers::Naturals)q & 0xffu) << static_cast<u32>(8 * i));
-        }
-        // Two's complement with its highest bit turned is the number plus 128.
-        words[j / 4] = word ^ bias;
-    }
-    scale = (Bits)s.down;
-    const Bits met = (top != 0) & (top <= infinity_bits);
-    range.least = smaller(range.least, met ? top : range.least);
-    range.largest = larger(range.largest, met ? top : range.largest);
+// Truncation is exact where the scaled value is whole; what it leaves behind is remembered, and nothing is packed wrongly in
+// silence.
+inline Bits integers_of(Bits x, const BlockScale& s, Range& range) {
+    const Reals scaled = (Reals)(x & s.counts) * s.up;
+    const Bits q = __builtin_convertvector(scaled, Bits);
+    range.wrong |= (Bits)(scaled - __builtin_convertvector(q, Reals));
+    return q;
 }
 
-// ---- places
+// Two's complement with its highest bit turned is the number plus 128, as b has it.
+inline Bits bias_of(bool of_b) { return Bits{} + static_cast<i32>(of_b ? 0x80808080u : 0); }
 
-// Where the lanes of a vector of lines go.
-struct Place {
-    u32* out;  // the piece, at the first line of its panel
-    i64 lines, lanes, row;
-};
-
-inline Place place_of(const Product& p, bool of_b, i64 matrix, i64 line, i64 piece) {
-    const i64 lines = panel_lines(p, of_b);
-    return {piece_of(p, of_b, matrix, line / lines, piece), lines, piece_lanes(p), line % lines};
+// Nothing is rounded: the lower half of a float32 that is a bfloat16 is zero. The instructions take subnormals for zero,
+// whence the least magnitude counts.
+inline void note_bfloat16(Bits x, Range& range) {
+    const Bits magnitude = x & magnitude_mask;
+    range.wrong |= x & 0xffff;
+    range.least = smaller(range.least, magnitude != 0 ? magnitude : range.least);
 }
 
-// Lane by lane, whole vectors of columns.
-inline void place_columns(const Place& to, const Bits* words, i64 count) {
-    for (i64 j = 0; j < count; ++j) write(to.out + j * to.lines + to.row, words[j]);
+// Two bfloat16, the first in the lower half.
+inline Bits pair_of(Bits first, Bits second) { return (Bits)((Naturals)first >> 16u) | (second & static_cast<i32>(0xffff0000u)); }
+
+// Each lane becomes what `join` makes of all lanes.
+template <class Join>
+inline Bits reduced(Bits v, Join join) {
+    if constexpr (vector > 8) v = join(v, shuffled(v, v, [](int lane) { return lane ^ 8; }));
+    if constexpr (vector > 4) v = join(v, shuffled(v, v, [](int lane) { return lane ^ 4; }));
+    v = join(v, shuffled(v, v, [](int lane) { return lane ^ 2; }));
+    return join(v, shuffled(v, v, [](int lane) { return lane ^ 1; }));
 }
 
-// One piece of a vector of lines, from values to where it belongs in its panel or panels. `x` as read_lines leaves it.
+// The words of one block of a line, `x` being its values side by side; with integers its scale, and what undoes the bias of b.
 template <i64 block, Unit unit>
-inline void pack_vector(const Product& p, bool of_b, i64 matrix, i64 line, i64 piece, const Bits* x, Range& range) {
-    constexpr i64 each = unit == Unit::integers ? 4 : unit == Unit::bfloat16 ? 2 : 1, lanes = block / each;
-    Bits words[lanes], scale{}, sum{};
-    if constexpr (unit == Unit::integers) {
-        integers<block>(x, of_b, words, scale, sum, range);
+inline void words_of_line(const Bits* x, bool of_b, u32* words, u32& scale, u32& sum, Range& range) {
+    constexpr i64 parts = block / vector;
+    if constexpr (unit == Unit::float32) {
+#pragma GCC unroll 8
+        for (i64 i = 0; i < parts; ++i) write(words + i * vector, x[i]);
+    } else if constexpr (unit == Unit::bfloat16) {
+#pragma GCC unroll 8
+        for (i64 i = 0; i < parts; ++i) note_bfloat16(x[i], range);
+        // Even and odd values of two vectors are the halves of one.
+#pragma GCC unroll 4
+        for (i64 i = 0; i < parts; i += 2) {
+            const Bits even = shuffled(x[i], x[i + 1], [](int lane) { return 2 * lane; });
+            const Bits odd = shuffled(x[i], x[i + 1], [](int lane) { return 2 * lane + 1; });
+            write(words + i / 2 * vector, pair_of(even, odd));
+        }
     } else {
-        // Nothing is rounded: the lower half of a float32 that is a bfloat16 is zero. The instructions take
-        // subnormals for zero, whence the least magnitude counts.
-        if constexpr (each == 2)
-#pragma GCC unroll 32
-            for (i64 j = 0; j < block; ++j) {
-                const Bits magnitude = x[j] & magnitude_mask;
-                range.wrong |= x[j] & 0xffff;
-                range.least = smaller(range.least, magnitude != 0 ? magnitude : range.least);
-            }
-#pragma GCC unroll 32
-        for (i64 j = 0; j < lanes; ++j)
-            words[j] = each == 1 ? x[j] : (Bits)((numbers::Naturals)x[each * j] >> 16) | (x[each * j + 1] & static_cast<i32>(0xffff0000u));
+        Bits top{}, all{};
+#pragma GCC unroll 8
+        for (i64 i = 0; i < parts; ++i) top = larger(top, x[i] & magnitude_mask);
+        const BlockScale s = block_scale(reduced(top, [](Bits a, Bits b) { return larger(a, b); }), range);
+        // Bytes in the order of the values are words of four.
+#pragma GCC unroll 8
+        for (i64 i = 0; i < parts; ++i) {
+            const Bits q = integers_of(x[i], s, range);
+            all += q;
+            write(words + i * vector / 4, __builtin_convertvector(q + (of_b ? 128 : 0), Bytes));
+        }
+        scale = static_cast<u32>(((Bits)s.down)[0]);
+        if (!of_b) sum = static_cast<u32>(-128 * reduced(all, [](Bits a, Bits b) { return a + b; })[0]);
     }
-    if (of_b) {
-        const Place to = place_of(p, true, matrix, line, piece);
-        place_columns(to, words, lanes);
-        if (unit == Unit::integers) write(to.out + lanes * to.lines + to.row, scale);
+}
+
+// The same for a vector of lines: lane l of x[j] is value j of line l, and lane l of words[j] word j.
+template <i64 block, Unit unit>
+inline void words_of_lanes(const Bits* x, bool of_b, Bits* words, Bits& scale, Bits& sum, Range& range) {
+    if constexpr (unit == Unit::float32) {
+        for (i64 j = 0; j < block; ++j) words[j] = x[j];
+    } else if constexpr (unit == Unit::bfloat16) {
+#pragma GCC unroll 32
+        for (i64 j = 0; j < block; ++j) note_bfloat16(x[j], range);
+#pragma GCC unroll 16
+        for (i64 j = 0; j < block; j += 2) words[j / 2] = pair_of(x[j], x[j + 1]);
+    } else {
+        Bits top{};
+        sum = Bits{};
+#pragma GCC unroll 32
+        for (i64 j = 0; j < block; ++j) top = larger(top, x[j] & magnitude_mask);
+        const BlockScale s = block_scale(top, range);
+        for (i64 j = 0; j < block; j += 4) {
+            Bits word{};
+#pragma GCC unroll 4
+            for (i64 i = 0; i < 4; ++i) {
+                const Bits q = integers_of(x[j + i], s, range);
+                sum += q;
+                word |= (Bits)(((Naturals)q & 0xffu) << static_cast<u32>(8 * i));
+            }
+            words[j / 4] = word ^ bias_of(of_b);
+        }
+        scale = (Bits)s.down;
+        sum *= -128;
+    }
+}
+
+// ---- words to places
+
+// One piece of a vector of lines, the first of them `line` of the window and of the factor `place`.
+template <i64 block, Unit unit, bool of_b>
+inline void pack_vector(const Product& p, const Window& w, i64 matrix, i64 line, i64 place, i64 start, i64 piece, Range& range) {
+    constexpr i64 lanes = block / values_in_lane(unit), lines = panel_lines(unit, of_b);
+    alignas(64) u32 by_line[vector][lanes], by_lane[lanes][vector], scales[vector], sums[vector];
+    const i64 count = least(block, w.count - start), there = w.lines - line;
+    const void* from = at(w.values, w.type, line * w.line_step + start * w.step);
+    // A line beyond the factor has zeros, and so has every value beyond the window.
+    if (w.step == 1) {
+        for (i64 l = 0; l < vector; ++l) {
+            Bits x[block / vector];
+            const i64 step = l < there ? l * w.line_step : 0;
+            read_values<block>(there > 0 ? at(from, w.type, step) : nullptr, w.type, l < there ? count : 0, x);
+            words_of_line<block, unit>(x, of_b, by_line[l], scales[l], sums[l], range);
+        }
+        if (of_b) turn<vector, lanes>(by_line[0], by_lane[0]);
+    } else {
+        Bits x[block], words[lanes], scale{}, sum{};
+        for (i64 j = 0; j < block; ++j)
+            read_values<vector>(there > 0 ? at(from, w.type, (j < count ? j : 0) * w.step) : nullptr, w.type,
+                                j < count && there > 0 ? least(vector, there) : 0, x + j);
+        words_of_lanes<block, unit>(x, of_b, words, scale, sum, range);
+        for (i64 j = 0; j < lanes; ++j) write(by_lane[j], words[j]);
+        write(scales, scale);
+        write(sums, sum);
+        if (!of_b) turn<lanes, vector>(by_lane[0], by_line[0]);
+    }
+    u32* out = piece_of(p, of_b, matrix, place / lines, piece);
+    i64 row = place % lines;
+    if constexpr (of_b) {
+        // Lane by lane, whole vectors of columns; a panel has whole vectors.
+        for (i64 j = 0; j < lanes; ++j) write(out + j * lines + row, read<Bits>(by_lane[j]));
+        if (unit == Unit::integers) write(out + lanes * lines + row, read<Bits>(scales));
         return;
     }
-    // Line by line: each has its lanes side by side, and its panel may be another. Through memory, as the transpose of a few
-    // words of each line has no instruction.
-    alignas(64) u32 by_lane[lanes + 2][vector];
-    for (i64 j = 0; j < lanes; ++j) write(by_lane[j], words[j]);
-    write(by_lane[lanes], scale);
-    write(by_lane[lanes + 1], -128 * sum);
-    const i64 all = panels_of(p, false) * panel_lines(p, false);
-    for (i64 l = 0; l < vector && line + l < all; ++l) {
-        const Place to = place_of(p, false, matrix, line + l, piece);
-        for (i64 j = 0; j < lanes; ++j) to.out[to.row * lanes + j] = by_lane[j][l];
-        if (unit != Unit::integers) continue;
-        to.out[to.lines * lanes + to.row] = by_lane[lanes][l];
-        to.out[to.lines * (lanes + 1) + to.row] = by_lane[lanes + 1][l];
+    // Line by line: each has its lanes side by side, and the next may begin the next panel.
+    const i64 all = panels_of(p, false) * lines, next = stretch(p) * piece_words(p, false);
+    for (i64 l = 0; l < vector && place + l < all; ++l) {
+        __builtin_memcpy(out + row * lanes, by_line[l], lanes * sizeof(u32));
+        if (unit == Unit::integers) {
+            out[lines * lanes + row] = scales[l];
+            out[lines * (lanes + 1) + row] = sums[l];
+        }
+        if (++row < lines) continue;
+        row = 0;
+        out += next;
     }
 }
 
 // All pieces of a window.
-template <i64 block, Unit unit>
-inline void pack_window(const Product& p, bool of_b, const Window& w, i64 matrix, i64 line, i64 start, Range& range) {
+template <i64 block, Unit unit, bool of_b>
+inline void pack_window(const Product& p, const Window& w, i64 matrix, i64 line, i64 start, Range& range) {
     // Along memory first: lines that follow each other, or values.
     const i64 vectors = count_of(window_lines, vector), count = count_of(w.count, block);
+    const i64 all = panels_of(p, of_b) * panel_lines(unit, of_b);
     const bool along = w.step == 1;
     for (i64 outer = 0; outer < (along ? vectors : count); ++outer)
         for (i64 inner = 0; inner < (along ? count : vectors); ++inner) {
             const i64 l = (along ? outer : inner) * vector, j = (along ? inner : outer) * block;
-            if (line + l >= panels_of(p, of_b) * panel_lines(p, of_b)) continue;
-            Bits x[block];
-            read_lines<block>(w, l, j, x);
-            pack_vector<block, unit>(p, of_b, matrix, line + l, (start + j) / block, x, range);
+            if (line + l < all) pack_vector<block, unit, of_b>(p, w, matrix, l, line + l, j, (start + j) / block, range);
         }
 }
 
@@ -240,11 +288,13 @@ inline Window rounded(const Product& p, const Factor& f, const Window& w, float*
 // Windows that cover all lines of all panels; the last may reach beyond the factor.
 inline i64 window_rows(const Product& p, bool of_b) { return count_of(panels_of(p, of_b) * panel_lines(p, of_b), window_lines); }
 
-template <i64 block>
-inline void pack_by_unit(const Product& p, bool of_b, const Window& w, i64 matrix, i64 line, i64 start, Range& range) {
-    if (p.unit == Unit::integers) return pack_window<block, Unit::integers>(p, of_b, w, matrix, line, start, range);
-    if (p.unit == Unit::bfloat16) return pack_window<block, Unit::bfloat16>(p, of_b, w, matrix, line, start, range);
-    pack_window<block, Unit::float32>(p, of_b, w, matrix, line, start, range);
+// From what is known when the product runs to what the compiler knows. Blocks of 16 are of integers alone.
+template <bool of_b>
+inline void pack_by_unit(const Product& p, const Window& w, i64 matrix, i64 line, i64 start, Range& range) {
+    if (p.unit == Unit::bfloat16) return pack_window<32, Unit::bfloat16, of_b>(p, w, matrix, line, start, range);
+    if (p.unit == Unit::float32) return pack_window<32, Unit::float32, of_b>(p, w, matrix, line, start, range);
+    if (p.block == 32) return pack_window<32, Unit::integers, of_b>(p, w, matrix, line, start, range);
+    pack_window<16, Unit::integers, of_b>(p, w, matrix, line, start, range);
 }
 
 }  // namespace
@@ -265,7 +315,7 @@ BlockRange pack(const Product& p, bool of_b, void* workspace, i64 first, i64 las
         Window w{at(f.values, f.type, matrix * f.batch_step + (lines ? line : 0) * f.line_step + start * f.step), f.type, lines,
                  least(window_values, p.k - start), f.line_step, f.step};
         if (f.format && lines) w = rounded(p, f, w, static_cast<float*>(workspace));
-        p.block == 32 ? pack_by_unit<32>(p, of_b, w, matrix, line, start, range) : pack_by_unit<16>(p, of_b, w, matrix, line, start, range);
+        of_b ? pack_by_unit<true>(p, w, matrix, line, start, range) : pack_by_unit<false>(p, w, matrix, line, start, range);
     }
     BlockRange met{infinity_bits, 0, true};
     for (i64 l = 0; l < vector; ++l) {

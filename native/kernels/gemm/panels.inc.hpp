@@ -19,12 +19,13 @@ constexpr i64 integer_rows = 2, integer_vectors = 2, float_rows = 6, float_vecto
 #endif
 
 inline bool is_integers(const Product& p) { return p.unit == Unit::integers; }
-inline i64 values_in_lane(Unit unit) { return unit == Unit::integers ? 4 : unit == Unit::bfloat16 ? 2 : 1; }
+constexpr i64 values_in_lane(Unit unit) { return unit == Unit::integers ? 4 : unit == Unit::bfloat16 ? 2 : 1; }
 
-inline i64 panel_lines(const Product& p, bool of_b) {
-    if (of_b) return vector * (is_integers(p) ? integer_vectors : float_vectors);
-    return is_integers(p) ? integer_rows : float_rows;
+constexpr i64 panel_lines(Unit unit, bool of_b) {
+    if (of_b) return vector * (unit == Unit::integers ? integer_vectors : float_vectors);
+    return unit == Unit::integers ? integer_rows : float_rows;
 }
+inline i64 panel_lines(const Product& p, bool of_b) { return panel_lines(p.unit, of_b); }
 
 inline i64 piece_lanes(const Product& p) { return p.block / values_in_lane(p.unit); }
 

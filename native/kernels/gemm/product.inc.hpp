@@ -13,7 +13,7 @@ using memory::at;
 using numbers::Bits, numbers::Naturals, numbers::Reals, numbers::least, numbers::vector;
 using panels::float_rows, panels::float_vectors, panels::integer_rows, panels::integer_vectors, panels::panel_lines,
     panels::panels_of, panels::piece_lanes, panels::piece_of, panels::pieces, panels::stretch;
-using vectors::read, vectors::write;
+using vectors::multiply_add, vectors::read, vectors::write;
 
 namespace {  // of this file alone
 
@@ -34,17 +34,6 @@ inline Bits add_products(Bits sum, Bits a, Bits b) {
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) sum += (Bits)((biased >> static_cast<u32>(8 * i)) & 0xffu) * (a << (24 - 8 * i) >> 24);
     return sum;
-#endif
-}
-
-// a b + c, rounded once where there is an instruction for it.
-inline Reals multiply_add(Reals a, Reals b, Reals c) {
-#if defined(__AVX512F__)
-    return (Reals)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__FMA__)
-    return (Reals)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-#else
-    return a * b + c;
 #endif
 }
 

@@ -43,11 +43,14 @@ namespace {  // of this file alone
 constexpr i64 lanes = tile;
 constexpr i64 rows_together = 8;  // eight codes fill whole bytes, whatever their width
 constexpr i64 rows_in_item = 64;
+constexpr i64 staged_bytes = 64;  // of each lane, a line of the cache
 
 // Rows of a strip that one item covers.
 inline i64 rows_of_item(const PreparedQuantize& p) {
     const Format& f = p.f;
-    const i64 rows = has_blocks(f) ? f.block : rows_in_item;
+    i64 rows = has_blocks(f) ? f.block : rows_in_item;
+    // Codes of as many blocks as fill a line of the cache.
+    if (!p.values && rows * bits_of_element(f) < staged_bytes * 8) rows *= staged_bytes * 8 / (rows * bits_of_element(f));
     // A part goes out eight codes at a time, so an item has to begin at such a place in each of them.
     const i64 codes = f.scales == Scales::shifted ? rows / f.sub_block : rows;
     const bool cut = !outer_of_each_line(f) && (p.values || (codes % rows_together == 0 && divisible(f, rows)));
@@ -99,12 +102,25 @@ inline void measure_lanes(const PreparedQuantize& p, Buffers& t, const Strip& s,
     }
 }
 
-// Codes of eight rows, lane beside lane, that wait until they fill whole bytes.
+// Codes of eight rows, lane beside lane, that wait until they fill whole bytes; these wait in their turn for a line of the
+// cache. Lines of the packed part may lie a power of two apart, so that a store to each of them evicts the one before.
 struct Waiting {
     i32 rows[rows_together][lanes];
+    u8 staged[lanes][staged_bytes + sizeof(u64)];
+    i64 bytes;  // staged of each lane
 };
 
-// Adds row r of a line; the bytes go out after every eighth row and after the last.
+// Copies what is staged to `out`, of the first lane.
+inline void write_staged(Waiting& waiting, u8* out, i64 count, i64 line_bytes) {
+    // A known size is one store.
+    if (waiting.bytes == staged_bytes)
+        for (i64 i = 0; i < count; ++i) __builtin_memcpy(out + i * line_bytes, waiting.staged[i], staged_bytes);
+    else
+        for (i64 i = 0; i < count; ++i) __builtin_memcpy(out + i * line_bytes, waiting.staged[i], static_cast<u64>(waiting.bytes));
+    waiting.bytes = 0;
+}
+
+// Adds row r of a line; the bytes go out where a line of the cache is full and after the last row.
 inline void add_row(Waiting& waiting, const i32* codes, const Strip& s, i64 r, bool last, i32 bits, u8* part,
                     i64 line_bytes) {
     // Rows wait transposed: eight codes of one lane lie in eight rows at the same place.
@@ -114,14 +130,20 @@ inline void add_row(Waiting& waiting, const i32* codes, const Strip& s, i64 r, b
     if (n < rows_together && !last) return;
     u8* out = part + s.line.number * line_bytes + r / rows_together * bits;
     if (n == rows_together && bits <= 8) {
-        // Eight codes of a lane in one word, least bits first, as the packed part has them; then `bits` bytes of it go
-        // out.
-        alignas(64) u64 words[lanes] = {};
-        for (i64 j = 0; j < n; ++j)
-            for (i64 i = 0; i < lanes; ++i) words[i] |= static_cast<u64>(static_cast<u32>(waiting.rows[j][i])) << j * bits;
-        for (i64 i = 0; i < s.count; ++i) __builtin_memcpy(out + i * line_bytes, words + i, static_cast<u64>(bits));
+        // Eight codes of a lane in one word, least bits first, as the packed part has them. A word is staged whole: what lies
+        // above its `bits` bytes the next one overwrites.
+        for (i64 i = 0; i < s.count; ++i) {
+            u64 word = 0;
+#pragma GCC unroll 8
+            for (i64 j = 0; j < rows_together; ++j) word |= static_cast<u64>(static_cast<u32>(waiting.rows[j][i])) << j * bits;
+            __builtin_memcpy(waiting.staged[i] + waiting.bytes, &word, sizeof word);
+        }
+        waiting.bytes += bits;
+        const i64 before = waiting.bytes - bits;
+        if (last || waiting.bytes + bits > staged_bytes) write_staged(waiting, out - before, s.count, line_bytes);
         return;
     }
+    if (waiting.bytes) write_staged(waiting, out - waiting.bytes, s.count, line_bytes);
     for (i64 i = 0; i < s.count; ++i) {
         // Wider codes, or the last rows of a line: lane by lane.
         i32 line[rows_together];
@@ -215,6 +237,7 @@ inline bool quantize_strip(const PreparedQuantize& p, Buffers& t, const Strip& s
     const LineBytes bytes = line_bytes(f, p.g.n);
     const i64 size = has_blocks(f) ? f.block : rows_in_item, sub = f.scales == Scales::shifted ? f.sub_block : size;
     ColumnBuffers c;
+    c.codes.bytes = c.shifts.bytes = 0;
     bool all_finite = true;
     // Without a second level the outer gain is one.
     fill(c.gain, 1.0f, lanes);
@@ -247,7 +270,10 @@ inline bool quantize_strip(const PreparedQuantize& p, Buffers& t, const Strip& s
                 t.a[i] = c.divisor[i] = t.divisor[i];
                 t.b[i] = c.multiplier[i] = t.multiplier[i];
             }
-            if (has_blocks(f) && !p.values)
+            if (has_blocks(f) && !p.values && f.scale_bits == 8)
+                for (i64 i = 0; i < s.count; ++i)
+                    p.job.scales[(s.line.number + i) * bytes.scales + start / size] = static_cast<u8>(t.scales[i]);
+            else if (has_blocks(f) && !p.values)
                 for (i64 i = 0; i < s.count; ++i)
                     pack(t.scales + i, 1, f.scale_bits, p.job.scales + (s.line.number + i) * bytes.scales, start / size);
         }
@@ -259,13 +285,13 @@ inline bool quantize_strip(const PreparedQuantize& p, Buffers& t, const Strip& s
                 if (round_pair(p, t, c, s, part, part_end - part, finite)) continue;
                 shift_lanes(p, t, c, s, part, part_end);
                 if (!p.values && f.shift_bits)
-                    add_row(c.shifts, t.shifts, s, part / sub, part_end == p.g.n, f.shift_bits, p.job.shifts,
+                    add_row(c.shifts, t.shifts, s, part / sub, part_end == to, f.shift_bits, p.job.shifts,
                             bytes.shifts);
             }
             for (i64 r = part; r < part_end; ++r) {
                 round_row(p, t, c, s, r, finite);
                 if (!p.values)
-                    add_row(c.codes, t.codes, s, r, r + 1 == p.g.n, bits_of_element(f), p.job.codes, bytes.codes);
+                    add_row(c.codes, t.codes, s, r, r + 1 == to, bits_of_element(f), p.job.codes, bytes.codes);
             }
         }
     }
