@@ -22,13 +22,16 @@ from fewbits.nn import prepare
 from fewbits.optim import AdamW
 from fewbits.train.tasks.bytes_model import ByteModel, Shape, next_byte_loss
 
-RECIPES = ("fp32", "amp-bf16", "mxfp8", "mxfp6", "mx9")
+RECIPES = ("fp32", "amp-bf16", "mxfp8", "mxfp6", "mxint8", "mxfp4w-mxfp6_e2m3", "mx9")
+# Those that are a recipe with other formats: elements of E2M3 are small integers, those of E3M2 are not.
+TEXTS = {"mxfp4w-mxfp6_e2m3": "mxfp4w-mxfp6:activation=mxfp6_e2m3,gradient=mxfp6_e2m3/rceil"}
 SHAPE = Shape(width=384, layers=6, hidden=1536, heads=6)  # 10.8 million parameters
 
 
 def step_of(recipe: str, windows: torch.Tensor) -> Callable[[], None]:
     """Return a function that trains one step."""
     torch.manual_seed(0)
+    recipe = TEXTS.get(recipe, recipe)
     model = prepare(ByteModel(SHAPE), recipe)
     optimizer = AdamW(model.parameters(), lr=1e-4, recipe=recipe)
 

@@ -89,7 +89,6 @@ Factor factor_of(const Matrices& x, int axis, const std::optional<Format>& forma
         .step = step(along),
         .batch_step = step(0),
         .format = format ? &*format : nullptr,
-        .panels = nullptr,
     };
 }
 
@@ -111,6 +110,8 @@ bool product_of(const std::string& unit, Matrices a, std::optional<Format> of_a,
         .y = y.data(),
         .y_type = type_of_array(y),
         .kernels = nullptr,
+        .panels = nullptr,
+        .threads = 1,
     };
     require(product.unit != Unit::bfloat16 || implementation.products.has(Unit::bfloat16), "this CPU has no products of bfloat16");
     nb::gil_scoped_release released;
@@ -143,8 +144,8 @@ void fewbits::bind_products(nb::module_& m) {
     m.def("has_unit", &has_unit, "unit"_a, "Return whether the instruction set in use multiplies by `unit` faster than by float32.");
     m.def("product", &product_of, "unit"_a, "a"_a.noconvert(), "format_a"_a.none(), "b"_a.noconvert(), "format_b"_a.none(),
           "block"_a, "y"_a.noconvert(), "threads"_a,
-          "Write a (batch, m, k) times b (batch, k, n), rounded to their formats along k, into y; return false, with y as it was,"
-          " where the unit cannot.");
+          "Write a (batch, m, k) times b (batch, k, n), rounded to their formats along k, into y; return false, with numbers of no"
+          " meaning in y, where the unit cannot.");
     m.def("addition_product", &addition_product, "a"_a.noconvert(), "b"_a.noconvert(), "y"_a.noconvert(), "threads"_a,
           "Write a b into y, multiplied by sums of bit patterns.");
 }

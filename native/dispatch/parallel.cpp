@@ -90,30 +90,28 @@ bool stays_normal(const BlockRange& a, const BlockRange& b) {
 
 bool multiply(const Kernels& kernels, const Products& products, Product p, int threads) {
     const auto whole = [](std::int64_t bytes) { return count_of(bytes, cache_line) * cache_line; };
-    const std::int64_t of_a = whole(products.panel_bytes(p, false)), of_b = whole(products.panel_bytes(p, true));
-    const std::int64_t each = whole(std::max(products.pack_workspace(p), products.workspace(p)));
-    const Scratch scratch(static_cast<std::size_t>(of_a + of_b + threads * each));
-    std::uint8_t* workspace = scratch.data() + of_a + of_b;
-    p.a.panels = scratch.data();
-    p.b.panels = scratch.data() + of_a;
+    if (p.batch * p.a.lines * p.b.lines == 0) return true;
     p.kernels = &kernels;
-    BlockRange met[2];
-    for (const bool of_b_now : {false, true}) {
+    p.threads = threads;
+    const std::int64_t of_b = whole(products.panel_bytes(p));
+    const std::int64_t each = whole(std::max(products.pack_workspace(p), products.workspace(p)));
+    const Scratch scratch(static_cast<std::size_t>(of_b + threads * each));
+    p.panels = scratch.data();
+    // What all threads together met.
+    const auto meet = [&](std::int64_t items, std::int64_t work, const auto& run) {
         std::mutex lock;
-        BlockRange& all = met[of_b_now] = {std::numeric_limits<std::int32_t>::max(), 0, true};
-        const std::int64_t values = p.batch * (of_b_now ? p.b : p.a).lines * p.k;
-        divide(products.pack_items(p, of_b_now), values, threads, [&](int thread, std::int64_t first, std::int64_t last) {
-            const BlockRange mine = products.pack(p, of_b_now, workspace + thread * each, first, last);
+        BlockRange all{std::numeric_limits<std::int32_t>::max(), 0, true};
+        divide(items, work, threads, [&](int thread, std::int64_t first, std::int64_t last) {
+            const BlockRange mine = run(p, scratch.data() + of_b + thread * each, first, last);
             const std::lock_guard<std::mutex> guard(lock);
             all = {std::min(all.least, mine.least), std::max(all.largest, mine.largest), all.whole && mine.whole};
         });
-    }
-    if (p.unit == Unit::integers && !can_scale(met[0], met[1])) return false;
-    if (p.unit == Unit::bfloat16 && !stays_normal(met[0], met[1])) return false;
-    divide(products.items(p), p.batch * p.a.lines * p.b.lines * p.k, threads, [&](int thread, std::int64_t first, std::int64_t last) {
-        products.multiply(p, workspace + thread * each, first, last);
-    });
-    return true;
+        return all;
+    };
+    const BlockRange b = meet(products.pack_items(p), p.batch * p.b.lines * p.k, products.pack);
+    if (!b.whole) return false;
+    const BlockRange a = meet(products.items(p), p.batch * p.a.lines * p.b.lines * p.k, products.multiply);
+    return p.unit == Unit::float32 || (p.unit == Unit::integers ? can_scale(a, b) : stays_normal(a, b));
 }
 
 void additions(const Kernels& kernels, const Additions& job, int threads) {

@@ -21,7 +21,6 @@ struct Factor {
     std::int64_t lines;
     std::int64_t line_step, step, batch_step;  // in values: between lines, along a line, between matrices
     const Format* format;                      // to which values are rounded first; null where they are taken as they are
-    std::uint8_t* panels;                      // room for panel_bytes(), at a multiple of 64 bytes
 };
 
 struct Product {
@@ -32,6 +31,8 @@ struct Product {
     void* y;             // (batch, lines of a, lines of b) in C order
     Real y_type;
     const Kernels* kernels;  // which round
+    std::uint8_t* panels;    // room for panel_bytes() of b, at a multiple of 64 bytes
+    std::int64_t threads;    // among which items are divided; no sum depends on it
 };
 
 // What packing met, zeros aside, as bit patterns. Of integers the least and the largest of the largest magnitudes of blocks,
@@ -42,16 +43,17 @@ struct BlockRange {
     bool whole;
 };
 
-// The functions of one instruction set. Items are independent of each other; packing comes before the product.
+// The functions of one instruction set. Items are independent of each other; b is packed before the product, a in it. Each
+// says what it met of its factor.
 struct Products {
     bool (*has)(Unit);
-    std::int64_t (*panel_bytes)(const Product&, bool of_b);
+    std::int64_t (*panel_bytes)(const Product&);
     std::int64_t (*pack_workspace)(const Product&);  // bytes that each thread needs to pack, at a multiple of 64
-    std::int64_t (*pack_items)(const Product&, bool of_b);
-    BlockRange (*pack)(const Product&, bool of_b, void* workspace, std::int64_t first, std::int64_t last);
+    std::int64_t (*pack_items)(const Product&);
+    BlockRange (*pack)(const Product&, void* workspace, std::int64_t first, std::int64_t last);
     std::int64_t (*workspace)(const Product&);  // the same to multiply
     std::int64_t (*items)(const Product&);
-    void (*multiply)(const Product&, void* workspace, std::int64_t first, std::int64_t last);
+    BlockRange (*multiply)(const Product&, void* workspace, std::int64_t first, std::int64_t last);
 };
 
 }  // namespace fewbits

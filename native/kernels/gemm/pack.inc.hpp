@@ -1,4 +1,4 @@
-// From a factor to its panels. A window of lines and values is rounded into a buffer in the second cache, or read where it
+// From a factor to panels: all of b before the product, of a what an item is about to multiply. A window of lines and values is rounded into a buffer in the second cache, or read where it
 // is. Where the values of a line lie side by side its words are made line by line, else lane by lane for a vector of lines;
 // only if the panel wants the other order are words turned, which are fewer than the values.
 #pragma once
@@ -13,13 +13,11 @@ namespace pack {
 using memory::at, memory::load;
 using numbers::Bits, numbers::Naturals, numbers::Reals, numbers::infinity_bits, numbers::least, numbers::magnitude_mask,
     numbers::nan_bits, numbers::vector;
-using panels::factor, panels::panel_lines, panels::panels_of, panels::piece_of, panels::piece_words, panels::stretch,
-    panels::values_in_lane;
+using panels::panel_lines, panels::panels_of, panels::piece_of, panels::piece_of_item, panels::piece_words,
+    panels::rows_in_item, panels::stretch, panels::values_in_lane, panels::values_together;
 using vectors::larger, vectors::read, vectors::shuffled, vectors::smaller, vectors::transpose, vectors::write;
 
-namespace {  // of this file alone
-
-constexpr i64 window_lines = 128, window_values = 256;  // 128 KiB of float32
+constexpr i64 window_values = values_together;
 
 // Some lines, and a stretch of each. One of the steps is 1: along the lines or across them lies memory.
 struct Window {
@@ -28,6 +26,15 @@ struct Window {
     i64 lines, count;
     i64 line_step, step;
 };
+
+// What a thread has met so far, lane by lane: BlockRange in the end.
+struct Range {
+    Bits least = Bits{} + infinity_bits, largest{}, wrong{};
+};
+
+namespace {  // of this file alone
+
+constexpr i64 window_lines = 128;  // of b: 128 KiB of float32
 
 // As many 16-bit numbers, and bytes, as a vector has lanes.
 using Halves = u16 __attribute__((vector_size(vector * 2)));
@@ -78,11 +85,6 @@ inline void turn(const u32* from, u32* to) {
 }
 
 // ---- values to words
-
-// What a thread has met so far, lane by lane: BlockRange in the end.
-struct Range {
-    Bits least, largest, wrong;
-};
 
 // Brings a block's values to integers of seven bits, and those back: powers of two from the largest magnitude, whose binade
 // is that of 2^6. Both are normal numbers where 2^-120 is not above the largest; what else there is packs as zeros, and a
@@ -201,9 +203,15 @@ inline void words_of_lanes(const Bits* x, bool of_b, Bits* words, Bits& scale, B
 
 // ---- words to places
 
-// One piece of a vector of lines, the first of them `line` of the window and of the factor `place`.
+// Where a window goes: to panels of b from a line and a piece of a matrix on, or to an item's panels of a.
+struct Place {
+    i64 matrix, line, piece;
+    u32* of_item;
+};
+
+// One piece of a vector of lines, from value `start` of line `line` of the window.
 template <i64 block, Unit unit, bool of_b>
-inline void pack_vector(const Product& p, const Window& w, i64 matrix, i64 line, i64 place, i64 start, i64 piece, Range& range) {
+inline void pack_vector(const Product& p, const Window& w, const Place& to, i64 line, i64 start, Range& range) {
     constexpr i64 lanes = block / values_in_lane(unit), lines = panel_lines(unit, of_b);
     alignas(64) u32 by_line[vector][lanes], by_lane[lanes][vector], scales[vector], sums[vector];
     const i64 count = least(block, w.count - start), there = w.lines - line;
@@ -228,7 +236,8 @@ inline void pack_vector(const Product& p, const Window& w, i64 matrix, i64 line,
         write(sums, sum);
         if (!of_b) turn<lanes, vector>(by_lane[0], by_line[0]);
     }
-    u32* out = piece_of(p, of_b, matrix, place / lines, piece);
+    const i64 place = to.line + line, piece = to.piece + start / block;
+    u32* out = of_b ? piece_of(p, to.matrix, place / lines, piece) : piece_of_item(p, to.of_item, place / lines, piece);
     i64 row = place % lines;
     if constexpr (of_b) {
         // Lane by lane, whole vectors of columns; a panel has whole vectors.
@@ -237,8 +246,8 @@ inline void pack_vector(const Product& p, const Window& w, i64 matrix, i64 line,
         return;
     }
     // Line by line: each has its lanes side by side, and the next may begin the next panel.
-    const i64 all = panels_of(p, false) * lines, next = stretch(p) * piece_words(p, false);
-    for (i64 l = 0; l < vector && place + l < all; ++l) {
+    const i64 all = count_of(w.lines, lines) * lines, next = stretch(p) * piece_words(p, false);
+    for (i64 l = 0; l < vector && line + l < all; ++l) {
         __builtin_memcpy(out + row * lanes, by_line[l], lanes * sizeof(u32));
         if (unit == Unit::integers) {
             out[lines * lanes + row] = scales[l];
@@ -250,19 +259,27 @@ inline void pack_vector(const Product& p, const Window& w, i64 matrix, i64 line,
     }
 }
 
-// All pieces of a window.
+// All pieces of a window; `all` lines are to be filled.
 template <i64 block, Unit unit, bool of_b>
-inline void pack_window(const Product& p, const Window& w, i64 matrix, i64 line, i64 start, Range& range) {
+inline void pack_window(const Product& p, const Window& w, const Place& to, i64 all, Range& range) {
     // Along memory first: lines that follow each other, or values.
-    const i64 vectors = count_of(window_lines, vector), count = count_of(w.count, block);
-    const i64 all = panels_of(p, of_b) * panel_lines(unit, of_b);
+    const i64 vectors = count_of(all, vector), count = count_of(w.count, block);
     const bool along = w.step == 1;
     for (i64 outer = 0; outer < (along ? vectors : count); ++outer)
-        for (i64 inner = 0; inner < (along ? count : vectors); ++inner) {
-            const i64 l = (along ? outer : inner) * vector, j = (along ? inner : outer) * block;
-            if (line + l < all) pack_vector<block, unit, of_b>(p, w, matrix, l, line + l, j, (start + j) / block, range);
-        }
+        for (i64 inner = 0; inner < (along ? count : vectors); ++inner)
+            pack_vector<block, unit, of_b>(p, w, to, (along ? outer : inner) * vector, (along ? inner : outer) * block, range);
 }
+
+// From what is known when the product runs to what the compiler knows. Blocks of 16 are of integers alone.
+template <bool of_b>
+inline void pack_by_unit(const Product& p, const Window& w, const Place& to, i64 all, Range& range) {
+    if (p.unit == Unit::bfloat16) return pack_window<32, Unit::bfloat16, of_b>(p, w, to, all, range);
+    if (p.unit == Unit::float32) return pack_window<32, Unit::float32, of_b>(p, w, to, all, range);
+    if (p.block == 32) return pack_window<32, Unit::integers, of_b>(p, w, to, all, range);
+    pack_window<16, Unit::integers, of_b>(p, w, to, all, range);
+}
+
+}  // namespace
 
 // Rounds a window into a buffer, in the order of memory.
 inline Window rounded(const Product& p, const Factor& f, const Window& w, float* buffer) {
@@ -285,38 +302,26 @@ inline Window rounded(const Product& p, const Factor& f, const Window& w, float*
     return result;
 }
 
-// Windows that cover all lines of all panels; the last may reach beyond the factor.
-inline i64 window_rows(const Product& p, bool of_b) { return count_of(panels_of(p, of_b) * panel_lines(p, of_b), window_lines); }
-
-// From what is known when the product runs to what the compiler knows. Blocks of 16 are of integers alone.
-template <bool of_b>
-inline void pack_by_unit(const Product& p, const Window& w, i64 matrix, i64 line, i64 start, Range& range) {
-    if (p.unit == Unit::bfloat16) return pack_window<32, Unit::bfloat16, of_b>(p, w, matrix, line, start, range);
-    if (p.unit == Unit::float32) return pack_window<32, Unit::float32, of_b>(p, w, matrix, line, start, range);
-    if (p.block == 32) return pack_window<32, Unit::integers, of_b>(p, w, matrix, line, start, range);
-    pack_window<16, Unit::integers, of_b>(p, w, matrix, line, start, range);
+// The lines `line` to `line + lines` of a factor, from value `start` on: rounded in `buffer` if they are to be rounded.
+inline Window window_of(const Product& p, const Factor& f, i64 matrix, i64 line, i64 lines, i64 start, void* buffer) {
+    const i64 first = matrix * f.batch_step + (lines ? line : 0) * f.line_step + start * f.step;
+    const Window w{at(f.values, f.type, first), f.type, lines, least(window_values, p.k - start), f.line_step, f.step};
+    return f.format && lines ? rounded(p, f, w, static_cast<float*>(buffer)) : w;
 }
 
-}  // namespace
+// The pieces of a window of a from value `start` of it on, at most a stretch of each line, to the panels of an item.
+inline void pack_rows(const Product& p, const Window& w, i64 start, u32* panels, Range& range) {
+    const Window part{at(w.values, w.type, start * w.step), w.type, w.lines, least(stretch(p) * p.block, w.count - start),
+                      w.line_step, w.step};
+    const i64 height = panel_lines(p, false);
+    pack_by_unit<false>(p, part, {0, 0, 0, panels}, count_of(w.lines, height) * height, range);
+}
 
-i64 pack_workspace(const Product&) { return window_lines * window_values * i64{sizeof(float)}; }
+// Bytes that a window takes which is rounded.
+constexpr i64 window_bytes = rows_in_item * window_values * i64{sizeof(float)};
+static_assert(window_lines <= rows_in_item);
 
-i64 pack_items(const Product& p, bool of_b) { return p.batch * window_rows(p, of_b) * count_of(p.k, window_values); }
-
-// Items are windows, along the lines first.
-BlockRange pack(const Product& p, bool of_b, void* workspace, i64 first, i64 last) {
-    const Factor& f = factor(p, of_b);
-    const i64 along = count_of(p.k, window_values), in_matrix = window_rows(p, of_b) * along;
-    Range range{Bits{} + infinity_bits, Bits{}, Bits{}};
-    for (i64 item = first; item < last; ++item) {
-        const i64 matrix = item / in_matrix, line = item % in_matrix / along * window_lines, start = item % along * window_values;
-        // The last panel may have no line of its own in this window: then all of it is zeros.
-        const i64 lines = least(window_lines, f.lines > line ? f.lines - line : 0);
-        Window w{at(f.values, f.type, matrix * f.batch_step + (lines ? line : 0) * f.line_step + start * f.step), f.type, lines,
-                 least(window_values, p.k - start), f.line_step, f.step};
-        if (f.format && lines) w = rounded(p, f, w, static_cast<float*>(workspace));
-        of_b ? pack_by_unit<true>(p, w, matrix, line, start, range) : pack_by_unit<false>(p, w, matrix, line, start, range);
-    }
+inline BlockRange range_of(const Range& range) {
     BlockRange met{infinity_bits, 0, true};
     for (i64 l = 0; l < vector; ++l) {
         met.least = range.least[l] < met.least ? range.least[l] : met.least;
@@ -324,6 +329,32 @@ BlockRange pack(const Product& p, bool of_b, void* workspace, i64 first, i64 las
         met.whole &= (range.wrong[l] & magnitude_mask) == 0;
     }
     return met;
+}
+
+namespace {  // of this file alone
+
+// Windows that cover all lines of all panels of b; the last may reach beyond the factor.
+inline i64 windows_across(const Product& p) { return count_of(panels_of(p, true) * panel_lines(p, true), window_lines); }
+
+}  // namespace
+
+i64 pack_workspace(const Product&) { return window_bytes; }
+
+i64 pack_items(const Product& p) { return p.batch * windows_across(p) * count_of(p.k, window_values); }
+
+// Items are windows of b, along the lines first.
+BlockRange pack(const Product& p, void* workspace, i64 first, i64 last) {
+    const i64 along = count_of(p.k, window_values), in_matrix = windows_across(p) * along;
+    const i64 all = panels_of(p, true) * panel_lines(p, true);
+    Range range;
+    for (i64 item = first; item < last; ++item) {
+        const i64 matrix = item / in_matrix, line = item % in_matrix / along * window_lines, start = item % along * window_values;
+        // The last panel may have no line of its own in this window: then all of it is zeros.
+        const i64 lines = least(window_lines, p.b.lines > line ? p.b.lines - line : 0);
+        const Window w = window_of(p, p.b, matrix, line, lines, start, workspace);
+        pack_by_unit<true>(p, w, {matrix, line, start / p.block, nullptr}, least(window_lines, all - line), range);
+    }
+    return range_of(range);
 }
 
 }  // namespace pack

@@ -40,19 +40,38 @@ inline i64 panels_of(const Product& p, bool of_b) { return count_of(factor(p, of
 
 // Panels are cut into stretches, and the stretches of all panels follow each other before the next ones: what an item reads at
 // a time lies in one place. A stretch of one panel of b stays in the nearest cache.
-constexpr i64 lanes_together = 128;
-inline i64 stretch(const Product& p) { return least(lanes_together / piece_lanes(p), pieces(p)); }
-
-i64 panel_bytes(const Product& p, bool of_b) {
-    if (p.k == 0) return 0;
-    return p.batch * panels_of(p, of_b) * count_of(pieces(p), stretch(p)) * stretch(p) * piece_words(p, of_b) * i64{sizeof(u32)};
+constexpr i64 lanes_together = 128, values_together = 256;
+inline i64 stretch(const Product& p) {
+    return least(least(lanes_together / piece_lanes(p), values_together / p.block), pieces(p));
 }
 
-// A piece of a panel.
-inline u32* piece_of(const Product& p, bool of_b, i64 matrix, i64 panel, i64 piece) {
+// Rows and columns of an item, in panels: its share of y, and a stretch of its rows of a, stay in the second cache. The more
+// columns, the less often a row is packed; threads without an item would wait.
+constexpr i64 sums_in_item = 98304, rows_in_item = 192, columns_in_item = 2048;
+inline i64 b_panels(const Product& p) { return least(panels_of(p, true), columns_in_item / panel_lines(p, true)); }
+inline i64 column_items(const Product& p) { return count_of(panels_of(p, true), b_panels(p)); }
+inline i64 a_panels(const Product& p) {
+    const i64 rows = least(rows_in_item, sums_in_item / (b_panels(p) * panel_lines(p, true))) / panel_lines(p, false);
+    return least(rows, count_of(p.batch * panels_of(p, false) * column_items(p), 4 * p.threads));
+}
+inline i64 row_items(const Product& p) { return count_of(panels_of(p, false), a_panels(p)); }
+
+// Of b, all of whose panels are there at once.
+i64 panel_bytes(const Product& p) {
+    if (p.k == 0) return 0;
+    return p.batch * panels_of(p, true) * count_of(pieces(p), stretch(p)) * stretch(p) * piece_words(p, true) * i64{sizeof(u32)};
+}
+
+// A piece of a panel of b.
+inline u32* piece_of(const Product& p, i64 matrix, i64 panel, i64 piece) {
     const i64 together = stretch(p), stretches = count_of(pieces(p), together);
-    const i64 at = ((matrix * stretches + piece / together) * panels_of(p, of_b) + panel) * together + piece % together;
-    return reinterpret_cast<u32*>(factor(p, of_b).panels) + at * piece_words(p, of_b);
+    const i64 at = ((matrix * stretches + piece / together) * panels_of(p, true) + panel) * together + piece % together;
+    return reinterpret_cast<u32*>(p.panels) + at * piece_words(p, true);
+}
+
+// One of the panels of a that an item packs for itself, a stretch at a time.
+inline u32* piece_of_item(const Product& p, u32* panels, i64 panel, i64 piece) {
+    return panels + (panel * stretch(p) + piece) * piece_words(p, false);
 }
 
 }  // namespace panels

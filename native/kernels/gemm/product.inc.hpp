@@ -1,4 +1,5 @@
-// Products of panels. A part of y stays in registers while a stretch of one panel of a and one of b passes.
+// Products of panels. An item packs its rows of a, a stretch at a time; a part of y stays in registers while a stretch of one
+// panel of a and one of b passes.
 #pragma once
 
 #include "kernels/gemm/pack.inc.hpp"
@@ -11,15 +12,13 @@ namespace product {
 
 using memory::at;
 using numbers::Bits, numbers::Naturals, numbers::Reals, numbers::least, numbers::vector;
-using panels::float_rows, panels::float_vectors, panels::integer_rows, panels::integer_vectors, panels::panel_lines,
-    panels::panels_of, panels::piece_lanes, panels::piece_of, panels::pieces, panels::stretch;
+using pack::Range, pack::Window, pack::pack_rows, pack::range_of, pack::window_bytes, pack::window_of, pack::window_values;
+using panels::a_panels, panels::b_panels, panels::column_items, panels::float_rows, panels::float_vectors,
+    panels::integer_rows, panels::integer_vectors, panels::panel_lines, panels::panels_of, panels::piece_lanes,
+    panels::piece_of, panels::piece_of_item, panels::piece_words, panels::pieces, panels::row_items, panels::stretch;
 using vectors::multiply_add, vectors::read, vectors::write;
 
 namespace {  // of this file alone
-
-// Rows and columns of an item, in panels: its share of y, and what it reads of both panels along one stretch, stay in the
-// second cache.
-constexpr i64 a_panels = 32, b_panels = 4;
 
 // Sums of products of bytes, exact: each lane of `b` has four that are 128 too large, every lane of `a` the same four signed
 // ones. Without an instruction for it bytes become numbers of 16 bits, whose products of two pairs it adds.
@@ -133,30 +132,46 @@ inline void add_pieces(const Product& p, i64 count, const u32* a, const u32* b, 
     add_blocks<4>(count, a, b, y, row_step, begin);
 }
 
-// Items of a matrix, down and across.
-inline i64 row_items(const Product& p) { return count_of(panels_of(p, false), a_panels); }
-inline i64 column_items(const Product& p) { return count_of(panels_of(p, true), b_panels); }
+// What an item works in: sums of whole panels, a stretch of its panels of a, and room to round them.
+struct Workspace {
+    float* sums;
+    u32* panels;
+    void* window;
+};
+
+inline i64 sums_of(const Product& p) { return a_panels(p) * b_panels(p) * panel_lines(p, false) * panel_lines(p, true); }
+inline i64 words_of(const Product& p) { return count_of(a_panels(p) * stretch(p) * piece_words(p, false), 16) * 16; }
+
+inline Workspace workspace_at(const Product& p, void* memory) {
+    float* sums = static_cast<float*>(memory);
+    u32* words = reinterpret_cast<u32*>(sums + sums_of(p));
+    return {sums, words, words + words_of(p)};
+}
 
 // One item: the sums in a buffer of whole panels, then y in its own type.
-void multiply_item(const Product& p, float* sums, i64 matrix, i64 row_item, i64 column_item) {
-    const i64 height = panel_lines(p, false), width = panel_lines(p, true), row_step = b_panels * width;
-    const i64 first_row = row_item * a_panels, first_column = column_item * b_panels;
-    const i64 rows = least(a_panels, panels_of(p, false) - first_row), columns = least(b_panels, panels_of(p, true) - first_column);
-    const i64 all = pieces(p);
-    if (all == 0)
-        for (i64 i = 0; i < rows * height * row_step; ++i) sums[i] = 0.0f;
-    for (i64 start = 0; start < all; start += stretch(p)) {
-        const i64 count = least(stretch(p), all - start);
-        for (i64 c = 0; c < columns; ++c)
-            for (i64 r = 0; r < rows; ++r)
-                add_pieces(p, count, piece_of(p, false, matrix, first_row + r, start), piece_of(p, true, matrix, first_column + c, start),
-                           sums + r * height * row_step + c * width, row_step, start == 0);
+void multiply_item(const Product& p, const Workspace& w, i64 matrix, i64 row_item, i64 column_item, Range& range) {
+    const i64 height = panel_lines(p, false), width = panel_lines(p, true), row_step = b_panels(p) * width;
+    const i64 first_row = row_item * a_panels(p), first_column = column_item * b_panels(p);
+    const i64 rows = least(a_panels(p), panels_of(p, false) - first_row), columns = least(b_panels(p), panels_of(p, true) - first_column);
+    const i64 top = first_row * height, left = first_column * width, lines = least(rows * height, p.a.lines - top);
+    if (p.k == 0)
+        for (i64 i = 0; i < rows * height * row_step; ++i) w.sums[i] = 0.0f;
+    for (i64 start = 0; start < p.k; start += window_values) {
+        const Window window = window_of(p, p.a, matrix, top, lines, start, w.window);
+        // One stretch, or two of float32.
+        for (i64 from = 0; from < window.count; from += stretch(p) * p.block) {
+            pack_rows(p, window, from, w.panels, range);
+            const i64 piece = (start + from) / p.block, count = least(stretch(p), pieces(p) - piece);
+            for (i64 c = 0; c < columns; ++c)
+                for (i64 r = 0; r < rows; ++r)
+                    add_pieces(p, count, piece_of_item(p, w.panels, r, 0), piece_of(p, matrix, first_column + c, piece),
+                               w.sums + r * height * row_step + c * width, row_step, piece == 0);
+        }
     }
     // Rows and columns that y does not have stay behind.
-    const i64 top = first_row * height, left = first_column * width;
     const i64 count = least(columns * width, p.b.lines - left);
-    for (i64 i = 0; i < least(rows * height, p.a.lines - top); ++i)
-        memory::store(at(p.y, p.y_type, (matrix * p.a.lines + top + i) * p.b.lines + left), p.y_type, 1, count, sums + i * row_step);
+    for (i64 i = 0; i < lines; ++i)
+        memory::store(at(p.y, p.y_type, (matrix * p.a.lines + top + i) * p.b.lines + left), p.y_type, 1, count, w.sums + i * row_step);
 }
 
 }  // namespace
@@ -173,16 +188,18 @@ bool has(Unit unit) {
     return unit == Unit::integers ? bytes : unit == Unit::bfloat16 ? bfloat16 : true;
 }
 
-i64 workspace(const Product& p) { return a_panels * b_panels * panel_lines(p, false) * panel_lines(p, true) * i64{sizeof(float)}; }
+i64 workspace(const Product& p) { return (sums_of(p) + words_of(p)) * i64{sizeof(float)} + window_bytes; }
 
 i64 items(const Product& p) { return p.batch * row_items(p) * column_items(p); }
 
 // Items first to last - 1, down the rows first: neighbours share panels of b.
-void multiply(const Product& p, void* workspace, i64 first, i64 last) {
+BlockRange multiply(const Product& p, void* workspace, i64 first, i64 last) {
+    Range range;
     for (i64 item = first; item < last; ++item) {
         const i64 in_matrix = row_items(p) * column_items(p), place = item % in_matrix;
-        multiply_item(p, static_cast<float*>(workspace), item / in_matrix, place % row_items(p), place / row_items(p));
+        multiply_item(p, workspace_at(p, workspace), item / in_matrix, place % row_items(p), place / row_items(p), range);
     }
+    return range_of(range);
 }
 
 // What dispatch/ sees of an instruction set; isa/products/ gives each table its external name.

@@ -58,7 +58,7 @@ def product(
     of_b: Rounding = None,
     threads: int,
 ) -> bool:
-    """Write ``a @ b`` into ``y``; return False, with y as it was, where the unit cannot multiply the values.
+    """Write ``a @ b`` into ``y``; return False, y being of no use, where the unit cannot multiply the values.
 
     Args:
         a: (batch, m, k), float32, float16, or uint16, the bits of bfloat16; the rows or the columns of
