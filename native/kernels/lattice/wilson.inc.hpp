@@ -7,6 +7,7 @@
 
 #include "kernels/lattice/links.inc.hpp"
 #include "kernels/lattice/spinors.inc.hpp"
+#include "kernels/values/memory.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
 
@@ -16,6 +17,7 @@ using links::Complex, links::conjugate_times, links::link_scale, links::load_lin
 using spinors::AsDouble, spinors::AsFloat, spinors::AsHalf, spinors::AsQuarter, spinors::Spinors,
     spinors::add_products, spinors::at_once, spinors::flipped, spinors::load, spinors::number, spinors::part_of,
     spinors::pass_over, spinors::raw, spinors::sites, spinors::spinors, spinors::store, spinors::total;
+using memory::prefetch;
 using numbers::Reals;
 using vectors::read;
 
@@ -157,14 +159,10 @@ inline void apply(const Lattice& job, i64 group, const Neighbours& n, i64 lane, 
     }
 }
 
-inline void prefetch(const void* from, i64 bytes) {
-    for (i64 i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(from) + i, 0, 2);
-}
-
 // Asks for what the next group reads and no group before it: its links and, mostly, its neighbour up along T. Gives a
 // tenth of the time with codes, whose arithmetic leaves the memory idle, and nothing with floats, which wait for it.
 template <class K, int numbers>
-inline void prefetch_after(const Lattice& job, i64 group, const Neighbours& n) {
+[[gnu::always_inline]] inline void prefetch_after(const Lattice& job, i64 group, const Neighbours& n) {
     constexpr i64 size = sizeof(typename K::Element) * sites;
     const auto* links = static_cast<const typename K::Element*>(job.links);
     const i64 step = job.parity < 0 ? 1 : 2;  // of one parity every second group along X is visited

@@ -40,12 +40,6 @@ inline void write_block(Number* to, const Block<Vector>& b) {
     for (i64 k = 0; k < b.count; ++k) write(to + k * b.lanes, b.v[k]);
 }
 
-// Asks for the cache lines of an array, as far as the second level of the caches: there is time until they are read.
-// Always inlined: of a function that only prefetches GCC says that it has no effect, and drops its calls.
-[[gnu::always_inline]] inline void prefetch(const void* from, i64 bytes) {
-    for (i64 i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(from) + i, 0, 2);
-}
-
 // Each way loads a register of numbers from number `at` on, and stores a block; a store leaves in the block what a load
 // would give, so that every sum is of stored numbers. A block starts at a multiple of 32.
 template <class T, class OfRegister>

@@ -5,13 +5,15 @@
 
 #include "kernels/stencil/cells.inc.hpp"
 #include "kernels/stencil/sums.inc.hpp"
+#include "kernels/values/memory.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
 
 namespace direction {
 
 using cells::Block, cells::CellsF16, cells::CellsF32, cells::CellsF64, cells::CellsI16, cells::longest_row, cells::margin,
-    cells::prefetch, cells::read_block, cells::write_block;
+    cells::read_block, cells::write_block;
+using memory::prefetch;
 using sums::Sums, sums::wide;
 using numbers::least;
 using vectors::read, vectors::write;
