@@ -45,14 +45,18 @@ inline i64 stretch(const Product& p) {
     return least(least(lanes_together / piece_lanes(p), values_together / p.block), pieces(p));
 }
 
-// Rows and columns of an item, in panels: its share of y, and a stretch of its rows of a, stay in the second cache. The more
-// columns, the less often a row is packed; threads without an item would wait.
-constexpr i64 sums_in_item = 98304, rows_in_item = 192, columns_in_item = 2048;
-inline i64 b_panels(const Product& p) { return least(panels_of(p, true), columns_in_item / panel_lines(p, true)); }
+// Rows and columns of an item, in panels. Where an item has all columns, a row is packed once, and the item's share of y and a
+// stretch of its rows of a stay in the second cache. Of wider products rows are packed for one part of the columns after the
+// other, and items are higher, so that b is read less often. Threads without an item would wait.
+constexpr i64 all_columns = 1536, some_columns = 1024, rows_of_all = 192, rows_in_item = 384, sums_of_all = 98304;
+inline bool is_wide(const Product& p) { return p.b.lines > all_columns; }
+inline i64 b_panels(const Product& p) {
+    return least(panels_of(p, true), (is_wide(p) ? some_columns : all_columns) / panel_lines(p, true));
+}
 inline i64 column_items(const Product& p) { return count_of(panels_of(p, true), b_panels(p)); }
 inline i64 a_panels(const Product& p) {
-    const i64 rows = least(rows_in_item, sums_in_item / (b_panels(p) * panel_lines(p, true))) / panel_lines(p, false);
-    return least(rows, count_of(p.batch * panels_of(p, false) * column_items(p), 4 * p.threads));
+    const i64 high = is_wide(p) ? rows_in_item : least(rows_of_all, sums_of_all / (b_panels(p) * panel_lines(p, true)));
+    return least(high / panel_lines(p, false), count_of(p.batch * panels_of(p, false) * column_items(p), 4 * p.threads));
 }
 inline i64 row_items(const Product& p) { return count_of(panels_of(p, false), a_panels(p)); }
 
