@@ -15,6 +15,7 @@ from fewbits.kernels.reference.gemm.product import product as definition
 SHAPES = (
     *((m, 33, 65) for m in (1, 2, 5, 6, 7, 129, 193, 400)),
     *((13, 7, n) for n in (1, 8, 16, 47, 49, 64, 65, 129, 255, 257, 520)),
+    *((401, 40, 1537), (2, 33, 2600)),  # more columns than an item has
     *((7, k, 70) for k in (1, 2, 3, 15, 16, 17, 31, 32, 255, 257, 1023, 1025, 2049)),
 )
 UNITS = ("integers", "bfloat16", "float32")
