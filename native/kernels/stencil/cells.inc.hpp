@@ -27,7 +27,8 @@ struct Block {
     Vector v[count];
 };
 
-// From consecutive numbers of any alignment, and back.
+// From consecutive numbers of any alignment, and back: rows of a grid start where its width puts them, so loads are
+// unaligned.
 template <class Vector, class Number>
 inline Block<Vector> read_block(const Number* from) {
     Block<Vector> b;
