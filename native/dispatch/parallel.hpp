@@ -14,7 +14,7 @@ void dequantize(const Kernels& kernels, const Dequantize& job, int threads);
 void gemv(const Kernels& kernels, Gemv job, int threads);
 // Runs Kernels::compress or Kernels::expand; returns the first line that is not of the pattern, or -1.
 std::int64_t transcode(std::int64_t (*run)(const NmLines&, std::int64_t, std::int64_t), const NmLines& job, int threads);
-// Fills in the panels and what rounds. Returns false, with y untouched, where the values are not what the unit can multiply.
+// Fills in the panels and what rounds. Returns false, with no meaning in y, where the values are not what the unit can multiply.
 bool multiply(const Kernels& kernels, const Products& products, Product product, int threads);
 void additions(const Kernels& kernels, const Additions& job, int threads);
 // `workspace` lies at a multiple of 64 bytes and holds direction_workspace bytes for each thread.

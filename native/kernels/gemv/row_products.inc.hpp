@@ -1,17 +1,15 @@
 // Products of decoded lines with the panels of several rows, in blocks whose sums stay in registers.
 #pragma once
 
-#include "kernels/gemv/decoded_lines.inc.hpp"
 #include "kernels/gemv/row_panels.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
 
 namespace row_products {
 
-using decoded_lines::multiply_add;
 using numbers::Bits, numbers::Reals, numbers::least, numbers::vector;
 using row_panels::RowPanels, row_panels::few_rows, row_panels::most_rows, row_panels::piece, row_panels::vectors_in_block;
-using vectors::broadcast, vectors::read, vectors::write;
+using vectors::broadcast, vectors::multiply_add, vectors::read, vectors::write;
 
 // Lines that share a piece of x while it is in the second cache, and lines that are decoded at once: a multiple of all blocks
 // of lines below. Decoded lines stay in the nearest cache with few rows.
