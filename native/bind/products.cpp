@@ -111,6 +111,7 @@ bool product_of(const std::string& unit, Matrices a, std::optional<Format> of_a,
         .y_type = type_of_array(y),
         .kernels = nullptr,
         .panels = nullptr,
+        .left_panels = nullptr,
         .threads = 1,
     };
     require(product.unit != Unit::bfloat16 || implementation.products.has(Unit::bfloat16), "this CPU has no products of bfloat16");

@@ -86,6 +86,11 @@ bool stays_normal(const BlockRange& a, const BlockRange& b) {
     return a.whole && b.whole && std::min(least_of_a, least_of_b) >= -126 && least_of_a + least_of_b - 14 >= -126;
 }
 
+// What two parts of a factor have met.
+BlockRange both(const BlockRange& a, const BlockRange& b) {
+    return {std::min(a.least, b.least), std::max(a.largest, b.largest), a.whole && b.whole};
+}
+
 }  // namespace
 
 bool multiply(const Kernels& kernels, const Products& products, Product p, int threads) {
@@ -93,24 +98,31 @@ bool multiply(const Kernels& kernels, const Products& products, Product p, int t
     if (p.batch * p.a.lines * p.b.lines == 0) return true;
     p.kernels = &kernels;
     p.threads = threads;
-    const std::int64_t of_b = whole(products.panel_bytes(p));
+    const std::int64_t of_b = whole(products.panel_bytes(p, true)), of_both = of_b + whole(products.panel_bytes(p, false));
     const std::int64_t each = whole(std::max(products.pack_workspace(p), products.workspace(p)));
-    const Scratch scratch(static_cast<std::size_t>(of_b + threads * each));
+    const Scratch scratch(static_cast<std::size_t>(of_both + threads * each));
     p.panels = scratch.data();
+    p.left_panels = scratch.data() + of_b;
     // What all threads together met.
     const auto meet = [&](std::int64_t items, std::int64_t work, const auto& run) {
         std::mutex lock;
         BlockRange all{std::numeric_limits<std::int32_t>::max(), 0, true};
         divide(items, work, threads, [&](int thread, std::int64_t first, std::int64_t last) {
-            const BlockRange mine = run(p, scratch.data() + of_b + thread * each, first, last);
+            const BlockRange mine = run(scratch.data() + of_both + thread * each, first, last);
             const std::lock_guard<std::mutex> guard(lock);
-            all = {std::min(all.least, mine.least), std::max(all.largest, mine.largest), all.whole && mine.whole};
+            all = both(all, mine);
         });
         return all;
     };
-    const BlockRange b = meet(products.pack_items(p), p.batch * p.b.lines * p.k, products.pack);
-    if (!b.whole) return false;
-    const BlockRange a = meet(products.items(p), p.batch * p.a.lines * p.b.lines * p.k, products.multiply);
+    const auto pack = [&](bool right) {
+        return meet(products.pack_items(p, right), p.batch * (right ? p.b : p.a).lines * p.k,
+                    [&](void* workspace, std::int64_t first, std::int64_t last) { return products.pack(p, right, workspace, first, last); });
+    };
+    const BlockRange b = pack(true), packed = pack(false);
+    if (!b.whole || !packed.whole) return false;
+    const BlockRange met = meet(products.items(p), p.batch * p.a.lines * p.b.lines * p.k,
+                                [&](void* workspace, std::int64_t first, std::int64_t last) { return products.multiply(p, workspace, first, last); });
+    const BlockRange a = both(packed, met);
     return p.unit == Unit::float32 || (p.unit == Unit::integers ? can_scale(a, b) : stays_normal(a, b));
 }
 

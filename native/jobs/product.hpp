@@ -31,7 +31,7 @@ struct Product {
     void* y;             // (batch, lines of a, lines of b) in C order
     Real y_type;
     const Kernels* kernels;  // which round
-    std::uint8_t* panels;    // room for panel_bytes() of b, at a multiple of 64 bytes
+    std::uint8_t *panels, *left_panels;  // room for panel_bytes() of b and of a, each at a multiple of 64 bytes
     std::int64_t threads;    // among which items are divided; no sum depends on it
 };
 
@@ -43,14 +43,14 @@ struct BlockRange {
     bool whole;
 };
 
-// The functions of one instruction set. Items are independent of each other; b is packed before the product, a in it. Each
-// says what it met of its factor.
+// The functions of one instruction set. Items are independent of each other; b is packed before the product, a before it or in
+// it: then there is nothing of it to pack before. Each says what it met of its factor.
 struct Products {
     bool (*has)(Unit);
-    std::int64_t (*panel_bytes)(const Product&);
+    std::int64_t (*panel_bytes)(const Product&, bool of_b);
     std::int64_t (*pack_workspace)(const Product&);  // bytes that each thread needs to pack, at a multiple of 64
-    std::int64_t (*pack_items)(const Product&);
-    BlockRange (*pack)(const Product&, void* workspace, std::int64_t first, std::int64_t last);
+    std::int64_t (*pack_items)(const Product&, bool of_b);
+    BlockRange (*pack)(const Product&, bool of_b, void* workspace, std::int64_t first, std::int64_t last);
     std::int64_t (*workspace)(const Product&);  // the same to multiply
     std::int64_t (*items)(const Product&);
     BlockRange (*multiply)(const Product&, void* workspace, std::int64_t first, std::int64_t last);

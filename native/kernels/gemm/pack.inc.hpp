@@ -1,6 +1,7 @@
-// From a factor to panels: all of b before the product, of a what an item is about to multiply. A window of lines and values is rounded into a buffer in the second cache, or read where it
-// is. Where the values of a line lie side by side its words are made line by line, else lane by lane for a vector of lines;
-// only if the panel wants the other order are words turned, which are fewer than the values.
+// From a factor to panels: all of b before the product, and of a what an item is about to multiply, or all of it before the
+// product where several items need the same rows. A window of lines and values is rounded into a buffer in the second cache, or
+// read where it is. Where the values of a line lie side by side its words are made line by line, else lane by lane for a vector
+// of lines; only if the panel wants the other order are words turned, which are fewer than the values.
 #pragma once
 
 #include "kernels/gemm/panels.inc.hpp"
@@ -13,7 +14,7 @@ namespace pack {
 using memory::at, memory::load;
 using numbers::Bits, numbers::Naturals, numbers::Reals, numbers::infinity_bits, numbers::least, numbers::magnitude_mask,
     numbers::nan_bits, numbers::vector;
-using panels::panel_lines, panels::panels_of, panels::piece_of, panels::piece_of_item, panels::piece_words,
+using panels::is_wide, panels::panel_lines, panels::panels_of, panels::piece_of, panels::piece_of_item, panels::piece_words,
     panels::rows_in_item, panels::stretch, panels::values_in_lane, panels::values_together;
 using vectors::larger, vectors::read, vectors::shuffled, vectors::smaller, vectors::transpose, vectors::write;
 
@@ -237,7 +238,7 @@ inline void pack_vector(const Product& p, const Window& w, const Place& to, i64 
         if (!of_b) turn<lanes, vector>(by_lane[0], by_line[0]);
     }
     const i64 place = to.line + line, piece = to.piece + start / block;
-    u32* out = of_b ? piece_of(p, to.matrix, place / lines, piece) : piece_of_item(p, to.of_item, place / lines, piece);
+    u32* out = of_b ? piece_of(p, true, to.matrix, place / lines, piece) : piece_of_item(p, to.of_item, place / lines, piece);
     i64 row = place % lines;
     if constexpr (of_b) {
         // Lane by lane, whole vectors of columns; a panel has whole vectors.
@@ -333,26 +334,33 @@ inline BlockRange range_of(const Range& range) {
 
 namespace {  // of this file alone
 
-// Windows that cover all lines of all panels of b; the last may reach beyond the factor.
-inline i64 windows_across(const Product& p) { return count_of(panels_of(p, true) * panel_lines(p, true), window_lines); }
+// Windows that cover all lines of all panels of a factor; the last may reach beyond it.
+inline i64 lines_in_panels(const Product& p, bool of_b) { return panels_of(p, of_b) * panel_lines(p, of_b); }
+constexpr i64 lines_in_window(bool of_b) { return of_b ? window_lines : rows_in_item; }
 
 }  // namespace
 
 i64 pack_workspace(const Product&) { return window_bytes; }
 
-i64 pack_items(const Product& p) { return p.batch * windows_across(p) * count_of(p.k, window_values); }
+i64 pack_items(const Product& p, bool of_b) {
+    if (!of_b && !is_wide(p)) return 0;
+    return p.batch * count_of(lines_in_panels(p, of_b), lines_in_window(of_b)) * count_of(p.k, window_values);
+}
 
-// Items are windows of b, along the lines first.
-BlockRange pack(const Product& p, void* workspace, i64 first, i64 last) {
-    const i64 along = count_of(p.k, window_values), in_matrix = windows_across(p) * along;
-    const i64 all = panels_of(p, true) * panel_lines(p, true);
+// Items are windows of a factor, along the lines first.
+BlockRange pack(const Product& p, bool of_b, void* workspace, i64 first, i64 last) {
+    const i64 all = lines_in_panels(p, of_b), high = lines_in_window(of_b);
+    const i64 along = count_of(p.k, window_values), in_matrix = count_of(all, high) * along;
+    const Factor& f = of_b ? p.b : p.a;
     Range range;
     for (i64 item = first; item < last; ++item) {
-        const i64 matrix = item / in_matrix, line = item % in_matrix / along * window_lines, start = item % along * window_values;
+        const i64 matrix = item / in_matrix, line = item % in_matrix / along * high, start = item % along * window_values;
         // The last panel may have no line of its own in this window: then all of it is zeros.
-        const i64 lines = least(window_lines, p.b.lines > line ? p.b.lines - line : 0);
-        const Window w = window_of(p, p.b, matrix, line, lines, start, workspace);
-        pack_by_unit<true>(p, w, {matrix, line, start / p.block, nullptr}, least(window_lines, all - line), range);
+        const i64 lines = least(high, f.lines > line ? f.lines - line : 0);
+        const Window w = window_of(p, f, matrix, line, lines, start, workspace);
+        if (of_b) pack_by_unit<true>(p, w, {matrix, line, start / p.block, nullptr}, least(high, all - line), range);
+        for (i64 from = 0; !of_b && from < w.count; from += stretch(p) * p.block)
+            pack_rows(p, w, from, piece_of(p, false, matrix, line / panel_lines(p, false), (start + from) / p.block), range);
     }
     return range_of(range);
 }

@@ -46,34 +46,36 @@ inline i64 stretch(const Product& p) {
 }
 
 // Rows and columns of an item, in panels. Where an item has all columns, a row is packed once, and the item's share of y and a
-// stretch of its rows of a stay in the second cache. Of wider products rows are packed for one part of the columns after the
-// other, and items are higher, so that b is read less often. Threads without an item would wait.
-constexpr i64 all_columns = 1536, some_columns = 1024, rows_of_all = 192, rows_in_item = 384, sums_of_all = 98304;
+// stretch of its rows of a stay in the second cache. Of wider products a is packed before, since several items need the same
+// rows. Threads without an item would wait.
+constexpr i64 all_columns = 1536, some_columns = 512, rows_in_item = 192, sums_in_item = 98304;
 inline bool is_wide(const Product& p) { return p.b.lines > all_columns; }
 inline i64 b_panels(const Product& p) {
     return least(panels_of(p, true), (is_wide(p) ? some_columns : all_columns) / panel_lines(p, true));
 }
 inline i64 column_items(const Product& p) { return count_of(panels_of(p, true), b_panels(p)); }
 inline i64 a_panels(const Product& p) {
-    const i64 high = is_wide(p) ? rows_in_item : least(rows_of_all, sums_of_all / (b_panels(p) * panel_lines(p, true)));
-    return least(high / panel_lines(p, false), count_of(p.batch * panels_of(p, false) * column_items(p), 4 * p.threads));
+    const i64 high = least(rows_in_item, sums_in_item / (b_panels(p) * panel_lines(p, true))) / panel_lines(p, false);
+    const i64 shared = least(high, count_of(p.batch * panels_of(p, false) * column_items(p), 4 * p.threads));
+    // Of items one below the other the last is as high as the others.
+    return shared ? count_of(panels_of(p, false), count_of(panels_of(p, false), shared)) : 0;
 }
 inline i64 row_items(const Product& p) { return count_of(panels_of(p, false), a_panels(p)); }
 
-// Of b, all of whose panels are there at once.
-i64 panel_bytes(const Product& p) {
-    if (p.k == 0) return 0;
-    return p.batch * panels_of(p, true) * count_of(pieces(p), stretch(p)) * stretch(p) * piece_words(p, true) * i64{sizeof(u32)};
+// Of all of b, or of a where that is packed before the product too.
+i64 panel_bytes(const Product& p, bool of_b) {
+    if (p.k == 0 || !(of_b || is_wide(p))) return 0;
+    return p.batch * panels_of(p, of_b) * count_of(pieces(p), stretch(p)) * stretch(p) * piece_words(p, of_b) * i64{sizeof(u32)};
 }
 
-// A piece of a panel of b.
-inline u32* piece_of(const Product& p, i64 matrix, i64 panel, i64 piece) {
+// A piece of a panel that is packed before.
+inline u32* piece_of(const Product& p, bool of_b, i64 matrix, i64 panel, i64 piece) {
     const i64 together = stretch(p), stretches = count_of(pieces(p), together);
-    const i64 at = ((matrix * stretches + piece / together) * panels_of(p, true) + panel) * together + piece % together;
-    return reinterpret_cast<u32*>(p.panels) + at * piece_words(p, true);
+    const i64 at = ((matrix * stretches + piece / together) * panels_of(p, of_b) + panel) * together + piece % together;
+    return reinterpret_cast<u32*>(of_b ? p.panels : p.left_panels) + at * piece_words(p, of_b);
 }
 
-// One of the panels of a that an item packs for itself, a stretch at a time.
+// The same of panels of a of which a stretch lies at `panels`: those that an item packs for itself, or some of all.
 inline u32* piece_of_item(const Product& p, u32* panels, i64 panel, i64 piece) {
     return panels + (panel * stretch(p) + piece) * piece_words(p, false);
 }

@@ -1,5 +1,5 @@
-// Products of panels. An item packs its rows of a, a stretch at a time; a part of y stays in registers while a stretch of one
-// panel of a and one of b passes.
+// Products of panels. An item packs its rows of a, a stretch at a time, unless they are packed before the product; a part of y
+// stays in registers while a stretch of one panel of a and one of b passes.
 #pragma once
 
 #include "kernels/gemm/pack.inc.hpp"
@@ -13,7 +13,7 @@ namespace product {
 using memory::at;
 using numbers::Bits, numbers::Naturals, numbers::Reals, numbers::least, numbers::vector;
 using pack::Range, pack::Window, pack::pack_rows, pack::range_of, pack::window_bytes, pack::window_of, pack::window_values;
-using panels::a_panels, panels::b_panels, panels::column_items, panels::float_rows, panels::float_vectors,
+using panels::a_panels, panels::b_panels, panels::column_items, panels::float_rows, panels::float_vectors, panels::is_wide,
     panels::integer_rows, panels::integer_vectors, panels::panel_lines, panels::panels_of, panels::piece_lanes,
     panels::piece_of, panels::piece_of_item, panels::piece_words, panels::pieces, panels::row_items, panels::stretch;
 using vectors::multiply_add, vectors::read, vectors::write;
@@ -148,7 +148,8 @@ inline Workspace workspace_at(const Product& p, void* memory) {
     return {sums, words, words + words_of(p)};
 }
 
-// One item: the sums in a buffer of whole panels, then y in its own type.
+// One item: the sums in a buffer of whole panels, then y in its own type. A stretch of each panel of b passes all panels of a of
+// the item, which stay in the second cache.
 void multiply_item(const Product& p, const Workspace& w, i64 matrix, i64 row_item, i64 column_item, Range& range) {
     const i64 height = panel_lines(p, false), width = panel_lines(p, true), row_step = b_panels(p) * width;
     const i64 first_row = row_item * a_panels(p), first_column = column_item * b_panels(p);
@@ -157,14 +158,15 @@ void multiply_item(const Product& p, const Workspace& w, i64 matrix, i64 row_ite
     if (p.k == 0)
         for (i64 i = 0; i < rows * height * row_step; ++i) w.sums[i] = 0.0f;
     for (i64 start = 0; start < p.k; start += window_values) {
-        const Window window = window_of(p, p.a, matrix, top, lines, start, w.window);
-        // One stretch, or two of float32.
-        for (i64 from = 0; from < window.count; from += stretch(p) * p.block) {
-            pack_rows(p, window, from, w.panels, range);
+        const Window window = is_wide(p) ? Window{} : window_of(p, p.a, matrix, top, lines, start, w.window);
+        // One stretch, or two of float32; of a wide product all panels are there.
+        for (i64 from = 0; from < least(window_values, p.k - start); from += stretch(p) * p.block) {
             const i64 piece = (start + from) / p.block, count = least(stretch(p), pieces(p) - piece);
+            u32* const panels = is_wide(p) ? piece_of(p, false, matrix, first_row, piece) : w.panels;
+            if (!is_wide(p)) pack_rows(p, window, from, panels, range);
             for (i64 c = 0; c < columns; ++c)
                 for (i64 r = 0; r < rows; ++r)
-                    add_pieces(p, count, piece_of_item(p, w.panels, r, 0), piece_of(p, matrix, first_column + c, piece),
+                    add_pieces(p, count, piece_of_item(p, panels, r, 0), piece_of(p, true, matrix, first_column + c, piece),
                                w.sums + r * height * row_step + c * width, row_step, piece == 0);
         }
     }

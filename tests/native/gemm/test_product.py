@@ -15,7 +15,7 @@ from fewbits.kernels.reference.gemm.product import product as definition
 SHAPES = (
     *((m, 33, 65) for m in (1, 2, 5, 6, 7, 129, 193, 400)),
     *((13, 7, n) for n in (1, 8, 16, 47, 49, 64, 65, 129, 255, 257, 520)),
-    *((401, 40, 1537), (2, 33, 2600)),  # more columns than an item has
+    *((401, 40, 1537), (2, 33, 2600), (7, 600, 1541)),  # more columns than an item has
     *((7, k, 70) for k in (1, 2, 3, 15, 16, 17, 31, 32, 255, 257, 1023, 1025, 2049)),
 )
 UNITS = ("integers", "bfloat16", "float32")
@@ -101,6 +101,19 @@ def test_floats_are_within_the_bound_and_do_not_depend_on_threads_or_layout(
         assert np.array_equal(product(laid_out(a, "columns"), laid_out(b, "columns"), unit, threads), y)
 
 
+@pytest.mark.parametrize("columns", [70, 1600])
+def test_each_matrix_of_a_stack_is_multiplied_by_itself(columns: int, isa: str) -> None:
+    a, b = (
+        np.random.default_rng(4).integers(-16, 17, s).astype(np.float32)
+        for s in ((3, 9, 70), (3, 70, columns))
+    )
+    for unit in UNITS:
+        y = np.empty((3, 9, columns), np.float32)
+        if native.has_unit(unit) or unit != "bfloat16":
+            assert native.product(a, b, y, unit, threads=2)
+            assert np.array_equal(y, a.astype(float) @ b.astype(float))
+
+
 @pytest.mark.parametrize("unit", UNITS)
 def test_small_integers_are_multiplied_exactly(unit: str, isa: str) -> None:
     if unit == "bfloat16" and not native.has_unit(unit):
@@ -155,8 +168,9 @@ def test_stacks_of_either_type_are_rounded_and_multiplied(
     ("value", "where"),
     [(np.inf, "infinite"), (2.0**-125, "too small"), (1 + 2.0**-7, "eight bits"), (2.0**-140, "subnormal")],
 )
-def test_what_integers_cannot_hold_is_refused(value: float, where: str, isa: str) -> None:
-    a, b = np.ones((5, 64), np.float32), np.ones((64, 50), np.float32)
+@pytest.mark.parametrize("columns", [50, 1537])
+def test_what_integers_cannot_hold_is_refused(value: float, where: str, columns: int, isa: str) -> None:
+    a, b = np.ones((5, 64), np.float32), np.ones((64, columns), np.float32)
     assert product(a, b, "integers") is not None
     a[3, 33] = value
     if where in ("too small", "subnormal"):
