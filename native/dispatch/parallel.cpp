@@ -24,7 +24,7 @@ constexpr std::int64_t lines_of_several_rows = 24;
 Outcome quantize(const Kernels& kernels, const Quantize& job, int threads) {
     std::atomic<const char*> isa{nullptr};
     std::atomic<bool> nonfinite{false};
-    divide(kernels.quantize_items(job), lines_in(job.geometry) * job.geometry.n, threads, [&](int, std::int64_t first, std::int64_t last) {
+    share(kernels.quantize_items(job), lines_in(job.geometry) * job.geometry.n, threads, [&](std::int64_t first, std::int64_t last) {
         const Outcome mine = kernels.quantize(job, first, last);
         isa = mine.isa;
         if (mine.nonfinite) nonfinite = true;
@@ -33,8 +33,8 @@ Outcome quantize(const Kernels& kernels, const Quantize& job, int threads) {
 }
 
 void dequantize(const Kernels& kernels, const Dequantize& job, int threads) {
-    divide(kernels.dequantize_items(job), lines_in(job.geometry) * job.geometry.n, threads,
-           [&](int, std::int64_t first, std::int64_t last) { kernels.dequantize(job, first, last); });
+    share(kernels.dequantize_items(job), lines_in(job.geometry) * job.geometry.n, threads,
+          [&](std::int64_t first, std::int64_t last) { kernels.dequantize(job, first, last); });
 }
 
 void gemv(const Kernels& kernels, Gemv job, int threads) {
@@ -246,7 +246,7 @@ ErrorSums tally(const Kernels& kernels, const PairTally& job, int threads) { ret
 Magnitudes measure(const Kernels& kernels, const void* in, Real type, const Geometry& g, int threads) {
     std::mutex lock;
     Magnitudes all{0.0, std::numeric_limits<double>::infinity(), false};
-    divide(kernels.measure_items(g), lines_in(g) * g.n, threads, [&](int, std::int64_t first, std::int64_t last) {
+    share(kernels.measure_items(g), lines_in(g) * g.n, threads, [&](std::int64_t first, std::int64_t last) {
         const Magnitudes mine = kernels.measure(in, type, g, first, last);
         const std::lock_guard<std::mutex> guard(lock);
         all = {std::max(all.largest, mine.largest), std::min(all.smallest, mine.smallest), all.nonfinite || mine.nonfinite};
