@@ -178,6 +178,7 @@ BARS: dict[str, tuple[Bar, ...]] = {
         ),
     ),
     "solve_wilson": (),
+    "top_k": (Bar("times torch.topk", _of("times_torch"), lambda row, isa: 5.0, lambda r: str(r["values"])),),
 }
 
 

@@ -26,7 +26,10 @@ from fewbits import kernels
 HERE = Path(__file__).parent
 MEASURED = HERE / "measured"
 # Kernels that differ by instruction set are measured with each; for the others the CPU's best says enough.
-EVERY_ISA = ("quantize", "matvec", "sparse_matvec", "matmul", "train_step", "solve_dense", "solve_krylov")
+EVERY_ISA = (
+    *("quantize", "matvec", "sparse_matvec", "matmul", "train_step", "solve_dense", "solve_krylov"),
+    "top_k",
+)
 ARGUMENTS = {"solve_krylov": ["--scipy", "1"]}
 
 

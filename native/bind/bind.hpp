@@ -25,5 +25,6 @@ void bind_sparse_rows(nb::module_& m);
 void bind_sparsity(nb::module_& m);
 void bind_stencil(nb::module_& m);
 void bind_tally(nb::module_& m);
+void bind_top_k(nb::module_& m);
 
 }  // namespace fewbits

@@ -21,6 +21,7 @@ NB_MODULE(_native, m) {
     bind_sparsity(m);
     bind_nm_stream(m);
     bind_tally(m);
+    bind_top_k(m);
 #ifdef FEWBITS_SANITIZE
     m.def("sanitizer_fault", &sanitizer_fault, "fault"_a, "Make a mistake that a sanitizer must report; native/sanitizer_faults.hpp.");
 #endif

@@ -243,6 +243,32 @@ ErrorSums tally(const Kernels& kernels, Tally job, bool scale_of_line, int threa
 
 ErrorSums tally(const Kernels& kernels, const PairTally& job, int threads) { return tally_items(kernels.tally_pairs, job, threads); }
 
+void top_k(const Kernels& kernels, const TopK& job, std::int64_t* places, int threads) {
+    const std::int64_t items = count_of(job.n, ranked_together);
+    // Each part of the array has candidates of its own, whoever finds them: magnitudes of all parts, then places.
+    const std::int64_t parts = std::clamp<std::int64_t>(job.n / values_per_thread, 1, threads);
+    const std::int64_t each = room_of(job, count_of(items, parts) * ranked_together);
+    const Scratch scratch(static_cast<std::size_t>(2 * parts * each) * sizeof(std::int32_t));
+    auto* const room = reinterpret_cast<std::int32_t*>(scratch.data());
+    const auto from = [&](std::int64_t at) { return Candidates{room + at, room + parts * each + at}; };
+    std::vector<std::int64_t> found(static_cast<std::size_t>(parts));
+    divide(parts, job.n, threads, [&](int, std::int64_t first, std::int64_t last) {
+        for (std::int64_t part = first; part < last; ++part)
+            found[static_cast<std::size_t>(part)] = kernels.top_k(job, from(part * each), items * part / parts, items * (part + 1) / parts);
+    });
+    // Side by side, their places still rise.
+    std::int64_t all = 0;
+    for (std::int64_t part = 0; part < parts; ++part) {
+        const std::int64_t n = found[static_cast<std::size_t>(part)];
+        const Candidates source = from(part * each), target = from(all);
+        std::copy(source.magnitudes, source.magnitudes + n, target.magnitudes);
+        std::copy(source.places, source.places + n, target.places);
+        all += n;
+    }
+    kernels.keep_largest(from(0), all, job.k);
+    std::copy(from(0).places, from(0).places + job.k, places);
+}
+
 Magnitudes measure(const Kernels& kernels, const void* in, Real type, const Geometry& g, int threads) {
     std::mutex lock;
     Magnitudes all{0.0, std::numeric_limits<double>::infinity(), false};

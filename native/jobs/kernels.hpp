@@ -16,6 +16,7 @@
 #include "jobs/sparse_rows.hpp"
 #include "jobs/stencil.hpp"
 #include "jobs/tally.hpp"
+#include "jobs/top_k.hpp"
 #include "jobs/triangles.hpp"
 
 namespace fewbits {
@@ -59,6 +60,9 @@ struct Kernels {
     void (*evaluate_groups)(const NmPermutation&, std::int64_t first, std::int64_t last);  // items are groups
     // One after the other: each swap that is made changes what the next ones gain.
     std::int64_t (*anneal)(const NmPermutation&, const std::int32_t* pairs, const std::int64_t* allowances, std::int64_t* gains, std::int64_t n);
+    // Both return how many candidates there are then, k or all where there are less; top_k needs room_of its values.
+    std::int64_t (*top_k)(const TopK&, const Candidates&, std::int64_t first, std::int64_t last);
+    std::int64_t (*keep_largest)(const Candidates&, std::int64_t n, std::int64_t k);
     void (*counter_uniform)(const CounterUniform&, std::int64_t first, std::int64_t last);
 };
 

@@ -20,6 +20,7 @@
 #include "jobs/sparse_rows.hpp"
 #include "jobs/stencil.hpp"
 #include "jobs/tally.hpp"
+#include "jobs/top_k.hpp"
 #include "jobs/triangles.hpp"
 
 #if defined(__SSE2__)

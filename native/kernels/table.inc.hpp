@@ -16,13 +16,15 @@
 #include "kernels/stencil/direction.inc.hpp"
 #include "kernels/stencil/residual.inc.hpp"
 #include "kernels/tally/tally.inc.hpp"
+#include "kernels/top_k/top_k.inc.hpp"
 #include "kernels/values/counter_uniform.inc.hpp"
 #include "kernels/values/magnitudes.inc.hpp"
 
 namespace table {
 
 // Every function by the name that dispatch/ calls it: conversions, products, N:M streams, measures, the operators of
-// solvers, dense systems, the search for an order of columns, initial values. isa/ gives each table its external name;
+// solvers, dense systems, the search for an order of columns, the largest
+// values, initial values. isa/ gives each table its external name;
 // all else of an instruction set is local to its file, so that the linker cannot take one for another. What a function
 // does is said in jobs/kernels.hpp and beside its definition. The compiler checks names and types of all fields; a
 // field that is forgotten here is a null pointer, which the first test of its operation meets; -Wextra warns of it
@@ -60,6 +62,8 @@ constexpr Kernels functions = {
     .subtract_lower_rows = updated_columns::subtract_lower_rows,
     .evaluate_groups = permutation::evaluate_groups,
     .anneal = permutation::anneal,
+    .top_k = top_k::top_k,
+    .keep_largest = top_k::keep_largest,
     .counter_uniform = counter_uniform::counter_uniform,
 };
 

@@ -20,7 +20,7 @@ ROOMS = [
     "kernels/gemv",
     "kernels/tally",
 ]
-ALONE = ["kernels/gemm", "kernels/sparse", "kernels/stencil", "kernels/lattice", "kernels/dense"]
+ALONE = [f"kernels/{room}" for room in ("gemm", "sparse", "stencil", "lattice", "dense", "top_k")]
 
 
 def included(source: Path) -> list[str]:

@@ -35,10 +35,12 @@ from fewbits.kernels.native.quantize.quantize import (
 from fewbits.kernels.native.sparse.rows import RowProduct
 from fewbits.kernels.native.stencil.passes import StencilPasses, serves
 from fewbits.kernels.native.tally.tally import supports_tally, tally, tally_values
+from fewbits.kernels.native.top_k.top_k import MOST_RANKED, top_k
 from fewbits.kernels.native.values.counter_uniform import counter_uniform
 from fewbits.kernels.native.values.magnitudes import magnitudes
 
 __all__ = [
+    "MOST_RANKED",
     "PermutationSearch",
     "Plan",
     "RowProduct",
@@ -79,4 +81,5 @@ __all__ = [
     "supports_tally",
     "tally",
     "tally_values",
+    "top_k",
 ]

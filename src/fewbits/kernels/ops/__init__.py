@@ -1,6 +1,7 @@
 """The operators of torch, here and nowhere else: schema, shape function, gradient, vmap, sharding."""
 
 from fewbits.kernels.ops.conversions import dequantize, fake_quantize, quantize
+from fewbits.kernels.ops.flat import top_k
 from fewbits.kernels.ops.nm import compress, expand
 from fewbits.kernels.ops.products import (
     addition_product,
@@ -23,4 +24,5 @@ __all__ = [
     "quantize",
     "rounded_product",
     "rounds_in_product",
+    "top_k",
 ]
