@@ -82,18 +82,18 @@ def checked_axis(axis: int, ndim: int) -> int:
     return int(axis) % max(ndim, 1)
 
 
-def checked_out(out: Any, x: Any, array: NDArray[Any]) -> NDArray[Any]:
-    """Return ``out`` as an array for the result of ``x``; ``array`` is ``x`` from :func:`opened`.
+def checked_out(out: Any, x: Any, *read: NDArray[Any]) -> NDArray[Any]:
+    """Return ``out`` as an array for a result like ``x``, computed from the arrays that are ``read``.
 
     Raises:
         ArgumentError: out differs from x in type, dtype or shape, is not contiguous or aligned, or overlaps
-            x.
+            what is read.
     """
     alike = type(out) is type(x) and out.dtype == x.dtype and tuple(out.shape) == tuple(x.shape)
     if not alike or (is_torch(out) and (out.device.type != "cpu" or x.device.type != "cpu")):
         raise ArgumentError(
-            f"out is not like x, a {type(x).__name__} of {getattr(x, 'dtype', None)} and shape "
-            f"{array.shape}; give one of its family, dtype and shape on the CPU, or leave it out"
+            f"out is not like the result, a {type(x).__name__} of {getattr(x, 'dtype', None)} and shape "
+            f"{tuple(x.shape)}; give one of its family, dtype and shape on the CPU, or leave it out"
         )
     target, _ = opened(out)
     faults = {
@@ -103,8 +103,8 @@ def checked_out(out: Any, x: Any, array: NDArray[Any]) -> NDArray[Any]:
         "is a negated view": is_torch(out) and out.is_neg(),
     }
     fault = next((what for what, found in faults.items() if found), None)
-    if fault is None and np.shares_memory(target, array):
-        fault = "overlaps x"
+    if fault is None and any(np.shares_memory(target, array) for array in read):
+        fault = "overlaps what is read"
     if fault is not None:
         raise ArgumentError(f"out {fault}; give a separate, contiguous array that can be written, or none")
     return target

@@ -113,19 +113,31 @@ def quantize(
     return q if sparsity is None else q.compressed(sparsity)
 
 
-def dequantize(q: NarrowTensor) -> AnyArray:
+def dequantize(q: NarrowTensor, *, out: AnyArray | None = None) -> AnyArray:
     """Return the values of a NarrowTensor, as an array or tensor of the dtype that was quantized.
 
     Args:
         q: any shape.
+        out: an array or tensor like the result, with its dtype and shape, in C order, on the CPU; it is
+            overwritten with the values and returned, and nothing is allocated.
 
     Raises:
         DTypeError: q is not a NarrowTensor.
+        ArgumentError: out does not fit.
     """
     if not is_narrow(q):
         raise DTypeError(f"{type(q).__name__}; expected the NarrowTensor that fewbits.quantize returns")
-    values: AnyArray = q.dequantize()
-    return values
+    if out is None:
+        values: AnyArray = q.dequantize()
+        return values
+    from fewbits.tensor.narrow import packing  # needs torch
+
+    parts = packing.arrays(q.with_all_codes())
+    place = checked_out(out, packing.values_like(q), *(part for part in parts if part is not None))
+    refuse_gradient(out)
+    conversions.dequantize(parts, q.format, tuple(q.shape), q.axis, place.dtype, out=place)
+    mark_changed(out)
+    return out
 
 
 def fake_quantize(

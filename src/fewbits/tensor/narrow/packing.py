@@ -15,6 +15,7 @@ from fewbits.kernels.bits.options import Choices
 from fewbits.kernels.ops import tensors
 from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.tensor.narrow.tensor import NarrowTensor
+from fewbits.typing import AnyArray
 
 
 def quantized(
@@ -44,6 +45,13 @@ def empty(format: Format, shape: tuple[int, ...], axis: int, dtype: np.dtype[Any
 def arrays(q: NarrowTensor) -> Packed:
     """Return the parts of a tensor on the CPU as arrays that share their memory."""
     return tensors.packed(q.pieces)
+
+
+def values_like(q: NarrowTensor) -> AnyArray:
+    """Return an array or tensor like ``q.dequantize()``, without memory for its values."""
+    if q._family is not None:
+        return np.broadcast_to(np.zeros((), q._family), tuple(q.shape))
+    return torch.empty((), dtype=q.dtype, device=q.device).expand(q.shape)
 
 
 def checked_parts(out: Any, x: Any, format: Format, axis: int) -> Packed:

@@ -1,0 +1,114 @@
+"""Checks of what collectives are given."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+
+from fewbits.distributed.peers import Peers
+from fewbits.distributed.state import CodecState
+from fewbits.distributed.traffic import Traffic
+from fewbits.errors import ArgumentError
+from fewbits.kernels.ops.sharding import is_sharded
+from fewbits.recipes import Codec
+from fewbits.recipes import codec as read
+from fewbits.tensor.inputs import check_values
+
+OPS = ("sum", "mean")
+
+
+def checked_codec(given: str | Codec, state: CodecState | None) -> Codec:
+    """Return the codec, for which a state is there if it needs one.
+
+    Raises:
+        ArgumentError: it has to remember something and has no state, or the state is of another codec.
+        FormatError: no such format.
+    """
+    codec = read(given)
+    if codec.hook:
+        raise ArgumentError(f"{codec} is a hook of DistributedDataParallel; take it with ddp_hook")
+    stochastic = codec.values is not None and codec.values.rounding == "stochastic"
+    if state is None and (codec.feedback or codec.auto_scale or stochastic):
+        raise ArgumentError(
+            f"{codec} remembers something from call to call; give state=CodecState({str(codec)!r}), the same"
+            " one to each call"
+        )
+    if state is not None and state.codec != codec:
+        raise ArgumentError(f"codec {codec} with a state of {state.codec}; give one of them, or the same")
+    return codec
+
+
+def checked_tensor(x: Any) -> torch.Tensor:
+    """Return ``x`` without gradient after checking that it is an ordinary tensor of real numbers.
+
+    Raises:
+        DTypeError: it is something else.
+        ArgumentError: it is a DTensor.
+    """
+    if is_sharded(x):
+        raise ArgumentError(
+            "a DTensor; collectives here are between the processes of a group: give x.to_local(), and the"
+            " group of one dimension of its mesh"
+        )
+    check_values(x)
+    values: torch.Tensor = x.detach()
+    return values
+
+
+def checked_op(op: str) -> bool:
+    """Return whether ``op`` asks for the mean.
+
+    Raises:
+        ArgumentError: it is neither ``sum`` nor ``mean``.
+    """
+    if op not in OPS:
+        raise ArgumentError(f"op={op!r}; expected one of {', '.join(OPS)}")
+    return op == "mean"
+
+
+def checked_rows(x: torch.Tensor, what: str) -> torch.Tensor:
+    """Return ``x`` after checking that it has rows to deal out.
+
+    Raises:
+        ArgumentError: it has no dimension.
+    """
+    if not x.ndim:
+        raise ArgumentError(f"a tensor without dimensions; {what} cuts along the first: give x.reshape(1)")
+    return x
+
+
+def peers_of(group: Any, traffic: Traffic | None) -> Peers:
+    """Return the processes of a process group, of a mesh of one dimension, or all.
+
+    Raises:
+        ArgumentError: a mesh of several dimensions, or no process group.
+    """
+    if hasattr(group, "mesh_dim_names"):
+        if group.ndim != 1:
+            raise ArgumentError(
+                f"a mesh of {group.ndim} dimensions; expected one, as mesh['dp'] is (all_reduce takes two)"
+            )
+        group = group.get_group()
+    return Peers(group, traffic)
+
+
+def flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return all values in a row, in the widest of the dtypes."""
+    rows = [x.reshape(-1) for x in tensors]
+    return rows[0].contiguous() if len(rows) == 1 else torch.cat(rows)
+
+
+def described(tensors: Sequence[torch.Tensor]) -> str:
+    """Return dtypes and shapes as text that processes compare."""
+    return ", ".join(f"{str(x.dtype).removeprefix('torch.')}{tuple(x.shape)}" for x in tensors)
+
+
+def is_finite(x: torch.Tensor, codec: Codec) -> bool:
+    """Return whether the codec carries all values of ``x``; those that carry NaN are not looked at."""
+    return codec.carries_nan or bool(x.isfinite().all())
+
+
+Key = Hashable
+"""Which tensor it is whose residual a state keeps."""

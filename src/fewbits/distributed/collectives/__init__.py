@@ -1,0 +1,1 @@
+"""Collectives of :mod:`torch.distributed` whose messages are narrow."""

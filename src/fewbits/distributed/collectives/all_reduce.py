@@ -1,0 +1,217 @@
+"""The sum or mean over all processes, narrow on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, overload
+
+import torch
+
+from fewbits.distributed import wire
+from fewbits.distributed.arguments import (
+    Key,
+    checked_codec,
+    checked_op,
+    checked_tensor,
+    described,
+    flat,
+    is_finite,
+    peers_of,
+)
+from fewbits.distributed.peers import Peers
+from fewbits.distributed.pieces import even
+from fewbits.distributed.reduction import Reduction, subtract, summed
+from fewbits.distributed.state import CodecState, derived
+from fewbits.distributed.traffic import Traffic
+from fewbits.recipes import Codec
+from fewbits.tensor import NarrowTensor, quantize
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+    Group = ProcessGroup | DeviceMesh | None
+
+
+@overload
+def all_reduce(
+    tensor: torch.Tensor, codec: str | Codec, group: Group = ..., **options: Any
+) -> torch.Tensor: ...
+@overload
+def all_reduce(
+    tensor: Sequence[torch.Tensor],
+    codec: str | Codec,
+    group: Group = ...,
+    *,
+    op: str = ...,
+    state: CodecState | None = ...,
+    key: Key = ...,
+    traffic: Traffic | None = ...,
+) -> list[torch.Tensor]: ...
+
+
+def all_reduce(
+    tensor: torch.Tensor | Sequence[torch.Tensor],
+    codec: str | Codec,
+    group: Group = None,
+    *,
+    op: str = "sum",
+    state: CodecState | None = None,
+    key: Key = "",
+    traffic: Traffic | None = None,
+) -> torch.Tensor | list[torch.Tensor]:
+    """Return the sum over all processes, the same bits on each of them.
+
+    With Q the rounding of the codec and x_r what rank r gives, the result is ``Q(Q(x_0) + Q(x_1) + ...)``,
+    added in float32 in the order of ranks; for ``mean`` the sum is divided before it is rounded. So for each
+    value
+
+        |result - exact| <= sum_r |Q(x_r) - x_r| + |Q(s) - s| + (P - 1) 2^-24 sum_r |Q(x_r)|
+
+    with P processes and s the sum of the rounded; see :func:`error_bound`. With a density the values kept
+    travel to all, and their sum is not rounded again.
+
+    Args:
+        tensor: any shape; float16, bfloat16, float32 or float64; the same shape and dtype on each process. A
+            list of tensors travels in one message; each is a layer with a scale of its own under ``aps``.
+        codec: a codec or its text.
+        group: a process group, a mesh of one dimension, or a mesh of two: (nodes, processes of a node).
+            Then sums within a node travel as float32, and only sums of nodes in the codec.
+        op: ``sum`` or ``mean``.
+        state: what the codec remembers; needed with feedback, auto_scale and stochastic rounding.
+        key: which tensor of the state this is.
+        traffic: counts the bytes sent.
+
+    Returns:
+        A new tensor, or a list of them, of the shape and dtype given, without gradient. A NarrowTensor gives
+        its values and gets the sum back in its own format.
+
+    Raises:
+        ArgumentError: no process group, a bad option, or processes that differ; on every process.
+        DTypeError: not a dense tensor of those dtypes.
+    """
+    if isinstance(tensor, NarrowTensor):
+        total = all_reduce(tensor.dense(), codec, group, op=op, state=state, key=key, traffic=traffic)
+        return quantize(total, tensor.format, axis=tensor.axis)
+    given = [tensor] if isinstance(tensor, torch.Tensor) else list(tensor)
+    levels = _levels(group, traffic)
+    with ExitStack() as told:
+        for peers in reversed(levels):
+            told.enter_context(peers.telling())
+        read, mean = checked_codec(codec, state), checked_op(op)
+        tensors = [checked_tensor(x) for x in given]
+        x = flat(tensors) if tensors else torch.empty(0)
+    what = f"all_reduce of {described(tensors)} ({op}) as {read}"
+    if len(levels) == 1:
+        total = reduced(
+            x, read, levels[0], what, mean=mean, layers=[t.numel() for t in tensors], state=state, key=key
+        )
+    else:
+        total = _by_levels(x, read, levels, what, mean=mean, state=state, key=key)
+    parts = total.split([t.numel() for t in tensors])
+    results = [part.view(t.shape).to(t.dtype, copy=True) for part, t in zip(parts, tensors, strict=True)]
+    return results[0] if isinstance(tensor, torch.Tensor) else results
+
+
+def _levels(group: Any, traffic: Traffic | None) -> list[Peers]:
+    """Return the processes that reduce, from the inner level to the outer."""
+    if hasattr(group, "mesh_dim_names") and group.ndim == 2:
+        return [Peers(group.get_group(1), traffic), Peers(group.get_group(0), traffic)]
+    return [peers_of(group, traffic)]
+
+
+def reduced(
+    x: torch.Tensor,
+    codec: Codec,
+    peers: Peers,
+    what: str,
+    *,
+    mean: bool,
+    layers: Sequence[int] | None = None,
+    state: CodecState | None = None,
+    key: Key = "",
+) -> torch.Tensor:
+    """Return the sum or mean of ``x``, (n,), over the processes, (n,) float32.
+
+    Args:
+        x: (n,) contiguous.
+        codec: what travels.
+        peers: the processes.
+        what: the call, as processes compare it.
+        mean: divide by the number of processes.
+        layers: lengths of the parts that have a scale of their own.
+        state: of the codec.
+        key: of the residual in the state.
+    """
+    n = x.numel()
+    told = peers.agree(what, [int(is_finite(x, codec))])
+    peers.traffic.count("all_reduce", 0, wide=2 * (peers.size - 1) * n * x.element_size() // peers.size)
+    residual = None if state is None else state.residual(key, n)
+    if not all(finite for finite, *_ in told):
+        if state is not None:
+            state.next_call()
+        return torch.full((n,), torch.nan)
+    if codec.density is not None:
+        return _of_kept(x, codec, peers, mean=mean, state=state, residual=residual)
+    job = Reduction(
+        x,
+        even(n, peers.size, codec.format),
+        codec,
+        peers,
+        mean=mean,
+        layers=layers,
+        state=state,
+        residual=residual,
+    )
+    total = job.shared(job.own_sum())
+    job.close()
+    return total
+
+
+def _of_kept(
+    x: torch.Tensor,
+    codec: Codec,
+    peers: Peers,
+    *,
+    mean: bool,
+    state: CodecState | None,
+    residual: torch.Tensor | None,
+) -> torch.Tensor:
+    """Send the values kept to all processes, and add them there in the order of ranks."""
+    seed = 0 if state is None else derived(state.next_call(), peers.rank)
+    given = x if residual is None else residual.add_(x)
+    sent = torch.zeros(wire.nbytes(codec, x.numel()), dtype=torch.uint8)
+    wire.encode(given, codec, sent, seed)
+    if residual is not None:
+        went = torch.empty_like(residual)
+        wire.decode(sent, codec, went)
+        subtract(residual, went)
+    total = summed(list(peers.all_gather(sent)), codec, x.numel())
+    return total.div_(peers.size) if mean else total
+
+
+def _by_levels(
+    x: torch.Tensor,
+    codec: Codec,
+    levels: Sequence[Peers],
+    what: str,
+    *,
+    mean: bool,
+    state: CodecState | None,
+    key: Key,
+) -> torch.Tensor:
+    """Add within nodes as float32, between nodes as the codec says.
+
+    HiTopKComm; Shi et al., Towards Scalable Distributed Training of Deep Learning on Public Cloud Clusters,
+    2021, section 4.
+    """
+    inner, outer = levels
+    with outer.telling():
+        inner.agree(what)
+    wide = Codec()
+    pieces = even(x.numel(), inner.size, codec.format)
+    job = Reduction(x.float(), pieces, wide, inner, mean=mean)
+    mine = job.own_sum()
+    total = reduced(mine, codec, outer, f"{what}, between nodes", mean=mean, state=state, key=key)
+    return job.shared(total)

@@ -1,0 +1,127 @@
+"""The processes of a group, and the exchanges of bytes between them that everything else is made of."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import distributed
+
+from fewbits.distributed.traffic import Traffic
+from fewbits.errors import ArgumentError
+from fewbits.versions import release
+
+_TEXT, _DIGEST, _NUMBERS = 464, 16, 4  # bytes of an announcement, and 64-bit numbers behind them
+_FAILED = "failed: "
+_WIRE = 1  # version of what travels
+
+# Which torch renamed in 2.13.
+_ALL_GATHER = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
+
+
+class Peers:
+    """The processes of one group, this one's rank, and where bytes have to lie for its backend.
+
+    Args:
+        group: a process group; None: all processes.
+        traffic: counts what is sent.
+    """
+
+    def __init__(self, group: Any = None, traffic: Traffic | None = None) -> None:
+        if not (distributed.is_available() and distributed.is_initialized()):
+            raise ArgumentError(
+                "there is no process group; call torch.distributed.init_process_group first, in a program"
+                " that torchrun started"
+            )
+        self.group = group
+        self.rank, self.size = distributed.get_rank(group), distributed.get_world_size(group)
+        if self.rank < 0:
+            raise ArgumentError("this process is not in the group; call collectives only where it is")
+        self.traffic = Traffic() if traffic is None else traffic
+        on_gpu = distributed.get_backend(group) == "nccl"
+        self.device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+
+    def all_gather(self, mine: torch.Tensor, name: str = "all_gather") -> torch.Tensor:
+        """Return (processes, n) uint8: the ``n`` bytes of each."""
+        sent = mine.to(self.device)
+        found = sent.new_empty((self.size, sent.numel()))
+        if sent.numel():
+            _ALL_GATHER(found.view(-1), sent, group=self.group)
+        self.traffic.count(name, (self.size - 1) * sent.numel())
+        return found.to(mine.device)
+
+    def all_to_all(
+        self, sent: torch.Tensor, sizes: Sequence[int], received: Sequence[int], name: str = "all_to_all"
+    ) -> tuple[torch.Tensor, ...]:
+        """Send a run of bytes to each process, and return what each sent here.
+
+        Args:
+            sent: all runs, one after the other, uint8.
+            sizes: bytes of the run for each process.
+            received: bytes of the run from each process.
+            name: under which the traffic is counted.
+        """
+        found = torch.empty(sum(received), dtype=torch.uint8, device=self.device)
+        if max(*sizes, *received):
+            distributed.all_to_all_single(
+                found, sent.to(self.device), list(received), list(sizes), group=self.group
+            )
+        self.traffic.count(name, sum(sizes) - sizes[self.rank])
+        runs: tuple[torch.Tensor, ...] = found.to(sent.device).split(list(received))
+        return runs
+
+    def maxima(self, mine: torch.Tensor) -> torch.Tensor:
+        """Return the largest of each of ``n`` bytes, (n,) uint8, over the processes."""
+        return self.all_gather(mine, "maxima").amax(0) if mine.numel() else mine
+
+    def agree(self, what: str, numbers: Sequence[int] = ()) -> list[list[int]]:
+        """Raise on every process unless all announce the same; return the numbers of each.
+
+        Args:
+            what: is compared: the collective, its codec, dtypes and shapes.
+            numbers: are not; four at most.
+
+        Raises:
+            ArgumentError: processes differ, or one of them failed.
+        """
+        text = f"fewbits {release('fewbits')}, wire {_WIRE}: {what}"
+        rows = self.all_gather(_announcement(text, numbers), "agreement").numpy()
+        others = [_text(row) for row in rows]
+        failed = next((r for r, (told, _) in enumerate(others) if told.startswith(_FAILED)), None)
+        if failed is not None:
+            raise ArgumentError(f"rank {failed} {others[failed][0]}; all ranks stop here")
+        differing = next((r for r, told in enumerate(others) if told != others[0]), None)
+        if differing is not None:
+            raise ArgumentError(
+                f"processes disagree: rank 0 has {others[0][0]!r}, rank {differing} has"
+                f" {others[differing][0]!r}; run the same program with the same settings everywhere"
+            )
+        start = _TEXT + _DIGEST
+        return [np.frombuffer(row[start:].tobytes(), np.int64).tolist() for row in rows]
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Tell the others, who wait for this process to agree, if checks inside of the context fail."""
+        try:
+            yield
+        except Exception as error:
+            self.all_gather(_announcement(f"{_FAILED}{error}", ()), "agreement")
+            raise
+
+
+def _announcement(text: str, numbers: Sequence[int]) -> torch.Tensor:
+    octets = text.encode()
+    digest = hashlib.blake2b(octets, digest_size=_DIGEST).digest()
+    shown = octets[:_TEXT].decode(errors="ignore").encode().ljust(_TEXT, b"\0")
+    padded = np.zeros(_NUMBERS, np.int64)
+    padded[: len(numbers)] = numbers
+    return torch.frombuffer(bytearray(shown + digest + padded.tobytes()), dtype=torch.uint8)
+
+
+def _text(row: np.ndarray[Any, Any]) -> tuple[str, bytes]:
+    octets = row[: _TEXT + _DIGEST].tobytes()
+    return octets[:_TEXT].rstrip(b"\0").decode(), octets[_TEXT:]

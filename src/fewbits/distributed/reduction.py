@@ -1,0 +1,135 @@
+"""Sums over processes: narrow pieces go to their owner, who adds them in the order of ranks.
+
+What every reduction here computes, Q being the rounding of the codec and x_r what rank r gives:
+
+    sum = Q(x_0) + Q(x_1) + ... in float32, from left to right
+
+and, where all ranks get the sum, Q(sum). So all ranks hold the same bits, whatever arrives first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from fewbits.distributed import wire
+from fewbits.distributed.peers import Peers
+from fewbits.distributed.scaling import count_clipped, exponents, scaled
+from fewbits.distributed.state import CodecState, derived
+from fewbits.recipes import Codec
+
+
+class Reduction:
+    """One reduction of values that are cut into pieces, one for each process.
+
+    Args:
+        x: (n,) contiguous, what this process gives.
+        pieces: length of each process's piece; they sum to n, and are the same on every process.
+        codec: what travels.
+        peers: the processes.
+        mean: divide the sum by their number.
+        layers: lengths of the parts of x that have a scale of their own; by default there is one.
+        state: of the codec, if it has one.
+        residual: (n,) float32, what rounding took so far; overwritten.
+    """
+
+    def __init__(
+        self,
+        x: torch.Tensor,
+        pieces: Sequence[int],
+        codec: Codec,
+        peers: Peers,
+        *,
+        mean: bool,
+        layers: Sequence[int] | None = None,
+        state: CodecState | None = None,
+        residual: torch.Tensor | None = None,
+    ) -> None:
+        self.codec, self.peers, self.pieces, self.mean = codec, peers, pieces, mean
+        self.layers = [x.numel()] if layers is None else layers
+        self.residual, self.state = residual, state
+        self.seed = 0 if state is None else state.next_call()
+        if residual is not None:
+            x = residual.add_(x)
+        self.powers = exponents(x, self.layers, codec, peers, 1 if mean else peers.size, state)
+        if self.powers is not None:
+            x = scaled(x.to(torch.float32, copy=residual is None), self.layers, self.powers)
+        self.x = x
+
+    @property
+    def _own(self) -> slice:
+        start = sum(self.pieces[: self.peers.rank])
+        return slice(start, start + self.pieces[self.peers.rank])
+
+    def own_sum(self) -> torch.Tensor:
+        """Return the sum of this process's piece, float32, its layers still scaled."""
+        codec, peers = self.codec, self.peers
+        sizes = [wire.nbytes(codec, n) for n in self.pieces]
+        sent = torch.empty(sum(sizes), dtype=torch.uint8)
+        runs = sent.split(sizes)
+        for rank, (values, run) in enumerate(zip(self.x.split(list(self.pieces)), runs, strict=True)):
+            wire.encode(values, codec, run, derived(self.seed, peers.rank, rank))
+        if codec.auto_scale and self.state is not None:
+            count_clipped(self.x, codec, peers, self.state)
+        if self.residual is not None:
+            self._keep_residual(runs)  # which is x, too
+        received = peers.all_to_all(sent, sizes, [sizes[peers.rank]] * peers.size)
+        total = summed(received, codec, self.pieces[peers.rank])
+        return total.div_(peers.size) if self.mean else total
+
+    def _keep_residual(self, runs: Sequence[torch.Tensor]) -> None:
+        assert self.residual is not None
+        for left, run in zip(self.residual.split(list(self.pieces)), runs, strict=True):
+            went = torch.empty_like(left)
+            wire.decode(run, self.codec, went)
+            subtract(left, went)
+
+    def shared(self, total: torch.Tensor) -> torch.Tensor:
+        """Round the sums of the pieces, send them to all processes, and return them, (n,) float32."""
+        codec, peers = self.codec, self.peers
+        longest = wire.nbytes(codec, max(self.pieces))
+        mine = torch.zeros(longest, dtype=torch.uint8)
+        run = mine[: wire.nbytes(codec, total.numel())]
+        wire.encode(total, codec, run, derived(self.seed, peers.rank, "sum"))
+        if self.residual is not None:
+            went = torch.empty_like(total)
+            wire.decode(run, codec, went)
+            self.residual[self._own] += subtract(total, went).mul_(peers.size if self.mean else 1)
+        found = torch.empty(sum(self.pieces))
+        for row, values in zip(peers.all_gather(mine), found.split(list(self.pieces)), strict=True):
+            wire.decode(row[: wire.nbytes(codec, values.numel())], codec, values)
+        return scaled(found, self.layers, self.powers, -1)
+
+    def close(self) -> None:
+        """Bring what rounding took back to the scale of the values."""
+        if self.residual is not None:
+            scaled(self.residual, self.layers, self.powers, -1)
+
+
+def summed(runs: Sequence[torch.Tensor], codec: Codec, n: int) -> torch.Tensor:
+    """Return the sum of the values of some runs, (n,) float32, added from left to right.
+
+    With ``kahan`` each addition's error is carried to the next (Kahan, Further Remarks on Reducing Truncation
+    Errors, 1965).
+    """
+    total = torch.zeros(n)
+    if not codec.kahan:
+        for run in runs:
+            wire.add(run, codec, total)
+        return total
+    carried = torch.zeros(n)
+    for run in runs:
+        values = torch.empty(n)
+        wire.decode(run, codec, values)
+        values -= carried
+        larger = total + values
+        carried = (larger - total) - values
+        total = larger
+    return total
+
+
+def subtract(values: torch.Tensor, went: torch.Tensor) -> torch.Tensor:
+    """Take what went from the values, in place; of what is not finite nothing is left."""
+    values -= went
+    return values.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)

@@ -1,0 +1,105 @@
+"""What a codec remembers from call to call: what rounding took, a scale, and where random draws stand."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+
+from fewbits.errors import ArgumentError
+from fewbits.recipes import Codec
+from fewbits.recipes import codec as read
+
+_CLIPPED = 1e-5  # share of the values that may be clipped before the automatic scale halves
+_GROWTH = 1e-3  # of its logarithm to base 2, with each call that clips less
+_LIMIT = 100.0
+
+
+class CodecState:
+    """The memory of a codec with feedback, an automatic scale or stochastic rounding; one on each process.
+
+    Args:
+        codec: a codec or its text.
+        seed: of stochastic rounding; processes draw different numbers from the same seed.
+    """
+
+    def __init__(self, codec: str | Codec, *, seed: int = 0) -> None:
+        self.codec, self.seed = read(codec), seed
+        self.calls = 0
+        self.log2_scale = 0.0  # of auto_scale
+        self._residuals: dict[Hashable, torch.Tensor] = {}
+
+    def residual(self, key: Hashable, n: int) -> torch.Tensor | None:
+        """Return what rounding took so far of ``n`` values, (n,) float32, to be overwritten."""
+        if not self.codec.feedback:
+            return None
+        found = self._residuals.get(key)
+        if found is None:
+            found = self._residuals[key] = torch.zeros(n)
+        if found.numel() != n:
+            raise ArgumentError(
+                f"feedback of {found.numel()} values for {key!r}, which has {n} now; take another key for"
+                " another tensor, or a new state"
+            )
+        return found
+
+    def next_call(self) -> int:
+        """Return the seed of the next call."""
+        self.calls += 1
+        return derived(self.seed, self.calls)
+
+    def clipped(self, count: int, n: int) -> None:
+        """Adapt the automatic scale to how many values of all processes were clipped."""
+        self.log2_scale += -1.0 if count > _CLIPPED * n else _GROWTH
+        self.log2_scale = min(max(self.log2_scale, -_LIMIT), _LIMIT)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything, for a checkpoint of this process; keys of residuals become text."""
+        return {
+            "codec": str(self.codec),
+            "seed": self.seed,
+            "calls": self.calls,
+            "log2_scale": self.log2_scale,
+            "residuals": {str(key): value.clone() for key, value in self._residuals.items()},
+        }
+
+    def load_state_dict(
+        self, states: dict[str, Any] | Sequence[dict[str, Any]], rank: int = 0, size: int = 1
+    ) -> None:
+        """Take over a state.
+
+        Args:
+            states: what :meth:`state_dict` of this process returned, or, where the number of processes has
+                changed, the states of all old processes in the order of their ranks.
+            rank: of this process, and
+            size: how many there are now, with the states of all.
+
+        Feedback is what is missing in the sum over all processes: with another number of them the old
+        residuals are dealt out, and their sum stays.
+
+        Raises:
+            ArgumentError: the state of another codec.
+        """
+        given = [states] if isinstance(states, dict) else list(states)
+        mine = given if isinstance(states, dict) else given[rank::size]
+        for state in given:
+            if state["codec"] != str(self.codec):
+                raise ArgumentError(
+                    f"the state of codec {state['codec']} for {self.codec}; load it into its own codec, or"
+                    " begin without"
+                )
+        self.seed, self.calls = given[0]["seed"], given[0]["calls"]
+        self.log2_scale = given[0]["log2_scale"]
+        self._residuals = {}
+        for state in mine:
+            for key, value in state["residuals"].items():
+                old = self._residuals.get(key)
+                self._residuals[key] = value.clone() if old is None else old + value
+
+
+def derived(*parts: object) -> int:
+    """Return a seed that depends on all parts."""
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
