@@ -369,7 +369,9 @@ def test_a_part_of_a_larger_array_takes_a_result_and_nothing_beside_it_changes()
     ids=["dtype", "shape", "family", "list", "half"],
 )
 def test_memory_that_is_not_like_the_input_is_refused(out: Any) -> None:
-    with pytest.raises(ArgumentError, match="out is not like the result, a ndarray of float32 and shape \\(4, 8\\)"):
+    with pytest.raises(
+        ArgumentError, match="out is not like the result, a ndarray of float32 and shape \\(4, 8\\)"
+    ):
         fb.fake_quantize(np.ones((4, 8), np.float32), "mxfp4", out=out)
 
 

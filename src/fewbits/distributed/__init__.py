@@ -11,6 +11,8 @@ from fewbits.distributed.collectives.all_gather import all_gather
 from fewbits.distributed.collectives.all_reduce import all_reduce
 from fewbits.distributed.collectives.all_to_all import all_to_all
 from fewbits.distributed.collectives.reduce_scatter import reduce_scatter
+from fewbits.distributed.ddp import DDPHook, ddp_hook
+from fewbits.distributed.fsdp import FSDPCodecs, fsdp_codecs
 from fewbits.distributed.state import CodecState
 from fewbits.distributed.traffic import Traffic
 from fewbits.recipes import Codec, codec
@@ -18,10 +20,14 @@ from fewbits.recipes import Codec, codec
 __all__ = [
     "Codec",
     "CodecState",
+    "DDPHook",
+    "FSDPCodecs",
     "Traffic",
     "all_gather",
     "all_reduce",
     "all_to_all",
     "codec",
+    "ddp_hook",
+    "fsdp_codecs",
     "reduce_scatter",
 ]

@@ -18,6 +18,7 @@ from fewbits.versions import release
 _TEXT, _DIGEST, _NUMBERS = 464, 16, 4  # bytes of an announcement, and 64-bit numbers behind them
 _FAILED = "failed: "
 _WIRE = 1  # version of what travels
+_VERSION = release("fewbits")
 
 # Which torch renamed in 2.13.
 _ALL_GATHER = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
@@ -88,7 +89,7 @@ class Peers:
         Raises:
             ArgumentError: processes differ, or one of them failed.
         """
-        text = f"fewbits {release('fewbits')}, wire {_WIRE}: {what}"
+        text = f"fewbits {_VERSION}, wire {_WIRE}: {what}"
         rows = self.all_gather(_announcement(text, numbers), "agreement").numpy()
         others = [_text(row) for row in rows]
         failed = next((r for r, (told, _) in enumerate(others) if told.startswith(_FAILED)), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,21 +29,37 @@ class CodecState:
         self.codec, self.seed = read(codec), seed
         self.calls = 0
         self.log2_scale = 0.0  # of auto_scale
-        self._residuals: dict[Hashable, torch.Tensor] = {}
+        self._residuals: dict[Hashable, torch.Tensor] = {}  # views of the rows
+        self._rows: dict[tuple[Hashable, ...], torch.Tensor] = {}
 
-    def residual(self, key: Hashable, n: int) -> torch.Tensor | None:
-        """Return what rounding took so far of ``n`` values, (n,) float32, to be overwritten."""
+    def residual(self, keys: Sequence[Hashable], lengths: Sequence[int]) -> torch.Tensor | None:
+        """Return what rounding took so far of some tensors, in a row, float32, to be overwritten.
+
+        Args:
+            keys: one for each tensor; it may come with other neighbours than before.
+            lengths: values of each.
+
+        Raises:
+            ArgumentError: a tensor has another length than before.
+        """
         if not self.codec.feedback:
             return None
-        found = self._residuals.get(key)
-        if found is None:
-            found = self._residuals[key] = torch.zeros(n)
-        if found.numel() != n:
-            raise ArgumentError(
-                f"feedback of {found.numel()} values for {key!r}, which has {n} now; take another key for"
-                " another tensor, or a new state"
-            )
-        return found
+        row = tuple(keys)
+        if row not in self._rows:
+            parts = [self._residuals.get(key, torch.zeros(0)) for key in row]
+            for key, part, n in zip(row, parts, lengths, strict=True):
+                if key in self._residuals and part.numel() != n:
+                    raise ArgumentError(
+                        f"feedback of {part.numel()} values for {key!r}, which has {n} now; take another key"
+                        " for another tensor, or a new state"
+                    )
+            flat = torch.zeros(sum(lengths))
+            for key, old, new in zip(row, parts, flat.split(list(lengths)), strict=True):
+                new[: old.numel()] = old
+                self._residuals[key] = new
+            self._rows = {other: x for other, x in self._rows.items() if not set(other) & set(row)}
+            self._rows[row] = flat
+        return self._rows[row]
 
     def next_call(self) -> int:
         """Return the seed of the next call."""
@@ -56,47 +72,57 @@ class CodecState:
         self.log2_scale = min(max(self.log2_scale, -_LIMIT), _LIMIT)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything, for a checkpoint of this process; keys of residuals become text."""
+        """Return everything, for a checkpoint of this process."""
         return {
             "codec": str(self.codec),
             "seed": self.seed,
             "calls": self.calls,
             "log2_scale": self.log2_scale,
-            "residuals": {str(key): value.clone() for key, value in self._residuals.items()},
+            "residuals": {key: value.clone() for key, value in self._residuals.items()},
         }
 
     def load_state_dict(
-        self, states: dict[str, Any] | Sequence[dict[str, Any]], rank: int = 0, size: int = 1
+        self,
+        states: dict[str, Any] | Sequence[dict[str, Any]],
+        keys: Mapping[str, Hashable] | None = None,
+        rank: int = 0,
+        size: int = 1,
     ) -> None:
         """Take over a state.
-
-        Args:
-            states: what :meth:`state_dict` of this process returned, or, where the number of processes has
-                changed, the states of all old processes in the order of their ranks.
-            rank: of this process, and
-            size: how many there are now, with the states of all.
 
         Feedback is what is missing in the sum over all processes: with another number of them the old
         residuals are dealt out, and their sum stays.
 
+        Args:
+            states: what :meth:`state_dict` of this process returned, or, where the number of processes has
+                changed, the states of all old processes in the order of their ranks.
+            keys: what residuals are called here, by their names in the state; None: the same.
+            rank: of this process, with the states of all.
+            size: how many processes there are now, with the states of all.
+
         Raises:
-            ArgumentError: the state of another codec.
+            ArgumentError: the state of another codec, or of tensors without a key.
         """
         given = [states] if isinstance(states, dict) else list(states)
-        mine = given if isinstance(states, dict) else given[rank::size]
         for state in given:
             if state["codec"] != str(self.codec):
                 raise ArgumentError(
                     f"the state of codec {state['codec']} for {self.codec}; load it into its own codec, or"
                     " begin without"
                 )
+            unknown = [] if keys is None else [name for name in state["residuals"] if name not in keys]
+            if unknown:
+                raise ArgumentError(
+                    f"feedback of {unknown[0]!r}, which is no parameter here; load the state of this model"
+                )
         self.seed, self.calls = given[0]["seed"], given[0]["calls"]
         self.log2_scale = given[0]["log2_scale"]
-        self._residuals = {}
-        for state in mine:
-            for key, value in state["residuals"].items():
+        self._residuals, self._rows = {}, {}
+        for state in given if isinstance(states, dict) else given[rank::size]:
+            for name, x in state["residuals"].items():
+                key = name if keys is None else keys[name]
                 old = self._residuals.get(key)
-                self._residuals[key] = value.clone() if old is None else old + value
+                self._residuals[key] = x.clone() if old is None else old + x
 
 
 def derived(*parts: object) -> int:

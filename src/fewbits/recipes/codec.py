@@ -46,14 +46,15 @@ class Codec:
 
     def __post_init__(self) -> None:
         """Raise if a stabilizer does not fit what it should stabilize."""
+        others = [f for f in fields(self) if f.name not in ("hook", "rank")]
+        if self.hook and any(getattr(self, f.name) != f.default for f in others):
+            raise ArgumentError(f"{self.hook} is torch's own hook, which takes rank=N at most")
         if self.density is not None and not 0 < self.density <= 1:
             raise ArgumentError(f"density={self.density!r} of a codec; expected a share above 0, 1 at most")
         if self.hook not in ("", *HOOKS):
             raise ArgumentError(f"hook={self.hook!r} of a codec; expected one of {', '.join(HOOKS)}")
         if self.rank < 1:
             raise ArgumentError(f"rank={self.rank!r} of a codec; expected an integer from 1 up")
-        if self.hook and replace(self, hook="", rank=1) != Codec():
-            raise ArgumentError(f"{self.hook} is torch's own hook, which takes rank=N at most")
         if not self.hook and self.rank != 1:
             raise ArgumentError(f"rank={self.rank} is an option of powersgd; leave it out")
         if self.values is not None:
@@ -86,7 +87,10 @@ class Codec:
         """Whether NaN and infinity of one process reach the others in the values themselves."""
         if self.values is None:
             return True
-        return options(self.values.format, scale_rule=self.values.scale_rule).nonfinite != "raise"
+        element = self.values.format.element
+        rule = options(self.values.format, scale_rule=self.values.scale_rule).nonfinite
+        clipped = self.aps or self.auto_scale or not element.has_inf
+        return rule == "block_nan" or (rule == "element" and (element.reals_only or not clipped))
 
     def extended(self, **changes: Any) -> Codec:
         """Return the codec with some fields changed; ``values`` may be given as text.
@@ -105,10 +109,11 @@ class Codec:
 
     def __str__(self) -> str:
         """Return the text that :func:`codec` takes."""
-        options = [name for name in _SWITCHES if getattr(self, name, False)]
+        options = []
         if self.density is not None:
-            options.insert(0, f"density={self.density:g}")
+            options.append(f"density={self.density!r}")
             options += [] if self.values is None else [f"values={self.values}"]
+        options += [name for name in _SWITCHES if getattr(self, name, False)]
         options += [f"rank={self.rank}"] if self.rank != 1 else []
         wire = TOPK if self.density is not None else str(self.values or "fp32")
         return ":".join(filter(None, [self.hook or wire, ",".join(options)]))

@@ -36,7 +36,14 @@ if TYPE_CHECKING:
 
 @overload
 def all_reduce(
-    tensor: torch.Tensor, codec: str | Codec, group: Group = ..., **options: Any
+    tensor: torch.Tensor,
+    codec: str | Codec,
+    group: Group = ...,
+    *,
+    op: str = ...,
+    state: CodecState | None = ...,
+    key: Key = ...,
+    traffic: Traffic | None = ...,
 ) -> torch.Tensor: ...
 @overload
 def all_reduce(
@@ -69,8 +76,9 @@ def all_reduce(
 
         |result - exact| <= sum_r |Q(x_r) - x_r| + |Q(s) - s| + (P - 1) 2^-24 sum_r |Q(x_r)|
 
-    with P processes and s the sum of the rounded; see :func:`error_bound`. With a density the values kept
-    travel to all, and their sum is not rounded again.
+    with P processes and s the sum of the rounded. With a density the values kept travel to all, their sum is
+    not rounded again, and what is left out counts as rounded to zero. With ``aps`` or ``auto_scale`` Q rounds
+    what a power of two has scaled, and with ``feedback`` x_r is what is given and what was left before.
 
     Args:
         tensor: any shape; float16, bfloat16, float32 or float64; the same shape and dtype on each process. A
@@ -104,11 +112,10 @@ def all_reduce(
         x = flat(tensors) if tensors else torch.empty(0)
     what = f"all_reduce of {described(tensors)} ({op}) as {read}"
     if len(levels) == 1:
-        total = reduced(
-            x, read, levels[0], what, mean=mean, layers=[t.numel() for t in tensors], state=state, key=key
-        )
+        layers = [t.numel() for t in tensors]
+        total = reduced(x, read, levels[0], what, mean=mean, layers=layers, state=state, keys=[key])
     else:
-        total = _by_levels(x, read, levels, what, mean=mean, state=state, key=key)
+        total = _by_levels(x, read, levels, what, mean=mean, state=state, keys=[key])
     parts = total.split([t.numel() for t in tensors])
     results = [part.view(t.shape).to(t.dtype, copy=True) for part, t in zip(parts, tensors, strict=True)]
     return results[0] if isinstance(tensor, torch.Tensor) else results
@@ -130,7 +137,7 @@ def reduced(
     mean: bool,
     layers: Sequence[int] | None = None,
     state: CodecState | None = None,
-    key: Key = "",
+    keys: Sequence[Key] = ("",),
 ) -> torch.Tensor:
     """Return the sum or mean of ``x``, (n,), over the processes, (n,) float32.
 
@@ -142,12 +149,12 @@ def reduced(
         mean: divide by the number of processes.
         layers: lengths of the parts that have a scale of their own.
         state: of the codec.
-        key: of the residual in the state.
+        keys: of the residuals in the state, one for all layers or one for each.
     """
     n = x.numel()
     told = peers.agree(what, [int(is_finite(x, codec))])
     peers.traffic.count("all_reduce", 0, wide=2 * (peers.size - 1) * n * x.element_size() // peers.size)
-    residual = None if state is None else state.residual(key, n)
+    residual = None if state is None else state.residual(keys, [n] if len(keys) == 1 else layers or [n])
     if not all(finite for finite, *_ in told):
         if state is not None:
             state.next_call()
@@ -199,7 +206,7 @@ def _by_levels(
     *,
     mean: bool,
     state: CodecState | None,
-    key: Key,
+    keys: Sequence[Key],
 ) -> torch.Tensor:
     """Add within nodes as float32, between nodes as the codec says.
 
@@ -213,5 +220,5 @@ def _by_levels(
     pieces = even(x.numel(), inner.size, codec.format)
     job = Reduction(x.float(), pieces, wide, inner, mean=mean)
     mine = job.own_sum()
-    total = reduced(mine, codec, outer, f"{what}, between nodes", mean=mean, state=state, key=key)
+    total = reduced(mine, codec, outer, f"{what}, between nodes", mean=mean, state=state, keys=keys)
     return job.shared(total)

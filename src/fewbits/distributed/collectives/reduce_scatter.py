@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +18,7 @@ from fewbits.distributed.arguments import (
     is_finite,
     peers_of,
 )
+from fewbits.distributed.peers import Peers
 from fewbits.distributed.pieces import even, of_rows
 from fewbits.distributed.reduction import Reduction
 from fewbits.distributed.state import CodecState
@@ -71,20 +73,44 @@ def reduce_scatter(
     with peers.telling():
         read, mean = checked_codec(codec, state), checked_op(op)
         x = checked_rows(checked_tensor(tensor), "reduce_scatter")
-    values, shape = flat([x]), tuple(x.shape[1:])
     pieces = of_rows(tuple(x.shape), peers.size)
-    told = peers.agree(f"reduce_scatter of {described([x])} ({op}) as {read}", [int(is_finite(values, read))])
-    n = values.numel()
+    what = f"reduce_scatter of {described([x])} ({op}) as {read}"
+    mine = scattered(flat([x]), pieces, read, peers, what, mean=mean, state=state, key=key)
+    return mine.to(x.dtype).view(even(len(x), peers.size, None)[peers.rank], *x.shape[1:])
+
+
+def scattered(
+    x: torch.Tensor,
+    pieces: Sequence[int],
+    codec: Codec,
+    peers: Peers,
+    what: str,
+    *,
+    mean: bool,
+    state: CodecState | None = None,
+    key: Key = "",
+) -> torch.Tensor:
+    """Return this process's piece of the sum or mean of ``x``, (n,), float32.
+
+    Args:
+        x: (n,) contiguous.
+        pieces: length of each process's piece.
+        codec: what travels.
+        peers: the processes.
+        what: the call, as processes compare it.
+        mean: divide by the number of processes.
+        state: of the codec.
+        key: of the residual in the state.
+    """
+    told = peers.agree(what, [int(is_finite(x, codec))])
+    n = x.numel()
     peers.traffic.count("reduce_scatter", 0, wide=(n - pieces[peers.rank]) * x.element_size())
-    residual = None if state is None else state.residual(key, n)
+    residual = None if state is None else state.residual([key], [n])
     if not all(finite for finite, *_ in told):
         if state is not None:
             state.next_call()
-        rows = torch.full((pieces[peers.rank],), torch.nan)
-    else:
-        job = Reduction(values, pieces, read, peers, mean=mean, state=state, residual=residual)
-        rows = job.own_sum()
-        job.close()
-        if job.powers is not None:
-            rows *= 2.0 ** -job.powers[0]
-    return rows.to(x.dtype).view(even(len(x), peers.size, None)[peers.rank], *shape)
+        return torch.full((pieces[peers.rank],), torch.nan)
+    job = Reduction(x, pieces, codec, peers, mean=mean, state=state, residual=residual)
+    total = job.own_sum()
+    job.close()
+    return total if job.powers is None else total.mul_(2.0 ** -job.powers[0])

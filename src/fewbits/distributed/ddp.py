@@ -1,0 +1,130 @@
+"""A communication hook for DistributedDataParallel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from inspect import Parameter, Signature
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch._C._distributed_c10d import GradBucket
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+from fewbits.distributed.arguments import described
+from fewbits.distributed.collectives.all_reduce import reduced
+from fewbits.distributed.peers import Peers
+from fewbits.distributed.state import CodecState
+from fewbits.distributed.traffic import Traffic
+from fewbits.recipes import Codec
+from fewbits.recipes import codec as read
+
+_COMPRESSED_FROM = 2  # the first step of PowerSGD that is not plain: one of its own is needed before
+
+
+class DDPHook:
+    """Averages gradients over the processes of DistributedDataParallel, as a codec says.
+
+    Buckets travel one after the other in a thread and a process group of their own, beside the backward pass.
+    Every process gets the same bits. A gradient with NaN or infinity arrives as such on all of them.
+
+    Args:
+        codec: a codec or its text. ``powersgd`` and ``fp16_compress`` are torch's own hooks, whose traffic is
+            not counted; PowerSGD begins with the third step.
+        group: that of the model; None: all processes. Every process of it makes the hook at the same time.
+        seed: of stochastic rounding.
+
+    Attributes:
+        codec: what travels.
+        traffic: counts the bytes that this process sends.
+
+    Raises:
+        ArgumentError: no process group, or a codec that does not exist.
+
+    >>> model.register_comm_hook(None, ddp_hook("mxfp8_e4m3"))  # doctest: +SKIP
+    """
+
+    # torch compares annotations by identity, and these are text.
+    __signature__ = Signature([Parameter(name, Parameter.POSITIONAL_ONLY) for name in ("state", "bucket")])
+
+    def __init__(self, codec: str | Codec, group: Any = None, *, seed: int = 0) -> None:
+        self.__name__ = self.__qualname__ = "ddp_hook"  # by which torch names hooks
+        self.codec, self.traffic = read(codec), Traffic()
+        self._state = CodecState(self.codec, seed=seed)
+        joined = Peers(group)  # raises if there is none
+        ranks = distributed.get_process_group_ranks(joined.group or distributed.group.WORLD)
+        own = distributed.new_group(ranks, use_local_synchronization=True)
+        self._peers = Peers(own, self.traffic)
+        self._torch = _hook_of_torch(self.codec, own)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="fewbits-network")
+
+    def __call__(self, state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Return a future of the averaged bucket; ``state`` is not used."""
+        done: torch.futures.Future[None] = torch.futures.Future()
+        work = self._thread.submit(self._average, bucket)
+        work.add_done_callback(lambda _: done.set_result(None))
+        # Of a failed future torch's reducer knows only what a callback raised.
+        return done.then(lambda _: work.result())
+
+    @torch.no_grad()
+    def _average(self, bucket: GradBucket) -> torch.Tensor:
+        if self._torch is not None:
+            # Of several at once each may wait for a thread of gloo that another one holds.
+            return self._torch(bucket).wait()
+        gradients, x = bucket.gradients(), bucket.buffer()
+        mean = reduced(
+            x,
+            self.codec,
+            self._peers,
+            f"bucket {bucket.index()} of {described(gradients)} as {self.codec}",
+            mean=True,
+            layers=[g.numel() for g in gradients],
+            state=self._state,
+            keys=[id(p) for p in bucket.parameters()],
+        )
+        return x.copy_(mean)
+
+    def state_dict(self, model: nn.Module) -> dict[str, Any]:
+        """Return what the codec remembers on this process, by the names of the model's parameters."""
+        names = {id(p): name for name, p in _named(model)}
+        state = self._state.state_dict()
+        state["residuals"] = {names[key]: x for key, x in state["residuals"].items() if key in names}
+        return state
+
+    def load_state_dict(self, model: nn.Module, states: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
+        """Take over a state.
+
+        Args:
+            model: has the parameters that the state names.
+            states: what :meth:`state_dict` returned on this process; where the number of processes is another
+                one now, a list of what it returned on each old one, in the order of ranks.
+
+        Raises:
+            ArgumentError: the state of another codec, or of parameters that the model does not have.
+        """
+        keys = {name: id(p) for name, p in _named(model)}
+        self._state.load_state_dict(states, keys, self._peers.rank, self._peers.size)
+
+
+def _named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    plain = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+    return list(plain.named_parameters())
+
+
+def _hook_of_torch(
+    codec: Codec, group: Any
+) -> Callable[[GradBucket], torch.futures.Future[torch.Tensor]] | None:
+    if codec.hook == "powersgd":
+        state = powerSGD_hook.PowerSGDState(
+            group, matrix_approximation_rank=codec.rank, start_powerSGD_iter=_COMPRESSED_FROM
+        )
+        return lambda bucket: powerSGD_hook.powerSGD_hook(state, bucket)
+    if codec.hook == "fp16_compress":
+        return lambda bucket: default_hooks.fp16_compress_hook(group, bucket)
+    return None
+
+
+def ddp_hook(codec: str | Codec, group: Any = None, *, seed: int = 0) -> DDPHook:
+    """Return a hook for ``register_comm_hook``; see :class:`DDPHook`."""
+    return DDPHook(codec, group, seed=seed)

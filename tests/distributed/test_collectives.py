@@ -1,0 +1,341 @@
+"""Collectives between processes: the bits of the definition on every rank, and the error within its bound."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
+
+import fewbits as fb
+from fewbits.distributed import CodecState, Traffic, all_gather, all_reduce, all_to_all, codec, reduce_scatter
+from tests.distributed.definition import all_reduced, cut, rounded
+from tests.distributed.team import Team
+
+Teams = Callable[[int], Team]
+CODECS = (
+    "fp32",
+    "fp16",
+    "bf16",
+    "mxfp8_e4m3",
+    "mxfp6_e2m3/rceil",
+    "mxfp4",
+    "nvfp4",
+    "mx6",
+    "vsq8",
+    "int8_tensor",
+    "block(element=int(8),scale=fp32,size=256)",
+    "fp8_e5m2:aps",
+    "float(e=3,m=0):aps",
+    "posit8_1",
+    "int(4)",
+    "topk:density=0.1",
+    "topk:density=0.03,values=mxfp8_e4m3",
+)
+SHAPES = ((), (0,), (1,), (100, 7), (33,), (5, 3, 2), (1025,))
+DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.float16)
+
+
+def given(rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(rank)
+    x = torch.randn(shape, generator=generator) * torch.exp2(torch.randn(shape, generator=generator) * 3)
+    return x.to(dtype)
+
+
+def same_everywhere(x: torch.Tensor) -> bool:
+    """Return whether each rank has the same bits, by torch's own collectives."""
+    octets = x.contiguous().view(-1).view(torch.uint8) if x.numel() else torch.empty(0, dtype=torch.uint8)
+    rows = [torch.empty_like(octets) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(rows, octets)
+    return all(torch.equal(row, octets) for row in rows)
+
+
+def reduce_everything(rank: int, size: int) -> None:
+    few = size > 3  # of so many processes each takes its turn on a few cores
+    for text in CODECS:
+        for shape in SHAPES[::3] if few else SHAPES:
+            for dtype in DTYPES if shape == (100, 7) and not few else DTYPES[:1]:
+                for op in ("mean",) if few else ("sum", "mean"):
+                    check_all_reduce(rank, size, text, shape, dtype, op)
+        check_reduce_scatter(rank, size, text)
+    check_strides_and_lists(rank, size)
+
+
+def check_all_reduce(
+    rank: int, size: int, text: str, shape: tuple[int, ...], dtype: torch.dtype, op: str
+) -> None:
+    what = (text, shape, dtype, op)
+    xs = [given(r, shape, dtype) for r in range(size)]
+    before = xs[rank].clone()
+    found = all_reduce(xs[rank], text, op=op)
+    assert torch.equal(xs[rank], before), what
+    assert (found.shape, found.dtype) == (torch.Size(shape), dtype), what
+    assert same_everywhere(found), what
+    wanted, bound = all_reduced(xs, codec(text), op == "mean")
+    assert torch.equal(found, torch.from_numpy(wanted).view(shape).to(dtype)), what
+    if text == "int(4)":  # saturates: its bound is what the definition lost, which the line above compared
+        return
+    exact = sum(x.double() for x in xs) / (size if op == "mean" else 1)
+    error = (torch.from_numpy(wanted).view(shape).double() - exact).abs().numpy()
+    assert (error <= bound.reshape(shape) * (1 + 1e-6) + 1e-45).all(), what
+
+
+def check_reduce_scatter(rank: int, size: int, text: str) -> None:
+    if text.startswith(("fp8_e5m2:aps", "float(e=3")):
+        return  # of which test_scaling.py computes the scale
+    for shape in ((7, 33), (64,), (1, 5), (0, 3)):
+        xs = [given(r, shape, torch.float32) for r in range(size)]
+        found = reduce_scatter(xs[rank], text)
+        rows = cut(shape[0], size, None)[rank]
+        total = torch.zeros(found.numel())
+        for x in xs:
+            total += torch.from_numpy(rounded(x[rows].reshape(-1).numpy(), codec(text)))
+        assert torch.equal(found, total.view(found.shape)), (text, shape)
+        assert found.shape == torch.Size((rows.stop - rows.start, *shape[1:]))
+
+
+def check_strides_and_lists(rank: int, size: int) -> None:
+    xs = [given(r, (40, 12), torch.float32) for r in range(size)]
+    turned = all_reduce(xs[rank].t(), "mxfp8_e4m3")
+    assert torch.equal(turned, all_reduce(xs[rank].t().contiguous(), "mxfp8_e4m3"))
+    assert torch.equal(all_reduce(xs[rank][::2], "mxfp4"), all_reduce(xs[rank][::2].clone(), "mxfp4"))
+    bucket = [given(rank, s, torch.float32) for s in ((3,), (), (0, 4), (65, 2))]
+    together = all_reduce(bucket, "mxfp8_e4m3")
+    assert [x.shape for x in together] == [x.shape for x in bucket]
+    flat = all_reduce(torch.cat([x.reshape(-1) for x in bucket]), "mxfp8_e4m3")
+    assert torch.equal(torch.cat([x.reshape(-1) for x in together]), flat)
+    assert all_reduce([], "mxfp4") == []
+    # A layer with a scale of its own: small values live beside large ones.
+    small, large = torch.full((64,), 1e-6), torch.full((64,), 1e3)
+    alone, _ = all_reduce([small, large], "fp4_e3m0:aps")
+    assert (alone > 0).all()
+    assert not all_reduce(torch.cat([small, large]), "fp4_e3m0:aps")[:64].any()
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 8])
+def test_every_rank_has_the_bits_of_the_definition(team: Teams, size: int) -> None:
+    team(size).run(reduce_everything)
+
+
+def copy_everything(rank: int, size: int) -> None:
+    for text in ("fp32", "mxfp8_e4m3", "nvfp4", "int(4)", "fp8_e5m2"):
+        xs = [given(r, (r + 1 if r else 0, 33), torch.float32) for r in range(size)]
+        found = all_gather(xs[rank], text)
+        assert same_everywhere(found)
+        parts = [rounded(x.reshape(-1).numpy(), codec(text)) for x in xs]
+        assert np.array_equal(found.reshape(-1).numpy(), np.concatenate(parts)), text
+        sizes = [(rank + r) % 3 for r in range(size)]
+        mine = given(rank, (sum(sizes), 5), torch.float32)
+        rows = all_to_all(mine, text, split_sizes=sizes)
+        wanted = []
+        for r in range(size):
+            theirs = [(r + other) % 3 for other in range(size)]
+            start = sum(theirs[:rank])
+            part = given(r, (sum(theirs), 5), torch.float32)[start : start + theirs[rank]]
+            wanted.append(rounded(part.reshape(-1).numpy(), codec(text)))
+        assert np.array_equal(rows.reshape(-1).numpy(), np.concatenate(wanted)), text
+    scalar = all_gather(torch.tensor(float(rank)), "fp32")
+    assert scalar.tolist() == list(range(size))
+    copy_narrow(rank, size)
+
+
+def copy_narrow(rank: int, size: int) -> None:
+    for format in ("mxfp4", "nvfp4", "mx6", "int4_channel", "fp8_e4m3"):
+        if format == "nvfp4":
+            with pytest.raises(fb.ArgumentError, match="rows share one scale"):
+                all_gather(fb.quantize(torch.ones(2, 32), format))
+            continue
+        qs = [fb.quantize(given(r, (r + 1, 40), torch.bfloat16), format) for r in range(size)]
+        found = all_gather(qs[rank])
+        assert isinstance(found, fb.NarrowTensor)
+        assert found.dtype == torch.bfloat16
+        assert torch.equal(found.dequantize(), torch.cat([q.dequantize() for q in qs]))
+        mine = fb.quantize(given(rank, (5, 40), torch.float32), format)
+        swapped = all_to_all(mine)
+        rows = cut(5, size, None)[rank]
+        parts = [
+            fb.quantize(given(r, (5, 40), torch.float32), format).dequantize()[rows] for r in range(size)
+        ]
+        assert torch.equal(swapped.dequantize(), torch.cat(parts))
+    q = fb.quantize(given(rank, (4, 64), torch.float32), "mxfp6_e2m3")
+    total = all_reduce(q, "mxfp8_e4m3")
+    assert isinstance(total, fb.NarrowTensor)
+    assert (total.format, total.axis) == (q.format, q.axis)
+    assert torch.equal(
+        total.dequantize(), fb.quantize(all_reduce(q.dequantize(), "mxfp8_e4m3"), "mxfp6_e2m3").dequantize()
+    )
+    with pytest.raises(fb.ArgumentError, match="blocks lie along the first"):
+        all_gather(fb.quantize(torch.ones(32, 2), "mxfp4", axis=0))
+    with pytest.raises(fb.ArgumentError, match="travels as it lies"):
+        all_gather(q, "mxfp4")
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_copies_are_rounded_once_and_narrow_tensors_not_at_all(team: Teams, size: int) -> None:
+    team(size).run(copy_everything)
+
+
+def in_arrival_order(x: torch.Tensor, rank: int, size: int) -> torch.Tensor:
+    """Add what ranks send as it might arrive at each: from the next rank on."""
+    rows = [torch.empty_like(x) for _ in range(size)]
+    distributed.all_gather(rows, x)
+    total = torch.zeros_like(x)
+    for step in range(size):
+        total += rows[(rank + step) % size]
+    return total
+
+
+def compare_orders(rank: int, size: int) -> None:
+    x = given(rank, (4096,), torch.float32)
+    assert same_everywhere(all_reduce(x, "fp32"))
+    assert not same_everywhere(in_arrival_order(x, rank, 4))
+
+
+def test_sums_in_the_order_of_arrival_fail_the_test_of_equal_bits(team: Teams) -> None:
+    team(4).run(compare_orders)
+
+
+NONFINITE = ("mxfp4", "int(4)", "fp8_e4m3", "fp8_e5m2:aps", "posit8_1", "topk:density=0.01", "fp4_e3m0:aps")
+
+
+def nonfinite_values(rank: int, size: int) -> None:
+    for value in (torch.nan, torch.inf, -torch.inf):
+        for text in (
+            "mxfp4",
+            "int(4)",
+            "fp8_e4m3",
+            "posit8_1",
+            "topk:density=0.01",
+            "float(e=3,m=0):aps",
+        ):
+            x = torch.ones(200)
+            if rank == 1:
+                x[70] = value
+            for found in (all_reduce(x, text), all_reduce(x, text, op="mean")):
+                assert not found[70].isfinite(), (text, value)
+                assert same_everywhere(found)
+            part = reduce_scatter(x, text)
+            assert rank == 1 or not part[70].isfinite()
+        assert not all_gather(x if rank else torch.ones(1), "int(4)")[71].isfinite()
+
+
+def test_what_is_not_finite_on_one_rank_is_not_finite_on_any(team: Teams) -> None:
+    team(2).run(nonfinite_values)
+
+
+def disagree(rank: int, size: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        one = rank == 1
+        for call, said in (
+            (lambda: all_reduce(torch.ones(4), "mxfp4" if one else "mxfp6_e2m3"), "disagree.*mxfp6.*mxfp4"),
+            (lambda: all_reduce(torch.ones(5 if one else 4), "mxfp4"), r"disagree.*\(4,\).*\(5,\)"),
+            (lambda: all_reduce(torch.ones(4, dtype=torch.float64 if one else None), "mxfp4"), "float64"),
+            (lambda: all_reduce(torch.ones(4), "mxfp4", op="mean" if one else "sum"), "disagree"),
+            (lambda: reduce_scatter(torch.ones(4, 5 + one), "mxfp4"), "disagree"),
+            (lambda: all_gather(torch.ones(4, 5 + one), "mxfp4"), "disagree"),
+            (lambda: all_to_all(torch.ones(4, 5 + one), "mxfp4"), "disagree"),
+            (
+                lambda: all_gather(torch.ones(4, 5), "mxfp4") if one else all_reduce(torch.ones(4), "fp32"),
+                "disagree",
+            ),
+        ):
+            with pytest.raises(fb.ArgumentError, match=said):
+                call()
+        # What is wrong on one rank only stops all of them.
+        for bad, error in (
+            (torch.ones(4, dtype=torch.int32), fb.DTypeError),
+            ("not a tensor", fb.DTypeError),
+        ):
+            with pytest.raises(error if one else fb.ArgumentError) as caught:
+                all_reduce(bad if one else torch.ones(4), "mxfp4")
+            assert one or "rank 1 failed" in str(caught.value)
+        if one:
+            patch.setattr("fewbits.distributed.peers._WIRE", 2)
+        with pytest.raises(fb.ArgumentError, match=r"wire 1.*wire 2"):
+            all_reduce(torch.ones(4), "mxfp4")
+
+
+def test_ranks_that_differ_all_stop_with_the_reason(team: Teams) -> None:
+    team(3).run(disagree)
+
+
+def two_levels(rank: int, size: int) -> None:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("node", "process"))
+    for shape in ((1000,), (33, 3), (1,), (0,)):
+        xs = [given(r, shape, torch.float32) for r in range(4)]
+        exact = sum(x.double() for x in xs).reshape(-1).numpy()
+        nodes = [(xs[0] + xs[1]).reshape(-1), (xs[2] + xs[3]).reshape(-1)]
+        for text in ("fp32", "mxfp8_e4m3", "topk:density=0.2"):
+            found = all_reduce(xs[rank], text, mesh)
+            assert same_everywhere(found)
+            for place in cut(exact.size, 2, codec(text).format):
+                wanted, bound = all_reduced([x[place] for x in nodes], codec(text), False)
+                mine = found.reshape(-1)[place].numpy()
+                assert np.array_equal(mine, wanted), (text, shape)
+                slack = 2.0**-23 * sum(x[place].abs().double().numpy() for x in nodes)
+                assert (np.abs(mine - exact[place]) <= bound + slack).all(), (text, shape)
+    traffic = Traffic()
+    all_reduce(given(rank, (4096,), torch.float32), "mxfp4", mesh, traffic=traffic)
+    assert traffic.nbytes < 4096 * 4 * 2
+    with pytest.raises(fb.ArgumentError, match="a mesh of 2 dimensions"):
+        all_gather(torch.ones(3), "mxfp4", mesh)
+    assert same_everywhere(all_reduce(torch.ones(3) * rank, "fp32", mesh, op="mean"))
+    assert all_reduce(torch.ones(3) * rank, "fp32", mesh, op="mean").tolist() == [1.5] * 3
+    with pytest.raises(fb.ArgumentError):
+        all_reduce(torch.ones(3 + (rank == 3)), "fp32", mesh)
+
+
+def test_two_levels_are_equal_to_one_within_the_bound(team: Teams) -> None:
+    team(4).run(two_levels)
+
+
+def remember(rank: int, size: int) -> None:
+    for text in ("mxfp4:feedback", "topk:density=0.05,feedback", "fp4_e3m0:aps,feedback"):
+        for reduce in (all_reduce, reduce_scatter):
+            state, sent, sums = CodecState(text), torch.zeros(()), torch.zeros(())
+            for step in range(60):
+                xs = [given(100 * step + r, (300,), torch.float32) / 16 for r in range(2)]
+                sums = sums + xs[0] + xs[1]
+                sent = sent + reduce(xs[rank], text, state=state)
+            rows = cut(300, 2, None)[rank] if reduce is reduce_scatter else slice(None)
+            left = state.state_dict()["residuals"][""]
+            distributed.all_reduce(left)  # what is missing is just what all remember
+            assert torch.allclose(sent + left[rows], sums[rows], atol=2e-4), (text, reduce)
+            assert left.norm() > 0
+    with pytest.raises(fb.ArgumentError, match="state=CodecState"):
+        all_reduce(torch.ones(3), "mxfp4:feedback")
+    with pytest.raises(fb.ArgumentError, match="a state of mxfp6"):
+        all_reduce(torch.ones(3), "mxfp4", state=CodecState("mxfp6_e2m3"))
+
+
+def test_with_feedback_nothing_is_lost_but_only_late(team: Teams) -> None:
+    team(2).run(remember)
+
+
+def draw(rank: int, size: int) -> None:
+    x = torch.full((1 << 14,), 0.3)
+    text = "block(element=int(4),scale=e8m0,size=32)/stochastic"
+    a, b = (all_reduce(x, text, state=CodecState(text, seed=seed)) for seed in (0, 0))
+    assert torch.equal(a, b)
+    other = all_reduce(x, text, state=CodecState(text, seed=1))
+    assert not torch.equal(a, other)
+    assert same_everywhere(other)
+    state = CodecState(text)
+    first, second = all_reduce(x, text, state=state), all_reduce(x, text, state=state)
+    assert not torch.equal(first, second)
+    assert abs(float(first.mean()) - 0.6) < 0.01
+    again = CodecState(text)
+    again.load_state_dict({**CodecState(text).state_dict(), "calls": 1})
+    assert torch.equal(all_reduce(x, text, state=again), second)
+    assert not torch.equal(reduce_scatter(x, "int(4)/stochastic", state=CodecState("int(4)/stochastic")), x)
+
+
+def test_draws_differ_by_call_and_repeat_by_seed(team: Teams) -> None:
+    team(2).run(draw)
+
+
+def test_without_a_process_group_the_error_says_what_to_call() -> None:
+    for call in (all_reduce, reduce_scatter, all_gather, all_to_all):
+        with pytest.raises(fb.ArgumentError, match="init_process_group"):
+            call(torch.ones(3), "mxfp4")

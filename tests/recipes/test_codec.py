@@ -1,0 +1,107 @@
+"""Codecs are data: their text says everything, and what does not fit is refused."""
+
+import pytest
+
+import fewbits as fb
+from fewbits.errors import ArgumentError, FormatError
+from fewbits.recipes import Codec, codec
+
+TEXTS = (
+    "fp32",
+    "fp16",
+    "mxfp8_e4m3",
+    "int8_tensor:feedback",
+    "fp8_e5m2:aps",
+    "fp4_e3m0:aps,feedback,kahan",
+    "fp8_e4m3:auto_scale",
+    "mxfp4/stochastic/rceil",
+    "fp32:kahan",
+    "topk:density=0.01",
+    "topk:density=0.01,values=fp16,feedback",
+    "powersgd",
+    "powersgd:rank=4",
+    "fp16_compress",
+)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_codec_prints_the_text_that_makes_it(text: str) -> None:
+    assert str(codec(text)) == text == repr(codec(text))
+    assert codec(str(codec(text))) == codec(text)
+    assert codec(codec(text)) is not None
+    assert hash(codec(text)) == hash(codec(text))
+
+
+def test_formats_of_the_grammar_travel() -> None:
+    assert codec("float(e=3,m=0):aps").format == fb.format("fp4_e3m0")
+    assert codec(fb.mxfp4).format == fb.mxfp4
+    long = "block(element=float(e=2,m=1),scale=e8m0,size=64)/rceil:feedback"
+    assert codec(long).values.scale_rule == "rceil"
+    assert codec(long).feedback
+
+
+def test_stochastic_is_a_rounding_of_the_values() -> None:
+    assert codec("mxfp8_e4m3:stochastic") == codec("mxfp8_e4m3/stochastic")
+    assert codec("topk:density=0.5,values=mxfp4,stochastic").values.rounding == "stochastic"
+
+
+def test_a_codec_is_extended_as_a_recipe_is() -> None:
+    changed = codec("mxfp4").extended(feedback=True, values="mxfp6_e2m3")
+    assert changed == codec("mxfp6_e2m3:feedback")
+    with pytest.raises(ArgumentError, match="no 'colour'; expected values, density"):
+        codec("mxfp4").extended(colour="red")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("topk", "without a density"),
+        ("topk:density=0", "density=0.0"),
+        ("topk:density=1.5", "density=1.5"),
+        ("topk:density=few", "takes a number"),
+        ("mxfp4:values=fp16", "only topk takes it"),
+        ("mxfp4:aps", "has its own"),
+        ("fp8_e4m3:aps,auto_scale", "take one of them"),
+        ("fp32:aps", "fp32 needs none"),
+        ("fp32:feedback", "is not rounded"),
+        ("fp32:stochastic", "nothing is rounded"),
+        ("topk:density=0.5,values=fp8_e4m3,aps", "with a density"),
+        ("mxfp4:rank=2", "option of powersgd"),
+        ("powersgd:rank=0", "rank=0"),
+        ("powersgd:feedback", "torch's own hook"),
+        ("fp16_compress:density=0.1", "torch's own hook"),
+        ("mxfp4:fast", "'fast'"),
+        ("mxfp4:density", "'density'"),
+        ("posit8_1/shift=2", "belongs to a recipe"),
+    ],
+)
+def test_what_does_not_fit_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        codec(text)
+
+
+def test_an_unknown_format_is_refused_with_what_is_near() -> None:
+    with pytest.raises(FormatError, match="mxfp8"):
+        codec("mxfp8_e4m4")
+
+
+def test_a_hook_that_torch_does_not_have_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="expected one of powersgd, fp16_compress"):
+        Codec(hook="gzip")
+
+
+@pytest.mark.parametrize(
+    ("text", "carries"),
+    [
+        ("fp32", True),
+        ("mxfp4", True),
+        ("fp8_e5m2", True),
+        ("fp8_e5m2:aps", False),
+        ("fp8_e4m3", False),
+        ("posit8_1", True),
+        ("int8", False),
+        ("fp4_e3m0", False),
+    ],
+)
+def test_a_codec_says_whether_nan_travels(text: str, carries: bool) -> None:
+    assert codec(text).carries_nan is carries
