@@ -16,6 +16,7 @@ from tests import cases
 
 FOLDERS = (
     "compare",
+    "distributed",
     "files",
     "formats",
     "kernels",

@@ -42,6 +42,7 @@ _HOMES = {
 }
 _FOLDERS = (
     "compare",
+    "distributed",
     "files",
     "formats",
     "kernels",

@@ -28,6 +28,9 @@ Generator = Union[int, np.integer, np.random.Generator, "torch.Generator"]
 Scalar = Union[float, np.generic, npt.NDArray[np.generic], "torch.Tensor"]
 """A number, or an array of no dimensions that holds one."""
 
+ProcessGroup = Union["torch.distributed.ProcessGroup", "torch.distributed.device_mesh.DeviceMesh", None]
+"""The processes of a collective: a process group, a mesh that stands for one, or None: all processes."""
+
 StateDict = dict[str, object]
 """What ``state_dict()`` returns and ``load_state_dict()`` takes: its entries by name."""
 

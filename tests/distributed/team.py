@@ -46,10 +46,10 @@ class Team:
             said = [f"nothing within {PATIENCE} seconds"] if not ready else []
             for orders in ready:
                 try:
-                    said.append(orders.recv())  # type: ignore[union-attr]
+                    said.append(orders.recv())
                 except EOFError:
                     said.append("a process that ended")
-                waiting.remove(orders)  # type: ignore[arg-type]
+                waiting.remove(orders)
             failed = [text for text in said if text is not None]
             if failed:
                 self.end()

@@ -25,7 +25,7 @@ CODECS = (
     "mx6",
     "vsq8",
     "int8_tensor",
-    "block(element=int(8),scale=fp32,size=256)",
+    "int8_256",
     "fp8_e5m2:aps",
     "float(e=3,m=0):aps",
     "posit8_1",

@@ -202,7 +202,7 @@ def sharded(codec: str | None, weight: str | None = None, dtype: torch.dtype = t
 
 
 def full(model: nn.Module) -> torch.Tensor:
-    return torch.cat([p.full_tensor().detach().reshape(-1).float() for p in model.parameters()])  # type: ignore[attr-defined]
+    return torch.cat([p.full_tensor().detach().reshape(-1).float() for p in model.parameters()])
 
 
 def beneath_fsdp(rank: int, size: int) -> None:

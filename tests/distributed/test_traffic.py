@@ -29,7 +29,7 @@ WIDTHS = {
     "mxfp4": 0.5 + 1 / 32,
     "mx6": 0.75,
     "fp4_e3m0": 0.5,
-    "block(element=int(8),scale=fp32,size=256)": 1 + 4 / 256,
+    "int8_256": 1 + 4 / 256,
 }
 
 

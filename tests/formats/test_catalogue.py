@@ -80,6 +80,7 @@ TABLE = (
     ("fp8_e5m2_tensor", "block(element=fp8_e5m2,scale=fp32,size=tensor)", 8),
     ("fp8_e5m2_channel", "block(element=fp8_e5m2,scale=fp32,size=channel)", 8),
     ("quda_half", "block(element=int(16,coding=symmetric),scale=fp32,size=24)", 16 + 32 / 24),
+    ("int8_256", "block(element=int(8,coding=symmetric),scale=fp32,size=256)", 8 + 32 / 256),
     ("quda_quarter", "block(element=int(8,coding=symmetric),scale=fp32,size=24)", 8 + 32 / 24),
 )
 

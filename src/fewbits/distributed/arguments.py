@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 
 from fewbits.distributed.peers import Peers
 from fewbits.distributed.state import CodecState
@@ -15,6 +16,7 @@ from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.recipes import Codec
 from fewbits.recipes import codec as read
 from fewbits.tensor.inputs import check_values
+from fewbits.typing import ProcessGroup
 
 OPS = ("sum", "mean")
 
@@ -79,18 +81,23 @@ def checked_rows(x: torch.Tensor, what: str) -> torch.Tensor:
     return x
 
 
-def peers_of(group: Any, traffic: Traffic | None) -> Peers:
+def is_mesh(group: ProcessGroup) -> TypeGuard[DeviceMesh]:
+    """Return whether a group is given as a mesh."""
+    return isinstance(group, DeviceMesh)
+
+
+def peers_of(group: ProcessGroup, traffic: Traffic | None) -> Peers:
     """Return the processes of a process group, of a mesh of one dimension, or all.
 
     Raises:
         ArgumentError: a mesh of several dimensions, or no process group.
     """
-    if hasattr(group, "mesh_dim_names"):
+    if is_mesh(group):
         if group.ndim != 1:
             raise ArgumentError(
                 f"a mesh of {group.ndim} dimensions; expected one, as mesh['dp'] is (all_reduce takes two)"
             )
-        group = group.get_group()
+        return Peers(group.get_group(), traffic)
     return Peers(group, traffic)
 
 

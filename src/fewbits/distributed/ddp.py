@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from inspect import Parameter, Signature
-from typing import Any
+from typing import cast
 
 import torch
 from torch import distributed, nn
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
-from fewbits.distributed.arguments import described
+from fewbits.distributed.arguments import described, peers_of
 from fewbits.distributed.collectives.all_reduce import reduced
 from fewbits.distributed.peers import Peers
 from fewbits.distributed.state import CodecState
 from fewbits.distributed.traffic import Traffic
 from fewbits.recipes import Codec
 from fewbits.recipes import codec as read
+from fewbits.typing import ProcessGroup, StateDict
 
 _COMPRESSED_FROM = 2  # the first step of PowerSGD that is not plain: one of its own is needed before
 
@@ -41,18 +42,16 @@ class DDPHook:
 
     Raises:
         ArgumentError: no process group, or a codec that does not exist.
-
-    >>> model.register_comm_hook(None, ddp_hook("mxfp8_e4m3"))  # doctest: +SKIP
     """
 
     # torch compares annotations by identity, and these are text.
     __signature__ = Signature([Parameter(name, Parameter.POSITIONAL_ONLY) for name in ("state", "bucket")])
 
-    def __init__(self, codec: str | Codec, group: Any = None, *, seed: int = 0) -> None:
+    def __init__(self, codec: str | Codec, group: ProcessGroup = None, *, seed: int = 0) -> None:
         self.__name__ = self.__qualname__ = "ddp_hook"  # by which torch names hooks
         self.codec, self.traffic = read(codec), Traffic()
         self._state = CodecState(self.codec, seed=seed)
-        joined = Peers(group)  # raises if there is none
+        joined = peers_of(group, None)  # raises if there is none
         ranks = distributed.get_process_group_ranks(joined.group or distributed.group.WORLD)
         own = distributed.new_group(ranks, use_local_synchronization=True)
         self._peers = Peers(own, self.traffic)
@@ -85,14 +84,14 @@ class DDPHook:
         )
         return x.copy_(mean)
 
-    def state_dict(self, model: nn.Module) -> dict[str, Any]:
+    def state_dict(self, model: nn.Module) -> StateDict:
         """Return what the codec remembers on this process, by the names of the model's parameters."""
         names = {id(p): name for name, p in _named(model)}
         state = self._state.state_dict()
-        state["residuals"] = {names[key]: x for key, x in state["residuals"].items() if key in names}
-        return state
+        residuals = cast("dict[int, torch.Tensor]", state["residuals"])
+        return {**state, "residuals": {names[key]: x for key, x in residuals.items() if key in names}}
 
-    def load_state_dict(self, model: nn.Module, states: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
+    def load_state_dict(self, model: nn.Module, states: StateDict | Sequence[StateDict]) -> None:
         """Take over a state.
 
         Args:
@@ -113,7 +112,7 @@ def _named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def _hook_of_torch(
-    codec: Codec, group: Any
+    codec: Codec, group: distributed.ProcessGroup
 ) -> Callable[[GradBucket], torch.futures.Future[torch.Tensor]] | None:
     if codec.hook == "powersgd":
         state = powerSGD_hook.PowerSGDState(
@@ -125,6 +124,6 @@ def _hook_of_torch(
     return None
 
 
-def ddp_hook(codec: str | Codec, group: Any = None, *, seed: int = 0) -> DDPHook:
+def ddp_hook(codec: str | Codec, group: ProcessGroup = None, *, seed: int = 0) -> DDPHook:
     """Return a hook for ``register_comm_hook``; see :class:`DDPHook`."""
     return DDPHook(codec, group, seed=seed)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import distributed, nn
 from torch.distributed.fsdp import FSDPModule
 
-from fewbits.distributed.arguments import checked_codec
+from fewbits.distributed.arguments import checked_codec, peers_of
 from fewbits.distributed.collectives.all_gather import all_gathered, checked_copy
 from fewbits.distributed.collectives.all_reduce import reduced
 from fewbits.distributed.collectives.reduce_scatter import scattered
@@ -18,6 +18,7 @@ from fewbits.distributed.state import CodecState, derived
 from fewbits.distributed.traffic import Traffic
 from fewbits.errors import ArgumentError
 from fewbits.recipes import Codec
+from fewbits.typing import ProcessGroup, StateDict
 
 
 class FSDPCodecs:
@@ -32,27 +33,26 @@ class FSDPCodecs:
         self.traffic = Traffic()
         self.states: dict[str, CodecState] = {}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return what the codecs remember on this process."""
         return {name: state.state_dict() for name, state in self.states.items()}
 
-    def load_state_dict(self, states: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
+    def load_state_dict(self, states: StateDict) -> None:
         """Take over what :meth:`state_dict` returned.
 
         Args:
-            states: of this process.
+            states: of this process. Gradients are cut for the number of processes, so that feedback of
+                another number has no place.
 
         Raises:
-            ArgumentError: the state of other modules or codecs, or of several processes: gradients are cut
-                for their number, so that feedback of another number has no place.
+            ArgumentError: the state of other modules or codecs.
         """
-        if not isinstance(states, dict) or states.keys() != self.states.keys():
-            names = sorted(states) if isinstance(states, dict) else f"{len(states)} processes"
+        if states.keys() != self.states.keys():
             raise ArgumentError(
-                f"the state of {names}; expected that of this process, for {sorted(self.states)}"
+                f"the state of {sorted(states)}; expected that of this process, for {sorted(self.states)}"
             )
         for name, state in self.states.items():
-            state.load_state_dict(states[name])
+            state.load_state_dict(cast(StateDict, states[name]))
 
 
 def fsdp_codecs(
@@ -61,7 +61,7 @@ def fsdp_codecs(
     gradient: str | Codec | None = None,
     weight: str | Codec | None = None,
     between: str | Codec | None = None,
-    group: Any = None,
+    group: ProcessGroup = None,
     seed: int = 0,
 ) -> FSDPCodecs:
     """Let a model that fully_shard was applied to send narrow numbers; call it once, before training.
@@ -168,11 +168,11 @@ class _AllGather(_Comm):
         output_tensor.copy_(all_gathered(input_tensor, codec, peers, [n] * peers.size, seed))
 
 
-def _mean_over(group: Any, state: CodecState, traffic: Traffic) -> Any:
-    plain = group.get_group() if hasattr(group, "mesh_dim_names") else group
+def _mean_over(group: ProcessGroup, state: CodecState, traffic: Traffic) -> Callable[[torch.Tensor], None]:
+    peers = peers_of(group, traffic)
 
     def hook(x: torch.Tensor) -> None:
         what = f"gradients between nodes, {x.dtype} ({x.numel()},), as {state.codec}"
-        x.copy_(reduced(x, state.codec, Peers(plain, traffic), what, mean=True, state=state))
+        x.copy_(reduced(x, state.codec, peers, what, mean=True, state=state))
 
     return hook

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
@@ -16,7 +15,7 @@ from fewbits.tensor import NarrowTensor
 Send = Callable[[torch.Tensor], torch.Tensor]
 
 
-def checked(q: NarrowTensor, codec: Any, what: str) -> None:
+def checked(q: NarrowTensor, codec: object, what: str) -> None:
     """Raise unless the parts of ``q`` can be cut and joined along the first dimension.
 
     Raises:
@@ -56,7 +55,7 @@ def described(q: NarrowTensor) -> str:
     return f"{q.format}{kept} of {q.dtype} and rows {tuple(q.shape[1:])}, axis {q.axis}"
 
 
-def gathered(q: NarrowTensor, codec: Any, peers: Peers) -> NarrowTensor:
+def gathered(q: NarrowTensor, codec: object, peers: Peers) -> NarrowTensor:
     """Return the rows of all processes."""
     with peers.telling():
         checked(q, codec, "all_gather")
@@ -73,7 +72,9 @@ def gathered(q: NarrowTensor, codec: Any, peers: Peers) -> NarrowTensor:
     return joined(q, sum(rows), send)
 
 
-def exchanged(q: NarrowTensor, codec: Any, peers: Peers, split_sizes: Sequence[int] | None) -> NarrowTensor:
+def exchanged(
+    q: NarrowTensor, codec: object, peers: Peers, split_sizes: Sequence[int] | None
+) -> NarrowTensor:
     """Return the rows that each process sent here."""
     with peers.telling():
         checked(q, codec, "all_to_all")

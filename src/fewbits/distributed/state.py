@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import TypedDict, cast
 
 import torch
 
 from fewbits.errors import ArgumentError
 from fewbits.recipes import Codec
 from fewbits.recipes import codec as read
+from fewbits.typing import StateDict
 
 _CLIPPED = 1e-5  # share of the values that may be clipped before the automatic scale halves
 _GROWTH = 1e-3  # of its logarithm to base 2, with each call that clips less
 _LIMIT = 100.0
+
+
+class _Saved(TypedDict):
+    """What ``state_dict`` returns."""
+
+    codec: str
+    seed: int
+    calls: int
+    log2_scale: float
+    residuals: dict[str, torch.Tensor]
 
 
 class CodecState:
@@ -71,7 +82,7 @@ class CodecState:
         self.log2_scale += -1.0 if count > _CLIPPED * n else _GROWTH
         self.log2_scale = min(max(self.log2_scale, -_LIMIT), _LIMIT)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return everything, for a checkpoint of this process."""
         return {
             "codec": str(self.codec),
@@ -83,7 +94,7 @@ class CodecState:
 
     def load_state_dict(
         self,
-        states: dict[str, Any] | Sequence[dict[str, Any]],
+        states: StateDict | Sequence[StateDict],
         keys: Mapping[str, Hashable] | None = None,
         rank: int = 0,
         size: int = 1,
@@ -103,7 +114,7 @@ class CodecState:
         Raises:
             ArgumentError: the state of another codec, or of tensors without a key.
         """
-        given = [states] if isinstance(states, dict) else list(states)
+        given = cast("list[_Saved]", [states] if isinstance(states, dict) else list(states))
         for state in given:
             if state["codec"] != str(self.codec):
                 raise ArgumentError(

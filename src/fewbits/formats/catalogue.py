@@ -102,6 +102,9 @@ _TABLE: tuple[tuple[str, Format, str, str], ...] = (
     *((f"int{n}_{size}", Block(_integer(n), _FP32, size),
        "symmetric integer quantization; Jacob et al., CVPR 2018",
        f"{n}-bit integers, one FP32 scale per {size}") for n in (8, 4) for size in ("tensor", "channel")),
+    ("int8_256", Block(_integer(8), _FP32, 256),
+     "Dettmers et al., 8-bit Optimizers via Block-wise Quantization, ICLR 2022, with blocks of 256",
+     "8-bit integers, one FP32 scale per 256 values"),
     *((f"fp8_{e}_{size}", Block(f, _FP32, size), "Micikevicius et al., FP8 Formats for Deep Learning, 2022",
        f"{e.upper()} with one FP32 scale per {size}") for e, f in (("e4m3", _E4M3), ("e5m2", _E5M2))
       for size in ("tensor", "channel")),

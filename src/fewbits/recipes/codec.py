@@ -14,6 +14,8 @@ TOPK = "topk"
 HOOKS = ("powersgd", "fp16_compress")
 """Codecs that are hooks of torch's DistributedDataParallel, taken as they are."""
 
+CodecValue = RoleFormat | float | bool | str | None  # what a field takes; a format also as text
+
 _SWITCHES = ("aps", "auto_scale", "feedback", "kahan", "stochastic")
 
 
@@ -92,7 +94,7 @@ class Codec:
         clipped = self.aps or self.auto_scale or not element.has_inf
         return rule == "block_nan" or (rule == "element" and (element.reals_only or not clipped))
 
-    def extended(self, **changes: Any) -> Codec:
+    def extended(self, **changes: CodecValue) -> Codec:
         """Return the codec with some fields changed; ``values`` may be given as text.
 
         Raises:
@@ -103,9 +105,11 @@ class Codec:
         for name in changes:
             if name not in known:
                 raise ArgumentError(f"a codec has no {name!r}; expected {', '.join(known)}")
-        if isinstance(changes.get("values"), str):
-            changes["values"] = read_role_format(changes["values"])
-        return replace(self, **changes)
+        values: dict[str, Any] = {
+            name: read_role_format(value) if name == "values" and isinstance(value, str) else value
+            for name, value in changes.items()
+        }
+        return replace(self, **values)
 
     def __str__(self) -> str:
         """Return the text that :func:`codec` takes."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,16 +15,13 @@ from fewbits.distributed.traffic import Traffic
 from fewbits.errors import ArgumentError
 from fewbits.recipes import Codec
 from fewbits.tensor import NarrowTensor
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
-    from torch.distributed.device_mesh import DeviceMesh
+from fewbits.typing import ProcessGroup
 
 
 def all_gather(
     tensor: torch.Tensor,
     codec: str | Codec | None = None,
-    group: ProcessGroup | DeviceMesh | None = None,
+    group: ProcessGroup = None,
     *,
     state: CodecState | None = None,
     traffic: Traffic | None = None,

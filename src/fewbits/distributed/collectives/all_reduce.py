@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, overload
+from typing import overload
 
 import torch
 
@@ -17,6 +17,7 @@ from fewbits.distributed.arguments import (
     described,
     flat,
     is_finite,
+    is_mesh,
     peers_of,
 )
 from fewbits.distributed.peers import Peers
@@ -26,19 +27,14 @@ from fewbits.distributed.state import CodecState, derived
 from fewbits.distributed.traffic import Traffic
 from fewbits.recipes import Codec
 from fewbits.tensor import NarrowTensor, quantize
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
-    from torch.distributed.device_mesh import DeviceMesh
-
-    Group = ProcessGroup | DeviceMesh | None
+from fewbits.typing import ProcessGroup
 
 
 @overload
 def all_reduce(
     tensor: torch.Tensor,
     codec: str | Codec,
-    group: Group = ...,
+    group: ProcessGroup = ...,
     *,
     op: str = ...,
     state: CodecState | None = ...,
@@ -49,7 +45,7 @@ def all_reduce(
 def all_reduce(
     tensor: Sequence[torch.Tensor],
     codec: str | Codec,
-    group: Group = ...,
+    group: ProcessGroup = ...,
     *,
     op: str = ...,
     state: CodecState | None = ...,
@@ -61,7 +57,7 @@ def all_reduce(
 def all_reduce(
     tensor: torch.Tensor | Sequence[torch.Tensor],
     codec: str | Codec,
-    group: Group = None,
+    group: ProcessGroup = None,
     *,
     op: str = "sum",
     state: CodecState | None = None,
@@ -121,9 +117,9 @@ def all_reduce(
     return results[0] if isinstance(tensor, torch.Tensor) else results
 
 
-def _levels(group: Any, traffic: Traffic | None) -> list[Peers]:
+def _levels(group: ProcessGroup, traffic: Traffic | None) -> list[Peers]:
     """Return the processes that reduce, from the inner level to the outer."""
-    if hasattr(group, "mesh_dim_names") and group.ndim == 2:
+    if is_mesh(group) and group.ndim == 2:
         return [Peers(group.get_group(1), traffic), Peers(group.get_group(0), traffic)]
     return [peers_of(group, traffic)]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,16 +16,13 @@ from fewbits.distributed.state import CodecState, derived
 from fewbits.distributed.traffic import Traffic
 from fewbits.recipes import Codec
 from fewbits.tensor import NarrowTensor
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
-    from torch.distributed.device_mesh import DeviceMesh
+from fewbits.typing import ProcessGroup
 
 
 def all_to_all(
     tensor: torch.Tensor,
     codec: str | Codec | None = None,
-    group: ProcessGroup | DeviceMesh | None = None,
+    group: ProcessGroup = None,
     *,
     split_sizes: Sequence[int] | None = None,
     state: CodecState | None = None,

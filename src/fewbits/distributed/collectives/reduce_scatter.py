@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -25,16 +24,13 @@ from fewbits.distributed.state import CodecState
 from fewbits.distributed.traffic import Traffic
 from fewbits.recipes import Codec
 from fewbits.tensor import NarrowTensor, quantize
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
-    from torch.distributed.device_mesh import DeviceMesh
+from fewbits.typing import ProcessGroup
 
 
 def reduce_scatter(
     tensor: torch.Tensor,
     codec: str | Codec,
-    group: ProcessGroup | DeviceMesh | None = None,
+    group: ProcessGroup = None,
     *,
     op: str = "sum",
     state: CodecState | None = None,
