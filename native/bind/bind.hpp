@@ -16,6 +16,7 @@ inline void require(bool holds, const char* what) {
 // Each adds the functions and classes of its file to the module.
 void bind_conversion(nb::module_& m);
 void bind_dense(nb::module_& m);
+void bind_feedback(nb::module_& m);
 void bind_format(nb::module_& m);
 void bind_lattice(nb::module_& m);
 void bind_machine(nb::module_& m);

@@ -82,7 +82,7 @@ std::pair<std::string, bool> quantize_values(const Format& format, const Geometr
 }
 
 void dequantize_parts(const Format& format, const Geometry& geometry, ConstBytes codes, std::optional<ConstBytes> scales,
-                      std::optional<ConstBytes> shifts, std::optional<ConstFloats> outer, Values out, int threads) {
+                      std::optional<ConstBytes> shifts, std::optional<ConstFloats> outer, Values out, bool add, int threads) {
     check(format);
     require(format.keep == 0, "only products read a sparse format");
     check_values(geometry, out.size());
@@ -96,8 +96,10 @@ void dequantize_parts(const Format& format, const Geometry& geometry, ConstBytes
         .outer = data_of(outer),
         .values = out.data(),
         .values_type = type_of(out),
-        .nontemporal = past_caches(out),
+        .combine = add ? Combine::add : Combine::replace,
+        .nontemporal = !add && past_caches(out),
     };
+    require(!add || (geometry.axes == 0 && geometry.place_step == 1 && job.values_type == Real::f32), "values are added to flat float32");
     const Implementation& implementation = active();
     nb::gil_scoped_release released;
     dequantize(implementation.kernels, job, threads);
@@ -123,8 +125,8 @@ void fewbits::bind_conversion(nb::module_& m) {
           "scales"_a.noconvert().none(), "shifts"_a.noconvert().none(), "outer"_a.noconvert().none(), "threads"_a,
           "Round x into packed parts; return as fake_quantize does.");
     m.def("dequantize", &dequantize_parts, "format"_a, "geometry"_a, "codes"_a.noconvert(), "scales"_a.noconvert().none(),
-          "shifts"_a.noconvert().none(), "outer"_a.noconvert().none(), "out"_a.noconvert(), "threads"_a,
-          "Write the values of packed parts into out, contiguous.");
+          "shifts"_a.noconvert().none(), "outer"_a.noconvert().none(), "out"_a.noconvert(), "add"_a, "threads"_a,
+          "Write the values of packed parts into out, contiguous, or add them to it.");
     m.def("magnitudes", &magnitudes, "geometry"_a, "x"_a.noconvert(), "threads"_a,
           "Return (largest finite magnitude, smallest magnitude above zero or infinity, whether x holds a NaN or an infinity).");
 }

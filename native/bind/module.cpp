@@ -12,6 +12,7 @@ NB_MODULE(_native, m) {
     m.doc() = "Compiled kernels of fewbits; fewbits.kernels.native is their public side.";
     bind_format(m);
     bind_conversion(m);
+    bind_feedback(m);
     bind_products(m);
     bind_lattice(m);
     bind_machine(m);

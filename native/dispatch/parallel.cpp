@@ -243,6 +243,18 @@ ErrorSums tally(const Kernels& kernels, Tally job, bool scale_of_line, int threa
 
 ErrorSums tally(const Kernels& kernels, const PairTally& job, int threads) { return tally_items(kernels.tally_pairs, job, threads); }
 
+bool feedback(const Kernels& kernels, const Feedback& job, int threads) {
+    const std::int64_t n = job.quantize.geometry.n, items = kernels.feedback_items(job);
+    std::atomic<bool> nonfinite{false};
+    const auto run = [&](std::int64_t first, std::int64_t last) {
+        if (kernels.feedback(job, first, last).nonfinite) nonfinite = true;
+    };
+    // The first item writes a scale that the whole array shares: all others read it.
+    divide(1, n, 1, [&](int, std::int64_t, std::int64_t) { run(0, 1); });
+    share(items - 1, n, threads, [&](std::int64_t first, std::int64_t last) { run(first + 1, last + 1); });
+    return nonfinite;
+}
+
 void top_k(const Kernels& kernels, const TopK& job, std::int64_t* places, int threads) {
     const std::int64_t items = count_of(job.n, ranked_together);
     // Each part of the array has candidates of its own, whoever finds them: magnitudes of all parts, then places.

@@ -32,6 +32,7 @@ std::pair<double, double> pass(const Kernels& kernels, Lattice job, int threads)
 // `scale_of_line`: the largest magnitude of each line is measured first.
 ErrorSums tally(const Kernels& kernels, Tally job, bool scale_of_line, int threads);
 ErrorSums tally(const Kernels& kernels, const PairTally& job, int threads);
+bool feedback(const Kernels& kernels, const Feedback& job, int threads);  // whether a value is not finite
 // Writes the k places in rising order.
 void top_k(const Kernels& kernels, const TopK& job, std::int64_t* places, int threads);
 Magnitudes measure(const Kernels& kernels, const void* in, Real type, const Geometry& geometry, int threads);

@@ -23,6 +23,13 @@ struct Quantize {
     bool nontemporal;  // results go to memory past the caches
 };
 
+// What is done with values that were decoded.
+enum class Combine : std::int32_t {
+    replace,
+    add,       // to the float32 that are there
+    subtract,  // from those; what is not finite then becomes zero
+};
+
 // From packed parts to values.
 struct Dequantize {
     Format format;
@@ -31,6 +38,7 @@ struct Dequantize {
     const float* outer;
     void* values;
     Real values_type;
+    Combine combine;  // other than `replace` on float32 without gaps alone
     bool nontemporal;
 };
 

@@ -7,6 +7,7 @@
 #include "jobs/conversion.hpp"
 #include "jobs/counter_uniform.hpp"
 #include "jobs/dense.hpp"
+#include "jobs/feedback.hpp"
 #include "jobs/gemv.hpp"
 #include "jobs/geometry.hpp"
 #include "jobs/lattice.hpp"
@@ -60,6 +61,8 @@ struct Kernels {
     void (*evaluate_groups)(const NmPermutation&, std::int64_t first, std::int64_t last);  // items are groups
     // One after the other: each swap that is made changes what the next ones gain.
     std::int64_t (*anneal)(const NmPermutation&, const std::int32_t* pairs, const std::int64_t* allowances, std::int64_t* gains, std::int64_t n);
+    std::int64_t (*feedback_items)(const Feedback&);
+    Outcome (*feedback)(const Feedback&, std::int64_t first, std::int64_t last);  // the first item before all others
     // Both return how many candidates there are then, k or all where there are less; top_k needs room_of its values.
     std::int64_t (*top_k)(const TopK&, const Candidates&, std::int64_t first, std::int64_t last);
     std::int64_t (*keep_largest)(const Candidates&, std::int64_t n, std::int64_t k);

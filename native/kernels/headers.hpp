@@ -7,6 +7,7 @@
 #include "jobs/conversion.hpp"
 #include "jobs/counter_uniform.hpp"
 #include "jobs/dense.hpp"
+#include "jobs/feedback.hpp"
 #include "jobs/format.hpp"
 #include "jobs/gemv.hpp"
 #include "jobs/geometry.hpp"

@@ -6,6 +6,7 @@
 #include "kernels/dense/triangles.inc.hpp"
 #include "kernels/dense/updated_columns.inc.hpp"
 #include "kernels/dequantize/dequantize.inc.hpp"
+#include "kernels/feedback/feedback.inc.hpp"
 #include "kernels/gemm/additions.inc.hpp"
 #include "kernels/gemv/gemv.inc.hpp"
 #include "kernels/lattice/wilson.inc.hpp"
@@ -62,6 +63,8 @@ constexpr Kernels functions = {
     .subtract_lower_rows = updated_columns::subtract_lower_rows,
     .evaluate_groups = permutation::evaluate_groups,
     .anneal = permutation::anneal,
+    .feedback_items = feedback::feedback_items,
+    .feedback = feedback::feedback,
     .top_k = top_k::top_k,
     .keep_largest = top_k::keep_largest,
     .counter_uniform = counter_uniform::counter_uniform,

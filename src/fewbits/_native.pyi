@@ -135,8 +135,21 @@ def dequantize(
     shifts: Bytes | tuple[int, ...] | None,
     outer: NDArray[np.float32] | tuple[int, ...] | None,
     out: NDArray[Any] | tuple[int, ...],
+    add: bool,
     threads: int,
 ) -> None: ...
+def quantize_with_feedback(
+    format: Format,
+    reading: Format,
+    geometry: Geometry,
+    x: NDArray[Any] | tuple[int, ...] | None,
+    residual: NDArray[np.float32] | tuple[int, ...],
+    codes: Bytes | tuple[int, ...],
+    scales: Bytes | tuple[int, ...] | None,
+    shifts: Bytes | tuple[int, ...] | None,
+    outer: NDArray[np.float32] | tuple[int, ...] | None,
+    threads: int,
+) -> bool: ...
 def gemv(
     format: Format,
     x: NDArray[np.float32] | tuple[int, ...],

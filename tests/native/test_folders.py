@@ -19,6 +19,7 @@ ROOMS = [
     "kernels/nm",
     "kernels/gemv",
     "kernels/tally",
+    "kernels/feedback",
 ]
 ALONE = [f"kernels/{room}" for room in ("gemm", "sparse", "stencil", "lattice", "dense", "top_k")]
 

@@ -21,7 +21,7 @@ using packed::DecodeBuffers, packed::PreparedDequantize, packed::decode_scales, 
 using blocks::spread_blocks;
 using lines::Line, lines::line_of;
 using memory::at, memory::store, memory::unpack;
-using numbers::Bits, numbers::float_of, numbers::least, numbers::one_bits, numbers::power_of_two, numbers::tile,
+using numbers::Bits, numbers::bits_of, numbers::float_of, numbers::infinity_bits, numbers::least, numbers::magnitude_mask, numbers::one_bits, numbers::power_of_two, numbers::tile,
     numbers::vector;
 using rounding::decode_all;
 using strips::Strip, strips::side_by_side, strips::strip_of, strips::strips_in;
@@ -133,6 +133,19 @@ inline void dequantize_strip(const PreparedDequantize& p, const CodeDecoder* d, 
               s.place_stride, s.count, rows[r]);
 }
 
+// Decoded values on those that are there, each rounded once.
+inline void combine_values(Combine how, const float* __restrict decoded, i64 n, float* __restrict into) {
+    if (how == Combine::add) {
+        for (i64 i = 0; i < n; ++i) into[i] += decoded[i];
+        return;
+    }
+    // What rounding left over. It is not finite where the value or its code is not: nothing is left of those.
+    for (i64 i = 0; i < n; ++i) {
+        const float left = into[i] - decoded[i];
+        into[i] = (bits_of(left) & magnitude_mask) < infinity_bits ? left : 0.0f;
+    }
+}
+
 }  // namespace
 
 // Items are tiles of lines, or squares of strips; none is cut by the division among threads.
@@ -148,7 +161,8 @@ void dequantize(const Dequantize& job, i64 first, i64 last) {
     // The scale of values that have none.
     for (i64 i = 0; i < tile; ++i) t.ones[i] = 1.0f;
     const i64 step = values_in_item(p), in_line = count_of(p.g.n, step);
-    const bool vectors = decodes_in_registers(p.f), direct = job.values_type == Real::f32 && p.g.place_step == 1;
+    const bool replaces = job.combine == Combine::replace, vectors = decodes_in_registers(p.f),
+               direct = replaces && job.values_type == Real::f32 && p.g.place_step == 1;
     const CodeDecoder s = vectors ? code_decoder_of(p.f.grid) : CodeDecoder{};
     for (i64 item = first; item < last; ++item) {
         const i64 start = item % in_line * step, n = least(step, p.g.n - start);
@@ -162,7 +176,10 @@ void dequantize(const Dequantize& job, i64 first, i64 last) {
         // Decoded at the place of the result where that is float32 without gaps; else in a buffer, stored with a
         // conversion.
         const float* decoded = decode_part(p, vectors ? &s : nullptr, t, line.number, start, n, values);
-        if (decoded != out) store(out, job.values_type, p.g.place_step, n, decoded);
+        if (!replaces)
+            combine_values(job.combine, decoded, n, static_cast<float*>(out));
+        else if (decoded != out)
+            store(out, job.values_type, p.g.place_step, n, decoded);
     }
     // One fence for all nontemporal stores of this thread.
     if (job.nontemporal) finish_nontemporal_stores();

@@ -75,6 +75,7 @@ inline void gemv_stored(const Gemv& job, const float* permuted, i64 first, i64 l
         .outer = job.outer,
         .values = nullptr,
         .values_type = Real::f32,
+        .combine = Combine::replace,
         .nontemporal = false,
     };
     // Of a geometry decoding needs the length of a line only.

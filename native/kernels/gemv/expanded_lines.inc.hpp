@@ -18,6 +18,7 @@ inline Dequantize lines_from(const Gemv& job, const u8* codes, i64 line) {
         .outer = job.outer,
         .values = nullptr,
         .values_type = Real::f32,
+        .combine = Combine::replace,
         .nontemporal = false,
     };
     // Every value is stored now. Scales lie where they were: streams leave out codes alone.

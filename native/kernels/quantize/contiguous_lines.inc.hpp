@@ -41,6 +41,8 @@ namespace {  // of this file alone
 // The part of a line that one item of work covers; all of it where a cut would share bytes or scales.
 constexpr i64 tiles_in_item = 8;
 
+}  // namespace
+
 // Values of a line in one item.
 inline i64 values_in_item(const PreparedQuantize& p) {
     const Format& f = p.f;
@@ -50,8 +52,6 @@ inline i64 values_in_item(const PreparedQuantize& p) {
                             (!p.values && !divisible(f, tile_of(f)));
     return whole_line ? p.g.n : tiles_in_item * tile_of(f);
 }
-
-}  // namespace
 
 inline i64 items_of_contiguous(const PreparedQuantize& p) {
     return p.g.n == 0 ? 0 : lines_in(p.g) * count_of(p.g.n, values_in_item(p));

@@ -4,9 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from fewbits.errors import ArgumentError, DTypeError
+import fewbits as fb
+from fewbits.errors import ArgumentError, DataError, DTypeError
+from fewbits.formats import Format, parse
 from fewbits.kernels import ops
+from fewbits.kernels.bits.layout import layout
+from fewbits.kernels.bits.options import Choices
 from fewbits.kernels.reference.top_k.top_k import top_k
+from tests import cases
 
 
 def normal(n: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -47,3 +52,72 @@ def test_what_is_not_flat_on_the_cpu_is_refused(x: torch.Tensor) -> None:
 def test_other_dtypes_are_refused() -> None:
     with pytest.raises(DTypeError, match=r"torch\.float64; expected torch\.float32 or torch\.bfloat16"):
         ops.top_k(torch.ones(8).double(), 1)
+
+
+def views(fmt: Format, n: int) -> list[torch.Tensor | None]:
+    """Return the pieces of n values as views of one buffer of bytes, at multiples of four."""
+    buffer, at, pieces = torch.zeros(8 * n + 64, dtype=torch.uint8), 4, []
+    for shape, dtype in zip(layout(fmt, (n,), 0), (torch.uint8,) * 3 + (torch.float32,), strict=True):
+        size = 0 if shape is None else shape[0] * (4 if dtype == torch.float32 else 1)
+        pieces.append(None if shape is None else buffer[at : at + size].view(dtype))
+        at += -(-size // 4) * 4
+    return pieces
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("n", [1, 33, 5000])
+@pytest.mark.parametrize("fmt", cases.FORMATS, ids=str)
+def test_feedback_is_rounding_the_sum_and_keeping_the_difference(
+    fmt: Format, n: int, dtype: torch.dtype
+) -> None:
+    rounding = "stochastic" if n == 33 else "nearest_even"
+    x, residual, pieces = normal(n, dtype), normal(n + 1)[:n] * 0.01, views(fmt, n)
+    v = x.float() + residual
+    ops.quantize_with_feedback(x, residual, fmt, Choices(rounding), 5, pieces)
+    q = fb.quantize(v, fmt, rounding=rounding, generator=5 if rounding == "stochastic" else None)
+    for mine, theirs in zip(pieces, q.pieces, strict=True):
+        assert (mine is None) == (theirs is None)
+        assert mine is None or theirs is None or torch.equal(mine, theirs)
+    left = v - q.dequantize()
+    assert torch.equal(residual, torch.where(left.isfinite(), left, 0))
+
+
+@pytest.mark.parametrize("fmt", cases.FORMATS, ids=str)
+def test_dequantize_add_is_decoding_and_then_adding(fmt: Format) -> None:
+    for n in (1, 33, 5000):
+        q, into = fb.quantize(normal(n), fmt), normal(n + 1)[:n].clone()
+        wanted = into + q.dequantize()
+        ops.dequantize_add(q.pieces, fmt.grammar, n, into)
+        assert torch.equal(into.isnan(), wanted.isnan())
+        assert torch.equal(into.nan_to_num(), wanted.nan_to_num())
+
+
+def test_no_values_are_no_work() -> None:
+    q = fb.quantize(torch.empty(0), "mxfp4")
+    ops.dequantize_add(q.pieces, "mxfp4", 0, torch.empty(0))
+    ops.quantize_with_feedback(torch.empty(0), torch.empty(0), "mxfp4", Choices(), 0, q.pieces)
+
+
+def test_a_refused_nan_leaves_the_residual_as_it_was() -> None:
+    x, residual = torch.tensor([1.0, torch.nan]), torch.tensor([0.25, 0.5])
+    with pytest.raises(DataError, match="holds 1 NaN"):
+        ops.quantize_with_feedback(
+            x, residual, "int8_tensor", Choices(nonfinite="raise"), 0, views(parse("int8_tensor"), 2)
+        )
+    assert residual.tolist() == [0.25, 0.5]
+
+
+def test_pieces_of_other_tensors_are_refused() -> None:
+    q, into = fb.quantize(normal(64), "mxfp4"), torch.zeros(64)
+    with pytest.raises(ArgumentError, match=r"pieces are .*64 values of fp8_e4m3 have .*NarrowTensor"):
+        ops.dequantize_add(q.pieces, "fp8_e4m3", 64, into)
+    with pytest.raises(ArgumentError, match=r"pieces\[0\] has 32 items; expected 64"):
+        ops.dequantize_add(q.pieces, "mxfp8_e4m3", 64, into)
+    with pytest.raises(ArgumentError, match="into has 64 items; expected 32"):
+        ops.dequantize_add(q.pieces, "mxfp4", 32, into)
+    with pytest.raises(ArgumentError, match="residual has 3 items; expected 4"):
+        ops.quantize_with_feedback(torch.ones(4), torch.ones(3), "mxfp4", Choices(), 0, q.pieces)
+    with pytest.raises(DTypeError, match=r"pieces\[0\] is a tensor of torch\.int8; expected torch\.uint8"):
+        ops.dequantize_add([q.codes.view(torch.int8), q.scales, None, None], "mxfp4", 64, into)
+    with pytest.raises(DTypeError, match=r"into is a tensor of torch\.float64; expected torch\.float32"):
+        ops.dequantize_add(q.pieces, "mxfp4", 64, into.double())

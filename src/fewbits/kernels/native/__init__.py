@@ -13,6 +13,7 @@ from fewbits.kernels.native.dense.triangles import substitute
 from fewbits.kernels.native.dequantize.dequantize import dequantize, dequantize_lent
 from fewbits.kernels.native.dispatch.exact import exact_arithmetic
 from fewbits.kernels.native.dispatch.isa import active_isa, available_isas, force_isa, isas
+from fewbits.kernels.native.feedback.feedback import quantize_with_feedback
 from fewbits.kernels.native.gemm.additions import addition_product
 from fewbits.kernels.native.gemm.product import (
     has_bfloat16_products,
@@ -70,6 +71,7 @@ __all__ = [
     "product",
     "quantize",
     "quantize_lent",
+    "quantize_with_feedback",
     "reading_plan",
     "residuals",
     "rounds_in_product",

@@ -1,7 +1,7 @@
 """The operators of torch, here and nowhere else: schema, shape function, gradient, vmap, sharding."""
 
 from fewbits.kernels.ops.conversions import dequantize, fake_quantize, quantize
-from fewbits.kernels.ops.flat import top_k
+from fewbits.kernels.ops.flat import dequantize_add, quantize_with_feedback, top_k
 from fewbits.kernels.ops.nm import compress, expand
 from fewbits.kernels.ops.products import (
     addition_product,
@@ -17,11 +17,13 @@ __all__ = [
     "bfloat16_product",
     "compress",
     "dequantize",
+    "dequantize_add",
     "expand",
     "fake_quantize",
     "gemv",
     "gemv_int8",
     "quantize",
+    "quantize_with_feedback",
     "rounded_product",
     "rounds_in_product",
     "top_k",

@@ -17,15 +17,20 @@ Array = NDArray[Any]
 Lent = Array | tuple[int, ...]  # as in quantize.py
 
 
-def dequantize(q: Packed, out: Array, format: Format, axis: int, *, threads: int) -> None:
-    """Write the values of ``q`` into ``out``, which is in C order, of one of the types of fake_quantize."""
+def dequantize(q: Packed, out: Array, format: Format, axis: int, *, threads: int, add: bool = False) -> None:
+    """Write the values of ``q`` into ``out``, which is in C order, of one of the types of fake_quantize.
+
+    With ``add``, add them to ``out``, which is then (n,) float32.
+    """
     planned = reading_plan(format.grammar, out.shape, axis)
     assert planned is not None  # C order needs two axes at most
-    dequantize_lent(planned, contiguous_parts(q), out, threads)
+    dequantize_lent(planned, contiguous_parts(q), out, threads, add=add)
 
 
-def dequantize_lent(planned: ReadingPlan, q: Sequence[Lent | None], out: Lent, threads: int) -> None:
-    """Write the values of ``q``, of the plan's shape, into ``out``."""
+def dequantize_lent(
+    planned: ReadingPlan, q: Sequence[Lent | None], out: Lent, threads: int, *, add: bool = False
+) -> None:
+    """Write the values of ``q``, of the plan's shape, into ``out``, or add them to it."""
     codes, scales, shifts, outer = q
     assert codes is not None
-    _native.dequantize(*planned, codes, scales, shifts, outer, out, threads)
+    _native.dequantize(*planned, codes, scales, shifts, outer, out, add, threads)
