@@ -8,7 +8,7 @@
 
 namespace finite_vectors {
 
-using numbers::Bits, numbers::Naturals, numbers::Reals, numbers::binade, numbers::bits_of, numbers::exponent_mask,
+using numbers::Bits, numbers::Naturals, numbers::Reals, numbers::binade, numbers::bits_of, numbers::exponent_mask, numbers::float_of,
     numbers::larger, numbers::least, numbers::magnitude_mask, numbers::one_bits, numbers::sign_bit, numbers::smaller,
     numbers::tile, numbers::vector;
 using packing::Joining, packing::join, packing::joined, packing::joined_bytes;
@@ -70,11 +70,15 @@ inline Naturals floor_of(Reals v) {
 #endif
 }
 
-// The binade of u, in place, but none below that of emin, where subnormals share a step. `fixed`: all values share it, and
-// beyond them it does not matter.
-template <bool fixed>
+// How the step of a value is found: `one` for all, as in fixed point; looked up in a register that has a lane for each of
+// `few` binades; computed.
+enum class Binades { one, few, many };
+
+// The binade of u, in place, but none below that of emin, where subnormals share a step. Beyond the values of fixed point,
+// which share it, it does not matter.
+template <Binades binades>
 inline Bits binade_of(const Constants& k, Reals u) {
-    return fixed ? broadcast(k.emin_bits) : larger((Bits)u & exponent_mask, broadcast(k.emin_bits));
+    return binades == Binades::one ? broadcast(k.emin_bits) : larger((Bits)u & exponent_mask, broadcast(k.emin_bits));
 }
 
 // |u| rounded, as a multiple of the step of its binade and as the value. With M = 2^(s+23), where the values of u's
@@ -90,6 +94,55 @@ inline Rounded round_to_nearest(const Constants& k, Bits field, Reals u) {
     const Naturals m = (Naturals)field + static_cast<u32>(k.drop << 23);
     const Reals sum = u + (Reals)m;
     return {(Bits)((Naturals)sum - m), sum - (Reals)m};
+}
+
+#if defined(__AVX2__)
+
+// Of each binade of few what round_to_nearest adds, and what is then taken from the bits of the sum to leave the code. A
+// binade has the lane that the low bits of its exponent field say.
+struct BinadeTable {
+    Bits added, taken;
+};
+
+inline bool has_few_binades(const Constants& k) { return (bits_of(k.max) >> 23) - k.emin_field < vector; }
+
+inline BinadeTable binade_table(const Constants& k) {
+    Bits lane{};
+    for (i32 i = 0; i < vector; ++i) lane[i] = i;
+    const Bits above = (lane - k.emin_field) & static_cast<i32>(vector - 1), added = (above + (k.emin_field + k.drop)) << 23;
+    return {added, added - (above << k.m)};
+}
+
+inline Bits select_lane(Bits table, Bits lanes) {
+#if defined(__AVX512F__)
+    return (Bits)_mm512_permutexvar_epi32((__m512i)lanes, (__m512i)table);
+#else
+    return (Bits)_mm256_permutevar8x32_epi32((__m256i)table, (__m256i)lanes);
+#endif
+}
+
+// The code of u, which is not above the largest value: six instructions, where others take eight.
+inline Bits code_of(const Constants& k, const BinadeTable& t, Reals u) {
+    const Bits field = (Bits)((Naturals)larger((Bits)u, broadcast(k.emin_bits)) >> 23);
+    return (Bits)(u + (Reals)select_lane(t.added, field)) - select_lane(t.taken, field);
+}
+
+#else
+
+struct BinadeTable {};
+inline bool has_few_binades(const Constants&) { return false; }
+inline BinadeTable binade_table(const Constants&) { return {}; }
+inline Bits code_of(const Constants&, const BinadeTable&, Reals u) { return (Bits)u; }
+
+#endif
+
+// |u|, but not above `most`.
+inline Reals magnitude_within(Reals u, Reals most) {
+#if defined(__AVX512F__)
+    return (Reals)_mm512_range_ps((__m512)u, (__m512)most, 10);  // the smaller magnitude, without a sign
+#else
+    return (Reals)smaller((Bits)u & magnitude_mask, (Bits)most);
+#endif
 }
 
 // Up or down by a draw of B bits: the fraction of a step that is dropped, cut to B bits, and the draw together reach one.
@@ -152,14 +205,18 @@ __attribute__((always_inline)) inline void ask(const VectorRounding& q, i64 i) {
     if (result == Result::values && !q.nontemporal) __builtin_prefetch(q.values + i + q.ahead, 1);
 }
 
-// Rounds the vector from value i on to values, to codes, or to be packed to magnitudes of codes, and returns their bits. `plain` says that the limits of both signs
-// are one and that minus zero exists, which saves three instructions; `cap`: what lies beyond twice the largest value is
-// taken for it, so that M stays within float32.
-template <Result result, bool from_w, bool plain, bool fixed, bool divided, bool drawn, bool pairs>
-inline Bits round_vector(const Constants& k, const VectorRounding& q, i32 cap, i64 i, Reals a, Reals b, u32& shifts) {
+// Rounds the vector from value i on to values, to codes, or to be packed to magnitudes of codes, and returns their bits.
+// `plain` says that the limits of both signs are one and, but for what is packed, that minus zero exists. Codes of what
+// lies beyond `most` are those of `most`: the largest value, or where a sign has a limit of its own enough above it that M
+// stays within float32.
+template <Result result, bool from_w, bool plain, Binades binades, bool divided, bool drawn, bool pairs>
+inline Bits round_vector(const Constants& k, const VectorRounding& q, const BinadeTable& table, Reals most, i64 i, Reals a, Reals b,
+                         u32& shifts) {
     constexpr bool codes = result != Result::values;
     const Bits x = read<Bits>(q.x + i);
-    const Reals w = (Reals)((from_w ? read<Bits>(q.w + i) : x) & magnitude_mask);
+    const Bits from = from_w ? read<Bits>(q.w + i) : x;
+    // A sign goes where the magnitude is limited.
+    const Reals w = (Reals)(codes && !pairs ? from : from & magnitude_mask);
     Reals u = divided ? w / a : w * a, unit = b;
     if (pairs) {
         // A pair below one shifts by one: each lane beside its neighbour is one permutation.
@@ -168,14 +225,15 @@ inline Bits round_vector(const Constants& k, const VectorRounding& q, i32 cap, i
         unit = top < one_bits ? 0.5f * b : b;
         if (codes) shifts = bits_of_pairs(top);
     }
-    if (codes || drawn) u = (Reals)smaller((Bits)u, broadcast(cap));
-    const Bits field = binade_of<fixed>(k, u);
+    if (codes) u = magnitude_within(u, most);
+    else if (drawn) u = (Reals)smaller((Bits)u, (Bits)most);
+    if (codes && binades == Binades::few) return code_of(k, table, u);
+    const Bits field = binade_of<binades>(k, u);
     const Rounded r = drawn ? round_drawn(k, field, u, read<Naturals>(q.draws + i)) : round_to_nearest(k, field, u);
     if (codes) {
         // The code counts steps: those of the binades below that of u, and its own.
-        const Bits c = ((field - k.emin_bits) >> k.drop) + r.steps;
-        const Bits limit = plain ? broadcast(k.limit_above) : x < 0 ? broadcast(k.limit_below) : broadcast(k.limit_above);
-        const Bits within = smaller(c, limit);
+        const Bits c = binades == Binades::one ? r.steps : ((field - k.emin_bits) >> k.drop) + r.steps;
+        const Bits within = plain ? c : smaller(c, x < 0 ? broadcast(k.limit_below) : broadcast(k.limit_above));
         if (result == Result::packed) return within;
         return plain ? within | (x >> 31 & k.sign_mask) : with_sign(k, within, x);
     }
@@ -190,11 +248,12 @@ inline u64 block_of(i64 i) {
 }
 
 // `per` values share a number in a and b. Memory is asked for a line of the cache at a time, of `line` values.
-template <i64 per, Result result, bool plain, bool fixed, bool divided, bool drawn, bool pairs>
+template <i64 per, Result result, bool plain, Binades binades, bool divided, bool drawn, bool pairs>
 void round_vectors(const Constants& given, const VectorRounding& given_rounding) {
     const Constants k = given;
     const VectorRounding q = given_rounding;
-    const i32 cap = (bits_of(k.max) & exponent_mask) + binade;
+    const Reals most = broadcast(result != Result::values && plain ? k.max : float_of((bits_of(k.max) & exponent_mask) + binade));
+    const BinadeTable table = binade_table(k);
     constexpr i64 line = 16, run = per > 0 ? per : line;
     // A number for all stays in one register, as that of a block does for all vectors of the block.
     Reals a = broadcast(q.a[0]), b = broadcast(q.b[0]);
@@ -205,20 +264,22 @@ void round_vectors(const Constants& given, const VectorRounding& given_rounding)
         for (i64 i = 0;; i = least(i + joined, q.n - joined)) {
             Bits codes[4], x[4];
             u32 shifts = 0;
+            // Blocks are whole, so that i begins one, or half of one where no more is joined: lanes count from there.
+            const float *as = q.a + block_of<per>(i), *bs = q.b + block_of<per>(i);
 #pragma GCC unroll 4
             for (i64 v = 0; v < joined; v += line) ask<result>(q, i + v);
 #pragma GCC unroll 4
             for (i64 v = 0; v < 4; ++v) {
                 const i64 at = i + v * vector;
                 if (per == own) a = read<Reals>(q.a + at), b = read<Reals>(q.b + at);
-                if (per > 0) a = broadcast(q.a[block_of<per>(at)]), b = broadcast(q.b[block_of<per>(at)]);
+                if (per > 0) a = broadcast(as[block_of<per>(v * vector)]), b = broadcast(bs[block_of<per>(v * vector)]);
                 x[v] = read<Bits>(q.x + at);
                 u32 of_vector = 0;
-                codes[v] = round_vector<result, per == own, plain, fixed, divided, drawn, pairs>(k, q, cap, at, a, b, of_vector);
+                codes[v] = round_vector<result, per == own, plain, binades, divided, drawn, pairs>(k, q, table, most, at, a, b, of_vector);
                 shifts |= of_vector << v * vector / 2;
             }
             // What the next codes do not cover again, and others may own, is not written: by way of a buffer.
-            u8 *out = q.packed + i * joining.bits / 8, buffer[2 * joined];
+            u8 *out = q.packed + block_of<8>(i) * static_cast<u64>(joining.bits), buffer[2 * joined];
             const bool roomy = q.end - out >= room;
             join(joining, codes, x, roomy ? out : buffer);
             if (!roomy) __builtin_memcpy(out, buffer, static_cast<u64>(group_bytes));
@@ -235,7 +296,7 @@ void round_vectors(const Constants& given, const VectorRounding& given_rounding)
                 for (i64 at = i; at < i + line; at += vector) {
                     if (per == own) a = read<Reals>(q.a + at), b = read<Reals>(q.b + at);
                     u32 shifts;
-                    const Bits r = round_vector<result, per == own, plain, fixed, divided, drawn, pairs>(k, q, cap, at, a, b, shifts);
+                    const Bits r = round_vector<result, per == own, plain, binades, divided, drawn, pairs>(k, q, table, most, at, a, b, shifts);
                     if (result == Result::codes)
                         write(q.codes + at, r);
                     else if (q.nontemporal)
@@ -275,25 +336,30 @@ using RoundVectors = void (*)(const Constants&, const VectorRounding&);
 
 }  // namespace
 
-// Pairs are those of fixed-point elements in blocks; only vectors that have a number for each value leave codes as they are.
-template <i64 per, Result result, bool plain, bool fixed>
+// Pairs are those of fixed-point elements in blocks.
+template <i64 per, Result result, bool plain, Binades binades>
 inline RoundVectors vectors_for(bool divided, bool drawn, bool pairs) {
-    if constexpr (per > 0 && plain && fixed) {
-        if (pairs && drawn) return round_vectors<per, result, plain, fixed, false, true, true>;
-        if (pairs) return round_vectors<per, result, plain, fixed, false, false, true>;
+    if constexpr (per > 0 && plain && binades == Binades::one) {
+        if (pairs && drawn) return round_vectors<per, result, plain, binades, false, true, true>;
+        if (pairs) return round_vectors<per, result, plain, binades, false, false, true>;
     }
-    if (divided && drawn) return round_vectors<per, result, plain, fixed, true, true, false>;
-    if (divided) return round_vectors<per, result, plain, fixed, true, false, false>;
-    return drawn ? round_vectors<per, result, plain, fixed, false, true, false> : round_vectors<per, result, plain, fixed, false, false, false>;
+    if constexpr (binades != Binades::few) {
+        if (divided && drawn) return round_vectors<per, result, plain, binades, true, true, false>;
+        if (drawn) return round_vectors<per, result, plain, binades, false, true, false>;
+    }
+    return divided ? round_vectors<per, result, plain, binades, true, false, false> : round_vectors<per, result, plain, binades, false, false, false>;
 }
 
 template <i64 per, Result result>
 inline RoundVectors vectors_for(const Constants& k, bool fixed, bool divided, bool drawn, bool pairs) {
-    const bool plain = is_plain(k);
-    if (plain && fixed) return vectors_for<per, result, true, true>(divided, drawn, pairs);
-    if (plain) return vectors_for<per, result, true, false>(divided, drawn, pairs);
-    if (fixed) return vectors_for<per, result, false, true>(divided, drawn, pairs);
-    return vectors_for<per, result, false, false>(divided, drawn, pairs);
+    // Packed magnitudes get their signs later.
+    const bool plain = result == Result::packed ? k.limit_above == k.limit_below : is_plain(k);
+    if (plain && fixed) return vectors_for<per, result, true, Binades::one>(divided, drawn, pairs);
+    if constexpr (result == Result::packed)
+        if (plain && !drawn && has_few_binades(k)) return vectors_for<per, result, true, Binades::few>(divided, drawn, pairs);
+    if (plain) return vectors_for<per, result, true, Binades::many>(divided, drawn, pairs);
+    if (fixed) return vectors_for<per, result, false, Binades::one>(divided, drawn, pairs);
+    return vectors_for<per, result, false, Binades::many>(divided, drawn, pairs);
 }
 
 }  // namespace finite_vectors
