@@ -3,8 +3,8 @@
 Limit: torch summing as many bytes of float32 as the packed weights have, which reads them once. Peers:
 torch's products of the same weights in bfloat16 and float32, each with vectors of that type, and ggml's own
 MXFP4 and Q4_0 where `python benchmarks/_ggml.py` has built them. One vector in every format, as it is and
-rounded to int8; then batches of float32 and of bfloat16. All in one process, alternating, medians. 8192 x
-65536 weights are 1 GiB in bfloat16.
+rounded to int8; then batches of float32 and of bfloat16. All in one process, in turns, each beside the reads
+before and after it, medians. 8192 x 65536 weights are 1 GiB in bfloat16.
 
     python benchmarks/matvec.py [--lines 8192] [--columns 65536] [--batch 1] [--rounds 5] [--json FILE]
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from _alternating import arguments, seconds, table, write
+from _alternating import Calls, arguments, beside, table, write
 from _ggml import Matrix, built
 
 import fewbits as fb
@@ -58,8 +58,7 @@ def measure(
     xb = x.bfloat16()
     own = x.to(dtype)
     bytes_like = torch.ones(q.nbytes // 4)
-    calls = {
-        "read": bytes_like.sum,
+    calls: Calls = {
         "fewbits": lambda: fb.matvec(q, own, activation=activation),
         "bfloat16": lambda: xb @ weight.t(),
     }
@@ -68,20 +67,21 @@ def measure(
         calls["float32"] = lambda: x @ wide.t()
     for peer, matrix in peers.items():
         calls[peer] = lambda matrix=matrix: matrix.multiply(x)
-    taken = seconds(calls, rounds)
+    read, reads = beside(bytes_like.sum, calls, rounds)  # a time, and the others in times of it
+    ours = read * reads["fewbits"]
     return {
         "format": name,
         "batch": batch,
         "activation": activation,
         "dtype": str(dtype).removeprefix("torch."),
         "packed_mebibytes": q.nbytes / 2**20,
-        "read_gigabytes_per_second": bytes_like.numel() * 4 / taken["read"] / 1e9,
-        "gigabytes_per_second": q.nbytes / taken["fewbits"] / 1e9,
-        "gigaflops_per_second": 2 * batch * lines * columns / taken["fewbits"] / 1e9,
-        "of_limit": taken["read"] / taken["fewbits"],
-        "times_faster_than_bfloat16": taken["bfloat16"] / taken["fewbits"],
-        "times_faster_than_float32": taken["float32"] / taken["fewbits"] if batch > 1 else None,
-        "times_faster_than_ggml": {peer: taken[peer] / taken["fewbits"] for peer in peers},
+        "read_gigabytes_per_second": bytes_like.numel() * 4 / read / 1e9,
+        "gigabytes_per_second": q.nbytes / ours / 1e9,
+        "gigaflops_per_second": 2 * batch * lines * columns / ours / 1e9,
+        "of_limit": 1 / reads["fewbits"],
+        "times_faster_than_bfloat16": reads["bfloat16"] / reads["fewbits"],
+        "times_faster_than_float32": reads["float32"] / reads["fewbits"] if batch > 1 else None,
+        "times_faster_than_ggml": {peer: reads[peer] / reads["fewbits"] for peer in peers},
     }
 
 

@@ -14,10 +14,8 @@ namespace fewbits {
 namespace {
 
 constexpr std::int64_t cache_line = 64;  // bytes
-// Of products with few vectors: how many values a thread takes at once, some 20 microseconds, in lines by so many.
-constexpr std::int64_t values_taken = 1 << 20, lines_multiple = 4;
-// Of several vectors the kernels decode so many lines at once.
-constexpr std::int64_t lines_of_several_rows = 24;
+// Of products with few vectors: how many values a thread takes at once, some 20 microseconds.
+constexpr std::int64_t values_taken = 1 << 20;
 
 }  // namespace
 
@@ -46,7 +44,7 @@ void gemv(const Kernels& kernels, Gemv job, int threads) {
     divide(kernels.gemv_panel_items(job), job.batch * job.n, threads,
            [&](int, std::int64_t first, std::int64_t last) { kernels.gemv_pack(job, first, last); });
     // Some lines at a time to whoever is free: a thread that other work holds up, or that wakes late, does fewer.
-    const std::int64_t multiple = panels ? lines_of_several_rows : lines_multiple;
+    const std::int64_t multiple = kernels.gemv_lines(job);
     const std::int64_t together = count_of(values_taken / std::max<std::int64_t>(job.n * job.batch, 1) + 1, multiple) * multiple;
     std::atomic<std::int64_t> next{0};
     divide(job.lines, job.lines * job.n, threads, [&](int thread, std::int64_t, std::int64_t) {

@@ -31,6 +31,7 @@ struct Kernels {
     std::int64_t (*gemv_workspace)(const Gemv&);  // bytes that each thread needs
     // Items are lines. `prepared` says that the workspace has served this job before: what all lines share is in it.
     void (*gemv)(const Gemv&, std::uint8_t* workspace, bool prepared, std::int64_t first, std::int64_t last);
+    std::int64_t (*gemv_lines)(const Gemv&);  // a thread should take a multiple of so many at once
     // Several rows of x are packed before, into panels that all threads read: their bytes, and the items of packing them.
     std::int64_t (*gemv_panel_bytes)(const Gemv&);
     std::int64_t (*gemv_panel_items)(const Gemv&);

@@ -37,6 +37,7 @@ constexpr Kernels functions = {
     .dequantize = dequantize::dequantize,
     .gemv_workspace = gemv::gemv_workspace,
     .gemv = gemv::multiply,
+    .gemv_lines = gemv::lines_multiple,
     .gemv_panel_bytes = gemv::panel_bytes,
     .gemv_panel_items = gemv::panel_items,
     .gemv_pack = several_rows::pack_panels,

@@ -84,6 +84,12 @@ void gemv(const Gemv& job, u8* workspace, bool prepared, i64 first, i64 last) {
     }
 }
 
+// Lines that a thread should take at once are a multiple of this: so many share what is read of x.
+i64 lines_multiple(const Gemv& job) {
+    Integers k;
+    return job.batch > 1 && !takes_integers(job, k) ? lines_in_group : lines_together;
+}
+
 // Several rows of x are packed first, but for integers.
 i64 panel_bytes(const Gemv& job) {
     Integers k;

@@ -115,17 +115,18 @@ constexpr i64 codes_in_register = 64;
 
 // Writes the whole steps of row b of x into the workspace.
 inline void prepare_row(const Gemv& job, const Integers& k, i64 b, u8* workspace) {
-    const i8* x = job.x_codes + b * job.n;
-    i8* codes = reinterpret_cast<i8*>(workspace);
-    i32* offsets = reinterpret_cast<i32*>(workspace + k.steps * step);
-    float* scales = reinterpret_cast<float*>(workspace + k.steps * (step + 4 * blocks_in_step));
+    const i8* __restrict x = job.x_codes + b * job.n;
+    i8* __restrict codes = reinterpret_cast<i8*>(workspace);
+    i32* __restrict offsets = reinterpret_cast<i32*>(workspace + k.steps * step);
+    float* __restrict scales = reinterpret_cast<float*>(workspace + k.steps * (step + 4 * blocks_in_step));
     // Nibbles come apart as even and odd values; bytes stay in their order.
-    const i64 half = codes_in_register / 2;
+    constexpr i64 half = codes_in_register / 2;
     const bool nibbles = job.format.grid.bits == 4;
-    for (i64 i = 0; i < k.steps * step; i += codes_in_register)
+    if (!nibbles) __builtin_memcpy(codes, x, static_cast<u64>(k.steps * step));
+    for (i64 i = 0; nibbles && i < k.steps * step; i += codes_in_register)
         for (i64 j = 0; j < half; ++j) {
-            codes[i + (nibbles ? j : 2 * j)] = x[i + 2 * j];
-            codes[i + (nibbles ? half + j : 2 * j + 1)] = x[i + 2 * j + 1];
+            codes[i + j] = x[i + 2 * j];
+            codes[i + half + j] = x[i + 2 * j + 1];
         }
     for (i64 i = 0; i < k.steps * blocks_in_step; ++i) {
         const i64 of = i / blocks_in_step * blocks_in_step + k.order[i % blocks_in_step];
@@ -345,7 +346,9 @@ inline void add_steps(const Gemv& job, const Integers& k, const PreparedDequanti
         const i64 count = least(steps_together, k.steps - start);
         for (i64 l = 0; l < lines; ++l) {
             scales_of_steps(p, k, t, line + l, start, count, scales[l]);
-            if (has_blocks(p.f)) __builtin_prefetch(p.job.scales + (line + l) * p.bytes.scales + 2 * (start + count) * blocks_in_step);
+            // Those after the next ones: with E8M0 two cache lines.
+            const u8* next = p.job.scales + (line + l) * p.bytes.scales + bytes_for((start + 2 * steps_together) * blocks_in_step >> k.log_size, p.f.scale_bits);
+            for (i64 i = 0; has_blocks(p.f) && i < steps_together * blocks_in_step; i += 64) __builtin_prefetch(next + i);
         }
         for (i64 s = 0; s < count; ++s) {
             const i64 at = (start + s) * bytes, ahead = at + bytes_ahead;

@@ -44,7 +44,7 @@ def excess(found: torch.Tensor, x: torch.Tensor, q: fb.NarrowTensor) -> float:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_rows_of_bfloat16_meet_packed_weights_within_the_bound(name: str, isa: str) -> None:
-    for n, lines in ((1, 1), (40, 25), (512 + 130, 13), (1024 + 17, 49)):
+    for n, lines in ((1, 1), (40, 25), (512 + 130, 13), (1024 + 17, 49), (512, 100)):
         q = fb.quantize(normal(lines, n) * 3, name)
         for rows in ROWS:
             x = normal(rows, n, seed=rows).bfloat16().float()
@@ -62,6 +62,35 @@ def test_products_below_the_normal_numbers_are_not_lost(rows: int, isa: str) -> 
         y = product(q, x)
         assert (y != 0).any()
         assert excess(y, x, q) <= 1
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "mxint8"])
+@pytest.mark.parametrize("rows", [2, 12, 40])
+def test_scales_at_both_ends_multiply_as_those_of_decoded_weights(name: str, rows: int, isa: str) -> None:
+    """Whole pieces are decoded otherwise where an exponent leaves the normal numbers."""
+    q = fb.quantize(normal(30, 1024), name)
+    assert q.scales is not None
+    for scale in (0, 1, 2, 6, 7, 8, 127, 251, 252, 253, 254):
+        q.scales[3, 5], q.scales[4] = scale, scale
+        if not q.dequantize().isfinite().all():
+            continue
+        x = (normal(rows, 1024, seed=1) * 2.0**-10).bfloat16().float()
+        if scale > 200:
+            x *= 2.0**-60
+        y = product(q, x)
+        assert excess(y, x, q) <= 1, scale
+        assert (y[:, 4] != 0).all()
+
+
+@pytest.mark.parametrize("rows", [2, 8, 40])
+def test_a_nan_is_not_what_follows_the_last_values_of_another_line(rows: int, isa: str) -> None:
+    n = 8 * 512 + 40
+    q, x = fb.quantize(normal(30, n), "mxfp4"), normal(rows, n, seed=1)
+    assert q.scales is not None
+    q.scales[20, 7 * 16 + 1] = 255
+    for product_of in (fb.matvec(q, x), product(q, x.bfloat16().float())):
+        assert product_of[:, 20].isnan().all()
+        assert product_of[:, [i for i in range(30) if i != 20]].isfinite().all()
 
 
 def test_nan_and_infinity_stay_in_their_row_and_line(isa: str) -> None:
