@@ -59,7 +59,7 @@ constexpr i64 bytes_of_x = 1 << 17;
 // How far ahead in each line codes are asked for.
 constexpr i64 bytes_ahead = 1024;
 
-// How lines are decoded.
+// How lines are decoded: what the way of each format needs, set up once for all lines.
 struct Decoding {
     bool in_nibbles, in_registers;
     PieceDecoder piece;
@@ -87,7 +87,7 @@ inline void decode_piece(const PreparedDequantize& p, const Decoding& c, DecodeB
         decode_by_loops(p, d, line, start + done, n - done, 1.0f);
         __builtin_memcpy(out + done, d.values, static_cast<u64>(n - done) * sizeof(float));
     }
-    // A NaN of other lines may be there.
+    // A NaN of another line may be there, and would be one times the zeros of x too.
     fill(out + n, 0.0f, padded(n) - n);
 }
 
@@ -134,7 +134,9 @@ inline bool stays_normal(i32 of_w, i32 of_x) {
 
 #endif
 
-// Decodes n values of `lines` lines into the buffers; returns how they are multiplied with a piece of x.
+// Decodes n values of `lines` lines into the buffers; returns how they are multiplied with a piece of x. Where the instruction
+// for bfloat16 would lose a product of one line, all of them are decoded as float32 instead: that happens with numbers near
+// the ends of the range alone.
 inline Factors decode_lines(const PreparedDequantize& p, const Decoding& c, DecodeBuffers& d, RowBuffers& t,
                             [[maybe_unused]] const RowPanels& r, i64 line, i64 lines, i64 start, i64 n, [[maybe_unused]] const u8* panel) {
 #if defined(__AVX512BF16__)

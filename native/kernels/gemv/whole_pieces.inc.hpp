@@ -54,7 +54,8 @@ inline void set_table(const Format& f, PieceDecoder& d) {
 
 }  // namespace
 
-// Whether nibbles are decoded here, or bytes, or neither.
+// Whether nibbles are decoded here, or bytes, or neither. Scales of other formats are no exponents that could be added, or
+// serve other numbers of values.
 inline PieceDecoder piece_decoder_of(const Format& f) {
     PieceDecoder d{};
     const bool e8m0 = f.scales == Scales::power_of_two && f.block == block && f.scale_bits == 8 && f.scale_bias == 127 && f.scale_nan == 255;
@@ -76,7 +77,8 @@ inline PieceDecoder piece_decoder_of(const Format& f) {
 
 namespace {  // of this file alone
 
-// The exponent, with its bias, of the least magnitude of a piece; 0 where a value may lie outside of the normal numbers.
+// The exponent, with its bias, of the least magnitude of a piece; 0 where a value may lie outside of the normal numbers: an
+// exponent would leave its field, and a product with a scale of 2^-127 be rounded.
 inline i32 least_exponent(const PieceDecoder& d, const u8* scales) {
     i32 smallest = 255, greatest = 0;
     for (i64 i = 0; i < scales_in_piece; ++i) {
@@ -94,7 +96,7 @@ inline void scales_of_bytes(const PieceDecoder& d, const u8* scales, float* out)
     for (i64 i = 0; i < scales_in_piece; ++i) out[i] = float_of(scales[i] << 23) * unit;
 }
 
-// A vector of bytes as float32; GCC would convert them one by one.
+// Lanes hold neighbours, as they lie in memory. A vector of bytes as float32; GCC would convert them one by one.
 inline Reals values_of_bytes(const u8* codes) {
 #if defined(__AVX512F__)
     return (Reals)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes))));
@@ -109,7 +111,7 @@ inline Reals values_of_bytes(const u8* codes) {
 
 }  // namespace
 
-// The piece of a line from `start` on, whose codes are bytes; false where numbers are too small or too large for that.
+// The piece of a line from `start` on, whose codes are bytes, four instructions for a vector; false where numbers are too small or too large for that.
 inline bool decode_bytes(const PreparedDequantize& p, const PieceDecoder& d, i64 line, i64 start, float* out) {
     const u8 *codes = p.job.codes + line * p.bytes.codes + start, *scales = scales_at(p, line, start);
     if (least_exponent(d, scales) == 0) return false;
