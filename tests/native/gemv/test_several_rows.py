@@ -87,10 +87,10 @@ def test_a_nan_is_not_what_follows_the_last_values_of_another_line(rows: int, is
     n = 8 * 512 + 40
     q, x = fb.quantize(normal(30, n), "mxfp4"), normal(rows, n, seed=1)
     assert q.scales is not None
-    q.scales[20, 7 * 16 + 1] = 255
+    q.scales[28, 7 * 16 + 1] = 255
     for product_of in (fb.matvec(q, x), product(q, x.bfloat16().float())):
-        assert product_of[:, 20].isnan().all()
-        assert product_of[:, [i for i in range(30) if i != 20]].isfinite().all()
+        assert product_of[:, 28].isnan().all()
+        assert product_of[:, [i for i in range(30) if i != 28]].isfinite().all()
 
 
 def test_nan_and_infinity_stay_in_their_row_and_line(isa: str) -> None:
