@@ -101,7 +101,7 @@ def _step_bar(row: Row, isa: str) -> float | None:
 def _dense_bar(row: Row, isa: str) -> float | None:
     if row["n"] < 4000:
         return None
-    return 0.97 if "double" in row["path"] else 1.8  # the path names each precision that was tried
+    return 0.97 if "fp64" in row["path"] else 1.8  # the path names each precision that was tried
 
 
 BARS: dict[str, tuple[Bar, ...]] = {

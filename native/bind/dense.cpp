@@ -8,6 +8,7 @@
 #include "dispatch/dispatch.hpp"
 #include "dispatch/lu.hpp"
 #include "dispatch/parallel.hpp"
+#include "dispatch/scratch.hpp"
 
 using namespace fewbits;
 
@@ -18,9 +19,9 @@ using Square = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
 using Given = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Taken = nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Rounded = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Factored = nb::ndarray<float, nb::ndim<2>, nb::device::cpu>;
+template <class T>
+using Factored = nb::ndarray<T, nb::ndim<2>, nb::device::cpu>;
 using Places = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Workspace = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Line = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 DenseRows rows_of(const Matrix& a) {
@@ -95,18 +96,16 @@ void substitute_in(const Square& t, const Taken& x, bool upper, bool unit, bool 
     substitute(implementation.kernels, job, static_cast<std::int64_t>(x.shape(0)), threads);
 }
 
-std::int64_t size_of_workspace(std::int64_t m, std::int64_t n, int threads) { return lu_workspace(m, n, threads); }
-
-void factorize_in(const Factored& a, const Places& exchanges, const Workspace& workspace, int threads) {
+template <class T>
+void factorize_in(const Factored<T>& a, const Places& exchanges, int threads) {
     require(a.stride(1) == 1 || a.shape(1) <= 1, "the values of a row follow each other");
     require(a.shape(0) >= a.shape(1), "at least as many rows as columns");
     require(exchanges.size() == a.shape(1), "an exchange for each column");
     const auto m = static_cast<std::int64_t>(a.shape(0)), n = static_cast<std::int64_t>(a.shape(1));
-    require(static_cast<std::int64_t>(workspace.size()) >= lu_workspace(m, n, threads), "workspace of lu_workspace numbers");
-    require(reinterpret_cast<std::uintptr_t>(workspace.data()) % 64 == 0, "workspace at a multiple of 64 bytes");
     const Implementation& implementation = active();
     nb::gil_scoped_release released;
-    factorize_lu(implementation.kernels, a.data(), a.stride(0), m, n, exchanges.data(), workspace.data(), threads);
+    const Lu<T> lu{.a = a.data(), .row = a.stride(0), .m = m, .n = n, .exchanges = exchanges.data()};
+    factorize_lu(implementation.kernels, lu, threads);
 }
 
 }  // namespace
@@ -119,7 +118,7 @@ void fewbits::bind_dense(nb::module_& m) {
           "Write the largest magnitude and the sum of magnitudes of each row, the largest of each column, and the values as float32.");
     m.def("substitute", &substitute_in, "t"_a.noconvert(), "x"_a.noconvert(), "upper"_a, "unit"_a, "transposed"_a, "threads"_a,
           "Solve T x = b, or its transpose's, for the rows of x, in their place.");
-    m.def("lu_workspace", &size_of_workspace, "m"_a, "n"_a, "threads"_a, "The numbers of workspace that an (m, n) factorization needs.");
-    m.def("factorize_lu", &factorize_in, "a"_a.noconvert(), "exchanges"_a.noconvert(), "workspace"_a.noconvert(), "threads"_a,
-          "Put the LU factors of a in its place, and the rows that changed places in `exchanges`.");
+    constexpr auto what = "Put the LU factors of a in its place, and the rows that changed places in `exchanges`.";
+    m.def("factorize_lu", &factorize_in<float>, "a"_a.noconvert(), "exchanges"_a.noconvert(), "threads"_a, what);
+    m.def("factorize_lu", &factorize_in<double>, "a"_a.noconvert(), "exchanges"_a.noconvert(), "threads"_a, what);
 }

@@ -1,4 +1,4 @@
-// What Python asks about this CPU and may force: instruction sets, stores past the caches, exact arithmetic.
+// What Python asks about this CPU and may force: instruction sets, stores past the caches, exact arithmetic; and memory.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -11,6 +11,7 @@
 #include "dispatch/dispatch.hpp"
 #include "dispatch/exact.hpp"
 #include "dispatch/nontemporal.hpp"
+#include "dispatch/scratch.hpp"
 
 using namespace fewbits;
 
@@ -21,6 +22,15 @@ std::vector<std::string> isa_names(bool available) {
     for (const Implementation& i : implementations())
         if (!available || i.runs_here()) names.emplace_back(i.name);
     return names;
+}
+
+using Octets = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// The array owns the memory: it goes back when the last view of it is gone.
+Octets scratch(std::size_t bytes) {
+    auto* memory = new Scratch(bytes);
+    const nb::capsule owner(memory, [](void* p) noexcept { delete static_cast<Scratch*>(p); });
+    return Octets(memory->data(), {bytes}, owner);
 }
 
 }  // namespace
@@ -34,6 +44,7 @@ void fewbits::bind_machine(nb::module_& m) {
         "Make one instruction set run, or give the choice back with None.");
     m.def("force_nontemporal", &force_nontemporal, "wanted"_a.none(),
           "Make every result go to memory past the caches, or none, or give the choice back with None.");
+    m.def("scratch", &scratch, "bytes"_a, "Return memory without values that is kept in the process once the array is gone.");
     m.def("enter_exact", &enter_exact, "Keep subnormals and round to nearest in this thread; return the state before.");
     m.def("leave_exact", &leave_exact, "saved"_a, "Give this thread the state that enter_exact returned.");
 }

@@ -3,6 +3,7 @@
 #include "dispatch/lu.hpp"
 
 #include "dispatch/divide.hpp"
+#include "dispatch/scratch.hpp"
 #include "jobs/layout.hpp"
 
 #include <algorithm>
@@ -17,24 +18,27 @@ constexpr std::int64_t products_per_value = 32;  // multiply-adds that take abou
 
 std::int64_t packed_numbers(std::int64_t n) { return (n / 2 + block) * (std::min(n, chunk) + lu_widest_panel); }
 
+template <class T>
 struct Run {
-    const Kernels& kernels;
-    float *packed, *copy, *columns, *rooms;  // `rooms`: one of lu_room numbers for each thread
+    const LuKernels<T>& kernels;
+    T *packed, *copy, *columns, *rooms;  // `rooms`: one of lu_room numbers for each thread
     int threads;
 };
 
 // Rows of (m, n) change places, in the order of the exchanges.
-void exchange_rows(const Run& run, float* a, std::int64_t row, std::int64_t n, const std::int64_t* exchanges, std::int64_t count) {
+template <class T>
+void exchange_rows(const Run<T>& run, T* a, std::int64_t row, std::int64_t n, const std::int64_t* exchanges, std::int64_t count) {
     divide(n, n * count, run.threads, [&](int, std::int64_t first, std::int64_t last) {
         for (std::int64_t i = 0; i < count; ++i)
             if (exchanges[i] != i) std::swap_ranges(a + i * row + first, a + i * row + last, a + exchanges[i] * row + first);
     });
 }
 
-void update(const Run& run, const float* left, float* right, std::int64_t row, std::int64_t m, std::int64_t k, std::int64_t n, const std::int64_t* exchanges) {
-    const std::int64_t panel = run.kernels.lu_panel(), below = m - k;
+template <class T>
+void update(const Run<T>& run, const T* left, T* right, std::int64_t row, std::int64_t m, std::int64_t k, std::int64_t n, const std::int64_t* exchanges) {
+    const std::int64_t panel = run.kernels.panel(), below = m - k;
     for (std::int64_t start = 0; start < n; start += chunk) {
-        LuUpdate job{
+        LuUpdate<T> job{
             .m = m,
             .k = k,
             .n = std::min(chunk, n - start),
@@ -50,22 +54,24 @@ void update(const Run& run, const float* left, float* right, std::int64_t row, s
         const std::int64_t panels = count_of(job.n, panel);
         job.panels_in_item = std::clamp<std::int64_t>(count_of(panels, run.threads), 1, block / panel);
         // Items of equal size, as many for each thread, in whole tiles of every instruction set.
-        const std::int64_t turns = count_of(below, run.threads * lu_most_rows);
+        const std::int64_t turns = count_of(below, run.threads * lu_most_rows<T>);
         job.rows_in_item = std::max<std::int64_t>(1, count_of(count_of(below, run.threads * std::max<std::int64_t>(1, turns)), 12)) * 12;
         divide(count_of(panels, job.panels_in_item), k * k * job.n / 2 / products_per_value, run.threads,
-               [&](int thread, std::int64_t first, std::int64_t last) { run.kernels.solve_upper_rows(job, run.rooms + thread * lu_room, first, last); });
+               [&](int thread, std::int64_t first, std::int64_t last) { run.kernels.solve_upper_rows(job, run.rooms + thread * lu_room<T>, first, last); });
         divide(count_of(below, job.rows_in_item), below * k * job.n / products_per_value, run.threads,
-               [&](int thread, std::int64_t first, std::int64_t last) { run.kernels.subtract_lower_rows(job, run.rooms + thread * lu_room, first, last); });
+               [&](int thread, std::int64_t first, std::int64_t last) { run.kernels.subtract_lower_rows(job, run.rooms + thread * lu_room<T>, first, last); });
     }
 }
 
-void copy_rows(const Run& run, const float* from, std::int64_t from_row, float* to, std::int64_t to_row, std::int64_t m, std::int64_t n) {
+template <class T>
+void copy_rows(const Run<T>& run, const T* from, std::int64_t from_row, T* to, std::int64_t to_row, std::int64_t m, std::int64_t n) {
     divide(m, m * n, run.threads, [&](int, std::int64_t first, std::int64_t last) {
         for (std::int64_t i = first; i < last; ++i) std::copy_n(from + i * from_row, n, to + i * to_row);
     });
 }
 
-void factorize(const Run& run, float* a, std::int64_t row, std::int64_t m, std::int64_t n, std::int64_t* exchanges) {
+template <class T>
+void factorize(const Run<T>& run, T* a, std::int64_t row, std::int64_t m, std::int64_t n, std::int64_t* exchanges) {
     if (n <= lu_columns) {
         [[maybe_unused]] const ExactArithmetic exact;
         return run.kernels.factorize_columns({.a = a, .m = m, .n = n, .row = row, .exchanges = exchanges, .room = run.columns});
@@ -76,7 +82,7 @@ void factorize(const Run& run, float* a, std::int64_t row, std::int64_t m, std::
         return copy_rows(run, run.copy, block_row, a, row, m, n);
     }
     const std::int64_t unit = n > block ? block : lu_columns, half = count_of(n / 2, unit) * unit;
-    float* right = a + half;
+    T* right = a + half;
     factorize(run, a, row, m, half, exchanges);
     update(run, a, right, row, m, half, n - half, exchanges);
     factorize(run, right + half * row, row, m - half, n - half, exchanges + half);
@@ -84,25 +90,27 @@ void factorize(const Run& run, float* a, std::int64_t row, std::int64_t m, std::
     for (std::int64_t i = half; i < n; ++i) exchanges[i] += half;
 }
 
-}  // namespace
-
-std::int64_t lu_workspace(std::int64_t m, std::int64_t n, int threads) {
-    return packed_numbers(n) + m * block_row + lu_columns * lu_stride(m) + threads * lu_room + 3 * 16;
-}
-
-void factorize_lu(const Kernels& kernels, float* a, std::int64_t row, std::int64_t m, std::int64_t n, std::int64_t* exchanges, float* workspace, int threads) {
+template <class T>
+void factorize_in(const LuKernels<T>& kernels, const Lu<T>& lu, int threads) {
+    // Each part begins at a multiple of 64 bytes.
     const auto aligned = [](std::int64_t numbers) { return count_of(numbers, 16) * 16; };
-    float* copy = workspace + aligned(packed_numbers(n));
-    float* columns = copy + aligned(m * block_row);
-    const Run run{
+    const std::int64_t packed = aligned(packed_numbers(lu.n)), copy = aligned(lu.m * block_row), columns = aligned(lu_columns * lu_stride(lu.m));
+    const Scratch scratch(static_cast<std::size_t>(packed + copy + columns + threads * lu_room<T>) * sizeof(T));
+    T* numbers = reinterpret_cast<T*>(scratch.data());
+    const Run<T> run{
         .kernels = kernels,
-        .packed = workspace,
-        .copy = copy,
-        .columns = columns,
-        .rooms = columns + aligned(lu_columns * lu_stride(m)),
+        .packed = numbers,
+        .copy = numbers + packed,
+        .columns = numbers + packed + copy,
+        .rooms = numbers + packed + copy + columns,
         .threads = threads,
     };
-    factorize(run, a, row, m, n, exchanges);
+    factorize(run, lu.a, lu.row, lu.m, lu.n, lu.exchanges);
 }
+
+}  // namespace
+
+void factorize_lu(const Kernels& kernels, const Lu<float>& lu, int threads) { factorize_in(kernels.lu, lu, threads); }
+void factorize_lu(const Kernels& kernels, const Lu<double>& lu, int threads) { factorize_in(kernels.lu_double, lu, threads); }
 
 }  // namespace fewbits

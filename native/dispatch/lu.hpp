@@ -1,4 +1,4 @@
-// An LU factorization of float32 with partial pivoting, of any shape that is not wider than tall.
+// An LU factorization with partial pivoting, of any shape that is not wider than tall.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,16 @@
 
 namespace fewbits {
 
-// Numbers of workspace for a matrix (m, n).
-std::int64_t lu_workspace(std::int64_t m, std::int64_t n, int threads);
+// Row i of the matrix, (m, n), m >= n, begins at a + i * row. Its factors take its place: below the diagonal L, without
+// the ones on its own, and U.
+template <class T>
+struct Lu {
+    T* a;
+    std::int64_t row, m, n;
+    std::int64_t* exchanges;  // (n)
+};
 
-// Puts the factors of a, (m, n), m >= n, in its place: below the diagonal L, without the ones on its own, and U.
-// `workspace` begins at a multiple of 64 bytes.
-void factorize_lu(const Kernels& kernels, float* a, std::int64_t row, std::int64_t m, std::int64_t n, std::int64_t* exchanges,
-                  float* workspace, int threads);
+void factorize_lu(const Kernels& kernels, const Lu<float>& lu, int threads);
+void factorize_lu(const Kernels& kernels, const Lu<double>& lu, int threads);
 
 }  // namespace fewbits

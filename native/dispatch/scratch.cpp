@@ -1,5 +1,6 @@
 #include "dispatch/scratch.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -11,23 +12,59 @@
 namespace fewbits {
 namespace {
 
-constexpr std::size_t page = std::size_t{2} << 20;    // a huge one, where the system gives them to those who ask
-constexpr std::size_t most_kept = std::size_t{256} << 20;  // more goes back to the system
+constexpr std::size_t page = std::size_t{2} << 20;  // a huge one, where the system gives them to those who ask
+constexpr std::size_t most_kept = std::size_t{512} << 20;  // more goes back to the system
+constexpr int places = 4;
 
 // Its first bytes say how large it is, while it waits. No lock: a forked child may have it too.
 struct Waiting {
     std::size_t size;
 };
-std::atomic<Waiting*> waiting{nullptr};
+std::atomic<Waiting*> waiting[places];
+
+// All that waits, by size; another thread that looks meanwhile finds nothing and gets new memory.
+struct Taken {
+    Waiting* memory[places + 1];
+    int count = 0;
+
+    Taken() {
+        for (auto& place : waiting)
+            if (Waiting* found = place.exchange(nullptr)) memory[count++] = found;
+    }
+
+    Waiting* remove(int i) {
+        Waiting* removed = memory[i];
+        std::copy(memory + i + 1, memory + count--, memory + i);
+        return removed;
+    }
+
+    void sort() {
+        std::sort(memory, memory + count, [](const Waiting* a, const Waiting* b) { return a->size < b->size; });
+    }
+
+    // What finds no place any more, because another thread was here, is freed.
+    ~Taken() {
+        int i = 0;
+        for (auto& place : waiting) {
+            Waiting* empty = nullptr;
+            if (i < count && place.compare_exchange_strong(empty, memory[i])) ++i;
+        }
+        while (i < count) std::free(memory[i++]);
+    }
+};
 
 }  // namespace
 
 Scratch::Scratch(std::size_t bytes) {
-    if (Waiting* kept = waiting.exchange(nullptr)) {
-        data_ = reinterpret_cast<std::uint8_t*>(kept);
-        size_ = kept->size;
-        if (size_ >= bytes) return;
-        std::free(kept);
+    {
+        Taken taken;
+        taken.sort();
+        for (int i = 0; i < taken.count; ++i) {
+            if (taken.memory[i]->size < bytes) continue;
+            size_ = taken.memory[i]->size;
+            data_ = reinterpret_cast<std::uint8_t*>(taken.remove(i));
+            return;
+        }
     }
     size_ = (bytes / page + 1) * page;
     data_ = static_cast<std::uint8_t*>(std::aligned_alloc(page, size_));
@@ -38,12 +75,17 @@ Scratch::Scratch(std::size_t bytes) {
 }
 
 Scratch::~Scratch() {
-    if (size_ > most_kept) {
-        std::free(data_);
-        return;
+    Taken taken;
+    taken.memory[taken.count++] = new (data_) Waiting{size_};
+    taken.sort();
+    std::size_t kept = 0;
+    for (int i = 0; i < taken.count; ++i) kept += taken.memory[i]->size;
+    // Large memory costs most to get anew, so the smallest leaves, unless all together are too much.
+    while (taken.count > places || kept > most_kept) {
+        Waiting* left = taken.remove(kept > most_kept ? taken.count - 1 : 0);
+        kept -= left->size;
+        std::free(left);
     }
-    Waiting* mine = new (data_) Waiting{size_};
-    std::free(waiting.exchange(mine));
 }
 
 }  // namespace fewbits

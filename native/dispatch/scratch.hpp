@@ -6,8 +6,8 @@
 
 namespace fewbits {
 
-// At least `bytes` bytes at a multiple of 64, with no values in them. One such memory waits in the process for its next
-// user; who finds it taken gets new memory.
+// At least `bytes` bytes at a multiple of 64, with no values in them. A few such memories, half a gigabyte at most, wait in
+// the process for their next user; who finds none that is large enough gets a new one.
 class Scratch {
   public:
     explicit Scratch(std::size_t bytes);

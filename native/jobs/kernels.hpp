@@ -54,11 +54,8 @@ struct Kernels {
     void (*residuals)(const Residuals&, std::int64_t first, std::int64_t last);  // items are rows
     void (*extents)(const Extents&, double* columns, std::int64_t first, std::int64_t last);
     void (*substitute)(const Triangle&, std::int64_t first, std::int64_t last);  // items are right-hand sides
-    std::int64_t (*lu_panel)();  // columns of a panel
-    void (*factorize_columns)(const LuColumns&);
-    // Items are panels_in_item panels, then rows_in_item rows; each thread has its own room.
-    void (*solve_upper_rows)(const LuUpdate&, float* room, std::int64_t first, std::int64_t last);
-    void (*subtract_lower_rows)(const LuUpdate&, float* room, std::int64_t first, std::int64_t last);
+    LuKernels<float> lu;
+    LuKernels<double> lu_double;
     void (*evaluate_groups)(const NmPermutation&, std::int64_t first, std::int64_t last);  // items are groups
     // One after the other: each swap that is made changes what the next ones gain.
     std::int64_t (*anneal)(const NmPermutation&, const std::int32_t* pairs, const std::int64_t* allowances, std::int64_t* gains, std::int64_t n);

@@ -23,6 +23,14 @@
 
 namespace table {
 
+template <class T>
+constexpr LuKernels<T> lu = {
+    .panel = updated_columns::columns_of_panel<T>,
+    .factorize_columns = eliminated_columns::factorize_columns<T>,
+    .solve_upper_rows = updated_columns::solve_upper_rows<T>,
+    .subtract_lower_rows = updated_columns::subtract_lower_rows<T>,
+};
+
 // Every function by the name that dispatch/ calls it: conversions, products, N:M streams, measures, the operators of
 // solvers, dense systems, the search for an order of columns, the largest
 // values, initial values. isa/ gives each table its external name;
@@ -58,10 +66,8 @@ constexpr Kernels functions = {
     .residuals = residuals::residuals,
     .extents = residuals::extents,
     .substitute = triangles::substitute,
-    .lu_panel = updated_columns::lu_panel,
-    .factorize_columns = eliminated_columns::factorize_columns,
-    .solve_upper_rows = updated_columns::solve_upper_rows,
-    .subtract_lower_rows = updated_columns::subtract_lower_rows,
+    .lu = lu<float>,
+    .lu_double = lu<double>,
     .evaluate_groups = permutation::evaluate_groups,
     .anneal = permutation::anneal,
     .feedback_items = feedback::feedback_items,

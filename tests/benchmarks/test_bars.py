@@ -53,7 +53,7 @@ def test_a_row_without_the_value_gives_no_figure() -> None:
     assert [f.measure for f in bars.figures("matmul", rows, "avx512_vnni")] == ["times float32"]
 
 
-@pytest.mark.parametrize(("path", "bar"), [("single:converged", 1.8), ("single:slow double:converged", 0.97)])
+@pytest.mark.parametrize(("path", "bar"), [("fp32:5", 1.8), ("fp32:-1 fp64:0", 0.97)])
 def test_a_system_that_was_solved_in_double_has_the_lower_bar(path: str, bar: float) -> None:
     rows = [{"n": 4000, "matrix": "normal", "of_torch": 1.0, "path": path}]
     assert [f.bar for f in bars.figures("solve_dense", rows, "avx2")] == [bar]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fewbits.solvers import factorize
-from fewbits.solvers.dense import plan, system
+from fewbits.solvers.dense import lu, plan, system
 from fewbits.solvers.dense import refinement as refine
 from tests.solvers.collection import KINDS, Comparison, compared, files, matrices, right_sides
 from tests.solvers.systems import EPS
@@ -53,6 +53,16 @@ def test_no_matrix_of_any_kind_is_solved_less_accurately_than_by_lapack(
     narrow = [one for one in found if "fp32:-" not in one.path and "fp32" in one.path]
     assert (len(narrow) > len(found) / 3) == (least == 64)
     assert needlessly_double(found) == [] or least == 1000
+
+
+def test_own_factors_in_double_precision_are_no_less_accurate_than_lapacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called = []
+    monkeypatch.setattr(lu, "OWN_FROM", 0)
+    monkeypatch.setattr(lu, "_in_place", lambda a, own=lu._in_place: called.append(a.dtype) or own(a))
+    assert unsound(comparisons(100, "fp64")) == []
+    assert set(called) == {torch.float64}
 
 
 def test_without_equilibration_scales_alone_defeat_narrow_factors(monkeypatch: pytest.MonkeyPatch) -> None:

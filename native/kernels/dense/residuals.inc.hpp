@@ -9,12 +9,12 @@
 namespace residuals {
 
 using numbers::vector_bytes;
+using Lanes = numbers::Doubles;
 using vectors::read, vectors::write;
 
 // Sums in eight lanes: one register of AVX-512, two of AVX2, four of SSE2. Lane l takes the columns j with j % 8 == l.
 constexpr i64 side_by_side_sums = 8;
 constexpr i64 values_ahead = 1024;  // which are asked for early: the hardware's own prefetching stops at each page
-using Lanes = double __attribute__((vector_size(vector_bytes)));
 using Singles = float __attribute__((vector_size(vector_bytes / 2)));
 constexpr i64 lane_count = vector_bytes / 8, vectors_of_sums = side_by_side_sums / lane_count;
 

@@ -32,6 +32,7 @@ constexpr i64 vector = vector_bytes / 4;  // numbers of 32 bits in one
 using Reals = float __attribute__((vector_size(vector_bytes)));
 using Bits = i32 __attribute__((vector_size(vector_bytes)));
 using Naturals = u32 __attribute__((vector_size(vector_bytes)));
+using Doubles = double __attribute__((vector_size(vector_bytes)));
 
 constexpr i64 tile = 1024;  // values worked on at once: all buffers together stay within the nearest cache
 

@@ -5,7 +5,7 @@
 
 namespace vectors {
 
-using numbers::Bits, numbers::Reals, numbers::larger, numbers::smaller, numbers::vector;
+using numbers::Bits, numbers::Doubles, numbers::Reals, numbers::larger, numbers::smaller, numbers::vector;
 
 // Memory of any alignment: memcpy of a known size is one unaligned load or store, and no aliasing rule is broken.
 template <class Vector, class Number>
@@ -47,6 +47,7 @@ inline void finish_nontemporal_stores() {
 // One number in every lane.
 inline Bits broadcast(i32 v) { return Bits{} + v; }
 inline Reals broadcast(float v) { return v - Reals{}; }  // and not plus: minus zero would become zero
+inline Doubles broadcast(double v) { return v - Doubles{}; }
 
 // Whether a comparison holds in some lane.
 inline bool any(Bits holds) {
@@ -67,6 +68,16 @@ inline Reals multiply_add(Reals a, Reals b, Reals c) {
     return (Reals)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__FMA__)
     return (Reals)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return a * b + c;
+#endif
+}
+
+inline Doubles multiply_add(Doubles a, Doubles b, Doubles c) {
+#if defined(__AVX512F__)
+    return (Doubles)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif defined(__FMA__)
+    return (Doubles)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
 #else
     return a * b + c;
 #endif

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,6 +11,11 @@ from fewbits.kernels import native
 from fewbits.kernels.arrays.threads import threads
 
 Doubles = NDArray[np.float64]
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Return an uninitialized array in memory that is kept for the next one when it is gone."""
+    return native.empty_kept(shape, dtype)
 
 
 def residuals(a: Doubles, x: Doubles, b: Doubles) -> tuple[Doubles, Doubles]:
@@ -38,7 +45,7 @@ def extents(a: Doubles, single: NDArray[np.float32] | None = None) -> tuple[Doub
     return native.extents(a, threads(), single)
 
 
-def factorize_lu(a: NDArray[np.float32]) -> NDArray[np.int64]:
+def factorize_lu(a: NDArray[np.float32] | Doubles) -> NDArray[np.int64]:
     """Factorize P A = L U in place, as :mod:`fewbits.kernels.reference.dense.lu` defines it.
 
     Args:

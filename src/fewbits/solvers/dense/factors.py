@@ -8,7 +8,7 @@ from functools import cached_property
 
 import torch
 
-from fewbits.kernels.bits.memory import empty_aligned
+from fewbits.kernels.arrays import dense
 
 Substitute = Callable[[torch.Tensor], torch.Tensor]
 
@@ -83,11 +83,11 @@ def doubled(x: torch.Tensor) -> torch.Tensor:
 
 
 def unwritten(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Return an uninitialized tensor in memory of NumPy, which uses large pages.
+    """Return an uninitialized tensor in large pages, which the next one takes over when it is gone.
 
     Page faults of memory from torch take up to a tenth of the time of a solution.
     """
-    return torch.from_numpy(empty_aligned(shape, str(dtype).removeprefix("torch.")))
+    return torch.from_numpy(dense.empty(shape, str(dtype).removeprefix("torch.")))
 
 
 def inverse_power(size: torch.Tensor) -> torch.Tensor:

@@ -16,16 +16,21 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dlaswp
 
 from fewbits.kernels.arrays import dense
-from fewbits.solvers.dense.factors import Factors, Substitute
+from fewbits.solvers.dense.factors import Factors, Substitute, unwritten
 from fewbits.solvers.dense.factors import doubled as in_double
 from fewbits.solvers.dense.rounded_products import rounded_product
 from fewbits.solvers.dense.substitution import with_lu
 
 _PANEL = 128  # widest block of columns whose factorization has no narrow products
+OWN_FROM = 3000  # unknowns; below, LAPACK's factorization in double precision may be faster than ours
 
 
 def factorize_double(a: torch.Tensor) -> Factors:
-    """Factorize (n, n) float64 or complex128 with LAPACK's GETRF."""
+    """Factorize (n, n) float64 or complex128; complex and small ones with LAPACK's GETRF."""
+    if not a.is_complex() and len(a) >= OWN_FROM:
+        low = unwritten(tuple(a.shape), a.dtype).copy_(a)
+        order = _in_place(low)
+        return Factors(*_down(low, order), low.diagonal())
     lu, pivots, _ = torch.linalg.lu_factor_ex(a)
     return Factors(
         lambda b: torch.linalg.lu_solve(lu, pivots, b),
@@ -45,7 +50,7 @@ def factorize(
         order = _order(pivots.numpy() - 1, len(low))
         both, doubled = _across(across, pivots), lambda: _across(in_double(across), pivots)
     else:
-        order = _in_single(low) if factor == "fp32" else _recurse(low, rounded_product(factor))
+        order = _in_place(low) if factor == "fp32" else _recurse(low, rounded_product(factor))
         both, doubled = _down(low, order), lambda: _down(in_double(low), order)
     widened = partial(with_lu, low, order, doubled, across=lapack)
     return Factors(*both, low.diagonal(), widened, rows, columns)
@@ -91,7 +96,7 @@ def _recurse(a: torch.Tensor, multiply: Callable[[torch.Tensor, torch.Tensor], t
     """Factorize a (m, n), m >= n, in place; return the original row of each row."""
     n = a.shape[1]
     if n <= _PANEL:
-        return _in_single(a)
+        return _in_place(a)
     half = (n // 2 + _PANEL - 1) // _PANEL * _PANEL
     left, right = a[:, :half], a[:, half:]
     first = _recurse(left, multiply)
@@ -103,8 +108,8 @@ def _recurse(a: torch.Tensor, multiply: Callable[[torch.Tensor, torch.Tensor], t
     return torch.cat([first[:half], first[half:][second]])
 
 
-def _in_single(a: torch.Tensor) -> torch.Tensor:
-    """Factorize a (m, n), m >= n, in place in float32 or complex64; return the original row of each row."""
+def _in_place(a: torch.Tensor) -> torch.Tensor:
+    """Factorize a (m, n), m >= n, in place and in its own precision; return the original row of each row."""
     if not a.is_complex():
         return _order(dense.factorize_lu(a.numpy()), len(a))
     lu, pivots, _ = torch.linalg.lu_factor_ex(a)

@@ -1,19 +1,23 @@
-"""LU factorization of float32 with partial pivoting: the definition."""
+"""LU factorization of float32 and float64 with partial pivoting: the definition."""
 
 from __future__ import annotations
+
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+Factors = TypeVar("Factors", NDArray[np.float32], NDArray[np.float64])
 
-def factorize_lu(a: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+
+def factorize_lu(a: Factors) -> tuple[Factors, NDArray[np.int64]]:
     """Return the factors of ``a``, (m, n), m >= n, and the exchanges of rows, (n,).
 
     The factors are U and, below the diagonal, L without its ones. The pivot of a column is the first of the
     largest magnitude, NaN above all; a column of zeros is left as it is. Faster versions sum the products of
-    several columns before they subtract them; for all of them |P A - L U| <= n 2^-24 / (1 - n 2^-24) |L| |U|
-    (Higham, Accuracy and Stability of Numerical Algorithms, 2002, theorem 9.3), entry by entry, as long as
-    nothing overflows or underflows.
+    several columns before they subtract them; as long as nothing overflows or underflows, for all of them
+    |P A - L U| <= n u / (1 - n u) |L| |U|, entry by entry, where u is 2^-24 for float32 and 2^-53 for float64
+    (Higham, Accuracy and Stability of Numerical Algorithms, 2002, theorem 9.3).
     """
     factors = a.copy()
     n = factors.shape[1]
