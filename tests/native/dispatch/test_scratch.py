@@ -3,9 +3,11 @@
 import gc
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fewbits.kernels import native
 
@@ -13,7 +15,7 @@ MEBIBYTE = 1 << 20
 STATUS = Path("/proc/self/statm")
 
 
-def place(array: np.ndarray) -> int:  # type: ignore[type-arg]  # of any dtype
+def place(array: NDArray[Any]) -> int:
     return int(array.ctypes.data)
 
 
