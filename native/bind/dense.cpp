@@ -87,13 +87,14 @@ void substitute_in(const Square& t, const Taken& x, bool upper, bool unit, bool 
     const Triangle job{
         .n = static_cast<std::int64_t>(t.shape(0)),
         .row = t.stride(0),
+        .sides = static_cast<std::int64_t>(x.shape(0)),
         .values = t.data(),
         .upper = upper,
         .unit = unit,
         .transposed = transposed,
         .x = x.data(),
     };
-    substitute(implementation.kernels, job, static_cast<std::int64_t>(x.shape(0)), threads);
+    substitute(implementation.kernels, job, threads);
 }
 
 template <class T>

@@ -167,9 +167,22 @@ void extents(const Kernels& kernels, const Extents& job, double* columns, int th
     });
 }
 
-void substitute(const Kernels& kernels, const Triangle& job, std::int64_t sides, int threads) {
-    divide(sides, job.n * job.n * sides, threads,
-           [&](int, std::int64_t first, std::int64_t last) { kernels.substitute(job, first, last); });
+void substitute(const Kernels& kernels, const Triangle& job, int threads) {
+    constexpr std::int64_t together = 256;  // unknowns of a block, which one thread solves: a sixteenth of 4000's work
+    const std::int64_t blocks = count_of(job.n, together);
+    for (std::int64_t step = 0; step < blocks; ++step) {
+        const std::int64_t begin = (job.down() ? step : blocks - 1 - step) * together, end = std::min(job.n, begin + together);
+        const TriangleBlock block{job, begin, end};
+        const auto subtract = [&](std::int64_t items, std::int64_t columns) {
+            divide(items, (end - begin) * columns * job.sides, threads,
+                   [&](int, std::int64_t first, std::int64_t last) { kernels.subtract_solved(block, first, last); });
+        };
+        const std::int64_t others = job.upper ? job.n - end : begin;
+        if (!job.transposed) subtract(end - begin, others);
+        divide(job.sides, (end - begin) * (end - begin) * job.sides, threads,
+               [&](int, std::int64_t first, std::int64_t last) { kernels.substitute(block, first, last); });
+        if (job.transposed) subtract(others, others);
+    }
 }
 
 void evaluate_groups(const Kernels& kernels, const NmPermutation& s, int threads) {

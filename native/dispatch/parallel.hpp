@@ -25,7 +25,7 @@ void evaluate_groups(const Kernels& kernels, const NmPermutation& swaps, int thr
 void residuals(const Kernels& kernels, const Residuals& job, int threads);
 // Writes the largest magnitude of each column too.
 void extents(const Kernels& kernels, const Extents& job, double* columns, int threads);
-void substitute(const Kernels& kernels, const Triangle& job, std::int64_t sides, int threads);
+void substitute(const Kernels& kernels, const Triangle& job, int threads);
 void counter_uniform(const Kernels& kernels, const CounterUniform& job, std::int64_t n, int threads);
 void pack(const Kernels& kernels, const Pack& job, int threads);
 std::pair<double, double> pass(const Kernels& kernels, Lattice job, int threads);

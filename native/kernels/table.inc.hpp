@@ -66,6 +66,7 @@ constexpr Kernels functions = {
     .residuals = residuals::residuals,
     .extents = residuals::extents,
     .substitute = triangles::substitute,
+    .subtract_solved = triangles::subtract_solved,
     .lu = lu<float>,
     .lu_double = lu<double>,
     .evaluate_groups = permutation::evaluate_groups,

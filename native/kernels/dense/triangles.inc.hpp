@@ -53,11 +53,11 @@ inline void subtract(double* x, const float* t, double times, i64 n, const float
     for (i64 j = in_lanes; j < n; ++j) x[j] -= static_cast<double>(t[j]) * times;
 }
 
-// The unknown i of `sides` right-hand sides from those before it, or what it takes from those after it.
+// The unknown i of `sides` right-hand sides from those of the block before it, or what it takes from those after it.
 template <i64 sides>
-inline void unknown(const Triangle& t, i64 i, const float* next, double* x) {
-    // What lies beside the diagonal in row i: columns 0 to i - 1 of a lower triangle, i + 1 to n - 1 of an upper one.
-    const i64 from = t.upper ? i + 1 : 0, count = t.upper ? t.n - 1 - i : i;
+inline void unknown(const TriangleBlock& t, i64 i, const float* next, double* x) {
+    // What lies beside the diagonal: columns before i of a lower triangle, after i of an upper one.
+    const i64 from = t.upper ? i + 1 : t.begin, count = t.upper ? t.end - 1 - i : i - t.begin;
     const float* row = t.values + i * t.row;
     const double pivot = t.unit ? 1.0 : static_cast<double>(row[i]);
     if (t.transposed) {
@@ -72,17 +72,58 @@ inline void unknown(const Triangle& t, i64 i, const float* next, double* x) {
     }
 }
 
+// Row i of the block less its products with the unknowns that are solved.
+template <i64 sides>
+inline void row_of_rest(const TriangleBlock& t, i64 i, const float* next, double* x) {
+    const i64 from = t.upper ? t.end : 0, count = t.upper ? t.n - t.end : t.begin;
+    double products[sides];
+    dots<sides>(t.values + i * t.row + from, x + from, t.n, count, next + from, products);
+    for (i64 c = 0; c < sides; ++c) x[c * t.n + i] -= products[c];
+}
+
+// Calls step(Sides<count>, x) for right-hand sides `first` to `last - 1`. They share each load of a row; what they do with
+// it is the same whatever stands beside them.
+template <i64 n>
+struct Sides {
+    static constexpr i64 count = n;
+};
+template <class Step>
+inline void for_sides(const TriangleBlock& t, i64 first, i64 last, Step step) {
+    i64 c = first;
+    for (; c + sides_together <= last; c += sides_together) step(Sides<sides_together>{}, t.x + c * t.n);
+    for (; c < last; ++c) step(Sides<1>{}, t.x + c * t.n);
+}
+
 }  // namespace
 
-void substitute(const Triangle& t, i64 first, i64 last) {
-    const bool down = t.upper == t.transposed;  // from the first unknown to the last
-    for (i64 step = 0; step < t.n; ++step) {
-        const i64 i = down ? step : t.n - 1 - step;
-        const float* next = t.values + (step + 1 == t.n ? i : down ? i + 1 : i - 1) * t.row;
-        i64 c = first;
-        // Right-hand sides share each load of the row; what they do with it is the same whatever stands beside them.
-        for (; c + sides_together <= last; c += sides_together) unknown<sides_together>(t, i, next, t.x + c * t.n);
-        for (; c < last; ++c) unknown<1>(t, i, next, t.x + c * t.n);
+// The unknowns of a block from each other; items are right-hand sides.
+void substitute(const TriangleBlock& t, i64 first, i64 last) {
+    const i64 count = t.end - t.begin;
+    for (i64 step = 0; step < count; ++step) {
+        const i64 i = t.down() ? t.begin + step : t.end - 1 - step;
+        const float* next = t.values + (step + 1 == count ? i : t.down() ? i + 1 : i - 1) * t.row;
+        for_sides(t, first, last, [&](auto sides, double* x) { unknown<decltype(sides)::count>(t, i, next, x); });
+    }
+}
+
+// What solved unknowns take from others. Of the system itself items are rows of the block, which come before it is solved
+// and take from all columns that are; of its transpose items are the columns that still wait, from which the rows of the
+// block, once it is solved, are subtracted one after the other.
+void subtract_solved(const TriangleBlock& t, i64 first, i64 last) {
+    const i64 count = t.end - t.begin;
+    if (!t.transposed) {
+        for (i64 i = t.begin + first; i < t.begin + last; ++i) {
+            const float* next = t.values + (i + 1 < t.begin + last ? i + 1 : i) * t.row;
+            for_sides(t, 0, t.sides, [&](auto sides, double* x) { row_of_rest<decltype(sides)::count>(t, i, next, x); });
+        }
+        return;
+    }
+    const i64 from = (t.upper ? t.end : 0) + first;
+    for (i64 step = 0; step < count; ++step) {
+        const i64 i = t.down() ? t.begin + step : t.end - 1 - step;
+        const float* row = t.values + i * t.row + from;
+        const float* next = step + 1 == count ? row : row + (t.down() ? t.row : -t.row);
+        for (i64 c = 0; c < t.sides; ++c) subtract(t.x + c * t.n + from, row, t.x[c * t.n + i], last - first, next);
     }
 }
 

@@ -15,7 +15,7 @@ KINDS = [
     dict(zip(("upper", "unit", "transposed"), kind, strict=True))
     for kind in itertools.product((False, True), repeat=3)
 ]
-SIZES = (1, 2, 7, 8, 31, 33, 64, 100, 131)
+SIZES = (1, 2, 7, 8, 31, 33, 64, 100, 131, 256, 257, 600)  # 256 are a block
 SYSTEMS = (SIZES, native.available_isas(), ("whole", "padded"), (1, 3), (1, 2), *[(False, True)] * 3)
 
 

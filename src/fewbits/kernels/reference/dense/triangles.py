@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _LANES = 16  # sums side by side
+_BLOCK = 256  # unknowns that are solved from each other, after all solved before were subtracted
 
 
 def substitute(
@@ -19,19 +20,25 @@ def substitute(
     """Return the solutions of T x = b, or of its transpose's, for the rows of x, (k, n).
 
     T is the lower or upper triangle of ``t``, (n, n), with ones on its diagonal where ``unit``. T is read by
-    rows: the system itself by inner products, its transpose by subtracting multiples of rows.
+    rows: the system itself by inner products, with the unknowns solved in blocks before and with those of the
+    row's own block, its transpose by subtracting multiples of rows.
     """
     n = len(t)
     found = x.copy()
     for i in range(n) if upper == transposed else reversed(range(n)):
         part = slice(i + 1, n) if upper else slice(0, i)
         pivot = np.float64(1 if unit else t[i, i])
-        row = t[i, part].astype(np.float64)
+        row = t[i].astype(np.float64)
         if transposed:
             found[:, i] /= pivot
-            found[:, part] -= row * found[:, i, None]
-        else:
-            found[:, i] = (found[:, i] - _dots(row, found[:, part])) / pivot
+            found[:, part] -= row[part] * found[:, i, None]
+            continue
+        begin = i // _BLOCK * _BLOCK
+        end = min(begin + _BLOCK, n)
+        before, own = (slice(end, n), slice(i + 1, end)) if upper else (slice(0, begin), slice(begin, i))
+        for solved in (before, own):
+            found[:, i] -= _dots(row[solved], found[:, solved])
+        found[:, i] /= pivot
     return found
 
 
