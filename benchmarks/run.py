@@ -30,7 +30,8 @@ EVERY_ISA = (
     *("quantize", "matvec", "sparse_matvec", "matmul", "train_step", "solve_dense", "solve_krylov"),
     "top_k",
 )
-ARGUMENTS = {"solve_krylov": ["--scipy", "1"]}
+# Of dense systems those that a bar is asked of; the small ones say more when they are run alone.
+ARGUMENTS = {"solve_krylov": ["--scipy", "1"], "solve_dense": ["--smallest", "4000"]}
 
 
 def measure(name: str, isa: str, rounds: int | None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ namespace {
 constexpr std::int64_t block = 128;  // columns that are copied together: their rows lie close to each other
 constexpr std::int64_t block_row = block + 16;  // not a power of two, whose multiples share a few sets of a cache
 constexpr std::int64_t chunk = 1024;  // columns updated at once, which bounds what is packed of them
+constexpr std::int64_t solved_together = 512;  // columns, at most
 constexpr std::int64_t products_per_value = 32;  // multiply-adds that take about as long as reading a value
 
 std::int64_t packed_numbers(std::int64_t n) { return (n / 2 + block) * (std::min(n, chunk) + lu_widest_panel); }
@@ -50,9 +51,9 @@ void update(const Run<T>& run, const T* left, T* right, std::int64_t row, std::i
             .panels_in_item = 0,
             .rows_in_item = 0,
         };
-        // Panels side by side share what is read of the triangle: 128 columns are enough, if every thread has some.
+        // Panels side by side share what is packed of the triangle, if every thread has some.
         const std::int64_t panels = count_of(job.n, panel);
-        job.panels_in_item = std::clamp<std::int64_t>(count_of(panels, run.threads), 1, block / panel);
+        job.panels_in_item = std::clamp<std::int64_t>(count_of(panels, run.threads), 1, solved_together / panel);
         // Items of equal size, as many for each thread, in whole tiles of every instruction set.
         const std::int64_t turns = count_of(below, run.threads * lu_most_rows<T>);
         job.rows_in_item = std::max<std::int64_t>(1, count_of(count_of(below, run.threads * std::max<std::int64_t>(1, turns)), 12)) * 12;

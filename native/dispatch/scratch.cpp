@@ -13,7 +13,7 @@ namespace fewbits {
 namespace {
 
 constexpr std::size_t page = std::size_t{2} << 20;  // a huge one, where the system gives them to those who ask
-constexpr std::size_t most_kept = std::size_t{512} << 20;  // more goes back to the system
+constexpr std::size_t most_kept = std::size_t{768} << 20;  // more goes back to the system: 8000 unknowns in double fit
 constexpr int places = 4;
 
 // Its first bytes say how large it is, while it waits. No lock: a forked child may have it too.

@@ -6,7 +6,7 @@
 
 namespace fewbits {
 
-// At least `bytes` bytes at a multiple of 64, with no values in them. A few such memories, half a gigabyte at most, wait in
+// At least `bytes` bytes at a multiple of 64, with no values in them. A few such memories, 768 MiB at most, wait in
 // the process for their next user; who finds none that is large enough gets a new one.
 class Scratch {
   public:

@@ -148,7 +148,7 @@ def test_every_loop_over_large_arrays_asks_for_memory_ahead(
     """GCC drops calls of functions that only prefetch: large arrays were then rounded at half the speed."""
     asks = _functions_with(r"prefetch\w*|prfm", tool, kernel_objects(compiler, source))
     coded_hop = r"::hop<.*As(Half|Quarter)"
-    for loop in ("::round_vectors<", "::direction_pieces<", coded_hop, r"::solve_upper_rows\("):
+    for loop in ("::round_vectors<", "::direction_pieces<", coded_hop, "::solve_upper_rows<"):
         loops = {name for name in asks if re.search(loop, name)}
         assert loops
         assert {name for name in loops if not asks[name]} == set()

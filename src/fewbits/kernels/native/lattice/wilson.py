@@ -32,22 +32,7 @@ def hop(
     parity: int | None = None,
     threads: int,
 ) -> tuple[float, float]:
-    """Let ``out`` be H field, or out - alpha H field; H is gamma_5 times the Wilson operator.
-
-    With other options: diagonal own - hopping (sum over the neighbours in ``field``), of some sites.
-
-    Args:
-        extent: groups along T, Z, Y and X.
-        links: (groups, 4, 18, 12 or 8, 16), of the dtype of the fields.
-        diagonal: 4 + mass.
-        field: what H is applied to.
-        out: another field of the same dtype.
-        alpha: None for H field.
-        own: what the diagonal multiplies; ``field`` itself if None.
-        hopping: times the sum over the neighbours.
-        chiral: whether gamma_5 multiplies the result.
-        parity: visit only the groups of this parity, 0 or 1; axes then have an even number of groups.
-        threads: most threads to use.
+    """Let ``out`` be H field, or out - alpha H field, as :func:`fewbits.kernels.arrays.lattice.hop` says.
 
     Returns:
         |out|^2, and the old out times the new one (zero without alpha): of values as they are stored.
