@@ -52,6 +52,7 @@ def test_shapes_and_dtypes_are_as_asked_and_lines_of_the_cache_begin_the_array()
         assert place(array) % 64 == 0
 
 
+@pytest.mark.peak_memory
 @pytest.mark.skipif(not STATUS.exists(), reason="the system does not tell how much memory a process has")
 def test_at_most_768_mebibytes_wait() -> None:
     held = [native.empty_kept((250 * MEBIBYTE,), np.uint8) for _ in range(4)]

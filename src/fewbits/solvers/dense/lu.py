@@ -78,16 +78,14 @@ def _down(lu: torch.Tensor, order: torch.Tensor) -> tuple[Substitute, Substitute
     """Return the substitutions with factors of A whose rows were permuted by ``order``."""
 
     def substitute(b: torch.Tensor) -> torch.Tensor:
-        y = torch.linalg.solve_triangular(lu, b[order], upper=False, unitriangular=True)
+        y = torch.linalg.solve_triangular(lu, b.index_select(0, order), upper=False, unitriangular=True)
         x: torch.Tensor = torch.linalg.solve_triangular(lu, y, upper=True)
         return x
 
     def transposed(b: torch.Tensor) -> torch.Tensor:
         y = torch.linalg.solve_triangular(lu.mH, b, upper=False)
         z = torch.linalg.solve_triangular(lu.mH, y, upper=True, unitriangular=True)
-        x = torch.empty_like(z)
-        x[order] = z
-        return x
+        return torch.empty_like(z).index_copy_(0, order, z)
 
     return substitute, transposed
 

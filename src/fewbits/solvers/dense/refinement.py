@@ -134,7 +134,7 @@ def _by_gmres(
     goal = max(0.25 * EPS / result.state.error, _LEAST_GOAL)
     correction = torch.zeros_like(result.state.x)
     for part in torch.split(open_ones, _TOGETHER):
-        residual = result.state.residual[:, part]
+        residual = result.state.residual.index_select(1, part)
         size = torch.linalg.vector_norm(residual, dim=0)
 
         def go_on(iteration: int, residuals: torch.Tensor, _: object, size: torch.Tensor = size) -> bool:
@@ -152,6 +152,7 @@ def _by_gmres(
             return False
 
         basis = ColumnBasis(a, residual, size, solve, MOST_INNER)
-        correction[:, part], taken = flexible_gmres(basis, size, a.dtype, maxiter=MOST_INNER, go_on=go_on)
+        found, taken = flexible_gmres(basis, size, a.dtype, maxiter=MOST_INNER, go_on=go_on)
+        correction.index_copy_(1, part, found)
         result.inner += taken
     return correction

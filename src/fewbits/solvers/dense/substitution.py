@@ -27,14 +27,13 @@ def with_lu(lu: torch.Tensor, order: torch.Tensor, doubled: Callable[[], Both], 
 
     def substituted(b: torch.Tensor, transposed: bool) -> torch.Tensor:
         gathered = transposed == across
-        x = (b[order] if gathered else b).mT.clone(memory_format=torch.contiguous_format)
+        # index_select and index_copy_, because b[order] of a few thousand numbers waits for torch's threads.
+        x = (b.index_select(0, order) if gathered else b).mT.clone(memory_format=torch.contiguous_format)
         for upper in (transposed, not transposed):
             _solve_in(x, lu, upper=upper, unit=upper == across, transposed=transposed)
         if gathered:
             return x.mT
-        scattered = torch.empty_like(x.mT)
-        scattered[order] = x.mT
-        return scattered
+        return torch.empty_like(x.mT).index_copy_(0, order, x.mT)
 
     return _by_columns(lu, substituted, doubled)
 
