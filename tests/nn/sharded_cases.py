@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 import fewbits as fb
 from fewbits.errors import ArgumentError, DTypeError
 from fewbits.optim import AdamW, scaler
+from fewbits.optim.packed_gradient import PackedGradient
 from fewbits.recipes.catalogue import RECIPES
 from fewbits.train import schedule
 from tests.cases import pairs
@@ -26,15 +27,7 @@ from tests.processes import joined
 
 STEPS = 5
 ROWS = 64  # of each process: two whole blocks of 32 along the batch
-PACKED = ("fp8-stochastic", "fp8-lm-o1", "fp8-lm-o2", "fp8-lm")  # recipes that pack gradients
-
-
-def served(name: str) -> str:
-    """Return the recipe as several processes take it."""
-    return f"{name}:held_gradient=fp32" if name in PACKED else name
-
-
-EVERY = tuple(served(name) for name in RECIPES)
+EVERY = tuple(RECIPES)
 
 
 def built(chosen: str, way: str, **options: Any) -> nn.Module:
@@ -83,11 +76,18 @@ def train(
     return losses
 
 
-def refusal(chosen: str, way: str) -> str:
-    """Return what the first steps of a recipe say that is not served."""
-    with pytest.raises(ArgumentError) as refused:
-        train(chosen, way, 0, 1)
-    return str(refused.value)
+def held_after_averaging(way: str) -> bool:
+    """Whether gradients are wide until the processes have averaged them, and of the format then."""
+    torch.manual_seed(distributed.get_rank())
+    model = built("fp8-lm-o1", way)
+    optimizer = AdamW(model.parameters(), recipe="fp8-lm-o1")
+    model(torch.randn(8, 40)).square().mean().backward()
+    weight = model.module[0].weight if way == "ddp" else model[0].weight  # type: ignore[union-attr]  # a layer
+    before = whole(weight.grad).clone()
+    optimizer.clip_(torch.inf)
+    held = fb.fake_quantize(before, optimizer.recipe.held_gradient.format, scale_rule="rceil")
+    packed = isinstance(weight.grad, PackedGradient) is (way == "ddp")
+    return packed and not torch.equal(before, held) and torch.equal(whole(weight.grad) + 0, held)
 
 
 def after_an_overflow(way: str, rank: int) -> bool:
@@ -191,7 +191,7 @@ def refused_of_shards(processes: int) -> list[str]:
     with pytest.raises(DTypeError) as refused:
         fb.quantize(held, "mxfp4")
     said.append(str(refused.value))
-    chosen = served("fp8-lm-o2")
+    chosen = "fp8-lm-o2"
     model = built(chosen, "fsdp")
     optimizer = AdamW(model.parameters(), recipe=chosen)
     model(torch.randn(8, 40)).sum().backward()
@@ -210,7 +210,7 @@ def work(rank: int, folder: str, processes: int, patience: float, names: tuple[s
         found["clip"] = train("mxfp8", "fsdp", rank, processes, clip="own")
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         found["policy"] = train("mxfp8", "fsdp", rank, processes, mp_policy=policy)
-        found["refused"] = {f"{way} {name}": refusal(name, way) for way in ("ddp", "fsdp") for name in PACKED}
+        found["held"] = [held_after_averaging(way) for way in ("ddp", "fsdp")]
         found["overflow"] = [after_an_overflow(way, rank) for way in ("ddp", "fsdp")]
         found["alike"] = copies_stay_alike(rank, processes)
         found["wrong"] = list(wrong_shardings(processes))

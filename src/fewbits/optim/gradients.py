@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from weakref import WeakMethod
 
 import torch
@@ -12,7 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from fewbits.errors import ArgumentError
 from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.optim.packed_gradient import PackedGradient
-from fewbits.optim.packing import torch_dtype
+from fewbits.optim.packing import pack, torch_dtype, unpack
 from fewbits.recipes import RoleFormat
 
 # Of each parameter that is watched: who packs its gradients.
@@ -42,43 +42,61 @@ class GradientPacker:
     """Packs the gradients of some parameters in one format: ``p.grad`` is a :class:`PackedGradient`.
 
     A gradient beyond the largest value becomes infinity where the format has it, for a dynamic loss scale to
-    see.
+    see. One process packs a gradient as soon as autograd has it. Of several each waits until they are
+    averaged, which is after the backward pass: it packs when the optimizer asks. The part that a process has
+    of a sharded gradient is rounded to the format, and stays in its dtype.
     """
 
     def __init__(self, target: RoleFormat) -> None:
         self.target = target
+        self._watched: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
     def watch(self, p: torch.Tensor) -> None:
         """Pack the gradients of ``p`` from now on; what is in the format already stays as it is."""
         if not p.is_floating_point() or p.dtype == torch_dtype(self.target):
             return
+        self._watched[p] = None
         if is_sharded(p):
-            raise ArgumentError(
-                f"a sharded parameter, whose gradients the recipe packs in {self.target}: fully_shard"
-                " averages, scales and clips them as they are; take the recipe with held_gradient=fp32"
-            )
+            return
         frozen = not p.requires_grad
         p.requires_grad_(True)  # a hook asks for it, and stays when the layer is frozen, and when it thaws
-        _HOOKS[p] = p.register_post_accumulate_grad_hook(_weak(self._pack))
+        _HOOKS[p] = p.register_post_accumulate_grad_hook(_weak(self._pack_at_once))
         p.requires_grad_(not frozen)
-        set_grad_dtype(p, torch.float32)  # FP16 has too little range for what a scale would bring back
+        if not _has_company():  # which averages gradients in the dtype of their parameter
+            set_grad_dtype(p, torch.float32)  # FP16 has too little range for what a scale would bring back
+
+    def pack_rest(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Pack what waited for other processes, which have averaged it by now."""
+        for p in parameters if _has_company() else ():  # of one process the rest was written by the user
+            if p in self._watched:
+                self._pack(p)
+
+    def _pack_at_once(self, p: torch.Tensor) -> None:
+        if not _has_company():  # DistributedDataParallel looks at p.grad after this hook
+            self._pack(p)
 
     @torch.no_grad()
     def _pack(self, p: torch.Tensor) -> None:
         if p.grad is None or isinstance(p.grad, PackedGradient):
             return
-        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-            # DistributedDataParallel looks at p.grad after this hook: each process would go its own way.
-            raise ArgumentError(
-                f"gradients are packed in {self.target} before {distributed.get_world_size()} processes could"
-                " average them; take the recipe with held_gradient=fp32"
-            )
+        if is_sharded(p.grad):
+            self._round_part(p.grad)
+            return
         if p.grad.requires_grad:
             raise ArgumentError(
                 f"backward(create_graph=True) with gradients that are packed in {self.target}, which would"
                 " end their graph; take torch.autograd.grad(..., create_graph=True), or held_gradient=fp32"
             )
         p.grad = PackedGradient(p.grad.float(), self.target, p.grad.dtype)
+
+    def _round_part(self, gradient: torch.Tensor) -> None:
+        if bool(gradient.isfinite().all().full_tensor()):  # type: ignore[attr-defined]  # of a sharded tensor
+            values = unpack(pack(gradient.float(), self.target, overflow=None), gradient)
+            gradient.copy_(values)
+
+
+def _has_company() -> bool:
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
 def _weak(method: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:

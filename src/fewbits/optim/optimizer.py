@@ -41,8 +41,10 @@ class Optimizer(torch.optim.Optimizer):
     Arithmetic is float32: a step widens one parameter's state at a time and rounds it back. Parameters that a
     recipe keeps as bfloat16 or float16 are those of that dtype; those in other formats are the ones that
     :func:`fewbits.nn.prepare` rounded.
-    With ``held_gradient`` each gradient is packed as soon as autograd has it, and lies in ``p.grad`` as ever:
-    it reads as float32, and loss scalers and clipping multiply it without a second rounding.
+    With ``held_gradient`` each gradient is packed as soon as autograd has it, or, where several processes
+    average it, in :meth:`clip_` or :meth:`step`. It lies in ``p.grad`` as ever: it reads as float32, and loss
+    scalers and clipping multiply it without a second rounding. Of sharded gradients the values are rounded,
+    and they stay in their dtype.
     """
 
     moments: ClassVar[tuple[Moment, ...]] = ("first_moment",)
@@ -159,6 +161,7 @@ class Optimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._hold_gradients()
         unscale = self._unscale()
         if unscale is not None:
             with drawing_from(self._common_draws()):
@@ -174,6 +177,11 @@ class Optimizer(torch.optim.Optimizer):
             return None
         self._steps += 1
         return torch.Generator().manual_seed(self._steps) if distributed.get_world_size() > 1 else None
+
+    def _hold_gradients(self) -> None:
+        """Hold gradients as the recipe says, now that the processes have averaged them."""
+        if self._packer is not None:
+            self._packer.pack_rest(self._parameters())
 
     def _check_order(self) -> None:
         for p in self._were_wide:
@@ -222,6 +230,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def gradients(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield each parameter that has a gradient, and that gradient in float32."""
+        self._hold_gradients()
         for p in self._parameters():
             gradient = self._gradient(p)
             if gradient is not None:
