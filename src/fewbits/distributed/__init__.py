@@ -13,6 +13,7 @@ from fewbits.distributed.collectives.all_to_all import all_to_all
 from fewbits.distributed.collectives.reduce_scatter import reduce_scatter
 from fewbits.distributed.ddp import DDPHook, ddp_hook
 from fewbits.distributed.fsdp import FSDPCodecs, fsdp_codecs
+from fewbits.distributed.local_steps import LocalSteps
 from fewbits.distributed.state import CodecState
 from fewbits.distributed.traffic import Traffic
 from fewbits.recipes import Codec, codec
@@ -22,6 +23,7 @@ __all__ = [
     "CodecState",
     "DDPHook",
     "FSDPCodecs",
+    "LocalSteps",
     "Traffic",
     "all_gather",
     "all_reduce",

@@ -1,0 +1,162 @@
+"""Processes that train on their own for some steps, and then share how far they came."""
+
+from __future__ import annotations
+
+from typing import TypedDict, cast
+
+import torch
+from torch import nn
+
+from fewbits.distributed.arguments import described, peers_of
+from fewbits.distributed.collectives.all_reduce import reduced
+from fewbits.distributed.state import CodecState
+from fewbits.distributed.traffic import Traffic
+from fewbits.errors import ArgumentError
+from fewbits.kernels.ops.sharding import is_sharded
+from fewbits.recipes import Codec
+from fewbits.typing import ProcessGroup, StateDict
+
+
+class _Saved(TypedDict):
+    """What ``state_dict`` returns."""
+
+    done: int
+    shared: dict[str, torch.Tensor]
+    outer: StateDict
+    codec: StateDict
+
+
+class LocalSteps:
+    """Lets the processes of a plain loop exchange updates every so many steps: local SGD, and DiLoCo.
+
+    Call :meth:`step` behind that of the optimizer. Each process begins from the same weights, trains on its
+    own, and after ``steps`` steps sends by how much its weights moved, as the codec says. The mean of that is
+    the gradient of an outer SGD with Nesterov's momentum on the shared weights, from which all go on with the
+    same bits.
+
+    ``LocalSteps(model, steps=8)`` averages the weights (Stich, Local SGD Converges Fast and Communicates
+    Little, 2019). DiLoCo is ``LocalSteps(model, steps=500, lr=0.7, momentum=0.9)`` around AdamW (Douillard et
+    al., DiLoCo: Distributed Low-Communication Training of Language Models, 2023, algorithm 1).
+
+    Args:
+        model: the same on each process, as rank 0 has it; without DistributedDataParallel. Its buffers stay
+            what each process has.
+        steps: from one exchange to the next.
+        codec: what travels.
+        lr: of the outer optimizer; 1 is the mean itself.
+        momentum: of the outer optimizer.
+        group: a process group, or a mesh of one dimension; None: all processes.
+        seed: of stochastic rounding.
+
+    Attributes:
+        traffic: counts the bytes that this process sends.
+
+    Raises:
+        ArgumentError: no process group, no parameters or sharded ones, or an option out of its range.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        steps: int,
+        codec: str | Codec = "fp32",
+        lr: float = 1.0,
+        momentum: float = 0.0,
+        group: ProcessGroup = None,
+        seed: int = 0,
+    ) -> None:
+        if type(steps) is not int or steps < 1:
+            raise ArgumentError(f"steps={steps!r}; expected an integer from 1 up")
+        self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        sharded = next((name for name, p in self._parameters.items() if is_sharded(p)), None)
+        if sharded is not None:
+            raise ArgumentError(
+                f"{sharded} is sharded; local steps need whole weights in each process: leave fully_shard out"
+            )
+        if not self._parameters:
+            raise ArgumentError("a model without parameters that take a gradient; there is nothing to share")
+        self.steps, self.done, self.traffic = steps, 0, Traffic()
+        self._state = CodecState(codec, seed=seed)
+        self._peers = peers_of(group, self.traffic)
+        flat = torch.cat([p.detach().float().reshape(-1) for p in self._parameters.values()])
+        first = flat if self._peers.rank == 0 else torch.zeros_like(flat)
+        # The weights of rank 0: the others add zeros.
+        flat = reduced(first, Codec(), self._peers, self._what("weights"), mean=False)
+        self._shared = dict(zip(self._parameters, self._cut(flat), strict=True))
+        nesterov = momentum > 0
+        self._outer = torch.optim.SGD(self._shared.values(), lr, momentum, nesterov=nesterov)
+        self._take()
+
+    def step(self) -> bool:
+        """Count one step of the optimizer; return whether the processes exchanged their updates after it."""
+        self.done += 1
+        if self.done % self.steps:
+            return False
+        self._exchange()
+        return True
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        moved = torch.cat(
+            [
+                (shared - p.detach().float()).reshape(-1)
+                for shared, p in zip(self._shared.values(), self._parameters.values(), strict=True)
+            ]
+        )
+        mean = reduced(
+            moved,
+            self._state.codec,
+            self._peers,
+            self._what(str(self._state.codec)),
+            mean=True,
+            layers=[p.numel() for p in self._parameters.values()],
+            state=self._state,
+            keys=list(self._parameters),
+        )
+        for shared, gradient in zip(self._shared.values(), self._cut(mean), strict=True):
+            shared.grad = gradient
+        self._outer.step()
+        self._outer.zero_grad()
+        self._take()
+
+    def _cut(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        parameters = list(self._parameters.values())
+        parts = flat.split([p.numel() for p in parameters])
+        return [part.view(p.shape).clone() for part, p in zip(parts, parameters, strict=True)]
+
+    @torch.no_grad()
+    def _take(self) -> None:
+        """Go on from the shared weights."""
+        for name, p in self._parameters.items():
+            p.copy_(self._shared[name])
+
+    def _what(self, what: str) -> str:
+        return f"local steps, {self.steps} of {described(list(self._parameters.values()))}, as {what}"
+
+    def state_dict(self) -> StateDict:
+        """Return the shared weights, the outer optimizer, and what the codec remembers on this process."""
+        return {
+            "done": self.done,
+            "shared": {name: x.clone() for name, x in self._shared.items()},
+            "outer": self._outer.state_dict(),
+            "codec": self._state.state_dict(),
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over what :meth:`state_dict` returned on this process; the model's weights stay as they are.
+
+        Raises:
+            ArgumentError: the state of another model or codec.
+        """
+        saved = cast(_Saved, state)
+        if saved["shared"].keys() != self._shared.keys():
+            raise ArgumentError(
+                f"the state of {', '.join(saved['shared'])}; expected one of {', '.join(self._shared)}: load"
+                " that of this model"
+            )
+        self._state.load_state_dict(saved["codec"])
+        self.done = saved["done"]
+        for name, x in saved["shared"].items():
+            self._shared[name].copy_(x)
+        self._outer.load_state_dict(saved["outer"])
