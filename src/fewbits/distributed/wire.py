@@ -8,10 +8,10 @@ from itertools import accumulate, pairwise
 
 import torch
 
-from fewbits.distributed.largest import top_k
 from fewbits.formats import Format
 from fewbits.kernels.bits.layout import layout
 from fewbits.kernels.bits.packing import line_bytes, pack, unpack
+from fewbits.kernels.ops.flat import top_k
 from fewbits.recipes import Codec
 from fewbits.tensor import NarrowTensor, dequantize, quantize
 
@@ -39,6 +39,7 @@ def encode(x: torch.Tensor, codec: Codec, out: torch.Tensor, seed: int) -> None:
     """
     n, k = x.numel(), kept(codec, x.numel())
     if codec.density is not None:
+        x = x.float() if x.dtype == torch.float64 else x  # float32 at most travels
         indices = top_k(x, k)
         x = x[indices]
         bits = _index_bits(codec, n)
