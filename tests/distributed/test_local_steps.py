@@ -124,7 +124,7 @@ def resumes(rank: int, size: int) -> None:
 def refuses(rank: int, size: int) -> None:
     for steps in (0, True, 2.5):
         with pytest.raises(fb.ArgumentError, match="integer from 1 up"):
-            LocalSteps(created(), steps=steps)  # type: ignore[arg-type]  # on purpose
+            LocalSteps(created(), steps=steps)
     with pytest.raises(fb.ArgumentError, match="disagree"):
         LocalSteps(created(), steps=2 + rank)
     sharded = created()

@@ -82,7 +82,7 @@ def held_after_averaging(way: str) -> bool:
     model = built("fp8-lm-o1", way)
     optimizer = AdamW(model.parameters(), recipe="fp8-lm-o1")
     model(torch.randn(8, 40)).square().mean().backward()
-    weight = model.module[0].weight if way == "ddp" else model[0].weight  # type: ignore[union-attr]  # a layer
+    weight = model.module[0].weight if way == "ddp" else model[0].weight
     before = whole(weight.grad).clone()
     optimizer.clip_(torch.inf)
     held = fb.fake_quantize(before, optimizer.recipe.held_gradient.format, scale_rule="rceil")
