@@ -65,9 +65,12 @@ def all_reduced(xs: Sequence[torch.Tensor], codec: Codec, mean: bool) -> tuple[n
     for place in places:
         for x, out in zip(scaled, sent, strict=True):
             out[place] = rounded(x[place], codec)
-    total = np.zeros(n, np.float32)
+    total, carried = np.zeros(n, np.float32), np.zeros(n, np.float32)
     for x in sent:
-        total = total + x
+        now = x - carried if codec.kahan else x
+        larger = total + now
+        carried = (larger - total) - now
+        total = larger
     total = total / np.float32(size) if mean else total
     result = total.copy()
     if codec.density is None:

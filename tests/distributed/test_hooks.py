@@ -215,7 +215,7 @@ def beneath_fsdp(rank: int, size: int) -> None:
         ("mxfp8_e4m3", "mxfp8_e4m3"),
         ("fp8_e5m2:aps,feedback", None),
         ("fp8_e4m3:auto_scale", "bf16"),
-        ("mxfp6_e3m2:stochastic", "mxfp8_e4m3:stochastic"),
+        ("mxfp6_e3m2:stochastic", "mxfp8_e4m3"),
     ):
         model, made = sharded(codec, weight)
         loss = trained(model, rank, size)
@@ -239,6 +239,8 @@ def beneath_fsdp(rank: int, size: int) -> None:
         fsdp_codecs(created(), gradient="mxfp4")
     with pytest.raises(fb.ArgumentError, match="go together"):
         fsdp_codecs(model, between="mxfp4")
+    with pytest.raises(fb.ArgumentError, match="other draws"):
+        fsdp_codecs(model, weight="mxfp4:stochastic")
     with pytest.raises(fb.ArgumentError, match="only copied"):
         fsdp_codecs(model, weight="mxfp4:feedback")
 

@@ -14,8 +14,8 @@ import pytest
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import load_file
 from fewbits.train import Settings, run
+from fewbits.train.checkpoint import CHECKPOINT
 from fewbits.train.log import column
-from fewbits.train.runs import CHECKPOINT
 
 SETTINGS = Settings("digits", "fp8-lm", steps=30, save_every=2, observe_every=10)
 # Stochastic bits, packed moments, compensations, a moving loss scale, gradients kept by a schedule.

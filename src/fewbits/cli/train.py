@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fewbits.cli.aliases import Formats
 from fewbits.cli.arguments import (
     ExcludeOption,
     IncludeOption,
@@ -59,6 +61,32 @@ def train(
     include: IncludeOption = None,
     exclude: ExcludeOption = None,
     seeds: SeedsOption = 1,
+    processes: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=64,
+            help="Start so many processes on this machine, which share each batch. On several machines start"
+            " this command by torchrun, without this option.",
+        ),
+    ] = 1,
+    codec: Annotated[
+        str | None,
+        Formats(),
+        typer.Option(
+            help="In what gradients travel between processes: a format, and behind a colon what pays back the"
+            " rounding, as in mxfp8_e4m3, int8_256:feedback or topk:density=0.01,feedback. Default: fp32.",
+            show_default=False,
+        ),
+    ] = None,
+    local_steps: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Steps that processes take on their own before they exchange how far they came; 0: they"
+            " average the gradients of each step.",
+        ),
+    ] = 0,
     out: Annotated[
         Path, Writes(FOLDER), typer.Option(help="Folder for checkpoints and logs, one below it for each run.")
     ] = Path("fewbits-train"),
@@ -75,6 +103,8 @@ def train(
 
     Example: fewbits train --recipe fp32,mxfp6 --task digits --steps 100
 
+    Two processes: fewbits train --recipe fp32 --task digits --processes 2 --codec mxfp8_e4m3
+
     All recipes: fewbits recipes
     """
     from fewbits.recipes import recipe as read
@@ -89,8 +119,13 @@ def train(
         raise ArgumentError("there is nothing to train; give a --recipe and a --task, as in fp32 and bytes")
     if len(tasks) > 1 and report is not None:
         raise ArgumentError("--report has a page for one --task; give one, or leave the page out")
-    from fewbits.train import Settings  # needs torch: simple mistakes are told before that loads
+    from fewbits.train import Settings, launch  # needs torch: simple mistakes are told before that loads
 
+    started = launch.count() if launch.has_torchrun() else processes
+    if started != processes and processes > 1:
+        raise ArgumentError(
+            f"--processes {processes} where torchrun started {started}; leave --processes out"
+        )
     changes = Settings(
         "",
         "",
@@ -100,31 +135,71 @@ def train(
         batch_size=batch_size,
         include=tuple(read_list(include)) or ("*",),
         exclude=tuple(read_list(exclude)),
+        processes=started,
+        codec=_checked_codec(codec, started),
+        local_steps=local_steps,
     )
-    runs = [_all_runs(names, replace(changes, task=each), seeds, out, resume) for each in tasks]
+    job = _Job(names, [replace(changes, task=each) for each in tasks], seeds, out, resume, report, json)
+    if launch.has_torchrun():
+        with launch.joined():
+            job()
+    elif processes > 1:
+        launch.start(processes, job)
+    else:
+        job()
 
-    from fewbits.report import train_json, train_page, train_table
 
-    console = tables_console(report, json)
-    for of_task in runs:
-        console.print(train_table(of_task))
-    origin = provenance(range(seeds))
-    write_report(json, lambda: train_json([run for of_task in runs for run in of_task], origin))
-    write_report(report, lambda: train_page(runs[0], origin))
+def _checked_codec(codec: str | None, processes: int) -> str:
+    from fewbits.recipes import codec as read
+
+    if processes == 1:
+        if codec is not None:
+            raise ArgumentError("--codec is of several processes; start some, as with --processes 2")
+        return ""
+    return str(read(codec or "fp32"))
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What each process does: all runs; the first process shows them."""
+
+    recipes: list[str]
+    of_tasks: list[Settings]
+    seeds: int
+    out: Path
+    resume: bool
+    report: Path | None
+    json: Path | None
+
+    def __call__(self) -> None:
+        from fewbits.report import train_json, train_page, train_table
+        from fewbits.train.together import rank
+
+        runs = [_all_runs(self.recipes, each, self.seeds, self.out, self.resume) for each in self.of_tasks]
+        if rank():
+            return
+        console = tables_console(self.report, self.json)
+        for of_task in runs:
+            console.print(train_table(of_task))
+        origin = provenance(range(self.seeds))
+        write_report(self.json, lambda: train_json([run for of_task in runs for run in of_task], origin))
+        write_report(self.report, lambda: train_page(runs[0], origin))
 
 
 def _all_runs(recipes: list[str], common: Settings, seeds: int, out: Path, resume: bool) -> list[TrainRun]:
     from fewbits.train import run
+    from fewbits.train.checkpoint import begun
     from fewbits.train.runs import folder_name
+    from fewbits.train.together import rank
 
     runs = []
     try:
-        with progress_bar() as show:
+        with progress_bar() if rank() == 0 else nullcontext[Report](_silent) as show:
             for name in recipes:
                 for seed in range(seeds):
                     settings = replace(common, recipe=name, seed=seed)
                     folder = out / folder_name(settings)
-                    if not resume and (folder / "checkpoint.safetensors").exists():
+                    if not resume and begun(folder):
                         raise ArgumentError(
                             f"{folder} holds a run; go on with it by --resume, or choose another --out"
                         )
@@ -135,6 +210,10 @@ def _all_runs(recipes: list[str], common: Settings, seeds: int, out: Path, resum
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted; the same command with --resume goes on from {out}") from None
     return runs
+
+
+def _silent(what: str, done: float, total: float, note: str = "") -> None:
+    """Show nothing: the first process does."""
 
 
 class _Bar:

@@ -13,6 +13,7 @@ from fewbits.distributed.collectives.all_to_all import all_to_all
 from fewbits.distributed.collectives.reduce_scatter import reduce_scatter
 from fewbits.distributed.ddp import DDPHook, ddp_hook
 from fewbits.distributed.fsdp import FSDPCodecs, fsdp_codecs
+from fewbits.distributed.gradients import average_gradients
 from fewbits.distributed.local_steps import LocalSteps
 from fewbits.distributed.state import CodecState
 from fewbits.distributed.traffic import Traffic
@@ -28,6 +29,7 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "all_to_all",
+    "average_gradients",
     "codec",
     "ddp_hook",
     "fsdp_codecs",

@@ -43,7 +43,7 @@ def checked_codec(given: str | Codec, state: CodecState | None) -> Codec:
 
 
 def checked_tensor(x: Any) -> torch.Tensor:
-    """Return ``x`` without gradient after checking that it is an ordinary tensor of real numbers.
+    """Return ``x`` without gradient, on the CPU, after checking that it is a tensor of real numbers.
 
     Raises:
         DTypeError: it is something else.
@@ -55,7 +55,7 @@ def checked_tensor(x: Any) -> torch.Tensor:
             " group of one dimension of its mesh"
         )
     check_values(x)
-    values: torch.Tensor = x.detach()
+    values: torch.Tensor = x.detach().cpu()
     return values
 
 
@@ -114,7 +114,7 @@ def described(tensors: Sequence[torch.Tensor]) -> str:
 
 def is_finite(x: torch.Tensor, codec: Codec) -> bool:
     """Return whether the codec carries all values of ``x``; those that carry NaN are not looked at."""
-    return codec.carries_nan or bool(x.isfinite().all())
+    return codec.carries_nan or bool(x.float().isfinite().all())  # float64 beyond float32 is infinite
 
 
 Key = Hashable

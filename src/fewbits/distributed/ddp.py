@@ -17,6 +17,7 @@ from fewbits.distributed.collectives.all_reduce import reduced
 from fewbits.distributed.peers import Peers
 from fewbits.distributed.state import CodecState
 from fewbits.distributed.traffic import Traffic
+from fewbits.errors import ArgumentError
 from fewbits.recipes import Codec
 from fewbits.recipes import codec as read
 from fewbits.typing import ProcessGroup, StateDict
@@ -28,7 +29,9 @@ class DDPHook:
     """Averages gradients over the processes of DistributedDataParallel, as a codec says.
 
     Buckets travel one after the other in a thread and a process group of their own, beside the backward pass.
-    Every process gets the same bits. A gradient with NaN or infinity arrives as such on all of them.
+    Every process gets the same bits. A gradient with NaN or infinity arrives as such on all of them. Feedback
+    is in the units of the gradients: with a loss scale that changes it is off by that change once, and what a
+    skipped step sent is lost.
 
     Args:
         codec: a codec or its text. ``powersgd`` and ``fp16_compress`` are torch's own hooks, whose traffic is
@@ -52,8 +55,11 @@ class DDPHook:
         self.codec, self.traffic = read(codec), Traffic()
         self._state = CodecState(self.codec, seed=seed)
         joined = peers_of(group, None)  # raises if there is none
-        ranks = distributed.get_process_group_ranks(joined.group or distributed.group.WORLD)
-        own = distributed.new_group(ranks, use_local_synchronization=True)
+        if joined.size == distributed.get_world_size():
+            own = distributed.new_group()
+        else:
+            ranks = distributed.get_process_group_ranks(joined.group)
+            own = distributed.new_group(ranks, use_local_synchronization=True)
         self._peers = Peers(own, self.traffic)
         self._torch = _hook_of_torch(self.codec, own)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fewbits-network")
@@ -73,7 +79,7 @@ class DDPHook:
             return self._torch(bucket).wait()
         gradients, x = bucket.gradients(), bucket.buffer()
         mean = reduced(
-            x,
+            x.cpu(),
             self.codec,
             self._peers,
             f"bucket {bucket.index()} of {described(gradients)} as {self.codec}",
@@ -84,8 +90,15 @@ class DDPHook:
         )
         return x.copy_(mean)
 
+    def close(self) -> None:
+        """End the thread and the process group of a hook that is done, on every process at the same time."""
+        self._thread.shutdown()
+        distributed.destroy_process_group(self._peers.group)
+
     def state_dict(self, model: nn.Module) -> StateDict:
         """Return what the codec remembers on this process, by the names of the model's parameters."""
+        if self._torch is not None:
+            raise ArgumentError(f"{self.codec} is torch's own hook, whose state is not here to be saved")
         names = {id(p): name for name, p in _named(model)}
         state = self._state.state_dict()
         residuals = cast("dict[int, torch.Tensor]", state["residuals"])

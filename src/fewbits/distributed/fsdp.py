@@ -9,7 +9,7 @@ import torch
 from torch import distributed, nn
 from torch.distributed.fsdp import FSDPModule
 
-from fewbits.distributed.arguments import checked_codec, peers_of
+from fewbits.distributed.arguments import checked_codec, is_finite, peers_of
 from fewbits.distributed.collectives.all_gather import all_gathered, checked_copy
 from fewbits.distributed.collectives.all_reduce import reduced
 from fewbits.distributed.collectives.reduce_scatter import scattered
@@ -105,7 +105,12 @@ def fsdp_codecs(
             state = state_of(name, "gradient", gradient)
             module.set_custom_reduce_scatter(_ReduceScatter(state, found.traffic))  # type: ignore[arg-type]  # a class of torch's that is not public
         if weight is not None:
-            checked_copy(weight, CodecState(weight))
+            values = checked_copy(weight, CodecState(weight)).values
+            if values is not None and values.rounding == "stochastic":
+                raise ArgumentError(
+                    f"weight={weight}: forward and backward pass gather weights anew, and would see other"
+                    " draws; take another rounding"
+                )
             state = state_of(name, "weight", weight)
             module.set_custom_all_gather(_AllGather(state, found.traffic))  # type: ignore[arg-type]  # as above
         if between is not None:
@@ -136,7 +141,7 @@ class _ReduceScatter(_Comm):
         if op not in (distributed.ReduceOp.SUM, distributed.ReduceOp.AVG):
             raise ArgumentError(f"reduce-scatter with {op}; a codec knows sums and means")
         mine = scattered(
-            input_tensor,
+            input_tensor.detach().cpu(),
             [output_tensor.numel()] * distributed.get_world_size(group),
             self.state.codec,
             Peers(group, self.traffic),
@@ -162,10 +167,14 @@ class _AllGather(_Comm):
             )
         codec, peers = self.state.codec, Peers(group, self.traffic)
         n = input_tensor.numel()
-        peers.agree(f"weights of {input_tensor.dtype} ({n},) as {codec}")
+        what = f"weights of {input_tensor.dtype} ({n},) as {codec}"
+        told = peers.agree(what, [int(is_finite(input_tensor, codec))])
         peers.traffic.count("all_gather", 0, wide=(peers.size - 1) * n * input_tensor.element_size())
-        seed = derived(self.state.next_call(), peers.rank)
-        output_tensor.copy_(all_gathered(input_tensor, codec, peers, [n] * peers.size, seed))
+        found = all_gathered(input_tensor.detach().cpu(), codec, peers, [n] * peers.size, 0)
+        for part, (finite, *_) in zip(found.split(n), told, strict=True):
+            if not finite:
+                part.fill_(torch.nan)
+        output_tensor.copy_(found)
 
 
 def _mean_over(group: ProcessGroup, state: CodecState, traffic: Traffic) -> Callable[[torch.Tensor], None]:
@@ -173,6 +182,6 @@ def _mean_over(group: ProcessGroup, state: CodecState, traffic: Traffic) -> Call
 
     def hook(x: torch.Tensor) -> None:
         what = f"gradients between nodes, {x.dtype} ({x.numel()},), as {state.codec}"
-        x.copy_(reduced(x, state.codec, peers, what, mean=True, state=state))
+        x.copy_(reduced(x.detach().cpu(), state.codec, peers, what, mean=True, state=state))
 
     return hook

@@ -7,7 +7,7 @@ from typing import TypedDict, cast
 import torch
 from torch import nn
 
-from fewbits.distributed.arguments import described, peers_of
+from fewbits.distributed.arguments import checked_codec, described, peers_of
 from fewbits.distributed.collectives.all_reduce import reduced
 from fewbits.distributed.state import CodecState
 from fewbits.distributed.traffic import Traffic
@@ -22,7 +22,7 @@ class _Saved(TypedDict):
 
     done: int
     shared: dict[str, torch.Tensor]
-    outer: StateDict
+    momentum: dict[str, torch.Tensor]
     codec: StateDict
 
 
@@ -40,7 +40,8 @@ class LocalSteps:
 
     Args:
         model: the same on each process, as rank 0 has it; without DistributedDataParallel. Its buffers stay
-            what each process has.
+            what each process has. An optimizer with master weights of its own would not see the shared ones:
+            take one without.
         steps: from one exchange to the next.
         codec: what travels.
         lr: of the outer optimizer; 1 is the mean itself.
@@ -78,6 +79,7 @@ class LocalSteps:
             raise ArgumentError("a model without parameters that take a gradient; there is nothing to share")
         self.steps, self.done, self.traffic = steps, 0, Traffic()
         self._state = CodecState(codec, seed=seed)
+        checked_codec(codec, self._state)
         self._peers = peers_of(group, self.traffic)
         flat = torch.cat([p.detach().float().reshape(-1) for p in self._parameters.values()])
         first = flat if self._peers.rank == 0 else torch.zeros_like(flat)
@@ -93,11 +95,12 @@ class LocalSteps:
         self.done += 1
         if self.done % self.steps:
             return False
-        self._exchange()
+        self.exchange()
         return True
 
     @torch.no_grad()
-    def _exchange(self) -> None:
+    def exchange(self) -> None:
+        """Exchange updates now: at the end of training, whose last steps may be fewer."""
         moved = torch.cat(
             [
                 (shared - p.detach().float()).reshape(-1)
@@ -139,7 +142,11 @@ class LocalSteps:
         return {
             "done": self.done,
             "shared": {name: x.clone() for name, x in self._shared.items()},
-            "outer": self._outer.state_dict(),
+            "momentum": {
+                name: self._outer.state[x]["momentum_buffer"].clone()
+                for name, x in self._shared.items()
+                if self._outer.state.get(x, {}).get("momentum_buffer") is not None
+            },
             "codec": self._state.state_dict(),
         }
 
@@ -159,4 +166,5 @@ class LocalSteps:
         self.done = saved["done"]
         for name, x in saved["shared"].items():
             self._shared[name].copy_(x)
-        self._outer.load_state_dict(saved["outer"])
+        for name, x in saved["momentum"].items():
+            self._outer.state[self._shared[name]]["momentum_buffer"] = x.clone()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -44,7 +45,7 @@ def joined(q: NarrowTensor, rows: int, send: Send) -> NarrowTensor:
         if part is None:
             parts.append(None)
             continue
-        found = send(part.contiguous().reshape(len(part), -1).view(torch.uint8))
+        found = send(part.contiguous().reshape(len(part), math.prod(part.shape[1:])).view(torch.uint8))
         parts.append(found.reshape(-1).view(part.dtype).view(rows, *part.shape[1:]))
     return q.remade(tuple(parts), (rows, *q.shape[1:]), q.axis)
 
@@ -81,6 +82,8 @@ def exchanged(
         sizes = checked_sizes(split_sizes, len(q), peers)
     peers.agree(f"all_to_all of {described(q)}")
     received = row_counts(sizes, peers)
+    per_row = math.prod(q.shape[1:]) * q.dtype.itemsize
+    peers.traffic.count("all_to_all", 0, wide=(len(q) - sizes[peers.rank]) * per_row)
 
     def send(octets: torch.Tensor) -> torch.Tensor:
         per_row = octets.shape[1]

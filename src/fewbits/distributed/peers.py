@@ -67,10 +67,9 @@ class Peers:
             name: under which the traffic is counted.
         """
         found = torch.empty(sum(received), dtype=torch.uint8, device=self.device)
-        if max(*sizes, *received):
-            distributed.all_to_all_single(
-                found, sent.to(self.device), list(received), list(sizes), group=self.group
-            )
+        distributed.all_to_all_single(
+            found, sent.to(self.device), list(received), list(sizes), group=self.group
+        )
         self.traffic.count(name, sum(sizes) - sizes[self.rank])
         runs: tuple[torch.Tensor, ...] = found.to(sent.device).split(list(received))
         return runs

@@ -50,11 +50,13 @@ class Reduction:
         self.layers = [x.numel()] if layers is None else layers
         self.residual, self.state = residual, state
         self.seed = 0 if state is None else state.next_call()
-        if residual is not None:
-            x = residual.add_(x)
-        self.powers = exponents(x, self.layers, codec, peers, 1 if mean else peers.size, state)
-        if self.powers is not None:
-            x = scaled(x.to(torch.float32, copy=residual is None), self.layers, self.powers)
+        self.powers: list[int] | None = None
+        if codec.aps or codec.auto_scale:
+            x = x.float() + (0.0 if residual is None else residual)
+            self.powers = exponents(x, self.layers, codec, peers, 1 if mean else peers.size, state)
+            x = scaled(x, self.layers, self.powers)
+            if residual is not None:
+                residual.zero_()
         self.x = x
 
     @property
@@ -68,22 +70,18 @@ class Reduction:
         sizes = [wire.nbytes(codec, n) for n in self.pieces]
         sent = torch.empty(sum(sizes), dtype=torch.uint8)
         runs = sent.split(sizes)
-        for rank, (values, run) in enumerate(zip(self.x.split(list(self.pieces)), runs, strict=True)):
-            wire.encode(values, codec, run, derived(self.seed, peers.rank, rank))
+        for rank, (values, left, run) in enumerate(
+            zip(self.x.split(list(self.pieces)), self._cut(self.residual), runs, strict=True)
+        ):
+            wire.encode(values, codec, run, derived(self.seed, peers.rank, rank), left)
         if codec.auto_scale and self.state is not None:
             count_clipped(self.x, codec, peers, self.state)
-        if self.residual is not None:
-            self._keep_residual(runs)  # which is x, too
         received = peers.all_to_all(sent, sizes, [sizes[peers.rank]] * peers.size)
         total = summed(received, codec, self.pieces[peers.rank])
         return total.div_(peers.size) if self.mean else total
 
-    def _keep_residual(self, runs: Sequence[torch.Tensor]) -> None:
-        assert self.residual is not None
-        for left, run in zip(self.residual.split(list(self.pieces)), runs, strict=True):
-            went = torch.empty_like(left)
-            wire.decode(run, self.codec, went)
-            subtract(left, went)
+    def _cut(self, x: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
+        return [None] * len(self.pieces) if x is None else x.split(list(self.pieces))
 
     def shared(self, total: torch.Tensor) -> torch.Tensor:
         """Round the sums of the pieces, send them to all processes, and return them, (n,) float32."""
@@ -91,12 +89,11 @@ class Reduction:
         longest = wire.nbytes(codec, max(self.pieces))
         mine = torch.zeros(longest, dtype=torch.uint8)
         run = mine[: wire.nbytes(codec, total.numel())]
-        wire.encode(total, codec, run, derived(self.seed, peers.rank, "sum"))
-        if self.residual is not None:
-            went = torch.empty_like(total)
-            wire.decode(run, codec, went)
-            self.residual[self._own] += subtract(total, went).mul_(peers.size if self.mean else 1)
-        found = torch.empty(sum(self.pieces))
+        left = None if self.residual is None else torch.zeros_like(total)
+        wire.encode(total, codec, run, derived(self.seed, peers.rank, "sum"), left)
+        if self.residual is not None and left is not None:
+            self.residual[self._own].add_(left, alpha=peers.size if self.mean else 1)
+        found = torch.empty(sum(self.pieces), dtype=torch.float32)
         for row, values in zip(peers.all_gather(mine), found.split(list(self.pieces)), strict=True):
             wire.decode(row[: wire.nbytes(codec, values.numel())], codec, values)
         return scaled(found, self.layers, self.powers, -1)
@@ -113,23 +110,17 @@ def summed(runs: Sequence[torch.Tensor], codec: Codec, n: int) -> torch.Tensor:
     With ``kahan`` each addition's error is carried to the next (Kahan, Further Remarks on Reducing Truncation
     Errors, 1965).
     """
-    total = torch.zeros(n)
+    total = torch.zeros(n, dtype=torch.float32)
     if not codec.kahan:
         for run in runs:
             wire.add(run, codec, total)
         return total
-    carried = torch.zeros(n)
+    carried = torch.zeros(n, dtype=torch.float32)
     for run in runs:
-        values = torch.empty(n)
+        values = torch.empty(n, dtype=torch.float32)
         wire.decode(run, codec, values)
         values -= carried
         larger = total + values
         carried = (larger - total) - values
         total = larger
     return total
-
-
-def subtract(values: torch.Tensor, went: torch.Tensor) -> torch.Tensor:
-    """Take what went from the values, in place; of what is not finite nothing is left."""
-    values -= went
-    return values.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)

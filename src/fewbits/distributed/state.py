@@ -56,21 +56,26 @@ class CodecState:
         if not self.codec.feedback:
             return None
         row = tuple(keys)
+        for key, n in zip(row, lengths, strict=True):
+            known = self._residuals.get(key)
+            if known is not None and known.numel() != n:
+                raise ArgumentError(
+                    f"feedback of {known.numel()} values for {key!r}, which has {n} now; take another key for"
+                    " another tensor, or a new state"
+                )
         if row not in self._rows:
             parts = [self._residuals.get(key, torch.zeros(0)) for key in row]
-            for key, part, n in zip(row, parts, lengths, strict=True):
-                if key in self._residuals and part.numel() != n:
-                    raise ArgumentError(
-                        f"feedback of {part.numel()} values for {key!r}, which has {n} now; take another key"
-                        " for another tensor, or a new state"
-                    )
-            flat = torch.zeros(sum(lengths))
+            flat = torch.zeros(sum(lengths), dtype=torch.float32)
             for key, old, new in zip(row, parts, flat.split(list(lengths)), strict=True):
                 new[: old.numel()] = old
                 self._residuals[key] = new
             self._rows = {other: x for other, x in self._rows.items() if not set(other) & set(row)}
             self._rows[row] = flat
         return self._rows[row]
+
+    def __str__(self) -> str:
+        """Return what has to be the same on all processes."""
+        return f"{self.codec}, call {self.calls}, scale 2^{self.log2_scale:.6g}"
 
     def next_call(self) -> int:
         """Return the seed of the next call."""

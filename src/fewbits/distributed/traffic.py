@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Sent:
-    """What one kind of collective sent: calls, and bytes in the codec's format and as float32."""
+    """What one kind of collective sent: calls, and bytes as they travelled and as the values are."""
 
     calls: int = 0
     nbytes: int = 0

@@ -10,8 +10,9 @@ import torch
 
 from fewbits.formats import Format
 from fewbits.kernels.bits.layout import layout
+from fewbits.kernels.bits.options import Choices
 from fewbits.kernels.bits.packing import line_bytes, pack, unpack
-from fewbits.kernels.ops.flat import top_k
+from fewbits.kernels.ops.flat import dequantize_add, quantize_with_feedback, top_k
 from fewbits.recipes import Codec
 from fewbits.tensor import NarrowTensor, dequantize, quantize
 
@@ -28,7 +29,9 @@ def kept(codec: Codec, n: int) -> int:
     return n if codec.density is None else math.ceil(codec.density * n)
 
 
-def encode(x: torch.Tensor, codec: Codec, out: torch.Tensor, seed: int) -> None:
+def encode(
+    x: torch.Tensor, codec: Codec, out: torch.Tensor, seed: int, residual: torch.Tensor | None = None
+) -> None:
     """Write a run of values as bytes.
 
     Args:
@@ -36,33 +39,55 @@ def encode(x: torch.Tensor, codec: Codec, out: torch.Tensor, seed: int) -> None:
         codec: says the format, and how many values travel.
         out: (nbytes(codec, n),) uint8, that begins at a multiple of four bytes of its storage.
         seed: of stochastic rounding.
+        residual: (n,) float32 that is added before, and overwritten by what is left; zero for what is not
+            finite.
     """
-    n, k = x.numel(), kept(codec, x.numel())
-    if codec.density is not None:
-        x = x.float() if x.dtype == torch.float64 else x  # float32 at most travels
-        indices = top_k(x, k)
-        x = x[indices]
-        bits = _index_bits(codec, n)
-        packed = torch.from_numpy(pack(indices.numpy(), bits))
-        out[_dense_bytes(codec, k) :][: packed.numel()] = packed
-    values = codec.values
-    if not k:
+    x = x.float() if x.dtype == torch.float64 and (residual is not None or codec.density is not None) else x
+    if codec.density is None:
+        _encode_dense(x, codec, out, seed, residual)
+        return
+    n = x.numel()
+    given = x if residual is None else residual.add_(x)
+    places = top_k(given, kept(codec, n))
+    values, left = given[places], None if residual is None else torch.zeros(len(places), dtype=torch.float32)
+    packed = torch.from_numpy(pack(places.numpy(), _index_bits(codec, n)))
+    out[_dense_bytes(codec, len(places)) :][: packed.numel()] = packed
+    _encode_dense(values, codec, out, seed, left)
+    if residual is not None and left is not None:
+        residual[places] = left
+        if not values.isfinite().all():  # the largest: only then others may not be either
+            residual.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _encode_dense(
+    x: torch.Tensor, codec: Codec, out: torch.Tensor, seed: int, residual: torch.Tensor | None
+) -> None:
+    n, values = x.numel(), codec.values
+    if not n:
         return
     if values is None:
-        out[: 4 * k].view(torch.float32).copy_(x)
-    else:
+        out[: 4 * n].view(torch.float32).copy_(x)
+        return
+    # What lies beyond a scale that was chosen for all processes is clipped, and processes tell each other of
+    # NaN before they send where values cannot; see reduction.py.
+    overflow = "saturate" if codec.aps or codec.auto_scale else None
+    nonfinite = None if codec.carries_nan else "saturate"
+    stochastic = values.rounding == "stochastic"
+    packed = _narrow(out, values.format, n, x.dtype)
+    if residual is None:
         quantize(
             x,
             values.format,
             rounding=values.rounding,
             scale_rule=values.scale_rule,
-            # What lies beyond a scale that was chosen for all processes is clipped.
-            overflow="saturate" if codec.aps or codec.auto_scale else None,
-            # Processes tell each other of NaN before they send where values cannot; see reduction.py.
-            nonfinite=None if codec.carries_nan else "saturate",
-            generator=seed if values.rounding == "stochastic" else None,
-            out=_narrow(out, values.format, k, x.dtype),
+            overflow=overflow,
+            nonfinite=nonfinite,
+            generator=seed if stochastic else None,
+            out=packed,
         )
+    else:
+        choices = Choices(values.rounding, values.scale_rule, overflow, nonfinite)
+        quantize_with_feedback(x, residual, values.format, choices, seed if stochastic else 0, packed.pieces)
 
 
 def decode(wire: torch.Tensor, codec: Codec, out: torch.Tensor) -> None:
@@ -76,15 +101,19 @@ def decode(wire: torch.Tensor, codec: Codec, out: torch.Tensor) -> None:
 
 def add(wire: torch.Tensor, codec: Codec, total: torch.Tensor) -> None:
     """Add the values of a run to ``total``, (n,) float32, each once and rounded once."""
-    n, k = total.numel(), kept(codec, total.numel())
-    values = torch.empty(k)
-    _decode_dense(wire, codec, values)
-    if codec.density is None:
-        total += values
-    else:
-        bits = _index_bits(codec, n)
+    n = total.numel()
+    if not n:
+        return
+    if codec.density is not None:
+        bits, k = _index_bits(codec, n), kept(codec, n)
+        values = torch.empty(k, dtype=torch.float32)
+        _decode_dense(wire, codec, values)
         packed = wire[_dense_bytes(codec, k) :][: line_bytes(k, bits)]
         total[torch.from_numpy(unpack(packed.numpy(), bits, k).astype("int64"))] += values
+    elif codec.format is None:
+        total += wire[: 4 * n].view(torch.float32)
+    else:
+        dequantize_add(_narrow(wire, codec.format, n, torch.float32).pieces, codec.format, n, total)
 
 
 def _decode_dense(wire: torch.Tensor, codec: Codec, out: torch.Tensor) -> None:

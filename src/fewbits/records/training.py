@@ -23,3 +23,7 @@ class TrainRun:
     resolution: float = 0.0  # smallest step of the metric, that of one test image; 0 for a continuous one
     losses: tuple[float, ...] = ()  # mean of each `loss_every` steps, nats; the last one may be of fewer
     loss_every: int = 1
+    processes: int = 1
+    codec: str = ""  # in which gradients, or updates, travelled between them
+    bytes_sent: float = 0.0  # by one process, in a step
+    bytes_wide: float = 0.0  # that the same values take in their own dtype

@@ -6,13 +6,16 @@ from collections.abc import Callable, Iterable
 
 from torch import nn
 
+from fewbits.errors import ArgumentError
 from fewbits.nn import RoundingObserver, prepare
 from fewbits.optim import AdamW, scaler
 from fewbits.recipes import Recipe
+from fewbits.recipes import codec as read_codec
 from fewbits.recipes import recipe as read
 from fewbits.sparsity import MaskedOptimizer
 from fewbits.train.schedules import schedule
 from fewbits.train.tasks import Task
+from fewbits.train.together import Together
 from fewbits.train.trainer import Trainer
 
 
@@ -26,6 +29,8 @@ def recipe_trainer(
     exclude: str | Iterable[str] = (),
     observe_every: int = 50,
     begin: Callable[[nn.Module], object] | None = None,
+    codec: str = "",
+    local_steps: int = 0,
 ) -> Trainer:
     """Return a trainer that follows a recipe: AdamW, warm-up over a tenth of the steps, cosine decay.
 
@@ -38,9 +43,12 @@ def recipe_trainer(
         exclude: patterns of the layers that stay as they are.
         observe_every: steps from one look at the rounding to the next.
         begin: called with the model before it is prepared: to load weights, or to make it sparse.
+        codec: in which gradients, or updates, travel between processes; "" where there is one.
+        local_steps: from one exchange of updates to the next; 0: gradients are averaged in each step.
 
     Raises:
-        ArgumentError: no such recipe, or a model that it cannot change.
+        ArgumentError: no such recipe, a model that it cannot change, or a codec or local steps that do not
+            fit the recipe.
 
     >>> from fewbits.train.tasks import digits_task
     >>> trainer = recipe_trainer(digits_task(), "mxfp6", steps=2)
@@ -52,6 +60,29 @@ def recipe_trainer(
     if begin is not None:
         begin(created)
     model = prepare(created, chosen, include=include, exclude=exclude, observer=observer)
+    if local_steps and (chosen.schedule or chosen.parameter is not None):
+        why = (
+            f"schedule {chosen.schedule!r} changes formats by what each process sees"
+            if chosen.schedule
+            else f"parameters are held in {chosen.parameter}, and shared ones are float32"
+        )
+        raise ArgumentError(
+            f"local steps with recipe {chosen.name!r}, whose {why}; take another recipe, or leave them out"
+        )
+    if local_steps and not codec:
+        raise ArgumentError(f"local_steps={local_steps} without a codec; name what travels, as fp32")
+    if codec and chosen.schedule == "assigned":
+        raise ArgumentError(
+            f"recipe {chosen.name!r} on several processes: each would choose formats by what its own samples"
+            " do; take another recipe, or one process"
+        )
+    scaling = chosen.scaling
+    if codec and read_codec(codec).feedback and scaling is not None and scaling.dynamic:
+        raise ArgumentError(
+            f"codec {codec} with recipe {chosen.name!r}, whose loss scale changes: feedback would be in the"
+            " units of the old one; take the codec without feedback, or the recipe with scaling=1024"
+        )
+    together = Together(model, codec, local_steps, seed) if codec else None
     hyper = task.hyper
     optimizer = AdamW(
         model.parameters(),
@@ -68,4 +99,5 @@ def recipe_trainer(
         scaler=scaler(chosen),
         schedule=schedule(model, chosen, steps or hyper.steps),
         observer=observer,
+        together=together,
     )

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean, median
 
+from fewbits.errors import ArgumentError
 from fewbits.recipes import recipe as read
 from fewbits.records import TrainRun
 from fewbits.train import checkpoint
@@ -20,10 +21,10 @@ from fewbits.train.reproducible import seeded
 from fewbits.train.settings import Settings
 from fewbits.train.step import Step
 from fewbits.train.tasks import task as read_task
+from fewbits.train.together import processes, rank
 from fewbits.train.trainer import Trainer
 from fewbits.typing import Progress
 
-CHECKPOINT = "checkpoint.safetensors"
 _LONGEST = 120  # characters of a folder's name before the seed
 LAST = 50  # steps whose mean loss is reported
 _LOSSES = 100  # mean losses in a record, at most
@@ -57,9 +58,14 @@ def run(
     """
     chosen, task = read(settings.recipe), read_task(settings.task, settings.size)
     task = replace(task, hyper=settings.apply(task.hyper))
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / CHECKPOINT
-    with seeded(task, settings.seed):
+    if settings.processes != processes():
+        raise ArgumentError(
+            f"settings of {settings.processes} processes, and there are {processes()}; start as many, by"
+            " torchrun or with --processes"
+        )
+    own = folder if rank() == 0 else folder / f"rank{rank()}"  # what the others log
+    own.mkdir(parents=True, exist_ok=True)
+    with seeded(task, settings.seed + (rank() << 32)):  # each process rounds and drops at random on its own
         trainer = recipe_trainer(
             task,
             chosen,
@@ -67,10 +73,13 @@ def run(
             include=settings.include,
             exclude=settings.exclude,
             observe_every=settings.observe_every,
+            codec=settings.codec,
+            local_steps=settings.local_steps,
         )
-        if resume and path.exists():
+        path = checkpoint.newest(trainer, folder) if resume else None
+        if path is not None:
             checkpoint.load(trainer, settings, path)
-        with closing(Log(folder, trainer.step_number)) as log:
+        with closing(Log(own, trainer.step_number)) as log:
             began = time.monotonic()
             for step in trainer:
                 _write(log, trainer, step, time.monotonic() - began)
@@ -80,11 +89,11 @@ def run(
                     progress(f"{settings.recipe}, seed {settings.seed}", step.step, trainer.steps)
                 if step.step % settings.save_every == 0 or step.step == trainer.steps:
                     log.flush()
-                    checkpoint.save(trainer, settings, path)
+                    checkpoint.keep(trainer, settings, folder)
                 began = time.monotonic()
             value = trainer.evaluate()
             log.flush()
-            return _record(trainer, settings, folder, value)
+            return _record(trainer, settings, own, value)
 
 
 def folder_name(settings: Settings) -> str:
@@ -106,6 +115,7 @@ def _write(log: Log, trainer: Trainer, step: Step, seconds: float) -> None:
 
 def _record(trainer: Trainer, settings: Settings, folder: Path, value: float) -> TrainRun:
     losses, task = column(folder, "loss"), trainer.task
+    sent, wide = (0, 0) if trainer.together is None else trainer.together.bytes()
     every = max(-(-len(losses) // _LOSSES), 1)
     return TrainRun(
         task=task.name,
@@ -122,4 +132,8 @@ def _record(trainer: Trainer, settings: Settings, folder: Path, value: float) ->
         resolution=task.resolution,
         losses=tuple(fmean(losses[i : i + every]) for i in range(0, len(losses), every)),
         loss_every=every,
+        processes=settings.processes,
+        codec=settings.codec,
+        bytes_sent=sent / trainer.steps,
+        bytes_wide=wide / trainer.steps,
     )

@@ -24,11 +24,25 @@ class Settings:
     exclude: tuple[str, ...] = ()  # patterns of those that stay as they are
     observe_every: int = 50  # steps from one look at the rounding to the next
     save_every: int = 50  # steps from one checkpoint to the next
+    processes: int = 1  # that share each batch
+    codec: str = ""  # in which gradients, or updates, travel between them; "" for one process
+    local_steps: int = 0  # from one exchange of updates to the next; 0: gradients are averaged in each step
 
     def __post_init__(self) -> None:
         """Raise if the learning rate or the batch size is not positive."""
         if self.lr is not None and not 0 < self.lr < math.inf:
             raise ArgumentError(f"lr={self.lr!r}; expected a number above 0")
+        if self.local_steps < 0:
+            raise ArgumentError(f"local_steps={self.local_steps}; expected 0 or more")
+        if self.processes == 1 and (self.codec or self.local_steps):
+            raise ArgumentError(
+                "codec and local_steps are of several processes, and there is one; start some with torchrun,"
+                " or with --processes"
+            )
+        if self.processes > 1 and not self.codec:
+            raise ArgumentError(
+                f"{self.processes} processes without a codec; name what travels, as mxfp8_e4m3, or fp32"
+            )
         if self.batch_size is not None and self.batch_size < 1:
             raise ArgumentError(f"batch_size={self.batch_size!r}; expected 1 or more")
 

@@ -17,6 +17,7 @@ from fewbits.train.learning_rates import LearningRate, linear_warm_up
 from fewbits.train.schedules import Schedule
 from fewbits.train.step import Step
 from fewbits.train.tasks import Task
+from fewbits.train.together import Together
 
 SKIPPED_IN_A_ROW = 10  # steps without an update, one after the other, that are worth a warning
 LEAST_SCALE = 1.0
@@ -36,6 +37,7 @@ class Trainer:
         scaler: of the loss; None: the loss is not scaled.
         schedule: of the formats; None: they stay.
         observer: sees what rounding does, and takes the warnings of the loop.
+        together: the other processes that train the model; None: there are none.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Trainer:
         scaler: torch.amp.GradScaler | None = None,
         schedule: Schedule | None = None,
         observer: RoundingObserver | None = None,
+        together: Together | None = None,
     ) -> None:
         self.task, self.model, self.optimizer = task, model.train(), optimizer
         self.steps = steps or task.hyper.steps
@@ -56,6 +59,7 @@ class Trainer:
         self.scaler = scaler or torch.amp.GradScaler("cpu", enabled=False)
         self.schedule = schedule or Schedule(model, RECIPES["fp32"], self.steps)
         self.observer = observer or RoundingObserver()
+        self.together = together
         self.batches = torch.Generator().manual_seed(0)
         self.step_number = 0
         self.skipped = 0  # steps without an update, since the last one with
@@ -72,10 +76,13 @@ class Trainer:
         lr = self.lr_schedule(hyper.lr, self.step_number, self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        loss = self.task.loss(self.model, self.task.draw_batch(self.batches, hyper.batch_size))
+        batch, others = self.task.draw_batch(self.batches, hyper.batch_size), self.together
+        loss = self.task.loss(self.model, batch if others is None else others.part(batch))
         self.optimizer.zero_grad()
         scale = float(self.scaler.get_scale())
         self.scaler.scale(loss).backward()
+        if others is not None:
+            others.after_backward()
         self.schedule.after_backward()
         norm = self._clip(hyper.max_norm, scale)
         if self.step_number and _is_narrow(self.optimizer):
@@ -84,13 +91,15 @@ class Trainer:
             self.scaler.step(self.optimizer)
         self.scaler.update()
         self.step_number += 1
+        if others is not None:
+            others.after_step(last=self.step_number == self.steps)
         self.observer.next_step()
         self.schedule.after_step()
         finite = math.isfinite(norm)
         self._warn(finite, scale)
         return Step(
             step=self.step_number,
-            loss=float(loss.detach()),
+            loss=float(loss.detach()) if others is None else others.mean(float(loss.detach())),
             lr=lr,
             gradient_norm=norm if finite else None,
             loss_scale=scale,

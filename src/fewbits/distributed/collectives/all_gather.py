@@ -60,7 +60,7 @@ def all_gather(
     for part, (_, finite, *_) in zip(values.split(lengths), told, strict=True):
         if not finite:
             part.fill_(torch.nan)
-    return values.to(x.dtype).view(sum(rows for rows, *_ in told), *rest)
+    return values.to(tensor.device, x.dtype).view(sum(rows for rows, *_ in told), *rest)
 
 
 def all_gathered(x: torch.Tensor, codec: Codec, peers: Peers, lengths: list[int], seed: int) -> torch.Tensor:
@@ -68,7 +68,7 @@ def all_gathered(x: torch.Tensor, codec: Codec, peers: Peers, lengths: list[int]
     longest = max(wire.nbytes(codec, n) for n in lengths)
     mine = torch.zeros(longest, dtype=torch.uint8)
     wire.encode(x, codec, mine[: wire.nbytes(codec, x.numel())], seed)
-    found = torch.empty(sum(lengths))
+    found = torch.empty(sum(lengths), dtype=torch.float32)
     for row, part in zip(peers.all_gather(mine), found.split(lengths), strict=True):
         wire.decode(row[: wire.nbytes(codec, part.numel())], codec, part)
     return found

@@ -21,8 +21,8 @@ from fewbits.distributed.arguments import (
     peers_of,
 )
 from fewbits.distributed.peers import Peers
-from fewbits.distributed.pieces import even
-from fewbits.distributed.reduction import Reduction, subtract, summed
+from fewbits.distributed.pieces import even, within
+from fewbits.distributed.reduction import Reduction, summed
 from fewbits.distributed.state import CodecState, derived
 from fewbits.distributed.traffic import Traffic
 from fewbits.recipes import Codec
@@ -105,16 +105,17 @@ def all_reduce(
             told.enter_context(peers.telling())
         read, mean = checked_codec(codec, state), checked_op(op)
         tensors = [checked_tensor(x) for x in given]
-        x = flat(tensors) if tensors else torch.empty(0)
+        x = flat(tensors) if tensors else torch.empty(0, dtype=torch.float32)
     what = f"all_reduce of {described(tensors)} ({op}) as {read}"
+    layers = [t.numel() for t in tensors]
     if len(levels) == 1:
-        layers = [t.numel() for t in tensors]
         total = reduced(x, read, levels[0], what, mean=mean, layers=layers, state=state, keys=[key])
     else:
-        total = _by_levels(x, read, levels, what, mean=mean, state=state, keys=[key])
+        total = _by_levels(x, read, levels, what, mean=mean, layers=layers, state=state, keys=[key])
+    if isinstance(tensor, torch.Tensor):
+        return total.view(tensor.shape).to(tensor.device, tensor.dtype)
     parts = total.split([t.numel() for t in tensors])
-    results = [part.view(t.shape).to(t.dtype, copy=True) for part, t in zip(parts, tensors, strict=True)]
-    return results[0] if isinstance(tensor, torch.Tensor) else results
+    return [part.view(t.shape).to(t.device, t.dtype, copy=True) for part, t in zip(parts, given, strict=True)]
 
 
 def _levels(group: ProcessGroup, traffic: Traffic | None) -> list[Peers]:
@@ -148,13 +149,15 @@ def reduced(
         keys: of the residuals in the state, one for all layers or one for each.
     """
     n = x.numel()
-    told = peers.agree(what, [int(is_finite(x, codec))])
+    with peers.telling():
+        residual = None if state is None else state.residual(keys, [n] if len(keys) == 1 else layers or [n])
+        finite_here = is_finite(x, codec)
+    told = peers.agree(what if state is None else f"{what}, {state}", [int(finite_here)])
     peers.traffic.count("all_reduce", 0, wide=2 * (peers.size - 1) * n * x.element_size() // peers.size)
-    residual = None if state is None else state.residual(keys, [n] if len(keys) == 1 else layers or [n])
     if not all(finite for finite, *_ in told):
         if state is not None:
             state.next_call()
-        return torch.full((n,), torch.nan)
+        return torch.full((n,), torch.nan, dtype=torch.float32)
     if codec.density is not None:
         return _of_kept(x, codec, peers, mean=mean, state=state, residual=residual)
     job = Reduction(
@@ -183,13 +186,8 @@ def _of_kept(
 ) -> torch.Tensor:
     """Send the values kept to all processes, and add them there in the order of ranks."""
     seed = 0 if state is None else derived(state.next_call(), peers.rank)
-    given = x if residual is None else residual.add_(x)
     sent = torch.zeros(wire.nbytes(codec, x.numel()), dtype=torch.uint8)
-    wire.encode(given, codec, sent, seed)
-    if residual is not None:
-        went = torch.empty_like(residual)
-        wire.decode(sent, codec, went)
-        subtract(residual, went)
+    wire.encode(x, codec, sent, seed, residual)
     total = summed(list(peers.all_gather(sent)), codec, x.numel())
     return total.div_(peers.size) if mean else total
 
@@ -201,6 +199,7 @@ def _by_levels(
     what: str,
     *,
     mean: bool,
+    layers: Sequence[int],
     state: CodecState | None,
     keys: Sequence[Key],
 ) -> torch.Tensor:
@@ -216,5 +215,7 @@ def _by_levels(
     pieces = even(x.numel(), inner.size, codec.format)
     job = Reduction(x.float(), pieces, wide, inner, mean=mean)
     mine = job.own_sum()
-    total = reduced(mine, codec, outer, f"{what}, between nodes", mean=mean, state=state, keys=keys)
+    own = within(layers, sum(pieces[: inner.rank]), mine.numel())
+    between = f"{what}, between nodes"
+    total = reduced(mine, codec, outer, between, mean=mean, layers=own, state=state, keys=keys)
     return job.shared(total)

@@ -63,10 +63,10 @@ def all_to_all(
     for rank, (rows, run) in enumerate(zip(x.split(sizes), sent.split(lengths), strict=True)):
         wire.encode(rows.reshape(-1), read, run, derived(seed, peers.rank, rank))
     runs = peers.all_to_all(sent, lengths, [wire.nbytes(read, rows * per_row) for rows in received])
-    found = torch.empty(sum(received) * per_row)
+    found = torch.empty(sum(received) * per_row, dtype=torch.float32)
     parts = found.split([rows * per_row for rows in received])
     for run, part, (finite, *_) in zip(runs, parts, told, strict=True):
         wire.decode(run, read, part)
         if not finite:
             part.fill_(torch.nan)
-    return found.to(x.dtype).view(sum(received), *rest)
+    return found.to(tensor.device, x.dtype).view(sum(received), *rest)

@@ -72,7 +72,7 @@ def reduce_scatter(
     pieces = of_rows(tuple(x.shape), peers.size)
     what = f"reduce_scatter of {described([x])} ({op}) as {read}"
     mine = scattered(flat([x]), pieces, read, peers, what, mean=mean, state=state, key=key)
-    return mine.to(x.dtype).view(even(len(x), peers.size, None)[peers.rank], *x.shape[1:])
+    return mine.to(tensor.device, x.dtype).view(even(len(x), peers.size, None)[peers.rank], *x.shape[1:])
 
 
 def scattered(
@@ -98,14 +98,16 @@ def scattered(
         state: of the codec.
         key: of the residual in the state.
     """
-    told = peers.agree(what, [int(is_finite(x, codec))])
     n = x.numel()
+    with peers.telling():
+        residual = None if state is None else state.residual([key], [n])
+        finite_here = is_finite(x, codec)
+    told = peers.agree(what if state is None else f"{what}, {state}", [int(finite_here)])
     peers.traffic.count("reduce_scatter", 0, wide=(n - pieces[peers.rank]) * x.element_size())
-    residual = None if state is None else state.residual([key], [n])
     if not all(finite for finite, *_ in told):
         if state is not None:
             state.next_call()
-        return torch.full((pieces[peers.rank],), torch.nan)
+        return torch.full((pieces[peers.rank],), torch.nan, dtype=torch.float32)
     job = Reduction(x, pieces, codec, peers, mean=mean, state=state, residual=residual)
     total = job.own_sum()
     job.close()

@@ -22,5 +22,18 @@ def train_table(runs: Sequence[TrainRun]) -> RenderableType:
     warnings = dict.fromkeys(f"{r.recipe}: {text}" for r in runs for text in r.warnings)
     rows = grouped(runs)
     evidence = [(r.runs[0].recipe, r.evidence) for r in rows if r.evidence and r.runs[0].recipe != "fp32"]
+    sent = dict.fromkeys(filter(None, map(_sent, runs)))
     notes = [Wrapped(f"warning: {text}") for text in warnings]
+    notes = [*(Wrapped(text) for text in sent), *notes]
     return Group(Sheet(heading, TRAIN_COLUMNS, rows), Wrapped(evidence_sentence(evidence)), *notes)
+
+
+def _sent(run: TrainRun) -> str:
+    """Return what travelled between the processes of a run; nothing for one process."""
+    if run.processes == 1:
+        return ""
+    less = f"{run.bytes_wide / run.bytes_sent:.1f} times fewer" if run.bytes_sent else "none"
+    return (
+        f"{run.recipe}: {run.processes} processes, {run.codec}: each sent {run.bytes_sent / 1e6:.3f} MB in a"
+        f" step, {run.bytes_wide / 1e6:.3f} MB as the values are: {less}"
+    )

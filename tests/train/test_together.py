@@ -1,0 +1,183 @@
+"""Several processes train one model: as one does, and again after one of them was killed."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import fewbits as fb
+from fewbits.files import load_file
+from fewbits.train import Settings, run
+
+COMMON = ("--task", "digits", "--recipe", "fp32", "--steps", "24")
+
+
+def command(*options: str, out: Path) -> list[str]:
+    """Return the command; an option that is given takes the place of the usual one."""
+    usual = [
+        x for pair in zip(COMMON[::2], COMMON[1::2], strict=True) if pair[0] not in options for x in pair
+    ]
+    return [sys.executable, "-m", "fewbits", "train", *usual, *options, "--out", str(out)]
+
+
+def trained(*options: str, out: Path) -> dict[str, float]:
+    """Return the only record of a run."""
+    page = out.with_suffix(".json")
+    done = subprocess.run(
+        command(*options, "--json", str(page), out=out),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    record: dict[str, float] = json.loads(page.read_text())["runs"][0]
+    return {**record, "said": done.stdout}
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """Return the model of the only run below a folder; each process has the same bits."""
+    paths = sorted(folder.glob("*/checkpoint*.safetensors"))
+    found = [{name: x for name, x in load_file(path).items() if name.startswith("model/")} for path in paths]
+    for other in found[1:]:
+        assert other.keys() == found[0].keys()
+        assert all(torch.equal(x, found[0][name]) for name, x in other.items())
+    return found[0]
+
+
+def test_two_processes_train_as_one_and_say_what_they_sent(tmp_path: Path) -> None:
+    alone = trained(out=tmp_path / "one")
+    both = trained("--processes", "2", out=tmp_path / "two")
+    assert both["final_loss"] == pytest.approx(alone["final_loss"], rel=1e-4)
+    narrow = trained("--processes", "2", "--codec", "mxfp8_e4m3", out=tmp_path / "narrow")
+    assert narrow["final_loss"] == pytest.approx(alone["final_loss"], rel=0.05)
+    assert "2 processes, mxfp8_e4m3: each sent" in str(narrow["said"])
+    assert "times fewer" in str(narrow["said"])
+    assert 3 < narrow["bytes_wide"] / narrow["bytes_sent"] < 4
+    assert len(weights(tmp_path / "narrow")) > 2
+    assert len(list((tmp_path / "narrow").glob("*/checkpoint-rank*-step24.safetensors"))) == 2
+
+
+def test_local_steps_send_less_and_end_with_one_model(tmp_path: Path) -> None:
+    often = trained("--processes", "2", out=tmp_path / "often")
+    seldom = trained("--processes", "2", "--local-steps", "7", out=tmp_path / "seldom")
+    assert seldom["bytes_sent"] < often["bytes_sent"] / 4
+    assert len(weights(tmp_path / "seldom")) > 2
+
+
+def begun(folder: Path) -> bool:
+    return any(folder.glob("*/checkpoint-*"))
+
+
+@pytest.mark.parametrize("codec", ["topk:density=0.05,feedback", "mxfp4:feedback,stochastic"])
+def test_a_run_that_was_cut_off_ends_with_the_bits_of_one_that_was_not(tmp_path: Path, codec: str) -> None:
+    options = ("--processes", "2", "--codec", codec, "--steps", "130")
+    whole_record = trained(*options, out=tmp_path / "whole")
+    cut = tmp_path / "cut"
+    began = subprocess.Popen(command(*options, out=cut), start_new_session=True, stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 120
+        while not begun(cut) and began.poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(random.Random(codec).uniform(0, 0.5))
+    finally:
+        os.killpg(began.pid, signal.SIGKILL)  # the session that was begun above
+        began.wait()
+    steps = [int(path.stem.partition("-step")[2]) for path in cut.glob("*/checkpoint-*")]
+    assert 50 <= min(steps) < 130  # it has something to go on from, and something to do
+    record = trained(*options, "--resume", out=cut)
+    before, after = weights(tmp_path / "whole"), weights(cut)
+    assert all(torch.equal(x, after[name]) for name, x in before.items())
+    assert record["bytes_sent"] == pytest.approx(whole_record["bytes_sent"], rel=0.01)
+    again = trained(*options, "--resume", out=cut)  # of a run that is done nothing is left to do
+    assert again["value"] == record["value"]
+
+
+def test_a_run_of_another_number_of_processes_is_not_gone_on_with(tmp_path: Path) -> None:
+    trained("--processes", "2", out=tmp_path / "run")
+    for options in (("--processes", "4"), ()):
+        done = subprocess.run(
+            command(*options, "--resume", out=tmp_path / "run"), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 2
+        assert "another number of processes" in " ".join(done.stderr.split())
+    assert len(weights(tmp_path / "run")) > 2
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--codec", "mxfp4"), "--codec is of several processes"),
+        (("--processes", "2", "--codec", "mxfp9"), "mxfp9"),
+        (("--processes", "3"), "take a batch size that they divide"),
+        (
+            ("--processes", "2", "--local-steps", "2", "--codec", "powersgd"),
+            "a hook of",
+        ),
+        (("--processes", "2", "--recipe", "assigned"), "would choose formats"),
+        (
+            ("--processes", "2", "--codec", "mxfp4:feedback", "--recipe", "fp16-master"),
+            "whose loss scale changes",
+        ),
+        (("--processes", "2", "--local-steps", "2", "--recipe", "muppet"), "local steps with recipe"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+    arguments = command(*options, out=tmp_path / "run")
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_settings_of_several_processes_do_not_run_in_one(tmp_path: Path) -> None:
+    with pytest.raises(fb.ArgumentError, match="settings of 2 processes, and there are 1"):
+        run(Settings("digits", "fp32", processes=2, codec="fp32"), tmp_path)
+    with pytest.raises(fb.ArgumentError, match="without a codec"):
+        Settings("digits", "fp32", processes=2)
+    with pytest.raises(fb.ArgumentError, match="there is one"):
+        Settings("digits", "fp32", local_steps=2)
+    with pytest.raises(fb.ArgumentError, match="expected 0 or more"):
+        Settings("digits", "fp32", processes=2, codec="fp32", local_steps=-1)
+
+
+@pytest.mark.slow
+def test_torchrun_restarts_a_run_whose_ranks_are_killed_and_the_bits_stay(tmp_path: Path) -> None:
+    """One of four ranks is killed at ten random moments."""
+    options = ("--codec", "mxfp4:feedback", "--steps", "2000")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+
+    def arguments(out: Path, *more: str) -> list[str]:
+        return [*torchrun, "--max-restarts", "20", "-m", *command(*options, *more, out=out)[2:]]
+
+    subprocess.run(arguments(tmp_path / "whole"), check=True, env=environment, timeout=1800)
+    going = subprocess.Popen(arguments(tmp_path / "cut", "--resume"), env=environment)
+    chance, killed = random.Random(0), 0
+    try:
+        while killed < 10:
+            time.sleep(chance.uniform(8, 14))
+            assert going.poll() is None, f"the run ended after {killed} ranks were killed"
+            ranks = _ranks_of(going.pid)
+            if ranks:
+                os.kill(chance.choice(ranks), signal.SIGKILL)
+                killed += 1
+        assert going.wait(timeout=1800) == 0
+    finally:
+        if going.poll() is None:
+            going.kill()
+    before, after = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert all(torch.equal(x, after[name]) for name, x in before.items())
+
+
+def _ranks_of(parent: int) -> list[int]:
+    """Return the processes that torchrun, with this number, has started."""
+    text = Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="ascii")
+    return [int(child) for child in text.split()]
