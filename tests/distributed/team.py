@@ -3,6 +3,7 @@
 import tempfile
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -69,8 +70,11 @@ class Team:
             self._processes.append(process)
 
     def end(self) -> None:
-        """End the processes."""
-        for process in self._processes:
+        """End the processes, by their own will if they listen."""
+        for orders, process in zip(self._orders if self._processes else (), self._processes, strict=True):
+            with suppress(OSError):
+                orders.send(None)
+            process.join(timeout=10)
             process.kill()
             process.join()
         if self._processes:
