@@ -17,7 +17,7 @@ SOURCES = sorted(NATIVE.rglob("*.cpp"))
 KERNELS = sorted((NATIVE / "isa").glob("*.cpp"))
 FLAGS = {
     "baseline": [],
-    "avx2": ["-mavx2", "-mfma"],
+    "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"],
     "avx512_bf16": [
         *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"),

@@ -20,6 +20,11 @@ enum class Decoder : i32 {
     integer,        // two's complement
     number,         // sign and magnitude: the code's bits, put in the right places, are nearly a float32
     number_or_nan,  // the same with codes that are infinity or NaN
+    half,           // the same of at most seven bits that fit the fields of a float16, which the CPU widens
+    // of eight bits:
+    byte_integer,
+    byte_half,
+    byte_half_or_nan,
     // of 16 bits, all others of at most eight:
     wide_integer,
     wide_number,
@@ -28,9 +33,12 @@ enum class Decoder : i32 {
 
 inline constexpr bool is_wide(Decoder d) { return d >= Decoder::wide_integer; }
 inline constexpr bool is_integer(Decoder d) { return d == Decoder::integer || d == Decoder::wide_integer; }
+inline constexpr bool is_half(Decoder d) { return d == Decoder::half || d == Decoder::byte_half || d == Decoder::byte_half_or_nan; }
 
 // Sixteen codes are one register or two.
 constexpr i64 parts = 16 / vector;
+
+using Words = u16 __attribute__((vector_size(32)));
 
 // What decoding needs besides the codes: registers that are set up once for each job. Lane i of part h is code
 // h vector + i.
@@ -46,7 +54,10 @@ struct CodeDecoder {
     i32 down, bias;       // number: from there to the fraction of a float32, and from the code's exponents to float32's
     float emin_value;
     i32 limit, infinity;  // magnitudes above the first are NaN, but for the second
-    float unit;                // integer: what the last bit of a lane is worth
+    float unit;           // what the last bit of an integer's lane is worth, or a half besides its own value
+    Words pairs, up;      // half: which bytes of 16 hold each code, and what takes it to the top of its word
+    i32 shift, fields;    // halves: from there, or from the code as a word with its sign, to the fields of a float16
+    i32 limit_of_halves;  // magnitudes above are NaN
 };
 
 namespace {  // of this file alone
@@ -58,9 +69,24 @@ inline bool is_bfloat(const Grid& g) { return g.bits == 16 && g.sign == Sign::bi
 
 inline bool nan_is_minus_zero(const Grid& g) { return g.has_nan && g.sign == Sign::bit && g.nan == 1 << (g.bits - 1); }
 
+}  // namespace
+
+// Whether magnitudes are those of a float16 times a power of two: a fraction of at most ten bits, exponents of at most five, of
+// which infinity and NaN alone have the largest; no NaN in the place of minus zero.
+inline bool fits_half(const Grid& g) {
+    const i32 bits = exponent_bits(g), infinity = g.inf & ((1 << (g.bits - sign_bits(g))) - 1);
+    const bool below = bits < 5 || (bits == 5 && g.has_nan && g.limit_above >> g.m < 31);
+    return g.sign != Sign::twos_complement && !nan_is_minus_zero(g) && g.m <= 10 && g.emin <= 100 && below && (g.inf == 0 || (g.has_nan && infinity == 31 << g.m));
+}
+
+namespace {  // of this file alone
+
 inline Decoder decoder_of(const Grid& g) {
     const bool integer = g.sign == Sign::twos_complement;
     if (g.bits <= 4) return Decoder::table;
+    if (g.bits == 8 && integer) return Decoder::byte_integer;
+    if (g.bits < 8 && !g.has_nan && fits_half(g)) return Decoder::half;
+    if (g.bits == 8 && fits_half(g)) return g.has_nan ? Decoder::byte_half_or_nan : Decoder::byte_half;
     if (g.bits <= 8) return integer ? Decoder::integer : g.has_nan ? Decoder::number_or_nan : Decoder::number;
     return integer ? Decoder::wide_integer : is_bfloat(g) ? Decoder::bfloat : Decoder::wide_number;
 }
@@ -74,6 +100,22 @@ inline bool decodes_in_registers(const Grid& g) {
     if (g.sign == Sign::twos_complement) return g.emin - g.m + g.bits - 32 > -126;
     const bool zeros = g.sign == Sign::none || g.signed_zero || nan_is_minus_zero(g);
     return zeros && (is_bfloat(g) || (g.emin > -126 && exponent_bits(g) < 8));
+}
+
+// What turns codes into float16, which have their exponents from -14 on and a fraction of ten bits.
+inline void set_halves(const Grid& g, CodeDecoder& s) {
+    s.unit = power_of_two(g.emin + 14);
+    alignas(32) u8 pairs[32];
+    for (i32 i = 0; i < 16; ++i) {
+        const i32 byte = i * g.bits / 8, bit = i * g.bits % 8;
+        pairs[2 * i] = static_cast<u8>(byte);
+        pairs[2 * i + 1] = static_cast<u8>(smaller(byte + 1, 15));
+        s.up[i] = static_cast<u16>(1 << (16 - g.bits - (g.bits < 8 ? bit : 0)));
+    }
+    s.pairs = read<Words>(pairs);
+    s.shift = g.bits < 8 ? 6 - g.bits + g.m : 10 - g.m;
+    s.fields = (g.sign == Sign::bit ? 0x8000 : 0) | ((1 << (g.bits - sign_bits(g))) - 1) << (10 - g.m);
+    s.limit_of_halves = g.inf != 0 ? 31 << 10 : g.limit_above << (10 - g.m);
 }
 
 inline CodeDecoder code_decoder_of(const Grid& g) {
@@ -111,6 +153,8 @@ inline CodeDecoder code_decoder_of(const Grid& g) {
     s.limit = g.has_nan ? g.limit_above << drop : magnitude_mask;
     s.infinity = g.inf != 0 ? (g.inf & mask) << drop : -1;
     s.unit = is_integer(s.decoder) ? power_of_two(g.emin - g.m + g.bits - 32) : 1.0f;
+    if (s.decoder == Decoder::byte_integer) s.unit = power_of_two(g.emin - g.m);
+    if (is_half(s.decoder)) set_halves(g, s);
     return s;
 }
 
@@ -181,10 +225,50 @@ inline Reals number_of(const CodeDecoder& s, Bits top) {
     return (Reals)(magnitude > s.limit ? beyond : number);
 }
 
+// Sixteen codes in the fields of float16: three instructions for bytes, five for other widths. The word of a byte has its sign
+// in all upper bits; a code at the top of a word, moved down, likewise.
+template <Decoder decoder>
+inline __m256i halves_of(const CodeDecoder& s, const u8* in) {
+    const __m128i sixteen = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in)), shift = _mm_cvtsi32_si128(s.shift);
+    __m256i words;
+    if (decoder == Decoder::half) {
+        const __m256i both = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(sixteen), (__m256i)s.pairs);
+        words = _mm256_sra_epi16(_mm256_mullo_epi16(both, (__m256i)s.up), shift);
+    } else {
+        words = _mm256_sll_epi16(_mm256_cvtepi8_epi16(sixteen), shift);
+    }
+    words = _mm256_and_si256(words, _mm256_set1_epi16(static_cast<short>(s.fields)));
+    if (decoder != Decoder::byte_half_or_nan) return words;
+    // Every NaN becomes the same: its bits are those of float32's below, ten and sixteen zeros.
+    const __m256i magnitude = _mm256_and_si256(words, _mm256_set1_epi16(0x7fff));
+    const __m256i nan = _mm256_cmpgt_epi16(magnitude, _mm256_set1_epi16(static_cast<short>(s.limit_of_halves)));
+    return _mm256_blendv_epi8(words, _mm256_set1_epi16(0x7e00), nan);
+}
+
+// Part `h` of 16 float16 as float32; subnormals too are exact, and no CPU takes longer for them.
+inline Reals widened(__m256i halves, [[maybe_unused]] i64 h) {
+#if defined(__AVX512F__)
+    return (Reals)_mm512_cvtph_ps(halves);
+#else
+    return (Reals)_mm256_cvtph_ps(h == 0 ? _mm256_castsi256_si128(halves) : _mm256_extracti128_si256(halves, 1));
+#endif
+}
+
+// Part `h` of 16 integers of a byte, without their unit.
+inline Reals bytes_of(const u8* in, [[maybe_unused]] i64 h) {
+#if defined(__AVX512F__)
+    return (Reals)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(in))));
+#else
+    return (Reals)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(in + 8 * h))));
+#endif
+}
+
 // Part `h` of 16 values of a line, without their scale, from the codes that start at `in`: 16 bytes are read, or 32 of wide
 // codes.
 template <Decoder decoder>
 inline Reals decode_part(const CodeDecoder& s, const u8* in, i64 h) {
+    if (decoder == Decoder::byte_integer) return bytes_of(in, h) * s.unit;
+    if (is_half(decoder)) return widened(halves_of<decoder>(s, in), h) * s.unit;
     const Bits codes = codes_in_lanes<decoder>(s, in, h);
     if (decoder == Decoder::table) return select_from_table(s, (Bits)((Naturals)codes >> (Naturals)s.shifts[h]));
     // To the top of the lane: the codes above are gone.
@@ -205,7 +289,9 @@ inline void decode_scales_by(const CodeDecoder& given, const u8* in, const u8* e
     u8 last[16] = {};
     for (i64 i = 0; i < n; i += 16, in += 2 * s.bits) {
         const u8* from = end - in >= 16 ? in : static_cast<u8*>(__builtin_memcpy(last, in, static_cast<u64>(end - in)));
-        for (i64 h = 0; h < parts; ++h) write(out + i + h * vector, decode_part<decoder>(s, from, h));
+        Reals values[parts];
+        for (i64 h = 0; h < parts; ++h) values[h] = decode_part<decoder>(s, from, h);
+        for (i64 h = 0; h < parts; ++h) write(out + i + h * vector, values[h]);
     }
 }
 
@@ -215,6 +301,9 @@ inline void decode_scales_by(const CodeDecoder& given, const u8* in, const u8* e
 inline void decode_scales(const CodeDecoder& s, const u8* in, const u8* end, i64 n, float* out) {
     if (s.decoder == Decoder::table) return decode_scales_by<Decoder::table>(s, in, end, n, out);
     if (s.decoder == Decoder::number) return decode_scales_by<Decoder::number>(s, in, end, n, out);
+    if (s.decoder == Decoder::half) return decode_scales_by<Decoder::half>(s, in, end, n, out);
+    if (s.decoder == Decoder::byte_half) return decode_scales_by<Decoder::byte_half>(s, in, end, n, out);
+    if (s.decoder == Decoder::byte_half_or_nan) return decode_scales_by<Decoder::byte_half_or_nan>(s, in, end, n, out);
     decode_scales_by<Decoder::number_or_nan>(s, in, end, n, out);
 }
 

@@ -151,12 +151,15 @@ inline void decode_shared(const CodeDecoder& given, const PackedRun& given_run, 
     i64 v = 0;
     const u8* in = r.codes;
     for (; v < r.safe; ++v, in += 2 * s.bits) {
+        // Both parts before a store, which the compiler takes for one into the codes: what they share is computed once.
+        Reals values[parts];
+#pragma GCC unroll 2
+        for (i64 h = 0; h < parts; ++h) values[h] = weights<decoder, sharing>(s, r, in, v, h) * second;
 #pragma GCC unroll 2
         for (i64 h = 0; h < parts; ++h) {
-            const Reals values = weights<decoder, sharing>(s, r, in, v, h) * second;
             float* to = out + 16 * v + h * vector;
-            if (past_caches) store_nontemporal(to, values);
-            else write(to, values);
+            if (past_caches) store_nontemporal(to, values[h]);
+            else write(to, values[h]);
         }
     }
     // The last few are copied, so that nothing beyond the line is read.
@@ -193,6 +196,10 @@ inline void decode_vectors(const PreparedDequantize& p, const CodeDecoder& s, De
         case Decoder::wide_number: return decode_run<Decoder::wide_number, past_caches>(s, r, outer, out);
         case Decoder::bfloat: return decode_run<Decoder::bfloat, past_caches>(s, r, outer, out);
         case Decoder::integer: return decode_run<Decoder::integer, past_caches>(s, r, outer, out);
+        case Decoder::half: return decode_run<Decoder::half, past_caches>(s, r, outer, out);
+        case Decoder::byte_integer: return decode_run<Decoder::byte_integer, past_caches>(s, r, outer, out);
+        case Decoder::byte_half: return decode_run<Decoder::byte_half, past_caches>(s, r, outer, out);
+        case Decoder::byte_half_or_nan: return decode_run<Decoder::byte_half_or_nan, past_caches>(s, r, outer, out);
     }
 }
 

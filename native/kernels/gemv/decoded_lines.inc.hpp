@@ -94,6 +94,10 @@ inline float dot_decoded(const PreparedDequantize& p, const CodeDecoder& s, Deco
         case Decoder::wide_integer: return dot_of_line<Decoder::wide_integer>(p, s, t, line, x, n);
         case Decoder::wide_number: return dot_of_line<Decoder::wide_number>(p, s, t, line, x, n);
         case Decoder::bfloat: return dot_of_line<Decoder::bfloat>(p, s, t, line, x, n);
+        case Decoder::half: return dot_of_line<Decoder::half>(p, s, t, line, x, n);
+        case Decoder::byte_integer: return dot_of_line<Decoder::byte_integer>(p, s, t, line, x, n);
+        case Decoder::byte_half: return dot_of_line<Decoder::byte_half>(p, s, t, line, x, n);
+        case Decoder::byte_half_or_nan: return dot_of_line<Decoder::byte_half_or_nan>(p, s, t, line, x, n);
     }
     return 0.0f;
 }

@@ -21,7 +21,7 @@ namespace contiguous_lines {
 using block_magnitudes::measure_blocks;
 using block_scales::choose_scales, block_scales::gather_pairs, block_scales::shift_line;
 using finite_vectors::Result, finite_vectors::VectorRounding, finite_vectors::is_plain, finite_vectors::own,
-    finite_vectors::values_ahead, finite_vectors::vectors_for, finite_vectors::whole;
+    finite_vectors::unscaled_for, finite_vectors::values_ahead, finite_vectors::vectors_for, finite_vectors::whole;
 using prepared::Buffers, prepared::PreparedQuantize;
 using tiles::nontemporal, tiles::overwrite, tiles::replace_nonfinite, tiles::round_tile,
     tiles::zero_nonfinite;
@@ -149,7 +149,9 @@ inline bool round_in_registers(const PreparedQuantize& p, Buffers& t, const floa
         const auto pick = p.values ? values : packed;
         pick(p.element, is_fixed(f.grid), p.real, p.stochastic, pairs)(p.element, q);
     };
-    if (!tiled)
+    if (p.unscaled)
+        (p.values ? unscaled_for<Result::values> : unscaled_for<Result::packed>)(p.element, p.same, p.stochastic)(p.element, q);
+    else if (!tiled)
         round(vectors_for<whole, Result::values>, vectors_for<whole, Result::packed>);
     else if (!usual)
         round(vectors_for<own, Result::values>, vectors_for<own, Result::packed>);
@@ -260,7 +262,7 @@ inline bool quantize_line(const PreparedQuantize& p, Buffers& t, const Line& lin
         float* values = direct ? static_cast<float*>(p.job.values) + place : t.values;
         // NaN makes NaN of all of a long block, of which this tile is a part.
         const bool nan = !tiled && f.nonfinite == Nonfinite::block_nan && f.scales != Scales::none && t.bad[0];
-        const bool in_registers = p.in_vectors && finite && !nan &&
+        const bool in_registers = (p.in_vectors || p.unscaled) && finite && !nan &&
                                   round_in_registers(p, t, x, outer.scale, place, target_of(p, line, bytes, start, to, values), n, in_tile, tiled);
         if (!in_registers) round_general(p, t, x, outer.scale, finite, tiled, place, values, n);
         all_finite &= finite;

@@ -1,4 +1,5 @@
-// The common cases, a vector of values at a time: rounding to nearest even or by draws, saturating, every input finite.
+// The common cases, a vector of values at a time: rounding to nearest even or by draws, every input finite. What is too large
+// becomes the largest value, or infinity where values have no scale.
 #pragma once
 
 #include "kernels/values/numbers.inc.hpp"
@@ -9,7 +10,7 @@
 namespace finite_vectors {
 
 using numbers::Bits, numbers::Naturals, numbers::Reals, numbers::binade, numbers::bits_of, numbers::exponent_mask, numbers::float_of,
-    numbers::larger, numbers::least, numbers::magnitude_mask, numbers::one_bits, numbers::sign_bit, numbers::smaller,
+    numbers::infinity_bits, numbers::larger, numbers::least, numbers::magnitude_mask, numbers::one_bits, numbers::sign_bit, numbers::smaller,
     numbers::tile, numbers::vector;
 using packing::Joining, packing::join, packing::joined, packing::joined_bytes;
 using rounding::Constants, rounding::with_sign;
@@ -71,8 +72,8 @@ inline Naturals floor_of(Reals v) {
 }
 
 // How the step of a value is found: `one` for all, as in fixed point; looked up in a register that has a lane for each of
-// `few` binades; computed.
-enum class Binades { one, few, many };
+// `few` binades; computed. The binades of a float32 itself, as bfloat16 has them, need no step: `same`.
+enum class Binades { one, few, many, same };
 
 // The binade of u, in place, but none below that of emin, where subnormals share a step. Beyond the values of fixed point,
 // which share it, it does not matter.
@@ -173,11 +174,22 @@ inline Rounded round_drawn(const Constants& k, Bits field, Reals u, Naturals dra
     return {r.steps - up, up ? r.value + step : r.value};
 }
 
-// A rounded magnitude, not above the largest, with the sign of x. `plain`: see round_vector.
-template <bool plain>
+// A magnitude in binades of float32: the bits that are dropped, and half of the last one that is kept, or a draw, together
+// reach one or not. A carry into the exponent is the next value up, and from the last binade infinity.
+template <bool drawn>
+inline Bits round_same(const Constants& k, Bits magnitude, const u32* draws) {
+    const Bits kept = broadcast(-1) << k.drop;
+    if constexpr (!drawn) return (magnitude + ((1 << (k.drop - 1)) - 1) + (magnitude >> k.drop & 1)) & kept;
+    const Naturals d = read<Naturals>(draws);
+    return (magnitude + (Bits)(k.drop < k.random_bits ? d >> (k.random_bits - k.drop) : d << (k.drop - k.random_bits))) & kept;
+}
+
+// A rounded magnitude, not above the largest, or infinity, with the sign of x. `plain`: see round_vector.
+template <bool plain, bool infinite>
 inline Reals limited(const Constants& k, Bits x, Reals magnitude) {
     const Reals limit = plain ? broadcast(k.max) : x < 0 ? broadcast(k.min) : broadcast(k.max);
-    const Reals within = magnitude < limit ? magnitude : limit;
+    // Halfway to what would be the next value and beyond, a magnitude was rounded to it.
+    const Reals within = infinite ? (magnitude <= limit ? magnitude : (Reals)broadcast(infinity_bits)) : magnitude < limit ? magnitude : limit;
     const Reals number = (Reals)((Bits)within | (x & sign_bit));
     // Adding zero makes zero of minus zero and leaves all else; adding minus zero leaves all.
     return plain ? number : number + broadcast(k.zero_signs ? -0.0f : 0.0f);
@@ -208,12 +220,18 @@ __attribute__((always_inline)) inline void ask(const VectorRounding& q, i64 i) {
 // Rounds the vector from value i on to values, to codes, or to be packed to magnitudes of codes, and returns their bits.
 // `plain` says that the limits of both signs are one and, but for what is packed, that minus zero exists. Codes of what
 // lies beyond `most` are those of `most`: the largest value, or where a sign has a limit of its own enough above it that M
-// stays within float32.
-template <Result result, bool from_w, bool plain, Binades binades, bool divided, bool drawn, bool pairs>
+// stays within float32. With `infinite` values, and `same` ones, are not scaled; the code of infinity follows that of the
+// largest value.
+template <Result result, bool from_w, bool plain, Binades binades, bool divided, bool drawn, bool pairs, bool infinite>
 inline Bits round_vector(const Constants& k, const VectorRounding& q, const BinadeTable& table, Reals most, i64 i, Reals a, Reals b,
                          u32& shifts) {
     constexpr bool codes = result != Result::values;
     const Bits x = read<Bits>(q.x + i);
+    if constexpr (binades == Binades::same) {
+        const Bits rounded = round_same<drawn>(k, x & magnitude_mask, q.draws + i);
+        const Bits within = infinite ? rounded : smaller(rounded, broadcast(bits_of(k.max)));
+        return codes ? (Bits)((Naturals)within >> k.drop) : within | (x & sign_bit);
+    }
     const Bits from = from_w ? read<Bits>(q.w + i) : x;
     // A sign goes where the magnitude is limited.
     const Reals w = (Reals)(codes && !pairs ? from : from & magnitude_mask);
@@ -233,11 +251,11 @@ inline Bits round_vector(const Constants& k, const VectorRounding& q, const Bina
     if (codes) {
         // The code counts steps: those of the binades below that of u, and its own.
         const Bits c = binades == Binades::one ? r.steps : ((field - k.emin_bits) >> k.drop) + r.steps;
-        const Bits within = plain ? c : smaller(c, x < 0 ? broadcast(k.limit_below) : broadcast(k.limit_above));
+        const Bits within = plain || infinite ? c : smaller(c, x < 0 ? broadcast(k.limit_below) : broadcast(k.limit_above));
         if (result == Result::packed) return within;
         return plain ? within | (x >> 31 & k.sign_mask) : with_sign(k, within, x);
     }
-    const Reals value = limited<plain>(k, x, r.value) * unit;
+    const Reals value = limited<plain, infinite>(k, x, r.value) * unit;
     return (Bits)(divided ? value * q.outer : value);
 }
 
@@ -248,11 +266,11 @@ inline u64 block_of(i64 i) {
 }
 
 // `per` values share a number in a and b. Memory is asked for a line of the cache at a time, of `line` values.
-template <i64 per, Result result, bool plain, Binades binades, bool divided, bool drawn, bool pairs>
+template <i64 per, Result result, bool plain, Binades binades, bool divided, bool drawn, bool pairs, bool infinite = false>
 void round_vectors(const Constants& given, const VectorRounding& given_rounding) {
     const Constants k = given;
     const VectorRounding q = given_rounding;
-    const Reals most = broadcast(result != Result::values && plain ? k.max : float_of((bits_of(k.max) & exponent_mask) + binade));
+    const Reals most = broadcast(result != Result::values && plain && !infinite ? k.max : float_of((bits_of(k.max) & exponent_mask) + binade));
     const BinadeTable table = binade_table(k);
     constexpr i64 line = 16, run = per > 0 ? per : line;
     // A number for all stays in one register, as that of a block does for all vectors of the block.
@@ -275,7 +293,7 @@ void round_vectors(const Constants& given, const VectorRounding& given_rounding)
                 if (per > 0) a = broadcast(as[block_of<per>(v * vector)]), b = broadcast(bs[block_of<per>(v * vector)]);
                 x[v] = read<Bits>(q.x + at);
                 u32 of_vector = 0;
-                codes[v] = round_vector<result, per == own, plain, binades, divided, drawn, pairs>(k, q, table, most, at, a, b, of_vector);
+                codes[v] = round_vector<result, per == own, plain, binades, divided, drawn, pairs, infinite>(k, q, table, most, at, a, b, of_vector);
                 shifts |= of_vector << v * vector / 2;
             }
             // What the next codes do not cover again, and others may own, is not written: by way of a buffer.
@@ -296,7 +314,7 @@ void round_vectors(const Constants& given, const VectorRounding& given_rounding)
                 for (i64 at = i; at < i + line; at += vector) {
                     if (per == own) a = read<Reals>(q.a + at), b = read<Reals>(q.b + at);
                     u32 shifts;
-                    const Bits r = round_vector<result, per == own, plain, binades, divided, drawn, pairs>(k, q, table, most, at, a, b, shifts);
+                    const Bits r = round_vector<result, per == own, plain, binades, divided, drawn, pairs, infinite>(k, q, table, most, at, a, b, shifts);
                     if (result == Result::codes)
                         write(q.codes + at, r);
                     else if (q.nontemporal)
@@ -322,8 +340,8 @@ void round_pairs_of_rows(const Constants& given, const float* const* x, const fl
         const Bits gap = one_bits - (larger((Bits)above, (Bits)below) & exponent_mask);
         const Bits shift = smaller(larger(gap, Bits{}), broadcast(most_shift)), field = broadcast(k.emin_bits);
         const Reals up = (Reals)(one_bits + shift), unit = read<Reals>(b + i) * (Reals)(one_bits - shift);
-        write(values[0] + i, limited<plain>(k, upper, round_to_nearest(k, field, above * up).value) * unit);
-        write(values[1] + i, limited<plain>(k, lower, round_to_nearest(k, field, below * up).value) * unit);
+        write(values[0] + i, limited<plain, false>(k, upper, round_to_nearest(k, field, above * up).value) * unit);
+        write(values[1] + i, limited<plain, false>(k, lower, round_to_nearest(k, field, below * up).value) * unit);
     }
 }
 
@@ -348,6 +366,19 @@ inline RoundVectors vectors_for(bool divided, bool drawn, bool pairs) {
         if (drawn) return round_vectors<per, result, plain, binades, false, true, false>;
     }
     return divided ? round_vectors<per, result, plain, binades, true, false, false> : round_vectors<per, result, plain, binades, false, false, false>;
+}
+
+// Without scales, and with the same limit for both signs, which has_own_overflow says.
+template <Result result, Binades binades, bool infinite>
+inline RoundVectors unscaled_for(bool drawn) {
+    return drawn ? round_vectors<whole, result, true, binades, false, true, false, infinite> : round_vectors<whole, result, true, binades, false, false, false, infinite>;
+}
+
+template <Result result>
+inline RoundVectors unscaled_for(const Constants& k, bool same, bool drawn) {
+    const bool infinite = k.overflow == Overflow::inf;
+    if (same && infinite) return unscaled_for<result, Binades::same, true>(drawn);
+    return same ? unscaled_for<result, Binades::same, false>(drawn) : unscaled_for<result, Binades::many, true>(drawn);
 }
 
 template <i64 per, Result result>

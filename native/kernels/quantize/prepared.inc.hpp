@@ -40,9 +40,18 @@ struct PreparedQuantize {
     Constants element, scale;
     bool values, real, two_level, stochastic;
     bool in_vectors;  // a case of round_vectors, but for what is not finite
+    bool unscaled;    // so only where whole lines of a cache are rounded, without scales
+    bool same;        // that in the binades of float32
     bool joins;       // codes of such a case are packed in registers
     Joining joining;  // by what
 };
+
+namespace {  // of this file alone
+
+// A sign bit, for zero too, and one limit for both signs.
+inline bool is_symmetric(const Grid& g) { return g.sign == Sign::bit && g.signed_zero && g.limit_above == g.limit_below && g.bits < 32; }
+
+}  // namespace
 
 // Decides once for each thread what the loops would otherwise ask of the format again and again.
 inline PreparedQuantize prepare_quantize(const Quantize& job) {
@@ -58,6 +67,8 @@ inline PreparedQuantize prepare_quantize(const Quantize& job) {
         .two_level = f.scales == Scales::two_level,
         .stochastic = f.rounding == Rounding::stochastic,
         .in_vectors = false,
+        .unscaled = false,
+        .same = false,
         .joins = false,
         .joining = {},
     };
@@ -66,11 +77,18 @@ inline PreparedQuantize prepare_quantize(const Quantize& job) {
     if (p.real) p.scale = constants_of(f.scale_grid, Overflow::saturate);
     // round_vectors needs that what it adds stays within float32 (Grid::rounds_by_addition), one of the two roundings that it knows,
     // and saturation, which it does by a minimum.
-    p.in_vectors = !f.tabled && f.grid.rounds_by_addition && (f.rounding == Rounding::nearest_even || p.stochastic) &&
-              f.overflow == Overflow::saturate && !f.whole_bad;
+    const bool rounds = !f.tabled && (f.rounding == Rounding::nearest_even || p.stochastic) && !f.whole_bad;
+    p.in_vectors = rounds && f.grid.rounds_by_addition && f.overflow == Overflow::saturate;
+    if (rounds && f.scales == Scales::none && is_symmetric(f.grid)) {
+        // Infinity follows the largest value, and a carry out of that must reach it.
+        const bool infinite = f.overflow == Overflow::inf && (f.grid.inf & ((1 << (f.grid.bits - 1)) - 1)) == f.grid.limit_above + 1;
+        p.same = !f.grid.rounds_by_addition && f.grid.emin == -126 && f.grid.m > 0 && f.grid.m < 23;
+        p.unscaled = infinite ? p.same || f.grid.rounds_by_addition : p.same && f.overflow == Overflow::saturate;
+        if (infinite && p.same) p.unscaled = f.grid.limit_above == (255 << f.grid.m) - 1;
+    }
     // Codes of other widths go through a buffer.
     const i32 bits = bits_of_element(f);
-    p.joins = p.in_vectors && !p.values && (bits <= 8 || bits == 16);
+    p.joins = (p.in_vectors || p.unscaled) && !p.values && (bits <= 8 || bits == 16);
     if (p.joins) p.joining = joining_of(bits, f.grid.sign, f.grid.signed_zero);
     return p;
 }

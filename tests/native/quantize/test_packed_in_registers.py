@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fewbits.formats import parse
+from fewbits.formats import Element, parse
 from fewbits.kernels import native
 from fewbits.kernels.bits.layout import Packed, empty
 from fewbits.kernels.bits.options import options
@@ -19,6 +19,8 @@ FORMATS = cases.BLOCKED + tuple(
     parse(text)
     for text in (
         "fp8_e4m3",
+        "fp8_e5m2",
+        "bf16",
         "fp8_e4m3fnuz",
         "fp6_e2m3",
         "int8",
@@ -45,7 +47,8 @@ LENGTHS = (16, 48, 64, 80, 96, 992, 1024, 1040, 2080, 3120)
 
 def finite_lines(fmt: cases.Format, n: int) -> NDArray[np.float32]:
     """Values around the boundaries of the format, none of them NaN or infinite: three lines."""
-    x = inputs.single(fmt, True).ravel()
+    with np.errstate(over="ignore"):
+        x = inputs.single(fmt, True).ravel()
     x = x[np.isfinite(x)]
     return np.resize(x[np.random.default_rng(n).integers(x.size // 2) :], (3, n))
 
@@ -56,6 +59,40 @@ def test_lines_that_end_anywhere_equal_the_definition(fmt: cases.Format) -> None
         for rounding in ("nearest_even", "stochastic"):
             chosen = options(fmt, rounding=rounding, seed=n)
             assert differences(finite_lines(fmt, n), fmt, 1, chosen) == [], (n, rounding)
+
+
+def around_the_largest(fmt: Element) -> NDArray[np.float32]:
+    """Return finite lines, a third of them around the largest value, halfway to the next, and far beyond."""
+    half, most = fmt.max * (1 + 2.0 ** -(fmt.mantissa_bits + 2)), float(np.finfo(np.float32).max)
+    near = [fmt.max, half * (1 - 2.0**-22), half, half * (1 + 2.0**-22), half * 100, most]
+    with np.errstate(over="ignore"):
+        x = finite_lines(fmt, 1040)
+        single = np.array([*near, *(-v for v in near)], np.float64).astype(np.float32)
+    x[:, ::3] = np.resize(single[np.isfinite(single)], x[:, ::3].shape)
+    return x
+
+
+@pytest.mark.parametrize("overflow", ["inf", "saturate"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fp8_e5m2",
+        "fp16",
+        "bf16",
+        "float(e=8,m=2,special=ieee)",
+        "float(e=8,m=10,special=ieee)",
+        "float(e=8,m=17,special=ieee)",
+    ],
+)
+def test_values_without_scales_overflow_as_the_definition_says(name: str, overflow: str) -> None:
+    fmt = parse(name)
+    assert isinstance(fmt, Element)
+    x = around_the_largest(fmt)
+    for rounding, bits in (("nearest_even", 16), ("stochastic", 16), ("stochastic", 32)):
+        chosen = options(fmt, rounding=rounding, overflow=overflow, random_bits=bits, seed=3)
+        assert differences(x, fmt, 1, chosen) == [], (rounding, bits)
+        found = np.isinf(defined(x, fmt, 1, chosen).values)
+        assert found.any() == (overflow == "inf")  # so that some really do
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=cases.label)

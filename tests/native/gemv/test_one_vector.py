@@ -1,0 +1,101 @@
+"""One vector times packed lines: within the bound, wherever scales, units and what is not finite may be."""
+
+import numpy as np
+import pytest
+import torch
+
+import fewbits as fb
+
+UNIT = 2.0**-24
+FORMATS = (
+    *("mxfp6_e2m3", "mxfp6_e3m2", "mxfp8_e4m3", "mxfp8_e5m2", "mxint8", "mx4", "mx6", "mx9"),
+    *("fp8_e4m3", "fp8_e5m2", "fp8_e4m3fnuz", "fp6_e2m3", "int8_channel"),
+    "block(element=float(e=4,m=3),scale=e8m0,size=16)",
+    "block(element=float(e=4,m=3,special=fn),scale=fp32,size=128)",
+    "block(element=float(e=2,m=5),scale=float(e=4,m=3,special=fn),size=64)",
+    "block(element=int(8),scale=fp32,size=16)",
+    "block(element=float(e=3,m=3),scale=e8m0,size=24)",
+    "bdr(m=6,d1=8,k1=32,d2=1,k2=2)",
+    "bdr(m=3,d1=8,k1=64,d2=0,k2=2)",
+)
+# Around a group of values that are multiplied together, around a run of scales, and what is left of a line.
+LENGTHS = (1, 31, 32, 33, 80, 496, 4096 - 32, 4096, 4096 + 48, 9000)
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def unlike(q: fb.NarrowTensor, x: torch.Tensor, y: torch.Tensor) -> str | None:
+    """Return what is wrong with y: beyond the bound (n + 2) u |x| |W|, or not NaN where a product is."""
+    w, wide = q.dequantize().double(), x.double()
+    expected, bound = wide @ w.t(), (x.shape[1] + 2) * UNIT * (wide.abs() @ w.abs().t())
+    finite = bound.isfinite() & (bound < 2.0**127)
+    if not torch.equal(y.isnan()[~expected.isfinite()], expected.isnan()[~expected.isfinite()]):
+        return "not NaN where it should be"
+    excess = ((y.double() - expected).abs() / bound.clamp(min=2.0**-149))[finite]
+    return f"{excess.max()} times the bound" if excess.numel() and not bool((excess <= 1).all()) else None
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_vector_meets_packed_weights_within_the_bound(name: str, isa: str) -> None:
+    for n in LENGTHS:
+        for lines in (1, 4, 7):
+            q, x = fb.quantize(normal(lines, n) * 3, name), normal(1, n, seed=1)
+            assert unlike(q, x, fb.matvec(q, x)) is None, (n, lines)
+
+
+@pytest.mark.parametrize("name", ["mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e2m3", "mxint8", "mx9", "mx4"])
+def test_neither_end_of_float32_is_lost_on_the_way(name: str, isa: str) -> None:
+    """A unit of the elements goes into x or into the sum: nothing is too large or too small for it."""
+    for exponent in (-120, -60, 100, 118):
+        q = fb.quantize(normal(5, 544) * 2.0**exponent, name)
+        for other in (-exponent, 4 - exponent, -exponent - 4):
+            x = normal(1, 544, seed=1) * 2.0 ** min(other, 120)
+            y = fb.matvec(q, x)
+            assert unlike(q, x, y) is None, (exponent, other)
+            assert (y != 0).all()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_codes_of_any_kind_are_multiplied_as_what_they_are(name: str, isa: str) -> None:
+    rng = np.random.default_rng(0)
+    for part in (1.0, 0.002, 0.0005):
+        q, x = fb.quantize(normal(13, 1100), name), normal(1, 1100, seed=1)
+        codes = q.codes.numpy()
+        chosen = rng.random(codes.shape) < part
+        codes[chosen] = rng.integers(0, 256, codes.shape, np.uint8)[chosen]
+        assert unlike(q, x, fb.matvec(q, x)) is None, part
+
+
+@pytest.mark.parametrize("name", ["mxfp8_e4m3", "mxfp6_e2m3", "mxint8", "mx9"])
+def test_the_sum_of_a_line_is_the_same_whatever_lines_there_are(name: str, isa: str) -> None:
+    w, x = normal(41, 1100), normal(1, 1100, seed=1)
+    alone = fb.matvec(fb.quantize(w, name), x)
+    for part in (slice(0, 1), slice(7, 30), slice(40, 41)):
+        assert torch.equal(fb.matvec(fb.quantize(w[part], name), x), alone[:, part])
+
+
+def test_a_nan_stays_in_its_line_and_changes_no_other(isa: str) -> None:
+    w, x = normal(9, 1100), normal(1, 1100, seed=1)
+    q = fb.quantize(w, "mxfp8_e4m3")
+    before = fb.matvec(q, x)
+    q.codes[5, 77] = 0xFF
+    y = fb.matvec(q, x)
+    assert y[0, 5].isnan()
+    others = [line for line in range(9) if line != 5]
+    assert torch.equal(y[:, others], before[:, others])
+    # Where x is infinite every line is, or NaN.
+    x[0, 3] = torch.inf
+    assert not fb.matvec(q, x).isfinite().any()
+
+
+def test_a_product_beyond_the_bound_is_seen() -> None:
+    """The control."""
+    q, x = fb.quantize(normal(4, 512), "mxfp8_e4m3"), normal(1, 512, seed=1)
+    y = fb.matvec(q, x)
+    assert unlike(q, x, y) is None
+    y[0, 2] += 0.5
+    assert unlike(q, x, y) is not None
+    y[0, 2] = torch.nan
+    assert unlike(q, x, y) is not None
