@@ -5,6 +5,11 @@ in turns; the slowest rank counts, medians. Links: loopback as it is, and, where
 ``ip`` and ``tc``, loopback held to 1 and 5 Gbit/s in a network namespace that it makes and deletes. Processes
 have one thread each.
 
+Predicted times are those of fewbits.distributed.cost, from rates that all ranks measure at once in the same
+run, and a link: as gloo's own exchange of bytes finds it on loopback, else the speed that it is held to,
+which all ranks share. Rates and links are those of the fastest round, and so is what "meas./pred." sets over
+the prediction; 1 is a perfect model.
+
     python benchmarks/all_reduce.py [--mebi 8] [--rounds 5] [--ranks 2,4] [--links loopback,1,5] [--json FILE]
 """
 
@@ -28,6 +33,10 @@ from _alternating import table, write
 from torch import distributed, multiprocessing
 
 from fewbits.distributed import CodecState, Traffic, all_reduce
+from fewbits.distributed.cost import Link, Network, by_owners
+from fewbits.distributed.rates import measured_rates
+from fewbits.recipes import codec as read
+from fewbits.records import CodecRates
 
 CODECS = (
     "fp32",
@@ -56,6 +65,40 @@ def calls(n: int) -> tuple[dict[str, Callable[[], Any]], dict[str, Traffic]]:
     return {"gloo": lambda: distributed.all_reduce(y), **{codec: of(codec) for codec in CODECS}}, traffic
 
 
+def bytes_only(n: int, rounds: int) -> dict[str, float]:
+    """Return the latency and bandwidth of what gloo exchanges itself: all-to-all of bytes, to all others."""
+    ranks = distributed.get_world_size()
+
+    def fastest(octets: int) -> float:
+        sent, found, times = (
+            torch.zeros(octets, dtype=torch.uint8),
+            torch.empty(octets, dtype=torch.uint8),
+            [],
+        )
+        for _ in range(rounds + 1):
+            distributed.barrier()
+            start = perf_counter()
+            distributed.all_to_all_single(found, sent)
+            taken = torch.tensor([perf_counter() - start])
+            distributed.all_reduce(taken, distributed.ReduceOp.MAX)
+            times.append(float(taken))
+        return min(times)
+
+    small, large = ranks, n // ranks * ranks
+    latency = fastest(small) / (ranks - 1)
+    seconds = max(fastest(large) / (ranks - 1) - latency, 1e-9)
+    return {"latency_us": 1e6 * latency, "gigabits": 8e-9 * (large / ranks) / seconds}
+
+
+def predicted(found: dict[str, Any], link: str, ranks: int, n: int) -> dict[str, float]:
+    """Return predicted milliseconds by codec."""
+    said = found["link"]
+    gigabits = said["gigabits"] if link == LOOPBACK else float(link) / ranks
+    network = Network(ranks, Link(gigabits, said["latency_us"]))
+    rates = {codec: CodecRates(codec, *ns) for codec, ns in found["rates"].items()}
+    return {codec: 1e3 * by_owners(read(codec), n, network, rates[codec]).seconds for codec in rates}
+
+
 def process(rank: int, folder: str, ranks: int, n: int, rounds: int) -> None:
     """Be one of the processes; rank 0 leaves the times of all in the folder."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -73,14 +116,19 @@ def process(rank: int, folder: str, ranks: int, n: int, rounds: int) -> None:
             distributed.all_reduce(taken, distributed.ReduceOp.MAX)
             if turn:  # the first one allocates and connects
                 times[name].append(float(taken))
+    link = bytes_only(n, rounds)
+    rates = {codec: measured_rates(codec, n // ranks) for codec in CODECS}  # by all ranks at the same time
     if rank == 0:
-        found = {
+        found: dict[str, Any] = {
             name: {
                 "milliseconds": 1e3 * median(taken),
+                "fastest_milliseconds": 1e3 * min(taken),
                 "bytes": traffic[name].nbytes // (rounds + 1) if name in traffic else None,
             }
             for name, taken in times.items()
         }
+        found["link"] = link
+        found["rates"] = {codec: (r.encode_ns, r.add_ns, r.decode_ns) for codec, r in rates.items()}
         (Path(folder) / "times.json").write_text(json.dumps(found))
     distributed.destroy_process_group()
 
@@ -140,7 +188,9 @@ def main() -> None:
             if found is None:
                 print(f"{link} Gbit/s not measured: that takes root, ip and tc")
                 continue
-            gloo = found.pop("gloo")["milliseconds"]
+            model = predicted(found, link, ranks, n)
+            gloo, of_link = found.pop("gloo")["milliseconds"], found.pop("link")
+            del found["rates"]
             rows += [
                 {
                     "codec": codec,
@@ -150,11 +200,14 @@ def main() -> None:
                     **figures,
                     "gloo_milliseconds": gloo,
                     "times_gloo": gloo / figures["milliseconds"],
+                    "predicted_milliseconds": model[codec],
+                    "measured_over_predicted": figures["fastest_milliseconds"] / model[codec],
+                    "bytes_only": of_link,
                 }
                 for codec, figures in found.items()
             ]
     table(
-        ("codec", "ranks", "link", "MB sent", "ms", "gloo ms", "times gloo"),
+        ("codec", "ranks", "link", "MB sent", "ms", "gloo ms", "times gloo", "predicted ms", "meas./pred."),
         [
             (
                 r["codec"],
@@ -164,6 +217,8 @@ def main() -> None:
                 r["milliseconds"],
                 r["gloo_milliseconds"],
                 r["times_gloo"],
+                r["predicted_milliseconds"],
+                r["measured_over_predicted"],
             )
             for r in rows
         ],

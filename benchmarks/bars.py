@@ -55,13 +55,14 @@ def _block(bar: float, avx2: float = 0.7) -> Callable[[Row, str], float | None]:
     return lambda row, isa: None if row["format"] not in BLOCKS else avx2 if isa == "avx2" else bar
 
 
-def _of(*keys: str) -> Callable[[Row], float | None]:
-    def value(row: Any) -> float | None:
-        for key in keys:
-            row = row.get(key)
-            if row is None:
-                return None
-        return float(row)
+def _of(key: str, *within: str) -> Callable[[Row], float | None]:
+    """Return what reads a value that each row has; it is None, or not within it, where there was no peer."""
+
+    def value(row: Row) -> float | None:
+        found: Any = row[key]
+        for name in within:
+            found = (found or {}).get(name)
+        return None if found is None else float(found)
 
     return value
 
@@ -102,6 +103,14 @@ def _dense_bar(row: Row, isa: str) -> float | None:
     if row["n"] < 4000:
         return None
     return 0.97 if "fp64" in row["path"] else 1.8  # the path names each precision that was tried
+
+
+def _all_reduce_bar(link: str, bars: Mapping[str, float]) -> Callable[[Row, str], float | None]:
+    return lambda row, isa: bars.get(row["codec"]) if (row["ranks"], row["link"]) == (4, link) else None
+
+
+def _codec(row: Row) -> str:
+    return str(row["codec"])
 
 
 BARS: dict[str, tuple[Bar, ...]] = {
@@ -178,6 +187,20 @@ BARS: dict[str, tuple[Bar, ...]] = {
         ),
     ),
     "solve_wilson": (),
+    "all_reduce": (
+        Bar(
+            "times gloo's float32, loopback",
+            _of("times_gloo"),
+            _all_reduce_bar("loopback", {"mxfp8_e4m3": 1.3, "int8_256": 1.3}),
+            _codec,
+        ),
+        Bar(
+            "times gloo's float32, 1 Gbit/s",
+            _of("times_gloo"),
+            _all_reduce_bar("1", {"mxfp8_e4m3": 3.3, "int8_256": 3.3, "mxfp4": 6.0}),
+            _codec,
+        ),
+    ),
     "top_k": (Bar("times torch.topk", _of("times_torch"), lambda row, isa: 5.0, lambda r: str(r["values"])),),
 }
 

@@ -23,6 +23,7 @@ QUESTIONS = {
     "solve_dense": "Dense systems to double accuracy",
     "solve_krylov": "Sparse systems",
     "solve_wilson": "The Wilson operator",
+    "all_reduce": "An all-reduce of 8 Mi float32 between four processes with a thread each",
     "top_k": "The 1 % of largest magnitudes of 8 Mi float32, on one thread",
 }
 

@@ -20,6 +20,7 @@ from fewbits.errors import (
 from fewbits.versions import release as _release
 
 if TYPE_CHECKING:
+    from fewbits.integrations.loading import load
     from fewbits.metrics import measure, qsnr
     from fewbits.nn.prepare import prepare
     from fewbits.solvers import solve
@@ -31,6 +32,7 @@ _HOMES = {
     "dequantize": "fewbits.tensor",
     "fake_quantize": "fewbits.tensor",
     "format": "fewbits.tensor",
+    "load": "fewbits.integrations.loading",
     "matmul": "fewbits.tensor",
     "matvec": "fewbits.tensor",
     "prepare": "fewbits.nn",
@@ -49,6 +51,7 @@ _FOLDERS = (
     "metrics",
     "nn",
     "optim",
+    "ptq",
     "recipes",
     "records",
     "report",
@@ -70,6 +73,7 @@ __all__ = [
     "dequantize",
     "fake_quantize",
     "format",
+    "load",
     "matmul",
     "matvec",
     "measure",

@@ -51,6 +51,12 @@ def test_a_time_has_reached_its_bar_from_below() -> None:
 def test_a_row_without_the_value_gives_no_figure() -> None:
     rows = [{"format": "mxint8", "of_float32": 2.0, "of_bfloat16": None}]
     assert [f.measure for f in bars.figures("matmul", rows, "avx512_vnni")] == ["times float32"]
+    assert bars.figures("matmul", rows, "avx2") == []  # no units to be compared with
+
+
+def test_a_row_that_lacks_what_its_bar_reads_is_a_mistake() -> None:
+    with pytest.raises(KeyError, match="of_float32"):
+        bars.figures("matmul", [{"format": "mxint8", "of_bfloat16": None}], "avx512_vnni")
 
 
 @pytest.mark.parametrize(("path", "bar"), [("fp32:5", 1.8), ("fp32:-1 fp64:0", 0.97)])
@@ -69,6 +75,25 @@ def test_conjugate_gradients_are_judged_by_the_fastest_precision_on_the_large_gr
     assert found == [("conjugate gradients, 192^3, scaled_fp16", 10.0)]
     text = (ROOT / "benchmarks" / "solve_krylov.py").read_text("utf-8")
     assert all(f'"{key}":' in text for key in rows[0])  # what the bar reads is what the benchmark writes
+
+
+def test_an_all_reduce_of_blocks_between_four_processes_is_judged_on_each_link() -> None:
+    rows = [
+        {"codec": codec, "ranks": ranks, "link": link, "times_gloo": 2.0}
+        for codec in ("fp32", "mxfp8_e4m3", "int8_256", "int8_256:feedback", "mxfp4")
+        for ranks in (2, 4)
+        for link in ("loopback", "1", "5")
+    ]
+    assert {(f.subject, f.measure, f.bar) for f in bars.figures("all_reduce", rows, "avx2")} == {
+        ("mxfp8_e4m3", "times gloo's float32, loopback", 1.3),
+        ("int8_256", "times gloo's float32, loopback", 1.3),
+        ("mxfp8_e4m3", "times gloo's float32, 1 Gbit/s", 3.3),
+        ("int8_256", "times gloo's float32, 1 Gbit/s", 3.3),
+        ("mxfp4", "times gloo's float32, 1 Gbit/s", 6.0),
+    }
+    text = (ROOT / "benchmarks" / "all_reduce.py").read_text("utf-8")
+    assert all(f'"{key}":' in text for key in rows[0])
+    assert 'LOOPBACK = "loopback"' in text
 
 
 def test_a_figure_that_misses_its_bar_is_bold() -> None:

@@ -124,7 +124,7 @@ def test_an_interrupt_says_that_the_work_goes_on(
     def stopped(*_: Any, **__: Any) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fewbits.files.casting.quantize_tensor", stopped)
+    monkeypatch.setattr("fewbits.files.job.quantize_tensor", stopped)
     assert cli.run(["cast", "model.safetensors", "n.safetensors", "--format", "mx9"]) == 130
     assert "n.safetensors is as it was, and the same command goes on" in one_line(capsys)
 
@@ -172,3 +172,32 @@ def test_commands_that_round_say_that_a_file_was_cast_already_and_what_to_do(
     told = one_line(capsys)
     assert "n.safetensors was cast already: it holds 'lm_head' in mxfp4" in told
     assert "fewbits cast SOURCE DESTINATION --back" in told
+
+
+def test_a_layout_of_another_program_is_chosen_by_its_name(
+    model: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("compressed_tensors")
+    (model / "wide").mkdir()
+    heads = {"lm_head.weight": W.clone(), "layers.0.q_proj.weight": W, "layers.0.k_proj.weight": W * 2}
+    save_file(heads, model / "wide" / "model.safetensors")
+    (model / "wide" / "config.json").write_text('{"dtype": "float32"}')
+    arguments = ["cast", "wide", "n", "--format", "nvfp4", "--layout", "compressed-tensors"]
+    for more, scales in ([], 1), (["--no-fuse"], 2):
+        assert cli.run([*arguments, *more]) == 0
+        found = load_file("n/model.safetensors")
+        outer = {x.item() for name, x in found.items() if name.endswith("_global_scale")}
+        assert len(outer) == scales
+    capsys.readouterr()
+    assert cli.run(["inspect", "n"]) == 0
+    assert "nvfp4 for BF16" in capsys.readouterr().out
+    assert cli.run(["cast", "n", "b", "--back"]) == 0
+    assert sorted(load_file("b/model.safetensors")) == sorted(heads)
+    assert "quantization_config" not in json.loads((model / "b" / "config.json").read_text())
+    capsys.readouterr()
+    assert cli.run([*arguments[:-1], "pickle"]) == 2
+    assert "--layout 'pickle' is unknown; expected one of compressed-tensors" in one_line(capsys)
+    assert cli.run([*arguments[:-2], "--no-fuse"]) == 2
+    assert "--fuse does nothing for the layout of fewbits" in one_line(capsys)
+    assert cli.run(["cast", "n", "b2", "--back", "--layout", "gguf"]) == 2
+    assert "does nothing for --back" in one_line(capsys)

@@ -42,7 +42,7 @@ def test_a_wrong_format_is_told_with_what_was_expected(
 
 
 def test_an_unknown_task_names_the_known_ones(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert "'imagenet', and no such file or folder; expected bytes, digits" in failed(
+    assert "'imagenet', and no such file or folder; expected bytes, lstm" in failed(
         capsys, tmp_path, "compare", "--task", "imagenet"
     )
 

@@ -15,7 +15,8 @@ from safetensors.numpy import save_file
 from fewbits.cli import aliases
 from fewbits.cli import main as cli
 from fewbits.cli.aliases import Formats
-from fewbits.cli.arguments import read_recipes
+from fewbits.cli.arguments import read_codecs, read_count, read_numbers, read_recipes
+from fewbits.errors import ArgumentError
 
 APP = typer.main.get_command(cli.app)
 MINE = "block(element=lookup(-1,0,0.25,1),scale=fp32,size=16)"
@@ -34,7 +35,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_every_parameter_that_takes_a_format_takes_an_alias() -> None:
     for command in APP.commands.values():
         for name, hint in get_type_hints(command.callback, include_extras=True).items():
-            if name in ("format", "formats", "recipe", "map") or (command.name, name) == ("formats", "name"):
+            if name in ("codec", "codecs", "format", "formats", "recipe", "map") or (command.name, name) == (
+                "formats",
+                "name",
+            ):
                 assert any(isinstance(m, Formats) for m in hint.__metadata__), (command.name, name)
 
 
@@ -42,13 +46,20 @@ def test_an_option_of_one_name_has_one_meaning_and_help_on_every_command() -> No
     options: dict[str, dict[str, set[str]]] = {}
     for command in APP.commands.values():
         for p in command.params:
-            # What --out writes is of another kind on each command.
-            if p.opts[0].startswith("--") and p.opts[0] not in ("--help", "--out"):
+            # What --out writes is of another kind on each command, and `train` has models of its own.
+            same = p.opts[0] not in ("--help", "--out") and (command.name, p.opts[0]) != ("train", "--model")
+            if p.opts[0].startswith("--") and same:
                 options.setdefault(p.opts[0], {}).setdefault(str(p.help), set()).add(command.name)
     assert {name: texts for name, texts in options.items() if len(texts) > 1} == {}
     on = {name: set.union(*texts.values()) for name, texts in options.items()}
-    assert on["--seeds"] == on["--task"] == on["--model"] == {"compare", "prune", "train"}
-    assert on["--report"] == {"compare", "prune", "solve", "train"}
+    assert (
+        on["--seeds"]
+        == on["--task"]
+        == {"compare", "prune", "train"}
+        == (on["--model"] | {"train"}) - {"cast"}
+    )
+    assert on["--report"] == {"compare", "prune", "scale", "solve", "train"}
+    assert on["--codecs"] == on["--latency-us"] == {"compare", "scale"}
     assert on["--json"] == set(APP.commands)
     assert on["--include"] == on["--exclude"] == {"cast", "compare", "prune", "train"}
 
@@ -67,6 +78,56 @@ def test_an_option_of_one_name_has_one_meaning_and_help_on_every_command() -> No
 )
 def test_a_list_of_recipes_is_split_between_recipes_and_not_between_changes(text: str, recipes: Any) -> None:
     assert read_recipes(text, ["default"]) == recipes
+
+
+@pytest.mark.parametrize(
+    ("text", "codecs"),
+    [
+        ("fp32", ["fp32"]),
+        ("mxfp8_e4m3,int8_256:feedback", ["mxfp8_e4m3", "int8_256:feedback"]),
+        ("topk:density=0.01,feedback,mxfp4", ["topk:density=0.01,feedback", "mxfp4"]),
+        ("float(e=3,m=0):aps,float(e=4,m=3)", ["float(e=3,m=0):aps", "float(e=4,m=3)"]),
+        (
+            "topk:density=0.1,values=int(8),stochastic , fp32",
+            ["topk:density=0.1,values=int(8),stochastic", "fp32"],
+        ),
+        ("mxfp4:feedback,stochastic,mxfp4:feedback,stochastic", ["mxfp4:feedback,stochastic"]),
+        ("powersgd:rank=4,kahan", ["powersgd:rank=4,kahan"]),
+        ("default", ["usual"]),
+        (None, ["usual"]),
+        ("", []),
+    ],
+)
+def test_a_list_of_codecs_is_split_between_codecs_and_not_between_stabilizers(text: Any, codecs: Any) -> None:
+    assert read_codecs(text, ["usual"]) == codecs
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("1", 1),
+        ("25.6M", 25_600_000),
+        ("7b", 7 * 10**9),
+        ("1.5K", 1500),
+        ("2T", 2 * 10**12),
+        (" 3G ", 3 * 10**9),
+    ],
+)
+def test_counts_are_read_with_powers_of_a_thousand(text: str, count: int) -> None:
+    assert read_count("parameters", text) == count
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "M", "1e6", "nan", "1MM", "0.2"])
+def test_what_is_no_count_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentError, match="expected a number from 1 up"):
+        read_count("parameters", text)
+
+
+@pytest.mark.parametrize("text", ["", ",", "0", "1,-1", "1,x", "inf", "nan"])
+def test_what_are_no_numbers_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentError, match="give some, as in 1,10,100"):
+        read_numbers("links", text)
+    assert read_numbers("links", "1, 2.5") == [1.0, 2.5]
 
 
 @pytest.mark.parametrize(
@@ -135,6 +196,9 @@ def test_a_wrong_alias_is_refused(
         (["compare", "m.safetensors", "--task", "digits", "--train"], "--task, --train do nothing"),
         (["compare", "a.mtx", "--min-qsnr", "30"], "--min-qsnr does nothing for a matrix"),
         (["compare", "a.mtx", "--scale-rule", "floor"], "--scale-rule does nothing for a matrix"),
+        (["compare", "--links", "1"], "--links does nothing for models"),
+        (["compare", "--codecs", "fp32", "--formats", "mxfp4"], "--formats does nothing for codecs"),
+        (["compare", "m.safetensors", "--codecs", "fp32"], "--codecs does nothing for a checkpoint"),
         (["compare", "--min-qsnr", "30"], "--min-qsnr does nothing for models"),
         (["prune", "m.safetensors", "--steps", "0"], "--steps does nothing for a checkpoint"),
         (["prune", "m.safetensors", "--size", "small"], "--size does nothing for a checkpoint"),
@@ -173,6 +237,12 @@ SIMPLE = [
     (2, ["inspect", "gone.safetensors"]), (2, ["inspect", "m.safetensors", "--json", "m.safetensors"]),
     (2, ["solve", "gone.mtx"]), (2, ["solve", "a.mtx", "--out", "a.mtx"]),
     (2, ["train", "--recipe", "mxfp5"]), (2, ["train", "--task", "m.safetensors", "--out", "m.safetensors"]),
+    (2, ["compare", "--codecs", "mxfp5"]), (2, ["compare", "--codecs", "fp32", "--links", ""]),
+    (2, ["compare", "--codecs", "fp32", "--links", "1,-1"]),
+    (2, ["compare", "m.safetensors", "--links", "1"]),
+    (2, ["scale"]), (2, ["scale", "--parameters", "many", "--step-ms", "1"]),
+    (2, ["scale", "--parameters", "1M", "--step-ms", "1", "--codecs", "mxfp5"]),
+    (2, ["scale", "--parameters", "1M", "--step-ms", "1", "--ranks", "2.5"]),
     (2, ["prune"]), (2, ["prune", "gone.safetensors"]),
     (2, ["prune", "m.safetensors", "--out", "m.safetensors"]),
 ]  # fmt: skip

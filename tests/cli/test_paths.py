@@ -31,7 +31,7 @@ def pairs(written: Any) -> Any:
 
 
 def typed(command: Any, **given: Any) -> Any:
-    """The command line that gives paths to parameters, with a name for each argument that has to be there."""
+    """The command line that gives paths to parameters, and something to what has to be there besides."""
     words = [command]
     for parameter in APP.commands[command].params:
         value = given.get(parameter.name)
@@ -42,6 +42,8 @@ def typed(command: Any, **given: Any) -> Any:
             words += [str(value)] if value is not None else ["some.safetensors"] * needed
         elif value is not None:
             words += [parameter.opts[0], str(value)]
+        elif parameter.required:
+            words += [parameter.opts[0], "1"]
     return words
 
 

@@ -166,7 +166,7 @@ def test_every_schedule_ends_sparse_and_says_how_masks_changed(schedule: Any, tm
         (["--task", "digits", "--pattern", "3:63"], "DigitModel has no layer to prune to 3:63"),
         (["--task", "digits", "model.safetensors"], "the weights are not those of this task's model"),
         (["--task", "digits", "--recipe", "mxfp5"], "the nearest are"),
-        (["--task", "nothing"], "expected bytes, digits, faint, mnist10k, a text or MODULE:FUNCTION"),
+        (["--task", "nothing"], "expected bytes, lstm, digits, faint, mnist10k, a text or MODULE:FUNCTION"),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(

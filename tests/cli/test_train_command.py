@@ -62,9 +62,11 @@ def test_it_lists_every_recipe(capsys: pytest.CaptureFixture[str], monkeypatch: 
     ("given", "said"),
     [
         (["--recipe", "mxfp5"], "the nearest are"),
-        (["--task", "nothing"], "expected bytes, digits, faint, mnist10k, a text or MODULE:FUNCTION"),
+        (["--task", "nothing"], "expected bytes, lstm, digits, faint, mnist10k, a text or MODULE:FUNCTION"),
         (["--size", "huge"], "--size 'huge' is unknown; expected small or base"),
         (["--model", "gone:load"], "there is no module 'gone'"),
+        (["--model", "gru"], "--model 'gru' is unknown; expected lstm or MODULE:FUNCTION"),
+        (["--model", "lstm", "--task", "digits"], "model 'lstm' reads text, and task 'digits' has none"),
         (["--recipe", ","], "there is nothing to train"),
     ],
 )

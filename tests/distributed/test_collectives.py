@@ -1,6 +1,7 @@
 """Collectives between processes: the bits of the definition on every rank, and the error within its bound."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -9,7 +10,16 @@ from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 
 import fewbits as fb
-from fewbits.distributed import CodecState, Traffic, all_gather, all_reduce, all_to_all, codec, reduce_scatter
+from fewbits.distributed import (
+    CodecState,
+    Traffic,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    codec,
+    reduce_scatter,
+    wire,
+)
 from tests.distributed.definition import all_reduced, cut, rounded
 from tests.distributed.team import Team
 
@@ -117,6 +127,53 @@ def check_strides_and_lists(rank: int, size: int) -> None:
 @pytest.mark.parametrize("size", [2, 3, 4, 8])
 def test_every_rank_has_the_bits_of_the_definition(team: Teams, size: int) -> None:
     team(size).run(reduce_everything)
+
+
+@contextmanager
+def small_parts_in_kept_memory() -> Iterator[None]:
+    """Cut runs into many parts, and let all messages and results lie in kept memory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fewbits.distributed.wire._PART", 64)
+        patch.setattr("fewbits.distributed.memory._KEPT", 0)
+        wire._step.cache_clear()
+        yield
+    wire._step.cache_clear()
+
+
+STATEFUL = ("int8_256:feedback", "fp4_e3m0:aps,feedback", "fp8_e4m3:auto_scale,feedback", "mxfp4:stochastic")
+
+
+def reduce_in_parts(rank: int, size: int) -> None:
+    rounds = [[given(10 * r + step, (3000,), torch.float32) for r in range(size)] for step in range(3)]
+    layers = [7, 0, 1500, 1, 1492]
+
+    def reduced(text: str) -> list[torch.Tensor]:
+        state = CodecState(text) if text in STATEFUL else None
+        results = []
+        for xs in rounds:
+            results += all_reduce(list(xs[rank].split(layers)), text, op="mean", state=state)
+            results += [reduce_scatter(xs[rank], text, state=state, key="rows")]
+        return [*results, *state.state_dict()["residuals"].values()] if state else results
+
+    for text in (*CODECS, *STATEFUL):
+        whole = reduced(text)
+        with small_parts_in_kept_memory():
+            parted = reduced(text)
+        assert all(torch.equal(a, b) for a, b in zip(whole, parted, strict=True)), text
+    with small_parts_in_kept_memory():
+        for text in ("fp32", "mxfp8_e4m3", "topk:density=0.1"):
+            first, again = all_reduce(rounds[0][rank], text), all_reduce(rounds[0][rank], text)
+            kept = first.clone()
+            for xs in rounds:
+                all_reduce(xs[rank], text)
+                reduce_scatter(xs[rank], text)
+            assert torch.equal(first, kept), text  # the memory of a result is its owner's
+            assert torch.equal(again, kept), text
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_parts_and_kept_memory_change_no_result(team: Teams, size: int) -> None:
+    team(size).run(reduce_in_parts)
 
 
 def copy_everything(rank: int, size: int) -> None:
@@ -282,8 +339,8 @@ def disagree(rank: int, size: int) -> None:
                 all_reduce(bad if one else torch.ones(4), "mxfp4")
             assert one or "rank 1 failed" in str(caught.value)
         if one:
-            patch.setattr("fewbits.distributed.peers._WIRE", 2)
-        with pytest.raises(fb.ArgumentError, match=r"wire 1.*wire 2"):
+            patch.setattr("fewbits.distributed.peers._WIRE", 1)
+        with pytest.raises(fb.ArgumentError, match=r"wire 2.*wire 1"):
             all_reduce(torch.ones(4), "mxfp4")
 
 

@@ -116,6 +116,22 @@ def test_a_codec_averages_gradients_beneath_ddp(team: Teams, size: int) -> None:
     team(size).run(beneath_ddp)
 
 
+def powers_of_two(rank: int, size: int) -> None:
+    """Four bits are enough with a scale for each layer, and without one nearly all gradients become zero."""
+    losses = {}
+    for codec in ("fp32", "fp4_e3m0:aps", "fp4_e3m0"):
+        torch.manual_seed(0)
+        model, _ = hooked(codec)
+        losses[codec] = trained(model, rank, size)
+    assert abs(losses["fp4_e3m0:aps"] - losses["fp32"]) < 0.1, losses
+    assert losses["fp4_e3m0"] - losses["fp32"] > 0.2, losses
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_powers_of_two_train_with_a_scale_that_all_agree_on(team: Teams) -> None:
+    team(4).run(powers_of_two)
+
+
 def feedback_matters(rank: int, size: int) -> None:
     """With feedback all that was left out comes later: the weights move as far as without a codec."""
     moved = {}

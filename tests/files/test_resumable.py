@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from fewbits.errors import ArgumentError, DataError
-from fewbits.files import cast, casting, restore
+from fewbits.files import cast, job, restore
 from fewbits.files.resumable import Resumable
 
 
@@ -45,9 +45,11 @@ def stopping_after(count: int, error: BaseException) -> Any:
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that the names of quantized tensors are added to."""
-    calls, quantize = [], casting.quantize_tensor
+    calls, quantize = [], job.quantize_tensor
     monkeypatch.setattr(
-        casting, "quantize_tensor", lambda t, *more: (calls.append(t.name), quantize(t, *more))[1]
+        job,
+        "quantize_tensor",
+        lambda t, *more, **named: (calls.append(t.name), quantize(t, *more, **named))[1],
     )
     return calls
 

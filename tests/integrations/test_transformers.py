@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fewbits.errors import ArgumentError
-from fewbits.optim import AdamW
+from fewbits.optim import LARS, AdamW
 from tests.integrations.plain import (
     BATCH,
     NORM,
@@ -114,6 +114,15 @@ def test_their_own_optimizer_and_a_missing_loss_scale_are_named(tmp_path: Path) 
     made = model("fp16-master")
     with pytest.raises(ArgumentError, match="no loss scaler takes this step"):
         trainer(made, tmp_path, "fp16-master", transformers.Trainer).train()
+
+
+def test_a_recipe_with_another_optimizer_wants_it_given(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"recipe 'lars' trains by lars, .*fewbits\.optim\.LARS"):
+        RecipeTrainer(model("lars"), arguments(tmp_path), train_dataset=Rows()).train()
+    made = model("lars")
+    given = LARS(made.parameters(), RATE, recipe="lars")
+    RecipeTrainer(made, arguments(tmp_path), train_dataset=Rows(), optimizers=(given, None)).train()
+    assert made.losses[-1] < made.losses[0]
 
 
 def test_a_model_that_was_not_prepared_and_fp16_are_refused(tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ TABLE: dict[str, dict[str, Any]] = {
     "fp16-master-static": {**MASTER, "scaling": LossScaling(1024.0, dynamic=False)},
     "fp16-no-scaling": MASTER,
     "fp16-no-master": {**MASTER, "has_master": False, "scaling": DYNAMIC},
+    # Jia et al.: FP16 forward and backward, LARS in FP32 on master weights, a loss scale, polynomial decay.
+    "lars": {**MASTER, "scaling": DYNAMIC, "optimizer": "lars", "lr_schedule": "polynomial"},
     # Rouhani et al., MX: BF16 vectors; the scale rule of gradients never clamps.
     "mxfp8": {"vector": "bf16", **operands("mxfp8_e4m3", "mxfp8_e4m3", "mxfp8_e4m3/rceil")},
     "mxfp6": {"vector": "bf16", **operands(MX6, MX6, f"{MX6}/rceil")},
@@ -125,6 +127,7 @@ def test_the_fields_of_fp32_are_those_of_plain_training() -> None:
     assert (plain.vector, plain.autocast, plain.product, plain.update, plain.schedule) == (
         "fp32", "", "exact", "nearest", "",
     )  # fmt: skip
+    assert (plain.optimizer, plain.lr_schedule) == ("adamw", "cosine")
     assert (plain.keep_first, plain.keep_last, plain.has_master, plain.logit_gradient) == (
         False, False, False, True,
     )  # fmt: skip

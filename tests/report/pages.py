@@ -4,8 +4,17 @@ import math
 from dataclasses import replace
 
 from fewbits.records import Provenance, PrunedModel, SolveScore, Stage, TaskScore, TrainRun
-from fewbits.report import checkpoint_page, matrices_page, prune_page, solve_page, tasks_page, train_page
-from tests.report import fake
+from fewbits.report import (
+    checkpoint_page,
+    codecs_page,
+    matrices_page,
+    prune_page,
+    scale_page,
+    solve_page,
+    tasks_page,
+    train_page,
+)
+from tests.report import fake, scaling
 from tests.report.test_pruning import PRODUCTS, REPORT
 from tests.report.test_pruning import model as pruned
 
@@ -73,6 +82,8 @@ PAGES = {
     "tasks": lambda: tasks_page(fake.tasks(), fake.PROVENANCE),
     "checkpoint": lambda: checkpoint_page(fake.checkpoint(), fake.PROVENANCE),
     "tasks trained": lambda: tasks_page(long_formats(), fake.PROVENANCE),
+    "codecs": lambda: codecs_page([scaling.comparison()], fake.PROVENANCE),
+    "scale": lambda: scale_page(scaling.prediction(), ORIGIN),
     "matrices": lambda: matrices_page(fake.matrices(), fake.PROVENANCE),
     "solve": lambda: solve_page(solved(), ORIGIN),
     "train": lambda: train_page(trained(), ORIGIN),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fewbits.train.learning_rates import linear_warm_up, one_cycle
+from fewbits.train.learning_rates import linear_warm_up, one_cycle, polynomial
 
 
 # With 10 steps torch's own scheduler divides zero by zero.
@@ -33,3 +33,11 @@ def test_the_linear_warm_up_reaches_its_peak_after_a_tenth_and_ends_near_zero() 
     assert rates[22] == pytest.approx(1.0)
     assert rates[39] == pytest.approx(0.0038, abs=1e-4)
     assert linear_warm_up(2.0, 0, 1) == 2.0
+
+
+def test_polynomial_decay_warms_up_for_a_tenth_and_falls_as_the_square_of_what_is_left() -> None:
+    rates = [polynomial(2.0, step, 40) for step in range(40)]
+    assert rates[:5] == [0.5, 1.0, 1.5, 2.0, 2.0]
+    assert rates[4:] == pytest.approx([2.0 * ((40 - step) / 36) ** 2 for step in range(4, 40)])
+    assert rates[39] == pytest.approx(2.0 / 36**2)
+    assert polynomial(2.0, 0, 1) == 2.0

@@ -2,6 +2,7 @@
 
 import builtins
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from fewbits.train.tasks import TASKS, bytes_task, digits_task, task
 from fewbits.train.tasks.bytes_model import ByteModel, Shape, next_byte_loss, windows_at
 from fewbits.train.tasks.bytes_task import BytesConfig, nats_per_byte
 from fewbits.train.tasks.digits_task import DigitsConfig
+from fewbits.train.tasks.lstm_model import ByteLSTM, LSTMShape
 from fewbits.train.tasks.task import Hyperparameters
 
 TINY_BYTES = BytesConfig(
@@ -27,15 +29,20 @@ TINY_BYTES = BytesConfig(
 TINY_DIGITS = DigitsConfig(channels=8, hyper=Hyperparameters(steps=100, batch_size=16, lr=1e-2))
 
 
+TINY_LSTM = replace(TINY_BYTES, shape=LSTMShape(embedding=8, hidden=24, layers=2))
+
+
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEWBITS_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.fixture(params=["bytes", "digits"])
+@pytest.fixture(params=["bytes", "lstm", "digits"])
 def tiny(request: pytest.FixtureRequest) -> Any:
-    """Both tasks at sizes that train in a blink."""
-    return bytes_task(config=TINY_BYTES) if request.param == "bytes" else digits_task(TINY_DIGITS)
+    """The tasks at sizes that train in a blink."""
+    if request.param == "digits":
+        return digits_task(TINY_DIGITS)
+    return bytes_task(config=TINY_BYTES if request.param == "bytes" else TINY_LSTM)
 
 
 def weights(model: Any) -> Any:
@@ -84,9 +91,13 @@ def test_a_tenth_of_the_weights_at_most_stays_out_of_the_heavy_layers() -> None:
     assert heavy > 0.9 * sum(p.numel() for p in model.parameters())
 
 
-def test_the_byte_model_never_looks_ahead() -> None:
+BYTE_MODELS = {"bytes": lambda: ByteModel(Shape()), "lstm": lambda: ByteLSTM(LSTMShape(layers=2))}
+
+
+@pytest.mark.parametrize("made", BYTE_MODELS.values(), ids=BYTE_MODELS)
+def test_a_byte_model_never_looks_ahead(made: Callable[[], torch.nn.Module]) -> None:
     torch.manual_seed(0)
-    model = ByteModel(Shape())
+    model = made()
     tokens = torch.randint(256, (1, 20))
     changed = tokens.clone()
     changed[0, 12:] = (changed[0, 12:] + 1) % 256
@@ -94,11 +105,31 @@ def test_the_byte_model_never_looks_ahead() -> None:
     assert not torch.allclose(model(tokens)[:, 12], model(changed)[:, 12], atol=1e-3)
 
 
-def test_an_untrained_byte_model_guesses_uniformly() -> None:
+@pytest.mark.parametrize("made", BYTE_MODELS.values(), ids=BYTE_MODELS)
+def test_an_untrained_byte_model_guesses_uniformly(made: Callable[[], torch.nn.Module]) -> None:
     torch.manual_seed(0)
-    loss = next_byte_loss(ByteModel(Shape()), torch.randint(256, (4, 33)))
+    loss = next_byte_loss(made(), torch.randint(256, (4, 33)))
     assert loss.shape == (4 * 32,)
     assert loss.mean().item() == pytest.approx(math.log(256), abs=0.2)
+
+
+def test_forget_gates_begin_open() -> None:
+    model = ByteLSTM(LSTMShape(hidden=8, layers=2))
+    for name in ("bias_ih_l0", "bias_ih_l1"):
+        bias = getattr(model.recurrence, name)
+        assert (bias == 1).tolist() == [False] * 8 + [True] * 8 + [False] * 16
+
+
+def test_an_lstm_reads_the_text_of_a_task_and_of_the_user(tmp_path: Path) -> None:
+    path = tmp_path / "t.txt"
+    path.write_bytes(b"ab" * 30000)
+    for found in (task("lstm"), task("bytes", model="lstm"), task(str(path), model="lstm")):
+        assert found.name == "lstm"
+        assert type(found.create(0)) is ByteLSTM
+    assert type(task(str(path)).create(0)) is ByteModel
+    assert task("lstm", "base").create(0).recurrence.num_layers == 2
+    with pytest.raises(ArgumentError, match=r"model 'lstm' reads text, and task 'my:load' has none"):
+        task("my:load", model="lstm")
 
 
 def test_windows_are_cut_where_they_start() -> None:
@@ -138,7 +169,12 @@ def test_a_text_too_short_says_how_many_bytes_are_needed(tmp_path: Path) -> None
 
 
 def test_every_task_has_its_name_and_an_unknown_one_lists_them() -> None:
-    assert [task(name).name for name in TASKS if name != "mnist10k"] == ["bytes", "digits", "faint"]
+    assert [task(name).name for name in TASKS if name != "mnist10k"] == [
+        "bytes",
+        "lstm",
+        "digits",
+        "faint",
+    ]
     with pytest.raises(ArgumentError, match=f"there is no task 'vowels', .* expected {', '.join(TASKS)}"):
         task("vowels")
 

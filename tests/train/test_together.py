@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import fewbits as fb
+from fewbits.evidence import paired
 from fewbits.files import load_file
 from fewbits.train import Settings, run
 
@@ -29,17 +30,28 @@ def command(*options: str, out: Path) -> list[str]:
 
 def trained(*options: str, out: Path) -> dict[str, float]:
     """Return the only record of a run."""
+    (record,), said = records(*options, out=out)
+    return {**record, "said": said}
+
+
+def values(*options: str, out: Path) -> list[float]:
+    """Return the metric of each seed."""
+    return [record["value"] for record in records(*options, out=out, patience=3600)[0]]
+
+
+def records(*options: str, out: Path, patience: float = 240) -> tuple[list[dict[str, float]], str]:
+    """Return the records of the runs of a command, and what it printed."""
     page = out.with_suffix(".json")
     done = subprocess.run(
         command(*options, "--json", str(page), out=out),
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=patience,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    record: dict[str, float] = json.loads(page.read_text())["runs"][0]
-    return {**record, "said": done.stdout}
+    found: list[dict[str, float]] = json.loads(page.read_text())["runs"]
+    return found, done.stdout
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -65,6 +77,34 @@ def test_two_processes_train_as_one_and_say_what_they_sent(tmp_path: Path) -> No
     assert len(list((tmp_path / "narrow").glob("*/checkpoint-rank*-step24.safetensors"))) == 2
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--recipe", "lars", "--lr", "0.05"),
+        ("--recipe", "fp16-master", "--task", "bytes", "--model", "lstm", "--steps", "6"),
+    ],
+    ids=["lars", "lstm"],
+)
+def test_large_batches_and_an_lstm_train_on_two_processes_as_on_one(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    alone = trained(*options, out=tmp_path / "one")
+    both = trained(*options, "--processes", "2", "--codec", "fp16", out=tmp_path / "two")
+    assert both["final_loss"] == pytest.approx(alone["final_loss"], rel=0.02)
+    assert both["task"] == alone["task"] == ("lstm" if "lstm" in options else "digits")
+    assert len(weights(tmp_path / "two")) > 2
+
+
+@pytest.mark.slow
+def test_an_lstm_in_fp16_on_four_processes_ends_with_the_loss_of_fp32(tmp_path: Path) -> None:
+    given = ("--model", "lstm", "--task", "bytes", "--steps", "200", "--seeds", "3")
+    narrow = ("--recipe", "fp16-master", "--processes", "4", "--codec", "fp16")
+    ends = [values(*given, *more, out=tmp_path / str(i)) for i, more in enumerate(((), narrow))]
+    found = paired(ends[1], ends[0])
+    assert not found.differs, found
+    assert abs(found.mean) < 0.02  # nats
+
+
 def test_local_steps_send_less_and_end_with_one_model(tmp_path: Path) -> None:
     often = trained("--processes", "2", out=tmp_path / "often")
     seldom = trained("--processes", "2", "--local-steps", "7", out=tmp_path / "seldom")
@@ -72,13 +112,46 @@ def test_local_steps_send_less_and_end_with_one_model(tmp_path: Path) -> None:
     assert len(weights(tmp_path / "seldom")) > 2
 
 
+def states(folder: Path) -> list[dict[str, torch.Tensor]]:
+    """Return the optimizer's states in each part of the checkpoint of the only run below a folder."""
+    paths = sorted(folder.glob("*/checkpoint-*"))
+    return [{name: x for name, x in load_file(path).items() if "optimizer/" in name} for path in paths]
+
+
+def test_sharded_states_end_with_the_bits_of_states_that_all_hold(tmp_path: Path) -> None:
+    options = ("--processes", "2", "--recipe", "fp8-lm")
+    every = trained(*options, out=tmp_path / "every")
+    sharded = trained(*options, "--shard-states", out=tmp_path / "sharded")
+    assert sharded["value"] == every["value"]
+    before, after = weights(tmp_path / "every"), weights(tmp_path / "sharded")
+    assert all(torch.equal(x, after[name]) for name, x in before.items())
+    whole, *_ = states(tmp_path / "every")
+    first, second = states(tmp_path / "sharded")
+    assert first
+    assert second
+    assert not first.keys() & second.keys()
+    assert whole.keys() == first.keys() | second.keys()
+    assert sharded["bytes_per_value"] < every["bytes_per_value"]
+    # Gradients once, in float32, and weights once, in FP16.
+    assert sharded["bytes_sent"] < 0.8 * every["bytes_sent"]
+
+
 def begun(folder: Path) -> bool:
     return any(folder.glob("*/checkpoint-*"))
 
 
-@pytest.mark.parametrize("codec", ["topk:density=0.05,feedback", "mxfp4:feedback,stochastic"])
-def test_a_run_that_was_cut_off_ends_with_the_bits_of_one_that_was_not(tmp_path: Path, codec: str) -> None:
-    options = ("--processes", "2", "--codec", codec, "--steps", "130")
+@pytest.mark.parametrize(
+    ("codec", "more"),
+    [
+        ("topk:density=0.05,feedback", ()),
+        ("mxfp4:feedback,stochastic", ()),
+        ("int8_256:feedback", ("--shard-states", "--recipe", "fp8-lm")),
+    ],
+)
+def test_a_run_that_was_cut_off_ends_with_the_bits_of_one_that_was_not(
+    tmp_path: Path, codec: str, more: tuple[str, ...]
+) -> None:
+    options = ("--processes", "2", "--codec", codec, "--steps", "130", *more)
     whole_record = trained(*options, out=tmp_path / "whole")
     cut = tmp_path / "cut"
     began = subprocess.Popen(command(*options, out=cut), start_new_session=True, stderr=subprocess.DEVNULL)
@@ -127,6 +200,10 @@ def test_a_run_of_another_number_of_processes_is_not_gone_on_with(tmp_path: Path
             "whose loss scale changes",
         ),
         (("--processes", "2", "--local-steps", "2", "--recipe", "muppet"), "local steps with recipe"),
+        (("--processes", "2", "--shard-states", "--recipe", "muppet"), "looks at all gradients"),
+        (("--processes", "2", "--shard-states", "--recipe", "fp16-master"), "depends on all gradients"),
+        (("--processes", "2", "--shard-states", "--local-steps", "2"), "needs all states"),
+        (("--shard-states",), "are of several processes"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
@@ -150,7 +227,7 @@ def test_settings_of_several_processes_do_not_run_in_one(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_torchrun_restarts_a_run_whose_ranks_are_killed_and_the_bits_stay(tmp_path: Path) -> None:
-    """One of four ranks is killed at ten random moments."""
+    """One of four ranks is killed at ten random moments; every other time the run has come further first."""
     options = ("--codec", "mxfp4:feedback", "--steps", "2000")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
@@ -160,21 +237,27 @@ def test_torchrun_restarts_a_run_whose_ranks_are_killed_and_the_bits_stay(tmp_pa
 
     subprocess.run(arguments(tmp_path / "whole"), check=True, env=environment, timeout=1800)
     going = subprocess.Popen(arguments(tmp_path / "cut", "--resume"), env=environment)
-    chance, killed = random.Random(0), 0
+    chance, killed, came_to = random.Random(0), 0, 0
     try:
         while killed < 10:
-            time.sleep(chance.uniform(8, 14))
+            time.sleep(chance.uniform(0, 10))
             assert going.poll() is None, f"the run ended after {killed} ranks were killed"
-            ranks = _ranks_of(going.pid)
-            if ranks:
+            ranks, now_at = _ranks_of(going.pid), _last_step(tmp_path / "cut")
+            if ranks and (killed % 2 or now_at > came_to):
                 os.kill(chance.choice(ranks), signal.SIGKILL)
-                killed += 1
+                killed, came_to = killed + 1, now_at
         assert going.wait(timeout=1800) == 0
     finally:
         if going.poll() is None:
             going.kill()
     before, after = weights(tmp_path / "whole"), weights(tmp_path / "cut")
     assert all(torch.equal(x, after[name]) for name, x in before.items())
+
+
+def _last_step(out: Path) -> int:
+    """Return the step of the last checkpoint; 0: there is none."""
+    paths = out.glob("*/checkpoint-*.safetensors")
+    return max((int(path.stem.partition("-step")[2]) for path in paths), default=0)
 
 
 def _ranks_of(parent: int) -> list[int]:

@@ -7,6 +7,8 @@ belong to their item. No option may be given twice.
 
 from __future__ import annotations
 
+import math
+import re
 import shlex
 import sys
 from collections.abc import Collection, Sequence
@@ -64,7 +66,7 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         help="Your own model, as MODULE:FUNCTION (my_models:load is load() in my_models.py), in the place of"
-        " a task; the function returns (model, batches, loss).",
+        " a task; the function returns (model, batches, loss), the loss where one is trained or scored.",
         show_default=False,
     ),
 ]
@@ -86,6 +88,30 @@ SeedsOption = Annotated[
 ]
 StepsOption = Annotated[
     int, typer.Option("--steps", min=0, help="Of each training; 0: as many as the task says.")
+]
+ProcessesOption = Annotated[
+    int,
+    typer.Option(
+        "--processes",
+        min=1,
+        max=64,
+        help="Start so many processes on this machine, which share each batch. On several machines start"
+        " `fewbits train` by torchrun, without this option.",
+    ),
+]
+CodecsOption = Annotated[
+    str | None,
+    Formats(),
+    typer.Option(
+        "--codecs",
+        help="Comma-separated, in what gradients travel between processes, as in"
+        " mxfp8_e4m3,int8_256:feedback,topk:density=0.01,feedback; default: a sensible list. fp32 is always"
+        " among them.",
+        show_default=False,
+    ),
+]
+LatencyOption = Annotated[
+    float, typer.Option("--latency-us", help="Of a message, in microseconds: for predicted times.")
 ]
 IncludeOption = Annotated[
     str | None,
@@ -160,6 +186,63 @@ def read_recipes(text: str | None, default: Sequence[str]) -> list[str]:
         else:
             recipes.append(item)
     return [] if recipes == ["none"] else list(dict.fromkeys(recipes))
+
+
+def read_codecs(text: str | None, default: Sequence[str]) -> list[str]:
+    """Return the codecs of a comma-separated list, each once, or the default ones, which "default" names too.
+
+    A stabilizer and NAME=VALUE are no codec: they belong to the codec before them.
+
+    >>> read_codecs("mxfp8_e4m3,topk:density=0.01,feedback,float(e=3,m=0):aps", [])
+    ['mxfp8_e4m3', 'topk:density=0.01,feedback', 'float(e=3,m=0):aps']
+    """
+    from fewbits.recipes.codec import SWITCHES
+
+    if text is None or text.strip() == "default":
+        return list(default)
+    codecs: list[str] = []
+    for item in read_list(text):
+        if codecs and (item in SWITCHES or re.match(r"\w+\s*=", item)):
+            codecs[-1] += f",{item}"
+        else:
+            codecs.append(item)
+    return list(dict.fromkeys(codecs))
+
+
+def read_numbers(name: str, text: str) -> list[float]:
+    """Return the numbers of a comma-separated list, all above 0.
+
+    Raises:
+        ArgumentError: an item is something else, or there is none.
+    """
+    numbers = []
+    for item in read_list(text):
+        try:
+            numbers.append(float(item))
+        except ValueError:
+            numbers.append(math.nan)
+        if not 0 < numbers[-1] < math.inf:
+            raise ArgumentError(f"{name}={text!r}: {item!r} is no number above 0; give some, as in 1,10,100")
+    if not numbers:
+        raise ArgumentError(f"{name}={text!r} has no numbers; give some, as in 1,10,100")
+    return numbers
+
+
+def read_count(name: str, text: str) -> int:
+    """Return a whole number from 1 up, perhaps written with K, M, G or B, or T for powers of a thousand.
+
+    >>> read_count("parameters", "25.6M")
+    25600000
+
+    Raises:
+        ArgumentError: it is something else.
+    """
+    units = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGBT]?)", text.strip().upper())
+    count = 0 if found is None else round(float(found[1]) * units[found[2]])
+    if count < 1:
+        raise ArgumentError(f"{name}={text!r}; expected a number from 1 up, as in 25.6M or 7B")
+    return count
 
 
 def refuse_unused(context: typer.Context, used: Collection[str], what: str) -> None:

@@ -13,11 +13,20 @@ from fewbits.cli.arguments import (
     FormatOption,
     IncludeOption,
     JsonOption,
+    ModelOption,
     PatternOption,
     ScaleRuleOption,
     provenance,
     read_list,
+    refuse_idle,
     refuse_unused,
+)
+from fewbits.cli.calibration import (
+    CalibrateOption,
+    Calibration,
+    MethodOption,
+    ScaleOption,
+    cast_calibrated,
 )
 from fewbits.cli.kinds import CHECKPOINT, Reads, Writes
 from fewbits.cli.mapping import read_map
@@ -28,7 +37,7 @@ from fewbits.formats import parse
 
 if TYPE_CHECKING:
     from fewbits.formats import Format
-    from fewbits.records import CastReport
+    from fewbits.records import CastReport, QuantizeReport
 
 
 def cast(
@@ -36,14 +45,16 @@ def cast(
     source: Annotated[
         Path,
         Reads(),
-        typer.Argument(help="A .safetensors file, or a folder of them.", show_default=False),
+        typer.Argument(
+            help="A .safetensors file, or a folder of them; with --back a .gguf file too.", show_default=False
+        ),
     ],
     destination: Annotated[
         Path,
         Writes(CHECKPOINT),
         typer.Argument(
             help="A .safetensors file for a file; for a folder a folder, in which files keep their names. "
-            "Only tensors and their index are written: copy config.json and the like yourself.",
+            "Without --layout only tensors and their index are written: copy config.json and the like.",
             show_default=False,
         ),
     ],
@@ -63,6 +74,25 @@ def cast(
     exclude: ExcludeOption = None,
     scale_rule: ScaleRuleOption = None,
     pattern: PatternOption = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            help="Write what other programs load, as their own tools do: compressed-tensors, gguf, gpt-oss,"
+            " modelopt (see docs/layouts.md). Default: the layout of fewbits.",
+            show_default=False,
+        ),
+    ] = None,
+    fuse: Annotated[
+        bool,
+        typer.Option(
+            help="With --layout and nvfp4: whether q, k and v, or gate and up, which programs stack to one"
+            " product, share an outer scale."
+        ),
+    ] = True,
+    method: MethodOption = None,
+    scale: ScaleOption = "amax",
+    model: ModelOption = None,
+    calibrate: CalibrateOption = None,
     back: Annotated[
         bool, typer.Option("--back", help="Restore ordinary tensors, in the dtypes they had.")
     ] = False,
@@ -78,28 +108,45 @@ def cast(
 
     Example: fewbits cast model.safetensors narrow.safetensors --format mxfp4 --exclude 'lm_head*'
 
+    For vLLM: fewbits cast model/ narrow/ --format nvfp4 --layout compressed-tensors
+
+    With --method, weights of the model's linear and convolution layers are chosen on text or batches such
+    that the layers' outputs change least: fewbits cast model/ narrow/ --format mxfp4 --method gptq
+
     Back again: fewbits cast narrow.safetensors model.safetensors --back
     """
     if back:
         refuse_unused(
             context, {"source", "destination", "back", "json"}, "--back, which does what the file says"
         )
+    if layout is None:
+        refuse_idle(context, {"fuse"}, "the layout of fewbits, where every tensor has its own scale")
     if not back and format is None and not map:
         raise ArgumentError("no format was given; add --format, as in --format mxfp4, or --map")
     mapped, rule = read_map(read_list(map), scale_rule)
     others = None if format is None else parse(format)
     lists = read_list(include), read_list(exclude)
-    report = _written(source, destination, back, others, mapped, lists, rule, pattern)
+    calibration = None
+    if method is None:
+        refuse_idle(context, {"scale", "model", "calibrate"}, "a cast without --method")
+    else:
+        refuse_idle(context, {"pattern"}, "--method")
+        calibration = Calibration(method, scale, model, calibrate, layout, fuse)
+    report, layers = _written(
+        source, destination, back, others, mapped, lists, rule, pattern, layout, fuse, calibration
+    )
 
-    from fewbits.report import cast_json, cast_table
+    from fewbits.report import cast_json, cast_table, quantize_table
 
+    if layers is not None:
+        tables_console(json).print(quantize_table(layers))
     tables_console(json).print(cast_table(report))
     for tensor in report.tensors if pattern is not None else ():
         if tensor.format is not None and tensor.sparsity is None:
             shape = " x ".join(str(n) for n in tensor.shape)
             typer.echo(f"left dense: {tensor.tensor}, {shape}, does not fit {pattern}", err=True)
     typer.echo(f"wrote {destination}", err=True)
-    write_report(json, lambda: cast_json(report, provenance()))
+    write_report(json, lambda: cast_json(report, provenance(), layers))
 
 
 def _written(
@@ -111,15 +158,21 @@ def _written(
     lists: tuple[list[str], list[str]],
     scale_rule: str,
     pattern: str | None,
-) -> CastReport:
+    layout: str | None,
+    fuse: bool,
+    calibration: Calibration | None,
+) -> tuple[CastReport, QuantizeReport | None]:
     from fewbits.files import cast as cast_checkpoint
     from fewbits.files import restore
 
     try:
         with progress_bar() as progress:
             if back:
-                return restore(source, destination, progress=progress)
-            return cast_checkpoint(
+                return restore(source, destination, progress=progress), None
+            if calibration is not None:
+                chosen = (format, mapped, lists, scale_rule)
+                return cast_calibrated(source, destination, *chosen, calibration, progress)
+            written = cast_checkpoint(
                 source,
                 destination,
                 format=format,
@@ -128,8 +181,11 @@ def _written(
                 exclude=lists[1],
                 scale_rule=scale_rule,
                 pattern=pattern,
+                layout=layout,
+                fuse=fuse,
                 progress=progress,
             )
+            return written, None
     except KeyboardInterrupt:
         raise Interrupted(
             f"interrupted; {destination} is as it was, and the same command goes on from here"

@@ -1,4 +1,4 @@
-"""``fewbits compare``: what each format saves and costs, on models, a checkpoint or a matrix."""
+"""``fewbits compare``: what each format or codec saves and costs, on models, a checkpoint or a matrix."""
 
 from __future__ import annotations
 
@@ -11,19 +11,26 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fewbits.cli.arguments import (
+    CodecsOption,
     ExcludeOption,
     FormatsOption,
     IncludeOption,
     JsonOption,
+    LatencyOption,
     ModelOption,
+    ProcessesOption,
     ReportOption,
     ScaleRuleOption,
     SeedsOption,
     SizeOption,
+    StepsOption,
     TaskOption,
     provenance,
+    read_codecs,
     read_formats,
     read_list,
+    read_numbers,
+    refuse_idle,
     refuse_unused,
 )
 from fewbits.cli.kinds import Reads
@@ -46,10 +53,16 @@ class _Request:
     size: str
     seeds: int
     min_qsnr: float
+    budget: float | None
     scale_rule: str
     include: tuple[str, ...]
     exclude: tuple[str, ...]
     train: bool
+    codecs: str | None
+    processes: int
+    steps: int
+    links: str
+    latency_us: float
 
     def base_command(self, *options: str) -> str:
         """Return the part of the command line that every row of a report shares."""
@@ -71,8 +84,10 @@ class _Answer:
 _MEASURED = {"formats", "scale_rule", "include", "exclude", "report", "json"}
 _USED = {
     "models": _MEASURED | {"task", "size", "seeds", "train"},
+    "codecs": {"codecs", "task", "model", "size", "seeds", "steps", "processes", "links", "latency_us"}
+    | {"report", "json"},
     "a model of your own": _MEASURED | {"model"},
-    "a checkpoint": _MEASURED | {"target", "min_qsnr", "model"},
+    "a checkpoint": _MEASURED | {"target", "min_qsnr", "budget", "model"},
     "a matrix": {"target", "formats", "report", "json"},
 }
 
@@ -100,6 +115,14 @@ def compare(
             "--model, else of the mean of the tensors."
         ),
     ] = 30.0,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            help="Checkpoints: in the place of --min-qsnr, propose the formats that lose least within so many"
+            " bits per value, scales included, as in 4.5.",
+            show_default=False,
+        ),
+    ] = None,
     scale_rule: ScaleRuleOption = None,
     include: IncludeOption = None,
     exclude: ExcludeOption = None,
@@ -109,6 +132,17 @@ def compare(
             "--train", help="Also train a model of each task in each format from scratch, per seed."
         ),
     ] = False,
+    codecs: CodecsOption = None,
+    processes: ProcessesOption = 4,
+    steps: StepsOption = 0,
+    links: Annotated[
+        str,
+        typer.Option(
+            help="With --codecs: comma-separated speeds, in Gbit/s, of the links between processes, for which"
+            " the time of a step is predicted."
+        ),
+    ] = "1,10,100",
+    latency_us: LatencyOption = 20.0,
     report: ReportOption = None,
     json: JsonOption = None,
 ) -> None:
@@ -125,26 +159,38 @@ def compare(
 
     A checkpoint: fewbits compare model.safetensors --min-qsnr 25 --json proposal.json
 
+    Within a size: fewbits compare model.safetensors --budget 4.5 --json proposal.json
+
     What it proposes, written: fewbits cast model.safetensors narrow.safetensors --map proposal.json
 
     A matrix: fewbits compare matrix.mtx
+
+    Codecs of gradients, in training by several processes: fewbits compare --codecs default --task digits
     """
     if target is None:
-        kind = "models" if model is None else "a model of your own"
+        kind = "codecs" if codecs is not None else "models" if model is None else "a model of your own"
     else:
         kind = "a matrix" if target.suffix == ".mtx" else "a checkpoint"
     refuse_unused(context, _USED[kind], kind)
+    if budget is not None:
+        refuse_idle(context, {"min_qsnr"}, "a --budget, which decides")
     request = _Request(
         formats=formats,
         tasks=tuple(read_list(task)) if model is None else (model,),
         model=model,
         size=size,
-        seeds=seeds if model is None else 1,
+        seeds=seeds if model is None or codecs is not None else 1,
         min_qsnr=min_qsnr,
+        budget=budget,
         scale_rule=scale_rule or "floor",
         include=tuple(read_list(include)),
         exclude=tuple(read_list(exclude)),
         train=train,
+        codecs=codecs,
+        processes=processes,
+        steps=steps,
+        links=links,
+        latency_us=latency_us,
     )
     with progress_bar() as progress:
         answer = _measured(target, request, progress)
@@ -155,7 +201,7 @@ def compare(
 
 def _measured(target: Path | None, request: _Request, progress: Progress) -> _Answer:
     if target is None:
-        return _tasks(request, progress)
+        return _tasks(request, progress) if request.codecs is None else _codecs(request, progress)
     measure = _matrix if target.suffix == ".mtx" else _checkpoint
     return measure(target, request, progress)
 
@@ -185,6 +231,37 @@ def _tasks(request: _Request, progress: Progress) -> _Answer:
     )
 
 
+def _codecs(request: _Request, progress: Progress) -> _Answer:
+    from fewbits.recipes import codec as read
+
+    for name in read_codecs(request.codecs, []):
+        read(name)  # a wrong one is told before PyTorch is loaded
+    speeds = read_numbers("links", request.links)
+    from fewbits.compare import CODECS, compare_codecs
+    from fewbits.report import codecs_json, codecs_page, codecs_table
+
+    comparisons = compare_codecs(
+        request.tasks,
+        read_codecs(request.codecs, CODECS),
+        processes=request.processes,
+        size=request.size,
+        seeds=request.seeds,
+        steps=request.steps,
+        links=speeds,
+        latency_us=request.latency_us,
+        progress=progress,
+    )
+    origin = provenance(range(request.seeds))
+    options = ["--size", request.size, "--seeds", str(request.seeds), "--steps", str(request.steps)]
+    options += ["--processes", str(request.processes), "--links", request.links]
+    base = request.base_command(*options, "--latency-us", f"{request.latency_us:g}")
+    return _Answer(
+        codecs_table(comparisons),
+        lambda: codecs_page(comparisons, origin, base_command=base),
+        lambda: codecs_json(comparisons, origin),
+    )
+
+
 def _checkpoint(target: Path, request: _Request, progress: Progress) -> _Answer:
     from fewbits.compare import CHECKPOINT_FORMATS, measure_checkpoint
     from fewbits.report import checkpoint_json, checkpoint_page, checkpoint_table
@@ -193,6 +270,7 @@ def _checkpoint(target: Path, request: _Request, progress: Progress) -> _Answer:
         target,
         read_formats(request.formats, CHECKPOINT_FORMATS),
         min_qsnr_db=request.min_qsnr,
+        budget=request.budget,
         scale_rule=request.scale_rule,
         model=request.model,
         include=request.include,
@@ -201,7 +279,8 @@ def _checkpoint(target: Path, request: _Request, progress: Progress) -> _Answer:
     )
     origin = provenance()
     through = () if request.model is None else ("--model", request.model)
-    base = request.base_command("--min-qsnr", f"{request.min_qsnr:g}", *through)
+    bound = ("--min-qsnr", request.min_qsnr) if request.budget is None else ("--budget", request.budget)
+    base = request.base_command(bound[0], f"{bound[1]:g}", *through)
     return _Answer(
         checkpoint_table(measured),
         lambda: checkpoint_page(measured, origin, base_command=base),

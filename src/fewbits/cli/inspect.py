@@ -18,7 +18,10 @@ def inspect(
     path: Annotated[
         Path,
         Reads(),
-        typer.Argument(help="A .safetensors file, or a folder of them; narrow or not.", show_default=False),
+        typer.Argument(
+            help="A .safetensors file, or a folder of them, narrow or not; or a .gguf file.",
+            show_default=False,
+        ),
     ],
     json: JsonOption = None,
 ) -> None:

@@ -40,6 +40,10 @@ def _matches(pattern: bytes) -> Callable[[bytes], bool]:
     return lambda head: re.match(pattern, head, re.IGNORECASE | re.DOTALL) is not None
 
 
+def _holds_tensors(head: bytes) -> bool:
+    return _is_safetensors(head) or head.startswith(b"GGUF")
+
+
 def _is_safetensors(head: bytes) -> bool:
     return head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= _LONGEST_HEADER
 
@@ -59,5 +63,5 @@ PAGE = Kind(
 )
 MATRIX = Kind("a MatrixMarket file", _matches(rb"%%MatrixMarket"))
 TENSORS = Kind("a safetensors file", _is_safetensors)
-CHECKPOINT = Kind("a safetensors file or a folder of them", _is_safetensors, folder=True)
+CHECKPOINT = Kind("a safetensors file or a folder of them", _holds_tensors, folder=True)
 FOLDER = Kind("a folder", lambda head: False, file=False, folder=True)

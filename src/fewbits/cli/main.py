@@ -24,6 +24,7 @@ from fewbits.cli.paths import guarded
 from fewbits.cli.progress import Interrupted
 from fewbits.cli.prune import prune
 from fewbits.cli.recipes import recipes
+from fewbits.cli.scale import scale
 from fewbits.cli.solve import solve
 from fewbits.cli.train import train
 from fewbits.errors import ArgumentError, FewbitsError
@@ -64,6 +65,7 @@ _COMMANDS = (
     solve,
     train,
     prune,
+    scale,
 )
 for _command in _COMMANDS:
     app.command(cls=_Command)(with_aliases(with_flags(guarded(_command))))

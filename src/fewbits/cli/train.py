@@ -14,7 +14,7 @@ from fewbits.cli.arguments import (
     ExcludeOption,
     IncludeOption,
     JsonOption,
-    ModelOption,
+    ProcessesOption,
     RecipeOption,
     ReportOption,
     SeedsOption,
@@ -40,13 +40,22 @@ def train(
     context: typer.Context,
     recipe: RecipeOption = "fp32,mxfp6",
     task: TaskOption = "bytes",
-    model: ModelOption = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="lstm: an LSTM in the place of the transformer, on the text of --task. Or your own model in"
+            " the place of a task, as MODULE:FUNCTION (my_models:load is load() in my_models.py), which"
+            " returns (model, batches, loss).",
+            show_default=False,
+        ),
+    ] = None,
     size: SizeOption = "small",
     steps: StepsOption = 0,
     lr: Annotated[
         float | None,
         typer.Option(
-            help="Learning rate: its peak, reached after a tenth of the steps. Default: as the task says.",
+            help="Learning rate: its peak, reached after a tenth of the steps. Default: as the task says,"
+            " whose rates are AdamW's; recipes with SGD or LARS want others.",
             show_default=False,
         ),
     ] = None,
@@ -61,15 +70,7 @@ def train(
     include: IncludeOption = None,
     exclude: ExcludeOption = None,
     seeds: SeedsOption = 1,
-    processes: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            max=64,
-            help="Start so many processes on this machine, which share each batch. On several machines start"
-            " this command by torchrun, without this option.",
-        ),
-    ] = 1,
+    processes: ProcessesOption = 1,
     codec: Annotated[
         str | None,
         Formats(),
@@ -87,6 +88,14 @@ def train(
             " average the gradients of each step.",
         ),
     ] = 0,
+    shard_states: Annotated[
+        bool,
+        typer.Option(
+            "--shard-states",
+            help="Each process holds the optimizer's states and master weights of its own tensors only, and"
+            " sends all others the new weights as the recipe holds them.",
+        ),
+    ] = False,
     out: Annotated[
         Path, Writes(FOLDER), typer.Option(help="Folder for checkpoints and logs, one below it for each run.")
     ] = Path("fewbits-train"),
@@ -103,7 +112,11 @@ def train(
 
     Example: fewbits train --recipe fp32,mxfp6 --task digits --steps 100
 
+    An LSTM: fewbits train --recipe fp32,fp16-master --model lstm
+
     Two processes: fewbits train --recipe fp32 --task digits --processes 2 --codec mxfp8_e4m3
+
+    Their memory, too: fewbits train --recipe fp8-lm --task digits --processes 2 --shard-states
 
     All recipes: fewbits recipes
     """
@@ -112,8 +125,9 @@ def train(
     names = read_recipes(recipe, [])
     for name in names:
         read(name)
-    tasks = [model] if model is not None else read_list(task)
-    if model is not None:
+    own = model if model is not None and ":" in model else None
+    tasks = read_list(task) if own is None else [own]
+    if own is not None:
         refuse_idle(context, {"task", "size"}, "--model, which is your own")
     if not names or not tasks:
         raise ArgumentError("there is nothing to train; give a --recipe and a --task, as in fp32 and bytes")
@@ -138,6 +152,8 @@ def train(
         processes=started,
         codec=_checked_codec(codec, started),
         local_steps=local_steps,
+        model="" if own is not None or model is None else model,
+        shard_states=shard_states,
     )
     job = _Job(names, [replace(changes, task=each) for each in tasks], seeds, out, resume, report, json)
     if launch.has_torchrun():

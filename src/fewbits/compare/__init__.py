@@ -1,4 +1,4 @@
-"""Measure formats on models, checkpoints, matrices and linear systems, and pruning on models.
+"""Measure formats on models, checkpoints, matrices and linear systems, pruning on models, and codecs.
 
 The functions return records of :mod:`fewbits.records`. ``fewbits compare``, ``fewbits prune`` and ``fewbits
 solve`` call them and print a report; see docs/compare.md and docs/solving.md.
@@ -12,37 +12,47 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fewbits.compare.casting import direct_cast
     from fewbits.compare.checkpoint import CHECKPOINT_FORMATS, measure_checkpoint
+    from fewbits.compare.codecs import CODECS, compare_codecs
     from fewbits.compare.matrix import MATRIX_FORMATS, measure_matrix
     from fewbits.compare.models import TASK_FORMATS, compare_models
     from fewbits.compare.pruned_checkpoint import prune_checkpoint
     from fewbits.compare.pruning import prune_task
+    from fewbits.compare.scaling import predict_steps, read_rates
     from fewbits.compare.systems import measure_system
 
 # Imported on first use: checkpoints and matrices are measured without PyTorch.
 _HOMES = {
     "CHECKPOINT_FORMATS": "checkpoint",
+    "CODECS": "codecs",
     "MATRIX_FORMATS": "matrix",
     "TASK_FORMATS": "models",
+    "compare_codecs": "codecs",
     "compare_models": "models",
     "direct_cast": "casting",
     "measure_checkpoint": "checkpoint",
     "measure_matrix": "matrix",
     "measure_system": "systems",
+    "predict_steps": "scaling",
     "prune_checkpoint": "pruned_checkpoint",
     "prune_task": "pruning",
+    "read_rates": "scaling",
 }
 
 __all__ = [
     "CHECKPOINT_FORMATS",
+    "CODECS",
     "MATRIX_FORMATS",
     "TASK_FORMATS",
+    "compare_codecs",
     "compare_models",
     "direct_cast",
     "measure_checkpoint",
     "measure_matrix",
     "measure_system",
+    "predict_steps",
     "prune_checkpoint",
     "prune_task",
+    "read_rates",
 ]
 
 

@@ -30,7 +30,7 @@ def allocate(tensors: Sequence[Sequence[Choice]], most_noise: float) -> list[int
     Returns:
         The index of the choice for each tensor.
     """
-    hulls = [_hull(choices) for choices in tensors]
+    hulls = [hull(choices) for choices in tensors]
     at = [0] * len(hulls)
     picked = [choices[hull[0]] for choices, hull in zip(tensors, hulls, strict=True)]
     steps = sorted(
@@ -49,18 +49,18 @@ def allocate(tensors: Sequence[Sequence[Choice]], most_noise: float) -> list[int
     return _taken_back(tensors, chosen, most_noise)
 
 
-def _hull(choices: Sequence[Choice]) -> list[int]:
+def hull(choices: Sequence[Choice]) -> list[int]:
     """Return the choices on the lower convex hull of noise over bytes, by increasing bytes."""
-    hull: list[int] = []
+    found: list[int] = []
     for i in sorted(range(len(choices)), key=lambda i: (choices[i].bytes, choices[i].noise)):
-        if hull and choices[i].noise >= choices[hull[-1]].noise:
+        if found and choices[i].noise >= choices[found[-1]].noise:
             continue
-        while len(hull) > 1 and _slope(choices[hull[-2]], choices[hull[-1]]) >= _slope(
-            choices[hull[-1]], choices[i]
+        while len(found) > 1 and _slope(choices[found[-2]], choices[found[-1]]) >= _slope(
+            choices[found[-1]], choices[i]
         ):
-            hull.pop()
-        hull.append(i)
-    return hull
+            found.pop()
+        found.append(i)
+    return found
 
 
 def _slope(few: Choice, many: Choice) -> float:

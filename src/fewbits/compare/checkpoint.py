@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import inf, isnan, lcm, log10, nan, sqrt
 
 from fewbits import kernels
-from fewbits.compare.proposal import propose
+from fewbits.compare.proposal import propose, propose_within
 from fewbits.errors import ArgumentError
 from fewbits.files.byte_layout import layout_of
 from fewbits.files.checkpoint import CHUNK_VALUES, StoredTensor, chunks
@@ -49,6 +49,7 @@ def measure_checkpoint(
     formats: Sequence[str | Format] = CHECKPOINT_FORMATS,
     *,
     min_qsnr_db: float = 30.0,
+    budget: float | None = None,
     scale_rule: str = "floor",
     model: str | None = None,
     include: Sequence[str] = (),
@@ -63,6 +64,10 @@ def measure_checkpoint(
     ``min_qsnr_db`` instead: the effect of each tensor is measured by rounding that tensor alone; then the
     whole proposal is measured, and made stricter if it falls short.
 
+    With a budget the proposal is instead the one of least noise, in the same measure, that takes at most so
+    many bits per value; no other choice among the formats has less. The noise of a tensor is its relative
+    noise, times its sensitivity with a model: the second-order model of the outputs' change.
+
     Blocks run along the rows of :func:`fewbits.files.matrix_view.matrix_shape`. Values are read in pieces, so
     memory does not grow with the checkpoint.
 
@@ -71,6 +76,8 @@ def measure_checkpoint(
         formats: formats or their texts.
         min_qsnr_db: lower bound for the QSNR of the model's outputs, or without a model of the tensors;
             decibels.
+        budget: the bits per value that all castable tensors may take on average, scales included; then
+            ``min_qsnr_db`` bounds nothing. None for no budget.
         scale_rule: how power-of-two scales are chosen; formats with other scales keep their own rule.
         model: ``MODULE:FUNCTION`` of a function that returns ``(model, batches)``, or ``(model, batches,
             loss)``, as described in :mod:`fewbits.train.tasks.user_model`. The names of its parameters must
@@ -88,13 +95,15 @@ def measure_checkpoint(
         DataError: the checkpoint cannot be read.
         FormatError: no such format.
         ArgumentError: no formats, no such scale rule or one that no format follows, ``min_qsnr_db`` is NaN, a
-            pattern that matches no name, or no such model.
+            budget that no format meets, a pattern that matches no name, or no such model.
     """
     chosen = [parse(f) if isinstance(f, str) else f for f in formats]
     if not chosen:
         raise ArgumentError("no formats to measure; give at least one, for example 'mxfp4'")
     if isnan(min_qsnr_db):
         raise ArgumentError("`min_qsnr_db` is NaN; expected decibels, for example 30")
+    if budget is not None and not 0 < budget < inf:
+        raise ArgumentError(f"a budget of {budget} is no number of bits per value; expected one such as 4.5")
     rules = [scale_rule if kernels.has_scale_rule(f) else "floor" for f in chosen]
     kernels.check_scale_rule(scale_rule, chosen)
     tensors = ordinary_tensors(path)
@@ -122,7 +131,11 @@ def measure_checkpoint(
         summaries.append(_summary(tensor, outlier_ratio, reason, judge))
         advance(1.0)
         done += tensor.stored_bytes
-    proposed, noise = propose(summaries, scores, min_qsnr_db, None if judge is None else judge.noise)
+    measured_noise = None if judge is None else judge.noise
+    if budget is None:
+        proposed, noise = propose(summaries, scores, min_qsnr_db, measured_noise)
+    else:
+        proposed, noise = propose_within(summaries, scores, budget, measured_noise)
     return CheckpointReport(
         os.fspath(path),
         min_qsnr_db,
@@ -131,6 +144,7 @@ def measure_checkpoint(
         scale_rule,
         model,
         nan if judge is None else decibels(noise),
+        nan if budget is None else budget,
     )
 
 

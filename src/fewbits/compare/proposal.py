@@ -1,12 +1,14 @@
-"""Proposal of a format for each tensor of a checkpoint, from a bound on the total noise."""
+"""Proposal of a format for each tensor of a checkpoint, from a bound on the noise or on the bits in total."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import inf, isnan
+from math import inf, isnan, prod
 
 from fewbits.compare.allocation import Choice, allocate
+from fewbits.compare.budget import allocate_within
+from fewbits.errors import ArgumentError
 from fewbits.records import TensorScore, TensorSummary
 
 _LARGEST_POWER = 300.0  # exponent of ten; larger noise counts as unbounded
@@ -42,12 +44,53 @@ def propose(
     return proposals, noise
 
 
+def propose_within(
+    tensors: Sequence[TensorSummary],
+    scores: Sequence[TensorScore],
+    bits_per_value: float,
+    measured_noise: Callable[[Mapping[str, str]], float] | None = None,
+) -> tuple[list[TensorSummary], float]:
+    """Return the summaries with the proposals of least noise within bits per value, and the outputs' noise.
+
+    Args:
+        tensors: those of a checkpoint; their sensitivities are nan without a model.
+        scores: one for each tensor and format.
+        bits_per_value: the mean over all values of the tensors whose format can be chosen, scales included.
+        measured_noise: returns the relative noise of the model's outputs, given formats by tensor name.
+
+    Raises:
+        ArgumentError: no format is so narrow.
+    """
+    free = _free(tensors)
+    values = sum(prod(t.shape) for t in free)
+    smallest = {t.tensor: t.stored_bytes for t in free}
+    for score in scores:
+        if score.tensor in smallest:
+            smallest[score.tensor] = min(smallest[score.tensor], score.packed_bytes)
+    fewest, most = sum(smallest.values()), int(bits_per_value * values / 8)
+    if fewest > most:
+        raise ArgumentError(
+            f"a budget of {bits_per_value:g} bits per value is less than the narrowest of the formats take,"
+            f" {8 * fewest / values:.4g}; allow more, or measure narrower `formats`"
+        )
+    proposals = _chosen(tensors, scores, lambda choices: allocate_within(choices, most))
+    return proposals, inf if measured_noise is None else measured_noise(_formats(proposals))
+
+
 def _formats(tensors: Sequence[TensorSummary]) -> dict[str, str]:
     return {t.tensor: t.proposed for t in tensors if t.proposed is not None}
 
 
 def _allocated(
     tensors: Sequence[TensorSummary], scores: Sequence[TensorScore], most_noise: float
+) -> list[TensorSummary]:
+    return _chosen(tensors, scores, lambda choices: allocate(choices, most_noise))
+
+
+def _chosen(
+    tensors: Sequence[TensorSummary],
+    scores: Sequence[TensorScore],
+    allocated: Callable[[Sequence[Sequence[Choice]]], list[int]],
 ) -> list[TensorSummary]:
     stored = {t.tensor: t.stored_bytes for t in _free(tensors)}
     free: dict[str, list[TensorScore]] = {name: [] for name in stored}
@@ -63,7 +106,7 @@ def _allocated(
         for t in tensors
         if t.tensor in free
     ]
-    chosen = iter(allocate(choices, most_noise))
+    chosen = iter(allocated(choices))
     return [_with(t, free[t.tensor], next(chosen)) if t.tensor in free else t for t in tensors]
 
 

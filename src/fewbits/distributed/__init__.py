@@ -11,12 +11,14 @@ from fewbits.distributed.collectives.all_gather import all_gather
 from fewbits.distributed.collectives.all_reduce import all_reduce
 from fewbits.distributed.collectives.all_to_all import all_to_all
 from fewbits.distributed.collectives.reduce_scatter import reduce_scatter
+from fewbits.distributed.cost import sent_bytes
 from fewbits.distributed.ddp import DDPHook, ddp_hook
 from fewbits.distributed.fsdp import FSDPCodecs, fsdp_codecs
 from fewbits.distributed.gradients import average_gradients
 from fewbits.distributed.local_steps import LocalSteps
 from fewbits.distributed.state import CodecState
 from fewbits.distributed.traffic import Traffic
+from fewbits.distributed.zero import ZeroOptimizer
 from fewbits.recipes import Codec, codec
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "FSDPCodecs",
     "LocalSteps",
     "Traffic",
+    "ZeroOptimizer",
     "all_gather",
     "all_reduce",
     "all_to_all",
@@ -34,4 +37,5 @@ __all__ = [
     "ddp_hook",
     "fsdp_codecs",
     "reduce_scatter",
+    "sent_bytes",
 ]

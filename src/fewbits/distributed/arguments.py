@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import reduce
 from typing import Any, TypeGuard
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
+from fewbits.distributed.memory import empty
 from fewbits.distributed.peers import Peers
 from fewbits.distributed.state import CodecState
 from fewbits.distributed.traffic import Traffic
 from fewbits.errors import ArgumentError
+from fewbits.kernels.ops.flat import largest_finite
 from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.recipes import Codec
 from fewbits.recipes import codec as read
@@ -104,7 +107,10 @@ def peers_of(group: ProcessGroup, traffic: Traffic | None) -> Peers:
 def flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return all values in a row, in the widest of the dtypes."""
     rows = [x.reshape(-1) for x in tensors]
-    return rows[0].contiguous() if len(rows) == 1 else torch.cat(rows)
+    if len(rows) == 1:
+        return rows[0].contiguous()
+    dtype = reduce(torch.promote_types, {x.dtype for x in rows})
+    return torch.cat(rows, out=empty(sum(x.numel() for x in rows), dtype))
 
 
 def described(tensors: Sequence[torch.Tensor]) -> str:
@@ -114,7 +120,11 @@ def described(tensors: Sequence[torch.Tensor]) -> str:
 
 def is_finite(x: torch.Tensor, codec: Codec) -> bool:
     """Return whether the codec carries all values of ``x``; those that carry NaN are not looked at."""
-    return codec.carries_nan or bool(x.float().isfinite().all())  # float64 beyond float32 is infinite
+    if codec.carries_nan:
+        return True
+    row = x.detach().cpu().reshape(-1).contiguous()
+    known = row.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    return largest_finite(row if known else row.float())[1]  # float64 beyond float32 is infinite
 
 
 Key = Hashable

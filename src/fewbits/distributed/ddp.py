@@ -14,6 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 
 from fewbits.distributed.arguments import described, peers_of
 from fewbits.distributed.collectives.all_reduce import reduced
+from fewbits.distributed.memory import lent
 from fewbits.distributed.peers import Peers
 from fewbits.distributed.state import CodecState
 from fewbits.distributed.traffic import Traffic
@@ -87,8 +88,9 @@ class DDPHook:
             layers=[g.numel() for g in gradients],
             state=self._state,
             keys=[id(p) for p in bucket.parameters()],
+            out=lent(x),
         )
-        return x.copy_(mean)
+        return x if lent(x) is not None else x.copy_(mean)
 
     def close(self) -> None:
         """End the thread and the process group of a hook that is done, on every process at the same time."""

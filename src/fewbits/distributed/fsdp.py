@@ -10,9 +10,11 @@ from torch import distributed, nn
 from torch.distributed.fsdp import FSDPModule
 
 from fewbits.distributed.arguments import checked_codec, is_finite, peers_of
-from fewbits.distributed.collectives.all_gather import all_gathered, checked_copy
+from fewbits.distributed.collectives.all_gather import checked_copy
 from fewbits.distributed.collectives.all_reduce import reduced
 from fewbits.distributed.collectives.reduce_scatter import scattered
+from fewbits.distributed.gathering import all_gathered
+from fewbits.distributed.memory import lent
 from fewbits.distributed.peers import Peers
 from fewbits.distributed.state import CodecState, derived
 from fewbits.distributed.traffic import Traffic
@@ -140,6 +142,7 @@ class _ReduceScatter(_Comm):
     ) -> None:
         if op not in (distributed.ReduceOp.SUM, distributed.ReduceOp.AVG):
             raise ArgumentError(f"reduce-scatter with {op}; a codec knows sums and means")
+        place = lent(output_tensor)
         mine = scattered(
             input_tensor.detach().cpu(),
             [output_tensor.numel()] * distributed.get_world_size(group),
@@ -148,8 +151,10 @@ class _ReduceScatter(_Comm):
             f"gradients of {input_tensor.dtype} ({input_tensor.numel()},) as {self.state.codec}",
             mean=op == distributed.ReduceOp.AVG,
             state=self.state,
+            out=place,
         )
-        output_tensor.copy_(mine)
+        if place is None:
+            output_tensor.copy_(mine)
 
 
 class _AllGather(_Comm):
@@ -170,11 +175,12 @@ class _AllGather(_Comm):
         what = f"weights of {input_tensor.dtype} ({n},) as {codec}"
         told = peers.agree(what, [int(is_finite(input_tensor, codec))])
         peers.traffic.count("all_gather", 0, wide=(peers.size - 1) * n * input_tensor.element_size())
-        found = all_gathered(input_tensor.detach().cpu(), codec, peers, [n] * peers.size, 0)
-        for part, (finite, *_) in zip(found.split(n), told, strict=True):
-            if not finite:
-                part.fill_(torch.nan)
-        output_tensor.copy_(found)
+        finite = [flag for flag, *_ in told]
+        own = input_tensor.detach().cpu()
+        place = lent(output_tensor)
+        found = all_gathered(own, codec, peers, [n] * peers.size, 0, finite=finite, out=place)
+        if place is None:
+            output_tensor.copy_(found)
 
 
 def _mean_over(group: ProcessGroup, state: CodecState, traffic: Traffic) -> Callable[[torch.Tensor], None]:
@@ -182,6 +188,9 @@ def _mean_over(group: ProcessGroup, state: CodecState, traffic: Traffic) -> Call
 
     def hook(x: torch.Tensor) -> None:
         what = f"gradients between nodes, {x.dtype} ({x.numel()},), as {state.codec}"
-        x.copy_(reduced(x.detach().cpu(), state.codec, peers, what, mean=True, state=state))
+        place = lent(x)
+        found = reduced(x.detach().cpu(), state.codec, peers, what, mean=True, state=state, out=place)
+        if place is None:
+            x.copy_(found)
 
     return hook

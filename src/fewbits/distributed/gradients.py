@@ -45,24 +45,25 @@ def average_gradients(
         read = checked_codec(codec, state)
         given = {name: p.grad for name, p in parameters.items() if p.grad is not None}
         gradients = [
-            checked_tensor(given[name]) if name in given else _nothing(p) for name, p in parameters.items()
+            checked_tensor(given[name]) if name in given else no_gradient(p) for name, p in parameters.items()
         ]
     what = f"gradients of {described(gradients)} as {read}"
-    peers.agree(what)
-    has = peers.maxima(torch.tensor([name in given for name in parameters], dtype=torch.uint8))
     layers = [g.numel() for g in gradients]
     x = flat(gradients) if gradients else torch.zeros(0, dtype=torch.float32)
     mean = reduced(x, read, peers, what, mean=True, layers=layers, state=state, keys=list(parameters))
+    has = peers.maxima(torch.tensor([name in given for name in parameters], dtype=torch.uint8))
     for p, part, there in zip(parameters.values(), mean.split(layers), has.tolist(), strict=True):
         if there:
-            p.grad = _kept(p, part.view(p.shape))
+            p.grad = kept(p, part.view(p.shape))
 
 
-def _nothing(p: torch.Tensor) -> torch.Tensor:
+def no_gradient(p: torch.Tensor) -> torch.Tensor:
+    """Return what a process without a gradient of a parameter sends."""
     return torch.zeros(p.shape, dtype=getattr(p, "grad_dtype", None) or p.dtype)
 
 
-def _kept(p: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+def kept(p: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of a parameter, of its dtype, with the values of the float32 mean."""
     if p.grad is None:
         return mean.to(p.device, getattr(p, "grad_dtype", None) or p.dtype, copy=True)
     return p.grad.copy_(mean)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import distributed
 
+from fewbits.distributed.memory import empty
 from fewbits.distributed.traffic import Traffic
 from fewbits.errors import ArgumentError
 from fewbits.versions import release
 
 _TEXT, _DIGEST, _NUMBERS = 464, 16, 4  # bytes of an announcement, and 64-bit numbers behind them
 _FAILED = "failed: "
-_WIRE = 1  # version of what travels
+_WIRE = 2  # version of what travels
 _VERSION = release("fewbits")
 
 # Which torch renamed in 2.13.
@@ -49,11 +50,64 @@ class Peers:
     def all_gather(self, mine: torch.Tensor, name: str = "all_gather") -> torch.Tensor:
         """Return (processes, n) uint8: the ``n`` bytes of each."""
         sent = mine.to(self.device)
-        found = sent.new_empty((self.size, sent.numel()))
+        found = self._received(self.size * sent.numel())
         if sent.numel():
-            _ALL_GATHER(found.view(-1), sent, group=self.group)
+            _ALL_GATHER(found, sent, group=self.group)
         self.traffic.count(name, (self.size - 1) * sent.numel())
-        return found.to(mine.device)
+        return found.to(mine.device).view(self.size, sent.numel())
+
+    def exchange(
+        self,
+        run_for: Callable[[int], torch.Tensor],
+        received: Sequence[int],
+        name: str,
+        into: Sequence[torch.Tensor] | None = None,
+    ) -> Iterator[torch.Tensor]:
+        """Yield the run of bytes that each process has for this one, in the order of ranks.
+
+        One travels while the next is made, and while those of lower ranks are used. That of this process is
+        not copied. All have left when the last one was used.
+
+        Args:
+            run_for: returns the run for a process, (bytes,) uint8; called once for each.
+            received: bytes of the run from each process.
+            name: under which the traffic is counted.
+            into: where they are written, (bytes,) uint8 for each process; None: kept memory.
+        """
+        others = [(self.rank + step) % self.size for step in range(1, self.size)]
+        if self.device.type != "cpu":  # whose sends may wait for receives in another order
+            runs = [run_for(rank) for rank in range(self.size)]
+            sizes = [run.numel() for run in runs]
+            yield from self.all_to_all(torch.cat(runs), sizes, received, name)
+            return
+        places = self._received(sum(received)).split(list(received)) if into is None else into
+        arriving = {
+            rank: distributed.irecv(places[rank], group=self.group, group_src=rank)
+            for rank in others
+            if received[rank]
+        }
+        leaving, nbytes = [], 0
+        for rank in others:
+            run = run_for(rank)
+            nbytes += run.numel()
+            if run.numel():
+                leaving.append(distributed.isend(run, group=self.group, group_dst=rank))
+        self.traffic.count(name, nbytes)
+        own = run_for(self.rank)
+        for rank in range(self.size):
+            _wait(arriving.get(rank))
+            yield own if rank == self.rank else places[rank]
+        for work in leaving:
+            _wait(work)
+
+    def _received(self, nbytes: int) -> torch.Tensor:
+        """Return where the backend writes what arrives."""
+        on_cpu = self.device.type == "cpu"
+        return (
+            empty(nbytes, torch.uint8)
+            if on_cpu
+            else torch.empty(nbytes, dtype=torch.uint8, device=self.device)
+        )
 
     def all_to_all(
         self, sent: torch.Tensor, sizes: Sequence[int], received: Sequence[int], name: str = "all_to_all"
@@ -66,7 +120,7 @@ class Peers:
             received: bytes of the run from each process.
             name: under which the traffic is counted.
         """
-        found = torch.empty(sum(received), dtype=torch.uint8, device=self.device)
+        found = self._received(sum(received))
         distributed.all_to_all_single(
             found, sent.to(self.device), list(received), list(sizes), group=self.group
         )
@@ -111,6 +165,11 @@ class Peers:
         except Exception as error:
             self.all_gather(_announcement(f"{_FAILED}{error}", ()), "agreement")
             raise
+
+
+def _wait(work: distributed.Work | None) -> None:
+    if work is not None:
+        work.wait()
 
 
 def _announcement(text: str, numbers: Sequence[int]) -> torch.Tensor:

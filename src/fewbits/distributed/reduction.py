@@ -9,15 +9,42 @@ and, where all ranks get the sum, Q(sum). So all ranks hold the same bits, whate
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 
 from fewbits.distributed import wire
+from fewbits.distributed.arguments import is_finite
+from fewbits.distributed.gathering import spread
+from fewbits.distributed.memory import empty
 from fewbits.distributed.peers import Peers
-from fewbits.distributed.scaling import count_clipped, exponents, scaled
+from fewbits.distributed.scaling import agreed_powers, clipped, count_clipped
 from fewbits.distributed.state import CodecState, derived
 from fewbits.recipes import Codec
+
+
+def agreed(
+    x: torch.Tensor,
+    codec: Codec,
+    peers: Peers,
+    what: str,
+    state: CodecState | None,
+    keys: Sequence[Hashable],
+    lengths: Sequence[int],
+) -> tuple[bool, torch.Tensor | None]:
+    """Return whether all processes have finite values or a codec that carries others, and the residual.
+
+    Raises on every process if they differ in the call or in their states. Where values are not finite, the
+    call counts, and the residual stays.
+    """
+    with peers.telling():
+        residual = None if state is None else state.residual(keys, lengths)
+        mine = is_finite(x, codec)
+    told = peers.agree(what if state is None else f"{what}, {state}", [int(mine)])
+    finite = all(flag for flag, *_ in told)
+    if state is not None and not finite:
+        state.next_call()
+    return finite, residual
 
 
 class Reduction:
@@ -47,80 +74,136 @@ class Reduction:
         residual: torch.Tensor | None = None,
     ) -> None:
         self.codec, self.peers, self.pieces, self.mean = codec, peers, pieces, mean
-        self.layers = [x.numel()] if layers is None else layers
         self.residual, self.state = residual, state
         self.seed = 0 if state is None else state.next_call()
-        self.powers: list[int] | None = None
-        if codec.aps or codec.auto_scale:
-            x = x.float() + (0.0 if residual is None else residual)
-            self.powers = exponents(x, self.layers, codec, peers, 1 if mean else peers.size, state)
-            x = scaled(x, self.layers, self.powers)
-            if residual is not None:
-                residual.zero_()
+        scales = codec.aps or codec.auto_scale
+        x = x.float() if scales and x.dtype not in (torch.bfloat16, torch.float16) else x
+        if scales and residual is not None:
+            x = residual.add_(x)  # from here on what is rounded lies there
         self.x = x
+        parts = [x.numel()] if layers is None else layers
+        self.powers = agreed_powers(x, parts, codec, peers, 1 if mean else peers.size, state)
 
     @property
-    def _own(self) -> slice:
-        start = sum(self.pieces[: self.peers.rank])
-        return slice(start, start + self.pieces[self.peers.rank])
+    def _start(self) -> int:
+        return sum(self.pieces[: self.peers.rank])
 
-    def own_sum(self) -> torch.Tensor:
-        """Return the sum of this process's piece, float32, its layers still scaled."""
-        codec, peers = self.codec, self.peers
-        sizes = [wire.nbytes(codec, n) for n in self.pieces]
-        sent = torch.empty(sum(sizes), dtype=torch.uint8)
-        runs = sent.split(sizes)
-        for rank, (values, left, run) in enumerate(
-            zip(self.x.split(list(self.pieces)), self._cut(self.residual), runs, strict=True)
-        ):
-            wire.encode(values, codec, run, derived(self.seed, peers.rank, rank), left)
-        if codec.auto_scale and self.state is not None:
-            count_clipped(self.x, codec, peers, self.state)
-        received = peers.all_to_all(sent, sizes, [sizes[peers.rank]] * peers.size)
-        total = summed(received, codec, self.pieces[peers.rank])
-        return total.div_(peers.size) if self.mean else total
+    @property
+    def _length(self) -> int:
+        return self.pieces[self.peers.rank]
 
-    def _cut(self, x: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
-        return [None] * len(self.pieces) if x is None else x.split(list(self.pieces))
+    def own_sum(self, total: torch.Tensor) -> torch.Tensor:
+        """Write the sum of this process's piece, float32, its layers still scaled, to ``total``."""
+        runs = self._exchanged()
+        for first, last in wire.parts(self.codec, self._length):
+            self._add(runs, first, total[first:last])
+        return total
 
-    def shared(self, total: torch.Tensor) -> torch.Tensor:
-        """Round the sums of the pieces, send them to all processes, and return them, (n,) float32."""
-        codec, peers = self.codec, self.peers
-        longest = wire.nbytes(codec, max(self.pieces))
-        mine = torch.zeros(longest, dtype=torch.uint8)
-        run = mine[: wire.nbytes(codec, total.numel())]
-        left = None if self.residual is None else torch.zeros_like(total)
-        wire.encode(total, codec, run, derived(self.seed, peers.rank, "sum"), left)
-        if self.residual is not None and left is not None:
-            self.residual[self._own].add_(left, alpha=peers.size if self.mean else 1)
-        found = torch.empty(sum(self.pieces), dtype=torch.float32)
-        for row, values in zip(peers.all_gather(mine), found.split(list(self.pieces)), strict=True):
-            wire.decode(row[: wire.nbytes(codec, values.numel())], codec, values)
-        return scaled(found, self.layers, self.powers, -1)
+    def shared(self, total: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Round the sums of the pieces, send them to all processes, and write them to ``out``, (n,)."""
+        mine = empty(wire.nbytes(self.codec, self._length), torch.uint8)
+        for first, last in wire.parts(self.codec, self._length):
+            self._round(total[first:last], first, mine)
+        spread(mine, self.codec, self.peers, self.pieces, out, self.powers)
+        return out
+
+    def sum_everywhere(self, out: torch.Tensor) -> None:
+        """Write the sum to ``out``, (n,) float32: what both of the above do, a part at a time."""
+        runs, mine = self._exchanged(), empty(wire.nbytes(self.codec, self._length), torch.uint8)
+        for first, last in wire.parts(self.codec, self._length):
+            total = self._add(runs, first, empty(last - first, torch.float32))
+            self._round(total, first, mine)
+        del runs  # their memory takes what arrives next
+        spread(mine, self.codec, self.peers, self.pieces, out, self.powers)
 
     def close(self) -> None:
         """Bring what rounding took back to the scale of the values."""
-        if self.residual is not None:
-            scaled(self.residual, self.layers, self.powers, -1)
+        if self.residual is not None and self.powers is not None:
+            self.powers.scale(self.residual, 0, -1)
+
+    def _exchanged(self) -> Sequence[torch.Tensor]:
+        """Send each process its piece, and return the runs that arrive here, in the order of ranks."""
+        codec, peers, beyond = self.codec, self.peers, 0
+        sizes = [wire.nbytes(codec, n) for n in self.pieces]
+        plain = wire.is_plain(self.x, codec)  # then values are sent as they lie
+        rows: Sequence[torch.Tensor] = (
+            self.x.view(torch.uint8) if plain else empty(sum(sizes), torch.uint8)
+        ).split(sizes)
+
+        def encoded(rank: int) -> torch.Tensor:
+            nonlocal beyond
+            if not plain:
+                beyond += self.encode(rank, rows[rank])
+            return rows[rank]
+
+        received = [sizes[peers.rank]] * peers.size
+        runs = list(peers.exchange(encoded, received, "all_to_all"))
+        if codec.auto_scale and self.state is not None:
+            count_clipped(beyond, self.x.numel(), peers, self.state)
+        return runs
+
+    def encode(self, rank: int, run: torch.Tensor) -> int:
+        """Encode the piece of a process; return how many of its values an automatic scale clips."""
+        start, n = sum(self.pieces[:rank]), self.pieces[rank]
+        seed = derived(self.seed, self.peers.rank, rank)
+        if self.powers is not None:
+            return self._encode_scaled(run, start, n, seed)
+        left = None if self.residual is None else self.residual[start : start + n]
+        wire.encode(self.x[start : start + n], self.codec, run, seed, left)
+        return 0
+
+    def _encode_scaled(self, run: torch.Tensor, start: int, n: int, seed: int) -> int:
+        """Scale and encode the piece at ``start``; return how many of its values are clipped."""
+        assert self.powers is not None
+        beyond = 0
+        for first, last in wire.parts(self.codec, n):
+            place = slice(start + first, start + last)
+            scaled = empty(last - first, torch.float32).copy_(self.x[place])
+            self.powers.scale(scaled, start + first)
+            beyond += clipped(scaled, self.codec) if self.codec.auto_scale else 0
+            left = None if self.residual is None else self.residual[place].zero_()
+            wire.encode(scaled, self.codec, run, seed, left, start=first, n=n)
+        return beyond
+
+    def _add(self, runs: Sequence[torch.Tensor], first: int, total: torch.Tensor) -> torch.Tensor:
+        """Write the sum or mean of a part of the own piece to ``total``."""
+        add_runs(runs, self.codec, total, first, self._length)
+        return total.div_(self.peers.size) if self.mean else total
+
+    def _round(self, total: torch.Tensor, first: int, mine: torch.Tensor) -> None:
+        """Encode a part of the own piece, and keep for the next call what its rounding took."""
+        left = None if self.residual is None else torch.zeros_like(total)
+        seed = derived(self.seed, self.peers.rank, "sum")
+        wire.encode(total, self.codec, mine, seed, left, start=first, n=self._length)
+        if self.residual is not None and left is not None:
+            place = self.residual[self._start + first :][: len(left)]
+            place.add_(left, alpha=self.peers.size if self.mean else 1)
 
 
-def summed(runs: Sequence[torch.Tensor], codec: Codec, n: int) -> torch.Tensor:
-    """Return the sum of the values of some runs, (n,) float32, added from left to right.
+def add_runs(
+    runs: Sequence[torch.Tensor], codec: Codec, total: torch.Tensor, start: int = 0, n: int | None = None
+) -> None:
+    """Write the sum of the values of some runs, or of a part, to ``total``, added from left to right.
 
     With ``kahan`` each addition's error is carried to the next (Kahan, Further Remarks on Reducing Truncation
     Errors, 1965).
+
+    Args:
+        runs: bytes, one for each process.
+        codec: of the runs.
+        total: (m,) float32, overwritten.
+        start: of the part in each run.
+        n: values of a run; None: m.
     """
-    total = torch.zeros(n, dtype=torch.float32)
+    total.zero_()
     if not codec.kahan:
         for run in runs:
-            wire.add(run, codec, total)
-        return total
-    carried = torch.zeros(n, dtype=torch.float32)
+            wire.add(run, codec, total, start=start, n=n)
+        return
+    carried, values = torch.zeros_like(total), torch.empty_like(total)
     for run in runs:
-        values = torch.empty(n, dtype=torch.float32)
-        wire.decode(run, codec, values)
+        wire.decode(run, codec, values, start=start, n=n)
         values -= carried
         larger = total + values
         carried = (larger - total) - values
-        total = larger
-    return total
+        total.copy_(larger)

@@ -1,8 +1,12 @@
-"""What travels: a run of values as bytes in a codec's format, and back."""
+"""What travels: a run of values as bytes in a codec's format, and back.
+
+A run is encoded and decoded whole, or in parts that lie in the caches while they are worked on.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
@@ -10,13 +14,24 @@ import torch
 
 from fewbits.formats import Format
 from fewbits.kernels.bits.layout import layout
-from fewbits.kernels.bits.options import Choices
-from fewbits.kernels.bits.packing import line_bytes, pack, unpack
-from fewbits.kernels.ops.flat import dequantize_add, quantize_with_feedback, top_k
+from fewbits.kernels.bits.options import Choices, read_format
+from fewbits.kernels.bits.packing import line_bytes
+from fewbits.kernels.bits.words import pack_words, unpack_words
+from fewbits.kernels.ops.flat import (
+    dequantize_add,
+    dequantize_flat,
+    quantize_flat,
+    quantize_with_feedback,
+    top_k,
+)
 from fewbits.recipes import Codec
-from fewbits.tensor import NarrowTensor, dequantize, quantize
+from fewbits.tensor import NarrowTensor, quantize
 
 _ALIGNED = 4  # bytes: outer scales are float32
+_PART = 1 << 17  # values that are worked on together: half a mebibyte of float32
+_NATIVE = (torch.float32, torch.bfloat16, torch.float16)
+
+Pieces = tuple[torch.Tensor | None, ...]
 
 
 def nbytes(codec: Codec, n: int) -> int:
@@ -29,30 +44,54 @@ def kept(codec: Codec, n: int) -> int:
     return n if codec.density is None else math.ceil(codec.density * n)
 
 
+def is_plain(x: torch.Tensor, codec: Codec) -> bool:
+    """Return whether the bytes of ``x`` are its run."""
+    return codec.format is None and codec.density is None and x.dtype == torch.float32
+
+
+def parts(codec: Codec, n: int) -> Iterator[tuple[int, int]]:
+    """Yield where the parts of a run of ``n`` values start and stop that can be coded one by one.
+
+    It is the whole run where values are chosen, share one scale, or are rounded by draws that count them.
+    """
+    step = _step(codec) or max(n, 1)
+    for start in range(0, n, step):
+        yield start, min(start + step, n)
+
+
 def encode(
-    x: torch.Tensor, codec: Codec, out: torch.Tensor, seed: int, residual: torch.Tensor | None = None
+    x: torch.Tensor,
+    codec: Codec,
+    out: torch.Tensor,
+    seed: int,
+    residual: torch.Tensor | None = None,
+    *,
+    start: int = 0,
+    n: int | None = None,
 ) -> None:
-    """Write a run of values as bytes.
+    """Write a run of values, or a part of it, as bytes.
 
     Args:
-        x: (n,), of any dtype that can be rounded, contiguous.
+        x: (m,), of any dtype that can be rounded, contiguous.
         codec: says the format, and how many values travel.
         out: (nbytes(codec, n),) uint8, that begins at a multiple of four bytes of its storage.
         seed: of stochastic rounding.
-        residual: (n,) float32 that is added before, and overwritten by what is left; zero for what is not
+        residual: (m,) float32 that is added before, and overwritten by what is left; zero for what is not
             finite.
+        start: where the values lie in the run; one of :func:`parts`.
+        n: values of the run; None: m.
     """
     x = x.float() if x.dtype == torch.float64 and (residual is not None or codec.density is not None) else x
     if codec.density is None:
-        _encode_dense(x, codec, out, seed, residual)
+        _encode_dense(x, codec, out, seed, residual, start, x.numel() if n is None else n)
         return
-    n = x.numel()
     given = x if residual is None else residual.add_(x)
-    places = top_k(given, kept(codec, n))
+    count = x.numel()
+    places = top_k(given, kept(codec, count))
     values, left = given[places], None if residual is None else torch.zeros(len(places), dtype=torch.float32)
-    packed = torch.from_numpy(pack(places.numpy(), _index_bits(codec, n)))
+    packed = torch.from_numpy(pack_words(places.numpy(), _index_bits(codec, count)))
     out[_dense_bytes(codec, len(places)) :][: packed.numel()] = packed
-    _encode_dense(values, codec, out, seed, left)
+    _encode_dense(values, codec, out, seed, left, 0, len(places))
     if residual is not None and left is not None:
         residual[places] = left
         if not values.isfinite().all():  # the largest: only then others may not be either
@@ -60,21 +99,33 @@ def encode(
 
 
 def _encode_dense(
-    x: torch.Tensor, codec: Codec, out: torch.Tensor, seed: int, residual: torch.Tensor | None
+    x: torch.Tensor,
+    codec: Codec,
+    out: torch.Tensor,
+    seed: int,
+    residual: torch.Tensor | None,
+    start: int,
+    n: int,
 ) -> None:
-    n, values = x.numel(), codec.values
-    if not n:
+    values = codec.values
+    if not x.numel():
         return
     if values is None:
-        out[: 4 * n].view(torch.float32).copy_(x)
+        out[4 * start :][: 4 * x.numel()].view(torch.float32).copy_(x)
         return
     # What lies beyond a scale that was chosen for all processes is clipped, and processes tell each other of
     # NaN before they send where values cannot; see reduction.py.
     overflow = "saturate" if codec.aps or codec.auto_scale else None
     nonfinite = None if codec.carries_nan else "saturate"
-    stochastic = values.rounding == "stochastic"
-    packed = _narrow(out, values.format, n, x.dtype)
-    if residual is None:
+    choices = Choices(values.rounding, values.scale_rule, overflow, nonfinite)
+    seed = seed if values.rounding == "stochastic" else 0
+    pieces = _pieces(out, values.format, n, start, start + x.numel())
+    if residual is not None:
+        quantize_with_feedback(x, residual, values.format, choices, seed, pieces)
+    elif x.dtype in _NATIVE:
+        quantize_flat(x, values.format, choices, seed, pieces)
+    else:
+        packed = NarrowTensor(pieces, values.format, (x.numel(),), 0, x.dtype)
         quantize(
             x,
             values.format,
@@ -82,70 +133,101 @@ def _encode_dense(
             scale_rule=values.scale_rule,
             overflow=overflow,
             nonfinite=nonfinite,
-            generator=seed if stochastic else None,
+            generator=seed if values.rounding == "stochastic" else None,
             out=packed,
         )
-    else:
-        choices = Choices(values.rounding, values.scale_rule, overflow, nonfinite)
-        quantize_with_feedback(x, residual, values.format, choices, seed if stochastic else 0, packed.pieces)
 
 
-def decode(wire: torch.Tensor, codec: Codec, out: torch.Tensor) -> None:
-    """Write the values of a run to ``out``, (n,) float32; those that did not travel are zero."""
-    if codec.density is None:
-        _decode_dense(wire, codec, out)
-    else:
-        out.zero_()
-        add(wire, codec, out)
+def decode(
+    wire: torch.Tensor, codec: Codec, out: torch.Tensor, *, start: int = 0, n: int | None = None
+) -> None:
+    """Write the values of a run, or of a part of it, to ``out``, (m,) float32; what did not travel is zero.
 
-
-def add(wire: torch.Tensor, codec: Codec, total: torch.Tensor) -> None:
-    """Add the values of a run to ``total``, (n,) float32, each once and rounded once."""
-    n = total.numel()
-    if not n:
+    Args:
+        wire: the bytes of the run.
+        codec: that encoded it.
+        out: overwritten.
+        start: of the part, one of :func:`parts`.
+        n: values of the run; None: m.
+    """
+    count = out.numel()
+    if not count:
         return
     if codec.density is not None:
-        bits, k = _index_bits(codec, n), kept(codec, n)
-        values = torch.empty(k, dtype=torch.float32)
-        _decode_dense(wire, codec, values)
-        packed = wire[_dense_bytes(codec, k) :][: line_bytes(k, bits)]
-        total[torch.from_numpy(unpack(packed.numpy(), bits, k).astype("int64"))] += values
+        out.zero_()
+        add(wire, codec, out)
     elif codec.format is None:
-        total += wire[: 4 * n].view(torch.float32)
+        out.copy_(wire[4 * start :][: 4 * count].view(torch.float32))
     else:
-        dequantize_add(_narrow(wire, codec.format, n, torch.float32).pieces, codec.format, n, total)
+        pieces = _pieces(wire, codec.format, count if n is None else n, start, start + count)
+        dequantize_flat(pieces, codec.format, out)
 
 
-def _decode_dense(wire: torch.Tensor, codec: Codec, out: torch.Tensor) -> None:
-    n = out.numel()
-    if not n:
+def add(
+    wire: torch.Tensor, codec: Codec, total: torch.Tensor, *, start: int = 0, n: int | None = None
+) -> None:
+    """Add the values of a run, or of a part of it, to ``total``, (m,) float32, each once and rounded once.
+
+    Arguments are those of :func:`decode`.
+    """
+    count = total.numel()
+    if not count:
         return
-    if codec.format is None:
-        out.copy_(wire[: 4 * n].view(torch.float32))
+    if codec.density is not None:
+        bits, k = _index_bits(codec, count), kept(codec, count)
+        values = torch.empty(k, dtype=torch.float32)
+        decode(wire, Codec(codec.values), values)
+        packed = wire[_dense_bytes(codec, k) :][: line_bytes(k, bits)]
+        total.index_add_(0, torch.from_numpy(unpack_words(packed.numpy(), bits, k)), values)
+    elif codec.format is None:
+        total += wire[4 * start :][: 4 * count].view(torch.float32)
     else:
-        dequantize(_narrow(wire, codec.format, n, torch.float32), out=out)
+        pieces = _pieces(wire, codec.format, count if n is None else n, start, start + count)
+        dequantize_add(pieces, codec.format, count, total)
 
 
-def _narrow(wire: torch.Tensor, format: Format, n: int, dtype: torch.dtype) -> NarrowTensor:
-    """Return the tensor whose parts are views of the bytes."""
-    outer, codes, scales, shifts = (
-        None if start == end else wire[start:end] for start, end in pairwise(_ends(format, n))
+def _pieces(wire: torch.Tensor, format: Format, n: int, start: int, stop: int) -> Pieces:
+    """Return codes, scales, shifts and outer scales of a part of a run, as views of its bytes."""
+    text = format.grammar
+    outer, *octets = (
+        None if begin == end else wire[begin + first : begin + last]
+        for (begin, end), first, last in zip(
+            pairwise(_ends(text, n)), _sizes(text, start), _sizes(text, stop), strict=True
+        )
     )
-    numbers = None if outer is None else outer.view(torch.float32)
-    return NarrowTensor((codes, scales, shifts, numbers), format, (n,), 0, dtype)
+    return (*octets, None if outer is None else outer.view(torch.float32))
 
 
 def _dense_bytes(codec: Codec, n: int) -> int:
-    return 4 * n if codec.format is None else _aligned(_ends(codec.format, n)[-1])
+    return 4 * n if codec.format is None else _aligned(_ends(codec.format.grammar, n)[-1])
 
 
 @lru_cache(maxsize=256)
-def _ends(format: Format, n: int) -> tuple[int, ...]:
+def _ends(format: str, n: int) -> tuple[int, ...]:
     """Return where outer scales, codes, scales and shifts begin, and where the last ends."""
+    return tuple(accumulate(_sizes(format, n), initial=0))
+
+
+@lru_cache(maxsize=1024)
+def _sizes(format: str, n: int) -> tuple[int, ...]:
+    """Return the bytes of outer scales, codes, scales and shifts: float32 first, which is aligned so."""
     codes, scales, shifts, outer = (
-        0 if shape is None or not n else shape[-1] for shape in layout(format, (n,), 0)
+        0 if shape is None or not n else shape[-1] for shape in layout(read_format(format), (n,), 0)
     )
-    return tuple(accumulate([4 * outer, codes, scales, shifts], initial=0))  # float32 first: it is aligned
+    return 4 * outer, codes, scales, shifts
+
+
+@lru_cache(maxsize=64)
+def _step(codec: Codec) -> int | None:
+    """Return the length of a part, of whole blocks and bytes; None if runs have to stay whole."""
+    if codec.format is None:
+        return None if codec.density is not None else _PART
+    sizes = [group.size for group in codec.format.groups.shared]
+    stochastic = codec.values is not None and codec.values.rounding == "stochastic"
+    if codec.density is not None or stochastic or any(isinstance(size, str) for size in sizes):
+        return None
+    unit = math.lcm(8, *(size for size in sizes if not isinstance(size, str)))
+    return -(-_PART // unit) * unit
 
 
 def _aligned(size: int) -> int:

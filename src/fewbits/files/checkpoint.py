@@ -73,6 +73,18 @@ class StoredTensor:
         """Whether the values are real floating-point numbers that this module can read."""
         return self.dtype in FLOATS
 
+    def read(self, file: BufferedReader, at: int, size: int) -> bytearray:
+        """Return ``size`` bytes from byte ``at`` of the tensor on; ``file`` is its open file.
+
+        Raises:
+            DataError: the file became shorter after it was listed.
+        """
+        octets = bytearray(size)
+        file.seek(self.start + at)
+        if file.readinto(octets) != size:
+            raise DataError(f"{self.file} was cut short while it was read; fetch or write it again")
+        return octets
+
 
 def read_checkpoint(path: str | os.PathLike[str]) -> tuple[StoredTensor, ...]:
     """List the tensors of a checkpoint in natural order: layer 2 before layer 10.
@@ -136,9 +148,7 @@ def chunks(
     # Read instead of mapped, because mapped pages count as memory of the process until they are released.
     with tensor.file.open("rb") as file:
         for at, size in pieces(tensor.count, row, most=values, multiple=multiple):
-            values_read = _floats(
-                read_bytes(file, tensor, at * value_bytes, size * value_bytes), tensor.dtype
-            )
+            values_read = _floats(tensor.read(file, at * value_bytes, size * value_bytes), tensor.dtype)
             yield values_read.reshape(-1, row) if row <= values else values_read.reshape(1, -1)
 
 
@@ -150,20 +160,7 @@ def raw_chunks(tensor: StoredTensor, *, size: int = 1 << 22) -> Iterator[bytearr
     """
     with tensor.file.open("rb") as file:
         for at in range(0, tensor.stored_bytes, size):
-            yield read_bytes(file, tensor, at, min(size, tensor.stored_bytes - at))
-
-
-def read_bytes(file: BufferedReader, tensor: StoredTensor, at: int, size: int) -> bytearray:
-    """Return ``size`` bytes of a tensor starting at its byte ``at``; ``file`` is its open file.
-
-    Raises:
-        DataError: the file became shorter after it was listed.
-    """
-    octets = bytearray(size)
-    file.seek(tensor.start + at)
-    if file.readinto(octets) != size:
-        raise DataError(f"{tensor.file} was cut short while it was read; fetch or write it again")
-    return octets
+            yield tensor.read(file, at, min(size, tensor.stored_bytes - at))
 
 
 # Stored numbers that the kernels read as they are.

@@ -4,42 +4,17 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fewbits.errors import ArgumentError, DataError
-from fewbits.files.byte_layout import TensorLayout, part_name
+from fewbits.files.byte_layout import part_name
 from fewbits.files.checkpoint import StoredTensor, counting_order, metadata, read_checkpoint
+from fewbits.files.layouts import LAYOUTS, gguf
+from fewbits.files.layouts.layout import Reading
+from fewbits.files.model_folder import ModelFolder, model_folder
 from fewbits.files.narrow_metadata import KEY, NarrowMetadata, part_problems, read_metadata
-
-
-@dataclass(frozen=True)
-class StoredNarrowTensor:
-    """One narrow tensor of a checkpoint, as its file describes it."""
-
-    name: str
-    layout: TensorLayout
-    parts: Mapping[str, StoredTensor]  # by suffix
-    file: Path
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the ordinary tensor that it represents."""
-        return self.layout.shape
-
-    @property
-    def dtype(self) -> str:
-        """The dtype of that tensor, in the spelling of safetensors."""
-        return self.layout.dtype
-
-    @property
-    def stored_bytes(self) -> int:
-        """Bytes of all parts."""
-        return sum(part.stored_bytes for part in self.parts.values())
-
-
-AnyStoredTensor = StoredTensor | StoredNarrowTensor
+from fewbits.files.narrow_tensor import AnyStoredTensor, StoredNarrowTensor
 
 
 @dataclass(frozen=True)
@@ -48,6 +23,8 @@ class Contents:
 
     tensors: tuple[AnyStoredTensor, ...]  # in natural order
     problems: tuple[str, ...]
+    layout: str | None = None  # of another program, by its name; None: that of docs/layout.md, or ordinary
+    folder: ModelFolder | None = None  # whose config says so
 
     @property
     def narrow(self) -> tuple[StoredNarrowTensor, ...]:
@@ -64,6 +41,9 @@ def read_contents(path: str | os.PathLike[str]) -> Contents:
     Raises:
         DataError: the checkpoint itself cannot be read.
     """
+    if gguf.is_gguf(Path(path)):
+        ordinary, reading = gguf.read_file(Path(path))
+        return _listed(path, [*reading.narrow, *ordinary], reading, gguf.NAME)
     by_file: dict[Path, dict[str, StoredTensor]] = {}
     for tensor in read_checkpoint(path):
         by_file.setdefault(tensor.file, {})[tensor.name] = tensor
@@ -87,9 +67,42 @@ def read_contents(path: str | os.PathLike[str]) -> Contents:
         wrong += [f"tensor {name!r:.200} is missing, and the file has its checksum" for name in lost]
         tensors += [tensor for name, tensor in there.items() if name not in claimed]
         problems += [f"{file}: {sentence}" for sentence in wrong]
+    found = (
+        None
+        if problems or any(isinstance(t, StoredNarrowTensor) for t in tensors)
+        else _foreign(path, tensors)
+    )
+    if found is not None:
+        return found
     times = Counter(t.name for t in tensors)
     problems += [f"{path}: tensor {name!r:.200} is there {n} times" for name, n in times.items() if n > 1]
     return Contents(tuple(sorted(tensors, key=lambda t: counting_order(t.name))), tuple(problems))
+
+
+def _foreign(path: str | os.PathLike[str], tensors: list[AnyStoredTensor]) -> Contents | None:
+    """Return the contents of a folder in the layout of another program; None if it is in none."""
+    there = {t.name: t for t in tensors if isinstance(t, StoredTensor)}
+    if not any("scale" in name for name in there):  # which all of them have: no other config is read
+        return None
+    folder = model_folder(path)
+    for name, layout in LAYOUTS.items():
+        reading = layout.read(folder, there)
+        if reading is not None:
+            ordinary = [t for t in tensors if t.name not in reading.claimed]
+            return _listed(path, [*reading.narrow, *ordinary], reading, name, folder)
+    return None
+
+
+def _listed(
+    path: str | os.PathLike[str],
+    tensors: list[AnyStoredTensor],
+    reading: Reading,
+    layout: str,
+    folder: ModelFolder | None = None,
+) -> Contents:
+    listed = sorted(tensors, key=lambda t: counting_order(t.name))
+    problems = tuple(f"{path}: {sentence}" for sentence in reading.problems)
+    return Contents(tuple(listed), problems, layout, folder)
 
 
 def sound_contents(path: str | os.PathLike[str]) -> Contents:

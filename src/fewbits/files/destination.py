@@ -23,6 +23,16 @@ class Destination:
     files: dict[Path, Path]  # source file -> destination file
     index: Path | None  # index of the source
 
+    def refuse_others(self, names: Iterable[str]) -> None:
+        """Raise ArgumentError if files beside the tensors are there, and not from an earlier run."""
+        if self.path in self.files.values() or any(file.exists() for file in self.files.values()):
+            return
+        others = [name for name in names if (self.path / name).exists()]
+        if others:
+            raise ArgumentError(
+                f"{self.path} holds {others[0]!r:.200}, which is not of this checkpoint; give an empty folder"
+            )
+
     @contextmanager
     def made(self) -> Iterator[None]:
         """Create the folder of a sharded checkpoint; remove it after a failure if it is empty."""
@@ -79,6 +89,29 @@ def plan_destination(
     places = {file: target / file.name for file in files}
     _refuse_strangers(target, {*places.values(), target / index.name} if index else {*places.values()})
     return Destination(target, places, index)
+
+
+def plan_single_file(given: str | os.PathLike[str], files: Iterable[Path], suffix: str) -> Destination:
+    """Plan one file for all files of a checkpoint.
+
+    Args:
+        given: the destination path.
+        files: the files of the source.
+        suffix: with which its name has to end.
+
+    Raises:
+        ArgumentError: the destination has another name, is of the wrong kind, or in a missing folder.
+    """
+    target = Path(os.path.realpath(given))
+    if target.suffix.lower() != suffix:
+        raise ArgumentError(f"{given} is no {suffix} file by its name; give one, as this layout is one file")
+    if target.exists() and not target.is_file():
+        raise ArgumentError(f"{given} is a folder or a device; give the name of a {suffix} file")
+    if not target.parent.is_dir():
+        raise ArgumentError(
+            f"cannot write {given}: the folder {target.parent} does not exist; create it first"
+        )
+    return Destination(target, dict.fromkeys(files, target), None)
 
 
 def _file(origin: Path, given: Path, target: Path) -> Path:

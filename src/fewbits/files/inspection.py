@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from fewbits.errors import DataError
 from fewbits.files.byte_layout import PartLayout
-from fewbits.files.checkpoint import StoredTensor, read_bytes
+from fewbits.files.checkpoint import StoredTensor
 from fewbits.files.checksum import problem
-from fewbits.files.contents import AnyStoredTensor, StoredNarrowTensor, read_contents
+from fewbits.files.contents import read_contents
+from fewbits.files.narrow_tensor import AnyStoredTensor, StoredNarrowTensor
 from fewbits.files.pieces import pieces
 from fewbits.kernels.arrays import nm
 from fewbits.kernels.bits.layout import groups, moved
@@ -94,7 +95,7 @@ def _wrong_masks(tensor: StoredNarrowTensor, row: int) -> Iterator[str]:
     most = max(_PIECE_BYTES, width)
     with part.file.open("rb") as file:
         for at, size in pieces(part.stored_bytes, width, most=most):
-            rows = np.frombuffer(read_bytes(file, part, at, size), np.uint8).reshape(-1, width)
+            rows = np.frombuffer(part.read(file, at, size), np.uint8).reshape(-1, width)
             try:
                 nm.check_masks(rows, layout.format, row, layout.pattern)
             except DataError as error:
@@ -118,7 +119,7 @@ def _spare_bits(part: StoredTensor, layout: PartLayout, count: int) -> int:
         return sum(int(np.count_nonzero(lines[:, -1] >> used)) for lines in _lines(part, width))
     with part.file.open("rb") as file:
         ends = range(width - 1, part.stored_bytes, width)
-        return sum(read_bytes(file, part, at, 1)[0] >> used > 0 for at in ends)
+        return sum(part.read(file, at, 1)[0] >> used > 0 for at in ends)
 
 
 def _codes_from(part: StoredTensor, bits: int, row: int, first: int) -> int:
@@ -135,5 +136,5 @@ def _lines(part: StoredTensor, width: int, *, multiple: int = 1) -> Iterator[NDA
         return
     with part.file.open("rb") as file:
         for at, size in pieces(part.stored_bytes, width, most=_PIECE_BYTES, multiple=multiple):
-            octets = np.frombuffer(read_bytes(file, part, at, size), np.uint8)
+            octets = np.frombuffer(part.read(file, at, size), np.uint8)
             yield octets.reshape(-1, width if width <= _PIECE_BYTES else size)

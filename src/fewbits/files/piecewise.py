@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import inf, prod
 
 import numpy as np
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from fewbits import kernels
 from fewbits.errors import DataError
 from fewbits.files.byte_layout import SUFFIXES, TensorLayout
-from fewbits.files.checkpoint import StoredTensor, chunks, read_bytes, torch_dtype
-from fewbits.files.contents import StoredNarrowTensor
+from fewbits.files.checkpoint import StoredTensor, chunks, torch_dtype
 from fewbits.files.matrix_view import matrix_shape
+from fewbits.files.narrow_tensor import StoredNarrowTensor
 from fewbits.files.pieces import pieces
 from fewbits.files.survey import Survey, survey
 from fewbits.formats import Format, shares_scale
@@ -40,7 +40,14 @@ Advance = Callable[[float], None]  # fraction of the tensor that is done
 
 
 def quantize_tensor(
-    tensor: StoredTensor, layout: TensorLayout, scale_rule: str, put: Put, advance: Advance
+    tensor: StoredTensor,
+    layout: TensorLayout,
+    scale_rule: str,
+    put: Put,
+    advance: Advance,
+    *,
+    seen: Survey | None = None,
+    refuse_nonfinite: bool = False,
 ) -> Tally:
     """Quantize a tensor to ``layout.format``, to nearest even, and pass the bytes of its parts to ``put``.
 
@@ -52,6 +59,8 @@ def quantize_tensor(
         scale_rule: how power-of-two scales are chosen; formats with other scales keep their own rule.
         put: called with pieces of each part.
         advance: called with the fraction that is done.
+        seen: the largest values of all tensors that share the scale of this one; None if it has its own.
+        refuse_nonfinite: whether NaN and infinity are refused even if the format can hold them.
 
     Returns:
         The sums of the rounding errors.
@@ -60,10 +69,16 @@ def quantize_tensor(
         DataError: the tensor holds NaN or infinity, and the format cannot hold them; or its file was cut.
     """
     row = matrix_shape(tensor.shape)[1]
-    seen = _survey(tensor, layout, row)
+    if seen is None:
+        seen = _survey(tensor, layout, row)
+    options = kernels.options(
+        layout.format,
+        scale_rule=scale_rule if kernels.has_scale_rule(layout.format) else "floor",
+        nonfinite="raise" if refuse_nonfinite else None,
+    )
     parts, tally, at = layout.part_layouts, Tally(), 0
     for x in chunks(tensor, row, multiple=layout.multiple, values=PIECE_VALUES):
-        packed, sums = _quantize_piece(tensor, x, layout, scale_rule, _scale(seen, layout, x, at, row))
+        packed, sums = _quantize_piece(tensor, x, layout, options, _scale(seen, layout, x, at, row))
         tally.include(sums, x.size)
         for suffix, part in zip(SUFFIXES, packed, strict=True):
             if part is not None:
@@ -87,12 +102,11 @@ def _quantize_piece(
     tensor: StoredTensor,
     x: NumpyArray,
     layout: TensorLayout,
-    scale_rule: str,
+    options: kernels.Options,
     scale: tuple[Format, float | None],
 ) -> tuple[Packed, kernels.ErrorSums]:
     """Return the packed parts of a piece, and its errors."""
     fmt, amax = scale
-    options = kernels.options(fmt, scale_rule=scale_rule if kernels.has_scale_rule(fmt) else "floor")
     pruned = x
     if layout.pattern is not None:
         pruned = np.where(by_magnitude(widened(x), layout.pattern), x, x.dtype.type(0))
@@ -113,7 +127,7 @@ def _quantize_piece(
 def dequantized_bytes(tensor: StoredNarrowTensor) -> Iterator[tuple[int, memoryview]]:
     """Yield (byte offset, bytes) of the ordinary tensor that a narrow one represents, in its dtype.
 
-    Pieces have a bounded size; a tensor whose block axis is not the last is one piece.
+    Pieces have a bounded size, but for all values from the block axis on if that is not the last.
 
     Raises:
         DataError: the file became shorter after it was listed.
@@ -137,12 +151,14 @@ def _values(tensor: StoredNarrowTensor, dtype: npt.DTypeLike) -> Iterator[NumpyA
         return
     row = moved(shape, layout.axis)[-1]
     if shape and layout.axis != len(shape) - 1:
-        all_rows = _packed(tensor, row, 0, prod(shape) // row, row)
-        arranged = (
-            None if part is None else part.reshape(*tensor.parts[suffix].shape[:-1], -1)
-            for suffix, part in zip(SUFFIXES, all_rows, strict=True)
-        )
-        yield kernels.dequantize(Packed(*arranged), layout.format, shape, layout.axis, dtype)  # type: ignore[arg-type]  # four parts, each of its own dtype
+        inner = shape[layout.axis :]  # whose values lie together, blocks along them or not
+        for at in range(0, prod(shape), prod(inner)):
+            all_rows = _packed(tensor, row, at, prod(inner) // row, row)
+            arranged = (
+                None if part is None else part.reshape(*tensor.parts[suffix].shape[layout.axis : -1], -1)
+                for suffix, part in zip(SUFFIXES, all_rows, strict=True)
+            )
+            yield kernels.dequantize(Packed(*arranged), layout.format, inner, 0, dtype)  # type: ignore[arg-type]  # four parts, each of its own dtype
         return
     for at, size in pieces(prod(shape), row, most=PIECE_VALUES, multiple=layout.multiple):
         here = (size // row, row) if row <= PIECE_VALUES else (1, size)
@@ -153,14 +169,14 @@ def _packed(tensor: StoredNarrowTensor, row: int, at: int, rows: int, n: int) ->
     """Read the parts of ``rows`` full rows, or of ``n`` values of one row, starting at value ``at``."""
     layout, parts = tensor.layout, dict[str, NDArray[np.uint8]]()
     outer: NDArray[np.float32] | None = None
-    with tensor.file.open("rb") as file:
-        for suffix, part in layout.part_layouts.items():
-            count = 1 if part.group == "tensor" else rows
-            octets = read_bytes(file, tensor.parts[suffix], part.offset(at, row), count * part.row_bytes(n))
-            if suffix == "outer":
-                outer = np.frombuffer(octets, np.dtype("<f4")).reshape(count, -1)
-            else:
-                parts[suffix] = np.frombuffer(octets, np.uint8).reshape(count, -1)
+    for suffix, part in layout.part_layouts.items():
+        count = 1 if part.group == "tensor" else rows
+        with tensor.parts[suffix].file.open("rb") as file:
+            octets = tensor.parts[suffix].read(file, part.offset(at, row), count * part.row_bytes(n))
+        if suffix == "outer":
+            outer = np.frombuffer(octets, np.dtype("<f4")).reshape(count, -1)
+        else:
+            parts[suffix] = np.frombuffer(octets, np.uint8).reshape(count, -1)
     if layout.pattern is not None:
         try:
             parts["codes"] = nm.expand(parts["codes"], layout.format, n, layout.pattern)
@@ -183,6 +199,15 @@ def _survey(tensor: StoredTensor, layout: TensorLayout, row: int) -> Survey | No
     is_shared = scales is not None and isinstance(scales.size, str)
     if seen.nans + seen.infinities and is_shared and fmt.default_nonfinite == "block_nan":
         raise _cannot_hold(tensor, fmt)
+    return seen
+
+
+def survey_together(tensors: Sequence[StoredTensor]) -> Survey:
+    """Read tensors of which all share one scale, for their largest values."""
+    seen = Survey()
+    for tensor in tensors:
+        row = matrix_shape(tensor.shape)[1]
+        seen.include(survey(chunks(tensor, row, values=PIECE_VALUES), row))
     return seen
 
 

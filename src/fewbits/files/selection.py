@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
 from fewbits.errors import ArgumentError
@@ -46,6 +46,7 @@ def choose_formats(
     mapped: Sequence[tuple[str, Format]],
     include: Sequence[str],
     exclude: Sequence[str],
+    can: Callable[[StoredTensor], bool] = can_cast,
 ) -> dict[str, Format]:
     """Return the format of each tensor to cast, by name.
 
@@ -55,12 +56,13 @@ def choose_formats(
         mapped: (pattern, format); the first pattern that matches a name decides.
         include: patterns of names that may be cast; empty for all.
         exclude: patterns of names that stay unchanged even if others match.
+        can: whether a tensor is cast at all.
 
     Raises:
         ArgumentError: a pattern matches nothing, or nothing is left to be cast.
     """
     check_patterns([t.name for t in tensors], include, exclude)
-    able = [t.name for t in tensors if can_cast(t)]
+    able = [t.name for t in tensors if can(t)]
     for pattern, _ in mapped:
         _check_pattern("map", pattern, able, "tensor that can be cast")
     rules = [*mapped, *([("*", format)] if format is not None else [])]

@@ -38,6 +38,12 @@ class Survey:
             return for_one_channel(format), self.largest_of_row[row]
         return format, self.largest
 
+    def include(self, other: Survey) -> None:
+        """Add the values of another tensor, whose scale per tensor is the same."""
+        self.largest = max(self.largest, other.largest)
+        self.nans += other.nans
+        self.infinities += other.infinities
+
 
 def survey(pieces: Iterable[Piece], row: int) -> Survey:
     """Read a tensor once.

@@ -14,8 +14,9 @@ from fewbits.files.atomic import write_pieces
 from fewbits.files.byte_layout import SUFFIXES, TensorLayout, part_name
 from fewbits.files.checkpoint import FLOATS, StoredTensor, opened, torch_dtype
 from fewbits.files.checksum import difference, digits
-from fewbits.files.contents import StoredNarrowTensor, sound_contents
+from fewbits.files.contents import sound_contents
 from fewbits.files.narrow_metadata import KEY, metadata_text
+from fewbits.files.narrow_tensor import StoredNarrowTensor, TranslatedPart
 from fewbits.files.safetensors_header import HeaderEntry, header
 from fewbits.tensor import NarrowTensor
 
@@ -104,19 +105,22 @@ def load_file(path: str | os.PathLike[str]) -> dict[str, torch.Tensor | NarrowTe
     loaded: dict[str, torch.Tensor | NarrowTensor] = {}
     handles: dict[Path, safe_open] = {}
     for tensor in sound_contents(path).tensors:
-        if tensor.file not in handles:
-            handles[tensor.file] = opened(tensor.file, "pt")
-        read = partial(_read, handles[tensor.file])
+        read = partial(_read, handles)
         loaded[tensor.name] = (
-            _narrow(tensor, read) if isinstance(tensor, StoredNarrowTensor) else read(tensor)
+            assembled(tensor, read) if isinstance(tensor, StoredNarrowTensor) else read(tensor)
         )
     return loaded
 
 
-def _read(handle: safe_open, stored: StoredTensor) -> torch.Tensor:
+def _read(handles: dict[Path, safe_open], stored: StoredTensor) -> torch.Tensor:
     """Return one tensor; raise DataError if torch cannot hold it, which the library does not check."""
     from safetensors import SafetensorError
 
+    if isinstance(stored, TranslatedPart) or stored.file.suffix != ".safetensors":
+        return _read_directly(stored)
+    if stored.file not in handles:
+        handles[stored.file] = opened(stored.file, "pt")
+    handle = handles[stored.file]
     try:
         tensor: torch.Tensor = handle.get_tensor(stored.name)
     except (SafetensorError, OSError) as error:
@@ -124,12 +128,29 @@ def _read(handle: safe_open, stored: StoredTensor) -> torch.Tensor:
             f"{stored.file}: tensor {stored.name!r:.200} cannot be loaded ({error!s:.200}); store it in "
             "another dtype"
         ) from None
-    if stored.crc32 is not None and (wrong := difference(stored, crc32(_octets(tensor)))):
-        raise DataError(f"{stored.file}: {wrong}")
+    check(stored, tensor)
     return tensor
 
 
-def _narrow(stored: StoredNarrowTensor, read: Callable[[StoredTensor], torch.Tensor]) -> NarrowTensor:
+def _read_directly(stored: StoredTensor) -> torch.Tensor:
+    """Return a tensor that has other bits in its file, or lies in one of another kind."""
+    import torch
+
+    with stored.file.open("rb") as file:
+        octets = stored.read(file, 0, stored.stored_bytes)
+    flat = torch.frombuffer(octets, dtype=torch.uint8) if octets else torch.empty(0, dtype=torch.uint8)
+    dtype = torch_dtype(stored.dtype) if stored.is_float else torch.uint8
+    return flat.view(dtype).reshape(stored.shape)
+
+
+def check(stored: StoredTensor, tensor: torch.Tensor) -> None:
+    """Raise DataError unless the bytes of a tensor are those whose checksum its file has."""
+    if stored.crc32 is not None and (wrong := difference(stored, crc32(_octets(tensor)))):
+        raise DataError(f"{stored.file}: {wrong}")
+
+
+def assembled(stored: StoredNarrowTensor, read: Callable[[StoredTensor], torch.Tensor]) -> NarrowTensor:
+    """Return a narrow tensor of the parts that ``read`` returns; raises DataError if they are none."""
     import torch
 
     layout = stored.layout

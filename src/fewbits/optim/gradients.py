@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from weakref import WeakMethod
 
 import torch
-from torch import distributed
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fewbits.errors import ArgumentError
 from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.optim.packed_gradient import PackedGradient
 from fewbits.optim.packing import pack, torch_dtype, unpack
+from fewbits.optim.sharded import processes
 from fewbits.recipes import RoleFormat
 
 # Of each parameter that is watched: who packs its gradients.
@@ -62,17 +62,17 @@ class GradientPacker:
         p.requires_grad_(True)  # a hook asks for it, and stays when the layer is frozen, and when it thaws
         _HOOKS[p] = p.register_post_accumulate_grad_hook(_weak(self._pack_at_once))
         p.requires_grad_(not frozen)
-        if not _has_company():  # which averages gradients in the dtype of their parameter
+        if processes() == 1:  # which averages gradients in the dtype of their parameter
             set_grad_dtype(p, torch.float32)  # FP16 has too little range for what a scale would bring back
 
     def pack_rest(self, parameters: Iterable[torch.Tensor]) -> None:
         """Pack what waited for other processes, which have averaged it by now."""
-        for p in parameters if _has_company() else ():  # of one process the rest was written by the user
+        for p in parameters if processes() > 1 else ():  # of one process the rest was written by the user
             if p in self._watched:
                 self._pack(p)
 
     def _pack_at_once(self, p: torch.Tensor) -> None:
-        if not _has_company():  # DistributedDataParallel looks at p.grad after this hook
+        if processes() == 1:  # DistributedDataParallel looks at p.grad after this hook
             self._pack(p)
 
     @torch.no_grad()
@@ -93,10 +93,6 @@ class GradientPacker:
         if bool(gradient.isfinite().all().full_tensor()):  # type: ignore[attr-defined]  # of a sharded tensor
             values = unpack(pack(gradient.float(), self.target, overflow=None), gradient)
             gradient.copy_(values)
-
-
-def _has_company() -> bool:
-    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
 def _weak(method: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:

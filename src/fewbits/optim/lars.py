@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch.optim.optimizer import ParamsT
 
+from fewbits.errors import ArgumentError
+from fewbits.kernels.ops.sharding import is_sharded
+from fewbits.optim import parameters
 from fewbits.optim.optimizer import Optimizer, checked
 from fewbits.optim.parameter_state import Options, ParameterState
+from fewbits.optim.shared_norms import Norms, shared_norms
 from fewbits.recipes import Recipe
+from fewbits.typing import ProcessGroup
 
 
 class LARS(Optimizer):
@@ -28,10 +35,17 @@ class LARS(Optimizer):
         weight_decay: added to the gradient, times the weights.
         trust_coefficient: how far a layer may move, relative to its norm.
         recipe: a recipe or its text.
+        group: processes that hold the same parameters and gradients, as ``torch.distributed.group.WORLD``.
+            Each then computes the norms of its share of the layers, and one all-gather brings the others:
+            the same bits as without (Shi et al., Towards Scalable Distributed Training of Deep Learning on
+            Public Cloud Clusters, MLSys 2021). A copy of the optimizer computes all norms by itself.
 
     Raises:
         ArgumentError: an option out of its range, or no such recipe.
     """
+
+    _group: ProcessGroup = None
+    _norms: Iterator[Norms] = iter(())  # of the layers of this step, in the order in which it takes them
 
     def __init__(
         self,
@@ -42,6 +56,7 @@ class LARS(Optimizer):
         weight_decay: float = 0.0,
         trust_coefficient: float = 1e-3,
         recipe: str | Recipe = "fp32",
+        group: ProcessGroup = None,
     ) -> None:
         defaults = {
             "lr": checked("lr", lr),
@@ -50,6 +65,34 @@ class LARS(Optimizer):
             "trust_coefficient": checked("trust_coefficient", trust_coefficient),
         }
         super().__init__(params, defaults, recipe)
+        self._group = group
+
+    def _before_updates(self, unscale: float) -> None:
+        """Compute the norms of all layers.
+
+        Raises:
+            ArgumentError: sharded parameters, whose norms all processes of their mesh compute together, where
+                processes share norms.
+        """
+        layers = [p for p in self._parameters() if p.ndim > 1 and p.grad is not None]
+        if self._group is not None:
+            for p in layers:
+                if is_sharded(p):
+                    raise ArgumentError(
+                        f"a sharded parameter of shape {tuple(p.shape)}, and LARS was made with a group,"
+                        " whose processes hold the same parameters; leave group out"
+                    )
+                if not self.state[p]:  # master copies are made in one order, as they may round at random
+                    parameters.current(p, self.state[p], self.recipe)
+
+        def norms(i: int) -> Norms:
+            gradient = self._gradient(layers[i])
+            assert gradient is not None
+            now = parameters.current(layers[i], self.state[layers[i]], self.recipe)
+            w, g = (float(torch.linalg.vector_norm(x)) for x in (now, gradient * unscale))
+            return w, g
+
+        self._norms = iter(shared_norms([p.numel() for p in layers], norms, self._group))
 
     def update(
         self, values: torch.Tensor, gradient: torch.Tensor, state: ParameterState, group: Options
@@ -58,7 +101,7 @@ class LARS(Optimizer):
         rate = group["lr"]
         if values.ndim > 1:
             decay = group["weight_decay"]
-            w, g = (float(torch.linalg.vector_norm(x)) for x in (values, gradient))
+            w, g = next(self._norms)
             rate *= group["trust_coefficient"] * w / (g + decay * w) if w and g else 1.0
             gradient = gradient.add(values, alpha=decay)
         moved = self.load(state, "first_moment", values).mul_(group["momentum"]).add_(gradient, alpha=rate)

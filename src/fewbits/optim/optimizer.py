@@ -8,7 +8,6 @@ from itertools import chain
 from typing import Any, ClassVar, TypedDict, cast
 
 import torch
-from torch import distributed
 from torch.optim.optimizer import ParamsT
 
 from fewbits.errors import ArgumentError
@@ -18,6 +17,7 @@ from fewbits.optim.gradients import GradientPacker, release, set_grad_dtype
 from fewbits.optim.packed_gradient import PackedGradient
 from fewbits.optim.packing import bytes_of, from_plain, pack, to_plain, unpack
 from fewbits.optim.parameter_state import Moment, Options, ParameterState
+from fewbits.optim.sharded import processes
 from fewbits.recipes import Recipe
 from fewbits.recipes import recipe as read
 from fewbits.recipes.rounding import drawing_from
@@ -144,6 +144,13 @@ class Optimizer(torch.optim.Optimizer):
         """
         raise NotImplementedError
 
+    def _before_updates(self, unscale: float) -> None:
+        """Compute what the updates of a step need of all parameters together; nothing, of most optimizers.
+
+        Args:
+            unscale: what gradients have to be multiplied by.
+        """
+
     @torch.no_grad()
     def step(  # type: ignore[override]  # torch overloads it; this is the union
         self, closure: Callable[[], float] | None = None
@@ -164,19 +171,20 @@ class Optimizer(torch.optim.Optimizer):
         self._hold_gradients()
         unscale = self._unscale()
         if unscale is not None:
-            with drawing_from(self._common_draws()):
-                for group in self.param_groups:
-                    for p in group["params"]:
-                        self._step_one(p, unscale, cast(Options, group))
+            self._steps += 1
+            self._before_updates(unscale)
+            pairs = [(p, group) for group in self.param_groups for p in group["params"]]
+            for number, (p, group) in enumerate(pairs):
+                with drawing_from(self._common_draws(number)):
+                    self._step_one(p, unscale, cast(Options, group))
         self._narrow_gradients()
         return loss
 
-    def _common_draws(self) -> torch.Generator | None:
-        """Return a generator that is equal in all processes, so that replicas of a parameter stay equal."""
-        if not (distributed.is_available() and distributed.is_initialized()):
+    def _common_draws(self, number: int) -> torch.Generator | None:
+        """Return a generator of the step and the parameter, equal in all processes, so that replicas are."""
+        if processes() == 1:
             return None
-        self._steps += 1
-        return torch.Generator().manual_seed(self._steps) if distributed.get_world_size() > 1 else None
+        return torch.Generator().manual_seed((self._steps << 32) + number)
 
     def _hold_gradients(self) -> None:
         """Hold gradients as the recipe says, now that the processes have averaged them."""

@@ -11,6 +11,12 @@ from fewbits.formats import Format, shares_scale
 from fewbits.kernels.ops.sharding import is_sharded, keeps_blocks
 
 
+def processes() -> int:
+    """Return how many processes there are; one without a process group."""
+    started = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_world_size() if started else 1
+
+
 def local(x: torch.Tensor) -> torch.Tensor:
     """Return the local shard of a tensor; the tensor itself if it is not sharded."""
     if not is_sharded(x):

@@ -10,6 +10,10 @@ from fewbits.recipes.recipe import FieldValue, Recipe
 _MX = "Rouhani et al., Microscaling Data Formats for Deep Learning, 2023, section 4"
 _BDR = "Rouhani et al., With Shared Microexponents, A Little Shifting Goes a Long Way, ISCA 2023, section 6"
 _MIXED = "Micikevicius et al., Mixed Precision Training, ICLR 2018"
+_LARGE = (
+    "Jia et al., Highly Scalable Deep Learning Training System with Mixed-Precision: Training ImageNet in"
+    " Four Minutes, 2018"
+)
 _FP8 = "Mellempudi et al., Mixed Precision Training With 8-bit Floating Point, 2019"
 _FP8_LM = "Peng et al., FP8-LM: Training FP8 Large Language Models, 2023"
 _BF16 = "Zamirai et al., Revisiting BFloat16 Training, 2020"
@@ -71,6 +75,7 @@ _TABLE: tuple[tuple[str, str, str, Mapping[str, FieldValue]], ...] = (
     ("fp16-master-static", "fp16-master", "", {"scaling": "1024"}),
     ("fp16-no-scaling", "fp16-master", "", {"scaling": "none"}),
     ("fp16-no-master", "fp16-master", "", {"has_master": False}),
+    ("lars", "fp16-master", _LARGE, {"optimizer": "lars", "lr_schedule": "polynomial"}),
     ("mxfp8", "fp32", _MX, _mx("mxfp8_e4m3", "mxfp8_e4m3")),
     ("mxfp6", "fp32", _MX, _mx("mxfp6_e3m2", "mxfp6_e3m2")),
     ("mxfp4w-mxfp6", "fp32", _MX, _mx("mxfp4", "mxfp6_e3m2")),

@@ -16,7 +16,8 @@ HOOKS = ("powersgd", "fp16_compress")
 
 CodecValue = RoleFormat | float | bool | str | None  # what a field takes; a format also as text
 
-_SWITCHES = ("aps", "auto_scale", "feedback", "kahan", "stochastic")
+SWITCHES = ("aps", "auto_scale", "feedback", "kahan", "stochastic")
+"""Options that are words of their own."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -117,7 +118,7 @@ class Codec:
         if self.density is not None:
             options.append(f"density={self.density!r}")
             options += [] if self.values is None else [f"values={self.values}"]
-        options += [name for name in _SWITCHES if getattr(self, name, False)]
+        options += [name for name in SWITCHES if getattr(self, name, False)]
         options += [f"rank={self.rank}"] if self.rank != 1 else []
         wire = TOPK if self.density is not None else str(self.values or "fp32")
         return ":".join(filter(None, [self.hook or wire, ",".join(options)]))
@@ -169,12 +170,12 @@ def codec(text: str | Codec | Format) -> Codec:
 
 def _option(part: str, text: str) -> tuple[str, Any]:
     name, equals, value = (p.strip() for p in part.partition("="))
-    if not equals and name in _SWITCHES:
+    if not equals and name in SWITCHES:
         return name, True
     number = {"density": float, "rank": int, "values": str}.get(name)
     if number is None or not equals:
         raise ArgumentError(
-            f"{part!r} in codec {text!r}; expected {', '.join(_SWITCHES)}, density=SHARE, values=FORMAT or"
+            f"{part!r} in codec {text!r}; expected {', '.join(SWITCHES)}, density=SHARE, values=FORMAT or"
             " rank=N"
         )
     try:

@@ -32,6 +32,8 @@ _SWITCHES = ("keep_first", "keep_last", "logit_gradient", "has_master")
 UPDATES = ("nearest", "stochastic", "kahan")
 PRODUCTS = ("exact", "add")
 SCHEDULES = ("", "warm_up", "muppet", "assigned")
+OPTIMIZERS = ("adamw", "sgd", "lars")
+LR_SCHEDULES = ("cosine", "polynomial")
 FieldValue = RoleFormat | LossScaling | str | bool | None  # what a field takes; formats also as text
 
 
@@ -66,6 +68,8 @@ class Recipe:
     second_moment: RoleFormat | None = None
     scaling: LossScaling | None = None
     schedule: str = ""  # what changes formats on the way
+    optimizer: str = "adamw"  # what `fewbits train` takes steps by; in a loop of your own, your choice
+    lr_schedule: str = "cosine"  # or "polynomial", of power 2: how the learning rate falls after its warm-up
 
     def __post_init__(self) -> None:
         """Raise if a field has a value that is not allowed."""
@@ -75,6 +79,8 @@ class Recipe:
             ("update", UPDATES),
             ("product", PRODUCTS),
             ("schedule", SCHEDULES),
+            ("optimizer", OPTIMIZERS),
+            ("lr_schedule", LR_SCHEDULES),
         ):
             if getattr(self, name) not in allowed:
                 raise ArgumentError(

@@ -27,6 +27,8 @@ def in_words(recipe: Recipe) -> str:
     parts += [f"update {recipe.update}"] if recipe.update != "nearest" else []
     parts += [f"loss scale {recipe.scaling}"] if recipe.scaling is not None else []
     parts += [f"schedule {recipe.schedule}"] if recipe.schedule else []
+    parts += [f"optimizer {recipe.optimizer}"] if recipe.optimizer != "adamw" else []
+    parts += [f"{recipe.lr_schedule} learning rate"] if recipe.lr_schedule != "cosine" else []
     parts += ["integer sums for products"] if recipe.product == "add" else []
     return "; ".join(parts) or "nothing"
 

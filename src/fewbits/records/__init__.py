@@ -11,6 +11,16 @@ from fewbits.records.error import Error
 from fewbits.records.inspection import InspectedTensor, InspectReport
 from fewbits.records.provenance import Provenance
 from fewbits.records.pruning import PrunedModel, PrunedProduct, PrunedTensor, PruneReport, PruneStage
+from fewbits.records.ptq import QuantizedLayer, QuantizeReport
+from fewbits.records.scaling import (
+    CodecComparison,
+    CodecLimit,
+    CodecRates,
+    CodecScore,
+    PredictedStep,
+    Prediction,
+    StepTime,
+)
 from fewbits.records.solving import MatrixScore, SolveScore, Stage
 from fewbits.records.training import TrainRun
 
@@ -19,19 +29,28 @@ __all__ = [
     "CastReport",
     "CastTensor",
     "CheckpointReport",
+    "CodecComparison",
+    "CodecLimit",
+    "CodecRates",
+    "CodecScore",
     "Error",
     "InspectReport",
     "InspectedTensor",
     "LayerScore",
     "MatrixScore",
+    "PredictedStep",
+    "Prediction",
     "Provenance",
     "PruneReport",
     "PruneStage",
     "PrunedModel",
     "PrunedProduct",
     "PrunedTensor",
+    "QuantizeReport",
+    "QuantizedLayer",
     "SolveScore",
     "Stage",
+    "StepTime",
     "TaskScore",
     "TensorScore",
     "TensorSummary",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, log10, nan
+from math import inf, isnan, log10, nan, prod
 from statistics import fmean
 
 from fewbits.records.error import Error
@@ -49,6 +49,22 @@ class CheckpointReport:
     scale_rule: str = "floor"
     model: str | None = None  # MODULE:FUNCTION of the model that judged the tensors; None: their QSNR
     output_qsnr_db: float = nan  # of the model's outputs with every proposal applied; measured
+    budget: float = nan  # bits per value that the proposal may take; nan: it keeps the QSNR asked for
+
+    @property
+    def bound(self) -> str:
+        """What the proposal was made for, as the end of a sentence."""
+        if isnan(self.budget):
+            return f"keep {self.min_qsnr_db:g} dB"
+        return f"lose least within {self.budget:g} bits per value"
+
+    @property
+    def proposed_bits_per_value(self) -> float:
+        """Bits per value of the castable tensors that were measured, with every proposal applied."""
+        measured = {s.tensor for s in self.scores}
+        castable = [t for t in self.tensors if t.castable and t.tensor in measured]
+        values = sum(prod(t.shape) for t in castable)
+        return 8 * sum(t.proposed_bytes for t in castable) / values if values else nan
 
     @property
     def weight_qsnr_db(self) -> float:

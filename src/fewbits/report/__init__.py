@@ -6,22 +6,28 @@
 from fewbits.report.json_text import (
     cast_json,
     checkpoint_json,
+    codecs_json,
     inspect_json,
     matrices_json,
     prune_json,
+    scale_json,
     solve_json,
     tasks_json,
     train_json,
 )
 from fewbits.report.page.checkpoint import checkpoint_page
+from fewbits.report.page.codecs import codecs_page
 from fewbits.report.page.markup import check_plots
 from fewbits.report.page.matrices import matrices_page
 from fewbits.report.page.models import tasks_page
 from fewbits.report.page.pruning import prune_page
+from fewbits.report.page.scaling import scale_page
 from fewbits.report.page.solving import solve_page
 from fewbits.report.page.training import train_page
+from fewbits.report.terminal.codecs import codecs_table, scale_table
 from fewbits.report.terminal.compare import checkpoint_table, matrices_table, tasks_table
 from fewbits.report.terminal.pruning import prune_table
+from fewbits.report.terminal.quantizing import quantize_table
 from fewbits.report.terminal.recipes import recipe_json, recipe_table, recipes_json, recipes_table
 from fewbits.report.terminal.solving import history_plot, solve_table, stages_table
 from fewbits.report.terminal.storage import cast_table, inspect_table
@@ -34,6 +40,9 @@ __all__ = [
     "checkpoint_json",
     "checkpoint_page",
     "checkpoint_table",
+    "codecs_json",
+    "codecs_page",
+    "codecs_table",
     "history_plot",
     "inspect_json",
     "inspect_table",
@@ -43,10 +52,14 @@ __all__ = [
     "prune_json",
     "prune_page",
     "prune_table",
+    "quantize_table",
     "recipe_json",
     "recipe_table",
     "recipes_json",
     "recipes_table",
+    "scale_json",
+    "scale_page",
+    "scale_table",
     "solve_json",
     "solve_page",
     "solve_table",

@@ -1,9 +1,9 @@
 """Records as JSON text: strictly valid, in a stable order, with what it takes to measure again.
 
 Each document is one object: ``kind`` ("tasks", "checkpoint", "matrices", "cast", "inspect", "training",
-"system" or "pruning"), ``schema`` (the version of this layout, a number), ``provenance`` (``command``,
-``versions``, ``seeds``) and the records. The keys of a record are its fields in order of definition, then
-what is derived from them (mean, difference, spread, totals).
+"system", "pruning", "codecs" or "scaling"), ``schema`` (the version of this layout, a number),
+``provenance`` (``command``, ``versions``, ``seeds``) and the records. The keys of a record are its fields in
+order of definition, then what is derived from them (mean, difference, spread, totals).
 
 JSON has no infinities and no NaN. They are written as the strings ``"inf"``, ``"-inf"`` and ``"nan"``, which
 ``float()`` reads back; ``null`` means that a value does not exist.
@@ -20,10 +20,13 @@ from typing import cast
 from fewbits.records import (
     CastReport,
     CheckpointReport,
+    CodecComparison,
     InspectReport,
     MatrixScore,
+    Prediction,
     Provenance,
     PrunedModel,
+    QuantizeReport,
     SolveScore,
     TaskScore,
     TrainRun,
@@ -50,9 +53,11 @@ def matrices_json(scores: Sequence[MatrixScore], provenance: Provenance) -> str:
     return _document("matrices", provenance, scores=scores)
 
 
-def cast_json(report: CastReport, provenance: Provenance) -> str:
-    """Write what was cast under ``cast``, with every format and tensor."""
-    return _document("cast", provenance, cast=report)
+def cast_json(report: CastReport, provenance: Provenance, calibrated: QuantizeReport | None = None) -> str:
+    """Write what was cast under ``cast``, every format and tensor, and calibrated layers under theirs."""
+    if calibrated is None:
+        return _document("cast", provenance, cast=report)
+    return _document("cast", provenance, cast=report, calibrated=calibrated)
 
 
 def inspect_json(report: InspectReport, provenance: Provenance) -> str:
@@ -83,6 +88,16 @@ def prune_json(models: Sequence[PrunedModel], provenance: Provenance) -> str:
 def solve_json(scores: Sequence[SolveScore], provenance: Provenance) -> str:
     """Write the scores of a system under ``scores``, in the order given."""
     return _document("system", provenance, scores=scores)
+
+
+def codecs_json(comparisons: Sequence[CodecComparison], provenance: Provenance) -> str:
+    """Write the comparisons of codecs under ``comparisons``, in the order of tasks, with the rates."""
+    return _document("codecs", provenance, comparisons=comparisons)
+
+
+def scale_json(prediction: Prediction, provenance: Provenance) -> str:
+    """Write predicted steps under ``prediction``, with what they come from."""
+    return _document("scaling", provenance, prediction=prediction)
 
 
 def _document(kind: str, provenance: Provenance, **records: object) -> str:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from fewbits.train.by_recipe import recipe_trainer
     from fewbits.train.reproducible import seeded
     from fewbits.train.runs import run
+    from fewbits.train.samples import CachedDataset, CacheStatistics
     from fewbits.train.schedules import schedule
     from fewbits.train.settings import Settings
     from fewbits.train.step import Step
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from fewbits.train.trainer import Trainer
 
 _HOMES = {
+    "CacheStatistics": "samples",
+    "CachedDataset": "samples",
     "Hyperparameters": "tasks",
     "Settings": "settings",
     "Step": "step",
@@ -30,6 +33,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "CacheStatistics",
+    "CachedDataset",
     "Hyperparameters",
     "Settings",
     "Step",

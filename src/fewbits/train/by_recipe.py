@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from torch import nn
+import torch
+from torch import distributed, nn
 
 from fewbits.errors import ArgumentError
 from fewbits.nn import RoundingObserver, prepare
-from fewbits.optim import AdamW, scaler
+from fewbits.optim import scaler
 from fewbits.recipes import Recipe
 from fewbits.recipes import codec as read_codec
 from fewbits.recipes import recipe as read
 from fewbits.sparsity import MaskedOptimizer
+from fewbits.train.learning_rates import OF_RECIPES
+from fewbits.train.optimizers import recipe_optimizer
 from fewbits.train.schedules import schedule
 from fewbits.train.tasks import Task
 from fewbits.train.together import Together
@@ -31,8 +34,9 @@ def recipe_trainer(
     begin: Callable[[nn.Module], object] | None = None,
     codec: str = "",
     local_steps: int = 0,
+    shard_states: bool = False,
 ) -> Trainer:
-    """Return a trainer that follows a recipe: AdamW, warm-up over a tenth of the steps, cosine decay.
+    """Return a trainer that follows a recipe, after a warm-up of the learning rate over a tenth of the steps.
 
     Args:
         task: model, batches, loss and hyperparameters.
@@ -45,10 +49,12 @@ def recipe_trainer(
         begin: called with the model before it is prepared: to load weights, or to make it sparse.
         codec: in which gradients, or updates, travel between processes; "" where there is one.
         local_steps: from one exchange of updates to the next; 0: gradients are averaged in each step.
+        shard_states: each process holds the states of its own tensors, as
+            :class:`fewbits.distributed.ZeroOptimizer` deals them out.
 
     Raises:
-        ArgumentError: no such recipe, a model that it cannot change, or a codec or local steps that do not
-            fit the recipe.
+        ArgumentError: no such recipe, a model that it cannot change, or a codec, local steps or sharded
+            states that do not fit the recipe.
 
     >>> from fewbits.train.tasks import digits_task
     >>> trainer = recipe_trainer(digits_task(), "mxfp6", steps=2)
@@ -82,22 +88,41 @@ def recipe_trainer(
             f"codec {codec} with recipe {chosen.name!r}, whose loss scale changes: feedback would be in the"
             " units of the old one; take the codec without feedback, or the recipe with scaling=1024"
         )
+    if shard_states:
+        _check_sharded(model, chosen, codec, local_steps)
     together = Together(model, codec, local_steps, seed) if codec else None
-    hyper = task.hyper
-    optimizer = AdamW(
-        model.parameters(),
-        lr=hyper.lr,
-        betas=hyper.betas,
-        weight_decay=hyper.weight_decay,
-        recipe=chosen,
-    )
+    # Behind averaged gradients all hold the same parameters.
+    alike = distributed.group.WORLD if codec and not local_steps else None
+    optimizer = recipe_optimizer(model.parameters(), chosen, task.hyper, alike)
+    held: torch.optim.Optimizer = optimizer
+    if hasattr(model, "fewbits_sparsity"):
+        held = MaskedOptimizer(optimizer, model)
+    elif together is not None and shard_states:
+        held = together.sharded(optimizer)
     return Trainer(
         task,
         model,
-        MaskedOptimizer(optimizer, model) if hasattr(model, "fewbits_sparsity") else optimizer,
+        held,
         steps=steps,
+        lr_schedule=OF_RECIPES[chosen.lr_schedule],
         scaler=scaler(chosen),
-        schedule=schedule(model, chosen, steps or hyper.steps),
+        schedule=schedule(model, chosen, steps or task.hyper.steps),
         observer=observer,
         together=together,
     )
+
+
+def _check_sharded(model: nn.Module, recipe: Recipe, codec: str, local_steps: int) -> None:
+    """Raise where a process needs more than its own gradients and states."""
+    why = {
+        "there is one process, or no codec": not codec,
+        "processes that take local steps need all of them": local_steps,
+        "masks are applied to all of them": hasattr(model, "fewbits_sparsity"),
+        f"schedule {recipe.schedule!r} looks at all gradients": recipe.schedule == "muppet",
+        "its loss scale depends on all gradients": recipe.scaling is not None,
+    }
+    reason = next((text for text, holds in why.items() if holds), None)
+    if reason is not None:
+        raise ArgumentError(
+            f"sharded states with recipe {recipe.name!r}, and {reason}; leave shard_states out"
+        )

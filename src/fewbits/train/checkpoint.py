@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from fewbits.distributed import ZeroOptimizer
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import load_file, save_file
+from fewbits.optim.sharded import processes
 from fewbits.optim.state import flattened, unflattened
 from fewbits.train.settings import Settings
-from fewbits.train.together import processes, rank
+from fewbits.train.together import rank
 from fewbits.train.trainer import Trainer
 
 _KEY = "training"
@@ -78,7 +80,7 @@ def save(trainer: Trainer, settings: Settings, path: Path) -> None:
         OSError: the operating system refused.
     """
     tensors: dict[str, Any] = {f"model/{name}": t for name, t in trainer.model.state_dict().items()}
-    moments, plain = flattened(trainer.optimizer)
+    moments, plain = flattened(_own(trainer.optimizer))
     tensors |= {f"optimizer/{name}": t for name, t in moments.items()}
     tensors |= {f"schedule/{name}": t for name, t in trainer.schedule.tensors().items()}
     tensors["random/batches"] = trainer.batches.get_state()
@@ -122,7 +124,8 @@ def load(trainer: Trainer, settings: Settings, path: Path) -> None:
         )
     trainer.model.load_state_dict(_under("model/", tensors))
     moments = _under("optimizer/", tensors)
-    trainer.optimizer.load_state_dict(unflattened(trainer.optimizer, moments, counters["optimizer"]))
+    own = _own(trainer.optimizer)
+    own.load_state_dict(unflattened(own, moments, counters["optimizer"]))
     trainer.schedule.load_tensors(_under("schedule/", tensors))
     if counters["scaler"]:
         trainer.scaler.load_state_dict(counters["scaler"])
@@ -134,6 +137,11 @@ def load(trainer: Trainer, settings: Settings, path: Path) -> None:
         trainer.together.load_state_dict(_joined(counters["together"], _under("together/", tensors)))
     trainer.batches.set_state(tensors["random/batches"])
     torch.set_rng_state(tensors["random/torch"])
+
+
+def _own(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return what has the states of this process, where they are dealt out."""
+    return optimizer.optimizer if isinstance(optimizer, ZeroOptimizer) else optimizer
 
 
 def _divided(state: dict[str, Any], prefix: str) -> tuple[dict[str, Any], dict[str, Any]]:

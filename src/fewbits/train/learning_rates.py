@@ -1,4 +1,4 @@
-"""The learning rate of each step, from its peak and the number of steps: a rise, and a cosine down."""
+"""The learning rate of each step, from its peak and the number of steps: a rise, and a way down."""
 
 from __future__ import annotations
 
@@ -14,10 +14,23 @@ _START, _END = 25.0, 1e4  # of one_cycle: the peak over the first rate, the firs
 
 def linear_warm_up(peak: float, step: int, steps: int) -> float:
     """Rise on a straight line over a tenth of the steps, then fall on a cosine to zero."""
+    rise, fall = _parts(step, steps)
+    return peak * (rise if rise < 1 else 0.5 * (1 + math.cos(math.pi * fall)))
+
+
+def polynomial(peak: float, step: int, steps: int) -> float:
+    """Rise on a straight line over a tenth of the steps, then fall to zero as the square of what is left.
+
+    Jia et al., Highly Scalable Deep Learning Training System with Mixed-Precision, 2018.
+    """
+    rise, fall = _parts(step, steps)
+    return peak * (rise if rise < 1 else (1 - fall) ** 2)
+
+
+def _parts(step: int, steps: int) -> tuple[float, float]:
+    """Return which part of the warm-up is done, 1 behind it, and which part of the steps behind it."""
     warm = max(1, steps // 10)
-    if step < warm:
-        return peak * ((step + 1) / warm)
-    return peak * (0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm))))
+    return min((step + 1) / warm, 1.0), max((step - warm) / max(1, steps - warm), 0.0)
 
 
 def one_cycle(peak: float, step: int, steps: int) -> float:
@@ -30,6 +43,10 @@ def one_cycle(peak: float, step: int, steps: int) -> float:
     if step <= top > 0:
         return _cosine(first, peak, step / top)
     return _cosine(peak, first / _END, (step - top) / (steps - 1 - top))
+
+
+OF_RECIPES: dict[str, LearningRate] = {"cosine": linear_warm_up, "polynomial": polynomial}
+"""The learning rates that a recipe names as its ``lr_schedule``."""
 
 
 def _cosine(start: float, end: float, part: float) -> float:

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from fewbits.errors import ArgumentError
+from fewbits.optim.sharded import processes
 from fewbits.recipes import recipe as read
 from fewbits.records import TrainRun
 from fewbits.train import checkpoint
@@ -21,7 +22,7 @@ from fewbits.train.reproducible import seeded
 from fewbits.train.settings import Settings
 from fewbits.train.step import Step
 from fewbits.train.tasks import task as read_task
-from fewbits.train.together import processes, rank
+from fewbits.train.together import rank
 from fewbits.train.trainer import Trainer
 from fewbits.typing import Progress
 
@@ -56,7 +57,7 @@ def run(
         ArgumentError: unknown task, model or recipe, or a checkpoint of other settings.
         DataError: the task's data cannot be read, or the folder's checkpoint is broken.
     """
-    chosen, task = read(settings.recipe), read_task(settings.task, settings.size)
+    chosen, task = read(settings.recipe), read_task(settings.task, settings.size, settings.model)
     task = replace(task, hyper=settings.apply(task.hyper))
     if settings.processes != processes():
         raise ArgumentError(
@@ -75,6 +76,7 @@ def run(
             observe_every=settings.observe_every,
             codec=settings.codec,
             local_steps=settings.local_steps,
+            shard_states=settings.shard_states,
         )
         path = checkpoint.newest(trainer, folder) if resume else None
         if path is not None:
@@ -98,7 +100,7 @@ def run(
 
 def folder_name(settings: Settings) -> str:
     """Return a name for a run's folder: readable, and safe on every file system."""
-    parts = (Path(settings.task).name, settings.recipe)
+    parts = (Path(settings.task).name, *([settings.model] if settings.model else []), settings.recipe)
     readable = "-".join(re.sub(r"[^A-Za-z0-9_.=-]+", "_", part) for part in parts)
     if len(readable) > _LONGEST:
         readable = f"{readable[:_LONGEST]}-{hashlib.sha256(settings.recipe.encode()).hexdigest()[:8]}"

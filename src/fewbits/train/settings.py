@@ -13,7 +13,7 @@ from fewbits.train.tasks.task import Hyperparameters
 class Settings:
     """One run. Two runs with equal settings on one machine end with the same bits."""
 
-    task: str  # "bytes", "digits", "faint", "mnist10k", the path of a text, or MODULE:FUNCTION
+    task: str  # "bytes", "lstm", "digits", "faint", "mnist10k", the path of a text, or MODULE:FUNCTION
     recipe: str
     size: str = "small"  # of the model: "small" or "base"
     steps: int = 0  # 0: as many as the task says
@@ -27,6 +27,8 @@ class Settings:
     processes: int = 1  # that share each batch
     codec: str = ""  # in which gradients, or updates, travel between them; "" for one process
     local_steps: int = 0  # from one exchange of updates to the next; 0: gradients are averaged in each step
+    model: str = ""  # "lstm": what reads the text of the task; "": as the task says
+    shard_states: bool = False  # each process holds the optimizer's state of its own tensors only
 
     def __post_init__(self) -> None:
         """Raise if the learning rate or the batch size is not positive."""
@@ -34,10 +36,14 @@ class Settings:
             raise ArgumentError(f"lr={self.lr!r}; expected a number above 0")
         if self.local_steps < 0:
             raise ArgumentError(f"local_steps={self.local_steps}; expected 0 or more")
-        if self.processes == 1 and (self.codec or self.local_steps):
+        if self.processes == 1 and (self.codec or self.local_steps or self.shard_states):
             raise ArgumentError(
-                "codec and local_steps are of several processes, and there is one; start some with torchrun,"
-                " or with --processes"
+                "codec, local_steps and shard_states are of several processes, and there is one; start some"
+                " with torchrun, or with --processes"
+            )
+        if self.local_steps and self.shard_states:
+            raise ArgumentError(
+                "local_steps with shard_states: a process that trains on its own needs all states; take one"
             )
         if self.processes > 1 and not self.codec:
             raise ArgumentError(

@@ -8,17 +8,12 @@ from typing import TypedDict, cast
 import torch
 from torch import distributed, nn
 
-from fewbits.distributed import CodecState, LocalSteps, Traffic, average_gradients
+from fewbits.distributed import CodecState, LocalSteps, Traffic, ZeroOptimizer, average_gradients
 from fewbits.distributed.peers import Peers
 from fewbits.errors import ArgumentError
+from fewbits.optim.sharded import processes
 from fewbits.train.tasks import Batch
 from fewbits.typing import StateDict
-
-
-def processes() -> int:
-    """Return how many processes run; one without a process group."""
-    started = distributed.is_available() and distributed.is_initialized()
-    return distributed.get_world_size() if started else 1
 
 
 def rank() -> int:
@@ -48,6 +43,7 @@ class Together:
         self._local = LocalSteps(model, steps=local_steps, codec=codec, seed=seed) if local_steps else None
         self.traffic = Traffic() if self._local is None else self._local.traffic
         self._peers = Peers()
+        self._sharded: ZeroOptimizer | None = None
         self._before = (0, 0)  # bytes that were sent before the checkpoint that this process began from
         self._peers.agree(f"a model of digest {_digest(model)}")
 
@@ -64,9 +60,16 @@ class Together:
             )
         return tuple(x.chunk(size)[self._peers.rank] for x in batch)
 
+    def sharded(self, optimizer: torch.optim.Optimizer) -> ZeroOptimizer:
+        """Return the optimizer with its states dealt out; gradients then go to their owners."""
+        self._sharded = ZeroOptimizer(optimizer, self._state.codec, state=self._state, traffic=self.traffic)
+        return self._sharded
+
     def after_backward(self) -> None:
         """Average the gradients, unless processes train on their own."""
-        if self._local is None:
+        if self._sharded is not None:
+            self._sharded.average_gradients()
+        elif self._local is None:
             average_gradients(self.model, self._state.codec, state=self._state, traffic=self.traffic)
 
     def after_step(self, last: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TypeGuard
 import torch
 from torch import nn
 
+from fewbits.distributed import ZeroOptimizer
 from fewbits.nn import RoundingObserver
 from fewbits.optim import Optimizer
 from fewbits.recipes import RECIPES
@@ -141,5 +142,7 @@ class Trainer:
 
 
 def _is_narrow(optimizer: torch.optim.Optimizer) -> TypeGuard[Optimizer]:
-    """Whether an optimizer of fewbits takes the steps, masked or not."""
-    return isinstance(optimizer.optimizer if isinstance(optimizer, MaskedOptimizer) else optimizer, Optimizer)
+    """Whether an optimizer of fewbits takes the steps, wrapped or not."""
+    if isinstance(optimizer, (MaskedOptimizer, ZeroOptimizer)):
+        optimizer = optimizer.optimizer
+    return isinstance(optimizer, Optimizer)

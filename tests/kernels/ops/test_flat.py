@@ -92,8 +92,60 @@ def test_dequantize_add_is_decoding_and_then_adding(fmt: Format) -> None:
         assert torch.equal(into.nan_to_num(), wanted.nan_to_num())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("fmt", cases.FORMATS, ids=str)
+def test_flat_conversions_write_what_quantize_and_dequantize_return(fmt: Format, dtype: torch.dtype) -> None:
+    for n, rounding in ((1, "nearest_even"), (33, "stochastic"), (5000, "nearest_even")):
+        x, pieces = normal(n, dtype), views(fmt, n)
+        ops.quantize_flat(x, fmt.grammar, Choices(rounding), 5, pieces)
+        q = fb.quantize(x, fmt, rounding=rounding, generator=5 if rounding == "stochastic" else None)
+        for mine, theirs in zip(pieces, q.pieces, strict=True):
+            assert (mine is None) == (theirs is None)
+            assert mine is None or theirs is None or torch.equal(mine, theirs)
+        out = torch.full((n,), torch.nan, dtype=dtype)
+        ops.dequantize_flat(pieces, fmt, out)
+        assert torch.equal(out.isnan(), q.dequantize().isnan())
+        assert torch.equal(out.nan_to_num(), q.dequantize().nan_to_num())
+
+
+def test_an_infinity_that_decides_about_a_shared_scale_is_the_largest_number() -> None:
+    x, pieces = torch.tensor([1.0, torch.inf]), views(parse("int8_tensor"), 2)
+    ops.quantize_flat(x, "int8_tensor", Choices(nonfinite="saturate"), 0, pieces)
+    wanted = fb.quantize(x, "int8_tensor", nonfinite="saturate").pieces
+    for mine, theirs in zip(pieces, wanted, strict=True):
+        assert mine is None or theirs is None or torch.equal(mine, theirs)
+    with pytest.raises(DataError, match="holds"):
+        ops.quantize_flat(x, "int8_tensor", Choices(nonfinite="raise"), 0, pieces)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_largest_finite_magnitude_and_whether_all_are(dtype: torch.dtype) -> None:
+    x = normal(5000, dtype)
+    assert ops.largest_finite(x) == (float(x.abs().max()), True)
+    x[17], x[18] = torch.nan, -torch.inf
+    assert ops.largest_finite(x) == (float(x[x.isfinite()].abs().max()), False)
+    assert ops.largest_finite(x[:0]) == (0.0, True)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16, torch.float64])
+def test_kept_memory_is_nobody_elses_while_it_is_held(dtype: torch.dtype) -> None:
+    first = ops.empty_kept(3 << 20, dtype).fill_(1)
+    second = ops.empty_kept(3 << 20, dtype).fill_(2)
+    assert (first.dtype, first.shape) == (dtype, (3 << 20,))
+    part = first[5:7]
+    del first
+    third = ops.empty_kept(3 << 20, dtype).fill_(3)
+    assert part.tolist() == [1, 1]
+    assert second[:2].tolist() == [2, 2]
+    place = third.data_ptr()
+    del third
+    assert ops.empty_kept(3 << 20, dtype).data_ptr() == place
+
+
 def test_no_values_are_no_work() -> None:
     q = fb.quantize(torch.empty(0), "mxfp4")
+    ops.quantize_flat(torch.empty(0), "mxfp4", Choices(), 0, q.pieces)
+    ops.dequantize_flat(q.pieces, "mxfp4", torch.empty(0))
     ops.dequantize_add(q.pieces, "mxfp4", 0, torch.empty(0))
     ops.quantize_with_feedback(torch.empty(0), torch.empty(0), "mxfp4", Choices(), 0, q.pieces)
 

@@ -6,10 +6,9 @@ import math
 
 import torch
 
-from fewbits.distributed import wire
 from fewbits.distributed.arguments import checked_codec, checked_tensor, described, is_finite, peers_of
+from fewbits.distributed.gathering import all_gathered
 from fewbits.distributed.narrow import gathered
-from fewbits.distributed.peers import Peers
 from fewbits.distributed.state import CodecState, derived
 from fewbits.distributed.traffic import Traffic
 from fewbits.errors import ArgumentError
@@ -56,22 +55,9 @@ def all_gather(
     peers.traffic.count("all_gather", 0, wide=(peers.size - 1) * x.numel() * x.element_size())
     lengths = [rows * math.prod(rest) for rows, *_ in told]
     seed = 0 if state is None else derived(state.next_call(), peers.rank)
-    values = all_gathered(x.reshape(-1), read, peers, lengths, seed)
-    for part, (_, finite, *_) in zip(values.split(lengths), told, strict=True):
-        if not finite:
-            part.fill_(torch.nan)
+    finite = [flag for _, flag, *_ in told]
+    values = all_gathered(x.reshape(-1), read, peers, lengths, seed, finite=finite)
     return values.to(tensor.device, x.dtype).view(sum(rows for rows, *_ in told), *rest)
-
-
-def all_gathered(x: torch.Tensor, codec: Codec, peers: Peers, lengths: list[int], seed: int) -> torch.Tensor:
-    """Return what all processes have, rounded, (sum of lengths,) float32; ``x`` is (n,) contiguous."""
-    longest = max(wire.nbytes(codec, n) for n in lengths)
-    mine = torch.zeros(longest, dtype=torch.uint8)
-    wire.encode(x, codec, mine[: wire.nbytes(codec, x.numel())], seed)
-    found = torch.empty(sum(lengths), dtype=torch.float32)
-    for row, part in zip(peers.all_gather(mine), found.split(lengths), strict=True):
-        wire.decode(row[: wire.nbytes(codec, part.numel())], codec, part)
-    return found
 
 
 def checked_copy(codec: str | Codec | None, state: CodecState | None) -> Codec:

@@ -16,13 +16,13 @@ from fewbits.distributed.arguments import (
     checked_tensor,
     described,
     flat,
-    is_finite,
     is_mesh,
     peers_of,
 )
+from fewbits.distributed.memory import empty
 from fewbits.distributed.peers import Peers
 from fewbits.distributed.pieces import even, within
-from fewbits.distributed.reduction import Reduction, summed
+from fewbits.distributed.reduction import Reduction, add_runs, agreed
 from fewbits.distributed.state import CodecState, derived
 from fewbits.distributed.traffic import Traffic
 from fewbits.recipes import Codec
@@ -114,7 +114,7 @@ def all_reduce(
         total = _by_levels(x, read, levels, what, mean=mean, layers=layers, state=state, keys=[key])
     if isinstance(tensor, torch.Tensor):
         return total.view(tensor.shape).to(tensor.device, tensor.dtype)
-    parts = total.split([t.numel() for t in tensors])
+    parts = total.split(layers)
     return [part.view(t.shape).to(t.device, t.dtype, copy=True) for part, t in zip(parts, given, strict=True)]
 
 
@@ -135,6 +135,7 @@ def reduced(
     layers: Sequence[int] | None = None,
     state: CodecState | None = None,
     keys: Sequence[Key] = ("",),
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return the sum or mean of ``x``, (n,), over the processes, (n,) float32.
 
@@ -147,19 +148,16 @@ def reduced(
         layers: lengths of the parts that have a scale of their own.
         state: of the codec.
         keys: of the residuals in the state, one for all layers or one for each.
+        out: (n,) float32, contiguous, on the CPU, where the result is written; it may be x. None: new memory.
     """
     n = x.numel()
-    with peers.telling():
-        residual = None if state is None else state.residual(keys, [n] if len(keys) == 1 else layers or [n])
-        finite_here = is_finite(x, codec)
-    told = peers.agree(what if state is None else f"{what}, {state}", [int(finite_here)])
+    total = empty(n, torch.float32) if out is None else out
+    finite, residual = agreed(x, codec, peers, what, state, keys, [n] if len(keys) == 1 else layers or [n])
     peers.traffic.count("all_reduce", 0, wide=2 * (peers.size - 1) * n * x.element_size() // peers.size)
-    if not all(finite for finite, *_ in told):
-        if state is not None:
-            state.next_call()
-        return torch.full((n,), torch.nan, dtype=torch.float32)
+    if not finite:
+        return total.fill_(torch.nan)
     if codec.density is not None:
-        return _of_kept(x, codec, peers, mean=mean, state=state, residual=residual)
+        return _of_kept(x, codec, peers, total, mean=mean, state=state, residual=residual)
     job = Reduction(
         x,
         even(n, peers.size, codec.format),
@@ -170,7 +168,7 @@ def reduced(
         state=state,
         residual=residual,
     )
-    total = job.shared(job.own_sum())
+    job.sum_everywhere(total)
     job.close()
     return total
 
@@ -179,6 +177,7 @@ def _of_kept(
     x: torch.Tensor,
     codec: Codec,
     peers: Peers,
+    total: torch.Tensor,
     *,
     mean: bool,
     state: CodecState | None,
@@ -186,9 +185,9 @@ def _of_kept(
 ) -> torch.Tensor:
     """Send the values kept to all processes, and add them there in the order of ranks."""
     seed = 0 if state is None else derived(state.next_call(), peers.rank)
-    sent = torch.zeros(wire.nbytes(codec, x.numel()), dtype=torch.uint8)
+    sent = empty(wire.nbytes(codec, x.numel()), torch.uint8)
     wire.encode(x, codec, sent, seed, residual)
-    total = summed(list(peers.all_gather(sent)), codec, x.numel())
+    add_runs(list(peers.all_gather(sent)), codec, total)
     return total.div_(peers.size) if mean else total
 
 
@@ -214,8 +213,8 @@ def _by_levels(
     wide = Codec()
     pieces = even(x.numel(), inner.size, codec.format)
     job = Reduction(x.float(), pieces, wide, inner, mean=mean)
-    mine = job.own_sum()
+    mine = job.own_sum(empty(pieces[inner.rank], torch.float32))
     own = within(layers, sum(pieces[: inner.rank]), mine.numel())
     between = f"{what}, between nodes"
     total = reduced(mine, codec, outer, between, mean=mean, layers=own, state=state, keys=keys)
-    return job.shared(total)
+    return job.shared(total, empty(x.numel(), torch.float32))

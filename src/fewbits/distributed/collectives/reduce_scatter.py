@@ -14,12 +14,12 @@ from fewbits.distributed.arguments import (
     checked_tensor,
     described,
     flat,
-    is_finite,
     peers_of,
 )
+from fewbits.distributed.memory import empty
 from fewbits.distributed.peers import Peers
 from fewbits.distributed.pieces import even, of_rows
-from fewbits.distributed.reduction import Reduction
+from fewbits.distributed.reduction import Reduction, agreed
 from fewbits.distributed.state import CodecState
 from fewbits.distributed.traffic import Traffic
 from fewbits.recipes import Codec
@@ -85,6 +85,7 @@ def scattered(
     mean: bool,
     state: CodecState | None = None,
     key: Key = "",
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return this process's piece of the sum or mean of ``x``, (n,), float32.
 
@@ -97,18 +98,17 @@ def scattered(
         mean: divide by the number of processes.
         state: of the codec.
         key: of the residual in the state.
+        out: float32, contiguous, on the CPU, where the piece is written; None: new memory.
     """
     n = x.numel()
-    with peers.telling():
-        residual = None if state is None else state.residual([key], [n])
-        finite_here = is_finite(x, codec)
-    told = peers.agree(what if state is None else f"{what}, {state}", [int(finite_here)])
+    total = empty(pieces[peers.rank], torch.float32) if out is None else out
+    finite, residual = agreed(x, codec, peers, what, state, [key], [n])
     peers.traffic.count("reduce_scatter", 0, wide=(n - pieces[peers.rank]) * x.element_size())
-    if not all(finite for finite, *_ in told):
-        if state is not None:
-            state.next_call()
-        return torch.full((pieces[peers.rank],), torch.nan, dtype=torch.float32)
+    if not finite:
+        return total.fill_(torch.nan)
     job = Reduction(x, pieces, codec, peers, mean=mean, state=state, residual=residual)
-    total = job.own_sum()
+    job.own_sum(total)
     job.close()
-    return total if job.powers is None else total.mul_(2.0 ** -job.powers[0])
+    if job.powers is not None:
+        job.powers.scale(total, sum(pieces[: peers.rank]), -1)
+    return total

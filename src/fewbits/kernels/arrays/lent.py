@@ -29,12 +29,17 @@ def quantize(planned: Plan, x: Lent, out: Sequence[Lent | None], seed: int, amax
     return native.quantize_lent(planned, x, out, seed, amax, threads())
 
 
-def dequantize(q: Sequence[Lent | None], out: Lent, format: str, shape: tuple[int, ...], axis: int) -> bool:
-    """Write the values of packed parts into ``out``; return whether a compiled kernel does that."""
+def dequantize(
+    q: Sequence[Lent | None], out: Lent, format: str, shape: tuple[int, ...], axis: int, *, add: bool = False
+) -> bool:
+    """Write the values of packed parts into ``out``; return whether a compiled kernel does that.
+
+    With ``add``, add them to ``out``, which is then (n,) float32.
+    """
     planned = reading_plan(format, shape, axis)
     if planned is None:
         return False
-    native.dequantize_lent(planned, q, out, threads())
+    native.dequantize_lent(planned, q, out, threads(), add=add)
     return True
 
 

@@ -1,7 +1,15 @@
 """The operators of torch, here and nowhere else: schema, shape function, gradient, vmap, sharding."""
 
 from fewbits.kernels.ops.conversions import dequantize, fake_quantize, quantize
-from fewbits.kernels.ops.flat import dequantize_add, quantize_with_feedback, top_k
+from fewbits.kernels.ops.flat import (
+    dequantize_add,
+    dequantize_flat,
+    empty_kept,
+    largest_finite,
+    quantize_flat,
+    quantize_with_feedback,
+    top_k,
+)
 from fewbits.kernels.ops.nm import compress, expand
 from fewbits.kernels.ops.products import (
     addition_product,
@@ -18,11 +26,15 @@ __all__ = [
     "compress",
     "dequantize",
     "dequantize_add",
+    "dequantize_flat",
+    "empty_kept",
     "expand",
     "fake_quantize",
     "gemv",
     "gemv_int8",
+    "largest_finite",
     "quantize",
+    "quantize_flat",
     "quantize_with_feedback",
     "rounded_product",
     "rounds_in_product",

@@ -3,22 +3,98 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 
 from fewbits.errors import ArgumentError, DTypeError
 from fewbits.formats import Format, parse
-from fewbits.kernels.arrays import feedback
+from fewbits.kernels.arrays import conversions, dense, feedback, values
+from fewbits.kernels.arrays import lent as kernels
 from fewbits.kernels.arrays import top_k as selection
-from fewbits.kernels.bits.layout import Packed, layout
-from fewbits.kernels.bits.options import Choices, decide
-from fewbits.kernels.ops.tensors import array, packed
+from fewbits.kernels.bits.layout import layout
+from fewbits.kernels.bits.options import Choices, decide, read_format
+from fewbits.kernels.ops.tensors import are_lent, array, is_lent, lent, lent_parts, packed
 
 _VALUES = (torch.float32, torch.bfloat16, torch.float16)
+_NAMES = tuple(f"pieces[{i}]" for i in range(4))
 _PIECES = (torch.uint8, torch.uint8, torch.uint8, torch.float32)
 
 Pieces = Sequence[torch.Tensor | None]
 """Codes, scales, shifts and outer scales of a flat NarrowTensor; None for those that the format lacks."""
+
+
+def empty_kept(n: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return an uninitialized tensor, (n,), in memory that waits for the next one when nobody holds it.
+
+    New pages of large tensors take longer than the work on them. Such a tensor cannot be resized in place.
+
+    """
+    return torch.from_numpy(dense.empty((n * dtype.itemsize,), "uint8")).view(dtype)
+
+
+def largest_finite(x: torch.Tensor) -> tuple[float, bool]:
+    """Return the largest finite magnitude of ``x``, and whether all of it is finite, in one pass.
+
+    Args:
+        x: (n,), float32, bfloat16 or float16, contiguous, on the CPU.
+
+    Raises:
+        ArgumentError: x is not such a tensor.
+        DTypeError: x has another dtype.
+    """
+    _check("x", x, _VALUES)
+    return values.largest_finite(array(x)) if x.numel() else (0.0, True)
+
+
+def quantize_flat(x: torch.Tensor, format: str | Format, choices: Choices, seed: int, pieces: Pieces) -> None:
+    """Write the parts of ``x`` to ``pieces``, as :func:`fewbits.quantize` makes them with the same choices.
+
+    Args:
+        x: (n,), float32, bfloat16 or float16, contiguous, on the CPU.
+        format: name, text in the grammar, or Format.
+        choices: how to round.
+        seed: of stochastic rounding.
+        pieces: those of a NarrowTensor of shape (n,) in the format, contiguous, on the CPU; overwritten.
+
+    Raises:
+        ArgumentError: a tensor is not as said, or a choice is none of the format's.
+        DataError: x holds NaN or infinity and ``nonfinite="raise"``.
+        DTypeError: a tensor has another dtype.
+        FormatError: the text is not a format.
+    """
+    target = parse(format)
+    _check("x", x, _VALUES)
+    n, chosen = x.numel(), decide(target, choices, seed)
+    _check_pieces(pieces, target, n)
+    planned = kernels.plan(target.grammar, chosen.text, (n,), None, 0)
+    # Left to arrays, as it is rare: an infinity that stands for the largest number decides about the scale.
+    decides = planned is not None and planned.shared and planned.nonfinite == "saturate"
+    if planned is None or decides or not (is_lent(x) and are_lent(pieces)):
+        conversions.quantize(array(x), target, 0, chosen, out=packed(pieces))
+    elif kernels.quantize(planned, lent(x), lent_parts(pieces), seed, None):
+        conversions.refuse(array(x), target, planned.nonfinite)
+
+
+def dequantize_flat(pieces: Pieces, format: str | Format, out: torch.Tensor) -> None:
+    """Write the values of a packed tensor to ``out``.
+
+    Args:
+        pieces: those of a NarrowTensor of out's shape in the format, contiguous, on the CPU.
+        format: name, text in the grammar, or Format.
+        out: (n,), float32, bfloat16 or float16, contiguous, on the CPU.
+
+    Raises:
+        ArgumentError: a tensor is not as said.
+        DTypeError: a tensor has another dtype.
+        FormatError: the text is not a format.
+    """
+    target = parse(format)
+    _check("out", out, _VALUES)
+    _check_pieces(pieces, target, out.numel())
+    if not _dequantized(pieces, target, out, add=False):
+        place = array(out)
+        conversions.dequantize(packed(pieces), target, place.shape, 0, place.dtype, out=place)
 
 
 def top_k(x: torch.Tensor, k: int) -> torch.Tensor:
@@ -55,7 +131,9 @@ def dequantize_add(pieces: Pieces, format: str | Format, n: int, into: torch.Ten
     """
     target = parse(format)
     _check("into", into, (torch.float32,), n)
-    feedback.dequantize_add(_packed(pieces, target, n), target, array(into))
+    _check_pieces(pieces, target, n)
+    if not _dequantized(pieces, target, into, add=True):
+        feedback.dequantize_add(packed(pieces), target, array(into))
 
 
 def quantize_with_feedback(
@@ -88,23 +166,34 @@ def quantize_with_feedback(
     target = parse(format)
     _check("x", x, _VALUES)
     _check("residual", residual, (torch.float32,), x.numel())
-    chosen, parts = decide(target, choices, seed), _packed(pieces, target, x.numel())
-    feedback.quantize_with_feedback(array(x), array(residual), target, chosen, parts)
+    _check_pieces(pieces, target, x.numel())
+    chosen = decide(target, choices, seed)
+    feedback.quantize_with_feedback(array(x), array(residual), target, chosen, packed(pieces))
 
 
-def _packed(pieces: Pieces, format: Format, n: int) -> Packed:
-    """Return pieces as arrays that share their memory, checked to be those of ``n`` values."""
-    shapes = layout(format, (n,), 0)
-    names = [f"pieces[{i}]" for i in range(len(shapes))]
+def _dequantized(pieces: Pieces, format: Format, out: torch.Tensor, *, add: bool) -> bool:
+    """Write or add values where a compiled kernel reads the pieces as they lie; return whether one did."""
+    lends = is_lent(out) and are_lent(pieces)
+    parts = lent_parts(pieces) if lends else ()
+    return lends and kernels.dequantize(parts, lent(out), format.grammar, tuple(out.shape), 0, add=add)
+
+
+@lru_cache(maxsize=1024)
+def _shapes(format: str, n: int) -> tuple[tuple[int, ...] | None, ...]:
+    return layout(read_format(format), (n,), 0)
+
+
+def _check_pieces(pieces: Pieces, format: Format, n: int) -> None:
+    """Raise an error unless pieces are those of ``n`` values."""
+    shapes = _shapes(format.grammar, n)
     if [piece is None for piece in pieces] != [shape is None for shape in shapes]:
         raise ArgumentError(
             f"pieces are {[None if p is None else tuple(p.shape) for p in pieces]}; {n} values of {format}"
             f" have {list(shapes)}: take those of a NarrowTensor"
         )
-    for name, piece, shape, dtype in zip(names, pieces, shapes, _PIECES, strict=True):
+    for name, piece, shape, dtype in zip(_NAMES, pieces, shapes, _PIECES, strict=True):
         if piece is not None and shape is not None:
             _check(name, piece, (dtype,), shape[0])
-    return packed(pieces)
 
 
 def _check(name: str, x: torch.Tensor, dtypes: tuple[torch.dtype, ...], n: int | None = None) -> None:

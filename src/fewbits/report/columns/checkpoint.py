@@ -13,7 +13,7 @@ from fewbits.report.totals import FormatTotal
 def proposal_columns(report: CheckpointReport) -> list[Column[TensorSummary]]:
     """Build the columns about each tensor as it is stored and the format proposed for it."""
     levels = {(s.tensor, s.format): s.error.qsnr_db for s in report.scores}
-    proposal = f"Of the fewest bytes in all that keep {report.min_qsnr_db:g} dB; keep: leave it as it is."
+    proposal = f"Chosen so that all together {report.bound}; keep: leave it as it is."
 
     def qsnr(tensor: TensorSummary) -> float:
         return levels.get((tensor.tensor, tensor.proposed or ""), math.nan)

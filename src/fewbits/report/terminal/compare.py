@@ -95,7 +95,7 @@ class _Continued:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         proposal, qsnr = proposal_columns(self.report), qsnr_columns(self.report)
-        heading = Heading(self.report.path, f"formats that keep {self.report.min_qsnr_db:g} dB")
+        heading = Heading(self.report.path, f"formats that {self.report.bound}")
         single = Sheet(heading, proposal[:4] + qsnr + proposal[4:], self.shown)
         if single.fits(options):
             yield single

@@ -1,7 +1,8 @@
-"""The task "bytes": predict source text byte by byte."""
+"""The tasks "bytes" and "lstm": predict source text byte by byte, by a transformer or an LSTM."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from fewbits.train.tasks.bytes_model import ByteModel, Shape, next_byte_loss, windows_at
 from fewbits.train.tasks.cache import cache_path
+from fewbits.train.tasks.lstm_model import ByteLSTM, LSTMShape
 from fewbits.train.tasks.task import Batch, Hyperparameters, Task, created
 from fewbits.train.tasks.text import HELD_OUT, library_text, own_text
 
@@ -19,7 +21,7 @@ from fewbits.train.tasks.text import HELD_OUT, library_text, own_text
 class BytesConfig:
     """Every size of the task. The defaults fit a demonstration on two cores."""
 
-    shape: Shape = field(default_factory=Shape)
+    shape: Shape | LSTMShape = field(default_factory=Shape)
     hyper: Hyperparameters = field(
         default_factory=lambda: Hyperparameters(steps=600, batch_size=16, lr=1.4e-2, weight_decay=0.2)
     )
@@ -34,29 +36,30 @@ class BytesConfig:
 
 
 def bytes_task(data: Path | None = None, config: BytesConfig | None = None) -> Task:
-    """Return the language task, on Python's own library or on the user's text.
+    """Return a language task, on Python's own library or on the user's text.
 
     Args:
         data: a text file or a folder of text files; default: the source of Python's standard library.
-        config: sizes; default: those of the demonstration.
+        config: sizes, whose shape says which model; default: those of the demonstration.
 
     Raises:
         DataError: the text cannot be read or is too short.
     """
     sizes = config or BytesConfig()
     text = library_text() if data is None else own_text(data, least=sizes.least_bytes)
+    name, create = _model(sizes.shape)
     train_text, held_out = _tensor(text.train), _tensor(text.held_out)
 
     def path(seed: int) -> Path:
         # The size of the evaluation is left out: it does not change the model.
         key = {"shape": asdict(sizes.shape), "hyper": asdict(sizes.hyper), "window": sizes.window}
-        return cache_path("bytes", seed, key, text.train)
+        return cache_path(name, seed, key, text.train)
 
     return Task(
-        name="bytes",
+        name=name,
         metric="nll",
         lower_is_better=True,
-        create=partial(created, partial(ByteModel, sizes.shape)),
+        create=partial(created, create),
         draw_batch=partial(_windows, text=train_text, window=sizes.window),
         loss=_loss,
         evaluate=lambda model: nats_per_byte(model, held_out, sizes),
@@ -64,6 +67,13 @@ def bytes_task(data: Path | None = None, config: BytesConfig | None = None) -> T
         single_thread=True,
         cache_path=path,
     )
+
+
+def _model(shape: Shape | LSTMShape) -> tuple[str, Callable[[], nn.Module]]:
+    """Return the name of the task, and what creates its model."""
+    if isinstance(shape, LSTMShape):
+        return "lstm", partial(ByteLSTM, shape)
+    return "bytes", partial(ByteModel, shape)
 
 
 def nats_per_byte(model: nn.Module, held_out: Tensor, config: BytesConfig) -> float:

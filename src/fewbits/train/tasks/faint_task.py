@@ -20,7 +20,7 @@ from fewbits.train.tasks.task import Batch, Hyperparameters, Task, created
 
 SCALE = 2.0**-20  # of the loss
 LARGE = 8.0  # what initial weights are multiplied by
-_HYPER = Hyperparameters(steps=400, batch_size=32, lr=1e-3, weight_decay=0.0)
+_HYPER = Hyperparameters(steps=400, batch_size=32, lr=1e-3, weight_decay=0.0, gradient_decay=0.0)
 
 
 class FaintModel(nn.Module):

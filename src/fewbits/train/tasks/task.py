@@ -23,6 +23,8 @@ class Hyperparameters:
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.98)  # of AdamW; 0.999 is too slow for hundreds of steps
     max_norm: float = 1.0  # norm to which the gradient is clipped
+    momentum: float = 0.9  # of SGD and LARS
+    gradient_decay: float = 5e-5  # of SGD and LARS: the weights times this are added to their gradient
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,11 @@ class RecipeTrainer(Trainer):  # type: ignore[misc]  # transformers is not typed
     def create_optimizer(self, *model: nn.Module) -> torch.optim.Optimizer:
         """Make AdamW with the model's recipe, where no optimizer was given."""
         if self.optimizer is None and self.optimizer_cls_and_kwargs is None:
+            if self.recipe.optimizer != "adamw":
+                raise ArgumentError(
+                    f"recipe {self.recipe.name!r} trains by {self.recipe.optimizer}, and this trainer makes"
+                    f" AdamW; give it optimizers=(fewbits.optim.{self.recipe.optimizer.upper()}(...), None)"
+                )
             args = self.args
             options = {
                 "lr": args.learning_rate,

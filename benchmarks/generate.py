@@ -1,0 +1,123 @@
+"""How long does a token of a Llama of about 1 billion random weights take, packed and in bfloat16?
+
+Peer: transformers with the same weights in bfloat16, in one process, in turns. A token is one more position
+behind a prompt of 16, with the cache of transformers. Loading is measured in processes of its own: the
+largest resident memory, less what the libraries take before, against the bytes of the packed tensors.
+llama.cpp itself is not run; its kernels are in matvec.py.
+
+    python benchmarks/generate.py [--layers 16] [--rounds 5] [--formats mxfp4,mxfp8_e4m3] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from _alternating import arguments, seconds, table, write
+
+import fewbits as fb
+from fewbits.files import cast
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+import transformers  # reads the variable when it is imported
+from transformers.initialization import no_init_weights
+
+PROMPT = 16
+_PEAK = """
+import json, resource, sys, warnings
+warnings.simplefilter("ignore")
+import torch
+import fewbits as fb
+import fewbits.integrations.transformers
+def resident(key):
+    return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith(key))
+transformers = fewbits.integrations.transformers
+before = resident("VmRSS")
+model = fb.load(sys.argv[1])
+peak = resident("VmHWM")
+print(json.dumps([before, peak, sum(p.nbytes for p in model.parameters())]))
+"""
+
+
+def model(layers: int) -> Any:
+    """Return the model with random weights, in bfloat16."""
+    config = transformers.LlamaConfig(
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_hidden_layers=layers,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        vocab_size=32000,
+        tie_word_embeddings=True,
+        dtype="bfloat16",
+    )
+    torch.manual_seed(0)
+    with no_init_weights():
+        made = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+    for p in made.parameters():
+        p.data.normal_(0, 0.02) if p.ndim > 1 else p.data.fill_(1)
+    made.tie_weights()
+    return made.eval()
+
+
+class Step:
+    """One token more, again and again behind the same prompt."""
+
+    def __init__(self, of: Any) -> None:
+        self.model, self.ids = of, torch.arange(PROMPT)[None]
+        self.cache = transformers.DynamicCache(config=of.config)
+        with torch.inference_mode():
+            self.model(self.ids, past_key_values=self.cache)
+
+    @torch.inference_mode()
+    def __call__(self) -> None:
+        """Compute it, and forget it."""
+        self.model(self.ids[:, :1], past_key_values=self.cache)
+        self.cache.crop(-1)
+
+
+def peak(folder: Path) -> dict[str, float]:
+    """Return the bytes that loading took at its peak, and of the packed parameters."""
+    command = [sys.executable, "-c", _PEAK, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    before, most, packed = json.loads(done.stdout.splitlines()[-1])
+    return {"packed_mebibytes": packed / 2**20, "peak_of_packed": (most - before) / packed}
+
+
+def main() -> None:
+    """Print the table and write the figures."""
+    given = arguments(__doc__ or "", layers=16)
+    names = given.formats.split(",") if given.formats else ["mxfp4", "mxint8", "mxfp8_e4m3"]
+    rows = []
+    with tempfile.TemporaryDirectory() as place:
+        dense = model(given.layers)
+        parameters = sum(p.numel() for p in dense.parameters())
+        dense.save_pretrained(Path(place) / "dense")
+        calls: dict[str, Any] = {"bfloat16": Step(dense)}
+        for name in names:
+            folder = Path(place) / name
+            cast(Path(place) / "dense", folder, format=fb.format(name))
+            dense.config.save_pretrained(folder)
+            rows.append({"format": name, "parameters": parameters, **peak(folder)})
+            calls[name] = Step(fb.load(folder))
+        taken = seconds(calls, given.rounds)
+    for row in rows:
+        row["milliseconds"] = 1e3 * taken[row["format"]]
+        row["bfloat16_milliseconds"] = 1e3 * taken["bfloat16"]
+        row["of_bfloat16"] = taken[row["format"]] / taken["bfloat16"]
+    print(f"Llama with {parameters / 1e9:.2f} billion parameters; one token behind {PROMPT} others")
+    head = ("format", "packed MiB", "peak of packed", "ms a token", "bfloat16 ms", "of bfloat16")
+    keys = ["format", "packed_mebibytes", "peak_of_packed", "milliseconds"]
+    keys += ["bfloat16_milliseconds", "of_bfloat16"]
+    table(head, [tuple(row[key] for key in keys) for row in rows])
+    write(given.json, rows)
+
+
+if __name__ == "__main__":
+    main()

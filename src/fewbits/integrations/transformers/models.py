@@ -1,0 +1,59 @@
+"""A model from a folder, with the packed weights as they lie in its files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModel, GenerationConfig, PreTrainedModel
+
+from fewbits.errors import DataError
+from fewbits.files import load_file
+from fewbits.tensor import NarrowTensor
+
+
+def from_folder(path: str | os.PathLike[str], device: str | torch.device) -> PreTrainedModel:
+    """Return the model of a folder; see :func:`fewbits.load`."""
+    folder = Path(path)
+    if not (folder / "config.json").is_file():
+        raise DataError(
+            f"{folder} has no config.json, which says what the model is; copy that of the model it was cast"
+            " from, or use fewbits.files.load_file for the tensors alone"
+        )
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    config.__dict__.pop("quantization_config", None)  # the files say it themselves
+    state = load_file(folder)
+    model, found = _class_of(config, folder).from_pretrained(
+        None, config=config, state_dict=state, dtype=_wide_dtype(state), output_loading_info=True
+    )
+    for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if found[what]:
+            raise DataError(
+                f"{folder}: {len(found[what])} {what.replace('_', ' ')} for {type(model).__name__}, as"
+                f" {min(map(str, found[what]))}; expected the tensors of this model"
+            )
+    if (folder / "generation_config.json").is_file() and model.can_generate():
+        model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    return cast("PreTrainedModel", model.to(device).eval())
+
+
+def _class_of(config: Any, folder: Path) -> Any:
+    names = config.architectures or []
+    for name in names:
+        if hasattr(transformers, name):
+            return getattr(transformers, name)
+    if names:
+        raise DataError(
+            f"{folder}: transformers {transformers.__version__} has no {names[0]}, which config.json names;"
+            " install a version that has it"
+        )
+    return AutoModel
+
+
+def _wide_dtype(state: dict[str, torch.Tensor | NarrowTensor]) -> torch.dtype | str:
+    """Return the dtype of what is not narrow, in which from_pretrained must leave it."""
+    dtypes = {x.dtype for x in state.values() if x.is_floating_point() and not isinstance(x, NarrowTensor)}
+    return dtypes.pop() if len(dtypes) == 1 else "auto"

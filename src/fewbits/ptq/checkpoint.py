@@ -1,0 +1,166 @@
+"""A checkpoint in narrow formats, with the weights of its model's layers chosen on calibration batches."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from fewbits.errors import ArgumentError, DataError
+from fewbits.files import cast
+from fewbits.files.checkpoint import StoredTensor, chunks
+from fewbits.files.contents import ordinary_tensors
+from fewbits.files.layouts import named
+from fewbits.files.selection import choose_formats
+from fewbits.formats import Format, parse
+from fewbits.kernels.bits.reals import widened
+from fewbits.ptq.data_flow import Batch
+from fewbits.ptq.layers import product_layer
+from fewbits.ptq.model import quantize_model
+from fewbits.ptq.stored_choices import choice_file
+from fewbits.records import CastReport, QuantizeReport
+from fewbits.typing import Progress
+
+
+def cast_model(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    model: nn.Module,
+    batches: Sequence[Batch],
+    *,
+    format: str | Format | None = None,
+    map: Mapping[str, str | Format] | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    scale_rule: str = "floor",
+    method: str = "gptq",
+    scale: str = "amax",
+    layout: str | None = None,
+    fuse: bool = True,
+    progress: Progress | None = None,
+) -> tuple[CastReport, QuantizeReport]:
+    """Write a checkpoint in narrow formats, its linear and convolution layers as :func:`quantize_model` does.
+
+    Tensors that are no weight of such a layer are rounded to nearest, as :func:`fewbits.files.cast` does. The
+    weight of each layer is kept in a hidden folder beside the destination once it is chosen; after an
+    interruption the same call goes on from there and writes the same bytes, and in the end it is removed.
+
+    Args:
+        source: a ``.safetensors`` file, an index of several, or a folder of them.
+        destination: a ``.safetensors`` file for a file, else a folder.
+        model: takes the values of the checkpoint's tensors, by name; in the mode in which it will be used.
+        batches: what the model takes.
+        format: for tensors that no key of ``map`` matches; None leaves them unchanged.
+        map: formats by patterns of tensors' names; the first that matches decides.
+        include: patterns of the names that may be cast; empty for all.
+        exclude: patterns of names that stay unchanged even if others match.
+        scale_rule: how power-of-two scales are chosen.
+        method: ``round``, ``gptq`` or ``gpfq``.
+        scale: ``amax`` or ``search``.
+        layout: as :func:`fewbits.files.cast` takes it.
+        fuse: the same.
+        progress: called as work goes on.
+
+    Returns:
+        The record of the cast, and that of the layers.
+
+    Raises:
+        DataError: the checkpoint cannot be read, has none of the model's weights or one of another shape.
+        ArgumentError: no layer of the model is to be cast, or what :func:`quantize_model` refuses.
+        FormatError: no such format.
+    """
+    tensors = {t.name: t for t in ordinary_tensors(source)}
+    mapped = [(names, _format(to)) for names, to in (map or {}).items()]
+    others = None if format is None else _format(format)
+    if layout is None:
+        chosen = choose_formats(list(tensors.values()), others, mapped, include, exclude)
+    else:
+        of = named(layout)
+        others = None if others is None else of.accept(others)
+        mapped = [(names, of.accept(fmt)) for names, fmt in mapped]
+        chosen = choose_formats(list(tensors.values()), others, mapped, include, exclude, of.can_cast)
+    names = _fill(model, tensors, os.fspath(source))
+    layers = {
+        layer: names[f"{layer}.weight".lstrip(".")]
+        for layer, module in model.named_modules()
+        if product_layer(module) is not None and names.get(f"{layer}.weight".lstrip(".")) in chosen
+    }
+    if not layers:
+        raise ArgumentError(
+            "no linear or convolution layer of the model has a weight that would be cast; cast without"
+            " `method`"
+        )
+    work = _work_folder(Path(os.path.realpath(destination)))
+    _, report = quantize_model(
+        model,
+        batches,
+        None,
+        map={glob.escape(layer): chosen[name] for layer, name in layers.items()},
+        method=method,
+        scale=scale,
+        scale_rule=scale_rule,
+        folder=work,
+        progress=progress,
+    )
+    values = {layers[x.layer]: choice_file(work, x.layer) for x in report.layers if x.vectors}
+    written = cast(
+        source,
+        destination,
+        format=others,
+        map=map,
+        include=include,
+        exclude=exclude,
+        scale_rule=scale_rule,
+        layout=layout,
+        fuse=fuse,
+        values=values,
+        progress=progress,
+    )
+    shutil.rmtree(work)
+    return written, report
+
+
+def _format(given: str | Format) -> Format:
+    return parse(given) if isinstance(given, str) else given
+
+
+def _work_folder(target: Path) -> Path:
+    if not target.parent.is_dir():
+        raise ArgumentError(
+            f"cannot write {target}: the folder {target.parent} does not exist; create it first"
+        )
+    return target.parent / f".fewbits-{target.name}.ptq"
+
+
+def _fill(model: nn.Module, tensors: Mapping[str, StoredTensor], source: str) -> dict[str, str]:
+    """Give the model the checkpoint's values; return the names of its tensors by those of the parameters."""
+    base = getattr(model, "base_model_prefix", "")
+    names: dict[str, str] = {}
+    held: dict[str, Tensor] = dict(model.named_parameters())
+    for name, parameter in held.items():
+        alike = [name, *((name.removeprefix(f"{base}."), f"{base}.{name}") if base else ())]
+        stored = next((tensors[n] for n in alike if n in tensors), None)
+        if stored is None:
+            continue
+        if stored.shape != tuple(parameter.shape):
+            raise DataError(
+                f"the model's {name!r:.200} is {tuple(parameter.shape)}; the checkpoint's {stored.shape}"
+            )
+        parameter.detach().copy_(_values(stored))
+        names[name] = stored.name
+    if not names:
+        raise DataError(
+            f"{source} has no tensor of a name of the model's, such as {next(iter(held), '')!r:.200}"
+        )
+    return names
+
+
+def _values(tensor: StoredTensor) -> Tensor:
+    row = max(tensor.shape[-1] if tensor.shape else 1, 1)
+    parts = [torch.from_numpy(widened(piece)).reshape(-1) for piece in chunks(tensor, row)]
+    return torch.cat(parts).reshape(tensor.shape) if parts else torch.empty(tensor.shape)

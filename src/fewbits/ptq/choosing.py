@@ -1,0 +1,100 @@
+"""The weights of one layer, chosen for its inputs; never worse there than those rounded to nearest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fewbits.errors import DataError
+from fewbits.ptq.gpfq import gpfq
+from fewbits.ptq.gptq import gptq
+from fewbits.ptq.grid import Grid, Target, grid
+from fewbits.ptq.layers import ProductLayer
+from fewbits.ptq.moments import Moments
+from fewbits.ptq.scales import searched
+
+METHODS = ("round", "gptq", "gpfq")
+SCALES = ("amax", "search")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How weights are chosen."""
+
+    method: str = "gptq"
+    scale: str = "amax"
+    damping: float = 0.01
+
+
+@dataclass(frozen=True)
+class ChosenWeight:
+    """The weight of a layer, with what it and rounding do to the layer's outputs."""
+
+    weight: Tensor  # as the layer holds it
+    power: float  # sum of squares of the outputs
+    rounding_loss: float  # squared error of the outputs with the weight rounded to nearest
+    loss: float  # and with this one
+
+
+def choose(layer: ProductLayer, moments: Moments, target: Target, choice: Choice) -> ChosenWeight:
+    """Choose the weight of a layer, given the moments of its inputs.
+
+    Args:
+        layer: its weight is finite.
+        moments: of the inputs that it will take.
+        target: the format.
+        choice: the method.
+
+    Returns:
+        Values that quantizing leaves as they are. Each output keeps those of the method, or those of rounding
+        where they lose less.
+
+    Raises:
+        DataError: rounded weights change when they are rounded again, without an end.
+    """
+    w = layer.matrices(layer.weight.double())
+    nearest = target.settled(target.rounded(layer.in_blocks))
+    if nearest is None:
+        raise DataError(
+            f"{target.format} has no values for these weights that quantizing leaves as they are; take"
+            " another format, or leave the layer out"
+        )
+    plain = layer.from_blocks(nearest).double()
+    rounding_loss = moments.loss(w, plain)
+    best, loss = nearest, rounding_loss
+    values = target.settled(_values(layer, w, moments, target, choice))
+    if values is not None:
+        own = moments.loss(w, layer.from_blocks(values).double())
+        rows = (own < rounding_loss)[..., None]
+        mixed = layer.to_blocks(torch.where(rows, layer.from_blocks(values), layer.from_blocks(nearest)))
+        # Rows of two origins may disagree about a scale that they share.
+        if target.settled(mixed) is mixed:
+            best, loss = mixed, torch.minimum(own, rounding_loss)
+        elif own.sum() < rounding_loss.sum():
+            best, loss = values, own
+    weight = best.reshape(layer.weight.shape)
+    return ChosenWeight(weight, *(float(x.sum()) for x in (moments.power(w), rounding_loss, loss)))
+
+
+def _values(layer: ProductLayer, w: Tensor, moments: Moments, target: Target, choice: Choice) -> Tensor:
+    """Return the values that the method gives, arranged in blocks, in the weight's dtype."""
+    dtype = layer.weight.dtype
+    goal = moments.best(w, choice.damping) if choice.method == "gptq" else w
+    blocks = layer.to_blocks(goal).to(dtype)
+    like = None
+    if choice.scale == "search":
+        mean_square = moments.gram.diagonal(dim1=-2, dim2=-1)[:, None].expand(w.shape)
+        like = searched(blocks, layer.to_blocks(mean_square), target)
+    allowed = grid(blocks, target, like).arranged(layer.from_blocks)
+    chosen = [_matrix(goal[i], moments, i, allowed.of_group(i), choice) for i in range(len(w))]
+    return layer.to_blocks(torch.stack(chosen)).to(dtype)
+
+
+def _matrix(w: Tensor, moments: Moments, group: int, grid: Grid, choice: Choice) -> Tensor:
+    if choice.method == "gptq":
+        return gptq(w, moments.gram[group], grid.nearest, damping=choice.damping)
+    if choice.method == "gpfq":
+        return gpfq(w, moments.gram[group], moments.cross[group], grid.nearest)
+    return grid.nearest(w)

@@ -1,0 +1,62 @@
+"""GPTQ: what one weight loses by rounding is made up for by the weights that are not rounded yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+_LAZY = 128  # columns after which the others take what was lost, in one product
+
+Nearest = Callable[[Tensor, Tensor], Tensor]
+"""``nearest(w, columns)``: the values that may be stored nearest to w, (rows, k), in these k columns."""
+
+
+def gptq(w: Tensor, hessian: Tensor, nearest: Nearest, *, damping: float = 0.01) -> Tensor:
+    """Choose the values of a matrix one column after the other, such that its products change little.
+
+    Frantar, Ashkboos, Hoefler, Alistarh, "GPTQ: Accurate Post-Training Quantization for Generative
+    Pre-trained Transformers", ICLR 2023, algorithm 1; columns in falling order of the Hessian's diagonal.
+
+    Args:
+        w: (rows, n) float64.
+        hessian: (n, n) float64, the sum of x x^T over the inputs x, in any unit.
+        nearest: rounds columns of the matrix.
+        damping: what is added to the diagonal, as a fraction of its mean.
+
+    Returns:
+        (rows, n) float64, values that ``nearest`` gave.
+    """
+    order = torch.argsort(hessian.diagonal(), descending=True, stable=True)
+    w, chosen = w[:, order].clone(), torch.empty_like(w)
+    upper = _inverse_factor(hessian[order][:, order], damping)
+    n = len(order)
+    for start in range(0, n, _LAZY):
+        stop = min(start + _LAZY, n)
+        lost = torch.empty_like(w[:, start:stop])
+        for j in range(start, stop):
+            value = nearest(w[:, j : j + 1], order[j : j + 1])
+            chosen[:, order[j]] = value[:, 0]
+            share = (w[:, j : j + 1] - value) / upper[j, j]
+            w[:, j:stop] -= share * upper[j, j:stop]
+            lost[:, j - start] = share[:, 0]
+        w[:, stop:] -= lost @ upper[start:stop, stop:]
+    return chosen
+
+
+def _inverse_factor(hessian: Tensor, damping: float) -> Tensor:
+    """Return the upper Cholesky factor of the inverse of the damped Hessian.
+
+    Where rounding leaves it without one, as with fewer inputs than columns and no damping, the damping grows.
+    """
+    mean = float(hessian.diagonal().mean()) or 1.0
+    added = damping * mean
+    eye = torch.eye(len(hessian), dtype=hessian.dtype, device=hessian.device)
+    while True:
+        lower, failed = torch.linalg.cholesky_ex(hessian + added * eye)
+        upper, failed_too = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
+        if not failed and not failed_too:
+            factor: Tensor = upper
+            return factor
+        added = max(10 * added, 1e-8 * mean)

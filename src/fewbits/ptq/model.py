@@ -1,0 +1,311 @@
+"""Choose the weights of a model's layers, one after the other, for the inputs that they will take."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import inf, nan
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from fewbits.errors import ArgumentError, DataError
+from fewbits.formats import Format, parse
+from fewbits.kernels import check_scale_rule, has_scale_rule
+from fewbits.names import Selection, check_fits, listed, within
+from fewbits.ptq.choosing import METHODS, SCALES, Choice, ChosenWeight, choose
+from fewbits.ptq.data_flow import Batch, Stage, call, run_to, stages
+from fewbits.ptq.grid import Target
+from fewbits.ptq.hadamard import check_size
+from fewbits.ptq.layers import LinearLayer, ProductLayer, is_plain, product_layer
+from fewbits.ptq.moments import Moments
+from fewbits.ptq.rotation import Rotated, rotate
+from fewbits.ptq.stored_choices import StoredChoices, job_of
+from fewbits.records import QuantizedLayer, QuantizeReport
+from fewbits.tensor import fake_quantize
+from fewbits.typing import Progress
+from fewbits.versions import release
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+@dataclass(frozen=True)
+class RoundedInput:
+    """A forward pre-hook that rounds the input of a layer to a format, nearest even."""
+
+    format: Format
+    axis: int
+    scale_rule: str
+
+    def __call__(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return the arguments of the layer with the first one rounded."""
+        x, *rest = inputs
+        return (self.rounded(x), *rest)
+
+    def rounded(self, x: Tensor) -> Tensor:
+        """Return a tensor rounded."""
+        y: Tensor = fake_quantize(x, self.format, axis=self.axis, scale_rule=self.scale_rule)
+        return y
+
+
+def quantize_model(
+    model: Model,
+    batches: Sequence[Batch],
+    format: str | Format | None,
+    *,
+    method: str = "gptq",
+    scale: str = "amax",
+    scale_rule: str = "floor",
+    map: Mapping[str, str | Format] | None = None,
+    activation: str | Format | None = None,
+    hadamard: int = 0,
+    damping: float = 0.01,
+    include: str | Iterable[str] = "*",
+    exclude: str | Iterable[str] = (),
+    folder: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> tuple[Model, QuantizeReport]:
+    """Give the layers of a trained model weights that a format holds, chosen for its inputs, in place.
+
+    Every linear and convolution layer is changed, in the order in which data flows: a layer is calibrated on
+    what the chosen weights before it give. Weights keep their dtype, and quantizing them as
+    :func:`fewbits.files.cast` does gives these very values: what is stored is what was chosen. Of each output
+    of a layer the values of the method are kept only where they lose less than rounding does on these inputs.
+    Layers that take the same tensor are calibrated together: memory holds the model, a batch, and one matrix
+    of the size of their inputs, three with ``activation``.
+
+    Args:
+        model: any module, in the mode in which it will be used.
+        batches: what the model takes, without labels: tensors, tuples of arguments or mappings of them.
+        format: a format or its text; None leaves layers that no key of ``map`` fits as they are.
+        method: ``round`` to nearest, ``gptq`` (Frantar et al., ICLR 2023) or ``gpfq``, error diffusion
+            (Lybrand and Saab, JMLR 2021).
+        scale: ``amax``: the scale of a block follows from its largest value; ``search``: it is the one that
+            loses least, with errors weighted by the mean squares of the inputs.
+        scale_rule: how power-of-two scales are chosen; formats with other scales keep their own rule.
+        map: formats by patterns of layers' names; the first that fits decides.
+        activation: the format to which the inputs of the layers are rounded, here and in later calls.
+        hadamard: rotate the inputs of layers in blocks of up to so many values, 16, 32, 64 or 128; 0 for no
+            rotation. A layer takes the largest of these sizes that divides its inputs. The rotation is folded
+            into the linear layer before where there is one, else it is a forward pre-hook of the layer.
+        damping: what GPTQ adds to the diagonal of its Hessian, as a fraction of the mean.
+        include: patterns of module names, as in ``"blocks.*"``: only layers within them are changed.
+        exclude: patterns of module names to leave out.
+        folder: where the weight of each layer is stored once it is chosen; the same call with the same model
+            and batches goes on from there, and gives the same bits. None stores nothing.
+        progress: called as ``progress("calibrating layers", done, all)``.
+
+    Returns:
+        The model, and a record of each layer. A layer that no batch reaches is rounded to nearest; one that
+        shares its weight with another module is left as it is. The record says so.
+
+    Raises:
+        ArgumentError: no such method, no batches, a pattern that fits no layer, or a model prepared before.
+        FormatError: no such format.
+        DataError: a weight or an input is not finite, or a layer's input is no tensor.
+    """
+    targets = _Targets.read(format, map or {}, scale_rule)
+    rounding = parse(activation) if isinstance(activation, str) else activation
+    choice = _checked(method, scale, damping, batches)
+    check_size(hadamard)
+    check_scale_rule(scale_rule, [*targets.formats, *([rounding] if rounding else [])])
+    layers, left = _layers(model, targets, Selection(listed(include), listed(exclude)))
+    settings = {"versions": [release("fewbits"), release("torch")], **asdict(choice), "hadamard": hadamard}
+    settings["formats"] = [str(rounding), scale_rule, *(f"{name} {targets[name].format}" for name in layers)]
+    job = "" if folder is None else job_of(settings, model.state_dict().items(), list(batches))
+    stored = StoredChoices(None if folder is None else Path(folder), job)
+    work = _Work(model, batches, layers, targets, choice, stored, rounding, scale_rule, progress)
+    with torch.no_grad():
+        flow = stages(model, {name: layer.module for name, layer in layers.items()}, batches[0])
+        if hadamard:
+            work.rotated = rotate(layers, flow, hadamard, lambda: call(model, batches[0]))
+        for stage in flow:
+            work.quantize(stage)
+        work.round_the_rest()
+    activations = None if rounding is None else str(rounding)
+    return model, QuantizeReport(method, scale, scale_rule, activations, (*work.records.values(), *left))
+
+
+@dataclass(frozen=True)
+class _Targets:
+    """The format of each layer, by patterns of names."""
+
+    rules: tuple[tuple[str, Target], ...]
+
+    @classmethod
+    def read(cls, format: str | Format | None, map: Mapping[str, str | Format], scale_rule: str) -> _Targets:
+        rules = [*map.items(), *([("*", format)] if format is not None else [])]
+        if not rules:
+            raise ArgumentError("no format was given; expected `format`, as in 'mxfp4', or `map`")
+        read = [(glob, parse(f) if isinstance(f, str) else f) for glob, f in rules]
+        return cls(tuple((glob, Target(f, scale_rule)) for glob, f in read))
+
+    @property
+    def formats(self) -> list[Format]:
+        return [target.format for _, target in self.rules]
+
+    def get(self, name: str) -> Target | None:
+        return next((target for glob, target in self.rules if within(name, [glob])), None)
+
+    def __getitem__(self, name: str) -> Target:
+        target = self.get(name)
+        assert target is not None
+        return target
+
+
+@dataclass
+class _Work:
+    """A model whose layers get their weights."""
+
+    model: nn.Module
+    batches: Sequence[Batch]
+    layers: Mapping[str, ProductLayer]
+    targets: _Targets
+    choice: Choice
+    stored: StoredChoices
+    rounding: Format | None  # of the layers' inputs
+    scale_rule: str
+    progress: Progress | None
+    rotated: Mapping[str, Rotated] = field(default_factory=dict)
+    records: dict[str, QuantizedLayer] = field(default_factory=dict)
+
+    def quantize(self, stage: Stage) -> None:
+        """Choose the weights of layers that take the same input, or take those that are stored."""
+        known = {name: self.stored.load(name) for name in stage.layers}
+        sums = self._sums(stage, [name for name, found in known.items() if found is None])
+        for name, found in known.items():
+            if found is None:
+                chosen = self._chosen(name, sums[name]), sums[name].count
+                self.stored.save(name, *chosen)
+            else:
+                chosen = found
+            self._set(name, *chosen)
+            hook = self._hook(name)
+            if hook is not None:
+                self.layers[name].module.register_forward_pre_hook(hook)
+
+    def round_the_rest(self) -> None:
+        """Round the weights of layers that no batch has reached."""
+        for name, layer in self.layers.items():
+            if name in self.records:
+                continue
+            values = self.targets[name].settled(layer.in_blocks)
+            if values is None:
+                raise DataError(
+                    f"{self.targets[name].format} has no values for the weight of {name}; exclude it"
+                )
+            chosen = ChosenWeight(values.reshape(layer.weight.shape), nan, nan, nan)
+            self._set(name, chosen, 0, "no batch reaches it: rounded to nearest")
+
+    def _sums(self, stage: Stage, names: Sequence[str]) -> dict[str, Moments]:
+        """Return the moments of the inputs of some layers of a stage; linear ones share theirs."""
+        first: dict[object, str] = {}
+        for name in names:
+            first.setdefault(self._inputs(stage, name), name)
+        own = {name: Moments(self.layers[name], self._rounded(name)) for name in first.values()}
+        seen = {self.layers[name].module: moments for name, moments in own.items()}
+        modules = {name: self.layers[name].module for name in stage.layers}
+
+        def add(module: nn.Module, x: Tensor) -> None:
+            if module in seen:
+                seen[module].add(x)
+
+        for done in run_to(self.model, stage, modules, self.batches, add) if names else ():
+            self._advance(done / len(self.batches))
+        return {name: own[first[self._inputs(stage, name)]] for name in names}
+
+    def _inputs(self, stage: Stage, name: str) -> object:
+        """Return what is equal for layers whose inputs have the same moments."""
+        return LinearLayer if isinstance(self.layers[name], LinearLayer) and stage.calls[name] == 1 else name
+
+    def _chosen(self, name: str, moments: Moments) -> ChosenWeight:
+        if not moments.is_finite:
+            raise DataError(f"{name} takes NaN, infinity or huge numbers; check the batches, or exclude it")
+        return choose(self.layers[name], moments, self.targets[name], self.choice)
+
+    def _hook(self, name: str) -> RoundedInput | None:
+        if self.rounding is None:
+            return None
+        rule = self.scale_rule if has_scale_rule(self.rounding) else "floor"
+        return RoundedInput(self.rounding, self.layers[name].input_axis, rule)
+
+    def _rounded(self, name: str) -> Callable[[Tensor], Tensor] | None:
+        hook = self._hook(name)
+        return None if hook is None else hook.rounded
+
+    def _set(self, name: str, chosen: ChosenWeight, vectors: int, reason: str = "") -> None:
+        layer, rotated = self.layers[name], self.rotated.get(name, Rotated())
+        layer.weight.copy_(chosen.weight)
+        power = chosen.power or 1.0  # no output: nothing is lost either
+        self.records[name] = QuantizedLayer(
+            layer=name,
+            shape=tuple(layer.weight.shape),
+            format=str(self.targets[name].format),
+            vectors=vectors,
+            rounding_loss=chosen.rounding_loss / power,
+            loss=chosen.loss / power,
+            hadamard=rotated.size,
+            folded=rotated.folded,
+            reason=reason,
+        )
+        self._advance(0.0)
+
+    def _advance(self, part: float) -> None:
+        if self.progress is not None:
+            self.progress("calibrating layers", len(self.records) + part, len(self.layers))
+
+
+def _checked(method: str, scale: str, damping: float, batches: Sequence[Batch]) -> Choice:
+    for what, given, names in (("method", method, METHODS), ("scale", scale, SCALES)):
+        if given not in names:
+            raise ArgumentError(f"{what}={given!r} is not one of {', '.join(names)}")
+    if not 0 <= damping < inf:
+        raise ArgumentError(f"damping={damping} is no part of a mean; expected 0.01 or another number from 0")
+    if len(batches) == 0:
+        raise ArgumentError("there is no batch to calibrate on; give a list of one at least")
+    return Choice(method, scale, damping)
+
+
+def _layers(
+    model: nn.Module, targets: _Targets, selection: Selection
+) -> tuple[dict[str, ProductLayer], list[QuantizedLayer]]:
+    """Return the layers to change, and records of those that are left for a reason."""
+    names = [name for name, _ in model.named_modules()]
+    check_fits("include", selection.include, names)
+    check_fits("exclude", selection.exclude, names)
+    check_fits("map", [glob for glob, _ in targets.rules], names)
+    if any(hasattr(module, "fewbits_recipe") for module in model.modules()):
+        raise ArgumentError("the model was prepared by fewbits.prepare; give it as it was before")
+    layers: dict[str, ProductLayer] = {}
+    left: list[QuantizedLayer] = []
+    users = Counter(id(p) for m in model.modules() for p in m.parameters(recurse=False))
+    for name, module in model.named_modules():
+        layer = product_layer(module)
+        if layer is None or name not in selection or targets.get(name) is None:
+            continue
+        reason = _obstacle(layer, users)
+        if reason:
+            left.append(QuantizedLayer(name, tuple(layer.weight.shape), None, 0, nan, nan, reason=reason))
+        elif not bool(torch.isfinite(layer.weight).all()):
+            raise DataError(f"the weight of {name or 'the model'} holds NaN or infinity; exclude the layer")
+        else:
+            layers[name] = layer
+    if not layers:
+        raise ArgumentError(
+            f"{type(model).__name__} has no linear or convolution layer to change; check include and exclude"
+        )
+    return layers, left
+
+
+def _obstacle(layer: ProductLayer, users: Mapping[int, int]) -> str:
+    """Return why a layer is left as it is; "" if it is not."""
+    if parametrize.is_parametrized(layer.module):
+        return "its weight is computed from others: left as it is"
+    if users[id(layer.module.weight)] > 1:
+        return "it shares its weight with another module: left as it is"
+    return "" if is_plain(layer.module.weight) else "its weight is no ordinary tensor: left as it is"

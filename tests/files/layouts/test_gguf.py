@@ -1,0 +1,355 @@
+"""GGUF: files that the gguf package and transformers read, and files that the package itself wrote."""
+
+import json
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import fewbits as fb
+from fewbits.errors import ArgumentError, DataError
+from fewbits.files import cast, inspect, restore
+from fewbits.files import load_file as load_narrow
+from tests.files.layouts.models import SIZES, loaded, logits, saved_llama
+
+gguf = pytest.importorskip("gguf")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+FORMATS = {
+    "MXFP4": "mxfp4",
+    "NVFP4": "block(element=fp4_e2m1,scale=fp8_e4m3,size=16)",
+    "Q8_0": "block(element=int(8,coding=symmetric),scale=fp16,size=32)",
+    "Q4_0": "block(element=int(4,coding=symmetric),scale=fp16,size=32)",
+    "TQ1_0": "block(element=lookup(-1,0,1),scale=fp16,size=256)",
+    "TQ2_0": "block(element=ternary,scale=fp16,size=256)",
+    "BF16": "bf16",
+    "F16": "fp16",
+}
+WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}
+Q = "model.layers.0.self_attn.q_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved_llama(tmp_path_factory.mktemp("llama") / "wide", **WIDE, max_shard_size="800KB")
+
+
+def written(source: Path, folder: Path, fmt: str = "mxfp4", **choices: Any) -> Path:
+    file = folder / "model.gguf"
+    cast(source, file, format=fmt, layout="gguf", **choices)
+    assert not inspect(file).problems
+    return file
+
+
+def weights(source: Path) -> dict[str, torch.Tensor]:
+    return {name: x for file in source.glob("*.safetensors") for name, x in load_file(file).items()}
+
+
+def by_the_package(file: Path) -> dict[str, np.ndarray]:
+    """All values as the package dequantizes them."""
+    return {
+        t.name: gguf.quants.dequantize(t.data, t.tensor_type).reshape(t.shape[::-1])
+        for t in gguf.GGUFReader(file).tensors
+    }
+
+
+def interleaved(x: torch.Tensor, heads: int) -> torch.Tensor:
+    """As llama.cpp's converter permutes q and k."""
+    return x.reshape(heads, 2, x.shape[0] // heads // 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_transformers_loads_the_weights_bit_for_bit_and_computes_the_same(
+    llama: Path, tmp_path: Path, kind: Any
+) -> None:
+    fmt = FORMATS[kind]
+    file = written(llama, tmp_path, fmt)
+    types = {t.name: t.tensor_type.name for t in gguf.GGUFReader(file).tensors}
+    assert {types[f"blk.1.{leaf}.weight"] for leaf in ("attn_q", "ffn_down")} == {kind}
+    assert (types["token_embd.weight"], types["blk.0.attn_norm.weight"]) == ("BF16", "F32")
+    wide = weights(llama)
+    expected = {n: fb.fake_quantize(x.float(), fmt) if "proj" in n else x.float() for n, x in wide.items()}
+    model = loaded(tmp_path, gguf_file="model.gguf", dtype=torch.float32)
+    for name, x in model.state_dict().items():
+        assert torch.equal(x, expected[name]), name
+    dense = loaded(llama, dtype=torch.float32)
+    before = logits(dense)
+    dense.load_state_dict(expected, strict=False)
+    assert torch.equal(logits(model), logits(dense))
+    if kind != "BF16":
+        assert not torch.equal(before, logits(dense))  # the control: narrow is not wide
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_package_dequantizes_the_same_and_back_is_the_checkpoint(
+    tmp_path: Path, kind: Any, bias: bool
+) -> None:
+    llama = saved_llama(tmp_path / "wide", **WIDE, attention_bias=bias)
+    if bias:  # of zeros otherwise
+        tensors = {n: torch.randn_like(x) if "bias" in n else x for n, x in weights(llama).items()}
+        save_file(tensors, llama / "model.safetensors", {"format": "pt"})
+    file, wide = written(llama, tmp_path, FORMATS[kind]), weights(llama)
+    found = by_the_package(file)
+    for leaf, own, heads in (("q", "attn_q", 4), ("k", "attn_k", 2), ("v", "attn_v", 0)):
+        for end in ("weight", "bias") if bias else ("weight",):
+            x = wide[f"model.layers.0.self_attn.{leaf}_proj.{end}"].float()
+            expected = fb.fake_quantize(x, FORMATS[kind]) if end == "weight" else x
+            ours = interleaved(expected, heads) if heads else expected
+            np.testing.assert_array_equal(found[f"blk.0.{own}.{end}"], ours.numpy())
+            if heads:
+                assert not torch.equal(ours, expected)
+    if kind in ("BF16", "F16"):
+        assert all(t.format is None for t in inspect(file).tensors)
+        return
+    restore(file, tmp_path / "back.safetensors")
+    back = load_file(tmp_path / "back.safetensors")
+    assert set(back) == set(wide)
+    for name, x in wide.items():
+        expected = fb.fake_quantize(x.float(), FORMATS[kind]) if name.endswith("proj.weight") else x.float()
+        assert torch.equal(back[name].float(), expected), name
+    for name, x in load_narrow(file).items():
+        dense = x.dequantize() if isinstance(x, fb.NarrowTensor) else x
+        assert torch.equal(dense, back[name]), name
+
+
+def test_an_outer_scale_is_a_tensor_of_its_own(llama: Path, tmp_path: Path) -> None:
+    file, wide = written(llama, tmp_path, "nvfp4"), weights(llama)
+    found = by_the_package(file)
+    outer = found["blk.0.ffn_up.scale"]
+    assert outer.shape == (1,)
+    x = wide["model.layers.0.mlp.up_proj.weight"].float()
+    np.testing.assert_allclose(
+        found["blk.0.ffn_up.weight"] * outer, fb.fake_quantize(x, "nvfp4"), rtol=2**-22
+    )
+    restore(file, tmp_path / "back.safetensors")
+    back = load_file(tmp_path / "back.safetensors")
+    assert set(back) == set(wide)
+    assert torch.equal(back[Q], fb.fake_quantize(wide[Q].float(), "nvfp4"))
+    direct = tmp_path / "direct"
+    direct.mkdir()
+    written(llama, direct, FORMATS["NVFP4"])
+    assert "blk.0.ffn_up.scale" not in by_the_package(direct / "model.gguf")
+    narrow = [fb.qsnr(x, fb.fake_quantize(x, fmt)) for fmt in ("nvfp4", FORMATS["NVFP4"])]
+    assert narrow[0] > narrow[1] + 0.2  # why the outer scale is kept where it was asked for
+
+
+@pytest.mark.parametrize("piece", [256, 5000])
+def test_the_size_of_a_piece_changes_no_byte(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: Any
+) -> None:
+    whole = written(llama, tmp_path, "nvfp4").read_bytes()
+    monkeypatch.setattr("fewbits.files.piecewise.PIECE_VALUES", piece)
+    (tmp_path / "pieces").mkdir()
+    file = written(llama, tmp_path / "pieces", "nvfp4")
+    assert file.read_bytes() == whole
+    restore(file, tmp_path / "a.safetensors")
+    monkeypatch.undo()
+    restore(file, tmp_path / "b.safetensors")
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "mistral"])
+def test_other_architectures_load_too(tmp_path: Path, kind: Any) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    sizes = SIZES | ({"head_dim": 128, "tie_word_embeddings": True} if kind == "qwen3" else {})
+    config = AutoConfig.for_model(kind, **sizes)
+    model = AutoModelForCausalLM.from_config(config).to(torch.bfloat16)
+    for name, x in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(x)
+    model.save_pretrained(tmp_path / "wide")  # its name goes along, and transformers fails on "mistral" there
+    written(tmp_path / "wide", tmp_path, "mxfp4")
+    found = loaded(tmp_path, gguf_file="model.gguf", dtype=torch.float32)
+    restore(tmp_path / "model.gguf", tmp_path / "back.safetensors")
+    dense = loaded(tmp_path / "wide", dtype=torch.float32)
+    back = load_file(tmp_path / "back.safetensors")
+    dense.load_state_dict({name: x.float() for name, x in back.items()}, strict=False)
+    for name, x in found.state_dict().items():
+        assert torch.equal(x, dense.state_dict()[name]), name
+    # Sizes such as the epsilon of a norm are FP32 in GGUF, and text in a config.
+    torch.testing.assert_close(logits(found), logits(dense), rtol=0, atol=1e-5)
+
+
+def tokenizer(folder: Path, *, byte_fallback: bool) -> None:
+    """Train a tokenizer of byte pairs as Llama 3 has, or of characters with bytes as Llama 2 has."""
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    from fewbits.files.layouts.gguf_model import _SPLITS
+
+    text = ["a layout is a layout is a layout", "numbers 123 456", "größer"] * 9
+    if byte_fallback:
+        told = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+        told.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+        told.decoder = decoders.Sequence(
+            [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+        )
+        special = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
+        trainer = trainers.BpeTrainer(vocab_size=310, special_tokens=special, show_progress=False)
+    else:
+        told = Tokenizer(models.BPE())
+        split = pre_tokenizers.Split(Regex(next(iter(_SPLITS))), "isolated")
+        told.pre_tokenizer = pre_tokenizers.Sequence(
+            [split, pre_tokenizers.ByteLevel(False, use_regex=False)]
+        )
+        told.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=310, special_tokens=["<s>", "</s>"], show_progress=False,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        )  # fmt: skip
+    told.train_from_iterator(text, trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=told, bos_token="<s>", eos_token="</s>")
+    fast.add_tokens(["<layout>"])
+    fast.save_pretrained(folder)
+
+
+@pytest.mark.parametrize("byte_fallback", [False, True])
+def test_the_tokenizer_goes_along(tmp_path: Path, byte_fallback: bool) -> None:
+    from transformers import AutoTokenizer
+
+    llama = saved_llama(tmp_path / "wide", vocab_size=320)
+    tokenizer(llama, byte_fallback=byte_fallback)
+    file = written(llama, tmp_path)
+    reader = gguf.GGUFReader(file)
+
+    def told(key: str) -> Any:
+        return reader.get_field(f"tokenizer.ggml.{key}").contents()
+
+    source = AutoTokenizer.from_pretrained(llama)
+    vocabulary = source.get_vocab()
+    tokens, kinds = told("tokens"), told("token_type")
+    for token, number in vocabulary.items():
+        assert tokens[number] == token
+    assert (told("bos_token_id"), told("eos_token_id")) == (source.bos_token_id, source.eos_token_id)
+    assert kinds[vocabulary["<s>"]] == gguf.TokenType.CONTROL
+    assert kinds[vocabulary["<layout>"]] == gguf.TokenType.USER_DEFINED
+    if byte_fallback:
+        assert told("model") == "llama"
+        assert kinds[vocabulary["<0x0A>"]] == gguf.TokenType.BYTE
+        return
+    assert (told("model"), told("pre"), len(tokens)) == ("gpt2", "llama-bpe", 320)
+    assert kinds[319] == gguf.TokenType.UNUSED
+    merges = json.loads((llama / "tokenizer.json").read_text())["model"]["merges"]
+    assert told("merges") == [m if isinstance(m, str) else " ".join(m) for m in merges]
+
+
+def by_their_writer(file: Path, kinds: list[str]) -> Path:
+    """Write values that gguf quantized, of an architecture that is not known."""
+    x = np.random.default_rng(0).standard_normal((8, 512)).astype(np.float32)
+    writer = gguf.GGUFWriter(file, "starcoder")
+    for kind in kinds:
+        of_type = gguf.GGMLQuantizationType[kind]
+        data = np.zeros((8, 352), np.uint8) if kind == "Q5_K" else gguf.quants.quantize(x, of_type)
+        writer.add_tensor(kind, data, raw_dtype=of_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+def test_what_the_package_rounded_and_wrote_is_read_as_it_reads_it(tmp_path: Path) -> None:
+    kinds = ["MXFP4", "Q8_0", "Q4_0", "TQ1_0", "TQ2_0", "BF16", "F16", "F32"]
+    file = by_their_writer(tmp_path / "model.gguf", kinds)
+    report = inspect(file)
+    assert not report.problems
+    tensors = {t.tensor: t for t in report.tensors}
+    assert tensors["MXFP4"].format == "mxfp4"
+    assert tensors["Q4_0"].format == fb.format("block(element=int(4),scale=fp16,size=32)").grammar
+    assert (tensors["BF16"].dtype, tensors["F16"].dtype, tensors["F32"].format) == ("BF16", "F16", None)
+    restore(file, tmp_path / "back.safetensors")
+    back, expected = load_file(tmp_path / "back.safetensors"), by_the_package(file)
+    assert set(back) == set(kinds)
+    for kind in kinds:
+        np.testing.assert_array_equal(back[kind].float().numpy(), expected[kind])
+
+
+def test_a_type_that_is_not_read_is_told_and_not_restored(tmp_path: Path) -> None:
+    file = by_their_writer(tmp_path / "model.gguf", ["MXFP4", "Q5_K"])
+    (problem,) = inspect(file).problems
+    assert problem.endswith("tensor 'Q5_K' is Q5_K [8, 512], which is not read")
+    with pytest.raises(DataError, match="Q5_K"):
+        restore(file, tmp_path / "back.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("changes", "choices", "told"),
+    [
+        ({}, {"format": "mxfp6_e2m3"}, "layout='gguf' has no mxfp6_e2m3; it has mxfp4, nvfp4"),
+        ({"model_type": "gemma3"}, {}, "has no model_type 'gemma3'; it has llama, mistral, qwen2"),
+        ({"rope_parameters": {"rope_type": "llama3"}}, {}, "no rotary positions of type 'llama3'"),
+        ({"num_hidden_layers": None}, {}, "num_hidden_layers=None; layout='gguf' needs a count"),
+        ({}, {"format": FORMATS["TQ2_0"], "exclude": ["*down*"]}, "rows of 64 values, and TQ2_0 in layout"),
+        ({}, {"destination": "model"}, "is no .gguf file by its name"),
+    ],
+)
+def test_what_has_no_place_is_refused_by_name(tmp_path: Path, changes: Any, choices: Any, told: Any) -> None:
+    source = saved_llama(tmp_path / "wide", intermediate_size=256)
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | changes))
+    to = tmp_path / choices.pop("destination", "model.gguf")
+    with pytest.raises(ArgumentError, match=told):
+        cast(source, to, **({"format": "mxfp4", "layout": "gguf"} | choices))
+    assert not to.exists()
+
+
+def test_a_tensor_without_a_name_and_a_tokenizer_of_another_kind_are_refused(
+    llama: Path, tmp_path: Path
+) -> None:
+    source = saved_llama(tmp_path / "wide")
+    save_file(weights(source) | {"model.extra.weight": torch.zeros(2)}, source / "model.safetensors")
+    with pytest.raises(ArgumentError, match=r"'model\.extra\.weight' has no name in the GGUF of llama"):
+        written(source, tmp_path)
+    source = saved_llama(tmp_path / "other")
+    for text, told in (
+        ('{"model": {"type": "Unigram"}}', "is of type 'Unigram'"),
+        (
+            '{"model": {"type": "BPE", "vocab": {"a": 64}}}',
+            "has token 64, and config.json a vocab_size of 64",
+        ),
+        ('{"model": {"type": "BPE", "vocab": {"a": 0}}}', "splits texts in a way"),
+    ):
+        (source / "tokenizer.json").write_text(text)
+        with pytest.raises(ArgumentError, match=told):
+            written(source, tmp_path)
+    (source / "tokenizer.json").unlink()
+    (source / "tokenizer.model").write_bytes(b"x")
+    with pytest.raises(ArgumentError, match=r"has a tokenizer.model and no tokenizer.json"):
+        written(source, tmp_path)
+
+
+def test_a_damaged_file_is_refused_in_one_line_wherever_the_damage_is(llama: Path, tmp_path: Path) -> None:
+    file = written(llama, tmp_path)
+    sound = file.read_bytes()
+    rng = np.random.default_rng(0)
+    for end in (4, 8, 23, 24, 200, 1000, 4000, len(sound) - 100_000):
+        file.write_bytes(sound[:end])
+        with pytest.raises(DataError) as caught:
+            restore(file, tmp_path / "back.safetensors")
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 1000
+    for at in rng.integers(4, 5000, 60):
+        octets = bytearray(sound)
+        octets[at : at + 8] = rng.integers(0, 256, 8, np.uint8).tobytes()
+        file.write_bytes(octets)
+        with suppress(DataError):
+            assert all(len(problem) < 1000 for problem in inspect(file).problems)
+
+
+def test_without_the_package_the_layout_is_refused_by_name(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(llama, tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    monkeypatch.delitem(sys.modules, "gguf")
+    for use in (lambda: cast(llama, file, format="mxfp4", layout="gguf"), lambda: inspect(file)):
+        with pytest.raises(ImportError, match=r"needs the package gguf.* 'fewbits\[export\]'"):
+            use()

@@ -1,0 +1,150 @@
+"""Models of Hugging Face from folders with packed weights, judged by dense models with the same weights."""
+
+import copy
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fewbits as fb
+from fewbits.errors import DataError
+from fewbits.files import cast, load_file
+from tests.files.test_inspection import damage
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # its imports warn
+    import transformers
+
+    import fewbits.integrations.transformers  # registers what from_pretrained looks for
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+TINY = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 100,
+}
+IDS = torch.arange(24).view(2, 12) % 100
+
+
+def llama(**changes: Any) -> Any:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**TINY | {"dtype": "float32"} | changes)
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+def written(
+    model: Any, folder: Path, format: str = "mxfp4", exclude: tuple[str, ...] = ("lm_head*",)
+) -> Path:
+    """Return a folder with the weights of a model packed, as a user makes it."""
+    model.save_pretrained(folder / "dense")
+    cast(folder / "dense", folder / "narrow", format=fb.format(format), exclude=exclude)
+    config = json.loads((folder / "dense" / "config.json").read_text("utf-8"))
+    config["quantization_config"] = {"quant_method": "fewbits"}
+    (folder / "narrow" / "config.json").write_text(json.dumps(config), "utf-8")
+    return folder / "narrow"
+
+
+def dense_twin(model: Any, folder: Path) -> Any:
+    """Return a model with the values of the packed weights in ordinary tensors."""
+    twin = copy.deepcopy(model)
+    stored = load_file(folder)
+    values = {n: x.dense() if isinstance(x, fb.NarrowTensor) else x for n, x in stored.items()}
+    missing = twin.load_state_dict(values, strict=False)
+    assert not missing.unexpected_keys
+    assert set(missing.missing_keys) <= {"lm_head.weight"}  # where it is tied
+    return twin
+
+
+@pytest.mark.parametrize("format", ["mxfp4", "nvfp4", "mx6", "int8_channel"])
+def test_a_packed_model_answers_as_a_dense_one_with_its_weights(format: str, tmp_path: Path) -> None:
+    model = llama()
+    folder = written(model, tmp_path, format)
+    loaded: Any = fb.load(folder)
+    weights = dict(loaded.named_parameters())
+    packed = [n for n, p in weights.items() if isinstance(p, fb.NarrowTensor)]
+    assert len(packed) == 2 * 7 + 1  # all matrices but the head
+    assert not any(weights[n].requires_grad for n in packed)
+    assert not loaded.training
+    expected = dense_twin(model, folder)(IDS).logits
+    torch.testing.assert_close(loaded(IDS).logits, expected, rtol=1e-5, atol=1e-5)
+    assert (model(IDS).logits - expected).abs().max() > 1e-3  # rounding is seen at all
+
+
+@pytest.mark.parametrize("format", ["mxfp4", "nvfp4", "mx6"])
+def test_from_pretrained_gives_the_same_model(format: str, tmp_path: Path) -> None:
+    folder = written(llama(), tmp_path, format)
+    found, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not any(info.values())
+    expected: Any = fb.load(folder)
+    for name, p in expected.named_parameters():
+        assert torch.equal(found.get_parameter(name), p), name
+    base = transformers.AutoModel.from_pretrained(folder)  # without the head, and the prefix of names
+    assert isinstance(base.layers[0].mlp.up_proj.weight, fb.NarrowTensor)
+    assert torch.equal(base(IDS).last_hidden_state, expected.model(IDS).last_hidden_state)
+
+
+def test_wide_weights_take_the_dtype_that_is_asked_for(tmp_path: Path) -> None:
+    folder = written(llama(), tmp_path, "nvfp4")
+    found = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    assert found.model.norm.weight.dtype == torch.bfloat16
+    assert found.model.layers[0].mlp.up_proj.weight.outer.dtype == torch.float32
+
+
+def test_tied_embeddings_stay_one(tmp_path: Path) -> None:
+    model = llama(tie_word_embeddings=True)
+    folder = written(model, tmp_path, "mxfp8_e4m3", exclude=())
+    loaded: Any = fb.load(folder)
+    assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
+    assert isinstance(loaded.lm_head.weight, fb.NarrowTensor)
+    twin = dense_twin(model, folder)
+    torch.testing.assert_close(loaded(IDS).logits, twin(IDS).logits, rtol=1e-5, atol=1e-5)
+
+
+def test_bfloat16_stays_bfloat16_and_generates(tmp_path: Path) -> None:
+    model = llama(dtype="bfloat16").to(torch.bfloat16)
+    folder = written(model, tmp_path)
+    model.generation_config.max_new_tokens = 7
+    model.generation_config.save_pretrained(folder)
+    loaded: Any = fb.load(folder)
+    assert loaded.model.norm.weight.dtype == torch.bfloat16
+    assert loaded.generate(IDS, do_sample=False, eos_token_id=-1).shape == (2, 12 + 7)
+
+
+def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
+    folder = written(llama(), tmp_path)
+    config = folder / "config.json"
+    text = config.read_text("utf-8")
+    config.write_text(text.replace('"num_hidden_layers": 2', '"num_hidden_layers": 3'), "utf-8")
+    with pytest.raises(DataError, match=r"9 missing keys for LlamaForCausalLM, as model\.layers\.2"):
+        fb.load(folder)
+    config.write_text(text.replace('"num_hidden_layers": 2', '"num_hidden_layers": 1'), "utf-8")
+    with pytest.raises(DataError, match=r"9 unexpected keys for LlamaForCausalLM, as model\.layers\.1"):
+        fb.load(folder)
+    config.write_text(text.replace("LlamaForCausalLM", "OtherForCausalLM"), "utf-8")
+    with pytest.raises(DataError, match="has no OtherForCausalLM"):
+        fb.load(folder)
+    config.unlink()
+    with pytest.raises(DataError, match=r"no config\.json"):
+        fb.load(folder)
+
+
+def test_a_changed_byte_is_an_error_both_ways(tmp_path: Path) -> None:
+    folder = written(llama(), tmp_path)
+    damage(folder / "model.safetensors", "model.layers.1.mlp.up_proj.weight.codes", 5, 0x10)
+    with pytest.raises(DataError, match=r"up_proj\.weight\.codes' was changed"):
+        fb.load(folder)
+    with pytest.raises(RuntimeError, match="conversion of the weights"):
+        transformers.AutoModelForCausalLM.from_pretrained(folder)
+
+
+def test_a_wide_model_is_not_made_narrow_in_silence(tmp_path: Path) -> None:
+    llama().save_pretrained(tmp_path)
+    config = fewbits.integrations.transformers.FewbitsConfig()
+    with pytest.raises(fb.ArgumentError, match="fewbits cast"):
+        transformers.AutoModelForCausalLM.from_pretrained(tmp_path, quantization_config=config)

@@ -1,0 +1,139 @@
+"""Folders in the layouts of other programs that are damaged or made to harm: each is refused in one line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fewbits.errors import DataError
+from fewbits.files import inspect, load_file, restore
+
+CT = {"dtype": "bfloat16", "quantization_config": {"quant_method": "compressed-tensors"}}
+U8 = torch.uint8
+
+
+def zeros(*shape: int, dtype: torch.dtype = U8) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype)
+
+
+MXFP4 = {"a.weight_packed": zeros(2, 32), "a.weight_scale": zeros(2, 2)}
+NVFP4 = {
+    "a.weight_packed": zeros(2, 32),
+    "a.weight_scale": zeros(2, 4).view(torch.float8_e4m3fn),
+    "a.weight_global_scale": torch.ones(1),
+}
+INT4 = {
+    "a.weight_packed": zeros(2, 8, dtype=torch.int32),
+    "a.weight_scale": zeros(2, 2, dtype=torch.bfloat16),
+    "a.weight_shape": torch.tensor([2, 64]),
+}
+BROKEN = {
+    "no scales": ({"a.weight_packed": zeros(2, 32), "b.scale": zeros(1)}, "no two-axis pair"),
+    "scales alone": ({"a.weight_scale": zeros(2, 2)}, "no two-axis pair"),
+    "three axes": ({**MXFP4, "a.weight_packed": zeros(1, 2, 32)}, "no two-axis pair"),
+    "scales of fewer rows": ({**MXFP4, "a.weight_scale": zeros(1, 2)}, "takes U8 [2, 2]"),
+    "scales of fewer blocks": ({**MXFP4, "a.weight_scale": zeros(2, 1)}, "takes U8"),
+    "F8_E8M0 scales": ({**MXFP4, "a.weight_scale": zeros(2, 2).view(torch.float8_e8m0fnu)}, "takes U8"),
+    "no global scale": ({k: NVFP4[k] for k in list(NVFP4)[:2]}, "'weight_global_scale' is missing"),
+    "two global scales": ({**NVFP4, "a.weight_global_scale": torch.ones(2)}, "takes F32 [1]"),
+    "a zero point": ({**MXFP4, "a.weight_zero_point": zeros(2, 2)}, "expected symmetric weights only"),
+    "an order of columns": ({**INT4, "a.weight_g_idx": zeros(64)}, "expected symmetric weights only"),
+    "float32 scales": ({**INT4, "a.weight_scale": torch.zeros(2, 2)}, "takes BF16 [2, 2]"),
+    "no shape": ({k: INT4[k] for k in list(INT4)[:2]}, "weight_shape is no pair of I64"),
+    "a negative shape": ({**INT4, "a.weight_shape": torch.tensor([2, -64])}, "is no shape"),
+    "a shape of 2^62": ({**INT4, "a.weight_shape": torch.tensor([2, 2**62])}, "is no shape"),
+    "another shape": ({**INT4, "a.weight_shape": torch.tensor([2, 62])}, "takes I32"),
+    "rows that no scale divides": ({**INT4, "a.weight_shape": torch.tensor([2, 63])}, "do not divide"),
+    "integers of no scheme": ({"a.weight": zeros(2, 64), "a.weight_scale": zeros(2, 2)}, "of no scheme"),
+}
+
+MODELOPT = {"quantization_config": {"quant_method": "modelopt"}}
+OF_MODELOPT = {
+    "a.weight": zeros(2, 32),
+    "a.weight_scale": NVFP4["a.weight_scale"],
+    "a.weight_scale_2": torch.tensor(1.0),
+}
+FEWER = zeros(2, 2).view(torch.float8_e4m3fn)
+BROKEN_MODELOPT = {
+    "FP8": ({**OF_MODELOPT, "a.weight": zeros(2, 32).view(torch.float8_e4m3fn)}, "expected NVFP4"),
+    "three axes": ({**OF_MODELOPT, "a.weight": zeros(1, 2, 32)}, "expected NVFP4"),
+    "fewer scales": (
+        {**OF_MODELOPT, "a.weight_scale": zeros(2, 2).view(torch.float8_e4m3fn)},
+        "takes F8_E4M3",
+    ),
+    "no outer scale": ({k: OF_MODELOPT[k] for k in list(OF_MODELOPT)[:2]}, "'weight_scale_2' is missing"),
+    "an outer scale of BF16": ({**OF_MODELOPT, "a.weight_scale_2": torch.ones(1).bfloat16()}, "takes F32 []"),
+}
+GPT_OSS = {"quantization_config": {"quant_method": "mxfp4"}}
+OF_GPT_OSS = {"e.down_proj_blocks": zeros(2, 5, 3, 16), "e.down_proj_scales": zeros(2, 5, 3)}
+BROKEN_GPT_OSS = {
+    "three axes": ({**OF_GPT_OSS, "e.down_proj_blocks": zeros(5, 3, 16)}, "expected U8 of four axes"),
+    "blocks of 8": ({**OF_GPT_OSS, "e.down_proj_blocks": zeros(2, 5, 3, 8)}, "expected U8 of four axes"),
+    "fewer scales": ({**OF_GPT_OSS, "e.down_proj_scales": zeros(2, 5, 2)}, "expected U8 [2, 5, 3]"),
+    "other scales": ({"e.down_proj_blocks": zeros(2, 5, 3, 16), "a.scale": zeros(1)}, "scales are missing"),
+}
+ALL_BROKEN = {
+    **{f"compressed-tensors: {case}": (CT, *row) for case, row in BROKEN.items()},
+    **{f"modelopt: {case}": (MODELOPT, *row) for case, row in BROKEN_MODELOPT.items()},
+    **{f"gpt-oss: {case}": (GPT_OSS, *row) for case, row in BROKEN_GPT_OSS.items()},
+}
+
+
+def folder(path: Path, tensors: dict[str, torch.Tensor], config: object = CT) -> Path:
+    path.mkdir()
+    save_file(tensors, path / "model.safetensors")
+    text = config if isinstance(config, str) else json.dumps(config)
+    (path / "config.json").write_text(text)
+    return path
+
+
+SOUND = [(MXFP4, CT), (NVFP4, CT), (INT4, CT), (OF_MODELOPT, MODELOPT), (OF_GPT_OSS, GPT_OSS)]
+
+
+@pytest.mark.parametrize(("tensors", "config"), SOUND)
+def test_what_the_broken_ones_are_made_of_is_sound(tmp_path: Path, tensors: Any, config: Any) -> None:
+    assert not inspect(folder(tmp_path / "a", tensors, config)).problems
+    restore(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.parametrize("case", ALL_BROKEN)
+def test_a_broken_folder_is_refused_in_one_line(tmp_path: Path, case: Any) -> None:
+    config, tensors, told = ALL_BROKEN[case]
+    path = folder(tmp_path / "a", tensors, config)
+    (problem,) = inspect(path).problems
+    assert told in problem
+    for read in (lambda: restore(path, tmp_path / "b"), lambda: load_file(path)):
+        with pytest.raises(DataError) as caught:
+            read()
+        assert told in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 1000
+    assert not (tmp_path / "b").exists()
+
+
+CONFIGS = {
+    "not JSON": ("{", "is not JSON"),
+    "too deep": ("[" * 10**6, "is not JSON"),
+    "a list": ("[]", "holds no JSON object"),
+    "a key twice": ('{"a":1,"a":2}', "'a' 2 times"),
+    "too large": (" " * 10_000_001, "10000001 bytes"),
+}
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+def test_a_hostile_config_is_refused_in_one_line(tmp_path: Path, case: Any) -> None:
+    text, told = CONFIGS[case]
+    with pytest.raises(DataError) as caught:
+        inspect(folder(tmp_path / "a", MXFP4, text))
+    assert told in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("quantization", [None, [], {}, {"quant_method": ["x"]}, {"quant_method": "gptq"}])
+def test_another_config_makes_ordinary_tensors(tmp_path: Path, quantization: Any) -> None:
+    report = inspect(folder(tmp_path / "a", MXFP4, {"dtype": 7, "quantization_config": quantization}))
+    assert [t.format for t in report.tensors] == [None, None]
+    assert not report.problems

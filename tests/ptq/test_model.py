@@ -1,0 +1,311 @@
+"""A model's layers get weights that are stored as they are, and that lose less than rounding."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fewbits as fb
+from fewbits.errors import ArgumentError, DataError
+from fewbits.files.matrix_view import matrix_shape
+from fewbits.ptq import model as engine
+from fewbits.ptq import quantize_model
+
+torch.set_num_threads(1)
+
+
+def images() -> tuple[nn.Module, list[Tensor]]:
+    """Convolutions of several kinds, and linear layers of which one follows another at once."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1, stride=2, padding_mode="reflect"),
+        nn.ReLU(),
+        nn.Conv2d(32, 16, 3, groups=4, padding="same", dilation=2),
+        nn.Conv2d(16, 16, 1),
+        nn.Flatten(2),
+        nn.Conv1d(16, 4, 5, stride=3),
+        nn.Flatten(),
+        nn.Linear(80, 64),
+        nn.Linear(64, 32),
+        nn.ReLU(),
+        nn.Linear(32, 10),
+    )
+    return model, [torch.randn(6, 3, 16, 16) for _ in range(3)]
+
+
+def mixed(samples: int, n: int) -> Tensor:
+    """Inputs that hang together, some of them large."""
+    return torch.randn(samples, n) @ torch.randn(n, n) / n**0.5 * torch.exp(torch.randn(n))
+
+
+class Branches(nn.Module):
+    """Three layers that take one input, a sum around two, and a head that shares a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(64, 64, bias=False) for _ in range(3))
+        self.up, self.down, self.unused = nn.Linear(64, 96), nn.Linear(96, 64), nn.Linear(64, 2)
+        self.embedding, self.head = nn.Embedding(20, 64), nn.Linear(64, 20, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.query(x)) * self.key(x) + self.value(x)
+        middle = self.up(x)
+        result: Tensor = self.head(x + self.down(middle) + middle[..., :64])
+        return result
+
+
+def branches() -> tuple[nn.Module, list[Tensor]]:
+    torch.manual_seed(1)
+    return Branches(), [mixed(40, 64) for _ in range(4)]
+
+
+WAYS: list[dict[str, Any]] = [
+    {"method": "round"},
+    {"method": "gptq"},
+    {"method": "gpfq"},
+    {"method": "round", "scale": "search"},
+    {"method": "gptq", "scale": "search", "hadamard": 32},
+    {"method": "gptq", "activation": "mxfp6_e2m3"},
+    {"method": "gpfq", "activation": "mxfp4", "hadamard": 16},
+]
+
+
+@pytest.mark.parametrize("how", WAYS, ids=str)
+@pytest.mark.parametrize("made", [images, branches])
+def test_no_layer_is_worse_than_rounded_and_all_are_stored_as_they_are(
+    made: Any, how: dict[str, Any]
+) -> None:
+    model, batches = made()
+    model, report = quantize_model(model, batches, "mxfp4", **how)
+    for layer in report.layers:
+        if layer.format is None or not layer.vectors:
+            continue
+        assert layer.loss <= layer.rounding_loss
+        w = model.get_submodule(layer.layer).weight
+        rows = w.detach().reshape(matrix_shape(tuple(w.shape)))
+        q = fb.quantize(rows, "mxfp4", axis=1)
+        assert torch.equal(q.dequantize(), rows)
+    if how["method"] != "round" or "scale" in how:
+        assert sum(x.loss < x.rounding_loss for x in report.layers if x.vectors) >= 4
+
+
+@pytest.mark.parametrize(
+    "format",
+    ["nvfp4", "mx6", "mxfp8_e4m3", "int4_channel", "int8_tensor", "vsq4", "fp8_e4m3", "posit8_1", "ternary"],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_kind_of_format_is_stored_as_it_is(format: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(2)
+    model = nn.Linear(80, 24).to(dtype)
+    batches = [mixed(100, 80).to(dtype) for _ in range(2)]
+    model, report = quantize_model(model, batches, format, scale="search")
+    w = model.weight.detach()
+    assert w.dtype == dtype
+    assert torch.equal(fb.quantize(w, format).dequantize(), w)
+    assert report.layers[0].loss <= report.layers[0].rounding_loss
+
+
+@pytest.mark.parametrize("activation", [None, "mxfp4"])
+def test_the_loss_is_that_of_the_layers_outputs(activation: str | None) -> None:
+    model, batches = images()
+    wide = copy.deepcopy(model)
+    model, report = quantize_model(model, batches, "mxfp4", include="0", activation=activation)
+    (layer,) = report.layers
+    error = power = 0.0
+    for x in batches:
+        exact = wide[0](x).double()
+        bias = wide[0].bias.detach()[:, None, None]
+        error += (model[0](x).double() - exact).square().sum().item()
+        power += (exact - bias).square().sum().item()
+    assert layer.loss == pytest.approx(error / power, rel=1e-4)
+    assert layer.vectors == 3 * 6 * 8 * 8
+
+
+@pytest.mark.parametrize("index", [2, 3, 5, 7])
+def test_each_kind_of_layer_is_calibrated_on_what_it_multiplies(index: int) -> None:
+    model, batches = images()
+    wide = copy.deepcopy(model)
+    _, report = quantize_model(model, batches, "mxfp4", include=str(index))
+    error = power = 0.0
+    for x in batches:
+        inputs = wide[:index](x)
+        bias = wide[index].bias.detach()
+        exact = wide[index](inputs).double().movedim(1, -1) - bias
+        error += (model[index](inputs).double().movedim(1, -1) - bias - exact).square().sum().item()
+        power += exact.square().sum().item()
+    assert report.layers[0].loss == pytest.approx(error / power, rel=1e-4)
+
+
+def test_layers_are_calibrated_behind_those_already_chosen() -> None:
+    model, batches = branches()
+    wide = copy.deepcopy(model)
+    _, whole = quantize_model(model, batches, "mxfp4")
+    _, alone = quantize_model(wide, batches, "mxfp4", include="down")
+    assert [x.layer for x in whole.layers] == ["query", "key", "value", "up", "down", "unused", "head"]
+    together = next(x for x in whole.layers if x.layer == "down")
+    assert together.loss != alone.layers[0].loss  # its inputs are those of rounded layers
+
+
+def test_what_is_left_is_said() -> None:
+    model, batches = branches()
+    head = model.head.weight.detach().clone()
+    _, report = quantize_model(model, batches, "mxfp4")
+    reasons = {x.layer: x.reason for x in report.layers if x.reason}
+    assert set(reasons) == {"unused", "head"}
+    assert "no batch reaches it" in reasons["unused"]
+    assert "shares its weight" in reasons["head"]
+    assert torch.equal(model.head.weight, head)
+    assert torch.equal(fb.fake_quantize(model.unused.weight, "mxfp4"), model.unused.weight)
+
+
+def test_a_rotation_changes_no_output_but_by_rounding() -> None:
+    for made in (images, branches):
+        model, batches = made()
+        exact = model(batches[0])
+        model, report = quantize_model(model, batches, "fp32", method="round", hadamard=32)
+        torch.testing.assert_close(model(batches[0]), exact, rtol=1e-4, atol=1e-4)
+        assert any(x.hadamard for x in report.layers)
+
+
+def test_a_rotation_is_folded_where_only_a_linear_layer_lies_before() -> None:
+    model, batches = images()
+    _, report = quantize_model(model, batches, "mxfp4", hadamard=32)
+    how = {x.layer: (x.hadamard, x.folded) for x in report.layers}
+    assert how["8"] == (32, "7")
+    assert how["10"] == (32, None)
+    assert how["0"] == (0, None)  # three channels
+    assert not model[8]._forward_pre_hooks
+    model, batches = branches()
+    _, report = quantize_model(model, batches, "mxfp4", hadamard=32)
+    # what lies before it is read by another sum as well
+    assert next(x for x in report.layers if x.layer == "down").folded is None
+
+
+def test_formats_follow_the_map_and_others_stay() -> None:
+    model, batches = images()
+    kept = model[7].weight.detach().clone()
+    _, report = quantize_model(model, batches, None, map={"0": "mxfp8_e4m3", "8": "mx6"})
+    assert {x.layer: x.format for x in report.layers} == {"0": "mxfp8_e4m3", "8": "mx6"}
+    assert torch.equal(model[7].weight, kept)
+
+
+def test_a_stopped_job_goes_on_and_gives_the_same_bits(tmp_path: Path, monkeypatch: Any) -> None:
+    model, batches = images()
+    whole, _ = quantize_model(copy.deepcopy(model), batches, "mxfp4", hadamard=16, activation="mxfp6_e2m3")
+    real, calls = engine.choose, []
+
+    def stopped(*given: Any) -> Any:
+        calls.append(given)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return real(*given)
+
+    monkeypatch.setattr(engine, "choose", stopped)
+    how: dict[str, Any] = {"hadamard": 16, "activation": "mxfp6_e2m3", "folder": tmp_path / "work"}
+    with pytest.raises(KeyboardInterrupt):
+        quantize_model(copy.deepcopy(model), batches, "mxfp4", **how)
+    again, report = quantize_model(copy.deepcopy(model), batches, "mxfp4", **how)
+    assert len(calls) == 4 + len(report.layers) - 3  # three were there, the fourth was chosen anew
+    for a, b in zip(whole.parameters(), again.parameters(), strict=True):
+        assert torch.equal(a, b)
+    quantize_model(copy.deepcopy(model), batches, "mxfp4", **how)
+    assert len(calls) == 1 + len(report.layers)  # nothing was left to choose
+    quantize_model(copy.deepcopy(model), [x + 1 for x in batches], "mxfp4", **how)
+    assert len(calls) == 1 + 2 * len(report.layers)  # other batches, another job
+
+
+def test_a_damaged_file_of_a_layer_is_chosen_again(tmp_path: Path) -> None:
+    model, batches = images()
+    whole, _ = quantize_model(copy.deepcopy(model), batches, "mxfp4", folder=tmp_path)
+    for file in tmp_path.iterdir():
+        file.write_bytes(file.read_bytes()[:100])
+    again, _ = quantize_model(copy.deepcopy(model), batches, "mxfp4", folder=tmp_path)
+    for a, b in zip(whole.parameters(), again.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_inputs_are_rounded_from_then_on() -> None:
+    model, batches = branches()
+    model, _ = quantize_model(model, batches, "mxfp4", activation="mxfp4", include="query")
+    x = batches[0]
+    assert torch.equal(model.query(x), model.query(fb.fake_quantize(x, "mxfp4")))
+    assert not torch.equal(model.query(x), x @ model.query.weight.T)
+
+
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 8)
+
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        result: Tensor = self.layer(input=first) + self.layer(second)
+        return result
+
+
+def test_batches_by_name_and_in_tuples_and_layers_called_twice() -> None:
+    torch.manual_seed(0)
+    model, a, b = Named(), mixed(20, 32), mixed(20, 32)
+    one, first = quantize_model(copy.deepcopy(model), [{"first": a, "second": b}], "mxfp4")
+    two, second = quantize_model(copy.deepcopy(model), [(a, b)], "mxfp4")
+    assert first.layers[0].vectors == second.layers[0].vectors == 40
+    assert torch.equal(one.layer.weight, two.layer.weight)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"method": "magic"}, "method='magic' is not one of round, gptq, gpfq"),
+        ({"scale": "best"}, "scale='best' is not one of amax, search"),
+        ({"hadamard": 48}, "hadamard=48 is not one of"),
+        ({"damping": -1.0}, "damping=-1.0"),
+        ({"batches": []}, "no batch to calibrate on"),
+        ({"format": None}, "no format was given"),
+        ({"include": "nobody"}, "fits no module"),
+        ({"exclude": "*"}, "no linear or convolution layer"),
+        ({"scale_rule": "rceil", "format": "fp8_e4m3"}, "has none"),
+    ],
+)
+def test_what_cannot_be_is_refused(given: dict[str, Any], message: str) -> None:
+    model, batches = images()
+    arguments: dict[str, Any] = {"batches": batches, "format": "mxfp4"} | given
+    with pytest.raises(ArgumentError, match=message.replace("(", r"\(")):
+        quantize_model(model, arguments.pop("batches"), arguments.pop("format"), **arguments)
+
+
+def test_values_that_are_not_finite_are_refused_by_name() -> None:
+    model, batches = images()
+    with pytest.raises(DataError, match=r"^0 takes NaN"):
+        quantize_model(model, [x * float("nan") for x in batches], "mxfp4")
+    model[7].weight.data[0, 0] = float("inf")
+    with pytest.raises(DataError, match="the weight of 7 holds NaN or infinity"):
+        quantize_model(model, batches, "mxfp4")
+
+
+def test_a_prepared_model_is_refused() -> None:
+    model, batches = images()
+    with pytest.raises(ArgumentError, match="prepared"):
+        quantize_model(fb.prepare(model, "mxfp6"), batches, "mxfp4")
+
+
+def test_a_format_that_holds_no_weights_is_refused() -> None:
+    model, batches = images()
+    with pytest.raises(DataError, match="has no values for these weights"):
+        quantize_model(model, batches, "e8m0")
+
+
+def test_hugging_faces_conv1d_has_its_inputs_first() -> None:
+    conv1d = pytest.importorskip("transformers.pytorch_utils").Conv1D
+    torch.manual_seed(0)
+    model = nn.Sequential(conv1d(48, 32))
+    x = mixed(100, 32)
+    exact = model(x).double() - model[0].bias
+    model, report = quantize_model(model, [x], "mxfp4", hadamard=16)
+    w = model[0].weight.detach()
+    assert torch.equal(fb.quantize(w, "mxfp4").dequantize(), w)  # in blocks along the outputs, as cast does
+    error = (model(x).double() - model[0].bias - exact).square().sum() / exact.square().sum()
+    assert report.layers[0].loss == pytest.approx(error.item(), rel=1e-4)
+    assert report.layers[0].loss < 0.8 * report.layers[0].rounding_loss
