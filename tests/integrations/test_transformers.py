@@ -120,7 +120,7 @@ def test_a_recipe_with_another_optimizer_wants_it_given(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"recipe 'lars' trains by lars, .*fewbits\.optim\.LARS"):
         RecipeTrainer(model("lars"), arguments(tmp_path), train_dataset=Rows()).train()
     made = model("lars")
-    given = LARS(made.parameters(), RATE, recipe="lars")
+    given = LARS(made.parameters(), 2.0, recipe="lars")  # of a thousandth of each norm
     RecipeTrainer(made, arguments(tmp_path), train_dataset=Rows(), optimizers=(given, None)).train()
     assert made.losses[-1] < made.losses[0]
 

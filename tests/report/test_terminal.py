@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.console import RenderableType
@@ -19,6 +20,8 @@ from fewbits.records import (
     PrunedModel,
     PrunedProduct,
     PruneStage,
+    QuantizedLayer,
+    QuantizeReport,
     SolveScore,
     Stage,
     TrainRun,
@@ -26,12 +29,15 @@ from fewbits.records import (
 from fewbits.report import (
     cast_table,
     checkpoint_table,
+    codecs_table,
     history_plot,
     inspect_table,
     matrices_table,
     prune_table,
+    quantize_table,
     recipe_table,
     recipes_table,
+    scale_table,
     solve_table,
     stages_table,
     tasks_table,
@@ -39,7 +45,7 @@ from fewbits.report import (
 )
 from fewbits.report.quantities import pieces
 from fewbits.report.terminal.formats import catalogue_table
-from tests.report import fake
+from tests.report import fake, scaling
 from tests.report.test_pruning import REPORT
 from tests.report.test_table import printed
 
@@ -106,6 +112,20 @@ CAST = CastReport(
 INSPECT = InspectReport(
     "model.safetensors", (InspectedTensor(TENSOR, (32000, 4096), "BF16", FORMAT, 1 << 26, "2:4"),), ()
 )
+CODECS, SCALE = scaling.comparison(), scaling.prediction()
+
+
+def named(record: Any) -> Any:
+    """Return the record with the longest name of a format for a codec of blocks."""
+    return replace(record, codec=record.codec.replace("mxfp8_e4m3", FORMAT))
+
+
+QUANTIZED = QuantizeReport(
+    "gptq", "searched", "floor", FORMAT, (
+        QuantizedLayer(TENSOR, (4096, 11008), FORMAT, 4096, 0.0123, 0.0098, 32, TENSOR, ""),
+        QuantizedLayer(TENSOR + ".2", (4096, 11008), None, 0, 0.0, 0.0, 0, None, "no input reached it"),
+    ),
+)  # fmt: skip
 TABLES = {
     "tasks": tasks_table([replace(s, format=FORMAT) for s in fake.tasks()]),
     "tasks trained": tasks_table([replace(s, format=FORMAT) for s in fake.tasks(train=True)]),
@@ -122,6 +142,11 @@ TABLES = {
     "stages": stages_table(solved()),
     "history": history_plot(solved()[0]),
     "cast": cast_table(CAST),
+    "quantize": quantize_table(QUANTIZED),
+    "codecs": codecs_table([replace(CODECS, scores=tuple(map(named, CODECS.scores)))]),
+    "scale": scale_table(
+        replace(SCALE, steps=tuple(map(named, SCALE.steps)), limits=tuple(map(named, SCALE.limits)))
+    ),
     "inspect": inspect_table(INSPECT),
     "formats": catalogue_table(
         [(name, 4.25, 57344.0, "what it is in a sentence of some words", "a paper") for name in CATALOGUE]

@@ -80,7 +80,7 @@ def test_two_processes_train_as_one_and_say_what_they_sent(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "options",
     [
-        ("--recipe", "lars", "--lr", "0.05"),
+        ("--recipe", "lars", "--lr", "0.05", "--steps", "10"),  # rounding of FP16 grows with more
         ("--recipe", "fp16-master", "--task", "bytes", "--model", "lstm", "--steps", "6"),
     ],
     ids=["lars", "lstm"],
@@ -146,6 +146,7 @@ def begun(folder: Path) -> bool:
         ("topk:density=0.05,feedback", ()),
         ("mxfp4:feedback,stochastic", ()),
         ("int8_256:feedback", ("--shard-states", "--recipe", "fp8-lm")),
+        ("fp32", ("--recipe", "bf16-only")),  # whose updates draw, by the number of the step
     ],
 )
 def test_a_run_that_was_cut_off_ends_with_the_bits_of_one_that_was_not(

@@ -42,11 +42,16 @@ def multiply(a: Operand, b: Operand, precision: LayerPrecision, role: str = "") 
 
 
 def _by_panels(a: Operand, b: Operand, precision: LayerPrecision) -> bool:
-    """Return whether the product is fewbits' own: of bfloat16, or of operands that are both narrow."""
+    """Return whether the product is fewbits' own: of bfloat16, or of operands that are both narrow.
+
+    Of matrices that do not meet torch says so, as it does for a layer of its own.
+    """
     left, right = a.values, b.values
+    if left.shape[:-2] != right.shape[:-2] or left.shape[-1] != right.shape[-2]:
+        return False
     narrow = left.dtype == torch.bfloat16 or (a.format is not None and b.format is not None)
     ours = narrow and precision.recipe.product == "exact" and left.ndim >= 2
-    return ours and left.shape[:-2] == right.shape[:-2] and all(map(goes_by_panels, (left, right)))
+    return ours and all(map(goes_by_panels, (left, right)))
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -48,7 +48,6 @@ class Optimizer(torch.optim.Optimizer):
     """
 
     moments: ClassVar[tuple[Moment, ...]] = ("first_moment",)
-    _steps = 0
 
     # torch.amp.GradScaler then hands over its scale, and gradients are divided by it in float32.
     _step_supports_amp_scaling: ClassVar[bool] = True
@@ -171,20 +170,22 @@ class Optimizer(torch.optim.Optimizer):
         self._hold_gradients()
         unscale = self._unscale()
         if unscale is not None:
-            self._steps += 1
             self._before_updates(unscale)
+            steps = self._count_common_step()
             pairs = [(p, group) for group in self.param_groups for p in group["params"]]
             for number, (p, group) in enumerate(pairs):
-                with drawing_from(self._common_draws(number)):
+                with drawing_from(_common_draws(steps, number)):
                     self._step_one(p, unscale, cast(Options, group))
         self._narrow_gradients()
         return loss
 
-    def _common_draws(self, number: int) -> torch.Generator | None:
-        """Return a generator of the step and the parameter, equal in all processes, so that replicas are."""
+    def _count_common_step(self) -> int:
+        """Return the number of this step among several processes, 0 if there is one; state_dict keeps it."""
         if processes() == 1:
-            return None
-        return torch.Generator().manual_seed((self._steps << 32) + number)
+            return 0
+        first = self.param_groups[0]
+        first["steps"] = first.get("steps", 0) + 1
+        return int(first["steps"])
 
     def _hold_gradients(self) -> None:
         """Hold gradients as the recipe says, now that the processes have averaged them."""
@@ -393,3 +394,8 @@ def checked(name: str, value: float, *, least: float = 0.0, below: float | None 
         wanted = f"at least {least:g}" + (f" and below {below:g}" if below is not None else "")
         raise ArgumentError(f"{name}={value!r}; expected a number, {wanted}")
     return value
+
+
+def _common_draws(step: int, number: int) -> torch.Generator | None:
+    """Return a generator of a step and a parameter, equal in all processes as replicas are."""
+    return torch.Generator().manual_seed((step << 32) + number) if step else None

@@ -40,8 +40,9 @@ def test_what_is_gone_is_given_out_again_and_what_is_held_is_not() -> None:
     gone = {place(third)}
     del third
     gc.collect()
-    again = native.empty_kept((3 * MEBIBYTE,), np.float32)
-    assert {place(again)} == gone
+    # What earlier tests left may be given out first.
+    again = [native.empty_kept((3 * MEBIBYTE,), np.float32) for _ in range(32)]
+    assert gone < {place(array) for array in again}
     assert second[:2].tolist() == [2, 2]
 
 

@@ -98,18 +98,19 @@ def gemv_int8(
 
 
 def has_bfloat16_products() -> bool:
-    """Return whether :func:`bfloat16_product` runs on this CPU."""
+    """Return whether :func:`bfloat16_product` multiplies by this CPU's own bfloat16 units."""
     return native.has_bfloat16_products()
 
 
 def bfloat16_product(a: Array, b: Array, out: Array | None = None) -> Array:
     """Return ``a @ b``, summed in float32, for float32 matrices of normal bfloat16 values and zeros.
 
-    Other values are multiplied as they are, by float32.
+    Other values are multiplied as they are, by float32, and so is everything where :func:`has_bfloat16_products`
+    is false.
     """
     y = empty_aligned((a.shape[0], b.shape[1]), np.float32) if out is None else out
     factors = native.side_by_side(a[None]), native.side_by_side(b[None]), y[None]
-    if not native.product(*factors, "bfloat16", threads=threads()):
+    if not (has_bfloat16_products() and native.product(*factors, "bfloat16", threads=threads())):
         native.product(*factors, "float32", threads=threads())
     return y
 
