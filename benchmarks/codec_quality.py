@@ -2,6 +2,8 @@
 
 - ``bytes``: the byte model on four processes, under DistributedDataParallel and under fully_shard, AdamW and
   the steps of the task. Held-out loss in nats per byte.
+- ``bytes-sgd``: the same under SGD with momentum 0.9, which for the largest 1 % the codec takes before it
+  chooses. Nothing is clipped there, since that would cut off what feedback pays back.
 - ``digits``: a perceptron on four processes, plain SGD whose rate is halved after each quarter. Accuracy in
   percent. Powers of two of four bits, with a scale that the processes agree on for each layer, and without
   one, which is a control that must fail; the largest 1 %, with feedback, and without, another control.
@@ -12,8 +14,8 @@ As good as its peer is what is worse by no more than 0.03 nats or half a point, 
 deviation of the peer over seeds, whichever is more. Differences are paired by seed: a seed sets the initial
 weights, and batches are the same for all.
 
-    python benchmarks/codec_quality.py [--seeds 3] [--parts bytes,digits,fp8-lm] [--steps N] [--keep FOLDER]
-        [--json FILE]
+    python benchmarks/codec_quality.py [--seeds 3] [--parts bytes,bytes-sgd,digits,fp8-lm] [--steps N]
+        [--keep FOLDER] [--json FILE]
 
 It takes hours on two cores; with ``--keep`` a second call goes on where the first one stopped.
 """
@@ -46,6 +48,8 @@ from fewbits.train.tasks import task as read_task
 
 ENOUGH = {"nll": 0.03, "accuracy": 0.5}  # nats; points
 TOPK = "topk:density=0.01,feedback"
+MOVED = "topk:density=0.01,feedback,momentum=0.9"
+SGD_RATE = 0.56  # of the byte model; 40 times that of AdamW
 LM_CODEC = "fp8_e4m3:aps"
 LEVELS = ("fp8-lm-o1", "fp8-lm-o2", "fp8-lm")
 STEPS, RATE = 1000, 0.2  # of the perceptron
@@ -80,6 +84,9 @@ def cases() -> list[Case]:
     for codec in ("mxfp8_e4m3", "int8_256:feedback", TOPK):
         found.append(Case("bytes", "fsdp", codec, 4, wide))
     found.append(Case("bytes", "fsdp, weights too", "mxfp8_e4m3", 4, wide))
+    plain = len(found)
+    for engine, codec in (("ddp", "fp32"), ("ddp", MOVED), ("ddp", TOPK), ("fsdp", MOVED)):
+        found.append(Case("bytes-sgd", engine, codec, 4, plain))
     return found
 
 
@@ -111,24 +118,26 @@ def wrapped(model: nn.Module, case: Case) -> Iterator[tuple[nn.Module, Any]]:
 
 def trained(task: Task, case: Case, seed: int, steps: int) -> dict[str, float]:
     """Train on this process's part of each batch; return the metric and the bytes sent in a step."""
-    hyper, digits = task.hyper, case.part == "digits"
+    hyper, digits, by_sgd = task.hyper, case.part == "digits", case.part == "bytes-sgd"
     random, steps = torch.Generator().manual_seed(0), steps or (STEPS if digits else hyper.steps)
     rank, size = distributed.get_rank(), distributed.get_world_size()
     with wrapped(perceptron(seed) if digits else task.create(seed), case) as (model, traffic):
         options = {"betas": hyper.betas, "weight_decay": hyper.weight_decay}
+        moved = 0.0 if "momentum" in case.codec or digits else 0.9
         optimizer: torch.optim.Optimizer = (
-            torch.optim.SGD(model.parameters(), RATE)
-            if digits
+            torch.optim.SGD(model.parameters(), RATE, moved)
+            if digits or by_sgd
             else torch.optim.AdamW(model.parameters(), hyper.lr, **options)
         )
+        peak = SGD_RATE if by_sgd else hyper.lr
         for step in range(steps):
-            lr = RATE * 0.5 ** (4 * step // steps) if digits else linear_warm_up(hyper.lr, step, steps)
+            lr = RATE * 0.5 ** (4 * step // steps) if digits else linear_warm_up(peak, step, steps)
             for group in optimizer.param_groups:
                 group["lr"] = lr
             batch: Batch = task.draw_batch(random, hyper.batch_size)
             optimizer.zero_grad()
             task.loss(model, tuple(x.chunk(size)[rank] for x in batch)).backward()
-            if not digits:
+            if not digits and not by_sgd:
                 nn.utils.clip_grad_norm_(model.parameters(), hyper.max_norm)
             optimizer.step()
         return {"value": task.evaluate(model.eval()), "bytes": traffic.nbytes / steps}
@@ -154,7 +163,7 @@ def process(rank: int, folder: Path, runs: Sequence[tuple[int, Case]], steps: in
         meeting = f"file://{folder}/meeting{size}"
         distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size)
     for seed, case in runs:
-        task = read_task("bytes" if case.part == "bytes" else "digits")
+        task = read_task("bytes" if case.part.startswith("bytes") else "digits")
         run = by_recipe if case.engine == "trainer" else trained
         found = run(task, case, seed, steps)
         if rank == 0:
@@ -189,7 +198,7 @@ def measure(parts: Sequence[str], seeds: int, steps: int, folder: Path) -> list[
 def row(case: Case, found: list[dict[str, float]], peers: list[dict[str, float]]) -> dict[str, Any]:
     """Return the figures of a case beside those that it is compared with."""
     values, usual = [[run["value"] for run in runs] for runs in (found, peers)]
-    metric = "nll" if case.part == "bytes" else "accuracy"
+    metric = "nll" if case.part.startswith("bytes") else "accuracy"
     worse = [(u - v) if metric == "accuracy" else (v - u) for v, u in zip(values, usual, strict=True)]
     spread = stdev(usual) if len(usual) > 1 else 0.0
     allowed = max(2 * spread, ENOUGH[metric])
@@ -211,7 +220,9 @@ def main() -> None:
     """Print the table and write the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3, help="default 3")
-    parser.add_argument("--parts", default="bytes,digits,fp8-lm", help="comma-separated; default: all")
+    parser.add_argument(
+        "--parts", default="bytes,bytes-sgd,digits,fp8-lm", help="comma-separated; default: all"
+    )
     parser.add_argument("--steps", type=int, default=0, help="default: as many as each task says")
     parser.add_argument("--keep", type=Path, help="folder for finished runs")
     parser.add_argument("--json", type=Path, help="write the figures here too")

@@ -1,5 +1,6 @@
 """Collectives between processes: the bits of the definition on every rank, and the error within its bound."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -402,6 +403,48 @@ def remember(rank: int, size: int) -> None:
 
 def test_with_feedback_nothing_is_lost_but_only_late(team: Teams) -> None:
     team(2).run(remember)
+
+
+def chosen(v: torch.Tensor, density: float) -> torch.Tensor:
+    """Return whether each value is among the largest; the first of equals."""
+    order = v.abs().argsort(descending=True, stable=True)
+    return torch.zeros(len(v), dtype=torch.bool).index_fill_(0, order[: math.ceil(density * len(v))], True)
+
+
+def gather_momentum(rank: int, size: int) -> None:
+    """Lin et al., 2018, algorithms 1 and 2, written down once more, for the processes in turn."""
+    for reduce in (all_reduce, reduce_scatter):
+        n, text = 300, "topk:density=0.05,feedback,momentum=0.75"
+        pieces = [(0, n)] if reduce is all_reduce else [(0, n // 2), (n // 2, n)]
+        state, moved, waiting = CodecState(text), torch.zeros(size, n), torch.zeros(size, n)
+        for step in range(20):
+            xs = torch.stack([given(100 * step + r, (n,), torch.float32) / 16 for r in range(size)])
+            moved = 0.75 * moved + xs
+            waiting = waiting + moved
+            total = torch.zeros(n)
+            for r in range(size):
+                for first, last in pieces:
+                    place = chosen(waiting[r, first:last], 0.05)
+                    total[first:last] += waiting[r, first:last] * place
+                    waiting[r, first:last][place] = 0
+                    moved[r, first:last][place] = 0
+            rows = slice(None) if reduce is all_reduce else slice(*pieces[rank])
+            found = reduce(xs[rank], text, state=state)
+            assert torch.allclose(found, total[rows], rtol=1e-6, atol=1e-6), (reduce, step)
+    every = CodecState("topk:density=1,feedback,momentum=0.75")  # nothing waits: no momentum at all
+    for _ in range(3):
+        assert all_reduce(torch.ones(5), every.codec, state=every).tolist() == [size] * 5
+    torch.manual_seed(0)
+    once, x = CodecState(text), torch.randn(n)
+    all_reduce(x, text, state=once)
+    with pytest.raises(fb.ArgumentError, match="300 values for"):
+        all_reduce(x[1:], text, state=once)
+    assert all_reduce(x.clone().fill_(torch.nan), text, state=once).isnan().any()
+    assert all_reduce(torch.zeros(n), text, state=once).isfinite().all()
+
+
+def test_momentum_of_what_waits_is_that_of_the_paper(team: Teams) -> None:
+    team(2).run(gather_momentum)
 
 
 def draw(rank: int, size: int) -> None:

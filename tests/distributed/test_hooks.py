@@ -160,7 +160,7 @@ def resumes(rank: int, size: int) -> None:
                         p.sub_(p.grad, alpha=0.1)
 
     rounds = list(batches(rank, size))
-    codec = "topk:density=0.2,feedback"
+    codec = "topk:density=0.2,feedback,momentum=0.9"
     whole, _ = hooked(codec)
     steps(whole, rounds)
     first, hook = hooked(codec)

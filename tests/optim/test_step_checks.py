@@ -19,8 +19,8 @@ from fewbits.train import schedule
 X = torch.randn(8, 32, generator=torch.Generator().manual_seed(0))
 STORING = [  # recipes that keep something narrow between steps, so that an optimizer has to know of it
     "fp16-master", "fp16-master-static", "fp16-no-scaling", "fp16-no-master", "lars", "fp8-stochastic",
-    "fp8-lm-o1", "fp8-lm-o2", "fp8-lm", "bf16-only", "bf16-only-kahan", "bf16-only-nearest", "fp16-only", "fixed16",
-    "posit-stages",
+    "fp8-lm-o1", "fp8-lm-o2", "fp8-lm", "bf16-only", "bf16-only-kahan", "bf16-only-nearest", "fp16-only",
+    "fixed16", "posit-stages",
 ]  # fmt: skip
 SCALING = [
     "amp-fp16", "fp16-master", "fp16-master-static", "fp16-no-master", "lars", "fp8-stochastic",

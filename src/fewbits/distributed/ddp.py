@@ -103,8 +103,10 @@ class DDPHook:
             raise ArgumentError(f"{self.codec} is torch's own hook, whose state is not here to be saved")
         names = {id(p): name for name, p in _named(model)}
         state = self._state.state_dict()
-        residuals = cast("dict[int, torch.Tensor]", state["residuals"])
-        return {**state, "residuals": {names[key]: x for key, x in residuals.items() if key in names}}
+        for what in ("residuals", "velocities"):
+            kept = cast("dict[int, torch.Tensor]", state[what])
+            state[what] = {names[key]: x for key, x in kept.items() if key in names}
+        return state
 
     def load_state_dict(self, model: nn.Module, states: StateDict | Sequence[StateDict]) -> None:
         """Take over a state.

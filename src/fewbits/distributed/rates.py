@@ -56,13 +56,15 @@ def measured_rates(codec: str | Codec, n: int) -> CodecRates:
 def _measured(codec: Codec, n: int) -> CodecRates:
     x = torch.randn(n, generator=torch.Generator().manual_seed(0))
     state, alone = CodecState(codec), _Alone()
-    residual = state.residual([""], [n])
+    residual, velocity = state.residual([""], [n]), state.velocity([""], [n])
     sent, total = torch.zeros(wire.nbytes(codec, n), dtype=torch.uint8), torch.zeros(n)
     powers: Powers | None = None
 
     def encode() -> None:
         nonlocal powers
-        reduction = Reduction(x, [n], codec, alone, mean=False, state=state, residual=residual)
+        reduction = Reduction(
+            x, [n], codec, alone, mean=False, state=state, residual=residual, velocity=velocity
+        )
         beyond, powers = reduction.encode(0, sent), reduction.powers
         if codec.auto_scale:
             count_clipped(beyond, n, alone, state)

@@ -31,20 +31,21 @@ def agreed(
     state: CodecState | None,
     keys: Sequence[Hashable],
     lengths: Sequence[int],
-) -> tuple[bool, torch.Tensor | None]:
-    """Return whether all processes have finite values or a codec that carries others, and the residual.
+) -> tuple[bool, torch.Tensor | None, torch.Tensor | None]:
+    """Return whether values are finite, or may be others in this codec; the residual; the velocity.
 
     Raises on every process if they differ in the call or in their states. Where values are not finite, the
-    call counts, and the residual stays.
+    call counts, and the residual and the velocity stay.
     """
     with peers.telling():
         residual = None if state is None else state.residual(keys, lengths)
+        velocity = None if state is None else state.velocity(keys, lengths)
         mine = is_finite(x, codec)
     told = peers.agree(what if state is None else f"{what}, {state}", [int(mine)])
     finite = all(flag for flag, *_ in told)
     if state is not None and not finite:
         state.next_call()
-    return finite, residual
+    return finite, residual, velocity
 
 
 class Reduction:
@@ -59,6 +60,7 @@ class Reduction:
         layers: lengths of the parts of x that have a scale of their own; by default there is one.
         state: of the codec, if it has one.
         residual: (n,) float32, what rounding took so far; overwritten.
+        velocity: (n,) float32, the momentum of what waits; overwritten.
     """
 
     def __init__(
@@ -72,9 +74,10 @@ class Reduction:
         layers: Sequence[int] | None = None,
         state: CodecState | None = None,
         residual: torch.Tensor | None = None,
+        velocity: torch.Tensor | None = None,
     ) -> None:
         self.codec, self.peers, self.pieces, self.mean = codec, peers, pieces, mean
-        self.residual, self.state = residual, state
+        self.residual, self.velocity, self.state = residual, velocity, state
         self.seed = 0 if state is None else state.next_call()
         scales = codec.aps or codec.auto_scale
         x = x.float() if scales and x.dtype not in (torch.bfloat16, torch.float16) else x
@@ -148,8 +151,10 @@ class Reduction:
         seed = derived(self.seed, self.peers.rank, rank)
         if self.powers is not None:
             return self._encode_scaled(run, start, n, seed)
-        left = None if self.residual is None else self.residual[start : start + n]
-        wire.encode(self.x[start : start + n], self.codec, run, seed, left)
+        piece = slice(start, start + n)
+        left = None if self.residual is None else self.residual[piece]
+        moving = None if self.velocity is None else self.velocity[piece]
+        wire.encode(self.x[piece], self.codec, run, seed, left, moving)
         return 0
 
     def _encode_scaled(self, run: torch.Tensor, start: int, n: int, seed: int) -> int:

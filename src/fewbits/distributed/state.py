@@ -26,6 +26,45 @@ class _Saved(TypedDict):
     calls: int
     log2_scale: float
     residuals: dict[str, torch.Tensor]
+    velocities: dict[str, torch.Tensor]
+
+
+class _Rows:
+    """Values of tensors, kept from call to call and zero at first; those that come together lie in a row."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[Hashable, torch.Tensor] = {}  # views of the rows
+        self._rows: dict[tuple[Hashable, ...], torch.Tensor] = {}
+
+    def row(self, keys: Sequence[Hashable], lengths: Sequence[int]) -> torch.Tensor:
+        """Return the row of some tensors of these lengths; raise if one had another length before."""
+        row = tuple(keys)
+        for key, n in zip(row, lengths, strict=True):
+            known = self.by_key.get(key)
+            if known is not None and known.numel() != n:
+                raise ArgumentError(
+                    f"feedback of {known.numel()} values for {key!r}, which has {n} now; take another key for"
+                    " another tensor, or a new state"
+                )
+        if row not in self._rows:
+            parts = [self.by_key.get(key, torch.zeros(0)) for key in row]
+            flat = torch.zeros(sum(lengths), dtype=torch.float32)
+            for key, old, new in zip(row, parts, flat.split(list(lengths)), strict=True):
+                new[: old.numel()] = old
+                self.by_key[key] = new
+            self._rows = {other: x for other, x in self._rows.items() if not set(other) & set(row)}
+            self._rows[row] = flat
+        return self._rows[row]
+
+    def saved(self) -> dict[Hashable, torch.Tensor]:
+        return {key: value.clone() for key, value in self.by_key.items()}
+
+    def add(self, saved: Mapping[str, torch.Tensor], keys: Mapping[str, Hashable] | None) -> None:
+        """Add saved values, of tensors that are called by other keys now."""
+        for name, x in saved.items():
+            key = name if keys is None else keys[name]
+            old = self.by_key.get(key)
+            self.by_key[key] = x.clone() if old is None else old + x
 
 
 class CodecState:
@@ -40,8 +79,7 @@ class CodecState:
         self.codec, self.seed = read(codec), seed
         self.calls = 0
         self.log2_scale = 0.0  # of auto_scale
-        self._residuals: dict[Hashable, torch.Tensor] = {}  # views of the rows
-        self._rows: dict[tuple[Hashable, ...], torch.Tensor] = {}
+        self._residuals, self._velocities = _Rows(), _Rows()
 
     def residual(self, keys: Sequence[Hashable], lengths: Sequence[int]) -> torch.Tensor | None:
         """Return what rounding took so far of some tensors, in a row, float32, to be overwritten.
@@ -53,25 +91,11 @@ class CodecState:
         Raises:
             ArgumentError: a tensor has another length than before.
         """
-        if not self.codec.feedback:
-            return None
-        row = tuple(keys)
-        for key, n in zip(row, lengths, strict=True):
-            known = self._residuals.get(key)
-            if known is not None and known.numel() != n:
-                raise ArgumentError(
-                    f"feedback of {known.numel()} values for {key!r}, which has {n} now; take another key for"
-                    " another tensor, or a new state"
-                )
-        if row not in self._rows:
-            parts = [self._residuals.get(key, torch.zeros(0)) for key in row]
-            flat = torch.zeros(sum(lengths), dtype=torch.float32)
-            for key, old, new in zip(row, parts, flat.split(list(lengths)), strict=True):
-                new[: old.numel()] = old
-                self._residuals[key] = new
-            self._rows = {other: x for other, x in self._rows.items() if not set(other) & set(row)}
-            self._rows[row] = flat
-        return self._rows[row]
+        return self._residuals.row(keys, lengths) if self.codec.feedback else None
+
+    def velocity(self, keys: Sequence[Hashable], lengths: Sequence[int]) -> torch.Tensor | None:
+        """Return the momentum of what waits, as :meth:`residual` does; None of a codec without."""
+        return self._velocities.row(keys, lengths) if self.codec.momentum else None
 
     def __str__(self) -> str:
         """Return what has to be the same on all processes."""
@@ -94,7 +118,8 @@ class CodecState:
             "seed": self.seed,
             "calls": self.calls,
             "log2_scale": self.log2_scale,
-            "residuals": {key: value.clone() for key, value in self._residuals.items()},
+            "residuals": self._residuals.saved(),
+            "velocities": self._velocities.saved(),
         }
 
     def load_state_dict(
@@ -133,12 +158,10 @@ class CodecState:
                 )
         self.seed, self.calls = given[0]["seed"], given[0]["calls"]
         self.log2_scale = given[0]["log2_scale"]
-        self._residuals, self._rows = {}, {}
+        self._residuals, self._velocities = _Rows(), _Rows()
         for state in given if isinstance(states, dict) else given[rank::size]:
-            for name, x in state["residuals"].items():
-                key = name if keys is None else keys[name]
-                old = self._residuals.get(key)
-                self._residuals[key] = x.clone() if old is None else old + x
+            self._residuals.add(state["residuals"], keys)
+            self._velocities.add(state["velocities"], keys)
 
 
 def derived(*parts: object) -> int:

@@ -65,6 +65,7 @@ def encode(
     out: torch.Tensor,
     seed: int,
     residual: torch.Tensor | None = None,
+    velocity: torch.Tensor | None = None,
     *,
     start: int = 0,
     n: int | None = None,
@@ -78,6 +79,8 @@ def encode(
         seed: of stochastic rounding.
         residual: (m,) float32 that is added before, and overwritten by what is left; zero for what is not
             finite.
+        velocity: (m,) float32, with a density: its momentum is added to the values, and what travels loses
+            its own.
         start: where the values lie in the run; one of :func:`parts`.
         n: values of the run; None: m.
     """
@@ -85,6 +88,8 @@ def encode(
     if codec.density is None:
         _encode_dense(x, codec, out, seed, residual, start, x.numel() if n is None else n)
         return
+    if velocity is not None:
+        x = velocity.mul_(codec.momentum).add_(x)
     given = x if residual is None else residual.add_(x)
     count = x.numel()
     places = top_k(given, kept(codec, count))
@@ -92,10 +97,14 @@ def encode(
     packed = torch.from_numpy(pack_words(places.numpy(), _index_bits(codec, count)))
     out[_dense_bytes(codec, len(places)) :][: packed.numel()] = packed
     _encode_dense(values, codec, out, seed, left, 0, len(places))
+    if velocity is not None:
+        velocity[places] = 0
     if residual is not None and left is not None:
         residual[places] = left
         if not values.isfinite().all():  # the largest: only then others may not be either
-            residual.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+            for kept_here in (residual, velocity):
+                if kept_here is not None:
+                    kept_here.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _encode_dense(

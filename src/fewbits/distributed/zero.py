@@ -160,12 +160,21 @@ class ZeroOptimizer(torch.optim.Optimizer):
         ]
         x = flat(gradients)
         what = f"gradients of {described(gradients)} to their owners as {codec}"
-        finite, residual = agreed(x, codec, peers, what, self._memory, [str(i) for i in order], layers)
+        keys = [str(i) for i in order]
+        finite, residual, velocity = agreed(x, codec, peers, what, self._memory, keys, layers)
         peers.traffic.count("reduce_scatter", 0, wide=(x.numel() - pieces[peers.rank]) * x.element_size())
         mine = torch.full((pieces[peers.rank],), torch.nan)
         if finite:
             job = Reduction(
-                x, pieces, codec, peers, mean=True, layers=layers, state=self._memory, residual=residual
+                x,
+                pieces,
+                codec,
+                peers,
+                mean=True,
+                layers=layers,
+                state=self._memory,
+                residual=residual,
+                velocity=velocity,
             )
             job.own_sum(mine)
             if job.powers is not None:

@@ -34,6 +34,9 @@ class Codec:
         feedback: what rounding or leaving out took is added to what is sent next (Seide et al., 1-bit
             Stochastic Gradient Descent, 2014; Karimireddy et al., Error Feedback Fixes SignSGD, 2019).
         kahan: sums over the processes are compensated.
+        momentum: of plain SGD, taken before values are chosen instead of in the optimizer: what waits gathers
+            it as if it had been sent, and what is sent begins anew (Lin et al., Deep Gradient Compression,
+            2018, sections 3.1 and 3.2).
         hook: a hook of torch's own instead of all that: ``powersgd`` or ``fp16_compress``.
         rank: of PowerSGD's matrices.
     """
@@ -44,6 +47,7 @@ class Codec:
     auto_scale: bool = False
     feedback: bool = False
     kahan: bool = False
+    momentum: float = 0.0
     hook: str = ""
     rank: int = 1
 
@@ -60,6 +64,13 @@ class Codec:
             raise ArgumentError(f"rank={self.rank!r} of a codec; expected an integer from 1 up")
         if not self.hook and self.rank != 1:
             raise ArgumentError(f"rank={self.rank} is an option of powersgd; leave it out")
+        if not 0 <= self.momentum < 1:
+            raise ArgumentError(f"momentum={self.momentum!r} of a codec; expected 0 or more, below 1")
+        if self.momentum and not (self.feedback and self.density is not None):
+            raise ArgumentError(
+                f"momentum={self.momentum!r} of a codec corrects what waits to be sent; give it with topk and"
+                " feedback, and leave it to the optimizer otherwise"
+            )
         if self.values is not None:
             self._check_values(self.values)
         elif self.aps or self.auto_scale:
@@ -119,6 +130,7 @@ class Codec:
             options.append(f"density={self.density!r}")
             options += [] if self.values is None else [f"values={self.values}"]
         options += [name for name in SWITCHES if getattr(self, name, False)]
+        options += [f"momentum={self.momentum!r}"] if self.momentum else []
         options += [f"rank={self.rank}"] if self.rank != 1 else []
         wire = TOPK if self.density is not None else str(self.values or "fp32")
         return ":".join(filter(None, [self.hook or wire, ",".join(options)]))
@@ -132,8 +144,8 @@ def codec(text: str | Codec | Format) -> Codec:
     Args:
         text: ``FORMAT[/ROUNDING][/RULE]``, ``topk``, ``powersgd`` or ``fp16_compress``, and behind a colon
             what differs: ``aps``, ``auto_scale``, ``feedback``, ``kahan``, ``stochastic``, ``density=SHARE``,
-            ``values=FORMAT`` with ``topk``, ``rank=N`` with ``powersgd``. A codec is returned as it is; a
-            format is what values travel in.
+            ``values=FORMAT`` and ``momentum=SHARE`` with ``topk``, ``rank=N`` with ``powersgd``. A codec is
+            returned as it is; a format is what values travel in.
 
     Raises:
         ArgumentError: an option that does not exist, or does not fit.
@@ -172,11 +184,11 @@ def _option(part: str, text: str) -> tuple[str, Any]:
     name, equals, value = (p.strip() for p in part.partition("="))
     if not equals and name in SWITCHES:
         return name, True
-    number = {"density": float, "rank": int, "values": str}.get(name)
+    number = {"density": float, "momentum": float, "rank": int, "values": str}.get(name)
     if number is None or not equals:
         raise ArgumentError(
-            f"{part!r} in codec {text!r}; expected {', '.join(SWITCHES)}, density=SHARE, values=FORMAT or"
-            " rank=N"
+            f"{part!r} in codec {text!r}; expected {', '.join(SWITCHES)}, density=SHARE, momentum=SHARE,"
+            " values=FORMAT or rank=N"
         )
     try:
         return name, number(value)

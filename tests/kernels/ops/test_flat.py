@@ -139,7 +139,8 @@ def test_kept_memory_is_nobody_elses_while_it_is_held(dtype: torch.dtype) -> Non
     assert second[:2].tolist() == [2, 2]
     place = third.data_ptr()
     del third
-    assert ops.empty_kept(3 << 20, dtype).data_ptr() == place
+    again = [ops.empty_kept(3 << 20, dtype) for _ in range(32)]  # what earlier tests left may come first
+    assert place in {x.data_ptr() for x in again}
 
 
 def test_no_values_are_no_work() -> None:

@@ -152,12 +152,13 @@ def reduced(
     """
     n = x.numel()
     total = empty(n, torch.float32) if out is None else out
-    finite, residual = agreed(x, codec, peers, what, state, keys, [n] if len(keys) == 1 else layers or [n])
+    lengths = [n] if len(keys) == 1 else layers or [n]
+    finite, *kept = agreed(x, codec, peers, what, state, keys, lengths)
     peers.traffic.count("all_reduce", 0, wide=2 * (peers.size - 1) * n * x.element_size() // peers.size)
     if not finite:
         return total.fill_(torch.nan)
     if codec.density is not None:
-        return _of_kept(x, codec, peers, total, mean=mean, state=state, residual=residual)
+        return _of_kept(x, codec, peers, total, *kept, mean=mean, state=state)
     job = Reduction(
         x,
         even(n, peers.size, codec.format),
@@ -166,7 +167,7 @@ def reduced(
         mean=mean,
         layers=layers,
         state=state,
-        residual=residual,
+        residual=kept[0],
     )
     job.sum_everywhere(total)
     job.close()
@@ -178,15 +179,16 @@ def _of_kept(
     codec: Codec,
     peers: Peers,
     total: torch.Tensor,
+    residual: torch.Tensor | None,
+    velocity: torch.Tensor | None,
     *,
     mean: bool,
     state: CodecState | None,
-    residual: torch.Tensor | None,
 ) -> torch.Tensor:
     """Send the values kept to all processes, and add them there in the order of ranks."""
     seed = 0 if state is None else derived(state.next_call(), peers.rank)
     sent = empty(wire.nbytes(codec, x.numel()), torch.uint8)
-    wire.encode(x, codec, sent, seed, residual)
+    wire.encode(x, codec, sent, seed, residual, velocity)
     add_runs(list(peers.all_gather(sent)), codec, total)
     return total.div_(peers.size) if mean else total
 

@@ -102,11 +102,11 @@ def scattered(
     """
     n = x.numel()
     total = empty(pieces[peers.rank], torch.float32) if out is None else out
-    finite, residual = agreed(x, codec, peers, what, state, [key], [n])
+    finite, residual, velocity = agreed(x, codec, peers, what, state, [key], [n])
     peers.traffic.count("reduce_scatter", 0, wide=(n - pieces[peers.rank]) * x.element_size())
     if not finite:
         return total.fill_(torch.nan)
-    job = Reduction(x, pieces, codec, peers, mean=mean, state=state, residual=residual)
+    job = Reduction(x, pieces, codec, peers, mean=mean, state=state, residual=residual, velocity=velocity)
     job.own_sum(total)
     job.close()
     if job.powers is not None:

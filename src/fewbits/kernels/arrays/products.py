@@ -105,8 +105,8 @@ def has_bfloat16_products() -> bool:
 def bfloat16_product(a: Array, b: Array, out: Array | None = None) -> Array:
     """Return ``a @ b``, summed in float32, for float32 matrices of normal bfloat16 values and zeros.
 
-    Other values are multiplied as they are, by float32, and so is everything where :func:`has_bfloat16_products`
-    is false.
+    Other values are multiplied as they are, by float32, and so is everything where
+    :func:`has_bfloat16_products` is false.
     """
     y = empty_aligned((a.shape[0], b.shape[1]), np.float32) if out is None else out
     factors = native.side_by_side(a[None]), native.side_by_side(b[None]), y[None]
