@@ -41,6 +41,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from fewbits.distributed import ddp_hook, fsdp_codecs
+from fewbits.recipes.rounding import joint_seed
 from fewbits.train import recipe_trainer, seeded
 from fewbits.train.learning_rates import linear_warm_up
 from fewbits.train.tasks import Batch, Task
@@ -146,7 +147,7 @@ def trained(task: Task, case: Case, seed: int, steps: int) -> dict[str, float]:
 def by_recipe(task: Task, case: Case, seed: int, steps: int) -> dict[str, float]:
     """Train as ``fewbits train`` does."""
     rank = distributed.get_rank() if case.processes > 1 else 0
-    with seeded(task, seed + (rank << 32)):
+    with seeded(task, joint_seed(seed, rank) if rank else seed):
         trainer = recipe_trainer(task, case.recipe, seed=seed, steps=steps, codec=case.codec)
         for _ in trainer:
             pass

@@ -12,6 +12,7 @@ import fewbits as fb
 from fewbits.errors import ArgumentError
 from fewbits.nn import prepare
 from fewbits.optim import LARS, SGD, AdamW, Optimizer
+from fewbits.optim import optimizer as optimizers
 from fewbits.optim.packing import pack
 from fewbits.recipes import RECIPES, Recipe
 from fewbits.recipes import recipe as read
@@ -297,3 +298,39 @@ def test_stochastic_updates_repeat_under_the_same_seed() -> None:
     recipe = FP32.extended(parameter="bf16", update="stochastic")
     assert torch.equal(run(1, recipe), run(1, recipe))
     assert not torch.equal(run(1, recipe), run(2, recipe))
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_replicas_draw_other_numbers_in_each_step_and_parameter(
+    monkeypatch: pytest.MonkeyPatch, saved: bool
+) -> None:
+    """Updates of an eighth of a unit move 16-bit weights as far as they should, on the mean of all draws."""
+    monkeypatch.setattr(optimizers, "processes", lambda: 2)
+    recipe = FP32.extended(parameter="bf16", update="stochastic")
+    steps, unit = 64, 2.0**-7
+
+    def run(start: int) -> tuple[torch.Tensor, SGD]:
+        ws = [nn.Parameter(torch.ones(64, dtype=torch.bfloat16)) for _ in range(2)]
+        optimizer = SGD(ws, unit / 8, recipe=recipe)
+        optimizer.param_groups[0]["steps"] = start
+        for step in range(steps):
+            torch.manual_seed(step)  # of a process's own, which has no say
+            for w in ws:
+                w.grad = -torch.ones_like(w)
+            optimizer.step()
+            if saved and step == steps // 2:
+                state = optimizer.state_dict()
+                optimizer = SGD(ws, unit / 8, recipe=recipe)
+                optimizer.load_state_dict(state)
+        return torch.stack([w.detach().float() for w in ws]), optimizer
+
+    moved, optimizer = run(0)
+    assert optimizer.param_groups[0]["steps"] == steps
+    taken = (moved - 1) / unit
+    # Each of 128 weights: 64 draws of an eighth, that is 8 of standard deviation 2.6.
+    assert abs(float(taken.mean()) - 8) < 4 * 2.65 / 128**0.5
+    assert 1.8 < float(taken.std()) < 3.6
+    assert not torch.equal(moved[0], moved[1])
+    again, _ = run(0)
+    assert torch.equal(moved, again)
+    assert not torch.equal(moved, run(1000)[0])

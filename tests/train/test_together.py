@@ -15,7 +15,7 @@ import torch
 import fewbits as fb
 from fewbits.evidence import paired
 from fewbits.files import load_file
-from fewbits.train import Settings, run
+from fewbits.train import Settings, run, runs
 
 COMMON = ("--task", "digits", "--recipe", "fp32", "--steps", "24")
 
@@ -224,6 +224,24 @@ def test_settings_of_several_processes_do_not_run_in_one(tmp_path: Path) -> None
         Settings("digits", "fp32", local_steps=2)
     with pytest.raises(fb.ArgumentError, match="expected 0 or more"):
         Settings("digits", "fp32", processes=2, codec="fp32", local_steps=-1)
+
+
+def test_each_process_rounds_and_drops_at_random_on_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    drawn = []
+
+    def draw(*_: object, **__: object) -> None:
+        drawn.append(torch.rand(4).tolist())
+        raise InterruptedError
+
+    monkeypatch.setattr(runs, "recipe_trainer", draw)
+    for number in (0, 1, 2, 0):
+        monkeypatch.setattr(runs, "rank", lambda number=number: number)
+        with pytest.raises(InterruptedError):
+            run(Settings("digits", "fp32", seed=3), tmp_path)
+    assert len({tuple(x) for x in drawn}) == 3
+    assert drawn[0] == drawn[3]
 
 
 @pytest.mark.slow

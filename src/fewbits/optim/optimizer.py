@@ -20,7 +20,7 @@ from fewbits.optim.parameter_state import Moment, Options, ParameterState
 from fewbits.optim.sharded import processes
 from fewbits.recipes import Recipe
 from fewbits.recipes import recipe as read
-from fewbits.recipes.rounding import drawing_from
+from fewbits.recipes.rounding import drawing_from, joint_seed
 from fewbits.tensor import NarrowTensor
 from fewbits.typing import StateDict
 
@@ -398,4 +398,4 @@ def checked(name: str, value: float, *, least: float = 0.0, below: float | None 
 
 def _common_draws(step: int, number: int) -> torch.Generator | None:
     """Return a generator of a step and a parameter, equal in all processes as replicas are."""
-    return torch.Generator().manual_seed((step << 32) + number) if step else None
+    return torch.Generator().manual_seed(joint_seed(step, number)) if step else None

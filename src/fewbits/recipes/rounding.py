@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+import numpy as np
 import torch
 
 from fewbits.kernels import ops
@@ -66,6 +67,11 @@ def drawing_from(generator: torch.Generator | None) -> Iterator[None]:
 def fresh_seed(rounding: str) -> int | None:
     """Return a seed that ``torch.manual_seed`` repeats where the rounding needs one."""
     return int(torch.randint(2**62, (), generator=_DRAWS.get())) if rounding == "stochastic" else None
+
+
+def joint_seed(*parts: int) -> int:
+    """Return a seed of torch's generator that differs with each part; of a seed it takes 32 bits only."""
+    return int(np.random.SeedSequence(parts).generate_state(1)[0])
 
 
 def power(x: torch.Tensor, shift: int) -> torch.Tensor:

@@ -14,6 +14,7 @@ from statistics import fmean, median
 from fewbits.errors import ArgumentError
 from fewbits.optim.sharded import processes
 from fewbits.recipes import recipe as read
+from fewbits.recipes.rounding import joint_seed
 from fewbits.records import TrainRun
 from fewbits.train import checkpoint
 from fewbits.train.by_recipe import recipe_trainer
@@ -66,7 +67,9 @@ def run(
         )
     own = folder if rank() == 0 else folder / f"rank{rank()}"  # what the others log
     own.mkdir(parents=True, exist_ok=True)
-    with seeded(task, settings.seed + (rank() << 32)):  # each process rounds and drops at random on its own
+    # Each process rounds and drops at random on its own.
+    seed = joint_seed(settings.seed, rank()) if rank() else settings.seed
+    with seeded(task, seed):
         trainer = recipe_trainer(
             task,
             chosen,
