@@ -110,7 +110,8 @@ def wrapped(model: nn.Module, case: Case) -> Iterator[tuple[nn.Module, Any]]:
         with closing(hook):
             yield outer, hook.traffic
         return
-    for block in model.blocks if hasattr(model, "blocks") else ():
+    # What is sharded together is chosen from together: the fewer the groups, the better the choice.
+    for block in model.blocks if case.part == "bytes" else ():
         fully_shard(block)
     fully_shard(model)
     weight = case.codec if "weights" in case.engine else None
