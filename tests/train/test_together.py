@@ -150,9 +150,9 @@ def begun(folder: Path) -> bool:
 @pytest.mark.parametrize(
     ("codec", "more"),
     [
-        ("topk:density=0.05,feedback", ()),
+        pytest.param("topk:density=0.05,feedback", (), marks=pytest.mark.slow),
         ("mxfp4:feedback,stochastic", ()),
-        ("int8_256:feedback", ("--shard-states", "--recipe", "fp8-lm")),
+        pytest.param("int8_256:feedback", ("--shard-states", "--recipe", "fp8-lm"), marks=pytest.mark.slow),
         ("fp32", ("--recipe", "bf16-only")),  # whose updates draw, by the number of the step
     ],
 )
