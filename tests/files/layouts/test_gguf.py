@@ -272,6 +272,27 @@ def test_what_the_package_rounded_and_wrote_is_read_as_it_reads_it(tmp_path: Pat
         np.testing.assert_array_equal(back[kind].float().numpy(), expected[kind])
 
 
+def test_every_scale_byte_of_nvfp4_is_read_as_the_package_reads_it(tmp_path: Path) -> None:
+    """Among them 0x7F, NaN in E4M3, which ggml reads as zero, and bytes with a sign, which it ignores."""
+    rng = np.random.default_rng(0)
+    blocks = rng.integers(0, 256, (64, 36), np.uint8)
+    blocks[:, :4] = np.arange(256, dtype=np.uint8).reshape(64, 4)
+    blocks[:, 4:] |= 0x11  # no item is zero
+    blocks[-1, 3] = 0x38  # in the place of 0xFF, which is no number in E4M3 and 480 in the package
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "starcoder")
+    writer.add_tensor("x.weight", blocks, raw_dtype=gguf.GGMLQuantizationType.NVFP4)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    restore(tmp_path / "model.gguf", tmp_path / "back.safetensors")
+    (found,) = load_file(tmp_path / "back.safetensors").values()
+    (expected,) = by_the_package(tmp_path / "model.gguf").values()
+    np.testing.assert_array_equal(found.float().numpy(), expected)
+    zero = np.flatnonzero(~expected.reshape(-1, 16).any(axis=1))
+    assert zero.tolist() == [0x00, 0x7F, 0x80]
+
+
 def test_a_type_that_is_not_read_is_told_and_not_restored(tmp_path: Path) -> None:
     file = by_their_writer(tmp_path / "model.gguf", ["MXFP4", "Q5_K"])
     (problem,) = inspect(file).problems
