@@ -54,7 +54,7 @@ def cast(
         Writes(CHECKPOINT),
         typer.Argument(
             help="A .safetensors file for a file; for a folder a folder, in which files keep their names. "
-            "Without --layout only tensors and their index are written: copy config.json and the like.",
+            "The files beside the tensors of a model with a config.json, as its tokenizer, go along.",
             show_default=False,
         ),
     ],

@@ -12,12 +12,12 @@ from fewbits.files.byte_layout import TensorLayout, layout_of, part_name
 from fewbits.files.cast_report import cast_report
 from fewbits.files.checkpoint import StoredTensor, read_checkpoint
 from fewbits.files.contents import ordinary_tensors, sound_contents
-from fewbits.files.destination import plan_destination, plan_single_file
+from fewbits.files.destination import Destination, plan_destination, plan_single_file
 from fewbits.files.encoding import Plan, own_encoding
 from fewbits.files.job import Job
 from fewbits.files.layouts import modelopt, named
 from fewbits.files.layouts.layout import Layout, Request
-from fewbits.files.model_folder import CONFIG
+from fewbits.files.model_folder import CONFIG, METHOD, model_folder
 from fewbits.files.selection import choose_formats
 from fewbits.files.step import Step
 from fewbits.formats import Format, Pattern, parse
@@ -47,7 +47,8 @@ def cast(
     Floating-point tensors with two axes or more are rounded to nearest even, with blocks along the rows of
     :func:`fewbits.files.matrix_view.matrix_shape`; all others are copied unchanged. Files get their final
     names when all of them are complete. After an interruption, the same call continues where the last one
-    stopped.
+    stopped. In a folder with a ``config.json`` the files beside the tensors go along, as a tokenizer's, and
+    the config says ``quant_method: fewbits``, by which transformers loads it.
 
     Args:
         source: a ``.safetensors`` file, an index of several, or a folder of them.
@@ -112,7 +113,9 @@ def cast(
     if replaced and sparse is not None:
         raise ArgumentError("`values` are stored as they are; leave the pattern out")
     steps = [Step(t, to.files[t.file], encodings.get(t.name), replaced.get(t.name)) for t in tensors]
-    tallies = Job(source, to, steps, "casting tensors", scale_rule).run(progress)
+    texts, copies = _beside(source, to, quantization_config={"quant_method": METHOD})
+    plan = Plan(encodings, texts=texts, copies=copies, refuses_nonfinite=False, described=True)
+    tallies = Job(source, to, steps, "casting tensors", plan, scale_rule).run(progress)
     return cast_report(source, destination, steps, tallies, scale_rule, restored=False)
 
 
@@ -154,7 +157,7 @@ def _cast_to(
         Step(plan.views.get(t.name, t), to.files[t.file], plan.encodings.get(t.name), replaced.get(t.name))
         for t in tensors
     ]
-    tallies = Job(source, to, steps, "casting tensors", scale_rule, plan).run(progress)
+    tallies = Job(source, to, steps, "casting tensors", plan, scale_rule).run(progress)
     return cast_report(source, destination, steps, tallies, scale_rule, restored=False)
 
 
@@ -181,14 +184,26 @@ def restore(
         raise ArgumentError(f"{source} holds no narrow tensors; there is nothing to restore")
     to = plan_destination(source, destination, {t.file: None for t in contents.tensors})
     steps = [Step(t, to.files[t.file]) for t in contents.tensors]
-    plan = None
-    if contents.folder is not None and to.path not in to.files.values():
-        config = contents.folder.text(("quantization_config",))
-        copies = [file for file in contents.folder.companions() if file.name != modelopt.OWN_CONFIG]
-        plan = Plan({}, texts={CONFIG: config}, copies=copies)
-        to.refuse_others([CONFIG, *(file.name for file in copies)])
-    tallies = Job(source, to, steps, "restoring tensors", plan=plan).run(progress)
+    texts, copies = _beside(source, to)
+    plan = Plan({}, texts=texts, copies=copies)
+    tallies = Job(source, to, steps, "restoring tensors", plan).run(progress)
     return cast_report(source, destination, steps, tallies, "floor", restored=True)
+
+
+def _beside(
+    source: str | os.PathLike[str], to: Destination, **told: object
+) -> tuple[dict[str, str], list[Path]]:
+    """Return the config of a folder, with new words about quantized weights, and the files to copy.
+
+    Raises:
+        ArgumentError: the destination holds such files of another model.
+    """
+    folder = None if to.path in to.files.values() else model_folder(source)
+    if folder is None:
+        return {}, []
+    copies = [file for file in folder.companions() if file.name != modelopt.OWN_CONFIG]
+    to.refuse_others([CONFIG, *(file.name for file in copies)])
+    return {CONFIG: folder.text(("quantization_config",), **told)}, copies
 
 
 def _replaced(

@@ -37,6 +37,7 @@ class Plan:
     views: Mapping[str, StoredTensor] = field(default_factory=dict)  # tensors that are read in another order
     shared: Mapping[str, Sequence[StoredTensor]] = field(default_factory=dict)  # have one outer scale
     refuses_nonfinite: bool = True  # other programs read the codes of NaN as something else
+    described: bool = False  # the header says what is narrow, with checksums: docs/layout.md
 
 
 def own_encoding(name: str, becomes: TensorLayout) -> Encoding:
