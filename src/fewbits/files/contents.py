@@ -10,7 +10,7 @@ from pathlib import Path
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files.byte_layout import part_name
 from fewbits.files.checkpoint import StoredTensor, counting_order, metadata, read_checkpoint
-from fewbits.files.layouts import LAYOUTS, gguf
+from fewbits.files.layouts import LAYOUTS, gguf, onnx
 from fewbits.files.layouts.layout import Reading
 from fewbits.files.model_folder import model_folder
 from fewbits.files.narrow_metadata import KEY, NarrowMetadata, part_problems, read_metadata
@@ -35,14 +35,15 @@ def read_contents(path: str | os.PathLike[str]) -> Contents:
     """List a checkpoint; an invalid narrow tensor is left out and reported as a problem.
 
     Args:
-        path: a ``.safetensors`` file, an index of several, or a folder of them.
+        path: a ``.safetensors`` file, an index of several, or a folder of them; a GGUF file or an ONNX model.
 
     Raises:
         DataError: the checkpoint itself cannot be read.
     """
-    if gguf.is_gguf(Path(path)):
-        ordinary, reading = gguf.read_file(Path(path))
-        return _listed(path, [*reading.narrow, *ordinary], reading, gguf.NAME)
+    for kind in (gguf, onnx):
+        if kind.is_one(Path(path)):
+            ordinary, reading = kind.read_file(Path(path))
+            return _listed(path, [*reading.narrow, *ordinary], reading, kind.NAME)
     by_file: dict[Path, dict[str, StoredTensor]] = {}
     for tensor in read_checkpoint(path):
         by_file.setdefault(tensor.file, {})[tensor.name] = tensor

@@ -67,6 +67,8 @@ class Job:
 
     def _headers(self, checksums: Mapping[str, str] | None = None) -> dict[Path, Header]:
         """Return the header of each file; without checksums it has placeholders of the same length."""
+        if self.plan.headers:
+            return dict(self.plan.headers)
         origins: dict[Path, Path] = {}
         for origin, file in self.to.files.items():
             origins.setdefault(file, origin)  # the first of several

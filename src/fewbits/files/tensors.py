@@ -136,10 +136,16 @@ def _read_directly(stored: StoredTensor) -> torch.Tensor:
     """Return a tensor that has other bits in its file, or lies in one of another kind."""
     import torch
 
+    names = FLOATS | _OTHERS
+    if stored.dtype not in names:
+        raise DataError(
+            f"{stored.file}: tensor {stored.name!r:.200} is {stored.dtype}, which torch cannot hold; name a"
+            " checkpoint without it"
+        )
     with stored.file.open("rb") as file:
         octets = stored.read(file, 0, stored.stored_bytes)
     flat = torch.frombuffer(octets, dtype=torch.uint8) if octets else torch.empty(0, dtype=torch.uint8)
-    dtype = torch_dtype(stored.dtype) if stored.is_float else torch.uint8
+    dtype: torch.dtype = getattr(torch, names[stored.dtype])
     return flat.view(dtype).reshape(stored.shape)
 
 

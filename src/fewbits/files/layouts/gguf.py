@@ -240,7 +240,7 @@ class _Part(StoredTensor):
         return octets
 
 
-def is_gguf(path: Path) -> bool:
+def is_one(path: Path) -> bool:
     """Return whether a file begins as GGUF does."""
     if not path.is_file():
         return False
