@@ -222,6 +222,10 @@ def test_numbers_beside_the_model_stay_there_and_the_result_is_the_same(
     data = tmp_path / "narrow.onnx.data"
     assert file.stat().st_size < 8000 < data.stat().st_size
     onnx.checker.check_model(str(file), full_check=True)
+    held = [t for t in onnx.load(file, load_external_data=False).graph.initializer if t.external_data]
+    offsets = [int(entry.value) for t in held for entry in t.external_data if entry.key == "offset"]
+    assert len(offsets) >= 8
+    assert not any(at % 64 for at in offsets)  # where a program maps the file, numbers are aligned
     (tmp_path / "one").mkdir()
     whole = written(wide, tmp_path / "one", "nvfp4", layout, exclude=["heads"])
     assert not (tmp_path / "one" / "narrow.onnx.data").exists()
@@ -301,13 +305,14 @@ def test_a_model_that_grows_past_what_a_message_holds_puts_numbers_beside_it(
         np.testing.assert_array_equal(initializers(tmp_path / "back.onnx")[name], x)
 
 
-@pytest.mark.parametrize("fmt", ["nvfp4", "int4_channel"])
+@pytest.mark.parametrize("piece", [32, 96])
+@pytest.mark.parametrize("fmt", ["nvfp4", "int4_channel", "int8_tensor"])
 def test_the_size_of_a_piece_changes_no_byte(
-    wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fmt: Any
+    wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fmt: Any, piece: Any
 ) -> None:
     whole = written(wide, tmp_path, fmt).read_bytes()
     restore(tmp_path / "narrow.onnx", tmp_path / "a.onnx")
-    monkeypatch.setattr("fewbits.files.piecewise.PIECE_VALUES", 96)
+    monkeypatch.setattr("fewbits.files.piecewise.PIECE_VALUES", piece)
     assert written(wide, tmp_path, fmt).read_bytes() == whole
     restore(tmp_path / "narrow.onnx", tmp_path / "b.onnx")
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
@@ -388,6 +393,41 @@ def test_what_the_caller_may_replace_or_other_operators_read_stays(tmp_path: Pat
     onnx.save(made, tmp_path / "w.onnx")
     file = written(tmp_path / "w.onnx", tmp_path)
     assert {t.tensor for t in inspect(file).tensors if t.format is not None} == {"kernel"}
+
+
+def test_weights_of_recurrent_layers_and_turned_ones_are_cut_along_their_sums(tmp_path: Path) -> None:
+    from onnx.reference import ReferenceEvaluator
+
+    held = {"W": normal(1, 128, 64), "R": normal(1, 128, 32), "turned": normal(32, 5)}
+    nodes = [
+        helper.make_node("LSTM", ["x", "W", "R"], ["all", "last"], hidden_size=32),
+        helper.make_node("Squeeze", ["last"], ["state"]),
+        helper.make_node("Gemm", ["turned", "state"], ["y"], transA=1, transB=1),
+    ]
+    made = [numpy_helper.from_array(x, name) for name, x in held.items()]
+    x, y = (helper.make_tensor_value_info(n, 1, s) for n, s in (("x", [3, 2, 64]), ("y", [5, 2])))
+    graph = helper.make_graph(nodes, "g", [x], [y], made)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)]), tmp_path / "w.onnx")
+    file = written(tmp_path / "w.onnx", tmp_path, "mxfp4")
+    assert {t.tensor for t in inspect(file).tensors if t.format == "mxfp4"} == set(held)
+    assert tuple(stored(file, "turned_scale").dims) == (1, 5)
+    restore(file, tmp_path / "back.onnx")
+    for name, w in held.items():
+        axis = 0 if name == "turned" else 2
+        expected = fb.quantize(torch.from_numpy(w), "mxfp4", axis=axis).dequantize().numpy()
+        np.testing.assert_array_equal(initializers(tmp_path / "back.onnx")[name], expected)
+    given = {"x": normal(3, 2, 64)}
+    found = [ReferenceEvaluator(str(f)).run(None, given)[0] for f in (file, tmp_path / "back.onnx")]
+    np.testing.assert_array_equal(*found)
+
+
+def test_a_table_of_other_values_is_no_narrow_weight(wide: Path, tmp_path: Path) -> None:
+    file = written(wide, tmp_path, "mxfp4", "onnxruntime", include=["up"])
+    made = onnx.load(file)
+    (table,) = [t for t in made.graph.initializer if t.name == "up_table"]
+    table.raw_data = numpy_helper.to_array(table)[::-1].tobytes()
+    onnx.save(made, file)
+    assert not any(t.format for t in inspect(file).tensors)
 
 
 def test_names_that_are_taken_get_another(tmp_path: Path) -> None:
