@@ -229,3 +229,58 @@ def test_a_damaged_model_is_refused_in_one_line_wherever_the_damage_is(tmp_path:
             assert all(len(problem) < 1000 for problem in inspect(file).problems)
         with suppress(DataError, ArgumentError):
             restore(file, tmp_path / "b.onnx")
+
+
+NVFP4_OF_TORCHAO = {
+    "a._weight_qdata": zeros(2, 32),
+    "a._weight_scale": zeros(2, 4).view(torch.float8_e4m3fn),
+    "a._weight_per_tensor_scale": torch.tensor(1.0),
+}
+ABOUT = {"_type": "NVFP4Tensor", "_data": {"orig_dtype": {"_type": "torch.dtype", "_data": "bfloat16"}}}
+SWIZZLED = {**ABOUT, "_data": {**ABOUT["_data"], "is_swizzled_scales": True}}
+BROKEN_TORCHAO = {
+    "no scales": ({"a._weight_qdata": zeros(2, 32), "b.scale": zeros(1)}, ABOUT, "no two-axis qdata"),
+    "three axes": ({**NVFP4_OF_TORCHAO, "a._weight_qdata": zeros(1, 2, 32)}, ABOUT, "no two-axis qdata"),
+    "fewer scales": ({**NVFP4_OF_TORCHAO, "a._weight_scale": FEWER}, ABOUT, "takes F8_E4M3 [2, 4]"),
+    "two outer scales": (
+        {**NVFP4_OF_TORCHAO, "a._weight_per_tensor_scale": torch.ones(2)}, ABOUT, "takes F32 []",
+    ),
+    "another class": (NVFP4_OF_TORCHAO, {**ABOUT, "_type": ["x"]}, "which is not read"),
+    "no dtype": (NVFP4_OF_TORCHAO, {"_type": "NVFP4Tensor", "_data": 7}, "which is not read"),
+    "scales of an activation": (
+        {**NVFP4_OF_TORCHAO, "a._weight_act_per_tensor_scale": torch.tensor(1.0)}, ABOUT, "expected symmetric",
+    ),
+    "no whole tile": (NVFP4_OF_TORCHAO, SWIZZLED, "has 8 bytes, and tiles of 128 by 4 of [2, 4] have 512"),
+}  # fmt: skip
+
+
+def of_torchao(path: Path, tensors: dict[str, torch.Tensor], about: object) -> Path:
+    path.mkdir(exist_ok=True)
+    texts = {
+        "tensor_names": '["a.weight"]',
+        "a.weight": about if isinstance(about, str) else json.dumps(about),
+    }
+    save_file(tensors, path / "model.safetensors", texts)
+    return path
+
+
+@pytest.mark.parametrize("case", BROKEN_TORCHAO)
+def test_a_broken_folder_of_torchao_is_refused_in_one_line(tmp_path: Path, case: Any) -> None:
+    assert not inspect(of_torchao(tmp_path / "sound", NVFP4_OF_TORCHAO, ABOUT)).problems
+    tensors, about, told = BROKEN_TORCHAO[case]
+    path = of_torchao(tmp_path / "a", tensors, about)
+    (problem,) = inspect(path).problems
+    assert told in problem
+    for read in (lambda: restore(path, tmp_path / "b"), lambda: load_file(path)):
+        with pytest.raises(DataError) as caught:
+            read()
+        assert told in str(caught.value)
+        assert len(str(caught.value)) < 1000
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("about", ["{", "[]", "[" * 10**5, "null", "7"])
+def test_another_header_makes_ordinary_tensors(tmp_path: Path, about: Any) -> None:
+    report = inspect(of_torchao(tmp_path / "a", NVFP4_OF_TORCHAO, about))
+    assert [t.format for t in report.tensors] == [None, None, None]
+    assert not report.problems

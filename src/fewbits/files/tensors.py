@@ -16,7 +16,7 @@ from fewbits.files.checkpoint import FLOATS, StoredTensor, opened, torch_dtype
 from fewbits.files.checksum import difference, digits
 from fewbits.files.contents import sound_contents
 from fewbits.files.narrow_metadata import KEY, metadata_text
-from fewbits.files.narrow_tensor import StoredNarrowTensor, TranslatedPart
+from fewbits.files.narrow_tensor import StoredNarrowTensor
 from fewbits.files.safetensors_header import HeaderEntry, header
 from fewbits.tensor import NarrowTensor
 
@@ -116,7 +116,7 @@ def _read(handles: dict[Path, safe_open], stored: StoredTensor) -> torch.Tensor:
     """Return one tensor; raise DataError if torch cannot hold it, which the library does not check."""
     from safetensors import SafetensorError
 
-    if isinstance(stored, TranslatedPart) or stored.file.suffix != ".safetensors":
+    if type(stored) is not StoredTensor or stored.file.suffix != ".safetensors":
         return _read_directly(stored)
     if stored.file not in handles:
         handles[stored.file] = opened(stored.file, "pt")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from fewbits.errors import ArgumentError
-from fewbits.files.layouts import compressed_tensors, gguf, gpt_oss, modelopt, onnx
+from fewbits.files.layouts import compressed_tensors, gguf, gpt_oss, modelopt, onnx, torchao
 from fewbits.files.layouts.layout import Layout
 
 _ALL = (
@@ -16,6 +16,7 @@ _ALL = (
     modelopt.LAYOUT,
     onnx.LAYOUT,
     onnx.RUNTIME_LAYOUT,
+    torchao.LAYOUT,
 )
 LAYOUTS: Mapping[str, Layout] = MappingProxyType({layout.name: layout for layout in _ALL})
 
