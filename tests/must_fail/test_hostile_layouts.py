@@ -248,7 +248,7 @@ BROKEN_TORCHAO = {
     "another class": (NVFP4_OF_TORCHAO, {**ABOUT, "_type": ["x"]}, "which is not read"),
     "no dtype": (NVFP4_OF_TORCHAO, {"_type": "NVFP4Tensor", "_data": 7}, "which is not read"),
     "scales of an activation": (
-        {**NVFP4_OF_TORCHAO, "a._weight_act_per_tensor_scale": torch.tensor(1.0)}, ABOUT, "expected symmetric",
+        {**NVFP4_OF_TORCHAO, "a._weight_act_per_tensor_scale": torch.ones(1)}, ABOUT, "expected symmetric",
     ),
     "no whole tile": (NVFP4_OF_TORCHAO, SWIZZLED, "has 8 bytes, and tiles of 128 by 4 of [2, 4] have 512"),
 }  # fmt: skip

@@ -28,7 +28,7 @@ from tests.files.layouts.onnx_models import (
     weights,
 )
 
-onnx = pytest.importorskip("onnx")
+onnx = pytest.importorskip("onnx", minversion="1.23")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -100,7 +100,7 @@ RUNS = [("onnxruntime", fmt) for fmt in FOR_RUNTIME] + [
 
 @pytest.mark.parametrize(("layout", "fmt"), RUNS)
 def test_onnx_runtime_computes_the_same(wide: Path, tmp_path: Path, layout: Any, fmt: Any) -> None:
-    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxruntime", minversion="1.31")
     file = written(wide, tmp_path, fmt, layout)
     twin = dense(tmp_path, {name: rounded(name, x, fmt) for name, x in weights().items()})
     for x, y in zip(by_runtime(file), by_runtime(twin), strict=True):
@@ -112,7 +112,7 @@ def test_onnx_runtime_computes_the_same(wide: Path, tmp_path: Path, layout: Any,
 def test_onnx_runtime_has_no_kernels_for_the_form_of_the_standard(
     wide: Path, tmp_path: Path, fmt: Any
 ) -> None:
-    runtime = pytest.importorskip("onnxruntime")
+    runtime = pytest.importorskip("onnxruntime", minversion="1.31")
     with pytest.raises(runtime.capi.onnxruntime_pybind11_state.NotImplemented):  # why there is another
         by_runtime(written(wide, tmp_path, fmt))
 
@@ -120,7 +120,7 @@ def test_onnx_runtime_has_no_kernels_for_the_form_of_the_standard(
 def test_onnx_runtime_rounds_inputs_of_products_with_integers_unless_it_is_told_not_to(
     wide: Path, tmp_path: Path
 ) -> None:
-    runtime = pytest.importorskip("onnxruntime")
+    runtime = pytest.importorskip("onnxruntime", minversion="1.31")
     from tests.files.layouts.onnx_models import inputs
 
     file = written(wide, tmp_path, INT4)

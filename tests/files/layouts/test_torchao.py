@@ -15,7 +15,7 @@ from fewbits.files import cast, inspect, restore
 from fewbits.files import load_file as load_narrow
 from tests.files.layouts.models import loaded, logits, saved_llama, with_weights
 
-pytest.importorskip("torchao")
+pytest.importorskip("torchao", minversion="0.18")
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -230,9 +230,15 @@ def test_what_has_no_place_is_refused_by_name(llama: Path, tmp_path: Path) -> No
         written(tmp_path / "wide", tmp_path)
 
 
-def test_without_the_package_the_layout_is_refused_by_name(
+def test_without_the_package_or_with_one_that_is_too_old_the_layout_is_refused_by_name(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import torchao.prototype.safetensors.safetensors_utils as theirs
+
+    with monkeypatch.context() as patch:
+        patch.setattr(theirs, "ALLOWED_TENSORS_SUBCLASSES", ["Float8Tensor"])
+        with pytest.raises(ImportError, match=r"needs torchao 0\.18 or a later one"):
+            written(llama, tmp_path)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(ImportError, match=r"needs the package torchao.* 'fewbits\[export\]'"):
         written(llama, tmp_path)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fewbits.errors import ArgumentError, DataError
+from fewbits.errors import ArgumentError, DataError, MissingDependencyError
 from fewbits.files.byte_layout import TensorLayout
 from fewbits.files.checkpoint import FLOATS, StoredTensor, metadata
 from fewbits.files.encoding import Encoding, Plan, Put, Write
@@ -34,6 +34,7 @@ from fewbits.files.model_folder import CONFIG, ModelFolder
 from fewbits.files.narrow_tensor import StoredNarrowTensor, TranslatedPart
 from fewbits.files.safetensors_header import HeaderEntry, width
 from fewbits.formats import CATALOGUE, Block, Fixed, Format
+from fewbits.versions import release
 
 if TYPE_CHECKING:
     import torch
@@ -94,6 +95,7 @@ def write(request: Request) -> Plan:
     """
     for needed in (NAME, "transformers"):
         package(needed, NAME)
+    _check_version()
     folder = folder_of(NAME, request.source)
     needs_multiple(NAME, request.becomes)
     for tensor in request.tensors:
@@ -114,6 +116,25 @@ def write(request: Request) -> Plan:
         copies=folder.companions(),
         shared=fused(with_outer) if request.fuse else {},
     )
+
+
+def _check_version() -> None:
+    """Check that the installed package has the classes of all formats.
+
+    Raises:
+        MissingDependencyError: it is older.
+    """
+    try:
+        from torchao.prototype.safetensors.safetensors_utils import ALLOWED_TENSORS_SUBCLASSES
+    except ImportError:
+        known = []
+    else:
+        known = ALLOWED_TENSORS_SUBCLASSES
+    if not {of.name for of in _CLASSES.values()}.issubset(known):
+        raise MissingDependencyError(
+            f"layout={NAME!r} needs {NAME} 0.18 or a later one, and {release(NAME)} is installed;"
+            " install it with `pip install --upgrade 'fewbits[export]'`"
+        )
 
 
 def _encoding(name: str, becomes: TensorLayout) -> Encoding:
