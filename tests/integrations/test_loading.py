@@ -1,7 +1,6 @@
 """Models of Hugging Face from folders with packed weights, judged by dense models with the same weights."""
 
 import copy
-import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 import torch
 
 import fewbits as fb
+from fewbits.cli import main as cli
 from fewbits.errors import DataError
 from fewbits.files import cast, load_file
 from tests.files.test_inspection import damage
@@ -44,9 +44,6 @@ def written(
     """Return a folder with the weights of a model packed, as a user makes it."""
     model.save_pretrained(folder / "dense")
     cast(folder / "dense", folder / "narrow", format=fb.format(format), exclude=exclude)
-    config = json.loads((folder / "dense" / "config.json").read_text("utf-8"))
-    config["quantization_config"] = {"quant_method": "fewbits"}
-    (folder / "narrow" / "config.json").write_text(json.dumps(config), "utf-8")
     return folder / "narrow"
 
 
@@ -108,9 +105,8 @@ def test_tied_embeddings_stay_one(tmp_path: Path) -> None:
 
 def test_bfloat16_stays_bfloat16_and_generates(tmp_path: Path) -> None:
     model = llama(dtype="bfloat16").to(torch.bfloat16)
-    folder = written(model, tmp_path)
     model.generation_config.max_new_tokens = 7
-    model.generation_config.save_pretrained(folder)
+    folder = written(model, tmp_path)
     loaded: Any = fb.load(folder)
     assert loaded.model.norm.weight.dtype == torch.bfloat16
     assert loaded.generate(IDS, do_sample=False, eos_token_id=-1).shape == (2, 12 + 7)
@@ -148,3 +144,24 @@ def test_a_wide_model_is_not_made_narrow_in_silence(tmp_path: Path) -> None:
     config = fewbits.integrations.transformers.FewbitsConfig()
     with pytest.raises(fb.ArgumentError, match="fewbits cast"):
         transformers.AutoModelForCausalLM.from_pretrained(tmp_path, quantization_config=config)
+
+
+def test_a_folder_that_the_command_wrote_loads_with_its_tokenizer(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models
+
+    model = llama(tie_word_embeddings=False)
+    model.generation_config.max_new_tokens = 3
+    model.save_pretrained(tmp_path / "dense", max_shard_size="60KB")
+    told = Tokenizer(models.WordLevel({"a": 0, "b": 1}, "a"))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=told).save_pretrained(tmp_path / "dense")
+    arguments = ["cast", str(tmp_path / "dense"), str(tmp_path / "narrow"), "--format", "mxfp4"]
+    assert cli.run(arguments) == 0
+    folder = tmp_path / "narrow"
+    assert len(list(folder.glob("*.safetensors"))) > 1
+    tokens = transformers.AutoTokenizer.from_pretrained(folder)("a b", return_tensors="pt")["input_ids"]
+    found, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not any(info.values())
+    assert isinstance(found.lm_head.weight, fb.NarrowTensor)
+    expected = dense_twin(model, folder)(IDS).logits
+    torch.testing.assert_close(found.eval()(IDS).logits, expected, rtol=1e-5, atol=1e-5)
+    assert found.generate(tokens, do_sample=False, eos_token_id=-1).shape[1] == tokens.shape[1] + 3

@@ -46,7 +46,8 @@ def cast(
         Path,
         Reads(),
         typer.Argument(
-            help="A .safetensors file, or a folder of them; with --back a .gguf file too.", show_default=False
+            help="A .safetensors file, or a folder of them; an .onnx model; with --back a .gguf file too.",
+            show_default=False,
         ),
     ],
     destination: Annotated[
@@ -54,7 +55,7 @@ def cast(
         Writes(CHECKPOINT),
         typer.Argument(
             help="A .safetensors file for a file; for a folder a folder, in which files keep their names. "
-            "Without --layout only tensors and their index are written: copy config.json and the like.",
+            "The files beside the tensors of a model with a config.json, as its tokenizer, go along.",
             show_default=False,
         ),
     ],
@@ -78,7 +79,7 @@ def cast(
         str | None,
         typer.Option(
             help="Write what other programs load, as their own tools do: compressed-tensors, gguf, gpt-oss,"
-            " modelopt (see docs/layouts.md). Default: the layout of fewbits.",
+            " modelopt, onnx, onnxruntime, torchao (see docs/layouts.md). Default: the layout of fewbits.",
             show_default=False,
         ),
     ] = None,
@@ -109,6 +110,8 @@ def cast(
     Example: fewbits cast model.safetensors narrow.safetensors --format mxfp4 --exclude 'lm_head*'
 
     For vLLM: fewbits cast model/ narrow/ --format nvfp4 --layout compressed-tensors
+
+    A model in ONNX: fewbits cast model.onnx narrow.onnx --format mxfp4 --layout onnxruntime
 
     With --method, weights of the model's linear and convolution layers are chosen on text or batches such
     that the layers' outputs change least: fewbits cast model/ narrow/ --format mxfp4 --method gptq

@@ -98,7 +98,8 @@ def compare(
         Path | None,
         Reads(),
         typer.Argument(
-            help="A .safetensors file, a folder of them with an index, or a .mtx matrix. Default: the models"
+            help="A .safetensors file, a folder of them with an index, an .onnx model, or a .mtx matrix."
+            " Default: the models"
             " of --task, or your own --model.",
             show_default=False,
         ),

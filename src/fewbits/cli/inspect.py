@@ -19,7 +19,7 @@ def inspect(
         Path,
         Reads(),
         typer.Argument(
-            help="A .safetensors file, or a folder of them, narrow or not; or a .gguf file.",
+            help="A .safetensors file, or a folder of them, narrow or not; a .gguf file or an .onnx model.",
             show_default=False,
         ),
     ],

@@ -41,7 +41,12 @@ def _matches(pattern: bytes) -> Callable[[bytes], bool]:
 
 
 def _holds_tensors(head: bytes) -> bool:
-    return _is_safetensors(head) or head.startswith(b"GGUF")
+    return _is_safetensors(head) or head.startswith(b"GGUF") or _is_onnx(head)
+
+
+def _is_onnx(head: bytes) -> bool:
+    """Return whether a file begins as a ModelProto does: its version of the IR, and another field."""
+    return re.match(rb"\x08[\x01-\x40][\x12\x1a\x22\x28\x32\x3a\x42\x72]", head) is not None
 
 
 def _is_safetensors(head: bytes) -> bool:

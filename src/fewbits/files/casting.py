@@ -12,12 +12,13 @@ from fewbits.files.byte_layout import TensorLayout, layout_of, part_name
 from fewbits.files.cast_report import cast_report
 from fewbits.files.checkpoint import StoredTensor, read_checkpoint
 from fewbits.files.contents import ordinary_tensors, sound_contents
-from fewbits.files.destination import plan_destination, plan_single_file
+from fewbits.files.destination import Destination, plan_destination, plan_single_file
 from fewbits.files.encoding import Plan, own_encoding
 from fewbits.files.job import Job
-from fewbits.files.layouts import modelopt, named
+from fewbits.files.layouts import modelopt, named, onnx
 from fewbits.files.layouts.layout import Layout, Request
-from fewbits.files.model_folder import CONFIG
+from fewbits.files.model_folder import CONFIG, METHOD, model_folder
+from fewbits.files.narrow_tensor import AnyStoredTensor
 from fewbits.files.selection import choose_formats
 from fewbits.files.step import Step
 from fewbits.formats import Format, Pattern, parse
@@ -47,7 +48,8 @@ def cast(
     Floating-point tensors with two axes or more are rounded to nearest even, with blocks along the rows of
     :func:`fewbits.files.matrix_view.matrix_shape`; all others are copied unchanged. Files get their final
     names when all of them are complete. After an interruption, the same call continues where the last one
-    stopped.
+    stopped. In a folder with a ``config.json`` the files beside the tensors go along, as a tokenizer's, and
+    the config says ``quant_method: fewbits``, by which transformers loads it.
 
     Args:
         source: a ``.safetensors`` file, an index of several, or a folder of them.
@@ -99,9 +101,14 @@ def cast(
             values or {},
             progress,
         )
+    if onnx.is_one(Path(source)) and Path(destination).suffix.lower() == onnx.LAYOUT.suffix:
+        raise ArgumentError(
+            f"{destination} is an ONNX model by its name; give layout='onnx' or 'onnxruntime', or the name of"
+            " a .safetensors file"
+        )
     tensors = ordinary_tensors(source)
     chosen = choose_formats(tensors, others, mapped, include, exclude)
-    to = plan_destination(source, destination, {t.file: None for t in tensors})
+    to = plan_destination(source, destination, _files(source, tensors))
     sparse = None if pattern is None else pattern_of(pattern)
     for fmt in chosen.values() if sparse is not None else ():
         zeros(fmt)  # raises if the format has no zero
@@ -112,7 +119,9 @@ def cast(
     if replaced and sparse is not None:
         raise ArgumentError("`values` are stored as they are; leave the pattern out")
     steps = [Step(t, to.files[t.file], encodings.get(t.name), replaced.get(t.name)) for t in tensors]
-    tallies = Job(source, to, steps, "casting tensors", scale_rule).run(progress)
+    texts, copies = _beside(source, to, quantization_config={"quant_method": METHOD})
+    plan = Plan(encodings, texts=texts, copies=copies, refuses_nonfinite=False, described=True)
+    tallies = Job(source, to, steps, "casting tensors", plan, scale_rule).run(progress)
     return cast_report(source, destination, steps, tallies, scale_rule, restored=False)
 
 
@@ -130,17 +139,23 @@ def _cast_to(
     progress: Progress | None,
 ) -> CastReport:
     """Write a checkpoint in the layout of another program."""
+    layout.check(Path(source))
+    if layout.suffix != onnx.LAYOUT.suffix and onnx.is_one(Path(source)):
+        raise ArgumentError(
+            f"layout={layout.name!r} writes checkpoints, and {source} is an ONNX model; give layout='onnx' or"
+            " 'onnxruntime'"
+        )
     others = None if others is None else layout.accept(others)
     mapped = [(names, layout.accept(fmt)) for names, fmt in mapped]
     tensors = ordinary_tensors(source)
     chosen = choose_formats(tensors, others, mapped, include, exclude, layout.can_cast)
-    files = list(dict.fromkeys(t.file for t in tensors))
+    files = _files(source, tensors)
     if layout.suffix:
         to = plan_single_file(destination, files, layout.suffix)
     else:
         to = plan_destination(source, destination, files)
     becomes = {t.name: layout_of(t, chosen[t.name]) for t in tensors if t.name in chosen}
-    plan = layout.write(Request(Path(source), tensors, becomes, fuse))
+    plan = layout.write(Request(Path(source), tensors, becomes, fuse, to.path))
     to.refuse_others([*plan.texts, *(file.name for file in plan.copies)])
     as_they_are = becomes.keys() - plan.views.keys()
     replaced = _replaced(values, {t.name: t for t in tensors if t.name in as_they_are})
@@ -151,10 +166,15 @@ def _cast_to(
             " fuse=False, --no-fuse, or another format"
         )
     steps = [
-        Step(plan.views.get(t.name, t), to.files[t.file], plan.encodings.get(t.name), replaced.get(t.name))
+        Step(
+            plan.views.get(t.name, t),
+            plan.places.get(t.name, to.files[t.file]),
+            plan.encodings.get(t.name),
+            replaced.get(t.name),
+        )
         for t in tensors
     ]
-    tallies = Job(source, to, steps, "casting tensors", scale_rule, plan).run(progress)
+    tallies = Job(source, to, steps, "casting tensors", plan, scale_rule).run(progress)
     return cast_report(source, destination, steps, tallies, scale_rule, restored=False)
 
 
@@ -179,16 +199,39 @@ def restore(
     contents = sound_contents(source)
     if not contents.narrow:
         raise ArgumentError(f"{source} holds no narrow tensors; there is nothing to restore")
-    to = plan_destination(source, destination, {t.file: None for t in contents.tensors})
-    steps = [Step(t, to.files[t.file]) for t in contents.tensors]
-    plan = None
-    if contents.folder is not None and to.path not in to.files.values():
-        config = contents.folder.text(("quantization_config",))
-        copies = [file for file in contents.folder.companions() if file.name != modelopt.OWN_CONFIG]
-        plan = Plan({}, texts={CONFIG: config}, copies=copies)
-        to.refuse_others([CONFIG, *(file.name for file in copies)])
-    tallies = Job(source, to, steps, "restoring tensors", plan=plan).run(progress)
+    files = _files(source, contents.tensors)
+    if contents.layout == onnx.NAME and Path(destination).suffix.lower() == onnx.LAYOUT.suffix:
+        to = plan_single_file(destination, files, onnx.LAYOUT.suffix)
+        plan = onnx.restored(Path(source), contents.tensors, to)
+    else:
+        to = plan_destination(source, destination, files)
+        texts, copies = _beside(source, to)
+        plan = Plan({}, texts=texts, copies=copies)
+    steps = [Step(t, plan.places.get(t.name, to.files[t.file])) for t in contents.tensors]
+    tallies = Job(source, to, steps, "restoring tensors", plan).run(progress)
     return cast_report(source, destination, steps, tallies, "floor", restored=True)
+
+
+def _files(source: str | os.PathLike[str], tensors: Sequence[AnyStoredTensor]) -> list[Path]:
+    """Return the files that are read; an ONNX model is one of them even if all its numbers lie beside it."""
+    own = [Path(source)] if onnx.is_one(Path(source)) else []
+    return list(dict.fromkeys([*own, *(tensor.file for tensor in tensors)]))
+
+
+def _beside(
+    source: str | os.PathLike[str], to: Destination, **told: object
+) -> tuple[dict[str, str], list[Path]]:
+    """Return the config of a folder, with new words about quantized weights, and the files to copy.
+
+    Raises:
+        ArgumentError: the destination holds such files of another model.
+    """
+    folder = None if to.path in to.files.values() else model_folder(source)
+    if folder is None:
+        return {}, []
+    copies = [file for file in folder.companions() if file.name != modelopt.OWN_CONFIG]
+    to.refuse_others([CONFIG, *(file.name for file in copies)])
+    return {CONFIG: folder.text(("quantization_config",), **told)}, copies
 
 
 def _replaced(

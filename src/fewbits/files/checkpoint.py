@@ -144,7 +144,8 @@ def chunks(
         DataError: the file was damaged after it was listed.
     """
     value_bytes = tensor.stored_bytes // max(tensor.count, 1)
-    opened(tensor.file)
+    if tensor.file.suffix.lower() == ".safetensors":
+        opened(tensor.file)
     # Read instead of mapped, because mapped pages count as memory of the process until they are released.
     with tensor.file.open("rb") as file:
         for at, size in pieces(tensor.count, row, most=values, multiple=multiple):

@@ -10,9 +10,9 @@ from pathlib import Path
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files.byte_layout import part_name
 from fewbits.files.checkpoint import StoredTensor, counting_order, metadata, read_checkpoint
-from fewbits.files.layouts import LAYOUTS, gguf
+from fewbits.files.layouts import LAYOUTS, gguf, onnx
 from fewbits.files.layouts.layout import Reading
-from fewbits.files.model_folder import ModelFolder, model_folder
+from fewbits.files.model_folder import model_folder
 from fewbits.files.narrow_metadata import KEY, NarrowMetadata, part_problems, read_metadata
 from fewbits.files.narrow_tensor import AnyStoredTensor, StoredNarrowTensor
 
@@ -24,7 +24,6 @@ class Contents:
     tensors: tuple[AnyStoredTensor, ...]  # in natural order
     problems: tuple[str, ...]
     layout: str | None = None  # of another program, by its name; None: that of docs/layout.md, or ordinary
-    folder: ModelFolder | None = None  # whose config says so
 
     @property
     def narrow(self) -> tuple[StoredNarrowTensor, ...]:
@@ -36,14 +35,15 @@ def read_contents(path: str | os.PathLike[str]) -> Contents:
     """List a checkpoint; an invalid narrow tensor is left out and reported as a problem.
 
     Args:
-        path: a ``.safetensors`` file, an index of several, or a folder of them.
+        path: a ``.safetensors`` file, an index of several, or a folder of them; a GGUF file or an ONNX model.
 
     Raises:
         DataError: the checkpoint itself cannot be read.
     """
-    if gguf.is_gguf(Path(path)):
-        ordinary, reading = gguf.read_file(Path(path))
-        return _listed(path, [*reading.narrow, *ordinary], reading, gguf.NAME)
+    for kind in (gguf, onnx):
+        if kind.is_one(Path(path)):
+            ordinary, reading = kind.read_file(Path(path))
+            return _listed(path, [*reading.narrow, *ordinary], reading, kind.NAME)
     by_file: dict[Path, dict[str, StoredTensor]] = {}
     for tensor in read_checkpoint(path):
         by_file.setdefault(tensor.file, {})[tensor.name] = tensor
@@ -89,7 +89,7 @@ def _foreign(path: str | os.PathLike[str], tensors: list[AnyStoredTensor]) -> Co
         reading = layout.read(folder, there)
         if reading is not None:
             ordinary = [t for t in tensors if t.name not in reading.claimed]
-            return _listed(path, [*reading.narrow, *ordinary], reading, name, folder)
+            return _listed(path, [*reading.narrow, *ordinary], reading, name)
     return None
 
 
@@ -98,11 +98,10 @@ def _listed(
     tensors: list[AnyStoredTensor],
     reading: Reading,
     layout: str,
-    folder: ModelFolder | None = None,
 ) -> Contents:
     listed = sorted(tensors, key=lambda t: counting_order(t.name))
     problems = tuple(f"{path}: {sentence}" for sentence in reading.problems)
-    return Contents(tuple(listed), problems, layout, folder)
+    return Contents(tuple(listed), problems, layout)
 
 
 def sound_contents(path: str | os.PathLike[str]) -> Contents:

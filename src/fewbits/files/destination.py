@@ -80,7 +80,7 @@ def plan_destination(
             f"cannot write {given}: the folder {target.parent} does not exist; create it first"
         )
     if not origin.is_dir() and index is None:
-        return Destination(target, {origin: _file(origin, Path(given), target)}, None)
+        return Destination(target, dict.fromkeys([origin, *files], _file(origin, Path(given), target)), None)
     folder = origin if origin.is_dir() else origin.parent
     if target.is_file() or target.suffix == ".safetensors":
         raise ArgumentError(f"{source} is a folder of files, and {given} is one file; give a folder")

@@ -37,6 +37,9 @@ class Plan:
     views: Mapping[str, StoredTensor] = field(default_factory=dict)  # tensors that are read in another order
     shared: Mapping[str, Sequence[StoredTensor]] = field(default_factory=dict)  # have one outer scale
     refuses_nonfinite: bool = True  # other programs read the codes of NaN as something else
+    headers: Mapping[Path, Header] = field(default_factory=dict)  # of files whose header is known already
+    places: Mapping[str, Path] = field(default_factory=dict)  # files of tensors that go elsewhere, by name
+    described: bool = False  # the header says what is narrow, with checksums: docs/layout.md
 
 
 def own_encoding(name: str, becomes: TensorLayout) -> Encoding:

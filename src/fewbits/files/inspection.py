@@ -29,7 +29,8 @@ def inspect(path: str | os.PathLike[str], *, progress: Progress | None = None) -
     """List the tensors of a checkpoint, narrow ones as one entry each, and check the narrow ones.
 
     Args:
-        path: a ``.safetensors`` file, an index of several, or a folder of them.
+        path: a ``.safetensors`` file, an index of several, or a folder of them; a ``.gguf`` file or an
+            ``.onnx`` model.
         progress: called as ``progress("checking tensors", bytes done, all bytes)``.
 
     Returns:

@@ -20,7 +20,7 @@ from fewbits.files.narrow_metadata import KEY, metadata_text
 from fewbits.files.narrow_tensor import StoredNarrowTensor
 from fewbits.files.piecewise import dequantized_bytes, quantize_tensor, survey_together
 from fewbits.files.resumable import Resumable
-from fewbits.files.safetensors_header import Header, header
+from fewbits.files.safetensors_header import Header
 from fewbits.files.step import Step
 from fewbits.files.survey import Survey
 from fewbits.kernels.bits.reals import widened
@@ -39,8 +39,8 @@ class Job:
     to: Destination
     steps: Sequence[Step]
     what: str  # for the progress
+    plan: Plan
     scale_rule: str = "floor"
-    plan: Plan | None = None  # of another program's layout; None: that of fewbits, or ordinary tensors
 
     def run(self, progress: Progress | None) -> dict[str, Tally]:
         """Write all files; return the errors of the tensors that were rounded, by name.
@@ -54,9 +54,8 @@ class Job:
         identities = [_identity(origin) for origin in origins]
         job: list[object] = [release("fewbits"), self.what, self.scale_rule, identities]
         job += [[file.name, hashlib.sha256(head.octets).hexdigest()] for file, head in headers.items()]
-        if self.plan is not None:
-            shared = {name: [t.name for t in group] for name, group in self.plan.shared.items()}
-            job += [shared, dict(self.plan.texts)]
+        shared = {name: [t.name for t in group] for name, group in self.plan.shared.items()}
+        job += [shared, dict(self.plan.texts)]
         journal_of = to.path if to.path in headers else to.path / "folder"
         with to.made(), Resumable(journal_of, json.dumps(job), headers) as work:
             self._write_all(headers, work, progress)
@@ -68,6 +67,8 @@ class Job:
 
     def _headers(self, checksums: Mapping[str, str] | None = None) -> dict[Path, Header]:
         """Return the header of each file; without checksums it has placeholders of the same length."""
+        if self.plan.headers:
+            return dict(self.plan.headers)
         origins: dict[Path, Path] = {}
         for origin, file in self.to.files.items():
             origins.setdefault(file, origin)  # the first of several
@@ -77,20 +78,16 @@ class Job:
         here = [step for step in self.steps if step.file == file]
         entries = {name: entry for step in here for name, entry in step.entries.items()}
         texts = {key: text for key, text in _metadata(origin).items() if key != KEY}
-        if self.plan is not None:
-            return self.plan.header(entries, {**texts, **self.plan.metadata})
         narrow = {step.tensor.name: step.encoding.becomes for step in here if step.encoding is not None}
-        if narrow:
+        if narrow and self.plan.described:
             texts[KEY] = metadata_text(
                 narrow, {name: (checksums or {}).get(name, UNKNOWN) for name in entries}
             )
-        return header(entries, texts)
+        return self.plan.header(entries, {**texts, **self.plan.metadata})
 
     def _write_texts(self, headers: dict[Path, Header]) -> None:
         """Write the index, and the other files that a folder needs to load."""
         self.to.write_index(headers)
-        if self.plan is None:
-            return
         for origin in self.plan.copies:
             with origin.open("rb") as file:
                 write_pieces(self.to.path / origin.name, iter(lambda: file.read(1 << 20), b""))
@@ -99,7 +96,7 @@ class Job:
 
     def _write_all(self, headers: dict[Path, Header], work: Resumable, progress: Progress | None) -> None:
         total, done = sum(step.tensor.stored_bytes for step in self.steps), 0
-        together = _Together({} if self.plan is None else self.plan.shared)
+        together = _Together(self.plan.shared)
         for step in sorted(self.steps, key=lambda step: step.file):  # stable: keeps the order within a file
 
             def advance(fraction: float, step: Step = step, done: int = done) -> None:
@@ -124,7 +121,7 @@ class Job:
         tensor, name, checksums = step.tensor, step.tensor.name, Checksums()
 
         def write(entry: str, at: int, octets: bytes | bytearray | memoryview) -> None:
-            if self.plan is None:  # others have no place for them, and other orders of writing
+            if self.plan.described:  # others have no place for them, and other orders of writing
                 checksums.add(entry, at, octets)
             work.write(step.file, head.starts[entry] + at, octets)
 
@@ -153,7 +150,7 @@ class Job:
                     step.encoding.put(write),
                     advance,
                     seen=together.survey(tensor),
-                    refuse_nonfinite=self.plan is not None and self.plan.refuses_nonfinite,
+                    refuse_nonfinite=self.plan.refuses_nonfinite,
                 )
             )
             if step.values is not None:

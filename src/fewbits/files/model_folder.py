@@ -15,6 +15,7 @@ from fewbits.files.checkpoint import INDEX
 from fewbits.files.json_objects import unique_keys
 
 CONFIG = "config.json"
+METHOD = "fewbits"  # the `quant_method` of folders in the layout of docs/layout.md
 _LARGEST_CONFIG_BYTES = 10_000_000
 _COMPANIONS = ("*.json", "*.txt", "*.jinja", "*.model")  # tokenizers, processors and how to generate
 _DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32", "float64": "F64"}

@@ -93,10 +93,11 @@ class Resumable:
             self._sync()
 
     def commit(self, headers: Mapping[Path, Header], last: Callable[[], None] = lambda: None) -> None:
-        """Write the final headers, rename all files, call ``last``, and remove the journal."""
+        """Write the headers that changed, rename all files, call ``last``, and remove the journal."""
         for file, header in headers.items():
-            if _beside(file, "partial").exists():  # else an earlier run renamed it
-                assert header.size == self._files[file].size
+            assert header.size == self._files[file].size
+            is_partial = _beside(file, "partial").exists()  # else an earlier run renamed it
+            if is_partial and header.octets != self._files[file].octets:
                 self.write(file, 0, header.octets)
         self._sync()
         self._note({_COMPLETE: True})

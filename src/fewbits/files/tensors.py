@@ -16,7 +16,7 @@ from fewbits.files.checkpoint import FLOATS, StoredTensor, opened, torch_dtype
 from fewbits.files.checksum import difference, digits
 from fewbits.files.contents import sound_contents
 from fewbits.files.narrow_metadata import KEY, metadata_text
-from fewbits.files.narrow_tensor import StoredNarrowTensor, TranslatedPart
+from fewbits.files.narrow_tensor import StoredNarrowTensor
 from fewbits.files.safetensors_header import HeaderEntry, header
 from fewbits.tensor import NarrowTensor
 
@@ -116,7 +116,7 @@ def _read(handles: dict[Path, safe_open], stored: StoredTensor) -> torch.Tensor:
     """Return one tensor; raise DataError if torch cannot hold it, which the library does not check."""
     from safetensors import SafetensorError
 
-    if isinstance(stored, TranslatedPart) or stored.file.suffix != ".safetensors":
+    if type(stored) is not StoredTensor or stored.file.suffix != ".safetensors":
         return _read_directly(stored)
     if stored.file not in handles:
         handles[stored.file] = opened(stored.file, "pt")
@@ -136,10 +136,16 @@ def _read_directly(stored: StoredTensor) -> torch.Tensor:
     """Return a tensor that has other bits in its file, or lies in one of another kind."""
     import torch
 
+    names = FLOATS | _OTHERS
+    if stored.dtype not in names:
+        raise DataError(
+            f"{stored.file}: tensor {stored.name!r:.200} is {stored.dtype}, which torch cannot hold; name a"
+            " checkpoint without it"
+        )
     with stored.file.open("rb") as file:
         octets = stored.read(file, 0, stored.stored_bytes)
     flat = torch.frombuffer(octets, dtype=torch.uint8) if octets else torch.empty(0, dtype=torch.uint8)
-    dtype = torch_dtype(stored.dtype) if stored.is_float else torch.uint8
+    dtype: torch.dtype = getattr(torch, names[stored.dtype])
     return flat.view(dtype).reshape(stored.shape)
 
 

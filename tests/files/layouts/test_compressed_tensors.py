@@ -87,6 +87,8 @@ def test_transformers_loads_the_weights_bit_for_bit_and_computes_the_same(
         torch.testing.assert_close(model.state_dict()[name], restored[name], rtol=tolerance, atol=0)
     if fmt != "nvfp4":
         assert torch.equal(found, expected)
+    theirs = {name: model.state_dict()[name] for name in cast_names}  # as the package dequantizes them
+    assert torch.equal(found, logits(with_weights(llama, theirs)))
     assert not torch.equal(expected, logits(loaded(llama)))  # the control: narrow is not wide
 
 
@@ -106,6 +108,45 @@ def test_several_formats_in_one_folder_load(llama: Path, tmp_path: Path) -> None
     for name in exact:
         assert torch.equal(model.state_dict()[name], restored[name]), name
     assert (found - logits(with_weights(llama, restored))).abs().max() < 0.02
+    theirs = {name: model.state_dict()[name] for name in restored if "proj" in name}
+    assert torch.equal(found, logits(with_weights(llama, theirs)))
+    wide = load_file(llama / "model.safetensors")
+    stored_formats = {t.tensor: t.format for t in inspect(narrow).tensors if t.format is not None}
+    assert len(stored_formats) == 13
+    for name in exact & set(stored_formats):
+        fmt = INT4_32 if "up_proj" in name else stored_formats[name]
+        assert torch.equal(restored[name], fb.fake_quantize(wide[name], fmt)), name
+    assert torch.equal(
+        restored["model.layers.1.mlp.gate_proj.weight"], wide["model.layers.1.mlp.gate_proj.weight"]
+    )
+
+
+ARGUMENTS = {  # of the weights, as the package's own presets have them
+    "mxfp4": ("float", 4, "group", 32, "torch.uint8"),
+    "mxfp6_e2m3": ("float", 6, "group", 32, "torch.uint8"),
+    "mxfp8_e4m3": ("float", 8, "group", 32, "torch.uint8"),
+    "nvfp4": ("float", 4, "tensor_group", 16, "torch.float8_e4m3fn"),
+    "fp8_e4m3_channel": ("float", 8, "channel", None, None),
+    "int8_channel": ("int", 8, "channel", None, None),
+    "int4_channel": ("int", 4, "channel", None, None),
+    INT4_32: ("int", 4, "group", 32, None),
+}
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_the_config_says_all_that_the_scheme_is(llama: Path, tmp_path: Path, fmt: Any) -> None:
+    told = config(written(llama, tmp_path, fmt))["quantization_config"]
+    assert told["quant_method"] == "compressed-tensors"
+    assert told["format"] == FORMATS[fmt]
+    assert told["quantization_status"] == "compressed"
+    assert told["ignore"] == ["lm_head"]
+    (group,) = told["config_groups"].values()
+    assert group["targets"] == ["Linear"]
+    assert group.get("input_activations") is None
+    weights = group["weights"]
+    found = tuple(weights.get(key) for key in ("type", "num_bits", "strategy", "group_size", "scale_dtype"))
+    assert found == ARGUMENTS[fmt]
+    assert (weights["symmetric"], weights["dynamic"]) == (True, False)
 
 
 def test_a_float32_model_is_declared_as_bfloat16(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_other_architectures_load_too(tmp_path: Path, kind: Any) -> None:
     config = AutoConfig.for_model(kind, **sizes)
     model = AutoModelForCausalLM.from_config(config).to(torch.bfloat16)
     for name, x in model.named_parameters():
-        if name.endswith("bias"):
+        if name.endswith("bias") or "norm" in name:
             torch.nn.init.normal_(x)
     model.save_pretrained(tmp_path / "wide")  # its name goes along, and transformers fails on "mistral" there
     written(tmp_path / "wide", tmp_path, "mxfp4")
@@ -176,6 +176,58 @@ def test_other_architectures_load_too(tmp_path: Path, kind: Any) -> None:
         assert torch.equal(x, dense.state_dict()[name]), name
     # Sizes such as the epsilon of a norm are FP32 in GGUF, and text in a config.
     torch.testing.assert_close(logits(found), logits(dense), rtol=0, atol=1e-5)
+
+
+NAMES = {  # of the tensors of a layer, as llama.cpp reads them
+    "olmo2": [
+        "attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_output.weight", "attn_q_norm.weight",
+        "attn_k_norm.weight", "post_attention_norm.weight", "post_ffw_norm.weight", "ffn_gate.weight",
+        "ffn_up.weight", "ffn_down.weight",
+    ],
+    "seed_oss": [
+        "attn_norm.weight", "attn_q.weight", "attn_q.bias", "attn_k.weight", "attn_k.bias", "attn_v.weight",
+        "attn_v.bias", "attn_output.weight", "post_attention_norm.weight", "ffn_gate.weight", "ffn_up.weight",
+        "ffn_down.weight",
+    ],
+    "starcoder2": [
+        "attn_norm.weight", "attn_norm.bias", "attn_q.weight", "attn_q.bias", "attn_k.weight", "attn_k.bias",
+        "attn_v.weight", "attn_v.bias", "attn_output.weight", "attn_output.bias", "ffn_norm.weight",
+        "ffn_norm.bias", "ffn_up.weight", "ffn_up.bias", "ffn_down.weight", "ffn_down.bias",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_architectures_that_need_no_other_order_have_all_names_sizes_and_values(
+    tmp_path: Path, kind: Any
+) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES, pad_token_id=0))
+    for x in model.parameters():
+        torch.nn.init.normal_(x)
+    model.save_pretrained(tmp_path / "wide")
+    file, wide = written(tmp_path / "wide", tmp_path), weights(tmp_path / "wide")
+    found, reader = by_the_package(file), gguf.GGUFReader(file)
+    ends = {name.removeprefix("blk.1.") for name in found if name.startswith("blk.1.")}
+    assert ends == set(NAMES[kind])
+    known = {gguf.TENSOR_NAMES[t] for t in gguf.MODEL_TENSORS[gguf.MODEL_ARCH[kind.upper()]]}
+    assert {
+        name.rpartition(".")[0].replace("blk.1.", "blk.{bid}.") for name in found if ".0." not in name
+    } <= known
+    rms = "attention.layer_norm_rms_epsilon" if kind != "starcoder2" else "attention.layer_norm_epsilon"
+    for key in (
+        "block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count",
+        "attention.head_count_kv", rms, "rope.freq_base", "vocab_size",
+    ):  # fmt: skip
+        assert reader.get_field(f"{kind}.{key}") is not None, key
+    restore(file, tmp_path / "back.safetensors")
+    back = load_file(tmp_path / "back.safetensors")
+    assert set(back) == set(wide)
+    for name, x in wide.items():
+        is_cast = name.endswith(".weight") and any(leaf in name for leaf in ("_proj", "c_fc"))
+        assert torch.equal(back[name].float(), fb.fake_quantize(x.float(), "mxfp4") if is_cast else x.float())
 
 
 def tokenizer(folder: Path, *, byte_fallback: bool) -> None:
@@ -241,6 +293,49 @@ def test_the_tokenizer_goes_along(tmp_path: Path, byte_fallback: bool) -> None:
     assert told("merges") == [m if isinstance(m, str) else " ".join(m) for m in merges]
 
 
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+DIGITS = {"type": "Digits", "individual_digits": True}
+
+
+def split(regex: str, **changes: Any) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False} | changes
+
+
+@pytest.mark.parametrize(
+    ("steps", "name"),
+    [
+        ([BYTES | {"use_regex": True}], "gpt-2"),
+        ([DIGITS, BYTES | {"use_regex": True}], "starcoder"),
+        ([split("llama-bpe"), BYTES], "llama-bpe"),
+        ([split("qwen2"), BYTES], "qwen2"),
+        ([BYTES], None),  # no words at all
+        ([BYTES | {"use_regex": True, "add_prefix_space": True}], None),
+        ([DIGITS | {"individual_digits": False}, BYTES | {"use_regex": True}], None),
+        ([split("llama-bpe"), BYTES | {"use_regex": True}], None),  # split twice
+        ([split("llama-bpe", behavior="Removed"), BYTES], None),
+        ([split("llama-bpe", invert=True), BYTES], None),
+        ([split("llama-bpe"), split("qwen2"), BYTES], None),
+        ([split("another"), BYTES], None),
+        ([split("llama-bpe")], None),
+        ([{"type": "Whitespace"}], None),
+        ([], None),
+    ],
+)
+def test_the_way_that_a_text_is_split_has_a_name_or_is_refused(steps: Any, name: str | None) -> None:
+    from fewbits.files.layouts.gguf_model import _SPLITS, _pre
+
+    regexes = {theirs: regex for regex, theirs in _SPLITS.items()}
+    for step in steps:
+        if step["type"] == "Split":
+            step["pattern"] = {"Regex": regexes.get(step["pattern"]["Regex"], step["pattern"]["Regex"])}
+    told = {"pre_tokenizer": steps[0] if len(steps) == 1 else {"type": "Sequence", "pretokenizers": steps}}
+    if name is not None:
+        assert _pre(told) == name
+        return
+    with pytest.raises(ArgumentError, match="splits texts in a way"):
+        _pre(told)
+
+
 def by_their_writer(file: Path, kinds: list[str]) -> Path:
     """Write values that gguf quantized, of an architecture that is not known."""
     x = np.random.default_rng(0).standard_normal((8, 512)).astype(np.float32)
@@ -270,6 +365,27 @@ def test_what_the_package_rounded_and_wrote_is_read_as_it_reads_it(tmp_path: Pat
     assert set(back) == set(kinds)
     for kind in kinds:
         np.testing.assert_array_equal(back[kind].float().numpy(), expected[kind])
+
+
+def test_every_scale_byte_of_nvfp4_is_read_as_the_package_reads_it(tmp_path: Path) -> None:
+    """Among them 0x7F, NaN in E4M3, which ggml reads as zero, and bytes with a sign, which it ignores."""
+    rng = np.random.default_rng(0)
+    blocks = rng.integers(0, 256, (64, 36), np.uint8)
+    blocks[:, :4] = np.arange(256, dtype=np.uint8).reshape(64, 4)
+    blocks[:, 4:] |= 0x11  # no item is zero
+    blocks[-1, 3] = 0x38  # in the place of 0xFF, which is no number in E4M3 and 480 in the package
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "starcoder")
+    writer.add_tensor("x.weight", blocks, raw_dtype=gguf.GGMLQuantizationType.NVFP4)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    restore(tmp_path / "model.gguf", tmp_path / "back.safetensors")
+    (found,) = load_file(tmp_path / "back.safetensors").values()
+    (expected,) = by_the_package(tmp_path / "model.gguf").values()
+    np.testing.assert_array_equal(found.float().numpy(), expected)
+    zero = np.flatnonzero(~expected.reshape(-1, 16).any(axis=1))
+    assert zero.tolist() == [0x00, 0x7F, 0x80]
 
 
 def test_a_type_that_is_not_read_is_told_and_not_restored(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """gpt-oss: experts that transformers dequantizes to the same bits."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import fewbits as fb
 from fewbits.errors import ArgumentError
@@ -97,6 +98,31 @@ def test_back_restores_and_pieces_change_no_byte(
         (4, 96, 64),
         "mxfp4",
     )
+
+
+def test_one_expert_at_a_time_is_in_memory(tmp_path: Path) -> None:
+    experts, of_expert = 24, 2 * 512 * 1024  # bytes
+    source = tmp_path / "wide"
+    source.mkdir()
+    x = torch.randn(experts, 512, 1024, dtype=torch.bfloat16)
+    save_file({f"{EXPERTS}.down_proj": x}, source / "model.safetensors")
+    (source / "config.json").write_text('{"model_type": "gpt_oss", "dtype": "bfloat16"}')
+    del x
+    cast(source, tmp_path / "first", format="mxfp4", layout="gpt-oss")  # what is imported once
+    tracemalloc.start()
+    try:
+        cast(source, tmp_path / "narrow", format="mxfp4", layout="gpt-oss")
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.reset_peak()
+        restore(tmp_path / "narrow", tmp_path / "back")
+        peak_back = tracemalloc.get_traced_memory()[1]
+        held = [bytes(of_expert) for _ in range(12)]
+        assert tracemalloc.get_traced_memory()[1] > 12 * of_expert  # the control: the measure sees them
+    finally:
+        tracemalloc.stop()
+    assert len(held) == 12
+    assert of_expert < peak < 6 * of_expert
+    assert peak_back < 6 * of_expert
 
 
 def test_what_has_no_place_is_refused_by_name(model: Path, tmp_path: Path) -> None:

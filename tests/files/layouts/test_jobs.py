@@ -13,22 +13,27 @@ from fewbits.errors import ArgumentError, DataError
 from fewbits.files import cast, load_file
 from fewbits.files.layouts import LAYOUTS
 from fewbits.files.piecewise import quantize_tensor
+from tests.files.layouts import onnx_models
 from tests.files.layouts.models import SIZES, saved_llama
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 FORMATS = {"compressed-tensors": "nvfp4", "modelopt": "nvfp4", "gguf": "nvfp4", "gpt-oss": "mxfp4"}
+FORMATS |= {"onnx": "nvfp4", "onnxruntime": "nvfp4", "torchao": "nvfp4"}
 
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     transformers = pytest.importorskip("transformers")
-    for package in ("compressed_tensors", "gguf"):
+    for package in ("compressed_tensors", "gguf", "onnx"):
         pytest.importorskip(package)
+    pytest.importorskip("torchao", minversion="0.18")
     folder = tmp_path_factory.mktemp("wide")
     llama = saved_llama(folder / "llama", max_shard_size="60KB")
     sizes = SIZES | {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "pad_token_id": 0}
     transformers.GptOssForCausalLM(transformers.GptOssConfig(**sizes)).save_pretrained(folder / "gpt-oss")
-    return {name: folder / "gpt-oss" if name == "gpt-oss" else llama for name in LAYOUTS}
+    own = {"gpt-oss": folder / "gpt-oss"}
+    own |= dict.fromkeys(("onnx", "onnxruntime"), onnx_models.saved(folder / "products.onnx"))
+    return {name: own.get(name, llama) for name in LAYOUTS}
 
 
 def contents(path: Path) -> dict[str, bytes]:

@@ -6,10 +6,18 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from fewbits.errors import ArgumentError
-from fewbits.files.layouts import compressed_tensors, gguf, gpt_oss, modelopt
+from fewbits.files.layouts import compressed_tensors, gguf, gpt_oss, modelopt, onnx, torchao
 from fewbits.files.layouts.layout import Layout
 
-_ALL = (compressed_tensors.LAYOUT, gguf.LAYOUT, gpt_oss.LAYOUT, modelopt.LAYOUT)
+_ALL = (
+    compressed_tensors.LAYOUT,
+    gguf.LAYOUT,
+    gpt_oss.LAYOUT,
+    modelopt.LAYOUT,
+    onnx.LAYOUT,
+    onnx.RUNTIME_LAYOUT,
+    torchao.LAYOUT,
+)
 LAYOUTS: Mapping[str, Layout] = MappingProxyType({layout.name: layout for layout in _ALL})
 
 

@@ -240,7 +240,7 @@ class _Part(StoredTensor):
         return octets
 
 
-def is_gguf(path: Path) -> bool:
+def is_one(path: Path) -> bool:
     """Return whether a file begins as GGUF does."""
     if not path.is_file():
         return False
@@ -339,7 +339,7 @@ def _model_of(reader: GGUFReader) -> tuple[dict[str, str], Architecture, dict[st
     blocks = told(f"{arch}.block_count")
     if known is None or not isinstance(blocks, int) or not 0 < blocks < 10_000:
         return {}, Architecture(str(arch), False), {}
-    there = gguf_names(known.name, blocks, model_names(blocks))
+    there = gguf_names(known.name, blocks, model_names(known, blocks))
     keys = {"num_attention_heads": "attention.head_count", "num_key_value_heads": "attention.head_count_kv"}
     counts = {key: told(f"{arch}.{name}") for key, name in keys.items()}
     config = {key: count for key, count in counts.items() if isinstance(count, int) and count > 0}

@@ -77,7 +77,9 @@ def _join_nvfp4(codes: Octets, scales: Octets) -> Octets:
 
 
 def _split_nvfp4(blocks: Octets) -> tuple[Octets, Octets]:
-    scales = np.where(blocks[:, :4] == 0x7F, np.uint8(0), blocks[:, :4])  # ggml reads this NaN as zero
+    stored = blocks[:, :4]
+    # ggml has no sign here, and reads 0x7F as zero, which E4M3 has for NaN.
+    scales = np.where(stored == 0x7F, np.uint8(0), stored & np.uint8(0x7F))
     return _from_halves(blocks[:, 4:], 16), scales
 
 

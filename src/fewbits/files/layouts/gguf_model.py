@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +18,14 @@ class Architecture(NamedTuple):
 
     name: str  # in GGUF
     permuted: bool  # rotary pairs of q and k lie side by side, not in halves
+    epsilon: str = (
+        "rms_norm_eps"  # of the norms, in the config; those that have another are of mean and variance
+    )
+    leaves: tuple[str, ...] = (
+        "input_layernorm", "post_attention_layernorm", "self_attn.q_proj", "self_attn.k_proj",
+        "self_attn.v_proj", "self_attn.o_proj", "self_attn.q_norm", "self_attn.k_norm", "mlp.gate_proj",
+        "mlp.up_proj", "mlp.down_proj", "post_feedforward_layernorm",
+    )  # fmt: skip
 
 
 # By the ``model_type`` of the config. Others change values or shapes, as llama.cpp's own converter does.
@@ -27,19 +34,30 @@ ARCHITECTURES = {
     "mistral": Architecture("llama", True),
     "qwen2": Architecture("qwen2", False),
     "qwen3": Architecture("qwen3", False),
+    "olmo2": Architecture("olmo2", False),
+    "seed_oss": Architecture("seed_oss", False),
+    "starcoder2": Architecture(
+        "starcoder2",
+        False,
+        "norm_epsilon",
+        (
+            "input_layernorm",
+            "post_attention_layernorm",
+            "self_attn.q_proj",
+            "self_attn.k_proj",
+            "self_attn.v_proj",
+            "self_attn.o_proj",
+            "mlp.c_fc",
+            "mlp.c_proj",
+        ),
+    ),
 }
-_LEAVES = (
-    "input_layernorm", "post_attention_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
-    "self_attn.o_proj", "self_attn.q_norm", "self_attn.k_norm", "mlp.gate_proj", "mlp.up_proj",
-    "mlp.down_proj",
-)  # fmt: skip
 # The pattern that splits a text into words, which tells tokenizers of byte pairs apart, and llama.cpp's name.
 _SPLITS = {
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+": "llama-bpe",
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+": "qwen2",
-    "": "gpt-2",  # the pattern that ByteLevel has of its own
 }
 
 
@@ -69,10 +87,10 @@ def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return told if isinstance(told, dict) else {}
 
 
-def model_names(blocks: int) -> list[str]:
-    """Return the names of all tensors that these architectures may have."""
+def model_names(arch: Architecture, blocks: int) -> list[str]:
+    """Return the names of all tensors that an architecture may have."""
     modules = ["model.embed_tokens", "model.norm", "lm_head"]
-    modules += [f"model.layers.{i}.{leaf}" for i in range(blocks) for leaf in _LEAVES]
+    modules += [f"model.layers.{i}.{leaf}" for i in range(blocks) for leaf in arch.leaves]
     return [module + end for module in modules for end in (".weight", ".bias")]
 
 
@@ -106,7 +124,10 @@ def add_metadata(writer: GGUFWriter, folder: ModelFolder, arch: Architecture) ->
     writer.add_value_length(head)
     writer.add_rope_dimension_count(head)
     writer.add_rope_freq_base(float(_rope(config).get("rope_theta", config.get("rope_theta", 10000.0))))
-    writer.add_layer_norm_rms_eps(float(config.get("rms_norm_eps", 1e-6)))
+    if arch.epsilon == "rms_norm_eps":
+        writer.add_layer_norm_rms_eps(float(config.get(arch.epsilon, 1e-6)))
+    else:
+        writer.add_layer_norm_eps(float(config.get(arch.epsilon, 1e-5)))
     writer.add_vocab_size(_size(config, "vocab_size"))
     _add_tokenizer(writer, folder.path, _size(config, "vocab_size"))
 
@@ -178,16 +199,32 @@ def _byte_pairs(told: Mapping[str, Any], vocab_size: int) -> tuple[list[str], li
 
 
 def _pre(told: Mapping[str, Any]) -> str:
-    """Return llama.cpp's name for the way that a text is split."""
-    text = json.dumps(told.get("pre_tokenizer"))
-    splits = [step for step in _steps(told.get("pre_tokenizer")) if step.get("type") == "Split"]
-    pattern = splits[0].get("pattern", {}).get("Regex") if len(splits) == 1 else "" if not splits else None
-    if pattern not in _SPLITS or '"ByteLevel"' not in text:
+    """Return llama.cpp's name for the way that a text is split.
+
+    Raises:
+        ArgumentError: it has none that is known here.
+    """
+    steps = _steps(told.get("pre_tokenizer"))
+    kinds, last = [step.get("type") for step in steps], steps[-1] if steps else {}
+    by_its_own = last.get("use_regex", True) is True  # whether ByteLevel splits, too
+    name = None
+    if last.get("add_prefix_space") is True:
+        pass  # llama.cpp puts no space there
+    elif kinds == ["ByteLevel"] and by_its_own:
+        name = "gpt-2"
+    elif kinds == ["Digits", "ByteLevel"] and steps[0].get("individual_digits") is True and by_its_own:
+        name = "starcoder"
+    elif kinds == ["Split", "ByteLevel"] and not by_its_own:
+        pattern, behavior = steps[0].get("pattern"), steps[0].get("behavior")
+        regex = pattern.get("Regex") if isinstance(pattern, dict) else None
+        is_plain = behavior == "Isolated" and steps[0].get("invert", False) is False
+        name = _SPLITS.get(regex) if is_plain and isinstance(regex, str) else None
+    if name is None:
         raise ArgumentError(
             "tokenizer.json splits texts in a way that layout='gguf' has no name for; convert the model with"
             " the converter of llama.cpp"
         )
-    return _SPLITS[pattern]
+    return name
 
 
 def _steps(told: object) -> list[dict[str, Any]]:

@@ -30,6 +30,7 @@ class Request:
     tensors: Sequence[StoredTensor]  # all
     becomes: Mapping[str, TensorLayout]  # of the tensors that are cast
     fuse: bool  # whether tensors that are one product share an outer scale
+    destination: Path  # the file or folder, symbolic links resolved
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Layout(NamedTuple):
     write: Callable[[Request], Plan]
     read: Callable[[ModelFolder | None, Mapping[str, StoredTensor]], Reading | None]  # None: another layout
     suffix: str = ""  # of the one file that is written; "": a folder of safetensors files
+    check: Callable[[Path], None] = lambda source: None  # raises ArgumentError for a source of another kind
 
     def accept(self, format: Format) -> Format:
         """Return a format as this layout stores it.

@@ -16,10 +16,9 @@ from fewbits.errors import ArgumentError, DataError
 from fewbits.files.byte_layout import SUFFIXES, part_name
 from fewbits.files.checkpoint import StoredTensor
 from fewbits.files.contents import sound_contents
+from fewbits.files.model_folder import METHOD
 from fewbits.files.narrow_tensor import StoredNarrowTensor
 from fewbits.files.tensors import assembled, check
-
-METHOD = "fewbits"
 
 
 @register_quantization_config(METHOD)
