@@ -290,3 +290,13 @@ def test_bits_of_dropout_are_those_of_torch() -> None:
     assert torch.equal(model(q, k, v), one)
     assert not torch.equal(model(q, k, v), one)
     assert math.isfinite(float(one.detach().sum()))
+
+
+def test_a_product_of_fewbits_itself_is_rounded_once() -> None:
+    a, b = drawn((9, 32), (32, 5))
+    precision = LayerPrecision(recipe("fp8-stochastic"))
+    found = []
+    for change in (lambda m: m, narrow_products):
+        model = change(made(lambda x, y: attention_product(x, y, precision), "fp8-stochastic"))
+        found.append([*results(model, [a, b]), torch.rand(1)])  # nothing else was drawn
+    assert same(*found)

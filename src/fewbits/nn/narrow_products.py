@@ -27,9 +27,9 @@ def narrow_products(
     These are ``a @ b``, torch.matmul, mm, bmm, addmm, baddbmm, einsum of two tensors, functional.linear and
     functional.scaled_dot_product_attention, called while the model's ``forward`` runs. Operands are rounded
     as the recipe rounds activations, along the axis that the product sums over; a parameter of the model as
-    it rounds weights. Results have the dtype that PyTorch gives them. Products over one value, integers, float64
-    and matrices that were excluded from the recipe stay as they are.
-    Where a schedule changes the formats of layers, these products keep those of the recipe.
+    it rounds weights. Results have the dtype that PyTorch gives them. Products over one value, integers,
+    float64 and matrices that were excluded from the recipe stay as they are. Where a schedule changes the
+    formats of layers, these products keep those of the recipe.
 
     Args:
         model: that :func:`fewbits.nn.prepare` was called with.
