@@ -1,8 +1,8 @@
 """What each format does to two models of Hugging Face, made here from configurations; nothing is fetched.
 
-A sentence encoder as all-MiniLM is, two layers of it, with random weights: the cosine of its embeddings to those
-of FP32, weights and activations rounded. And a tiny language model that is trained for some seconds on the
-source of Python's library, byte by byte: its perplexity on source that it has not seen, weights rounded.
+A sentence encoder as all-MiniLM is, two layers of it, with random weights: the cosine of its embeddings to
+those of FP32, weights and activations rounded. And a tiny language model that is trained for some seconds on
+the source of Python's library, byte by byte: its perplexity on other source of it, weights rounded.
 For a model in a folder, `fewbits compare FOLDER --data TEXTS` makes the second table.
 """
 
