@@ -1,14 +1,13 @@
 """Writes gptq_codes.json: the codes that llm-compressor's GPTQ chooses for given weights, scales and inputs.
 
-Source: llmcompressor 0.14.0.1, ``modifiers/gptq/gptq_quantize.py``, ``quantize_weight``, with compressed-tensors
-0.20.0 on a CPU. It computes in float32, fewbits in float64. Of that package two modules are loaded, without what
-else it imports::
+Source: llmcompressor 0.14.0.1, ``modifiers/gptq/gptq_quantize.py``, ``quantize_weight``, with
+compressed-tensors 0.20.0 on a CPU. It computes in float32, fewbits in float64: with many samples for each column
+no choice is so close that this decides. Of that package two modules are loaded, without what else it imports::
 
     pip download --no-deps llmcompressor==0.14.0.1 && unzip llmcompressor-*.whl -d unpacked
     python tests/conformance/gptq_codes.py unpacked
 
-Weights and scales are float32 bits, codes are bytes of two's complement or of E2M1, all in hexadecimal, row by
-row; the inputs are small integers, so that their second moments are exact.
+Weights and scales are float32 bits, codes are bytes, all in hexadecimal, row by row; the inputs are small integers, so that their second moments are exact.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-ROWS, COLUMNS, SAMPLES = 8, 96, 150
+ROWS, COLUMNS, SAMPLES = 8, 96, 300
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 # Name, bits, kind, group, order of columns: "weight" is by falling second moments.
 CASES = (

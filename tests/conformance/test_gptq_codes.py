@@ -1,4 +1,4 @@
-"""GPTQ gives the codes of llm-compressor's, for the same weights, scales and inputs; gptq_codes.py wrote them."""
+"""GPTQ gives the codes of llm-compressor's, for the same weights and inputs; gptq_codes.py wrote them."""
 
 import json
 from pathlib import Path
