@@ -1,13 +1,14 @@
 """Writes gptq_codes.json: the codes that llm-compressor's GPTQ chooses for given weights, scales and inputs.
 
 Source: llmcompressor 0.14.0.1, ``modifiers/gptq/gptq_quantize.py``, ``quantize_weight``, with
-compressed-tensors 0.20.0 on a CPU. It computes in float32, fewbits in float64: with many samples for each column
-no choice is so close that this decides. Of that package two modules are loaded, without what else it imports::
+compressed-tensors 0.20.0 on a CPU. It computes in float32, fewbits in float64: with many samples for each
+column no choice is so close that this decides. Two of its modules are loaded, without what else it imports::
 
     pip download --no-deps llmcompressor==0.14.0.1 && unzip llmcompressor-*.whl -d unpacked
     python tests/conformance/gptq_codes.py unpacked
 
-Weights and scales are float32 bits, codes are bytes, all in hexadecimal, row by row; the inputs are small integers, so that their second moments are exact.
+Weights and scales are float32 bits, codes are bytes, all in hexadecimal, row by row; the inputs are small
+integers, so that their second moments are exact.
 """
 
 from __future__ import annotations

@@ -19,11 +19,12 @@ from fewbits.formats import Format, parse
 from fewbits.kernels import check_scale_rule, has_scale_rule
 from fewbits.names import Selection, check_fits, listed, within
 from fewbits.ptq.choosing import METHODS, SCALES, Choice, ChosenWeight, choose
-from fewbits.ptq.data_flow import Batch, Stage, call, run_to, stages
+from fewbits.ptq.data_flow import Batch, Stage, call, stages
 from fewbits.ptq.grid import Target
 from fewbits.ptq.hadamard import check_size
 from fewbits.ptq.layers import LinearLayer, ProductLayer, is_plain, product_layer
 from fewbits.ptq.moments import Moments
+from fewbits.ptq.passes import Passes
 from fewbits.ptq.rotation import Rotated, rotate
 from fewbits.ptq.stored_choices import StoredChoices, job_of
 from fewbits.records import QuantizedLayer, QuantizeReport
@@ -76,8 +77,9 @@ def quantize_model(
     what the chosen weights before it give. Weights keep their dtype, and quantizing them as
     :func:`fewbits.files.cast` does gives these very values: what is stored is what was chosen. Of each output
     of a layer the values of the method are kept only where they lose less than rounding does on these inputs.
-    Layers that take the same tensor are calibrated together: memory holds the model, a batch, and one matrix
-    of the size of their inputs, three with ``activation``.
+    Layers that take the same tensor are calibrated together: memory holds the model, what it holds of each
+    batch at these layers, and one matrix of the size of their inputs, three with ``activation``. Each layer is
+    computed once for a batch.
 
     Args:
         model: any module, in the mode in which it will be used.
@@ -124,8 +126,12 @@ def quantize_model(
         flow = stages(model, {name: layer.module for name, layer in layers.items()}, batches[0])
         if hadamard:
             work.rotated = rotate(layers, flow, hadamard, lambda: call(model, batches[0]))
-        for stage in flow:
-            work.quantize(stage)
+        work.passes = Passes(model, flow, {name: layer.module for name, layer in layers.items()}, batches)
+        try:
+            for stage in flow:
+                work.quantize(stage)
+        finally:
+            work.passes.close()
         work.round_the_rest()
     activations = None if rounding is None else str(rounding)
     return model, QuantizeReport(method, scale, scale_rule, activations, (*work.records.values(), *left))
@@ -162,6 +168,7 @@ class _Targets:
 class _Work:
     """A model whose layers get their weights."""
 
+    passes: Passes = field(init=False)
     model: nn.Module
     batches: Sequence[Batch]
     layers: Mapping[str, ProductLayer]
@@ -188,6 +195,7 @@ class _Work:
             hook = self._hook(name)
             if hook is not None:
                 self.layers[name].module.register_forward_pre_hook(hook)
+                self.passes.rounded[self.layers[name].module] = hook.rounded
 
     def round_the_rest(self) -> None:
         """Round the weights of layers that no batch has reached."""
@@ -209,13 +217,12 @@ class _Work:
             first.setdefault(self._inputs(stage, name), name)
         own = {name: Moments(self.layers[name], self._rounded(name)) for name in first.values()}
         seen = {self.layers[name].module: moments for name, moments in own.items()}
-        modules = {name: self.layers[name].module for name in stage.layers}
 
         def add(module: nn.Module, x: Tensor) -> None:
             if module in seen:
                 seen[module].add(x)
 
-        for done in run_to(self.model, stage, modules, self.batches, add) if names else ():
+        for done in self.passes.reach(stage, add) if names else ():
             self._advance(done / len(self.batches))
         return {name: own[first[self._inputs(stage, name)]] for name in names}
 
