@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from fewbits.errors import DataError
-from fewbits.integrations.pretrained import load_pretrained, positions_of, tokens_of
+from fewbits.files.contents import ordinary_tensors
+from fewbits.integrations.pretrained import is_classifier, load_pretrained, positions_of, tokens_of
+from fewbits.ptq.loaded_weights import stored_parameters
 from fewbits.train.tasks.text import library_text, own_text
 
 SEQUENCES, LENGTH = 32, 512  # of calibration: sixteen thousand tokens
@@ -27,6 +29,34 @@ def load_language_model(folder: Path) -> nn.Module:
         MissingDependencyError: transformers is not installed.
     """
     return load_pretrained(folder, "CausalLM")
+
+
+def empty_language_model(folder: Path) -> nn.Module | None:
+    """Return the model of a folder with its parameters on the meta device, to be read layer by layer.
+
+    None where the folder's tensors do not have the names and shapes of the model's parameters, or the model
+    has other state than those: it has to be loaded whole then, which also says what is wrong.
+    """
+    try:
+        from accelerate import init_empty_weights  # type: ignore[import-untyped]  # it has no types
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        if is_classifier(folder):
+            return None
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        if getattr(config, "quantization_config", None) is not None:
+            return None
+        with init_empty_weights(include_buffers=False):
+            model: nn.Module = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model.tie_weights()  # type: ignore[operator]  # transformers gives each model one
+        stored = {t.name: t for t in ordinary_tensors(folder)}
+        named = stored_parameters(model, stored)
+    except (ImportError, OSError, ValueError, KeyError, RuntimeError, TypeError):
+        return None
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    own = {name for name, _ in model.named_parameters()}
+    complete = all(p.is_meta for p in parameters.values()) and named.keys() == own
+    return model.eval() if complete and parameters.keys() == model.state_dict().keys() else None
 
 
 def token_batches(folder: Path, model: nn.Module, text: Path | None) -> list[dict[str, object]]:

@@ -143,11 +143,10 @@ def product_layer(module: nn.Module) -> ProductLayer | None:
 
 
 def is_plain(weight: object) -> bool:
-    """Return whether a weight is an ordinary floating-point tensor with values, in memory."""
+    """Return whether a weight is an ordinary floating-point tensor; one on the meta device may be."""
     return (
         isinstance(weight, Tensor)
         and type(weight) in (Tensor, nn.Parameter)
         and weight.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
         and weight.numel() > 0
-        and not weight.is_meta
     )

@@ -24,7 +24,7 @@ class Passes:
     a time. Where a layer is called several times in a pass, or torch has modes that threads do not share, the
     passes begin anew for that stage: with the same result, in the time of all layers before.
 
-    A batch that calls layers in another order than the first one counts for those that it calls in this order.
+    A batch that calls layers in another order than the first one counts for what it calls in that order.
     """
 
     def __init__(
@@ -33,8 +33,10 @@ class Passes:
         flow: Sequence[Stage],
         modules: Mapping[str, nn.Module],
         batches: Sequence[Batch],
+        ready: Callable[[nn.Module], None] | None = None,
     ) -> None:
-        """Set what is run; nothing is, until :meth:`reach`."""
+        """Set what is run; nothing is, until :meth:`reach`. ``ready`` is called with a layer that goes on."""
+        self._ready = ready
         self._model, self._modules, self._batches = model, modules, batches
         self._stage_of = {modules[name]: i for i, stage in enumerate(flow) for name in stage.layers}
         self._number = {id(stage): i for i, stage in enumerate(flow)}
@@ -86,6 +88,8 @@ class Passes:
         if self._stage_of[module] < self._next:
             return None
         own.wait(module, x)
+        if self._ready is not None:
+            self._ready(module)
         rounded = self.rounded.get(module)
         return None if rounded is None else rounded(x)
 
