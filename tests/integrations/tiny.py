@@ -14,6 +14,7 @@ with warnings.catch_warnings():
     import tokenizers
     import transformers
 
+torch.set_num_threads(1)  # for models so small a second one costs more than it gives
 WORDS = 128
 LETTERS = {"early": string.ascii_lowercase[:13], "late": string.ascii_lowercase[13:]}
 

@@ -222,14 +222,16 @@ def test_a_large_checkpoint_is_cast_in_the_memory_of_its_largest_layer_and_survi
     source, largest, inputs = large(tmp_path)
     total = sum(file.stat().st_size for file in source.glob("*.safetensors"))
     assert total > 0.8 * MEGABYTES * 2**20
-    how = ["--format", "mxfp4", "--method", "gptq", "--exclude", "*embed*,lm_head", *tokens(tmp_path)]
+    how = ["--format", "mxfp4", "--method", "gptq", "--exclude", "*embed*,lm_head*", *tokens(tmp_path)]
     small = folder_of(tmp_path, "llama")
     before = peak(["cast", str(small), str(tmp_path / "s"), *how])  # libraries, and hardly any weight
     began = time.monotonic()
     held = peak(["cast", str(source), str(tmp_path / "whole"), *how]) - before
     seconds = time.monotonic() - began
-    # Float64 copies of the largest layer while it is chosen, its moments three times, two stages in float32.
-    bound = 64 * largest + 3 * 8 * inputs**2 + 64 * 2**20
+    # Copies of the largest layer while it is chosen, and ten matrices of its inputs in float64: moments, their
+    # inverse and its factors. The number of layers is not in it.
+    bound = 64 * largest + 10 * 8 * inputs**2 + 64 * 2**20
+    assert 2 * total > bound or MEGABYTES < 200  # the control: the whole model, in float32, is more
     print(f"{total >> 20} MiB cast in {held >> 20} MiB, bound {bound >> 20}, {seconds:.0f} s")
     assert held < bound
     command = [sys.executable, "-m", "fewbits", "cast", str(source), str(tmp_path / "again"), *how]
