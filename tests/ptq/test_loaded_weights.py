@@ -228,8 +228,8 @@ def test_a_large_checkpoint_is_cast_in_the_memory_of_its_largest_layer_and_survi
     began = time.monotonic()
     held = peak(["cast", str(source), str(tmp_path / "whole"), *how]) - before
     seconds = time.monotonic() - began
-    # Copies of the largest layer while it is chosen, and ten matrices of its inputs in float64: moments, their
-    # inverse and its factors. The number of layers is not in it.
+    # Copies of the largest layer while it is chosen, and ten matrices of its inputs in float64: moments,
+    # their inverse and its factors. The number of layers is not in it.
     bound = 64 * largest + 10 * 8 * inputs**2 + 64 * 2**20
     assert 2 * total > bound or MEGABYTES < 200  # the control: the whole model, in float32, is more
     print(f"{total >> 20} MiB cast in {held >> 20} MiB, bound {bound >> 20}, {seconds:.0f} s")
