@@ -74,27 +74,37 @@ def cast_calibrated(
 ) -> tuple[CastReport, QuantizeReport]:
     """Cast a checkpoint with the weights of its model chosen; see :func:`fewbits.ptq.cast_model`."""
     from fewbits.ptq import cast_model
+    from fewbits.ptq.loaded_weights import PartialLoadError
 
-    model, batches = _loaded(source, calibration.model, calibration.calibrate)
-    return cast_model(
-        source,
-        destination,
-        model,
-        batches,
-        format=format,
-        map=map,
-        include=lists[0],
-        exclude=lists[1],
-        scale_rule=scale_rule,
-        method=calibration.method,
-        scale=calibration.scale,
-        layout=calibration.layout,
-        fuse=calibration.fuse,
-        progress=progress,
-    )
+    def written(whole: bool) -> tuple[CastReport, QuantizeReport]:
+        model, batches = _loaded(source, calibration.model, calibration.calibrate, whole)
+        return cast_model(
+            source,
+            destination,
+            model,
+            batches,
+            format=format,
+            map=map,
+            include=lists[0],
+            exclude=lists[1],
+            scale_rule=scale_rule,
+            method=calibration.method,
+            scale=calibration.scale,
+            layout=calibration.layout,
+            fuse=calibration.fuse,
+            progress=progress,
+        )
+
+    try:
+        return written(whole=False)
+    except PartialLoadError:
+        return written(whole=True)
 
 
-def _loaded(source: Path, model: str | None, calibrate: Path | None) -> tuple[nn.Module, Sequence[Batch]]:
+def _loaded(
+    source: Path, model: str | None, calibrate: Path | None, whole: bool
+) -> tuple[nn.Module, Sequence[Batch]]:
+    """Return the model and its batches; where it can be, with its weights still in the checkpoint."""
     if model is not None:
         from fewbits.train.tasks.user_model import load_user_model
 
@@ -102,8 +112,8 @@ def _loaded(source: Path, model: str | None, calibrate: Path | None) -> tuple[nn
             raise ArgumentError(f"{model} brings its own batches; leave `calibrate` out")
         own = load_user_model(model)
         return own.model.eval(), own.batches
-    from fewbits.integrations.language_model import load_language_model, token_batches
+    from fewbits.integrations.language_model import empty_language_model, load_language_model, token_batches
 
     folder = source if source.is_dir() else source.parent
-    loaded = load_language_model(folder)
+    loaded = (None if whole else empty_language_model(folder)) or load_language_model(folder)
     return loaded, token_batches(folder, loaded, calibrate)

@@ -33,9 +33,12 @@ from fewbits.cli.arguments import (
     refuse_idle,
     refuse_unused,
 )
+from fewbits.cli.calibration import CalibrateOption, MethodOption, ScaleOption
 from fewbits.cli.kinds import Reads
 from fewbits.cli.paths import tables_console, write_report
 from fewbits.cli.progress import progress_bar
+from fewbits.cli.text_models import ActivationsOption, DataOption, TextRequest, measure_text_model
+from fewbits.errors import ArgumentError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -89,6 +92,7 @@ _USED = {
     "a model of your own": _MEASURED | {"model"},
     "a checkpoint": _MEASURED | {"target", "min_qsnr", "budget", "model"},
     "a matrix": {"target", "formats", "report", "json"},
+    "a model of Hugging Face": _MEASURED | {"target", "data", "method", "scale", "calibrate", "activations"},
 }
 
 
@@ -98,9 +102,9 @@ def compare(
         Path | None,
         Reads(),
         typer.Argument(
-            help="A .safetensors file, a folder of them with an index, an .onnx model, or a .mtx matrix."
-            " Default: the models"
-            " of --task, or your own --model.",
+            help="A .safetensors file, a folder of them with an index, an .onnx model, or a .mtx matrix; with"
+            " --data the folder of a model of Hugging Face. Default: the models of --task, or your own"
+            " --model.",
             show_default=False,
         ),
     ] = None,
@@ -144,6 +148,11 @@ def compare(
         ),
     ] = "1,10,100",
     latency_us: LatencyOption = 20.0,
+    data: DataOption = None,
+    method: MethodOption = None,
+    scale: ScaleOption = "amax",
+    calibrate: CalibrateOption = None,
+    activations: ActivationsOption = False,
     report: ReportOption = None,
     json: JsonOption = None,
 ) -> None:
@@ -166,15 +175,37 @@ def compare(
 
     A matrix: fewbits compare matrix.mtx
 
+    A model of Hugging Face, on texts: fewbits compare model/ --data texts/ --method gptq
+
     Codecs of gradients, in training by several processes: fewbits compare --codecs default --task digits
     """
-    if target is None:
+    if data is not None:
+        if target is None:
+            raise ArgumentError(f"--data {data} without a model; give the folder of a model of Hugging Face")
+        kind = "a model of Hugging Face"
+    elif target is None:
         kind = "codecs" if codecs is not None else "models" if model is None else "a model of your own"
     else:
         kind = "a matrix" if target.suffix == ".mtx" else "a checkpoint"
     refuse_unused(context, _USED[kind], kind)
     if budget is not None:
         refuse_idle(context, {"min_qsnr"}, "a --budget, which decides")
+    text = None
+    if data is not None and target is not None:
+        if method in (None, "round") and scale == "amax":
+            refuse_idle(context, {"calibrate"}, "rounding, which takes no data")
+        text = TextRequest(
+            folder=target,
+            data=data,
+            formats=formats,
+            method=method or "round",
+            scale=scale,
+            calibrate=calibrate,
+            activations=activations,
+            scale_rule=scale_rule or "floor",
+            include=tuple(read_list(include)),
+            exclude=tuple(read_list(exclude)),
+        )
     request = _Request(
         formats=formats,
         tasks=tuple(read_list(task)) if model is None else (model,),
@@ -194,7 +225,7 @@ def compare(
         latency_us=latency_us,
     )
     with progress_bar() as progress:
-        answer = _measured(target, request, progress)
+        answer = _measured(target, request, progress) if text is None else _text(text, request, progress)
     tables_console(report, json).print(answer.table)
     write_report(report, answer.page)
     write_report(json, answer.json)
@@ -225,6 +256,18 @@ def _tasks(request: _Request, progress: Progress) -> _Answer:
     )
     origin = provenance(range(request.seeds))
     base = request.base_command()
+    return _Answer(
+        tasks_table(scores),
+        lambda: tasks_page(scores, origin, base_command=base),
+        lambda: tasks_json(scores, origin),
+    )
+
+
+def _text(text: TextRequest, request: _Request, progress: Progress) -> _Answer:
+    from fewbits.report import tasks_json, tasks_page, tasks_table
+
+    scores = measure_text_model(text, progress)
+    origin, base = provenance(), request.base_command(*text.options)
     return _Answer(
         tasks_table(scores),
         lambda: tasks_page(scores, origin, base_command=base),

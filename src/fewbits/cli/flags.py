@@ -24,7 +24,10 @@ def parameter_flags(command: Callable[..., object]) -> dict[str, str]:
     hints = get_type_hints(command, include_extras=True)
     marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
     positional = {name for name, among in marks.items() if any(isinstance(m, argument) for m in among)}
-    return {name: name.upper() if name in positional else f"--{name.replace('_', '-')}" for name in hints}
+    return {
+        name: name.upper() if name in positional else f"--{name.rstrip('_').replace('_', '-')}"
+        for name in hints
+    }
 
 
 def with_flags(command: Callable[P, R]) -> Callable[P, R]:

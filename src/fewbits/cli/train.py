@@ -26,7 +26,7 @@ from fewbits.cli.arguments import (
     read_recipes,
     refuse_idle,
 )
-from fewbits.cli.kinds import FOLDER, Writes
+from fewbits.cli.kinds import FOLDER, Reads, Writes
 from fewbits.cli.paths import tables_console, write_report
 from fewbits.cli.progress import Interrupted, Report, progress_bar
 from fewbits.errors import ArgumentError
@@ -102,6 +102,16 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where the runs in --out stopped; same bits at the end.")
     ] = False,
+    from_: Annotated[
+        Path | None,
+        Reads(),
+        typer.Option(
+            "--from",
+            help="Start from the weights of a checkpoint: of a run of the same task, of a file with the"
+            " model's tensors, or of what `fewbits cast` made of one. To fine-tune, give a lower --lr.",
+            show_default=False,
+        ),
+    ] = None,
     report: ReportOption = None,
     json: JsonOption = None,
 ) -> None:
@@ -118,6 +128,8 @@ def train(
 
     Their memory, too: fewbits train --recipe fp8-lm --task digits --processes 2 --shard-states
 
+    Fine-tuned: fewbits train --from runs/bytes-fp32-seed0 --recipe mxfp6-finetune --steps 60
+
     All recipes: fewbits recipes
     """
     from fewbits.recipes import recipe as read
@@ -133,6 +145,12 @@ def train(
         raise ArgumentError("there is nothing to train; give a --recipe and a --task, as in fp32 and bytes")
     if len(tasks) > 1 and report is not None:
         raise ArgumentError("--report has a page for one --task; give one, or leave the page out")
+    if from_ is not None and seeds > 1:
+        raise ArgumentError(
+            "--seeds with --from: seeds differ by their initial weights, and --from gives these; give one"
+        )
+    if from_ is not None and len(tasks) > 1:
+        raise ArgumentError("--from is a checkpoint of one --task; give that one")
     from fewbits.train import Settings, launch  # needs torch: simple mistakes are told before that loads
 
     started = launch.count() if launch.has_torchrun() else processes
@@ -154,6 +172,7 @@ def train(
         local_steps=local_steps,
         model="" if own is not None or model is None else model,
         shard_states=shard_states,
+        start="" if from_ is None else str(from_),
     )
     job = _Job(names, [replace(changes, task=each) for each in tasks], seeds, out, resume, report, json)
     if launch.has_torchrun():

@@ -19,15 +19,21 @@ if TYPE_CHECKING:
     from fewbits.compare.pruning import prune_task
     from fewbits.compare.scaling import predict_steps, read_rates
     from fewbits.compare.systems import measure_system
+    from fewbits.compare.text_models import Classification, Perplexity, compare_text_model
+    from fewbits.compare.weight_cast import WeightCast
 
 # Imported on first use: checkpoints and matrices are measured without PyTorch.
 _HOMES = {
     "CHECKPOINT_FORMATS": "checkpoint",
     "CODECS": "codecs",
+    "Classification": "text_models",
     "MATRIX_FORMATS": "matrix",
+    "WeightCast": "weight_cast",
+    "Perplexity": "text_models",
     "TASK_FORMATS": "models",
     "compare_codecs": "codecs",
     "compare_models": "models",
+    "compare_text_model": "text_models",
     "direct_cast": "casting",
     "measure_checkpoint": "checkpoint",
     "measure_matrix": "matrix",
@@ -43,8 +49,12 @@ __all__ = [
     "CODECS",
     "MATRIX_FORMATS",
     "TASK_FORMATS",
+    "Classification",
+    "Perplexity",
+    "WeightCast",
     "compare_codecs",
     "compare_models",
+    "compare_text_model",
     "direct_cast",
     "measure_checkpoint",
     "measure_matrix",

@@ -193,14 +193,14 @@ def rounded(
         for name, module in model.named_modules()
         if _axes(module) and (not included or within(name, included)) and not within(name, excluded)
     }
-    cast = Cast(tuple(LayerTally(name) for name in layers), *_counts(model, list(layers.values())))
+    cast = Cast(tuple(LayerTally(name) for name in layers), *counts(model, list(layers.values())))
     originals = [module.weight for module in layers.values()]
     hooks: list[RemovableHandle] = []
     try:
         for module, tally in zip(layers.values(), cast.layers, strict=True):
             weight_axis, input_axis = _axes(module)
-            of_weight = _Rounding(quantizer, weight_axis, tally.weight, 1)
-            of_input = _Rounding(quantizer, input_axis, tally.activation, measured_calls)
+            of_weight = CountedRounding(quantizer, weight_axis, tally.weight, 1)
+            of_input = CountedRounding(quantizer, input_axis, tally.activation, measured_calls)
             module.weight = nn.Parameter(of_weight.rounded(module.weight.detach()), requires_grad=False)
             hooks.append(module.register_forward_pre_hook(of_input))
         yield cast
@@ -217,8 +217,8 @@ def _axes(module: nn.Module) -> tuple[int, ...]:
 
 
 @dataclass
-class _Rounding:
-    """Rounds tensors along one axis, and counts the errors of the first few."""
+class CountedRounding:
+    """Rounds tensors along one axis, and counts the errors of the first few; a forward pre-hook."""
 
     quantizer: Quantizer
     axis: int
@@ -231,6 +231,7 @@ class _Rounding:
         return (self.rounded(x), *rest)
 
     def rounded(self, x: Tensor) -> Tensor:
+        """Return a tensor rounded."""
         y = self.quantizer.round(x, self.axis)
         if self.measured_calls > 0:
             self.measured_calls -= 1
@@ -238,7 +239,7 @@ class _Rounding:
         return y
 
 
-def _counts(model: nn.Module, layers: list[nn.Module]) -> tuple[int, int]:
+def counts(model: nn.Module, layers: list[nn.Module]) -> tuple[int, int]:
     """Return how many values of the model are cast and how many are not; a shared weight counts once."""
     elsewhere = {
         id(parameter)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.layers.dot_product import DotProductAttention
+from fewbits.nn.narrow_products import narrow_products
 from fewbits.nn.prepare import prepare
 from fewbits.nn.products import attention_product, linear
 from fewbits.nn.rounding_observer import RoundingObserver
@@ -17,6 +18,7 @@ __all__ = [
     "Summary",
     "attention_product",
     "linear",
+    "narrow_products",
     "prepare",
     "summary",
 ]

@@ -37,7 +37,8 @@ def multiply(a: Operand, b: Operand, precision: LayerPrecision, role: str = "") 
     else:
         summed = sum_dtype(dtype)
         with torch.autocast(left.device.type, enabled=False):  # which would round operands a second time
-            wide = torch.matmul(left.to(summed), right.to(dtype).to(summed))
+            # An operator, not torch.matmul: narrow_products must not see it, and round once more.
+            wide = torch.ops.aten.matmul.default(left.to(summed), right.to(dtype).to(summed))
     return precision.to_flow(role, wide, dtype) if role else wide.to(dtype)
 
 

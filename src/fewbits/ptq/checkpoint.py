@@ -8,19 +8,18 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import cast
-from fewbits.files.checkpoint import StoredTensor, chunks
+from fewbits.files.checkpoint import StoredTensor
 from fewbits.files.contents import ordinary_tensors
 from fewbits.files.layouts import named
 from fewbits.files.selection import choose_formats
 from fewbits.formats import Format, parse
-from fewbits.kernels.bits.reals import widened
 from fewbits.ptq.data_flow import Batch
 from fewbits.ptq.layers import product_layer
+from fewbits.ptq.loaded_weights import LoadedWeights, read, stored_parameters
 from fewbits.ptq.model import quantize_model
 from fewbits.ptq.stored_choices import choice_file
 from fewbits.records import CastReport, QuantizeReport
@@ -53,7 +52,9 @@ def cast_model(
     Args:
         source: a ``.safetensors`` file, an index of several, or a folder of them.
         destination: a ``.safetensors`` file for a file, else a folder.
-        model: takes the values of the checkpoint's tensors, by name; in the mode in which it will be used.
+        model: takes the values of the checkpoint's tensors, by name; in the mode in which it will be used. Of
+            one whose parameters are all on the meta device, with its buffers in memory, the weights of layers
+            are read when they are called: memory holds those of one stage of layers at a time.
         batches: what the model takes.
         format: for tensors that no key of ``map`` matches; None leaves them unchanged.
         map: formats by patterns of tensors' names; the first that matches decides.
@@ -70,7 +71,8 @@ def cast_model(
         The record of the cast, and that of the layers.
 
     Raises:
-        DataError: the checkpoint cannot be read, has none of the model's weights or one of another shape.
+        DataError: the checkpoint cannot be read, has none of the model's weights or one of another shape; a
+            model on the meta device cannot be run with one layer in memory at a time.
         ArgumentError: no layer of the model is to be cast, or what :func:`quantize_model` refuses.
         FormatError: no such format.
     """
@@ -138,29 +140,23 @@ def _work_folder(target: Path) -> Path:
 
 
 def _fill(model: nn.Module, tensors: Mapping[str, StoredTensor], source: str) -> dict[str, str]:
-    """Give the model the checkpoint's values; return the names of its tensors by those of the parameters."""
-    base = getattr(model, "base_model_prefix", "")
-    names: dict[str, str] = {}
-    held: dict[str, Tensor] = dict(model.named_parameters())
-    for name, parameter in held.items():
-        alike = [name, *((name.removeprefix(f"{base}."), f"{base}.{name}") if base else ())]
-        stored = next((tensors[n] for n in alike if n in tensors), None)
-        if stored is None:
-            continue
-        if stored.shape != tuple(parameter.shape):
-            raise DataError(
-                f"the model's {name!r:.200} is {tuple(parameter.shape)}; the checkpoint's {stored.shape}"
-            )
-        parameter.detach().copy_(_values(stored))
-        names[name] = stored.name
-    if not names:
+    """Give the model the checkpoint's values; return the names of its tensors by those of the parameters.
+
+    A model on the meta device gets them when it is called.
+    """
+    found, held = stored_parameters(model, tensors), dict(model.named_parameters())
+    if not found:
         raise DataError(
             f"{source} has no tensor of a name of the model's, such as {next(iter(held), '')!r:.200}"
         )
-    return names
-
-
-def _values(tensor: StoredTensor) -> Tensor:
-    row = max(tensor.shape[-1] if tensor.shape else 1, 1)
-    parts = [torch.from_numpy(widened(piece)).reshape(-1) for piece in chunks(tensor, row)]
-    return torch.cat(parts).reshape(tensor.shape) if parts else torch.empty(tensor.shape)
+    if any(p.is_meta for p in held.values()):
+        lacking = held.keys() - found.keys()
+        if lacking:
+            raise DataError(
+                f"{source} has no tensor for the model's {min(lacking)!r:.200}, which has no values"
+            )
+        model.fewbits_weights = LoadedWeights(model, found)  # type: ignore[assignment]  # torch types attributes as tensors or modules
+    else:
+        for name, stored in found.items():
+            held[name].detach().copy_(read(stored))
+    return {name: stored.name for name, stored in found.items()}

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from fewbits.errors import DataError
 
 Batch = Tensor | Sequence[object] | Mapping[str, object]
-Seen = Callable[[nn.Module, Tensor], None]
+Seen = Callable[[nn.Module, Tensor], Tensor | None]
+"""Is shown a layer and its input; what it returns takes the place of the input, None leaves it."""
 
 
-class _Enough(Exception):  # noqa: N818 - a signal, no error
+class Enough(Exception):  # noqa: N818 - a signal, no error
     """Ends a forward pass once all that was asked for is known."""
 
 
@@ -95,12 +96,12 @@ def run_to(
         seen(module, x)
         waiting[module] -= 1
         if all(left <= 0 for left in waiting.values()):
-            raise _Enough
+            raise Enough
 
     with inputs_seen(names, count), torch.no_grad():
         for done, batch in enumerate(batches, 1):
             waiting.update({module: stage.calls[name] for module, name in names.items()})
-            with suppress(_Enough):
+            with suppress(Enough):
                 call(model, batch)
             yield done
 
@@ -109,14 +110,21 @@ def run_to(
 def inputs_seen(modules: Mapping[nn.Module, str], seen: Seen) -> Iterator[None]:
     """Show the input of each module whenever it is called, before the call."""
 
-    def hook(module: nn.Module, inputs: tuple[object, ...], named: dict[str, object]) -> None:
+    def hook(
+        module: nn.Module, inputs: tuple[object, ...], named: dict[str, object]
+    ) -> tuple[object, dict[str, object]] | None:
         x = inputs[0] if inputs else named.get("input", next(iter(named.values()), None))
         if not isinstance(x, Tensor):
             raise DataError(
                 f"{modules[module]} was called with {type(x).__name__} as its input; expected a tensor:"
                 " leave the layer out"
             )
-        seen(module, x)
+        changed = seen(module, x)
+        if changed is None:
+            return None
+        if inputs:
+            return (changed, *inputs[1:]), named
+        return (), {name: changed if value is x else value for name, value in named.items()}
 
     handles = [m.register_forward_pre_hook(hook, with_kwargs=True) for m in modules]
     try:

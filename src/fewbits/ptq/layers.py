@@ -39,7 +39,11 @@ class ProductLayer(ABC):
     @property
     def in_blocks(self) -> Tensor:
         """The weight as :func:`fewbits.files.cast` stores it: a matrix with blocks along its rows."""
-        return self.weight.reshape(matrix_shape(tuple(self.weight.shape)))
+        return self.in_blocks_of(self.weight)
+
+    def in_blocks_of(self, weight: Tensor) -> Tensor:
+        """Return a tensor of the weight's shape as :attr:`in_blocks`."""
+        return weight.reshape(matrix_shape(tuple(weight.shape)))
 
     def from_blocks(self, matrix: Tensor) -> Tensor:
         """Return what is arranged as :attr:`in_blocks` as matrices."""
@@ -47,7 +51,7 @@ class ProductLayer(ABC):
 
     def to_blocks(self, matrices: Tensor) -> Tensor:
         """Return matrices arranged as :attr:`in_blocks`."""
-        return self.stored(matrices).reshape(matrix_shape(tuple(self.weight.shape)))
+        return self.in_blocks_of(self.stored(matrices))
 
     @abstractmethod
     def matrices(self, weight: Tensor) -> Tensor:
@@ -139,11 +143,10 @@ def product_layer(module: nn.Module) -> ProductLayer | None:
 
 
 def is_plain(weight: object) -> bool:
-    """Return whether a weight is an ordinary floating-point tensor with values, in memory."""
+    """Return whether a weight is an ordinary floating-point tensor; one on the meta device may be."""
     return (
         isinstance(weight, Tensor)
         and type(weight) in (Tensor, nn.Parameter)
         and weight.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
         and weight.numel() > 0
-        and not weight.is_meta
     )

@@ -19,11 +19,13 @@ from fewbits.formats import Format, parse
 from fewbits.kernels import check_scale_rule, has_scale_rule
 from fewbits.names import Selection, check_fits, listed, within
 from fewbits.ptq.choosing import METHODS, SCALES, Choice, ChosenWeight, choose
-from fewbits.ptq.data_flow import Batch, Stage, call, run_to, stages
+from fewbits.ptq.data_flow import Batch, Stage, call, stages
 from fewbits.ptq.grid import Target
 from fewbits.ptq.hadamard import check_size
 from fewbits.ptq.layers import LinearLayer, ProductLayer, is_plain, product_layer
+from fewbits.ptq.loaded_weights import LoadedWeights, PartialLoadError
 from fewbits.ptq.moments import Moments
+from fewbits.ptq.passes import Passes
 from fewbits.ptq.rotation import Rotated, rotate
 from fewbits.ptq.stored_choices import StoredChoices, job_of
 from fewbits.records import QuantizedLayer, QuantizeReport
@@ -76,8 +78,9 @@ def quantize_model(
     what the chosen weights before it give. Weights keep their dtype, and quantizing them as
     :func:`fewbits.files.cast` does gives these very values: what is stored is what was chosen. Of each output
     of a layer the values of the method are kept only where they lose less than rounding does on these inputs.
-    Layers that take the same tensor are calibrated together: memory holds the model, a batch, and one matrix
-    of the size of their inputs, three with ``activation``.
+    Layers that take the same tensor are calibrated together: memory holds the model, what it holds of each
+    batch at these layers, and one matrix of the size of their inputs, three with ``activation``. Each layer
+    is computed once for a batch.
 
     Args:
         model: any module, in the mode in which it will be used.
@@ -117,15 +120,24 @@ def quantize_model(
     layers, left = _layers(model, targets, Selection(listed(include), listed(exclude)))
     settings = {"versions": [release("fewbits"), release("torch")], **asdict(choice), "hadamard": hadamard}
     settings["formats"] = [str(rounding), scale_rule, *(f"{name} {targets[name].format}" for name in layers)]
-    job = "" if folder is None else job_of(settings, model.state_dict().items(), list(batches))
+    weights = getattr(model, "fewbits_weights", None)
+    weights = weights if isinstance(weights, LoadedWeights) else None
+    held = model.state_dict().items() if weights is None else weights.values()
+    job = "" if folder is None else job_of(settings, held, list(batches))
     stored = StoredChoices(None if folder is None else Path(folder), job)
     work = _Work(model, batches, layers, targets, choice, stored, rounding, scale_rule, progress)
+    work.weights = weights
     with torch.no_grad():
-        flow = stages(model, {name: layer.module for name, layer in layers.items()}, batches[0])
+        flow = work.flow()
         if hadamard:
             work.rotated = rotate(layers, flow, hadamard, lambda: call(model, batches[0]))
-        for stage in flow:
-            work.quantize(stage)
+        modules = {name: layer.module for name, layer in layers.items()}
+        work.passes = Passes(model, flow, modules, batches, None if weights is None else weights.load)
+        try:
+            for stage in flow:
+                work.quantize(stage)
+        finally:
+            work.passes.close()
         work.round_the_rest()
     activations = None if rounding is None else str(rounding)
     return model, QuantizeReport(method, scale, scale_rule, activations, (*work.records.values(), *left))
@@ -162,6 +174,8 @@ class _Targets:
 class _Work:
     """A model whose layers get their weights."""
 
+    passes: Passes = field(init=False)
+    weights: LoadedWeights | None = field(init=False)  # None: all of them are in memory
     model: nn.Module
     batches: Sequence[Batch]
     layers: Mapping[str, ProductLayer]
@@ -173,6 +187,23 @@ class _Work:
     progress: Progress | None
     rotated: Mapping[str, Rotated] = field(default_factory=dict)
     records: dict[str, QuantizedLayer] = field(default_factory=dict)
+
+    def flow(self) -> list[Stage]:
+        """Return the order in which data flows through the layers."""
+        modules = {name: layer.module for name, layer in self.layers.items()}
+        try:
+            found = stages(self.model, modules, self.batches[0])
+        except (NotImplementedError, RuntimeError) as error:
+            if self.weights is None:
+                raise
+            raise PartialLoadError(
+                f"{type(self.model).__name__} cannot be run with one layer in memory at a time"
+                f" ({str(error).splitlines()[0]:.200}); load it whole"
+            ) from None
+        if self.weights is not None:
+            self.weights.release()
+            self.weights.at_once = False
+        return found
 
     def quantize(self, stage: Stage) -> None:
         """Choose the weights of layers that take the same input, or take those that are stored."""
@@ -188,12 +219,16 @@ class _Work:
             hook = self._hook(name)
             if hook is not None:
                 self.layers[name].module.register_forward_pre_hook(hook)
+                self.passes.rounded[self.layers[name].module] = hook.rounded
 
     def round_the_rest(self) -> None:
         """Round the weights of layers that no batch has reached."""
         for name, layer in self.layers.items():
             if name in self.records:
                 continue
+            if self.weights is not None:
+                self.weights.release()
+                self.weights.load(layer.module)
             values = self.targets[name].settled(layer.in_blocks)
             if values is None:
                 raise DataError(
@@ -209,14 +244,15 @@ class _Work:
             first.setdefault(self._inputs(stage, name), name)
         own = {name: Moments(self.layers[name], self._rounded(name)) for name in first.values()}
         seen = {self.layers[name].module: moments for name, moments in own.items()}
-        modules = {name: self.layers[name].module for name in stage.layers}
 
         def add(module: nn.Module, x: Tensor) -> None:
             if module in seen:
                 seen[module].add(x)
 
-        for done in run_to(self.model, stage, modules, self.batches, add) if names else ():
+        for done in self.passes.reach(stage, add) if names else ():
             self._advance(done / len(self.batches))
+        if self.weights is not None:
+            self.weights.release()  # of the layers before
         return {name: own[first[self._inputs(stage, name)]] for name in names}
 
     def _inputs(self, stage: Stage, name: str) -> object:
@@ -226,6 +262,9 @@ class _Work:
     def _chosen(self, name: str, moments: Moments) -> ChosenWeight:
         if not moments.is_finite:
             raise DataError(f"{name} takes NaN, infinity or huge numbers; check the batches, or exclude it")
+        if self.weights is not None:
+            self.weights.load(self.layers[name].module)
+            _check_finite(name, self.layers[name].weight)
         return choose(self.layers[name], moments, self.targets[name], self.choice)
 
     def _hook(self, name: str) -> RoundedInput | None:
@@ -240,7 +279,10 @@ class _Work:
 
     def _set(self, name: str, chosen: ChosenWeight, vectors: int, reason: str = "") -> None:
         layer, rotated = self.layers[name], self.rotated.get(name, Rotated())
-        layer.weight.copy_(chosen.weight)
+        if self.weights is None:
+            layer.weight.copy_(chosen.weight)
+        elif vectors:
+            self.weights.choose(layer.module, lambda: self._stored(name))
         power = chosen.power or 1.0  # no output: nothing is lost either
         self.records[name] = QuantizedLayer(
             layer=name,
@@ -254,6 +296,12 @@ class _Work:
             reason=reason,
         )
         self._advance(0.0)
+
+    def _stored(self, name: str) -> Tensor:
+        found = self.stored.load(name)
+        if found is None:
+            raise DataError(f"the weight that was chosen for {name} was removed meanwhile; start again")
+        return found[0].weight
 
     def _advance(self, part: float) -> None:
         if self.progress is not None:
@@ -291,15 +339,20 @@ def _layers(
         reason = _obstacle(layer, users)
         if reason:
             left.append(QuantizedLayer(name, tuple(layer.weight.shape), None, 0, nan, nan, reason=reason))
-        elif not bool(torch.isfinite(layer.weight).all()):
-            raise DataError(f"the weight of {name or 'the model'} holds NaN or infinity; exclude the layer")
         else:
+            _check_finite(name, layer.weight)
             layers[name] = layer
     if not layers:
         raise ArgumentError(
             f"{type(model).__name__} has no linear or convolution layer to change; check include and exclude"
         )
     return layers, left
+
+
+def _check_finite(name: str, weight: Tensor) -> None:
+    """Raise where a weight cannot be chosen; one that is not in memory yet is checked when it is."""
+    if not weight.is_meta and not bool(torch.isfinite(weight).all()):
+        raise DataError(f"the weight of {name or 'the model'} holds NaN or infinity; exclude the layer")
 
 
 def _obstacle(layer: ProductLayer, users: Mapping[int, int]) -> str:

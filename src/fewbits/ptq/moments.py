@@ -25,7 +25,8 @@ class Moments:
     def __init__(self, layer: ProductLayer, rounded: Callable[[Tensor], Tensor] | None = None) -> None:
         self.layer, self.rounded, self.count = layer, rounded, 0
         groups, _, n = layer.matrices(layer.weight).shape
-        zeros = torch.zeros(groups, n, n, dtype=torch.float64, device=layer.weight.device)
+        device = None if layer.weight.is_meta else layer.weight.device  # None: it is not in memory yet
+        zeros = torch.zeros(groups, n, n, dtype=torch.float64, device=device)
         self.gram = zeros
         self.cross, self.wide = (zeros.clone(), zeros.clone()) if rounded else (zeros, zeros)
 

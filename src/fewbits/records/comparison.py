@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import exp, inf
 from statistics import fmean
 
 from fewbits.evidence import Evidence, paired
+
+_LARGEST_EXPONENT = 709.0  # of which the exponential is finite
 
 
 @dataclass(frozen=True)
@@ -21,15 +24,19 @@ class LayerScore:
 class TaskScore:
     """One format on one task: a model trained in FP32, cast without retraining, over several seeds.
 
+    Of a model of text there is one; values are then those of pieces of text, or of lines.
+
     The ``trained_`` fields describe models trained from scratch in the format, evaluated without a cast.
     """
 
-    task: str  # "bytes" or "digits"
-    metric: str  # "nll" (nats per byte, lower is better) or "accuracy" (percent, higher is better)
+    task: str  # "bytes" or "digits", or the folder of a model of text
+    metric: (
+        str  # "nll" (nats per byte), "token_nll": lower is better; "accuracy", "agreement" (percent): higher
+    )
     format: str  # as the user would write it: a catalogue name or the grammar
     bits_per_value: float  # scales counted
     model_bytes: float  # the model's parameters, cast ones at bits_per_value, the rest in FP32
-    values: tuple[float, ...]  # the metric in this format, one per seed
+    values: tuple[float, ...]  # the metric in this format, one per seed (or piece, line)
     baseline: tuple[float, ...]  # the metric of the same models in FP32, one per seed
     weight_qsnr_db: float
     activation_qsnr_db: float
@@ -42,6 +49,16 @@ class TaskScore:
     ] = ()  # the metric of models trained in this format, one per seed; () if not asked
     trained_baseline: tuple[float, ...] = ()  # the metric of models trained in FP32 by the same loop
     resolution: float = 0.0  # smallest step of the metric, that of one test image; 0 for a continuous one
+    samples: str = "seeds"  # what values are paired over: "seeds"; of one model: "pieces" of text or "lines"
+    method: str = ""  # how weights were chosen, "round" or "gptq", as in `fewbits cast`; "": cast directly
+    logit_error: float | None = None  # root mean square over that of the logits in FP32; None: not measured
+
+    @property
+    def perplexity(self) -> float | None:
+        """Exponential of the mean of the metric, where that is of tokens; else None."""
+        if self.metric != "token_nll":
+            return None
+        return exp(self.mean) if self.mean < _LARGEST_EXPONENT else inf
 
     @property
     def mean(self) -> float:

@@ -33,6 +33,10 @@ METRICS = {
     "nll": Metric("negative log-likelihood", "NLL (nats/byte)", "NLL", "nats/byte", "nats/byte", 4, False),
     "loss": Metric("loss", "loss", "loss", "as its function returns it", "", 4, False),
     "accuracy": Metric("accuracy", "accuracy (%)", "acc.", "%", "percentage points", 2, True),
+    "token_nll": Metric(
+        "negative log-likelihood", "NLL (nats/token)", "NLL", "nats/token", "nats/token", 4, False
+    ),
+    "agreement": Metric("agreement with FP32", "agreement (%)", "agree.", "%", "percentage points", 2, True),
 }
 
 
@@ -113,31 +117,37 @@ def task_verdict(score: TaskScore) -> str:
     return verdict(score.evidence, higher_is_better=metric_of(score).higher_is_better)
 
 
-def evidence_sentence(compared: Sequence[tuple[str, Evidence]]) -> str:
+def evidence_sentence(compared: Sequence[tuple[str, Evidence]], samples: str = "seeds") -> str:
     """Say what marks mean, and how many seeds the differences without a mark would take.
 
     Args:
         compared: names of what was compared, and what the seeds say; without the baseline itself.
+        samples: what differences are paired over, in the plural.
     """
     if not compared:
         return ""
     pairs = max(evidence.pairs for _, evidence in compared)
+    if pairs < 2 and samples != "seeds":
+        return f"There is one of the {samples}, and no difference here is evidence. Give more text."
     if pairs < 2:
         return "One seed ran, and no difference here is evidence. Use --seeds 5."
     text = (
-        f"* marks a difference whose {100 * LEVEL:g} % interval, paired over {pairs} seeds, leaves zero out;"
-        " of 20 that are none, one is marked."
+        f"* marks a difference whose {100 * LEVEL:g} % interval, paired over {pairs} {samples}, leaves zero"
+        " out; of 20 that are none, one is marked."
     )
     short = [(e.needed, name) for name, e in compared if not e.differs and e.needed is not None]
     if short:
         seeds = [f"{visible(name)} {needed}" for needed, name in sorted(short)[:_SHORTEST]]
-        text += f" Seeds that others would take, if they go on so: {', '.join(seeds)}."
+        text += f" {samples.capitalize()} that others would take, if they go on so: {', '.join(seeds)}."
     return text
 
 
 def evidence_of(scores: Sequence[TaskScore]) -> str:
     """Say what the marks of one task mean."""
-    return evidence_sentence([(s.format, s.evidence) for s in scores if s.format != "fp32"])
+    return evidence_sentence(
+        [(s.format, s.evidence) for s in scores if s.format != "fp32"],
+        scores[0].samples if scores else "seeds",
+    )
 
 
 def narrowest_sentence(scores: Sequence[TaskScore]) -> str:
@@ -151,7 +161,7 @@ def narrowest_sentence(scores: Sequence[TaskScore]) -> str:
     best = min(good, key=lambda s: (s.bits_per_value, -quality(s)))
     metric, evidence = metric_of(best), best.evidence
     worst = -evidence.low if metric.higher_is_better else evidence.high
-    may = f"it may lose up to {max(worst, 0):.{metric.digits}f} {metric.difference_unit}"
+    may = f"it may lose up to {max(worst, 0.0) + 0.0:.{metric.digits}f} {metric.difference_unit}"
     named = f"{visible(best.format)}, {bits(best.bits_per_value)} bits per value"
     return f"Narrowest format without evidence of a loss: {named}; {may}."
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 
@@ -21,6 +22,7 @@ from fewbits.train.by_recipe import recipe_trainer
 from fewbits.train.log import Log, column, warnings
 from fewbits.train.reproducible import seeded
 from fewbits.train.settings import Settings
+from fewbits.train.starting_weights import start_from
 from fewbits.train.step import Step
 from fewbits.train.tasks import task as read_task
 from fewbits.train.together import rank
@@ -55,7 +57,8 @@ def run(
         Losses, metric, warnings, bytes and time.
 
     Raises:
-        ArgumentError: unknown task, model or recipe, or a checkpoint of other settings.
+        ArgumentError: unknown task, model or recipe, a checkpoint of other settings, or weights to start from
+            that do not fit the model.
         DataError: the task's data cannot be read, or the folder's checkpoint is broken.
     """
     chosen, task = read(settings.recipe), read_task(settings.task, settings.size, settings.model)
@@ -80,6 +83,7 @@ def run(
             codec=settings.codec,
             local_steps=settings.local_steps,
             shard_states=settings.shard_states,
+            begin=partial(start_from, path=Path(settings.start)) if settings.start else None,
         )
         path = checkpoint.newest(trainer, folder) if resume else None
         if path is not None:

@@ -29,6 +29,7 @@ class Settings:
     local_steps: int = 0  # from one exchange of updates to the next; 0: gradients are averaged in each step
     model: str = ""  # "lstm": what reads the text of the task; "": as the task says
     shard_states: bool = False  # each process holds the optimizer's state of its own tensors only
+    start: str = ""  # path of the checkpoint whose weights it starts from; "": those of the seed
 
     def __post_init__(self) -> None:
         """Raise if the learning rate or the batch size is not positive."""

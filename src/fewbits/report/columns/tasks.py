@@ -24,12 +24,17 @@ def task_columns(scores: Sequence[TaskScore]) -> list[Column[TaskScore]]:
     metric = metric_of(scores[0])
     d, unit = metric.digits, metric.difference_unit
     direction = "higher" if metric.higher_is_better else "lower"
-    mean = f"Mean over seeds of the {metric.title} on held-out data; {direction} is better."
-    difference = (
-        f"Mean over seeds, each against its own FP32 model, in {unit}; marked where that is evidence."
-    )
+    samples, text = scores[0].samples, scores[0].samples != "seeds"
+    data = "the data" if text else "held-out data"
+    mean = f"Mean over {samples} of the {metric.title} on {data}; {direction} is better."
+    own = "each against FP32 on the same" if text else "each against its own FP32 model"
+    difference = f"Mean over {samples}, {own}, in {unit}; marked where that is evidence."
     proxy = "Arithmetic area times memory relative to FP8 E4M3: a proxy from bit counts, not from synthesis."
     trained = [_trained_column(metric)] if scores[0].trained else []
+    activation: list[Column[TaskScore]] = [] if all(math.isnan(s.activation_qsnr_db) for s in scores) else [
+        Column("activation QSNR (dB)", "act.\nQSNR\ndB", QSNR,
+               lambda s: q.decibels(s.activation_qsnr_db), lambda s: s.activation_qsnr_db, spare=3),
+    ]  # fmt: skip
     return [
         Column("format", "format", FORMAT, lambda s: q.visible(s.format), lambda s: s.format,
                is_name=True),
@@ -41,12 +46,12 @@ def task_columns(scores: Sequence[TaskScore]) -> list[Column[TaskScore]]:
         Column("difference from FP32", "minus\nFP32", difference,
                lambda s: q.signed(s.difference, d), lambda s: s.difference, task_verdict),
         *trained,
-        Column("95 % interval (+-)", "95 %\n+-", f"Half the interval, from paired seeds, {unit}.",
+        *_text_columns(scores),
+        Column("95 % interval (+-)", "95 %\n+-", f"Half the interval, from paired {samples}, {unit}.",
                lambda s: q.margin(s.evidence.margin, d), lambda s: s.evidence.margin, spare=1),
         Column("weight QSNR (dB)", "wt.\nQSNR\ndB", QSNR,
                lambda s: q.decibels(s.weight_qsnr_db), lambda s: s.weight_qsnr_db),
-        Column("activation QSNR (dB)", "act.\nQSNR\ndB", QSNR,
-               lambda s: q.decibels(s.activation_qsnr_db), lambda s: s.activation_qsnr_db, spare=3),
+        *activation,
         Column("saturated (%)", "sat.\n%", SATURATED,
                lambda s: q.percent(s.saturated_fraction), lambda s: s.saturated_fraction, spare=6),
         Column("flushed (%)", "flush\n%", FLUSHED,
@@ -68,3 +73,27 @@ def _trained_column(metric: Metric) -> Column[TaskScore]:
         "trained in it, minus FP32", "trained\nin it", about,
         lambda s: q.signed(_trained_difference(s), metric.digits), _trained_difference, judged,
     )  # fmt: skip
+
+
+def _text_columns(scores: Sequence[TaskScore]) -> list[Column[TaskScore]]:
+    """Return what is known of models of text only."""
+    columns = []
+    if scores[0].perplexity is not None:
+        about = "Exponential of the mean negative log-likelihood of a token; lower is better."
+        columns.append(
+            Column("perplexity", "perpl.", about, lambda s: q.plain(_perplexity(s), 3), _perplexity)
+        )
+    if scores[0].logit_error is not None:
+        about = "Root mean square of the logits' error over that of the logits in FP32, in percent."
+        columns.append(
+            Column("logit error (%)", "logit\nerr. %", about, lambda s: q.percent(_error(s)), _error)
+        )
+    return columns
+
+
+def _perplexity(score: TaskScore) -> float:
+    return math.nan if score.perplexity is None else score.perplexity
+
+
+def _error(score: TaskScore) -> float:
+    return math.nan if score.logit_error is None else score.logit_error

@@ -40,6 +40,8 @@ def tasks_page(
     """
 
     def again(score: TaskScore) -> str:
+        if score.samples != "seeds":
+            return f"{base_command} --formats {shlex.quote(score.format)}"
         if ":" in score.task:  # MODULE:FUNCTION, which has one seed
             return f"{base_command} --model {shlex.quote(score.task)} --formats {shlex.quote(score.format)}"
         seeds = f"--seeds {len(score.values)}" + (" --train" if score.trained else "")
@@ -49,6 +51,8 @@ def tasks_page(
 
     parts = [_task(i, task, group, again) for i, (task, group) in enumerate(by_task(scores).items())]
     lead = "Models trained in FP32 whose weights and activations were cast to each format without retraining."
+    if scores[0].samples != "seeds":
+        lead = f"A model whose weights were cast to each format, by the method {scores[0].method}."
     if scores[0].trained:
         lead += " Beside them, models trained in each format from scratch."
     return page("What narrow formats save and cost", lead, parts, provenance)
@@ -58,7 +62,7 @@ def _task(number: int, task: str, scores: Sequence[TaskScore], again: Callable[[
     metric = metric_of(scores[0])
     better = "higher" if metric.higher_is_better else "lower"
     blocks: list[Block] = [
-        Paragraph(f"{metric.title.capitalize()}, {metric.unit}, on held-out data; {better} is better."),
+        Paragraph(f"{metric.title.capitalize()}, {metric.unit}, on {_data(scores[0])}; {better} is better."),
         Paragraph(evidence_of(scores)),
         Paragraph(narrowest_sentence(scores), "finding"),
         *_formats_plot(number, task, scores),
@@ -92,9 +96,8 @@ def _formats_plot(number: int, task: str, scores: Sequence[TaskScore]) -> list[P
     )
     about = f"Task {task}: each format with its bits per value; right is better, the dotted line is FP32. "
     if len(scores[0].values) > 1:
-        about += (
-            "Bars are 95 % intervals over paired seeds; one that crosses the dotted line is no evidence. "
-        )
+        about += f"Bars are 95 % intervals over paired {scores[0].samples}; "
+        about += "one that crosses the dotted line is no evidence. "
     about += not_drawn([s.format for s in drawn if not math.isfinite(s.difference)])
     title = f"{metric.title.capitalize()} minus that of FP32"
     signs = [*FRONT_SIGNS, *([Sign("trained in it from scratch", "curve-1", "diamond")] if trained else [])]
@@ -108,7 +111,7 @@ def _dot(row: int, score: TaskScore, evidence: Evidence, label: str) -> Dot:
         f"{metric.title}: {q.plain(score.mean, metric.digits)} {metric.unit}",
         f"{label}: {q.signed(evidence.mean, metric.digits)}",
         f"weight QSNR: {q.decibels(score.weight_qsnr_db)} dB",
-        f"activation QSNR: {q.decibels(score.activation_qsnr_db)} dB",
+        *(() if math.isnan(db := score.activation_qsnr_db) else (f"activation QSNR: {q.decibels(db)} dB",)),
     )
     return Dot(row, evidence.mean, hover, evidence.low, evidence.high)
 
@@ -125,15 +128,22 @@ def _layers_plot(number: int, task: str, scores: Sequence[TaskScore]) -> list[Pl
         layers = [[by_name.get((column, row)) for column in columns] for row in rows]
         return Cells(title, [[None if layer is None else read(layer) for layer in line] for line in layers])
 
-    figure = heat_map(rows, columns, [
-        cells("weight", lambda s: s.weight_qsnr_db), cells("activation", lambda s: s.activation_qsnr_db),
-    ])  # fmt: skip
+    drawn = [cells("weight", lambda s: s.weight_qsnr_db)]
+    choices = ["weights"]
+    if not all(math.isnan(layer.activation_qsnr_db) for layer in by_name.values()):
+        drawn.append(cells("activation", lambda s: s.activation_qsnr_db))
+        choices.append("activations")
+    figure = heat_map(rows, columns, drawn)
     about = f"Task {task}: brighter is better."
     exact = [s.format for s in scores if s.layers and s.format not in columns]
     about += f" Exact in every layer and not drawn: {', '.join(exact)}." if exact else ""
-    choices = ("weights", "activations")
-    return [Plot(f"layers-{number}", "QSNR of each layer in each format, dB", figure, about, choices=choices)]
+    named = tuple(choices) if len(choices) > 1 else ()
+    return [Plot(f"layers-{number}", "QSNR of each layer in each format, dB", figure, about, choices=named)]
 
 
 def _inexact(layer: LayerScore) -> bool:
     return layer.weight_qsnr_db < math.inf or layer.activation_qsnr_db < math.inf
+
+
+def _data(score: TaskScore) -> str:
+    return "held-out data" if score.samples == "seeds" else f"{len(score.values)} {score.samples} of the data"

@@ -59,9 +59,7 @@ def own_text(path: Path, *, least: int) -> Text:
     Raises:
         DataError: ``path`` cannot be read, is not text, or holds fewer than ``least`` bytes.
     """
-    if not path.exists():
-        raise DataError(f"{path} does not exist; expected a text file or a folder of text files")
-    text = b"".join(_texts(_files_under(path))) if path.is_dir() else _one_file(path)
+    text = b"".join(text_files(path))
     if len(text) < least:
         raise DataError(
             f"{path} holds {len(text)} bytes of text, and training and evaluation need at least {least}; "
@@ -69,6 +67,17 @@ def own_text(path: Path, *, least: int) -> Text:
         )
     cut = len(text) - len(text) // HELD_OUT
     return Text(text[:cut], text[cut:])
+
+
+def text_files(path: Path) -> list[bytes]:
+    """Return the contents of a text file, or of those of a folder as :func:`own_text` takes them.
+
+    Raises:
+        DataError: ``path`` cannot be read or is not text.
+    """
+    if not path.exists():
+        raise DataError(f"{path} does not exist; expected a text file or a folder of text files")
+    return list(_texts(_files_under(path))) if path.is_dir() else [_one_file(path)]
 
 
 def _one_file(path: Path) -> bytes:

@@ -1,0 +1,220 @@
+"""Products that are written as functions, with narrow operands: ``@``, bmm, einsum, attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fewbits.errors import ArgumentError
+from fewbits.nn.layer_precision import LayerPrecision
+from fewbits.nn.layers.dot_product import probabilities
+from fewbits.nn.products import attention_product, linear
+
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+Product = Callable[..., torch.Tensor | None]
+"""``product(precision, *arguments)``: the function with narrow operands; None: there is nothing to do."""
+
+
+def matmul(precision: LayerPrecision, a: object, b: object) -> torch.Tensor | None:
+    """Return ``a @ b`` as :func:`torch.matmul` defines it, in the dtype that it has there.
+
+    A product with a parameter of the model takes it as a layer's weight. What sums over one value only is no
+    sum: it stays as it is, as the angles of rotary embeddings do.
+    """
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor) or not _floats(a, b):
+        return None
+    if a.ndim == 0 or b.ndim == 0 or a.shape[-1] == 1:
+        return None
+    left, right = a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
+    if left.shape[-1] != right.shape[-2]:
+        return None  # torch says what does not fit
+    if right.ndim == 2 and (_is_parameter(b) or left.ndim > 2):
+        y = _rows(left, right, _is_parameter(b), precision)
+    elif left.ndim == 2 and _is_parameter(a):
+        y = _rows(right.mT, left.mT, True, precision).mT
+    else:
+        batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        y = attention_product(
+            left.expand(*batch, *left.shape[-2:]), right.expand(*batch, *right.shape[-2:]), precision
+        )
+    y = y.squeeze(-1) if b.ndim == 1 else y
+    y = y.squeeze(-1 if b.ndim == 1 else -2) if a.ndim == 1 else y
+    return y.to(torch.result_type(a, b))
+
+
+def added(
+    precision: LayerPrecision,
+    input: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+) -> torch.Tensor | None:
+    """Return ``beta * input + alpha * (a @ b)``, as addmm and baddbmm do."""
+    y = matmul(precision, a, b)
+    if y is None:
+        return None
+    y = y if alpha == 1 else alpha * y
+    return y if beta == 0 else y + (input if beta == 1 else beta * input)
+
+
+def weighted(
+    precision: LayerPrecision, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor | None:
+    """Return ``input @ weight.T + bias``, as :func:`torch.nn.functional.linear` does."""
+    if not _floats(input, weight) or weight.ndim != 2 or input.ndim < 2 or weight.shape[1] == 1:
+        return None
+    return linear(input, weight, bias, precision).to(input.dtype)
+
+
+def attention(
+    precision: LayerPrecision,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor | None:
+    """Return scaled dot-product attention with narrow operands in q k^T and in p v, and a float32 softmax.
+
+    Without mask, scale and dropout these are the operations of :class:`fewbits.nn.DotProductAttention`. A
+    query that may attend to nothing gets 0.
+    """
+    if not _floats(query, key, value):
+        return None
+    if enable_gqa:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = (x.repeat_interleave(groups, -3) for x in (key, value))
+    batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    q, k, v = (x.expand(*batch, *x.shape[-2:]) for x in (query, key, value))
+    scores = attention_product(q, k.mT, precision)
+    mask = _mask(scores, attn_mask, is_causal)
+    if scale is None:
+        p = probabilities(scores, mask, query.shape[-1])
+    else:
+        p = probabilities(scores.float() * scale, mask, 1).to(scores.dtype)
+    p = functional.dropout(p, dropout_p) if dropout_p else p
+    return attention_product(p, v, precision).to(query.dtype)
+
+
+def einsum(precision: LayerPrecision, equation: str, *operands: object) -> torch.Tensor | None:
+    """Return what :func:`torch.einsum` does for two operands that are summed over together.
+
+    Raises:
+        ArgumentError: more than two operands, which may be multiplied in any order.
+    """
+    given = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
+    tensors = [x for x in given if isinstance(x, torch.Tensor)]
+    if len(tensors) == 1 or not _floats(*tensors):
+        return None
+    if len(tensors) > 2:
+        raise ArgumentError(
+            f"einsum {equation!r} multiplies {len(tensors)} tensors, and their order is open; write products"
+            " of two, or exclude the module"
+        )
+    a, b = tensors
+    plan = _Equation.read(equation, a.ndim, b.ndim)
+    return None if plan is None else plan.product(a, b, precision)
+
+
+class _Equation:
+    """An einsum of two operands as one batched matrix product."""
+
+    def __init__(self, left: str, right: str, out: str) -> None:
+        self.left, self.right, self.out = left, right, out
+        self.batch = [i for i in out if i in left and i in right]
+        self.summed = [i for i in left if i in right and i not in out]
+        self.rows = [i for i in out if i in left and i not in right]
+        self.columns = [i for i in out if i in right and i not in left]
+
+    @classmethod
+    def read(cls, equation: str, left: int, right: int) -> _Equation | None:
+        """Return an equation; None where it is no product over shared indices."""
+        given, arrow, out = equation.replace(" ", "").partition("->")
+        spare = [c for c in map(chr, range(0x3B1, 0x3FF)) if c not in equation]
+        terms = []
+        most = 0
+        for term, ndim in zip(given.split(","), (left, right), strict=True):
+            hidden = ndim - len(term.replace("...", ""))
+            most = max(most, hidden)
+            terms.append(term.replace("...", "".join(spare[:hidden][::-1])))
+        if not arrow:
+            letters = sorted("".join(given.replace("...", "").replace(",", "")))
+            out = "..." + "".join(c for c in letters if letters.count(c) == 1)
+        made = cls(terms[0], terms[1], out.replace("...", "".join(spare[:most][::-1])))
+        alone = [i for i in made.left + made.right if i not in made.out and i not in made.summed]
+        repeated = any(len(set(term)) != len(term) for term in (made.left, made.right))
+        return made if made.summed and not alone and not repeated else None
+
+    def product(self, a: torch.Tensor, b: torch.Tensor, precision: LayerPrecision) -> torch.Tensor | None:
+        sizes = dict(zip(self.right, b.shape, strict=True))
+        for i, n in zip(self.left, a.shape, strict=True):
+            if i in sizes and sizes[i] != n and 1 in (n, sizes[i]):
+                return None  # torch broadcasts it
+            sizes[i] = n
+
+        def arranged(x: torch.Tensor, indices: str, groups: list[list[str]]) -> torch.Tensor:
+            flat = x.permute([indices.index(i) for group in groups for i in group])
+            return flat.reshape([*map(sizes.__getitem__, self.batch), *(_size(g, sizes) for g in groups[1:])])
+
+        left = arranged(a, self.left, [self.batch, self.rows, self.summed])
+        right = arranged(b, self.right, [self.batch, self.summed, self.columns])
+        y = matmul(precision, left, right)
+        if y is None:
+            return None
+        order = [*self.batch, *self.rows, *self.columns]
+        return y.reshape([sizes[i] for i in order]).permute([order.index(i) for i in self.out])
+
+
+def _size(indices: list[str], sizes: dict[str, int]) -> int:
+    return math.prod(sizes[i] for i in indices)
+
+
+def _rows(left: torch.Tensor, right: torch.Tensor, weighs: bool, precision: LayerPrecision) -> torch.Tensor:
+    """Return ``left @ right`` with a matrix at the right, whose gradient sums over all rows of the left."""
+    if weighs:
+        return linear(left, right.mT, None, precision)
+    y = attention_product(left.reshape(-1, left.shape[-1]), right, precision)
+    return y.reshape(*left.shape[:-1], right.shape[-1])
+
+
+def _mask(scores: torch.Tensor, given: torch.Tensor | None, is_causal: bool) -> torch.Tensor | None:
+    """Return what is added to the scores; of booleans, True takes part."""
+    if is_causal:
+        if given is not None:
+            raise ArgumentError(
+                "attn_mask and is_causal=True of scaled_dot_product_attention; give one of them"
+            )
+        return torch.full(scores.shape[-2:], -math.inf, device=scores.device).triu(1)
+    if given is None or given.dtype != torch.bool:
+        return None if given is None else given.float()
+    return torch.zeros_like(given, dtype=torch.float32).masked_fill(given.logical_not(), -math.inf)
+
+
+def _floats(*tensors: object) -> bool:
+    return all(isinstance(x, torch.Tensor) and x.dtype in _FLOATS for x in tensors)
+
+
+def _is_parameter(x: torch.Tensor) -> bool:
+    return isinstance(x, nn.Parameter) or isinstance(x._base, nn.Parameter)
+
+
+PRODUCTS: dict[object, Product] = {
+    **dict.fromkeys((torch.matmul, torch.bmm, torch.mm, torch.Tensor.matmul, torch.Tensor.bmm), matmul),
+    **dict.fromkeys((torch.Tensor.mm, torch.Tensor.__matmul__), matmul),
+    torch.Tensor.__rmatmul__: lambda precision, b, a: matmul(precision, a, b),
+    **dict.fromkeys((torch.addmm, torch.baddbmm, torch.Tensor.addmm, torch.Tensor.baddbmm), added),
+    torch.einsum: einsum,
+    functional.linear: weighted,
+    functional.scaled_dot_product_attention: attention,
+}

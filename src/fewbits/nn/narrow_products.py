@@ -1,0 +1,159 @@
+"""Products that a prepared model writes as functions in its ``forward``, made narrow where asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from fewbits.errors import ArgumentError
+from fewbits.names import Selection, check_fits, listed, parents
+from fewbits.nn.function_products import PRODUCTS
+from fewbits.nn.layer_classes import narrow_class
+from fewbits.nn.layer_precision import LayerPrecision
+from fewbits.nn.left_wide import LeftWide
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def narrow_products(
+    model: Model, *, include: str | Iterable[str] = "*", exclude: str | Iterable[str] = ()
+) -> Model:
+    """Make the products that modules of a prepared model write as functions narrow, forward and backward.
+
+    These are ``a @ b``, torch.matmul, mm, bmm, addmm, baddbmm, einsum of two tensors, functional.linear and
+    functional.scaled_dot_product_attention, called while the model's ``forward`` runs. Operands are rounded
+    as the recipe rounds activations, along the axis that the product sums over; a parameter of the model as
+    it rounds weights. Results have the dtype that PyTorch gives them. Products over one value, integers,
+    float64 and matrices that were excluded from the recipe stay as they are. Where a schedule changes the
+    formats of layers, these products keep those of the recipe.
+
+    Args:
+        model: that :func:`fewbits.nn.prepare` was called with.
+        include: patterns of module names: only what they and modules within them compute is changed.
+        exclude: patterns of module names to leave out.
+
+    Returns:
+        The model itself.
+
+    Raises:
+        ArgumentError: the model was not prepared, its attention was made narrow already, or a pattern fits no
+            module. In ``forward``: a product that cannot be narrow, or torch.compile.
+    """
+    recipe = getattr(model, "fewbits_recipe", None)
+    if recipe is None:
+        raise ArgumentError(
+            f"{type(model).__name__} was not prepared; call fewbits.prepare(model, recipe) first"
+        )
+    names = dict(model.named_modules())
+    if any(hasattr(m, "fewbits_attention") or hasattr(m, "fewbits_products") for m in names.values()):
+        raise ArgumentError(f"the products of {type(model).__name__} are narrow already; ask for it once")
+    selection = Selection(listed(include), listed(exclude))
+    check_fits("include", selection.include, list(names))
+    check_fits("exclude", selection.exclude, list(names))
+    wide: tuple[LeftWide, ...] = model.fewbits_wide  # type: ignore[assignment]  # torch types attributes as tensors or modules
+    left = {entry.name for entry in wide if entry.why == "excluded"}
+    around = parents(names) & left  # modules whose own products were excluded
+    products = _Products(_wide_parameters(model, left))
+    for name, module in names.items():
+        prepared = isinstance(getattr(module, "precision", None), LayerPrecision)
+        layer = prepared or narrow_class(module) is not None
+        if not layer and name in selection and name not in left - around:
+            module.fewbits_products = LayerPrecision(recipe, name)
+    products.attach(model)
+    seen = {n for n, m in names.items() if hasattr(m, "fewbits_products")}
+    kept = tuple(entry for entry in wide if entry.name not in seen or entry.why == "excluded")
+    model.fewbits_wide = kept  # type: ignore[assignment]  # as above
+    return model
+
+
+def _wide_parameters(model: nn.Module, left: set[str]) -> set[str]:
+    """Return the names of parameters that are excluded themselves or lie in an excluded layer."""
+    return {n for n, _ in model.named_parameters() if n in left or n.rpartition(".")[0] in left}
+
+
+class _Products:
+    """Hooks that know whose ``forward`` runs, and a mode around that of the whole model."""
+
+    def __init__(self, wide: set[str]) -> None:
+        self.wide = wide  # names of parameters
+        self.running: list[LayerPrecision | None] = []
+        self.entered: list[_Mode] = []
+
+    def attach(self, model: nn.Module) -> None:
+        """Make the products of every forward pass of ``model`` narrow."""
+        model.register_forward_pre_hook(self.enter)
+        for module in model.modules():
+            module.register_forward_pre_hook(self.begin)
+            module.register_forward_hook(self.end, always_call=True)
+        model.register_forward_hook(self.leave, always_call=True)
+
+    def enter(self, model: nn.Module, *_: object) -> None:
+        if _is_compiled():
+            raise ArgumentError(
+                "torch.compile with narrow_products: a compiled model calls no functions to look at; leave"
+                " one of them out"
+            )
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        self.entered.append(_Mode(self.running, {id(parameters[name]) for name in self.wide}))
+        self.entered[-1].__enter__()  # type: ignore[no-untyped-call]  # torch gives it no types
+
+    def leave(self, *_: object) -> None:
+        if self.entered:  # or it failed before it began
+            self.entered.pop().__exit__(None, None, None)  # type: ignore[no-untyped-call]  # as above
+            if not self.entered:
+                self.running.clear()
+
+    def begin(self, module: nn.Module, *_: object) -> None:
+        precision = getattr(module, "fewbits_products", None)
+        self.running.append(precision if isinstance(precision, LayerPrecision) else None)
+
+    def end(self, *_: object) -> None:
+        if self.running:
+            self.running.pop()
+
+
+def _is_compiled() -> bool:
+    """Whether torch.compile traces, or calls what it could not trace."""
+    return torch.compiler.is_compiling() or bool(torch._C._dynamo.eval_frame.get_eval_frame_callback())
+
+
+class _Mode(TorchFunctionMode):
+    """Sees the functions of torch that are called, and takes the place of products."""
+
+    def __init__(self, running: list[LayerPrecision | None], wide: set[int]) -> None:
+        super().__init__()
+        self.running, self.wide = running, wide
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = dict(kwargs or {})
+        product = PRODUCTS.get(func) if self.running and self.running[-1] is not None else None
+        if product is not None and not any(self._is_wide(x) for x in (*args, *named.values())):
+            if named.pop("out", None) is not None:
+                raise ArgumentError(
+                    f"{func.__name__} with out= is not made narrow; write `y = ...`, or exclude the module"
+                )
+            result = product(self.running[-1], *args, **_as_torch(named))
+            if result is not None:
+                return result
+        return func(*args, **(kwargs or {}))
+
+    def _is_wide(self, x: object) -> bool:
+        return isinstance(x, torch.Tensor) and (id(x) in self.wide or id(x._base) in self.wide)
+
+
+_NAMES = {"mat1": "a", "mat2": "b", "other": "b", "tensor2": "b", "batch1": "a", "batch2": "b"}
+
+
+def _as_torch(named: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments by the names that products have, where torch has others."""
+    return {_NAMES.get(name, name): value for name, value in named.items()}

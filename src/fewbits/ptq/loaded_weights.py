@@ -1,0 +1,123 @@
+"""A model whose weights lie in a checkpoint: those of a layer are in memory only while it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from fewbits.errors import DataError
+from fewbits.files.checkpoint import StoredTensor, chunks
+from fewbits.kernels.bits.reals import widened
+
+
+class PartialLoadError(DataError):
+    """A model that cannot be run with one layer in memory at a time: it has to be loaded whole."""
+
+
+class LoadedWeights:
+    """The parameters of a model that is on the meta device, read when a module that holds them is called.
+
+    They stay until :meth:`release`; while ``at_once`` is set they go as soon as their module has been called.
+    A layer whose weight was chosen gets that one. Buffers are in memory, and parameters have to be used by
+    the modules that hold them.
+    """
+
+    def __init__(self, model: nn.Module, tensors: Mapping[str, StoredTensor]) -> None:
+        """Read nothing yet.
+
+        Args:
+            model: on the meta device.
+            tensors: those of the checkpoint by the names of all parameters.
+        """
+        self.at_once = True
+        self._chosen: dict[nn.Module, Callable[[], Tensor]] = {}
+        self._tensors = dict(tensors)
+        of_parameter = {id(p): tensors[name] for name, p in model.named_parameters()}
+        self._empty: dict[nn.Module, dict[str, nn.Parameter]] = {}
+        self._stored: dict[tuple[nn.Module, str], StoredTensor] = {}
+        self._here: set[nn.Module] = set()
+        for module in model.modules():
+            own = {name: p for name, p in module.named_parameters(recurse=False) if p.is_meta}
+            if own:
+                self._empty[module] = own
+                self._stored |= {(module, name): of_parameter[id(p)] for name, p in own.items()}
+                module.register_forward_pre_hook(self._before)
+                module.register_forward_hook(self._after, always_call=True)
+
+    def load(self, module: nn.Module) -> None:
+        """Read the parameters of a module, unless they are in memory.
+
+        Raises:
+            DataError: a file cannot be read any more.
+        """
+        if module in self._here:
+            return
+        for name, empty in self._empty.get(module, {}).items():
+            chosen = self._chosen.get(module) if name == "weight" else None
+            values = read(self._stored[module, name]) if chosen is None else chosen()
+            module._parameters[name] = nn.Parameter(values.to(empty.dtype), requires_grad=False)
+            self._here.add(module)
+
+    def release(self, kept: Collection[nn.Module] = ()) -> None:
+        """Forget all parameters but those of some modules."""
+        for module in self._here - set(kept):
+            module._parameters.update(self._empty[module])
+            self._here.remove(module)
+
+    def choose(self, module: nn.Module, weight: Callable[[], Tensor]) -> None:
+        """Give a module another weight from now on, which is read when it is called."""
+        self._chosen[module] = weight
+        self.release(self._here - {module})
+
+    def values(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield all parameters by name, one in memory at a time."""
+        for name, tensor in self._tensors.items():
+            yield name, read(tensor)
+
+    def _before(self, module: nn.Module, _: object) -> None:
+        self.load(module)
+
+    def _after(self, module: nn.Module, *_: object) -> None:
+        if self.at_once:
+            self.release(self._here - {module})
+
+
+def read(tensor: StoredTensor) -> Tensor:
+    """Return a tensor of a checkpoint, widened.
+
+    Raises:
+        DataError: its file cannot be read.
+    """
+    row = max(tensor.shape[-1] if tensor.shape else 1, 1)
+    values = torch.empty(tensor.count)
+    at = 0
+    for piece in chunks(tensor, row):
+        part = torch.from_numpy(widened(piece)).reshape(-1)
+        if part.dtype == torch.float64:
+            values = values.double()
+        values[at : at + len(part)] = part
+        at += len(part)
+    return values.reshape(tensor.shape)
+
+
+def stored_parameters(model: nn.Module, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Return the tensors of a checkpoint by the names of a model's parameters, without those that it lacks.
+
+    Raises:
+        DataError: one has another shape than the parameter.
+    """
+    base = getattr(model, "base_model_prefix", "")
+    found: dict[str, StoredTensor] = {}
+    for name, parameter in model.named_parameters():
+        alike = [name, *((name.removeprefix(f"{base}."), f"{base}.{name}") if base else ())]
+        stored = next((tensors[n] for n in alike if n in tensors), None)
+        if stored is None:
+            continue
+        if stored.shape != tuple(parameter.shape):
+            raise DataError(
+                f"the model's {name!r:.200} is {tuple(parameter.shape)}; the checkpoint's {stored.shape}"
+            )
+        found[name] = stored
+    return found

@@ -1,0 +1,166 @@
+"""Forward passes of several batches that go through a model side by side, and wait before its layers."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from fewbits.ptq.data_flow import Batch, Enough, Seen, Stage, call, inputs_seen, run_to
+
+
+class Passes:
+    """One forward pass for each batch, in the order of the stages: each layer is computed once for a batch.
+
+    A pass waits in the call of the first layer of a stage until the weights of that stage are chosen. What
+    waits with it are the tensors that the model itself holds there. Each pass has a thread, and one runs at
+    a time. Where a layer is called several times in a pass, or torch has modes that threads do not share, the
+    passes begin anew for that stage: with the same result, in the time of all layers before.
+
+    A batch that calls layers in another order than the first one counts for what it calls in that order.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        flow: Sequence[Stage],
+        modules: Mapping[str, nn.Module],
+        batches: Sequence[Batch],
+        ready: Callable[[nn.Module], None] | None = None,
+    ) -> None:
+        """Set what is run; nothing is, until :meth:`reach`. ``ready`` is called with a layer that goes on."""
+        self._ready = ready
+        self._model, self._modules, self._batches = model, modules, batches
+        self._stage_of = {modules[name]: i for i, stage in enumerate(flow) for name in stage.layers}
+        self._number = {id(stage): i for i, stage in enumerate(flow)}
+        self._names = {module: name for name, module in modules.items() if module in self._stage_of}
+        self._passes: list[_Pass] = []
+        self._hooks = ExitStack()
+        self._own = threading.local()  # the pass of a thread
+        self._next = 0  # the stage that passes run to
+        self.rounded: dict[nn.Module, Callable[[Tensor], Tensor]] = {}
+        """What rounds the inputs of layers that are chosen, for the calls that are under way."""
+
+    def reach(self, stage: Stage, seen: Seen) -> Iterator[int]:
+        """Run all batches as far as a stage, and show the input of its layers; yield how many are done."""
+        self._next = self._number[id(stage)]
+        modules = {name: self._modules[name] for name in stage.layers}
+        if any(count > 1 for count in stage.calls.values()) or _has_modes():
+            self.close()
+            yield from run_to(self._model, stage, modules, self._batches, seen)
+            return
+        if not self._passes:
+            self._start()
+        for done, one in enumerate(self._passes, 1):
+            while not one.done and (one.at is None or self._stage_of[one.at[0]] < self._next):
+                one.resume()
+            if one.at is not None and self._stage_of[one.at[0]] == self._next:
+                for module in modules.values():
+                    seen(module, one.at[1])
+            yield done
+
+    def close(self) -> None:
+        """End all passes where they are."""
+        for one in self._passes:
+            one.close()
+        self._passes = []
+        self._hooks.close()
+
+    def _start(self) -> None:
+        self._hooks.enter_context(inputs_seen(self._names, self._wait))
+        self._passes = [_Pass(partial(self._run, batch)) for batch in self._batches]
+
+    def _run(self, batch: Batch, own: _Pass) -> None:
+        self._own.value = own
+        call(self._model, batch)
+
+    def _wait(self, module: nn.Module, x: Tensor) -> Tensor | None:
+        """Wait where the stage of a layer is to be chosen; return its input, rounded, if it is by now."""
+        own = self._own.value
+        assert isinstance(own, _Pass)
+        if self._stage_of[module] < self._next:
+            return None
+        own.wait(module, x)
+        if self._ready is not None:
+            self._ready(module)
+        rounded = self.rounded.get(module)
+        return None if rounded is None else rounded(x)
+
+
+class _Pass:
+    """A function in a thread of its own, which runs only while somebody waits for it."""
+
+    def __init__(self, run: Callable[[_Pass], None]) -> None:
+        self.at: tuple[nn.Module, Tensor] | None = None  # the call in which it waits
+        self.done = False
+        self._closed = False
+        self._failed: BaseException | None = None
+        self._go, self._came = threading.Semaphore(0), threading.Semaphore(0)
+        context, same = contextvars.copy_context(), _as_here()
+        self._thread = threading.Thread(target=context.run, args=(self._all, run, same), daemon=True)
+        self._thread.start()
+
+    def resume(self) -> None:
+        """Let it run until it waits or is done; raise what it raises."""
+        self.at = None
+        self._go.release()
+        self._came.acquire()
+        if self._failed is not None:
+            raise self._failed
+
+    def close(self) -> None:
+        """End it, and wait until it has ended."""
+        self._closed, self.at = True, None
+        self._go.release()
+        self._thread.join()
+
+    def wait(self, module: nn.Module, x: Tensor) -> None:
+        """In its thread: stop in the call of a module, until it is resumed."""
+        if not self._closed:
+            self.at = module, x
+            self._came.release()
+            self._go.acquire()
+        if self._closed:
+            raise Enough
+
+    def _all(self, run: Callable[[_Pass], None], same: Sequence[AbstractContextManager[object]]) -> None:
+        self._go.acquire()
+        try:
+            with ExitStack() as stack, torch.no_grad():
+                for state in same:
+                    stack.enter_context(state)
+                if not self._closed:
+                    run(self)
+        except Enough:
+            pass
+        except BaseException as error:
+            self._failed = error
+        finally:
+            self.done = True
+            self._came.release()
+
+
+def _as_here() -> list[AbstractContextManager[object]]:
+    """Return what gives another thread the state that torch keeps for each."""
+    states: list[AbstractContextManager[object]] = [
+        torch.autocast(kind, torch.get_autocast_dtype(kind))
+        for kind in ("cpu", "cuda")
+        if torch.is_autocast_enabled(kind)
+    ]
+    if torch.is_inference_mode_enabled():
+        states.append(torch.inference_mode())
+    if torch.cuda.is_initialized():
+        states.append(torch.cuda.device(torch.cuda.current_device()))
+    return states
+
+
+def _has_modes() -> bool:
+    """Return whether torch's functions are looked at in this thread, as under torch.set_default_device."""
+    return bool(_get_current_function_mode_stack() or _get_current_dispatch_mode_stack())

@@ -1,0 +1,302 @@
+"""Products written as functions are those of fewbits' own layers, values and gradients, where asked for."""
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import fewbits as fb
+from fewbits.nn import DotProductAttention, LayerPrecision, attention_product, linear, narrow_products
+from fewbits.recipes import recipe
+
+RECIPES = ["mxfp8", "mxfp6", "mx6", "fp8-stochastic"]
+
+
+class Written(nn.Module):
+    """A layer, and a function of tensors behind it."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 32)
+        self.inner = Inner(function)
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        first, *rest = tensors
+        result: Tensor = self.inner(self.layer(first).to(first.dtype), *rest)
+        return result
+
+
+class Inner(nn.Module):
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        return self.function(*tensors)
+
+
+def drawn(*shapes: tuple[int, ...]) -> list[Tensor]:
+    random = torch.Generator().manual_seed(0)
+    return [torch.randn(shape, generator=random).requires_grad_() for shape in shapes]
+
+
+def made(function: Callable[..., Tensor], name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return fb.prepare(Written(function), name)
+
+
+def results(model: nn.Module, tensors: list[Tensor]) -> list[Tensor]:
+    """What a model gives, and all gradients."""
+    torch.manual_seed(1)  # of stochastic rounding
+    y = model(*tensors)
+    weights = torch.linspace(-1, 1, y.numel()).reshape(y.shape)
+    return [y, *torch.autograd.grad((y * weights).sum(), [*tensors, *model.parameters()])]
+
+
+def same(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+class Attending(nn.Module):
+    """The same model with the layer of fewbits in the place of the function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 32)
+        self.inner = DotProductAttention()
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        result: Tensor = self.inner(self.layer(q).to(q.dtype), k, v)
+        return result.to(q.dtype)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_attention_is_that_of_the_layer_bit_for_bit(name: str) -> None:
+    tensors = drawn(*[(2, 3, 17, 32)] * 3)
+    torch.manual_seed(0)
+    layer = fb.prepare(Attending(), f"{name}:keep_first=false,keep_last=false,logit_gradient=true")
+    own = made(attend, f"{name}:keep_first=false,keep_last=false,logit_gradient=true")
+    off = results(own, tensors)
+    on = results(narrow_products(own), tensors)
+    assert same(on, results(layer, tensors))
+    assert not torch.equal(on[0], off[0])  # the control: without it they are wide
+
+
+PRODUCTS: list[tuple[Callable[[Tensor, Tensor], Tensor], tuple[int, ...], tuple[int, ...]]] = [
+    (lambda a, b: a @ b, (2, 3, 9, 32), (2, 3, 32, 5)),
+    (torch.matmul, (2, 9, 32), (2, 32, 5)),
+    (torch.bmm, (4, 9, 32), (4, 32, 5)),
+    (lambda a, b: a.bmm(b), (4, 9, 32), (4, 32, 5)),
+    (torch.mm, (9, 32), (32, 5)),
+    (lambda a, b: a.matmul(other=b), (9, 32), (32, 5)),
+    (lambda a, b: torch.einsum("bhqd,bhdk->bhqk", a, b), (2, 3, 9, 32), (2, 3, 32, 5)),
+    (lambda a, b: torch.einsum("...qd,...dr", a, b), (2, 3, 9, 32), (2, 3, 32, 5)),
+    (lambda a, b: torch.einsum(a, [0, 1], b, [1, 2], [0, 2]), (9, 32), (32, 5)),
+    (lambda a, b: torch.einsum("bhqd,bhkd->bhqk", [a, b.mT]), (2, 3, 9, 32), (2, 3, 32, 5)),
+]
+
+
+@pytest.mark.parametrize(("function", "left", "right"), PRODUCTS)
+@pytest.mark.parametrize("name", ["mxfp8", "mxfp4w-mxfp6"])
+def test_every_way_to_write_a_product_is_the_product(
+    function: Any, left: tuple[int, ...], right: tuple[int, ...], name: str
+) -> None:
+    tensors = drawn(left, right)
+    precision = LayerPrecision(recipe(name))
+    expected = made(lambda a, b: attention_product(a, b, precision).float(), name)
+    found = narrow_products(made(function, name))
+    assert same(results(found, tensors), results(expected, tensors))
+    assert not torch.equal(results(made(function, name), tensors)[0], results(found, tensors)[0])
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (lambda a, b: a @ b, [(9, 32), (32,)]),
+        (lambda a, b: (b @ a.mT).sum() + a, [(9, 32), (32,)]),
+        (lambda a, b: a @ b, [(2, 3, 9, 32), (3, 32, 5)]),  # one batch for several
+        (lambda a, b: a @ b, [(2, 9, 32), (32, 5)]),
+        (lambda a, b: b @ a.mT, [(2, 9, 32), (4, 32)]),
+        (lambda a, b, c: torch.baddbmm(c, a, b, beta=0.5, alpha=2), [(4, 9, 32), (4, 32, 5), (9, 5)]),
+        (lambda a, b, c: torch.addmm(c, mat1=a, mat2=b), [(9, 32), (32, 5), (5,)]),
+        (lambda a, b: torch.einsum("bqd,bkd->bkq", a, b), [(2, 9, 32), (2, 5, 32)]),
+        (lambda a, b: torch.einsum("qbd,kd->bqk", a, b), [(2, 9, 32), (5, 32)]),
+        (lambda a, b: torch.einsum("bqd,bkd", a, b), [(2, 9, 32), (2, 5, 32)]),
+        (lambda a, b: torch.einsum("bqd,ed->be", a, b), [(2, 9, 32), (5, 32)]),  # sums over q alone, too
+        (lambda a, b: torch.einsum("...d,...d->...", a, b), [(2, 9, 32), (2, 9, 32)]),
+        (functional.linear, [(2, 9, 32), (7, 32)]),
+        (
+            lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, enable_gqa=True, scale=0.3),
+            [(2, 4, 9, 32), (2, 2, 11, 32), (2, 2, 11, 16)],
+        ),
+        (
+            lambda q, k, v: functional.scaled_dot_product_attention(
+                q, k, v, attn_mask=torch.ones(9, 11, dtype=torch.bool).tril(1)
+            ),
+            [(2, 4, 9, 32), (2, 4, 11, 32), (2, 4, 11, 16)],
+        ),
+        (
+            lambda q, k, v: functional.scaled_dot_product_attention(
+                q, k, v, torch.linspace(-1, 1, 11).expand(9, 11)
+            ),
+            [(2, 4, 9, 32), (2, 4, 11, 32), (1, 4, 11, 16)],
+        ),
+    ],
+)
+def test_in_a_wide_recipe_they_are_those_of_torch(function: Any, shapes: list[tuple[int, ...]]) -> None:
+    tensors = drawn(*shapes)
+    wide = "mx:weight=fp32,activation=fp32,gradient=fp32,vector=fp32"
+    expected = results(made(function, wide), tensors)
+    found = results(narrow_products(made(function, wide)), tensors)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+class Head(nn.Module):
+    """An embedding whose weight gives the logits, a matrix of its own, and angles over positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.layer = nn.Embedding(11, 32), nn.Linear(32, 32)
+        self.matrix = nn.Parameter(torch.linspace(-1, 1, 32 * 32).reshape(32, 32))
+        self.angles = Inner(lambda f, p: f[:, None] @ p[None].float())
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.layer(self.embedding(tokens)).float()
+        x = x + torch.sin(self.angles(torch.linspace(0.1, 1, 32), torch.arange(tokens.shape[1]))).T
+        return functional.linear(x @ self.matrix, self.embedding.weight)
+
+
+def test_parameters_are_weights_those_excluded_stay_and_angles_are_exact() -> None:
+    torch.manual_seed(0)
+    plain = Head()
+    tokens = torch.arange(11)[None]
+    model = narrow_products(fb.prepare(copy.deepcopy(plain), "mxfp4", exclude="matrix"))
+    x = model.layer(model.embedding(tokens)).float()
+    x = x + torch.sin(torch.outer(torch.arange(11).float(), torch.linspace(0.1, 1, 32)))
+    precision = LayerPrecision(recipe("mxfp4"))
+    expected = linear(x @ model.matrix, model.embedding.weight, None, precision).float()
+    assert torch.equal(model(tokens), expected)
+    assert [entry.name for entry in model.fewbits_wide] == ["matrix"]
+
+
+def test_what_is_excluded_stays_wide_and_outside_forward_nothing_is_seen() -> None:
+    tensors = drawn((9, 32), (32, 5))
+    left = narrow_products(made(torch.mm, "mxfp8"), exclude="inner")
+    assert same(results(left, tensors), results(made(torch.mm, "mxfp8"), tensors))
+    model = narrow_products(made(torch.mm, "mxfp8"))
+    model(*tensors)
+    assert torch.equal(tensors[0] @ tensors[1], torch.mm(*tensors))
+    assert not torch.equal(model.inner(*tensors), fb.fake_quantize(tensors[0], "mxfp8_e4m3") @ tensors[1])
+    assert torch.equal(model.inner(*tensors), torch.mm(*tensors))  # called by itself
+
+
+def test_after_an_error_in_forward_everything_is_as_it_was() -> None:
+    tensors = drawn((9, 32), (32, 5))
+    model = narrow_products(made(torch.mm, "mxfp8"))
+    expected = model(*tensors)
+    with pytest.raises(RuntimeError):
+        model(tensors[0], tensors[0])
+    assert torch.equal(tensors[0] @ tensors[1], torch.mm(*tensors))
+    assert torch.equal(model(*tensors), expected)
+
+
+def test_a_copy_is_narrow_by_itself() -> None:
+    tensors = drawn((9, 32), (32, 5))
+    model = narrow_products(made(torch.mm, "mxfp8"))
+    assert torch.equal(copy.deepcopy(model)(*tensors), model(*tensors))
+
+
+def test_a_query_that_may_attend_to_nothing_gives_zero() -> None:
+    mask = torch.ones(9, 9, dtype=torch.bool)
+    mask[3] = False
+    model = narrow_products(
+        made(lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, mask), "mxfp8")
+    )
+    tensors = drawn(*[(1, 2, 9, 32)] * 3)
+    found = results(model, tensors)
+    assert not found[0][:, :, 3].any()
+    assert all(bool(x.isfinite().all()) for x in found)
+
+
+def test_what_cannot_be_is_refused() -> None:
+    a, b = drawn((9, 32), (32, 5))
+    with pytest.raises(fb.ArgumentError, match="was not prepared"):
+        narrow_products(nn.Linear(2, 2))
+    with pytest.raises(fb.ArgumentError, match="narrow already"):
+        narrow_products(narrow_products(made(torch.mm, "mxfp8")))
+    with pytest.raises(fb.ArgumentError, match="include='nobody' fits no module"):
+        narrow_products(made(torch.mm, "mxfp8"), include="nobody")
+    three = narrow_products(made(lambda a, b: torch.einsum("ij,jk,kl->il", a, b, b.mT), "mxfp8"))
+    with pytest.raises(fb.ArgumentError, match="multiplies 3 tensors"):
+        three(a, b)
+    out = narrow_products(made(lambda a, b: torch.mm(a, b, out=torch.empty(9, 5)), "mxfp8"))
+    with pytest.raises(fb.ArgumentError, match="with out="):
+        out(a.detach(), b.detach())
+    with pytest.raises(fb.ArgumentError, match=r"torch.compile with narrow_products"):
+        torch.compile(narrow_products(made(torch.mm, "mxfp8")), backend="eager")(a, b)
+    both = narrow_products(
+        made(
+            lambda *t: functional.scaled_dot_product_attention(*t, torch.zeros(9, 9), is_causal=True), "mxfp8"
+        )
+    )
+    with pytest.raises(fb.ArgumentError, match="give one of them"):
+        both(a, a, a)
+
+
+@pytest.mark.filterwarnings("ignore")  # of transformers
+@pytest.mark.parametrize("kind", ["eager", "sdpa"])
+def test_a_model_of_hugging_face_attends_narrow(kind: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, attn_implementation=kind,
+    )  # fmt: skip
+    wide = transformers.LlamaForCausalLM(config)
+    ids = torch.arange(40)[None]
+    narrow = narrow_products(fb.prepare(copy.deepcopy(wide), "mxfp8:vector=fp32"))
+    only_layers = fb.prepare(copy.deepcopy(wide), "mxfp8:vector=fp32")
+    exact, with_products, without = (m(ids).logits for m in (wide, narrow, only_layers))
+
+    def error(x: Tensor) -> float:
+        return float((x - exact).norm() / exact.norm())
+
+    assert (
+        0 < error(without) < error(with_products) < 0.1
+    )  # positions are exact: their angles sum over nothing
+    narrow.train()(ids, labels=ids).loss.backward()
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in narrow.parameters())
+
+
+def test_bits_of_dropout_are_those_of_torch() -> None:
+    q, k, v = drawn(*[(1, 1, 64, 32)] * 3)
+    model = narrow_products(
+        made(lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, dropout_p=0.5), "mxfp8")
+    )
+    torch.manual_seed(3)
+    one = model(q, k, v)
+    torch.manual_seed(3)
+    assert torch.equal(model(q, k, v), one)
+    assert not torch.equal(model(q, k, v), one)
+    assert math.isfinite(float(one.detach().sum()))
+
+
+def test_a_product_of_fewbits_itself_is_rounded_once() -> None:
+    a, b = drawn((9, 32), (32, 5))
+    precision = LayerPrecision(recipe("fp8-stochastic"))
+    found = []
+    for change in (lambda m: m, narrow_products):
+        model = change(made(lambda x, y: attention_product(x, y, precision), "fp8-stochastic"))
+        found.append([*results(model, [a, b]), torch.rand(1)])  # nothing else was drawn
+    assert same(*found)

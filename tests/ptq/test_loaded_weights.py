@@ -1,0 +1,249 @@
+"""A language model is cast with one layer in memory at a time, to the bytes of the whole model in memory."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from fewbits.cli import calibration
+from fewbits.cli import main as cli
+
+transformers = pytest.importorskip("transformers")
+from fewbits.integrations import language_model  # noqa: E402  # needs transformers
+from fewbits.integrations.language_model import empty_language_model  # noqa: E402  # as above
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers
+WORDS = 300
+BATCHES, LENGTH = 4, 64
+
+
+def llama(**sizes: int) -> Any:
+    given = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2} | sizes
+    return transformers.LlamaConfig(
+        vocab_size=WORDS, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=LENGTH,
+        tie_word_embeddings=False, **given,
+    )  # fmt: skip
+
+
+def folder_of(place: Path, kind: str) -> Path:
+    torch.manual_seed(0)
+    if kind == "llama":
+        model = transformers.LlamaForCausalLM(llama())
+    elif kind == "tied":
+        config = llama()
+        config.tie_word_embeddings = True
+        model = transformers.LlamaForCausalLM(config)
+    else:
+        model = transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(
+                vocab_size=WORDS,
+                n_embd=64,
+                n_layer=2,
+                n_head=4,
+                n_positions=LENGTH,
+                bos_token_id=0,
+                eos_token_id=0,
+            )
+        )
+    model.to(torch.bfloat16).save_pretrained(place / kind, max_shard_size="100KB")
+    return place / kind
+
+
+def tokens(place: Path) -> list[str]:
+    path = place / "tokens.npy"
+    np.save(path, np.random.default_rng(0).integers(0, WORDS, (BATCHES, LENGTH)))
+    return ["--calibrate", str(path)]
+
+
+def written(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+HOW = ["--format", "mxfp4", "--method", "gptq", "--include", "*.weight"]
+
+
+@pytest.mark.parametrize("kind", ["llama", "tied", "gpt2"])
+def test_the_bytes_are_those_of_the_whole_model(kind: str, tmp_path: Path, monkeypatch: Any) -> None:
+    source = folder_of(tmp_path, kind)
+    empty = empty_language_model(source)
+    assert empty is not None
+    assert all(p.is_meta for p in empty.parameters())
+    loads: list[int] = []
+    real = language_model.load_language_model
+    monkeypatch.setattr(language_model, "load_language_model", lambda f: loads.append(1) or real(f))
+    words = ["cast", str(source), str(tmp_path / "lazy"), *HOW, *tokens(tmp_path)]
+    assert cli.run([*words, "--json", str(tmp_path / "lazy.json")]) == 0
+    assert not loads
+    monkeypatch.setattr(language_model, "empty_language_model", lambda _: None)
+    words[2] = str(tmp_path / "whole")
+    assert cli.run([*words, "--json", str(tmp_path / "whole.json")]) == 0
+    assert loads
+    assert written(tmp_path / "lazy") == written(tmp_path / "whole")
+    one, other = (json.loads((tmp_path / f"{n}.json").read_text())["calibrated"] for n in ("lazy", "whole"))
+    assert one == other
+    assert len(one["layers"]) > 7
+
+
+def test_a_job_that_goes_on_writes_the_same_bytes(tmp_path: Path, monkeypatch: Any) -> None:
+    from fewbits.ptq import model as engine
+
+    source = folder_of(tmp_path, "llama")
+    words = ["cast", str(source), str(tmp_path / "whole"), *HOW, *tokens(tmp_path)]
+    assert cli.run(words) == 0
+    real, calls = engine.choose, []
+
+    def stopped(*given: Any) -> Any:
+        calls.append(given)
+        if len(calls) in (2, 6, 13):  # among q, k and v of a stage, too
+            raise KeyboardInterrupt
+        return real(*given)
+
+    monkeypatch.setattr(engine, "choose", stopped)
+    words[2] = str(tmp_path / "again")
+    for _ in range(3):
+        assert cli.run(words) == 130
+        assert not (tmp_path / "again").exists()
+    assert cli.run(words) == 0
+    assert written(tmp_path / "again") == written(tmp_path / "whole")
+
+
+def test_at_no_time_more_than_a_stage_and_its_neighbours_is_in_memory(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    from fewbits.ptq.loaded_weights import LoadedWeights
+
+    source, most = folder_of(tmp_path, "llama"), [0]
+    real = LoadedWeights.load
+
+    def load(self: LoadedWeights, module: nn.Module) -> None:
+        real(self, module)
+        here = sum(p.numel() for m in self._here for p in m.parameters(recurse=False) if not p.is_meta)
+        most[0] = max(most[0], here)
+
+    monkeypatch.setattr(LoadedWeights, "load", load)
+    assert cli.run(["cast", str(source), str(tmp_path / "n"), *HOW, *tokens(tmp_path)]) == 0
+    assert WORDS * 64 <= most[0] <= WORDS * 64 + 2 * 96 * 64 + 4 * 64  # of 107 thousand values in all
+
+
+def test_a_model_that_reads_weights_of_other_modules_is_loaded_whole(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    source = folder_of(tmp_path, "llama")
+    real = transformers.LlamaForCausalLM.forward
+
+    def forward(self: Any, *given: Any, **named: Any) -> Any:
+        result = real(self, *given, **named)
+        result.logits = result.logits @ torch.eye(WORDS) + self.lm_head.weight.sum()
+        return result
+
+    monkeypatch.setattr(transformers.LlamaForCausalLM, "forward", forward)
+    wholes: list[bool] = []
+    before = calibration._loaded
+
+    def loaded(*given: Any) -> Any:
+        wholes.append(given[-1])
+        return before(*given)
+
+    monkeypatch.setattr(calibration, "_loaded", loaded)
+    assert cli.run(["cast", str(source), str(tmp_path / "n"), *HOW, *tokens(tmp_path)]) == 0
+    assert wholes == [False, True]
+
+
+def test_a_checkpoint_that_lacks_a_tensor_is_not_run_layer_by_layer(tmp_path: Path) -> None:
+    source = folder_of(tmp_path, "llama")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
+    assert empty_language_model(source) is None
+    (source / "config.json").write_text(json.dumps(config | {"intermediate_size": 100}))
+    assert empty_language_model(source) is None
+
+
+# ---------------------------------------------------------------------------------------- large, and killed
+
+MEGABYTES = int(os.environ.get("FEWBITS_CAST_MEGABYTES", "200"))  # 8192 for a checkpoint of 8 GiB
+RUN = """
+import resource, sys
+from fewbits.cli import main
+code = main.run(sys.argv[1:])
+print("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+sys.exit(code)
+"""
+
+
+def large(place: Path) -> tuple[Path, int, int]:
+    """A sharded checkpoint of so many megabytes in bfloat16; values and inputs of its largest layer."""
+    hidden = 512 if MEGABYTES <= 600 else 4096
+    inner = 11 * hidden // 4
+    block = 3 * hidden * hidden + 3 * hidden * inner  # values: q and o, k and v of half the heads, the MLP
+    config = llama(
+        hidden_size=hidden, intermediate_size=inner, num_hidden_layers=max(MEGABYTES * 2**20 // 2 // block, 1)
+    )
+    folder = place / "large"
+    folder.mkdir()
+    config.architectures = ["LlamaForCausalLM"]
+    config.save_pretrained(folder)
+    with torch.device("meta"):
+        shapes = {n: t.shape for n, t in transformers.LlamaForCausalLM(config).state_dict().items()}
+    index, shard, number, size = {}, {}, 0, 0
+    drawn = torch.Generator().manual_seed(0)
+    for name, shape in shapes.items():
+        shard[name] = (torch.randn(shape, generator=drawn) * hidden**-0.5).to(torch.bfloat16)
+        size += shard[name].nbytes
+        if size > max(MEGABYTES, 200) * 2**20 // 8 or name == list(shapes)[-1]:
+            file = f"model-{number:05d}.safetensors"
+            save_file(shard, folder / file)
+            index |= dict.fromkeys(shard, file)
+            shard, number, size = {}, number + 1, 0
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    return folder, hidden * inner, inner
+
+
+def peak(words: list[str]) -> int:
+    """Bytes that a command held at most."""
+    done = subprocess.run([sys.executable, "-c", RUN, *words], capture_output=True, text=True, check=True)
+    return 1024 * int(done.stdout.rpartition("peak ")[2])
+
+
+@pytest.mark.slow
+@pytest.mark.peak_memory
+def test_a_large_checkpoint_is_cast_in_the_memory_of_its_largest_layer_and_survives_being_killed(
+    tmp_path: Path,
+) -> None:
+    source, largest, inputs = large(tmp_path)
+    total = sum(file.stat().st_size for file in source.glob("*.safetensors"))
+    assert total > 0.8 * MEGABYTES * 2**20
+    how = ["--format", "mxfp4", "--method", "gptq", "--exclude", "*embed*,lm_head*", *tokens(tmp_path)]
+    small = folder_of(tmp_path, "llama")
+    before = peak(["cast", str(small), str(tmp_path / "s"), *how])  # libraries, and hardly any weight
+    began = time.monotonic()
+    held = peak(["cast", str(source), str(tmp_path / "whole"), *how]) - before
+    seconds = time.monotonic() - began
+    # Copies of the largest layer while it is chosen, and ten matrices of its inputs in float64: moments,
+    # their inverse and its factors. The number of layers is not in it.
+    bound = 64 * largest + 10 * 8 * inputs**2 + 64 * 2**20
+    assert 2 * total > bound or MEGABYTES < 200  # the control: the whole model, in float32, is more
+    print(f"{total >> 20} MiB cast in {held >> 20} MiB, bound {bound >> 20}, {seconds:.0f} s")
+    assert held < bound
+    command = [sys.executable, "-m", "fewbits", "cast", str(source), str(tmp_path / "again"), *how]
+    drawn = random.Random(7)
+    killed = 0
+    for _ in range(5):
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            try:
+                process.wait(drawn.uniform(0.05, 0.5) * seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                killed += 1
+    assert killed >= 3
+    subprocess.run(command, check=True, capture_output=True)
+    assert written(tmp_path / "again") == written(tmp_path / "whole")
