@@ -1,0 +1,1 @@
+"""Strategy search: how to split a model over machines, with formats and memory in the search."""
