@@ -14,6 +14,14 @@ Table = NDArray[np.float64]
 Problem = tuple[list[Table], dict[tuple[int, int], Table]]
 
 
+@pytest.fixture(params=["pruned", "as it is"])
+def pruning(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Configurations are pruned in graphs as small as these, or, as it is otherwise, only in large ones."""
+    if request.param == "pruned":
+        monkeypatch.setattr(elimination, "_CHEAP", 0)
+    return str(request.param)
+
+
 def brute_force(costs: Sequence[Table], edges: Mapping[tuple[int, int], Table]) -> float:
     """The least cost over all choices, one after the other."""
     return min(
@@ -64,6 +72,7 @@ def mistakes(seeds: range) -> Iterator[int]:
         assert found.is_exact
 
 
+@pytest.mark.usefixtures("pruning")
 def test_equals_brute_force_on_a_thousand_graphs() -> None:
     assert list(mistakes(range(1000))) == []
 
@@ -99,21 +108,19 @@ def test_a_wrong_pruning_is_noticed(
     wrong: Callable[..., NDArray[np.int64]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(elimination, "undominated", wrong)
+    monkeypatch.setattr(elimination, "_CHEAP", 0)
     assert next(mistakes(range(1000)), None) is not None
 
 
 def test_configurations_compared_one_by_one_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fewbits.planner.dominance._AT_ONCE", 0)
+    monkeypatch.setattr(elimination, "_CHEAP", 0)
     monkeypatch.setattr(elimination, "_AT_ONCE", 0)
     assert list(mistakes(range(200))) == []
 
 
-def test_without_pruning_the_minimum_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elimination, "_WORTH_PRUNING", -1)
-    assert list(mistakes(range(200))) == []
-
-
-def test_pruning_drops_what_is_never_better() -> None:
+def test_pruning_drops_what_is_never_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elimination, "_CHEAP", 0)
     random = np.random.default_rng(0)
     costs = [random.random(40) for _ in range(12)]
     edges = {(i, i + 1): random.random((40, 40)) * 1e-3 for i in range(11)}

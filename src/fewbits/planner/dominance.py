@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 Table = NDArray[np.float64]
 Indices = NDArray[np.int64]
-_AT_ONCE = 1 << 17  # differences of all pairs; beyond it, one configuration is compared after the other
+_AT_ONCE = 1 << 17  # differences in one array, which caches hold
 
 
 def undominated(costs: Table, tables: Sequence[Table]) -> Indices:
@@ -33,28 +33,30 @@ def undominated(costs: Table, tables: Sequence[Table]) -> Indices:
         return left if len(left) else np.zeros(1, np.int64)  # all are forbidden: any stands for the others
     costs, tables = costs[left], [_distinct_columns(table[left]) for table in tables]
     order = np.argsort(sum((t.min(axis=1) for t in tables), costs), kind="stable")
-    # Only what is kept removes others, so that rounding makes no circle in which all remove each other.
     with np.errstate(invalid="ignore"):  # where both are forbidden
-        kept = _pass(costs, tables, order)
-        kept = _pass(costs, tables, kept[::-1])
-    return left[np.sort(kept)]
+        return left[np.sort(_pass(costs, tables, order))]
 
 
 def _pass(costs: Table, tables: Sequence[Table], order: Indices) -> Indices:
-    """Return what is left if each, in that order, removes those after it that are never better."""
-    if len(order) ** 2 * max((t.shape[1] for t in tables), default=1) <= _AT_ONCE:
-        never_worse = _excess(costs[:, None], costs, [(t[:, None], t[None]) for t in tables]) <= 0
-        kept, left = [], order
-        while len(left):
-            kept.append(left[0])
-            left = left[1:][~never_worse[left[0], left[1:]]]
-        return np.array(kept)
-    kept, left = [], order
-    costs, tables = costs[order], [table[order] for table in tables]
-    while len(left):
-        better = _excess(costs[0], costs[1:], [(t[:1], t[1:]) for t in tables]) > 0
-        kept.append(left[0])
-        left, costs, tables = left[1:][better], costs[1:][better], [t[1:][better] for t in tables]
+    """Return what is left if each, in that order, removes those after it that are never better.
+
+    Only what stays removes others, so rounding makes no circle in which all remove each other.
+    """
+    kept: list[int] = []
+    widest = max((t.shape[1] for t in tables), default=1)
+    order, costs, tables = order.copy(), costs[order], [table[order] for table in tables]
+    while len(order):
+        n = max(1, _AT_ONCE // (len(order) * widest))
+        pairs = [(t[:n, None], t[None]) for t in tables]
+        never_worse = _excess(costs[:n, None], costs, pairs) <= 0
+        stays = np.ones(len(order), bool)
+        for a, removes in enumerate(never_worse):
+            if stays[a]:
+                kept.append(int(order[a]))
+                stays &= ~removes
+                stays[a] = True
+        stays[:n] = False  # they are done
+        order, costs, tables = order[stays], costs[stays], [t[stays] for t in tables]
     return np.array(kept)
 
 
@@ -62,8 +64,11 @@ def _excess(a: Table, b: Table, tables: Sequence[tuple[Table, Table]]) -> Table:
     """Return the most that a can cost above b, whatever the neighbours do."""
     excess = a - b
     for of_a, of_b in tables:
-        difference = of_a - of_b
-        excess = excess + np.where(np.isnan(difference), -np.inf, difference).max(axis=-1)
+        largest = (of_a - of_b).max(axis=-1)
+        if np.isnan(largest).any():
+            difference = of_a - of_b
+            largest = np.where(np.isnan(difference), -np.inf, difference).max(axis=-1)
+        excess = excess + largest
     return excess
 
 

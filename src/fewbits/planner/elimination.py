@@ -19,6 +19,7 @@ from fewbits.planner.dominance import Indices, Table, undominated
 Scope = tuple[int, ...]
 ENTRY_BYTES = 32  # of a new table: its sum, the least, where it is, and what NumPy holds on the way
 _AT_ONCE = 1 << 21  # entries that are added up in one array; beyond it, one configuration after the other
+_CHEAP = 1 << 20  # entries of a table that is made faster than dominated configurations are found
 _WORTH_PRUNING = 1 << 22  # entries of a vertex's largest table; in larger ones the search costs more
 
 
@@ -55,17 +56,20 @@ class Elimination:
         for scope in self.tables:
             for v in scope:
                 within[v].add(scope)
-        dirty, sizes = set(self.kept), dict[int, int]()
+        unpruned, sizes = set(self.kept), {v: self._size(v, within) for v in within}
         while within:
-            while dirty:
-                dirty |= self._prune(v := dirty.pop(), within)
-                sizes[v] = self._size(v, within)
-                for w in self._neighbours(v, within):
-                    sizes[w] = self._size(w, within)
             vertex = min(sizes, key=lambda v: (sizes[v], v))
-            dirty = self._neighbours(vertex, within)
-            self._eliminate(vertex, within, memory_bytes)
-            del sizes[vertex]
+            around = self._neighbours(vertex, within) | {vertex}
+            if sizes[vertex] > _CHEAP and (unseen := around & unpruned):
+                unpruned -= unseen
+                changed = {w for v in unseen for w in self._prune(v, within)}
+            else:
+                self._eliminate(vertex, within, memory_bytes)
+                del sizes[vertex]
+                changed = around - {vertex}
+                unpruned |= changed
+            for v in changed:
+                sizes[v] = self._size(v, within)
 
     def choice(self) -> dict[int, int]:
         """Return a configuration of each vertex: one that reaches the minimum where all was exact."""
@@ -89,7 +93,7 @@ class Elimination:
         return prod(len(self.kept[v]) for v in self._neighbours(vertex, within) | {vertex})
 
     def _prune(self, vertex: int, within: Mapping[int, set[Scope]]) -> set[int]:
-        """Drop dominated configurations of a vertex; return the neighbours for which that changes things."""
+        """Drop dominated configurations of a vertex; return the vertices whose tables become smaller."""
         k = len(self.kept[vertex])
         if k < 2 or any(self.tables[scope].size > _WORTH_PRUNING for scope in within[vertex]):
             return set()
@@ -106,7 +110,7 @@ class Elimination:
         self.kept[vertex] = self.kept[vertex][left]
         for scope in within[vertex]:
             self.tables[scope] = np.take(self.tables[scope], left, axis=scope.index(vertex))
-        return self._neighbours(vertex, within)
+        return self._neighbours(vertex, within) | {vertex}
 
     def _eliminate(self, vertex: int, within: dict[int, set[Scope]], memory_bytes: int) -> None:
         scopes = sorted(within.pop(vertex), key=lambda s: (-len(s), s))

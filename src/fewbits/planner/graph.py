@@ -46,6 +46,7 @@ class Layer:
     product: bool = False  # whether its FLOP run at the rate of products, in a format of the recipe
     saved: int = 0  # values kept for the backward pass beside the inputs, over the whole space
     module: str = ""  # qualified name of the module it comes from, where it comes from one
+    statistics: tuple[Operand, ...] = ()  # summed over what they lack, forward and backward: moments, sums
 
 
 @dataclass(frozen=True)
