@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 from scipy.optimize import linprog
 
+from fewbits.planner.layer_cost import Reals
 from fewbits.planner.tables import Tables
 
 _CUTS = 40  # at most; each takes one search
+_LARGEST_MOVE = 1 << 16  # pairs of options that are tried at once
 _CLOSE = 1e-6  # of the cost: where bound and best prices agree to this, no further cut is asked for
 
 
@@ -112,22 +115,40 @@ def _within(tables: Tables, choice: Sequence[int], limits: Mapping[str, float]) 
 
 
 def _improved(tables: Tables, choice: tuple[int, ...], limits: Mapping[str, float]) -> tuple[int, ...]:
-    """Give each layer the fastest option within the limits beside the others, until nothing changes."""
+    """Give one layer, or two with an edge, the fastest options within the limits, until nothing changes."""
     now = list(choice)
-    sums = {name: tables.total(name, now) for name in limits}
+    pairs = {tuple(sorted((e.producer, e.consumer))) for e in tables.graph.edges}
+    moves = [*((i,) for i in range(len(now))), *sorted(pairs)]
     changed = True
     while changed:
-        changed = False
-        for i in range(len(now)):
-            seconds = tables.beside(i, now, "seconds")
-            allowed = np.ones(len(seconds), bool)
-            others = {name: tables.beside(i, now, name) for name in limits}
-            for name, limit in limits.items():
-                allowed &= sums[name] - others[name][now[i]] + others[name] <= limit
-            allowed[now[i]] = True
-            best = int(np.argmin(np.where(allowed, seconds, np.inf)))
-            if seconds[best] < seconds[now[i]]:
-                for name in limits:
-                    sums[name] += float(others[name][best] - others[name][now[i]])
-                now[i], changed = best, True
+        moved = [_moved(tables, now, layers, limits) for layers in moves]
+        changed = any(moved)
     return tuple(now)
+
+
+def _moved(tables: Tables, now: list[int], layers: tuple[int, ...], limits: Mapping[str, float]) -> bool:
+    """Choose for one layer or two what is fastest beside the others; return whether that changed anything."""
+    if prod(len(tables.options[i].formats) for i in layers) > _LARGEST_MOVE:
+        return False
+    at = tuple(now[i] for i in layers)
+    seconds = _joint(tables, now, layers, "seconds")
+    allowed = np.ones(seconds.shape, bool)
+    for name, limit in limits.items():
+        sums = _joint(tables, now, layers, name)
+        allowed &= tables.total(name, now) - sums[at] + sums <= limit
+    allowed[at] = True
+    best = np.unravel_index(int(np.argmin(np.where(allowed, seconds, np.inf))), seconds.shape)
+    if not seconds[best] < seconds[at] * (1 - 1e-12):
+        return False
+    for i, option in zip(layers, best, strict=True):
+        now[i] = int(option)
+    return True
+
+
+def _joint(tables: Tables, now: Sequence[int], layers: tuple[int, ...], quantity: str) -> Reals:
+    """Return what the options of one layer or two cost beside the others."""
+    if len(layers) == 1:
+        return tables.beside(layers[0], now, quantity)
+    i, j = layers
+    alone = tables.beside(i, now, quantity, without=j)[:, None] + tables.beside(j, now, quantity, without=i)
+    return alone + tables.between(i, j, quantity)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -58,17 +59,40 @@ class Tables:
             found += float((costs.seconds if quantity == "seconds" else costs.memory)[at])
         return found
 
-    def beside(self, i: int, choice: Sequence[int], quantity: str) -> Reals:
-        """Return what each option of one layer costs with its edges, all other layers as chosen."""
-        found = self.of_layer(i, {quantity: 1.0})
+    @cached_property
+    def around(self) -> list[list[int]]:
+        """For each layer its edges."""
+        found: list[list[int]] = [[] for _ in self.layers]
         for e, edge in enumerate(self.graph.edges):
-            if quantity != "sensitivity" and i in (edge.producer, edge.consumer):
-                costs = self.edges[e]
+            found[edge.producer].append(e)
+            found[edge.consumer].append(e)
+        return found
+
+    def beside(self, i: int, choice: Sequence[int], quantity: str, without: int = -1) -> Reals:
+        """Return what each option of one layer costs with its edges, all other layers as chosen.
+
+        Edges to the layer `without` are left out.
+        """
+        found = self.of_layer(i, {quantity: 1.0})
+        for e in self.around[i] if quantity != "sensitivity" else []:
+            edge, costs = self.graph.edges[e], self.edges[e]
+            if without not in (edge.producer, edge.consumer):
                 table = costs.seconds if quantity == "seconds" else costs.memory
                 if edge.producer == i:
                     found = found + table[costs.rows, costs.columns[choice[edge.consumer]]]
                 else:
                     found = found + table[costs.rows[choice[edge.producer]], costs.columns]
+        return found
+
+    def between(self, i: int, j: int, quantity: str) -> Reals:
+        """Return what the edges between two layers cost, by the options of both."""
+        found = np.zeros((len(self.options[i].formats), len(self.options[j].formats)))
+        for e in self.around[i] if quantity != "sensitivity" else []:
+            edge, costs = self.graph.edges[e], self.edges[e]
+            if {edge.producer, edge.consumer} == {i, j}:
+                table = costs.seconds if quantity == "seconds" else costs.memory
+                full = table[np.ix_(costs.rows, costs.columns)]
+                found += full if edge.producer == i else full.T
         return found
 
     def least(self, weights: Mapping[str, float], memory_bytes: int) -> Minimum:
