@@ -1,6 +1,7 @@
 """Bytes and seconds of layers and edges, against pieces laid out on devices one by one."""
 
 import itertools
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from fewbits.planner.configurations import divisor_splits, mesh_splits
 from fewbits.planner.edge_cost import edge_costs
 from fewbits.planner.graph import Dimension, Edge, Layer, Operand
-from fewbits.planner.layer_cost import layer_costs, within_nodes
+from fewbits.planner.layer_cost import GradientCosts, gradient_costs, layer_costs, within_nodes
 from fewbits.planner.machines import product_rate
 from fewbits.planner.networks.builder import Builder, Tensor
 from fewbits.planner.role_bits import role_bits
@@ -32,6 +33,11 @@ def owned(split: tuple[int, int], devices: int) -> list[NDArray[np.bool_]]:
     return masks * (devices // len(masks))
 
 
+def nothing(k: int) -> GradientCosts:
+    """Gradients that need no sum."""
+    return GradientCosts(np.ones(k), np.zeros(k), np.zeros(k))
+
+
 def pointwise(split_names: tuple[str, str] = ("b", "n")) -> Layer:
     space = tuple(Dimension(name, n) for name, n in zip(split_names, SHAPE, strict=True))
     operand = Operand("x", SHAPE, split_names)
@@ -51,6 +57,7 @@ def test_an_edge_moves_what_pieces_on_devices_lack(made: tuple[int, int], used: 
         Edge(0, 1, 0),
         (layer, np.array([made]), np.zeros(1)),
         (layer, np.array([used]), np.full(1, 32.0), np.zeros(1)),
+        nothing(1),
         4,
         small.SLOW,
     )
@@ -64,6 +71,7 @@ def test_backward_moves_what_the_producer_lacks() -> None:
         Edge(0, 1, 0),
         (layer, np.array([(1, 1)]), bits),
         (layer, np.array([(4, 1)]), bits, ones),
+        nothing(1),
         4,
         small.SLOW,
     )
@@ -85,6 +93,7 @@ def test_a_flattened_axis_overlaps_as_an_independent_one() -> None:
             build.edges[0],
             (pool, np.array([made]), 0 * bits),
             (fc, np.array([used]), bits, bits),
+            nothing(1),
             4,
             small.SLOW,
         )
@@ -100,16 +109,47 @@ def test_a_product_sums_over_what_its_operands_lack() -> None:
     )  # fmt: skip
     split = np.array([(2, 3, 4)])
     costs = layer_costs(layer, split, [True], False, role_bits("fp32"), small.SLOW)
+    gradient = gradient_costs(layer, layer.inputs[0], split, role_bits("fp32"), small.SLOW)
     output = 2 * 3 / 4 * (8 * 12 / 6)
     of_input = 2 * 2 / 3 * (8 * 16 / 8)
     weight = 2 * 1 / 2 * (12 * 16 / 12)
-    assert costs.sent[0] == pytest.approx(4 * (output + of_input + weight))
+    assert costs.sent[0] == pytest.approx(4 * (output + weight))
+    assert gradient.sent[0] == pytest.approx(4 * of_input)
     assert costs.link[0] == pytest.approx(8e-9 * costs.sent[0])
     assert costs.compute[0] == pytest.approx(3 * layer.flops / 24 / 1e13)
     first = layer_costs(layer, split, [False], False, role_bits("fp32"), small.SLOW)
-    assert costs.sent[0] - first.sent[0] == pytest.approx(4 * of_input)
+    assert costs.sent[0] == first.sent[0]
     assert costs.memory[0] == pytest.approx(16 * (12 * 16 / 12))  # fp32: weight, gradient and two moments
     assert first.memory[0] - costs.memory[0] == pytest.approx(4 * 8 * 16 / 8)  # what comes from outside
+
+
+def test_a_gradient_is_scattered_where_the_producer_holds_pieces() -> None:
+    """Eight devices, n split in four: over them whole at the producer, in two, in four, and in eight."""
+    build = Builder()
+    x = build.product("up", Tensor((8, 64)), 64, bias=False)
+    build.product("fc", x, 64, bias=False)
+    up, fc = build.layers
+    used, roles = np.array([(1, 4, 1)]), role_bits("fp32")
+    bits, gradient = np.full(1, 32.0), gradient_costs(fc, fc.inputs[0], used, roles, small.SLOW)
+    piece = 4 * 8 * 64
+    for n, scattered in ((1, 1), (2, 2), (4, 4), (8, 4)):
+        producer, consumer = (up, np.array([(1, n, 1)]), bits), (fc, used, bits, bits)
+        costs = edge_costs(build.edges[0], producer, consumer, gradient, 8, small.SLOW)
+        gathered = piece * (1 - 1 / n)
+        left = 4 // scattered
+        summed = piece * (1 - 1 / scattered) + 2 * (1 - 1 / left) * piece / scattered
+        assert costs.sent[0, 0] == pytest.approx(gathered + summed)
+        assert costs.seconds[0, 0] == pytest.approx(8e-9 * (gathered + summed))
+
+
+def test_a_bias_is_summed_over_samples_alone() -> None:
+    build = Builder()
+    build.product("fc", Tensor((8, 16)), 32)
+    split, roles = np.array([(2, 1, 4)]), role_bits("fp32")
+    with_bias = layer_costs(build.layers[0], split, [False], False, roles, small.SLOW)
+    layer = replace(build.layers[0], weights=build.layers[0].weights[:1])
+    without = layer_costs(layer, split, [False], False, roles, small.SLOW)
+    assert with_bias.sent[0] - without.sent[0] == pytest.approx(4 * 32)
 
 
 def test_halos_are_sent_where_rows_are_split() -> None:

@@ -1,5 +1,7 @@
 """What a layer costs in each of its splits: compute, collectives and memory of one device in a step.
 
+Gradients of inputs are part of edges: what they cost depends on what the producer holds of them.
+
 A product is computed three times, once forward and twice backward (Elango 2021, section IV); what is no
 product, twice. Values that are summed over q pieces are all-reduced: 2 (q - 1) / q of them are sent. Within
 nodes that is done first, and each device of a node then reduces its part with those of other nodes.
@@ -55,23 +57,49 @@ def layer_costs(
     """
     pieces = splits.prod(axis=1)
     reduce = _Collectives(layer, splits, machine)
-    reduce.add(layer.output, roles.vector)
+    reduce.add(layer.output, roles.vector, lacking(layer, layer.output))
     for operand, has_gradient in zip(layer.inputs, fed, strict=True):
-        if has_gradient:
-            reduce.add(operand, roles.vector)
-            reduce.exchange(operand, 2 * roles.vector)
-        elif operand.halos:
-            reduce.exchange(operand, roles.vector)
+        reduce.exchange(operand, 2 * roles.vector if has_gradient else roles.vector)
     for alike in _alike(layer):  # gradients that are summed by the same devices travel together
-        reduce.add(alike, roles.weight_gradient)
+        reduce.add(alike, roles.weight_gradient, summed(layer, alike))
     for operand in layer.statistics:
-        reduce.add(operand, 2 * roles.vector)
+        reduce.add(operand, 2 * roles.vector, lacking(layer, operand))
     return LayerCosts(
         _compute(layer, roles, machine) / pieces,
         reduce.seconds,
         reduce.sent,
         _memory(layer, splits, fed, kept, roles),
     )
+
+
+@dataclass(frozen=True)
+class GradientCosts:
+    """What it takes to sum the gradient of an input, one for each split."""
+
+    parts: Reals  # devices that have a part of each sum
+    link: Reals  # seconds of an all-reduce
+    sent: Reals  # bytes of it
+
+
+def gradient_costs(
+    layer: Layer, operand: Operand, splits: Splits, roles: RoleBits, machine: Machine
+) -> GradientCosts:
+    """Return what it takes to sum the gradient of an input; arguments as :func:`layer_costs`."""
+    over = summed(layer, operand)
+    reduce = _Collectives(layer, splits, machine)
+    reduce.add(operand, roles.vector, over)
+    return GradientCosts(splits[:, over].prod(axis=1).astype(np.float64), reduce.seconds, reduce.sent)
+
+
+def summed(layer: Layer, operand: Operand) -> list[int]:
+    """Return the dimensions over which the gradient of an operand is summed: those that it lacks.
+
+    What has none of the dimensions that the output lacks, as a bias, is used after the sum over these: its
+    gradient is whole in each of their parts.
+    """
+    before = {layer.space[i].name for i in lacking(layer, layer.output)}
+    is_after = not before & set(operand.axes)
+    return [i for i in lacking(layer, operand) if not (is_after and layer.space[i].name in before)]
 
 
 def values(layer: Layer, operand: Operand, splits: Splits) -> Reals:
@@ -129,9 +157,8 @@ class _Collectives:
         self.seconds, self.sent = np.zeros(len(splits)), np.zeros(len(splits))
         self._inner = within_nodes(splits, machine)
 
-    def add(self, operand: Operand, bits: float) -> None:
-        """All-reduce an operand over the dimensions that it lacks."""
-        over = lacking(self.layer, operand)
+    def add(self, operand: Operand, bits: float, over: Sequence[int]) -> None:
+        """All-reduce an operand over dimensions."""
         octets = values(self.layer, operand, self.splits) * bits / 8
         inner = self._inner[:, over].prod(axis=1)
         outer = self.splits[:, over].prod(axis=1) / inner

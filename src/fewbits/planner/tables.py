@@ -11,7 +11,7 @@ import numpy as np
 from fewbits.planner.dominance import Indices, undominated
 from fewbits.planner.edge_cost import EdgeCosts, edge_costs
 from fewbits.planner.graph import Edge, Graph, Layer
-from fewbits.planner.layer_cost import COPIED, LayerCosts, Reals, layer_costs
+from fewbits.planner.layer_cost import COPIED, GradientCosts, LayerCosts, Reals, gradient_costs, layer_costs
 from fewbits.planner.options import Options
 from fewbits.planner.role_bits import RoleBits
 from fewbits.planner.solver import Minimum, minimize
@@ -211,11 +211,21 @@ def _edge(
     made, used = options[edge.producer], options[edge.consumer]
     backward = [min(r.gradient, r.vector) if producer.product else r.vector for r in roles]
     forward = [min(r.activation, r.vector) if consumer.product else r.vector for r in roles]
+    operand = consumer.inputs[edge.operand]
+    summing = [
+        gradient_costs(consumer, operand, used.splits[used.formats == f], roles[f], machine)
+        for f in range(int(used.formats.max()) + 1)
+        if (used.formats == f).any()
+    ]
+    gradient = GradientCosts(
+        *(np.concatenate([getattr(g, name) for g in summing]) for name in ("parts", "link", "sent"))
+    )
     kept = [0.0 if consumer.product and r.kept is not None else r.vector for r in roles]
     return edge_costs(
         edge,
         (producer, made.splits, np.array(backward)[made.formats]),
         (consumer, used.splits, np.array(forward)[used.formats], np.array(kept)[used.formats]),
+        gradient,
         devices,
         machine,
     )
