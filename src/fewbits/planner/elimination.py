@@ -19,7 +19,7 @@ from fewbits.planner.dominance import Indices, Table, undominated
 Scope = tuple[int, ...]
 ENTRY_BYTES = 32  # of a new table: its sum, the least, where it is, and what NumPy holds on the way
 _AT_ONCE = 1 << 21  # entries that are added up in one array; beyond it, one configuration after the other
-_CHEAP = 1 << 20  # entries of a table that is made faster than dominated configurations are found
+_CHEAP = 1 << 22  # entries of a table that is made faster than dominated configurations are found
 _WORTH_PRUNING = 1 << 22  # entries of a vertex's largest table; in larger ones the search costs more
 
 

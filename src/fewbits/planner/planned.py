@@ -37,7 +37,7 @@ class Plan(PlanRecord):
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Plan:
-        """Read a plan that :meth:`save` wrote.
+        """Read a plan that :meth:`save` wrote, or ``fewbits plan --json``.
 
         Raises:
             DataError: the file is no plan, or one of another version.
@@ -98,6 +98,8 @@ def read_json(path: str | PathLike[str], kind: str) -> Mapping[str, object]:
         )
     except (ValueError, RecursionError) as error:
         raise DataError(f"{fspath(path)} is no JSON: {error}") from error
+    if isinstance(found, dict) and found.get("kind") == kind and isinstance(found.get(kind), dict):
+        found = found[kind] | {"kind": f"fewbits {kind}", "version": found.get("schema")}  # of a report
     if not isinstance(found, dict) or found.get("kind") != f"fewbits {kind}":
         raise DataError(f"{fspath(path)} is no {kind}; expected a file that fewbits plan wrote")
     if found.get("version") != VERSION:
