@@ -147,7 +147,7 @@ def test_a_cap_that_is_not_reached_changes_nothing() -> None:
 
 def test_a_cap_below_what_the_weights_need_says_what_is_missing() -> None:
     message = (
-        r"memory=1000 bytes on a device is \d+ too few: the leanest plan takes \d+, of which the layer 'up'"
+        r"`memory` of 1000 bytes is \d+ bytes too little: the leanest plan takes \d+, of which the layer 'up'"
     )
     with pytest.raises(ArgumentError, match=message):
         planned(small.perceptron(), 4, memory=1000.0)
@@ -155,7 +155,7 @@ def test_a_cap_below_what_the_weights_need_says_what_is_missing() -> None:
 
 def test_the_cap_is_the_machines_memory_by_default() -> None:
     tiny = replace(small.TWO_LEVELS, memory=20_000.0)
-    with pytest.raises(ArgumentError, match="memory=20000 bytes"):
+    with pytest.raises(ArgumentError, match="`memory` of 20000 bytes"):
         plan(small.perceptron(), devices=1, machine=tiny)
     assert plan(small.perceptron(), devices=1, machine=small.TWO_LEVELS).memory_cap == 16e9
 
@@ -217,18 +217,18 @@ def test_pins_and_prohibitions_are_kept() -> None:
     [
         (
             {"pins": {"fc9": {"b": 2}}},
-            "pins names 'fc9', which fits no layer; the first of them",
+            "`pins` names 'fc9', which fits no layer; the first of them",
         ),
-        ({"pins": {"up": {"z": 2}}}, "pins fix 'z' of the layer 'up'; its dimensions are b, n, k"),
+        ({"pins": {"up": {"z": 2}}}, "`pins` fix 'z' of the layer 'up'; its dimensions are b, n, k"),
         ({"pins": {"up": {"b": 3}}}, r"leave the layer 'up' \(b=16, n=64, k=64\)"),
         ({"pins": {"up": (2, 2)}}, "which has the 3 dimensions b, n, k"),
-        ({"forbid": {"fc9": ["b"]}}, "forbid names 'fc9'"),
+        ({"forbid": {"fc9": ["b"]}}, "`forbid` names 'fc9'"),
         ({"devices": 0}, "devices=0; expected a whole number from 1 up"),
-        ({"memory": 0.0}, "memory=0.0; expected bytes"),
-        ({"memory": float("nan")}, "memory=nan; expected bytes"),
+        ({"memory": 0.0}, "`memory` is 0.0; expected bytes"),
+        ({"memory": float("nan")}, "`memory` is nan; expected bytes"),
         ({"machine": "pdp11"}, "there is no machine 'pdp11'; expected one of v100"),
-        ({"max_sensitivity": 1.0}, "max_sensitivity without sensitivity"),
-        ({"sensitivity": {"loss": {"fp32": 0.0}}}, "sensitivity names 'loss', which is no product"),
+        ({"max_sensitivity": 1.0}, "`max_sensitivity` without `sensitivity`"),
+        ({"sensitivity": {"loss": {"fp32": 0.0}}}, "`sensitivity` names 'loss', which is no product"),
         ({"sensitivity": {"up": {"fp32": 0.0}}}, "no number for the layer 'down' in fp32"),
     ],
 )
@@ -247,7 +247,7 @@ def test_a_network_without_layers_is_refused() -> None:
 def test_limits_that_contradict_each_other_are_refused() -> None:
     graph, formats = small.perceptron(), ("fp32", "mxfp8")
     numbers = {name: {"fp32": 0.0, "mxfp8": 1.0} for name in ("up", "down")}
-    with pytest.raises(ArgumentError, match="max_sensitivity=-1 is below 0"):
+    with pytest.raises(ArgumentError, match="`max_sensitivity` of -1 is below 0"):
         planned(graph, formats=formats, sensitivity=numbers, max_sensitivity=-1.0)
 
 
@@ -255,7 +255,7 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
     made = planned(small.branches(), 4, compare=True, recipe="mxfp8", memory=1e9)
     made.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == made
-    assert json.loads((tmp_path / "plan.json").read_text())["version"] == 1
+    assert json.loads((tmp_path / "plan.json").read_text())["schema"] == 1
     single = planned(small.branches(), 1)  # no runner-up: infinite
     single.save(tmp_path / "one.json")
     assert Plan.load(tmp_path / "one.json") == single
@@ -301,7 +301,7 @@ def test_a_plan_for_something_else_is_refused() -> None:
     ("change", "told"),
     [
         ({"kind": "recipe"}, "is no plan; expected a file that fewbits plan wrote"),
-        ({"version": 2}, "is a plan of version 2; this fewbits reads 1"),
+        ({"schema": 2}, "is a plan of schema 2; this fewbits reads 1"),
         ({"devices": "many"}, "is no plan: TypeError: 'many' is no whole number"),
         ({"layers": [{}]}, "is no plan: KeyError"),
         ({"machine": []}, "is no plan: TypeError"),
@@ -311,7 +311,10 @@ def test_a_plan_for_something_else_is_refused() -> None:
 def test_a_damaged_plan_is_refused(change: dict[str, object], told: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     planned(small.perceptron()).save(path)
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    document = json.loads(path.read_text())
+    inner = {k: v for k, v in change.items() if k not in document}
+    document |= {k: v for k, v in change.items() if k in document}
+    path.write_text(json.dumps(document | {"plan": document["plan"] | inner}))
     with pytest.raises(DataError, match=told):
         Plan.load(path)
 

@@ -19,7 +19,7 @@ from fewbits.cli.arguments import (
 )
 from fewbits.cli.kinds import JSON, Reads, Writes
 from fewbits.cli.paths import tables_console, write_report
-from fewbits.errors import ArgumentError
+from fewbits.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
     from fewbits.planner import Graph, Machine
@@ -65,6 +65,18 @@ def plan(
             help="Comma-separated recipes or formats, of which each product takes the fastest.",
             show_default=False,
         ),
+    ] = None,
+    sensitivity: Annotated[
+        Path | None,
+        Reads(),
+        typer.Option(
+            help="JSON with what each of --formats costs in quality: {layer: {format: number}}.",
+            show_default=False,
+        ),
+    ] = None,
+    max_sensitivity: Annotated[
+        float | None,
+        typer.Option(help="The most that the sum of these may be.", show_default=False),
     ] = None,
     codec: Annotated[
         str | None,
@@ -115,7 +127,7 @@ def plan(
         _measure(measure)
         return
     if model is None or devices is None:
-        raise ArgumentError("give model and devices, as in --model transformer --devices 64, or measure")
+        raise ArgumentError("give `model` and `devices`, as in --model alexnet --devices 8, or `measure`")
     from fewbits.planner.planned import Plan
     from fewbits.planner.planning import plan as find
     from fewbits.report import plan_json, plan_page, plan_table
@@ -128,6 +140,8 @@ def plan(
         memory=_memory(memory),
         recipe=recipe,
         formats=read_recipes(formats, []),
+        sensitivity=None if sensitivity is None else _numbers(sensitivity),
+        max_sensitivity=max_sensitivity,
         codec=codec,
         pins=_pins(pin),
         forbid=_forbidden(forbid),
@@ -172,6 +186,23 @@ def _memory(text: str | None) -> float | None:
     if text is None:
         return None
     return float("inf") if text.strip() == "none" else float(read_count("memory", text))
+
+
+def _numbers(path: Path) -> dict[str, dict[str, float]]:
+    """Read numbers by layer and format.
+
+    Raises:
+        DataError: the file has something else.
+    """
+    from json import loads
+
+    try:
+        found = loads(path.read_text("utf-8"))
+        return {layer: {name: float(n) for name, n in own.items()} for layer, own in found.items()}
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(
+            f'{path} has no numbers by layer and format, as in {{"fc1": {{"mxfp8": 0.1}}}}: {error}'
+        ) from error
 
 
 def _pins(text: str | None) -> dict[str, dict[str, int]]:

@@ -37,7 +37,7 @@ def layer_options(graph: Graph, devices: int, formats: int, pins: Pins, forbid: 
         for glob in globs:
             if not any(fnmatchcase(layer.name, glob) for layer in graph.layers):
                 raise ArgumentError(
-                    f"{argument} names {glob!r}, which fits no layer; the first of them are"
+                    f"`{argument}` names {glob!r}, which fits no layer; the first of them are"
                     f" {', '.join(layer.name for layer in graph.layers[:5])}"
                 )
     known: dict[object, Options] = {}
@@ -65,7 +65,7 @@ def _options(
         for name, n in _fixed(layer, pin).items():
             if name not in at:
                 raise ArgumentError(
-                    f"pins fix {name!r} of the layer {layer.name!r}; its dimensions are {', '.join(at)}"
+                    f"`pins` fix {name!r} of the layer {layer.name!r}; its dimensions are {', '.join(at)}"
                 )
             splits = splits[splits[:, at[name]] == n]
     for name in forbidden & set(at):
@@ -73,8 +73,8 @@ def _options(
     if not len(splits):
         space = ", ".join(f"{d.name}={d.extent}" for d in layer.space)
         raise ArgumentError(
-            f"pins {list(pins)} and forbid {sorted(forbidden)} leave the layer {layer.name!r} ({space}) no"
-            f" split over {devices} devices; a split divides its extent, and their product the devices"
+            f"`pins` {list(pins)} and `forbid` {sorted(forbidden)} leave the layer {layer.name!r} ({space})"
+            f" no split over {devices} devices; a split divides its extent, and their product the devices"
         )
     many = formats if layer.product else 1
     return Options(np.tile(splits, (many, 1)), np.repeat(np.arange(many), len(splits)))
@@ -85,7 +85,7 @@ def _fixed(layer: Layer, pin: Mapping[str, int] | Sequence[int]) -> Mapping[str,
         return pin
     if len(pin) != len(layer.space):
         raise ArgumentError(
-            f"pins fix {tuple(pin)} for the layer {layer.name!r}, which has the {len(layer.space)} dimensions"
-            f" {', '.join(d.name for d in layer.space)}"
+            f"`pins` fix {tuple(pin)} for the layer {layer.name!r}, which has the {len(layer.space)}"
+            f" dimensions {', '.join(d.name for d in layer.space)}"
         )
     return {d.name: n for d, n in zip(layer.space, pin, strict=True)}

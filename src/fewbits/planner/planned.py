@@ -18,7 +18,7 @@ from fewbits.files.json_objects import unique_keys
 from fewbits.planner.graph import Graph
 from fewbits.records import Machine, MachineLink, PlannedEdge, PlannedLayer, PlannedStrategy, PlanRecord
 
-KIND, VERSION = "fewbits plan", 1
+SCHEMA = 1  # of both kinds of files
 _Record = TypeVar("_Record")
 
 
@@ -32,8 +32,7 @@ class Plan(PlanRecord):
         Raises:
             OSError: the file cannot be written.
         """
-        document = {"kind": KIND, "version": VERSION} | _plain_fields(self)
-        write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+        _write_json("plan", self, path)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Plan:
@@ -73,8 +72,7 @@ def fingerprint(graph: Graph) -> str:
 
 def save_machine(machine: Machine, path: str | PathLike[str]) -> None:
     """Write a machine as JSON, as :func:`load_machine` reads it."""
-    document = {"kind": "fewbits machine", "version": VERSION} | _plain_fields(machine)
-    write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+    _write_json("machine", machine, path)
 
 
 def load_machine(path: str | PathLike[str]) -> Machine:
@@ -87,7 +85,7 @@ def load_machine(path: str | PathLike[str]) -> Machine:
 
 
 def read_json(path: str | PathLike[str], kind: str) -> Mapping[str, object]:
-    """Return the object of a file of one of our kinds.
+    """Return the record in a file of one of our kinds, as an object.
 
     Raises:
         DataError: the file is no JSON, of another kind or of another version.
@@ -98,15 +96,19 @@ def read_json(path: str | PathLike[str], kind: str) -> Mapping[str, object]:
         )
     except (ValueError, RecursionError) as error:
         raise DataError(f"{fspath(path)} is no JSON: {error}") from error
-    if isinstance(found, dict) and found.get("kind") == kind and isinstance(found.get(kind), dict):
-        found = found[kind] | {"kind": f"fewbits {kind}", "version": found.get("schema")}  # of a report
-    if not isinstance(found, dict) or found.get("kind") != f"fewbits {kind}":
+    if not isinstance(found, dict) or found.get("kind") != kind or not isinstance(found.get(kind), dict):
         raise DataError(f"{fspath(path)} is no {kind}; expected a file that fewbits plan wrote")
-    if found.get("version") != VERSION:
+    if found.get("schema") != SCHEMA:
         raise DataError(
-            f"{fspath(path)} is a {kind} of version {found.get('version')!r}; this fewbits reads {VERSION}"
+            f"{fspath(path)} is a {kind} of schema {found.get('schema')!r}; this fewbits reads {SCHEMA}"
         )
-    return found
+    record: Mapping[str, object] = found[kind]
+    return record
+
+
+def _write_json(kind: str, record: object, path: str | PathLike[str]) -> None:
+    document = {"kind": kind, "schema": SCHEMA, kind: _plain_fields(record)}
+    write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
 def _plain(value: object) -> object:

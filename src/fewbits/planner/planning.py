@@ -133,7 +133,7 @@ def _captured(model: nn.Module, example_inputs: Sequence[object] | None) -> Grap
 
 def _limits(cap: float, max_sensitivity: float | None) -> dict[str, float]:
     if not cap > 0:
-        raise ArgumentError(f"memory={cap!r}; expected bytes of one device, above 0")
+        raise ArgumentError(f"`memory` is {cap!r}; expected bytes of one device, above 0")
     limits = {"memory": float(cap)} if isfinite(cap) else {}
     return limits if max_sensitivity is None else limits | {"sensitivity": float(max_sensitivity)}
 
@@ -143,12 +143,12 @@ def _sensitivities(
 ) -> dict[str, list[float]]:
     if given is None:
         if most is not None:
-            raise ArgumentError("max_sensitivity without sensitivity; give numbers by layer and format")
+            raise ArgumentError("`max_sensitivity` without `sensitivity`; give numbers by layer and format")
         return {}
     products = [layer.name for layer in graph.layers if layer.product]
     if unknown := set(given) - set(products):
         raise ArgumentError(
-            f"sensitivity names {min(unknown)!r}, which is no product of the network; its first are"
+            f"`sensitivity` names {min(unknown)!r}, which is no product of the network; its first are"
             f" {', '.join(products[:5])}"
         )
     found = {}
@@ -157,11 +157,11 @@ def _sensitivities(
         missing = [name for name in names if name not in numbers]
         if missing:
             raise ArgumentError(
-                f"sensitivity has no number for the layer {layer!r} in {missing[0]}; give all"
+                f"`sensitivity` has no number for the layer {layer!r} in {missing[0]}; give all"
             )
         found[layer] = [float(numbers[name]) for name in names]
         if not np.isfinite(found[layer]).all():
-            raise ArgumentError(f"sensitivity of the layer {layer!r} is {found[layer]}; expected numbers")
+            raise ArgumentError(f"`sensitivity` of the layer {layer!r} is {found[layer]}; expected numbers")
     return found
 
 
@@ -208,12 +208,12 @@ def _impossible(found: Tables, limits: Mapping[str, float], memory_bytes: int) -
         layer = found.graph.layers[largest]
         if quantity == "memory":
             return ArgumentError(
-                f"memory={limit:.0f} bytes on a device is {least - limit:.0f} too few: the leanest plan takes"
-                f" {least:.0f}, of which the layer {layer.name!r} takes {parts[largest]:.0f}; take more"
+                f"`memory` of {limit:.0f} bytes is {least - limit:.0f} bytes too little: the leanest plan"
+                f" takes {least:.0f}, of which the layer {layer.name!r} takes {parts[largest]:.0f}; take more"
                 " devices, more memory, or a recipe with narrower states"
             )
         return ArgumentError(
-            f"max_sensitivity={limit:g} is below {least:g}, the least that the formats can have; the layer"
+            f"`max_sensitivity` of {limit:g} is below {least:g}, the least that formats can have; the layer"
             f" {layer.name!r} alone has {parts[largest]:g}"
         )
     stated = " and ".join(f"{quantity} {limit:g}" for quantity, limit in limits.items())
