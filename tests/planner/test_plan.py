@@ -20,7 +20,7 @@ INF = math.inf
 
 
 def planned(graph: Graph, devices: int = 4, machine: Machine = small.TWO_LEVELS, **options: object) -> Plan:
-    return plan(graph, devices=devices, machine=machine, **({"memory": INF} | options))  # type: ignore[arg-type]
+    return plan(graph, devices=devices, machine=machine, **({"memory": INF} | options))
 
 
 @pytest.mark.parametrize("machine", small.MACHINES, ids=lambda m: m.name)
@@ -236,7 +236,7 @@ def test_bad_arguments_are_refused(options: dict[str, object], told: str) -> Non
     graph = small.perceptron()
     given_options = {"devices": 4, "machine": small.TWO_LEVELS} | options
     with pytest.raises(ArgumentError, match=told.replace("n=64", "n=256")):
-        plan(graph, **given_options)  # type: ignore[arg-type]
+        plan(graph, **given_options)
 
 
 def test_a_network_without_layers_is_refused() -> None:

@@ -60,7 +60,7 @@ def minimize(
         ArgumentError: an array is empty, of another shape, has NaN or -infinity, or a vertex does not exist.
 
     >>> minimize([[0, 2], [1, 0]], {(0, 1): [[9, 9], [0, 5]]})
-    Minimum(cost=3.0, choice=(1, 0), width=1, bound=None, needed_bytes=None)
+    Minimum(cost=3.0, choice=(1, 0), width=4, bound=None, needed_bytes=None)
     """
     vertices = [_read(c, f"costs[{i}]", 1) for i, c in enumerate(costs)]
     pairs = _pairs(vertices, edges)
