@@ -119,29 +119,35 @@ def _improved(tables: Tables, choice: tuple[int, ...], limits: Mapping[str, floa
     now = list(choice)
     pairs = {tuple(sorted((e.producer, e.consumer))) for e in tables.graph.edges}
     moves = [*((i,) for i in range(len(now))), *sorted(pairs)]
+    left = {name: limit - tables.total(name, now) for name, limit in limits.items()}
     changed = True
     while changed:
-        moved = [_moved(tables, now, layers, limits) for layers in moves]
+        moved = [_moved(tables, now, layers, left) for layers in moves]
         changed = any(moved)
     return tuple(now)
 
 
-def _moved(tables: Tables, now: list[int], layers: tuple[int, ...], limits: Mapping[str, float]) -> bool:
-    """Choose for one layer or two what is fastest beside the others; return whether that changed anything."""
+def _moved(tables: Tables, now: list[int], layers: tuple[int, ...], left: dict[str, float]) -> bool:
+    """Choose for one layer or two what is fastest beside the others; return whether that changed anything.
+
+    What is left of each limit is kept in `left`.
+    """
     if prod(len(tables.options[i].formats) for i in layers) > _LARGEST_MOVE:
         return False
     at = tuple(now[i] for i in layers)
     seconds = _joint(tables, now, layers, "seconds")
     allowed = np.ones(seconds.shape, bool)
-    for name, limit in limits.items():
-        sums = _joint(tables, now, layers, name)
-        allowed &= tables.total(name, now) - sums[at] + sums <= limit
+    more = {name: _joint(tables, now, layers, name) for name in left}
+    for name, own in more.items():
+        allowed &= own - own[at] <= left[name]
     allowed[at] = True
     best = np.unravel_index(int(np.argmin(np.where(allowed, seconds, np.inf))), seconds.shape)
     if not seconds[best] < seconds[at] * (1 - 1e-12):
         return False
     for i, option in zip(layers, best, strict=True):
         now[i] = int(option)
+    for name, own in more.items():
+        left[name] -= float(own[best] - own[at])
     return True
 
 
