@@ -348,3 +348,14 @@ def test_little_memory_for_tables_gives_a_plan_with_a_bound() -> None:
 def test_prices_find_what_a_limit_allows() -> None:
     found = small.small_tables(small.perceptron(), 4, small.SLOW)
     assert cheapest(found, {"memory": 1.0}, 2**20) is None
+
+
+def test_only_splits_that_run_are_chosen_where_that_is_asked() -> None:
+    graph = NETWORKS["alexnet"](16)
+    wide = planned(graph, 64, forbid={"conv*": ["n"]})
+    runs = planned(graph, 64, forbid={"conv*": ["n"]}, executable=True)
+    split = {layer.name: dict(zip(layer.dimensions, layer.split, strict=True)) for layer in runs.layers}
+    assert all(s["h"] == s["w"] == 1 for name, s in split.items() if name.startswith("conv"))
+    assert runs.seconds >= wide.seconds
+    with pytest.raises(ArgumentError, match="the layer 'conv2' has no split that runs: windows reach"):
+        planned(graph, 3, pins={"conv2": {"h": 3}}, executable=True)

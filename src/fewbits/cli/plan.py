@@ -102,6 +102,9 @@ def plan(
         bool,
         typer.Option("--compare", help="Beside it: data parallel, one weird trick, and Megatron's rules."),
     ] = False,
+    executable: Annotated[
+        bool, typer.Option("--executable", help="Only splits that Plan.apply can run in PyTorch.")
+    ] = False,
     measure: Annotated[
         Path | None,
         Writes(JSON),
@@ -147,6 +150,7 @@ def plan(
         forbid=_forbidden(forbid),
         reuse=None if reuse is None else Plan.load(reuse),
         compare=compare,
+        executable=executable,
         name=model,
     )
     origin = provenance()

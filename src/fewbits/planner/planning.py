@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import isfinite
 from os import PathLike
 from typing import TYPE_CHECKING
@@ -45,6 +46,7 @@ def plan(
     forbid: Forbidden | None = None,
     reuse: Plan | str | PathLike[str] | None = None,
     compare: bool = False,
+    executable: bool = False,
     name: str = "",
     memory_bytes: int = 2**30,
 ) -> Plan:
@@ -69,6 +71,7 @@ def plan(
         forbid: dimensions that stay whole, as in ``{"*": ("h", "w")}``.
         reuse: a plan, or the path of one, whose splits and formats are taken; the costs are computed anew.
         compare: whether strategies that others use are set beside it.
+        executable: whether only splits are chosen that :meth:`Plan.apply` can run.
         name: of the network, for people.
         memory_bytes: the most that one table of the search may take.
 
@@ -91,6 +94,8 @@ def plan(
         formats_of = {}
     options = layer_options(graph, devices, len(recipes), pins or {}, forbid or {})
     options = [_of_format(o, formats_of.get(i)) for i, o in enumerate(options)]
+    if executable:
+        options = _executable(graph, options)
     cap = place.memory if memory is None else memory
     limits = _limits(cap, max_sensitivity)
     found = tables(
@@ -193,6 +198,27 @@ def _of_format(own: Options, format: int | None) -> Options:
         return own
     kept = own.formats == format
     return Options(own.splits[kept], own.formats[kept])
+
+
+def _executable(graph: Graph, options: Sequence[Options]) -> list[Options]:
+    """Return the options that run; layers that are alike share theirs."""
+    from fewbits.planner.execution.executable import refusal
+
+    known: dict[object, Options] = {}
+    found = []
+    for layer, own in zip(graph.layers, options, strict=True):
+        key = replace(layer, name="", module=""), id(own)
+        if key not in known:
+            refused = [refusal(layer, tuple(map(int, split))) for split in own.splits]
+            runs = np.array([not why for why in refused])
+            if not runs.any():
+                raise ArgumentError(
+                    f"the layer {layer.name!r} has no split that runs: {refused[0]}; leave `executable`"
+                    " out, or pin it otherwise"
+                )
+            known[key] = Options(own.splits[runs], own.formats[runs])
+        found.append(known[key])
+    return found
 
 
 def _impossible(found: Tables, limits: Mapping[str, float], memory_bytes: int) -> ArgumentError:
