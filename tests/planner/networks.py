@@ -1,5 +1,7 @@
 """Networks that the tests of the planner share."""
 
+from itertools import pairwise
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -7,7 +9,7 @@ from torch.nn import functional
 
 def mlp(widths: tuple[int, ...] = (32, 64, 64, 16)) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for a, b in zip(widths, widths[1:], strict=False):
+    for a, b in pairwise(widths):
         layers += [nn.Linear(a, b), nn.GELU()]
     return nn.Sequential(*layers[:-1])
 

@@ -1,8 +1,9 @@
-"""Captured graphs against PyTorch's own counts of FLOP and parameters, and against shapes worked out by hand."""
+"""Captured graphs against PyTorch's counts of FLOP and parameters, and against shapes worked out by hand."""
 
 import math
-import tracemalloc
+import resource
 from collections.abc import Callable
+from unittest import mock
 
 import pytest
 import torch
@@ -174,7 +175,7 @@ def test_blocks_repeat_with_the_same_layers() -> None:
     assert shapes["0"] == shapes["1"] == shapes["2"]
 
 
-@pytest.mark.parametrize("llama", [False, True])
+@pytest.mark.parametrize("llama", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_seven_billion_parameters_take_seconds_and_no_memory(llama: bool) -> None:
     with torch.device("meta"):
         if llama:
@@ -182,22 +183,20 @@ def test_seven_billion_parameters_take_seconds_and_no_memory(llama: bool) -> Non
             model: nn.Module = transformers.LlamaForCausalLM(transformers.LlamaConfig(use_cache=False))
         else:
             model = GPT(50304, 4096, 32, 32, 2048)
-    tracemalloc.start()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     graph = capture(model, (torch.zeros(8, 2048, dtype=torch.long),))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert sum(math.prod(w.shape) for layer in graph.layers for w in layer.weights) > 6.6e9
     assert len(graph.layers) < 16 * 32
-    assert peak < 200e6
+    assert peak * 1024 < 1e9  # the weights alone would be 26 GB
     assert graph.warnings == ()
 
 
 def test_weights_are_not_copied() -> None:
     model = nn.Linear(4096, 4096)
     before = model.weight.data_ptr(), model.weight._version
-    tracemalloc.start()
-    capture(model, (torch.zeros(2, 4096),))
-    tracemalloc.stop()
+    with mock.patch.object(torch.Tensor, "clone", side_effect=AssertionError("a copy")):
+        capture(model, (torch.zeros(2, 4096),))
     assert (model.weight.data_ptr(), model.weight._version) == before
     assert type(model.weight) is nn.Parameter
 
@@ -241,7 +240,7 @@ def test_a_model_that_cannot_be_exported_says_why() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x) if x.sum() > 0 else x
 
-    with pytest.raises(ArgumentError, match="Branch cannot be captured: .*must not depend on values"):
+    with pytest.raises(ArgumentError, match=r"Branch cannot be captured: .*must not depend on values"):
         capture(Branch(4, 4), (torch.zeros(3, 4),))
     with pytest.raises(ArgumentError, match="as a tuple or a dict"):
         capture(nn.Linear(4, 4), torch.zeros(3, 4))  # type: ignore[arg-type]
