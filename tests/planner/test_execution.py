@@ -1,6 +1,8 @@
 """Plans that run on eight processes: the loss, the gradients and the bytes, and mistakes that show."""
 
 import copy
+import math
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
@@ -16,6 +18,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn import functional
 
 from fewbits.errors import ArgumentError
+from fewbits.planner import Plan, plan
 from fewbits.planner.capture import capture
 from fewbits.planner.execution import executable, program, split_model
 from fewbits.planner.execution.layout import lay_out
@@ -78,6 +81,14 @@ def _worst(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]
     return max(float((found[n] - g).abs().max()) for n, g in wanted.items()) / largest
 
 
+def planned(graph: Graph, splits: Splits) -> Plan:
+    """The plan that has these splits and no others."""
+    pins = {
+        layer.name: [splits.get(layer.name, {}).get(d.name, 1) for d in layer.space] for layer in graph.layers
+    }
+    return plan(graph, devices=8, machine="h100", memory=math.inf, pins=pins)
+
+
 def check(
     make: Callable[[], nn.Module], inputs: tuple[torch.Tensor, ...], splits: Splits, bytes_too: bool = True
 ) -> None:
@@ -100,6 +111,11 @@ def check(
     if bytes_too:
         expected = predicted(graph, lay_out(graph, splits, MESH))
         assert counted.bytes == expected, (counted.bytes, expected)
+        made = planned(graph, splits)
+        count = 4 * sum(
+            name.startswith("cross_entropy") for name in splits
+        )  # of targets: no cost is made of it
+        assert made.sent_bytes == sum(counted.bytes.values()) - count
         others = [{**splits, name: {}} for name in splits]  # negative control: the bytes of other plans
         assert any(predicted(graph, lay_out(graph, other, MESH)) != expected for other in others)
 
@@ -184,6 +200,25 @@ def _others(rank: int, size: int) -> None:
     check(lambda: GPT(64, 32, 4, 1, 16), inputs, splits, bytes_too=False)
 
 
+def _searched(rank: int, size: int) -> None:
+    """What the search finds for a slow link and a little memory runs, from a file."""
+    inputs = tokens(8, 16, 128), tokens(8, 16, 128)
+    torch.manual_seed(1)
+    model = GPT(128, 64, 4, 2, 16, fused=False)
+    loss, gradients = _step(copy.deepcopy(model), inputs)
+    graph = capture(model, inputs)
+    free = plan(graph, devices=8, machine="a100", memory=math.inf)
+    made = plan(graph, devices=8, machine="a100", memory=0.8 * free.memory_bytes)
+    assert any(n > 1 for layer in made.layers for d, n in zip(layer.dimensions, layer.split) if d in "nkv")
+    mesh = init_device_mesh("cpu", MESH, mesh_dim_names=("x", "y", "z"))
+    with tempfile.TemporaryDirectory() as folder:
+        made.save(f"{folder}/plan.json")
+        made = Plan.load(f"{folder}/plan.json")
+    found_loss, found = _step(made.apply(model, mesh, inputs), inputs)
+    torch.testing.assert_close(found_loss, loss, rtol=1e-5, atol=1e-6)
+    assert _worst(found, gradients) < 1e-5
+
+
 def _mistakes(rank: int, size: int) -> None:
     """A sum that is left out shows in the gradients; a plan that does not fit is refused."""
     torch.manual_seed(1)
@@ -198,7 +233,7 @@ def _mistakes(rank: int, size: int) -> None:
     assert counted.bytes["all_reduce"] < expected["all_reduce"]
 
 
-@pytest.mark.parametrize("work", [_mlp, _block, _embedding, _others, _mistakes])
+@pytest.mark.parametrize("work", [_mlp, _block, _embedding, _others, _searched, _mistakes])
 def test_eight_processes_do_what_one_does_and_send_what_is_predicted(
     eight: Team, work: Callable[[int, int], None]
 ) -> None:
@@ -229,7 +264,7 @@ def test_what_does_not_run_is_not_executable() -> None:
 @pytest.fixture
 def mesh() -> Iterator[Any]:
     with imagined(8):
-        yield init_device_mesh("cpu", MESH)
+        yield init_device_mesh("cpu", MESH, mesh_dim_names=("x", "y", "z"))
 
 
 def test_a_plan_that_does_not_fit_is_refused_and_changes_nothing(mesh: Any) -> None:
@@ -248,6 +283,19 @@ def test_a_plan_that_does_not_fit_is_refused_and_changes_nothing(mesh: Any) -> N
     refused(r"depend on each other along d; ask for", {"": {"d": 2}}, nn.LayerNorm(32))
     dropping = nn.Sequential(nn.Linear(32, 32), nn.Dropout(0.5))
     refused(r"dropout drops or draws values at random", {"0": {"b": 2}}, dropping)
+
+
+def test_a_plan_is_for_its_model_and_its_mesh(mesh: Any) -> None:
+    inputs = (_x(8, 32),)
+    made = plan(mlp(), inputs, devices=8, machine="h100", memory=math.inf)
+    with pytest.raises(ArgumentError, match=r"for another model, .* first layers that differ"):
+        made.apply(nn.Sequential(nn.Flatten(), *mlp()), mesh, inputs)
+    with pytest.raises(ArgumentError, match=r"for 8 devices and 4 were asked for"):
+        made.apply(mlp(), mesh["x", "y"], inputs)
+    with pytest.raises(ArgumentError, match=r"for another model"):
+        made.apply(mlp(), mesh, (_x(4, 32),))
+    model = mlp()
+    assert made.apply(model, mesh, inputs) is model
 
 
 def test_a_split_model_takes_the_inputs_of_its_plan_only(mesh: Any) -> None:

@@ -10,13 +10,21 @@ from hashlib import sha256
 from math import isfinite
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files.atomic import write_text
 from fewbits.files.json_objects import unique_keys
 from fewbits.planner.graph import Graph
 from fewbits.records import Machine, MachineLink, PlannedEdge, PlannedLayer, PlannedStrategy, PlanRecord
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from fewbits.planner.capture import Inputs
+
+    Model = TypeVar("Model", bound=nn.Module)
 
 SCHEMA = 1  # of both kinds of files
 _Record = TypeVar("_Record")
@@ -43,6 +51,30 @@ class Plan(PlanRecord):
             OSError: the file cannot be read.
         """
         return _read_plan(read_json(path, "plan"), fspath(path))
+
+    def apply(self, model: Model, mesh: DeviceMesh, example_inputs: Inputs) -> Model:
+        """Have a model run as planned, and return it: parameters in pieces, each layer in its split.
+
+        It computes in the dtypes that it has: the formats of a plan are set beforehand, as with
+        :func:`fewbits.nn.prepare`. What a model then takes and gives is in
+        :func:`fewbits.planner.execution.split_model`.
+
+        Args:
+            model: that of the plan; changed in place.
+            mesh: of as many devices as the plan has.
+            example_inputs: arguments of the model, of the shapes that were planned.
+
+        Raises:
+            ArgumentError: the plan is for another model, other shapes or another number of devices, or has a
+                split that does not run; nothing is changed then.
+        """
+        from fewbits.planner.capture import export
+        from fewbits.planner.execution import split_exported
+
+        exported = export(model, example_inputs)
+        self.check_fits(exported.walk.graph, mesh.size())
+        splits = {layer.name: dict(zip(layer.dimensions, layer.split, strict=True)) for layer in self.layers}
+        return split_exported(exported, splits, model, mesh)
 
     def check_fits(self, graph: Graph, devices: int) -> None:
         """Raise unless the plan is for this network and number of devices.

@@ -44,7 +44,13 @@ def split_model(
         ArgumentError: a layer that the model does not have, a split that the mesh cannot make, or one that
             does not run; nothing is changed then.
     """
-    exported = export(model, example_inputs)
+    return split_exported(export(model, example_inputs), splits, model, mesh)
+
+
+def split_exported(
+    exported: Exported, splits: Mapping[str, Mapping[str, int]], model: Model, mesh: Any
+) -> Model:
+    """Do as :func:`split_model` for a model that has been exported already."""
     graph = exported.walk.graph
     missing = sorted(set(splits) - {layer.name for layer in graph.layers})
     if missing:
@@ -124,4 +130,4 @@ def _in_pieces(parameter: nn.Parameter, held: tuple[int | None, ...], mesh: Any)
     return DTensor.from_local(piece, mesh, placements(held), run_check=False)
 
 
-__all__ = ["executable", "split_model"]
+__all__ = ["executable", "split_exported", "split_model"]
