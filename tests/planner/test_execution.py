@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
@@ -83,9 +83,9 @@ def _worst(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]
 
 def planned(graph: Graph, splits: Splits) -> Plan:
     """The plan that has these splits and no others."""
-    pins = {
-        layer.name: [splits.get(layer.name, {}).get(d.name, 1) for d in layer.space] for layer in graph.layers
-    }
+    pins = {}
+    for layer in graph.layers:
+        pins[layer.name] = [splits.get(layer.name, {}).get(d.name, 1) for d in layer.space]
     return plan(graph, devices=8, machine="h100", memory=math.inf, pins=pins)
 
 
@@ -112,9 +112,7 @@ def check(
         expected = predicted(graph, lay_out(graph, splits, MESH))
         assert counted.bytes == expected, (counted.bytes, expected)
         made = planned(graph, splits)
-        count = 4 * sum(
-            name.startswith("cross_entropy") for name in splits
-        )  # of targets: no cost is made of it
+        count = 4 * sum(name.startswith("cross_entropy") for name in splits)  # of targets: one value
         assert made.sent_bytes == sum(counted.bytes.values()) - count
         others = [{**splits, name: {}} for name in splits]  # negative control: the bytes of other plans
         assert any(predicted(graph, lay_out(graph, other, MESH)) != expected for other in others)
@@ -209,7 +207,8 @@ def _searched(rank: int, size: int) -> None:
     graph = capture(model, inputs)
     free = plan(graph, devices=8, machine="a100", memory=math.inf)
     made = plan(graph, devices=8, machine="a100", memory=0.8 * free.memory_bytes)
-    assert any(n > 1 for layer in made.layers for d, n in zip(layer.dimensions, layer.split) if d in "nkv")
+    pieces = [zip(layer.dimensions, layer.split, strict=True) for layer in made.layers]
+    assert any(n > 1 and d in "nkv" for own in pieces for d, n in own)  # more than data parallel
     mesh = init_device_mesh("cpu", MESH, mesh_dim_names=("x", "y", "z"))
     with tempfile.TemporaryDirectory() as folder:
         made.save(f"{folder}/plan.json")
@@ -217,6 +216,28 @@ def _searched(rank: int, size: int) -> None:
     found_loss, found = _step(made.apply(model, mesh, inputs), inputs)
     torch.testing.assert_close(found_loss, loss, rtol=1e-5, atol=1e-6)
     assert _worst(found, gradients) < 1e-5
+
+
+def _dropout(rank: int, size: int) -> None:
+    """Each piece has a mask of its own, shared by processes with that piece, and each step has new ones."""
+    torch.manual_seed(rank)  # the first process's generator counts
+    model = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.25))
+    nn.init.eye_(model[0].weight)
+    nn.init.zeros_(model[0].bias)
+    mesh = init_device_mesh("cpu", MESH)
+    model = split_model(model, {"0": {"b": 2, "n": 2}}, mesh, (torch.ones(32, 64),))
+    first, second = (model(torch.ones(32, 64)).full_tensor() for _ in range(2))
+    assert set(first.unique().tolist()) == {0.0, float(torch.tensor(1.0) / 0.75)}
+    assert 0.15 < float((first == 0).float().mean()) < 0.35
+    pieces = [x for rows in first.chunk(2) for x in rows.chunk(2, 1)]
+    assert not any(torch.equal(a, b) for i, a in enumerate(pieces) for b in pieces[:i])
+    assert not torch.equal(first, second)
+    everyone = [torch.empty_like(first) for _ in range(size)]
+    distributed.all_gather(everyone, first)
+    assert all(torch.equal(first, other) for other in everyone)
+    model(torch.ones(32, 64)).full_tensor().sum().backward()
+    with pytest.raises(ArgumentError, match="planned for training and is set to evaluation"):
+        model.eval()(torch.ones(32, 64))
 
 
 def _mistakes(rank: int, size: int) -> None:
@@ -233,7 +254,7 @@ def _mistakes(rank: int, size: int) -> None:
     assert counted.bytes["all_reduce"] < expected["all_reduce"]
 
 
-@pytest.mark.parametrize("work", [_mlp, _block, _embedding, _others, _searched, _mistakes])
+@pytest.mark.parametrize("work", [_mlp, _block, _embedding, _others, _searched, _dropout, _mistakes])
 def test_eight_processes_do_what_one_does_and_send_what_is_predicted(
     eight: Team, work: Callable[[int, int], None]
 ) -> None:
@@ -281,8 +302,8 @@ def test_a_plan_that_does_not_fit_is_refused_and_changes_nothing(mesh: Any) -> N
     refused(r"mesh of 2 x 2 x 2 cannot make: each number of parts", {"0": {"b": 8, "n": 2}})
     refused(r"32 along k cannot be shared out evenly to 3", {"0": {"k": 3}})
     refused(r"depend on each other along d; ask for", {"": {"d": 2}}, nn.LayerNorm(32))
-    dropping = nn.Sequential(nn.Linear(32, 32), nn.Dropout(0.5))
-    refused(r"dropout drops or draws values at random", {"0": {"b": 2}}, dropping)
+    drawing = nn.Sequential(nn.Linear(32, 32), nn.RReLU())
+    refused(r"rrelu draws values at random", {"0": {"b": 2}}, drawing)
 
 
 def test_a_plan_is_for_its_model_and_its_mesh(mesh: Any) -> None:

@@ -12,7 +12,7 @@ from torch.fx import Node
 
 from fewbits.errors import ArgumentError
 from fewbits.planner.capture import Exported, Inputs, export
-from fewbits.planner.capture.arguments import argument, in_place, operation
+from fewbits.planner.capture.arguments import in_place, operation
 from fewbits.planner.execution.boundary import placements
 from fewbits.planner.execution.executable import executable, refusal
 from fewbits.planner.execution.layout import Layout, lay_out, places
@@ -81,15 +81,10 @@ def _refuse(node: Node) -> None:
     if node.op != "call_function":
         return
     name = operation(node)
-    random = name in {"rand_like", "randn_like", "bernoulli", "rrelu"}
-    if name in {"dropout", "feature_dropout", "alpha_dropout"}:
-        random = bool(argument(node, 2, "train")) and bool(argument(node, 1, "p"))
-    if name == "scaled_dot_product_attention":
-        random = bool(argument(node, 4, "dropout_p", 0.0))
-    if random:
+    if name in {"rand_like", "randn_like", "bernoulli", "rrelu", "rand", "randn"}:
         raise ArgumentError(
-            f"{node.name} drops or draws values at random, which processes would do alike on different"
-            " pieces; set the probability of dropout to 0"
+            f"{node.name} draws values at random, which processes would do alike on different pieces; give"
+            " them as an input, or use dropout"
         )
     if in_place(node) and name in {"copy", "fill", "index_put", "masked_scatter", "scatter"}:
         raise ArgumentError(

@@ -22,6 +22,7 @@ class Piece:
     mesh: Any
     assignment: Assignment
     contracted: tuple[bool, ...]  # which axes of the mesh share out a dimension that is summed
+    seed: int = 0  # of what this operation draws at random in this step, the same on every process
 
     def parts(self, name: str) -> int:
         """Return into how many parts a dimension is split."""
@@ -33,6 +34,14 @@ class Piece:
         for m, d in enumerate(self.assignment):
             if d == name:
                 at = at * self.mesh.size(m) + self.mesh.get_local_rank(m)
+        return at
+
+    @property
+    def number(self) -> int:
+        """Return a number that processes with the same piece share, and no others."""
+        at = 0
+        for m, d in enumerate(self.assignment):
+            at = at * self.mesh.size(m) + (self.mesh.get_local_rank(m) if d is not None else 0)
         return at
 
     @property
@@ -51,7 +60,19 @@ def run_piece(node: Node, args: Sequence[Any], kwargs: dict[str, Any], piece: Pi
     special = _SPECIAL.get(operation(node))
     if special is not None:
         return special(node, list(args), dict(kwargs), piece)
+    if draws(node):
+        with torch.random.fork_rng([x.device for x in args if isinstance(x, torch.Tensor) and x.is_cuda]):
+            torch.manual_seed(piece.seed + piece.number)
+            return out_of_place(node)(*args, **kwargs)
     return out_of_place(node)(*args, **kwargs)
+
+
+def draws(node: Node) -> bool:
+    """Tell whether an operation drops values out."""
+    name = operation(node)
+    if name in {"dropout", "feature_dropout", "alpha_dropout"}:
+        return bool(argument(node, 2, "train")) and bool(argument(node, 1, "p"))
+    return name == "scaled_dot_product_attention" and bool(argument(node, 4, "dropout_p", 0.0))
 
 
 def out_of_place(node: Node) -> Callable[..., Any]:

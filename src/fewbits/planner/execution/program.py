@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from operator import getitem
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.distributed.tensor import DTensor
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
@@ -39,11 +40,20 @@ class Program:
         self.program, self.layers = exported.program, exported.walk.graph.layers
         self.steps: Mapping[Node, Step] = exported.walk.steps
         self.layout, self.model, self.mesh = layout, model, mesh
+        self.training = model.training
+        self._seed, self._calls = _common_seed(mesh), 0
         self._last = _last_uses(list(self.program.graph.nodes))
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         """Run on the whole batch, which every process gives; results that are split stay DTensors."""
+        if self.model.training != self.training:
+            modes = {True: "training", False: "evaluation"}
+            raise ArgumentError(
+                f"the model was planned for {modes[self.training]} and is set to {modes[not self.training]};"
+                " plan a copy for each, or set it back"
+            )
         values = self._inputs(args, kwargs)
+        self._calls += 1
         for node in self.program.graph.nodes:
             if node.op == "get_attr":
                 values[node] = getattr(self.program.graph_module, node.target)
@@ -153,7 +163,8 @@ class Program:
             return next(following) if isinstance(x.meta.get("val"), torch.Tensor) else values[x]
 
         args, kwargs = _filled(node.args, piece_of), _filled(node.kwargs, piece_of)
-        made = run_piece(node, args, kwargs, Piece(self.mesh, assignment, contracted))
+        piece = Piece(self.mesh, assignment, contracted, self._random(node))
+        made = run_piece(node, args, kwargs, piece)
         results = made if isinstance(made, (tuple, list)) else (made,)
         whole = tuple(
             leave(x, self.mesh, places(assignment, dims), contracted)
@@ -171,6 +182,11 @@ class Program:
         nothing = (False,) * self.mesh.ndim
         return leave(enter(whole, held, nothing) + bias.view(shape), self.mesh, held, nothing)
 
+    def _random(self, node: Node) -> int:
+        """Return a seed of this operation in this step; pieces of a layer add their numbers to it."""
+        text = f"{self._seed} {self._calls} {node.name}"
+        return int.from_bytes(sha256(text.encode()).digest()[:6], "big") << 12
+
     def _effective(self, step: Step) -> Assignment:
         """Return the layer's assignment, without what an operation behind its sum has nothing of."""
         assignment = self.layout.assignments[self.layers[step.layer].name]
@@ -187,6 +203,16 @@ class Program:
         self, x: Any, layer: Layer, dims: tuple[str | None, ...], assignment: Assignment
     ) -> torch.Tensor:
         return enter(whole_tensor(x, self.mesh), places(assignment, dims), summed(layer, dims, assignment))
+
+
+def _common_seed(mesh: Any) -> int:
+    """Return a number drawn by the first process, from its generator."""
+    drawn = torch.randint(2**62, (1,))
+    for m in range(mesh.ndim):
+        group = mesh.get_group(m)
+        drawn = drawn.to(mesh.device_type)
+        distributed.broadcast(drawn, group=group, group_src=0)
+    return int(drawn)
 
 
 def _filled(given: Any, value: Callable[[Node], Any]) -> Any:
