@@ -198,6 +198,20 @@ def _others(rank: int, size: int) -> None:
     check(lambda: GPT(64, 32, 4, 1, 16), inputs, splits, bytes_too=False)
 
 
+def _normalized(rank: int, size: int) -> None:
+    """Data parallelism with batch norm: moments of the whole batch, running ones too."""
+    torch.manual_seed(1)
+    network = nn.Sequential(nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Conv2d(8, 4, 3))
+    inputs, model = (_x(16, 4, 8, 8),), Square(network)
+    splits = by_batch(capture(model, inputs), 8)
+    check(lambda: copy.deepcopy(model), inputs, splits)
+    for taken in (splits, {"model.0": {"n": 8}}):
+        single, split = copy.deepcopy(model), copy.deepcopy(model)
+        single(*inputs)
+        split_model(split, taken, init_device_mesh("cpu", MESH), inputs)(*inputs)
+        torch.testing.assert_close(dict(split.named_buffers()), dict(single.named_buffers()))
+
+
 def _searched(rank: int, size: int) -> None:
     """What the search finds for a slow link and a little memory runs, from a file."""
     inputs = tokens(8, 16, 128), tokens(8, 16, 128)
@@ -254,7 +268,9 @@ def _mistakes(rank: int, size: int) -> None:
     assert counted.bytes["all_reduce"] < expected["all_reduce"]
 
 
-@pytest.mark.parametrize("work", [_mlp, _block, _embedding, _others, _searched, _dropout, _mistakes])
+@pytest.mark.parametrize(
+    "work", [_mlp, _block, _embedding, _others, _normalized, _searched, _dropout, _mistakes]
+)
 def test_eight_processes_do_what_one_does_and_send_what_is_predicted(
     eight: Team, work: Callable[[int, int], None]
 ) -> None:
@@ -272,7 +288,9 @@ def test_what_does_not_run_is_not_executable() -> None:
     assert executable(product, (1, 1))
     assert not executable(product, (1, 4))  # 6 by 4
     assert not executable(_layer("unknown", {"b": 8}), (2,))
-    assert not executable(_layer("normalization", {"b": 8, "c": 4}), (2, 1))
+    batch_norm = capture(nn.BatchNorm1d(4), (torch.zeros(8, 4),)).layers[0]
+    assert executable(batch_norm, (2, 1))
+    assert not executable(batch_norm, (1, 2))
     first, second = capture(
         nn.Sequential(nn.Conv2d(3, 8, 3), nn.LayerNorm(6)), (torch.zeros(2, 3, 8, 8),)
     ).layers

@@ -62,6 +62,10 @@ def predicted(graph: Graph, layout: Layout) -> Counter[str]:
         add("all_reduce", piece(layer.output.shape, places(assigned, layer.output.axes)), sums)
         if layer.name.startswith("cross_entropy"):  # how many targets count
             add("all_reduce", 1, sums)
+        for operand in layer.statistics:
+            over = [d is not None and d not in operand.axes for d in assigned]
+            for _ in ("forward", "backward"):
+                add("all_reduce", piece(operand.shape, places(assigned, operand.axes)), over)
         for weight in layer.weights:
             held = places(assigned, weight.axes)
             add("all_reduce", piece(weight.shape, held), summed(layer, weight.axes, assigned))

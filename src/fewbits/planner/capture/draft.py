@@ -52,6 +52,7 @@ class Draft:
     product: bool = False
     saved: int = 0
     warning: str = ""
+    statistics: tuple[tuple[tuple[int, ...], Names], ...] = ()  # shapes, dimensions
 
     def run_along(self, shape: Sequence[int], dims: Names) -> None:
         """Enter the extents of a tensor's axes."""

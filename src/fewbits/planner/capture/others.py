@@ -55,7 +55,7 @@ def group_norm(node: Node) -> Draft:
 
 
 def batch_norm(node: Node) -> Draft:
-    """Over the batch and the places, for each channel; pieces of a batch have moments of their own."""
+    """Over the batch and the places, for each channel: pieces of a batch in training sum their moments."""
     x, *others = tensors(node)
     names: Names = ("b", "c", *axis_names(len(shape_of(x)))[2:]) if len(shape_of(x)) > 1 else ("c",)
     draft = _drafted("normalization", [Use(x, names), *(Use(w, ("c",)) for w in others)], names, shape_of(x))
@@ -63,7 +63,7 @@ def batch_norm(node: Node) -> Draft:
     draft.flops *= 5
     draft.saved = 2 * draft.extents.get("c", 1)
     if argument(node, 5, "training", False):
-        draft.warning = "batch_norm: where the batch is split, each piece is normalized by its own moments"
+        draft.statistics = (((2, draft.extents["c"]), (None, "c")),)
     return draft
 
 

@@ -222,6 +222,7 @@ class Walk:
                 draft.product,
                 draft.saved,
                 path,
+                tuple(Operand("moments", shape, _real(one, draft)) for shape, one in draft.statistics),
             )
         )
         if draft.warning:

@@ -25,8 +25,8 @@ def refusal(layer: Layer, split: Sequence[int]) -> str:
         return f"its extent along {uneven[0]} is no multiple of {parts[uneven[0]]}"
     if layer.kind == "unknown":
         return "the operation is not known"
-    if layer.kind == "normalization" and "c" in {d.name for d in layer.space}:
-        return "batch normalization needs the moments of the whole batch"
+    if layer.statistics and "c" in parts:
+        return "running moments of channels are kept whole"
     slid = {str(a) for o in layer.inputs if o.halos for a in o.axes if a in {"t", "h", "w"} and a in parts}
     if slid:
         return f"windows reach into the neighbour's piece along {min(slid)}"

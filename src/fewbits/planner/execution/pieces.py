@@ -11,7 +11,7 @@ import torch
 from torch.fx import Node
 
 from fewbits.planner.capture.arguments import argument, operation
-from fewbits.planner.execution.boundary import leave
+from fewbits.planner.execution.boundary import enter, leave
 from fewbits.planner.execution.layout import Assignment
 
 
@@ -48,6 +48,11 @@ class Piece:
     def summands(self) -> int:
         """How many processes make summands of a value."""
         return math.prod(self.mesh.size(m) for m, yes in enumerate(self.contracted) if yes)
+
+    def sum_along(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        """Return the sum of what the parts of a dimension have, which has a gradient."""
+        nowhere, over = (None,) * len(self.assignment), tuple(d == name for d in self.assignment)
+        return enter(leave(x, self.mesh, nowhere, over), nowhere, over)
 
     def total(self, x: torch.Tensor) -> torch.Tensor:
         """Return the sum of a tensor without gradient over these processes."""
@@ -119,6 +124,26 @@ def _cross_entropy(node: Node, args: list[Any], kwargs: dict[str, Any], piece: P
     return target(args[0], wanted, **{**arguments, "reduction": 2}) / total
 
 
+def _batch_norm(node: Node, args: list[Any], kwargs: dict[str, Any], piece: Piece) -> Any:
+    """Normalize by the moments of the whole batch."""
+    parts = piece.parts("b")
+    if not argument(node, 5, "training") or parts == 1:
+        return torch.ops.aten.batch_norm.default(*args, **kwargs)
+    x, weight, bias, running_mean, running_var, _, momentum, eps, *_ = args
+    over = [i for i in range(x.dim()) if i != 1]
+    shape = [1, -1, *[1] * (x.dim() - 2)]
+    count = x.numel() // x.shape[1] * parts
+    mean = piece.sum_along(x.sum(over), "b") / count
+    centred = x - mean.view(shape)
+    var = piece.sum_along(centred.square().sum(over), "b") / count
+    if running_mean is not None:
+        with torch.no_grad():
+            running_mean.lerp_(mean, momentum)
+            running_var.lerp_(var * (count / (count - 1)), momentum)
+    y = centred * (var + eps).rsqrt().view(shape)
+    return y if weight is None else y * weight.view(shape) + bias.view(shape)
+
+
 def _convolution(node: Node, args: list[Any], kwargs: dict[str, Any], piece: Piece) -> Any:
     target: Any = node.target
     parts = piece.parts("g")
@@ -132,6 +157,7 @@ def _convolution(node: Node, args: list[Any], kwargs: dict[str, Any], piece: Pie
 _SPECIAL: dict[str, Callable[[Node, list[Any], dict[str, Any], Piece], Any]] = {
     "embedding": _embedding,
     "mean": _mean,
+    "batch_norm": _batch_norm,
     **dict.fromkeys(("cross_entropy_loss", "nll_loss", "nll_loss_nd"), _cross_entropy),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
 }
