@@ -243,7 +243,7 @@ def test_a_model_that_cannot_be_exported_says_why() -> None:
     with pytest.raises(ArgumentError, match=r"Branch cannot be captured: .*must not depend on values"):
         capture(Branch(4, 4), (torch.zeros(3, 4),))
     with pytest.raises(ArgumentError, match="as a tuple or a dict"):
-        capture(nn.Linear(4, 4), torch.zeros(3, 4))  # type: ignore[arg-type]  # what is refused
+        capture(nn.Linear(4, 4), torch.zeros(3, 4))
 
 
 @pytest.mark.parametrize(

@@ -234,3 +234,22 @@ def test_products_run_at_the_rate_of_their_widest_operand() -> None:
     assert role_bits("bf16").products == (16, 16, 16)
     only = Machine("m", {"fp8": 4.0}, (MachineLink(1),), 1.0)
     assert product_rate(only, 32) == 4
+
+
+def test_halos_of_what_a_layer_made_are_sent_with_their_gradients() -> None:
+    build = Builder()
+    build.convolution("conv", Tensor((2, 3, 8, 8)), 4, (3, 3), padding=(1, 1))
+    layer, split, roles = build.layers[0], np.array([(1, 1, 4, 1, 1)]), role_bits("fp32")
+    outside, made = (layer_costs(layer, split, [f], False, roles, small.SLOW).sent[0] for f in (False, True))
+    assert made - outside == 4 * 2 * 3 * 2 * 8
+
+
+def test_what_stays_within_a_node_takes_its_link() -> None:
+    """Eight devices, four a node: rows and columns change places within groups of four, or of all."""
+    machine = Machine("m", {"fp32": 1.0}, (MachineLink(8.0), MachineLink(2.0)), 1.0, 4)
+    layer, bits = pointwise(), np.full(1, 32.0)
+    for made, used, gigabits in (((2, 4), (2, 2), 8.0), ((2, 4), (2, 1), 8.0), ((1, 4), (4, 1), 2.0)):
+        producer, consumer = (layer, np.array([made]), 0 * bits), (layer, np.array([used]), bits, bits)
+        costs = edge_costs(Edge(0, 1, 0), producer, consumer, nothing(1), 8, machine)
+        assert costs.sent[0, 0] > 0
+        assert costs.seconds[0, 0] == pytest.approx(8e-9 * costs.sent[0, 0] / gigabits)

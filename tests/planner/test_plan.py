@@ -14,6 +14,7 @@ from fewbits.errors import ArgumentError, DataError
 from fewbits.planner import NETWORKS, Graph, Machine, MachineLink, Plan, plan
 from fewbits.planner.limited import cheapest
 from fewbits.planner.networks import BATCH, decoder_only
+from fewbits.planner.networks.builder import Builder, Tensor
 from tests.planner import small
 
 INF = math.inf
@@ -359,3 +360,47 @@ def test_only_splits_that_run_are_chosen_where_that_is_asked() -> None:
     assert runs.seconds >= wide.seconds
     with pytest.raises(ArgumentError, match="the layer 'conv2' has no split that runs: windows reach"):
         planned(graph, 3, pins={"conv2": {"h": 3}}, executable=True)
+
+
+def test_products_receive_values_in_their_format_and_all_others_as_vectors() -> None:
+    graph = small.perceptron()
+    pins = {"up": (1, 4, 1), "down": (1, 1, 1), "loss": (1, 1)}
+    bits = {r: planned(graph, 4, pins=pins, recipe=r).edges[0].sent_bytes for r in ("fp32", "mxfp8")}
+    forward = 16 * 256 * 3 / 4
+    assert bits["fp32"] == pytest.approx(4 * forward)
+    assert bits["mxfp8"] == pytest.approx(8.25 / 8 * forward)
+    back = planned(graph, 4, pins={"up": (1, 1, 1), "down": (4, 1, 1)}, recipe="mxfp8").edges[0]
+    assert back.sent_bytes == pytest.approx(8.25 / 8 * 16 * 256 * 3 / 4)  # the gradient, for a product
+
+
+def test_at_a_price_of_memory_the_bound_is_the_best() -> None:
+    """A choice that is best at some price is the best within its own memory, and the bound shows it."""
+    graph = NETWORKS["alexnet"](128)
+    found = small.small_tables(graph, 8, small.TWO_LEVELS)
+    for price in (1e-12, 1e-11, 1e-10):
+        choice = found.least({"seconds": 1.0, "memory": price}, 2**30).choice
+        made = planned(graph, 8, memory=found.total("memory", choice))
+        assert made.bound == pytest.approx(found.total("seconds", choice), rel=1e-5)
+        assert made.seconds == pytest.approx(made.bound, rel=1e-5)
+
+
+def test_layers_that_are_alike_have_sensitivities_of_their_own() -> None:
+    build = Builder()
+    x = Tensor((16, 256))
+    for name in ("one", "two", "three"):
+        x = build.product(name, x, 256)
+    formats = ("fp32", "mxfp8")
+    numbers = {n: {"fp32": 0.0, "mxfp8": s} for n, s in (("one", 5.0), ("two", 1.0), ("three", 5.0))}
+    made = planned(build.graph(), 1, formats=formats, sensitivity=numbers, max_sensitivity=4.0)
+    assert [layer.format for layer in made.layers] == ["fp32", "mxfp8", "fp32"]
+
+
+def test_what_is_kept_for_backward_is_counted_once() -> None:
+    """A sum keeps nothing, products keep what they read, and two readers share it."""
+    build = Builder()
+    x = build.product("in", Tensor((16, 64)), 64, bias=False)
+    one, two = (build.product(name, x, 64, bias=False) for name in ("one", "two"))
+    build.add("add", one, two)
+    memory = [layer.memory_bytes for layer in planned(build.graph(), 1).layers]
+    weights, values = 16 * 64 * 64, 4 * 16 * 64
+    assert memory == [weights + 2 * values, weights, weights, 0]

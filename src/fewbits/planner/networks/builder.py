@@ -9,6 +9,9 @@ from math import prod
 from fewbits.planner.graph import Dimension, Edge, Graph, Layer, Operand
 
 
+_NAMES = {2: ("b", "n"), 3: ("b", "s", "n"), 4: ("b", "c", "h", "w")}  # of axes, by how many there are
+
+
 @dataclass(frozen=True)
 class Tensor:
     """What a layer made, or an input of the network."""
@@ -129,7 +132,7 @@ class Builder:
 
     def add(self, name: str, x: Tensor, y: Tensor) -> Tensor:
         """Add two tensors of one shape."""
-        names = ("b", "c", "h", "w") if len(x.shape) == 4 else ("b", "s", "n")
+        names = _NAMES[len(x.shape)]
         own = [Operand(n, x.shape, names) for n in ("input", "other")]
         out = Operand("output", x.shape, names)
         return self._add(
@@ -211,7 +214,7 @@ class Builder:
 
     def loss(self, name: str, x: Tensor) -> Tensor:
         """Take softmax and cross entropy over the last axis."""
-        names = ("b", "s", "n") if len(x.shape) == 3 else ("b", "n")
+        names = _NAMES[len(x.shape)]
         sums = Operand("sums", (2, *x.shape[:-1]), (None, *names[:-1]))
         layer = Layer(
             name,
