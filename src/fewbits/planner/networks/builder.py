@@ -8,7 +8,6 @@ from math import prod
 
 from fewbits.planner.graph import Dimension, Edge, Graph, Layer, Operand
 
-
 _NAMES = {2: ("b", "n"), 3: ("b", "s", "n"), 4: ("b", "c", "h", "w")}  # of axes, by how many there are
 
 
