@@ -365,8 +365,10 @@ def test_only_splits_that_run_are_chosen_where_that_is_asked() -> None:
 def test_products_receive_values_in_their_format_and_all_others_as_vectors() -> None:
     graph = small.perceptron()
     pins = {"up": (1, 4, 1), "down": (1, 1, 1), "loss": (1, 1)}
-    bits = {r: planned(graph, 4, pins=pins, recipe=r).edges[0].sent_bytes for r in ("fp32", "mxfp8")}
-    forward = 16 * 256 * 3 / 4
+    edges = {r: planned(graph, 4, pins=pins, recipe=r).edges[0] for r in ("fp32", "mxfp8")}
+    bits, forward = {r: edge.sent_bytes for r, edge in edges.items()}, 16 * 256 * 3 / 4
+    # What comes is kept for the backward pass, unless the product keeps a narrow copy of its own.
+    assert (edges["fp32"].memory_bytes, edges["mxfp8"].memory_bytes) == (4 * forward, 0)
     assert bits["fp32"] == pytest.approx(4 * forward)
     assert bits["mxfp8"] == pytest.approx(8.25 / 8 * forward)
     back = planned(graph, 4, pins={"up": (1, 1, 1), "down": (4, 1, 1)}, recipe="mxfp8").edges[0]
@@ -387,12 +389,14 @@ def test_at_a_price_of_memory_the_bound_is_the_best() -> None:
 def test_layers_that_are_alike_have_sensitivities_of_their_own() -> None:
     build = Builder()
     x = Tensor((16, 256))
-    for name in ("one", "two", "three"):
+    for name in ("one", "two", "three", "four"):
         x = build.product(name, x, 256)
     formats = ("fp32", "mxfp8")
-    numbers = {n: {"fp32": 0.0, "mxfp8": s} for n, s in (("one", 5.0), ("two", 1.0), ("three", 5.0))}
+    numbers = {
+        n: {"fp32": 0.0, "mxfp8": s} for n, s in (("one", 5.0), ("two", 5.0), ("three", 1.0), ("four", 5.0))
+    }
     made = planned(build.graph(), 1, formats=formats, sensitivity=numbers, max_sensitivity=4.0)
-    assert [layer.format for layer in made.layers] == ["fp32", "mxfp8", "fp32"]
+    assert [layer.format for layer in made.layers] == ["fp32", "fp32", "mxfp8", "fp32"]
 
 
 def test_what_is_kept_for_backward_is_counted_once() -> None:
@@ -404,3 +408,15 @@ def test_what_is_kept_for_backward_is_counted_once() -> None:
     memory = [layer.memory_bytes for layer in planned(build.graph(), 1).layers]
     weights, values = 16 * 64 * 64, 4 * 16 * 64
     assert memory == [weights + 2 * values, weights, weights, 0]
+
+
+def test_a_price_of_sensitivity_counts_that_of_each_layer() -> None:
+    build = Builder()
+    x = Tensor((16, 256))
+    numbers = {"one": 5.0, "two": 5.0, "three": 1.0, "four": 5.0}
+    for name in numbers:
+        x = build.product(name, x, 256)
+    sensitivity = {name: (0.0, number) for name, number in numbers.items()}
+    found = small.small_tables(build.graph(), 1, small.TWO_LEVELS, ("fp32", "mxfp8"), sensitivity)
+    saved = found.layers[1].seconds[0] - found.layers[1].seconds[1]
+    assert found.least({"seconds": 1.0, "sensitivity": saved / 3}, 2**30).choice == (0, 0, 1, 0)
