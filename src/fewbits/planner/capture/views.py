@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch.fx import Node
 
-from fewbits.planner.capture.arguments import argument, extents
+from fewbits.planner.capture.arguments import argument, extents, operation
 from fewbits.planner.capture.values import Axes, Value, expanded, kept, permuted, reshaped, swapped, without
 
 _View = Callable[[Node, Value, tuple[int, ...]], Axes]
@@ -106,6 +107,22 @@ def is_view(node: Node, operation: str) -> bool:
     if operation in {"dropout", "feature_dropout", "alpha_dropout"}:
         return not argument(node, 2, "train") or not argument(node, 1, "p")
     return operation in VIEWS
+
+
+def resized(node: Node, piece: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor | None:
+    """Return what a view makes of a piece where its arguments are sizes of the whole; None: they are not.
+
+    Args:
+        node: the operation.
+        piece: of what it reads.
+        shape: of the piece that it makes.
+    """
+    view = VIEWS.get(operation(node))
+    if view is _reshape:
+        return piece.reshape(shape)
+    if view is _expand:
+        return piece.expand(shape)
+    return piece if view is _part and piece.shape == shape else None
 
 
 def seen(node: Node, operation: str, value: Value) -> Value | tuple[Value, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from operator import getitem
@@ -16,9 +17,9 @@ from torch.utils import _pytree as pytree
 
 from fewbits.errors import ArgumentError
 from fewbits.planner.capture import Exported
-from fewbits.planner.capture.arguments import in_place, operation, tensors
+from fewbits.planner.capture.arguments import extents, in_place, operation, tensors
 from fewbits.planner.capture.values import Value
-from fewbits.planner.capture.views import is_view, seen
+from fewbits.planner.capture.views import is_view, resized, seen
 from fewbits.planner.capture.walk import Step
 from fewbits.planner.execution.boundary import enter, leave, whole_tensor
 from fewbits.planner.execution.layout import Assignment, Layout, Places, places, summed, through
@@ -119,37 +120,43 @@ class Program:
 
     def _plain(self, node: Node, values: dict[Node, Any]) -> Any:
         target: Any = node.target
-        if target is torch.ops.aten.view.default:
-            target = torch.ops.aten.reshape.default  # strides may differ from those of the export
         return target(*_filled(node.args, values.get), **_filled(node.kwargs, values.get))
 
     def _view(self, node: Node, values: dict[Node, Any]) -> Any:
-        """Rearrange a tensor of the mesh, after gathering it along axes that pieces cannot follow."""
+        """Rearrange the pieces of a tensor, after gathering it along axes that pieces cannot follow."""
         (source, *_) = tensors(node)
         given: DTensor = values[source]
         shape = tuple(given.shape)
         held: Places = tuple(p.dim if p.is_shard() else None for p in given.placements)  # type: ignore[attr-defined]  # a Shard
-        made = seen(
-            node, operation(node), Value(shape, tuple(range(len(shape))), batch=(False,) * len(shape))
-        )
+        value = Value(shape, tuple(range(len(shape))), batch=(False,) * len(shape))
+        made = seen(node, operation(node), value)
         views = made if isinstance(made, tuple) else (made,)
-        kept: list[int | None] = list(held)
+        kept = list(held)
         for view in views:
-            after = through(held, view.axes)
-            for m, axis in enumerate(after):
-                parts = 1
-                for other in range(m + 1):
-                    parts *= self.mesh.size(other) if after[other] == axis else 1
-                if axis is None or view.shape[axis] % parts:
+            for m, axis in enumerate(through(held, view.axes)):
+                if axis is None or view.shape[axis] % self._parts(through(held, view.axes)[: m + 1], axis):
                     kept[m] = None
-        if tuple(kept) != held:
-            nothing = (False,) * self.mesh.ndim
-            given = leave(enter(given, tuple(kept), nothing), self.mesh, tuple(kept), nothing)
-        return self._plain(node, {**values, source: given})
+        nothing = (False,) * self.mesh.ndim
+        piece = enter(given, tuple(kept), nothing)
+        after = [through(tuple(kept), view.axes) for view in views]
+        sizes = [
+            tuple(n // self._parts(at, i) for i, n in enumerate(view.shape))
+            for view, at in zip(views, after, strict=True)
+        ]
+        found = None if isinstance(made, tuple) else resized(node, piece, sizes[0])
+        if found is None:
+            found = self._plain(node, {**values, source: piece})
+        if not isinstance(made, tuple):
+            return leave(found, self.mesh, after[0], nothing)
+        return tuple(leave(x, self.mesh, at, nothing) for x, at in zip(found, after, strict=True))
+
+    def _parts(self, held: Places, axis: int) -> int:
+        """Return into how many parts an axis is split."""
+        return math.prod(self.mesh.size(m) for m, p in enumerate(held) if p == axis)
 
     def _step(self, node: Node, step: Step, values: dict[Node, Any]) -> Any:
         """Run an operation of a layer: pieces of what it reads, the operation, the sums that are due."""
-        assignment, layer = self._effective(step), self.layers[step.layer]
+        assignment, layer = self._effective(node, step), self.layers[step.layer]
         read = tensors(node)
         contracted = tuple(step.whole and d is not None and d not in layer.output.axes for d in assignment)
         late = self._late(node, contracted)
@@ -187,12 +194,19 @@ class Program:
         text = f"{self._seed} {self._calls} {node.name}"
         return int.from_bytes(sha256(text.encode()).digest()[:6], "big") << 12
 
-    def _effective(self, step: Step) -> Assignment:
+    def _effective(self, node: Node, step: Step) -> Assignment:
         """Return the layer's assignment, without what an operation behind its sum has nothing of."""
         assignment = self.layout.assignments[self.layers[step.layer].name]
         if step.whole:
             return assignment
-        return tuple(d if d in step.writes[0] else None for d in assignment)
+        # The operation may run on a view, with an axis that not all parts divide.
+        shape = dict(zip(step.writes[0], extents(node)[0], strict=True))
+        kept: list[str | None] = []
+        for m, d in enumerate(assignment):
+            parts = self.mesh.size(m)
+            parts *= math.prod(self.mesh.size(i) for i, other in enumerate(kept) if other == d)
+            kept.append(d if d in shape and shape[d] % parts == 0 else None)
+        return tuple(kept)
 
     def _late(self, node: Node, contracted: tuple[bool, ...]) -> tuple[int, ...]:
         """Return which tensors are added behind a sum over processes: the bias of a product."""
