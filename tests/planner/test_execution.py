@@ -171,6 +171,18 @@ def _embedding(rank: int, size: int) -> None:
     check(lambda: Tokens(tied=True), inputs, {"tokens": {"v": 4}, "head": {"n": 2}}, bytes_too=False)
 
 
+class Heads(nn.Module):
+    """An operation on a view that has fewer heads than its product may have parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.columns = nn.Linear(16, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.columns(x).view(8, 4, 4, 8).transpose(1, 2)
+        return (torch.cat([-y[..., 4:], y[..., :4]], -1) * torch.arange(8) + y).square().mean()
+
+
 def _others(rank: int, size: int) -> None:
     def convolutions() -> nn.Module:
         network = nn.Sequential(
@@ -187,6 +199,8 @@ def _others(rank: int, size: int) -> None:
 
     splits = inside({"0": {"n": 4, "c": 2}, "3": {"b": 2, "g": 4}, "4": {"c": 4, "n": 2}, "7": {"k": 2}})
     check(convolutions, (_x(4, 4, 12, 12),), splits, bytes_too=False)
+    for n in (2, 8):
+        check(Heads, (_x(8, 4, 16),), {"columns": {"n": n}}, bytes_too=False)
     inputs: tuple[torch.Tensor, ...] = (tokens(8, 5, 64),)
     rnn = Square(RNN(64, 8))
     check(lambda: copy.deepcopy(rnn), inputs, by_batch(capture(rnn, inputs), 8), bytes_too=False)
