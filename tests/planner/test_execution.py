@@ -89,6 +89,11 @@ def planned(graph: Graph, splits: Splits) -> Plan:
     return plan(graph, devices=8, machine="h100", memory=math.inf, pins=pins)
 
 
+def _together() -> bool:
+    """Whether other processes are there, or only imagined, which changes values and no bytes."""
+    return distributed.get_backend() != "fake"
+
+
 def check(
     make: Callable[[], nn.Module], inputs: tuple[torch.Tensor, ...], splits: Splits, bytes_too: bool = True
 ) -> None:
@@ -105,8 +110,9 @@ def check(
         y = model(*inputs)
         y.backward()
     found = {name: p.grad.full_tensor() for name, p in model.named_parameters()}
-    torch.testing.assert_close(y.detach(), loss, rtol=1e-5, atol=1e-6)
-    assert _worst(found, gradients) < 1e-5
+    if _together():
+        torch.testing.assert_close(y.detach(), loss, rtol=1e-5, atol=1e-6)
+        assert _worst(found, gradients) < 1e-5
     assert debug.get_total_counts() == counted.collectives
     if bytes_too:
         expected = predicted(graph, lay_out(graph, splits, MESH))
@@ -223,7 +229,8 @@ def _normalized(rank: int, size: int) -> None:
         single, split = copy.deepcopy(model), copy.deepcopy(model)
         single(*inputs)
         split_model(split, taken, init_device_mesh("cpu", MESH), inputs)(*inputs)
-        torch.testing.assert_close(dict(split.named_buffers()), dict(single.named_buffers()))
+        if _together():
+            torch.testing.assert_close(dict(split.named_buffers()), dict(single.named_buffers()))
 
 
 def _searched(rank: int, size: int) -> None:
@@ -289,6 +296,12 @@ def test_eight_processes_do_what_one_does_and_send_what_is_predicted(
     eight: Team, work: Callable[[int, int], None]
 ) -> None:
     eight.run(work)
+
+
+@pytest.mark.parametrize("work", [_mlp, _block, _embedding, _others, _normalized])
+def test_one_process_sends_as_much_while_the_others_are_imagined(work: Callable[[int, int], None]) -> None:
+    with imagined(8):
+        work(0, 8)
 
 
 def _layer(kind: str, dims: Mapping[str, int], **more: Any) -> Layer:
