@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fewbits.integrations.loading import load
     from fewbits.metrics import measure, qsnr
     from fewbits.nn.prepare import prepare
+    from fewbits.planner import plan
     from fewbits.solvers import solve
     from fewbits.sparsity import sparsify
     from fewbits.tensor import NarrowTensor, dequantize, fake_quantize, format, matmul, matvec, quantize
@@ -35,6 +36,7 @@ _HOMES = {
     "load": "fewbits.integrations.loading",
     "matmul": "fewbits.tensor",
     "matvec": "fewbits.tensor",
+    "plan": "fewbits.planner",
     "prepare": "fewbits.nn",
     "solve": "fewbits.solvers",
     "sparsify": "fewbits.sparsity",
@@ -51,6 +53,7 @@ _FOLDERS = (
     "metrics",
     "nn",
     "optim",
+    "planner",
     "ptq",
     "recipes",
     "records",
@@ -77,6 +80,7 @@ __all__ = [
     "matmul",
     "matvec",
     "measure",
+    "plan",
     "prepare",
     "qsnr",
     "quantize",

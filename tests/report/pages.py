@@ -8,13 +8,14 @@ from fewbits.report import (
     checkpoint_page,
     codecs_page,
     matrices_page,
+    plan_page,
     prune_page,
     scale_page,
     solve_page,
     tasks_page,
     train_page,
 )
-from tests.report import fake, scaling
+from tests.report import fake, planning, scaling
 from tests.report.test_pruning import PRODUCTS, REPORT
 from tests.report.test_pruning import model as pruned
 
@@ -84,6 +85,7 @@ PAGES = {
     "tasks trained": lambda: tasks_page(long_formats(), fake.PROVENANCE),
     "codecs": lambda: codecs_page([scaling.comparison()], fake.PROVENANCE),
     "scale": lambda: scale_page(scaling.prediction(), ORIGIN),
+    "plan": lambda: plan_page(planning.record(), ORIGIN),
     "matrices": lambda: matrices_page(fake.matrices(), fake.PROVENANCE),
     "solve": lambda: solve_page(solved(), ORIGIN),
     "train": lambda: train_page(trained(), ORIGIN),

@@ -15,7 +15,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 # Arguments of Python that bear another name on the command line, where a table's column says the unit.
-_RENAMED = {"min_qsnr_db": "min_qsnr"}
+_RENAMED = {"min_qsnr_db": "min_qsnr", "pins": "pin"}
 
 
 def parameter_flags(command: Callable[..., object]) -> dict[str, str]:

@@ -21,6 +21,7 @@ from fewbits.cli.flags import with_flags
 from fewbits.cli.formats import formats
 from fewbits.cli.inspect import inspect
 from fewbits.cli.paths import guarded
+from fewbits.cli.plan import plan
 from fewbits.cli.progress import Interrupted
 from fewbits.cli.prune import prune
 from fewbits.cli.recipes import recipes
@@ -66,6 +67,7 @@ _COMMANDS = (
     train,
     prune,
     scale,
+    plan,
 )
 for _command in _COMMANDS:
     app.command(cls=_Command)(with_aliases(with_flags(guarded(_command))))

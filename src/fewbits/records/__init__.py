@@ -9,6 +9,14 @@ from fewbits.records.checkpoint import CheckpointReport, TensorScore, TensorSumm
 from fewbits.records.comparison import LayerScore, TaskScore
 from fewbits.records.error import Error
 from fewbits.records.inspection import InspectedTensor, InspectReport
+from fewbits.records.planning import (
+    Machine,
+    MachineLink,
+    PlannedEdge,
+    PlannedLayer,
+    PlannedStrategy,
+    PlanRecord,
+)
 from fewbits.records.provenance import Provenance
 from fewbits.records.pruning import PrunedModel, PrunedProduct, PrunedTensor, PruneReport, PruneStage
 from fewbits.records.ptq import QuantizedLayer, QuantizeReport
@@ -37,7 +45,13 @@ __all__ = [
     "InspectReport",
     "InspectedTensor",
     "LayerScore",
+    "Machine",
+    "MachineLink",
     "MatrixScore",
+    "PlanRecord",
+    "PlannedEdge",
+    "PlannedLayer",
+    "PlannedStrategy",
     "PredictedStep",
     "Prediction",
     "Provenance",

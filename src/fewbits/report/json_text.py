@@ -1,7 +1,7 @@
 """Records as JSON text: strictly valid, in a stable order, with what it takes to measure again.
 
 Each document is one object: ``kind`` ("tasks", "checkpoint", "matrices", "cast", "inspect", "training",
-"system", "pruning", "codecs" or "scaling"), ``schema`` (the version of this layout, a number),
+"system", "pruning", "codecs", "scaling" or "plan"), ``schema`` (the version of this layout, a number),
 ``provenance`` (``command``, ``versions``, ``seeds``) and the records. The keys of a record are its fields in
 order of definition, then what is derived from them (mean, difference, spread, totals).
 
@@ -23,6 +23,7 @@ from fewbits.records import (
     CodecComparison,
     InspectReport,
     MatrixScore,
+    PlanRecord,
     Prediction,
     Provenance,
     PrunedModel,
@@ -100,6 +101,11 @@ def scale_json(prediction: Prediction, provenance: Provenance) -> str:
     return _document("scaling", provenance, prediction=prediction)
 
 
+def plan_json(plan: PlanRecord, provenance: Provenance) -> str:
+    """Write a plan under ``plan``, which :meth:`fewbits.planner.Plan.load` reads again."""
+    return _document("plan", provenance, plan=plan)
+
+
 def _document(kind: str, provenance: Provenance, **records: object) -> str:
     origin: dict[str, Json] = {
         "command": provenance.command,
@@ -122,4 +128,6 @@ def _plain(value: object) -> Json:
         return {name: _plain(getattr(value, name)) for name in names}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
     return cast("Json", value)  # of anything else json.dumps says that it is none

@@ -1,0 +1,76 @@
+"""The graph of a model: exported without computing anything, and read layer by layer."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from fewbits.errors import ArgumentError
+from fewbits.planner.capture.walk import Walk
+from fewbits.planner.graph import Graph
+
+Inputs: TypeAlias = "Sequence[object] | Mapping[str, object]"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A model as a list of operations, and what each of them is in the planner's graph."""
+
+    program: ExportedProgram
+    walk: Walk
+
+
+def capture(model: nn.Module, example_inputs: Inputs) -> Graph:
+    """Return the layers of a model, their iteration spaces, and the tensors between them.
+
+    The model is exported, not run: nothing is computed, no weight is copied, and a model built under
+    ``torch.device("meta")`` needs no memory for its weights. A model that is to be trained returns its loss.
+    Operations that follow another one value by value belong to its layer, and add no FLOP to a product.
+
+    Args:
+        model: in the mode, training or evaluation, in which it will run.
+        example_inputs: arguments of ``model``: a sequence of positional ones or a mapping of named ones, of
+            the shapes and dtypes that a step has. On a meta model they are taken for meta tensors.
+
+    Raises:
+        ArgumentError: torch.export cannot follow the model.
+    """
+    return export(model, example_inputs).walk.graph
+
+
+def export(model: nn.Module, example_inputs: Inputs) -> Exported:
+    """Return the exported program and what each operation is in the graph; arguments as :func:`capture`."""
+    if isinstance(example_inputs, (torch.Tensor, str)):
+        raise ArgumentError(
+            f"example_inputs is a {type(example_inputs).__name__}; give the arguments of the model as a tuple"
+            " or a dict, (x,) for one tensor"
+        )
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    moved = example_inputs
+    if device.type == "meta":
+        moved = pytree.tree_map_only(torch.Tensor, lambda x: x.to("meta"), example_inputs)
+    args = () if isinstance(moved, Mapping) else tuple(moved)
+    kwargs = dict(moved) if isinstance(moved, Mapping) else {}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch, about its own modules
+            program = torch.export.export(model, args, kwargs, strict=False)
+    except Exception as error:
+        raise ArgumentError(
+            f"{type(model).__name__} cannot be captured: torch.export stops with {type(error).__name__}:"
+            f" {_reason(error)}; operations and shapes must not depend on values: use torch.where, torch.cond"
+            " or fixed shapes there, or plan the part of the model that can be exported"
+        ) from error
+    return Exported(program, Walk(program))
+
+
+def _reason(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2])[:400] or "no reason given"

@@ -1,0 +1,214 @@
+"""Layers without products: normalizations, softmax, losses, pooling, sums, recurrences, values one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from torch.fx import Node
+
+from fewbits.planner.capture.arguments import argument, extents, integers, tensors
+from fewbits.planner.capture.draft import Draft, Names, Use, axis_names, leading_names
+from fewbits.planner.capture.products import aligned, shape_of
+
+
+def _drafted(
+    kind: str, uses: list[Use], output: Names, shape: tuple[int, ...], whole: set[str] | None = None
+) -> Draft:
+    draft = Draft(kind, uses, [output], {}, whole=whole or set(), flops=float(math.prod(shape)))
+    draft.run_along(shape, output)
+    for use in uses:
+        draft.run_along(shape_of(use.node), use.dims)
+    return draft
+
+
+def layer_norm(node: Node) -> Draft:
+    """Over the last axes, which stay whole; the leading ones are free."""
+    x, *affine = tensors(node)
+    shape = shape_of(x)
+    normalized = argument(node, 1, "normalized_shape")
+    inner = len(normalized) if isinstance(normalized, (list, tuple)) else 1
+    rank = len(shape)
+    last = tuple("d" if i == rank - 1 else f"d{i}" for i in range(rank - inner, rank))
+    names = (*leading_names(rank - inner), *last)
+    draft = _drafted(
+        "normalization", [Use(x, names), *(Use(w, last) for w in affine)], names, shape, whole=set(last)
+    )
+    draft.flops *= 5
+    draft.saved = 2 * math.prod(shape[: rank - inner])
+    return draft
+
+
+def group_norm(node: Node) -> Draft:
+    """Over groups of channels of one sample, which stay whole."""
+    x, *affine = tensors(node)
+    names = axis_names(len(shape_of(x)))
+    draft = _drafted(
+        "normalization",
+        [Use(x, names), *(Use(w, (names[1],)) for w in affine)],
+        names,
+        shape_of(x),
+        whole=set(names[1:]),
+    )
+    draft.flops *= 5
+    return draft
+
+
+def batch_norm(node: Node) -> Draft:
+    """Over the batch and the places, for each channel: pieces of a batch in training sum their moments."""
+    x, *others = tensors(node)
+    names: Names = ("b", "c", *axis_names(len(shape_of(x)))[2:]) if len(shape_of(x)) > 1 else ("c",)
+    draft = _drafted("normalization", [Use(x, names), *(Use(w, ("c",)) for w in others)], names, shape_of(x))
+    draft.whole = {name for name in draft.extents if name not in {"b", "c"}}
+    draft.flops *= 5
+    draft.saved = 2 * draft.extents.get("c", 1)
+    if argument(node, 5, "training", False):
+        draft.statistics = (((2, draft.extents["c"]), (None, "c")),)
+    return draft
+
+
+def softmax(node: Node) -> Draft:
+    """Along one axis, which stays whole."""
+    (x, *_) = tensors(node)
+    shape, names = shape_of(x), axis_names(len(shape_of(x)))
+    along = names[int(str(argument(node, 1, "dim"))) % len(shape)]
+    draft = _drafted("softmax", [Use(x, names)], names, shape, whole={along})
+    draft.flops *= 5
+    return draft
+
+
+def cross_entropy(node: Node) -> Draft:
+    """Classes stay whole; samples are free, and their losses are summed where they are reduced."""
+    x, target, *weight = tensors(node)
+    shape, rank = shape_of(x), len(shape_of(x))
+    at = 1 if rank > 1 else 0
+    names = tuple("v" if i == at else name for i, name in enumerate(axis_names(rank)))
+    samples = tuple(name for name in names if name != "v")
+    out = extents(node)[0]
+    draft = _drafted(
+        "softmax",
+        [
+            Use(x, names),
+            Use(target, names if shape_of(target) == shape else samples),
+            *(Use(w, ("v",)) for w in weight),
+        ],
+        samples if out else (),
+        out,
+        whole={"v"},
+    )
+    draft.flops, draft.saved = 5.0 * math.prod(shape), math.prod(shape)
+    return draft
+
+
+def pooling(node: Node) -> Draft:
+    """A window slides over the places; adaptive windows differ, so that their places stay whole."""
+    (x,) = tensors(node)
+    given, out = shape_of(x), extents(node)[0]
+    adaptive = "adaptive" in str(node.target)
+    rank = len(given) - 2
+    names = axis_names(len(given)) if rank != 1 else ("b", "c", "w")
+    halos: tuple[int, ...] = ()
+    if not adaptive:
+        kernel = integers(argument(node, 1, "kernel_size"), rank, 1)
+        stride = integers(argument(node, 2, "stride", None) or kernel, rank, 1)
+        halos = (0, 0, *(max(0, k - s) for k, s in zip(kernel, stride, strict=True)))
+    draft = Draft("elementwise", [Use(x, names, halos)], [names for _ in extents(node)], {})
+    draft.whole = set(names[2:]) if adaptive else set()
+    draft.run_along(out, names)
+    draft.flops, draft.saved = float(math.prod(given)), math.prod(out)
+    return draft
+
+
+def elementwise(node: Node) -> Draft:
+    """Each value from the values at its place."""
+    out = extents(node)[0]
+    names = axis_names(len(out))
+    dims: Names = tuple(name if n > 1 else None for name, n in zip(names, out, strict=True))
+    return _drafted(
+        "elementwise", [Use(x, aligned(shape_of(x), dims, out)) for x in tensors(node)], dims, out
+    )
+
+
+def reduction(node: Node) -> Draft:
+    """Sums leave sums; any other reduction keeps its axes whole."""
+    x, *others = tensors(node)
+    if others:
+        return elementwise(node)  # the larger of two tensors
+    shape, rank = shape_of(x), len(shape_of(x))
+    given = argument(node, 1, "dim")
+    dims = given if isinstance(given, (list, tuple)) else [given]
+    gone = {int(str(d)) % rank for d in dims if isinstance(d, int)} if rank else set()
+    gone = gone or set(range(rank))
+    names = axis_names(rank)
+    keep = any(len(out) == rank for out in extents(node)) and rank > 0
+    output = tuple(None if i in gone else name for i, name in enumerate(names) if keep or i not in gone)
+    additive = str(node.target).split(".")[1] in {"sum", "mean"}
+    draft = _drafted(
+        "elementwise",
+        [Use(x, names)],
+        output,
+        extents(node)[0],
+        set() if additive else {names[i] for i in gone},
+    )
+    draft.outputs = [output for _ in extents(node)]
+    draft.flops = float(math.prod(shape))
+    return draft
+
+
+def lstm(node: Node) -> Draft | None:
+    """A recurrence: steps, gates and layers stay whole, samples are free."""
+    nodes = tensors(node)
+    x, state = nodes[0], argument(node, 1, "hx")
+    if len(shape_of(x)) != 3:
+        return None  # a packed sequence
+    states = len(list(state)) if isinstance(state, (list, tuple)) else 1
+    first = bool(argument(node, 8, "batch_first"))
+    names: Names = ("b", "s", "d") if first else ("s", "b", "d")
+    out, *final = extents(node)
+    weights = nodes[1 + states :]
+    uses = [
+        Use(x, names),
+        *(Use(h, (None, "b", None)) for h in nodes[1 : 1 + states]),
+        *(Use(w, (None,) * len(shape_of(w))) for w in weights),
+    ]
+    outputs: list[Names] = [(*names[:2], "e"), *((None, "b", None) for _ in final)]
+    draft = Draft("lstm", uses, outputs, {}, whole={"s", "d", "e"}, product=True)
+    draft.run_along(out, outputs[0])
+    draft.run_along(shape_of(x), names)
+    tokens = math.prod(shape_of(x)[:2])
+    draft.flops = 2.0 * tokens * sum(math.prod(shape_of(w)) for w in weights if len(shape_of(w)) > 1)
+    draft.saved = 6 * math.prod(out) * (len(weights) // 4 or 1)  # gates and cells of each layer
+    return draft
+
+
+OTHERS: dict[str, Callable[[Node], Draft | None]] = {
+    **dict.fromkeys(("layer_norm", "rms_norm"), layer_norm),
+    **dict.fromkeys(("group_norm", "instance_norm"), group_norm),
+    "batch_norm": batch_norm,
+    **dict.fromkeys(("softmax", "log_softmax", "_softmax", "_log_softmax"), softmax),
+    **dict.fromkeys(("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d"), cross_entropy),
+    **dict.fromkeys(
+        tuple(f"{a}{b}_pool{n}d" for a in ("", "adaptive_") for b in ("max", "avg") for n in (1, 2, 3)),
+        pooling,
+    ),
+    **dict.fromkeys(("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "norm"), reduction),
+    **dict.fromkeys(("linalg_vector_norm", "var", "std", "logsumexp", "prod", "any", "all"), reduction),
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), lstm),
+}
+
+# Each value from the values at its place; the overloads with one tensor and those with several.
+POINTWISE = frozenset(
+    (
+        *("abs", "acos", "add", "addcdiv", "addcmul", "asin", "atan", "atan2", "bernoulli"),
+        *("bitwise_and", "bitwise_not", "bitwise_or", "ceil", "celu", "clamp", "clamp_max", "clamp_min"),
+        *("copysign", "cos", "cosh", "div", "dropout", "elu", "eq", "erf", "erfc", "exp", "exp2"),
+        *("expm1", "feature_dropout", "floor", "floor_divide", "fmod", "full_like", "ge", "gelu", "gt"),
+        *("hardsigmoid", "hardswish", "hardtanh", "isfinite", "isinf", "isnan", "le", "leaky_relu"),
+        *("lerp", "log", "log10", "log1p", "log2", "log_sigmoid", "logaddexp", "logical_and"),
+        *("logical_not", "logical_or", "logical_xor", "lt", "masked_fill", "maximum", "minimum", "mish"),
+        *("mul", "nan_to_num", "ne", "neg", "ones_like", "pow", "reciprocal", "relu", "relu6"),
+        *("remainder", "round", "rrelu", "rsqrt", "rsub", "selu", "sigmoid", "sign", "silu", "sin"),
+        *("sinh", "softplus", "softshrink", "sqrt", "square", "sub", "tan", "tanh", "tanhshrink"),
+        *("threshold", "trunc", "where", "xlogy", "zeros_like", "__and__", "__or__", "__xor__"),
+    )
+)

@@ -1,0 +1,81 @@
+"""Configurations that no neighbour can make worth choosing: one of the same vertex is never worse.
+
+This is Goldstein's criterion of dead-end elimination (Efficient Rotamer Elimination Applied to Protein
+Side-Chains and Related Spin Glasses, 1994): a is never worse than b if
+
+    c[a] - c[b] + sum over neighbours of max_x (E[a, x] - E[b, x]) <= 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Table = NDArray[np.float64]
+Indices = NDArray[np.int64]
+_AT_ONCE = 1 << 17  # differences in one array, which caches hold
+
+
+def undominated(costs: Table, tables: Sequence[Table]) -> Indices:
+    """Return the configurations that remain, in ascending order; of equal ones, one.
+
+    Args:
+        costs: (k,), what each configuration costs alone.
+        tables: for each neighbour a table (k, n), by the configuration of the neighbour, or of several.
+    """
+    possible = np.isfinite(costs)
+    for table in tables:
+        possible &= np.isfinite(table).any(axis=1)
+    left = np.flatnonzero(possible)
+    if len(left) < 2:
+        return left if len(left) else np.zeros(1, np.int64)  # all are forbidden: any stands for the others
+    costs, tables = costs[left], [_distinct_columns(table[left]) for table in tables]
+    order = np.argsort(sum((t.min(axis=1) for t in tables), costs), kind="stable")
+    with np.errstate(invalid="ignore"):  # where both are forbidden
+        return left[np.sort(_pass(costs, tables, order))]
+
+
+def _pass(costs: Table, tables: Sequence[Table], order: Indices) -> Indices:
+    """Return what is left if each, in that order, removes those after it that are never better.
+
+    Only what stays removes others, so rounding makes no circle in which all remove each other.
+    """
+    kept: list[int] = []
+    widest = max((t.shape[1] for t in tables), default=1)
+    order, costs, tables = order.copy(), costs[order], [table[order] for table in tables]
+    while len(order):
+        n = max(1, _AT_ONCE // (len(order) * widest))
+        pairs = [(t[:n, None], t[None]) for t in tables]
+        never_worse = _excess(costs[:n, None], costs, pairs) <= 0
+        stays = np.ones(len(order), bool)
+        for a, removes in enumerate(never_worse):
+            if stays[a]:
+                kept.append(int(order[a]))
+                stays &= ~removes
+                stays[a] = True
+        stays[:n] = False  # they are done
+        order, costs, tables = order[stays], costs[stays], [t[stays] for t in tables]
+    return np.array(kept)
+
+
+def _excess(a: Table, b: Table, tables: Sequence[tuple[Table, Table]]) -> Table:
+    """Return the most that a can cost above b, whatever the neighbours do."""
+    excess = a - b
+    for of_a, of_b in tables:
+        largest = (of_a - of_b).max(axis=-1)
+        if np.isnan(largest).any():
+            difference = of_a - of_b
+            largest = np.where(np.isnan(difference), -np.inf, difference).max(axis=-1)
+        excess = excess + largest
+    return excess
+
+
+def _distinct_columns(table: Table) -> Table:
+    """Return the table with equal columns once, as only the largest difference counts."""
+    columns = np.ascontiguousarray(table.T)
+    if columns.shape[0] < 2:
+        return table
+    keys = columns.view(np.dtype((np.void, columns.itemsize * columns.shape[1]))).ravel()
+    return table[:, np.unique(keys, return_index=True)[1]]

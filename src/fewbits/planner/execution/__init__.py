@@ -1,0 +1,128 @@
+"""Plans that run: a model's parameters on a device mesh, and its operations on pieces of their tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.fx import Node
+
+from fewbits.errors import ArgumentError
+from fewbits.planner.capture import Exported, Inputs, export
+from fewbits.planner.capture.arguments import in_place, operation
+from fewbits.planner.execution.boundary import placements
+from fewbits.planner.execution.executable import executable, refusal
+from fewbits.planner.execution.layout import Layout, lay_out, places
+from fewbits.planner.execution.mesh import joined
+from fewbits.planner.execution.program import Program
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def split_model(
+    model: Model, splits: Mapping[str, Mapping[str, int]], mesh: Any, example_inputs: Inputs
+) -> Model:
+    """Have a model run split over a mesh; return it.
+
+    Its parameters become DTensors, each in the pieces that its layer works on, and its ``forward`` runs the
+    exported operations: every tensor goes to where the next layer needs it, each layer computes its piece,
+    and what a split sums is summed over the mesh. Every process gives the whole batch, of the shapes of the
+    example inputs. Results that processes hold whole, as a loss, come back as plain tensors, others as
+    DTensors.
+
+    Args:
+        model: changed in place. Parameters are taken from the first process; those on the meta device stay
+            there, in pieces.
+        splits: for each layer that is split, by its name in the graph, parts by dimension.
+        mesh: a ``torch.distributed.device_mesh.DeviceMesh``.
+        example_inputs: as for :func:`fewbits.planner.capture.capture`.
+
+    Raises:
+        ArgumentError: a layer that the model does not have, a split that the mesh cannot make, or one that
+            does not run; nothing is changed then.
+    """
+    return split_exported(export(model, example_inputs), splits, model, mesh)
+
+
+def split_exported(
+    exported: Exported, splits: Mapping[str, Mapping[str, int]], model: Model, mesh: Any
+) -> Model:
+    """Do as :func:`split_model` for a model that has been exported already."""
+    graph = exported.walk.graph
+    missing = sorted(set(splits) - {layer.name for layer in graph.layers})
+    if missing:
+        raise ArgumentError(
+            f"the plan splits {missing[0]!r}, which {type(model).__name__} does not have; make the plan for"
+            " this model, with these example inputs"
+        )
+    layout = lay_out(graph, splits, tuple(mesh.shape))
+    for layer in graph.layers:
+        split = [splits.get(layer.name, {}).get(d.name, 1) for d in layer.space]
+        reason = refusal(layer, split)
+        if reason:
+            given = ", ".join(f"{d.name} by {p}" for d, p in zip(layer.space, split, strict=True) if p > 1)
+            raise ArgumentError(
+                f"{layer.name} ({layer.kind}) cannot run split {given}: {reason}; ask for a plan with"
+                " executable=True"
+            )
+    for node in exported.program.graph.nodes:
+        _refuse(node)
+    mesh = joined(graph, layout, mesh)
+    _distribute(model, exported, layout, mesh)
+    model.forward = Program(exported, layout, model, mesh)
+    return model
+
+
+def _refuse(node: Node) -> None:
+    """Raise for what no process could do as one process does it."""
+    if node.op != "call_function":
+        return
+    name = operation(node)
+    if name in {"rand_like", "randn_like", "bernoulli", "rrelu", "rand", "randn"}:
+        raise ArgumentError(
+            f"{node.name} draws values at random, which processes would do alike on different pieces; give"
+            " them as an input, or use dropout"
+        )
+    if in_place(node) and name in {"copy", "fill", "index_put", "masked_scatter", "scatter"}:
+        raise ArgumentError(
+            f"{node.name} writes into a part of a tensor, which a plan cannot run; write it with torch.where"
+            " or torch.cat"
+        )
+
+
+def _distribute(model: nn.Module, exported: Exported, layout: Layout, mesh: Any) -> None:
+    """Put each parameter into the pieces of the first layer that has it."""
+    made: dict[int, nn.Parameter] = {}
+    dims = {w.name: (layer, w.axes) for layer in reversed(exported.walk.graph.layers) for w in layer.weights}
+    for prefix, module in model.named_modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            qualified = f"{prefix}.{name}" if prefix else name
+            known = next((n for n in _names(model, parameter) if n in dims), qualified)
+            layer, axes = dims.get(known, (None, ()))
+            held = places(layout.assignments[layer.name], axes) if layer else (None,) * mesh.ndim
+            if id(parameter) not in made:
+                made[id(parameter)] = nn.Parameter(
+                    _in_pieces(parameter, held, mesh), requires_grad=parameter.requires_grad
+                )
+            module.register_parameter(name, made[id(parameter)])
+
+
+def _names(model: nn.Module, parameter: nn.Parameter) -> list[str]:
+    return [name for name, p in model.named_parameters(remove_duplicate=False) if p is parameter]
+
+
+def _in_pieces(parameter: nn.Parameter, held: tuple[int | None, ...], mesh: Any) -> DTensor:
+    if parameter.device.type != "meta":
+        return distribute_tensor(parameter.detach(), mesh, placements(held))
+    shape = list(parameter.shape)
+    for m, axis in enumerate(held):
+        if axis is not None:
+            shape[axis] //= mesh.size(m)
+    piece = torch.empty(shape, dtype=parameter.dtype, device="meta")
+    return DTensor.from_local(piece, mesh, placements(held), run_check=False)
+
+
+__all__ = ["executable", "split_exported", "split_model"]

@@ -1,0 +1,203 @@
+"""What a layer costs in each of its splits: compute, collectives and memory of one device in a step.
+
+Gradients of inputs are part of edges: what they cost depends on what the producer holds of them.
+
+A product is computed three times, once forward and twice backward (Elango 2021, section IV); what is no
+product, twice. Values that are summed over q pieces are all-reduced: 2 (q - 1) / q of them are sent. Within
+nodes that is done first, and each device of a node then reduces its part with those of other nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbits.planner.configurations import Splits, axis_splits, lacking
+from fewbits.planner.graph import Layer, Operand
+from fewbits.planner.machines import product_rate
+from fewbits.planner.role_bits import RoleBits
+from fewbits.records import Machine, MachineLink
+
+Reals = NDArray[np.float64]
+COPIED = ("elementwise", "concatenation", "embedding")
+"""Kinds of layers whose backward pass needs none of their inputs; what they keep stands in ``saved``."""
+
+
+@dataclass(frozen=True)
+class LayerCosts:
+    """Costs of a layer, one for each split, of one device."""
+
+    compute: Reals  # seconds
+    link: Reals  # seconds
+    sent: Reals  # bytes
+    memory: Reals  # bytes
+
+    @property
+    def seconds(self) -> Reals:
+        """Compute and collectives, one after the other."""
+        return self.compute + self.link
+
+
+def layer_costs(
+    layer: Layer, splits: Splits, fed: Sequence[bool], kept: bool, roles: RoleBits, machine: Machine
+) -> LayerCosts:
+    """Return what a layer costs in each split.
+
+    Args:
+        layer: the layer.
+        splits: (k, d).
+        fed: for each input whether another layer makes it, which then needs its gradient.
+        kept: whether a layer after it keeps the output for the backward pass.
+        roles: bits by role.
+        machine: the devices.
+    """
+    pieces = splits.prod(axis=1)
+    reduce = _Collectives(layer, splits, machine)
+    reduce.add(layer.output, roles.vector, lacking(layer, layer.output))
+    for operand, has_gradient in zip(layer.inputs, fed, strict=True):
+        reduce.exchange(operand, 2 * roles.vector if has_gradient else roles.vector)
+    for alike in _alike(layer):  # gradients that are summed by the same devices travel together
+        reduce.add(alike, roles.weight_gradient, summed(layer, alike))
+    for operand in layer.statistics:
+        reduce.add(operand, 2 * roles.vector, lacking(layer, operand))
+    return LayerCosts(
+        _compute(layer, roles, machine) / pieces,
+        reduce.seconds,
+        reduce.sent,
+        _memory(layer, splits, fed, kept, roles),
+    )
+
+
+@dataclass(frozen=True)
+class GradientCosts:
+    """What it takes to sum the gradient of an input, one for each split."""
+
+    parts: Reals  # devices that have a part of each sum
+    link: Reals  # seconds of an all-reduce
+    sent: Reals  # bytes of it
+
+
+def gradient_costs(
+    layer: Layer, operand: Operand, splits: Splits, roles: RoleBits, machine: Machine
+) -> GradientCosts:
+    """Return what it takes to sum the gradient of an input; arguments as :func:`layer_costs`."""
+    over = summed(layer, operand)
+    reduce = _Collectives(layer, splits, machine)
+    reduce.add(operand, roles.vector, over)
+    return GradientCosts(splits[:, over].prod(axis=1).astype(np.float64), reduce.seconds, reduce.sent)
+
+
+def summed(layer: Layer, operand: Operand) -> list[int]:
+    """Return the dimensions over which the gradient of an operand is summed: those that it lacks.
+
+    What has none of the dimensions that the output lacks, as a bias, is used after the sum over these: its
+    gradient is whole in each of their parts.
+    """
+    before = {layer.space[i].name for i in lacking(layer, layer.output)}
+    is_after = not before & set(operand.axes)
+    return [i for i in lacking(layer, operand) if not (is_after and layer.space[i].name in before)]
+
+
+def values(layer: Layer, operand: Operand, splits: Splits) -> Reals:
+    """Return the values of an operand that one device has in each split."""
+    return np.asarray(prod(operand.shape) / axis_splits(layer, operand, splits).prod(axis=1))
+
+
+def _alike(layer: Layer) -> list[Operand]:
+    """Return the weights, those along the same dimensions as one."""
+    together: dict[frozenset[str | None], Operand] = {}
+    for operand in layer.weights:
+        key = frozenset(operand.axes) | {None}
+        first = together.get(key)
+        if first is None:
+            together[key] = operand
+            continue
+        sizes = [prod(o.shape) // prod(_extents(o)) for o in (first, operand)]
+        together[key] = Operand("weights", (sum(sizes), *_extents(first)), (None, *_named(first)))
+    return list(together.values())
+
+
+def _named(operand: Operand) -> tuple[str, ...]:
+    return tuple(axis for axis in operand.axes if axis is not None)
+
+
+def _extents(operand: Operand) -> tuple[int, ...]:
+    return tuple(n for n, axis in zip(operand.shape, operand.axes, strict=True) if axis is not None)
+
+
+def _compute(layer: Layer, roles: RoleBits, machine: Machine) -> float:
+    if not layer.product:
+        return 2 * layer.flops / machine.vector_flops
+    return sum(layer.flops / product_rate(machine, bits) for bits in roles.products)
+
+
+def _memory(layer: Layer, splits: Splits, fed: Sequence[bool], kept: bool, roles: RoleBits) -> Reals:
+    bits: Reals = layer.saved * roles.vector / splits.prod(axis=1)
+    for operand in layer.weights:
+        bits = bits + roles.parameter * values(layer, operand, splits)
+    if kept:
+        bits = bits + roles.vector * values(layer, layer.output, splits)
+    if layer.kind not in COPIED:
+        for operand, has_producer in zip(layer.inputs, fed, strict=True):
+            own = roles.kept if layer.product else None
+            if own is not None or not has_producer:
+                bits = bits + (own or roles.vector) * values(layer, operand, splits)
+    return bits / 8
+
+
+class _Collectives:
+    """Sums of seconds and bytes of the collectives of a layer, for each split."""
+
+    def __init__(self, layer: Layer, splits: Splits, machine: Machine) -> None:
+        self.layer, self.splits, self.machine = layer, splits, machine
+        self.seconds, self.sent = np.zeros(len(splits)), np.zeros(len(splits))
+        self._inner = within_nodes(splits, machine)
+
+    def add(self, operand: Operand, bits: float, over: Sequence[int]) -> None:
+        """All-reduce an operand over dimensions."""
+        octets = values(self.layer, operand, self.splits) * bits / 8
+        inner = self._inner[:, over].prod(axis=1)
+        outer = self.splits[:, over].prod(axis=1) / inner
+        near, far = self.machine.links[0], self.machine.links[-1]
+        for group, sent, link in ((inner, octets, near), (outer, octets / inner, far)):
+            moved = 2 * (group - 1) / group * sent
+            self.sent += moved
+            self.seconds += message_seconds(moved, link, 2 * np.ceil(np.log2(group)))
+
+    def exchange(self, operand: Operand, bits: float) -> None:
+        """Fetch what an operand's pieces need of their neighbours (halos)."""
+        if not any(operand.halos):
+            return
+        parts = axis_splits(self.layer, operand, self.splits)
+        extents = np.array(operand.shape) / parts
+        moved = ((extents + np.where(parts > 1, operand.halos, 0)).prod(axis=1) - extents.prod(axis=1)) * bits
+        at = [d.name for d in self.layer.space]
+        over = [at.index(a) for a, halo in zip(operand.axes, operand.halos, strict=True) if halo and a]
+        is_near = (self._inner[:, over] == self.splits[:, over]).all(axis=1)
+        near, far = self.machine.links[0], self.machine.links[-1]
+        self.sent += moved / 8
+        self.seconds += np.where(is_near, message_seconds(moved / 8, near), message_seconds(moved / 8, far))
+
+
+def within_nodes(splits: Splits, machine: Machine) -> Splits:
+    """Return which part of each dimension's split lies within a node: that of the last dimensions first."""
+    inner = np.ones_like(splits)
+    if len(machine.links) == 1:
+        return splits
+    left = np.full(len(splits), machine.per_node)
+    for i in range(splits.shape[1] - 1, -1, -1):
+        inner[:, i] = np.gcd(splits[:, i], left)
+        left = np.where(inner[:, i] == splits[:, i], left // inner[:, i], 1)
+    return inner
+
+
+def message_seconds(octets: Reals, link: MachineLink, steps: Reals | float = 1.0) -> Reals:
+    """Return the time of so many bytes in so many messages; nothing takes no time on any link."""
+    octets = np.where(octets > 0, octets, 0.0)
+    if link.gigabits == 0:
+        return np.where(octets > 0, np.inf, 0.0)
+    return np.where(octets > 0, 8e-9 * octets / link.gigabits + 1e-6 * link.latency_us * steps, 0.0)

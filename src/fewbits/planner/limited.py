@@ -1,0 +1,160 @@
+"""The cheapest choice within limits on sums: of memory, and of sensitivity.
+
+Lagrange multipliers put prices on what is limited. For any prices, the least cost with them, minus the price
+of the limits, is below the cost of every choice that keeps the limits; the best prices are found by cutting
+planes (Kelley, 1960). A choice within the limits that was met on the way is then improved layer by layer. Its
+distance to the bound is told: where it is zero, the choice is proved the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from scipy.optimize import linprog
+
+from fewbits.planner.layer_cost import Reals
+from fewbits.planner.tables import Tables
+
+_CUTS = 40  # at most; each takes one search
+_LARGEST_MOVE = 1 << 16  # pairs of options that are tried at once
+_CLOSE = 1e-6  # of the cost: where bound and best prices agree to this, no further cut is asked for
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Options of all layers, their time, and a bound on the time of all choices within the limits."""
+
+    options: tuple[int, ...]
+    seconds: float
+    bound: float
+
+
+def cheapest(tables: Tables, limits: Mapping[str, float], memory_bytes: int) -> Choice | None:
+    """Return the cheapest choice within limits that was found; None where none is known to keep them.
+
+    Args:
+        tables: costs of all options.
+        limits: on sums by quantity, ``memory`` or ``sensitivity``.
+        memory_bytes: of a table of the search.
+    """
+    first = tables.least({"seconds": 1.0}, memory_bytes)
+    bound = first.cost if first.bound is None else first.bound
+    if _within(tables, first.choice, limits):
+        return Choice(first.choice, first.cost, bound)
+    met = [first.choice, *_leanest(tables, limits, memory_bytes)]
+    bound = max(bound, _cut(tables, limits, memory_bytes, met))
+    feasible = [choice for choice in dict.fromkeys(met) if _within(tables, choice, limits)]
+    if not feasible:
+        return None
+    feasible.sort(key=lambda choice: tables.total("seconds", choice))
+    improved = [_improved(tables, choice, limits) for choice in feasible[:3]]
+    best = min(improved, key=lambda choice: tables.total("seconds", choice))
+    seconds = tables.total("seconds", best)
+    return Choice(best, seconds, min(bound, seconds))
+
+
+def leanest(tables: Tables, quantity: str, memory_bytes: int) -> tuple[int, ...]:
+    """Return the choice with the least sum of a quantity."""
+    return tables.least({quantity: 1.0}, memory_bytes).choice
+
+
+def _leanest(tables: Tables, limits: Mapping[str, float], memory_bytes: int) -> list[tuple[int, ...]]:
+    """Return choices with little of each that is limited, and with little of all, each by its limit."""
+    alone = [leanest(tables, quantity, memory_bytes) for quantity in limits]
+    together = {quantity: 1 / max(limit, 1e-300) for quantity, limit in limits.items()}
+    return [*alone, tables.least(together, memory_bytes).choice]
+
+
+def _cut(tables: Tables, limits: Mapping[str, float], memory_bytes: int, met: list[tuple[int, ...]]) -> float:
+    """Raise the bound by better and better prices; choices met on the way are added to `met`."""
+    names = list(limits)
+    bound = -np.inf
+    planes = [_plane(tables, choice, limits) for choice in met]
+    for _ in range(_CUTS):
+        top, prices = _best_prices(planes)
+        weights = {"seconds": 1.0} | dict(zip(names, prices, strict=True))
+        found = tables.least(weights, memory_bytes)
+        least = found.cost if found.bound is None else found.bound
+        reached = least - sum(price * limits[name] for name, price in zip(names, prices, strict=True))
+        bound = max(bound, reached)
+        if found.choice in met or top - bound <= _CLOSE * abs(bound):
+            break
+        met.append(found.choice)
+        planes.append(_plane(tables, found.choice, limits))
+    return bound
+
+
+def _plane(tables: Tables, choice: Sequence[int], limits: Mapping[str, float]) -> tuple[float, ...]:
+    """Return the time of a choice, and by how much of each limit it is above it."""
+    over = [tables.total(name, choice) - limit for name, limit in limits.items()]
+    return tables.total("seconds", choice), *over
+
+
+def _best_prices(planes: Sequence[tuple[float, ...]]) -> tuple[float, list[float]]:
+    """Return the highest bound that the choices met allow, and the prices at which it stands."""
+    finite = np.array([plane for plane in planes if np.isfinite(plane).all()])
+    scale = np.maximum(np.abs(finite).max(axis=0), 1e-300)
+    rows = finite / scale
+    # The largest t and prices y >= 0 with t <= seconds + y over, for each choice.
+    constraints = np.column_stack([np.ones(len(rows)), -rows[:, 1:]])
+    found = linprog(
+        [-1.0, *np.zeros(rows.shape[1] - 1)],
+        A_ub=constraints,
+        b_ub=rows[:, 0],
+        bounds=[(None, None), *[(0, 1e9)] * (rows.shape[1] - 1)],
+    )
+    top, prices = float(found.x[0]) * scale[0], found.x[1:] * scale[0] / scale[1:]
+    return top, [float(price) for price in prices]
+
+
+def _within(tables: Tables, choice: Sequence[int], limits: Mapping[str, float]) -> bool:
+    return all(tables.total(name, choice) <= limit * (1 + 1e-12) for name, limit in limits.items())
+
+
+def _improved(tables: Tables, choice: tuple[int, ...], limits: Mapping[str, float]) -> tuple[int, ...]:
+    """Give one layer, or two with an edge, the fastest options within the limits, until nothing changes."""
+    now = list(choice)
+    pairs = {tuple(sorted((e.producer, e.consumer))) for e in tables.graph.edges}
+    moves = [*((i,) for i in range(len(now))), *sorted(pairs)]
+    left = {name: limit - tables.total(name, now) for name, limit in limits.items()}
+    changed = True
+    while changed:
+        moved = [_moved(tables, now, layers, left) for layers in moves]
+        changed = any(moved)
+    return tuple(now)
+
+
+def _moved(tables: Tables, now: list[int], layers: tuple[int, ...], left: dict[str, float]) -> bool:
+    """Choose for one layer or two what is fastest beside the others; return whether that changed anything.
+
+    What is left of each limit is kept in `left`.
+    """
+    if prod(len(tables.options[i].formats) for i in layers) > _LARGEST_MOVE:
+        return False
+    at = tuple(now[i] for i in layers)
+    seconds = _joint(tables, now, layers, "seconds")
+    allowed = np.ones(seconds.shape, bool)
+    more = {name: _joint(tables, now, layers, name) for name in left}
+    for name, own in more.items():
+        allowed &= own - own[at] <= left[name]
+    allowed[at] = True
+    best = np.unravel_index(int(np.argmin(np.where(allowed, seconds, np.inf))), seconds.shape)
+    if not seconds[best] < seconds[at] * (1 - 1e-12):
+        return False
+    for i, option in zip(layers, best, strict=True):
+        now[i] = int(option)
+    for name, own in more.items():
+        left[name] -= float(own[best] - own[at])
+    return True
+
+
+def _joint(tables: Tables, now: Sequence[int], layers: tuple[int, ...], quantity: str) -> Reals:
+    """Return what the options of one layer or two cost beside the others."""
+    if len(layers) == 1:
+        return tables.beside(layers[0], now, quantity)
+    i, j = layers
+    alone = tables.beside(i, now, quantity, without=j)[:, None] + tables.beside(j, now, quantity, without=i)
+    return alone + tables.between(i, j, quantity)

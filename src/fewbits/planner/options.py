@@ -1,0 +1,91 @@
+"""What may be chosen for each layer: a split and a format, and what pins and prohibitions leave of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbits.errors import ArgumentError
+from fewbits.planner.configurations import Splits, mesh_splits
+from fewbits.planner.graph import Graph, Layer
+
+Pins = Mapping[str, Mapping[str, int] | Sequence[int]]
+"""Splits that are fixed: of a layer, or of all that a glob fits, by dimension or for all dimensions."""
+Forbidden = Mapping[str, Sequence[str]]
+"""Dimensions that are not split, of a layer or of all that a glob fits."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of one layer."""
+
+    splits: Splits  # (k, d)
+    formats: NDArray[np.int64]  # (k,), the index of a recipe
+
+
+def layer_options(graph: Graph, devices: int, formats: int, pins: Pins, forbid: Forbidden) -> list[Options]:
+    """Return the options of each layer; layers without products take the first format.
+
+    Raises:
+        ArgumentError: a pin or prohibition fits no layer, names no dimension, or leaves no option.
+    """
+    for argument, globs in (("pins", pins), ("forbid", forbid)):
+        for glob in globs:
+            if not any(fnmatchcase(layer.name, glob) for layer in graph.layers):
+                raise ArgumentError(
+                    f"`{argument}` names {glob!r}, which fits no layer; the first of them are"
+                    f" {', '.join(layer.name for layer in graph.layers[:5])}"
+                )
+    known: dict[object, Options] = {}
+    found = []
+    for layer in graph.layers:
+        own_pins = [pin for glob, pin in pins.items() if fnmatchcase(layer.name, glob)]
+        own_forbidden = {d for glob, names in forbid.items() if fnmatchcase(layer.name, glob) for d in names}
+        key = (layer.space, layer.product, repr(own_pins), tuple(sorted(own_forbidden)))
+        if key not in known:
+            known[key] = _options(layer, devices, formats, own_pins, own_forbidden)
+        found.append(known[key])
+    return found
+
+
+def _options(
+    layer: Layer,
+    devices: int,
+    formats: int,
+    pins: Sequence[Mapping[str, int] | Sequence[int]],
+    forbidden: set[str],
+) -> Options:
+    splits = mesh_splits(layer, devices)
+    at = {d.name: i for i, d in enumerate(layer.space)}
+    for pin in pins:
+        for name, n in _fixed(layer, pin).items():
+            if name not in at:
+                raise ArgumentError(
+                    f"`pins` fix {name!r} of the layer {layer.name!r}; its dimensions are {', '.join(at)}"
+                )
+            splits = splits[splits[:, at[name]] == n]
+    for name in forbidden & set(at):
+        splits = splits[splits[:, at[name]] == 1]
+    if not len(splits):
+        space = ", ".join(f"{d.name}={d.extent}" for d in layer.space)
+        raise ArgumentError(
+            f"`pins` {list(pins)} and `forbid` {sorted(forbidden)} leave the layer {layer.name!r} ({space})"
+            f" no split over {devices} devices; a split divides its extent, and their product the devices"
+        )
+    many = formats if layer.product else 1
+    return Options(np.tile(splits, (many, 1)), np.repeat(np.arange(many), len(splits)))
+
+
+def _fixed(layer: Layer, pin: Mapping[str, int] | Sequence[int]) -> Mapping[str, int]:
+    if isinstance(pin, Mapping):
+        return pin
+    if len(pin) != len(layer.space):
+        raise ArgumentError(
+            f"`pins` fix {tuple(pin)} for the layer {layer.name!r}, which has the {len(layer.space)}"
+            f" dimensions {', '.join(d.name for d in layer.space)}"
+        )
+    return {d.name: n for d, n in zip(layer.space, pin, strict=True)}

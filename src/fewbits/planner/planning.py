@@ -1,0 +1,297 @@
+"""``fewbits.plan``: the fastest way to split a network over devices, by a model of what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import isfinite
+from os import PathLike
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fewbits.errors import ArgumentError
+from fewbits.planner.graph import Graph
+from fewbits.planner.limited import cheapest, leanest
+from fewbits.planner.machines import machine as find_machine
+from fewbits.planner.options import Forbidden, Options, Pins, layer_options
+from fewbits.planner.planned import Plan, fingerprint
+from fewbits.planner.role_bits import read_layer_recipe, role_bits
+from fewbits.planner.rules import strategies
+from fewbits.planner.tables import Tables, tables
+from fewbits.recipes import Codec, Recipe
+from fewbits.recipes import codec as read_codec
+from fewbits.records import Machine, PlannedEdge, PlannedLayer, PlannedStrategy
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Sensitivities = Mapping[str, Mapping[str, float]]
+"""What each format costs in quality, by layer and then by the name of the format."""
+
+
+def plan(
+    model: nn.Module | Graph,
+    example_inputs: Sequence[object] | None = None,
+    *,
+    devices: int,
+    machine: str | Machine = "h100",
+    memory: float | None = None,
+    recipe: str | Recipe = "fp32",
+    formats: Sequence[str] = (),
+    sensitivity: Sensitivities | None = None,
+    max_sensitivity: float | None = None,
+    codec: str | Codec | None = None,
+    pins: Pins | None = None,
+    forbid: Forbidden | None = None,
+    reuse: Plan | str | PathLike[str] | None = None,
+    compare: bool = False,
+    executable: bool = False,
+    name: str = "",
+    memory_bytes: int = 2**30,
+) -> Plan:
+    """Return the fastest plan: for each layer over how many devices each of its dimensions is split.
+
+    The time of a step is what the devices compute and what they send, one after the other. The choice is
+    exact: no other takes less in that model (PaSE, Elango 2021). With `memory` or `max_sensitivity` the plan
+    says by its bound how far it may be from the best. Peak rates make times too short, all alike.
+
+    Args:
+        model: a network as a :class:`Graph`, or a torch module, which is captured.
+        example_inputs: of a module; tensors on the meta device are enough.
+        devices: how many share the network out.
+        machine: what they are: a name of `MACHINES`, or a Machine.
+        memory: bytes that one device may hold; None: that of the machine. Infinite for no cap.
+        recipe: formats by role of all layers, or the name of one format.
+        formats: recipes or formats of which each product takes one, with its split; none: `recipe`.
+        sensitivity: what each of `formats` costs in quality, by layer: what ``fewbits compare`` measures.
+        max_sensitivity: the most that the sum of these may be.
+        codec: in what weights' gradients travel; None: as the recipe holds them.
+        pins: splits that are fixed, as in ``{"fc1": {"b": 8}, "conv*": (8, 1, 1, 1, 1)}``, by name or glob.
+        forbid: dimensions that stay whole, as in ``{"*": ("h", "w")}``.
+        reuse: a plan, or the path of one, whose splits and formats are taken; the costs are computed anew.
+        compare: whether strategies that others use are set beside it.
+        executable: whether only splits are chosen that :meth:`Plan.apply` can run.
+        name: of the network, for people.
+        memory_bytes: the most that one table of the search may take.
+
+    Raises:
+        ArgumentError: no devices, a pin that fits nothing, a cap below what any plan takes, or a plan for
+            another network.
+        DataError: the file of a plan is damaged.
+    """
+    if devices < 1 or devices != int(devices):
+        raise ArgumentError(f"devices={devices!r}; expected a whole number from 1 up")
+    graph = model if isinstance(model, Graph) else _captured(model, example_inputs)
+    if not graph.layers:
+        raise ArgumentError("the network has no layers; give one that computes something")
+    place = find_machine(machine)
+    recipes = [read_layer_recipe(r) for r in (formats or (recipe,))]
+    names = list(formats) or [recipes[0].name]
+    if reuse is not None:
+        pins, formats_of = _reused(reuse, graph, devices, names)
+    else:
+        formats_of = {}
+    options = layer_options(graph, devices, len(recipes), pins or {}, forbid or {})
+    options = [_of_format(o, formats_of.get(i)) for i, o in enumerate(options)]
+    if executable:
+        options = _executable(graph, options)
+    cap = place.memory if memory is None else memory
+    limits = _limits(cap, max_sensitivity)
+    found = tables(
+        graph,
+        options,
+        devices,
+        place,
+        [role_bits(r, codec) for r in recipes],
+        _sensitivities(graph, names, sensitivity, max_sensitivity),
+    )
+    best = cheapest(found, limits, memory_bytes)
+    if best is None:
+        raise _impossible(found, limits, memory_bytes)
+    others = strategies(found, devices, place.per_node) if compare else {}
+    return Plan(
+        network=name or "network",
+        model=fingerprint(graph),
+        devices=devices,
+        machine=place,
+        recipe=",".join(names),
+        codec="" if codec is None else str(read_codec(codec)),
+        layers=_layers(found, best.options, names),
+        edges=_edges(found, best.options),
+        seconds=best.seconds,
+        bound=min(best.bound, best.seconds),
+        memory_cap=cap if isfinite(cap) else None,
+        sensitivity_cap=max_sensitivity,
+        strategies=tuple(_strategy(found, name, choice) for name, choice in others.items()),
+        warnings=graph.warnings,
+    )
+
+
+def _captured(model: nn.Module, example_inputs: Sequence[object] | None) -> Graph:
+    from fewbits.planner.capture import capture
+
+    if example_inputs is None:
+        raise ArgumentError("a torch module is captured with example_inputs, a tuple of tensors; give them")
+    return capture(model, example_inputs)
+
+
+def _limits(cap: float, max_sensitivity: float | None) -> dict[str, float]:
+    if not cap > 0:
+        raise ArgumentError(f"`memory` is {cap!r}; expected bytes of one device, above 0")
+    limits = {"memory": float(cap)} if isfinite(cap) else {}
+    return limits if max_sensitivity is None else limits | {"sensitivity": float(max_sensitivity)}
+
+
+def _sensitivities(
+    graph: Graph, names: Sequence[str], given: Sensitivities | None, most: float | None
+) -> dict[str, list[float]]:
+    if given is None:
+        if most is not None:
+            raise ArgumentError("`max_sensitivity` without `sensitivity`; give numbers by layer and format")
+        return {}
+    products = [layer.name for layer in graph.layers if layer.product]
+    if unknown := set(given) - set(products):
+        raise ArgumentError(
+            f"`sensitivity` names {min(unknown)!r}, which is no product of the network; its first are"
+            f" {', '.join(products[:5])}"
+        )
+    found = {}
+    for layer in products:
+        numbers = given.get(layer, {})
+        missing = [name for name in names if name not in numbers]
+        if missing:
+            raise ArgumentError(
+                f"`sensitivity` has no number for the layer {layer!r} in {missing[0]}; give all"
+            )
+        found[layer] = [float(numbers[name]) for name in names]
+        if not np.isfinite(found[layer]).all():
+            raise ArgumentError(f"`sensitivity` of the layer {layer!r} is {found[layer]}; expected numbers")
+    return found
+
+
+def _reused(
+    reuse: Plan | str | PathLike[str], graph: Graph, devices: int, names: Sequence[str]
+) -> tuple[Pins, dict[int, int]]:
+    """Return the splits of a plan as pins, and the index of the format of each product."""
+    old = reuse if isinstance(reuse, Plan) else Plan.load(reuse)
+    old.check_fits(graph, devices)
+    formats = {}
+    for i, layer in enumerate(old.layers):
+        if layer.format and layer.format not in names:
+            raise ArgumentError(
+                f"the plan has the layer {layer.name!r} in {layer.format!r}, which is none of"
+                f" {', '.join(names)}; give the formats that it was made with, {old.recipe}"
+            )
+        if layer.format:
+            formats[i] = names.index(layer.format)
+    return {_literal(layer.name): layer.split for layer in old.layers}, formats
+
+
+def _literal(name: str) -> str:
+    """Return a glob that fits a name and nothing else."""
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
+
+
+def _of_format(own: Options, format: int | None) -> Options:
+    if format is None:
+        return own
+    kept = own.formats == format
+    return Options(own.splits[kept], own.formats[kept])
+
+
+def _executable(graph: Graph, options: Sequence[Options]) -> list[Options]:
+    """Return the options that run; layers that are alike share theirs."""
+    from fewbits.planner.execution.executable import refusal
+
+    known: dict[object, Options] = {}
+    found = []
+    for layer, own in zip(graph.layers, options, strict=True):
+        key = replace(layer, name="", module=""), id(own)
+        if key not in known:
+            refused = [refusal(layer, tuple(map(int, split))) for split in own.splits]
+            runs = np.array([not why for why in refused])
+            if not runs.any():
+                raise ArgumentError(
+                    f"the layer {layer.name!r} has no split that runs: {refused[0]}; leave `executable`"
+                    " out, or pin it otherwise"
+                )
+            known[key] = Options(own.splits[runs], own.formats[runs])
+        found.append(known[key])
+    return found
+
+
+def _impossible(found: Tables, limits: Mapping[str, float], memory_bytes: int) -> ArgumentError:
+    """Say what is missing, and which layer takes most."""
+    for quantity, limit in limits.items():
+        lean = leanest(found, quantity, memory_bytes)
+        least = found.total(quantity, lean)
+        if least <= limit:
+            continue
+        weights = {quantity: 1.0}
+        parts = [float(found.of_layer(i, weights)[k]) for i, k in enumerate(lean)]
+        largest = int(np.argmax(parts))
+        layer = found.graph.layers[largest]
+        if quantity == "memory":
+            return ArgumentError(
+                f"`memory` of {limit:.0f} bytes is {least - limit:.0f} bytes too little: the leanest plan"
+                f" takes {least:.0f}, of which the layer {layer.name!r} takes {parts[largest]:.0f}; take more"
+                " devices, more memory, or a recipe with narrower states"
+            )
+        return ArgumentError(
+            f"`max_sensitivity` of {limit:g} is below {least:g}, the least that formats can have; the layer"
+            f" {layer.name!r} alone has {parts[largest]:g}"
+        )
+    stated = " and ".join(f"{quantity} {limit:g}" for quantity, limit in limits.items())
+    return ArgumentError(f"no plan was found that keeps {stated} together; each alone can be kept: raise one")
+
+
+def _layers(found: Tables, choice: Sequence[int], names: Sequence[str]) -> tuple[PlannedLayer, ...]:
+    planned = []
+    for i, (layer, own, k) in enumerate(zip(found.graph.layers, found.options, choice, strict=True)):
+        costs = found.layers[i]
+        seconds = found.beside(i, choice, "seconds")
+        same = (own.splits == own.splits[k]).all(axis=1)
+        others = np.where(same, np.inf, seconds)
+        second = int(np.argmin(others))
+        planned.append(
+            PlannedLayer(
+                name=layer.name,
+                kind=layer.kind,
+                dimensions=tuple(d.name for d in layer.space),
+                split=tuple(map(int, own.splits[k])),
+                format=names[own.formats[k]] if layer.product else "",
+                compute_seconds=float(costs.compute[k]),
+                link_seconds=float(costs.link[k]),
+                sent_bytes=float(costs.sent[k]),
+                memory_bytes=float(costs.memory[k]),
+                runner_up=tuple(map(int, own.splits[second])),
+                runner_up_seconds=float(others[second] - seconds[k])
+                if np.isfinite(others[second])
+                else np.inf,
+                sensitivity=float(found.sensitivity[i][k]),
+                module=layer.module,
+            )
+        )
+    return tuple(planned)
+
+
+def _edges(found: Tables, choice: Sequence[int]) -> tuple[PlannedEdge, ...]:
+    planned = []
+    for edge, costs in zip(found.graph.edges, found.edges, strict=True):
+        at = costs.rows[choice[edge.producer]], costs.columns[choice[edge.consumer]]
+        planned.append(
+            PlannedEdge(
+                edge.producer,
+                edge.consumer,
+                edge.operand,
+                *(float(part[at]) for part in (costs.seconds, costs.sent, costs.memory)),
+            )
+        )
+    return tuple(planned)
+
+
+def _strategy(found: Tables, name: str, choice: Sequence[int]) -> PlannedStrategy:
+    sent = sum(float(found.layers[i].sent[k]) for i, k in enumerate(choice))
+    sent += sum(edge.sent_bytes for edge in _edges(found, choice))
+    return PlannedStrategy(name, found.total("seconds", choice), sent, found.total("memory", choice))

@@ -1,0 +1,271 @@
+"""Captured graphs against PyTorch's counts of FLOP and parameters, and against shapes worked out by hand."""
+
+import math
+import resource
+from collections.abc import Callable
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from fewbits.errors import ArgumentError
+from fewbits.planner.capture import capture
+from fewbits.planner.capture.values import reshaped
+from fewbits.planner.graph import Graph
+from tests.planner.networks import GPT, RNN, Block, Sum, cnn, mlp, tokens
+
+Case = Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]]
+
+
+def _transformer() -> nn.Module:
+    with pytest.warns(UserWarning, match="nested"):
+        return nn.Transformer(16, 4, 2, 2, 32)
+
+
+NETWORKS: dict[str, Case] = {
+    "MLP": lambda: (mlp(), (torch.zeros(8, 32),)),
+    "GPT": lambda: (GPT(100, 32, 4, 2, 16), (tokens(4, 16, 100), tokens(4, 16, 100))),
+    "GPT, products apart": lambda: (GPT(100, 32, 4, 1, 16, fused=False), (tokens(4, 16, 100),)),
+    "TransformerEncoder": lambda: (
+        nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2),
+        (torch.zeros(4, 7, 16),),
+    ),
+    "Transformer": lambda: (_transformer(), (torch.zeros(7, 4, 16), torch.zeros(5, 4, 16))),
+    "CNN": lambda: (cnn(), (torch.zeros(4, 3, 16, 16),)),
+    "einsum": lambda: (Sum(), (torch.zeros(6, 3),)),
+}
+
+
+@pytest.fixture(params=NETWORKS)
+def case(request: pytest.FixtureRequest) -> tuple[nn.Module, tuple[torch.Tensor, ...], Graph]:
+    with torch.device("meta"):
+        model, inputs = NETWORKS[request.param]()
+    inputs = tuple(x.to("meta") for x in inputs)
+    return model, inputs, capture(model, inputs)
+
+
+def check_graph(graph: Graph) -> None:
+    """Axes run along dimensions of the space, and edges join axes that exist, in the order of the layers."""
+    assert len({layer.name for layer in graph.layers}) == len(graph.layers)
+    for layer in graph.layers:
+        extents = {d.name: d.extent for d in layer.space}
+        assert len(extents) == len(layer.space)
+        for operand in (*layer.inputs, *layer.weights, layer.output):
+            assert len(operand.axes) == len(operand.shape)
+            assert set(operand.axes) - {None} <= set(extents)
+            assert len(operand.halos) in {0, len(operand.shape)}
+        for extent, axis in zip(layer.output.shape, layer.output.axes, strict=True):
+            assert axis is None or extent % extents[axis] == 0
+    fed = set()
+    for edge in graph.edges:
+        assert edge.producer < edge.consumer
+        assert (edge.consumer, edge.operand) not in fed
+        fed.add((edge.consumer, edge.operand))
+        made, read = graph.layers[edge.producer].output, graph.layers[edge.consumer].inputs[edge.operand]
+        if not edge.axes:
+            assert made.shape == read.shape
+            continue
+        assert len(edge.axes) == len(read.shape)
+        joined = [a for a in edge.axes if a is not None]
+        assert len(set(joined)) == len(joined)
+        assert all(0 <= a < len(made.shape) for a in joined)
+
+
+def test_flops_are_those_that_torch_counts(case: tuple[nn.Module, tuple[torch.Tensor, ...], Graph]) -> None:
+    model, inputs, graph = case
+    with FlopCounterMode(display=False) as counter:
+        model(*inputs)
+    assert sum(layer.flops for layer in graph.layers if layer.product) == counter.get_total_flops() > 0
+
+
+def test_parameters_are_all_there(case: tuple[nn.Module, tuple[torch.Tensor, ...], Graph]) -> None:
+    model, _, graph = case
+    found = {weight.name: weight.shape for layer in graph.layers for weight in layer.weights}
+    assert found == {name: tuple(p.shape) for name, p in model.named_parameters()}
+
+
+def test_edges_and_axes_agree(case: tuple[nn.Module, tuple[torch.Tensor, ...], Graph]) -> None:
+    check_graph(case[2])
+
+
+def test_an_mlp_is_its_products_in_a_row() -> None:
+    graph = capture(mlp((32, 64, 16)), (torch.zeros(8, 32),))
+    assert [layer.name for layer in graph.layers] == ["0", "2"]  # GELU belongs to the product before it
+    first = graph.layers[0]
+    assert {d.name: d.extent for d in first.space} == {"b": 8, "n": 64, "k": 32}
+    assert first.weights[0].axes == ("n", "k")
+    assert first.flops == 2 * 8 * 64 * 32
+    assert first.saved == 8 * 64  # what GELU was given
+    assert [(e.producer, e.consumer, e.axes) for e in graph.edges] == [(0, 1, ())]
+    assert graph.warnings == ()
+
+
+def test_heads_follow_the_columns_of_their_products() -> None:
+    graph = capture(Block(32, 4, fused=False), (torch.zeros(2, 8, 32),))
+    at = {layer.name: i for i, layer in enumerate(graph.layers)}
+    attention = at["scaled_dot_product_attention"]
+    read = [e for e in graph.edges if e.consumer == attention]
+    assert [graph.layers[e.producer].name for e in read] == ["q", "k", "v"]
+    assert all(e.axes == (0, 2, 1, None) for e in read)  # (b, s, n) is (b, h, s, d): heads lead the columns
+    (after,) = (e for e in graph.edges if e.producer == attention)
+    assert (graph.layers[after.consumer].name, after.axes) == ("proj", (0, 2, 1))
+    assert not {d.name: d.splittable for d in graph.layers[attention].space}["s"]  # causal
+
+
+def test_a_convolution_needs_its_neighbours_rows() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, (5, 3), padding=(2, 1)), nn.Conv2d(8, 4, 3, stride=3))
+    first, second = capture(model, (torch.zeros(2, 3, 12, 12),)).layers
+    assert first.inputs[0].halos == (0, 0, 4, 2)
+    assert second.inputs[0].halos == (0, 0, 0, 0)  # windows do not overlap
+    assert {d.name: d.extent for d in second.space} == {
+        "b": 2,
+        "c": 8,
+        "h": 4,
+        "w": 4,
+        "n": 4,
+        "r": 3,
+        "s": 3,
+    }
+    depthwise = capture(nn.Conv2d(8, 16, 3, groups=8), (torch.zeros(2, 8, 5, 5),)).layers[0]
+    assert depthwise.weights[0].axes[0] == depthwise.inputs[0].axes[1] == depthwise.output.axes[1] == "g"
+
+
+def test_an_lstm_shares_out_its_batch_only() -> None:
+    graph = capture(RNN(50, 8), (tokens(4, 7, 50),))
+    check_graph(graph)
+    (cells,) = (layer for layer in graph.layers if layer.kind == "lstm")
+    assert [d.name for d in cells.space if d.splittable] == ["b"]
+    assert cells.flops == 2 * 4 * 7 * 4 * 16 * (8 + 16 + 16 + 16)
+    assert [layer.kind for layer in graph.layers] == ["embedding", "lstm", "product"]
+
+
+@pytest.mark.parametrize("name", ["llama", "bert"])
+def test_models_of_hugging_face(name: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    if name == "llama":
+        config = transformers.LlamaConfig(
+            **sizes, intermediate_size=48, num_key_value_heads=2, use_cache=False
+        )
+        model = transformers.LlamaForCausalLM(config)
+    else:
+        config = transformers.BertConfig(**sizes, intermediate_size=48)
+        model = transformers.BertForMaskedLM(config)
+    graph = capture(model, {"input_ids": tokens(2, 8, 100), "labels": tokens(2, 8, 100)})
+    check_graph(graph)
+    weights = {w.name: math.prod(w.shape) for layer in graph.layers for w in layer.weights}
+    assert sum(weights.values()) == sum(p.numel() for p in model.parameters())
+    linear = sum(math.prod(w.shape) for layer in graph.layers if layer.product for w in layer.weights[:1])
+    assert (
+        sum(layer.flops for layer in graph.layers if layer.product)
+        == 2 * 16 * linear + 2 * 2 * 4 * 16 * 8 * 16
+    )
+    assert graph.warnings == ()
+
+
+def test_blocks_repeat_with_the_same_layers() -> None:
+    graph = capture(GPT(100, 32, 4, 3, 16), (tokens(4, 16, 100),))
+    shapes = {}
+    for layer in graph.layers:
+        if layer.name.startswith("blocks."):
+            _, i, name = layer.name.split(".", 2)
+            shapes.setdefault(i, []).append((name, layer.space, layer.kind, layer.flops, layer.saved))
+    assert shapes["0"] == shapes["1"] == shapes["2"]
+
+
+@pytest.mark.parametrize("llama", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_seven_billion_parameters_take_seconds_and_no_memory(llama: bool) -> None:
+    with torch.device("meta"):
+        if llama:
+            transformers = pytest.importorskip("transformers")
+            model: nn.Module = transformers.LlamaForCausalLM(transformers.LlamaConfig(use_cache=False))
+        else:
+            model = GPT(50304, 4096, 32, 32, 2048)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    graph = capture(model, (torch.zeros(8, 2048, dtype=torch.long),))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert sum(math.prod(w.shape) for layer in graph.layers for w in layer.weights) > 6.6e9
+    assert len(graph.layers) < 16 * 32
+    assert peak * 1024 < 1e9  # the weights alone would be 26 GB
+    assert graph.warnings == ()
+
+
+def test_weights_are_not_copied() -> None:
+    model = nn.Linear(4096, 4096)
+    before = model.weight.data_ptr(), model.weight._version
+    with mock.patch.object(torch.Tensor, "clone", side_effect=AssertionError("a copy")):
+        capture(model, (torch.zeros(2, 4096),))
+    assert (model.weight.data_ptr(), model.weight._version) == before
+    assert type(model.weight) is nn.Parameter
+
+
+class Unknown(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.first, self.dim = nn.Linear(6, 6), dim
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        return torch.cdist(y, y) if self.dim else torch.linalg.svdvals(y)
+
+
+def test_what_is_not_known_is_named_and_splits_its_batch_at_most() -> None:
+    graph = capture(Unknown(1), (torch.zeros(4, 6, 6),))
+    assert [d.name for d in graph.layers[-1].space] == ["b"]
+    assert any("cdist" in text and "batch" in text for text in graph.warnings)
+    inverse = capture(Unknown(0), (torch.zeros(2, 6, 6),)).layers[-1]
+    assert {d.name for d in inverse.space} == {"b"}
+    assert inverse.kind == "unknown"
+
+
+def test_writing_into_a_part_is_seen() -> None:
+    class Write(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = super().forward(x)
+            y[:, 0] = 1
+            y += 2
+            return y * y.sum()
+
+    graph = capture(Write(4, 4), (torch.zeros(3, 4),))
+    kinds = [layer.kind for layer in graph.layers]
+    assert kinds[:2] == ["product", "unknown"]
+    assert [(e.producer, e.consumer) for e in graph.edges] == [(0, 1), (1, 2), (1, 3), (2, 3)]
+    assert "part of a tensor" in graph.warnings[0]
+
+
+def test_a_model_that_cannot_be_exported_says_why() -> None:
+    class Branch(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) if x.sum() > 0 else x
+
+    with pytest.raises(ArgumentError, match=r"Branch cannot be captured: .*must not depend on values"):
+        capture(Branch(4, 4), (torch.zeros(3, 4),))
+    with pytest.raises(ArgumentError, match="as a tuple or a dict"):
+        capture(nn.Linear(4, 4), torch.zeros(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "axes"),
+    [
+        ((2, 3, 12), (2, 3, 4, 3), (0, 1, 2, None)),
+        ((2, 3, 4, 3), (2, 3, 12), (0, 1, 2)),
+        ((8, 16, 5), (128, 5), (0, 2)),
+        ((6, 4), (8, 3), (0, None)),
+        ((4, 1, 5), (4, 5), (0, 2)),
+        ((1, 4), (4, 1), (1, None)),
+        ((6,), (2, 1, 3), (0, None, None)),
+    ],
+)
+def test_reshapes_keep_the_leading_axis(
+    old: tuple[int, ...], new: tuple[int, ...], axes: tuple[int | None, ...]
+) -> None:
+    assert reshaped(old, new) == axes
+    x = torch.arange(math.prod(old)).reshape(old)
+    for parts in (2, 3, 4):  # a piece of the one is the piece of the other
+        for to, source in enumerate(axes):
+            if source is None or old[source] % parts or new[to] % parts:
+                continue
+            for a, b in zip(x.chunk(parts, source), x.reshape(new).chunk(parts, to), strict=True):
+                assert sorted(a.flatten().tolist()) == sorted(b.flatten().tolist())

@@ -1,0 +1,422 @@
+"""A plan is the best of all, costs what its parts cost, keeps limits, and fits its own network alone."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fewbits.errors import ArgumentError, DataError
+from fewbits.planner import NETWORKS, Graph, Machine, MachineLink, Plan, plan
+from fewbits.planner.limited import cheapest
+from fewbits.planner.networks import BATCH, decoder_only
+from fewbits.planner.networks.builder import Builder, Tensor
+from tests.planner import small
+
+INF = math.inf
+
+
+def planned(graph: Graph, devices: int = 4, machine: Machine = small.TWO_LEVELS, **options: object) -> Plan:
+    return plan(graph, devices=devices, machine=machine, **({"memory": INF} | options))
+
+
+@pytest.mark.parametrize("machine", small.MACHINES, ids=lambda m: m.name)
+@pytest.mark.parametrize("name", ["perceptron", "branches"])
+def test_no_choice_of_splits_is_faster(name: str, machine: Machine) -> None:
+    graph = small.GRAPHS[name]()
+    found = small.small_tables(graph, 2, machine)
+    best = min(found.total("seconds", choice) for choice in small.all_choices(found))
+    made = planned(graph, 2, machine)
+    assert made.seconds == pytest.approx(best, rel=1e-12)
+    assert made.bound == made.seconds
+
+
+@pytest.mark.parametrize("name", [*small.GRAPHS, "alexnet", "rnnlm"])
+def test_the_time_is_the_sum_of_its_parts(name: str) -> None:
+    graph = small.GRAPHS[name]() if name in small.GRAPHS else NETWORKS[name](BATCH[name])
+    made = planned(graph, 8)
+    parts = [layer.compute_seconds + layer.link_seconds for layer in made.layers]
+    assert made.seconds == pytest.approx(sum(parts) + sum(e.link_seconds for e in made.edges), rel=1e-12)
+    assert made.compute_seconds + made.link_seconds == pytest.approx(made.seconds, rel=1e-12)
+
+
+machines = st.builds(
+    lambda flops, near, far, latency, nodes: Machine(
+        "drawn",
+        {"fp32": flops},
+        (MachineLink(near, latency), MachineLink(far, latency)),
+        1e15,
+        nodes,
+        flops / 9,
+    ),
+    st.floats(1e9, 1e15),
+    st.floats(1e-2, 1e5),
+    st.floats(1e-2, 1e5),
+    st.sampled_from([0.0, 1.0, 100.0]),
+    st.sampled_from([1, 2, 4, 8]),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    machines,
+    st.sampled_from([*small.GRAPHS, "alexnet", "rnnlm", "decoder"]),
+    st.sampled_from([1, 2, 4, 6, 8, 16]),
+)
+def test_no_rule_of_others_is_faster(machine: Machine, name: str, devices: int) -> None:
+    networks = NETWORKS | {"decoder": lambda b: decoder_only(b, length=32, layers=2, features=64, heads=4)}
+    graph = networks[name](64) if name in networks else small.GRAPHS[name]()
+    made = planned(graph, devices, machine, compare=True)
+    assert {s.name for s in made.strategies} == {"data parallel", "one weird trick", "megatron"}
+    for strategy in made.strategies:
+        assert made.seconds <= strategy.seconds * (1 + 1e-12)
+
+
+def test_rules_split_what_they_say() -> None:
+    found = small.small_tables(small.perceptron(), 4, small.TWO_LEVELS)
+    from fewbits.planner.rules import strategies
+
+    chosen = strategies(found, 4, 4)
+    splits = {
+        name: [tuple(map(int, o.splits[k])) for o, k in zip(found.options, choice, strict=True)]
+        for name, choice in chosen.items()
+    }
+    assert splits["data parallel"] == [(4, 1, 1), (4, 1, 1), (4, 1)]
+    assert splits["one weird trick"] == [(1, 4, 1), (1, 4, 1), (1, 1)]
+    assert splits["megatron"] == [(1, 4, 1), (1, 1, 4), (1, 1)]
+
+
+@pytest.mark.parametrize("name", ["perceptron", "attention"])
+def test_with_an_infinite_link_it_is_perfectly_parallel(name: str) -> None:
+    graph = small.GRAPHS[name]()
+    made = planned(graph, 4, small.FAST)
+    alone = planned(graph, 1, small.FAST)
+    assert made.seconds == pytest.approx(alone.seconds / 4, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", [*small.GRAPHS, "alexnet"])
+def test_with_a_dead_link_nothing_is_sent(name: str) -> None:
+    graph = small.GRAPHS[name]() if name in small.GRAPHS else NETWORKS[name](BATCH[name])
+    made = planned(graph, 4, small.DEAD)
+    assert made.sent_bytes == 0
+    assert made.seconds <= planned(graph, 1, small.DEAD).seconds * (1 + 1e-12)
+    slow = replace(small.DEAD, links=(MachineLink(1e-12),))
+    assert planned(graph, 4, slow).sent_bytes == 0
+
+
+def test_one_device_computes_all_and_sends_nothing() -> None:
+    made = planned(small.branches(), 1)
+    assert made.sent_bytes == 0
+    assert all(set(layer.split) == {1} for layer in made.layers)
+
+
+def test_more_bandwidth_never_makes_a_plan_slower() -> None:
+    graph = NETWORKS["alexnet"](128)
+    links = [MachineLink(g) for g in (0.1, 1, 10, 100, 1000)]
+    times = [planned(graph, 16, replace(small.SLOW, links=(link,))).seconds for link in links]
+    assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.6, 0.9])
+def test_a_memory_cap_is_kept_and_the_bound_holds(share: float) -> None:
+    graph = small.perceptron()
+    slow = small.SLOW
+    found = small.small_tables(graph, 4, slow)
+    choices = list(small.all_choices(found))
+    memory = np.array([found.total("memory", choice) for choice in choices])
+    seconds = np.array([found.total("seconds", choice) for choice in choices])
+    cap = memory.min() + share * (memory[seconds.argmin()] - memory.min())
+    best = seconds[memory <= cap].min()
+    made = planned(graph, 4, slow, memory=cap)
+    assert made.memory_bytes <= cap * (1 + 1e-12)
+    assert made.bound <= best * (1 + 1e-9)
+    assert best <= made.seconds * (1 + 1e-9)
+    assert made.seconds <= best * 1.1
+    assert made.gap == pytest.approx(1 - made.bound / made.seconds)
+
+
+def test_a_cap_that_is_not_reached_changes_nothing() -> None:
+    graph = NETWORKS["alexnet"](128)
+    free = planned(graph, 8)
+    assert planned(graph, 8, memory=free.memory_bytes).seconds == free.seconds
+    assert planned(graph, 8, memory=0.95 * free.memory_bytes).seconds >= free.seconds
+
+
+def test_a_cap_below_what_the_weights_need_says_what_is_missing() -> None:
+    message = (
+        r"`memory` of 1000 bytes is \d+ bytes too little: the leanest plan takes \d+, of which the layer 'up'"
+    )
+    with pytest.raises(ArgumentError, match=message):
+        planned(small.perceptron(), 4, memory=1000.0)
+
+
+def test_the_cap_is_the_machines_memory_by_default() -> None:
+    tiny = replace(small.TWO_LEVELS, memory=20_000.0)
+    with pytest.raises(ArgumentError, match="`memory` of 20000 bytes"):
+        plan(small.perceptron(), devices=1, machine=tiny)
+    assert plan(small.perceptron(), devices=1, machine=small.TWO_LEVELS).memory_cap == 16e9
+
+
+@pytest.mark.parametrize("most", [0.0, 1.5, 3.0, 20.0])
+def test_formats_are_chosen_with_splits_within_a_sum_of_sensitivity(most: float) -> None:
+    graph = small.perceptron()
+    formats = ("fp32", "mxfp8")
+    numbers = {"up": (0.0, 1.0), "down": (0.0, 2.0)}
+    found = small.small_tables(graph, 2, small.TWO_LEVELS, formats, numbers)
+    best = min(
+        found.total("seconds", c) for c in small.all_choices(found) if found.total("sensitivity", c) <= most
+    )
+    given_numbers = {name: dict(zip(formats, n, strict=True)) for name, n in numbers.items()}
+    made = planned(graph, 2, formats=formats, sensitivity=given_numbers, max_sensitivity=most)
+    assert made.sensitivity <= most
+    assert made.bound <= best * (1 + 1e-9)
+    assert best <= made.seconds <= best * 1.001
+    if most == 0:
+        assert {layer.format for layer in made.layers} == {"fp32", ""}
+    if most == 20:
+        assert {layer.format for layer in made.layers} == {"mxfp8", ""}
+
+
+def test_narrow_recipes_take_less_time_and_memory() -> None:
+    graph = NETWORKS["transformer"](64)
+    wide, narrow = (planned(graph, 8, small.TWO_LEVELS, recipe=r) for r in ("fp32", "mxfp8"))
+    assert narrow.seconds < wide.seconds
+    assert narrow.memory_bytes < wide.memory_bytes
+    assert planned(graph, 8, recipe="fp8-lm").memory_bytes < narrow.memory_bytes
+
+
+def test_a_codec_makes_gradients_take_its_bits() -> None:
+    graph = small.perceptron()
+    pins = {"*": {"b": 4}}
+    wide, narrow = (
+        planned(graph, 4, pins=pins, codec=c).layers[0].sent_bytes for c in ("fp32", "mxfp8_e4m3")
+    )
+    assert narrow / wide == pytest.approx(8.25 / 32)
+    assert wide == 2 * 3 / 4 * 4 * (64 * 256 + 256)
+
+
+def test_pins_and_prohibitions_are_kept() -> None:
+    graph = NETWORKS["alexnet"](128)
+    free = planned(graph, 8)
+    made = planned(
+        graph, 8, pins={"fc1": (2, 2, 2), "conv*": {"b": 4}}, forbid={"*": ["h", "w"], "fc2": ["k"]}
+    )
+    split = {layer.name: dict(zip(layer.dimensions, layer.split, strict=True)) for layer in made.layers}
+    assert split["fc1"] == {"b": 2, "n": 2, "k": 2}
+    assert all(split[f"conv{i}"]["b"] == 4 for i in range(1, 6))
+    assert split["fc2"]["k"] == 1
+    assert all(s.get("h", 1) == 1 for s in split.values())
+    assert made.seconds > free.seconds
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            {"pins": {"fc9": {"b": 2}}},
+            "`pins` names 'fc9', which fits no layer; the first of them",
+        ),
+        ({"pins": {"up": {"z": 2}}}, "`pins` fix 'z' of the layer 'up'; its dimensions are b, n, k"),
+        ({"pins": {"up": {"b": 3}}}, r"leave the layer 'up' \(b=16, n=64, k=64\)"),
+        ({"pins": {"up": (2, 2)}}, "which has the 3 dimensions b, n, k"),
+        ({"forbid": {"fc9": ["b"]}}, "`forbid` names 'fc9'"),
+        ({"devices": 0}, "devices=0; expected a whole number from 1 up"),
+        ({"memory": 0.0}, "`memory` is 0.0; expected bytes"),
+        ({"memory": float("nan")}, "`memory` is nan; expected bytes"),
+        ({"machine": "pdp11"}, "there is no machine 'pdp11'; expected one of v100"),
+        ({"max_sensitivity": 1.0}, "`max_sensitivity` without `sensitivity`"),
+        ({"sensitivity": {"loss": {"fp32": 0.0}}}, "`sensitivity` names 'loss', which is no product"),
+        ({"sensitivity": {"up": {"fp32": 0.0}}}, "no number for the layer 'down' in fp32"),
+    ],
+)
+def test_bad_arguments_are_refused(options: dict[str, object], told: str) -> None:
+    graph = small.perceptron()
+    given_options = {"devices": 4, "machine": small.TWO_LEVELS} | options
+    with pytest.raises(ArgumentError, match=told.replace("n=64", "n=256")):
+        plan(graph, **given_options)
+
+
+def test_a_network_without_layers_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="the network has no layers"):
+        planned(Graph((), ()))
+
+
+def test_limits_that_contradict_each_other_are_refused() -> None:
+    graph, formats = small.perceptron(), ("fp32", "mxfp8")
+    numbers = {name: {"fp32": 0.0, "mxfp8": 1.0} for name in ("up", "down")}
+    with pytest.raises(ArgumentError, match="`max_sensitivity` of -1 is below 0"):
+        planned(graph, formats=formats, sensitivity=numbers, max_sensitivity=-1.0)
+
+
+def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
+    made = planned(small.branches(), 4, compare=True, recipe="mxfp8", memory=1e9)
+    made.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == made
+    assert json.loads((tmp_path / "plan.json").read_text())["schema"] == 1
+    single = planned(small.branches(), 1)  # no runner-up: infinite
+    single.save(tmp_path / "one.json")
+    assert Plan.load(tmp_path / "one.json") == single
+
+
+def test_a_plan_is_used_again_at_the_costs_of_another_machine(tmp_path: Path) -> None:
+    graph = NETWORKS["alexnet"](128)
+    made = planned(graph, 8)
+    made.save(tmp_path / "plan.json")
+    again = planned(graph, 8, reuse=tmp_path / "plan.json")
+    assert (again.layers, again.seconds) == (
+        tuple(replace(a, runner_up=a.split, runner_up_seconds=INF) for a in made.layers),
+        made.seconds,
+    )
+    slow = planned(graph, 8, small.SLOW, reuse=made)
+    assert [a.split for a in slow.layers] == [a.split for a in made.layers]
+    assert slow.seconds > planned(graph, 8, small.SLOW).seconds
+
+
+def test_a_plan_with_formats_is_used_again_with_them() -> None:
+    graph, formats = small.perceptron(), ("fp32", "mxfp8")
+    made = planned(graph, 2, formats=formats)
+    assert planned(graph, 2, formats=formats, reuse=made).seconds == made.seconds
+    with pytest.raises(ArgumentError, match="in 'mxfp8', which is none of fp32"):
+        planned(graph, 2, reuse=made)
+
+
+def test_a_plan_for_something_else_is_refused() -> None:
+    made = planned(small.branches(), 4)
+    with pytest.raises(
+        ArgumentError,
+        match=r"another model, 'network' with 5 layers, than this one with 3; .*'stem' and 'up'",
+    ):
+        planned(small.perceptron(), 4, reuse=made)
+    with pytest.raises(ArgumentError, match="the plan is for 4 devices and 8 were asked for"):
+        planned(small.branches(), 8, reuse=made)
+    other = small.perceptron(32)
+    with pytest.raises(ArgumentError, match="the plan is for another model"):
+        planned(other, 4, reuse=planned(small.perceptron(16), 4))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"kind": "recipe"}, "is no plan; expected a file that fewbits plan wrote"),
+        ({"schema": 2}, "is a plan of schema 2; this fewbits reads 1"),
+        ({"devices": "many"}, "is no plan: TypeError: 'many' is no whole number"),
+        ({"layers": [{}]}, "is no plan: KeyError"),
+        ({"machine": []}, "is no plan: TypeError"),
+        ({"seconds": True}, "is no plan: TypeError: True is no number"),
+    ],
+)
+def test_a_damaged_plan_is_refused(change: dict[str, object], told: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    planned(small.perceptron()).save(path)
+    document = json.loads(path.read_text())
+    inner = {k: v for k, v in change.items() if k not in document}
+    document |= {k: v for k, v in change.items() if k in document}
+    path.write_text(json.dumps(document | {"plan": document["plan"] | inner}))
+    with pytest.raises(DataError, match=told):
+        Plan.load(path)
+
+
+@pytest.mark.parametrize("text", ["", "[", "[]", '{"kind": 1, "kind": 2}', "[" * 100_000])
+def test_what_is_no_json_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(DataError):
+        Plan.load(tmp_path / "plan.json")
+
+
+def test_the_runner_up_costs_what_the_plan_costs_with_it() -> None:
+    graph = NETWORKS["alexnet"](128)
+    made = planned(graph, 8)
+    pins = {layer.name: layer.split for layer in made.layers}
+    for layer in made.layers[:4]:
+        other = planned(graph, 8, pins=pins | {layer.name: layer.runner_up})
+        assert other.seconds - made.seconds == pytest.approx(layer.runner_up_seconds, rel=1e-6)
+        assert layer.runner_up_seconds >= 0
+
+
+def test_little_memory_for_tables_gives_a_plan_with_a_bound() -> None:
+    graph = decoder_only(8, length=32, layers=2, features=64, heads=4)
+    exact = planned(graph, 8)
+    rough = planned(graph, 8, memory_bytes=200)
+    assert rough.bound <= exact.seconds <= rough.seconds
+    assert rough.bound < rough.seconds
+    assert rough.gap > 0
+
+
+def test_prices_find_what_a_limit_allows() -> None:
+    found = small.small_tables(small.perceptron(), 4, small.SLOW)
+    assert cheapest(found, {"memory": 1.0}, 2**20) is None
+
+
+def test_only_splits_that_run_are_chosen_where_that_is_asked() -> None:
+    graph = NETWORKS["alexnet"](16)
+    wide = planned(graph, 64, forbid={"conv*": ["n"]})
+    runs = planned(graph, 64, forbid={"conv*": ["n"]}, executable=True)
+    split = {layer.name: dict(zip(layer.dimensions, layer.split, strict=True)) for layer in runs.layers}
+    assert all(s["h"] == s["w"] == 1 for name, s in split.items() if name.startswith("conv"))
+    assert runs.seconds >= wide.seconds
+    with pytest.raises(ArgumentError, match="the layer 'conv2' has no split that runs: windows reach"):
+        planned(graph, 3, pins={"conv2": {"h": 3}}, executable=True)
+
+
+def test_products_receive_values_in_their_format_and_all_others_as_vectors() -> None:
+    graph = small.perceptron()
+    pins = {"up": (1, 4, 1), "down": (1, 1, 1), "loss": (1, 1)}
+    edges = {r: planned(graph, 4, pins=pins, recipe=r).edges[0] for r in ("fp32", "mxfp8")}
+    bits, forward = {r: edge.sent_bytes for r, edge in edges.items()}, 16 * 256 * 3 / 4
+    # What comes is kept for the backward pass, unless the product keeps a narrow copy of its own.
+    assert (edges["fp32"].memory_bytes, edges["mxfp8"].memory_bytes) == (4 * forward, 0)
+    assert bits["fp32"] == pytest.approx(4 * forward)
+    assert bits["mxfp8"] == pytest.approx(8.25 / 8 * forward)
+    back = planned(graph, 4, pins={"up": (1, 1, 1), "down": (4, 1, 1)}, recipe="mxfp8").edges[0]
+    assert back.sent_bytes == pytest.approx(8.25 / 8 * 16 * 256 * 3 / 4)  # the gradient, for a product
+
+
+def test_at_a_price_of_memory_the_bound_is_the_best() -> None:
+    """A choice that is best at some price is the best within its own memory, and the bound shows it."""
+    graph = NETWORKS["alexnet"](128)
+    found = small.small_tables(graph, 8, small.TWO_LEVELS)
+    for price in (1e-12, 1e-11, 1e-10):
+        choice = found.least({"seconds": 1.0, "memory": price}, 2**30).choice
+        made = planned(graph, 8, memory=found.total("memory", choice))
+        assert made.bound == pytest.approx(found.total("seconds", choice), rel=1e-5)
+        assert made.seconds == pytest.approx(made.bound, rel=1e-5)
+
+
+def test_layers_that_are_alike_have_sensitivities_of_their_own() -> None:
+    build = Builder()
+    x = Tensor((16, 256))
+    for name in ("one", "two", "three", "four"):
+        x = build.product(name, x, 256)
+    formats = ("fp32", "mxfp8")
+    numbers = {
+        n: {"fp32": 0.0, "mxfp8": s} for n, s in (("one", 5.0), ("two", 5.0), ("three", 1.0), ("four", 5.0))
+    }
+    made = planned(build.graph(), 1, formats=formats, sensitivity=numbers, max_sensitivity=4.0)
+    assert [layer.format for layer in made.layers] == ["fp32", "fp32", "mxfp8", "fp32"]
+
+
+def test_what_is_kept_for_backward_is_counted_once() -> None:
+    """A sum keeps nothing, products keep what they read, and two readers share it."""
+    build = Builder()
+    x = build.product("in", Tensor((16, 64)), 64, bias=False)
+    one, two = (build.product(name, x, 64, bias=False) for name in ("one", "two"))
+    build.add("add", one, two)
+    memory = [layer.memory_bytes for layer in planned(build.graph(), 1).layers]
+    weights, values = 16 * 64 * 64, 4 * 16 * 64
+    assert memory == [weights + 2 * values, weights, weights, 0]
+
+
+def test_a_price_of_sensitivity_counts_that_of_each_layer() -> None:
+    build = Builder()
+    x = Tensor((16, 256))
+    numbers = {"one": 5.0, "two": 5.0, "three": 1.0, "four": 5.0}
+    for name in numbers:
+        x = build.product(name, x, 256)
+    sensitivity = {name: (0.0, number) for name, number in numbers.items()}
+    found = small.small_tables(build.graph(), 1, small.TWO_LEVELS, ("fp32", "mxfp8"), sensitivity)
+    saved = found.layers[1].seconds[0] - found.layers[1].seconds[1]
+    assert found.least({"seconds": 1.0, "sensitivity": saved / 3}, 2**30).choice == (0, 0, 1, 0)
