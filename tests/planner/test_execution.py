@@ -134,6 +134,8 @@ def inside(splits: Splits) -> Splits:
 def _mlp(rank: int, size: int) -> None:
     splits = inside(MLP_SPLITS)
     check(lambda: Square(mlp()), (_x(8, 32),), {**splits, "mean": {"b": 2}})
+    columns = inside({"0": {"b": 2, "n": 4}, "2": {"b": 2, "n": 4}, "4": {"b": 2, "k": 4}})  # scattered sums
+    check(lambda: Square(mlp()), (_x(8, 32),), {**columns, "mean": {"b": 2}})
     check(lambda: Square(mlp()), (_x(8, 32),), {**splits, "mean": {"b": 4, "d": 2}}, bytes_too=False)
 
 

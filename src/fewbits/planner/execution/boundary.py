@@ -42,7 +42,12 @@ class _Enter(torch.autograd.Function):
         spec = ctx.given
         made = [Partial() if s else p for p, s in zip(ctx.needed, ctx.summed, strict=True)]
         whole = DTensor.from_local(gradient.contiguous(), spec.mesh, made, run_check=False)
-        # Sums first, while pieces are small.
+        # Sums first, while pieces are small, and of these the scattered ones, an axis of the mesh at a time:
+        # DTensor would all-reduce where two axes share out one of the tensor.
+        for m, (g, s) in enumerate(zip(spec.placements, ctx.summed, strict=True)):
+            if s and g.is_shard():
+                made[m] = g
+                whole = whole.redistribute(spec.mesh, made)
         first = [g if s else n for g, n, s in zip(spec.placements, ctx.needed, ctx.summed, strict=True)]
         piece = _moved(whole.redistribute(spec.mesh, first), spec.placements)
         # Of these strides on every process: those of the mesh's tensor are worked out from them.
