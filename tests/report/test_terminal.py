@@ -33,6 +33,7 @@ from fewbits.report import (
     history_plot,
     inspect_table,
     matrices_table,
+    plan_table,
     prune_table,
     quantize_table,
     recipe_table,
@@ -45,7 +46,7 @@ from fewbits.report import (
 )
 from fewbits.report.quantities import pieces
 from fewbits.report.terminal.formats import catalogue_table
-from tests.report import fake, scaling
+from tests.report import fake, planning, scaling
 from tests.report.test_pruning import REPORT
 from tests.report.test_table import printed
 
@@ -112,7 +113,7 @@ CAST = CastReport(
 INSPECT = InspectReport(
     "model.safetensors", (InspectedTensor(TENSOR, (32000, 4096), "BF16", FORMAT, 1 << 26, "2:4"),), ()
 )
-CODECS, SCALE = scaling.comparison(), scaling.prediction()
+CODECS, SCALE, PLAN = scaling.comparison(), scaling.prediction(), planning.record()
 
 
 def named(record: Any) -> Any:
@@ -141,6 +142,9 @@ TABLES = {
     "solve": solve_table(solved()),
     "stages": stages_table(solved()),
     "history": history_plot(solved()[0]),
+    "plan": plan_table(
+        replace(PLAN, layers=(replace(PLAN.layers[0], name=TENSOR, format=FORMAT), *PLAN.layers[1:]))
+    ),
     "cast": cast_table(CAST),
     "quantize": quantize_table(QUANTIZED),
     "codecs": codecs_table([replace(CODECS, scores=tuple(map(named, CODECS.scores)))]),
