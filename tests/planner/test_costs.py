@@ -1,6 +1,7 @@
 """Bytes and seconds of layers and edges, against pieces laid out on devices one by one."""
 
 import itertools
+import math
 from dataclasses import replace
 from math import prod
 
@@ -253,3 +254,28 @@ def test_what_stays_within_a_node_takes_its_link() -> None:
         costs = edge_costs(Edge(0, 1, 0), producer, consumer, nothing(1), 8, machine)
         assert costs.sent[0, 0] > 0
         assert costs.seconds[0, 0] == pytest.approx(8e-9 * costs.sent[0, 0] / gigabits)
+
+
+def test_an_lstm_exchanges_states_and_gates_in_each_step() -> None:
+    """Cells laid out one by one: who computes which part of each step, and what it lacks then."""
+    layers, b, s, n = 2, 4, 3, 8
+    build = Builder()
+    build.lstm("lstm", Tensor((b, s, n)), layers)
+    layer, roles = build.layers[0], role_bits("fp32")
+    splits = [(1, 1, 8, 1, 1), (1, 1, 1, 8, 1), (1, 2, 4, 1, 1), (1, 1, 2, 4, 1), (2, 1, 4, 1, 1)]
+    costs = layer_costs(layer, np.array(splits), [False], False, roles, replace(small.SLOW, links=(
+        MachineLink(1.0, 1.0),)))  # fmt: skip
+    for at, (in_l, in_b, in_n, in_k, _) in enumerate(splits):
+        sent = messages = 0.0
+        for _ in range(layers // in_l * s):
+            own, whole, rows = n // in_n, n // in_k, b // in_b
+            sent += rows * (whole - whole / in_n)  # of the state that is read: what others made
+            sent += rows * (whole - whole / in_n)  # sums of its gradient, each to who made it
+            sent += 2 * rows * 4 * own * (in_k - 1) / in_k  # sums of the gates
+            sent += rows * (own - own / in_k)  # the gradient of what is made, read in pieces
+            messages += 2 * math.log2(in_n) + 3 * math.log2(in_k)
+        weights = 2 * (in_b - 1) / in_b * 8 * layers * n * n / (in_l * in_n * in_k)
+        output = 2 * (in_l * in_k - 1) / (in_l * in_k) * b * s * n / (in_b * in_n)
+        messages += 2 * math.ceil(math.log2(in_b)) + 2 * math.log2(in_l * in_k)
+        assert costs.sent[at] == pytest.approx(4 * (sent + weights + output))
+        assert costs.link[at] == pytest.approx(8e-9 * costs.sent[at] + 1e-6 * messages)

@@ -44,6 +44,16 @@ def test_the_time_is_the_sum_of_its_parts(name: str) -> None:
     assert made.compute_seconds + made.link_seconds == pytest.approx(made.seconds, rel=1e-12)
 
 
+def test_features_of_a_recurrence_are_not_split_for_nothing() -> None:
+    """Each of 40 steps of both layers gathers 64 x 1024 states of eight parts, and scatters as much."""
+    graph = NETWORKS["rnnlm"](64)
+    pinned = planned(graph, 8, machine="h100", pins={"lstm": (1, 1, 8, 1, 1)})
+    lstm = pinned.layers[1]
+    assert lstm.sent_bytes == 2 * 7 / 8 * 4 * 2 * 64 * 40 * 1024
+    assert lstm.link_seconds > 2 * 40 * 2 * 3 * 3e-6  # of latency alone
+    assert planned(graph, 8, machine="h100").seconds <= pinned.seconds
+
+
 machines = st.builds(
     lambda flops, near, far, latency, nodes: Machine(
         "drawn",

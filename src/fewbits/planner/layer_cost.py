@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbits.planner.configurations import Splits, axis_splits, lacking
-from fewbits.planner.graph import Layer, Operand
+from fewbits.planner.graph import Collective, Layer, Operand
 from fewbits.planner.machines import product_rate
 from fewbits.planner.role_bits import RoleBits
 from fewbits.records import Machine, MachineLink
@@ -63,7 +63,9 @@ def layer_costs(
     for alike in _alike(layer):  # gradients that are summed by the same devices travel together
         reduce.add(alike, roles.weight_gradient, summed(layer, alike))
     for operand in layer.statistics:
-        reduce.add(operand, 2 * roles.vector, lacking(layer, operand))
+        reduce.add(operand, roles.vector, lacking(layer, operand), times=2)
+    for inside in layer.collectives:
+        reduce.inside(inside, roles.vector)
     return LayerCosts(
         _compute(layer, roles, machine) / pieces,
         reduce.seconds,
@@ -157,16 +159,32 @@ class _Collectives:
         self.seconds, self.sent = np.zeros(len(splits)), np.zeros(len(splits))
         self._inner = within_nodes(splits, machine)
 
-    def add(self, operand: Operand, bits: float, over: Sequence[int]) -> None:
-        """All-reduce an operand over dimensions."""
+    def inside(self, collective: Collective, bits: float) -> None:
+        """Sum or gather what a layer exchanges within itself, one message after the other."""
+        turns = np.ones(len(self.splits))
+        for i, d in enumerate(self.layer.space):
+            if d.name in collective.each:
+                turns = turns * (d.extent / self.splits[:, i])
+        operand = collective.operand
+        self.add(operand, bits, lacking(self.layer, operand), collective.times, turns)
+
+    def add(
+        self,
+        operand: Operand,
+        bits: float,
+        over: Sequence[int],
+        times: float = 1.0,
+        turns: Reals | float = 1.0,
+    ) -> None:
+        """All-reduce an operand over dimensions, so many times, each in so many messages."""
         octets = values(self.layer, operand, self.splits) * bits / 8
         inner = self._inner[:, over].prod(axis=1)
         outer = self.splits[:, over].prod(axis=1) / inner
         near, far = self.machine.links[0], self.machine.links[-1]
         for group, sent, link in ((inner, octets, near), (outer, octets / inner, far)):
-            moved = 2 * (group - 1) / group * sent
+            moved = 2 * times * (group - 1) / group * sent
             self.sent += moved
-            self.seconds += message_seconds(moved, link, 2 * np.ceil(np.log2(group)))
+            self.seconds += message_seconds(moved, link, 2 * times * turns * np.ceil(np.log2(group)))
 
     def exchange(self, operand: Operand, bits: float) -> None:
         """Fetch what an operand's pieces need of their neighbours (halos)."""
