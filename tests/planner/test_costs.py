@@ -190,6 +190,16 @@ def test_the_last_dimensions_lie_within_a_node() -> None:
     assert within_nodes(splits, machine).tolist() == [[2, 2], [1, 4], [1, 4], [4, 1], [1, 2]]
 
 
+@pytest.mark.parametrize("devices", range(1, 9))
+def test_devices_of_one_node_never_take_the_link_between_nodes(devices: int) -> None:
+    machine = Machine("m", {"fp32": 1.0}, (MachineLink(8.0), MachineLink(2.0)), 1.0, 8)
+    build = Builder()
+    build.product("fc", Tensor((840, 840)), 840)
+    splits = mesh_splits(build.layers[0], devices)
+    assert (within_nodes(splits, machine) == splits).all()
+    assert within_nodes(np.array([(2, 3), (4, 3), (3, 5)]), machine).tolist() == [[2, 3], [2, 3], [1, 5]]
+
+
 @pytest.mark.parametrize("devices", [1, 2, 6, 12])
 def test_splits_are_all_that_divide(devices: int) -> None:
     layer = Builder()

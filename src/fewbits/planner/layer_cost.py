@@ -202,14 +202,19 @@ class _Collectives:
 
 
 def within_nodes(splits: Splits, machine: Machine) -> Splits:
-    """Return which part of each dimension's split lies within a node: that of the last dimensions first."""
-    inner = np.ones_like(splits)
+    """Return which part of each dimension's split lies within a node: that of the last dimensions first.
+
+    A split that fits into what is left of a node is within it, whether it divides that or not; of a larger
+    one, what divides it.
+    """
     if len(machine.links) == 1:
         return splits
+    inner = np.ones_like(splits)
     left = np.full(len(splits), machine.per_node)
     for i in range(splits.shape[1] - 1, -1, -1):
-        inner[:, i] = np.gcd(splits[:, i], left)
-        left = np.where(inner[:, i] == splits[:, i], left // inner[:, i], 1)
+        fits = splits[:, i] <= left
+        inner[:, i] = np.where(fits, splits[:, i], np.gcd(splits[:, i], left))
+        left = np.where(fits, left // splits[:, i], 1)
     return inner
 
 
