@@ -1,5 +1,6 @@
 """A plan is the best of all, costs what its parts cost, keeps limits, and fits its own network alone."""
 
+import itertools
 import json
 import math
 from dataclasses import replace
@@ -147,6 +148,49 @@ def test_a_memory_cap_is_kept_and_the_bound_holds(share: float) -> None:
     assert best <= made.seconds * (1 + 1e-9)
     assert made.seconds <= best * 1.1
     assert made.gap == pytest.approx(1 - made.bound / made.seconds)
+
+
+def chain(*shapes: tuple[int, int]) -> Graph:
+    """Products of 256 samples, each of so many outputs and inputs."""
+    build = Builder()
+    x = Tensor((256, shapes[0][1]))
+    for i, (features, _) in enumerate(shapes):
+        x = build.product(f"fc{i}", x, features, bias=False)
+    return build.graph()
+
+
+@pytest.mark.parametrize("compare", [True, False])
+def test_a_strategy_that_keeps_a_tight_cap_is_not_faster(compare: bool) -> None:
+    graph = chain((256, 1024), (64, 256), (64, 64))
+    machine = Machine("m", {"fp32": 1e12}, (MachineLink(10.0, 1.0),), 16e9, 4, 1e10)
+    made = planned(graph, 4, machine, memory=2310144.0, compare=compare)
+    free = planned(graph, 4, machine, compare=True)
+    megatron = next(s for s in free.strategies if s.name == "megatron")
+    assert megatron.memory_bytes <= 2310144
+    assert made.seconds <= megatron.seconds
+    tight = planned(graph, 4, machine, memory=0.999 * megatron.memory_bytes, compare=True)
+    assert {s.name for s in tight.strategies if not s.fits} >= {"megatron"}
+    assert all(s.fits == (s.memory_bytes <= tight.memory_cap) for s in tight.strategies)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from([16, 64, 256, 1024]), min_size=3, max_size=5),
+    st.floats(0, 1.2),
+    st.sampled_from([1.0, 10.0, 100.0]),
+    st.sampled_from([4, 8]),
+)
+def test_no_strategy_within_any_cap_is_faster(
+    extents: list[int], share: float, gigabits: float, devices: int
+) -> None:
+    graph = chain(*((n, k) for k, n in itertools.pairwise(extents)))
+    machine = Machine("m", {"fp32": 1e12}, (MachineLink(gigabits, 1.0),), 16e9, 4, 1e10)
+    free = planned(graph, devices, machine, compare=True)
+    masses = [free.memory_bytes, *(s.memory_bytes for s in free.strategies)]
+    for cap in (min(masses) + share * (max(masses) - min(masses)), masses[-1]):
+        made = planned(graph, devices, machine, memory=cap, compare=True)
+        assert made.memory_bytes <= cap * (1 + 1e-9)
+        assert all(made.seconds <= s.seconds * (1 + 1e-12) for s in made.strategies if s.fits)
 
 
 def test_a_cap_that_is_not_reached_changes_nothing() -> None:

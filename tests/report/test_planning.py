@@ -8,7 +8,7 @@ import pytest
 
 from fewbits.records import Provenance
 from fewbits.report import plan_json, plan_page, plan_table
-from fewbits.report.columns.planning import about_plan, plan_rows, split_text
+from fewbits.report.columns.planning import STRATEGY_COLUMNS, about_plan, plan_rows, split_text, strategy_rows
 from fewbits.report.page.planning import _places
 from tests.report.planning import record
 from tests.report.test_pages import figures
@@ -41,6 +41,13 @@ def test_json_has_the_plan_with_strict_numbers() -> None:
     assert document["plan"]["layers"][3]["runner_up_seconds"] == "inf"
     assert document["plan"]["machine"]["flops"] == {"fp32": 1e13}
     assert document["plan"]["gap"] == pytest.approx(0.01)
+
+
+def test_a_strategy_over_the_cap_is_marked() -> None:
+    over = replace(record(), strategies=(replace(record().strategies[0], fits=False),))
+    said = [STRATEGY_COLUMNS[-1].text(row) for row in strategy_rows(over)]
+    assert said == ["kept", "over"]
+    assert json.loads(plan_json(over, ORIGIN))["plan"]["strategies"][0]["fits"] is False
 
 
 def test_the_table_has_a_row_for_each_layer() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from fewbits.errors import ArgumentError
 from fewbits.planner.graph import Graph
-from fewbits.planner.limited import cheapest, leanest
+from fewbits.planner.limited import cheapest, leanest, within
 from fewbits.planner.machines import machine as find_machine
 from fewbits.planner.options import Forbidden, Options, Pins, layer_options
 from fewbits.planner.planned import Plan, fingerprint
@@ -70,7 +70,7 @@ def plan(
         pins: splits that are fixed, as in ``{"fc1": {"b": 8}, "conv*": (8, 1, 1, 1, 1)}``, by name or glob.
         forbid: dimensions that stay whole, as in ``{"*": ("h", "w")}``.
         reuse: a plan, or the path of one, whose splits and formats are taken; the costs are computed anew.
-        compare: whether strategies that others use are set beside it.
+        compare: whether strategies that others use are set beside it; none that keeps the caps is faster.
         executable: whether only splits are chosen that :meth:`Plan.apply` can run.
         name: of the network, for people.
         memory_bytes: the most that one table of the search may take.
@@ -106,10 +106,10 @@ def plan(
         [role_bits(r, codec) for r in recipes],
         _sensitivities(graph, names, sensitivity, max_sensitivity),
     )
-    best = cheapest(found, limits, memory_bytes)
+    others = strategies(found, devices, place.per_node)
+    best = cheapest(found, limits, memory_bytes, others.values())
     if best is None:
         raise _impossible(found, limits, memory_bytes)
-    others = strategies(found, devices, place.per_node) if compare else {}
     return Plan(
         network=name or "network",
         model=fingerprint(graph),
@@ -123,7 +123,9 @@ def plan(
         bound=min(best.bound, best.seconds),
         memory_cap=cap if isfinite(cap) else None,
         sensitivity_cap=max_sensitivity,
-        strategies=tuple(_strategy(found, name, choice) for name, choice in others.items()),
+        strategies=tuple(
+            _strategy(found, name, choice, limits) for name, choice in others.items() if compare
+        ),
         warnings=graph.warnings,
     )
 
@@ -291,7 +293,10 @@ def _edges(found: Tables, choice: Sequence[int]) -> tuple[PlannedEdge, ...]:
     return tuple(planned)
 
 
-def _strategy(found: Tables, name: str, choice: Sequence[int]) -> PlannedStrategy:
+def _strategy(
+    found: Tables, name: str, choice: Sequence[int], limits: Mapping[str, float]
+) -> PlannedStrategy:
     sent = sum(float(found.layers[i].sent[k]) for i, k in enumerate(choice))
     sent += sum(edge.sent_bytes for edge in _edges(found, choice))
-    return PlannedStrategy(name, found.total("seconds", choice), sent, found.total("memory", choice))
+    seconds, memory = found.total("seconds", choice), found.total("memory", choice)
+    return PlannedStrategy(name, seconds, sent, memory, within(found, choice, limits))

@@ -109,6 +109,7 @@ class PlannedStrategy:
     seconds: float
     sent_bytes: float
     memory_bytes: float
+    fits: bool = True  # whether it keeps the caps of the plan
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,8 @@ STRATEGY_COLUMNS: list[Column[PlannedStrategy]] = [
            lambda s: q.size(s.sent_bytes), lambda s: s.sent_bytes),
     Column("memory", "memory", "Bytes of one device.",
            lambda s: q.size(s.memory_bytes), lambda s: s.memory_bytes),
+    Column("cap", "cap", "Whether it keeps the caps of the plan, on memory and on sensitivity.",
+           lambda s: "kept" if s.fits else "over", lambda s: "kept" if s.fits else "over", is_name=True),
 ]  # fmt: skip
 
 
