@@ -278,6 +278,11 @@ def test_pins_and_prohibitions_are_kept() -> None:
         ({"pins": {"up": {"b": 3}}}, r"leave the layer 'up' \(b=16, n=64, k=64\)"),
         ({"pins": {"up": (2, 2)}}, "which has the 3 dimensions b, n, k"),
         ({"forbid": {"fc9": ["b"]}}, "`forbid` names 'fc9'"),
+        (
+            {"forbid": {"up": ["z"]}},
+            "`forbid` names the dimension 'z' of 'up', which no such layer has; they",
+        ),
+        ({"forbid": {"*": ["b", "h"]}}, "`forbid` names the dimension 'h' of '*'"),
         ({"devices": 0}, "devices=0; expected a whole number from 1 up"),
         ({"memory": 0.0}, "`memory` is 0.0; expected bytes"),
         ({"memory": float("nan")}, "`memory` is nan; expected bytes"),
@@ -336,6 +341,43 @@ def test_a_plan_with_formats_is_used_again_with_them() -> None:
     assert planned(graph, 2, formats=formats, reuse=made).seconds == made.seconds
     with pytest.raises(ArgumentError, match="in 'mxfp8', which is none of fp32"):
         planned(graph, 2, reuse=made)
+
+
+def test_the_order_of_formats_changes_nothing() -> None:
+    graph, formats = attention_of(4), ("fp32", "mxfp8", "amp-bf16")
+    numbers = {layer.name: dict(zip(formats, (0.0, 2.0, 1.0), strict=True)) for layer in graph.layers
+               if layer.product}  # fmt: skip
+    for limit in ({}, {"sensitivity": numbers, "max_sensitivity": 9.0}):
+        first, *rest = (
+            planned(graph, 4, formats=order, compare=True, **limit)
+            for order in itertools.permutations(formats)
+        )
+        assert all(made == first for made in rest)
+
+
+def attention_of(length: int) -> Graph:
+    return decoder_only(8, length=length, layers=1, features=64, heads=4)
+
+
+def test_layers_without_products_take_the_recipe_beside_formats() -> None:
+    graph = attention_of(16)
+    narrow = planned(graph, 4, formats=("amp-bf16",), recipe="amp-bf16", name="n")
+    assert narrow == planned(graph, 4, recipe="amp-bf16", name="n")
+    wide = planned(graph, 4, formats=("amp-bf16",))
+    assert (wide.recipe, wide.rest) == ("amp-bf16", "fp32")
+    pins = {layer.name: layer.split for layer in narrow.layers}
+    same = planned(graph, 4, formats=("amp-bf16",), pins=pins)
+    for layer, a, b in zip(graph.layers, narrow.layers, same.layers, strict=True):
+        assert a.compute_seconds == b.compute_seconds
+        assert layer.product or 2 * a.sent_bytes == b.sent_bytes or layer.weights
+    assert same.sent_bytes > narrow.sent_bytes
+
+
+@pytest.mark.parametrize("beside", [{"pins": {"up": {"b": 2}}}, {"forbid": {"up": ["b"]}}])
+def test_a_plan_is_not_used_again_with_other_splits(beside: dict[str, object]) -> None:
+    graph = small.perceptron()
+    with pytest.raises(ArgumentError, match="`reuse` takes all splits as the plan has them; leave `pins`"):
+        planned(graph, 4, reuse=planned(graph, 4), **beside)
 
 
 def test_a_plan_for_something_else_is_refused() -> None:

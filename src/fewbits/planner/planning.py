@@ -62,14 +62,17 @@ def plan(
         devices: how many share the network out.
         machine: what they are: a name of `MACHINES`, or a Machine.
         memory: bytes that one device may hold; None: that of the machine. Infinite for no cap.
-        recipe: formats by role of all layers, or the name of one format.
-        formats: recipes or formats of which each product takes one, with its split; none: `recipe`.
+        recipe: formats by role of all layers, or the name of one format; with `formats`, of layers without
+            products.
+        formats: recipes or formats of which each product takes one, with its split, in any order; none:
+            `recipe`.
         sensitivity: what each of `formats` costs in quality, by layer: what ``fewbits compare`` measures.
         max_sensitivity: the most that the sum of these may be.
         codec: in what weights' gradients travel; None: as the recipe holds them.
         pins: splits that are fixed, as in ``{"fc1": {"b": 8}, "conv*": (8, 1, 1, 1, 1)}``, by name or glob.
         forbid: dimensions that stay whole, as in ``{"*": ("h", "w")}``.
         reuse: a plan, or the path of one, whose splits and formats are taken; the costs are computed anew.
+            With it there are no `pins` and nothing to `forbid`.
         compare: whether strategies that others use are set beside it; none that keeps the caps is faster.
         executable: whether only splits are chosen that :meth:`Plan.apply` can run.
         name: of the network, for people.
@@ -86,9 +89,14 @@ def plan(
     if not graph.layers:
         raise ArgumentError("the network has no layers; give one that computes something")
     place = find_machine(machine)
-    recipes = [read_layer_recipe(r) for r in (formats or (recipe,))]
-    names = list(formats) or [recipes[0].name]
+    rest = read_layer_recipe(recipe)
+    names = sorted(set(formats)) or [rest.name]
+    recipes = [read_layer_recipe(name) for name in names] if formats else [rest]
     if reuse is not None:
+        if pins or forbid:
+            raise ArgumentError(
+                "`reuse` takes all splits as the plan has them; leave `pins` and `forbid` out, or `reuse`"
+            )
         pins, formats_of = _reused(reuse, graph, devices, names)
     else:
         formats_of = {}
@@ -103,7 +111,7 @@ def plan(
         options,
         devices,
         place,
-        [role_bits(r, codec) for r in recipes],
+        [role_bits(r, codec) for r in (*recipes, rest)],
         _sensitivities(graph, names, sensitivity, max_sensitivity),
     )
     others = strategies(found, devices, place.per_node)
@@ -116,6 +124,7 @@ def plan(
         devices=devices,
         machine=place,
         recipe=",".join(names),
+        rest=rest.name,
         codec="" if codec is None else str(read_codec(codec)),
         layers=_layers(found, best.options, names),
         edges=_edges(found, best.options),

@@ -121,7 +121,7 @@ class PlanRecord:
         model: fingerprint of its graph.
         devices: that share the network out.
         machine: what they are.
-        recipe: formats by role, as text.
+        recipe: formats by role, as text; of those that products choose from, all.
         codec: in what weights' gradients travel, as text; "" for that of the recipe.
         layers: in the order of the graph.
         edges: in the order of the graph.
@@ -131,6 +131,7 @@ class PlanRecord:
         sensitivity_cap: on the sum over layers; None for no cap.
         strategies: others at the same costs.
         warnings: about the graph.
+        rest: formats by role of layers without products, as text; "" for `recipe`.
     """
 
     network: str
@@ -147,6 +148,7 @@ class PlanRecord:
     sensitivity_cap: float | None = None
     strategies: tuple[PlannedStrategy, ...] = ()
     warnings: tuple[str, ...] = ()
+    rest: str = ""
 
     @property
     def compute_seconds(self) -> float:

@@ -89,7 +89,8 @@ def about_plan(plan: PlanRecord) -> list[str]:
     nodes = f", {machine.per_node} in a node" if len(machine.links) == 2 else ""
     found = [
         f"{q.visible(plan.network)} on {plan.devices} devices ({q.visible(machine.name)}{nodes}), recipe"
-        f" {q.visible(plan.recipe)}. A prediction from rates and bytes; nothing was run, nothing overlaps.",
+        f" {q.visible(plan.recipe)}{_rest(plan)}. A prediction from rates and bytes; nothing was run,"
+        " nothing overlaps.",
         f"A step takes {milliseconds(plan.seconds)} ms: {milliseconds(plan.compute_seconds)} ms of compute"
         f" and {milliseconds(plan.link_seconds)} ms of messages. Each device sends"
         f" {q.size(plan.sent_bytes)}, and holds {q.size(plan.memory_bytes)}{_cap(plan)}.",
@@ -112,6 +113,10 @@ def _optimality(plan: PlanRecord) -> str:
         f"No plan within the limits takes less than {milliseconds(plan.bound)} ms: this one is at most"
         f" {q.percent(plan.gap)} % of its time above the best."
     )
+
+
+def _rest(plan: PlanRecord) -> str:
+    return "" if plan.rest in ("", plan.recipe) else f", layers without products {q.visible(plan.rest)}"
 
 
 def _cap(plan: PlanRecord) -> str:
