@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fewbits.errors import ArgumentError
 from fewbits.planner.configurations import divisor_splits, mesh_splits
 from fewbits.planner.edge_cost import edge_costs
 from fewbits.planner.graph import Dimension, Edge, Layer, Operand
@@ -244,7 +245,9 @@ def test_products_run_at_the_rate_of_their_widest_operand() -> None:
     assert role_bits("mxfp4").products[0] == 4
     assert role_bits("bf16").products == (16, 16, 16)
     only = Machine("m", {"fp8": 4.0}, (MachineLink(1),), 1.0)
-    assert product_rate(only, 32) == 4
+    assert product_rate(only, 8) == 4
+    with pytest.raises(ArgumentError, match="rates of products in fp8 alone, and the recipe has"):
+        product_rate(only, 32)
 
 
 def test_halos_of_what_a_layer_made_are_sent_with_their_gradients() -> None:

@@ -119,6 +119,11 @@ def test_with_a_dead_link_nothing_is_sent(name: str) -> None:
     assert planned(graph, 4, slow).sent_bytes == 0
 
 
+def test_a_plan_that_has_to_send_over_a_dead_link_is_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"ever ends on the machine 'dead': it has a link of 0 Gbit/s"):
+        planned(small.perceptron(), 4, small.DEAD, pins={"up": {"k": 2}})
+
+
 def test_one_device_computes_all_and_sends_nothing() -> None:
     made = planned(small.branches(), 1)
     assert made.sent_bytes == 0
@@ -284,6 +289,8 @@ def test_pins_and_prohibitions_are_kept() -> None:
         ),
         ({"forbid": {"*": ["b", "h"]}}, "`forbid` names the dimension 'h' of '*'"),
         ({"devices": 0}, "devices=0; expected a whole number from 1 up"),
+        *(({"devices": n}, f"devices={n!r}; expected a whole number") for n in (8.0, "8", True, -1)),
+        ({"max_sensitivity": INF * 0}, "`max_sensitivity` is nan; expected a number"),
         ({"memory": 0.0}, "`memory` is 0.0; expected bytes"),
         ({"memory": float("nan")}, "`memory` is nan; expected bytes"),
         ({"machine": "pdp11"}, "there is no machine 'pdp11'; expected one of v100"),
@@ -364,7 +371,7 @@ def test_layers_without_products_take_the_recipe_beside_formats() -> None:
     narrow = planned(graph, 4, formats=("amp-bf16",), recipe="amp-bf16", name="n")
     assert narrow == planned(graph, 4, recipe="amp-bf16", name="n")
     wide = planned(graph, 4, formats=("amp-bf16",))
-    assert (wide.recipe, wide.rest) == ("amp-bf16", "fp32")
+    assert (wide.recipe, wide.others) == ("amp-bf16", "fp32")
     pins = {layer.name: layer.split for layer in narrow.layers}
     same = planned(graph, 4, formats=("amp-bf16",), pins=pins)
     for layer, a, b in zip(graph.layers, narrow.layers, same.layers, strict=True):

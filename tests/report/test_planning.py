@@ -8,7 +8,14 @@ import pytest
 
 from fewbits.records import Provenance
 from fewbits.report import plan_json, plan_page, plan_table
-from fewbits.report.columns.planning import STRATEGY_COLUMNS, about_plan, plan_rows, split_text, strategy_rows
+from fewbits.report.columns.planning import (
+    PLAN_COLUMNS,
+    STRATEGY_COLUMNS,
+    about_plan,
+    plan_rows,
+    split_text,
+    strategy_rows,
+)
 from fewbits.report.page.planning import _places
 from tests.report.planning import record
 from tests.report.test_pages import figures
@@ -48,6 +55,19 @@ def test_a_strategy_over_the_cap_is_marked() -> None:
     said = [STRATEGY_COLUMNS[-1].text(row) for row in strategy_rows(over)]
     assert said == ["kept", "over"]
     assert json.loads(plan_json(over, ORIGIN))["plan"]["strategies"][0]["fits"] is False
+
+
+def test_short_times_and_one_device_read_well() -> None:
+    layers = tuple(replace(layer, compute_seconds=3.21e-7) for layer in record().layers)
+    small = replace(record(), devices=1, layers=layers)
+    compute = next(c for c in PLAN_COLUMNS if c.title == "compute (ms)")
+    assert [compute.text(row) for row in plan_rows(small)] == ["0.00032"] * 4
+    assert "net on 1 device (" in about_plan(small)[0]
+
+
+def test_formats_of_layers_without_products_are_said() -> None:
+    assert "recipe fp32." in about_plan(replace(record(), others="fp32"))[0]
+    assert "recipe fp32, layers without products bf16." in about_plan(replace(record(), others="bf16"))[0]
 
 
 def test_the_table_has_a_row_for_each_layer() -> None:

@@ -83,7 +83,8 @@ def _options(
         space = ", ".join(f"{d.name}={d.extent}" for d in layer.space)
         raise ArgumentError(
             f"`pins` {list(pins)} and `forbid` {sorted(forbidden)} leave the layer {layer.name!r} ({space})"
-            f" no split over {devices} devices; a split divides its extent, and their product the devices"
+            f" no split over {devices} device{'s' * (devices > 1)}; a split divides its extent,"
+            " and their product the devices"
         )
     taken = range(formats) if layer.product else [formats]
     return Options(np.tile(splits, (len(taken), 1)), np.repeat(taken, len(splits)))

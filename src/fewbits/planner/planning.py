@@ -79,11 +79,12 @@ def plan(
         memory_bytes: the most that one table of the search may take.
 
     Raises:
-        ArgumentError: no devices, a pin that fits nothing, a cap below what any plan takes, or a plan for
-            another network.
+        ArgumentError: no devices, a pin that fits nothing, a cap below what any plan takes, a plan for
+            another network, products wider than all that the machine has rates for, or messages over a
+            link of 0 Gbit/s.
         DataError: the file of a plan is damaged.
     """
-    if devices < 1 or devices != int(devices):
+    if type(devices) is not int or devices < 1:  # True and 8.0 are none
         raise ArgumentError(f"devices={devices!r}; expected a whole number from 1 up")
     graph = model if isinstance(model, Graph) else _captured(model, example_inputs)
     if not graph.layers:
@@ -118,13 +119,18 @@ def plan(
     best = cheapest(found, limits, memory_bytes, others.values())
     if best is None:
         raise _impossible(found, limits, memory_bytes)
+    if not isfinite(best.seconds):
+        raise ArgumentError(
+            f"no plan that was found ever ends on the machine {place.name!r}: it has a link of 0 Gbit/s that"
+            " `pins`, `reuse`, `forbid` or a cap make devices send over; leave them out, or give it a link"
+        )
     return Plan(
         network=name or "network",
         model=fingerprint(graph),
         devices=devices,
         machine=place,
         recipe=",".join(names),
-        rest=rest.name,
+        others=rest.name,
         codec="" if codec is None else str(read_codec(codec)),
         layers=_layers(found, best.options, names),
         edges=_edges(found, best.options),
@@ -151,7 +157,11 @@ def _limits(cap: float, max_sensitivity: float | None) -> dict[str, float]:
     if not cap > 0:
         raise ArgumentError(f"`memory` is {cap!r}; expected bytes of one device, above 0")
     limits = {"memory": float(cap)} if isfinite(cap) else {}
-    return limits if max_sensitivity is None else limits | {"sensitivity": float(max_sensitivity)}
+    if max_sensitivity is None:
+        return limits
+    if not isfinite(max_sensitivity):
+        raise ArgumentError(f"`max_sensitivity` is {max_sensitivity!r}; expected a number, or None")
+    return limits | {"sensitivity": float(max_sensitivity)}
 
 
 def _sensitivities(

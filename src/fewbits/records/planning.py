@@ -36,7 +36,8 @@ class Machine:
     Attributes:
         name: for people.
         flops: FLOP per second of one device in products, by the width of their operands: ``fp32``, ``tf32``,
-            ``bf16``, ``fp8``, ``fp6``, ``fp4``. A width that is missing runs as the next wider one.
+            ``bf16``, ``fp8``, ``fp6``, ``fp4``. A width that is missing runs as the next wider one, if there
+            is one.
         links: one, or that within a node and that between nodes.
         memory: bytes of one device.
         per_node: devices of a node; all of them are in one if there is one link.
@@ -131,7 +132,7 @@ class PlanRecord:
         sensitivity_cap: on the sum over layers; None for no cap.
         strategies: others at the same costs.
         warnings: about the graph.
-        rest: formats by role of layers without products, as text; "" for `recipe`.
+        others: formats by role of layers without products, as text; "" for `recipe`.
     """
 
     network: str
@@ -148,7 +149,7 @@ class PlanRecord:
     sensitivity_cap: float | None = None
     strategies: tuple[PlannedStrategy, ...] = ()
     warnings: tuple[str, ...] = ()
-    rest: str = ""
+    others: str = ""
 
     @property
     def compute_seconds(self) -> float:
