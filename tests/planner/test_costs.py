@@ -292,3 +292,21 @@ def test_an_lstm_exchanges_states_and_gates_in_each_step() -> None:
         messages += 2 * math.ceil(math.log2(in_b)) + 2 * math.log2(in_l * in_k)
         assert costs.sent[at] == pytest.approx(4 * (sent + weights + output))
         assert costs.link[at] == pytest.approx(8e-9 * costs.sent[at] + 1e-6 * messages)
+
+
+def test_a_frozen_weight_has_no_gradient_and_no_state() -> None:
+    build = Builder()
+    build.product("fc", Tensor((8, 16)), 32)
+    layer, split, roles = build.layers[0], np.array([(4, 1, 1)]), role_bits("fp8-lm")
+    weight, bias = layer.weights
+    frozen = replace(layer, weights=(replace(weight, trained=False), bias))
+    both = replace(layer, weights=tuple(replace(w, trained=False) for w in layer.weights))
+    full, part, none = (
+        layer_costs(x, split, [True], False, roles, small.SLOW) for x in (layer, frozen, both)
+    )
+    assert full.sent[0] - part.sent[0] == 2 * 3 / 4 * 16 * 32 * roles.weight_gradient / 8
+    assert none.sent[0] == 0
+    assert full.memory[0] - part.memory[0] == (roles.parameter - roles.frozen) / 8 * 16 * 32
+    assert roles.frozen < roles.parameter
+    assert role_bits("fp32").frozen == 32
+    assert full.compute[0] == part.compute[0] == pytest.approx(1.5 * none.compute[0])

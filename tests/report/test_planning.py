@@ -65,6 +65,13 @@ def test_short_times_and_one_device_read_well() -> None:
     assert "net on 1 device (" in about_plan(small)[0]
 
 
+def test_sums_of_siblings_are_told_beside_megatron() -> None:
+    other = replace(record(), strategies=(replace(record().strategies[0], name="megatron"),))
+    assert sum("Megatron's own adds the parts first" in line for line in about_plan(other)) == 1
+    alone = replace(other, edges=other.edges[1:])
+    assert not any("Megatron" in line for plan in (record(), alone) for line in about_plan(plan))
+
+
 def test_formats_of_layers_without_products_are_said() -> None:
     assert "recipe fp32." in about_plan(replace(record(), others="fp32"))[0]
     assert "recipe fp32, layers without products bf16." in about_plan(replace(record(), others="bf16"))[0]

@@ -2,9 +2,10 @@
 
 Gradients of inputs are part of edges: what they cost depends on what the producer holds of them.
 
-A product is computed three times, once forward and twice backward (Elango 2021, section IV); what is no
-product, twice. Values that are summed over q pieces are all-reduced: 2 (q - 1) / q of them are sent. Within
-nodes that is done first, and each device of a node then reduces its part with those of other nodes.
+A product is computed three times, once forward and twice backward (Elango 2021, section IV), once backward
+if none of its weights is trained; what is no product, twice. Values that are summed over q pieces are
+all-reduced: 2 (q - 1) / q of them are sent. Within nodes that is done first, and each device of a node then
+reduces its part with those of other nodes.
 """
 
 from __future__ import annotations
@@ -110,9 +111,11 @@ def values(layer: Layer, operand: Operand, splits: Splits) -> Reals:
 
 
 def _alike(layer: Layer) -> list[Operand]:
-    """Return the weights, those along the same dimensions as one."""
+    """Return the weights that are trained, those along the same dimensions as one."""
     together: dict[frozenset[str | None], Operand] = {}
     for operand in layer.weights:
+        if not operand.trained:
+            continue
         key = frozenset(operand.axes) | {None}
         first = together.get(key)
         if first is None:
@@ -134,13 +137,15 @@ def _extents(operand: Operand) -> tuple[int, ...]:
 def _compute(layer: Layer, roles: RoleBits, machine: Machine) -> float:
     if not layer.product:
         return 2 * layer.flops / machine.vector_flops
-    return sum(layer.flops / product_rate(machine, bits) for bits in roles.products)
+    forward, of_weight, of_input = (layer.flops / product_rate(machine, bits) for bits in roles.products)
+    is_frozen = bool(layer.weights) and not any(weight.trained for weight in layer.weights)
+    return forward + of_input + (0.0 if is_frozen else of_weight)
 
 
 def _memory(layer: Layer, splits: Splits, fed: Sequence[bool], kept: bool, roles: RoleBits) -> Reals:
     bits: Reals = layer.saved * roles.vector / splits.prod(axis=1)
     for operand in layer.weights:
-        bits = bits + roles.parameter * values(layer, operand, splits)
+        bits = bits + (roles.parameter if operand.trained else roles.frozen) * values(layer, operand, splits)
     if kept:
         bits = bits + roles.vector * values(layer, layer.output, splits)
     if layer.kind not in COPIED:

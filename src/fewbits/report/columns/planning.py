@@ -110,6 +110,11 @@ def about_plan(plan: PlanRecord) -> list[str]:
         f" {q.size(plan.sent_bytes)}, and holds {q.size(plan.memory_bytes)}{_cap(plan)}.",
         _optimality(plan),
     ]
+    if any(strategy.name == "megatron" for strategy in plan.strategies) and _has_siblings(plan):
+        found.append(
+            "Products that read one tensor, as query, key and value, each sum their part of its gradient here;"
+            " Megatron's own adds the parts first, and takes less than its row says."
+        )
     if plan.sensitivity_cap is not None:
         found.append(f"Sensitivity: {plan.sensitivity:g} of {plan.sensitivity_cap:g} allowed.")
     return found + [f"{q.visible(warning)}" for warning in plan.warnings]
@@ -127,6 +132,11 @@ def _optimality(plan: PlanRecord) -> str:
         f"No plan within the limits takes less than {plan_ms(plan.bound)} ms: this one is at most"
         f" {q.percent(plan.gap)} % of its time above the best."
     )
+
+
+def _has_siblings(plan: PlanRecord) -> bool:
+    read = [e.producer for e in plan.edges if plan.layers[e.consumer].kind == "product"]
+    return len(set(read)) < len(read)
 
 
 def _rest(plan: PlanRecord) -> str:
