@@ -112,7 +112,7 @@ def about_plan(plan: PlanRecord) -> list[str]:
     ]
     if any(strategy.name == "megatron" for strategy in plan.strategies) and _has_siblings(plan):
         found.append(
-            "Products that read one tensor, as query, key and value, each sum their part of its gradient here;"
+            "Products that read one tensor, as query, key and value, each sum their part of its gradient;"
             " Megatron's own adds the parts first, and takes less than its row says."
         )
     if plan.sensitivity_cap is not None:
