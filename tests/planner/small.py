@@ -66,7 +66,8 @@ def small_tables(
 ) -> Tables:
     """Costs of all options of a network."""
     options = layer_options(graph, devices, len(recipes), {}, {})
-    return tables(graph, options, devices, machine, [role_bits(r) for r in recipes], sensitivity or {})
+    roles = [role_bits(r) for r in (*recipes, "fp32")]
+    return tables(graph, options, devices, machine, roles, sensitivity or {})
 
 
 def all_choices(found: Tables) -> Iterator[tuple[int, ...]]:

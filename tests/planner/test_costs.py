@@ -1,6 +1,7 @@
 """Bytes and seconds of layers and edges, against pieces laid out on devices one by one."""
 
 import itertools
+import math
 from dataclasses import replace
 from math import prod
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fewbits.errors import ArgumentError
 from fewbits.planner.configurations import divisor_splits, mesh_splits
 from fewbits.planner.edge_cost import edge_costs
 from fewbits.planner.graph import Dimension, Edge, Layer, Operand
@@ -189,6 +191,16 @@ def test_the_last_dimensions_lie_within_a_node() -> None:
     assert within_nodes(splits, machine).tolist() == [[2, 2], [1, 4], [1, 4], [4, 1], [1, 2]]
 
 
+@pytest.mark.parametrize("devices", range(1, 9))
+def test_devices_of_one_node_never_take_the_link_between_nodes(devices: int) -> None:
+    machine = Machine("m", {"fp32": 1.0}, (MachineLink(8.0), MachineLink(2.0)), 1.0, 8)
+    build = Builder()
+    build.product("fc", Tensor((840, 840)), 840)
+    splits = mesh_splits(build.layers[0], devices)
+    assert (within_nodes(splits, machine) == splits).all()
+    assert within_nodes(np.array([(2, 3), (4, 3), (3, 5)]), machine).tolist() == [[2, 3], [2, 3], [1, 5]]
+
+
 @pytest.mark.parametrize("devices", [1, 2, 6, 12])
 def test_splits_are_all_that_divide(devices: int) -> None:
     layer = Builder()
@@ -233,7 +245,9 @@ def test_products_run_at_the_rate_of_their_widest_operand() -> None:
     assert role_bits("mxfp4").products[0] == 4
     assert role_bits("bf16").products == (16, 16, 16)
     only = Machine("m", {"fp8": 4.0}, (MachineLink(1),), 1.0)
-    assert product_rate(only, 32) == 4
+    assert product_rate(only, 8) == 4
+    with pytest.raises(ArgumentError, match="rates of products in fp8 alone, and the recipe has"):
+        product_rate(only, 32)
 
 
 def test_halos_of_what_a_layer_made_are_sent_with_their_gradients() -> None:
@@ -253,3 +267,46 @@ def test_what_stays_within_a_node_takes_its_link() -> None:
         costs = edge_costs(Edge(0, 1, 0), producer, consumer, nothing(1), 8, machine)
         assert costs.sent[0, 0] > 0
         assert costs.seconds[0, 0] == pytest.approx(8e-9 * costs.sent[0, 0] / gigabits)
+
+
+def test_an_lstm_exchanges_states_and_gates_in_each_step() -> None:
+    """Cells laid out one by one: who computes which part of each step, and what it lacks then."""
+    layers, b, s, n = 2, 4, 3, 8
+    build = Builder()
+    build.lstm("lstm", Tensor((b, s, n)), layers)
+    layer, roles = build.layers[0], role_bits("fp32")
+    splits = [(1, 1, 8, 1, 1), (1, 1, 1, 8, 1), (1, 2, 4, 1, 1), (1, 1, 2, 4, 1), (2, 1, 4, 1, 1)]
+    costs = layer_costs(layer, np.array(splits), [False], False, roles, replace(small.SLOW, links=(
+        MachineLink(1.0, 1.0),)))  # fmt: skip
+    for at, (in_l, in_b, in_n, in_k, _) in enumerate(splits):
+        sent = messages = 0.0
+        for _ in range(layers // in_l * s):
+            own, whole, rows = n // in_n, n // in_k, b // in_b
+            sent += rows * (whole - whole / in_n)  # of the state that is read: what others made
+            sent += rows * (whole - whole / in_n)  # sums of its gradient, each to who made it
+            sent += 2 * rows * 4 * own * (in_k - 1) / in_k  # sums of the gates
+            sent += rows * (own - own / in_k)  # the gradient of what is made, read in pieces
+            messages += 2 * math.log2(in_n) + 3 * math.log2(in_k)
+        weights = 2 * (in_b - 1) / in_b * 8 * layers * n * n / (in_l * in_n * in_k)
+        output = 2 * (in_l * in_k - 1) / (in_l * in_k) * b * s * n / (in_b * in_n)
+        messages += 2 * math.ceil(math.log2(in_b)) + 2 * math.log2(in_l * in_k)
+        assert costs.sent[at] == pytest.approx(4 * (sent + weights + output))
+        assert costs.link[at] == pytest.approx(8e-9 * costs.sent[at] + 1e-6 * messages)
+
+
+def test_a_frozen_weight_has_no_gradient_and_no_state() -> None:
+    build = Builder()
+    build.product("fc", Tensor((8, 16)), 32)
+    layer, split, roles = build.layers[0], np.array([(4, 1, 1)]), role_bits("fp8-lm")
+    weight, bias = layer.weights
+    frozen = replace(layer, weights=(replace(weight, trained=False), bias))
+    both = replace(layer, weights=tuple(replace(w, trained=False) for w in layer.weights))
+    full, part, none = (
+        layer_costs(x, split, [True], False, roles, small.SLOW) for x in (layer, frozen, both)
+    )
+    assert full.sent[0] - part.sent[0] == 2 * 3 / 4 * 16 * 32 * roles.weight_gradient / 8
+    assert none.sent[0] == 0
+    assert full.memory[0] - part.memory[0] == (roles.parameter - roles.frozen) / 8 * 16 * 32
+    assert roles.frozen < roles.parameter
+    assert role_bits("fp32").frozen == 32
+    assert full.compute[0] == part.compute[0] == pytest.approx(1.5 * none.compute[0])

@@ -1,5 +1,6 @@
 """A plan is the best of all, costs what its parts cost, keeps limits, and fits its own network alone."""
 
+import itertools
 import json
 import math
 from dataclasses import replace
@@ -42,6 +43,16 @@ def test_the_time_is_the_sum_of_its_parts(name: str) -> None:
     parts = [layer.compute_seconds + layer.link_seconds for layer in made.layers]
     assert made.seconds == pytest.approx(sum(parts) + sum(e.link_seconds for e in made.edges), rel=1e-12)
     assert made.compute_seconds + made.link_seconds == pytest.approx(made.seconds, rel=1e-12)
+
+
+def test_features_of_a_recurrence_are_not_split_for_nothing() -> None:
+    """Each of 40 steps of both layers gathers 64 x 1024 states of eight parts, and scatters as much."""
+    graph = NETWORKS["rnnlm"](64)
+    pinned = planned(graph, 8, machine="h100", pins={"lstm": (1, 1, 8, 1, 1)})
+    lstm = pinned.layers[1]
+    assert lstm.sent_bytes == 2 * 7 / 8 * 4 * 2 * 64 * 40 * 1024
+    assert lstm.link_seconds > 2 * 40 * 2 * 3 * 3e-6  # of latency alone
+    assert planned(graph, 8, machine="h100").seconds <= pinned.seconds
 
 
 machines = st.builds(
@@ -108,6 +119,11 @@ def test_with_a_dead_link_nothing_is_sent(name: str) -> None:
     assert planned(graph, 4, slow).sent_bytes == 0
 
 
+def test_a_plan_that_has_to_send_over_a_dead_link_is_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"ever ends on the machine 'dead': it has a link of 0 Gbit/s"):
+        planned(small.perceptron(), 4, small.DEAD, pins={"up": {"k": 2}})
+
+
 def test_one_device_computes_all_and_sends_nothing() -> None:
     made = planned(small.branches(), 1)
     assert made.sent_bytes == 0
@@ -137,6 +153,49 @@ def test_a_memory_cap_is_kept_and_the_bound_holds(share: float) -> None:
     assert best <= made.seconds * (1 + 1e-9)
     assert made.seconds <= best * 1.1
     assert made.gap == pytest.approx(1 - made.bound / made.seconds)
+
+
+def chain(*shapes: tuple[int, int]) -> Graph:
+    """Products of 256 samples, each of so many outputs and inputs."""
+    build = Builder()
+    x = Tensor((256, shapes[0][1]))
+    for i, (features, _) in enumerate(shapes):
+        x = build.product(f"fc{i}", x, features, bias=False)
+    return build.graph()
+
+
+@pytest.mark.parametrize("compare", [True, False])
+def test_a_strategy_that_keeps_a_tight_cap_is_not_faster(compare: bool) -> None:
+    graph = chain((256, 1024), (64, 256), (64, 64))
+    machine = Machine("m", {"fp32": 1e12}, (MachineLink(10.0, 1.0),), 16e9, 4, 1e10)
+    made = planned(graph, 4, machine, memory=2310144.0, compare=compare)
+    free = planned(graph, 4, machine, compare=True)
+    megatron = next(s for s in free.strategies if s.name == "megatron")
+    assert megatron.memory_bytes <= 2310144
+    assert made.seconds <= megatron.seconds
+    tight = planned(graph, 4, machine, memory=0.999 * megatron.memory_bytes, compare=True)
+    assert {s.name for s in tight.strategies if not s.fits} >= {"megatron"}
+    assert all(s.fits == (s.memory_bytes <= tight.memory_cap) for s in tight.strategies)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from([16, 64, 256, 1024]), min_size=3, max_size=5),
+    st.floats(0, 1.2),
+    st.sampled_from([1.0, 10.0, 100.0]),
+    st.sampled_from([4, 8]),
+)
+def test_no_strategy_within_any_cap_is_faster(
+    extents: list[int], share: float, gigabits: float, devices: int
+) -> None:
+    graph = chain(*((n, k) for k, n in itertools.pairwise(extents)))
+    machine = Machine("m", {"fp32": 1e12}, (MachineLink(gigabits, 1.0),), 16e9, 4, 1e10)
+    free = planned(graph, devices, machine, compare=True)
+    masses = [free.memory_bytes, *(s.memory_bytes for s in free.strategies)]
+    for cap in (min(masses) + share * (max(masses) - min(masses)), masses[-1]):
+        made = planned(graph, devices, machine, memory=cap, compare=True)
+        assert made.memory_bytes <= cap * (1 + 1e-9)
+        assert all(made.seconds <= s.seconds * (1 + 1e-12) for s in made.strategies if s.fits)
 
 
 def test_a_cap_that_is_not_reached_changes_nothing() -> None:
@@ -224,7 +283,14 @@ def test_pins_and_prohibitions_are_kept() -> None:
         ({"pins": {"up": {"b": 3}}}, r"leave the layer 'up' \(b=16, n=64, k=64\)"),
         ({"pins": {"up": (2, 2)}}, "which has the 3 dimensions b, n, k"),
         ({"forbid": {"fc9": ["b"]}}, "`forbid` names 'fc9'"),
+        (
+            {"forbid": {"up": ["z"]}},
+            "`forbid` names the dimension 'z' of 'up', which no such layer has; they",
+        ),
+        ({"forbid": {"*": ["b", "h"]}}, "`forbid` names the dimension 'h' of '*'"),
         ({"devices": 0}, "devices=0; expected a whole number from 1 up"),
+        *(({"devices": n}, f"devices={n!r}; expected a whole number") for n in (8.0, "8", True, -1)),
+        ({"max_sensitivity": INF * 0}, "`max_sensitivity` is nan; expected a number"),
         ({"memory": 0.0}, "`memory` is 0.0; expected bytes"),
         ({"memory": float("nan")}, "`memory` is nan; expected bytes"),
         ({"machine": "pdp11"}, "there is no machine 'pdp11'; expected one of v100"),
@@ -282,6 +348,43 @@ def test_a_plan_with_formats_is_used_again_with_them() -> None:
     assert planned(graph, 2, formats=formats, reuse=made).seconds == made.seconds
     with pytest.raises(ArgumentError, match="in 'mxfp8', which is none of fp32"):
         planned(graph, 2, reuse=made)
+
+
+def test_the_order_of_formats_changes_nothing() -> None:
+    graph, formats = attention_of(4), ("fp32", "mxfp8", "amp-bf16")
+    numbers = {layer.name: dict(zip(formats, (0.0, 2.0, 1.0), strict=True)) for layer in graph.layers
+               if layer.product}  # fmt: skip
+    for limit in ({}, {"sensitivity": numbers, "max_sensitivity": 9.0}):
+        first, *rest = (
+            planned(graph, 4, formats=order, compare=True, **limit)
+            for order in itertools.permutations(formats)
+        )
+        assert all(made == first for made in rest)
+
+
+def attention_of(length: int) -> Graph:
+    return decoder_only(8, length=length, layers=1, features=64, heads=4)
+
+
+def test_layers_without_products_take_the_recipe_beside_formats() -> None:
+    graph = attention_of(16)
+    narrow = planned(graph, 4, formats=("amp-bf16",), recipe="amp-bf16", name="n")
+    assert narrow == planned(graph, 4, recipe="amp-bf16", name="n")
+    wide = planned(graph, 4, formats=("amp-bf16",))
+    assert (wide.recipe, wide.others) == ("amp-bf16", "fp32")
+    pins = {layer.name: layer.split for layer in narrow.layers}
+    same = planned(graph, 4, formats=("amp-bf16",), pins=pins)
+    for layer, a, b in zip(graph.layers, narrow.layers, same.layers, strict=True):
+        assert a.compute_seconds == b.compute_seconds
+        assert layer.product or 2 * a.sent_bytes == b.sent_bytes or layer.weights
+    assert same.sent_bytes > narrow.sent_bytes
+
+
+@pytest.mark.parametrize("beside", [{"pins": {"up": {"b": 2}}}, {"forbid": {"up": ["b"]}}])
+def test_a_plan_is_not_used_again_with_other_splits(beside: dict[str, object]) -> None:
+    graph = small.perceptron()
+    with pytest.raises(ArgumentError, match="`reuse` takes all splits as the plan has them; leave `pins`"):
+        planned(graph, 4, reuse=planned(graph, 4), **beside)
 
 
 def test_a_plan_for_something_else_is_refused() -> None:

@@ -8,7 +8,14 @@ import pytest
 
 from fewbits.records import Provenance
 from fewbits.report import plan_json, plan_page, plan_table
-from fewbits.report.columns.planning import about_plan, plan_rows, split_text
+from fewbits.report.columns.planning import (
+    PLAN_COLUMNS,
+    STRATEGY_COLUMNS,
+    about_plan,
+    plan_rows,
+    split_text,
+    strategy_rows,
+)
 from fewbits.report.page.planning import _places
 from tests.report.planning import record
 from tests.report.test_pages import figures
@@ -41,6 +48,33 @@ def test_json_has_the_plan_with_strict_numbers() -> None:
     assert document["plan"]["layers"][3]["runner_up_seconds"] == "inf"
     assert document["plan"]["machine"]["flops"] == {"fp32": 1e13}
     assert document["plan"]["gap"] == pytest.approx(0.01)
+
+
+def test_a_strategy_over_the_cap_is_marked() -> None:
+    over = replace(record(), strategies=(replace(record().strategies[0], fits=False),))
+    said = [STRATEGY_COLUMNS[-1].text(row) for row in strategy_rows(over)]
+    assert said == ["kept", "over"]
+    assert json.loads(plan_json(over, ORIGIN))["plan"]["strategies"][0]["fits"] is False
+
+
+def test_short_times_and_one_device_read_well() -> None:
+    layers = tuple(replace(layer, compute_seconds=3.21e-7) for layer in record().layers)
+    small = replace(record(), devices=1, layers=layers)
+    compute = next(c for c in PLAN_COLUMNS if c.title == "compute (ms)")
+    assert [compute.text(row) for row in plan_rows(small)] == ["0.00032"] * 4
+    assert "net on 1 device (" in about_plan(small)[0]
+
+
+def test_sums_of_siblings_are_told_beside_megatron() -> None:
+    other = replace(record(), strategies=(replace(record().strategies[0], name="megatron"),))
+    assert sum("Megatron's own adds the parts first" in line for line in about_plan(other)) == 1
+    alone = replace(other, edges=other.edges[1:])
+    assert not any("Megatron" in line for plan in (record(), alone) for line in about_plan(plan))
+
+
+def test_formats_of_layers_without_products_are_said() -> None:
+    assert "recipe fp32." in about_plan(replace(record(), others="fp32"))[0]
+    assert "recipe fp32, layers without products bf16." in about_plan(replace(record(), others="bf16"))[0]
 
 
 def test_the_table_has_a_row_for_each_layer() -> None:

@@ -56,7 +56,11 @@ def plan(
         ),
     ] = None,
     recipe: Annotated[
-        str, Formats(), typer.Option(help="Formats of all layers: a recipe, or one format.")
+        str,
+        Formats(),
+        typer.Option(
+            help="Formats of all layers, beside --formats of those without products: a recipe, or a format."
+        ),
     ] = "fp32",
     formats: Annotated[
         str | None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fewbits.planner.graph import Dimension, Edge, Graph, Layer, Operand
+from fewbits.planner.graph import Collective, Dimension, Edge, Graph, Layer, Operand
 from fewbits.planner.machines import MACHINES
 from fewbits.planner.networks import NETWORKS
 from fewbits.planner.planned import Plan
@@ -13,6 +13,7 @@ from fewbits.records import Machine, MachineLink
 __all__ = [
     "MACHINES",
     "NETWORKS",
+    "Collective",
     "Dimension",
     "Edge",
     "Graph",

@@ -28,6 +28,16 @@ class Operand:
     shape: tuple[int, ...]  # of the whole tensor, in values
     axes: tuple[str | None, ...]  # the dimension each axis runs along; None for one that is never split
     halos: tuple[int, ...] = ()  # values of the neighbour's piece that each axis needs; empty: none
+    trained: bool = True  # whether a weight has a gradient and a state in the optimizer
+
+
+@dataclass(frozen=True)
+class Collective:
+    """Values within a layer that its devices sum or gather, over the dimensions that they do not have."""
+
+    operand: Operand
+    times: float  # all-reduces of it in a step; a gather or a scatter is half of one
+    each: tuple[str, ...] = ()  # dimensions along which there is a message for each index, after the other
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,7 @@ class Layer:
     saved: int = 0  # values kept for the backward pass beside the inputs, over the whole space
     module: str = ""  # qualified name of the module it comes from, where it comes from one
     statistics: tuple[Operand, ...] = ()  # summed over what they lack, forward and backward: moments, sums
+    collectives: tuple[Collective, ...] = ()  # of its inside, beside those that follow from its operands
 
 
 @dataclass(frozen=True)

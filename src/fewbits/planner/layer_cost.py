@@ -2,9 +2,10 @@
 
 Gradients of inputs are part of edges: what they cost depends on what the producer holds of them.
 
-A product is computed three times, once forward and twice backward (Elango 2021, section IV); what is no
-product, twice. Values that are summed over q pieces are all-reduced: 2 (q - 1) / q of them are sent. Within
-nodes that is done first, and each device of a node then reduces its part with those of other nodes.
+A product is computed three times, once forward and twice backward (Elango 2021, section IV), once backward
+if none of its weights is trained; what is no product, twice. Values that are summed over q pieces are
+all-reduced: 2 (q - 1) / q of them are sent. Within nodes that is done first, and each device of a node then
+reduces its part with those of other nodes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fewbits.planner.configurations import Splits, axis_splits, lacking
-from fewbits.planner.graph import Layer, Operand
+from fewbits.planner.graph import Collective, Layer, Operand
 from fewbits.planner.machines import product_rate
 from fewbits.planner.role_bits import RoleBits
 from fewbits.records import Machine, MachineLink
@@ -63,7 +64,9 @@ def layer_costs(
     for alike in _alike(layer):  # gradients that are summed by the same devices travel together
         reduce.add(alike, roles.weight_gradient, summed(layer, alike))
     for operand in layer.statistics:
-        reduce.add(operand, 2 * roles.vector, lacking(layer, operand))
+        reduce.add(operand, roles.vector, lacking(layer, operand), times=2)
+    for inside in layer.collectives:
+        reduce.inside(inside, roles.vector)
     return LayerCosts(
         _compute(layer, roles, machine) / pieces,
         reduce.seconds,
@@ -108,9 +111,11 @@ def values(layer: Layer, operand: Operand, splits: Splits) -> Reals:
 
 
 def _alike(layer: Layer) -> list[Operand]:
-    """Return the weights, those along the same dimensions as one."""
+    """Return the weights that are trained, those along the same dimensions as one."""
     together: dict[frozenset[str | None], Operand] = {}
     for operand in layer.weights:
+        if not operand.trained:
+            continue
         key = frozenset(operand.axes) | {None}
         first = together.get(key)
         if first is None:
@@ -132,13 +137,15 @@ def _extents(operand: Operand) -> tuple[int, ...]:
 def _compute(layer: Layer, roles: RoleBits, machine: Machine) -> float:
     if not layer.product:
         return 2 * layer.flops / machine.vector_flops
-    return sum(layer.flops / product_rate(machine, bits) for bits in roles.products)
+    forward, of_weight, of_input = (layer.flops / product_rate(machine, bits) for bits in roles.products)
+    is_frozen = bool(layer.weights) and not any(weight.trained for weight in layer.weights)
+    return forward + of_input + (0.0 if is_frozen else of_weight)
 
 
 def _memory(layer: Layer, splits: Splits, fed: Sequence[bool], kept: bool, roles: RoleBits) -> Reals:
     bits: Reals = layer.saved * roles.vector / splits.prod(axis=1)
     for operand in layer.weights:
-        bits = bits + roles.parameter * values(layer, operand, splits)
+        bits = bits + (roles.parameter if operand.trained else roles.frozen) * values(layer, operand, splits)
     if kept:
         bits = bits + roles.vector * values(layer, layer.output, splits)
     if layer.kind not in COPIED:
@@ -157,16 +164,32 @@ class _Collectives:
         self.seconds, self.sent = np.zeros(len(splits)), np.zeros(len(splits))
         self._inner = within_nodes(splits, machine)
 
-    def add(self, operand: Operand, bits: float, over: Sequence[int]) -> None:
-        """All-reduce an operand over dimensions."""
+    def inside(self, collective: Collective, bits: float) -> None:
+        """Sum or gather what a layer exchanges within itself, one message after the other."""
+        turns = np.ones(len(self.splits))
+        for i, d in enumerate(self.layer.space):
+            if d.name in collective.each:
+                turns = turns * (d.extent / self.splits[:, i])
+        operand = collective.operand
+        self.add(operand, bits, lacking(self.layer, operand), collective.times, turns)
+
+    def add(
+        self,
+        operand: Operand,
+        bits: float,
+        over: Sequence[int],
+        times: float = 1.0,
+        turns: Reals | float = 1.0,
+    ) -> None:
+        """All-reduce an operand over dimensions, so many times, each in so many messages."""
         octets = values(self.layer, operand, self.splits) * bits / 8
         inner = self._inner[:, over].prod(axis=1)
         outer = self.splits[:, over].prod(axis=1) / inner
         near, far = self.machine.links[0], self.machine.links[-1]
         for group, sent, link in ((inner, octets, near), (outer, octets / inner, far)):
-            moved = 2 * (group - 1) / group * sent
+            moved = 2 * times * (group - 1) / group * sent
             self.sent += moved
-            self.seconds += message_seconds(moved, link, 2 * np.ceil(np.log2(group)))
+            self.seconds += message_seconds(moved, link, 2 * times * turns * np.ceil(np.log2(group)))
 
     def exchange(self, operand: Operand, bits: float) -> None:
         """Fetch what an operand's pieces need of their neighbours (halos)."""
@@ -184,14 +207,19 @@ class _Collectives:
 
 
 def within_nodes(splits: Splits, machine: Machine) -> Splits:
-    """Return which part of each dimension's split lies within a node: that of the last dimensions first."""
-    inner = np.ones_like(splits)
+    """Return which part of each dimension's split lies within a node: that of the last dimensions first.
+
+    A split that fits into what is left of a node is within it, whether it divides that or not; of a larger
+    one, what divides it.
+    """
     if len(machine.links) == 1:
         return splits
+    inner = np.ones_like(splits)
     left = np.full(len(splits), machine.per_node)
     for i in range(splits.shape[1] - 1, -1, -1):
-        inner[:, i] = np.gcd(splits[:, i], left)
-        left = np.where(inner[:, i] == splits[:, i], left // inner[:, i], 1)
+        fits = splits[:, i] <= left
+        inner[:, i] = np.where(fits, splits[:, i], np.gcd(splits[:, i], left))
+        left = np.where(fits, left // splits[:, i], 1)
     return inner
 
 

@@ -8,7 +8,7 @@ distance to the bound is told: where it is zero, the choice is proved the best.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -32,21 +32,39 @@ class Choice:
     bound: float
 
 
-def cheapest(tables: Tables, limits: Mapping[str, float], memory_bytes: int) -> Choice | None:
+def cheapest(
+    tables: Tables,
+    limits: Mapping[str, float],
+    memory_bytes: int,
+    others: Iterable[tuple[int, ...]] = (),
+) -> Choice | None:
     """Return the cheapest choice within limits that was found; None where none is known to keep them.
+
+    It costs no more than any of `others` that keeps the limits.
 
     Args:
         tables: costs of all options.
         limits: on sums by quantity, ``memory`` or ``sensitivity``.
         memory_bytes: of a table of the search.
+        others: choices to start from as well.
     """
     first = tables.least({"seconds": 1.0}, memory_bytes)
     bound = first.cost if first.bound is None else first.bound
-    if _within(tables, first.choice, limits):
+    if first.bound is None and within(tables, first.choice, limits):
         return Choice(first.choice, first.cost, bound)
-    met = [first.choice, *_leanest(tables, limits, memory_bytes)]
+    met = [first.choice, *others]
+    if within(tables, first.choice, limits):
+        return _best(tables, limits, met, bound)
+    met += _leanest(tables, limits, memory_bytes)
     bound = max(bound, _cut(tables, limits, memory_bytes, met))
-    feasible = [choice for choice in dict.fromkeys(met) if _within(tables, choice, limits)]
+    return _best(tables, limits, met, bound)
+
+
+def _best(
+    tables: Tables, limits: Mapping[str, float], met: Sequence[tuple[int, ...]], bound: float
+) -> Choice | None:
+    """Improve the fastest of the choices that keep the limits."""
+    feasible = [choice for choice in dict.fromkeys(met) if within(tables, choice, limits)]
     if not feasible:
         return None
     feasible.sort(key=lambda choice: tables.total("seconds", choice))
@@ -110,7 +128,8 @@ def _best_prices(planes: Sequence[tuple[float, ...]]) -> tuple[float, list[float
     return top, [float(price) for price in prices]
 
 
-def _within(tables: Tables, choice: Sequence[int], limits: Mapping[str, float]) -> bool:
+def within(tables: Tables, choice: Sequence[int], limits: Mapping[str, float]) -> bool:
+    """Tell whether a choice keeps the limits."""
     return all(tables.total(name, choice) <= limit * (1 + 1e-12) for name, limit in limits.items())
 
 

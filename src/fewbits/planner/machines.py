@@ -53,7 +53,16 @@ def machine(named: str | Machine) -> Machine:
 
 
 def product_rate(of: Machine, bits: float) -> float:
-    """Return the FLOP per second of products whose widest operand has elements of so many bits."""
+    """Return the FLOP per second of products whose widest operand has elements of so many bits.
+
+    Raises:
+        ArgumentError: all rates of the machine are of narrower operands, which these do not fit.
+    """
     limits = {"fp32": 32, "tf32": 19, "bf16": 16, "fp8": 8, "fp6": 6, "fp4": 4}
     fitting = [width for width in _WIDTHS if limits[width] >= bits and width in of.flops]
-    return of.flops[fitting[-1] if fitting else next(w for w in _WIDTHS if w in of.flops)]
+    if not fitting:
+        raise ArgumentError(
+            f"the machine {of.name!r} has rates of products in {', '.join(of.flops)} alone, and the recipe"
+            f" has products of {bits:g} bits; give its `flops` a rate for them, or take a narrower recipe"
+        )
+    return of.flops[fitting[-1]]

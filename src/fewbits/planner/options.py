@@ -24,11 +24,11 @@ class Options:
     """The options of one layer."""
 
     splits: Splits  # (k, d)
-    formats: NDArray[np.int64]  # (k,), the index of a recipe
+    formats: NDArray[np.int64]  # (k,), the index of a recipe; of layers without products the last
 
 
 def layer_options(graph: Graph, devices: int, formats: int, pins: Pins, forbid: Forbidden) -> list[Options]:
-    """Return the options of each layer; layers without products take the first format.
+    """Return the options of each layer: products have so many formats, all others the one after these.
 
     Raises:
         ArgumentError: a pin or prohibition fits no layer, names no dimension, or leaves no option.
@@ -39,6 +39,15 @@ def layer_options(graph: Graph, devices: int, formats: int, pins: Pins, forbid: 
                 raise ArgumentError(
                     f"`{argument}` names {glob!r}, which fits no layer; the first of them are"
                     f" {', '.join(layer.name for layer in graph.layers[:5])}"
+                )
+    for glob, names in forbid.items():
+        spaces = [layer.space for layer in graph.layers if fnmatchcase(layer.name, glob)]
+        own = dict.fromkeys(d.name for space in spaces for d in space)
+        for name in names:
+            if name not in own:
+                raise ArgumentError(
+                    f"`forbid` names the dimension {name!r} of {glob!r}, which no such layer has; they have"
+                    f" {', '.join(own)}"
                 )
     known: dict[object, Options] = {}
     found = []
@@ -74,10 +83,11 @@ def _options(
         space = ", ".join(f"{d.name}={d.extent}" for d in layer.space)
         raise ArgumentError(
             f"`pins` {list(pins)} and `forbid` {sorted(forbidden)} leave the layer {layer.name!r} ({space})"
-            f" no split over {devices} devices; a split divides its extent, and their product the devices"
+            f" no split over {devices} device{'s' * (devices > 1)}; a split divides its extent,"
+            " and their product the devices"
         )
-    many = formats if layer.product else 1
-    return Options(np.tile(splits, (many, 1)), np.repeat(np.arange(many), len(splits)))
+    taken = range(formats) if layer.product else [formats]
+    return Options(np.tile(splits, (len(taken), 1)), np.repeat(taken, len(splits)))
 
 
 def _fixed(layer: Layer, pin: Mapping[str, int] | Sequence[int]) -> Mapping[str, int]:

@@ -169,6 +169,12 @@ def _whole(value: object) -> int:
     return value
 
 
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is neither true nor false")
+    return value
+
+
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
@@ -184,6 +190,7 @@ def _items(value: object) -> list[object]:
 _READ: dict[str, Callable[[object], object]] = {
     "str": _text,
     "int": _whole,
+    "bool": _truth,
     "float": _number,
     "float | None": lambda v: None if v is None else _number(v),
     "tuple[int, ...]": lambda v: tuple(map(_whole, _items(v))),

@@ -12,7 +12,7 @@ import numpy as np
 
 from fewbits.errors import ArgumentError
 from fewbits.planner.graph import Graph
-from fewbits.planner.limited import cheapest, leanest
+from fewbits.planner.limited import cheapest, leanest, within
 from fewbits.planner.machines import machine as find_machine
 from fewbits.planner.options import Forbidden, Options, Pins, layer_options
 from fewbits.planner.planned import Plan, fingerprint
@@ -62,33 +62,42 @@ def plan(
         devices: how many share the network out.
         machine: what they are: a name of `MACHINES`, or a Machine.
         memory: bytes that one device may hold; None: that of the machine. Infinite for no cap.
-        recipe: formats by role of all layers, or the name of one format.
-        formats: recipes or formats of which each product takes one, with its split; none: `recipe`.
+        recipe: formats by role of all layers, or the name of one format; with `formats`, of layers without
+            products.
+        formats: recipes or formats of which each product takes one, with its split, in any order; none:
+            `recipe`.
         sensitivity: what each of `formats` costs in quality, by layer: what ``fewbits compare`` measures.
         max_sensitivity: the most that the sum of these may be.
         codec: in what weights' gradients travel; None: as the recipe holds them.
         pins: splits that are fixed, as in ``{"fc1": {"b": 8}, "conv*": (8, 1, 1, 1, 1)}``, by name or glob.
         forbid: dimensions that stay whole, as in ``{"*": ("h", "w")}``.
         reuse: a plan, or the path of one, whose splits and formats are taken; the costs are computed anew.
-        compare: whether strategies that others use are set beside it.
+            With it there are no `pins` and nothing to `forbid`.
+        compare: whether strategies that others use are set beside it; none that keeps the caps is faster.
         executable: whether only splits are chosen that :meth:`Plan.apply` can run.
         name: of the network, for people.
         memory_bytes: the most that one table of the search may take.
 
     Raises:
-        ArgumentError: no devices, a pin that fits nothing, a cap below what any plan takes, or a plan for
-            another network.
+        ArgumentError: no devices, a pin that fits nothing, a cap below what any plan takes, a plan for
+            another network, products wider than all that the machine has rates for, or messages over a
+            link of 0 Gbit/s.
         DataError: the file of a plan is damaged.
     """
-    if devices < 1 or devices != int(devices):
+    if type(devices) is not int or devices < 1:  # True and 8.0 are none
         raise ArgumentError(f"devices={devices!r}; expected a whole number from 1 up")
     graph = model if isinstance(model, Graph) else _captured(model, example_inputs)
     if not graph.layers:
         raise ArgumentError("the network has no layers; give one that computes something")
     place = find_machine(machine)
-    recipes = [read_layer_recipe(r) for r in (formats or (recipe,))]
-    names = list(formats) or [recipes[0].name]
+    rest = read_layer_recipe(recipe)
+    names = sorted(set(formats)) or [rest.name]
+    recipes = [read_layer_recipe(name) for name in names] if formats else [rest]
     if reuse is not None:
+        if pins or forbid:
+            raise ArgumentError(
+                "`reuse` takes all splits as the plan has them; leave `pins` and `forbid` out, or `reuse`"
+            )
         pins, formats_of = _reused(reuse, graph, devices, names)
     else:
         formats_of = {}
@@ -103,19 +112,25 @@ def plan(
         options,
         devices,
         place,
-        [role_bits(r, codec) for r in recipes],
+        [role_bits(r, codec) for r in (*recipes, rest)],
         _sensitivities(graph, names, sensitivity, max_sensitivity),
     )
-    best = cheapest(found, limits, memory_bytes)
+    others = strategies(found, devices, place.per_node)
+    best = cheapest(found, limits, memory_bytes, others.values())
     if best is None:
         raise _impossible(found, limits, memory_bytes)
-    others = strategies(found, devices, place.per_node) if compare else {}
+    if not isfinite(best.seconds):
+        raise ArgumentError(
+            f"no plan that was found ever ends on the machine {place.name!r}: it has a link of 0 Gbit/s that"
+            " `pins`, `reuse`, `forbid` or a cap make devices send over; leave them out, or give it a link"
+        )
     return Plan(
         network=name or "network",
         model=fingerprint(graph),
         devices=devices,
         machine=place,
         recipe=",".join(names),
+        others=rest.name,
         codec="" if codec is None else str(read_codec(codec)),
         layers=_layers(found, best.options, names),
         edges=_edges(found, best.options),
@@ -123,7 +138,9 @@ def plan(
         bound=min(best.bound, best.seconds),
         memory_cap=cap if isfinite(cap) else None,
         sensitivity_cap=max_sensitivity,
-        strategies=tuple(_strategy(found, name, choice) for name, choice in others.items()),
+        strategies=tuple(
+            _strategy(found, name, choice, limits) for name, choice in others.items() if compare
+        ),
         warnings=graph.warnings,
     )
 
@@ -140,7 +157,11 @@ def _limits(cap: float, max_sensitivity: float | None) -> dict[str, float]:
     if not cap > 0:
         raise ArgumentError(f"`memory` is {cap!r}; expected bytes of one device, above 0")
     limits = {"memory": float(cap)} if isfinite(cap) else {}
-    return limits if max_sensitivity is None else limits | {"sensitivity": float(max_sensitivity)}
+    if max_sensitivity is None:
+        return limits
+    if not isfinite(max_sensitivity):
+        raise ArgumentError(f"`max_sensitivity` is {max_sensitivity!r}; expected a number, or None")
+    return limits | {"sensitivity": float(max_sensitivity)}
 
 
 def _sensitivities(
@@ -291,7 +312,10 @@ def _edges(found: Tables, choice: Sequence[int]) -> tuple[PlannedEdge, ...]:
     return tuple(planned)
 
 
-def _strategy(found: Tables, name: str, choice: Sequence[int]) -> PlannedStrategy:
+def _strategy(
+    found: Tables, name: str, choice: Sequence[int], limits: Mapping[str, float]
+) -> PlannedStrategy:
     sent = sum(float(found.layers[i].sent[k]) for i, k in enumerate(choice))
     sent += sum(edge.sent_bytes for edge in _edges(found, choice))
-    return PlannedStrategy(name, found.total("seconds", choice), sent, found.total("memory", choice))
+    seconds, memory = found.total("seconds", choice), found.total("memory", choice)
+    return PlannedStrategy(name, seconds, sent, memory, within(found, choice, limits))

@@ -22,6 +22,7 @@ class RoleBits:
     gradient: float  # of a result, as a product reads it in the backward pass
     weight_gradient: float  # on the wire
     parameter: float  # parameter, master copy, held gradient and moments together
+    frozen: float  # a parameter that is not trained
     kept: float | None  # an input that a product keeps for itself; None: as it is
     products: tuple[float, float, float]  # widest element of forward, weight's and input's gradient
 
@@ -47,6 +48,7 @@ def role_bits(recipe: str | Recipe, codec: str | Codec | None = None) -> RoleBit
         gradient=_bits(found.dx_gradient, vector),
         weight_gradient=held if codec is None else codec_bits(codec),
         parameter=_parameter_bits(found, held),
+        frozen=_bits(found.parameter, 32.0),
         kept=None if found.dw_activation is None else _bits(found.dw_activation, vector),
         products=(
             _widest(vector, found.forward_activation, found.forward_weight),

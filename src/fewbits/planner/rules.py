@@ -8,13 +8,12 @@ turn, attention its heads and embeddings their vocabulary; groups split samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
 from fewbits.planner.configurations import batch_dimension, lacking
 from fewbits.planner.graph import Graph, Layer
-from fewbits.planner.options import Options
 from fewbits.planner.tables import Tables
 
 Wish = list[int]  # a split that a rule asks for; what an option cannot have is cut to what it can
@@ -24,30 +23,32 @@ def strategies(tables: Tables, devices: int, per_node: int) -> dict[str, tuple[i
     """Return the options that each rule takes, by its name.
 
     Where a layer cannot be split as a rule says, by a pin or because an extent does not divide, it takes
-    the split nearest to it, smaller in each dimension where there is one.
+    the split nearest to it, smaller in each dimension where there is one. Of several formats a product
+    takes that with the least sensitivity, of these the fastest.
     """
-    graph, options = tables.graph, tables.options
+    graph = tables.graph
     found = {
-        "data parallel": _by(graph, options, lambda layer: _samples(layer, devices)),
-        "one weird trick": _by(graph, options, lambda layer: _one_weird_trick(layer, devices)),
+        "data parallel": _by(tables, lambda layer: _samples(layer, devices)),
+        "one weird trick": _by(tables, lambda layer: _one_weird_trick(layer, devices)),
     }
     group = max((n for n in range(1, per_node + 1) if devices % n == 0), default=1)
     group = group if group > 1 else _root(devices)
     wishes = _megatron(graph, group, devices // group)
-    found["megatron"] = tuple(_nearest(own, wish) for own, wish in zip(options, wishes, strict=True))
+    found["megatron"] = tuple(_nearest(tables, i, wish) for i, wish in enumerate(wishes))
     return found
 
 
-def _by(graph: Graph, options: Sequence[Options], rule: Callable[[Layer], Wish]) -> tuple[int, ...]:
-    return tuple(_nearest(own, rule(layer)) for layer, own in zip(graph.layers, options, strict=True))
+def _by(tables: Tables, rule: Callable[[Layer], Wish]) -> tuple[int, ...]:
+    return tuple(_nearest(tables, i, rule(layer)) for i, layer in enumerate(tables.graph.layers))
 
 
-def _nearest(own: Options, wish: Wish) -> int:
+def _nearest(tables: Tables, i: int, wish: Wish) -> int:
     """Return the option that splits most, of those that split no dimension further than is asked for."""
-    splits = own.splits
+    splits = tables.options[i].splits
     within = (splits <= wish).all(axis=1)
     excess = np.maximum(splits / np.array(wish), np.array(wish) / splits).prod(axis=1) if len(wish) else 0
-    return int(np.lexsort((own.formats, excess + np.zeros(len(splits)), ~within))[0])
+    formats = tables.layers[i].seconds, tables.sensitivity[i]
+    return int(np.lexsort((*formats, excess + np.zeros(len(splits)), ~within))[0])
 
 
 def _samples(layer: Layer, n: int) -> Wish:

@@ -151,7 +151,7 @@ def tables(
         options: of each layer.
         devices: how many there are.
         machine: what they are.
-        roles: bits by role in each format.
+        roles: bits by role in each format of products, and last those of layers without products.
         sensitivity: of layers by name, a number for each format; 0 for all others.
     """
     fed = {(edge.consumer, edge.operand) for edge in graph.edges}
@@ -171,7 +171,8 @@ def tables(
         if pair not in known_edges:
             known_edges[pair] = _edge(edge, graph, options, roles, devices, machine)
         edges.append(known_edges[pair])
-    numbers = [np.array(sensitivity.get(layer.name, [0.0] * len(roles))) for layer in graph.layers]
+    none = [0.0] * len(roles)
+    numbers = [np.array(sensitivity.get(layer.name, none)) for layer in graph.layers]
     return Tables(
         graph, options, layers, [s[o.formats] for s, o in zip(numbers, options, strict=True)], edges
     )
@@ -179,7 +180,7 @@ def tables(
 
 def _keeps(consumer: Layer, roles: Sequence[RoleBits]) -> bool:
     """Return whether a consumer keeps what it reads as it is, rather than a narrow copy or nothing."""
-    return consumer.kind not in COPIED and (not consumer.product or any(r.kept is None for r in roles))
+    return consumer.kind not in COPIED and (not consumer.product or any(r.kept is None for r in roles[:-1]))
 
 
 def _layer(
@@ -192,7 +193,7 @@ def _layer(
 ) -> LayerCosts:
     found = [
         layer_costs(layer, own.splits[own.formats == f], fed, kept, roles[f], machine)
-        for f in range(int(own.formats.max()) + 1)
+        for f in np.unique(own.formats)
     ]
     return LayerCosts(
         *(np.concatenate([getattr(f, name) for f in found]) for name in ("compute", "link", "sent", "memory"))
@@ -214,8 +215,7 @@ def _edge(
     operand = consumer.inputs[edge.operand]
     summing = [
         gradient_costs(consumer, operand, used.splits[used.formats == f], roles[f], machine)
-        for f in range(int(used.formats.max()) + 1)
-        if (used.formats == f).any()
+        for f in np.unique(used.formats)
     ]
     gradient = GradientCosts(
         *(np.concatenate([getattr(g, name) for g in summing]) for name in ("parts", "link", "sent"))

@@ -36,7 +36,8 @@ class Machine:
     Attributes:
         name: for people.
         flops: FLOP per second of one device in products, by the width of their operands: ``fp32``, ``tf32``,
-            ``bf16``, ``fp8``, ``fp6``, ``fp4``. A width that is missing runs as the next wider one.
+            ``bf16``, ``fp8``, ``fp6``, ``fp4``. A width that is missing runs as the next wider one, if there
+            is one.
         links: one, or that within a node and that between nodes.
         memory: bytes of one device.
         per_node: devices of a node; all of them are in one if there is one link.
@@ -109,6 +110,7 @@ class PlannedStrategy:
     seconds: float
     sent_bytes: float
     memory_bytes: float
+    fits: bool = True  # whether it keeps the caps of the plan
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ class PlanRecord:
         model: fingerprint of its graph.
         devices: that share the network out.
         machine: what they are.
-        recipe: formats by role, as text.
+        recipe: formats by role, as text; of those that products choose from, all.
         codec: in what weights' gradients travel, as text; "" for that of the recipe.
         layers: in the order of the graph.
         edges: in the order of the graph.
@@ -130,6 +132,7 @@ class PlanRecord:
         sensitivity_cap: on the sum over layers; None for no cap.
         strategies: others at the same costs.
         warnings: about the graph.
+        others: formats by role of layers without products, as text; "" for `recipe`.
     """
 
     network: str
@@ -146,6 +149,7 @@ class PlanRecord:
     sensitivity_cap: float | None = None
     strategies: tuple[PlannedStrategy, ...] = ()
     warnings: tuple[str, ...] = ()
+    others: str = ""
 
     @property
     def compute_seconds(self) -> float:

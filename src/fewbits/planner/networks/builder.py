@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from fewbits.planner.graph import Dimension, Edge, Graph, Layer, Operand
+from fewbits.planner.graph import Collective, Dimension, Edge, Graph, Layer, Operand
 
 _NAMES = {2: ("b", "n"), 3: ("b", "s", "n"), 4: ("b", "c", "h", "w")}  # of axes, by how many there are
 
@@ -188,15 +188,21 @@ class Builder:
         return Tensor((b, s, n), made.layer, (0, 1, 2))
 
     def lstm(self, name: str, x: Tensor, layers: int) -> Tensor:
-        """Run layers of LSTM cells over (b, s, n); layers and samples may be split, steps not."""
+        """Run layers of LSTM cells over (b, s, n); all but steps may be split.
+
+        Parts of n gather the state of each step, which the next step and the next layer read by k, and
+        scatter its gradient. Parts of k sum the four gates of each step, and gather that gradient again.
+        """
         b, s, n = x.shape
         space = (
             *_space("lbnk", (layers, b, n, n)),
             Dimension("s", s, splittable=False),
         )
-        # Four gates, each of the input and of the state before; nothing is sent between steps of one sample
-        # unless features are split, in which case each step sends its state.
+        # Four gates, each of the input and of the state before.
         weight = Operand("weight", (layers, 4, n, 2, n), ("l", None, "n", None, "k"))
+        read = Operand("states", (layers, b, s, n), ("l", "b", "s", "k"))
+        gates = Operand("gates", (layers, b, s, 4, n), ("l", "b", "s", None, "n"))
+        gradient = Operand("states", (layers, b, s, n), ("l", "b", "s", "n"))
         layer = Layer(
             name,
             "lstm",
@@ -207,7 +213,9 @@ class Builder:
             Operand("output", x.shape, ("b", "s", "n")),
             product=True,
             saved=5 * layers * b * s * n,
-            statistics=(Operand("states", (layers, b, s, n), ("l", "b", "s", "n")),),
+            collectives=tuple(
+                Collective(*c, each=("l", "s")) for c in ((read, 1.0), (gates, 1.0), (gradient, 0.5))
+            ),
         )
         return self._add(layer, [x])
 

@@ -34,11 +34,11 @@ PLAN_COLUMNS: list[Column[LayerRow]] = [
     Column("recipe", "recipe", "Formats of its products; - where it has none.",
            lambda r: q.visible(r.layer.format) or "-", lambda r: r.layer.format, is_name=True, spare=4),
     Column("compute (ms)", "compute\nms", "Of one device in a step, forward and backward.",
-           lambda r: milliseconds(r.layer.compute_seconds), lambda r: 1e3 * r.layer.compute_seconds),
+           lambda r: plan_ms(r.layer.compute_seconds), lambda r: 1e3 * r.layer.compute_seconds),
     Column("sums (ms)", "sums\nms", "Of its collectives: sums of outputs, statistics and weights' gradients.",
-           lambda r: milliseconds(r.layer.link_seconds), lambda r: 1e3 * r.layer.link_seconds),
+           lambda r: plan_ms(r.layer.link_seconds), lambda r: 1e3 * r.layer.link_seconds),
     Column("inputs (ms)", "inputs\nms", "In moving its inputs to where they are needed, and gradients back.",
-           lambda r: milliseconds(r.moved_seconds), lambda r: 1e3 * r.moved_seconds),
+           lambda r: plan_ms(r.moved_seconds), lambda r: 1e3 * r.moved_seconds),
     Column("sent", "sent", "Bytes that one device sends or receives for both.",
            lambda r: q.size(r.sent_bytes), lambda r: r.sent_bytes),
     Column("memory", "memory", "Bytes of one device: parameters, gradients, states and what is kept.",
@@ -53,12 +53,28 @@ STRATEGY_COLUMNS: list[Column[PlannedStrategy]] = [
     Column("strategy", "strategy", "The plan, or a rule that others use, at the costs of the same model.",
            lambda s: q.visible(s.name), lambda s: s.name, is_name=True),
     Column("ms per step", "ms/\nstep", "Compute and messages, one after the other.",
-           lambda s: milliseconds(s.seconds), lambda s: 1e3 * s.seconds),
+           lambda s: plan_ms(s.seconds), lambda s: 1e3 * s.seconds),
     Column("sent", "sent", "Bytes that one device sends or receives in a step.",
            lambda s: q.size(s.sent_bytes), lambda s: s.sent_bytes),
     Column("memory", "memory", "Bytes of one device.",
            lambda s: q.size(s.memory_bytes), lambda s: s.memory_bytes),
+    Column("cap", "cap", "Whether it keeps the caps of the plan, on memory and on sensitivity.",
+           lambda s: "kept" if s.fits else "over", lambda s: "kept" if s.fits else "over", is_name=True),
 ]  # fmt: skip
+
+
+def plan_ms(seconds: float) -> str:
+    """Write seconds as milliseconds, with two digits or more however few they are.
+
+    >>> plan_ms(0.01234), plan_ms(0.000012), plan_ms(0.00000123)
+    ('12.3', '0.01', '0.0012')
+    """
+    return f"{1e3 * seconds:.2g}" if 0 < seconds < 1e-5 else milliseconds(seconds)
+
+
+def device_count(plan: PlanRecord) -> str:
+    """Write how many devices a plan has: `1 device`."""
+    return f"{plan.devices} device{'s' * (plan.devices > 1)}"
 
 
 def split_text(layer: PlannedLayer) -> str:
@@ -86,13 +102,19 @@ def about_plan(plan: PlanRecord) -> list[str]:
     machine = plan.machine
     nodes = f", {machine.per_node} in a node" if len(machine.links) == 2 else ""
     found = [
-        f"{q.visible(plan.network)} on {plan.devices} devices ({q.visible(machine.name)}{nodes}), recipe"
-        f" {q.visible(plan.recipe)}. A prediction from rates and bytes; nothing was run, nothing overlaps.",
-        f"A step takes {milliseconds(plan.seconds)} ms: {milliseconds(plan.compute_seconds)} ms of compute"
-        f" and {milliseconds(plan.link_seconds)} ms of messages. Each device sends"
+        f"{q.visible(plan.network)} on {device_count(plan)} ({q.visible(machine.name)}{nodes}), recipe"
+        f" {q.visible(plan.recipe)}{_rest(plan)}. A prediction from rates and bytes; nothing was run,"
+        " nothing overlaps.",
+        f"A step takes {plan_ms(plan.seconds)} ms: {plan_ms(plan.compute_seconds)} ms of compute"
+        f" and {plan_ms(plan.link_seconds)} ms of messages. Each device sends"
         f" {q.size(plan.sent_bytes)}, and holds {q.size(plan.memory_bytes)}{_cap(plan)}.",
         _optimality(plan),
     ]
+    if any(strategy.name == "megatron" for strategy in plan.strategies) and _has_siblings(plan):
+        found.append(
+            "Products that read one tensor, as query, key and value, each sum their part of its gradient;"
+            " Megatron's own adds the parts first, and takes less than its row says."
+        )
     if plan.sensitivity_cap is not None:
         found.append(f"Sensitivity: {plan.sensitivity:g} of {plan.sensitivity_cap:g} allowed.")
     return found + [f"{q.visible(warning)}" for warning in plan.warnings]
@@ -107,9 +129,18 @@ def _optimality(plan: PlanRecord) -> str:
     if plan.gap <= 1e-9:
         return "No other plan takes less in this model."
     return (
-        f"No plan within the limits takes less than {milliseconds(plan.bound)} ms: this one is at most"
+        f"No plan within the limits takes less than {plan_ms(plan.bound)} ms: this one is at most"
         f" {q.percent(plan.gap)} % of its time above the best."
     )
+
+
+def _has_siblings(plan: PlanRecord) -> bool:
+    read = [e.producer for e in plan.edges if plan.layers[e.consumer].kind == "product"]
+    return len(set(read)) < len(read)
+
+
+def _rest(plan: PlanRecord) -> str:
+    return "" if plan.others in ("", plan.recipe) else f", layers without products {q.visible(plan.others)}"
 
 
 def _cap(plan: PlanRecord) -> str:
@@ -126,4 +157,4 @@ def _runner_up(layer: PlannedLayer) -> str:
 
 
 def _longer(layer: PlannedLayer) -> str:
-    return milliseconds(layer.runner_up_seconds) if math.isfinite(layer.runner_up_seconds) else "-"
+    return plan_ms(layer.runner_up_seconds) if math.isfinite(layer.runner_up_seconds) else "-"

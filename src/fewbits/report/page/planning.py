@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fewbits.records import PlanRecord, Provenance
-from fewbits.report.columns.codecs import milliseconds
 from fewbits.report.columns.planning import (
     PLAN_COLUMNS,
     STRATEGY_COLUMNS,
     about_plan,
     kinds,
+    plan_ms,
     plan_rows,
     split_text,
     strategy_rows,
@@ -130,6 +130,6 @@ def _hover(plan: PlanRecord, i: int) -> str:
     recipe = f", {layer.format}" if layer.format else ""
     lines = [
         f"{layer.kind}{recipe}: {split_text(layer)}",
-        f"compute {milliseconds(layer.compute_seconds)} ms, sums {milliseconds(layer.link_seconds)} ms",
+        f"compute {plan_ms(layer.compute_seconds)} ms, sums {plan_ms(layer.link_seconds)} ms",
     ]
     return "<br>".join([f"<b>{plot_text(layer.name)}</b>", *map(plot_text, lines)])
