@@ -16,7 +16,7 @@ from fewbits.files.checkpoint import StoredTensor
 from fewbits.files.destination import Destination
 from fewbits.files.encoding import Encoding, Plan, Put, Write
 from fewbits.files.layouts.layout import Layout, Reading, Request, package
-from fewbits.files.layouts.onnx_forms import FLOATS, Form, form, has_place
+from fewbits.files.layouts.onnx_forms import FLOATS, Form, form, has_place, summed
 from fewbits.files.layouts.onnx_graph import Names, sums, with_opset
 from fewbits.files.layouts.onnx_model import (
     SUFFIX,
@@ -126,7 +126,7 @@ def _write(request: Request, *, for_runtime: bool) -> Plan:
             format = request.becomes[tensor.name].format
             assert isinstance(format, Block)
             forms[tensor.name] = form(tensor, format, names, for_runtime=for_runtime)
-            views[tensor.name] = _lines(tensor, forms[tensor.name], last)
+            views[tensor.name] = lines(tensor, last)
     proto = with_opset(proto, max(made.opset for made in forms.values()))
     _put_forms(proto, forms)
     encodings = {name: _encoding(made) for name, made in forms.items()}
@@ -150,15 +150,21 @@ def _plan(
     return Plan(encodings, views=views, headers=made, places=places)
 
 
-def _lines(weight: Initializer, made: Form, last: dict[tuple[str, str], bytes]) -> StoredTensor:
-    """Return a weight as a matrix whose lines are the sums."""
-    order = Order(made.becomes.quantized_shape, made.becomes.axis, width(weight.dtype))
-    lines = weight.count // order.row, order.row
+def lines(weight: Initializer, last: dict[tuple[str, str], bytes] | None = None) -> StoredTensor:
+    """Return a weight as a matrix whose lines are the sums.
+
+    Args:
+        weight: an initializer that :data:`LAYOUT` can cast.
+        last: where the bytes of the last weight are kept; one for all weights of a model.
+    """
+    matrix, axis = summed(weight)
+    order = Order(matrix, axis, width(weight.dtype))
+    shape = weight.count // order.row, order.row
     if order.is_same:
-        return replace(weight, shape=lines)
+        return replace(weight, shape=shape)
     return Reordered(
-        weight.name, lines, weight.dtype, weight.file, weight.start,
-        origin=weight, order=order, of=weight.name, last=last,
+        weight.name, shape, weight.dtype, weight.file, weight.start,
+        origin=weight, order=order, of=weight.name, last={} if last is None else last,
     )  # fmt: skip
 
 
