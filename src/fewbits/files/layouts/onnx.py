@@ -23,6 +23,7 @@ from fewbits.files.layouts.onnx_model import (
     Initializer,
     OnnxModel,
     described,
+    embed_others,
     headers,
     is_external,
     load_model,
@@ -117,6 +118,7 @@ def _write(request: Request, *, for_runtime: bool) -> Plan:
         MissingDependencyError: onnx is not installed, or does not know the types of a format.
     """
     model = _loaded(request.source)
+    embed_others(model)
     proto, names = model.proto, Names(model.proto.graph)
     forms, views = dict[str, Form](), dict[str, StoredTensor]()
     last: dict[tuple[str, str], bytes] = {}
@@ -209,6 +211,7 @@ def restored(source: Path, tensors: tuple[AnyStoredTensor, ...], to: Destination
         ArgumentError: the destination is a file of the source.
     """
     model = _loaded(source)
+    embed_others(model)
     proto = model.proto
     left, gone = without(proto.graph, narrow_weights(model))
     kept = [t for t in proto.graph.initializer if t.name not in gone]

@@ -22,7 +22,7 @@ from fewbits.files.layouts.onnx_order import stream
 from fewbits.files.safetensors_header import Header, HeaderEntry, width
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, TensorProto
+    from onnx import FunctionProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, TrainingInfoProto
 
 SUFFIX = ".onnx"
 SMALL = 1024  # bytes; smaller tensors stay in the model, whose shapes may depend on them
@@ -63,6 +63,7 @@ class OnnxModel:
     path: Path
     proto: ModelProto
     initializers: Mapping[str, Initializer]
+    others: tuple[tuple[TensorProto, Initializer], ...] = ()  # beside the model, and no initializers of it
 
     @property
     def is_external(self) -> bool:
@@ -103,7 +104,67 @@ def load_model(path: Path) -> OnnxModel:
         initializers[tensor.name] = _initializer(path, tensor, dtype, start)
         if tensor.ByteSize() > SMALL:
             tensor.ClearField("raw_data")
-    return OnnxModel(path, proto, initializers)
+    return OnnxModel(path, proto, initializers, tuple(_others(path, proto, initializers)))
+
+
+def _others(
+    path: Path, proto: ModelProto, initializers: Mapping[str, Initializer]
+) -> Iterator[tuple[TensorProto, Initializer]]:
+    """Yield the tensors beside the model that are of subgraphs, functions, Constant nodes or sparse."""
+    from onnx import TensorProto
+
+    graph = proto.graph
+    found = [t for t in graph.initializer if t.name not in initializers]
+    for holder in (*graph.node, *graph.sparse_initializer, *proto.functions, *proto.training_info):
+        found += _tensors(holder)
+    for tensor in found:
+        if tensor.data_location != TensorProto.EXTERNAL:
+            continue
+        dtype = _dtype(tensor)
+        if dtype is None:
+            raise DataError(
+                f"{path}: {tensor.name!r:.200} lies beside the model in the unknown type {tensor.data_type}"
+            )
+        yield tensor, _initializer(path, tensor, dtype, None)
+
+
+def _tensors(
+    message: NodeProto | SparseTensorProto | FunctionProto | TrainingInfoProto,
+) -> Iterator[TensorProto]:
+    """Yield all tensors of a message, however deep."""
+    from onnx import TensorProto
+
+    for told, value in message.ListFields():
+        if told.message_type is None:
+            continue
+        for inner in [value] if hasattr(value, "ListFields") else value:
+            if isinstance(inner, TensorProto):
+                yield inner
+            else:
+                yield from _tensors(inner)
+
+
+def embed_others(model: OnnxModel) -> None:
+    """Read into the model what lies beside it and is no initializer of its main graph.
+
+    Raises:
+        ArgumentError: that is more than a model can hold.
+    """
+    from onnx import TensorProto
+
+    total = sum(found.stored_bytes for _, found in model.others)
+    if total > MOST_EMBEDDED:
+        name = max(model.others, key=lambda pair: pair[1].stored_bytes)[1].name
+        raise ArgumentError(
+            f"{model.path} has {total} bytes beside it that are no initializers of its main graph, as"
+            f" {name!r:.200}; at most {MOST_EMBEDDED} can be written: export the model without subgraphs,"
+            " functions and Constant nodes that large"
+        )
+    for tensor, found in model.others:
+        with found.file.open("rb") as file:
+            tensor.raw_data = bytes(found.read(file, 0, found.stored_bytes))
+        tensor.ClearField("external_data")
+        tensor.data_location = TensorProto.DEFAULT
 
 
 def _dtype(tensor: TensorProto) -> str | None:
@@ -280,7 +341,8 @@ def refuse_clashes(model: OnnxModel, made: Mapping[Path, Header]) -> None:
     Raises:
         ArgumentError: one is, or lies there and is of another model.
     """
-    sources = {model.path.resolve(), *(t.file.resolve() for t in model.initializers.values())}
+    read = [*model.initializers.values(), *(found for _, found in model.others)]
+    sources = {model.path.resolve(), *(t.file.resolve() for t in read)}
     model_file, *others = made
     for file in made:
         if file.resolve() in sources or any(file.exists() and file.samefile(s) for s in sources):
