@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import fewbits as fb
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import cast, inspect, restore
-from tests.files.layouts.onnx_models import normal
+from tests.files.layouts.onnx_models import by_reference, initializers, model, normal, saved
 
 onnx = pytest.importorskip("onnx", minversion="1.23")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
@@ -124,3 +126,45 @@ def test_the_rounding_of_a_cast_to_half_precision_stays(tmp_path: Path) -> None:
     np.testing.assert_array_equal(theirs, back)
     (whole,) = onnx.load(tmp_path / "back.onnx").graph.initializer
     assert whole.data_type == TensorProto.FLOAT16
+
+
+def test_weights_that_are_inputs_too_as_old_versions_want_them_are_cast(tmp_path: Path) -> None:
+    made = model(opset=8)
+    made.ir_version = 3
+    made.graph.input.extend(
+        helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in made.graph.initializer
+    )
+    onnx.save(made, tmp_path / "old.onnx")
+    cast(tmp_path / "old.onnx", tmp_path / "narrow.onnx", format="mxfp4", layout="onnx")
+    cast(saved(tmp_path / "new.onnx"), tmp_path / "twin.onnx", format="mxfp4", layout="onnx")
+    onnx.checker.check_model(str(tmp_path / "narrow.onnx"), full_check=True)
+    assert {v.name for v in onnx.load(tmp_path / "narrow.onnx").graph.input} == {"x", "image"}
+    for x, y in zip(
+        by_reference(tmp_path / "narrow.onnx"), by_reference(tmp_path / "twin.onnx"), strict=True
+    ):
+        np.testing.assert_array_equal(x, y)
+    restore(tmp_path / "narrow.onnx", tmp_path / "back.onnx")
+    onnx.checker.check_model(str(tmp_path / "back.onnx"), full_check=True)
+
+
+@pytest.mark.parametrize("perm", [None, [1, 0], [0, 1]])
+def test_weights_behind_a_transpose_are_cast_along_the_axis_that_is_summed(tmp_path: Path, perm: Any) -> None:
+    w = normal(64, 64) * np.float32(4) ** np.arange(-8, 8).repeat(4)
+    told = {} if perm is None else {"perm": perm}
+    nodes = [
+        helper.make_node("Transpose", ["w"], ["t"], **told),
+        helper.make_node("MatMul", ["x", "t"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(n, 1, [2, 64]) for n in "xy")
+    graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(w.astype(np.float32), "w")])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+    onnx.save(made, tmp_path / "w.onnx")
+    cast(tmp_path / "w.onnx", tmp_path / "narrow.onnx", format="mxfp4", layout="onnx")
+    onnx.checker.check_model(str(tmp_path / "narrow.onnx"), full_check=True)
+    restore(tmp_path / "narrow.onnx", tmp_path / "back.onnx")
+    expected = fb.quantize(torch.from_numpy(w.astype(np.float32)), "mxfp4", axis=0 if perm == [0, 1] else 1)
+    np.testing.assert_array_equal(initializers(tmp_path / "back.onnx")["w"], expected.dequantize().numpy())
+    made.graph.output.append(helper.make_tensor_value_info("t", 1, None))  # the control: it is read itself
+    onnx.save(made, tmp_path / "w.onnx")
+    with pytest.raises(ArgumentError, match="no tensor would be cast"):
+        cast(tmp_path / "w.onnx", tmp_path / "none.onnx", format="mxfp4", layout="onnx")

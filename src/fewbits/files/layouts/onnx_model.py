@@ -28,6 +28,7 @@ SUFFIX = ".onnx"
 SMALL = 1024  # bytes; smaller tensors stay in the model, whose shapes may depend on them
 MOST_EMBEDDED = 1 << 30  # bytes of tensors in the model itself; a protobuf message has at most 2 GiB
 _ALIGNMENT = 64
+_FREE_INITIALIZERS = 4  # the first version of the format whose initializers need not be inputs too
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # numbers of the fields in onnx.proto
 _MOST_AXES, _LARGEST_COUNT = 64, 2**63 - 1
 
@@ -94,6 +95,8 @@ def load_model(path: Path) -> OnnxModel:
     texts += [entry.value for t in proto.graph.initializer for entry in t.external_data]
     if not all(isinstance(text, str) for text in texts):  # else protobuf gives its bytes
         raise DataError(f"{path} has a name that is no text in UTF-8; fetch or write it again")
+    if proto.ir_version < _FREE_INITIALIZERS:
+        _drop_inputs(proto)
     initializers: dict[str, Initializer] = {}
     for tensor, start in zip(proto.graph.initializer, starts, strict=True):
         if tensor.name in initializers:
@@ -105,6 +108,15 @@ def load_model(path: Path) -> OnnxModel:
         if tensor.ByteSize() > SMALL:
             tensor.ClearField("raw_data")
     return OnnxModel(path, proto, initializers, tuple(_others(path, proto, initializers)))
+
+
+def _drop_inputs(proto: ModelProto) -> None:
+    """Make constants of initializers that had to be inputs too, and could not say whether they are."""
+    held = {tensor.name for tensor in proto.graph.initializer}
+    left = [value for value in proto.graph.input if value.name not in held]
+    del proto.graph.input[:]
+    proto.graph.input.extend(left)
+    proto.ir_version = _FREE_INITIALIZERS
 
 
 def _others(
