@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import fewbits as fb
+from fewbits.cli import main as cli
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import cast, inspect, restore
 from tests.files.layouts.onnx_models import by_reference, initializers, model, normal, saved
@@ -168,3 +169,21 @@ def test_weights_behind_a_transpose_are_cast_along_the_axis_that_is_summed(tmp_p
     onnx.save(made, tmp_path / "w.onnx")
     with pytest.raises(ArgumentError, match="no tensor would be cast"):
         cast(tmp_path / "w.onnx", tmp_path / "none.onnx", format="mxfp4", layout="onnx")
+
+
+def test_the_command_names_what_stays_wide_and_the_old_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = with_branches(tmp_path / "a", external=False)
+    to = saved(tmp_path / "narrow.onnx", external=True)
+    assert cli.run(["cast", str(source), str(to), "--format", "mxfp4", "--layout", "onnx"]) == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert "left wide: 3 matrices in Constant nodes, subgraphs and functions: " in told
+    assert all(name in told for name in SHAPES if name != "w")
+    assert "narrow.onnx_numbers, numbers of the model that" in told
+    assert (tmp_path / "narrow.onnx_numbers").is_file()
+    assert cli.run(["cast", str(source), str(to), "--format", "mxfp4", "--layout", "onnx"]) == 0
+    assert "left there" not in capsys.readouterr().err
+    plain = str(saved(tmp_path / "plain.onnx"))
+    assert cli.run(["cast", plain, str(to), "--format", "mxfp4", "--layout", "onnx"]) == 0
+    assert "left wide" not in capsys.readouterr().err
