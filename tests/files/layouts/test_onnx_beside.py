@@ -187,3 +187,13 @@ def test_the_command_names_what_stays_wide_and_the_old_numbers(
     plain = str(saved(tmp_path / "plain.onnx"))
     assert cli.run(["cast", plain, str(to), "--format", "mxfp4", "--layout", "onnx"]) == 0
     assert "left wide" not in capsys.readouterr().err
+
+
+def test_a_model_whose_weights_its_caller_may_replace_is_refused_with_the_cause(tmp_path: Path) -> None:
+    made = model()
+    made.graph.input.extend(
+        helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in made.graph.initializer
+    )
+    onnx.save(made, tmp_path / "w.onnx")
+    with pytest.raises(ArgumentError, match=r"6 of its initializers, as 'up', are inputs of the graph too"):
+        cast(tmp_path / "w.onnx", tmp_path / "narrow.onnx", format="mxfp4", layout="onnx")

@@ -223,6 +223,22 @@ def restored(source: Path, tensors: tuple[AnyStoredTensor, ...], to: Destination
     return _plan(model, proto, {}, entries, to.path, {})
 
 
+def _refuse_replaceable(source: Path) -> None:
+    """Check that a model without weights to cast has none that are merely inputs too."""
+    model = _loaded(source)
+    inputs = [v.name for v in model.proto.graph.input if len(_shape_of(model, v.name)) > 1]
+    if inputs and not sums(model):
+        raise ArgumentError(
+            f"{source} has no weight to cast: {len(inputs)} of its initializers, as {inputs[0]!r:.200}, are"
+            " inputs of the graph too, which its caller may replace; export it without them"
+            " (keep_initializers_as_inputs=False in torch.onnx.export)"
+        )
+
+
+def _shape_of(model: OnnxModel, name: str) -> tuple[int, ...]:
+    return model.initializers[name].shape if name in model.initializers else ()
+
+
 def _layout(name: str, *, for_runtime: bool) -> Layout:
     def stored(format: Format) -> Format | None:
         return format if has_place(format, for_runtime=for_runtime) else None
@@ -242,6 +258,7 @@ def _layout(name: str, *, for_runtime: bool) -> Layout:
                 f"layout={name!r} makes the weights of an .onnx model narrow, and {source} is none; export"
                 " the model to ONNX first, and give that file"
             )
+        _refuse_replaceable(source)
 
     return Layout(name, stored, names, _is_weight, write, read, SUFFIX, check)
 
