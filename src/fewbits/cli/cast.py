@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from fewbits.formats import Format
     from fewbits.records import CastReport, QuantizeReport
 
+_MOST_NAMES = 8  # of tensors, in one line
+
 
 def cast(
     context: typer.Context,
@@ -135,6 +137,7 @@ def cast(
     else:
         refuse_idle(context, {"pattern"}, "--method")
         calibration = Calibration(method, scale, model, calibrate, layout, fuse)
+    before = _numbers_beside(destination)
     report, layers = _written(
         source, destination, back, others, mapped, lists, rule, pattern, layout, fuse, calibration
     )
@@ -149,7 +152,40 @@ def cast(
             shape = " x ".join(str(n) for n in tensor.shape)
             typer.echo(f"left dense: {tensor.tensor}, {shape}, does not fit {pattern}", err=True)
     typer.echo(f"wrote {destination}", err=True)
+    _say_what_is_left(source, destination, before, is_cast=not back)
     write_report(json, lambda: cast_json(report, provenance(), layers))
+
+
+def _is_onnx(path: Path) -> bool:
+    return path.suffix.lower() == ".onnx" and path.is_file()
+
+
+def _numbers_beside(model: Path) -> set[Path]:
+    """Return the files beside an ONNX model that is there already; a model that is written replaces it."""
+    if not _is_onnx(model):
+        return set()
+    from fewbits.files.layouts.onnx_left import numbers_beside
+
+    return numbers_beside(model)
+
+
+def _say_what_is_left(source: Path, destination: Path, before: set[Path], *, is_cast: bool) -> None:
+    """Name what a cast to an ONNX model keeps wide without listing it, and files that no model needs."""
+    if not _is_onnx(destination):
+        return
+    from fewbits.files.layouts.onnx_left import wide_inside
+
+    names = wide_inside(source) if is_cast else []
+    if names:
+        shown = ", ".join(f"{name:.200}" for name in names[:_MOST_NAMES])
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        kind = "matrix" if len(names) == 1 else "matrices"
+        typer.echo(
+            f"left wide: {len(names)} {kind} in Constant nodes, subgraphs and functions: {shown}{more}",
+            err=True,
+        )
+    for file in sorted(before - _numbers_beside(destination) - _numbers_beside(source)):
+        typer.echo(f"left there: {file}, numbers of the model that {destination} was before", err=True)
 
 
 def _written(

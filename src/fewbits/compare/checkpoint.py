@@ -13,6 +13,8 @@ from fewbits.errors import ArgumentError
 from fewbits.files.byte_layout import layout_of
 from fewbits.files.checkpoint import CHUNK_VALUES, StoredTensor, chunks
 from fewbits.files.contents import ordinary_tensors
+from fewbits.files.layouts import onnx
+from fewbits.files.layouts.onnx_model import Initializer
 from fewbits.files.matrix_view import matrix_shape
 from fewbits.files.selection import can_cast, check_patterns, is_selected
 from fewbits.files.survey import Piece, Survey, survey
@@ -27,6 +29,8 @@ CHECKPOINT_FORMATS = (
     "mx9", "mxint8", "mxfp8_e4m3", "int8_channel", "mxfp6_e2m3", "mxfp6_e3m2", "mx6", "nvfp4", "mxfp4",
     "int4_channel", "mx4",
 )  # fmt: skip
+
+_NO_WEIGHT = "the graph does not multiply it as a weight in FP32, FP16 or BF16: kept, as fewbits cast does"
 
 
 @dataclass
@@ -68,11 +72,12 @@ def measure_checkpoint(
     many bits per value; no other choice among the formats has less. The noise of a tensor is its relative
     noise, times its sensitivity with a model: the second-order model of the outputs' change.
 
-    Blocks run along the rows of :func:`fewbits.files.matrix_view.matrix_shape`. Values are read in pieces, so
+    Blocks run along the rows of :func:`fewbits.files.matrix_view.matrix_shape`; those of a model in ONNX run
+    along the sums of its products, and only its weights are measured. Values are read in pieces, so
     memory does not grow with the checkpoint.
 
     Args:
-        path: a ``.safetensors`` file, an index of several, or a folder of them.
+        path: a ``.safetensors`` file, an index of several, or a folder of them; a model in ONNX.
         formats: formats or their texts.
         min_qsnr_db: lower bound for the QSNR of the model's outputs, or without a model of the tensors;
             decibels.
@@ -163,7 +168,7 @@ class _Judge:
         from fewbits.compare import sensitivity
         from fewbits.train.tasks.user_model import load_user_model
 
-        shapes = {t.name: t.shape for t in tensors if can_cast(t)}
+        shapes = {t.name: t.shape for t in tensors if _can_cast(t)}
         by_width = sorted(formats, key=lambda f: f.bits_per_value)
         own = load_user_model(model)
         self.scale_rule, self.probe = scale_rule, sensitivity.Probe(own.model.eval(), own.batches)
@@ -189,6 +194,10 @@ def _measured(
         return Survey(), f"{tensor.dtype} is not floating point: kept"
     if not tensor.count:
         return Survey(), "no values: kept"
+    if isinstance(tensor, Initializer):
+        if not onnx.LAYOUT.can_cast(tensor):
+            return Survey(), _NO_WEIGHT
+        tensor = onnx.lines(tensor)
     row = matrix_shape(tensor.shape)[1]
     seen = survey(chunks(tensor, row, values=CHUNK_VALUES), row)
     if seen.nans or seen.infinities:
@@ -206,6 +215,11 @@ def _measured(
             done += chunk.size
             advance(done / (tensor.count * len(groups)))
     return seen, ""
+
+
+def _can_cast(tensor: StoredTensor) -> bool:
+    """Return whether :func:`fewbits.files.cast` casts a tensor; of a model in ONNX its graph decides."""
+    return onnx.LAYOUT.can_cast(tensor) if isinstance(tensor, Initializer) else can_cast(tensor)
 
 
 def _groups(trials: list[_Trial], row: int) -> list[tuple[int, list[_Trial]]]:
@@ -227,13 +241,14 @@ def _groups(trials: list[_Trial], row: int) -> list[tuple[int, list[_Trial]]]:
 
 
 def _score(tensor: StoredTensor, trial: _Trial) -> TensorScore:
+    matrix = onnx.lines(tensor) if isinstance(tensor, Initializer) else tensor
     return TensorScore(
         tensor=tensor.name,
         shape=tensor.shape,
         dtype=tensor.dtype,
         format=str(trial.format),
         bits_per_value=trial.format.bits_per_value,
-        packed_bytes=layout_of(tensor, trial.format).nbytes,
+        packed_bytes=layout_of(matrix, trial.format).nbytes,
         error=trial.tally.error(),
     )
 
@@ -241,7 +256,7 @@ def _score(tensor: StoredTensor, trial: _Trial) -> TensorScore:
 def _summary(tensor: StoredTensor, outlier_ratio: float, reason: str, judge: _Judge | None) -> TensorSummary:
     """Return the summary of a tensor before a format is chosen; ``reason`` says why none will be."""
     sensitivity = nan if judge is None else judge.sensitivities.get(tensor.name, nan)
-    if not reason and not can_cast(tensor):
+    if not reason and not _can_cast(tensor):
         reason = "fewer than two axes: kept, as fewbits cast does"
     elif not reason and judge is not None and isnan(sensitivity):
         reason = "the model has no parameter of this name: kept"
@@ -254,7 +269,7 @@ def _summary(tensor: StoredTensor, outlier_ratio: float, reason: str, judge: _Ju
         proposed=None,
         proposed_bytes=tensor.stored_bytes,
         reason=reason,
-        castable=can_cast(tensor),
+        castable=_can_cast(tensor),
         sensitivity=sensitivity,
     )
 

@@ -16,13 +16,14 @@ from fewbits.files.checkpoint import StoredTensor
 from fewbits.files.destination import Destination
 from fewbits.files.encoding import Encoding, Plan, Put, Write
 from fewbits.files.layouts.layout import Layout, Reading, Request, package
-from fewbits.files.layouts.onnx_forms import FLOATS, Form, form, has_place
+from fewbits.files.layouts.onnx_forms import FLOATS, Form, form, has_place, summed
 from fewbits.files.layouts.onnx_graph import Names, sums, with_opset
 from fewbits.files.layouts.onnx_model import (
     SUFFIX,
     Initializer,
     OnnxModel,
     described,
+    embed_others,
     headers,
     is_external,
     load_model,
@@ -117,6 +118,7 @@ def _write(request: Request, *, for_runtime: bool) -> Plan:
         MissingDependencyError: onnx is not installed, or does not know the types of a format.
     """
     model = _loaded(request.source)
+    embed_others(model)
     proto, names = model.proto, Names(model.proto.graph)
     forms, views = dict[str, Form](), dict[str, StoredTensor]()
     last: dict[tuple[str, str], bytes] = {}
@@ -126,7 +128,7 @@ def _write(request: Request, *, for_runtime: bool) -> Plan:
             format = request.becomes[tensor.name].format
             assert isinstance(format, Block)
             forms[tensor.name] = form(tensor, format, names, for_runtime=for_runtime)
-            views[tensor.name] = _lines(tensor, forms[tensor.name], last)
+            views[tensor.name] = lines(tensor, last)
     proto = with_opset(proto, max(made.opset for made in forms.values()))
     _put_forms(proto, forms)
     encodings = {name: _encoding(made) for name, made in forms.items()}
@@ -150,15 +152,21 @@ def _plan(
     return Plan(encodings, views=views, headers=made, places=places)
 
 
-def _lines(weight: Initializer, made: Form, last: dict[tuple[str, str], bytes]) -> StoredTensor:
-    """Return a weight as a matrix whose lines are the sums."""
-    order = Order(made.becomes.quantized_shape, made.becomes.axis, width(weight.dtype))
-    lines = weight.count // order.row, order.row
+def lines(weight: Initializer, last: dict[tuple[str, str], bytes] | None = None) -> StoredTensor:
+    """Return a weight as a matrix whose lines are the sums.
+
+    Args:
+        weight: an initializer that :data:`LAYOUT` can cast.
+        last: where the bytes of the last weight are kept; one for all weights of a model.
+    """
+    matrix, axis = summed(weight)
+    order = Order(matrix, axis, width(weight.dtype))
+    shape = weight.count // order.row, order.row
     if order.is_same:
-        return replace(weight, shape=lines)
+        return replace(weight, shape=shape)
     return Reordered(
-        weight.name, lines, weight.dtype, weight.file, weight.start,
-        origin=weight, order=order, of=weight.name, last=last,
+        weight.name, shape, weight.dtype, weight.file, weight.start,
+        origin=weight, order=order, of=weight.name, last={} if last is None else last,
     )  # fmt: skip
 
 
@@ -203,6 +211,7 @@ def restored(source: Path, tensors: tuple[AnyStoredTensor, ...], to: Destination
         ArgumentError: the destination is a file of the source.
     """
     model = _loaded(source)
+    embed_others(model)
     proto = model.proto
     left, gone = without(proto.graph, narrow_weights(model))
     kept = [t for t in proto.graph.initializer if t.name not in gone]
@@ -212,6 +221,22 @@ def restored(source: Path, tensors: tuple[AnyStoredTensor, ...], to: Destination
     proto.graph.node.extend(left)
     entries = {t.name: {t.name: HeaderEntry(t.dtype, t.shape)} for t in tensors}
     return _plan(model, proto, {}, entries, to.path, {})
+
+
+def _refuse_replaceable(source: Path) -> None:
+    """Check that a model without weights to cast has none that are merely inputs too."""
+    model = _loaded(source)
+    inputs = [v.name for v in model.proto.graph.input if len(_shape_of(model, v.name)) > 1]
+    if inputs and not sums(model):
+        raise ArgumentError(
+            f"{source} has no weight to cast: {len(inputs)} of its initializers, as {inputs[0]!r:.200}, are"
+            " inputs of the graph too, which its caller may replace; export it without them"
+            " (keep_initializers_as_inputs=False in torch.onnx.export)"
+        )
+
+
+def _shape_of(model: OnnxModel, name: str) -> tuple[int, ...]:
+    return model.initializers[name].shape if name in model.initializers else ()
 
 
 def _layout(name: str, *, for_runtime: bool) -> Layout:
@@ -233,6 +258,7 @@ def _layout(name: str, *, for_runtime: bool) -> Layout:
                 f"layout={name!r} makes the weights of an .onnx model narrow, and {source} is none; export"
                 " the model to ONNX first, and give that file"
             )
+        _refuse_replaceable(source)
 
     return Layout(name, stored, names, _is_weight, write, read, SUFFIX, check)
 

@@ -106,15 +106,20 @@ def form(weight: Initializer, format: Block, names: Names, *, for_runtime: bool)
     return _Writer(weight, format, names, for_runtime).form()
 
 
+def summed(weight: Initializer) -> tuple[tuple[int, ...], int]:
+    """Return the shape in which a weight is cut into blocks, and the axis along which they run."""
+    assert weight.sums is not None
+    shape = weight.shape
+    return ((shape[0], prod(shape[1:])), 1) if weight.sums == KERNEL else (shape, weight.sums)
+
+
 class _Writer:
     def __init__(self, weight: Initializer, format: Block, names: Names, for_runtime: bool) -> None:
         assert weight.sums is not None
         assert isinstance(format.scale, Element)
         self.weight, self.format, self.names, self.for_runtime = weight, format, names, for_runtime
         self.is_kernel = weight.sums == KERNEL
-        shape = weight.shape
-        self.matrix = (shape[0], prod(shape[1:])) if self.is_kernel else shape
-        self.axis = 1 if self.is_kernel else weight.sums
+        self.matrix, self.axis = summed(weight)
         self.row = self.matrix[self.axis]
         size = format.size
         if isinstance(size, int) and self.row % size:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from fewbits.errors import ArgumentError, MissingDependencyError
@@ -43,14 +43,35 @@ def sums(model: OnnxModel) -> dict[str, int]:
     that the caller of the model may replace is not among them.
     """
     graph, axes = model.proto.graph, dict[str, set[int | None]]()
+    ranks = {name: len(tensor.shape) for name, tensor in model.initializers.items()}
+    turned = _turned(graph, ranks)
+    ranks |= {name: ranks[weight] for name, (weight, _) in turned.items()}
     for node in all_nodes(graph):
         for i, name in enumerate(node.input):
-            if name in model.initializers:
-                axes.setdefault(name, set()).add(_axis(node, i, len(model.initializers[name].shape)))
+            if name in ranks and not any(output in turned for output in node.output):
+                axes.setdefault(name, set()).add(_axis(node, i, ranks[name]))
+    for value in graph.output:
+        axes.setdefault(value.name, set()).add(None)
+    for name, (weight, order) in turned.items():
+        axes.setdefault(weight, set()).update(
+            None if axis is None or axis == KERNEL else order[axis] for axis in axes.get(name, {None})
+        )
     for value in [*graph.input, *graph.output]:
         axes.setdefault(value.name, set()).add(None)
     agreed = {name: next(iter(among)) for name, among in axes.items() if len(among) == 1}
-    return {name: axis for name, axis in agreed.items() if axis is not None}
+    return {name: axis for name, axis in agreed.items() if axis is not None and name in model.initializers}
+
+
+def _turned(graph: GraphProto, ranks: Mapping[str, int]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return, by name, the values that are a transposed initializer: its name and the order of its axes."""
+    found = {}
+    for node in graph.node:
+        if node.op_type == "Transpose" and node.domain in ("", "ai.onnx") and node.input[0] in ranks:
+            rank, told = ranks[node.input[0]], attribute(node, "perm")
+            order = tuple(range(rank))[::-1] if told is None else tuple(told.ints)
+            if sorted(order) == list(range(rank)):
+                found[node.output[0]] = (node.input[0], order)
+    return found
 
 
 def _axis(node: NodeProto, i: int, rank: int) -> int | None:

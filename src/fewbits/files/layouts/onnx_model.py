@@ -22,12 +22,13 @@ from fewbits.files.layouts.onnx_order import stream
 from fewbits.files.safetensors_header import Header, HeaderEntry, width
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, TensorProto
+    from onnx import FunctionProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, TrainingInfoProto
 
 SUFFIX = ".onnx"
 SMALL = 1024  # bytes; smaller tensors stay in the model, whose shapes may depend on them
 MOST_EMBEDDED = 1 << 30  # bytes of tensors in the model itself; a protobuf message has at most 2 GiB
 _ALIGNMENT = 64
+_FREE_INITIALIZERS = 4  # the first version of the format whose initializers need not be inputs too
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # numbers of the fields in onnx.proto
 _MOST_AXES, _LARGEST_COUNT = 64, 2**63 - 1
 
@@ -63,6 +64,7 @@ class OnnxModel:
     path: Path
     proto: ModelProto
     initializers: Mapping[str, Initializer]
+    others: tuple[tuple[TensorProto, Initializer], ...] = ()  # beside the model, and no initializers of it
 
     @property
     def is_external(self) -> bool:
@@ -93,6 +95,8 @@ def load_model(path: Path) -> OnnxModel:
     texts += [entry.value for t in proto.graph.initializer for entry in t.external_data]
     if not all(isinstance(text, str) for text in texts):  # else protobuf gives its bytes
         raise DataError(f"{path} has a name that is no text in UTF-8; fetch or write it again")
+    if proto.ir_version < _FREE_INITIALIZERS:
+        _drop_inputs(proto)
     initializers: dict[str, Initializer] = {}
     for tensor, start in zip(proto.graph.initializer, starts, strict=True):
         if tensor.name in initializers:
@@ -103,7 +107,76 @@ def load_model(path: Path) -> OnnxModel:
         initializers[tensor.name] = _initializer(path, tensor, dtype, start)
         if tensor.ByteSize() > SMALL:
             tensor.ClearField("raw_data")
-    return OnnxModel(path, proto, initializers)
+    return OnnxModel(path, proto, initializers, tuple(_others(path, proto, initializers)))
+
+
+def _drop_inputs(proto: ModelProto) -> None:
+    """Make constants of initializers that had to be inputs too, and could not say whether they are."""
+    held = {tensor.name for tensor in proto.graph.initializer}
+    left = [value for value in proto.graph.input if value.name not in held]
+    del proto.graph.input[:]
+    proto.graph.input.extend(left)
+    proto.ir_version = _FREE_INITIALIZERS
+
+
+def _others(
+    path: Path, proto: ModelProto, initializers: Mapping[str, Initializer]
+) -> Iterator[tuple[TensorProto, Initializer]]:
+    """Yield the tensors beside the model that are of subgraphs, functions, Constant nodes or sparse."""
+    from onnx import TensorProto
+
+    graph = proto.graph
+    found = [t for t in graph.initializer if t.name not in initializers]
+    for holder in (*graph.node, *graph.sparse_initializer, *proto.functions, *proto.training_info):
+        found += _tensors(holder)
+    for tensor in found:
+        if tensor.data_location != TensorProto.EXTERNAL:
+            continue
+        dtype = _dtype(tensor)
+        if dtype is None:
+            raise DataError(
+                f"{path}: {tensor.name!r:.200} lies beside the model in the unknown type {tensor.data_type}"
+            )
+        yield tensor, _initializer(path, tensor, dtype, None)
+
+
+def _tensors(
+    message: NodeProto | SparseTensorProto | FunctionProto | TrainingInfoProto,
+) -> Iterator[TensorProto]:
+    """Yield all tensors of a message, however deep."""
+    from onnx import TensorProto
+
+    for told, value in message.ListFields():
+        if told.message_type is None:
+            continue
+        for inner in [value] if hasattr(value, "ListFields") else value:
+            if isinstance(inner, TensorProto):
+                yield inner
+            else:
+                yield from _tensors(inner)
+
+
+def embed_others(model: OnnxModel) -> None:
+    """Read into the model what lies beside it and is no initializer of its main graph.
+
+    Raises:
+        ArgumentError: that is more than a model can hold.
+    """
+    from onnx import TensorProto
+
+    total = sum(found.stored_bytes for _, found in model.others)
+    if total > MOST_EMBEDDED:
+        name = max(model.others, key=lambda pair: pair[1].stored_bytes)[1].name
+        raise ArgumentError(
+            f"{model.path} has {total} bytes beside it that are no initializers of its main graph, as"
+            f" {name!r:.200}; at most {MOST_EMBEDDED} can be written: export the model without subgraphs,"
+            " functions and Constant nodes that large"
+        )
+    for tensor, found in model.others:
+        with found.file.open("rb") as file:
+            tensor.raw_data = bytes(found.read(file, 0, found.stored_bytes))
+        tensor.ClearField("external_data")
+        tensor.data_location = TensorProto.DEFAULT
 
 
 def _dtype(tensor: TensorProto) -> str | None:
@@ -280,7 +353,8 @@ def refuse_clashes(model: OnnxModel, made: Mapping[Path, Header]) -> None:
     Raises:
         ArgumentError: one is, or lies there and is of another model.
     """
-    sources = {model.path.resolve(), *(t.file.resolve() for t in model.initializers.values())}
+    read = [*model.initializers.values(), *(found for _, found in model.others)]
+    sources = {model.path.resolve(), *(t.file.resolve() for t in read)}
     model_file, *others = made
     for file in made:
         if file.resolve() in sources or any(file.exists() and file.samefile(s) for s in sources):

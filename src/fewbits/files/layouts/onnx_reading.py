@@ -154,6 +154,8 @@ class _Reader:
             if after.op_type == "Mul" and scale.can_have_outer and (outer := self._outer(after, name)):
                 scale = scale._replace(outer=outer)
             elif after.op_type == "Cast" and (to := _float(integer(after, "to", 0))) is not None:
+                if dtype not in (to, "F32"):
+                    break  # the values are rounded already: a wider dtype would undo that
                 dtype = to
             elif after.op_type == "Reshape" and after.input[0] == name:
                 target = self._shape(after.input[1])
