@@ -8,10 +8,12 @@ from unittest import mock
 import pytest
 import torch
 from torch import nn
+from torch.fx import Node
 from torch.utils.flop_counter import FlopCounterMode
 
 from fewbits.errors import ArgumentError
-from fewbits.planner.capture import capture
+from fewbits.planner.capture import capture, walk
+from fewbits.planner.capture.draft import Draft, Use
 from fewbits.planner.capture.values import reshaped
 from fewbits.planner.graph import Graph
 from tests.planner.networks import GPT, RNN, Block, Sum, cnn, mlp, tokens
@@ -269,3 +271,52 @@ def test_reshapes_keep_the_leading_axis(
                 continue
             for a, b in zip(x.chunk(parts, source), x.reshape(new).chunk(parts, to), strict=True):
                 assert sorted(a.flatten().tolist()) == sorted(b.flatten().tolist())
+
+
+def _last(function: Callable[[torch.Tensor], torch.Tensor], *shape: int) -> Graph:
+    class Behind(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return function(super().forward(x))
+
+    graph = capture(Behind(4, 4), (torch.zeros(*shape, 4),))
+    check_graph(graph)
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("function", "output", "free"),
+    [
+        (lambda y: y.norm(dim=1), ("b",), {"b"}),
+        (lambda y: y.norm(1, 0), ("d",), {"d"}),
+        (lambda y: torch.linalg.vector_norm(y, 2.0, dim=-1), ("b",), {"b"}),
+        (torch.linalg.vector_norm, (), set()),
+        (lambda y: y.var(True), (), set()),
+        (lambda y: y.std(0), ("d",), {"d"}),
+        (lambda y: y.argmax(), (), set()),
+        (lambda y: y.argmax(1), ("b",), {"b"}),
+        (lambda y: y.roll(1), (None, None), set()),
+        (lambda y: y.roll(1, 1), ("b", None), {"b"}),
+        (lambda y: y.flip(0), (None, "d"), {"d"}),
+        (lambda y: y.cumsum(0), (None, "d"), {"d"}),
+        (lambda y: y.sort()[0], ("b", None), {"b"}),
+        (lambda y: y.sort(stable=True, dim=0)[0], (None, "d"), {"d"}),
+        (lambda y: y.topk(2)[0], ("b", None), {"b"}),
+    ],
+)
+def test_operations_along_an_axis_keep_it_whole(
+    function: Callable[[torch.Tensor], torch.Tensor], output: tuple[str | None, ...], free: set[str]
+) -> None:
+    graph = _last(function, 8)
+    assert graph.layers[-1].output.axes == output
+    assert {d.name for d in graph.layers[-1].space if d.splittable} == free
+    assert graph.warnings == ()
+
+
+def test_an_operation_read_wrongly_is_planned_as_not_known() -> None:
+    def wrong(node: Node) -> Draft:
+        return Draft("elementwise", [Use(node.args[0], ("d", "b"))], [("b", "d")], {"b": 8, "d": 4})  # type: ignore[arg-type]  # a node
+
+    with mock.patch.dict(walk._KNOWN, {"cumsum": wrong}):
+        graph = _last(lambda y: y.cumsum(1), 8)
+    assert graph.layers[-1].kind == "unknown"
+    assert "cumsum: not known" in graph.warnings[0]

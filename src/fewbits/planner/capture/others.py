@@ -135,14 +135,16 @@ def reduction(node: Node) -> Draft:
     if others:
         return elementwise(node)  # the larger of two tensors
     shape, rank = shape_of(x), len(shape_of(x))
-    given = argument(node, 1, "dim")
+    name = str(node.target).split(".")[1]
+    given = argument(node, 2 if name in {"norm", "linalg_vector_norm"} else 1, "dim")
     dims = given if isinstance(given, (list, tuple)) else [given]
-    gone = {int(str(d)) % rank for d in dims if isinstance(d, int)} if rank else set()
+    # var(True) and std(True) have a bool there: whether they are unbiased.
+    gone = {d % rank for d in dims if isinstance(d, int) and not isinstance(d, bool)} if rank else set()
     gone = gone or set(range(rank))
     names = axis_names(rank)
     keep = any(len(out) == rank for out in extents(node)) and rank > 0
     output = tuple(None if i in gone else name for i, name in enumerate(names) if keep or i not in gone)
-    additive = str(node.target).split(".")[1] in {"sum", "mean"}
+    additive = name in {"sum", "mean"}
     draft = _drafted(
         "elementwise",
         [Use(x, names)],

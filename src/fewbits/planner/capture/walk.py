@@ -100,7 +100,9 @@ class Walk:
             self._layer(node, elementwise(node))
         else:
             known = _KNOWN.get(name)
-            self._layer(node, (known and known(node)) or self._unknown(node, name, read))
+            draft = known(node) if known else None
+            fits = draft is not None and draft.fits(extents(node))
+            self._layer(node, draft if draft is not None and fits else self._unknown(node, name, read))
         if in_place(node) and _base(read[0]) is read[0]:
             self._written[read[0]] = self.value(node)
 
