@@ -191,6 +191,24 @@ class Heads(nn.Module):
         return (torch.cat([-y[..., 4:], y[..., :4]], -1) * torch.arange(8) + y).square().mean()
 
 
+class Along(nn.Linear):
+    """Norms and other values of axes, some of the flattened tensor."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        added = torch.addmm(self.bias, y, self.weight, beta=0.5, alpha=2.0)
+        norms = y.norm(dim=1).mean() + torch.linalg.vector_norm(y, 2.0, dim=-1).sum()
+        return norms + functional.normalize(added).var(True) + (torch.roll(y, 1) * x).mean() + y.std(0).sum()
+
+
+def _along(rank: int, size: int) -> None:
+    inputs = (_x(8, 16),)
+    graph = capture(Along(16, 16), inputs)
+    first, added = (layer.name for layer in graph.layers if layer.kind == "product")
+    splits = {**by_batch(graph, 2), first: {"n": 2, "k": 2}, added: {"k": 4, "n": 2}}
+    check(lambda: Along(16, 16), inputs, splits, bytes_too=False)
+
+
 def _others(rank: int, size: int) -> None:
     def convolutions() -> nn.Module:
         network = nn.Sequential(
@@ -209,6 +227,9 @@ def _others(rank: int, size: int) -> None:
     check(convolutions, (_x(4, 4, 12, 12),), splits, bytes_too=False)
     for n in (2, 8):
         check(Heads, (_x(8, 4, 16),), {"columns": {"n": n}}, bytes_too=False)
+    transposed = nn.Sequential(nn.ConvTranspose2d(4, 8, 3), nn.ConvTranspose2d(8, 4, 3, groups=4))
+    splits = inside({"0": {"c": 4, "b": 2}, "1": {"g": 4}})
+    check(lambda: Square(copy.deepcopy(transposed)), (_x(4, 4, 5, 5),), splits, bytes_too=False)
     inputs: tuple[torch.Tensor, ...] = (tokens(8, 5, 64),)
     rnn = Square(RNN(64, 8))
     check(lambda: copy.deepcopy(rnn), inputs, by_batch(capture(rnn, inputs), 8), bytes_too=False)
@@ -292,7 +313,7 @@ def _mistakes(rank: int, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "work", [_mlp, _block, _embedding, _others, _normalized, _searched, _dropout, _mistakes]
+    "work", [_mlp, _block, _embedding, _others, _along, _normalized, _searched, _dropout, _mistakes]
 )
 def test_eight_processes_do_what_one_does_and_send_what_is_predicted(
     eight: Team, work: Callable[[int, int], None]
