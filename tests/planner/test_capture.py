@@ -2,6 +2,7 @@
 
 import math
 import resource
+from collections import Counter
 from collections.abc import Callable
 from unittest import mock
 
@@ -84,8 +85,10 @@ def test_flops_are_those_that_torch_counts(case: tuple[nn.Module, tuple[torch.Te
 
 def test_parameters_are_all_there(case: tuple[nn.Module, tuple[torch.Tensor, ...], Graph]) -> None:
     model, _, graph = case
-    found = {weight.name: weight.shape for layer in graph.layers for weight in layer.weights}
-    assert found == {name: tuple(p.shape) for name, p in model.named_parameters()}
+    found: Counter[str] = Counter()
+    for layer in graph.layers:
+        found.update({weight.name: math.prod(weight.shape) for weight in layer.weights})
+    assert found == {name: p.numel() for name, p in model.named_parameters()}
 
 
 def test_edges_and_axes_agree(case: tuple[nn.Module, tuple[torch.Tensor, ...], Graph]) -> None:
@@ -164,7 +167,34 @@ def test_models_of_hugging_face(name: str) -> None:
         sum(layer.flops for layer in graph.layers if layer.product)
         == 2 * 16 * linear + 2 * 2 * 4 * 16 * 8 * 16
     )
+    tied = [name for name, n in Counter(_whole(graph)).items() if n > 1]
+    assert len(tied) == (0 if name == "llama" else 1) == len(graph.warnings)
+    assert all(
+        text.startswith(f"{one}: a parameter of 2 layers (")
+        for text, one in zip(graph.warnings, tied, strict=True)
+    )
+
+
+def _whole(graph: Graph) -> list[str]:
+    return [w.name for layer in graph.layers for w in layer.weights]
+
+
+def test_a_part_of_a_parameter_counts_at_its_own_size() -> None:
+    class Cross(nn.MultiheadAttention):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # the result only
+            return super().forward(q, k, v)[0]
+
+    graph = capture(Cross(16, 4, batch_first=True), tuple(torch.zeros(2, s, 16) for s in (3, 5, 5)))
+    slices = [w for layer in graph.layers for w in layer.weights if w.name == "in_proj_weight"]
+    assert [(w.shape, w.axes) for w in slices] == [((16, 16), ("n", "k"))] * 3
     assert graph.warnings == ()
+
+
+def test_frozen_parameters_are_not_trained() -> None:
+    model = mlp((8, 8, 8))
+    model[0].weight.requires_grad_(False)
+    first, second = capture(model, (torch.zeros(2, 8),)).layers
+    assert [w.trained for w in (*first.weights, *second.weights)] == [False, True, True, True]
 
 
 def test_blocks_repeat_with_the_same_layers() -> None:

@@ -201,12 +201,24 @@ class Along(nn.Linear):
         return norms + functional.normalize(added).var(True) + (torch.roll(y, 1) * x).mean() + y.std(0).sum()
 
 
+class Cross(nn.MultiheadAttention):
+    """Attention whose products have slices of one parameter."""
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # a loss
+        return super().forward(q, k, k.square())[0].square().mean()
+
+
 def _along(rank: int, size: int) -> None:
-    inputs = (_x(8, 16),)
+    inputs: tuple[torch.Tensor, ...] = (_x(8, 16),)
     graph = capture(Along(16, 16), inputs)
     first, added = (layer.name for layer in graph.layers if layer.kind == "product")
     splits = {**by_batch(graph, 2), first: {"n": 2, "k": 2}, added: {"k": 4, "n": 2}}
     check(lambda: Along(16, 16), inputs, splits, bytes_too=False)
+    inputs = (_x(8, 4, 16), _x(6, 4, 16))
+    products = [x for x in capture(Cross(16, 4), inputs).layers if len(x.weights) == 2]
+    assert len(products) == 4
+    splits = {x.name: {"n": 2, "k": 2} for x in products}
+    check(lambda: Cross(16, 4), inputs, splits, bytes_too=False)
 
 
 def _others(rank: int, size: int) -> None:

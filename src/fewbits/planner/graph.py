@@ -28,6 +28,7 @@ class Operand:
     shape: tuple[int, ...]  # of the whole tensor, in values
     axes: tuple[str | None, ...]  # the dimension each axis runs along; None for one that is never split
     halos: tuple[int, ...] = ()  # values of the neighbour's piece that each axis needs; empty: none
+    trained: bool = True  # whether a weight has a gradient and a state in the optimizer
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ class Walk:
         self._names: dict[str, int] = {}
         self._written: dict[Node, Value] = {}  # what stands where an operation wrote
         self._shapes: dict[str, tuple[int, ...]] = {}  # of parameters
+        self._frozen = {name for name, p in program.named_parameters() if not p.requires_grad}
         self._inputs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
         for node in program.graph.nodes:
             self._visit(node)
@@ -51,7 +52,24 @@ class Walk:
     @property
     def graph(self) -> Graph:
         """The graph as the planner sees it."""
-        return Graph(tuple(self.layers), tuple(self.edges), tuple(dict.fromkeys(self.warnings)))
+        return Graph(
+            tuple(self.layers), tuple(self.edges), tuple(dict.fromkeys((*self.warnings, *self._shared())))
+        )
+
+    def _shared(self) -> list[str]:
+        """Return a warning for each parameter that several layers use whole."""
+        users: dict[str, list[str]] = {}
+        for layer in self.layers:
+            for weight in layer.weights:
+                if weight.shape == self._shapes[weight.name]:
+                    users.setdefault(weight.name, []).append(layer.name)
+        return [
+            f"{name}: a parameter of {len(layers)} layers"
+            f" ({', '.join(layers[:3])}{', ...' * (len(layers) > 3)}); its memory and the sum of its"
+            " gradient are counted in each"
+            for name, layers in users.items()
+            if len(layers) > 1
+        ]
 
     def _visit(self, node: Node) -> None:
         if node.op == "placeholder":
@@ -235,13 +253,15 @@ class Walk:
         )
 
     def _weight(self, value: Value, use: Use) -> Operand:
-        """Return the whole parameter that a view of it belongs to."""
-        shape = self._shapes[value.parameter]
+        """Return the parameter that a view shows, or the part of it, which counts at its own size."""
+        shape, trained = self._shapes[value.parameter], value.parameter not in self._frozen
+        if math.prod(value.shape) < math.prod(shape):
+            return Operand(value.parameter, value.shape, use.dims, trained=trained)
         axes: list[str | None] = [None] * len(shape)
         for dim, axis in zip(use.dims, value.axes, strict=True):
             if axis is not None:
                 axes[axis] = dim
-        return Operand(value.parameter, shape, tuple(axes))
+        return Operand(value.parameter, shape, tuple(axes), trained=trained)
 
     def _batch(self, draft: Draft) -> set[str]:
         return {
