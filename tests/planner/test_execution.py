@@ -201,6 +201,19 @@ class Along(nn.Linear):
         return norms + functional.normalize(added).var(True) + (torch.roll(y, 1) * x).mean() + y.std(0).sum()
 
 
+class Losses(nn.Linear):
+    """Losses value by value, some with weights that all samples share."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, target = super().forward(x), x.sigmoid()
+        total = functional.mse_loss(y, x) + 3 * functional.l1_loss(y, x, reduction="sum")
+        total = total + functional.smooth_l1_loss(y, x) + functional.huber_loss(y, x, reduction="none").sum()
+        total = total + functional.binary_cross_entropy(y.sigmoid(), target)
+        weight = torch.arange(1.0, 17)
+        total = total + functional.binary_cross_entropy_with_logits(y, target, weight, pos_weight=2 * weight)
+        return total + functional.kl_div(y, target, reduction="batchmean") + functional.kl_div(y, target)
+
+
 class Cross(nn.MultiheadAttention):
     """Attention whose products have slices of one parameter."""
 
@@ -214,6 +227,13 @@ def _along(rank: int, size: int) -> None:
     first, added = (layer.name for layer in graph.layers if layer.kind == "product")
     splits = {**by_batch(graph, 2), first: {"n": 2, "k": 2}, added: {"k": 4, "n": 2}}
     check(lambda: Along(16, 16), inputs, splits, bytes_too=False)
+    inputs = (_x(8, 16),)
+    graph = capture(Losses(16, 16), inputs)
+    assert graph.warnings == ()
+    names = [x.name for x in graph.layers if [d.name for d in x.space] == ["b", "d"]]
+    assert len(names) >= 8
+    splits = {name: {"b": 4, "d": 2} for name in names}
+    check(lambda: Losses(16, 16), inputs, splits, bytes_too=False)
     inputs = (_x(8, 4, 16), _x(6, 4, 16))
     products = [x for x in capture(Cross(16, 4), inputs).layers if len(x.weights) == 2]
     assert len(products) == 4

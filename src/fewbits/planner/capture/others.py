@@ -100,6 +100,25 @@ def cross_entropy(node: Node) -> Draft:
     return draft
 
 
+# Losses value by value, and where their reduction stands among the arguments.
+LOSSES = {
+    **dict.fromkeys(("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div"), 2),
+    "binary_cross_entropy": 3,
+    "binary_cross_entropy_with_logits": 4,
+}
+
+
+def loss(node: Node) -> Draft:
+    """A loss of each value, then their mean, their sum or neither."""
+    given = tensors(node)
+    shape, out = shape_of(given[0]), extents(node)[0]
+    names = axis_names(len(shape))
+    uses = [Use(x, aligned(shape_of(x), names, shape)) for x in given]
+    draft = _drafted("elementwise", uses, names if out == shape else (), out)
+    draft.flops, draft.saved = 2.0 * math.prod(shape), 2 * math.prod(shape)
+    return draft
+
+
 def pooling(node: Node) -> Draft:
     """A window slides over the places; adaptive windows differ, so that their places stay whole."""
     (x,) = tensors(node)
@@ -193,6 +212,7 @@ OTHERS: dict[str, Callable[[Node], Draft | None]] = {
         tuple(f"{a}{b}_pool{n}d" for a in ("", "adaptive_") for b in ("max", "avg") for n in (1, 2, 3)),
         pooling,
     ),
+    **dict.fromkeys(LOSSES, loss),
     **dict.fromkeys(("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "norm"), reduction),
     **dict.fromkeys(("linalg_vector_norm", "var", "std", "logsumexp", "prod", "any", "all"), reduction),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), lstm),

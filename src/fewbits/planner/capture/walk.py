@@ -18,7 +18,7 @@ from fewbits.planner.capture.indexing import INDEXING
 from fewbits.planner.capture.others import OTHERS, POINTWISE, elementwise
 from fewbits.planner.capture.products import PRODUCTS, aligned, shape_of
 from fewbits.planner.capture.values import Axes, Value
-from fewbits.planner.capture.views import is_view, seen
+from fewbits.planner.capture.views import is_view, seen, together
 from fewbits.planner.graph import Dimension, Edge, Graph, Layer, Operand
 
 
@@ -108,6 +108,8 @@ class Walk:
         name, read = operation(node), tensors(node)
         if in_place(node) and _base(read[0]) is not read[0]:
             self._write_part(node, read)
+        elif together(node):
+            self.values[node] = tuple(self.value(x) for x in read)
         elif is_view(node, name) and read:
             self.values[node] = seen(node, name, self.value(read[0]))
         elif all(self.value(x).outside for x in read) and name not in PRODUCTS:

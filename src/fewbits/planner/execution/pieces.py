@@ -11,6 +11,7 @@ import torch
 from torch.fx import Node
 
 from fewbits.planner.capture.arguments import argument, operation
+from fewbits.planner.capture.others import LOSSES
 from fewbits.planner.execution.boundary import enter, leave
 from fewbits.planner.execution.layout import Assignment
 
@@ -108,6 +109,13 @@ def _mean(node: Node, args: list[Any], kwargs: dict[str, Any], piece: Piece) -> 
     return target(*args, **kwargs) / piece.summands
 
 
+def _loss(node: Node, args: list[Any], kwargs: dict[str, Any], piece: Piece) -> Any:
+    """Take the mean of pieces that are all as large."""
+    target: Any = node.target
+    mean = argument(node, LOSSES[operation(node)], "reduction", 1) == 1
+    return target(*args, **kwargs) / (piece.summands if mean else 1)
+
+
 def _cross_entropy(node: Node, args: list[Any], kwargs: dict[str, Any], piece: Piece) -> Any:
     """Divide the sum of losses by how many targets count on all processes."""
     target: Any = node.target
@@ -172,5 +180,6 @@ _SPECIAL: dict[str, Callable[[Node, list[Any], dict[str, Any], Piece], Any]] = {
     "batch_norm": _batch_norm,
     **dict.fromkeys(("cross_entropy_loss", "nll_loss", "nll_loss_nd"), _cross_entropy),
     "addmm": _addmm,
+    **dict.fromkeys(LOSSES, _loss),
     **dict.fromkeys(CONVOLUTIONS, _convolution),
 }

@@ -19,7 +19,7 @@ from fewbits.errors import ArgumentError
 from fewbits.planner.capture import Exported
 from fewbits.planner.capture.arguments import extents, in_place, operation, tensors
 from fewbits.planner.capture.values import Value
-from fewbits.planner.capture.views import is_view, resized, seen
+from fewbits.planner.capture.views import is_view, resized, seen, together
 from fewbits.planner.capture.walk import Step
 from fewbits.planner.execution.boundary import enter, leave, whole_tensor
 from fewbits.planner.execution.layout import Assignment, Layout, Places, places, summed, through
@@ -106,6 +106,8 @@ class Program:
             return values[node.args[0]][node.args[1]]  # type: ignore[index]  # getitem's first argument is a node
         read = tensors(node)
         step = self.steps.get(node)
+        if together(node):
+            return [values[x] for x in read]
         if step is None and any(isinstance(values[x], DTensor) for x in read):
             if not is_view(node, operation(node)):
                 return None  # an assertion: anything else that reads a layer has a step
