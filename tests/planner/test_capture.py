@@ -267,13 +267,16 @@ def test_writing_into_a_part_is_seen() -> None:
     assert "part of a tensor" in graph.warnings[0]
 
 
-def test_a_model_that_cannot_be_exported_says_why() -> None:
+def test_a_model_that_cannot_be_exported_says_why(capfd: pytest.CaptureFixture[str]) -> None:
     class Branch(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x) if x.sum() > 0 else x
 
     with pytest.raises(ArgumentError, match=r"Branch cannot be captured: .*must not depend on values"):
         capture(Branch(4, 4), (torch.zeros(3, 4),))
+    assert capfd.readouterr() == ("", "")
+    with pytest.raises(ArgumentError, match=r"too many positional arguments; its forward takes \(input"):
+        capture(mlp(), (torch.zeros(8, 32), torch.zeros(8)))
     with pytest.raises(ArgumentError, match="as a tuple or a dict"):
         capture(nn.Linear(4, 4), torch.zeros(3, 4))
 
@@ -350,3 +353,29 @@ def test_an_operation_read_wrongly_is_planned_as_not_known() -> None:
         graph = _last(lambda y: y.cumsum(1), 8)
     assert graph.layers[-1].kind == "unknown"
     assert "cumsum: not known" in graph.warnings[0]
+
+
+def test_layers_of_the_model_itself_have_its_name() -> None:
+    assert [layer.name for layer in capture(nn.Linear(4, 4), (torch.zeros(2, 4),)).layers] == ["Linear"]
+
+
+def test_layers_on_inputs_alone_are_there() -> None:
+    x = torch.zeros(2, 3, 8, 8)
+    for module in (nn.LayerNorm(8, elementwise_affine=False), nn.Softmax(-1), nn.MaxPool2d(2)):
+        (layer,) = capture(module, (x,)).layers
+        assert layer.space[0].name == "b"
+    assert "upsample" in capture(nn.Upsample(scale_factor=2), (x,)).warnings[0]
+
+
+def test_a_sample_alone_is_pooled() -> None:
+    graph = capture(nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(3, 2)), (torch.zeros(3, 9, 9),))
+    check_graph(graph)
+    pooled = graph.layers[-1]
+    assert pooled.output.axes == ("c", "h", "w")
+    assert pooled.inputs[0].halos == (0, 1, 1)
+
+
+def test_an_einsum_without_its_result_is_a_product() -> None:
+    graph = _last(lambda y: torch.einsum("kj,ji", y.t(), y), 8)
+    assert (graph.layers[-1].kind, graph.layers[-1].flops) == ("product", 2 * 4 * 8 * 4)
+    assert "one FLOP for each value" in _last(lambda y: torch.cdist(y, y), 8).warnings[0]

@@ -401,7 +401,7 @@ def test_a_plan_that_does_not_fit_is_refused_and_changes_nothing(mesh: Any) -> N
     refused(r"splits 'h' of 0, whose dimensions are b, n, k", {"0": {"h": 2}})
     refused(r"mesh of 2 x 2 x 2 cannot make: each number of parts", {"0": {"b": 8, "n": 2}})
     refused(r"32 along k cannot be shared out evenly to 3", {"0": {"k": 3}})
-    refused(r"depend on each other along d; ask for", {"": {"d": 2}}, nn.LayerNorm(32))
+    refused(r"depend on each other along d; ask for", {"LayerNorm": {"d": 2}}, nn.LayerNorm(32))
     drawing = nn.Sequential(nn.Linear(32, 32), nn.RReLU())
     refused(r"rrelu draws values at random", {"0": {"b": 2}}, drawing)
 

@@ -124,15 +124,16 @@ def pooling(node: Node) -> Draft:
     (x,) = tensors(node)
     given, out = shape_of(x), extents(node)[0]
     adaptive = "adaptive" in str(node.target)
-    rank = len(given) - 2
-    names = axis_names(len(given)) if rank != 1 else ("b", "c", "w")
+    rank = next(n for n in (1, 2, 3) if f"pool{n}d" in str(node.target))
+    places = {1: ("w",), 2: ("h", "w"), 3: ("t", "h", "w")}[rank]
+    names: Names = (*("b", "c")[rank + 2 - len(given) :], *places)  # a sample alone has no b
     halos: tuple[int, ...] = ()
     if not adaptive:
         kernel = integers(argument(node, 1, "kernel_size"), rank, 1)
         stride = integers(argument(node, 2, "stride", None) or kernel, rank, 1)
-        halos = (0, 0, *(max(0, k - s) for k, s in zip(kernel, stride, strict=True)))
+        halos = (0,) * (len(given) - rank) + tuple(max(0, k - s) for k, s in zip(kernel, stride, strict=True))
     draft = Draft("elementwise", [Use(x, names, halos)], [names for _ in extents(node)], {})
-    draft.whole = set(names[2:]) if adaptive else set()
+    draft.whole = set(places) if adaptive else set()
     draft.run_along(out, names)
     draft.flops, draft.saved = float(math.prod(given)), math.prod(out)
     return draft

@@ -15,7 +15,17 @@ from torch.fx import Node
 from fewbits.planner.capture.arguments import argument, extents, in_place, operation, tensors
 from fewbits.planner.capture.draft import Draft, Names, Use
 from fewbits.planner.capture.indexing import INDEXING
-from fewbits.planner.capture.others import OTHERS, POINTWISE, elementwise
+from fewbits.planner.capture.others import (
+    OTHERS,
+    POINTWISE,
+    batch_norm,
+    elementwise,
+    group_norm,
+    layer_norm,
+    lstm,
+    pooling,
+    softmax,
+)
 from fewbits.planner.capture.products import PRODUCTS, aligned, shape_of
 from fewbits.planner.capture.values import Axes, Value
 from fewbits.planner.capture.views import is_view, seen, together
@@ -35,7 +45,7 @@ class Step:
 class Walk:
     """Layers, edges and, for each node of the exported graph, its value and the step that makes it."""
 
-    def __init__(self, program: ExportedProgram) -> None:
+    def __init__(self, program: ExportedProgram, root: str) -> None:
         self.layers: list[Layer] = []
         self.edges: list[Edge] = []
         self.warnings: list[str] = []
@@ -46,6 +56,7 @@ class Walk:
         self._shapes: dict[str, tuple[int, ...]] = {}  # of parameters
         self._frozen = {name for name, p in program.named_parameters() if not p.requires_grad}
         self._inputs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+        self._root = root
         for node in program.graph.nodes:
             self._visit(node)
 
@@ -112,7 +123,7 @@ class Walk:
             self.values[node] = tuple(self.value(x) for x in read)
         elif is_view(node, name) and read:
             self.values[node] = seen(node, name, self.value(read[0]))
-        elif all(self.value(x).outside for x in read) and name not in PRODUCTS:
+        elif all(self.value(x).outside for x in read) and not self._counts(node, name, read):
             self.values[node] = _outside(node, read and self._leading(node, read))
         elif (name in POINTWISE or name in {"cat", "stack"}) and self._join(node, name, read):
             pass
@@ -125,6 +136,12 @@ class Walk:
             self._layer(node, draft if draft is not None and fits else self._unknown(node, name, read))
         if in_place(node) and _base(read[0]) is read[0]:
             self._written[read[0]] = self.value(node)
+
+    def _counts(self, node: Node, name: str, read: list[Node]) -> bool:
+        """Tell whether an operation on inputs alone is a layer: no mask, no place, no change of units."""
+        if not read or not self._leading(node, read) or not read[0].meta["val"].is_floating_point():
+            return name in PRODUCTS
+        return name in PRODUCTS or name in _LAYERS or name.startswith("upsample")
 
     def _leading(self, node: Node, read: list[Node]) -> bool:
         """Tell whether the first axis of a result is that of the model's inputs, as far as can be seen."""
@@ -191,10 +208,17 @@ class Walk:
         batch = bool(follows) and all(
             s[:1] == shape_of(follows[0])[:1] and shape_of(x)[:1] == s[:1] for s in shapes for x in follows
         )
-        draft = Draft("unknown", [], [], {}, warning=f"{name}: not known; planned as replicated")
+        draft = Draft(
+            "unknown",
+            [],
+            [],
+            {},
+            warning=f"{name}: not known; planned as replicated, with one FLOP for each value it makes",
+        )
         if batch:
             draft.warning = (
-                f"{name}: not known; planned as split by its leading axis, the batch, or replicated"
+                f"{name}: not known; planned as split by its leading axis, the batch, or replicated,"
+                " with one FLOP for each value it makes"
             )
         draft.uses = [Use(x, _first(shape_of(x), batch and x in follows)) for x in read]
         draft.outputs = [_first(shape, batch) for shape in shapes]
@@ -279,11 +303,17 @@ class Walk:
         name = owner if weights and inside else ".".join(filter(None, (path, operation(node))))
         if weights and not inside:
             name = path  # a parameter that two modules share
+        name = name or self._root
         self._names[name] = self._names.get(name, 0) + 1
         return name if self._names[name] == 1 else f"{name}#{self._names[name]}"
 
 
 _KNOWN = {**PRODUCTS, **OTHERS, **INDEXING}
+_LAYERS = frozenset(
+    name
+    for name, made in OTHERS.items()
+    if made in {layer_norm, group_norm, batch_norm, softmax, pooling, lstm}
+)  # of what is known, the layers that networks begin with
 _KEEPS = frozenset(
     (
         *(
