@@ -2,16 +2,19 @@
 
 import math
 import resource
+from collections import Counter
 from collections.abc import Callable
 from unittest import mock
 
 import pytest
 import torch
 from torch import nn
+from torch.fx import Node
 from torch.utils.flop_counter import FlopCounterMode
 
 from fewbits.errors import ArgumentError
-from fewbits.planner.capture import capture
+from fewbits.planner.capture import capture, walk
+from fewbits.planner.capture.draft import Draft, Use
 from fewbits.planner.capture.values import reshaped
 from fewbits.planner.graph import Graph
 from tests.planner.networks import GPT, RNN, Block, Sum, cnn, mlp, tokens
@@ -82,8 +85,10 @@ def test_flops_are_those_that_torch_counts(case: tuple[nn.Module, tuple[torch.Te
 
 def test_parameters_are_all_there(case: tuple[nn.Module, tuple[torch.Tensor, ...], Graph]) -> None:
     model, _, graph = case
-    found = {weight.name: weight.shape for layer in graph.layers for weight in layer.weights}
-    assert found == {name: tuple(p.shape) for name, p in model.named_parameters()}
+    found: Counter[str] = Counter()
+    for layer in graph.layers:
+        found.update({weight.name: math.prod(weight.shape) for weight in layer.weights})
+    assert found == {name: p.numel() for name, p in model.named_parameters()}
 
 
 def test_edges_and_axes_agree(case: tuple[nn.Module, tuple[torch.Tensor, ...], Graph]) -> None:
@@ -162,7 +167,34 @@ def test_models_of_hugging_face(name: str) -> None:
         sum(layer.flops for layer in graph.layers if layer.product)
         == 2 * 16 * linear + 2 * 2 * 4 * 16 * 8 * 16
     )
+    tied = [name for name, n in Counter(_whole(graph)).items() if n > 1]
+    assert len(tied) == (0 if name == "llama" else 1) == len(graph.warnings)
+    assert all(
+        text.startswith(f"{one}: a parameter of 2 layers (")
+        for text, one in zip(graph.warnings, tied, strict=True)
+    )
+
+
+def _whole(graph: Graph) -> list[str]:
+    return [w.name for layer in graph.layers for w in layer.weights]
+
+
+def test_a_part_of_a_parameter_counts_at_its_own_size() -> None:
+    class Cross(nn.MultiheadAttention):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # the result only
+            return super().forward(q, k, v)[0]
+
+    graph = capture(Cross(16, 4, batch_first=True), tuple(torch.zeros(2, s, 16) for s in (3, 5, 5)))
+    slices = [w for layer in graph.layers for w in layer.weights if w.name == "in_proj_weight"]
+    assert [(w.shape, w.axes) for w in slices] == [((16, 16), ("n", "k"))] * 3
     assert graph.warnings == ()
+
+
+def test_frozen_parameters_are_not_trained() -> None:
+    model = mlp((8, 8, 8))
+    model[0].weight.requires_grad_(False)
+    first, second = capture(model, (torch.zeros(2, 8),)).layers
+    assert [w.trained for w in (*first.weights, *second.weights)] == [False, True, True, True]
 
 
 def test_blocks_repeat_with_the_same_layers() -> None:
@@ -235,13 +267,16 @@ def test_writing_into_a_part_is_seen() -> None:
     assert "part of a tensor" in graph.warnings[0]
 
 
-def test_a_model_that_cannot_be_exported_says_why() -> None:
+def test_a_model_that_cannot_be_exported_says_why(capfd: pytest.CaptureFixture[str]) -> None:
     class Branch(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x) if x.sum() > 0 else x
 
     with pytest.raises(ArgumentError, match=r"Branch cannot be captured: .*must not depend on values"):
         capture(Branch(4, 4), (torch.zeros(3, 4),))
+    assert capfd.readouterr() == ("", "")
+    with pytest.raises(ArgumentError, match=r"too many positional arguments; its forward takes \(input"):
+        capture(mlp(), (torch.zeros(8, 32), torch.zeros(8)))
     with pytest.raises(ArgumentError, match="as a tuple or a dict"):
         capture(nn.Linear(4, 4), torch.zeros(3, 4))
 
@@ -269,3 +304,78 @@ def test_reshapes_keep_the_leading_axis(
                 continue
             for a, b in zip(x.chunk(parts, source), x.reshape(new).chunk(parts, to), strict=True):
                 assert sorted(a.flatten().tolist()) == sorted(b.flatten().tolist())
+
+
+def _last(function: Callable[[torch.Tensor], torch.Tensor], *shape: int) -> Graph:
+    class Behind(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return function(super().forward(x))
+
+    graph = capture(Behind(4, 4), (torch.zeros(*shape, 4),))
+    check_graph(graph)
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("function", "output", "free"),
+    [
+        (lambda y: y.norm(dim=1), ("b",), {"b"}),
+        (lambda y: y.norm(1, 0), ("d",), {"d"}),
+        (lambda y: torch.linalg.vector_norm(y, 2.0, dim=-1), ("b",), {"b"}),
+        (torch.linalg.vector_norm, (), set()),
+        (lambda y: y.var(True), (), set()),
+        (lambda y: y.std(0), ("d",), {"d"}),
+        (lambda y: y.argmax(), (), set()),
+        (lambda y: y.argmax(1), ("b",), {"b"}),
+        (lambda y: y.roll(1), (None, None), set()),
+        (lambda y: y.roll(1, 1), ("b", None), {"b"}),
+        (lambda y: y.flip(0), (None, "d"), {"d"}),
+        (lambda y: y.cumsum(0), (None, "d"), {"d"}),
+        (lambda y: y.sort()[0], ("b", None), {"b"}),
+        (lambda y: y.sort(stable=True, dim=0)[0], (None, "d"), {"d"}),
+        (lambda y: y.topk(2)[0], ("b", None), {"b"}),
+    ],
+)
+def test_operations_along_an_axis_keep_it_whole(
+    function: Callable[[torch.Tensor], torch.Tensor], output: tuple[str | None, ...], free: set[str]
+) -> None:
+    graph = _last(function, 8)
+    assert graph.layers[-1].output.axes == output
+    assert {d.name for d in graph.layers[-1].space if d.splittable} == free
+    assert graph.warnings == ()
+
+
+def test_an_operation_read_wrongly_is_planned_as_not_known() -> None:
+    def wrong(node: Node) -> Draft:
+        return Draft("elementwise", [Use(node.args[0], ("d", "b"))], [("b", "d")], {"b": 8, "d": 4})  # type: ignore[arg-type]  # a node
+
+    with mock.patch.dict(walk._KNOWN, {"cumsum": wrong}):
+        graph = _last(lambda y: y.cumsum(1), 8)
+    assert graph.layers[-1].kind == "unknown"
+    assert "cumsum: not known" in graph.warnings[0]
+
+
+def test_layers_of_the_model_itself_have_its_name() -> None:
+    assert [layer.name for layer in capture(nn.Linear(4, 4), (torch.zeros(2, 4),)).layers] == ["Linear"]
+
+
+def test_layers_on_inputs_alone_are_there() -> None:
+    x = torch.zeros(2, 3, 8, 8)
+    for module in (nn.LayerNorm(8, elementwise_affine=False), nn.Softmax(-1), nn.MaxPool2d(2)):
+        (layer,) = capture(module, (x,)).layers
+        assert layer.space[0].name == "b"
+    assert "upsample" in capture(nn.Upsample(scale_factor=2), (x,)).warnings[0]
+
+
+def test_a_sample_alone_is_pooled() -> None:
+    graph = capture(nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(3, 2)), (torch.zeros(3, 9, 9),))
+    check_graph(graph)
+    pooled = graph.layers[-1]
+    assert pooled.output.axes == ("c", "h", "w")
+    assert pooled.inputs[0].halos == (0, 1, 1)
+
+
+def test_an_einsum_without_its_result_is_a_product() -> None:
+    graph = _last(lambda y: torch.einsum("kj,ji", y.t(), y), 8)
+    assert (graph.layers[-1].kind, graph.layers[-1].flops) == ("product", 2 * 4 * 8 * 4)
+    assert "one FLOP for each value" in _last(lambda y: torch.cdist(y, y), 8).warnings[0]

@@ -191,6 +191,56 @@ class Heads(nn.Module):
         return (torch.cat([-y[..., 4:], y[..., :4]], -1) * torch.arange(8) + y).square().mean()
 
 
+class Along(nn.Linear):
+    """Norms and other values of axes, some of the flattened tensor."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        added = torch.addmm(self.bias, y, self.weight, beta=0.5, alpha=2.0)
+        norms = y.norm(dim=1).mean() + torch.linalg.vector_norm(y, 2.0, dim=-1).sum()
+        return norms + functional.normalize(added).var(True) + (torch.roll(y, 1) * x).mean() + y.std(0).sum()
+
+
+class Losses(nn.Linear):
+    """Losses value by value, some with weights that all samples share."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, target = super().forward(x), x.sigmoid()
+        total = functional.mse_loss(y, x) + 3 * functional.l1_loss(y, x, reduction="sum")
+        total = total + functional.smooth_l1_loss(y, x) + functional.huber_loss(y, x, reduction="none").sum()
+        total = total + functional.binary_cross_entropy(y.sigmoid(), target)
+        weight = torch.arange(1.0, 17)
+        total = total + functional.binary_cross_entropy_with_logits(y, target, weight, pos_weight=2 * weight)
+        return total + functional.kl_div(y, target, reduction="batchmean") + functional.kl_div(y, target)
+
+
+class Cross(nn.MultiheadAttention):
+    """Attention whose products have slices of one parameter."""
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # a loss
+        return super().forward(q, k, k.square())[0].square().mean()
+
+
+def _along(rank: int, size: int) -> None:
+    inputs: tuple[torch.Tensor, ...] = (_x(8, 16),)
+    graph = capture(Along(16, 16), inputs)
+    first, added = (layer.name for layer in graph.layers if layer.kind == "product")
+    splits = {**by_batch(graph, 2), first: {"n": 2, "k": 2}, added: {"k": 4, "n": 2}}
+    check(lambda: Along(16, 16), inputs, splits, bytes_too=False)
+    inputs = (_x(8, 16),)
+    graph = capture(Losses(16, 16), inputs)
+    assert graph.warnings == ()
+    names = [x.name for x in graph.layers if [d.name for d in x.space] == ["b", "d"]]
+    assert len(names) >= 8
+    splits = {name: {"b": 4, "d": 2} for name in names}
+    check(lambda: Losses(16, 16), inputs, splits, bytes_too=False)
+    inputs = (_x(8, 4, 16), _x(6, 4, 16))
+    products = [x for x in capture(Cross(16, 4), inputs).layers if len(x.weights) == 2]
+    assert len(products) == 4
+    splits = {x.name: {"n": 2, "k": 2} for x in products}
+    check(lambda: Cross(16, 4), inputs, splits, bytes_too=False)
+
+
 def _others(rank: int, size: int) -> None:
     def convolutions() -> nn.Module:
         network = nn.Sequential(
@@ -209,6 +259,9 @@ def _others(rank: int, size: int) -> None:
     check(convolutions, (_x(4, 4, 12, 12),), splits, bytes_too=False)
     for n in (2, 8):
         check(Heads, (_x(8, 4, 16),), {"columns": {"n": n}}, bytes_too=False)
+    transposed = nn.Sequential(nn.ConvTranspose2d(4, 8, 3), nn.ConvTranspose2d(8, 4, 3, groups=4))
+    splits = inside({"0": {"c": 4, "b": 2}, "1": {"g": 4}})
+    check(lambda: Square(copy.deepcopy(transposed)), (_x(4, 4, 5, 5),), splits, bytes_too=False)
     inputs: tuple[torch.Tensor, ...] = (tokens(8, 5, 64),)
     rnn = Square(RNN(64, 8))
     check(lambda: copy.deepcopy(rnn), inputs, by_batch(capture(rnn, inputs), 8), bytes_too=False)
@@ -292,7 +345,7 @@ def _mistakes(rank: int, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "work", [_mlp, _block, _embedding, _others, _normalized, _searched, _dropout, _mistakes]
+    "work", [_mlp, _block, _embedding, _others, _along, _normalized, _searched, _dropout, _mistakes]
 )
 def test_eight_processes_do_what_one_does_and_send_what_is_predicted(
     eight: Team, work: Callable[[int, int], None]
@@ -348,7 +401,7 @@ def test_a_plan_that_does_not_fit_is_refused_and_changes_nothing(mesh: Any) -> N
     refused(r"splits 'h' of 0, whose dimensions are b, n, k", {"0": {"h": 2}})
     refused(r"mesh of 2 x 2 x 2 cannot make: each number of parts", {"0": {"b": 8, "n": 2}})
     refused(r"32 along k cannot be shared out evenly to 3", {"0": {"k": 3}})
-    refused(r"depend on each other along d; ask for", {"": {"d": 2}}, nn.LayerNorm(32))
+    refused(r"depend on each other along d; ask for", {"LayerNorm": {"d": 2}}, nn.LayerNorm(32))
     drawing = nn.Sequential(nn.Linear(32, 32), nn.RReLU())
     refused(r"rrelu draws values at random", {"0": {"b": 2}}, drawing)
 

@@ -68,7 +68,8 @@ def predicted(graph: Graph, layout: Layout) -> Counter[str]:
                 add("all_reduce", piece(operand.shape, places(assigned, operand.axes)), over)
         for weight in layer.weights:
             held = places(assigned, weight.axes)
-            add("all_reduce", piece(weight.shape, held), summed(layer, weight.axes, assigned))
+            if weight.trained:
+                add("all_reduce", piece(weight.shape, held), summed(layer, weight.axes, assigned))
     for edge in graph.edges:
         layer = graph.layers[edge.consumer]
         operand, assigned = layer.inputs[edge.operand], layout.assignments[layer.name]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import io
+import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -59,7 +63,15 @@ def export(model: nn.Module, example_inputs: Inputs) -> Exported:
     args = () if isinstance(moved, Mapping) else tuple(moved)
     kwargs = dict(moved) if isinstance(moved, Mapping) else {}
     try:
-        with warnings.catch_warnings():
+        inspect.signature(model.forward).bind(*args, **kwargs)
+    except TypeError as error:
+        raise ArgumentError(
+            f"{type(model).__name__} cannot be called with these example inputs: {error}; its forward takes"
+            f" {inspect.signature(model.forward)}; give these arguments, and a model of inputs and targets"
+            " that returns its loss"
+        ) from error
+    try:
+        with warnings.catch_warnings(), _quiet():
             warnings.simplefilter("ignore")  # of torch, about its own modules
             program = torch.export.export(model, args, kwargs, strict=False)
     except Exception as error:
@@ -68,7 +80,20 @@ def export(model: nn.Module, example_inputs: Inputs) -> Exported:
             f" {_reason(error)}; operations and shapes must not depend on values: use torch.where, torch.cond"
             " or fixed shapes there, or plan the part of the model that can be exported"
         ) from error
-    return Exported(program, Walk(program))
+    return Exported(program, Walk(program, type(model).__name__))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep torch from printing the operations it has seen where it stops at one: the error says which."""
+    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(before)
 
 
 def _reason(error: Exception) -> str:

@@ -54,6 +54,30 @@ class Draft:
     warning: str = ""
     statistics: tuple[tuple[tuple[int, ...], Names], ...] = ()  # shapes, dimensions
 
+    def fits(self, made: Sequence[Sequence[int]]) -> bool:
+        """Tell whether each axis has a multiple of the extent of the dimension it runs along.
+
+        Windows and dimensions that are never split may have other extents where they are read.
+
+        Args:
+            made: shapes of the results.
+        """
+        read = [
+            (tuple(int(n) for n in use.node.meta["val"].shape), use.dims)
+            for use in self.uses
+            if not use.halos
+        ]
+        for (shape, dims), free in [
+            *((one, self.whole) for one in read),
+            *((one, set()) for one in zip(made, self.outputs, strict=False)),
+        ]:
+            if len(shape) != len(dims):
+                return False
+            for n, d in zip(shape, dims, strict=True):
+                if d is not None and d not in free and n % max(1, self.extents.get(d, 0)):
+                    return False
+        return len(made) == len(self.outputs)
+
     def run_along(self, shape: Sequence[int], dims: Names) -> None:
         """Enter the extents of a tensor's axes."""
         for extent, dim in zip(shape, dims, strict=True):

@@ -44,7 +44,9 @@ def _moved(node: Node, rank: int) -> set[int]:
     if name in {"tril", "triu"}:
         return {rank - 2, rank - 1}
     where = {"roll": 2, "topk": 2}.get(name, 1)
-    given = argument(node, where, "dims" if name in {"roll", "flip"} else "dim", -1)
+    # Without an axis, roll moves values of the flattened tensor; the others take the last one.
+    default = None if name == "roll" else -1
+    given = argument(node, where, "dims" if name in {"roll", "flip"} else "dim", default)
     dims = given if isinstance(given, (list, tuple)) else [given]
     return {d % rank for d in dims if isinstance(d, int)} or set(range(rank))
 

@@ -100,20 +100,40 @@ def cross_entropy(node: Node) -> Draft:
     return draft
 
 
+# Losses value by value, and where their reduction stands among the arguments.
+LOSSES = {
+    **dict.fromkeys(("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div"), 2),
+    "binary_cross_entropy": 3,
+    "binary_cross_entropy_with_logits": 4,
+}
+
+
+def loss(node: Node) -> Draft:
+    """A loss of each value, then their mean, their sum or neither."""
+    given = tensors(node)
+    shape, out = shape_of(given[0]), extents(node)[0]
+    names = axis_names(len(shape))
+    uses = [Use(x, aligned(shape_of(x), names, shape)) for x in given]
+    draft = _drafted("elementwise", uses, names if out == shape else (), out)
+    draft.flops, draft.saved = 2.0 * math.prod(shape), 2 * math.prod(shape)
+    return draft
+
+
 def pooling(node: Node) -> Draft:
     """A window slides over the places; adaptive windows differ, so that their places stay whole."""
     (x,) = tensors(node)
     given, out = shape_of(x), extents(node)[0]
     adaptive = "adaptive" in str(node.target)
-    rank = len(given) - 2
-    names = axis_names(len(given)) if rank != 1 else ("b", "c", "w")
+    rank = next(n for n in (1, 2, 3) if f"pool{n}d" in str(node.target))
+    places = {1: ("w",), 2: ("h", "w"), 3: ("t", "h", "w")}[rank]
+    names: Names = (*("b", "c")[rank + 2 - len(given) :], *places)  # a sample alone has no b
     halos: tuple[int, ...] = ()
     if not adaptive:
         kernel = integers(argument(node, 1, "kernel_size"), rank, 1)
         stride = integers(argument(node, 2, "stride", None) or kernel, rank, 1)
-        halos = (0, 0, *(max(0, k - s) for k, s in zip(kernel, stride, strict=True)))
+        halos = (0,) * (len(given) - rank) + tuple(max(0, k - s) for k, s in zip(kernel, stride, strict=True))
     draft = Draft("elementwise", [Use(x, names, halos)], [names for _ in extents(node)], {})
-    draft.whole = set(names[2:]) if adaptive else set()
+    draft.whole = set(places) if adaptive else set()
     draft.run_along(out, names)
     draft.flops, draft.saved = float(math.prod(given)), math.prod(out)
     return draft
@@ -135,14 +155,16 @@ def reduction(node: Node) -> Draft:
     if others:
         return elementwise(node)  # the larger of two tensors
     shape, rank = shape_of(x), len(shape_of(x))
-    given = argument(node, 1, "dim")
+    name = str(node.target).split(".")[1]
+    given = argument(node, 2 if name in {"norm", "linalg_vector_norm"} else 1, "dim")
     dims = given if isinstance(given, (list, tuple)) else [given]
-    gone = {int(str(d)) % rank for d in dims if isinstance(d, int)} if rank else set()
+    # var(True) and std(True) have a bool there: whether they are unbiased.
+    gone = {d % rank for d in dims if isinstance(d, int) and not isinstance(d, bool)} if rank else set()
     gone = gone or set(range(rank))
     names = axis_names(rank)
     keep = any(len(out) == rank for out in extents(node)) and rank > 0
     output = tuple(None if i in gone else name for i, name in enumerate(names) if keep or i not in gone)
-    additive = str(node.target).split(".")[1] in {"sum", "mean"}
+    additive = name in {"sum", "mean"}
     draft = _drafted(
         "elementwise",
         [Use(x, names)],
@@ -191,6 +213,7 @@ OTHERS: dict[str, Callable[[Node], Draft | None]] = {
         tuple(f"{a}{b}_pool{n}d" for a in ("", "adaptive_") for b in ("max", "avg") for n in (1, 2, 3)),
         pooling,
     ),
+    **dict.fromkeys(LOSSES, loss),
     **dict.fromkeys(("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "norm"), reduction),
     **dict.fromkeys(("linalg_vector_norm", "var", "std", "logsumexp", "prod", "any", "all"), reduction),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), lstm),

@@ -65,8 +65,10 @@ def matmul(node: Node) -> Draft:
 def einsum(node: Node) -> Draft | None:
     """Letters are dimensions; None where a letter stands twice in an operand, or dots stand for axes."""
     equation, operands = str(argument(node, 0, "equation")).replace(" ", ""), tensors(node)
-    if "->" not in equation or "." in equation:
+    if "." in equation:
         return None
+    if "->" not in equation:  # letters that stand once, in the order of the alphabet
+        equation += "->" + "".join(sorted(c for c in set(equation) - {","} if equation.count(c) == 1))
     read, _, output = equation.partition("->")
     letters = read.split(",")
     if any(len(set(one)) != len(one) for one in (*letters, output)) or len(letters) != len(operands):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch.fx import Node
 
-from fewbits.planner.capture.arguments import argument, extents, operation
+from fewbits.planner.capture.arguments import argument, extents, operation, tensors
 from fewbits.planner.capture.values import Axes, Value, expanded, kept, permuted, reshaped, swapped, without
 
 _View = Callable[[Node, Value, tuple[int, ...]], Axes]
@@ -107,6 +107,12 @@ def is_view(node: Node, operation: str) -> bool:
     if operation in {"dropout", "feature_dropout", "alpha_dropout"}:
         return not argument(node, 2, "train") or not argument(node, 1, "p")
     return operation in VIEWS
+
+
+def together(node: Node) -> bool:
+    """Tell whether an operation broadcasts tensors to each other that have one shape already."""
+    shapes = {tuple(x.meta["val"].shape) for x in tensors(node)}
+    return operation(node) == "broadcast_tensors" and len(shapes) == 1
 
 
 def resized(node: Node, piece: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor | None:

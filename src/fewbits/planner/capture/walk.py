@@ -15,10 +15,20 @@ from torch.fx import Node
 from fewbits.planner.capture.arguments import argument, extents, in_place, operation, tensors
 from fewbits.planner.capture.draft import Draft, Names, Use
 from fewbits.planner.capture.indexing import INDEXING
-from fewbits.planner.capture.others import OTHERS, POINTWISE, elementwise
+from fewbits.planner.capture.others import (
+    OTHERS,
+    POINTWISE,
+    batch_norm,
+    elementwise,
+    group_norm,
+    layer_norm,
+    lstm,
+    pooling,
+    softmax,
+)
 from fewbits.planner.capture.products import PRODUCTS, aligned, shape_of
 from fewbits.planner.capture.values import Axes, Value
-from fewbits.planner.capture.views import is_view, seen
+from fewbits.planner.capture.views import is_view, seen, together
 from fewbits.planner.graph import Dimension, Edge, Graph, Layer, Operand
 
 
@@ -35,7 +45,7 @@ class Step:
 class Walk:
     """Layers, edges and, for each node of the exported graph, its value and the step that makes it."""
 
-    def __init__(self, program: ExportedProgram) -> None:
+    def __init__(self, program: ExportedProgram, root: str) -> None:
         self.layers: list[Layer] = []
         self.edges: list[Edge] = []
         self.warnings: list[str] = []
@@ -44,14 +54,33 @@ class Walk:
         self._names: dict[str, int] = {}
         self._written: dict[Node, Value] = {}  # what stands where an operation wrote
         self._shapes: dict[str, tuple[int, ...]] = {}  # of parameters
+        self._frozen = {name for name, p in program.named_parameters() if not p.requires_grad}
         self._inputs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+        self._root = root
         for node in program.graph.nodes:
             self._visit(node)
 
     @property
     def graph(self) -> Graph:
         """The graph as the planner sees it."""
-        return Graph(tuple(self.layers), tuple(self.edges), tuple(dict.fromkeys(self.warnings)))
+        return Graph(
+            tuple(self.layers), tuple(self.edges), tuple(dict.fromkeys((*self.warnings, *self._shared())))
+        )
+
+    def _shared(self) -> list[str]:
+        """Return a warning for each parameter that several layers use whole."""
+        users: dict[str, list[str]] = {}
+        for layer in self.layers:
+            for weight in layer.weights:
+                if weight.shape == self._shapes[weight.name]:
+                    users.setdefault(weight.name, []).append(layer.name)
+        return [
+            f"{name}: a parameter of {len(layers)} layers"
+            f" ({', '.join(layers[:3])}{', ...' * (len(layers) > 3)}); its memory and the sum of its"
+            " gradient are counted in each"
+            for name, layers in users.items()
+            if len(layers) > 1
+        ]
 
     def _visit(self, node: Node) -> None:
         if node.op == "placeholder":
@@ -90,9 +119,11 @@ class Walk:
         name, read = operation(node), tensors(node)
         if in_place(node) and _base(read[0]) is not read[0]:
             self._write_part(node, read)
+        elif together(node):
+            self.values[node] = tuple(self.value(x) for x in read)
         elif is_view(node, name) and read:
             self.values[node] = seen(node, name, self.value(read[0]))
-        elif all(self.value(x).outside for x in read) and name not in PRODUCTS:
+        elif all(self.value(x).outside for x in read) and not self._counts(node, name, read):
             self.values[node] = _outside(node, read and self._leading(node, read))
         elif (name in POINTWISE or name in {"cat", "stack"}) and self._join(node, name, read):
             pass
@@ -100,9 +131,17 @@ class Walk:
             self._layer(node, elementwise(node))
         else:
             known = _KNOWN.get(name)
-            self._layer(node, (known and known(node)) or self._unknown(node, name, read))
+            draft = known(node) if known else None
+            fits = draft is not None and draft.fits(extents(node))
+            self._layer(node, draft if draft is not None and fits else self._unknown(node, name, read))
         if in_place(node) and _base(read[0]) is read[0]:
             self._written[read[0]] = self.value(node)
+
+    def _counts(self, node: Node, name: str, read: list[Node]) -> bool:
+        """Tell whether an operation on inputs alone is a layer: no mask, no place, no change of units."""
+        if not read or not self._leading(node, read) or not read[0].meta["val"].is_floating_point():
+            return name in PRODUCTS
+        return name in PRODUCTS or name in _LAYERS or name.startswith("upsample")
 
     def _leading(self, node: Node, read: list[Node]) -> bool:
         """Tell whether the first axis of a result is that of the model's inputs, as far as can be seen."""
@@ -169,10 +208,17 @@ class Walk:
         batch = bool(follows) and all(
             s[:1] == shape_of(follows[0])[:1] and shape_of(x)[:1] == s[:1] for s in shapes for x in follows
         )
-        draft = Draft("unknown", [], [], {}, warning=f"{name}: not known; planned as replicated")
+        draft = Draft(
+            "unknown",
+            [],
+            [],
+            {},
+            warning=f"{name}: not known; planned as replicated, with one FLOP for each value it makes",
+        )
         if batch:
             draft.warning = (
-                f"{name}: not known; planned as split by its leading axis, the batch, or replicated"
+                f"{name}: not known; planned as split by its leading axis, the batch, or replicated,"
+                " with one FLOP for each value it makes"
             )
         draft.uses = [Use(x, _first(shape_of(x), batch and x in follows)) for x in read]
         draft.outputs = [_first(shape, batch) for shape in shapes]
@@ -233,13 +279,15 @@ class Walk:
         )
 
     def _weight(self, value: Value, use: Use) -> Operand:
-        """Return the whole parameter that a view of it belongs to."""
-        shape = self._shapes[value.parameter]
+        """Return the parameter that a view shows, or the part of it, which counts at its own size."""
+        shape, trained = self._shapes[value.parameter], value.parameter not in self._frozen
+        if math.prod(value.shape) < math.prod(shape):
+            return Operand(value.parameter, value.shape, use.dims, trained=trained)
         axes: list[str | None] = [None] * len(shape)
         for dim, axis in zip(use.dims, value.axes, strict=True):
             if axis is not None:
                 axes[axis] = dim
-        return Operand(value.parameter, shape, tuple(axes))
+        return Operand(value.parameter, shape, tuple(axes), trained=trained)
 
     def _batch(self, draft: Draft) -> set[str]:
         return {
@@ -255,11 +303,17 @@ class Walk:
         name = owner if weights and inside else ".".join(filter(None, (path, operation(node))))
         if weights and not inside:
             name = path  # a parameter that two modules share
+        name = name or self._root
         self._names[name] = self._names.get(name, 0) + 1
         return name if self._names[name] == 1 else f"{name}#{self._names[name]}"
 
 
 _KNOWN = {**PRODUCTS, **OTHERS, **INDEXING}
+_LAYERS = frozenset(
+    name
+    for name, made in OTHERS.items()
+    if made in {layer_norm, group_norm, batch_norm, softmax, pooling, lstm}
+)  # of what is known, the layers that networks begin with
 _KEEPS = frozenset(
     (
         *(

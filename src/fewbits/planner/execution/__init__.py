@@ -15,7 +15,7 @@ from fewbits.planner.capture import Exported, Inputs, export
 from fewbits.planner.capture.arguments import in_place, operation
 from fewbits.planner.execution.boundary import placements
 from fewbits.planner.execution.executable import executable, refusal
-from fewbits.planner.execution.layout import Layout, lay_out, places
+from fewbits.planner.execution.layout import Layout, Places, lay_out, places
 from fewbits.planner.execution.mesh import joined
 from fewbits.planner.execution.program import Program
 
@@ -96,13 +96,17 @@ def _refuse(node: Node) -> None:
 def _distribute(model: nn.Module, exported: Exported, layout: Layout, mesh: Any) -> None:
     """Put each parameter into the pieces of the first layer that has it."""
     made: dict[int, nn.Parameter] = {}
-    dims = {w.name: (layer, w.axes) for layer in reversed(exported.walk.graph.layers) for w in layer.weights}
+    dims = {w.name: (layer, w) for layer in reversed(exported.walk.graph.layers) for w in layer.weights}
     for prefix, module in model.named_modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             qualified = f"{prefix}.{name}" if prefix else name
             known = next((n for n in _names(model, parameter) if n in dims), qualified)
-            layer, axes = dims.get(known, (None, ()))
-            held = places(layout.assignments[layer.name], axes) if layer else (None,) * mesh.ndim
+            held: Places = (None,) * mesh.ndim
+            if known in dims:
+                layer, weight = dims[known]
+                # Of a parameter of which the layer has a part, an axis that is cut stays whole.
+                fits = weight.shape == tuple(parameter.shape)
+                held = places(layout.assignments[layer.name], weight.axes) if fits else held
             if id(parameter) not in made:
                 made[id(parameter)] = nn.Parameter(
                     _in_pieces(parameter, held, mesh), requires_grad=parameter.requires_grad

@@ -11,6 +11,7 @@ import torch
 from torch.fx import Node
 
 from fewbits.planner.capture.arguments import argument, operation
+from fewbits.planner.capture.others import LOSSES
 from fewbits.planner.execution.boundary import enter, leave
 from fewbits.planner.execution.layout import Assignment
 
@@ -108,6 +109,13 @@ def _mean(node: Node, args: list[Any], kwargs: dict[str, Any], piece: Piece) -> 
     return target(*args, **kwargs) / piece.summands
 
 
+def _loss(node: Node, args: list[Any], kwargs: dict[str, Any], piece: Piece) -> Any:
+    """Take the mean of pieces that are all as large."""
+    target: Any = node.target
+    mean = argument(node, LOSSES[operation(node)], "reduction", 1) == 1
+    return target(*args, **kwargs) / (piece.summands if mean else 1)
+
+
 def _cross_entropy(node: Node, args: list[Any], kwargs: dict[str, Any], piece: Piece) -> Any:
     """Divide the sum of losses by how many targets count on all processes."""
     target: Any = node.target
@@ -148,16 +156,30 @@ def _convolution(node: Node, args: list[Any], kwargs: dict[str, Any], piece: Pie
     target: Any = node.target
     parts = piece.parts("g")
     if parts > 1:
-        defaults = (None, None, None, 1, 0, 1, 1)
-        args = [*args, *defaults[len(args) :]]
-        args[6] = kwargs.pop("groups", args[6]) // parts
+        at = 8 if operation(node) == "convolution" else 6  # of the groups
+        if "groups" not in kwargs and len(args) > at:
+            args[at] //= parts
+        else:
+            kwargs["groups"] //= parts
     return target(*args, **kwargs)
 
+
+def _addmm(node: Node, args: list[Any], kwargs: dict[str, Any], piece: Piece) -> Any:
+    """Multiply; what is added comes behind the sum where the product is shared out, and is None here."""
+    bias, x, weight = args
+    if bias is None:
+        return kwargs.get("alpha", 1) * (x @ weight)
+    return torch.addmm(bias, x, weight, **kwargs)
+
+
+CONVOLUTIONS = frozenset(("convolution", *(f"conv{t}{n}d" for t in ("", "_transpose") for n in (1, 2, 3))))
 
 _SPECIAL: dict[str, Callable[[Node, list[Any], dict[str, Any], Piece], Any]] = {
     "embedding": _embedding,
     "mean": _mean,
     "batch_norm": _batch_norm,
     **dict.fromkeys(("cross_entropy_loss", "nll_loss", "nll_loss_nd"), _cross_entropy),
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
+    "addmm": _addmm,
+    **dict.fromkeys(LOSSES, _loss),
+    **dict.fromkeys(CONVOLUTIONS, _convolution),
 }

@@ -19,11 +19,11 @@ from fewbits.errors import ArgumentError
 from fewbits.planner.capture import Exported
 from fewbits.planner.capture.arguments import extents, in_place, operation, tensors
 from fewbits.planner.capture.values import Value
-from fewbits.planner.capture.views import is_view, resized, seen
+from fewbits.planner.capture.views import is_view, resized, seen, together
 from fewbits.planner.capture.walk import Step
 from fewbits.planner.execution.boundary import enter, leave, whole_tensor
 from fewbits.planner.execution.layout import Assignment, Layout, Places, places, summed, through
-from fewbits.planner.execution.pieces import Piece, run_piece
+from fewbits.planner.execution.pieces import CONVOLUTIONS, Piece, run_piece
 from fewbits.planner.graph import Layer
 
 
@@ -106,6 +106,8 @@ class Program:
             return values[node.args[0]][node.args[1]]  # type: ignore[index]  # getitem's first argument is a node
         read = tensors(node)
         step = self.steps.get(node)
+        if together(node):
+            return [values[x] for x in read]
         if step is None and any(isinstance(values[x], DTensor) for x in read):
             if not is_view(node, operation(node)):
                 return None  # an assertion: anything else that reads a layer has a step
@@ -179,15 +181,20 @@ class Program:
         )
         for i in late:
             bias = self._piece(values[read[i]], layer, step.reads[i], assignment)
-            whole = (self._added(whole[0], bias, places(assignment, step.writes[0]), step, i),)
+            whole = (self._added(node, whole[0], bias, places(assignment, step.writes[0]), step, i),)
         return whole if isinstance(made, (tuple, list)) else whole[0]
 
-    def _added(self, whole: DTensor, bias: torch.Tensor, held: Places, step: Step, i: int) -> DTensor:
+    def _added(
+        self, node: Node, whole: DTensor, bias: torch.Tensor, held: Places, step: Step, i: int
+    ) -> DTensor:
         """Add a bias behind the sum over processes."""
-        (along,) = step.reads[i]
-        shape = [-1 if d == along and d is not None else 1 for d in step.writes[0]]
+        if operation(node) in CONVOLUTIONS:
+            (along,) = step.reads[i]
+            bias = bias.view([-1 if d == along and d is not None else 1 for d in step.writes[0]])
+        beta: Any = node.kwargs.get("beta", 1) if operation(node) == "addmm" else 1
         nothing = (False,) * self.mesh.ndim
-        return leave(enter(whole, held, nothing) + bias.view(shape), self.mesh, held, nothing)
+        piece = enter(whole, held, nothing)
+        return leave(torch.add(piece, bias, alpha=beta) if beta else piece, self.mesh, held, nothing)
 
     def _random(self, node: Node) -> int:
         """Return a seed of this operation in this step; pieces of a layer add their numbers to it."""
@@ -210,8 +217,10 @@ class Program:
 
     def _late(self, node: Node, contracted: tuple[bool, ...]) -> tuple[int, ...]:
         """Return which tensors are added behind a sum over processes: the bias of a product."""
-        biased = operation(node) in {"linear", "conv1d", "conv2d", "conv3d"} and len(tensors(node)) == 3
-        return (2,) if biased and any(contracted) else ()
+        name = operation(node)
+        if not any(contracted) or len(tensors(node)) != 3:
+            return ()
+        return (0,) if name == "addmm" else (2,) if name == "linear" or name in CONVOLUTIONS else ()
 
     def _piece(
         self, x: Any, layer: Layer, dims: tuple[str | None, ...], assignment: Assignment
