@@ -104,6 +104,7 @@ class _Pass:
         self._failed: BaseException | None = None
         self._go, self._came = threading.Semaphore(0), threading.Semaphore(0)
         context, same = contextvars.copy_context(), _as_here()
+        self._threads = torch.get_num_threads()
         self._thread = threading.Thread(target=context.run, args=(self._all, run, same), daemon=True)
         self._thread.start()
 
@@ -133,6 +134,7 @@ class _Pass:
     def _all(self, run: Callable[[_Pass], None], same: Sequence[AbstractContextManager[object]]) -> None:
         self._go.acquire()
         try:
+            torch.set_num_threads(self._threads)  # a thread asks MKL for others until told, and the bits differ
             with ExitStack() as stack, torch.no_grad():
                 for state in same:
                     stack.enter_context(state)
