@@ -12,9 +12,9 @@ from unittest import mock
 import pytest
 import torch
 from torch import distributed, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, _redistribute
+from torch.distributed.tensor.debug import CommDebugMode, _clear_sharding_prop_cache
 from torch.nn import functional
 
 from fewbits.errors import ArgumentError
@@ -89,6 +89,14 @@ def planned(graph: Graph, splits: Splits) -> Plan:
     return plan(graph, devices=8, machine="h100", memory=math.inf, pins=pins)
 
 
+def new_mesh() -> DeviceMesh:
+    """A mesh of its own: what PyTorch keeps of an equal one may name groups that are gone."""
+    _redistribute._gen_transform_infos.cache_clear()
+    _redistribute.clear_redistribute_planner_cache()
+    _clear_sharding_prop_cache()
+    return init_device_mesh("cpu", MESH)
+
+
 def _together() -> bool:
     """Whether other processes are there, or only imagined, which changes values and no bytes."""
     return distributed.get_backend() != "fake"
@@ -102,7 +110,7 @@ def check(
     model = make()
     single = copy.deepcopy(model)
     loss, gradients = _step(single, inputs)
-    mesh = init_device_mesh("cpu", MESH)
+    mesh = new_mesh()
     graph = capture(model, inputs)
     assert split_model(model, splits, mesh, inputs) is model
     with warnings.catch_warnings(), Counted() as counted, CommDebugMode() as debug:
@@ -283,7 +291,7 @@ def _normalized(rank: int, size: int) -> None:
     for taken in (splits, {"model.0": {"n": 8}}):
         single, split = copy.deepcopy(model), copy.deepcopy(model)
         single(*inputs)
-        split_model(split, taken, init_device_mesh("cpu", MESH), inputs)(*inputs)
+        split_model(split, taken, new_mesh(), inputs)(*inputs)
         if _together():
             torch.testing.assert_close(dict(split.named_buffers()), dict(single.named_buffers()))
 
@@ -314,7 +322,7 @@ def _dropout(rank: int, size: int) -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.25))
     nn.init.eye_(model[0].weight)
     nn.init.zeros_(model[0].bias)
-    mesh = init_device_mesh("cpu", MESH)
+    mesh = new_mesh()
     model = split_model(model, {"0": {"b": 2, "n": 2}}, mesh, (torch.ones(32, 64),))
     first, second = (model(torch.ones(32, 64)).full_tensor() for _ in range(2))
     assert set(first.unique().tolist()) == {0.0, float(torch.tensor(1.0) / 0.75)}
@@ -333,7 +341,7 @@ def _dropout(rank: int, size: int) -> None:
 def _mistakes(rank: int, size: int) -> None:
     """A sum that is left out shows in the gradients; a plan that does not fit is refused."""
     torch.manual_seed(1)
-    model, inputs, mesh = Square(mlp()), (_x(8, 32),), init_device_mesh("cpu", MESH)
+    model, inputs, mesh = Square(mlp()), (_x(8, 32),), new_mesh()
     _, gradients = _step(copy.deepcopy(model), inputs)
     wrong = split_model(copy.deepcopy(model), inside(MLP_SPLITS), mesh, inputs)
     expected = predicted(capture(model, inputs), lay_out(capture(model, inputs), inside(MLP_SPLITS), MESH))

@@ -134,7 +134,7 @@ class _Pass:
     def _all(self, run: Callable[[_Pass], None], same: Sequence[AbstractContextManager[object]]) -> None:
         self._go.acquire()
         try:
-            torch.set_num_threads(self._threads)  # a thread asks MKL for others until told, and the bits differ
+            torch.set_num_threads(self._threads)  # or MKL takes others, and other bits
             with ExitStack() as stack, torch.no_grad():
                 for state in same:
                     stack.enter_context(state)
