@@ -2,13 +2,16 @@
 
 import copy
 import math
+import threading
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import fewbits as fb
 from fewbits.nn import DotProductAttention, LayerPrecision, attention_product, linear, narrow_products
@@ -197,8 +200,73 @@ def test_what_is_excluded_stays_wide_and_outside_forward_nothing_is_seen() -> No
     model = narrow_products(made(torch.mm, "mxfp8"))
     model(*tensors)
     assert torch.equal(tensors[0] @ tensors[1], torch.mm(*tensors))
-    assert not torch.equal(model.inner(*tensors), fb.fake_quantize(tensors[0], "mxfp8_e4m3") @ tensors[1])
-    assert torch.equal(model.inner(*tensors), torch.mm(*tensors))  # called by itself
+    alone = model.inner(*tensors)  # called by itself
+    assert not torch.equal(alone, torch.mm(*tensors))
+    assert torch.equal(alone, narrow_products(made(torch.mm, "mxfp8")).inner(*tensors))
+    assert torch.equal(tensors[0] @ tensors[1], torch.mm(*tensors))
+
+
+@pytest.mark.parametrize("recipe", ["mxfp8", "posit8"])
+def test_threads_do_not_see_each_others_products(recipe: str) -> None:
+    tensors, model = drawn((9, 32), (32, 5)), narrow_products(made(torch.mm, recipe))
+    expected, found = model(*tensors), []
+
+    def run() -> None:
+        for _ in range(20):
+            found.append(torch.equal(model(*tensors), expected))
+            found.append(torch.equal(tensors[0] @ tensors[1], torch.mm(*tensors)))
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 160
+    assert all(found)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("recipe", ["mxfp8", "mx6"])
+def test_what_is_computed_again_for_gradients_is_as_narrow(recipe: str, reentrant: bool) -> None:
+    tensors, model = drawn((9, 32), (32, 5)), made(torch.mm, recipe)
+
+    class Again(nn.Module):
+        fewbits_recipe, fewbits_wide = model.fewbits_recipe, model.fewbits_wide
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = checkpoint(self.model, *x, use_reentrant=reentrant)
+            return result
+
+    def backward(of: nn.Module) -> list[Tensor]:
+        of.zero_grad()
+        given = [x.detach().requires_grad_() for x in tensors]
+        of(*given).square().sum().backward()
+        return [x.grad for x in (*given, *of.parameters()) if x.grad is not None]
+
+    expected = backward(narrow_products(copy.deepcopy(model)))
+    assert len(expected) == 4
+    assert not same(backward(copy.deepcopy(model)), expected)
+    assert same(backward(narrow_products(Again())), expected)
+
+
+def test_an_interrupted_forward_is_forgotten_by_the_next() -> None:
+    tensors, model = drawn((9, 32), (32, 5)), narrow_products(made(torch.mm, "mxfp8"))
+    expected = model(*tensors)
+    with mock.patch.object(type(model.inner), "forward", side_effect=KeyboardInterrupt):  # noqa: SIM117
+        with pytest.raises(KeyboardInterrupt):
+            model(*tensors)
+    assert torch.equal(model(*tensors), expected)
+    assert torch.equal(tensors[0] @ tensors[1], torch.mm(*tensors))
+
+
+def test_names_of_arguments_are_those_of_torch() -> None:
+    tensors = drawn((9, 32), (32, 5))
+    by_name = narrow_products(made(lambda a, b: torch.matmul(input=a, other=b), "mxfp8"))
+    assert same(results(by_name, tensors), results(narrow_products(made(torch.matmul, "mxfp8")), tensors))
 
 
 def test_after_an_error_in_forward_everything_is_as_it_was() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -25,7 +27,8 @@ def narrow_products(
     """Make the products that modules of a prepared model write as functions narrow, forward and backward.
 
     These are ``a @ b``, torch.matmul, mm, bmm, addmm, baddbmm, einsum of two tensors, functional.linear and
-    functional.scaled_dot_product_attention, called while the model's ``forward`` runs. Operands are rounded
+    functional.scaled_dot_product_attention, called while ``forward`` of the model or of a module of it runs,
+    in any thread. Operands are rounded
     as the recipe rounds activations, along the axis that the product sums over; a parameter of the model as
     it rounds weights. Results have the dtype that PyTorch gives them. Products over one value, integers,
     float64 and matrices that were excluded from the recipe stay as they are. Where a schedule changes the
@@ -57,13 +60,13 @@ def narrow_products(
     wide: tuple[LeftWide, ...] = model.fewbits_wide  # type: ignore[assignment]  # torch types attributes as tensors or modules
     left = {entry.name for entry in wide if entry.why == "excluded"}
     around = parents(names) & left  # modules whose own products were excluded
-    products = _Products(_wide_parameters(model, left))
+    products = _Products(model, _wide_parameters(model, left))
     for name, module in names.items():
         prepared = isinstance(getattr(module, "precision", None), LayerPrecision)
         layer = prepared or narrow_class(module) is not None
         if not layer and name in selection and name not in left - around:
             module.fewbits_products = LayerPrecision(recipe, name)
-    products.attach(model)
+    products.attach()
     seen = {n for n, m in names.items() if hasattr(m, "fewbits_products")}
     kept = tuple(entry for entry in wide if entry.name not in seen or entry.why == "excluded")
     model.fewbits_wide = kept  # type: ignore[assignment]  # as above
@@ -75,45 +78,73 @@ def _wide_parameters(model: nn.Module, left: set[str]) -> set[str]:
     return {n for n, _ in model.named_parameters() if n in left or n.rpartition(".")[0] in left}
 
 
+@dataclass
+class _Running:
+    """The modules whose ``forward`` runs in one thread, from the outermost in, and the mode around them."""
+
+    mode: _Mode
+    modules: list[nn.Module]
+
+
 class _Products:
-    """Hooks that know whose ``forward`` runs, and a mode around that of the whole model."""
+    """Hooks that know whose ``forward`` runs, and a mode around the outermost.
 
-    def __init__(self, wide: set[str]) -> None:
-        self.wide = wide  # names of parameters
-        self.running: list[LayerPrecision | None] = []
-        self.entered: list[_Mode] = []
+    That is the model, or a module of it that is called alone, as gradient checkpointing does when it computes
+    a part again.
+    """
 
-    def attach(self, model: nn.Module) -> None:
-        """Make the products of every forward pass of ``model`` narrow."""
-        model.register_forward_pre_hook(self.enter)
-        for module in model.modules():
+    def __init__(self, model: nn.Module, wide: set[str]) -> None:
+        self.model, self.wide = model, wide  # names of parameters
+        self._by_thread: dict[int, _Running] = {}
+
+    def attach(self) -> None:
+        """Make the products of every forward pass of the model narrow."""
+        for module in self.model.modules():
             module.register_forward_pre_hook(self.begin)
             module.register_forward_hook(self.end, always_call=True)
-        model.register_forward_hook(self.leave, always_call=True)
 
-    def enter(self, model: nn.Module, *_: object) -> None:
+    def begin(self, module: nn.Module, *_: object) -> None:
         if _is_compiled():
             raise ArgumentError(
                 "torch.compile with narrow_products: a compiled model calls no functions to look at; leave"
                 " one of them out"
             )
-        parameters = dict(model.named_parameters(remove_duplicate=False))
-        self.entered.append(_Mode(self.running, {id(parameters[name]) for name in self.wide}))
-        self.entered[-1].__enter__()  # type: ignore[no-untyped-call]  # torch gives it no types
+        thread = threading.get_ident()
+        own = self._by_thread.get(thread)
+        if own is not None and own.modules[0] is module:  # it was interrupted: torch then calls no hooks
+            self._leave(thread)
+            own = None
+        if own is None:
+            own = self._by_thread[thread] = self._enter()
+        own.modules.append(module)
+        own.mode.precision = _precision(module)
 
-    def leave(self, *_: object) -> None:
-        if self.entered:  # or it failed before it began
-            self.entered.pop().__exit__(None, None, None)  # type: ignore[no-untyped-call]  # as above
-            if not self.entered:
-                self.running.clear()
+    def end(self, module: nn.Module, *_: object) -> None:
+        if _is_compiled():
+            return
+        thread = threading.get_ident()
+        own = self._by_thread.get(thread)
+        if own is None or own.modules[-1] is not module:  # it failed before it began
+            return
+        own.modules.pop()
+        if not own.modules:
+            self._leave(thread)
+        else:
+            own.mode.precision = _precision(own.modules[-1])
 
-    def begin(self, module: nn.Module, *_: object) -> None:
-        precision = getattr(module, "fewbits_products", None)
-        self.running.append(precision if isinstance(precision, LayerPrecision) else None)
+    def _enter(self) -> _Running:
+        parameters = dict(self.model.named_parameters(remove_duplicate=False))
+        mode = _Mode({id(parameters[name]) for name in self.wide})
+        mode.__enter__()  # type: ignore[no-untyped-call]  # torch gives it no types
+        return _Running(mode, [])
 
-    def end(self, *_: object) -> None:
-        if self.running:
-            self.running.pop()
+    def _leave(self, thread: int) -> None:
+        self._by_thread.pop(thread).mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # as above
+
+
+def _precision(module: nn.Module) -> LayerPrecision | None:
+    precision = getattr(module, "fewbits_products", None)
+    return precision if isinstance(precision, LayerPrecision) else None
 
 
 def _is_compiled() -> bool:
@@ -124,9 +155,10 @@ def _is_compiled() -> bool:
 class _Mode(TorchFunctionMode):
     """Sees the functions of torch that are called, and takes the place of products."""
 
-    def __init__(self, running: list[LayerPrecision | None], wide: set[int]) -> None:
+    def __init__(self, wide: set[int]) -> None:
         super().__init__()
-        self.running, self.wide = running, wide
+        self.wide = wide
+        self.precision: LayerPrecision | None = None  # of the module whose ``forward`` runs
 
     def __torch_function__(
         self,
@@ -136,13 +168,14 @@ class _Mode(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         named = dict(kwargs or {})
-        product = PRODUCTS.get(func) if self.running and self.running[-1] is not None else None
+        precision = self.precision
+        product = None if precision is None else PRODUCTS.get(func)
         if product is not None and not any(self._is_wide(x) for x in (*args, *named.values())):
             if named.pop("out", None) is not None:
                 raise ArgumentError(
                     f"{func.__name__} with out= is not made narrow; write `y = ...`, or exclude the module"
                 )
-            result = product(self.running[-1], *args, **_as_torch(named))
+            result = product(precision, *args, **_as_torch(func, named))
             if result is not None:
                 return result
         return func(*args, **(kwargs or {}))
@@ -154,6 +187,7 @@ class _Mode(TorchFunctionMode):
 _NAMES = {"mat1": "a", "mat2": "b", "other": "b", "tensor2": "b", "batch1": "a", "batch2": "b"}
 
 
-def _as_torch(named: dict[str, Any]) -> dict[str, Any]:
+def _as_torch(func: object, named: dict[str, Any]) -> dict[str, Any]:
     """Return arguments by the names that products have, where torch has others."""
-    return {_NAMES.get(name, name): value for name, value in named.items()}
+    names = _NAMES | {"input": "a"} if func in (torch.matmul, torch.mm, torch.bmm) else _NAMES
+    return {names.get(name, name): value for name, value in named.items()}
