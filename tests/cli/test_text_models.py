@@ -275,3 +275,70 @@ def test_pieces_have_one_length_and_the_mean_is_that_of_all_tokens(models: Path)
         total += float(model(input_ids=piece[None], labels=piece[None]).loss) * 63
     assert math.isclose(float(means.mean()), total / (64 * 63), rel_tol=1e-5)
     assert torch.isfinite(means).all()
+
+
+def test_long_rows_of_an_array_are_cut_like_a_text(models: Path, tmp_path: Path) -> None:
+    from fewbits.integrations.language_model import load_language_model, text_pieces
+
+    model = load_language_model(models / "llama")
+    rows = np.random.default_rng(0).integers(0, 120, (3, 150))
+    np.save(tmp_path / "rows.npy", rows)
+    pieces = text_pieces(models / "llama", model, tmp_path / "rows.npy")
+    assert pieces.tolist() == rows[:, :128].reshape(6, 64).tolist()
+
+
+def test_what_cannot_be_scored_or_would_stay_wide_is_refused_by_name() -> None:
+    from types import SimpleNamespace
+
+    from torch import nn
+
+    from fewbits.compare.text_models import Classification
+    from fewbits.compare.weight_cast import WeightCast
+
+    class Outputs(nn.Module):
+        def __init__(self, numbers: int, kind: str | None) -> None:
+            super().__init__()
+            self.numbers, self.config = numbers, SimpleNamespace(problem_type=kind)
+
+        def forward(self, **_: object) -> object:
+            return SimpleNamespace(logits=torch.arange(1.0, self.numbers + 1)[None])
+
+    one = Classification([{"x": torch.zeros(1)}])
+    assert one.outputs(Outputs(2, None)).tolist() == [[1, 2]]
+    for numbers, kind in ((1, None), (3, "multi_label_classification"), (2, "regression")):
+        with pytest.raises(fb.DataError, match="is no class"):
+            one.outputs(Outputs(numbers, kind))
+
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate = nn.Linear(8, 4)
+            self.experts = nn.ParameterDict({"up": nn.Parameter(torch.zeros(4, 8, 8))})
+
+    with pytest.raises(fb.ArgumentError, match=r"experts\.up, \(4, 8, 8\), is a stack of matrices"):
+        WeightCast().layers(Experts())
+    assert list(WeightCast(exclude=("experts",)).layers(Experts())) == ["gate"]
+
+
+def test_a_line_without_a_token_is_refused_by_its_number(models: Path, monkeypatch: Any) -> None:
+    from fewbits.integrations import pretrained
+
+    monkeypatch.setattr(pretrained, "_tokenized", lambda *_, **__: [{"input_ids": [1]}, {"input_ids": []}])
+    with pytest.raises(fb.DataError, match="line 2 has no token"):
+        pretrained.lines_of(models / "bert", ["a", ""], 8)
+
+
+def test_positions_of_roberta_begin_behind_its_padding() -> None:
+    from transformers import RobertaConfig, RobertaForSequenceClassification
+
+    from fewbits.integrations.pretrained import positions_of
+
+    config = RobertaConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, vocab_size=9,
+        max_position_embeddings=20,
+    )  # fmt: skip
+    model = RobertaForSequenceClassification(config).eval()
+    assert positions_of(model, 512) == 18
+    model(input_ids=torch.full((1, 18), 5))
+    with pytest.raises((IndexError, RuntimeError)):
+        model(input_ids=torch.full((1, 19), 5))

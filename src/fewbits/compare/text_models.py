@@ -90,8 +90,19 @@ class Classification:
         return "agreement" if self.labels is None else "accuracy"
 
     def outputs(self, model: nn.Module) -> Tensor:
-        """Return the logits, (lines, classes)."""
-        return torch.cat([_logits(model, line) for line in self.lines]).double()
+        """Return the logits, (lines, classes).
+
+        Raises:
+            DataError: the model gives one number for a line, or several classes at once.
+        """
+        logits = torch.cat([_logits(model, line) for line in self.lines]).double()
+        kind = getattr(getattr(model, "config", None), "problem_type", None)
+        if logits.shape[-1] < 2 or kind in ("regression", "multi_label_classification"):
+            raise DataError(
+                f"the model gives {logits.shape[-1]} number(s) for a line ({kind or 'regression'}), of which"
+                " the largest is no class; accuracy and agreement are of classifiers with one class for each"
+            )
+        return logits
 
     def values(self, outputs: Tensor, wide: Tensor) -> list[float]:
         """Return 100 for each line of the expected class, 0 for others and for logits that are NaN."""

@@ -57,7 +57,8 @@ class WeightCast:
         """Return the layers that are cast: linear and convolution ones that share no weight.
 
         Raises:
-            ArgumentError: a pattern fits no module, or no layer is left.
+            ArgumentError: a pattern fits no module, no layer is left, or a stack of matrices, as of experts,
+                is no layer and would stay wide.
         """
         names = [name for name, _ in model.named_modules()]
         check_fits("include", self.include, names)
@@ -70,6 +71,8 @@ class WeightCast:
         for name, module in model.named_modules():
             layer = product_layer(module)
             selected = (not self.include or within(name, self.include)) and not within(name, self.exclude)
+            if layer is None and selected:
+                _check_no_stack(name, module)
             if layer is None or not selected or not is_plain(module.weight):
                 continue
             if users[id(module.weight)] == 1:
@@ -80,6 +83,15 @@ class WeightCast:
                 " selected; check include and exclude"
             )
         return found
+
+
+def _check_no_stack(name: str, module: nn.Module) -> None:
+    for own, p in module.named_parameters(recurse=False):
+        if p.ndim > 2:
+            raise ArgumentError(
+                f"{name}.{own}, {tuple(p.shape)}, is a stack of matrices in no layer: it would stay wide,"
+                f" while fewbits cast stores it narrow; exclude {name} to compare the layers alone"
+            )
 
 
 @contextmanager

@@ -101,7 +101,10 @@ def text_pieces(folder: Path, model: nn.Module, text: Path) -> Tensor:
         length = min(positions_of(model, LENGTH), max(len(ids) // _USUAL, _SHORTEST))
         count = len(ids) // length
         ids = ids[: count * length].reshape(count, length)
-    ids = ids[:, : positions_of(model, LENGTH)]
+    most = positions_of(model, LENGTH)
+    if ids.shape[1] > most:  # rows of an array are cut as texts are
+        whole = ids.shape[1] // most
+        ids = ids[:, : whole * most].reshape(-1, most)
     if ids.shape[1] < 2:
         raise DataError(f"{text} has pieces of {ids.shape[1]} tokens; expected 2 at least, one to predict")
     return ids[torch.linspace(0, len(ids) - 1, min(PIECES, len(ids))).long()]

@@ -107,16 +107,22 @@ def lines_of(folder: Path, texts: list[str], most: int) -> list[dict[str, Tensor
     """Return lines as a model takes them, each a batch of its own, cut off behind so many tokens.
 
     Raises:
-        DataError: the folder has no tokenizer that reads text.
+        DataError: the folder has no tokenizer that reads text, or makes no token of a line.
     """
     taken = _tokenized(folder, texts, truncation=True, max_length=most)
+    for number, line in enumerate(taken, 1):
+        if not line["input_ids"]:
+            raise DataError(f"line {number} has no token for this tokenizer; leave empty lines out")
     return [{name: torch.tensor([ids]) for name, ids in line.items()} for line in taken]
 
 
 def positions_of(model: nn.Module, most: int) -> int:
     """Return how many tokens a model takes at once, ``most`` at most."""
     config = getattr(model, "config", None)
-    return min(most, int(getattr(config, "max_position_embeddings", most) or most))
+    positions = int(getattr(config, "max_position_embeddings", most) or most)
+    if "roberta" in str(getattr(config, "model_type", "")):  # whose positions begin behind that of padding
+        positions -= int(getattr(config, "pad_token_id", 1) or 0) + 1
+    return min(most, positions)
 
 
 def _tokenized(folder: Path, texts: list[str], **how: object) -> list[dict[str, list[int]]]:
