@@ -287,13 +287,12 @@ def test_long_rows_of_an_array_are_cut_like_a_text(models: Path, tmp_path: Path)
     assert pieces.tolist() == rows[:, :128].reshape(6, 64).tolist()
 
 
-def test_what_cannot_be_scored_or_would_stay_wide_is_refused_by_name() -> None:
+def test_what_is_no_class_is_not_scored() -> None:
     from types import SimpleNamespace
 
     from torch import nn
 
     from fewbits.compare.text_models import Classification
-    from fewbits.compare.weight_cast import WeightCast
 
     class Outputs(nn.Module):
         def __init__(self, numbers: int, kind: str | None) -> None:
@@ -308,16 +307,6 @@ def test_what_cannot_be_scored_or_would_stay_wide_is_refused_by_name() -> None:
     for numbers, kind in ((1, None), (3, "multi_label_classification"), (2, "regression")):
         with pytest.raises(fb.DataError, match="is no class"):
             one.outputs(Outputs(numbers, kind))
-
-    class Experts(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.gate = nn.Linear(8, 4)
-            self.experts = nn.ParameterDict({"up": nn.Parameter(torch.zeros(4, 8, 8))})
-
-    with pytest.raises(fb.ArgumentError, match=r"experts\.up, \(4, 8, 8\), is a stack of matrices"):
-        WeightCast().layers(Experts())
-    assert list(WeightCast(exclude=("experts",)).layers(Experts())) == ["gate"]
 
 
 def test_a_line_without_a_token_is_refused_by_its_number(models: Path, monkeypatch: Any) -> None:

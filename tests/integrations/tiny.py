@@ -59,6 +59,19 @@ def language_model(kind: str) -> nn.Module:
     return model.eval()
 
 
+def mixture(kind: str) -> nn.Module:
+    """Return an untrained mixture of experts; files hold those of Mixtral one by one, of gpt-oss stacked."""
+    torch.manual_seed(0)
+    sizes = {
+        "vocab_size": WORDS, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+        "num_local_experts": 4, "num_experts_per_tok": 2,
+    }  # fmt: skip
+    if kind == "mixtral":
+        return transformers.MixtralForCausalLM(transformers.MixtralConfig(**sizes)).eval()
+    return transformers.GptOssForCausalLM(transformers.GptOssConfig(**sizes, head_dim=16)).eval()
+
+
 def lines(count: int, seed: int) -> list[tuple[str, str]]:
     """Return classes and words whose letters are mostly from one half of the alphabet."""
     random = torch.Generator().manual_seed(seed)

@@ -63,6 +63,7 @@ def measure_text_model(request: TextRequest, progress: Progress) -> tuple[TaskSc
     """Evaluate the model of a folder in each format; see :func:`fewbits.compare.compare_text_model`."""
     read_formats(request.formats, ["fp32"])  # a wrong name is told before PyTorch is loaded
     from fewbits.compare import TASK_FORMATS, WeightCast, compare_text_model
+    from fewbits.integrations.stored_rows import stored_rows
 
     model, evaluation = _loaded(request.folder, request.data)
     weights = WeightCast(
@@ -72,6 +73,7 @@ def measure_text_model(request: TextRequest, progress: Progress) -> tuple[TaskSc
         scale_rule=request.scale_rule,
         include=request.include,
         exclude=request.exclude,
+        stored_rows=stored_rows(request.folder, model),
     )
     if not weights.is_rounding:
         from dataclasses import replace

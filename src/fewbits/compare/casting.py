@@ -79,6 +79,7 @@ class Cast:
     layers: tuple[LayerTally, ...]
     cast_parameters: int  # values held in the narrow format
     other_parameters: int  # values that stay in FP32
+    left_wide: tuple[tuple[str, float], ...] = ()  # matrices that do, where known, and shares of all values
 
     @property
     def weight_qsnr_db(self) -> float:

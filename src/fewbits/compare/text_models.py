@@ -126,8 +126,10 @@ def compare_text_model(
 ) -> tuple[TaskScore, ...]:
     """Evaluate a model of text in each format; its weights are those that ``fewbits cast`` would store.
 
-    Embeddings, norms, the products inside attention, and a head that shares its weight with the embedding
-    stay as they are, as :func:`fewbits.compare.compare_models` leaves them.
+    Those are the weights of linear and convolution layers and matrices that other modules hold, as stacked
+    experts; the latter are rounded to nearest by each method. Embeddings, norms, the products inside
+    attention, and a head that shares its weight with the embedding stay as they are; ``left_wide`` of a score
+    names them.
 
     Args:
         model: takes batches by name and returns an object with ``logits``, as those of Hugging Face do.
@@ -191,7 +193,7 @@ def _score(
             LayerScore(
                 layer.layer,
                 layer.weight.error().qsnr_db,
-                layer.activation.error().qsnr_db if weights.activations else nan,
+                layer.activation.error().qsnr_db if layer.activation.count else nan,
             )
             for layer in cast.layers
         ),
@@ -199,6 +201,7 @@ def _score(
         samples=evaluation.samples,
         method=weights.method if weights.scale == "amax" else f"{weights.method}, scales searched",
         logit_error=evaluation.logit_error(narrow, wide),
+        left_wide=cast.left_wide,
     )
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
 from fewbits import kernels
+from fewbits.compare.bare_parameters import BareParameter, bare_parameters
 from fewbits.compare.casting import Cast, CountedRounding, FormatQuantizer, LayerTally, counts
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format
@@ -34,6 +36,8 @@ class WeightCast:
         scale_rule: how power-of-two scales are chosen; formats with other scales keep their own rule.
         include: name patterns of modules whose layers are cast; empty for all.
         exclude: name patterns of modules to leave as they are.
+        stored_rows: by the names of parameters that a checkpoint stores as several tensors, how many rows of
+            their last axis each has, in order; None for one whose tensors are unknown: it stays as it is.
     """
 
     method: str = "round"
@@ -43,6 +47,7 @@ class WeightCast:
     scale_rule: str = "floor"
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    stored_rows: Mapping[str, Sequence[int] | None] = field(default_factory=dict)
 
     @property
     def is_rounding(self) -> bool:
@@ -53,45 +58,37 @@ class WeightCast:
         """Return the same with a scale rule that the format has."""
         return self if kernels.has_scale_rule(format) else replace(self, scale_rule="floor")
 
-    def layers(self, model: nn.Module) -> dict[str, ProductLayer]:
-        """Return the layers that are cast: linear and convolution ones that share no weight.
+    def matrices(self, model: nn.Module) -> tuple[dict[str, ProductLayer], dict[str, BareParameter]]:
+        """Return the layers that are cast, and the matrices outside of layers; none of them is shared.
 
         Raises:
-            ArgumentError: a pattern fits no module, no layer is left, or a stack of matrices, as of experts,
-                is no layer and would stay wide.
+            ArgumentError: a pattern fits no module or matrix, or nothing is left.
         """
-        names = [name for name, _ in model.named_modules()]
-        check_fits("include", self.include, names)
-        check_fits("exclude", self.exclude, names)
         users: dict[int, int] = {}
         for module in model.modules():
             for p in module.parameters(recurse=False):
                 users[id(p)] = users.get(id(p), 0) + 1
+        bare = bare_parameters(model, users, self.stored_rows)
+        names = [*(name for name, _ in model.named_modules()), *bare]
+        check_fits("include", self.include, names)
+        check_fits("exclude", self.exclude, names)
         found: dict[str, ProductLayer] = {}
         for name, module in model.named_modules():
             layer = product_layer(module)
-            selected = (not self.include or within(name, self.include)) and not within(name, self.exclude)
-            if layer is None and selected:
-                _check_no_stack(name, module)
-            if layer is None or not selected or not is_plain(module.weight):
+            if layer is None or not self._selects(name) or not is_plain(module.weight):
                 continue
             if users[id(module.weight)] == 1:
                 found[name] = layer
-        if not found:
+        bare = {name: x for name, x in bare.items() if self._selects(name)}
+        if not found and (not bare or self.method != "round" or self.scale != "amax"):
             raise ArgumentError(
                 f"{type(model).__name__} has no linear or convolution layer with a weight of its own that is"
                 " selected; check include and exclude"
             )
-        return found
+        return found, bare
 
-
-def _check_no_stack(name: str, module: nn.Module) -> None:
-    for own, p in module.named_parameters(recurse=False):
-        if p.ndim > 2:
-            raise ArgumentError(
-                f"{name}.{own}, {tuple(p.shape)}, is a stack of matrices in no layer: it would stay wide,"
-                f" while fewbits cast stores it narrow; exclude {name} to compare the layers alone"
-            )
+    def _selects(self, name: str) -> bool:
+        return (not self.include or within(name, self.include)) and not within(name, self.exclude)
 
 
 @contextmanager
@@ -107,30 +104,61 @@ def cast_weights(model: nn.Module, format: Format, weights: WeightCast) -> Itera
         The statistics; those of inputs are updated by the first call of each layer.
     """
     weights = weights.of(format)
-    layers = weights.layers(model)
+    layers, bare = weights.matrices(model)
     originals = {name: layer.module.weight for name, layer in layers.items()}
+    held = {name: one.original for name, one in bare.items()}
+    narrow, wide = counts(model, [x.module for x in layers.values()])
+    more = sum(p.numel() for p in held.values())
     cast = Cast(
-        tuple(LayerTally(name) for name in layers), *counts(model, [x.module for x in layers.values()])
+        tuple(LayerTally(name) for name in (*layers, *bare)),
+        narrow + more,
+        wide - more,
+        _left_wide(model, [*originals.values(), *held.values()]),
     )
+    tallies = {tally.layer: tally for tally in cast.layers}
     handles = []
     try:
         for layer in layers.values():
             layer.module.weight = nn.Parameter(layer.weight.clone(), requires_grad=False)
-        _cast(model, layers, format, weights)
+        if layers:
+            _cast(model, layers, format, weights)
+        for one in bare.values():
+            chosen = one.rounded(Target(format, weights.scale_rule))
+            setattr(one.module, one.key, nn.Parameter(chosen, requires_grad=False))
         quantizer = FormatQuantizer(format, weights.scale_rule)
-        for tally, (name, layer) in zip(cast.layers, layers.items(), strict=True):
-            original = layer.in_blocks_of(_detached(originals[name]))
-            tally.weight.add(widened(original), widened(layer.in_blocks))
-            tally.weight.saturated = quantizer.tally(original, original, 1).saturated
+        for name, layer in layers.items():
+            tally, original = tallies[name], layer.in_blocks_of(_detached(originals[name]))
+            _add(tally, quantizer, original, layer.in_blocks)
             if weights.activations:
                 hook = CountedRounding(quantizer, layer.input_axis, tally.activation, 1)
                 handles.append(layer.module.register_forward_pre_hook(hook))
+        for name, one in bare.items():
+            parts = zip(one.stored(held[name].detach()), one.stored(one.original.detach()), strict=True)
+            for before, after in parts:
+                _add(tallies[name], quantizer, before, after)
         yield cast
     finally:
         for handle in handles:
             handle.remove()
         for name, layer in layers.items():
             layer.module.weight = originals[name]
+        for name, one in bare.items():
+            setattr(one.module, one.key, held[name])
+
+
+def _add(tally: LayerTally, quantizer: FormatQuantizer, before: Tensor, after: Tensor) -> None:
+    """Count what became of a matrix with blocks along its rows."""
+    saturated = tally.weight.saturated + quantizer.tally(before, before, 1).saturated
+    tally.weight.add(widened(before), widened(after))
+    tally.weight.saturated = saturated
+
+
+def _left_wide(model: nn.Module, narrow: Sequence[object]) -> tuple[tuple[str, float], ...]:
+    """Return the matrices that stay as they are, with their shares of all values; the largest first."""
+    cast = {id(weight) for weight in narrow}
+    total = sum(p.numel() for p in model.parameters())
+    left = [(n, p.numel() / total) for n, p in model.named_parameters() if p.ndim >= 2 and id(p) not in cast]
+    return tuple(sorted(left, key=lambda entry: -entry[1]))
 
 
 def _cast(model: nn.Module, layers: Mapping[str, ProductLayer], format: Format, weights: WeightCast) -> None:
@@ -149,8 +177,7 @@ def _cast(model: nn.Module, layers: Mapping[str, ProductLayer], format: Format, 
             scale=weights.scale,
             scale_rule=weights.scale_rule,
             activation=format if weights.activations else None,
-            include=weights.include or "*",
-            exclude=weights.exclude,
+            include=[glob.escape(name) for name in layers],
         )
     finally:
         for layer in layers.values():

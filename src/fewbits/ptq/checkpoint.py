@@ -6,6 +6,8 @@ import glob
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import nan
 from pathlib import Path
 
 from torch import nn
@@ -22,7 +24,7 @@ from fewbits.ptq.layers import product_layer
 from fewbits.ptq.loaded_weights import LoadedWeights, read, stored_parameters
 from fewbits.ptq.model import quantize_model
 from fewbits.ptq.stored_choices import choice_file
-from fewbits.records import CastReport, QuantizeReport
+from fewbits.records import CastReport, QuantizedLayer, QuantizeReport
 from fewbits.typing import Progress
 
 
@@ -68,7 +70,7 @@ def cast_model(
         progress: called as work goes on.
 
     Returns:
-        The record of the cast, and that of the layers.
+        The record of the cast, and that of the layers; it names the other tensors that were cast, too.
 
     Raises:
         DataError: the checkpoint cannot be read, has none of the model's weights or one of another shape; a
@@ -124,7 +126,20 @@ def cast_model(
         progress=progress,
     )
     shutil.rmtree(work)
-    return written, report
+    others_cast = [name for name in chosen if name not in layers.values()]
+    rounded = tuple(
+        QuantizedLayer(
+            name,
+            tensors[name].shape,
+            str(chosen[name]),
+            0,
+            nan,
+            nan,
+            reason="of no such layer: rounded to nearest",
+        )
+        for name in others_cast
+    )
+    return written, replace(report, layers=(*report.layers, *rounded))
 
 
 def _format(given: str | Format) -> Format:

@@ -52,6 +52,7 @@ class TaskScore:
     samples: str = "seeds"  # what values are paired over: "seeds"; of one model: "pieces" of text or "lines"
     method: str = ""  # how weights were chosen, "round" or "gptq", as in `fewbits cast`; "": cast directly
     logit_error: float | None = None  # root mean square over that of the logits in FP32; None: not measured
+    left_wide: tuple[tuple[str, float], ...] = ()  # matrices that stay in FP32, and shares of all values
 
     @property
     def perplexity(self) -> float | None:

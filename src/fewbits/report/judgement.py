@@ -14,6 +14,7 @@ from fewbits.report.quantities import bits, decibels, size, visible
 
 Score = TypeVar("Score")
 _SHORTEST = 4  # names in a sentence
+_NAMED = 4  # matrices that stay wide, in another
 
 
 @dataclass(frozen=True)
@@ -198,3 +199,13 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
         if not front or points[i][1] > points[front[-1]][1] or points[i] == points[front[-1]]:
             front.append(i)
     return front
+
+
+def left_wide_sentence(scores: Sequence[TaskScore]) -> str:
+    """Name the matrices of a model of text that stay in FP32, with their shares; "" where none are known."""
+    left = scores[0].left_wide
+    if not left:
+        return ""
+    shown = ", ".join(f"{visible(name)} ({100 * share:.3g} %)" for name, share in left[:_NAMED])
+    more = f", and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+    return f"Stays in FP32, with its share of all values: {shown}{more}."

@@ -13,6 +13,7 @@ from fewbits.report.columns.tasks import task_columns
 from fewbits.report.judgement import (
     by_task,
     evidence_of,
+    left_wide_sentence,
     metric_of,
     narrowest_sentence,
     pareto_front,
@@ -65,6 +66,7 @@ def _task(number: int, task: str, scores: Sequence[TaskScore], again: Callable[[
         Paragraph(f"{metric.title.capitalize()}, {metric.unit}, on {_data(scores[0])}; {better} is better."),
         Paragraph(evidence_of(scores)),
         Paragraph(narrowest_sentence(scores), "finding"),
+        *([Paragraph(left_wide_sentence(scores))] if scores[0].left_wide else []),
         *_formats_plot(number, task, scores),
         Table(f"Task {task} by format", task_columns(scores), scores),
         Commands([(s.format, again(s)) for s in scores]),

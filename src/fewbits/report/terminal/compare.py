@@ -18,6 +18,7 @@ from fewbits.report.judgement import (
     by_matrix,
     by_task,
     evidence_of,
+    left_wide_sentence,
     metric_of,
     narrowest_sentence,
     totals_sentence,
@@ -39,7 +40,9 @@ def tasks_table(scores: Sequence[TaskScore]) -> Group:
         metric = metric_of(group[0])
         parts.append(Sheet(Heading(task, f"{metric.title}, {metric.unit}"), task_columns(group), group))
         parts.append(Wrapped(evidence_of(group)))
-        parts += [Wrapped(narrowest_sentence(group), "bold"), Text()]
+        parts.append(Wrapped(narrowest_sentence(group), "bold"))
+        left = left_wide_sentence(group)
+        parts += [*([Wrapped(left)] if left else []), Text()]
     return Group(*parts)
 
 
