@@ -180,12 +180,17 @@ def _whole(graph: Graph) -> list[str]:
 
 
 def test_a_part_of_a_parameter_counts_at_its_own_size() -> None:
-    class Cross(nn.MultiheadAttention):
-        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # the result only
-            return super().forward(q, k, v)[0]
+    class Cross(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
 
-    graph = capture(Cross(16, 4, batch_first=True), tuple(torch.zeros(2, s, 16) for s in (3, 5, 5)))
-    slices = [w for layer in graph.layers for w in layer.weights if w.name == "in_proj_weight"]
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.attention(q, k, v)[0]
+            return y
+
+    graph = capture(Cross(), tuple(torch.zeros(2, s, 16) for s in (3, 5, 5)))
+    slices = [w for layer in graph.layers for w in layer.weights if w.name == "attention.in_proj_weight"]
     assert [(w.shape, w.axes) for w in slices] == [((16, 16), ("n", "k"))] * 3
     assert graph.warnings == ()
 
@@ -347,7 +352,9 @@ def test_operations_along_an_axis_keep_it_whole(
 
 def test_an_operation_read_wrongly_is_planned_as_not_known() -> None:
     def wrong(node: Node) -> Draft:
-        return Draft("elementwise", [Use(node.args[0], ("d", "b"))], [("b", "d")], {"b": 8, "d": 4})  # type: ignore[arg-type]  # a node
+        return Draft(
+            "elementwise", [Use(node.all_input_nodes[0], ("d", "b"))], [("b", "d")], {"b": 8, "d": 4}
+        )
 
     with mock.patch.dict(walk._KNOWN, {"cumsum": wrong}):
         graph = _last(lambda y: y.cumsum(1), 8)
