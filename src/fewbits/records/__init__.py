@@ -17,6 +17,7 @@ from fewbits.records.planning import (
     PlannedStrategy,
     PlanRecord,
 )
+from fewbits.records.precision import RanPrecision
 from fewbits.records.provenance import Provenance
 from fewbits.records.pruning import PrunedModel, PrunedProduct, PrunedTensor, PruneReport, PruneStage
 from fewbits.records.ptq import QuantizedLayer, QuantizeReport
@@ -62,6 +63,7 @@ __all__ = [
     "PrunedTensor",
     "QuantizeReport",
     "QuantizedLayer",
+    "RanPrecision",
     "SolveScore",
     "Stage",
     "StepTime",
