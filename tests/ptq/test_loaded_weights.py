@@ -182,7 +182,7 @@ sys.exit(code)
 
 def large(place: Path) -> tuple[Path, int, int]:
     """A sharded checkpoint of so many megabytes in bfloat16; values and inputs of its largest layer."""
-    hidden = 512 if MEGABYTES <= 600 else 4096
+    hidden = 512 if MEGABYTES <= 600 else 1024
     inner = 11 * hidden // 4
     block = 3 * hidden * hidden + 3 * hidden * inner  # values: q and o, k and v of half the heads, the MLP
     config = llama(

@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path
+from uuid import uuid4
 
 import torch
 from torch import distributed
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 from torch.multiprocessing.spawn import ProcessException, start_processes
 
 from fewbits.errors import ArgumentError, FewbitsError
@@ -31,11 +37,37 @@ def count() -> int:
 @contextmanager
 def joined() -> Iterator[None]:
     """Be one of the processes that torchrun started, while the context lasts."""
-    distributed.init_process_group("gloo")
+    store, rank, size = next(rendezvous("env://"))
+    distributed.init_process_group("gloo", store=of_this_start(store, rank, size), rank=rank, world_size=size)
     try:
         yield
     finally:
         distributed.destroy_process_group()
+
+
+def of_this_start(store: Store, rank: int, size: int, timeout: timedelta = timedelta(minutes=30)) -> Store:
+    """Return the part of a store that the processes have for themselves which were started together.
+
+    torchrun keeps its store when it starts processes again (PyTorch issue 135712), and addresses that those
+    before them left there lead nowhere. So each process leaves a token, and agrees to the tokens that it
+    sees, until all have agreed to the same ones: one that is gone has agreed to none that are new.
+
+    Raises:
+        DistStoreError: not all came within ``timeout``.
+    """
+    keys = [f"fewbits/token/{other}" for other in range(size)]
+    store.set(keys[rank], uuid4().hex)
+    deadline = time.monotonic() + timeout.total_seconds()
+    while True:
+        store.wait(keys, timeout)
+        seen = sha256(b"".join(store.multi_get(keys))).hexdigest()
+        agreed = [f"fewbits/agreed/{seen}/{other}" for other in range(size)]
+        store.set(agreed[rank], "yes")
+        if store.check(agreed):
+            return PrefixStore(f"fewbits/{seen}", store)
+        if time.monotonic() > deadline:
+            raise distributed.DistStoreError(f"{size} processes did not meet within {timeout}")
+        time.sleep(0.02)
 
 
 def start(processes: int, job: Job) -> None:
