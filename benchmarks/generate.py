@@ -3,8 +3,8 @@
 Peer: transformers with the same weights in bfloat16, in one process, in turns. A token is one more position
 behind a prompt of 16, with the cache of transformers. Loading is measured in processes of its own: the
 largest resident memory, less what the libraries take before, against the bytes of the packed tensors.
-llama.cpp itself is not run; its kernels are in matvec.py. Threads of OpenMP that are done wait for 1000 looks,
-not for milliseconds, during which they would hold the cores that fewbits' own threads need; docs/products.md.
+llama.cpp itself is not run; its kernels are in matvec.py. Threads of OpenMP that are done wait for 1000
+looks, not for milliseconds in which they would hold the cores that fewbits' own threads need.
 
     python benchmarks/generate.py [--layers 16] [--rounds 5] [--formats mxfp4,mxfp8_e4m3] [--json FILE]
 """
