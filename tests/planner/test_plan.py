@@ -248,6 +248,18 @@ def test_narrow_recipes_take_less_time_and_memory() -> None:
     assert planned(graph, 8, recipe="fp8-lm").memory_bytes < narrow.memory_bytes
 
 
+def test_narrow_weights_need_fewer_devices() -> None:
+    """Of 6.8 billion parameters; docs/planning.md has the table."""
+    graph = decoder_only(8, length=2048, layers=32, features=4096, heads=32)
+    for recipe, fewest in {"amp-bf16": 16, "mxfp8": 8, "fp8-lm": 4}.items():
+        made = plan(graph, devices=fewest, machine="h100", memory=24e9, recipe=recipe)
+        assert made.memory_bytes <= 24e9
+        with pytest.raises(ArgumentError, match="too little"):
+            plan(graph, devices=fewest // 2, machine="h100", memory=24e9, recipe=recipe)
+    with pytest.raises(ArgumentError, match="too little"):
+        plan(graph, devices=16, machine="h100", memory=24e9, recipe="fp32")
+
+
 def test_a_codec_makes_gradients_take_its_bits() -> None:
     graph = small.perceptron()
     pins = {"*": {"b": 4}}
