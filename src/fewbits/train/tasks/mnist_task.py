@@ -30,12 +30,19 @@ def mnist_task(channels: int = 16) -> Task:
     Raises:
         DataError: the files are not there, or are not in the IDX format.
     """
+    return images_task("mnist10k", partial(DigitModel, channels, SIDE), *mnist_sets(), _HYPER)
+
+
+def mnist_sets() -> tuple[Digits, Digits]:
+    """Return the images to train on, and the others.
+
+    Raises:
+        DataError: the files are not there, or are not in the IDX format.
+    """
     folder = Path(os.environ.get("FEWBITS_DATA", _DEFAULT)) / "mnist10k"
     images = torch.from_numpy(_idx(folder, "images-idx3", 16, (-1, 1, SIDE, SIDE)).astype(np.float32) / 255)
     labels = torch.from_numpy(_idx(folder, "labels-idx1", 8, (-1,)).astype(np.int64))
-    train_set = Digits(images[:TRAINED], labels[:TRAINED])
-    held_out = Digits(images[TRAINED:], labels[TRAINED:])
-    return images_task("mnist10k", partial(DigitModel, channels, SIDE), train_set, held_out, _HYPER)
+    return Digits(images[:TRAINED], labels[:TRAINED]), Digits(images[TRAINED:], labels[TRAINED:])
 
 
 def _idx(folder: Path, kind: str, header: int, shape: tuple[int, ...]) -> np.ndarray:

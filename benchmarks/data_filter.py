@@ -1,0 +1,116 @@
+"""Does a filter of the samples, by how hard they are, help large batches as Gahlot et al. (2020) say?
+
+Digits, 900 images, and mnist10k where its files lie; SGD with momentum, polynomial decay; as many steps for
+every way to filter. Each epoch keeps three quarters: those with the largest EL2N scores, or losses, of the
+model as it is, or others drawn at random each time, which is the control; or all. Batches of 32, and of half
+of the data set at the best of some rates for each way. The paper's scorer is not published: this is its idea
+with scorers of others. A way is better than another where the 95 % interval of paired differences says so.
+
+    python benchmarks/data_filter.py [--seeds 5] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from _alternating import table, write
+from torch import Tensor
+from torch.utils.data import BatchSampler
+
+from fewbits.errors import DataError
+from fewbits.evidence import paired
+from fewbits.train import FilteredSampler, el2n_scores, loss_scores, recipe_trainer, seeded
+from fewbits.train.tasks.digits_model import DigitModel
+from fewbits.train.tasks.digits_task import Digits, images_task, train_and_held_out
+from fewbits.train.tasks.mnist_task import SIDE, mnist_sets
+from fewbits.train.tasks.task import Hyperparameters, Task
+
+KEEP = 0.75
+EPOCHS = {"digits": 80, "mnist10k": 10}
+RECIPE = "fp32:optimizer=sgd,lr_schedule=polynomial"
+RATES = {"small": (0.02, 0.05, 0.1), "large": (0.05, 0.1, 0.2)}
+WAYS = ("all", "random", "el2n", "loss")
+
+
+def trained(task: Task, images: Digits, way: str, batch: int, lr: float, seed: int) -> float:
+    """Return the accuracy in percent."""
+    count = len(images.labels)
+    hyper = replace(
+        task.hyper, steps=EPOCHS[task.name] * count // batch, batch_size=batch, lr=lr, max_norm=math.inf
+    )
+    random = torch.Generator().manual_seed(seed)
+
+    def scores() -> Tensor:
+        if way == "random":
+            return torch.rand(count, generator=random)
+        pieces = zip(images.images.split(500), images.labels.split(500), strict=True)
+        return (el2n_scores if way == "el2n" else loss_scores)(trainer.model, pieces)
+
+    sampler = FilteredSampler(count, scores, keep=1.0 if way == "all" else KEEP, warm_up=2)
+
+    def endless() -> Iterator[list[int]]:
+        while True:
+            yield from BatchSampler(sampler, batch, drop_last=True)
+
+    batches = endless()
+
+    def draw(_: torch.Generator, __: int) -> tuple[Tensor, ...]:
+        chosen = next(batches)
+        return images.images[chosen], images.labels[chosen]
+
+    with seeded(task, seed):
+        trainer = recipe_trainer(replace(task, hyper=hyper, draw_batch=draw), RECIPE, seed=seed)
+        for _ in trainer:
+            pass
+        return trainer.evaluate()
+
+
+def rows_of(name: str, images: Digits, held_out: Digits, side: int, seeds: int) -> list[dict[str, Any]]:
+    """Return a row for each size of a batch and way to filter, beside the filter at random."""
+    channels = 16
+    create = partial(DigitModel, channels, side)
+    task = images_task(name, create, images, held_out, Hyperparameters(steps=1, batch_size=1, lr=1.0))
+    rows = []
+    for size, batch in (("small", 32), ("large", min(len(images.labels) // 2, 450))):
+        best: dict[str, dict[str, Any]] = {}
+        for way in WAYS:
+            tried = {
+                lr: [trained(task, images, way, batch, lr, s) for s in range(seeds)] for lr in RATES[size]
+            }
+            lr = max(tried, key=lambda rate: fmean(tried[rate]))
+            best[way] = {"data": name, "batch": batch, "kept": way, "lr": lr, "values": tried[lr]}
+        for row in best.values():
+            found = paired(row["values"], best["random"]["values"], task.resolution)
+            row |= {"accuracy": fmean(row["values"]), "over_random": found.mean, "margin": found.margin}
+            rows.append(row)
+            print(f"{name}, {batch}, {row['kept']}: {row['accuracy']:.2f}", flush=True)
+    return rows
+
+
+def main() -> None:
+    """Print the table and write the figures."""
+    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    options.add_argument("--seeds", type=int, default=5, help="default 5")
+    options.add_argument("--json", type=Path, help="write the figures here too")
+    given = options.parse_args()
+    rows = rows_of("digits", *train_and_held_out(), 8, given.seeds)
+    try:
+        rows += rows_of("mnist10k", *mnist_sets(), SIDE, given.seeds)
+    except DataError as error:
+        print(f"mnist10k left out: {error}")
+    keys = ("data", "batch", "kept", "lr", "accuracy", "over_random", "margin")
+    head = ("data", "batch", "kept", "rate", "accuracy", "over random", "+-")
+    table(head, [tuple(row[key] for key in keys) for row in rows])
+    write(given.json, rows)
+
+
+if __name__ == "__main__":
+    main()
