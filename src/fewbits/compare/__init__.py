@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fewbits.compare.pruned_checkpoint import prune_checkpoint
     from fewbits.compare.pruning import prune_task
     from fewbits.compare.scaling import predict_steps, read_rates
+    from fewbits.compare.subbands import SubbandModel, band_shares, haar_bands
     from fewbits.compare.systems import measure_system
     from fewbits.compare.text_models import Classification, Perplexity, compare_text_model
     from fewbits.compare.weight_cast import WeightCast
@@ -30,11 +31,14 @@ _HOMES = {
     "MATRIX_FORMATS": "matrix",
     "WeightCast": "weight_cast",
     "Perplexity": "text_models",
+    "SubbandModel": "subbands",
     "TASK_FORMATS": "models",
+    "band_shares": "subbands",
     "compare_codecs": "codecs",
     "compare_models": "models",
     "compare_text_model": "text_models",
     "direct_cast": "casting",
+    "haar_bands": "subbands",
     "measure_checkpoint": "checkpoint",
     "measure_matrix": "matrix",
     "measure_system": "systems",
@@ -51,11 +55,14 @@ __all__ = [
     "TASK_FORMATS",
     "Classification",
     "Perplexity",
+    "SubbandModel",
     "WeightCast",
+    "band_shares",
     "compare_codecs",
     "compare_models",
     "compare_text_model",
     "direct_cast",
+    "haar_bands",
     "measure_checkpoint",
     "measure_matrix",
     "measure_system",

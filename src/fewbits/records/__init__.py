@@ -31,9 +31,11 @@ from fewbits.records.scaling import (
     StepTime,
 )
 from fewbits.records.solving import MatrixScore, SolveScore, Stage
+from fewbits.records.subbands import BandShares
 from fewbits.records.training import TrainRun
 
 __all__ = [
+    "BandShares",
     "CastFormat",
     "CastReport",
     "CastTensor",
