@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fewbits.train.baseline import fp32_model
     from fewbits.train.by_recipe import recipe_trainer
+    from fewbits.train.precision import PrecisionObserver
     from fewbits.train.reproducible import seeded
     from fewbits.train.runs import run
     from fewbits.train.samples import CachedDataset, CacheStatistics
@@ -21,6 +22,7 @@ _HOMES = {
     "CacheStatistics": "samples",
     "CachedDataset": "samples",
     "Hyperparameters": "tasks",
+    "PrecisionObserver": "precision",
     "Settings": "settings",
     "Step": "step",
     "Task": "tasks",
@@ -36,6 +38,7 @@ __all__ = [
     "CacheStatistics",
     "CachedDataset",
     "Hyperparameters",
+    "PrecisionObserver",
     "Settings",
     "Step",
     "Task",
