@@ -19,6 +19,8 @@ import fewbits as fb
 from fewbits.distributed import Traffic, all_reduce, ddp_hook
 from fewbits.errors import ArgumentError, FormatError
 from fewbits.formats.narrowest import narrowest
+from fewbits.kernels import ops
+from fewbits.kernels.bits.options import Choices
 from fewbits.nn import layer_precision, narrow_products
 from fewbits.nn.layers.linear import NarrowLinear
 from fewbits.recipes import Recipe
@@ -29,6 +31,7 @@ from tests.processes import joined, run
 
 E4M3 = "block(element=fp8_e4m3,scale=e8m0,size=tensor)"
 E5M2 = "block(element=fp8_e5m2,scale=e8m0,size=tensor)"
+TWELVE = "block(element=int(12),scale=fp32,size=32)"
 # By hand: what each recipe's paper multiplies. Of FP8-LM's two formats E5M2 has the shorter mantissa.
 LINEAR = {
     "fp32": "fp32",
@@ -189,7 +192,7 @@ class Changed(nn.Module):
         self.change, self.weight = change, nn.Parameter(torch.randn(32, 32))
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = functional.one_hot(x, 32).float()
+        rows = torch.sin(torch.arange(32.0) * x[..., None])
         a, b = (self.change(fb.fake_quantize(t, "mxfp8_e4m3")) for t in (rows, self.weight))
         return a @ b.t()
 
@@ -221,6 +224,9 @@ def part_of_it_written(x: Tensor) -> Tensor:
         (added_to_in_place, "fp32"),
         (part_of_it_written, "fp32"),
         (torch.cos, "fp32"),
+        (lambda x: fb.fake_quantize(x, TWELVE), TWELVE),
+        (lambda x: fb.fake_quantize(x, TWELVE).double(), TWELVE),
+        (lambda x: fb.fake_quantize(x, TWELVE).bfloat16(), "bf16"),  # which does not hold 12 bits
         (lambda x: (x / 3).bfloat16().float(), "bf16"),
     ],
 )
@@ -242,6 +248,23 @@ def test_values_that_only_fit_a_format_are_not_in_it() -> None:
     with observer:
         head(torch.randn(4, 32).half().float()).sum().backward()
     assert observer.found().linear == "fp32"
+
+
+def test_what_a_caller_says_of_its_operands_is_not_believed() -> None:
+    class Believing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(32, 20))
+
+        def forward(self, x: Tensor, rounds: Choices | None) -> Tensor:
+            return ops.rounded_product(x, self.weight, (fb.mxfp8_e4m3,) * 2, (rounds, rounds))
+
+    model = Believing()
+    for rounds, format in ((None, "fp32"), (Choices(overflow="saturate"), "mxfp8_e4m3")):
+        observer = PrecisionObserver(model)
+        with observer, torch.no_grad():
+            model(torch.randn(4, 32), rounds)
+        assert observer.found().linear == format
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
