@@ -287,6 +287,63 @@ def test_long_rows_of_an_array_are_cut_like_a_text(models: Path, tmp_path: Path)
     assert pieces.tolist() == rows[:, :128].reshape(6, 64).tolist()
 
 
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.array(["abc", "de"] * 99), r"holds strings of shape \(198,\); expected integers, token ids"),
+        (np.array([b"abc", b"de"] * 99), r"holds strings of shape \(198,\); expected integers, token ids"),
+        (np.array([1, "de", None] * 99, object), "is no array of numbers of NumPy: Object arrays"),
+        (np.zeros(99, bool), r"holds bool of shape \(99,\); expected integers, token ids"),
+        (np.zeros(99), r"holds float64 of shape \(99,\); expected integers, token ids"),
+        (np.zeros((9, 0), np.int64), r"holds int64 of shape \(9, 0\); expected integers, token ids"),
+        (np.full(99, 2**64 - 3, np.uint64), "holds 18446744073709551613, which is no token id"),
+    ],
+)
+def test_an_array_of_anything_but_token_ids_is_refused(
+    models: Path, tmp_path: Path, array: Any, message: str
+) -> None:
+    from fewbits.integrations.classifier import labelled_lines, load_classifier
+    from fewbits.integrations.language_model import load_language_model, text_pieces, token_batches
+
+    model = load_language_model(models / "llama")
+    path = tmp_path / "d.npy"
+    np.save(path, array, allow_pickle=True)
+    for read in (text_pieces, token_batches):
+        with pytest.raises(fb.DataError, match=message):
+            read(models / "llama", model, path)
+    with pytest.raises(fb.DataError, match="is an array of NumPy, and a classifier takes text"):
+        labelled_lines(models / "bert", load_classifier(models / "bert"), path)
+
+
+def test_files_that_only_look_like_an_array_are_refused(models: Path, tmp_path: Path) -> None:
+    from fewbits.integrations.language_model import load_language_model, text_pieces
+
+    model, path = load_language_model(models / "llama"), tmp_path / "d.npy"
+    with path.open("wb") as file:
+        np.savez(file, a=np.zeros(99, np.int64), b=np.zeros(99, np.int64))
+    with pytest.raises(fb.DataError, match="holds several arrays"):
+        text_pieces(models / "llama", model, path)
+    for content in (b"", b"PK\x03\x04 and no archive", b"\x93NUMPY", b"text"):
+        path.write_bytes(content)
+        with pytest.raises(fb.DataError, match="is no array of numbers of NumPy"):
+            text_pieces(models / "llama", model, path)
+
+
+def test_lines_end_with_a_newline_and_nothing_else(models: Path, tmp_path: Path) -> None:
+    from fewbits.integrations.classifier import labelled_lines, load_classifier
+
+    model = load_classifier(models / "bert")
+    inside = ["\u2028", "\u2029", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\r"]
+    lines = [f"{i % 2}\tab{mark}cd" for i, mark in enumerate(inside)]
+    for end in ("\n", "\r\n"):
+        (tmp_path / "d.tsv").write_bytes(end.join(lines).encode())
+        found, labels = labelled_lines(models / "bert", model, tmp_path / "d.tsv")
+        assert labels == [i % 2 for i in range(len(inside))]
+        assert len(found) == len(inside)
+    # The control: this is where Python's splitlines cuts.
+    assert len("\n".join(lines).splitlines()) == 2 * len(inside)
+
+
 def test_what_is_no_class_is_not_scored() -> None:
     from types import SimpleNamespace
 

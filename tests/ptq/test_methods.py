@@ -1,13 +1,17 @@
 """GPTQ and GPFQ choose the values that independent implementations of their papers choose."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fewbits.formats import parse
 from fewbits.ptq.gpfq import gpfq
-from fewbits.ptq.gptq import gptq
+from fewbits.ptq.gptq import _inverse_factor, gptq
 from fewbits.ptq.grid import Grid, Target, grid
 from tests.ptq import textbook
 
@@ -77,6 +81,42 @@ def test_gpfq_with_the_moments_transposed_chooses_otherwise() -> None:
 def test_without_any_input_gptq_rounds_to_nearest() -> None:
     w, _ = drawn(2)
     assert torch.equal(gptq(w, torch.zeros(N, N).double(), mxfp4(w).nearest), mxfp4(w).nearest(w))
+
+
+class Live(TorchDispatchMode):
+    """The most memory that tensors made inside of it held at once, in bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak = 0
+        self._made: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = {x.untyped_storage()._cdata for x in args if isinstance(x, Tensor)}
+        for x in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(x, Tensor) and x.untyped_storage()._cdata not in given:
+                memory = x.untyped_storage()
+                self._made[memory._cdata] = StorageWeakRef(memory), memory.nbytes()
+        self.peak = max(self.peak, sum(size for ref, size in self._made.values() if not ref.expired()))
+        return result
+
+
+@pytest.mark.parametrize("samples", [2 * N, N // 2])
+def test_the_factor_takes_the_room_of_two_hessians_and_has_the_bits_of_its_formula(samples: int) -> None:
+    _, x = drawn(4)
+    hessian = x[:samples].T @ x[:samples]
+    order = torch.argsort(hessian.diagonal(), descending=True, stable=True)
+    with Live() as live:
+        factor = _inverse_factor(hessian, order, 0.01)
+    assert live.peak < 2.2 * hessian.nbytes
+    permuted = hessian[order][:, order]
+    with Live() as plain:  # the control: the formula, whose parts are there at once
+        damped = permuted + 0.01 * float(permuted.diagonal().mean()) * torch.eye(N, dtype=torch.float64)
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
+        expected = torch.linalg.cholesky(inverse, upper=True)
+    assert torch.equal(factor.view(torch.int64), expected.view(torch.int64))
+    assert plain.peak > 2.2 * hessian.nbytes
 
 
 def test_fewer_inputs_than_columns_and_no_damping_still_give_values() -> None:

@@ -144,3 +144,59 @@ def test_autocast_holds_in_all_passes(monkeypatch: Any) -> None:
     wide, _ = quantize_model(copy.deepcopy(model), batches, "mxfp4")
     assert torch.equal(once.head.weight, again.head.weight)
     assert not torch.equal(once.head.weight, wide.head.weight)
+
+
+class Branching(nn.Module):
+    """Control flow that depends on the data: another order, and a layer that some batches leave out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.one, self.two, self.last = (nn.Linear(32, 32) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.first(x))
+        order = [self.one, self.two] if len(x) > 10 else [self.two, self.one] if len(x) > 5 else [self.two]
+        for layer in order:
+            x = torch.relu(layer(x))
+        result: Tensor = self.last(x)
+        return result
+
+
+@pytest.mark.parametrize("how", [{}, {"activation": "mxfp4"}, {"method": "gpfq"}], ids=str)
+def test_batches_that_call_layers_in_another_order_lose_no_vector(
+    how: dict[str, Any], monkeypatch: Any
+) -> None:
+    torch.manual_seed(3)
+    model, batches = Branching(), [mixed(n, 32) for n in (20, 8, 30, 4, 7)]
+    once, first = quantize_model(copy.deepcopy(model), batches, "mxfp4", **how)
+    assert {x.layer: x.vectors for x in first.layers} == {"first": 69, "one": 65, "two": 69, "last": 69}
+    from_the_start(monkeypatch)
+    again, second = quantize_model(copy.deepcopy(model), batches, "mxfp4", **how)
+    assert repr(first) == repr(second)
+    for a, b in zip(once.parameters(), again.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("left_out", [False, True])
+def test_a_batch_that_gives_one_of_some_layers_another_input_is_refused_by_its_name(left_out: bool) -> None:
+    class Apart(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.k, self.out = (nn.Linear(32, 32) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.q(x)
+            if len(x) > 10:
+                y = y + self.k(x)
+            elif not left_out:
+                y = y + self.k(x + 1)
+            result: Tensor = self.out(y)
+            return result
+
+    quantize_model(Apart(), [mixed(20, 32), mixed(30, 32)], "mxfp4")
+    before = threading.active_count()
+    with pytest.raises(
+        DataError, match="k takes the same tensor as other layers in the first batch, and not"
+    ):
+        quantize_model(Apart(), [mixed(20, 32), mixed(8, 32)], "mxfp4")
+    assert threading.active_count() == before

@@ -61,6 +61,39 @@ def test_it_starts_from_what_cast_wrote_dequantized(begun: Path, tmp_path: Path)
             assert w.ndim == 1 or not torch.equal(x, w)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite_are_refused_by_name(begun: Path, tmp_path: Path, value: float) -> None:
+    trained = weights(begun / "checkpoint.safetensors")
+    name = sorted(trained)[1]
+    trained[name] = trained[name].clone()
+    trained[name].view(-1)[-1] = value
+    save_file(trained, tmp_path / "w.safetensors")
+    model = read_task("digits").create(0)
+    with pytest.raises(fb.DataError, match=f"has NaN or infinity in '{name}'"):
+        start_from(model, tmp_path / "w.safetensors")
+    # The largest finite number is a weight, also where its dtype is narrower or wider than the model's.
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        trained[name] = torch.full_like(trained[name], torch.finfo(dtype).max, dtype=dtype)
+        save_file(trained, tmp_path / "w.safetensors")
+        start_from(model, tmp_path / "w.safetensors")
+    trained[name] = trained[name].double() * 2  # which float32 does not hold
+    save_file(trained, tmp_path / "w.safetensors")
+    with pytest.raises(fb.DataError, match=f"in '{name}'"):
+        start_from(model, tmp_path / "w.safetensors")
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int64, torch.uint8, torch.bool])
+def test_integers_in_the_place_of_weights_are_refused_by_name(
+    begun: Path, tmp_path: Path, dtype: torch.dtype
+) -> None:
+    trained = weights(begun / "checkpoint.safetensors")
+    name = sorted(trained)[1]
+    trained[name] = trained[name].to(dtype)
+    save_file(trained, tmp_path / "w.safetensors")
+    with pytest.raises(fb.ArgumentError, match=f"has '{name}' of {dtype}, and .*'s is torch.float32"):
+        start_from(read_task("digits").create(0), tmp_path / "w.safetensors")
+
+
 def test_another_model_is_refused_by_the_first_tensor_that_does_not_fit(begun: Path, tmp_path: Path) -> None:
     trained = weights(begun / "checkpoint.safetensors")
     first = min(trained)

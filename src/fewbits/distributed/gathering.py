@@ -36,7 +36,7 @@ def all_gathered(
     """
     found = empty(sum(lengths), torch.float32) if out is None else out
     mine = empty(wire.nbytes(codec, x.numel()), torch.uint8)
-    wire.encode(x, codec, mine, seed)
+    peers.traffic.encoded(wire.encode(x, codec, mine, seed), x.numel())
     spread(mine, codec, peers, lengths, found)
     for part, carried in zip(found.split(list(lengths)), finite or [1] * len(lengths), strict=True):
         if not carried:

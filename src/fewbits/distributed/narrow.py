@@ -70,6 +70,7 @@ def gathered(q: NarrowTensor, codec: object, peers: Peers) -> NarrowTensor:
         return torch.cat([line[: n * per_row] for line, n in zip(found, rows, strict=True)])
 
     peers.traffic.count("all_gather", 0, wide=(peers.size - 1) * q.numel() * q.dtype.itemsize)
+    peers.traffic.encoded(str(q.format), q.numel())
     return joined(q, sum(rows), send)
 
 
@@ -84,6 +85,7 @@ def exchanged(
     received = row_counts(sizes, peers)
     per_row = math.prod(q.shape[1:]) * q.dtype.itemsize
     peers.traffic.count("all_to_all", 0, wide=(len(q) - sizes[peers.rank]) * per_row)
+    peers.traffic.encoded(str(q.format), q.numel())
 
     def send(octets: torch.Tensor) -> torch.Tensor:
         per_row = octets.shape[1]

@@ -135,7 +135,9 @@ class Reduction:
 
         def encoded(rank: int) -> torch.Tensor:
             nonlocal beyond
-            if not plain:
+            if plain:
+                peers.traffic.encoded("fp32", self.pieces[rank])
+            else:
                 beyond += self.encode(rank, rows[rank])
             return rows[rank]
 
@@ -154,7 +156,7 @@ class Reduction:
         piece = slice(start, start + n)
         left = None if self.residual is None else self.residual[piece]
         moving = None if self.velocity is None else self.velocity[piece]
-        wire.encode(self.x[piece], self.codec, run, seed, left, moving)
+        self._tell(wire.encode(self.x[piece], self.codec, run, seed, left, moving), n)
         return 0
 
     def _encode_scaled(self, run: torch.Tensor, start: int, n: int, seed: int) -> int:
@@ -167,8 +169,11 @@ class Reduction:
             self.powers.scale(scaled, start + first)
             beyond += clipped(scaled, self.codec) if self.codec.auto_scale else 0
             left = None if self.residual is None else self.residual[place].zero_()
-            wire.encode(scaled, self.codec, run, seed, left, start=first, n=n)
+            self._tell(wire.encode(scaled, self.codec, run, seed, left, start=first, n=n), last - first)
         return beyond
+
+    def _tell(self, format: str, values: int) -> None:
+        self.peers.traffic.encoded(format, wire.kept(self.codec, values))
 
     def _add(self, runs: Sequence[torch.Tensor], first: int, total: torch.Tensor) -> torch.Tensor:
         """Write the sum or mean of a part of the own piece to ``total``."""
@@ -179,7 +184,8 @@ class Reduction:
         """Encode a part of the own piece, and keep for the next call what its rounding took."""
         left = None if self.residual is None else torch.zeros_like(total)
         seed = derived(self.seed, self.peers.rank, "sum")
-        wire.encode(total, self.codec, mine, seed, left, start=first, n=self._length)
+        format = wire.encode(total, self.codec, mine, seed, left, start=first, n=self._length)
+        self._tell(format, len(total))
         if self.residual is not None and left is not None:
             place = self.residual[self._start + first :][: len(left)]
             place.add_(left, alpha=self.peers.size if self.mean else 1)

@@ -1,8 +1,10 @@
-"""A count of the bytes that a process sends."""
+"""A count of the bytes that a process sends, and of the formats of the values in them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+
+from fewbits.formats.narrowest import narrowest
 
 
 @dataclass
@@ -23,6 +25,7 @@ class Traffic:
     """
 
     sent: dict[str, Sent] = field(default_factory=dict)
+    formats: dict[str, int] = field(default_factory=dict)  # values that were made ready to travel, by format
 
     def count(self, collective: str, nbytes: int, wide: int = 0, calls: int = 1) -> None:
         """Add what a collective sent."""
@@ -30,6 +33,15 @@ class Traffic:
         entry.calls += calls
         entry.nbytes += nbytes
         entry.wide += wide
+
+    def encoded(self, format: str, values: int) -> None:
+        """Add values that were written in a format, to be sent."""
+        self.formats[format] = self.formats.get(format, 0) + values
+
+    @property
+    def narrowest(self) -> str | None:
+        """The narrowest format in which values travelled; None if none did."""
+        return narrowest(format for format, values in self.formats.items() if values)
 
     @property
     def nbytes(self) -> int:

@@ -69,8 +69,8 @@ def encode(
     *,
     start: int = 0,
     n: int | None = None,
-) -> None:
-    """Write a run of values, or a part of it, as bytes.
+) -> str:
+    """Write a run of values, or a part of it, as bytes; return the format that they are in.
 
     Args:
         x: (m,), of any dtype that can be rounded, contiguous.
@@ -86,8 +86,7 @@ def encode(
     """
     x = x.float() if x.dtype == torch.float64 and (residual is not None or codec.density is not None) else x
     if codec.density is None:
-        _encode_dense(x, codec, out, seed, residual, start, x.numel() if n is None else n)
-        return
+        return _encode_dense(x, codec, out, seed, residual, start, x.numel() if n is None else n)
     if velocity is not None:
         x = velocity.mul_(codec.momentum).add_(x)
     given = x if residual is None else residual.add_(x)
@@ -96,7 +95,7 @@ def encode(
     values, left = given[places], None if residual is None else torch.zeros(len(places), dtype=torch.float32)
     packed = torch.from_numpy(pack_words(places.numpy(), _index_bits(codec, count)))
     out[_dense_bytes(codec, len(places)) :][: packed.numel()] = packed
-    _encode_dense(values, codec, out, seed, left, 0, len(places))
+    format = _encode_dense(values, codec, out, seed, left, 0, len(places))
     if velocity is not None:
         velocity[places] = 0
     if residual is not None and left is not None:
@@ -105,6 +104,7 @@ def encode(
             for kept_here in (residual, velocity):
                 if kept_here is not None:
                     kept_here.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+    return format
 
 
 def _encode_dense(
@@ -115,13 +115,13 @@ def _encode_dense(
     residual: torch.Tensor | None,
     start: int,
     n: int,
-) -> None:
+) -> str:
     values = codec.values
-    if not x.numel():
-        return
     if values is None:
         out[4 * start :][: 4 * x.numel()].view(torch.float32).copy_(x)
-        return
+        return "fp32"
+    if not x.numel():
+        return str(values.format)
     # What lies beyond a scale that was chosen for all processes is clipped, and processes tell each other of
     # NaN before they send where values cannot; see reduction.py.
     overflow = "saturate" if codec.aps or codec.auto_scale else None
@@ -145,6 +145,7 @@ def _encode_dense(
             generator=seed if values.rounding == "stochastic" else None,
             out=packed,
         )
+    return str(values.format)
 
 
 def decode(

@@ -20,6 +20,7 @@ from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.recipes import Codec, Recipe
 from fewbits.recipes.parameter_marks import take_unrounded
 from fewbits.tensor import NarrowTensor
+from fewbits.tensor.narrow.torch_dtypes import dtype_name
 from fewbits.typing import ProcessGroup, StateDict
 
 _NOT, _PACKED, _WIDE = range(3)  # how a parameter's new values travel, if they do
@@ -235,6 +236,9 @@ class ZeroOptimizer(torch.optim.Optimizer):
             held = [parameters[i] if ways[i] == _WIDE else cast(NarrowTensor, narrow[i]) for i in sent]
             wide = sum(parameters[i].nbytes for i in sent)
             row = self._broadcast(octets(held), rank, wide)
+            for x in held if rank == peers.rank else ():
+                name = str(x.format) if isinstance(x, NarrowTensor) else dtype_name(x.dtype)
+                peers.traffic.encoded(name, x.numel())
             if rank != peers.rank:
                 refill_(held, row)
                 for i, x in zip(sent, held, strict=True):

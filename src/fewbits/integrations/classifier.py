@@ -31,7 +31,8 @@ def labelled_lines(
     """Return lines as a classifier takes them, and their classes; None where lines have none.
 
     A line is a text, or its class, a tab, and a text; the class is its number or the name that config.json
-    gives it. Empty lines do not count. Of more than 1000 lines those are taken that are spread over the data.
+    gives it. Lines end with a newline, or a carriage return and a newline, and with no other character. Empty
+    lines do not count. Of more than 1000 lines those are taken that are spread over the data.
 
     Args:
         folder: of the model, with its tokenizer.
@@ -39,10 +40,17 @@ def labelled_lines(
         text: a text file, or a folder of them.
 
     Raises:
-        DataError: there is no tokenizer, no line, or some lines have a class and others have none.
+        DataError: there is no tokenizer, no line, an array instead of text, or some lines have a class and
+            others have none.
     """
+    if text.suffix == ".npy":
+        raise DataError(
+            f"{text} is an array of NumPy, and a classifier takes text; expected a text in each line, or its"
+            " class, a tab, a text"
+        )
     whole = b"\n".join(text_files(text)).decode("utf-8", errors="replace")
-    lines = [line for line in whole.splitlines() if line.strip()]
+    # Not splitlines, which cuts at U+2028, form feeds and other characters within a text too.
+    lines = [line for line in whole.replace("\r\n", "\n").split("\n") if line.strip()]
     if not lines:
         raise DataError(
             f"{text} has no line of text; expected a text in each line, or its class, a tab, a text"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -132,10 +133,16 @@ def _ids(folder: Path, model: nn.Module, text: Path | None, octets: bytes | None
 def _array(path: Path) -> Tensor:
     try:
         array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} is no array of NumPy: {error}") from None
-    if array.ndim not in (1, 2) or not np.issubdtype(array.dtype, np.integer):
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        raise DataError(f"{path} is no array of numbers of NumPy: {error}") from None
+    if not isinstance(array, np.ndarray):
+        raise DataError(f"{path} holds several arrays; expected one of token ids, (n,) or (sequences, n)")
+    kind = "strings" if array.dtype.kind in "US" else str(array.dtype)
+    if array.ndim not in (1, 2) or not np.issubdtype(array.dtype, np.integer) or not array.size:
         raise DataError(
-            f"{path} holds {array.dtype} of shape {array.shape}; expected token ids, (sequences, n)"
+            f"{path} holds {kind} of shape {array.shape}; expected integers, token ids: (n,) or"
+            " (sequences, n)"
         )
+    if int(array.max()) > np.iinfo(np.int64).max:
+        raise DataError(f"{path} holds {array.max()}, which is no token id; expected (n,) or (sequences, n)")
     return torch.from_numpy(array.astype(np.int64))

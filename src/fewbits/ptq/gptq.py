@@ -30,7 +30,7 @@ def gptq(w: Tensor, hessian: Tensor, nearest: Nearest, *, damping: float = 0.01)
     """
     order = torch.argsort(hessian.diagonal(), descending=True, stable=True)
     w, chosen = w[:, order].clone(), torch.empty_like(w)
-    upper = _inverse_factor(hessian[order][:, order], damping)
+    upper = _inverse_factor(hessian, order, damping)
     n = len(order)
     for start in range(0, n, _LAZY):
         stop = min(start + _LAZY, n)
@@ -45,18 +45,26 @@ def gptq(w: Tensor, hessian: Tensor, nearest: Nearest, *, damping: float = 0.01)
     return chosen
 
 
-def _inverse_factor(hessian: Tensor, damping: float) -> Tensor:
-    """Return the upper Cholesky factor of the inverse of the damped Hessian.
+def _inverse_factor(hessian: Tensor, order: Tensor, damping: float) -> Tensor:
+    """Return the upper Cholesky factor of the inverse of the damped Hessian, rows and columns in an order.
 
     Where rounding leaves it without one, as with fewer inputs than columns and no damping, the damping grows.
+    Two matrices of the size of the Hessian are in memory beside it at most.
     """
-    mean = float(hessian.diagonal().mean()) or 1.0
+    damped = hessian[order[:, None], order].add_(0.0)  # which makes zeros positive
+    mean = float(damped.diagonal().mean()) or 1.0
     added = damping * mean
-    eye = torch.eye(len(hessian), dtype=hessian.dtype, device=hessian.device)
     while True:
-        lower, failed = torch.linalg.cholesky_ex(hessian + added * eye)
-        upper, failed_too = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
+        damped.diagonal().add_(added)
+        lower, failed = torch.linalg.cholesky_ex(damped)
+        del damped
+        inverse = torch.cholesky_inverse(lower)
+        del lower
+        upper, failed_too = torch.linalg.cholesky_ex(inverse, upper=True)
+        del inverse
         if not failed and not failed_too:
             factor: Tensor = upper
             return factor
+        del upper
         added = max(10 * added, 1e-8 * mean)
+        damped = hessian[order[:, None], order].add_(0.0)

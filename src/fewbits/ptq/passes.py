@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from fewbits.errors import DataError
 from fewbits.ptq.data_flow import Batch, Enough, Seen, Stage, call, inputs_seen, run_to
 
 
@@ -24,7 +25,10 @@ class Passes:
     a time. Where a layer is called several times in a pass, or torch has modes that threads do not share, the
     passes begin anew for that stage: with the same result, in the time of all layers before.
 
-    A batch that calls layers in another order than the first one counts for what it calls in that order.
+    A batch that calls layers in another order than the first one, as where control flow depends on data, is
+    past a stage when it is asked for: it begins anew for that stage, alone. Of layers that take one tensor in
+    the first batch the input is known before they are called; a batch that gives one of them another is
+    refused.
     """
 
     def __init__(
@@ -41,6 +45,11 @@ class Passes:
         self._stage_of = {modules[name]: i for i, stage in enumerate(flow) for name in stage.layers}
         self._number = {id(stage): i for i, stage in enumerate(flow)}
         self._names = {module: name for name, module in modules.items() if module in self._stage_of}
+        self._together = {  # of a layer, those that take the same tensor
+            modules[name]: [modules[other] for other in stage.layers]
+            for stage in flow
+            for name in stage.layers
+        }
         self._passes: list[_Pass] = []
         self._hooks = ExitStack()
         self._own = threading.local()  # the pass of a thread
@@ -58,12 +67,15 @@ class Passes:
             return
         if not self._passes:
             self._start()
-        for done, one in enumerate(self._passes, 1):
+        for done, (one, batch) in enumerate(zip(self._passes, self._batches, strict=True), 1):
             while not one.done and (one.at is None or self._stage_of[one.at[0]] < self._next):
                 one.resume()
             if one.at is not None and self._stage_of[one.at[0]] == self._next:
                 for module in modules.values():
                     seen(module, one.at[1])
+            elif one.at is not None:
+                for _ in run_to(self._model, stage, modules, [batch], seen):
+                    pass
             yield done
 
     def close(self) -> None:
@@ -80,14 +92,30 @@ class Passes:
     def _run(self, batch: Batch, own: _Pass) -> None:
         self._own.value = own
         call(self._model, batch)
+        self._check_called(own)
+
+    def _check_called(self, own: _Pass) -> None:
+        """Raise if a pass was shown for a layer that it did not call with that input."""
+        if own.shown:
+            name = self._names[next(iter(own.shown))]
+            raise DataError(
+                f"{name} takes the same tensor as other layers in the first batch, and not in a later one;"
+                " exclude it, or calibrate on batches that the model treats alike"
+            )
 
     def _wait(self, module: nn.Module, x: Tensor) -> Tensor | None:
         """Wait where the stage of a layer is to be chosen; return its input, rounded, if it is by now."""
-        own = self._own.value
-        assert isinstance(own, _Pass)
+        own = getattr(self._own, "value", None)
+        if not isinstance(own, _Pass):  # a pass that begins anew, in the thread of the caller
+            return None
+        expected = own.shown.get(module)
+        if expected is not None and (x is expected or torch.equal(x, expected)):  # hooks may have rotated it
+            del own.shown[module]
         if self._stage_of[module] < self._next:
             return None
+        self._check_called(own)
         own.wait(module, x)
+        own.shown = {other: x for other in self._together[module] if other is not module}
         if self._ready is not None:
             self._ready(module)
         rounded = self.rounded.get(module)
@@ -100,6 +128,7 @@ class _Pass:
     def __init__(self, run: Callable[[_Pass], None]) -> None:
         self.at: tuple[nn.Module, Tensor] | None = None  # the call in which it waits
         self.done = False
+        self.shown: dict[nn.Module, Tensor] = {}  # layers that still have to be called, and with what
         self._closed = False
         self._failed: BaseException | None = None
         self._go, self._came = threading.Semaphore(0), threading.Semaphore(0)

@@ -15,4 +15,4 @@ class RanPrecision:
     linear: str  # products with weights: linear layers, convolutions, embeddings by product
     attention: str | None  # products of attention among activations; None: there are none
     communication: str | None  # what gradients or updates travelled in; None: one process
-    wide_layers: tuple[str, ...] = ()  # names of layers whose products had wider operands than `linear`
+    wide_layers: tuple[str, ...] = ()  # names of modules whose operands were wider than others of a class

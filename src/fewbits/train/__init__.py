@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from fewbits.train.baseline import fp32_model
     from fewbits.train.by_recipe import recipe_trainer
     from fewbits.train.decentralized import RoutedExperts, integrate_flow, router_loss, velocity_loss
+    from fewbits.train.precision import PrecisionObserver
     from fewbits.train.reproducible import seeded
     from fewbits.train.runs import run
     from fewbits.train.samples import (
@@ -30,6 +31,7 @@ _HOMES = {
     "FilteredSampler": "samples",
     "Hyperparameters": "tasks",
     "RoutedExperts": "decentralized",
+    "PrecisionObserver": "precision",
     "Settings": "settings",
     "Step": "step",
     "Task": "tasks",
@@ -51,6 +53,7 @@ __all__ = [
     "CachedDataset",
     "FilteredSampler",
     "Hyperparameters",
+    "PrecisionObserver",
     "RoutedExperts",
     "Settings",
     "Step",

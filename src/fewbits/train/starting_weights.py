@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fewbits.errors import ArgumentError
+from fewbits.errors import ArgumentError, DataError
 from fewbits.files import load_file
 from fewbits.files.matrix_view import matrix_shape
 from fewbits.tensor import NarrowTensor
@@ -26,8 +26,8 @@ def start_from(model: nn.Module, path: Path) -> None:
             ``fewbits cast`` made of one.
 
     Raises:
-        ArgumentError: the file has other tensors than the model, or of other shapes.
-        DataError: the file cannot be read.
+        ArgumentError: the file has other tensors than the model, or of other shapes or kinds of dtype.
+        DataError: the file cannot be read, or a tensor holds NaN or infinity.
     """
     file = path / CHECKPOINT if (path / CHECKPOINT).is_file() else path
     stored = load_file(file)
@@ -52,5 +52,16 @@ def start_from(model: nn.Module, path: Path) -> None:
             raise ArgumentError(
                 f"{file} has {name!r:.200} of shape {shape}, and {type(model).__name__}'s is"
                 f" {tuple(tensor.shape)}; give a checkpoint of the same task, model and size"
+            )
+        if values.is_floating_point() != tensor.is_floating_point():
+            raise ArgumentError(
+                f"{file} has {name!r:.200} of {values.dtype}, and {type(model).__name__}'s is {tensor.dtype};"
+                " what was cast to integers elsewhere is no weight: give the checkpoint that it was made from"
+            )
+        values = values.to(tensor.dtype)  # float64 may hold what the model cannot
+        if values.is_floating_point() and not bool(values.isfinite().all()):
+            raise DataError(
+                f"{file} has NaN or infinity in {name!r:.200}, from which training does not recover; give a"
+                " checkpoint from before that"
             )
         tensor.copy_(values)

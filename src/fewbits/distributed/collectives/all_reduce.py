@@ -188,7 +188,7 @@ def _of_kept(
     """Send the values kept to all processes, and add them there in the order of ranks."""
     seed = 0 if state is None else derived(state.next_call(), peers.rank)
     sent = empty(wire.nbytes(codec, x.numel()), torch.uint8)
-    wire.encode(x, codec, sent, seed, residual, velocity)
+    peers.traffic.encoded(wire.encode(x, codec, sent, seed, residual, velocity), wire.kept(codec, x.numel()))
     add_runs(list(peers.all_gather(sent)), codec, total)
     return total.div_(peers.size) if mean else total
 

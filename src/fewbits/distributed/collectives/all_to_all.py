@@ -61,7 +61,8 @@ def all_to_all(
     lengths = [wire.nbytes(read, rows * per_row) for rows in sizes]
     sent = torch.zeros(sum(lengths), dtype=torch.uint8)
     for rank, (rows, run) in enumerate(zip(x.split(sizes), sent.split(lengths), strict=True)):
-        wire.encode(rows.reshape(-1), read, run, derived(seed, peers.rank, rank))
+        format = wire.encode(rows.reshape(-1), read, run, derived(seed, peers.rank, rank))
+        peers.traffic.encoded(format, rows.numel())
     runs = peers.all_to_all(sent, lengths, [wire.nbytes(read, rows * per_row) for rows in received])
     found = torch.empty(sum(received) * per_row, dtype=torch.float32)
     parts = found.split([rows * per_row for rows in received])

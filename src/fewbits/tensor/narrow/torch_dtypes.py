@@ -24,6 +24,12 @@ DTYPE_OF: dict[Format, torch.dtype] = {CATALOGUE[name].format: dtype for name, d
 FORMAT_OF = {dtype: fmt for fmt, dtype in DTYPE_OF.items()}
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the format of a dtype's values as fewbits prints it; ``fp64``, ``int64`` where it has none."""
+    known = FORMAT_OF.get(dtype)
+    return str(dtype).removeprefix("torch.").replace("float", "fp") if known is None else str(known)
+
+
 def to_torch(q: NarrowTensor) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return elements and scales in torch's own dtypes, as views of the packed bytes.
 
