@@ -59,7 +59,8 @@ BENCHMARK_COLUMNS: list[Column[RankedResult]] = [
            lambda r: r.result.recipe, lambda r: r.result.recipe, is_name=True),
     Column("seconds to quality", "seconds\nto\nquality",
            "Mean of the runs without the fastest and the slowest; of more runs than a result takes, the"
-           " median over windows of them.", lambda r: _number(r.result.seconds, 2), lambda r: r.result.seconds),
+           " median over windows of them.",
+           lambda r: _number(r.result.seconds, 2), lambda r: r.result.seconds),
     Column("time over fp32", "time/\nfp32", "Geometric mean over seeds, each over fp32 from the same one; *"
            " where that is evidence.",
            lambda r: _ratio(r, 0), lambda r: r.ratio[0] if r.ratio else math.nan,
