@@ -130,7 +130,7 @@ MUTATIONS = {
     target_missed: ("last eval_accuracy 94.9 misses the target 95", "Failed checks for eval_accuracy"),
     no_status: ("run_stop has the status None", "CHECK for 'run_stop' failed"),
     wrong_order: ("is run_start where init_start is expected", "CHECK for 'run_start' failed"),
-    unknown_precision: ("'posit8', which is not in the list", "CHECK for 'lowest_numerical_precision_in_linear'"),
+    unknown_precision: ("'posit8', which is not in the list", "CHECK for 'lowest_numerical_precision_in_lin"),
     repeated_seed: ("seed 1 is repeated", None),
 }  # fmt: skip
 

@@ -120,6 +120,10 @@ CodecOption = Annotated[
         show_default=False,
     ),
 ]
+ResumeOption = Annotated[
+    bool,
+    typer.Option("--resume", help="Go on where the runs in --out stopped; same bits at the end."),
+]
 LatencyOption = Annotated[
     float, typer.Option("--latency-us", help="Of a message, in microseconds: for predicted times.")
 ]

@@ -15,6 +15,7 @@ from fewbits.cli.arguments import (
     ProcessesOption,
     RecipeOption,
     ReportOption,
+    ResumeOption,
     checked_codec,
     provenance,
     read_recipes,
@@ -59,10 +60,7 @@ def bench(
             show_default=False,
         ),
     ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Go on where the runs in --out stopped; their clocks go on, too."),
-    ] = False,
+    resume: ResumeOption = False,
     check: Annotated[
         Path | None,
         Reads(below=True),

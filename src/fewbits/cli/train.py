@@ -17,6 +17,7 @@ from fewbits.cli.arguments import (
     ProcessesOption,
     RecipeOption,
     ReportOption,
+    ResumeOption,
     SeedsOption,
     SizeOption,
     StepsOption,
@@ -92,9 +93,7 @@ def train(
     out: Annotated[
         Path, Writes(FOLDER), typer.Option(help="Folder for checkpoints and logs, one below it for each run.")
     ] = Path("fewbits-train"),
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where the runs in --out stopped; same bits at the end.")
-    ] = False,
+    resume: ResumeOption = False,
     from_: Annotated[
         Path | None,
         Reads(),
