@@ -45,5 +45,5 @@ class StandIn:
 
 if importlib.util.find_spec("fewbits.train.precision") is None:
     module = ModuleType("fewbits.train.precision")
-    module.PrecisionObserver = StandIn  # type: ignore[attr-defined]
+    vars(module)["PrecisionObserver"] = StandIn
     sys.modules["fewbits.train.precision"] = module

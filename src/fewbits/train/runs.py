@@ -41,7 +41,7 @@ def run(
     resume: bool = False,
     progress: Progress | None = None,
     callback: Callable[[Step], object] | None = None,
-    step: Callable[[Trainer], Step] = Trainer.step,
+    step: Callable[[Trainer], Step] | None = None,
     stop: Callable[[Trainer], bool] | None = None,
 ) -> TrainRun:
     """Train once, and evaluate.
@@ -54,7 +54,7 @@ def run(
         resume: go on from the folder's checkpoint, if there is one.
         progress: called after each step: how many are done, of how many.
         callback: called with each step: its loss, learning rate and so on.
-        step: takes a step of the trainer: for one that looks at what happens within it.
+        step: takes a step of the trainer, for one that looks at what happens within it.
         stop: called with the trainer after each step; the run ends before its last step where it returns
             True, the same on all processes.
 
@@ -97,7 +97,7 @@ def run(
             stopped = False
             while trainer.step_number < trainer.steps and not stopped:
                 began = time.monotonic()
-                done = step(trainer)
+                done = trainer.step() if step is None else step(trainer)
                 _write(log, trainer, done, time.monotonic() - began)
                 if callback is not None:
                     callback(done)
