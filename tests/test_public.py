@@ -15,6 +15,7 @@ from fewbits.formats import CATALOGUE
 from tests import cases
 
 FOLDERS = (
+    "bench",
     "compare",
     "distributed",
     "files",

@@ -45,6 +45,7 @@ _HOMES = {
     "qsnr": "fewbits.metrics",
 }
 _FOLDERS = (
+    "bench",
     "compare",
     "distributed",
     "files",

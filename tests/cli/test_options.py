@@ -43,7 +43,7 @@ def test_every_parameter_that_takes_a_format_takes_an_alias() -> None:
 
 
 # A plan takes networks, one recipe or several for its layers, and sets rules beside itself.
-OWN = {("train", "--model")} | {
+OWN = {("train", "--model"), ("bench", "--task")} | {
     ("plan", option) for option in ("--model", "--formats", "--recipe", "--codec", "--compare")
 }
 
@@ -64,7 +64,7 @@ def test_an_option_of_one_name_has_one_meaning_and_help_on_every_command() -> No
         == {"compare", "prune", "train"}
         == (on["--model"] | {"train"}) - {"cast"}
     )
-    assert on["--report"] == {"compare", "plan", "prune", "scale", "solve", "train"}
+    assert on["--report"] == {"bench", "compare", "plan", "prune", "scale", "solve", "train"}
     assert on["--codecs"] == on["--latency-us"] == {"compare", "scale"}
     assert on["--json"] == set(APP.commands)
     assert on["--include"] == on["--exclude"] == {"cast", "compare", "prune", "train"}
@@ -249,6 +249,8 @@ SIMPLE = [
     (2, ["scale"]), (2, ["scale", "--parameters", "many", "--step-ms", "1"]),
     (2, ["scale", "--parameters", "1M", "--step-ms", "1", "--codecs", "mxfp5"]),
     (2, ["scale", "--parameters", "1M", "--step-ms", "1", "--ranks", "2.5"]),
+    (2, ["bench", "--recipe", "mxfp5"]), (2, ["bench", "--check", "gone"]), (2, ["bench", "--check", "."]),
+    (2, ["bench", "--recipe", "posit8", "--out", "x"]), (2, ["bench", "--check", ".", "--runs", "5"]),
     (2, ["prune"]), (2, ["prune", "gone.safetensors"]),
     (2, ["prune", "m.safetensors", "--out", "m.safetensors"]),
 ]  # fmt: skip

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from fewbits.records import Provenance, PrunedModel, SolveScore, Stage, TaskScore, TrainRun
 from fewbits.report import (
+    benchmark_page,
     checkpoint_page,
     codecs_page,
     matrices_page,
@@ -15,7 +16,7 @@ from fewbits.report import (
     tasks_page,
     train_page,
 )
-from tests.report import fake, planning, scaling
+from tests.report import benchmark, fake, planning, scaling
 from tests.report.test_pruning import PRODUCTS, REPORT
 from tests.report.test_pruning import model as pruned
 
@@ -90,6 +91,9 @@ PAGES = {
     "solve": lambda: solve_page(solved(), ORIGIN),
     "train": lambda: train_page(trained(), ORIGIN),
     "train one": lambda: train_page(trained(seeds=1)[1:2], ORIGIN),
+    "benchmark": lambda: benchmark_page(
+        benchmark.report(("mxfp6", "mxfp6:gradient=mxfp8_e5m2/rceil,activation=mxfp8_e4m3"), failed=2), ORIGIN
+    ),
     "prune": lambda: prune_page([long_names()], ORIGIN),
     "prune checkpoint": lambda: prune_page([replace(long_names(), stages=())], ORIGIN),
 }

@@ -27,11 +27,13 @@ from fewbits.records import (
     TrainRun,
 )
 from fewbits.report import (
+    benchmark_table,
     cast_table,
     checkpoint_table,
     codecs_table,
     history_plot,
     inspect_table,
+    logs_table,
     matrices_table,
     plan_table,
     prune_table,
@@ -46,7 +48,7 @@ from fewbits.report import (
 )
 from fewbits.report.quantities import pieces
 from fewbits.report.terminal.formats import catalogue_table
-from tests.report import fake, planning, scaling
+from tests.report import benchmark, fake, planning, scaling
 from tests.report.test_pruning import REPORT
 from tests.report.test_table import printed
 
@@ -135,6 +137,8 @@ TABLES = {
     "prune": prune_table(pruned()),
     "prune checkpoint": prune_table(replace(pruned(), stages=())),
     "train": train_table(runs()),
+    "benchmark": benchmark_table(benchmark.report((RECIPE,), failed=1)),
+    "logs": logs_table([replace(c, folder=f"measured/logs/{RECIPE}") for c in benchmark.CHECKS]),
     "recipes": recipes_table(
         [(name, "weights mxfp4, activations mxfp4", "A paper, 2024") for name in RECIPES]
     ),

@@ -110,6 +110,20 @@ CodecsOption = Annotated[
         show_default=False,
     ),
 ]
+CodecOption = Annotated[
+    str | None,
+    Formats(),
+    typer.Option(
+        "--codec",
+        help="In what gradients travel between processes: a format, and behind a colon what pays back the"
+        " rounding, as in mxfp8_e4m3, int8_256:feedback or topk:density=0.01,feedback. Default: fp32.",
+        show_default=False,
+    ),
+]
+ResumeOption = Annotated[
+    bool,
+    typer.Option("--resume", help="Go on where the runs in --out stopped; same bits at the end."),
+]
 LatencyOption = Annotated[
     float, typer.Option("--latency-us", help="Of a message, in microseconds: for predicted times.")
 ]
@@ -207,6 +221,21 @@ def read_codecs(text: str | None, default: Sequence[str]) -> list[str]:
         else:
             codecs.append(item)
     return list(dict.fromkeys(codecs))
+
+
+def checked_codec(codec: str | None, processes: int) -> str:
+    """Return the text of a codec, fp32 by default; "" for one process.
+
+    Raises:
+        ArgumentError: a codec for one process, or no such codec.
+    """
+    from fewbits.recipes import codec as read
+
+    if processes == 1:
+        if codec is not None:
+            raise ArgumentError("--codec is of several processes; start some, as with --processes 2")
+        return ""
+    return str(read(codec or "fp32"))
 
 
 def read_numbers(name: str, text: str) -> list[float]:

@@ -15,6 +15,7 @@ import typer.core
 
 import fewbits
 from fewbits.cli.aliases import define, with_aliases
+from fewbits.cli.bench import bench
 from fewbits.cli.cast import cast
 from fewbits.cli.compare import compare
 from fewbits.cli.flags import with_flags
@@ -65,6 +66,7 @@ _COMMANDS = (
     inspect,
     solve,
     train,
+    bench,
     prune,
     scale,
     plan,

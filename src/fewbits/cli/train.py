@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fewbits.cli.aliases import Formats
 from fewbits.cli.arguments import (
+    CodecOption,
     ExcludeOption,
     IncludeOption,
     JsonOption,
     ProcessesOption,
     RecipeOption,
     ReportOption,
+    ResumeOption,
     SeedsOption,
     SizeOption,
     StepsOption,
     TaskOption,
+    checked_codec,
     provenance,
     read_list,
     read_recipes,
@@ -71,15 +73,7 @@ def train(
     exclude: ExcludeOption = None,
     seeds: SeedsOption = 1,
     processes: ProcessesOption = 1,
-    codec: Annotated[
-        str | None,
-        Formats(),
-        typer.Option(
-            help="In what gradients travel between processes: a format, and behind a colon what pays back the"
-            " rounding, as in mxfp8_e4m3, int8_256:feedback or topk:density=0.01,feedback. Default: fp32.",
-            show_default=False,
-        ),
-    ] = None,
+    codec: CodecOption = None,
     local_steps: Annotated[
         int,
         typer.Option(
@@ -99,9 +93,7 @@ def train(
     out: Annotated[
         Path, Writes(FOLDER), typer.Option(help="Folder for checkpoints and logs, one below it for each run.")
     ] = Path("fewbits-train"),
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where the runs in --out stopped; same bits at the end.")
-    ] = False,
+    resume: ResumeOption = False,
     from_: Annotated[
         Path | None,
         Reads(),
@@ -168,7 +160,7 @@ def train(
         include=tuple(read_list(include)) or ("*",),
         exclude=tuple(read_list(exclude)),
         processes=started,
-        codec=_checked_codec(codec, started),
+        codec=checked_codec(codec, started),
         local_steps=local_steps,
         model="" if own is not None or model is None else model,
         shard_states=shard_states,
@@ -182,16 +174,6 @@ def train(
         launch.start(processes, job)
     else:
         job()
-
-
-def _checked_codec(codec: str | None, processes: int) -> str:
-    from fewbits.recipes import codec as read
-
-    if processes == 1:
-        if codec is not None:
-            raise ArgumentError("--codec is of several processes; start some, as with --processes 2")
-        return ""
-    return str(read(codec or "fp32"))
 
 
 @dataclass(frozen=True)

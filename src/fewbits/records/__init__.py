@@ -4,6 +4,14 @@ Records hold only plain numbers and text, so equal records give identical report
 carry their unit in the name: ``_db`` decibels, ``_bytes``, ``_fraction`` of all values.
 """
 
+from fewbits.records.benchmark import (
+    BenchmarkReport,
+    BenchmarkRun,
+    EnergyProxy,
+    Evaluation,
+    LogCheck,
+    RecipeResult,
+)
 from fewbits.records.casting import CastFormat, CastReport, CastTensor
 from fewbits.records.checkpoint import CheckpointReport, TensorScore, TensorSummary
 from fewbits.records.comparison import LayerScore, TaskScore
@@ -36,6 +44,8 @@ from fewbits.records.training import TrainRun
 
 __all__ = [
     "BandShares",
+    "BenchmarkReport",
+    "BenchmarkRun",
     "CastFormat",
     "CastReport",
     "CastTensor",
@@ -44,10 +54,13 @@ __all__ = [
     "CodecLimit",
     "CodecRates",
     "CodecScore",
+    "EnergyProxy",
     "Error",
+    "Evaluation",
     "InspectReport",
     "InspectedTensor",
     "LayerScore",
+    "LogCheck",
     "Machine",
     "MachineLink",
     "MatrixScore",
@@ -66,6 +79,7 @@ __all__ = [
     "QuantizeReport",
     "QuantizedLayer",
     "RanPrecision",
+    "RecipeResult",
     "SolveScore",
     "Stage",
     "StepTime",

@@ -4,6 +4,7 @@
 """
 
 from fewbits.report.json_text import (
+    benchmark_json,
     cast_json,
     checkpoint_json,
     codecs_json,
@@ -16,6 +17,7 @@ from fewbits.report.json_text import (
     tasks_json,
     train_json,
 )
+from fewbits.report.page.benchmark import benchmark_page
 from fewbits.report.page.checkpoint import checkpoint_page
 from fewbits.report.page.codecs import codecs_page
 from fewbits.report.page.markup import check_plots
@@ -26,6 +28,7 @@ from fewbits.report.page.pruning import prune_page
 from fewbits.report.page.scaling import scale_page
 from fewbits.report.page.solving import solve_page
 from fewbits.report.page.training import train_page
+from fewbits.report.terminal.benchmark import benchmark_table, logs_table
 from fewbits.report.terminal.codecs import codecs_table, scale_table
 from fewbits.report.terminal.compare import checkpoint_table, matrices_table, tasks_table
 from fewbits.report.terminal.planning import plan_table
@@ -37,6 +40,9 @@ from fewbits.report.terminal.storage import cast_table, inspect_table
 from fewbits.report.terminal.training import train_table
 
 __all__ = [
+    "benchmark_json",
+    "benchmark_page",
+    "benchmark_table",
     "cast_json",
     "cast_table",
     "check_plots",
@@ -49,6 +55,7 @@ __all__ = [
     "history_plot",
     "inspect_json",
     "inspect_table",
+    "logs_table",
     "matrices_json",
     "matrices_page",
     "matrices_table",

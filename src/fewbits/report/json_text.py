@@ -1,9 +1,9 @@
 """Records as JSON text: strictly valid, in a stable order, with what it takes to measure again.
 
 Each document is one object: ``kind`` ("tasks", "checkpoint", "matrices", "cast", "inspect", "training",
-"system", "pruning", "codecs", "scaling" or "plan"), ``schema`` (the version of this layout, a number),
-``provenance`` (``command``, ``versions``, ``seeds``) and the records. The keys of a record are its fields in
-order of definition, then what is derived from them (mean, difference, spread, totals).
+"system", "pruning", "codecs", "scaling", "plan" or "benchmark"), ``schema`` (the version of this layout, a
+number), ``provenance`` (``command``, ``versions``, ``seeds``) and the records. The keys of a record are its
+fields in order of definition, then what is derived from them (mean, difference, spread, totals).
 
 JSON has no infinities and no NaN. They are written as the strings ``"inf"``, ``"-inf"`` and ``"nan"``, which
 ``float()`` reads back; ``null`` means that a value does not exist.
@@ -18,6 +18,7 @@ from dataclasses import fields, is_dataclass
 from typing import cast
 
 from fewbits.records import (
+    BenchmarkReport,
     CastReport,
     CheckpointReport,
     CodecComparison,
@@ -99,6 +100,11 @@ def codecs_json(comparisons: Sequence[CodecComparison], provenance: Provenance) 
 def scale_json(prediction: Prediction, provenance: Provenance) -> str:
     """Write predicted steps under ``prediction``, with what they come from."""
     return _document("scaling", provenance, prediction=prediction)
+
+
+def benchmark_json(report: BenchmarkReport, provenance: Provenance) -> str:
+    """Write a benchmark under ``benchmark``, with every run and evaluation."""
+    return _document("benchmark", provenance, benchmark=report)
 
 
 def plan_json(plan: PlanRecord, provenance: Provenance) -> str:

@@ -41,6 +41,8 @@ def run(
     resume: bool = False,
     progress: Progress | None = None,
     callback: Callable[[Step], object] | None = None,
+    step: Callable[[Trainer], Step] | None = None,
+    stop: Callable[[Trainer], bool] | None = None,
 ) -> TrainRun:
     """Train once, and evaluate.
 
@@ -52,6 +54,9 @@ def run(
         resume: go on from the folder's checkpoint, if there is one.
         progress: called after each step: how many are done, of how many.
         callback: called with each step: its loss, learning rate and so on.
+        step: takes a step of the trainer, for one that looks at what happens within it.
+        stop: called with the trainer after each step; the run ends before its last step where it returns
+            True, the same on all processes.
 
     Returns:
         Losses, metric, warnings, bytes and time.
@@ -89,17 +94,19 @@ def run(
         if path is not None:
             checkpoint.load(trainer, settings, path)
         with closing(Log(own, trainer.step_number)) as log:
-            began = time.monotonic()
-            for step in trainer:
-                _write(log, trainer, step, time.monotonic() - began)
+            stopped = False
+            while trainer.step_number < trainer.steps and not stopped:
+                began = time.monotonic()
+                done = trainer.step() if step is None else step(trainer)
+                _write(log, trainer, done, time.monotonic() - began)
                 if callback is not None:
-                    callback(step)
+                    callback(done)
                 if progress is not None:
-                    progress(f"{settings.recipe}, seed {settings.seed}", step.step, trainer.steps)
-                if step.step % settings.save_every == 0 or step.step == trainer.steps:
+                    progress(f"{settings.recipe}, seed {settings.seed}", done.step, trainer.steps)
+                stopped = stop is not None and stop(trainer)
+                if done.step % settings.save_every == 0 or done.step == trainer.steps or stopped:
                     log.flush()
                     checkpoint.keep(trainer, settings, folder)
-                began = time.monotonic()
             value = trainer.evaluate()
             log.flush()
             return _record(trainer, settings, own, value)
@@ -132,7 +139,7 @@ def _record(trainer: Trainer, settings: Settings, folder: Path, value: float) ->
         lower_is_better=task.lower_is_better,
         recipe=settings.recipe,
         seed=settings.seed,
-        steps=trainer.steps,
+        steps=trainer.step_number,
         value=value,
         final_loss=fmean(losses[-LAST:]),
         seconds_per_step=median(column(folder, "seconds")),
@@ -143,6 +150,6 @@ def _record(trainer: Trainer, settings: Settings, folder: Path, value: float) ->
         loss_every=every,
         processes=settings.processes,
         codec=settings.codec,
-        bytes_sent=sent / trainer.steps,
-        bytes_wide=wide / trainer.steps,
+        bytes_sent=sent / trainer.step_number,
+        bytes_wide=wide / trainer.step_number,
     )

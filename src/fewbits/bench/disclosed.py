@@ -1,0 +1,99 @@
+"""What a log may say of precision: the names of the official list, and that a claim is what ran."""
+
+from __future__ import annotations
+
+from fewbits.errors import ArgumentError, FormatError
+from fewbits.formats import Block, parse
+from fewbits.recipes.recipe import OPERANDS, Recipe
+from fewbits.records import RanPrecision
+
+ACCEPTED = (
+    "fp64", "fp32", "tf32", "fp16", "fp8", "mxfp6", "nvfp4", "mxfp4", "bfloat16", "Graphcore FLOAT 16.16",
+    "int8", "uint8", "int4", "uint4",
+)  # fmt: skip
+"""The names that the rules of version 6.1 list."""
+
+# Formats of that list by their names here. MXFP8 has no name there: its elements are FP8.
+_NAMES = {
+    "fp64": "fp64", "fp32": "fp32", "tf32": "tf32", "bf16": "bfloat16", "fp16": "fp16",
+    "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "hfp8_e4m3": "fp8", "mxfp8_e4m3": "fp8", "mxfp8_e5m2": "fp8",
+    "mxfp6_e3m2": "mxfp6", "mxfp6_e2m3": "mxfp6", "mxfp4": "mxfp4", "nvfp4": "nvfp4",
+    "int8": "int8", "uint8": "uint8", "int4": "int4", "uint4": "uint4", "mxint8": "int8",
+}  # fmt: skip
+# Elements of blocks whose scale the list does not name.
+_ELEMENTS = {
+    "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp16": "fp16",
+    "int(8,coding=symmetric)": "int8", "int(4,coding=symmetric)": "int4", "int8": "int8", "int4": "int4",
+}  # fmt: skip
+
+
+def logged_name(format: str) -> str:
+    """Return the name of a format in logs.
+
+    Raises:
+        ArgumentError: the list of the rules has no name for it.
+
+    >>> logged_name("mxfp8_e4m3"), logged_name("int8_256"), logged_name("bf16")
+    ('fp8', 'int8', 'bfloat16')
+    """
+    if format in _NAMES:
+        return _NAMES[format]
+    parsed = parse(format)
+    name = _ELEMENTS.get(str(parsed.element)) if isinstance(parsed, Block) else _NAMES.get(str(parsed))
+    if name is None:
+        raise ArgumentError(
+            f"format {format} has no name in the list of the rules ({', '.join(ACCEPTED)}): no log can"
+            " disclose it; leave the logs of this recipe out"
+        )
+    return name
+
+
+def narrowest(formats: list[str]) -> str:
+    """Return the format of the fewest bits; the first of equals."""
+    return min(formats, key=bits)
+
+
+def bits(format: str) -> float:
+    """Return the bits of a value, shares of scales counted."""
+    return 64.0 if format == "fp64" else parse(format).bits_per_value
+
+
+def claimed_linear(recipe: Recipe) -> str:
+    """Return the narrowest format that a recipe says products have."""
+    operands = [str(r.format) for name in OPERANDS if (r := getattr(recipe, name)) is not None]
+    return narrowest([recipe.autocast or recipe.vector, *operands])
+
+
+def check_claim(recipe: Recipe, ran: RanPrecision) -> None:
+    """Refuse a recipe whose products did not run as it says.
+
+    Raises:
+        ArgumentError: the narrowest format that products had is another one than the recipe has. A recipe
+            that changes formats on the way claims none.
+    """
+    claimed = claimed_linear(recipe)
+    if not recipe.schedule and _same(claimed) != _same(ran.linear):
+        raise ArgumentError(
+            f"recipe {recipe.name} claims products in {claimed}, and what ran had {ran.linear}: the model"
+            " multiplies by itself, or its layers are none that the recipe reaches; take the recipe that ran"
+        )
+
+
+def merged(seen: list[RanPrecision]) -> RanPrecision:
+    """Return the narrowest that was seen of each class of operation."""
+    attention = [r.attention for r in seen if r.attention is not None]
+    communication = [r.communication for r in seen if r.communication is not None]
+    return RanPrecision(
+        narrowest([r.linear for r in seen]),
+        narrowest(attention) if attention else None,
+        narrowest(communication) if communication else None,
+        tuple(dict.fromkeys(name for r in seen for name in r.wide_layers)),
+    )
+
+
+def _same(format: str) -> str:
+    """Return one spelling for a format."""
+    try:
+        return str(parse(format))
+    except FormatError:
+        return format

@@ -1,0 +1,140 @@
+"""The clock of a run and all that it did on the way, on disk: a run that is killed loses no time.
+
+The journal is written line by line. Its clock goes on from the last line, so that the time up to the last
+step before a kill counts; the steps since the last checkpoint are done again, and count again. A kill costs
+time and never gains any. What is not counted is the time in which no process runs.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fewbits.errors import ArgumentError, DataError
+from fewbits.records import Evaluation, RanPrecision
+
+NAME = "journal.jsonl"
+
+
+class Journal:
+    """Lines of JSON, each with the clock in seconds; begin with :meth:`start`.
+
+    Args:
+        path: of the file; None: nothing is kept, as in all processes but the first.
+        settings: that decide the run; a journal of others is refused.
+        resume: go on with what is there; else a journal that is there is refused.
+
+    Raises:
+        ArgumentError: a journal is there and ``resume`` is not set, or it is one of other settings.
+        DataError: the file is no journal.
+    """
+
+    def __init__(self, path: Path | None, settings: dict[str, Any], *, resume: bool) -> None:
+        self.path, self.settings = path, json.loads(json.dumps(settings))
+        self.seconds, self.resumed, self.started_ms = 0.0, -1, 0
+        self.evaluations: list[Evaluation] = []
+        self.precision: list[RanPrecision] = []
+        self.stopped = self.reached = False
+        self._began = time.monotonic()
+        lines = _lines(path) if path is not None else []
+        if lines and not resume:
+            raise ArgumentError(
+                f"{path} is of a run that began; go on with it by --resume, or choose another --out"
+            )
+        for line in lines:
+            self._read(line)
+        if path is not None:  # half a line, as a kill leaves it, would spoil the next one
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("w", encoding="utf-8") as file:
+                file.writelines(json.dumps(line) + "\n" for line in lines)
+        self._file = None if path is None else path.open("a", encoding="utf-8")
+
+    def start(self) -> None:
+        """Start the clock: from here on everything counts."""
+        self._began = time.monotonic() - self.seconds
+        self.resumed += 1
+        now = round(1000 * time.time())
+        self.started_ms = self.started_ms or now
+        self._write("start", settings=self.settings, time_ms=now)
+
+    def back_to(self, step: int) -> None:
+        """Go on from the checkpoint of a step: evaluations behind it are made again."""
+        self.evaluations = [e for e in self.evaluations if e.step <= step]
+        self._write("back", step=step)
+
+    def step(self, step: int) -> None:
+        """Write that a step is done."""
+        self._write("step", step=step)
+
+    def saw(self, ran: RanPrecision) -> None:
+        """Write in which formats a step computed."""
+        if ran not in self.precision:
+            self.precision.append(ran)
+            self._write("precision", ran=asdict(ran))
+
+    def evaluated(self, step: int, began: float, value: float) -> None:
+        """Write what an evaluation found, and when it began."""
+        found = Evaluation(step, began, self.now(), value)
+        self.evaluations.append(found)
+        self._write("evaluation", evaluation=asdict(found))
+
+    def stop(self, *, reached: bool) -> None:
+        """Stop the clock, with or without the target reached."""
+        self._write("stop", reached=reached)
+        self.stopped, self.reached = True, reached
+
+    def now(self) -> float:
+        """Return the seconds that the clock shows."""
+        return time.monotonic() - self._began
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _write(self, event: str, **facts: object) -> None:
+        self.seconds = self.now()
+        if self._file is not None:
+            self._file.write(json.dumps({"event": event, "seconds": self.seconds, **facts}) + "\n")
+            self._file.flush()  # a kill then leaves it to the operating system, which writes it
+
+    def _read(self, line: dict[str, Any]) -> None:
+        try:
+            event, self.seconds = line["event"], line["seconds"]
+            if event == "start":
+                self._check(line["settings"])
+                self.resumed += 1
+                self.started_ms = self.started_ms or line["time_ms"]
+            elif event == "back":
+                self.evaluations = [e for e in self.evaluations if e.step <= line["step"]]
+            elif event == "evaluation":
+                self.evaluations.append(Evaluation(**line["evaluation"]))
+            elif event == "precision":
+                ran = line["ran"]
+                self.precision.append(RanPrecision(**{**ran, "wide_layers": tuple(ran["wide_layers"])}))
+            elif event == "stop":
+                self.stopped, self.reached = True, line["reached"]
+        except (KeyError, TypeError):
+            raise DataError(
+                f"{self.path} is no journal of a benchmark; remove it, or choose another --out"
+            ) from None
+
+    def _check(self, settings: dict[str, Any]) -> None:
+        differ = [k for k in {**settings, **self.settings} if settings.get(k) != self.settings.get(k)]
+        if differ:
+            raise ArgumentError(
+                f"{self.path} is of a run with {differ[0]}={settings.get(differ[0])!r}, and this one has"
+                f" {self.settings.get(differ[0])!r}; choose another --out"
+            )
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """Return the complete lines: the last one of a killed run may be cut off."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    try:
+        return [json.loads(line) for line in text.split("\n")[:-1]]
+    except ValueError:
+        raise DataError(f"{path} is no journal of a benchmark; remove it, or choose another --out") from None

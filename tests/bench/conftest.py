@@ -1,0 +1,3 @@
+"""Benchmarks here see the precision of runs."""
+
+import tests.bench.observer  # noqa: F401

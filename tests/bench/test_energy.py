@@ -1,0 +1,53 @@
+"""The proxy of energy, against sums by hand."""
+
+import pytest
+
+from fewbits.bench.energy import count, energy_proxy
+from fewbits.recipes import RECIPES
+from fewbits.train.tasks import task
+from tests.bench import small
+
+# Batch 16: 16 -> 32 -> 2. Backward: both weights, and the input of the second layer alone.
+FORWARD = 16 * 16 * 32, 16 * 32 * 2
+BACKWARD = FORWARD[0] + 2 * FORWARD[1]
+
+
+def test_products_are_counted_as_by_hand() -> None:
+    forward, backward = count(small.task())
+    assert forward.multiply_adds == sum(FORWARD)
+    assert backward.multiply_adds == BACKWARD
+    # Operands: inputs, weights and biases; results.
+    assert forward.operands == (16 * 16 + 16 * 32 + 32) + (16 * 32 + 32 * 2 + 2)
+    assert forward.results == 16 * 32 + 16 * 2
+
+
+def test_bits_of_both_operands_multiply() -> None:
+    wide = energy_proxy(small.task(), RECIPES["fp32"])
+    narrow = energy_proxy(small.task(), RECIPES["mxfp6"])
+    mixed = energy_proxy(small.task(), RECIPES["mxfp6-finetune"])
+    assert wide is not None
+    assert narrow is not None
+    assert mixed is not None
+    assert wide.bit_products == (sum(FORWARD) + BACKWARD) * 32 * 32
+    assert narrow.bit_products == (sum(FORWARD) + BACKWARD) * 6.25 * 6.25
+    # Its backward pass is not rounded: operands are as they flow, in bf16.
+    assert mixed.bit_products == sum(FORWARD) * 6.25 * 6.25 + BACKWARD * 16 * 16
+    assert narrow.bits_moved < mixed.bits_moved < wide.bits_moved
+
+
+def test_formats_that_change_are_not_counted() -> None:
+    assert energy_proxy(small.task(), RECIPES["muppet"]) is None
+
+
+# A batch of 16 windows of 64 bytes.
+BY_HAND = {
+    "lstm": 16 * 64 * (4 * 192 * (64 + 192) + 192 * 256),  # gates, of input and state; logits
+    "bytes": 16 * 64 * (128 * (128 + 3 * 128 + 128 + 2 * 512 + 256)) + 2 * 16 * 64 * 64 * 128,  # attention
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_recurrences_and_attention_are_products_too(name: str) -> None:
+    forward, backward = count(task(name))
+    assert forward.multiply_adds == BY_HAND[name]
+    assert 1.5 * BY_HAND[name] < backward.multiply_adds <= 2 * BY_HAND[name]

@@ -1,0 +1,133 @@
+"""The clock of a run: nobody gains time by being killed."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fewbits.bench import journal as module
+from fewbits.bench.journal import NAME, Journal
+from fewbits.errors import ArgumentError, DataError
+from fewbits.records import RanPrecision
+
+
+class Clock:
+    """A clock that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def time(self) -> float:
+        return 1e6 + self.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(module, "time", found)
+    return found
+
+
+OPENED: list[Journal] = []
+
+
+@pytest.fixture(autouse=True)
+def closing() -> Iterator[None]:
+    yield
+    while OPENED:
+        OPENED.pop().close()
+
+
+def journal(path: Path, *, resume: bool = False, **settings: Any) -> Journal:
+    OPENED.append(Journal(path / NAME, {"recipe": "fp32", "seed": 0, **settings}, resume=resume))
+    return OPENED[-1]
+
+
+def test_the_clock_goes_on_from_the_last_step_and_not_from_the_checkpoint(
+    tmp_path: Path, clock: Clock
+) -> None:
+    first = journal(tmp_path)
+    first.start()
+    for step in range(1, 6):
+        clock.seconds += 2
+        first.step(step)
+    first.saw(RanPrecision("mxfp4", None, None))
+    first.evaluated(5, 10.0, 90.0)
+    clock.seconds += 50  # of a step that a kill ends
+    clock.seconds += 1000  # in which nothing runs
+    second = journal(tmp_path, resume=True)
+    second.start()
+    assert second.now() == 10.0
+    assert second.resumed == 1
+    assert second.started_ms == first.started_ms
+    assert [e.step for e in second.evaluations] == [5]
+    second.back_to(3)
+    assert second.evaluations == []  # it is made again
+    clock.seconds += 4
+    second.evaluated(5, 12.0, 91.0)
+    second.stop(reached=True)
+    third = journal(tmp_path, resume=True)
+    assert (third.stopped, third.reached) == (True, True)
+    assert [(e.step, e.began, e.seconds, e.value) for e in third.evaluations] == [(5, 12.0, 14.0, 91.0)]
+    assert third.precision == [RanPrecision("mxfp4", None, None)]
+
+
+def test_time_before_the_first_checkpoint_counts_too(tmp_path: Path, clock: Clock) -> None:
+    first = journal(tmp_path)
+    first.start()
+    clock.seconds += 7
+    first.step(1)
+    second = journal(tmp_path, resume=True)
+    second.start()
+    second.back_to(0)
+    assert second.now() == 7
+
+
+def test_half_a_line_is_cut_off(tmp_path: Path, clock: Clock) -> None:
+    first = journal(tmp_path)
+    first.start()
+    clock.seconds += 3
+    first.step(1)
+    with (tmp_path / NAME).open("a") as file:
+        file.write('{"event": "st')
+    second = journal(tmp_path, resume=True)
+    second.start()
+    assert second.now() == 3
+    assert [json.loads(x)["event"] for x in (tmp_path / NAME).read_text().splitlines()] == [
+        "start",
+        "step",
+        "start",
+    ]
+
+
+def test_a_run_that_began_is_not_begun_again_without_being_told(tmp_path: Path) -> None:
+    journal(tmp_path).start()
+    with pytest.raises(ArgumentError, match="go on with it by --resume"):
+        journal(tmp_path)
+    with pytest.raises(ArgumentError, match="is of a run with seed=0, and this one has 1"):
+        journal(tmp_path, resume=True, seed=1)
+
+
+@pytest.mark.parametrize(
+    "text", ["hello\n", '{"event": "step"}\n', "[3]\n", '{"event": "stop", "seconds": 1}\n']
+)
+def test_what_is_no_journal_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / NAME).write_text(text)
+    with pytest.raises(DataError, match="is no journal of a benchmark"):
+        journal(tmp_path, resume=True)
+
+
+def test_records_come_back_as_they_were(tmp_path: Path, clock: Clock) -> None:
+    ran = RanPrecision("fp32", "bf16", "fp16", ("a", "b"))
+    first = journal(tmp_path)
+    first.start()
+    first.saw(ran)
+    first.saw(ran)  # is written once
+    assert journal(tmp_path, resume=True).precision == [ran]
+    assert asdict(ran)["wide_layers"] == ("a", "b")
