@@ -8,6 +8,16 @@ from fewbits.records.casting import CastFormat, CastReport, CastTensor
 from fewbits.records.checkpoint import CheckpointReport, TensorScore, TensorSummary
 from fewbits.records.comparison import LayerScore, TaskScore
 from fewbits.records.error import Error
+from fewbits.records.exploring import (
+    Exploration,
+    ExploredData,
+    ExploredFormat,
+    ExploredFront,
+    Finalist,
+    FormatChoice,
+    FrontSensitivity,
+    PlacedFormat,
+)
 from fewbits.records.inspection import InspectedTensor, InspectReport
 from fewbits.records.planning import (
     Machine,
@@ -43,12 +53,20 @@ __all__ = [
     "CodecRates",
     "CodecScore",
     "Error",
+    "Exploration",
+    "ExploredData",
+    "ExploredFormat",
+    "ExploredFront",
+    "Finalist",
+    "FormatChoice",
+    "FrontSensitivity",
     "InspectReport",
     "InspectedTensor",
     "LayerScore",
     "Machine",
     "MachineLink",
     "MatrixScore",
+    "PlacedFormat",
     "PlanRecord",
     "PlannedEdge",
     "PlannedLayer",
