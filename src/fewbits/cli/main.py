@@ -17,6 +17,7 @@ import fewbits
 from fewbits.cli.aliases import define, with_aliases
 from fewbits.cli.cast import cast
 from fewbits.cli.compare import compare
+from fewbits.cli.explore import explore
 from fewbits.cli.flags import with_flags
 from fewbits.cli.formats import formats
 from fewbits.cli.inspect import inspect
@@ -59,6 +60,7 @@ class _Command(typer.core.TyperCommand):
 
 _COMMANDS = (
     compare,
+    explore,
     formats,
     recipes,
     cast,

@@ -8,7 +8,7 @@ from math import isfinite
 
 from fewbits import kernels
 from fewbits.compare.exploring.fitting import fitted_table
-from fewbits.compare.exploring.space import BLOCK_SCALES, FAMILIES, NAMED, SIZES, design_space
+from fewbits.compare.exploring.space import BLOCK_SCALES, FAMILIES, NAMED, SIZES, bits_of, design_space
 from fewbits.compare.exploring.sweep import own_formats, qsnr_of, score_all
 from fewbits.compare.exploring.vectors import Singles, vectors_of
 from fewbits.errors import ArgumentError
@@ -61,14 +61,15 @@ def best_format(
     if not isfinite(budget) or not space:
         least = design_space()[0].bits_per_value
         raise ArgumentError(f"a budget of {budget:g} bits per value; expected at least {least:g}")
-    for format in own:
-        if format.bits_per_value > budget:
-            raise ArgumentError(
-                f"{format!s:.100} takes {format.bits_per_value:g} bits per value, more than the budget of"
-                f" {budget:g}; leave it out or raise the budget"
-            )
     kernels.check_scale_rule(scale_rule, (*space, *own))
     drawn = vectors_of(data, vectors, seed, scale_rule, include, exclude)
+    for format in own:
+        bits = bits_of(format, drawn.data.length)
+        if bits > budget:
+            raise ArgumentError(
+                f"{format!s:.100} takes {bits:g} bits per value, more than the budget of {budget:g}; leave it"
+                " out or raise the budget"
+            )
     half = len(drawn.values) // 2
     if not half:
         raise ArgumentError("one vector; expected at least 2: one half chooses, the other one judges")

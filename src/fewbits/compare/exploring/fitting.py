@@ -88,10 +88,12 @@ def optimal_values(
     def around_mean(first: Indices, end: Indices) -> Reals:
         weight = w[end] - w[first]
         mean = (s[end] - s[first]) / np.where(weight > 0, weight, 1)
-        return (q[end] - q[first]) - (s[end] - s[first]) * mean
+        spread: Reals = (q[end] - q[first]) - (s[end] - s[first]) * mean
+        return spread
 
     def around_fixed(first: Indices, end: Indices, to: float) -> Reals:
-        return (q[end] - q[first]) - 2 * to * (s[end] - s[first]) + to**2 * (w[end] - w[first])
+        distance: Reals = (q[end] - q[first]) - 2 * to * (s[end] - s[first]) + to**2 * (w[end] - w[first])
+        return distance
 
     free = count if fixed is None else count - 1
     errors, ends = around_mean(np.zeros(n + 1, np.int64), np.arange(n + 1)), []

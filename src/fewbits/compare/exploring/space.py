@@ -6,7 +6,19 @@ from collections.abc import Iterator
 from itertools import product
 
 from fewbits.errors import FormatError
-from fewbits.formats import CATALOGUE, Bdr, Block, Element, Exponent, Fixed, Float, Format, Lookup, Posit
+from fewbits.formats import (
+    CATALOGUE,
+    Bdr,
+    Block,
+    Element,
+    Exponent,
+    Fixed,
+    Float,
+    Format,
+    Lookup,
+    Posit,
+    shares_scale,
+)
 
 # Named in every report, beside those that the user names.
 NAMED = ("mx9", "mx6", "mx4", "mxfp8_e4m3", "mxfp6_e2m3", "mxfp4", "mxint8", "nvfp4")
@@ -43,7 +55,8 @@ def design_space() -> tuple[Format, ...]:
     * blocks of 8 to 128 elements: floats of 3 to 8 bits, integers of 2 to 9, posits of 3 to 8, and tables of
       normal quantiles of 2 to 6; under powers of two, E4M3 with an outer FP32, E5M2, FP16 and FP32;
     * integers under integer scales with an outer FP32 (VSQ);
-    * the catalogue, scalars without scales among it, up to 16 bits.
+    * the catalogue, scalars without scales among it, up to 16 bits, but for scales per channel: vectors have
+      a length of their own here, and a channel is as long as its tensor.
     """
     formats = dict.fromkeys([*_bdr(), *_blocks(), *_vsq(), *_catalogued()])
     return tuple(sorted(formats, key=lambda f: (f.bits_per_value, str(f))))
@@ -70,6 +83,12 @@ def is_explorable(format: Format) -> bool:
     """Return whether a format holds real numbers of both signs: scales on their own do not."""
     element = format.element
     return not element.power_of_two and element.min < 0
+
+
+def bits_of(format: Format, length: int) -> float:
+    """Return the bits per value of a format in vectors of ``length`` values, each a channel of its own."""
+    per_channel = sum(group.bits for group in format.groups.shared if group.size == "channel")
+    return format.bits_per_value + per_channel / length
 
 
 def _bdr() -> Iterator[Bdr]:
@@ -101,7 +120,11 @@ def _vsq() -> Iterator[Block]:
 
 def _catalogued() -> Iterator[Format]:
     of_catalogue = (entry.format for entry in CATALOGUE.values())
-    yield from (f for f in of_catalogue if f.element.bits <= _WIDEST and is_explorable(f))
+    yield from (
+        f
+        for f in of_catalogue
+        if f.element.bits <= _WIDEST and is_explorable(f) and not shares_scale(f, "channel")
+    )
 
 
 def normal_table(bits: int) -> Lookup:

@@ -8,7 +8,7 @@ from math import nan
 from statistics import fmean
 
 from fewbits import kernels
-from fewbits.compare.exploring.space import NAMED, design_space, family_of, is_explorable, scale_of
+from fewbits.compare.exploring.space import NAMED, bits_of, design_space, family_of, is_explorable, scale_of
 from fewbits.compare.exploring.vectors import Singles, vectors_of
 from fewbits.errors import ArgumentError
 from fewbits.formats import Bdr, Format, area_memory_proxy, parse
@@ -43,9 +43,9 @@ def explore_formats(
     and of those whose scales are powers of two.
 
     Args:
-        data: ``"variance"`` (normal, with a variance of its own for each vector), ``"gaussian"``, ``"laplace"``
-            or ``"lognormal"``; or a ``.npy`` array, a ``.safetensors`` file, an index of several or a folder
-            of them, of which pieces of rows are taken at random.
+        data: ``"variance"`` (normal, each vector with its own variance), ``"gaussian"``, ``"laplace"`` or
+            ``"lognormal"``; or a ``.npy`` array, a ``.safetensors`` file, an index of several or a folder of
+            them, of which pieces of rows are taken at random.
         formats: formats or texts to place beside the fronts, with those that are always named.
         vectors: how many, of 256 values each; of a file at most as many as it holds.
         seed: of the vectors that are drawn.
@@ -118,7 +118,7 @@ def _score(format: Format, qsnr_db: float, length: int) -> ExploredFormat:
         str(format),
         family_of(format),
         scale_of(format),
-        format.bits_per_value,
+        bits_of(format, length),
         qsnr_db,
         area_memory_proxy(format),
         qsnr_lower_bound(format, length) if isinstance(format, Bdr) else nan,
