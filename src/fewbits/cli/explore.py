@@ -74,6 +74,7 @@ def explore(
 
     origin = provenance((seed,))
     rule, taken, left = scale_rule or "floor", read_list(include), read_list(exclude)
+    winner = ""
     with progress_bar() as progress:
         if budget is None:
             space = explore_formats(
@@ -87,11 +88,11 @@ def explore(
                 budget, data, own, vectors=vectors, seed=seed, scale_rule=rule, include=taken, exclude=left,
                 progress=progress,
             )  # fmt: skip
-            table = choice_table(choice)
+            table, winner = choice_table(choice), choice.winner
             page, text = lambda: choice_page(choice, origin), lambda: choice_json(choice, origin)
     console = tables_console(report, json)
     console.print(table)
-    if budget is not None:  # without breaks, so that it can be copied
-        console.print(choice.winner, markup=False, highlight=False, soft_wrap=True)
+    if winner:  # without breaks, so that it can be copied
+        console.print(winner, markup=False, highlight=False, soft_wrap=True)
     write_report(report, page)
     write_report(json, text)

@@ -94,8 +94,8 @@ def _both(finalist: Finalist) -> tuple[str, str]:
 def _plane(cost: str, title: str, exploration: Exploration) -> Plot:
     """Return the plot of all formats over one cost, with filters by family, scale and bits."""
     formats = [f for f in exploration.formats if math.isfinite(f.qsnr_db)]
-    families = list(dict.fromkeys(f.family for f in exploration.formats))
-    scales = list(dict.fromkeys(f.scale for f in exploration.formats))
+    families = sorted({f.family for f in exploration.formats})
+    scales = sorted({f.scale for f in exploration.formats})
 
     def at(format: ExploredFormat) -> float:
         return format.bits_per_value if cost == "bits" else format.proxy
@@ -112,7 +112,7 @@ def _plane(cost: str, title: str, exploration: Exploration) -> Plot:
         for i, family in enumerate(families)
     ]
     placed = [p.format for p in exploration.placed if math.isfinite(p.format.qsnr_db)]
-    clouds.append(Cloud([point(f) for f in placed], "text", "diamond-open", 11))
+    marked = Cloud([point(f) for f in placed], "text", "diamond", 10)
     points = [(at(f), f.qsnr_db) for f in formats]
     front = [points[i] for i in pareto_front(points)]
     axis: Axis = linear_axis("bits per value") if cost == "bits" else log_axis("proxy", map(at, formats))
@@ -128,7 +128,9 @@ def _plane(cost: str, title: str, exploration: Exploration) -> Plot:
         Sign("Pareto front of what is shown", "accent", "line"),
     ]
     filters = Filter("elements", families), Filter("scales", scales), Filter("bits per value", _BITS)
-    return Plot(cost, title, scatter(clouds, front, axis, linear_axis("QSNR, dB")), about, signs, (), filters)
+    return Plot(
+        cost, title, scatter(clouds, front, marked, axis, linear_axis("QSNR, dB")), about, signs, (), filters
+    )
 
 
 def _hover(format: ExploredFormat) -> tuple[str, ...]:

@@ -31,13 +31,20 @@ class Cloud:
 
 
 def scatter(
-    clouds: Sequence[Cloud], front: Sequence[tuple[float, float]], x: Axis, y: Axis, height: int = 520
+    clouds: Sequence[Cloud],
+    front: Sequence[tuple[float, float]],
+    marked: Cloud,
+    x: Axis,
+    y: Axis,
+    *,
+    height: int = 520,
 ) -> Figure:
-    """Draw clouds of points, the last on top, and a line of steps through the front of those that are shown.
+    """Draw clouds of points, a line of steps through the front of those that are shown, and marked points.
 
     Args:
-        clouds: with finite coordinates.
+        clouds: with finite coordinates, the last on top.
         front: from left to right; the page's script draws it anew when filters hide points with facets.
+        marked: points on top of all, with finite coordinates.
         x: the cost.
         y: the quality.
         height: in pixels.
@@ -49,6 +56,7 @@ def scatter(
         # A step, not a slope: between two formats the better quality is not to be had for less.
         "line": {"shape": "hv", "width": 2, "color": "accent"},
     })  # fmt: skip
+    data.append(_cloud(marked, x, y))
     return {"data": data, "layout": plot_layout(plot_axis(x), plot_axis(y), height)}
 
 
