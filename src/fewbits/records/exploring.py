@@ -57,7 +57,7 @@ class FrontSensitivity:
     parameter: str  # d1, k1, d2 or k2
     value: int
     formats: int  # of the space that have the value
-    mean_db: float  # loss over bits, over the points of the front
+    mean_db: float  # loss over bits, over the points of the front that it can reach; nan if there are none
     worst_db: float
     proxy_mean_db: float  # loss over the proxy
     proxy_worst_db: float

@@ -163,13 +163,9 @@ def sensitivities(scores: dict[Format, ExploredFormat]) -> list[FrontSensitivity
         having = {f: s for f, s in bdr.items() if parameter != "k2" or f.d2}
         for value in sorted({getattr(f, parameter) for f in having}):
             kept = [s for f, s in having.items() if getattr(f, parameter) == value]
-            losses = {name: _losses(bdr, kept, cost, widest) for name, cost in _COSTS.items()}
-            bits, proxy = losses["bits"], losses["proxy"]
-            found.append(
-                FrontSensitivity(
-                    parameter, value, len(kept), fmean(bits), max(bits), fmean(proxy), max(proxy)
-                )
-            )
+            losses = [_losses(bdr, kept, cost, widest) for cost in _COSTS.values()]
+            means = [(fmean(of), max(of)) if of else (nan, nan) for of in losses]
+            found.append(FrontSensitivity(parameter, value, len(kept), *means[0], *means[1]))
     return found
 
 

@@ -43,6 +43,8 @@ def proxy(value: float) -> str:
 
 def _db(value: float) -> str:
     """Write a difference of decibels with two digits; what only rounds to zero has no sign."""
+    if math.isnan(value):
+        return "n/a"
     text = f"{value:.2f}"
     return text if text.strip("-0.") else "0"
 
