@@ -16,7 +16,7 @@ def exponent(x: Any) -> Any:
 
 
 def bdr(x: Reals, m: int, k1: int, d2: int, k2: int) -> Reals:
-    """With Shared Microexponents, section 3: E1 of the block, a shift of up to 2^d2 - 1 for each sub-block."""
+    """With Shared Microexponents, section 3: E1 of the block, a shift of up to 2^d2 - 1 of a sub-block."""
     blocks = x.reshape(-1, k1 // k2, k2)
     e1 = exponent(np.abs(blocks).max(axis=(1, 2), keepdims=True))
     e2 = exponent(np.abs(blocks).max(axis=2, keepdims=True))

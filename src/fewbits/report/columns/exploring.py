@@ -31,7 +31,7 @@ def written(format: str) -> str:
 
     def shorter(found: re.Match[str]) -> str:
         count = found[1].count(",") + 1
-        return found[0] if count <= _SHORT_TABLE else f"lookup({count} values)"
+        return found[0] if count <= _SHORT_TABLE else f"lookup({count}-values)"
 
     return q.visible(re.sub(r"lookup\(([^()]*)\)", shorter, format))
 
@@ -199,5 +199,7 @@ def about_choice(choice: FormatChoice) -> str:
 def winner_sentence(choice: FormatChoice) -> str:
     """Name the winner, by how much, and how to write it."""
     first, *others = choice.finalists
-    lead = f", {first.held_out_db - others[0].held_out_db:.2f} dB before {written(others[0].format.format)}"
-    return f"Best on held-out data{lead if others else ''}:"
+    if not others or not math.isfinite(first.held_out_db):
+        return "Best on held-out data:"
+    lead = first.held_out_db - others[0].held_out_db
+    return f"Best on held-out data, {lead:.2f} dB before {written(others[0].format.format)}:"
