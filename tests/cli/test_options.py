@@ -42,8 +42,9 @@ def test_every_parameter_that_takes_a_format_takes_an_alias() -> None:
                 assert any(isinstance(m, Formats) for m in hint.__metadata__), (command.name, name)
 
 
-# A plan takes networks, one recipe or several for its layers, and sets rules beside itself.
-OWN = {("train", "--model"), ("bench", "--task")} | {
+# A plan takes networks, one recipe or several for its layers, and sets rules beside itself. Formats are explored
+# on numbers, not on texts.
+OWN = {("train", "--model"), ("bench", "--task"), ("explore", "--data")} | {
     ("plan", option) for option in ("--model", "--formats", "--recipe", "--codec", "--compare")
 }
 
@@ -64,10 +65,10 @@ def test_an_option_of_one_name_has_one_meaning_and_help_on_every_command() -> No
         == {"compare", "prune", "train"}
         == (on["--model"] | {"train"}) - {"cast"}
     )
-    assert on["--report"] == {"bench", "compare", "plan", "prune", "scale", "solve", "train"}
+    assert on["--report"] == {"bench", "compare", "explore", "plan", "prune", "scale", "solve", "train"}
     assert on["--codecs"] == on["--latency-us"] == {"compare", "scale"}
     assert on["--json"] == set(APP.commands)
-    assert on["--include"] == on["--exclude"] == {"cast", "compare", "prune", "train"}
+    assert on["--include"] == on["--exclude"] == {"cast", "compare", "explore", "prune", "train"}
 
 
 @pytest.mark.parametrize(

@@ -43,3 +43,15 @@ def test_every_format_has_a_positive_cost_and_its_scales_are_not_free(fmt: cases
     assert area_memory_proxy(fmt) > 0
     if isinstance(fmt, cases.Block) and isinstance(fmt.size, int):
         assert area_memory_proxy(fmt) > area_memory_proxy(fmt.element)
+
+
+def test_a_table_costs_what_its_values_cost_and_not_its_codes() -> None:
+    # The same three values as codes of an integer and of a table: 0 and 1 are one bit of a multiplier.
+    assert proxy("lookup(-1,0,1)") == proxy("int(2,coding=symmetric)")
+    assert proxy("lookup(-5,0,1,5)") == proxy("lookup(-0.625,0,0.125,0.625)")  # integers of a step of 1/8
+    assert proxy("lookup(-1,0,0.9990234375,1)") > 10 * proxy("lookup(-1,0,0.5,1)")  # eleven bits, and two
+
+
+def test_an_integer_scale_is_multiplied_with_as_a_float_is() -> None:
+    shared = "block(element=int(4,coding=symmetric),scale={},size=16,outer=fp32)"
+    assert proxy(shared.format("int(4,coding=unsigned)")) == proxy(shared.format("float(e=1,m=3)"))

@@ -7,7 +7,9 @@ from fewbits.records import Provenance, PrunedModel, SolveScore, Stage, TaskScor
 from fewbits.report import (
     benchmark_page,
     checkpoint_page,
+    choice_page,
     codecs_page,
+    explore_page,
     matrices_page,
     plan_page,
     prune_page,
@@ -16,7 +18,7 @@ from fewbits.report import (
     tasks_page,
     train_page,
 )
-from tests.report import benchmark, fake, planning, scaling
+from tests.report import benchmark, exploring, fake, planning, scaling
 from tests.report.test_pruning import PRODUCTS, REPORT
 from tests.report.test_pruning import model as pruned
 
@@ -85,6 +87,8 @@ PAGES = {
     "checkpoint": lambda: checkpoint_page(fake.checkpoint(), fake.PROVENANCE),
     "tasks trained": lambda: tasks_page(long_formats(), fake.PROVENANCE),
     "codecs": lambda: codecs_page([scaling.comparison()], fake.PROVENANCE),
+    "explore": lambda: explore_page(exploring.exploration(), ORIGIN),
+    "choice": lambda: choice_page(exploring.choice(), ORIGIN),
     "scale": lambda: scale_page(scaling.prediction(), ORIGIN),
     "plan": lambda: plan_page(planning.record(), ORIGIN),
     "matrices": lambda: matrices_page(fake.matrices(), fake.PROVENANCE),

@@ -2,8 +2,6 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fewbits.errors import ArgumentError
 from fewbits.records import TaskScore
@@ -97,22 +95,3 @@ def test_the_total_says_what_the_checkpoint_would_weigh() -> None:
         "The outputs of m.py then have 31.3 dB, measured with its weights rounded and nothing else."
     )
     assert "times less" not in j.totals_sentence(replace(report, tensors=report.tensors[-1:]))
-
-
-points = st.lists(st.tuples(st.integers(0, 5).map(float), st.integers(0, 5).map(float)), max_size=12)
-
-
-def beats(a: tuple[float, float], b: tuple[float, float]) -> bool:
-    return a[0] <= b[0] and a[1] >= b[1] and a != b
-
-
-@given(points)
-def test_the_front_is_exactly_what_nothing_beats(given_points: list[tuple[float, float]]) -> None:
-    expected = {i for i, p in enumerate(given_points) if not any(beats(other, p) for other in given_points)}
-    front = j.pareto_front(given_points)
-    assert set(front) == expected
-    assert [given_points[i][0] for i in front] == sorted(given_points[i][0] for i in front)
-
-
-def test_a_nan_is_never_on_the_front() -> None:
-    assert j.pareto_front([(4.0, math.nan), (8.0, 1.0), (math.nan, 9.0)]) == [1]

@@ -30,7 +30,9 @@ from fewbits.report import (
     benchmark_table,
     cast_table,
     checkpoint_table,
+    choice_table,
     codecs_table,
+    explore_table,
     history_plot,
     inspect_table,
     logs_table,
@@ -48,7 +50,7 @@ from fewbits.report import (
 )
 from fewbits.report.quantities import pieces
 from fewbits.report.terminal.formats import catalogue_table
-from tests.report import benchmark, fake, planning, scaling
+from tests.report import benchmark, exploring, fake, planning, scaling
 from tests.report.test_pruning import REPORT
 from tests.report.test_table import printed
 
@@ -116,6 +118,7 @@ INSPECT = InspectReport(
     "model.safetensors", (InspectedTensor(TENSOR, (32000, 4096), "BF16", FORMAT, 1 << 26, "2:4"),), ()
 )
 CODECS, SCALE, PLAN = scaling.comparison(), scaling.prediction(), planning.record()
+SPACE, CHOICE = exploring.exploration(), exploring.choice()
 
 
 def named(record: Any) -> Any:
@@ -155,6 +158,19 @@ TABLES = {
     "scale": scale_table(
         replace(SCALE, steps=tuple(map(named, SCALE.steps)), limits=tuple(map(named, SCALE.limits)))
     ),
+    "explore": explore_table(
+        replace(
+            SPACE,
+            formats=tuple(replace(f, format=FORMAT) for f in SPACE.formats),
+            placed=tuple(replace(p, format=replace(p.format, format=FORMAT)) for p in SPACE.placed),
+        )
+    ),
+    "choice": choice_table(
+        replace(
+            CHOICE,
+            finalists=tuple(replace(f, format=replace(f.format, format=FORMAT)) for f in CHOICE.finalists),
+        )
+    ),
     "inspect": inspect_table(INSPECT),
     "formats": catalogue_table(
         [(name, 4.25, 57344.0, "what it is in a sentence of some words", "a paper") for name in CATALOGUE]
@@ -184,7 +200,17 @@ def test_no_name_is_broken_inside_a_word(name: str) -> None:
 
 def test_the_longest_names_are_on_one_line_wherever_they_are_shown() -> None:
     assert len(FORMAT) >= len("fp8_e4m3_tensor")
-    for name in ("tasks", "tasks trained", "matrices", "prune", "cast", "inspect", "formats"):
+    for name in (
+        "tasks",
+        "tasks trained",
+        "matrices",
+        "prune",
+        "cast",
+        "inspect",
+        "explore",
+        "choice",
+        "formats",
+    ):
         assert FORMAT in printed(TABLES[name], 80), name
     for name in ("train", "recipes", "prune"):
         assert RECIPE in printed(TABLES[name], 80), name

@@ -145,6 +145,15 @@ ExcludeOption = Annotated[
         show_default=False,
     ),
 ]
+BudgetOption = Annotated[
+    float | None,
+    typer.Option(
+        "--budget",
+        help="Propose what loses least within so many bits per value, scales included, as in 4.5: formats for"
+        " the tensors of a checkpoint, in the place of --min-qsnr, or one for the data that is explored.",
+        show_default=False,
+    ),
+]
 ReportOption = Annotated[
     Path | None,
     Writes(PAGE),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fewbits.cli.arguments import (
+    BudgetOption,
     CodecsOption,
     ExcludeOption,
     FormatsOption,
@@ -120,14 +121,7 @@ def compare(
             "--model, else of the mean of the tensors."
         ),
     ] = 30.0,
-    budget: Annotated[
-        float | None,
-        typer.Option(
-            help="Checkpoints: in the place of --min-qsnr, propose the formats that lose least within so many"
-            " bits per value, scales included, as in 4.5.",
-            show_default=False,
-        ),
-    ] = None,
+    budget: BudgetOption = None,
     scale_rule: ScaleRuleOption = None,
     include: IncludeOption = None,
     exclude: ExcludeOption = None,

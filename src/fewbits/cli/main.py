@@ -18,6 +18,7 @@ from fewbits.cli.aliases import define, with_aliases
 from fewbits.cli.bench import bench
 from fewbits.cli.cast import cast
 from fewbits.cli.compare import compare
+from fewbits.cli.explore import explore
 from fewbits.cli.flags import with_flags
 from fewbits.cli.formats import formats
 from fewbits.cli.inspect import inspect
@@ -60,6 +61,7 @@ class _Command(typer.core.TyperCommand):
 
 _COMMANDS = (
     compare,
+    explore,
     formats,
     recipes,
     cast,

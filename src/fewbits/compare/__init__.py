@@ -1,7 +1,8 @@
 """Measure formats on models, checkpoints, matrices and linear systems, pruning on models, and codecs.
 
 The functions return records of :mod:`fewbits.records`. ``fewbits compare``, ``fewbits prune`` and ``fewbits
-solve`` call them and print a report; see docs/compare.md and docs/solving.md.
+solve`` call them and print a report; see docs/compare.md and docs/solving.md; ``fewbits explore`` measures
+whole design spaces of formats, docs/exploring.md.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from fewbits.compare.casting import direct_cast
     from fewbits.compare.checkpoint import CHECKPOINT_FORMATS, measure_checkpoint
     from fewbits.compare.codecs import CODECS, compare_codecs
+    from fewbits.compare.exploring import best_format, design_space, explore_formats
     from fewbits.compare.matrix import MATRIX_FORMATS, measure_matrix
     from fewbits.compare.models import TASK_FORMATS, compare_models
     from fewbits.compare.pruned_checkpoint import prune_checkpoint
@@ -34,11 +36,14 @@ _HOMES = {
     "SubbandModel": "subbands",
     "TASK_FORMATS": "models",
     "band_shares": "subbands",
+    "best_format": "exploring",
     "compare_codecs": "codecs",
     "compare_models": "models",
     "compare_text_model": "text_models",
+    "design_space": "exploring",
     "direct_cast": "casting",
     "haar_bands": "subbands",
+    "explore_formats": "exploring",
     "measure_checkpoint": "checkpoint",
     "measure_matrix": "matrix",
     "measure_system": "systems",
@@ -58,10 +63,13 @@ __all__ = [
     "SubbandModel",
     "WeightCast",
     "band_shares",
+    "best_format",
     "compare_codecs",
     "compare_models",
     "compare_text_model",
+    "design_space",
     "direct_cast",
+    "explore_formats",
     "haar_bands",
     "measure_checkpoint",
     "measure_matrix",

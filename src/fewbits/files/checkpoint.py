@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from io import BufferedReader
@@ -151,6 +151,23 @@ def chunks(
         for at, size in pieces(tensor.count, row, most=values, multiple=multiple):
             values_read = _floats(tensor.read(file, at * value_bytes, size * value_bytes), tensor.dtype)
             yield values_read.reshape(-1, row) if row <= values else values_read.reshape(1, -1)
+
+
+def slices(tensor: StoredTensor, starts: Iterable[int], length: int) -> Iterator[NDArray[Any]]:
+    """Yield ``length`` values from each of ``starts`` on, as :func:`chunks` does; only they are read.
+
+    Args:
+        tensor: from :func:`read_checkpoint`; ``tensor.is_float`` holds.
+        starts: indices of values in C order.
+        length: values of each slice, which ends within the tensor.
+
+    Raises:
+        DataError: the file became shorter after it was listed.
+    """
+    value_bytes = tensor.stored_bytes // max(tensor.count, 1)
+    with tensor.file.open("rb") as file:
+        for start in starts:
+            yield _floats(tensor.read(file, start * value_bytes, length * value_bytes), tensor.dtype)
 
 
 def raw_chunks(tensor: StoredTensor, *, size: int = 1 << 22) -> Iterator[bytearray]:

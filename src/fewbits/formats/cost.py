@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from fewbits.formats.elements import Float, Posit
+from fewbits.formats.elements import Fixed, Float, Lookup, Posit
 from fewbits.formats.format import Element, Format
 
 _VALUES, _TILE, _BEAT_BITS, _SUM_BITS = 64, 256, 512, 25
@@ -22,14 +22,25 @@ def _significand_and_range(element: Element) -> tuple[int, int]:
             return grid.mantissa_bits + 1, element.emax - grid.emin
         case Posit():
             return max(1, element.bits - 2 - element.es), element.emax - element.emin
-    return element.bits, 0
+        case Lookup():
+            return _table_width(element), 0
+    return element.bits, 0  # a power of two: adding exponents
+
+
+def _table_width(element: Lookup) -> int:
+    """Return the bits of a table's values as integers of one step: values are multiplied, not codes."""
+    ratios = [abs(v).as_integer_ratio() for v in element.values]
+    step = max(denominator for _, denominator in ratios)  # a power of two, as every value is a binary number
+    return max((n * (step // d)).bit_length() for n, d in ratios)
 
 
 def _scale_area(scale: Element) -> int:
-    """Return the bits that apply a scale: a power of two adds exponents, a float multiplies significands."""
+    """Return the bits that apply a scale: a power of two adds exponents, others multiply significands."""
     match scale:
         case Float():
             return (scale.mantissa_bits + 1) ** 2
+        case Fixed():
+            return scale.bits**2
     return scale.bits
 
 

@@ -16,6 +16,16 @@ from fewbits.records.casting import CastFormat, CastReport, CastTensor
 from fewbits.records.checkpoint import CheckpointReport, TensorScore, TensorSummary
 from fewbits.records.comparison import LayerScore, TaskScore
 from fewbits.records.error import Error
+from fewbits.records.exploring import (
+    Exploration,
+    ExploredData,
+    ExploredFormat,
+    ExploredFront,
+    Finalist,
+    FormatChoice,
+    FrontSensitivity,
+    PlacedFormat,
+)
 from fewbits.records.inspection import InspectedTensor, InspectReport
 from fewbits.records.planning import (
     Machine,
@@ -57,6 +67,13 @@ __all__ = [
     "EnergyProxy",
     "Error",
     "Evaluation",
+    "Exploration",
+    "ExploredData",
+    "ExploredFormat",
+    "ExploredFront",
+    "Finalist",
+    "FormatChoice",
+    "FrontSensitivity",
     "InspectReport",
     "InspectedTensor",
     "LayerScore",
@@ -64,6 +81,7 @@ __all__ = [
     "Machine",
     "MachineLink",
     "MatrixScore",
+    "PlacedFormat",
     "PlanRecord",
     "PlannedEdge",
     "PlannedLayer",

@@ -7,7 +7,9 @@ from fewbits.report.json_text import (
     benchmark_json,
     cast_json,
     checkpoint_json,
+    choice_json,
     codecs_json,
+    explore_json,
     inspect_json,
     matrices_json,
     plan_json,
@@ -20,6 +22,7 @@ from fewbits.report.json_text import (
 from fewbits.report.page.benchmark import benchmark_page
 from fewbits.report.page.checkpoint import checkpoint_page
 from fewbits.report.page.codecs import codecs_page
+from fewbits.report.page.exploring import choice_page, explore_page
 from fewbits.report.page.markup import check_plots
 from fewbits.report.page.matrices import matrices_page
 from fewbits.report.page.models import tasks_page
@@ -31,6 +34,7 @@ from fewbits.report.page.training import train_page
 from fewbits.report.terminal.benchmark import benchmark_table, logs_table
 from fewbits.report.terminal.codecs import codecs_table, scale_table
 from fewbits.report.terminal.compare import checkpoint_table, matrices_table, tasks_table
+from fewbits.report.terminal.exploring import choice_table, explore_table
 from fewbits.report.terminal.planning import plan_table
 from fewbits.report.terminal.pruning import prune_table
 from fewbits.report.terminal.quantizing import quantize_table
@@ -49,9 +53,15 @@ __all__ = [
     "checkpoint_json",
     "checkpoint_page",
     "checkpoint_table",
+    "choice_json",
+    "choice_page",
+    "choice_table",
     "codecs_json",
     "codecs_page",
     "codecs_table",
+    "explore_json",
+    "explore_page",
+    "explore_table",
     "history_plot",
     "inspect_json",
     "inspect_table",

@@ -1,9 +1,10 @@
 """Records as JSON text: strictly valid, in a stable order, with what it takes to measure again.
 
 Each document is one object: ``kind`` ("tasks", "checkpoint", "matrices", "cast", "inspect", "training",
-"system", "pruning", "codecs", "scaling", "plan" or "benchmark"), ``schema`` (the version of this layout, a
-number), ``provenance`` (``command``, ``versions``, ``seeds``) and the records. The keys of a record are its
-fields in order of definition, then what is derived from them (mean, difference, spread, totals).
+"system", "pruning", "codecs", "scaling", "plan", "benchmark", "exploration" or "choice"), ``schema`` (the
+version of this layout, a number), ``provenance`` (``command``, ``versions``, ``seeds``) and the records. The
+keys of a record are its fields in order of definition, then what is derived from them (mean, difference,
+spread, totals).
 
 JSON has no infinities and no NaN. They are written as the strings ``"inf"``, ``"-inf"`` and ``"nan"``, which
 ``float()`` reads back; ``null`` means that a value does not exist.
@@ -22,6 +23,8 @@ from fewbits.records import (
     CastReport,
     CheckpointReport,
     CodecComparison,
+    Exploration,
+    FormatChoice,
     InspectReport,
     MatrixScore,
     PlanRecord,
@@ -110,6 +113,16 @@ def benchmark_json(report: BenchmarkReport, provenance: Provenance) -> str:
 def plan_json(plan: PlanRecord, provenance: Provenance) -> str:
     """Write a plan under ``plan``, which :meth:`fewbits.planner.Plan.load` reads again."""
     return _document("plan", provenance, plan=plan)
+
+
+def explore_json(exploration: Exploration, provenance: Provenance) -> str:
+    """Write a design space under ``exploration``, with every format and front."""
+    return _document("exploration", provenance, exploration=exploration)
+
+
+def choice_json(choice: FormatChoice, provenance: Provenance) -> str:
+    """Write the best format within a budget under ``choice``, with all finalists."""
+    return _document("choice", provenance, choice=choice)
 
 
 def _document(kind: str, provenance: Provenance, **records: object) -> str:

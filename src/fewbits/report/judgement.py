@@ -1,8 +1,7 @@
-"""Conclusions from scores: which differences are significant, and which formats are on the Pareto front."""
+"""Conclusions from scores: which differences are significant, and what a checkpoint would weigh."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -185,20 +184,6 @@ def _cost(report: CheckpointReport) -> str:
         " its outputs lose: tensors of one QSNR differ widely in what they do to a model. --model"
         " measures it."
     )
-
-
-def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Return the indices of the points (cost, quality) that no other point beats, from low cost to high.
-
-    One point beats another when it costs no more, is no worse, and differs in one of the two. Points with a
-    NaN are never on the front.
-    """
-    front: list[int] = []
-    known = [i for i, (cost, good) in enumerate(points) if not math.isnan(cost + good)]
-    for i in sorted(known, key=lambda i: (points[i][0], -points[i][1])):
-        if not front or points[i][1] > points[front[-1]][1] or points[i] == points[front[-1]]:
-            front.append(i)
-    return front
 
 
 def left_wide_sentence(scores: Sequence[TaskScore]) -> str:

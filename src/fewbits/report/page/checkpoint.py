@@ -6,10 +6,11 @@ import math
 import shlex
 from collections.abc import Sequence
 
+from fewbits.fronts import pareto_front
 from fewbits.records import CheckpointReport, Provenance
 from fewbits.report import quantities as q
 from fewbits.report.columns.checkpoint import REASON, TOTAL_COLUMNS, proposal_columns, qsnr_columns
-from fewbits.report.judgement import pareto_front, totals_sentence
+from fewbits.report.judgement import totals_sentence
 from fewbits.report.page.axes import linear_axis
 from fewbits.report.page.figures import Cells, Dot, dots, heat_map
 from fewbits.report.page.front import FRONT_SIGNS, front_series

@@ -6,6 +6,7 @@ import math
 import shlex
 from collections.abc import Callable, Sequence
 
+from fewbits.fronts import pareto_front
 from fewbits.records import CodecComparison, CodecScore, Provenance
 from fewbits.report import quantities as q
 from fewbits.report.columns.codecs import (
@@ -19,7 +20,6 @@ from fewbits.report.columns.codecs import (
     milliseconds,
     predicted_from,
 )
-from fewbits.report.judgement import pareto_front
 from fewbits.report.page.axes import difference_axis, log_axis
 from fewbits.report.page.figures import Curve, Dot, curves, dots
 from fewbits.report.page.front import front_series, not_drawn

@@ -121,7 +121,7 @@ def bars(
             "type": "bar", "orientation": "h", "y": rows.places, "x": list(part.values), "width": 14,
             "marker": {"color": part.color},
             "hovertext": [
-                _hover(name, (f"{part.title}: {value:.3g} {axis.title}",))
+                hover_text(name, (f"{part.title}: {value:.3g} {axis.title}",))
                 for name, value in zip(names, part.values, strict=True)
             ],
             "hoverinfo": "text",
@@ -152,13 +152,13 @@ def curves(drawn: Sequence[Curve], x: Axis, y: Axis, *, reference: float | None 
             "x": at, "y": [y.place(v) for _, v in curve.points],
             "line": {"width": 2, "color": color, "dash": dash or "solid"},
             "marker": {"size": 6 if len(at) <= 30 else 1, "color": color},
-            "hovertext": [_hover(curve.name, (line,)) for line in curve.hover], "hoverinfo": "text",
+            "hovertext": [hover_text(curve.name, (line,)) for line in curve.hover], "hoverinfo": "text",
         })  # fmt: skip
     ends = [x.place(at) for curve in drawn for at, _ in curve.points]
     if reference is not None and ends:
         across = [y.place(reference)] * 2
         data.append(_reference([min(ends), max(ends)], across))
-    return {"data": data, "layout": _layout(plot_axis(x), plot_axis(y), 440)}
+    return {"data": data, "layout": plot_layout(plot_axis(x), plot_axis(y), 440)}
 
 
 def heat_map(rows: Sequence[str], columns: Sequence[str], layers: Sequence[Cells]) -> Figure:
@@ -173,7 +173,7 @@ def heat_map(rows: Sequence[str], columns: Sequence[str], layers: Sequence[Cells
     names = [_wrapped(row, 40) for row in rows]
     heads = [plot_text(q.shortened(column, 24, 1)[0]) for column in columns]
     height = 8 + _LINE * max((name.count("<br>") + 1 for name in names), default=1)
-    layout = _layout(
+    layout = plot_layout(
         _labels(range(len(columns)), heads) | {"side": "top", "tickangle": -40},
         _labels(range(len(rows)), names) | {"range": [len(rows) - 0.5, -0.5]},
         150 + height * len(rows),
@@ -212,10 +212,11 @@ class _Rows:
             "showgrid": True,
             "gridcolor": "line",
         }
-        return _layout(plot_axis(axis), y, 70 + self.height)
+        return plot_layout(plot_axis(axis), y, 70 + self.height)
 
 
-def _layout(x: Figure, y: Figure, height: float) -> Figure:
+def plot_layout(x: Figure, y: Figure, height: float) -> Figure:
+    """Describe a plot of these axes to Plotly; its height is in pixels."""
     return {
         "height": height, "margin": {"l": 12, "r": 16, "t": 8, "b": 12}, "xaxis": x, "yaxis": y,
         "showlegend": False, "hovermode": "closest",
@@ -244,7 +245,8 @@ def _wrapped(name: str, width: int) -> str:
     return "<br>".join(plot_text(line) for line in q.shortened(name, width, 3))
 
 
-def _hover(name: str, lines: Sequence[str]) -> str:
+def hover_text(name: str, lines: Sequence[str]) -> str:
+    """Return what is shown when a point is pointed at: its name, and lines below it."""
     return "<br>".join([f"<b>{_wrapped(name, 60)}</b>", *(plot_text(line) for line in lines)])
 
 
@@ -260,7 +262,7 @@ def _dots(rows: _Rows, names: Sequence[str], series: Series, axis: Axis) -> Figu
             "size": series.size, "symbol": series.symbol, "color": series.color,
             "line": {"width": 2, "color": series.color},
         },
-        "hovertext": [_hover(names[dot.row], dot.hover) for dot in drawn], "hoverinfo": "text",
+        "hovertext": [hover_text(names[dot.row], dot.hover) for dot in drawn], "hoverinfo": "text",
     }  # fmt: skip
     if any(above) or any(below):
         trace["error_x"] = {
@@ -306,7 +308,7 @@ def _heat(
     def hover(row: str, column: str, value: float | None) -> str:
         said = "not measured" if value is None else f"{cells.title} QSNR: {q.decibels(value)}"
         unit = " dB" if value is not None and math.isfinite(value) else ""
-        return _hover(column, (row, said + unit))
+        return hover_text(column, (row, said + unit))
 
     def level(value: float | None) -> float | None:
         return None if value is None or math.isnan(value) else min(max(value, low), high)

@@ -48,6 +48,14 @@ class Sign:
 
 
 @dataclass(frozen=True)
+class Filter:
+    """Boxes to tick: points with a choice that is not ticked are hidden."""
+
+    title: str
+    choices: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Plot:
     """A plot between its title and a sentence about it."""
 
@@ -60,6 +68,7 @@ class Plot:
     about: str
     legend: Sequence[Sign] = ()
     choices: Sequence[str] = ()  # names of the layers of a heat map, to choose from
+    filters: Sequence[Filter] = ()  # of points, in the order of their facets
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ import math
 import shlex
 from collections.abc import Callable, Sequence
 
+from fewbits.fronts import pareto_front
 from fewbits.records import MatrixScore, Provenance
 from fewbits.report import quantities as q
 from fewbits.report.columns.matrices import MATRIX_COLUMNS
-from fewbits.report.judgement import by_matrix, pareto_front
+from fewbits.report.judgement import by_matrix
 from fewbits.report.page.axes import log_axis
 from fewbits.report.page.figures import Dot, dots
 from fewbits.report.page.front import FRONT_SIGNS, front_series, not_drawn

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Sequence
 
 from fewbits.evidence import Evidence
+from fewbits.fronts import pareto_front
 from fewbits.records import LayerScore, Provenance, TaskScore
 from fewbits.report import quantities as q
 from fewbits.report.columns.tasks import task_columns
@@ -16,7 +17,6 @@ from fewbits.report.judgement import (
     left_wide_sentence,
     metric_of,
     narrowest_sentence,
-    pareto_front,
     quality,
 )
 from fewbits.report.page.axes import difference_axis

@@ -1,5 +1,5 @@
 "use strict";
-// Draws the plots of the page in the colours of its theme, and sorts the tables.
+// Draws the plots of the page in the colours of its theme, filters their points, and sorts the tables.
 (() => {
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const read = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -20,12 +20,30 @@
     const figure = JSON.parse(script.textContent);
     const place = document.getElementById(script.dataset.figure);
     place.classList.toggle("wide", figure.data[0].type === "heatmap");
-    return { figure, place, layer: 0 };
+    const filters = [...document.querySelectorAll(`.filter[data-for="${place.id}"]`)];
+    return { figure, place, filters, layer: 0 };
   });
+
+  // Without the points that have a choice which is not ticked; what has no facets is never hidden.
+  function shown(data, filters) {
+    const ticked = filters.map((f) => new Set([...f.querySelectorAll("input:checked")].map((i) => Number(i.value))));
+    const kept = data.map(({ facets, ...trace }) => {
+      if (!facets) return trace;
+      const keep = (list) => list.filter((_, i) => facets[i].every((value, at) => ticked[at].has(value)));
+      return { ...trace, x: keep(trace.x), y: keep(trace.y), hovertext: keep(trace.hovertext) };
+    });
+    const points = kept.flatMap((trace, i) => (data[i].facets ? trace.x.map((x, j) => [x, trace.y[j]]) : []));
+    const front = [];
+    for (const point of points.sort((a, b) => a[0] - b[0] || b[1] - a[1])) {
+      if (!front.length || point[1] > front[front.length - 1][1]) front.push(point);
+    }
+    return kept.map(({ isFront, ...trace }) => (
+      isFront ? { ...trace, x: front.map((p) => p[0]), y: front.map((p) => p[1]) } : trace));
+  }
 
   async function draw(plot) {
     const font = { family: getComputedStyle(document.body).fontFamily, size: 13, color: read("--text") };
-    const data = coloured(plot.figure.data);
+    const data = coloured(shown(plot.figure.data, plot.filters));
     data.forEach((trace, i) => { if (trace.type === "heatmap") trace.visible = i === plot.layer; });
     const layout = {
       ...coloured(plot.figure.layout), font, autosize: true, dragmode: false,
@@ -39,6 +57,10 @@
   for (const choice of document.querySelectorAll(".choice")) {
     const plot = plots.find((p) => p.place.id === choice.dataset.for);
     choice.addEventListener("change", (event) => { plot.layer = Number(event.target.value); draw(plot); });
+  }
+
+  for (const plot of plots) {
+    for (const filter of plot.filters) filter.addEventListener("change", () => draw(plot));
   }
 
   function sortBy(table, column, direction) {

@@ -1,0 +1,112 @@
+"""The best format within a budget: held-out data decide, and what suits only the chosen half loses."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fewbits as fb
+from fewbits.compare import best_format
+from fewbits.compare.exploring.sweep import qsnr_of
+from fewbits.compare.exploring.vectors import vectors_of
+from fewbits.errors import ArgumentError
+from fewbits.formats import parse
+from fewbits.records import Finalist, FormatChoice
+
+
+@pytest.fixture(scope="module")
+def chosen() -> FormatChoice:
+    return best_format(3.5, "laplace", ["bdr(m=1)"], vectors=400)
+
+
+def kinds(choice: FormatChoice) -> dict[str, Finalist]:
+    return {f.kind: f for f in choice.finalists}
+
+
+def test_a_table_fitted_to_the_data_wins_where_it_is_best(chosen: FormatChoice) -> None:
+    first = chosen.finalists[0]
+    assert first.kind == "table"
+    assert first.held_out_db > kinds(chosen)["lookup"].held_out_db + 0.2
+    assert parse(chosen.winner).bits_per_value <= 3.5
+    assert str(parse(chosen.winner)) == chosen.winner
+
+
+def test_each_family_has_its_best_and_named_formats_take_part(chosen: FormatChoice) -> None:
+    assert set(kinds(chosen)) == {"table", "lookup", "bdr", "float", "int", "posit", "named"}
+    assert kinds(chosen)["named"].format.format == "bdr(m=1)"
+    held_out = [f.held_out_db for f in chosen.finalists]
+    assert held_out == sorted(held_out, reverse=True)
+    assert all(f.format.bits_per_value <= 3.5 for f in chosen.finalists)
+    assert chosen.tried > 300
+    assert chosen.tables > 10
+
+
+def test_both_halves_are_what_they_are_said_to_be(chosen: FormatChoice) -> None:
+    values = vectors_of("laplace", 400, 0, "floor").values
+    for finalist in chosen.finalists:
+        f = finalist.format.format
+        assert finalist.format.qsnr_db == pytest.approx(qsnr_of(values[:200], parse(f), "floor"))
+        y = fb.fake_quantize(values[200:], f)
+        assert finalist.held_out_db == pytest.approx(fb.qsnr(values[200:], y), abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_table_that_learned_its_data_by_heart_loses(seed: int, tmp_path: Path) -> None:
+    # Two vectors: 256 values to choose on, and up to 256 in a table, which then holds nearly all of them.
+    random = np.random.default_rng(seed)
+    np.save(tmp_path / "tiny.npy", random.standard_normal((2, 256)))
+    choice = best_format(8.5, tmp_path / "tiny.npy")
+    table = kinds(choice)["table"]
+    assert table.format.qsnr_db > max(f.format.qsnr_db for f in choice.finalists if f is not table) + 3
+    assert table.held_out_db < table.format.qsnr_db - 3
+    assert choice.finalists[0] is not table
+    assert choice.winner != table.format.format
+    # With the half that it was fitted to as the judge it would have won: the held-out half is what decides.
+    by_heart = max(choice.finalists, key=lambda f: f.format.qsnr_db)
+    assert by_heart is table
+
+
+def test_data_of_a_few_values_get_the_table_that_holds_them_exactly(tmp_path: Path) -> None:
+    values = np.array([-1, -0.3125, 0.15625, 1])
+    rows = np.random.default_rng(0).choice(values, (64, 256))
+    np.save(tmp_path / "few.npy", rows)
+    choice = best_format(2.5, tmp_path / "few.npy")
+    assert choice.finalists[0].kind == "table"
+    assert choice.finalists[0].held_out_db == np.inf
+
+
+@pytest.mark.parametrize("budget", [0.5, -1, float("nan"), float("inf")])
+def test_a_budget_that_nothing_meets_is_refused(budget: float) -> None:
+    with pytest.raises(ArgumentError, match=r"a budget of .* bits per value; expected at least 1$"):
+        best_format(budget, vectors=2)
+
+
+def test_wrong_requests_are_refused() -> None:
+    with pytest.raises(
+        ArgumentError, match=r"mx6 takes 6 bits per value, more than the budget of 4.5; leave"
+    ):
+        best_format(4.5, formats=["mx6"], vectors=2)
+    with pytest.raises(ArgumentError, match=r"int4_channel takes 4.125 bits per value, more than"):
+        best_format(4, formats=["int4_channel"], vectors=2)
+    with pytest.raises(ArgumentError, match="one vector; expected at least 2"):
+        best_format(4.5, vectors=1)
+
+
+def test_a_budget_without_room_for_tables_goes_without() -> None:
+    choice = best_format(1.9, vectors=2)
+    assert choice.tables == 0
+    assert choice.winner == "binary"
+
+
+def test_the_same_seed_gives_the_same_choice_and_progress_is_told() -> None:
+    seen: list[Any] = []
+    first = best_format(2.5, vectors=4, progress=lambda *told: seen.append(told))
+    assert {what for what, _, _ in seen} == {"measuring formats", "fitting tables"}
+    last = {what: (done, total) for what, done, total in seen}
+    assert all(done == total for done, total in last.values())
+    assert best_format(2.5, vectors=4) == first
+    other = best_format(2.5, vectors=4, seed=1)
+    assert replace(other.data, seed=0) == first.data
+    assert other.finalists != first.finalists
