@@ -15,7 +15,7 @@ try:
     import jax as _jax
 except ImportError as error:
     raise MissingDependencyError(
-        "fewbits.jax needs JAX, which is not installed; pip install 'fewbits[jax]'"
+        "fewbits.jax needs JAX, which is not installed; on Python 3.11 or later, pip install 'fewbits[jax]'"
     ) from error
 
 from fewbits.jax.conversions import fake_quantize, quantize

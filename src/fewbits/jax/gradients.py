@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +17,33 @@ Scaling = DynamicLossScaling | None
 Aux = object
 
 
+class ValueAndGradients(Protocol):
+    """What :func:`filter_value_and_grad` returns."""
+
+    def __call__(
+        self, parameters: Tree, /, *args: object, **kwargs: object
+    ) -> tuple[Array | tuple[Array, Aux], Scaling, Array, Tree]:
+        """Return the loss, the scaling of the next step, whether all is finite, and the gradients."""
+        ...
+
+
+class Gradients(Protocol):
+    """What :func:`filter_grad` returns."""
+
+    def __call__(
+        self, parameters: Tree, /, *args: object, **kwargs: object
+    ) -> tuple[Scaling, Array, Tree] | tuple[Scaling, Array, Tree, Aux]:
+        """Return the next scaling, whether all is finite, the gradients, and what else there is."""
+        ...
+
+
 def filter_value_and_grad(
     function: Callable[..., Array | tuple[Array, Aux]],
     scaling: Scaling,
     *,
     has_aux: bool = False,
     dtype: DTypeLike | None = jnp.float16,
-) -> Callable[..., tuple[Array | tuple[Array, Aux], Scaling, Array, Tree]]:
+) -> ValueAndGradients:
     """Return a function for the loss and its gradients, computed in a narrow dtype with a scaled loss.
 
     The gradient is divided by the scale that multiplied this loss; the scaling that is returned is the next
@@ -43,7 +63,7 @@ def filter_value_and_grad(
     """
 
     def run(
-        parameters: Tree, *args: object, **kwargs: object
+        parameters: Tree, /, *args: object, **kwargs: object
     ) -> tuple[Array | tuple[Array, Aux], Scaling, Array, Tree]:
         floats, others = partition(parameters)
 
@@ -71,7 +91,7 @@ def filter_grad(
     *,
     has_aux: bool = False,
     dtype: DTypeLike | None = jnp.float16,
-) -> Callable[..., tuple[Scaling, Array, Tree] | tuple[Scaling, Array, Tree, Aux]]:
+) -> Gradients:
     """Return a function for the gradients alone; see :func:`filter_value_and_grad` for the arguments.
 
     Returns:
@@ -80,7 +100,7 @@ def filter_grad(
     run = filter_value_and_grad(function, scaling, has_aux=has_aux, dtype=dtype)
 
     def gradients_alone(
-        parameters: Tree, *args: object, **kwargs: object
+        parameters: Tree, /, *args: object, **kwargs: object
     ) -> tuple[Scaling, Array, Tree] | tuple[Scaling, Array, Tree, Aux]:
         value, following, finite, gradients = run(parameters, *args, **kwargs)
         if not has_aux:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, Protocol
+from typing import Any, Generic, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -22,13 +22,11 @@ from fewbits.recipes import recipe as read
 class Transformation(Protocol):
     """What is needed of an optimizer: the two functions of ``optax.GradientTransformation``."""
 
-    @property
-    def init(self) -> object:
-        """``init(parameters)`` returns a state."""
+    def init(self, parameters: Any, /) -> Any:
+        """Return a state."""
 
-    @property
-    def update(self) -> object:
-        """``update(gradients, state, parameters)`` returns updates and the next state."""
+    def update(self, gradients: Any, state: Any, parameters: Any, /) -> tuple[Any, Any]:
+        """Return updates and the next state."""
 
 
 def optimizer_update(
@@ -44,7 +42,7 @@ def optimizer_update(
         finite: whether all gradients are, as :func:`fewbits.jax.filter_grad` returns it.
     """
     floats, others = partition(parameters)
-    updates, following = optimizer.update(gradients, state, floats)  # type: ignore[operator]  # Optax types it by protocols of its own
+    updates, following = optimizer.update(gradients, state, floats)
     stepped = jax.tree.map(lambda p, u: p + u.astype(p.dtype), floats, updates)
     return combine(select(finite, stepped, floats), others), select(finite, following, state)
 
@@ -103,7 +101,7 @@ class RecipeOptimizer:
         """
         recipe = read(self.recipe)
         floats, others = partition(parameters)
-        state = _held(self.optimizer.init(floats), recipe.first_moment)  # type: ignore[operator]  # as above
+        state = _held(self.optimizer.init(floats), recipe.first_moment)
         master = _held(floats, recipe.master) if recipe.has_master and recipe.parameter else None
         return combine(_held(floats, recipe.parameter, scalars=True), others), RecipeState(state, master)
 
@@ -133,12 +131,8 @@ class RecipeOptimizer:
         target = recipe.parameter
         if target is not None and recipe.update == "stochastic" and not recipe.has_master:
             target = RoleFormat(target.format, "stochastic", target.scale_rule)
-        stored = (
-            target,
-            recipe.held_gradient,
-            recipe.first_moment,
-            recipe.master if recipe.has_master else None,
-        )
+        master = recipe.master if recipe.has_master else None
+        stored = (target, recipe.held_gradient, recipe.first_moment, master)
         drawn = any(role is not None and role.rounding == "stochastic" for role in stored)
         if drawn != (key is not None):
             raise ArgumentError(
@@ -148,12 +142,12 @@ class RecipeOptimizer:
         keys = [None] * 4 if key is None else list(jax.random.split(key, 4))
         wide = _widened(narrow if state.master is None else state.master)
         held = _widened(_held(_widened(gradients), recipe.held_gradient, keys[0]))
-        updates, inner = self.optimizer.update(held, _widened(state.inner), wide)  # type: ignore[operator]  # as above
+        updates, inner = self.optimizer.update(held, _widened(state.inner), wide)
         stepped = jax.tree.map(jnp.add, wide, updates)
-        master = None if state.master is None else _held(stepped, recipe.master, keys[1])
-        source = stepped if master is None else _widened(master)
+        kept = None if state.master is None else _held(stepped, master, keys[1])
+        source = stepped if kept is None else _widened(kept)
         rounded = _held(source, target, keys[2], scalars=True)
-        following = RecipeState(_held(inner, recipe.first_moment, keys[3]), master)
+        following = RecipeState(_held(inner, recipe.first_moment, keys[3]), kept)
         chosen = select(jnp.asarray(finite), (rounded, following), (narrow, state))
         return combine(chosen[0], others), chosen[1]
 
@@ -175,8 +169,15 @@ def _held(tree: Tree, target: RoleFormat | None, key: Array | None = None, scala
     for i, leaf in enumerate(leaves):
         if is_floating(leaf) and (leaf.ndim or scalars):
             own = None if key is None or target.rounding != "stochastic" else jax.random.fold_in(key, i)
+            # What becomes a 16-bit type overflows as that type does, as in fewbits.optim.
+            converted = dtype != jnp.float32 and target.rounding == "nearest_even"
             rounded = fake_quantize(
-                leaf, target.format, rounding=target.rounding, scale_rule=target.scale_rule, key=own
+                leaf,
+                target.format,
+                rounding=target.rounding,
+                scale_rule=target.scale_rule,
+                overflow=None if converted else "saturate",
+                key=own,
             )
             leaves[i] = to_floats(from_floats(rounded), dtype)
     whole: Tree = jax.tree.unflatten(structure, leaves)

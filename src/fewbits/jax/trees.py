@@ -31,10 +31,6 @@ def cast_tree(tree: Tree, dtype: DTypeLike) -> Tree:
     Args:
         tree: any pytree: a module of Equinox, parameters of Flax, a batch.
         dtype: such as ``jnp.float16``.
-
-    >>> import jax.numpy as jnp
-    >>> cast_tree({"w": jnp.ones(2), "step": jnp.zeros((), jnp.int32)}, jnp.bfloat16)["w"].dtype
-    dtype(bfloat16)
     """
     cast: Tree = jax.tree.map(
         lambda leaf: jnp.asarray(leaf).astype(dtype) if is_floating(leaf) else leaf, tree
