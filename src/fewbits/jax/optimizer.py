@@ -13,8 +13,7 @@ from jax import Array
 from fewbits.errors import ArgumentError
 from fewbits.jax.conversions import fake_quantize
 from fewbits.jax.linear import VECTORS
-from fewbits.jax.numbers import from_floats, to_floats
-from fewbits.jax.trees import Tree, combine, is_floating, partition, select
+from fewbits.jax.trees import Tree, cast_tree, combine, is_floating, partition, select
 from fewbits.recipes import Recipe, RoleFormat
 from fewbits.recipes import recipe as read
 
@@ -153,11 +152,7 @@ class RecipeOptimizer:
 
 
 def _widened(tree: Tree) -> Tree:
-    """Return a tree in float32, subnormal numbers included, which XLA's own conversion may flush."""
-    wide: Tree = jax.tree.map(
-        lambda leaf: to_floats(from_floats(leaf), jnp.float32) if is_floating(leaf) else leaf, tree
-    )
-    return wide
+    return cast_tree(tree, jnp.float32)
 
 
 def _held(tree: Tree, target: RoleFormat | None, key: Array | None = None, scalars: bool = False) -> Tree:
@@ -167,18 +162,19 @@ def _held(tree: Tree, target: RoleFormat | None, key: Array | None = None, scala
     leaves, structure = jax.tree.flatten(tree)
     dtype = VECTORS.get(str(target.format), jnp.float32)
     for i, leaf in enumerate(leaves):
-        if is_floating(leaf) and (leaf.ndim or scalars):
-            own = None if key is None or target.rounding != "stochastic" else jax.random.fold_in(key, i)
-            # What becomes a 16-bit type overflows as that type does, as in fewbits.optim.
-            converted = dtype != jnp.float32 and target.rounding == "nearest_even"
-            rounded = fake_quantize(
-                leaf,
-                target.format,
-                rounding=target.rounding,
-                scale_rule=target.scale_rule,
-                overflow=None if converted else "saturate",
-                key=own,
-            )
-            leaves[i] = to_floats(from_floats(rounded), dtype)
+        if not is_floating(leaf) or not (leaf.ndim or scalars):
+            continue
+        if dtype != jnp.float32 and target.rounding == "nearest_even":
+            leaves[i] = leaf.astype(dtype)  # JAX's own conversion, which goes to infinity as fewbits.optim's
+            continue
+        own = None if key is None or target.rounding != "stochastic" else jax.random.fold_in(key, i)
+        leaves[i] = fake_quantize(
+            leaf,
+            target.format,
+            rounding=target.rounding,
+            scale_rule=target.scale_rule,
+            overflow="saturate",
+            key=own,
+        ).astype(dtype)
     whole: Tree = jax.tree.unflatten(structure, leaves)
     return whole
