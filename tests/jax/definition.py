@@ -48,4 +48,3 @@ def assert_equal(q: Any, rounded: jax.Array, wanted: tuple[Packed, Array], what:
             same = np.array_equal(np.asarray(piece).view(np.uint8), np.ascontiguousarray(part).view(np.uint8))
             assert same, (what, name)
     assert np.array_equal(bits(rounded), wanted[1]), what
-    assert np.array_equal(bits(q.dequantize()), wanted[1]), what
