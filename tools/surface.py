@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -34,6 +35,8 @@ class Entry(NamedTuple):
 def modules() -> list[ModuleType]:
     """The top of the package, then each folder that it lists."""
     folders = [value for name in dir(fewbits) if inspect.ismodule(value := getattr(fewbits, name))]
+    with suppress(fewbits.MissingDependencyError):
+        folders.append(fewbits.jax)
     return sorted([fewbits, *folders], key=lambda module: module.__name__)
 
 

@@ -92,11 +92,15 @@ __all__ = [
 __version__ = _release("fewbits")
 
 
+# Loaded when asked for like the others, but not listed: they need a package of an extra.
+_OPTIONAL = ("jax",)
+
+
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         globals()[name] = found = getattr(import_module(_HOMES[name]), name)  # not asked for again
         return found
-    if name in _FOLDERS:
+    if name in (*_FOLDERS, *_OPTIONAL):
         return import_module(f"fewbits.{name}")
     if not name.startswith("_"):
         from fewbits.formats import CATALOGUE

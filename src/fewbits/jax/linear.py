@@ -1,0 +1,149 @@
+"""The product of a linear layer as a recipe has it: three products, forward and backward."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from fewbits.errors import ArgumentError
+from fewbits.jax.conversions import fake_quantize
+from fewbits.recipes import Recipe
+from fewbits.recipes import recipe as read
+from fewbits.recipes.recipe import OPERANDS
+
+VECTORS = {"fp32": jnp.float32, "bf16": jnp.bfloat16, "fp16": jnp.float16}
+
+
+def linear(
+    x: Array,
+    weight: Array,
+    recipe: str | Recipe,
+    *,
+    bias: Array | None = None,
+    last: bool = False,
+    key: Array | None = None,
+) -> Array:
+    """Return ``x @ weight.T + bias`` with the operands of all three products rounded as a recipe says.
+
+    The operands are those of :class:`fewbits.nn`'s layers, bit for bit unless they are drawn: each is rounded
+    along the axis that its product sums over, from the array as it was before. Sums are float32, in an order
+    that the backend chooses. Which layers follow the recipe, its first and last among them, the caller says
+    by calling this.
+
+    Args:
+        x: (..., k).
+        weight: (n, k), as Equinox and PyTorch have it; a kernel of Flax is its transpose.
+        recipe: a recipe, or its text.
+        bias: (n,), or None.
+        last: the layer gives the logits; some recipes leave the gradient that enters it as it is.
+        key: of ``jax.random``, for a recipe that rounds operands stochastically.
+
+    Returns:
+        (..., n) in the recipe's vector format.
+
+    Raises:
+        ArgumentError: there is no such recipe, it does something that JAX's products do not, or a key is
+            missing or not used.
+    """
+    chosen = read(recipe)
+    _check(chosen, key)
+    y = _linear(x.astype(VECTORS[chosen.vector]), weight, key, chosen, last)
+    return y if bias is None else _add_bias(y, bias)
+
+
+@jax.custom_vjp
+def _add_bias(y: Array, bias: Array) -> Array:
+    """Return ``y + bias``; the gradient of the bias is summed in float32, and XLA would sum 16 bits."""
+    return y + bias.astype(y.dtype)
+
+
+def _bias_forward(y: Array, bias: Array) -> tuple[Array, Array]:
+    return _add_bias(y, bias), bias
+
+
+def _bias_backward(bias: Array, gradient: Array) -> tuple[Array, Array]:
+    total = gradient.astype(jnp.float32).sum(tuple(range(gradient.ndim - 1)))
+    return gradient, total.astype(gradient.dtype).astype(bias.dtype)
+
+
+_add_bias.defvjp(_bias_forward, _bias_backward)
+
+
+def _check(recipe: Recipe, key: Array | None) -> None:
+    operands = [f for f in recipe.operands.values() if f is not None]
+    for wrong, what in (
+        (recipe.autocast, "autocast, which is PyTorch's"),
+        (recipe.product != "exact", f"product={recipe.product}"),
+        (recipe.schedule, f"schedule={recipe.schedule}"),
+        (any(f.shift is not None for f in operands), "a shift of its operands"),
+    ):
+        if wrong:
+            raise ArgumentError(f"recipe {recipe.name!r} has {what}, which fewbits.jax does not do")
+    drawn = any(f.rounding == "stochastic" for f in operands)
+    if drawn != (key is not None):
+        raise ArgumentError(
+            f"key={'None' if key is None else '...'} with recipe {recipe.name!r}; a key of jax.random is for"
+            " recipes that round operands stochastically"
+        )
+
+
+def _operand(role: str, x: Array, axis: int, recipe: Recipe, last: bool, key: Array | None) -> Array:
+    target = getattr(recipe, role)
+    if target is None or (last and role.endswith("gradient") and not recipe.logit_gradient):
+        return x
+    # A dynamic loss scale backs off where a gradient overflows: it has to see that.
+    scaled = role.endswith("gradient") and recipe.scaling is not None and recipe.scaling.dynamic
+    own = None
+    if key is not None and target.rounding == "stochastic":
+        own = jax.random.fold_in(key, OPERANDS.index(role))
+    return fake_quantize(
+        x,
+        target.format,
+        axis=axis,
+        rounding=target.rounding,
+        scale_rule=target.scale_rule,
+        overflow=None if scaled else "saturate",
+        key=own,
+    )
+
+
+def _multiply(a: Array, b: Array) -> Array:
+    """Return ``a @ b``, summed in float32, in a's dtype."""
+    wide = jnp.matmul(
+        a, b.astype(a.dtype), precision=lax.Precision.HIGHEST, preferred_element_type=jnp.float32
+    )
+    return wide.astype(a.dtype)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _linear(x: Array, weight: Array, key: Array | None, recipe: Recipe, last: bool) -> Array:
+    return _forward(x, weight, key, recipe, last)[0]
+
+
+def _forward(
+    x: Array, weight: Array, key: Array | None, recipe: Recipe, last: bool
+) -> tuple[Array, tuple[Array, Array, Array | None]]:
+    a = _operand("forward_activation", x.reshape(-1, x.shape[-1]), 1, recipe, last, key)
+    b = _operand("forward_weight", weight, 1, recipe, last, key)
+    return _multiply(a, b.T).reshape((*x.shape[:-1], weight.shape[0])), (x, weight, key)
+
+
+def _backward(
+    recipe: Recipe, last: bool, saved: tuple[Array, Array, Array | None], gradient: Array
+) -> tuple[Array, Array, None]:
+    x, weight, key = saved
+    g, rows = gradient.reshape(-1, gradient.shape[-1]), x.reshape(-1, x.shape[-1])
+    of_x = _multiply(
+        _operand("dx_gradient", g, 1, recipe, last, key), _operand("dx_weight", weight, 0, recipe, last, key)
+    )
+    of_weight = _multiply(
+        _operand("dw_gradient", g, 0, recipe, last, key).T,
+        _operand("dw_activation", rows, 0, recipe, last, key),
+    )
+    return of_x.reshape(x.shape), of_weight.astype(weight.dtype), None
+
+
+_linear.defvjp(_forward, _backward)

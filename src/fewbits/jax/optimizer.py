@@ -1,0 +1,180 @@
+"""Steps of an optimizer: skipped where a gradient overflowed, on parameters held as a recipe says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from fewbits.errors import ArgumentError
+from fewbits.jax.conversions import fake_quantize
+from fewbits.jax.linear import VECTORS
+from fewbits.jax.trees import Tree, cast_tree, combine, is_floating, partition, select
+from fewbits.recipes import Recipe, RoleFormat
+from fewbits.recipes import recipe as read
+
+
+class Transformation(Protocol):
+    """What is needed of an optimizer: the two functions of ``optax.GradientTransformation``."""
+
+    def init(self, parameters: Any, /) -> Any:
+        """Return a state."""
+
+    def update(self, gradients: Any, state: Any, parameters: Any, /) -> tuple[Any, Any]:
+        """Return updates and the next state."""
+
+
+def optimizer_update(
+    parameters: Tree, optimizer: Transformation, state: object, gradients: Tree, finite: Array
+) -> tuple[Tree, object]:
+    """Return the parameters and the state after a step, or as they were if the gradients are not finite.
+
+    Args:
+        parameters: any tree; its floating-point arrays are stepped, the rest is returned as it is.
+        optimizer: of Optax, or anything with its ``init`` and ``update``.
+        state: of the optimizer, made by its ``init`` of the floating-point arrays of the tree.
+        gradients: of those arrays, unscaled, with None for other leaves.
+        finite: whether all gradients are, as :func:`fewbits.jax.filter_grad` returns it.
+    """
+    floats, others = partition(parameters)
+    updates, following = optimizer.update(gradients, state, floats)
+    stepped = jax.tree.map(lambda p, u: p + u.astype(p.dtype), floats, updates)
+    return combine(select(finite, stepped, floats), others), select(finite, following, state)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=("inner", "master"), meta_fields=())
+@dataclass(frozen=True)
+class RecipeState(Generic[Tree]):
+    """What a :class:`RecipeOptimizer` holds between steps, a pytree.
+
+    Attributes:
+        inner: the state of the optimizer, its arrays in the recipe's moment format.
+        master: the float32 parameters that updates are added to; None without master weights.
+    """
+
+    inner: object
+    master: Tree | None
+
+
+@dataclass(frozen=True)
+class RecipeOptimizer:
+    """An optimizer of Optax on parameters, moments and gradients that are held as a recipe says.
+
+    Arithmetic is float32: a step widens parameters and state and rounds them back. What is bfloat16 or
+    float16 in the recipe has that dtype; other formats are float32 arrays of rounded values.
+
+    Args:
+        optimizer: of Optax, or anything with its ``init`` and ``update``.
+        recipe: a recipe or its text, such as ``fp16-master`` or ``bf16-only``.
+
+    Raises:
+        ArgumentError: no such recipe, or one with a Kahan sum, moments in two formats, or a shift.
+    """
+
+    optimizer: Transformation
+    recipe: str | Recipe
+
+    def __post_init__(self) -> None:
+        recipe = read(self.recipe)
+        object.__setattr__(self, "recipe", recipe)
+        roles = (recipe.parameter, recipe.master, recipe.held_gradient, recipe.first_moment)
+        if recipe.parameter is not None and recipe.update == "kahan" and not recipe.has_master:
+            raise ArgumentError(f"recipe {recipe.name!r} has update=kahan, which fewbits.jax does not do")
+        if recipe.first_moment != recipe.second_moment:
+            raise ArgumentError(
+                f"recipe {recipe.name!r} holds first moments in {recipe.first_moment}, second ones in"
+                f" {recipe.second_moment}; in a state of Optax they look alike: give both one format"
+            )
+        if any(role is not None and role.shift is not None for role in roles):
+            raise ArgumentError(f"recipe {recipe.name!r} stores with a shift, which fewbits.jax does not do")
+
+    def init(self, parameters: Tree) -> tuple[Tree, RecipeState[Tree]]:
+        """Return the parameters as the recipe holds them, and the state before the first step.
+
+        Args:
+            parameters: any tree, float32 where it is floating-point.
+        """
+        recipe = read(self.recipe)
+        floats, others = partition(parameters)
+        state = _held(self.optimizer.init(floats), recipe.first_moment)
+        master = _held(floats, recipe.master) if recipe.has_master and recipe.parameter else None
+        return combine(_held(floats, recipe.parameter, scalars=True), others), RecipeState(state, master)
+
+    def update(
+        self,
+        parameters: Tree,
+        state: RecipeState[Tree],
+        gradients: Tree,
+        *,
+        finite: Array | bool = True,
+        key: Array | None = None,
+    ) -> tuple[Tree, RecipeState[Tree]]:
+        """Return the parameters and the state after a step, or as they were if ``finite`` is false.
+
+        Args:
+            parameters: as :meth:`init` or this method returned them.
+            state: likewise.
+            gradients: of the floating-point arrays, unscaled, with None for other leaves.
+            finite: whether all gradients are.
+            key: of ``jax.random``, for recipes that store with stochastic rounding; another one each step.
+
+        Raises:
+            ArgumentError: a key is missing or not used.
+        """
+        recipe = read(self.recipe)
+        narrow, others = partition(parameters)
+        target = recipe.parameter
+        if target is not None and recipe.update == "stochastic" and not recipe.has_master:
+            target = RoleFormat(target.format, "stochastic", target.scale_rule)
+        master = recipe.master if recipe.has_master else None
+        stored = (target, recipe.held_gradient, recipe.first_moment, master)
+        drawn = any(role is not None and role.rounding == "stochastic" for role in stored)
+        if drawn != (key is not None):
+            raise ArgumentError(
+                f"key={'None' if key is None else '...'} with recipe {recipe.name!r}; a key of jax.random is"
+                " for recipes that round what they store stochastically"
+            )
+        keys = [None] * 4 if key is None else list(jax.random.split(key, 4))
+        wide = _widened(narrow if state.master is None else state.master)
+        held = _widened(_held(_widened(gradients), recipe.held_gradient, keys[0]))
+        updates, inner = self.optimizer.update(held, _widened(state.inner), wide)
+        stepped = jax.tree.map(jnp.add, wide, updates)
+        kept = None if state.master is None else _held(stepped, master, keys[1])
+        source = stepped if kept is None else _widened(kept)
+        rounded = _held(source, target, keys[2], scalars=True)
+        following = RecipeState(_held(inner, recipe.first_moment, keys[3]), kept)
+        chosen = select(jnp.asarray(finite), (rounded, following), (narrow, state))
+        return combine(chosen[0], others), chosen[1]
+
+
+def _widened(tree: Tree) -> Tree:
+    return cast_tree(tree, jnp.float32)
+
+
+def _held(tree: Tree, target: RoleFormat | None, key: Array | None = None, scalars: bool = False) -> Tree:
+    """Return float32 arrays as they are stored; single numbers of an optimizer's state stay wide."""
+    if target is None:
+        return tree
+    leaves, structure = jax.tree.flatten(tree)
+    dtype = VECTORS.get(str(target.format), jnp.float32)
+    for i, leaf in enumerate(leaves):
+        if not is_floating(leaf) or not (leaf.ndim or scalars):
+            continue
+        if dtype != jnp.float32 and target.rounding == "nearest_even":
+            leaves[i] = leaf.astype(dtype)  # JAX's own conversion, which goes to infinity as fewbits.optim's
+            continue
+        own = None if key is None or target.rounding != "stochastic" else jax.random.fold_in(key, i)
+        leaves[i] = fake_quantize(
+            leaf,
+            target.format,
+            rounding=target.rounding,
+            scale_rule=target.scale_rule,
+            overflow="saturate",
+            key=own,
+        ).astype(dtype)
+    whole: Tree = jax.tree.unflatten(structure, leaves)
+    return whole

@@ -1,0 +1,99 @@
+"""Trees of arrays in another floating-point type: what is no floating-point array stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeGuard, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import DTypeLike
+
+Tree = TypeVar("Tree")
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
+
+def is_floating(leaf: object) -> TypeGuard[Array]:
+    """Return whether a leaf is an array of floating-point numbers: not integers, booleans or keys."""
+    return isinstance(leaf, jax.Array | np.ndarray) and bool(jnp.issubdtype(leaf.dtype, jnp.floating))
+
+
+def cast_tree(tree: Tree, dtype: DTypeLike) -> Tree:
+    """Return a tree whose floating-point arrays have another dtype.
+
+    Integers, booleans, keys of ``jax.random``, numbers of Python, functions and whatever else a leaf may be
+    are returned as they are. Conversion is JAX's own, to nearest even, and gradients pass.
+
+    Args:
+        tree: any pytree: a module of Equinox, parameters of Flax, a batch.
+        dtype: such as ``jnp.float16``.
+    """
+    cast: Tree = jax.tree.map(
+        lambda leaf: jnp.asarray(leaf).astype(dtype) if is_floating(leaf) else leaf, tree
+    )
+    return cast
+
+
+def cast_function(
+    function: Callable[P, Result], dtype: DTypeLike, return_dtype: DTypeLike | None = None
+) -> Callable[P, Result]:
+    """Return a function that casts its arguments to a dtype, and what it returns to another one.
+
+    Args:
+        function: of any trees.
+        dtype: of the floating-point arrays that ``function`` sees.
+        return_dtype: of those that it returns; None leaves them as they are.
+    """
+
+    @wraps(function)
+    def cast(*args: P.args, **kwargs: P.kwargs) -> Result:
+        some, named = cast_tree((args, kwargs), dtype)
+        found = function(*some, **named)
+        return found if return_dtype is None else cast_tree(found, return_dtype)
+
+    return cast
+
+
+def force_full_precision(
+    function: Callable[P, Result], return_dtype: DTypeLike | None = None
+) -> Callable[P, Result]:
+    """Return a function that computes in float32 whatever it is given: for sums, softmax, norms and losses.
+
+    Args:
+        function: of any trees.
+        return_dtype: of what it returns; None leaves it as it is, float32 for most functions.
+    """
+    return cast_function(function, jnp.float32, return_dtype)
+
+
+def partition(tree: Tree) -> tuple[Tree, Tree]:
+    """Return the floating-point arrays of a tree and the rest of it, each with None for the other part."""
+    floats: Tree = jax.tree.map(lambda leaf: leaf if is_floating(leaf) else None, tree)
+    others: Tree = jax.tree.map(lambda leaf: None if is_floating(leaf) else leaf, tree)
+    return floats, others
+
+
+def combine(floats: Tree, others: Tree) -> Tree:
+    """Return the tree that :func:`partition` was called with."""
+    whole: Tree = jax.tree.map(
+        lambda a, b: b if a is None else a, floats, others, is_leaf=lambda leaf: leaf is None
+    )
+    return whole
+
+
+def all_finite(tree: object) -> Array:
+    """Return whether no floating-point array of a tree holds NaN or infinity: a boolean array, for jit."""
+    found = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree) if is_floating(leaf)]
+    return jnp.stack(found).all() if found else jnp.asarray(True)
+
+
+def select(condition: Array, new: Tree, old: Tree) -> Tree:
+    """Return the arrays of ``new`` where a condition holds, else those of ``old``; other leaves are new."""
+    chosen: Tree = jax.tree.map(
+        lambda a, b: jnp.where(condition, a, b) if isinstance(a, jax.Array | np.ndarray) else a, new, old
+    )
+    return chosen

@@ -1,0 +1,124 @@
+"""fewbits.jax.linear computes what the layers of fewbits.nn compute, forward and backward."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402  # JAX has to be there
+
+import fewbits.jax as fj  # noqa: E402
+from fewbits.errors import ArgumentError  # noqa: E402
+from fewbits.nn import prepare  # noqa: E402
+from fewbits.recipes import recipe  # noqa: E402
+
+DTYPES = {torch.float32: jnp.float32, torch.bfloat16: jnp.bfloat16, torch.float16: jnp.float16}
+UNIT = {jnp.float32: 2.0**-24, jnp.bfloat16: 2.0**-8, jnp.float16: 2.0**-11}
+
+
+def wide(x: Any) -> Any:
+    """Return an array of JAX or a tensor as float64."""
+    return np.asarray(
+        x.detach().double() if isinstance(x, torch.Tensor) else x.astype(jnp.float32), np.float64
+    )
+
+
+def assert_close(ours: jax.Array, theirs: torch.Tensor, magnitude: Any, terms: int) -> None:
+    """Fail beyond what two orders of float32 sums, each rounded once to the vector format, can differ by."""
+    bound = 2 * (terms + 2) * 2.0**-24 * magnitude
+    bound = bound + (
+        2 * UNIT[DTYPES[theirs.dtype]] * np.abs(wide(theirs)) if ours.dtype != jnp.float32 else 0
+    )
+    assert (np.abs(wide(ours) - wide(theirs)) <= bound).all()
+
+
+@pytest.mark.parametrize("name", ["mxfp8", "bf16-only", "fp16-master", "mxfp4", "mx6", "tf32", "fp8-lm"])
+def test_a_layer_is_that_of_fewbits_nn_forward_and_backward(name: str) -> None:
+    rng = np.random.default_rng(0)
+    x, g = rng.standard_normal((6, 5, 100)), rng.standard_normal((6, 5, 70))
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(100, 70)
+    prepare(torch.nn.Sequential(torch.nn.Identity(), layer), name)  # the last layer of its model
+    inputs = torch.tensor(x, dtype=torch.float32, requires_grad=True)
+    y = layer(inputs)
+    y.backward(torch.tensor(g).to(y.dtype))
+
+    dtype = DTYPES[layer.weight.dtype]
+    w, b = (jnp.asarray(p.detach().float().numpy()).astype(dtype) for p in (layer.weight, layer.bias))
+
+    @jax.jit
+    def computed(x: jax.Array, w: jax.Array, b: jax.Array, g: jax.Array) -> Any:
+        y, back = jax.vjp(lambda *args: fj.linear(args[0], args[1], name, bias=args[2], last=True), x, w, b)
+        return y, back(g.astype(y.dtype))
+
+    ours, (of_x, of_w, of_b) = computed(jnp.asarray(x, jnp.float32), w, b, jnp.asarray(g, jnp.float32))
+    assert ours.dtype == DTYPES[y.dtype]
+    a, c, d = np.abs(x).reshape(-1, 100), np.abs(wide(layer.weight)), np.abs(g).reshape(-1, 70)
+    assert inputs.grad is not None
+    assert layer.weight.grad is not None
+    assert layer.bias.grad is not None
+    assert_close(ours, y, ((a @ c.T) + np.abs(wide(b))).reshape(y.shape), 100)
+    assert_close(of_x, inputs.grad, (d @ c).reshape(x.shape), 70)
+    assert_close(of_w, layer.weight.grad, d.T @ a, 30)
+    assert_close(of_b, layer.bias.grad, d.sum(0), 30)
+    if name == "mxfp8":  # the negative control: the same layer in another format, or without its own rounding
+        other, back = jax.vjp(lambda x, w: fj.linear(x, w, "mxfp6", bias=b), jnp.asarray(x, jnp.float32), w)
+        with pytest.raises(AssertionError):
+            assert_close(other, y, ((a @ c.T) + np.abs(wide(b))).reshape(y.shape), 100)
+        with pytest.raises(AssertionError):
+            assert_close(back(jnp.asarray(g, other.dtype))[1], layer.weight.grad, d.T @ a, 30)
+
+
+def test_each_product_rounds_along_the_axis_that_it_sums_over() -> None:
+    """Against the definition of each product: operands by fake_quantize, sums in float64."""
+    rng = np.random.default_rng(1)
+    x, w, g = (np.float32(rng.standard_normal(s)) for s in ((40, 64), (33, 64), (40, 33)))
+    mine = recipe("mxfp4:vector=fp32,logit_gradient=yes")
+
+    def rounded(value: Any, axis: int, rule: str = "floor") -> Any:
+        return np.asarray(fj.fake_quantize(value, "mxfp4", axis=axis, scale_rule=rule), np.float64)
+
+    y, back = jax.vjp(lambda x, w: fj.linear(x, w, mine), jnp.asarray(x), jnp.asarray(w))
+    of_x, of_w = back(jnp.asarray(g))
+    assert np.allclose(y, rounded(x, 1) @ rounded(w, 1).T, atol=1e-4)
+    assert np.allclose(of_x, rounded(g, 1, "rceil") @ rounded(w, 0), atol=1e-4)
+    assert np.allclose(of_w, rounded(g, 0, "rceil").T @ rounded(x, 0), atol=1e-4)
+    assert not np.allclose(of_w, rounded(g, 1, "rceil").T @ rounded(x, 1), atol=1e-2)
+
+
+def test_the_gradient_of_the_logits_stays_where_the_recipe_says_so() -> None:
+    x, w, g = jnp.ones((2, 32)), jnp.ones((32, 32)), jnp.linspace(0.1, 1.1, 64).reshape(2, 32)
+    found = [jax.vjp(lambda w, last=last: fj.linear(x, w, "mx6", last=last), w)[1](g.astype(jnp.bfloat16))[0]
+             for last in (True, False)]  # fmt: skip
+    assert not np.array_equal(*found)
+
+
+def test_operands_are_drawn_with_a_key_and_other_keys_draw_others() -> None:
+    x, w = jax.random.normal(jax.random.key(0), (16, 64)), jax.random.normal(jax.random.key(1), (8, 64))
+
+    @jax.jit
+    def gradients(key: jax.Array) -> Any:
+        return jax.grad(lambda w: fj.linear(x, w, "fp8-stochastic", key=key).sum().astype(jnp.float32))(w)
+
+    one, same, other = (gradients(jax.random.key(seed)) for seed in (3, 3, 4))
+    assert np.array_equal(one, same)
+    assert not np.array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("amp-bf16", "'amp-bf16' has autocast, which is PyTorch's, which fewbits.jax does not do"),
+        ("add-multiply", "product=add"),
+        ("muppet", "schedule=muppet"),
+        ("posit8:schedule=", "a shift of its operands"),
+        ("fp8-stochastic", "key=None with recipe 'fp8-stochastic'"),
+        ("mxfp9", "there is no recipe 'mxfp9'"),
+    ],
+)
+def test_what_a_product_does_not_do_is_refused(name: str, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        fj.linear(jnp.ones((2, 32)), jnp.ones((4, 32)), name)

@@ -1,0 +1,225 @@
+"""Casts, loss scaling and skipped steps: what MPX describes, with each gradient divided by its own scale."""
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+optax = pytest.importorskip("optax")
+equinox = pytest.importorskip("equinox")
+
+import jax.numpy as jnp  # noqa: E402  # JAX has to be there
+
+import fewbits.jax as fj  # noqa: E402
+
+
+def tree() -> dict[str, Any]:
+    return {
+        "weight": jnp.ones((2, 2)),
+        "array": np.ones(3, np.float32),
+        "steps": jnp.arange(3),
+        "mask": jnp.array([True, False]),
+        "key": jax.random.key(0),
+        "old_key": jax.random.PRNGKey(0),
+        "rate": 0.1,
+        "function": jnp.tanh,
+        "nothing": None,
+    }
+
+
+def test_only_floating_point_arrays_are_cast() -> None:
+    before = tree()
+    after = fj.cast_tree(before, jnp.float16)
+    assert after["weight"].dtype == after["array"].dtype == jnp.float16
+    for name in ("steps", "mask", "key", "old_key"):
+        assert after[name].dtype == before[name].dtype, name
+    assert (after["rate"], after["function"], after["nothing"]) == (0.1, jnp.tanh, None)
+
+
+def test_functions_cast_what_they_take_and_what_they_return() -> None:
+    def kinds(x: jax.Array, *, y: jax.Array, n: jax.Array) -> tuple[jax.Array, str]:
+        return x * y, f"{x.dtype} {y.dtype} {n.dtype}"
+
+    x, n = jnp.ones(2), jnp.arange(2)
+    half = fj.cast_function(kinds, jnp.float16)
+    product, seen = half(x, y=x, n=n)
+    assert (product.dtype, seen) == (jnp.float16, "float16 float16 int32")
+    wide = fj.force_full_precision(kinds, jnp.bfloat16)
+    product, seen = wide(x.astype(jnp.float16), y=x, n=n)
+    assert (product.dtype, seen) == (jnp.bfloat16, "float32 float32 int32")
+    assert fj.force_full_precision(kinds)(x.astype(jnp.float16), y=x, n=n)[0].dtype == jnp.float32
+
+
+def test_sums_in_full_precision_do_not_overflow_float16() -> None:
+    x = jnp.full(1000, 100, jnp.float16)
+    assert fj.force_full_precision(jnp.sum)(x) == 100_000
+    assert jnp.isinf(jnp.sum(x).astype(jnp.float16))
+
+
+def test_whether_all_is_finite_asks_floats_alone() -> None:
+    assert fj.all_finite(tree())
+    assert fj.all_finite({"steps": jnp.arange(3)})
+    assert not fj.all_finite({**tree(), "bad": jnp.array([1.0, jnp.nan])})
+    assert not fj.all_finite([jnp.array(jnp.inf, jnp.float16)])
+
+
+def test_the_scale_doubles_after_a_period_halves_on_overflow_and_keeps_its_bounds() -> None:
+    scaling = fj.DynamicLossScaling(period=3)
+    adjust = jax.jit(lambda scaling, finite: scaling.adjusted(finite))
+    assert (scaling.loss_scale, fj.DynamicLossScaling().period) == (2.0**15, 2000)
+    seen = []
+    for finite in (True, True, False, True, True, True, True, True, True, False, True, True, False):
+        scaling = adjust(scaling, jnp.asarray(finite))
+        seen.append(float(scaling.loss_scale))
+    k = 2.0**10
+    assert seen == [32 * k, 32 * k, 16 * k, 16 * k, 16 * k, 32 * k, 32 * k, 32 * k, 65504.0, 32752.0,
+                    32752.0, 32752.0, 16376.0]  # fmt: skip
+    low = fj.DynamicLossScaling(loss_scale=jnp.float32(1.5))
+    assert low.adjusted(jnp.asarray(False)).loss_scale == 1.0
+
+
+def squares(parameters: Any, x: jax.Array) -> jax.Array:
+    return ((parameters["w"] * x) ** 2).sum()
+
+
+def gradients_of_steps(count: int, run: Any, parameters: Any, x: jax.Array) -> tuple[list[Any], list[float]]:
+    """Gradients of the same parameters in steps in a row, and the scale that each step began with."""
+    scaling = fj.DynamicLossScaling(loss_scale=jnp.float32(64), period=2)
+    found, scales = [], []
+    for _ in range(count):
+        scales.append(float(scaling.loss_scale))
+        scaling, finite, gradients = run(scaling, parameters, x)
+        assert finite
+        found.append(gradients)
+    return found, scales
+
+
+def ours(scaling: fj.DynamicLossScaling, parameters: Any, x: jax.Array) -> Any:
+    return fj.filter_grad(squares, scaling)(parameters, x)
+
+
+def as_published(scaling: fj.DynamicLossScaling, parameters: Any, x: jax.Array) -> Any:
+    """The order of the code published with MPX: adjust the scale, then divide by the new one."""
+    half = fj.cast_tree(parameters, jnp.float16)
+    scaled = jax.grad(lambda p: scaling.scale(squares(p, x.astype(jnp.float16))))(half)
+    finite = fj.all_finite(scaled)
+    following = scaling.adjusted(finite)
+    return following, finite, following.unscale(scaled)
+
+
+def test_a_gradient_is_divided_by_the_scale_of_its_own_step() -> None:
+    parameters, x = {"w": jnp.array([0.5, -0.25])}, jnp.array([1.0, 2.0])
+    exact = jax.grad(squares)(parameters, x)["w"]
+    found, scales = gradients_of_steps(5, jax.jit(ours), parameters, x)
+    assert scales == [64, 64, 128, 128, 256]  # it changed twice on the way
+    assert all(np.array_equal(g["w"], exact) for g in found)
+    wrong, same_scales = gradients_of_steps(5, jax.jit(as_published), parameters, x)
+    assert same_scales == scales
+    ratios = [float(g["w"][0] / exact[0]) for g in wrong]
+    assert ratios == [1, 0.5, 1, 0.5, 1]  # the negative control: half on each step where the scale grows
+
+
+def test_values_aux_and_keyword_arguments_come_through() -> None:
+    def loss(parameters: Any, x: jax.Array, *, shift: jax.Array) -> tuple[jax.Array, Any]:
+        total = squares(parameters, x) + shift
+        return total, (total.dtype, parameters["steps"])
+
+    parameters = {"w": jnp.array([0.5, -0.25]), "steps": jnp.arange(2)}
+    x, shift = jnp.array([1.0, 2.0]), jnp.float32(1)
+    scaling = fj.DynamicLossScaling(loss_scale=jnp.float32(256))
+    (value, (dtype, steps)), following, finite, gradients = fj.filter_value_and_grad(
+        loss, scaling, has_aux=True
+    )(parameters, x, shift=shift)
+    assert (value, dtype, finite) == (1.5, jnp.float16, True)
+    assert np.array_equal(steps, np.arange(2))
+    assert gradients["steps"] is None
+    assert gradients["w"].dtype == jnp.float32
+    assert following.good_steps == 1
+    alone = fj.filter_grad(loss, scaling, has_aux=True)(parameters, x, shift=shift)
+    assert len(alone) == 4
+    value, none, _, wide = fj.filter_value_and_grad(squares, None, dtype=None)(parameters, x)
+    assert (value.dtype, none, wide["w"].dtype) == (jnp.float32, None, jnp.float32)
+
+
+def test_small_gradients_survive_by_the_scale_alone() -> None:
+    parameters, x = {"w": jnp.array([2.0**-20])}, jnp.array([2.0**-3])
+    scaled = fj.filter_grad(squares, fj.DynamicLossScaling())(parameters, x)[2]["w"]
+    plain = fj.filter_grad(squares, None)(parameters, x)[2]["w"]
+    assert np.array_equal(scaled, jax.grad(squares)(parameters, x)["w"])
+    assert not np.array_equal(plain, scaled)
+
+
+def test_an_overflow_skips_the_step_and_halves_the_scale_and_training_goes_on() -> None:
+    optimizer = optax.adam(0.02)
+    parameters = {"w": jnp.array([0.5, -0.25]), "steps": jnp.arange(2)}
+    state = optimizer.init(fj.cast_tree({"w": parameters["w"], "steps": None}, jnp.float32))
+
+    @jax.jit
+    def step(parameters: Any, state: Any, scaling: Any, x: jax.Array) -> Any:
+        loss, scaling, finite, gradients = fj.filter_value_and_grad(squares, scaling)(parameters, x)
+        return *fj.optimizer_update(parameters, optimizer, state, gradients, finite), scaling, finite, loss
+
+    scaling, losses = fj.DynamicLossScaling(loss_scale=jnp.float32(4096)), []
+    for i in range(12):
+        x = jnp.array([1.0, 300.0 if i == 5 else 1.0])  # 2 w x^2 times the scale is above 65504
+        before = jax.tree.leaves((parameters, state))
+        parameters, state, scaling, finite, loss = step(parameters, state, scaling, x)
+        after = jax.tree.leaves((parameters, state))
+        assert bool(finite) == (i != 5)
+        assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True)) == (i == 5)
+        assert scaling.loss_scale == (4096 if i < 5 else 2048)
+        losses.append(float(loss))
+    assert np.isfinite(losses).all()
+    assert losses[-1] < losses[4] < losses[0]
+    assert parameters["steps"].dtype == jnp.int32
+
+
+def test_modules_of_equinox_train_with_functions_keys_and_integers_among_their_leaves() -> None:
+    class Model(equinox.Module):
+        layers: list[Any]
+        key: jax.Array
+        calls: jax.Array
+
+        def __call__(self, x: jax.Array) -> jax.Array:
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    keys = jax.random.split(jax.random.key(0), 2)
+    layers = [equinox.nn.Linear(4, 8, key=keys[0]), jax.nn.relu, equinox.nn.Linear(8, 1, key=keys[1])]
+    model = Model(layers, jax.random.key(7), jnp.asarray(3))
+    optimizer = optax.sgd(0.05)
+    state = optimizer.init(equinox.filter(model, equinox.is_inexact_array))
+    x = jax.random.normal(jax.random.key(1), (64, 4))
+    y = x[:, :1] - x[:, 1:2]
+
+    def loss(model: Any, x: jax.Array, y: jax.Array) -> jax.Array:
+        assert model.layers[0].weight.dtype == jnp.float16
+        return fj.force_full_precision(jnp.mean)((jax.vmap(model)(x) - y) ** 2)
+
+    @equinox.filter_jit
+    def step(model: Any, state: Any, scaling: Any) -> Any:
+        value, scaling, finite, gradients = fj.filter_value_and_grad(loss, scaling)(model, x, y)
+        return *fj.optimizer_update(model, optimizer, state, gradients, finite), scaling, value
+
+    scaling, losses = fj.DynamicLossScaling(), []
+    for _ in range(40):
+        model, state, scaling, value = step(model, state, scaling)
+        losses.append(float(value))
+    assert losses[-1] < losses[0] / 4
+    assert model.layers[0].weight.dtype == jnp.float32
+    assert (model.calls, model.layers[1]) == (3, jax.nn.relu)
+    assert jnp.array_equal(jax.random.key_data(model.key), jax.random.key_data(jax.random.key(7)))
+
+
+def test_without_jax_the_import_says_what_to_install_and_with_it_torch_is_not_loaded() -> None:
+    blocked = "import sys; sys.modules['jax'] = None\nimport fewbits.jax"
+    done = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True, check=False)
+    assert "MissingDependencyError: fewbits.jax needs JAX" in done.stderr
+    assert "pip install 'fewbits[jax]'" in done.stderr
+    code = "import sys, fewbits as fb; fb.jax.quantize; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "False", done.stderr
