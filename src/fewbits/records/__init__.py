@@ -18,6 +18,7 @@ from fewbits.records.planning import (
     PlanRecord,
 )
 from fewbits.records.precision import RanPrecision
+from fewbits.records.profiling import FlameNode, MachineLimits, ProfiledOperation, StepProfile
 from fewbits.records.provenance import Provenance
 from fewbits.records.pruning import PrunedModel, PrunedProduct, PrunedTensor, PruneReport, PruneStage
 from fewbits.records.ptq import QuantizedLayer, QuantizeReport
@@ -43,10 +44,12 @@ __all__ = [
     "CodecRates",
     "CodecScore",
     "Error",
+    "FlameNode",
     "InspectReport",
     "InspectedTensor",
     "LayerScore",
     "Machine",
+    "MachineLimits",
     "MachineLink",
     "MatrixScore",
     "PlanRecord",
@@ -55,6 +58,7 @@ __all__ = [
     "PlannedStrategy",
     "PredictedStep",
     "Prediction",
+    "ProfiledOperation",
     "Provenance",
     "PruneReport",
     "PruneStage",
@@ -66,6 +70,7 @@ __all__ = [
     "RanPrecision",
     "SolveScore",
     "Stage",
+    "StepProfile",
     "StepTime",
     "TaskScore",
     "TensorScore",

@@ -1,9 +1,9 @@
 """Records as JSON text: strictly valid, in a stable order, with what it takes to measure again.
 
 Each document is one object: ``kind`` ("tasks", "checkpoint", "matrices", "cast", "inspect", "training",
-"system", "pruning", "codecs", "scaling" or "plan"), ``schema`` (the version of this layout, a number),
-``provenance`` (``command``, ``versions``, ``seeds``) and the records. The keys of a record are its fields in
-order of definition, then what is derived from them (mean, difference, spread, totals).
+"system", "pruning", "codecs", "scaling", "plan" or "profile"), ``schema`` (the version of this layout, a
+number), ``provenance`` (``command``, ``versions``, ``seeds``) and the records. The keys of a record are its
+fields in order of definition, then what is derived from them (mean, difference, spread, totals).
 
 JSON has no infinities and no NaN. They are written as the strings ``"inf"``, ``"-inf"`` and ``"nan"``, which
 ``float()`` reads back; ``null`` means that a value does not exist.
@@ -29,6 +29,7 @@ from fewbits.records import (
     PrunedModel,
     QuantizeReport,
     SolveScore,
+    StepProfile,
     TaskScore,
     TrainRun,
 )
@@ -104,6 +105,11 @@ def scale_json(prediction: Prediction, provenance: Provenance) -> str:
 def plan_json(plan: PlanRecord, provenance: Provenance) -> str:
     """Write a plan under ``plan``, which :meth:`fewbits.planner.Plan.load` reads again."""
     return _document("plan", provenance, plan=plan)
+
+
+def profile_json(profiles: Sequence[StepProfile], provenance: Provenance) -> str:
+    """Write the profiles of steps under ``profiles``, with every operation of every layer."""
+    return _document("profile", provenance, profiles=profiles)
 
 
 def _document(kind: str, provenance: Provenance, **records: object) -> str:
