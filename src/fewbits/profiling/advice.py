@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from fewbits.records import MachineLimits, ProfiledOperation
 
 _WORST = 3
+_FAR = 0.3  # of the limit of products: another dtype is not what is lacking
+_WAITS = 50  # times the cost of a call on few values: it waited for something
 _NEAR = 0.7  # of the limit: nothing is to be had from the operation itself
 _FASTER = 1.2  # times; less is within the noise of a shared machine
 
@@ -58,7 +60,7 @@ def advise(
         alike.setdefault((_name(o), o.kind), []).append(o)
     groups = sorted((_Group(of) for of in alike.values()), key=lambda g: -g.lost)
     said = [_sentence(g, seconds, limits) for g in groups[:_WORST]]
-    return (*said, *_threads(thread_seconds))
+    return (*_threads(thread_seconds), *said)  # too many threads make everything else slow
 
 
 def _name(operation: ProfiledOperation) -> str:
@@ -71,6 +73,11 @@ def _sentence(group: _Group, seconds: float, limits: MachineLimits) -> str:
     times = "1 call" if group.calls == 1 else f"{group.calls} calls"
     takes = f"{1e3 * group.seconds:.2f} ms, {group.seconds / seconds:.0%} of the step"
     head = f"{name} ({first.kind}): {takes}"
+    if first.kind == "communication":
+        return (
+            f"{head}: mostly waiting for the other processes; send fewer bytes by a codec, or exchange less"
+            " often by local steps"
+        )
     if not first.calls:
         return (
             f"{head}, between operations: each costs as much for few values as for many; give a step more"
@@ -80,9 +87,15 @@ def _sentence(group: _Group, seconds: float, limits: MachineLimits) -> str:
     if not group.limit:
         return f"{head}: its bytes were not counted; no limit is known for it"
     part = f"{group.limit / group.seconds:.0%} of the limit"
+    each = group.seconds / group.calls
+    if first.bound == "calls" and each > _WAITS * limits.call_seconds:
+        return (
+            f"{head}, {1e6 * each:.0f} us each, where the least call takes {1e6 * limits.call_seconds:.1f}:"
+            " it waits, for threads or for other programs on these cores; take fewer threads"
+        )
     if first.bound == "calls":
         return (
-            f"{head}, {1e6 * group.seconds / group.calls:.1f} us each, where the least call takes"
+            f"{head}, {1e6 * each:.1f} us each, where the least call takes"
             f" {1e6 * limits.call_seconds:.1f}: too few values in a call; give a step more samples, or fuse"
             " the calls with torch.compile or a foreach operation"
         )
@@ -114,6 +127,11 @@ def _sentence(group: _Group, seconds: float, limits: MachineLimits) -> str:
 def _of_products(group: _Group, limits: MachineLimits) -> str:
     rates, dtype = limits.product_flops, group.first.dtype
     narrow = rates.get("bfloat16", 0.0) / rates["float32"]
+    if group.limit < _FAR * group.seconds:
+        return (
+            "the matrices are too small for the units, or their threads wait; give a step more samples, join"
+            " products that share an operand, or try another number of threads"
+        )
     if dtype == "float32" and narrow > _FASTER:
         return (
             f"bfloat16 products are {narrow:.1f} times as fast on this machine; take a recipe of bfloat16,"
@@ -121,10 +139,7 @@ def _of_products(group: _Group, limits: MachineLimits) -> str:
         )
     if group.limit > _NEAR * group.seconds:
         return "it cannot be much faster here; fewer or smaller products only"
-    return (
-        "the matrices are too small for the units; give a step more samples, or join products that share an"
-        " operand"
-    )
+    return "give a step more samples, or join products that share an operand: larger ones come nearer"
 
 
 def _threads(thread_seconds: Sequence[tuple[int, float]]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ _ROUNDING = re.compile(r"fewbits::(fake_quantize|(de)?quantize(_flat|_add|_with_
 _COMMUNICATION = re.compile(
     r"(c10d|_c10d_functional|gloo|mpi|ucc|nccl)::?|record_param_comms|torch\.distributed"
 )
+WAITING = "waiting and Python"  # of communication: waiting for others is no operation
 _LEAST = 1e-3  # of the step: what takes less has no node of its own in the flame
 
 
@@ -88,6 +89,7 @@ class Attribution:
             label = layer
         elif name.startswith(PART):
             kind, name, label = name.removeprefix(PART), "Python", ""
+            name = WAITING if kind == "communication" else name
         elif name.startswith(_BACKWARD):
             kind, name, label = "backward", "autograd", name.removeprefix(_BACKWARD)
             layer = self._layers.get(span.sequence, "")

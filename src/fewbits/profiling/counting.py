@@ -92,7 +92,7 @@ def count(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: A
 
     Bytes are those of operands and results as they lie in memory: of packed operands the packed ones, of an
     expanded tensor those that are there. FLOPs of products, convolutions and attention are PyTorch's own
-    formulas, `torch.utils.flop_counter`; of what they have none for, one for each result.
+    formulas, `torch.utils.flop_counter`; of what they have none for, one for each value.
 
     Raises:
         ArgumentError: a tensor is on another device than the CPU.
@@ -121,7 +121,7 @@ def count(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: A
             for x in _tensors(value)
         )
     product = _product_flops(func, args, kwargs, result)
-    values = sum(x.numel() for x in results) if reads + writes else 0
+    values = max((x.numel() for x in (*operands, *results)), default=0) if reads + writes else 0
     floats = [x for x in operands if x.is_floating_point()]
     wide = max(floats, key=lambda x: x.itemsize, default=None)
     source = operands[1:2] if name == "aten::copy_" else operands[:1]

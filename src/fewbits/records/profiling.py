@@ -30,7 +30,7 @@ class ProfiledOperation:
     calls: int
     seconds: float
     moved_bytes: float = 0.0  # operands and results, as they lie in memory
-    flops: float = 0.0  # of a product: two for each multiplication and addition; else one for each result
+    flops: float = 0.0  # of a product: two for each multiplication and addition; else one for each value
     limit_seconds: float = 0.0  # at the limit of the machine that it meets first; 0: nothing was counted
     bound: str = ""  # that limit: "memory", "compute" or "calls"
     dtype: str = ""  # of the widest floating-point operand

@@ -154,7 +154,7 @@ OPERATION_COLUMNS: list[Column[OperationRow]] = [
     Column("GB/s", "GB/s", "Operands and results, as they lie in memory.",
            lambda r: _rate(r.moved_bytes, r.seconds), lambda r: r.moved_bytes / max(r.seconds, 1e-12)),
     Column("GFLOP/s", "GFLOP\n/s", "Of products two for each multiplication and addition, else one for"
-           " each result.", lambda r: _rate(r.flops, r.seconds), lambda r: r.flops / max(r.seconds, 1e-12),
+           " each value.", lambda r: _rate(r.flops, r.seconds), lambda r: r.flops / max(r.seconds, 1e-12),
            spare=1),
     Column("of limit (%)", "of\nlimit\n%", "The time it would take at the limit of this machine over the"
            " time it took; above 100 operands lie in a cache.",

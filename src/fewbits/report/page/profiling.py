@@ -51,9 +51,9 @@ def _blocks(profile: StepProfile, number: int) -> list[Block]:
         _donut(profile, number),
         Table("Time by class", class_columns([profile]), class_rows([profile])),
         _roofline(profile, rows, number),
-        Table("Operations", OPERATION_COLUMNS, rows),
         _flame(profile, number),
         Table("Layers", LAYER_COLUMNS, layer_rows(profile)),
+        Table("Operations", OPERATION_COLUMNS, rows),
     ]
 
 
@@ -64,10 +64,10 @@ def _donut(profile: StepProfile, number: int) -> Plot:
         "labels": [row.kind for row in rows], "values": [1e3 * row.seconds[0] for row in rows],
         "marker": {"colors": [_COLORS[row.kind] for row in rows], "line": {"width": 1, "color": "page"}},
         "hovertext": [f"<b>{row.kind}</b><br>{1e3 * row.seconds[0]:.3g} ms" for row in rows],
-        "hoverinfo": "text", "textposition": "outside", "automargin": True,
+        "hoverinfo": "text", "textposition": "outside",
     }]  # fmt: skip
     layout: Figure = {
-        "height": 340, "showlegend": False, "margin": {"l": 12, "r": 12, "t": 24, "b": 24},
+        "height": 340, "showlegend": False, "margin": {"l": 40, "r": 40, "t": 40, "b": 40},
         "annotations": [{
             "text": f"{1e3 * profile.seconds:.3g} ms", "showarrow": False, "font": {"size": 18}, "x": 0.5,
             "y": 0.5,
