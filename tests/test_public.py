@@ -24,6 +24,7 @@ FOLDERS = (
     "nn",
     "optim",
     "planner",
+    "profiling",
     "ptq",
     "recipes",
     "records",

@@ -54,6 +54,7 @@ _FOLDERS = (
     "nn",
     "optim",
     "planner",
+    "profiling",
     "ptq",
     "recipes",
     "records",

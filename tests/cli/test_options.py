@@ -35,9 +35,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_every_parameter_that_takes_a_format_takes_an_alias() -> None:
     for command in APP.commands.values():
         for name, hint in get_type_hints(command.callback, include_extras=True).items():
-            if name in ("codec", "codecs", "format", "formats", "recipe", "map") or (command.name, name) == (
-                "formats",
-                "name",
+            if name in ("codec", "codecs", "format", "formats", "recipe", "map") or (command.name, name) in (
+                ("formats", "name"),
+                ("profile", "compare"),
             ):
                 assert any(isinstance(m, Formats) for m in hint.__metadata__), (command.name, name)
 
@@ -46,6 +46,8 @@ def test_every_parameter_that_takes_a_format_takes_an_alias() -> None:
 OWN = {("train", "--model")} | {
     ("plan", option) for option in ("--model", "--formats", "--recipe", "--codec", "--compare")
 }
+# A profile is of one step.
+OWN |= {("profile", option) for option in ("--task", "--recipe", "--compare", "--steps")}
 
 
 def test_an_option_of_one_name_has_one_meaning_and_help_on_every_command() -> None:
@@ -64,7 +66,7 @@ def test_an_option_of_one_name_has_one_meaning_and_help_on_every_command() -> No
         == {"compare", "prune", "train"}
         == (on["--model"] | {"train"}) - {"cast"}
     )
-    assert on["--report"] == {"compare", "plan", "prune", "scale", "solve", "train"}
+    assert on["--report"] == {"compare", "plan", "profile", "prune", "scale", "solve", "train"}
     assert on["--codecs"] == on["--latency-us"] == {"compare", "scale"}
     assert on["--json"] == set(APP.commands)
     assert on["--include"] == on["--exclude"] == {"cast", "compare", "prune", "train"}

@@ -104,7 +104,7 @@ def test_another_number_of_threads_is_named_where_it_is_faster() -> None:
 def test_limits_are_bytes_and_flop_over_the_time_that_a_clock_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(10_000))
     monkeypatch.setattr("fewbits.profiling.limits.perf_counter", lambda: float(next(ticks)))
-    found = measured_limits(["float64"], values=1000, side=8)  # by that clock each job takes a second
+    found = measured_limits(["float64"], values=1000, size=8)  # by that clock each job takes a second
     assert (found.copy_bytes, found.read_bytes) == (8000, 4000)
     assert found.product_flops == {"float32": 2 * 8**3, "bfloat16": 2 * 8**3, "float64": 2 * 2**3}
     assert found.call_seconds == 1e-3

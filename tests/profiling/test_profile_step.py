@@ -54,13 +54,13 @@ def test_sleeps_are_where_they_were_and_the_classes_are_those_of_the_step() -> N
     seconds = found.seconds_of
     assert seconds[REST] >= 2 * PAUSE
     assert seconds["forward"] >= PAUSE
-    assert [o.layer for o in found.operations if o.name == "Python" and o.kind == "forward"][0] == "Slow"
+    assert next(o.layer for o in found.operations if o.name == "Python" and o.kind == "forward") == "Slow"
     assert taken(found, "aten::addmm", "forward") > 0
     assert {o.layer for o in found.operations if o.name == "aten::addmm"} == {"fc"}
     assert {o.layer for o in found.operations if o.name == "aten::mm" and o.kind == "backward"} == {"fc"}
     assert taken(found, "aten::mse_loss", "forward") > 0
     assert taken(found, "aten::_foreach_norm", "optimizer") > 0  # clipping
-    assert seconds["backward"] > 0 and seconds["optimizer"] > 0
+    assert min(seconds["backward"], seconds["optimizer"]) > 0
     assert seconds["communication"] == seconds["rounding"] == 0
     assert sum(o.seconds for o in found.operations) == pytest.approx(found.seconds)
     assert found.plain_seconds >= 3 * PAUSE

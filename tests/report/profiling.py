@@ -6,7 +6,7 @@ from fewbits.records import FlameNode, MachineLimits, ProfiledOperation, StepPro
 from fewbits.records.profiling import REST
 
 LIMITS = MachineLimits(2, 20e9, 25e9, {"float32": 1e11, "bfloat16": 4e11}, 2e-6)
-LAYER = "model.language_model.layers.17.block_sparse_moe.experts.17.down_proj"
+LAYER = "decoder.stages.17.feed_forward.experts.17.down_projection"
 
 
 def record(recipe: str = "mxfp8") -> StepProfile:

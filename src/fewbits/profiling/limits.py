@@ -15,7 +15,7 @@ _ROUNDS = 15
 _CALLS = 1000
 
 
-def measured_limits(dtypes: Iterable[str] = (), *, values: int = _VALUES, side: int = _SIDE) -> MachineLimits:
+def measured_limits(dtypes: Iterable[str] = (), *, values: int = _VALUES, size: int = _SIDE) -> MachineLimits:
     """Measure the limits of this machine, with as many threads as torch has.
 
     Takes a second or two. The rates are those of PyTorch's own copy, sum and products, as the benchmarks take
@@ -24,11 +24,11 @@ def measured_limits(dtypes: Iterable[str] = (), *, values: int = _VALUES, side: 
     Args:
         dtypes: of products, by name, beside float32 and bfloat16.
         values: of the arrays that are copied; fewer may lie in a cache.
-        side: of the matrices that are multiplied.
+        size: of the matrices that are multiplied.
     """
     copy, read = _memory_seconds(values)
     names = dict.fromkeys(("float32", "bfloat16", *dtypes))
-    products = {name: _product_rate(getattr(torch, name), side) for name in names}
+    products = {name: _product_rate(getattr(torch, name), size) for name in names}
     one = torch.zeros(1)
 
     def calls() -> None:

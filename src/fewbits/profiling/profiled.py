@@ -82,7 +82,7 @@ def profile_step(
         flame=flame(pieces),
         limits=known,
         alike=alike,
-        beside_seconds=1e-9 * median(sum(span.duration for span in r.beside) for r in recordings),
+        others_seconds=1e-9 * median(sum(span.duration for span in r.beside) for r in recordings),
         advice=advise(rows, seconds, known, threads),
     )
 

@@ -67,7 +67,7 @@ class StepProfile:
     operations: tuple[ProfiledOperation, ...]  # the longest first; their seconds add up to those of the step
     flame: tuple[FlameNode, ...]
     limits: MachineLimits
-    beside_seconds: float = 0.0  # of communication in other threads, while this one went on
+    others_seconds: float = 0.0  # of communication in other threads, while this one went on
     advice: tuple[str, ...] = ()
 
     @property

@@ -225,8 +225,8 @@ def about_profile(profile: StepProfile) -> list[str]:
             f"Products that round their operands inside take {_three(1e3 * inside)} ms; that is not in the"
             " row of rounding."
         )
-    if profile.beside_seconds:
-        found.append(f"Other threads worked {_three(1e3 * profile.beside_seconds)} ms beside this one.")
+    if profile.others_seconds:
+        found.append(f"Other threads worked {_three(1e3 * profile.others_seconds)} ms beside this one.")
     return found + [f"{i}. {q.visible(text)}." for i, text in enumerate(profile.advice, 1)]
 
 
