@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -106,10 +107,10 @@ def test_the_step_of_a_task_is_the_one_that_trains(monkeypatch: pytest.MonkeyPat
         with seeded(chosen, 0):
             seen: list[float] = []
             trainer = recipe_trainer(chosen, "mxfp8", steps=1000)
-            step = task_step(chosen, "mxfp8") if profiled else trainer.step
+            step: Any = task_step(chosen, "mxfp8") if profiled else trainer.step
 
             def noted() -> None:
-                seen.append(step().loss)  # type: ignore[attr-defined]
+                seen.append(step().loss)
 
             if profiled:
                 profile_step(noted, steps=1, processes=2, limits=LIMITS)  # of two: threads are left alone

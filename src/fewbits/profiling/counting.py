@@ -7,7 +7,7 @@ results. Both see the same calls in the same order, so that one finds the other 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,12 +99,7 @@ def count(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: A
     """
     name = func._schema.name
     operands, results = list(_tensors((args, kwargs))), list(_tensors(result))
-    for x in (*operands, *results):
-        if x.device.type not in ("cpu", "meta"):
-            raise ArgumentError(
-                f"the step computes on {x.device}, and its time is measured on the CPU; move model and data"
-                " there, or use torch.profiler"
-            )
+    refuse_devices((*operands, *results))
     reads = sum(map(_memory, operands))
     writes = sum(map(_memory, results))
     if name in _UNTOUCHED or func.is_view:
@@ -135,6 +130,16 @@ def count(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: A
         rounds_inside=name == "fewbits::rounded_product" and any(args[i] for i in _ROUNDED_OPTIONS),
         strided=product is None and bool(operands) and _is_strided(name, operands[0], args),
     )
+
+
+def refuse_devices(tensors: Iterable[Any]) -> None:
+    """Raise ArgumentError where a tensor is on another device than the CPU, whose time nobody measures."""
+    for x in tensors:
+        if x.device.type not in ("cpu", "meta"):
+            raise ArgumentError(
+                f"the step computes on {x.device}, and its time is measured on the CPU; move model and data"
+                " there, or use torch.profiler"
+            )
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
