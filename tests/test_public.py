@@ -25,6 +25,7 @@ FOLDERS = (
     "nn",
     "optim",
     "planner",
+    "profiling",
     "ptq",
     "recipes",
     "records",

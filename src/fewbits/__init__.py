@@ -55,6 +55,7 @@ _FOLDERS = (
     "nn",
     "optim",
     "planner",
+    "profiling",
     "ptq",
     "recipes",
     "records",

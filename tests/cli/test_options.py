@@ -35,9 +35,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_every_parameter_that_takes_a_format_takes_an_alias() -> None:
     for command in APP.commands.values():
         for name, hint in get_type_hints(command.callback, include_extras=True).items():
-            if name in ("codec", "codecs", "format", "formats", "recipe", "map") or (command.name, name) == (
-                "formats",
-                "name",
+            if name in ("codec", "codecs", "format", "formats", "recipe", "map") or (command.name, name) in (
+                ("formats", "name"),
+                ("profile", "compare"),
             ):
                 assert any(isinstance(m, Formats) for m in hint.__metadata__), (command.name, name)
 
@@ -47,6 +47,8 @@ def test_every_parameter_that_takes_a_format_takes_an_alias() -> None:
 OWN = {("train", "--model"), ("bench", "--task"), ("explore", "--data")} | {
     ("plan", option) for option in ("--model", "--formats", "--recipe", "--codec", "--compare")
 }
+# A profile is of one step.
+OWN |= {("profile", option) for option in ("--task", "--recipe", "--compare", "--steps")}
 
 
 def test_an_option_of_one_name_has_one_meaning_and_help_on_every_command() -> None:
@@ -65,7 +67,17 @@ def test_an_option_of_one_name_has_one_meaning_and_help_on_every_command() -> No
         == {"compare", "prune", "train"}
         == (on["--model"] | {"train"}) - {"cast"}
     )
-    assert on["--report"] == {"bench", "compare", "explore", "plan", "prune", "scale", "solve", "train"}
+    assert on["--report"] == {
+        "bench",
+        "compare",
+        "explore",
+        "plan",
+        "profile",
+        "prune",
+        "scale",
+        "solve",
+        "train",
+    }
     assert on["--codecs"] == on["--latency-us"] == {"compare", "scale"}
     assert on["--json"] == set(APP.commands)
     assert on["--include"] == on["--exclude"] == {"cast", "compare", "explore", "prune", "train"}

@@ -1,5 +1,6 @@
 """What is said when a known failure begins, and that nothing is said when none does."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fewbits.nn import LayerPrecision, RoundingObserver, prepare
+from fewbits.nn import LayerPrecision, RoundingObserver, prepare, saved_activations
 from fewbits.optim import SGD
 from fewbits.recipes import recipe
 
@@ -17,7 +18,7 @@ def _step(model: nn.Module, x: torch.Tensor, scale: float = 1.0) -> None:
     (functional.cross_entropy(model(x), labels) * scale).backward()
 
 
-def _model(recipe: str, observer: RoundingObserver) -> nn.Module:
+def _model(recipe: str, observer: Any) -> nn.Module:
     torch.manual_seed(0)
     return prepare(nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10)), recipe, observer=observer)
 
@@ -167,3 +168,55 @@ def test_updates_that_are_lost_are_named(recipe: str, warned: bool) -> None:
             optimizer.step()
         observer.next_step()
     assert any("updates are lost to rounding in bfloat16" in w for w in observer.drained()[1]) is warned
+
+
+class _Always(RoundingObserver):
+    """Has everything prepared for it in each step, as if it looked."""
+
+    @property
+    def due(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("by_panels", [False, True], ids=["torch", "panels"])
+@pytest.mark.parametrize("chosen", ["mxfp8", "mxfp6", "mx9"])
+def test_layers_learn_the_same_bits_whether_an_observer_looks_or_not(
+    chosen: str, by_panels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fewbits.nn.layer_precision._has_fast_bfloat16", lambda: not by_panels)
+
+    def gradients(observer: RoundingObserver | None) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        if observer is not None:
+            observer.next_step()  # to one at which it does not look
+        model = _model(chosen, observer)
+        _step(model, torch.randn(64, 32))
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
+    alone, seldom, always = gradients(None), gradients(RoundingObserver(7)), gradients(_Always(7))
+    for one, other, third in zip(alone, seldom, always, strict=True):
+        assert torch.equal(one, other)
+        assert torch.equal(one, third)
+
+
+def test_nothing_is_opened_for_an_observer_that_does_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    dequantize = saved_activations.ops.dequantize
+
+    def counted(*given: Any) -> torch.Tensor:
+        opened.append("opened")
+        return dequantize(*given)
+
+    monkeypatch.setattr(saved_activations.ops, "dequantize", counted)
+
+    def count(observer: Any) -> int:
+        opened.clear()
+        _step(_model("mxfp8", observer), torch.randn(64, 32))
+        return len(opened)
+
+    silent, looks, says_not = RoundingObserver(7), RoundingObserver(7), RoundingObserver(7)
+    silent.next_step()
+    bare = SimpleNamespace(observe=says_not.observe)  # an observer that does not say when it looks
+    assert count(silent) == count(None) > 0
+    assert count(looks) > count(silent)
+    assert count(bare) > count(silent)

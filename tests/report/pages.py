@@ -12,13 +12,14 @@ from fewbits.report import (
     explore_page,
     matrices_page,
     plan_page,
+    profile_page,
     prune_page,
     scale_page,
     solve_page,
     tasks_page,
     train_page,
 )
-from tests.report import benchmark, exploring, fake, planning, scaling
+from tests.report import benchmark, exploring, fake, planning, profiling, scaling
 from tests.report.test_pruning import PRODUCTS, REPORT
 from tests.report.test_pruning import model as pruned
 
@@ -91,6 +92,8 @@ PAGES = {
     "choice": lambda: choice_page(exploring.choice(), ORIGIN),
     "scale": lambda: scale_page(scaling.prediction(), ORIGIN),
     "plan": lambda: plan_page(planning.record(), ORIGIN),
+    "profile": lambda: profile_page([profiling.record()], ORIGIN),
+    "profiles": lambda: profile_page(profiling.beside(), ORIGIN),
     "matrices": lambda: matrices_page(fake.matrices(), fake.PROVENANCE),
     "solve": lambda: solve_page(solved(), ORIGIN),
     "train": lambda: train_page(trained(), ORIGIN),

@@ -38,6 +38,7 @@ from fewbits.report import (
     logs_table,
     matrices_table,
     plan_table,
+    profile_table,
     prune_table,
     quantize_table,
     recipe_table,
@@ -50,7 +51,7 @@ from fewbits.report import (
 )
 from fewbits.report.quantities import pieces
 from fewbits.report.terminal.formats import catalogue_table
-from tests.report import benchmark, exploring, fake, planning, scaling
+from tests.report import benchmark, exploring, fake, planning, profiling, scaling
 from tests.report.test_pruning import REPORT
 from tests.report.test_table import printed
 
@@ -152,6 +153,8 @@ TABLES = {
     "plan": plan_table(
         replace(PLAN, layers=(replace(PLAN.layers[0], name=TENSOR, format=FORMAT), *PLAN.layers[1:]))
     ),
+    "profile": profile_table([profiling.record(RECIPE)]),
+    "profile beside": profile_table([profiling.record(RECIPE), profiling.record()]),
     "cast": cast_table(CAST),
     "quantize": quantize_table(QUANTIZED),
     "codecs": codecs_table([replace(CODECS, scores=tuple(map(named, CODECS.scores)))]),

@@ -66,6 +66,7 @@ PAGE = Kind(
     is_own=True,
     stdout=True,
 )
+TRACE = Kind("a trace of PyTorch's profiler", _matches(rb'\s*\{\s*"schemaVersion":'))
 MATRIX = Kind("a MatrixMarket file", _matches(rb"%%MatrixMarket"))
 TENSORS = Kind("a safetensors file", _is_safetensors)
 CHECKPOINT = Kind("a safetensors file or a folder of them", _holds_tensors, folder=True)

@@ -24,6 +24,7 @@ from fewbits.cli.formats import formats
 from fewbits.cli.inspect import inspect
 from fewbits.cli.paths import guarded
 from fewbits.cli.plan import plan
+from fewbits.cli.profile import profile
 from fewbits.cli.progress import Interrupted
 from fewbits.cli.prune import prune
 from fewbits.cli.recipes import recipes
@@ -72,6 +73,7 @@ _COMMANDS = (
     prune,
     scale,
     plan,
+    profile,
 )
 for _command in _COMMANDS:
     app.command(cls=_Command)(with_aliases(with_flags(guarded(_command))))

@@ -102,6 +102,14 @@ class LayerPrecision:
         """The type that flows between products."""
         return DTYPES[self.recipe.vector]
 
+    @property
+    def is_observed(self) -> bool:
+        """Whether the observer looks at operands of this step; one that does not say when looks at all."""
+        # The number of a step is no constant: torch.compile would compile each step anew.
+        if self.observer is None or torch.compiler.is_compiling():
+            return self.observer is not None
+        return bool(getattr(self.observer, "due", True))
+
     def format_of(self, role: str) -> RoleFormat | None:
         """Return what the operand ``role`` is rounded to in this layer; None if it is not."""
         if self.exempt or (self.last and role.endswith("gradient") and not self.recipe.logit_gradient):
@@ -131,7 +139,7 @@ class LayerPrecision:
         if target is None:
             return Operand(x, None)
         choices = Choices(target.rounding, target.scale_rule, self.overflow_of(role))
-        alone = self.observer is None and target.shift is None and self.recipe.product == "exact"
+        alone = not self.is_observed and target.shift is None and self.recipe.product == "exact"
         alone = alone and goes_by_panels(x) and not torch.compiler.is_compiling()
         if alone and ops.rounds_in_product(target.format, choices):
             return Operand(x.detach(), target.format, choices)

@@ -71,13 +71,18 @@ class RoundingObserver:
         self._said: set[str] = set()
         self._looked: set[tuple[str, str]] = set()  # in this step: micro-batches and evaluations add nothing
 
+    @property
+    def due(self) -> bool:
+        """Whether this step is one that it looks at; in others, layers need not prepare what it would see."""
+        return self.step % self.every == 0
+
     def observe(
         self, precision: LayerPrecision, role: str, x: torch.Tensor, rounded: torch.Tensor, axis: int
     ) -> None:
         """Record what rounding did to ``x``, if this step is observed."""
         place = (precision.layer, role)
         flows = role not in OPERANDS
-        if self.step % self.every or torch.compiler.is_compiling() or place in self._looked:
+        if not self.due or torch.compiler.is_compiling() or place in self._looked:
             return
         self._looked.add(place)
         if role == "arriving_gradient":
@@ -130,8 +135,7 @@ class RoundingObserver:
             for p in m.parameters(recurse=False)
             if p.ndim > 1
         ]
-        looks = self.step % self.every == 0
-        before = [p.detach().clone() for p in weights] if looks else []
+        before = [p.detach().clone() for p in weights] if self.due else []
         yield
         if not before:
             return

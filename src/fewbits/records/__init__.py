@@ -36,6 +36,7 @@ from fewbits.records.planning import (
     PlanRecord,
 )
 from fewbits.records.precision import RanPrecision
+from fewbits.records.profiling import FlameNode, MachineLimits, ProfiledOperation, StepProfile
 from fewbits.records.provenance import Provenance
 from fewbits.records.pruning import PrunedModel, PrunedProduct, PrunedTensor, PruneReport, PruneStage
 from fewbits.records.ptq import QuantizedLayer, QuantizeReport
@@ -72,6 +73,7 @@ __all__ = [
     "ExploredFormat",
     "ExploredFront",
     "Finalist",
+    "FlameNode",
     "FormatChoice",
     "FrontSensitivity",
     "InspectReport",
@@ -79,6 +81,7 @@ __all__ = [
     "LayerScore",
     "LogCheck",
     "Machine",
+    "MachineLimits",
     "MachineLink",
     "MatrixScore",
     "PlacedFormat",
@@ -88,6 +91,7 @@ __all__ = [
     "PlannedStrategy",
     "PredictedStep",
     "Prediction",
+    "ProfiledOperation",
     "Provenance",
     "PruneReport",
     "PruneStage",
@@ -100,6 +104,7 @@ __all__ = [
     "RecipeResult",
     "SolveScore",
     "Stage",
+    "StepProfile",
     "StepTime",
     "TaskScore",
     "TensorScore",

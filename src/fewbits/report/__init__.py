@@ -13,6 +13,7 @@ from fewbits.report.json_text import (
     inspect_json,
     matrices_json,
     plan_json,
+    profile_json,
     prune_json,
     scale_json,
     solve_json,
@@ -27,6 +28,7 @@ from fewbits.report.page.markup import check_plots
 from fewbits.report.page.matrices import matrices_page
 from fewbits.report.page.models import tasks_page
 from fewbits.report.page.planning import plan_page
+from fewbits.report.page.profiling import profile_page
 from fewbits.report.page.pruning import prune_page
 from fewbits.report.page.scaling import scale_page
 from fewbits.report.page.solving import solve_page
@@ -36,6 +38,7 @@ from fewbits.report.terminal.codecs import codecs_table, scale_table
 from fewbits.report.terminal.compare import checkpoint_table, matrices_table, tasks_table
 from fewbits.report.terminal.exploring import choice_table, explore_table
 from fewbits.report.terminal.planning import plan_table
+from fewbits.report.terminal.profiling import profile_table
 from fewbits.report.terminal.pruning import prune_table
 from fewbits.report.terminal.quantizing import quantize_table
 from fewbits.report.terminal.recipes import recipe_json, recipe_table, recipes_json, recipes_table
@@ -72,6 +75,9 @@ __all__ = [
     "plan_json",
     "plan_page",
     "plan_table",
+    "profile_json",
+    "profile_page",
+    "profile_table",
     "prune_json",
     "prune_page",
     "prune_table",

@@ -1,10 +1,10 @@
 """Records as JSON text: strictly valid, in a stable order, with what it takes to measure again.
 
 Each document is one object: ``kind`` ("tasks", "checkpoint", "matrices", "cast", "inspect", "training",
-"system", "pruning", "codecs", "scaling", "plan", "benchmark", "exploration" or "choice"), ``schema`` (the
-version of this layout, a number), ``provenance`` (``command``, ``versions``, ``seeds``) and the records. The
-keys of a record are its fields in order of definition, then what is derived from them (mean, difference,
-spread, totals).
+"system", "pruning", "codecs", "scaling", "plan", "benchmark", "exploration", "choice" or "profile"),
+``schema`` (the version of this layout, a number), ``provenance`` (``command``, ``versions``, ``seeds``) and
+the records. The keys of a record are its fields in order of definition, then what is derived from them (mean,
+difference, spread, totals).
 
 JSON has no infinities and no NaN. They are written as the strings ``"inf"``, ``"-inf"`` and ``"nan"``, which
 ``float()`` reads back; ``null`` means that a value does not exist.
@@ -33,6 +33,7 @@ from fewbits.records import (
     PrunedModel,
     QuantizeReport,
     SolveScore,
+    StepProfile,
     TaskScore,
     TrainRun,
 )
@@ -123,6 +124,11 @@ def explore_json(exploration: Exploration, provenance: Provenance) -> str:
 def choice_json(choice: FormatChoice, provenance: Provenance) -> str:
     """Write the best format within a budget under ``choice``, with all finalists."""
     return _document("choice", provenance, choice=choice)
+
+
+def profile_json(profiles: Sequence[StepProfile], provenance: Provenance) -> str:
+    """Write the profiles of steps under ``profiles``, with every operation of every layer."""
+    return _document("profile", provenance, profiles=profiles)
 
 
 def _document(kind: str, provenance: Provenance, **records: object) -> str:

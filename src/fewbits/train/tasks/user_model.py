@@ -56,7 +56,7 @@ def load_user_model(name: str) -> UserModel:
         ArgumentError: there is no such module or function, or the function returns something else than the
             contract of :mod:`fewbits.train.tasks.user_model` says.
     """
-    return _user_model(name, _function(name)())
+    return _user_model(name, user_function(name)())
 
 
 def _user_model(name: str, returned: object) -> UserModel:
@@ -85,7 +85,7 @@ def user_task(name: str, hyper: Hyperparameters = _USUAL) -> Task:
     Raises:
         ArgumentError: no such function, no loss, or fewer than two batches.
     """
-    returned = _function(name)()
+    returned = user_function(name)()
     if isinstance(returned, Task):
         return returned
     loaded = _user_model(name, returned)
@@ -134,7 +134,16 @@ def _are_batches(batches: object) -> bool:
     return isinstance(batches, Sequence) and len(batches) > 0
 
 
-def _function(name: str) -> Callable[[], object]:
+def user_function(name: str, returns: str = "returns (model, batches)") -> Callable[[], object]:
+    """Import a module, from the current folder or installed, and return a function of it.
+
+    Args:
+        name: ``MODULE:FUNCTION``; the module's code runs.
+        returns: what such a function does, for the message of an error.
+
+    Raises:
+        ArgumentError: there is no such module or function.
+    """
     if not is_user_model(name):
         raise ArgumentError(
             f"{name!r:.200} is not MODULE:FUNCTION; write my_models:load for load() in my_models.py"
@@ -155,5 +164,5 @@ def _function(name: str) -> Callable[[], object]:
         ) from None
     load = getattr(imported, function, None)
     if not callable(load):
-        raise ArgumentError(f"{module} has no function {function}; write one that returns (model, batches)")
+        raise ArgumentError(f"{module} has no function {function}; write one that {returns}")
     return load  # type: ignore[no-any-return]  # what a module holds has no type

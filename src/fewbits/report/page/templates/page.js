@@ -6,7 +6,7 @@
 
   // Colours in the data are words, with an opacity behind a slash; everything else passes unchanged.
   function coloured(value, key = "") {
-    if (Array.isArray(value)) return value.map((item) => coloured(item));
+    if (Array.isArray(value)) return value.map((item) => coloured(item, key === "colors" ? "color" : ""));
     if (value && typeof value === "object") {
       return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, coloured(v, k)]));
     }

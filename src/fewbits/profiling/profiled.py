@@ -1,0 +1,110 @@
+"""One profile: plain steps by the clock, one pass that counts, and steps under the profiler."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import torch
+
+from fewbits.errors import ArgumentError
+from fewbits.profiling.advice import advise
+from fewbits.profiling.attribution import Attribution, combined, flame
+from fewbits.profiling.counting import Counter
+from fewbits.profiling.limits import measured_limits
+from fewbits.profiling.operations import operations
+from fewbits.profiling.recording import profiles, record
+from fewbits.records import MachineLimits, StepProfile
+
+_WARM_UP = 3
+
+
+def profile_step(
+    step: Callable[[], object],
+    *,
+    name: str = "step",
+    recipe: str = "",
+    steps: int = 10,
+    processes: int = 1,
+    limits: MachineLimits | None = None,
+    trace: Path | None = None,
+) -> StepProfile:
+    """Profile a training step on the CPU.
+
+    The step runs a few times to warm up, once to be counted, and so many times plain, by the clock, and under
+    PyTorch's profiler. Medians count: of the plain steps, and of each part of the others. Each run is a real
+    one: weights change.
+
+    Args:
+        step: is called without arguments; makes one step of training.
+        name: of the task or function, for reports.
+        recipe: likewise.
+        steps: how many are timed, plain and under the profiler.
+        processes: that train together and all call this.
+        limits: of the machine; None: they are measured after the steps.
+        trace: where a Chrome trace is written; None: nowhere.
+
+    Raises:
+        ArgumentError: the step computes on another device than the CPU, or a profiler is on.
+
+    >>> import torch
+    >>> x = torch.ones(1000)
+    >>> found = profile_step(lambda: x.mul_(1.0), steps=1, limits=MachineLimits(1, 1e10, 1e10, {}, 1e-6))
+    >>> found.operations[0].name in ("aten::mul_", "Python")
+    True
+    """
+    if profiles():
+        raise ArgumentError("a profiler is on, and two cannot be; switch it off, or call the step alone")
+    for _ in range(_WARM_UP):
+        step()
+    counter = Counter()
+    with counter:
+        step()
+    plain = _seconds(step, steps)
+    recordings = record(step, steps, trace)
+    plain += _seconds(step, steps)  # before and after: a machine may be busier for a while
+    pieces, alike = combined([Attribution(r.step, counter.counts).pieces for r in recordings])
+    dtypes = {c.dtype for counts in counter.counts.values() for c in counts if c.is_product and c.dtype}
+    known = limits or measured_limits(dtypes)
+    rows, seconds = operations(pieces, known), 1e-9 * sum(piece.nanoseconds for piece in pieces)
+    threads = _other_threads(step, median(plain), steps) if processes == 1 else []
+    return StepProfile(
+        task=name,
+        recipe=recipe,
+        processes=processes,
+        steps=steps,
+        plain_seconds=median(plain),
+        seconds=seconds,
+        operations=rows,
+        flame=flame(pieces),
+        limits=known,
+        alike=alike,
+        others_seconds=1e-9 * median(sum(span.duration for span in r.beside) for r in recordings),
+        advice=advise(rows, seconds, known, threads),
+    )
+
+
+def _seconds(step: Callable[[], object], steps: int) -> list[float]:
+    times = []
+    for _ in range(steps):
+        start = perf_counter()
+        step()
+        times.append(perf_counter() - start)
+    return times
+
+
+def _other_threads(step: Callable[[], object], seconds: float, steps: int) -> list[tuple[int, float]]:
+    """Return the time of a step with the threads of now, with one and with one for each core."""
+    now, found = torch.get_num_threads(), []
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        for threads in dict.fromkeys((now, 1, cores)):
+            torch.set_num_threads(threads)
+            step()
+            found.append((threads, seconds if threads == now else median(_seconds(step, steps))))
+    finally:
+        torch.set_num_threads(now)
+    return found

@@ -1,0 +1,144 @@
+"""Bytes and FLOP of operations, against numbers counted by hand."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+import fewbits as fb
+from fewbits.errors import ArgumentError
+from fewbits.kernels import ops
+from fewbits.nn import prepare
+from fewbits.profiling.counting import Count, Counter, refuse_devices
+
+aten = torch.ops.aten
+
+
+def counted(job: Any) -> dict[str, Count]:
+    """The last count of each operation."""
+    counter = Counter()
+    with counter:
+        job()
+    return {name: counts[-1] for (name, _), counts in counter.counts.items()}
+
+
+def test_a_product_reads_both_matrices_and_writes_the_third() -> None:
+    a, b = torch.ones(3, 5), torch.ones(5, 7)
+    found = counted(lambda: a @ b)["aten::mm"]
+    assert (found.read_bytes, found.written_bytes) == (4 * (15 + 35), 4 * 21)
+    assert (found.flops, found.is_product, found.dtype) == (2 * 3 * 5 * 7, True, "float32")
+
+
+def test_values_of_sixteen_bits_take_two_bytes() -> None:
+    a = torch.ones(3, 5, dtype=torch.bfloat16)
+    found = counted(lambda: a @ a.t())["aten::mm"]
+    assert (found.moved_bytes, found.dtype) == (2 * (15 + 15 + 9), "bfloat16")
+
+
+def test_a_convolution_sums_a_window_for_each_result_and_its_backward_pass_twice_that() -> None:
+    x, weight = torch.ones(2, 3, 8, 8, requires_grad=True), torch.ones(4, 3, 3, 3, requires_grad=True)
+    found = counted(lambda: functional.conv2d(x, weight, padding=1).sum().backward())
+    window, results = 3 * 3 * 3, 2 * 4 * 8 * 8
+    assert found["aten::convolution"].flops == 2 * window * results
+    assert found["aten::convolution_backward"].flops == 2 * 2 * window * results
+    assert found["aten::convolution"].moved_bytes == 4 * (x.numel() + weight.numel() + results)
+
+
+def test_attention_multiplies_twice_forward_and_five_times_backward() -> None:
+    query, key, value = (torch.ones(2, 4, 16, 8, requires_grad=True) for _ in range(3))
+    found = counted(lambda: functional.scaled_dot_product_attention(query, key, value).sum().backward())
+    one = 2 * (2 * 4) * 16 * 16 * 8
+    flash = "aten::_scaled_dot_product_flash_attention_for_cpu"
+    assert found[flash].flops == 2 * one
+    assert found[f"{flash}_backward"].flops == 5 * one
+
+
+def test_an_lstm_multiplies_inputs_and_states_by_its_weights_in_each_step() -> None:
+    lstm, x = torch.nn.LSTM(6, 5, batch_first=True), torch.ones(3, 7, 6)
+    with torch.no_grad():
+        found = counted(lambda: lstm(x))
+    assert found["aten::mkldnn_rnn_layer"].flops == 2 * 3 * 7 * (4 * 5 * 6 + 4 * 5 * 5)
+
+
+def test_packed_operands_count_as_they_lie() -> None:
+    x = torch.randn(4, 64)
+    found = counted(lambda: fb.quantize(x, "mxfp4"))["fewbits::quantize"]
+    assert (found.read_bytes, found.written_bytes) == (4 * 256, 256 // 2 + 256 // 32)
+    q = fb.quantize(x, "mxfp4")
+    opened = counted(q.dequantize)["fewbits::dequantize"]
+    assert (opened.read_bytes, opened.written_bytes) == (256 // 2 + 256 // 32, 4 * 256)
+
+
+def test_a_product_that_rounds_inside_says_so_and_one_of_rounded_operands_does_not() -> None:
+    a, b, e4m3 = torch.randn(4, 64), torch.randn(64, 6), fb.format("mxfp8_e4m3")
+    chosen = ops.conversions.Choices("nearest_even", "floor", "saturate")
+    inside = counted(lambda: ops.rounded_product(a, b, (e4m3, e4m3), (chosen, chosen)))
+    before = counted(lambda: ops.rounded_product(a, b, (e4m3, e4m3)))
+    assert inside["fewbits::rounded_product"].rounds_inside
+    assert not before["fewbits::rounded_product"].rounds_inside
+    assert inside["fewbits::rounded_product"].flops == 2 * 4 * 64 * 6
+
+
+@pytest.mark.parametrize(
+    ("job", "name", "read", "written"),
+    [
+        (lambda x: x.view(8), "aten::view", 0, 0),
+        (lambda x: x.t(), "aten::t", 0, 0),
+        (torch.empty_like, "aten::empty_like", 0, 0),
+        (lambda x: x.copy_(torch.ones(2, 4)), "aten::copy_", 32, 32),  # what is overwritten is not read
+        (lambda x: x.zero_(), "aten::zero_", 0, 32),
+        (lambda x: x.add_(1.0), "aten::add_", 32, 32),
+        (lambda x: torch._foreach_mul_([x], 2.0), "aten::_foreach_mul_", 32, 32),
+        (lambda x: x[:, :1].expand(2, 4).sum(), "aten::sum", 8, 4),  # a value for each row lies there
+        (lambda x: functional.embedding(torch.tensor([1]), x), "aten::embedding", 8 + 16, 16),
+    ],
+)
+def test_bytes_of_operations_that_are_not_what_they_seem(
+    job: Any, name: str, read: int, written: int
+) -> None:
+    x = torch.zeros(2, 4)
+    found = counted(lambda: job(x))[name]
+    assert (found.read_bytes, found.written_bytes) == (read, written)
+
+
+def test_only_a_conversion_to_fewer_bits_narrows() -> None:
+    x = torch.ones(4)
+    assert counted(x.bfloat16)["aten::_to_copy"].narrows
+    assert not counted(x.double)["aten::_to_copy"].narrows
+    assert not counted(lambda: x + 1)["aten::add"].narrows
+    half = torch.ones(4, dtype=torch.float16)
+    assert counted(lambda: half.copy_(x))["aten::copy_"].narrows
+    assert not counted(lambda: x.copy_(half))["aten::copy_"].narrows
+
+
+def test_rounding_across_the_last_axis_is_strided_and_along_it_is_not() -> None:
+    x = torch.randn(32, 64)
+    assert counted(lambda: ops.fake_quantize(x, "mxfp4", 0, ops.conversions.Choices(), 0, None))[
+        "fewbits::fake_quantize"
+    ].strided
+    assert not counted(lambda: ops.fake_quantize(x, "mxfp4", 1, ops.conversions.Choices(), 0, None))[
+        "fewbits::fake_quantize"
+    ].strided
+
+
+def test_counting_changes_no_bit() -> None:
+    def gradient(counter: Any) -> torch.Tensor:
+        torch.manual_seed(0)
+        layer = prepare(torch.nn.Sequential(torch.nn.Linear(64, 32)), "mxfp8")
+        with counter:
+            layer(torch.ones(4, 64)).sum().backward()
+        found = layer[0].weight.grad
+        assert found is not None
+        return found
+
+    assert torch.equal(gradient(Counter()), gradient(torch.enable_grad()))
+
+
+def test_a_tensor_on_another_device_is_refused() -> None:
+    class Elsewhere:
+        device = type("Device", (), {"type": "cuda"})()
+
+    with pytest.raises(ArgumentError, match="measured on the CPU"):
+        refuse_devices([Elsewhere()])
+    refuse_devices([torch.ones(2), torch.ones(2, device="meta")])

@@ -1,0 +1,111 @@
+"""Operations beside the limits of a machine, and what is said about them: numbers computed by hand."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fewbits.profiling import measured_limits
+from fewbits.profiling.advice import advise
+from fewbits.profiling.attribution import Piece
+from fewbits.profiling.counting import Count
+from fewbits.profiling.operations import held_to, operations, product_rate
+from fewbits.records import MachineLimits, ProfiledOperation
+
+LIMITS = MachineLimits(2, 10e9, 20e9, {"float32": 100e9, "bfloat16": 400e9}, 1e-6)
+COPY = Count(5e6, 5e6, 1e6, False, "float32", False, False, False)
+PRODUCT = Count(1e6, 1e6, 1e9, True, "float32", False, False, False)
+
+
+@pytest.mark.parametrize(
+    ("count", "seconds", "bound"),
+    [
+        (COPY, 1e-3, "memory"),  # 10 MB at 10 GB/s
+        (
+            replace(COPY, read_bytes=1e7, written_bytes=4.0),
+            5.000002e-4,
+            "memory",
+        ),  # a sum, at the rate of reads
+        (PRODUCT, 1e-2, "compute"),
+        (replace(PRODUCT, dtype="bfloat16"), 2.5e-3, "compute"),
+        (replace(PRODUCT, dtype=""), 2.5e-3, "compute"),  # packed operands: the fastest units
+        (replace(COPY, read_bytes=4.0, written_bytes=4.0), 1e-6, "calls"),
+        (replace(COPY, read_bytes=0.0, written_bytes=0.0), 0.0, ""),  # a view moves nothing
+    ],
+)
+def test_the_limit_is_what_takes_longest(count: Count, seconds: float, bound: str) -> None:
+    assert held_to([count], LIMITS) == (pytest.approx(seconds), bound)
+    assert held_to([count, count], LIMITS) == (pytest.approx(2 * seconds), bound)
+
+
+def test_a_dtype_without_a_rate_takes_the_fastest() -> None:
+    assert product_rate("float32", LIMITS) == 100e9
+    assert product_rate("float8_e4m3fn", LIMITS) == 400e9
+
+
+def test_calls_of_a_layer_are_one_row_and_reach_a_part_of_the_limit() -> None:
+    path = (("forward", "forward"),)
+    pieces = [Piece("aten::mm", "forward", "fc", path, 20_000_000, PRODUCT)] * 2
+    pieces += [Piece("aten::mm", "backward", "fc", path, 5_000_000, PRODUCT)]
+    pieces += [Piece("Python", "forward", "fc", path, 1_000_000, is_call=False)]
+    forward, backward, python = operations(pieces, LIMITS)
+    assert (forward.calls, forward.seconds, forward.flops) == (2, pytest.approx(0.04), 2e9)
+    assert forward.fraction == pytest.approx(0.5)
+    assert backward.fraction == pytest.approx(2.0)  # above the limit: it is shown, not hidden
+    assert (python.calls, python.fraction, python.bound) == (0, None, "")
+
+
+def row(name: str = "aten::mm", **fields: Any) -> ProfiledOperation:
+    known = ProfiledOperation(name, "forward", "fc", 1, 1.0, 1e6, 1e6, 0.5, "compute", "float32")
+    return replace(known, **fields)
+
+
+@pytest.mark.parametrize(
+    ("operation", "says"),
+    [
+        (row(), "bfloat16 products are 4.0 times as fast"),
+        (row(dtype="bfloat16"), "50% of the limit of bfloat16 products: give a step more samples"),
+        (row(dtype="bfloat16", limit_seconds=0.9), "cannot be much faster"),
+        (row(limit_seconds=0.1), "too small for the units, or their threads wait"),
+        (row("aten::add", bound="memory", limit_seconds=0.9), "fewer bits"),
+        (row("aten::add", bound="memory", strided=True), "it reads across"),
+        (row("aten::add", bound="memory"), "torch.compile"),
+        (row("fewbits::quantize", kind="rounding", bound="memory", strided=True), "blocks run across"),
+        (row("fewbits::quantize", kind="rounding", bound="memory"), "see `fewbits recipes`"),
+        (row("aten::add", bound="calls", calls=200_000, limit_seconds=0.2), "fuse the calls"),
+        (row("aten::add", bound="calls", limit_seconds=1e-6), "it waits"),
+        (row("aten::add", bound="", limit_seconds=0.0), "no limit is known"),
+        (row("Python", calls=0, bound="", limit_seconds=0.0), "between operations"),
+        (row("waiting and Python", kind="communication", calls=0, limit_seconds=0.0), "by a codec"),
+    ],
+)  # fmt: skip
+def test_the_advice_follows_from_what_was_measured(operation: ProfiledOperation, says: str) -> None:
+    (said,) = advise([operation], 2.0, LIMITS)
+    assert says in said
+    assert "1000.00 ms, 50% of the step" in said
+
+
+def test_a_machine_without_fast_bfloat16_is_not_told_to_take_it() -> None:
+    slow = replace(LIMITS, product_flops={"float32": 100e9, "bfloat16": 10e9})
+    assert "bfloat16" not in advise([row()], 2.0, slow)[0]
+
+
+def test_the_worst_is_what_loses_most_to_its_limit_not_what_takes_longest() -> None:
+    near, far = row("near", seconds=2.0, limit_seconds=1.9), row("far", seconds=1.0, limit_seconds=0.1)
+    assert [said.split()[0] for said in advise([near, far], 3.0, LIMITS)] == ["far", "near"]
+    assert len(advise([row(str(i)) for i in range(9)], 9.0, LIMITS)) == 3
+
+
+def test_another_number_of_threads_is_named_where_it_is_faster() -> None:
+    assert "take 1" in advise([row()], 1.0, LIMITS, [(2, 2.0), (1, 1.0)])[0]
+    assert len(advise([row()], 1.0, LIMITS, [(2, 1.1), (1, 1.0)])) == 1  # within the noise
+    assert len(advise([row()], 1.0, LIMITS, [(2, 1.0)])) == 1
+
+
+def test_limits_are_bytes_and_flop_over_the_time_that_a_clock_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter(range(10_000))
+    monkeypatch.setattr("fewbits.profiling.limits.perf_counter", lambda: float(next(ticks)))
+    found = measured_limits(["float64"], values=1000, size=8)  # by that clock each job takes a second
+    assert (found.copy_bytes, found.read_bytes) == (8000, 4000)
+    assert found.product_flops == {"float32": 2 * 8**3, "bfloat16": 2 * 8**3, "float64": 2 * 2**3}
+    assert found.call_seconds == 1e-3

@@ -1,0 +1,160 @@
+"""Real steps under the profiler, some of whose times are known."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.profiler import ProfilerActivity
+from torch.profiler import profile as torch_profile
+
+from fewbits.errors import ArgumentError
+from fewbits.profiling import profile_step
+from fewbits.profiling.marks import marked
+from fewbits.profiling.steps import task_step, user_step
+from fewbits.records import MachineLimits, StepProfile
+from fewbits.records.profiling import REST
+from fewbits.train.reproducible import seeded
+from fewbits.train.tasks import task
+
+LIMITS = MachineLimits(1, 1e10, 1e10, {"float32": 1e11, "bfloat16": 1e11}, 1e-6)
+PAUSE = 0.02  # seconds
+
+
+def taken(profile: StepProfile, name: str, kind: str = "") -> float:
+    return sum(o.seconds for o in profile.operations if o.name == name and kind in ("", o.kind))
+
+
+class Slow(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(32, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(PAUSE)
+        y: torch.Tensor = self.fc(x)
+        return y
+
+
+def test_sleeps_are_where_they_were_and_the_classes_are_those_of_the_step() -> None:
+    model, x = Slow(), torch.ones(4, 32)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        time.sleep(2 * PAUSE)  # hidden from every class
+        loss = functional.mse_loss(model(x), torch.zeros(4, 8))
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    found = profile_step(step, steps=3, limits=LIMITS)
+    seconds = found.seconds_of
+    assert seconds[REST] >= 2 * PAUSE
+    assert seconds["forward"] >= PAUSE
+    assert next(o.layer for o in found.operations if o.name == "Python" and o.kind == "forward") == "Slow"
+    assert taken(found, "aten::addmm", "forward") > 0
+    assert {o.layer for o in found.operations if o.name == "aten::addmm"} == {"fc"}
+    assert {o.layer for o in found.operations if o.name == "aten::mm" and o.kind == "backward"} == {"fc"}
+    assert taken(found, "aten::mse_loss", "forward") > 0
+    assert taken(found, "aten::_foreach_norm", "optimizer") > 0  # clipping
+    assert min(seconds["backward"], seconds["optimizer"]) > 0
+    assert seconds["communication"] == seconds["rounding"] == 0
+    assert sum(o.seconds for o in found.operations) == pytest.approx(found.seconds)
+    assert found.plain_seconds >= 3 * PAUSE
+    assert found.accounted == pytest.approx(1 - seconds[REST] / found.seconds)
+
+
+def test_copies_have_the_bytes_that_they_move() -> None:
+    source, target = torch.ones(1 << 16), torch.zeros(1 << 16)
+
+    def step() -> None:
+        for _ in range(3):
+            target.copy_(source)
+
+    (copies,) = [o for o in profile_step(step, steps=2, limits=LIMITS).operations if o.name == "aten::copy_"]
+    assert (copies.calls, copies.moved_bytes, copies.bound) == (3, 3 * 8 * (1 << 16), "memory")
+    assert copies.limit_seconds == pytest.approx(copies.moved_bytes / 1e10)
+    assert copies.kind == REST  # nothing says what for: it does not vanish
+
+
+@pytest.mark.parametrize("recipe", ["fp32", "mxfp8"])
+def test_a_class_has_95_percent_of_a_step_of_training(recipe: str) -> None:
+    chosen = task("bytes")
+    with seeded(chosen, 0):
+        found = profile_step(task_step(chosen, recipe), steps=5, limits=LIMITS)
+    assert found.accounted >= 0.95
+    rounding = [o for o in found.operations if o.kind == "rounding"]
+    assert bool(rounding) == (recipe == "mxfp8")
+    if rounding:
+        assert {o.name for o in rounding} >= {"fewbits::fake_quantize", "fewbits::quantize"}
+        assert any(o.layer == "blocks.0.mlp_in" for o in rounding)
+    products = [o for o in found.operations if o.name in ("aten::mm", "aten::addmm") and o.layer == "head"]
+    # The logits, and two products of their gradient; 16 windows of 64 bytes, width 128.
+    assert sum(o.flops for o in products) == 3 * 2 * (16 * 64) * 128 * 256
+
+
+def test_the_step_of_a_task_is_the_one_that_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Marks, counting and the profiler change no bit of what is learned."""
+    from fewbits.train.by_recipe import recipe_trainer
+
+    chosen = task("digits")
+
+    def losses(profiled: bool) -> list[float]:
+        with seeded(chosen, 0):
+            seen: list[float] = []
+            trainer = recipe_trainer(chosen, "mxfp8", steps=1000)
+            step: Any = task_step(chosen, "mxfp8") if profiled else trainer.step
+
+            def noted() -> None:
+                seen.append(step().loss)
+
+            if profiled:
+                profile_step(noted, steps=1, processes=2, limits=LIMITS)  # of two: threads are left alone
+            else:
+                for _ in range(8):
+                    noted()
+            return seen
+
+    assert losses(True) == losses(False)
+
+
+def test_a_trace_is_written_on_request(tmp_path: Path) -> None:
+    x, path = torch.ones(8), tmp_path / "trace.json"
+    profile_step(lambda: x.mul_(1.0), steps=1, limits=LIMITS, trace=path)
+    assert '"traceEvents"' in path.read_text("utf-8")
+
+
+def test_a_profiler_that_is_on_is_refused() -> None:
+    with (
+        torch_profile(activities=[ProfilerActivity.CPU]),
+        pytest.raises(ArgumentError, match="a profiler is on"),
+    ):
+        profile_step(lambda: None, limits=LIMITS)
+
+
+def test_an_error_in_a_layer_leaves_no_hooks_behind() -> None:
+    broken = nn.Linear(3, 2)
+    with pytest.raises(RuntimeError):
+        profile_step(lambda: broken(torch.ones(4)), limits=LIMITS)
+    assert not nn.modules.module._global_forward_hooks
+    assert not nn.modules.module._global_forward_pre_hooks
+
+
+def test_a_mark_passes_arguments_and_results_on() -> None:
+    assert marked("data", lambda a, b=0: a + b)(1, b=2) == 3
+
+
+def test_a_step_that_takes_arguments_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "profiled_steps.py").write_text(
+        "def step(x, y=1):\n    pass\n\ndef fine(y=1):\n    return 7\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArgumentError, match=r"profiled_steps:step takes x; a step is called without"):
+        user_step("profiled_steps:step")
+    with pytest.raises(ArgumentError, match="write one that makes one training step"):
+        user_step("profiled_steps:none")
+    assert user_step("profiled_steps:fine")() == 7
