@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,12 +14,24 @@ from fewbits.kernels.bits.lattice import REALS, SITES, Field
 from fewbits.solvers.krylov.stopping import Stopping
 from fewbits.solvers.lattice.hops import even_groups
 from fewbits.solvers.lattice.normal import Normal
-from fewbits.solvers.lattice.square import solve_through_square
 from fewbits.solvers.operators.vectors import exponent_of, times_power
-from fewbits.solvers.precision import KrylovPrecision
 from fewbits.solvers.solution import Solution
-from fewbits.typing import Watch
 
+
+class Inner(Protocol):
+    """A solver of H x = b that has all its options but these."""
+
+    def __call__(
+        self,
+        a: Normal,
+        b: torch.Tensor,
+        x0: torch.Tensor | None,
+        stopping: Stopping,
+        *,
+        callback: Callable[[torch.Tensor], None] | None,
+    ) -> Solution[torch.Tensor]:
+        """Return the best x; it converged if |b - H x| <= max(rtol |b|, atol)."""
+        ...
 
 def solve_even_sites(
     a: Normal,
@@ -26,10 +39,8 @@ def solve_even_sites(
     x0: torch.Tensor | None,
     stopping: Stopping,
     *,
-    precision: str | KrylovPrecision,
-    delta: float | None,
+    inner: Inner,
     callback: Callable[[torch.Tensor], None] | None,
-    watch: Watch | None,
 ) -> Solution[torch.Tensor]:
     """Return the best x; it converged if |b - H x| <= max(rtol |b|, atol).
 
@@ -40,15 +51,13 @@ def solve_even_sites(
         b: (n,) float64, in the order of the kernels.
         x0: initial guess, like b, of which the even sites are used; None for zero.
         stopping: criterion for |b - H x|; ``maxiter`` bounds the sum of all iterations.
-        precision: ``auto``, a name or a :class:`KrylovPrecision`, as in :func:`fewbits.solvers.cg`.
-        delta: reduction of the residual between reliable updates, or None.
+        inner: solves a system of the Schur complement, or of H where there is nothing to compute.
         callback: called with x after each iteration.
-        watch: called with the precision, the iteration and the residual of the even sites' normal equations.
 
     Raises:
         ArgumentError: an axis of the lattice is no multiple of 4, or its diagonal is zero.
     """
-    if any(size % 4 for size in a.shape) or a.diagonal == 0:
+    if any(size % 4 for size in a.shape) or (a.blocks is None and a.diagonal == 0):
         raise ArgumentError(
             f"even_odd=True on a lattice of {a.shape} sites, diagonal {a.diagonal}; expected axes that"
             " are multiples of 4, and a mass other than -4; even_odd=False takes all"
@@ -57,9 +66,7 @@ def solve_even_sites(
     right = times_power(b, -exponent)
     size = a.norm(right)
     if size == 0:
-        return solve_through_square(
-            a, b, x0, stopping, precision=precision, delta=delta, callback=callback, watch=watch
-        )
+        return inner(a, b, x0, stopping, callback=callback)
     allowed = stopping.residual(size, exponent)
     shape = (-1, REALS, SITES)
     schur = a.even_odd_operator()
@@ -71,21 +78,18 @@ def solve_even_sites(
     def whole(x: torch.Tensor) -> torch.Tensor:
         """Return x with the odd sites that follow from the even ones."""
         out = x.reshape(shape).clone()
-        hops.odd_sites(Field(x.reshape(shape).numpy()), field, 1 / a.diagonal, Field(out.numpy()))
+        hops.complete(Field(x.reshape(shape).numpy()), field, Field(out.numpy()))
         return out.reshape(-1)
 
     reduced = torch.zeros_like(source)
-    hops.even_sites(field, field, 1.0, -0.5 / a.diagonal, Field(reduced.numpy()))
+    hops.reduce(field, Field(reduced.numpy()))
     start = None if x0 is None else torch.where(even, times_power(x0, -exponent).reshape(shape), 0.0)
-    step = solve_through_square(
+    step = inner(
         schur,
         reduced.reshape(-1),
         None if start is None else start.reshape(-1),
         Stopping(0.0, allowed, stopping.maxiter),
-        precision=precision,
-        delta=delta,
         callback=None if callback is None else lambda x: callback(times_power(whole(x), exponent)),
-        watch=watch,
     )
     x = whole(step.x)
     left = a.norm(right - torch.from_numpy(a.hermitian(np.ascontiguousarray(x.numpy()))))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -104,6 +106,26 @@ def check_links(links: object) -> None:
             f"links are off SU(3) by {off:.1e}, in U U^+ - 1 or in det U - 1; expected {NEAR} at most: pass"
             " lattice.project(links)"
         )
+
+
+def with_boundary(links: Array, boundary: Sequence[int]) -> Array:
+    """Return the links, negated where they cross the end of an antiperiodic axis."""
+    signed = links.astype(np.complex128)
+    for axis, sign in enumerate(boundary):
+        np.moveaxis(signed[3 - axis], axis, 0)[-1] *= sign  # directions are x, y, z, t
+    return signed
+
+
+def check_boundary(boundary: Sequence[int]) -> None:
+    """Raise ArgumentError if a boundary is not four signs."""
+    if len(boundary) != 4 or any(sign not in (1, -1) for sign in boundary):
+        raise ArgumentError(f"boundary={boundary}; expected 1 or -1 along T, Z, Y and X")
+
+
+def check_number(value: float, name: str) -> None:
+    """Raise ArgumentError if a number is not finite."""
+    if not np.isfinite(value):
+        raise ArgumentError(f"{name}={value}; expected a finite number")
 
 
 def _sizes(shape: tuple[int, ...]) -> tuple[int, int, int, int]:

@@ -7,6 +7,7 @@ import torch
 
 from fewbits.kernels.arrays import lattice
 from fewbits.kernels.bits.lattice import REALS, SITES, zeros
+from fewbits.solvers.lattice.fixed_point import decode
 from fewbits.solvers.lattice.hops import Hops
 
 
@@ -63,3 +64,8 @@ class LatticeVectors:
             lattice.update_solution(self.extent, self.p, self.x, alpha=self.alpha)
             self.alpha = 0.0
         return torch.from_numpy(self.x.reshape(-1)).double()
+
+    def direction(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return p and H p, (n,) float32."""
+        p, t = (decode(field.values, field.norms, 1).astype(np.float32) for field in (self.p, self.t))
+        return torch.from_numpy(p.reshape(-1)), torch.from_numpy(t.reshape(-1))

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import torch
 
 from fewbits.records import Stage
-from fewbits.solvers.krylov import cg
+from fewbits.solvers.krylov import Deflation, cg
 from fewbits.solvers.krylov.stopping import Stopping
-from fewbits.solvers.lattice.normal import Normal
+from fewbits.solvers.lattice.ritz import RitzVectors, begin, gather
+from fewbits.solvers.lattice.square_operator import Square
 from fewbits.solvers.operators.vectors import exponent_of, times_power
 from fewbits.solvers.precision import KrylovPrecision
 from fewbits.solvers.solution import Solution
@@ -21,13 +22,14 @@ MARGIN, ROUNDS = 0.25, 6
 
 
 def solve_through_square(
-    a: Normal,
+    a: Square,
     b: torch.Tensor,
     x0: torch.Tensor | None,
     stopping: Stopping,
     *,
     precision: str | KrylovPrecision,
     delta: float | None,
+    deflation: Deflation | RitzVectors | None = None,
     callback: Callable[[torch.Tensor], None] | None,
     watch: Watch | None,
 ) -> Solution[torch.Tensor]:
@@ -36,12 +38,14 @@ def solve_through_square(
     ``claimed``, ``history`` and ``watch`` refer to H^2 x = H b.
 
     Args:
-        a: the operator H^2.
+        a: the operator H^2; the gamma_5-Hermitian H of Wilson fermions, or that of staggered ones.
         b: (n,) float64, in the order of the kernels.
         x0: initial guess, like b; None for zero.
         stopping: criterion for |b - H x|; ``maxiter`` bounds the sum of all iterations.
         precision: ``auto``, a name or a :class:`KrylovPrecision`, as in :func:`fewbits.solvers.cg`.
         delta: reduction of the residual between reliable updates, or None.
+        deflation: modes of ``a`` for every step, as :func:`fewbits.solvers.cg` takes them, or Ritz vectors
+            that this solve uses and adds to.
         callback: called with x after each iteration.
         watch: called with the precision, the iteration and the residual over |H b|.
     """
@@ -59,19 +63,21 @@ def solve_through_square(
     history: list[float] = []
     stages: list[Stage] = []
     updates = rounds = 0
+    operator, modes = begin(a, deflation)
     first = claimed = 0.0
     while least > allowed and rounds < ROUNDS and (maxiter is None or len(history) < maxiter):
         right = torch.from_numpy(a.hermitian(rest.numpy()))
         first = first or a.norm(right) or 1.0
         scale, done = a.norm(right) / first, len(history)
         step = cg(
-            a,
+            operator,
             right,
             rtol=MARGIN * allowed / a.norm(rest),
             maxiter=None if maxiter is None else maxiter - done,
             callback=None if callback is None else _added(callback, x, exponent),
             precision=precision,
             delta=delta,
+            deflation=modes,
             watch=None if watch is None else _shifted(watch, done, scale),
         )
         x = x + step.x
@@ -85,6 +91,7 @@ def solve_through_square(
         rounds += 1
         if not step.converged or delta is None:
             break
+    gather(deflation)
     x = times_power(best, exponent)
     least = a.norm(residual(times_power(x, -exponent)))
     return Solution(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -10,11 +11,14 @@ from numpy.typing import NDArray
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.kernels.bits.lattice import compress_links, expand_links
+from fewbits.solvers.krylov import Deflation
 from fewbits.solvers.krylov.stopping import Stopping
-from fewbits.solvers.lattice.even_odd import solve_even_sites
-from fewbits.solvers.lattice.links import check_links
+from fewbits.solvers.lattice.direct import solve_directly
+from fewbits.solvers.lattice.even_odd import Inner, solve_even_sites
+from fewbits.solvers.lattice.links import check_boundary, check_links, check_number, with_boundary
 from fewbits.solvers.lattice.normal import Normal
 from fewbits.solvers.lattice.order import Shape, grouped, natural
+from fewbits.solvers.lattice.ritz import RitzVectors
 from fewbits.solvers.lattice.square import solve_through_square
 from fewbits.solvers.precision import KrylovPrecision
 from fewbits.solvers.solution import Solution
@@ -57,8 +61,7 @@ class Wilson:
         boundary: Sequence[int] = (1, 1, 1, 1),
     ) -> None:
         check_links(links)
-        if len(boundary) != 4 or any(sign not in (1, -1) for sign in boundary):
-            raise ArgumentError(f"boundary={boundary}; expected 1 or -1 along T, Z, Y and X")
+        check_boundary(boundary)
         default = 18 if -1 in boundary else 12
         numbers = default if reconstruct is None else reconstruct
         if numbers != 18 and -1 in boundary:
@@ -68,16 +71,22 @@ class Wilson:
             )
         if numbers not in RECONSTRUCT:
             raise ArgumentError(f"reconstruct={reconstruct}; expected 18, 12 or 8 numbers for a link")
-        if not np.isfinite(mass):
-            raise ArgumentError(f"mass={mass}; expected a finite number")
+        check_number(mass, "mass")
         if numbers == 8:
             _check_eight(links)
         self.mass = mass
         self.shape: Shape = links.shape[1:5]
         # The kernels need even sizes: an odd axis is doubled.
         self._copies = tuple(1 + n % 2 for n in self.shape)
-        tiled = np.tile(_signed(links, boundary), (1, *self._copies, 1, 1))
-        self.normal = Normal(tiled, 4 + mass, numbers)
+        tiled = np.tile(with_boundary(links, boundary), (1, *self._copies, 1, 1))
+        blocks = self._blocks(links)
+        blocks = None if blocks is None else np.tile(blocks, (*self._copies, 1, 1, 1))
+        self.normal = Normal(tiled, 4 + mass, numbers, blocks)
+
+    def _blocks(self, links: Array) -> Array | None:
+        """Return what stands in place of 4 + m at each site, (T, Z, Y, X, 2, 6, 6); None for 4 + m itself."""
+        del links
+        return None
 
     def apply(self, psi: Array) -> Array:
         """Return M psi, (T, Z, Y, X, 4, 3) complex128, for psi of that shape.
@@ -128,9 +137,11 @@ class Wilson:
         precision: str | KrylovPrecision = "auto",
         delta: float | None = 0.1,
         even_odd: bool = False,
+        method: str = "cg",
+        deflation: Deflation | RitzVectors | None = None,
         watch: Watch | None = None,
     ) -> Solution[NumpyArray]:
-        """Solve M x = b by conjugate gradients on M^+ M x = M^+ b.
+        """Solve M x = b by conjugate gradients on M^+ M x = M^+ b, or by BiCGstab on M.
 
         Args:
             b: (T, Z, Y, X, 4, 3) complex.
@@ -147,28 +158,41 @@ class Wilson:
             even_odd: solve for the sites whose t + z + y + x is even by the Schur complement of M, which
                 takes about half of the applications of M; the others follow from them. Every axis of the
                 lattice is then a multiple of 4.
+            method: ``cg``, or ``bicgstab`` on M itself: mostly half of the products, but no bound on their
+                number. Both take two products in an iteration.
+            deflation: :class:`RitzVectors`, which this solve uses and adds to, or a :class:`Deflation` with
+                modes of ``normal`` (of ``normal.even_odd_operator()`` with ``even_odd``); for ``cg``.
             watch: called as ``watch(precision, iteration, residual)``, with the residual of the normal
                 equations over |M^+ b|.
 
         Returns:
             x of b's shape with its evidence; ``residual`` and ``converged`` refer to M x = b, ``claimed`` and
-            ``history`` to the normal equations, of the Schur complement with ``even_odd``.
+            ``history`` to the normal equations, or to M itself with ``bicgstab``; of the Schur complement
+            with ``even_odd``.
 
         Raises:
             ArgumentError: another shape, or options out of range.
             DataError: NaN or infinity.
         """
+        if method not in ("cg", "bicgstab"):
+            raise ArgumentError(f"method={method!r}; expected cg or bicgstab")
+        if method == "bicgstab" and deflation is not None:
+            raise ArgumentError("deflation= is for method='cg': low modes of M^+ M are not those of M")
         # M x = b is H x = gamma_5 b, and M^+ M = H^2.
-        method = solve_even_sites if even_odd else solve_through_square
-        solution = method(
+        inner: Inner = (
+            partial(solve_directly, precision=precision, delta=delta, watch=watch)
+            if method == "bicgstab"
+            else partial(
+                solve_through_square, precision=precision, delta=delta, deflation=deflation, watch=watch
+            )
+        )
+        solver = partial(solve_even_sites, inner=inner) if even_odd else inner
+        solution = solver(
             self.normal,
             torch.from_numpy(self._flat_gamma_5(b)),
             None if x0 is None else torch.from_numpy(self.flat(x0)),
             Stopping(rtol, atol, maxiter),
-            precision=precision,
-            delta=delta,
             callback=None if callback is None else lambda x: callback(self.spinor(x.numpy())),
-            watch=watch,
         )
         return solution.with_x(self.spinor(solution.x.numpy()))
 
@@ -176,14 +200,6 @@ class Wilson:
         v = self.flat(psi)
         v.reshape(-1, 24, 16)[:, 12:] *= -1
         return v
-
-
-def _signed(links: Array, boundary: Sequence[int]) -> Array:
-    """Return the links, negated where they cross the end of an antiperiodic axis."""
-    signed = links.astype(np.complex128)
-    for axis, sign in enumerate(boundary):
-        np.moveaxis(signed[3 - axis], axis, 0)[-1] *= sign  # directions are x, y, z, t
-    return signed
 
 
 def _check_eight(links: Array) -> None:
