@@ -263,6 +263,91 @@ def test_an_interrupted_forward_is_forgotten_by_the_next() -> None:
     assert torch.equal(tensors[0] @ tensors[1], torch.mm(*tensors))
 
 
+# Each function, the shapes of its arguments, and the same as one product of matrices.
+UNROLLED: list[tuple[Any, list[tuple[int, ...]], Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]]] = [
+    (torch.mv, [(9, 32), (32,)], lambda a, b: (a, b[:, None])),
+    (lambda a, b: a.mv(vec=b), [(9, 32), (32,)], lambda a, b: (a, b[:, None])),
+    (lambda a, b: torch.addmv(torch.zeros(9), a, b), [(9, 32), (32,)], lambda a, b: (a, b[:, None])),
+    (torch.dot, [(32,), (32,)], lambda a, b: (a[None], b[:, None])),
+    (lambda a, b: a.vdot(b), [(32,), (32,)], lambda a, b: (a[None], b[:, None])),
+    (torch.inner, [(9, 32), (5, 32)], lambda a, b: (a, b.T)),
+    (
+        lambda a, b: a.inner(other=b),
+        [(2, 9, 32), (3, 5, 32)],
+        lambda a, b: (a.flatten(0, 1), b.flatten(0, 1).T),
+    ),
+    (torch.linalg.matmul, [(9, 32), (32, 5)], lambda a, b: (a, b)),
+    (torch.tensordot, [(9, 4, 8), (4, 8, 5)], lambda a, b: (a.flatten(1), b.flatten(0, 1))),
+    (
+        lambda a, b: torch.tensordot(a, b, dims=([1, 0], [2, 0])),
+        [(4, 8, 9), (4, 5, 8)],
+        lambda a, b: (a.permute(2, 1, 0).flatten(1), b.permute(2, 0, 1).flatten(0, 1)),
+    ),
+    (
+        lambda a, b: torch.einsum("ij,jk->ik", a, b),  # torch broadcasts the one value
+        [(9, 1), (32, 5)],
+        lambda a, b: (a.expand(9, 32), b),
+    ),
+    (lambda a, b: torch.einsum("bi,bj->ij", a, b), [(32, 9), (1, 5)], lambda a, b: (a.T, b.expand(32, 5))),
+    (lambda a, b: torch.einsum("iij,jk->ik", a, b), [(9, 9, 32), (32, 5)], lambda a, b: (a.diagonal().T, b)),
+    (lambda a, b: torch.einsum("xij,jk->ik", a, b), [(3, 9, 32), (32, 5)], lambda a, b: (a.sum(0), b)),
+    (functional.linear, [(9, 32), (32,)], lambda a, b: (a, b[:, None])),
+    (functional.linear, [(32,), (5, 32)], lambda a, b: (a[None], b.T)),
+]
+
+
+class Shaped(nn.Module):
+    """A function of two tensors, in a model that has a layer, too."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.layer, self.inner = nn.Linear(2, 2), Inner(function)
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        result: Tensor = self.inner(a, b)
+        return result
+
+
+@pytest.mark.parametrize(("function", "shapes", "unrolled"), UNROLLED)
+def test_vectors_and_contractions_have_the_bits_of_one_product_of_matrices(
+    function: Any, shapes: list[tuple[int, ...]], unrolled: Any
+) -> None:
+    precision = LayerPrecision(recipe("mxfp4"))
+    found = narrow_products(fb.prepare(Shaped(function), "mxfp4"))
+    wide = fb.prepare(Shaped(function), "mxfp4")
+    a, b = drawn(*shapes)
+    left, right = unrolled(a, b)
+    if function is functional.linear:  # whose second operand is a weight
+        expected = linear(left, right.T, None, precision).float()
+    else:
+        expected = attention_product(left, right, precision).float()
+    y = found(a, b)
+    assert y.shape == function(a, b).shape
+    assert y.dtype == torch.float32
+    assert torch.equal(y.flatten(), expected.flatten())
+    weights = torch.linspace(-1, 1, y.numel())
+    of_found = torch.autograd.grad((y.flatten() * weights).sum(), [a, b])
+    by_hand = torch.autograd.grad((expected.flatten() * weights).sum(), [a, b])
+    assert same(list(of_found), list(by_hand))
+    assert not torch.equal(wide(a, b), y)  # the control
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda a, b: torch.linalg.multi_dot([a, b]), "linalg_multi_dot"),
+        (lambda a, b: torch.zeros(9, 5).addmm_(a, b), "addmm_"),
+        (lambda a, b: functional.conv1d(a.mT[None], b.T[:, :, None]), "conv1d"),
+    ],
+)
+def test_functions_that_stay_wide_are_named(function: Any, name: str) -> None:
+    a, b = (x.detach() for x in drawn((9, 32), (32, 5)))
+    model = narrow_products(fb.prepare(Shaped(function), "mxfp8"))
+    with pytest.warns(UserWarning, match=f"the products of {name} in inner stay wide"):
+        model(a, b)
+    narrow_products(fb.prepare(Shaped(function), "mxfp8"), exclude="inner")(a, b)  # in silence
+
+
 def test_names_of_arguments_are_those_of_torch() -> None:
     tensors = drawn((9, 32), (32, 5))
     by_name = narrow_products(made(lambda a, b: torch.matmul(input=a, other=b), "mxfp8"))

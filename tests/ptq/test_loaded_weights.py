@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fewbits.cli import calibration
 from fewbits.cli import main as cli
+from fewbits.errors import DataError
+from fewbits.ptq import cast_model
 
 transformers = pytest.importorskip("transformers")
 from fewbits.integrations import language_model  # noqa: E402  # needs transformers
@@ -92,6 +94,50 @@ def test_the_bytes_are_those_of_the_whole_model(kind: str, tmp_path: Path, monke
     one, other = (json.loads((tmp_path / f"{n}.json").read_text())["calibrated"] for n in ("lazy", "whole"))
     assert one == other
     assert len(one["layers"]) > 7
+
+
+def with_head(place: Path, name: str, head: torch.Tensor, tied: bool) -> Path:
+    """A model whose file has a head of its own, whatever its configuration says."""
+    config = llama()
+    config.tie_word_embeddings = tied
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config)
+    model.save_pretrained(place / name)
+    tensors = {n: x.contiguous() for n, x in model.state_dict().items()} | {
+        "lm_head.weight": head.contiguous()
+    }
+    save_file(tensors, place / name / "model.safetensors", metadata={"format": "pt"})
+    return place / name
+
+
+def test_a_head_that_differs_from_what_it_is_said_to_be_tied_to_is_cast_as_transformers_loads_it(
+    tmp_path: Path,
+) -> None:
+    torch.manual_seed(0)
+    table = transformers.LlamaForCausalLM(llama()).model.embed_tokens.weight.detach().clone()
+    head = torch.randn_like(table)
+    said, untied = (with_head(tmp_path, f"own{t}", head, tied=t) for t in (True, False))
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(said)
+    assert torch.equal(loaded.lm_head.weight, head)  # what transformers makes of it
+    assert empty_language_model(said) is None
+    assert empty_language_model(untied) is not None
+    files = []
+    for source in (said, untied):
+        out = tmp_path / f"narrow-{source.name}"
+        assert cli.run(["cast", str(source), str(out), *HOW, *tokens(tmp_path)]) == 0
+        files.append({n: octets for n, octets in written(out).items() if n.endswith(".safetensors")})
+    assert files[0] == files[1]
+    # A head that is stored twice is tied, and may stay in its file.
+    model = transformers.LlamaForCausalLM(llama())
+    same = with_head(tmp_path, "same", torch.zeros_like(table), tied=True)
+    tensors = load_file(same / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    save_file(tensors, same / "model.safetensors", metadata={"format": "pt"})
+    assert empty_language_model(same) is not None
+    # A model of one's own that ties what differs is refused by the names.
+    model.lm_head.weight = model.model.embed_tokens.weight
+    with pytest.raises(DataError, match=r"in 'model\.embed_tokens\.weight' and 'lm_head\.weight'"):
+        cast_model(said, tmp_path / "refused", model, [torch.zeros(1, 8, dtype=torch.int64)], format="mxfp4")
 
 
 def test_a_job_that_goes_on_writes_the_same_bytes(tmp_path: Path, monkeypatch: Any) -> None:

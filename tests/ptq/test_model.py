@@ -309,3 +309,26 @@ def test_hugging_faces_conv1d_has_its_inputs_first() -> None:
     error = (model(x).double() - model[0].bias - exact).square().sum() / exact.square().sum()
     assert report.layers[0].loss == pytest.approx(error.item(), rel=1e-4)
     assert report.layers[0].loss < 0.8 * report.layers[0].rounding_loss
+
+
+@pytest.mark.parametrize("hadamard", [0, 16])
+def test_an_input_that_is_given_by_name_is_rounded_and_rotated_too(hadamard: int) -> None:
+    class Named(nn.Module):
+        def __init__(self, by_name: bool) -> None:
+            super().__init__()
+            self.one, self.two, self.by_name = nn.Linear(32, 32), nn.Linear(32, 32), by_name
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in (self.one, self.two):
+                x = torch.relu(layer(input=x) if self.by_name else layer(x))
+            return x
+
+    models = []
+    for by_name in (False, True):
+        torch.manual_seed(0)
+        models.append(
+            quantize_model(Named(by_name), [mixed(40, 32)], "mxfp4", activation="mxfp4", hadamard=hadamard)[0]
+        )
+    x = mixed(7, 32)
+    by_place, by_name = (model(x) for model in models)
+    assert torch.equal(by_place, by_name)

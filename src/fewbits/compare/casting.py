@@ -22,6 +22,7 @@ from fewbits import kernels
 from fewbits.formats import Format, parse
 from fewbits.metrics import Tally
 from fewbits.names import check_fits, listed, within
+from fewbits.ptq.layer_input import Arguments, with_input
 from fewbits.tensor import fake_quantize
 from fewbits.tensor.arrays import opened
 
@@ -203,7 +204,7 @@ def rounded(
             of_weight = CountedRounding(quantizer, weight_axis, tally.weight, 1)
             of_input = CountedRounding(quantizer, input_axis, tally.activation, measured_calls)
             module.weight = nn.Parameter(of_weight.rounded(module.weight.detach()), requires_grad=False)
-            hooks.append(module.register_forward_pre_hook(of_input))
+            hooks.append(module.register_forward_pre_hook(of_input, with_kwargs=True))
         yield cast
     finally:
         for handle in hooks:
@@ -226,10 +227,9 @@ class CountedRounding:
     tally: Tally
     measured_calls: int
 
-    def __call__(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def __call__(self, module: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> Arguments:
         """Round the input of a layer before its forward."""
-        x, *rest = inputs
-        return (self.rounded(x), *rest)
+        return with_input(inputs, named, self.rounded)
 
     def rounded(self, x: Tensor) -> Tensor:
         """Return a tensor rounded."""

@@ -131,7 +131,7 @@ def cast_weights(model: nn.Module, format: Format, weights: WeightCast) -> Itera
             _add(tally, quantizer, original, layer.in_blocks)
             if weights.activations:
                 hook = CountedRounding(quantizer, layer.input_axis, tally.activation, 1)
-                handles.append(layer.module.register_forward_pre_hook(hook))
+                handles.append(layer.module.register_forward_pre_hook(hook, with_kwargs=True))
         for name, one in bare.items():
             parts = zip(one.stored(held[name].detach()), one.stored(one.original.detach()), strict=True)
             for before, after in parts:
@@ -188,6 +188,7 @@ def _unhook(module: nn.Module) -> None:
     hooks = module._forward_pre_hooks
     for key in [key for key, hook in hooks.items() if isinstance(hook, RoundedInput)]:
         del hooks[key]
+        module._forward_pre_hooks_with_kwargs.pop(key, None)
 
 
 def _detached(weight: object) -> Tensor:

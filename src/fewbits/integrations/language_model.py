@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fewbits.errors import DataError
 from fewbits.files.contents import ordinary_tensors
 from fewbits.integrations.pretrained import is_classifier, load_pretrained, positions_of, tokens_of
-from fewbits.ptq.loaded_weights import stored_parameters
+from fewbits.ptq.loaded_weights import differing_tie, stored_parameters
 from fewbits.train.tasks.text import library_text, own_text
 
 SEQUENCES, LENGTH = 32, 512  # of calibration: sixteen thousand tokens
@@ -35,8 +35,9 @@ def load_language_model(folder: Path) -> nn.Module:
 def empty_language_model(folder: Path) -> nn.Module | None:
     """Return the model of a folder with its parameters on the meta device, to be read layer by layer.
 
-    None where the folder's tensors do not have the names and shapes of the model's parameters, or the model
-    has other state than those: it has to be loaded whole then, which also says what is wrong.
+    None where the folder's tensors do not have the names and shapes of the model's parameters, where those of
+    tied parameters differ, or the model has other state than those: it has to be loaded whole then, which
+    also says what is wrong, and ties what transformers ties.
     """
     try:
         from accelerate import init_empty_weights  # type: ignore[import-untyped]  # it has no types
@@ -51,6 +52,8 @@ def empty_language_model(folder: Path) -> nn.Module | None:
             model: nn.Module = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         model.tie_weights()  # type: ignore[operator]  # transformers gives each model one
         stored = {t.name: t for t in ordinary_tensors(folder)}
+        if differing_tie(model, stored) is not None:
+            return None
         named = stored_parameters(model, stored)
     except (ImportError, OSError, ValueError, KeyError, RuntimeError, TypeError):
         return None

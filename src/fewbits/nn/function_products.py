@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,7 +13,7 @@ from torch.nn import functional
 from fewbits.errors import ArgumentError
 from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.layers.dot_product import probabilities
-from fewbits.nn.products import attention_product, linear
+from fewbits.nn.products import attention_product, converted, linear, viewed
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -68,9 +69,42 @@ def weighted(
     precision: LayerPrecision, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor | None:
     """Return ``input @ weight.T + bias``, as :func:`torch.nn.functional.linear` does."""
-    if not _floats(input, weight) or weight.ndim != 2 or input.ndim < 2 or weight.shape[1] == 1:
+    if not _floats(input, weight) or not input.ndim or not weight.ndim or weight.shape[-1] == 1:
         return None
-    return linear(input, weight, bias, precision).to(input.dtype)
+    if weight.ndim > 2 or input.shape[-1] != weight.shape[-1] or (weight.ndim == 1 and bias is not None):
+        return None  # torch says what does not fit
+    matrix = viewed(weight, precision)[None] if weight.ndim == 1 else weight
+    y = linear(input[None] if input.ndim == 1 else input, matrix, None, precision)
+    y = y.squeeze(-1) if weight.ndim == 1 else y
+    y = y.squeeze(0) if input.ndim == 1 else y
+    return (y if bias is None else y + converted(bias, y.dtype)).to(input.dtype)
+
+
+def inner(precision: LayerPrecision, a: object, b: object) -> torch.Tensor | None:
+    """Return the sums of products along the last dimensions, as :func:`torch.inner` does."""
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor) or not a.ndim or not b.ndim:
+        return None
+    return contracted(precision, a, b, ([-1], [-1]))
+
+
+def contracted(precision: LayerPrecision, a: object, b: object, dims: Any = 2) -> torch.Tensor | None:
+    """Return the sums of products over some dimensions, as :func:`torch.tensordot` does."""
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor) or not _floats(a, b):
+        return None
+    dims = dims.tolist() if isinstance(dims, torch.Tensor) else dims
+    of_a, of_b = (range(a.ndim - dims, a.ndim), range(dims)) if isinstance(dims, int) else dims
+    letters = [chr(0x3B1 + i) for i in range(a.ndim + b.ndim)]
+    left, right = letters[: a.ndim], letters[a.ndim :]
+    if len(of_a) != len(of_b) or any(
+        not -x.ndim <= i < x.ndim for x, of in ((a, of_a), (b, of_b)) for i in of
+    ):
+        return None  # torch says what does not fit
+    for i, j in zip(of_a, of_b, strict=True):
+        right[j] = left[i]
+    summed = [left[i] for i in of_a]
+    out = [i for i in (*left, *right) if i not in summed]
+    plan = _Equation("".join(left), "".join(right), "".join(out), summed)
+    return plan.product(a, b, precision) if summed else None
 
 
 def attention(
@@ -130,10 +164,11 @@ def einsum(precision: LayerPrecision, equation: str, *operands: object) -> torch
 class _Equation:
     """An einsum of two operands as one batched matrix product."""
 
-    def __init__(self, left: str, right: str, out: str) -> None:
+    def __init__(self, left: str, right: str, out: str, summed: list[str] | None = None) -> None:
         self.left, self.right, self.out = left, right, out
         self.batch = [i for i in out if i in left and i in right]
-        self.summed = [i for i in left if i in right and i not in out]
+        self.summed = list(dict.fromkeys(i for i in left if i in right and i not in out))
+        self.summed = summed or self.summed  # in the order in which they lie along the blocks
         self.rows = [i for i in out if i in left and i not in right]
         self.columns = [i for i in out if i in right and i not in left]
 
@@ -152,28 +187,41 @@ class _Equation:
             letters = sorted("".join(given.replace("...", "").replace(",", "")))
             out = "..." + "".join(c for c in letters if letters.count(c) == 1)
         made = cls(terms[0], terms[1], out.replace("...", "".join(spare[:most][::-1])))
-        alone = [i for i in made.left + made.right if i not in made.out and i not in made.summed]
-        repeated = any(len(set(term)) != len(term) for term in (made.left, made.right))
-        return made if made.summed and not alone and not repeated else None
+        return made if made.summed else None
 
     def product(self, a: torch.Tensor, b: torch.Tensor, precision: LayerPrecision) -> torch.Tensor | None:
-        sizes = dict(zip(self.right, b.shape, strict=True))
-        for i, n in zip(self.left, a.shape, strict=True):
-            if i in sizes and sizes[i] != n and 1 in (n, sizes[i]):
-                return None  # torch broadcasts it
-            sizes[i] = n
+        kept = {*self.out, *self.summed}
+        a, of_a = _distinct(a, self.left, kept)
+        b, of_b = _distinct(b, self.right, kept)
+        sizes = dict(zip(of_b, b.shape, strict=True))
+        for i, n in zip(of_a, a.shape, strict=True):
+            if sizes.setdefault(i, n) != n and 1 not in (n, sizes[i]):
+                return None  # torch says what does not fit
+            sizes[i] = n if sizes[i] == 1 else sizes[i]
+        a, b = a.expand([sizes[i] for i in of_a]), b.expand([sizes[i] for i in of_b])
 
         def arranged(x: torch.Tensor, indices: str, groups: list[list[str]]) -> torch.Tensor:
             flat = x.permute([indices.index(i) for group in groups for i in group])
             return flat.reshape([*map(sizes.__getitem__, self.batch), *(_size(g, sizes) for g in groups[1:])])
 
-        left = arranged(a, self.left, [self.batch, self.rows, self.summed])
-        right = arranged(b, self.right, [self.batch, self.summed, self.columns])
+        left = arranged(a, of_a, [self.batch, self.rows, self.summed])
+        right = arranged(b, of_b, [self.batch, self.summed, self.columns])
         y = matmul(precision, left, right)
         if y is None:
             return None
         order = [*self.batch, *self.rows, *self.columns]
         return y.reshape([sizes[i] for i in order]).permute([order.index(i) for i in self.out])
+
+
+def _distinct(x: torch.Tensor, indices: str, kept: set[str]) -> tuple[torch.Tensor, str]:
+    """Return the diagonal along an index that is there twice, summed over what only this operand has."""
+    while (twice := next((i for i in indices if indices.count(i) > 1), None)) is not None:
+        first = indices.index(twice)
+        second = indices.index(twice, first + 1)
+        x = x.diagonal(dim1=first, dim2=second)
+        indices = "".join(i for place, i in enumerate(indices) if place not in (first, second)) + twice
+    alone = [place for place, i in enumerate(indices) if i not in kept]
+    return (x.sum(alone) if alone else x), "".join(i for i in indices if i in kept)
 
 
 def _size(indices: list[str], sizes: dict[str, int]) -> int:
@@ -211,10 +259,26 @@ def _is_parameter(x: torch.Tensor) -> bool:
 
 PRODUCTS: dict[object, Product] = {
     **dict.fromkeys((torch.matmul, torch.bmm, torch.mm, torch.Tensor.matmul, torch.Tensor.bmm), matmul),
-    **dict.fromkeys((torch.Tensor.mm, torch.Tensor.__matmul__), matmul),
+    **dict.fromkeys((torch.Tensor.mm, torch.Tensor.__matmul__, torch.linalg.matmul), matmul),
+    **dict.fromkeys((torch.mv, torch.dot, torch.vdot), matmul),
+    **dict.fromkeys((torch.Tensor.mv, torch.Tensor.dot, torch.Tensor.vdot), matmul),
+    **dict.fromkeys((torch.addmv, torch.Tensor.addmv), added),
+    **dict.fromkeys((torch.inner, torch.Tensor.inner), inner),
+    torch.tensordot: contracted,
     torch.Tensor.__rmatmul__: lambda precision, b, a: matmul(precision, a, b),
     **dict.fromkeys((torch.addmm, torch.baddbmm, torch.Tensor.addmm, torch.Tensor.baddbmm), added),
     torch.einsum: einsum,
     functional.linear: weighted,
     functional.scaled_dot_product_attention: attention,
 }
+
+# Functions with products that stay wide: who calls them is warned.
+WIDE: frozenset[object] = frozenset(
+    (
+        *(torch.addbmm, torch.chain_matmul, torch.linalg.multi_dot, torch.linalg.vecdot, torch.cdist),
+        *(torch.Tensor.addmm_, torch.Tensor.baddbmm_, torch.Tensor.addmv_, torch.Tensor.addbmm),
+        *(torch.Tensor.addbmm_, functional.bilinear, functional.multi_head_attention_forward),
+        *(functional.conv1d, functional.conv2d, functional.conv3d),
+        *(functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d),
+    )
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from fewbits.errors import ArgumentError
 from fewbits.names import Selection, check_fits, listed, parents
-from fewbits.nn.function_products import PRODUCTS
+from fewbits.nn.function_products import PRODUCTS, WIDE
 from fewbits.nn.layer_classes import narrow_class
 from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.left_wide import LeftWide
@@ -26,13 +27,14 @@ def narrow_products(
 ) -> Model:
     """Make the products that modules of a prepared model write as functions narrow, forward and backward.
 
-    These are ``a @ b``, torch.matmul, mm, bmm, addmm, baddbmm, einsum of two tensors, functional.linear and
-    functional.scaled_dot_product_attention, called while ``forward`` of the model or of a module of it runs,
-    in any thread. Operands are rounded
-    as the recipe rounds activations, along the axis that the product sums over; a parameter of the model as
-    it rounds weights. Results have the dtype that PyTorch gives them. Products over one value, integers,
-    float64 and matrices that were excluded from the recipe stay as they are. Where a schedule changes the
-    formats of layers, these products keep those of the recipe.
+    These are ``a @ b``, torch.matmul, mm, bmm, mv, dot, vdot, inner, tensordot, addmm, addmv, baddbmm, einsum
+    of two tensors, functional.linear and functional.scaled_dot_product_attention, called while ``forward`` of
+    the model or of a module of it runs, in any thread. Operands are rounded as the recipe rounds activations,
+    along the axis that the product sums over; a parameter of the model as it rounds weights. Results have the
+    dtype that PyTorch gives them. Products over one value, integers, float64 and matrices that were excluded
+    from the recipe stay as they are. Of functions that multiply and have no narrow form, as
+    functional.conv2d, a warning names the module. Where a schedule changes the formats of layers, these
+    products keep those of the recipe.
 
     Args:
         model: that :func:`fewbits.nn.prepare` was called with.
@@ -178,16 +180,34 @@ class _Mode(TorchFunctionMode):
             result = product(precision, *args, **_as_torch(func, named))
             if result is not None:
                 return result
+        if precision is not None and func in WIDE:
+            name = getattr(func, "__name__", func)
+            warnings.warn(
+                f"the products of {name} in {precision.layer or 'the model'} stay wide; write them as matmul,"
+                " einsum or a layer, or exclude the module",
+                stacklevel=2,
+            )
         return func(*args, **(kwargs or {}))
 
     def _is_wide(self, x: object) -> bool:
         return isinstance(x, torch.Tensor) and (id(x) in self.wide or id(x._base) in self.wide)
 
 
-_NAMES = {"mat1": "a", "mat2": "b", "other": "b", "tensor2": "b", "batch1": "a", "batch2": "b"}
+_NAMES = {"mat1": "a", "mat2": "b", "other": "b", "tensor": "b", "tensor2": "b", "batch1": "a", "batch2": "b"}
+_NAMES |= {"mat": "a", "vec": "b"}
+_FIRST = (
+    torch.matmul,
+    torch.mm,
+    torch.bmm,
+    torch.mv,
+    torch.dot,
+    torch.vdot,
+    torch.inner,
+    torch.linalg.matmul,
+)
 
 
 def _as_torch(func: object, named: dict[str, Any]) -> dict[str, Any]:
     """Return arguments by the names that products have, where torch has others."""
-    names = _NAMES | {"input": "a"} if func in (torch.matmul, torch.mm, torch.bmm) else _NAMES
+    names = _NAMES | {"input": "a"} if func in _FIRST else _NAMES
     return {names.get(name, name): value for name, value in named.items()}

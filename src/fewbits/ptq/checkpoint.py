@@ -21,7 +21,7 @@ from fewbits.files.selection import choose_formats
 from fewbits.formats import Format, parse
 from fewbits.ptq.data_flow import Batch
 from fewbits.ptq.layers import product_layer
-from fewbits.ptq.loaded_weights import LoadedWeights, read, stored_parameters
+from fewbits.ptq.loaded_weights import LoadedWeights, differing_tie, read, stored_parameters
 from fewbits.ptq.model import quantize_model
 from fewbits.ptq.stored_choices import choice_file
 from fewbits.records import CastReport, QuantizedLayer, QuantizeReport
@@ -159,6 +159,12 @@ def _fill(model: nn.Module, tensors: Mapping[str, StoredTensor], source: str) ->
 
     A model on the meta device gets them when it is called.
     """
+    tie = differing_tie(model, tensors)
+    if tie is not None:
+        raise DataError(
+            f"{source} has different values in {tie[0]!r:.200} and {tie[1]!r:.200}, and the model holds one"
+            " parameter for both; give a model in which they are not tied"
+        )
     found, held = stored_parameters(model, tensors), dict(model.named_parameters())
     if not found:
         raise DataError(

@@ -16,6 +16,7 @@ from scipy.linalg import hadamard
 from torch import Tensor, nn
 
 from fewbits.errors import ArgumentError
+from fewbits.ptq.layer_input import Arguments, with_input
 from fewbits.ptq.layers import ConvolutionLayer, LinearLayer, ProductLayer
 
 SIZES = (16, 32, 64, 128)
@@ -23,7 +24,7 @@ SIZES = (16, 32, 64, 128)
 
 @dataclass(frozen=True)
 class BlockHadamard:
-    """Rotates blocks of a tensor along an axis; as a forward pre-hook, the input of a layer.
+    """Rotates blocks of a tensor along an axis; as a forward pre-hook with keyword arguments, inputs.
 
     Attributes:
         size: values in a block, a power of two that divides the axis.
@@ -33,10 +34,9 @@ class BlockHadamard:
     size: int
     axis: int = -1
 
-    def __call__(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return the arguments of a layer with the first one rotated."""
-        x, *rest = inputs
-        return (self.rotated(x), *rest)
+    def __call__(self, module: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> Arguments:
+        """Return the arguments of a layer with its input rotated."""
+        return with_input(inputs, named, self.rotated)
 
     def rotated(self, x: Tensor) -> Tensor:
         """Return a tensor rotated, in its dtype; twice gives it back, up to rounding."""

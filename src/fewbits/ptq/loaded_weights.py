@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -108,11 +109,9 @@ def stored_parameters(model: nn.Module, tensors: Mapping[str, StoredTensor]) -> 
     Raises:
         DataError: one has another shape than the parameter.
     """
-    base = getattr(model, "base_model_prefix", "")
     found: dict[str, StoredTensor] = {}
     for name, parameter in model.named_parameters():
-        alike = [name, *((name.removeprefix(f"{base}."), f"{base}.{name}") if base else ())]
-        stored = next((tensors[n] for n in alike if n in tensors), None)
+        stored = _stored_as(model, name, tensors)
         if stored is None:
             continue
         if stored.shape != tuple(parameter.shape):
@@ -121,3 +120,33 @@ def stored_parameters(model: nn.Module, tensors: Mapping[str, StoredTensor]) -> 
             )
         found[name] = stored
     return found
+
+
+def differing_tie(model: nn.Module, tensors: Mapping[str, StoredTensor]) -> tuple[str, str] | None:
+    """Return the names of two tensors of a checkpoint that differ, and that a model holds as one parameter.
+
+    Where a configuration says that a head is tied and its tensor is another one, transformers does not tie
+    it: a model in which it is tied is not that of the checkpoint. None: there are no such tensors.
+    """
+    first = {id(p): name for name, p in model.named_parameters()}
+    for name, p in model.named_parameters(remove_duplicate=False):
+        one, other = (_stored_as(model, n, tensors) for n in (first[id(p)], name))
+        if one is not None and other is not None and one.name != other.name and not _equal(one, other):
+            return one.name, other.name
+    return None
+
+
+def _equal(one: StoredTensor, other: StoredTensor) -> bool:
+    """Return whether two tensors of a checkpoint have the same values, a piece in memory at a time."""
+    if one.shape != other.shape or one.dtype != other.dtype or not one.is_float:
+        return False
+    row = max(one.shape[-1] if one.shape else 1, 1)
+    pieces = zip(chunks(one, row), chunks(other, row), strict=True)
+    return all(np.array_equal(widened(a), widened(b)) for a, b in pieces)
+
+
+def _stored_as(model: nn.Module, name: str, tensors: Mapping[str, StoredTensor]) -> StoredTensor | None:
+    """Return the tensor of a parameter, with or without the prefix of the model around it."""
+    base = getattr(model, "base_model_prefix", "")
+    alike = [name, *((name.removeprefix(f"{base}."), f"{base}.{name}") if base else ())]
+    return next((tensors[n] for n in alike if n in tensors), None)

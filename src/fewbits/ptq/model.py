@@ -22,6 +22,7 @@ from fewbits.ptq.choosing import METHODS, SCALES, Choice, ChosenWeight, choose
 from fewbits.ptq.data_flow import Batch, Stage, call, stages
 from fewbits.ptq.grid import Target
 from fewbits.ptq.hadamard import check_size
+from fewbits.ptq.layer_input import Arguments, with_input
 from fewbits.ptq.layers import LinearLayer, ProductLayer, is_plain, product_layer
 from fewbits.ptq.loaded_weights import LoadedWeights, PartialLoadError
 from fewbits.ptq.moments import Moments
@@ -38,16 +39,15 @@ Model = TypeVar("Model", bound=nn.Module)
 
 @dataclass(frozen=True)
 class RoundedInput:
-    """A forward pre-hook that rounds the input of a layer to a format, nearest even."""
+    """A forward pre-hook, with keyword arguments, that rounds the input of a layer, nearest even."""
 
     format: Format
     axis: int
     scale_rule: str
 
-    def __call__(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return the arguments of the layer with the first one rounded."""
-        x, *rest = inputs
-        return (self.rounded(x), *rest)
+    def __call__(self, module: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> Arguments:
+        """Return the arguments of the layer with its input rounded."""
+        return with_input(inputs, named, self.rounded)
 
     def rounded(self, x: Tensor) -> Tensor:
         """Return a tensor rounded."""
@@ -218,7 +218,7 @@ class _Work:
             self._set(name, *chosen)
             hook = self._hook(name)
             if hook is not None:
-                self.layers[name].module.register_forward_pre_hook(hook)
+                self.layers[name].module.register_forward_pre_hook(hook, with_kwargs=True)
                 self.passes.rounded[self.layers[name].module] = hook.rounded
 
     def round_the_rest(self) -> None:

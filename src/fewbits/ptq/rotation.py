@@ -57,7 +57,7 @@ def rotate(
         for name in stage.layers:
             layer = layers[name]
             rotate_weight(layer, size)
-            layer.module.register_forward_pre_hook(BlockHadamard(size, layer.input_axis))
+            layer.module.register_forward_pre_hook(BlockHadamard(size, layer.input_axis), with_kwargs=True)
     return how
 
 
