@@ -75,8 +75,9 @@ def check_claim(recipe: Recipe, ran: RanPrecision) -> None:
     claimed = claimed_linear(recipe)
     if not recipe.schedule and _same(ran.linear) not in map(_same, claimed):
         raise ArgumentError(
-            f"recipe {recipe.name} claims products in {' or '.join(claimed)}, and what ran had {ran.linear}: the"
-            " model multiplies by itself, or its layers are none that the recipe reaches; take the recipe that ran"
+            f"recipe {recipe.name} claims products in {' or '.join(claimed)}, and what ran had {ran.linear}:"
+            " the model multiplies by itself, or has layers that the recipe does not reach; take the recipe"
+            " that ran"
         )
 
 
