@@ -47,7 +47,7 @@ def test_a_format_without_a_name_is_refused_by_its_own(format: str) -> None:
     ],
 )  # fmt: skip
 def test_a_recipe_claims_its_narrowest_operand(name: str, format: str) -> None:
-    assert claimed_linear(recipe(name)) == format
+    assert claimed_linear(recipe(name)) == [format]
     check_claim(recipe(name), RanPrecision(format, None, None))
 
 
@@ -57,6 +57,15 @@ def test_a_claim_that_did_not_run_is_refused() -> None:
     with pytest.raises(ArgumentError, match="fp32 claims products in fp32, and what ran had mxfp4"):
         check_claim(RECIPES["fp32"], RanPrecision("mxfp4", None, None))
     check_claim(RECIPES["muppet"], RanPrecision("bf16", None, None))  # which changes its formats
+
+
+def test_of_equally_wide_formats_each_may_be_named() -> None:
+    claimed = claimed_linear(RECIPES["fp8-lm"])
+    assert claimed == [f"block(element=fp8_{e},scale=e8m0,size=tensor)" for e in ("e4m3", "e5m2")]
+    for format in claimed:
+        check_claim(RECIPES["fp8-lm"], RanPrecision(format, None, None))
+    with pytest.raises(ArgumentError, match=r"claims products in block.* or block"):
+        check_claim(RECIPES["fp8-lm"], RanPrecision("bf16", None, None))
 
 
 def test_what_was_seen_at_several_steps_is_its_narrowest() -> None:

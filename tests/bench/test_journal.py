@@ -114,6 +114,17 @@ def test_a_run_that_began_is_not_begun_again_without_being_told(tmp_path: Path) 
         journal(tmp_path, resume=True, seed=1)
 
 
+def test_a_checkpoint_whose_time_is_lost_is_refused(tmp_path: Path) -> None:
+    first = journal(tmp_path)
+    first.start()
+    first.step(1, sync=True)
+    second = journal(tmp_path, resume=True)
+    second.start()
+    second.back_to(1)
+    with pytest.raises(DataError, match="is of step 2, and the journal ends with step 1"):
+        second.back_to(2)
+
+
 @pytest.mark.parametrize(
     "text", ["hello\n", '{"event": "step"}\n', "[3]\n", '{"event": "stop", "seconds": 1}\n']
 )

@@ -1,5 +1,6 @@
 """Logs of a real benchmark pass the official checker; each mutation of one is refused."""
 
+import importlib.util
 import json
 import shutil
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fewbits.bench import benchmark, check_loggable, check_logs, checking, run_benchmark, write_logs
+from fewbits.bench import benchmark, check_loggable, check_logs, run_benchmark, write_logs
 from fewbits.bench.checking import official_problems
 from fewbits.bench.log_rules import file_problems, folder_problems, read_config, read_log
 from fewbits.bench.logs import CONFIG
@@ -124,7 +125,7 @@ def repeated_seed(found: Lines) -> None:
     of(found, "seed")["value"] = 1
 
 
-MUTATIONS = {
+MUTATIONS: dict[Callable[[Lines], Lines | None], tuple[str, str | None]] = {
     no_precision: ("in_comm is there 0 times", "occurrence of 'lowest_numerical_precision_in_comm'"),
     no_parallelism: ("tensor_parallelism is 0", "CHECK for 'tensor_parallelism' failed"),
     target_missed: ("last eval_accuracy 94.9 misses the target 95", "Failed checks for eval_accuracy"),
@@ -231,7 +232,7 @@ def test_an_empty_folder_has_no_logs(tmp_path: Path) -> None:
 
 
 def test_without_the_official_checker_ours_looks_alone(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checking.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     rewrite(logs / "result_0.txt", repeated_seed)
     (check,) = check_logs(logs)
     assert check.official == ""

@@ -20,6 +20,7 @@ from fewbits.bench.measuring import is_reached
 from fewbits.errors import ArgumentError
 from fewbits.files import load_file
 from fewbits.records import BenchmarkReport, BenchmarkRun, Evaluation, RanPrecision
+from fewbits.train import Step, Trainer
 from fewbits.train.checkpoint import CHECKPOINT
 from fewbits.train.launch import start
 from tests.bench import small
@@ -109,7 +110,7 @@ def _ticking(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(journal_module, "time", clock)
     step = measuring._Judge.step
 
-    def slow(self: measuring._Judge, trainer: measuring.Trainer) -> measuring.Step:
+    def slow(self: measuring._Judge, trainer: Trainer) -> Step:
         clock.seconds += 1
         return step(self, trainer)
 
@@ -183,6 +184,23 @@ def test_the_clock_runs_before_the_data_is_touched(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("tests.bench.small.task", slow)
     run = measured(POINTS, ["fp32"], tmp_path).recipes[0].runs[0]
     assert run.seconds == 1000 + run.steps
+
+
+def test_libraries_are_loaded_before_the_clock_runs(tmp_path: Path) -> None:
+    program = (
+        "import sys; import tests.bench.observer; from pathlib import Path; from tests.bench import small;"
+        "from fewbits.bench import measuring; known = []; run = measuring.run;"
+        "measuring.run = lambda *a, **k: (known.append(set(sys.modules)), run(*a, **k));"
+        "measuring.run_benchmark(small.benchmark(), ['mxfp6'], Path(sys.argv[1]));"
+        "print(len(known[1] - known[0]))"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True, cwd=root
+    )
+    assert (
+        int(done.stdout) < 60
+    )  # modules of the standard library and our own; PyTorch's compiler has hundreds
 
 
 @pytest.mark.parametrize(

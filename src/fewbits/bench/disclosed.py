@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fewbits.errors import ArgumentError, FormatError
-from fewbits.formats import Block, parse
+from fewbits.formats import Bdr, Block, Element, parse
 from fewbits.recipes.recipe import OPERANDS, Recipe
 from fewbits.records import RanPrecision
 
@@ -49,8 +49,8 @@ def logged_name(format: str) -> str:
 
 
 def narrowest(formats: list[str]) -> str:
-    """Return the format of the fewest bits; the first of equals."""
-    return min(formats, key=bits)
+    """Return the format whose elements have the fewest bits; the first of equals."""
+    return min(formats, key=_element_bits)
 
 
 def bits(format: str) -> float:
@@ -58,10 +58,11 @@ def bits(format: str) -> float:
     return 64.0 if format == "fp64" else parse(format).bits_per_value
 
 
-def claimed_linear(recipe: Recipe) -> str:
-    """Return the narrowest format that a recipe says products have."""
+def claimed_linear(recipe: Recipe) -> list[str]:
+    """Return the narrowest format that a recipe says products have; several, where they are equally wide."""
     operands = [str(r.format) for name in OPERANDS if (r := getattr(recipe, name)) is not None]
-    return narrowest([recipe.autocast or recipe.vector, *operands])
+    formats = list(dict.fromkeys([recipe.autocast or recipe.vector, *operands]))
+    return [format for format in formats if _element_bits(format) == _element_bits(narrowest(formats))]
 
 
 def check_claim(recipe: Recipe, ran: RanPrecision) -> None:
@@ -72,10 +73,11 @@ def check_claim(recipe: Recipe, ran: RanPrecision) -> None:
             that changes formats on the way claims none.
     """
     claimed = claimed_linear(recipe)
-    if not recipe.schedule and _same(claimed) != _same(ran.linear):
+    if not recipe.schedule and _same(ran.linear) not in map(_same, claimed):
         raise ArgumentError(
-            f"recipe {recipe.name} claims products in {claimed}, and what ran had {ran.linear}: the model"
-            " multiplies by itself, or its layers are none that the recipe reaches; take the recipe that ran"
+            f"recipe {recipe.name} claims products in {' or '.join(claimed)}, and what ran had {ran.linear}:"
+            " the model multiplies by itself, or has layers that the recipe does not reach; take the recipe"
+            " that ran"
         )
 
 
@@ -89,6 +91,15 @@ def merged(seen: list[RanPrecision]) -> RanPrecision:
         narrowest(communication) if communication else None,
         tuple(dict.fromkeys(name for r in seen for name in r.wide_layers)),
     )
+
+
+def _element_bits(format: str) -> int:
+    if format == "fp64":
+        return 64
+    parsed = parse(format)
+    element = parsed.element if isinstance(parsed, Block | Bdr) else parsed
+    assert isinstance(element, Element)
+    return element.bits
 
 
 def _same(format: str) -> str:

@@ -8,6 +8,7 @@ time and never gains any. What is not counted is the time in which no process ru
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -35,6 +36,7 @@ class Journal:
     def __init__(self, path: Path | None, settings: dict[str, Any], *, resume: bool) -> None:
         self.path, self.settings = path, json.loads(json.dumps(settings))
         self.seconds, self.resumed, self.started_ms = 0.0, -1, 0
+        self.last_step = 0
         self.evaluations: list[Evaluation] = []
         self.precision: list[RanPrecision] = []
         self.stopped = self.reached = False
@@ -61,13 +63,24 @@ class Journal:
         self._write("start", settings=self.settings, time_ms=now)
 
     def back_to(self, step: int) -> None:
-        """Go on from the checkpoint of a step: evaluations behind it are made again."""
+        """Go on from the checkpoint of a step: evaluations behind it are made again.
+
+        Raises:
+            DataError: the journal does not know of that step, so that its time is lost.
+        """
+        if self.path is not None and step > self.last_step:
+            raise DataError(
+                f"the checkpoint beside {self.path} is of step {step}, and the journal ends with step"
+                f" {self.last_step}: the time between is not known; make the run again, in another --out"
+            )
         self.evaluations = [e for e in self.evaluations if e.step <= step]
         self._write("back", step=step)
 
-    def step(self, step: int) -> None:
-        """Write that a step is done."""
+    def step(self, step: int, *, sync: bool = False) -> None:
+        """Write that a step is done; with ``sync``, before a checkpoint, through to the disk."""
         self._write("step", step=step)
+        if sync and self._file is not None:
+            os.fsync(self._file.fileno())
 
     def saw(self, ran: RanPrecision) -> None:
         """Write in which formats a step computed."""
@@ -108,6 +121,8 @@ class Journal:
                 self._check(line["settings"])
                 self.resumed += 1
                 self.started_ms = self.started_ms or line["time_ms"]
+            elif event == "step":
+                self.last_step = max(self.last_step, line["step"])
             elif event == "back":
                 self.evaluations = [e for e in self.evaluations if e.step <= line["step"]]
             elif event == "evaluation":

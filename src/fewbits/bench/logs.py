@@ -43,7 +43,8 @@ def check_loggable(recipes: Sequence[str] = ()) -> None:
             " 'fewbits[bench]', or leave --out out"
         )
     for name in recipes:
-        logged_name(claimed_linear(read(name)))
+        for format in claimed_linear(read(name)):
+            logged_name(format)
 
 
 def write_logs(report: BenchmarkReport, folder: Path) -> list[Path]:
