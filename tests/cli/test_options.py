@@ -42,8 +42,8 @@ def test_every_parameter_that_takes_a_format_takes_an_alias() -> None:
                 assert any(isinstance(m, Formats) for m in hint.__metadata__), (command.name, name)
 
 
-# A plan takes networks, one recipe or several for its layers, and sets rules beside itself. Formats are explored
-# on numbers, not on texts.
+# A plan takes networks, one recipe or several for its layers, and sets rules beside itself; formats are
+# explored on numbers, not on texts.
 OWN = {("train", "--model"), ("explore", "--data")} | {
     ("plan", option) for option in ("--model", "--formats", "--recipe", "--codec", "--compare")
 }
