@@ -124,7 +124,7 @@ def test_the_page_has_every_finite_point_with_its_facets_and_the_front() -> None
         assert list(zip(front["x"], front["y"], strict=True)) == [points[i] for i in pareto_front(points)]
         assert len(marked["x"]) == len(SPACE.placed)
         assert "facets" not in marked
-    assert "1 formats have no finite QSNR and are not drawn" in page.replace("<wbr>", "")
+    assert "Formats without a finite QSNR, and so not drawn: 1." in page.replace("<wbr>", "")
 
 
 def test_the_page_of_a_choice_draws_both_halves_and_writes_the_winner() -> None:

@@ -110,3 +110,12 @@ def test_blocks_that_are_not_full_and_blocks_of_zeros_do_not_count_zeros() -> No
     table = fitted_table(values, 2, FP32, 16)
     assert table is not None
     assert set(np.abs(table.element.values) if isinstance(table.element, Lookup) else ()) == {1.0, 0.5}
+
+
+def test_a_block_counts_by_its_scale() -> None:
+    # One block of a scale of 100 against three of a scale of one, which have a quarter where it has a half.
+    large, small = np.array([1, -1, 0.5, -0.5] * 4) * 100, np.array([1, -1, 0.25, -0.25] * 4)
+    table = fitted_table(np.stack([large, small, small, small]).astype(np.float32), 2, FP32, 16)
+    assert table is not None
+    assert isinstance(table.element, Lookup)
+    assert table.element.values == (-1.0, -0.5, 0.5, 1.0)

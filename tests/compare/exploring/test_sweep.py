@@ -44,6 +44,12 @@ def test_the_space_has_a_thousand_formats_and_more_of_every_kind() -> None:
     assert len(set(SPACE)) == len(SPACE)
 
 
+def test_no_format_of_the_space_is_another_one_in_disguise() -> None:
+    assert all(f.d2 == 0 or f.k2 < f.k1 for f in SPACE if isinstance(f, Bdr))  # no shift would ever happen
+    assert not any(group.size == "channel" for f in SPACE for group in f.groups.shared)
+    assert all(f.element.bits <= 16 and f.element.min < 0 for f in SPACE)
+
+
 def test_every_text_parses_back_to_the_same_format() -> None:
     for f in SPACE:
         assert parse(str(f)) == f

@@ -121,7 +121,7 @@ def _plane(cost: str, title: str, exploration: Exploration) -> Plot:
         "Every point is a format; point at one for its name. The line is the Pareto front of the formats that"
         " are shown: up and left is better."
     )
-    about += f" {lost} formats have no finite QSNR and are not drawn." if lost else ""
+    about += f" Formats without a finite QSNR, and so not drawn: {lost}." if lost else ""
     signs = [Sign(family, f"curve-{i % COLOURS}") for i, family in enumerate(families)]
     signs += [
         Sign("named formats", "text", "diamond"),

@@ -8,4 +8,13 @@ from fewbits.solvers.lattice.normal import Normal
 from fewbits.solvers.lattice.ritz import RitzVectors
 from fewbits.solvers.lattice.wilson import Wilson
 
-__all__ = ["Clover", "Normal", "RitzVectors", "Wilson", "project", "random_links", "smooth_links", "unit_links"]
+__all__ = [
+    "Clover",
+    "Normal",
+    "RitzVectors",
+    "Wilson",
+    "project",
+    "random_links",
+    "smooth_links",
+    "unit_links",
+]
