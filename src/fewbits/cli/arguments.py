@@ -99,6 +99,15 @@ ProcessesOption = Annotated[
         " `fewbits train` by torchrun, without this option.",
     ),
 ]
+CodecOption = Annotated[
+    str | None,
+    Formats(),
+    typer.Option(
+        help="In what gradients travel between processes: a format, and behind a colon what pays back the"
+        " rounding, as in mxfp8_e4m3, int8_256:feedback or topk:density=0.01,feedback. Default: fp32.",
+        show_default=False,
+    ),
+]
 CodecsOption = Annotated[
     str | None,
     Formats(),
@@ -207,6 +216,21 @@ def read_codecs(text: str | None, default: Sequence[str]) -> list[str]:
         else:
             codecs.append(item)
     return list(dict.fromkeys(codecs))
+
+
+def read_codec(codec: str | None, processes: int) -> str:
+    """Return in what gradients travel between so many processes: fp32 unless told; "" of one process.
+
+    Raises:
+        ArgumentError: one process has a codec, or there is no such codec.
+    """
+    from fewbits.recipes import codec as read
+
+    if processes == 1:
+        if codec is not None:
+            raise ArgumentError("--codec is of several processes; start some, as with --processes 2")
+        return ""
+    return str(read(codec or "fp32"))
 
 
 def read_numbers(name: str, text: str) -> list[float]:

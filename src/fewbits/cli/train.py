@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fewbits.cli.aliases import Formats
 from fewbits.cli.arguments import (
+    CodecOption,
     ExcludeOption,
     IncludeOption,
     JsonOption,
@@ -22,6 +22,7 @@ from fewbits.cli.arguments import (
     StepsOption,
     TaskOption,
     provenance,
+    read_codec,
     read_list,
     read_recipes,
     refuse_idle,
@@ -71,15 +72,7 @@ def train(
     exclude: ExcludeOption = None,
     seeds: SeedsOption = 1,
     processes: ProcessesOption = 1,
-    codec: Annotated[
-        str | None,
-        Formats(),
-        typer.Option(
-            help="In what gradients travel between processes: a format, and behind a colon what pays back the"
-            " rounding, as in mxfp8_e4m3, int8_256:feedback or topk:density=0.01,feedback. Default: fp32.",
-            show_default=False,
-        ),
-    ] = None,
+    codec: CodecOption = None,
     local_steps: Annotated[
         int,
         typer.Option(
@@ -168,7 +161,7 @@ def train(
         include=tuple(read_list(include)) or ("*",),
         exclude=tuple(read_list(exclude)),
         processes=started,
-        codec=_checked_codec(codec, started),
+        codec=read_codec(codec, started),
         local_steps=local_steps,
         model="" if own is not None or model is None else model,
         shard_states=shard_states,
@@ -182,16 +175,6 @@ def train(
         launch.start(processes, job)
     else:
         job()
-
-
-def _checked_codec(codec: str | None, processes: int) -> str:
-    from fewbits.recipes import codec as read
-
-    if processes == 1:
-        if codec is not None:
-            raise ArgumentError("--codec is of several processes; start some, as with --processes 2")
-        return ""
-    return str(read(codec or "fp32"))
 
 
 @dataclass(frozen=True)
