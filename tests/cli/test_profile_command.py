@@ -72,7 +72,18 @@ def test_a_step_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_two_processes_show_what_they_wait_for(tmp_path: Path) -> None:
     data = tmp_path / "r.json"
-    given = ["profile", "--task", "digits", "--processes", "2", *STEPS, "--json", str(data)]
+    given = [
+        "profile",
+        "--task",
+        "digits",
+        "--processes",
+        "2",
+        "--codec",
+        "mxfp8_e4m3",
+        *STEPS,
+        "--json",
+        str(data),
+    ]
     assert run(given) == 0
     (found,) = profiles(data)
     assert found["processes"] == 2
@@ -80,6 +91,8 @@ def test_two_processes_show_what_they_wait_for(tmp_path: Path) -> None:
     names = {o["name"] for o in found["operations"] if o["kind"] == "communication"}
     assert any(name.startswith("c10d::") for name in names)
     assert "waiting and Python" in names
+    rounding = {o["name"] for o in found["operations"] if o["kind"] == "rounding"}  # of the codec
+    assert "fewbits::quantize_flat" in rounding
 
 
 @pytest.mark.parametrize(
@@ -90,6 +103,7 @@ def test_two_processes_show_what_they_wait_for(tmp_path: Path) -> None:
         (["--function", "nowhere:step"], "there is no module 'nowhere'"),
         (["--function", "nowhere:step", "--recipe", "fp32"], "--recipe does nothing for --function"),
         (["--compare", "fp32,mxfp8", "--recipe", "fp32"], "--recipe does nothing for --compare"),
+        (["--codec", "mxfp8_e4m3"], "--codec is of several processes"),
         (["--compare", "none"], "there is nothing to compare"),
         (["--steps", "0"], "--steps"),
     ],

@@ -99,6 +99,15 @@ ProcessesOption = Annotated[
         " `fewbits train` by torchrun, without this option.",
     ),
 ]
+CodecOption = Annotated[
+    str | None,
+    Formats(),
+    typer.Option(
+        help="In what gradients travel between processes: a format, and behind a colon what pays back the"
+        " rounding, as in mxfp8_e4m3, int8_256:feedback or topk:density=0.01,feedback. Default: fp32.",
+        show_default=False,
+    ),
+]
 CodecsOption = Annotated[
     str | None,
     Formats(),
@@ -107,16 +116,6 @@ CodecsOption = Annotated[
         help="Comma-separated, in what gradients travel between processes, as in"
         " mxfp8_e4m3,int8_256:feedback,topk:density=0.01,feedback; default: a sensible list. fp32 is always"
         " among them.",
-        show_default=False,
-    ),
-]
-CodecOption = Annotated[
-    str | None,
-    Formats(),
-    typer.Option(
-        "--codec",
-        help="In what gradients travel between processes: a format, and behind a colon what pays back the"
-        " rounding, as in mxfp8_e4m3, int8_256:feedback or topk:density=0.01,feedback. Default: fp32.",
         show_default=False,
     ),
 ]

@@ -11,10 +11,12 @@ import typer
 
 from fewbits.cli.aliases import Formats
 from fewbits.cli.arguments import (
+    CodecOption,
     JsonOption,
     ProcessesOption,
     ReportOption,
     SizeOption,
+    checked_codec,
     provenance,
     read_recipes,
     refuse_idle,
@@ -63,6 +65,7 @@ def profile(
         int, typer.Option(min=1, help="How many are timed, plain and under the profiler; medians count.")
     ] = 10,
     processes: ProcessesOption = 1,
+    codec: CodecOption = None,
     trace: Annotated[
         Path | None,
         Writes(TRACE),
@@ -83,7 +86,7 @@ def profile(
 
     Two recipes beside each other: fewbits profile --task bytes --compare fp32,mxfp8 --report profile.html
 
-    Two processes: fewbits profile --task digits --processes 2
+    Two processes: fewbits profile --task digits --processes 2 --codec mxfp8_e4m3
     """
     from fewbits.recipes import recipe as read
 
@@ -96,9 +99,12 @@ def profile(
         raise ArgumentError("there is nothing to compare; give recipes, as in --compare fp32,mxfp8")
     if function is not None:
         refuse_idle(
-            context, {"task", "recipe", "compare", "size", "processes"}, "--function, a step of your own"
+            context,
+            {"task", "recipe", "compare", "size", "processes", "codec"},
+            "--function, a step of your own",
         )
-    job = _Job(task, tuple(names), function, size, steps, processes, trace, report, json)
+    travels = checked_codec(codec, processes)
+    job = _Job(task, tuple(names), function, size, steps, processes, travels, trace, report, json)
     if processes > 1:
         from fewbits.train import launch
 
@@ -117,6 +123,7 @@ class _Job:
     size: str
     steps: int
     processes: int
+    codec: str
     trace: Path | None
     report: Path | None
     json: Path | None
@@ -145,11 +152,11 @@ class _Job:
         if self.function is not None:
             step = user_step(self.function)
             return [profile_step(step, name=self.function, steps=self.steps, trace=trace)]
-        chosen, codec = task(self.task, self.size), "fp32" if self.processes > 1 else ""
+        chosen = task(self.task, self.size)
         found: list[StepProfile] = []
         for recipe in self.recipes:
             with seeded(chosen, 0):
-                step = task_step(chosen, recipe, codec=codec)
+                step = task_step(chosen, recipe, codec=self.codec)
                 limits = found[0].limits if found else None
                 found.append(
                     profile_step(

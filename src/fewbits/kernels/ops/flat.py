@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, wraps
+from typing import ParamSpec, TypeVar
 
 import torch
 
@@ -22,6 +23,22 @@ _PIECES = (torch.uint8, torch.uint8, torch.uint8, torch.float32)
 
 Pieces = Sequence[torch.Tensor | None]
 """Codes, scales, shifts and outer scales of a flat NarrowTensor; None for those that the format lacks."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _seen(function: Callable[P, R]) -> Callable[P, R]:
+    """Return a function that a profiler sees by its name, as it sees the operators."""
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not torch.autograd._profiler_enabled():  # type: ignore[attr-defined]  # imported there, not exported
+            return function(*args, **kwargs)
+        with torch.autograd.profiler.record_function(f"fewbits::{function.__name__}"):
+            return function(*args, **kwargs)
+
+    return called
 
 
 def empty_kept(n: int, dtype: torch.dtype) -> torch.Tensor:
@@ -47,6 +64,7 @@ def largest_finite(x: torch.Tensor) -> tuple[float, bool]:
     return values.largest_finite(array(x)) if x.numel() else (0.0, True)
 
 
+@_seen
 def quantize_flat(x: torch.Tensor, format: str | Format, choices: Choices, seed: int, pieces: Pieces) -> None:
     """Write the parts of ``x`` to ``pieces``, as :func:`fewbits.quantize` makes them with the same choices.
 
@@ -76,6 +94,7 @@ def quantize_flat(x: torch.Tensor, format: str | Format, choices: Choices, seed:
         conversions.refuse(array(x), target, planned.nonfinite)
 
 
+@_seen
 def dequantize_flat(pieces: Pieces, format: str | Format, out: torch.Tensor) -> None:
     """Write the values of a packed tensor to ``out``.
 
@@ -97,6 +116,7 @@ def dequantize_flat(pieces: Pieces, format: str | Format, out: torch.Tensor) -> 
         conversions.dequantize(packed(pieces), target, place.shape, 0, place.dtype, out=place)
 
 
+@_seen
 def top_k(x: torch.Tensor, k: int) -> torch.Tensor:
     """Return the indices of the ``k`` values of largest magnitude, int64 (k,), in rising order.
 
@@ -115,6 +135,7 @@ def top_k(x: torch.Tensor, k: int) -> torch.Tensor:
     return torch.from_numpy(selection.top_k(array(x), k))
 
 
+@_seen
 def dequantize_add(pieces: Pieces, format: str | Format, n: int, into: torch.Tensor) -> None:
     """Add the ``n`` values of a packed tensor to ``into`` in one pass, each sum rounded to float32 once.
 
@@ -136,6 +157,7 @@ def dequantize_add(pieces: Pieces, format: str | Format, n: int, into: torch.Ten
         feedback.dequantize_add(packed(pieces), target, array(into))
 
 
+@_seen
 def quantize_with_feedback(
     x: torch.Tensor,
     residual: torch.Tensor,
