@@ -127,7 +127,11 @@ def _allowed(format: Format) -> list[dict[str, Any]]:
     for overflow in cases.OVERFLOWS:
         for nonfinite in cases.NONFINITES[:3]:
             for zero_block in cases.ZERO_BLOCKS:
-                given: dict[str, Any] = {"overflow": overflow, "nonfinite": nonfinite, "zero_block": zero_block}
+                given: dict[str, Any] = {
+                    "overflow": overflow,
+                    "nonfinite": nonfinite,
+                    "zero_block": zero_block,
+                }
                 try:
                     options(format, **given)
                 except ArgumentError:
