@@ -88,7 +88,7 @@ def _shifts(bits: Array, exponents: Array, format: Format) -> Array | None:
     assert isinstance(shifts.size, int)
     sub = largest_of(bits, shifts.size)
     whole = spread(exponents, scales.size // shifts.size, sub.shape[-1])
-    gap = jnp.where(sub > 0, whole - from_magnitude_bits(sub).exponent, I32(format.largest_shift))
+    gap = whole - from_magnitude_bits(sub).exponent  # of zeros beyond any shift
     return jnp.clip(gap, 0, format.largest_shift).astype(jnp.uint32)
 
 
