@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from contextlib import suppress
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -55,13 +57,14 @@ def both(x: jax.Array, format: Format, axis: int = -1, **given: Any) -> tuple[fj
     return fj.quantize(x, format, axis=axis, **given), fj.fake_quantize(x, format, axis=axis, **given)
 
 
-def check(x: NDArray[Any], format: Format, rows: list[dict[str, Any]]) -> None:
+def check(x: NDArray[Any], format: Format, rows: list[dict[str, Any]]) -> list[fj.NarrowArray]:
     """Compare with the definition under rows of options, in one function, for XLA takes long to compile."""
     found = jax.jit(lambda x: [both(x, format, **given) for given in rows])(x)
     for given, (q, rounded) in zip(rows, found, strict=True):
         axis = given.get("axis", -1)
         rest = {name: choice for name, choice in given.items() if name != "axis"}
         assert_equal(q, rounded, converted(x, format, options(format, **rest), axis), (format, given))
+    return [q for q, _ in found]
 
 
 @pytest.mark.parametrize("format", cases.FORMATS, ids=cases.label)
@@ -100,7 +103,7 @@ def sample(format: Format) -> NDArray[np.float32]:
     [
         *cases.ELEMENTS,
         *cases.MADE[::23],
-        *(CATALOGUE[name].format for name in ("mxfp4", "mx4", "int4_channel")),
+        *(CATALOGUE[name].format for name in ("mxfp4", "mx4")),
     ],
     ids=cases.label,
 )
@@ -124,19 +127,11 @@ def test_every_scale_rule_chooses_as_the_definition_does(rule: str) -> None:
 
 def _allowed(format: Format) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    for overflow in cases.OVERFLOWS:
-        for nonfinite in cases.NONFINITES[:3]:
-            for zero_block in cases.ZERO_BLOCKS:
-                given: dict[str, Any] = {
-                    "overflow": overflow,
-                    "nonfinite": nonfinite,
-                    "zero_block": zero_block,
-                }
-                try:
-                    options(format, **given)
-                except ArgumentError:
-                    continue
-                rows.append(given)
+    for i, (overflow, nonfinite) in enumerate(product(cases.OVERFLOWS, cases.NONFINITES[:3])):
+        given: dict[str, Any] = {"overflow": overflow, "nonfinite": nonfinite}
+        with suppress(ArgumentError):
+            options(format, **given)
+            rows.append({**given, "zero_block": cases.ZERO_BLOCKS[i % 2]})
     return rows
 
 
@@ -150,16 +145,15 @@ def test_overflow_nonfinite_and_zero_blocks_are_those_of_the_definition(name: st
     check(x, format, _allowed(format))
 
 
-@pytest.mark.parametrize("name", ["mxfp4", "nvfp4", "mx6", "int8_channel"])
+@pytest.mark.parametrize("name", ["mxfp4", "nvfp4", "int8_channel"])
 def test_any_shape_and_axis_has_the_bytes_of_the_definition(name: str) -> None:
     format = CATALOGUE[name].format
     rng = np.random.default_rng(1)
-    for shape, axes in (((), (-1,)), ((0, 5), (0, 1)), ((2, 3, 4, 17), (1, -1))):
+    for shape, axis in (((), -1), ((0, 5), 1), ((2, 3, 4, 17), 1)):
         x = np.asarray(rng.standard_normal(shape), np.float32)
-        check(x, format, [{"axis": axis, **choices(format)} for axis in axes])
-        q = fj.quantize(x, format, axis=axes[0])
+        (q,) = check(x, format, [{"axis": axis, **choices(format)}])
         assert q.shape == shape
-        assert np.array_equal(bits(q.dequantize()), converted(x, format, options(format), axes[0])[1])
+        assert np.array_equal(bits(q.dequantize()), converted(x, format, options(format), axis)[1])
 
 
 def test_another_rounding_would_be_noticed() -> None:
@@ -194,7 +188,7 @@ def test_vmap_gives_each_row_its_own_scales_and_comes_back() -> None:
 def test_gradients_pass_straight_through_forward_and_backward() -> None:
     x = jnp.linspace(-9, 9, 64)
     weights = jnp.arange(64.0)
-    for name in ("fp4_e2m1", "mxfp4"):
+    for name in ("fp8_e4m3", "mxfp4"):
         loss = jax.jit(lambda x, name=name: (fj.fake_quantize(x, name) * weights).sum())
         assert np.array_equal(jax.grad(loss)(x), weights)
         rounded, tangent = jax.jvp(lambda x, name=name: fj.fake_quantize(x, name), (x,), (weights,))
@@ -244,18 +238,17 @@ def test_values_of_the_format_stay_under_stochastic_rounding(name: str) -> None:
 
 SHARDED = """
 import jax, numpy as np
-from jax.sharding import NamedSharding, PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 import fewbits.jax as fj
 
 assert len(jax.devices()) == 2
-mesh = jax.make_mesh((2,), ("d",))
+mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
 x = np.random.default_rng(0).standard_normal((6, 128)).astype(np.float32)
 for name in ("mxfp4", "nvfp4", "int8_channel"):
     alone = fj.quantize(x, name)
     for spec in (P("d", None), P(None, "d")):
         parts = jax.device_put(x, NamedSharding(mesh, spec))
-        q = jax.jit(lambda x: fj.quantize(x, name))(parts)
-        rounded = jax.jit(lambda x: fj.fake_quantize(x, name))(parts)
+        q, rounded = jax.jit(lambda x: (fj.quantize(x, name), fj.fake_quantize(x, name)))(parts)
         for a, b in zip(q.pieces, alone.pieces):
             assert (a is None and b is None) or np.array_equal(a, b), (name, spec)
         assert np.array_equal(rounded, alone.dequantize()), (name, spec)

@@ -1,4 +1,4 @@
-"""Blocks along the last axis: grouping, the largest of each, and repeating what each has."""
+"""Blocks along the last axis: the largest of each, and repeating what each has."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import jax.numpy as jnp
 from jax import Array
 
 
-def blocks_of(x: Array, size: int | str) -> Array:
-    """Return ``x`` grouped as (..., blocks, size); zeros fill the last block."""
+def largest_of(x: Array, size: int | str) -> Array:
+    """Return the largest integer of each block, (..., blocks), at least 0; a last block may be partial."""
     if size == "tensor":
-        return x.reshape((1,) * x.ndim + (x.size,))
+        return x.max(initial=0).reshape((1,) * x.ndim)
+    if isinstance(size, str):
+        return x.max(axis=-1, keepdims=True, initial=0)
     n = x.shape[-1]
-    width = n if isinstance(size, str) else size
-    count = 1 if isinstance(size, str) else -(-n // width)
-    spare = [(0, 0)] * (x.ndim - 1) + [(0, count * width - n)]
-    return jnp.pad(x, spare).reshape((*x.shape[:-1], count, width))
+    count = -(-n // size)
+    filled = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, count * size - n)])
+    return filled.reshape((*x.shape[:-1], count, size)).max(axis=-1, initial=0)
 
 
 def spread(per_block: Array, size: int | str, n: int) -> Array:

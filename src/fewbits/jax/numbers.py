@@ -217,14 +217,15 @@ def divide(a: Numbers, b: Numbers) -> Numbers:
         bit = left >= divisor
         kept = (kept << U32(1)) | bit.astype(jnp.uint32)
         left = left - jnp.where(bit, divisor, U32(0))
+    zero = (a.significand == 0) | b.is_inf
     exponent = a.exponent - b.exponent - smaller.astype(jnp.int32) - I32(25)
-    negative = a.negative ^ b.negative
-    found = round_float32(negative, jnp.where(a.significand == 0, U32(0), kept), exponent, left != 0)
-    zero = found.significand * ~b.is_inf
-    infinite = a.is_inf | (b.is_zero & ~b.is_inf)
-    return _special(
-        found._replace(significand=zero), a, b, (a.is_zero & b.is_zero) | (a.is_inf & b.is_inf), infinite
+    found = round_float32(
+        a.negative ^ b.negative,
+        jnp.where(zero, U32(0), kept),
+        jnp.where(zero, I32(ZERO_EXPONENT), exponent),
+        left != 0,
     )
+    return _special(found, a, b, (a.is_zero & b.is_zero) | (a.is_inf & b.is_inf), a.is_inf | b.is_zero)
 
 
 def constant(value: float, like: Any) -> Numbers:

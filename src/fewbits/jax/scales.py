@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from fewbits.formats import Element, Format, Posit
-from fewbits.jax.blocks import blocks_of, spread
+from fewbits.jax.blocks import largest_of, spread
 from fewbits.jax.elements import decode, encode
 from fewbits.jax.numbers import (
     I32,
@@ -46,11 +46,11 @@ def scaled(x: Numbers, format: Format, options: Options) -> tuple[Scales, Number
     if scales is None:
         return Scales(), x
     size, n = scales.size, x.exponent.shape[-1]
-    bits = magnitude_bits(x)
-    largest = _largest(bits, size)
+    bits = magnitude_bits(x)  # in whose order magnitudes lie
+    largest = largest_of(bits, size)
     lost: Any = np.False_
     if options.nonfinite == "block_nan":
-        lost = blocks_of((~x.is_finite).astype(jnp.uint8), size).max(axis=-1, initial=0) > 0
+        lost = largest_of((~x.is_finite).astype(jnp.uint32), size) > 0
     if scales.power_of_two:
         exponents = _shared_exponent(largest, format.element, scales.element, options)
         codes = (exponents - I32(scales.element.emin)).astype(jnp.uint32)
@@ -64,11 +64,6 @@ def scaled(x: Numbers, format: Format, options: Options) -> tuple[Scales, Number
     quotient = divide(x, divisor.each(lambda field: spread(field, size, n)))
     outers = None if outer is None else to_floats(outer, np.float32)
     return Scales(_with_nan(codes, lost, scales.element), None, outers), quotient
-
-
-def _largest(bits: Array, size: int | str) -> Array:
-    """Return the largest finite magnitude of each block as its bits, in whose order magnitudes lie."""
-    return blocks_of(bits, size).max(axis=-1, initial=0)
 
 
 def _with_nan(codes: Array, lost: Any, scale: Element) -> Array:
@@ -91,9 +86,9 @@ def _shifts(bits: Array, exponents: Array, format: Format) -> Array | None:
         return None
     assert isinstance(scales.size, int)
     assert isinstance(shifts.size, int)
-    sub = _largest(bits, shifts.size)
+    sub = largest_of(bits, shifts.size)
     whole = spread(exponents, scales.size // shifts.size, sub.shape[-1])
-    gap = jnp.where(sub > 0, whole - from_magnitude_bits(sub).exponent, I32(format.largest_shift))
+    gap = whole - from_magnitude_bits(sub).exponent  # of zeros beyond any shift
     return jnp.clip(gap, 0, format.largest_shift).astype(jnp.uint32)
 
 
@@ -109,7 +104,7 @@ def _real_scales(
         codes = _encode_scale(divide(biggest, constant(top, largest)), largest, scale, options)
         return codes, None, decode(scale, codes)
     # Transformer Engine's NVFP4: g = 2688 / amax; scale = E4M3(amax_block (g / 6)); x / (scale / g).
-    of_all = _largest(bits, outer.size)
+    of_all = largest_of(bits, outer.size)
     gain = divide(constant(scale.max * top, of_all), from_magnitude_bits(of_all))
     gain = where(of_all > 0, _at_most(gain), constant(1.0, of_all))
     share = multiply(gain, constant(float(np.float32(1) / np.float32(top)), of_all))
