@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from fewbits.cli.main import app
-from fewbits.errors import FewbitsError
+from fewbits.errors import FewbitsError, MissingDependencyError
 from fewbits.formats import CATALOGUE
 from fewbits.recipes import codec, recipe
 from fewbits.solvers import krylov_precision, precision
@@ -129,6 +129,8 @@ def wrong_name(text: str) -> str:
         if not hasattr(value, part):
             try:
                 importlib.import_module(path)
+            except MissingDependencyError as error:
+                pytest.skip(str(error))
             except ImportError:
                 return f"no {path}"
         value = getattr(value, part)
