@@ -20,11 +20,10 @@ from fewbits.bench.measuring import is_reached
 from fewbits.errors import ArgumentError
 from fewbits.files import load_file
 from fewbits.records import BenchmarkReport, BenchmarkRun, Evaluation, RanPrecision
-from fewbits.train import Step, Trainer
+from fewbits.train import PrecisionObserver, Step, Trainer
 from fewbits.train.checkpoint import CHECKPOINT
 from fewbits.train.launch import start
 from tests.bench import small
-from tests.bench.observer import StandIn
 from tests.bench.test_journal import Clock
 
 POINTS = small.benchmark()
@@ -152,7 +151,7 @@ def test_a_finished_run_is_read_and_not_made_again(
 
 def test_a_killed_process_leaves_its_time_behind(tmp_path: Path) -> None:
     program = (
-        "import sys; import tests.bench.observer; from pathlib import Path; from tests.bench import small;"
+        "import sys; from pathlib import Path; from tests.bench import small;"
         "from fewbits.bench import run_benchmark;"
         "run_benchmark(small.benchmark(), ['fp32'], Path(sys.argv[1]),"
         " progress=lambda *_: print(flush=True))"
@@ -188,7 +187,7 @@ def test_the_clock_runs_before_the_data_is_touched(tmp_path: Path, monkeypatch: 
 
 def test_libraries_are_loaded_before_the_clock_runs(tmp_path: Path) -> None:
     program = (
-        "import sys; import tests.bench.observer; from pathlib import Path; from tests.bench import small;"
+        "import sys; from pathlib import Path; from tests.bench import small;"
         "from fewbits.bench import measuring; known = []; run = measuring.run;"
         "measuring.run = lambda *a, **k: (known.append(set(sys.modules)), run(*a, **k));"
         "measuring.run_benchmark(small.benchmark(), ['mxfp6'], Path(sys.argv[1]));"
@@ -220,11 +219,11 @@ def test_seeds_are_distinct_allowed_and_enough(tmp_path: Path, seeds: tuple[int,
 def test_a_recipe_that_claims_what_does_not_run_is_refused_at_its_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Wide(StandIn):
+    class Wide(PrecisionObserver):
         def found(self, communication: str | None = None) -> RanPrecision:
             return RanPrecision("fp32", None, communication)
 
-    monkeypatch.setattr(measuring, "observer_of", Wide)
+    monkeypatch.setattr(measuring, "PrecisionObserver", Wide)
     with pytest.raises(ArgumentError, match="mxfp6 claims products in mxfp6_e3m2, and what ran had fp32"):
         run_benchmark(POINTS, ["mxfp6"], tmp_path)
 
@@ -245,7 +244,6 @@ def test_convergence_faster_than_the_reference_is_seen(report: BenchmarkReport) 
 
 
 def _two(folder: Path) -> None:
-    import tests.bench.observer  # noqa: F401
 
     report = run_benchmark(replace(POINTS, steps=20, target=0.0), ["fp32"], folder, codec="int8_256")
     if report is not None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import tests.bench.observer  # noqa: F401
 from fewbits.bench import BENCHMARKS, benchmark
 from fewbits.cli.main import run
 

@@ -93,7 +93,7 @@ PAGES = {
     "scale": lambda: scale_page(scaling.prediction(), ORIGIN),
     "plan": lambda: plan_page(planning.record(), ORIGIN),
     "profile": lambda: profile_page([profiling.record()], ORIGIN),
-    "profiles": lambda: profile_page(profiling.beside(), ORIGIN),
+    "profile two": lambda: profile_page(profiling.beside(), ORIGIN),
     "matrices": lambda: matrices_page(fake.matrices(), fake.PROVENANCE),
     "solve": lambda: solve_page(solved(), ORIGIN),
     "train": lambda: train_page(trained(), ORIGIN),

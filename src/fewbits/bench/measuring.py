@@ -18,7 +18,6 @@ from fewbits.bench.benchmarks import Benchmark
 from fewbits.bench.disclosed import check_claim, merged
 from fewbits.bench.energy import energy_proxy
 from fewbits.bench.journal import NAME, Journal
-from fewbits.bench.observing import observer_of
 from fewbits.bench.rules import check_seeds, converges_too_fast, reference_point, score
 from fewbits.distributed import sent_bytes
 from fewbits.errors import ArgumentError
@@ -27,7 +26,7 @@ from fewbits.optim.sharded import processes as started
 from fewbits.recipes import codec as read_codec
 from fewbits.recipes import recipe as read
 from fewbits.records import BenchmarkReport, BenchmarkRun, RecipeResult
-from fewbits.train import Settings, Step, Task, Trainer, run
+from fewbits.train import PrecisionObserver, Settings, Step, Task, Trainer, run
 from fewbits.train.log import warnings
 from fewbits.train.runs import folder_name
 from fewbits.train.tasks import task as read_task
@@ -173,10 +172,10 @@ class _Judge:
             self.journal.back_to(trainer.step_number)
         if self.is_due:
             self.is_due = False
-            observer = observer_of(trainer.model)
+            observer = PrecisionObserver(trainer.model)
             with observer:
                 done = trainer.step()
-            ran = observer.found(_communication(self.settings))
+            ran = observer.found(None if trainer.together is None else trainer.together.traffic.narrowest)
             check_claim(self.recipe, ran)
             self.journal.saw(ran)
         else:
@@ -223,16 +222,6 @@ def _agreed(stopped: bool) -> bool:
     told = torch.tensor([int(stopped)])
     distributed.broadcast(told, 0)
     return bool(told)
-
-
-def _communication(settings: Settings) -> str | None:
-    """Return the format of what travels between processes."""
-    if settings.processes == 1:
-        return None
-    codec = read_codec(settings.codec)
-    if codec.hook:
-        return "fp16" if codec.hook == "fp16_compress" else "fp32"
-    return "fp32" if codec.values is None else str(codec.values.format)
 
 
 def _task(benchmark: Benchmark) -> Task:
