@@ -101,6 +101,12 @@ class Normal(Square):
             self._even._kept = self._kept
         return self._even
 
+    @staticmethod
+    def turned(v: torch.Tensor) -> torch.Tensor:
+        """Return i v, (..., n)."""
+        parts = v.reshape(-1, REALS // 2, 2, SITES)
+        return torch.stack([-parts[:, :, 1], parts[:, :, 0]], 2).reshape(v.shape)
+
     def exact_hops(self) -> Hops:
         """Return H in float64."""
         if self._exact is None:

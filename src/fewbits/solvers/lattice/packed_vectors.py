@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
 from fewbits.kernels.arrays import lattice
 from fewbits.kernels.bits.lattice import REALS, SITES, zeros
-from fewbits.solvers.lattice.fixed_point import decode
+from fewbits.solvers.lattice.fixed_point import decode, encode
 from fewbits.solvers.lattice.hops import Hops
 
 
@@ -27,6 +29,7 @@ class LatticeVectors:
         self.r, self.p, self.t = (zeros(groups, dtype) for _ in range(3))
         self.x = np.zeros((groups, REALS, SITES), np.float64 if dtype == np.float64 else np.float32)
         self.alpha = 0.0  # alpha p is added to x in the next pass
+        self.projector: Callable[[torch.Tensor], torch.Tensor] | None = None  # changes each direction
 
     def load(self, r: torch.Tensor) -> tuple[float, float, float]:
         """Load r and set x to zero; return r.r, r.r and r.p."""
@@ -49,6 +52,8 @@ class LatticeVectors:
             parity=self.hops.parity,
         )
         self.alpha = 0.0
+        if self.projector is not None:
+            length2 = self._project(self.projector)
         curvature, _ = self.hops.apply(self.p, self.t)
         return curvature, length2
 
@@ -64,6 +69,16 @@ class LatticeVectors:
             lattice.update_solution(self.extent, self.p, self.x, alpha=self.alpha)
             self.alpha = 0.0
         return torch.from_numpy(self.x.reshape(-1)).double()
+
+    def _project(self, projector: Callable[[torch.Tensor], torch.Tensor]) -> float:
+        """Let p be what the projector makes of it; return p.p."""
+        p = decode(self.p.values, self.p.norms, 1)
+        changed = projector(torch.from_numpy(p.reshape(-1))).numpy().reshape(p.shape)
+        values, norms = encode(changed, p.dtype if self.p.norms is None else self.p.values.dtype, 1)
+        self.p.values[:] = values
+        if self.p.norms is not None:
+            self.p.norms[:] = norms
+        return float(np.vdot(changed, changed))
 
     def direction(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return p and H p, (n,) float32."""

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
+
 from fewbits.solvers.operators.operator import Operator
 from fewbits.typing import NumpyArray
 
 
 class Square(Operator):
-    """An operator H^2 on vectors of float64 or complex128 that multiplies by its Hermitian H too."""
+    """An operator H^2 on vectors of float64 or complex128 that multiplies by its Hermitian H too.
+
+    Attributes:
+        turned: of an operator on real numbers that stand for complex ones, v to i v, (..., n); both are
+            eigenvectors of an eigenvalue, of which conjugate gradients see one. Else None.
+    """
+
+    turned: Callable[[torch.Tensor], torch.Tensor] | None = None
 
     def hermitian(self, v: NumpyArray) -> NumpyArray:
         """Return H v, (n,)."""
