@@ -63,9 +63,7 @@ def test_without_its_term_it_is_wilsons_and_gamma_5_makes_it_hermitian() -> None
 
 def test_a_change_of_gauge_changes_the_spinor_and_nothing_else() -> None:
     psi, g = spinor(), lattice.random_links(SHAPE, seed=5)[0]
-    turned = np.stack(
-        [g @ LINKS[mu] @ np.roll(g, -1, 3 - mu).conj().swapaxes(-1, -2) for mu in range(4)]
-    )
+    turned = np.stack([g @ LINKS[mu] @ np.roll(g, -1, 3 - mu).conj().swapaxes(-1, -2) for mu in range(4)])
     turn = lambda v: np.einsum("...ij,...sj->...si", g, v)  # noqa: E731
     there = lattice.Clover(lattice.project(turned), mass=0.1, csw=1.5).apply(turn(psi))
     assert np.abs(there - turn(lattice.Clover(LINKS, mass=0.1, csw=1.5).apply(psi))).max() < 1e-12

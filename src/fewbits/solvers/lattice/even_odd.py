@@ -33,6 +33,7 @@ class Inner(Protocol):
         """Return the best x; it converged if |b - H x| <= max(rtol |b|, atol)."""
         ...
 
+
 def solve_even_sites(
     a: Normal,
     b: torch.Tensor,

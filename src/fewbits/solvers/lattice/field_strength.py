@@ -57,6 +57,8 @@ def clover_blocks(links: Array, csw: float, diagonal: float) -> Array:
             for chirality, s in enumerate((_S, _S.conj().swapaxes(1, 2))):
                 other = s.conj().swapaxes(1, 2)
                 sigma = (s[mu] @ other[nu] - s[nu] @ other[mu]) / 2j
-                blocks[..., chirality, :, :, :, :] += 0.5 * csw * np.einsum("st,...ij->...sitj", sigma, strength)
+                blocks[..., chirality, :, :, :, :] += (
+                    0.5 * csw * np.einsum("st,...ij->...sitj", sigma, strength)
+                )
     whole = blocks.reshape(*links.shape[1:5], 2, 6, 6)
     return whole + diagonal * np.eye(6)

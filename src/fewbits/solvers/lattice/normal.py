@@ -16,8 +16,8 @@ from fewbits.solvers.lattice.blocks import Blocks
 from fewbits.solvers.lattice.hops import Hops, even_groups
 from fewbits.solvers.lattice.order import Shape, extent_of, grouped
 from fewbits.solvers.lattice.packed_vectors import LatticeVectors
-from fewbits.solvers.operators.cg_vectors import CGVectors
 from fewbits.solvers.lattice.square_operator import Square
+from fewbits.solvers.operators.cg_vectors import CGVectors
 from fewbits.solvers.operators.operator import Apply
 from fewbits.solvers.precision import KrylovPrecision
 from fewbits.tensor import format as read

@@ -9,6 +9,8 @@ recurrence has to hold in 16 bits.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from fewbits.errors import ArgumentError
@@ -171,6 +173,11 @@ class Projector:
         gram = _gram(self._modes, self._images)
         self._inverse = torch.linalg.pinv((gram + gram.mH) / 2, hermitian=True, rtol=INDEPENDENT)
 
+    def correction(self, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return V y and A V y in double precision, with y = (V^H A V)^-1 V^H r: what the modes say of r."""
+        y = self._inverse @ (self._modes.conj() @ wide(r))
+        return y @ self._modes, y @ self._images
+
     def __call__(self, p: torch.Tensor) -> torch.Tensor:
         """Return p - V (V^H A V)^-1 (A V)^H p, in the dtype of p."""
         v = wide(p)
@@ -207,12 +214,10 @@ class Watched(Derived):
         general = ProjectedVectors(getattr(own, "space", None) or Space(self.a, precision), projector)
         return general if self.window is None else WatchedVectors(general, self.window)
 
-
     def _projector(self, precision: KrylovPrecision) -> Projector | None:
         if self.modes is not None and precision.name not in self._projectors:
             self._projectors[precision.name] = Projector(self.a, self.modes, precision)
         return self._projectors.get(precision.name)
-
 
 
 class ProjectedVectors(TorchVectors):
@@ -227,6 +232,18 @@ class ProjectedVectors(TorchVectors):
         if self.projector is not None:
             self.z = self.projector(self.z)
         return super().update_direction(gamma, beta)
+
+    def update_residual(self, alpha: float) -> tuple[float, float, float]:
+        """Let x += alpha p and r -= alpha A p, without a part for the modes; return r.r twice, and r.old."""
+        old, sums = self.r, super().update_residual(alpha)
+        if self.projector is None or not math.isfinite(sums[0]):
+            return sums
+        # Rounding leaves a residual in the span of the modes, which no projected direction reduces.
+        step, image = self.projector.correction(self.r)
+        self.x.add_(step)
+        self.r = self.z = self.space.rounded(self.r - image.to(self.r.dtype))
+        rr = self.dot(self.r, self.r)
+        return rr, rr, self.dot(old, self.r)
 
 
 class WatchedVectors:

@@ -98,9 +98,14 @@ class Staggered:
         Args:
             b: (T, Z, Y, X, 3) complex.
             x0: initial guess, of b's shape; default zero.
-            rtol: as for :meth:`Wilson.solve`, and so are ``atol``, ``maxiter``, ``callback``, ``precision``
-                and ``delta``. Arithmetic is float32; links have the values of ``precision``, and each site of
-                a vector its own norm.
+            rtol: tolerance for the relative residual, at least 0 and below 1.
+            atol: tolerance for the absolute residual, as for :meth:`Wilson.solve`.
+            maxiter: most iterations; default 10 n.
+            callback: called with x, of b's shape, after each iteration.
+            precision: as for :meth:`Wilson.solve`. Arithmetic is float32; links have the values of the
+                format, and each site of a vector its own norm.
+            delta: the true residual is computed in float64 whenever the recurrence's residual has fallen by
+                this factor; None for no such updates.
             even_odd: solve for the even sites alone, at half the cost of an iteration: M^+ M does not mix
                 even and odd sites, and the odd ones follow from the even ones.
             deflation: :class:`RitzVectors`, which this solve uses and adds to, or a :class:`Deflation` with
