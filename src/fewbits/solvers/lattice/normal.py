@@ -186,7 +186,7 @@ def inverse_of(blocks: Array) -> Array:
         off = np.inf
     if not off < SINGULAR:
         raise DataError(
-            "a block of the clover term is singular, and even_odd=True needs its inverse; take another mass or"
-            " csw, or even_odd=False"
+            "a block of the clover term is singular, and even_odd=True needs its inverse; take another mass"
+            " or csw, or even_odd=False"
         )
     return inverse

@@ -57,8 +57,8 @@ class RitzVectors:
         size = 3 * count if window is None else window
         if count < 1 or solves < 1 or size < 3 * count:
             raise ArgumentError(
-                f"count={count}, window={window}, solves={solves}; expected at least 1 vector and 1 solve, and"
-                " a window of at least 3 count"
+                f"count={count}, window={window}, solves={solves}; expected at least 1 vector and 1 solve,"
+                " and a window of at least 3 count"
             )
         self.count, self.window, self.solves, self.format = count, size, solves, format
         self.deflation: Deflation | None = None
@@ -155,9 +155,9 @@ class Window:
 class Projector:
     """Takes from a direction what makes it not A-orthogonal to modes.
 
-    Saad, Yeung, Erhel and Guyomarc'h, A deflated version of the conjugate gradient algorithm, 2000. Modes that
-    are only nearly eigenvectors, by an angle, then cost its square; taken out of the first residual alone,
-    they would come back.
+    Saad, Yeung, Erhel and Guyomarc'h, A deflated version of the conjugate gradient algorithm, 2000. Modes
+    that are only nearly eigenvectors, by an angle, then cost its square; taken out of the first residual
+    alone, they would come back.
     """
 
     def __init__(self, a: Operator, deflation: Deflation, precision: KrylovPrecision) -> None:
