@@ -181,7 +181,8 @@ class Projector:
     def __call__(self, p: torch.Tensor) -> torch.Tensor:
         """Return p - V (V^H A V)^-1 (A V)^H p, in the dtype of p."""
         v = wide(p)
-        return (v - (self._inverse @ (self._images.conj() @ v)) @ self._modes).to(p.dtype)
+        projected: torch.Tensor = v - (self._inverse @ (self._images.conj() @ v)) @ self._modes
+        return projected.to(p.dtype)
 
 
 class Watched(Derived):
@@ -308,14 +309,16 @@ def lowest(gram: torch.Tensor, form: torch.Tensor, count: int) -> torch.Tensor:
     basis = orthonormal(gram)
     projected = basis.mH @ form @ basis
     _, vectors = torch.linalg.eigh((projected + projected.mH) / 2)
-    return basis @ vectors[:, :count]
+    found: torch.Tensor = basis @ vectors[:, :count]
+    return found
 
 
 def orthonormal(gram: torch.Tensor) -> torch.Tensor:
     """Return coefficients of an orthonormal basis of the span of vectors with this Gram matrix."""
     values, vectors = torch.linalg.eigh((gram + gram.mH) / 2)
     kept = values > DEPENDENT * values[-1]
-    return vectors[:, kept] / values[kept].sqrt()
+    basis: torch.Tensor = vectors[:, kept] / values[kept].sqrt()
+    return basis
 
 
 def _gram(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -325,7 +328,8 @@ def _gram(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
 def _combined(coefficients: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Return the combinations of rows, one for each column of coefficients."""
-    return coefficients.mT.to(rows.dtype) @ rows
+    combined: torch.Tensor = coefficients.mT.to(rows.dtype) @ rows
+    return combined
 
 
 def _single(v: torch.Tensor) -> torch.Tensor:

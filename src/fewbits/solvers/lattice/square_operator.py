@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 from fewbits.solvers.operators.operator import Operator
-from fewbits.typing import NumpyArray
 
 
 class Square(Operator):
@@ -20,6 +21,6 @@ class Square(Operator):
 
     turned: Callable[[torch.Tensor], torch.Tensor] | None = None
 
-    def hermitian(self, v: NumpyArray) -> NumpyArray:
+    def hermitian(self, v: NDArray[Any]) -> NDArray[Any]:
         """Return H v, (n,)."""
         raise NotImplementedError

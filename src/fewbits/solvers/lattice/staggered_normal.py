@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import scipy.sparse
 import torch
@@ -17,7 +19,6 @@ from fewbits.solvers.operators.cg_vectors import CGVectors
 from fewbits.solvers.operators.operator import Apply
 from fewbits.solvers.precision import KrylovPrecision
 from fewbits.tensor import format as read
-from fewbits.typing import NumpyArray
 
 # A norm for each site, which has 6 real numbers here and 24 in quda_half and quda_quarter.
 SITE = {
@@ -48,10 +49,10 @@ class StaggeredNormal(Square):
         self.n, self.mass, self.signs = b.shape[1], mass, signs
         self.b, self.back = b, b.conj().T.tocsr()
 
-    def hermitian(self, v: NumpyArray) -> NumpyArray:
+    def hermitian(self, v: NDArray[Any]) -> NDArray[Any]:
         """Return H v with H = epsilon M, epsilon = 1 on even and -1 on odd sites: H^2 = M^+ M."""
         assert self.signs is not None
-        image: NumpyArray = self.signs * (self.mass * v + self.b @ v)
+        image: NDArray[Any] = self.signs * (self.mass * v + self.b @ v)
         return image
 
     def exact(self, v: torch.Tensor) -> torch.Tensor:
