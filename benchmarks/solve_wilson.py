@@ -24,6 +24,13 @@ KINDS = (
     *(("single", 12, False), ("half", 18, False), ("half", 12, False), ("half", 12, True)),
     *(("half", 8, False), ("quarter", 12, False), ("quarter", 12, True)),
 )
+# Clover and staggered fermions on the same links, beside Wilson's.
+OTHERS = tuple(
+    (kind, precision, even_odd)
+    for kind in ("clover", "staggered")
+    for precision, even_odd in (("double", False), ("half", False), ("half", True))
+)
+STAGGERED_MASS = 0.2
 BYTES = {"double": (192, 192, 8), "single": (96, 96, 4), "half": (52, 96, 2), "quarter": (28, 96, 1)}
 ROUGHNESS, MASS, TOL = 0.5, 0.0, 1e-10
 
@@ -43,6 +50,42 @@ def megabytes(precision: str, numbers: int, even_odd: bool, sites: int) -> float
 def name_of(precision: str, numbers: int, even_odd: bool) -> str:
     """Return the name of a row."""
     return f"{precision}-{numbers}" + " even-odd" * even_odd
+
+
+def others(time: int, space: int, rounds: int) -> list[dict[str, Any]]:
+    """Return time to solution of clover and staggered fermions, and each iteration against Wilson's."""
+    shape = (time, space, space, space)
+    links = lattice.smooth_links(shape, ROUGHNESS, seed=0)
+    parts = np.random.default_rng(0).standard_normal((*shape, 4, 3, 2))
+    b = parts.view(np.complex128)[..., 0]
+    operators: dict[str, Any] = {
+        "wilson": lattice.Wilson(links, mass=MASS),
+        "clover": lattice.Clover(links, mass=MASS),
+        "staggered": lattice.Staggered(links, mass=STAGGERED_MASS),
+    }
+    found: dict[tuple[str, str, bool], Any] = {}
+
+    def solve(kind: str, precision: str, even_odd: bool) -> None:
+        right = b[..., 0, :] if kind == "staggered" else b
+        found[kind, precision, even_odd] = operators[kind].solve(
+            right, precision=precision, rtol=TOL, even_odd=even_odd
+        )
+
+    wilson = tuple(dict.fromkeys(("wilson", *rest) for _, *rest in OTHERS))
+    calls = {key: (lambda k=key: solve(*k)) for key in (*wilson, *OTHERS)}
+    taken = seconds(calls, rounds)
+    each = {key: 1e3 * taken[key] / found[key].iterations for key in calls}
+    return [
+        {
+            "kind": f"{kind} {precision}" + " even-odd" * even_odd,
+            "iterations": found[kind, precision, even_odd].iterations,
+            "residual": found[kind, precision, even_odd].residual,
+            "seconds": taken[kind, precision, even_odd],
+            "milliseconds_each": each[kind, precision, even_odd],
+            "times_wilsons_iteration": each[kind, precision, even_odd] / each["wilson", precision, even_odd],
+        }
+        for kind, precision, even_odd in calls
+    ]
 
 
 def measure(time: int, space: int, rounds: int) -> list[dict[str, Any]]:
@@ -126,7 +169,22 @@ def main() -> None:
             for r in rows
         ],
     )
-    write(given.json, rows)
+    more = others(given.time, given.space, given.rounds)
+    table(
+        ("kind", "iterations", "residual", "s", "ms each", "times Wilson's each"),
+        [
+            (
+                r["kind"],
+                r["iterations"],
+                f"{r['residual']:.1e}",
+                r["seconds"],
+                r["milliseconds_each"],
+                r["times_wilsons_iteration"],
+            )
+            for r in more
+        ],
+    )
+    write(given.json, rows + more)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -83,7 +82,7 @@ def solve_directly(
     H x = b.
     """
     m = Direct(a)
-    right = torch.from_numpy(gamma_5(np.array(b)))
+    right = torch.from_numpy(gamma_5(b.numpy().copy()))
     solution = bicgstab(
         m,
         m.in_order(right),

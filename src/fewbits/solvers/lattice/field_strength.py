@@ -61,4 +61,5 @@ def clover_blocks(links: Array, csw: float, diagonal: float) -> Array:
                     0.5 * csw * np.einsum("st,...ij->...sitj", sigma, strength)
                 )
     whole = blocks.reshape(*links.shape[1:5], 2, 6, 6)
-    return whole + diagonal * np.eye(6)
+    whole += diagonal * np.eye(6)
+    return whole

@@ -23,7 +23,6 @@ from fewbits.solvers.precision import KrylovPrecision
 from fewbits.tensor import format as read
 
 Array = NDArray[Any]  # reals, or integers of packed links
-Reals = NDArray[np.float64]
 DTYPES = {"fp64": np.float64, "fp32": np.float32, "quda_half": np.int16, "quda_quarter": np.int8}
 SINGULAR = 1e-6  # error of a block times its inverse above which it counts as having none
 
@@ -101,6 +100,12 @@ class Normal(Square):
             self._even._kept = self._kept
         return self._even
 
+    @staticmethod
+    def turned(v: torch.Tensor) -> torch.Tensor:
+        """Return i v, (..., n)."""
+        parts = v.reshape(-1, REALS // 2, 2, SITES)
+        return torch.stack([-parts[:, :, 1], parts[:, :, 0]], 2).reshape(v.shape)
+
     def exact_hops(self) -> Hops:
         """Return H in float64."""
         if self._exact is None:
@@ -109,7 +114,7 @@ class Normal(Square):
             self._exact = self._hops(links, self.site_blocks(np.float64))
         return self._exact
 
-    def hermitian(self, v: Reals) -> Reals:
+    def hermitian(self, v: Array) -> Array:
         """Return H v, (n,) float64."""
         return self._hop(self.exact_hops(), v, np.empty_like(v))
 
@@ -177,10 +182,10 @@ def inverse_of(blocks: Array) -> Array:
         inverse: Array = np.linalg.inv(blocks)
         off = np.abs(inverse @ blocks - np.eye(6)).max()
     except np.linalg.LinAlgError:
-        off = np.inf
+        inverse, off = blocks, np.inf
     if not off < SINGULAR:
         raise DataError(
-            "a block of the clover term is singular, and even_odd=True needs its inverse; take another mass or"
-            " csw, or even_odd=False"
+            "a block of the clover term is singular, and even_odd=True needs its inverse; take another mass"
+            " or csw, or even_odd=False"
         )
     return inverse

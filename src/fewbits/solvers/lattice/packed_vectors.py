@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fewbits.kernels.arrays import lattice
-from fewbits.kernels.bits.lattice import REALS, SITES, zeros
-from fewbits.solvers.lattice.fixed_point import decode
+from fewbits.kernels.bits.lattice import REALS, SITES, Field, zeros
+from fewbits.solvers.lattice.fixed_point import decode, encode
 from fewbits.solvers.lattice.hops import Hops
+
+
+class Projecting(Protocol):
+    """What changes directions and residuals, as :class:`fewbits.solvers.lattice.ritz.Projector` does."""
+
+    def __call__(self, p: torch.Tensor) -> torch.Tensor:
+        """Return the direction changed."""
+        ...
+
+    def correction(self, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a step and its image under the operator."""
+        ...
 
 
 class LatticeVectors:
@@ -27,6 +42,7 @@ class LatticeVectors:
         self.r, self.p, self.t = (zeros(groups, dtype) for _ in range(3))
         self.x = np.zeros((groups, REALS, SITES), np.float64 if dtype == np.float64 else np.float32)
         self.alpha = 0.0  # alpha p is added to x in the next pass
+        self.projector: Projecting | None = None
 
     def load(self, r: torch.Tensor) -> tuple[float, float, float]:
         """Load r and set x to zero; return r.r, r.r and r.p."""
@@ -49,13 +65,23 @@ class LatticeVectors:
             parity=self.hops.parity,
         )
         self.alpha = 0.0
+        if self.projector is not None:
+            length2 = self._project(self.projector)
         curvature, _ = self.hops.apply(self.p, self.t)
         return curvature, length2
 
     def update_residual(self, alpha: float) -> tuple[float, float, float]:
         """Let x += alpha p and r -= alpha H (H p); return r.r twice, and the old r times the new one."""
         self.alpha = alpha
+        old = None if self.projector is None else self._wide(self.r)
         rr, mixed = self.hops.apply(self.t, self.r, alpha)
+        if self.projector is not None and old is not None and np.isfinite(rr):
+            # Rounding leaves a residual in the span of the modes, which no projected direction reduces.
+            r = self._wide(self.r)
+            step, image = self.projector.correction(torch.from_numpy(r))
+            self.x += step.numpy().reshape(self.x.shape)
+            r = self._store(r - image.numpy(), self.r)
+            rr, mixed = float(np.vdot(r, r)), float(np.vdot(old, r))
         return rr, rr, mixed
 
     def partial_solution(self) -> torch.Tensor:
@@ -64,6 +90,22 @@ class LatticeVectors:
             lattice.update_solution(self.extent, self.p, self.x, alpha=self.alpha)
             self.alpha = 0.0
         return torch.from_numpy(self.x.reshape(-1)).double()
+
+    def _project(self, projector: Projecting) -> float:
+        """Let p be what the projector makes of it; return p.p."""
+        p = self._store(projector(torch.from_numpy(self._wide(self.p))).numpy(), self.p)
+        return float(np.vdot(p, p))
+
+    def _wide(self, field: Field) -> NDArray[np.float64]:
+        return decode(field.values, field.norms, 1).astype(np.float64).reshape(-1)
+
+    def _store(self, v: NDArray[np.float64], field: Field) -> NDArray[np.float64]:
+        """Store v, and return what is stored."""
+        values, norms = encode(v.reshape(self.x.shape), field.values.dtype, 1)
+        field.values[:] = values
+        if field.norms is not None:
+            field.norms[:] = norms
+        return self._wide(field)
 
     def direction(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return p and H p, (n,) float32."""

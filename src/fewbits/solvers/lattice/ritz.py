@@ -9,20 +9,25 @@ recurrence has to hold in 16 bits.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format
 from fewbits.solvers.krylov import Deflation
-from fewbits.solvers.krylov.space import Space
+from fewbits.solvers.krylov.space import Space, rounding_format
 from fewbits.solvers.krylov.torch_vectors import TorchVectors
 from fewbits.solvers.lattice.packed_vectors import LatticeVectors
+from fewbits.solvers.lattice.square_operator import Square
 from fewbits.solvers.operators.cg_vectors import CGVectors
 from fewbits.solvers.operators.operator import Apply, Derived, Operator
 from fewbits.solvers.operators.vectors import wide
 from fewbits.solvers.precision import KrylovPrecision
 
 DEPENDENT = 1e-5  # of the largest: what lies below in a Gram matrix of float32 vectors is rounding
+
+INDEPENDENT = 1e-12  # of V^H A V: directions of smaller eigenvalues are rounding error
 
 
 class RitzVectors:
@@ -52,16 +57,17 @@ class RitzVectors:
         size = 3 * count if window is None else window
         if count < 1 or solves < 1 or size < 3 * count:
             raise ArgumentError(
-                f"count={count}, window={window}, solves={solves}; expected at least 1 vector and 1 solve, and"
-                " a window of at least 3 count"
+                f"count={count}, window={window}, solves={solves}; expected at least 1 vector and 1 solve,"
+                " and a window of at least 3 count"
             )
         self.count, self.window, self.solves, self.format = count, size, solves, format
         self.deflation: Deflation | None = None
-        self._operator: Operator | None = None
+        self._projectors: dict[str, Projector] = {}
+        self._operator: Square | None = None
         self._open: Window | None = None
 
-    def begin(self, a: Operator) -> Operator:
-        """Return the operator for a solve; it shows the directions of conjugate gradients.
+    def begin(self, a: Square) -> Operator:
+        """Return the operator for a solve: its directions are projected, and seen while vectors are gathered.
 
         Raises:
             ArgumentError: the vectors are of another operator.
@@ -71,23 +77,28 @@ class RitzVectors:
                 "the Ritz vectors are of another operator (even_odd=True solves with another one too); take"
                 " new ones for each"
             )
-        self._operator, self._open = a, None
-        if self.solves == 0:
-            return a
-        self._open = Window(self.count, self.window)
-        return Watched(a, self._open)
+        self._operator = a
+        self._open = Window(self.count, self.window) if self.solves else None
+        return Watched(a, self._open, self.deflation, self._projectors)
 
     def gather(self) -> None:
         """Join the vectors of the last solve with those before, and keep the lowest."""
         window, a = self._open, self._operator
         if window is None or a is None or window.filled <= self.count:
             return
-        found = window.lowest()
+        if a.turned is None:
+            found = window.lowest(self.count)
+        else:
+            found = window.lowest((self.count + 1) // 2)
+            found = torch.cat([found, a.turned(found)])
         if self.deflation is not None:
             found = torch.cat([self.deflation.basis, found])
-            images = torch.stack([a.exact(v) for v in wide(found).to(_double(a))])
-            found = _combined(lowest(_gram(found, found), _gram(found, images), self.count), found)
+        # With products in double precision: narrow images blur small eigenvalues, and some vectors may be
+        # nearly those that are there already.
+        images = torch.stack([a.exact(v) for v in wide(found).to(_double(a))])
+        found = _combined(lowest(_gram(found, found), wide(found.conj()) @ images.mT, self.count), found)
         self.deflation = Deflation(a, found.mT.contiguous(), self.format)
+        self._projectors = {}
         self.solves -= 1
         self._open = None
 
@@ -117,10 +128,10 @@ class Window:
             torch.mul(v, 1 / length, out=rows[self.filled])
         self.filled += 1
 
-    def lowest(self) -> torch.Tensor:
-        """Return the lowest Ritz vectors, (keep, n)."""
+    def lowest(self, count: int) -> torch.Tensor:
+        """Return the lowest Ritz vectors, (count, n)."""
         rows, gram, form = self._matrices()
-        return _combined(lowest(gram, form, self.keep), rows[0])
+        return _combined(lowest(gram, form, count), rows[0])
 
     def _matrices(self) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor, torch.Tensor]:
         """Return the rows, their Gram matrix and p^H A p between any two."""
@@ -141,12 +152,51 @@ class Window:
             of_rows[: self.filled] = _combined(both, of_rows)
 
 
-class Watched(Derived):
-    """An operator whose directions of conjugate gradients a window sees."""
+class Projector:
+    """Takes from a direction what makes it not A-orthogonal to modes.
 
-    def __init__(self, a: Operator, window: Window) -> None:
+    Saad, Yeung, Erhel and Guyomarc'h, A deflated version of the conjugate gradient algorithm, 2000. Modes
+    that are only nearly eigenvectors, by an angle, then cost its square; taken out of the first residual
+    alone, they would come back.
+    """
+
+    def __init__(self, a: Operator, deflation: Deflation, precision: KrylovPrecision) -> None:
+        # In double precision: errors of float32 are multiplied by up to |A| over the smallest eigenvalue. The
+        # images are of the matrix as the solver holds it: those of another one leave residuals in the span of
+        # the modes, where no direction reduces them.
+        self._modes = wide(deflation.basis).to(_double(a))
+        apply = a.exact
+        if not precision.double:
+            low, narrow = a.rounded(rounding_format(precision.matrix)), _single(self._modes[0]).dtype
+            apply = lambda v: low(v.to(narrow))  # noqa: E731
+        self._images = torch.stack([wide(apply(v)) for v in self._modes])
+        gram = _gram(self._modes, self._images)
+        self._inverse = torch.linalg.pinv((gram + gram.mH) / 2, hermitian=True, rtol=INDEPENDENT)
+
+    def correction(self, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return V y and A V y in double precision, with y = (V^H A V)^-1 V^H r: what the modes say of r."""
+        y = self._inverse @ (self._modes.conj() @ wide(r))
+        return y @ self._modes, y @ self._images
+
+    def __call__(self, p: torch.Tensor) -> torch.Tensor:
+        """Return p - V (V^H A V)^-1 (A V)^H p, in the dtype of p."""
+        v = wide(p)
+        projected: torch.Tensor = v - (self._inverse @ (self._images.conj() @ v)) @ self._modes
+        return projected.to(p.dtype)
+
+
+class Watched(Derived):
+    """An operator whose directions of conjugate gradients a window sees, or a projector changes."""
+
+    def __init__(
+        self,
+        a: Operator,
+        window: Window | None,
+        modes: Deflation | None,
+        projectors: dict[str, Projector],
+    ) -> None:
         super().__init__(a)
-        self.window = window
+        self.window, self.modes, self._projectors = window, modes, projectors
 
     def exact(self, v: torch.Tensor) -> torch.Tensor:
         """Return A v."""
@@ -158,17 +208,49 @@ class Watched(Derived):
 
     def cg_vectors(self, precision: KrylovPrecision) -> CGVectors:
         """Return the vectors of the operator, or the general ones, watched."""
-        own = self.a.cg_vectors(precision)
-        vectors = TorchVectors(Space(self.a, precision)) if own is None else own
-        if not isinstance(vectors, (LatticeVectors, TorchVectors)):
-            return vectors
-        return WatchedVectors(vectors, self.window)
+        own, projector = self.a.cg_vectors(precision), self._projector(precision)
+        if isinstance(own, LatticeVectors):
+            own.projector = projector
+            return own if self.window is None else WatchedVectors(own, self.window)
+        general = ProjectedVectors(getattr(own, "space", None) or Space(self.a, precision), projector)
+        return general if self.window is None else WatchedVectors(general, self.window)
+
+    def _projector(self, precision: KrylovPrecision) -> Projector | None:
+        if self.modes is not None and precision.name not in self._projectors:
+            self._projectors[precision.name] = Projector(self.a, self.modes, precision)
+        return self._projectors.get(precision.name)
+
+
+class ProjectedVectors(TorchVectors):
+    """The vectors of any operator and format, with directions projected."""
+
+    def __init__(self, space: Space, projector: Projector | None) -> None:
+        super().__init__(space)
+        self.projector = projector
+
+    def update_direction(self, gamma: float, beta: float) -> tuple[float, float]:
+        """Let p = gamma z + beta p, projected, and compute A p; return p.Ap and p.p."""
+        if self.projector is not None:
+            self.z = self.projector(self.z)
+        return super().update_direction(gamma, beta)
+
+    def update_residual(self, alpha: float) -> tuple[float, float, float]:
+        """Let x += alpha p and r -= alpha A p, without a part for the modes; return r.r twice, and r.old."""
+        old, sums = self.r, super().update_residual(alpha)
+        if self.projector is None or not math.isfinite(sums[0]):
+            return sums
+        # Rounding leaves a residual in the span of the modes, which no projected direction reduces.
+        step, image = self.projector.correction(self.r)
+        self.x.add_(step)
+        self.r = self.z = self.space.rounded(self.r - image.to(self.r.dtype))
+        rr = self.dot(self.r, self.r)
+        return rr, rr, self.dot(old, self.r)
 
 
 class WatchedVectors:
     """The :class:`CGVectors` of another object, whose directions a window sees."""
 
-    def __init__(self, vectors: LatticeVectors | TorchVectors, window: Window) -> None:
+    def __init__(self, vectors: LatticeVectors | ProjectedVectors, window: Window) -> None:
         self.vectors, self.window = vectors, window
 
     def load(self, r: torch.Tensor) -> tuple[float, float, float]:
@@ -194,7 +276,7 @@ class WatchedVectors:
         return self.vectors.partial_solution()
 
 
-def begin(a: Operator, deflation: Deflation | RitzVectors | None) -> tuple[Operator, Deflation | None]:
+def begin(a: Square, deflation: Deflation | RitzVectors | None) -> tuple[Operator, Deflation | None]:
     """Return the operator and the modes for a solve.
 
     Raises:
@@ -207,7 +289,7 @@ def begin(a: Operator, deflation: Deflation | RitzVectors | None) -> tuple[Opera
             "deflation= has the modes of another operator; expected those of .normal, or of"
             " .normal.even_odd_operator() with even_odd=True"
         )
-    return a, deflation
+    return (a if deflation is None else Watched(a, None, deflation, {})), deflation
 
 
 def gather(deflation: Deflation | RitzVectors | None) -> None:
@@ -227,14 +309,16 @@ def lowest(gram: torch.Tensor, form: torch.Tensor, count: int) -> torch.Tensor:
     basis = orthonormal(gram)
     projected = basis.mH @ form @ basis
     _, vectors = torch.linalg.eigh((projected + projected.mH) / 2)
-    return basis @ vectors[:, :count]
+    found: torch.Tensor = basis @ vectors[:, :count]
+    return found
 
 
 def orthonormal(gram: torch.Tensor) -> torch.Tensor:
     """Return coefficients of an orthonormal basis of the span of vectors with this Gram matrix."""
     values, vectors = torch.linalg.eigh((gram + gram.mH) / 2)
     kept = values > DEPENDENT * values[-1]
-    return vectors[:, kept] / values[kept].sqrt()
+    basis: torch.Tensor = vectors[:, kept] / values[kept].sqrt()
+    return basis
 
 
 def _gram(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -244,7 +328,8 @@ def _gram(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
 def _combined(coefficients: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Return the combinations of rows, one for each column of coefficients."""
-    return coefficients.mT.to(rows.dtype) @ rows
+    combined: torch.Tensor = coefficients.mT.to(rows.dtype) @ rows
+    return combined
 
 
 def _single(v: torch.Tensor) -> torch.Tensor:
