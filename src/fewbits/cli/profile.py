@@ -21,7 +21,7 @@ from fewbits.cli.arguments import (
     read_recipes,
     refuse_idle,
 )
-from fewbits.cli.kinds import TRACE, Writes
+from fewbits.cli.kinds import TRACE, Reads, Writes
 from fewbits.cli.paths import tables_console, write_report
 from fewbits.errors import ArgumentError
 
@@ -33,6 +33,7 @@ def profile(
     context: typer.Context,
     task: Annotated[
         str,
+        Reads(below=True),
         typer.Option(
             help="A built-in task: digits, bytes, lstm; the path of a text of your own; or your own model as"
             " MODULE:FUNCTION, which returns (model, batches, loss)."
