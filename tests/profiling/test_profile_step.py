@@ -144,6 +144,49 @@ def test_an_error_in_a_layer_leaves_no_hooks_behind() -> None:
     assert not nn.modules.module._global_forward_pre_hooks
 
 
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.b(self.a(x))
+        return y
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_compiled_model_is_profiled_as_it_runs_without_a_profiler(in_place: bool) -> None:
+    compiles, runs = [], []
+
+    def backend(graph: Any, _: Any) -> Any:
+        compiles.append(1)
+
+        def run(*given: Any) -> Any:
+            runs.append(1)
+            return graph.forward(*given)
+
+        return run
+
+    torch._dynamo.reset()
+    model, x = Two(), torch.ones(4, 8)
+    if in_place:
+        model.compile(backend=backend)
+        compiled: Any = model
+    else:
+        compiled = torch.compile(model, backend=backend)
+    called = []
+
+    def step() -> None:
+        compiled(x)
+        called.append(1)
+
+    found = profile_step(step, steps=4, processes=2, limits=LIMITS)
+    assert len(compiles) == 1  # neither for marks, nor for each layer, nor in each step
+    assert len(runs) == len(called) - 1  # all but the one that is counted
+    assert sum(o.calls for o in found.operations if o.name == "aten::addmm") == 2
+    assert {o.layer for o in found.operations} <= {"", "OptimizedModule"}  # of no layer inside
+
+
 def test_a_mark_passes_arguments_and_results_on() -> None:
     assert marked("data", lambda a, b=0: a + b)(1, b=2) == 3
 

@@ -7,7 +7,9 @@ results. Both see the same calls in the same order, so that one finds the other 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +87,16 @@ class Counter(TorchDispatchMode):
         name = func._schema.name
         self.counts.setdefault((name, shapes), []).append(count(func, args, kwargs, result))
         return result
+
+
+def uncompiled() -> AbstractContextManager[Any]:
+    """Return within what compiled code runs as it was written, so that its operations can be counted.
+
+    Else PyTorch would give up on code that it meets while calls are counted, and never run it compiled again.
+    """
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and it takes seconds to import
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
 def count(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Count:

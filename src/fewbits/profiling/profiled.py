@@ -13,7 +13,7 @@ import torch
 from fewbits.errors import ArgumentError
 from fewbits.profiling.advice import advise
 from fewbits.profiling.attribution import Attribution, combined, flame
-from fewbits.profiling.counting import Counter
+from fewbits.profiling.counting import Counter, uncompiled
 from fewbits.profiling.limits import measured_limits
 from fewbits.profiling.operations import operations
 from fewbits.profiling.recording import profiles, record
@@ -61,7 +61,7 @@ def profile_step(
     for _ in range(_WARM_UP):
         step()
     counter = Counter()
-    with counter:
+    with uncompiled(), counter:
         step()
     plain = _seconds(step, steps)
     recordings = record(step, steps, trace)
