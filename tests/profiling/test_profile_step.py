@@ -1,5 +1,6 @@
 """Real steps under the profiler, some of whose times are known."""
 
+import itertools
 import time
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,16 @@ def test_the_step_of_a_task_is_the_one_that_trains(monkeypatch: pytest.MonkeyPat
             return seen
 
     assert losses(True) == losses(False)
+
+
+def test_calls_on_shapes_that_were_not_counted_are_calls_without_bytes() -> None:
+    layer, lengths = nn.Linear(64, 64), itertools.count(100)
+    found = profile_step(lambda: layer(torch.ones(next(lengths), 64)), steps=3, processes=2, limits=LIMITS)
+    (product,) = [o for o in found.operations if o.name == "aten::addmm"]
+    assert (product.calls, product.counted, product.fraction) == (1, False, None)
+    assert found.alike == 1
+    assert found.uncounted >= product.seconds / found.seconds > 0
+    assert not any(said.startswith("aten::addmm") and "between" in said for said in found.advice)
 
 
 def test_a_trace_is_written_on_request(tmp_path: Path) -> None:

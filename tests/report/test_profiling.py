@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,6 +30,14 @@ def test_the_table_says_what_a_step_takes_and_what_the_profiler_adds() -> None:
     assert "Products that round their operands inside take 2.50 ms" in text
     assert "Other threads worked 0.40 ms beside this one." in text
     assert "1. fewbits::fake_quantize (rounding)" in text
+
+
+def test_the_table_says_how_much_of_a_step_was_not_counted() -> None:
+    assert "not found among the counted" not in printed(profile_table([PROFILE]), 120)
+    first, *others = PROFILE.operations
+    unknown = replace(PROFILE, operations=(replace(first, counted=False, limit_seconds=0.0), *others))
+    text = " ".join(printed(profile_table([unknown]), 120).split())
+    assert "30.0 % of it are calls that were not found among the counted ones" in text
 
 
 def test_a_row_has_rates_and_its_part_of_the_limit() -> None:

@@ -55,9 +55,9 @@ def advise(
         limits: of the machine.
         thread_seconds: the time of a step with other numbers of threads, the first as it was profiled.
     """
-    alike: dict[tuple[str, str], list[ProfiledOperation]] = {}
+    alike: dict[tuple[str, str, bool], list[ProfiledOperation]] = {}
     for o in sorted(operations, key=lambda o: -o.limit_seconds):  # the bound is that of the largest
-        alike.setdefault((_name(o), o.kind), []).append(o)
+        alike.setdefault((_name(o), o.kind, o.counted), []).append(o)
     groups = sorted((_Group(of) for of in alike.values()), key=lambda g: -g.lost)
     said = [_sentence(g, seconds, limits) for g in groups[:_WORST]]
     return (*_threads(thread_seconds), *said)  # too many threads make everything else slow
@@ -84,8 +84,10 @@ def _sentence(group: _Group, seconds: float, limits: MachineLimits) -> str:
             " samples, or let torch.compile put operations together"
         )
     head += f", in {times}"
-    if not group.limit:
+    if not first.counted:
         return f"{head}: its bytes were not counted; no limit is known for it"
+    if not group.limit:
+        return f"{head}: it moves no bytes; call it less often"
     part = f"{group.limit / group.seconds:.0%} of the limit"
     each = group.seconds / group.calls
     if first.bound == "calls" and each > _WAITS * limits.call_seconds:

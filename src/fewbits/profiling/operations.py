@@ -15,7 +15,7 @@ def operations(pieces: Iterable[Piece], limits: MachineLimits) -> tuple[Profiled
     """Return the pieces of a step, those of one operation in one layer together, the longest first."""
     alike: dict[tuple[object, ...], list[Piece]] = {}
     for piece in pieces:
-        how = (piece.count.dtype, piece.count.strided) if piece.count else ()
+        how = (piece.count.dtype, piece.count.strided) if piece.count else None
         alike.setdefault((piece.name, piece.kind, piece.layer, how, piece.is_call), []).append(piece)
     found = [_operation(of, limits) for of in alike.values()]
     return tuple(sorted(found, key=lambda o: (-o.seconds, o.name, o.layer)))
@@ -37,6 +37,7 @@ def _operation(alike: Sequence[Piece], limits: MachineLimits) -> ProfiledOperati
         dtype=counts[0].dtype if counts else "",
         rounds_inside=any(count.rounds_inside for count in counts),
         strided=any(count.strided for count in counts),
+        counted=bool(counts),
     )
 
 

@@ -35,6 +35,7 @@ class ProfiledOperation:
     bound: str = ""  # that limit: "memory", "compute" or "calls"
     dtype: str = ""  # of the widest floating-point operand
     rounds_inside: bool = False  # the product rounds its operands on their way in
+    counted: bool = True  # calls of it were found among those whose bytes were counted
     strided: bool = False  # its first operand does not lie as its axes run, or is rounded across them
 
     @property
@@ -79,6 +80,11 @@ class StepProfile:
     def accounted(self) -> float:
         """Part of the step that has a class."""
         return 1 - self.seconds_of[REST] / self.seconds
+
+    @property
+    def uncounted(self) -> float:
+        """Part of the step in calls whose bytes were not counted."""
+        return sum(o.seconds for o in self.operations if o.calls and not o.counted) / self.seconds
 
     @property
     def overhead(self) -> float:

@@ -189,10 +189,10 @@ def layer_rows(profile: StepProfile) -> list[LayerRow]:
 
 
 def operation_rows(profile: StepProfile) -> list[OperationRow]:
-    """Return a row for each operation of a class, the longest first."""
-    alike: dict[tuple[str, str], list[ProfiledOperation]] = {}
+    """Return a row for each operation of a class, the longest first; calls without bytes are one of theirs."""
+    alike: dict[tuple[str, str, bool], list[ProfiledOperation]] = {}
     for o in profile.operations:
-        alike.setdefault((o.name, o.kind), []).append(o)
+        alike.setdefault((o.name, o.kind, o.counted), []).append(o)
     rows = [OperationRow(tuple(of), sum(o.seconds for o in of) / profile.seconds) for of in alike.values()]
     return sorted(rows, key=lambda r: (-r.seconds, r.name, r.kind))
 
@@ -220,6 +220,11 @@ def about_profile(profile: StepProfile) -> list[str]:
         f" {limits.read_bytes / 1e9:.1f} GB/s; products in GFLOP/s: {rates}; a call"
         f" {1e6 * limits.call_seconds:.1f} us.",
     ]
+    if profile.uncounted >= 5e-4:
+        found.append(
+            f"{100 * profile.uncounted:.1f} % of it are calls that were not found among the counted ones, as"
+            " where shapes change from step to step; their bytes and limits are not known."
+        )
     if inside:
         found.append(
             f"Products that round their operands inside take {_three(1e3 * inside)} ms; that is not in the"
