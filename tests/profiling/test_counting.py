@@ -45,6 +45,56 @@ def test_a_convolution_sums_a_window_for_each_result_and_its_backward_pass_twice
     assert found["aten::convolution"].moved_bytes == 4 * (x.numel() + weight.numel() + results)
 
 
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_groups_of_a_convolution_multiply_only_their_own_channels(groups: int, is_transposed: bool) -> None:
+    x = torch.ones(2, 4, 8, 8, requires_grad=True)
+    weight = torch.ones(4, 4 // groups, 3, 3, requires_grad=True)
+    convolve = functional.conv_transpose2d if is_transposed else functional.conv2d
+    found = counted(lambda: convolve(x, weight, padding=1, groups=groups).sum().backward())
+    one = 2 * (3 * 3) * (4 // groups) * (2 * 4 * 8 * 8)
+    assert found["aten::convolution"].flops == one
+    assert found["aten::convolution_backward"].flops == 2 * one
+    frozen = counted(lambda: convolve(x.detach(), weight, padding=1, groups=groups).sum().backward())
+    assert frozen["aten::convolution_backward"].flops == one
+
+
+A, B = torch.ones(3, 4, 5), torch.ones(3, 5, 6)
+INT8 = torch.ones(32, 32, dtype=torch.int8)
+EYE = torch.eye(32)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+@pytest.mark.parametrize(
+    ("job", "name", "flops", "dtype"),
+    [
+        (lambda: torch.addmv(torch.ones(4), A[0], B[0, :, 0]), "aten::addmv", 2 * 4 * 5, "float32"),
+        (lambda: torch.addbmm(torch.ones(4, 6), A, B), "aten::addbmm", 2 * 3 * 4 * 5 * 6, "float32"),
+        (lambda: torch._int_mm(INT8, INT8), "aten::_int_mm", 2 * 32**3, "int8"),
+        (
+            lambda: torch._weight_int8pack_mm(EYE[:4].bfloat16(), INT8, EYE[0].bfloat16()),
+            "aten::_weight_int8pack_mm",
+            2 * 4 * 32 * 32,
+            "bfloat16",
+        ),
+        (lambda: A[0].cfloat() @ B[0].cfloat(), "aten::mm", 8 * 4 * 5 * 6, "complex64"),
+        (lambda: EYE.to_sparse() @ EYE[:, :4], "aten::mm", 2 * 32 * 4, "float32"),
+        (lambda: EYE.to_sparse_csr() @ EYE[:, :4], "aten::mm", 2 * 32 * 4, "float32"),
+    ],
+)
+def test_products_that_pytorch_has_no_formula_for(job: Any, name: str, flops: int, dtype: str) -> None:
+    found = counted(job)[name]
+    assert (found.flops, found.is_product, found.dtype) == (flops, True, dtype)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_sparse_operands_are_their_values_and_indices() -> None:
+    rows, dense = EYE.to_sparse_csr(), torch.ones(32, 4)
+    assert counted(lambda: rows @ dense)["aten::mm"].read_bytes == 4 * 32 + 8 * (33 + 32) + 4 * 128
+    pairs = EYE.to_sparse()
+    assert counted(lambda: pairs @ dense)["aten::mm"].read_bytes == 4 * 32 + 8 * 2 * 32 + 4 * 128
+
+
 def test_attention_multiplies_twice_forward_and_five_times_backward() -> None:
     query, key, value = (torch.ones(2, 4, 16, 8, requires_grad=True) for _ in range(3))
     found = counted(lambda: functional.scaled_dot_product_attention(query, key, value).sum().backward())

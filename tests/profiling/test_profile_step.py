@@ -133,6 +133,12 @@ def test_calls_on_shapes_that_were_not_counted_are_calls_without_bytes() -> None
     assert not any(said.startswith("aten::addmm") and "between" in said for said in found.advice)
 
 
+def test_products_of_a_dtype_that_given_limits_lack_are_held_to_its_own_rate() -> None:
+    a = torch.ones(64, 64, dtype=torch.float64)
+    found = profile_step(lambda: a @ a, steps=1, processes=2, limits=LIMITS)
+    assert set(found.limits.product_flops) == {"float32", "bfloat16", "float64"}
+
+
 def test_a_trace_is_written_on_request(tmp_path: Path) -> None:
     x, path = torch.ones(8), tmp_path / "trace.json"
     profile_step(lambda: x.mul_(1.0), steps=1, limits=LIMITS, trace=path)

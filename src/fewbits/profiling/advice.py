@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -128,7 +129,7 @@ def _sentence(group: _Group, seconds: float, limits: MachineLimits) -> str:
 
 def _of_products(group: _Group, limits: MachineLimits) -> str:
     rates, dtype = limits.product_flops, group.first.dtype
-    narrow = rates.get("bfloat16", 0.0) / rates["float32"]
+    narrow = rates.get("bfloat16", 0.0) / rates.get("float32", math.inf)
     if group.limit < _FAR * group.seconds:
         return (
             "the matrices are too small for the units, or their threads wait; give a step more samples, join"

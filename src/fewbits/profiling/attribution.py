@@ -136,7 +136,8 @@ def combined(steps: Sequence[list[Piece]]) -> tuple[list[Piece], int]:
     """
     alike: dict[tuple[object, ...], list[list[Piece]]] = {}
     for pieces in steps:
-        alike.setdefault(tuple((p.name, p.kind, p.layer, p.path, p.shapes) for p in pieces), []).append(pieces)
+        did = tuple((p.name, p.kind, p.layer, p.path, p.shapes) for p in pieces)
+        alike.setdefault(did, []).append(pieces)
     most = max(alike.values(), key=len)
     times = zip(*([p.nanoseconds for p in pieces] for pieces in most), strict=True)
     return [replace(p, nanoseconds=round(median(t))) for p, t in zip(most[0], times, strict=True)], len(most)

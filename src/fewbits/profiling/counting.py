@@ -38,6 +38,7 @@ _ONLY_WRITE = {
 _TAKE_PART = {f"aten::{name}" for name in ("embedding", "index", "index_select", "gather")}
 _ROUNDED_OPTIONS = (4, 5)  # arguments of fewbits::rounded_product: how it rounds its operands; "": not at all
 _QUANTIZED_AXIS = ("fewbits::fake_quantize", "fewbits::quantize")
+_SPARSE = {f"aten::{name}" for name in ("_sparse_mm", "_sparse_addmm", "sspaddmm", "_sparse_sparse_matmul")}
 _FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
 
 
@@ -49,7 +50,7 @@ class Count:
     written_bytes: float
     flops: float
     is_product: bool  # flops are those of multiplications and additions
-    dtype: str  # of the widest floating-point operand
+    dtype: str  # of the widest floating-point operand; of a product of integers theirs
     narrows: bool  # the result is floating point with fewer bits than the operand
     rounds_inside: bool
     strided: bool
@@ -104,7 +105,9 @@ def count(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: A
 
     Bytes are those of operands and results as they lie in memory: of packed operands the packed ones, of an
     expanded tensor those that are there. FLOPs of products, convolutions and attention are PyTorch's own
-    formulas, `torch.utils.flop_counter`; of what they have none for, one for each value.
+    formulas, `torch.utils.flop_counter`, or ours where it has none, or one that leaves groups out; of what is
+    no product, one for each value. A product of complex numbers takes four times as many, one of a sparse
+    matrix those of the values that are there.
 
     Raises:
         ArgumentError: a tensor is on another device than the CPU.
@@ -129,7 +132,9 @@ def count(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: A
         )
     product = _product_flops(func, args, kwargs, result)
     values = max((x.numel() for x in (*operands, *results)), default=0) if reads + writes else 0
-    floats = [x for x in operands if x.is_floating_point()]
+    floats = [x for x in operands if x.is_floating_point() or x.is_complex()]
+    if product is not None and not floats and name.startswith("aten::"):
+        floats = operands[:1]
     wide = max(floats, key=lambda x: x.itemsize, default=None)
     source = operands[1:2] if name == "aten::copy_" else operands[:1]
     return Count(
@@ -159,7 +164,18 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _memory(x: torch.Tensor) -> float:
-    """Return the bytes that the values of a tensor take; those of an expanded axis lie there once."""
+    """Return the bytes that the values of a tensor take; those of an expanded axis lie there once.
+
+    Of a sparse one, values and indices.
+    """
+    if x.layout == torch.sparse_coo:
+        return _memory(x._indices()) + _memory(x._values())
+    if x.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return sum(map(_memory, (x.crow_indices(), x.col_indices(), x.values())))
+    if x.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return sum(map(_memory, (x.ccol_indices(), x.row_indices(), x.values())))
+    if x.layout != torch.strided:
+        return float(x.numel() * x.element_size())
     there = [n for n, step in zip(x.shape, x.stride(), strict=True) if step or n == 0]
     return float(math.prod(there) * x.element_size())
 
@@ -171,15 +187,34 @@ def _narrows(x: torch.Tensor, y: torch.Tensor) -> bool:
 def _is_strided(name: str, x: torch.Tensor, args: tuple[Any, ...]) -> bool:
     if name in _QUANTIZED_AXIS and len(args) > 1 and isinstance(args[1], int):
         return x.ndim > 1 and x.shape[-1] > 1 and args[1] % x.ndim != x.ndim - 1
-    return not x.is_contiguous()
+    return x.layout == torch.strided and not x.is_contiguous()
 
 
 def _product_flops(func: Any, args: Any, kwargs: Any, result: Any) -> float | None:
-    formula = flop_registry.get(func._overloadpacket)
-    if formula is not None:
-        return float(formula(*args, **kwargs, out_val=result))
-    own = _FORMULAS.get(func._schema.name)
-    return None if own is None else float(own(args, result))
+    """Return the FLOP of a product; None of what is none."""
+    own, formula = _FORMULAS.get(func._schema.name), flop_registry.get(func._overloadpacket)
+    sparse = next((x for x in args if isinstance(x, torch.Tensor) and x.layout != torch.strided), None)
+    if sparse is not None and (own or formula or func._schema.name in _SPARSE):
+        # Each value that is there is multiplied by a row of the other operand.
+        flops = 2.0 * _values(sparse) * (result.shape[-1] if result.ndim > 1 else 1)
+    elif own is not None:
+        flops = float(own(args, result))
+    elif formula is not None:
+        flops = float(formula(*args, **kwargs, out_val=result))
+    else:
+        return None
+    complex_ = any(x.is_complex() for x in _tensors((args, result)))
+    return flops * (product_flop(torch.complex64) / 2 if complex_ else 1)
+
+
+def product_flop(dtype: torch.dtype) -> int:
+    """Return the FLOP of one multiplication and addition: of complex numbers, four of each."""
+    return 8 if dtype.is_complex else 2
+
+
+def _values(x: torch.Tensor) -> int:
+    """Return how many values of a sparse tensor are there."""
+    return (x._values() if x.layout == torch.sparse_coo else x.values()).numel()
 
 
 def _times(args: Any, result: Any) -> float:
@@ -190,6 +225,13 @@ def _times(args: Any, result: Any) -> float:
 def _convolved(args: Any, result: Any) -> float:
     """Return the FLOP of a convolution of x and weight: each result sums a window of weights."""
     return float(2 * result.numel() * args[1][0].numel())
+
+
+def _convolved_back(args: Any, result: Any) -> float:
+    """Return the FLOP of a convolution's backward pass: as many as forward for each of x and weight."""
+    gradient, x, weight, is_transposed, wanted = args[0], args[1], args[2], args[7], args[10]
+    of = x if is_transposed else gradient  # each value of it meets the window of one channel
+    return float(2 * of.numel() * weight[0].numel() * sum(wanted[:2]))
 
 
 def _recurrent(args: Any, result: Any) -> float:
@@ -207,6 +249,13 @@ _FORMULAS: dict[str, Callable[[Any, Any], float]] = {
     "fewbits::gemv_int8": _times,
     "aten::dot": _times,
     "aten::mv": _times,
+    "aten::addmv": lambda args, result: 2 * args[1].numel(),
+    "aten::addmv_": lambda args, result: 2 * args[1].numel(),
+    "aten::addbmm": lambda args, result: 2 * args[1].numel() * args[2].shape[-1],
+    "aten::addbmm_": lambda args, result: 2 * args[1].numel() * args[2].shape[-1],
+    "aten::_int_mm": _times,
+    "aten::_weight_int8pack_mm": _times,
+    "aten::convolution_backward": _convolved_back,
     "aten::mkldnn_convolution": _convolved,
     "aten::mkldnn_rnn_layer": _recurrent,
     "aten::mkldnn_rnn_layer_backward": lambda args, result: 2 * _recurrent(args, result),

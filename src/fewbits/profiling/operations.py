@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from fewbits.profiling.attribution import Piece
@@ -61,5 +62,9 @@ def held_to(counts: Sequence[Count], limits: MachineLimits) -> tuple[float, str]
 
 
 def product_rate(dtype: str, limits: MachineLimits) -> float:
-    """Return the FLOP per second of products of a dtype; of packed operands, those of the fastest one."""
-    return limits.product_flops.get(dtype) or max(limits.product_flops.values())
+    """Return the FLOP per second of products of a dtype; inf where none is known.
+
+    Of packed operands, whose dtype is "", it is that of the fastest dtype.
+    """
+    rates = limits.product_flops
+    return rates.get(dtype, math.inf) if dtype else max(rates.values(), default=math.inf)

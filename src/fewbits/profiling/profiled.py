@@ -14,7 +14,7 @@ from fewbits.errors import ArgumentError
 from fewbits.profiling.advice import advise
 from fewbits.profiling.attribution import Attribution, combined, flame
 from fewbits.profiling.counting import Counter, uncompiled
-from fewbits.profiling.limits import measured_limits
+from fewbits.profiling.limits import completed, measured_limits
 from fewbits.profiling.operations import operations
 from fewbits.profiling.recording import profiles, record
 from fewbits.records import MachineLimits, StepProfile
@@ -44,7 +44,8 @@ def profile_step(
         recipe: likewise.
         steps: how many are timed, plain and under the profiler.
         processes: that train together and all call this.
-        limits: of the machine; None: they are measured after the steps.
+        limits: of the machine; None: they are measured after the steps, and so are rates of products that
+            the step needs and these lack.
         trace: where a Chrome trace is written; None: nowhere.
 
     Raises:
@@ -68,7 +69,7 @@ def profile_step(
     plain += _seconds(step, steps)  # before and after: a machine may be busier for a while
     pieces, alike = combined([Attribution(r.step, counter.counts).pieces for r in recordings])
     dtypes = {c.dtype for counts in counter.counts.values() for c in counts if c.is_product and c.dtype}
-    known = limits or measured_limits(dtypes)
+    known = measured_limits(dtypes) if limits is None else completed(limits, dtypes)
     rows, seconds = operations(pieces, known), 1e-9 * sum(piece.nanoseconds for piece in pieces)
     threads = _other_threads(step, median(plain), steps) if processes == 1 else []
     return StepProfile(

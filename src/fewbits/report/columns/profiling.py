@@ -189,7 +189,7 @@ def layer_rows(profile: StepProfile) -> list[LayerRow]:
 
 
 def operation_rows(profile: StepProfile) -> list[OperationRow]:
-    """Return a row for each operation of a class, the longest first; calls without bytes are one of theirs."""
+    """Return a row for each operation of a class, the longest first; what was not counted apart."""
     alike: dict[tuple[str, str, bool], list[ProfiledOperation]] = {}
     for o in profile.operations:
         alike.setdefault((o.name, o.kind, o.counted), []).append(o)
