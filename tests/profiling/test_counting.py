@@ -152,6 +152,29 @@ def test_bytes_of_operations_that_are_not_what_they_seem(
     assert (found.read_bytes, found.written_bytes) == (read, written)
 
 
+ROWS, VALUES = torch.tensor([1, 5]), torch.ones(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("job", "name", "read", "written"),
+    [
+        (lambda x: x.index_add_(0, ROWS, VALUES), "aten::index_add_", 24 + 16 + 24, 24),
+        (lambda x: x.index_copy_(0, ROWS, VALUES), "aten::index_copy_", 16 + 24, 24),
+        (lambda x: x.index_fill_(0, ROWS, 1.0), "aten::index_fill_", 16, 24),
+        (lambda x: x.index_put_((ROWS,), VALUES), "aten::index_put_", 16 + 24, 24),
+        (lambda x: x.index_put_((ROWS,), VALUES, accumulate=True), "aten::index_put_", 24 + 16 + 24, 24),
+        (lambda x: x.scatter_(0, ROWS[:, None], VALUES), "aten::scatter_", 16 + 24, 8),
+        (lambda x: x.scatter_add_(0, ROWS[:, None], VALUES), "aten::scatter_add_", 8 + 16 + 24, 8),
+        (lambda x: x.index_add(0, ROWS, VALUES), "aten::index_add", 4 * 3000 + 16 + 24, 4 * 3000),
+    ],
+)
+def test_what_scatters_touches_only_a_part_of_the_table(job: Any, name: str, read: int, written: int) -> None:
+    table = torch.zeros(1000, 3)
+    found = counted(lambda: job(table))[name]
+    assert (found.read_bytes, found.written_bytes) == (read, written)
+    assert found.flops == (3000 if name == "aten::index_add" else written // 4)
+
+
 def test_only_a_conversion_to_fewer_bits_narrows() -> None:
     x = torch.ones(4)
     assert counted(x.bfloat16)["aten::_to_copy"].narrows

@@ -76,6 +76,8 @@ def row(name: str = "aten::mm", **fields: Any) -> ProfiledOperation:
         (row(), "bfloat16 products are 4.0 times as fast"),
         (row(dtype="bfloat16"), "50% of the limit of bfloat16 products: give a step more samples"),
         (row(dtype="bfloat16", limit_seconds=0.9), "cannot be much faster"),
+        (row(bound="memory", limit_seconds=1.3), "130% of the limit of memory: its operands lie in a"),
+        (row(limit_seconds=1.3), "the limit is too low"),
         (row(limit_seconds=0.1), "too small for the units, or their threads wait"),
         (row("aten::add", bound="memory", limit_seconds=0.9), "fewer bits"),
         (row("aten::add", bound="memory", strided=True), "it reads across"),
@@ -105,6 +107,14 @@ def test_the_worst_is_what_loses_most_to_its_limit_not_what_takes_longest() -> N
     near, far = row("near", seconds=2.0, limit_seconds=1.9), row("far", seconds=1.0, limit_seconds=0.1)
     assert [said.split()[0] for said in advise([near, far], 3.0, LIMITS)] == ["far", "near"]
     assert len(advise([row(str(i)) for i in range(9)], 9.0, LIMITS)) == 3
+
+
+def test_what_is_above_its_limit_loses_nothing_and_the_longest_of_it_is_named_first() -> None:
+    short, long = row("short", seconds=1.0, limit_seconds=9.0), row("long", seconds=2.0, limit_seconds=2.1)
+    slow = row("slow", seconds=1.0, limit_seconds=0.99)
+    assert [said.split()[0] for said in advise([short, long, slow], 4.0, LIMITS)] == ["slow", "long", "short"]
+    layers = [row("both", layer="a", limit_seconds=5.0), row("both", layer="b", limit_seconds=0.1), slow]
+    assert [said.split()[0] for said in advise(layers, 3.0, LIMITS)] == ["both", "slow"]
 
 
 def test_another_number_of_threads_is_named_where_it_is_faster() -> None:

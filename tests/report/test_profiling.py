@@ -83,6 +83,14 @@ def test_the_page_has_a_donut_a_roofline_and_a_flame_for_each_profile() -> None:
     assert set(figures(page)) == {f"{name}-{i}" for name in ("donut", "roofline", "flame") for i in (0, 1)}
 
 
+def test_the_roofline_has_the_roof_of_reads_that_rows_are_held_to() -> None:
+    lines = figures(profile_page([PROFILE], fake.PROVENANCE))["roofline-0"]["data"]
+    (reads,) = [of for of in lines if of["hovertext"][0] == "the limit of reads"]
+    rates = [1e9 * y / x for x, y in zip(reads["x"], reads["y"], strict=True)]
+    assert rates == pytest.approx([PROFILE.limits.read_bytes] * 2)
+    assert reads["y"][-1] == pytest.approx(400)  # up to the fastest products
+
+
 def test_no_part_of_the_flame_is_more_than_what_is_around_it() -> None:
     (data,) = figures(profile_page([PROFILE], fake.PROVENANCE))["flame-0"]["data"]
     values = dict(zip(data["ids"], data["values"], strict=True))

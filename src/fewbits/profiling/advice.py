@@ -10,6 +10,7 @@ from fewbits.records import MachineLimits, ProfiledOperation
 
 _WORST = 3
 _FAR = 0.3  # of the limit of products: another dtype is not what is lacking
+_MET = {"memory": "memory", "compute": "products", "calls": "calls"}
 _WAITS = 50  # times the cost of a call on few values: it waited for something
 _NEAR = 0.7  # of the limit: nothing is to be had from the operation itself
 _FASTER = 1.2  # times; less is within the noise of a shared machine
@@ -39,7 +40,8 @@ class _Group:
 
     @property
     def lost(self) -> float:
-        return self.seconds - self.limit
+        """Seconds above the limit; none where an operation is faster than it."""
+        return sum(max(o.seconds - o.limit_seconds, 0.0) for o in self.operations)
 
 
 def advise(
@@ -48,7 +50,7 @@ def advise(
     limits: MachineLimits,
     thread_seconds: Sequence[tuple[int, float]] = (),
 ) -> tuple[str, ...]:
-    """Say what to do about the three operations that lose most time to the limits.
+    """Say what to do about the three operations that lose most time to the limits, the longest of none.
 
     Args:
         operations: of a step.
@@ -59,7 +61,7 @@ def advise(
     alike: dict[tuple[str, str, bool], list[ProfiledOperation]] = {}
     for o in sorted(operations, key=lambda o: -o.limit_seconds):  # the bound is that of the largest
         alike.setdefault((_name(o), o.kind, o.counted), []).append(o)
-    groups = sorted((_Group(of) for of in alike.values()), key=lambda g: -g.lost)
+    groups = sorted((_Group(of) for of in alike.values()), key=lambda g: (-g.lost, -g.seconds))
     said = [_sentence(g, seconds, limits) for g in groups[:_WORST]]
     return (*_threads(thread_seconds), *said)  # too many threads make everything else slow
 
@@ -101,6 +103,11 @@ def _sentence(group: _Group, seconds: float, limits: MachineLimits) -> str:
             f"{head}, {1e6 * each:.1f} us each, where the least call takes"
             f" {1e6 * limits.call_seconds:.1f}: too few values in a call; give a step more samples, or fuse"
             " the calls with torch.compile or a foreach operation"
+        )
+    if group.limit > group.seconds:
+        return (
+            f"{head}, {part} of {_MET[first.bound]}: its operands lie in a cache, or the limit is too low, as"
+            " one that was measured while others worked; nothing is lost there"
         )
     if first.bound == "compute":
         return f"{head}, {part} of {first.dtype or 'narrow'} products: {_of_products(group, limits)}"

@@ -36,9 +36,14 @@ _ONLY_WRITE = {
 }
 # Of the first operand they read no more than they return.
 _TAKE_PART = {f"aten::{name}" for name in ("embedding", "index", "index_select", "gather")}
+# They write to a part of the first operand, and where they add to it, they read that part.
+_INTO_ROWS = ("index_add_", "index_copy_", "index_fill_", "index_reduce_")  # operand, axis, index
+_INTO_VALUES = ("scatter_", "scatter_add_", "scatter_reduce_")  # operand, axis, index of each value
+_INTO_INDEXED = ("index_put_", "_index_put_impl_")  # operand, indices of axes, values, whether it adds
 _ROUNDED_OPTIONS = (4, 5)  # arguments of fewbits::rounded_product: how it rounds its operands; "": not at all
 _QUANTIZED_AXIS = ("fewbits::fake_quantize", "fewbits::quantize")
-_SPARSE = {f"aten::{name}" for name in ("_sparse_mm", "_sparse_addmm", "sspaddmm", "_sparse_sparse_matmul")}
+_SPARSE = {f"aten::{name}" for name in ("_sparse_mm", "_sparse_addmm")}
+_LAYOUTS = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 _FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
 
 
@@ -97,7 +102,8 @@ def uncompiled() -> AbstractContextManager[Any]:
     """
     if "torch._dynamo" not in sys.modules:  # nothing is compiled, and it takes seconds to import
         return nullcontext()
-    return torch.compiler.set_stance("force_eager")
+    eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return eager
 
 
 def count(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Count:
@@ -116,13 +122,16 @@ def count(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: A
     operands, results = list(_tensors((args, kwargs))), list(_tensors(result))
     refuse_devices((*operands, *results))
     reads = sum(map(_memory, operands))
-    writes = sum(map(_memory, results))
+    writes, part = sum(map(_memory, results)), _written_part(name, args, kwargs)
     if name in _UNTOUCHED or func.is_view:
         reads = writes = 0.0
     elif name in _ONLY_WRITE:
         reads -= _memory(operands[0])
     elif name in _TAKE_PART:
         reads -= max(_memory(operands[0]) - writes, 0.0)
+    elif part is not None:
+        reads -= _memory(operands[0]) - part[0] * operands[0].element_size()
+        writes = part[1] * operands[0].element_size()
     elif not results:  # in place, as _foreach_mul_: what is written is no result
         writes = sum(
             _memory(x)
@@ -131,7 +140,8 @@ def count(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: A
             for x in _tensors(value)
         )
     product = _product_flops(func, args, kwargs, result)
-    values = max((x.numel() for x in (*operands, *results)), default=0) if reads + writes else 0
+    sizes = [x.numel() for x in (*operands, *results)] if part is None else [part[1]]
+    values = max(sizes, default=0) if reads + writes else 0
     floats = [x for x in operands if x.is_floating_point() or x.is_complex()]
     if product is not None and not floats and name.startswith("aten::"):
         floats = operands[:1]
@@ -180,6 +190,23 @@ def _memory(x: torch.Tensor) -> float:
     return float(math.prod(there) * x.element_size())
 
 
+def _written_part(name: str, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return how many values of its first operand a scattering operator reads and writes; None of others."""
+    short = name.removeprefix("aten::")
+    if short in _INTO_ROWS:
+        rows = args[0].shape[args[1]] if args[0].ndim else 1
+        written = args[2].numel() * args[0].numel() // max(rows, 1)
+        adds = short in ("index_add_", "index_reduce_")
+    elif short in _INTO_VALUES:
+        written, adds = args[2].numel(), short != "scatter_" or "reduce" in kwargs or len(args) > 4
+    elif short in _INTO_INDEXED:
+        written = torch.ops.aten.index(args[0], args[1]).numel()
+        adds = bool(kwargs.get("accumulate", len(args) > 3 and args[3]))
+    else:
+        return None
+    return written * adds, written
+
+
 def _narrows(x: torch.Tensor, y: torch.Tensor) -> bool:
     return x.is_floating_point() and y.is_floating_point() and y.itemsize < x.itemsize
 
@@ -193,10 +220,12 @@ def _is_strided(name: str, x: torch.Tensor, args: tuple[Any, ...]) -> bool:
 def _product_flops(func: Any, args: Any, kwargs: Any, result: Any) -> float | None:
     """Return the FLOP of a product; None of what is none."""
     own, formula = _FORMULAS.get(func._schema.name), flop_registry.get(func._overloadpacket)
-    sparse = next((x for x in args if isinstance(x, torch.Tensor) and x.layout != torch.strided), None)
-    if sparse is not None and (own or formula or func._schema.name in _SPARSE):
+    sparse = [x for x in args if isinstance(x, torch.Tensor) and x.layout in _LAYOUTS]
+    if sparse and (own or formula or func._schema.name in _SPARSE):
+        if len(sparse) > 1:
+            return None  # it depends on which values meet
         # Each value that is there is multiplied by a row of the other operand.
-        flops = 2.0 * _values(sparse) * (result.shape[-1] if result.ndim > 1 else 1)
+        flops = 2.0 * _values(sparse[0]) * (result.shape[-1] if result.ndim > 1 else 1)
     elif own is not None:
         flops = float(own(args, result))
     elif formula is not None:

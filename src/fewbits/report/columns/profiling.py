@@ -157,7 +157,7 @@ OPERATION_COLUMNS: list[Column[OperationRow]] = [
            " each value.", lambda r: _rate(r.flops, r.seconds), lambda r: r.flops / max(r.seconds, 1e-12),
            spare=1),
     Column("of limit (%)", "of\nlimit\n%", "The time it would take at the limit of this machine over the"
-           " time it took; above 100 operands lie in a cache.",
+           " time it took; above 100 operands lie in a cache, or the limit is too low.",
            lambda r: _limit(r.fraction), lambda r: r.fraction),
     Column("bound", "bound", "The limit that it meets: bytes of memory, compute, or the cost of a call.",
            lambda r: r.bound or "-", lambda r: r.bound, is_name=True),
