@@ -195,6 +195,32 @@ def test_rounding_across_the_last_axis_is_strided_and_along_it_is_not() -> None:
     ].strided
 
 
+IMAGES = torch.randn(8, 4, 6, 6).to(memory_format=torch.channels_last)
+MATRIX = torch.randn(8, 6)
+
+
+@pytest.mark.parametrize(
+    ("job", "name", "strided"),
+    [
+        (lambda: torch.relu(IMAGES), "aten::relu", False),  # its values lie one after the other
+        (lambda: torch.sin(MATRIX.t()), "aten::sin", False),
+        (lambda: torch.sin(MATRIX[:, :3]), "aten::sin", True),
+        (lambda: torch.sin(MATRIX[::2]), "aten::sin", True),
+        (lambda: torch.empty(6, 8).copy_(MATRIX.t()), "aten::copy_", True),
+        (lambda: torch.empty(8, 6).copy_(MATRIX), "aten::copy_", False),
+        (lambda: torch.empty(6, 8).t().copy_(MATRIX), "aten::copy_", True),
+        (lambda: torch.empty(6, 8).t().copy_(MATRIX.t().contiguous().t()), "aten::copy_", False),
+        (lambda: torch.empty(8, 6).copy_(MATRIX[0]), "aten::copy_", False),
+        (lambda: MATRIX.t().contiguous(), "aten::clone", True),
+        (IMAGES.clone, "aten::clone", False),
+    ],
+)
+def test_strided_is_what_reads_across_and_not_what_lies_in_another_order(
+    job: Any, name: str, strided: bool
+) -> None:
+    assert counted(job)[name].strided == strided
+
+
 def test_counting_changes_no_bit() -> None:
     def gradient(counter: Any) -> torch.Tensor:
         torch.manual_seed(0)

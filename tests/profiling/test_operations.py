@@ -89,6 +89,9 @@ def row(name: str = "aten::mm", **fields: Any) -> ProfiledOperation:
         (row("aten::add", bound="", limit_seconds=0.0, counted=False), "no limit is known"),
         (row("aten::view", bound="", limit_seconds=0.0), "moves no bytes"),
         (row("Python", calls=0, bound="", limit_seconds=0.0), "between operations"),
+        (row("c10d::allreduce_", kind="communication", counted=False, limit_seconds=0.0), "by a codec"),
+        (row("aten::copy_", kind="communication", bound="memory"), "as torch.compile does"),
+        (row("Python", kind="data", calls=0, bound="", limit_seconds=0.0), "draw it ahead"),
         (row("waiting and Python", kind="communication", calls=0, limit_seconds=0.0), "by a codec"),
     ],
 )  # fmt: skip

@@ -139,6 +139,30 @@ def test_products_of_a_dtype_that_given_limits_lack_are_held_to_its_own_rate() -
     assert set(found.limits.product_flops) == {"float32", "bfloat16", "float64"}
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_step_runs_as_often_as_the_manual_says(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = list[int]()
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(2), raising=False)
+    monkeypatch.setattr("fewbits.profiling.profiled.torch.get_num_threads", lambda: 1)
+    profile_step(lambda: runs.append(1), steps=10, processes=processes, limits=LIMITS)
+    assert len(runs) == 3 + 1 + 10 + (1 + 10) + 10 + (1 + 10) * (processes == 1)
+
+
+def test_what_the_profiler_adds_is_that_of_whole_steps_not_of_the_medians_of_parts() -> None:
+    which, model = itertools.count(), nn.Sequential(*(nn.Identity() for _ in range(3)))
+
+    def step() -> None:  # in each step another part is slow: the median of each is fast
+        slow, x = next(which) % 3, torch.ones(2)
+        for i, layer in enumerate(model):
+            time.sleep(PAUSE * (i == slow))
+            x = layer(x)
+
+    found = profile_step(step, steps=6, processes=2, limits=LIMITS)
+    assert found.seconds < PAUSE / 2
+    assert found.profiled_seconds >= PAUSE
+    assert found.overhead == found.profiled_seconds / found.plain_seconds
+
+
 def test_a_trace_is_written_on_request(tmp_path: Path) -> None:
     x, path = torch.ones(8), tmp_path / "trace.json"
     profile_step(lambda: x.mul_(1.0), steps=1, limits=LIMITS, trace=path)

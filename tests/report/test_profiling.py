@@ -23,7 +23,10 @@ def test_rows_add_up_to_the_step_however_they_are_grouped() -> None:
 
 def test_the_table_says_what_a_step_takes_and_what_the_profiler_adds() -> None:
     text = " ".join(printed(profile_table([PROFILE]), 120).split())
-    assert "a step takes 8.00 ms by the clock, and 10.0 ms under the profiler (1.25 times)" in text
+    assert (
+        "a step takes 8.00 ms by the clock, and 12.0 ms under the profiler (1.50 times). Shown are 10.0 ms"
+        in text
+    )
     assert "medians of 8 steps, of 10 that are not alike, part by part. 98.0 % of it has a class." in text
     assert "copies 20.0 GB/s, reads 25.0 GB/s; products in GFLOP/s: float32 100, bfloat16 400" in text
     assert "fewbits::rounded_product, rounding inside" in text

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fewbits.profiling.attribution import waits
 from fewbits.records import MachineLimits, ProfiledOperation
 
 _WORST = 3
@@ -76,10 +77,15 @@ def _sentence(group: _Group, seconds: float, limits: MachineLimits) -> str:
     times = "1 call" if group.calls == 1 else f"{group.calls} calls"
     takes = f"{1e3 * group.seconds:.2f} ms, {group.seconds / seconds:.0%} of the step"
     head = f"{name} ({first.kind}): {takes}"
-    if first.kind == "communication":
+    if first.kind == "communication" and waits(first.name):
         return (
             f"{head}: mostly waiting for the other processes; send fewer bytes by a codec, or exchange less"
             " often by local steps"
+        )
+    if not first.calls and first.kind == "data":
+        return (
+            f"{head}, between operations: drawing a batch in Python; draw it ahead, as workers of a DataLoader"
+            " do, or keep the batches in memory"
         )
     if not first.calls:
         return (

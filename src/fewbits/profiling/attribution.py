@@ -184,6 +184,11 @@ def _own_kind(span: Span) -> str:
     return "rounding" if _ROUNDING.match(name) else ""
 
 
+def waits(name: str) -> bool:
+    """Return whether an operation of communication waits for others; else it only prepares for them."""
+    return name == WAITING or _COMMUNICATION.match(name) is not None
+
+
 def _kinds(spans: Sequence[Span]) -> list[str]:
     """Return the class of each span of a step, by those around it where its name tells none."""
     own = [_own_kind(span) for span in spans]

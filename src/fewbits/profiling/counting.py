@@ -43,6 +43,7 @@ _INTO_INDEXED = ("index_put_", "_index_put_impl_")  # operand, indices of axes, 
 _ROUNDED_OPTIONS = (4, 5)  # arguments of fewbits::rounded_product: how it rounds its operands; "": not at all
 _QUANTIZED_AXIS = ("fewbits::fake_quantize", "fewbits::quantize")
 _SPARSE = {f"aten::{name}" for name in ("_sparse_mm", "_sparse_addmm")}
+_COPIES = ("aten::copy_", "aten::clone", "aten::_to_copy", "aten::contiguous")
 _LAYOUTS = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 _FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
 
@@ -155,7 +156,7 @@ def count(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: A
         dtype="" if wide is None else str(wide.dtype).removeprefix("torch."),
         narrows=bool(source and results and _narrows(source[0], results[0])),
         rounds_inside=name == "fewbits::rounded_product" and any(args[i] for i in _ROUNDED_OPTIONS),
-        strided=product is None and bool(operands) and _is_strided(name, operands[0], args),
+        strided=product is None and bool(operands) and _is_strided(name, source, results, args),
     )
 
 
@@ -211,10 +212,35 @@ def _narrows(x: torch.Tensor, y: torch.Tensor) -> bool:
     return x.is_floating_point() and y.is_floating_point() and y.itemsize < x.itemsize
 
 
-def _is_strided(name: str, x: torch.Tensor, args: tuple[Any, ...]) -> bool:
+def _is_strided(name: str, read: list[torch.Tensor], results: list[torch.Tensor], args: Any) -> bool:
+    """Return whether an operator reads across the axis along which values lie, or rounds across it."""
+    if not read:
+        return False
+    x = read[0]
     if name in _QUANTIZED_AXIS and len(args) > 1 and isinstance(args[1], int):
         return x.ndim > 1 and x.shape[-1] > 1 and args[1] % x.ndim != x.ndim - 1
-    return x.layout == torch.strided and not x.is_contiguous()
+    if any(t.layout != torch.strided for t in (x, *results)):
+        return False
+    if name in _COPIES and results:
+        order = _order(x.expand_as(results[0]))
+        return order != [axis for axis in _order(results[0]) if axis in order]
+    return not _is_dense(x)
+
+
+def _order(x: torch.Tensor) -> list[int]:
+    """Return the axes of a tensor, the one along which values lie last; none of a single value."""
+    axes = [axis for axis, size in enumerate(x.shape) if size > 1 and x.stride(axis)]
+    return sorted(axes, key=lambda axis: -x.stride(axis))
+
+
+def _is_dense(x: torch.Tensor) -> bool:
+    """Return whether the values of a tensor lie one after the other, in whatever order of its axes."""
+    expected = 1
+    for axis in reversed(_order(x)):
+        if x.stride(axis) != expected:
+            return False
+        expected *= x.shape[axis]
+    return True
 
 
 def _product_flops(func: Any, args: Any, kwargs: Any, result: Any) -> float | None:

@@ -34,9 +34,10 @@ def profile_step(
 ) -> StepProfile:
     """Profile a training step on the CPU.
 
-    The step runs a few times to warm up, once to be counted, and so many times plain, by the clock, and under
-    PyTorch's profiler. Medians count: of the plain steps, and of each part of the others. Each run is a real
-    one: weights change.
+    The step runs three times to warm up, once to be counted, twice so many times plain, by the clock, and so
+    many and one under PyTorch's profiler; a process alone also tries one thread and one for each core, where
+    torch has another number, each so many times and one. Medians count: of the plain steps, and of each part
+    of the others. Each run is a real one: weights change.
 
     Args:
         step: is called without arguments; makes one step of training.
@@ -78,6 +79,7 @@ def profile_step(
         processes=processes,
         steps=steps,
         plain_seconds=median(plain),
+        profiled_seconds=1e-9 * median(r.step.duration for r in recordings),
         seconds=seconds,
         operations=rows,
         flame=flame(pieces),
@@ -103,9 +105,12 @@ def _other_threads(step: Callable[[], object], seconds: float, steps: int) -> li
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         for threads in dict.fromkeys((now, 1, cores)):
+            if threads == now:
+                found.append((threads, seconds))
+                continue
             torch.set_num_threads(threads)
             step()
-            found.append((threads, seconds if threads == now else median(_seconds(step, steps))))
+            found.append((threads, median(_seconds(step, steps))))
     finally:
         torch.set_num_threads(now)
     return found

@@ -213,8 +213,8 @@ def about_profile(profile: StepProfile) -> list[str]:
     steps = "" if profile.alike == profile.steps else f", of {profile.steps} that are not alike,"
     found = [
         f"{profile_name(profile)}: a step takes {_three(1e3 * profile.plain_seconds)} ms by the clock, and"
-        f" {_three(1e3 * profile.seconds)} ms under the profiler ({profile.overhead:.2f} times), which is"
-        f" what is shown: medians of {profile.alike} steps{steps} part by part."
+        f" {_three(1e3 * profile.profiled_seconds)} ms under the profiler ({profile.overhead:.2f} times)."
+        f" Shown are {_three(1e3 * profile.seconds)} ms: medians of {profile.alike} steps{steps} part by part."
         f" {100 * profile.accounted:.1f} % of it has a class.",
         f"Limits of this machine with {threads}, measured: copies {limits.copy_bytes / 1e9:.1f} GB/s, reads"
         f" {limits.read_bytes / 1e9:.1f} GB/s; products in GFLOP/s: {rates}; a call"

@@ -128,8 +128,9 @@ def _roofline(profile: StepProfile, rows: Sequence[OperationRow], number: int) -
     signs.append(Sign("limit: reads", "text", "line", "6px,4px"))
     about = (
         "Each mark is an operation of a class, the larger the more time it takes. The line is what this"
-        " machine can do: at the left the rate of copies, or of reads for what writes little, at the"
-        " right that of products. Marks above it work in a cache, or the limit is too low; far below it time is lost."
+        " machine can do: at the left the rate of copies, or of reads for what writes little, at the right"
+        " that of products. Marks above it work in a cache, or the limit is too low; far below it time is"
+        " lost."
     )
     return Plot(f"roofline-{number}", "Roofline", {"data": data, "layout": layout}, about, signs)
 
