@@ -84,7 +84,7 @@ def _sentence(group: _Group, seconds: float, limits: MachineLimits) -> str:
         )
     if not first.calls and first.kind == "data":
         return (
-            f"{head}, between operations: drawing a batch in Python; draw it ahead, as workers of a DataLoader"
+            f"{head}, between operations: drawing a batch in Python; draw it ahead, as a DataLoader's workers"
             " do, or keep the batches in memory"
         )
     if not first.calls:

@@ -229,8 +229,9 @@ def _is_strided(name: str, read: list[torch.Tensor], results: list[torch.Tensor]
 
 def _order(x: torch.Tensor) -> list[int]:
     """Return the axes of a tensor, the one along which values lie last; none of a single value."""
-    axes = [axis for axis, size in enumerate(x.shape) if size > 1 and x.stride(axis)]
-    return sorted(axes, key=lambda axis: -x.stride(axis))
+    steps = x.stride()
+    axes = [axis for axis, size in enumerate(x.shape) if size > 1 and steps[axis]]
+    return sorted(axes, key=lambda axis: -steps[axis])
 
 
 def _is_dense(x: torch.Tensor) -> bool:

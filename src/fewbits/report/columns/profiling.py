@@ -214,7 +214,8 @@ def about_profile(profile: StepProfile) -> list[str]:
     found = [
         f"{profile_name(profile)}: a step takes {_three(1e3 * profile.plain_seconds)} ms by the clock, and"
         f" {_three(1e3 * profile.profiled_seconds)} ms under the profiler ({profile.overhead:.2f} times)."
-        f" Shown are {_three(1e3 * profile.seconds)} ms: medians of {profile.alike} steps{steps} part by part."
+        f" Shown are {_three(1e3 * profile.seconds)} ms: medians of {profile.alike} steps{steps} part by"
+        " part."
         f" {100 * profile.accounted:.1f} % of it has a class.",
         f"Limits of this machine with {threads}, measured: copies {limits.copy_bytes / 1e9:.1f} GB/s, reads"
         f" {limits.read_bytes / 1e9:.1f} GB/s; products in GFLOP/s: {rates}; a call"
