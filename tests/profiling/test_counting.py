@@ -51,11 +51,14 @@ def test_groups_of_a_convolution_multiply_only_their_own_channels(groups: int, i
     x = torch.ones(2, 4, 8, 8, requires_grad=True)
     weight = torch.ones(4, 4 // groups, 3, 3, requires_grad=True)
     convolve = functional.conv_transpose2d if is_transposed else functional.conv2d
-    found = counted(lambda: convolve(x, weight, padding=1, groups=groups).sum().backward())
-    one = 2 * (3 * 3) * (4 // groups) * (2 * 4 * 8 * 8)
+    found = counted(lambda: convolve(x, weight, stride=2, padding=1, groups=groups).sum().backward())
+    places = 8 * 8 if is_transposed else 4 * 4  # where a window is multiplied
+    one = 2 * (3 * 3) * (4 // groups) * (2 * 4 * places)
     assert found["aten::convolution"].flops == one
     assert found["aten::convolution_backward"].flops == 2 * one
-    frozen = counted(lambda: convolve(x.detach(), weight, padding=1, groups=groups).sum().backward())
+    frozen = counted(
+        lambda: convolve(x.detach(), weight, stride=2, padding=1, groups=groups).sum().backward()
+    )
     assert frozen["aten::convolution_backward"].flops == one
 
 
