@@ -80,7 +80,7 @@ EYE = torch.eye(32)
             2 * 4 * 32 * 32,
             "bfloat16",
         ),
-        (lambda: A[0].cfloat() @ B[0].cfloat(), "aten::mm", 8 * 4 * 5 * 6, "complex64"),
+        (lambda: A[0].to(torch.complex64) @ B[0].to(torch.complex64), "aten::mm", 8 * 4 * 5 * 6, "complex64"),
         (lambda: EYE.to_sparse() @ EYE[:, :4], "aten::mm", 2 * 32 * 4, "float32"),
         (lambda: EYE.to_sparse_csr() @ EYE[:, :4], "aten::mm", 2 * 32 * 4, "float32"),
     ],
