@@ -139,6 +139,26 @@ def test_calls_of_one_name_take_their_counts_in_order() -> None:
     assert [p.count for p in pieces if p.name == "aten::mm"] == [small, large]
 
 
+def test_a_call_that_was_not_counted_is_a_call_and_not_time_between_calls() -> None:
+    inside = span("aten::mm", 0, 20, span("aten::resolve_conj", 2, 5))
+    outer = span("aten::linear", 30, 90, span("own::kernel", 40, 70))
+    node = span(BACKWARD, 90, 100, span("torch::autograd::AccumulateGrad", 91, 99))
+    pieces = Attribution(step(inside, outer, node), {("aten::mm", ((2, 2),)): [count()]}).pieces
+    calls = {p.name: (p.nanoseconds, p.count) for p in pieces if p.is_call}
+    assert calls == {"aten::mm": (20, None), "own::kernel": (30, None)}
+    assert ("aten::linear", 30) in {(p.name, p.nanoseconds) for p in pieces if not p.is_call}
+
+
+def test_steps_on_other_shapes_are_not_alike() -> None:
+    def taken(length: int) -> list[Piece]:
+        one = Span("aten::mm", 0, 10, [], ((length, 2),))
+        return Attribution(step(one, end=10), {("aten::mm", ((1, 2),)): [count()]}).pieces
+
+    pieces, alike = combined([taken(1), taken(2), taken(1), taken(3)])
+    assert alike == 2
+    assert [p.count for p in pieces if p.is_call] == [count()]
+
+
 def test_each_part_takes_its_median_over_the_steps_that_are_alike() -> None:
     def taken(*times: int) -> list[Piece]:
         ends = [sum(times[: i + 1]) for i in range(len(times))]

@@ -45,6 +45,59 @@ def test_a_convolution_sums_a_window_for_each_result_and_its_backward_pass_twice
     assert found["aten::convolution"].moved_bytes == 4 * (x.numel() + weight.numel() + results)
 
 
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_groups_of_a_convolution_multiply_only_their_own_channels(groups: int, is_transposed: bool) -> None:
+    x = torch.ones(2, 4, 8, 8, requires_grad=True)
+    weight = torch.ones(4, 4 // groups, 3, 3, requires_grad=True)
+    convolve = functional.conv_transpose2d if is_transposed else functional.conv2d
+    found = counted(lambda: convolve(x, weight, stride=2, padding=1, groups=groups).sum().backward())
+    places = 8 * 8 if is_transposed else 4 * 4  # where a window is multiplied
+    one = 2 * (3 * 3) * (4 // groups) * (2 * 4 * places)
+    assert found["aten::convolution"].flops == one
+    assert found["aten::convolution_backward"].flops == 2 * one
+    frozen = counted(
+        lambda: convolve(x.detach(), weight, stride=2, padding=1, groups=groups).sum().backward()
+    )
+    assert frozen["aten::convolution_backward"].flops == one
+
+
+A, B = torch.ones(3, 4, 5), torch.ones(3, 5, 6)
+INT8 = torch.ones(32, 32, dtype=torch.int8)
+EYE = torch.eye(32)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+@pytest.mark.parametrize(
+    ("job", "name", "flops", "dtype"),
+    [
+        (lambda: torch.addmv(torch.ones(4), A[0], B[0, :, 0]), "aten::addmv", 2 * 4 * 5, "float32"),
+        (lambda: torch.addbmm(torch.ones(4, 6), A, B), "aten::addbmm", 2 * 3 * 4 * 5 * 6, "float32"),
+        (lambda: torch._int_mm(INT8, INT8), "aten::_int_mm", 2 * 32**3, "int8"),
+        (
+            lambda: torch._weight_int8pack_mm(EYE[:4].bfloat16(), INT8, EYE[0].bfloat16()),
+            "aten::_weight_int8pack_mm",
+            2 * 4 * 32 * 32,
+            "bfloat16",
+        ),
+        (lambda: A[0].to(torch.complex64) @ B[0].to(torch.complex64), "aten::mm", 8 * 4 * 5 * 6, "complex64"),
+        (lambda: EYE.to_sparse() @ EYE[:, :4], "aten::mm", 2 * 32 * 4, "float32"),
+        (lambda: EYE.to_sparse_csr() @ EYE[:, :4], "aten::mm", 2 * 32 * 4, "float32"),
+    ],
+)
+def test_products_that_pytorch_has_no_formula_for(job: Any, name: str, flops: int, dtype: str) -> None:
+    found = counted(job)[name]
+    assert (found.flops, found.is_product, found.dtype) == (flops, True, dtype)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_sparse_operands_are_their_values_and_indices() -> None:
+    rows, dense = EYE.to_sparse_csr(), torch.ones(32, 4)
+    assert counted(lambda: rows @ dense)["aten::mm"].read_bytes == 4 * 32 + 8 * (33 + 32) + 4 * 128
+    pairs = EYE.to_sparse()
+    assert counted(lambda: pairs @ dense)["aten::mm"].read_bytes == 4 * 32 + 8 * 2 * 32 + 4 * 128
+
+
 def test_attention_multiplies_twice_forward_and_five_times_backward() -> None:
     query, key, value = (torch.ones(2, 4, 16, 8, requires_grad=True) for _ in range(3))
     found = counted(lambda: functional.scaled_dot_product_attention(query, key, value).sum().backward())
@@ -102,6 +155,29 @@ def test_bytes_of_operations_that_are_not_what_they_seem(
     assert (found.read_bytes, found.written_bytes) == (read, written)
 
 
+ROWS, VALUES = torch.tensor([1, 5]), torch.ones(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("job", "name", "read", "written"),
+    [
+        (lambda x: x.index_add_(0, ROWS, VALUES), "aten::index_add_", 24 + 16 + 24, 24),
+        (lambda x: x.index_copy_(0, ROWS, VALUES), "aten::index_copy_", 16 + 24, 24),
+        (lambda x: x.index_fill_(0, ROWS, 1.0), "aten::index_fill_", 16, 24),
+        (lambda x: x.index_put_((ROWS,), VALUES), "aten::index_put_", 16 + 24, 24),
+        (lambda x: x.index_put_((ROWS,), VALUES, accumulate=True), "aten::index_put_", 24 + 16 + 24, 24),
+        (lambda x: x.scatter_(0, ROWS[:, None], VALUES), "aten::scatter_", 16 + 24, 8),
+        (lambda x: x.scatter_add_(0, ROWS[:, None], VALUES), "aten::scatter_add_", 8 + 16 + 24, 8),
+        (lambda x: x.index_add(0, ROWS, VALUES), "aten::index_add", 4 * 3000 + 16 + 24, 4 * 3000),
+    ],
+)
+def test_what_scatters_touches_only_a_part_of_the_table(job: Any, name: str, read: int, written: int) -> None:
+    table = torch.zeros(1000, 3)
+    found = counted(lambda: job(table))[name]
+    assert (found.read_bytes, found.written_bytes) == (read, written)
+    assert found.flops == (3000 if name == "aten::index_add" else written // 4)
+
+
 def test_only_a_conversion_to_fewer_bits_narrows() -> None:
     x = torch.ones(4)
     assert counted(x.bfloat16)["aten::_to_copy"].narrows
@@ -120,6 +196,32 @@ def test_rounding_across_the_last_axis_is_strided_and_along_it_is_not() -> None:
     assert not counted(lambda: ops.fake_quantize(x, "mxfp4", 1, ops.conversions.Choices(), 0, None))[
         "fewbits::fake_quantize"
     ].strided
+
+
+IMAGES = torch.randn(8, 4, 6, 6).to(memory_format=torch.channels_last)
+MATRIX = torch.randn(8, 6)
+
+
+@pytest.mark.parametrize(
+    ("job", "name", "strided"),
+    [
+        (lambda: torch.relu(IMAGES), "aten::relu", False),  # its values lie one after the other
+        (lambda: torch.sin(MATRIX.t()), "aten::sin", False),
+        (lambda: torch.sin(MATRIX[:, :3]), "aten::sin", True),
+        (lambda: torch.sin(MATRIX[::2]), "aten::sin", True),
+        (lambda: torch.empty(6, 8).copy_(MATRIX.t()), "aten::copy_", True),
+        (lambda: torch.empty(8, 6).copy_(MATRIX), "aten::copy_", False),
+        (lambda: torch.empty(6, 8).t().copy_(MATRIX), "aten::copy_", True),
+        (lambda: torch.empty(6, 8).t().copy_(MATRIX.t().contiguous().t()), "aten::copy_", False),
+        (lambda: torch.empty(8, 6).copy_(MATRIX[0]), "aten::copy_", False),
+        (lambda: MATRIX.t().contiguous(), "aten::clone", True),
+        (IMAGES.clone, "aten::clone", False),
+    ],
+)
+def test_strided_is_what_reads_across_and_not_what_lies_in_another_order(
+    job: Any, name: str, strided: bool
+) -> None:
+    assert counted(job)[name].strided == strided
 
 
 def test_counting_changes_no_bit() -> None:

@@ -1,5 +1,6 @@
 """Operations beside the limits of a machine, and what is said about them: numbers computed by hand."""
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ from fewbits.profiling import measured_limits
 from fewbits.profiling.advice import advise
 from fewbits.profiling.attribution import Piece
 from fewbits.profiling.counting import Count
+from fewbits.profiling.limits import completed
 from fewbits.profiling.operations import held_to, operations, product_rate
 from fewbits.records import MachineLimits, ProfiledOperation
 
@@ -38,9 +40,17 @@ def test_the_limit_is_what_takes_longest(count: Count, seconds: float, bound: st
     assert held_to([count, count], LIMITS) == (pytest.approx(2 * seconds), bound)
 
 
-def test_a_dtype_without_a_rate_takes_the_fastest() -> None:
+def test_packed_operands_take_the_fastest_rate_and_a_dtype_without_one_has_no_limit() -> None:
     assert product_rate("float32", LIMITS) == 100e9
-    assert product_rate("float8_e4m3fn", LIMITS) == 400e9
+    assert product_rate("", LIMITS) == 400e9
+    assert held_to([replace(PRODUCT, dtype="float8_e4m3fn")], LIMITS) == (pytest.approx(2e-4), "memory")
+
+
+def test_the_rates_that_limits_lack_are_measured_and_the_others_stay() -> None:
+    found = completed(LIMITS, ["float32", "float64", "complex64", "int8", "float4_e2m1fn_x2"], size=64)
+    assert list(found.product_flops) == ["float32", "bfloat16", "float64", "complex64", "int8"]
+    assert {**found.product_flops, **LIMITS.product_flops} == found.product_flops
+    assert completed(LIMITS, ["float32"]) is LIMITS
 
 
 def test_calls_of_a_layer_are_one_row_and_reach_a_part_of_the_limit() -> None:
@@ -66,6 +76,8 @@ def row(name: str = "aten::mm", **fields: Any) -> ProfiledOperation:
         (row(), "bfloat16 products are 4.0 times as fast"),
         (row(dtype="bfloat16"), "50% of the limit of bfloat16 products: give a step more samples"),
         (row(dtype="bfloat16", limit_seconds=0.9), "cannot be much faster"),
+        (row(bound="memory", limit_seconds=1.3), "130% of the limit of memory: its operands lie in a"),
+        (row(limit_seconds=1.3), "the limit is too low"),
         (row(limit_seconds=0.1), "too small for the units, or their threads wait"),
         (row("aten::add", bound="memory", limit_seconds=0.9), "fewer bits"),
         (row("aten::add", bound="memory", strided=True), "it reads across"),
@@ -74,8 +86,12 @@ def row(name: str = "aten::mm", **fields: Any) -> ProfiledOperation:
         (row("fewbits::quantize", kind="rounding", bound="memory"), "see `fewbits recipes`"),
         (row("aten::add", bound="calls", calls=200_000, limit_seconds=0.2), "fuse the calls"),
         (row("aten::add", bound="calls", limit_seconds=1e-6), "it waits"),
-        (row("aten::add", bound="", limit_seconds=0.0), "no limit is known"),
+        (row("aten::add", bound="", limit_seconds=0.0, counted=False), "no limit is known"),
+        (row("aten::view", bound="", limit_seconds=0.0), "moves no bytes"),
         (row("Python", calls=0, bound="", limit_seconds=0.0), "between operations"),
+        (row("c10d::allreduce_", kind="communication", counted=False, limit_seconds=0.0), "by a codec"),
+        (row("aten::copy_", kind="communication", bound="memory"), "as torch.compile does"),
+        (row("Python", kind="data", calls=0, bound="", limit_seconds=0.0), "draw it ahead"),
         (row("waiting and Python", kind="communication", calls=0, limit_seconds=0.0), "by a codec"),
     ],
 )  # fmt: skip
@@ -96,6 +112,14 @@ def test_the_worst_is_what_loses_most_to_its_limit_not_what_takes_longest() -> N
     assert len(advise([row(str(i)) for i in range(9)], 9.0, LIMITS)) == 3
 
 
+def test_what_is_above_its_limit_loses_nothing_and_the_longest_of_it_is_named_first() -> None:
+    short, long = row("short", seconds=1.0, limit_seconds=9.0), row("long", seconds=2.0, limit_seconds=2.1)
+    slow = row("slow", seconds=1.0, limit_seconds=0.99)
+    assert [said.split()[0] for said in advise([short, long, slow], 4.0, LIMITS)] == ["slow", "long", "short"]
+    layers = [row("both", layer="a", limit_seconds=5.0), row("both", layer="b", limit_seconds=0.1), slow]
+    assert [said.split()[0] for said in advise(layers, 3.0, LIMITS)] == ["both", "slow"]
+
+
 def test_another_number_of_threads_is_named_where_it_is_faster() -> None:
     assert "take 1" in advise([row()], 1.0, LIMITS, [(2, 2.0), (1, 1.0)])[0]
     assert len(advise([row()], 1.0, LIMITS, [(2, 1.1), (1, 1.0)])) == 1  # within the noise
@@ -103,9 +127,24 @@ def test_another_number_of_threads_is_named_where_it_is_faster() -> None:
 
 
 def test_limits_are_bytes_and_flop_over_the_time_that_a_clock_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = iter(range(10_000))
+    ticks, slept = iter(range(10_000)), list[float]()
+    monkeypatch.setattr("fewbits.profiling.limits.sleep", slept.append)
     monkeypatch.setattr("fewbits.profiling.limits.perf_counter", lambda: float(next(ticks)))
     found = measured_limits(["float64"], values=1000, size=8)  # by that clock each job takes a second
     assert (found.copy_bytes, found.read_bytes) == (8000, 4000)
     assert found.product_flops == {"float32": 2 * 8**3, "bfloat16": 2 * 8**3, "float64": 2 * 2**3}
     assert found.call_seconds == 1e-3
+    assert slept  # between the calls, as the benchmarks do
+
+
+def test_a_limit_is_the_median_of_calls_as_in_the_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, now = itertools.cycle([1.0, 2.0, 3.0, 3.0, 3.0, 4.0, 9.0]), itertools.count()
+    clock = [0.0]
+
+    def tick() -> float:
+        clock[0] += next(taken) if next(now) % 2 else 0.0
+        return clock[0]
+
+    monkeypatch.setattr("fewbits.profiling.limits.perf_counter", tick)
+    monkeypatch.setattr("fewbits.profiling.limits.sleep", lambda _: None)
+    assert measured_limits(values=300, size=8).copy_bytes == 8 * 300 / 3

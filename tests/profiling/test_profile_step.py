@@ -1,5 +1,6 @@
 """Real steps under the profiler, some of whose times are known."""
 
+import itertools
 import time
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,46 @@ def test_the_step_of_a_task_is_the_one_that_trains(monkeypatch: pytest.MonkeyPat
     assert losses(True) == losses(False)
 
 
+def test_calls_on_shapes_that_were_not_counted_are_calls_without_bytes() -> None:
+    layer, lengths = nn.Linear(64, 64), itertools.count(100)
+    found = profile_step(lambda: layer(torch.ones(next(lengths), 64)), steps=3, processes=2, limits=LIMITS)
+    (product,) = [o for o in found.operations if o.name == "aten::addmm"]
+    assert (product.calls, product.counted, product.fraction) == (1, False, None)
+    assert found.alike == 1
+    assert found.uncounted >= product.seconds / found.seconds > 0
+    assert not any(said.startswith("aten::addmm") and "between" in said for said in found.advice)
+
+
+def test_products_of_a_dtype_that_given_limits_lack_are_held_to_its_own_rate() -> None:
+    a = torch.ones(64, 64, dtype=torch.float64)
+    found = profile_step(lambda: a @ a, steps=1, processes=2, limits=LIMITS)
+    assert set(found.limits.product_flops) == {"float32", "bfloat16", "float64"}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_step_runs_as_often_as_the_manual_says(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = list[int]()
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(2), raising=False)
+    monkeypatch.setattr("fewbits.profiling.profiled.torch.get_num_threads", lambda: 1)
+    profile_step(lambda: runs.append(1), steps=10, processes=processes, limits=LIMITS)
+    assert len(runs) == 3 + 1 + 10 + (1 + 10) + 10 + (1 + 10) * (processes == 1)
+
+
+def test_what_the_profiler_adds_is_that_of_whole_steps_not_of_the_medians_of_parts() -> None:
+    which, model = itertools.count(), nn.Sequential(*(nn.Identity() for _ in range(3)))
+
+    def step() -> None:  # in each step another part is slow: the median of each is fast
+        slow, x = next(which) % 3, torch.ones(2)
+        for i, layer in enumerate(model):
+            time.sleep(PAUSE * (i == slow))
+            x = layer(x)
+
+    found = profile_step(step, steps=6, processes=2, limits=LIMITS)
+    assert found.seconds < PAUSE / 2
+    assert found.profiled_seconds >= PAUSE
+    assert found.overhead == found.profiled_seconds / found.plain_seconds
+
+
 def test_a_trace_is_written_on_request(tmp_path: Path) -> None:
     x, path = torch.ones(8), tmp_path / "trace.json"
     profile_step(lambda: x.mul_(1.0), steps=1, limits=LIMITS, trace=path)
@@ -142,6 +183,49 @@ def test_an_error_in_a_layer_leaves_no_hooks_behind() -> None:
         profile_step(lambda: broken(torch.ones(4)), limits=LIMITS)
     assert not nn.modules.module._global_forward_hooks
     assert not nn.modules.module._global_forward_pre_hooks
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.b(self.a(x))
+        return y
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_compiled_model_is_profiled_as_it_runs_without_a_profiler(in_place: bool) -> None:
+    compiles, runs = [], []
+
+    def backend(graph: Any, _: Any) -> Any:
+        compiles.append(1)
+
+        def run(*given: Any) -> Any:
+            runs.append(1)
+            return graph.forward(*given)
+
+        return run
+
+    torch._dynamo.reset()
+    model, x = Two(), torch.ones(4, 8)
+    if in_place:
+        model.compile(backend=backend)
+        compiled: Any = model
+    else:
+        compiled = torch.compile(model, backend=backend)
+    called = []
+
+    def step() -> None:
+        compiled(x)
+        called.append(1)
+
+    found = profile_step(step, steps=4, processes=2, limits=LIMITS)
+    assert len(compiles) == 1  # neither for marks, nor for each layer, nor in each step
+    assert len(runs) == len(called) - 1  # all but the one that is counted
+    assert sum(o.calls for o in found.operations if o.name == "aten::addmm") == 2
+    assert {o.layer for o in found.operations} <= {"", "OptimizedModule"}  # of no layer inside
 
 
 def test_a_mark_passes_arguments_and_results_on() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,13 +23,24 @@ def test_rows_add_up_to_the_step_however_they_are_grouped() -> None:
 
 def test_the_table_says_what_a_step_takes_and_what_the_profiler_adds() -> None:
     text = " ".join(printed(profile_table([PROFILE]), 120).split())
-    assert "a step takes 8.00 ms by the clock, and 10.0 ms under the profiler (1.25 times)" in text
+    assert (
+        "a step takes 8.00 ms by the clock, and 12.0 ms under the profiler (1.50 times). Shown are 10.0 ms"
+        in text
+    )
     assert "medians of 8 steps, of 10 that are not alike, part by part. 98.0 % of it has a class." in text
     assert "copies 20.0 GB/s, reads 25.0 GB/s; products in GFLOP/s: float32 100, bfloat16 400" in text
     assert "fewbits::rounded_product, rounding inside" in text
     assert "Products that round their operands inside take 2.50 ms" in text
     assert "Other threads worked 0.40 ms beside this one." in text
     assert "1. fewbits::fake_quantize (rounding)" in text
+
+
+def test_the_table_says_how_much_of_a_step_was_not_counted() -> None:
+    assert "not found among the counted" not in printed(profile_table([PROFILE]), 120)
+    first, *others = PROFILE.operations
+    unknown = replace(PROFILE, operations=(replace(first, counted=False, limit_seconds=0.0), *others))
+    text = " ".join(printed(profile_table([unknown]), 120).split())
+    assert "30.0 % of it are calls that were not found among the counted ones" in text
 
 
 def test_a_row_has_rates_and_its_part_of_the_limit() -> None:
@@ -72,6 +84,14 @@ def figures(text: str) -> dict[str, Any]:
 def test_the_page_has_a_donut_a_roofline_and_a_flame_for_each_profile() -> None:
     page = profile_page(profiling.beside(), fake.PROVENANCE)
     assert set(figures(page)) == {f"{name}-{i}" for name in ("donut", "roofline", "flame") for i in (0, 1)}
+
+
+def test_the_roofline_has_the_roof_of_reads_that_rows_are_held_to() -> None:
+    lines = figures(profile_page([PROFILE], fake.PROVENANCE))["roofline-0"]["data"]
+    (reads,) = [of for of in lines if of["hovertext"][0] == "the limit of reads"]
+    rates = [1e9 * y / x for x, y in zip(reads["x"], reads["y"], strict=True)]
+    assert rates == pytest.approx([PROFILE.limits.read_bytes] * 2)
+    assert reads["y"][-1] == pytest.approx(400)  # up to the fastest products
 
 
 def test_no_part_of_the_flame_is_more_than_what_is_around_it() -> None:

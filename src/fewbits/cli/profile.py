@@ -158,7 +158,7 @@ class _Job:
         for recipe in self.recipes:
             with seeded(chosen, 0):
                 step = task_step(chosen, recipe, codec=self.codec)
-                limits = found[0].limits if found else None
+                limits = found[-1].limits if found else None  # with the rates that it lacked
                 found.append(
                     profile_step(
                         step, name=chosen.name, recipe=recipe, steps=self.steps, processes=self.processes,

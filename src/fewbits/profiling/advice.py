@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fewbits.profiling.attribution import waits
 from fewbits.records import MachineLimits, ProfiledOperation
 
 _WORST = 3
 _FAR = 0.3  # of the limit of products: another dtype is not what is lacking
+_MET = {"memory": "memory", "compute": "products", "calls": "calls"}
 _WAITS = 50  # times the cost of a call on few values: it waited for something
 _NEAR = 0.7  # of the limit: nothing is to be had from the operation itself
 _FASTER = 1.2  # times; less is within the noise of a shared machine
@@ -38,7 +41,8 @@ class _Group:
 
     @property
     def lost(self) -> float:
-        return self.seconds - self.limit
+        """Seconds above the limit; none where an operation is faster than it."""
+        return sum(max(o.seconds - o.limit_seconds, 0.0) for o in self.operations)
 
 
 def advise(
@@ -47,7 +51,7 @@ def advise(
     limits: MachineLimits,
     thread_seconds: Sequence[tuple[int, float]] = (),
 ) -> tuple[str, ...]:
-    """Say what to do about the three operations that lose most time to the limits.
+    """Say what to do about the three operations that lose most time to the limits, the longest of none.
 
     Args:
         operations: of a step.
@@ -55,10 +59,10 @@ def advise(
         limits: of the machine.
         thread_seconds: the time of a step with other numbers of threads, the first as it was profiled.
     """
-    alike: dict[tuple[str, str], list[ProfiledOperation]] = {}
+    alike: dict[tuple[str, str, bool], list[ProfiledOperation]] = {}
     for o in sorted(operations, key=lambda o: -o.limit_seconds):  # the bound is that of the largest
-        alike.setdefault((_name(o), o.kind), []).append(o)
-    groups = sorted((_Group(of) for of in alike.values()), key=lambda g: -g.lost)
+        alike.setdefault((_name(o), o.kind, o.counted), []).append(o)
+    groups = sorted((_Group(of) for of in alike.values()), key=lambda g: (-g.lost, -g.seconds))
     said = [_sentence(g, seconds, limits) for g in groups[:_WORST]]
     return (*_threads(thread_seconds), *said)  # too many threads make everything else slow
 
@@ -73,10 +77,15 @@ def _sentence(group: _Group, seconds: float, limits: MachineLimits) -> str:
     times = "1 call" if group.calls == 1 else f"{group.calls} calls"
     takes = f"{1e3 * group.seconds:.2f} ms, {group.seconds / seconds:.0%} of the step"
     head = f"{name} ({first.kind}): {takes}"
-    if first.kind == "communication":
+    if first.kind == "communication" and waits(first.name):
         return (
             f"{head}: mostly waiting for the other processes; send fewer bytes by a codec, or exchange less"
             " often by local steps"
+        )
+    if not first.calls and first.kind == "data":
+        return (
+            f"{head}, between operations: drawing a batch in Python; draw it ahead, as a DataLoader's workers"
+            " do, or keep the batches in memory"
         )
     if not first.calls:
         return (
@@ -84,8 +93,10 @@ def _sentence(group: _Group, seconds: float, limits: MachineLimits) -> str:
             " samples, or let torch.compile put operations together"
         )
     head += f", in {times}"
-    if not group.limit:
+    if not first.counted:
         return f"{head}: its bytes were not counted; no limit is known for it"
+    if not group.limit:
+        return f"{head}: it moves no bytes; call it less often"
     part = f"{group.limit / group.seconds:.0%} of the limit"
     each = group.seconds / group.calls
     if first.bound == "calls" and each > _WAITS * limits.call_seconds:
@@ -98,6 +109,11 @@ def _sentence(group: _Group, seconds: float, limits: MachineLimits) -> str:
             f"{head}, {1e6 * each:.1f} us each, where the least call takes"
             f" {1e6 * limits.call_seconds:.1f}: too few values in a call; give a step more samples, or fuse"
             " the calls with torch.compile or a foreach operation"
+        )
+    if group.limit > group.seconds:
+        return (
+            f"{head}, {part} of {_MET[first.bound]}: its operands lie in a cache, or the limit is too low, as"
+            " one that was measured while others worked; nothing is lost there"
         )
     if first.bound == "compute":
         return f"{head}, {part} of {first.dtype or 'narrow'} products: {_of_products(group, limits)}"
@@ -126,7 +142,7 @@ def _sentence(group: _Group, seconds: float, limits: MachineLimits) -> str:
 
 def _of_products(group: _Group, limits: MachineLimits) -> str:
     rates, dtype = limits.product_flops, group.first.dtype
-    narrow = rates.get("bfloat16", 0.0) / rates["float32"]
+    narrow = rates.get("bfloat16", 0.0) / rates.get("float32", math.inf)
     if group.limit < _FAR * group.seconds:
         return (
             "the matrices are too small for the units, or their threads wait; give a step more samples, join"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from statistics import median
 
-from fewbits.profiling.counting import Count, Key
+from fewbits.profiling.counting import Count, Key, Shapes
 from fewbits.profiling.marks import LAYER, PART
 from fewbits.profiling.recording import Span
 from fewbits.records import FlameNode
@@ -20,6 +20,7 @@ _ROUNDING = re.compile(r"fewbits::(fake_quantize|(de)?quantize(_flat|_add|_with_
 _COMMUNICATION = re.compile(
     r"(c10d|_c10d_functional|gloo|mpi|ucc|nccl)::?|record_param_comms|torch\.distributed"
 )
+_OPERATOR = re.compile(r"\w+::[\w.]+$")
 WAITING = "waiting and Python"  # of communication: waiting for others is no operation
 _LEAST = 1e-3  # of the step: what takes less has no node of its own in the flame
 
@@ -39,6 +40,7 @@ class Piece:
     nanoseconds: int
     count: Count | None = None  # of an operation, where it was counted
     is_call: bool = True  # an operation; else what is left between those inside of it
+    shapes: Shapes = ()
 
 
 class Attribution:
@@ -55,6 +57,7 @@ class Attribution:
     def __init__(self, step: Span, counts: Mapping[Key, Sequence[Count]]) -> None:
         self.pieces: list[Piece] = []
         self._counts, self._calls = counts, Counter[Key]()
+        self._names = {name for name, _ in counts}
         self._layers: dict[int, str] = {}
         self._find_layers(step, "")
         kinds = _kinds(step.children)
@@ -102,13 +105,18 @@ class Attribution:
             path += ((layer or "outside of layers", kind),)
         path += ((label, kind),) if label else ()
         left = span.duration
-        if count is not None or _ROUNDING.match(span.name):
-            self.pieces.append(Piece(name, kind, layer, path, left, count))
+        if count is not None or _ROUNDING.match(span.name) or self._is_unmatched(span):
+            self.pieces.append(Piece(name, kind, layer, path, left, count, shapes=span.shapes))
             return
         for child in span.children:
             left -= child.duration
             self._walk(child, kind, layer, path)
         self.pieces.append(Piece(_between(name), kind, layer, path, left, is_call=False))
+
+    def _is_unmatched(self, span: Span) -> bool:
+        """Return whether a span is a call of an operator although no count was found for it."""
+        is_last = not span.children and _OPERATOR.match(_between(span.name)) is not None
+        return span.name in self._names or is_last
 
     def _counted(self, span: Span) -> Count | None:
         key = (span.name, span.shapes)
@@ -122,12 +130,14 @@ class Attribution:
 def combined(steps: Sequence[list[Piece]]) -> tuple[list[Piece], int]:
     """Return the pieces of several steps as those of one, and of how many steps they are.
 
-    These are the most common ones among those that did the same things in the same order; each piece takes
-    the median of its times, as no step is without an interruption by others on the machine.
+    These are the most common ones among those that did the same things in the same order, on operands of the
+    same shapes; each piece takes the median of its times, as no step is without an interruption by others on
+    the machine.
     """
     alike: dict[tuple[object, ...], list[list[Piece]]] = {}
     for pieces in steps:
-        alike.setdefault(tuple((p.name, p.kind, p.layer, p.path) for p in pieces), []).append(pieces)
+        did = tuple((p.name, p.kind, p.layer, p.path, p.shapes) for p in pieces)
+        alike.setdefault(did, []).append(pieces)
     most = max(alike.values(), key=len)
     times = zip(*([p.nanoseconds for p in pieces] for pieces in most), strict=True)
     return [replace(p, nanoseconds=round(median(t))) for p, t in zip(most[0], times, strict=True)], len(most)
@@ -172,6 +182,11 @@ def _own_kind(span: Span) -> str:
     if _COMMUNICATION.match(name):
         return "communication"
     return "rounding" if _ROUNDING.match(name) else ""
+
+
+def waits(name: str) -> bool:
+    """Return whether an operation of communication waits for others; else it only prepares for them."""
+    return name == WAITING or _COMMUNICATION.match(name) is not None
 
 
 def _kinds(spans: Sequence[Span]) -> list[str]:

@@ -7,7 +7,9 @@ results. Both see the same calls in the same order, so that one finds the other 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,8 +36,15 @@ _ONLY_WRITE = {
 }
 # Of the first operand they read no more than they return.
 _TAKE_PART = {f"aten::{name}" for name in ("embedding", "index", "index_select", "gather")}
+# They write to a part of the first operand, and where they add to it, they read that part.
+_INTO_ROWS = ("index_add_", "index_copy_", "index_fill_", "index_reduce_")  # operand, axis, index
+_INTO_VALUES = ("scatter_", "scatter_add_", "scatter_reduce_")  # operand, axis, index of each value
+_INTO_INDEXED = ("index_put_", "_index_put_impl_")  # operand, indices of axes, values, whether it adds
 _ROUNDED_OPTIONS = (4, 5)  # arguments of fewbits::rounded_product: how it rounds its operands; "": not at all
 _QUANTIZED_AXIS = ("fewbits::fake_quantize", "fewbits::quantize")
+_SPARSE = {f"aten::{name}" for name in ("_sparse_mm", "_sparse_addmm")}
+_COPIES = ("aten::copy_", "aten::clone", "aten::_to_copy", "aten::contiguous")
+_LAYOUTS = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 _FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
 
 
@@ -47,7 +56,7 @@ class Count:
     written_bytes: float
     flops: float
     is_product: bool  # flops are those of multiplications and additions
-    dtype: str  # of the widest floating-point operand
+    dtype: str  # of the widest floating-point operand; of a product of integers theirs
     narrows: bool  # the result is floating point with fewer bits than the operand
     rounds_inside: bool
     strided: bool
@@ -87,12 +96,25 @@ class Counter(TorchDispatchMode):
         return result
 
 
+def uncompiled() -> AbstractContextManager[Any]:
+    """Return within what compiled code runs as it was written, so that its operations can be counted.
+
+    Else PyTorch would give up on code that it meets while calls are counted, and never run it compiled again.
+    """
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and it takes seconds to import
+        return nullcontext()
+    eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return eager
+
+
 def count(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Count:
     """Return what a call of an operator moves and computes.
 
     Bytes are those of operands and results as they lie in memory: of packed operands the packed ones, of an
     expanded tensor those that are there. FLOPs of products, convolutions and attention are PyTorch's own
-    formulas, `torch.utils.flop_counter`; of what they have none for, one for each value.
+    formulas, `torch.utils.flop_counter`, or ours where it has none, or one that leaves groups out; of what is
+    no product, one for each value. A product of complex numbers takes four times as many, one of a sparse
+    matrix those of the values that are there.
 
     Raises:
         ArgumentError: a tensor is on another device than the CPU.
@@ -101,13 +123,16 @@ def count(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: A
     operands, results = list(_tensors((args, kwargs))), list(_tensors(result))
     refuse_devices((*operands, *results))
     reads = sum(map(_memory, operands))
-    writes = sum(map(_memory, results))
+    writes, part = sum(map(_memory, results)), _written_part(name, args, kwargs)
     if name in _UNTOUCHED or func.is_view:
         reads = writes = 0.0
     elif name in _ONLY_WRITE:
         reads -= _memory(operands[0])
     elif name in _TAKE_PART:
         reads -= max(_memory(operands[0]) - writes, 0.0)
+    elif part is not None:
+        reads -= _memory(operands[0]) - part[0] * operands[0].element_size()
+        writes = part[1] * operands[0].element_size()
     elif not results:  # in place, as _foreach_mul_: what is written is no result
         writes = sum(
             _memory(x)
@@ -116,8 +141,11 @@ def count(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: A
             for x in _tensors(value)
         )
     product = _product_flops(func, args, kwargs, result)
-    values = max((x.numel() for x in (*operands, *results)), default=0) if reads + writes else 0
-    floats = [x for x in operands if x.is_floating_point()]
+    sizes = [x.numel() for x in (*operands, *results)] if part is None else [part[1]]
+    values = max(sizes, default=0) if reads + writes else 0
+    floats = [x for x in operands if x.is_floating_point() or x.is_complex()]
+    if product is not None and not floats and name.startswith("aten::"):
+        floats = operands[:1]
     wide = max(floats, key=lambda x: x.itemsize, default=None)
     source = operands[1:2] if name == "aten::copy_" else operands[:1]
     return Count(
@@ -128,7 +156,7 @@ def count(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: A
         dtype="" if wide is None else str(wide.dtype).removeprefix("torch."),
         narrows=bool(source and results and _narrows(source[0], results[0])),
         rounds_inside=name == "fewbits::rounded_product" and any(args[i] for i in _ROUNDED_OPTIONS),
-        strided=product is None and bool(operands) and _is_strided(name, operands[0], args),
+        strided=product is None and bool(operands) and _is_strided(name, source, results, args),
     )
 
 
@@ -147,27 +175,102 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _memory(x: torch.Tensor) -> float:
-    """Return the bytes that the values of a tensor take; those of an expanded axis lie there once."""
+    """Return the bytes that the values of a tensor take; those of an expanded axis lie there once.
+
+    Of a sparse one, values and indices.
+    """
+    if x.layout == torch.sparse_coo:
+        return _memory(x._indices()) + _memory(x._values())
+    if x.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return sum(map(_memory, (x.crow_indices(), x.col_indices(), x.values())))
+    if x.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return sum(map(_memory, (x.ccol_indices(), x.row_indices(), x.values())))
+    if x.layout != torch.strided:
+        return float(x.numel() * x.element_size())
     there = [n for n, step in zip(x.shape, x.stride(), strict=True) if step or n == 0]
     return float(math.prod(there) * x.element_size())
+
+
+def _written_part(name: str, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return how many values of its first operand a scattering operator reads and writes; None of others."""
+    short = name.removeprefix("aten::")
+    if short in _INTO_ROWS:
+        rows = args[0].shape[args[1]] if args[0].ndim else 1
+        written = args[2].numel() * args[0].numel() // max(rows, 1)
+        adds = short in ("index_add_", "index_reduce_")
+    elif short in _INTO_VALUES:
+        written, adds = args[2].numel(), short != "scatter_" or "reduce" in kwargs or len(args) > 4
+    elif short in _INTO_INDEXED:
+        written = torch.ops.aten.index(args[0], args[1]).numel()
+        adds = bool(kwargs.get("accumulate", len(args) > 3 and args[3]))
+    else:
+        return None
+    return written * adds, written
 
 
 def _narrows(x: torch.Tensor, y: torch.Tensor) -> bool:
     return x.is_floating_point() and y.is_floating_point() and y.itemsize < x.itemsize
 
 
-def _is_strided(name: str, x: torch.Tensor, args: tuple[Any, ...]) -> bool:
+def _is_strided(name: str, read: list[torch.Tensor], results: list[torch.Tensor], args: Any) -> bool:
+    """Return whether an operator reads across the axis along which values lie, or rounds across it."""
+    if not read:
+        return False
+    x = read[0]
     if name in _QUANTIZED_AXIS and len(args) > 1 and isinstance(args[1], int):
         return x.ndim > 1 and x.shape[-1] > 1 and args[1] % x.ndim != x.ndim - 1
-    return not x.is_contiguous()
+    if any(t.layout != torch.strided for t in (x, *results)):
+        return False
+    if name in _COPIES and results:
+        order = _order(x.expand_as(results[0]))
+        return order != [axis for axis in _order(results[0]) if axis in order]
+    return not _is_dense(x)
+
+
+def _order(x: torch.Tensor) -> list[int]:
+    """Return the axes of a tensor, the one along which values lie last; none of a single value."""
+    steps = x.stride()
+    axes = [axis for axis, size in enumerate(x.shape) if size > 1 and steps[axis]]
+    return sorted(axes, key=lambda axis: -steps[axis])
+
+
+def _is_dense(x: torch.Tensor) -> bool:
+    """Return whether the values of a tensor lie one after the other, in whatever order of its axes."""
+    expected = 1
+    for axis in reversed(_order(x)):
+        if x.stride(axis) != expected:
+            return False
+        expected *= x.shape[axis]
+    return True
 
 
 def _product_flops(func: Any, args: Any, kwargs: Any, result: Any) -> float | None:
-    formula = flop_registry.get(func._overloadpacket)
-    if formula is not None:
-        return float(formula(*args, **kwargs, out_val=result))
-    own = _FORMULAS.get(func._schema.name)
-    return None if own is None else float(own(args, result))
+    """Return the FLOP of a product; None of what is none."""
+    own, formula = _FORMULAS.get(func._schema.name), flop_registry.get(func._overloadpacket)
+    sparse = [x for x in args if isinstance(x, torch.Tensor) and x.layout in _LAYOUTS]
+    if sparse and (own or formula or func._schema.name in _SPARSE):
+        if len(sparse) > 1:
+            return None  # it depends on which values meet
+        # Each value that is there is multiplied by a row of the other operand.
+        flops = 2.0 * _values(sparse[0]) * (result.shape[-1] if result.ndim > 1 else 1)
+    elif own is not None:
+        flops = float(own(args, result))
+    elif formula is not None:
+        flops = float(formula(*args, **kwargs, out_val=result))
+    else:
+        return None
+    complex_ = any(x.is_complex() for x in _tensors((args, result)))
+    return flops * (product_flop(torch.complex64) / 2 if complex_ else 1)
+
+
+def product_flop(dtype: torch.dtype) -> int:
+    """Return the FLOP of one multiplication and addition: of complex numbers, four of each."""
+    return 8 if dtype.is_complex else 2
+
+
+def _values(x: torch.Tensor) -> int:
+    """Return how many values of a sparse tensor are there."""
+    return (x._values() if x.layout == torch.sparse_coo else x.values()).numel()
 
 
 def _times(args: Any, result: Any) -> float:
@@ -178,6 +281,13 @@ def _times(args: Any, result: Any) -> float:
 def _convolved(args: Any, result: Any) -> float:
     """Return the FLOP of a convolution of x and weight: each result sums a window of weights."""
     return float(2 * result.numel() * args[1][0].numel())
+
+
+def _convolved_back(args: Any, result: Any) -> float:
+    """Return the FLOP of a convolution's backward pass: as many as forward for each of x and weight."""
+    gradient, x, weight, is_transposed, wanted = args[0], args[1], args[2], args[7], args[10]
+    of = x if is_transposed else gradient  # each value of it meets the window of one channel
+    return float(2 * of.numel() * weight[0].numel() * sum(wanted[:2]))
 
 
 def _recurrent(args: Any, result: Any) -> float:
@@ -195,6 +305,13 @@ _FORMULAS: dict[str, Callable[[Any, Any], float]] = {
     "fewbits::gemv_int8": _times,
     "aten::dot": _times,
     "aten::mv": _times,
+    "aten::addmv": lambda args, result: 2 * args[1].numel(),
+    "aten::addmv_": lambda args, result: 2 * args[1].numel(),
+    "aten::addbmm": lambda args, result: 2 * args[1].numel() * args[2].shape[-1],
+    "aten::addbmm_": lambda args, result: 2 * args[1].numel() * args[2].shape[-1],
+    "aten::_int_mm": _times,
+    "aten::_weight_int8pack_mm": _times,
+    "aten::convolution_backward": _convolved_back,
     "aten::mkldnn_convolution": _convolved,
     "aten::mkldnn_rnn_layer": _recurrent,
     "aten::mkldnn_rnn_layer_backward": lambda args, result: 2 * _recurrent(args, result),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+import torch
 from torch import nn
 from torch.autograd.profiler import record_function
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -32,11 +34,16 @@ def marked(kind: str, function: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def marked_modules() -> Iterator[None]:
-    """Mark the forward pass of every module, by its name in the outermost one that is called."""
+    """Mark the forward pass of every module, by its name in the outermost one that is called.
+
+    Those inside of compiled code are not marked: a mark would break its graph, and compile it in each step.
+    """
     running: list[record_function] = []
     names: dict[int, str] = {}
 
     def begin(module: nn.Module, _: Any) -> None:
+        if torch.compiler.is_compiling():  # true in what is traced and in what becomes of it
+            return
         if not running:
             names.clear()
             names.update((id(m), name) for name, m in module.named_modules())
@@ -46,11 +53,15 @@ def marked_modules() -> Iterator[None]:
         running.append(mark)
 
     def end(*_: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         running.pop().__exit__(None, None, None)
 
     hooks = register_module_forward_pre_hook(begin), register_module_forward_hook(end, always_call=True)
     try:
-        yield
+        with warnings.catch_warnings():  # that a compiled module is marked beside the one inside of it
+            warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
+            yield
     finally:
         for hook in hooks:
             hook.remove()

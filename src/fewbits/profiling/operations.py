@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from fewbits.profiling.attribution import Piece
@@ -15,7 +16,7 @@ def operations(pieces: Iterable[Piece], limits: MachineLimits) -> tuple[Profiled
     """Return the pieces of a step, those of one operation in one layer together, the longest first."""
     alike: dict[tuple[object, ...], list[Piece]] = {}
     for piece in pieces:
-        how = (piece.count.dtype, piece.count.strided) if piece.count else ()
+        how = (piece.count.dtype, piece.count.strided) if piece.count else None
         alike.setdefault((piece.name, piece.kind, piece.layer, how, piece.is_call), []).append(piece)
     found = [_operation(of, limits) for of in alike.values()]
     return tuple(sorted(found, key=lambda o: (-o.seconds, o.name, o.layer)))
@@ -37,6 +38,7 @@ def _operation(alike: Sequence[Piece], limits: MachineLimits) -> ProfiledOperati
         dtype=counts[0].dtype if counts else "",
         rounds_inside=any(count.rounds_inside for count in counts),
         strided=any(count.strided for count in counts),
+        counted=bool(counts),
     )
 
 
@@ -60,5 +62,9 @@ def held_to(counts: Sequence[Count], limits: MachineLimits) -> tuple[float, str]
 
 
 def product_rate(dtype: str, limits: MachineLimits) -> float:
-    """Return the FLOP per second of products of a dtype; of packed operands, those of the fastest one."""
-    return limits.product_flops.get(dtype) or max(limits.product_flops.values())
+    """Return the FLOP per second of products of a dtype; inf where none is known.
+
+    Of packed operands, whose dtype is "", it is that of the fastest dtype.
+    """
+    rates = limits.product_flops
+    return rates.get(dtype, math.inf) if dtype else max(rates.values(), default=math.inf)

@@ -13,8 +13,8 @@ import torch
 from fewbits.errors import ArgumentError
 from fewbits.profiling.advice import advise
 from fewbits.profiling.attribution import Attribution, combined, flame
-from fewbits.profiling.counting import Counter
-from fewbits.profiling.limits import measured_limits
+from fewbits.profiling.counting import Counter, uncompiled
+from fewbits.profiling.limits import completed, measured_limits
 from fewbits.profiling.operations import operations
 from fewbits.profiling.recording import profiles, record
 from fewbits.records import MachineLimits, StepProfile
@@ -34,9 +34,10 @@ def profile_step(
 ) -> StepProfile:
     """Profile a training step on the CPU.
 
-    The step runs a few times to warm up, once to be counted, and so many times plain, by the clock, and under
-    PyTorch's profiler. Medians count: of the plain steps, and of each part of the others. Each run is a real
-    one: weights change.
+    The step runs three times to warm up, once to be counted, twice so many times plain, by the clock, and so
+    many and one under PyTorch's profiler; a process alone also tries one thread and one for each core, where
+    torch has another number, each so many times and one. Medians count: of the plain steps, and of each part
+    of the others. Each run is a real one: weights change.
 
     Args:
         step: is called without arguments; makes one step of training.
@@ -44,7 +45,8 @@ def profile_step(
         recipe: likewise.
         steps: how many are timed, plain and under the profiler.
         processes: that train together and all call this.
-        limits: of the machine; None: they are measured after the steps.
+        limits: of the machine; None: they are measured after the steps, and so are rates of products that
+            the step needs and these lack.
         trace: where a Chrome trace is written; None: nowhere.
 
     Raises:
@@ -61,14 +63,14 @@ def profile_step(
     for _ in range(_WARM_UP):
         step()
     counter = Counter()
-    with counter:
+    with uncompiled(), counter:
         step()
     plain = _seconds(step, steps)
     recordings = record(step, steps, trace)
     plain += _seconds(step, steps)  # before and after: a machine may be busier for a while
     pieces, alike = combined([Attribution(r.step, counter.counts).pieces for r in recordings])
     dtypes = {c.dtype for counts in counter.counts.values() for c in counts if c.is_product and c.dtype}
-    known = limits or measured_limits(dtypes)
+    known = measured_limits(dtypes) if limits is None else completed(limits, dtypes)
     rows, seconds = operations(pieces, known), 1e-9 * sum(piece.nanoseconds for piece in pieces)
     threads = _other_threads(step, median(plain), steps) if processes == 1 else []
     return StepProfile(
@@ -77,6 +79,7 @@ def profile_step(
         processes=processes,
         steps=steps,
         plain_seconds=median(plain),
+        profiled_seconds=1e-9 * median(r.step.duration for r in recordings),
         seconds=seconds,
         operations=rows,
         flame=flame(pieces),
@@ -102,9 +105,12 @@ def _other_threads(step: Callable[[], object], seconds: float, steps: int) -> li
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         for threads in dict.fromkeys((now, 1, cores)):
+            if threads == now:
+                found.append((threads, seconds))
+                continue
             torch.set_num_threads(threads)
             step()
-            found.append((threads, seconds if threads == now else median(_seconds(step, steps))))
+            found.append((threads, median(_seconds(step, steps))))
     finally:
         torch.set_num_threads(now)
     return found

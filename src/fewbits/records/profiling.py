@@ -35,7 +35,8 @@ class ProfiledOperation:
     bound: str = ""  # that limit: "memory", "compute" or "calls"
     dtype: str = ""  # of the widest floating-point operand
     rounds_inside: bool = False  # the product rounds its operands on their way in
-    strided: bool = False  # its first operand does not lie as its axes run, or is rounded across them
+    counted: bool = True  # calls of it were found among those whose bytes were counted
+    strided: bool = False  # it reads or rounds across the axis along which values lie, or has gaps
 
     @property
     def fraction(self) -> float | None:
@@ -63,7 +64,8 @@ class StepProfile:
     steps: int  # that were profiled
     alike: int  # of them did the same in the same order; each part here takes the median of theirs
     plain_seconds: float  # of a step without the profiler, by the clock: the median of twice as many
-    seconds: float  # of the step that is shown: its parts together
+    profiled_seconds: float  # of a whole step under the profiler: the median of all that were profiled
+    seconds: float  # of the step that is shown: its parts together, which may be less
     operations: tuple[ProfiledOperation, ...]  # the longest first; their seconds add up to those of the step
     flame: tuple[FlameNode, ...]
     limits: MachineLimits
@@ -81,6 +83,11 @@ class StepProfile:
         return 1 - self.seconds_of[REST] / self.seconds
 
     @property
+    def uncounted(self) -> float:
+        """Part of the step in calls whose bytes were not counted."""
+        return sum(o.seconds for o in self.operations if o.calls and not o.counted) / self.seconds
+
+    @property
     def overhead(self) -> float:
         """The step under the profiler over the step without it."""
-        return self.seconds / self.plain_seconds
+        return self.profiled_seconds / self.plain_seconds

@@ -157,7 +157,7 @@ OPERATION_COLUMNS: list[Column[OperationRow]] = [
            " each value.", lambda r: _rate(r.flops, r.seconds), lambda r: r.flops / max(r.seconds, 1e-12),
            spare=1),
     Column("of limit (%)", "of\nlimit\n%", "The time it would take at the limit of this machine over the"
-           " time it took; above 100 operands lie in a cache.",
+           " time it took; above 100 operands lie in a cache, or the limit is too low.",
            lambda r: _limit(r.fraction), lambda r: r.fraction),
     Column("bound", "bound", "The limit that it meets: bytes of memory, compute, or the cost of a call.",
            lambda r: r.bound or "-", lambda r: r.bound, is_name=True),
@@ -189,10 +189,10 @@ def layer_rows(profile: StepProfile) -> list[LayerRow]:
 
 
 def operation_rows(profile: StepProfile) -> list[OperationRow]:
-    """Return a row for each operation of a class, the longest first."""
-    alike: dict[tuple[str, str], list[ProfiledOperation]] = {}
+    """Return a row for each operation of a class, the longest first; what was not counted apart."""
+    alike: dict[tuple[str, str, bool], list[ProfiledOperation]] = {}
     for o in profile.operations:
-        alike.setdefault((o.name, o.kind), []).append(o)
+        alike.setdefault((o.name, o.kind, o.counted), []).append(o)
     rows = [OperationRow(tuple(of), sum(o.seconds for o in of) / profile.seconds) for of in alike.values()]
     return sorted(rows, key=lambda r: (-r.seconds, r.name, r.kind))
 
@@ -213,13 +213,19 @@ def about_profile(profile: StepProfile) -> list[str]:
     steps = "" if profile.alike == profile.steps else f", of {profile.steps} that are not alike,"
     found = [
         f"{profile_name(profile)}: a step takes {_three(1e3 * profile.plain_seconds)} ms by the clock, and"
-        f" {_three(1e3 * profile.seconds)} ms under the profiler ({profile.overhead:.2f} times), which is"
-        f" what is shown: medians of {profile.alike} steps{steps} part by part."
+        f" {_three(1e3 * profile.profiled_seconds)} ms under the profiler ({profile.overhead:.2f} times)."
+        f" Shown are {_three(1e3 * profile.seconds)} ms: medians of {profile.alike} steps{steps} part by"
+        " part."
         f" {100 * profile.accounted:.1f} % of it has a class.",
         f"Limits of this machine with {threads}, measured: copies {limits.copy_bytes / 1e9:.1f} GB/s, reads"
         f" {limits.read_bytes / 1e9:.1f} GB/s; products in GFLOP/s: {rates}; a call"
         f" {1e6 * limits.call_seconds:.1f} us.",
     ]
+    if profile.uncounted >= 5e-4:
+        found.append(
+            f"{100 * profile.uncounted:.1f} % of it are calls that were not found among the counted ones, as"
+            " where shapes change from step to step; their bytes and limits are not known."
+        )
     if inside:
         found.append(
             f"Products that round their operands inside take {_three(1e3 * inside)} ms; that is not in the"

@@ -94,6 +94,14 @@ def _roofline(profile: StepProfile, rows: Sequence[OperationRow], number: int) -
             "line": {"width": 1.5, "color": "text", "dash": "solid" if name == "float32" else "dot"},
             "hovertext": [plot_text(f"the limit of {name}")] * 3, "hoverinfo": "text",
         })  # fmt: skip
+    fastest = rates[-1][1] if rates else 0.0
+    knee = min(max(fastest / limits.read_bytes, low), high)
+    data.append({
+        "type": "scatter", "mode": "lines", "x": [low, knee],
+        "y": [1e-9 * x * limits.read_bytes for x in (low, knee)],
+        "line": {"width": 1.5, "color": "text", "dash": "dash"},
+        "hovertext": [plot_text("the limit of reads")] * 2, "hoverinfo": "text",
+    })  # fmt: skip
     for kind in dict.fromkeys(r.kind for r in drawn):
         alike = [r for r in drawn if r.kind == kind]
         data.append({
@@ -117,10 +125,12 @@ def _roofline(profile: StepProfile, rows: Sequence[OperationRow], number: int) -
     signs += [
         Sign(f"limit: {name}", "text", "line", "" if name == "float32" else "2px,3px") for name, _ in rates
     ]
+    signs.append(Sign("limit: reads", "text", "line", "6px,4px"))
     about = (
         "Each mark is an operation of a class, the larger the more time it takes. The line is what this"
-        " machine can do: at the left the rate of copies, at the right that of products. Marks above it work"
-        " in a cache; far below it time is lost."
+        " machine can do: at the left the rate of copies, or of reads for what writes little, at the right"
+        " that of products. Marks above it work in a cache, or the limit is too low; far below it time is"
+        " lost."
     )
     return Plot(f"roofline-{number}", "Roofline", {"data": data, "layout": layout}, about, signs)
 
