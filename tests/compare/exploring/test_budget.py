@@ -83,6 +83,21 @@ def test_a_budget_that_nothing_meets_is_refused(budget: float) -> None:
         best_format(budget, vectors=2)
 
 
+def test_rows_shorter_than_a_block_keep_the_budget_in_what_is_stored(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).standard_normal((64, 8)).astype(np.float32)
+    np.save(tmp_path / "rows.npy", rows)
+    own = "block(element=int(3,coding=symmetric),scale=e8m0,size=32)"
+    choice = best_format(4.5, tmp_path / "rows.npy", [own])
+    for finalist in choice.finalists:
+        stored = fb.quantize(rows, finalist.format.format).nbytes
+        outer = 4 if "outer" in finalist.format.format else 0
+        # Rows end on a byte: half a bit per value for a scale of four bits.
+        assert 0 <= 8 * (stored - outer) / rows.size - finalist.format.bits_per_value <= 0.5
+        assert finalist.format.bits_per_value <= 4.5
+    with pytest.raises(ArgumentError, match=r"mxfp4 takes 5 bits per value, more than the budget of 4.5"):
+        best_format(4.5, tmp_path / "rows.npy", ["mxfp4"])
+
+
 def test_wrong_requests_are_refused() -> None:
     with pytest.raises(
         ArgumentError, match=r"mx6 takes 6 bits per value, more than the budget of 4.5; leave"

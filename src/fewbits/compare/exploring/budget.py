@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from math import isfinite
+from math import ceil, isfinite
 
 from fewbits import kernels
 from fewbits.compare.exploring.fitting import fitted_table
-from fewbits.compare.exploring.space import BLOCK_SCALES, FAMILIES, NAMED, SIZES, bits_of, design_space
+from fewbits.compare.exploring.space import BLOCK_SCALES, FAMILIES, NAMED, SIZES, design_space
 from fewbits.compare.exploring.sweep import own_formats, qsnr_of, score_all
 from fewbits.compare.exploring.vectors import Singles, vectors_of
 from fewbits.errors import ArgumentError
-from fewbits.formats import Element, Format, parse
+from fewbits.formats import Element, Format, bits_in_lines, parse
 from fewbits.records import ExploredFormat, Finalist, FormatChoice
 from fewbits.typing import Progress
 
@@ -57,14 +57,15 @@ def best_format(
         DataError: as :func:`explore_formats`.
     """
     own = own_formats(formats)
-    space = [f for f in design_space() if f.bits_per_value <= budget]
-    if not isfinite(budget) or not space:
-        least = design_space()[0].bits_per_value
-        raise ArgumentError(f"a budget of {budget:g} bits per value; expected at least {least:g}")
-    kernels.check_scale_rule(scale_rule, (*space, *own))
+    kernels.check_scale_rule(scale_rule, (*design_space(), *own))
     drawn = vectors_of(data, vectors, seed, scale_rule, include, exclude)
+    length = drawn.data.length
+    space = [f for f in design_space() if bits_in_lines(f, length) <= budget]
+    if not isfinite(budget) or not space:
+        least = min(bits_in_lines(f, length) for f in design_space())
+        raise ArgumentError(f"a budget of {budget:g} bits per value; expected at least {least:g}")
     for format in own:
-        bits = bits_of(format, drawn.data.length)
+        bits = bits_in_lines(format, length)
         if bits > budget:
             raise ArgumentError(
                 f"{format!s:.100} takes {bits:g} bits per value, more than the budget of {budget:g}; leave it"
@@ -74,7 +75,7 @@ def best_format(
     if not half:
         raise ArgumentError("one vector; expected at least 2: one half chooses, the other one judges")
     given, held_out = drawn.values[:half], drawn.values[half:]
-    named = [f for f in dict.fromkeys([*own, *map(parse, NAMED)]) if f.bits_per_value <= budget]
+    named = [f for f in dict.fromkeys([*own, *map(parse, NAMED)]) if bits_in_lines(f, length) <= budget]
     scores = score_all(given, list(dict.fromkeys([*space, *named])), scale_rule, progress)
     tables = _tables(given, budget, progress)
     of_tables = score_all(given, tables, scale_rule)
@@ -91,12 +92,12 @@ def best_format(
 def _best(scores: dict[Format, ExploredFormat], family: str) -> list[Format]:
     """Return the best format of a family, the narrowest of equal ones; none where the family has none."""
     among = [f for f, s in scores.items() if s.family == family]
-    return sorted(among, key=lambda f: (-scores[f].qsnr_db, f.bits_per_value, str(f)))[:1]
+    return sorted(among, key=lambda f: (-scores[f].qsnr_db, scores[f].bits_per_value, str(f)))[:1]
 
 
 def _tables(values: Singles, budget: float, progress: Progress | None) -> list[Format]:
     """Return tables fitted to the vectors: under each scale and size those with the most bits that fit."""
-    shapes = list(_shapes(budget))
+    shapes = list(_shapes(budget, values.shape[1]))
     tables: list[Format] = []
     for done, (bits, scale, outer, size) in enumerate(shapes):
         if progress is not None:
@@ -108,9 +109,10 @@ def _tables(values: Singles, budget: float, progress: Progress | None) -> list[F
     return list(dict.fromkeys(tables))
 
 
-def _shapes(budget: float) -> Iterator[tuple[int, Element, Element | None, int]]:
+def _shapes(budget: float, length: int) -> Iterator[tuple[int, Element, Element | None, int]]:
+    """Return the bits, scales and sizes of the tables to fit, the widest within the budget."""
     for scale, outer in BLOCK_SCALES:
         for size in SIZES:
-            bits = min(int(budget - scale.bits / size), _MOST_BITS)
+            bits = min(int(budget - scale.bits * ceil(length / size) / length), _MOST_BITS)
             if bits >= _LEAST_BITS:
                 yield bits, scale, outer, size
