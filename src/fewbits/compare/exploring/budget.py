@@ -77,7 +77,7 @@ def best_format(
     given, held_out = drawn.values[:half], drawn.values[half:]
     named = [f for f in dict.fromkeys([*own, *map(parse, NAMED)]) if bits_in_lines(f, length) <= budget]
     scores = score_all(given, list(dict.fromkeys([*space, *named])), scale_rule, progress)
-    tables = _tables(given, budget, progress)
+    tables = _tables(given, budget, scale_rule, progress)
     of_tables = score_all(given, tables, scale_rule)
     kinds = {f: family for family in FAMILIES for f in _best({f: scores[f] for f in space}, family)}
     kinds |= dict.fromkeys(_best(of_tables, "lookup"), "table")
@@ -95,14 +95,14 @@ def _best(scores: dict[Format, ExploredFormat], family: str) -> list[Format]:
     return sorted(among, key=lambda f: (-scores[f].qsnr_db, scores[f].bits_per_value, str(f)))[:1]
 
 
-def _tables(values: Singles, budget: float, progress: Progress | None) -> list[Format]:
+def _tables(values: Singles, budget: float, scale_rule: str, progress: Progress | None) -> list[Format]:
     """Return tables fitted to the vectors: under each scale and size those with the most bits that fit."""
     shapes = list(_shapes(budget, values.shape[1]))
     tables: list[Format] = []
     for done, (bits, scale, outer, size) in enumerate(shapes):
         if progress is not None:
             progress("fitting tables", done, len(shapes))
-        table = fitted_table(values, bits, scale, size, outer)
+        table = fitted_table(values, bits, scale, size, outer, scale_rule)
         tables += [table] if table is not None else []
     if progress is not None and shapes:
         progress("fitting tables", len(shapes), len(shapes))
