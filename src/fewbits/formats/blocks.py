@@ -162,7 +162,7 @@ def for_one_channel(format: Format) -> Format:
     return replace(format, **changed)
 
 
-def bits_in_lines(format: Format, length: int) -> float:
+def line_bits_per_value(format: Format, length: int) -> float:
     """Return the bits per value of lines of ``length`` values, each a channel of its own.
 
     A line that ends within a block pays for the whole scale of it. What a whole tensor shares counts nothing.
