@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import fewbits as fb
-from fewbits.formats import Bdr, line_bits_per_value, packed_bits, parse
+from fewbits.formats import Bdr, channel_bits_per_value, packed_bits, parse
 from tests import cases
 
 
@@ -51,7 +51,7 @@ def test_bits_per_value_of_lines_are_those_that_are_stored(fmt: cases.Format, le
     lines = 4
     stored = 8 * fb.quantize(torch.ones(lines, length), fmt).nbytes
     per_tensor = sum(g.bits for g in fmt.groups.shared if g.size == "tensor")
-    spare = stored - per_tensor - line_bits_per_value(fmt, length) * lines * length
+    spare = stored - per_tensor - channel_bits_per_value(fmt, length) * lines * length
     # Each part of each line ends on a byte.
     assert -1e-6 <= spare < 8 * lines * (1 + len(fmt.groups.shared))
 
@@ -59,9 +59,9 @@ def test_bits_per_value_of_lines_are_those_that_are_stored(fmt: cases.Format, le
 def test_a_line_that_is_shorter_than_a_block_pays_for_a_whole_scale() -> None:
     fmt = parse("block(element=int(4,coding=symmetric),scale=fp16,size=128)")
     for length, bits in ((8, 6.0), (100, 4.16), (128, 4.125), (200, 4.16)):
-        assert line_bits_per_value(fmt, length) == bits
+        assert channel_bits_per_value(fmt, length) == bits
     assert 8 * fb.quantize(torch.ones(5, 8), fmt).nbytes == 6 * 40
-    assert line_bits_per_value(parse("bdr(m=3,k1=16,d2=1,k2=2)"), 3) == pytest.approx(4 + 8 / 3 + 2 / 3)
+    assert channel_bits_per_value(parse("bdr(m=3,k1=16,d2=1,k2=2)"), 3) == pytest.approx(4 + 8 / 3 + 2 / 3)
 
 
 def test_bits_of_bdr_follow_table_2_of_its_paper() -> None:

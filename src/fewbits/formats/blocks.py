@@ -162,10 +162,10 @@ def for_one_channel(format: Format) -> Format:
     return replace(format, **changed)
 
 
-def line_bits_per_value(format: Format, length: int) -> float:
-    """Return the bits per value of lines of ``length`` values, each a channel of its own.
+def channel_bits_per_value(format: Format, length: int) -> float:
+    """Return the bits per value of channels of ``length`` values each.
 
-    A line that ends within a block pays for the whole scale of it. What a whole tensor shares counts nothing.
+    A channel that ends within a block pays for the whole scale of it. What a whole tensor shares counts nothing.
     """
 
     def count(size: Size) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from fewbits.formats.blocks import line_bits_per_value
+from fewbits.formats.blocks import channel_bits_per_value
 from fewbits.formats.elements import Fixed, Float, Lookup, Posit
 from fewbits.formats.format import Element, Format, Size
 
@@ -72,7 +72,7 @@ def _per_value(size: Size, length: int | None) -> float:
 
 def memory_beats(format: Format, length: int | None = None) -> int:
     """Return the 64-byte transfers that a tile of 256 values takes, scales included."""
-    bits = format.bits_per_value if length is None else line_bits_per_value(format, length)
+    bits = format.bits_per_value if length is None else channel_bits_per_value(format, length)
     return ceil(bits * _TILE / _BEAT_BITS)
 
 

@@ -15,7 +15,7 @@ from fewbits.compare.exploring.space import BLOCK_SCALES, FAMILIES, NAMED, SIZES
 from fewbits.compare.exploring.sweep import own_formats, qsnr_of, score_all
 from fewbits.compare.exploring.vectors import Singles, Vectors, vectors_of
 from fewbits.errors import ArgumentError, DataError
-from fewbits.formats import Element, Format, line_bits_per_value, parse
+from fewbits.formats import Element, Format, channel_bits_per_value, parse
 from fewbits.records import ExploredData, ExploredFormat, Finalist, FormatChoice
 from fewbits.typing import Progress
 
@@ -64,12 +64,12 @@ def best_format(
     kernels.check_scale_rule(scale_rule, (*design_space(), *own))
     drawn = vectors_of(data, vectors, seed, scale_rule, include, exclude)
     length = drawn.data.length
-    space = [f for f in design_space() if line_bits_per_value(f, length) <= budget]
+    space = [f for f in design_space() if channel_bits_per_value(f, length) <= budget]
     if not isfinite(budget) or not space:
-        least = min(line_bits_per_value(f, length) for f in design_space())
+        least = min(channel_bits_per_value(f, length) for f in design_space())
         raise ArgumentError(f"a budget of {budget:g} bits per value; expected at least {least:g}")
     for format in own:
-        bits = line_bits_per_value(format, length)
+        bits = channel_bits_per_value(format, length)
         if bits > budget:
             raise ArgumentError(
                 f"{format!s:.100} takes {bits:g} bits per value, more than the budget of {budget:g}; leave it"
@@ -85,7 +85,9 @@ def best_format(
             f"{data!s:.200}: all vectors of one half are zero, and no format can be chosen or judged on them;"
             " give more vectors, another seed or other tensors"
         )
-    named = [f for f in dict.fromkeys([*own, *map(parse, NAMED)]) if line_bits_per_value(f, length) <= budget]
+    named = [
+        f for f in dict.fromkeys([*own, *map(parse, NAMED)]) if channel_bits_per_value(f, length) <= budget
+    ]
     scores = score_all(given, list(dict.fromkeys([*space, *named])), scale_rule, progress)
     tables = _tables(given, budget, scale_rule, progress)
     of_tables = score_all(given, tables, scale_rule)

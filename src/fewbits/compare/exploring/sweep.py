@@ -11,7 +11,7 @@ from fewbits import kernels
 from fewbits.compare.exploring.space import NAMED, design_space, family_of, is_explorable, scale_of
 from fewbits.compare.exploring.vectors import Singles, vectors_of
 from fewbits.errors import ArgumentError
-from fewbits.formats import Bdr, Format, area_memory_proxy, line_bits_per_value, parse
+from fewbits.formats import Bdr, Format, area_memory_proxy, channel_bits_per_value, parse
 from fewbits.fronts import best_at, pareto_front
 from fewbits.metrics import Tally, qsnr_lower_bound
 from fewbits.records import Exploration, ExploredFormat, ExploredFront, FrontSensitivity, PlacedFormat
@@ -118,7 +118,7 @@ def _score(format: Format, qsnr_db: float, length: int) -> ExploredFormat:
         str(format),
         family_of(format),
         scale_of(format),
-        line_bits_per_value(format, length),
+        channel_bits_per_value(format, length),
         qsnr_db,
         area_memory_proxy(format, length),
         qsnr_lower_bound(format, length) if isinstance(format, Bdr) else nan,
