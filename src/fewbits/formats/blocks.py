@@ -165,7 +165,7 @@ def for_one_channel(format: Format) -> Format:
 def channel_bits_per_value(format: Format, length: int) -> float:
     """Return the bits per value of channels of ``length`` values each.
 
-    A channel that ends within a block pays for the whole scale of it. What a whole tensor shares counts nothing.
+    A channel that ends within a block pays for the whole scale of it. What a tensor shares counts nothing.
     """
 
     def count(size: Size) -> int:
