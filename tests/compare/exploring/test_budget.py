@@ -123,6 +123,17 @@ def test_a_half_of_zeros_is_refused(tmp_path: Path, zero: int) -> None:
         best_format(4.5, tmp_path / "z.npy")
 
 
+def test_tables_are_fitted_by_the_scale_rule_that_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules: set[Any] = set()
+
+    def recorded(*given: Any) -> None:
+        rules.add(given[5])
+
+    monkeypatch.setattr("fewbits.compare.exploring.budget.fitted_table", recorded)
+    best_format(2.25, vectors=2, scale_rule="ceil")
+    assert rules == {"ceil"}
+
+
 def test_wrong_requests_are_refused() -> None:
     with pytest.raises(
         ArgumentError, match=r"mx6 takes 6 bits per value, more than the budget of 4.5; leave"
