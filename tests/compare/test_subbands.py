@@ -10,6 +10,7 @@ from fewbits.compare import SubbandModel, band_shares, haar_bands
 from fewbits.compare.subbands import BANDS
 from fewbits.errors import ArgumentError
 from fewbits.nn import prepare
+from fewbits.records import BandShares
 from fewbits.train.tasks.digits_model import DigitModel
 
 
@@ -89,6 +90,23 @@ def test_of_a_classifier_layers_with_images_are_listed() -> None:
     ]  # fmt: skip
     assert all(sum(row.shares) == pytest.approx(1) for row in rows)
     assert not model.conv1._forward_hooks
+
+
+def test_layers_that_overwrite_their_input_do_not_change_the_shares() -> None:
+    def rows(*, inplace: bool) -> list[BandShares]:
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Conv2d(1, 4, 3, padding=1),
+            nn.ReLU(inplace),
+            nn.Conv2d(4, 2, 3, padding=1),
+            nn.Hardtanh(-1, 1, inplace),
+        )
+        return band_shares(model, lambda: model(images(4, 1, 8, 8, dtype=torch.float32)).square().mean())
+
+    plain, overwritten = rows(inplace=False), rows(inplace=True)
+    assert overwritten == plain
+    assert len(plain) == 8
+    assert plain[0].shares != plain[2].shares  # before and after the activation
 
 
 def test_bad_input_is_refused() -> None:

@@ -1,8 +1,10 @@
 """Blocks: what their sizes cost, and the defaults that they give to quantization."""
 
 import pytest
+import torch
 
-from fewbits.formats import Bdr, packed_bits, parse
+import fewbits as fb
+from fewbits.formats import Bdr, channel_bits_per_value, packed_bits, parse
 from tests import cases
 
 
@@ -41,6 +43,25 @@ def test_packed_bits_count_codes_and_every_scale(
 def test_bits_per_value_is_what_a_large_array_of_whole_blocks_takes(fmt: cases.Format) -> None:
     n = 48 * 10_000
     assert packed_bits(fmt, (n,)) / n == pytest.approx(fmt.bits_per_value, abs=1e-3)
+
+
+@pytest.mark.parametrize("length", [3, 8, 100])
+@pytest.mark.parametrize("fmt", cases.FORMATS, ids=cases.label)
+def test_bits_per_value_of_lines_are_those_that_are_stored(fmt: cases.Format, length: int) -> None:
+    lines = 4
+    stored = 8 * fb.quantize(torch.ones(lines, length), fmt).nbytes
+    per_tensor = sum(g.bits for g in fmt.groups.shared if g.size == "tensor")
+    spare = stored - per_tensor - channel_bits_per_value(fmt, length) * lines * length
+    # Each part of each line ends on a byte.
+    assert -1e-6 <= spare < 8 * lines * (1 + len(fmt.groups.shared))
+
+
+def test_a_line_that_is_shorter_than_a_block_pays_for_a_whole_scale() -> None:
+    fmt = parse("block(element=int(4,coding=symmetric),scale=fp16,size=128)")
+    for length, bits in ((8, 6.0), (100, 4.16), (128, 4.125), (200, 4.16)):
+        assert channel_bits_per_value(fmt, length) == bits
+    assert 8 * fb.quantize(torch.ones(5, 8), fmt).nbytes == 6 * 40
+    assert channel_bits_per_value(parse("bdr(m=3,k1=16,d2=1,k2=2)"), 3) == pytest.approx(4 + 8 / 3 + 2 / 3)
 
 
 def test_bits_of_bdr_follow_table_2_of_its_paper() -> None:

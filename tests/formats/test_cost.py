@@ -45,6 +45,22 @@ def test_every_format_has_a_positive_cost_and_its_scales_are_not_free(fmt: cases
         assert area_memory_proxy(fmt) > area_memory_proxy(fmt.element)
 
 
+def test_a_scale_per_channel_counts_as_a_block_as_long_as_the_channel() -> None:
+    channel = parse("int4_channel")
+    block = "block(element={},scale=fp32,size={})"
+    for length in (16, 64, 256):
+        as_block = parse(block.format(channel.element, length))
+        assert area_memory_proxy(channel, length) == area_memory_proxy(as_block) > area_memory_proxy(channel)
+    assert area_memory_proxy(parse("int8_tensor"), 8) == area_memory_proxy(parse("int8_tensor"))
+
+
+def test_a_channel_that_ends_within_a_block_pays_for_its_whole_scale() -> None:
+    names = [f"block(element=int(4,coding=symmetric),scale=fp16,size={size})" for size in (8, 32, 128)]
+    short = [area_memory_proxy(parse(name), 8) for name in names]
+    assert short == [proxy(names[0])] * 3
+    assert area_memory_proxy(parse("mxfp4"), 64) == proxy("mxfp4")
+
+
 def test_a_table_costs_what_its_values_cost_and_not_its_codes() -> None:
     # The same three values as codes of an integer and of a table: 0 and 1 are one bit of a multiplier.
     assert proxy("lookup(-1,0,1)") == proxy("int(2,coding=symmetric)")

@@ -181,6 +181,22 @@ def test_experts_without_a_wire_are_nearer_than_one_model_trained_with_equal_ope
     assert min(shuffled) > 2 * max(together)  # the control: a router that asks the wrong ones
 
 
+@pytest.mark.parametrize("top", [1, CLUSTERS])
+def test_autocast_computes_nearly_the_same_flow(top: int) -> None:
+    torch.manual_seed(0)
+    mixed = RoutedExperts([Small(16, 2) for _ in range(CLUSTERS)], Small(16, CLUSTERS), top)
+    samples, _ = circle(64, torch.Generator().manual_seed(0))
+    times = torch.linspace(0, 1, 64)
+    with torch.no_grad():
+        wanted = mixed(samples, times)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert mixed.experts[0](samples, times).dtype == torch.bfloat16
+            found = mixed(samples, times)
+    assert found.dtype == samples.dtype
+    off = (found - wanted).norm(dim=1) > 0.05 * wanted.norm(dim=1).mean()
+    assert int(off.sum()) < 5  # the router's rounded probabilities may ask another one of two alike
+
+
 def test_bad_input_is_refused() -> None:
     with pytest.raises(ArgumentError, match="of 0 experts"):
         RoutedExperts([], Logits())

@@ -106,6 +106,27 @@ def test_scores_are_what_numpy_makes_of_their_formulas(score: Callable[..., Tens
     assert not found.requires_grad
 
 
+def test_scoring_leaves_each_module_in_its_own_mode() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Sequential(nn.Dropout())).train()
+    model[1].eval()
+    modes = [module.training for module in model.modules()]
+    loss_scores(model, [(torch.ones(2, 3), torch.zeros(2, dtype=torch.int64))])
+    assert [module.training for module in model.modules()] == modes == [True, True, False, True, True]
+
+
+def test_a_state_of_another_data_set_is_refused() -> None:
+    other = FilteredSampler(100, lambda: torch.arange(100.0), keep=0.4, refresh_every=5)
+    here = FilteredSampler(N, lambda: SCORES, keep=0.4, refresh_every=5)
+    epochs(other, 1)
+    for _ in range(2):  # after the warm-up, and after the first scores
+        with pytest.raises(DataError, match=r"samples up to 99; expected (20|8) of 20"):
+            here.load_state_dict(other.state_dict())
+        epochs(other, 1)
+    with pytest.raises(DataError, match="with 8 samples up to 27; expected 8 of 20"):
+        here.load_state_dict({"epoch": 2, "kept": torch.arange(20, 28)})
+    assert sorted(here) == list(range(N))  # it is as it was
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -116,6 +137,8 @@ def test_scores_are_what_numpy_makes_of_their_formulas(score: Callable[..., Tens
         ({"refresh_every": 0}, "refresh_every=0"),
         ({"warm_up": -1}, "warm_up=-1"),
         ({"num_replicas": 2, "rank": 2}, "rank=2"),
+        ({"keep": 0.05, "num_replicas": 2}, "keep=0.05 of 20 samples, 1, for num_replicas=2"),
+        ({"length": 1, "num_replicas": 2}, "of 1 samples, 1, for num_replicas=2"),
     ],
 )
 def test_bad_numbers_are_refused(options: dict[str, Any], told: str) -> None:

@@ -110,12 +110,14 @@ def band_shares(model: nn.Module, loss: Callable[[], Tensor]) -> list[BandShares
 def _results(model: nn.Module, kept: list[tuple[str, Tensor]]) -> Iterator[None]:
     """Keep the results of innermost modules that bands can be made of."""
 
-    def hook(name: str) -> Callable[[nn.Module, object, object], None]:
-        def keep(_: nn.Module, __: object, result: object) -> None:
+    def hook(name: str) -> Callable[[nn.Module, object, object], Tensor | None]:
+        def keep(_: nn.Module, __: object, result: object) -> Tensor | None:
             if not isinstance(result, Tensor) or result.ndim != 4 or not result.requires_grad:
-                return
-            if result.shape[2] % 2 == result.shape[3] % 2 == 0:
-                kept.append((name, result))
+                return None
+            if result.shape[2] % 2 or result.shape[3] % 2:
+                return None
+            kept.append((name, result))
+            return result.clone()  # which the next layer may overwrite in place
 
         return keep
 

@@ -10,7 +10,14 @@
 A format does not say how a power-of-two scale is chosen; :mod:`fewbits.kernels.bits.scale_rules` does.
 """
 
-from fewbits.formats.blocks import Bdr, Block, for_one_channel, packed_bits, shares_scale
+from fewbits.formats.blocks import (
+    Bdr,
+    Block,
+    channel_bits_per_value,
+    for_one_channel,
+    packed_bits,
+    shares_scale,
+)
 from fewbits.formats.catalogue import CATALOGUE, elements
 from fewbits.formats.cost import area_memory_proxy
 from fewbits.formats.elements import Exponent, Fixed, Float, Lookup, Posit
@@ -40,6 +47,7 @@ __all__ = [
     "Size",
     "ValueGrid",
     "area_memory_proxy",
+    "channel_bits_per_value",
     "decode",
     "elements",
     "for_one_channel",

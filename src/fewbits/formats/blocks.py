@@ -162,6 +162,19 @@ def for_one_channel(format: Format) -> Format:
     return replace(format, **changed)
 
 
+def channel_bits_per_value(format: Format, length: int) -> float:
+    """Return the bits per value of channels of ``length`` values each.
+
+    A channel that ends within a block pays for the whole scale of it. What a tensor shares counts nothing.
+    """
+
+    def count(size: Size) -> int:
+        return {"tensor": 0, "channel": 1}[size] if isinstance(size, str) else ceil(length / size)
+
+    codes, *_ = format.groups
+    return codes.bits + sum(count(group.size) * group.bits for group in format.groups.shared) / length
+
+
 def packed_bits(format: Format, shape: tuple[int, ...], axis: int = -1) -> int:
     """Bits of codes and scales for an array of ``shape`` with blocks along ``axis``."""
     others = list(shape or (1,))

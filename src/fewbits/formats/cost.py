@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from math import ceil
 
+from fewbits.formats.blocks import channel_bits_per_value
 from fewbits.formats.elements import Fixed, Float, Lookup, Posit
-from fewbits.formats.format import Element, Format
+from fewbits.formats.format import Element, Format, Size
 
 _VALUES, _TILE, _BEAT_BITS, _SUM_BITS = 64, 256, 512, 25
 
@@ -44,25 +45,45 @@ def _scale_area(scale: Element) -> int:
     return scale.bits
 
 
-def area_bits(format: Format) -> float:
-    """Return the bits of multipliers, aligning shifters and adders of a 64-value dot product."""
+def area_bits(format: Format, length: int | None = None) -> float:
+    """Return the bits of multipliers, aligning shifters and adders of a 64-value dot product.
+
+    Args:
+        format: of both factors.
+        length: as :func:`area_memory_proxy` takes it.
+    """
     _, scales, shifts, _ = format.groups
     width, binades = _significand_and_range(format.element)
     shift = 2 * (binades if shifts is None else format.largest_shift)
     sum_bits = min(_SUM_BITS, 2 * width + shift)
     products = shifts.size if shifts is not None and isinstance(shifts.size, int) else 1  # per shifter
     area = _VALUES * (width**2 + sum_bits * shift.bit_length() / products + sum_bits)
-    if scales is None or isinstance(scales.size, str):
+    if scales is None:
         return area
-    return area + _scale_area(scales.element) * _VALUES / scales.size
+    return area + _scale_area(scales.element) * _VALUES * _per_value(scales.size, length)
 
 
-def memory_beats(format: Format) -> int:
+def _per_value(size: Size, length: int | None) -> float:
+    """Return how many scales a value has."""
+    if isinstance(size, str):
+        return 0.0 if size == "tensor" or length is None else 1 / length
+    return 1 / size if length is None else ceil(length / size) / length
+
+
+def memory_beats(format: Format, length: int | None = None) -> int:
     """Return the 64-byte transfers that a tile of 256 values takes, scales included."""
-    return ceil(format.bits_per_value * _TILE / _BEAT_BITS)
+    bits = format.bits_per_value if length is None else channel_bits_per_value(format, length)
+    return ceil(bits * _TILE / _BEAT_BITS)
 
 
-def area_memory_proxy(format: Format) -> float:
-    """Return area times memory relative to FP8 E4M3; a proxy, smaller is better."""
+def area_memory_proxy(format: Format, length: int | None = None) -> float:
+    """Return area times memory relative to FP8 E4M3; a proxy, smaller is better.
+
+    Args:
+        format: of both factors.
+        length: values of a channel, which ends the last block; None: so many that blocks are full, and a
+            scale per channel counts nothing.
+    """
     unit = Float(4, 3, 7, "fn")
-    return area_bits(format) / area_bits(unit) * memory_beats(format) / memory_beats(unit)
+    area = area_bits(format, length) / area_bits(unit)
+    return area * memory_beats(format, length) / memory_beats(unit)

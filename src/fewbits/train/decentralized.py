@@ -96,7 +96,9 @@ class RoutedExperts(nn.Module):
             asked = (chosen == k).any(1).nonzero().view(-1)
             if len(asked):
                 part = weights[asked, k].view(-1, *[1] * (samples.ndim - 1))
-                found = found.index_add(0, asked, part * expert(samples[asked], times[asked]))
+                found = found.index_add(
+                    0, asked, (part * expert(samples[asked], times[asked])).to(found.dtype)
+                )
         return found
 
 

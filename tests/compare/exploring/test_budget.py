@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 import fewbits as fb
 from fewbits.compare import best_format
 from fewbits.compare.exploring.sweep import qsnr_of
 from fewbits.compare.exploring.vectors import vectors_of
-from fewbits.errors import ArgumentError
+from fewbits.errors import ArgumentError, DataError
 from fewbits.formats import parse
 from fewbits.records import Finalist, FormatChoice
 
@@ -81,6 +83,55 @@ def test_data_of_a_few_values_get_the_table_that_holds_them_exactly(tmp_path: Pa
 def test_a_budget_that_nothing_meets_is_refused(budget: float) -> None:
     with pytest.raises(ArgumentError, match=r"a budget of .* bits per value; expected at least 1$"):
         best_format(budget, vectors=2)
+
+
+def test_rows_shorter_than_a_block_keep_the_budget_in_what_is_stored(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).standard_normal((64, 8)).astype(np.float32)
+    np.save(tmp_path / "rows.npy", rows)
+    own = "block(element=int(3,coding=symmetric),scale=e8m0,size=32)"
+    choice = best_format(4.5, tmp_path / "rows.npy", [own])
+    for finalist in choice.finalists:
+        stored = fb.quantize(rows, finalist.format.format).nbytes
+        outer = 4 if "outer" in finalist.format.format else 0
+        # Rows end on a byte: half a bit per value for a scale of four bits.
+        assert 0 <= 8 * (stored - outer) / rows.size - finalist.format.bits_per_value <= 0.5
+        assert finalist.format.bits_per_value <= 4.5
+    with pytest.raises(ArgumentError, match=r"mxfp4 takes 5 bits per value, more than the budget of 4.5"):
+        best_format(4.5, tmp_path / "rows.npy", ["mxfp4"])
+
+
+def test_equal_vectors_of_tied_tensors_are_not_in_both_halves(tmp_path: Path) -> None:
+    w = torch.randn(3, 256, generator=torch.Generator().manual_seed(0))
+    save_file({"embed": w, "head": w.clone()}, tmp_path / "tied.safetensors")
+    choice = best_format(8.5, tmp_path / "tied.safetensors")
+    assert choice.data.vectors == 3
+    assert choice.data.about == "6 of 6 pieces of the rows of 2 tensors; 3 equal to others left out"
+    # One vector chose, and none of the judges is it: a table of its values has learned by heart and loses.
+    table = kinds(choice)["table"]
+    assert table.held_out_db < table.format.qsnr_db - 3
+    save_file({"embed": w[:1], "head": w[:1].clone()}, tmp_path / "one.safetensors")
+    with pytest.raises(ArgumentError, match="one vector; expected at least 2"):
+        best_format(8.5, tmp_path / "one.safetensors")
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_a_half_of_zeros_is_refused(tmp_path: Path, zero: int) -> None:
+    rows = np.random.default_rng(0).standard_normal((2, 256))
+    rows[zero] = 0
+    np.save(tmp_path / "z.npy", rows)
+    with pytest.raises(DataError, match="all vectors of one half are zero"):
+        best_format(4.5, tmp_path / "z.npy")
+
+
+def test_tables_are_fitted_by_the_scale_rule_that_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules: set[Any] = set()
+
+    def recorded(*given: Any) -> None:
+        rules.add(given[5])
+
+    monkeypatch.setattr("fewbits.compare.exploring.budget.fitted_table", recorded)
+    best_format(2.25, vectors=2, scale_rule="ceil")
+    assert rules == {"ceil"}
 
 
 def test_wrong_requests_are_refused() -> None:

@@ -13,9 +13,11 @@ from fewbits.compare.exploring.fitting import fitted_table, optimal_values
 from fewbits.compare.exploring.sweep import qsnr_of
 from fewbits.compare.exploring.vectors import vectors_of
 from fewbits.formats import Block, Exponent, Float, Lookup, parse
+from tests.compare.exploring import definitions as d
 
 FP32 = Float(8, 23, 127, "ieee")
 E4M3 = Float(4, 3, 7, "fn")
+E5M2 = Float(5, 2, 15, "ieee")
 
 # Places on a grid of 16 cells, with weights; some places are many times there.
 pairs = st.tuples(st.integers(0, 15), st.integers(1, 4))
@@ -100,16 +102,76 @@ def test_the_largest_of_a_block_stays_what_it_is_under_a_real_scale() -> None:
 
 
 def test_values_that_make_no_table_give_none() -> None:
-    assert fitted_table(np.full((2, 16), -1, np.float32), 2, Exponent(8), 16) is None  # none above zero
-    assert fitted_table(np.full((2, 16), 1, np.float32), 2, FP32, 16) is None  # one value only
+    for scale in (Exponent(8), FP32):
+        assert fitted_table(np.full((2, 16), 1, np.float32), 2, scale, 16) is None  # one value only
 
 
-def test_blocks_that_are_not_full_and_blocks_of_zeros_do_not_count_zeros() -> None:
-    values = np.zeros((3, 20), np.float32)
-    values[0, :] = [1, -1, 0.5, -0.5] * 5
+def test_values_below_zero_alone_have_a_table_that_is_exact() -> None:
+    values = np.full((2, 16), -1, np.float32)
+    table = fitted_table(values, 2, Exponent(8), 16)
+    assert table is not None
+    assert qsnr_of(values, table, "floor") == np.inf
+
+
+# A scale of two mantissa bits, which is rounded by up to an eighth; and powers of two, which a rule chooses.
+SCALES = [
+    (Exponent(8), "floor"),
+    (Exponent(8), "ceil"),
+    (Exponent(8), "even"),
+    (E5M2, "floor"),
+    (FP32, "floor"),
+]
+
+
+@pytest.mark.parametrize("size", [8, 32, 128])
+@pytest.mark.parametrize(("scale", "rule"), SCALES)
+def test_no_nudge_of_a_fitted_value_loses_less_in_the_codec(scale: Any, rule: str, size: int) -> None:
+    values = vectors_of("gaussian", 200, 0, "floor").values
+    for bits in (2, 3):
+        table = fitted_table(values, bits, scale, size, None, rule)
+        assert table is not None
+        assert isinstance(table.element, Lookup)
+        found = qsnr_of(values, table, rule)
+        of = table.element.values
+        assert of[-1] >= 1  # below, a scale that is a power of two would be another one
+        for i in range(len(of) - 1):  # the largest one is what the scales are chosen by
+            for nudge in (-0.03, 0.03):
+                moved = Lookup((*of[:i], of[i] + nudge, *of[i + 1 :]))
+                assert qsnr_of(values, Block(moved, scale, size), rule) < found
+
+
+@pytest.mark.parametrize("size", [8, 32, 128])
+def test_the_codec_scales_a_table_as_the_fit_did(size: int) -> None:
+    values = vectors_of("gaussian", 400, 0, "floor").values
+    wide = values.astype(np.float64)
+    for bits in (2, 3, 4):
+        table = fitted_table(values, bits, Exponent(8), size)
+        assert table is not None
+        assert isinstance(table.element, Lookup)
+        rounded = d.power_of_two_block(wide, np.array(table.element.values), 0, size)
+        assert qsnr_of(values, table, "floor") == pytest.approx(d.qsnr(wide, rounded), abs=1e-4)
+        assert qsnr_of(values, table, "floor") > (8.5, 14, 20)[bits - 2]
+
+
+def test_a_table_is_fitted_for_the_rule_that_rounds() -> None:
+    values = vectors_of("gaussian", 200, 0, "floor").values
+    floor, ceil = (fitted_table(values, 3, Exponent(8), 16, None, rule) for rule in ("floor", "ceil"))
+    assert floor is not None
+    assert ceil is not None
+    assert qsnr_of(values, ceil, "ceil") > qsnr_of(values, floor, "ceil") + 0.5
+    assert qsnr_of(values, floor, "floor") > qsnr_of(values, ceil, "floor") + 0.5
+
+
+def test_zeros_beyond_the_end_of_a_line_do_not_count_and_those_of_the_line_do() -> None:
+    values = np.array([[1, -1, 0.5, -0.5] * 5], np.float32)
     table = fitted_table(values, 2, FP32, 16)
     assert table is not None
     assert set(np.abs(table.element.values) if isinstance(table.element, Lookup) else ()) == {1.0, 0.5}
+    sparse = np.array([[1, -1, 0, 0, 0, 0, 0, 0.5] * 2], np.float32)
+    for scale in (FP32, Exponent(8)):
+        table = fitted_table(sparse, 2, scale, 16)
+        assert table is not None
+        assert qsnr_of(sparse, table, "floor") == np.inf
 
 
 def test_a_block_counts_by_its_scale() -> None:

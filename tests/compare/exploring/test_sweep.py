@@ -9,11 +9,11 @@ import pytest
 
 from fewbits import kernels
 from fewbits.compare import design_space, explore_formats
-from fewbits.compare.exploring.space import FAMILIES, SCALES, bits_of, family_of, normal_table, scale_of
+from fewbits.compare.exploring.space import FAMILIES, SCALES, family_of, normal_table, scale_of
 from fewbits.compare.exploring.sweep import qsnr_of, score_all, sensitivities
 from fewbits.compare.exploring.vectors import vectors_of
 from fewbits.errors import ArgumentError, FormatError
-from fewbits.formats import Bdr, Format, parse
+from fewbits.formats import Bdr, Format, channel_bits_per_value, parse
 from fewbits.kernels import reference
 from fewbits.metrics import qsnr_lower_bound
 from fewbits.records import Exploration, ExploredFormat
@@ -67,7 +67,7 @@ def test_every_text_parses_back_to_the_same_format() -> None:
     ],
 )  # fmt: skip
 def test_bits_per_value_are_those_of_the_hand(name: str, bits: float) -> None:
-    assert bits_of(parse(name), 256) == bits
+    assert channel_bits_per_value(parse(name), 256) == bits
 
 
 CELLS = [

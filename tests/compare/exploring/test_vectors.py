@@ -72,8 +72,9 @@ def test_tensors_of_a_checkpoint_are_read_in_any_float(tmp_path: Path, dtype: An
     path = tmp_path / "m.safetensors"
     save_file(tensors, path)
     found = taken(path)
-    assert (
-        found.data.about == "19 of 19 pieces of the rows of 3 tensors; one tensor with shorter rows left out"
+    assert found.data.about == (
+        "19 of 19 pieces of the rows of 3 tensors; one tensor with shorter rows left out; one tensor without"
+        " floating-point values left out ('count')"
     )
     pieces = {
         name: t.float().reshape(len(t), -1) for name, t in tensors.items() if name not in ("bias", "count")
@@ -97,6 +98,23 @@ def test_a_folder_is_read_and_short_rows_set_the_length(tmp_path: Path) -> None:
     assert found.values.shape == (40, 100)
     assert found.data.length == 100
     assert "one tensor with shorter rows left out" in found.data.about
+
+
+def test_integers_packed_values_and_scales_are_counted_as_left_out(tmp_path: Path) -> None:
+    tensors = {
+        "w": torch.randn(8, 256),
+        "packed": torch.zeros(64, 256, dtype=torch.uint8),
+        "scales": torch.ones(8, 256).to(torch.float8_e8m0fnu),
+        "int": torch.ones(64, 512, dtype=torch.int8),
+        "mask": torch.ones(4, 256, dtype=torch.bool),
+    }
+    save_file(tensors, tmp_path / "m.safetensors")
+    about = taken(tmp_path / "m.safetensors").data.about
+    assert about == (
+        "8 of 8 pieces of the rows of one tensor; 4 tensors without floating-point values left out"
+        " ('int', 'mask', 'packed' and 1 more)"
+    )
+    assert "left out" not in taken(tmp_path / "m.safetensors", include=["w"]).data.about
 
 
 def save(path: Path, array: Any) -> Path:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from math import isfinite
+from dataclasses import replace
+from math import ceil, isfinite
+
+import numpy as np
 
 from fewbits import kernels
 from fewbits.compare.exploring.fitting import fitted_table
-from fewbits.compare.exploring.space import BLOCK_SCALES, FAMILIES, NAMED, SIZES, bits_of, design_space
+from fewbits.compare.exploring.space import BLOCK_SCALES, FAMILIES, NAMED, SIZES, design_space
 from fewbits.compare.exploring.sweep import own_formats, qsnr_of, score_all
-from fewbits.compare.exploring.vectors import Singles, vectors_of
-from fewbits.errors import ArgumentError
-from fewbits.formats import Element, Format, parse
-from fewbits.records import ExploredFormat, Finalist, FormatChoice
+from fewbits.compare.exploring.vectors import Singles, Vectors, vectors_of
+from fewbits.errors import ArgumentError, DataError
+from fewbits.formats import Element, Format, channel_bits_per_value, parse
+from fewbits.records import ExploredData, ExploredFormat, Finalist, FormatChoice
 from fewbits.typing import Progress
 
 _LEAST_BITS, _MOST_BITS = 2, 8  # of a code of a fitted table
@@ -36,7 +39,7 @@ def best_format(
     On the first half of the vectors every format of the design space within the budget is measured, and
     tables of 4 to 256 values are fitted under each kind of scale. The best of each family, the best table and
     all named formats are then measured on the other half, which alone decides: what suits only the vectors
-    that it was chosen on loses there.
+    that it was chosen on loses there. Of equal vectors, as tied tensors have them, one alone takes part.
 
     Args:
         budget: bits per value, scales included.
@@ -52,31 +55,41 @@ def best_format(
 
     Raises:
         FormatError: no such format.
-        ArgumentError: a budget that no format meets or that a named one exceeds, fewer than two vectors; or
+        ArgumentError: a budget that no format meets or that a named one exceeds, fewer than two distinct
+            vectors; or
             as :func:`explore_formats`.
-        DataError: as :func:`explore_formats`.
+        DataError: as :func:`explore_formats`; or all vectors of a half are zero.
     """
     own = own_formats(formats)
-    space = [f for f in design_space() if f.bits_per_value <= budget]
-    if not isfinite(budget) or not space:
-        least = design_space()[0].bits_per_value
-        raise ArgumentError(f"a budget of {budget:g} bits per value; expected at least {least:g}")
-    kernels.check_scale_rule(scale_rule, (*space, *own))
+    kernels.check_scale_rule(scale_rule, (*design_space(), *own))
     drawn = vectors_of(data, vectors, seed, scale_rule, include, exclude)
+    length = drawn.data.length
+    space = [f for f in design_space() if channel_bits_per_value(f, length) <= budget]
+    if not isfinite(budget) or not space:
+        least = min(channel_bits_per_value(f, length) for f in design_space())
+        raise ArgumentError(f"a budget of {budget:g} bits per value; expected at least {least:g}")
     for format in own:
-        bits = bits_of(format, drawn.data.length)
+        bits = channel_bits_per_value(format, length)
         if bits > budget:
             raise ArgumentError(
                 f"{format!s:.100} takes {bits:g} bits per value, more than the budget of {budget:g}; leave it"
                 " out or raise the budget"
             )
-    half = len(drawn.values) // 2
+    values, record = _distinct(drawn)
+    half = len(values) // 2
     if not half:
         raise ArgumentError("one vector; expected at least 2: one half chooses, the other one judges")
-    given, held_out = drawn.values[:half], drawn.values[half:]
-    named = [f for f in dict.fromkeys([*own, *map(parse, NAMED)]) if f.bits_per_value <= budget]
+    given, held_out = values[:half], values[half:]
+    if not (given.any() and held_out.any()):
+        raise DataError(
+            f"{data!s:.200}: all vectors of one half are zero, and no format can be chosen or judged on them;"
+            " give more vectors, another seed or other tensors"
+        )
+    named = [
+        f for f in dict.fromkeys([*own, *map(parse, NAMED)]) if channel_bits_per_value(f, length) <= budget
+    ]
     scores = score_all(given, list(dict.fromkeys([*space, *named])), scale_rule, progress)
-    tables = _tables(given, budget, progress)
+    tables = _tables(given, budget, scale_rule, progress)
     of_tables = score_all(given, tables, scale_rule)
     kinds = {f: family for family in FAMILIES for f in _best({f: scores[f] for f in space}, family)}
     kinds |= dict.fromkeys(_best(of_tables, "lookup"), "table")
@@ -85,32 +98,41 @@ def best_format(
         Finalist((scores | of_tables)[f], kind, qsnr_of(held_out, f, scale_rule)) for f, kind in kinds.items()
     ]
     finalists.sort(key=lambda f: (-f.held_out_db, f.format.bits_per_value, f.format.format))
-    return FormatChoice(drawn.data, budget, len(space), len(tables), tuple(finalists))
+    return FormatChoice(record, budget, len(space), len(tables), tuple(finalists))
+
+
+def _distinct(drawn: Vectors) -> tuple[Singles, ExploredData]:
+    """Return each vector once: one that is in both halves would be judged on what it was chosen on."""
+    _, first = np.unique([v.tobytes() for v in drawn.values], return_index=True)
+    values, equal = drawn.values[np.sort(first)], len(drawn.values) - len(first)
+    about = drawn.data.about + (f"; {equal} equal to others left out" if equal else "")
+    return values, replace(drawn.data, about=about, vectors=len(values))
 
 
 def _best(scores: dict[Format, ExploredFormat], family: str) -> list[Format]:
     """Return the best format of a family, the narrowest of equal ones; none where the family has none."""
     among = [f for f, s in scores.items() if s.family == family]
-    return sorted(among, key=lambda f: (-scores[f].qsnr_db, f.bits_per_value, str(f)))[:1]
+    return sorted(among, key=lambda f: (-scores[f].qsnr_db, scores[f].bits_per_value, str(f)))[:1]
 
 
-def _tables(values: Singles, budget: float, progress: Progress | None) -> list[Format]:
+def _tables(values: Singles, budget: float, scale_rule: str, progress: Progress | None) -> list[Format]:
     """Return tables fitted to the vectors: under each scale and size those with the most bits that fit."""
-    shapes = list(_shapes(budget))
+    shapes = list(_shapes(budget, values.shape[1]))
     tables: list[Format] = []
     for done, (bits, scale, outer, size) in enumerate(shapes):
         if progress is not None:
             progress("fitting tables", done, len(shapes))
-        table = fitted_table(values, bits, scale, size, outer)
+        table = fitted_table(values, bits, scale, size, outer, scale_rule)
         tables += [table] if table is not None else []
     if progress is not None and shapes:
         progress("fitting tables", len(shapes), len(shapes))
     return list(dict.fromkeys(tables))
 
 
-def _shapes(budget: float) -> Iterator[tuple[int, Element, Element | None, int]]:
+def _shapes(budget: float, length: int) -> Iterator[tuple[int, Element, Element | None, int]]:
+    """Return the bits, scales and sizes of the tables to fit, the widest within the budget."""
     for scale, outer in BLOCK_SCALES:
         for size in SIZES:
-            bits = min(int(budget - scale.bits / size), _MOST_BITS)
+            bits = min(int(budget - scale.bits * ceil(length / size) / length), _MOST_BITS)
             if bits >= _LEAST_BITS:
                 yield bits, scale, outer, size

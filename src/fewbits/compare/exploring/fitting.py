@@ -7,12 +7,13 @@ halving (the costs are concave, so the best beginnings rise with the ends).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fewbits import kernels
 from fewbits.compare.exploring.space import on_steps
 from fewbits.compare.exploring.vectors import Singles
 from fewbits.errors import FormatError
@@ -26,12 +27,18 @@ Costs = Callable[[Indices, Indices], Reals]
 
 
 def fitted_table(
-    values: Singles, bits: int, scale: Element, size: int, outer: Element | None = None
+    values: Singles,
+    bits: int,
+    scale: Element,
+    size: int,
+    outer: Element | None = None,
+    scale_rule: str = "floor",
 ) -> Block | None:
     """Return the format of ``2^bits`` values that loses least on these vectors; None if there is none.
 
-    Under a scale that is a real number, the largest magnitude of a block becomes the largest value of the
-    table, which is therefore fixed at one; under a power of two it lies from one to two.
+    Values are divided by the scales that the codec chooses for a table whose largest value is one. The
+    largest value of the fitted table is held at one where another would change these scales: under every
+    scale that is a real number, and under powers of two where it would be below one or the rule asks for it.
 
     Args:
         values: (vectors, length), finite.
@@ -39,28 +46,39 @@ def fitted_table(
         scale: of the blocks.
         size: of the blocks.
         outer: the scale over the scales, if any.
+        scale_rule: how power-of-two scales are chosen.
     """
-    normal, weights = _normalized(values, scale, size)
-    most = 2.0 if scale.power_of_two else 1.0
-    table = optimal_values(normal, weights, 2**bits, most, fixed=None if scale.power_of_two else 1.0)
-    written = np.unique([on_steps(v) for v in table])
+
+    def block(table: Sequence[float]) -> Block:
+        return Block(Lookup(tuple(table)), scale, size, outer)
+
+    scales = _scales(values, block([-1.0, 1.0]), scale_rule)
+    normal, weights = (values / scales).reshape(-1), np.square(scales).reshape(-1)
+    most = max(1.0, float(np.abs(normal).max()))
     try:
-        return Block(Lookup(tuple(written.tolist())), scale, size, outer)
-    except FormatError:  # all values are one and the same, or none is above zero
+        if scale.power_of_two:
+            free = block(_written(optimal_values(normal, weights, 2**bits, most)))
+            if np.array_equal(_scales(values, free, scale_rule), scales):
+                return free
+    except FormatError:  # no value is above zero
+        pass
+    held = optimal_values(normal, weights, 2**bits, most, fixed=1.0)
+    try:
+        return block(_written(np.minimum(held, 1.0)))
+    except FormatError:  # all values are one and the same
         return None
 
 
-def _normalized(values: Singles, scale: Element, size: int) -> tuple[Reals, Reals]:
-    """Return the values over the scales of their blocks, and the squared scales: the weights of errors."""
-    lines, length = values.shape
-    blocks = np.zeros((lines, -(-length // size) * size))
-    blocks[:, :length] = values
-    blocks = blocks.reshape(-1, size)
-    amax = np.abs(blocks).max(axis=1, keepdims=True)
-    scales = np.ldexp(1.0, np.frexp(amax)[1] - 1) if scale.power_of_two else amax
-    kept = np.broadcast_to(scales > 0, blocks.shape) & (blocks != 0)  # zeros beyond the end of a line, too
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return (blocks / scales)[kept], np.broadcast_to(scales**2, blocks.shape)[kept]
+def _scales(values: Singles, format: Block, scale_rule: str) -> Reals:
+    """Return what the codec multiplies the element of each value by."""
+    rule = scale_rule if kernels.has_scale_rule(format) else "floor"
+    limits = kernels.limits(values, format, 1, kernels.options(format, scale_rule=rule))
+    return np.broadcast_to(limits / format.element.max, values.shape)
+
+
+def _written(table: Reals) -> list[float]:
+    written: list[float] = np.unique([on_steps(v) for v in table]).tolist()
+    return written
 
 
 def optimal_values(

@@ -85,12 +85,6 @@ def is_explorable(format: Format) -> bool:
     return not element.power_of_two and element.min < 0
 
 
-def bits_of(format: Format, length: int) -> float:
-    """Return the bits per value of a format in vectors of ``length`` values, each a channel of its own."""
-    per_channel = sum(group.bits for group in format.groups.shared if group.size == "channel")
-    return format.bits_per_value + per_channel / length
-
-
 def _bdr() -> Iterator[Bdr]:
     for m, d1, k1 in product(_M, _D1, SIZES):
         yield Bdr(m, d1, k1, d2=0)

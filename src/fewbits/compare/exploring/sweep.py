@@ -8,10 +8,10 @@ from math import nan
 from statistics import fmean
 
 from fewbits import kernels
-from fewbits.compare.exploring.space import NAMED, bits_of, design_space, family_of, is_explorable, scale_of
+from fewbits.compare.exploring.space import NAMED, design_space, family_of, is_explorable, scale_of
 from fewbits.compare.exploring.vectors import Singles, vectors_of
 from fewbits.errors import ArgumentError
-from fewbits.formats import Bdr, Format, area_memory_proxy, parse
+from fewbits.formats import Bdr, Format, area_memory_proxy, channel_bits_per_value, parse
 from fewbits.fronts import best_at, pareto_front
 from fewbits.metrics import Tally, qsnr_lower_bound
 from fewbits.records import Exploration, ExploredFormat, ExploredFront, FrontSensitivity, PlacedFormat
@@ -66,7 +66,7 @@ def explore_formats(
     drawn = vectors_of(data, vectors, seed, scale_rule, include, exclude)
     beside = [f for f in own if f not in set(space)]
     scores = score_all(drawn.values, (*space, *beside), scale_rule, progress)
-    of_space = [scores[f] for f in space]
+    of_space = sorted((scores[f] for f in space), key=lambda s: (s.bits_per_value, s.format))
     named = [scores[f] for f in dict.fromkeys([*map(parse, NAMED), *own])]
     return Exploration(
         drawn.data,
@@ -118,9 +118,9 @@ def _score(format: Format, qsnr_db: float, length: int) -> ExploredFormat:
         str(format),
         family_of(format),
         scale_of(format),
-        bits_of(format, length),
+        channel_bits_per_value(format, length),
         qsnr_db,
-        area_memory_proxy(format),
+        area_memory_proxy(format, length),
         qsnr_lower_bound(format, length) if isinstance(format, Bdr) else nan,
     )
 

@@ -18,6 +18,7 @@ from fewbits.files.selection import check_patterns, is_selected
 from fewbits.kernels.bits.reals import widened
 from fewbits.records import ExploredData
 
+_SHOWN = 3  # names of tensors that are left out
 LENGTH = 256  # values of a vector: two blocks of the largest size in the space
 
 Singles = NDArray[np.float32]
@@ -119,7 +120,7 @@ def _stored(
             f"data={str(path)!r:.200} is no distribution and no file; expected one of"
             f" {', '.join(DISTRIBUTIONS)}, a .npy array, or .safetensors: a file, an index or a folder"
         )
-    sources = [_array(path)] if path.suffix == ".npy" else _checkpoint(path, include, exclude)
+    sources, others = ([_array(path)], []) if path.suffix == ".npy" else _checkpoint(path, include, exclude)
     if path.suffix == ".npy" and (include or exclude):
         raise ArgumentError(f"`include` and `exclude` choose tensors of a checkpoint, and {path} is an array")
     # Vectors of one length: a shorter row is never filled up, nor continued in the next one.
@@ -144,7 +145,18 @@ def _stored(
         values[at] = taken
     left = len(sources) - len(used)
     about = f"{len(chosen)} of {total} pieces of the rows of {_tensors(len(used))}"
-    return values, about + (f"; {_tensors(left)} with shorter rows left out" if left else "")
+    about += f"; {_tensors(left)} with shorter rows left out" if left else ""
+    return values, about + (
+        f"; {_tensors(len(others))} without floating-point values left out ({_some(others)})"
+        if others
+        else ""
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    shown = ", ".join(f"{name!r:.100}" for name in names[:_SHOWN])
+    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
 def _tensors(count: int) -> str:
@@ -168,12 +180,15 @@ def _array(path: Path) -> _Source:
     return _Source(path.name, array.shape, read)
 
 
-def _checkpoint(path: Path, include: Sequence[str], exclude: Sequence[str]) -> list[_Source]:
+def _checkpoint(
+    path: Path, include: Sequence[str], exclude: Sequence[str]
+) -> tuple[list[_Source], list[str]]:
+    """Return the tensors of floating point, and the names of those that were chosen and are not."""
     if path.suffix.lower() in (".onnx", ".gguf"):
         raise DataError(f"{path}: vectors are taken from .npy and .safetensors; convert it first")
     tensors = ordinary_tensors(path)
     check_patterns([t.name for t in tensors], include, exclude)
-    chosen = [t for t in tensors if is_selected(t.name, include, exclude) and t.is_float and t.count]
+    chosen = [t for t in tensors if is_selected(t.name, include, exclude)]
 
     def source(tensor: StoredTensor) -> _Source:
         def read(starts: Sequence[int], length: int) -> Singles:
@@ -183,4 +198,5 @@ def _checkpoint(path: Path, include: Sequence[str], exclude: Sequence[str]) -> l
 
         return _Source(tensor.name, tensor.shape, read)
 
-    return [source(t) for t in chosen]
+    used = [t for t in chosen if t.is_float and t.count]
+    return [source(t) for t in used], [t.name for t in chosen if t not in used]

@@ -172,9 +172,13 @@ def bound_sentence(exploration: Exploration) -> str:
     bounded = [f for f in exploration.formats if not math.isnan(f.bound_db)]
     below = [f for f in bounded if f.qsnr_db < f.bound_db]
     if not below:
-        return f"All {len(bounded)} BDR formats lie above the lower bound of theorem 1 of their paper."
+        return (
+            f"All {len(bounded)} BDR formats lie above the lower bound of theorem 1 of their paper, by the"
+            " QSNR of all vectors together; single vectors were not held to it."
+        )
     return (
-        f"{len(below)} of {len(bounded)} BDR formats lie below the lower bound of theorem 1, which holds"
+        f"By the QSNR of all vectors together {len(below)} of {len(bounded)} BDR formats lie below the lower"
+        " bound of theorem 1, which holds"
         " while the shared exponent is in the scale's range; the data leave that of"
         f" {written(below[0].format)}."
     )

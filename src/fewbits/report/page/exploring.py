@@ -73,6 +73,9 @@ def choice_page(choice: FormatChoice, provenance: Provenance) -> str:
     names = [f"{written(f.format.format)}, {q.bits(f.format.bits_per_value)}" for f in drawn]
     about = "Each finalist with its bits per value; right is better, and the held-out half decides. "
     about += not_drawn([written(f.format.format) for f in finalists if f not in drawn])
+    unmarked = [written(f.format.format) for f in drawn if not math.isfinite(f.format.qsnr_db)]
+    if unmarked:
+        about += f" Without a finite value on the half that chose, and no mark of it: {', '.join(unmarked)}."
     signs = Sign("on the held-out half"), Sign("on the half it was chosen on", "muted", "circle")
     blocks: list[Block] = [
         Paragraph(about_choice(choice)),

@@ -65,6 +65,11 @@ class FilteredSampler(Sampler[int]):
             raise ArgumentError(f"keep={keep!r} of {length} samples; expected a share up to 1 of one or more")
         if not 0 <= rank < num_replicas:
             raise ArgumentError(f"rank={rank!r} of num_replicas={num_replicas!r}; expected 0 up to that")
+        if round(keep * length) < num_replicas:
+            raise ArgumentError(
+                f"keep={keep!r} of {length} samples, {round(keep * length)}, for num_replicas="
+                f"{num_replicas!r}; expected one or more for each: keep more, or take fewer processes"
+            )
         self.length, self.scores, self.keep = length, scores, keep
         self.warm_up, self.refresh_every, self.seed = warm_up, refresh_every, seed
         self.num_replicas, self.rank = num_replicas, rank
@@ -107,8 +112,20 @@ class FilteredSampler(Sampler[int]):
         return {"epoch": self.epoch, "kept": self.kept.clone()}
 
     def load_state_dict(self, state: SamplerState) -> None:
-        """Take over what :meth:`state_dict` returned."""
-        self.epoch, self.kept = state["epoch"], state["kept"].clone()
+        """Take over what :meth:`state_dict` returned.
+
+        Raises:
+            DataError: it is of a sampler of another data set, or that keeps another share.
+        """
+        epoch, kept = state["epoch"], state["kept"]
+        count = self.length if epoch <= self.warm_up else round(self.keep * self.length)
+        if epoch < 0 or kept.shape != (count,) or not ((kept >= 0) & (kept < self.length)).all():
+            raise DataError(
+                f"a state of epoch {epoch} with {kept.numel()} samples up to"
+                f" {int(kept.max()) if kept.numel() else None}; expected {count} of {self.length}: resume"
+                " with the data set, the share and the warm-up that it was saved with"
+            )
+        self.epoch, self.kept = epoch, kept.clone()
 
 
 def el2n_scores(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
@@ -146,7 +163,7 @@ def loss_scores(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> T
 def _scored(
     model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], score: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
-    training, found = model.training, []
+    training, found = {module: module.training for module in model.modules()}, []
     model.eval()
     try:
         with torch.no_grad():
@@ -159,7 +176,8 @@ def _scored(
                     )
                 found.append(score(logits.float(), labels).cpu())
     finally:
-        model.train(training)
+        for module, was in training.items():  # some may have been in eval mode, as frozen norms are
+            module.training = was
     if not found:
         raise DataError("there is no batch to score; give all samples of the data set in its order")
     return torch.cat(found)
