@@ -278,8 +278,14 @@ def test_what_cannot_be_done_is_refused() -> None:
         fj.fake_quantize(x, "mxfp4", key=jax.random.key(0))
     with pytest.raises(DataError, match="holds 2 NaN and infinities"):
         fj.quantize(jnp.array([1.0, np.nan, np.inf]), "int8")
+    held, lost = jnp.array([1.0, -3.0]), np.array([1.0, np.nan], np.float32)
+    assert np.array_equal(jax.jit(lambda: fj.fake_quantize(held, "int8"))(), held)  # its values are known
+    with pytest.raises(DataError, match="holds 1 NaN and infinities"):
+        jax.jit(lambda: fj.fake_quantize(lost, "int8"))()
     with pytest.raises(ArgumentError, match=r"nonfinite='raise'.* under jit, vmap or grad"):
         jax.jit(lambda x: fj.quantize(x, "int8"))(x)
+    with pytest.raises(ArgumentError, match="values below 2\\^-126"):
+        fj.quantize(x, Lookup((0.0, 1e-40, 1.0)))
     unheld = Block(Lookup((0.1, 1.0)), Float(4, 3, 7, "fn"), 8)
     with pytest.raises(ArgumentError, match="values that float32 does not hold"):
         fj.quantize(x, unheld, nonfinite="saturate")
