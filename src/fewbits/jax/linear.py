@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import jax
@@ -62,7 +61,7 @@ def linear(
 def followed(recipe: Recipe, first: bool, last: bool) -> Recipe:
     """Return the recipe that a layer follows: without operands for one that the recipe keeps as it is."""
     kept = (first and recipe.keep_first) or (last and recipe.keep_last)
-    return replace(recipe, **dict.fromkeys(OPERANDS)) if kept else recipe
+    return recipe.extended(**dict.fromkeys(OPERANDS)) if kept else recipe
 
 
 @jax.custom_vjp

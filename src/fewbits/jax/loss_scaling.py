@@ -18,6 +18,7 @@ from fewbits.recipes import recipe as read
 
 LARGEST_FLOAT16 = 65504.0
 INITIAL = 2.0**15
+_BITS = {"float16": (5, 10), "bfloat16": (8, 7)}  # of exponent and mantissa
 
 
 @partial(
@@ -100,8 +101,9 @@ class DynamicLossScaling:
 
     def _entering(self, dtype: DTypeLike) -> Array:
         """Return the scale as a gradient of the dtype holds it: what enters a loss is the scale itself."""
-        held = jnp.finfo(dtype)
-        return lax.reduce_precision(self.loss_scale, held.nexp, held.nmant)  # a cast and back XLA may drop
+        bits = _BITS.get(jnp.dtype(dtype).name)
+        # XLA may drop a cast and the cast back.
+        return self.loss_scale if bits is None else lax.reduce_precision(self.loss_scale, *bits)
 
     def adjusted(self, finite: Array) -> DynamicLossScaling:
         """Return the scaling of the next step.

@@ -182,7 +182,7 @@ def _widened(tree: Tree) -> Tree:
 
 
 def _held_gradients(tree: Tree, target: RoleFormat | None, key: Array | None) -> Tree:
-    """Return gradients as they are held, NaN as a whole where one is not finite, as in :mod:`fewbits.optim`."""
+    """Return gradients as they are held, NaN as a whole where one is not finite, as in fewbits.optim."""
     if target is None:
         return tree
     finite = jax.tree.map(lambda g: jnp.isfinite(g).all(), tree)

@@ -94,7 +94,7 @@ def all_finite(tree: object) -> Array:
 
 def select(condition: Array, new: Tree, old: Tree) -> Tree:
     """Return arrays and numbers of ``new`` where a condition holds, else of ``old``; other leaves are new."""
-    numeric = jax.Array | np.ndarray | np.generic | int | float | complex
+    numeric = jax.Array | np.ndarray | np.number | np.bool_ | int | float | complex
     chosen: Tree = jax.tree.map(
         lambda a, b: jnp.where(condition, a, b) if isinstance(a, numeric) else a, new, old
     )
