@@ -17,7 +17,7 @@ import jax.numpy as jnp  # noqa: E402  # JAX has to be there
 
 import fewbits.jax as fj  # noqa: E402
 from fewbits.errors import ArgumentError, DataError, DTypeError  # noqa: E402
-from fewbits.formats import CATALOGUE, Block, Float, Format, Lookup, shares_scale  # noqa: E402
+from fewbits.formats import CATALOGUE, Block, Float, Format, Lookup, parse, shares_scale  # noqa: E402
 from fewbits.kernels.bits.options import options  # noqa: E402
 from tests import cases  # noqa: E402
 from tests.jax.definition import assert_equal, bits, converted  # noqa: E402
@@ -143,6 +143,12 @@ def test_overflow_nonfinite_and_zero_blocks_are_those_of_the_definition(name: st
     x = sample(format).copy()
     x[0] = 0
     check(x, format, _allowed(format))
+
+
+def test_zeros_under_scales_above_one_are_those_of_the_definition() -> None:
+    format = parse("block(element=fp4_e2m1,scale=float(e=4,m=3,bias=-20),size=4)")
+    x = np.array([[0, 0, 0, 0], [-0.0, 0, 0, 0], [2.0**19, 0, 0, 0]], np.float32)
+    check(x, format, [choices(format, zero_block=zero_block) for zero_block in cases.ZERO_BLOCKS])
 
 
 @pytest.mark.parametrize("name", ["mxfp4", "nvfp4", "int8_channel"])
