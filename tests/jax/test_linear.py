@@ -12,8 +12,11 @@ import jax.numpy as jnp  # noqa: E402  # JAX has to be there
 
 import fewbits.jax as fj  # noqa: E402
 from fewbits.errors import ArgumentError  # noqa: E402
+from fewbits.jax.linear import followed, operand  # noqa: E402
 from fewbits.nn import prepare  # noqa: E402
+from fewbits.nn.layer_precision import LayerPrecision  # noqa: E402
 from fewbits.recipes import recipe  # noqa: E402
+from fewbits.recipes.recipe import OPERANDS  # noqa: E402
 
 DTYPES = {torch.float32: jnp.float32, torch.bfloat16: jnp.bfloat16, torch.float16: jnp.float16}
 UNIT = {jnp.float32: 2.0**-24, jnp.bfloat16: 2.0**-8, jnp.float16: 2.0**-11}
@@ -94,6 +97,31 @@ def test_the_gradient_of_the_logits_stays_where_the_recipe_says_so() -> None:
     found = [jax.vjp(lambda w, last=last: fj.linear(x, w, "mx6", last=last), w)[1](g.astype(jnp.bfloat16))[0]
              for last in (True, False)]  # fmt: skip
     assert not np.array_equal(*found)
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("name", ["mxfp4", "fp8-stochastic:activation=fp8_e4m3,gradient=fp8_e5m2", "mx6"])
+def test_operands_are_those_of_the_layers_bit_for_bit(name: str, first: bool, last: bool) -> None:
+    layers = [torch.nn.Linear(64, 64) for _ in range(3)]
+    prepare(torch.nn.Sequential(*layers), name)
+    layer = layers[0 if first else -1 if last else 1]
+    if first and last:
+        layer = torch.nn.Linear(64, 64)
+        prepare(torch.nn.Sequential(layer), name)
+    precision = layer.precision
+    assert isinstance(precision, LayerPrecision)
+    mine = followed(recipe(name), first, last)
+    x = np.float32(np.random.default_rng(0).standard_normal((64, 64)) * 300)
+    x[0, 0] = 1e6  # beyond fp8_e5m2, which a dynamic loss scale has to see
+    for role in OPERANDS:
+        for axis in (0, 1):
+            theirs = precision.round(role, torch.from_numpy(x), axis)
+            ours = operand(role, jnp.asarray(x), axis, mine, last, None)
+            assert np.array_equal(np.asarray(ours).view(np.uint32), theirs.numpy().view(np.uint32)), (
+                role,
+                axis,
+            )
 
 
 def test_operands_are_drawn_with_a_key_and_other_keys_draw_others() -> None:

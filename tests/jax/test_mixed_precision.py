@@ -14,6 +14,8 @@ equinox = pytest.importorskip("equinox")
 import jax.numpy as jnp  # noqa: E402  # JAX has to be there
 
 import fewbits.jax as fj  # noqa: E402
+from fewbits.errors import ArgumentError  # noqa: E402
+from fewbits.jax.trees import select  # noqa: E402
 
 
 def tree() -> dict[str, Any]:
@@ -37,6 +39,15 @@ def test_only_floating_point_arrays_are_cast() -> None:
     for name in ("steps", "mask", "key", "old_key"):
         assert after[name].dtype == before[name].dtype, name
     assert (after["rate"], after["function"], after["nothing"]) == (0.1, jnp.tanh, None)
+
+
+def test_numpy_arrays_are_rounded_once_and_selected_with_numbers() -> None:
+    x = np.array([1 + 2.0**-11 + 2.0**-40])  # float32 has the tie, which goes to 1
+    assert fj.cast_tree(x, jnp.float16).astype(jnp.float32) == 1 + 2.0**-10
+    new, old = (2, 2.5, np.float32(2), True, jnp.tanh), (1, 1.5, np.float32(1), False, jnp.sin)
+    kept = select(jnp.asarray(False), new, old)
+    assert (*map(float, kept[:4]), kept[4]) == (1, 1.5, 1, 0, jnp.tanh)
+    assert (*map(float, select(jnp.asarray(True), new, old)[:4]),) == (2, 2.5, 2, 1)
 
 
 def test_functions_cast_what_they_take_and_what_they_return() -> None:
@@ -75,8 +86,8 @@ def test_the_scale_doubles_after_a_period_halves_on_overflow_and_keeps_its_bound
         scaling = adjust(scaling, jnp.asarray(finite))
         seen.append(float(scaling.loss_scale))
     k = 2.0**10
-    assert seen == [32 * k, 32 * k, 16 * k, 16 * k, 16 * k, 32 * k, 32 * k, 32 * k, 65504.0, 32752.0,
-                    32752.0, 32752.0, 16376.0]  # fmt: skip
+    assert seen == [32 * k, 32 * k, 16 * k, 16 * k, 16 * k, 32 * k, 32 * k, 32 * k, 32 * k, 16 * k,
+                    16 * k, 16 * k, 8 * k]  # fmt: skip
     low = fj.DynamicLossScaling(loss_scale=jnp.float32(1.5))
     assert low.adjusted(jnp.asarray(False)).loss_scale == 1.0
 
@@ -120,6 +131,33 @@ def test_a_gradient_is_divided_by_the_scale_of_its_own_step() -> None:
     assert same_scales == scales
     ratios = [float(g["w"][0] / exact[0]) for g in wrong]
     assert ratios == [1, 0.5, 1, 0.5, 1]  # the negative control: half on each step where the scale grows
+
+
+@pytest.mark.parametrize(("scale", "dtype"), [(65504.0, jnp.bfloat16), (10001.0, jnp.float16)])
+def test_a_gradient_is_divided_by_the_scale_as_the_dtype_of_the_loss_holds_it(
+    scale: float, dtype: Any
+) -> None:
+    scaling = fj.DynamicLossScaling(loss_scale=jnp.float32(scale))
+    assert float(scaling.loss_scale.astype(dtype)) != scale
+    run = fj.filter_grad(lambda w: (w * w).astype(dtype), scaling, dtype=None)
+    for function in (run, jax.jit(run)):
+        _, finite, gradient = function(jnp.float32(4))
+        assert finite
+        assert gradient == 8
+
+
+def test_the_scaling_of_a_recipe_is_the_recipes() -> None:
+    assert fj.DynamicLossScaling.of("mxfp8") is None
+    dynamic = fj.DynamicLossScaling.of("fp16-master")  # which begins at 65536, above the largest float16
+    assert dynamic is not None
+    assert (dynamic.loss_scale, dynamic.factor, dynamic.period) == (2.0**15, 2, 2000)
+    static = fj.DynamicLossScaling.of("fp16-master-static")
+    assert static is not None
+    assert {float(static.adjusted(jnp.asarray(f)).loss_scale) for f in (True, False)} == {1024.0}
+    with pytest.raises(
+        ArgumentError, match=r"recipe 'fp8-stochastic' scales .* at least 8192 from step 40000"
+    ):
+        fj.DynamicLossScaling.of("fp8-stochastic")
 
 
 def test_values_aux_and_keyword_arguments_come_through() -> None:

@@ -13,7 +13,7 @@ optax = pytest.importorskip("optax")
 import jax.numpy as jnp  # noqa: E402  # JAX has to be there
 
 import fewbits.jax as fj  # noqa: E402
-from fewbits.errors import ArgumentError  # noqa: E402
+from fewbits.errors import ArgumentError, DataError  # noqa: E402
 from fewbits.evidence import paired  # noqa: E402
 from fewbits.recipes import recipe as read  # noqa: E402
 
@@ -29,7 +29,7 @@ def steps(name: str, count: int, keyed: bool) -> tuple[Any, Any]:
     @jax.jit
     def step(parameters: Any, state: Any, key: jax.Array) -> Any:
         gradients = {"w": jnp.full(4096, -SMALL), "n": None, "rest": None}
-        return optimizer.update(parameters, state, gradients, key=key if keyed else None)
+        return optimizer.update(parameters, state, gradients, finite=True, key=key if keyed else None)
 
     for i in range(count):
         parameters, state = step(parameters, state, jax.random.key(i))
@@ -73,8 +73,77 @@ def test_a_step_with_an_overflow_changes_nothing() -> None:
     gradients = {"w": jnp.full((4, 4), jnp.inf)}
     after = optimizer.update(*before, gradients, finite=fj.all_finite(gradients))
     assert all(map(np.array_equal, jax.tree.leaves(before), jax.tree.leaves(after)))
-    forced = optimizer.update(*before, gradients)
+    forced = optimizer.update(*before, gradients, finite=True)
     assert not fj.all_finite(forced)
+
+
+def test_a_recipe_that_scales_the_loss_asks_whether_gradients_are_finite() -> None:
+    optimizer = fj.RecipeOptimizer(optax.sgd(1.0), "fp16-master")
+    before = optimizer.init({"w": jnp.ones(2)})
+    with pytest.raises(ArgumentError, match=r"'fp16-master' scales the loss .* and finite=None: pass finite"):
+        optimizer.update(*before, {"w": jnp.ones(2)})
+
+
+def test_a_skipped_step_stores_nothing_in_formats_without_nan() -> None:
+    name = "fp32:parameter=fixed16_f14,first_moment=fixed16_f14,second_moment=fixed16_f14"
+    optimizer = fj.RecipeOptimizer(optax.sgd(0.1, momentum=0.9), name)
+    before = optimizer.init({"w": jnp.linspace(-1, 1, 5)})
+    gradients = {"w": jnp.array([0, 1, jnp.nan, jnp.inf, 0])}
+    after = optimizer.update(*before, gradients, finite=fj.all_finite(gradients))
+    assert all(map(np.array_equal, jax.tree.leaves(before), jax.tree.leaves(after)))
+    with pytest.raises(DataError, match="holds 2 NaN and infinities"):
+        optimizer.update(*before, gradients)
+    forced, _ = jax.jit(optimizer.update)(*before, gradients)
+    assert np.array_equal(np.isfinite(forced["w"]), [True, True, False, False, True])
+
+
+def test_a_held_gradient_shows_that_it_overflowed() -> None:
+    optimizer = fj.RecipeOptimizer(optax.sgd(1.0), "fp32:held_gradient=fp8_e5m2")
+    before = optimizer.init({"w": jnp.zeros(2), "v": jnp.zeros(()), "u": jnp.zeros(2)})
+    gradients = {"w": jnp.array([1e6, -1.1]), "v": jnp.float32(1.1), "u": jnp.array([jnp.inf, 1])}
+    (after, _), held = optimizer.update(*before, gradients), np.float32(-1.0)
+    assert after["w"].tolist() == [-jnp.inf, -held]
+    assert after["v"] == held
+    assert np.isnan(after["u"]).all()  # as fewbits.optim: one number that is not finite is the whole gradient
+
+
+def test_roles_that_are_drawn_take_a_key_before_the_first_step() -> None:
+    optimizer = fj.RecipeOptimizer(optax.sgd(0.1), "fp32:parameter=bf16/stochastic")
+    exact = {"w": jnp.full(4096, 1 + 2.0**-9)}  # a quarter of the way to the next bfloat16
+    found = np.asarray(optimizer.init(exact, key=jax.random.key(0))[0]["w"], np.float32)
+    assert set(found.tolist()) == {1.0, 1 + 2.0**-7}
+    assert abs(float(found.mean()) - (1 + 2.0**-9)) < 6 * 2.0**-7 * np.sqrt(3 / 16 / 4096)
+    with pytest.raises(ArgumentError, match="key=None with recipe 'fp32"):
+        optimizer.init(exact)
+    with pytest.raises(ArgumentError, match=r"key=\.\.\. with recipe 'bf16-only'"):
+        fj.RecipeOptimizer(optax.sgd(0.1), "bf16-only").init(exact, key=jax.random.key(0))
+
+
+def test_a_recipe_of_fixed_point_trains_under_jit() -> None:
+    optimizer = fj.RecipeOptimizer(optax.sgd(0.5), "fixed16")
+    layer, state = optimizer.init(jnp.zeros((1, 8)))
+    x = jax.random.normal(jax.random.key(0), (64, 8)) / 4
+    y = x @ jnp.linspace(-1, 1, 8)[:, None]
+
+    def loss(layer: Any, x: jax.Array, key: jax.Array) -> jax.Array:
+        return ((fj.linear(x, layer, "fixed16", key=key) - y) ** 2).mean()
+
+    @jax.jit
+    def step(layer: Any, state: Any, key: jax.Array) -> Any:
+        value, gradient = jax.value_and_grad(loss)(layer, x, key)
+        return *optimizer.update(layer, state, gradient, key=key), value
+
+    losses = []
+    for i in range(60):
+        layer, state, value = step(layer, state, jax.random.key(i))
+        losses.append(float(value))
+    assert losses[-1] < losses[0] / 4
+    bad = x.at[3, 0].set(jnp.nan)
+    assert np.isnan(
+        jax.jit(loss)(layer, bad, jax.random.key(0))
+    )  # where values are not known, NaN is not lost
+    with pytest.raises(DataError, match="holds 1 NaN and infinities"):
+        fj.linear(bad, layer, "fixed16", key=jax.random.key(0))
 
 
 def test_formats_without_a_dtype_are_values_of_float32() -> None:
@@ -90,6 +159,11 @@ def test_formats_without_a_dtype_are_values_of_float32() -> None:
         ("bf16-only-kahan", "'bf16-only-kahan' has update=kahan"),
         ("fp8-lm", "first moments in .* second ones in .*; in a state of Optax they look alike"),
         ("fp32:first_moment=fp16/shift=1,second_moment=fp16/shift=1", "stores with a shift"),
+        ("fp8-stochastic", "scales the loss and holds gradients in fp8_e5m2; .* take held_gradient=fp32"),
+        ("amp-bf16", "has autocast"),
+        ("muppet", "has schedule=muppet"),
+        ("posit8:schedule=", "has a shift of its operands"),
+        ("add-multiply", "has product=add"),
     ],
 )
 def test_what_is_not_done_is_refused(name: str, message: str) -> None:
@@ -102,7 +176,7 @@ def test_a_key_is_asked_for_where_it_is_needed_and_refused_where_it_is_not() -> 
         optimizer = fj.RecipeOptimizer(optax.sgd(0.1), name)
         parameters, state = optimizer.init({"w": jnp.ones(2)})
         with pytest.raises(ArgumentError, match=f"with recipe '{name}'; a key of jax.random is for"):
-            optimizer.update(parameters, state, parameters, key=key)
+            optimizer.update(parameters, state, parameters, finite=True, key=key)
 
 
 @lru_cache(maxsize=1)
@@ -151,7 +225,7 @@ def trained(name: str, seed: int, count: int = 120) -> float:
     layers = [{"w": jnp.asarray(rng.standard_normal(s) / np.sqrt(s[1]), jnp.float32), "b": jnp.zeros(s[0])}
               for s in sizes]  # fmt: skip
     layers, state = optimizer.init(layers)
-    scaling = None if read(name).scaling is None else fj.DynamicLossScaling()
+    scaling = fj.DynamicLossScaling.of(name)
     for i, (x, y) in enumerate(batches(seed, count)):
         layers, state, scaling = step(layers, state, scaling, x, y, jax.random.key(i))
     return float(loss(layers, *digits()[2:]))

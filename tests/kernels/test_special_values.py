@@ -6,7 +6,9 @@ import pytest
 import fewbits as fb
 from fewbits.errors import ArgumentError, DataError
 from fewbits.formats import Block, Element, Exponent, Float, Lookup, Posit, decode, parse
+from fewbits.kernels import reference
 from fewbits.kernels.bits.layout import Parts
+from fewbits.kernels.bits.options import options
 from tests import cases
 
 INF, NAN = np.inf, np.nan
@@ -220,6 +222,16 @@ def test_a_block_of_zeros_stays_zero_and_takes_the_scale_asked_for(fmt: Block, z
 def _decoded(fmt: Block, parts: Parts) -> cases.Reals:
     assert parts.scales is not None
     return np.unique(decode(fmt.scale, parts.scales))
+
+
+@pytest.mark.parametrize("zero_block", cases.ZERO_BLOCKS)
+def test_a_block_of_zeros_under_scales_above_one_takes_the_smallest_and_no_zero(zero_block: str) -> None:
+    fmt = parse("block(element=fp4_e2m1,scale=float(e=4,m=3,bias=-20),size=4)")  # scales from 2^18
+    x = np.array([[0.0] * 4, [-0.0, 0, 0, 0]], np.float32)
+    chosen = options(fmt, zero_block=zero_block)
+    for parts in (parts_of(x, fmt, zero_block=zero_block), reference.quantize(x, fmt, chosen)):
+        assert parts.codes.tolist() == [[0] * 4, [8, 0, 0, 0]]
+        assert decode(fmt.scale, parts.scales).tolist() == [[2.0**18], [2.0**18]]
 
 
 @pytest.mark.parametrize("fmt", cases.BLOCKED, ids=cases.label)

@@ -38,8 +38,9 @@ def quantize(
     """Turn an array of JAX into packed codes and scales; under jit, vmap and sharding as well.
 
     The bytes are those of :func:`fewbits.quantize`, bit for bit. Those of stochastic rounding are not: JAX's
-    own generator draws 32 bits for each value, so that neighbours and probabilities are the same, and which
-    values go up is not.
+    own generator draws 32 bits for each value. Neighbours are the same, and probabilities are those of
+    ``random_bits=32``, where the default of :func:`fewbits.quantize` is 16; those of posits and lists have 24
+    bits. Which values go up is not the same.
 
     Args:
         x: float32, bfloat16 or float16, of any shape.
@@ -107,13 +108,17 @@ def _checked(
         )
     _check_exact(target)
     if options.nonfinite == "raise":
-        _refuse_nonfinite(array, target)
+        _refuse_nonfinite(x, target)
     return array, target, options, axis - array.ndim if axis >= 0 else axis
 
 
 def _check_exact(format: Format) -> None:
     """Raise ArgumentError for a format whose values 32-bit integers do not give exactly."""
     element, (_, scales, _, outer) = format.element, format.groups
+    if isinstance(element, Lookup) and any(0 < abs(v) < 2.0**-126 for v in element.values):
+        raise ArgumentError(
+            f"{format} has values below 2^-126, which XLA reads as zero: take fewbits.quantize"
+        )
     if scales is None:
         return
     if isinstance(element, Lookup) and any(float(np.float32(v)) != v for v in element.values):
@@ -129,13 +134,13 @@ def _check_exact(format: Format) -> None:
         )
 
 
-def _refuse_nonfinite(x: Array, format: Format) -> None:
+def _refuse_nonfinite(x: ArrayLike, format: Format) -> None:
     if isinstance(x, jax.core.Tracer):
         raise ArgumentError(
             f"nonfinite='raise', which {format} takes by default, under jit, vmap or grad, where no value is"
             " known; pass nonfinite='saturate', or another choice of the format"
         )
-    finite = from_floats(x).is_finite
+    finite = np.isfinite(np.asarray(x, np.float32))  # by NumPy: under jit JAX would trace a constant too
     if not finite.all():
         raise DataError(
             f"the array holds {int((~finite).sum())} NaN and infinities, and nonfinite='raise' refuses them"

@@ -77,7 +77,9 @@ def filter_value_and_grad(
 
         gradients: Tree
         gradients, (loss, aux) = jax.grad(scaled, has_aux=True)(floats)
-        wide = cast_tree(gradients, jnp.float32) if scaling is None else scaling.unscale(gradients)
+        wide = (
+            cast_tree(gradients, jnp.float32) if scaling is None else scaling.unscale(gradients, loss.dtype)
+        )
         finite = all_finite(wide)
         following = None if scaling is None else scaling.adjusted(finite)
         return (loss, aux) if has_aux else loss, following, finite, wide

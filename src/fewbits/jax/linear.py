@@ -8,13 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from fewbits.errors import ArgumentError
-from fewbits.jax.conversions import fake_quantize
+from fewbits.jax.recipe_roles import VECTORS, check_key, check_recipe, rounded
 from fewbits.recipes import Recipe
 from fewbits.recipes import recipe as read
 from fewbits.recipes.recipe import OPERANDS
-
-VECTORS = {"fp32": jnp.float32, "bf16": jnp.bfloat16, "fp16": jnp.float16}
 
 
 def linear(
@@ -23,6 +20,7 @@ def linear(
     recipe: str | Recipe,
     *,
     bias: Array | None = None,
+    first: bool = False,
     last: bool = False,
     key: Array | None = None,
 ) -> Array:
@@ -30,15 +28,19 @@ def linear(
 
     The operands are those of :class:`fewbits.nn`'s layers, bit for bit unless they are drawn: each is rounded
     along the axis that its product sums over, from the array as it was before. Sums are float32, in an order
-    that the backend chooses. Which layers follow the recipe, its first and last among them, the caller says
-    by calling this.
+    that the backend chooses. Which layers follow the recipe the caller says by calling this.
+
+    NaN and infinity in an operand whose format has no NaN are refused where values are known; under ``jit``,
+    ``vmap`` and ``grad`` they stay as they are.
 
     Args:
         x: (..., k).
         weight: (n, k), as Equinox and PyTorch have it; a kernel of Flax is its transpose.
         recipe: a recipe, or its text.
         bias: (n,), or None.
-        last: the layer gives the logits; some recipes leave the gradient that enters it as it is.
+        first: the layer is the model's first; some recipes leave its operands as they are.
+        last: the layer gives the logits; some recipes leave its operands, or the gradient that enters it, as
+            they are.
         key: of ``jax.random``, for a recipe that rounds operands stochastically.
 
     Returns:
@@ -49,9 +51,17 @@ def linear(
             missing or not used.
     """
     chosen = read(recipe)
-    _check(chosen, key)
+    check_recipe(chosen)
+    check_key(chosen, chosen.operands.values(), key, "operands")
+    chosen = followed(chosen, first, last)
     y = _linear(x.astype(VECTORS[chosen.vector]), weight, key, chosen, last)
     return y if bias is None else _add_bias(y, bias)
+
+
+def followed(recipe: Recipe, first: bool, last: bool) -> Recipe:
+    """Return the recipe that a layer follows: without operands for one that the recipe keeps as it is."""
+    kept = (first and recipe.keep_first) or (last and recipe.keep_last)
+    return recipe.extended(**dict.fromkeys(OPERANDS)) if kept else recipe
 
 
 @jax.custom_vjp
@@ -72,42 +82,15 @@ def _bias_backward(bias: Array, gradient: Array) -> tuple[Array, Array]:
 _add_bias.defvjp(_bias_forward, _bias_backward)
 
 
-def _check(recipe: Recipe, key: Array | None) -> None:
-    operands = [f for f in recipe.operands.values() if f is not None]
-    for wrong, what in (
-        (recipe.autocast, "autocast, which is PyTorch's"),
-        (recipe.product != "exact", f"product={recipe.product}"),
-        (recipe.schedule, f"schedule={recipe.schedule}"),
-        (any(f.shift is not None for f in operands), "a shift of its operands"),
-    ):
-        if wrong:
-            raise ArgumentError(f"recipe {recipe.name!r} has {what}, which fewbits.jax does not do")
-    drawn = any(f.rounding == "stochastic" for f in operands)
-    if drawn != (key is not None):
-        raise ArgumentError(
-            f"key={'None' if key is None else '...'} with recipe {recipe.name!r}; a key of jax.random is for"
-            " recipes that round operands stochastically"
-        )
-
-
-def _operand(role: str, x: Array, axis: int, recipe: Recipe, last: bool, key: Array | None) -> Array:
+def operand(role: str, x: Array, axis: int, recipe: Recipe, last: bool, key: Array | None) -> Array:
+    """Return ``x`` as the operand ``role`` of a product that sums along ``axis``; same shape and dtype."""
     target = getattr(recipe, role)
     if target is None or (last and role.endswith("gradient") and not recipe.logit_gradient):
         return x
     # A dynamic loss scale backs off where a gradient overflows: it has to see that.
     scaled = role.endswith("gradient") and recipe.scaling is not None and recipe.scaling.dynamic
-    own = None
-    if key is not None and target.rounding == "stochastic":
-        own = jax.random.fold_in(key, OPERANDS.index(role))
-    return fake_quantize(
-        x,
-        target.format,
-        axis=axis,
-        rounding=target.rounding,
-        scale_rule=target.scale_rule,
-        overflow=None if scaled else "saturate",
-        key=own,
-    )
+    own = None if key is None else jax.random.fold_in(key, OPERANDS.index(role))
+    return rounded(x, target, axis, overflow=None if scaled else "saturate", key=own)
 
 
 def _multiply(a: Array, b: Array) -> Array:
@@ -126,8 +109,8 @@ def _linear(x: Array, weight: Array, key: Array | None, recipe: Recipe, last: bo
 def _forward(
     x: Array, weight: Array, key: Array | None, recipe: Recipe, last: bool
 ) -> tuple[Array, tuple[Array, Array, Array | None]]:
-    a = _operand("forward_activation", x.reshape(-1, x.shape[-1]), 1, recipe, last, key)
-    b = _operand("forward_weight", weight, 1, recipe, last, key)
+    a = operand("forward_activation", x.reshape(-1, x.shape[-1]), 1, recipe, last, key)
+    b = operand("forward_weight", weight, 1, recipe, last, key)
     return _multiply(a, b.T).reshape((*x.shape[:-1], weight.shape[0])), (x, weight, key)
 
 
@@ -137,11 +120,11 @@ def _backward(
     x, weight, key = saved
     g, rows = gradient.reshape(-1, gradient.shape[-1]), x.reshape(-1, x.shape[-1])
     of_x = _multiply(
-        _operand("dx_gradient", g, 1, recipe, last, key), _operand("dx_weight", weight, 0, recipe, last, key)
+        operand("dx_gradient", g, 1, recipe, last, key), operand("dx_weight", weight, 0, recipe, last, key)
     )
     of_weight = _multiply(
-        _operand("dw_gradient", g, 0, recipe, last, key).T,
-        _operand("dw_activation", rows, 0, recipe, last, key),
+        operand("dw_gradient", g, 0, recipe, last, key).T,
+        operand("dw_activation", rows, 0, recipe, last, key),
     )
     return of_x.reshape(x.shape), of_weight.astype(weight.dtype), None
 

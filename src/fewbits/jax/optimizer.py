@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fewbits.errors import ArgumentError
-from fewbits.jax.conversions import fake_quantize
-from fewbits.jax.linear import VECTORS
+from fewbits.jax.recipe_roles import VECTORS, check_key, check_recipe, rounded
 from fewbits.jax.trees import Tree, cast_tree, combine, is_floating, partition, select
 from fewbits.recipes import Recipe, RoleFormat
 from fewbits.recipes import recipe as read
@@ -72,7 +71,8 @@ class RecipeOptimizer:
         recipe: a recipe or its text, such as ``fp16-master`` or ``bf16-only``.
 
     Raises:
-        ArgumentError: no such recipe, or one with a Kahan sum, moments in two formats, or a shift.
+        ArgumentError: no such recipe, or one with a Kahan sum, moments in two formats, a shift, a loss scale
+            over narrow gradients, or what :func:`fewbits.jax.linear` refuses.
     """
 
     optimizer: Transformation
@@ -81,6 +81,7 @@ class RecipeOptimizer:
     def __post_init__(self) -> None:
         recipe = read(self.recipe)
         object.__setattr__(self, "recipe", recipe)
+        check_recipe(recipe)
         roles = (recipe.parameter, recipe.master, recipe.held_gradient, recipe.first_moment)
         if recipe.parameter is not None and recipe.update == "kahan" and not recipe.has_master:
             raise ArgumentError(f"recipe {recipe.name!r} has update=kahan, which fewbits.jax does not do")
@@ -89,20 +90,35 @@ class RecipeOptimizer:
                 f"recipe {recipe.name!r} holds first moments in {recipe.first_moment}, second ones in"
                 f" {recipe.second_moment}; in a state of Optax they look alike: give both one format"
             )
+        if recipe.held_gradient is not None and recipe.scaling is not None:
+            raise ArgumentError(
+                f"recipe {recipe.name!r} scales the loss and holds gradients in {recipe.held_gradient}; here"
+                " they would be rounded after they are unscaled, where small ones are lost: take"
+                " held_gradient=fp32"
+            )
         if any(role is not None and role.shift is not None for role in roles):
             raise ArgumentError(f"recipe {recipe.name!r} stores with a shift, which fewbits.jax does not do")
 
-    def init(self, parameters: Tree) -> tuple[Tree, RecipeState[Tree]]:
+    def init(self, parameters: Tree, *, key: Array | None = None) -> tuple[Tree, RecipeState[Tree]]:
         """Return the parameters as the recipe holds them, and the state before the first step.
 
         Args:
             parameters: any tree, float32 where it is floating-point.
+            key: of ``jax.random``, for roles that are stored with stochastic rounding; ``update=stochastic``
+                alone draws nothing here.
+
+        Raises:
+            ArgumentError: a key is missing or not used.
         """
         recipe = read(self.recipe)
+        master = recipe.master if recipe.has_master else None
+        check_key(recipe, (recipe.parameter, recipe.first_moment, master), key, "what they store")
+        keys = _split(key, 3)
         floats, others = partition(parameters)
-        state = _held(self.optimizer.init(floats), recipe.first_moment)
-        master = _held(floats, recipe.master) if recipe.has_master and recipe.parameter else None
-        return combine(_held(floats, recipe.parameter, scalars=True), others), RecipeState(state, master)
+        state = _held(self.optimizer.init(floats), recipe.first_moment, keys[0])
+        kept = _held(floats, master, keys[1]) if recipe.has_master and recipe.parameter else None
+        narrow = _held(floats, recipe.parameter, keys[2], scalars=True)
+        return combine(narrow, others), RecipeState(state, kept)
 
     def update(
         self,
@@ -110,52 +126,80 @@ class RecipeOptimizer:
         state: RecipeState[Tree],
         gradients: Tree,
         *,
-        finite: Array | bool = True,
+        finite: Array | bool | None = None,
         key: Array | None = None,
     ) -> tuple[Tree, RecipeState[Tree]]:
         """Return the parameters and the state after a step, or as they were if ``finite`` is false.
+
+        What is stored in a format without NaN refuses NaN and infinity where values are known; under ``jit``
+        they stay as they are. A gradient that is held narrow and is not finite is NaN as a whole.
 
         Args:
             parameters: as :meth:`init` or this method returned them.
             state: likewise.
             gradients: of the floating-point arrays, unscaled, with None for other leaves.
-            finite: whether all gradients are.
+            finite: whether all gradients are; true by default, which a recipe that scales the loss refuses.
             key: of ``jax.random``, for recipes that store with stochastic rounding; another one each step.
 
         Raises:
-            ArgumentError: a key is missing or not used.
+            ArgumentError: a key is missing or not used, or ``finite`` is missing.
         """
         recipe = read(self.recipe)
+        if recipe.scaling is not None and finite is None:
+            raise ArgumentError(
+                f"recipe {recipe.name!r} scales the loss ({recipe.scaling}), and finite=None: pass finite and"
+                " gradients as fewbits.jax.filter_value_and_grad returns them with"
+                " DynamicLossScaling.of(recipe), or take scaling=none"
+            )
         narrow, others = partition(parameters)
         target = recipe.parameter
         if target is not None and recipe.update == "stochastic" and not recipe.has_master:
             target = RoleFormat(target.format, "stochastic", target.scale_rule)
         master = recipe.master if recipe.has_master else None
         stored = (target, recipe.held_gradient, recipe.first_moment, master)
-        drawn = any(role is not None and role.rounding == "stochastic" for role in stored)
-        if drawn != (key is not None):
-            raise ArgumentError(
-                f"key={'None' if key is None else '...'} with recipe {recipe.name!r}; a key of jax.random is"
-                " for recipes that round what they store stochastically"
-            )
-        keys = [None] * 4 if key is None else list(jax.random.split(key, 4))
-        wide = _widened(narrow if state.master is None else state.master)
-        held = _widened(_held(_widened(gradients), recipe.held_gradient, keys[0]))
-        updates, inner = self.optimizer.update(held, _widened(state.inner), wide)
-        stepped = jax.tree.map(jnp.add, wide, updates)
+        check_key(recipe, stored, key, "what they store")
+        keys = _split(key, 4)
+        step = jnp.asarray(True if finite is None else finite)
+        wide, before = _widened((narrow if state.master is None else state.master, state.inner))
+        held = _held_gradients(_widened(gradients), recipe.held_gradient, keys[0])
+        updates, inner = self.optimizer.update(held, before, wide)
+        # A skipped step has nothing to store: its NaN would be refused by formats that have none.
+        stepped, inner = select(step, (jax.tree.map(jnp.add, wide, updates), inner), (wide, before))
         kept = None if state.master is None else _held(stepped, master, keys[1])
         source = stepped if kept is None else _widened(kept)
-        rounded = _held(source, target, keys[2], scalars=True)
+        rounded_parameters = _held(source, target, keys[2], scalars=True)
         following = RecipeState(_held(inner, recipe.first_moment, keys[3]), kept)
-        chosen = select(jnp.asarray(finite), (rounded, following), (narrow, state))
+        chosen = select(step, (rounded_parameters, following), (narrow, state))
         return combine(chosen[0], others), chosen[1]
+
+
+def _split(key: Array | None, count: int) -> list[Array | None]:
+    return [None] * count if key is None else list(jax.random.split(key, count))
 
 
 def _widened(tree: Tree) -> Tree:
     return cast_tree(tree, jnp.float32)
 
 
-def _held(tree: Tree, target: RoleFormat | None, key: Array | None = None, scalars: bool = False) -> Tree:
+def _held_gradients(tree: Tree, target: RoleFormat | None, key: Array | None) -> Tree:
+    """Return gradients as they are held, NaN as a whole where one is not finite, as in fewbits.optim."""
+    if target is None:
+        return tree
+    finite = jax.tree.map(lambda g: jnp.isfinite(g).all(), tree)
+    kept = jax.tree.map(lambda g, good: jnp.where(good, g, 0), tree, finite)
+    held = _widened(_held(kept, target, key, overflow=None, scalars=True))
+    whole: Tree = jax.tree.map(lambda g, good: jnp.where(good, g, jnp.nan), held, finite)
+    return whole
+
+
+def _held(
+    tree: Tree,
+    target: RoleFormat | None,
+    key: Array | None = None,
+    *,
+    overflow: str | None = "saturate",
+    scalars: bool = False,
+) -> Tree:
     """Return float32 arrays as they are stored; single numbers of an optimizer's state stay wide."""
     if target is None:
         return tree
@@ -167,14 +211,7 @@ def _held(tree: Tree, target: RoleFormat | None, key: Array | None = None, scala
         if dtype != jnp.float32 and target.rounding == "nearest_even":
             leaves[i] = leaf.astype(dtype)  # JAX's own conversion, which goes to infinity as fewbits.optim's
             continue
-        own = None if key is None or target.rounding != "stochastic" else jax.random.fold_in(key, i)
-        leaves[i] = fake_quantize(
-            leaf,
-            target.format,
-            rounding=target.rounding,
-            scale_rule=target.scale_rule,
-            overflow="saturate",
-            key=own,
-        ).astype(dtype)
+        own = None if key is None else jax.random.fold_in(key, i)
+        leaves[i] = rounded(jnp.asarray(leaf), target, overflow=overflow, key=own).astype(dtype)
     whole: Tree = jax.tree.unflatten(structure, leaves)
     return whole

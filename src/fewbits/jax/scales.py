@@ -123,7 +123,7 @@ def _encode_scale(wanted: Numbers, largest: Array, scale: Element, options: Opti
     codes = encode(scale, wanted, "nearest_even", "saturate", None)
     smallest, one = (
         encode(scale, constant(value, np.zeros(())), "nearest_even", "saturate", None)
-        for value in (scale.smallest_subnormal, min(1.0, scale.max))
+        for value in (scale.smallest_subnormal, max(min(1.0, scale.max), scale.smallest_subnormal))
     )
     # A scale that rounds to zero would lose the block; it becomes the smallest nonzero value.
     codes = jnp.where((largest > 0) & (decode(scale, codes).significand == 0), smallest, codes)

@@ -26,14 +26,15 @@ def cast_tree(tree: Tree, dtype: DTypeLike) -> Tree:
     """Return a tree whose floating-point arrays have another dtype.
 
     Integers, booleans, keys of ``jax.random``, numbers of Python, functions and whatever else a leaf may be
-    are returned as they are. Conversion is JAX's own, to nearest even, and gradients pass.
+    are returned as they are: a number of Python that goes through ``jit`` comes out of it as an array, and is
+    cast from then on. Conversion is JAX's own, of NumPy's arrays NumPy's, to nearest even; gradients pass.
 
     Args:
         tree: any pytree: a module of Equinox, parameters of Flax, a batch.
         dtype: such as ``jnp.float16``.
     """
     cast: Tree = jax.tree.map(
-        lambda leaf: jnp.asarray(leaf).astype(dtype) if is_floating(leaf) else leaf, tree
+        lambda leaf: jnp.asarray(leaf.astype(dtype)) if is_floating(leaf) else leaf, tree
     )
     return cast
 
@@ -92,8 +93,9 @@ def all_finite(tree: object) -> Array:
 
 
 def select(condition: Array, new: Tree, old: Tree) -> Tree:
-    """Return the arrays of ``new`` where a condition holds, else those of ``old``; other leaves are new."""
+    """Return arrays and numbers of ``new`` where a condition holds, else of ``old``; other leaves are new."""
+    numeric = jax.Array | np.ndarray | np.number | np.bool_ | int | float | complex
     chosen: Tree = jax.tree.map(
-        lambda a, b: jnp.where(condition, a, b) if isinstance(a, jax.Array | np.ndarray) else a, new, old
+        lambda a, b: jnp.where(condition, a, b) if isinstance(a, numeric) else a, new, old
     )
     return chosen

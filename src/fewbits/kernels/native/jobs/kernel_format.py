@@ -105,7 +105,8 @@ def _set_scales(p: _native.Format, format: Format, options: Options) -> None:
     else:
         assert scale.grid is not None
         p.scales, p.scale_grid = _native.Scales.real, _grid(scale, scale.grid)
-        smallest, one = scale.smallest_subnormal, min(1.0, scale.max)
+        smallest = scale.smallest_subnormal
+        one = max(min(1.0, scale.max), smallest)
         codes = encode(scale, np.array([smallest, one]), "nearest_even", "saturate", None)
         p.scale_smallest = int(codes[0])
         p.scale_of_zeros = int(codes[0] if options.zero_block == "smallest" else codes[1])

@@ -136,7 +136,8 @@ def _real_scales(
 def _encode_scale(wanted: NDArray[np.float32], largest: Array, scale: Element, options: Options) -> Array:
     codes = encode(scale, wanted.astype(np.float64), "nearest_even", "saturate", None)
     smallest = encode(scale, np.full(1, scale.smallest_subnormal), "nearest_even", "saturate", None)
-    one = encode(scale, np.full(1, min(1.0, scale.max)), "nearest_even", "saturate", None)
+    nearest_one = max(min(1.0, scale.max), scale.smallest_subnormal)  # which is never the scale zero
+    one = encode(scale, np.full(1, nearest_one), "nearest_even", "saturate", None)
     # A scale that rounds to zero would lose the block; it becomes the smallest nonzero value.
     codes = np.where((largest > 0) & (decode(scale, codes) == 0), smallest, codes)
     zero = smallest if options.zero_block == "smallest" else one
