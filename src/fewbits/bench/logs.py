@@ -83,8 +83,25 @@ def write_logs(report: BenchmarkReport, folder: Path) -> list[Path]:
 def _config(report: BenchmarkReport, result: RecipeResult) -> dict[str, Any]:
     """Return what ran, to which the logs are held."""
     facts = {k: v for k, v in vars(report).items() if k != "recipes"}
-    ran = [{"seed": run.seed, "resumed": run.resumed, **vars(run.precision)} for run in result.runs]
-    return {**facts, "recipe": result.recipe, "precision": ran}
+    ran = [
+        {
+            "seed": run.seed,
+            "status": _status(run),
+            "resumed": run.resumed,
+            "started_ms": run.started_ms,
+            "seconds": run.seconds,
+            "steps": run.steps,
+            **vars(run.precision),
+            "evaluations": [vars(e) for e in run.evaluations],
+        }
+        for run in result.runs
+    ]
+    logged = {**_submission(report), **_samples(report), **_choices(report, read(result.recipe))}
+    return {**facts, "recipe": result.recipe, "logged": logged, "ran": ran}
+
+
+def _status(run: BenchmarkRun) -> str:
+    return "success" if run.reached else "aborted"
 
 
 def _precision(run: BenchmarkRun) -> list[tuple[str, str, dict[str, Any]]]:
@@ -163,8 +180,7 @@ def _write(report: BenchmarkReport, run: BenchmarkRun, path: Path) -> None:
             log.event("eval_accuracy", e.value, {"samples_count": samples}, time_ms=ended)
             log.end("eval_stop", metadata={"samples_count": samples}, time_ms=ended)
             done = samples
-        status = "success" if run.reached else "aborted"
-        log.end("run_stop", metadata={"status": status, "resumed": run.resumed}, time_ms=ended)
+        log.end("run_stop", metadata={"status": _status(run), "resumed": run.resumed}, time_ms=ended)
 
 
 @contextmanager
