@@ -17,7 +17,7 @@ from fewbits.bench import Benchmark, benchmark, measuring, run_benchmark
 from fewbits.bench import journal as journal_module
 from fewbits.bench.journal import NAME
 from fewbits.bench.measuring import is_reached
-from fewbits.errors import ArgumentError
+from fewbits.errors import ArgumentError, DataError
 from fewbits.files import load_file
 from fewbits.records import BenchmarkReport, BenchmarkRun, Evaluation, RanPrecision
 from fewbits.train import PrecisionObserver, Step, Trainer
@@ -147,6 +147,17 @@ def test_a_finished_run_is_read_and_not_made_again(
         run_benchmark(POINTS, ["fp32"], tmp_path)
     with pytest.raises(ArgumentError, match="is of a run with benchmark="):
         run_benchmark(replace(POINTS, target=0.31), ["fp32"], tmp_path, resume=True)
+
+
+def test_a_finished_run_without_its_journal_has_no_time(tmp_path: Path) -> None:
+    far = replace(POINTS, target=1e-9, steps=20)
+    measured(far, ["fp32"], tmp_path)
+    path = tmp_path / WIDE / NAME
+    whole = path.read_bytes()
+    for text in (b"", whole[: whole.rfind(b'{"event": "stop"')]):
+        path.write_bytes(text)
+        with pytest.raises(DataError, match="its time is lost; make the run again"):
+            measured(far, ["fp32"], tmp_path, resume=True)
 
 
 def test_a_killed_process_leaves_its_time_behind(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from fewbits.bench.energy import energy_proxy
 from fewbits.bench.journal import NAME, Journal
 from fewbits.bench.rules import check_seeds, converges_too_fast, reference_point, score
 from fewbits.distributed import sent_bytes
-from fewbits.errors import ArgumentError
+from fewbits.errors import ArgumentError, DataError
 from fewbits.evidence import Evidence, paired
 from fewbits.optim.sharded import processes as started
 from fewbits.recipes import codec as read_codec
@@ -139,6 +139,11 @@ def _run(
             run(settings, folder, resume=resume, callback=judge.show, step=judge.step, stop=judge.stop)
         if rank():
             return None
+        if not journal.stopped:
+            raise DataError(
+                f"the checkpoint in {folder} is of a run at its end, and its journal does not know of"
+                " that end: its time is lost; make the run again, in another --out"
+            )
         last = journal.evaluations[-1]
         return BenchmarkRun(
             settings.recipe,
