@@ -170,13 +170,12 @@ def _evaluation(found: dict[str, Any]) -> Evaluation:
 
 
 def _ran(found: dict[str, Any]) -> RanPrecision:
-    given = (found[name] for name in ("attention", "communication"))
-    layers = (_typed(name, str) for name in _typed(found["wide_layers"], list))
-    return RanPrecision(
-        _typed(found["linear"], str),
-        *(None if format is None else _typed(format, str) for format in given),
-        tuple(layers),
+    attention, communication = (
+        None if found[name] is None else str(_typed(found[name], str))
+        for name in ("attention", "communication")
     )
+    layers = tuple(_typed(name, str) for name in _typed(found["wide_layers"], list))
+    return RanPrecision(_typed(found["linear"], str), attention, communication, layers)
 
 
 def _whole(path: Path) -> int:
