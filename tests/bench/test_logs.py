@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from fewbits.bench import benchmark, check_loggable, check_logs, checking, run_benchmark, write_logs
+from fewbits.bench import logs as logs_module
 from fewbits.bench.checking import official_problems
 from fewbits.bench.log_rules import file_problems, folder_problems, read_config, read_log
 from fewbits.bench.logs import CONFIG
 from fewbits.errors import ArgumentError, DataError, MissingDependencyError
-from fewbits.records import BenchmarkReport, RanPrecision
+from fewbits.records import BenchmarkReport, BenchmarkRun, RanPrecision, RecipeResult
 
 Lines = list[dict[str, Any]]
 TOKEN = ":::MLLOG "
@@ -467,6 +468,63 @@ def test_a_recipe_without_a_name_in_the_list_is_refused_before_it_runs(name: str
     check_loggable(["fp32", "mxfp6"])
     with pytest.raises(ArgumentError, match="has no name in the list of the rules"):
         check_loggable([name])
+
+
+def test_all_formats_of_a_recipe_and_the_codec_are_looked_at_before_it_runs() -> None:
+    with pytest.raises(ArgumentError, match="posit8_1 has no name in the list of the rules"):
+        check_loggable(["posit8:weight=mxfp4"])
+    check_loggable(["fp32"], "int8_256:feedback")
+    check_loggable(["fp32"], "powersgd")
+    with pytest.raises(ArgumentError, match="posit8_1 has no name in the list of the rules"):
+        check_loggable(["fp32"], "posit8_1")
+    with pytest.raises(ArgumentError, match="fp32 is there twice"):
+        check_loggable(["fp32", "fp32"])
+
+
+def _as_recipe(report: BenchmarkReport, recipe: str, attention: str | None = None) -> RecipeResult:
+    ran = RanPrecision("mxfp6_e3m2", attention, None)
+    runs = tuple(replace(run, recipe=recipe, precision=ran) for run in report.recipes[0].runs)
+    return replace(report.recipes[0], recipe=recipe, runs=runs)
+
+
+def test_each_recipe_has_a_folder_of_its_own(report: BenchmarkReport, tmp_path: Path) -> None:
+    roles = ",".join(f"{role}=mxfp6_e3m2/stochastic/ceil" for role in ("weight", "activation", "gradient"))
+    texts = [f"mx:{roles},vector=bf16,optimizer={name}" for name in ("sgd", "lars")]
+    texts.append(texts[0].replace(",vector", ", vector"))
+    folders = write_logs(replace(report, recipes=tuple(_as_recipe(report, x) for x in texts)), tmp_path)
+    assert len(set(folders)) == 3
+    assert [read_config(folder / CONFIG)["recipe"] for folder in folders] == texts
+    assert {path.name for path in tmp_path.iterdir()} == {folder.name for folder in folders}
+    with pytest.raises(ArgumentError, match="is there twice"):
+        write_logs(replace(report, recipes=(report.recipes[0],) * 2), tmp_path)
+
+
+def test_logs_that_cannot_all_be_written_leave_the_old_ones(
+    report: BenchmarkReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = replace(report, recipes=(report.recipes[0], _as_recipe(report, "mxfp6", "posit8_1")))
+    with pytest.raises(ArgumentError, match="has no name in the list"):
+        write_logs(both, tmp_path)
+    assert not list(tmp_path.iterdir())
+    (folder,) = write_logs(report, tmp_path)
+    (folder / "notes.txt").write_text("mine")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    write, written = logs_module._write, []
+
+    def full(report: BenchmarkReport, run: BenchmarkRun, path: Path) -> None:
+        written.append(path)
+        if len(written) == 3:
+            raise OSError("no space left")
+        write(report, run, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(logs_module, "_write", full)
+        with pytest.raises(OSError, match="no space left"):
+            write_logs(report, tmp_path)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert list(tmp_path.iterdir()) == [folder]
+    write_logs(report, tmp_path)
+    assert (folder / "notes.txt").read_text() == "mine"
 
 
 def test_what_did_not_run_cannot_be_logged(report: BenchmarkReport, tmp_path: Path) -> None:
