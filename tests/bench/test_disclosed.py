@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fewbits.bench.disclosed import ACCEPTED, check_claim, claimed_linear, logged_name, merged
+from fewbits.bench.disclosed import ACCEPTED, check_claim, claimed_linear, logged_name, merged, never_ran
 from fewbits.errors import ArgumentError
 from fewbits.recipes import RECIPES, recipe
 from fewbits.records import RanPrecision
@@ -74,4 +74,20 @@ def test_what_was_seen_at_several_steps_is_its_narrowest() -> None:
         RanPrecision("mxfp4", "bf16", None, ("b", "a")),
         RanPrecision("bf16", "mxfp8_e4m3", "int8", ()),
     ]
-    assert merged(seen) == RanPrecision("mxfp4", "mxfp8_e4m3", "int8", ("a", "b"))
+    steps = (
+        "linear in some steps: fp32, bf16",
+        "attention in some steps: bf16",
+        "communication in some steps: fp32",
+    )
+    assert merged(seen) == RanPrecision("mxfp4", "mxfp8_e4m3", "int8", ("a", "b", *steps))
+    assert merged(seen[1:2] * 2) == seen[1]
+
+
+def test_a_recipe_whose_format_never_ran_says_so() -> None:
+    warm_up = recipe("posit8")
+    assert warm_up.schedule
+    assert "has posit8_1 or posit8_2, which never ran: products were in fp32" in never_ran(
+        warm_up, RanPrecision("fp32", None, None)
+    )
+    assert never_ran(warm_up, RanPrecision("posit8_1", None, None)) == ""
+    assert never_ran(recipe("mxfp6"), RanPrecision("mxfp6_e3m2", None, None)) == ""

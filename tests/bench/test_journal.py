@@ -125,13 +125,85 @@ def test_a_checkpoint_whose_time_is_lost_is_refused(tmp_path: Path) -> None:
         second.back_to(2)
 
 
-@pytest.mark.parametrize(
-    "text", ["hello\n", '{"event": "step"}\n', "[3]\n", '{"event": "stop", "seconds": 1}\n']
-)
+START: dict[str, Any] = {
+    "event": "start",
+    "seconds": 0.0,
+    "settings": {"recipe": "fp32", "seed": 0},
+    "time_ms": 1,
+}
+RAN: dict[str, Any] = {"linear": "fp32", "attention": None, "communication": None, "wide_layers": []}
+EVALUATION = {"step": 1, "began": 0.5, "seconds": 1.0, "value": 2.0}
+
+
+def test_these_lines_are_a_journal(tmp_path: Path) -> None:
+    given: list[dict[str, Any]] = [
+        {"event": "evaluation", "evaluation": EVALUATION},
+        {"event": "precision", "ran": RAN},
+    ]
+    given += [{"event": "step", "step": 1}, {"event": "back", "step": 1}, {"event": "stop", "reached": True}]
+    text = "".join(json.dumps(line) + "\n" for line in (START, *({**line, "seconds": 1} for line in given)))
+    (tmp_path / NAME).write_text(text)
+    assert journal(tmp_path, resume=True).stopped
+
+
+@pytest.mark.parametrize("text", ["hello\n", "[3]\n", '{"event": "step"}\n', "[" * 100_000 + "\n", "\xff\n"])
 def test_what_is_no_journal_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / NAME).write_bytes(text.encode("latin-1"))
+    with pytest.raises(DataError, match="is no journal of a benchmark"):
+        journal(tmp_path, resume=True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"event": "start", "settings": 3, "time_ms": 1}, {**START, "time_ms": "1"},
+        {"event": "step", "step": 1.5},
+        {"event": "step", "step": True}, {"event": "step", "step": 1, "seconds": "x"}, {"event": "other"},
+        {"event": "back", "step": None}, {"event": "stop", "reached": 1}, {"event": "stop", "reached": True},
+        {"event": "evaluation", "evaluation": {**EVALUATION, "value": "2"}},
+        {"event": "evaluation", "evaluation": [1, 2, 3, 4]},
+        {"event": "precision", "ran": {**RAN, "linear": 3}},
+        {"event": "precision", "ran": {**RAN, "wide_layers": "abc"}}, {"event": "precision", "ran": None},
+    ],
+)  # fmt: skip
+def test_lines_of_other_types_are_refused(tmp_path: Path, line: dict[str, Any]) -> None:
+    first = [] if line["event"] == "start" else [START]
+    text = "".join(json.dumps({"seconds": 1.0, **one}) + "\n" for one in (*first, line))
     (tmp_path / NAME).write_text(text)
     with pytest.raises(DataError, match="is no journal of a benchmark"):
         journal(tmp_path, resume=True)
+
+
+def test_the_first_event_is_a_start(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_text('{"event": "stop", "seconds": 1, "reached": true}\n')
+    with pytest.raises(DataError, match="is no journal of a benchmark"):
+        journal(tmp_path, resume=True)
+
+
+def test_opening_takes_no_line_away(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill at any moment of the opening leaves what was there: nothing of it is written again."""
+    first = journal(tmp_path)
+    first.start()
+    path = tmp_path / NAME
+    path.write_bytes(path.read_bytes().replace(b", ", b",") + b'{"event": "st')
+    whole = path.read_bytes()
+    monkeypatch.setattr(json, "dumps", lambda *_, **__: '{"recipe": "fp32", "seed": 0}')
+    journal(tmp_path, resume=True)
+    assert path.read_bytes() == whole[: whole.rfind(b"\n") + 1]
+
+
+def test_a_journal_that_stopped_is_not_touched(tmp_path: Path, clock: Clock) -> None:
+    first = journal(tmp_path)
+    first.start()
+    first.evaluated(1, 0.0, 1.0)
+    first.stop(reached=True)
+    first.close()
+    path = tmp_path / NAME
+    path.chmod(0o400)
+    before = path.read_bytes(), path.stat().st_mtime_ns
+    with path.open("rb") as held:
+        assert journal(tmp_path, resume=True)._file is None
+        assert (held.read(), path.stat().st_mtime_ns) == before
 
 
 def test_records_come_back_as_they_were(tmp_path: Path, clock: Clock) -> None:

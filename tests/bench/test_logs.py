@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from fewbits.bench import benchmark, check_loggable, check_logs, run_benchmark, write_logs
+from fewbits.bench import benchmark, check_loggable, check_logs, checking, run_benchmark, write_logs
+from fewbits.bench import logs as logs_module
 from fewbits.bench.checking import official_problems
 from fewbits.bench.log_rules import file_problems, folder_problems, read_config, read_log
 from fewbits.bench.logs import CONFIG
 from fewbits.errors import ArgumentError, DataError, MissingDependencyError
-from fewbits.records import BenchmarkReport, RanPrecision
+from fewbits.records import BenchmarkReport, BenchmarkRun, RanPrecision, RecipeResult
 
 Lines = list[dict[str, Any]]
 TOKEN = ":::MLLOG "
@@ -152,10 +154,28 @@ def aborted(found: Lines) -> None:
     of(found, "run_stop")["metadata"]["status"] = "aborted"
 
 
+def on_record(logs: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    config = json.loads((logs / CONFIG).read_text())
+    change(config)
+    (logs / CONFIG).write_text(json.dumps(config))
+
+
+def missed(logs: Path, seed: int) -> None:
+    """Let the log and the record of a run say that it missed its target."""
+
+    def change(config: dict[str, Any]) -> None:
+        config["ran"][seed]["status"] = "aborted"
+        for evaluation in config["ran"][seed]["evaluations"]:
+            evaluation["value"] = 94.9
+
+    on_record(logs, change)
+    rewrite(logs / f"result_{seed}.txt", aborted)
+
+
 def test_one_run_that_does_not_converge_may_be_and_two_may_not(logs: Path) -> None:
-    rewrite(logs / "result_0.txt", aborted)
+    missed(logs, 0)
     assert ours(logs) == theirs(logs) == ""
-    rewrite(logs / "result_3.txt", aborted)
+    missed(logs, 3)
     assert "2 runs did not converge (result_0.txt, result_3.txt); a result may have one" in ours(logs)
     (check,) = check_logs(logs)
     assert len(check.problems) == 1
@@ -199,9 +219,211 @@ def test_our_rules_look_where_the_official_ones_do_not(
     assert said in ours(logs)
 
 
+def faster(found: Lines) -> None:
+    begin = of(found, "run_start")["time_ms"]
+    for line in found:
+        line["time_ms"] = begin + (line["time_ms"] - begin) // 10
+
+
+def late_start(found: Lines) -> None:
+    for line in found[:-1]:
+        line["time_ms"] = found[-1]["time_ms"] - 1
+
+
+def at(time_ms: float) -> Callable[[Lines], None]:
+    def change(found: Lines) -> None:
+        for line in found:
+            line["time_ms"] = time_ms
+
+    return change
+
+
+def fewer_evaluations(found: Lines) -> Lines:
+    blocks = [i for i, line in enumerate(found) if line["key"] == "block_start"]
+    return found[: blocks[0]] + found[blocks[-1] :]
+
+
+def samples(make: Callable[[int], int]) -> Callable[[Lines], None]:
+    def change(found: Lines) -> None:
+        for i, line in enumerate(found):
+            if "samples_count" in line["metadata"]:
+                line["metadata"]["samples_count"] = make(i)
+
+    return change
+
+
+def last_accuracy(value: float) -> Callable[[Lines], None]:
+    def change(found: Lines) -> None:
+        [line for line in found if line["key"] == "eval_accuracy"][-1]["value"] = value
+
+    return change
+
+
+def put(key: str, value: object) -> Callable[[Lines], None]:
+    def change(found: Lines) -> None:
+        of(found, key)["value"] = value
+
+    return change
+
+
+def remark(key: str, name: str, value: object = None) -> Callable[[Lines], None]:
+    def change(found: Lines) -> None:
+        metadata = of(found, key)["metadata"]
+        metadata.pop(name, None)
+        if value is not None:
+            metadata[name] = value
+
+    return change
+
+
+def more_lines(found: Lines) -> Lines:
+    return [*found, {**found[-1], "key": "eval_result", "value": 99}]
+
+
+LINEAR = "lowest_numerical_precision_in_linear"
+SINGLE: dict[str, tuple[Callable[[Lines], Lines | None], str]] = {
+    "durations / 10": (faster, "run_stop is"),
+    "run_start before run_stop": (late_start, "run_start is"),
+    "time 0": (at(0), "run_start is"),
+    "time NaN": (at(float("nan")), "line 1 is not in the format"),
+    "evaluations deleted": (fewer_evaluations, "eval_start is there 1 times, and was"),
+    "samples constant": (samples(lambda i: 32), "samples_count of block_start is 32; expected 0"),
+    "samples falling": (samples(lambda i: 10**6 - i), "samples_count of block_start"),
+    "samples too many": (samples(lambda i: 10**6 * i), "samples_count of block_start"),
+    "caches not cleared": (put("cache_clear", False), "cache_clear is False; expected True"),
+    "caches untold": (remark("cache_clear", "kept"), "cache_clear says kept None"),
+    "accuracy 4000": (last_accuracy(4000.0), "4000.0], and ["),
+    "accuracy infinite": (last_accuracy(float("inf")), "eval_accuracy is inf; expected a finite number"),
+    "seed 0.0": (put("seed", 0.0), "seed is 0.0; expected an integer"),
+    "seed True": (put("seed", True), "seed is True; expected an integer"),
+    "optimizer": (put("opt_name", "sgd"), "opt_name is 'sgd', and 'adamw' ran"),
+    "warm-up": (put("opt_learning_rate_warmup_steps", -3), "warmup_steps is -3, and 40 ran"),
+    "decay": (put("opt_learning_rate_decay_steps", 1), "opt_learning_rate_decay_steps is 1, and 360 ran"),
+    "schedule": (put("opt_learning_rate_decay_schedule", None), "decay_schedule is None"),
+    "micro-batch": (put("micro_batch_size", 7), "gradient_accumulation_steps x processes is 7"),
+    "accumulation": (put("gradient_accumulation_steps", 9), "gradient_accumulation_steps is 9; expected 1"),
+    "parallelism": (put("tensor_parallelism", 64), "tensor_parallelism is 64; expected 1"),
+    "platform": (put("submission_platform", "fast"), "submission_platform is 'fast'"),
+    "organization": (put("submission_org", "X"), "submission_org is 'X'; expected 'none: not a submission'"),
+    "division": (put("submission_division", "closed"), "submission_division is 'closed'; expected 'open'"),
+    "resumed untold": (remark("run_stop", "resumed"), "run_stop has resumed=None, and 0 is on record"),
+    "resumed": (remark("run_stop", "resumed", 3), "run_stop has resumed=3"),
+    "ran untold": (remark(LINEAR, "ran"), "remark ran=None, and 'fp32' ran"),
+    "ran": (remark(LINEAR, "ran", "mxfp4"), "remark ran='mxfp4', and 'fp32' ran"),
+    "wider": (remark(LINEAR, "wider", ["head"]), "remark wider=['head'], and [] were wider"),
+    "lines behind the end": (more_lines, "eval_result is behind run_stop, which ends a log"),
+    "accuracy a text": (put("eval_accuracy", "94"), "eval_accuracy is '94'; expected a finite number"),
+    "accuracy null": (put("eval_accuracy", None), "eval_accuracy is None; expected a finite number"),
+    "seed a list": (put("seed", [0]), "seed is [0]; expected an integer"),
+    "precision a list": (put(LINEAR, ["fp32"]), "is ['fp32'], which is not in the list"),
+    "status a list": (remark("run_stop", "status", [1]), "run_stop has the status [1]"),
+    "key a list": (lambda found: found[3].update(key=["a"]), "line 4 is not in the format"),
+    "metadata a list": (lambda found: found[3].update(metadata=[1]), "line 4 is not in the format"),
+    "time beyond floats": (lambda found: found[3].update(time_ms=10**400), "line 4 is not in the format"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_a_single_change_is_found_by_our_rules(name: str, logs: Path) -> None:
+    change, said = SINGLE[name]
+    rewrite(logs / "result_0.txt", change)
+    assert said in ours(logs)
+    assert "result_1.txt" not in ours(logs)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("target", "95", "target='95', which is not of its type"), ("runs", "5", "runs='5', which is not"),
+        ("runs", True, "runs=True, which is not"), ("lr", float("nan"), "lr=nan; expected a finite number"),
+        ("ran", [3], "ran[0] has no seed"), ("ran", None, "ran=None, which is not of its type"),
+        ("evaluate_every", 0, "evaluate_every=0; expected 1 or more"), ("logged", [], "logged=[], which"),
+    ],
+)  # fmt: skip
+def test_a_record_of_other_types_is_a_problem(field: str, value: object, said: str, logs: Path) -> None:
+    on_record(logs, lambda config: config.update({field: value}))
+    (check,) = check_logs(logs)
+    assert said in check.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("linear", "foo", "config.json: ran[1] has linear='foo'"), ("attention", 3, "attention=3, which"),
+        ("linear", "posit8_1", "has no name in the list"),
+        ("evaluations", [{"step": "x"}], "step='x', which"),
+    ],
+)  # fmt: skip
+def test_a_run_on_record_of_other_types_is_a_problem(
+    field: str, value: object, said: str, logs: Path
+) -> None:
+    on_record(logs, lambda config: config["ran"][1].update({field: value}))
+    (check,) = check_logs(logs)
+    assert said in check.problems[0]
+
+
+def test_one_bad_file_hides_no_other(logs: Path) -> None:
+    (logs / CONFIG).write_text("[" * 100_000)
+    rewrite(logs / "result_0.txt", lambda found: found[3].update(key=["a"]))
+    rewrite(logs / "result_2.txt", backwards)
+    (logs / "result_4.txt").unlink()
+    (logs / "result_4.txt").mkdir()
+    other = logs.parent / "other"
+    shutil.copytree(logs, other)
+    for check in check_logs(logs.parent):
+        said = "\n".join(check.problems)
+        assert "config.json cannot be read" in said
+        assert "result_0.txt: line 4 is not in the format" in said
+        assert "result_2.txt: line" in said
+        assert "result_4.txt cannot be read" in said
+    assert len(check_logs(logs.parent)) == 2
+
+
+def test_an_official_checker_that_cannot_look_is_told(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*_: object, **__: object) -> None:
+        raise subprocess.TimeoutExpired("checker", 120)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "run", slow)
+        (check,) = check_logs(logs)
+        assert check.problems == tuple(
+            f"result_{i}.txt: the official checker did not end in 120 seconds" for i in range(5)
+        )
+    monkeypatch.setattr(checking, "RULESET", "7.0.0")
+    rewrite(logs / "result_1.txt", put("seed", 0))
+    (check,) = check_logs(logs)
+    assert "seed 0 is repeated" in check.problems[0]
+    assert sum("the official checker did not look" in text for text in check.problems) == 5
+
+
+def test_a_run_that_broke_may_say_so_and_only_where_it_did_not_succeed(logs: Path) -> None:
+    missed(logs, 0)
+    on_record(logs, lambda config: config["ran"][0]["evaluations"][0].update(value=float("nan")))
+    rewrite(logs / "result_0.txt", put("eval_accuracy", float("nan")))
+    assert ours(logs) == ""
+
+
 def test_a_run_that_is_left_out_is_missed(logs: Path) -> None:
     (logs / "result_2.txt").unlink()
     assert "4 runs where a result takes 5" in ours(logs)
+    assert "logs of the seeds 0, 1, 3, 4, and 0, 1, 2, 3, 4 ran" in ours(logs)
+
+
+def test_runs_cannot_be_chosen_from_more_than_a_result_takes(report: BenchmarkReport, tmp_path: Path) -> None:
+    (result,) = report.recipes
+    more = (*result.runs, *(replace(run, seed=run.seed + 5) for run in result.runs[:2]))
+    (folder,) = write_logs(replace(report, recipes=(replace(result, runs=more),)), tmp_path)
+    assert ours(folder) == ""
+    for i in (0, 3):
+        (folder / f"result_{i}.txt").unlink()
+    assert "logs of the seeds 1, 2, 4, 5, 6, and 0, 1, 2, 3, 4, 5, 6 ran; all runs belong" in ours(folder)
+
+
+def test_a_log_cannot_stand_for_another_run(logs: Path) -> None:
+    found = lines(logs / "result_2.txt")
+    of(found, "seed")["value"] = 0
+    (logs / "result_0.txt").write_text("".join(TOKEN + json.dumps(line) + "\n" for line in found))
+    assert "result_0.txt: run_start is" in ours(logs)
 
 
 def test_a_broken_line_is_named(logs: Path) -> None:
@@ -218,7 +440,7 @@ def test_a_record_that_was_changed_is_held_to_the_benchmark(logs: Path) -> None:
 
 def test_without_a_record_nothing_is_believed(logs: Path) -> None:
     config = json.loads((logs / CONFIG).read_text())
-    (logs / CONFIG).write_text(json.dumps({k: v for k, v in config.items() if k != "precision"}))
+    (logs / CONFIG).write_text(json.dumps({k: v for k, v in config.items() if k != "ran"}))
     (check,) = check_logs(logs)
     assert "what ran is not known" in check.problems[0]
     (logs / CONFIG).unlink()
@@ -246,6 +468,63 @@ def test_a_recipe_without_a_name_in_the_list_is_refused_before_it_runs(name: str
     check_loggable(["fp32", "mxfp6"])
     with pytest.raises(ArgumentError, match="has no name in the list of the rules"):
         check_loggable([name])
+
+
+def test_all_formats_of_a_recipe_and_the_codec_are_looked_at_before_it_runs() -> None:
+    with pytest.raises(ArgumentError, match="posit8_1 has no name in the list of the rules"):
+        check_loggable(["posit8:weight=mxfp4"])
+    check_loggable(["fp32"], "int8_256:feedback")
+    check_loggable(["fp32"], "powersgd")
+    with pytest.raises(ArgumentError, match="posit8_1 has no name in the list of the rules"):
+        check_loggable(["fp32"], "posit8_1")
+    with pytest.raises(ArgumentError, match="fp32 is there twice"):
+        check_loggable(["fp32", "fp32"])
+
+
+def _as_recipe(report: BenchmarkReport, recipe: str, attention: str | None = None) -> RecipeResult:
+    ran = RanPrecision("mxfp6_e3m2", attention, None)
+    runs = tuple(replace(run, recipe=recipe, precision=ran) for run in report.recipes[0].runs)
+    return replace(report.recipes[0], recipe=recipe, runs=runs)
+
+
+def test_each_recipe_has_a_folder_of_its_own(report: BenchmarkReport, tmp_path: Path) -> None:
+    roles = ",".join(f"{role}=mxfp6_e3m2/stochastic/ceil" for role in ("weight", "activation", "gradient"))
+    texts = [f"mx:{roles},vector=bf16,optimizer={name}" for name in ("sgd", "lars")]
+    texts.append(texts[0].replace(",vector", ", vector"))
+    folders = write_logs(replace(report, recipes=tuple(_as_recipe(report, x) for x in texts)), tmp_path)
+    assert len(set(folders)) == 3
+    assert [read_config(folder / CONFIG)["recipe"] for folder in folders] == texts
+    assert {path.name for path in tmp_path.iterdir()} == {folder.name for folder in folders}
+    with pytest.raises(ArgumentError, match="is there twice"):
+        write_logs(replace(report, recipes=(report.recipes[0],) * 2), tmp_path)
+
+
+def test_logs_that_cannot_all_be_written_leave_the_old_ones(
+    report: BenchmarkReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = replace(report, recipes=(report.recipes[0], _as_recipe(report, "mxfp6", "posit8_1")))
+    with pytest.raises(ArgumentError, match="has no name in the list"):
+        write_logs(both, tmp_path)
+    assert not list(tmp_path.iterdir())
+    (folder,) = write_logs(report, tmp_path)
+    (folder / "notes.txt").write_text("mine")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    write, written = logs_module._write, []
+
+    def full(report: BenchmarkReport, run: BenchmarkRun, path: Path) -> None:
+        written.append(path)
+        if len(written) == 3:
+            raise OSError("no space left")
+        write(report, run, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(logs_module, "_write", full)
+        with pytest.raises(OSError, match="no space left"):
+            write_logs(report, tmp_path)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert list(tmp_path.iterdir()) == [folder]
+    write_logs(report, tmp_path)
+    assert (folder / "notes.txt").read_text() == "mine"
 
 
 def test_what_did_not_run_cannot_be_logged(report: BenchmarkReport, tmp_path: Path) -> None:

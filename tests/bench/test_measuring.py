@@ -17,7 +17,7 @@ from fewbits.bench import Benchmark, benchmark, measuring, run_benchmark
 from fewbits.bench import journal as journal_module
 from fewbits.bench.journal import NAME
 from fewbits.bench.measuring import is_reached
-from fewbits.errors import ArgumentError
+from fewbits.errors import ArgumentError, DataError
 from fewbits.files import load_file
 from fewbits.records import BenchmarkReport, BenchmarkRun, Evaluation, RanPrecision
 from fewbits.train import PrecisionObserver, Step, Trainer
@@ -149,6 +149,17 @@ def test_a_finished_run_is_read_and_not_made_again(
         run_benchmark(replace(POINTS, target=0.31), ["fp32"], tmp_path, resume=True)
 
 
+def test_a_finished_run_without_its_journal_has_no_time(tmp_path: Path) -> None:
+    far = replace(POINTS, target=1e-9, steps=20)
+    measured(far, ["fp32"], tmp_path)
+    path = tmp_path / WIDE / NAME
+    whole = path.read_bytes()
+    for text in (b"", whole[: whole.rfind(b'{"event": "stop"')]):
+        path.write_bytes(text)
+        with pytest.raises(DataError, match="its time is lost; make the run again"):
+            measured(far, ["fp32"], tmp_path, resume=True)
+
+
 def test_a_killed_process_leaves_its_time_behind(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from tests.bench import small;"
@@ -236,11 +247,55 @@ def test_convergence_faster_than_the_reference_is_seen(report: BenchmarkReport) 
             for seed, n in enumerate(steps)
         ]
 
-    wide = runs("fp32", [100, 110, 105, 103, 108])
+    wide = runs("fp32", [100, 110, 105, 103, 108, 104])
     judged = partial(measuring._result, POINTS, small.task(), "mxfp6", baseline=wide, bits_sent=0.0)
     assert judged(runs("mxfp6", [50, 52, 51, 53, 49])).too_fast
     assert judged(runs("mxfp6", [103, 110, 105, 100, 108])).too_fast is False
     assert judged(runs("mxfp6", [50, 52, 51]), baseline=None).too_fast is None
+    assert judged(runs("mxfp6", [50, 52, 51, 53, 49])).log_ratio is None
+    assert judged(runs("mxfp6", [103, 110, 105, 100, 108])).log_ratio is not None
+    few = judged(runs("mxfp6", [50, 52, 51]), baseline=wide[:5])
+    assert (few.too_fast, few.untested) == (
+        None,
+        "5 runs of fp32 where the test takes 6, twice as many as a result",
+    )
+    equal = judged(runs("mxfp6", [50, 52, 51]), baseline=runs("fp32", [90, 100, 100, 100, 100, 110]))
+    assert equal.too_fast is None
+    assert "tell no deviation" in equal.untested
+    missed = [replace(wide[0], reached=False), *wide[1:]]
+    assert "a run of fp32 missed the target" in judged(runs("mxfp6", [50, 52, 51]), baseline=missed).untested
+    invalid = [replace(run, reached=run.seed > 1) for run in runs("mxfp6", [100, 110, 105])]
+    assert judged(invalid).log_ratio is None
+    twice = [replace(run, reached=run.seed > 1) for run in wide]
+    assert judged(runs("mxfp6", [103, 110, 105]), baseline=twice[:3]).log_ratio is None
+
+
+def test_formats_that_change_behind_the_first_step_are_on_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    real = PrecisionObserver.found
+
+    def found(self: PrecisionObserver, communication: str | None = None) -> RanPrecision:
+        seen.append(real(self, communication))
+        return seen[-1] if len(seen) % 4 else replace(seen[-1], wide_layers=("head",))
+
+    monkeypatch.setattr(PrecisionObserver, "found", found)
+    far = replace(POINTS, target=1e-9, steps=30)
+    result = measured(far, ["fp32"], tmp_path).recipes[0]
+    assert len(seen) == 3 * 4  # the first step, those behind two evaluations, and the last
+    assert [run.precision.wide_layers for run in result.runs] == [("head",)] * 3
+
+
+def test_a_recipe_that_stops_in_its_warm_up_says_that_its_format_never_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(self: PrecisionObserver, communication: str | None = None) -> RanPrecision:
+        return RanPrecision("fp32", None, communication)
+
+    monkeypatch.setattr(PrecisionObserver, "found", found)
+    run = measured(replace(POINTS, steps=10, target=0.0), ["posit8"], tmp_path).recipes[0].runs[0]
+    assert "which never ran: products were in fp32" in run.warnings[-1]
 
 
 def _two(folder: Path) -> None:
@@ -274,7 +329,12 @@ def test_benchmarks_have_names_or_are_ones_own() -> None:
     ("change", "said"),
     [
         ({"target": math.nan}, "expected a finite number"), ({"runs": 2}, "expected 3 or more"),
-        ({"steps": 0}, "expected 1 or more"), ({"seeds": (1, 1)}, "seed 1 is repeated"),
+        ({"evaluate_every": 10.5}, "evaluate_every=10.5 of benchmark 'points' is float; expected int"),
+        ({"target": "95"}, "target='95' of benchmark 'points' is str; expected a number"),
+        ({"steps": True}, "is bool; expected int"), ({"seeds": (0.5,)}, "expected a tuple of integers"),
+        ({"seeds": [1, 2]}, "is list; expected tuple"), ({"lr": -1.0}, "expected a number above 0"),
+        ({"name": None}, "is NoneType; expected str"), ({"steps": 0}, "expected 1 or more"),
+        ({"seeds": (1, 1)}, "seed 1 is repeated"),
     ],
 )  # fmt: skip
 def test_a_benchmark_that_measures_nothing_is_refused(change: Any, said: str) -> None:

@@ -12,6 +12,7 @@ from fewbits.bench.rules import (
     check_seeds,
     converges_too_fast,
     interpolated,
+    no_reference,
     olympic_mean,
     one_sided_p,
     reference_point,
@@ -126,3 +127,18 @@ def test_seeds_are_distinct_and_allowed() -> None:
         check_seeds([1, 2, 1])
     with pytest.raises(ArgumentError, match="seed 4 is not allowed; take some of 1, 2"):
         check_seeds([1, 4], (1, 2))
+
+
+@pytest.mark.parametrize("runs", [3, 5])
+def test_equal_recipes_are_refused_as_often_as_the_manual_says(runs: int) -> None:
+    """The level of the test with the deviation of trimmed runs, by simulation; of fewer runs it is none."""
+    random = np.random.default_rng(0)
+
+    def refused(count: int) -> float:
+        tested = [(list(x[:count]), list(x[count:])) for x in random.normal(100, 10, (1000, 2 * count))]
+        return sum(converges_too_fast(a, reference_point(32, b)) for a, b in tested) / len(tested)
+
+    assert 0.08 < refused(2 * runs) < 0.18
+    assert refused(runs) > 0.15
+    assert "where the test takes" in no_reference([100.0, 110.0, 105.0, 90.0][:runs], runs)
+    assert no_reference(list(random.normal(100, 10, 2 * runs)), runs) == ""

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
@@ -47,6 +47,7 @@ LINEAR = {
     "fixed16": "fixed16_f10",
     "add-multiply": "fp32",
 }
+WIDE = {"mx9": ("attention",)}  # its paper leaves the gradient of the last layer wide
 ATTENTION = LINEAR | {"mxfp4w-mxfp6": "mxfp6_e3m2"}  # which multiplies no weights
 
 
@@ -124,11 +125,12 @@ def read(model: nn.Module) -> RanPrecision:
 @pytest.mark.parametrize("name", LINEAR)
 def test_each_recipe_ran_in_its_format(name: str) -> None:
     module = fb.prepare(made(Module), name)
-    expected = RanPrecision(LINEAR[name], ATTENTION[name], None, ())
+    expected = RanPrecision(LINEAR[name], ATTENTION[name], None, WIDE.get(name, ()))
     assert ran(module) == expected
     assert ran(fb.prepare(made(), name)).linear == LINEAR[name]
     if name != "add-multiply":  # which knows no transposed convolution
-        assert ran(fb.prepare(made(Convolutions), name)) == RanPrecision(LINEAR[name], None, None, ())
+        seen = ran(fb.prepare(made(Convolutions), name))
+        assert (seen.linear, seen.attention) == (LINEAR[name], None)
 
 
 def test_products_by_addition_have_operands_too() -> None:
@@ -139,7 +141,8 @@ def test_products_by_addition_have_operands_too() -> None:
 @pytest.mark.parametrize("name", ["mxfp8", "mxfp4w-mxfp6", "mx9", "fp8-lm"])
 def test_products_that_round_their_operands_themselves_count(name: str) -> None:
     with mock.patch.object(layer_precision, "_has_fast_bfloat16", return_value=False):
-        assert ran(fb.prepare(made(Module), name)) == RanPrecision(LINEAR[name], ATTENTION[name], None, ())
+        expected = RanPrecision(LINEAR[name], ATTENTION[name], None, WIDE.get(name, ()))
+        assert ran(fb.prepare(made(Module), name)) == expected
 
 
 @pytest.mark.parametrize(("name", "flows"), [("mxfp8", "bf16"), ("fp8-lm", "bf16"), ("tf32", "fp32")])
@@ -310,6 +313,76 @@ def test_an_optimizer_and_its_products_do_not_count() -> None:
     assert observer.found() == RanPrecision("mxfp8_e4m3", None, None, ())
 
 
+def test_an_optimizer_within_the_backward_pass_does_not_count_either() -> None:
+    model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 20))
+
+    def multiply(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        gradient = parameter.grad.bfloat16()
+        _ = gradient @ gradient.T
+
+    for parameter in model.parameters():
+        if parameter.ndim == 2:
+            parameter.register_post_accumulate_grad_hook(multiply)
+    observer = PrecisionObserver(model)
+    with observer:
+        model(torch.randn(64, 32)).sum().backward()
+    assert observer.found() == RanPrecision("fp32", None, None)
+
+
+def test_a_wide_backward_pass_is_named() -> None:
+    wide = "mxfp6:gradient=fp32"
+    model = fb.prepare(nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32)), wide)
+    observer = PrecisionObserver(model)
+    with observer:
+        model(torch.randn(64, 32)).float().pow(2).sum().backward()
+    assert observer.found() == RanPrecision("mxfp6_e3m2", None, None, ("0", "2"))
+
+
+class OneRow(nn.Module):
+    """A layer that rounds one row and multiplies the others as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(20, 32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        row = fb.fake_quantize(x[:1], "mxfp4") @ fb.fake_quantize(self.weight, "mxfp4").t()
+        return torch.cat([row, x[1:] @ self.weight.t()])
+
+
+def test_one_narrow_row_hides_no_wide_ones() -> None:
+    model = nn.Sequential(OneRow())
+    observer = PrecisionObserver(model)
+    with observer:
+        model(torch.randn(64, 32)).sum().backward()
+    assert observer.found().wide_layers == ("0",)
+
+
+class Packed(nn.Module):
+    """A layer whose product is one of torch's that the observer does not know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 32)
+        self.codes = torch.ones(32, 32, dtype=torch.int8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            scales = torch.ones(32, dtype=torch.bfloat16)
+            y: torch.Tensor = torch._weight_int8pack_mm(x.bfloat16(), self.codes, scales)
+        return torch.add(self.layer(x), y.float())
+
+
+def test_a_product_that_is_not_known_is_refused() -> None:
+    model = Packed()
+    observer = PrecisionObserver(model)
+    with observer:
+        model(torch.randn(64, 32)).sum().backward()
+    with pytest.raises(ArgumentError, match=r"aten\._weight_int8pack_mm ran, whose operands"):
+        observer.found()
+
+
 def test_what_was_not_seen_is_refused() -> None:
     model = made()
     observer = PrecisionObserver(model)
@@ -387,6 +460,14 @@ def between(rank: int, folder: str) -> None:
             assert observer.found(sent) == RanPrecision("mxfp8_e4m3", None, format, ()), codec
             with pytest.raises(ArgumentError, match="2 processes, and what travels between them"):
                 observer.found()
+        plain = made()
+        observer = PrecisionObserver(plain)
+        with observer:  # a loss in float32 does not speak for gradients in bytes
+            step(plain)
+            all_reduce(torch.randn(1024), "int8_256")
+            distributed.all_reduce(torch.zeros(1))
+        with pytest.raises(ArgumentError, match="2 processes, and what travels between them"):
+            observer.found()
         for hook, format in ((None, "fp32"), (default_hooks.fp16_compress_hook, "fp16")):
             model = nn.parallel.DistributedDataParallel(made())
             if hook is not None:

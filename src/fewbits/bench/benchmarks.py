@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from fewbits.train import Settings
 
 
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "name": str, "task": str, "size": str, "target": (int, float), "lr": (int, float), "seeds": tuple,
+    **dict.fromkeys(("evaluate_every", "steps", "batch_size", "eval_samples", "runs"), int),
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Benchmark:
     """One benchmark. The recipe, which names the optimizer and the schedule, is what differs between runs.
@@ -48,6 +54,19 @@ class Benchmark:
 
     def __post_init__(self) -> None:
         """Raise if nothing could be measured so."""
+        for field, kind in _TYPES.items():
+            value = getattr(self, field)
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise ArgumentError(
+                    f"{field}={value!r} of benchmark {self.name!r} is {type(value).__name__}; expected"
+                    f" {'a number' if kind == (int, float) else getattr(kind, '__name__', kind)}"
+                )
+        if any(type(seed) is not int for seed in self.seeds):
+            raise ArgumentError(
+                f"seeds={self.seeds!r} of benchmark {self.name!r}; expected a tuple of integers"
+            )
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise ArgumentError(f"lr={self.lr!r} of benchmark {self.name!r}; expected a number above 0")
         if not math.isfinite(self.target):
             raise ArgumentError(
                 f"target={self.target!r} of benchmark {self.name!r}; expected a finite number"

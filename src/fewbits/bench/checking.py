@@ -42,25 +42,45 @@ def check_logs(folder: Path, *, progress: Progress | None = None) -> list[LogChe
 
 
 def _check(folder: Path, progress: Progress | None) -> LogCheck:
-    logs = {path: read_log(path) for path in sorted(folder.glob("result_*.txt"))}
-    names, official = tuple(path.name for path in logs), ""
+    paths = sorted(folder.glob("result_*.txt"))
+    config, problems, official, logs = None, [], "", []
     try:
         config = read_config(folder / CONFIG)
     except FewbitsError as error:
-        return LogCheck(str(folder), names, (str(error),), "")
-    problems = folder_problems(list(logs.values()), config)
-    if importlib.util.find_spec("mlperf_logging") is not None:
+        problems.append(str(error))
+    if config is not None and importlib.util.find_spec("mlperf_logging") is not None:
         official = f"mlperf-logging {version('mlperf-logging')}, ruleset {RULESET}"
-    for i, (path, log) in enumerate(logs.items()):
+    for i, path in enumerate(paths):
+        try:
+            log = read_log(path)
+        except OSError as error:
+            problems.append(f"{path.name} cannot be read: {error}")
+            continue
+        logs.append(log)
         problems += file_problems(log, config)
-        problems += official_problems(path, log, config) if official else []
+        if config is not None and official:
+            problems += official_problems(path, log, config)
         if progress is not None:
-            progress(f"checking {folder.name}", i + 1, len(logs))
-    return LogCheck(str(folder), names, tuple(problems), official)
+            progress(f"checking {folder.name}", i + 1, len(paths))
+    if config is not None:
+        problems = [*folder_problems(logs, config), *problems]
+    return LogCheck(str(folder), tuple(path.name for path in paths), tuple(problems), official)
 
 
 def official_problems(path: Path, log: Log, config: Mapping[str, Any]) -> list[str]:
-    """Return what the official checker says of a file, with our benchmark in the place of its own."""
+    """Return what the official checker says of a file, with our benchmark in the place of its own.
+
+    That it could not look, is a problem of the file as well.
+    """
+    try:
+        return _officially(path, log, config)
+    except (FewbitsError, OSError) as error:
+        return [f"{path.name}: the official checker did not look: {error}"]
+    except subprocess.TimeoutExpired:
+        return [f"{path.name}: the official checker did not end in {_WAIT} seconds"]
+
+
+def _officially(path: Path, log: Log, config: Mapping[str, Any]) -> list[str]:
     with tempfile.TemporaryDirectory() as place:
         own, common = Path(place) / "own.yaml", Path(place) / "common.yaml"
         own.write_text(_own_rules(config, converged=log.succeeded), encoding="utf-8")
@@ -71,7 +91,7 @@ def official_problems(path: Path, log: Log, config: Mapping[str, Any]) -> list[s
                 "--ruleset", RULESET, "--config", str(common), "--log_output", str(Path(place) / "log"),
                 str(path.resolve()),
             ],
-            capture_output=True, text=True, check=False, timeout=_WAIT, cwd=place,
+            capture_output=True, text=True, errors="replace", check=False, timeout=_WAIT, cwd=place,
         )  # fmt: skip
     if done.returncode == 0:
         return []

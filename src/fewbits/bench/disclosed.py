@@ -60,9 +60,14 @@ def bits(format: str) -> float:
 
 def claimed_linear(recipe: Recipe) -> list[str]:
     """Return the narrowest format that a recipe says products have; several, where they are equally wide."""
-    operands = [str(r.format) for name in OPERANDS if (r := getattr(recipe, name)) is not None]
-    formats = list(dict.fromkeys([recipe.autocast or recipe.vector, *operands]))
+    formats = operand_formats(recipe)
     return [format for format in formats if _element_bits(format) == _element_bits(narrowest(formats))]
+
+
+def operand_formats(recipe: Recipe) -> list[str]:
+    """Return all formats that a recipe has for products: layers or attention alone may have any of them."""
+    operands = [str(r.format) for name in OPERANDS if (r := getattr(recipe, name)) is not None]
+    return list(dict.fromkeys([recipe.autocast or recipe.vector, *operands]))
 
 
 def check_claim(recipe: Recipe, ran: RanPrecision) -> None:
@@ -82,14 +87,35 @@ def check_claim(recipe: Recipe, ran: RanPrecision) -> None:
 
 
 def merged(seen: list[RanPrecision]) -> RanPrecision:
-    """Return the narrowest that was seen of each class of operation."""
+    """Return the narrowest that was seen of each class of operation, and where some steps had wider ones."""
     attention = [r.attention for r in seen if r.attention is not None]
     communication = [r.communication for r in seen if r.communication is not None]
     return RanPrecision(
         narrowest([r.linear for r in seen]),
         narrowest(attention) if attention else None,
         narrowest(communication) if communication else None,
-        tuple(dict.fromkeys(name for r in seen for name in r.wide_layers)),
+        tuple(dict.fromkeys([*(name for r in seen for name in r.wide_layers), *_changes(seen)])),
+    )
+
+
+def _changes(seen: list[RanPrecision]) -> list[str]:
+    """Name the wider formats of steps that computed, or sent, in other ones than the narrowest."""
+    found = []
+    for role in ("linear", "attention", "communication"):
+        formats = list(dict.fromkeys(f for r in seen if (f := getattr(r, role)) is not None))
+        wider = [f for f in formats if f != narrowest(formats)]
+        found += [f"{role} in some steps: {', '.join(wider)}"] if wider else []
+    return found
+
+
+def never_ran(recipe: Recipe, ran: RanPrecision) -> str:
+    """Say that a recipe which changes formats did not get to the narrowest that it has; "" where it did."""
+    claimed = claimed_linear(recipe)
+    if not recipe.schedule or _element_bits(ran.linear) <= _element_bits(claimed[0]):
+        return ""
+    return (
+        f"recipe {recipe.name} has {' or '.join(claimed)}, which never ran: products were in {ran.linear};"
+        " give it more steps"
     )
 
 

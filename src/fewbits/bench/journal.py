@@ -48,11 +48,13 @@ class Journal:
             )
         for line in lines:
             self._read(line)
-        if path is not None:  # half a line, as a kill leaves it, would spoil the next one
+        if self.stopped and not self.evaluations:
+            raise self._broken()
+        self._file = None
+        if path is not None and not self.stopped:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("w", encoding="utf-8") as file:
-                file.writelines(json.dumps(line) + "\n" for line in lines)
-        self._file = None if path is None else path.open("a", encoding="utf-8")
+            self._file = path.open("a", encoding="utf-8")
+            self._file.truncate(_whole(path))  # half a line, as a kill leaves it, would spoil the next one
 
     def start(self) -> None:
         """Start the clock: from here on everything counts."""
@@ -97,6 +99,8 @@ class Journal:
     def stop(self, *, reached: bool) -> None:
         """Stop the clock, with or without the target reached."""
         self._write("stop", reached=reached)
+        if self._file is not None:  # before the checkpoint of the last step, which ends the run
+            os.fsync(self._file.fileno())
         self.stopped, self.reached = True, reached
 
     def now(self) -> float:
@@ -114,28 +118,33 @@ class Journal:
             self._file.write(json.dumps({"event": event, "seconds": self.seconds, **facts}) + "\n")
             self._file.flush()  # a kill then leaves it to the operating system, which writes it
 
-    def _read(self, line: dict[str, Any]) -> None:
+    def _read(self, line: Any) -> None:
         try:
-            event, self.seconds = line["event"], line["seconds"]
+            event, self.seconds = line["event"], _typed(line["seconds"], float)
+            if self.resumed < 0 and event != "start":
+                raise TypeError
             if event == "start":
-                self._check(line["settings"])
+                self._check(_typed(line["settings"], dict))
                 self.resumed += 1
-                self.started_ms = self.started_ms or line["time_ms"]
+                self.started_ms = self.started_ms or _typed(line["time_ms"], int)
             elif event == "step":
-                self.last_step = max(self.last_step, line["step"])
+                self.last_step = max(self.last_step, _typed(line["step"], int))
             elif event == "back":
-                self.evaluations = [e for e in self.evaluations if e.step <= line["step"]]
+                step = _typed(line["step"], int)
+                self.evaluations = [e for e in self.evaluations if e.step <= step]
             elif event == "evaluation":
-                self.evaluations.append(Evaluation(**line["evaluation"]))
+                self.evaluations.append(_evaluation(line["evaluation"]))
             elif event == "precision":
-                ran = line["ran"]
-                self.precision.append(RanPrecision(**{**ran, "wide_layers": tuple(ran["wide_layers"])}))
+                self.precision.append(_ran(line["ran"]))
             elif event == "stop":
-                self.stopped, self.reached = True, line["reached"]
+                self.stopped, self.reached = True, _typed(line["reached"], bool)
+            else:
+                raise TypeError
         except (KeyError, TypeError):
-            raise DataError(
-                f"{self.path} is no journal of a benchmark; remove it, or choose another --out"
-            ) from None
+            raise self._broken() from None
+
+    def _broken(self) -> DataError:
+        return DataError(f"{self.path} is no journal of a benchmark; remove it, or choose another --out")
 
     def _check(self, settings: dict[str, Any]) -> None:
         differ = [k for k in {**settings, **self.settings} if settings.get(k) != self.settings.get(k)]
@@ -146,10 +155,38 @@ class Journal:
             )
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """Return the complete lines: the last one of a killed run may be cut off."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
+def _typed(value: Any, kind: type) -> Any:
+    """Return a value of its type; an integer is a float, too, and a truth value is no number."""
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise TypeError
+    return value
+
+
+def _evaluation(found: dict[str, Any]) -> Evaluation:
+    floats = (_typed(found[name], float) for name in ("began", "seconds", "value"))
+    return Evaluation(_typed(found["step"], int), *floats)
+
+
+def _ran(found: dict[str, Any]) -> RanPrecision:
+    attention, communication = (
+        None if found[name] is None else str(_typed(found[name], str))
+        for name in ("attention", "communication")
+    )
+    layers = tuple(_typed(name, str) for name in _typed(found["wide_layers"], list))
+    return RanPrecision(_typed(found["linear"], str), attention, communication, layers)
+
+
+def _whole(path: Path) -> int:
+    """Return the bytes of the complete lines: the last one of a killed run may be cut off."""
+    return path.read_bytes().rfind(b"\n") + 1
+
+
+def _lines(path: Path) -> list[Any]:
+    if not path.exists():
+        return []
     try:
-        return [json.loads(line) for line in text.split("\n")[:-1]]
-    except ValueError:
+        return [json.loads(line) for line in path.read_bytes()[: _whole(path)].decode().split("\n")[:-1]]
+    except (ValueError, RecursionError):
         raise DataError(f"{path} is no journal of a benchmark; remove it, or choose another --out") from None

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import logging
 import platform
 import re
+import shutil
+import tempfile
 from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fewbits.bench.disclosed import check_claim, claimed_linear, logged_name
-from fewbits.errors import MissingDependencyError
+from fewbits.bench.disclosed import check_claim, logged_name, operand_formats
+from fewbits.errors import ArgumentError, MissingDependencyError
 from fewbits.files.atomic import write_text
 from fewbits.recipes import Recipe
+from fewbits.recipes import codec as read_codec
 from fewbits.recipes import recipe as read
 from fewbits.records import BenchmarkReport, BenchmarkRun, RecipeResult
 
@@ -23,19 +27,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CONFIG = "config.json"
+_LONGEST = 120  # characters of a folder's name before the hash
 WARM_UP = 10  # the learning rate rises over this part of the steps: fewbits.train.learning_rates.WARM_UP
 _DECAYS = {"cosine": "cosine with linear warmup", "polynomial": "polynomial of power 2 with linear warmup"}
 
 
-def check_loggable(recipes: Sequence[str] = ()) -> None:
+def check_loggable(recipes: Sequence[str] = (), codec: str = "") -> None:
     """Raise where logs could not be written, before hours of work go into them.
 
     Args:
         recipes: their texts.
+        codec: in which gradients travel between processes.
 
     Raises:
         MissingDependencyError: the library that writes logs is not installed.
-        ArgumentError: a recipe has products in a format that the rules have no name for.
+        ArgumentError: a recipe is there twice, or a recipe or the codec has a format that the rules have no
+            name for.
     """
     if importlib.util.find_spec("mlperf_logging") is None:
         raise MissingDependencyError(
@@ -43,8 +50,13 @@ def check_loggable(recipes: Sequence[str] = ()) -> None:
             " 'fewbits[bench]', or leave --out out"
         )
     for name in recipes:
-        for format in claimed_linear(read(name)):
+        if recipes.count(name) > 1:
+            raise ArgumentError(f"recipe {name} is there twice; give it once")
+        for format in operand_formats(read(name)):
             logged_name(format)
+    values = read_codec(codec).values if codec else None
+    if values is not None:
+        logged_name(str(values.format))
 
 
 def write_logs(report: BenchmarkReport, folder: Path) -> list[Path]:
@@ -54,37 +66,78 @@ def write_logs(report: BenchmarkReport, folder: Path) -> list[Path]:
 
     Args:
         report: all runs.
-        folder: takes the folders; ``result_*.txt`` of an earlier report in them are removed.
+        folder: takes the folders. They are written whole and then renamed: those of an earlier report are
+            replaced, and what else is in them stays.
 
     Returns:
         The folders.
 
     Raises:
         MissingDependencyError: the library that writes logs is not installed.
-        ArgumentError: a recipe claims what did not run, or a format has no name in the rules.
+        ArgumentError: a recipe claims what did not run or is there twice, or a format has no name in the
+            rules.
     """
     check_loggable()
+    names = [result.recipe for result in report.recipes]
+    if len(set(names)) < len(names):
+        raise ArgumentError(f"one of {', '.join(names)} is there twice; give each recipe once")
+    for run in (run for result in report.recipes for run in result.runs):  # before one is written
+        check_claim(read(run.recipe), run.precision)
+        _precision(run)
     folders = []
-    for result in report.recipes:
-        for run in result.runs:  # all are checked before one is written
-            check_claim(read(run.recipe), run.precision)
-            _precision(run)
-        below = folder / re.sub(r"[^A-Za-z0-9_.=-]+", "_", result.recipe)[:120]
-        below.mkdir(parents=True, exist_ok=True)
-        for old in below.glob("result_*.txt"):
-            old.unlink()
-        write_text(below / CONFIG, json.dumps(_config(report, result), indent=1) + "\n")
-        for i, run in enumerate(result.runs):
-            _write(report, run, below / f"result_{i}.txt")
-        folders.append(below)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".fewbits-", dir=folder) as place:
+        for result in report.recipes:
+            new = Path(place) / _folder(result.recipe)
+            new.mkdir()
+            write_text(new / CONFIG, json.dumps(_config(report, result), indent=1) + "\n")
+            for i, run in enumerate(result.runs):
+                _write(report, run, new / f"result_{i}.txt")
+            folders.append(folder / new.name)
+        for below in folders:
+            _replace(below, Path(place) / below.name)
     return folders
+
+
+def _folder(recipe: str) -> str:
+    """Return a name that is readable and, where it is not the recipe itself, ends with a hash of it."""
+    readable = re.sub(r"[^A-Za-z0-9_.=-]+", "_", recipe)[:_LONGEST]
+    mark = hashlib.sha256(recipe.encode()).hexdigest()[:8]
+    return recipe if readable == recipe else f"{readable}-{mark}"
+
+
+def _replace(below: Path, new: Path) -> None:
+    """Put a folder in the place of an old one, of which all but logs and record stay."""
+    if below.exists():
+        old = below.rename(new.with_name(f"{new.name}.old"))
+        for path in old.iterdir():
+            if path.name != CONFIG and not path.match("result_*.txt"):
+                shutil.move(path, new / path.name)
+    new.rename(below)
 
 
 def _config(report: BenchmarkReport, result: RecipeResult) -> dict[str, Any]:
     """Return what ran, to which the logs are held."""
     facts = {k: v for k, v in vars(report).items() if k != "recipes"}
-    ran = [{"seed": run.seed, "resumed": run.resumed, **vars(run.precision)} for run in result.runs]
-    return {**facts, "recipe": result.recipe, "precision": ran}
+    ran = [
+        {
+            "seed": run.seed,
+            "status": _status(run),
+            "resumed": run.resumed,
+            "started_ms": run.started_ms,
+            "seconds": run.seconds,
+            "steps": run.steps,
+            **vars(run.precision),
+            "evaluations": [vars(e) for e in run.evaluations],
+        }
+        for run in result.runs
+    ]
+    logged = {**_submission(report), **_samples(report), **_choices(report, read(result.recipe))}
+    return {**facts, "recipe": result.recipe, "logged": logged, "ran": ran}
+
+
+def _status(run: BenchmarkRun) -> str:
+    return "success" if run.reached else "aborted"
 
 
 def _precision(run: BenchmarkRun) -> list[tuple[str, str, dict[str, Any]]]:
@@ -163,8 +216,7 @@ def _write(report: BenchmarkReport, run: BenchmarkRun, path: Path) -> None:
             log.event("eval_accuracy", e.value, {"samples_count": samples}, time_ms=ended)
             log.end("eval_stop", metadata={"samples_count": samples}, time_ms=ended)
             done = samples
-        status = "success" if run.reached else "aborted"
-        log.end("run_stop", metadata={"status": status, "resumed": run.resumed}, time_ms=ended)
+        log.end("run_stop", metadata={"status": _status(run), "resumed": run.resumed}, time_ms=ended)
 
 
 @contextmanager

@@ -15,12 +15,12 @@ import torch
 from torch import distributed
 
 from fewbits.bench.benchmarks import Benchmark
-from fewbits.bench.disclosed import check_claim, merged
+from fewbits.bench.disclosed import check_claim, merged, never_ran
 from fewbits.bench.energy import energy_proxy
 from fewbits.bench.journal import NAME, Journal
-from fewbits.bench.rules import check_seeds, converges_too_fast, reference_point, score
+from fewbits.bench.rules import check_seeds, converges_too_fast, no_reference, reference_point, score
 from fewbits.distributed import sent_bytes
-from fewbits.errors import ArgumentError
+from fewbits.errors import ArgumentError, DataError
 from fewbits.evidence import Evidence, paired
 from fewbits.optim.sharded import processes as started
 from fewbits.recipes import codec as read_codec
@@ -36,6 +36,7 @@ CLEARED = ("objects of earlier runs", "data sets in the memory of the process: e
 KEPT = (
     "the operating system's cache of files, which root alone can clear",
     "PyTorch's threads and the compiled kernels, which are no data",
+    "the module of a benchmark or task of one's own and its globals, made before the clock runs",
 )
 # What training imports on its way, and the package that brings it: loading a library is no part of training,
 # and would burden the first run alone.
@@ -139,7 +140,13 @@ def _run(
             run(settings, folder, resume=resume, callback=judge.show, step=judge.step, stop=judge.stop)
         if rank():
             return None
-        last = journal.evaluations[-1]
+        if not journal.stopped:
+            raise DataError(
+                f"the checkpoint in {folder} is of a run at its end, and its journal does not know of"
+                " that end: its time is lost; make the run again, in another --out"
+            )
+        last, ran = journal.evaluations[-1], merged(journal.precision)
+        told = never_ran(read(settings.recipe), ran)
         return BenchmarkRun(
             settings.recipe,
             settings.seed,
@@ -147,10 +154,10 @@ def _run(
             last.seconds,
             last.step,
             tuple(journal.evaluations),
-            merged(journal.precision),
+            ran,
             journal.resumed,
             journal.started_ms,
-            tuple(warnings(folder)),
+            (*warnings(folder), *([told] if told else [])),
         )
 
 
@@ -166,11 +173,11 @@ class _Judge:
         self.said = ""
 
     def step(self, trainer: Trainer) -> Step:
-        """Take a step; the first one, and some where formats change, under an observer."""
+        """Take a step; the first one, one after each evaluation, and the last under an observer."""
         if not self.has_begun:
             self.has_begun = True
             self.journal.back_to(trainer.step_number)
-        if self.is_due:
+        if self.is_due or trainer.step_number + 1 == trainer.steps:
             self.is_due = False
             observer = PrecisionObserver(trainer.model)
             with observer:
@@ -193,7 +200,7 @@ class _Judge:
             value = trainer.together.mean(value)  # one decision of all
         self.journal.evaluated(step, began, value)
         self.said = f"{trainer.task.metric} {value:.4g}, target {self.benchmark.target:g}"
-        self.is_due = bool(self.recipe.schedule)
+        self.is_due = True
         reached = is_reached(value, self.benchmark.target, lower_is_better=trainer.task.lower_is_better)
         if reached or last:
             self.journal.stop(reached=reached)
@@ -239,19 +246,24 @@ def _result(
 ) -> RecipeResult:
     """Return what the rules make of the runs of a recipe."""
     samples = [benchmark.batch_size * run.steps_to_target for run in runs]
-    known = baseline is not None and all(run.reached for run in baseline)
-    too_fast = None
-    if baseline is not None and known and recipe != "fp32":
-        reference = [benchmark.batch_size * run.steps_to_target for run in baseline]
-        too_fast = converges_too_fast(samples, reference_point(benchmark.batch_size, reference))
+    seconds, too_fast, untested = score([r.seconds_to_target for r in runs], benchmark.runs), None, ""
+    if recipe != "fp32":
+        reference = [benchmark.batch_size * run.steps_to_target for run in baseline or ()]
+        untested = no_reference(reference, benchmark.runs)
+        if not untested:
+            too_fast = converges_too_fast(samples, reference_point(benchmark.batch_size, reference))
+    base = baseline or ()
+    valid = math.isfinite(seconds) and not too_fast
+    compared = valid and base and math.isfinite(score([r.seconds_to_target for r in base], benchmark.runs))
     return RecipeResult(
         recipe,
         tuple(runs),
-        score([run.seconds_to_target for run in runs], benchmark.runs),
+        seconds,
         score(samples, benchmark.runs),
-        _log_ratio(runs, baseline or ()),
+        _log_ratio(runs, base) if compared else None,
         energy_proxy(task, read(recipe), bits_sent=bits_sent),
         too_fast,
+        untested,
     )
 
 

@@ -127,6 +127,23 @@ def reference_point(batch: float, samples: Sequence[float]) -> ReferencePoint:
     return ReferencePoint(batch, fmean(kept), pstdev(kept), len(kept))
 
 
+def no_reference(samples: Sequence[float], runs: int) -> str:
+    """Say why runs are no reference for a result of ``runs`` runs; "" where they are.
+
+    Fewer than twice as many, or without a deviation, would refuse equal recipes far too often.
+
+    >>> no_reference([64, 96, 64], 3)
+    '3 runs of fp32 where the test takes 6, twice as many as a result'
+    """
+    if len(samples) < 2 * runs:
+        return f"{len(samples)} runs of fp32 where the test takes {2 * runs}, twice as many as a result"
+    if not all(map(math.isfinite, samples)):
+        return "a run of fp32 missed the target, and a reference is made of runs that reach it"
+    if pstdev(trimmed(samples)) == 0:
+        return "all runs of fp32 but its ends took the same samples, which tell no deviation"
+    return ""
+
+
 def interpolated(batch: float, below: ReferencePoint, above: ReferencePoint) -> ReferencePoint:
     """Return the reference at a batch between two others, on straight lines.
 

@@ -64,7 +64,13 @@ class RecipeResult:
     samples: float  # to the target, by the same rule
     log_ratio: Evidence | None  # ln(seconds / those of FP32), paired by seeds; None: no pairs
     energy: EnergyProxy | None  # None: formats change on the way
-    too_fast: bool | None  # fewer samples than the runs of FP32 explain; None: there is no reference
+    too_fast: bool | None  # fewer samples than the runs of FP32 explain; None: it was not tested
+    untested: str = ""  # why not
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether enough runs reached the target, and not in fewer samples than FP32 explains."""
+        return math.isfinite(self.seconds) and not self.too_fast
 
     @property
     def converged(self) -> int:

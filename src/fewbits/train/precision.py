@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -36,6 +37,16 @@ _LAYERS = (nn.Linear, nn.Bilinear, nn.RNNBase, nn.RNNCellBase, nn.modules.conv._
 _COLLECTIVES = ("c10d", "_c10d_functional")
 _REMEMBERED = 1 << 17  # products of forward passes whose backward pass may come
 
+# Names of products: not of interpolation (upsample_linear1d), conversions, or functions like hamming.
+_PRODUCT = re.compile(r"mm(?=_|$)|linear(?!\dd)|conv(?!ert)")
+_ACCUMULATE = "torch::autograd::AccumulateGrad"  # whose hooks may run an optimizer within a backward pass
+
+
+def _is_unknown(name: str) -> bool:
+    known = name in _FACTORS or name == "convolution_backward"
+    return not known and _PRODUCT.search(name) is not None
+
+
 Place = tuple[str, str]
 """Class of a product, ``linear`` or ``attention``, and the name of the module whose ``forward`` it is of."""
 
@@ -59,9 +70,12 @@ class PrecisionObserver:
     product is not seen: sums of elementwise products, other libraries' operators, lookups in tables. Nor is
     what units make of float32 operands inside of a product where torch.backends allows them TF32.
 
-    A layer is wide if all its weights, or all its other operands, in products of one class have elements of
-    more bits than those of another layer had. Of equally wide formats that with fewer bits of mantissa is
-    named.
+    A layer is wide if any of its weights, or of its other operands, in a forward or backward product has
+    elements of more bits than the narrowest weight, or other operand, of all layers had: one narrow product
+    hides no wide one, and a recipe that leaves gradients wide names all its layers. Of attention that is so
+    where all of them are wider. Of equally wide formats that with fewer bits of mantissa is named.
+
+    A product that PyTorch dispatches and that is not known here, by its name, is refused by :meth:`found`.
 
     Args:
         model: whose training is observed.
@@ -75,8 +89,10 @@ class PrecisionObserver:
         # Of products of forward passes, in order: the newest autograd node at that time, and where they ran.
         self._nodes: list[int] = []
         self._places: list[Place] = []
-        self._seen: dict[Place, dict[bool, str]] = {}  # narrowest weight (True) and narrowest other operand
+        self._seen: dict[Place, dict[bool, set[str]]] = {}  # all formats of weights (True) and other operands
+        self._unknown: set[str] = set()  # names of products whose factors are not known
         self._sent: set[str] = set()
+        self._bytes = False  # whether a collective sent bytes, which may be codes
         self._elsewhere = False
         self._forward = self._backward = False  # whether there was a pass that needs, or gives, gradients
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
@@ -121,14 +137,21 @@ class PrecisionObserver:
                 collectives that PyTorch dispatched, which sees those of its own DistributedDataParallel.
 
         Raises:
-            ArgumentError: no product with weights ran; only one of forward and backward pass was seen; or
-                several processes run and nothing says what travelled.
+            ArgumentError: no product with weights ran, or one that is not known here; only one of forward and
+                backward pass was seen; or several processes run and nothing says what travelled.
             FormatError: communication is no format.
         """
-        linear = narrowest(f for (kind, _), by in self._seen.items() if kind == "linear" for f in by.values())
-        attention = narrowest(
-            f for (kind, _), by in self._seen.items() if kind == "attention" for f in by.values()
+        linear, attention = (
+            narrowest(
+                f for (kind, _), by in self._seen.items() if kind == one for s in by.values() for f in s
+            )
+            for one in ("linear", "attention")
         )
+        if self._unknown:
+            raise ArgumentError(
+                f"{', '.join(sorted(self._unknown))} ran, whose operands this observer does not know; observe"
+                " a model without it"
+            )
         if linear is None:
             raise ArgumentError(
                 "no product with a weight of the model was seen; run steps of training inside of `with"
@@ -147,7 +170,7 @@ class PrecisionObserver:
         if given is not None:
             return str(parse(given))
         several = distributed.is_available() and distributed.is_initialized()
-        if several and distributed.get_world_size() > 1 and not self._sent:
+        if several and distributed.get_world_size() > 1 and (self._bytes or not self._sent):
             raise ArgumentError(
                 f"{distributed.get_world_size()} processes, and what travels between them are bytes, or was"
                 " not seen; say it: communication=traffic.narrowest of the Traffic of the codec"
@@ -157,13 +180,14 @@ class PrecisionObserver:
     def _wide(self) -> tuple[str, ...]:
         best: dict[tuple[str, bool], float] = {}
         for (kind, _), by in self._seen.items():
-            for weight, format in by.items():
-                bits = element_bits(format)
+            for weight, formats in by.items():
+                bits = min(map(element_bits, formats))
                 best[kind, weight] = min(bits, best.get((kind, weight), bits))
         wide = {
             layer: None
             for (kind, layer), by in self._seen.items()
-            if any(element_bits(format) > best[kind, weight] for weight, format in by.items())
+            for weight, formats in by.items()
+            if (max if kind == "linear" else min)(map(element_bits, formats)) > best[kind, weight]
         }
         return tuple(wide)
 
@@ -190,9 +214,13 @@ class PrecisionObserver:
         """Take note of the operands of a product, or of what a collective sends."""
         if func.namespace in _COLLECTIVES:
             sent = tensors_in((args, kwargs)) if "barrier" not in func.__name__ else ()
-            self._sent.update(dtype_name(x.dtype) for x in sent if x.is_floating_point())
+            for x in sent:
+                self._bytes |= x.dtype in (torch.uint8, torch.int8)
+                self._sent.update([dtype_name(x.dtype)] if x.is_floating_point() else [])
             return
-        name = func.__name__.partition(".")[0]
+        name = func.__name__.partition(".")[0].rstrip("_")
+        if func.namespace == "aten" and _is_unknown(name) and self._counts():
+            self._unknown.add(f"{func.namespace}.{name}")
         for operands in self._products(func.namespace, name, args):
             self._count(name, operands)
 
@@ -225,8 +253,8 @@ class PrecisionObserver:
     def _count(self, name: str, operands: list[Operand]) -> None:
         node: Any = torch._C._current_autograd_node()  # None outside of a backward pass
         backward = node is not None and not self._modules
-        if not self._modules and not backward and not torch.is_grad_enabled():
-            return  # an optimizer's
+        if not self._counts():
+            return
         if backward:
             self._backward = True
             place = self._place_of(node._sequence_nr())
@@ -238,8 +266,14 @@ class PrecisionObserver:
         by = self._seen.setdefault(place, {})
         for o in operands:
             format = o.format if narrow or o.cast is None else o.cast
-            known = by.get(o.weight)
-            by[o.weight] = format if known is None else narrowest((known, format)) or format
+            by.setdefault(o.weight, set()).add(format)
+
+    def _counts(self) -> bool:
+        """Whether what runs is of the model: no optimizer's, also where it runs within the backward pass."""
+        if self._modules:
+            return True
+        node: Any = torch._C._current_autograd_node()
+        return torch.is_grad_enabled() if node is None else node.name() != _ACCUMULATE
 
     def _remember(self, place: Place) -> None:
         """Note where a product ran, for that of its backward pass."""

@@ -28,7 +28,7 @@ class RankedResult:
     def ratio(self) -> tuple[float, float, float] | None:
         """Time over that of FP32: geometric mean over seeds, and the ends of its interval."""
         found = self.result.log_ratio
-        if found is None or self.is_wide:
+        if found is None or self.is_wide or not self.is_compared:
             return None
         return math.exp(found.mean), math.exp(found.low), math.exp(found.high)
 
@@ -38,9 +38,18 @@ class RankedResult:
         return self.wide is not None and self.result.recipe == self.wide.recipe
 
     @property
+    def is_compared(self) -> bool:
+        """Whether this and FP32 are valid results."""
+        return self.wide is not None and self.wide.is_valid and self.result.is_valid
+
+    @property
     def verdict(self) -> str:
         """Return "worse" for slower and "better" for faster than FP32, where that is evident, else ""."""
-        return "" if self.is_wide else verdict(self.result.log_ratio, higher_is_better=False)
+        return (
+            ""
+            if self.is_wide or not self.is_compared
+            else verdict(self.result.log_ratio, higher_is_better=False)
+        )
 
     def share(self, field: str) -> float:
         """Return a part of the proxy over that of FP32, of all steps; NaN where one is not known."""
@@ -108,6 +117,15 @@ def _of_recipe(result: RecipeResult, runs: int) -> list[str]:
         said.append(f"{name}: {failed} runs missed the target, and one of {runs} counts as the slowest.")
     if result.too_fast:
         said.append(f"{name} takes fewer samples than the runs of fp32 explain: no valid result.")
+    if result.untested:
+        said.append(
+            f"Whether {name} takes fewer samples than fp32 explains was not tested: {result.untested}."
+        )
+    pairs = 0 if result.log_ratio is None else result.log_ratio.pairs
+    if result.is_valid and 0 < pairs < len(result.runs):
+        said.append(
+            f"The ratio of {name} is over {pairs} of {len(result.runs)} seeds, where both runs converged."
+        )
     resumed = sum(run.resumed > 0 for run in result.runs)
     if resumed:
         said.append(f"{name}: {resumed} runs were resumed; what a kill undid counts twice.")
