@@ -97,16 +97,18 @@ def bench(
     if not names:
         raise ArgumentError("there is nothing to measure; give a --recipe, as in fp32,mxfp6")
     from fewbits.bench import benchmark as read_benchmark
-    from fewbits.train import launch
+    from fewbits.bench import check_loggable
+
+    if out is not None:
+        check_loggable(names)
+    from fewbits.train import launch  # needs torch: simple mistakes are told before that loads
 
     read_benchmark(task)  # a wrong one is told before processes start
     count = launch.count() if launch.has_torchrun() else processes
     if count != processes and processes > 1:
         raise ArgumentError(f"--processes {processes} where torchrun started {count}; leave --processes out")
     if out is not None:
-        from fewbits.bench import check_loggable
-
-        check_loggable(names, checked_codec(codec, count))
+        check_loggable(codec=checked_codec(codec, count))
     job = _Job(names, task, runs, checked_codec(codec, count), out, resume, report, json)
     if launch.has_torchrun():
         with launch.joined():
