@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,6 @@ from fewbits.typing import Progress
 RULESET = "6.1.0"
 _COMMON = f"training_{RULESET}/{{}}_common.yaml"  # what the common rules go on with
 _WAIT = 120  # seconds for the checker to look at one file
-
-Official = Callable[[Path, bool], list[str]]
 
 
 def check_logs(folder: Path, *, progress: Progress | None = None) -> list[LogCheck]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fewbits.errors import ArgumentError, FormatError
-from fewbits.formats import Bdr, Block, Element, parse
+from fewbits.formats import Block, parse
+from fewbits.formats.narrowest import element_bits
 from fewbits.recipes.recipe import OPERANDS, Recipe
 from fewbits.records import RanPrecision
 
@@ -50,7 +51,7 @@ def logged_name(format: str) -> str:
 
 def narrowest(formats: list[str]) -> str:
     """Return the format whose elements have the fewest bits; the first of equals."""
-    return min(formats, key=_element_bits)
+    return min(formats, key=element_bits)
 
 
 def bits(format: str) -> float:
@@ -61,7 +62,7 @@ def bits(format: str) -> float:
 def claimed_linear(recipe: Recipe) -> list[str]:
     """Return the narrowest format that a recipe says products have; several, where they are equally wide."""
     formats = operand_formats(recipe)
-    return [format for format in formats if _element_bits(format) == _element_bits(narrowest(formats))]
+    return [format for format in formats if element_bits(format) == element_bits(narrowest(formats))]
 
 
 def operand_formats(recipe: Recipe) -> list[str]:
@@ -111,21 +112,12 @@ def _changes(seen: list[RanPrecision]) -> list[str]:
 def never_ran(recipe: Recipe, ran: RanPrecision) -> str:
     """Say that a recipe which changes formats did not get to the narrowest that it has; "" where it did."""
     claimed = claimed_linear(recipe)
-    if not recipe.schedule or _element_bits(ran.linear) <= _element_bits(claimed[0]):
+    if not recipe.schedule or element_bits(ran.linear) <= element_bits(claimed[0]):
         return ""
     return (
         f"recipe {recipe.name} has {' or '.join(claimed)}, which never ran: products were in {ran.linear};"
         " give it more steps"
     )
-
-
-def _element_bits(format: str) -> int:
-    if format == "fp64":
-        return 64
-    parsed = parse(format)
-    element = parsed.element if isinstance(parsed, Block | Bdr) else parsed
-    assert isinstance(element, Element)
-    return element.bits
 
 
 def _same(format: str) -> str:

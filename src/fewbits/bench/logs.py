@@ -22,13 +22,13 @@ from fewbits.recipes import Recipe
 from fewbits.recipes import codec as read_codec
 from fewbits.recipes import recipe as read
 from fewbits.records import BenchmarkReport, BenchmarkRun, RecipeResult
+from fewbits.train.learning_rates import WARM_UP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CONFIG = "config.json"
 _LONGEST = 120  # characters of a folder's name before the hash
-WARM_UP = 10  # the learning rate rises over this part of the steps: fewbits.train.learning_rates.WARM_UP
 _DECAYS = {"cosine": "cosine with linear warmup", "polynomial": "polynomial of power 2 with linear warmup"}
 
 
@@ -176,7 +176,7 @@ def _samples(report: BenchmarkReport) -> dict[str, object]:
 
 
 def _choices(report: BenchmarkReport, recipe: Recipe) -> dict[str, object]:
-    warm = max(1, report.steps // WARM_UP)
+    warm = max(1, int(WARM_UP * report.steps))
     return {
         **dict.fromkeys((f"{kind}_parallelism" for kind in ("tensor", "pipeline", "context", "expert")), 1),
         "micro_batch_size": report.batch_size // report.processes,

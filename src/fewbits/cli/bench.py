@@ -104,19 +104,10 @@ def bench(
     from fewbits.train import launch  # needs torch: simple mistakes are told before that loads
 
     read_benchmark(task)  # a wrong one is told before processes start
-    count = launch.count() if launch.has_torchrun() else processes
-    if count != processes and processes > 1:
-        raise ArgumentError(f"--processes {processes} where torchrun started {count}; leave --processes out")
+    travels = checked_codec(codec, launch.count_for(processes))
     if out is not None:
-        check_loggable(codec=checked_codec(codec, count))
-    job = _Job(names, task, runs, checked_codec(codec, count), out, resume, report, json)
-    if launch.has_torchrun():
-        with launch.joined():
-            job()
-    elif processes > 1:
-        launch.start(processes, job)
-    else:
-        job()
+        check_loggable(codec=travels)
+    launch.run(processes, _Job(names, task, runs, travels, out, resume, report, json))
 
 
 @dataclass(frozen=True)

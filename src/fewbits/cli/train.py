@@ -145,11 +145,7 @@ def train(
         raise ArgumentError("--from is a checkpoint of one --task; give that one")
     from fewbits.train import Settings, launch  # needs torch: simple mistakes are told before that loads
 
-    started = launch.count() if launch.has_torchrun() else processes
-    if started != processes and processes > 1:
-        raise ArgumentError(
-            f"--processes {processes} where torchrun started {started}; leave --processes out"
-        )
+    started = launch.count_for(processes)
     changes = Settings(
         "",
         "",
@@ -167,13 +163,7 @@ def train(
         start="" if from_ is None else str(from_),
     )
     job = _Job(names, [replace(changes, task=each) for each in tasks], seeds, out, resume, report, json)
-    if launch.has_torchrun():
-        with launch.joined():
-            job()
-    elif processes > 1:
-        launch.start(processes, job)
-    else:
-        job()
+    launch.run(processes, job)
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,31 @@ def count() -> int:
     return int(os.environ["WORLD_SIZE"])
 
 
+def count_for(processes: int) -> int:
+    """Return how many processes there will be: those that torchrun started, or as many as were asked for.
+
+    Raises:
+        ArgumentError: both were asked for, and differ.
+    """
+    started = count() if has_torchrun() else processes
+    if started != processes and processes > 1:
+        raise ArgumentError(
+            f"--processes {processes} where torchrun started {started}; leave --processes out"
+        )
+    return started
+
+
+def run(processes: int, job: Job) -> None:
+    """Call a job in each process that torchrun started, in so many of this machine, or in this one."""
+    if has_torchrun():
+        with joined():
+            job()
+    elif processes > 1:
+        start(processes, job)
+    else:
+        job()
+
+
 @contextmanager
 def joined() -> Iterator[None]:
     """Be one of the processes that torchrun started, while the context lasts."""
