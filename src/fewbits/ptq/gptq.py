@@ -29,20 +29,21 @@ def gptq(w: Tensor, hessian: Tensor, nearest: Nearest, *, damping: float = 0.01)
         (rows, n) float64, values that ``nearest`` gave.
     """
     order = torch.argsort(hessian.diagonal(), descending=True, stable=True)
-    w, chosen = w[:, order].clone(), torch.empty_like(w)
     upper = _inverse_factor(hessian, order, damping)
     n = len(order)
+    columns = w.t()[order]  # each lies in one piece, as do those of what is chosen
+    chosen = torch.empty_like(columns)
     for start in range(0, n, _LAZY):
         stop = min(start + _LAZY, n)
-        lost = torch.empty_like(w[:, start:stop])
+        lost = torch.empty_like(columns[start:stop])
         for j in range(start, stop):
-            value = nearest(w[:, j : j + 1], order[j : j + 1])
-            chosen[:, order[j]] = value[:, 0]
-            share = (w[:, j : j + 1] - value) / upper[j, j]
-            w[:, j:stop] -= share * upper[j, j:stop]
-            lost[:, j - start] = share[:, 0]
-        w[:, stop:] -= lost @ upper[start:stop, stop:]
-    return chosen
+            value = nearest(columns[j : j + 1].t(), order[j : j + 1]).t()
+            chosen[order[j]] = value[0]
+            share = (columns[j : j + 1] - value) / upper[j, j]
+            columns[j:stop] -= upper[j, j:stop, None] * share
+            lost[j - start] = share[0]
+        columns[stop:] -= upper[start:stop, stop:].t() @ lost
+    return chosen.t().contiguous()
 
 
 def _inverse_factor(hessian: Tensor, order: Tensor, damping: float) -> Tensor:

@@ -92,8 +92,8 @@ class Grid:
         return Grid(self.element, arrange(self.scales), arrange(self.least), self.most)
 
     def of_group(self, index: int) -> Grid:
-        """Return the grid of one of several matrices."""
-        return self.arranged(lambda x: x[index])
+        """Return the grid of one of several matrices; each of its columns lies in one piece."""
+        return self.arranged(lambda x: x[index].t().contiguous().t())
 
 
 def grid(w: Tensor, target: Target, like: Tensor | None = None) -> Grid:

@@ -51,7 +51,7 @@ def fake_quantize_wide(x: Reals, format: Format, chosen: Options, amax: float | 
     if chosen.rounding == "stochastic" or not x.size or not (is_single or _is_coarse(format)):
         return None
     magnitude = np.abs(x)
-    if not (magnitude.max() <= _MOST and magnitude.min(where=magnitude > 0, initial=_MOST) >= _LEAST):
+    if not (magnitude.max() <= _MOST and np.where(magnitude > 0, magnitude, _MOST).min() >= _LEAST):
         return None
     if is_single:
         return x.astype(np.float32).astype(np.float64)
@@ -81,6 +81,7 @@ def _is_coarse(format: Format) -> bool:
 def _rounded(x: Singles, format: Format, chosen: Options, amax: float | None) -> Reals | None:
     if not native.supports(format, chosen, x.dtype):
         return None
-    out = np.empty(x.shape, np.float32)  # in C order, whatever that of x is
-    native.fake_quantize(x, out, format, x.ndim - 1, chosen, amax, threads=threads())
-    return out.astype(np.float64)
+    lines = x.reshape(-1) if format.groups.scales is None else x  # short lines would take a time each
+    out = np.empty(lines.shape, np.float32)  # in C order, whatever that of x is
+    native.fake_quantize(lines, out, format, lines.ndim - 1, chosen, amax, threads=threads())
+    return out.reshape(x.shape).astype(np.float64)
