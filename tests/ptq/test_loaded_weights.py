@@ -163,21 +163,36 @@ def test_a_job_that_goes_on_writes_the_same_bytes(tmp_path: Path, monkeypatch: A
     assert written(tmp_path / "again") == written(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("how", ["whole", "goes on", "begins anew for each stage"])
 def test_at_no_time_more_than_a_stage_and_its_neighbours_is_in_memory(
-    tmp_path: Path, monkeypatch: Any
+    how: str, tmp_path: Path, monkeypatch: Any
 ) -> None:
+    from fewbits.ptq import model as engine
+    from fewbits.ptq import passes
     from fewbits.ptq.loaded_weights import LoadedWeights
 
     source, most = folder_of(tmp_path, "llama"), [0]
-    real = LoadedWeights.load
+    real, choose, calls = LoadedWeights.load, engine.choose, []
+
+    def stopped(*given: Any) -> Any:
+        calls.append(given)
+        if len(calls) == 12:
+            raise KeyboardInterrupt
+        return choose(*given)
 
     def load(self: LoadedWeights, module: nn.Module) -> None:
         real(self, module)
         here = sum(p.numel() for m in self._here for p in m.parameters(recurse=False) if not p.is_meta)
         most[0] = max(most[0], here)
 
+    words = ["cast", str(source), str(tmp_path / "n"), *HOW, *tokens(tmp_path)]
+    if how == "goes on":
+        monkeypatch.setattr(engine, "choose", stopped)
+        assert cli.run(words) == 130
+    elif how != "whole":
+        monkeypatch.setattr(passes, "_has_modes", lambda: True)
     monkeypatch.setattr(LoadedWeights, "load", load)
-    assert cli.run(["cast", str(source), str(tmp_path / "n"), *HOW, *tokens(tmp_path)]) == 0
+    assert cli.run(words) == 0
     assert WORDS * 64 <= most[0] <= WORDS * 64 + 2 * 96 * 64 + 4 * 64  # of 107 thousand values in all
 
 

@@ -132,7 +132,7 @@ def quantize_model(
         if hadamard:
             work.rotated = rotate(layers, flow, hadamard, lambda: call(model, batches[0]))
         modules = {name: layer.module for name, layer in layers.items()}
-        work.passes = Passes(model, flow, modules, batches, None if weights is None else weights.load)
+        work.passes = Passes(model, flow, modules, batches, weights)
         try:
             for stage in flow:
                 work.quantize(stage)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 
 import torch
@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from fewbits.errors import DataError
 from fewbits.ptq.data_flow import Batch, Enough, Seen, Stage, call, inputs_seen, run_to
+from fewbits.ptq.loaded_weights import LoadedWeights
 
 
 class Passes:
@@ -37,10 +38,10 @@ class Passes:
         flow: Sequence[Stage],
         modules: Mapping[str, nn.Module],
         batches: Sequence[Batch],
-        ready: Callable[[nn.Module], None] | None = None,
+        weights: LoadedWeights | None = None,
     ) -> None:
-        """Set what is run; nothing is, until :meth:`reach`. ``ready`` is called with a layer that goes on."""
-        self._ready = ready
+        """Set what is run; nothing is, until :meth:`reach`. ``weights`` reads what is not in memory."""
+        self._weights = weights
         self._model, self._modules, self._batches = model, modules, batches
         self._stage_of = {modules[name]: i for i, stage in enumerate(flow) for name in stage.layers}
         self._number = {id(stage): i for i, stage in enumerate(flow)}
@@ -63,19 +64,23 @@ class Passes:
         modules = {name: self._modules[name] for name in stage.layers}
         if any(count > 1 for count in stage.calls.values()) or _has_modes():
             self.close()
-            yield from run_to(self._model, stage, modules, self._batches, seen)
+            with self._keeping_one(True):
+                yield from run_to(self._model, stage, modules, self._batches, seen)
             return
         if not self._passes:
             self._start()
         for done, (one, batch) in enumerate(zip(self._passes, self._batches, strict=True), 1):
-            while not one.done and (one.at is None or self._stage_of[one.at[0]] < self._next):
-                one.resume()
+            here = -1 if one.at is None else self._stage_of[one.at[0]]
+            with self._keeping_one(here < self._next - 1):
+                while not one.done and (one.at is None or self._stage_of[one.at[0]] < self._next):
+                    one.resume()
             if one.at is not None and self._stage_of[one.at[0]] == self._next:
                 for module in modules.values():
                     seen(module, one.at[1])
             elif one.at is not None:
-                for _ in run_to(self._model, stage, modules, [batch], seen):
-                    pass
+                with self._keeping_one(True):
+                    for _ in run_to(self._model, stage, modules, [batch], seen):
+                        pass
             yield done
 
     def close(self) -> None:
@@ -84,6 +89,20 @@ class Passes:
             one.close()
         self._passes = []
         self._hooks.close()
+
+    @contextmanager
+    def _keeping_one(self, many: bool) -> Iterator[None]:
+        """Where a pass goes through many stages, hold the weights of one layer at a time.
+
+        Through one stage each batch needs the same weights, which are kept for the next.
+        """
+        if self._weights is not None:
+            self._weights.at_once = many
+        try:
+            yield
+        finally:
+            if self._weights is not None:
+                self._weights.at_once = False
 
     def _start(self) -> None:
         self._hooks.enter_context(inputs_seen(self._names, self._wait))
@@ -116,8 +135,8 @@ class Passes:
         self._check_called(own)
         own.wait(module, x)
         own.shown = {other: x for other in self._together[module] if other is not module}
-        if self._ready is not None:
-            self._ready(module)
+        if self._weights is not None:
+            self._weights.load(module)
         rounded = self.rounded.get(module)
         return None if rounded is None else rounded(x)
 
