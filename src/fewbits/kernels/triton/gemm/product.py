@@ -27,14 +27,14 @@ _E8M0 = Exponent(8, 127)
 class Depth(NamedTuple):
     """How k is walked."""
 
-    values: int  # at once
+    span: int  # values at once
     bfloat16: bool  # whether decoded tiles are bfloat16; else float32
     scaled: str  # names of both elements for tl.dot_scaled; empty where tiles are decoded
     scaled_b: str
 
 
 @triton.jit
-def _load_scaled(codes: Any, line: Any, start: Any, k: Any, exists: Any, depth: tl.constexpr, bits: tl.constexpr) -> Any:
+def _load_scaled(codes: tl.tensor, line: tl.tensor, start: tl.tensor, k: tl.tensor, exists: tl.tensor, depth: tl.constexpr, bits: tl.constexpr) -> Any:
     """Return the bytes of elements of 4 or 8 bits, (lines, depth * bits / 8)."""
     octets: tl.constexpr = depth * bits // 8
     place = start * bits // 8 + tl.arange(0, octets)
@@ -44,7 +44,7 @@ def _load_scaled(codes: Any, line: Any, start: Any, k: Any, exists: Any, depth: 
 
 
 @triton.jit
-def _load_e8m0(scales: Any, line: Any, start: Any, k: Any, exists: Any, depth: tl.constexpr) -> Any:
+def _load_e8m0(scales: tl.tensor, line: tl.tensor, start: tl.tensor, k: tl.tensor, exists: tl.tensor, depth: tl.constexpr) -> Any:
     """Return the bytes of the scales of 32 values each, (lines, depth / 32)."""
     item = start // 32 + tl.arange(0, depth // 32)
     count = (k + 31) // 32
@@ -54,12 +54,12 @@ def _load_e8m0(scales: Any, line: Any, start: Any, k: Any, exists: Any, depth: t
 
 @triton.jit
 def _decoded(
-    codes: Any,
-    shifts: Any,
-    line: Any,
-    start: Any,
-    k: Any,
-    exists: Any,
+    codes: tl.tensor,
+    shifts: tl.tensor,
+    line: tl.tensor,
+    start: tl.tensor,
+    k: tl.tensor,
+    exists: tl.tensor,
     depth: tl.constexpr,
     bfloat16: tl.constexpr,
     f: tl.constexpr,
@@ -75,32 +75,34 @@ def _decoded(
 
 
 @triton.jit
-def _scale_of(scales: Any, line: Any, start: Any, k: Any, exists: Any, f: tl.constexpr) -> Any:
+def _scale_of(scales: tl.tensor, line: tl.tensor, start: tl.tensor, k: tl.tensor, exists: tl.tensor, f: tl.constexpr) -> Any:
     """Return (exponent, factor) of the scales of lines at one place of k, each in two factors to multiply by.
 
     A power of two is an exponent and 1, or NaN; a real scale the exponent 0 and its value.
     """
     whole = load_scales(scales, line, line * 0 + start, exists, k, f)
     if f.scaling == "power":
+        exponent = tl.where(whole == f.scale.nan, 0, whole + f.scale.emin)
         factor = tl.where(whole == f.scale.nan, float("nan"), 1.0)
-        return tl.where(whole == f.scale.nan, 0, whole + f.scale.emin), factor
-    return tl.zeros_like(whole), scale_value(whole, f.scale)
+    else:
+        exponent, factor = tl.zeros_like(whole), scale_value(whole, f.scale)
+    return exponent, factor
 
 
 @triton.jit
 def product_kernel(
-    a_codes: Any,
-    a_scales: Any,
-    a_shifts: Any,
-    a_outer: Any,
-    b_codes: Any,
-    b_scales: Any,
-    b_shifts: Any,
-    b_outer: Any,
-    y: Any,
-    m: Any,
-    n: Any,
-    k: Any,
+    a_codes: tl.tensor,
+    a_scales: tl.tensor,
+    a_shifts: tl.tensor,
+    a_outer: tl.tensor,
+    b_codes: tl.tensor,
+    b_scales: tl.tensor,
+    b_shifts: tl.tensor,
+    b_outer: tl.tensor,
+    y: tl.tensor,
+    m: tl.tensor,
+    n: tl.tensor,
+    k: tl.tensor,
     fa: tl.constexpr,
     fb: tl.constexpr,
     depth: tl.constexpr,
@@ -114,18 +116,18 @@ def product_kernel(
     line_a, line_b = batch * m + row, batch * n + column
     in_a, in_b = row < m, column < n
     total = tl.zeros([rows, columns], tl.float32)
-    for start in range(0, k, depth.values):
+    for start in range(0, k, depth.span):
         if depth.scaled != "":
-            left = _load_scaled(a_codes, line_a, start, k, in_a, depth.values, fa.grid.bits)
-            right = _load_scaled(b_codes, line_b, start, k, in_b, depth.values, fb.grid.bits)
-            scale_a = _load_e8m0(a_scales, line_a, start, k, in_a, depth.values)
-            scale_b = _load_e8m0(b_scales, line_b, start, k, in_b, depth.values)
+            left = _load_scaled(a_codes, line_a, start, k, in_a, depth.span, fa.grid.bits)
+            right = _load_scaled(b_codes, line_b, start, k, in_b, depth.span, fb.grid.bits)
+            scale_a = _load_e8m0(a_scales, line_a, start, k, in_a, depth.span)
+            scale_b = _load_e8m0(b_scales, line_b, start, k, in_b, depth.span)
             total = tl.dot_scaled(
                 left, scale_a, depth.scaled, tl.trans(right), scale_b, depth.scaled_b, total
             )
         else:
-            left = _decoded(a_codes, a_shifts, line_a, start, k, in_a, depth.values, depth.bfloat16, fa)
-            right = _decoded(b_codes, b_shifts, line_b, start, k, in_b, depth.values, depth.bfloat16, fb)
+            left = _decoded(a_codes, a_shifts, line_a, start, k, in_a, depth.span, depth.bfloat16, fa)
+            right = _decoded(b_codes, b_shifts, line_b, start, k, in_b, depth.span, depth.bfloat16, fb)
             found = tl.dot(left, tl.trans(right))
             exponent_a, factor_a = _scale_of(a_scales, line_a, start, k, in_a, fa)
             exponent_b, factor_b = _scale_of(b_scales, line_b, start, k, in_b, fb)
@@ -227,5 +229,6 @@ def product(
         depth=depth,
         rows=rows,
         columns=columns,
+        enable_fp_fusion=True,  # as in gemv: nothing but the rounding of sums depends on it
     )
     return y

@@ -22,16 +22,16 @@ _MOST_VECTORS = 8  # that share a decoded matrix; of more, each eight decode it 
 
 @triton.jit
 def gemv_kernel(
-    x: Any,
-    codes: Any,
-    scales: Any,
-    shifts: Any,
-    outer: Any,
-    by_code: Any,
-    y: Any,
-    vectors: Any,
-    lines: Any,
-    n: Any,
+    x: tl.tensor,
+    codes: tl.tensor,
+    scales: tl.tensor,
+    shifts: tl.tensor,
+    outer: tl.tensor,
+    by_code: tl.tensor,
+    y: tl.tensor,
+    vectors: tl.tensor,
+    lines: tl.tensor,
+    n: tl.tensor,
     f: tl.constexpr,
     batch: tl.constexpr,
     rows: tl.constexpr,
@@ -93,5 +93,6 @@ def gemv(x: torch.Tensor, parts: tuple[torch.Tensor | None, ...], format: Format
         rows=rows,
         width=width,
         wide=lines * n * 32 >= 2**31,
+        enable_fp_fusion=True,
     )
     return y

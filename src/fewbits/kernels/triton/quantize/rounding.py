@@ -16,16 +16,16 @@ from fewbits.kernels.triton.values.stochastic_draws import draws
 
 @triton.jit
 def round_tile(
-    v: Any,
-    positions: Any,
-    largest: Any,
-    bad: Any,
-    seed_low: Any,
-    seed_high: Any,
-    keys: Any,
-    table_codes: Any,
-    rising: Any,
-    by_code: Any,
+    v: tl.tensor,
+    positions: tl.tensor,
+    largest: tl.tensor,
+    bad: tl.tensor,
+    seed_low: tl.tensor,
+    seed_high: tl.tensor,
+    keys: tl.tensor,
+    table_codes: tl.tensor,
+    rising: tl.tensor,
+    by_code: tl.tensor,
     f: tl.constexpr,
 ) -> Any:
     """Return the codes, values, scale codes, shifts and outer scales of a tile, a group in each row.

@@ -17,7 +17,7 @@ _DIGITS = 256
 
 
 @triton.jit
-def _keys(x: Any, at: Any, n: Any) -> Any:
+def _keys(x: tl.tensor, at: tl.tensor, n: tl.tensor) -> Any:
     """Return magnitudes as integers that are ordered alike; -1 beyond the end."""
     v = tl.load(x + at, mask=at < n, other=0.0)
     if x.dtype.element_ty == tl.float32:
@@ -28,17 +28,17 @@ def _keys(x: Any, at: Any, n: Any) -> Any:
 
 
 @triton.jit
-def count_kernel(x: Any, state: Any, counts: Any, n: Any, shift: tl.constexpr, block: tl.constexpr) -> None:
+def count_kernel(x: tl.tensor, state: tl.tensor, counts: tl.tensor, n: tl.tensor, shift: tl.constexpr, block: tl.constexpr) -> None:
     """Count values by the eight bits above ``shift``, of those whose upper bits are the ones in state[0]."""
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     key = _keys(x, at, n)
-    alike = (key >> (shift + 8)) == tl.load(state)
+    alike = ((key >> shift) >> 8) == tl.load(state)  # in two steps: no shift takes all 32 bits
     digit = (key >> shift) & 255
     tl.atomic_add(counts + digit, tl.full([block], 1, tl.int32), mask=alike & (at < n))
 
 
 @triton.jit
-def choose_kernel(state: Any, counts: Any, digits: tl.constexpr) -> None:
+def choose_kernel(state: tl.tensor, counts: tl.tensor, digits: tl.constexpr) -> None:
     """Add the next eight bits of the magnitude of rank state[1] to state[0], and lower the rank.
 
     The counts become zero again.
@@ -55,7 +55,7 @@ def choose_kernel(state: Any, counts: Any, digits: tl.constexpr) -> None:
 
 
 @triton.jit
-def rank_kernel(x: Any, state: Any, above: Any, equal: Any, n: Any, block: tl.constexpr) -> None:
+def rank_kernel(x: tl.tensor, state: tl.tensor, above: tl.tensor, equal: tl.tensor, n: tl.tensor, block: tl.constexpr) -> None:
     """Count the values of each block above the magnitude of rank k, and those equal to it."""
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     key, last = _keys(x, at, n), tl.load(state)
@@ -65,7 +65,7 @@ def rank_kernel(x: Any, state: Any, above: Any, equal: Any, n: Any, block: tl.co
 
 @triton.jit
 def place_kernel(
-    x: Any, state: Any, above: Any, equal: Any, places: Any, n: Any, block: tl.constexpr
+    x: tl.tensor, state: tl.tensor, above: tl.tensor, equal: tl.tensor, places: tl.tensor, n: tl.tensor, block: tl.constexpr
 ) -> None:
     """Write the places of a block; above and equal count what earlier blocks hold."""
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
@@ -88,11 +88,11 @@ def top_k(x: torch.Tensor, k: int) -> torch.Tensor:
     state = torch.tensor([0, k], dtype=torch.int32, device=x.device)
     counts = torch.zeros(_DIGITS, dtype=torch.int32, device=x.device)
     for shift in range(8 * x.element_size() - 8, -1, -8):
-        count_kernel[(blocks,)](x, state, counts, n, shift=shift, block=_BLOCK)
-        choose_kernel[(1,)](state, counts, digits=_DIGITS)
+        count_kernel[(blocks,)](x, state, counts, n, shift=shift, block=_BLOCK, enable_fp_fusion=False)
+        choose_kernel[(1,)](state, counts, digits=_DIGITS, enable_fp_fusion=False)
     found = torch.empty(2, blocks, dtype=torch.int32, device=x.device)
-    rank_kernel[(blocks,)](x, state, found[0], found[1], n, block=_BLOCK)
+    rank_kernel[(blocks,)](x, state, found[0], found[1], n, block=_BLOCK, enable_fp_fusion=False)
     before = found.cumsum(1, dtype=torch.int32) - found
     places = torch.empty(k, dtype=torch.int64, device=x.device)
-    place_kernel[(blocks,)](x, state, before[0], before[1], places, n, block=_BLOCK)
+    place_kernel[(blocks,)](x, state, before[0], before[1], places, n, block=_BLOCK, enable_fp_fusion=False)
     return places

@@ -12,7 +12,7 @@ from fewbits.kernels.triton.values.packing import load_codes
 
 
 @triton.jit
-def without_sign(whole: Any, e: tl.constexpr) -> Any:
+def without_sign(whole: tl.tensor, e: tl.constexpr) -> Any:
     """Return (code without sign, 1 where it is negative, whether it is NaN) of a packed code of a Grid."""
     if e.sign == "bit":
         negative = (whole >> (e.bits - 1)) & 1
@@ -34,7 +34,7 @@ def without_sign(whole: Any, e: tl.constexpr) -> Any:
 
 
 @triton.jit
-def decode_grid(code: Any, not_a_number: Any, exponent: Any, e: tl.constexpr) -> Any:
+def decode_grid(code: tl.tensor, not_a_number: tl.tensor, exponent: tl.tensor, e: tl.constexpr) -> Any:
     """Return the bits of the magnitude of a code without sign, times ``2**exponent``, rounded once."""
     field = code >> e.m
     fraction = code & ((1 << e.m) - 1)
@@ -49,7 +49,7 @@ def decode_grid(code: Any, not_a_number: Any, exponent: Any, e: tl.constexpr) ->
 
 
 @triton.jit
-def scale_value(whole: Any, e: tl.constexpr) -> Any:
+def scale_value(whole: tl.tensor, e: tl.constexpr) -> Any:
     """Return the float32 of packed codes of a real scale."""
     code, negative, not_a_number = without_sign(whole, e)
     magnitude = decode_grid(code, not_a_number, tl.zeros_like(code), e)
@@ -57,14 +57,14 @@ def scale_value(whole: Any, e: tl.constexpr) -> Any:
 
 
 @triton.jit
-def grid_value(code: Any, negative: Any, not_a_number: Any, exponent: Any, e: tl.constexpr) -> Any:
+def grid_value(code: tl.tensor, negative: tl.tensor, not_a_number: tl.tensor, exponent: tl.tensor, e: tl.constexpr) -> Any:
     """Return the float32 values of codes without sign of a Grid, times ``2**exponent``."""
     minus = (negative != 0) if e.signed_zero else (negative != 0) & (code != 0)
     return float_of(decode_grid(code, not_a_number, exponent, e) | (minus.to(tl.int32) << 31))
 
 
 @triton.jit
-def table_value(codes: Any, exponent: Any, scale: Any, by_code: Any, f: tl.constexpr) -> Any:
+def table_value(codes: tl.tensor, exponent: tl.tensor, scale: tl.tensor, by_code: tl.tensor, f: tl.constexpr) -> Any:
     """Return the float32 values of codes of a Table, times their scale: a product of float64, rounded once."""
     value = tl.load(by_code + codes)
     if f.scaling == "power":
@@ -76,27 +76,28 @@ def table_value(codes: Any, exponent: Any, scale: Any, by_code: Any, f: tl.const
 
 
 @triton.jit
-def load_elements(codes: Any, by_code: Any, line: Any, i: Any, inside: Any, n: Any, exponent: Any, f: tl.constexpr) -> Any:
+def load_elements(codes: tl.tensor, by_code: tl.tensor, line: tl.tensor, i: tl.tensor, inside: tl.tensor, n: tl.tensor, exponent: tl.tensor, f: tl.constexpr) -> Any:
     """Return the float32 values of packed elements, times ``2**exponent``; zero where not ``inside``.
 
     Only elements of a Grid are multiplied.
     """
     if f.grid is not None:
         code, negative, nan = without_sign(load_codes(codes, inside, line, i, n, f.grid.bits), f.grid)
-        return tl.where(inside, grid_value(code, negative, nan, exponent, f.grid), 0.0)
-    whole = load_codes(codes, inside, line, i, n, f.table.bits)
-    return tl.where(inside, table_value(whole, exponent, exponent, by_code, f), 0.0)
+        y = grid_value(code, negative, nan, exponent, f.grid)
+    else:
+        y = table_value(load_codes(codes, inside, line, i, n, f.table.bits), exponent, exponent, by_code, f)
+    return tl.where(inside, y, 0.0)
 
 
 @triton.jit
-def load_shifts(shifts: Any, line: Any, i: Any, inside: Any, n: Any, f: tl.constexpr) -> Any:
+def load_shifts(shifts: tl.tensor, line: tl.tensor, i: tl.tensor, inside: tl.tensor, n: tl.tensor, f: tl.constexpr) -> Any:
     """Return by how many binades values lie below the scale of their block, as int32."""
     of_line = (n + f.per_shift - 1) // f.per_shift
     return load_codes(shifts, inside, line, i // f.per_shift, of_line, f.shift_bits)
 
 
 @triton.jit
-def load_scales(scales: Any, line: Any, i: Any, inside: Any, n: Any, f: tl.constexpr) -> Any:
+def load_scales(scales: tl.tensor, line: tl.tensor, i: tl.tensor, inside: tl.tensor, n: tl.tensor, f: tl.constexpr) -> Any:
     """Return the codes of the scales of values."""
     if f.per_scale > 0:
         item, count = i // f.per_scale, (n + f.per_scale - 1) // f.per_scale
@@ -107,22 +108,22 @@ def load_scales(scales: Any, line: Any, i: Any, inside: Any, n: Any, f: tl.const
 
 
 @triton.jit
-def load_outer(outer: Any, line: Any, inside: Any, f: tl.constexpr) -> Any:
+def load_outer(outer: tl.tensor, line: tl.tensor, inside: tl.tensor, f: tl.constexpr) -> Any:
     """Return the outer scales of lines."""
     return tl.load(outer + (line * 0 if f.shared == "tensor" else line), mask=inside, other=1.0)
 
 
 @triton.jit
 def load_values(
-    codes: Any,
-    scales: Any,
-    shifts: Any,
-    outer: Any,
-    by_code: Any,
-    line: Any,
-    i: Any,
-    inside: Any,
-    n: Any,
+    codes: tl.tensor,
+    scales: tl.tensor,
+    shifts: tl.tensor,
+    outer: tl.tensor,
+    by_code: tl.tensor,
+    line: tl.tensor,
+    i: tl.tensor,
+    inside: tl.tensor,
+    n: tl.tensor,
     f: tl.constexpr,
 ) -> Any:
     """Return the float32 values of packed parts, zero where not ``inside``.
@@ -139,21 +140,22 @@ def load_values(
         n: values of a line.
         f: a Spec.
     """
+    exponent = tl.zeros_like(i).to(tl.int32)
     if f.scaling == "none":
-        return load_elements(codes, by_code, line, i, inside, n, tl.zeros_like(i).to(tl.int32), f)
-    whole = load_scales(scales, line, i, inside, n, f)
-    if f.scaling == "power":
-        exponent = whole + f.scale.emin
-        if f.per_shift > 0:
-            exponent = exponent - load_shifts(shifts, line, i, inside, n, f)
         y = load_elements(codes, by_code, line, i, inside, n, exponent, f)
-        nan = float_of(tl.full(y.shape, NAN, tl.int32))
-        return tl.where(inside & (whole == f.scale.nan), nan, y)
-    scale = scale_value(whole, f.scale)
-    if f.grid is None:
-        found = load_codes(codes, inside, line, i, n, f.table.bits)
-        return tl.where(inside, table_value(found, whole, scale, by_code, f), 0.0)
-    y = load_elements(codes, by_code, line, i, inside, n, tl.zeros_like(i).to(tl.int32), f) * scale
-    if f.scaling == "outer":
-        y = y * load_outer(outer, line, inside, f)
+    else:
+        whole = load_scales(scales, line, i, inside, n, f)
+        if f.scaling == "power":
+            exponent = whole + f.scale.emin
+            if f.per_shift > 0:
+                exponent = exponent - load_shifts(shifts, line, i, inside, n, f)
+            y = load_elements(codes, by_code, line, i, inside, n, exponent, f)
+            y = tl.where(inside & (whole == f.scale.nan), float_of(tl.full(y.shape, NAN, tl.int32)), y)
+        elif f.grid is None:
+            found = load_codes(codes, inside, line, i, n, f.table.bits)
+            y = table_value(found, whole, scale_value(whole, f.scale), by_code, f)
+        else:
+            y = load_elements(codes, by_code, line, i, inside, n, exponent, f) * scale_value(whole, f.scale)
+            if f.scaling == "outer":
+                y = y * load_outer(outer, line, inside, f)
     return tl.where(inside, y, 0.0)

@@ -24,36 +24,36 @@ from fewbits.kernels.triton.values.bits import (
 
 @triton.jit
 def _goes_up(
-    significand: Any, kept: Any, shift: Any, negative: Any, drawn: Any, rounding: tl.constexpr, random_bits: tl.constexpr
+    significand: tl.tensor, kept: tl.tensor, shift: tl.tensor, negative: tl.tensor, drawn: tl.tensor, rounding: tl.constexpr, random_bits: tl.constexpr
 ) -> Any:
     """Return whether ``kept`` counts one more for the ``shift`` bits of the significand that are dropped."""
     at = tl.minimum(shift, 26)  # of a significand of 24 bits no more than a quarter of a step is left
     dropped = significand - (kept << at)
     if rounding == "nearest_even":
         twice = dropped << 1
-        return (twice > (1 << at)) | ((twice == (1 << at)) & ((kept & 1) == 1))
-    if rounding == "nearest_away":
-        return ((dropped << 1) >= (1 << at)) & (dropped > 0)
-    if rounding == "toward_zero":
-        return dropped < 0
-    if rounding == "up":
-        return (dropped > 0) & (negative == 0)
-    if rounding == "down":
-        return (dropped > 0) & (negative != 0)
-    # The upper bits of what is dropped, and the draw, carry into the last bit that is kept or do not.
-    left, right = clamp(random_bits - shift, 0, 31), clamp(shift - random_bits, 0, 31)
-    cut = (dropped.to(tl.uint32) << left.to(tl.uint32)) >> right.to(tl.uint32)
-    if random_bits == 32:
-        return cut > 0xFFFFFFFF - drawn
-    return cut + drawn >= 0x10000
+        up = (twice > (1 << at)) | ((twice == (1 << at)) & ((kept & 1) == 1))
+    elif rounding == "nearest_away":
+        up = ((dropped << 1) >= (1 << at)) & (dropped > 0)
+    elif rounding == "toward_zero":
+        up = dropped < 0
+    elif rounding == "up":
+        up = (dropped > 0) & (negative == 0)
+    elif rounding == "down":
+        up = (dropped > 0) & (negative != 0)
+    else:
+        # The upper bits of what is dropped, and the draw, carry into the last bit that is kept or do not.
+        left, right = clamp(random_bits - shift, 0, 31), clamp(shift - random_bits, 0, 31)
+        cut = (dropped.to(tl.uint32) << left.to(tl.uint32)) >> right.to(tl.uint32)
+        up = cut > (0xFFFFFFFF if random_bits == 32 else 0xFFFF) - drawn
+    return up
 
 
 @triton.jit
 def encode_grid(
-    magnitude: Any,
-    negative: Any,
-    exponent: Any,
-    drawn: Any,
+    magnitude: tl.tensor,
+    negative: tl.tensor,
+    exponent: tl.tensor,
+    drawn: tl.tensor,
     e: tl.constexpr,
     rounding: tl.constexpr,
     random_bits: tl.constexpr,
@@ -101,7 +101,7 @@ def encode_grid(
 
 
 @triton.jit
-def with_sign(code: Any, negative: Any, not_a_number: Any, e: tl.constexpr) -> Any:
+def with_sign(code: tl.tensor, negative: tl.tensor, not_a_number: tl.tensor, e: tl.constexpr) -> Any:
     """Return the code of a Grid as it is packed."""
     if e.sign == "bit":
         signed = (negative != 0) if e.signed_zero else (negative != 0) & (code != 0)
@@ -117,13 +117,13 @@ def with_sign(code: Any, negative: Any, not_a_number: Any, e: tl.constexpr) -> A
 
 @triton.jit
 def encode_table(
-    magnitude: Any,
-    negative: Any,
-    exponent: Any,
-    drawn: Any,
-    keys: Any,
-    codes: Any,
-    rising: Any,
+    magnitude: tl.tensor,
+    negative: tl.tensor,
+    exponent: tl.tensor,
+    drawn: tl.tensor,
+    keys: tl.tensor,
+    codes: tl.tensor,
+    rising: tl.tensor,
     e: tl.constexpr,
     rounding: tl.constexpr,
     random_bits: tl.constexpr,
@@ -147,8 +147,7 @@ def encode_table(
     key = tl.where(negative != 0, -scaled, scaled)
     place = tl.zeros_like(key)
     for step in tl.static_range(e.steps):
-        half: tl.constexpr = 1 << (e.steps - 1 - step)
-        last = place + half
+        last = place + (1 << (e.steps - 1 - step))
         within = last < e.count
         reached = tl.load(keys + tl.minimum(last, e.count - 1) - 1) <= key
         place = tl.where(within & reached, last, place)
@@ -173,7 +172,7 @@ def encode_table(
 
 
 @triton.jit
-def _scaled(magnitude: Any, exponent: Any) -> Any:
+def _scaled(magnitude: tl.tensor, exponent: tl.tensor) -> Any:
     """Return a magnitude over ``2**exponent``: finite if it was, and zero only if it was."""
     significand, top = split(magnitude)
     normal = bits_of(significand.to(tl.float32))
@@ -183,12 +182,12 @@ def _scaled(magnitude: Any, exponent: Any) -> Any:
 
 
 @triton.jit
-def sign_of(x: Any) -> Any:
+def sign_of(x: tl.tensor) -> Any:
     """Return 1 where float32 has a minus, 0 elsewhere."""
     return (bits_of(x) >> 31) & 1
 
 
 @triton.jit
-def parts_of(x: Any) -> Any:
+def parts_of(x: tl.tensor) -> Any:
     """Return (magnitude, sign) of float32."""
     return magnitude_of(x), sign_of(x)

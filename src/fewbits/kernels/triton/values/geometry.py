@@ -7,6 +7,7 @@ lines, so that neighbouring lanes read neighbouring addresses.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -59,7 +60,7 @@ def lines_of(x: torch.Tensor, axis: int) -> tuple[torch.Tensor, Lines]:
     )
 
 
-def _merged(shape: Any, steps: Any) -> int | None:
+def _merged(shape: Sequence[int], steps: Sequence[int]) -> int | None:
     """Return the step of axes that are walked as one; None where they cannot be."""
     step, length = 0, 1
     for size, own in reversed(list(zip(shape, steps, strict=True))):
@@ -84,12 +85,12 @@ def work_of(spec: Spec, lines: Lines) -> Work:
 
 @triton.jit
 def place_of(
-    lines: Any,
-    behind: Any,
-    n: Any,
-    groups: Any,
-    size: Any,
-    parts: Any,
+    lines: tl.tensor,
+    behind: tl.tensor,
+    n: tl.tensor,
+    groups: tl.tensor,
+    size: tl.tensor,
+    parts: tl.tensor,
     rows: tl.constexpr,
     width: tl.constexpr,
     along: tl.constexpr,

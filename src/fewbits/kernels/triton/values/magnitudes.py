@@ -13,7 +13,7 @@ from fewbits.kernels.triton.values.geometry import Lines, Work, place_of
 
 
 @triton.jit
-def read(x: Any, residual: Any, at: Any, i: Any, inside: Any, saturate: tl.constexpr) -> Any:
+def read(x: tl.tensor, residual: tl.tensor, at: tl.tensor, i: tl.tensor, inside: tl.tensor, saturate: tl.constexpr) -> Any:
     """Return the float32 values of x at ``at``, plus those of the residual at ``i`` unless that is None.
 
     Where they saturate, NaN is zero and infinity the largest value of x's dtype, or of float32 for sums.
@@ -37,19 +37,19 @@ def read(x: Any, residual: Any, at: Any, i: Any, inside: Any, saturate: tl.const
 
 @triton.jit
 def measure_kernel(
-    x: Any,
-    residual: Any,
-    largest: Any,
-    bad: Any,
-    lines: Any,
-    behind: Any,
-    n: Any,
-    step_before: Any,
-    step_behind: Any,
-    step: Any,
-    groups: Any,
-    size: Any,
-    parts: Any,
+    x: tl.tensor,
+    residual: tl.tensor,
+    largest: tl.tensor,
+    bad: tl.tensor,
+    lines: tl.tensor,
+    behind: tl.tensor,
+    n: tl.tensor,
+    step_before: tl.tensor,
+    step_behind: tl.tensor,
+    step: tl.tensor,
+    groups: tl.tensor,
+    size: tl.tensor,
+    parts: tl.tensor,
     saturate: tl.constexpr,
     among: tl.constexpr,
     rows: tl.constexpr,

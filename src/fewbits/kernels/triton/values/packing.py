@@ -15,12 +15,12 @@ _BYTES = 1024  # of packed bits that a program writes: eight for each thread
 
 @triton.jit
 def store_codes(
-    out: Any,
-    codes: Any,
-    inside: Any,
-    line: Any,
-    first: Any,
-    count: Any,
+    out: tl.tensor,
+    codes: tl.tensor,
+    inside: tl.tensor,
+    line: tl.tensor,
+    first: tl.tensor,
+    count: tl.tensor,
     bits: tl.constexpr,
     unit: tl.constexpr,
 ) -> None:
@@ -58,7 +58,7 @@ def store_codes(
 
 
 @triton.jit
-def load_codes(packed: Any, inside: Any, line: Any, item: Any, count: Any, bits: tl.constexpr) -> Any:
+def load_codes(packed: tl.tensor, inside: tl.tensor, line: tl.tensor, item: tl.tensor, count: tl.tensor, bits: tl.constexpr) -> Any:
     """Return int32 codes: the items of packed lines, zero where not ``inside``."""
     line_bytes = (count * bits + 7) // 8
     at = item * bits
@@ -70,13 +70,13 @@ def load_codes(packed: Any, inside: Any, line: Any, item: Any, count: Any, bits:
     for k in tl.static_range(octets):
         octet = tl.load(packed + line * line_bytes + start + k, mask=inside & (start + k < line_bytes), other=0)
         word = word | (octet.to(kind) << (8 * k))
-    if bits == 32:
-        return word
-    return ((word >> turn) & ((1 << bits) - 1)).to(tl.int32)
+    if bits < 32:
+        word = ((word >> turn) & ((1 << bits) - 1)).to(tl.int32)
+    return word
 
 
 @triton.jit
-def pack_kernel(codes: Any, out: Any, lines: Any, count: Any, bits: tl.constexpr, block: tl.constexpr) -> None:
+def pack_kernel(codes: tl.tensor, out: tl.tensor, lines: tl.tensor, count: tl.tensor, bits: tl.constexpr, block: tl.constexpr) -> None:
     """Pack (lines, count) int32 codes into lines of bytes: each byte collects the codes that reach into it."""
     line_bytes = (count * bits + 7) // 8
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
@@ -110,4 +110,4 @@ def pack(codes: torch.Tensor, out: torch.Tensor, count: int, bits: int) -> None:
     """Pack int32 codes, ``count`` for each line, into lines of bytes."""
     octets = out.numel()
     grid = (triton.cdiv(octets, _BYTES),)
-    pack_kernel[grid](codes, out, codes.numel() // count, count, bits=bits, block=_BYTES)
+    pack_kernel[grid](codes, out, codes.numel() // count, count, bits=bits, block=_BYTES, enable_fp_fusion=False)

@@ -16,7 +16,7 @@ _SMALLEST = tl.constexpr(1)  # bits of 2^-149
 
 
 @triton.jit
-def shared_exponent(largest: Any, f: tl.constexpr) -> Any:
+def shared_exponent(largest: tl.tensor, f: tl.constexpr) -> Any:
     """Return the exponent of the scale that the rule chooses for blocks with these largest magnitudes."""
     significand, top = split(largest)
     beyond = ((significand & 0x7FFFFF) >= f.first).to(tl.int32)
@@ -25,14 +25,14 @@ def shared_exponent(largest: Any, f: tl.constexpr) -> Any:
 
 
 @triton.jit
-def shift_of(largest: Any, exponent: Any, f: tl.constexpr) -> Any:
+def shift_of(largest: tl.tensor, exponent: tl.tensor, f: tl.constexpr) -> Any:
     """Return by how many binades groups with these largest magnitudes lie below the scale of their block."""
     _, top = split(largest)
     return tl.where(largest > 0, clamp(exponent - top, 0, f.largest_shift), f.largest_shift)
 
 
 @triton.jit
-def encode_scale(wanted: Any, largest: Any, f: tl.constexpr) -> Any:
+def encode_scale(wanted: tl.tensor, largest: tl.tensor, f: tl.constexpr) -> Any:
     """Return the codes of real scales for blocks with these largest magnitudes."""
     zero = tl.zeros_like(largest)
     code, _ = encode_grid(magnitude_of(wanted), zero, zero, zero, f.scale, "nearest_even", 16, "saturate")
@@ -42,7 +42,7 @@ def encode_scale(wanted: Any, largest: Any, f: tl.constexpr) -> Any:
 
 
 @triton.jit
-def gain_of(largest: Any, f: tl.constexpr) -> Any:
+def gain_of(largest: tl.tensor, f: tl.constexpr) -> Any:
     """Return (gain, outer scale) for a tensor or channel of this largest magnitude."""
     biggest = float_of(clamp(largest, _SMALLEST, INFINITY - 1))  # zero is not divided by
     gain = tl.div_rn(tl.full(biggest.shape, f.fill, tl.float32), biggest)
@@ -51,7 +51,7 @@ def gain_of(largest: Any, f: tl.constexpr) -> Any:
 
 
 @triton.jit
-def real_scale(largest: Any, f: tl.constexpr) -> Any:
+def real_scale(largest: tl.tensor, f: tl.constexpr) -> Any:
     """Return (code, divisor) of blocks with these largest magnitudes."""
     top = tl.full(largest.shape, f.element_max, tl.float32)
     code = encode_scale(tl.div_rn(float_of(tl.minimum(largest, INFINITY - 1)), top), largest, f)
@@ -59,7 +59,7 @@ def real_scale(largest: Any, f: tl.constexpr) -> Any:
 
 
 @triton.jit
-def two_level_scale(largest: Any, gain: Any, f: tl.constexpr) -> Any:
+def two_level_scale(largest: tl.tensor, gain: tl.tensor, f: tl.constexpr) -> Any:
     """Return (code, divisor) of blocks below an outer scale; Transformer Engine's NVFP4."""
     one_over_top: tl.constexpr = f.one_over_max
     code = encode_scale(float_of(tl.minimum(largest, INFINITY - 1)) * (gain * one_over_top), largest, f)

@@ -11,12 +11,12 @@ _KEYED_BY = tl.constexpr(0x1BD11BDA)
 
 
 @triton.jit
-def _turned(x: Any, by: tl.constexpr) -> Any:
+def _turned(x: tl.tensor, by: tl.constexpr) -> Any:
     return (x << by) | (x >> (32 - by))
 
 
 @triton.jit
-def _mixed(x0: Any, x1: Any, x2: Any, x3: Any, a: tl.constexpr, b: tl.constexpr) -> Any:
+def _mixed(x0: tl.tensor, x1: tl.tensor, x2: tl.tensor, x3: tl.tensor, a: tl.constexpr, b: tl.constexpr) -> Any:
     """Mix words 0 and 1 and words 2 and 3."""
     x0 = x0 + x1
     x1 = _turned(x1, a) ^ x0
@@ -26,7 +26,7 @@ def _mixed(x0: Any, x1: Any, x2: Any, x3: Any, a: tl.constexpr, b: tl.constexpr)
 
 
 @triton.jit
-def _two(x0: Any, x1: Any, x2: Any, x3: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+def _two(x0: tl.tensor, x1: tl.tensor, x2: tl.tensor, x3: tl.tensor, a: tl.tensor, b: tl.tensor, c: tl.tensor, d: tl.tensor) -> Any:
     """Mix neighbours, then each even word with the odd one before it."""
     x0, x1, x2, x3 = _mixed(x0, x1, x2, x3, a, b)
     x0, x3, x2, x1 = _mixed(x0, x3, x2, x1, c, d)
@@ -34,7 +34,7 @@ def _two(x0: Any, x1: Any, x2: Any, x3: Any, a: Any, b: Any, c: Any, d: Any) -> 
 
 
 @triton.jit
-def _words(x0: Any, x1: Any, k0: Any, k1: Any, rounds: tl.constexpr) -> Any:
+def _words(x0: tl.tensor, x1: tl.tensor, k0: tl.tensor, k1: tl.tensor, rounds: tl.constexpr) -> Any:
     """Return the four words of Threefry-4x32 with 12 or 13 rounds; the upper half of counter and key is 0."""
     k4 = k0 ^ k1 ^ _KEYED_BY
     zero = tl.zeros_like(x0)
@@ -54,7 +54,7 @@ def _words(x0: Any, x1: Any, k0: Any, k1: Any, rounds: tl.constexpr) -> Any:
 
 
 @triton.jit
-def draws(positions: Any, seed_low: Any, seed_high: Any, random_bits: tl.constexpr) -> Any:
+def draws(positions: tl.tensor, seed_low: tl.tensor, seed_high: tl.tensor, random_bits: tl.constexpr) -> Any:
     """Return uniform integers of ``random_bits`` bits as uint32, of the positions' shape."""
     together: tl.constexpr = 64 if random_bits == 32 else 128
     counter = (positions // together) * 16 + positions % 16
@@ -65,6 +65,6 @@ def draws(positions: Any, seed_low: Any, seed_high: Any, random_bits: tl.constex
     # One value takes one of the words: a neighbour of 16 or more places away computes the others anew.
     which = (positions % together) // (together // 4)
     word = tl.where(which == 0, x0, tl.where(which == 1, x1, tl.where(which == 2, x2, x3)))
-    if random_bits == 32:
-        return word
-    return tl.where(positions // 16 % 2 == 0, word & 0xFFFF, word >> 16)
+    if random_bits == 16:
+        word = tl.where(positions // 16 % 2 == 0, word & 0xFFFF, word >> 16)
+    return word
