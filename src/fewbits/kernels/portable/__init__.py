@@ -6,6 +6,6 @@ these functions into what calls them, and torch.export records them. The folders
 """
 
 from fewbits.kernels.portable.dequantize.dequantize import dequantize
-from fewbits.kernels.portable.quantize.quantize import fake_quantize, quantize
+from fewbits.kernels.portable.quantize.quantize import fake_quantize, is_finite, quantize
 
-__all__ = ["dequantize", "fake_quantize", "quantize"]
+__all__ = ["dequantize", "fake_quantize", "is_finite", "quantize"]
