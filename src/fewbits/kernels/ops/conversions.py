@@ -16,6 +16,7 @@ from fewbits.kernels.arrays import conversions
 from fewbits.kernels.arrays import lent as kernels
 from fewbits.kernels.arrays.conversions import exact_arithmetic
 from fewbits.kernels.bits.options import Choices, Options, decide, read_format, read_options
+from fewbits.kernels.ops import by_triton
 from fewbits.kernels.ops.backends import active_backend, is_native
 from fewbits.kernels.ops.derivatives import derive
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded
@@ -275,6 +276,8 @@ def _portable_fake_quantize(
 ) -> torch.Tensor:
     fmt, chosen = read_format(format), read_options(options, seed)
     _refuse_nonfinite(x, fmt, chosen)
+    if by_triton.takes(x, fmt, chosen):
+        return by_triton.fake_quantize(x, fmt, axis, chosen, amax)
     return portable.fake_quantize(x, fmt, axis, chosen, amax)
 
 
@@ -284,6 +287,8 @@ def _portable_quantize(
 ) -> list[torch.Tensor]:
     fmt, chosen = read_format(format), read_options(options, seed)
     _refuse_nonfinite(x, fmt, chosen)
+    if by_triton.takes(x, fmt, chosen):
+        return by_triton.quantize(x, fmt, axis, chosen, amax)
     return portable.quantize(x.detach(), fmt, axis, chosen, amax)
 
 
@@ -291,7 +296,10 @@ def _portable_quantize(
 def _portable_dequantize(
     parts: tuple[torch.Tensor | None, ...], format: str, shape: Sequence[int], axis: int, dtype: torch.dtype
 ) -> torch.Tensor:
-    return portable.dequantize(parts, read_format(format), tuple(shape), axis, dtype)
+    fmt = read_format(format)
+    if parts[0] is not None and by_triton.takes(parts[0], fmt, dtype=dtype):
+        return by_triton.dequantize(parts, fmt, tuple(shape), axis, dtype)
+    return portable.dequantize(parts, fmt, tuple(shape), axis, dtype)
 
 
 def _refuse_nonfinite(x: torch.Tensor, format: Format, chosen: Options) -> None:

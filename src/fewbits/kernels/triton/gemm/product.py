@@ -18,6 +18,7 @@ from fewbits.kernels.triton.values.spec import Spec, spec
 # Tiles of 64 by 64 sums keep 32 registers of each of 128 threads; the larger ones that the newest tensor cores
 # want are for those who can measure them.
 _TILE = 64
+_SCALED_TILE = 128  # the rows that one block-scaled instruction of Blackwell takes
 _SCALED_DEPTH = 128  # values of k at once, four scales of 32
 _DEPTH = 64  # the same of decoded tiles where no scale changes within
 _NAMES = {Float(2, 1): "e2m1", Float(4, 3, 7, "fn"): "e4m3", Float(5, 2, 15, "ieee"): "e5m2"}
@@ -216,7 +217,8 @@ def product(
     assert depth is not None
     batch, m, n, k = shape
     y = torch.empty(batch, m, n, dtype=dtype, device=device)
-    rows, columns = (max(16, min(_TILE, triton.next_power_of_2(size))) for size in (m, n))
+    most = _SCALED_TILE if depth.scaled else _TILE
+    rows, columns = (max(16, min(most, triton.next_power_of_2(size))) for size in (m, n))
     product_kernel[(triton.cdiv(m, rows), triton.cdiv(n, columns), batch)](
         *a,
         *b,
