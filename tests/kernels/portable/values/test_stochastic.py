@@ -12,7 +12,18 @@ from tests.kernels.portable.compiling import BACKENDS, compiled, inductor_loads
 
 CPU = torch.device("cpu")
 SEEDS = (0, 1, 12345678901, 2**31, 2**32 - 1, 2**63 - 1)
-PLACES = ((0, 0), (0, 1), (0, 63), (0, 64), (0, 65), (15, 1), (63, 200), (127, 2), (5, 1000), (2**35 - 7, 300))
+PLACES = (
+    (0, 0),
+    (0, 1),
+    (0, 63),
+    (0, 64),
+    (0, 65),
+    (15, 1),
+    (63, 200),
+    (127, 2),
+    (5, 1000),
+    (2**35 - 7, 300),
+)
 
 
 @pytest.mark.parametrize("bits", [16, 32])

@@ -39,7 +39,7 @@ def unpack(packed: torch.Tensor, bits: int, count: int) -> torch.Tensor:
 
 
 def code_dtype(bits: int) -> torch.dtype:
-    """Return the type that codes are unpacked to, which holds them without a sign and can be computed with."""
+    """Return the type of unpacked codes, which holds them without a sign and can be computed with."""
     return torch.int32 if bits <= _INT32_HOLDS else torch.int64
 
 
@@ -51,7 +51,7 @@ def _together(bits: int) -> int:
 def _sum_at(
     parts: Sequence[torch.Tensor], starts: Sequence[int], width: int, at: int, bits: int
 ) -> torch.Tensor:
-    """Return ``bits`` bits from bit ``at`` on of parts of ``width`` bits, which begin at the bits ``starts``."""
+    """Return ``bits`` bits from bit ``at`` on of parts of ``width`` bits that begin at the bits ``starts``."""
     total: torch.Tensor | None = None
     for part, start in zip(parts, starts, strict=True):
         if start + width > at and start < at + bits:

@@ -17,7 +17,9 @@ def draws(n: int, seed: int, random_bits: int, device: torch.device, first: int 
     together = 64 if random_bits == 32 else 128
     start, end = first // together * 16, (first + n + together - 1) // together * 16
     drawn = words(start, end, seed, device, ROUNDS if random_bits == 32 else ROUNDS_OF_HALVES)
-    by_word = drawn.unflatten(0, ((end - start) // 16, 16)).transpose(1, 2)  # all their first words, then their second ones
+    by_word = drawn.unflatten(0, ((end - start) // 16, 16)).transpose(
+        1, 2
+    )  # all their first words, then their second ones
     if random_bits == 32:
         found = by_word.long() & 0xFFFFFFFF
     else:
