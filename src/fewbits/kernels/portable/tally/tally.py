@@ -46,7 +46,9 @@ def _part_sums(values: torch.Tensor, part: int) -> torch.Tensor:
     Lines are filled up with zeros to whole lanes. A longer one is cut into parts; of shorter ones as many as
     fit are a part.
     """
-    _, lines, n = values.shape
+    k, lines, n = values.shape
+    if lines == 0 or n == 0:
+        return values.new_zeros((k, 0))
     width = -(-n // LANES) * LANES
     if width >= part:
         together, filled = part, (0, -n % part)

@@ -51,7 +51,7 @@ def _together(bits: int) -> int:
 def _sum_at(
     parts: Sequence[torch.Tensor], starts: Sequence[int], width: int, at: int, bits: int
 ) -> torch.Tensor:
-    """Return ``bits`` bits from bit ``at`` on of parts of ``width`` bits that begin at the bits ``starts``."""
+    """Return ``bits`` bits from bit ``at`` on of parts of ``width`` bits, which begin at ``starts``."""
     total: torch.Tensor | None = None
     for part, start in zip(parts, starts, strict=True):
         if start + width > at and start < at + bits:
