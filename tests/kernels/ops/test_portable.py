@@ -59,6 +59,8 @@ def same(a: Any, b: Any) -> bool:
     """Return whether tensors, or structures of them, have the same bits; every NaN is the same."""
     if isinstance(a, torch.Tensor):
         alike = (a.shape, a.dtype) == (b.shape, b.dtype)
+        if not a.is_floating_point():
+            return alike and torch.equal(a, b)
         return alike and np.array_equal(bits_of_part(array(a)), bits_of_part(array(b)))
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(map(same, a, b))
@@ -85,7 +87,7 @@ def test_flat_operations_have_the_bits_of_the_compiled_kernels(
 ) -> None:
     for n, dtype, rounding in rows:
         assert same(flat(fmt, n, dtype, rounding), natively(flat, fmt, n, dtype, rounding)), (n, dtype)
-    assert set(forced) == {"quantize", "dequantize", "quantize_with_feedback"}
+    assert set(forced) - {"is_finite"} == {"quantize", "dequantize"}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -17,8 +17,9 @@ from fewbits.kernels import portable
 from fewbits.kernels.arrays import conversions, dense, feedback, values
 from fewbits.kernels.arrays import lent as kernels
 from fewbits.kernels.arrays import top_k as selection
+from fewbits.kernels.arrays.conversions import exact_arithmetic
 from fewbits.kernels.bits.layout import layout
-from fewbits.kernels.bits.options import Choices, decide, read_format
+from fewbits.kernels.bits.options import Choices, Options, decide, read_format
 from fewbits.kernels.ops.backends import is_native
 from fewbits.kernels.ops.tensors import are_lent, array, is_lent, lent, lent_parts, packed
 
@@ -97,7 +98,7 @@ def quantize_flat(x: torch.Tensor, format: str | Format, choices: Choices, seed:
     n, chosen = x.numel(), decide(target, choices, seed)
     _check_pieces(pieces, target, n, x.device)
     if not is_native(x):
-        _write(portable.quantize(x.detach(), target, 0, chosen, None), pieces)
+        _write(_quantized(x.detach(), target, chosen), pieces)
         return
     planned = kernels.plan(target.grammar, chosen.text, (n,), None, 0)
     # Left to arrays, as it is rare: an infinity that stands for the largest number decides about the scale.
@@ -126,7 +127,7 @@ def dequantize_flat(pieces: Pieces, format: str | Format, out: torch.Tensor) -> 
     _check("out", out, _VALUES)
     _check_pieces(pieces, target, out.numel(), out.device)
     if not is_native(out):
-        out.detach().copy_(portable.dequantize(pieces, target, (out.numel(),), 0, out.dtype))
+        out.detach().copy_(_dense(pieces, target, out.numel(), out.dtype))
     elif not _dequantized(pieces, target, out, add=False):
         place = array(out)
         conversions.dequantize(packed(pieces), target, place.shape, 0, place.dtype, out=place)
@@ -173,7 +174,8 @@ def dequantize_add(pieces: Pieces, format: str | Format, n: int, into: torch.Ten
     _check("into", into, (torch.float32,), n)
     _check_pieces(pieces, target, n, into.device)
     if not is_native(into):
-        into.detach().add_(portable.dequantize(pieces, target, (n,), 0, torch.float32))
+        with exact_arithmetic():
+            into.detach().add_(_dense(pieces, target, n, torch.float32))
     elif not _dequantized(pieces, target, into, add=True):
         feedback.dequantize_add(packed(pieces), target, array(into))
 
@@ -212,9 +214,11 @@ def quantize_with_feedback(
     _check_pieces(pieces, target, x.numel(), x.device)
     chosen = decide(target, choices, seed)
     if not is_native(x):
-        present, left = portable.quantize_with_feedback(x.detach(), residual.detach(), target, chosen)
-        _write(present, pieces)
-        residual.detach().copy_(left)
+        with exact_arithmetic():
+            v = x.detach().float() + residual.detach()
+            _write(_quantized(v, target, chosen), pieces)
+            left = v - _dense(pieces, target, v.numel(), torch.float32)
+        residual.detach().copy_(torch.where(left.isfinite(), left, 0))
         return
     feedback.quantize_with_feedback(array(x), array(residual), target, chosen, packed(pieces))
 
@@ -229,6 +233,18 @@ def _dequantized(pieces: Pieces, format: Format, out: torch.Tensor, *, add: bool
 @lru_cache(maxsize=1024)
 def _shapes(format: str, n: int) -> tuple[tuple[int, ...] | None, ...]:
     return layout(read_format(format), (n,), 0)
+
+
+def _quantized(x: torch.Tensor, format: Format, chosen: Options) -> list[torch.Tensor]:
+    parts: list[torch.Tensor] = torch.ops.fewbits.quantize(
+        x, 0, format.grammar, chosen.text, chosen.seed, None
+    )
+    return parts
+
+
+def _dense(pieces: Pieces, format: Format, n: int, dtype: torch.dtype) -> torch.Tensor:
+    y: torch.Tensor = torch.ops.fewbits.dequantize(*pieces, format.grammar, [n], 0, dtype)
+    return y
 
 
 def _write(parts: Sequence[torch.Tensor], pieces: Pieces) -> None:

@@ -6,7 +6,6 @@ these functions into what calls them, and torch.export records them. The folders
 """
 
 from fewbits.kernels.portable.dequantize.dequantize import dequantize
-from fewbits.kernels.portable.feedback.feedback import quantize_with_feedback
 from fewbits.kernels.portable.gemm.additions import product as addition_product
 from fewbits.kernels.portable.gemv.gemv import gemv, gemv_int8
 from fewbits.kernels.portable.nm.stream import compress, expand
@@ -30,7 +29,6 @@ __all__ = [
     "is_finite",
     "largest_finite",
     "quantize",
-    "quantize_with_feedback",
     "smallest",
     "tally",
     "top_k",

@@ -55,7 +55,7 @@ def product(x: torch.Tensor, parts: Parts, format: Format, lines: int) -> torch.
     products = (exact.double() * scale.double()).float()
     filled = torch.nn.functional.pad(products, (0, 0, 0, 0, 0, -len(products) % _LANES))
     lanes = filled.new_zeros((_LANES, *filled.shape[1:]))
-    for step in filled.split(_LANES):
+    for step in filled.unflatten(0, (len(filled) // _LANES, _LANES)).unbind(0):
         lanes = lanes + step
     while len(lanes) > 1:
         lanes = lanes[: len(lanes) // 2] + lanes[len(lanes) // 2 :]

@@ -1,1 +1,0 @@
-"""Rounding with error feedback."""
