@@ -166,7 +166,8 @@ def quantize(x: Tensor, format: Format, axis: int, chosen: Options, amax: float 
     shapes = [shape for shape in layout_of_parts(format, tuple(x.shape), axis) if shape is not None]
     if not x.numel():  # what a block of zeros has
         parts = quantize(torch.zeros(1, dtype=x.dtype, device=x.device), format, 0, chosen, amax)
-        return [part.expand(shape).clone() for part, shape in zip(parts, shapes, strict=True)]
+        pairs = zip(parts, shapes, strict=True)
+        return [p.new_empty(shape) if 0 in shape else p.expand(shape).clone() for p, shape in pairs]
     where, layout = cut(format, tuple(x.shape), axis), layout_of(x.dtype)
     bits = where.blocks(_finite_bits(x, chosen))
     scales = scales_of(bits, layout, format, chosen, amax)

@@ -109,10 +109,10 @@ def scaled_constant(value: float, exponent: Tensor, layout: Layout, *, down: boo
     significand = int(part * 2.0 ** (f + 1))
     if not significand:
         return torch.zeros_like(exponent)
-    field = exponent + (power - 1 + layout.bias)
+    field = exponent.to(layout.integer) + (power - 1 + layout.bias)
     normal = (field - 1 << f) + significand
     lost = (1 - field).clamp(0, f + 2)
-    tiny = significand >> lost if down else nearest_even(torch.full_like(exponent, significand), lost)
+    tiny = significand >> lost if down else nearest_even(torch.full_like(field, significand), lost)
     return torch.where(field > 2 * layout.bias, layout.infinity, torch.where(field > 0, normal, tiny))
 
 

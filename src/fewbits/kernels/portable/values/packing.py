@@ -1,65 +1,61 @@
-"""Codes to packed bits and back: kernels/bits/packing.py by shifts.
+"""Codes to packed bits and back by arithmetic on bytes: what :mod:`fewbits.kernels.bits.packing` does.
 
-The codes that together fill whole bytes, eight at most, lie at the same places of their bytes in each such
-group. So each byte of a group, and each code, is one expression for all groups.
+As few codes as fill whole bytes are a group: eight, or fewer where their width has a common divisor with
+eight. Each byte of a group, and each code, is then one sum of shifted parts, the same in all groups.
 """
 
 from __future__ import annotations
 
-from math import gcd
+from collections.abc import Sequence
 
 import torch
 
 from fewbits.kernels.bits.packing import line_bytes
 
-Tensor = torch.Tensor
+_INT32_HOLDS = 24  # bits of a code that may be shifted by seven more
 
 
-def pack(codes: Tensor, bits: int) -> Tensor:
-    """Return (..., n) codes as (..., ceil(n * bits / 8)) bytes."""
-    n, codes = codes.shape[-1], codes.to(_wide(bits))
-    together, width = _group(bits)
-    if together > 1:
-        codes = torch.nn.functional.pad(codes, (0, -n % together))
-    groups = codes.unflatten(-1, (-(-n // together), together))
-    octets = []
-    for octet in range(width):
-        places = [(i, i * bits - 8 * octet) for i in range(together)]
-        parts = [_left(groups[..., i], by) for i, by in places if -bits < by < 8]
-        whole = parts[0]
-        for part in parts[1:]:
-            whole = whole | part
-        octets.append((whole & 255).to(torch.uint8))
+def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """Return (..., n) integers below 2^bits, 1 to 32 bits each, as (..., ceil(n * bits / 8)) bytes."""
+    n, together = codes.shape[-1], _together(bits)
+    padded = torch.nn.functional.pad(codes.to(code_dtype(bits)), (0, -n % together))
+    members = padded.unflatten(-1, (-(-n // together), together)).unbind(-1)
+    starts = [bits * i for i in range(together)]
+    octets = [_sum_at(members, starts, bits, 8 * i, 8).byte() for i in range(bits * together // 8)]
     return torch.stack(octets, -1).flatten(-2)[..., : line_bytes(n, bits)]
 
 
-def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
-    """Return the (..., count) codes of :func:`pack`, int32, or int64 beyond 22 bits."""
-    together, width = _group(bits)
+def unpack(packed: torch.Tensor, bits: int, count: int) -> torch.Tensor:
+    """Return the (..., count) codes of :func:`pack`, in :func:`code_dtype`."""
+    together = _together(bits)
+    width = bits * together // 8  # bytes of a group
     groups = -(-count // together)
-    padded = torch.nn.functional.pad(packed, (0, groups * width - packed.shape[-1]))
-    octets = padded.unflatten(-1, (groups, width))
-    codes = []
-    for i in range(together):
-        places = [(octet, 8 * octet - i * bits) for octet in range(width)]
-        parts = [_left(octets[..., octet].to(_wide(bits)), by) for octet, by in places if -8 < by < bits]
-        whole = parts[0]
-        for part in parts[1:]:
-            whole = whole | part
-        codes.append(whole & (1 << bits) - 1)
+    missing = groups * width - line_bytes(count, bits)
+    padded = torch.nn.functional.pad(packed, (0, missing)).to(code_dtype(bits))
+    octets = padded.unflatten(-1, (groups, width)).unbind(-1)
+    starts = [8 * i for i in range(width)]
+    codes = [_sum_at(octets, starts, 8, bits * i, bits) for i in range(together)]
     return torch.stack(codes, -1).flatten(-2)[..., :count]
 
 
-def _group(bits: int) -> tuple[int, int]:
-    """Return how many codes fill how many whole bytes."""
-    common = gcd(bits, 8)
-    return 8 // common, bits // common
+def code_dtype(bits: int) -> torch.dtype:
+    """Return the type of unpacked codes, which holds them without a sign and can be computed with."""
+    return torch.int32 if bits <= _INT32_HOLDS else torch.int64
 
 
-def _wide(bits: int) -> torch.dtype:
-    """Return a type that holds a code and the bits that its first byte has before it."""
-    return torch.int32 if bits <= 22 else torch.int64
+def _together(bits: int) -> int:
+    """Return the fewest codes that fill whole bytes."""
+    return 8 // min(bits & -bits, 8)  # not math.gcd, which no graph can hold
 
 
-def _left(x: Tensor, by: int) -> Tensor:
-    return x << by if by > 0 else x >> -by if by < 0 else x
+def _sum_at(
+    parts: Sequence[torch.Tensor], starts: Sequence[int], width: int, at: int, bits: int
+) -> torch.Tensor:
+    """Return ``bits`` bits from bit ``at`` on of parts of ``width`` bits, which begin at ``starts``."""
+    total: torch.Tensor | None = None
+    for part, start in zip(parts, starts, strict=True):
+        if start + width > at and start < at + bits:
+            shifted = part << start - at if start >= at else part >> at - start
+            total = shifted if total is None else total | shifted
+    assert total is not None
+    return total & (1 << bits) - 1

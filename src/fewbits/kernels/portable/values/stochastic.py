@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import torch
 
-from fewbits.kernels.portable.values.threefry import words_of
+from fewbits.kernels.portable.values.threefry import words
 from fewbits.kernels.reference.values.threefry import ROUNDS, ROUNDS_OF_HALVES
 
-Tensor = torch.Tensor
 
+def draws(n: int, seed: int, random_bits: int, device: torch.device, first: int = 0) -> torch.Tensor:
+    """Return the draws of the positions from ``first`` on, (n,): int32 of 16 bits, int64 of 32 bits.
 
-def draws(n: int, seed: int, random_bits: int, device: torch.device) -> Tensor:
-    """Return ``(n,)`` draws for the positions from 0 on: int32 of 16 bits, or int64 of 32."""
+    :func:`fewbits.kernels.reference.values.stochastic.draws` defines them. The words of 16 counters in a row
+    are the draws of 64 or 128 neighbours.
+    """
+    together = 64 if random_bits == 32 else 128
+    start, end = first // together * 16, (first + n + together - 1) // together * 16
+    drawn = words(start, end, seed, device, ROUNDS if random_bits == 32 else ROUNDS_OF_HALVES)
+    by_word = drawn.unflatten(0, ((end - start) // 16, 16)).transpose(
+        1, 2
+    )  # all their first words, then their second ones
     if random_bits == 32:
-        words = words_of(0, (n + 63) // 64 * 16, seed, ROUNDS, device)
-        return words.reshape(4, -1, 16).transpose(0, 1).reshape(-1)[:n].to(torch.int64) & 0xFFFFFFFF
-    words = words_of(0, (n + 127) // 128 * 16, seed, ROUNDS_OF_HALVES, device).reshape(4, -1, 16)
-    halves = torch.stack((words & 0xFFFF, words >> 16 & 0xFFFF), 2)
-    return halves.transpose(0, 1).reshape(-1)[:n]
+        found = by_word.long() & 0xFFFFFFFF
+    else:
+        found = torch.stack((by_word & 0xFFFF, by_word >> 16 & 0xFFFF), 2)
+    return found.reshape(-1)[first % together :][:n]
 
 
-def dropped_bits_go_up(dropped: Tensor, shift: Tensor, draws: Tensor, random_bits: int) -> Tensor:
+def dropped_bits_go_up(
+    dropped: torch.Tensor, shift: torch.Tensor, draws: torch.Tensor, random_bits: int
+) -> torch.Tensor:
     """Return which integers are rounded up: those whose ``shift`` low bits, ``dropped``, are removed."""
     if random_bits == 32:
         dropped, shift = dropped.to(torch.int64), shift.to(torch.int64)
@@ -29,7 +38,7 @@ def dropped_bits_go_up(dropped: Tensor, shift: Tensor, draws: Tensor, random_bit
     return cut + draws >= 1 << random_bits
 
 
-def goes_up(fraction: Tensor, draws: Tensor, random_bits: int) -> Tensor:
+def goes_up(fraction: torch.Tensor, draws: torch.Tensor, random_bits: int) -> torch.Tensor:
     """Return which values are rounded up, each ``fraction``, float64, of the way to the upper neighbour."""
     one = 2.0**random_bits
     return torch.floor(fraction * one) + draws >= one

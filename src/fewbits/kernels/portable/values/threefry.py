@@ -1,33 +1,28 @@
-"""The random generator Threefry 4x32 of kernels/reference/values/threefry.py; sums of int32 wrap around."""
+"""The random generator Threefry 4x32 by exact operations of torch: sums of int32 wrap around."""
 
 from __future__ import annotations
 
 import torch
 
-from fewbits.kernels.reference.values.threefry import KEYED_BY, ROTATIONS
+from fewbits.kernels.reference.values.threefry import KEYED_BY, ROTATIONS, ROUNDS
 
 _LOW = 0xFFFFFFFF
+_SIGN = 1 << 31
 
 
-def words_of(first: int, last: int, seed: int, rounds: int, device: torch.device) -> torch.Tensor:
-    """Return int32 ``(4, last - first)``: four words for each counter, under the key ``seed``."""
+def words(first: int, last: int, seed: int, device: torch.device, rounds: int = ROUNDS) -> torch.Tensor:
+    """Return the words of the counters from ``first`` to ``last`` under the key ``seed``, int32 (n, 4).
+
+    :mod:`fewbits.kernels.reference.values.threefry` defines them.
+    """
     counter = torch.arange(first, last, device=device)
-    low, high = _int32(counter), _int32(counter >> 32)
-    nothing = torch.zeros_like(low)
-    key = torch.full((1,), seed, dtype=torch.int64, device=device)
-    keys = [_int32(key), _int32(key >> 32), nothing[:1], nothing[:1]]
-    return torch.stack(_threefry([low, high, nothing, nothing], keys, rounds))
-
-
-def _int32(x: torch.Tensor) -> torch.Tensor:
-    x = x & _LOW
-    return torch.where(x > 0x7FFFFFFF, x - (1 << 32), x).int()
-
-
-def _threefry(x: list[torch.Tensor], key: list[torch.Tensor], rounds: int) -> list[torch.Tensor]:
-    keys = [*key, key[0] ^ key[1] ^ key[2] ^ key[3] ^ KEYED_BY]
+    none = torch.zeros_like(counter, dtype=torch.int32)
+    x = [_low(counter), _low(counter >> 32), none, none]
+    key = (seed & _LOW, seed >> 32)
+    keys = [_signed(k) for k in (*key, 0, 0, key[0] ^ key[1] ^ KEYED_BY)]
     x = [word + k for word, k in zip(x, keys, strict=False)]
     for done in range(rounds):
+        # Each even word takes a neighbour in: the next one, then the one before.
         for even, by in zip((0, 2), ROTATIONS[done % 8], strict=True):
             odd = (even + (1 if done % 2 == 0 else 3)) % 4
             x[even] = x[even] + x[odd]
@@ -37,4 +32,14 @@ def _threefry(x: list[torch.Tensor], key: list[torch.Tensor], rounds: int) -> li
             turn = done // 4 + 1
             x = [x[i] + keys[(turn + i) % 5] for i in range(4)]
             x[3] = x[3] + turn
-    return x
+    return torch.stack(x, 1)
+
+
+def _low(x: torch.Tensor) -> torch.Tensor:
+    """Return the lower 32 bits of int64 as int32 with those bits."""
+    return (((x & _LOW) ^ _SIGN) - _SIGN).int()
+
+
+def _signed(word: int) -> int:
+    """Return the int32 with the bits of ``word``, without a branch: a graph may hold it as a symbol."""
+    return (word ^ _SIGN) - _SIGN
