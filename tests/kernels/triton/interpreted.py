@@ -190,8 +190,8 @@ def _ranks() -> Sentences:
 
 def _bounded(found: torch.Tensor, a: torch.Tensor, b: torch.Tensor, what: str) -> str | None:
     """Return a sentence where ``a @ b.T`` is off by more than (k + 2) u |a| |b.T|."""
-    a, b = a.double(), b.double()
-    error = (found.double() - a @ b.mT).abs()
+    a, b = a.detach().double(), b.detach().double()
+    error = (found.detach().double() - a @ b.mT).abs()
     bound = (a.shape[-1] + 2) * 2.0**-24 * (a.abs() @ b.abs().mT)
     return None if bool((error <= bound).all()) else f"{what}: off by {float((error / bound).max())} bounds"
 
@@ -241,14 +241,20 @@ def _surface() -> Sentences:
 def _layer() -> Sentences:
     """Yield where a layer of an MX recipe is off in its forward or backward pass."""
     torch.manual_seed(8)
-    model = fb.prepare(torch.nn.Sequential(torch.nn.Linear(40, 33, bias=False)), "mx:weight=mxfp4,activation=mxfp8_e4m3,gradient=mxfp8_e5m2")
+    model = fb.prepare(torch.nn.Sequential(torch.nn.Linear(40, 33, bias=False)), "mx:weight=mxfp4,activation=mxfp8_e4m3,gradient=mxfp8_e5m2,vector=fp32")
     x, g = torch.randn(35, 40, requires_grad=True), torch.randn(35, 33)
     (weight,) = model.parameters()
     launched: list[Any] = []
     from fewbits.kernels.ops import by_triton
 
     run = by_triton.rounded_product
-    by_triton.rounded_product = lambda *args: launched.append(args) or run(*args)  # type: ignore[func-returns-value]
+
+    def recorded(*args: Any) -> torch.Tensor | None:
+        found = run(*args)
+        launched.extend([] if found is None else [args])
+        return found
+
+    by_triton.rounded_product = recorded
     y = model(x)
     y.backward(g)
     yield None if len(launched) == 3 else f"{len(launched)} products of a layer were Triton's, not 3"

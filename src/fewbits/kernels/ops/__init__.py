@@ -1,5 +1,6 @@
 """The operators of torch, here and nowhere else: schema, shape function, gradient, vmap, sharding."""
 
+from fewbits.kernels.ops.by_triton import multiplies_rounded
 from fewbits.kernels.ops.conversions import dequantize, fake_quantize, quantize
 from fewbits.kernels.ops.flat import (
     dequantize_add,
@@ -35,6 +36,7 @@ __all__ = [
     "gemv",
     "gemv_int8",
     "largest_finite",
+    "multiplies_rounded",
     "quantize",
     "quantize_flat",
     "quantize_with_feedback",

@@ -20,6 +20,7 @@ from fewbits.kernels.arrays import top_k as selection
 from fewbits.kernels.arrays.conversions import exact_arithmetic
 from fewbits.kernels.bits.layout import layout
 from fewbits.kernels.bits.options import Choices, Options, decide, read_format
+from fewbits.kernels.ops import by_triton
 from fewbits.kernels.ops.backends import is_native
 from fewbits.kernels.ops.tensors import are_lent, array, is_lent, lent, lent_parts, packed
 
@@ -151,7 +152,8 @@ def top_k(x: torch.Tensor, k: int) -> torch.Tensor:
     _check("x", x, _VALUES)
     if not is_native(x):
         selection.check_count(k, x.numel())
-        return portable.top_k(x.detach(), k)
+        found = by_triton.top_k(x, k)
+        return portable.top_k(x.detach(), k) if found is None else found
     return torch.from_numpy(selection.top_k(array(x), k))
 
 
@@ -173,7 +175,9 @@ def dequantize_add(pieces: Pieces, format: str | Format, n: int, into: torch.Ten
     target = parse(format)
     _check("into", into, (torch.float32,), n)
     _check_pieces(pieces, target, n, into.device)
-    if not is_native(into):
+    if by_triton.takes(into, target):
+        by_triton.dequantize_add(tuple(pieces), target, into)
+    elif not is_native(into):
         with exact_arithmetic():
             into.detach().add_(_dense(pieces, target, n, torch.float32))
     elif not _dequantized(pieces, target, into, add=True):
@@ -213,6 +217,10 @@ def quantize_with_feedback(
     _check("residual", residual, (torch.float32,), x.numel(), x.device)
     _check_pieces(pieces, target, x.numel(), x.device)
     chosen = decide(target, choices, seed)
+    # Refused before the residual is lost: only a pass of its own knows in time.
+    if chosen.nonfinite != "raise" and by_triton.takes(x, target, chosen):
+        by_triton.quantize_with_feedback(x, residual, target, chosen, tuple(pieces))
+        return
     if not is_native(x):
         with exact_arithmetic():
             v = x.detach().float() + residual.detach()

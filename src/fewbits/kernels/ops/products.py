@@ -13,7 +13,7 @@ from fewbits.kernels import portable
 from fewbits.kernels.arrays import lent, products
 from fewbits.kernels.arrays.nm import zeros
 from fewbits.kernels.bits.options import Choices, Options, decide, read_format, read_options
-from fewbits.kernels.ops import tensors
+from fewbits.kernels.ops import by_triton, tensors
 from fewbits.kernels.ops.backends import is_native
 from fewbits.kernels.ops.derivatives import derive
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded
@@ -33,6 +33,8 @@ def _gemv(
 ) -> torch.Tensor:
     parts = (codes, scales, shifts, outer)
     if not is_native(x):
+        if sparsity is None and lines and by_triton.takes(x, read_format(format)):
+            return by_triton.gemv(x, parts, read_format(format), lines)
         return portable.gemv(x.float(), parts, *_matrix(format, lines, sparsity)).to(x.dtype)
     y = torch.empty((x.shape[0], lines))
     rows = _float32(x)
@@ -239,7 +241,11 @@ def _rounded_product(
     options_b: str,
     dtype: torch.dtype,
 ) -> torch.Tensor:
+    formats, chosen = (_format(format_a), _format(format_b)), (_options(options_a), _options(options_b))
     if not is_native(a):
+        found = by_triton.rounded_product(a, b, formats, chosen, dtype)
+        if found is not None:
+            return found
         of_a, of_b = _rounded(a, -1, format_a, options_a), _rounded(b, -2, format_b, options_b)
         return (of_a.float() @ of_b.float()).to(dtype)
     y = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=dtype)
@@ -247,8 +253,7 @@ def _rounded_product(
         return y
     stacks = [x.reshape(-1, *x.shape[-2:]) for x in (a, b, y)]
     left, right, out = map(array, stacks)
-    formats = _format(format_a), _format(format_b)
-    products.rounded_product(left, right, formats, (_options(options_a), _options(options_b)), out)
+    products.rounded_product(left, right, formats, chosen, out)
     return y
 
 
