@@ -1,7 +1,7 @@
-"""Compiles kernels of Triton for chips that are not here, in a process of its own: ``compiling.py ARCH CASE...``.
+"""Compiles kernels of Triton for chips that are not here, in a process of its own: ``compiling.py CHIP:CASE``.
 
-Prints a line of JSON for each kernel that the cases launch: its name, its assembly, and how long its machine code
-is. No launch reaches a device: what the library would launch is recorded and handed to the compiler.
+Prints a line of JSON for each kernel that the cases launch: its name, its assembly, and how long its machine
+code is. No launch reaches a device: what the library would launch is recorded and handed to the compiler.
 """
 
 import json
@@ -99,7 +99,11 @@ def _signature(function: Any, given: dict[str, Any]) -> tuple[dict[str, str], di
     for parameter in function.params:
         value = given[parameter.name]
         # As a launch does it: None and 1 are compiled in.
-        if parameter.is_constexpr or value is None or (isinstance(value, int) and value == 1 and not parameter.do_not_specialize):
+        if (
+            parameter.is_constexpr
+            or value is None
+            or (isinstance(value, int) and value == 1 and not parameter.do_not_specialize)
+        ):
             signature[parameter.name], constants[parameter.name] = "constexpr", value
         else:
             signature[parameter.name] = _TYPES[value.dtype] if isinstance(value, torch.Tensor) else "i32"
@@ -133,6 +137,8 @@ def compiled(case: str, target: GPUTarget) -> Iterator[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    for asked in sys.argv[2:] or CASES:
-        for row in compiled(asked, _CHIPS[sys.argv[1]]):
-            print(json.dumps(row))
+    for asked in sys.argv[1:]:
+        chip, case = asked.split(":")
+        for one in CASES if case == "all" else (case,):
+            for row in compiled(one, _CHIPS[chip]):
+                print(json.dumps({"chip": chip, **row}))

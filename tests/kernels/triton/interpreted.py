@@ -1,7 +1,7 @@
 """Runs kernels of Triton on the CPU, by its interpreter, and prints where they differ from the definition.
 
-A process of its own with ``TRITON_INTERPRET=1``, which Triton reads when it is imported: ``interpreted.py WHAT
-[FIRST LAST]``. Each line that is printed is a difference; the last says how many cases ran.
+A process of its own with ``TRITON_INTERPRET=1``, which Triton reads when it is imported: ``interpreted.py
+WHAT [FIRST LAST]``. Each line that is printed is a difference; the last says how many cases ran.
 """
 
 import sys
@@ -52,8 +52,9 @@ _SHAPES = ((33,), (3, 40), (2, 1, 33), (2, 3, 4, 17), (), (70, 3))
 
 
 def _rows() -> list[tuple[Any, ...]]:
+    """Return rows of choices: first one for each format, of other choices each, then all others."""
     formats = [*cases.FORMATS, *map(parse, _MADE)]
-    return cases.pairs(
+    rows = cases.pairs(
         formats,
         cases.ROUNDINGS,
         cases.SCALE_RULES,
@@ -67,6 +68,9 @@ def _rows() -> list[tuple[Any, ...]]:
         (0, -1, 1),
         ("ordered", "transposed", "stepped"),
     )
+    of_format = [[row for row in rows if row[0] == fmt] for fmt in formats]
+    first = [own[7 * i % len(own)] for i, own in enumerate(of_format)]
+    return [*first, *(row for row in rows if row not in first)]
 
 
 def _chosen(fmt: Format, choices: dict[str, Any]) -> Options:
@@ -93,7 +97,7 @@ def _values(kind: str, shape: tuple[int, ...], dtype: torch.dtype, layout: str, 
     if finite:
         y = y.nan_to_num(0.0, 6e4, -6e4)
     if layout == "transposed":
-        y = y.reshape(shape[::-1]).permute(*range(y.ndim)[::-1])
+        y = y.reshape(shape[::-1]).permute(tuple(range(y.ndim))[::-1])
     elif layout == "stepped" and y.ndim:
         wide = torch.zeros(*shape[:-1], 2 * shape[-1], dtype=dtype)
         wide[..., ::2] = y
@@ -127,7 +131,9 @@ def _conversion(row: tuple[Any, ...]) -> Sentences:
     axis = axis if -x.ndim <= axis < x.ndim else 0
     wanted = defined(_array(x), fmt, axis, chosen)
     where = f"{fmt}, {chosen.text}, {kind} {dtype} {shape}, axis {axis}, {layout}"
-    yield difference(_array(x), _array(fake_quantize(x, fmt, axis, chosen)), wanted.values, f"{where}: values")
+    yield difference(
+        _array(x), _array(fake_quantize(x, fmt, axis, chosen)), wanted.values, f"{where}: values"
+    )
     parts = quantize(x, fmt, axis, chosen)
     for mine, theirs in zip(parts, wanted.parts, strict=True):
         if mine is not None and theirs is not None:
@@ -151,7 +157,9 @@ def _both_axes() -> Sentences:
         if not quantizes_both(rows, columns):
             yield f"{name} and {other} are not rounded together"
             continue
-        for axis, found, (fmt, chosen) in zip((1, 0), quantize_both(x, rows, columns), (rows, columns), strict=True):
+        for axis, found, (fmt, chosen) in zip(
+            (1, 0), quantize_both(x, rows, columns), (rows, columns), strict=True
+        ):
             wanted = defined(x.numpy(), fmt, axis, chosen).parts
             for mine, theirs in zip(found, wanted, strict=True):
                 if mine is not None and theirs is not None:
@@ -160,7 +168,11 @@ def _both_axes() -> Sentences:
 
 def _feedback() -> Sentences:
     rng = torch.Generator().manual_seed(3)
-    for name, dtype in (("mxfp4", torch.bfloat16), ("int8_tensor", torch.float32), ("fp8_e5m2", torch.float16)):
+    for name, dtype in (
+        ("mxfp4", torch.bfloat16),
+        ("int8_tensor", torch.float32),
+        ("fp8_e5m2", torch.float16),
+    ):
         fmt, x, residual = parse(name), torch.randn(70, generator=rng), torch.randn(70, generator=rng) / 10
         x[3] = torch.inf
         x = x.to(dtype)
@@ -185,7 +197,11 @@ def _ranks() -> Sentences:
         x[5], x[77] = torch.nan, -torch.inf
         for k in (1, 40, count):
             found, wanted = ranks.top_k(x, k).numpy(), top_k_by_definition(_array(x), k)
-            yield None if np.array_equal(found, wanted) else f"the {k} largest of {dtype}: {found}, not {wanted}"
+            yield (
+                None
+                if np.array_equal(found, wanted)
+                else f"the {k} largest of {dtype}: {found}, not {wanted}"
+            )
 
 
 def _bounded(found: torch.Tensor, a: torch.Tensor, b: torch.Tensor, what: str) -> str | None:
@@ -215,7 +231,10 @@ def _matrices() -> Sentences:
             continue
         # Scales from one end to the other: their products leave float32, and sums with them need not.
         a, b = torch.randn(2, 3, 70, generator=rng) * 2.0**-90, torch.randn(2, 5, 70, generator=rng) * 2.0**80
-        left, right = quantize(a, a_format, -1, options(a_format)), quantize(b, b_format, -1, options(b_format))
+        left, right = (
+            quantize(a, a_format, -1, options(a_format)),
+            quantize(b, b_format, -1, options(b_format)),
+        )
         a = dequantize(left, a_format, (2, 3, 70), -1, torch.float32)
         b = dequantize(right, b_format, (2, 5, 70), -1, torch.float32)
         for by_chip in (False, True):
@@ -234,14 +253,19 @@ def _surface() -> Sentences:
         q = fb.quantize(x, name)
         yield difference(None, fb.fake_quantize(x, name).numpy(), wanted.values, f"fake_quantize to {name}")
         yield difference(None, q.dequantize().numpy(), wanted.values, f"quantize to {name}, and back")
-        yield _bounded(torch.nn.functional.linear(x[:2], q), x[:2], torch.tensor(wanted.values), f"{name} linear")
+        yield _bounded(
+            torch.nn.functional.linear(x[:2], q), x[:2], torch.tensor(wanted.values), f"{name} linear"
+        )
     yield from _layer()
 
 
 def _layer() -> Sentences:
     """Yield where a layer of an MX recipe is off in its forward or backward pass."""
     torch.manual_seed(8)
-    model = fb.prepare(torch.nn.Sequential(torch.nn.Linear(40, 33, bias=False)), "mx:weight=mxfp4,activation=mxfp8_e4m3,gradient=mxfp8_e5m2,vector=fp32")
+    model = fb.prepare(
+        torch.nn.Sequential(torch.nn.Linear(40, 33, bias=False)),
+        "mx:weight=mxfp4,activation=mxfp8_e4m3,gradient=mxfp8_e5m2,vector=fp32",
+    )
     x, g = torch.randn(35, 40, requires_grad=True), torch.randn(35, 33)
     (weight,) = model.parameters()
     launched: list[Any] = []
@@ -266,7 +290,9 @@ def _layer() -> Sentences:
     w, a, e = "mxfp4", "mxfp8_e4m3", "mxfp8_e5m2"
     yield _bounded(y, by_definition(x, a, 1), by_definition(weight, w, 1), "forward")
     yield _bounded(x.grad, by_definition(g, e, 1), by_definition(weight, w, 0).t(), "gradient of x")
-    yield _bounded(weight.grad, by_definition(g, e, 0).t(), by_definition(x, a, 0).t(), "gradient of the weight")
+    yield _bounded(
+        weight.grad, by_definition(g, e, 0).t(), by_definition(x, a, 0).t(), "gradient of the weight"
+    )
 
 
 def _broken() -> Sentences:
@@ -282,7 +308,9 @@ def _broken() -> Sentences:
         own = getattr(rounding, name)
         setattr(rounding, name, breaks(own))
         chosen = options(fmt, rounding="stochastic", seed=3)
-        found = difference(None, fake_quantize(x, fmt, 1, chosen).numpy(), defined(x.numpy(), fmt, 1, chosen).values, name)
+        found = difference(
+            None, fake_quantize(x, fmt, 1, chosen).numpy(), defined(x.numpy(), fmt, 1, chosen).values, name
+        )
         setattr(rounding, name, own)
         yield found
 

@@ -23,7 +23,7 @@ _VALUES = (torch.float32, torch.bfloat16, torch.float16)
 def takes(
     x: torch.Tensor, format: Format, chosen: Options | None = None, dtype: torch.dtype | None = None
 ) -> bool:
-    """Return whether the kernels convert ``x``, or to ``dtype``, by the chosen options; the rest is portable."""
+    """Return whether the kernels convert ``x``, or to ``dtype``, by these options; the rest is portable."""
     fits = (dtype or x.dtype) in _VALUES and x.numel() > 0
     return fits and active_backend(x.device) == "triton" and _supports(format, chosen or options(format))
 
@@ -138,7 +138,7 @@ def _as_they_are(format: Format) -> Options | None:
 
 def top_k(x: torch.Tensor, k: int) -> torch.Tensor | None:
     """Return the places of the k largest magnitudes of a flat tensor; None where the backend is another."""
-    if active_backend(x.device) != "triton" or not 0 < k:
+    if active_backend(x.device) != "triton" or not k > 0:
         return None
     from fewbits.kernels.triton.top_k import top_k as kernels
 
@@ -157,7 +157,7 @@ def dequantize_add(parts: Parts, format: Format, into: torch.Tensor) -> None:
 def quantize_with_feedback(
     x: torch.Tensor, residual: torch.Tensor, format: Format, chosen: Options, parts: Parts
 ) -> None:
-    """Write the parts of ``x + residual``, and what is left over to the residual; :func:`takes` is true of x."""
+    """Write the parts of ``x + residual``, and to the residual what is left, where :func:`takes` is true."""
     from fewbits.kernels.triton.quantize import quantize as kernels
 
     codes, scales, shifts, outer = parts

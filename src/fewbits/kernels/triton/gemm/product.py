@@ -12,11 +12,16 @@ import triton.language as tl
 from fewbits.formats import Exponent, Float, Format
 from fewbits.kernels.bits.options import options
 from fewbits.kernels.triton.values.bits import clamp, float_of, to_dtype
-from fewbits.kernels.triton.values.decode import load_elements, load_outer, load_scales, load_shifts, scale_value
+from fewbits.kernels.triton.values.decode import (
+    load_elements,
+    load_outer,
+    load_scales,
+    load_shifts,
+    scale_value,
+)
 from fewbits.kernels.triton.values.spec import Spec, spec
 
-# Tiles of 64 by 64 sums keep 32 registers of each of 128 threads; the larger ones that the newest tensor cores
-# want are for those who can measure them.
+# 64 by 64 sums are 32 registers of each of 128 threads. Nobody has measured larger tiles.
 _TILE = 64
 _SCALED_TILE = 128  # the rows that one block-scaled instruction of Blackwell takes
 _SCALED_DEPTH = 128  # values of k at once, four scales of 32
@@ -35,7 +40,15 @@ class Depth(NamedTuple):
 
 
 @triton.jit
-def _load_scaled(codes: tl.tensor, line: tl.tensor, start: tl.tensor, k: tl.tensor, exists: tl.tensor, depth: tl.constexpr, bits: tl.constexpr) -> Any:
+def _load_scaled(
+    codes: tl.tensor,
+    line: tl.tensor,
+    start: tl.tensor,
+    k: tl.tensor,
+    exists: tl.tensor,
+    depth: tl.constexpr,
+    bits: tl.constexpr,
+) -> Any:
     """Return the bytes of elements of 4 or 8 bits, (lines, depth * bits / 8)."""
     octets: tl.constexpr = depth * bits // 8
     place = start * bits // 8 + tl.arange(0, octets)
@@ -45,7 +58,9 @@ def _load_scaled(codes: tl.tensor, line: tl.tensor, start: tl.tensor, k: tl.tens
 
 
 @triton.jit
-def _load_e8m0(scales: tl.tensor, line: tl.tensor, start: tl.tensor, k: tl.tensor, exists: tl.tensor, depth: tl.constexpr) -> Any:
+def _load_e8m0(
+    scales: tl.tensor, line: tl.tensor, start: tl.tensor, k: tl.tensor, exists: tl.tensor, depth: tl.constexpr
+) -> Any:
     """Return the bytes of the scales of 32 values each, (lines, depth / 32)."""
     item = start // 32 + tl.arange(0, depth // 32)
     count = (k + 31) // 32
@@ -76,7 +91,9 @@ def _decoded(
 
 
 @triton.jit
-def _scale_of(scales: tl.tensor, line: tl.tensor, start: tl.tensor, k: tl.tensor, exists: tl.tensor, f: tl.constexpr) -> Any:
+def _scale_of(
+    scales: tl.tensor, line: tl.tensor, start: tl.tensor, k: tl.tensor, exists: tl.tensor, f: tl.constexpr
+) -> Any:
     """Return (exponent, factor) of the scales of lines at one place of k, each in two factors to multiply by.
 
     A power of two is an exponent and 1, or NaN; a real scale the exponent 0 and its value.
@@ -158,7 +175,11 @@ def _depth(a: Format, b: Format, by_chip: bool) -> Depth | None:
     depth = min([_DEPTH, *sizes])
     # The interpreter takes the bits of bfloat16 for integers, so there the same values are float32.
     # The smallest depth that tensor cores take, and no scale may change within it.
-    return Depth(depth, not triton.knobs.runtime.interpret, "", "") if depth >= 16 and all(size % depth == 0 for size in sizes) else None
+    return (
+        Depth(depth, not triton.knobs.runtime.interpret, "", "")
+        if depth >= 16 and all(size % depth == 0 for size in sizes)
+        else None
+    )
 
 
 def _is_multiplied(f: Spec) -> bool:
@@ -171,9 +192,7 @@ def _is_multiplied(f: Spec) -> bool:
 
 def _has_scaled_product(format: Format) -> bool:
     scales = format.groups.scales
-    return (
-        format.element in _NAMES and scales is not None and scales.element == _E8M0 and scales.size == 32
-    )
+    return format.element in _NAMES and scales is not None and scales.element == _E8M0 and scales.size == 32
 
 
 def multiplies(a: Format, b: Format) -> bool:
@@ -182,7 +201,7 @@ def multiplies(a: Format, b: Format) -> bool:
 
 
 def scales_products(device: torch.device) -> bool:
-    """Return whether tensor cores of ``device`` multiply by block scales: NVIDIA's from 10.0 on, AMD's gfx950."""
+    """Return whether ``device`` multiplies by block scales: NVIDIA's chips from 10.0 on, AMD's gfx950."""
     if torch.version.hip:
         return torch.cuda.get_device_properties(device).gcnArchName.startswith("gfx950")
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 10

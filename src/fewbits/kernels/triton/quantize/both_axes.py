@@ -6,8 +6,6 @@ figure 2): the product of the forward pass sums along rows, one of the backward 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -63,11 +61,23 @@ def _store_rounded(
     inside = tl.reshape(inside, tile)
     none = tl.zeros([rows], tl.int32)
     found, _, scale, shift, _ = round_tile(
-        tl.reshape(v, tile), tl.reshape(positions, tile), none, none, seed_low, seed_high, None, None, None, None, f
+        tl.reshape(v, tile),
+        tl.reshape(positions, tile),
+        none,
+        none,
+        seed_low,
+        seed_high,
+        None,
+        None,
+        None,
+        None,
+        f,
     )
     spread = tl.broadcast_to(line[:, None], [v.shape[0], of_line])
     line = tl.reshape(spread, [rows])
-    group = tl.reshape(tl.broadcast_to((first // f.width + tl.arange(0, of_line))[None, :], [v.shape[0], of_line]), [rows])
+    group = tl.reshape(
+        tl.broadcast_to((first // f.width + tl.arange(0, of_line))[None, :], [v.shape[0], of_line]), [rows]
+    )
     exists = tl.max(inside.to(tl.int32), axis=1) > 0
     store_codes(codes, tl.where(inside, found, 0), inside, line, group * f.width, n, f.grid.bits, units.codes)
     groups = (n + f.width - 1) // f.width
@@ -105,7 +115,9 @@ def both_axes_kernel(
     top, left = tl.program_id(0).to(tl.int64) * tile, tl.program_id(1).to(tl.int64) * tile
     row, column = top + tl.arange(0, tile), left + tl.arange(0, tile)
     inside = (row < m)[:, None] & (column < n)[None, :]
-    v = read(x, None, row[:, None] * step_m + column[None, :] * step_n, column, inside, f.nonfinite == "saturate")
+    v = read(
+        x, None, row[:, None] * step_m + column[None, :] * step_n, column, inside, f.nonfinite == "saturate"
+    )
     place = row[:, None] * n + column[None, :]
     _store_rounded(
         v, place, inside, row, left, n, row_codes, row_scales, row_shifts, seed_low, seed_high, f, of_rows
@@ -148,7 +160,7 @@ def _units(f: Spec, n: int) -> Units:
 def quantize_both(
     x: torch.Tensor, rows: tuple[Format, Options], columns: tuple[Format, Options]
 ) -> tuple[Parts, Parts]:
-    """Return the packed parts of a matrix with blocks along its rows, and of it with blocks along its columns.
+    """Return the packed parts of a matrix with blocks along its rows, and with blocks along its columns.
 
     They are those of :func:`fewbits.kernels.triton.quantize.quantize.quantize` along the axes 1 and 0.
 

@@ -5,7 +5,7 @@ Equal to :mod:`fewbits.kernels.reference.quantize.quantize`.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
@@ -98,7 +98,9 @@ def quantize_kernel(
         if f.scaling != "none":
             if f.shared == "tensor" and f.per_scale == 0:
                 begins = begins & (line == 0) & (group == 0)
-            store_codes(scales, scale[:, None], begins[:, None], line, group, groups, f.scale.bits, units.scales)
+            store_codes(
+                scales, scale[:, None], begins[:, None], line, group, groups, f.scale.bits, units.scales
+            )
         if f.per_shift > 0:
             per_group: tl.constexpr = f.width // f.per_shift
             of_line = (n + f.per_shift - 1) // f.per_shift
@@ -136,9 +138,7 @@ def fake_quantize(
     return y
 
 
-def quantize(
-    x: torch.Tensor, format: Format, axis: int, chosen: Options, amax: float | None = None
-) -> Parts:
+def quantize(x: torch.Tensor, format: Format, axis: int, chosen: Options, amax: float | None = None) -> Parts:
     """Return packed codes, scales, shifts and outer scales; arguments as for :func:`fake_quantize`."""
     parts = empty(format, tuple(x.shape), axis, x.device)
     _launch(x, None, None, parts, format, axis, chosen, amax)

@@ -1,7 +1,7 @@
 """The places of the largest magnitudes, equal to :mod:`fewbits.kernels.reference.top_k.top_k`.
 
-The magnitude of rank k is found eight bits at a time, by counting values by their next bits; no count ever
-leaves the device. Then the places above it, and as many of those equal to it as are left, are written in order.
+The magnitude of rank k is found eight bits at a time, by counting values by their next bits; no count leaves
+the device. Then the places above it, and as many of those equal to it as are left, are written in order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def _keys(x: tl.tensor, at: tl.tensor, n: tl.tensor) -> Any:
 
 
 @triton.jit
-def count_kernel(x: tl.tensor, state: tl.tensor, counts: tl.tensor, n: tl.tensor, shift: tl.constexpr, block: tl.constexpr) -> None:
+def count_kernel(
+    x: tl.tensor, state: tl.tensor, counts: tl.tensor, n: tl.tensor, shift: tl.constexpr, block: tl.constexpr
+) -> None:
     """Count values by the eight bits above ``shift``, of those whose upper bits are the ones in state[0]."""
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     key = _keys(x, at, n)
@@ -55,7 +57,9 @@ def choose_kernel(state: tl.tensor, counts: tl.tensor, digits: tl.constexpr) -> 
 
 
 @triton.jit
-def rank_kernel(x: tl.tensor, state: tl.tensor, above: tl.tensor, equal: tl.tensor, n: tl.tensor, block: tl.constexpr) -> None:
+def rank_kernel(
+    x: tl.tensor, state: tl.tensor, above: tl.tensor, equal: tl.tensor, n: tl.tensor, block: tl.constexpr
+) -> None:
     """Count the values of each block above the magnitude of rank k, and those equal to it."""
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     key, last = _keys(x, at, n), tl.load(state)
@@ -65,7 +69,13 @@ def rank_kernel(x: tl.tensor, state: tl.tensor, above: tl.tensor, equal: tl.tens
 
 @triton.jit
 def place_kernel(
-    x: tl.tensor, state: tl.tensor, above: tl.tensor, equal: tl.tensor, places: tl.tensor, n: tl.tensor, block: tl.constexpr
+    x: tl.tensor,
+    state: tl.tensor,
+    above: tl.tensor,
+    equal: tl.tensor,
+    places: tl.tensor,
+    n: tl.tensor,
+    block: tl.constexpr,
 ) -> None:
     """Write the places of a block; above and equal count what earlier blocks hold."""
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)

@@ -1,7 +1,7 @@
 """float32 as integers: significand and exponent, multiplication by powers of two, narrower types.
 
-Functions of Triton: arguments are blocks of int32 that hold the bits of float32, without a sign where they are
-called magnitudes.
+Functions of Triton: arguments are blocks of int32 that hold the bits of float32, without a sign where
+they are called magnitudes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def split(magnitude: tl.tensor) -> Any:
     field = magnitude >> 23
     fraction = magnitude & _FRACTION
     whole = tl.where(field > 0, fraction | _LEADING, fraction)
-    # A conversion to float32 shifts the leading one of a subnormal up; no chip flushes it: integers are normal.
+    # A conversion to float32 shifts the leading one of a subnormal up; no chip flushes integers.
     normal = bits_of(whole.to(tl.float32))
     significand = tl.where(whole > 0, (normal & _FRACTION) | _LEADING, 0)
     return significand, tl.maximum(field, 1) + (normal >> 23) - 277  # 150 and 127: biases of both
@@ -59,7 +59,7 @@ def split(magnitude: tl.tensor) -> Any:
 
 @triton.jit
 def times_power(magnitude: tl.tensor, k: tl.tensor) -> Any:
-    """Return a normal magnitude, or zero, times 2^k, rounded to nearest even where the result is subnormal."""
+    """Return a normal magnitude, or zero, times 2^k; subnormal results are rounded to nearest even."""
     field = (magnitude >> 23) + k
     significand = (magnitude & _FRACTION) | _LEADING
     drop = clamp(1 - field, 1, 25)

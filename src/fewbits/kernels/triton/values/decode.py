@@ -57,15 +57,19 @@ def scale_value(whole: tl.tensor, e: tl.constexpr) -> Any:
 
 
 @triton.jit
-def grid_value(code: tl.tensor, negative: tl.tensor, not_a_number: tl.tensor, exponent: tl.tensor, e: tl.constexpr) -> Any:
+def grid_value(
+    code: tl.tensor, negative: tl.tensor, not_a_number: tl.tensor, exponent: tl.tensor, e: tl.constexpr
+) -> Any:
     """Return the float32 values of codes without sign of a Grid, times ``2**exponent``."""
     minus = (negative != 0) if e.signed_zero else (negative != 0) & (code != 0)
     return float_of(decode_grid(code, not_a_number, exponent, e) | (minus.to(tl.int32) << 31))
 
 
 @triton.jit
-def table_value(codes: tl.tensor, exponent: tl.tensor, scale: tl.tensor, by_code: tl.tensor, f: tl.constexpr) -> Any:
-    """Return the float32 values of codes of a Table, times their scale: a product of float64, rounded once."""
+def table_value(
+    codes: tl.tensor, exponent: tl.tensor, scale: tl.tensor, by_code: tl.tensor, f: tl.constexpr
+) -> Any:
+    """Return the float32 values of codes of a Table, times their scale: a float64 product, rounded once."""
     value = tl.load(by_code + codes)
     if f.scaling == "power":
         power = (exponent.to(tl.int64) + 1023) << 52
@@ -76,7 +80,16 @@ def table_value(codes: tl.tensor, exponent: tl.tensor, scale: tl.tensor, by_code
 
 
 @triton.jit
-def load_elements(codes: tl.tensor, by_code: tl.tensor, line: tl.tensor, i: tl.tensor, inside: tl.tensor, n: tl.tensor, exponent: tl.tensor, f: tl.constexpr) -> Any:
+def load_elements(
+    codes: tl.tensor,
+    by_code: tl.tensor,
+    line: tl.tensor,
+    i: tl.tensor,
+    inside: tl.tensor,
+    n: tl.tensor,
+    exponent: tl.tensor,
+    f: tl.constexpr,
+) -> Any:
     """Return the float32 values of packed elements, times ``2**exponent``; zero where not ``inside``.
 
     Only elements of a Grid are multiplied.
@@ -90,14 +103,18 @@ def load_elements(codes: tl.tensor, by_code: tl.tensor, line: tl.tensor, i: tl.t
 
 
 @triton.jit
-def load_shifts(shifts: tl.tensor, line: tl.tensor, i: tl.tensor, inside: tl.tensor, n: tl.tensor, f: tl.constexpr) -> Any:
+def load_shifts(
+    shifts: tl.tensor, line: tl.tensor, i: tl.tensor, inside: tl.tensor, n: tl.tensor, f: tl.constexpr
+) -> Any:
     """Return by how many binades values lie below the scale of their block, as int32."""
     of_line = (n + f.per_shift - 1) // f.per_shift
     return load_codes(shifts, inside, line, i // f.per_shift, of_line, f.shift_bits)
 
 
 @triton.jit
-def load_scales(scales: tl.tensor, line: tl.tensor, i: tl.tensor, inside: tl.tensor, n: tl.tensor, f: tl.constexpr) -> Any:
+def load_scales(
+    scales: tl.tensor, line: tl.tensor, i: tl.tensor, inside: tl.tensor, n: tl.tensor, f: tl.constexpr
+) -> Any:
     """Return the codes of the scales of values."""
     if f.per_scale > 0:
         item, count = i // f.per_scale, (n + f.per_scale - 1) // f.per_scale

@@ -24,7 +24,13 @@ from fewbits.kernels.triton.values.bits import (
 
 @triton.jit
 def _goes_up(
-    significand: tl.tensor, kept: tl.tensor, shift: tl.tensor, negative: tl.tensor, drawn: tl.tensor, rounding: tl.constexpr, random_bits: tl.constexpr
+    significand: tl.tensor,
+    kept: tl.tensor,
+    shift: tl.tensor,
+    negative: tl.tensor,
+    drawn: tl.tensor,
+    rounding: tl.constexpr,
+    random_bits: tl.constexpr,
 ) -> Any:
     """Return whether ``kept`` counts one more for the ``shift`` bits of the significand that are dropped."""
     at = tl.minimum(shift, 26)  # of a significand of 24 bits no more than a quarter of a step is left

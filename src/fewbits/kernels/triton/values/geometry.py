@@ -111,8 +111,8 @@ def place_of(
         wide: whether places need 64 bits.
 
     Returns:
-        Of each row its line, the places of that before and behind the axis, the group, the part, and whether it
-        exists; then of each value, (rows, width), its place in the line and whether it exists.
+        Of each row its line, the places of that before and behind the axis, the group, the part, and whether
+        it exists; then of each value, (rows, width), its place in the line and whether it exists.
     """
     row = tl.program_id(0) * rows + tl.arange(0, rows)
     if wide:
@@ -126,4 +126,13 @@ def place_of(
     local = part[:, None] * width + tl.arange(0, width)[None, :]
     i = group[:, None] * size + local
     exists = (line < lines) & (group < groups)
-    return line, line // behind, line % behind, group, part, exists, i, exists[:, None] & (local < size) & (i < n)
+    return (
+        line,
+        line // behind,
+        line % behind,
+        group,
+        part,
+        exists,
+        i,
+        exists[:, None] & (local < size) & (i < n),
+    )

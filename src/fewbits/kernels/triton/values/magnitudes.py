@@ -1,4 +1,4 @@
-"""The largest magnitude of long groups, before they are rounded: of a line, a whole tensor, or a long block."""
+"""The largest magnitude of long groups, before they are rounded: lines, whole tensors, long blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from fewbits.kernels.triton.values.geometry import Lines, Work, place_of
 
 
 @triton.jit
-def read(x: tl.tensor, residual: tl.tensor, at: tl.tensor, i: tl.tensor, inside: tl.tensor, saturate: tl.constexpr) -> Any:
+def read(
+    x: tl.tensor, residual: tl.tensor, at: tl.tensor, i: tl.tensor, inside: tl.tensor, saturate: tl.constexpr
+) -> Any:
     """Return the float32 values of x at ``at``, plus those of the residual at ``i`` unless that is None.
 
     Where they saturate, NaN is zero and infinity the largest value of x's dtype, or of float32 for sums.

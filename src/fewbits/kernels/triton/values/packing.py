@@ -54,11 +54,20 @@ def store_codes(
         start = (first[:, None] + tl.arange(0, units)[None, :] * unit) * bits // 8
         for k in tl.static_range(octets):
             octet = ((word >> (8 * k)) & 255).to(tl.uint8)
-            tl.store(out + line[:, None] * line_bytes + start + k, octet, mask=some & (start + k < line_bytes))
+            tl.store(
+                out + line[:, None] * line_bytes + start + k, octet, mask=some & (start + k < line_bytes)
+            )
 
 
 @triton.jit
-def load_codes(packed: tl.tensor, inside: tl.tensor, line: tl.tensor, item: tl.tensor, count: tl.tensor, bits: tl.constexpr) -> Any:
+def load_codes(
+    packed: tl.tensor,
+    inside: tl.tensor,
+    line: tl.tensor,
+    item: tl.tensor,
+    count: tl.tensor,
+    bits: tl.constexpr,
+) -> Any:
     """Return int32 codes: the items of packed lines, zero where not ``inside``."""
     line_bytes = (count * bits + 7) // 8
     at = item * bits
@@ -68,7 +77,9 @@ def load_codes(packed: tl.tensor, inside: tl.tensor, line: tl.tensor, item: tl.t
     kind: tl.constexpr = tl.int32 if bits + 7 < 32 or bits == 32 else tl.int64
     word = tl.zeros_like(at).to(kind)
     for k in tl.static_range(octets):
-        octet = tl.load(packed + line * line_bytes + start + k, mask=inside & (start + k < line_bytes), other=0)
+        octet = tl.load(
+            packed + line * line_bytes + start + k, mask=inside & (start + k < line_bytes), other=0
+        )
         word = word | (octet.to(kind) << (8 * k))
     if bits < 32:
         word = ((word >> turn) & ((1 << bits) - 1)).to(tl.int32)
@@ -76,8 +87,15 @@ def load_codes(packed: tl.tensor, inside: tl.tensor, line: tl.tensor, item: tl.t
 
 
 @triton.jit
-def pack_kernel(codes: tl.tensor, out: tl.tensor, lines: tl.tensor, count: tl.tensor, bits: tl.constexpr, block: tl.constexpr) -> None:
-    """Pack (lines, count) int32 codes into lines of bytes: each byte collects the codes that reach into it."""
+def pack_kernel(
+    codes: tl.tensor,
+    out: tl.tensor,
+    lines: tl.tensor,
+    count: tl.tensor,
+    bits: tl.constexpr,
+    block: tl.constexpr,
+) -> None:
+    """Pack (lines, count) int32 codes into lines of bytes, each of which collects what reaches into it."""
     line_bytes = (count * bits + 7) // 8
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     line, place = at // line_bytes, at % line_bytes
@@ -110,4 +128,6 @@ def pack(codes: torch.Tensor, out: torch.Tensor, count: int, bits: int) -> None:
     """Pack int32 codes, ``count`` for each line, into lines of bytes."""
     octets = out.numel()
     grid = (triton.cdiv(octets, _BYTES),)
-    pack_kernel[grid](codes, out, codes.numel() // count, count, bits=bits, block=_BYTES, enable_fp_fusion=False)
+    pack_kernel[grid](
+        codes, out, codes.numel() // count, count, bits=bits, block=_BYTES, enable_fp_fusion=False
+    )

@@ -14,7 +14,9 @@ from fewbits.kernels.bits.scale_rules import SCALE_RULES
 from fewbits.kernels.native.jobs.tables import table
 from fewbits.kernels.reference.values.encode import encode
 
-MOST_IN_TILE = 1024  # values of a block that one program holds; of longer ones a pass before finds the largest
+MOST_IN_TILE = (
+    1024  # values of a block that one program holds; of longer ones a pass before finds the largest
+)
 _CHUNK = 512  # values side by side that a program takes where no block says how many
 
 
@@ -54,6 +56,7 @@ class Spec(NamedTuple):
     overflow: str
     nonfinite: str
     scaling: str  # "none", "power", "real", "outer"
+    real: bool  # whether scales are numbers to divide by
     scale: Grid  # bits, nan and binades of a scale that is a power of two; all of a real one
     plus: int  # of the scale rule
     first: int  # likewise, in units of 2^-23
@@ -83,8 +86,9 @@ def supports(format: Format, options: Options) -> bool:
 def spec(format: Format, options: Options) -> Spec | None:
     """Return the constants for the kernels, or None if they do not support the format.
 
-    Left to the portable operators: block elements of a list beyond 2^100 or finer than 2^-80, shifts shared by a number of values that is no power of two, outer scales over more values than a program
-    holds, and those whose products float32 does not hold.
+    Left to the portable operators: block elements of a list beyond 2^100 or finer than 2^-80, shifts shared by
+    a number of values that is no power of two, outer scales over more values than a program holds, and those
+    whose products float32 does not hold.
     """
     element, (_, scales, shifts, outer) = format.element, format.groups
     if not _holds(element) or not (scales is None or _holds_scales(format)):
@@ -122,6 +126,7 @@ def spec(format: Format, options: Options) -> Spec | None:
         overflow=options.overflow,
         nonfinite=options.nonfinite,
         scaling="none" if scales is None else "power" if power else "outer" if outer is not None else "real",
+        real=scales is not None and not power,
         scale=scale,
         plus=plus,
         first=first,

@@ -1,4 +1,4 @@
-"""The random bits of stochastic rounding, by position: kernels/reference/values/stochastic.py defines them."""
+"""The random bits of stochastic rounding, by position, as kernels/reference/values/stochastic.py has them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ def _turned(x: tl.tensor, by: tl.constexpr) -> Any:
 
 
 @triton.jit
-def _mixed(x0: tl.tensor, x1: tl.tensor, x2: tl.tensor, x3: tl.tensor, a: tl.constexpr, b: tl.constexpr) -> Any:
+def _mixed(
+    x0: tl.tensor, x1: tl.tensor, x2: tl.tensor, x3: tl.tensor, a: tl.constexpr, b: tl.constexpr
+) -> Any:
     """Mix words 0 and 1 and words 2 and 3."""
     x0 = x0 + x1
     x1 = _turned(x1, a) ^ x0
@@ -26,7 +28,16 @@ def _mixed(x0: tl.tensor, x1: tl.tensor, x2: tl.tensor, x3: tl.tensor, a: tl.con
 
 
 @triton.jit
-def _two(x0: tl.tensor, x1: tl.tensor, x2: tl.tensor, x3: tl.tensor, a: tl.tensor, b: tl.tensor, c: tl.tensor, d: tl.tensor) -> Any:
+def _two(
+    x0: tl.tensor,
+    x1: tl.tensor,
+    x2: tl.tensor,
+    x3: tl.tensor,
+    a: tl.tensor,
+    b: tl.tensor,
+    c: tl.tensor,
+    d: tl.tensor,
+) -> Any:
     """Mix neighbours, then each even word with the odd one before it."""
     x0, x1, x2, x3 = _mixed(x0, x1, x2, x3, a, b)
     x0, x3, x2, x1 = _mixed(x0, x3, x2, x1, c, d)
