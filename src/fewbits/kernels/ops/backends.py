@@ -71,6 +71,8 @@ def is_native(x: torch.Tensor) -> bool:
 
 
 def _check(name: str, allowed: tuple[str, ...], by: str) -> None:
+    if name == "triton" and find_spec("triton") is None:
+        raise ArgumentError(f"{by} names the backend 'triton', which is not here: install fewbits[gpu]")
     if name not in allowed:
         raise ArgumentError(f"{by} names the backend {name!r}; there is {', '.join(allowed)}")
 

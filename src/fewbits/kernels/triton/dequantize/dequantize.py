@@ -87,7 +87,7 @@ def _launch(
         *(None if part is None else part.contiguous() for part in parts),
         tables(format, chosen, y.device)[3],
         y,
-        lines.count,
+        lines.total,
         lines.behind,
         lines.n,
         work.groups,

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fewbits.formats import Exponent, Float, Format
+from fewbits.formats import Element, Exponent, Float, Format
 from fewbits.kernels.bits.options import options
 from fewbits.kernels.triton.values.bits import clamp, float_of, to_dtype
 from fewbits.kernels.triton.values.decode import (
@@ -26,7 +26,11 @@ _TILE = 64
 _SCALED_TILE = 128  # the rows that one block-scaled instruction of Blackwell takes
 _SCALED_DEPTH = 128  # values of k at once, four scales of 32
 _DEPTH = 64  # the same of decoded tiles where no scale changes within
-_NAMES = {Float(2, 1): "e2m1", Float(4, 3, 7, "fn"): "e4m3", Float(5, 2, 15, "ieee"): "e5m2"}
+_NAMES: dict[Element, str] = {
+    Float(2, 1): "e2m1",
+    Float(4, 3, 7, "fn"): "e4m3",
+    Float(5, 2, 15, "ieee"): "e5m2",
+}
 _E8M0 = Exponent(8, 127)
 
 

@@ -193,7 +193,7 @@ def _launch(
         bad,
         *tables(format, chosen, x.device),
         *seeds(chosen.seed),
-        lines.count,
+        lines.total,
         lines.behind,
         lines.n,
         lines.step_before,
@@ -249,9 +249,9 @@ def _targets(
     assert grid is not None
     shared_by_all = f.shared == "tensor" and not f.per_scale
     counts = (
-        (lines.count, lines.n, grid.bits),
-        (1 if shared_by_all else lines.count, work.groups, f.scale.bits),
-        (lines.count, -(-lines.n // f.per_shift) if f.per_shift else 0, f.shift_bits),
+        (lines.total, lines.n, grid.bits),
+        (1 if shared_by_all else lines.total, work.groups, f.scale.bits),
+        (lines.total, -(-lines.n // f.per_shift) if f.per_shift else 0, f.shift_bits),
     )
     targets: list[torch.Tensor | None] = []
     rest = []

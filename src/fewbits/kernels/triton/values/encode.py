@@ -154,15 +154,15 @@ def encode_table(
     place = tl.zeros_like(key)
     for step in tl.static_range(e.steps):
         last = place + (1 << (e.steps - 1 - step))
-        within = last < e.count
-        reached = tl.load(keys + tl.minimum(last, e.count - 1) - 1) <= key
+        within = last < e.places
+        reached = tl.load(keys + tl.minimum(last, e.places - 1) - 1) <= key
         place = tl.where(within & reached, last, place)
     if rounding == "stochastic":
         # As the definition does it: a quotient of float64.
-        low = tl.minimum(place, e.count - 2)
+        low = tl.minimum(place, e.places - 2)
         below, above = tl.load(rising + low), tl.load(rising + low + 1)
         x = float_of(tl.minimum(scaled, INFINITY - 1) | (negative << 31)).to(tl.float64)
-        x = tl.minimum(tl.maximum(x, tl.load(rising)), tl.load(rising + e.count - 1))
+        x = tl.minimum(tl.maximum(x, tl.load(rising)), tl.load(rising + e.places - 1))
         one: tl.constexpr = 4294967296.0 if random_bits == 32 else 65536.0
         up = tl.floor((x - below) / (above - below) * one) + drawn.to(tl.float64) >= one
         place = low + (up | (x == above)).to(tl.int32)

@@ -31,7 +31,7 @@ class Lines(NamedTuple):
     step: int  # from one value of a line to the next
 
     @property
-    def count(self) -> int:
+    def total(self) -> int:
         """How many lines there are."""
         return self.before * self.behind
 
@@ -79,8 +79,8 @@ def work_of(spec: Spec, lines: Lines) -> Work:
     groups = -(-lines.n // size)
     parts = -(-min(size, lines.n) // spec.width)
     rows = max(1, _IN_PROGRAM // spec.width)
-    rows = min(rows, triton.next_power_of_2(lines.count * groups * parts))  # a small tensor, a small program
-    return Work(groups, size, parts, rows, -(-lines.count * groups * parts // rows))
+    rows = min(rows, triton.next_power_of_2(lines.total * groups * parts))  # a small tensor, a small program
+    return Work(groups, size, parts, rows, -(-lines.total * groups * parts // rows))
 
 
 @triton.jit

@@ -101,14 +101,14 @@ def measured(
         saturate: whether infinities count as the largest value of x's dtype, and NaN as zero.
         residual: float32 of x's shape in C order that is added first, or None; x is then flat.
     """
-    count = {"tensor": 1, "channel": lines.count}.get(among, lines.count * work.groups)
+    count = {"tensor": 1, "channel": lines.total}.get(among, lines.total * work.groups)
     both = torch.zeros(2, count, dtype=torch.int32, device=x.device)
     measure_kernel[(work.programs,)](
         x,
         residual,
         both[0],
         both[1],
-        lines.count,
+        lines.total,
         lines.behind,
         lines.n,
         lines.step_before,
@@ -135,4 +135,4 @@ def is_wide(lines: Lines) -> bool:
         + lines.behind * abs(lines.step_behind)
         + lines.n * abs(lines.step)
     )
-    return max(reach, 32 * lines.count * lines.n) >= 2**31
+    return max(reach, 32 * lines.total * lines.n) >= 2**31

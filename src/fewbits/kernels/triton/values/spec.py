@@ -40,7 +40,7 @@ class Table(NamedTuple):
 
     bits: int
     steps: int  # of bisection
-    count: int  # values
+    places: int  # values
     nan: int | None
     infinity_is_nan: bool
     negative_is_nan: bool
@@ -86,8 +86,8 @@ def supports(format: Format, options: Options) -> bool:
 def spec(format: Format, options: Options) -> Spec | None:
     """Return the constants for the kernels, or None if they do not support the format.
 
-    Left to the portable operators: block elements of a list beyond 2^100 or finer than 2^-80, shifts shared by
-    a number of values that is no power of two, outer scales over more values than a program holds, and those
+    Left to operations of torch: block elements of a list beyond 2^100 or finer than 2^-80, shifts shared by a
+    number of values that is no power of two, outer scales over more values than a program holds, and those
     whose products float32 does not hold.
     """
     element, (_, scales, shifts, outer) = format.element, format.groups
