@@ -11,9 +11,11 @@ import torch
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format, parse, shares_scale
 from fewbits.graphs import constant_in_graphs
+from fewbits.kernels import portable
 from fewbits.kernels.arrays import conversions
 from fewbits.kernels.arrays import lent as kernels
 from fewbits.kernels.bits.options import Choices, decide, read_format, read_options
+from fewbits.kernels.ops.backends import active_backend, is_native
 from fewbits.kernels.ops.derivatives import derive
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded
 from fewbits.kernels.ops.library import LIBRARY, define
@@ -39,6 +41,8 @@ def _fake_quantize(
     seed: int,
     amax: float | None,
 ) -> torch.Tensor:
+    if not is_native(x):
+        return portable.fake_quantize(x, read_format(format), axis, read_options(options, seed), amax)
     planned = _planned(x, axis, format, options)
     if planned is not None:
         y = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -49,7 +53,7 @@ def _fake_quantize(
     own = values(x)
     y = torch.empty(own.shape, dtype=own.dtype)
     conversions.fake_quantize(array(own), read_format(format), axis, chosen, amax, out=array(y))
-    return y.to(x.device, x.dtype)
+    return y.to(x.dtype)
 
 
 def _planned(x: torch.Tensor, axis: int, format: str, options: str) -> kernels.Plan | None:
@@ -111,6 +115,8 @@ def _quantize(
     seed: int,
     amax: float | None,
 ) -> list[torch.Tensor]:
+    if not is_native(x):
+        return portable.quantize(x, read_format(format), axis, read_options(options, seed), amax)
     planned, fmt = _planned(x, axis, format, options), read_format(format)
     if planned is not None:
         parts = empty_parts(fmt, tuple(x.shape), axis)
@@ -120,7 +126,7 @@ def _quantize(
     own = values(x)
     parts = empty_parts(fmt, tuple(own.shape), axis)
     conversions.quantize(array(own), fmt, axis, read_options(options, seed), amax, out=packed(parts))
-    return [part.to(x.device) for part in parts if part is not None]
+    return [part for part in parts if part is not None]
 
 
 def _empty_codes(x: torch.Tensor, axis: int, format: str, *_: Any) -> list[torch.Tensor]:
@@ -151,12 +157,15 @@ def _dequantize(
     axis: int,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    y, parts = torch.empty(shape, dtype=dtype), (codes, scales, shifts, outer)
+    parts = (codes, scales, shifts, outer)
+    if not is_native(codes):
+        return portable.dequantize(parts, read_format(format), tuple(shape), axis, dtype)
+    y = torch.empty(shape, dtype=dtype)
     lends = is_lent(y) and are_lent(parts)
     if lends and kernels.dequantize(lent_parts(parts), lent(y), format, tuple(shape), axis):
         return y
     conversions.dequantize(packed(parts), read_format(format), tuple(shape), axis, NUMPY[dtype], out=array(y))
-    return y.to(codes.device)
+    return y
 
 
 def _empty_values(
@@ -181,6 +190,8 @@ def quantize(
     """Return the packed parts of ``x`` that the format has: codes, scales, shifts, outer scales."""
     text, options = _decided(format, *choices)
     call = _quantize if is_ordinary(x) else torch.ops.fewbits.quantize
+    if _is_fused(x):
+        return _fused_quantize(x, axis, text, options, seed, amax)
     parts: list[torch.Tensor] = call(x, axis, text, options, seed, amax)
     return parts
 
@@ -197,6 +208,8 @@ def dequantize(
     call = _dequantize if is_ordinary(*present) else torch.ops.fewbits.dequantize
     codes, scales, shifts, outer = parts
     assert codes is not None
+    if _is_fused(codes):
+        return _fused_dequantize(parts, format.grammar, shape, axis, dtype)
     values: torch.Tensor = call(codes, scales, shifts, outer, format.grammar, list(shape), axis, dtype)
     return values
 
@@ -213,8 +226,59 @@ def fake_quantize(
         return _fake_quantize(x, axis, text, options, seed, amax)
     if is_sharded(x):
         register()
+    elif _is_fused(x):
+        return _fused_fake_quantize(x, axis, text, options, seed, amax)
     y: torch.Tensor = torch.ops.fewbits.fake_quantize(x, axis, text, options, seed, amax)
     return y
+
+
+def _is_fused(x: torch.Tensor) -> bool:
+    """Return whether a graph is to hold plain operations of torch in place of one operator of ours.
+
+    So the compiler fuses them into what is around them.
+    """
+    if not torch.compiler.is_compiling() or active_backend(x.device) != "portable":
+        return False
+    _allow_in_graphs()
+    return True
+
+
+@constant_in_graphs
+def _allow_in_graphs() -> None:
+    """Have torch.compile run these as they are, on tensors without values, and record their operations."""
+    for function in (_fused_fake_quantize, _fused_quantize, _fused_dequantize):
+        torch.compiler.allow_in_graph(function)
+
+
+class _StraightThrough(torch.autograd.Function):
+    """Rounding by plain operations of torch, whose gradient passes straight through."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, *args: Any) -> torch.Tensor:
+        ctx.others = (None,) * len(args)
+        axis, format, options, seed, amax = args
+        return portable.fake_quantize(x, read_format(format), axis, read_options(options, seed), amax)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return gradient, *ctx.others
+
+
+def _fused_fake_quantize(x: torch.Tensor, *args: Any) -> torch.Tensor:
+    y: torch.Tensor = _StraightThrough.apply(x, *args)  # type: ignore[no-untyped-call]  # of torch
+    return y
+
+
+def _fused_quantize(
+    x: torch.Tensor, axis: int, format: str, options: str, seed: int, amax: float | None
+) -> list[torch.Tensor]:
+    return portable.quantize(x.detach(), read_format(format), axis, read_options(options, seed), amax)
+
+
+def _fused_dequantize(
+    parts: tuple[torch.Tensor | None, ...], format: str, shape: Sequence[int], axis: int, dtype: torch.dtype
+) -> torch.Tensor:
+    return portable.dequantize(parts, read_format(format), tuple(shape), axis, dtype)
 
 
 @constant_in_graphs
