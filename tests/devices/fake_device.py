@@ -93,7 +93,7 @@ class FakeDevice(TorchDispatchMode):
     transfers: list[Transfer] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        getattr(TorchDispatchMode, "__init__")(self)
+        TorchDispatchMode.__init__(self)
 
     def put(self, x: torch.Tensor) -> torch.Tensor:
         """Return a copy of ``x`` on the device that counts as none."""
