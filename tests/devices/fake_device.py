@@ -8,7 +8,7 @@ cannot be read, and nothing works that needs it on the host except by a copy, wh
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +38,7 @@ _READS = {
     _aten._linalg_check_errors.default: "a truth",
 }
 _INDEXED = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default)
+_begin: Callable[[TorchDispatchMode], None] = TorchDispatchMode.__init__
 _SOURCE = str(Path(__file__).parents[2] / "src")
 
 
@@ -93,7 +94,7 @@ class FakeDevice(TorchDispatchMode):
     transfers: list[Transfer] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        TorchDispatchMode.__init__(self)
+        _begin(self)
 
     def put(self, x: torch.Tensor) -> torch.Tensor:
         """Return a copy of ``x`` on the device that counts as none."""

@@ -80,7 +80,7 @@ class AdamW(Optimizer):
 
 
 def _weight(beta: float, step: int | torch.Tensor) -> Any:
-    """Return ``1 - beta^step``, the sum of what the steps so far weigh in a moment: a number, or () float32."""
-    if isinstance(step, torch.Tensor):  # counted on a device: in float32 the difference itself would be noise
+    """Return ``1 - beta^step``, what the steps so far weigh in a moment: a number, or () float32."""
+    if isinstance(step, torch.Tensor):  # counted on a device: the difference in float32 would lose its bits
         return -torch.expm1(step * math.log(beta)) if beta else torch.ones_like(step)
     return 1 - beta**step

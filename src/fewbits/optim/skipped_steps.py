@@ -1,4 +1,4 @@
-"""A step that is taken back on the device where a loss scaler saw an overflow, so that no host waits for it."""
+"""Steps that are taken back on the device where a loss scaler saw an overflow: no host waits for it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _chosen(skip: torch.Tensor, old: Any, new: Any) -> Any:
             zeros = torch.zeros(new.shape, dtype=new.dtype, device=new.device)
             old = quantize(zeros, new.format, axis=new.axis)
         pairs = zip(old.pieces, new.pieces, strict=True)
-        pieces = tuple(None if a is None else torch.where(skip, a, b) for a, b in pairs)
+        pieces = tuple(None if a is None or b is None else torch.where(skip, a, b) for a, b in pairs)
         return new.remade(pieces, new.shape, new.axis)
     if not isinstance(new, torch.Tensor):  # a count of steps
         return torch.where(skip, float(old or 0), float(new))
