@@ -132,6 +132,8 @@ class FakeDevice(TorchDispatchMode):
             kwargs = {**kwargs, "device": _CPU}
         hidden = [tree_map_only(DeviceTensor, lambda t: t.hidden, given) for given in (args, kwargs)]
         out = func(*hidden[0], **hidden[1])
+        # A conjugation that is only noted would be noted in what is hidden, where nobody asks for it.
+        out = tree_map_only(torch.Tensor, lambda t: t.resolve_conj().resolve_neg(), out)
         if target is not None and target.type == "cpu":
             return out.clone() if any(out is t.hidden for t in here) else out
         if func is _aten.copy_.default and not isinstance(args[0], DeviceTensor):
