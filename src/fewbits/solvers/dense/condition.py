@@ -156,9 +156,8 @@ def forward_error(system: System, factors: Factors, state: State) -> torch.Tenso
         return torch.full(state.x.shape[1:], math.inf, dtype=torch.float64, device=state.x.device)
     residual = magnitudes(state.residual)
     units = system.near_one(state.x)
-    y = magnitudes(
-        factors.solve((_signs(tuple(residual.shape)).to(residual.device) * residual).to(system.a.dtype))
-    )
+    signs = _signs(tuple(residual.shape)).to(residual.device)
+    y = magnitudes(factors.solve((signs * residual).to(system.a.dtype)))
     sizes = times_power(y, units)
     worst, each = sizes.argmax(0), torch.arange(sizes.shape[1], device=sizes.device)
     ones = system.a.new_zeros(residual.shape)

@@ -83,7 +83,7 @@ def doubled(x: torch.Tensor) -> torch.Tensor:
 
 
 def unwritten(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return an uninitialized tensor; on the CPU in large pages, which the next one takes over when it is gone.
+    """Return an uninitialized tensor; on the CPU in large pages, which the next one takes over from it.
 
     Page faults of memory from torch take up to a tenth of the time of a solution.
     """

@@ -230,9 +230,9 @@ def extents(a: torch.Tensor, *, single: bool = False) -> Extents:
     m, n = a.shape
     low = unwritten((m, n), torch.float32, a.device) if single and not a.is_complex() else None
     if a.device.type != "cpu":
-        lines = torch.view_as_real(a.resolve_conj()).flatten(1) if a.is_complex() else a
-        along, sums, across = portable.extents(lines)
-        return Extents(along, sums, across.reshape(n, -1).amax(1), None if low is None else low.copy_(a))
+        pairs = torch.view_as_real(a.resolve_conj()).flatten(1) if a.is_complex() else a
+        there = portable.extents(pairs)
+        return Extents(*there[:2], there[2].reshape(n, -1).amax(1), None if low is None else low.copy_(a))
     rows, sums = torch.empty(m, dtype=torch.float64), torch.empty(m, dtype=torch.float64)
     columns = torch.zeros(n * (1 + a.is_complex()), dtype=torch.float64)
     for part, lines in _lines(a):

@@ -77,8 +77,8 @@ class Function(Operator):
         product = out.detach() if isinstance(out, torch.Tensor) else torch.from_numpy(np.array(out))
         if product.device != v.device:
             raise ArgumentError(
-                f"a function gives a result on {product.device} for a vector on {v.device}; expected it there:"
-                " move what the function multiplies by, or b"
+                f"a function gives a result on {product.device} for a vector on {v.device}; expected it there,"
+                " too: move what the function multiplies by, or b"
             )
         if product.numel() != self._rows:
             raise ArgumentError(
@@ -176,8 +176,8 @@ def any_operator(
         )
         move = f"{name}.to({str(device)!r})" if isinstance(a, torch.Tensor) else "b.cpu()"
         raise ArgumentError(
-            f"{name} {what} on {found.device}, and the vectors are on {device}; they are multiplied where both"
-            f" lie: give {move}"
+            f"{name} {what} on {found.device}, and the vectors are on {device}; they are multiplied where"
+            f" both lie: give {move}"
         )
     return found
 
