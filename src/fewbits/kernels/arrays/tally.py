@@ -19,7 +19,7 @@ from fewbits.kernels.bits.reals import widened, without_infinity
 Array = NDArray[Any]
 
 
-_PIECE = 1 << 16  # values that the definition takes at once: it needs about twenty times their bytes
+PIECE = 1 << 16  # values that the definition takes at once: it needs about twenty times their bytes
 
 
 def tally(x: Array, format: Format, axis: int, chosen: Options, amax: float | None = None) -> ErrorSums:
@@ -40,7 +40,7 @@ def tally(x: Array, format: Format, axis: int, chosen: Options, amax: float | No
 
 def _in_steps(x: Array, format: Format, chosen: Options, amax: float | None) -> ErrorSums:
     """Round, find the limits, and compare: what the compiled kernel does at once."""
-    step, sums = max(1, _PIECE // x.shape[1]), ErrorSums()
+    step, sums = max(1, PIECE // x.shape[1]), ErrorSums()
     if amax is None and shares_scale(format, "tensor"):
         # A NaN or infinity anywhere may decide the scale of the tensor, so it is not processed in pieces.
         most, is_finite = largest_finite(x)

@@ -10,7 +10,7 @@ from fewbits.kernels.ops.flat import (
     quantize_with_feedback,
     top_k,
 )
-from fewbits.kernels.ops.nm import compress, expand
+from fewbits.kernels.ops.nm import check_masks, compress, expand
 from fewbits.kernels.ops.products import (
     addition_product,
     bfloat16_product,
@@ -19,10 +19,12 @@ from fewbits.kernels.ops.products import (
     rounded_product,
     rounds_in_product,
 )
+from fewbits.kernels.ops.tally import tally
 
 __all__ = [
     "addition_product",
     "bfloat16_product",
+    "check_masks",
     "compress",
     "dequantize",
     "dequantize_add",
@@ -38,5 +40,6 @@ __all__ = [
     "quantize_with_feedback",
     "rounded_product",
     "rounds_in_product",
+    "tally",
     "top_k",
 ]

@@ -1,0 +1,1 @@
+"""Rounding with error feedback."""

@@ -1,0 +1,45 @@
+"""The random generator Threefry 4x32 by exact operations of torch: sums of int32 wrap around."""
+
+from __future__ import annotations
+
+import torch
+
+from fewbits.kernels.reference.values.threefry import KEYED_BY, ROTATIONS, ROUNDS
+
+_LOW = 0xFFFFFFFF
+_SIGN = 1 << 31
+
+
+def words(first: int, last: int, seed: int, device: torch.device, rounds: int = ROUNDS) -> torch.Tensor:
+    """Return the words of the counters from ``first`` to ``last`` under the key ``seed``, int32 (n, 4).
+
+    :mod:`fewbits.kernels.reference.values.threefry` defines them.
+    """
+    counter = torch.arange(first, last, device=device)
+    none = torch.zeros_like(counter, dtype=torch.int32)
+    x = [_low(counter), _low(counter >> 32), none, none]
+    key = (seed & _LOW, seed >> 32)
+    keys = [_signed(k) for k in (*key, 0, 0, key[0] ^ key[1] ^ KEYED_BY)]
+    x = [word + k for word, k in zip(x, keys, strict=False)]
+    for done in range(rounds):
+        # Each even word takes a neighbour in: the next one, then the one before.
+        for even, by in zip((0, 2), ROTATIONS[done % 8], strict=True):
+            odd = (even + (1 if done % 2 == 0 else 3)) % 4
+            x[even] = x[even] + x[odd]
+            turned = x[odd] << by | x[odd] >> (32 - by) & (1 << by) - 1  # the shift of int32 keeps the sign
+            x[odd] = turned ^ x[even]
+        if done % 4 == 3:
+            turn = done // 4 + 1
+            x = [x[i] + keys[(turn + i) % 5] for i in range(4)]
+            x[3] = x[3] + turn
+    return torch.stack(x, 1)
+
+
+def _low(x: torch.Tensor) -> torch.Tensor:
+    """Return the lower 32 bits of int64 as int32 with those bits."""
+    return (((x & _LOW) ^ _SIGN) - _SIGN).int()
+
+
+def _signed(word: int) -> int:
+    """Return the int32 with the bits of ``word``, without a branch: a graph may hold it as a symbol."""
+    return (word ^ _SIGN) - _SIGN
