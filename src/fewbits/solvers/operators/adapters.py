@@ -77,8 +77,8 @@ class Function(Operator):
         product = out.detach() if isinstance(out, torch.Tensor) else torch.from_numpy(np.array(out))
         if product.device != v.device:
             raise ArgumentError(
-                f"a function gives a result on {product.device} for a vector on {v.device}; expected it there,"
-                " too: move what the function multiplies by, or b"
+                f"a function gives a result on {product.device} for a vector on {v.device}; expected both"
+                " there: move what the function multiplies by, or b"
             )
         if product.numel() != self._rows:
             raise ArgumentError(
