@@ -41,8 +41,7 @@ def opened(x: torch.Tensor) -> tuple[Array, Callable[[Array], torch.Tensor]]:
 
     Raises:
         DTypeError: x is not floating point.
-        ArgumentError: x is on another device, or one of those that torch.func passes around, which have no
-            memory.
+        ArgumentError: x is on another device, or has no memory, as those that torch.func passes around.
     """
     if torch._C._functorch.is_functorch_wrapped_tensor(x):
         raise ArgumentError(
@@ -80,7 +79,7 @@ def on_cpu(x: torch.Tensor) -> torch.Tensor:
     """
     if not x.is_cpu:
         raise ArgumentError(
-            f"a tensor on {x.device}; fewbits does this only on the CPU, and moves nothing there unasked: move"
+            f"a tensor on {x.device}; fewbits does this only on the CPU, and moves nothing unasked: move"
             " it with .cpu()"
         )
     return x

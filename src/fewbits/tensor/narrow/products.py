@@ -132,9 +132,7 @@ def _multiplied(a: torch.Tensor, b: torch.Tensor, format: Format) -> torch.Tenso
     if _in_panels(a, b, format):
         return _by_panels(a, b, format, rounded=True)
     left, right = _dense(a), _dense(b)
-    exact = (
-        left.is_cpu and right.is_cpu and not _hidden() and has_tiles() and a.dtype == b.dtype == torch.float32
-    )
+    exact = left.is_cpu and not _hidden() and has_tiles() and a.dtype == b.dtype == torch.float32
     exact = exact and _is_bfloat16(a, format) and _is_bfloat16(b, format)
     return bfloat16_product(left, right) if exact else torch.matmul(left, right)
 
