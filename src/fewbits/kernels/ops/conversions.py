@@ -14,7 +14,8 @@ from fewbits.graphs import constant_in_graphs
 from fewbits.kernels import portable
 from fewbits.kernels.arrays import conversions
 from fewbits.kernels.arrays import lent as kernels
-from fewbits.kernels.bits.options import Choices, decide, read_format, read_options
+from fewbits.kernels.arrays.conversions import exact_arithmetic
+from fewbits.kernels.bits.options import Choices, Options, decide, read_format, read_options
 from fewbits.kernels.ops.backends import active_backend, is_native
 from fewbits.kernels.ops.derivatives import derive
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded
@@ -42,7 +43,7 @@ def _fake_quantize(
     amax: float | None,
 ) -> torch.Tensor:
     if not is_native(x):
-        return portable.fake_quantize(x, read_format(format), axis, read_options(options, seed), amax)
+        return _portable_fake_quantize(x, axis, format, options, seed, amax)
     planned = _planned(x, axis, format, options)
     if planned is not None:
         y = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -116,7 +117,7 @@ def _quantize(
     amax: float | None,
 ) -> list[torch.Tensor]:
     if not is_native(x):
-        return portable.quantize(x, read_format(format), axis, read_options(options, seed), amax)
+        return _portable_quantize(x, axis, format, options, seed, amax)
     planned, fmt = _planned(x, axis, format, options), read_format(format)
     if planned is not None:
         parts = empty_parts(fmt, tuple(x.shape), axis)
@@ -159,7 +160,7 @@ def _dequantize(
 ) -> torch.Tensor:
     parts = (codes, scales, shifts, outer)
     if not is_native(codes):
-        return portable.dequantize(parts, read_format(format), tuple(shape), axis, dtype)
+        return _portable_dequantize(parts, format, shape, axis, dtype)
     y = torch.empty(shape, dtype=dtype)
     lends = is_lent(y) and are_lent(parts)
     if lends and kernels.dequantize(lent_parts(parts), lent(y), format, tuple(shape), axis):
@@ -191,7 +192,7 @@ def quantize(
     text, options = _decided(format, *choices)
     call = _quantize if is_ordinary(x) else torch.ops.fewbits.quantize
     if _is_fused(x):
-        return _fused_quantize(x, axis, text, options, seed, amax)
+        return _portable_quantize(x, axis, text, options, seed, amax)
     parts: list[torch.Tensor] = call(x, axis, text, options, seed, amax)
     return parts
 
@@ -209,7 +210,7 @@ def dequantize(
     codes, scales, shifts, outer = parts
     assert codes is not None
     if _is_fused(codes):
-        return _fused_dequantize(parts, format.grammar, shape, axis, dtype)
+        return _portable_dequantize(parts, format.grammar, shape, axis, dtype)
     values: torch.Tensor = call(codes, scales, shifts, outer, format.grammar, list(shape), axis, dtype)
     return values
 
@@ -246,7 +247,7 @@ def _is_fused(x: torch.Tensor) -> bool:
 @constant_in_graphs
 def _allow_in_graphs() -> None:
     """Have torch.compile run these as they are, on tensors without values, and record their operations."""
-    for function in (_fused_fake_quantize, _fused_quantize, _fused_dequantize):
+    for function in (_fused_fake_quantize, _portable_quantize, _portable_dequantize):
         torch.compiler.allow_in_graph(function)
 
 
@@ -256,8 +257,7 @@ class _StraightThrough(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, *args: Any) -> torch.Tensor:
         ctx.others = (None,) * len(args)
-        axis, format, options, seed, amax = args
-        return portable.fake_quantize(x, read_format(format), axis, read_options(options, seed), amax)
+        return _portable_fake_quantize(x, *args)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -269,16 +269,46 @@ def _fused_fake_quantize(x: torch.Tensor, *args: Any) -> torch.Tensor:
     return y
 
 
-def _fused_quantize(
+@exact_arithmetic()
+def _portable_fake_quantize(
+    x: torch.Tensor, axis: int, format: str, options: str, seed: int, amax: float | None
+) -> torch.Tensor:
+    fmt, chosen = read_format(format), read_options(options, seed)
+    _refuse_nonfinite(x, fmt, chosen)
+    return portable.fake_quantize(x, fmt, axis, chosen, amax)
+
+
+@exact_arithmetic()
+def _portable_quantize(
     x: torch.Tensor, axis: int, format: str, options: str, seed: int, amax: float | None
 ) -> list[torch.Tensor]:
-    return portable.quantize(x.detach(), read_format(format), axis, read_options(options, seed), amax)
+    fmt, chosen = read_format(format), read_options(options, seed)
+    _refuse_nonfinite(x, fmt, chosen)
+    return portable.quantize(x.detach(), fmt, axis, chosen, amax)
 
 
-def _fused_dequantize(
+@exact_arithmetic()
+def _portable_dequantize(
     parts: tuple[torch.Tensor | None, ...], format: str, shape: Sequence[int], axis: int, dtype: torch.dtype
 ) -> torch.Tensor:
     return portable.dequantize(parts, read_format(format), tuple(shape), axis, dtype)
+
+
+def _refuse_nonfinite(x: torch.Tensor, format: Format, chosen: Options) -> None:
+    """Raise for NaN and infinity where ``nonfinite`` is ``raise``; in graphs and on devices, when they run."""
+    if chosen.nonfinite != "raise":
+        return
+    if (
+        x.is_cpu and type(x) is torch.Tensor
+    ):  # neither in a graph nor on a device, which would have to be waited for
+        if not portable.is_finite(x):
+            conversions.refuse(array(values(x)), format, "raise")
+        return
+    torch._assert_async(
+        portable.is_finite(x),
+        f"the tensor holds NaN or infinity, and nonfinite='raise' refuses them for {format}; clean the data,"
+        " or pass nonfinite='saturate'",
+    )
 
 
 @constant_in_graphs

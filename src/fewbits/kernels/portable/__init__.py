@@ -10,7 +10,7 @@ from fewbits.kernels.portable.feedback.feedback import quantize_with_feedback
 from fewbits.kernels.portable.gemm.additions import product as addition_product
 from fewbits.kernels.portable.gemv.gemv import gemv, gemv_int8
 from fewbits.kernels.portable.nm.stream import compress, expand
-from fewbits.kernels.portable.quantize.quantize import fake_quantize, quantize
+from fewbits.kernels.portable.quantize.quantize import fake_quantize, is_finite, quantize
 from fewbits.kernels.portable.sparse.rows import RowProduct
 from fewbits.kernels.portable.tally.tally import tally
 from fewbits.kernels.portable.top_k.top_k import top_k
@@ -27,6 +27,7 @@ __all__ = [
     "fake_quantize",
     "gemv",
     "gemv_int8",
+    "is_finite",
     "largest_finite",
     "quantize",
     "quantize_with_feedback",

@@ -1,4 +1,4 @@
-"""Random bits of stochastic rounding by position, by exact operations of torch."""
+"""Stochastic rounding: the draws of kernels/reference/values/stochastic.py, and what they round up."""
 
 from __future__ import annotations
 
@@ -25,3 +25,20 @@ def draws(n: int, seed: int, random_bits: int, device: torch.device, first: int 
     else:
         found = torch.stack((by_word & 0xFFFF, by_word >> 16 & 0xFFFF), 2)
     return found.reshape(-1)[first % together :][:n]
+
+
+def dropped_bits_go_up(
+    dropped: torch.Tensor, shift: torch.Tensor, draws: torch.Tensor, random_bits: int
+) -> torch.Tensor:
+    """Return which integers are rounded up: those whose ``shift`` low bits, ``dropped``, are removed."""
+    if random_bits == 32:
+        dropped, shift = dropped.to(torch.int64), shift.to(torch.int64)
+    most = 8 * dropped.element_size() - 1
+    cut = dropped << (random_bits - shift).clamp(min=0) >> (shift - random_bits).clamp(0, most)
+    return cut + draws >= 1 << random_bits
+
+
+def goes_up(fraction: torch.Tensor, draws: torch.Tensor, random_bits: int) -> torch.Tensor:
+    """Return which values are rounded up, each ``fraction``, float64, of the way to the upper neighbour."""
+    one = 2.0**random_bits
+    return torch.floor(fraction * one) + draws >= one

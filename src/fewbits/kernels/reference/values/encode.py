@@ -111,7 +111,7 @@ def _encode_exponent(f: Exponent, x: Reals, rounding: str, overflow: str, draws:
 
 
 @lru_cache(maxsize=64)
-def _sorted_codes(element: Element) -> tuple[Reals, Integers, Reals, Reals]:
+def sorted_codes(element: Element) -> tuple[Reals, Integers, Reals, Reals]:
     """Return the values in rising order, their codes, and the place between neighbours where nearest changes.
 
     The place is the third array plus the fourth, which holds what float64 cannot add to the third.
@@ -139,7 +139,7 @@ def _longer_posits(p: Posit) -> Reals:
 
 
 def _encode_table(element: Element, x: Reals, rounding: str, draws: Draws | None) -> Integers:
-    rising, codes, middle, rest = _sorted_codes(element)
+    rising, codes, middle, rest = sorted_codes(element)
     clipped = np.clip(np.where(np.isnan(x), 0.0, x), rising[0], rising[-1])
     low = np.clip(np.searchsorted(rising, clipped, side="right") - 1, 0, len(rising) - 2)
     below, above = rising[low], rising[low + 1]
