@@ -101,6 +101,6 @@ def _limits(x: torch.Tensor, format: Format, chosen: Options, amax: float | None
 def _sums(x: torch.Tensor, y: torch.Tensor, limits: torch.Tensor, part: int) -> ErrorSums:
     """Fetch what became of ``x`` when it was rounded to ``y``, and add up the parts one after the other."""
     sums, largest, counts = portable.tally(x, y, limits, part)
-    found = torch.cat((sums.flatten(), largest.reshape(1), counts.double())).tolist()
+    found = torch.cat((sums.flatten(), largest.reshape(1), counts.double())).cpu().tolist()
     totals = np.add.accumulate(np.reshape(found[:-4], (3, -1)), axis=1)[:, -1].tolist()
     return ErrorSums(*totals, found[-4], *(int(count) for count in found[-3:]))
