@@ -151,7 +151,7 @@ def top_k(x: torch.Tensor, k: int) -> torch.Tensor:
     _check("x", x, _VALUES)
     if not is_native(x):
         selection.check_count(k, x.numel())
-        return portable.top_k(x.detach(), k)
+        return portable.top_k(x.detach().resolve_neg(), k)
     return torch.from_numpy(selection.top_k(array(x), k))
 
 

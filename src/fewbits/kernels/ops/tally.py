@@ -6,11 +6,10 @@ import numpy as np
 import torch
 
 from fewbits.formats import Format, shares_scale
-from fewbits.kernels import native, portable
+from fewbits.kernels import portable
 from fewbits.kernels.arrays import tally as arrays
-from fewbits.kernels.bits.error_sums import MOST_TOGETHER, ErrorSums, part_of
+from fewbits.kernels.bits.error_sums import MOST_TOGETHER, ErrorSums
 from fewbits.kernels.bits.options import Options
-from fewbits.kernels.native.jobs.packed import joins_lines
 from fewbits.kernels.ops.backends import is_native
 from fewbits.kernels.ops.tensors import NUMPY, array, values
 from fewbits.kernels.portable.values.packing import pack
@@ -40,20 +39,13 @@ def tally(x: torch.Tensor, format: Format, axis: int, chosen: Options) -> ErrorS
     own = x.detach() if x.dtype in NUMPY else x.detach().float()
     lines = (own.movedim(axis, -1) if x.ndim else own.reshape(1)).contiguous()
     lines = lines.reshape(lines.shape[:-1].numel(), lines.shape[-1])
-    if native.supports_tally(format, chosen, NUMPY[lines.dtype]) and bool(lines.isfinite().all()):
-        return _at_once(lines.float(), format, chosen)
-    return _in_steps(lines, format, chosen)
-
-
-def _at_once(x: torch.Tensor, format: Format, chosen: Options) -> ErrorSums:
-    """Add in the order of the compiled kernel that rounds and compares at once."""
-    part = part_of(format)
-    assert part is not None
-    # Lines that share nothing are one.
-    is_one = joins_lines(format, tuple(x.shape), 1) and not shares_scale(format, "channel")
-    shape = (1, x.numel()) if is_one else tuple(x.shape)
-    rounded, most = _rounded(x, format, chosen, None), _limits(x, format, chosen, None).expand(x.shape)
-    return _sums(*(t.reshape(shape) for t in (x, rounded, most)), part)
+    order = arrays.added_at_once((lines.shape[0], lines.shape[1]), format, chosen, NUMPY[lines.dtype])
+    if order is None or not lines.isfinite().all():
+        return _in_steps(lines, format, chosen)
+    shape, part = order
+    wide = lines.float()
+    rounded, limits = _rounded(wide, format, chosen, None), _limits(wide, format, chosen, None)
+    return _sums(*(t.reshape(shape) for t in (wide, rounded, limits.expand(wide.shape))), part)
 
 
 def _in_steps(x: torch.Tensor, format: Format, chosen: Options) -> ErrorSums:
