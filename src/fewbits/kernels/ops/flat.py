@@ -13,11 +13,10 @@ import torch
 
 from fewbits.errors import ArgumentError, DTypeError
 from fewbits.formats import Format, parse
-from fewbits.kernels import portable
+from fewbits.kernels import exact_arithmetic, portable
 from fewbits.kernels.arrays import conversions, dense, feedback, values
 from fewbits.kernels.arrays import lent as kernels
 from fewbits.kernels.arrays import top_k as selection
-from fewbits.kernels.arrays.conversions import exact_arithmetic
 from fewbits.kernels.bits.layout import layout
 from fewbits.kernels.bits.options import Choices, Options, decide, read_format
 from fewbits.kernels.ops.backends import is_native

@@ -45,7 +45,7 @@ def tally(x: torch.Tensor, format: Format, axis: int, chosen: Options) -> ErrorS
     shape, part = order
     wide = lines.float()
     rounded, limits = _rounded(wide, format, chosen, None), _limits(wide, format, chosen, None)
-    return _sums(*(t.reshape(shape) for t in (wide, rounded, limits.expand(wide.shape))), part)
+    return _sums(wide, rounded, limits, shape, part)
 
 
 def _in_steps(x: torch.Tensor, format: Format, chosen: Options) -> ErrorSums:
@@ -61,8 +61,8 @@ def _in_steps(x: torch.Tensor, format: Format, chosen: Options) -> ErrorSums:
         if chosen.nonfinite == "saturate":
             top = torch.finfo(x.dtype).max
             given = wide.nan_to_num(0.0, top, -top)
-        rounded, limits = (f(given, format, chosen, amax).expand(wide.shape) for f in (_rounded, _limits))
-        sums = sums.add(_sums(*(t.reshape(1, -1) for t in (wide, rounded, limits)), MOST_TOGETHER))
+        rounded, limits = (f(given, format, chosen, amax) for f in (_rounded, _limits))
+        sums = sums.add(_sums(wide, rounded, limits, (1, wide.numel()), MOST_TOGETHER))
     return sums
 
 
@@ -90,9 +90,13 @@ def _limits(x: torch.Tensor, format: Format, chosen: Options, amax: float | None
     return y
 
 
-def _sums(x: torch.Tensor, y: torch.Tensor, limits: torch.Tensor, part: int) -> ErrorSums:
-    """Fetch what became of ``x`` when it was rounded to ``y``, and add up the parts one after the other."""
-    sums, largest, counts = portable.tally(x, y, limits, part)
+def _sums(
+    x: torch.Tensor, y: torch.Tensor, limits: torch.Tensor, shape: tuple[int, int], part: int
+) -> ErrorSums:
+    """Fetch what became of ``x``, as lines of a shape, and add up its parts one after the other."""
+    lines, rounded, most = (t.expand(x.shape).reshape(shape) for t in (x, y, limits))
+    sums, largest, counts = portable.tally(lines, rounded, most, part)
     found = torch.cat((sums.flatten(), largest.reshape(1), counts.double())).cpu().tolist()
-    totals = np.add.accumulate(np.reshape(found[:-4], (3, -1)), axis=1)[:, -1].tolist()
-    return ErrorSums(*totals, found[-4], *(int(count) for count in found[-3:]))
+    signal, noise, relative = np.add.accumulate(np.reshape(found[:-4], (3, -1)), axis=1)[:, -1].tolist()
+    nonzero, flushed, saturated = (int(count) for count in found[-3:])
+    return ErrorSums(signal, noise, relative, found[-4], nonzero, flushed, saturated)
