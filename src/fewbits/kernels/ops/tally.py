@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from fewbits.formats import Format, shares_scale
-from fewbits.kernels import portable
+from fewbits.kernels import exact_arithmetic, portable
 from fewbits.kernels.arrays import tally as arrays
 from fewbits.kernels.bits.error_sums import MOST_TOGETHER, ErrorSums
 from fewbits.kernels.bits.options import Options
@@ -39,6 +39,12 @@ def tally(x: torch.Tensor, format: Format, axis: int, chosen: Options) -> ErrorS
     own = x.detach() if x.dtype in NUMPY else x.detach().float()
     lines = (own.movedim(axis, -1) if x.ndim else own.reshape(1)).contiguous()
     lines = lines.reshape(lines.shape[:-1].numel(), lines.shape[-1])
+    with exact_arithmetic():
+        return _added(lines, format, chosen)
+
+
+def _added(lines: torch.Tensor, format: Format, chosen: Options) -> ErrorSums:
+    """Return the sums of errors of (lines, n) by operations of torch."""
     order = arrays.added_at_once((lines.shape[0], lines.shape[1]), format, chosen, NUMPY[lines.dtype])
     if order is None or not lines.isfinite().all():
         return _in_steps(lines, format, chosen)
