@@ -120,6 +120,11 @@ def check_like(out: Any, x: Any) -> None:
         )
 
 
+def overwrite(out: Any, y: Any) -> Any:
+    """Copy the tensor ``y`` to ``out``, which is like it, on their device; return out."""
+    return out.copy_(y)
+
+
 def refuse_gradient(*given: Any) -> None:
     """Raise ArgumentError if torch would record a gradient through a call with ``out``.
 

@@ -19,6 +19,7 @@ from fewbits.tensor.arrays import (
     is_torch,
     mark_changed,
     opened,
+    overwrite,
     refuse_gradient,
     seed_of,
 )
@@ -141,7 +142,8 @@ def dequantize(q: NarrowTensor, *, out: AnyArray | None = None) -> AnyArray:
     if not q.is_cpu:
         check_like(out, packing.values_like(q))
         refuse_gradient(out)
-        return out.copy_(q.dense())
+        there: AnyArray = overwrite(out, q.dense())
+        return there
     parts = packing.arrays(q.with_all_codes())
     place = checked_out(out, packing.values_like(q), *(part for part in parts if part is not None))
     refuse_gradient(out)
@@ -190,7 +192,9 @@ def fake_quantize(
 
         check_like(out, x)
         refuse_gradient(x, out)
-        return out.copy_(ops.fake_quantize(x, target, checked_axis(axis, x.ndim), choices, seed, whole))
+        y = ops.fake_quantize(x, target, checked_axis(axis, x.ndim), choices, seed, whole)
+        there: Array = overwrite(out, y)
+        return there
     array, close = opened(x)
     front = checked_axis(axis, array.ndim)
     if out is None:

@@ -12,7 +12,7 @@ from fewbits.kernels import native
 from fewbits.kernels.arrays.conversions import fake_quantize, limits
 from fewbits.kernels.arrays.threads import threads
 from fewbits.kernels.arrays.values import largest_finite
-from fewbits.kernels.bits.error_sums import ErrorSums
+from fewbits.kernels.bits.error_sums import ErrorSums, part_of
 from fewbits.kernels.bits.options import Options
 from fewbits.kernels.bits.reals import widened, without_infinity
 
@@ -36,6 +36,28 @@ def tally(x: Array, format: Format, axis: int, chosen: Options, amax: float | No
         if found is not None:
             return found
     return _in_steps(lines, format, chosen, amax)
+
+
+def added_at_once(
+    shape: tuple[int, int], format: Format, chosen: Options, dtype: Any
+) -> tuple[tuple[int, int], int] | None:
+    """Return how a compiled kernel adds up the errors of finite lines, or None where none does.
+
+    Args:
+        shape: (lines, n).
+        format: any.
+        chosen: from :func:`fewbits.kernels.bits.options.options`.
+        dtype: of the lines.
+
+    Returns:
+        The shape of lines that are added, which are one where they share nothing, and the values of a part,
+        as :func:`fewbits.kernels.reference.tally.tally.tally` takes both.
+    """
+    part = part_of(format)
+    if part is None or not native.supports_tally(format, chosen, dtype):
+        return None
+    is_one = native.joins_lines(format, shape, 1) and not shares_scale(format, "channel")
+    return ((1, shape[0] * shape[1]) if is_one else shape), part
 
 
 def _in_steps(x: Array, format: Format, chosen: Options, amax: float | None) -> ErrorSums:

@@ -13,11 +13,10 @@ import torch
 
 from fewbits.errors import ArgumentError, DTypeError
 from fewbits.formats import Format, parse
-from fewbits.kernels import portable
+from fewbits.kernels import exact_arithmetic, portable
 from fewbits.kernels.arrays import conversions, dense, feedback, values
 from fewbits.kernels.arrays import lent as kernels
 from fewbits.kernels.arrays import top_k as selection
-from fewbits.kernels.arrays.conversions import exact_arithmetic
 from fewbits.kernels.bits.layout import layout
 from fewbits.kernels.bits.options import Choices, Options, decide, read_format
 from fewbits.kernels.ops import by_triton
@@ -72,7 +71,7 @@ def largest_finite(x: torch.Tensor) -> tuple[float, bool]:
     _check("x", x, _VALUES)
     if not is_native(x):
         largest, is_finite = portable.largest_finite(x)
-        found = torch.stack((largest.float(), is_finite.float())).tolist()
+        found = torch.stack((largest.float(), is_finite.float())).cpu().tolist()
         return found[0], bool(found[1])
     return values.largest_finite(array(x)) if x.numel() else (0.0, True)
 
@@ -153,7 +152,7 @@ def top_k(x: torch.Tensor, k: int) -> torch.Tensor:
     if not is_native(x):
         selection.check_count(k, x.numel())
         found = by_triton.top_k(x, k)
-        return portable.top_k(x.detach(), k) if found is None else found
+        return portable.top_k(x.detach().resolve_neg(), k) if found is None else found
     return torch.from_numpy(selection.top_k(array(x), k))
 
 

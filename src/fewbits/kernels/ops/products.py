@@ -9,7 +9,7 @@ import torch
 
 from fewbits.formats import Format
 from fewbits.formats.pattern import Pattern, pattern
-from fewbits.kernels import portable
+from fewbits.kernels import exact_arithmetic, portable
 from fewbits.kernels.arrays import lent, products
 from fewbits.kernels.arrays.nm import zeros
 from fewbits.kernels.bits.options import Choices, Options, decide, read_format, read_options
@@ -35,7 +35,8 @@ def _gemv(
     if not is_native(x):
         if sparsity is None and lines and by_triton.takes(x, read_format(format)):
             return by_triton.gemv(x, parts, read_format(format), lines)
-        return portable.gemv(x.float(), parts, *_matrix(format, lines, sparsity)).to(x.dtype)
+        with exact_arithmetic():
+            return portable.gemv(x.float(), parts, *_matrix(format, lines, sparsity)).to(x.dtype)
     y = torch.empty((x.shape[0], lines))
     rows = _float32(x)
     bfloat16 = x.dtype == torch.bfloat16 and products.is_normal(array(rows))
@@ -159,7 +160,8 @@ def _gemv_int8(
 ) -> torch.Tensor:
     parts = (codes, scales, shifts, outer)
     if not is_native(x):
-        return portable.gemv_int8(x.float(), parts, *_matrix(format, lines, sparsity)).to(x.dtype)
+        with exact_arithmetic():
+            return portable.gemv_int8(x.float(), parts, *_matrix(format, lines, sparsity)).to(x.dtype)
     y = torch.empty(len(x), lines)
     kept = None if sparsity is None else pattern(sparsity)
     products.gemv_int8(array(x.float()), packed(parts), read_format(format), lines, kept, out=array(y))
@@ -246,8 +248,9 @@ def _rounded_product(
         found = by_triton.rounded_product(a, b, formats, chosen, dtype)
         if found is not None:
             return found
-        of_a, of_b = _rounded(a, -1, format_a, options_a), _rounded(b, -2, format_b, options_b)
-        return (of_a.float() @ of_b.float()).to(dtype)
+        with exact_arithmetic():
+            of_a, of_b = _rounded(a, -1, format_a, options_a), _rounded(b, -2, format_b, options_b)
+            return (of_a.float() @ of_b.float()).to(dtype)
     y = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=dtype)
     if not y.numel():
         return y
@@ -330,7 +333,8 @@ def rounds_in_product(format: Format, choices: Choices) -> bool:
 
 def _addition_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if not is_native(a):
-        return portable.addition_product(a, b)
+        with exact_arithmetic():
+            return portable.addition_product(a, b)
     y = torch.empty(len(a), b.shape[1])
     products.addition_product(array(a), array(b), out=array(y))
     return y

@@ -6,11 +6,10 @@ import numpy as np
 import torch
 
 from fewbits.formats import Format, shares_scale
-from fewbits.kernels import native, portable
+from fewbits.kernels import exact_arithmetic, portable
 from fewbits.kernels.arrays import tally as arrays
-from fewbits.kernels.bits.error_sums import MOST_TOGETHER, ErrorSums, part_of
+from fewbits.kernels.bits.error_sums import MOST_TOGETHER, ErrorSums
 from fewbits.kernels.bits.options import Options
-from fewbits.kernels.native.jobs.packed import joins_lines
 from fewbits.kernels.ops.backends import is_native
 from fewbits.kernels.ops.tensors import NUMPY, array, values
 from fewbits.kernels.portable.values.packing import pack
@@ -40,20 +39,19 @@ def tally(x: torch.Tensor, format: Format, axis: int, chosen: Options) -> ErrorS
     own = x.detach() if x.dtype in NUMPY else x.detach().float()
     lines = (own.movedim(axis, -1) if x.ndim else own.reshape(1)).contiguous()
     lines = lines.reshape(lines.shape[:-1].numel(), lines.shape[-1])
-    if native.supports_tally(format, chosen, NUMPY[lines.dtype]) and bool(lines.isfinite().all()):
-        return _at_once(lines.float(), format, chosen)
-    return _in_steps(lines, format, chosen)
+    with exact_arithmetic():
+        return _added(lines, format, chosen)
 
 
-def _at_once(x: torch.Tensor, format: Format, chosen: Options) -> ErrorSums:
-    """Add in the order of the compiled kernel that rounds and compares at once."""
-    part = part_of(format)
-    assert part is not None
-    # Lines that share nothing are one.
-    is_one = joins_lines(format, tuple(x.shape), 1) and not shares_scale(format, "channel")
-    shape = (1, x.numel()) if is_one else tuple(x.shape)
-    rounded, most = _rounded(x, format, chosen, None), _limits(x, format, chosen, None).expand(x.shape)
-    return _sums(*(t.reshape(shape) for t in (x, rounded, most)), part)
+def _added(lines: torch.Tensor, format: Format, chosen: Options) -> ErrorSums:
+    """Return the sums of errors of (lines, n) by operations of torch."""
+    order = arrays.added_at_once((lines.shape[0], lines.shape[1]), format, chosen, NUMPY[lines.dtype])
+    if order is None or not lines.isfinite().all():
+        return _in_steps(lines, format, chosen)
+    shape, part = order
+    wide = lines.float()
+    rounded, limits = _rounded(wide, format, chosen, None), _limits(wide, format, chosen, None)
+    return _sums(wide, rounded, limits, shape, part)
 
 
 def _in_steps(x: torch.Tensor, format: Format, chosen: Options) -> ErrorSums:
@@ -69,8 +67,8 @@ def _in_steps(x: torch.Tensor, format: Format, chosen: Options) -> ErrorSums:
         if chosen.nonfinite == "saturate":
             top = torch.finfo(x.dtype).max
             given = wide.nan_to_num(0.0, top, -top)
-        rounded, limits = (f(given, format, chosen, amax).expand(wide.shape) for f in (_rounded, _limits))
-        sums = sums.add(_sums(*(t.reshape(1, -1) for t in (wide, rounded, limits)), MOST_TOGETHER))
+        rounded, limits = (f(given, format, chosen, amax) for f in (_rounded, _limits))
+        sums = sums.add(_sums(wide, rounded, limits, (1, wide.numel()), MOST_TOGETHER))
     return sums
 
 
@@ -98,9 +96,13 @@ def _limits(x: torch.Tensor, format: Format, chosen: Options, amax: float | None
     return y
 
 
-def _sums(x: torch.Tensor, y: torch.Tensor, limits: torch.Tensor, part: int) -> ErrorSums:
-    """Fetch what became of ``x`` when it was rounded to ``y``, and add up the parts one after the other."""
-    sums, largest, counts = portable.tally(x, y, limits, part)
-    found = torch.cat((sums.flatten(), largest.reshape(1), counts.double())).tolist()
-    totals = np.add.accumulate(np.reshape(found[:-4], (3, -1)), axis=1)[:, -1].tolist()
-    return ErrorSums(*totals, found[-4], *(int(count) for count in found[-3:]))
+def _sums(
+    x: torch.Tensor, y: torch.Tensor, limits: torch.Tensor, shape: tuple[int, int], part: int
+) -> ErrorSums:
+    """Fetch what became of ``x``, as lines of a shape, and add up its parts one after the other."""
+    lines, rounded, most = (t.expand(x.shape).reshape(shape) for t in (x, y, limits))
+    sums, largest, counts = portable.tally(lines, rounded, most, part)
+    found = torch.cat((sums.flatten(), largest.reshape(1), counts.double())).cpu().tolist()
+    signal, noise, relative = np.add.accumulate(np.reshape(found[:-4], (3, -1)), axis=1)[:, -1].tolist()
+    nonzero, flushed, saturated = (int(count) for count in found[-3:])
+    return ErrorSums(signal, noise, relative, found[-4], nonzero, flushed, saturated)

@@ -99,5 +99,5 @@ def _decoded(codes: torch.Tensor, element: Element, lines: int, n: int) -> torch
 def _blocks_first(x: torch.Tensor) -> torch.Tensor:
     """Return ``x``, (rows, n), as (blocks, rows, 32), zeros at the end."""
     blocks = -(-x.shape[1] // _BLOCK)
-    padded = torch.nn.functional.pad(x, (0, blocks * _BLOCK - x.shape[1]))
-    return padded.unflatten(1, (blocks, _BLOCK)).movedim(1, 0)
+    padded: torch.Tensor = torch.nn.functional.pad(x, (0, blocks * _BLOCK - x.shape[1]))
+    return padded.reshape(len(x), blocks, _BLOCK).movedim(1, 0)

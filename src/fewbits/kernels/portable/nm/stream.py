@@ -69,7 +69,8 @@ def expand(
         found.append(torch.where(flags == 1, codes, zero).flatten(1))
         at += count * (of_mask + of_codes)
     if not found:
-        return stream, stream.new_zeros(stream.shape[0], dtype=torch.bool)
+        lines = stream.shape[0]
+        return stream.new_empty((lines, 0)), stream.new_zeros(lines, dtype=torch.bool)
     return pack(torch.cat(found, -1), bits), torch.stack(wrong).any(0)
 
 

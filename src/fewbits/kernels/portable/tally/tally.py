@@ -50,17 +50,16 @@ def _part_sums(values: torch.Tensor, part: int) -> torch.Tensor:
     if lines == 0 or n == 0:
         return values.new_zeros((k, 0))
     width = -(-n // LANES) * LANES
-    if width >= part:
-        together, filled = part, (0, -n % part)
-    else:
-        together = part // width * width
-        filled = (0, width - n, 0, -lines % (part // width))
-    padded = torch.nn.functional.pad(values, filled).flatten(1)
+    lines_of_part = max(part // width, 1)
+    together = lines_of_part * width if width < part else part
+    columns = width - n if width < part else -n % part
+    padded = torch.nn.functional.pad(values, (0, columns, 0, -lines % lines_of_part)).flatten(1)
     rows = padded.unflatten(1, (padded.shape[1] // together, together // LANES, LANES))
     first, *others = rows.permute(2, 0, 1, 3).contiguous().unbind(0)
+    lanes: torch.Tensor = first
     for row in others:
-        first = first + row
-    while first.shape[-1] > 1:
-        half = first.shape[-1] // 2
-        first = first[..., :half] + first[..., half:]
-    return first[..., 0]
+        lanes = lanes + row
+    while lanes.shape[-1] > 1:
+        half = lanes.shape[-1] // 2
+        lanes = lanes[..., :half] + lanes[..., half:]
+    return lanes[..., 0]

@@ -21,7 +21,7 @@ def draws(n: int, seed: int, random_bits: int, device: torch.device, first: int 
         1, 2
     )  # all their first words, then their second ones
     if random_bits == 32:
-        found = by_word.long() & 0xFFFFFFFF
+        found: torch.Tensor = by_word.long() & 0xFFFFFFFF
     else:
         found = torch.stack((by_word & 0xFFFF, by_word >> 16 & 0xFFFF), 2)
     return found.reshape(-1)[first % together :][:n]

@@ -18,8 +18,10 @@ def words(first: int, last: int, seed: int, device: torch.device, rounds: int = 
     counter = torch.arange(first, last, device=device)
     none = torch.zeros_like(counter, dtype=torch.int32)
     x = [_low(counter), _low(counter >> 32), none, none]
-    key = (seed & _LOW, seed >> 32)
-    keys = [_signed(k) for k in (*key, 0, 0, key[0] ^ key[1] ^ KEYED_BY)]
+    # A tensor, since a graph may hold the seed as a symbol, which is signed.
+    key = torch.full((1,), _signed(seed), dtype=torch.int64, device=device)
+    low, high = _low(key), _low(key >> 32)
+    keys = [low, high, torch.zeros_like(low), torch.zeros_like(low), low ^ high ^ KEYED_BY]
     x = [word + k for word, k in zip(x, keys, strict=False)]
     for done in range(rounds):
         # Each even word takes a neighbour in: the next one, then the one before.
@@ -40,6 +42,6 @@ def _low(x: torch.Tensor) -> torch.Tensor:
     return (((x & _LOW) ^ _SIGN) - _SIGN).int()
 
 
-def _signed(word: int) -> int:
-    """Return the int32 with the bits of ``word``, without a branch: a graph may hold it as a symbol."""
-    return (word ^ _SIGN) - _SIGN
+def _signed(seed: int) -> int:
+    """Return the int64 with the bits of a seed."""
+    return seed - (1 << 64) if isinstance(seed, int) and seed >> 63 else seed
