@@ -82,3 +82,17 @@ def test_the_names_are_public_and_found_without_loading_torch_before() -> None:
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["False", "True"]
     assert {"active_backend", "backends", "force_backend"} <= set(fb.kernels.__all__)
+
+
+def test_triton_without_its_package_names_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fewbits.kernels.ops.backends.find_spec", lambda _: None)
+    monkeypatch.setattr("fewbits.kernels.ops.backends._has_triton", lambda _: False)
+    with pytest.raises(
+        ArgumentError, match=r"force_backend names the backend 'triton'.* install fewbits\[gpu\]"
+    ):
+        force_backend("triton")
+
+
+def test_triton_does_not_run_on_the_cpu_unless_it_is_interpreted() -> None:
+    assert os.environ.get("TRITON_INTERPRET") != "1"
+    assert "triton" not in backends("cpu")

@@ -1,4 +1,4 @@
-"""Compiles kernels of Triton for chips that are not here, in a process of its own: ``compiling.py CHIP:CASE``.
+"""Compiles kernels of Triton for chips that are not here, in a process of its own: ``CHIP:CASE ...``.
 
 Prints a line of JSON for each kernel that the cases launch: its name, its assembly, and how long its machine
 code is. No launch reaches a device: what the library would launch is recorded and handed to the compiler.
