@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from _machine import cpu, forced
 
-from fewbits import kernels
+from fewbits import format, kernels
 
 Calls = dict[str, Callable[[], Any]]
 
@@ -55,16 +55,38 @@ def _once(call: Callable[[], Any]) -> float:
     Those of a library that still wait for its next piece of work would slow down another one.
     """
     sleep(_TO_SLEEP)
+    _wait()
     start = perf_counter()
     call()
+    _wait()
     return perf_counter() - start
 
 
-def arguments(question: str, **sizes: int) -> argparse.Namespace:
-    """Return the sizes, the number of rounds and where to write the figures; read from the command line."""
+def _wait() -> None:
+    """Wait until a GPU that the benchmark uses has finished."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def compiled_peer(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return what torch.compile makes of rounding to a format by operations of torch."""
+    from fewbits.kernels import portable
+
+    target = format(name)
+    chosen = kernels.options(target)
+    return torch.compile(lambda x: portable.fake_quantize(x, target, -1, chosen))
+
+
+def arguments(question: str, *, device: bool = False, **sizes: int) -> argparse.Namespace:
+    """Return the sizes, the number of rounds and where to write the figures; read from the command line.
+
+    With ``device``, also the device that the benchmark runs on.
+    """
     parser = argparse.ArgumentParser(description=question.splitlines()[0])
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default, help=f"default {default}")
+    if device:
+        parser.add_argument("--device", type=torch.device, default="cpu", help="default cpu; cuda for a GPU")
     parser.add_argument("--formats", default="", help="comma-separated; default: those that tell most")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of which the median counts (default 5)")
     parser.add_argument("--json", type=Path, help="write the figures here too")
@@ -75,6 +97,7 @@ def machine() -> dict[str, Any]:
     """Return what the figures depend on."""
     return {
         **cpu(),
+        **({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_initialized() else {}),
         "isa": kernels.active_isa(),
         "forced": forced(),
         "threads": torch.get_num_threads(),
@@ -93,6 +116,8 @@ def table(heads: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
     """Print aligned columns; numbers with two digits, what is missing as a dash."""
     texts = [heads, *(tuple(_cell(value) for value in row) for row in rows)]
     widths = [max(len(row[i]) for row in texts) for i in range(len(heads))]
+    if torch.cuda.is_initialized():
+        print(f"on {torch.cuda.get_device_name()}, by {kernels.active_backend('cuda')}; the host:")
     print(f"instructions: {kernels.active_isa()}{_told()}; {torch.get_num_threads()} threads")
     for row in texts:
         cells = [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]

@@ -1,9 +1,9 @@
 """What does it cost to round both operands of a large product to a narrow format in the call?
 
-Limits: torch's float32 product, and its bfloat16 product where the CPU has bfloat16 units. All in one
+Limits: torch's float32 product, and its bfloat16 product where the device has units for it. All in one
 process, alternating, medians.
 
-    python benchmarks/matmul.py [--size 4096] [--rounds 5] [--json FILE]
+    python benchmarks/matmul.py [--size 4096] [--rounds 5] [--device cuda] [--json FILE]
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from fewbits.tensor.narrow import products
 FORMATS = ("mxfp8_e4m3", "mxfp4", "mxint8", "mx9")
 
 
-def measure(name: str, size: int, rounds: int) -> dict[str, Any]:
+def measure(name: str, size: int, rounds: int, device: torch.device) -> dict[str, Any]:
     """Return rates and ratios for one format."""
     generator = torch.Generator().manual_seed(0)
-    a, b = (torch.randn(size, size, generator=generator) for _ in range(2))
+    a, b = (torch.randn(size, size, generator=generator).to(device) for _ in range(2))
     calls: Calls = {"float32": lambda: a @ b, "fewbits": lambda: fb.matmul(a, b, name)}
     p, q = a.bfloat16(), b.bfloat16()
-    if torch.cpu._is_avx512_bf16_supported() or products.has_tiles():
+    if not a.is_cpu or torch.cpu._is_avx512_bf16_supported() or products.has_tiles():
         calls["bfloat16"] = lambda: p @ q
     taken = seconds(calls, rounds)
     rate = {who: 2 * size**3 / t / 1e9 for who, t in taken.items()}
@@ -39,9 +39,9 @@ def measure(name: str, size: int, rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     """Print the table and write the figures."""
-    given = arguments(__doc__ or "", size=4096)
+    given = arguments(__doc__ or "", device=True, size=4096)
     names = [n for n in given.formats.split(",") if n] or FORMATS
-    rows = [measure(n, given.size, given.rounds) for n in names]
+    rows = [measure(n, given.size, given.rounds, given.device) for n in names]
     print(f"{given.size} x {given.size} x {given.size}, both operands rounded in the call; GFLOP/s")
     table(
         ("format", "float32", "bfloat16", "fewbits", "of float32", "of bfloat16"),

@@ -6,7 +6,8 @@ MXFP4 and Q4_0 where `python benchmarks/_ggml.py` has built them. One vector in 
 rounded to int8; then batches of float32 and of bfloat16. All in one process, in turns, each beside the reads
 before and after it, medians. 8192 x 65536 weights are 1 GiB in bfloat16.
 
-    python benchmarks/matvec.py [--lines 8192] [--columns 65536] [--batch 1] [--rounds 5] [--json FILE]
+    python benchmarks/matvec.py [--lines 8192] [--columns 65536] [--batch 1] [--rounds 5] [--device cuda]
+        [--json FILE]
 
 With --batch, rows of that batch alone.
 """
@@ -54,10 +55,10 @@ def measure(
     """Return rates and ratios for one format, batch, activation and dtype of the vectors."""
     lines, columns = weight.shape
     q = fb.quantize(weight, name).to(dtype)
-    x = torch.randn(batch, columns, generator=torch.Generator().manual_seed(1))
+    x = torch.randn(batch, columns, generator=torch.Generator().manual_seed(1)).to(weight.device)
     xb = x.bfloat16()
     own = x.to(dtype)
-    bytes_like = torch.ones(q.nbytes // 4)
+    bytes_like = torch.ones(q.nbytes // 4, device=weight.device)
     calls: Calls = {
         "fewbits": lambda: fb.matvec(q, own, activation=activation),
         "bfloat16": lambda: xb @ weight.t(),
@@ -86,15 +87,15 @@ def measure(
 
 
 def measured(
-    formats: tuple[str, ...], lines: int, columns: int, batch: int, rounds: int
+    formats: tuple[str, ...], lines: int, columns: int, batch: int, rounds: int, device: torch.device
 ) -> list[dict[str, Any]]:
     """Return the rows of the table."""
-    weight = torch.randn(lines, columns, generator=torch.Generator().manual_seed(0)).bfloat16()
+    weight = torch.randn(lines, columns, generator=torch.Generator().manual_seed(0)).bfloat16().to(device)
     rows = []
     if batch == 1:
         for name in formats:
             peers = {}
-            if name == "mxfp4" and built():
+            if name == "mxfp4" and weight.is_cpu and built():
                 peers = {kind: Matrix(kind, lines, columns) for kind in ("mxfp4", "q4_0")}
             for activation in (None, "int8_32") if name in ROUNDED else (None,):
                 rows.append(measure(name, weight, 1, rounds, activation, peers))
@@ -108,9 +109,9 @@ def measured(
 
 def main() -> None:
     """Print the table and write the figures."""
-    given = arguments(__doc__ or "", lines=8192, columns=65536, batch=1)
+    given = arguments(__doc__ or "", device=True, lines=8192, columns=65536, batch=1)
     names = tuple(n for n in given.formats.split(",") if n) or FORMATS
-    rows = measured(names, given.lines, given.columns, given.batch, given.rounds)
+    rows = measured(names, given.lines, given.columns, given.batch, given.rounds, given.device)
     size = given.lines * given.columns / 2**29
     print(
         f"weights {given.lines} x {given.columns}, {size:.2f} GiB in bfloat16; a quarter of them in batches"

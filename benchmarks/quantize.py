@@ -6,7 +6,11 @@ has to read it once more before it rounds: to its limit the time of torch's sum 
 go to memory that is there already. Peers, where they are installed: torchao's to_mx, torch's own casts,
 ml_dtypes, gfloat. All in one process, with a copy before and after each, medians.
 
-    python benchmarks/quantize.py [--mebibytes 256] [--rounds 5] [--formats mxfp4,mx9] [--json FILE]
+    python benchmarks/quantize.py [--mebibytes 256] [--rounds 5] [--formats mxfp4,mx9] [--device cuda]
+        [--json FILE]
+
+On a GPU the peers are torchao's to_mx and the operations of torch that round without kernels of ours, both
+through torch.compile, and results go to new memory, which torch keeps ready.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _alternating import Calls, arguments, beside, table, write
+from _alternating import Calls, arguments, beside, compiled_peer, table, write
 
 import fewbits as fb
 from fewbits.formats import CATALOGUE, Bdr, Block, Element, shares_scale
@@ -43,11 +47,19 @@ def peers(name: str, x: torch.Tensor) -> tuple[Calls, dict[str, int]]:
         try:
             from torchao.prototype.mx_formats.mx_tensor import to_mx
 
-            calls["torchao"], parts["torchao"] = lambda: to_mx(small, narrow[name], 32), _SAMPLE
+            if x.is_cpu:
+                calls["torchao"], parts["torchao"] = lambda: to_mx(small, narrow[name], 32), _SAMPLE
+            else:
+                compiled = torch.compile(to_mx)
+                calls["torchao"] = lambda: compiled(x, narrow[name], 32)
         except ImportError:
             pass
     if name in casts:
         calls["torch"] = lambda: x.to(casts[name])
+    if not x.is_cpu:
+        by_compiler = compiled_peer(name)
+        calls["torch.compile"] = lambda: by_compiler(x)
+        return calls, parts
     try:
         import ml_dtypes
 
@@ -75,20 +87,34 @@ def peers(name: str, x: torch.Tensor) -> tuple[Calls, dict[str, int]]:
     return calls, parts
 
 
-def measure(name: str, x: torch.Tensor, y: torch.Tensor, rounds: int) -> dict[str, Any]:
-    """Return rates, and ratios to the limit and to each peer."""
-    fmt = fb.format(name)
-    q = fb.quantize(x, fmt)
+def on_cpu(fmt: Any, x: torch.Tensor, y: torch.Tensor, q: Any) -> Calls:
+    """Return our calls, into memory that is there already."""
     packed: Any = fb.kernels.Packed(*(None if p is None else p.numpy() for p in q.pieces))
-    others, parts = peers(name, x)
-    calls: Calls = {
-        "read": x.sum,
+    return {
         "fake": lambda: fb.fake_quantize(x, fmt, out=y),
         "stochastic": lambda: fb.fake_quantize(x, fmt, rounding="stochastic", generator=1, out=y),
         "quantize": lambda: fb.quantize(x, fmt, out=q),
         "dequantize": lambda: fb.kernels.dequantize(packed, fmt, x.shape, 1, np.float32, out=y.numpy()),
-        **others,
     }
+
+
+def on_gpu(fmt: Any, x: torch.Tensor, q: Any) -> Calls:
+    """Return our calls, into new memory."""
+    return {
+        "fake": lambda: fb.fake_quantize(x, fmt),
+        "stochastic": lambda: fb.fake_quantize(x, fmt, rounding="stochastic", generator=1),
+        "quantize": lambda: fb.quantize(x, fmt),
+        "dequantize": q.dequantize,
+    }
+
+
+def measure(name: str, x: torch.Tensor, y: torch.Tensor, rounds: int) -> dict[str, Any]:
+    """Return rates, and ratios to the limit and to each peer."""
+    fmt = fb.format(name)
+    q = fb.quantize(x, fmt)
+    others, parts = peers(name, x)
+    own = on_cpu(fmt, x, y, q) if x.is_cpu else on_gpu(fmt, x, q)
+    calls: Calls = {"read": x.sum, **own, **others}
     copy, copies = beside(lambda: y.copy_(x), calls, rounds)  # a time, and the others in times of it
     whole = x.numel() * 4
     moved = {
@@ -111,8 +137,8 @@ def measure(name: str, x: torch.Tensor, y: torch.Tensor, rounds: int) -> dict[st
 
 def main() -> None:
     """Print the table and write the figures."""
-    given = arguments(__doc__ or "", mebibytes=256)
-    x = torch.randn(given.mebibytes * 64, 4096, generator=torch.Generator().manual_seed(0))
+    given = arguments(__doc__ or "", device=True, mebibytes=256)
+    x = torch.randn(given.mebibytes * 64, 4096, generator=torch.Generator().manual_seed(0)).to(given.device)
     y = torch.zeros_like(x)
     blocks = [e.name for e in CATALOGUE.values() if isinstance(e.format, Block | Bdr)]
     scalars = [n for n in SCALARS if isinstance(fb.format(n), Element)]

@@ -2,9 +2,10 @@
 
 A transformer of about ten million parameters, 16 sequences of 256 bytes; one step is forward, backward and
 AdamW.
-Peers: the same step in FP32, and under torch.autocast to bfloat16. All in one process, alternating, medians.
+Peers: the same step in FP32, and under torch.autocast to bfloat16; on a GPU also these compiled. All in one
+process, alternating, medians.
 
-    python benchmarks/train_step.py [--batch 16] [--length 256] [--rounds 5] [--json FILE]
+    python benchmarks/train_step.py [--batch 16] [--length 256] [--rounds 5] [--device cuda] [--json FILE]
 
 The units of the CPU that PyTorch's own products use are limited by ONEDNN_MAX_CPU_ISA; set to AVX512_CORE, no
 product runs on bfloat16 units, neither PyTorch's nor ours.
@@ -25,15 +26,18 @@ from fewbits.train.tasks.bytes_model import ByteModel, Shape, next_byte_loss
 RECIPES = ("fp32", "amp-bf16", "mxfp8", "mxfp6", "mxint8", "mxfp4w-mxfp6_e2m3", "mx9")
 # Those that are a recipe with other formats: elements of E2M3 are small integers, those of E3M2 are not.
 TEXTS = {"mxfp4w-mxfp6_e2m3": "mxfp4w-mxfp6:activation=mxfp6_e2m3,gradient=mxfp6_e2m3/rceil"}
+COMPILED = " compiled"  # by torch.compile
 SHAPE = Shape(width=384, layers=6, hidden=1536, heads=6)  # 10.8 million parameters
 
 
 def step_of(recipe: str, windows: torch.Tensor) -> Callable[[], None]:
     """Return a function that trains one step."""
     torch.manual_seed(0)
-    recipe = TEXTS.get(recipe, recipe)
-    model = prepare(ByteModel(SHAPE), recipe)
-    optimizer = AdamW(model.parameters(), lr=1e-4, recipe=recipe)
+    plain = recipe.removesuffix(COMPILED)
+    text = TEXTS.get(plain, plain)
+    model: Any = prepare(ByteModel(SHAPE), text).to(windows.device)
+    model = model if plain == recipe else torch.compile(model)
+    optimizer = AdamW(model.parameters(), lr=1e-4, recipe=text)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -45,9 +49,10 @@ def step_of(recipe: str, windows: torch.Tensor) -> Callable[[], None]:
 
 def main() -> None:
     """Print the table and write the figures."""
-    given = arguments(__doc__ or "", batch=16, length=256)
-    windows = torch.randint(256, (given.batch, given.length + 1))
+    given = arguments(__doc__ or "", device=True, batch=16, length=256)
+    windows = torch.randint(256, (given.batch, given.length + 1)).to(given.device)
     names = [n for n in given.formats.split(",") if n] or list(RECIPES)
+    names += [] if windows.is_cpu else [name + COMPILED for name in ("fp32", "amp-bf16")]
     taken = seconds({name: step_of(name, windows) for name in names}, given.rounds)
     rows: list[dict[str, Any]] = [
         {

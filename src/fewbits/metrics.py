@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, log10
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,11 @@ from fewbits.errors import ArgumentError
 from fewbits.formats import Bdr, Format, parse
 from fewbits.records import Error
 from fewbits.tensor.arrays import checked_axis, is_narrow, is_torch, widened
+from fewbits.tensor.inputs import check_values
 from fewbits.typing import AnyArray
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["measure", "qsnr", "qsnr_lower_bound"]
 
@@ -89,6 +94,8 @@ def qsnr(x: AnyArray, y: AnyArray) -> float:
             y = y.dequantize()
         elif str(y.dtype).startswith("torch.float8"):
             y = y.float()  # torch's own cast, to be measured
+    if is_torch(x) and is_torch(y) and not (x.is_cpu and y.is_cpu):
+        return _qsnr_of_tensors(x.detach(), y.detach())
     a, b = widened(x), widened(y)
     if a.shape != b.shape:
         raise ArgumentError(f"qsnr of shapes {a.shape} and {b.shape}; expected the same shape twice")
@@ -96,6 +103,19 @@ def qsnr(x: AnyArray, y: AnyArray) -> float:
     wide = a.astype(np.float64)
     with np.errstate(over="ignore"):
         return _decibels(float(np.square(wide).sum()), float(np.square(difference).sum()))
+
+
+def _qsnr_of_tensors(x: torch.Tensor, y: torch.Tensor) -> float:
+    """Return :func:`qsnr` of tensors on another device than the CPU: the host waits for two of their sums."""
+    if x.shape != y.shape:
+        raise ArgumentError(
+            f"qsnr of shapes {tuple(x.shape)} and {tuple(y.shape)}; expected the same shape twice"
+        )
+    check_values(x)
+    check_values(y)
+    wide = x.double()
+    signal, noise = wide.square().sum(), (y.double() - wide).square().sum()
+    return _decibels(float(signal), float(noise))
 
 
 @kernels.exact_arithmetic()
@@ -124,10 +144,16 @@ def measure(
         DataError: x holds NaN or infinity, which the format cannot hold.
     """
     target = parse(format)
-    array = widened(x)
-    front = checked_axis(axis, array.ndim)
     chosen = kernels.options(target, scale_rule=scale_rule, nonfinite=nonfinite)
     tally = Tally()
+    if is_torch(x) and not x.is_cpu:
+        from fewbits.kernels import ops  # needs torch
+
+        check_values(x)
+        tally.include(ops.tally(x, target, checked_axis(axis, x.ndim), chosen), x.numel())
+        return tally.error()
+    array = widened(x)
+    front = checked_axis(axis, array.ndim)
     tally.include(kernels.tally(array, target, front, chosen), array.size)
     return tally.error()
 

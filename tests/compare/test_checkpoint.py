@@ -40,7 +40,7 @@ def measured(
 
 def small_pieces(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     monkeypatch.setattr(module, "CHUNK_VALUES", chunk)
-    monkeypatch.setattr(tally, "_PIECE", chunk // 4)
+    monkeypatch.setattr(tally, "PIECE", chunk // 4)
 
 
 def test_the_default_formats_exist_and_are_few_bits() -> None:

@@ -15,7 +15,7 @@ from fewbits.kernels import exact_arithmetic
 from fewbits.kernels.native.jobs.kernel_format import kernel_format
 from fewbits.kernels.native.jobs.plan import plan, reading_plan
 from fewbits.kernels.native.jobs.tables import table
-from fewbits.kernels.reference.values.encode import _sorted_codes
+from fewbits.kernels.reference.values.encode import sorted_codes
 from fewbits.metrics import measure
 from tests import cases
 
@@ -56,7 +56,7 @@ def results(x: Any, fmt: Any, **choices: Any) -> list[Any]:
 
 def forget_tables() -> None:
     """Let what is made once be made again: it is to be the same in any thread."""
-    for cached in (values, _sorted_codes, table, kernel_format, plan, reading_plan):
+    for cached in (values, sorted_codes, table, kernel_format, plan, reading_plan):
         cached.cache_clear()
 
 

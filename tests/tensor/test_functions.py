@@ -350,7 +350,7 @@ def test_packed_parts_that_do_not_fit_are_refused() -> None:
         ):
             fb.quantize(x, "mxfp4", out=out)
     scattered = fb.quantize(torch.ones(4, 128), "mxfp4")[:, :64]
-    with pytest.raises(ArgumentError, match="are not contiguous or not on the CPU"):
+    with pytest.raises(ArgumentError, match="are not contiguous or not on cpu"):
         fb.quantize(x, "mxfp4", out=scattered)
 
 

@@ -20,11 +20,11 @@ from torch.utils.hooks import RemovableHandle
 
 from fewbits import kernels
 from fewbits.formats import Format, parse
+from fewbits.kernels import ops
 from fewbits.metrics import Tally
 from fewbits.names import check_fits, listed, within
 from fewbits.ptq.layer_input import Arguments, with_input
 from fewbits.tensor import fake_quantize
-from fewbits.tensor.arrays import opened
 
 
 class Quantizer(Protocol):
@@ -52,7 +52,7 @@ class FormatQuantizer:
     def tally(self, x: Tensor, y: Tensor, axis: int) -> kernels.ErrorSums:
         """Return what became of ``x`` when it was rounded to ``y``."""
         options = kernels.options(self.format, scale_rule=self.scale_rule)
-        return kernels.tally(opened(x.detach())[0], self.format, axis % x.ndim, options)
+        return ops.tally(x, self.format, axis % x.ndim, options)
 
 
 # Layer type: reduction axes of weight and input, negative, so that inputs need no batch axis.

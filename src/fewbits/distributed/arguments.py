@@ -46,7 +46,7 @@ def checked_codec(given: str | Codec, state: CodecState | None) -> Codec:
 
 
 def checked_tensor(x: Any) -> torch.Tensor:
-    """Return ``x`` without gradient, on the CPU, after checking that it is a tensor of real numbers.
+    """Return ``x`` without gradient, where it lies, after checking that it is a tensor of real numbers.
 
     Raises:
         DTypeError: it is something else.
@@ -58,7 +58,7 @@ def checked_tensor(x: Any) -> torch.Tensor:
             " group of one dimension of its mesh"
         )
     check_values(x)
-    values: torch.Tensor = x.detach().cpu()
+    values: torch.Tensor = x.detach()
     return values
 
 
@@ -105,12 +105,22 @@ def peers_of(group: ProcessGroup, traffic: Traffic | None) -> Peers:
 
 
 def flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return all values in a row, in the widest of the dtypes."""
+    """Return all values in a row, in the widest of the dtypes.
+
+    Raises:
+        ArgumentError: they lie on several devices.
+    """
+    places = sorted({str(x.device) for x in tensors})
+    if len(places) > 1:
+        raise ArgumentError(
+            f"tensors on {' and '.join(places)} in one message; give those of each device by themselves, or"
+            " move them to one"
+        )
     rows = [x.reshape(-1) for x in tensors]
     if len(rows) == 1:
         return rows[0].contiguous()
     dtype = reduce(torch.promote_types, {x.dtype for x in rows})
-    return torch.cat(rows, out=empty(sum(x.numel() for x in rows), dtype))
+    return torch.cat(rows, out=empty(sum(x.numel() for x in rows), dtype, rows[0].device))
 
 
 def described(tensors: Sequence[torch.Tensor]) -> str:
@@ -119,10 +129,13 @@ def described(tensors: Sequence[torch.Tensor]) -> str:
 
 
 def is_finite(x: torch.Tensor, codec: Codec) -> bool:
-    """Return whether the codec carries all values of ``x``; those that carry NaN are not looked at."""
+    """Return whether the codec carries all values of ``x``; those that carry NaN are not looked at.
+
+    Of a device the host waits for the answer, which it tells the other processes.
+    """
     if codec.carries_nan:
         return True
-    row = x.detach().cpu().reshape(-1).contiguous()
+    row = x.detach().reshape(-1).contiguous()
     known = row.dtype in (torch.float32, torch.bfloat16, torch.float16)
     return largest_finite(row if known else row.float())[1]  # float64 beyond float32 is infinite
 

@@ -30,9 +30,10 @@ class DDPHook:
     """Averages gradients over the processes of DistributedDataParallel, as a codec says.
 
     Buckets travel one after the other in a thread and a process group of their own, beside the backward pass.
-    Every process gets the same bits. A gradient with NaN or infinity arrives as such on all of them. Feedback
-    is in the units of the gradients: with a loss scale that changes it is off by that change once, and what a
-    skipped step sent is lost.
+    Values are rounded where the bucket lies, and the network takes their bytes: for a group of the CPU (gloo)
+    the host carries them. Every process gets the same bits. A gradient with NaN or infinity arrives as such
+    on all of them. Feedback is in the units of the gradients: with a loss scale that changes it is off by
+    that change once, and what a skipped step sent is lost.
 
     Args:
         codec: a codec or its text. ``powersgd`` and ``fp16_compress`` are torch's own hooks, whose traffic is
@@ -67,7 +68,10 @@ class DDPHook:
 
     def __call__(self, state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Return a future of the averaged bucket; ``state`` is not used."""
-        done: torch.futures.Future[None] = torch.futures.Future()
+        device = bucket.buffer().device
+        # A future of a tensor on a GPU has to know where it is.
+        places = [] if device.type == "cpu" else [device]
+        done: torch.futures.Future[None] = torch.futures.Future(devices=places)
         work = self._thread.submit(self._average, bucket)
         work.add_done_callback(lambda _: done.set_result(None))
         # Of a failed future torch's reducer knows only what a callback raised.
@@ -80,7 +84,7 @@ class DDPHook:
             return self._torch(bucket).wait()
         gradients, x = bucket.gradients(), bucket.buffer()
         mean = reduced(
-            x.cpu(),
+            x.detach(),
             self.codec,
             self._peers,
             f"bucket {bucket.index()} of {described(gradients)} as {self.codec}",

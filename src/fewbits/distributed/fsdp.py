@@ -144,7 +144,7 @@ class _ReduceScatter(_Comm):
             raise ArgumentError(f"reduce-scatter with {op}; a codec knows sums and means")
         place = lent(output_tensor)
         mine = scattered(
-            input_tensor.detach().cpu(),
+            input_tensor.detach(),
             [output_tensor.numel()] * distributed.get_world_size(group),
             self.state.codec,
             Peers(group, self.traffic),
@@ -176,7 +176,7 @@ class _AllGather(_Comm):
         told = peers.agree(what, [int(is_finite(input_tensor, codec))])
         peers.traffic.count("all_gather", 0, wide=(peers.size - 1) * n * input_tensor.element_size())
         finite = [flag for flag, *_ in told]
-        own = input_tensor.detach().cpu()
+        own = input_tensor.detach()
         place = lent(output_tensor)
         found = all_gathered(own, codec, peers, [n] * peers.size, 0, finite=finite, out=place)
         if place is None:
@@ -189,7 +189,7 @@ def _mean_over(group: ProcessGroup, state: CodecState, traffic: Traffic) -> Call
     def hook(x: torch.Tensor) -> None:
         what = f"gradients between nodes, {x.dtype} ({x.numel()},), as {state.codec}"
         place = lent(x)
-        found = reduced(x.detach().cpu(), state.codec, peers, what, mean=True, state=state, out=place)
+        found = reduced(x.detach(), state.codec, peers, what, mean=True, state=state, out=place)
         if place is None:
             x.copy_(found)
 

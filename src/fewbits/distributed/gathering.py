@@ -32,10 +32,10 @@ def all_gathered(
         lengths: values of each process.
         seed: of stochastic rounding.
         finite: 0 for a process whose values are not, in a codec that cannot say so: NaN comes from it.
-        out: float32, contiguous, on the CPU, where the values are written; None: new memory.
+        out: float32, contiguous, on x's device, where the values are written; None: new memory.
     """
-    found = empty(sum(lengths), torch.float32) if out is None else out
-    mine = empty(wire.nbytes(codec, x.numel()), torch.uint8)
+    found = empty(sum(lengths), torch.float32, x.device) if out is None else out
+    mine = empty(wire.nbytes(codec, x.numel()), torch.uint8, x.device)
     peers.traffic.encoded(wire.encode(x, codec, mine, seed), x.numel())
     spread(mine, codec, peers, lengths, found)
     for part, carried in zip(found.split(list(lengths)), finite or [1] * len(lengths), strict=True):
@@ -64,7 +64,9 @@ def spread(
     """
     parts, start = out.split(list(lengths)), 0
     sizes = [wire.nbytes(codec, n) for n in lengths]
-    places = [part.view(torch.uint8) for part in parts] if wire.is_plain(out, codec) else None
+    # What travels as it lies is received where it is to be.
+    plain = wire.is_plain(out, codec) and out.device.type == "cpu"
+    places = [part.view(torch.uint8) for part in parts] if plain else None
     runs = peers.exchange(lambda rank: mine, sizes, "all_gather", places)
     for rank, (run, part, n) in enumerate(zip(runs, parts, lengths, strict=True)):
         if places is None or run is not places[rank]:

@@ -59,7 +59,7 @@ def average_gradients(
 
 def no_gradient(p: torch.Tensor) -> torch.Tensor:
     """Return what a process without a gradient of a parameter sends."""
-    return torch.zeros(p.shape, dtype=getattr(p, "grad_dtype", None) or p.dtype)
+    return torch.zeros(p.shape, dtype=getattr(p, "grad_dtype", None) or p.dtype, device=p.device)
 
 
 def kept(p: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:

@@ -66,7 +66,8 @@ class Peers:
         """Yield the run of bytes that each process has for this one, in the order of ranks.
 
         One travels while the next is made, and while those of lower ranks are used. That of this process is
-        not copied. All have left when the last one was used.
+        not copied. All have left when the last one was used. Runs on a device, in a group whose backend is
+        the CPU's, are the bytes that the host carries.
 
         Args:
             run_for: returns the run for a process, (bytes,) uint8; called once for each.
@@ -88,7 +89,7 @@ class Peers:
         }
         leaving, nbytes = [], 0
         for rank in others:
-            run = run_for(rank)
+            run = run_for(rank).to(self.device)
             nbytes += run.numel()
             if run.numel():
                 leaving.append(distributed.isend(run, group=self.group, group_dst=rank))
@@ -96,7 +97,7 @@ class Peers:
         own = run_for(self.rank)
         for rank in range(self.size):
             _wait(arriving.get(rank))
-            yield own if rank == self.rank else places[rank]
+            yield own if rank == self.rank else places[rank].to(own.device)
         for work in leaving:
             _wait(work)
 

@@ -38,8 +38,8 @@ def agreed(
     call counts, and the residual and the velocity stay.
     """
     with peers.telling():
-        residual = None if state is None else state.residual(keys, lengths)
-        velocity = None if state is None else state.velocity(keys, lengths)
+        residual = None if state is None else state.residual(keys, lengths, x.device)
+        velocity = None if state is None else state.velocity(keys, lengths, x.device)
         mine = is_finite(x, codec)
     told = peers.agree(what if state is None else f"{what}, {state}", [int(mine)])
     finite = all(flag for flag, *_ in told)
@@ -104,7 +104,7 @@ class Reduction:
 
     def shared(self, total: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """Round the sums of the pieces, send them to all processes, and write them to ``out``, (n,)."""
-        mine = empty(wire.nbytes(self.codec, self._length), torch.uint8)
+        mine = empty(wire.nbytes(self.codec, self._length), torch.uint8, total.device)
         for first, last in wire.parts(self.codec, self._length):
             self._round(total[first:last], first, mine)
         spread(mine, self.codec, self.peers, self.pieces, out, self.powers)
@@ -112,9 +112,10 @@ class Reduction:
 
     def sum_everywhere(self, out: torch.Tensor) -> None:
         """Write the sum to ``out``, (n,) float32: what both of the above do, a part at a time."""
-        runs, mine = self._exchanged(), empty(wire.nbytes(self.codec, self._length), torch.uint8)
+        runs = self._exchanged()
+        mine = empty(wire.nbytes(self.codec, self._length), torch.uint8, out.device)
         for first, last in wire.parts(self.codec, self._length):
-            total = self._add(runs, first, empty(last - first, torch.float32))
+            total = self._add(runs, first, empty(last - first, torch.float32, out.device))
             self._round(total, first, mine)
         del runs  # their memory takes what arrives next
         spread(mine, self.codec, self.peers, self.pieces, out, self.powers)
@@ -130,7 +131,7 @@ class Reduction:
         sizes = [wire.nbytes(codec, n) for n in self.pieces]
         plain = wire.is_plain(self.x, codec)  # then values are sent as they lie
         rows: Sequence[torch.Tensor] = (
-            self.x.view(torch.uint8) if plain else empty(sum(sizes), torch.uint8)
+            self.x.view(torch.uint8) if plain else empty(sum(sizes), torch.uint8, self.x.device)
         ).split(sizes)
 
         def encoded(rank: int) -> torch.Tensor:
@@ -165,7 +166,7 @@ class Reduction:
         beyond = 0
         for first, last in wire.parts(self.codec, n):
             place = slice(start + first, start + last)
-            scaled = empty(last - first, torch.float32).copy_(self.x[place])
+            scaled = empty(last - first, torch.float32, self.x.device).copy_(self.x[place])
             self.powers.scale(scaled, start + first)
             beyond += clipped(scaled, self.codec) if self.codec.auto_scale else 0
             left = None if self.residual is None else self.residual[place].zero_()

@@ -46,7 +46,8 @@ def agreed_powers(
     """Return what the values of each layer are multiplied by, None if the codec does not scale.
 
     Args:
-        x: (n,) float32, bfloat16 or float16, contiguous.
+        x: (n,) float32, bfloat16 or float16, contiguous. Of a device the host reads the largest magnitude of
+            each layer, which it tells the other processes.
         layers: lengths of the parts of x that have a scale of their own.
         codec: says whether there is such a scale at all.
         peers: who agree on it.

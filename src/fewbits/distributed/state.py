@@ -16,6 +16,7 @@ from fewbits.typing import StateDict
 _CLIPPED = 1e-5  # share of the values that may be clipped before the automatic scale halves
 _GROWTH = 1e-3  # of its logarithm to base 2, with each call that clips less
 _LIMIT = 100.0
+_CPU = torch.device("cpu")
 
 
 class _Saved(TypedDict):
@@ -36,8 +37,11 @@ class _Rows:
         self.by_key: dict[Hashable, torch.Tensor] = {}  # views of the rows
         self._rows: dict[tuple[Hashable, ...], torch.Tensor] = {}
 
-    def row(self, keys: Sequence[Hashable], lengths: Sequence[int]) -> torch.Tensor:
-        """Return the row of some tensors of these lengths; raise if one had another length before."""
+    def row(self, keys: Sequence[Hashable], lengths: Sequence[int], device: torch.device) -> torch.Tensor:
+        """Return the row of some tensors of these lengths; raise if one had another length before.
+
+        It lies on ``device``: what was there before, or was loaded, is moved there once.
+        """
         row = tuple(keys)
         for key, n in zip(row, lengths, strict=True):
             known = self.by_key.get(key)
@@ -46,9 +50,9 @@ class _Rows:
                     f"feedback of {known.numel()} values for {key!r}, which has {n} now; take another key for"
                     " another tensor, or a new state"
                 )
-        if row not in self._rows:
+        if row not in self._rows or self._rows[row].device != device:
             parts = [self.by_key.get(key, torch.zeros(0)) for key in row]
-            flat = torch.zeros(sum(lengths), dtype=torch.float32)
+            flat = torch.zeros(sum(lengths), dtype=torch.float32, device=device)
             for key, old, new in zip(row, parts, flat.split(list(lengths)), strict=True):
                 new[: old.numel()] = old
                 self.by_key[key] = new
@@ -81,21 +85,26 @@ class CodecState:
         self.log2_scale = 0.0  # of auto_scale
         self._residuals, self._velocities = _Rows(), _Rows()
 
-    def residual(self, keys: Sequence[Hashable], lengths: Sequence[int]) -> torch.Tensor | None:
+    def residual(
+        self, keys: Sequence[Hashable], lengths: Sequence[int], device: torch.device = _CPU
+    ) -> torch.Tensor | None:
         """Return what rounding took so far of some tensors, in a row, float32, to be overwritten.
 
         Args:
             keys: one for each tensor; it may come with other neighbours than before.
             lengths: values of each.
+            device: where the tensors lie.
 
         Raises:
             ArgumentError: a tensor has another length than before.
         """
-        return self._residuals.row(keys, lengths) if self.codec.feedback else None
+        return self._residuals.row(keys, lengths, device) if self.codec.feedback else None
 
-    def velocity(self, keys: Sequence[Hashable], lengths: Sequence[int]) -> torch.Tensor | None:
+    def velocity(
+        self, keys: Sequence[Hashable], lengths: Sequence[int], device: torch.device = _CPU
+    ) -> torch.Tensor | None:
         """Return the momentum of what waits, as :meth:`residual` does; None of a codec without."""
-        return self._velocities.row(keys, lengths) if self.codec.momentum else None
+        return self._velocities.row(keys, lengths, device) if self.codec.momentum else None
 
     def __str__(self) -> str:
         """Return what has to be the same on all processes."""

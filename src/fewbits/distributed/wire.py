@@ -24,6 +24,7 @@ from fewbits.kernels.ops.flat import (
     quantize_with_feedback,
     top_k,
 )
+from fewbits.kernels.portable.values import packing
 from fewbits.recipes import Codec
 from fewbits.tensor import NarrowTensor, quantize
 
@@ -92,15 +93,16 @@ def encode(
     given = x if residual is None else residual.add_(x)
     count = x.numel()
     places = top_k(given, kept(codec, count))
-    values, left = given[places], None if residual is None else torch.zeros(len(places), dtype=torch.float32)
-    packed = torch.from_numpy(pack_words(places.numpy(), _index_bits(codec, count)))
+    values, left = given[places], None if residual is None else x.new_zeros(len(places), dtype=torch.float32)
+    packed = _packed(places, _index_bits(codec, count))
     out[_dense_bytes(codec, len(places)) :][: packed.numel()] = packed
     format = _encode_dense(values, codec, out, seed, left, 0, len(places))
     if velocity is not None:
         velocity[places] = 0
     if residual is not None and left is not None:
         residual[places] = left
-        if not values.isfinite().all():  # the largest: only then others may not be either
+        # The largest are finite: then the others are. Of a device nobody waits for the answer.
+        if values.device.type != "cpu" or not values.isfinite().all():
             for kept_here in (residual, velocity):
                 if kept_here is not None:
                     kept_here.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
@@ -185,15 +187,29 @@ def add(
         return
     if codec.density is not None:
         bits, k = _index_bits(codec, count), kept(codec, count)
-        values = torch.empty(k, dtype=torch.float32)
+        values = torch.empty(k, dtype=torch.float32, device=total.device)
         decode(wire, Codec(codec.values), values)
         packed = wire[_dense_bytes(codec, k) :][: line_bytes(k, bits)]
-        total.index_add_(0, torch.from_numpy(unpack_words(packed.numpy(), bits, k)), values)
+        total.index_add_(0, _unpacked(packed, bits, k), values)
     elif codec.format is None:
         total += wire[4 * start :][: 4 * count].view(torch.float32)
     else:
         pieces = _pieces(wire, codec.format, count if n is None else n, start, start + count)
         dequantize_add(pieces, codec.format, count, total)
+
+
+def _packed(places: torch.Tensor, bits: int) -> torch.Tensor:
+    """Return indices below 2^bits as bytes."""
+    if places.device.type != "cpu":
+        return packing.pack(places, bits)
+    return torch.from_numpy(pack_words(places.numpy(), bits))
+
+
+def _unpacked(packed: torch.Tensor, bits: int, count: int) -> torch.Tensor:
+    """Return the ``count`` indices of :func:`_packed`, int64."""
+    if packed.device.type != "cpu":
+        return packing.unpack(packed, bits, count).long()
+    return torch.from_numpy(unpack_words(packed.numpy(), bits, count))
 
 
 def _pieces(wire: torch.Tensor, format: Format, n: int, start: int, stop: int) -> Pieces:

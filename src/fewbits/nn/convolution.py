@@ -15,6 +15,7 @@ import torch
 from fewbits.nn import convolution_by_addition as by_addition
 from fewbits.nn.convolution_by_addition import Geometry
 from fewbits.nn.layer_precision import LayerPrecision
+from fewbits.nn.no_autocast import no_autocast
 from fewbits.nn.products import converted, sum_dtype
 from fewbits.nn.saved_activations import Tensors, save_activation
 from fewbits.nn.straight_through import Formulas, differentiable, product, transformed, unpacked
@@ -77,7 +78,7 @@ class _Convolution(torch.autograd.Function):
         if precision.recipe.product == "add":
             size = _result(x, weight, geometry)
             return by_addition.convolution(a.float(), b.float(), geometry, size).to(x.dtype)
-        with torch.autocast(x.device.type, enabled=False):  # on some devices it would round operands again
+        with no_autocast(x):
             dtype = sum_dtype(x.dtype)
             a, b = a.to(dtype), b.to(x.dtype).to(dtype)
             return torch.convolution(

@@ -72,9 +72,13 @@ def _has_fast_bfloat16() -> bool:
 
 
 def goes_by_panels(x: torch.Tensor) -> bool:
-    """Return whether fewbits multiplies ``x`` itself: on a CPU without units for bfloat16."""
-    ours = x.device.type == "cpu" and x.dtype in (torch.bfloat16, torch.float32)
-    return ours and not _has_fast_bfloat16()
+    """Return whether fewbits multiplies ``x`` itself.
+
+    It does on a CPU without units for bfloat16, and on a GPU that multiplies by block scales.
+    """
+    if x.dtype not in (torch.bfloat16, torch.float32):
+        return False
+    return (x.device.type == "cpu" and not _has_fast_bfloat16()) or ops.multiplies_rounded(x)
 
 
 @dataclass(eq=False)

@@ -12,6 +12,7 @@ import torch
 
 from fewbits.kernels import ops
 from fewbits.nn.layer_precision import LayerPrecision, Operand, goes_by_panels
+from fewbits.nn.no_autocast import no_autocast
 from fewbits.nn.products_by_addition import product_by_addition
 from fewbits.nn.saved_activations import SavedActivation, Tensors, save_activation
 from fewbits.nn.straight_through import Formulas, differentiable, product, transformed, unpacked
@@ -36,7 +37,7 @@ def multiply(a: Operand, b: Operand, precision: LayerPrecision, role: str = "") 
         wide = product_by_addition(left.float(), right.float())
     else:
         summed = sum_dtype(dtype)
-        with torch.autocast(left.device.type, enabled=False):  # which would round operands a second time
+        with no_autocast(left):
             # An operator, not torch.matmul: narrow_products must not see it, and round once more.
             wide = torch.ops.aten.matmul.default(left.to(summed), right.to(dtype).to(summed))
     return precision.to_flow(role, wide, dtype) if role else wide.to(dtype)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import torch
 from torch.optim.optimizer import ParamsT
 
@@ -62,14 +65,22 @@ class AdamW(Optimizer):
         """Return the update that is added to ``values``; see :meth:`Optimizer.update`."""
         step = state["step"] = state.get("step", 0) + 1
         first, second = group["betas"]
+        of_first, of_second = _weight(first, step), _weight(second, step)
         m = self.load(state, "first_moment", values).lerp_(gradient, 1 - first)
         v = (
             self.load(state, "second_moment", values)
             .mul_(second)
             .addcmul_(gradient, gradient, value=1 - second)
         )
-        below = (v.sqrt() / (1 - second**step) ** 0.5).add_(group["eps"])
-        change = m.div(below).mul_(-group["lr"] / (1 - first**step))
+        below = (v.sqrt() / of_second**0.5).add_(group["eps"])
+        change = m.div(below).mul_(-group["lr"] / of_first)
         self.keep(state, "first_moment", m)
         self.keep(state, "second_moment", v)
         return change.sub_(values, alpha=group["lr"] * group["weight_decay"])
+
+
+def _weight(beta: float, step: int | torch.Tensor) -> Any:
+    """Return ``1 - beta^step``, what the steps so far weigh in a moment: a number, or () float32."""
+    if isinstance(step, torch.Tensor):  # counted on a device: the difference in float32 would lose its bits
+        return -torch.expm1(step * math.log(beta)) if beta else torch.ones_like(step)
+    return 1 - beta**step

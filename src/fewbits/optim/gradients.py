@@ -12,7 +12,7 @@ from fewbits.errors import ArgumentError
 from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.optim.packed_gradient import PackedGradient
 from fewbits.optim.packing import pack, torch_dtype, unpack
-from fewbits.optim.sharded import processes
+from fewbits.optim.sharded import local, processes
 from fewbits.recipes import RoleFormat
 
 # Of each parameter that is watched: who packs its gradients.
@@ -90,9 +90,12 @@ class GradientPacker:
         p.grad = PackedGradient(p.grad.float(), self.target, p.grad.dtype)
 
     def _round_part(self, gradient: torch.Tensor) -> None:
-        if bool(gradient.isfinite().all().full_tensor()):  # type: ignore[attr-defined]  # of a sharded tensor
-            values = unpack(pack(gradient.float(), self.target, overflow=None), gradient)
-            gradient.copy_(values)
+        finite = gradient.isfinite().all().full_tensor()  # type: ignore[attr-defined]  # of a sharded tensor
+        if finite.device.type == "cpu" and not finite:  # of a device nobody waits for the answer
+            return
+        values = unpack(pack(gradient.float().nan_to_num(), self.target, overflow=None), gradient)
+        mine = local(gradient)
+        mine.copy_(torch.where(finite, local(values), mine))
 
 
 def _weak(method: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:

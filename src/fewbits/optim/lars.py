@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch.optim.optimizer import ParamsT
@@ -67,7 +68,7 @@ class LARS(Optimizer):
         super().__init__(params, defaults, recipe)
         self._group = group
 
-    def _before_updates(self, unscale: float) -> None:
+    def _before_updates(self, unscale: float | torch.Tensor) -> None:
         """Compute the norms of all layers.
 
         Raises:
@@ -89,8 +90,8 @@ class LARS(Optimizer):
             gradient = self._gradient(layers[i])
             assert gradient is not None
             now = parameters.current(layers[i], self.state[layers[i]], self.recipe)
-            w, g = (float(torch.linalg.vector_norm(x)) for x in (now, gradient * unscale))
-            return w, g
+            w, g = (torch.linalg.vector_norm(x) for x in (now, gradient * unscale))
+            return (float(w), float(g)) if _on_host(w) else (w, g)  # of a device nobody waits for them
 
         self._norms = iter(shared_norms([p.numel() for p in layers], norms, self._group))
 
@@ -98,12 +99,27 @@ class LARS(Optimizer):
         self, values: torch.Tensor, gradient: torch.Tensor, state: ParameterState, group: Options
     ) -> torch.Tensor:
         """Return the update that is added to ``values``; see :meth:`Optimizer.update`."""
-        rate = group["lr"]
+        rate: float | torch.Tensor = group["lr"]
         if values.ndim > 1:
             decay = group["weight_decay"]
             w, g = next(self._norms)
-            rate *= group["trust_coefficient"] * w / (g + decay * w) if w and g else 1.0
+            rate *= _trust(w, g, group["trust_coefficient"], decay)
             gradient = gradient.add(values, alpha=decay)
-        moved = self.load(state, "first_moment", values).mul_(group["momentum"]).add_(gradient, alpha=rate)
+        moved = self.load(state, "first_moment", values).mul_(group["momentum"])
+        if isinstance(rate, torch.Tensor):
+            moved.addcmul_(gradient, rate)
+        else:
+            moved.add_(gradient, alpha=rate)
         self.keep(state, "first_moment", moved)
         return moved.neg()
+
+
+def _on_host(x: torch.Tensor) -> bool:
+    return x.device.type == "cpu"
+
+
+def _trust(w: Any, g: Any, coefficient: float, decay: float) -> Any:
+    """Return the factor of a layer's rate from the norms of its weights and its gradient."""
+    if isinstance(w, torch.Tensor):
+        return torch.where((w != 0) & (g != 0), coefficient * w / (g + decay * w), 1.0)
+    return coefficient * w / (g + decay * w) if w and g else 1.0

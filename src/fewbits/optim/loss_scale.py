@@ -54,13 +54,14 @@ class LossScaler(torch.amp.GradScaler):
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
         """Choose the scale of the next step; call it once after each."""
-        if new_scale is None and not self.scaling.dynamic:
-            new_scale = self.get_scale()
+        if new_scale is None and not self.scaling.dynamic and self._scale is not None:
+            # The scale as it is, unread: it lies where the loss does, which is the device torch compares.
+            new_scale, self._device = self._scale, self._scale.device.type
         super().update(new_scale)
         self.steps += 1
         floor = _floor(self.scaling, self.steps)
-        if self.get_scale() < floor:
-            super().update(floor)
+        if floor and self._scale is not None:
+            self._scale.clamp_(min=floor)
 
     def state_dict(self) -> StateDict:
         """Return torch's state and the count of steps."""

@@ -18,6 +18,7 @@ from fewbits.optim.packed_gradient import PackedGradient
 from fewbits.optim.packing import bytes_of, from_plain, pack, to_plain, unpack
 from fewbits.optim.parameter_state import Moment, Options, ParameterState
 from fewbits.optim.sharded import processes
+from fewbits.optim.skipped_steps import Before
 from fewbits.recipes import Recipe
 from fewbits.recipes import recipe as read
 from fewbits.recipes.rounding import drawing_from, joint_seed
@@ -38,7 +39,9 @@ class _Saved(TypedDict):
 class Optimizer(torch.optim.Optimizer):
     """An optimizer whose parameters, states and gradients are held as a recipe says.
 
-    Arithmetic is float32: a step widens one parameter's state at a time and rounds it back. Parameters that a
+    Arithmetic is float32: a step widens one parameter's state at a time and rounds it back. On a device all
+    of a step is computed there, and the host waits for nothing: whether a loss scaler skips it is decided
+    there too. Parameters that a
     recipe keeps as bfloat16 or float16 are those of that dtype; those in other formats are the ones that
     :func:`fewbits.nn.prepare` rounded.
     With ``held_gradient`` each gradient is packed as soon as autograd has it, or, where several processes
@@ -143,7 +146,7 @@ class Optimizer(torch.optim.Optimizer):
         """
         raise NotImplementedError
 
-    def _before_updates(self, unscale: float) -> None:
+    def _before_updates(self, unscale: float | torch.Tensor) -> None:
         """Compute what the updates of a step need of all parameters together; nothing, of most optimizers.
 
         Args:
@@ -173,9 +176,10 @@ class Optimizer(torch.optim.Optimizer):
             self._before_updates(unscale)
             steps = self._count_common_step()
             pairs = [(p, group) for group in self.param_groups for p in group["params"]]
+            skip = self._overflow_on_device()
             for number, (p, group) in enumerate(pairs):
                 with drawing_from(_common_draws(steps, number)):
-                    self._step_one(p, unscale, cast(Options, group))
+                    self._step_one(p, unscale, skip, cast(Options, group))
         self._narrow_gradients()
         return loss
 
@@ -202,13 +206,18 @@ class Optimizer(torch.optim.Optimizer):
                 )
         self._were_wide.clear()
 
-    def _step_one(self, p: torch.Tensor, unscale: float, group: Options) -> None:
+    def _step_one(
+        self, p: torch.Tensor, unscale: float | torch.Tensor, skip: torch.Tensor | None, group: Options
+    ) -> None:
         gradient = self._gradient(p)
         if gradient is not None:
             state = self.state[p]
             now = parameters.current(p, state, self.recipe)
-            scaled = gradient if unscale == 1 else gradient * unscale
+            before = None if skip is None else Before.of(p, state)
+            scaled = gradient if isinstance(unscale, float) and unscale == 1 else gradient * unscale
             parameters.add_(p, now, self.update(now, scaled, state, group), state, self.recipe)
+            if before is not None and skip is not None:
+                before.restore_where(skip.to(p.device), p, state)
 
     def widen_gradients(self) -> None:
         """Make FP16 gradients float32 until the step; for a loss scaler that unscales before it.
@@ -255,7 +264,8 @@ class Optimizer(torch.optim.Optimizer):
                 ``scaler.get_scale()``.
 
         Returns:
-            The norm before, of unscaled gradients; computed in float32.
+            The norm before, of unscaled gradients; computed in float32. It is a number of Python, for which
+            the host waits once where gradients lie on a device.
         """
         norms = [torch.linalg.vector_norm(g) for _, g in self.gradients()]
         norm = float(torch.linalg.vector_norm(torch.stack(norms))) / loss_scale if norms else 0.0
@@ -320,7 +330,7 @@ class Optimizer(torch.optim.Optimizer):
         # torch would turn every state into the dtype of its parameter.
         super().load_state_dict({**state_dict, "state": {}})
         for p, entries in states.items():
-            self.state[p] = {name: _own(from_plain(value), p) for name, value in entries.items()}
+            self.state[p] = {name: _own(name, from_plain(value), p) for name, value in entries.items()}
 
     def _check_names(self, p: torch.Tensor, names: set[str]) -> None:
         narrow = parameters.parameter_format(p, self.recipe) is not None
@@ -359,15 +369,25 @@ class Optimizer(torch.optim.Optimizer):
             )
         return p.grad.float()
 
-    def _unscale(self) -> float | None:
-        """Return the factor that unscales gradients, or None if a loss scaler found an overflow."""
-        overflow = getattr(self, "found_inf", None)
+    def _unscale(self) -> float | torch.Tensor | None:
+        """Return the factor that unscales gradients, or None if a loss scaler is known to see an overflow."""
+        overflow: torch.Tensor | None = getattr(self, "found_inf", None)
         if overflow is None:
             return 1.0
+        scale: torch.Tensor | None = getattr(self, "grad_scale", None)
+        if self._overflow_on_device() is not None:
+            return 1.0 if scale is None else scale.reciprocal()
         if overflow:
             return None
-        scale: torch.Tensor | None = getattr(self, "grad_scale", None)
         return 1.0 if scale is None else 1.0 / float(scale)
+
+    def _overflow_on_device(self) -> torch.Tensor | None:
+        """Return whether the loss scaler saw an overflow, () bool, where the host would wait for the answer.
+
+        The step is then computed and taken back where it is to be skipped, all of it on the device.
+        """
+        overflow: torch.Tensor | None = getattr(self, "found_inf", None)
+        return None if overflow is None or overflow.device.type == "cpu" else overflow != 0
 
     def load(self, state: ParameterState, role: Moment, like: torch.Tensor) -> torch.Tensor:
         """Return a moment as a float32 tensor that the caller may change; zeros before the first step."""
@@ -380,7 +400,9 @@ class Optimizer(torch.optim.Optimizer):
         state[role] = pack(x, getattr(self.recipe, role))
 
 
-def _own(value: Any, p: torch.Tensor) -> Any:
+def _own(name: str, value: Any, p: torch.Tensor) -> Any:
+    if name in _COUNTS and p.device.type == "cpu":  # a device where steps may be skipped counts in a tensor
+        return int(value)
     return value.detach().clone().to(p.device) if isinstance(value, torch.Tensor) else value
 
 

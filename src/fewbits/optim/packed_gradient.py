@@ -36,7 +36,8 @@ class PackedGradient(torch.Tensor):
 
     Whatever reads it gets its values. Multiplied by one number, as loss scalers and clipping do, it stays
     packed and nothing is rounded; what autograd adds is rounded anew. Whatever else is written to it is kept
-    as it is: packed where the format has the values, wide where it has not.
+    as it is: packed where the format has the values, wide where it has not. On a device, where the host would
+    have to wait for the answer, it is kept wide.
 
     Args:
         x: float32 values; those that are not finite make the whole gradient NaN.
@@ -111,8 +112,10 @@ class PackedGradient(torch.Tensor):
         return self._box.inner
 
     def _narrow(self) -> None:
-        """Pack the values again if the format represents them exactly."""
+        """Pack the values again if the format represents them exactly; on a device they stay wide, unread."""
         x = self._box.inner.float()
+        if x.device.type != "cpu":
+            return
         box = _packed(x, self.target)
         if torch.equal(unpack(box.inner) * box.factor, x):
             self._replace(box)
@@ -127,9 +130,11 @@ def _shell(like: torch.Tensor, target: RoleFormat, dtype: torch.dtype) -> Packed
 
 
 def _packed(x: torch.Tensor, target: RoleFormat) -> _Box:
-    finite = bool(x.isfinite().all())
-    inner = pack(x if finite else torch.zeros_like(x), target, overflow=None)
-    return _Box(inner, torch.tensor(1.0 if finite else torch.nan, device=x.device))
+    finite = x.isfinite().all()
+    # Of a device nobody waits for the answer: the choice is made there.
+    kept = x if x.device.type == "cpu" and finite else torch.where(finite, x, 0.0)
+    factor = torch.where(finite, 1.0, torch.nan).to(x.device, torch.float32)
+    return _Box(pack(kept, target, overflow=None), factor)
 
 
 def _values(x: Any) -> Any:
@@ -147,8 +152,7 @@ def _unscale(gradients: list[torch.Tensor], found_inf: torch.Tensor, inv_scale: 
         _UNSCALE(plain, found_inf, inv_scale)
     for g in gradients:
         if isinstance(g, PackedGradient):
-            if not bool(g.values().isfinite().all()):
-                found_inf.fill_(1.0)
+            found_inf.masked_fill_(~g.values().isfinite().all(), 1.0)
             g.mul_(inv_scale)
 
 

@@ -12,7 +12,7 @@ Moment = Literal["first_moment", "second_moment"]
 class ParameterState(TypedDict, total=False):
     """What an optimizer holds for one parameter between steps, packed where the recipe says so."""
 
-    step: int  # of the updates so far
+    step: int | torch.Tensor  # of the updates so far; () float32 on a device whose loss scaler may skip some
     first_moment: torch.Tensor
     second_moment: torch.Tensor
     master: torch.Tensor  # the values that updates are added to, of a narrow parameter

@@ -70,7 +70,8 @@ def _before(p: torch.Tensor, recipe: Recipe) -> torch.Tensor:
     if before is not None and not before.is_meta:
         before = of_one(before.to(p.device, torch.float32), p)
         target = parameter_format(p, recipe)
-        # Nobody has set the parameter since it was rounded.
-        if target is not None and torch.equal(local(round_values(before, target)), local(own)):
-            return before
+        if target is not None:
+            # If nobody has set the parameter since it was rounded; chosen on its device.
+            same = (local(round_values(before, target)) == local(own)).all()
+            return of_one(torch.where(same, local(before), local(own)), p)
     return own.clone()

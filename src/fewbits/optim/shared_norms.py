@@ -11,7 +11,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from fewbits.errors import ArgumentError
 from fewbits.typing import ProcessGroup
 
-Norms = tuple[float, float]  # of the weights of a layer, and of its gradient
+Norms = tuple[float, float] | tuple[torch.Tensor, torch.Tensor]
+"""Of the weights of a layer, and of its gradient: numbers, or () float32 on the device of the layer."""
 
 
 def shared_norms(sizes: Sequence[int], norms: Callable[[int], Norms], group: ProcessGroup) -> list[Norms]:
@@ -38,12 +39,14 @@ def shared_norms(sizes: Sequence[int], norms: Callable[[int], Norms], group: Pro
     device = "cuda" if distributed.get_backend(among) == "nccl" else "cpu"
     mine = torch.zeros(max(map(len, shares)), 2, device=device)
     for place, i in enumerate(shares[rank]):
-        mine[place] = torch.tensor(norms(i))
+        mine[place] = torch.stack([torch.as_tensor(x) for x in norms(i)])
     gathered = [torch.empty_like(mine) for _ in range(processes)]
     distributed.all_gather(gathered, mine, group=among)
-    found = [(0.0, 0.0)] * len(sizes)
+    found: list[Norms] = [(0.0, 0.0)] * len(sizes)
     for share, rows in zip(shares, gathered, strict=True):
-        for i, (w, g) in zip(share, rows.tolist(), strict=False):  # rows beyond a share are of none
+        # Rows beyond a share are of none; what lies on a device is not read.
+        pairs = rows.tolist() if rows.device.type == "cpu" else rows.unbind()
+        for i, (w, g) in zip(share, pairs, strict=False):
             found[i] = (w, g)
     return found
 

@@ -45,7 +45,10 @@ class Target:
         return None
 
     def multipliers(self, w: Tensor) -> Tensor:
-        """Return what each element of w, (rows, n), is multiplied by after quantizing: float64, exact."""
+        """Return what each element of w, (rows, n), is multiplied by after quantizing: float64, exact.
+
+        It is computed on the CPU, once for each layer, from a copy of w, and lies there.
+        """
         if self.format.groups.scales is None:
             return torch.ones(w.shape, dtype=torch.float64)
         parts = quantize(w.cpu(), self.format, axis=1, scale_rule=self._rule).parts()

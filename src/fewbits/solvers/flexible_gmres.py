@@ -57,10 +57,11 @@ def flexible_gmres(
         go_on: ``go_on(iteration, residuals, partial)`` is called after each iteration with the norms of the
             residuals, (k,), and a function that returns the correction so far; False stops.
     """
-    problem = HessenbergQR(size.numpy(), maxiter, str(dtype).removeprefix("torch."))
+    place = size.device  # of the vectors; the small least squares problem is the host's
+    problem = HessenbergQR(size.cpu().numpy(), maxiter, str(dtype).removeprefix("torch."))
 
     def solution() -> torch.Tensor:
-        return basis.combine(problem.solution())
+        return basis.combine(problem.solution().to(place))
 
     for iteration in range(1, maxiter + 1):
         w = basis.expand()
@@ -70,8 +71,11 @@ def flexible_gmres(
         length = basis.norm(w)
         if not bool(torch.isfinite(length).all()):
             break  # the solution is still that of the iteration before
-        residuals = problem.append((overlaps + more).numpy(), length.numpy(), before.numpy())
-        if not go_on(iteration, torch.from_numpy(residuals), solution) or problem.complete.all():
+        residuals = problem.append(
+            *((overlaps + more).cpu().numpy(), length.cpu().numpy(), before.cpu().numpy())
+        )
+        left = torch.from_numpy(residuals).to(place)
+        if not go_on(iteration, left, solution) or problem.complete.all():
             break
-        basis.append(w, torch.where(torch.from_numpy(problem.complete), 0.0, length))
+        basis.append(w, torch.where(torch.from_numpy(problem.complete).to(place), 0.0, length))
     return solution(), problem.columns

@@ -63,9 +63,9 @@ def compress(w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         )
     groups = w.reshape(m, k // kind.group, kind.group)
     nonzero = groups != 0
-    patterns = nonzero.repeat_interleave(4 // kind.group, -1).long() @ torch.tensor(
-        [1, 2, 4, 8], device=w.device
-    )
+    # Not a product of integers, which GPUs have no operation for in torch.
+    bits = nonzero.repeat_interleave(4 // kind.group, -1) << torch.arange(4, device=w.device)
+    patterns = bits.sum(-1)
     indices = torch.tensor(_INDICES, device=w.device)[patterns]
     if bool((indices < 0).any()):
         row = int((indices < 0).any(1).nonzero()[0])

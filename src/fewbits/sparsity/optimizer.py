@@ -62,7 +62,8 @@ class MaskedOptimizer(torch.optim.Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Wrap an optimizer, or become a copy that wraps a copy."""
         super().__setstate__(state)  # hooks and profiling as torch has them
-        self.flip_rate = 0.0
+        self._flips: int | torch.Tensor = 0
+        self._counted = 0, -2  # the number of the last step, and the version of its counter
         self._root = sparse_root(self.model)
         self._sparsity = cast(Sparsity, self._root.fewbits_sparsity)
         self._find_layers()
@@ -121,27 +122,40 @@ class MaskedOptimizer(torch.optim.Optimizer):
         if isinstance(schedule, Recomputed):
             local(layer.p).copy_(layer.dense)
             if gradient is not None and schedule.decay:
-                factor = schedule.decay * (1.0 if scale is None else float(scale))
                 dropped = layer.dense.clone()
                 keep_(dropped, ~layer.mask)
+                if scale is not None and scale.device.type != "cpu":  # of a device nobody waits for it
+                    dropped, scale = dropped * scale, None
+                factor = schedule.decay * (1.0 if scale is None else float(scale))
                 local(gradient).add_(dropped, alpha=factor)
         elif gradient is not None:
             keep_(local(gradient), layer.mask)
 
     def _after(self) -> None:
         schedule = self._sparsity.schedule
-        self.flip_rate = 0.0
+        self._flips = 0
         if isinstance(schedule, Recomputed):
             for layer in self._layers:
                 layer.dense.copy_(local(layer.p))
         if not isinstance(schedule, Frozen):
-            self._root.get_buffer(STEP).add_(1)
-            step = int(self._root.get_buffer(STEP))
+            step = self._count_step(self._root.get_buffer(STEP))
             if schedule.is_due(step):
-                flips = sum(layer.take(self._new_mask(layer, step)) for layer in self._layers)
-                self.flip_rate = flips / sum(layer.mask.numel() for layer in self._layers)
+                self._flips = sum(layer.take(self._new_mask(layer, step)) for layer in self._layers)
         for layer in self._layers:
             self._mask(layer)
+
+    def _count_step(self, counter: torch.Tensor) -> int:
+        """Return the number of this step; a counter on a device is read only if someone else has set it."""
+        counter.add_(1)
+        known, version = self._counted
+        unchanged = counter.device.type != "cpu" and version + 1 == counter._version
+        self._counted = known + 1 if unchanged else int(counter), counter._version
+        return self._counted[0]
+
+    @property
+    def flip_rate(self) -> float:
+        """The share of the masks' entries that the last step changed; the host waits for a device."""
+        return float(self._flips) / sum(layer.mask.numel() for layer in self._layers)
 
     def _new_mask(self, layer: _Layer, step: int) -> torch.Tensor:
         """Return the mask that a layer has after ``step`` steps."""
@@ -233,10 +247,10 @@ class _Layer:
             if buffer is not None:
                 self.module._buffers[name] = cut_like(buffer, self.p)
 
-    def take(self, new_mask: torch.Tensor) -> int:
-        """Replace the mask, and return how many entries of the local shard changed."""
+    def take(self, new_mask: torch.Tensor) -> torch.Tensor:
+        """Replace the mask, and return how many entries of the local shard changed, () int64 beside it."""
         part = local(cut_like(new_mask, self.p))
-        flips = int((part != self.mask).sum())
+        flips = (part != self.mask).sum()
         self.mask.copy_(part)
         return flips
 
@@ -244,7 +258,16 @@ class _Layer:
 def _masked(packed: NarrowTensor, mask: torch.Tensor) -> NarrowTensor:
     """Return a packed state with masked values set to zero; ``packed`` itself if they are zero already."""
     values = packed.dense()
-    if values.shape != mask.shape or not bool(values[~mask].any()):
+    if values.shape != mask.shape:
         return packed
+    dropped = ~mask
+    if values.device.type == "cpu" and not bool(values[dropped].any()):
+        return packed
+    wanted = (torch.where(dropped, values, 0.0) != 0).any()  # on a device nobody waits for the answer
     keep_(values, mask)
-    return quantize(values, packed.format, axis=packed.axis)
+    masked = quantize(values, packed.format, axis=packed.axis)
+    if values.device.type == "cpu":
+        return masked
+    pairs = zip(masked.pieces, packed.pieces, strict=True)
+    parts = tuple(None if a is None or b is None else torch.where(wanted, a, b) for a, b in pairs)
+    return masked.remade(parts, masked.shape, masked.axis)

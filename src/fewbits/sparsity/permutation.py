@@ -74,7 +74,8 @@ def find_order(
 
     Raises:
         FormatError: no such pattern.
-        ArgumentError: w has other axes, its columns are not a multiple of M, or a budget is not positive.
+        ArgumentError: w has other axes, its columns are not a multiple of M, it is not on the CPU, where the
+            search runs, or a budget is not positive.
         DTypeError: w is not floating point.
         DataError: w holds a NaN or an infinity.
 
@@ -109,6 +110,11 @@ def _checked(matrices: list[torch.Tensor], pattern: Pattern) -> int:
     for w in matrices:
         if not w.is_floating_point():
             raise DTypeError(f"weights of {w.dtype}; expected floating-point numbers")
+        if not w.is_cpu:
+            raise ArgumentError(
+                f"weights on {w.device}; the search for an order of columns runs only on the CPU: move them,"
+                " or the model, there with .cpu()"
+            )
     shapes = [tuple(w.shape) for w in matrices]
     columns = shapes[0][-1] if shapes and len(shapes[0]) == 2 else 0
     if (
@@ -129,7 +135,7 @@ def _parts(matrices: list[torch.Tensor]) -> Iterator[torch.Tensor]:
     """Yield magnitudes in float64, some rows at a time: all of them may be more than fits into memory."""
     for w in matrices:
         for first in range(0, len(w), _ROWS_AT_ONCE):
-            yield w.detach()[first : first + _ROWS_AT_ONCE].cpu().double().abs()
+            yield w.detach()[first : first + _ROWS_AT_ONCE].double().abs()
 
 
 def _kept_magnitude(matrices: list[torch.Tensor], pattern: Pattern, order: torch.Tensor) -> float:
@@ -153,7 +159,7 @@ def _sampled(matrices: list[torch.Tensor], random: np.random.Generator) -> torch
     samples, start = [], 0
     for w in matrices:
         rows_of_w = chosen[(chosen >= start) & (chosen < start + len(w))] - start
-        samples.append(w.detach()[rows_of_w.to(w.device)].cpu().double().abs())
+        samples.append(w.detach()[rows_of_w].double().abs())
         start += len(w)
     return torch.cat(samples)
 

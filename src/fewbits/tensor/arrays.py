@@ -89,12 +89,7 @@ def checked_out(out: Any, x: Any, *read: NDArray[Any]) -> NDArray[Any]:
         ArgumentError: out differs from x in type, dtype or shape, is not contiguous or aligned, or overlaps
             what is read.
     """
-    alike = type(out) is type(x) and out.dtype == x.dtype and tuple(out.shape) == tuple(x.shape)
-    if not alike or (is_torch(out) and (out.device.type != "cpu" or x.device.type != "cpu")):
-        raise ArgumentError(
-            f"out is not like the result, a {type(x).__name__} of {getattr(x, 'dtype', None)} and shape "
-            f"{tuple(x.shape)}; give one of its family, dtype and shape on the CPU, or leave it out"
-        )
+    check_like(out, x)
     target, _ = opened(out)
     faults = {
         "is not contiguous": not target.flags.c_contiguous,
@@ -108,6 +103,26 @@ def checked_out(out: Any, x: Any, *read: NDArray[Any]) -> NDArray[Any]:
     if fault is not None:
         raise ArgumentError(f"out {fault}; give a separate, contiguous array that can be written, or none")
     return target
+
+
+def check_like(out: Any, x: Any) -> None:
+    """Raise ArgumentError unless ``out`` is like ``x`` in type, dtype, shape and device.
+
+    Raises:
+        ArgumentError: it is not.
+    """
+    alike = type(out) is type(x) and out.dtype == x.dtype and tuple(out.shape) == tuple(x.shape)
+    if not alike or (is_torch(out) and out.device != x.device):
+        where = f" on {x.device}" if is_torch(x) else ""
+        raise ArgumentError(
+            f"out is not like the result, a {type(x).__name__} of {getattr(x, 'dtype', None)} and shape "
+            f"{tuple(x.shape)}{where}; give one of its family, dtype, shape and device, or leave it out"
+        )
+
+
+def overwrite(out: Any, y: Any) -> Any:
+    """Copy the tensor ``y`` to ``out``, which is like it, on their device; return out."""
+    return out.copy_(y)
 
 
 def refuse_gradient(*given: Any) -> None:

@@ -12,12 +12,14 @@ from fewbits.kernels.arrays import conversions
 from fewbits.kernels.bits.options import Choices, decide
 from fewbits.tensor import inputs
 from fewbits.tensor.arrays import (
+    check_like,
     checked_axis,
     checked_out,
     is_narrow,
     is_torch,
     mark_changed,
     opened,
+    overwrite,
     refuse_gradient,
     seed_of,
 )
@@ -96,15 +98,20 @@ def quantize(
         q = packing.quantized(x, target, checked_axis(axis, x.ndim), choices, seed, whole)
         return q if sparsity is None else q.compressed(sparsity)
     options = decide(target, choices, seed)
+    if out is not None and sparsity is not None:
+        raise ArgumentError(
+            f"out with sparsity={sparsity}; a sparse result is a new tensor: leave one of them out"
+        )
+    if is_torch(x) and not x.is_cpu:
+        front = checked_axis(axis, x.ndim)
+        packing.check_out(out, x, target, front)
+        packing.overwrite(out, packing.quantized(x, target, front, choices, seed, whole))  # type: ignore[arg-type]  # checked
+        return out  # type: ignore[return-value]  # checked
     array, close = opened(x)
     front = checked_axis(axis, array.ndim)
     if out is not None:
-        if sparsity is not None:
-            raise ArgumentError(
-                f"out with sparsity={sparsity}; a sparse result is a new tensor: leave one of them out"
-            )
-        parts = packing.checked_parts(out, x, target, front)
-        conversions.quantize(array, target, front, options, whole, out=parts)
+        packing.check_out(out, x, target, front)
+        conversions.quantize(array, target, front, options, whole, out=packing.arrays(out))
         for changed in (out, *out.pieces):
             mark_changed(changed)
         return out
@@ -132,6 +139,11 @@ def dequantize(q: NarrowTensor, *, out: AnyArray | None = None) -> AnyArray:
         return values
     from fewbits.tensor.narrow import packing  # needs torch
 
+    if not q.is_cpu:
+        check_like(out, packing.values_like(q))
+        refuse_gradient(out)
+        there: AnyArray = overwrite(out, q.dense())
+        return there
     parts = packing.arrays(q.with_all_codes())
     place = checked_out(out, packing.values_like(q), *(part for part in parts if part is not None))
     refuse_gradient(out)
@@ -175,6 +187,14 @@ def fake_quantize(
         return ops.fake_quantize(x, format, checked_axis(axis, x.ndim), choices, seed, whole)  # type: ignore[return-value]  # Array is a tensor here
     target = inputs.format(format)
     options = decide(target, choices, seed)
+    if is_torch(x) and not x.is_cpu:
+        from fewbits.kernels import ops  # needs torch
+
+        check_like(out, x)
+        refuse_gradient(x, out)
+        y = ops.fake_quantize(x, target, checked_axis(axis, x.ndim), choices, seed, whole)
+        there: Array = overwrite(out, y)
+        return there
     array, close = opened(x)
     front = checked_axis(axis, array.ndim)
     if out is None:

@@ -38,15 +38,25 @@ def test_top_k_refuses_what_it_cannot_count() -> None:
     [
         torch.ones(4, 2),
         torch.ones(8)[::2],
-        torch.ones(8, device="meta"),
         torch.tensor(1.0),
         torch.ones(8).to_sparse(),
     ],
-    ids=["matrix", "strided", "meta", "scalar", "sparse"],
+    ids=["matrix", "strided", "scalar", "sparse"],
 )
-def test_what_is_not_flat_on_the_cpu_is_refused(x: torch.Tensor) -> None:
-    with pytest.raises(ArgumentError, match=r"expected a flat one on the CPU.*x\.cpu\(\)\.flatten\(\)"):
+def test_what_is_not_flat_is_refused(x: torch.Tensor) -> None:
+    remedy = "to_dense" if x.is_sparse else "contiguous"
+    with pytest.raises(ArgumentError, match=rf"expected a flat one.* side by side: x\.{remedy}\(\)\.flatten"):
         ops.top_k(x, 1)
+    assert len(ops.top_k(getattr(x, remedy)().flatten(), 1)) == 1
+
+
+def test_tensors_on_several_devices_are_refused() -> None:
+    x, residual = torch.ones(8), torch.ones(8, device="meta")
+    with pytest.raises(ArgumentError, match=r"residual is on meta; expected cpu, where the rest is"):
+        ops.quantize_with_feedback(x, residual, "int8", Choices(), 0, [torch.zeros(8, dtype=torch.uint8)])
+    pieces = [torch.zeros(8, dtype=torch.uint8, device="meta"), None, None, None]
+    with pytest.raises(ArgumentError, match=r"pieces\[0\] is on meta; expected cpu"):
+        ops.dequantize_add(pieces, "int8", 8, x)
 
 
 def test_other_dtypes_are_refused() -> None:

@@ -148,10 +148,11 @@ def reduced(
         layers: lengths of the parts that have a scale of their own.
         state: of the codec.
         keys: of the residuals in the state, one for all layers or one for each.
-        out: (n,) float32, contiguous, on the CPU, where the result is written; it may be x. None: new memory.
+        out: (n,) float32, contiguous, on x's device, where the result is written; it may be x. None: a new
+            tensor.
     """
     n = x.numel()
-    total = empty(n, torch.float32) if out is None else out
+    total = empty(n, torch.float32, x.device) if out is None else out
     lengths = [n] if len(keys) == 1 else layers or [n]
     finite, *kept = agreed(x, codec, peers, what, state, keys, lengths)
     peers.traffic.count("all_reduce", 0, wide=2 * (peers.size - 1) * n * x.element_size() // peers.size)
@@ -187,7 +188,7 @@ def _of_kept(
 ) -> torch.Tensor:
     """Send the values kept to all processes, and add them there in the order of ranks."""
     seed = 0 if state is None else derived(state.next_call(), peers.rank)
-    sent = empty(wire.nbytes(codec, x.numel()), torch.uint8)
+    sent = empty(wire.nbytes(codec, x.numel()), torch.uint8, x.device)
     peers.traffic.encoded(wire.encode(x, codec, sent, seed, residual, velocity), wire.kept(codec, x.numel()))
     add_runs(list(peers.all_gather(sent)), codec, total)
     return total.div_(peers.size) if mean else total
@@ -215,8 +216,8 @@ def _by_levels(
     wide = Codec()
     pieces = even(x.numel(), inner.size, codec.format)
     job = Reduction(x.float(), pieces, wide, inner, mean=mean)
-    mine = job.own_sum(empty(pieces[inner.rank], torch.float32))
+    mine = job.own_sum(empty(pieces[inner.rank], torch.float32, x.device))
     own = within(layers, sum(pieces[: inner.rank]), mine.numel())
     between = f"{what}, between nodes"
     total = reduced(mine, codec, outer, between, mean=mean, layers=own, state=state, keys=keys)
-    return job.shared(total, empty(x.numel(), torch.float32))
+    return job.shared(total, empty(x.numel(), torch.float32, x.device))

@@ -59,12 +59,12 @@ def all_to_all(
     peers.traffic.count("all_to_all", 0, wide=(len(x) - sizes[peers.rank]) * per_row * x.element_size())
     seed = 0 if state is None else state.next_call()
     lengths = [wire.nbytes(read, rows * per_row) for rows in sizes]
-    sent = torch.zeros(sum(lengths), dtype=torch.uint8)
+    sent = x.new_zeros(sum(lengths), dtype=torch.uint8)
     for rank, (rows, run) in enumerate(zip(x.split(sizes), sent.split(lengths), strict=True)):
         format = wire.encode(rows.reshape(-1), read, run, derived(seed, peers.rank, rank))
         peers.traffic.encoded(format, rows.numel())
     runs = peers.all_to_all(sent, lengths, [wire.nbytes(read, rows * per_row) for rows in received])
-    found = torch.empty(sum(received) * per_row, dtype=torch.float32)
+    found = x.new_empty(sum(received) * per_row, dtype=torch.float32)
     parts = found.split([rows * per_row for rows in received])
     for run, part, (finite, *_) in zip(runs, parts, told, strict=True):
         wire.decode(run, read, part)

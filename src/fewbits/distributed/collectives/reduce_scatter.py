@@ -98,10 +98,10 @@ def scattered(
         mean: divide by the number of processes.
         state: of the codec.
         key: of the residual in the state.
-        out: float32, contiguous, on the CPU, where the piece is written; None: new memory.
+        out: float32, contiguous, on x's device, where the piece is written; None: new memory.
     """
     n = x.numel()
-    total = empty(pieces[peers.rank], torch.float32) if out is None else out
+    total = empty(pieces[peers.rank], torch.float32, x.device) if out is None else out
     finite, residual, velocity = agreed(x, codec, peers, what, state, [key], [n])
     peers.traffic.count("reduce_scatter", 0, wide=(n - pieces[peers.rank]) * x.element_size())
     if not finite:

@@ -63,11 +63,7 @@ def compress(codes: Bytes, format: Format, n: int, pattern: Pattern, out: Bytes 
     shape = (len(lines), stream_bytes(n, bits, pattern))
     stream = empty_aligned(shape, np.uint8) if out is None else out.reshape(shape)
     wrong = native.compress(lines, stream, pattern, bits, n, zero, minus_zero, threads=threads())
-    if wrong >= 0:
-        raise DataError(
-            f"line {wrong} has a group of {pattern.group} with more than {pattern.keep} values that are not "
-            f"zero; {pattern} stores what is sparse already: set the others to zero first"
-        )
+    refuse_crowded(wrong, pattern)
     return stream.reshape(*codes.shape[:-1], stream.shape[-1])
 
 
@@ -81,7 +77,9 @@ def expand(stream: Bytes, format: Format, n: int, pattern: Pattern, out: Bytes |
     lines = _lines(stream, n, bits, pattern)
     shape = (len(lines), line_bytes(n, bits))
     codes = empty_aligned(shape, np.uint8) if out is None else out.reshape(shape)
-    _refuse(native.expand(lines, codes, pattern, bits, n, zeros(format)[0], threads=threads()), pattern)
+    refuse_damaged(
+        native.expand(lines, codes, pattern, bits, n, zeros(format)[0], threads=threads()), pattern
+    )
     return codes.reshape(*stream.shape[:-1], codes.shape[-1])
 
 
@@ -93,7 +91,7 @@ def check_masks(stream: Bytes, format: Format, n: int, pattern: Pattern) -> None
     """
     bits = format.element.bits
     lines = _lines(stream, n, bits, pattern)
-    _refuse(native.expand(lines, None, pattern, bits, n, zeros(format)[0], threads=threads()), pattern)
+    refuse_damaged(native.expand(lines, None, pattern, bits, n, zeros(format)[0], threads=threads()), pattern)
 
 
 def _lines(stream: Bytes, n: int, bits: int, pattern: Pattern) -> Bytes:
@@ -102,7 +100,25 @@ def _lines(stream: Bytes, n: int, bits: int, pattern: Pattern) -> Bytes:
     return lines
 
 
-def _refuse(line: int, pattern: Pattern) -> None:
+def refuse_crowded(line: int, pattern: Pattern) -> None:
+    """Raise DataError for a line that keeps too many values; -1 is none.
+
+    Raises:
+        DataError: there is one.
+    """
+    if line >= 0:
+        raise DataError(
+            f"line {line} has a group of {pattern.group} with more than {pattern.keep} values that are not "
+            f"zero; {pattern} stores what is sparse already: set the others to zero first"
+        )
+
+
+def refuse_damaged(line: int, pattern: Pattern) -> None:
+    """Raise DataError for a line with a damaged mask; -1 is none.
+
+    Raises:
+        DataError: there is one.
+    """
     if line >= 0:
         raise DataError(
             f"line {line} has a mask that does not keep {pattern.keep} of each {pattern.group}, as {pattern} "

@@ -12,14 +12,14 @@ from fewbits.kernels import native
 from fewbits.kernels.arrays.conversions import fake_quantize, limits
 from fewbits.kernels.arrays.threads import threads
 from fewbits.kernels.arrays.values import largest_finite
-from fewbits.kernels.bits.error_sums import ErrorSums
+from fewbits.kernels.bits.error_sums import ErrorSums, part_of
 from fewbits.kernels.bits.options import Options
 from fewbits.kernels.bits.reals import widened, without_infinity
 
 Array = NDArray[Any]
 
 
-_PIECE = 1 << 16  # values that the definition takes at once: it needs about twenty times their bytes
+PIECE = 1 << 16  # values that the definition takes at once: it needs about twenty times their bytes
 
 
 def tally(x: Array, format: Format, axis: int, chosen: Options, amax: float | None = None) -> ErrorSums:
@@ -38,9 +38,31 @@ def tally(x: Array, format: Format, axis: int, chosen: Options, amax: float | No
     return _in_steps(lines, format, chosen, amax)
 
 
+def added_at_once(
+    shape: tuple[int, int], format: Format, chosen: Options, dtype: Any
+) -> tuple[tuple[int, int], int] | None:
+    """Return how a compiled kernel adds up the errors of finite lines, or None where none does.
+
+    Args:
+        shape: (lines, n).
+        format: any.
+        chosen: from :func:`fewbits.kernels.bits.options.options`.
+        dtype: of the lines.
+
+    Returns:
+        The shape of lines that are added, which are one where they share nothing, and the values of a part,
+        as :func:`fewbits.kernels.reference.tally.tally.tally` takes both.
+    """
+    part = part_of(format)
+    if part is None or not native.supports_tally(format, chosen, dtype):
+        return None
+    is_one = native.joins_lines(format, shape, 1) and not shares_scale(format, "channel")
+    return ((1, shape[0] * shape[1]) if is_one else shape), part
+
+
 def _in_steps(x: Array, format: Format, chosen: Options, amax: float | None) -> ErrorSums:
     """Round, find the limits, and compare: what the compiled kernel does at once."""
-    step, sums = max(1, _PIECE // x.shape[1]), ErrorSums()
+    step, sums = max(1, PIECE // x.shape[1]), ErrorSums()
     if amax is None and shares_scale(format, "tensor"):
         # A NaN or infinity anywhere may decide the scale of the tensor, so it is not processed in pieces.
         most, is_finite = largest_finite(x)

@@ -24,10 +24,19 @@ def top_k(x: NDArray[Any], k: int) -> NDArray[np.int64]:
     Raises:
         ArgumentError: k is not from 0 to n, or n is 2^31 or more.
     """
-    if not 0 <= k <= x.size:
-        raise ArgumentError(f"k={k} of {x.size} values; expected 0 to {x.size}")
-    if x.size > native.MOST_RANKED:
-        raise ArgumentError(f"{x.size} values; top_k takes {native.MOST_RANKED} at most: cut them into parts")
+    check_count(k, x.size)
     places = np.empty(k, np.int64)
     native.top_k(x, places, threads=threads())
     return places
+
+
+def check_count(k: int, n: int) -> None:
+    """Raise ArgumentError unless ``k`` of ``n`` values can be taken.
+
+    Raises:
+        ArgumentError: k is not from 0 to n, or n is 2^31 or more.
+    """
+    if not 0 <= k <= n:
+        raise ArgumentError(f"k={k} of {n} values; expected 0 to {n}")
+    if n > native.MOST_RANKED:
+        raise ArgumentError(f"{n} values; top_k takes {native.MOST_RANKED} at most: cut them into parts")

@@ -24,6 +24,7 @@ from fewbits.kernels.native.gemm.product import (
     side_by_side,
 )
 from fewbits.kernels.native.gemv.gemv import gemv, gemv_format, gemv_lent, supports_product
+from fewbits.kernels.native.jobs.packed import joins_lines
 from fewbits.kernels.native.jobs.plan import Plan, plan, reading_plan
 from fewbits.kernels.native.nm.permutation import PermutationSearch
 from fewbits.kernels.native.nm.stream import compress, expand
@@ -68,6 +69,7 @@ __all__ = [
     "has_bfloat16_products",
     "has_unit",
     "isas",
+    "joins_lines",
     "magnitudes",
     "plan",
     "product",

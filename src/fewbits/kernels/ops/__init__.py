@@ -1,5 +1,6 @@
 """The operators of torch, here and nowhere else: schema, shape function, gradient, vmap, sharding."""
 
+from fewbits.kernels.ops.by_triton import multiplies_rounded
 from fewbits.kernels.ops.conversions import dequantize, fake_quantize, quantize
 from fewbits.kernels.ops.flat import (
     dequantize_add,
@@ -10,7 +11,7 @@ from fewbits.kernels.ops.flat import (
     quantize_with_feedback,
     top_k,
 )
-from fewbits.kernels.ops.nm import compress, expand
+from fewbits.kernels.ops.nm import check_masks, compress, expand
 from fewbits.kernels.ops.products import (
     addition_product,
     bfloat16_product,
@@ -19,10 +20,12 @@ from fewbits.kernels.ops.products import (
     rounded_product,
     rounds_in_product,
 )
+from fewbits.kernels.ops.tally import tally
 
 __all__ = [
     "addition_product",
     "bfloat16_product",
+    "check_masks",
     "compress",
     "dequantize",
     "dequantize_add",
@@ -33,10 +36,12 @@ __all__ = [
     "gemv",
     "gemv_int8",
     "largest_finite",
+    "multiplies_rounded",
     "quantize",
     "quantize_flat",
     "quantize_with_feedback",
     "rounded_product",
     "rounds_in_product",
+    "tally",
     "top_k",
 ]

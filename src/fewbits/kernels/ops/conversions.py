@@ -11,9 +11,13 @@ import torch
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format, parse, shares_scale
 from fewbits.graphs import constant_in_graphs
+from fewbits.kernels import portable
 from fewbits.kernels.arrays import conversions
 from fewbits.kernels.arrays import lent as kernels
+from fewbits.kernels.arrays.conversions import exact_arithmetic
 from fewbits.kernels.bits.options import Choices, decide, read_format, read_options
+from fewbits.kernels.ops import by_triton
+from fewbits.kernels.ops.backends import active_backend, is_native
 from fewbits.kernels.ops.derivatives import derive
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded
 from fewbits.kernels.ops.library import LIBRARY, define
@@ -39,6 +43,8 @@ def _fake_quantize(
     seed: int,
     amax: float | None,
 ) -> torch.Tensor:
+    if not is_native(x):
+        return _portable_fake_quantize(x, axis, format, options, seed, amax)
     planned = _planned(x, axis, format, options)
     if planned is not None:
         y = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -49,7 +55,7 @@ def _fake_quantize(
     own = values(x)
     y = torch.empty(own.shape, dtype=own.dtype)
     conversions.fake_quantize(array(own), read_format(format), axis, chosen, amax, out=array(y))
-    return y.to(x.device, x.dtype)
+    return y.to(x.dtype)
 
 
 def _planned(x: torch.Tensor, axis: int, format: str, options: str) -> kernels.Plan | None:
@@ -111,6 +117,8 @@ def _quantize(
     seed: int,
     amax: float | None,
 ) -> list[torch.Tensor]:
+    if not is_native(x):
+        return _portable_quantize(x, axis, format, options, seed, amax)
     planned, fmt = _planned(x, axis, format, options), read_format(format)
     if planned is not None:
         parts = empty_parts(fmt, tuple(x.shape), axis)
@@ -120,7 +128,7 @@ def _quantize(
     own = values(x)
     parts = empty_parts(fmt, tuple(own.shape), axis)
     conversions.quantize(array(own), fmt, axis, read_options(options, seed), amax, out=packed(parts))
-    return [part.to(x.device) for part in parts if part is not None]
+    return [part for part in parts if part is not None]
 
 
 def _empty_codes(x: torch.Tensor, axis: int, format: str, *_: Any) -> list[torch.Tensor]:
@@ -151,12 +159,15 @@ def _dequantize(
     axis: int,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    y, parts = torch.empty(shape, dtype=dtype), (codes, scales, shifts, outer)
+    parts = (codes, scales, shifts, outer)
+    if not is_native(codes):
+        return _portable_dequantize(parts, format, shape, axis, dtype)
+    y = torch.empty(shape, dtype=dtype)
     lends = is_lent(y) and are_lent(parts)
     if lends and kernels.dequantize(lent_parts(parts), lent(y), format, tuple(shape), axis):
         return y
     conversions.dequantize(packed(parts), read_format(format), tuple(shape), axis, NUMPY[dtype], out=array(y))
-    return y.to(codes.device)
+    return y
 
 
 def _empty_values(
@@ -181,6 +192,8 @@ def quantize(
     """Return the packed parts of ``x`` that the format has: codes, scales, shifts, outer scales."""
     text, options = _decided(format, *choices)
     call = _quantize if is_ordinary(x) else torch.ops.fewbits.quantize
+    if _is_fused(x):
+        return _fused_quantize(x, axis, text, options, seed, amax)
     parts: list[torch.Tensor] = call(x, axis, text, options, seed, amax)
     return parts
 
@@ -197,6 +210,8 @@ def dequantize(
     call = _dequantize if is_ordinary(*present) else torch.ops.fewbits.dequantize
     codes, scales, shifts, outer = parts
     assert codes is not None
+    if _is_fused(codes):
+        return _portable_dequantize(parts, format.grammar, shape, axis, dtype)
     values: torch.Tensor = call(codes, scales, shifts, outer, format.grammar, list(shape), axis, dtype)
     return values
 
@@ -213,8 +228,117 @@ def fake_quantize(
         return _fake_quantize(x, axis, text, options, seed, amax)
     if is_sharded(x):
         register()
+    elif _is_fused(x):
+        return _fused_fake_quantize(x, axis, text, options, seed, amax)
     y: torch.Tensor = torch.ops.fewbits.fake_quantize(x, axis, text, options, seed, amax)
     return y
+
+
+def _is_fused(x: torch.Tensor) -> bool:
+    """Return whether a graph is to hold plain operations of torch in place of one operator of ours.
+
+    So the compiler fuses them into what is around them.
+    """
+    if not torch.compiler.is_compiling() or active_backend(x.device) != "portable":
+        return False
+    _allow_in_graphs()
+    return True
+
+
+@constant_in_graphs
+def _allow_in_graphs() -> None:
+    """Have torch.compile run these as they are, on tensors without values, and record their operations."""
+    for function in (_fused_fake_quantize, _fused_quantize, _portable_dequantize):
+        torch.compiler.allow_in_graph(function)
+
+
+class _StraightThrough(torch.autograd.Function):
+    """Rounding by plain operations of torch, whose gradient passes straight through."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, *args: Any) -> torch.Tensor:
+        ctx.others = (None,) * len(args)
+        axis, format, options, seed, amax = args
+        chosen = read_options(options, seed)
+        y = portable.fake_quantize(x, read_format(format), axis, chosen, amax)
+        return y if chosen.nonfinite != "raise" else torch.where(_finite(x, format), y, torch.nan)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return gradient, *ctx.others
+
+
+def _fused_fake_quantize(x: torch.Tensor, *args: Any) -> torch.Tensor:
+    y: torch.Tensor = _StraightThrough.apply(x, *args)  # type: ignore[no-untyped-call]  # of torch
+    return y
+
+
+def _fused_quantize(
+    x: torch.Tensor, axis: int, format: str, options: str, seed: int, amax: float | None
+) -> list[torch.Tensor]:
+    chosen, x = read_options(options, seed), x.detach()
+    codes, *others = portable.quantize(x, read_format(format), axis, chosen, amax)
+    return [codes if chosen.nonfinite != "raise" else torch.where(_finite(x, format), codes, 0), *others]
+
+
+def _finite(x: torch.Tensor, format: str) -> torch.Tensor:
+    """Return true, when it is run, or raise; what depends on the result keeps the check in a graph."""
+    found: torch.Tensor = torch.ops.fewbits.all_finite(x, format)
+    return found
+
+
+def _all_finite(x: torch.Tensor, format: str) -> torch.Tensor:
+    finite = portable.is_finite(x)
+    if not x.is_cpu:  # nothing waits for the device, which stops where it gets there
+        torch._assert_async(
+            finite,
+            f"the tensor holds NaN or infinity, and nonfinite='raise' refuses them for {format}; clean the"
+            " data, or pass nonfinite='saturate'",
+        )
+    elif not finite:
+        conversions.refuse(array(values(x)), read_format(format), "raise")
+    return finite
+
+
+def _one_truth(x: torch.Tensor, *_: Any) -> torch.Tensor:
+    return torch.empty((), dtype=torch.bool, device=x.device)
+
+
+define(_all_finite, _one_truth)
+
+
+@exact_arithmetic()
+def _portable_fake_quantize(
+    x: torch.Tensor, axis: int, format: str, options: str, seed: int, amax: float | None
+) -> torch.Tensor:
+    fmt, chosen = read_format(format), read_options(options, seed)
+    if chosen.nonfinite == "raise":
+        _all_finite(x, format)
+    if by_triton.takes(x, fmt, chosen):
+        return by_triton.fake_quantize(x, fmt, axis, chosen, amax)
+    return portable.fake_quantize(x, fmt, axis, chosen, amax)
+
+
+@exact_arithmetic()
+def _portable_quantize(
+    x: torch.Tensor, axis: int, format: str, options: str, seed: int, amax: float | None
+) -> list[torch.Tensor]:
+    fmt, chosen = read_format(format), read_options(options, seed)
+    if chosen.nonfinite == "raise":
+        _all_finite(x, format)
+    if by_triton.takes(x, fmt, chosen):
+        return by_triton.quantize(x, fmt, axis, chosen, amax)
+    return portable.quantize(x, fmt, axis, chosen, amax)
+
+
+@exact_arithmetic()
+def _portable_dequantize(
+    parts: tuple[torch.Tensor | None, ...], format: str, shape: Sequence[int], axis: int, dtype: torch.dtype
+) -> torch.Tensor:
+    fmt = read_format(format)
+    if parts[0] is not None and by_triton.takes(parts[0], fmt, dtype=dtype):
+        return by_triton.dequantize(parts, fmt, tuple(shape), axis, dtype)
+    return portable.dequantize(parts, fmt, tuple(shape), axis, dtype)
 
 
 @constant_in_graphs

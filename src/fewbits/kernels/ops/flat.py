@@ -1,4 +1,7 @@
-"""Operations on flat tensors on the CPU, as processes exchange them; nothing differentiates them."""
+"""Operations on flat tensors, as processes exchange them; nothing differentiates them.
+
+On the CPU each is one pass of a compiled kernel, elsewhere operations of torch on the same device.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,14 @@ import torch
 
 from fewbits.errors import ArgumentError, DTypeError
 from fewbits.formats import Format, parse
+from fewbits.kernels import exact_arithmetic, portable
 from fewbits.kernels.arrays import conversions, dense, feedback, values
 from fewbits.kernels.arrays import lent as kernels
 from fewbits.kernels.arrays import top_k as selection
 from fewbits.kernels.bits.layout import layout
-from fewbits.kernels.bits.options import Choices, decide, read_format
+from fewbits.kernels.bits.options import Choices, Options, decide, read_format
+from fewbits.kernels.ops import by_triton
+from fewbits.kernels.ops.backends import is_native
 from fewbits.kernels.ops.tensors import are_lent, array, is_lent, lent, lent_parts, packed
 
 _VALUES = (torch.float32, torch.bfloat16, torch.float16)
@@ -53,14 +59,20 @@ def empty_kept(n: int, dtype: torch.dtype) -> torch.Tensor:
 def largest_finite(x: torch.Tensor) -> tuple[float, bool]:
     """Return the largest finite magnitude of ``x``, and whether all of it is finite, in one pass.
 
+    On another device than the CPU the host waits for these two numbers.
+
     Args:
-        x: (n,), float32, bfloat16 or float16, contiguous, on the CPU.
+        x: (n,), float32, bfloat16 or float16, contiguous.
 
     Raises:
         ArgumentError: x is not such a tensor.
         DTypeError: x has another dtype.
     """
     _check("x", x, _VALUES)
+    if not is_native(x):
+        largest, is_finite = portable.largest_finite(x)
+        found = torch.stack((largest.float(), is_finite.float())).cpu().tolist()
+        return found[0], bool(found[1])
     return values.largest_finite(array(x)) if x.numel() else (0.0, True)
 
 
@@ -69,11 +81,11 @@ def quantize_flat(x: torch.Tensor, format: str | Format, choices: Choices, seed:
     """Write the parts of ``x`` to ``pieces``, as :func:`fewbits.quantize` makes them with the same choices.
 
     Args:
-        x: (n,), float32, bfloat16 or float16, contiguous, on the CPU.
+        x: (n,), float32, bfloat16 or float16, contiguous.
         format: name, text in the grammar, or Format.
         choices: how to round.
         seed: of stochastic rounding.
-        pieces: those of a NarrowTensor of shape (n,) in the format, contiguous, on the CPU; overwritten.
+        pieces: those of a NarrowTensor of shape (n,) in the format, contiguous; overwritten.
 
     Raises:
         ArgumentError: a tensor is not as said, or a choice is none of the format's.
@@ -84,7 +96,10 @@ def quantize_flat(x: torch.Tensor, format: str | Format, choices: Choices, seed:
     target = parse(format)
     _check("x", x, _VALUES)
     n, chosen = x.numel(), decide(target, choices, seed)
-    _check_pieces(pieces, target, n)
+    _check_pieces(pieces, target, n, x.device)
+    if not is_native(x):
+        _write(_quantized(x.detach(), target, chosen), pieces)
+        return
     planned = kernels.plan(target.grammar, chosen.text, (n,), None, 0)
     # Left to arrays, as it is rare: an infinity that stands for the largest number decides about the scale.
     decides = planned is not None and planned.shared and planned.nonfinite == "saturate"
@@ -99,9 +114,9 @@ def dequantize_flat(pieces: Pieces, format: str | Format, out: torch.Tensor) -> 
     """Write the values of a packed tensor to ``out``.
 
     Args:
-        pieces: those of a NarrowTensor of out's shape in the format, contiguous, on the CPU.
+        pieces: those of a NarrowTensor of out's shape in the format, contiguous.
         format: name, text in the grammar, or Format.
-        out: (n,), float32, bfloat16 or float16, contiguous, on the CPU.
+        out: (n,), float32, bfloat16 or float16, contiguous.
 
     Raises:
         ArgumentError: a tensor is not as said.
@@ -110,8 +125,10 @@ def dequantize_flat(pieces: Pieces, format: str | Format, out: torch.Tensor) -> 
     """
     target = parse(format)
     _check("out", out, _VALUES)
-    _check_pieces(pieces, target, out.numel())
-    if not _dequantized(pieces, target, out, add=False):
+    _check_pieces(pieces, target, out.numel(), out.device)
+    if not is_native(out):
+        out.detach().copy_(_dense(pieces, target, out.numel(), out.dtype))
+    elif not _dequantized(pieces, target, out, add=False):
         place = array(out)
         conversions.dequantize(packed(pieces), target, place.shape, 0, place.dtype, out=place)
 
@@ -124,7 +141,7 @@ def top_k(x: torch.Tensor, k: int) -> torch.Tensor:
     Of equal magnitudes the first ones count as larger; ``torch.topk`` leaves open which of them it takes.
 
     Args:
-        x: (n,), float32, bfloat16 or float16, contiguous, on the CPU; n below 2^31.
+        x: (n,), float32, bfloat16 or float16, contiguous; n below 2^31.
         k: 0 to n.
 
     Raises:
@@ -132,6 +149,10 @@ def top_k(x: torch.Tensor, k: int) -> torch.Tensor:
         DTypeError: x has another dtype.
     """
     _check("x", x, _VALUES)
+    if not is_native(x):
+        selection.check_count(k, x.numel())
+        found = by_triton.top_k(x, k)
+        return portable.top_k(x.detach().resolve_neg(), k) if found is None else found
     return torch.from_numpy(selection.top_k(array(x), k))
 
 
@@ -140,10 +161,10 @@ def dequantize_add(pieces: Pieces, format: str | Format, n: int, into: torch.Ten
     """Add the ``n`` values of a packed tensor to ``into`` in one pass, each sum rounded to float32 once.
 
     Args:
-        pieces: those of a NarrowTensor of shape (n,) in the format, contiguous, on the CPU.
+        pieces: those of a NarrowTensor of shape (n,) in the format, contiguous.
         format: name, text in the grammar, or Format.
         n: how many values.
-        into: (n,) float32, contiguous, on the CPU.
+        into: (n,) float32, contiguous.
 
     Raises:
         ArgumentError: a tensor is not as said.
@@ -152,8 +173,13 @@ def dequantize_add(pieces: Pieces, format: str | Format, n: int, into: torch.Ten
     """
     target = parse(format)
     _check("into", into, (torch.float32,), n)
-    _check_pieces(pieces, target, n)
-    if not _dequantized(pieces, target, into, add=True):
+    _check_pieces(pieces, target, n, into.device)
+    if by_triton.takes(into, target):
+        by_triton.dequantize_add(tuple(pieces), target, into)
+    elif not is_native(into):
+        with exact_arithmetic():
+            into.detach().add_(_dense(pieces, target, n, torch.float32))
+    elif not _dequantized(pieces, target, into, add=True):
         feedback.dequantize_add(packed(pieces), target, array(into))
 
 
@@ -172,12 +198,12 @@ def quantize_with_feedback(
     them with the same choices, and ``v`` minus their values to ``residual``: zero where that is not finite.
 
     Args:
-        x: (n,), float32, bfloat16 or float16, contiguous, on the CPU.
-        residual: (n,) float32, contiguous, on the CPU; overwritten.
+        x: (n,), float32, bfloat16 or float16, contiguous.
+        residual: (n,) float32, contiguous; overwritten.
         format: name, text in the grammar, or Format.
         choices: how to round.
         seed: of stochastic rounding.
-        pieces: those of a NarrowTensor of shape (n,) in the format, contiguous, on the CPU; overwritten.
+        pieces: those of a NarrowTensor of shape (n,) in the format, contiguous; overwritten.
 
     Raises:
         ArgumentError: a tensor is not as said, or a choice is none of the format's.
@@ -187,9 +213,20 @@ def quantize_with_feedback(
     """
     target = parse(format)
     _check("x", x, _VALUES)
-    _check("residual", residual, (torch.float32,), x.numel())
-    _check_pieces(pieces, target, x.numel())
+    _check("residual", residual, (torch.float32,), x.numel(), x.device)
+    _check_pieces(pieces, target, x.numel(), x.device)
     chosen = decide(target, choices, seed)
+    # Refused before the residual is lost: only a pass of its own knows in time.
+    if chosen.nonfinite != "raise" and by_triton.takes(x, target, chosen):
+        by_triton.quantize_with_feedback(x, residual, target, chosen, tuple(pieces))
+        return
+    if not is_native(x):
+        with exact_arithmetic():
+            v = x.detach().float() + residual.detach()
+            _write(_quantized(v, target, chosen), pieces)
+            left = v - _dense(pieces, target, v.numel(), torch.float32)
+        residual.detach().copy_(torch.where(left.isfinite(), left, 0))
+        return
     feedback.quantize_with_feedback(array(x), array(residual), target, chosen, packed(pieces))
 
 
@@ -205,8 +242,26 @@ def _shapes(format: str, n: int) -> tuple[tuple[int, ...] | None, ...]:
     return layout(read_format(format), (n,), 0)
 
 
-def _check_pieces(pieces: Pieces, format: Format, n: int) -> None:
-    """Raise an error unless pieces are those of ``n`` values."""
+def _quantized(x: torch.Tensor, format: Format, chosen: Options) -> list[torch.Tensor]:
+    parts: list[torch.Tensor] = torch.ops.fewbits.quantize(
+        x, 0, format.grammar, chosen.text, chosen.seed, None
+    )
+    return parts
+
+
+def _dense(pieces: Pieces, format: Format, n: int, dtype: torch.dtype) -> torch.Tensor:
+    y: torch.Tensor = torch.ops.fewbits.dequantize(*pieces, format.grammar, [n], 0, dtype)
+    return y
+
+
+def _write(parts: Sequence[torch.Tensor], pieces: Pieces) -> None:
+    """Copy the parts that a format has into the pieces that are there."""
+    for part, piece in zip(parts, (piece for piece in pieces if piece is not None), strict=True):
+        piece.copy_(part)
+
+
+def _check_pieces(pieces: Pieces, format: Format, n: int, device: torch.device) -> None:
+    """Raise an error unless pieces are those of ``n`` values on ``device``."""
     shapes = _shapes(format.grammar, n)
     if [piece is None for piece in pieces] != [shape is None for shape in shapes]:
         raise ArgumentError(
@@ -215,18 +270,27 @@ def _check_pieces(pieces: Pieces, format: Format, n: int) -> None:
         )
     for name, piece, shape, dtype in zip(_NAMES, pieces, shapes, _PIECES, strict=True):
         if piece is not None and shape is not None:
-            _check(name, piece, (dtype,), shape[0])
+            _check(name, piece, (dtype,), shape[0], device)
 
 
-def _check(name: str, x: torch.Tensor, dtypes: tuple[torch.dtype, ...], n: int | None = None) -> None:
-    """Raise an error unless ``x`` is flat and on the CPU, its values side by side."""
+def _check(
+    name: str,
+    x: torch.Tensor,
+    dtypes: tuple[torch.dtype, ...],
+    n: int | None = None,
+    device: torch.device | None = None,
+) -> None:
+    """Raise an error unless ``x`` is flat, its values side by side, and where the others are."""
     if x.dtype not in dtypes:
         expected = " or ".join(str(dtype) for dtype in dtypes)
         raise DTypeError(f"{name} is a tensor of {x.dtype}; expected {expected}")
-    if x.device.type != "cpu" or x.layout != torch.strided or x.dim() != 1 or not x.is_contiguous():
+    if x.layout != torch.strided or x.dim() != 1 or not x.is_contiguous():
+        dense = "contiguous" if x.layout == torch.strided else "to_dense"
         raise ArgumentError(
-            f"{name} is a {x.layout} tensor of shape {tuple(x.shape)} on {x.device}; expected a flat one on"
-            f" the CPU whose values lie side by side: {name}.cpu().flatten()"
+            f"{name} is a {x.layout} tensor of shape {tuple(x.shape)}; expected a flat one whose values lie"
+            f" side by side: {name}.{dense}().flatten()"
         )
+    if device is not None and x.device != device:
+        raise ArgumentError(f"{name} is on {x.device}; expected {device}, where the rest is: {name}.to(...)")
     if n is not None and x.numel() != n:
         raise ArgumentError(f"{name} has {x.numel()} items; expected {n}")

@@ -9,9 +9,12 @@ import torch
 
 from fewbits.formats import Format
 from fewbits.formats.pattern import Pattern, pattern
+from fewbits.kernels import exact_arithmetic, portable
 from fewbits.kernels.arrays import lent, products
+from fewbits.kernels.arrays.nm import zeros
 from fewbits.kernels.bits.options import Choices, Options, decide, read_format, read_options
-from fewbits.kernels.ops import tensors
+from fewbits.kernels.ops import by_triton, tensors
+from fewbits.kernels.ops.backends import is_native
 from fewbits.kernels.ops.derivatives import derive
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded
 from fewbits.kernels.ops.library import LIBRARY, define
@@ -28,7 +31,13 @@ def _gemv(
     sparsity: str | None,
     lines: int,
 ) -> torch.Tensor:
-    y, parts = torch.empty((x.shape[0], lines)), (codes, scales, shifts, outer)
+    parts = (codes, scales, shifts, outer)
+    if not is_native(x):
+        if sparsity is None and lines and by_triton.takes(x, read_format(format)):
+            return by_triton.gemv(x, parts, read_format(format), lines)
+        with exact_arithmetic():
+            return portable.gemv(x.float(), parts, *_matrix(format, lines, sparsity)).to(x.dtype)
+    y = torch.empty((x.shape[0], lines))
     rows = _float32(x)
     bfloat16 = x.dtype == torch.bfloat16 and products.is_normal(array(rows))
     if not (lines and is_lent(rows) and rows.is_contiguous() and are_lent(parts)) or not lent.gemv(
@@ -44,17 +53,23 @@ def _gemv(
         products.gemv(
             *(array(rows), packed_parts, read_format(format), lines, kept), bfloat16=bfloat16, out=array(y)
         )
-    return y if rows is x else y.to(x.device, x.dtype)
+    return y if rows is x else y.to(x.dtype)
+
+
+def _matrix(format: str, lines: int, sparsity: str | None) -> tuple[Format, int, Pattern | None, int]:
+    """Return what products by operations of torch take of a packed matrix, next to its parts."""
+    fmt = read_format(format)
+    return fmt, lines, *((None, 0) if sparsity is None else (pattern(sparsity), zeros(fmt)[0]))
 
 
 def _float32(x: torch.Tensor) -> torch.Tensor:
-    """Return ``x`` in float32 on the CPU."""
+    """Return ``x``, on the CPU, in float32."""
     # bfloat16 by our own threads: those of torch would still wait for more work while ours have theirs.
-    if x.dtype == torch.bfloat16 and x.is_cpu and x.is_contiguous() and not x.is_neg() and x.numel():
+    if x.dtype == torch.bfloat16 and x.is_contiguous() and not x.is_neg() and x.numel():
         rows, bits = torch.empty(x.shape), (x.data_ptr(), 2 * x.numel())
         if lent.dequantize((bits, None, None, None), tensors.lent(rows), "bf16", tuple(x.shape), 1):
             return rows
-    return x if x.dtype == torch.float32 and x.is_cpu else x.cpu().float()
+    return x if x.dtype == torch.float32 else x.float()
 
 
 def _empty_rows(x: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -143,10 +158,14 @@ def _gemv_int8(
     sparsity: str | None,
     lines: int,
 ) -> torch.Tensor:
-    weight, y = packed((codes, scales, shifts, outer)), torch.empty(len(x), lines)
+    parts = (codes, scales, shifts, outer)
+    if not is_native(x):
+        with exact_arithmetic():
+            return portable.gemv_int8(x.float(), parts, *_matrix(format, lines, sparsity)).to(x.dtype)
+    y = torch.empty(len(x), lines)
     kept = None if sparsity is None else pattern(sparsity)
-    products.gemv_int8(array(x.cpu().float()), weight, read_format(format), lines, kept, out=array(y))
-    return y.to(x.device, x.dtype)
+    products.gemv_int8(array(x.float()), packed(parts), read_format(format), lines, kept, out=array(y))
+    return y.to(x.dtype)
 
 
 define(_gemv_int8, _empty_rows)
@@ -170,6 +189,8 @@ def gemv_int8(
 
 
 def _bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if not is_native(a):
+        return a @ b
     y = torch.empty(len(a), b.shape[1])
     products.bfloat16_product(array(a), array(b), out=array(y))
     return y
@@ -200,7 +221,7 @@ derive(LIBRARY, "bfloat16_product", 2, _product_gradients, _product_tangent, kee
 
 
 def bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return ``a @ b`` for float32 matrices on the CPU whose values are all normal bfloat16, or zero."""
+    """Return ``a @ b`` for float32 matrices whose values are all normal bfloat16, or zero."""
     y: torch.Tensor = torch.ops.fewbits.bfloat16_product(a, b)
     return y
 
@@ -222,14 +243,28 @@ def _rounded_product(
     options_b: str,
     dtype: torch.dtype,
 ) -> torch.Tensor:
+    formats, chosen = (_format(format_a), _format(format_b)), (_options(options_a), _options(options_b))
+    if not is_native(a):
+        found = by_triton.rounded_product(a, b, formats, chosen, dtype)
+        if found is not None:
+            return found
+        with exact_arithmetic():
+            of_a, of_b = _rounded(a, -1, format_a, options_a), _rounded(b, -2, format_b, options_b)
+            return (of_a.float() @ of_b.float()).to(dtype)
     y = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=dtype)
     if not y.numel():
         return y
     stacks = [x.reshape(-1, *x.shape[-2:]) for x in (a, b, y)]
     left, right, out = map(array, stacks)
-    formats = _format(format_a), _format(format_b)
-    products.rounded_product(left, right, formats, (_options(options_a), _options(options_b)), out)
+    products.rounded_product(left, right, formats, chosen, out)
     return y
+
+
+def _rounded(x: torch.Tensor, axis: int, format: str, options: str) -> torch.Tensor:
+    """Return a factor rounded to its format, if it has options that say how."""
+    if not options:
+        return x
+    return portable.fake_quantize(x, read_format(format), x.ndim + axis, read_options(options, 0), None)
 
 
 def _empty_stack(a: torch.Tensor, b: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -270,7 +305,9 @@ def rounded_product(
     choices: tuple[Choices | None, Choices | None] = (None, None),
     dtype: torch.dtype = torch.float32,
 ) -> torch.Tensor:
-    """Return ``a @ b``, (..., m, k) times (..., k, n) on the CPU with the same leading axes.
+    """Return ``a @ b``, (..., m, k) times (..., k, n) with the same leading axes.
+
+    On another device than the CPU, sums are those of torch.matmul.
 
     Args:
         a: float32 or bfloat16.
@@ -295,13 +332,16 @@ def rounds_in_product(format: Format, choices: Choices) -> bool:
 
 
 def _addition_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if not is_native(a):
+        with exact_arithmetic():
+            return portable.addition_product(a, b)
     y = torch.empty(len(a), b.shape[1])
     products.addition_product(array(a), array(b), out=array(y))
     return y
 
 
 def addition_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return ``a @ b`` of float32 matrices on the CPU, each product one integer sum of bit patterns.
+    """Return ``a @ b`` of float32 matrices, each product one integer sum of bit patterns.
 
     Its derivatives are such products too, as the paper has them.
     """

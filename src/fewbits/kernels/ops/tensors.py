@@ -41,7 +41,7 @@ def opened(x: torch.Tensor) -> tuple[Array, Callable[[Array], torch.Tensor]]:
 
     Raises:
         DTypeError: x is not floating point.
-        ArgumentError: x is one of those that torch.func passes around, which have no memory.
+        ArgumentError: x is on another device, or has no memory, as those that torch.func passes around.
     """
     if torch._C._functorch.is_functorch_wrapped_tensor(x):
         raise ArgumentError(
@@ -59,20 +59,35 @@ def opened(x: torch.Tensor) -> tuple[Array, Callable[[Array], torch.Tensor]]:
 
 
 def values(x: torch.Tensor) -> torch.Tensor:
-    """Return ``x`` on the CPU, without gradient, in a dtype that the kernels know.
+    """Return ``x``, on the CPU, without gradient, in a dtype that the kernels know.
 
     Raises:
+        ArgumentError: x is on another device.
         DTypeError: x is not floating point.
     """
     if not x.is_floating_point():
         raise DTypeError(f"a tensor of {x.dtype}; expected floating point: convert it with x.float()")
-    own = x.detach().cpu()
+    own = on_cpu(x.detach())
     return own if own.dtype in NUMPY else own.float()  # torch's own narrow types
+
+
+def on_cpu(x: torch.Tensor) -> torch.Tensor:
+    """Return ``x``, which lies on the CPU.
+
+    Raises:
+        ArgumentError: it does not; only who calls decides that values move.
+    """
+    if not x.is_cpu:
+        raise ArgumentError(
+            f"a tensor on {x.device}; fewbits does this only on the CPU, and moves nothing unasked: move"
+            " it with .cpu()"
+        )
+    return x
 
 
 def array(x: torch.Tensor) -> Array:
     """Return a tensor on the CPU as an array that shares its memory for one call; bfloat16 as its bits."""
-    x = x.detach().resolve_neg()
+    x = on_cpu(x.detach()).resolve_neg()
     if not x.numel():
         return np.empty(tuple(x.shape), NUMPY[x.dtype])
     shared: Array = np.asarray(_Memory(x))
@@ -124,7 +139,7 @@ def lent_parts(parts: Iterable[torch.Tensor | None]) -> list[tuple[int, int] | N
 
 def packed(parts: Iterable[torch.Tensor | None]) -> Packed:
     """Return parts as :mod:`fewbits.kernels` takes them; on the CPU they share their memory."""
-    arrays: list[Any] = [None if part is None else array(part.cpu()) for part in parts]
+    arrays: list[Any] = [None if part is None else array(part) for part in parts]
     return Packed(*arrays)
 
 

@@ -1,4 +1,4 @@
-"""Conversion of arrays and tensors to double precision on the CPU and back; unusable input is rejected."""
+"""Conversion of arrays and tensors to double precision where they lie; unusable input is rejected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EXPECTED = "expected a NumPy array, a torch tensor or nested lists of real or c
 
 
 def with_gradient(x: Numbers, name: str) -> torch.Tensor:
-    """Return x in float64 or complex128 on the CPU; if x is a torch.Tensor, gradients flow back to it.
+    """Return x in float64 or complex128 on its device; if x is a torch.Tensor, gradients flow back to it.
 
     Args:
         x: numpy.ndarray, torch.Tensor or nested lists of integers, floats or complex numbers.
@@ -33,7 +33,7 @@ def with_gradient(x: Numbers, name: str) -> torch.Tensor:
     if isinstance(x, torch.Tensor):
         if x.layout != torch.strided or x.is_quantized:
             raise ArgumentError(f"{name} has the layout {x.layout}; {_EXPECTED}: {name}.to_dense()")
-        return doubled(x.cpu())
+        return doubled(x)
     if isinstance(x, np.ma.MaskedArray):
         raise ArgumentError(f"{name} is a masked array; {_EXPECTED}. Fill what is masked first")
     if hasattr(x, "tocsr"):
@@ -74,26 +74,40 @@ def check_finite(x: torch.Tensor, name: str) -> None:
         raise DataError(f"{name} holds NaN or infinity; remove them first")
 
 
-def columns_of(b: AnyArray, rows: int) -> torch.Tensor:
-    """Return right-hand sides as (rows, k) in double precision, with their gradient.
+def check_together(a: torch.Tensor, b: torch.Tensor) -> None:
+    """Raise ArgumentError if A and b lie on two devices.
 
     Raises:
-        ArgumentError: a shape that does not fit.
+        ArgumentError: they do; nothing is copied in silence.
     """
-    given = with_gradient(b, "b")
+    if a.device != b.device:
+        raise ArgumentError(
+            f"A is on {a.device} and b on {b.device}; a system is solved where both lie: move one of them,"
+            f" as b with torch.as_tensor(b).to({str(a.device)!r})"
+        )
+
+
+def columns_of(b: AnyArray, a: torch.Tensor) -> torch.Tensor:
+    """Return right-hand sides of ``a`` as (rows, k) in double precision, with their gradient.
+
+    Raises:
+        ArgumentError: a shape that does not fit, or another device.
+    """
+    given, rows = with_gradient(b, "b"), len(a)
+    check_together(a, given)
     if given.ndim not in (1, 2) or given.shape[0] != rows:
         raise ArgumentError(f"b has the shape {tuple(given.shape)}; expected ({rows},) or ({rows}, k)")
     return given.reshape(rows, math.prod(given.shape[1:]))
 
 
-def checked_columns(b: AnyArray, rows: int) -> torch.Tensor:
-    """Return the values of right-hand sides as (rows, k).
+def checked_columns(b: AnyArray, a: torch.Tensor) -> torch.Tensor:
+    """Return the values of right-hand sides of ``a`` as (rows, k).
 
     Raises:
-        ArgumentError: a shape that does not fit.
+        ArgumentError: a shape that does not fit, or another device.
         DataError: NaN or infinity in it.
     """
-    given = columns_of(b, rows).detach()
+    given = columns_of(b, a).detach()
     check_finite(given, "b")
     return given
 

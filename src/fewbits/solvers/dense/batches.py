@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fewbits.errors import ArgumentError, DataError
-from fewbits.solvers.dense.arrays import Numbers, check_finite, with_gradient
+from fewbits.solvers.dense.arrays import Numbers, check_finite, check_together, with_gradient
 from fewbits.solvers.dense.refinement import EPS
 from fewbits.solvers.solution import of_family
 from fewbits.typing import Array
@@ -35,6 +35,7 @@ def solve(a: Numbers, b: Array, solve_one: SolveOne, together: bool) -> Array:
     """
     systems: torch.Tensor = with_gradient(a, "A")
     sides: torch.Tensor = with_gradient(b, "b")
+    check_together(systems, sides)
     n, given = systems.shape[-1], tuple(sides.shape)
     if systems.ndim < 2 or systems.shape[-2] != n:
         raise ArgumentError(f"A has the shape {tuple(systems.shape)}; expected square matrices")
@@ -89,7 +90,7 @@ def _together(a: torch.Tensor, b: torch.Tensor, solve_one: SolveOne) -> torch.Te
     a, b = a.to(dtype), b.to(dtype)
     lu, pivots, _ = torch.linalg.lu_factor_ex(a)
     n = a.shape[-1]
-    signs = torch.where(torch.arange(2 * n).reshape(n, 2) % 3 == 0, -1.0, 1.0).to(dtype)
+    signs = torch.where(torch.arange(2 * n).reshape(n, 2) % 3 == 0, -1.0, 1.0).to(a.device, dtype)
     x: torch.Tensor = torch.linalg.lu_solve(lu, pivots, torch.cat([b, signs.expand(len(a), n, 2)], 2))
     sizes = a.abs()
     condition = sizes.sum(2).amax(1) * x[:, :, -2:].abs().amax((1, 2))

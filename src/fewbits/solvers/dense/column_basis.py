@@ -25,8 +25,8 @@ class ColumnBasis:
         n, k = r.shape
         self._a, self._precondition, self._count = a, precondition, 0
         # Each vector is contiguous in memory, as matrix products need it.
-        self._vectors = torch.zeros(k, maxiter + 1, n, dtype=a.dtype)
-        self._directions = torch.zeros(k, maxiter, n, dtype=a.dtype)
+        self._vectors = a.new_zeros(k, maxiter + 1, n)
+        self._directions = a.new_zeros(k, maxiter, n)
         self.append(r.mT[:, :, None], size)
 
     def expand(self) -> torch.Tensor:

@@ -35,7 +35,7 @@ class Inverse:
 
 def probes(a: torch.Tensor) -> torch.Tensor:
     """Return random right-hand sides, (n, 2), whose solutions estimate the norm of the inverse."""
-    return _signs((len(a), _PROBES)).to(a.dtype)
+    return _signs((len(a), _PROBES)).to(a.device, a.dtype)
 
 
 def harmless(system: System, factors: Factors, roundoff: float, answers: torch.Tensor) -> bool:
@@ -71,7 +71,7 @@ def inverse_norm(
     if not bool(torch.isfinite(y).all()):
         return Inverse(math.inf, math.inf)
     row = int(y.amax(1).argmax())
-    unit = torch.zeros(len(a), 1, dtype=a.dtype)
+    unit = a.new_zeros(len(a), 1)
     unit[row] = 1
     seen = max(float(y.max()), float(magnitudes(factors.adjoint().solve(unit)).sum()))
     if not math.isfinite(seen):
@@ -104,7 +104,7 @@ def _contracts(a: torch.Tensor, factors: Factors, answers: torch.Tensor) -> bool
 def _largest_magnification(a: torch.Tensor, factors: Factors, start: torch.Tensor) -> float:
     """Return a lower bound on the norm of A^-1: from the z in a Krylov space for which |A z| is smallest."""
     v = start[:, None] / torch.linalg.vector_norm(start)
-    basis, directions = v, torch.zeros(len(a), 0, dtype=a.dtype)
+    basis, directions = v, a.new_zeros(len(a), 0)
     images = directions  # A times the directions, which are orthonormal
     best = 0.0
     for _ in range(_MOST_STEPS):
@@ -153,13 +153,14 @@ def forward_error(system: System, factors: Factors, state: State) -> torch.Tenso
     the precision.
     """
     if not bool(torch.isfinite(state.x.abs()).all()):
-        return torch.full(state.x.shape[1:], math.inf, dtype=torch.float64)
+        return torch.full(state.x.shape[1:], math.inf, dtype=torch.float64, device=state.x.device)
     residual = magnitudes(state.residual)
     units = system.near_one(state.x)
-    y = magnitudes(factors.solve((_signs(tuple(residual.shape)) * residual).to(system.a.dtype)))
+    signs = _signs(tuple(residual.shape)).to(residual.device)
+    y = magnitudes(factors.solve((signs * residual).to(system.a.dtype)))
     sizes = times_power(y, units)
-    worst, each = sizes.argmax(0), torch.arange(sizes.shape[1])
-    ones = torch.zeros(residual.shape, dtype=system.a.dtype)
+    worst, each = sizes.argmax(0), torch.arange(sizes.shape[1], device=sizes.device)
+    ones = system.a.new_zeros(residual.shape)
     ones[worst, each] = 1
     rows = magnitudes(factors.adjoint().solve(ones))
     bounds = torch.maximum(sizes.amax(0), times_power((rows * residual).sum(0), units[worst, each]))

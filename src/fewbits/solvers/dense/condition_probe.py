@@ -30,8 +30,8 @@ def sampled_pivots(a: torch.Tensor) -> torch.Tensor:
     count = max(len(a) // _SAMPLED, 4 * _FEWEST)
     block = a[::step, ::step][:count, :count].contiguous()
     rows, columns = balanced(block)
-    if a.is_complex():
-        low = (rows[:, None] * block * columns).to(torch.complex64)
+    if a.is_complex() or a.device.type != "cpu":
+        low = (rows[:, None] * block * columns).to(torch.complex64 if a.is_complex() else torch.float32)
         pivots: torch.Tensor = torch.linalg.lu_factor_ex(low)[0].diagonal()
         return pivots
     factors = (rows[:, None] * block * columns).float()
@@ -54,7 +54,7 @@ def doubt(pivots: torch.Tensor, n: int, roundoff: float) -> str:
     count = len(pivots)
     if count < _FEWEST:
         return ""
-    sizes = pivots.abs().double()
+    sizes = pivots.abs().double().cpu()  # a few hundred numbers
     largest = float(sizes.max())
     if not math.isfinite(largest) or float(sizes.min()) == 0:
         return f"one of {count} pivots is zero or overflows"

@@ -53,7 +53,7 @@ def _errors(last: Attempt, k: int) -> list[torch.Tensor]:
     if last.stage.code >= 0:
         forward = stretch * condition.forward_error(system, last.factors, state)
     else:
-        forward = torch.full((k,), math.inf, dtype=torch.float64)
+        forward = torch.full((k,), math.inf, dtype=torch.float64, device=last.b.device)
     others = system.normwise(state, last.b), state.errors, forward
     return [system.relative_residuals(state, last.b, together=k), *(_worst(e, k) for e in others)]
 

@@ -47,7 +47,7 @@ class Factorization:
         self._given = with_gradient(A, "A")
         a = self._given.detach()
         _check_square(a, assume_a)
-        self.plan = plan(precision, assume_a, len(a))
+        self.plan = plan(precision, assume_a, len(a), a.device)
         self._matrix = PreparedMatrix(a, single=self.plan.steps[0].key == ("LU", "fp32"))
         if assume_a == "pos":
             cholesky.check_hermitian(a)
@@ -151,6 +151,9 @@ def solve(
     RuntimeWarning with the solution, as in SciPy. Gradients with respect to A and b come from the same
     factors. ``factorize(A).solve(b)`` also returns the error estimates and each attempt.
 
+    Tensors on a device are solved there, by torch's own linear algebra and operations; the host reads norms,
+    pivots and errors, by which it decides what to do next.
+
     Args:
         A: (n, n), or (..., n, n) for many systems; numpy.ndarray, torch.Tensor or nested lists of real or
             complex numbers.
@@ -174,11 +177,15 @@ def solve(
     array([0.8, 1.4])
     """
     if max(len(arrays.shape(A)), len(arrays.shape(b))) > 2:
-        lapack = assume_a == "gen" and len(precisions(precision, arrays.shape(A)[-1])) == 1
+        lapack = assume_a == "gen" and len(precisions(precision, arrays.shape(A)[-1], _place(A))) == 1
         return batches.solve(A, b, partial(solve, precision=precision, assume_a=assume_a), lapack)
     a = with_gradient(A, "A")
     _check_square(a, assume_a)
     return _solved(a, b, _Run(lambda a: Factorization(a, precision, assume_a=assume_a)))
+
+
+def _place(A: object) -> torch.device:
+    return A.device if isinstance(A, torch.Tensor) else torch.device("cpu")
 
 
 def _check_square(a: torch.Tensor, assume_a: str) -> None:
@@ -220,7 +227,7 @@ class _Run:
 
 def _solved(a: torch.Tensor, b: Array, run: _Run) -> Array:
     """Return the solution in b's shape, with its gradient; warn if it cannot be trusted."""
-    columns = columns_of(b, len(a))
+    columns = columns_of(b, a)
     if columns.numel() == 0:
         return as_given(columns.clone(), b)
     if a.is_complex():

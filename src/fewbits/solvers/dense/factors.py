@@ -78,15 +78,17 @@ def doubled(x: torch.Tensor) -> torch.Tensor:
     if x.dtype == dtype:
         return x
     across = x.ndim == 2 and x.stride(0) == 1
-    doubled_x = unwritten(tuple(x.mT.shape if across else x.shape), dtype)
+    doubled_x = unwritten(tuple(x.mT.shape if across else x.shape), dtype, x.device)
     return (doubled_x.mT if across else doubled_x).copy_(x)
 
 
-def unwritten(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Return an uninitialized tensor in large pages, which the next one takes over when it is gone.
+def unwritten(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return an uninitialized tensor; on the CPU in large pages, which the next one takes over from it.
 
     Page faults of memory from torch take up to a tenth of the time of a solution.
     """
+    if device.type != "cpu":
+        return torch.empty(shape, dtype=dtype, device=device)
     return torch.from_numpy(dense.empty(shape, str(dtype).removeprefix("torch.")))
 
 
@@ -117,7 +119,7 @@ def to_single(
     """Return R A C in float32 or complex64, with R and C; both are None if not ``scaled``."""
     dtype = torch.complex64 if a.is_complex() else torch.float32
     if not scaled:
-        return unwritten(tuple(a.shape), dtype).copy_(a), None, None
+        return unwritten(tuple(a.shape), dtype, a.device).copy_(a), None, None
     rows, columns = balanced(a)
     rows = rows * _HEADROOM.get(factor, 1.0)
     return scaled_to(dtype, a, rows, columns), rows, columns
@@ -125,7 +127,7 @@ def to_single(
 
 def scaled_to(dtype: torch.dtype, a: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     """Return R A C, rounded once."""
-    low = unwritten(tuple(a.shape), dtype)
+    low = unwritten(tuple(a.shape), dtype, a.device)
     for part in stretches(a):
         low[part] = rows[part, None] * a[part] * columns
     return low

@@ -171,7 +171,7 @@ def _judge_double(system: System, done: Refinement, b: torch.Tensor) -> tuple[in
 
 def _overflowed(last: Attempt, x: torch.Tensor) -> Attempt:
     """Return the attempt, marked as failed: its solution x is outside the range of double precision."""
-    nothing = torch.full(x.shape[1:], math.nan, dtype=torch.float64)
+    nothing = torch.full(x.shape[1:], math.nan, dtype=torch.float64, device=x.device)
     stage = replace(last.stage, code=-5, reason=_OVERFLOW)
     return replace(last, stage=stage, state=State(x, torch.full_like(x, math.nan), nothing, nothing))
 

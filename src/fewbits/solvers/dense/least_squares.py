@@ -68,14 +68,14 @@ def lstsq(
     if a.ndim != 2:
         raise ArgumentError(f"A has the shape {tuple(a.shape)}; expected (m, n)")
     check_finite(a, "A")
-    columns = checked_columns(b, len(a))
+    columns = checked_columns(b, a)
     dtype = torch.promote_types(a.dtype, columns.dtype)
     a, columns = a.to(dtype), columns.to(dtype)
     if 0 in (*a.shape, columns.shape[1]):
         return Solution(
             as_given(columns.new_zeros(a.shape[1], columns.shape[1]), b), True, backward_error=0.0
         )
-    tried = precisions(precision, a.shape[1]) if len(a) >= a.shape[1] else ()
+    tried = precisions(precision, a.shape[1], a.device) if len(a) >= a.shape[1] else ()
     if precision == "auto" and not pays(a.shape[1], columns.shape[1]):
         tried = tried[-1:]
     stages: list[Stage] = []
@@ -125,10 +125,18 @@ def _solution(
 def _shortest(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, Stage]:
     """Return the solution of least norm, by SVD; the rank counts singular values above eps max(m, n)."""
     began = time.perf_counter()
-    x, _, rank, _ = linalg.lstsq(a.numpy(), b.numpy(), cond=2 * EPS * max(a.shape), lapack_driver="gelsd")
+    share = 2 * EPS * max(a.shape)
+    if a.device.type == "cpu":
+        found, _, rank, _ = linalg.lstsq(a.numpy(), b.numpy(), cond=share, lapack_driver="gelsd")
+        x = torch.from_numpy(np.ascontiguousarray(found))
+    else:
+        u, sizes, v = torch.linalg.svd(a, full_matrices=False)
+        counts = sizes > share * sizes.amax()
+        rank = int(counts.sum())
+        x = v.mH @ (torch.where(counts, 1 / sizes, 0.0)[:, None] * (u.mH @ b))
     spent = time.perf_counter() - began
     method = f"SVD, rank {rank} of {min(a.shape)}"
-    return torch.from_numpy(np.ascontiguousarray(x)), Stage("fp64", method, 0, 0, spent, 0.0, "", ())
+    return x, Stage("fp64", method, 0, 0, spent, 0.0, "", ())
 
 
 def _attempt(

@@ -27,8 +27,8 @@ OWN_FROM = 3000  # unknowns; below, LAPACK's factorization in double precision m
 
 def factorize_double(a: torch.Tensor) -> Factors:
     """Factorize (n, n) float64 or complex128; complex and small ones with LAPACK's GETRF."""
-    if not a.is_complex() and len(a) >= OWN_FROM:
-        low = unwritten(tuple(a.shape), a.dtype).copy_(a)
+    if not a.is_complex() and len(a) >= OWN_FROM and _on_host(a):
+        low = unwritten(tuple(a.shape), a.dtype, a.device).copy_(a)
         order = _in_place(low)
         return Factors(*_down(low, order), low.diagonal())
     lu, pivots, _ = torch.linalg.lu_factor_ex(a)
@@ -43,11 +43,11 @@ def factorize(
     low: torch.Tensor, factor: str, rows: torch.Tensor | None, columns: torch.Tensor | None
 ) -> Factors:
     """Factorize R A C, (n, n) float32 or complex64 and overwritten, with updates in ``factor``."""
-    lapack = factor == "fp32" and low.is_complex()
+    lapack = factor == "fp32" and (low.is_complex() or not _on_host(low))
     if lapack:
-        across, pivots, info = low.mT, *(torch.empty(s, dtype=torch.int32) for s in ((len(low),), ()))
+        across, pivots, info = low.mT, *(low.new_empty(s, dtype=torch.int32) for s in ((len(low),), ()))
         torch.linalg.lu_factor_ex(across, out=(across, pivots, info))
-        order = _order(pivots.numpy() - 1, len(low))
+        order = _order(pivots, len(low))
         both, doubled = _across(across, pivots), lambda: _across(in_double(across), pivots)
     else:
         order = _in_place(low) if factor == "fp32" else _recurse(low, rounded_product(factor))
@@ -108,20 +108,30 @@ def _recurse(a: torch.Tensor, multiply: Callable[[torch.Tensor, torch.Tensor], t
 
 def _in_place(a: torch.Tensor) -> torch.Tensor:
     """Factorize a (m, n), m >= n, in place and in its own precision; return the original row of each row."""
-    if not a.is_complex():
-        return _order(dense.factorize_lu(a.numpy()), len(a))
+    if not a.is_complex() and _on_host(a):
+        return _permutation(dense.factorize_lu(a.numpy()), len(a))
     lu, pivots, _ = torch.linalg.lu_factor_ex(a)
     a.copy_(lu)
-    return _order(pivots.numpy() - 1, len(a))
+    return _order(pivots, len(a))
+
+
+def _on_host(a: torch.Tensor) -> bool:
+    """Return whether our own factorization applies; on a device it is torch's."""
+    return a.device.type == "cpu"
 
 
 def _permute(a: torch.Tensor, moved: torch.Tensor) -> None:
     """Put row ``moved[i]`` of a at i; only what changes is copied."""
-    places = (moved != torch.arange(len(moved))).nonzero()[:, 0]
+    places = (moved != torch.arange(len(moved), device=moved.device)).nonzero()[:, 0]
     a[places] = a[moved[places]]
 
 
-def _order(exchanges: NDArray[np.integer], rows: int) -> torch.Tensor:
+def _order(pivots: torch.Tensor, rows: int) -> torch.Tensor:
+    """Return, on their device, the permutation that LAPACK's pivots stand for; the host reads them."""
+    return _permutation(pivots.cpu().numpy() - 1, rows).to(pivots.device)
+
+
+def _permutation(exchanges: NDArray[np.integer], rows: int) -> torch.Tensor:
     """Return the permutation that exchanges of rows, one after the other, make."""
     places = np.arange(rows, dtype=np.float64)[:, None]
     return torch.from_numpy(dlaswp(places, exchanges)[:, 0]).long()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from fewbits.solvers.precision import Precision
 from fewbits.solvers.precision import precision as read
 from fewbits.tensor.narrow.products import has_tiles
@@ -17,6 +19,8 @@ BEFORE_DOUBLE_WITH_TILES: dict[int, tuple[str, ...]] = {
     2000: ("bf16x2", "fp32"),
     **BEFORE_DOUBLE,
 }
+
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -65,19 +69,20 @@ class Plan:
         return tuple(step for step in self.steps if step.is_double)
 
 
-def plan(precision: str | Precision, assume_a: str, n: int) -> Plan:
+def plan(precision: str | Precision, assume_a: str, n: int, device: torch.device = _CPU) -> Plan:
     """Return what to try on a matrix of n unknowns.
 
     Args:
         precision: as in :func:`fewbits.solve`.
         assume_a: ``gen``, or ``pos``, which tries Cholesky before LU.
         n: unknowns.
+        device: where the matrix lies.
 
     Raises:
         ArgumentError: no such precision.
     """
     auto = precision == "auto"
-    *narrow, double = precisions(precision, n)
+    *narrow, double = precisions(precision, n, device)
     method = "LU" if assume_a == "gen" else "Cholesky"
     budget = most_inner(n) if auto else None
     steps = [Step(method, tried, probed=auto, max_inner=budget) for tried in narrow]
@@ -86,7 +91,7 @@ def plan(precision: str | Precision, assume_a: str, n: int) -> Plan:
     return Plan((*steps, Step("LU", double), Step("QR", double)), auto)
 
 
-def precisions(precision: str | Precision, n: int) -> tuple[Precision, ...]:
+def precisions(precision: str | Precision, n: int, device: torch.device = _CPU) -> tuple[Precision, ...]:
     """Return the precisions to try on n unknowns, in order; the last one is double.
 
     Raises:
@@ -96,7 +101,7 @@ def precisions(precision: str | Precision, n: int) -> tuple[Precision, ...]:
     if precision != "auto":
         first = read(precision)
         return (first,) if first.factor == "fp64" else (first, double)
-    table = BEFORE_DOUBLE_WITH_TILES if has_tiles() else BEFORE_DOUBLE
+    table = BEFORE_DOUBLE_WITH_TILES if device.type == "cpu" and has_tiles() else BEFORE_DOUBLE
     names: tuple[str, ...] = next((names for unknowns, names in table.items() if n >= unknowns), ())
     return (*map(read, names), double)
 

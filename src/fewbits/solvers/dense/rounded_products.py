@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch.nn.functional import pad
 
 from fewbits.tensor import fake_quantize
 from fewbits.tensor.narrow.products import bfloat16_product, matmul
@@ -79,14 +80,23 @@ def _sliced_product(a: torch.Tensor, b: torch.Tensor, slices: int) -> torch.Tens
     """
     left, rows = _sliced(a, slices, 1)
     right, columns = _sliced(b, slices, 0)
-    total = torch.zeros(a.shape[0], b.shape[1])
+    total = a.new_zeros(a.shape[0], b.shape[1])
     for order in _pairs(slices):
-        digits = torch._int_mm(
+        digits = _integer_product(
             torch.cat([left[i] for i, _ in order], 1), torch.cat([right[j] for _, j in order], 0)
         )
         total += digits.float() * 2.0 ** (-_DIGIT * sum((*order[0], 2)))
     # In two steps: the product of the two powers may lie beyond float32.
     return total * rows * columns
+
+
+def _integer_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return the int32 product of int8 matrices; units of GPUs take multiples of 8, and 17 rows or more."""
+    if a.device.type == "cpu":
+        return torch._int_mm(a, b)
+    (m, k), n = a.shape, b.shape[1]
+    wide = pad(a, (0, -k % 8, 0, max(-m % 8, 24 - m))), pad(b, (0, -n % 8, 0, -k % 8))
+    return torch._int_mm(*wide)[:m, :n]
 
 
 def _sliced(x: torch.Tensor, slices: int, axis: int) -> tuple[list[torch.Tensor], torch.Tensor]:

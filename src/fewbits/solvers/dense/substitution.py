@@ -1,4 +1,7 @@
-"""Substitution in double precision with float32 factors, read without a copy in float64 if that is faster."""
+"""Substitution in double precision with float32 factors, read without a copy in float64 if that is faster.
+
+On a device it is torch's, with such a copy.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ def _by_columns(
 
     def chosen(transposed: bool) -> Substitute:
         def substitute(b: torch.Tensor) -> torch.Tensor:
-            few = b.shape[1] <= _FEW and not factors.is_complex()
+            few = b.shape[1] <= _FEW and not factors.is_complex() and factors.device.type == "cpu"
             return substituted(b, transposed) if few else many()[transposed](b)
 
         return substitute

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from fewbits.kernels.arrays import dense as kernels
+from fewbits.kernels.portable.dense import residuals as portable
 from fewbits.solvers.dense.factors import unwritten
 
 _MILD = 2.0**4  # ratio of the largest entries of rows or columns up to which scaling changes nothing
@@ -118,7 +119,8 @@ class System:
 
     def near_one(self, y: torch.Tensor) -> torch.Tensor:
         """Return the exponents, (n, k), that scale y to the unknowns of A, the largest being about one."""
-        columns = torch.zeros(len(y), 1, dtype=torch.int64) if self.columns is None else self.columns[:, None]
+        none = y.new_zeros(len(y), 1, dtype=torch.int64)
+        columns = none if self.columns is None else self.columns[:, None]
         top = (_exponents(y) + columns).amax(0)
         return columns - torch.where(top <= _NOTHING // 2, 0, top)
 
@@ -129,7 +131,7 @@ class System:
         """
         units = self.near_one(state.x)
         x = times_power(magnitudes(state.x), units).amax(0)
-        rows = torch.zeros(len(b), dtype=torch.int64) if self.rows is None else self.rows
+        rows = b.new_zeros(len(b), dtype=torch.int64) if self.rows is None else self.rows
         top = (units - (0 if self.columns is None else self.columns[:, None])).amax(0)
         r, right = (times_power(magnitudes(v), top - self.top - rows[:, None]) for v in (state.residual, b))
         sizes, scales = r.amax(0), self.own_norm * x + right.amax(0)
@@ -175,8 +177,8 @@ def general(a: torch.Tensor, sizes: Extents) -> System:
     """
     if sizes.mild:
         return System(a, sizes.sums, sizes.rows, own_norm=float(sizes.sums.max()))
-    rows = torch.empty(len(a), dtype=torch.int64)
-    columns = torch.full((a.shape[1],), _NOTHING)
+    rows = a.new_empty(len(a), dtype=torch.int64)
+    columns = torch.full((a.shape[1],), _NOTHING, device=a.device)
     for part, stripe in _stripes(a):
         exponents = _exponents(stripe)
         rows[part] = _opposite(exponents.amax(1))
@@ -198,12 +200,12 @@ def _opposite(exponents: torch.Tensor) -> torch.Tensor:
 
 
 def _scaled(a: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, sizes: Extents) -> System:
-    scaled_a = unwritten(tuple(a.shape), a.dtype)
+    scaled_a = unwritten(tuple(a.shape), a.dtype, a.device)
     top = max(int(_exponents(sizes.rows).max()), _NOTHING // 2)
     sums = []
     for part, stripe in _stripes(a):
         scaled_a[part] = times_power(stripe, rows[part, None] + columns)
-        sums.append(magnitudes(times_power(stripe, torch.tensor([-top]))).sum(1))
+        sums.append(magnitudes(times_power(stripe, torch.full((1,), -top, device=a.device))).sum(1))
     own = float(torch.cat(sums).max())
     scaled = extents(scaled_a)
     return System(scaled_a, scaled.sums, scaled.rows, rows, columns, own, top)
@@ -226,7 +228,11 @@ def _lines(a: torch.Tensor) -> Iterator[tuple[slice, np.ndarray[tuple[int, ...],
 def extents(a: torch.Tensor, *, single: bool = False) -> Extents:
     """Return the magnitudes in (m, n) float64 or complex128 in one pass; ``single`` adds a float32 copy."""
     m, n = a.shape
-    low = unwritten((m, n), torch.float32) if single and not a.is_complex() else None
+    low = unwritten((m, n), torch.float32, a.device) if single and not a.is_complex() else None
+    if a.device.type != "cpu":
+        pairs = torch.view_as_real(a.resolve_conj()).flatten(1) if a.is_complex() else a
+        there = portable.extents(pairs)
+        return Extents(*there[:2], there[2].reshape(n, -1).amax(1), None if low is None else low.copy_(a))
     rows, sums = torch.empty(m, dtype=torch.float64), torch.empty(m, dtype=torch.float64)
     columns = torch.zeros(n * (1 + a.is_complex()), dtype=torch.float64)
     for part, lines in _lines(a):
@@ -250,21 +256,31 @@ def residuals(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> tuple[torch.
         sides = torch.cat([b.real, b.imag])
     else:
         pairs, sides = x.mT, b.mT
-    right, left = pairs.contiguous().numpy(), sides.contiguous()
-    r, sizes = torch.empty(left.shape, dtype=torch.float64), torch.empty(left.shape, dtype=torch.float64)
-    for part, lines in _lines(a):
-        columns = kernels.residuals(lines, right, left[:, part].contiguous().numpy())
-        r[:, part], sizes[:, part] = map(torch.from_numpy, columns)
+    r, sizes = _real_residuals(a, pairs.contiguous(), sides.contiguous())
     if a.is_complex():
         return torch.complex(r[:k], r[k:]).mT, (sizes[:k] + sizes[k:]).mT
     return r.mT, sizes.mT
+
+
+def _real_residuals(
+    a: torch.Tensor, right: torch.Tensor, left: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return residuals, (k, m), and sizes, of the rows of ``a`` as real numbers."""
+    if a.device.type != "cpu":
+        lines = torch.view_as_real(a.resolve_conj()).flatten(1) if a.is_complex() else a
+        return portable.residuals(lines, right, left)
+    r, sizes = torch.empty(left.shape, dtype=torch.float64), torch.empty(left.shape, dtype=torch.float64)
+    for part, rows in _lines(a):
+        columns = kernels.residuals(rows, right.numpy(), left[:, part].contiguous().numpy())
+        r[:, part], sizes[:, part] = map(torch.from_numpy, columns)
+    return r, sizes
 
 
 def matvec(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Return A x, (m, k); a single real column uses the kernel of residuals, which is faster than BLAS."""
     if x.shape[1] > 1 or a.is_complex() or x.is_complex():
         return a @ x
-    return -residuals(a, x, torch.zeros(len(a), 1, dtype=x.dtype))[0]
+    return -residuals(a, x, x.new_zeros(len(a), 1))[0]
 
 
 def magnitudes(x: torch.Tensor) -> torch.Tensor:
@@ -281,8 +297,21 @@ def _exponents(x: torch.Tensor) -> torch.Tensor:
 def times_power(x: torch.Tensor, exponents: torch.Tensor) -> torch.Tensor:
     """Return x 2^exponents, exponents broadcast to x; exact except for overflow and underflow."""
     real = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x[..., None]
+    if x.device.type != "cpu":
+        scaled = _ldexp(real, exponents[..., None])
+        return torch.view_as_complex(scaled) if x.is_complex() else scaled[..., 0]
     with np.errstate(over="ignore"):  # the infinity is detected later
         scaled = torch.from_numpy(
             np.ldexp(real.numpy(), exponents.clamp(-5000, 5000)[..., None].int().numpy())
         )
     return torch.view_as_complex(scaled) if x.is_complex() else scaled[..., 0]
+
+
+def _ldexp(x: torch.Tensor, exponents: torch.Tensor) -> torch.Tensor:
+    """Return float64 x 2^exponents in steps whose factors are normal numbers; torch.ldexp has but one."""
+    left = exponents.clamp(-5000, 5000)
+    for _ in range(5):
+        step = left.clamp(-1000, 1000)
+        x = x * ((step + 1023) << 52).view(torch.float64)
+        left = left - step
+    return x

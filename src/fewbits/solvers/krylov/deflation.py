@@ -42,7 +42,11 @@ class Deflation:
         if given.ndim != 2 or not 0 < given.shape[1] <= given.shape[0]:
             raise ArgumentError(f"modes have the shape {tuple(given.shape)}; expected (n, k) with k <= n")
         a = operator(
-            A, len(given), arrays=not isinstance(modes, torch.Tensor), complex_vectors=given.is_complex()
+            A,
+            len(given),
+            arrays=not isinstance(modes, torch.Tensor),
+            complex_vectors=given.is_complex(),
+            device=given.device,
         )
         a = OnPairs(a) if given.is_complex() and not a.complex else a
         self.a, self.exponent, _ = comfortable(a)
@@ -101,7 +105,7 @@ class Deflation:
 def low_modes(A: LinearMap, n: int, k: int, *, format: str = "fp32", tol: float = 1e-2) -> torch.Tensor:
     """Return approximate eigenvectors for the k smallest eigenvalues of a symmetric (Hermitian) A.
 
-    Uses ARPACK's implicitly restarted Lanczos method in float32, with A stored in ``format``.
+    Uses ARPACK's implicitly restarted Lanczos method in float32, with A stored in ``format``, on the CPU.
 
     Args:
         A: (n, n), symmetric (Hermitian), as a solver takes it.
@@ -114,7 +118,7 @@ def low_modes(A: LinearMap, n: int, k: int, *, format: str = "fp32", tol: float 
         (n, k) float32, or complex64 of a complex A.
 
     Raises:
-        ArgumentError: k out of range, or A is not symmetric.
+        ArgumentError: k out of range, A on a device, or not symmetric.
         scipy.sparse.linalg.ArpackNoConvergence: ARPACK did not converge to ``tol``.
     """
     a, _, _ = comfortable(operator(A, n))

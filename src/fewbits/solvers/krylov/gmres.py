@@ -136,7 +136,8 @@ class _PackedBasis:
 
     def combine(self, weights: torch.Tensor) -> torch.Tensor:
         """Return the sum of the directions with these weights, (n,) in double precision."""
-        x = torch.zeros(self._space.operator.n, dtype=weights.dtype)
+        a = self._space.operator
+        x = torch.zeros(a.n, dtype=weights.dtype, device=a.device)
         for weight, packed in zip(weights[0].tolist(), self._directions, strict=False):
             x.add_(wide(self._space.unpacked(packed)), alpha=weight)
         return x

@@ -60,7 +60,7 @@ class Problem:
         self.allowed = stopping.residual(self.size, of_b)
         self.target = MARGIN * self.allowed
         self.maxiter = max(10 * (a.unknowns or a.n), 100) if stopping.maxiter is None else stopping.maxiter
-        self.y = torch.zeros(a.n, dtype=b.dtype)
+        self.y = b.new_zeros(a.n)
         self.best, self._r = self.y.clone(), torch.zeros_like(self.b)
         self.history, self.updates, self._first, self._stalls = list[float](), 0, 0, 0
         self._stage = ""

@@ -87,9 +87,11 @@ class System(Generic[Array]):
         self.shape = right.shape
         rows, arrays = len(right), not isinstance(b, torch.Tensor)
         if square:
-            self.a = operator(a, rows, arrays=arrays, complex_vectors=right.is_complex())
+            self.a = operator(a, rows, arrays=arrays, complex_vectors=right.is_complex(), device=right.device)
         else:
-            self.a = any_operator(a, rows, None, arrays=arrays, complex_vectors=right.is_complex())
+            self.a = any_operator(
+                a, rows, None, arrays=arrays, complex_vectors=right.is_complex(), device=right.device
+            )
             if self.a.rows != rows:
                 raise ArgumentError(
                     f"A has the shape ({self.a.rows}, {self.a.n}), b has {rows} values; expected"
@@ -100,6 +102,8 @@ class System(Generic[Array]):
             raise ArgumentError(
                 f"x0 has the shape {tuple(start.shape)}; expected {(self.a.n, *right.shape[1:])}"
             )
+        if start is not None and start.device != right.device:
+            raise ArgumentError(f"x0 is on {start.device} and b on {right.device}; give x0 where b lies")
         self.preconditioner = M if M is None else self._preconditioner(M, arrays, right.is_complex())
         parts = (right, start, self.a, self.preconditioner)
         self.pairs = pairs or any(
@@ -111,7 +115,9 @@ class System(Generic[Array]):
     def _preconditioner(self, M: LinearMap, arrays: bool, complex_vectors: bool) -> Operator:
         if hasattr(M, "solve") and not callable(M):
             raise ArgumentError(f"M is a {type(M).__name__}; give its function, M.solve")
-        return operator(M, self.a.n, arrays=arrays, complex_vectors=complex_vectors, name="M")
+        return operator(
+            M, self.a.n, arrays=arrays, complex_vectors=complex_vectors, name="M", device=self.a.device
+        )
 
     def _vectors(self, v: torch.Tensor) -> torch.Tensor:
         return v.to(torch.complex128 if self.pairs else torch.float64).reshape(len(v), -1)
@@ -218,7 +224,7 @@ def check_symmetric(a: Operator) -> None:
     if a.symmetric:
         return
     generator, dtype = torch.Generator().manual_seed(0), torch.complex128 if a.complex else torch.float64
-    u, v = (torch.randn(a.n, generator=generator, dtype=dtype) for _ in range(2))
+    u, v = (torch.randn(a.n, generator=generator, dtype=dtype).to(a.device) for _ in range(2))
     of_u, of_v = a.exact(u), a.exact(v)
     if not abs(a.dot(u, of_v) - a.dot(of_u, v)) <= 1e-8 * a.norm(u) * a.norm(of_v):
         kind = "Hermitian" if a.complex else "symmetric"

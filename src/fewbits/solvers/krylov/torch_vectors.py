@@ -13,7 +13,8 @@ class TorchVectors:
 
     def __init__(self, space: Space) -> None:
         self.space = space
-        self.x = torch.zeros(space.operator.n, dtype=torch.complex128 if space.pairs else torch.float64)
+        a, dtype = space.operator, torch.complex128 if space.pairs else torch.float64
+        self.x = torch.zeros(a.n, dtype=dtype, device=a.device)
         self.r = self.z = self.p = self.image = torch.zeros_like(self.x, dtype=space.dtype)
 
     def dot(self, u: torch.Tensor, v: torch.Tensor) -> float:

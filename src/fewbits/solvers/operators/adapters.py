@@ -25,6 +25,8 @@ LinearMap: TypeAlias = (
 )
 """All types that a Krylov solver accepts as a matrix."""
 
+_CPU = torch.device("cpu")
+
 
 class Function(Operator):
     """A function of vectors in double precision, (n,) to (n,).
@@ -49,11 +51,13 @@ class Function(Operator):
         arrays: bool,
         complex_vectors: bool,
         adjoint: VectorFunction | None = None,
+        device: torch.device = _CPU,
     ) -> None:
         self._rows, self.n = shape
+        self.device = device
         self._apply, self._adjoint, self._arrays, self._exponent = apply, adjoint, arrays, 0
         self.complex = False
-        ones = torch.ones(self.n, dtype=torch.float64)
+        ones = torch.ones(self.n, dtype=torch.float64, device=device)
         if complex_vectors:
             try:
                 self.exact(ones.to(torch.complex128))
@@ -70,7 +74,12 @@ class Function(Operator):
     def exact(self, v: torch.Tensor) -> torch.Tensor:
         """Return the function of a copy of v."""
         out = self._apply(v.numpy().copy() if self._arrays else v.clone())
-        product = out.detach().cpu() if isinstance(out, torch.Tensor) else torch.from_numpy(np.array(out))
+        product = out.detach() if isinstance(out, torch.Tensor) else torch.from_numpy(np.array(out))
+        if product.device != v.device:
+            raise ArgumentError(
+                f"a function gives a result on {product.device} for a vector on {v.device}; expected both"
+                " there: move what the function multiplies by, or b"
+            )
         if product.numel() != self._rows:
             raise ArgumentError(
                 f"a function gives the shape {tuple(product.shape)} for {self.n} values; expected"
@@ -99,7 +108,8 @@ class Function(Operator):
             self._rows,
         )
         try:
-            swapped.exact(torch.zeros(swapped.n, dtype=torch.complex128 if self.complex else torch.float64))
+            dtype = torch.complex128 if self.complex else torch.float64
+            swapped.exact(torch.zeros(swapped.n, dtype=dtype, device=self.device))
         except NotImplementedError:
             return super().adjoint()
         return swapped
@@ -112,7 +122,13 @@ class Function(Operator):
 
 
 def operator(
-    a: LinearMap, n: int, *, arrays: bool = True, complex_vectors: bool = False, name: str = "A"
+    a: LinearMap,
+    n: int,
+    *,
+    arrays: bool = True,
+    complex_vectors: bool = False,
+    name: str = "A",
+    device: torch.device = _CPU,
 ) -> Operator:
     """Return ``a`` as an operator on vectors of n values; an operator is returned unchanged.
 
@@ -123,12 +139,13 @@ def operator(
         arrays: whether functions take numpy.ndarray; otherwise they take torch.Tensor.
         complex_vectors: whether to try functions on complex vectors.
         name: what error messages call it.
+        device: where the vectors lie.
 
     Raises:
-        ArgumentError: a cannot multiply a vector, or is not (n, n).
+        ArgumentError: a cannot multiply a vector on that device, or is not (n, n).
         DataError: NaN or infinity among the values.
     """
-    given = any_operator(a, n, n, arrays=arrays, complex_vectors=complex_vectors)
+    given = any_operator(a, n, n, arrays=arrays, complex_vectors=complex_vectors, name=name, device=device)
     if (given.rows, given.n) != (n, n):
         raise ArgumentError(
             f"{name} has the shape ({given.rows}, {given.n}), b has {n} values; expected a square matrix of"
@@ -137,8 +154,37 @@ def operator(
     return given
 
 
-def any_operator(a: LinearMap, rows: int, n: int | None, *, arrays: bool, complex_vectors: bool) -> Operator:
-    """Return ``a`` as an operator that need not be square; only a function needs n."""
+def any_operator(
+    a: LinearMap,
+    rows: int,
+    n: int | None,
+    *,
+    arrays: bool,
+    complex_vectors: bool,
+    name: str = "A",
+    device: torch.device = _CPU,
+) -> Operator:
+    """Return ``a`` as an operator that need not be square; only a function needs n.
+
+    Raises:
+        ArgumentError: a cannot multiply vectors on that device; nothing is copied in silence.
+    """
+    found = _any_operator(a, rows, n, arrays=arrays, complex_vectors=complex_vectors, device=device)
+    if found.device != device:
+        what = (
+            "is a matrix" if isinstance(found, Matrix) else f"is a {type(found).__name__}, which multiplies"
+        )
+        move = f"{name}.to({str(device)!r})" if isinstance(a, torch.Tensor) else "b.cpu()"
+        raise ArgumentError(
+            f"{name} {what} on {found.device}, and the vectors are on {device}; they are multiplied where"
+            f" both lie: give {move}"
+        )
+    return found
+
+
+def _any_operator(
+    a: LinearMap, rows: int, n: int | None, *, arrays: bool, complex_vectors: bool, device: torch.device
+) -> Operator:
     if isinstance(a, Operator):
         return a
     if hasattr(a, "matvec") and hasattr(a, "shape"):
@@ -148,5 +194,6 @@ def any_operator(a: LinearMap, rows: int, n: int | None, *, arrays: bool, comple
     if callable(a) and not isinstance(a, torch.Tensor):
         if n is None:
             raise ArgumentError("A is a function, whose shape is not known; give a LinearOperator")
-        return Function(a, (rows, n), arrays=arrays, complex_vectors=complex_vectors)
+        place = _CPU if arrays else device
+        return Function(a, (rows, n), arrays=arrays, complex_vectors=complex_vectors, device=place)
     return Matrix(a)

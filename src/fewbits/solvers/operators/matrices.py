@@ -12,6 +12,7 @@ import torch
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.formats import Format
+from fewbits.kernels.portable.dense.residuals import residuals
 from fewbits.solvers.operators.operator import Apply, Operator
 from fewbits.solvers.operators.vectors import array, from_reals, largest, reals, refuse_gradients, times_power
 from fewbits.tensor import fake_quantize
@@ -46,7 +47,7 @@ class Matrix(Operator):
             raise ArgumentError(f"A has the shape {shape}; expected a matrix")
         self.n = shape[1]
         values = self._values()
-        self.complex = values.is_complex()
+        self.complex, self.device = values.is_complex(), values.device
         if not bool(torch.isfinite(reals(values)).all()):
             raise DataError("A holds NaN or infinity; remove them first")
 
@@ -71,7 +72,9 @@ class Matrix(Operator):
         return rounded_values(self.a, format).matmul
 
     def residual(self, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Return b - A x, products and sums in NumPy's long double."""
+        """Return b - A x, products and sums in NumPy's long double; in two float64 on a device."""
+        if self.device.type != "cpu":
+            return _residual_there(self.a, b, x)
         return long_residual(self.a if self.sparse else self.a.numpy(), b, x)
 
     def adjoint(self) -> Operator:
@@ -132,13 +135,28 @@ def long_residual(a: NumpyArray | scipy.sparse.csr_array, b: torch.Tensor, x: to
         return torch.from_numpy(r.astype(np.complex128 if b.is_complex() else np.float64))
 
 
+def _residual_there(a: torch.Tensor, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Return b - A x in about twice the precision of float64, on the device of a dense A."""
+    if not a.is_complex():
+        return residuals(a, x[None], b[None])[0][0]
+    # Re(a x) is a real product with conj(x), Im(a x) one with i conj(x).
+    pairs = torch.stack([reals(x.conj()), reals(1j * x.conj())])
+    real, imaginary = residuals(reals(a), pairs, torch.stack([b.real, b.imag]))[0]
+    return torch.complex(real, imaginary)
+
+
 def _matrix(a: AnyArray | Rows | SparseMatrix) -> torch.Tensor | scipy.sparse.csr_array:
     """Return a tensor in double precision, or SciPy's compressed rows."""
     if hasattr(a, "tocsr"):
         return _rows(a.tocsr())
     if isinstance(a, torch.Tensor) and a.layout != torch.strided:
         refuse_gradients(a, "A")
-        entries = a.detach().cpu().to_sparse_coo().coalesce()
+        if a.device.type != "cpu":
+            raise ArgumentError(
+                f"A is a sparse tensor on {a.device}, and sparse matrices are multiplied on the CPU: give"
+                " A.cpu() and b.cpu(), or the function lambda v: A @ v, which is called where b lies"
+            )
+        entries = a.detach().to_sparse_coo().coalesce()
         places = tuple(entries.indices().numpy())
         return _rows(scipy.sparse.csr_array((entries.values().numpy(), places), shape=tuple(a.shape)))
     if isinstance(a, (torch.Tensor, np.ndarray, list, tuple)):

@@ -25,9 +25,11 @@ class Operator:
         symmetric: whether A is known to be symmetric (Hermitian if complex), so that no test is needed.
         complex: whether A is complex; it then takes and returns complex vectors.
         preferred: the precision that ``auto`` tries first.
+        device: where the vectors lie that it multiplies.
     """
 
     n: int
+    device = torch.device("cpu")
     unknowns = 0  # 0 stands for n
     symmetric = False
     complex = False
@@ -90,7 +92,7 @@ class Operator:
     def magnitude(self) -> float:
         """Estimate the largest magnitude in A: from its values for a matrix, else from a product."""
         generator = torch.Generator().manual_seed(0)
-        v = torch.randn(self.n, generator=generator, dtype=torch.float64)
+        v = torch.randn(self.n, generator=generator, dtype=torch.float64).to(self.device)
         return self.peak(self.exact(v.to(torch.complex128) if self.complex else v))
 
     def dot(self, u: torch.Tensor, v: torch.Tensor) -> float:
@@ -109,6 +111,7 @@ class Derived(Operator):
     def __init__(self, a: Operator) -> None:
         self.a, self.n, self.unknowns = a, a.n, a.unknowns
         self.symmetric, self.complex, self.preferred = a.symmetric, a.complex, a.preferred
+        self.device = a.device
 
     @property
     def rows(self) -> int:

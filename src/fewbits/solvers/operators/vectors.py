@@ -31,6 +31,12 @@ def times_power(v: torch.Tensor, exponent: int) -> torch.Tensor:
     """Return v 2^exponent, v in double precision; exact except for overflow and underflow."""
     if exponent == 0:
         return v
+    if v.device.type != "cpu":
+        parts_there, left = reals(v), exponent
+        while left:  # in steps whose factors are normal numbers
+            step = max(min(left, 1000), -1000)
+            parts_there, left = parts_there * 2.0**step, left - step
+        return from_reals(parts_there, pairs=v.is_complex())
     with np.errstate(over="ignore", under="ignore"):
         parts = np.ldexp(reals(v).numpy(), exponent)
     return from_reals(torch.from_numpy(parts), pairs=v.is_complex())
@@ -47,7 +53,7 @@ def exponent_of(size: float) -> int:
 
 
 def array(given: AnyArray | Sequence[object], name: str) -> torch.Tensor:
-    """Return numbers of NumPy, PyTorch or nested lists as a tensor of float64 or complex128 on the CPU.
+    """Return numbers of NumPy, PyTorch or nested lists as a tensor of float64 or complex128, where they lie.
 
     Raises:
         ArgumentError: not numeric, a masked array, more than double precision, or a tensor that requires a
@@ -56,7 +62,7 @@ def array(given: AnyArray | Sequence[object], name: str) -> torch.Tensor:
     """
     if isinstance(given, torch.Tensor):
         refuse_gradients(given, name)
-        v = wide(given.detach().cpu()).resolve_conj()
+        v = wide(given.detach()).resolve_conj()
     else:
         v = torch.from_numpy(_numbers(given, name))
     if not bool(torch.isfinite(reals(v)).all()):

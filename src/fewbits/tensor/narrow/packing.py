@@ -54,12 +54,12 @@ def values_like(q: NarrowTensor) -> AnyArray:
     return torch.empty((), dtype=q.dtype, device=q.device).expand(q.shape)
 
 
-def checked_parts(out: Any, x: Any, format: Format, axis: int) -> Packed:
-    """Return the parts of ``out`` as arrays to be overwritten with the result for ``x``.
+def check_out(out: Any, x: Any, format: Format, axis: int) -> None:
+    """Raise ArgumentError unless the parts of ``out`` can be overwritten with the result for ``x``.
 
     Raises:
         ArgumentError: out is not a NarrowTensor of that format, shape, axis and dtype, or its parts are not
-            contiguous or not on the CPU.
+            contiguous or not where x is.
     """
     alike = (
         isinstance(out, NarrowTensor)
@@ -72,6 +72,13 @@ def checked_parts(out: Any, x: Any, format: Format, axis: int) -> Packed:
             f"{tuple(x.shape)}, axis={axis} and {x.dtype}, or leave it out"
         )
     given = [p for p in out.pieces if p is not None]
-    if not all(p.is_contiguous() and p.device.type == "cpu" for p in given):
-        raise ArgumentError(f"the parts of out, {out!r}, are not contiguous or not on the CPU; leave it out")
-    return arrays(out)
+    where = x.device if isinstance(x, torch.Tensor) else torch.device("cpu")
+    if not all(p.is_contiguous() and p.device == where for p in given):
+        raise ArgumentError(f"the parts of out, {out!r}, are not contiguous or not on {where}; leave it out")
+
+
+def overwrite(out: NarrowTensor, q: NarrowTensor) -> None:
+    """Copy the parts of ``q`` to those of ``out``, which is like it."""
+    for old, new in zip(out.pieces, q.pieces, strict=True):
+        if old is not None and new is not None:
+            old.copy_(new)

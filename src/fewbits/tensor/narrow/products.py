@@ -132,7 +132,7 @@ def _multiplied(a: torch.Tensor, b: torch.Tensor, format: Format) -> torch.Tenso
     if _in_panels(a, b, format):
         return _by_panels(a, b, format, rounded=True)
     left, right = _dense(a), _dense(b)
-    exact = not _hidden() and has_tiles() and a.dtype == b.dtype == torch.float32
+    exact = left.is_cpu and not _hidden() and has_tiles() and a.dtype == b.dtype == torch.float32
     exact = exact and _is_bfloat16(a, format) and _is_bfloat16(b, format)
     return bfloat16_product(left, right) if exact else torch.matmul(left, right)
 
@@ -239,7 +239,7 @@ def _is_bfloat16(x: torch.Tensor, format: Format) -> bool:
         exponent_of_step = grid.emin - grid.mantissa_bits - format.largest_shift
         if int(x.scales.min()) + scales.element.emin + exponent_of_step >= -126:
             return True
-    return kernels.smallest(array(_dense(x).cpu())) >= 2.0**-126
+    return kernels.smallest(array(_dense(x))) >= 2.0**-126
 
 
 def has_tiles() -> bool:

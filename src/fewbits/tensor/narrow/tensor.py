@@ -129,7 +129,7 @@ class NarrowTensor(Sealed):
         if dtype not in DTYPES:
             raise DTypeError(f"dtype={dtype}; values are float32, bfloat16, float16 or float64: choose one")
         if kept is not None:
-            nm.check_masks(tensors.array(codes.cpu()), format, n, kept)
+            ops.check_masks(codes, format, n, kept)
         return cls(parts, format, tuple(shape), front, dtype, None, kept)
 
     @property

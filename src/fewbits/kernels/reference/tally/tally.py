@@ -18,7 +18,7 @@ Array = NDArray[Any]
 Reals = NDArray[np.float64]
 
 # A real scale is rounded to float32, so the block's own largest value may lie an ulp beyond the limit.
-_BEYOND_ROUNDING = 1 - 2.0**-20
+BEYOND_ROUNDING = 1 - 2.0**-20
 
 
 def tally(x: Array, y: Array, limits: Array | float, part: int) -> ErrorSums:
@@ -44,7 +44,7 @@ def tally(x: Array, y: Array, limits: Array | float, part: int) -> ErrorSums:
             largest_relative=float(np.fmax.reduce(relative, axis=None, initial=0.0)),
             nonzero=int(np.count_nonzero(nonzero)),
             flushed=int(np.count_nonzero(nonzero & (became == 0))),
-            saturated=int(np.count_nonzero(size * _BEYOND_ROUNDING > limits)),
+            saturated=int(np.count_nonzero(size * BEYOND_ROUNDING > limits)),
         )
 
 

@@ -74,7 +74,8 @@ def _encode_float(f: Float, x: Reals, rounding: str, overflow: str, draws: Draws
     count, binade, negative = _round_to_grid(x, f.emin, m, rounding, draws)
     # A subnormal count is below 2^m and a carry reaches 2^(m+1): in both cases the sum is the right code.
     code = ((binade - f.emin) << m) + count
-    beyond = (np.ldexp(count.astype(np.float64), binade - m) > f.max) | np.isinf(x)
+    with np.errstate(over="ignore"):  # of a float64 that is rounded beyond the largest
+        beyond = (np.ldexp(count.astype(np.float64), binade - m) > f.max) | np.isinf(x)
     largest = _encode_exact_max(f)
     further = away_from_zero_on_overflow(negative, rounding) | np.isinf(x)
     code = np.where(beyond, largest, code)
@@ -111,7 +112,7 @@ def _encode_exponent(f: Exponent, x: Reals, rounding: str, overflow: str, draws:
 
 
 @lru_cache(maxsize=64)
-def _sorted_codes(element: Element) -> tuple[Reals, Integers, Reals, Reals]:
+def sorted_codes(element: Element) -> tuple[Reals, Integers, Reals, Reals]:
     """Return the values in rising order, their codes, and the place between neighbours where nearest changes.
 
     The place is the third array plus the fourth, which holds what float64 cannot add to the third.
@@ -139,7 +140,7 @@ def _longer_posits(p: Posit) -> Reals:
 
 
 def _encode_table(element: Element, x: Reals, rounding: str, draws: Draws | None) -> Integers:
-    rising, codes, middle, rest = _sorted_codes(element)
+    rising, codes, middle, rest = sorted_codes(element)
     clipped = np.clip(np.where(np.isnan(x), 0.0, x), rising[0], rising[-1])
     low = np.clip(np.searchsorted(rising, clipped, side="right") - 1, 0, len(rising) - 2)
     below, above = rising[low], rising[low + 1]

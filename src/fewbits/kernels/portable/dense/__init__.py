@@ -1,0 +1,1 @@
+"""Dense matrices in double precision: residuals and magnitudes."""

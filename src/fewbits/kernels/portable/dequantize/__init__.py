@@ -1,0 +1,1 @@
+"""Codes and scales to numbers."""

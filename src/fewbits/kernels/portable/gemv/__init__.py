@@ -1,0 +1,1 @@
+"""Products of a packed matrix with few vectors."""

@@ -1,0 +1,1 @@
+"""N:M sparsity: streams of what is kept."""

@@ -1,0 +1,206 @@
+"""From numbers to codes and scales, and to rounded numbers, by plain operations of torch.
+
+Equal to kernels/reference/quantize bit for bit. Numbers are rounded where they lie: a scale that is a power
+of two moves the grid to the numbers, not the numbers to the grid, so nothing is divided. Through a real
+scale they are divided, and multiplied by it, in float64.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+
+from fewbits.formats import Format
+from fewbits.kernels.bits.layout import layout as layout_of_parts
+from fewbits.kernels.bits.options import Options
+from fewbits.kernels.portable.dequantize.dequantize import rounded_to
+from fewbits.kernels.portable.values.blocks import Cut, cut
+from fewbits.kernels.portable.values.elements import (
+    Numbers,
+    code_dtype,
+    decode,
+    encode_gridded,
+    encode_other,
+    round_gridded,
+)
+from fewbits.kernels.portable.values.floats import (
+    DOUBLE,
+    SINGLE,
+    Layout,
+    bits_of,
+    layout_of,
+    of_bits,
+    power_of_two,
+    single,
+    widened,
+)
+from fewbits.kernels.portable.values.packing import pack
+from fewbits.kernels.portable.values.pieces import in_pieces
+from fewbits.kernels.portable.values.scales import Scales, multiplier, scale_codes, scales_of
+from fewbits.kernels.portable.values.stochastic import draws
+
+Tensor = torch.Tensor
+
+
+def fake_quantize(x: Tensor, format: Format, axis: int, chosen: Options, amax: float | None) -> Tensor:
+    """Return ``x`` rounded to ``format``, in its dtype and shape on its device, in C order.
+
+    Where ``chosen.nonfinite`` is ``raise``, the caller looks for NaN and infinity: :func:`is_finite`.
+    """
+    if not x.numel():
+        return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    where, layout = cut(format, tuple(x.shape), axis), layout_of(x.dtype)
+    bits = where.blocks(_finite_bits(x, chosen))
+    scales = scales_of(bits, layout, format, chosen, amax, rounds_only=True)
+
+    def rounded(bits: Tensor, drawn: Tensor | None, *parts: Tensor | None) -> Tensor:
+        return _rounded(bits, Scales(*parts), format, chosen, drawn, layout, x.dtype)
+
+    y = in_pieces(rounded, bits, (_drawn(x, where, chosen), *scales), x.dtype)
+    return where.values(y).reshape(x.shape).contiguous()
+
+
+def is_finite(x: Tensor) -> Tensor:
+    """Return one boolean: whether ``x`` holds neither NaN nor infinity."""
+    layout = layout_of(x.dtype)
+    return ((bits_of(x) & layout.magnitude) < layout.infinity).all()
+
+
+def _rounded(
+    bits: Tensor,
+    scales: Scales,
+    format: Format,
+    chosen: Options,
+    drawn: Tensor | None,
+    layout: Layout,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Return the values of blocks, rounded."""
+    scaling = format.groups.scales
+    if format.element.grid is not None and (scaling is None or scaling.power_of_two):
+        numbers = Numbers(bits, _unit(bits, scales), layout, 0 if scaling is None else _least_unit(format))
+        y = of_bits(round_gridded(format.element, numbers, chosen, drawn), dtype)
+        # Last, and of real numbers: Inductor then keeps the loops over blocks to the end.
+        return y if scales.bad is None else torch.where(scales.bad, torch.nan, y)
+    if scaling is not None and format.element.grid is not None:
+        quotient, layout = _quotient(bits, scales, layout)
+        y = round_gridded(format.element, Numbers(quotient, _unit(bits, scales), layout, 0), chosen, drawn)
+        values = y.view(torch.float64) if layout is DOUBLE else _widened(y)
+    else:
+        values = decode(format.element, _codes(bits, scales, format, chosen, drawn, layout))
+    if scaling is not None:
+        codes = scale_codes(scales, scaling)
+        values = values * multiplier(scaling, codes, scales.shifts, scales.outer)
+    return rounded_to(values, dtype)
+
+
+def _codes(
+    bits: Tensor, scales: Scales, format: Format, chosen: Options, drawn: Tensor | None, layout: Layout
+) -> Tensor:
+    """Return the codes of blocks."""
+    element, scaling = format.element, format.groups.scales
+    if scaling is not None and not scaling.power_of_two:
+        bits, layout = _quotient(bits, scales, layout)
+    if element.grid is not None:
+        least = _least_unit(format) if scales.exponent is not None else 0
+        return encode_gridded(element, Numbers(bits, _unit(bits, scales), layout, least), chosen, drawn)
+    wide = _widened(bits) if layout is SINGLE else bits.view(torch.float64)
+    if scales.exponent is not None:
+        wide = _divided(wide, _unit(bits, scales))
+    return encode_other(element, wide, chosen, drawn)
+
+
+def _unit(bits: Tensor, scales: Scales) -> Tensor:
+    """Return the power of two that each sub-block is measured in, as exponents."""
+    if scales.exponent is None:
+        return torch.zeros((), dtype=torch.int32, device=bits.device)
+    return scales.exponent if scales.shifts is None else scales.exponent - scales.shifts
+
+
+def _least_unit(format: Format) -> int:
+    assert format.groups.scales is not None
+    return format.groups.scales.element.emin - format.largest_shift
+
+
+def _quotient(bits: Tensor, scales: Scales, layout: Layout) -> tuple[Tensor, Layout]:
+    """Return the bits of numbers divided by real scales, rounded as a division in their dtype."""
+    assert scales.divisor is not None
+    if layout is DOUBLE:
+        return (bits.view(torch.float64) / scales.divisor).view(torch.int64), layout
+    return single(_widened(bits) / scales.divisor), layout
+
+
+def _widened(bits: Tensor) -> Tensor:
+    """Return the float64 of any float32 bits, NaN and infinity included."""
+    magnitude = bits & SINGLE.magnitude
+    infinite = torch.where(bits < 0, -torch.inf, torch.inf).double()
+    beyond = torch.where(magnitude > SINGLE.infinity, torch.nan, infinite)
+    return torch.where(magnitude < SINGLE.infinity, widened(bits), beyond)
+
+
+def _divided(x: Tensor, exponent: Tensor) -> Tensor:
+    """Return float64 ``x`` / 2^exponent; what is lost below the smallest keeps its sign."""
+    value = x * power_of_two(-exponent)
+    least = torch.where(x < 0, -(2.0**-1074), 2.0**-1074).double()
+    value = torch.where((value == 0) & (x != 0), least, value)
+    return torch.where(value.isfinite(), value, x)
+
+
+def _finite_bits(x: Tensor, chosen: Options) -> Tensor:
+    """Return the bits of ``x``; an infinity counts as the largest of x's own dtype where it saturates."""
+    bits, layout = bits_of(x), layout_of(x.dtype)
+    if chosen.nonfinite != "saturate":
+        return bits
+    magnitude = bits & layout.magnitude
+    most = int(bits_of(torch.tensor(torch.finfo(x.dtype).max, dtype=x.dtype)))
+    capped = torch.where(magnitude > layout.infinity, 0, magnitude.clamp(max=most))
+    return torch.where(magnitude > layout.infinity, 0, capped | bits & layout.sign)
+
+
+def _drawn(x: Tensor, where: Cut, chosen: Options) -> Tensor | None:
+    """Return a draw for each value by its place in ``x``, in blocks."""
+    if chosen.rounding != "stochastic":
+        return None
+    return where.blocks(draws(x.numel(), chosen.seed, chosen.random_bits, x.device))
+
+
+def quantize(x: Tensor, format: Format, axis: int, chosen: Options, amax: float | None) -> list[Tensor]:
+    """Return the packed parts of ``x`` that the format has: codes, scales, shifts, outer scales.
+
+    Where ``chosen.nonfinite`` is ``raise``, the caller looks for NaN and infinity: :func:`is_finite`.
+    """
+    axis = axis % x.ndim if x.ndim else 0
+    shapes = [shape for shape in layout_of_parts(format, tuple(x.shape), axis) if shape is not None]
+    if not x.numel():  # a scale that a line or the tensor has all the same is that of zeros
+        parts = quantize(torch.zeros(1, dtype=x.dtype, device=x.device), format, 0, chosen, amax)
+        return [
+            part.expand(shape).clone() if prod(shape) else part.new_empty(shape)
+            for part, shape in zip(parts, shapes, strict=True)
+        ]
+    where, layout = cut(format, tuple(x.shape), axis), layout_of(x.dtype)
+    bits = where.blocks(_finite_bits(x, chosen))
+    scales = scales_of(bits, layout, format, chosen, amax)
+
+    def encoded(bits: Tensor, drawn: Tensor | None, *parts: Tensor | None) -> Tensor:
+        codes = _codes(bits, Scales(*parts), format, chosen, drawn, layout)
+        return codes if parts[0] is None else torch.where(parts[0], 0, codes)
+
+    drawn = _drawn(x, where, chosen)
+    codes = in_pieces(encoded, bits, (drawn, *scales), code_dtype(format.element.bits))
+    parts = [pack(where.values(codes).transpose(1, 2), format.groups.codes.bits)]
+    parts += _packed_scales(scales, where, format)
+    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def _packed_scales(scales: Scales, where: Cut, format: Format) -> list[Tensor]:
+    _, scaling, shifting, outer = format.groups
+    parts = []
+    if scaling is not None:
+        codes = where.shared(scale_codes(scales, scaling), scaling.size)
+        parts.append(pack(codes.transpose(1, 2), scaling.bits))
+    if shifting is not None and scales.shifts is not None:
+        parts.append(pack(where.shared(scales.shifts, shifting.size).transpose(1, 2), shifting.bits))
+    if outer is not None and scales.outer is not None:
+        parts.append(where.shared(single(scales.outer), outer.size).transpose(1, 2).view(torch.float32))
+    return parts

@@ -1,0 +1,1 @@
+"""What rounding did to the values of a tensor: sums and counts."""

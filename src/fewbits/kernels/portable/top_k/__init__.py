@@ -1,0 +1,1 @@
+"""The largest magnitudes of a tensor."""

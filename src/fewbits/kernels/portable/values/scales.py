@@ -1,0 +1,162 @@
+"""The scale of each block, by integers: kernels/reference/values/scales.py on bit patterns."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from fewbits.formats import Element, Format, Group
+from fewbits.kernels.bits.options import Options
+from fewbits.kernels.bits.scale_rules import SCALE_RULES
+from fewbits.kernels.portable.values.blocks import BLOCK, CHANNEL, EVERYTHING, SUB_BLOCK
+from fewbits.kernels.portable.values.elements import Numbers, decode, encode_gridded
+from fewbits.kernels.portable.values.floats import (
+    DOUBLE,
+    SINGLE,
+    Layout,
+    bits_of,
+    exponent_of,
+    fraction_of,
+    power_of_two,
+    single,
+    widened,
+)
+from fewbits.kernels.reference.values.encode import encode
+
+Tensor = torch.Tensor
+_MOST = float(np.finfo(np.float32).max)
+_LEAST = 2.0**-149
+
+
+class Scales(NamedTuple):
+    """The scales of all blocks, each of the five axes of :mod:`fewbits.kernels.portable.values.blocks`."""
+
+    bad: Tensor | None = None  # which blocks are NaN, through their scale
+    exponent: Tensor | None = None  # of power-of-two scales, int32
+    shifts: Tensor | None = None  # int32, per sub-block
+    codes: Tensor | None = None  # of real scales
+    divisor: Tensor | None = None  # of real scales, float64 that float32 holds
+    outer: Tensor | None = None  # float64 that float32 holds
+
+
+def scales_of(
+    bits: Tensor,
+    layout: Layout,
+    format: Format,
+    options: Options,
+    amax: float | None,
+    *,
+    rounds_only: bool = False,
+) -> Scales:
+    """Return the scales for blocks of numbers, given by their bits.
+
+    With ``rounds_only`` those of bad blocks are any, as nothing is stored of them.
+    """
+    _, scales, shifts, outer = format.groups
+    if scales is None:
+        return Scales()
+    magnitude = bits & layout.magnitude
+    bad, per_block = None, options.nonfinite == "block_nan"
+    if per_block:
+        bad = magnitude.amax(BLOCK, keepdim=True) >= layout.infinity
+    if options.nonfinite == "element" or (per_block and not (rounds_only and outer is None)):
+        magnitude = torch.where(magnitude < layout.infinity, magnitude, 0)
+    given = None if amax is None else bits_of(torch.full((), amax, dtype=layout.real, device=bits.device))
+    sub = magnitude.amax(SUB_BLOCK, keepdim=True)
+    largest = sub.amax(BLOCK, keepdim=True)
+    if given is not None and scales.size == "tensor":
+        largest = given.expand_as(largest)
+    if scales.power_of_two:
+        exponent = _shared_exponent(largest, layout, format.element, scales.element, options)
+        return Scales(bad, exponent, None if shifts is None else _shifts(sub, exponent, layout, format))
+    whole = None
+    if outer is not None:
+        whole = largest.amax(CHANNEL if outer.size == "channel" else EVERYTHING, keepdim=True)
+        whole = given.expand_as(whole) if given is not None and outer.size == "tensor" else whole
+    return Scales(bad, None, None, *_real_scales(largest, whole, layout, format, options))
+
+
+def _shared_exponent(
+    largest: Tensor, layout: Layout, element: Element, scale: Element, options: Options
+) -> Tensor:
+    rule = SCALE_RULES[options.scale_rule](element)
+    exponent = exponent_of(largest, layout) + (rule.plus - element.emax - layout.bias)
+    first = rule.first(layout.fraction)
+    if first < 1 << layout.fraction:  # the step is within a binade
+        exponent = exponent + (fraction_of(largest, layout) >= first).to(exponent.dtype)
+    zero = scale.emin if options.zero_block == "smallest" else min(max(0, scale.emin), scale.emax)
+    # A block beyond the largest scale keeps that scale and saturates; one below the smallest loses low bits.
+    return torch.where(largest > 0, exponent.clamp(scale.emin, scale.emax), zero).to(torch.int32)
+
+
+def _shifts(sub: Tensor, exponent: Tensor, layout: Layout, format: Format) -> Tensor:
+    """Return tau = min(E1 - E2, beta) of each sub-block (Shared Microexponents, section 3.2)."""
+    gap = exponent - (exponent_of(sub, layout) - layout.bias)
+    return torch.where(sub > 0, gap.clamp(0, format.largest_shift), format.largest_shift).to(torch.int32)
+
+
+def _real_scales(
+    largest: Tensor, whole: Tensor | None, layout: Layout, format: Format, options: Options
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return (scale codes, divisor per block, outer scales)."""
+    assert format.groups.scales is not None
+    scale = format.groups.scales.element
+    top = float(np.float32(format.element.max))
+    biggest = _capped(largest, layout)
+    if whole is None:
+        codes = _encode_scale(_rounded(biggest / top), largest, scale, options)
+        return codes, decode(scale, codes), None
+    # Transformer Engine's NVFP4: g = 2688 / amax; scale = E4M3(amax_block (g / 6)); x / (scale / g).
+    fill = float(np.float32(scale.max * format.element.max))
+    gain = _rounded(fill / torch.where(whole > 0, _capped(whole, layout), 1.0)).clamp(max=_MOST)
+    gain = torch.where(whole > 0, gain, 1.0)
+    wanted = _rounded(biggest * _rounded(gain * float(np.float32(1) / np.float32(top))))
+    codes = _encode_scale(wanted, largest, scale, options)
+    divisor = _rounded(decode(scale, codes) / gain).clamp(min=_LEAST)
+    return codes, divisor, _rounded(1.0 / gain).clamp(max=_MOST)
+
+
+def _capped(magnitude: Tensor, layout: Layout) -> Tensor:
+    """Return finite magnitudes as float64 that float32 holds."""
+    if layout is SINGLE:
+        return widened(magnitude)
+    return _rounded(magnitude.view(torch.float64).clamp(max=_MOST))
+
+
+def _rounded(x: Tensor) -> Tensor:
+    """Return float64 rounded to float32; beyond the largest, infinity."""
+    bits = single(x)
+    return torch.where(bits == SINGLE.infinity, torch.inf, widened(bits))
+
+
+def _encode_scale(wanted: Tensor, largest: Tensor, scale: Element, options: Options) -> Tensor:
+    unit = torch.zeros((), dtype=torch.int32, device=wanted.device)
+    to_nearest = Options("nearest_even", "floor", "saturate", "raise", "one")
+    codes = encode_gridded(scale, Numbers(wanted.view(torch.int64), unit, DOUBLE, 0), to_nearest, None)
+    nearest_one = max(min(1.0, scale.max), scale.smallest_subnormal)  # which is never the scale zero
+    ends = np.array([scale.smallest_subnormal, nearest_one])
+    smallest, one = encode(scale, ends, "nearest_even", "saturate", None).tolist()
+    # A scale that rounds to zero would lose the block; it becomes the smallest nonzero value.
+    codes = torch.where((codes == 0) & (largest > 0), smallest, codes)
+    return torch.where(largest > 0, codes, smallest if options.zero_block == "smallest" else one)
+
+
+def scale_codes(scales: Scales, group: Group) -> Tensor:
+    """Return the codes of the scales, NaN where blocks are bad."""
+    codes = scales.codes
+    if scales.exponent is not None:
+        codes = scales.exponent - group.element.emin
+    assert codes is not None
+    if scales.bad is None or group.element.nan_code is None:
+        return codes
+    return torch.where(scales.bad, group.element.nan_code, codes)
+
+
+def multiplier(group: Group, codes: Tensor, shifts: Tensor | None, outer: Tensor | None) -> Tensor:
+    """Return what each element is multiplied by, float64: the scale, shifted, times the outer scale."""
+    total = decode(group.element, codes)
+    if shifts is not None:
+        total = total * power_of_two(-shifts)
+    return total if outer is None else total * outer

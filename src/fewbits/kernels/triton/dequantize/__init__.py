@@ -1,0 +1,1 @@
+"""Packed bits to numbers."""

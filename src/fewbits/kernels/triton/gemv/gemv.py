@@ -1,0 +1,96 @@
+"""A packed matrix times few vectors: its codes are decoded in registers, never to memory."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from fewbits.formats import Format
+from fewbits.kernels.bits.options import options
+from fewbits.kernels.triton.values.bits import to_dtype
+from fewbits.kernels.triton.values.decode import load_values
+from fewbits.kernels.triton.values.spec import spec
+from fewbits.kernels.triton.values.tables import tables
+
+_WIDTH = 256  # values of a line at once: a warp reads 128 bytes of 4-bit codes, and x is read from the caches
+_PRODUCTS = 4096  # in a program at once: 32 registers of each of 128 threads
+_MOST_VECTORS = 8  # that share a decoded matrix; of more, each eight decode it anew
+
+
+@triton.jit
+def gemv_kernel(
+    x: tl.tensor,
+    codes: tl.tensor,
+    scales: tl.tensor,
+    shifts: tl.tensor,
+    outer: tl.tensor,
+    by_code: tl.tensor,
+    y: tl.tensor,
+    vectors: tl.tensor,
+    lines: tl.tensor,
+    n: tl.tensor,
+    f: tl.constexpr,
+    batch: tl.constexpr,
+    rows: tl.constexpr,
+    width: tl.constexpr,
+    wide: tl.constexpr,
+) -> None:
+    """Store the products of ``rows`` lines with ``batch`` vectors."""
+    first = tl.program_id(0)
+    if wide:
+        first = first.to(tl.int64)
+    line = first * rows + tl.arange(0, rows)
+    vector = tl.program_id(1) * batch + tl.arange(0, batch)
+    sums = tl.zeros([batch, rows, width], tl.float32)
+    for start in range(0, n, width):
+        i = start + tl.arange(0, width)
+        inside = (line < lines)[:, None] & (i < n)[None, :]
+        # A place of its own for each value: blocks of 64 bits if lines are.
+        at = line[:, None] * 0 + i[None, :]
+        w = load_values(codes, scales, shifts, outer, by_code, line[:, None], at, inside, n, f)
+        there = (vector < vectors)[:, None] & (i < n)[None, :]
+        v = tl.load(x + vector[:, None] * n + i[None, :], mask=there, other=0.0).to(tl.float32)
+        sums += v[:, None, :] * w[None, :, :]
+    found = tl.sum(sums, axis=2)
+    there = (vector < vectors)[:, None] & (line < lines)[None, :]
+    tl.store(y + vector[:, None] * lines + line[None, :], to_dtype(found, y.dtype.element_ty), mask=there)
+
+
+def gemv(x: torch.Tensor, parts: tuple[torch.Tensor | None, ...], format: Format, lines: int) -> torch.Tensor:
+    """Return ``x @ W.T`` in x's dtype for a packed W, (lines, n), with its blocks along n.
+
+    Sums are float32, rounded to x's dtype once; with u = 2^-24 the error before that is at most (n + 2) u sum
+    |x| |W|.
+
+    Args:
+        x: (batch, n), float32, bfloat16 or float16, not empty.
+        parts: of W, in C order; None for those that the format lacks.
+        format: one that :func:`fewbits.kernels.triton.values.spec.supports` accepts.
+        lines: of W.
+    """
+    chosen = options(format)
+    f = spec(format, chosen)
+    assert f is not None
+    vectors, n = x.shape
+    y = torch.empty(vectors, lines, dtype=x.dtype, device=x.device)
+    batch = min(triton.next_power_of_2(vectors), _MOST_VECTORS)
+    width = min(triton.next_power_of_2(n), _WIDTH)
+    rows = min(max(1, _PRODUCTS // (batch * width)), triton.next_power_of_2(lines))
+    # Here nothing but the order of sums depends on contraction, and it halves the instructions.
+    gemv_kernel[(triton.cdiv(lines, rows), triton.cdiv(vectors, batch))](
+        x.contiguous(),
+        *(None if part is None else part.contiguous() for part in parts),
+        tables(format, chosen, x.device)[3],
+        y,
+        vectors,
+        lines,
+        n,
+        f=f,
+        batch=batch,
+        rows=rows,
+        width=width,
+        wide=lines * n * 32 >= 2**31,
+        enable_fp_fusion=True,
+    )
+    return y

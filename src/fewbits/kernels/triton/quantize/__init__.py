@@ -1,0 +1,1 @@
+"""Numbers to packed bits, or to the values those stand for."""

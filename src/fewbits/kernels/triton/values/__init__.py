@@ -1,0 +1,1 @@
+"""Single values: their bits, rounding, codes, scales, draws."""

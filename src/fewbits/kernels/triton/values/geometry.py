@@ -1,0 +1,138 @@
+"""Where the blocks of a tensor lie: the lines along its axis, each cut into groups that share a scale.
+
+A line is a place before the axis and a place behind it. A program takes some groups, or equal parts of long
+ones, side by side: neighbours along the line where the axis is the last, else the same group of neighbouring
+lines, so that neighbouring lanes read neighbouring addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from fewbits.kernels.triton.values.spec import Spec
+
+_IN_PROGRAM = 2048  # values: 16 for each of 128 threads, which hides the latency of memory and fits registers
+
+
+class Lines(NamedTuple):
+    """The lines of a tensor along one axis, in steps of values."""
+
+    before: int  # places before the axis
+    behind: int  # places behind it
+    n: int  # values of a line
+    step_before: int
+    step_behind: int
+    step: int  # from one value of a line to the next
+
+    @property
+    def total(self) -> int:
+        """How many lines there are."""
+        return self.before * self.behind
+
+
+class Work(NamedTuple):
+    """How lines are cut among programs."""
+
+    groups: int  # of a line, each with a scale of its own
+    size: int  # values of a group, the last may have fewer
+    parts: int  # of a group, each what a program holds side by side
+    rows: int  # groups or parts in a program
+    programs: int
+
+
+def lines_of(x: torch.Tensor, axis: int) -> tuple[torch.Tensor, Lines]:
+    """Return ``x``, or a copy in C order where its strides are not those of two axes, and its lines."""
+    if not x.ndim:
+        x = x.reshape(1)
+    axis %= x.ndim
+    before = _merged(x.shape[:axis], x.stride()[:axis])
+    behind = _merged(x.shape[axis + 1 :], x.stride()[axis + 1 :])
+    if before is None or behind is None:
+        return lines_of(x.contiguous(), axis)
+    return x, Lines(
+        prod(x.shape[:axis]), prod(x.shape[axis + 1 :]), x.shape[axis], before, behind, x.stride(axis)
+    )
+
+
+def _merged(shape: Sequence[int], steps: Sequence[int]) -> int | None:
+    """Return the step of axes that are walked as one; None where they cannot be."""
+    step, length = 0, 1
+    for size, own in reversed(list(zip(shape, steps, strict=True))):
+        if size == 1:
+            continue
+        if length > 1 and own != step * length:
+            return None
+        step = own if length == 1 else step
+        length *= size
+    return step
+
+
+def work_of(spec: Spec, lines: Lines) -> Work:
+    """Return how lines are cut for the kernels of ``spec``."""
+    size = spec.per_scale if spec.per_scale else lines.n if spec.scaling != "none" else spec.width
+    groups = -(-lines.n // size)
+    parts = -(-min(size, lines.n) // spec.width)
+    rows = max(1, _IN_PROGRAM // spec.width)
+    rows = min(rows, triton.next_power_of_2(lines.total * groups * parts))  # a small tensor, a small program
+    return Work(groups, size, parts, rows, -(-lines.total * groups * parts // rows))
+
+
+@triton.jit
+def place_of(
+    lines: tl.tensor,
+    behind: tl.tensor,
+    n: tl.tensor,
+    groups: tl.tensor,
+    size: tl.tensor,
+    parts: tl.tensor,
+    rows: tl.constexpr,
+    width: tl.constexpr,
+    along: tl.constexpr,
+    wide: tl.constexpr,
+) -> Any:
+    """Return what a program works on.
+
+    Args:
+        lines: how many there are.
+        behind: as in Lines.
+        n: values of a line.
+        groups: as in Work, as are size and parts.
+        size: values of a group.
+        parts: of a group.
+        rows: groups, or parts of groups, in a program.
+        width: values of each, a power of two.
+        along: whether neighbouring rows are neighbours along the line.
+        wide: whether places need 64 bits.
+
+    Returns:
+        Of each row its line, the places of that before and behind the axis, the group, the part, and whether
+        it exists; then of each value, (rows, width), its place in the line and whether it exists.
+    """
+    row = tl.program_id(0) * rows + tl.arange(0, rows)
+    if wide:
+        row = tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows)
+    count = groups * parts
+    if along:
+        line, piece = row // count, row % count
+    else:
+        line, piece = row % lines, row // lines
+    group, part = piece // parts, piece % parts
+    local = part[:, None] * width + tl.arange(0, width)[None, :]
+    i = group[:, None] * size + local
+    exists = (line < lines) & (group < groups)
+    return (
+        line,
+        line // behind,
+        line % behind,
+        group,
+        part,
+        exists,
+        i,
+        exists[:, None] & (local < size) & (i < n),
+    )

@@ -1,0 +1,13 @@
+"""Products that autocast leaves alone: it would round their operands a second time."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+
+def no_autocast(x: torch.Tensor) -> AbstractContextManager[object]:
+    """Return a context without autocast on x's device; of a device that has none, one that does nothing."""
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()

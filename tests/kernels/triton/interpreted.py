@@ -1,0 +1,340 @@
+"""Runs kernels of Triton on the CPU, by its interpreter, and prints where they differ from the definition.
+
+A process of its own with ``TRITON_INTERPRET=1``, which Triton reads when it is imported: ``interpreted.py
+WHAT [FIRST LAST]``. Each line that is printed is a difference; the last says how many cases ran.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from triton.runtime.interpreter import InterpreterOptions, interpreter_builder
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+import fewbits as fb
+from fewbits.formats import Format, parse
+from fewbits.kernels import active_backend
+from fewbits.kernels.bits.layout import packed
+from fewbits.kernels.bits.options import Options, options
+from fewbits.kernels.reference.feedback.feedback import quantize_with_feedback as feedback_by_definition
+from fewbits.kernels.reference.top_k.top_k import top_k as top_k_by_definition
+from fewbits.kernels.triton.dequantize.dequantize import dequantize, dequantize_add
+from fewbits.kernels.triton.gemm.product import multiplies, product
+from fewbits.kernels.triton.gemv.gemv import gemv
+from fewbits.kernels.triton.quantize import rounding
+from fewbits.kernels.triton.quantize.both_axes import quantize_both, quantizes_both
+from fewbits.kernels.triton.quantize.quantize import empty, fake_quantize, quantize, quantize_with_feedback
+from fewbits.kernels.triton.top_k import top_k as ranks
+from fewbits.kernels.triton.values.spec import spec
+from tests import cases
+from tests.native.definition import defined, difference, possible
+
+np.seterr(all="ignore")  # NumPy computes what chips compute without a word
+# A third of the time goes to a search for overflow, which only the words of Threefry have, on purpose.
+interpreter_builder.options = InterpreterOptions(sanitize_overflow=False)
+Sentences = Iterator[str | None]
+
+# Formats of the grammar for what no published one has.
+_MADE = (
+    "block(element=float(e=2,m=1),scale=e8m0,size=20)",
+    "block(element=float(e=4,m=3,special=fn),scale=fp32,size=2048)",
+    "block(element=float(e=4,m=3,special=fn),scale=e8m0,size=tensor)",
+    "bdr(m=5,d1=6,k1=8,d2=3,k2=4)",
+    "block(element=lookup(-1,-0.5,0,0.3,1),scale=e8m0,size=32)",
+    "block(element=lookup(-1,-0.5,0,0.3,1),scale=fp32,size=channel)",
+    "block(element=posit(8,es=1),scale=e8m0,size=16)",
+    "block(element=fixed(24,frac=20),scale=e8m0,size=16)",
+    "block(element=int(3),scale=exponent(5,bias=15),size=6)",
+)
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_SHAPES = ((33,), (3, 40), (2, 1, 33), (2, 3, 4, 17), (), (70, 3))
+
+
+def _rows() -> list[tuple[Any, ...]]:
+    """Return rows of choices: first one for each format, of other choices each, then all others."""
+    formats = [*cases.FORMATS, *map(parse, _MADE)]
+    rows = cases.pairs(
+        formats,
+        cases.ROUNDINGS,
+        cases.SCALE_RULES,
+        cases.OVERFLOWS,
+        cases.NONFINITES,
+        cases.ZERO_BLOCKS,
+        (16, 32),
+        ("normal", "wide", "zeros"),
+        _DTYPES,
+        _SHAPES,
+        (0, -1, 1),
+        ("ordered", "transposed", "stepped"),
+    )
+    of_format = [[row for row in rows if row[0] == fmt] for fmt in formats]
+    first = [own[7 * i % len(own)] for i, own in enumerate(of_format)]
+    return [*first, *(row for row in rows if row not in first)]
+
+
+def _chosen(fmt: Format, choices: dict[str, Any]) -> Options:
+    """Return the options of a row, without those that the format does not have."""
+    for last in ((), ("scale_rule",), ("random_bits",), ("scale_rule", "random_bits")):
+        for first in ((), ("overflow",), ("nonfinite",), ("overflow", "nonfinite")):
+            kept = {k: v for k, v in choices.items() if k not in (*first, *last)}
+            found = possible(fmt, **kept)
+            if found is not None:
+                return found
+    raise AssertionError(fmt)
+
+
+def _values(kind: str, shape: tuple[int, ...], dtype: torch.dtype, layout: str, finite: bool) -> torch.Tensor:
+    count = int(np.prod(shape))
+    rng = np.random.default_rng(count)
+    x = rng.standard_normal(count).astype(np.float32)
+    if kind == "wide":
+        x = cases.every_exponent(count, seed=count)
+    elif kind == "zeros":
+        x = np.zeros(count, np.float32)
+        x[::7], x[count // 2] = -0.0, 1e-3
+    y = torch.tensor(x).to(dtype).reshape(shape)
+    if finite:
+        y = y.nan_to_num(0.0, 6e4, -6e4)
+    if layout == "transposed":
+        y = y.reshape(shape[::-1]).permute(tuple(range(y.ndim))[::-1])
+    elif layout == "stepped" and y.ndim:
+        wide = torch.zeros(*shape[:-1], 2 * shape[-1], dtype=dtype)
+        wide[..., ::2] = y
+        y = wide[..., ::2]
+    return y
+
+
+def _array(x: torch.Tensor) -> Any:
+    """Return a tensor as the definition takes it."""
+    whole = x.contiguous()
+    return whole.view(torch.uint16).numpy() if x.dtype == torch.bfloat16 else whole.numpy()
+
+
+def _conversion(row: tuple[Any, ...]) -> Sentences:
+    fmt, rounding, rule, overflow, nonfinite, zero, random_bits, kind, dtype, shape, axis, layout = row
+    chosen = _chosen(
+        fmt,
+        {
+            "rounding": rounding,
+            "scale_rule": rule,
+            "overflow": overflow,
+            "nonfinite": nonfinite,
+            "zero_block": zero,
+            "random_bits": random_bits,
+        },
+    )
+    if spec(fmt, chosen) is None:
+        yield f"{fmt} is not supported"
+        return
+    x = _values(kind, shape, dtype, layout, chosen.nonfinite == "raise")
+    axis = axis if -x.ndim <= axis < x.ndim else 0
+    wanted = defined(_array(x), fmt, axis, chosen)
+    where = f"{fmt}, {chosen.text}, {kind} {dtype} {shape}, axis {axis}, {layout}"
+    yield difference(
+        _array(x), _array(fake_quantize(x, fmt, axis, chosen)), wanted.values, f"{where}: values"
+    )
+    parts = quantize(x, fmt, axis, chosen)
+    for mine, theirs in zip(parts, wanted.parts, strict=True):
+        if mine is not None and theirs is not None:
+            yield difference(None, mine.numpy(), theirs, f"{where}: packed")
+    back = dequantize(parts, fmt, tuple(shape), axis, dtype)
+    yield difference(None, _array(back), wanted.values, f"{where}: values of codes")
+
+
+def _amax() -> Sentences:
+    x = torch.randn(3, 40, generator=torch.Generator().manual_seed(1))
+    for name in ("int8_tensor", "nvfp4", "fp8_e4m3_tensor"):
+        fmt = parse(name)
+        wanted = defined(x.numpy(), fmt, 1, options(fmt), 7.5)
+        yield difference(None, fake_quantize(x, fmt, 1, options(fmt), 7.5).numpy(), wanted.values, name)
+
+
+def _both_axes() -> Sentences:
+    x = torch.randn(70, 45, generator=torch.Generator().manual_seed(2))
+    for name, other in (("mxfp4", "mxfp8_e4m3"), ("mx9", "mx9")):
+        rows, columns = ((parse(n), options(parse(n), rounding="stochastic", seed=5)) for n in (name, other))
+        if not quantizes_both(rows, columns):
+            yield f"{name} and {other} are not rounded together"
+            continue
+        for axis, found, (fmt, chosen) in zip(
+            (1, 0), quantize_both(x, rows, columns), (rows, columns), strict=True
+        ):
+            wanted = defined(x.numpy(), fmt, axis, chosen).parts
+            for mine, theirs in zip(found, wanted, strict=True):
+                if mine is not None and theirs is not None:
+                    yield difference(None, mine.numpy(), theirs, f"{fmt} along axis {axis}")
+
+
+def _feedback() -> Sentences:
+    rng = torch.Generator().manual_seed(3)
+    for name, dtype in (
+        ("mxfp4", torch.bfloat16),
+        ("int8_tensor", torch.float32),
+        ("fp8_e5m2", torch.float16),
+    ):
+        fmt, x, residual = parse(name), torch.randn(70, generator=rng), torch.randn(70, generator=rng) / 10
+        x[3] = torch.inf
+        x = x.to(dtype)
+        chosen = options(fmt)
+        wanted, left = feedback_by_definition(_array(x), residual.numpy().copy(), fmt, chosen)
+        parts = empty(fmt, (70,), 0, x.device)
+        quantize_with_feedback(x, residual, fmt, chosen, parts)
+        yield difference(None, residual.numpy(), left, f"{name}: what is left over")
+        for mine, theirs in zip(parts, packed(wanted, fmt), strict=True):
+            if mine is not None and theirs is not None:
+                yield difference(None, mine.numpy(), theirs, f"{name} with feedback")
+        into = torch.randn(70, generator=rng)
+        total = into + dequantize(parts, fmt, (70,), 0, torch.float32)
+        dequantize_add(parts, fmt, into)
+        yield difference(None, into.numpy(), total.numpy(), f"{name}: added")
+
+
+def _ranks() -> Sentences:
+    ranks._BLOCK = 64  # several programs
+    for dtype, count in ((torch.float32, 150), (torch.bfloat16, 100)):
+        x = torch.randint(-9, 9, (count,), generator=torch.Generator().manual_seed(4)).to(dtype)
+        x[5], x[77] = torch.nan, -torch.inf
+        for k in (1, 40, count):
+            found, wanted = ranks.top_k(x, k).numpy(), top_k_by_definition(_array(x), k)
+            yield (
+                None
+                if np.array_equal(found, wanted)
+                else f"the {k} largest of {dtype}: {found}, not {wanted}"
+            )
+
+
+def _bounded(found: torch.Tensor, a: torch.Tensor, b: torch.Tensor, what: str) -> str | None:
+    """Return a sentence where ``a @ b.T`` is off by more than (k + 2) u |a| |b.T|."""
+    a, b = a.detach().double(), b.detach().double()
+    error = (found.detach().double() - a @ b.mT).abs()
+    bound = (a.shape[-1] + 2) * 2.0**-24 * (a.abs() @ b.abs().mT)
+    return None if bool((error <= bound).all()) else f"{what}: off by {float((error / bound).max())} bounds"
+
+
+def _vectors() -> Sentences:
+    rng = torch.Generator().manual_seed(5)
+    for name in ("mxfp4", "mxfp8_e4m3", "mxfp6_e2m3", "mxint8", "nvfp4", "mx6", "int4_channel", "posit8_1"):
+        fmt, w, x = parse(name), torch.randn(5, 70, generator=rng), torch.randn(3, 70, generator=rng)
+        parts = quantize(w, fmt, 1, options(fmt))
+        wide = dequantize(parts, fmt, (5, 70), 1, torch.float32)
+        yield _bounded(gemv(x, parts, fmt, 5), x, wide, f"{name} times vectors")
+
+
+def _matrices() -> Sentences:
+    rng = torch.Generator().manual_seed(6)
+    pairs = (("mxfp4", "mxfp8_e5m2"), ("mxfp8_e4m3", "mxfp8_e4m3"), ("nvfp4", "nvfp4"), ("mx9", "mxint8"))
+    for names in pairs:
+        a_format, b_format = map(parse, names)
+        if not multiplies(a_format, b_format):
+            yield f"{names} are not multiplied"
+            continue
+        # Scales from one end to the other: their products leave float32, and sums with them need not.
+        a, b = torch.randn(2, 3, 70, generator=rng) * 2.0**-90, torch.randn(2, 5, 70, generator=rng) * 2.0**80
+        left, right = (
+            quantize(a, a_format, -1, options(a_format)),
+            quantize(b, b_format, -1, options(b_format)),
+        )
+        a = dequantize(left, a_format, (2, 3, 70), -1, torch.float32)
+        b = dequantize(right, b_format, (2, 5, 70), -1, torch.float32)
+        for by_chip in (False, True):
+            y = product(left, a_format, right, b_format, (2, 3, 5, 70), torch.float32, by_chip=by_chip)
+            yield _bounded(y, a, b, f"{names}, by chip: {by_chip}")
+
+
+def _surface() -> Sentences:
+    """Yield where fewbits' own functions, whose backend is triton here, differ from the definition."""
+    if active_backend() != "triton":
+        yield f"{active_backend()} is active, not triton"
+    x = torch.randn(4, 70, generator=torch.Generator().manual_seed(7))
+    for name in ("mxfp4", "nvfp4"):
+        fmt = parse(name)
+        wanted = defined(x.numpy(), fmt, -1, options(fmt))
+        q = fb.quantize(x, name)
+        yield difference(None, fb.fake_quantize(x, name).numpy(), wanted.values, f"fake_quantize to {name}")
+        yield difference(None, q.dequantize().numpy(), wanted.values, f"quantize to {name}, and back")
+        yield _bounded(
+            torch.nn.functional.linear(x[:2], q), x[:2], torch.tensor(wanted.values), f"{name} linear"
+        )
+    yield from _layer()
+
+
+def _layer() -> Sentences:
+    """Yield where a layer of an MX recipe is off in its forward or backward pass."""
+    torch.manual_seed(8)
+    model = fb.prepare(
+        torch.nn.Sequential(torch.nn.Linear(40, 33, bias=False)),
+        "mx:weight=mxfp4,activation=mxfp8_e4m3,gradient=mxfp8_e5m2,vector=fp32",
+    )
+    x, g = torch.randn(35, 40, requires_grad=True), torch.randn(35, 33)
+    (weight,) = model.parameters()
+    launched: list[Any] = []
+    from fewbits.kernels.ops import by_triton
+
+    run = by_triton.rounded_product
+
+    def recorded(*args: Any) -> torch.Tensor | None:
+        found = run(*args)
+        launched.extend([] if found is None else [args])
+        return found
+
+    by_triton.rounded_product = recorded
+    y = model(x)
+    y.backward(g)
+    yield None if len(launched) == 3 else f"{len(launched)} products of a layer were Triton's, not 3"
+
+    def by_definition(t: torch.Tensor, name: str, axis: int) -> torch.Tensor:
+        fmt = parse(name)
+        return torch.tensor(defined(t.detach().numpy(), fmt, axis, options(fmt)).values)
+
+    w, a, e = "mxfp4", "mxfp8_e4m3", "mxfp8_e5m2"
+    yield _bounded(y, by_definition(x, a, 1), by_definition(weight, w, 1), "forward")
+    yield _bounded(x.grad, by_definition(g, e, 1), by_definition(weight, w, 0).t(), "gradient of x")
+    yield _bounded(
+        weight.grad, by_definition(g, e, 0).t(), by_definition(x, a, 0).t(), "gradient of the weight"
+    )
+
+
+def _broken() -> Sentences:
+    """Yield what is found where one function of the kernels is replaced by a wrong one."""
+    x = torch.randn(3, 40, generator=torch.Generator().manual_seed(9))
+    fmt = parse("mxfp4")
+    wrong = {
+        "shared_exponent": lambda given: lambda *args: given(*args) + 1,
+        "draws": lambda given: lambda p, *args: given(p + 1, *args),
+        "grid_value": lambda given: lambda *args: given(*args) * 1.0000001,
+    }
+    for name, breaks in wrong.items():
+        own = getattr(rounding, name)
+        setattr(rounding, name, breaks(own))
+        chosen = options(fmt, rounding="stochastic", seed=3)
+        found = difference(
+            None, fake_quantize(x, fmt, 1, chosen).numpy(), defined(x.numpy(), fmt, 1, chosen).values, name
+        )
+        setattr(rounding, name, own)
+        yield found
+
+
+GROUPS: dict[str, tuple[Callable[[], Sentences], ...]] = {
+    "others": (_amax, _both_axes, _feedback, _ranks),
+    "products": (_vectors, _matrices, _surface),
+    "broken": (_broken,),
+}
+
+
+def _found(what: str, first: int, last: int) -> Sentences:
+    if what == "conversions":
+        for row in _rows()[first:last]:
+            yield from _conversion(row)
+    else:
+        for group in GROUPS[what]:
+            yield from group()
+
+
+if __name__ == "__main__":
+    first, last = (*map(int, sys.argv[2:]), 0, 0)[:2]
+    sentences = list(_found(sys.argv[1], first, last))
+    print(*(sentence for sentence in sentences if sentence), f"{len(sentences)} compared", sep="\n")
