@@ -90,6 +90,7 @@ def check(
     for step in range(2):
         with warnings.catch_warnings(), Counted() as counted, CommDebugMode() as debug:
             warnings.simplefilter("ignore", UserWarning)  # CommDebugMode's hooks, of inputs without gradients
+            warnings.filterwarnings("error", "FSDP2-wrapped module")  # of gradients that would be lost
             loss = split(*inputs)
             loss.backward()
         wanted = single(*inputs)

@@ -103,7 +103,11 @@ class Program:
     def _result(self, x: Any) -> Any:
         """Return a tensor that every process has whole as a plain one."""
         whole = isinstance(x, DTensor) and all(p.is_replicate() for p in x.placements)
-        return x.to_local() if whole else x
+        if not whole:
+            return x
+        return (
+            x.to_local().clone() if self.gathering.modules else x.to_local()
+        )  # a view has no hooks of FSDP2
 
     def _run(self, node: Node, values: dict[Node, Any]) -> Any:
         if node.target is getitem:
@@ -172,7 +176,7 @@ class Program:
             for i, (x, dims) in enumerate(zip(read, step.reads, strict=True))
         ]
 
-        def compute(*given: torch.Tensor | None) -> Any:
+        def compute(*given: torch.Tensor | None) -> tuple[tuple[DTensor, ...], bool]:
             following = iter(given)
 
             def piece_of(x: Node) -> Any:
@@ -182,23 +186,22 @@ class Program:
                 return self.model.get_parameter(named[x]) if x in named else own
 
             args, kwargs = _filled(node.args, piece_of), _filled(node.kwargs, piece_of)
-            return run_piece(node, args, kwargs, Piece(self.mesh, assignment, contracted, self._random(node)))
+            piece = Piece(self.mesh, assignment, contracted, self._random(node))
+            made = run_piece(node, args, kwargs, piece)
+            several = isinstance(made, (tuple, list))
+            results = zip(made if several else (made,), step.writes, strict=True)
+            # They leave here, as what a module of fully_shard returns may be no view.
+            return tuple(leave(x, self.mesh, places(assignment, d), contracted) for x, d in results), several
 
         module = self.gathering.modules.get(node)
-        made = (
-            compute(*pieces)
-            if module is None
-            else gathered(self.model.get_submodule(module), compute, pieces)
-        )
-        results = made if isinstance(made, (tuple, list)) else (made,)
-        whole = tuple(
-            leave(x, self.mesh, places(assignment, dims), contracted)
-            for x, dims in zip(results, step.writes, strict=True)
-        )
+        if module is None:
+            whole, several = compute(*pieces)
+        else:
+            whole, several = gathered(self.model.get_submodule(module), compute, pieces)
         for i in late:
             bias = self._piece(values[read[i]], layer, step.reads[i], assignment)
             whole = (self._added(node, whole[0], bias, places(assignment, step.writes[0]), step, i),)
-        return whole if isinstance(made, (tuple, list)) else whole[0]
+        return whole if several else whole[0]
 
     def _added(
         self, node: Node, whole: DTensor, bias: torch.Tensor, held: Places, step: Step, i: int
