@@ -11,26 +11,23 @@ with scorers of others. A way is better than another where the 95 % interval of 
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
 from _alternating import table, write
+from _training import arguments, image_sets, tried
 from torch import Tensor
 from torch.utils.data import BatchSampler
 
-from fewbits.errors import DataError
 from fewbits.evidence import paired
 from fewbits.train import FilteredSampler, el2n_scores, loss_scores, recipe_trainer, seeded
 from fewbits.train.tasks.digits_model import DigitModel
-from fewbits.train.tasks.digits_task import Digits, images_task, train_and_held_out
-from fewbits.train.tasks.mnist_task import SIDE, mnist_sets
+from fewbits.train.tasks.digits_task import Digits, images_task
 from fewbits.train.tasks.task import Hyperparameters, Task
 
 KEEP = 0.75
@@ -82,14 +79,11 @@ def rows_of(name: str, images: Digits, held_out: Digits, side: int, seeds: int) 
     for size, batch in (("small", 32), ("large", min(len(images.labels) // 2, 450))):
         best: dict[str, dict[str, Any]] = {}
         for way in WAYS:
-            tried = {
-                lr: [trained(task, images, way, batch, lr, s) for s in range(seeds)] for lr in RATES[size]
-            }
-            lr = max(tried, key=lambda rate: fmean(tried[rate]))
-            best[way] = {"data": name, "batch": batch, "kept": way, "lr": lr, "values": tried[lr]}
+            lr, found = tried(partial(trained, task, images, way, batch), RATES[size], seeds)
+            best[way] = {"data": name, "batch": batch, "kept": way, "lr": lr, "values": found[lr]}
         for row in best.values():
-            found = paired(row["values"], best["random"]["values"], task.resolution)
-            row |= {"accuracy": fmean(row["values"]), "over_random": found.mean, "margin": found.margin}
+            over = paired(row["values"], best["random"]["values"], task.resolution)
+            row |= {"accuracy": fmean(row["values"]), "over_random": over.mean, "margin": over.margin}
             rows.append(row)
             print(f"{name}, {batch}, {row['kept']}: {row['accuracy']:.2f}", flush=True)
     return rows
@@ -97,15 +91,8 @@ def rows_of(name: str, images: Digits, held_out: Digits, side: int, seeds: int) 
 
 def main() -> None:
     """Print the table and write the figures."""
-    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    options.add_argument("--seeds", type=int, default=3, help="default 3")
-    options.add_argument("--json", type=Path, help="write the figures here too")
-    given = options.parse_args()
-    rows = rows_of("digits", *train_and_held_out(), 8, given.seeds)
-    try:
-        rows += rows_of("mnist10k", *mnist_sets(), SIDE, given.seeds)
-    except DataError as error:
-        print(f"mnist10k left out: {error}")
+    given = arguments(__doc__ or "")
+    rows = [row for images in image_sets() for row in rows_of(*images, given.seeds)]
     keys = ("data", "batch", "kept", "lr", "accuracy", "over_random", "margin")
     head = ("data", "batch", "kept", "rate", "accuracy", "over random", "+-")
     table(head, [tuple(row[key] for key in keys) for row in rows])

@@ -12,17 +12,16 @@ seeds, or half a point, whichever is more; the margin is that of a 95 % interval
 
 from __future__ import annotations
 
-import argparse
 import math
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from statistics import fmean, stdev
 from typing import Any
 
 from _alternating import table, write
+from _training import accuracy, arguments, tried
 
 from fewbits.evidence import paired
-from fewbits.train import recipe_trainer, seeded
 from fewbits.train.tasks.digits_task import DigitsConfig, digits_task
 
 SMALL, LARGE, IMAGES, EPOCHS = 32, 450, 900, 60
@@ -34,24 +33,18 @@ ENOUGH = 0.5  # points
 TASK = digits_task(DigitsConfig(channels=16, trained=IMAGES))
 
 
-def accuracy(recipe: str, batch: int, lr: float, seed: int) -> float:
+def trained(recipe: str, batch: int, lr: float, seed: int) -> float:
     """Train without clipping, which would hide what a rate does, and return the accuracy in percent."""
     steps = EPOCHS * IMAGES // batch
     hyper = replace(TASK.hyper, steps=steps, batch_size=batch, lr=lr, max_norm=math.inf)
-    task = replace(TASK, hyper=hyper)
-    with seeded(task, seed):
-        trainer = recipe_trainer(task, recipe, seed=seed, observe_every=steps)
-        for _ in trainer:
-            pass
-        return trainer.evaluate()
+    return accuracy(replace(TASK, hyper=hyper), recipe, seed)
 
 
 def best(name: str, recipe: str, batch: int, rates: tuple[float, ...], seeds: int) -> dict[str, Any]:
     """Return the row of the rate with the highest mean accuracy."""
-    tried = {lr: [accuracy(recipe, batch, lr, seed) for seed in range(seeds)] for lr in rates}
-    lr = max(tried, key=lambda rate: fmean(tried[rate]))
-    print(f"{name}, {batch}: " + ", ".join(f"{fmean(v):.2f} at {rate:g}" for rate, v in tried.items()))
-    return {"training": name, "recipe": recipe, "batch": batch, "lr": lr, "values": tried[lr], "tried": tried}
+    lr, found = tried(partial(trained, recipe, batch), rates, seeds)
+    print(f"{name}, {batch}: " + ", ".join(f"{fmean(v):.2f} at {rate:g}" for rate, v in found.items()))
+    return {"training": name, "recipe": recipe, "batch": batch, "lr": lr, "values": found[lr], "tried": found}
 
 
 def rows_of(seeds: int) -> list[dict[str, Any]]:
@@ -75,10 +68,7 @@ def rows_of(seeds: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Print the table and write the figures."""
-    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    options.add_argument("--seeds", type=int, default=3, help="default 3")
-    options.add_argument("--json", type=Path, help="write the figures here too")
-    given = options.parse_args()
+    given = arguments(__doc__ or "")
     rows = rows_of(given.seeds)
     shown = ("training", "batch", "lr", "accuracy", "spread", "less_small", "margin", "holds")
     table(shown, [tuple(row.get(name) for name in shown) for row in rows])

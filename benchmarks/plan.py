@@ -8,12 +8,17 @@ least of some runs. The last table has the fewest devices of 24 GB on which a st
 parameters fits, by recipe, in the model of this library.
 
     OMP_NUM_THREADS=1 python benchmarks/plan.py [--rounds 3] [--layers 1000] [--devices 4096] [--json FILE]
+        [--report FILE]
+
+The report is a page that plots the time against layers, and against devices.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import shlex
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +30,11 @@ from fewbits.errors import ArgumentError
 from fewbits.planner import Graph, plan
 from fewbits.planner.networks import BATCH, NETWORKS, decoder_only
 from fewbits.planner.paper_model import paper_problem
+from fewbits.records import Provenance
+from fewbits.report.page.axes import log_axis
+from fewbits.report.page.figures import Curve, curves
+from fewbits.report.page.markup import Plot, Section, page
+from fewbits.versions import versions
 
 PUBLISHED = {
     ("alexnet", 8): 0.253, ("alexnet", 64): 0.475,
@@ -81,10 +91,10 @@ def published(rounds: int) -> list[dict[str, Any]]:
 
 
 def growth(most_layers: int, most_devices: int) -> list[dict[str, Any]]:
-    """Return the time against layers, on 64 devices, and against devices, of a small model."""
+    """Return the time against layers, on 64 devices, and against devices, of the model with four blocks."""
     rows = []
     sizes = [n for n in (1, 4, 16, 45, 90) if 11 * n + 4 <= max(most_layers, 15) + 10]
-    runs = [(n, 64) for n in sizes] + [(4, p) for p in (8, 256, 1024, 4096) if p <= most_devices]
+    runs = [(n, 64) for n in sizes] + [(4, p) for p in (2, 8, 16, 256, 1024, 4096) if p <= most_devices]
     for blocks, devices in runs:
         make = lambda blocks=blocks: decoder_only(  # noqa: E731  # of this row
             512, length=1024, layers=blocks, features=4096, heads=32
@@ -110,6 +120,28 @@ def fewest() -> list[dict[str, Any]]:
     return rows
 
 
+def growth_page(rows: list[dict[str, Any]]) -> str:
+    """Return a page with the time against layers, of runs with 64 devices, and against devices, of others."""
+    layers = rows[-1]["layers"]
+    by_devices = sorted((row for row in rows if row["layers"] == layers), key=lambda row: row["devices"])
+    plots = [
+        growth_plot("layers", [row for row in rows if row["devices"] == 64], "on 64 devices"),
+        growth_plot("devices", by_devices, f"of a model with {layers} layers"),
+    ]
+    lead = "Seconds of one core's processor until a plan is found, the graph and its tables included."
+    origin = Provenance(shlex.join(["python", *sys.argv]), versions())
+    return page("How fast is a plan found?", lead, [Section("Growth", plots)], origin)
+
+
+def growth_plot(against: str, rows: list[dict[str, Any]], of: str) -> Plot:
+    """Return a plot of the time against layers or devices."""
+    points = tuple((float(row[against]), row["own model s"]) for row in rows)
+    lines = tuple(f"{x:.0f} {against}: {y:.3g} s" for x, y in points)
+    x, y = (log_axis(t, [p[i] for p in points]) for i, t in enumerate((against, "seconds")))
+    figure = curves([Curve(f"a plan {of}", points, lines)], x, y)
+    return Plot(against, f"Time against {against}", figure, f"Of plans {of}.")
+
+
 def main() -> None:
     """Print the tables and write the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -117,6 +149,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=1000, help="of the largest network (default 1000)")
     parser.add_argument("--devices", type=int, default=4096, help="the most (default 4096)")
     parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--report", type=Path, help="plot the time against layers and devices here")
     given = parser.parse_args()
     rows = published(given.rounds)
     table(tuple(rows[0]), [tuple(row.values()) for row in rows])
@@ -125,6 +158,8 @@ def main() -> None:
     held = fewest()
     table(tuple(held[0]), [tuple(row.values()) for row in held])
     write(given.json, [*rows, *more, *held])
+    if given.report:
+        given.report.write_text(growth_page(more), "utf-8")
 
 
 if __name__ == "__main__":

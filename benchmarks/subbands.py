@@ -11,25 +11,21 @@ float32, each as wide as the bytes allow; and the low band alone, in as many byt
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from _alternating import table, write
+from _training import accuracy, arguments, image_sets
 from torch import nn
 
 import fewbits as fb
 from fewbits.compare import SubbandModel
-from fewbits.errors import DataError
 from fewbits.evidence import paired
-from fewbits.train import recipe_trainer, seeded
 from fewbits.train.tasks.digits_model import DigitModel
-from fewbits.train.tasks.digits_task import Digits, images_task, train_and_held_out
-from fewbits.train.tasks.mnist_task import SIDE, mnist_sets
+from fewbits.train.tasks.digits_task import Digits, images_task
 from fewbits.train.tasks.task import Hyperparameters
 
 CHANNELS = 6  # of the network of a band
@@ -67,13 +63,7 @@ def rows_of(name: str, images: Digits, held_out: Digits, side: int, seeds: int) 
         hyper = Hyperparameters(steps=STEPS[name], batch_size=64, lr=1e-2)
         task = replace(images_task(name, create, images, held_out, hyper), single_thread=True)
         recipe = "fp32" if format == "fp32" else f"mx:weight={format}"
-        values = []
-        for seed in range(seeds):
-            with seeded(task, seed):
-                trainer = recipe_trainer(task, recipe, seed=seed, observe_every=STEPS[name])
-                for _ in trainer:
-                    pass
-                values.append(trainer.evaluate())
+        values = [accuracy(task, recipe, seed) for seed in range(seeds)]
         took = kilobytes(create(), format)
         rows.append(
             {"data": name, "way": way, "kilobytes": took, "accuracy": fmean(values), "values": values}
@@ -86,15 +76,8 @@ def rows_of(name: str, images: Digits, held_out: Digits, side: int, seeds: int) 
 
 def main() -> None:
     """Print the table and write the figures."""
-    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    options.add_argument("--seeds", type=int, default=3, help="default 3")
-    options.add_argument("--json", type=Path, help="write the figures here too")
-    given = options.parse_args()
-    rows = rows_of("digits", *train_and_held_out(), 8, given.seeds)
-    try:
-        rows += rows_of("mnist10k", *mnist_sets(), SIDE, given.seeds)
-    except DataError as error:
-        print(f"mnist10k left out: {error}")
+    given = arguments(__doc__ or "")
+    rows = [row for images in image_sets() for row in rows_of(*images, given.seeds)]
     keys = ("data", "way", "kilobytes", "accuracy", "over_bands", "low", "high")
     table(
         ("data", "way", "kB", "accuracy", "over bands", "from", "to"),

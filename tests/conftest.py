@@ -24,6 +24,15 @@ def shared_data() -> Path:
 
 
 @pytest.fixture
+def copied_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands that start processes on this machine start copies of one that has imported all of it."""
+    from fewbits.train import launch
+    from tests.copies import start_copies
+
+    monkeypatch.setattr(launch, "start_processes", start_copies)
+
+
+@pytest.fixture
 def two() -> Iterator[None]:
     """Be the first of two processes; the other one is imagined, and sends nothing."""
     from tests.fake_group import imagined  # torch's groups are imported by those who ask for one

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import distributed, multiprocessing
+from torch import distributed
+
+from tests.copies import start_copies
 
 
 @contextmanager
@@ -32,9 +34,7 @@ def joined(rank: int, folder: str, processes: int, patience: float) -> Iterator[
 
 def run(work: Callable[[int, str], Any], folder: Path, processes: int, patience: float) -> None:
     """Call ``work(rank, folder)`` in as many processes, and wait no longer than ``patience`` seconds."""
-    started = multiprocessing.start_processes(
-        work, args=(str(folder),), nprocs=processes, join=False, start_method="spawn"
-    )
+    started = start_copies(work, (str(folder),), processes, join=False)
     try:
         ends = time.monotonic() + patience
         while not started.join(timeout=1):

@@ -20,9 +20,8 @@ from fewbits.bench.measuring import is_reached
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import load_file
 from fewbits.records import BenchmarkReport, BenchmarkRun, Evaluation, RanPrecision
-from fewbits.train import PrecisionObserver, Step, Trainer
+from fewbits.train import PrecisionObserver, Step, Trainer, launch
 from fewbits.train.checkpoint import CHECKPOINT
-from fewbits.train.launch import start
 from tests.bench import small
 from tests.bench.test_journal import Clock
 
@@ -308,8 +307,9 @@ def _two(folder: Path) -> None:
         )
 
 
+@pytest.mark.usefixtures("copied_processes")
 def test_two_processes_share_a_run_and_one_tells_of_it(tmp_path: Path) -> None:
-    start(2, partial(_two, tmp_path))
+    launch.start(2, partial(_two, tmp_path))
     assert json.loads((tmp_path / "said.json").read_text()) == [2, "int8_256", 20, 2]
 
 
@@ -317,9 +317,10 @@ def test_benchmarks_have_names_or_are_ones_own() -> None:
     assert benchmark("tests.bench.small:benchmark") == POINTS
     for name, said in {
         "digit": "there is no benchmark 'digit'; expected digits, mnist10k, bytes, lstm",
-        "gone:load": "there is no module 'gone'",
+        "gone:load": "there is no module 'gone' in .*; write my_benchmarks:load",
         "tests.bench.small:nothing": "does not return a fewbits.bench.Benchmark",
-        "tests.bench.small:missing": "does not return a fewbits.bench.Benchmark",
+        "tests.bench.small:missing": "no function missing; write one that returns a fewbits.bench.Benchmark",
+        "tests.bench.small:": "is not MODULE:FUNCTION; write my_benchmarks:load",
     }.items():
         with pytest.raises(ArgumentError, match=said):
             benchmark(name)

@@ -1,16 +1,23 @@
 """``fewbits profile``."""
 
 import json
+import os
+import socket
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from fewbits.cli.main import run
 from fewbits.records import MachineLimits
+from tests.processes import run as run_processes
 
 pytest.importorskip("sklearn", reason="scikit-learn (fewbits[tasks]) is not installed")
 STEPS = ["--steps", "2"]
+LIMITS = MachineLimits(1, 1e10, 1e10, {"float32": 1e11, "bfloat16": 1e11}, 1e-6)
 OWN = """
 import torch
 model = torch.nn.Linear(8, 2)
@@ -25,8 +32,7 @@ def step():
 
 @pytest.fixture(autouse=True)
 def known_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = MachineLimits(1, 1e10, 1e10, {"float32": 1e11, "bfloat16": 1e11}, 1e-6)
-    monkeypatch.setattr("fewbits.profiling.profiled.measured_limits", lambda dtypes: limits)
+    monkeypatch.setattr("fewbits.profiling.profiled.measured_limits", lambda dtypes: LIMITS)
     monkeypatch.setenv("COLUMNS", "120")
 
 
@@ -70,6 +76,7 @@ def test_a_step_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert min(seconds["forward"], seconds["backward"], seconds["optimizer"]) > 0
 
 
+@pytest.mark.usefixtures("copied_processes")
 def test_two_processes_show_what_they_wait_for(tmp_path: Path) -> None:
     data = tmp_path / "r.json"
     given = [
@@ -93,6 +100,39 @@ def test_two_processes_show_what_they_wait_for(tmp_path: Path) -> None:
     assert "waiting and Python" in names
     rounding = {o["name"] for o in found["operations"] if o["kind"] == "rounding"}  # of the codec
     assert "fewbits::quantize_flat" in rounding
+
+
+def _of_torchrun(rank: int, folder: str) -> None:
+    """Do what a process does that torchrun started."""
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": (Path(folder) / "port").read_text()}
+    os.environ |= place | {"RANK": str(rank), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
+    measured = mock.patch("fewbits.profiling.profiled.measured_limits", return_value=LIMITS)
+    with measured, redirect_stdout(StringIO()) as said:
+        code = run(["profile", "--task", "digits", *STEPS, "--json", f"{folder}/{rank}.json"])
+    (Path(folder) / f"said-{rank}").write_text(f"{code}{said.getvalue()}")
+
+
+def test_under_torchrun_processes_profile_one_step_and_the_first_tells_of_it(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        (tmp_path / "port").write_text(str(server.getsockname()[1]))
+    run_processes(_of_torchrun, tmp_path, 2, 240)
+    (found,) = profiles(tmp_path / "0.json")
+    assert found["processes"] == 2
+    assert found["seconds_of"]["communication"] > 0
+    assert "communication" in (tmp_path / "said-0").read_text()
+    assert (tmp_path / "said-1").read_text() == "0"
+    assert not (tmp_path / "1.json").exists()
+
+
+def test_what_torchrun_did_not_start_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    assert run(["profile", "--function", "nowhere:step"]) == 2
+    assert "--function is a step of one process, and torchrun started 2" in capsys.readouterr().err
+    assert run(["profile", "--processes", "4"]) == 2
+    assert "--processes 4 where torchrun started 2" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from fewbits.records import CodecRates
 CODECS = "mxfp8_e4m3,topk:density=0.05,feedback"
 
 
+@pytest.mark.usefixtures("copied_processes")
 def test_codecs_are_compared_and_their_rates_predict_more_ranks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

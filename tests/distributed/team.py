@@ -8,8 +8,8 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
-from torch import multiprocessing
 
+from tests.copies import copies
 from tests.processes import joined
 
 PATIENCE = 240.0
@@ -29,14 +29,10 @@ def _serve(rank: int, size: int, folder: str, orders: Connection) -> None:
 
 
 class Team:
-    """So many processes; :meth:`run` calls a function in each of them.
+    """So many processes; :meth:`run` calls a function in each of them."""
 
-    With ``preload``, modules that one process imports, of which the others are copies: eight start in the
-    time of two.
-    """
-
-    def __init__(self, size: int, preload: tuple[str, ...] = ()) -> None:
-        self.size, self._preload = size, preload
+    def __init__(self, size: int) -> None:
+        self.size = size
         self._processes: list[Any] = []
 
     def run(self, work: Work) -> None:
@@ -61,9 +57,7 @@ class Team:
                 raise AssertionError("\n".join(failed))
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("forkserver" if self._preload else "spawn")
-        if self._preload:
-            context.set_forkserver_preload(list(self._preload))
+        context = copies()
         self._folder = tempfile.TemporaryDirectory()
         pipes = [context.Pipe() for _ in range(self.size)]
         self._orders = [mine for mine, _ in pipes]

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from fewbits.planner import Graph, Machine, MachineLink
 from fewbits.planner.networks.builder import Builder, Tensor
-from fewbits.planner.options import layer_options
+from fewbits.planner.options import Sharded, layer_options
 from fewbits.planner.role_bits import role_bits
 from fewbits.planner.tables import Tables, tables
 
@@ -63,9 +63,10 @@ def small_tables(
     machine: Machine,
     recipes: Sequence[str] = ("fp32",),
     sensitivity: Mapping[str, Sequence[float]] | None = None,
+    sharded: Sharded = "never",
 ) -> Tables:
     """Costs of all options of a network."""
-    options = layer_options(graph, devices, len(recipes), {}, {})
+    options = layer_options(graph, devices, len(recipes), {}, {}, sharded)
     roles = [role_bits(r) for r in (*recipes, "fp32")]
     return tables(graph, options, devices, machine, roles, sensitivity or {})
 

@@ -30,12 +30,11 @@ from tests.planner.traffic import Counted, predicted
 
 MESH = (2, 2, 2)
 Splits = Mapping[str, Mapping[str, int]]
-_PRELOAD = ("torch.distributed.tensor", "fewbits.planner.execution", "tests.planner.test_execution")
 
 
 @pytest.fixture(scope="module")
 def eight() -> Iterator[Team]:
-    team = Team(8, _PRELOAD)
+    team = Team(8)
     yield team
     team.end()
 
@@ -89,12 +88,12 @@ def planned(graph: Graph, splits: Splits) -> Plan:
     return plan(graph, devices=8, machine="h100", memory=math.inf, pins=pins)
 
 
-def new_mesh() -> DeviceMesh:
+def new_mesh(mesh: tuple[int, ...] = MESH) -> DeviceMesh:
     """A mesh of its own: what PyTorch keeps of an equal one may name groups that are gone."""
     _redistribute._gen_transform_infos.cache_clear()
     _redistribute.clear_redistribute_planner_cache()
     _clear_sharding_prop_cache()
-    return init_device_mesh("cpu", MESH)
+    return init_device_mesh("cpu", mesh)
 
 
 def _together() -> bool:

@@ -20,6 +20,8 @@ _SENT = {
     "all_to_all": lambda n, q: (q - 1) * n / q,
 }
 
+_OF_FSDP = {"c10d::_allgather_base_": "all_gather", "c10d::_reduce_scatter_base_": "reduce_scatter"}
+
 
 class Counted(TorchDispatchMode):
     """Adds up what one process sends, by collective, and how many ran."""
@@ -33,11 +35,15 @@ class Counted(TorchDispatchMode):
         if any(issubclass(t, torch.distributed.tensor.DTensor) for t in types):
             return NotImplemented  # DTensor comes back here with its pieces
         name = func.name()
-        kind = next((k for k in _SENT if name.startswith(f"_c10d_functional::{k}")), None)
+        kind = next((k for k in _SENT if name.startswith(f"_c10d_functional::{k}")), _OF_FSDP.get(name))
         assert kind or "c10d" not in name or "wait" in name or "wrap" in name, name
         if kind:
-            group = distributed.distributed_c10d._resolve_process_group(args[-1])
-            sent = _SENT[kind](args[0].numel() * args[0].element_size(), distributed.get_world_size(group))
+            given, group = args[1:3] if name in _OF_FSDP else (args[0], args[-1])
+            if name in _OF_FSDP:
+                group = distributed.ProcessGroup.unbox(group)
+            else:
+                group = distributed.distributed_c10d._resolve_process_group(group)
+            sent = _SENT[kind](given.numel() * given.element_size(), distributed.get_world_size(group))
             self.bytes[kind] += round(sent)
             self.collectives += 1
         return func(*args, **(kwargs or {}))

@@ -13,6 +13,7 @@ def record() -> PlanRecord:
         PlannedLayer(
             f"block.{i}.very_long_name_of_a_projection", "product" if i else "convolution", dimensions, s,
             "mxfp8" if i else "", 1e-3 * (i + 1), 2e-4, 1e6, 3e8, (1, 2, 1), math.inf if i == 3 else 1e-5,
+            sharded=s[0] == 8,
         )
         for i, s in enumerate(splits)
     )  # fmt: skip

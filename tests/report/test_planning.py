@@ -24,7 +24,7 @@ ORIGIN = Provenance("fewbits plan --model m --devices 8", (("python", "3"),))
 
 
 def test_a_split_names_the_dimensions_that_are_split() -> None:
-    assert [split_text(layer) for layer in record().layers] == ["b 8", "n 4, k 2", "b 2", "whole"]
+    assert [split_text(layer) for layer in record().layers] == ["b 8, sharded", "n 4, k 2", "b 2", "whole"]
 
 
 def test_edges_count_where_they_are_received() -> None:

@@ -226,6 +226,24 @@ def test_a_table_that_folds_anywhere_is_caught() -> None:
     assert broken(printed(table, 80)) == [FORMAT]
 
 
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_format_wider_than_the_terminal_leaves_rows_their_values(width: int) -> None:
+    report, written = (
+        fake.checkpoint(),
+        "block(element=float(e=2,m=1,bias=1,special=none),scale=fp32,size=32)",
+    )
+    first = report.scores[0].format
+    scores = tuple(replace(s, format=written if s.format == first else s.format) for s in report.scores)
+    proposed = tuple(replace(t, proposed=written if t.proposed else None) for t in report.tensors)
+    text = printed(checkpoint_table(replace(report, scores=scores, tensors=proposed), largest=3), width)
+    assert all(piece in text for piece in pieces(written))
+    tables = [part.split("\n\n")[0].splitlines() for part in re.split("─+\n", text)[1:]]
+    assert len(tables) > 1
+    for rows in tables:
+        assert all(re.search(r"\w", row) for row in rows[:1]), text
+        assert any(re.search(r"\d\d\.\d", row) for row in rows), text
+
+
 def test_columns_without_room_are_named_and_the_important_ones_stay() -> None:
     text = printed(TABLES["tasks trained"], 80)
     assert "No room here for: saturated (%), flushed (%)" in text

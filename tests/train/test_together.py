@@ -84,6 +84,7 @@ def test_two_processes_train_as_one_and_say_what_they_sent(
     assert len(list((tmp_path / "narrow").glob("*/checkpoint-rank*-step24.safetensors"))) == 2
 
 
+@pytest.mark.usefixtures("copied_processes")
 @pytest.mark.parametrize(
     "options",
     [
@@ -112,6 +113,7 @@ def test_an_lstm_in_fp16_on_four_processes_ends_with_the_loss_of_fp32(tmp_path: 
     assert abs(found.mean) < 0.02  # nats
 
 
+@pytest.mark.usefixtures("copied_processes")
 def test_local_steps_send_less_and_end_with_one_model(tmp_path: Path) -> None:
     often = trained("--processes", "2", out=tmp_path / "often")
     seldom = trained("--processes", "2", "--local-steps", "7", out=tmp_path / "seldom")
@@ -125,6 +127,7 @@ def states(folder: Path) -> list[dict[str, torch.Tensor]]:
     return [{name: x for name, x in load_file(path).items() if "optimizer/" in name} for path in paths]
 
 
+@pytest.mark.usefixtures("copied_processes")
 def test_sharded_states_end_with_the_bits_of_states_that_all_hold(tmp_path: Path) -> None:
     options = ("--processes", "2", "--recipe", "fp8-lm")
     every = trained(*options, out=tmp_path / "every")
@@ -147,6 +150,7 @@ def begun(folder: Path) -> bool:
     return any(folder.glob("*/checkpoint-*"))
 
 
+@pytest.mark.usefixtures("copied_processes")
 @pytest.mark.parametrize(
     ("codec", "more"),
     [
@@ -181,6 +185,7 @@ def test_a_run_that_was_cut_off_ends_with_the_bits_of_one_that_was_not(
     assert again["value"] == record["value"]
 
 
+@pytest.mark.usefixtures("copied_processes")
 def test_a_run_of_another_number_of_processes_is_not_gone_on_with(tmp_path: Path) -> None:
     trained("--processes", "2", out=tmp_path / "run")
     for options in (("--processes", "4"), ()):
@@ -190,6 +195,7 @@ def test_a_run_of_another_number_of_processes_is_not_gone_on_with(tmp_path: Path
     assert len(weights(tmp_path / "run")) > 2
 
 
+@pytest.mark.usefixtures("copied_processes")
 @pytest.mark.parametrize(
     ("options", "said"),
     [

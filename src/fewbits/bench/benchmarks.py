@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fewbits.bench.rules import FEWEST, check_seeds
@@ -131,25 +128,13 @@ def benchmark(name: str) -> Benchmark:
     """
     if name in BENCHMARKS:
         return BENCHMARKS[name]
-    module, colon, function = name.partition(":")
-    if not colon:
+    if ":" not in name:
         raise ArgumentError(
             f"there is no benchmark {name!r}; expected {', '.join(BENCHMARKS)} or MODULE:FUNCTION of your own"
         )
-    here = str(Path.cwd())
-    if here not in sys.path:  # the script `fewbits` looks for modules where it is installed only
-        sys.path.insert(0, here)
-        importlib.invalidate_caches()
-    try:
-        make = getattr(importlib.import_module(module), function, None)
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
-        raise ArgumentError(
-            f"there is no module {module!r} in {here} or installed; write my_benchmarks:load for load() in"
-            " my_benchmarks.py"
-        ) from None
-    made = make() if callable(make) else None
+    from fewbits.train.tasks.user_model import user_function
+
+    made = user_function(name, "returns a fewbits.bench.Benchmark", "my_benchmarks")()
     if not isinstance(made, Benchmark):
         raise ArgumentError(f"{name} does not return a fewbits.bench.Benchmark; write a function that does")
     return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fewbits.errors import ArgumentError, FormatError
 from fewbits.formats import Block, parse
-from fewbits.formats.narrowest import element_bits
+from fewbits.formats.narrowest import element_bits, narrowest
 from fewbits.recipes.recipe import OPERANDS, Recipe
 from fewbits.records import RanPrecision
 
@@ -49,11 +49,6 @@ def logged_name(format: str) -> str:
     return name
 
 
-def narrowest(formats: list[str]) -> str:
-    """Return the format whose elements have the fewest bits; the first of equals."""
-    return min(formats, key=element_bits)
-
-
 def bits(format: str) -> float:
     """Return the bits of a value, shares of scales counted."""
     return 64.0 if format == "fp64" else parse(format).bits_per_value
@@ -62,7 +57,8 @@ def bits(format: str) -> float:
 def claimed_linear(recipe: Recipe) -> list[str]:
     """Return the narrowest format that a recipe says products have; several, where they are equally wide."""
     formats = operand_formats(recipe)
-    return [format for format in formats if element_bits(format) == element_bits(narrowest(formats))]
+    fewest = min(map(element_bits, formats))
+    return [format for format in formats if element_bits(format) == fewest]
 
 
 def operand_formats(recipe: Recipe) -> list[str]:
@@ -89,12 +85,12 @@ def check_claim(recipe: Recipe, ran: RanPrecision) -> None:
 
 def merged(seen: list[RanPrecision]) -> RanPrecision:
     """Return the narrowest that was seen of each class of operation, and where some steps had wider ones."""
-    attention = [r.attention for r in seen if r.attention is not None]
-    communication = [r.communication for r in seen if r.communication is not None]
+    linear = narrowest(r.linear for r in seen)
+    assert linear is not None, "nothing was seen"
     return RanPrecision(
-        narrowest([r.linear for r in seen]),
-        narrowest(attention) if attention else None,
-        narrowest(communication) if communication else None,
+        linear,
+        narrowest(r.attention for r in seen if r.attention is not None),
+        narrowest(r.communication for r in seen if r.communication is not None),
         tuple(dict.fromkeys([*(name for r in seen for name in r.wide_layers), *_changes(seen)])),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -23,6 +23,7 @@ from fewbits.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
     from fewbits.planner import Graph, Machine
+    from fewbits.planner.options import Sharded
 
 
 def plan(
@@ -95,6 +96,13 @@ def plan(
         str | None,
         typer.Option(help="Dimensions that stay whole: '*:h,*:w'.", show_default=False),
     ] = None,
+    sharded: Annotated[
+        str,
+        typer.Option(
+            help="Weights that a split leaves whole on all devices, dealt out as by fully_shard: never,"
+            " allowed or always."
+        ),
+    ] = "never",
     reuse: Annotated[
         Path | None,
         Reads(),
@@ -152,6 +160,7 @@ def plan(
         codec=codec,
         pins=_pins(pin),
         forbid=_forbidden(forbid),
+        sharded=cast("Sharded", sharded),
         reuse=None if reuse is None else Plan.load(reuse),
         compare=compare,
         executable=executable,

@@ -104,14 +104,16 @@ def profile(
             {"task", "recipe", "compare", "size", "processes", "codec"},
             "--function, a step of your own",
         )
-    travels = checked_codec(codec, processes)
-    job = _Job(task, tuple(names), function, size, steps, processes, travels, trace, report, json)
-    if processes > 1:
-        from fewbits.train import launch
+    from fewbits.train import launch
 
-        launch.start(processes, job)
-    else:
-        job()
+    started = launch.count_for(processes)
+    if function is not None and started > 1:
+        raise ArgumentError(
+            f"--function is a step of one process, and torchrun started {started}; start it without torchrun"
+        )
+    travels = checked_codec(codec, started)
+    job = _Job(task, tuple(names), function, size, steps, started, travels, trace, report, json)
+    launch.run(processes, job)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ Gradients of inputs are part of edges: what they cost depends on what the produc
 A product is computed three times, once forward and twice backward (Elango 2021, section IV), once backward
 if none of its weights is trained; what is no product, twice. Values that are summed over q pieces are
 all-reduced: 2 (q - 1) / q of them are sent. Within nodes that is done first, and each device of a node then
-reduces its part with those of other nodes.
+reduces its part with those of other nodes. Weights that are sharded are gathered twice in place of that, and
+their gradients scattered; what a layer gathers it holds while it computes, which counts as no memory.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fewbits.planner.configurations import Splits, axis_splits, lacking
 from fewbits.planner.graph import Collective, Layer, Operand
 from fewbits.planner.machines import product_rate
 from fewbits.planner.role_bits import RoleBits
+from fewbits.planner.sharding import padded
 from fewbits.records import Machine, MachineLink
 
 Reals = NDArray[np.float64]
@@ -44,7 +46,13 @@ class LayerCosts:
 
 
 def layer_costs(
-    layer: Layer, splits: Splits, fed: Sequence[bool], kept: bool, roles: RoleBits, machine: Machine
+    layer: Layer,
+    splits: Splits,
+    fed: Sequence[bool],
+    kept: bool,
+    roles: RoleBits,
+    machine: Machine,
+    sharded: NDArray[np.bool_] | None = None,
 ) -> LayerCosts:
     """Return what a layer costs in each split.
 
@@ -55,14 +63,21 @@ def layer_costs(
         kept: whether a layer after it keeps the output for the backward pass.
         roles: bits by role.
         machine: the devices.
+        sharded: (k,), for each split whether all devices share out the weights; None: in none.
     """
+    parted = np.zeros(len(splits), bool) if sharded is None else sharded
     pieces = splits.prod(axis=1)
     reduce = _Collectives(layer, splits, machine)
     reduce.add(layer.output, roles.vector, lacking(layer, layer.output))
     for operand, has_gradient in zip(layer.inputs, fed, strict=True):
         reduce.exchange(operand, 2 * roles.vector if has_gradient else roles.vector)
     for alike in _alike(layer):  # gradients that are summed by the same devices travel together
-        reduce.add(alike, roles.weight_gradient, summed(layer, alike))
+        reduce.add(alike, np.where(parted, 0.0, roles.weight_gradient), summed(layer, alike))
+    if parted.any():  # weights are gathered twice, and what is scattered is half of a sum
+        devices = int(pieces[parted][0])
+        weights = Operand("weights", (sum(padded(w, devices) for w in layer.weights),), (None,))
+        bits = np.where(parted, (2 * roles.frozen + roles.weight_gradient) / 3, 0.0)
+        reduce.add(weights, bits, range(len(layer.space)), times=1.5)
     for operand in layer.statistics:
         reduce.add(operand, roles.vector, lacking(layer, operand), times=2)
     for inside in layer.collectives:
@@ -71,7 +86,7 @@ def layer_costs(
         _compute(layer, roles, machine) / pieces,
         reduce.seconds,
         reduce.sent,
-        _memory(layer, splits, fed, kept, roles),
+        _memory(layer, splits, fed, kept, roles, parted),
     )
 
 
@@ -142,17 +157,29 @@ def _compute(layer: Layer, roles: RoleBits, machine: Machine) -> float:
     return forward + of_input + (0.0 if is_frozen else of_weight)
 
 
-def _memory(layer: Layer, splits: Splits, fed: Sequence[bool], kept: bool, roles: RoleBits) -> Reals:
-    bits: Reals = layer.saved * roles.vector / splits.prod(axis=1)
+def _memory(
+    layer: Layer,
+    splits: Splits,
+    fed: Sequence[bool],
+    kept: bool,
+    roles: RoleBits,
+    sharded: NDArray[np.bool_],
+) -> Reals:
+    pieces = splits.prod(axis=1)
+    bits: Reals = layer.saved * roles.vector / pieces
     for operand in layer.weights:
-        bits = bits + (roles.parameter if operand.trained else roles.frozen) * values(layer, operand, splits)
+        own = values(layer, operand, splits)
+        if sharded.any():
+            devices = int(pieces[sharded][0])
+            own = np.where(sharded, padded(operand, devices) / devices, own)
+        bits = bits + (roles.parameter if operand.trained else roles.frozen) * own
     if kept:
         bits = bits + roles.vector * values(layer, layer.output, splits)
     if layer.kind not in COPIED:
         for operand, has_producer in zip(layer.inputs, fed, strict=True):
-            own = roles.kept if layer.product else None
-            if own is not None or not has_producer:
-                bits = bits + (own or roles.vector) * values(layer, operand, splits)
+            narrow = roles.kept if layer.product else None
+            if narrow is not None or not has_producer:
+                bits = bits + (narrow or roles.vector) * values(layer, operand, splits)
     return bits / 8
 
 
@@ -176,7 +203,7 @@ class _Collectives:
     def add(
         self,
         operand: Operand,
-        bits: float,
+        bits: Reals | float,
         over: Sequence[int],
         times: float = 1.0,
         turns: Reals | float = 1.0,

@@ -1,10 +1,12 @@
-"""What may be chosen for each layer: a split and a format, and what pins and prohibitions leave of them."""
+"""What may be chosen for each layer, and what pins and prohibitions leave of that."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +14,14 @@ from numpy.typing import NDArray
 from fewbits.errors import ArgumentError
 from fewbits.planner.configurations import Splits, mesh_splits
 from fewbits.planner.graph import Graph, Layer
+from fewbits.planner.sharding import shardable
 
 Pins = Mapping[str, Mapping[str, int] | Sequence[int]]
 """Splits that are fixed: of a layer, or of all that a glob fits, by dimension or for all dimensions."""
 Forbidden = Mapping[str, Sequence[str]]
 """Dimensions that are not split, of a layer or of all that a glob fits."""
+Sharded = Literal["never", "allowed", "always"]
+"""Whether weights that are whole on all devices are sharded: allowed leaves it to the search."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +30,24 @@ class Options:
 
     splits: Splits  # (k, d)
     formats: NDArray[np.int64]  # (k,), the index of a recipe; of layers without products the last
+    sharded: NDArray[np.bool_]  # (k,)
+
+    def where(self, kept: NDArray[np.bool_]) -> Options:
+        """Return those that are kept."""
+        return Options(self.splits[kept], self.formats[kept], self.sharded[kept])
 
 
-def layer_options(graph: Graph, devices: int, formats: int, pins: Pins, forbid: Forbidden) -> list[Options]:
+def layer_options(
+    graph: Graph, devices: int, formats: int, pins: Pins, forbid: Forbidden, sharded: Sharded = "never"
+) -> list[Options]:
     """Return the options of each layer: products have so many formats, all others the one after these.
 
     Raises:
-        ArgumentError: a pin or prohibition fits no layer, names no dimension, or leaves no option.
+        ArgumentError: a pin or prohibition fits no layer, names no dimension, or leaves no option, or there
+            is no such `sharded`.
     """
+    if sharded not in get_args(Sharded):
+        raise ArgumentError(f"sharded={sharded!r}; expected one of {', '.join(get_args(Sharded))}")
     for argument, globs in (("pins", pins), ("forbid", forbid)):
         for glob in globs:
             if not any(fnmatchcase(layer.name, glob) for layer in graph.layers):
@@ -49,25 +64,39 @@ def layer_options(graph: Graph, devices: int, formats: int, pins: Pins, forbid: 
                     f"`forbid` names the dimension {name!r} of {glob!r}, which no such layer has; they have"
                     f" {', '.join(own)}"
                 )
+    users = Counter(w.name for layer in graph.layers for w in layer.weights if "." in w.name)  # of a module
     known: dict[object, Options] = {}
     found = []
     for layer in graph.layers:
         own_pins = [pin for glob, pin in pins.items() if fnmatchcase(layer.name, glob)]
         own_forbidden = {d for glob, names in forbid.items() if fnmatchcase(layer.name, glob) for d in names}
-        key = (layer.space, layer.product, repr(own_pins), tuple(sorted(own_forbidden)))
+        alone = "never" if any(users[w.name] > 1 for w in layer.weights) else sharded
+        weights = tuple((w.shape, w.axes, w.trained) for w in layer.weights if alone != "never")
+        key = (layer.space, layer.product, repr(own_pins), tuple(sorted(own_forbidden)), weights)
         if key not in known:
-            known[key] = _options(layer, devices, formats, own_pins, own_forbidden)
+            splits = _splits(layer, devices, own_pins, own_forbidden)
+            taken = range(formats) if layer.product else [formats]
+            known[key] = _combined(splits, taken, shardable(layer, splits, devices), alone)
         found.append(known[key])
     return found
 
 
-def _options(
+def _combined(splits: Splits, formats: Sequence[int], can: NDArray[np.bool_], sharded: Sharded) -> Options:
+    """Return each split in each format, and sharded beside or in place of whole where it can be."""
+    whole = splits[~can] if sharded == "always" else splits
+    parts = splits[can] if sharded != "never" else splits[:0]
+    both = np.concatenate([whole, parts])
+    is_sharded = np.arange(len(both)) >= len(whole)
+    n = len(formats)
+    return Options(np.tile(both, (n, 1)), np.repeat(formats, len(both)), np.tile(is_sharded, n))
+
+
+def _splits(
     layer: Layer,
     devices: int,
-    formats: int,
     pins: Sequence[Mapping[str, int] | Sequence[int]],
     forbidden: set[str],
-) -> Options:
+) -> Splits:
     splits = mesh_splits(layer, devices)
     at = {d.name: i for i, d in enumerate(layer.space)}
     for pin in pins:
@@ -86,8 +115,7 @@ def _options(
             f" no split over {devices} device{'s' * (devices > 1)}; a split divides its extent,"
             " and their product the devices"
         )
-    taken = range(formats) if layer.product else [formats]
-    return Options(np.tile(splits, (len(taken), 1)), np.repeat(taken, len(splits)))
+    return splits
 
 
 def _fixed(layer: Layer, pin: Mapping[str, int] | Sequence[int]) -> Mapping[str, int]:

@@ -55,6 +55,8 @@ class Plan(PlanRecord):
     def apply(self, model: Model, mesh: DeviceMesh, example_inputs: Inputs) -> Model:
         """Have a model run as planned, and return it: parameters in pieces, each layer in its split.
 
+        Weights that the plan has sharded are dealt out by ``torch.distributed.fsdp.fully_shard``.
+
         It computes in the dtypes that it has: the formats of a plan are set beforehand, as with
         :func:`fewbits.nn.prepare`. What a model then takes and gives is in
         :func:`fewbits.planner.execution.split_model`.
@@ -74,7 +76,8 @@ class Plan(PlanRecord):
         exported = export(model, example_inputs)
         self.check_fits(exported.walk.graph, mesh.size())
         splits = {layer.name: dict(zip(layer.dimensions, layer.split, strict=True)) for layer in self.layers}
-        return split_exported(exported, splits, model, mesh)
+        sharded = [layer.name for layer in self.layers if layer.sharded]
+        return split_exported(exported, splits, model, mesh, sharded)
 
     def check_fits(self, graph: Graph, devices: int) -> None:
         """Raise unless the plan is for this network and number of devices.

@@ -14,7 +14,7 @@ from fewbits.errors import ArgumentError
 from fewbits.planner.graph import Graph
 from fewbits.planner.limited import cheapest, leanest, within
 from fewbits.planner.machines import machine as find_machine
-from fewbits.planner.options import Forbidden, Options, Pins, layer_options
+from fewbits.planner.options import Forbidden, Options, Pins, Sharded, layer_options
 from fewbits.planner.planned import Plan, fingerprint
 from fewbits.planner.role_bits import read_layer_recipe, role_bits
 from fewbits.planner.rules import strategies
@@ -44,6 +44,7 @@ def plan(
     codec: str | Codec | None = None,
     pins: Pins | None = None,
     forbid: Forbidden | None = None,
+    sharded: Sharded = "never",
     reuse: Plan | str | PathLike[str] | None = None,
     compare: bool = False,
     executable: bool = False,
@@ -71,8 +72,12 @@ def plan(
         codec: in what weights' gradients travel; None: as the recipe holds them.
         pins: splits that are fixed, as in ``{"fc1": {"b": 8}, "conv*": (8, 1, 1, 1, 1)}``, by name or glob.
         forbid: dimensions that stay whole, as in ``{"*": ("h", "w")}``.
+        sharded: whether weights that a split leaves whole on all devices, as those of layers that split
+            samples alone, are shared out with their gradients and states, as by ``fully_shard``: "never";
+            "allowed", where a cap on memory asks for it, as it sends more values, or where its fewer messages
+            take less; or "always".
         reuse: a plan, or the path of one, whose splits and formats are taken; the costs are computed anew.
-            With it there are no `pins` and nothing to `forbid`.
+            With it there are no `pins`, nothing to `forbid`, and `sharded` is as the plan has it.
         compare: whether strategies that others use are set beside it; none that keeps the caps is faster.
         executable: whether only splits are chosen that :meth:`Plan.apply` can run.
         name: of the network, for people.
@@ -94,15 +99,14 @@ def plan(
     names = sorted(set(formats)) or [rest.name]
     recipes = [read_layer_recipe(name) for name in names] if formats else [rest]
     if reuse is not None:
-        if pins or forbid:
+        if pins or forbid or sharded != "never":
             raise ArgumentError(
-                "`reuse` takes all splits as the plan has them; leave `pins` and `forbid` out, or `reuse`"
+                "`reuse` takes all splits as the plan has them; leave `pins`, `forbid` and `sharded` out, or"
+                " `reuse`"
             )
-        pins, formats_of = _reused(reuse, graph, devices, names)
+        options = _reused(reuse, graph, devices, names)
     else:
-        formats_of = {}
-    options = layer_options(graph, devices, len(recipes), pins or {}, forbid or {})
-    options = [_of_format(o, formats_of.get(i)) for i, o in enumerate(options)]
+        options = layer_options(graph, devices, len(recipes), pins or {}, forbid or {}, sharded)
     if executable:
         options = _executable(graph, options)
     cap = place.memory if memory is None else memory
@@ -193,32 +197,35 @@ def _sensitivities(
 
 def _reused(
     reuse: Plan | str | PathLike[str], graph: Graph, devices: int, names: Sequence[str]
-) -> tuple[Pins, dict[int, int]]:
-    """Return the splits of a plan as pins, and the index of the format of each product."""
+) -> list[Options]:
+    """Return for each layer the option that a plan has."""
     old = reuse if isinstance(reuse, Plan) else Plan.load(reuse)
     old.check_fits(graph, devices)
-    formats = {}
-    for i, layer in enumerate(old.layers):
+    pins = {_literal(layer.name): layer.split for layer in old.layers}
+    found = []
+    for layer, own in zip(
+        old.layers, layer_options(graph, devices, len(names), pins, {}, "allowed"), strict=True
+    ):
         if layer.format and layer.format not in names:
             raise ArgumentError(
                 f"the plan has the layer {layer.name!r} in {layer.format!r}, which is none of"
                 f" {', '.join(names)}; give the formats that it was made with, {old.recipe}"
             )
+        kept = own.sharded == layer.sharded
         if layer.format:
-            formats[i] = names.index(layer.format)
-    return {_literal(layer.name): layer.split for layer in old.layers}, formats
+            kept &= own.formats == names.index(layer.format)
+        if not kept.any():
+            raise ArgumentError(
+                f"the plan has the weights of {layer.name!r} sharded, which its split does not allow; make a"
+                " new one"
+            )
+        found.append(own.where(kept))
+    return found
 
 
 def _literal(name: str) -> str:
     """Return a glob that fits a name and nothing else."""
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)
-
-
-def _of_format(own: Options, format: int | None) -> Options:
-    if format is None:
-        return own
-    kept = own.formats == format
-    return Options(own.splits[kept], own.formats[kept])
 
 
 def _executable(graph: Graph, options: Sequence[Options]) -> list[Options]:
@@ -237,7 +244,7 @@ def _executable(graph: Graph, options: Sequence[Options]) -> list[Options]:
                     f"the layer {layer.name!r} has no split that runs: {refused[0]}; leave `executable`"
                     " out, or pin it otherwise"
                 )
-            known[key] = Options(own.splits[runs], own.formats[runs])
+            known[key] = own.where(runs)
         found.append(known[key])
     return found
 
@@ -292,6 +299,7 @@ def _layers(found: Tables, choice: Sequence[int], names: Sequence[str]) -> tuple
                 else np.inf,
                 sensitivity=float(found.sensitivity[i][k]),
                 module=layer.module,
+                sharded=bool(own.sharded[k]),
             )
         )
     return tuple(planned)

@@ -1,6 +1,7 @@
 """Strategies that others use, as choices of the same options: what a plan is set beside.
 
-Data parallel: all layers split their samples. One weird trick (Krizhevsky, One Weird Trick for Parallelizing
+Data parallel: all layers split their samples; sharded: with a part of each weight on each device (ZeRO,
+Rajbhandari et al., 2020, stage 3). One weird trick (Krizhevsky, One Weird Trick for Parallelizing
 Convolutional Neural Networks, 2014): convolutions split samples, products the features of their outputs.
 Megatron (Shoeybi et al., Megatron-LM, 2019): within a group of devices, products split outputs and inputs in
 turn, attention its heads and embeddings their vocabulary; groups split samples.
@@ -31,6 +32,8 @@ def strategies(tables: Tables, devices: int, per_node: int) -> dict[str, tuple[i
         "data parallel": _by(tables, lambda layer: _samples(layer, devices)),
         "one weird trick": _by(tables, lambda layer: _one_weird_trick(layer, devices)),
     }
+    if any(own.sharded.any() for own in tables.options):
+        found["sharded data parallel"] = _by(tables, lambda layer: _samples(layer, devices), sharded=True)
     group = max((n for n in range(1, per_node + 1) if devices % n == 0), default=1)
     group = group if group > 1 else _root(devices)
     wishes = _megatron(graph, group, devices // group)
@@ -38,17 +41,21 @@ def strategies(tables: Tables, devices: int, per_node: int) -> dict[str, tuple[i
     return found
 
 
-def _by(tables: Tables, rule: Callable[[Layer], Wish]) -> tuple[int, ...]:
-    return tuple(_nearest(tables, i, rule(layer)) for i, layer in enumerate(tables.graph.layers))
+def _by(tables: Tables, rule: Callable[[Layer], Wish], sharded: bool = False) -> tuple[int, ...]:
+    return tuple(_nearest(tables, i, rule(layer), sharded) for i, layer in enumerate(tables.graph.layers))
 
 
-def _nearest(tables: Tables, i: int, wish: Wish) -> int:
-    """Return the option that splits most, of those that split no dimension further than is asked for."""
+def _nearest(tables: Tables, i: int, wish: Wish, sharded: bool = False) -> int:
+    """Return the option that splits most, of those that split no dimension further than is asked for.
+
+    Of equal ones that with weights sharded, or whole, as asked for.
+    """
     splits = tables.options[i].splits
     within = (splits <= wish).all(axis=1)
     excess = np.maximum(splits / np.array(wish), np.array(wish) / splits).prod(axis=1) if len(wish) else 0
     formats = tables.layers[i].seconds, tables.sensitivity[i]
-    return int(np.lexsort((*formats, excess + np.zeros(len(splits)), ~within))[0])
+    other = tables.options[i].sharded != sharded
+    return int(np.lexsort((*formats, other, excess + np.zeros(len(splits)), ~within))[0])
 
 
 def _samples(layer: Layer, n: int) -> Wish:

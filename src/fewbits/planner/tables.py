@@ -192,7 +192,15 @@ def _layer(
     machine: Machine,
 ) -> LayerCosts:
     found = [
-        layer_costs(layer, own.splits[own.formats == f], fed, kept, roles[f], machine)
+        layer_costs(
+            layer,
+            own.splits[own.formats == f],
+            fed,
+            kept,
+            roles[f],
+            machine,
+            own.sharded[own.formats == f],
+        )
         for f in np.unique(own.formats)
     ]
     return LayerCosts(

@@ -88,6 +88,7 @@ class PlannedLayer:
     runner_up_seconds: float  # that the step takes longer with it; infinite where there is none
     sensitivity: float = 0.0  # of the layer in its format
     module: str = ""  # the module it comes from, where it comes from one
+    sharded: bool = False  # whether each device holds a part of its weights, which it gathers as it computes
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -15,15 +15,21 @@ from fewbits.planner.capture import Exported, Inputs, export
 from fewbits.planner.capture.arguments import in_place, operation
 from fewbits.planner.execution.boundary import placements
 from fewbits.planner.execution.executable import executable, refusal
+from fewbits.planner.execution.gathering import deal_out, gathering
 from fewbits.planner.execution.layout import Layout, Places, lay_out, places
-from fewbits.planner.execution.mesh import joined
+from fewbits.planner.execution.mesh import flat, joined
 from fewbits.planner.execution.program import Program
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
 def split_model(
-    model: Model, splits: Mapping[str, Mapping[str, int]], mesh: Any, example_inputs: Inputs
+    model: Model,
+    splits: Mapping[str, Mapping[str, int]],
+    mesh: Any,
+    example_inputs: Inputs,
+    *,
+    sharded: Collection[str] = (),
 ) -> Model:
     """Have a model run split over a mesh; return it.
 
@@ -39,20 +45,26 @@ def split_model(
         splits: for each layer that is split, by its name in the graph, parts by dimension.
         mesh: a ``torch.distributed.device_mesh.DeviceMesh``.
         example_inputs: as for :func:`fewbits.planner.capture.capture`.
+        sharded: names of layers whose weights ``fully_shard`` deals out: those of which all devices need all,
+            each for its own samples. Each module of these is an ``FSDPModule`` then, as the model is.
 
     Raises:
         ArgumentError: a layer that the model does not have, a split that the mesh cannot make, or one that
             does not run; nothing is changed then.
     """
-    return split_exported(export(model, example_inputs), splits, model, mesh)
+    return split_exported(export(model, example_inputs), splits, model, mesh, sharded)
 
 
 def split_exported(
-    exported: Exported, splits: Mapping[str, Mapping[str, int]], model: Model, mesh: Any
+    exported: Exported,
+    splits: Mapping[str, Mapping[str, int]],
+    model: Model,
+    mesh: Any,
+    sharded: Collection[str] = (),
 ) -> Model:
     """Do as :func:`split_model` for a model that has been exported already."""
     graph = exported.walk.graph
-    missing = sorted(set(splits) - {layer.name for layer in graph.layers})
+    missing = sorted({*splits, *sharded} - {layer.name for layer in graph.layers})
     if missing:
         raise ArgumentError(
             f"the plan splits {missing[0]!r}, which {type(model).__name__} does not have; make the plan for"
@@ -70,9 +82,12 @@ def split_exported(
             )
     for node in exported.program.graph.nodes:
         _refuse(node)
-    mesh = joined(graph, layout, mesh)
-    _distribute(model, exported, layout, mesh)
-    model.forward = Program(exported, layout, model, mesh)
+    parts = gathering(model, exported, splits, sharded, mesh.size())
+    mesh = joined(graph, layout, mesh, bool(sharded))
+    if sharded:
+        deal_out(model, parts.modules.values(), flat(mesh))
+    _distribute(model, exported, layout, mesh, set(parts.parameters.values()))
+    model.forward = Program(exported, layout, model, mesh, parts)
     return model
 
 
@@ -93,13 +108,17 @@ def _refuse(node: Node) -> None:
         )
 
 
-def _distribute(model: nn.Module, exported: Exported, layout: Layout, mesh: Any) -> None:
-    """Put each parameter into the pieces of the first layer that has it."""
+def _distribute(
+    model: nn.Module, exported: Exported, layout: Layout, mesh: Any, dealt_out: Collection[str]
+) -> None:
+    """Put each parameter that is not dealt out into the pieces of the first layer that has it."""
     made: dict[int, nn.Parameter] = {}
     dims = {w.name: (layer, w) for layer in reversed(exported.walk.graph.layers) for w in layer.weights}
     for prefix, module in model.named_modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             qualified = f"{prefix}.{name}" if prefix else name
+            if qualified in dealt_out:
+                continue
             known = next((n for n in _names(model, parameter) if n in dims), qualified)
             held: Places = (None,) * mesh.ndim
             if known in dims:

@@ -22,6 +22,7 @@ from fewbits.planner.capture.values import Value
 from fewbits.planner.capture.views import is_view, resized, seen, together
 from fewbits.planner.capture.walk import Step
 from fewbits.planner.execution.boundary import enter, leave, whole_tensor
+from fewbits.planner.execution.gathering import Gathering, gathered
 from fewbits.planner.execution.layout import Assignment, Layout, Places, places, summed, through
 from fewbits.planner.execution.pieces import CONVOLUTIONS, Piece, run_piece
 from fewbits.planner.graph import Layer
@@ -35,12 +36,15 @@ class Program:
         layout: which axis of the mesh shares out what.
         model: gives parameters and buffers by their names, at each call.
         mesh: the device mesh.
+        gathering: parameters that are gathered while an operation reads them.
     """
 
-    def __init__(self, exported: Exported, layout: Layout, model: nn.Module, mesh: Any) -> None:
+    def __init__(
+        self, exported: Exported, layout: Layout, model: nn.Module, mesh: Any, gathering: Gathering
+    ) -> None:
         self.program, self.layers = exported.program, exported.walk.graph.layers
         self.steps: Mapping[Node, Step] = exported.walk.steps
-        self.layout, self.model, self.mesh = layout, model, mesh
+        self.layout, self.model, self.mesh, self.gathering = layout, model, mesh, gathering
         self.training = model.training
         self._seed, self._calls = _common_seed(mesh), 0
         self._last = _last_uses(list(self.program.graph.nodes))
@@ -99,7 +103,11 @@ class Program:
     def _result(self, x: Any) -> Any:
         """Return a tensor that every process has whole as a plain one."""
         whole = isinstance(x, DTensor) and all(p.is_replicate() for p in x.placements)
-        return x.to_local() if whole else x
+        if not whole:
+            return x
+        return (
+            x.to_local().clone() if self.gathering.modules else x.to_local()
+        )  # a view has no hooks of FSDP2
 
     def _run(self, node: Node, values: dict[Node, Any]) -> Any:
         if node.target is getitem:
@@ -162,27 +170,38 @@ class Program:
         read = tensors(node)
         contracted = tuple(step.whole and d is not None and d not in layer.output.axes for d in assignment)
         late = self._late(node, contracted)
+        named = self.gathering.parameters
         pieces = [
-            None if i in late else self._piece(values[x], layer, dims, assignment)
+            None if i in late or x in named else self._piece(values[x], layer, dims, assignment)
             for i, (x, dims) in enumerate(zip(read, step.reads, strict=True))
         ]
-        following = iter(pieces)
 
-        def piece_of(x: Node) -> Any:
-            return next(following) if isinstance(x.meta.get("val"), torch.Tensor) else values[x]
+        def compute(*given: torch.Tensor | None) -> tuple[tuple[DTensor, ...], bool]:
+            following = iter(given)
 
-        args, kwargs = _filled(node.args, piece_of), _filled(node.kwargs, piece_of)
-        piece = Piece(self.mesh, assignment, contracted, self._random(node))
-        made = run_piece(node, args, kwargs, piece)
-        results = made if isinstance(made, (tuple, list)) else (made,)
-        whole = tuple(
-            leave(x, self.mesh, places(assignment, dims), contracted)
-            for x, dims in zip(results, step.writes, strict=True)
-        )
+            def piece_of(x: Node) -> Any:
+                if not isinstance(x.meta.get("val"), torch.Tensor):
+                    return values[x]
+                own = next(following)
+                return self.model.get_parameter(named[x]) if x in named else own
+
+            args, kwargs = _filled(node.args, piece_of), _filled(node.kwargs, piece_of)
+            piece = Piece(self.mesh, assignment, contracted, self._random(node))
+            made = run_piece(node, args, kwargs, piece)
+            several = isinstance(made, (tuple, list))
+            results = zip(made if several else (made,), step.writes, strict=True)
+            # They leave here, as what a module of fully_shard returns may be no view.
+            return tuple(leave(x, self.mesh, places(assignment, d), contracted) for x, d in results), several
+
+        module = self.gathering.modules.get(node)
+        if module is None:
+            whole, several = compute(*pieces)
+        else:
+            whole, several = gathered(self.model.get_submodule(module), compute, pieces)
         for i in late:
             bias = self._piece(values[read[i]], layer, step.reads[i], assignment)
             whole = (self._added(node, whole[0], bias, places(assignment, step.writes[0]), step, i),)
-        return whole if isinstance(made, (tuple, list)) else whole[0]
+        return whole if several else whole[0]
 
     def _added(
         self, node: Node, whole: DTensor, bias: torch.Tensor, held: Places, step: Step, i: int

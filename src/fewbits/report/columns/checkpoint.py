@@ -50,9 +50,14 @@ def qsnr_columns(report: CheckpointReport) -> list[Column[TensorSummary]]:
             return q.decibels(order(tensor)) if (tensor.tensor, name) in levels else "-"
 
         about = f"QSNR in dB at {q.bits(width[name])} bits per value. {QSNR}"
-        return Column(q.visible(name), q.visible(name).replace("_", "_\n"), about, text, order)
+        return Column(q.visible(name), _head(q.visible(name)), about, text, order)
 
     return [column(name) for name in sorted(width, key=lambda name: (width[name], name))]
+
+
+def _head(name: str) -> str:
+    """Write the name of a format above its column: what the grammar writes may be wider than a terminal."""
+    return name.replace("_", "_\n") if len(name) <= 24 else "\n".join(q.lines(name, 14))
 
 
 REASON: Column[TensorSummary] = Column(

@@ -29,7 +29,8 @@ class LayerRow:
 PLAN_COLUMNS: list[Column[LayerRow]] = [
     Column("layer", "layer", "The layer's name in the network.",
            lambda r: q.visible(r.layer.name), lambda r: r.layer.name, is_name=True),
-    Column("split", "split", "Over how many devices each dimension is shared out; whole: over none.",
+    Column("split", "split", "Over how many devices each dimension is shared out; whole: over none. Sharded:"
+           " each holds a part of the weights.",
            lambda r: split_text(r.layer), lambda r: split_text(r.layer), is_name=True),
     Column("recipe", "recipe", "Formats of its products; - where it has none.",
            lambda r: q.visible(r.layer.format) or "-", lambda r: r.layer.format, is_name=True, spare=4),
@@ -78,8 +79,8 @@ def device_count(plan: PlanRecord) -> str:
 
 
 def split_text(layer: PlannedLayer) -> str:
-    """Write a split as its dimensions that are split: `b 8, n 4`."""
-    return _split(layer.dimensions, layer.split)
+    """Write a split as its dimensions that are split: `b 8, n 4`; and whether its weights are sharded."""
+    return _split(layer.dimensions, layer.split) + ", sharded" * layer.sharded
 
 
 def plan_rows(plan: PlanRecord) -> list[LayerRow]:

@@ -134,19 +134,22 @@ def _are_batches(batches: object) -> bool:
     return isinstance(batches, Sequence) and len(batches) > 0
 
 
-def user_function(name: str, returns: str = "returns (model, batches)") -> Callable[[], object]:
+def user_function(
+    name: str, returns: str = "returns (model, batches)", example: str = "my_models"
+) -> Callable[[], object]:
     """Import a module, from the current folder or installed, and return a function of it.
 
     Args:
         name: ``MODULE:FUNCTION``; the module's code runs.
         returns: what such a function does, for the message of an error.
+        example: a module that could hold it, for the same.
 
     Raises:
         ArgumentError: there is no such module or function.
     """
     if not is_user_model(name):
         raise ArgumentError(
-            f"{name!r:.200} is not MODULE:FUNCTION; write my_models:load for load() in my_models.py"
+            f"{name!r:.200} is not MODULE:FUNCTION; write {example}:load for load() in {example}.py"
         )
     module, _, function = name.partition(":")
     here = str(Path.cwd())
@@ -159,8 +162,8 @@ def user_function(name: str, returns: str = "returns (model, batches)") -> Calla
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module is there, and one that it imports is not
         raise ArgumentError(
-            f"there is no module {module!r:.200} in {here} or installed; write my_models:load for load() in"
-            " my_models.py"
+            f"there is no module {module!r:.200} in {here} or installed; write {example}:load for load() in"
+            f" {example}.py"
         ) from None
     load = getattr(imported, function, None)
     if not callable(load):
