@@ -89,7 +89,7 @@ def test_staggered_hops_are_the_formula_and_the_same_on_every_isa(numbers: int, 
     (sums, first), *others = results
     assert all(one == sums and np.array_equal(out.values, first.values) for one, out in others)
     found = natural(first.values, shape).astype(np.float64)
-    half_a_step = 0.0
+    half_a_step: Any = 0.0
     if first.norms is not None:
         scale = natural(first.norms[:, None], shape)
         found, half_a_step = found * scale, 0.5 * scale
@@ -111,42 +111,21 @@ def test_blocks_on_a_spinor_and_on_a_result_are_the_definition_bit_for_bit(dtype
     psi, norms, field = stored(values(shape, 24, 0), dtype)
     own = spinors.decode_spinors(psi, norms)
     layout, number = lattice.Layout(extent_of(shape)), arithmetic(dtype)
-    product = clover.multiply(numbers, of_blocks, own)
-    # No hops: what is left are the blocks, once with gamma_5 and once after the factor.
-    chiral = np.repeat(reference.GAMMA_5, 6).astype(number)
-    for on_result, expected in (
-        (False, product * chiral),
-        (True, clover.multiply(numbers, of_blocks, number(0.75) * own)),
-    ):
+
+    def multiplied(by: Blocks, diagonal: float, *, on_result: bool) -> Any:
+        """Return the codes of the product: without hops, and with gamma_5 where ``own`` is multiplied."""
         out = lattice.zeros(layout.groups, dtype)
-        passes.hop(
-            layout,
-            packed,
-            0.75 if on_result else 1.0,
-            field,
-            out,
-            hopping=0.0,
-            chiral=not on_result,
-            blocks=blocks,
-            on_result=on_result,
-            threads=1,
-        )
-        codes, _ = spinors.encode_spinors(expected, dtype)
-        assert np.array_equal(natural(out.values, shape), codes)
+        options: dict[str, Any] = {"chiral": not on_result, "on_result": on_result}
+        passes.hop(layout, packed, diagonal, field, out, hopping=0.0, blocks=by, threads=1, **options)
+        return natural(out.values, shape)
+
+    chiral = np.repeat(reference.GAMMA_5, 6).astype(number) * clover.multiply(numbers, of_blocks, own)
+    assert np.array_equal(multiplied(blocks, 1.0, on_result=False), spinors.encode_spinors(chiral, dtype)[0])
+    whole = clover.multiply(numbers, of_blocks, number(0.75) * own)
+    codes = spinors.encode_spinors(whole, dtype)[0]
+    assert np.array_equal(multiplied(blocks, 0.75, on_result=True), codes)
     transposed = Blocks.packed(a.conj() + a.swapaxes(-1, -2), dtype)
-    passes.hop(
-        layout,
-        packed,
-        0.75,
-        field,
-        out,
-        hopping=0.0,
-        chiral=False,
-        blocks=transposed,
-        on_result=True,
-        threads=1,
-    )
-    assert not np.array_equal(natural(out.values, shape), codes)
+    assert not np.array_equal(multiplied(transposed, 0.75, on_result=True), codes)
 
 
 def test_blocks_that_do_not_fit_are_refused() -> None:

@@ -55,7 +55,7 @@ class Processes:
     """
 
     def __init__(self, split: Sequence[int] = (1, 1, 1, 1), group: dist.ProcessGroup | None = None) -> None:
-        if len(split) != 4 or any(not isinstance(n, int) or n < 1 for n in split):
+        if len(split) != 4 or any(n < 1 for n in split):
             raise ArgumentError(f"split={split}; expected the number of processes along T, Z, Y and X")
         self.split, self.size, self.group = tuple(split), math.prod(split), group
         self.sent = Sent()
