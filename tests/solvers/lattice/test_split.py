@@ -1,11 +1,12 @@
 """A lattice split over processes: the bits of one process's answer, what travels, and what is refused."""
 
+import math
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,13 @@ SHAPE = (8, 4, 4, 8)
 LINKS = lattice.smooth_links(SHAPE, 0.4, seed=2)
 PATIENCE = 900.0
 SPLITS = {2: (2, 1, 1, 1), 4: (2, 1, 1, 2)}
-RTOL = 1e-8
+RTOL = 1e-6
+# Each operator in each precision, on all sites and on the even ones; not every combination.
+CASES = {
+    "wilson": (("half", False), ("half", True), ("double", True)),
+    "clover": (("double", False), ("half", True)),
+    "staggered": (("half", False), ("half", True), ("double", True)),
+}
 SITE = {"double": (192, 48), "half": (52, 16), "quarter": (28, 10)}  # bytes of a Wilson and a staggered site
 
 
@@ -53,18 +60,18 @@ def solutions(**where: Any) -> dict[str, Any]:
     for kind, one in operators(**where).items():
         b = right(kind)[one.part]
         found[f"{kind} apply"], found[f"{kind} adjoint"] = one.apply(b), one.apply_adjoint(b)
-        for precision in ("double", "half"):
-            for even_odd in (False, True):
-                solution = one.solve(b, precision=precision, even_odd=even_odd, rtol=RTOL)
-                case = f"{kind} {precision}{' even-odd' * even_odd}"
-                found[case] = solution.x
-                evidence = (solution.iterations, solution.reliable_updates, solution.converged)
-                found[f"{case}: evidence"] = np.array([*evidence, solution.residual, *solution.history])
-        if kind != "staggered":
-            found[f"{kind} bicgstab"] = one.solve(b, precision="half", method="bicgstab", rtol=RTOL).x
-        vectors = lattice.RitzVectors(2, solves=1)
-        for turn in range(2):
-            found[f"{kind} deflated {turn}"] = one.solve(b, deflation=vectors, rtol=RTOL).x
+        for precision, even_odd in CASES[kind]:
+            solution = one.solve(b, precision=precision, even_odd=even_odd, rtol=RTOL)
+            case = f"{kind} {precision}{' even-odd' * even_odd}"
+            found[case] = solution.x
+            evidence = (solution.iterations, solution.reliable_updates, solution.converged)
+            found[f"{case}: evidence"] = np.array([*evidence, solution.residual, *solution.history])
+        if kind == "wilson":
+            found["wilson bicgstab"] = one.solve(b, precision="half", method="bicgstab", rtol=RTOL).x
+        if kind == "staggered":
+            vectors = lattice.RitzVectors(2, solves=1)
+            for turn in range(2):
+                found[f"staggered deflated {turn}"] = one.solve(b, deflation=vectors, rtol=RTOL).x
     return found
 
 
@@ -114,7 +121,7 @@ def wrong(split: Any) -> dict[str, Any]:
     for name, other in (("not exchanged", none), ("of the wrong sign", negative)):
         for kind, one in operators(split=split).items():
             b = right(kind)[one.part]
-            one.apply(b)  # its links are exchanged now
+            one.apply(0 * b)  # its links are exchanged now, and a halo of zeros
             with replaced(Domain, "fill", other):
                 found[f"vectors {name}: {kind}"] = one.apply(b)
         with replaced(Domain, "fill", other):
@@ -177,12 +184,19 @@ def work_of_four(rank: int, folder: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[Any]]:
-    """What two processes left that the library's own function starts, and four that others start."""
-    folders = {size: tmp_path_factory.mktemp(str(size)) for size in SPLITS}
-    launch.start(2, partial(work, 2, str(folders[2])))
-    run(work_of_four, folders[4], 4, PATIENCE)
-    return {n: [np.load(folder / f"{r}.npz") for r in range(n)] for n, folder in folders.items()}
+def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[Any]]:
+    """What two processes left that the library's own function starts, or four that others start."""
+
+    @cache
+    def of(size: int) -> list[Any]:
+        folder = tmp_path_factory.mktemp(str(size))
+        if size == 2:
+            launch.start(2, partial(work, 2, str(folder)))
+        else:
+            run(work_of_four, folder, 4, PATIENCE)
+        return [dict(np.load(folder / f"{rank}.npz")) for rank in range(size)]
+
+    return of
 
 
 @pytest.fixture(scope="module")
@@ -200,47 +214,47 @@ def whole(parts: list[Any], name: str) -> Any:
 
 @pytest.mark.parametrize("size", SPLITS)
 def test_all_bits_are_those_of_one_process(
-    size: int, found: dict[int, list[Any]], alone: dict[str, Any]
+    size: int, found: Callable[[int], list[Any]], alone: dict[str, Any]
 ) -> None:
     for name, expected in alone.items():
         if name.endswith("evidence"):  # the same decisions, and the same residuals, in every process
-            assert all(np.array_equal(part[name], expected) for part in found[size]), name
+            assert all(np.array_equal(part[name], expected) for part in found(size)), name
             assert expected[2], name
         elif "deflated" in name:  # small matrices are added in the order of processes
-            assert np.abs(whole(found[size], name) - expected).max() < 1e-6, name
+            assert np.abs(whole(found(size), name) - expected).max() < 1e-4, name
         else:
-            assert np.array_equal(whole(found[size], name), expected), name
+            assert np.array_equal(whole(found(size), name), expected), name
 
 
 @pytest.mark.parametrize("size", SPLITS)
 def test_without_its_halo_no_product_is_right(
-    size: int, found: dict[int, list[Any]], alone: dict[str, Any]
+    size: int, found: Callable[[int], list[Any]], alone: dict[str, Any]
 ) -> None:
-    names = [name for name in found[size][0].files if name.startswith(("vectors ", "links "))]
+    names = [name for name in found(size)[0] if name.startswith(("vectors ", "links "))]
     assert len(names) == 12
     for name in names:
         expected = alone[f"{name.split()[-1]} apply"]
-        assert np.abs(whole(found[size], name) - expected).max() > 0.1, name
+        assert np.abs(whole(found(size), name) - expected).max() > 0.1, name
 
 
 @pytest.mark.parametrize("precision", SITE)
 @pytest.mark.parametrize("even_odd", [False, True])
 @pytest.mark.parametrize("kind", ["wilson", "staggered"])
+@pytest.mark.parametrize("size", SPLITS)
 def test_what_travels_are_the_sites_of_the_faces_as_they_are_stored(
-    kind: str, even_odd: bool, precision: str, found: dict[int, list[Any]]
+    size: int, kind: str, even_odd: bool, precision: str, found: Callable[[int], list[Any]]
 ) -> None:
     faces = {2: 2 * (4 * 4 * 8), 4: 2 * (4 * 4 * 4) + 2 * (4 * 4 * 4)}  # sites of a process's faces
     each = SITE[precision][kind == "staggered"]
     # Two products with H, or four of half the sites each; staggered fermions go there and back once.
     products = 1.0 if even_odd and kind == "staggered" else 2.0
-    for size, parts in found.items():
-        for part in parts:
-            counted, given = part[f"traffic {kind} {precision} {even_odd}"]
-            assert counted == given == products * faces[size] * each
+    for part in found(size):
+        counted, given = part[f"traffic {kind} {precision} {even_odd}"]
+        assert counted == given == products * faces[size] * each
 
 
-def test_what_cannot_be_split_is_refused_in_every_process(found: dict[int, list[Any]]) -> None:
-    first, second = (dict(part["refusals"]) for part in found[2])
+def test_what_cannot_be_split_is_refused_in_every_process(found: Callable[[int], list[Any]]) -> None:
+    first, second = (dict(part["refusals"]) for part in found(2))
     for name, said in {
         "processes": "split=(2, 1, 1, 2) is for 4 processes, and the group has 2",
         "split": "split=(2, 1); expected the number of processes along T, Z, Y and X",
@@ -269,8 +283,6 @@ def test_without_a_process_group_it_is_refused() -> None:
 
 
 def test_parts_add_up_to_the_exact_sum_in_any_order() -> None:
-    import math
-
     generator = np.random.default_rng(0)
     for spread in (0, 30, 300):
         v = generator.standard_normal(1000) * 2.0 ** generator.integers(-spread, spread + 1, 1000)

@@ -22,7 +22,7 @@ def exact_parts(v: Reals) -> tuple[float, ...]:
     """
     parts = list[float]()
     room = max(v.size, 1).bit_length() + 1
-    while v.size and (largest := float(np.abs(v).max())) > 0:
+    while v.size and (largest := float(np.abs(v).max())) != 0:
         exponent = math.frexp(largest)[1] + room if math.isfinite(largest) else 1024
         if exponent > 1022:  # not finite, or nearly so: the plain sum tells
             parts.append(float(v.sum()))
