@@ -224,7 +224,7 @@ class Watched(Derived):
         if isinstance(own, LatticeVectors):
             own.projector = projector
             return own if self.window is None else WatchedVectors(own, self.window)
-        general = ProjectedVectors(getattr(own, "space", None) or Space(self.a, precision), projector)
+        general = ProjectedVectors(Space(self.a, precision), projector)
         return general if self.window is None else WatchedVectors(general, self.window)
 
     def _projector(self, precision: KrylovPrecision) -> Projector | None:
