@@ -1,5 +1,7 @@
 """How much faster does a 16-bit solver reach the solution of a double one, for the Wilson operator?
 
+Clover and staggered fermions follow, each iteration and each application against Wilson's in the same run.
+
 Peer: the same solver in double precision, on the same links with 18 and with 12 numbers. All solve M x = b to
 the same true residual, in one process, alternating, medians; milliseconds for each iteration come from the
 same runs, with every computation of the true residual in them. Limit: bytes that an iteration has to move,
@@ -11,6 +13,7 @@ twice too, as its Schur complement: "times fewer" are the applications that this
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,7 @@ import torch
 from _alternating import arguments, seconds, table, write
 
 from fewbits.solvers import lattice
+from fewbits.solvers.precision import krylov_precision
 
 KINDS = (
     *(("double", 18, False), ("double", 12, False), ("double", 12, True)),
@@ -31,6 +35,7 @@ OTHERS = tuple(
     for precision, even_odd in (("double", False), ("half", False), ("half", True))
 )
 STAGGERED_MASS = 0.2
+APPLICATIONS = 10  # in one measurement
 BYTES = {"double": (192, 192, 8), "single": (96, 96, 4), "half": (52, 96, 2), "quarter": (28, 96, 1)}
 ROUGHNESS, MASS, TOL = 0.5, 0.0, 1e-10
 
@@ -75,6 +80,7 @@ def others(time: int, space: int, rounds: int) -> list[dict[str, Any]]:
     calls = {key: (lambda k=key: solve(*k)) for key in (*wilson, *OTHERS)}
     taken = seconds(calls, rounds)
     each = {key: 1e3 * taken[key] / found[key].iterations for key in calls}
+    once = seconds({key: application(operators[key[0]], *key[1:]) for key in calls}, rounds)
     return [
         {
             "kind": f"{kind} {precision}" + " even-odd" * even_odd,
@@ -83,9 +89,31 @@ def others(time: int, space: int, rounds: int) -> list[dict[str, Any]]:
             "seconds": taken[kind, precision, even_odd],
             "milliseconds_each": each[kind, precision, even_odd],
             "times_wilsons_iteration": each[kind, precision, even_odd] / each["wilson", precision, even_odd],
+            "milliseconds_of_an_application": 1e3 * once[kind, precision, even_odd] / APPLICATIONS,
+            "times_wilsons_application": once[kind, precision, even_odd]
+            / once["wilson", precision, even_odd],
         }
         for kind, precision, even_odd in calls
     ]
+
+
+def application(operator: Any, precision: str, even_odd: bool) -> Callable[[], None]:
+    """Return what applies an operator to packed vectors: H, or D of staggered fermions.
+
+    On even sites that is the Schur complement, and of staggered fermions D from even to odd ones.
+    """
+    normal = operator.normal
+    if even_odd:
+        normal = operator.even_normal if hasattr(operator, "even_normal") else normal.even_odd_operator()
+    vectors = normal.cg_vectors(krylov_precision(precision))
+    vectors.load(torch.randn(normal.n, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    vectors.update_direction(1.0, 0.0)
+
+    def apply() -> None:
+        for _ in range(APPLICATIONS):
+            vectors.hops.curvature(vectors.p, vectors.t, 1.0)
+
+    return apply
 
 
 def measure(time: int, space: int, rounds: int) -> list[dict[str, Any]]:
@@ -171,7 +199,16 @@ def main() -> None:
     )
     more = others(given.time, given.space, given.rounds)
     table(
-        ("kind", "iterations", "residual", "s", "ms each", "times Wilson's each"),
+        (
+            "kind",
+            "iterations",
+            "residual",
+            "s",
+            "ms each",
+            "times Wilson's",
+            "ms an application",
+            "times Wilson's",
+        ),
         [
             (
                 r["kind"],
@@ -180,6 +217,8 @@ def main() -> None:
                 r["seconds"],
                 r["milliseconds_each"],
                 r["times_wilsons_iteration"],
+                r["milliseconds_of_an_application"],
+                r["times_wilsons_application"],
             )
             for r in more
         ],

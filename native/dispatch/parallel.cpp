@@ -5,7 +5,9 @@
 #include "jobs/layout.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cmath>
 #include <limits>
 #include <mutex>
 #include <vector>
@@ -194,22 +196,58 @@ void counter_uniform(const Kernels& kernels, const CounterUniform& job, std::int
     divide(n, n, threads, [&](int, std::int64_t first, std::int64_t last) { kernels.counter_uniform(job, first, last); });
 }
 
-std::pair<double, double> pass(const Kernels& kernels, Lattice job, int threads) {
-    const std::int64_t items = items_of(job);
-    std::vector<double> sums(static_cast<std::size_t>(2 * items));
-    job.sums = sums.data();
+namespace {
+
+// The largest three numbers of an expansion: numbers that do not overlap, and together are the sum of all that were added
+// (Shewchuk, Adaptive precision floating-point arithmetic, 1997). What three leave out is below 2^-150 of the sum.
+class Expansion {
+  public:
+    void add(double x) {
+        plain_ += x;
+        int kept = 0;
+        for (int i = 0; i < n_; ++i) {
+            double y = numbers_[i];
+            if (std::abs(x) < std::abs(y)) std::swap(x, y);
+            const double sum = x + y, rest = y - (sum - x);
+            if (rest != 0) numbers_[kept++] = rest;
+            x = sum;
+        }
+        if (x != 0) numbers_[kept++] = x;
+        n_ = kept;
+    }
+
+    std::array<double, 3> leading() const {
+        if (!std::isfinite(plain_)) return {plain_, 0.0, 0.0};
+        std::array<double, 3> largest{};
+        for (int i = 0; i < 3 && i < n_; ++i) largest[static_cast<std::size_t>(i)] = numbers_[n_ - 1 - i];
+        return largest;
+    }
+
+  private:
+    double numbers_[64] = {}, plain_ = 0;  // numbers without overlap are 40 at most
+    int n_ = 0;
+};
+
+}  // namespace
+
+LatticeSums pass(const Kernels& kernels, Lattice job, int threads) {
+    const std::int64_t items = items_of(job), sites = groups_in_item(job) * lattice_sites, parts = 2 * items * most_parts;
+    const Scratch scratch(static_cast<std::size_t>(parts + threads * 2 * sites) * sizeof(double));
+    job.parts = reinterpret_cast<double*>(scratch.data());
+    std::fill_n(job.parts, parts, 0.0);
     // Item by item to whoever is free: the threads walk through the same layers, which a shared cache then holds once,
     // and none waits long for one that other work has held up.
     std::atomic<std::int64_t> next{0};
-    divide(items, items * groups_in_item(job) * spinor_reals * lattice_sites, threads, [&](int, std::int64_t, std::int64_t) {
-        for (std::int64_t item = next++; item < items; item = next++) kernels.lattice(job, item, item + 1);
+    divide(items, items * sites * job.reals, threads, [&](int thread, std::int64_t, std::int64_t) {
+        Lattice mine = job;
+        mine.site_sums = job.parts + parts + thread * 2 * sites;
+        for (std::int64_t item = next++; item < items; item = next++) kernels.lattice(mine, item, item + 1);
     });
-    std::pair<double, double> all{0.0, 0.0};
-    for (std::size_t i = 0; i < sums.size(); i += 2) {
-        all.first += sums[i];
-        all.second += sums[i + 1];
-    }
-    return all;
+    [[maybe_unused]] const ExactArithmetic exact;
+    Expansion sums[2];
+    for (std::int64_t i = 0; i < parts; ++i)
+        if (job.parts[i] != 0) sums[i / most_parts % 2].add(job.parts[i]);
+    return {sums[0].leading(), sums[1].leading()};
 }
 
 namespace {

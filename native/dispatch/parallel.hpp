@@ -1,6 +1,7 @@
 // Divides the items of a job among threads.
 #pragma once
 
+#include <array>
 #include <utility>
 
 #include "jobs/kernels.hpp"
@@ -28,7 +29,10 @@ void extents(const Kernels& kernels, const Extents& job, double* columns, int th
 void substitute(const Kernels& kernels, const Triangle& job, int threads);
 void counter_uniform(const Kernels& kernels, const CounterUniform& job, std::int64_t n, int threads);
 void pack(const Kernels& kernels, const Pack& job, int threads);
-std::pair<double, double> pass(const Kernels& kernels, Lattice job, int threads);
+// The two sums of a pass, each as three doubles without overlap: they are the sum over all sites to more than 150 bits, so
+// that those of several processes add up to what one process has.
+using LatticeSums = std::pair<std::array<double, 3>, std::array<double, 3>>;
+LatticeSums pass(const Kernels& kernels, Lattice job, int threads);
 // `scale_of_line`: the largest magnitude of each line is measured first.
 ErrorSums tally(const Kernels& kernels, Tally job, bool scale_of_line, int threads);
 ErrorSums tally(const Kernels& kernels, const PairTally& job, int threads);

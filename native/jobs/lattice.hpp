@@ -12,6 +12,11 @@ namespace fewbits {
 
 constexpr std::int64_t lattice_sites = 16;
 constexpr std::int64_t spinor_reals = 24;  // 4 spins x 3 colours x real and imaginary part
+constexpr std::int64_t colour_reals = 6;   // staggered fermions have one spin
+constexpr std::int64_t block_reals = 36;   // of a Hermitian 6x6 matrix: the diagonal, then parts of what is below it
+// Doubles that together are exactly the sum of all sites of an item: each takes at least 29 of the 2098 bits that doubles
+// may span.
+constexpr std::int64_t most_parts = 72;
 
 // How the numbers of a field lie in memory. Codes of a spinor have a norm, a float32 for each site; those of links are
 // multiples of 1/32767 or 1/127.
@@ -26,26 +31,40 @@ enum class Pass : std::int32_t {
 };
 
 struct Field {
-    void* values;  // (groups, 24, 16)
+    void* values;  // (groups, 24, 16), or 6 in place of 24
     float* norms;  // (groups, 16); null where values are no codes
+};
+
+// Hermitian blocks of a clover term, two for each site, that multiply `own`, or the whole result.
+struct Blocks {
+    const void* values;  // (groups, 2, 36, 16), of the storage of the fields; null without blocks
+    const float* norms;  // (groups, 2, 16); null where values are no codes
+    bool on_result;
 };
 
 struct Lattice {
     Pass pass;
     FieldStorage storage;             // of in, out and links; all arithmetic is float32 except with f64
+    std::int32_t reals;               // of a site: 24 for Wilson fermions, 6 for staggered ones
     std::int64_t extent[4];   // groups along T, Z, Y, X
+    // Along an axis that is split over processes (directions x, y, z, t), the groups beyond the first and the last ones
+    // lie behind the others, as many as a face has, from these on: in their lanes what comes from the other process
+    // already stands where its neighbour expects it. -1 where an axis closes in itself.
+    std::int64_t below[4], above[4];
     std::int32_t numbers;     // of a link: 18, 12 or 8
     const void* links;        // (groups, 4, numbers, 16); directions in the order x, y, z, t
+    Blocks blocks;
     double diagonal, hopping;  // 4 + mass and 1/2 are the Wilson operator
     bool chiral;
     // The sites that are visited: all, or those whose group has this parity, -1 for all. Where each axis has an even
     // number of groups, that is the parity of all 16 sites of a group.
     std::int32_t parity;
     Field in, own, out;
-    void* x;             // (groups, 24, 16), float64 with f64 and else float32
-    const double* wide;  // (groups, 24, 16)
+    void* x;             // (groups, reals, 16), float64 with f64 and else float32
+    const double* wide;  // (groups, reals, 16)
     double alpha, beta, gamma;
-    double* sums;  // two for each item
+    double* site_sums;  // two for each site of an item: memory of one thread
+    double* parts;      // (items, 2, most_parts), zeros before the pass
 };
 
 // An item is all groups of one T and Z.

@@ -9,7 +9,7 @@
 #include "kernels/feedback/feedback.inc.hpp"
 #include "kernels/gemm/additions.inc.hpp"
 #include "kernels/gemv/gemv.inc.hpp"
-#include "kernels/lattice/wilson.inc.hpp"
+#include "kernels/lattice/passes.inc.hpp"
 #include "kernels/nm/permutation.inc.hpp"
 #include "kernels/nm/stream.inc.hpp"
 #include "kernels/quantize/quantize.inc.hpp"
@@ -57,7 +57,7 @@ constexpr Kernels functions = {
     .tally = tally::tally,
     .tally_pairs = tally::tally_pairs,
     .additions = additions::additions,
-    .lattice = wilson::lattice,
+    .lattice = passes::lattice,
     .direction_workspace = direction::direction_workspace,
     .update_direction = direction::update_direction,
     .update_residual = residual::update_residual,

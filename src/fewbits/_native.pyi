@@ -331,7 +331,11 @@ def magnitudes(
 ) -> tuple[float, float, bool]: ...
 def lattice_hop(
     extent: tuple[int, int, int, int],
+    split: tuple[bool, bool, bool, bool],
     links: NDArray[Any],
+    blocks: NDArray[Any] | None,
+    block_norms: NDArray[np.float32] | None,
+    on_result: bool,
     diagonal: float,
     hopping: float,
     chiral: bool,
@@ -344,9 +348,10 @@ def lattice_hop(
     out_norms: NDArray[np.float32] | None,
     alpha: float | None,
     threads: int,
-) -> tuple[float, float]: ...
+) -> tuple[list[float], list[float]]: ...
 def lattice_update_direction(
     extent: tuple[int, int, int, int],
+    split: tuple[bool, bool, bool, bool],
     r: NDArray[Any],
     r_norms: NDArray[np.float32] | None,
     p: NDArray[Any],
@@ -357,9 +362,10 @@ def lattice_update_direction(
     beta: float,
     parity: int | None,
     threads: int,
-) -> float: ...
+) -> list[float]: ...
 def lattice_update_solution(
     extent: tuple[int, int, int, int],
+    split: tuple[bool, bool, bool, bool],
     p: NDArray[Any],
     p_norms: NDArray[np.float32] | None,
     x: NDArray[Any],
@@ -368,13 +374,14 @@ def lattice_update_solution(
 ) -> None: ...
 def lattice_store_residual(
     extent: tuple[int, int, int, int],
+    split: tuple[bool, bool, bool, bool],
     wide: NDArray[np.float64],
     r: NDArray[Any],
     r_norms: NDArray[np.float32] | None,
     p: NDArray[Any],
     p_norms: NDArray[np.float32] | None,
     threads: int,
-) -> tuple[float, float]: ...
+) -> tuple[list[float], list[float]]: ...
 def tally(
     format: Format,
     x: NDArray[Any],

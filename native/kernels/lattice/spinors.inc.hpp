@@ -1,8 +1,9 @@
 // Spinors of a lattice in the four ways in which they are kept: loading, storing and sums.
 //
-// Codes as in kernels/reference/lattice/wilson.py: the largest magnitude of a site becomes 32767 or 127.
+// Codes as in kernels/reference/lattice/spinors.py: the largest magnitude of a site becomes 32767 or 127.
 #pragma once
 
+#include "kernels/lattice/exact_sums.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
 
@@ -23,6 +24,7 @@ using Tinies = std::int8_t __attribute__((vector_size(vector_bytes / 4)));
 // One struct for each storage: Number is what is computed in, Element what lies in memory, Vector a register of
 // numbers, top the code of the largest magnitude.
 struct AsDouble {
+    static constexpr i64 reals = spinor_reals;
     using Number = double;
     using Element = double;
     using Vector = Doubles;
@@ -31,6 +33,7 @@ struct AsDouble {
     static constexpr Number top = 1;
 };
 struct AsFloat {
+    static constexpr i64 reals = spinor_reals;
     using Number = float;
     using Element = float;
     using Vector = Reals;
@@ -39,6 +42,7 @@ struct AsFloat {
     static constexpr Number top = 1;
 };
 struct AsHalf {
+    static constexpr i64 reals = spinor_reals;
     using Number = float;
     using Element = std::int16_t;
     using Vector = Reals;
@@ -47,12 +51,19 @@ struct AsHalf {
     static constexpr Number top = 32767;
 };
 struct AsQuarter {
+    static constexpr i64 reals = spinor_reals;
     using Number = float;
     using Element = std::int8_t;
     using Vector = Reals;
     using Raw = Bits;
     static constexpr bool coded = true;
     static constexpr Number top = 127;
+};
+
+// The same for staggered fermions.
+template <class K>
+struct OneSpin : K {
+    static constexpr i64 reals = colour_reals;
 };
 
 // Lanes in one vector: 16 lanes are 1, 2, 4 or 8 of them.
@@ -156,11 +167,11 @@ inline Spinors<K> spinors(const Field& f) {
 
 template <class K>
 inline void load(const Spinors<K>& from, i64 group, i64 lane, typename K::Vector* v) {
-    const typename K::Element* values = from.values + group * spinor_reals * sites + lane;
-    for (i64 c = 0; c < spinor_reals; ++c) v[c] = number<K>(raw<K>(values + c * sites));
+    const typename K::Element* values = from.values + group * K::reals * sites + lane;
+    for (i64 c = 0; c < K::reals; ++c) v[c] = number<K>(raw<K>(values + c * sites));
     if constexpr (K::coded) {
         const Reals norm = read<Reals>(from.norms + group * sites + lane);
-        for (i64 c = 0; c < spinor_reals; ++c) v[c] *= norm;
+        for (i64 c = 0; c < K::reals; ++c) v[c] *= norm;
     }
 }
 
@@ -168,13 +179,13 @@ inline void load(const Spinors<K>& from, i64 group, i64 lane, typename K::Vector
 template <class K>
 inline void store(const Spinors<K>& to, i64 group, i64 lane, typename K::Vector* v) {
     // Number c of these lanes lies c times 16 places further.
-    typename K::Element* values = to.values + group * spinor_reals * sites + lane;
+    typename K::Element* values = to.values + group * K::reals * sites + lane;
     if constexpr (K::coded) {
         // The constants of kernels/reference/lattice/spinors.py.
         constexpr i32 smallest_bits = 27 << 23;    // 2^-100: the quotient stays finite
         constexpr float nearest = 12582912.0f;     // 1.5 * 2^23: the sum's low bits are the rounded code
         Bits largest = {};
-        for (i64 c = 0; c < spinor_reals; ++c) {
+        for (i64 c = 0; c < K::reals; ++c) {
             // Maxima of bit patterns: exact, and NaN and infinity come out on top.
             const Bits magnitude = reinterpret_cast<Bits>(v[c]) & magnitude_mask;
             largest = magnitude > largest ? magnitude : largest;
@@ -187,7 +198,7 @@ inline void store(const Spinors<K>& to, i64 group, i64 lane, typename K::Vector*
         // One division for 24 numbers of a site; codes are products with it, rounded by the addition.
         const Reals quotient = K::top / largest_value, none = {};
         const Reals factor = kept ? quotient : none, norm = largest_value * (1.0f / K::top);
-        for (i64 c = 0; c < spinor_reals; ++c) {
+        for (i64 c = 0; c < K::reals; ++c) {
             const Reals moved = v[c] * factor + nearest;
             put(values + c * sites, reinterpret_cast<Bits>(moved));
             // What a load would give: sums that follow are of stored values.
@@ -195,27 +206,29 @@ inline void store(const Spinors<K>& to, i64 group, i64 lane, typename K::Vector*
         }
         write(to.norms + group * sites + lane, norm);
     } else {
-        for (i64 c = 0; c < spinor_reals; ++c) write(values + c * sites, v[c]);
+        for (i64 c = 0; c < K::reals; ++c) write(values + c * sites, v[c]);
     }
 }
 
-inline void add_products(const Doubles* a, const Doubles* b, double* sums) {
-    Doubles sum = read<Doubles>(sums);
-    for (i64 c = 0; c < spinor_reals; ++c) sum += a[c] * b[c];
+// Writes the product of two spinors for each lane; products of float32 are exact.
+template <class K>
+inline void write_products(const Doubles* a, const Doubles* b, double* sums) {
+    Doubles sum = {};
+    for (i64 c = 0; c < K::reals; ++c) sum += a[c] * b[c];
     write(sums, sum);
 }
 
-// Adds the products of two spinors to one sum for each lane; those of float32 are exact.
-inline void add_products(const Reals* a, const Reals* b, double* sums) {
+template <class K>
+inline void write_products(const Reals* a, const Reals* b, double* sums) {
     constexpr i64 half = vector / 2;
-    Doubles low = read<Doubles>(sums), high = read<Doubles>(sums + half);
+    Doubles low = {}, high = {};
     // Products of two float32 are exact in double: 48 bits of 53.
     const auto wide = [](const Reals& v, i64 lane) {
         HalfReals part;
         __builtin_memcpy(&part, reinterpret_cast<const char*>(&v) + lane * 4, sizeof part);
         return __builtin_convertvector(part, Doubles);
     };
-    for (i64 c = 0; c < spinor_reals; ++c) {
+    for (i64 c = 0; c < K::reals; ++c) {
         low += wide(a[c], 0) * wide(b[c], 0);
         high += wide(a[c], half) * wide(b[c], half);
     }
@@ -235,12 +248,20 @@ inline void narrowed(const double* from, Reals& v) {
 
 }  // namespace
 
-// Adds the lanes in their order.
-inline double total(const double* sums) {
-    double sum = 0;
-    for (i64 l = 0; l < sites; ++l) sum += sums[l];
-    return sum;
-}
+// The sums of the sites of one item, those of |out|^2 and then those of products. Their exact sums are what leaves it: no
+// order of sites, threads or processes changes these.
+struct SiteSums {
+    const Lattice& job;
+    i64 size = groups_in_item(job) * sites, filled = 0;
+
+    double* lengths(i64 lane) const { return job.site_sums + filled + lane; }
+    double* products(i64 lane) const { return job.site_sums + size + filled + lane; }
+    void finish(i64 item, bool with_products) const {
+        double* const parts = job.parts + item * 2 * most_parts;
+        exact_sums::write_parts(job.site_sums, filled, parts);
+        if (with_products) exact_sums::write_parts(job.site_sums + size, filled, parts + most_parts);
+    }
+};
 
 // The passes in which no site sees another one.
 template <class K>
@@ -253,36 +274,34 @@ void pass_over(const Lattice& job, i64 first, i64 last) {
     const Number alpha = static_cast<Number>(job.alpha), beta = static_cast<Number>(job.beta), gamma = static_cast<Number>(job.gamma);
     const i64 groups = groups_in_item(job);
     for (i64 item = first; item < last; ++item) {
-        // One sum for each lane, in double; an item adds its groups in their order, so that no division of items
-        // changes it.
-        double lengths[sites] = {}, products[sites] = {};
+        SiteSums sums{job};
         for (i64 group = item * groups; group < (item + 1) * groups; ++group) {
             const i64 place_in_item = group - item * groups;
             if (!visits(job, item, place_in_item / job.extent[3], place_in_item % job.extent[3])) continue;
             for (i64 lane = 0; lane < sites; lane += at_once<K>) {
-                Vector a[spinor_reals], b[spinor_reals];
+                Vector a[K::reals], b[K::reals];
                 // Where the first number of these lanes lies in a field of plain numbers.
-                const i64 place = group * spinor_reals * sites + lane;
+                const i64 place = group * K::reals * sites + lane;
                 if (job.pass != Pass::update_solution) load(in, group, lane, a);
                 // The wide residual rounded, or the direction after the solution has taken it.
                 if (job.pass == Pass::store_residual) {
-                    for (i64 c = 0; c < spinor_reals; ++c) narrowed(job.wide + place + c * sites, b[c]);
+                    for (i64 c = 0; c < K::reals; ++c) narrowed(job.wide + place + c * sites, b[c]);
                 } else {
                     load(out, group, lane, b);
-                    for (i64 c = 0; c < spinor_reals; ++c) {
+                    for (i64 c = 0; c < K::reals; ++c) {
                         Number* const to = x + place + c * sites;
                         write(to, read<Vector>(to) + alpha * b[c]);
                     }
                     if (job.pass == Pass::update_solution) continue;
-                    for (i64 c = 0; c < spinor_reals; ++c) b[c] = gamma * a[c] + beta * b[c];
+                    for (i64 c = 0; c < K::reals; ++c) b[c] = gamma * a[c] + beta * b[c];
                 }
                 store(out, group, lane, b);
-                add_products(b, b, lengths + lane);
-                if (job.pass == Pass::store_residual) add_products(a, b, products + lane);
+                write_products<K>(b, b, sums.lengths(lane));
+                if (job.pass == Pass::store_residual) write_products<K>(a, b, sums.products(lane));
             }
+            sums.filled += sites;
         }
-        job.sums[2 * item] = total(lengths);
-        job.sums[2 * item + 1] = total(products);
+        if (job.pass != Pass::update_solution) sums.finish(item, job.pass == Pass::store_residual);
     }
 }
 

@@ -5,19 +5,19 @@
 // numbers, each field moved once: 200 in 16 bits, 768 in double.
 #pragma once
 
+#include "kernels/lattice/blocks.inc.hpp"
 #include "kernels/lattice/links.inc.hpp"
+#include "kernels/lattice/neighbours.inc.hpp"
 #include "kernels/lattice/spinors.inc.hpp"
-#include "kernels/values/memory.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
 
 namespace wilson {
 
 using links::Complex, links::conjugate_times, links::link_scale, links::load_link, links::times;
-using spinors::AsDouble, spinors::AsFloat, spinors::AsHalf, spinors::AsQuarter, spinors::Spinors,
-    spinors::add_products, spinors::at_once, spinors::flipped, spinors::load, spinors::number, spinors::part_of,
-    spinors::pass_over, spinors::raw, spinors::sites, spinors::spinors, spinors::store, spinors::total;
-using memory::prefetch;
+using neighbours::Neighbours;
+using spinors::Spinors, spinors::flipped, spinors::load, spinors::number, spinors::part_of, spinors::raw, spinors::sites,
+    spinors::spinors;
 using numbers::Reals;
 using vectors::read;
 
@@ -68,7 +68,7 @@ __attribute__((noinline)) void add_hop(const Lattice& job, i64 group, i64 from, 
     using Vector = typename K::Vector;
     const i64 there = crosses ? part_of<K, mu>(lane) : lane;
     const Spinors<K> in = spinors<K>(job.in);
-    const typename K::Element* psi = in.values + from * spinor_reals * sites + there;
+    const typename K::Element* psi = in.values + from * K::reals * sites + there;
     Vector factor = {};
     if constexpr (K::coded) factor = read<Reals>(in.norms + from * sites + there) * link_scale<K, numbers>;
     Half<K> h;
@@ -115,23 +115,7 @@ __attribute__((noinline)) void add_hop(const Lattice& job, i64 group, i64 from, 
     }
 }
 
-struct Neighbours {
-    i64 up[4], down[4];  // groups, directions x, y, z, t
-    bool up_crosses[4], down_crosses[4];
-};
-
-inline void find_neighbours(const i64* extent, i64 group, const i64* place, Neighbours& n) {
-    // Groups along an axis are `step` apart; the last one's neighbour is the first, in the next part.
-    i64 step = 1;
-    for (int mu = 0; mu < 4; ++mu) {
-        const i64 size = extent[3 - mu], at = place[mu];
-        n.up_crosses[mu] = at == size - 1;
-        n.down_crosses[mu] = at == 0;
-        n.up[mu] = group + (n.up_crosses[mu] ? 1 - size : 1) * step;
-        n.down[mu] = group + (n.down_crosses[mu] ? size - 1 : -1) * step;
-        step *= size;
-    }
-}
+}  // namespace
 
 // v = diagonal own - hopping (neighbours in), times gamma5 if the job is chiral, for the lanes from `lane` on of one group.
 template <class K, int numbers>
@@ -150,6 +134,7 @@ inline void apply(const Lattice& job, i64 group, const Neighbours& n, i64 lane, 
     const Number diagonal = static_cast<Number>(job.diagonal), half = static_cast<Number>(job.hopping);
     const Number lower = job.chiral ? Number(-1) : Number(1);
     load(spinors<K>(job.own), group, lane, v);
+    if (job.blocks.values && !job.blocks.on_result) blocks::multiply<K>(job.blocks, group, lane, v);
     // gamma5 changes the sign of the lower two spins.
     for (int i = 0; i < 12; ++i) {
         const Complex<typename K::Vector>& z = sum[i / 3][i % 3];
@@ -157,74 +142,7 @@ inline void apply(const Lattice& job, i64 group, const Neighbours& n, i64 lane, 
         v[2 * i] = d * v[2 * i] - h * z.re;
         v[2 * i + 1] = d * v[2 * i + 1] - h * z.im;
     }
-}
-
-// Asks for what the next group reads and no group before it: its links and, mostly, its neighbour up along T. Gives a
-// tenth of the time with codes, whose arithmetic leaves the memory idle, and nothing with floats, which wait for it.
-template <class K, int numbers>
-[[gnu::always_inline]] inline void prefetch_after(const Lattice& job, i64 group, const Neighbours& n) {
-    constexpr i64 size = sizeof(typename K::Element) * sites;
-    const auto* links = static_cast<const typename K::Element*>(job.links);
-    const i64 step = job.parity < 0 ? 1 : 2;  // of one parity every second group along X is visited
-    prefetch(links + (group + step) * 4 * numbers * sites, 4 * numbers * size);
-    prefetch(spinors<K>(job.in).values + (n.up[3] + step) * spinor_reals * sites, spinor_reals * size);
-    if (job.parity < 0) return;
-    // The links that lead here belong to sites of the other parity, which no visit before has read.
-    for (i64 mu = 0; mu < 4; ++mu) prefetch(links + ((n.down[mu] + step) * 4 + mu) * numbers * sites, numbers * size);
-}
-
-template <class K, int numbers>
-void hop(const Lattice& job, i64 first, i64 last) {
-    using Vector = typename K::Vector;
-    const Spinors<K> out = spinors<K>(job.out);
-    const typename K::Number alpha = static_cast<typename K::Number>(job.alpha);
-    const i64* extent = job.extent;
-    for (i64 item = first; item < last; ++item) {
-        double lengths[sites] = {}, products[sites] = {};
-        i64 group = item * groups_in_item(job);
-        for (i64 y = 0; y < extent[2]; ++y)
-            for (i64 x = 0; x < extent[3]; ++x, ++group) {
-                if (!visits(job, item, y, x)) continue;
-                // An item is one layer of T and Z; its groups run over Y and X.
-                const i64 place[4] = {x, y, item % extent[1], item / extent[1]};
-                Neighbours n;
-                find_neighbours(extent, group, place, n);
-                if constexpr (K::coded) prefetch_after<K, numbers>(job, group, n);
-                // Sixteen lanes are one register of AVX-512 in float32, or up to eight in double on SSE2.
-                for (i64 lane = 0; lane < sites; lane += at_once<K>) {
-                    Vector v[spinor_reals], old[spinor_reals];
-                    apply<K, numbers>(job, group, n, lane, v);
-                    if (job.pass == Pass::update) {
-                        load(out, group, lane, old);
-                        for (i64 c = 0; c < spinor_reals; ++c) v[c] = old[c] - alpha * v[c];
-                    }
-                    // Rounded to the storage, and summed as it was stored.
-                    store(out, group, lane, v);
-                    add_products(v, v, lengths + lane);
-                    if (job.pass == Pass::update) add_products(old, v, products + lane);
-                }
-            }
-        job.sums[2 * item] = total(lengths);
-        job.sums[2 * item + 1] = total(products);
-    }
-}
-
-template <class K>
-void lattice_stored(const Lattice& job, i64 first, i64 last) {
-    if (job.pass != Pass::hop && job.pass != Pass::update) return pass_over<K>(job, first, last);
-    if (job.numbers == 18) return hop<K, 18>(job, first, last);
-    if (job.numbers == 12) return hop<K, 12>(job, first, last);
-    return hop<K, 8>(job, first, last);
-}
-
-}  // namespace
-
-// Items first to last - 1 of any pass.
-void lattice(const Lattice& job, i64 first, i64 last) {
-    if (job.storage == FieldStorage::f64) return lattice_stored<AsDouble>(job, first, last);
-    if (job.storage == FieldStorage::f32) return lattice_stored<AsFloat>(job, first, last);
-    if (job.storage == FieldStorage::i16) return lattice_stored<AsHalf>(job, first, last);
-    return lattice_stored<AsQuarter>(job, first, last);
+    if (job.blocks.values && job.blocks.on_result) blocks::multiply<K>(job.blocks, group, lane, v);
 }
 
 }  // namespace wilson

@@ -8,7 +8,7 @@ import pytest
 
 from fewbits.kernels import native
 from fewbits.kernels.bits import lattice
-from fewbits.kernels.native.lattice import wilson
+from fewbits.kernels.native.lattice import passes
 from fewbits.kernels.reference.lattice import spinors
 from fewbits.kernels.reference.lattice import wilson as reference
 from fewbits.solvers.lattice import random_links
@@ -18,6 +18,10 @@ from tests import cases
 DTYPES = ("float64", "float32", "int16", "int8")
 MASS = 0.1
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "int16": 2.0**-24, "int8": 2.0**-24}
+
+
+def layout(shape: Any) -> lattice.Layout:
+    return lattice.Layout(extent_of(shape))
 
 
 def values(shape: Any, seed: int) -> Any:
@@ -46,7 +50,7 @@ def decoded(field: lattice.Field) -> Any:
 def taken(shape: Any, dtype: str, seed: int, threads: int = 1) -> lattice.Field:
     groups = int(np.prod(shape)) // lattice.SITES
     field, other = lattice.zeros(groups, dtype), lattice.zeros(groups, dtype)
-    wilson.store_residual(extent_of(shape), values(shape, seed), field, other, threads=threads)
+    passes.store_residual(layout(shape), values(shape, seed), field, other, threads=threads)
     return field
 
 
@@ -91,7 +95,7 @@ def test_the_operator_is_the_definition_on_every_isa(shape: Any, numbers: int, d
     for isa in native.available_isas():
         native.force_isa(isa)
         out = lattice.zeros(len(packed), dtype)
-        length2, _ = wilson.hop(extent_of(shape), packed, 4 + MASS, field, out, threads=1)
+        length2, _ = passes.hop(layout(shape), packed, 4 + MASS, field, out, threads=1)
         assert length2 == pytest.approx((decoded(out) ** 2).sum(), rel=1e-13)
         results.append((out, length2))
     first, sum_of_first = results[0]
@@ -113,28 +117,28 @@ def test_the_operator_is_the_definition_in_every_combination() -> None:
 def test_the_other_passes_do_what_they_say(dtype: str, isa: str) -> None:
     native.force_isa(isa)
     shape = (2, 4, 2, 6)
-    extent, (packed, _) = extent_of(shape), links(shape, 12, dtype)
+    extent, (packed, _) = layout(shape), links(shape, 12, dtype)
     r, p, image = taken(shape, dtype, 0), taken(shape, dtype, 1), lattice.zeros(len(packed), dtype)
-    wilson.hop(extent, packed, 4 + MASS, p, image, threads=1)
+    passes.hop(extent, packed, 4 + MASS, p, image, threads=1)
     old_r, old_p = decoded(r), decoded(p)
     small = 64 * UNIT[dtype]
 
-    _, mixed = wilson.hop(extent, packed, 4 + MASS, p, r, alpha=0.25, threads=1)
+    _, mixed = passes.hop(extent, packed, 4 + MASS, p, r, alpha=0.25, threads=1)
     step = half_a_step(r) + 0.25 * half_a_step(image) + small * 12
     assert (np.abs(decoded(r) - (old_r - 0.25 * decoded(image))) <= step).all()
     assert mixed == pytest.approx((old_r * decoded(r)).sum(), rel=1e-13)
 
     x = np.ones(r.values.shape, np.float64 if dtype == "float64" else np.float32)
-    length2 = wilson.update_direction(extent, r, p, x, alpha=0.5, gamma=0.75, beta=-0.5, threads=1)
+    length2 = passes.update_direction(extent, r, p, x, alpha=0.5, gamma=0.75, beta=-0.5, threads=1)
     assert np.abs(x - (1 + 0.5 * old_p)).max() <= small
     assert (np.abs(decoded(p) - (0.75 * decoded(r) - 0.5 * old_p)) <= half_a_step(p) + small).all()
     assert length2 == pytest.approx((decoded(p) ** 2).sum(), rel=1e-13)
 
     before = x.copy()
-    wilson.update_solution(extent, p, x, alpha=-2.0, threads=1)
+    passes.update_solution(extent, p, x, alpha=-2.0, threads=1)
     assert np.abs(x - (before - 2 * decoded(p))).max() <= small
 
-    _, product = wilson.store_residual(extent, values(shape, 3), r, p, threads=1)
+    _, product = passes.store_residual(extent, values(shape, 3), r, p, threads=1)
     assert product == pytest.approx((decoded(r) * decoded(p)).sum(), rel=1e-13)
 
 
@@ -145,7 +149,7 @@ def test_the_number_of_threads_changes_no_bit(dtype: str) -> None:
     found = []
     for threads in (1, 2, 3):
         field, out = taken(shape, dtype, 0, threads), lattice.zeros(len(packed), dtype)
-        sums = wilson.hop(extent_of(shape), packed, 4 + MASS, field, out, threads=threads)
+        sums = passes.hop(layout(shape), packed, 4 + MASS, field, out, threads=threads)
         found.append((out, sums))
     assert all(same(out, found[0][0]) and sums == found[0][1] for out, sums in found)
 
@@ -156,7 +160,7 @@ def test_what_is_not_finite_shows_in_the_sum() -> None:
         wide = values(shape, 0)
         wide[0, 3, 5] = bad
         field, other = lattice.zeros(1, "int16"), lattice.zeros(1, "int16")
-        length2, _ = wilson.store_residual(extent_of(shape), wide, field, other, threads=1)
+        length2, _ = passes.store_residual(layout(shape), wide, field, other, threads=1)
         assert not np.isfinite(length2)
 
 
@@ -179,11 +183,11 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
     )
     for links_, field, out, said in calls:
         with pytest.raises(ValueError, match=said):
-            wilson.hop((1, 1, 1, 1), links_, 4.0, field, out, threads=1)
+            passes.hop(lattice.Layout((1, 1, 1, 1)), links_, 4.0, field, out, threads=1)
     with pytest.raises(ValueError, match="from 1 to 32767"):
-        wilson.hop((1, 1, 1, 0), packed, 4.0, a, b, threads=1)
+        passes.hop(lattice.Layout((1, 1, 1, 0)), packed, 4.0, a, b, threads=1)
     with pytest.raises(ValueError, match="x must be float32"):
-        wilson.update_solution((1, 1, 1, 1), a, np.zeros(384), alpha=1.0, threads=1)
+        passes.update_solution(lattice.Layout((1, 1, 1, 1)), a, np.zeros(384), alpha=1.0, threads=1)
 
 
 @pytest.mark.parametrize("isa", native.available_isas())
@@ -191,13 +195,13 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
 def test_the_sites_of_one_parity_get_what_all_get_and_the_others_are_left_alone(dtype: str, isa: str) -> None:
     native.force_isa(isa)
     shape = (4, 4, 8, 4)
-    extent, (packed, _) = extent_of(shape), links(shape, 12, dtype)
+    extent, (packed, _) = layout(shape), links(shape, 12, dtype)
     field, whole = taken(shape, dtype, 0), lattice.zeros(len(packed), dtype)
-    wilson.hop(extent, packed, 4 + MASS, field, whole, threads=2)
-    place = np.indices(extent).sum(0).reshape(-1) % 2
+    passes.hop(extent, packed, 4 + MASS, field, whole, threads=2)
+    place = np.indices(extent.extent).sum(0).reshape(-1) % 2
     for parity in (0, 1):
         part = lattice.zeros(len(packed), dtype)
-        length2, _ = wilson.hop(extent, packed, 4 + MASS, field, part, parity=parity, threads=2)
+        length2, _ = passes.hop(extent, packed, 4 + MASS, field, part, parity=parity, threads=2)
         assert np.array_equal(part.values[place == parity], whole.values[place == parity])
         assert not part.values[place != parity].any()
         assert length2 == pytest.approx((decoded(part) ** 2).sum(), rel=1e-13)
@@ -206,13 +210,13 @@ def test_the_sites_of_one_parity_get_what_all_get_and_the_others_are_left_alone(
             np.ones(field.values.shape, packed.dtype.type if dtype == "float64" else np.float32),
         )
         before = decoded(p)
-        wilson.update_direction(
+        passes.update_direction(
             extent, field, p, x, alpha=0.5, gamma=0.75, beta=-0.5, parity=parity, threads=2
         )
         assert np.array_equal(decoded(p)[place != parity], before[place != parity])
         assert (x[place != parity] == 1).all()
         other, y = taken(shape, dtype, 1), np.ones_like(x)
-        wilson.update_direction(extent, field, other, y, alpha=0.5, gamma=0.75, beta=-0.5, threads=2)
+        passes.update_direction(extent, field, other, y, alpha=0.5, gamma=0.75, beta=-0.5, threads=2)
         assert np.array_equal(p.values[place == parity], other.values[place == parity])
         assert np.array_equal(x[place == parity], y[place == parity])
 
@@ -221,6 +225,6 @@ def test_a_parity_needs_an_even_number_of_groups_along_each_axis() -> None:
     shape = (4, 4, 2, 4)
     packed, _ = links(shape, 12, "float32")
     field, out = taken(shape, "float32", 0), lattice.zeros(len(packed), "float32")
-    for parity, extent in ((0, extent_of(shape)), (2, (2, 2, 1, 2))):
+    for parity, extent in ((0, layout(shape)), (2, lattice.Layout((2, 2, 1, 2)))):
         with pytest.raises(ValueError, match="parity"):
-            wilson.hop(extent, packed, 4.0, field, out, parity=parity, threads=1)
+            passes.hop(extent, packed, 4.0, field, out, parity=parity, threads=1)

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from fewbits.errors import ArgumentError, DataError
-from fewbits.kernels.reference.lattice import spinors
+from fewbits.kernels.reference.lattice import clover as definition
 from fewbits.solvers import lattice
 from fewbits.solvers.lattice.blocks import Blocks
 from fewbits.solvers.lattice.field_strength import clover_blocks
-from fewbits.solvers.lattice.fixed_point import decode, encode
-from fewbits.solvers.lattice.order import grouped
+from fewbits.solvers.lattice.order import natural
 from tests.solvers.lattice import textbook
 
 SHAPE = (2, 4, 2, 4)
@@ -98,22 +97,18 @@ def test_the_term_takes_the_error_of_first_order_of_a_constant_field_away() -> N
 def test_blocks_are_72_numbers_of_a_site_with_a_norm_for_each_block(dtype: str) -> None:
     matrices = clover_blocks(LINKS, 1.1, 4.0)
     assert np.abs(matrices - matrices.conj().swapaxes(-1, -2)).max() < 1e-14
-    groups = np.arange(4)
-    packed = Blocks.packed(matrices, dtype, groups)
+    packed = Blocks.packed(matrices, dtype)
     each = np.dtype(dtype).itemsize
-    assert packed.nbytes == 64 * (72 * each + (8 if dtype.startswith("int") else 0))
-    psi = grouped(spinor().view(np.float64).reshape(*SHAPE, 24))
-    codes, norms = encode(psi, dtype, 1)
-    by_site, site_norms = spinors.encode_spinors(np.moveaxis(psi, 1, -1), dtype)
-    assert np.array_equal(np.moveaxis(codes, 1, -1), by_site)  # the definition's rule
-    assert (norms is None) == (site_norms is None)
-    from fewbits.kernels.bits.lattice import Field, zeros
-
-    out = zeros(4, dtype)
-    packed.times(Field(codes, norms), out)
-    found = decode(out.values, out.norms, 1)
+    nbytes = packed.values.nbytes + (0 if packed.norms is None else packed.norms.nbytes)
+    assert nbytes == 64 * (72 * each + (8 if dtype.startswith("int") else 0))
+    numbers, norms = natural(packed.values.reshape(4, 72, 16), SHAPE), None
+    if packed.norms is not None:
+        norms = natural(packed.norms, SHAPE)
+    psi = spinor().view(np.float64).reshape(*SHAPE, 24)
+    psi = psi.astype(np.float64 if dtype == "float64" else np.float32)
+    found = definition.multiply(numbers.reshape(*SHAPE, 2, 36), norms, psi)
     full = np.einsum("tzyxcij,tzyxcj->tzyxci", matrices, spinor().reshape(*SHAPE, 2, 6))
-    expected = grouped(np.ascontiguousarray(full).view(np.float64).reshape(*SHAPE, 24))
+    expected = np.ascontiguousarray(full).view(np.float64).reshape(*SHAPE, 24)
     bound = {"float64": 1e-14, "float32": 2e-6, "int16": 4e-4, "int8": 0.1}[dtype] * np.abs(expected).max()
     assert np.abs(found - expected).max() < bound
 

@@ -5,6 +5,8 @@ Spinors are (T, Z, Y, X, 4, 3) complex, spin before colour; links are (4, T, Z, 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,15 +17,52 @@ from fewbits.kernels.bits.memory import empty_aligned
 Array = NDArray[Any]
 Extent = tuple[int, int, int, int]  # groups along T, Z, Y and X
 
-SITES, REALS = 16, 24  # in a group; in a spinor
+SITES, REALS, COLOUR_REALS = 16, 24, 6  # in a group; in a spinor; in a site of staggered fermions
+BLOCK_REALS = 36  # of a Hermitian 6x6 matrix
 INTEGER_MAX = {"int16": 32767, "int8": 127}  # the code of 1, or of the largest magnitude of a site
 
 
-class Field(NamedTuple):
-    """A spinor for each site.
+Parts = Sequence[Sequence[float]]
+Total = Callable[[Parts], tuple[float, ...]]
+
+
+def added(parts: Parts) -> tuple[float, ...]:
+    """Return each sum, given as numbers that add up to it, rounded once."""
+    return tuple(math.fsum(p) if all(map(math.isfinite, p)) else sum(p) for p in parts)
+
+
+class Layout(NamedTuple):
+    """Where the groups of a lattice lie, or of the part of one that a process holds.
 
     Attributes:
-        values: (groups, 24, 16), float64, float32, int16 or int8.
+        extent: groups along T, Z, Y and X.
+        split: axes along which the lattice goes on in other processes. Behind its groups a field then has
+            two faces for each such axis, from T to X: the groups below the first ones, and those above the
+            last ones.
+        total: makes sums over all sites of numbers that add up to those of this process.
+    """
+
+    extent: Extent
+    split: tuple[bool, bool, bool, bool] = (False, False, False, False)
+    total: Total = added
+
+    @property
+    def groups(self) -> int:
+        """How many groups there are, without faces."""
+        return math.prod(self.extent)
+
+    @property
+    def stored(self) -> int:
+        """How many groups a field has with its faces."""
+        faces = (2 * self.groups // n for n, split in zip(self.extent, self.split, strict=True) if split)
+        return self.groups + sum(faces)
+
+
+class Field(NamedTuple):
+    """A spinor for each site, or a colour vector of 6 numbers.
+
+    Attributes:
+        values: (groups, 24 or 6, 16), float64, float32, int16 or int8.
         norms: (groups, 16) float32 where values are integers, else None.
     """
 
@@ -31,9 +70,9 @@ class Field(NamedTuple):
     norms: NDArray[np.float32] | None = None
 
 
-def zeros(groups: int, dtype: Any) -> Field:
+def zeros(groups: int, dtype: Any, reals: int = REALS) -> Field:
     """Return a field of zeros."""
-    values = empty_aligned((groups, REALS, SITES), np.dtype(dtype))
+    values = empty_aligned((groups, reals, SITES), np.dtype(dtype))
     values[:] = 0
     if values.dtype.kind != "i":
         return Field(values)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch.distributed as dist
 from numpy.typing import NDArray
 
 from fewbits.solvers.lattice.field_strength import clover_blocks
+from fewbits.solvers.lattice.gauge_field import GaugeField
 from fewbits.solvers.lattice.links import check_number
 from fewbits.solvers.lattice.wilson import Wilson
 
@@ -28,6 +30,8 @@ class Clover(Wilson):
         csw: the coefficient of the term; 1 at tree level, 0 leaves the Wilson operator.
         reconstruct: as for :class:`Wilson`.
         boundary: as for :class:`Wilson`; the field strength is the same for each.
+        split: as for :class:`Wilson`.
+        group: as for :class:`Wilson`.
 
     Raises:
         ArgumentError: a shape, size or number is not one of these, or links are not in SU(3).
@@ -42,10 +46,17 @@ class Clover(Wilson):
         csw: float = 1.0,
         reconstruct: int | None = None,
         boundary: Sequence[int] = (1, 1, 1, 1),
+        split: Sequence[int] = (1, 1, 1, 1),
+        group: dist.ProcessGroup | None = None,
     ) -> None:
-        check_number(csw, "csw")
         self.csw = csw
-        super().__init__(links, mass=mass, reconstruct=reconstruct, boundary=boundary)
+        super().__init__(
+            links, mass=mass, reconstruct=reconstruct, boundary=boundary, split=split, group=group
+        )
 
-    def _blocks(self, links: Array) -> Array | None:
-        return clover_blocks(links, self.csw, 4 + self.mass)
+    def _announced(self, links: object, *numbers: object) -> str:
+        return super()._announced(links, *numbers, self.csw)
+
+    def _blocks(self, field: GaugeField) -> Array | None:
+        check_number(self.csw, "csw")
+        return field.inside(clover_blocks(field.around(), self.csw, 4 + self.mass))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from fewbits.solvers.krylov.stopping import Stopping
 from fewbits.solvers.lattice.normal import Normal
 from fewbits.solvers.lattice.order import grouped, natural
 from fewbits.solvers.operators.operator import Apply, Operator
+from fewbits.solvers.operators.vectors import wide
 from fewbits.solvers.precision import KrylovPrecision
 from fewbits.solvers.solution import Solution
 from fewbits.typing import Watch
@@ -33,7 +35,28 @@ class Direct(Operator):
     preferred = "half"
 
     def __init__(self, normal: Normal) -> None:
-        self.normal, self.n = normal, normal.n // 2
+        self.normal, self.n, self.unknowns = normal, normal.n // 2, normal.unknowns // 2
+
+    def total(self, sums: torch.Tensor) -> torch.Tensor:
+        """Return the sum over the processes."""
+        return self.normal.total(sums)
+
+    def peak(self, v: torch.Tensor) -> float:
+        """Return the largest magnitude in v over all processes."""
+        return self.normal.peak(v)
+
+    def dot(self, u: torch.Tensor, v: torch.Tensor) -> float:
+        """Return u^H v over all processes, a complex number, summed in float64."""
+        (a, b), (c, d) = (torch.view_as_real(wide(w).resolve_conj()).numpy().T for w in (u, v))
+        sums = (
+            self.normal.domain.total(p.reshape(-1, REALS // 2).sum(1)) for p in (a * c + b * d, a * d - b * c)
+        )
+        product: float = torch.tensor(complex(*sums), dtype=torch.complex128).item()
+        return product
+
+    def norm(self, v: torch.Tensor) -> float:
+        """Return the Euclidean norm over all processes."""
+        return math.sqrt(self.dot(v, v).real)
 
     def exact(self, v: torch.Tensor) -> torch.Tensor:
         """Return M v, (n,) complex128."""

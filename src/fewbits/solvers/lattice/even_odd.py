@@ -12,7 +12,6 @@ import torch
 from fewbits.errors import ArgumentError
 from fewbits.kernels.bits.lattice import REALS, SITES, Field
 from fewbits.solvers.krylov.stopping import Stopping
-from fewbits.solvers.lattice.hops import even_groups
 from fewbits.solvers.lattice.normal import Normal
 from fewbits.solvers.operators.vectors import exponent_of, times_power
 from fewbits.solvers.solution import Solution
@@ -60,8 +59,8 @@ def solve_even_sites(
     """
     if any(size % 4 for size in a.shape) or (a.blocks is None and a.diagonal == 0):
         raise ArgumentError(
-            f"even_odd=True on a lattice of {a.shape} sites, diagonal {a.diagonal}; expected axes that"
-            " are multiples of 4, and a mass other than -4; even_odd=False takes all"
+            f"even_odd=True on a lattice of {a.shape} sites in each process, diagonal {a.diagonal}; expected"
+            " axes that are multiples of 4, and a mass other than -4; even_odd=False takes all"
         )
     exponent = exponent_of(a.peak(b))
     right = times_power(b, -exponent)
@@ -71,7 +70,7 @@ def solve_even_sites(
     allowed = stopping.residual(size, exponent)
     shape = (-1, REALS, SITES)
     schur = a.even_odd_operator()
-    hops, even = schur.exact_hops(), torch.from_numpy(even_groups(a.extent))[:, None, None]
+    hops, even = schur.exact_hops(), torch.from_numpy(a.domain.even)[:, None, None]
     source = right.reshape(shape).clone()
     source[:, REALS // 2 :] *= -1  # H = gamma_5 M: what M x equals
     field = Field(source.numpy())

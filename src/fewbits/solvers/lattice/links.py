@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from fewbits.errors import ArgumentError, DataError
 
 Array = NDArray[np.complex128]
+Shape = tuple[int, int, int, int]
 ROUNDING = 1e-14  # length below which a projected unit row counts as parallel to another
 NEAR = 1e-12  # largest deviation of a link from SU(3)
 
@@ -75,13 +76,8 @@ def _unit(rows: Array, least: float = 1e-300) -> Array:
     return unit
 
 
-def check_links(links: object) -> None:
-    """Raise an error if this is not a gauge field.
-
-    Raises:
-        ArgumentError: another shape, or a link that is not in SU(3).
-        DataError: NaN or infinity.
-    """
+def check_shape(links: object) -> Shape:
+    """Return T, Z, Y and X of a gauge field; raise ArgumentError if this is none."""
     if (
         not isinstance(links, np.ndarray)
         or links.ndim != 7
@@ -89,7 +85,16 @@ def check_links(links: object) -> None:
     ):
         given = links.shape if isinstance(links, np.ndarray) else type(links).__name__
         raise ArgumentError(f"links are {given}; expected a complex array of shape (4, T, Z, Y, X, 3, 3)")
-    _sizes(links.shape[1:5])
+    return _sizes(links.shape[1:5])
+
+
+def check_links(links: Array) -> None:
+    """Raise an error if these are not links, of the shape that :func:`check_shape` takes.
+
+    Raises:
+        ArgumentError: a link that is not in SU(3).
+        DataError: NaN or infinity.
+    """
     if not np.isfinite(links).all():
         raise DataError("links hold NaN or infinity; remove them first")
     links = links.astype(np.complex128)

@@ -78,7 +78,7 @@ class RitzVectors:
                 " new ones for each"
             )
         self._operator = a
-        self._open = Window(self.count, self.window) if self.solves else None
+        self._open = Window(self.count, self.window, a) if self.solves else None
         return Watched(a, self._open, self.deflation, self._projectors)
 
     def gather(self) -> None:
@@ -96,7 +96,8 @@ class RitzVectors:
         # With products in double precision: narrow images blur small eigenvalues, and some vectors may be
         # nearly those that are there already.
         images = torch.stack([a.exact(v) for v in wide(found).to(_double(a))])
-        found = _combined(lowest(_gram(found, found), wide(found.conj()) @ images.mT, self.count), found)
+        gram, form = a.total(_gram(found, found)), a.total(wide(found.conj()) @ images.mT)
+        found = _combined(lowest(gram, form, self.count), found)
         self.deflation = Deflation(a, found.mT.contiguous(), self.format)
         self._projectors = {}
         self.solves -= 1
@@ -109,14 +110,14 @@ class Window:
     An image is A p, or H p where A = H^2: ``through_root`` says which.
     """
 
-    def __init__(self, keep: int, size: int) -> None:
-        self.keep, self.size, self.filled = keep, size, 0
+    def __init__(self, keep: int, size: int, a: Operator) -> None:
+        self.keep, self.size, self.filled, self.a = keep, size, 0, a
         self.through_root = False
         self._rows: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def add(self, p: torch.Tensor, image: torch.Tensor, *, through_root: bool) -> None:
         """Add a direction; a full window is first projected onto its lowest Ritz vectors."""
-        length = float(torch.linalg.vector_norm(p))
+        length = float(self.a.norm(p))
         if not 0 < length < float("inf"):
             return
         if self._rows is None:
@@ -137,7 +138,8 @@ class Window:
         """Return the rows, their Gram matrix and p^H A p between any two."""
         assert self._rows is not None
         p, image = (rows[: self.filled] for rows in self._rows)
-        return (p, image), _gram(p, p), _gram(image if self.through_root else p, image)
+        gram, form = _gram(p, p), _gram(image if self.through_root else p, image)
+        return (p, image), self.a.total(gram), self.a.total(form)
 
     def _project(self) -> None:
         rows, gram, form = self._matrices()
@@ -161,6 +163,7 @@ class Projector:
     """
 
     def __init__(self, a: Operator, deflation: Deflation, precision: KrylovPrecision) -> None:
+        self._a = a
         # In double precision: errors of float32 are multiplied by up to |A| over the smallest eigenvalue. The
         # images are of the matrix as the solver holds it: those of another one leave residuals in the span of
         # the modes, where no direction reduces them.
@@ -170,18 +173,19 @@ class Projector:
             low, narrow = a.rounded(rounding_format(precision.matrix)), _single(self._modes[0]).dtype
             apply = lambda v: low(v.to(narrow))  # noqa: E731
         self._images = torch.stack([wide(apply(v)) for v in self._modes])
-        gram = _gram(self._modes, self._images)
+        gram = a.total(_gram(self._modes, self._images))
         self._inverse = torch.linalg.pinv((gram + gram.mH) / 2, hermitian=True, rtol=INDEPENDENT)
 
     def correction(self, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return V y and A V y in double precision, with y = (V^H A V)^-1 V^H r: what the modes say of r."""
-        y = self._inverse @ (self._modes.conj() @ wide(r))
+        y = self._inverse @ self._a.total(self._modes.conj() @ wide(r))
         return y @ self._modes, y @ self._images
 
     def __call__(self, p: torch.Tensor) -> torch.Tensor:
         """Return p - V (V^H A V)^-1 (A V)^H p, in the dtype of p."""
         v = wide(p)
-        projected: torch.Tensor = v - (self._inverse @ (self._images.conj() @ v)) @ self._modes
+        overlaps = self._a.total(self._images.conj() @ v)
+        projected: torch.Tensor = v - (self._inverse @ overlaps) @ self._modes
         return projected.to(p.dtype)
 
 
@@ -198,6 +202,14 @@ class Watched(Derived):
         super().__init__(a)
         self.window, self.modes, self._projectors = window, modes, projectors
 
+    def dot(self, u: torch.Tensor, v: torch.Tensor) -> float:
+        """Return u^H v over all unknowns."""
+        return self.a.dot(u, v)
+
+    def norm(self, v: torch.Tensor) -> float:
+        """Return the Euclidean norm over all unknowns."""
+        return self.a.norm(v)
+
     def exact(self, v: torch.Tensor) -> torch.Tensor:
         """Return A v."""
         return self.a.exact(v)
@@ -212,7 +224,7 @@ class Watched(Derived):
         if isinstance(own, LatticeVectors):
             own.projector = projector
             return own if self.window is None else WatchedVectors(own, self.window)
-        general = ProjectedVectors(getattr(own, "space", None) or Space(self.a, precision), projector)
+        general = ProjectedVectors(Space(self.a, precision), projector)
         return general if self.window is None else WatchedVectors(general, self.window)
 
     def _projector(self, precision: KrylovPrecision) -> Projector | None:

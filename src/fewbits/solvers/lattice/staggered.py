@@ -7,15 +7,20 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 
 from fewbits.errors import ArgumentError, DataError
+from fewbits.kernels.bits.lattice import COLOUR_REALS, SITES, Field
 from fewbits.solvers.krylov import Deflation, cg
 from fewbits.solvers.krylov.stopping import Stopping
-from fewbits.solvers.lattice.links import check_boundary, check_links, check_number, with_boundary
+from fewbits.solvers.lattice.gauge_field import GaugeField
+from fewbits.solvers.lattice.hops import EVEN, ODD
+from fewbits.solvers.lattice.links import check_number, check_shape
+from fewbits.solvers.lattice.order import grouped, natural
+from fewbits.solvers.lattice.processes import Processes, Sent
 from fewbits.solvers.lattice.ritz import RitzVectors, begin, gather
 from fewbits.solvers.lattice.square import solve_through_square
-from fewbits.solvers.lattice.staggered_hops import hopping, parity
 from fewbits.solvers.lattice.staggered_normal import StaggeredNormal
 from fewbits.solvers.operators.vectors import exponent_of, times_power
 from fewbits.solvers.precision import KrylovPrecision
@@ -23,6 +28,7 @@ from fewbits.solvers.solution import Solution
 from fewbits.typing import NumpyArray, Watch
 
 Array = NDArray[np.complex128]
+Reals = NDArray[np.float64]
 
 
 class Staggered:
@@ -32,34 +38,58 @@ class Staggered:
     with eta = 1, (-1)^x, (-1)^(x + y), (-1)^(x + y + z) for mu = x, y, z, t.
 
     Args:
-        links: (4, T, Z, Y, X, 3, 3) complex128 in SU(3), directions x, y, z, t; every axis has an even size.
-            With their phases links are not in SU(3), and are kept as 18 numbers.
+        links: (4, T, Z, Y, X, 3, 3) complex128 in SU(3), directions x, y, z, t; every axis has an even size,
+            and one that is no multiple of 4 is doubled internally, which takes twice the time and memory.
         mass: m, in units of the lattice; not zero.
+        reconstruct: as for :class:`Wilson`.
         boundary: as for :class:`Wilson`.
+        split: as for :class:`Wilson`; a split axis has a multiple of 4 sites in each process.
+        group: as for :class:`Wilson`.
+
+    Attributes:
+        part: the sites of this process, as for :class:`Wilson`.
+        shape: their number along each axis.
 
     Raises:
-        ArgumentError: a shape, size or number is not one of these, or links are not in SU(3).
+        ArgumentError: a shape, size or number is not one of these, links are not in SU(3), the lattice cannot
+            be split so, or the group has another number of processes. If one process raises, all do.
         DataError: NaN or infinity.
     """
 
-    def __init__(self, links: Array, *, mass: float, boundary: Sequence[int] = (1, 1, 1, 1)) -> None:
-        check_links(links)
-        check_boundary(boundary)
-        check_number(mass, "mass")
-        if mass == 0:
-            raise ArgumentError("mass=0; expected another: the even sites decide the odd ones by 1 / mass")
-        self.shape = links.shape[1:5]
-        if any(size % 2 for size in self.shape):
-            raise ArgumentError(
-                f"staggered fermions on a lattice of {self.shape} sites; expected even sizes, as sites are"
-                " even and odd in turn"
-            )
-        self.mass = mass
-        d = hopping(with_boundary(links, boundary))
-        even = np.repeat(parity(self.shape), 3)
-        self._even, self._odd = np.flatnonzero(even), np.flatnonzero(~even)
-        self.normal = StaggeredNormal(d, mass, np.where(even, 1.0, -1.0))
-        self.even_normal = StaggeredNormal(d[self._odd][:, self._even], mass)
+    def __init__(
+        self,
+        links: Array,
+        *,
+        mass: float,
+        reconstruct: int | None = None,
+        boundary: Sequence[int] = (1, 1, 1, 1),
+        split: Sequence[int] = (1, 1, 1, 1),
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        self.processes = Processes(split, group)
+        given = getattr(links, "shape", None), mass, reconstruct, boundary
+        with self.processes.agreeing(f"Staggered of {given}"):
+            check_number(mass, "mass")
+            if mass == 0:
+                raise ArgumentError(
+                    "mass=0; expected another: the even sites decide the odd ones by 1 / mass"
+                )
+            whole = check_shape(links)
+            if any(size % 2 for size in whole):
+                raise ArgumentError(
+                    f"staggered fermions on a lattice of {whole} sites; expected even sizes, as sites are"
+                    " even and odd in turn"
+                )
+            field = GaugeField(links, boundary, reconstruct, self.processes, multiple=4)
+        self.mass, self.part, self.shape, self._copies = mass, field.part, field.shape, field.copies
+        stored = field.stored()
+        self.normal = StaggeredNormal(stored, mass)
+        self.even_normal = StaggeredNormal(stored, mass, even_odd=True)
+
+    @property
+    def sent(self) -> Sent:
+        """The bytes that this process has sent to others."""
+        return self.processes.sent
 
     def apply(self, chi: Array) -> Array:
         """Return M chi, (T, Z, Y, X, 3) complex128, for chi of that shape.
@@ -68,15 +98,42 @@ class Staggered:
             ArgumentError: another shape.
             DataError: NaN or infinity.
         """
-        v = self._vector(chi)
-        image: Array = self.mass * v + self.normal.b @ v
-        return image.reshape(chi.shape)
+        with self.processes.agreeing("apply"):
+            v = self.flat(chi)
+        return self.field(self.normal.times(v))
 
     def apply_adjoint(self, chi: Array) -> Array:
         """Return M^+ chi = epsilon M epsilon chi; shapes and errors as in :meth:`apply`."""
-        v = self._vector(chi)
-        image: Array = self.mass * v - self.normal.b @ v
-        return image.reshape(chi.shape)
+        with self.processes.agreeing("apply_adjoint"):
+            v = self._flat_epsilon(chi)
+        return self.field(self.normal.hermitian(v))
+
+    def flat(self, chi: Array) -> Reals:
+        """Return a colour field in the order of :class:`StaggeredNormal`, (n,) float64.
+
+        Raises:
+            ArgumentError: another shape.
+            DataError: NaN or infinity.
+        """
+        shape = (*self.shape, 3)
+        given: object = chi
+        if not isinstance(given, np.ndarray) or given.shape != shape or given.dtype.kind not in "fc":
+            name = f"{given.dtype} {given.shape}" if isinstance(given, np.ndarray) else type(given).__name__
+            raise ArgumentError(f"a field is {name}; expected complex {shape}, (T, Z, Y, X, colour)")
+        if not np.isfinite(chi).all():
+            raise DataError("the field holds NaN or infinity; remove them first")
+        reals = np.ascontiguousarray(chi, np.complex128).view(np.float64)
+        return grouped(np.tile(reals, (*self._copies, 1))).reshape(-1)
+
+    def field(self, v: Reals) -> Array:
+        """Return the colour field, (T, Z, Y, X, 3) complex128, of a vector of :class:`StaggeredNormal`."""
+        shape = self.shape
+        reals = natural(v.reshape(-1, COLOUR_REALS, SITES), self.normal.domain.shape)
+        t, z, y, x = shape
+        return np.ascontiguousarray(reals[:t, :z, :y, :x]).view(np.complex128).reshape(*shape, 3)
+
+    def _flat_epsilon(self, chi: Array) -> Reals:
+        return (self.normal.signs * self.flat(chi).reshape(-1, COLOUR_REALS, SITES)).reshape(-1)
 
     def solve(
         self,
@@ -96,14 +153,13 @@ class Staggered:
         """Solve M x = b by conjugate gradients on M^+ M x = M^+ b.
 
         Args:
-            b: (T, Z, Y, X, 3) complex.
+            b: (T, Z, Y, X, 3) complex, the sites of this process.
             x0: initial guess, of b's shape; default zero.
             rtol: tolerance for the relative residual, at least 0 and below 1.
             atol: tolerance for the absolute residual, as for :meth:`Wilson.solve`.
             maxiter: most iterations; default 10 n.
             callback: called with x, of b's shape, after each iteration.
-            precision: as for :meth:`Wilson.solve`. Arithmetic is float32; links have the values of the
-                format, and each site of a vector its own norm.
+            precision: as for :meth:`Wilson.solve`.
             delta: the true residual is computed in float64 whenever the recurrence's residual has fallen by
                 this factor; None for no such updates.
             even_odd: solve for the even sites alone, at half the cost of an iteration: M^+ M does not mix
@@ -121,10 +177,12 @@ class Staggered:
             ArgumentError: another shape, or options out of range.
             DataError: NaN or infinity.
         """
-        stopping = Stopping(rtol, atol, maxiter)
-        right = torch.from_numpy(self._vector(b))
-        start = None if x0 is None else torch.from_numpy(self._vector(x0))
-        seen = None if callback is None else lambda x: callback(x.numpy().reshape(b.shape))
+        options = (rtol, atol, maxiter, precision, delta, even_odd, x0 is None, callback is None)
+        with self.processes.agreeing(f"solve with {options}"):
+            stopping = Stopping(rtol, atol, maxiter)
+            right = torch.from_numpy(self.flat(b))
+            start = None if x0 is None else torch.from_numpy(self.flat(x0))
+        seen = None if callback is None else lambda x: callback(self.field(x.numpy()))
         solver = self._solve_even if even_odd else self._solve_all
         solution = solver(
             right,
@@ -136,7 +194,7 @@ class Staggered:
             deflation=deflation,
             watch=watch,
         )
-        return solution.with_x(solution.x.numpy().reshape(b.shape))
+        return solution.with_x(self.field(solution.x.numpy()))
 
     def _solve_all(
         self,
@@ -153,7 +211,7 @@ class Staggered:
         """Solve M x = b as epsilon M x = epsilon b."""
         return solve_through_square(
             self.normal,
-            b * torch.from_numpy(self._signs),
+            torch.from_numpy((self.normal.signs * b.numpy().reshape(-1, COLOUR_REALS, SITES)).reshape(-1)),
             x0,
             stopping,
             precision=precision,
@@ -175,30 +233,36 @@ class Staggered:
         deflation: Deflation | RitzVectors | None,
         watch: Watch | None,
     ) -> Solution[torch.Tensor]:
-        """Solve (m^2 + B^+ B) x_e = m b_e + B^+ b_o; then x_o = (b_o - B x_e) / m."""
-        normal, even, odd = self.even_normal, self._even, self._odd
+        """Solve (m^2 - D^2) x_e = m b_e - D b_o on even sites; then x_o = (b_o - D x_e) / m."""
+        normal, hops, mass = self.even_normal, self.even_normal.exact_hops(), self.mass
+        even = torch.from_numpy(normal.domain.even)[:, None, None]
         exponent = exponent_of(normal.peak(b))
         right = times_power(b, -exponent)
         size = normal.norm(right)
         allowed = stopping.residual(size, exponent)
-        b_odd = right.numpy()[odd]
+        source = _field(right)
 
         def whole(x: torch.Tensor) -> torch.Tensor:
-            """Return x on all sites."""
-            out = torch.empty_like(right)
-            out[even] = x
-            out[odd] = torch.from_numpy((b_odd - normal.b @ x.numpy()) / self.mass)
+            """Return x with the odd sites that follow from the even ones."""
+            out = x.clone()
+            hops.hop(_field(x), source, _field(out), 1 / mass, 0.5 / mass, ODD)
             return out
 
         operator, modes = begin(normal, deflation)
-        reduced = self.mass * right[even] + torch.from_numpy(normal.back @ b_odd)
+        reduced = torch.zeros_like(right)
+        hops.hop(source, source, _field(reduced), mass, 0.5, EVEN)
+        start = (
+            None
+            if x0 is None
+            else torch.where(even, times_power(x0, -exponent).view(-1, COLOUR_REALS, SITES), 0.0)
+        )
         step = cg(
             operator,
             reduced,
-            None if x0 is None else times_power(x0, -exponent)[even],
+            None if start is None else start.reshape(-1),
             rtol=0.0,
             # What even sites leave of M x = b is what they leave here over m; rounding takes a part of it.
-            atol=MARGIN * abs(self.mass) * allowed or stopping.rtol or stopping.atol,
+            atol=MARGIN * abs(mass) * allowed or stopping.rtol or stopping.atol,
             maxiter=stopping.maxiter,
             callback=None if callback is None else lambda x: callback(times_power(whole(x), exponent)),
             precision=precision,
@@ -208,25 +272,13 @@ class Staggered:
         )
         gather(deflation)
         x = whole(step.x)
-        left = normal.norm(right - self.mass * x - torch.from_numpy(self.normal.b @ x.numpy()))
+        left = normal.norm(right - torch.from_numpy(self.normal.times(x.numpy())))
         x = times_power(x, exponent)
         return replace(step, x=x, converged=bool(left <= allowed), residual=left / (size or 1.0))
 
-    @property
-    def _signs(self) -> NDArray[np.float64]:
-        assert self.normal.signs is not None
-        return self.normal.signs
 
-    def _vector(self, chi: Array) -> Array:
-        """Return a colour field as a vector in natural order, (3 sites,) complex128; always a copy."""
-        shape = (*self.shape, 3)
-        given: object = chi
-        if not isinstance(given, np.ndarray) or given.shape != shape or given.dtype.kind not in "fc":
-            name = f"{given.dtype} {given.shape}" if isinstance(given, np.ndarray) else type(given).__name__
-            raise ArgumentError(f"a field is {name}; expected complex {shape}, (T, Z, Y, X, colour)")
-        if not np.isfinite(chi).all():
-            raise DataError("the field holds NaN or infinity; remove them first")
-        return chi.astype(np.complex128).reshape(-1)
+def _field(v: torch.Tensor) -> Field:
+    return Field(v.numpy().reshape(-1, COLOUR_REALS, SITES))
 
 
 # Of the tolerance: what is left for the rounding of x on odd sites.

@@ -1,39 +1,52 @@
-"""The hopping part of staggered fermions as a sparse matrix, with its phases and links rounded or not."""
+"""The hops of staggered fermions on packed fields, and the two steps of M^+ M = m^2 - D^2.
+
+D is antihermitian and leads from even to odd sites and back: M^+ M does not mix them, and on even sites takes
+half of the work.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
 
-Array = NDArray[np.complex128]
+from fewbits.kernels.bits.lattice import COLOUR_REALS, Field
+from fewbits.solvers.lattice.hops import ODD, FieldHops
+
+Array = NDArray[Any]
 
 
-def parity(shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Return which sites of a lattice (T, Z, Y, X) are even, in natural order."""
-    even: NDArray[np.bool_] = np.indices(shape).sum(0).reshape(-1) % 2 == 0
-    return even
+@dataclass
+class StaggeredHops(FieldHops):
+    """M^+ M on fields of colour vectors.
 
-
-def phases(shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Return eta_mu, (4, T, Z, Y, X): 1, (-1)^x, (-1)^(x + y) and (-1)^(x + y + z) for x, y, z and t."""
-    _, z, y, x = np.indices(shape)
-    return np.stack([np.ones_like(x), *((-1) ** (n % 2) for n in (x, x + y, x + y + z))])
-
-
-def hopping(links: Array) -> scipy.sparse.csr_array:
-    """Return D, antihermitian, on colour vectors in natural order, (3 sites, 3 sites) complex128.
-
-    D chi(n) = 1/2 sum over mu of eta_mu(n) (U_mu(n) chi(n + mu) - U_mu(n - mu)^+ chi(n - mu)), links with the
-    signs of the boundary.
+    Attributes:
+        mass: m.
     """
-    shape = links.shape[1:5]
-    sites = np.arange(int(np.prod(shape))).reshape(shape)
-    eta = phases(shape)
-    up = scipy.sparse.csr_array((3 * sites.size, 3 * sites.size), dtype=np.complex128)
-    for mu in range(4):
-        there = np.roll(sites, -1, 3 - mu).reshape(-1)  # arrays have t first and x last
-        blocks = (0.5 * eta[mu][..., None, None] * links[mu]).reshape(-1, 3, 3)
-        starts = np.arange(sites.size + 1)
-        up = up + scipy.sparse.bsr_array((blocks, there, starts), shape=up.shape).tocsr()
-    return scipy.sparse.csr_array(up - up.conj().T)
+
+    mass: float
+    reals = COLOUR_REALS
+
+    def apply(self, v: Field, out: Field, parity: int | None = None, weight: float = 1.0) -> None:
+        """Let sites of one parity of ``out`` be weight (m v + D v), on all sites for None."""
+        self.hop(v, v, out, weight * self.mass, -0.5 * weight, parity)
+
+    def curvature(self, p: Field, t: Field, length2: float) -> float:
+        """Let t = D p; return p^T M^+ M p = m^2 p.p + t.t."""
+        return self.mass**2 * length2 + self.hop(p, p, t, 0.0, -0.5, ODD if self.even_odd else None)[0]
+
+    def step(self, p: Field, t: Field, r: Field, alpha: float) -> tuple[float, float]:
+        """Let r -= alpha (m^2 p - D t) with t = D p; return |r|^2, and the old r times the new one."""
+        return self.hop(t, p, r, self.mass**2, 0.5, self.parity, alpha=alpha)
+
+    def square(self, v: Field, out: Field) -> None:
+        """Let ``out`` be M^+ M v."""
+        t = self._room(1)
+        self.curvature(v, t, 0.0)
+        self.hop(t, v, out, self.mass**2, 0.5, self.parity)
+
+    def image(self, p: NDArray[np.float32], t: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return m p + D p, which is M p."""
+        return np.float32(self.mass) * p + t

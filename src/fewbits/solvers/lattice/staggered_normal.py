@@ -1,89 +1,98 @@
-"""The normal equations of staggered fermions, M^+ M x = M^+ b, on all sites or on those of one parity."""
+"""The normal equations of staggered fermions, M^+ M x = M^+ b, on all sites or on the even ones."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 import torch
 from numpy.typing import NDArray
 
-from fewbits.errors import ArgumentError
 from fewbits.formats import Format
-from fewbits.kernels.bits.lattice import INTEGER_MAX
-from fewbits.solvers.krylov.space import Space
-from fewbits.solvers.krylov.torch_vectors import TorchVectors
+from fewbits.kernels.bits.lattice import COLOUR_REALS, SITES, Field
+from fewbits.solvers.lattice.packed_vectors import LatticeVectors
 from fewbits.solvers.lattice.square_operator import Square
+from fewbits.solvers.lattice.staggered_hops import StaggeredHops
+from fewbits.solvers.lattice.stored_links import DTYPES, StoredLinks
 from fewbits.solvers.operators.cg_vectors import CGVectors
 from fewbits.solvers.operators.operator import Apply
 from fewbits.solvers.precision import KrylovPrecision
-from fewbits.tensor import format as read
 
-# A norm for each site, which has 6 real numbers here and 24 in quda_half and quda_quarter.
-SITE = {
-    name: f"block(element=int({bits},coding=symmetric),scale=fp32,size=6)"
-    for name, bits in (("quda_half", 16), ("quda_quarter", 8))
-}
-TOPS = {"quda_half": INTEGER_MAX["int16"], "quda_quarter": INTEGER_MAX["int8"]}
+Array = NDArray[Any]
 
 
 class StaggeredNormal(Square):
-    """M^+ M = m^2 + B^+ B on complex vectors: B is D on all sites, or what of D leads from even to odd ones.
+    """M^+ M = m^2 - D^2 on the 6 real numbers of each site.
 
-    As D^+ = -D, D only leads from one parity to the other, and M^+ M = m^2 - D^2 does not mix them.
+    The numbers lie in the order of the kernels, (groups, 6, 16) flattened: ``Staggered.flat`` and
+    ``Staggered.field`` convert. If links and vectors have the same format, the vectors are packed in memory;
+    see :class:`LatticeVectors`.
 
     Args:
-        b: B, complex128, entries half of a link's with a sign.
+        links: those of this process; its axes are multiples of 4.
         mass: m.
-        signs: 1 on even and -1 on odd unknowns; None where all are even.
+        even_odd: whether even sites alone are unknowns; vectors are then zero on odd ones.
     """
 
     symmetric = True
-    complex = True
     preferred = "half"
+    reals = COLOUR_REALS
 
-    def __init__(
-        self, b: scipy.sparse.csr_array, mass: float, signs: NDArray[np.float64] | None = None
-    ) -> None:
-        self.n, self.mass, self.signs = b.shape[1], mass, signs
-        self.b, self.back = b, b.conj().T.tocsr()
+    def __init__(self, links: StoredLinks, mass: float, *, even_odd: bool = False) -> None:
+        self.links, self.domain, self.mass, self.even_odd = links, links.domain, mass, even_odd
+        self.n = COLOUR_REALS * SITES * self.domain.groups
+        self.unknowns = self.n * self.domain.processes.size
+        self.signs = np.where(self.domain.even, 1.0, -1.0)[:, None, None]
+        self._exact: StaggeredHops | None = None
 
-    def hermitian(self, v: NDArray[Any]) -> NDArray[Any]:
+    @staticmethod
+    def turned(v: torch.Tensor) -> torch.Tensor:
+        """Return i v, (..., n)."""
+        parts = v.reshape(-1, COLOUR_REALS // 2, 2, SITES)
+        return torch.stack([-parts[:, :, 1], parts[:, :, 0]], 2).reshape(v.shape)
+
+    def exact_hops(self) -> StaggeredHops:
+        """Return M^+ M in float64."""
+        if self._exact is None:
+            self._exact = self._hops(self.links.exact())
+        return self._exact
+
+    def times(self, v: Array) -> Array:
+        """Return M v on all sites, (n,) float64."""
+        out = np.empty_like(v)
+        self.exact_hops().apply(self._field(v), self._field(out))
+        return out
+
+    def hermitian(self, v: Array) -> Array:
         """Return H v with H = epsilon M, epsilon = 1 on even and -1 on odd sites: H^2 = M^+ M."""
-        assert self.signs is not None
-        image: NDArray[Any] = self.signs * (self.mass * v + self.b @ v)
-        return image
+        return (self.signs * self.times(v).reshape(-1, COLOUR_REALS, SITES)).reshape(-1)
 
     def exact(self, v: torch.Tensor) -> torch.Tensor:
-        """Return M^+ M v, (n,) complex128."""
-        w = v.numpy()
-        return torch.from_numpy(self.mass**2 * w + self.back @ (self.b @ w))
+        """Return M^+ M v, (n,) float64."""
+        return self._squared(self.exact_hops(), v)
 
     def rounded(self, format: Format | None) -> Apply:
-        """Return the product with a complex64 vector; links have the values of the format, in float32.
+        """Return the product with a float32 vector; links have the values of the format.
 
         Raises:
             ArgumentError: a format other than ``quda_half`` and ``quda_quarter``.
         """
-        names = [name for name in TOPS if read(name) == format]
-        if format is not None and not names:
-            raise ArgumentError(f"links cannot be held in {format}; expected fp32, quda_half or quda_quarter")
-        b = scipy.sparse.csr_array(self.b)
-        if names:
-            top = TOPS[names[0]]
-            codes = np.rint(2 * top * b.data.view(np.float64)).view(np.complex128)
-            b.data = codes / (2 * top)
-        low = b.astype(np.complex64)
-        back, square = low.conj().T.tocsr(), np.float32(self.mass**2)
+        hops = self._hops(self.links.rounded(format)[0])
+        return lambda v: self._squared(hops, v)
 
-        def apply(v: torch.Tensor) -> torch.Tensor:
-            w = v.numpy()
-            return torch.from_numpy(square * w + back @ (low @ w))
+    def cg_vectors(self, precision: KrylovPrecision) -> CGVectors | None:
+        """Return packed vectors if links and vectors have the same format, else None."""
+        if precision.matrix != precision.vectors or precision.matrix not in DTYPES:
+            return None
+        return LatticeVectors(self._hops(self.links.stored(DTYPES[precision.matrix])))
 
-        return apply
+    def _hops(self, links: Array) -> StaggeredHops:
+        return StaggeredHops(links, self.domain, self.even_odd, self.mass)
 
-    def cg_vectors(self, precision: KrylovPrecision) -> CGVectors:
-        """Return the general vectors, with a norm for each site where a precision has norms."""
-        vectors = SITE.get(precision.vectors, precision.vectors)
-        return TorchVectors(Space(self, KrylovPrecision(precision.name, precision.matrix, vectors)))
+    def _squared(self, hops: StaggeredHops, v: torch.Tensor) -> torch.Tensor:
+        out = torch.zeros_like(v)
+        hops.square(self._field(v.numpy()), self._field(out.numpy()))
+        return out
+
+    def _field(self, v: Array) -> Field:
+        return Field(v.reshape(-1, COLOUR_REALS, SITES))

@@ -7,17 +7,19 @@ from functools import partial
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 
 from fewbits.errors import ArgumentError, DataError
-from fewbits.kernels.bits.lattice import compress_links, expand_links
 from fewbits.solvers.krylov import Deflation
 from fewbits.solvers.krylov.stopping import Stopping
 from fewbits.solvers.lattice.direct import solve_directly
 from fewbits.solvers.lattice.even_odd import Inner, solve_even_sites
-from fewbits.solvers.lattice.links import check_boundary, check_links, check_number, with_boundary
+from fewbits.solvers.lattice.gauge_field import GaugeField
+from fewbits.solvers.lattice.links import check_number
 from fewbits.solvers.lattice.normal import Normal
-from fewbits.solvers.lattice.order import Shape, grouped, natural
+from fewbits.solvers.lattice.order import grouped, natural
+from fewbits.solvers.lattice.processes import Processes, Sent
 from fewbits.solvers.lattice.ritz import RitzVectors
 from fewbits.solvers.lattice.square import solve_through_square
 from fewbits.solvers.precision import KrylovPrecision
@@ -26,8 +28,6 @@ from fewbits.typing import NumpyArray, Watch
 
 Array = NDArray[np.complex128]
 Reals = NDArray[np.float64]
-RECONSTRUCT = (18, 12, 8)
-EIGHT = 1e-6  # largest error of a link after reconstruction from 8 numbers in float64
 
 
 class Wilson:
@@ -46,9 +46,20 @@ class Wilson:
         boundary: 1 for periodic and -1 for antiperiodic spinors along T, Z, Y and X; time is usually
             antiperiodic. Give links without the sign; with an antiperiodic axis they are stored as 18
             numbers.
+        split: processes along T, Z, Y and X, which share the lattice. All of them give all links, of which
+            each reads its part and a layer around it (``numpy.load(..., mmap_mode="r")`` leaves the rest on
+            disk); ``part`` says which sites are its own. Fields are then those of these sites, and numbers
+            refer to all. A split axis has an even number of sites in each process.
+        group: a gloo group of torch.distributed with so many processes; None for the default group.
+
+    Attributes:
+        part: the sites of this process as slices along T, Z, Y and X: ``psi[wilson.part]`` is its part of a
+            whole field.
+        shape: their number along each axis.
 
     Raises:
-        ArgumentError: a shape, size or number is not one of these, or links are not in SU(3).
+        ArgumentError: a shape, size or number is not one of these, links are not in SU(3), the lattice cannot
+            be split so, or the group has another number of processes. If one process raises, all do.
         DataError: NaN or infinity.
     """
 
@@ -59,33 +70,31 @@ class Wilson:
         mass: float,
         reconstruct: int | None = None,
         boundary: Sequence[int] = (1, 1, 1, 1),
+        split: Sequence[int] = (1, 1, 1, 1),
+        group: dist.ProcessGroup | None = None,
     ) -> None:
-        check_links(links)
-        check_boundary(boundary)
-        default = 18 if -1 in boundary else 12
-        numbers = default if reconstruct is None else reconstruct
-        if numbers != 18 and -1 in boundary:
-            raise ArgumentError(
-                f"reconstruct={reconstruct} is for links in SU(3), and links with a sign are not; take 18,"
-                " or leave it out"
-            )
-        if numbers not in RECONSTRUCT:
-            raise ArgumentError(f"reconstruct={reconstruct}; expected 18, 12 or 8 numbers for a link")
-        check_number(mass, "mass")
-        if numbers == 8:
-            _check_eight(links)
-        self.mass = mass
-        self.shape: Shape = links.shape[1:5]
-        # The kernels need even sizes: an odd axis is doubled.
-        self._copies = tuple(1 + n % 2 for n in self.shape)
-        tiled = np.tile(with_boundary(links, boundary), (1, *self._copies, 1, 1))
-        blocks = self._blocks(links)
-        blocks = None if blocks is None else np.tile(blocks, (*self._copies, 1, 1, 1))
-        self.normal = Normal(tiled, 4 + mass, numbers, blocks)
+        self.processes = Processes(split, group)
+        with self.processes.agreeing(self._announced(links, mass, reconstruct, boundary)):
+            check_number(mass, "mass")
+            field = GaugeField(links, boundary, reconstruct, self.processes)
+            self.mass, self.part, self.shape = mass, field.part, field.shape
+            self._copies = field.copies
+            blocks = self._blocks(field)
+            blocks = None if blocks is None else np.tile(blocks, (*self._copies, 1, 1, 1))
+        self.normal = Normal(field.stored(), 4 + mass, blocks)
 
-    def _blocks(self, links: Array) -> Array | None:
+    def _announced(self, links: object, *numbers: object) -> str:
+        """Return what must be the same in all processes."""
+        return f"{type(self).__name__} of links {getattr(links, 'shape', None)}, {numbers}"
+
+    @property
+    def sent(self) -> Sent:
+        """The bytes that this process has sent to others."""
+        return self.processes.sent
+
+    def _blocks(self, field: GaugeField) -> Array | None:
         """Return what stands in place of 4 + m at each site, (T, Z, Y, X, 2, 6, 6); None for 4 + m itself."""
-        del links
+        del field
         return None
 
     def apply(self, psi: Array) -> Array:
@@ -95,13 +104,17 @@ class Wilson:
             ArgumentError: another shape.
             DataError: NaN or infinity.
         """
-        psi = self.spinor(self.normal.hermitian(self.flat(psi)))
-        psi[..., 2:, :] *= -1
-        return psi
+        with self.processes.agreeing("apply"):
+            v = self.flat(psi)
+        image = self.spinor(self.normal.hermitian(v))
+        image[..., 2:, :] *= -1
+        return image
 
     def apply_adjoint(self, psi: Array) -> Array:
         """Return M^+ psi = gamma_5 M gamma_5 psi; shapes and errors as in :meth:`apply`."""
-        return self.spinor(self.normal.hermitian(self._flat_gamma_5(psi)))
+        with self.processes.agreeing("apply_adjoint"):
+            v = self._flat_gamma_5(psi)
+        return self.spinor(self.normal.hermitian(v))
 
     def flat(self, psi: Array) -> Reals:
         """Return a spinor field in the order of :class:`Normal`, (n,) float64; errors as in :meth:`apply`."""
@@ -144,7 +157,7 @@ class Wilson:
         """Solve M x = b by conjugate gradients on M^+ M x = M^+ b, or by BiCGstab on M.
 
         Args:
-            b: (T, Z, Y, X, 4, 3) complex.
+            b: (T, Z, Y, X, 4, 3) complex, the sites of this process.
             x0: initial guess, of b's shape; default zero.
             rtol: tolerance for the relative residual, at least 0 and below 1.
             atol: tolerance for the absolute residual, at least 0. The solver converges when |b - M x| <=
@@ -174,10 +187,15 @@ class Wilson:
             ArgumentError: another shape, or options out of range.
             DataError: NaN or infinity.
         """
-        if method not in ("cg", "bicgstab"):
-            raise ArgumentError(f"method={method!r}; expected cg or bicgstab")
-        if method == "bicgstab" and deflation is not None:
-            raise ArgumentError("deflation= is for method='cg': low modes of M^+ M are not those of M")
+        options = (rtol, atol, maxiter, precision, delta, even_odd, method, x0 is None, callback is None)
+        with self.processes.agreeing(f"solve with {options}"):
+            if method not in ("cg", "bicgstab"):
+                raise ArgumentError(f"method={method!r}; expected cg or bicgstab")
+            if method == "bicgstab" and deflation is not None:
+                raise ArgumentError("deflation= is for method='cg': low modes of M^+ M are not those of M")
+            right = torch.from_numpy(self._flat_gamma_5(b))
+            start = None if x0 is None else torch.from_numpy(self.flat(x0))
+            stopping = Stopping(rtol, atol, maxiter)
         # M x = b is H x = gamma_5 b, and M^+ M = H^2.
         inner: Inner = (
             partial(solve_directly, precision=precision, delta=delta, watch=watch)
@@ -189,9 +207,9 @@ class Wilson:
         solver = partial(solve_even_sites, inner=inner) if even_odd else inner
         solution = solver(
             self.normal,
-            torch.from_numpy(self._flat_gamma_5(b)),
-            None if x0 is None else torch.from_numpy(self.flat(x0)),
-            Stopping(rtol, atol, maxiter),
+            right,
+            start,
+            stopping,
             callback=None if callback is None else lambda x: callback(self.spinor(x.numpy())),
         )
         return solution.with_x(self.spinor(solution.x.numpy()))
@@ -200,13 +218,3 @@ class Wilson:
         v = self.flat(psi)
         v.reshape(-1, 24, 16)[:, 12:] *= -1
         return v
-
-
-def _check_eight(links: Array) -> None:
-    """Raise ArgumentError if 8 numbers do not determine a link: its second row is nearly (a1, 0, 0)."""
-    off = np.abs(expand_links(compress_links(links, 8)) - links).max()
-    if off > EIGHT:
-        raise ArgumentError(
-            f"8 numbers give a link back with an error of {off:.1e}, since its second row is near (a1, 0, 0);"
-            " take reconstruct=12"
-        )

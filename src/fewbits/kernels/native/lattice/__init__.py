@@ -1,1 +1,1 @@
-"""The Wilson operator on a four-dimensional lattice."""
+"""Passes over a four-dimensional lattice."""

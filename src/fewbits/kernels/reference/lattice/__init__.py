@@ -1,1 +1,1 @@
-"""The Wilson operator on a four-dimensional lattice."""
+"""Operators on a four-dimensional lattice: their definitions."""
