@@ -22,6 +22,7 @@ from fewbits.kernels.bits.layout import Packed, empty, packed, unpacked
 from fewbits.kernels.bits.memory import empty_aligned
 from fewbits.kernels.bits.options import Options, options
 from fewbits.kernels.bits.reals import rounded_to_dtype, widened, without_infinity
+from fewbits.kernels.bits.scale_rules import MEAN_RULES
 from fewbits.kernels.native import exact_arithmetic
 
 Array = NDArray[Any]
@@ -107,7 +108,9 @@ def _by_definition(x: Array, format: Format, axis: int, chosen: Options, amax: f
     lines, positions = _last(x, axis), _positions(x, axis, chosen)
     out = np.empty(lines.shape, x.dtype)
     pieces = _chunks(lines)
-    if amax is None and shares_scale(format, "tensor"):
+    if chosen.scale_rule in MEAN_RULES and shares_scale(format, "tensor"):
+        pieces = iter([slice(None)])
+    elif amax is None and shares_scale(format, "tensor"):
         # A NaN or infinity anywhere may decide the scale of the tensor, so it is not processed in pieces.
         amax = largest(x) if np.isfinite(x).all() else None
         pieces = pieces if amax is not None else iter([slice(None)])

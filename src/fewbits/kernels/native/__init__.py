@@ -24,6 +24,7 @@ from fewbits.kernels.native.gemm.product import (
     side_by_side,
 )
 from fewbits.kernels.native.gemv.gemv import gemv, gemv_format, gemv_lent, supports_product
+from fewbits.kernels.native.gemv.planes import can_multiply_bytes, plane_product
 from fewbits.kernels.native.jobs.plan import Plan, plan, reading_plan
 from fewbits.kernels.native.nm.permutation import PermutationSearch
 from fewbits.kernels.native.nm.stream import compress, expand
@@ -50,6 +51,7 @@ __all__ = [
     "active_isa",
     "addition_product",
     "available_isas",
+    "can_multiply_bytes",
     "compress",
     "counter_uniform",
     "dequantize",
@@ -70,6 +72,7 @@ __all__ = [
     "isas",
     "magnitudes",
     "plan",
+    "plane_product",
     "product",
     "quantize",
     "quantize_lent",

@@ -11,6 +11,7 @@ from fewbits.kernels.ops.flat import (
     top_k,
 )
 from fewbits.kernels.ops.nm import compress, expand
+from fewbits.kernels.ops.planes import plane_product
 from fewbits.kernels.ops.products import (
     addition_product,
     bfloat16_product,
@@ -33,6 +34,7 @@ __all__ = [
     "gemv",
     "gemv_int8",
     "largest_finite",
+    "plane_product",
     "quantize",
     "quantize_flat",
     "quantize_with_feedback",
