@@ -4,7 +4,8 @@ Limit: torch summing as many bytes of float32 as the packed weights have, which 
 the same shape: torch's product of bfloat16, its product of int8 weights with a vector of bfloat16, fewbits'
 own int8 weights, and ggml's ternary types where `python benchmarks/_ggml.py` has built them; ggml rounds
 the vector to int8 too. All in one process, in turns, each beside the reads before and after it, medians.
-8192 x 65536 weights are 1 GiB in bfloat16. The speed does not depend on values: some lines are drawn, and repeated.
+8192 x 65536 weights are 1 GiB in bfloat16. The speed does not depend on values: some lines are drawn, and
+repeated.
 
     python benchmarks/bit_planes.py [--lines 8192] [--columns 65536] [--rounds 5] [--json FILE]
 """

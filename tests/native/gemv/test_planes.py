@@ -15,6 +15,9 @@ from fewbits.kernels.arrays import planes
 from fewbits.kernels.bits.packing import pack
 from fewbits.kernels.reference.gemv.planes import counted, product
 
+# The first use of forward mode compiles what torch itself deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+
 Integers = NDArray[np.int64]
 WAYS = (False, True)  # by planes, by bytes
 LENGTHS = (1, 3, 4, 5, 63, 64, 65, 127, 255, 256, 257, 511, 512, 513, 1024, 1024 + 77, 3 * 512 + 511)

@@ -124,7 +124,7 @@ def _real_scales(
     top = f32(format.element.max)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         if options.scale_rule in MEAN_RULES:
-            codes = _encode_scale(_mean_scale(x, format, options, amax), largest, scale, options)
+            codes = _encode_scale(mean_scale(x, format, options, amax), largest, scale, options)
             return codes, None, decode(scale, codes).astype(f32)
         if outer is None:
             codes = _encode_scale(biggest / top, largest, scale, options)
@@ -140,7 +140,7 @@ def _real_scales(
         return codes, np.minimum(f32(1) / gain, most), divisor
 
 
-def _mean_scale(x: Array, format: Format, options: Options, amax: float | None) -> NDArray[np.float32]:
+def mean_scale(x: Array, format: Format, options: Options, amax: float | None) -> NDArray[np.float32]:
     """Return the scales of MEAN_RULES: means in float64, rounded to float32."""
     if amax is not None:
         raise ArgumentError(
@@ -160,7 +160,7 @@ def _mean_scale(x: Array, format: Format, options: Options, amax: float | None) 
 
 def mean_of(x: Array, size: int | str) -> Reals:
     """Return the mean magnitude of each block, (..., blocks), in float64."""
-    count = blocks_of(np.ones(x.shape), size).sum(axis=-1)
+    count = x.size if size == "tensor" else blocks_of(np.ones(x.shape[-1]), size).sum(axis=-1)
     return np.asarray(blocks_of(np.abs(x.astype(np.float64)), size).sum(axis=-1) / np.maximum(count, 1))
 
 
