@@ -12,6 +12,7 @@ repeated.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -60,11 +61,11 @@ def measured(lines: int, columns: int, rounds: int) -> list[dict[str, Any]]:
         for bits in of_bits:
             activation = ACTIVATIONS[bits]
             calls: Calls = {
-                "fewbits": lambda q=q, activation=activation: fb.matvec(q, x, activation=activation),
+                "fewbits": partial(fb.matvec, q, x, activation=activation),
                 "bfloat16": lambda: xb @ dense.t(),
                 "int8": lambda: torch._weight_int8pack_mm(xb, wide, ones),
                 "own int8": lambda: fb.matvec(own, x, activation="int8_32"),
-                **{kind: lambda matrix=matrix: matrix.multiply(x) for kind, matrix in peers.items()},
+                **{kind: partial(matrix.multiply, x) for kind, matrix in peers.items()},
             }
             read, reads = beside(bytes_like.sum, calls, rounds)  # a time, and the others in times of it
             times = {peer: reads[peer] / reads["fewbits"] for peer in calls if peer != "fewbits"}

@@ -12,6 +12,7 @@ from fewbits.errors import ArgumentError, DTypeError
 from fewbits.formats import decode, values
 from fewbits.kernels import native
 from fewbits.kernels.arrays import planes
+from fewbits.kernels.bits.layout import Packed
 from fewbits.kernels.bits.packing import pack
 from fewbits.kernels.reference.gemv.planes import counted, product
 
@@ -188,7 +189,7 @@ def test_matvec_equals_the_definition_for_every_activation(name: str, isa: str) 
 def test_a_product_is_that_of_the_rounded_operands(rule: str) -> None:
     q = fb.quantize(normal(40, 3000), "ternary_channel", scale_rule=rule)
     x = normal(2, 3000, seed=5)
-    rounded, w = fb.fake_quantize(x, "int8_channel").double(), q.dequantize().double()
+    rounded, w = fb.fake_quantize(x, "int8_channel").double(), q.dense().double()
     bound = (
         2.0**-22 * rounded.abs() @ w.t().abs()
     )  # values of x and of w are rounded to float32 when dequantized
@@ -232,11 +233,11 @@ def test_gradients_are_those_of_the_product_with_x_as_it_is() -> None:
     q = fb.quantize(normal(5, 70), "ternary_channel", scale_rule="twn")
     x = normal(3, 70).requires_grad_()
     (of_x,) = torch.autograd.grad(fb.matvec(q, x, activation="int8_channel").sum(), x)
-    assert torch.equal(of_x, torch.ones(3, 5) @ q.dequantize())
+    assert torch.equal(of_x, torch.ones(3, 5) @ q.dense())
     forward = torch.func.jvp(
         lambda v: fb.matvec(q, v, activation="int8_channel"), (x.detach(),), (torch.ones(3, 70),)
     )
-    assert torch.equal(forward[1], torch.ones(3, 70) @ q.dequantize().t())
+    assert torch.equal(forward[1], torch.ones(3, 70) @ q.dense().t())
     each = torch.func.vmap(lambda v: fb.matvec(q, v[None], activation="int4_channel")[0])(x.detach())
     assert torch.equal(each, fb.matvec(q, x.detach(), activation="int4_channel"))
 
@@ -262,7 +263,7 @@ def test_a_weight_that_is_not_ternary_or_binary_is_refused() -> None:
         with pytest.raises(ArgumentError, match="packed along its last axis"):
             fb.matvec(weight, x, activation="int8_channel")
     array = np.zeros((1, 4), np.float32)
-    packed = planes.Packed(np.zeros((2, 2), np.uint8))
+    packed = Packed(np.zeros((2, 2), np.uint8))
     with pytest.raises(ArgumentError, match="expected ternary or binary weights"):
         planes.plane_product(array, packed, fb.format("int4"), 2, fb.format("int8_channel"))
 

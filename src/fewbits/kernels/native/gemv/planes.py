@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -55,5 +53,5 @@ def plane_product(
         by_bytes = bits > _COUNTED.get(isa, 8) and can_multiply_bytes(
             weight_bits, x.shape[1], bits, is_signed
         )
-    parts: tuple[Any, ...] = (np.ascontiguousarray(codes), weight_bits, x, bits, is_signed, scales, x_scales)
-    _native.plane_product(*parts, by_bytes, y, threads)
+    whole = np.ascontiguousarray(codes)
+    _native.plane_product(whole, weight_bits, x, bits, is_signed, scales, x_scales, by_bytes, y, threads)
