@@ -1,4 +1,6 @@
-"""ggml's own products of MXFP4 and Q4_0 weights with vectors, as a peer; its code is not in this repository.
+"""ggml's own products of MXFP4, Q4_0 and ternary weights with vectors, as a peer.
+
+Its code is not in this repository.
 
 `python benchmarks/_ggml.py` loads the source package of llama-cpp-python from PyPI, which carries ggml, and
 builds ggml's two libraries for this CPU into build/ggml (CMake, a C++ compiler, some minutes). Benchmarks
@@ -18,7 +20,7 @@ import torch
 
 FOLDER = Path(__file__).parent.parent / "build" / "ggml"
 PACKAGE = "llama-cpp-python"
-KINDS = {"q4_0": 2, "mxfp4": 39}  # enum ggml_type in ggml.h
+KINDS = {"q4_0": 2, "tq1_0": 34, "tq2_0": 35, "mxfp4": 39}  # enum ggml_type in ggml.h
 _ROWS = 16  # of random weights, repeated: the speed does not depend on values
 
 

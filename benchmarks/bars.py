@@ -93,6 +93,18 @@ def _sparse_bar(row: Row, isa: str) -> float | None:
     return {"bf16": 1.6, "int8_channel": 1.4, "mxfp4": 1.15}.get(row["format"])
 
 
+def _ternary_bar(bar: float) -> Callable[[Row, str], float | None]:
+    def asked(row: Row, isa: str) -> float | None:
+        large = row["lines"] * row["columns"] >= GIBIBYTE
+        return bar if large and (row["weights"], row["bits"]) == ("ternary_channel", 8) else None
+
+    return asked
+
+
+def _ternary(row: Row) -> str:
+    return f"{row['weights']}, {row['bits']}-bit x"
+
+
 def _step_bar(row: Row, isa: str) -> float | None:
     if row["recipe"] in ("mxfp8", "mxfp6"):
         return 1.2 if isa in WITHOUT_BF16 else 0.7
@@ -139,6 +151,10 @@ BARS: dict[str, tuple[Bar, ...]] = {
             _sparse_bar,
             lambda row: f"{row['format']}, {row['activation']} x",
         ),
+    ),
+    "bit_planes": (
+        Bar("times torch's bfloat16", _of("times_faster_than_bfloat16"), _ternary_bar(6.0), _ternary),
+        Bar("times ggml's TQ2_0", _of("times_faster_than_ggml", "tq2_0"), _ternary_bar(1.0), _ternary),
     ),
     "matmul": (
         Bar(

@@ -27,7 +27,16 @@ HERE = Path(__file__).parent
 MEASURED = HERE / "measured"
 # Kernels that differ by instruction set are measured with each; for the others the CPU's best says enough.
 EVERY_ISA = (
-    *("quantize", "matvec", "sparse_matvec", "matmul", "train_step", "solve_dense", "solve_krylov"),
+    *(
+        "quantize",
+        "matvec",
+        "sparse_matvec",
+        "bit_planes",
+        "matmul",
+        "train_step",
+        "solve_dense",
+        "solve_krylov",
+    ),
     "top_k",
 )
 # Those that a bar is asked of; the others say more when they are run alone.

@@ -16,6 +16,7 @@ QUESTIONS = {
     "quantize": "Rounding, packing and unpacking, parts of the rate at which memory is copied",
     "matvec": "A packed matrix times one vector",
     "sparse_matvec": "A packed 2:4 matrix times one vector",
+    "bit_planes": "A packed ternary matrix times one vector",
     "matmul": "A product of two matrices of 4096 x 4096, both rounded in the call",
     "small_calls": "Calls on small tensors",
     "compare_checkpoint": "`fewbits compare` on a checkpoint",

@@ -135,6 +135,37 @@ void addition_product(Matrix a, Matrix b, OutMatrix y, int threads) {
     additions(implementation.kernels, job, threads);
 }
 
+void plane_product(ConstBytes codes, int weight_bits, nb::ndarray<const std::uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu> x, int bits,
+                   bool is_signed, std::optional<ConstFloats> scales, ConstFloats x_scales, bool by_bytes, OutMatrix y, int threads) {
+    const auto batch = static_cast<std::int64_t>(x.shape(0)), n = static_cast<std::int64_t>(x.shape(1)), lines = static_cast<std::int64_t>(y.shape(1));
+    require(weight_bits == 1 || weight_bits == 2, "a weight has one bit or two");
+    require(bits >= 1 && bits <= 8, "a value of x has 1 to 8 bits");
+    require(y.shape(0) == x.shape(0) && x_scales.size() == x.shape(0), "x, its scales and y have as many rows");
+    require(static_cast<std::int64_t>(codes.size()) == lines * bytes_for(n, weight_bits), "codes have the wrong size");
+    require(!scales || scales->size() == 1 || static_cast<std::int64_t>(scales->size()) == lines, "a scale for each line, or one");
+    require(!by_bytes || (weight_bits == 2 && n <= most_by_bytes && (is_signed || bits < 8)), "these are not to be multiplied as bytes");
+    const Implementation& implementation = active();
+    const Planes job{
+        .codes = codes.data(),
+        .lines = lines,
+        .n = n,
+        .weight_bits = weight_bits,
+        .x = x.data(),
+        .bits = bits,
+        .is_signed = is_signed,
+        .batch = batch,
+        .scales = data_of(scales),
+        .scale_step = scales && scales->size() > 1 ? 1 : 0,
+        .x_scales = x_scales.data(),
+        .by_bytes = by_bytes,
+        .byte_products = implementation.byte_products,
+        .panels = nullptr,
+        .y = y.data(),
+    };
+    nb::gil_scoped_release released;
+    multiply(implementation.kernels, job, threads);
+}
+
 }  // namespace
 
 void fewbits::bind_products(nb::module_& m) {
@@ -147,6 +178,9 @@ void fewbits::bind_products(nb::module_& m) {
           "block"_a, "y"_a.noconvert(), "threads"_a,
           "Write a (batch, m, k) times b (batch, k, n), rounded to their formats along k, into y; return false, with numbers of no"
           " meaning in y, where the unit cannot.");
+    m.def("plane_product", &plane_product, "codes"_a.noconvert(), "weight_bits"_a, "x"_a.noconvert(), "bits"_a, "is_signed"_a,
+          "scales"_a.noconvert().none(), "x_scales"_a.noconvert(), "by_bytes"_a, "y"_a.noconvert(), "threads"_a,
+          "Write the integers x (batch, n) times those of the packed weights (lines, n), times the scales of both, into y (batch, lines).");
     m.def("addition_product", &addition_product, "a"_a.noconvert(), "b"_a.noconvert(), "y"_a.noconvert(), "threads"_a,
           "Write a b into y, multiplied by sums of bit patterns.");
 }

@@ -56,6 +56,19 @@ void gemv(const Kernels& kernels, Gemv job, int threads) {
     });
 }
 
+void multiply(const Kernels& kernels, Planes job, int threads) {
+    const Scratch scratch(static_cast<std::size_t>(kernels.planes_panel_bytes(job)));
+    job.panels = scratch.data();
+    divide(job.batch, job.batch * job.n, threads, [&](int, std::int64_t first, std::int64_t last) { kernels.planes_pack(job, first, last); });
+    // Some pairs of lines at a time to whoever is free.
+    const std::int64_t together = 2 * (values_taken / (2 * std::max<std::int64_t>(job.n * job.batch, 1)) + 1);
+    std::atomic<std::int64_t> next{0};
+    divide(job.lines, job.lines * job.n, threads, [&](int, std::int64_t, std::int64_t) {
+        for (std::int64_t first = next.fetch_add(together); first < job.lines; first = next.fetch_add(together))
+            kernels.planes(job, first, std::min(first + together, job.lines));
+    });
+}
+
 std::int64_t transcode(std::int64_t (*run)(const NmLines&, std::int64_t, std::int64_t), const NmLines& job, int threads) {
     std::mutex lock;
     std::int64_t wrong = -1;

@@ -13,6 +13,8 @@ namespace fewbits {
 Outcome quantize(const Kernels& kernels, const Quantize& job, int threads);
 void dequantize(const Kernels& kernels, const Dequantize& job, int threads);
 void gemv(const Kernels& kernels, Gemv job, int threads);
+// Fills in the panels.
+void multiply(const Kernels& kernels, Planes job, int threads);
 // Runs Kernels::compress or Kernels::expand; returns the first line that is not of the pattern, or -1.
 std::int64_t transcode(std::int64_t (*run)(const NmLines&, std::int64_t, std::int64_t), const NmLines& job, int threads);
 // Fills in the panels and what rounds. Returns false, with no meaning in y, where the values are not what the unit can multiply.

@@ -14,6 +14,7 @@
 #include "jobs/lu.hpp"
 #include "jobs/nm_lines.hpp"
 #include "jobs/nm_permutation.hpp"
+#include "jobs/planes.hpp"
 #include "jobs/sparse_rows.hpp"
 #include "jobs/stencil.hpp"
 #include "jobs/tally.hpp"
@@ -36,6 +37,9 @@ struct Kernels {
     std::int64_t (*gemv_panel_bytes)(const Gemv&);
     std::int64_t (*gemv_panel_items)(const Gemv&);
     void (*gemv_pack)(const Gemv&, std::int64_t first, std::int64_t last);
+    std::int64_t (*planes_panel_bytes)(const Planes&);
+    void (*planes_pack)(const Planes&, std::int64_t first, std::int64_t last);  // items are rows of x
+    void (*planes)(const Planes&, std::int64_t first, std::int64_t last);       // items are lines
     // Each returns the first line that is not of the pattern, or -1.
     std::int64_t (*compress)(const NmLines&, std::int64_t first, std::int64_t last);
     std::int64_t (*expand)(const NmLines&, std::int64_t first, std::int64_t last);

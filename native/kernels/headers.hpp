@@ -18,6 +18,7 @@
 #include "jobs/lu.hpp"
 #include "jobs/nm_lines.hpp"
 #include "jobs/nm_permutation.hpp"
+#include "jobs/planes.hpp"
 #include "jobs/sparse_rows.hpp"
 #include "jobs/stencil.hpp"
 #include "jobs/tally.hpp"

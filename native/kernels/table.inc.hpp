@@ -9,6 +9,7 @@
 #include "kernels/feedback/feedback.inc.hpp"
 #include "kernels/gemm/additions.inc.hpp"
 #include "kernels/gemv/gemv.inc.hpp"
+#include "kernels/gemv/planes.inc.hpp"
 #include "kernels/lattice/passes.inc.hpp"
 #include "kernels/nm/permutation.inc.hpp"
 #include "kernels/nm/stream.inc.hpp"
@@ -49,6 +50,9 @@ constexpr Kernels functions = {
     .gemv_panel_bytes = gemv::panel_bytes,
     .gemv_panel_items = gemv::panel_items,
     .gemv_pack = several_rows::pack_panels,
+    .planes_panel_bytes = planes::panel_bytes,
+    .planes_pack = planes::pack,
+    .planes = planes::multiply,
     .compress = stream::compress,
     .expand = stream::expand,
     .measure_items = magnitudes::measure_items,

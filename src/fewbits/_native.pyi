@@ -177,6 +177,18 @@ def product(
 def addition_product(
     a: NDArray[np.float32], b: NDArray[np.float32], y: NDArray[np.float32], threads: int
 ) -> None: ...
+def plane_product(
+    codes: Bytes,
+    weight_bits: int,
+    x: NDArray[np.uint8],
+    bits: int,
+    is_signed: bool,
+    scales: NDArray[np.float32] | None,
+    x_scales: NDArray[np.float32],
+    by_bytes: bool,
+    y: NDArray[np.float32],
+    threads: int,
+) -> None: ...
 
 class Storage(Enum):
     f64 = ...

@@ -11,6 +11,7 @@ import typer
 from fewbits.cli.main import app
 from fewbits.formats import CATALOGUE
 from fewbits.kernels.bits.options import NONFINITES, OVERFLOWS, ROUNDINGS, RULES, ZERO_BLOCKS
+from fewbits.kernels.bits.scale_rules import MEAN_RULES
 from fewbits.recipes import RECIPES
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +45,9 @@ def test_the_page_of_recipes_shows_each_as_it_is(recipe: Any) -> None:
     assert f"```text\n{recipe!r}\n```" in page, "run python tools/recipes_page.py"
 
 
-@pytest.mark.parametrize("name", [*CATALOGUE, *ROUNDINGS, *RULES, *OVERFLOWS, *NONFINITES, *ZERO_BLOCKS])
+@pytest.mark.parametrize(
+    "name", [*CATALOGUE, *ROUNDINGS, *RULES, *MEAN_RULES, *OVERFLOWS, *NONFINITES, *ZERO_BLOCKS]
+)
 def test_every_format_and_choice_appears(name: str) -> None:
     assert f"`{name}`" in MANUAL
 

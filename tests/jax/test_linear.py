@@ -143,6 +143,7 @@ def test_operands_are_drawn_with_a_key_and_other_keys_draw_others() -> None:
         ("add-multiply", "product=add"),
         ("muppet", "schedule=muppet"),
         ("posit8:schedule=", "a shift of its operands"),
+        ("ternary", "scales chosen from a mean"),
         ("fp8-stochastic", "key=None with recipe 'fp8-stochastic'"),
         ("mxfp9", "there is no recipe 'mxfp9'"),
     ],

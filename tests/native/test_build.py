@@ -21,7 +21,7 @@ FLAGS = {
     "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"],
     "avx512_bf16": [
         *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"),
-        *("-mavx512bf16", "-mavx512vbmi"),
+        *("-mavx512bf16", "-mavx512vbmi", "-mavx512vpopcntdq"),
     ],
 }
 # Of the products of matrices, which have more instruction sets to choose from.

@@ -101,6 +101,15 @@ TABLE: dict[str, dict[str, Any]] = {
         **operands("hfp8_e4m3", "hfp8_e4m3", "fp8_e5m2"), "scaling": DYNAMIC, "schedule": "assigned",
     },
     "add-multiply": {"product": "add"},
+    # Li et al., and Zhou et al. for binary weights: latent weights, one scale for a tensor; integers forward.
+    "ternary": {
+        "forward_weight": "ternary_tensor/twn", "dx_weight": "ternary_tensor/twn",
+        "forward_activation": "int8_channel",
+    },
+    "binary": {
+        "forward_weight": "binary_tensor/absmean", "dx_weight": "binary_tensor/absmean",
+        "forward_activation": "int8_channel",
+    },
 }  # fmt: skip
 CASTS = {"parameter", "master", "held_gradient", "first_moment", "second_moment", *operands("", "", "")}
 

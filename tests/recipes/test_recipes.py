@@ -10,7 +10,8 @@ from fewbits.recipes.role_format import read_role_format
 
 
 @pytest.mark.parametrize(
-    "given", ["mxfp6_e3m2", "fp8_e5m2/stochastic", "mxfp4/stochastic/rceil", "posit8_1/shift=2"]
+    "given",
+    ["mxfp6_e3m2", "fp8_e5m2/stochastic", "mxfp4/stochastic/rceil", "posit8_1/shift=2", "ternary_tensor/twn"],
 )
 def test_a_cast_reads_what_it_prints(given: str) -> None:
     assert str(read_role_format(given)) == given
@@ -28,6 +29,7 @@ def test_a_cast_of_a_constructor_keeps_its_slashes_and_brackets() -> None:
         ("mxfp4/shift=x", FormatError),
         ("mxfp4/slope=3", FormatError),
         ("int8/rceil", ArgumentError),
+        ("int8_channel/twn", ArgumentError),
     ],
 )
 def test_a_cast_that_cannot_be_is_refused(given: str, error: type[Exception]) -> None:

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/dequantize/packed.inc.hpp"
+#include "kernels/gemv/dot_bytes.inc.hpp"
 #include "kernels/values/memory.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/rounding.inc.hpp"
@@ -17,6 +18,10 @@ using packed::DecodeBuffers, packed::PreparedDequantize, packed::decode_scales, 
 using memory::unpack;
 using numbers::is_power_of_two, numbers::least, numbers::log2_of, numbers::power_of_two, numbers::tile;
 using rounding::constants_of, rounding::decode_all;
+
+#if defined(__AVX2__)
+using dot_bytes::add_byte_products;
+#endif
 
 using i8 = std::int8_t;
 
@@ -143,13 +148,6 @@ inline void prepare_row(const Gemv& job, const Integers& k, i64 b, u8* workspace
 
 using Words = __m512i;
 
-// Adds the products of unsigned and signed bytes, four in a lane. Written as assembly because CPUs without the
-// instruction run this file too: it is reached where job.byte_products says that this one has it.
-inline Words add_byte_products(Words sum, Words a, Words b) {
-    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
-    return sum;
-}
-
 // Lane i of the result: the sum of four lanes that become neighbours, of register i % 4.
 inline Words add_lanes(const Words* d) {
     const Words first = _mm512_add_epi32(_mm512_unpacklo_epi32(d[0], d[1]), _mm512_unpackhi_epi32(d[0], d[1]));
@@ -215,12 +213,6 @@ inline Sums no_sum() { return _mm512_setzero_ps(); }
 using Words = __m256i;
 
 inline Words load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
-
-// As with AVX-512; AVX-VNNI is a feature of its own, in the encoding of AVX.
-inline Words add_byte_products(Words sum, Words a, Words b) {
-    __asm__("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
-    return sum;
-}
 
 // Lane i of each half of the result: the sum of that half of register i.
 inline Words add_lanes(const Words* d) { return _mm256_hadd_epi32(_mm256_hadd_epi32(d[0], d[1]), _mm256_hadd_epi32(d[2], d[3])); }

@@ -23,6 +23,8 @@ _MSFP = (
 _VSQ = "Dai et al., VS-Quant: Per-Vector Scaled Quantization, MLSys 2021, as reported"
 _QUDA = "QUDA, Clark et al., Comput. Phys. Commun. 181, 2010; its source, color_spinor_field_order.h"
 _HFP8 = "Sun et al., Hybrid 8-bit Floating Point Training, NeurIPS 2019, as reported"
+_TWN = "Li et al., Ternary Weight Networks, 2016"
+_XNOR = "Rastegari et al., XNOR-Net, ECCV 2016"
 _INT = "two's complement integer"
 _GUPTA = "Gupta et al., Deep Learning with Limited Numerical Precision, ICML 2015"
 
@@ -31,6 +33,7 @@ _E4M3 = Float(4, 3, 7, "fn")
 _E5M2 = Float(5, 2, 15, "ieee")
 _E3M2, _E2M3, _E2M1 = Float(3, 2), Float(2, 3), Float(2, 1)
 _E8M0 = Exponent(8, 127)
+_BINARY = Lookup((1.0, -1.0))
 
 
 def _magnitude(bits: int) -> Fixed:
@@ -74,8 +77,8 @@ _TABLE: tuple[tuple[str, Format, str, str], ...] = (
     ("uint8", Fixed(8, 0, "unsigned"), "unsigned integer", "0 to 255"),
     ("uint4", Fixed(4, 0, "unsigned"), "unsigned integer", "0 to 15"),
     ("uint2", Fixed(2, 0, "unsigned"), "unsigned integer", "0 to 3"),
-    ("ternary", _integer(2), "Li et al., Ternary Weight Networks, 2016", "-1 0 1"),
-    ("binary", Lookup((1.0, -1.0)), "Courbariaux et al., BinaryConnect, 2015", "1 -1"),
+    ("ternary", _integer(2), _TWN, "-1 0 1"),
+    ("binary", _BINARY, "Courbariaux et al., BinaryConnect, 2015", "1 -1"),
     ("fixed16_f14", Fixed(16, 14), _GUPTA, "weights: 2 integer and 14 fraction bits"),
     ("fixed16_f10", Fixed(16, 10), _GUPTA, "layer outputs: 6 integer and 10 fraction bits"),
     *((f"posit{n}_{es}", Posit(n, es), _POSIT, f"{n} bits, es = {es}") for n, es in
@@ -102,6 +105,10 @@ _TABLE: tuple[tuple[str, Format, str, str], ...] = (
     *((f"int{n}_{size}", Block(_integer(n), _FP32, size),
        "symmetric integer quantization; Jacob et al., CVPR 2018",
        f"{n}-bit integers, one FP32 scale per {size}") for n in (8, 4) for size in ("tensor", "channel")),
+    *((f"ternary_{size}", Block(_integer(2), _FP32, size), _TWN, f"-1 0 1 with one FP32 scale per {size}")
+      for size in ("tensor", "channel")),
+    *((f"binary_{size}", Block(_BINARY, _FP32, size), _XNOR, f"1 -1 with one FP32 scale per {size}")
+      for size in ("tensor", "channel")),
     ("int8_256", Block(_integer(8), _FP32, 256),
      "Dettmers et al., 8-bit Optimizers via Block-wise Quantization, ICLR 2022, with blocks of 256",
      "8-bit integers, one FP32 scale per 256 values"),

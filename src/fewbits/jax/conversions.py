@@ -19,6 +19,7 @@ from fewbits.jax.numbers import Numbers, constant, from_floats, largest_finite, 
 from fewbits.jax.packing import pack
 from fewbits.jax.scales import Scales, multiplied, scaled, significand_bits
 from fewbits.kernels.bits.options import Choices, Options, decide
+from fewbits.kernels.bits.scale_rules import MEAN_RULES
 
 _DTYPES = (np.dtype(np.float32), np.dtype(jnp.bfloat16), np.dtype(np.float16))
 
@@ -99,6 +100,11 @@ def _checked(
     if given not in _DTYPES:  # of NumPy's float64 jnp.asarray would make float32 in silence
         raise DTypeError(f"an array of {given}; expected float32, bfloat16 or float16: convert it first")
     options = decide(target, choices)
+    if options.scale_rule in MEAN_RULES:
+        raise ArgumentError(
+            f"scale_rule={options.scale_rule!r}, which fewbits.jax does not do: round with fewbits.quantize,"
+            " or leave it out"
+        )
     if not -array.ndim <= axis < max(array.ndim, 1) and not (array.ndim == 0 and axis == -1):
         raise ArgumentError(f"axis={axis} of an array of {array.ndim} dimensions; expected one that it has")
     if (options.rounding == "stochastic") != (key is not None):

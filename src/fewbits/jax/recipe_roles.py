@@ -11,6 +11,7 @@ from jax import Array
 from fewbits.errors import ArgumentError
 from fewbits.jax.conversions import fake_quantize
 from fewbits.kernels.bits.options import options
+from fewbits.kernels.bits.scale_rules import MEAN_RULES
 from fewbits.recipes import Recipe, RoleFormat
 
 VECTORS = {"fp32": jnp.float32, "bf16": jnp.bfloat16, "fp16": jnp.float16}
@@ -25,6 +26,10 @@ def check_recipe(recipe: Recipe) -> None:
         (
             any(f is not None and f.shift is not None for f in recipe.operands.values()),
             "a shift of its operands",
+        ),
+        (
+            any(f is not None and f.scale_rule in MEAN_RULES for f in recipe.operands.values()),
+            f"scales chosen from a mean ({', '.join(MEAN_RULES)})",
         ),
     ):
         if wrong:

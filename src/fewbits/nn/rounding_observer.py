@@ -12,6 +12,7 @@ from torch import nn
 
 from fewbits import kernels
 from fewbits.formats import parse, shares_scale
+from fewbits.kernels.bits.scale_rules import MEAN_RULES
 from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.recipes import RoleFormat
 from fewbits.recipes.recipe import OPERANDS
@@ -197,6 +198,16 @@ def _scaled(precision: LayerPrecision) -> str:
     return f"scale the loss with fewbits.optim.scaler, as {precision.recipe.name} asks for"
 
 
+def _limits(x: torch.Tensor, target: RoleFormat, largest: float) -> torch.Tensor:
+    """Return the largest magnitude each of the values could have kept."""
+    chosen = kernels.options(
+        target.format, rounding=target.rounding, scale_rule=target.scale_rule, overflow="saturate"
+    )
+    amax = largest if shares_scale(target.format, "tensor") else None
+    limits = kernels.limits(x.cpu().numpy(), target.format, 1, chosen, amax)
+    return torch.from_numpy(limits).float().to(x.device)
+
+
 def _sample(x: torch.Tensor, axis: int) -> torch.Tensor:
     """Return whole lines along ``axis``, moved to the end: (lines, n), at most _SAMPLE values or one line."""
     lines = x.detach().movedim(axis, -1)
@@ -216,14 +227,9 @@ def _looked_at(
     finite = torch.isfinite(x)
     x, after = torch.where(finite, x, 0.0), torch.where(finite, after, 0.0)
     magnitude, nonzero = x.abs(), x != 0
-    chosen = kernels.options(
-        target.format, rounding=target.rounding, scale_rule=target.scale_rule, overflow="saturate"
-    )
-    amax = largest if shares_scale(target.format, "tensor") else None
-    limits = (
-        torch.from_numpy(kernels.limits(x.cpu().numpy(), target.format, 1, chosen, amax)).float().to(x.device)
-    )
-    saturated = float((magnitude > limits).float().mean()) if target.shift is None else 0.0
+    saturated = 0.0
+    if target.shift is None and target.scale_rule not in MEAN_RULES:  # whose ends are meant to be passed
+        saturated = float((magnitude > _limits(x, target, largest)).float().mean())
     flushed = float((nonzero & (after == 0)).sum() / nonzero.sum().clamp(min=1))
     lost = float(magnitude[after == 0].sum() / magnitude.sum().clamp(min=torch.finfo(torch.float32).tiny))
     rows = magnitude.amax(1).clamp(min=torch.finfo(torch.float32).tiny)

@@ -25,6 +25,14 @@ _STAGES = (
 _FIXED = "Gupta et al., Deep Learning with Limited Numerical Precision, ICML 2015"
 _MUPPET = "Rajagopal et al., MuPPET: A precision-switching strategy, ICML 2020"
 _ASSIGNED = "Lee, Sharma and Aiken, Training with Mixed-Precision Floating-Point Assignments, 2023"
+_TERNARY = (
+    "Colangelo et al., Exploration of Low Numeric Precision Deep Learning Inference Using Intel FPGAs, FCCM"
+    " 2018; Li et al., Ternary Weight Networks, 2016"
+)
+_BINARY = (
+    "Colangelo et al., FCCM 2018; Zhou et al., DoReFa-Net: Training Low Bitwidth Convolutional Neural"
+    " Networks with Low Bitwidth Gradients, 2016"
+)
 _ADDITION = "Mogami, Deep Neural Network Training Without Multiplications, 2020"
 
 # One power of two for the whole tensor, the smallest that does not saturate: 1 / 2^floor(log2(largest/amax)).
@@ -169,6 +177,8 @@ _TABLE: tuple[tuple[str, str, str, Mapping[str, FieldValue]], ...] = (
         },
     ),
     ("add-multiply", "fp32", _ADDITION, {"product": "add"}),
+    ("ternary", "fp32", _TERNARY, {"weight": "ternary_tensor/twn", "forward_activation": "int8_channel"}),
+    ("binary", "fp32", _BINARY, {"weight": "binary_tensor/absmean", "forward_activation": "int8_channel"}),
 )
 
 RECIPES: dict[str, Recipe] = {"fp32": Recipe("fp32", "plain training; the baseline")}

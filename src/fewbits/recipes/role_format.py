@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fewbits.errors import FormatError
 from fewbits.formats import Format, parse
 from fewbits.kernels.bits.options import ROUNDINGS, RULES, options
+from fewbits.kernels.bits.scale_rules import MEAN_RULES
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,13 @@ def read_role_format(text: str) -> RoleFormat | None:
     for choice in choices:
         if choice in ROUNDINGS:
             rounding = choice
-        elif choice in RULES:
+        elif choice in (*RULES, *MEAN_RULES):
             rule = choice
         elif choice.startswith("shift=") and choice[6:].lstrip("-").isdecimal():
             shift = int(choice[6:])
         else:
             raise FormatError(
                 f"{choice!r} in {text!r} is no rounding ({', '.join(ROUNDINGS)}), no scale rule"
-                f" ({', '.join(RULES)}) and not shift=N"
+                f" ({', '.join((*RULES, *MEAN_RULES))}) and not shift=N"
             )
     return RoleFormat(format, rounding, rule, shift)

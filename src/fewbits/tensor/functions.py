@@ -55,7 +55,8 @@ def quantize(
         axis: the axis along which blocks lie; the last block may be partial.
         rounding: ``nearest_even``, ``nearest_away``, ``toward_zero``, ``up``, ``down`` or ``stochastic``.
         scale_rule: how a power-of-two scale is chosen: ``floor`` (OCP MX v1.0, section 6.3), ``ceil``,
-            ``rceil``, ``even``, ``1.75``, ``midmax``, ``oas`` or ``double_floor``.
+            ``rceil``, ``even``, ``1.75``, ``midmax``, ``oas`` or ``double_floor``. Or how a float32 scale of
+            ternary values is: ``absmean``, which is for binary values too, or ``twn``; docs/rules.md.
         overflow: what an element above the largest value becomes: ``saturate``, ``inf`` or ``nan``. Default:
             infinity for a scalar format that has one, else saturate.
         nonfinite: what NaN and infinity in x become. ``block_nan``: the whole block becomes NaN (the default

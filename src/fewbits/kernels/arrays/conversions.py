@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fewbits.errors import DataError
 from fewbits.formats import Format, shares_scale
 from fewbits.kernels import native, reference
+from fewbits.kernels.arrays.mean_scales import coded, round_by_mean, values_of
 from fewbits.kernels.arrays.threads import threads
 from fewbits.kernels.arrays.values import largest
 from fewbits.kernels.arrays.wide import fake_quantize_wide
@@ -22,6 +23,7 @@ from fewbits.kernels.bits.layout import Packed, empty, packed, unpacked
 from fewbits.kernels.bits.memory import empty_aligned
 from fewbits.kernels.bits.options import Options, options
 from fewbits.kernels.bits.reals import rounded_to_dtype, widened, without_infinity
+from fewbits.kernels.bits.scale_rules import MEAN_RULES
 from fewbits.kernels.native import exact_arithmetic
 
 Array = NDArray[Any]
@@ -45,7 +47,13 @@ def quantize(
             refuse(x, format, chosen.nonfinite)
         return whole
     lines, positions = _last(_finite(x, chosen), axis), _positions(x, axis, chosen)
-    found = packed(reference.quantize(lines, format, chosen, amax, positions), format)
+    by_mean = None if amax is not None else round_by_mean(lines, format, chosen)
+    parts = (
+        reference.quantize(lines, format, chosen, amax, positions)
+        if by_mean is None
+        else coded(*by_mean, format)
+    )
+    found = packed(parts, format)
     for part, values in zip(out or (), found, strict=out is not None):
         if part is not None and values is not None:
             part[...] = values
@@ -107,12 +115,18 @@ def _by_definition(x: Array, format: Format, axis: int, chosen: Options, amax: f
     lines, positions = _last(x, axis), _positions(x, axis, chosen)
     out = np.empty(lines.shape, x.dtype)
     pieces = _chunks(lines)
-    if amax is None and shares_scale(format, "tensor"):
+    if chosen.scale_rule in MEAN_RULES and shares_scale(format, "tensor"):
+        pieces = iter([slice(None)])
+    elif amax is None and shares_scale(format, "tensor"):
         # A NaN or infinity anywhere may decide the scale of the tensor, so it is not processed in pieces.
         amax = largest(x) if np.isfinite(x).all() else None
         pieces = pieces if amax is not None else iter([slice(None)])
     for rows in pieces:
         piece = lines[rows]
+        by_mean = None if amax is not None else round_by_mean(piece, format, chosen)
+        if by_mean is not None:
+            out[rows] = values_of(*by_mean, format)
+            continue
         found = fake_quantize_wide(piece, format, chosen, amax) if x.dtype == np.float64 else None
         if found is None:
             here = None if positions is None else positions[rows]

@@ -18,6 +18,7 @@ from fewbits.formats import Format, parse
 from fewbits.kernels import native, reference
 from fewbits.kernels.arrays.threads import threads
 from fewbits.kernels.bits.options import Options, options
+from fewbits.kernels.bits.scale_rules import MEAN_RULES
 
 Array = NDArray[Any]
 Reals = NDArray[np.float64]
@@ -49,6 +50,8 @@ def fake_quantize_wide(x: Reals, format: Format, chosen: Options, amax: float | 
     element, scales = format.element, format.groups.scales
     is_single = format == _SINGLE and chosen.rounding == "nearest_even"
     if chosen.rounding == "stochastic" or not x.size or not (is_single or _is_coarse(format)):
+        return None
+    if chosen.scale_rule in MEAN_RULES:
         return None
     magnitude = np.abs(x)
     if not (magnitude.max() <= _MOST and np.where(magnitude > 0, magnitude, _MOST).min() >= _LEAST):

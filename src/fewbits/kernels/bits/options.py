@@ -12,9 +12,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from fewbits.errors import ArgumentError
-from fewbits.formats import Format, parse
+from fewbits.formats import Block, Fixed, Float, Format, Lookup, parse
 from fewbits.graphs import cached_property
-from fewbits.kernels.bits.scale_rules import SCALE_RULES
+from fewbits.kernels.bits.scale_rules import MEAN_RULES, SCALE_RULES
 
 OVERFLOWS = ("saturate", "inf", "nan")
 NONFINITES = ("block_nan", "element", "saturate", "raise")
@@ -68,6 +68,30 @@ def has_scale_rule(format: Format) -> bool:
     """Return whether the format's scale is a power of two, which a scale rule chooses."""
     scales = format.groups.scales
     return scales is not None and scales.power_of_two
+
+
+def takes_mean_rule(format: Format, rule: str) -> bool:
+    """Return whether ``rule`` of :data:`MEAN_RULES` chooses the scales of a format.
+
+    They are float32 without a scale above, of ternary values; with ``absmean`` of binary ones too.
+    """
+    if not isinstance(format, Block) or format.outer is not None or format.scale != Float(8, 23, 127, "ieee"):
+        return False
+    return format.element == Fixed(2, 0, "symmetric") or (
+        rule == "absmean" and format.element == Lookup((1.0, -1.0))
+    )
+
+
+def _checked_rule(rule: str, format: Format) -> str:
+    if rule not in MEAN_RULES:
+        check_scale_rule(rule, [format])
+    elif not takes_mean_rule(format, rule):
+        kinds = "ternary or binary" if rule == "absmean" else "ternary"
+        raise ArgumentError(
+            f"scale_rule={rule!r} chooses float32 scales of {kinds} values; {format} has none: take a format"
+            " such as ternary_channel, or leave the rule out"
+        )
+    return rule
 
 
 def check_scale_rule(scale_rule: str, formats: Iterable[Format]) -> None:
@@ -136,13 +160,12 @@ def _decide(format: Format, choices: Choices) -> Options:
     element, scales = format.element, format.groups.scales
     chosen = Options(
         rounding=_one_of("rounding", choices.rounding, ROUNDINGS),
-        scale_rule=choices.scale_rule,
+        scale_rule=_checked_rule(choices.scale_rule, format),
         overflow=_one_of("overflow", choices.overflow or format.default_overflow, OVERFLOWS),
         nonfinite=_one_of("nonfinite", choices.nonfinite or format.default_nonfinite, NONFINITES),
         zero_block=_one_of("zero_block", choices.zero_block or format.default_zero_block, ZERO_BLOCKS),
         random_bits=_checked_random_bits(choices.random_bits, choices.rounding),
     )
-    check_scale_rule(choices.scale_rule, [format])
     if chosen.overflow == "inf" and not element.has_inf:
         raise ArgumentError(f"overflow='inf': {element} has no infinity; use 'saturate'")
     if chosen.overflow == "nan" and not element.has_nan:

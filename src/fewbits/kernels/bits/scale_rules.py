@@ -93,6 +93,16 @@ def _double_floor(element: Element) -> Rule:
     return Rule(1, Fraction(2), True)
 
 
+MEAN_RULES = ("absmean", "twn")
+"""The rules for one float32 scale for ternary or binary values, chosen from the mean magnitude.
+
+``absmean``: the mean of |x|; values are rounded to the nearest multiple (Ma et al., The Era of 1-bit LLMs,
+2024, equations 1 to 3, for ternary; Rastegari et al., XNOR-Net, ECCV 2016, equation 6, for binary values).
+``twn``: beyond 0.7 times the mean of |x| values are 1 or -1, else 0; the scale is the mean of |x| beyond
+that (Li et al., Ternary Weight Networks, 2016, equations 3 and 6).
+"""
+TWN_THRESHOLD = 0.7  # times the mean magnitude
+
 SCALE_RULES: MappingProxyType[str, Callable[[Element], Rule]] = MappingProxyType(
     {
         "floor": _floor,

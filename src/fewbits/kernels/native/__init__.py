@@ -24,6 +24,7 @@ from fewbits.kernels.native.gemm.product import (
     side_by_side,
 )
 from fewbits.kernels.native.gemv.gemv import gemv, gemv_format, gemv_lent, supports_product
+from fewbits.kernels.native.gemv.planes import can_multiply_bytes, plane_product
 from fewbits.kernels.native.jobs.packed import joins_lines
 from fewbits.kernels.native.jobs.plan import Plan, plan, reading_plan
 from fewbits.kernels.native.nm.permutation import PermutationSearch
@@ -51,6 +52,7 @@ __all__ = [
     "active_isa",
     "addition_product",
     "available_isas",
+    "can_multiply_bytes",
     "compress",
     "counter_uniform",
     "dequantize",
@@ -72,6 +74,7 @@ __all__ = [
     "joins_lines",
     "magnitudes",
     "plan",
+    "plane_product",
     "product",
     "quantize",
     "quantize_lent",

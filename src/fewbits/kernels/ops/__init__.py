@@ -12,6 +12,7 @@ from fewbits.kernels.ops.flat import (
     top_k,
 )
 from fewbits.kernels.ops.nm import check_masks, compress, expand
+from fewbits.kernels.ops.planes import plane_product
 from fewbits.kernels.ops.products import (
     addition_product,
     bfloat16_product,
@@ -37,6 +38,7 @@ __all__ = [
     "gemv_int8",
     "largest_finite",
     "multiplies_rounded",
+    "plane_product",
     "quantize",
     "quantize_flat",
     "quantize_with_feedback",

@@ -98,7 +98,7 @@ def _gemv_tangent(ctx: Any, tangent: torch.Tensor | None, *_: Any) -> torch.Tens
 derive(LIBRARY, "gemv", 5, _gemv_gradients, _gemv_tangent, keeps=True)
 
 
-def _rows_of_a_batch(operator: Callable[..., torch.Tensor]) -> Callable[..., tuple[torch.Tensor, int]]:
+def rows_of_a_batch(operator: Callable[..., torch.Tensor]) -> Callable[..., tuple[torch.Tensor, int]]:
     """Return the rule of torch.vmap for an operator of rows and the parts of a packed matrix."""
 
     def rule(
@@ -117,7 +117,7 @@ def _rows_of_a_batch(operator: Callable[..., torch.Tensor]) -> Callable[..., tup
     return rule
 
 
-torch.library.register_vmap("fewbits::gemv", _rows_of_a_batch(torch.ops.fewbits.gemv), lib=LIBRARY)
+torch.library.register_vmap("fewbits::gemv", rows_of_a_batch(torch.ops.fewbits.gemv), lib=LIBRARY)
 
 
 def gemv(
@@ -171,7 +171,7 @@ def _gemv_int8(
 define(_gemv_int8, _empty_rows)
 # The rounding of x passes derivatives on as they are.
 derive(LIBRARY, "gemv_int8", 5, _gemv_gradients, _gemv_tangent, keeps=True)
-torch.library.register_vmap("fewbits::gemv_int8", _rows_of_a_batch(torch.ops.fewbits.gemv_int8), lib=LIBRARY)
+torch.library.register_vmap("fewbits::gemv_int8", rows_of_a_batch(torch.ops.fewbits.gemv_int8), lib=LIBRARY)
 
 
 def gemv_int8(

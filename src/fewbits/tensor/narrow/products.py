@@ -11,15 +11,18 @@ from typing import Any, TypeGuard
 import torch
 
 from fewbits import kernels
-from fewbits.errors import ArgumentError
+from fewbits.errors import ArgumentError, FormatError
 from fewbits.formats import Format
 from fewbits.kernels import ops
+from fewbits.kernels.arrays import planes
 from fewbits.kernels.bits.options import Choices
 from fewbits.kernels.ops.direct import is_recorded
 from fewbits.kernels.ops.tensors import array
 from fewbits.tensor import inputs
 from fewbits.tensor.narrow.operands import check_matmul, check_matvec
 from fewbits.tensor.narrow.tensor import NarrowTensor
+
+_MOST_COUNTED = 64  # vectors of a product by bits; a matrix unit multiplies more of them faster
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -70,6 +73,9 @@ def matmul(a: torch.Tensor, b: torch.Tensor, format: str | Format | None = None)
     if format is None:
         return product(a, b)
     target = inputs.format(format)
+    if _is_counted(a, b, target):
+        assert isinstance(b, NarrowTensor)
+        return _plane_product(a, b, target)
     sides = ((a, max(a.ndim - 1, 0)), (b, max(b.ndim - 2, 0)))
     if _in_panels(a, b, target) and not any(is_recorded(x) for x in (a, b)):
         return _by_panels(a, b, target)
@@ -78,6 +84,16 @@ def matmul(a: torch.Tensor, b: torch.Tensor, format: str | Format | None = None)
         for x, axis in sides
     )
     return _multiplied(left, right, target)
+
+
+def _is_counted(a: torch.Tensor, b: torch.Tensor, format: Format) -> bool:
+    """Return whether few vectors ``a``, rounded to integers, meet a ternary or binary matrix ``b``."""
+    few = 0 < a.shape[:-1].numel() <= _MOST_COUNTED and a.ndim > 0 and b.ndim == 2
+    fits = few and a.shape[-1] == b.shape[0] and a.dtype == b.dtype and not isinstance(a, NarrowTensor)
+    # 1 and -1 would take another scale here than in matvec.
+    if not fits or planes.activation_bits(format) is None or not format.element.has_zero:
+        return False
+    return isinstance(b, NarrowTensor) and b.axis == 0 and _counts(b)
 
 
 def matvec(weight: torch.Tensor, x: torch.Tensor, *, activation: str | None = None) -> torch.Tensor:
@@ -90,23 +106,59 @@ def matvec(weight: torch.Tensor, x: torch.Tensor, *, activation: str | None = No
         x: (..., k), ordinary.
         activation: None multiplies x as it is. ``"int8_32"`` rounds it first to int8 with a float32 scale for
             each 32 values, which is faster; each value changes by at most 1/253 of the largest magnitude of
-            its 32. Derivatives are those of the product with x as it is.
+            its 32. For ternary and binary weights also a format of integers of 1 to 8 bits, or of 1 and -1,
+            with a float32 scale for each vector, such as ``"int8_channel"`` or ``"binary_channel"``: integers
+            multiply exactly. Derivatives are those of the product with x as it is.
 
     Raises:
         DTypeError: an operand is not a floating-point tensor, or the dtypes differ.
         ArgumentError: the shapes do not fit, there is no such activation, or it is given with a weight that
-            is not packed along k.
+            is not packed along k, or not ternary or binary.
     """
     check_matvec(weight, x)
     if activation is None:
         return linear(x, weight)
-    if activation != "int8_32":
-        raise ArgumentError(f"activation={activation!r}; expected None or 'int8_32'")
+    integers = None if activation == "int8_32" else _integers(activation)
     if isinstance(x, NarrowTensor) or not isinstance(weight, NarrowTensor) or weight.axis != 1:
         raise ArgumentError(
-            "activation='int8_32' takes an ordinary x and a weight packed along its last axis: quantize it so"
+            f"activation={activation!r} takes an ordinary x and a weight packed along its last axis: quantize"
+            " it so"
         )
-    return _gemv(x, weight, ops.gemv_int8)
+    if integers is None:
+        return _gemv(x, weight, ops.gemv_int8)
+    if not _counts(weight):
+        raise ArgumentError(
+            f"activation={activation!r} with {weight!r}; it takes ternary or binary weights, all stored, with"
+            " float32 scales per channel or tensor, such as ternary_channel: use 'int8_32' for others"
+        )
+    return _plane_product(x, weight, integers)
+
+
+def _integers(activation: str) -> Format:
+    """Return the format of integers, with a scale for each vector, that ``activation`` names."""
+    try:
+        found = inputs.format(activation)
+    except FormatError:
+        found = None
+    if found is None or planes.activation_bits(found) is None:
+        raise ArgumentError(
+            f"activation={activation!r}; expected None or 'int8_32', or with ternary and binary weights a"
+            " format of integers of 1 to 8 bits with a float32 scale per channel, such as 'int8_channel'"
+        )
+    return found
+
+
+def _counts(weight: NarrowTensor) -> bool:
+    """Return whether bits of ``weight`` can be counted: ternary or binary, none left out."""
+    return weight.sparsity is None and planes.weight_bits(weight.format) > 0
+
+
+def _plane_product(x: torch.Tensor, w: NarrowTensor, activation: Format) -> torch.Tensor:
+    """Return the product of ``x``, rounded to integers, with the lines of ``w`` along its block axis."""
+    lines = w.shape[1 - w.axis]
+    parts = tuple(None if part is None else part.contiguous() for part in w.pieces)
+    y = ops.plane_product(_rows(x), parts, w.format, lines, activation)
+    return y.reshape(*x.shape[:-1], lines)
 
 
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

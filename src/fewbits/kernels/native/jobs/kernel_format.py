@@ -9,7 +9,7 @@ import numpy as np
 from fewbits import _native
 from fewbits.formats import Element, Format, ValueGrid
 from fewbits.kernels.bits.options import Options
-from fewbits.kernels.bits.scale_rules import SCALE_RULES
+from fewbits.kernels.bits.scale_rules import MEAN_RULES, SCALE_RULES
 from fewbits.kernels.native.jobs.tables import table
 from fewbits.kernels.reference.values.encode import encode
 
@@ -27,11 +27,11 @@ def kernel_format(format: Format, options: Options) -> _native.Format | None:
     """Return the record for the compiled kernels, or None if they do not support the format.
 
     They support every format in the catalogue. Left to the definition: block elements outside the range of
-    float32 before scaling, floats with subnormals below 2^-126, shifts shared by more than 512 values, and
-    two-level formats whose scale and element together exceed 24 bits.
+    float32 before scaling, floats with subnormals below 2^-126, shifts shared by more than 512 values,
+    two-level formats whose scale and element together exceed 24 bits, and scales chosen from a mean.
     """
     element = format.element
-    if not (_holds(element) and _holds_scales(format)):
+    if not (_holds(element) and _holds_scales(format)) or options.scale_rule in MEAN_RULES:
         return None
     p = _native.Format()
     if element.grid is not None:

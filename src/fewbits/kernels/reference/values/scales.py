@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fewbits.errors import ArgumentError
 from fewbits.formats import Element, Format, decode
 from fewbits.kernels.bits.layout import Parts
 from fewbits.kernels.bits.options import Options
 from fewbits.kernels.bits.packing import code_dtype
-from fewbits.kernels.bits.scale_rules import SCALE_RULES
+from fewbits.kernels.bits.scale_rules import MEAN_RULES, SCALE_RULES, TWN_THRESHOLD
 from fewbits.kernels.reference.values.blocks import blocks_of, largest_of, spread
 from fewbits.kernels.reference.values.encode import encode
 
@@ -58,6 +59,9 @@ def scaled(
     # An amax far too small: the element saturates. A signalling NaN is a NaN like the others.
     with np.errstate(over="ignore", invalid="ignore"):
         quotient = x / spread(divisor.astype(x.dtype), scales.size, x.shape)
+    if options.scale_rule == "twn":
+        beyond = np.abs(x) > spread(TWN_THRESHOLD * mean_of(x, scales.size), scales.size, x.shape)
+        quotient = np.where(beyond, np.sign(x), x.dtype.type(0))
     return Parts(empty, codes, None, outer), quotient.astype(np.float64)
 
 
@@ -119,6 +123,9 @@ def _real_scales(
     biggest = np.minimum(largest, most).astype(f32)
     top = f32(format.element.max)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        if options.scale_rule in MEAN_RULES:
+            codes = _encode_scale(mean_scale(x, format, options, amax), largest, scale, options)
+            return codes, None, decode(scale, codes).astype(f32)
         if outer is None:
             codes = _encode_scale(biggest / top, largest, scale, options)
             return codes, None, decode(scale, codes).astype(f32)
@@ -131,6 +138,30 @@ def _real_scales(
         codes = _encode_scale(biggest * (gain * (f32(1) / top)), largest, scale, options)
         divisor = np.maximum(decode(scale, codes).astype(f32) / gain, np.finfo(f32).smallest_subnormal)
         return codes, np.minimum(f32(1) / gain, most), divisor
+
+
+def mean_scale(x: Array, format: Format, options: Options, amax: float | None) -> NDArray[np.float32]:
+    """Return the scales of MEAN_RULES: means in float64, rounded to float32."""
+    if amax is not None:
+        raise ArgumentError(
+            f"amax={amax} with scale_rule={options.scale_rule!r}, which takes the mean of all values and not"
+            " the largest: leave amax out, and give the whole tensor"
+        )
+    assert format.groups.scales is not None
+    size = format.groups.scales.size
+    mean = mean_of(x, size)
+    if options.scale_rule == "twn":
+        magnitude = np.abs(x.astype(np.float64))
+        beyond = magnitude > spread(TWN_THRESHOLD * mean, size, x.shape)
+        count = blocks_of(beyond, size).sum(axis=-1)
+        mean = blocks_of(np.where(beyond, magnitude, 0), size).sum(axis=-1) / np.maximum(count, 1)
+    return np.minimum(mean, np.finfo(np.float32).max).astype(np.float32)
+
+
+def mean_of(x: Array, size: int | str) -> Reals:
+    """Return the mean magnitude of each block, (..., blocks), in float64."""
+    count = x.size if size == "tensor" else blocks_of(np.ones(x.shape[-1]), size).sum(axis=-1)
+    return np.asarray(blocks_of(np.abs(x.astype(np.float64)), size).sum(axis=-1) / np.maximum(count, 1))
 
 
 def _encode_scale(wanted: NDArray[np.float32], largest: Array, scale: Element, options: Options) -> Array:
