@@ -177,7 +177,7 @@ def _decode_float(f: Float, codes: Tensor) -> Tensor:
     value = torch.where(negative, -value, value)
     if f.special == "fn":
         return torch.where(top & (fraction == (1 << m) - 1), torch.nan, value)
-    return torch.where(codes == f.nan_code, torch.nan, value) if f.special == "fnuz" else value
+    return torch.where(codes.eq(f.nan_code or 0), torch.nan, value) if f.special == "fnuz" else value
 
 
 def _decode_fixed(f: Fixed, codes: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ def words_of(first: int, last: int, seed: int, rounds: int, device: torch.device
     counter = torch.arange(first, last, device=device)
     low, high = _int32(counter), _int32(counter >> 32)
     nothing = torch.zeros_like(low)
-    signed = seed - (1 << 64) if isinstance(seed, int) and seed >> 63 else seed  # a symbol is signed
+    signed = seed - (1 << 64) if type(seed) is int and seed >> 63 else seed  # a symbol is signed
     key = torch.full((1,), signed, dtype=torch.int64, device=device)
     keys = [_int32(key), _int32(key >> 32), nothing[:1], nothing[:1]]
     return torch.stack(_threefry([low, high, nothing, nothing], keys, rounds))
