@@ -8,6 +8,9 @@ import torch
 import fewbits as fb
 from fewbits.kernels import force_backend
 
+# torch.compile does it.
+pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+
 
 @pytest.fixture(autouse=True)
 def _portable() -> Iterator[None]:
@@ -17,19 +20,27 @@ def _portable() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def model() -> torch.nn.Module:
-    """Return two products with a nonlinearity between them."""
+NAMES = ("mxfp8_e4m3", "mxfp6_e3m2", "nvfp4", "mx9", "int8_channel")
+
+
+def in_one_graph_and_one_by_one(name: str, backend: str) -> None:
+    """Compare a layer, compiled without a break and not compiled, with what the CPU's kernels give."""
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.ReLU(), torch.nn.Linear(96, 32))
-
-
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch.compile does it
-@pytest.mark.parametrize("name", ["mxfp8_e4m3", "mxfp6_e3m2", "nvfp4", "mx9", "int8_channel"])
-def test_the_forward_of_a_prepared_model_has_the_bits_of_the_cpu(name: str) -> None:
-    prepared = fb.prepare(model(), f"mx:weight={name},activation={name},gradient={name}")
+    layer = fb.prepare(torch.nn.Sequential(torch.nn.Linear(64, 32)), f"mx:weight={name},activation={name}")
     x = torch.randn(8, 64)
-    wanted = prepared(x)
-    force_backend("portable")
-    assert torch.equal(prepared(x), wanted)
-    found = torch.compile(prepared, fullgraph=True, backend="aot_eager")(x)
-    assert torch.equal(found, wanted)
+    with torch.no_grad():
+        wanted = layer(x)
+        force_backend("portable")
+        assert torch.equal(layer(x), wanted)
+        assert torch.equal(torch.compile(layer, fullgraph=True, backend=backend)(x), wanted)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_forward_of_a_prepared_layer_has_no_break_and_the_bits_of_the_cpu(name: str) -> None:
+    in_one_graph_and_one_by_one(name, "eager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_inductor_gives_a_prepared_layer_the_same_bits(name: str) -> None:
+    in_one_graph_and_one_by_one(name, "inductor")

@@ -11,10 +11,9 @@ import torch
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format, parse, shares_scale
 from fewbits.graphs import constant_in_graphs
-from fewbits.kernels import portable
+from fewbits.kernels import exact_arithmetic, portable
 from fewbits.kernels.arrays import conversions
 from fewbits.kernels.arrays import lent as kernels
-from fewbits.kernels.arrays.conversions import exact_arithmetic
 from fewbits.kernels.bits.options import Choices, decide, read_format, read_options
 from fewbits.kernels.ops import by_triton
 from fewbits.kernels.ops.backends import active_backend, is_native

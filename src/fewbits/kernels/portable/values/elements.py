@@ -52,13 +52,13 @@ def round_gridded(element: Element, x: Numbers, chosen: Options, drawn: Tensor |
     found = round_to_grid(
         magnitude, negative, lowest, grid.mantissa_bits, layout, chosen, drawn, has_finer=finer
     ).bits
-    limit = scaled_constant(element.max, x.unit, layout)
+    limit = scaled_constant(element.max, x.unit, layout, x.least_unit)
     if element.min != -element.max:
-        limit = torch.where(negative, scaled_constant(-element.min, x.unit, layout), limit)
+        limit = torch.where(negative, scaled_constant(-element.min, x.unit, layout, x.least_unit), limit)
     y = torch.minimum(found, limit)
     if chosen.overflow != "saturate":
         infinite = magnitude == layout.infinity
-        beyond = found > scaled_constant(element.max, x.unit, layout, down=True)
+        beyond = found > scaled_constant(element.max, x.unit, layout, x.least_unit, down=True)
         further = beyond & away_from_zero_on_overflow(negative, chosen.rounding) | infinite
         y = torch.where(further, layout.infinity if chosen.overflow == "inf" else layout.nan, y)
     if element.has_nan and chosen.nonfinite == "element":
@@ -177,7 +177,7 @@ def _decode_float(f: Float, codes: Tensor) -> Tensor:
     value = torch.where(negative, -value, value)
     if f.special == "fn":
         return torch.where(top & (fraction == (1 << m) - 1), torch.nan, value)
-    return torch.where(codes == f.nan_code, torch.nan, value) if f.special == "fnuz" else value
+    return torch.where(codes.eq(f.nan_code or 0), torch.nan, value) if f.special == "fnuz" else value
 
 
 def _decode_fixed(f: Fixed, codes: Tensor) -> Tensor:

@@ -14,13 +14,13 @@ Tensor = torch.Tensor
 
 
 class Rounded(NamedTuple):
-    """Magnitudes on a grid: ``count`` x 2^(binade - bias - mantissa bits).
+    """Magnitudes on a grid: ``counts`` x 2^(binade - bias - mantissa bits).
 
     A subnormal may lie on a finer grid than its dtype has: its ``shift`` is negative, and the count lacks as
     many zeros at its end.
     """
 
-    count: Tensor
+    counts: Tensor
     shift: Tensor  # bits by which significands were rounded
     binade: Tensor  # with the bias of the layout
     bits: Tensor  # the magnitude in the layout; beyond its largest, infinity or more

@@ -61,7 +61,8 @@ def _key(x: Tensor) -> Tensor:
 def keys(x: NDArray[np.float64]) -> Keys:
     """Return float64 as integers in the same order; minus zero equals zero."""
     bits = np.ascontiguousarray(x + 0.0).view(np.int64)
-    return np.where(bits < 0, -(bits & np.int64(DOUBLE.magnitude)), bits)
+    ordered: Keys = np.where(bits < 0, -(bits & np.int64(DOUBLE.magnitude)), bits)
+    return ordered
 
 
 @lru_cache(maxsize=64)
@@ -83,4 +84,5 @@ def thresholds(element: Element, rounding: str) -> Keys:
     nearest = keys(middle) + ~at_middle_up
     if element.reals_only:  # a nonzero value never rounds to zero
         nearest = np.where(low == 0, 1, np.where(high == 0, 0, nearest))
-    return nearest
+    rising_keys: Keys = nearest
+    return rising_keys
