@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from fewbits.kernels.reference.values.threefry import KEYED_BY, ROTATIONS, ROUNDS
@@ -42,6 +44,6 @@ def _low(x: torch.Tensor) -> torch.Tensor:
     return (((x & _LOW) ^ _SIGN) - _SIGN).int()
 
 
-def _signed(seed: int) -> int:
-    """Return the int64 with the bits of a seed."""
+def _signed(seed: Any) -> Any:
+    """Return the int64 with the bits of a seed; a symbol is no int, and signed."""
     return seed - (1 << 64) if isinstance(seed, int) and seed >> 63 else seed
