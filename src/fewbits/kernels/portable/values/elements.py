@@ -52,13 +52,13 @@ def round_gridded(element: Element, x: Numbers, chosen: Options, drawn: Tensor |
     found = round_to_grid(
         magnitude, negative, lowest, grid.mantissa_bits, layout, chosen, drawn, has_finer=finer
     ).bits
-    limit = scaled_constant(element.max, x.unit, layout)
+    limit = scaled_constant(element.max, x.unit, layout, x.least_unit)
     if element.min != -element.max:
-        limit = torch.where(negative, scaled_constant(-element.min, x.unit, layout), limit)
+        limit = torch.where(negative, scaled_constant(-element.min, x.unit, layout, x.least_unit), limit)
     y = torch.minimum(found, limit)
     if chosen.overflow != "saturate":
         infinite = magnitude == layout.infinity
-        beyond = found > scaled_constant(element.max, x.unit, layout, down=True)
+        beyond = found > scaled_constant(element.max, x.unit, layout, x.least_unit, down=True)
         further = beyond & away_from_zero_on_overflow(negative, chosen.rounding) | infinite
         y = torch.where(further, layout.infinity if chosen.overflow == "inf" else layout.nan, y)
     if element.has_nan and chosen.nonfinite == "element":

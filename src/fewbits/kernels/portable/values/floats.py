@@ -95,13 +95,16 @@ def power_of_two(exponent: Tensor) -> Tensor:
     return (exponent.to(torch.int64) + DOUBLE.bias << DOUBLE.fraction).view(torch.float64)
 
 
-def scaled_constant(value: float, exponent: Tensor, layout: Layout, *, down: bool = False) -> Tensor:
+def scaled_constant(
+    value: float, exponent: Tensor, layout: Layout, least: int, *, down: bool = False
+) -> Tensor:
     """Return the bits of ``value`` x 2^exponent, to nearest even or down; infinity beyond the largest.
 
     Args:
         value: not negative, exact in the layout's dtype.
         exponent: integers, a tensor.
         layout: of the result.
+        least: below which no exponent is.
         down: whether what is below the smallest subnormal is cut.
     """
     f, exponent = layout.fraction, exponent.to(layout.integer)
@@ -109,11 +112,15 @@ def scaled_constant(value: float, exponent: Tensor, layout: Layout, *, down: boo
     significand = int(part * 2.0 ** (f + 1))
     if not significand:
         return torch.zeros_like(exponent)
-    field = exponent.to(layout.integer) + (power - 1 + layout.bias)
-    normal = (field - 1 << f) + significand
+    offset = power - 1 + layout.bias
+    field = exponent.to(layout.integer) + offset
+    # One binade above the largest all is beyond it.
+    normal = ((field - 1).clamp(max=2 * layout.bias) << f).add(significand).clamp(max=layout.infinity)
+    if least + offset > 0:
+        return normal
     lost = (1 - field).clamp(0, f + 2)
     tiny = significand >> lost if down else nearest_even(torch.full_like(field, significand), lost)
-    return torch.where(field > 2 * layout.bias, layout.infinity, torch.where(field > 0, normal, tiny))
+    return torch.where(field > 0, normal, tiny)
 
 
 def nearest_even(significand: Tensor, shift: Tensor) -> Tensor:

@@ -60,12 +60,14 @@ def scales_of(
     magnitude = bits & layout.magnitude
     bad, per_block = None, options.nonfinite == "block_nan"
     if per_block:
-        bad = magnitude.amax(BLOCK, keepdim=True) >= layout.infinity
+        bad = _largest(magnitude, BLOCK, layout) >= layout.infinity
     if options.nonfinite == "element" or (per_block and not (rounds_only and outer is None)):
         magnitude = torch.where(magnitude < layout.infinity, magnitude, 0)
     given = None if amax is None else bits_of(torch.full((), amax, dtype=layout.real, device=bits.device))
     sub = magnitude.amax(SUB_BLOCK, keepdim=True)
     largest = sub.amax(BLOCK, keepdim=True)
+    if shifts is None and _has_least_scale_for_subnormals(format, options, layout):
+        sub = largest = _largest(magnitude, BLOCK, layout)
     if given is not None and scales.size == "tensor":
         largest = given.expand_as(largest)
     if scales.power_of_two:
@@ -78,17 +80,39 @@ def scales_of(
     return Scales(bad, None, None, *_real_scales(largest, whole, layout, format, options))
 
 
+def _largest(magnitude: Tensor, axes: tuple[int, ...], layout: Layout) -> Tensor:
+    """Return the largest magnitudes, as real numbers: Inductor has no fast maximum of integers.
+
+    Where subnormals are flushed, any of them may come out for the largest of nothing but them.
+    """
+    return magnitude.view(layout.real).amax(axes, keepdim=True).view(layout.integer) & layout.magnitude
+
+
+def _has_least_scale_for_subnormals(format: Format, options: Options, layout: Layout) -> bool:
+    """Return whether all blocks of subnormals have the smallest scale, that of zeros too."""
+    scales = format.groups.scales
+    if scales is None or not scales.power_of_two or options.zero_block != "smallest":
+        return False
+    rule = SCALE_RULES[options.scale_rule](format.element)
+    carry = rule.first(layout.fraction) < 1 << layout.fraction
+    return rule.plus - format.element.emax - layout.bias + carry <= scales.element.emin
+
+
 def _shared_exponent(
     largest: Tensor, layout: Layout, element: Element, scale: Element, options: Options
 ) -> Tensor:
-    rule = SCALE_RULES[options.scale_rule](element)
-    exponent = exponent_of(largest, layout) + (rule.plus - element.emax - layout.bias)
-    first = rule.first(layout.fraction)
-    if first < 1 << layout.fraction:  # the step is within a binade
-        exponent = exponent + (fraction_of(largest, layout) >= first).to(exponent.dtype)
+    f, rule = layout.fraction, SCALE_RULES[options.scale_rule](element)
+    carry = (1 << f) - rule.first(f)  # added to a fraction, it reaches the next exponent from the step on
+    offset = rule.plus - element.emax - layout.bias
+    if offset + (carry > 0) <= scale.emin:  # the exponents of subnormals do not matter
+        exponent = (largest + carry >> f) + offset
+    else:
+        up = fraction_of(largest, layout) + carry >> f
+        exponent = exponent_of(largest, layout) + offset + up
     zero = scale.emin if options.zero_block == "smallest" else min(max(0, scale.emin), scale.emax)
     # A block beyond the largest scale keeps that scale and saturates; one below the smallest loses low bits.
-    return torch.where(largest > 0, exponent.clamp(scale.emin, scale.emax), zero).to(torch.int32)
+    chosen = exponent.clamp(scale.emin, scale.emax).to(torch.int32)
+    return chosen if zero == scale.emin else torch.where(largest > 0, chosen, zero)
 
 
 def _shifts(sub: Tensor, exponent: Tensor, layout: Layout, format: Format) -> Tensor:
