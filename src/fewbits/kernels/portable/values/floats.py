@@ -113,13 +113,13 @@ def scaled_constant(
     if not significand:
         return torch.zeros_like(exponent)
     offset = power - 1 + layout.bias
-    field = exponent + offset
+    field = exponent.to(layout.integer) + offset
     # One binade above the largest all is beyond it.
     normal = ((field - 1).clamp(max=2 * layout.bias) << f).add(significand).clamp(max=layout.infinity)
     if least + offset > 0:
         return normal
     lost = (1 - field).clamp(0, f + 2)
-    tiny = significand >> lost if down else nearest_even(torch.full_like(exponent, significand), lost)
+    tiny = significand >> lost if down else nearest_even(torch.full_like(field, significand), lost)
     return torch.where(field > 0, normal, tiny)
 
 

@@ -18,9 +18,10 @@ def words(first: int, last: int, seed: int, device: torch.device, rounds: int = 
     counter = torch.arange(first, last, device=device)
     none = torch.zeros_like(counter, dtype=torch.int32)
     x = [_low(counter), _low(counter >> 32), none, none]
-    # A tensor, since a graph may hold the seed as a symbol, which is signed.
-    key = torch.full((1,), _signed(seed), dtype=torch.int64, device=device)
-    low, high = _low(key), _low(key >> 32)
+    # Tensors, since a graph may hold the seed as a symbol.
+    low, high = (
+        _low(torch.full((1,), word, dtype=torch.int64, device=device)) for word in (seed & _LOW, seed >> 32)
+    )
     keys = [low, high, torch.zeros_like(low), torch.zeros_like(low), low ^ high ^ KEYED_BY]
     x = [word + k for word, k in zip(x, keys, strict=False)]
     for done in range(rounds):
@@ -40,8 +41,3 @@ def words(first: int, last: int, seed: int, device: torch.device, rounds: int = 
 def _low(x: torch.Tensor) -> torch.Tensor:
     """Return the lower 32 bits of int64 as int32 with those bits."""
     return (((x & _LOW) ^ _SIGN) - _SIGN).int()
-
-
-def _signed(seed: int) -> int:
-    """Return the int64 with the bits of a seed."""
-    return seed - (1 << 64) if isinstance(seed, int) and seed >> 63 else seed
