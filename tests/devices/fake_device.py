@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from inspect import getattr_static
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ _READS = {
 }
 _INDEXED = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default)
 _begin: Callable[[TorchDispatchMode], None] = TorchDispatchMode.__init__
+_DATA: Any = getattr_static(torch.Tensor, "data")
 _SOURCE = str(Path(__file__).parents[2] / "src")
 
 
@@ -75,6 +77,11 @@ class DeviceTensor(torch.Tensor):
         raise RuntimeError("the address of a tensor on the device was read: its values are not on the host")
 
 
+def _replace_data(self: DeviceTensor, new: DeviceTensor) -> None:
+    _DATA.__set__(self, new)
+    self.hidden = new.hidden
+
+
 def _outside(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     raise AssertionError(f"{func} of a tensor on the device outside of `with fake_device()`")
 
@@ -82,6 +89,8 @@ def _outside(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
 for _name, _value in {
     "__torch_dispatch__": classmethod(_outside),
     "__torch_function__": torch._C._disabled_torch_function_impl,
+    "data": property(_DATA.__get__, _replace_data),
+    "tolist": lambda self: self.cpu().tolist(),
     "__repr__": lambda self, **_: f"DeviceTensor({tuple(self.shape)}, {self.dtype})",
 }.items():
     setattr(DeviceTensor, _name, _value)  # whose types torch has for itself only
@@ -114,7 +123,7 @@ class FakeDevice(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if any(issubclass(t, torch.Tensor) and not issubclass(t, _OWN) for t in types):
+        if any(issubclass(t, torch.Tensor) and t not in _OWN for t in types):
             return NotImplemented  # a NarrowTensor, say, which takes it to its parts
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         here = [t for t in tensors if isinstance(t, DeviceTensor)]
@@ -178,7 +187,7 @@ class FakeDevice(TorchDispatchMode):
         self.transfers.append(Transfer(way, what, _line_of_fewbits()))
 
 
-_OWN = (DeviceTensor, torch.nn.Parameter, torch.nn.Buffer)
+_OWN = (torch.Tensor, DeviceTensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def _line_of_fewbits() -> str:
