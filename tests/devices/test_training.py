@@ -1,4 +1,4 @@
-"""Training on a device: prepared models, optimizers and loss scalers wait for nothing, nor do skipped steps."""
+"""Training on a device: prepared models, optimizers and loss scalers wait for nothing."""
 
 from collections.abc import Callable
 from typing import Any
