@@ -11,6 +11,7 @@ from scipy import linalg
 
 from fewbits import solvers
 from fewbits.errors import ArgumentError, DataError
+from fewbits.solvers import lattice
 from tests.devices.fake_device import DEVICE, FakeDevice
 
 PRECISIONS = ("auto", "fp64", "fp32", "bf16x2", "int8x2", "fp16", "mxfp8_e4m3")
@@ -30,6 +31,11 @@ def matrix(n: int, kind: type = float, *, definite: bool = False, condition: flo
 def large(device: FakeDevice, n: int) -> list[str]:
     """Return what the host read that has the size of the matrix."""
     return [str(t) for t in device.reads if f"({n}, {n}" in t.what]
+
+
+def copies(device: FakeDevice) -> list[str]:
+    """Return what the host copied; to check that values are finite it waits for one truth."""
+    return [str(t) for t in device.reads if not t.what.startswith("a ")]
 
 
 @pytest.mark.parametrize("definite", [False, True])
@@ -151,7 +157,7 @@ def test_two_devices_are_refused(device: FakeDevice) -> None:
         solvers.cg(there, device.put(b), b)
     with pytest.raises(ArgumentError, match="M is a matrix on cpu, and the vectors are on lazy:0"):
         solvers.cg(there, device.put(b), M=a)
-    assert device.reads == []
+    assert copies(device) == []
 
 
 def test_what_only_the_cpu_multiplies_is_refused_by_name(device: FakeDevice) -> None:
@@ -166,4 +172,25 @@ def test_what_only_the_cpu_multiplies_is_refused_by_name(device: FakeDevice) -> 
     for sparse in (rows, solvers.CompressedRows(rows)):
         with pytest.raises(ArgumentError, match="A is a matrix on cpu, and the vectors are on lazy:0"):
             solvers.cg(sparse, b)
-    assert device.reads == []
+    assert copies(device) == []
+
+
+def test_low_modes_and_lattices_are_of_the_cpu(device: FakeDevice) -> None:
+    there = device.put(torch.eye(16, dtype=torch.float64))
+    with pytest.raises(ArgumentError, match="A is a matrix on lazy:0, and the vectors are on cpu"):
+        solvers.low_modes(there, 16, 2)
+    fermions = lattice.Wilson(lattice.unit_links((2, 2, 2, 2)), mass=0.5)
+    field = device.put(torch.zeros(2, 2, 2, 2, 4, 3, dtype=torch.complex128))
+    with pytest.raises(
+        ArgumentError, match=r"a spinor field is DeviceTensor; expected complex \(2, 2, 2, 2, 4, 3\)"
+    ):
+        fermions.solve(field)
+    assert copies(device) == []
+
+
+def test_sparse_tensors_elsewhere_are_refused() -> None:
+    there = torch.sparse_coo_tensor(size=(4, 4), dtype=torch.float64, device="meta", check_invariants=False)
+    with pytest.raises(
+        ArgumentError, match=r"A is a sparse tensor on meta, .* give A.cpu\(\) and b.cpu\(\), or"
+    ):
+        solvers.CompressedRows(there)
