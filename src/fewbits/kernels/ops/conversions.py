@@ -15,7 +15,7 @@ from fewbits.kernels import portable
 from fewbits.kernels.arrays import conversions
 from fewbits.kernels.arrays import lent as kernels
 from fewbits.kernels.arrays.conversions import exact_arithmetic
-from fewbits.kernels.bits.options import Choices, Options, decide, read_format, read_options
+from fewbits.kernels.bits.options import Choices, decide, read_format, read_options
 from fewbits.kernels.ops.backends import active_backend, is_native
 from fewbits.kernels.ops.derivatives import derive
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded
@@ -192,7 +192,7 @@ def quantize(
     text, options = _decided(format, *choices)
     call = _quantize if is_ordinary(x) else torch.ops.fewbits.quantize
     if _is_fused(x):
-        return _portable_quantize(x, axis, text, options, seed, amax)
+        return _fused_quantize(x, axis, text, options, seed, amax)
     parts: list[torch.Tensor] = call(x, axis, text, options, seed, amax)
     return parts
 
@@ -247,7 +247,7 @@ def _is_fused(x: torch.Tensor) -> bool:
 @constant_in_graphs
 def _allow_in_graphs() -> None:
     """Have torch.compile run these as they are, on tensors without values, and record their operations."""
-    for function in (_fused_fake_quantize, _portable_quantize, _portable_dequantize):
+    for function in (_fused_fake_quantize, _fused_quantize, _portable_dequantize):
         torch.compiler.allow_in_graph(function)
 
 
@@ -257,7 +257,10 @@ class _StraightThrough(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, *args: Any) -> torch.Tensor:
         ctx.others = (None,) * len(args)
-        return _portable_fake_quantize(x, *args)
+        axis, format, options, seed, amax = args
+        chosen = read_options(options, seed)
+        y = portable.fake_quantize(x, read_format(format), axis, chosen, amax)
+        return y if chosen.nonfinite != "raise" else torch.where(_finite(x, format), y, torch.nan)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -269,12 +272,47 @@ def _fused_fake_quantize(x: torch.Tensor, *args: Any) -> torch.Tensor:
     return y
 
 
+def _fused_quantize(
+    x: torch.Tensor, axis: int, format: str, options: str, seed: int, amax: float | None
+) -> list[torch.Tensor]:
+    chosen, x = read_options(options, seed), x.detach()
+    codes, *others = portable.quantize(x, read_format(format), axis, chosen, amax)
+    return [codes if chosen.nonfinite != "raise" else torch.where(_finite(x, format), codes, 0), *others]
+
+
+def _finite(x: torch.Tensor, format: str) -> torch.Tensor:
+    """Return true, when it is run, or raise; what depends on the result keeps the check in a graph."""
+    found: torch.Tensor = torch.ops.fewbits.all_finite(x, format)
+    return found
+
+
+def _all_finite(x: torch.Tensor, format: str) -> torch.Tensor:
+    finite = portable.is_finite(x)
+    if not x.is_cpu:  # nothing waits for the device, which stops where it gets there
+        torch._assert_async(
+            finite,
+            f"the tensor holds NaN or infinity, and nonfinite='raise' refuses them for {format}; clean the"
+            " data, or pass nonfinite='saturate'",
+        )
+    elif not finite:
+        conversions.refuse(array(values(x)), read_format(format), "raise")
+    return finite
+
+
+def _one_truth(x: torch.Tensor, *_: Any) -> torch.Tensor:
+    return torch.empty((), dtype=torch.bool, device=x.device)
+
+
+define(_all_finite, _one_truth)
+
+
 @exact_arithmetic()
 def _portable_fake_quantize(
     x: torch.Tensor, axis: int, format: str, options: str, seed: int, amax: float | None
 ) -> torch.Tensor:
     fmt, chosen = read_format(format), read_options(options, seed)
-    _refuse_nonfinite(x, fmt, chosen)
+    if chosen.nonfinite == "raise":
+        _all_finite(x, format)
     return portable.fake_quantize(x, fmt, axis, chosen, amax)
 
 
@@ -283,8 +321,9 @@ def _portable_quantize(
     x: torch.Tensor, axis: int, format: str, options: str, seed: int, amax: float | None
 ) -> list[torch.Tensor]:
     fmt, chosen = read_format(format), read_options(options, seed)
-    _refuse_nonfinite(x, fmt, chosen)
-    return portable.quantize(x.detach(), fmt, axis, chosen, amax)
+    if chosen.nonfinite == "raise":
+        _all_finite(x, format)
+    return portable.quantize(x, fmt, axis, chosen, amax)
 
 
 @exact_arithmetic()
@@ -292,23 +331,6 @@ def _portable_dequantize(
     parts: tuple[torch.Tensor | None, ...], format: str, shape: Sequence[int], axis: int, dtype: torch.dtype
 ) -> torch.Tensor:
     return portable.dequantize(parts, read_format(format), tuple(shape), axis, dtype)
-
-
-def _refuse_nonfinite(x: torch.Tensor, format: Format, chosen: Options) -> None:
-    """Raise for NaN and infinity where ``nonfinite`` is ``raise``; in graphs and on devices, when they run."""
-    if chosen.nonfinite != "raise":
-        return
-    if (
-        x.is_cpu and type(x) is torch.Tensor
-    ):  # neither in a graph nor on a device, which would have to be waited for
-        if not portable.is_finite(x):
-            conversions.refuse(array(values(x)), format, "raise")
-        return
-    torch._assert_async(
-        portable.is_finite(x),
-        f"the tensor holds NaN or infinity, and nonfinite='raise' refuses them for {format}; clean the data,"
-        " or pass nonfinite='saturate'",
-    )
 
 
 @constant_in_graphs

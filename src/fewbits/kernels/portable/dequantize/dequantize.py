@@ -17,6 +17,7 @@ from fewbits.kernels.portable.values.blocks import cut
 from fewbits.kernels.portable.values.elements import decode
 from fewbits.kernels.portable.values.floats import of_bits, single, widened
 from fewbits.kernels.portable.values.packing import unpack
+from fewbits.kernels.portable.values.pieces import in_pieces
 from fewbits.kernels.portable.values.scales import multiplier
 
 Tensor = torch.Tensor
@@ -30,6 +31,7 @@ def dequantize(
     assert codes is not None
     if not codes.numel():
         return torch.empty(shape, dtype=dtype, device=codes.device)
+    axis = axis % len(shape) if shape else 0
     where = cut(format, shape, axis)
 
     def lines(part: Tensor, size: Size) -> Tensor:
@@ -44,9 +46,12 @@ def dequantize(
         codes = unpack(part, group.bits, groups(moved(shape, axis), group.size)[-1])
         return where.of_shared(lines(codes, group.size), group.size)
 
-    elements = unpack(codes, format.groups.codes.bits, moved(shape, axis)[-1])
-    values = where.blocks(decode(format.element, lines(elements, 1)))
-    scaling = format.groups.scales
+    def valued(codes: Tensor, multiplier: Tensor | None) -> Tensor:
+        values = decode(format.element, codes)
+        return rounded_to(values if multiplier is None else values * multiplier, dtype)
+
+    elements = where.blocks(lines(unpack(codes, format.groups.codes.bits, moved(shape, axis)[-1]), 1))
+    times, scaling = None, format.groups.scales
     if scaling is not None:
         codes_of_scales = numbers(scales, scaling)
         assert codes_of_scales is not None
@@ -54,8 +59,8 @@ def dequantize(
         if outer is not None and format.groups.outer is not None:
             size = format.groups.outer.size
             whole = where.of_shared(lines(widened(outer.view(torch.int32)), size), size)
-        values = values * multiplier(scaling, codes_of_scales, numbers(shifts, format.groups.shifts), whole)
-    return where.values(rounded_to(values, dtype)).reshape(shape)
+        times = multiplier(scaling, codes_of_scales, numbers(shifts, format.groups.shifts), whole)
+    return where.values(in_pieces(valued, elements, (times,), dtype)).reshape(shape).contiguous()
 
 
 def rounded_to(values: Tensor, dtype: torch.dtype) -> Tensor:

@@ -7,6 +7,8 @@ scale they are divided, and multiplied by it, in float64.
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 
 from fewbits.formats import Format
@@ -16,6 +18,7 @@ from fewbits.kernels.portable.dequantize.dequantize import rounded_to
 from fewbits.kernels.portable.values.blocks import Cut, cut
 from fewbits.kernels.portable.values.elements import (
     Numbers,
+    code_dtype,
     decode,
     encode_gridded,
     encode_other,
@@ -33,7 +36,7 @@ from fewbits.kernels.portable.values.floats import (
     widened,
 )
 from fewbits.kernels.portable.values.packing import pack
-from fewbits.kernels.portable.values.rounding import Drawn
+from fewbits.kernels.portable.values.pieces import in_pieces
 from fewbits.kernels.portable.values.scales import Scales, multiplier, scale_codes, scales_of
 from fewbits.kernels.portable.values.stochastic import draws
 
@@ -49,9 +52,13 @@ def fake_quantize(x: Tensor, format: Format, axis: int, chosen: Options, amax: f
         return torch.empty(x.shape, dtype=x.dtype, device=x.device)
     where, layout = cut(format, tuple(x.shape), axis), layout_of(x.dtype)
     bits = where.blocks(_finite_bits(x, chosen))
-    scales = scales_of(bits, layout, format, chosen, amax)
-    y = _rounded(bits, scales, format, chosen, _drawn(x, where, chosen), layout, x.dtype)
-    return where.values(y).reshape(x.shape)
+    scales = scales_of(bits, layout, format, chosen, amax, rounds_only=True)
+
+    def rounded(bits: Tensor, drawn: Tensor | None, *parts: Tensor | None) -> Tensor:
+        return _rounded(bits, Scales(*parts), format, chosen, drawn, layout, x.dtype)
+
+    y = in_pieces(rounded, bits, (_drawn(x, where, chosen), *scales), x.dtype)
+    return where.values(y).reshape(x.shape).contiguous()
 
 
 def is_finite(x: Tensor) -> Tensor:
@@ -65,7 +72,7 @@ def _rounded(
     scales: Scales,
     format: Format,
     chosen: Options,
-    drawn: Drawn | None,
+    drawn: Tensor | None,
     layout: Layout,
     dtype: torch.dtype,
 ) -> Tensor:
@@ -73,8 +80,9 @@ def _rounded(
     scaling = format.groups.scales
     if format.element.grid is not None and (scaling is None or scaling.power_of_two):
         numbers = Numbers(bits, _unit(bits, scales), layout, 0 if scaling is None else _least_unit(format))
-        y = round_gridded(format.element, numbers, chosen, drawn)
-        return of_bits(y if scales.bad is None else torch.where(scales.bad, layout.nan, y), dtype)
+        y = of_bits(round_gridded(format.element, numbers, chosen, drawn), dtype)
+        # Last, and of real numbers: Inductor then keeps the loops over blocks to the end.
+        return y if scales.bad is None else torch.where(scales.bad, torch.nan, y)
     if scaling is not None and format.element.grid is not None:
         quotient, layout = _quotient(bits, scales, layout)
         y = round_gridded(format.element, Numbers(quotient, _unit(bits, scales), layout, 0), chosen, drawn)
@@ -88,7 +96,7 @@ def _rounded(
 
 
 def _codes(
-    bits: Tensor, scales: Scales, format: Format, chosen: Options, drawn: Drawn | None, layout: Layout
+    bits: Tensor, scales: Scales, format: Format, chosen: Options, drawn: Tensor | None, layout: Layout
 ) -> Tensor:
     """Return the codes of blocks."""
     element, scaling = format.element, format.groups.scales
@@ -150,12 +158,11 @@ def _finite_bits(x: Tensor, chosen: Options) -> Tensor:
     return torch.where(magnitude > layout.infinity, 0, capped | bits & layout.sign)
 
 
-def _drawn(x: Tensor, where: Cut, chosen: Options) -> Drawn | None:
+def _drawn(x: Tensor, where: Cut, chosen: Options) -> Tensor | None:
     """Return a draw for each value by its place in ``x``, in blocks."""
     if chosen.rounding != "stochastic":
         return None
-    drawn = draws(x.numel(), chosen.seed, chosen.random_bits, x.device)
-    return Drawn(where.blocks(drawn), chosen.random_bits)
+    return where.blocks(draws(x.numel(), chosen.seed, chosen.random_bits, x.device))
 
 
 def quantize(x: Tensor, format: Format, axis: int, chosen: Options, amax: float | None) -> list[Tensor]:
@@ -163,16 +170,24 @@ def quantize(x: Tensor, format: Format, axis: int, chosen: Options, amax: float 
 
     Where ``chosen.nonfinite`` is ``raise``, the caller looks for NaN and infinity: :func:`is_finite`.
     """
+    axis = axis % x.ndim if x.ndim else 0
     shapes = [shape for shape in layout_of_parts(format, tuple(x.shape), axis) if shape is not None]
-    if not x.numel():  # what a block of zeros has
+    if not x.numel():  # a scale that a line or the tensor has all the same is that of zeros
         parts = quantize(torch.zeros(1, dtype=x.dtype, device=x.device), format, 0, chosen, amax)
-        return [part.expand(shape).clone() for part, shape in zip(parts, shapes, strict=True)]
+        return [
+            part.expand(shape).clone() if prod(shape) else part.new_empty(shape)
+            for part, shape in zip(parts, shapes, strict=True)
+        ]
     where, layout = cut(format, tuple(x.shape), axis), layout_of(x.dtype)
     bits = where.blocks(_finite_bits(x, chosen))
     scales = scales_of(bits, layout, format, chosen, amax)
-    codes = _codes(bits, scales, format, chosen, _drawn(x, where, chosen), layout)
-    if scales.bad is not None:
-        codes = torch.where(scales.bad, 0, codes)
+
+    def encoded(bits: Tensor, drawn: Tensor | None, *parts: Tensor | None) -> Tensor:
+        codes = _codes(bits, Scales(*parts), format, chosen, drawn, layout)
+        return codes if parts[0] is None else torch.where(parts[0], 0, codes)
+
+    drawn = _drawn(x, where, chosen)
+    codes = in_pieces(encoded, bits, (drawn, *scales), code_dtype(format.element.bits))
     parts = [pack(where.values(codes).transpose(1, 2), format.groups.codes.bits)]
     parts += _packed_scales(scales, where, format)
     return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]

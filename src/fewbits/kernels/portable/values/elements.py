@@ -15,7 +15,6 @@ from fewbits.kernels.portable.values.floats import (
     scaled_constant,
 )
 from fewbits.kernels.portable.values.rounding import (
-    Drawn,
     away_from_zero_on_overflow,
     round_to_grid,
 )
@@ -44,7 +43,7 @@ class Numbers(NamedTuple):
         return self.bits & self.layout.magnitude
 
 
-def round_gridded(element: Element, x: Numbers, chosen: Options, drawn: Drawn | None) -> Tensor:
+def round_gridded(element: Element, x: Numbers, chosen: Options, drawn: Tensor | None) -> Tensor:
     """Return the bits of ``x`` rounded to an element whose values are on a grid, in units still."""
     layout, grid, magnitude, negative = x.layout, element.grid, x.magnitude, x.bits < 0
     assert grid is not None
@@ -68,14 +67,18 @@ def round_gridded(element: Element, x: Numbers, chosen: Options, drawn: Drawn | 
     return signed if element.signed_zero else torch.where(y == 0, 0, signed)
 
 
-def encode_gridded(element: Element, x: Numbers, chosen: Options, drawn: Drawn | None) -> Tensor:
+def encode_gridded(element: Element, x: Numbers, chosen: Options, drawn: Tensor | None) -> Tensor:
     """Return the codes of ``x`` in units, int32 or int64, for an element whose values are on a grid."""
     layout, grid, magnitude, negative = x.layout, element.grid, x.magnitude, x.bits < 0
     assert grid is not None
     m = grid.mantissa_bits
     lowest = x.unit + (grid.emin + layout.bias)
     finer = grid.emin + layout.bias + x.least_unit < 0
-    count, binade, _ = round_to_grid(magnitude, negative, lowest, m, layout, chosen, drawn, has_finer=finer)
+    count, shift, binade, _ = round_to_grid(
+        magnitude, negative, lowest, m, layout, chosen, drawn, has_finer=finer
+    )
+    if finer:
+        count = count << (-shift).clamp(min=0)
     # Beyond the largest it is enough to be beyond.
     above = (binade - lowest).clamp(max=element.emax - grid.emin + 1)
     code = (above.to(code_dtype(element.bits)) << m) + count
@@ -116,14 +119,14 @@ def _largest_code(f: Float) -> int:
     return ((f.emax - f.emin) << f.mantissa_bits) + (2 << f.mantissa_bits) - lost
 
 
-def encode_other(element: Element, x: Tensor, chosen: Options, drawn: Drawn | None) -> Tensor:
+def encode_other(element: Element, x: Tensor, chosen: Options, drawn: Tensor | None) -> Tensor:
     """Return the codes of float64 ``x`` for an element that has no grid: powers of two and lists."""
     if isinstance(element, Exponent):
         return _encode_exponent(element, x, chosen, drawn)
-    return encode_listed(element, x, chosen.rounding, drawn)
+    return encode_listed(element, x, chosen, drawn)
 
 
-def _encode_exponent(f: Exponent, x: Tensor, chosen: Options, drawn: Drawn | None) -> Tensor:
+def _encode_exponent(f: Exponent, x: Tensor, chosen: Options, drawn: Tensor | None) -> Tensor:
     bits = x.view(torch.int64)
     magnitude = bits & DOUBLE.magnitude
     fraction, exponent = magnitude & (1 << 52) - 1, (magnitude >> 52) - DOUBLE.bias
@@ -133,7 +136,7 @@ def _encode_exponent(f: Exponent, x: Tensor, chosen: Options, drawn: Drawn | Non
         up = fraction >= 1 << 51
     elif chosen.rounding == "stochastic":
         assert drawn is not None
-        up = dropped_bits_go_up(fraction, torch.full_like(fraction, 52), *drawn)
+        up = dropped_bits_go_up(fraction, torch.full_like(fraction, 52), drawn, chosen.random_bits)
     else:
         up = (fraction > 0) & (below_zero if chosen.rounding == "down" else ~below_zero)
         up = up & (chosen.rounding != "toward_zero")

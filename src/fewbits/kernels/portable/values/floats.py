@@ -67,7 +67,7 @@ def bits_of(x: Tensor) -> Tensor:
 
 
 def of_bits(bits: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the numbers of bits of :func:`layout_of` ``dtype``, rounded to nearest even if that is narrower."""
+    """Return the numbers of bits of :func:`layout_of` ``dtype``, rounded to nearest even to that."""
     if dtype == torch.bfloat16:
         near = bits + (0x7FFF + (bits >> 16 & 1)) >> 16
         is_nan = (bits & SINGLE.magnitude) > SINGLE.infinity
@@ -96,7 +96,7 @@ def power_of_two(exponent: Tensor) -> Tensor:
 
 
 def scaled_constant(value: float, exponent: Tensor, layout: Layout, *, down: bool = False) -> Tensor:
-    """Return the bits of ``value`` x 2^exponent, rounded to nearest even or down; infinity beyond the largest.
+    """Return the bits of ``value`` x 2^exponent, to nearest even or down; infinity beyond the largest.
 
     Args:
         value: not negative, exact in the layout's dtype.
@@ -104,7 +104,7 @@ def scaled_constant(value: float, exponent: Tensor, layout: Layout, *, down: boo
         layout: of the result.
         down: whether what is below the smallest subnormal is cut.
     """
-    f = layout.fraction
+    f, exponent = layout.fraction, exponent.to(layout.integer)
     part, power = frexp(value)
     significand = int(part * 2.0 ** (f + 1))
     if not significand:

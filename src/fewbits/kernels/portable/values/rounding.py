@@ -13,17 +13,15 @@ from fewbits.kernels.portable.values.stochastic import dropped_bits_go_up
 Tensor = torch.Tensor
 
 
-class Drawn(NamedTuple):
-    """Draws for stochastic rounding, of the shape of the values."""
-
-    draws: Tensor
-    random_bits: int
-
-
 class Rounded(NamedTuple):
-    """Magnitudes on a grid: ``count`` x 2^(binade - bias - mantissa bits)."""
+    """Magnitudes on a grid: ``count`` x 2^(binade - bias - mantissa bits).
+
+    A subnormal may lie on a finer grid than its dtype has: its ``shift`` is negative, and the count lacks as
+    many zeros at its end.
+    """
 
     count: Tensor
+    shift: Tensor  # bits by which significands were rounded
     binade: Tensor  # with the bias of the layout
     bits: Tensor  # the magnitude in the layout; beyond its largest, infinity or more
 
@@ -35,7 +33,7 @@ def round_to_grid(
     mantissa_bits: int,
     layout: Layout,
     chosen: Options,
-    drawn: Drawn | None,
+    drawn: Tensor | None,
     *,
     has_finer: bool,
 ) -> Rounded:
@@ -48,7 +46,7 @@ def round_to_grid(
         mantissa_bits: behind the leading one, no more than the layout has.
         layout: of the magnitudes.
         chosen: how to round.
-        drawn: for stochastic rounding.
+        drawn: draws for stochastic rounding, of the magnitudes' shape.
         has_finer: whether ``lowest`` may lie below 0, so that subnormals have binades of their own.
     """
     f = layout.fraction
@@ -57,17 +55,18 @@ def round_to_grid(
     field = field.clamp(min=1)
     below = field - 1 << f  # bits of the binade's lower neighbour: added to a significand they are a number
     significand = magnitude - below
-    shift = (binade - field + (f - mantissa_bits)).clamp(min=0)
+    exact_shift = binade - field + (f - mantissa_bits)
+    shift = exact_shift.clamp(min=0)
     count = _dropped(significand, shift, negative, layout, chosen, drawn)
     number = below + (count << shift.clamp(max=f + 1))
     if not chosen.rounding.startswith("nearest"):  # one step, however far below it the value lies
         number = torch.where(shift > f + 1, _step(lowest - mantissa_bits, layout), number)
-    return Rounded(count, binade, torch.where(count == 0, 0, number))
+    return Rounded(count, exact_shift, binade, torch.where(count == 0, 0, number))
 
 
 def _step(exponent: Tensor, layout: Layout) -> Tensor:
     """Return the bits of 2^exponent, which has the bias of the layout."""
-    f = layout.fraction
+    f, exponent = layout.fraction, exponent.to(layout.integer)
     return torch.where(exponent > 0, exponent << f, 1 << (exponent + (f - 1)).clamp(0, f))
 
 
@@ -77,7 +76,7 @@ def _dropped(
     negative: Tensor,
     layout: Layout,
     chosen: Options,
-    drawn: Drawn | None,
+    drawn: Tensor | None,
 ) -> Tensor:
     """Return ``significand`` / 2^shift rounded to an integer."""
     short = shift.clamp(max=layout.fraction + 6)  # from fraction + 2 on all that matters is below a half
@@ -91,7 +90,7 @@ def _dropped(
     dropped = significand - (kept << short)
     if chosen.rounding == "stochastic":
         assert drawn is not None
-        return kept + dropped_bits_go_up(dropped, shift, *drawn).to(kept.dtype)
+        return kept + dropped_bits_go_up(dropped, shift, drawn, chosen.random_bits).to(kept.dtype)
     away = negative if chosen.rounding == "down" else ~negative
     return kept + ((dropped > 0) & away).to(kept.dtype)
 

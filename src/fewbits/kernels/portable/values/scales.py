@@ -41,16 +41,27 @@ class Scales(NamedTuple):
     outer: Tensor | None = None  # float64 that float32 holds
 
 
-def scales_of(bits: Tensor, layout: Layout, format: Format, options: Options, amax: float | None) -> Scales:
-    """Return the scales for blocks of numbers, given by their bits."""
+def scales_of(
+    bits: Tensor,
+    layout: Layout,
+    format: Format,
+    options: Options,
+    amax: float | None,
+    *,
+    rounds_only: bool = False,
+) -> Scales:
+    """Return the scales for blocks of numbers, given by their bits.
+
+    With ``rounds_only`` those of bad blocks are any, as nothing is stored of them.
+    """
     _, scales, shifts, outer = format.groups
     if scales is None:
         return Scales()
     magnitude = bits & layout.magnitude
-    bad = None
-    if options.nonfinite == "block_nan":
+    bad, per_block = None, options.nonfinite == "block_nan"
+    if per_block:
         bad = magnitude.amax(BLOCK, keepdim=True) >= layout.infinity
-    if options.nonfinite in ("block_nan", "element"):
+    if options.nonfinite == "element" or (per_block and not (rounds_only and outer is None)):
         magnitude = torch.where(magnitude < layout.infinity, magnitude, 0)
     given = None if amax is None else bits_of(torch.full((), amax, dtype=layout.real, device=bits.device))
     sub = magnitude.amax(SUB_BLOCK, keepdim=True)

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from fewbits.formats import Element, values
+from fewbits.kernels.bits.options import Options
 from fewbits.kernels.portable.values.floats import DOUBLE
-from fewbits.kernels.portable.values.rounding import Drawn
 from fewbits.kernels.portable.values.stochastic import goes_up
 from fewbits.kernels.reference.values.encode import sorted_codes
 
@@ -23,12 +23,12 @@ Tensor = torch.Tensor
 Keys = NDArray[np.int64]
 
 
-def encode_listed(element: Element, x: Tensor, rounding: str, drawn: Drawn | None) -> Tensor:
+def encode_listed(element: Element, x: Tensor, chosen: Options, drawn: Tensor | None) -> Tensor:
     """Return the int32 code of every float64 ``x``."""
     rising, codes, *_ = sorted_codes(element)
     key = _key(x)
-    if rounding != "stochastic":
-        place = torch.searchsorted(_constant(thresholds(element, rounding), x), key, right=True)
+    if chosen.rounding != "stochastic":
+        place = torch.searchsorted(_constant(thresholds(element, chosen.rounding), x), key, right=True)
     else:
         assert drawn is not None
         ordered = _constant(rising, x)
@@ -36,7 +36,7 @@ def encode_listed(element: Element, x: Tensor, rounding: str, drawn: Drawn | Non
         place = torch.searchsorted(_constant(keys(rising), x), _key(clipped), right=True) - 1
         place = place.clamp(0, len(rising) - 2)
         below, above = ordered[place], ordered[place + 1]
-        up = goes_up((clipped - below) / (above - below), *drawn)
+        up = goes_up((clipped - below) / (above - below), drawn, chosen.random_bits)
         place = place + (up | (clipped == above)).to(place.dtype)
     code = _constant(codes, x)[place].to(torch.int32)
     if element.nan_code is None:

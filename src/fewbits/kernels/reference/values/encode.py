@@ -74,7 +74,8 @@ def _encode_float(f: Float, x: Reals, rounding: str, overflow: str, draws: Draws
     count, binade, negative = _round_to_grid(x, f.emin, m, rounding, draws)
     # A subnormal count is below 2^m and a carry reaches 2^(m+1): in both cases the sum is the right code.
     code = ((binade - f.emin) << m) + count
-    beyond = (np.ldexp(count.astype(np.float64), binade - m) > f.max) | np.isinf(x)
+    with np.errstate(over="ignore"):  # of a float64 that is rounded beyond the largest
+        beyond = (np.ldexp(count.astype(np.float64), binade - m) > f.max) | np.isinf(x)
     largest = _encode_exact_max(f)
     further = away_from_zero_on_overflow(negative, rounding) | np.isinf(x)
     code = np.where(beyond, largest, code)

@@ -1,0 +1,175 @@
+"""Compiled without a break, the plain operations give the bits that they give when they run one by one."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import fewbits as fb
+from fewbits.formats import Format, parse
+from fewbits.kernels import force_backend, ops
+from fewbits.kernels.bits.options import Choices
+from tests import cases
+from tests.kernels.portable.conversions import as_bytes, differing
+from tests.kernels.portable.test_quantize import FORMATS, inputs
+
+SAMPLE = ("mxfp8_e4m3",)
+
+
+@pytest.fixture(autouse=True)
+def _portable() -> Iterator[None]:
+    torch._dynamo.reset()
+    force_backend("portable")
+    yield
+    force_backend(None)
+    torch._dynamo.reset()
+
+
+def compiled_equals_cpu(x: torch.Tensor, fmt: Format, axis: int = -1, **choices: Any) -> None:
+    """Round, quantize and dequantize in one graph, and compare each with the compiled kernels of the CPU."""
+    given = Choices(nonfinite=choices.pop("nonfinite", "saturate"), **choices)
+
+    def every(x: torch.Tensor) -> Any:
+        parts = ops.quantize(x, fmt, axis % x.ndim, given, 7, None)
+        groups = iter(parts)
+        whole = tuple(None if group is None else next(groups) for group in fmt.groups)
+        rounded = ops.fake_quantize(x, fmt, axis % x.ndim, given, 7, None)
+        return rounded, ops.dequantize(whole, fmt, x.shape, axis % x.ndim, x.dtype), parts
+
+    rounded, back, parts = torch.compile(every, fullgraph=True)(x)
+    force_backend("native")
+    wanted, wanted_back, wanted_parts = every(x)
+    force_backend("portable")
+    assert not any(
+        differing(as_bytes([rounded, back, *parts]), as_bytes([wanted, wanted_back, *wanted_parts]))
+    )
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_graph_of_inductor_has_the_bits_of_the_cpu(name: str) -> None:
+    fmt = parse(name)
+    rounded = torch.compile(lambda x: fb.fake_quantize(x, fmt), fullgraph=True)
+    x = inputs(fmt, (64, 96), torch.float32)
+    found = rounded(x)
+    force_backend("native")
+    assert not any(differing(as_bytes([found]), as_bytes([fb.fake_quantize(x, fmt)])))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("fmt", FORMATS, ids=cases.label)
+def test_every_format_compiled(fmt: Format, dtype: torch.dtype) -> None:
+    compiled_equals_cpu(inputs(fmt, (40, 67), dtype), fmt)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rounding", cases.ROUNDINGS)
+@pytest.mark.parametrize("name", ["mxfp6_e3m2", "mx6", "nvfp4", "posit8_1", "int8_channel", "bf16"])
+def test_every_rounding_compiled(name: str, rounding: str) -> None:
+    fmt = parse(name)
+    for dtype in (torch.float32, torch.float16, torch.float64):
+        compiled_equals_cpu(inputs(fmt, (33, 40), dtype), fmt, 0, rounding=rounding)
+
+
+@pytest.mark.parametrize("name", ["fp8_e4m3", "nvfp4", "mx6", "posit8_1", "int8_channel"])
+def test_a_graph_has_no_break_and_the_bits(name: str) -> None:
+    rounded = torch.compile(lambda x: fb.fake_quantize(x, name), fullgraph=True, backend="aot_eager")
+    x = inputs(parse(name), (6, 40), torch.bfloat16, special=False)
+    found = rounded(x)
+    force_backend("native")
+    assert not any(differing(as_bytes([found]), as_bytes([fb.fake_quantize(x, name)])))
+
+
+def test_a_graph_holds_plain_operations_and_none_of_ours() -> None:
+    targets = []
+
+    def record(graph: torch.fx.GraphModule, _: Any) -> Any:
+        targets.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return graph.forward
+
+    from torch._dynamo.backends.common import aot_autograd
+
+    x = torch.randn(4, 64)
+    backend = aot_autograd(fw_compiler=record)
+    torch.compile(lambda x: fb.fake_quantize(x, "mxfp4"), fullgraph=True, backend=backend)(x)
+    assert len(targets) > 20
+    assert all(target.startswith("aten.") for target in targets)
+    targets.clear()
+    force_backend("native")
+    torch.compile(lambda x: fb.fake_quantize(x, "mxfp4"), fullgraph=True, backend=backend)(x)
+    assert targets == ["fewbits.fake_quantize.default"]
+
+
+def test_forcing_another_backend_compiles_again() -> None:
+    graphs = []
+
+    def count(graph: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    rounded = torch.compile(lambda x: fb.fake_quantize(x, "mxfp4"), fullgraph=True, backend=count)
+    x = torch.randn(4, 64)
+    found = [rounded(x), rounded(x)]
+    assert len(graphs) == 1
+    force_backend(None)
+    found.append(rounded(x))
+    assert len(graphs) == 2
+    assert all(torch.equal(y, found[0]) for y in found)
+
+
+def test_the_gradient_passes_straight_through_a_graph() -> None:
+    x = torch.randn(4, 64, requires_grad=True)
+    torch.compile(lambda x: fb.fake_quantize(x, "mxfp4") * 3, fullgraph=True, backend="aot_eager")(
+        x
+    ).sum().backward()
+    assert x.grad is not None
+    assert (x.grad == 3).all()
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "int8_tensor"])
+def test_graphs_for_whole_blocks_partial_blocks_and_one_block_serve_every_length(name: str) -> None:
+    graphs = []
+
+    def count(graph: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    rounded = torch.compile(
+        lambda x: fb.fake_quantize(x, name, nonfinite="saturate"), fullgraph=True, backend=count, dynamic=True
+    )
+    for shape in ((4, 64), (7, 33), (64, 4), (3, 100), (9, 128), (2, 7), (5, 70), (300, 32 * 5)):
+        x = torch.randn(shape)
+        found = rounded(x)
+        force_backend("native")
+        assert torch.equal(found, fb.fake_quantize(x, name))
+        force_backend("portable")
+    assert len(graphs) <= 4
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "posit8_1"])
+def test_torch_export_records_plain_operations(name: str) -> None:
+    class Rounded(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return fb.fake_quantize(x, name, nonfinite="saturate")
+
+    x = torch.randn(5, 40)
+    program = torch.export.export(Rounded(), (x,), dynamic_shapes=({0: torch.export.Dim("lines")},))
+    targets = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    assert not any("fewbits" in target for target in targets)
+    force_backend("native")
+    for lines in (5, 9):
+        y = torch.randn(lines, 40)
+        assert torch.equal(program.module()(y), fb.fake_quantize(y, name, nonfinite="saturate"))
+
+
+def test_a_graph_refuses_nan_where_nothing_can_be_nan() -> None:
+    rounded = torch.compile(
+        lambda x: fb.fake_quantize(x, "int8_channel"), fullgraph=True, backend="aot_eager"
+    )
+    x = torch.ones(3, 8)
+    assert torch.equal(rounded(x), x)
+    x[1, 2] = torch.nan
+    for function in (rounded, lambda x: fb.fake_quantize(x, "int8_channel")):
+        with pytest.raises(fb.DataError, match="the array holds 1 NaN and 0 infinities"):
+            function(x)

@@ -1,0 +1,227 @@
+"""Plain operations of torch give the bits of the definition: every format, choice, dtype, shape, value."""
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fewbits.errors import ArgumentError
+from fewbits.formats import Bdr, Block, Element, Format, Lookup, parse
+from fewbits.kernels import portable
+from fewbits.kernels.bits.options import Options, has_scale_rule, options
+from tests import cases
+from tests.kernels.portable.conversions import defined, differing, expected, portably
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+ODD: tuple[Format, ...] = (
+    parse("block(element=float(e=2,m=2,bias=40,special=ieee),scale=exponent(8,bias=127),size=5)"),
+    parse("block(element=float(e=4,m=3,bias=130),scale=e8m0,size=7)"),  # values below 2^-149 under a scale
+    parse("block(element=fixed(6,frac=40,coding=symmetric),scale=e8m0,size=4)"),
+    parse("block(element=fp32,scale=e8m0,size=3)"),
+    parse("block(element=posit(8,es=1),scale=e8m0,size=8)"),
+    parse("block(element=lookup(-1,-0.3,0,0.1,1),scale=fp8_e4m3,size=9)"),
+    parse("block(element=int(8),scale=exponent(4,bias=7),size=channel)"),
+    parse("block(element=uint4,scale=float(e=4,m=3,bias=-20),size=4)"),
+    parse("block(element=fp16,scale=fp16,size=6,outer=fp32,outer_size=channel)"),
+    parse("bdr(m=5,d1=5,k1=12,d2=3,k2=3)"),
+    parse("bdr(m=3,d1=8,k1=6,d2=0,k2=1)"),
+    parse("lookup(-1e-40,0,1e-45,1e-39)"),
+    parse("fixed(24,frac=64)"),
+)
+FORMATS = cases.FORMATS + ODD
+
+
+def inputs(fmt: Format, shape: tuple[int, ...], dtype: torch.dtype, *, special: bool = True) -> torch.Tensor:
+    """Return what tells one rounding from another, blocks of every exponent, and special values."""
+    element = fmt.element
+    n = int(np.prod(shape))
+    near = cases.telling(element) if element.bits <= 12 else cases.every_exponent(4096)
+    wide = cases.blocks(-(-n // 32) + 1, 32).reshape(-1)
+    x = np.where(np.arange(n) % 64 < 32, np.resize(near, n), wide[:n])
+    x = np.where(np.isfinite(x), x, np.float32(1))
+    with np.errstate(over="ignore"):
+        y = torch.from_numpy(x.reshape(shape)).to(dtype)
+    y = torch.where(y.isfinite(), y, 1.0).to(dtype)
+    if special and n > 90:
+        y.view(-1)[torch.tensor([3, 40, 41, 88])] = torch.tensor(
+            [torch.nan, torch.inf, -torch.inf, -0.0], dtype=dtype
+        )
+    return y
+
+
+def choices(fmt: Format) -> list[dict[str, Any]]:
+    """Return few choices in which each two values of two options meet, but for what the format lacks."""
+    rules = cases.SCALE_RULES if has_scale_rule(fmt) else ("floor",)
+    found = []
+    for row in cases.pairs(
+        cases.ROUNDINGS, rules, cases.OVERFLOWS, cases.NONFINITES[:3], cases.ZERO_BLOCKS, (16, 32)
+    ):
+        names = ("rounding", "scale_rule", "overflow", "nonfinite", "zero_block", "random_bits")
+        given = dict(zip(names, row, strict=True))
+        if given["rounding"] != "stochastic":
+            given["random_bits"] = 16
+        for name in ("overflow", "nonfinite"):
+            try:
+                options(fmt, **given)
+            except ArgumentError:
+                given[name] = "saturate"
+        if given not in found:
+            found.append(given)
+    return found
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=cases.label)
+def test_every_choice_gives_the_bits_of_the_cpu(fmt: Format) -> None:
+    wrong = []
+    for i, given in enumerate(choices(fmt)):
+        dtype, chosen = DTYPES[i % 4], options(fmt, **given, seed=2**40 + i)
+        x = inputs(fmt, (5, 67), dtype)
+        if any(differing(portably(x, fmt, 1, chosen), expected(x, fmt, 1, chosen))):
+            wrong.append((given, dtype))
+    assert wrong == []
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=cases.label)
+def test_it_gives_the_bits_of_the_definition_itself(fmt: Format) -> None:
+    for dtype, rounding in zip(DTYPES, ("nearest_even", "stochastic", "up", "nearest_even"), strict=True):
+        chosen = options(fmt, rounding=rounding, nonfinite="saturate", seed=9)
+        x = inputs(fmt, (3, 50), dtype)
+        assert not any(differing(portably(x, fmt, 1, chosen), defined(x, fmt, chosen))), dtype
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=cases.label)
+def test_any_shape_any_axis(fmt: Format) -> None:
+    for i, shape in enumerate(cases.SHAPES):
+        for axis in range(-max(len(shape), 1), 0):
+            rounding = cases.ROUNDINGS[(i - axis) % len(cases.ROUNDINGS)]
+            chosen = options(fmt, rounding=rounding, nonfinite="saturate", seed=1)
+            x = inputs(fmt, shape, DTYPES[i % 4])
+            assert not any(differing(portably(x, fmt, axis, chosen), expected(x, fmt, axis, chosen))), (
+                shape,
+                axis,
+            )
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "mx9", "nvfp4", "int8_tensor", "posit8_1", "vsq4"])
+def test_strided_transposed_and_negated_views(name: str) -> None:
+    fmt = parse(name)
+    x = inputs(fmt, (34, 33), torch.float32, special=False)
+    for view in (x.T, x[::2, 1::3], x.flip(0), x.expand(2, 34, 33), torch._neg_view(x)):
+        for rounding in ("nearest_even", "stochastic"):
+            chosen = options(fmt, rounding=rounding, nonfinite="saturate", seed=3)
+            dense = view.resolve_neg().contiguous()
+            assert not any(differing(portably(view, fmt, 0, chosen), expected(dense, fmt, 0, chosen)))
+
+
+@pytest.mark.parametrize("name", ["int8_tensor", "nvfp4", "fp8_e4m3_tensor"])
+@pytest.mark.parametrize("amax", [3.0, 1e-3, 7e37])
+def test_a_largest_magnitude_that_is_given_chooses_the_scale(name: str, amax: float) -> None:
+    fmt = parse(name)
+    x, chosen = inputs(fmt, (7, 40), torch.float32, special=False), options(fmt, nonfinite="saturate")
+    found = portably(x, fmt, 1, chosen, amax)
+    assert not any(differing(found, expected(x, fmt, 1, chosen, amax)))
+    assert any(differing(found, portably(x, fmt, 1, chosen)))
+
+
+def every(dtype: torch.dtype) -> torch.Tensor:
+    """Return all 65,536 values of a type of 16 bits."""
+    return torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("fmt", cases.ELEMENTS, ids=cases.label)
+def test_all_numbers_of_16_bits(fmt: Element, dtype: torch.dtype) -> None:
+    x = every(dtype)
+    for rounding in cases.ROUNDINGS:
+        chosen = options(fmt, rounding=rounding, nonfinite=None if fmt.has_nan else "saturate")
+        assert not any(differing(portably(x, fmt, 0, chosen), expected(x, fmt, 0, chosen))), rounding
+
+
+MADE = tuple(f for f in cases.MADE if not isinstance(f, Lookup))
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_elements_that_only_the_grammar_can_name(part: int) -> None:
+    wrong = []
+    for i, fmt in enumerate(MADE[part::8]):
+        rounding = cases.ROUNDINGS[i % len(cases.ROUNDINGS)]
+        chosen = options(fmt, rounding=rounding, nonfinite="saturate", seed=i)
+        x = inputs(fmt, (600,), DTYPES[i % 2 * 3])
+        if any(differing(portably(x, fmt, 0, chosen), expected(x, fmt, 0, chosen))):
+            wrong.append((str(fmt), rounding))
+    assert wrong == []
+
+
+def made_blocks(count: int) -> list[Format]:
+    """Return random formats with shared scales, of all that the grammar allows."""
+    rng = np.random.default_rng(11)
+    elements = [f for f in cases.MADE + cases.ELEMENTS if not f.power_of_two]
+    scales = ["e8m0", "exponent(5,bias=20)", "fp32", "fp8_e4m3", "float(e=5,m=4)", "bf16"]
+    found: list[Format] = []
+    while len(found) < count:
+        if rng.random() < 0.25:
+            k2 = int(rng.integers(1, 6))
+            found.append(
+                Bdr(
+                    int(rng.integers(1, 16)),
+                    int(rng.integers(2, 9)),
+                    k2 * int(rng.integers(1, 9)),
+                    int(rng.integers(0, 5)),
+                    k2,
+                )
+            )
+            continue
+        size = rng.choice(["channel", "tensor", "1", "3", "16", "40"])
+        found.append(
+            Block(
+                elements[rng.integers(len(elements))],
+                parse(scales[rng.integers(6)]),
+                size if size.isalpha() else int(size),
+            )
+        )  # type: ignore[arg-type]
+    return found
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_random_formats_with_shared_scales(part: int) -> None:
+    wrong = []
+    for i, fmt in enumerate(made_blocks(160)[part::4]):
+        rule = cases.SCALE_RULES[i % 8] if has_scale_rule(fmt) else "floor"
+        rounding = cases.ROUNDINGS[i // 3 % len(cases.ROUNDINGS)]
+        chosen = options(fmt, rounding=rounding, scale_rule=rule, nonfinite="saturate", seed=i)
+        x = inputs(fmt, (4, 45), DTYPES[i % 4])
+        if any(differing(portably(x, fmt, i % 2, chosen), expected(x, fmt, i % 2, chosen))):
+            wrong.append((str(fmt), chosen.text))
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("broken", "name"),
+    [
+        ("fewbits.kernels.portable.values.rounding.nearest_even", "mxfp4"),
+        ("fewbits.kernels.portable.values.scales.exponent_of", "mx9"),
+        ("fewbits.kernels.portable.quantize.quantize.single", "nvfp4"),
+    ],
+)
+def test_a_step_that_is_off_by_one_is_found(broken: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name_of_module, _, function = broken.rpartition(".")
+    module = sys.modules[name_of_module]
+    right = getattr(module, function)
+    monkeypatch.setattr(module, function, lambda *args: right(*args) + 1)
+    fmt = parse(name)
+    chosen: Options = options(fmt, nonfinite="saturate")
+    x = inputs(fmt, (5, 67), torch.float32)
+    assert any(differing(portably(x, fmt, 1, chosen), expected(x, fmt, 1, chosen)))
+
+
+def test_nothing_waits_for_the_device_and_tensors_without_values_pass() -> None:
+    x = torch.empty(3, 40, device="meta")
+    for fmt in map(parse, ("mxfp8_e4m3", "mx9", "nvfp4", "posit8_1")):
+        for rounding in ("nearest_even", "stochastic"):
+            chosen = options(fmt, rounding=rounding, nonfinite="saturate")
+            assert portable.fake_quantize(x, fmt, 1, chosen, None).is_meta
+            parts = iter(portable.quantize(x, fmt, 1, chosen, None))
+            whole = [None if group is None else next(parts) for group in fmt.groups]
+            assert portable.dequantize(whole, fmt, (3, 40), 1, torch.float32).shape == x.shape
