@@ -175,7 +175,7 @@ def test_what_only_the_cpu_multiplies_is_refused_by_name(device: FakeDevice) -> 
     b = device.put(torch.ones(64, dtype=torch.float64))
     rows = scipy.sparse.eye_array(64, format="csr")
     for operator, name in (
-        (solvers.Stencil(*(np.ones(s) for s in ((4, 4, 5), (4, 5, 4), (5, 4, 4)))), "Stencil"),
+        (solvers.Stencil(np.ones((4, 4, 5)), np.ones((4, 5, 4)), np.ones((5, 4, 4))), "Stencil"),
         (scipy.sparse.linalg.aslinearoperator(rows), "Function"),
     ):
         with pytest.raises(ArgumentError, match=f"A is a {name}, which multiplies on cpu, .* give b.cpu()"):
@@ -191,7 +191,7 @@ def test_low_modes_and_lattices_are_of_the_cpu(device: FakeDevice) -> None:
     with pytest.raises(ArgumentError, match="A is a matrix on lazy:0, and the vectors are on cpu"):
         solvers.low_modes(there, 16, 2)
     fermions = lattice.Wilson(lattice.unit_links((2, 2, 2, 2)), mass=0.5)
-    field = device.put(torch.zeros(2, 2, 2, 2, 4, 3, dtype=torch.complex128))
+    field: Any = device.put(torch.zeros(2, 2, 2, 2, 4, 3, dtype=torch.complex128))
     with pytest.raises(
         ArgumentError, match=r"a spinor field is DeviceTensor; expected complex \(2, 2, 2, 2, 4, 3\)"
     ):
@@ -200,7 +200,7 @@ def test_low_modes_and_lattices_are_of_the_cpu(device: FakeDevice) -> None:
 
 
 def test_sparse_tensors_elsewhere_are_refused() -> None:
-    there = torch.sparse_coo_tensor(size=(4, 4), dtype=torch.float64, device="meta", check_invariants=False)
+    there = torch.empty(4, 4, dtype=torch.float64, layout=torch.sparse_coo, device="meta")
     with pytest.raises(
         ArgumentError, match=r"A is a sparse tensor on meta, .* give A.cpu\(\) and b.cpu\(\), or"
     ):
