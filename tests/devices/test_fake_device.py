@@ -101,7 +101,6 @@ def test_what_stays_on_the_device_is_no_transfer(device: FakeDevice, x: torch.Te
 
 
 def test_a_transfer_says_which_line_of_fewbits_asked(device: FakeDevice, x: torch.Tensor) -> None:
-
     assert is_finite(x, codec("int8"))
     assert "fewbits/" in str(device.transfers[0])
 
