@@ -11,12 +11,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from inspect import getattr_static
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 DEVICE = torch.device("lazy", 0)
 _CPU = torch.device("cpu")
@@ -39,6 +40,7 @@ _READS = {
 }
 _INDEXED = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default)
 _begin: Callable[[TorchDispatchMode], None] = TorchDispatchMode.__init__
+_DATA: Any = getattr_static(torch.Tensor, "data")
 _SOURCE = str(Path(__file__).parents[2] / "src")
 
 
@@ -75,6 +77,11 @@ class DeviceTensor(torch.Tensor):
         raise RuntimeError("the address of a tensor on the device was read: its values are not on the host")
 
 
+def _replace_data(self: DeviceTensor, new: DeviceTensor) -> None:
+    _DATA.__set__(self, new)
+    self.hidden = new.hidden
+
+
 def _outside(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     raise AssertionError(f"{func} of a tensor on the device outside of `with fake_device()`")
 
@@ -82,9 +89,41 @@ def _outside(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
 for _name, _value in {
     "__torch_dispatch__": classmethod(_outside),
     "__torch_function__": torch._C._disabled_torch_function_impl,
+    "data": property(_DATA.__get__, _replace_data),
+    "tolist": lambda self: self.cpu().tolist(),
     "__repr__": lambda self, **_: f"DeviceTensor({tuple(self.shape)}, {self.dtype})",
 }.items():
     setattr(DeviceTensor, _name, _value)  # whose types torch has for itself only
+
+
+@cache
+def _facts(func: Any) -> tuple[bool, bool]:
+    """Return whether an operator is made of others, and whether results share memory with arguments."""
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+    return composite, any(argument.alias_info is not None for argument in func._schema.arguments)
+
+
+def _tensors(given: Any) -> Iterator[torch.Tensor]:
+    for x in given:
+        if isinstance(x, torch.Tensor):
+            yield x
+        elif isinstance(x, list | tuple):
+            yield from _tensors(x)
+
+
+def _hidden(given: Any) -> Any:
+    """Return an argument as the CPU computes with it."""
+    if isinstance(given, list | tuple):
+        return type(given)(map(_hidden, given))
+    return given.hidden if isinstance(given, DeviceTensor) else given
+
+
+def _wrapped(out: Any) -> Any:
+    """Return a result on the device."""
+    if isinstance(out, list | tuple):
+        return type(out)(map(_wrapped, out)) if type(out) in (list, tuple) else tuple(map(_wrapped, out))
+    # A conjugation that is only noted would be noted in what is hidden, where nobody asks for it.
+    return DeviceTensor(out.resolve_conj().resolve_neg()) if isinstance(out, torch.Tensor) else out
 
 
 @dataclass(eq=False)
@@ -114,13 +153,14 @@ class FakeDevice(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if any(issubclass(t, torch.Tensor) and not issubclass(t, _OWN) for t in types):
+        if any(t not in _OWN and issubclass(t, torch.Tensor) for t in types):
             return NotImplemented  # a NarrowTensor, say, which takes it to its parts
-        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        tensors = list(_tensors((*args, *kwargs.values())))
         here = [t for t in tensors if isinstance(t, DeviceTensor)]
         if func.namespace not in ("aten", "prim", "prims"):
             return self._own_operator(func, here, args, kwargs)
-        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        composite, aliases = _facts(func)
+        if composite:
             with self:  # below autograd torch leaves these whole; what they are made of is to be seen
                 return func.decompose(*args, **kwargs)
         device = kwargs.get("device")
@@ -130,16 +170,13 @@ class FakeDevice(TorchDispatchMode):
         self._note(func, args, tensors, here, target)
         if target is not None:
             kwargs = {**kwargs, "device": _CPU}
-        hidden = [tree_map_only(DeviceTensor, lambda t: t.hidden, given) for given in (args, kwargs)]
-        out = func(*hidden[0], **hidden[1])
-        # A conjugation that is only noted would be noted in what is hidden, where nobody asks for it.
-        out = tree_map_only(torch.Tensor, lambda t: t.resolve_conj().resolve_neg(), out)
+        out = func(*_hidden(args), **{name: _hidden(value) for name, value in kwargs.items()})
         if target is not None and target.type == "cpu":
             return out.clone() if any(out is t.hidden for t in here) else out
         if func is _aten.copy_.default and not isinstance(args[0], DeviceTensor):
             return args[0]
-        out = tree_map_only(torch.Tensor, DeviceTensor, out)
-        return return_and_correct_aliasing(func, args, kwargs, out)
+        wrapped = _wrapped(out)
+        return return_and_correct_aliasing(func, args, kwargs, wrapped) if aliases else wrapped
 
     def _own_operator(self, func: Any, here: list[Any], args: Any, kwargs: Any) -> Any:
         """Call the kernel that torch's dispatcher has for the device, with its tensors as they are."""
@@ -178,7 +215,7 @@ class FakeDevice(TorchDispatchMode):
         self.transfers.append(Transfer(way, what, _line_of_fewbits()))
 
 
-_OWN = (DeviceTensor, torch.nn.Parameter, torch.nn.Buffer)
+_OWN = (torch.Tensor, DeviceTensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def _line_of_fewbits() -> str:

@@ -27,7 +27,8 @@ def haar_bands(images: Tensor) -> Tensor:
         images: (n, c, h, w) floating point, h and w even.
 
     Returns:
-        (n, 4, c, h / 2, w / 2), in the order of ``BANDS``, without gradient.
+        (n, 4, c, h / 2, w / 2), in the order of ``BANDS``, without gradient, on the device of the images;
+        computed on the CPU by PyWavelets, from a copy.
 
     Raises:
         ArgumentError: another shape or dtype.

@@ -70,7 +70,7 @@ class DDPHook:
         """Return a future of the averaged bucket; ``state`` is not used."""
         device = bucket.buffer().device
         # A future of a tensor on a GPU has to know where it is.
-        places = [] if device.type == "cpu" else [device]
+        places: list[int | str | torch.device] = [] if device.type == "cpu" else [device]
         done: torch.futures.Future[None] = torch.futures.Future(devices=places)
         work = self._thread.submit(self._average, bucket)
         work.add_done_callback(lambda _: done.set_result(None))

@@ -51,10 +51,11 @@ class _Rows:
                     " another tensor, or a new state"
                 )
         if row not in self._rows or self._rows[row].device != device:
-            parts = [self.by_key.get(key, torch.zeros(0)) for key in row]
+            parts = [self.by_key.get(key) for key in row]
             flat = torch.zeros(sum(lengths), dtype=torch.float32, device=device)
             for key, old, new in zip(row, parts, flat.split(list(lengths)), strict=True):
-                new[: old.numel()] = old
+                if old is not None:
+                    new.copy_(old)
                 self.by_key[key] = new
             self._rows = {other: x for other, x in self._rows.items() if not set(other) & set(row)}
             self._rows[row] = flat

@@ -58,7 +58,9 @@ class ObserverState(TypedDict):
 class RoundingObserver:
     """Looks at every operand in one step of ``every``, and says in words when a known failure begins.
 
-    Pass it to :func:`prepare` and call :meth:`next_step` after each step of the optimizer.
+    Pass it to :func:`prepare` and call :meth:`next_step` after each step of the optimizer. What it sees is
+    numbers of the host: in a step that it looks at, the host waits for a device at each operand, and a sample
+    of the operand is copied to it.
 
     Args:
         every: steps from one look to the next.

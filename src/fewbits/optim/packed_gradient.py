@@ -90,7 +90,9 @@ class PackedGradient(torch.Tensor):
             if func is _aten.detach.default:
                 return first._alias()
             if func in _SCALED and _is_one_number(args[1]):
-                box, number = first._box, torch.as_tensor(args[1], device=first.device).reshape(())
+                box, number = first._box, args[1]
+                if isinstance(number, torch.Tensor):
+                    number = number.to(first.device).reshape(())
                 box.factor = (box.factor * number if func in _TIMES else box.factor / number).float()
                 return first
             if func is _aten.add_.Tensor:

@@ -51,7 +51,8 @@ class DropBack(torch.optim.Optimizer):
 
     Initial values are equal on every device and for any number of threads: matrices uniform with the standard
     deviation ``gain / sqrt(fan_in)``, weights of norms 1, biases 0. Those that the model came with are not
-    used, so it may be made on the meta device and never be dense.
+    used, so it may be made on the meta device and never be dense. On a device all values stay there; the host
+    waits for how many candidates there are.
 
     A gradient is seen by nobody else: clipping, unscaling and a group of several processes are refused. A
     copy of the model has tracked weights of its own; ``deepcopy((model, optimizer))`` gives a pair to train.

@@ -113,7 +113,7 @@ class System(Generic[Array]):
         self.b, self.x0 = self._vectors(right), None if start is None else self._vectors(start)
 
     def _preconditioner(self, M: LinearMap, arrays: bool, complex_vectors: bool) -> Operator:
-        if hasattr(M, "solve") and not callable(M):
+        if hasattr(M, "solve") and not callable(M) and not isinstance(M, torch.Tensor):
             raise ArgumentError(f"M is a {type(M).__name__}; give its function, M.solve")
         return operator(
             M, self.a.n, arrays=arrays, complex_vectors=complex_vectors, name="M", device=self.a.device
