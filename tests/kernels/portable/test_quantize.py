@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import fewbits as fb
 from fewbits.errors import ArgumentError
 from fewbits.formats import Bdr, Block, Element, Format, Lookup, parse
 from fewbits.kernels import portable
@@ -225,3 +226,39 @@ def test_nothing_waits_for_the_device_and_tensors_without_values_pass() -> None:
             parts = iter(portable.quantize(x, fmt, 1, chosen, None))
             whole = [None if group is None else next(parts) for group in fmt.groups]
             assert portable.dequantize(whole, fmt, (3, 40), 1, torch.float32).shape == x.shape
+
+
+@pytest.mark.parametrize("size", ["channel", "tensor", "7"])
+@pytest.mark.parametrize(
+    ("element", "rule"), [("ternary", "twn"), ("ternary", "absmean"), ("binary", "absmean")]
+)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_scales_from_a_mean_are_those_of_the_definition(
+    element: str, rule: str, size: str, dtype: torch.dtype
+) -> None:
+    fmt = parse(f"block(element={element},scale=fp32,size={size})")
+    drawn = torch.randn(6, 29, generator=torch.Generator().manual_seed(3)).to(dtype)
+    drawn[5] = torch.where(torch.arange(29) % 2 == 1, 2.0, -1.0)
+    drawn[4] = -0.0
+    broken = drawn.clone()
+    broken[0, 3], broken[1, 4] = torch.nan, torch.inf
+    for x, nonfinite in ((drawn, "block_nan"), (broken, "block_nan"), (broken, "saturate")):
+        chosen = options(fmt, scale_rule=rule, nonfinite=nonfinite)
+        found = portably(x, fmt, 1, chosen)
+        assert not any(differing(found, defined(x, fmt, chosen)))
+    # The control: the largest magnitude is another scale.
+    assert any(
+        differing(portably(drawn, fmt, 1, options(fmt)), defined(drawn, fmt, options(fmt, scale_rule=rule)))
+    )
+    with pytest.raises(ArgumentError, match="takes the mean of all values"):
+        portable.fake_quantize(drawn, fmt, 1, options(fmt, scale_rule=rule), 2.0)
+
+
+@pytest.mark.parametrize("rule", ["twn", "absmean"])
+def test_a_compiled_graph_takes_scales_from_the_mean(rule: str) -> None:
+    x = torch.randn(5, 33, generator=torch.Generator().manual_seed(1))
+
+    def rounded(x: torch.Tensor) -> torch.Tensor:
+        return fb.fake_quantize(x, "ternary_channel", scale_rule=rule)
+
+    assert torch.equal(torch.compile(rounded, backend="aot_eager", fullgraph=True)(x), rounded(x))

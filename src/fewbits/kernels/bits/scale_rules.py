@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 
+from fewbits.errors import ArgumentError
 from fewbits.formats import Element
 
 
@@ -102,6 +103,16 @@ MEAN_RULES = ("absmean", "twn")
 that (Li et al., Ternary Weight Networks, 2016, equations 3 and 6).
 """
 TWN_THRESHOLD = 0.7  # times the mean magnitude
+
+
+def refuse_amax(scale_rule: str, amax: float | None) -> None:
+    """Raise ArgumentError if a largest magnitude is given to a rule that takes the mean."""
+    if amax is not None:
+        raise ArgumentError(
+            f"amax={amax} with scale_rule={scale_rule!r}, which takes the mean of all values and not"
+            " the largest: leave amax out, and give the whole tensor"
+        )
+
 
 SCALE_RULES: MappingProxyType[str, Callable[[Element], Rule]] = MappingProxyType(
     {

@@ -26,18 +26,16 @@ from fewbits.kernels.portable.values.elements import (
 )
 from fewbits.kernels.portable.values.floats import (
     DOUBLE,
-    SINGLE,
     Layout,
     bits_of,
     layout_of,
     of_bits,
     power_of_two,
     single,
-    widened,
 )
 from fewbits.kernels.portable.values.packing import pack
 from fewbits.kernels.portable.values.pieces import in_pieces
-from fewbits.kernels.portable.values.scales import Scales, multiplier, scale_codes, scales_of
+from fewbits.kernels.portable.values.scales import Scales, multiplier, scale_codes, scales_of, wide
 from fewbits.kernels.portable.values.stochastic import draws
 
 Tensor = torch.Tensor
@@ -52,7 +50,7 @@ def fake_quantize(x: Tensor, format: Format, axis: int, chosen: Options, amax: f
         return torch.empty(x.shape, dtype=x.dtype, device=x.device)
     where, layout = cut(format, tuple(x.shape), axis), layout_of(x.dtype)
     bits = where.blocks(_finite_bits(x, chosen))
-    scales = scales_of(bits, layout, format, chosen, amax, rounds_only=True)
+    scales = scales_of(bits, layout, format, chosen, amax, where, rounds_only=True)
 
     def rounded(bits: Tensor, drawn: Tensor | None, *parts: Tensor | None) -> Tensor:
         return _rounded(bits, Scales(*parts), format, chosen, drawn, layout, x.dtype)
@@ -86,7 +84,7 @@ def _rounded(
     if scaling is not None and format.element.grid is not None:
         quotient, layout = _quotient(bits, scales, layout)
         y = round_gridded(format.element, Numbers(quotient, _unit(bits, scales), layout, 0), chosen, drawn)
-        values = y.view(torch.float64) if layout is DOUBLE else _widened(y)
+        values = wide(y, layout)
     else:
         values = decode(format.element, _codes(bits, scales, format, chosen, drawn, layout))
     if scaling is not None:
@@ -105,10 +103,10 @@ def _codes(
     if element.grid is not None:
         least = _least_unit(format) if scales.exponent is not None else 0
         return encode_gridded(element, Numbers(bits, _unit(bits, scales), layout, least), chosen, drawn)
-    wide = _widened(bits) if layout is SINGLE else bits.view(torch.float64)
+    numbers = wide(bits, layout)
     if scales.exponent is not None:
-        wide = _divided(wide, _unit(bits, scales))
-    return encode_other(element, wide, chosen, drawn)
+        numbers = _divided(numbers, _unit(bits, scales))
+    return encode_other(element, numbers, chosen, drawn)
 
 
 def _unit(bits: Tensor, scales: Scales) -> Tensor:
@@ -124,19 +122,17 @@ def _least_unit(format: Format) -> int:
 
 
 def _quotient(bits: Tensor, scales: Scales, layout: Layout) -> tuple[Tensor, Layout]:
-    """Return the bits of numbers divided by real scales, rounded as a division in their dtype."""
+    """Return the bits of numbers divided by real scales, rounded as a division in their dtype.
+
+    With a threshold they are 1, 0 or -1.
+    """
     assert scales.divisor is not None
+    if scales.threshold is not None:
+        x = wide(bits, layout)
+        return torch.where(x.abs() > scales.threshold, x.sign(), 0.0).view(torch.int64), DOUBLE
     if layout is DOUBLE:
         return (bits.view(torch.float64) / scales.divisor).view(torch.int64), layout
-    return single(_widened(bits) / scales.divisor), layout
-
-
-def _widened(bits: Tensor) -> Tensor:
-    """Return the float64 of any float32 bits, NaN and infinity included."""
-    magnitude = bits & SINGLE.magnitude
-    infinite = torch.where(bits < 0, -torch.inf, torch.inf).double()
-    beyond = torch.where(magnitude > SINGLE.infinity, torch.nan, infinite)
-    return torch.where(magnitude < SINGLE.infinity, widened(bits), beyond)
+    return single(wide(bits, layout) / scales.divisor), layout
 
 
 def _divided(x: Tensor, exponent: Tensor) -> Tensor:
@@ -180,7 +176,7 @@ def quantize(x: Tensor, format: Format, axis: int, chosen: Options, amax: float 
         ]
     where, layout = cut(format, tuple(x.shape), axis), layout_of(x.dtype)
     bits = where.blocks(_finite_bits(x, chosen))
-    scales = scales_of(bits, layout, format, chosen, amax)
+    scales = scales_of(bits, layout, format, chosen, amax, where)
 
     def encoded(bits: Tensor, drawn: Tensor | None, *parts: Tensor | None) -> Tensor:
         codes = _codes(bits, Scales(*parts), format, chosen, drawn, layout)

@@ -42,6 +42,12 @@ class Cut(NamedTuple):
             lines = torch.nn.functional.pad(lines, (0, 0, 0, spare))
         return lines.reshape(before, -(-n // self.size), self.size // self.sub, self.sub, behind)
 
+    def counts(self, device: torch.device) -> Tensor:
+        """Return how many values each block has, without zeros that fill it, (1, blocks, 1, 1, 1) float64."""
+        n = self._sides[1]
+        starts = torch.arange(0, n, self.size, dtype=torch.float64, device=device)
+        return (n - starts).clamp(max=self.size).reshape(1, -1, 1, 1, 1)
+
     def values(self, blocks: Tensor) -> Tensor:
         """Return the values of blocks as (before, values, behind)."""
         before, n, behind = self._sides

@@ -9,8 +9,8 @@ import torch
 
 from fewbits.formats import Element, Format, Group
 from fewbits.kernels.bits.options import Options
-from fewbits.kernels.bits.scale_rules import SCALE_RULES
-from fewbits.kernels.portable.values.blocks import BLOCK, CHANNEL, EVERYTHING, SUB_BLOCK
+from fewbits.kernels.bits.scale_rules import MEAN_RULES, SCALE_RULES, TWN_THRESHOLD, refuse_amax
+from fewbits.kernels.portable.values.blocks import BLOCK, CHANNEL, EVERYTHING, SUB_BLOCK, Cut
 from fewbits.kernels.portable.values.elements import Numbers, decode, encode_gridded
 from fewbits.kernels.portable.values.floats import (
     DOUBLE,
@@ -39,6 +39,7 @@ class Scales(NamedTuple):
     codes: Tensor | None = None  # of real scales
     divisor: Tensor | None = None  # of real scales, float64 that float32 holds
     outer: Tensor | None = None  # float64 that float32 holds
+    threshold: Tensor | None = None  # float64: beyond it values are 1 or -1, else 0
 
 
 def scales_of(
@@ -47,6 +48,7 @@ def scales_of(
     format: Format,
     options: Options,
     amax: float | None,
+    where: Cut,
     *,
     rounds_only: bool = False,
 ) -> Scales:
@@ -57,6 +59,9 @@ def scales_of(
     _, scales, shifts, outer = format.groups
     if scales is None:
         return Scales()
+    mean = options.scale_rule in MEAN_RULES
+    if mean:
+        refuse_amax(options.scale_rule, amax)
     magnitude = bits & layout.magnitude
     bad, per_block = None, options.nonfinite == "block_nan"
     if per_block:
@@ -73,6 +78,10 @@ def scales_of(
     if scales.power_of_two:
         exponent = _shared_exponent(largest, layout, format.element, scales.element, options)
         return Scales(bad, exponent, None if shifts is None else _shifts(sub, exponent, layout, format))
+    if mean:
+        wanted, threshold = _mean_scales(bits, layout, options, where.counts(bits.device))
+        codes = _encode_scale(wanted, largest, scales.element, options)
+        return Scales(bad, None, None, codes, decode(scales.element, codes), None, threshold)
     whole = None
     if outer is not None:
         whole = largest.amax(CHANNEL if outer.size == "channel" else EVERYTHING, keepdim=True)
@@ -140,6 +149,33 @@ def _real_scales(
     codes = _encode_scale(wanted, largest, scale, options)
     divisor = _rounded(decode(scale, codes) / gain).clamp(min=_LEAST)
     return codes, divisor, _rounded(1.0 / gain).clamp(max=_MOST)
+
+
+def _mean_scales(
+    bits: Tensor, layout: Layout, options: Options, counts: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """Return the scales of a rule of MEAN_RULES, float64 that float32 holds, and the threshold if it has one.
+
+    Sums are of float64 in an order of torch's: the last bit of a scale may differ from the definition's.
+    """
+    magnitude = wide(bits, layout).abs()
+    mean, threshold = magnitude.sum(BLOCK, keepdim=True) / counts, None
+    if options.scale_rule == "twn":
+        threshold = TWN_THRESHOLD * mean
+        beyond = magnitude > threshold
+        total = torch.where(beyond, magnitude, 0.0).sum(BLOCK, keepdim=True)
+        mean = total / beyond.sum(BLOCK, keepdim=True).clamp(min=1)
+    return mean.clamp(max=_MOST).float().double(), threshold
+
+
+def wide(bits: Tensor, layout: Layout) -> Tensor:
+    """Return the float64 of any bits, NaN and infinity included."""
+    if layout is DOUBLE:
+        return bits.view(torch.float64)
+    magnitude = bits & SINGLE.magnitude
+    infinite = torch.where(bits < 0, -torch.inf, torch.inf).double()
+    beyond = torch.where(magnitude > SINGLE.infinity, torch.nan, infinite)
+    return torch.where(magnitude < SINGLE.infinity, widened(bits), beyond)
 
 
 def _capped(magnitude: Tensor, layout: Layout) -> Tensor:

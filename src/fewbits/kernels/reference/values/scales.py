@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbits.errors import ArgumentError
 from fewbits.formats import Element, Format, decode
 from fewbits.kernels.bits.layout import Parts
 from fewbits.kernels.bits.options import Options
 from fewbits.kernels.bits.packing import code_dtype
-from fewbits.kernels.bits.scale_rules import MEAN_RULES, SCALE_RULES, TWN_THRESHOLD
+from fewbits.kernels.bits.scale_rules import MEAN_RULES, SCALE_RULES, TWN_THRESHOLD, refuse_amax
 from fewbits.kernels.reference.values.blocks import blocks_of, largest_of, spread
 from fewbits.kernels.reference.values.encode import encode
 
@@ -142,11 +141,7 @@ def _real_scales(
 
 def mean_scale(x: Array, format: Format, options: Options, amax: float | None) -> NDArray[np.float32]:
     """Return the scales of MEAN_RULES: means in float64, rounded to float32."""
-    if amax is not None:
-        raise ArgumentError(
-            f"amax={amax} with scale_rule={options.scale_rule!r}, which takes the mean of all values and not"
-            " the largest: leave amax out, and give the whole tensor"
-        )
+    refuse_amax(options.scale_rule, amax)
     assert format.groups.scales is not None
     size = format.groups.scales.size
     mean = mean_of(x, size)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fewbits.formats import Element, Format, ValueGrid
 from fewbits.kernels.bits.options import Options
-from fewbits.kernels.bits.scale_rules import SCALE_RULES
+from fewbits.kernels.bits.scale_rules import MEAN_RULES, SCALE_RULES
 from fewbits.kernels.native.jobs.tables import table
 from fewbits.kernels.reference.values.encode import encode
 
@@ -86,12 +86,16 @@ def supports(format: Format, options: Options) -> bool:
 def spec(format: Format, options: Options) -> Spec | None:
     """Return the constants for the kernels, or None if they do not support the format.
 
-    Left to operations of torch: block elements of a list beyond 2^100 or finer than 2^-80, shifts shared by a
-    number of values that is no power of two, outer scales over more values than a program holds, and those
-    whose products float32 does not hold.
+    Left to operations of torch: scales from a mean, block elements of a list beyond 2^100 or finer than
+    2^-80, shifts shared by a number of values that is no power of two, outer scales over more values than a
+    program holds, and those whose products float32 does not hold.
     """
     element, (_, scales, shifts, outer) = format.element, format.groups
-    if not _holds(element) or not (scales is None or _holds_scales(format)):
+    if (
+        options.scale_rule in MEAN_RULES
+        or not _holds(element)
+        or not (scales is None or _holds_scales(format))
+    ):
         return None
     power = scales is not None and scales.power_of_two
     zero = options.zero_block == "smallest"
