@@ -299,7 +299,8 @@ inline i64 total_of_words(Words a) {
 template <bool has_byte_products, i64 together>
 inline void multiply_halves(const u8* codes, i64 line_bytes, const u8* x, i64 halves, i64* totals) {
     // With vpdpbusd each pair of bits stays where it is in its byte, worth 1, 4, 16 or 64, and has a sum of its own: a mask
-    // and a product for 64 values. A lane adds 4 x 192 x 128 at most each time, and most_by_bytes values leave it in 32 bits.
+    // and a product for 64 values. It adds 192 x 128 at most for each of a quarter of the values, and those of most_by_bytes
+    // are in 32 bits, all lanes together.
     Words sums[together][4];
     for (auto& of_line : sums)
         for (Words& s : of_line) s = set1(0);

@@ -14,6 +14,7 @@ from fewbits.kernels import native
 from fewbits.kernels.arrays import planes
 from fewbits.kernels.bits.layout import Packed
 from fewbits.kernels.bits.packing import pack
+from fewbits.kernels.native.gemv.planes import MOST_BY_BYTES
 from fewbits.kernels.reference.gemv.planes import counted, product
 
 # The first use of forward mode compiles what torch itself deprecates.
@@ -107,6 +108,16 @@ def test_the_largest_integers_do_not_overflow(by_bytes: bool, isa: str) -> None:
     x = np.full((1, n), -128)
     w = np.stack([np.full(n, -1), np.full(n, 1), np.full(n, -2)])
     assert multiplied(x, 8, True, w, 2, by_bytes).tolist() == [[2**24, -(2**24), 2**25]]
+
+
+def test_the_longest_lines_do_not_overflow_whichever_way_is_taken(isa: str) -> None:
+    """The largest bytes of one sign, so that all sums of 32 bits are as large as they get."""
+    for n in (MOST_BY_BYTES, 2 * MOST_BY_BYTES, 16 * MOST_BY_BYTES):
+        w = np.full((1, n), 1)
+        for value in (127, -128):
+            assert multiplied(np.full((1, n), value), 8, True, w, 2, None).item() == value * n
+            if native.can_multiply_bytes(2, n, 8, is_signed=True):
+                assert multiplied(np.full((1, n), value), 8, True, w, 2, True).item() == value * n
 
 
 def test_the_control_without_a_plane_is_another_number(isa: str) -> None:

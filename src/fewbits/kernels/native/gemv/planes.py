@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fewbits import _native
 from fewbits.kernels.native.dispatch.isa import active_isa
 
-MOST_BY_BYTES = 2**22  # values of a line; the sums of more could leave 32 bits
+MOST_BY_BYTES = 2**18  # values of a line; the sums of more could leave 32 bits
 
 # Up to how many bits of x counting is faster than multiplying bytes, for ternary weights. Measured on Zen 5
 # with weights in its third cache. Without an instruction that counts, two lookups and a sum take its place;
