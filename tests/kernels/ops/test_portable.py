@@ -18,6 +18,7 @@ from fewbits.kernels.ops.tensors import array
 from tests import cases
 from tests.kernels.ops.test_flat import normal, views
 from tests.native.definition import bits_of_part
+from tests.native.gemv.test_planes import ACTIVATIONS, WEIGHTS
 from tests.native.nm.test_stream import both, sparse
 from tests.native.tally.test_tally import SHAPES, TYPES, values
 
@@ -150,6 +151,34 @@ def test_products_with_packed_weights_are_those_of_the_definition(forced: list[s
         assert y.dtype == dtype
         torch.testing.assert_close(y.double(), wanted, rtol=unit, atol=40 * unit)
     assert {"gemv", "gemv_int8"} <= set(forced)
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_products_of_planes_are_those_of_the_compiled_kernels(name: str, forced: list[str]) -> None:
+    for n, lines, batch in ((1, 1, 1), (700, 5, 3), (9001, 2, 1), (0, 3, 2)):
+        q = natively(fb.quantize, normal(lines * n).reshape(lines, n) * 3, name)
+        x = normal(batch * n).reshape(batch, n)
+        if n and batch == 3:
+            x[0], x[1, 3] = -0.0, torch.nan
+        for activation in ACTIVATIONS:
+            found = fb.matvec(q, x, activation=activation)
+            assert same(found, natively(lambda a=activation, q=q, x=x: fb.matvec(q, x, activation=a))), (
+                activation,
+                n,
+            )
+    assert set(forced) >= {"plane_product"}
+
+
+def test_long_lines_of_planes_are_summed_exactly(forced: list[str]) -> None:
+    n = 2**18 + 1
+    q, x = natively(fb.quantize, torch.ones(1, n), "ternary_channel"), torch.ones(1, n)
+    x[0, ::2] = 126 / 127
+    y = fb.matvec(q, x, activation="int8_channel")
+    assert same(y, natively(lambda: fb.matvec(q, x, activation="int8_channel")))
+    exact = np.float32(127 * (n // 2) + 126 * (n // 2 + 1))
+    assert y.item() == exact * (np.float32(1) / np.float32(127))
+    with pytest.raises(ArgumentError, match="expected ternary or binary weights"):
+        torch.ops.fewbits.plane_product(x, q.codes, q.scales, 1, "int4", "int8_channel")
 
 
 def test_a_gradient_flows_through_products_with_packed_weights(forced: list[str]) -> None:

@@ -32,6 +32,10 @@ RESULTS: dict[str, Results] = {
     "dequantize": lambda: [fb.quantize(X.to(d), "mxfp4").dequantize() for d in FLOATS],
     "gemv": lambda: [X[:2] @ fb.quantize(X, "mxfp4").t()],
     "gemv_int8": lambda: [fb.matvec(fb.quantize(X, "mxfp4"), X[:2], activation="int8_32")],
+    "plane_product": lambda: [
+        fb.matvec(fb.quantize(X, "ternary_channel", scale_rule="twn"), X[:2], activation="int8_channel")
+    ],
+    "all_finite": lambda: [torch.ops.fewbits.all_finite(X, "mxfp4")],
     "bfloat16_product": lambda: [ops.bfloat16_product(X.bfloat16().float(), X.t().bfloat16().float())],
     "rounded_product": lambda: [fb.matmul(X, X.t(), "mxint8")],
     "addition_product": lambda: [ops.addition_product(X, X.t().contiguous())],

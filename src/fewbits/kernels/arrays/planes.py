@@ -58,6 +58,21 @@ def activation_bits(format: Format) -> tuple[int, bool] | None:
     return None if element.coding == "sign_magnitude" else (element.bits, element.coding != "unsigned")
 
 
+def check(format: Format, activation: Format) -> tuple[int, tuple[int, bool]]:
+    """Return the bits of a weight, and those of integers and whether they are signed.
+
+    Raises:
+        ArgumentError: a format is not taken.
+    """
+    wide, kind = weight_bits(format), activation_bits(activation)
+    if not wide or kind is None:
+        raise ArgumentError(
+            f"{format} weights with {activation} vectors; expected ternary or binary weights with float32"
+            " scales per channel or tensor, and integers of 1 to 8 bits with a float32 scale per channel"
+        )
+    return wide, kind
+
+
 @exact_arithmetic()
 def plane_product(
     x: Array, q: Packed, format: Format, lines: int, activation: Format, *, out: Array | None = None
@@ -77,12 +92,7 @@ def plane_product(
     Raises:
         ArgumentError: a format is not taken.
     """
-    wide, kind = weight_bits(format), activation_bits(activation)
-    if not wide or kind is None:
-        raise ArgumentError(
-            f"{format} weights with {activation} vectors; expected ternary or binary weights with float32"
-            " scales per channel or tensor, and integers of 1 to 8 bits with a float32 scale per channel"
-        )
+    wide, (bits, is_signed) = check(format, activation)
     y = empty_aligned((len(x), lines), np.float32) if out is None else out
     if not x.size or not lines:
         y[...] = 0
@@ -90,7 +100,6 @@ def plane_product(
     rule = "absmean" if activation.element == _BINARY else "floor"
     rounded = quantize(np.ascontiguousarray(x), activation, 1, options(activation, scale_rule=rule))
     assert rounded.scales is not None
-    bits, is_signed = kind
     native.plane_product(
         *(q.codes, wide, _integers(rounded, activation, x.shape), bits, is_signed),
         None if q.scales is None else np.ascontiguousarray(q.scales).view(np.float32).reshape(-1),

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 
 from fewbits.formats import Format
+from fewbits.kernels import exact_arithmetic, portable
 from fewbits.kernels.arrays import planes
 from fewbits.kernels.bits.options import read_format
+from fewbits.kernels.ops.backends import is_native
 from fewbits.kernels.ops.derivatives import derive
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded
 from fewbits.kernels.ops.library import LIBRARY, define
@@ -24,10 +26,14 @@ def _plane_product(
     format: str,
     activation: str,
 ) -> torch.Tensor:
-    y, weight = torch.empty(len(x), lines), packed((codes, scales, None, None))
     formats = read_format(format), read_format(activation)
-    planes.plane_product(array(x.cpu().float()), weight, formats[0], lines, formats[1], out=array(y))
-    return y.to(x.device, x.dtype)
+    if not is_native(x):
+        planes.check(*formats)
+        with exact_arithmetic():
+            return portable.plane_product(x.float(), codes, scales, lines, *formats).to(x.dtype)
+    y, weight = torch.empty(len(x), lines), packed((codes, scales, None, None))
+    planes.plane_product(array(x.float()), weight, formats[0], lines, formats[1], out=array(y))
+    return y.to(x.dtype)
 
 
 def _empty_rows(

@@ -8,6 +8,7 @@ these functions into what calls them, and torch.export records them. The folders
 from fewbits.kernels.portable.dequantize.dequantize import dequantize
 from fewbits.kernels.portable.gemm.additions import product as addition_product
 from fewbits.kernels.portable.gemv.gemv import gemv, gemv_int8
+from fewbits.kernels.portable.gemv.planes import plane_product
 from fewbits.kernels.portable.nm.stream import compress, expand
 from fewbits.kernels.portable.quantize.quantize import fake_quantize, is_finite, quantize
 from fewbits.kernels.portable.sparse.rows import RowProduct
@@ -28,6 +29,7 @@ __all__ = [
     "gemv_int8",
     "is_finite",
     "largest_finite",
+    "plane_product",
     "quantize",
     "smallest",
     "tally",
