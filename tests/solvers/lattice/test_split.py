@@ -136,7 +136,7 @@ def wrong(split: Any) -> dict[str, Any]:
 def refused(call: Callable[[], Any]) -> str:
     try:
         call()
-    except (ArgumentError, DataError) as error:
+    except (ArgumentError, DataError, TypeError) as error:
         return f"{type(error).__name__}: {error}"
     return "nothing"
 
@@ -146,6 +146,7 @@ def refusals(rank: int) -> dict[str, str]:
     odd, six = lattice.unit_links((6, 2, 2, 2)), lattice.unit_links((4, 4, 4, 6))
     one = lattice.Wilson(LINKS, mass=0.5, split=(2, 1, 1, 1))
     b, two = spinor()[one.part], (2, 1, 1, 1)
+    nothing: Any = None
     short, second = lattice.Wilson(six, mass=0.5, split=two), rank == 1
     return {
         "processes": refused(lambda: lattice.Wilson(LINKS, mass=0.5, split=(2, 1, 1, 2))),
@@ -160,6 +161,13 @@ def refusals(rank: int) -> dict[str, str]:
         "nan": refused(lambda: one.solve(b * np.nan if second else b)),
         "mass": refused(lambda: lattice.Wilson(LINKS, mass=0.5 + rank, split=two)),
         "rtol": refused(lambda: one.solve(b, rtol=0.1 if second else 0.01)),
+        "other split": refused(
+            lambda: lattice.Wilson(LINKS, mass=0.5, split=(1, 2, 1, 1) if second else two)
+        ),
+        "type": refused(lambda: one.solve(b, rtol=nothing if second else 0.1)),
+        "deflation": refused(
+            lambda: one.solve(b, deflation=lattice.RitzVectors(2) if second else None, maxiter=1)
+        ),
         "apply": refused(lambda: one.apply(b[:1] if second else b)),
     }
 
@@ -265,12 +273,16 @@ def test_what_cannot_be_split_is_refused_in_every_process(found: Callable[[int],
         "multiple": "expected multiples of 4 along the axes that are split",
         "even-odd": "even_odd=True on a lattice of (2, 4, 4, 6) sites in each process",
         "whole b": "expected complex (4, 4, 4, 8, 4, 3)",
-        "mass": "processes disagree: Wilson of links",
-        "rtol": "processes disagree: solve with",
+        "mass": "processes disagree: split=(2, 1, 1, 1), Wilson of links",
+        "rtol": "processes disagree: split=(2, 1, 1, 1), solve with",
+        "other split": "processes disagree: split=",
+        "deflation": "processes disagree",
     }.items():
         assert said in first[name], name
         assert said in second[name], name
     assert first["nan"].startswith("ArgumentError: process 1 refused its part: the spinor field holds NaN")
+    assert first["type"].startswith("ArgumentError: process 1 refused its part: ")
+    assert second["type"].startswith("TypeError")
     assert second["nan"].startswith("DataError: the spinor field holds NaN")
     assert "process 1 refused its part: a spinor field is complex128 (1, 4, 4, 8, 4, 3)" in first["apply"]
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from fewbits.errors import ArgumentError, FewbitsError
+from fewbits.errors import ArgumentError
 
 Octets = NDArray[np.uint8]
 AXES = ("T", "Z", "Y", "X")
@@ -141,13 +141,16 @@ class Processes:
         if self.size == 1:
             yield
             return
-        error: FewbitsError | None = None
+        error: Exception | None = None
         try:
             yield
-        except FewbitsError as refused:
+        except Exception as refused:
             error = refused
+        what = f"split={self.split}, {what}"
         told: list[tuple[str, str | None]] = [("", None)] * self.size
-        dist.all_gather_object(told, (what, None if error is None else str(error)), group=self.group)
+        dist.all_gather_object(
+            told, (what, None if error is None else str(error) or type(error).__name__), group=self.group
+        )
         if error is not None:
             raise error
         for rank, (announced, refusal) in enumerate(told):

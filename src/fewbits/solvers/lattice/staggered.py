@@ -177,7 +177,15 @@ class Staggered:
             ArgumentError: another shape, or options out of range.
             DataError: NaN or infinity.
         """
-        options = (rtol, atol, maxiter, precision, delta, even_odd, x0 is None, callback is None)
+        options = (
+            rtol,
+            atol,
+            maxiter,
+            precision,
+            delta,
+            even_odd,
+            *(given is None for given in (x0, callback, deflation)),
+        )
         with self.processes.agreeing(f"solve with {options}"):
             stopping = Stopping(rtol, atol, maxiter)
             right = torch.from_numpy(self.flat(b))

@@ -187,7 +187,16 @@ class Wilson:
             ArgumentError: another shape, or options out of range.
             DataError: NaN or infinity.
         """
-        options = (rtol, atol, maxiter, precision, delta, even_odd, method, x0 is None, callback is None)
+        options = (
+            rtol,
+            atol,
+            maxiter,
+            precision,
+            delta,
+            even_odd,
+            method,
+            *(given is None for given in (x0, callback, deflation)),
+        )
         with self.processes.agreeing(f"solve with {options}"):
             if method not in ("cg", "bicgstab"):
                 raise ArgumentError(f"method={method!r}; expected cg or bicgstab")
