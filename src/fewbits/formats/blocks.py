@@ -86,8 +86,11 @@ class Block(Format):
 
     @property
     def default_zero_block(self) -> str:
-        """The smallest power of two (what the floor rule clamps to), or one for a real scale."""
-        return "smallest" if self.scale.power_of_two else "one"
+        """The smallest power of two (what the floor rule clamps to), or one for a real scale.
+
+        Elements without a zero take the smallest scale: zeros then stay near zero.
+        """
+        return "smallest" if self.scale.power_of_two or not self.element.has_zero else "one"
 
 
 @dataclass(frozen=True, repr=False)

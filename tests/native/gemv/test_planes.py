@@ -229,6 +229,12 @@ def test_scales_that_are_nan_and_vectors_of_zeros_act_as_in_the_definition() -> 
     assert torch.equal(y[2:], by_definition(x[2:], q, "int4_channel"))
 
 
+def test_vectors_of_zeros_stay_near_zero_without_a_zero_among_their_elements() -> None:
+    q = fb.quantize(normal(4, 600), "ternary_channel", scale_rule="twn")
+    assert (fb.matvec(q, torch.zeros(2, 600), activation="binary_channel").abs() < 1e-40).all()
+    assert (fb.fake_quantize(torch.zeros(2, 600), "binary_channel") == 2.0**-149).all()
+
+
 def test_empty_operands_and_other_dtypes() -> None:
     q = fb.quantize(normal(4, 64).bfloat16(), "ternary_channel", scale_rule="absmean")
     x = normal(2, 64).bfloat16()

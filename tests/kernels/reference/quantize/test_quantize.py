@@ -183,6 +183,9 @@ def test_rounding_again_under_one_real_scale_changes_no_code(fmt: Block) -> None
 def test_the_sign_of_the_input_is_the_sign_of_the_result(fmt: cases.Format) -> None:
     x = cases.blocks(60, 48, seed=6)
     x = np.concatenate([x, np.where(np.arange(48) % 3 == 0, np.copysign(0, x), x).astype(np.float32)])
+    if not fmt.element.has_zero:
+        top = np.abs(x).max()  # a quotient that underflows to zero has no sign to keep
+        x = np.where(np.abs(x) < top * 2.0**-100, top, x)
     y = dequantize(quantized(x, fmt), fmt)
     mirrored = dequantize(quantized(-x, fmt), fmt)
     assert np.array_equal(-y, mirrored)
