@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from fewbits.errors import ArgumentError, DataError
+from fewbits.kernels.bits.lattice import added
 from fewbits.solvers import lattice
 from fewbits.solvers.lattice.domain import Domain
 from fewbits.solvers.lattice.sums import exact_parts
@@ -304,6 +305,8 @@ def test_parts_add_up_to_the_exact_sum_in_any_order() -> None:
     assert exact_parts(np.zeros(0)) == exact_parts(np.zeros(5)) == (0.0, 0.0, 0.0)
     assert np.isnan(exact_parts(np.array([1.0, np.nan]))[0])
     assert exact_parts(np.array([1.0, np.inf]))[0] == np.inf
+    assert added(([1e308, 1e308], [-1e308, -1e308, 1.0], [np.inf, -np.inf]))[:2] == (np.inf, -np.inf)
+    assert np.isnan(added(([np.inf, -np.inf],))[0])
 
 
 @pytest.mark.slow

@@ -27,8 +27,15 @@ Total = Callable[[Parts], tuple[float, ...]]
 
 
 def added(parts: Parts) -> tuple[float, ...]:
-    """Return each sum, given as numbers that add up to it, rounded once."""
-    return tuple(math.fsum(p) if all(map(math.isfinite, p)) else sum(p) for p in parts)
+    """Return each sum, given as numbers that add up to it, rounded once; infinity or NaN beyond all."""
+    return tuple(_sum(p) for p in parts)
+
+
+def _sum(numbers: Sequence[float]) -> float:
+    try:
+        return math.fsum(numbers)
+    except (OverflowError, ValueError):  # infinity, or both of them, on the way
+        return sum(numbers)
 
 
 class Layout(NamedTuple):
