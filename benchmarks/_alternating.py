@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 from time import perf_counter, sleep
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from _machine import cpu, forced
@@ -17,15 +17,16 @@ from _machine import cpu, forced
 from fewbits import format, kernels
 
 Calls = dict[str, Callable[[], Any]]
+Name = TypeVar("Name")
 
 _TO_SLEEP = 0.05  # seconds; OpenBLAS's threads wait for 2^26 cycles
 
 
-def seconds(calls: Calls, rounds: int) -> dict[str, float]:
+def seconds(calls: Mapping[Name, Callable[[], Any]], rounds: int) -> dict[Name, float]:
     """Return the median time of each call; every round times each once, every second one backwards."""
     for call in calls.values():
         call()  # allocates, wakes the threads, fills the caches
-    times: dict[str, list[float]] = {name: [] for name in calls}
+    times: dict[Name, list[float]] = {name: [] for name in calls}
     for turn in range(rounds):
         for name in list(calls)[:: -1 if turn % 2 else 1]:
             times[name].append(_once(calls[name]))
@@ -74,7 +75,7 @@ def compiled_peer(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
 
     target = format(name)
     chosen = kernels.options(target)
-    return torch.compile(lambda x: portable.fake_quantize(x, target, -1, chosen))
+    return torch.compile(lambda x: portable.fake_quantize(x, target, -1, chosen, None))
 
 
 def arguments(question: str, *, device: bool = False, **sizes: int) -> argparse.Namespace:

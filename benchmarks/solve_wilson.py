@@ -14,6 +14,7 @@ twice too, as its Schur complement: "times fewer" are the applications that this
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,8 @@ KINDS = (
     *(("half", 8, False), ("quarter", 12, False), ("quarter", 12, True)),
 )
 # Clover and staggered fermions on the same links, beside Wilson's.
-OTHERS = tuple(
+Case = tuple[str, str, bool]
+OTHERS: tuple[Case, ...] = tuple(
     (kind, precision, even_odd)
     for kind in ("clover", "staggered")
     for precision, even_odd in (("double", False), ("half", False), ("half", True))
@@ -68,7 +70,7 @@ def others(time: int, space: int, rounds: int) -> list[dict[str, Any]]:
         "clover": lattice.Clover(links, mass=MASS),
         "staggered": lattice.Staggered(links, mass=STAGGERED_MASS),
     }
-    found: dict[tuple[str, str, bool], Any] = {}
+    found: dict[Case, Any] = {}
 
     def solve(kind: str, precision: str, even_odd: bool) -> None:
         right = b[..., 0, :] if kind == "staggered" else b
@@ -76,8 +78,8 @@ def others(time: int, space: int, rounds: int) -> list[dict[str, Any]]:
             right, precision=precision, rtol=TOL, even_odd=even_odd
         )
 
-    wilson = tuple(dict.fromkeys(("wilson", *rest) for _, *rest in OTHERS))
-    calls = {key: (lambda k=key: solve(*k)) for key in (*wilson, *OTHERS)}
+    wilson = tuple(dict.fromkeys(("wilson", precision, even_odd) for _, precision, even_odd in OTHERS))
+    calls = {key: partial(solve, *key) for key in (*wilson, *OTHERS)}
     taken = seconds(calls, rounds)
     each = {key: 1e3 * taken[key] / found[key].iterations for key in calls}
     once = seconds({key: application(operators[key[0]], *key[1:]) for key in calls}, rounds)
@@ -127,11 +129,11 @@ def measure(time: int, space: int, rounds: int) -> list[dict[str, Any]]:
     def solve(name: str, operator: lattice.Wilson, precision: str, even_odd: bool) -> None:
         found[name] = operator.solve(b, precision=precision, rtol=TOL, even_odd=even_odd)
 
-    calls = {}
+    calls: dict[str, Callable[[], Any]] = {}
     for precision, numbers, even_odd in KINDS:
         operator = lattice.Wilson(links, mass=MASS, reconstruct=numbers)
         name = name_of(precision, numbers, even_odd)
-        calls[name] = lambda n=name, o=operator, p=precision, e=even_odd: solve(n, o, p, e)
+        calls[name] = partial(solve, name, operator, precision, even_odd)
     sites = b.size // 12
     source = torch.zeros(2**24)
     target = torch.empty_like(source)
