@@ -46,7 +46,8 @@ class Cut(NamedTuple):
         """Return how many values each block has, without zeros that fill it, (1, blocks, 1, 1, 1) float64."""
         n = self._sides[1]
         starts = torch.arange(0, n, self.size, dtype=torch.float64, device=device)
-        return (n - starts).clamp(max=self.size).reshape(1, -1, 1, 1, 1)
+        counts: Tensor = (n - starts).clamp(max=self.size).reshape(1, -1, 1, 1, 1)
+        return counts
 
     def values(self, blocks: Tensor) -> Tensor:
         """Return the values of blocks as (before, values, behind)."""
