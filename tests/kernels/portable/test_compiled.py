@@ -164,12 +164,10 @@ def test_torch_export_records_plain_operations(name: str) -> None:
 
 
 def test_a_graph_refuses_nan_where_nothing_can_be_nan() -> None:
-    rounded = torch.compile(
-        lambda x: fb.fake_quantize(x, "int8_channel"), fullgraph=True, backend="aot_eager"
-    )
+    rounded = torch.compile(lambda x: fb.fake_quantize(x, "int8"), fullgraph=True, backend="aot_eager")
     x = torch.ones(3, 8)
     assert torch.equal(rounded(x), x)
     x[1, 2] = torch.nan
-    for function in (rounded, lambda x: fb.fake_quantize(x, "int8_channel")):
+    for function in (rounded, lambda x: fb.fake_quantize(x, "int8")):
         with pytest.raises(fb.DataError, match="the array holds 1 NaN and 0 infinities"):
             function(x)
