@@ -8,11 +8,14 @@ import pytest
 import torch
 
 from fewbits.errors import ArgumentError
-from fewbits.formats import Bdr, Block, Element, Format, Lookup, parse
+from fewbits.formats import Bdr, Element, Format, Lookup, parse
 from fewbits.kernels import portable
+from fewbits.kernels.bits.layout import packed
 from fewbits.kernels.bits.options import Options, has_scale_rule, options
+from fewbits.kernels.portable.values import tables
+from fewbits.kernels.reference.quantize.quantize import quantize
 from tests import cases
-from tests.kernels.portable.conversions import defined, differing, expected, portably
+from tests.kernels.portable.conversions import as_bytes, defined, differing, expected, portably
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 ODD: tuple[Format, ...] = (
@@ -116,13 +119,45 @@ def test_strided_transposed_and_negated_views(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["int8_tensor", "nvfp4", "fp8_e4m3_tensor"])
-@pytest.mark.parametrize("amax", [3.0, 1e-3, 7e37])
+@pytest.mark.parametrize("amax", [3.0, 1e-3, 7e37, 3.4028235e38])
 def test_a_largest_magnitude_that_is_given_chooses_the_scale(name: str, amax: float) -> None:
     fmt = parse(name)
     x, chosen = inputs(fmt, (7, 40), torch.float32, special=False), options(fmt, nonfinite="saturate")
     found = portably(x, fmt, 1, chosen, amax)
     assert not any(differing(found, expected(x, fmt, 1, chosen, amax)))
     assert any(differing(found, portably(x, fmt, 1, chosen)))
+
+
+@pytest.mark.parametrize("name", ["int8_tensor", "nvfp4"])
+def test_a_given_magnitude_beyond_float32_counts_as_in_the_definition(name: str) -> None:
+    fmt = parse(name)
+    x, chosen = inputs(fmt, (3, 40), torch.float32, special=False), options(fmt)
+    with np.errstate(over="ignore"):
+        wanted = packed(quantize(x.numpy(), fmt, chosen, 1e39), fmt)
+    found = portable.quantize(x, fmt, 1, chosen, 1e39)
+    assert not any(differing(as_bytes(found), as_bytes(wanted)))
+
+
+@pytest.mark.parametrize("rule", ["absmean", "twn"])
+def test_scales_that_are_means_are_refused_and_not_something_else(rule: str) -> None:
+    fmt = parse("ternary_channel")
+    x, chosen = inputs(fmt, (7, 40), torch.float32), options(fmt, scale_rule=rule)
+    for function in (portable.fake_quantize, portable.quantize):
+        with pytest.raises(ArgumentError, match=f"scale_rule='{rule}' of a tensor on cpu .* with .cpu()"):
+            function(x, fmt, 1, chosen, None)
+
+
+@pytest.mark.parametrize("rounding", ["up", "stochastic"])
+def test_tables_of_values_are_copied_to_a_device_once(rounding: str) -> None:
+    fmt = parse("posit8_2")
+    x, chosen = inputs(fmt, (5, 67), torch.float32), options(fmt, rounding=rounding, nonfinite="saturate")
+    tables._copied.cache_clear()
+    with torch.inference_mode():
+        found = portably(x, fmt, 1, chosen)
+    copied = tables._copied.cache_info().misses
+    assert 0 < copied <= 4
+    assert not any(differing(portably(x, fmt, 1, chosen), found))
+    assert tables._copied.cache_info().misses == copied
 
 
 def every(dtype: torch.dtype) -> torch.Tensor:
@@ -174,13 +209,9 @@ def made_blocks(count: int) -> list[Format]:
             )
             continue
         size = rng.choice(["channel", "tensor", "1", "3", "16", "40"])
-        found.append(
-            Block(
-                elements[rng.integers(len(elements))],
-                parse(scales[rng.integers(6)]),
-                size if size.isalpha() else int(size),
-            )
-        )  # type: ignore[arg-type]
+        element = elements[rng.integers(len(elements))]
+        text = f"block(element={element},scale={scales[rng.integers(6)]},size={size})"
+        found.append(parse(text))
     return found
 
 

@@ -26,8 +26,8 @@ def _plane_product(
 ) -> torch.Tensor:
     y, weight = torch.empty(len(x), lines), packed((codes, scales, None, None))
     formats = read_format(format), read_format(activation)
-    planes.plane_product(array(x.cpu().float()), weight, formats[0], lines, formats[1], out=array(y))
-    return y.to(x.device, x.dtype)
+    planes.plane_product(array(x.float()), weight, formats[0], lines, formats[1], out=array(y))
+    return y.to(x.dtype)
 
 
 def _empty_rows(
