@@ -11,6 +11,7 @@ from fewbits.formats import Format, parse
 from fewbits.kernels import force_backend, ops
 from fewbits.kernels.bits.options import Choices
 from tests import cases
+from tests.kernels.portable.compiling import inductor_loads
 from tests.kernels.portable.conversions import as_bytes, differing
 from tests.kernels.portable.test_quantize import FORMATS, inputs
 
@@ -46,6 +47,7 @@ def compiled_equals_cpu(x: torch.Tensor, fmt: Format, axis: int = -1, **choices:
     )
 
 
+@inductor_loads
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_graph_of_inductor_has_the_bits_of_the_cpu(name: str) -> None:
     fmt = parse(name)
@@ -56,6 +58,7 @@ def test_a_graph_of_inductor_has_the_bits_of_the_cpu(name: str) -> None:
     assert not any(differing(as_bytes([found]), as_bytes([fb.fake_quantize(x, fmt)])))
 
 
+@inductor_loads
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("fmt", FORMATS, ids=cases.label)
@@ -63,6 +66,7 @@ def test_every_format_compiled(fmt: Format, dtype: torch.dtype) -> None:
     compiled_equals_cpu(inputs(fmt, (40, 67), dtype), fmt)
 
 
+@inductor_loads
 @pytest.mark.slow
 @pytest.mark.parametrize("rounding", cases.ROUNDINGS)
 @pytest.mark.parametrize("name", ["mxfp6_e3m2", "mx6", "nvfp4", "posit8_1", "int8_channel", "bf16"])
