@@ -167,13 +167,16 @@ def test_torch_export_records_plain_operations(name: str) -> None:
         assert torch.equal(program.module()(y), fb.fake_quantize(y, name, nonfinite="saturate"))
 
 
-def test_a_graph_refuses_nan_where_nothing_can_be_nan() -> None:
-    rounded = torch.compile(
-        lambda x: fb.fake_quantize(x, "int8_channel"), fullgraph=True, backend="aot_eager"
-    )
+@pytest.mark.parametrize("name", ["int8", "mxfp4", "nvfp4"])
+def test_a_graph_refuses_nan(name: str) -> None:
     x = torch.ones(3, 8)
-    assert torch.equal(rounded(x), x)
-    x[1, 2] = torch.nan
-    for function in (rounded, lambda x: fb.fake_quantize(x, "int8_channel")):
-        with pytest.raises(fb.DataError, match="the array holds 1 NaN and 0 infinities"):
-            function(x)
+    for function in (fb.fake_quantize, lambda x, *args, **given: fb.quantize(x, *args, **given).codes):
+        rounded = torch.compile(
+            lambda x, f=function: f(x, name, nonfinite="raise"), fullgraph=True, backend="aot_eager"
+        )
+        assert torch.equal(rounded(x), function(x, name))
+        damaged = x.clone()
+        damaged[1, 2] = torch.nan
+        for each in (rounded, lambda x, f=function: f(x, name, nonfinite="raise")):
+            with pytest.raises(fb.DataError, match="the array holds 1 NaN and 0 infinities"):
+                each(damaged)
