@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fewbits.errors import ArgumentError
-from fewbits.formats import Bdr, Element, Format, Lookup, parse
+from fewbits.formats import Bdr, Element, Format, Lookup, Posit, parse
 from fewbits.kernels import portable
 from fewbits.kernels.bits.layout import packed
 from fewbits.kernels.bits.options import Options, has_scale_rule, options
@@ -34,6 +34,10 @@ ODD: tuple[Format, ...] = (
     parse("fixed(24,frac=64)"),
 )
 FORMATS = cases.FORMATS + ODD
+# Posits of 16 bits take seconds; they have all numbers of 16 bits, and the definition itself, below.
+QUICK_FIRST = tuple(
+    pytest.param(f, marks=pytest.mark.slow) if isinstance(f, Posit) and f.bits == 16 else f for f in FORMATS
+)
 
 
 def inputs(fmt: Format, shape: tuple[int, ...], dtype: torch.dtype, *, special: bool = True) -> torch.Tensor:
@@ -75,7 +79,7 @@ def choices(fmt: Format) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=cases.label)
+@pytest.mark.parametrize("fmt", QUICK_FIRST, ids=cases.label)
 def test_every_choice_gives_the_bits_of_the_cpu(fmt: Format) -> None:
     wrong = []
     for i, given in enumerate(choices(fmt)):
@@ -94,7 +98,7 @@ def test_it_gives_the_bits_of_the_definition_itself(fmt: Format) -> None:
         assert not any(differing(portably(x, fmt, 1, chosen), defined(x, fmt, chosen))), dtype
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=cases.label)
+@pytest.mark.parametrize("fmt", QUICK_FIRST, ids=cases.label)
 def test_any_shape_any_axis(fmt: Format) -> None:
     for i, shape in enumerate(cases.SHAPES):
         for axis in range(-max(len(shape), 1), 0):
