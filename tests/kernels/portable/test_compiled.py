@@ -86,7 +86,7 @@ def test_a_graph_has_no_break_and_the_bits(name: str) -> None:
 
 
 def test_a_graph_holds_plain_operations_and_none_of_ours() -> None:
-    targets = []
+    targets: list[str] = []
 
     def record(graph: torch.fx.GraphModule, _: Any) -> Any:
         targets.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
