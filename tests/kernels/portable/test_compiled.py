@@ -11,6 +11,7 @@ from fewbits.formats import Format, parse
 from fewbits.kernels import force_backend, ops
 from fewbits.kernels.bits.options import Choices
 from tests import cases
+from tests.kernels.portable.compiling import inductor_loads
 from tests.kernels.portable.conversions import as_bytes, differing
 from tests.kernels.portable.test_quantize import FORMATS, inputs
 
@@ -46,6 +47,7 @@ def compiled_equals_cpu(x: torch.Tensor, fmt: Format, axis: int = -1, **choices:
     )
 
 
+@inductor_loads
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_graph_of_inductor_has_the_bits_of_the_cpu(name: str) -> None:
     fmt = parse(name)
@@ -56,6 +58,7 @@ def test_a_graph_of_inductor_has_the_bits_of_the_cpu(name: str) -> None:
     assert not any(differing(as_bytes([found]), as_bytes([fb.fake_quantize(x, fmt)])))
 
 
+@inductor_loads
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("fmt", FORMATS, ids=cases.label)
@@ -63,6 +66,7 @@ def test_every_format_compiled(fmt: Format, dtype: torch.dtype) -> None:
     compiled_equals_cpu(inputs(fmt, (40, 67), dtype), fmt)
 
 
+@inductor_loads
 @pytest.mark.slow
 @pytest.mark.parametrize("rounding", cases.ROUNDINGS)
 @pytest.mark.parametrize("name", ["mxfp6_e3m2", "mx6", "nvfp4", "posit8_1", "int8_channel", "bf16"])
@@ -82,7 +86,7 @@ def test_a_graph_has_no_break_and_the_bits(name: str) -> None:
 
 
 def test_a_graph_holds_plain_operations_and_none_of_ours() -> None:
-    targets = []
+    targets: list[str] = []
 
     def record(graph: torch.fx.GraphModule, _: Any) -> Any:
         targets.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
@@ -163,11 +167,16 @@ def test_torch_export_records_plain_operations(name: str) -> None:
         assert torch.equal(program.module()(y), fb.fake_quantize(y, name, nonfinite="saturate"))
 
 
-def test_a_graph_refuses_nan_where_nothing_can_be_nan() -> None:
-    rounded = torch.compile(lambda x: fb.fake_quantize(x, "int8"), fullgraph=True, backend="aot_eager")
+@pytest.mark.parametrize("name", ["int8", "mxfp4", "nvfp4"])
+def test_a_graph_refuses_nan(name: str) -> None:
     x = torch.ones(3, 8)
-    assert torch.equal(rounded(x), x)
-    x[1, 2] = torch.nan
-    for function in (rounded, lambda x: fb.fake_quantize(x, "int8")):
-        with pytest.raises(fb.DataError, match="the array holds 1 NaN and 0 infinities"):
-            function(x)
+    for function in (fb.fake_quantize, lambda x, *args, **given: fb.quantize(x, *args, **given).codes):
+        rounded = torch.compile(
+            lambda x, f=function: f(x, name, nonfinite="raise"), fullgraph=True, backend="aot_eager"
+        )
+        assert torch.equal(rounded(x), function(x, name))
+        damaged = x.clone()
+        damaged[1, 2] = torch.nan
+        for each in (rounded, lambda x, f=function: f(x, name, nonfinite="raise")):
+            with pytest.raises(fb.DataError, match="the array holds 1 NaN and 0 infinities"):
+                each(damaged)

@@ -13,6 +13,7 @@ import torch
 from fewbits.formats import Format
 from fewbits.graphs import constant_in_graphs
 from fewbits.kernels.bits.options import Options, options
+from fewbits.kernels.bits.scale_rules import MEAN_RULES
 from fewbits.kernels.ops.backends import active_backend
 
 Parts = tuple[torch.Tensor | None, ...]
@@ -32,7 +33,7 @@ def takes(
 def _supports(format: Format, chosen: Options) -> bool:
     from fewbits.kernels.triton.values.spec import supports
 
-    return supports(format, chosen)
+    return chosen.scale_rule not in MEAN_RULES and supports(format, chosen)
 
 
 def fake_quantize(

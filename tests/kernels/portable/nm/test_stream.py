@@ -81,7 +81,7 @@ def test_shapes_are_known_without_values() -> None:
 
 
 @inductor_loads
-@pytest.mark.parametrize("groups", [15, pytest.param(150, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("groups", [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (15, 150))])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_it_compiles_whole_for_any_number_of_lines(backend: str, groups: int) -> None:
     p, n = pattern("2:4"), 4 * groups

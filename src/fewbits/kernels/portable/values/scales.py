@@ -55,6 +55,9 @@ def scales_of(
     """Return the scales for blocks of numbers, given by their bits.
 
     With ``rounds_only`` those of bad blocks are any, as nothing is stored of them.
+
+    Raises:
+        ArgumentError: scales are to be means.
     """
     _, scales, shifts, outer = format.groups
     if scales is None:
@@ -68,7 +71,7 @@ def scales_of(
         bad = _largest(magnitude, BLOCK, layout) >= layout.infinity
     if options.nonfinite == "element" or (per_block and not (rounds_only and outer is None)):
         magnitude = torch.where(magnitude < layout.infinity, magnitude, 0)
-    given = None if amax is None else bits_of(torch.full((), amax, dtype=layout.real, device=bits.device))
+    given = None if amax is None else _given(amax, layout, bits.device)
     sub = magnitude.amax(SUB_BLOCK, keepdim=True)
     largest = sub.amax(BLOCK, keepdim=True)
     if shifts is None and _has_least_scale_for_subnormals(format, options, layout):
@@ -87,6 +90,14 @@ def scales_of(
         whole = largest.amax(CHANNEL if outer.size == "channel" else EVERYTHING, keepdim=True)
         whole = given.expand_as(whole) if given is not None and outer.size == "tensor" else whole
     return Scales(bad, None, None, *_real_scales(largest, whole, layout, format, options))
+
+
+def _given(amax: float, layout: Layout, device: torch.device) -> Tensor:
+    """Return the bits of a largest magnitude, rounded to the layout's dtype; beyond it, infinity."""
+    if layout is SINGLE:  # torch.full refuses what float32 does not hold
+        with np.errstate(over="ignore"):
+            amax = float(np.float32(amax))
+    return bits_of(torch.full((), amax, dtype=layout.real, device=device))
 
 
 def _largest(magnitude: Tensor, axes: tuple[int, ...], layout: Layout) -> Tensor:
@@ -179,9 +190,9 @@ def wide(bits: Tensor, layout: Layout) -> Tensor:
 
 
 def _capped(magnitude: Tensor, layout: Layout) -> Tensor:
-    """Return finite magnitudes as float64 that float32 holds."""
+    """Return magnitudes as float64 that float32 holds, at most its largest."""
     if layout is SINGLE:
-        return widened(magnitude)
+        return widened(magnitude.clamp(max=SINGLE.infinity - 1))
     return _rounded(magnitude.view(torch.float64).clamp(max=_MOST))
 
 

@@ -6,6 +6,7 @@ places where it steps. Numbers are compared as integers: their bits, those below
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -25,20 +26,19 @@ Keys = NDArray[np.int64]
 
 def encode_listed(element: Element, x: Tensor, chosen: Options, drawn: Tensor | None) -> Tensor:
     """Return the int32 code of every float64 ``x``."""
-    rising, codes, *_ = sorted_codes(element)
     key = _key(x)
     if chosen.rounding != "stochastic":
-        place = torch.searchsorted(_constant(thresholds(element, chosen.rounding), x), key, right=True)
+        place = torch.searchsorted(_constant(thresholds, x, element, chosen.rounding), key, right=True)
     else:
         assert drawn is not None
-        ordered = _constant(rising, x)
+        rising, ordered = _rising(element), _constant(_rising, x, element)
         clipped = torch.where(x.isnan(), 0.0, x).clamp(rising[0], rising[-1])
-        place = torch.searchsorted(_constant(keys(rising), x), _key(clipped), right=True) - 1
+        place = torch.searchsorted(_constant(_rising_keys, x, element), _key(clipped), right=True) - 1
         place = place.clamp(0, len(rising) - 2)
         below, above = ordered[place], ordered[place + 1]
         up = goes_up((clipped - below) / (above - below), drawn, chosen.random_bits)
         place = place + (up | (clipped == above)).to(place.dtype)
-    code = _constant(codes, x)[place].to(torch.int32)
+    code = _constant(_codes, x, element)[place].to(torch.int32)
     if element.nan_code is None:
         return code
     return torch.where((x.view(torch.int64) & DOUBLE.magnitude) < DOUBLE.infinity, code, element.nan_code)
@@ -46,11 +46,32 @@ def encode_listed(element: Element, x: Tensor, chosen: Options, drawn: Tensor | 
 
 def decode_listed(element: Element, codes: Tensor) -> Tensor:
     """Return the float64 value of every code."""
-    return _constant(values(element), codes)[codes.to(torch.int64)]
+    return _constant(values, codes, element)[codes.to(torch.int64)]
 
 
-def _constant(array: NDArray[Any], like: Tensor) -> Tensor:
-    return torch.tensor(array, device=like.device)
+def _constant(table: Callable[..., NDArray[Any]], like: Tensor, *of: Any) -> Tensor:
+    """Return ``table(*of)`` where ``like`` is, copied there once; a graph holds a copy of its own."""
+    if type(like) is not Tensor:  # but that of a tracer
+        return torch.tensor(table(*of), device=like.device)
+    return _copied(table, like.device, *of)
+
+
+@lru_cache(maxsize=256)
+def _copied(table: Callable[..., NDArray[Any]], device: torch.device, *of: Any) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.tensor(table(*of), device=device)
+
+
+def _rising(element: Element) -> NDArray[np.float64]:
+    return sorted_codes(element)[0]
+
+
+def _rising_keys(element: Element) -> Keys:
+    return keys(_rising(element))
+
+
+def _codes(element: Element) -> NDArray[Any]:
+    return sorted_codes(element)[1]
 
 
 def _key(x: Tensor) -> Tensor:
