@@ -245,6 +245,23 @@ def _matrices() -> Sentences:
             yield _bounded(y, a, b, f"{names}, by chip: {by_chip}")
 
 
+def _far_scales() -> Sentences:
+    """Yield where real scales, whose product leaves float32, spoil sums that it holds."""
+    rng = torch.Generator().manual_seed(10)
+    for name in ("nvfp4", "block(element=float(e=4,m=3,special=fn),scale=fp32,size=32)"):
+        fmt = parse(name)
+        a, b = torch.randn(3, 70, generator=rng) * 2.0**124, torch.randn(5, 70, generator=rng) * 2.0**-120
+        # The largest decide the scales, and meet zeros: what is left are products of the small ones.
+        c, d = a.clone(), a[:2].clone()
+        c[:, ::2], d[:, 1::2] = 0.0, 0.0
+        for left, right in ((a, b), (b, a), (c, d)):
+            m, n = len(left), len(right)
+            p, q = (quantize(x, fmt, 1, options(fmt)) for x in (left, right))
+            wide = [dequantize(parts, fmt, (rows, 70), 1, torch.float32) for parts, rows in ((p, m), (q, n))]
+            found = product(p, fmt, q, fmt, (1, m, n, 70), torch.float32)[0]
+            yield _bounded(found, *wide, f"{name} with far scales")
+
+
 def _surface() -> Sentences:
     """Yield where fewbits' own functions, whose backend is triton here, differ from the definition."""
     if active_backend() != "triton":
@@ -320,7 +337,7 @@ def _broken() -> Sentences:
 
 GROUPS: dict[str, tuple[Callable[[], Sentences], ...]] = {
     "others": (_amax, _both_axes, _feedback, _ranks),
-    "products": (_vectors, _matrices, _surface),
+    "products": (_vectors, _matrices, _far_scales, _surface),
     "broken": (_broken,),
 }
 
