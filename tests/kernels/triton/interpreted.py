@@ -20,6 +20,7 @@ from fewbits.formats import Format, parse
 from fewbits.kernels import active_backend
 from fewbits.kernels.bits.layout import packed
 from fewbits.kernels.bits.options import Options, options
+from fewbits.kernels.ops import by_triton
 from fewbits.kernels.reference.feedback.feedback import quantize_with_feedback as feedback_by_definition
 from fewbits.kernels.reference.top_k.top_k import top_k as top_k_by_definition
 from fewbits.kernels.triton.dequantize.dequantize import dequantize, dequantize_add
@@ -279,6 +280,15 @@ def _surface() -> Sentences:
     yield from _layer()
 
 
+def _stacks() -> Sentences:
+    """Yield whether stacks are launched that chips have too few programs for."""
+    fmt = parse("mxfp8_e4m3")
+    for count, taken in ((2, True), (65536, False)):
+        a, b = torch.ones(count, 1, 16), torch.ones(count, 16, 1)
+        found = by_triton.rounded_product(a, b, (fmt, fmt), (options(fmt), options(fmt)), torch.float32)
+        yield None if (found is not None) is taken else f"a stack of {count} products: {taken} is wanted"
+
+
 def _layer() -> Sentences:
     """Yield where a layer of an MX recipe is off in its forward or backward pass."""
     torch.manual_seed(8)
@@ -289,8 +299,6 @@ def _layer() -> Sentences:
     x, g = torch.randn(35, 40, requires_grad=True), torch.randn(35, 33)
     (weight,) = model.parameters()
     launched: list[Any] = []
-    from fewbits.kernels.ops import by_triton
-
     run = by_triton.rounded_product
 
     def recorded(*args: Any) -> torch.Tensor | None:
@@ -337,7 +345,7 @@ def _broken() -> Sentences:
 
 GROUPS: dict[str, tuple[Callable[[], Sentences], ...]] = {
     "others": (_amax, _both_axes, _feedback, _ranks),
-    "products": (_vectors, _matrices, _far_scales, _surface),
+    "products": (_vectors, _matrices, _far_scales, _stacks, _surface),
     "broken": (_broken,),
 }
 

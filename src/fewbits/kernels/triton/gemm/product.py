@@ -98,7 +98,7 @@ def _decoded(
 def _scale_of(
     scales: tl.tensor, line: tl.tensor, start: tl.tensor, k: tl.tensor, exists: tl.tensor, f: tl.constexpr
 ) -> Any:
-    """Return (exponent, factor) of the scales of lines at one place of k, which multiply as 2^exponent * factor.
+    """Return (exponent, factor) of the scales of lines at one place of k: 2^exponent * factor.
 
     The factor of a power of two is 1, or NaN; that of a real scale lies below 2^24.
     """
@@ -113,7 +113,7 @@ def _scale_of(
 
 @triton.jit
 def _apart(x: tl.tensor) -> Any:
-    """Return (exponent, factor) of float32: ``2**exponent * factor``, the factor an integer of 24 bits or NaN.
+    """Return (exponent, factor) of float32, 2^exponent * factor; the factor is an integer of 24 bits, or NaN.
 
     Two numbers multiply so where their product leaves float32 and that with a third need not.
     """
