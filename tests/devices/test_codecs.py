@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fewbits import distributed
+from fewbits import distributed, optim
 from fewbits.distributed import wire
 from fewbits.distributed.peers import Peers
 from fewbits.errors import ArgumentError
@@ -91,3 +91,20 @@ def test_what_a_codec_remembers_moves_to_the_device_once(device: FakeDevice) -> 
             device.transfers.clear()
             distributed.all_reduce(device.put(x), "mxfp4:feedback", state=state)
             assert len(device.transfers) == moves
+
+
+@pytest.mark.parametrize("text", ["fp32", "mxfp8_e4m3", "fp8_e4m3:aps"])
+def test_the_owner_of_a_state_averages_clips_and_steps_on_the_device(device: FakeDevice, text: str) -> None:
+    def stepped(w: torch.nn.Parameter) -> tuple[torch.Tensor, float]:
+        zero = distributed.ZeroOptimizer(optim.AdamW([w], lr=0.1), text)
+        (w * w).sum().backward()
+        norm = zero.clip_(0.5)
+        zero.step()
+        return w.detach(), norm
+
+    with imagined(1):
+        there, norm = stepped(torch.nn.Parameter(device.put(gradient())))
+        here, wanted = stepped(torch.nn.Parameter(gradient()))
+    assert norm == pytest.approx(wanted)
+    assert torch.allclose(device.seen(there), here, rtol=1e-6, atol=1e-7)
+    assert not torch.equal(here, gradient())

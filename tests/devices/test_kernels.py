@@ -120,11 +120,11 @@ def test_products_with_packed_weights_copy_nothing(device: FakeDevice, name: str
     w = fb.quantize(torch.round(normal(5 * 700).reshape(5, 700)).clamp(-4, 4), "mxfp4")
     holds(device, lambda x, q: fb.matvec(q, x), whole, w)  # exact, whatever the order
     sparse_one = fb.quantize(torch.round(sparse("2:4", 5, 700)).clamp(-4, 4), "mxfp4", sparsity="2:4")
-    there = moved(device, (whole, sparse_one.pieces))
+    vectors, parts = moved(device, (whole, sparse_one.pieces))
     device.transfers.clear()
-    y = ops.gemv(*there, sparse_one.format, 5, pattern("2:4"))
+    y = ops.gemv(vectors, parts, sparse_one.format, 5, pattern("2:4"))
     assert device.transfers == []
-    assert same(device.seen(y), whole @ sparse_one.dequantize().t())
+    assert same(device.seen(y), whole @ sparse_one.dense().t())
 
 
 def test_products_of_matrices_copy_nothing(device: FakeDevice) -> None:
@@ -154,10 +154,11 @@ def test_results_are_written_where_they_are_asked_for(device: FakeDevice) -> Non
     holds(device, lambda x, q: fb.quantize(x, "mxfp4", out=q), x, out)
     holds(device, lambda x, y: fb.fake_quantize(x, "mxfp4", out=y), x, torch.empty_like(x))
     holds(device, lambda q, y: fb.dequantize(q, out=y), out, torch.empty_like(x))
-    for call in (
+    calls: tuple[Callable[[], object], ...] = (
         lambda: fb.fake_quantize(device.put(x), "mxfp4", out=torch.empty_like(x)),
         lambda: fb.dequantize(moved(device, out), out=torch.empty_like(x)),
-    ):
+    )
+    for call in calls:
         with pytest.raises(ArgumentError, match="on lazy:0; give one of its family, dtype, shape and device"):
             call()
     with pytest.raises(ArgumentError, match="are not contiguous or not on lazy:0; leave it out"):

@@ -184,3 +184,28 @@ def test_clipping_waits_once_for_the_norm_that_it_returns(device: FakeDevice) ->
     assert [t.what.split()[:2] for t in device.transfers] == [["a", "number"]]
     assert w.grad is not None
     assert torch.allclose(device.seen(w.grad), torch.full((100,), 0.1))
+
+
+def test_a_model_on_two_devices_is_unscaled_and_clipped(device: FakeDevice) -> None:
+    for optimizer in OPTIMIZERS:
+        parameters = [nn.Parameter(torch.ones(2, 4).half()) for _ in range(2)]
+        parameters[0] = nn.Parameter(device.put(parameters[0]))
+        made, scaler = optimizer(parameters, lr=0.5, recipe="fp16-master"), optim.scaler("fp16-master")
+        for p in parameters:
+            scaler.scale(p.float().sum() / 2).backward()
+        scaler.step(made)
+        assert torch.equal(device.seen(parameters[0].detach()), parameters[1].detach())
+        assert not torch.equal(parameters[1].detach(), torch.ones(2, 4).half())
+        assert made.clip_(1.0, loss_scale=scaler.get_scale()) == pytest.approx(2.0)
+
+
+def test_steps_are_counted_in_float32_whatever_the_default_dtype_is(device: FakeDevice) -> None:
+    w = nn.Parameter(device.put(torch.ones(4)))
+    optimizer, scaler = optim.AdamW([w], recipe="fp16-master"), optim.scaler("fp16-master")
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        scaler.scale(w.sum()).backward()
+        scaler.step(optimizer)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert optimizer.state[w]["step"].dtype == torch.float32  # bfloat16 counts no further than 256

@@ -124,6 +124,20 @@ def test_layers_are_dealt_by_size(sizes: list[int], shares: list[list[int]]) -> 
 
 
 @pytest.mark.usefixtures("two")
+def test_norms_travel_in_float32_whatever_the_default_dtype_is() -> None:
+    def gather(rows: list[torch.Tensor], mine: torch.Tensor, group: Any) -> None:
+        for row in rows:
+            row.copy_(mine)
+
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with patch("torch.distributed.all_gather", gather):
+            assert shared_norms([1], lambda _: (257.0, 1.0), distributed.group.WORLD) == [(257.0, 1.0)]
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("two")
 def test_sharded_parameters_and_processes_without_a_share_are_refused() -> None:
     w = nn.Parameter(cut(torch.ones(4, 4), 0))
     w.grad = cut(torch.ones(4, 4), 0)

@@ -164,7 +164,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         keys = [str(i) for i in order]
         finite, residual, velocity = agreed(x, codec, peers, what, self._memory, keys, layers)
         peers.traffic.count("reduce_scatter", 0, wide=(x.numel() - pieces[peers.rank]) * x.element_size())
-        mine = torch.full((pieces[peers.rank],), torch.nan)
+        mine = torch.full((pieces[peers.rank],), torch.nan, dtype=torch.float32, device=x.device)
         if finite:
             job = Reduction(
                 x,
@@ -283,8 +283,9 @@ class ZeroOptimizer(torch.optim.Optimizer):
             raise ArgumentError(
                 f"loss_scale={loss_scale} of a ZeroOptimizer; expected 1: it has no loss scale"
             )
-        norms = {id(p): torch.linalg.vector_norm(g) for p, g in self.gradients()}
-        mine = torch.tensor([norms.get(id(p), -1.0) for p in self._parameters])  # -1: there is no gradient
+        norms = {id(p): float(torch.linalg.vector_norm(g)) for p, g in self.gradients()}
+        found = [norms.get(id(p), -1.0) for p in self._parameters]  # -1: there is no gradient
+        mine = torch.tensor(found, dtype=torch.float32)
         rows = self._peers.all_gather(mine.view(torch.uint8), "maxima").view(torch.float32)
         every = rows[self.owner, range(len(self.owner))]
         norm = float(torch.linalg.vector_norm(every[every != -1]))

@@ -243,7 +243,7 @@ def _mask(scores: torch.Tensor, given: torch.Tensor | None, is_causal: bool) -> 
             raise ArgumentError(
                 "attn_mask and is_causal=True of scaled_dot_product_attention; give one of them"
             )
-        return torch.full(scores.shape[-2:], -math.inf, device=scores.device).triu(1)
+        return torch.full(scores.shape[-2:], -math.inf, dtype=torch.float32, device=scores.device).triu(1)
     if given is None or given.dtype != torch.bool:
         return None if given is None else given.float()
     return torch.zeros_like(given, dtype=torch.float32).masked_fill(given.logical_not(), -math.inf)

@@ -11,7 +11,7 @@ from torch.optim.optimizer import ParamsT
 from fewbits.errors import ArgumentError
 from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.optim import parameters
-from fewbits.optim.optimizer import Optimizer, checked
+from fewbits.optim.optimizer import Optimizer, checked, unscaled
 from fewbits.optim.parameter_state import Options, ParameterState
 from fewbits.optim.shared_norms import Norms, shared_norms
 from fewbits.recipes import Recipe
@@ -90,7 +90,7 @@ class LARS(Optimizer):
             gradient = self._gradient(layers[i])
             assert gradient is not None
             now = parameters.current(layers[i], self.state[layers[i]], self.recipe)
-            w, g = (torch.linalg.vector_norm(x) for x in (now, gradient * unscale))
+            w, g = (torch.linalg.vector_norm(x) for x in (now, unscaled(gradient, unscale)))
             return (float(w), float(g)) if _on_host(w) else (w, g)  # of a device nobody waits for them
 
         self._norms = iter(shared_norms([p.numel() for p in layers], norms, self._group))

@@ -214,7 +214,7 @@ class Optimizer(torch.optim.Optimizer):
             state = self.state[p]
             now = parameters.current(p, state, self.recipe)
             before = None if skip is None else Before.of(p, state)
-            scaled = gradient if isinstance(unscale, float) and unscale == 1 else gradient * unscale
+            scaled = unscaled(gradient, unscale)
             parameters.add_(p, now, self.update(now, scaled, state, group), state, self.recipe)
             if before is not None and skip is not None:
                 before.restore_where(skip.to(p.device), p, state)
@@ -268,7 +268,8 @@ class Optimizer(torch.optim.Optimizer):
             the host waits once where gradients lie on a device.
         """
         norms = [torch.linalg.vector_norm(g) for _, g in self.gradients()]
-        norm = float(torch.linalg.vector_norm(torch.stack(norms))) / loss_scale if norms else 0.0
+        together = [norm.to(norms[0].device) for norm in norms]
+        norm = float(torch.linalg.vector_norm(torch.stack(together))) / loss_scale if norms else 0.0
         if not norm <= max_norm:  # NaN too
             factor = max_norm / norm
             for p in self._parameters():
@@ -398,6 +399,13 @@ class Optimizer(torch.optim.Optimizer):
     def keep(self, state: ParameterState, role: Moment, x: torch.Tensor) -> None:
         """Store a moment until the next step, in the recipe's format."""
         state[role] = pack(x, getattr(self.recipe, role))
+
+
+def unscaled(gradient: torch.Tensor, by: float | torch.Tensor) -> torch.Tensor:
+    """Return a gradient times what unscales it, which may lie on another device of the model."""
+    if isinstance(by, torch.Tensor):
+        return gradient * by.to(gradient.device)
+    return gradient if by == 1 else gradient * by
 
 
 def _own(name: str, value: Any, p: torch.Tensor) -> Any:

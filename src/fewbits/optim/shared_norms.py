@@ -37,9 +37,9 @@ def shared_norms(sizes: Sequence[int], norms: Callable[[int], Norms], group: Pro
         raise ArgumentError("this process is not in the group of LARS; give each process a group of its own")
     shares = dealt(sizes, processes)
     device = "cuda" if distributed.get_backend(among) == "nccl" else "cpu"
-    mine = torch.zeros(max(map(len, shares)), 2, device=device)
+    mine = torch.zeros(max(map(len, shares)), 2, dtype=torch.float32, device=device)
     for place, i in enumerate(shares[rank]):
-        mine[place] = torch.stack([torch.as_tensor(x) for x in norms(i)])
+        mine[place] = torch.stack([torch.as_tensor(x, dtype=torch.float32) for x in norms(i)])
     gathered = [torch.empty_like(mine) for _ in range(processes)]
     distributed.all_gather(gathered, mine, group=among)
     found: list[Norms] = [(0.0, 0.0)] * len(sizes)

@@ -47,6 +47,8 @@ def _chosen(skip: torch.Tensor, old: Any, new: Any) -> Any:
         pieces = tuple(None if a is None or b is None else torch.where(skip, a, b) for a, b in pairs)
         return new.remade(pieces, new.shape, new.axis)
     if not isinstance(new, torch.Tensor):  # a count of steps
-        return torch.where(skip, float(old or 0), float(new))
+        # Of numbers the result would be of torch's default dtype, and bfloat16 counts no further than 256.
+        counts = [torch.full_like(skip, float(count or 0), dtype=torch.float32) for count in (old, new)]
+        return torch.where(skip, *counts)
     rest: torch.Tensor = torch.zeros_like(new) if old is None else old
     return of_one(torch.where(skip, local(rest), local(new)), new)

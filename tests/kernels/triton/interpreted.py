@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from fewbits.formats import Format, parse
 from fewbits.kernels import active_backend
 from fewbits.kernels.bits.layout import packed
 from fewbits.kernels.bits.options import Options, options
+from fewbits.kernels.ops import by_triton
 from fewbits.kernels.reference.feedback.feedback import quantize_with_feedback as feedback_by_definition
 from fewbits.kernels.reference.top_k.top_k import top_k as top_k_by_definition
 from fewbits.kernels.triton.dequantize.dequantize import dequantize, dequantize_add
@@ -207,8 +209,10 @@ def _ranks() -> Sentences:
             )
 
 
-def _bounded(found: torch.Tensor, a: torch.Tensor, b: torch.Tensor, what: str) -> str | None:
+def _bounded(found: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor, what: str) -> str | None:
     """Return a sentence where ``a @ b.T`` is off by more than (k + 2) u |a| |b.T|."""
+    if found is None:
+        return f"{what}: there is none"
     a, b = a.detach().double(), b.detach().double()
     error = (found.detach().double() - a @ b.mT).abs()
     bound = (a.shape[-1] + 2) * 2.0**-24 * (a.abs() @ b.abs().mT)
@@ -245,6 +249,23 @@ def _matrices() -> Sentences:
             yield _bounded(y, a, b, f"{names}, by chip: {by_chip}")
 
 
+def _far_scales() -> Sentences:
+    """Yield where real scales, whose product leaves float32, spoil sums that it holds."""
+    rng = torch.Generator().manual_seed(10)
+    for name in ("nvfp4", "block(element=float(e=4,m=3,special=fn),scale=fp32,size=32)"):
+        fmt = parse(name)
+        a, b = torch.randn(3, 70, generator=rng) * 2.0**124, torch.randn(5, 70, generator=rng) * 2.0**-120
+        # The largest decide the scales, and meet zeros: what is left are products of the small ones.
+        c, d = a.clone(), a[:2].clone()
+        c[:, ::2], d[:, 1::2] = 0.0, 0.0
+        for left, right in ((a, b), (b, a), (c, d)):
+            m, n = len(left), len(right)
+            p, q = (quantize(x, fmt, 1, options(fmt)) for x in (left, right))
+            wide = [dequantize(parts, fmt, (rows, 70), 1, torch.float32) for parts, rows in ((p, m), (q, n))]
+            found = product(p, fmt, q, fmt, (1, m, n, 70), torch.float32)[0]
+            yield _bounded(found, wide[0], wide[1], f"{name} with far scales")
+
+
 def _surface() -> Sentences:
     """Yield where fewbits' own functions, whose backend is triton here, differ from the definition."""
     if active_backend() != "triton":
@@ -255,11 +276,20 @@ def _surface() -> Sentences:
         wanted = defined(x.numpy(), fmt, -1, options(fmt))
         q = fb.quantize(x, name)
         yield difference(None, fb.fake_quantize(x, name).numpy(), wanted.values, f"fake_quantize to {name}")
-        yield difference(None, q.dequantize().numpy(), wanted.values, f"quantize to {name}, and back")
+        yield difference(None, q.dense().numpy(), wanted.values, f"quantize to {name}, and back")
         yield _bounded(
             torch.nn.functional.linear(x[:2], q), x[:2], torch.tensor(wanted.values), f"{name} linear"
         )
     yield from _layer()
+
+
+def _stacks() -> Sentences:
+    """Yield whether stacks are launched that chips have too few programs for."""
+    fmt = parse("mxfp8_e4m3")
+    for count, taken in ((2, True), (65536, False)):
+        a, b = torch.ones(count, 1, 16), torch.ones(count, 16, 1)
+        found = by_triton.rounded_product(a, b, (fmt, fmt), (options(fmt), options(fmt)), torch.float32)
+        yield None if (found is not None) is taken else f"a stack of {count} products: {taken} is wanted"
 
 
 def _layer() -> Sentences:
@@ -272,8 +302,6 @@ def _layer() -> Sentences:
     x, g = torch.randn(35, 40, requires_grad=True), torch.randn(35, 33)
     (weight,) = model.parameters()
     launched: list[Any] = []
-    from fewbits.kernels.ops import by_triton
-
     run = by_triton.rounded_product
 
     def recorded(*args: Any) -> torch.Tensor | None:
@@ -281,9 +309,9 @@ def _layer() -> Sentences:
         launched.extend([] if found is None else [args])
         return found
 
-    by_triton.rounded_product = recorded
-    y = model(x)
-    y.backward(g)
+    with patch.object(by_triton, "rounded_product", recorded):
+        y = model(x)
+        y.backward(g)
     yield None if len(launched) == 3 else f"{len(launched)} products of a layer were Triton's, not 3"
 
     def by_definition(t: torch.Tensor, name: str, axis: int) -> torch.Tensor:
@@ -302,7 +330,7 @@ def _broken() -> Sentences:
     """Yield what is found where one function of the kernels is replaced by a wrong one."""
     x = torch.randn(3, 40, generator=torch.Generator().manual_seed(9))
     fmt = parse("mxfp4")
-    wrong = {
+    wrong: dict[str, Callable[[Any], Any]] = {
         "shared_exponent": lambda given: lambda *args: given(*args) + 1,
         "draws": lambda given: lambda p, *args: given(p + 1, *args),
         "grid_value": lambda given: lambda *args: given(*args) * 1.0000001,
@@ -320,7 +348,7 @@ def _broken() -> Sentences:
 
 GROUPS: dict[str, tuple[Callable[[], Sentences], ...]] = {
     "others": (_amax, _both_axes, _feedback, _ranks),
-    "products": (_vectors, _matrices, _surface),
+    "products": (_vectors, _matrices, _far_scales, _stacks, _surface),
     "broken": (_broken,),
 }
 

@@ -19,6 +19,7 @@ from fewbits.kernels.ops.backends import active_backend
 Parts = tuple[torch.Tensor | None, ...]
 
 _VALUES = (torch.float32, torch.bfloat16, torch.float16)
+_MOST_IN_STACK = 65535  # matrices: what chips count along the third axis of programs
 
 
 def takes(
@@ -114,13 +115,14 @@ def rounded_product(
         return None
     from fewbits.kernels.triton.gemm import product as products
 
-    if not products.multiplies(format_a, format_b):
+    stack = a.shape[:-2].numel()
+    if stack > _MOST_IN_STACK or not products.multiplies(format_a, format_b):
         return None
     with torch.cuda.device_of(a):
         left = _packed(a, format_a, -1, options_a)
         right = _packed(b, format_b, -2, options_b)
         m, k, n = *a.shape[-2:], b.shape[-1]
-        shape = (a.shape[:-2].numel(), m, n, k)
+        shape = (stack, m, n, k)
         return products.product(left, format_a, right, format_b, shape, dtype).view(*a.shape[:-1], n)
 
 

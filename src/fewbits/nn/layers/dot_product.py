@@ -28,7 +28,7 @@ class NarrowDotProductAttention(DotProductAttention):
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Return (..., time, d) in the recipe's vector format."""
         scores = attention_product(query, key.mT, self.precision)
-        mask = torch.full(scores.shape[-2:], -math.inf, device=scores.device).triu(1)
+        mask = torch.full(scores.shape[-2:], -math.inf, dtype=torch.float32, device=scores.device).triu(1)
         # Every position sees itself: no row is without a score. In place: new memory costs more than sums.
         wide = scores.to(torch.float32, copy=True).div_(math.sqrt(query.shape[-1])).add_(mask)
         return attention_product(wide.softmax(-1).to(scores.dtype), value, self.precision)

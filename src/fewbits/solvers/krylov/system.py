@@ -74,8 +74,8 @@ class System(Generic[Array]):
     def _agree_on_columns(self) -> None:
         """Raise ArgumentError in all processes if they hold different numbers of right-hand sides."""
         k = self.b.shape[1]
-        most = self.a.peak(torch.tensor(float(k)))
-        if self.a.peak(torch.tensor(most - k)) > 0:
+        most = self.a.peak(torch.tensor(float(k), dtype=torch.float64))
+        if self.a.peak(torch.tensor(most - k, dtype=torch.float64)) > 0:
             raise ArgumentError(f"b has {k} columns here and {most:g} in another process")
 
     def _read(

@@ -11,7 +11,7 @@ import triton.language as tl
 
 from fewbits.formats import Element, Exponent, Float, Format
 from fewbits.kernels.bits.options import options
-from fewbits.kernels.triton.values.bits import clamp, float_of, to_dtype
+from fewbits.kernels.triton.values.bits import clamp, float_of, magnitude_of, split, to_dtype
 from fewbits.kernels.triton.values.decode import (
     load_elements,
     load_outer,
@@ -98,17 +98,46 @@ def _decoded(
 def _scale_of(
     scales: tl.tensor, line: tl.tensor, start: tl.tensor, k: tl.tensor, exists: tl.tensor, f: tl.constexpr
 ) -> Any:
-    """Return (exponent, factor) of the scales of lines at one place of k, each in two factors to multiply by.
+    """Return (exponent, factor) of the scales of lines at one place of k: 2^exponent * factor.
 
-    A power of two is an exponent and 1, or NaN; a real scale the exponent 0 and its value.
+    The factor of a power of two is 1, or NaN; that of a real scale lies below 2^24.
     """
     whole = load_scales(scales, line, line * 0 + start, exists, k, f)
     if f.scaling == "power":
         exponent = tl.where(whole == f.scale.nan, 0, whole + f.scale.emin)
         factor = tl.where(whole == f.scale.nan, float("nan"), 1.0)
     else:
-        exponent, factor = tl.zeros_like(whole), scale_value(whole, f.scale)
+        exponent, factor = _apart(scale_value(whole, f.scale))
     return exponent, factor
+
+
+@triton.jit
+def _apart(x: tl.tensor) -> Any:
+    """Return (exponent, factor) of float32, 2^exponent * factor; the factor is an integer of 24 bits, or NaN.
+
+    Two numbers multiply so where their product leaves float32 and that with a third need not.
+    """
+    significand, top = split(magnitude_of(x))
+    factor = tl.where(x < 0, -significand, significand).to(tl.float32)
+    return tl.where(significand > 0, top - 23, 0), tl.where((x - x) == 0.0, factor, x)
+
+
+@triton.jit
+def _times(x: tl.tensor, exponent: tl.tensor, factor: tl.tensor) -> Any:
+    """Return x * 2^exponent * factor where the power alone may leave float32: it is two factors."""
+    near = clamp(exponent, -126, 127)
+    far = clamp(exponent - near, -126, 127)
+    return x * factor * float_of((near + 127) << 23) * float_of((far + 127) << 23)
+
+
+@triton.jit
+def _outer_of(outer: tl.tensor, line: tl.tensor, exists: tl.tensor, f: tl.constexpr) -> Any:
+    """Return the outer scales of lines as :func:`_apart` does; those of a format without are 1."""
+    if f.scaling == "outer":
+        power, part = _apart(load_outer(outer, line, exists, f))
+    else:
+        power, part = tl.zeros(line.shape, tl.int32), tl.full(line.shape, 1.0, tl.float32)
+    return power, part
 
 
 @triton.jit
@@ -153,16 +182,12 @@ def product_kernel(
             found = tl.dot(left, tl.trans(right))
             exponent_a, factor_a = _scale_of(a_scales, line_a, start, k, in_a, fa)
             exponent_b, factor_b = _scale_of(b_scales, line_b, start, k, in_b, fb)
-            # The product of two scales may leave float32 where that with the sum does not: two factors.
             exponent = exponent_a[:, None] + exponent_b[None, :]
-            near = clamp(exponent, -126, 127)
-            far = clamp(exponent - near, -126, 127)
-            scale = factor_a[:, None] * factor_b[None, :]
-            total += found * scale * float_of((near + 127) << 23) * float_of((far + 127) << 23)
-    if fa.scaling == "outer":
-        total = total * load_outer(a_outer, line_a, in_a, fa)[:, None]
-    if fb.scaling == "outer":
-        total = total * load_outer(b_outer, line_b, in_b, fb)[None, :]
+            total += _times(found, exponent, factor_a[:, None] * factor_b[None, :])
+    if fa.scaling == "outer" or fb.scaling == "outer":
+        power_a, part_a = _outer_of(a_outer, line_a, in_a, fa)
+        power_b, part_b = _outer_of(b_outer, line_b, in_b, fb)
+        total = _times(total, power_a[:, None] + power_b[None, :], part_a[:, None] * part_b[None, :])
     place = line_a[:, None] * n + column[None, :]
     tl.store(y + place, to_dtype(total, y.dtype.element_ty), mask=in_a[:, None] & in_b[None, :])
 
