@@ -19,11 +19,12 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn import functional
 
 from fewbits.errors import ArgumentError
-from fewbits.planner import MACHINES, Machine, MachineLink, Plan, plan
+from fewbits.planner import MACHINES, Graph, Machine, MachineLink, Plan, plan
 from fewbits.planner.capture import capture
 from fewbits.planner.execution import split_model
 from fewbits.planner.layer_cost import layer_costs
 from fewbits.planner.networks.builder import Builder, Tensor
+from fewbits.planner.options import layer_options
 from fewbits.planner.role_bits import role_bits
 from fewbits.planner.sharding import shardable
 from tests.distributed.team import Team
@@ -287,6 +288,18 @@ def test_weights_are_sharded_where_all_devices_need_all_of_them() -> None:
     frozen = replace(layer, weights=(replace(layer.weights[0], trained=False), layer.weights[1]))
     assert not shardable(frozen, splits, 4).any()
     assert not shardable(layer, splits[-1:], 1).any()
+
+
+def test_layers_that_differ_in_their_outputs_alone_have_options_of_their_own() -> None:
+    build = Builder()
+    build.product("whole", Tensor((8, 4, 12)), 16)
+    whole = build.layers[0]
+    of_samples = replace(whole, name="summed", output=replace(whole.output, shape=(8, 16), axes=("b", "n")))
+    for layers in ((whole, of_samples), (of_samples, whole)):
+        own = layer_options(Graph(layers, ()), 4, 1, {}, {}, "allowed")
+        for layer, found in zip(layers, own, strict=True):
+            can = shardable(layer, found.splits[~found.sharded], 4)
+            assert found.splits[found.sharded].tolist() == found.splits[~found.sharded][can].tolist()
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.8])

@@ -72,7 +72,8 @@ def layer_options(
         own_forbidden = {d for glob, names in forbid.items() if fnmatchcase(layer.name, glob) for d in names}
         alone = "never" if any(users[w.name] > 1 for w in layer.weights) else sharded
         weights = tuple((w.shape, w.axes, w.trained) for w in layer.weights if alone != "never")
-        key = (layer.space, layer.product, repr(own_pins), tuple(sorted(own_forbidden)), weights)
+        limits = (repr(own_pins), tuple(sorted(own_forbidden)))
+        key = (layer.space, layer.product, layer.output.axes, weights, limits)
         if key not in known:
             splits = _splits(layer, devices, own_pins, own_forbidden)
             taken = range(formats) if layer.product else [formats]
