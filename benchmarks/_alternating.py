@@ -74,7 +74,7 @@ def compiled_peer(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
 
     target = format(name)
     chosen = kernels.options(target)
-    return torch.compile(lambda x: portable.fake_quantize(x, target, -1, chosen))
+    return torch.compile(lambda x: portable.fake_quantize(x, target, -1, chosen, None))
 
 
 def arguments(question: str, *, device: bool = False, **sizes: int) -> argparse.Namespace:
