@@ -152,6 +152,23 @@ def _classes(rank: int, size: int) -> None:
     assert shape == ((1 if rank == 3 else 3), 96)
 
 
+def _one_row(rank: int, size: int) -> None:
+    """Of a weight with one row the first of four processes has it, and four travel."""
+    torch.manual_seed(1)
+    model, inputs = Square(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))), (_x(8, 8),)
+    made = by_samples(model, inputs)
+    assert [x.dimensions for x in made.layers if x.kind == "product"] == [("b", "n", "k"), ("b", "k")]
+    check(made, model, inputs)
+
+
+def _columns(rank: int, size: int) -> None:
+    """Parameters need not lie in one piece."""
+    torch.manual_seed(1)
+    model, inputs = Square(nn.Sequential(nn.Linear(8, 8))), (_x(8, 8),)
+    model.model[0].weight = nn.Parameter(model.model[0].weight.detach().t())
+    check(by_samples(model, inputs), model, inputs)
+
+
 def _transformer(rank: int, size: int) -> None:
     """A cap on memory has weights sharded, of some layers or of all, found in a file."""
     torch.manual_seed(1)
@@ -193,7 +210,9 @@ def _recurrent(rank: int, size: int) -> None:
     check(by_samples(model, inputs), model, inputs)
 
 
-@pytest.mark.parametrize("work", [_perceptron, _first, _classes, _transformer, _mixed, _recurrent])
+@pytest.mark.parametrize(
+    "work", [_perceptron, _first, _classes, _one_row, _columns, _transformer, _mixed, _recurrent]
+)
 def test_sharded_plans_do_what_one_process_does_and_send_what_is_predicted(
     four: Team, work: Callable[[int, int], None]
 ) -> None:
