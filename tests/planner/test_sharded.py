@@ -278,6 +278,8 @@ def test_weights_that_cannot_be_sharded_are_refused_and_nothing_is_changed() -> 
     for model in (tied, frozen):
         made = plan(model, inputs, devices=4, memory=math.inf, sharded="always")
         assert not any(layer.sharded and layer.split[0] == 4 for layer in made.layers if model is tied)
+    made = plan(apart, inputs, devices=4, memory=math.inf, sharded="always", pins={"0": {"m": 4}})
+    assert not any(layer.sharded for layer in made.layers)
 
 
 def test_a_sharded_weight_is_gathered_twice_and_its_gradient_scattered() -> None:
