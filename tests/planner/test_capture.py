@@ -13,6 +13,7 @@ from torch.fx import Node
 from torch.utils.flop_counter import FlopCounterMode
 
 from fewbits.errors import ArgumentError
+from fewbits.planner import plan
 from fewbits.planner.capture import capture, walk
 from fewbits.planner.capture.draft import Draft, Use
 from fewbits.planner.capture.values import reshaped
@@ -386,3 +387,21 @@ def test_an_einsum_without_its_result_is_a_product() -> None:
     graph = _last(lambda y: torch.einsum("kj,ji", y.t(), y), 8)
     assert (graph.layers[-1].kind, graph.layers[-1].flops) == ("product", 2 * 4 * 8 * 4)
     assert "one FLOP for each value" in _last(lambda y: torch.cdist(y, y), 8).warnings[0]
+
+
+def test_axes_of_one_value_are_no_dimensions_of_weights() -> None:
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.gain = nn.Linear(8, 1), nn.Parameter(torch.ones(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(self.one(x)) * self.gain
+
+    graph = capture(Gated(), (torch.ones(4, 8),))
+    for layer in graph.layers:
+        known = {d.name for d in layer.space}
+        assert all(axis is None or axis in known for w in layer.weights for axis in w.axes)
+    assert [w.axes for w in graph.layers[0].weights][:2] == [(None, "k"), (None,)]
+    made = plan(graph, devices=4, pins={"one": {"b": 4}}, memory=math.inf)
+    assert made.layers[0].sent_bytes == 2 * 3 / 4 * 4 * (8 + 1)

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.planner import MACHINES, NETWORKS, Graph, Machine, MachineLink, Plan, plan
@@ -544,3 +546,20 @@ def test_a_price_of_sensitivity_counts_that_of_each_layer() -> None:
     found = small.small_tables(build.graph(), 1, small.TWO_LEVELS, ("fp32", "mxfp8"), sensitivity)
     saved = found.layers[1].seconds[0] - found.layers[1].seconds[1]
     assert found.least({"seconds": 1.0, "sensitivity": saved / 3}, 2**30).choice == (0, 0, 1, 0)
+
+
+class Numbers(nn.Module):
+    """Products whose results are summed up to numbers, which a sum of two of them joins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.one(x).relu().sum() + self.other(x).relu().sum()
+
+
+def test_a_layer_without_dimensions_is_planned() -> None:
+    made = plan(Numbers(), (torch.ones(8, 8),), devices=4, compare=True)
+    assert [layer.split for layer in made.layers if not layer.dimensions] == [()]
+    assert "megatron" in {strategy.name for strategy in made.strategies}

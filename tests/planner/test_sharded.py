@@ -19,11 +19,12 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn import functional
 
 from fewbits.errors import ArgumentError
-from fewbits.planner import MACHINES, Machine, MachineLink, Plan, plan
+from fewbits.planner import MACHINES, Graph, Machine, MachineLink, Plan, plan
 from fewbits.planner.capture import capture
 from fewbits.planner.execution import split_model
 from fewbits.planner.layer_cost import layer_costs
 from fewbits.planner.networks.builder import Builder, Tensor
+from fewbits.planner.options import layer_options
 from fewbits.planner.role_bits import role_bits
 from fewbits.planner.sharding import shardable
 from tests.distributed.team import Team
@@ -151,6 +152,23 @@ def _classes(rank: int, size: int) -> None:
     assert shape == ((1 if rank == 3 else 3), 96)
 
 
+def _one_row(rank: int, size: int) -> None:
+    """Of a weight with one row the first of four processes has it, and four travel."""
+    torch.manual_seed(1)
+    model, inputs = Square(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))), (_x(8, 8),)
+    made = by_samples(model, inputs)
+    assert [x.dimensions for x in made.layers if x.kind == "product"] == [("b", "n", "k"), ("b", "k")]
+    check(made, model, inputs)
+
+
+def _columns(rank: int, size: int) -> None:
+    """Parameters need not lie in one piece."""
+    torch.manual_seed(1)
+    model, inputs = Square(nn.Sequential(nn.Linear(8, 8))), (_x(8, 8),)
+    model.model[0].weight = nn.Parameter(model.model[0].weight.detach().t())
+    check(by_samples(model, inputs), model, inputs)
+
+
 def _transformer(rank: int, size: int) -> None:
     """A cap on memory has weights sharded, of some layers or of all, found in a file."""
     torch.manual_seed(1)
@@ -192,7 +210,9 @@ def _recurrent(rank: int, size: int) -> None:
     check(by_samples(model, inputs), model, inputs)
 
 
-@pytest.mark.parametrize("work", [_perceptron, _first, _classes, _transformer, _mixed, _recurrent])
+@pytest.mark.parametrize(
+    "work", [_perceptron, _first, _classes, _one_row, _columns, _transformer, _mixed, _recurrent]
+)
 def test_sharded_plans_do_what_one_process_does_and_send_what_is_predicted(
     four: Team, work: Callable[[int, int], None]
 ) -> None:
@@ -258,6 +278,8 @@ def test_weights_that_cannot_be_sharded_are_refused_and_nothing_is_changed() -> 
     for model in (tied, frozen):
         made = plan(model, inputs, devices=4, memory=math.inf, sharded="always")
         assert not any(layer.sharded and layer.split[0] == 4 for layer in made.layers if model is tied)
+    made = plan(apart, inputs, devices=4, memory=math.inf, sharded="always", pins={"0": {"m": 4}})
+    assert not any(layer.sharded for layer in made.layers)
 
 
 def test_a_sharded_weight_is_gathered_twice_and_its_gradient_scattered() -> None:
@@ -287,6 +309,18 @@ def test_weights_are_sharded_where_all_devices_need_all_of_them() -> None:
     frozen = replace(layer, weights=(replace(layer.weights[0], trained=False), layer.weights[1]))
     assert not shardable(frozen, splits, 4).any()
     assert not shardable(layer, splits[-1:], 1).any()
+
+
+def test_layers_that_differ_in_their_outputs_alone_have_options_of_their_own() -> None:
+    build = Builder()
+    build.product("whole", Tensor((8, 4, 12)), 16)
+    whole = build.layers[0]
+    of_samples = replace(whole, name="summed", output=replace(whole.output, shape=(8, 16), axes=("b", "n")))
+    for layers in ((whole, of_samples), (of_samples, whole)):
+        own = layer_options(Graph(layers, ()), 4, 1, {}, {}, "allowed")
+        for layer, found in zip(layers, own, strict=True):
+            can = shardable(layer, found.splits[~found.sharded], 4)
+            assert found.splits[found.sharded].tolist() == found.splits[~found.sharded][can].tolist()
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.8])

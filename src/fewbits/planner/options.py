@@ -64,21 +64,27 @@ def layer_options(
                     f"`forbid` names the dimension {name!r} of {glob!r}, which no such layer has; they have"
                     f" {', '.join(own)}"
                 )
-    users = Counter(w.name for layer in graph.layers for w in layer.weights if "." in w.name)  # of a module
+    users = Counter(module for layer in graph.layers for module in _modules(layer))
     known: dict[object, Options] = {}
     found = []
     for layer in graph.layers:
         own_pins = [pin for glob, pin in pins.items() if fnmatchcase(layer.name, glob)]
         own_forbidden = {d for glob, names in forbid.items() if fnmatchcase(layer.name, glob) for d in names}
-        alone = "never" if any(users[w.name] > 1 for w in layer.weights) else sharded
+        alone = "never" if any(users[module] > 1 for module in _modules(layer)) else sharded
         weights = tuple((w.shape, w.axes, w.trained) for w in layer.weights if alone != "never")
-        key = (layer.space, layer.product, repr(own_pins), tuple(sorted(own_forbidden)), weights)
+        limits = (repr(own_pins), tuple(sorted(own_forbidden)))
+        key = (layer.space, layer.product, layer.output.axes, weights, limits)
         if key not in known:
             splits = _splits(layer, devices, own_pins, own_forbidden)
             taken = range(formats) if layer.product else [formats]
             known[key] = _combined(splits, taken, shardable(layer, splits, devices), alone)
         found.append(known[key])
     return found
+
+
+def _modules(layer: Layer) -> set[str]:
+    """Return the modules that hold a layer's weights, each of which gathers all that it holds."""
+    return {w.name.rpartition(".")[0] for w in layer.weights if "." in w.name}
 
 
 def _combined(splits: Splits, formats: Sequence[int], can: NDArray[np.bool_], sharded: Sharded) -> Options:

@@ -105,7 +105,7 @@ def _megatron(graph: Graph, group: int, groups: int) -> list[Wish]:
             is_split[i] = dimension is not None and not by_inputs
         elif layer.kind in ("attention", "elementwise", "softmax") and comes_split:
             at = 1 if layer.kind == "attention" else len(layer.space) - 1
-            dimension = at if at < len(layer.space) else None
+            dimension = at if 0 <= at < len(layer.space) else None  # a number has none
             is_split[i] = layer.kind != "softmax" and dimension is not None
         if dimension is not None and dimension != batch_dimension(layer):
             wish[dimension] = group

@@ -184,9 +184,7 @@ class Walk:
         )
         dims: Names = tuple(None if a is None else layer.output.axes[a] for a in axes)
         reads = [dims if joint else aligned(shape_of(x), dims, shape) for x in read]
-        weights = [
-            self._weight(v, Use(x, dim)) for x, v, dim in zip(read, values, reads, strict=True) if v.parameter
-        ]
+        weights = [self._weight(v, dim) for v, dim in zip(values, reads, strict=True) if v.parameter]
         if weights and (joint or dims != layer.output.axes or not _sumless(layer)):
             return False
         if joint and len(made) != len(read):
@@ -242,7 +240,7 @@ class Walk:
         for use in draft.uses:
             value = self.value(use.node)
             if value.parameter:
-                weights.append(self._weight(value, use))
+                weights.append(self._weight(value, _real(use.dims, draft)))
                 continue
             if value.source is not None:
                 self.edges.append(Edge(value.source, index, len(inputs), _edge(value, self.layers)))
@@ -278,13 +276,13 @@ class Walk:
             _made(index, shape, one, dims[0], batch) for shape, one in zip(shapes, dims, strict=True)
         )
 
-    def _weight(self, value: Value, use: Use) -> Operand:
+    def _weight(self, value: Value, dims: Names) -> Operand:
         """Return the parameter that a view shows, or the part of it, which counts at its own size."""
         shape, trained = self._shapes[value.parameter], value.parameter not in self._frozen
         if math.prod(value.shape) < math.prod(shape):
-            return Operand(value.parameter, value.shape, use.dims, trained=trained)
+            return Operand(value.parameter, value.shape, dims, trained=trained)
         axes: list[str | None] = [None] * len(shape)
-        for dim, axis in zip(use.dims, value.axes, strict=True):
+        for dim, axis in zip(dims, value.axes, strict=True):
             if axis is not None:
                 axes[axis] = dim
         return Operand(value.parameter, shape, tuple(axes), trained=trained)

@@ -112,8 +112,11 @@ def deal_out(model: nn.Module, modules: Iterable[str], mesh: Any) -> None:
         module = model.get_submodule(name)
         own = set(module.parameters(recurse=False))
         for parameter in module.parameters(recurse=False):
-            if not parameter.is_meta:
-                distributed.broadcast(parameter.detach(), group=mesh.get_group(), group_src=0)
+            whole = parameter.detach().contiguous()  # fully_shard takes no other
+            if not whole.is_meta:
+                whole = whole.to(mesh.device_type)
+                distributed.broadcast(whole, group=mesh.get_group(), group_src=0)
+            parameter.data = whole
         fully_shard(module, mesh=mesh, reshard_after_forward=True, ignored_params=everyone - own)
         gatherer = cast(FSDPModule, module)
         gatherer.set_gradient_divide_factor(1.0)
