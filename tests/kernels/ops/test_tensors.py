@@ -7,7 +7,6 @@ import torch
 
 import fewbits as fb
 from fewbits import kernels
-from fewbits.formats import parse
 from fewbits.formats.pattern import pattern
 from fewbits.kernels import native, ops
 from fewbits.kernels.arrays import nm
@@ -17,8 +16,6 @@ from fewbits.kernels.ops.counter_uniform import counter_uniform
 from tests import cases
 
 X = torch.randn(6, 64, generator=torch.Generator().manual_seed(0))
-INT4 = parse("int4_channel")
-TERNARY = fb.quantize(X, "ternary_channel", scale_rule="absmean")
 SPARSE = X * (torch.arange(64) % 2)
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 Results = Callable[[], list[torch.Tensor]]
@@ -43,8 +40,6 @@ RESULTS: dict[str, Results] = {
     "rounded_product": lambda: [fb.matmul(X, X.t(), "mxint8")],
     "addition_product": lambda: [ops.addition_product(X, X.t().contiguous())],
     "compress": lambda: parts(fb.quantize(SPARSE, "mxfp4", sparsity="2:4")),
-    "plane_product": lambda: [ops.plane_product(X[:2], TERNARY.pieces, TERNARY.format, 6, INT4)],
-    "all_finite": lambda: [torch.ops.fewbits.all_finite(X, "mxfp4")],
     "expand": lambda: parts(fb.quantize(SPARSE, "mxfp4", sparsity="2:4").with_all_codes()),
 }
 
