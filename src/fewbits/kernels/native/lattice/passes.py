@@ -40,17 +40,20 @@ def hop(
         |out|^2, and the old out times the new one (zero without alpha): of values as they are stored.
     """
     active_isa()
-    fields = (*field, *(own or field), *out)
+    block_values, block_norms = blocks or (None, None)
     one, two = _native.lattice_hop(
         *layout[:2],
         links,
-        *(blocks or (None, None)),
+        block_values,
+        block_norms,
         on_result,
         diagonal,
         hopping,
         chiral,
         parity,
-        *fields,
+        *field,
+        *(own or field),
+        *out,
         alpha,
         threads,
     )
