@@ -33,10 +33,12 @@ constexpr u64 even_bits = 0x5555555555555555u;
 // A row of x in the panels: the sum of its values, then 64 bytes of each plane for each chunk, or a byte for each value.
 constexpr i64 header = 64;
 
+// Bytes of one vector of a panel, as planes or as bytes.
 inline i64 row_bytes(const Planes& job) {
     return header + count_of(job.n, chunk) * (job.by_bytes ? chunk : job.bits * word_bytes);
 }
 
+// What a code of x is worth: two's complement, or no sign.
 inline i64 value_of(const Planes& job, u8 code) { return job.is_signed ? static_cast<i8>(code) : code; }
 
 // What plane j of x is worth.
@@ -108,6 +110,7 @@ inline Vector both(Vector a, Vector b) { return _mm512_and_si512(a, b); }
 inline Vector plus(Vector a, Vector b) { return _mm512_add_epi64(a, b); }
 inline Vector minus(Vector a, Vector b) { return _mm512_sub_epi64(a, b); }
 inline Vector zeros() { return _mm512_setzero_si512(); }
+// Counts of a word are summed in 64 bits: a line of any length fits.
 inline i64 total(Vector a) { return _mm512_reduce_add_epi64(a); }
 // Bits of a where `mask` has ones, of b elsewhere: one instruction.
 inline Vector selected(Vector mask, Vector a, Vector b) { return _mm512_ternarylogic_epi64(mask, a, b, 0xCA); }
@@ -238,7 +241,9 @@ struct Tail {
 };
 
 inline Tail tail_of(const Planes& job, const u8* line) {
+    // Zeros behind the line share no bit with x and count nothing.
     Tail tail = {};
+    // Bytes of the whole chunks; the rest of the line follows them.
     const i64 whole = job.n / chunk * job.weight_bits * word_bytes;
     __builtin_memcpy(tail.codes, line + whole, static_cast<u64>(bytes_for(job.n, job.weight_bits) - whole));
     return tail;
@@ -274,6 +279,7 @@ inline Words add_words(Words a, Words b) { return _mm512_add_epi32(a, b); }
 inline Words pair_products(Words a, Words b) { return _mm512_maddubs_epi16(a, b); }
 inline Words add_halves(Words a, Words b) { return _mm512_add_epi16(a, b); }
 inline Words widened(Words a) { return _mm512_madd_epi16(a, _mm512_set1_epi16(1)); }
+// The sum of the lanes, in 64 bits.
 inline i64 total_of_words(Words a) { return _mm512_reduce_add_epi32(a); }
 #elif defined(__AVX2__)
 using Words = __m256i;
@@ -334,6 +340,7 @@ inline void multiply_halves(const u8* codes, i64 line_bytes, const u8* x, i64 ha
     }
 }
 #else
+// Where there are no such products, value by value: the same integers.
 template <bool, i64 together>
 inline void multiply_halves(const u8* codes, i64 line_bytes, const u8* x, i64 halves, i64* totals) {
     for (i64 r = 0; r < together; ++r)

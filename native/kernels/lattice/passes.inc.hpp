@@ -31,6 +31,7 @@ template <class K, int numbers>
     for (i64 mu = 0; mu < 4; ++mu) prefetch(links + ((n.down[mu] + step) * 4 + mu) * numbers * sites, numbers * size);
 }
 
+// The neighbours' sum of each site of some items, written or taken from what is there; a group of sites at a time.
 template <class K, int numbers>
 void hop(const Lattice& job, i64 first, i64 last) {
     using Vector = typename K::Vector;
@@ -70,6 +71,7 @@ void hop(const Lattice& job, i64 first, i64 last) {
     }
 }
 
+// One way to store fields: links have 18 numbers, or 12 or 8 from which the others follow.
 template <class K>
 void stored(const Lattice& job, i64 first, i64 last) {
     if (job.pass != Pass::hop && job.pass != Pass::update) return pass_over<K>(job, first, last);
@@ -78,6 +80,7 @@ void stored(const Lattice& job, i64 first, i64 last) {
     return hop<K, 8>(job, first, last);
 }
 
+// A site holds four spins, or one where fermions are staggered.
 template <class K>
 void of_fermions(const Lattice& job, i64 first, i64 last) {
     if (job.reals == spinor_reals) return stored<K>(job, first, last);

@@ -5,7 +5,7 @@
 // numbers, each field moved once: 200 in 16 bits, 768 in double.
 #pragma once
 
-#include "kernels/lattice/blocks.inc.hpp"
+#include "kernels/lattice/clover.inc.hpp"
 #include "kernels/lattice/links.inc.hpp"
 #include "kernels/lattice/neighbours.inc.hpp"
 #include "kernels/lattice/spinors.inc.hpp"
@@ -134,7 +134,7 @@ inline void apply(const Lattice& job, i64 group, const Neighbours& n, i64 lane, 
     const Number diagonal = static_cast<Number>(job.diagonal), half = static_cast<Number>(job.hopping);
     const Number lower = job.chiral ? Number(-1) : Number(1);
     load(spinors<K>(job.own), group, lane, v);
-    if (job.blocks.values && !job.blocks.on_result) blocks::multiply<K>(job.blocks, group, lane, v);
+    if (job.blocks.values && !job.blocks.on_result) clover::multiply<K>(job.blocks, group, lane, v);
     // gamma5 changes the sign of the lower two spins.
     for (int i = 0; i < 12; ++i) {
         const Complex<typename K::Vector>& z = sum[i / 3][i % 3];
@@ -142,7 +142,7 @@ inline void apply(const Lattice& job, i64 group, const Neighbours& n, i64 lane, 
         v[2 * i] = d * v[2 * i] - h * z.re;
         v[2 * i + 1] = d * v[2 * i + 1] - h * z.im;
     }
-    if (job.blocks.values && job.blocks.on_result) blocks::multiply<K>(job.blocks, group, lane, v);
+    if (job.blocks.values && job.blocks.on_result) clover::multiply<K>(job.blocks, group, lane, v);
 }
 
 }  // namespace wilson

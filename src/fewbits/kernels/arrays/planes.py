@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import Block, Fixed, Format, Lookup
+from fewbits.graphs import constant_in_graphs
 from fewbits.kernels import native
 from fewbits.kernels.arrays.conversions import dequantize, quantize
 from fewbits.kernels.arrays.threads import threads
@@ -24,6 +25,7 @@ _BINARY = Lookup((1.0, -1.0))
 _FP32 = read_format("fp32")
 
 
+@constant_in_graphs
 @lru_cache(maxsize=256)
 def weight_bits(format: Format) -> int:
     """Return the bits of a weight that :func:`product` takes, 2 or 1; 0 where it does not take the format.
@@ -41,6 +43,7 @@ def weight_bits(format: Format) -> int:
     return 2 if integers and element.bits == 2 else 0
 
 
+@constant_in_graphs
 @lru_cache(maxsize=256)
 def activation_bits(format: Format) -> tuple[int, bool] | None:
     """Return the bits of the integers that vectors are rounded to, and whether they are signed.

@@ -7,7 +7,7 @@
 #include "kernels/lattice/links.inc.hpp"
 #include "kernels/lattice/spinors.inc.hpp"
 
-namespace blocks {
+namespace clover {
 
 using links::Complex, links::conjugate_times, links::times;
 using numbers::Reals;
@@ -50,4 +50,4 @@ inline void multiply(const Blocks& blocks, i64 group, i64 lane, typename K::Vect
     }
 }
 
-}  // namespace blocks
+}  // namespace clover
