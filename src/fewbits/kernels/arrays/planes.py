@@ -26,13 +26,17 @@ _FP32 = read_format("fp32")
 
 
 @constant_in_graphs
-@lru_cache(maxsize=256)
 def weight_bits(format: Format) -> int:
     """Return the bits of a weight that :func:`product` takes, 2 or 1; 0 where it does not take the format.
 
     Two bits are integers in two's complement, one bit is 1 or -1; with one float32 scale for a line or for
     the whole matrix, or without scales.
     """
+    return _weight_bits(format)
+
+
+@lru_cache(maxsize=256)
+def _weight_bits(format: Format) -> int:
     element, (_, scales, shifts, outer) = format.element, format.groups
     plain = shifts is None and outer is None
     if not plain or (scales is not None and (scales.element != _FP32 or not isinstance(scales.size, str))):
@@ -44,13 +48,17 @@ def weight_bits(format: Format) -> int:
 
 
 @constant_in_graphs
-@lru_cache(maxsize=256)
 def activation_bits(format: Format) -> tuple[int, bool] | None:
     """Return the bits of the integers that vectors are rounded to, and whether they are signed.
 
     They have one float32 scale for each vector. Values 1 and -1 are integers of two bits. None where the
     format is no such one.
     """
+    return _activation_bits(format)
+
+
+@lru_cache(maxsize=256)
+def _activation_bits(format: Format) -> tuple[int, bool] | None:
     if not isinstance(format, Block) or format.size != "channel" or format.scale != _FP32 or format.outer:
         return None
     element = format.element
