@@ -279,7 +279,7 @@ inline Words add_words(Words a, Words b) { return _mm512_add_epi32(a, b); }
 inline Words pair_products(Words a, Words b) { return _mm512_maddubs_epi16(a, b); }
 inline Words add_halves(Words a, Words b) { return _mm512_add_epi16(a, b); }
 inline Words widened(Words a) { return _mm512_madd_epi16(a, _mm512_set1_epi16(1)); }
-// The sum of the lanes, in 64 bits.
+// The sum of the lanes: lines of up to most_by_bytes values keep it in 32 bits.
 inline i64 total_of_words(Words a) { return _mm512_reduce_add_epi32(a); }
 #elif defined(__AVX2__)
 using Words = __m256i;

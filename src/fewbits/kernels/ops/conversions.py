@@ -14,7 +14,7 @@ from fewbits.graphs import constant_in_graphs
 from fewbits.kernels import exact_arithmetic, portable
 from fewbits.kernels.arrays import conversions
 from fewbits.kernels.arrays import lent as kernels
-from fewbits.kernels.bits.options import Choices, decide, read_format, read_options
+from fewbits.kernels.bits.options import Choices, Options, decide, read_format, read_options
 from fewbits.kernels.ops import by_triton
 from fewbits.kernels.ops.backends import active_backend, is_native
 from fewbits.kernels.ops.derivatives import derive
@@ -306,13 +306,19 @@ def _one_truth(x: torch.Tensor, *_: Any) -> torch.Tensor:
 define(_all_finite, _one_truth)
 
 
+def _chosen(x: torch.Tensor, format: str, options: str, seed: int) -> tuple[Format, Options]:
+    """Return the format and the options, once ``x`` holds no number that they refuse."""
+    chosen = read_options(options, seed)
+    if chosen.nonfinite == "raise":
+        _all_finite(x, format)
+    return read_format(format), chosen
+
+
 @exact_arithmetic()
 def _portable_fake_quantize(
     x: torch.Tensor, axis: int, format: str, options: str, seed: int, amax: float | None
 ) -> torch.Tensor:
-    fmt, chosen = read_format(format), read_options(options, seed)
-    if chosen.nonfinite == "raise":
-        _all_finite(x, format)
+    fmt, chosen = _chosen(x, format, options, seed)
     if by_triton.takes(x, fmt, chosen):
         return by_triton.fake_quantize(x, fmt, axis, chosen, amax)
     return portable.fake_quantize(x, fmt, axis, chosen, amax)
@@ -322,9 +328,7 @@ def _portable_fake_quantize(
 def _portable_quantize(
     x: torch.Tensor, axis: int, format: str, options: str, seed: int, amax: float | None
 ) -> list[torch.Tensor]:
-    fmt, chosen = read_format(format), read_options(options, seed)
-    if chosen.nonfinite == "raise":
-        _all_finite(x, format)
+    fmt, chosen = _chosen(x, format, options, seed)
     if by_triton.takes(x, fmt, chosen):
         return by_triton.quantize(x, fmt, axis, chosen, amax)
     return portable.quantize(x, fmt, axis, chosen, amax)
