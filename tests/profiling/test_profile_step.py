@@ -149,15 +149,15 @@ def test_a_step_runs_as_often_as_the_manual_says(processes: int, monkeypatch: py
 
 
 def test_what_the_profiler_adds_is_that_of_whole_steps_not_of_the_medians_of_parts() -> None:
-    which, model = itertools.count(), nn.Sequential(*(nn.Identity() for _ in range(3)))
+    which, model = itertools.count(), nn.Sequential(*(nn.Identity() for _ in range(9)))
 
     def step() -> None:  # in each step another part is slow: the median of each is fast
-        slow, x = next(which) % 3, torch.ones(2)
+        slow, x = next(which) % 9, torch.ones(2)
         for i, layer in enumerate(model):
             time.sleep(PAUSE * (i == slow))
             x = layer(x)
 
-    found = profile_step(step, steps=6, processes=2, limits=LIMITS)
+    found = profile_step(step, steps=9, processes=2, limits=LIMITS)
     assert found.seconds < PAUSE / 2
     assert found.profiled_seconds >= PAUSE
     assert found.overhead == found.profiled_seconds / found.plain_seconds
