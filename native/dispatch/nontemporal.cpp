@@ -12,7 +12,8 @@ constexpr std::int64_t least_bytes = std::int64_t{64} << 20;
 
 bool gains() {
 #ifdef FEWBITS_X86
-    return __builtin_cpu_is("amd");
+    // VBMI2 tells Intel's Ice Lake and what came after it from Cascade Lake.
+    return __builtin_cpu_is("amd") || __builtin_cpu_supports("avx512vbmi2");
 #else
     return false;
 #endif

@@ -118,6 +118,14 @@ inline void set_halves(const Grid& g, CodeDecoder& s) {
     s.limit_of_halves = g.inf != 0 ? 31 << 10 : g.limit_above << (10 - g.m);
 }
 
+// Whether the values of a table are selected from registers: at most sixteen, all of them float32.
+inline bool decodes_in_registers(const Table& t) {
+    if (t.bits > 4) return false;
+    bool floats = true;
+    for (i32 i = 0; i < 1 << t.bits; ++i) floats &= static_cast<double>(static_cast<float>(t.by_code[i])) == t.by_code[i];
+    return floats;
+}
+
 inline CodeDecoder code_decoder_of(const Grid& g) {
     CodeDecoder s{};
     s.bits = g.bits;
@@ -155,6 +163,18 @@ inline CodeDecoder code_decoder_of(const Grid& g) {
     s.unit = is_integer(s.decoder) ? power_of_two(g.emin - g.m + g.bits - 32) : 1.0f;
     if (s.decoder == Decoder::byte_integer) s.unit = power_of_two(g.emin - g.m);
     if (is_half(s.decoder)) set_halves(g, s);
+    return s;
+}
+
+// That of a table: where codes lie depends on their bits only.
+inline CodeDecoder code_decoder_of(const Table& t) {
+    Grid g{};
+    g.bits = t.bits;
+    CodeDecoder s = code_decoder_of(g);
+    alignas(64) float table[16];
+    for (i32 i = 0; i < 16; ++i) table[i] = static_cast<float>(t.by_code[i & ((1 << t.bits) - 1)]);
+    s.table = read<Reals>(table);
+    s.above = read<Reals>(table + 16 - vector);
     return s;
 }
 
@@ -312,6 +332,8 @@ inline void decode_scales(const CodeDecoder& s, const u8* in, const u8* end, i64
 struct CodeDecoder {};
 inline bool decodes_in_registers(const Grid&) { return false; }
 inline CodeDecoder code_decoder_of(const Grid&) { return {}; }
+inline bool decodes_in_registers(const Table&) { return false; }
+inline CodeDecoder code_decoder_of(const Table&) { return {}; }
 inline void decode_scales(const CodeDecoder&, const u8*, const u8*, i64, float*) {}
 
 #endif

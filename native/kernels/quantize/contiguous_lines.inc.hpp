@@ -20,10 +20,10 @@ namespace contiguous_lines {
 
 using block_magnitudes::measure_blocks;
 using block_scales::choose_scales, block_scales::gather_pairs, block_scales::shift_line;
-using finite_vectors::Result, finite_vectors::VectorRounding, finite_vectors::is_plain, finite_vectors::own,
+using finite_vectors::Result, finite_vectors::RoundVectors, finite_vectors::VectorRounding, finite_vectors::is_plain, finite_vectors::own,
     finite_vectors::unscaled_for, finite_vectors::values_ahead, finite_vectors::vectors_for, finite_vectors::whole;
 using prepared::Buffers, prepared::PreparedQuantize;
-using tiles::nontemporal, tiles::overwrite, tiles::replace_nonfinite, tiles::round_tile,
+using tiles::nontemporal, tiles::overwrite, tiles::replace_nonfinite, tiles::round_signs, tiles::round_tile,
     tiles::zero_nonfinite;
 using blocks::fill, blocks::spread_blocks;
 using lines::Line, lines::divisible, lines::line_of, lines::outer_of_each_line, lines::tile_of, lines::whole_of;
@@ -109,6 +109,26 @@ inline i64 asked_ahead(const PreparedQuantize& p) {
     return by_line && p.g.n <= 16 * tile ? p.g.n : values_ahead;
 }
 
+// Draws for a few values, then rounds them, and so on: what draws take and what memory takes then pass together, where
+// all draws first would let memory wait. `per` values share a scale. Draws are indexed by the place of a value in the C order
+// of the array, so that cutting changes none.
+inline void round_in_pieces(const PreparedQuantize& p, Buffers& t, RoundVectors round, VectorRounding q, i64 place, i64 per) {
+    constexpr i64 piece = 256;
+    const i64 bits = bits_of_element(p.f), n = q.n;
+    for (i64 at = 0; at < n; at += q.n) {
+        // The last piece is longer, as too short a one could not be packed.
+        q.n = n - at < 2 * piece ? n - at : piece;
+        u32* draws;
+        draw(p.f.seed, p.f.random_bits, place + at * p.g.place_step, p.g.place_step, q.n, t.draws, &draws);
+        q.draws = draws;
+        round(p.element, q);
+        q.x += q.n, q.w += q.n, q.a += q.n / per, q.b += q.n / per;
+        if (p.values) q.values += q.n;
+        else q.packed += q.n * bits / 8;
+        if (q.shifts) q.shifts += q.n / 16;
+    }
+}
+
 // Rounds a tile in registers from its values to its results, packed codes too; returns false, with nothing done, where
 // that is not possible.
 inline bool round_in_registers(const PreparedQuantize& p, Buffers& t, const float* x, float outer, i64 place, const Target& to, i64 n,
@@ -121,20 +141,17 @@ inline bool round_in_registers(const PreparedQuantize& p, Buffers& t, const floa
     // Whole blocks of a usual size have the scale of each in a register.
     const bool usual = tiled && n == blocks * f.block && (f.block == 32 || f.block == 16);
     if (n % 16 || (pairs && !usual)) return false;
-    // Draws are indexed by the place of a value in the C order of the array, so that cutting changes none.
-    u32* draws = nullptr;
-    if (p.stochastic) draw(f.seed, f.random_bits, place, p.g.place_step, n, t.draws, &draws);
     if (tiled && !usual) spread_scales(p, t, tiled, n);
     // Packed codes go past the caches by way of a buffer, a line of a cache at a time.
     const i64 bytes = n * bits_of_element(f) / 8;
     const bool streamed = p.job.nontemporal && to.codes && bytes % vector_bytes == 0 && starts_vector(to.codes);
-    const VectorRounding q{
+    VectorRounding q{
         .x = x,
         .w = x,
         .a = f.scales == Scales::none ? t.ones : usual || !tiled ? t.divisor : t.a,
         .b = f.scales == Scales::none ? t.ones : usual || !tiled ? t.multiplier : t.b,
         .outer = outer,
-        .draws = draws,
+        .draws = nullptr,
         .n = n,
         .ahead = asked_ahead(p),
         .values = to.values,
@@ -145,20 +162,16 @@ inline bool round_in_registers(const PreparedQuantize& p, Buffers& t, const floa
         .end = streamed ? t.packed + sizeof t.packed : to.end,
         .shifts = to.shifts,
     };
-    const auto round = [&](auto values, auto packed) {
-        const auto pick = p.values ? values : packed;
-        pick(p.element, is_fixed(f.grid), p.real, p.stochastic, pairs)(p.element, q);
+    const auto chosen = [&](auto values, auto packed) {
+        return (p.values ? values : packed)(p.element, is_fixed(f.grid), p.real, p.stochastic, pairs);
     };
-    if (p.unscaled)
-        (p.values ? unscaled_for<Result::values> : unscaled_for<Result::packed>)(p.element, p.same, p.stochastic)(p.element, q);
-    else if (!tiled)
-        round(vectors_for<whole, Result::values>, vectors_for<whole, Result::packed>);
-    else if (!usual)
-        round(vectors_for<own, Result::values>, vectors_for<own, Result::packed>);
-    else if (f.block == 32)
-        round(vectors_for<32, Result::values>, vectors_for<32, Result::packed>);
-    else
-        round(vectors_for<16, Result::values>, vectors_for<16, Result::packed>);
+    const auto round = p.unscaled ? (p.values ? unscaled_for<Result::values> : unscaled_for<Result::packed>)(p.element, p.same, p.stochastic)
+                       : !tiled   ? chosen(vectors_for<whole, Result::values>, vectors_for<whole, Result::packed>)
+                       : !usual   ? chosen(vectors_for<own, Result::values>, vectors_for<own, Result::packed>)
+                       : f.block == 32 ? chosen(vectors_for<32, Result::values>, vectors_for<32, Result::packed>)
+                                       : chosen(vectors_for<16, Result::values>, vectors_for<16, Result::packed>);
+    if (!p.stochastic) round(p.element, q);
+    else round_in_pieces(p, t, round, q, place, usual ? f.block : tiled ? 1 : n);
     if (streamed)
         for (i64 i = 0; i < bytes; i += vector_bytes) store_nontemporal(to.codes + i, read<Reals>(t.packed + i));
     return true;
@@ -169,6 +182,7 @@ inline void round_general(const PreparedQuantize& p, Buffers& t, const float* x,
     const Format& f = p.f;
     // What is rounded is |w| a, and b takes an element back; see Buffers.
     const float *w = x, *a = t.a, *b = t.b;
+    if (p.by_sign && finite && !tiled) return round_signs<true>(p, t, x, t.divisor, t.multiplier, values, t.codes, n);
     spread_scales(p, t, tiled, n);
     if (p.two_level) fill(t.outer, outer, n);
     if (f.scales == Scales::none) a = b = t.ones;

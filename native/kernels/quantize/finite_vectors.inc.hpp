@@ -147,14 +147,16 @@ inline Reals magnitude_within(Reals u, Reals most) {
 }
 
 // Up or down by a draw of B bits: the fraction of a step that is dropped, cut to B bits, and the draw together reach one.
+// In one binade with one limit for both signs u is at most a whole number of steps.
+template <Binades binades>
 inline Rounded round_drawn(const Constants& k, Bits field, Reals u, Naturals draws) {
     const Reals step = (Reals)(field - (k.m << 23));
     // 2^B over the step, from its exponent field: products with it are exact. The difference fits; what it is taken from
     // does not, as a signed number.
     const Reals inverse = (Reals)((static_cast<u32>(254 + k.m + k.random_bits) << 23) - (Naturals)field);
-    // Sixteen bits: the count of steps with 16 bits behind the point fits an integer, u being below 2^(m + 1) steps. The
-    // draw is added there, and what is behind the point is cut.
-    if (k.random_bits == 16 && k.m <= 13) {
+    // Sixteen bits: the count of steps with 16 bits behind the point fits an integer with the draw, u being below 2^(m + 1)
+    // steps, or at most one less. The draw is added there, and what is behind the point is cut.
+    if (k.random_bits == 16 && k.m <= (binades == Binades::one && k.limit_above == k.limit_below ? 14 : 13)) {
         const Bits steps = (__builtin_convertvector(u * inverse, Bits) + (Bits)draws) >> 16;
         return {steps, __builtin_convertvector(steps, Reals) * step};
     }
@@ -218,10 +220,10 @@ __attribute__((always_inline)) inline void ask(const VectorRounding& q, i64 i) {
 }
 
 // Rounds the vector from value i on to values, to codes, or to be packed to magnitudes of codes, and returns their bits.
-// `plain` says that the limits of both signs are one and, but for what is packed, that minus zero exists. Codes of what
-// lies beyond `most` are those of `most`: the largest value, or where a sign has a limit of its own enough above it that M
-// stays within float32. With `infinite` values, and `same` ones, are not scaled; the code of infinity follows that of the
-// largest value.
+// `plain` says that the limits of both signs are one and, but for what is packed, that minus zero exists. What lies beyond
+// `most` and becomes a code, or is drawn, is rounded as `most`: the largest value, or where a sign has a limit of its own
+// enough above it that M stays within float32. With `infinite` values, and `same` ones, are not scaled; the code of infinity
+// follows that of the largest value.
 template <Result result, bool from_w, bool plain, Binades binades, bool divided, bool drawn, bool pairs, bool infinite>
 inline Bits round_vector(const Constants& k, const VectorRounding& q, const BinadeTable& table, Reals most, i64 i, Reals a, Reals b,
                          u32& shifts) {
@@ -247,7 +249,7 @@ inline Bits round_vector(const Constants& k, const VectorRounding& q, const Bina
     else if (drawn) u = (Reals)smaller((Bits)u, (Bits)most);
     if (codes && binades == Binades::few) return code_of(k, table, u);
     const Bits field = binade_of<binades>(k, u);
-    const Rounded r = drawn ? round_drawn(k, field, u, read<Naturals>(q.draws + i)) : round_to_nearest(k, field, u);
+    const Rounded r = drawn ? round_drawn<binades>(k, field, u, read<Naturals>(q.draws + i)) : round_to_nearest(k, field, u);
     if (codes) {
         // The code counts steps: those of the binades below that of u, and its own.
         const Bits c = binades == Binades::one ? r.steps : ((field - k.emin_bits) >> k.drop) + r.steps;
@@ -255,7 +257,9 @@ inline Bits round_vector(const Constants& k, const VectorRounding& q, const Bina
         if (result == Result::packed) return within;
         return plain ? within | (x >> 31 & k.sign_mask) : with_sign(k, within, x);
     }
-    const Reals value = limited<plain, infinite>(k, x, r.value) * unit;
+    // What was limited before it was drawn needs its sign only.
+    const Reals number = drawn && plain && !infinite ? (Reals)((Bits)r.value | (x & sign_bit)) : limited<plain, infinite>(k, x, r.value);
+    const Reals value = number * unit;
     return (Bits)(divided ? value * q.outer : value);
 }
 
@@ -270,7 +274,8 @@ template <i64 per, Result result, bool plain, Binades binades, bool divided, boo
 void round_vectors(const Constants& given, const VectorRounding& given_rounding) {
     const Constants k = given;
     const VectorRounding q = given_rounding;
-    const Reals most = broadcast(result != Result::values && plain && !infinite ? k.max : float_of((bits_of(k.max) & exponent_mask) + binade));
+    const bool to_max = !infinite && (drawn ? k.limit_above == k.limit_below : plain && result != Result::values);
+    const Reals most = broadcast(to_max ? k.max : float_of((bits_of(k.max) & exponent_mask) + binade));
     const BinadeTable table = binade_table(k);
     constexpr i64 line = 16, run = per > 0 ? per : line;
     // A number for all stays in one register, as that of a block does for all vectors of the block.
@@ -347,12 +352,8 @@ void round_pairs_of_rows(const Constants& given, const float* const* x, const fl
 
 inline bool is_plain(const Constants& k) { return k.limit_above == k.limit_below && k.zero_signs != 0; }
 
-namespace {  // of this file alone
-
 // The flags of a job choose one of the instances of round_vectors, in three steps.
 using RoundVectors = void (*)(const Constants&, const VectorRounding&);
-
-}  // namespace
 
 // Pairs are those of fixed-point elements in blocks.
 template <i64 per, Result result, bool plain, Binades binades>

@@ -10,7 +10,7 @@ namespace prepared {
 
 using numbers::tile;
 using packing::Joining, packing::joined, packing::joining_of;
-using rounding::Constants, rounding::constants_of;
+using rounding::Constants, rounding::constants_of, rounding::splits_at_zero;
 using stochastic_draws::drawn_together;
 
 // What one thread works in: about 60 KiB, one tile of each intermediate result. Each buffer begins a cache line and so
@@ -39,6 +39,7 @@ struct PreparedQuantize {
     const Geometry& g;
     Constants element, scale;
     bool values, real, two_level, stochastic;
+    bool by_sign;     // rounded by look_up_signs where all is finite
     bool in_vectors;  // a case of round_vectors, but for what is not finite
     bool unscaled;    // so only where whole lines of a cache are rounded, without scales
     bool same;        // that in the binades of float32
@@ -66,6 +67,7 @@ inline PreparedQuantize prepare_quantize(const Quantize& job) {
         .real = f.scales == Scales::real || f.scales == Scales::two_level,
         .two_level = f.scales == Scales::two_level,
         .stochastic = f.rounding == Rounding::stochastic,
+        .by_sign = false,
         .in_vectors = false,
         .unscaled = false,
         .same = false,
@@ -74,6 +76,7 @@ inline PreparedQuantize prepare_quantize(const Quantize& job) {
     };
     // A table has no grid, and only real scales are rounded to one.
     if (!f.tabled) p.element = constants_of(f.grid, f.overflow, p.stochastic ? f.random_bits : 16);
+    p.by_sign = f.tabled && p.real && !p.two_level && !p.stochastic && !f.whole_bad && splits_at_zero(f.table);
     if (p.real) p.scale = constants_of(f.scale_grid, Overflow::saturate);
     // round_vectors needs that what it adds stays within float32 (Grid::rounds_by_addition), one of the two roundings that it knows,
     // and saturation, which it does by a minimum.

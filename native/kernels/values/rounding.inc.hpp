@@ -9,7 +9,8 @@ namespace rounding {
 
 using numbers::Bits, numbers::Reals, numbers::binade, numbers::bits_of, numbers::clamp, numbers::float_of, numbers::infinity_bits, numbers::larger,
     numbers::magnitude_mask, numbers::nan_bits, numbers::ordered, numbers::sign_bit, numbers::smaller, numbers::tile;
-using vectors::broadcast, vectors::larger, vectors::smaller;
+using numbers::vector;
+using vectors::broadcast, vectors::larger, vectors::read, vectors::smaller, vectors::store_nontemporal, vectors::write;
 
 // A grid with everything derived from it that a loop would otherwise compute for each value. Kernels copy it to a
 // local: the compiler then knows that no store changes it, and keeps it in registers.
@@ -195,20 +196,88 @@ inline void find_all(const Table& given, const i32* __restrict keys, i32* __rest
     }
 }
 
+// Clamped to the ends of a table, where the fraction is zero or one and the draw decides nothing.
+inline double within(double lowest, double highest, float u) {
+    const double v = static_cast<double>(u);
+    return v < lowest ? lowest : v > highest ? highest : v;
+}
+
 // The upper neighbour with probability floor(2^B f) / 2^B, f in float64, B random bits: _encode_table of the definition.
+// A sum of the draw and of f in whole units of 2^-B reaches one where f reaches what the draw leaves; a NaN does not.
 inline i32 drawn_index(const Table& t, float u, i32 index, i32 random_bits, u32 draw) {
-    // Clamped to the ends of the table, where the fraction is zero or one and the draw decides nothing.
-    const double lowest = t.values[0], highest = t.values[t.count - 1];
-    const double v = u < lowest ? lowest : u > highest ? highest : static_cast<double>(u);
+    const double v = within(t.values[0], t.values[t.count - 1], u);
     const i32 i = smaller(index, t.count - 2);
     const double below = t.values[i], above = t.values[i + 1];
-    const i64 one = i64{1} << random_bits;
-    const double fraction = (v - below) / (above - below) * static_cast<double>(one);
-    // A NaN gets its code later and must not become an integer here.
-    return i + (fraction > 0.0 && static_cast<i64>(fraction) + draw >= one);
+    const double one = static_cast<double>(i64{1} << random_bits);
+    return i + ((v - below) / (above - below) * one >= one - static_cast<double>(draw));
+}
+
+// look_up_all for a table of two values with no NaN, whose difference is a power of two: a division by that is a product.
+// There is nothing to search and nothing to gather.
+template <bool codes, bool drawn>
+inline void look_up_two(const Table& t, i32 random_bits, const float* __restrict x, const float* __restrict w, const float* __restrict a,
+                        const float* __restrict b, const float* __restrict outer, const u32* __restrict draws,
+                        float* __restrict values, i32* __restrict out, i64 n) {
+    const i32 limit = t.keys[0], lower = t.codes[0], upper = t.codes[1];
+    const double below = t.values[0], above = t.values[1], low = t.by_code[lower], high = t.by_code[upper];
+    const double one = static_cast<double>(i64{1} << random_bits), factor = one / (above - below);
+    for (i64 i = 0; i < n; ++i) {
+        const float u = w[i] * a[i];
+        bool up;
+        if (drawn) {
+            up = (within(below, above, u) - below) * factor >= one - static_cast<double>(draws[i]);
+        } else {
+            const bool lost = ((bits_of(u) & magnitude_mask) == 0) & (w[i] != 0.0f);
+            up = limit <= ordered(lost ? float_of((bits_of(x[i]) & sign_bit) | 1) : u);
+        }
+        if (codes) {
+            out[i] = up ? upper : lower;
+        } else {
+            const double scale = static_cast<double>(b[i]) * (outer ? static_cast<double>(outer[i]) : 1.0);
+            values[i] = static_cast<float>((up ? high : low) * scale);
+        }
+    }
+}
+
+inline bool is_power_of_two(double v) {
+    u64 bits;
+    __builtin_memcpy(&bits, &v, sizeof bits);
+    return v > 0.0 && (bits & ((u64{1} << 52) - 1)) == 0;
 }
 
 }  // namespace
+
+// Whether look_up_signs may do it: two values that are float32, of which zero becomes the upper, and any negative the lower.
+inline bool splits_at_zero(const Table& t) {
+    const double low = t.by_code[t.codes[0]], high = t.by_code[t.codes[1]];
+    const bool floats = static_cast<double>(static_cast<float>(low)) == low && static_cast<double>(static_cast<float>(high)) == high;
+    return t.count == 2 && !t.has_nan && t.keys[0] == 0 && floats;
+}
+
+// Rounds n finite values over their scales a to the two values of such a table, without the quotients. One below zero
+// becomes minus zero, and so the upper value, where it is at most half the smallest float32: x >= -a 2^-150. Both sides
+// times 2^100 are exact, or so large or small that it makes no difference. With `one_scale` all share the first of a and b.
+template <bool codes, bool one_scale>
+inline void look_up_signs(const Table& t, const float* __restrict x, const float* __restrict a, const float* __restrict b,
+                          float* __restrict values, [[maybe_unused]] bool past_caches, i32* __restrict out, i64 n) {
+    const i32 lower = t.codes[0], upper = t.codes[1];
+    const float low = static_cast<float>(t.by_code[lower]), high = static_cast<float>(t.by_code[upper]);
+    const auto is_down = [&](i64 i) { return x[i] * 0x1p100f < a[one_scale ? 0 : i] * -0x1p-50f; };
+    i64 i = 0;
+    if constexpr (codes) {
+        for (; i < n; ++i) out[i] = is_down(i) ? lower : upper;
+        return;
+    }
+    // Whole vectors, since they alone go past the caches.
+    Reals below = broadcast(a[0] * -0x1p-50f), unit = broadcast(b[0]);
+    for (; i + vector <= n; i += vector) {
+        if (!one_scale) below = read<Reals>(a + i) * -0x1p-50f, unit = read<Reals>(b + i);
+        const Reals v = (read<Reals>(x + i) * 0x1p100f < below ? broadcast(low) : broadcast(high)) * unit;
+        if (past_caches) store_nontemporal(values + i, v);
+        else write(values + i, v);
+    }
+    for (; i < n; ++i) values[i] = (is_down(i) ? low : high) * b[one_scale ? 0 : i];
+}
 
 // Rounds n values, at most a tile, to a table; the arguments are those of round_all, `outer` may be missing. random_bits
 // are those of a draw, 0 where nothing is drawn.
@@ -216,6 +285,10 @@ template <bool codes>
 inline void look_up_all(const Table& t, i32 random_bits, const float* __restrict x, const float* __restrict w,
                         const float* __restrict a, const float* __restrict b, const float* outer, const u32* draws,
                         float* __restrict values, i32* __restrict out, i64 n) {
+    if (t.count == 2 && !t.has_nan && is_power_of_two(t.values[1] - t.values[0])) {
+        const auto look_up = random_bits ? look_up_two<codes, true> : look_up_two<codes, false>;
+        return look_up(t, random_bits, x, w, a, b, outer, draws, values, out, n);
+    }
     alignas(64) i32 keys[tile], at[tile];
     for (i64 i = 0; i < n; ++i) {
         const i32 u = bits_of(w[i] * a[i]);

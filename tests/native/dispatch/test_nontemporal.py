@@ -10,7 +10,18 @@ from fewbits.formats import parse
 from fewbits.kernels import native
 from fewbits.kernels.bits.memory import empty_aligned
 
-FORMATS = ("mxfp4", "mxfp8_e4m3", "mxint8", "mx9", "nvfp4", "int8_channel", "int8", "quda_half", "fp8_e5m2")
+FORMATS = (
+    "mxfp4",
+    "mxfp8_e4m3",
+    "mxint8",
+    "mx9",
+    "nvfp4",
+    "int8_channel",
+    "binary_channel",
+    "int8",
+    "quda_half",
+    "fp8_e5m2",
+)
 SHAPES = ((3, 4096), (5, 1000), (2, 37), (64, 40, 3))
 
 
