@@ -8,6 +8,7 @@
 #include "kernels/dequantize/dequantize.inc.hpp"
 #include "kernels/dequantize/packed.inc.hpp"
 #include "kernels/gemv/decoded_lines.inc.hpp"
+#include "kernels/gemv/looked_up_lines.inc.hpp"
 #include "kernels/gemv/nibbles.inc.hpp"
 #include "kernels/gemv/several_rows.inc.hpp"
 #include "kernels/gemv/unit_lines.inc.hpp"
@@ -20,6 +21,7 @@ using decode_vectors::decodes_in_registers;
 using dequantize::decode_by_loops;
 using packed::DecodeBuffers, packed::PreparedDequantize, packed::outer_scale, packed::prepare_dequantize;
 using decoded_lines::dot_decoded, decoded_lines::rows_in_sums;
+using looked_up_lines::gemv_lookups, looked_up_lines::permute_for_lookups, looked_up_lines::takes_lookups;
 using several_rows::gemv_several;
 using nibbles::gemv_nibbles, nibbles::permute_for_nibbles, nibbles::takes_nibbles;
 using numbers::least, numbers::tile;
@@ -58,13 +60,14 @@ inline void gemv_rest(const Gemv& job, const PreparedDequantize& p, DecodeBuffer
     }
 }
 
-// x as gemv_stored wants it beside the job: null, or in the order of nibbles or times a unit at `room`, which has room for n
-// values and has them already where it is prepared.
+// x as gemv_stored wants it beside the job: null, or in the order of codes that are looked up or times a unit at `room`, which
+// has room for n values and has them already where it is prepared.
 inline const float* permuted_for(const Gemv& job, bool prepared, float* room) {
-    const bool nibbles = takes_nibbles(job);
-    if (!nibbles && !takes_units(job)) return nullptr;
+    const bool nibbles = takes_nibbles(job), lookups = takes_lookups(job);
+    if (!nibbles && !lookups && !takes_units(job)) return nullptr;
     if (prepared) return room;
     if (nibbles) permute_for_nibbles(job.x, job.n, room);
+    else if (lookups) permute_for_lookups(job, room);
     else multiply_by_unit(job, room);
     return room;
 }
@@ -89,9 +92,11 @@ inline void gemv_stored(const Gemv& job, const float* permuted, i64 first, i64 l
     if (job.batch > 1) return gemv_several(job, p, first, last);
     DecodeBuffers t;
     for (i64 i = 0; i < tile; ++i) t.ones[i] = 1.0f;
-    // One vector: nibbles or units, then what is left of each line.
+    // One vector: nibbles, other lookups or units, then what is left of each line.
     if (permuted != nullptr) {
-        const i64 done = takes_nibbles(job) ? gemv_nibbles(job, p, permuted, t, first, last) : gemv_units(job, p, permuted, t, first, last);
+        const i64 done = takes_nibbles(job)   ? gemv_nibbles(job, p, permuted, t, first, last)
+                         : takes_lookups(job) ? gemv_lookups(job, p, permuted, t, first, last)
+                                              : gemv_units(job, p, permuted, t, first, last);
         for (i64 line = first; line < last; ++line) {
             float y[1][rows_in_sums] = {{job.y[line]}};
             gemv_rest(job, p, t, line, 1, done, y);

@@ -1,4 +1,4 @@
-// Lines times one vector with AVX2, four lines at a time: bytes, and other codes whose magnitudes are those of float16. Elements
+// Lines times one vector with AVX2 or AVX-512, four lines at a time: bytes, and other codes whose magnitudes are those of float16. Elements
 // are widened to float32 and no more: the sum of a block takes its scale, and what a unit of the elements is worth goes into
 // x or into the sum of the line. Every other format is decoded value by value, decoded_lines.
 #pragma once
@@ -15,13 +15,13 @@ namespace unit_lines {
 
 using packed::DecodeBuffers, packed::PreparedDequantize, packed::decode_scales;
 
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(__AVX2__)
 
 using decode_sixteen::CodeDecoder, decode_sixteen::Decoder, decode_sixteen::bytes_of, decode_sixteen::code_decoder_of,
-    decode_sixteen::fits_half, decode_sixteen::halves_of, decode_sixteen::set_halves, decode_sixteen::widened;
+    decode_sixteen::fits_half, decode_sixteen::halves_of, decode_sixteen::parts, decode_sixteen::set_halves, decode_sixteen::widened;
 using decoded_lines::dot_decoded, decoded_lines::lines_together, decoded_lines::total;
 using numbers::Reals, numbers::bits_of, numbers::infinity_bits, numbers::is_power_of_two, numbers::least, numbers::log2_of,
-    numbers::magnitude_mask;
+    numbers::magnitude_mask, numbers::vector;
 using rounding::is_fixed;
 using vectors::broadcast, vectors::multiply_add, vectors::read;
 
@@ -92,37 +92,53 @@ inline __m256i halved(__m256i halves, u8 shifts) {
     return _mm256_sub_epi16(halves, _mm256_and_si256(half, shifted));
 }
 
-// Adds 16 products to those in `sum`, or begins with them. Nine instructions for integers and eight for bytes, with the two
-// products.
-template <Codes codes, bool begins>
-inline Reals add_sixteen(const CodeDecoder& s, const u8* in, [[maybe_unused]] const u8* shifts, const float* x, Reals sum) {
-    Reals w[2];
-    if constexpr (codes == Codes::integers) {
-        w[0] = bytes_of(in, 0), w[1] = bytes_of(in, 1);
-    } else {
-        constexpr bool fewer = codes == Codes::fewer || codes == Codes::pairs_of_fewer;
-        __m256i halves = halves_of<fewer ? Decoder::half : Decoder::byte_half>(s, in);
-        if constexpr (is_paired(codes)) halves = halved(halves, *shifts);
-        w[0] = widened(halves, 0), w[1] = widened(halves, 1);
+constexpr i64 vectors_in_group = group / vector;
+
+// Thirty-two elements in their order, each a whole number of units.
+template <Codes codes>
+__attribute__((always_inline)) inline void decode_group(const CodeDecoder& s, const u8* in, [[maybe_unused]] const u8* shifts, Reals* w) {
+#if defined(__AVX512F__)
+    if constexpr (codes == Codes::bytes || codes == Codes::bytes_or_nan) {
+        // As in halves_of, twice as many at once: eight instructions.
+        const __m512i words = _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(in)));
+        const __m512i halves = _mm512_and_si512(_mm512_sll_epi16(words, _mm_cvtsi32_si128(s.shift)), _mm512_set1_epi16(static_cast<short>(s.fields)));
+        w[0] = widened(_mm512_castsi512_si256(halves), 0), w[1] = widened(_mm512_extracti64x4_epi64(halves, 1), 0);
+        return;
     }
-    const Reals first = read<Reals>(x);
-    sum = begins ? w[0] * first : multiply_add(w[0], first, sum);
-    return multiply_add(w[1], read<Reals>(x + 8), sum);
+#endif
+    // By sixteens: for integers two instructions a vector, for others besides widening three or five, and seven where pairs
+    // are shifted.
+#pragma GCC unroll 2
+    for (i64 i = 0; i < 2; ++i, in += 2 * s.bits, w += parts) {
+        if constexpr (codes == Codes::integers) {
+            for (i64 h = 0; h < parts; ++h) w[h] = bytes_of(in, h);
+        } else {
+            constexpr bool fewer = codes == Codes::fewer || codes == Codes::pairs_of_fewer;
+            __m256i halves = halves_of<fewer ? Decoder::half : Decoder::byte_half>(s, in);
+            if constexpr (is_paired(codes)) halves = halved(halves, shifts[i]);
+            for (i64 h = 0; h < parts; ++h) w[h] = widened(halves, h);
+        }
+    }
 }
 
-// The same for a group with its scales, one or two; `seen` becomes the largest of all bytes whatever their signs.
+// Adds the products of a group with its scales, one or two; `seen` becomes the largest of all bytes whatever their signs.
 template <Codes codes, bool sixteens>
-__attribute__((always_inline)) inline void add_group(const CodeDecoder& s, const u8* in, [[maybe_unused]] const u8* shifts, const float* x, const float* scales,
+__attribute__((always_inline)) inline void add_group(const CodeDecoder& s, const u8* in, const u8* shifts, const float* x, const float* scales,
                       Reals& sum, [[maybe_unused]] __m256i& seen) {
     if constexpr (codes == Codes::bytes_or_nan) {
         const __m256i signs = _mm256_set1_epi8(-128);
         seen = _mm256_max_epu8(seen, _mm256_or_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(in)), signs));
     }
-    // Four products in a row wait for each other, but those of other lines and groups do not.
-    const Reals first = add_sixteen<codes, true>(s, in, shifts, x, sum);
-    if (sixteens) sum = multiply_add(first, broadcast(scales[0]), sum);
-    const Reals both = add_sixteen<codes, sixteens>(s, in + 2 * s.bits, shifts + 1, x + 16, first);
-    sum = multiply_add(both, broadcast(scales[sixteens ? 1 : 0]), sum);
+    Reals w[vectors_in_group], products{};
+    decode_group<codes>(s, in, shifts, w);
+    // Products in a row wait for each other, but those of other lines and groups do not.
+    constexpr i64 scaled = sixteens ? vectors_in_group / 2 : vectors_in_group;
+#pragma GCC unroll 4
+    for (i64 i = 0; i < vectors_in_group; ++i) {
+        const Reals of_x = read<Reals>(x + i * vector);
+        products = i % scaled == 0 ? w[i] * of_x : multiply_add(w[i], of_x, products);
+        if (i % scaled == scaled - 1) sum = multiply_add(products, broadcast(scales[i / scaled]), sum);
+    }
 }
 
 // Whether one of n bytes is a NaN.

@@ -17,6 +17,8 @@ FORMATS = (
     "block(element=float(e=3,m=3),scale=e8m0,size=24)",
     "bdr(m=6,d1=8,k1=32,d2=1,k2=2)",
     "bdr(m=3,d1=8,k1=64,d2=0,k2=2)",
+    *("msfp13", "msfp14", "msfp15", "nvfp4", "bdr(m=2,d1=8,k1=128,d2=1,k2=2)"),
+    *("block(element=int(5),scale=fp32,size=8)", "block(element=float(e=3,m=2),scale=e8m0,size=8)"),
 )
 # Around a group of values that are multiplied together, around a run of scales, and what is left of a line.
 LENGTHS = (1, 31, 32, 33, 80, 496, 4096 - 32, 4096, 4096 + 48, 9000)
@@ -45,7 +47,7 @@ def test_a_vector_meets_packed_weights_within_the_bound(name: str, isa: str) -> 
             assert unlike(q, x, fb.matvec(q, x)) is None, (n, lines)
 
 
-@pytest.mark.parametrize("name", ["mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e2m3", "mxint8", "mx9", "mx4"])
+@pytest.mark.parametrize("name", FORMATS[:8])
 def test_neither_end_of_float32_is_lost_on_the_way(name: str, isa: str) -> None:
     """A unit of the elements goes into x or into the sum: nothing is too large or too small for it."""
     for exponent in (-120, -60, 100, 118):
@@ -68,7 +70,7 @@ def test_codes_of_any_kind_are_multiplied_as_what_they_are(name: str, isa: str) 
         assert unlike(q, x, fb.matvec(q, x)) is None, part
 
 
-@pytest.mark.parametrize("name", ["mxfp8_e4m3", "mxfp6_e2m3", "mxint8", "mx9"])
+@pytest.mark.parametrize("name", ["mxfp8_e4m3", "mxfp6_e2m3", "mxint8", "mx9", "mx4", "mx6"])
 def test_the_sum_of_a_line_is_the_same_whatever_lines_there_are(name: str, isa: str) -> None:
     w, x = normal(41, 1100), normal(1, 1100, seed=1)
     alone = fb.matvec(fb.quantize(w, name), x)
