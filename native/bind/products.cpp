@@ -19,6 +19,7 @@ using ConstIntegers = nb::ndarray<const std::int8_t, nb::c_contig, nb::device::c
 
 Unit unit_of(const std::string& name) {
     if (name == "integers") return Unit::integers;
+    if (name == "integers16") return Unit::integers16;
     if (name == "bfloat16") return Unit::bfloat16;
     require(name == "float32", "a unit is integers, bfloat16 or float32");
     return Unit::float32;
@@ -106,7 +107,7 @@ bool product_of(const std::string& unit, Matrices a, std::optional<Format> of_a,
         .b = factor_of(b, 2, of_b),
         .batch = static_cast<std::int64_t>(a.shape(0)),
         .k = static_cast<std::int64_t>(a.shape(2)),
-        .block = multiplied == Unit::integers ? block : 32,  // floats share no scale
+        .block = is_integers(multiplied) ? block : 32,  // floats share no scale
         .y = y.data(),
         .y_type = type_of_array(y),
         .kernels = nullptr,

@@ -82,14 +82,16 @@ std::int64_t transcode(std::int64_t (*run)(const NmLines&, std::int64_t, std::in
 
 namespace {
 
-// The largest sum of a block, 32 times 127 squared, lies below 2^19, and each scale is 2^-6 of the binade of its block's
-// largest magnitude: with these exponents neither leaves the normal numbers of float32.
-bool can_scale(const BlockRange& a, const BlockRange& b) {
+// Each scale is the binade of its block's largest magnitude over two to the top exponent: with these exponents neither scales
+// nor scaled sums leave the normal numbers of float32.
+bool can_scale(Unit unit, const BlockRange& a, const BlockRange& b) {
+    const int top = top_exponent(unit);
     const auto exponent = [](std::int32_t bits) { return (bits >> 23) - 127; };
     if (a.largest == 0 || b.largest == 0) return a.whole && b.whole;  // zeros
     const int least_of_either = std::min(exponent(a.least), exponent(b.least)), largest_of_either = std::max(exponent(a.largest), exponent(b.largest));
-    return a.whole && b.whole && least_of_either >= -120 && largest_of_either <= 127 &&
-           exponent(a.least) + exponent(b.least) - 12 >= -126 && exponent(a.largest) + exponent(b.largest) - 12 + 19 <= 127;
+    return a.whole && b.whole && least_of_either >= -126 + top && largest_of_either <= 127 &&
+           exponent(a.least) + exponent(b.least) - 2 * top >= -126 &&
+           exponent(a.largest) + exponent(b.largest) - 2 * top + exponent_of_sum(unit) <= 127;
 }
 
 // The instructions for bfloat16 take subnormals for zero. With eight bits each, every product and sum is a multiple of 2^-14
@@ -136,7 +138,7 @@ bool multiply(const Kernels& kernels, const Products& products, Product p, int t
     const BlockRange met = meet(products.items(p), p.batch * p.a.lines * p.b.lines * p.k,
                                 [&](void* workspace, std::int64_t first, std::int64_t last) { return products.multiply(p, workspace, first, last); });
     const BlockRange a = both(packed, met);
-    return p.unit == Unit::float32 || (p.unit == Unit::integers ? can_scale(a, b) : stays_normal(a, b));
+    return p.unit == Unit::float32 || (is_integers(p.unit) ? can_scale(p.unit, a, b) : stays_normal(a, b));
 }
 
 void additions(const Kernels& kernels, const Additions& job, int threads) {

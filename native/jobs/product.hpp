@@ -10,8 +10,16 @@
 namespace fewbits {
 
 // What a panel holds of a value, and so what multiplies. `integers`: a signed byte, and the power of two that a block of
-// values shares; the sum within a block is exact. The other two add to float32 from one value to the next.
-enum class Unit : std::int32_t { integers, bfloat16, float32 };
+// values shares; the sum within a block is exact. `integers16`: likewise, of 16 bits. The other two add to float32 from one
+// value to the next.
+enum class Unit : std::int32_t { integers, integers16, bfloat16, float32 };
+
+static constexpr bool is_integers(Unit unit) { return unit == Unit::integers || unit == Unit::integers16; }
+
+// A block's largest magnitude lies in the binade of two to this, the others are integers beside it: 127 at most, or 511. So 32
+// products of two are below 2^19 or 2^23 together, exact in 32 bits and in float32.
+static constexpr int top_exponent(Unit unit) { return unit == Unit::integers ? 6 : 8; }
+static constexpr int exponent_of_sum(Unit unit) { return unit == Unit::integers ? 19 : 23; }
 
 // One factor. A line is a row of the left one or a column of the right one, and runs along the axis of the sum; one of
 // line_step and step is 1.
@@ -36,7 +44,7 @@ struct Product {
 };
 
 // What packing met, zeros aside, as bit patterns. Of integers the least and the largest of the largest magnitudes of blocks,
-// and whether the values of each are multiples of 2^-6 times the binade of its largest; of bfloat16 the least magnitude, and
+// and whether the values of each are multiples of 2^-6, or 2^-8, times the binade of its largest; of bfloat16 the least magnitude, and
 // whether all are such numbers.
 struct BlockRange {
     std::int32_t least, largest;

@@ -5,6 +5,7 @@ import torch
 
 from fewbits.nn import DotProductAttention, LayerPrecision, prepare
 from fewbits.nn.layers.dot_product import NarrowDotProductAttention
+from fewbits.nn.products import attention_product
 from fewbits.recipes import RECIPES, recipe
 
 
@@ -41,3 +42,30 @@ def test_a_prepared_one_keeps_close() -> None:
     q, k, v = _given(40)
     assert module(q, k, v).dtype == torch.float32
     assert torch.allclose(module(q, k, v), DotProductAttention()(q, k, v), atol=0.05)
+
+
+def _by_steps(
+    module: NarrowDotProductAttention, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> torch.Tensor:
+    """Return what ``module`` has to, with a softmax of torch's own operations."""
+    scores = attention_product(q, k.mT, module.precision)
+    later = torch.ones(scores.shape[-2:]).triu(1) > 0
+    p = (scores.float() / q.shape[-1] ** 0.5).masked_fill(later, -torch.inf).softmax(-1)
+    return attention_product(p.to(scores.dtype), v, module.precision)
+
+
+@pytest.mark.parametrize("name", ["mxfp8", "amp-bf16"])
+def test_a_softmax_in_place_is_torchs_and_so_are_both_derivatives(name: str) -> None:
+    module = NarrowDotProductAttention()
+    module.precision = LayerPrecision(RECIPES[name], packs_activations=False)
+    results = []
+    for attend in (module, lambda *x: _by_steps(module, *x)):
+        q, k, v = _given(40)
+        y = attend(q, k, v)
+        first = torch.autograd.grad(y.float().square().sum(), (q, k, v))
+        again = torch.autograd.grad(attend(q, k, v).float().square().sum(), (q, k, v), create_graph=True)
+        second = torch.autograd.grad(torch.stack([g.square().sum() for g in again]).sum(), (q, k, v))
+        results.append((y, *first, *again, *second))
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+    assert results[0][0].dtype == module.precision.dtype

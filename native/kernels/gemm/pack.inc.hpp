@@ -87,22 +87,25 @@ inline void turn(const u32* from, u32* to) {
 
 // ---- values to words
 
-// Brings a block's values to integers of seven bits, and those back: powers of two from the largest magnitude, whose binade
-// is that of 2^6. Both are normal numbers where 2^-120 is not above the largest; what else there is packs as zeros, and a
-// block with a NaN has that for a scale.
+// Brings a block's values to integers, and those back: powers of two from the largest magnitude, whose binade is that of 2^6,
+// or 2^8. Both are normal numbers where 2^-120, or 2^-118, is not above the largest; what else there is packs as zeros, and
+// a block with a NaN has that for a scale.
 struct BlockScale {
     Reals up, down;
     Bits counts;  // all ones where the values count
 };
 
 // Each lane of `top` has the largest magnitude of a block.
+template <Unit unit>
 inline BlockScale block_scale(Bits top, Range& range) {
+    constexpr i32 up = top_exponent(unit);
     const Bits met = (top != 0) & (top <= infinity_bits);
     range.least = smaller(range.least, met ? top : range.least);
     range.largest = larger(range.largest, met ? top : range.largest);
-    const Bits field = top & infinity_bits, counts = (field >= (7 << 23)) & (field < infinity_bits);
-    // 260 does not fit a signed field, the difference does wherever it counts.
-    return {(Reals)((Bits)((260u << 23) - (numbers::Naturals)field) & counts), (Reals)(((field - (6 << 23)) & counts) | ((top > infinity_bits) & nan_bits)), counts};
+    const Bits field = top & infinity_bits, counts = (field >= ((up + 1) << 23)) & (field < infinity_bits);
+    // The bias twice does not fit a signed field, the difference does wherever it counts.
+    return {(Reals)((Bits)(((254u + up) << 23) - (numbers::Naturals)field) & counts),
+            (Reals)(((field - (up << 23)) & counts) | ((top > infinity_bits) & nan_bits)), counts};
 }
 
 // Truncation is exact where the scaled value is whole; what it leaves behind is remembered, and nothing is packed wrongly in
@@ -114,8 +117,9 @@ inline Bits integers_of(Bits x, const BlockScale& s, Range& range) {
     return q;
 }
 
-// Two's complement with its highest bit turned is the number plus 128, as b has it.
-inline Bits bias_of(bool of_b) { return Bits{} + static_cast<i32>(of_b ? 0x80808080u : 0); }
+// Bytes of b are 128 too large, since the instruction for bytes takes one of its factors without a sign; that for 16 bits takes
+// both with theirs.
+constexpr i32 bias_of(Unit unit) { return unit == Unit::integers ? 128 : 0; }
 
 // Nothing is rounded: the lower half of a float32 that is a bfloat16 is zero. The instructions take subnormals for zero,
 // whence the least magnitude counts.
@@ -158,16 +162,20 @@ inline void words_of_line(const Bits* x, bool of_b, u32* words, u32& scale, u32&
         Bits top{}, all{};
 #pragma GCC unroll 8
         for (i64 i = 0; i < parts; ++i) top = larger(top, x[i] & magnitude_mask);
-        const BlockScale s = block_scale(reduced(top, [](Bits a, Bits b) { return larger(a, b); }), range);
-        // Bytes in the order of the values are words of four.
+        const BlockScale s = block_scale<unit>(reduced(top, [](Bits a, Bits b) { return larger(a, b); }), range);
+        // Numbers in the order of the values are words of four, or of two.
 #pragma GCC unroll 8
         for (i64 i = 0; i < parts; ++i) {
             const Bits q = integers_of(x[i], s, range);
             all += q;
-            write(words + i * vector / 4, __builtin_convertvector(q + (of_b ? 128 : 0), Bytes));
+            const Bits biased = q + (of_b ? bias_of(unit) : 0);
+            if constexpr (unit == Unit::integers)
+                write(words + i * vector / 4, __builtin_convertvector(biased, Bytes));
+            else
+                write(words + i * vector / 2, __builtin_convertvector(biased, Halves));
         }
         scale = static_cast<u32>(((Bits)s.down)[0]);
-        if (!of_b) sum = static_cast<u32>(-128 * reduced(all, [](Bits a, Bits b) { return a + b; })[0]);
+        if (!of_b) sum = static_cast<u32>(-bias_of(unit) * reduced(all, [](Bits a, Bits b) { return a + b; })[0]);
     }
 }
 
@@ -186,19 +194,21 @@ inline void words_of_lanes(const Bits* x, bool of_b, Bits* words, Bits& scale, B
         sum = Bits{};
 #pragma GCC unroll 32
         for (i64 j = 0; j < block; ++j) top = larger(top, x[j] & magnitude_mask);
-        const BlockScale s = block_scale(top, range);
-        for (i64 j = 0; j < block; j += 4) {
-            Bits word{};
+        const BlockScale s = block_scale<unit>(top, range);
+        constexpr i64 together = values_in_lane(unit), bits = 32 / together;
+        for (i64 j = 0; j < block; j += together) {
+            Naturals word{};
 #pragma GCC unroll 4
-            for (i64 i = 0; i < 4; ++i) {
+            for (i64 i = 0; i < together; ++i) {
                 const Bits q = integers_of(x[j + i], s, range);
                 sum += q;
-                word |= (Bits)(((Naturals)q & 0xffu) << static_cast<u32>(8 * i));
+                const Bits biased = q + (of_b ? bias_of(unit) : 0);
+                word |= ((Naturals)biased & ((1u << bits) - 1)) << static_cast<u32>(bits * i);
             }
-            words[j / 4] = word ^ bias_of(of_b);
+            words[j / together] = (Bits)word;
         }
         scale = (Bits)s.down;
-        sum *= -128;
+        sum *= -bias_of(unit);
     }
 }
 
@@ -243,14 +253,14 @@ inline void pack_vector(const Product& p, const Window& w, const Place& to, i64 
     if constexpr (of_b) {
         // Lane by lane, whole vectors of columns; a panel has whole vectors.
         for (i64 j = 0; j < lanes; ++j) write(out + j * lines + row, read<Bits>(by_lane[j]));
-        if (unit == Unit::integers) write(out + lanes * lines + row, read<Bits>(scales));
+        if (is_integers(unit)) write(out + lanes * lines + row, read<Bits>(scales));
         return;
     }
     // Line by line: each has its lanes side by side, and the next may begin the next panel.
     const i64 all = count_of(w.lines, lines) * lines, next = stretch(p) * piece_words(p, false);
     for (i64 l = 0; l < vector && line + l < all; ++l) {
         __builtin_memcpy(out + row * lanes, by_line[l], lanes * sizeof(u32));
-        if (unit == Unit::integers) {
+        if (is_integers(unit)) {
             out[lines * lanes + row] = scales[l];
             out[lines * (lanes + 1) + row] = sums[l];
         }
@@ -276,7 +286,10 @@ template <bool of_b>
 inline void pack_by_unit(const Product& p, const Window& w, const Place& to, i64 all, Range& range) {
     if (p.unit == Unit::bfloat16) return pack_window<32, Unit::bfloat16, of_b>(p, w, to, all, range);
     if (p.unit == Unit::float32) return pack_window<32, Unit::float32, of_b>(p, w, to, all, range);
+    const bool wide = p.unit == Unit::integers16;
+    if (p.block == 32 && wide) return pack_window<32, Unit::integers16, of_b>(p, w, to, all, range);
     if (p.block == 32) return pack_window<32, Unit::integers, of_b>(p, w, to, all, range);
+    if (wide) return pack_window<16, Unit::integers16, of_b>(p, w, to, all, range);
     pack_window<16, Unit::integers, of_b>(p, w, to, all, range);
 }
 

@@ -15,15 +15,14 @@ using numbers::least, numbers::vector;
 #if defined(__AVX512F__)
 constexpr i64 integer_rows = 4, integer_vectors = 3, float_rows = 6, float_vectors = 4;
 #else
-constexpr i64 integer_rows = 2, integer_vectors = 2, float_rows = 6, float_vectors = 2;
+constexpr i64 integer_rows = 3, integer_vectors = 2, float_rows = 6, float_vectors = 2;
 #endif
 
-inline bool is_integers(const Product& p) { return p.unit == Unit::integers; }
-constexpr i64 values_in_lane(Unit unit) { return unit == Unit::integers ? 4 : unit == Unit::bfloat16 ? 2 : 1; }
+constexpr i64 values_in_lane(Unit unit) { return unit == Unit::integers ? 4 : unit == Unit::float32 ? 1 : 2; }
 
 constexpr i64 panel_lines(Unit unit, bool of_b) {
-    if (of_b) return vector * (unit == Unit::integers ? integer_vectors : float_vectors);
-    return unit == Unit::integers ? integer_rows : float_rows;
+    if (of_b) return vector * (is_integers(unit) ? integer_vectors : float_vectors);
+    return is_integers(unit) ? integer_rows : float_rows;
 }
 inline i64 panel_lines(const Product& p, bool of_b) { return panel_lines(p.unit, of_b); }
 
@@ -31,7 +30,7 @@ inline i64 piece_lanes(const Product& p) { return p.block / values_in_lane(p.uni
 
 // In words of 32 bits. Beside its scale each line of a has what undoes the bias of b.
 inline i64 piece_words(const Product& p, bool of_b) {
-    return panel_lines(p, of_b) * (piece_lanes(p) + (is_integers(p) ? (of_b ? 1 : 2) : 0));
+    return panel_lines(p, of_b) * (piece_lanes(p) + (is_integers(p.unit) ? (of_b ? 1 : 2) : 0));
 }
 
 inline i64 pieces(const Product& p) { return count_of(p.k, p.block); }

@@ -15,10 +15,19 @@ using numbers::Bits, numbers::Naturals, numbers::Reals, numbers::least, numbers:
 using pack::Range, pack::Window, pack::pack_rows, pack::range_of, pack::window_bytes, pack::window_of, pack::window_values;
 using panels::a_panels, panels::b_panels, panels::column_items, panels::float_rows, panels::float_vectors, panels::is_wide,
     panels::integer_rows, panels::integer_vectors, panels::panel_lines, panels::panels_of, panels::piece_lanes,
-    panels::piece_of, panels::piece_of_item, panels::piece_words, panels::pieces, panels::row_items, panels::stretch;
+    panels::piece_of, panels::piece_of_item, panels::piece_words, panels::pieces, panels::row_items, panels::stretch, panels::values_in_lane;
 using vectors::multiply_add, vectors::read, vectors::write;
 
 namespace {  // of this file alone
+
+constexpr i64 line_words = 64 / sizeof(u32);  // of the cache
+
+// Of products and sums apart the compiler makes trees, in memory, of all that it unrolls.
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+constexpr int lanes_unrolled = 16;
+#else
+constexpr int lanes_unrolled = 1;
+#endif
 
 // Sums of products of bytes, exact: each lane of `b` has four that are 128 too large, every lane of `a` the same four signed
 // ones. Without an instruction for it bytes become numbers of 16 bits, whose products of two pairs it adds.
@@ -36,11 +45,26 @@ inline Bits add_products(Bits sum, Bits a, Bits b) {
 #endif
 }
 
+// The same of pairs of 16 bits, both factors with their signs: a sum of two is below 2^19.
+inline Bits add_pairs(Bits sum, Bits a, Bits b) {
+#if defined(__AVX512VNNI__)
+    return (Bits)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)b, (__m512i)a);
+#elif defined(__AVXVNNI__)
+    return (Bits)_mm256_dpwssd_avx_epi32((__m256i)sum, (__m256i)b, (__m256i)a);
+#elif defined(__AVX512BW__)
+    return sum + (Bits)_mm512_madd_epi16((__m512i)b, (__m512i)a);
+#elif defined(__AVX2__)
+    return sum + (Bits)_mm256_madd_epi16((__m256i)b, (__m256i)a);
+#else
+    return sum + (b >> 16) * (a >> 16) + (b << 16 >> 16) * (a << 16 >> 16);
+#endif
+}
+
 // Adds `count` blocks to a part of y, or begins it with them: each block's sum is exact, times a power of two exact, and
 // rounded once when it is added.
-template <i64 lanes>
-void add_blocks(i64 count, const u32* a, const u32* b, float* y, i64 row_step, bool begin) {
-    constexpr i64 rows = integer_rows, vectors = integer_vectors, width = vectors * vector;
+template <Unit unit, i64 block_values>
+void add_blocks(i64 count, const u32* a, const u32* b, float* y, i64 row_step, bool begin, const u32* next) {
+    constexpr i64 rows = integer_rows, vectors = integer_vectors, width = vectors * vector, lanes = block_values / values_in_lane(unit);
     // Lane l of sums[i][j] is row i, column j * vector + l; the loops are unrolled so that all of them are registers.
     Reals sums[rows][vectors];
 #pragma GCC unroll 8
@@ -53,10 +77,11 @@ void add_blocks(i64 count, const u32* a, const u32* b, float* y, i64 row_step, b
 #pragma GCC unroll 8
         for (i64 i = 0; i < rows; ++i)
 #pragma GCC unroll 4
-            // Bytes of b are 128 too large: the product with a starts at minus 128 times the sum of a's.
+            // Bytes of b are 128 too large: the product with a starts at minus 128 times the sum of a's; others at 0.
             for (i64 j = 0; j < vectors; ++j) inner[i][j] = Bits{} + static_cast<i32>(bias[i]);
-#pragma GCC unroll 16
-        for (i64 lane = 0; lane < lanes; ++lane) {
+#pragma GCC unroll lanes_unrolled
+        for (i64 lane = 0; lane < lanes; ++lane, next += line_words) {
+            __builtin_prefetch(next, 0, 2);
             Bits of_b[vectors];
 #pragma GCC unroll 4
             for (i64 j = 0; j < vectors; ++j) of_b[j] = read<Bits>(b + lane * width + j * vector);
@@ -64,10 +89,11 @@ void add_blocks(i64 count, const u32* a, const u32* b, float* y, i64 row_step, b
             for (i64 i = 0; i < rows; ++i) {
                 const Bits of_a = Bits{} + static_cast<i32>(a[i * lanes + lane]);
 #pragma GCC unroll 4
-                for (i64 j = 0; j < vectors; ++j) inner[i][j] = add_products(inner[i][j], of_a, of_b[j]);
+                for (i64 j = 0; j < vectors; ++j) 
+                    inner[i][j] = unit == Unit::integers ? add_products(inner[i][j], of_a, of_b[j]) : add_pairs(inner[i][j], of_a, of_b[j]);
             }
         }
-        // The sum of a block, at most 32 times 127 squared, is a float32; so is its product with both scales.
+        // The sum of a block is a float32; so is its product with both scales.
         Reals of_b[vectors];
 #pragma GCC unroll 4
         for (i64 j = 0; j < vectors; ++j) of_b[j] = read<Reals>(b + lanes * width + j * vector);
@@ -89,32 +115,35 @@ void add_blocks(i64 count, const u32* a, const u32* b, float* y, i64 row_step, b
 
 // Adds the products of `count` pieces of float32, or of pairs of bfloat16.
 template <bool pairs>
-void add_lanes(i64 count, i64 lanes, const u32* a, const u32* b, float* y, i64 row_step, bool begin) {
+void add_lanes(i64 count, const u32* a, const u32* b, float* y, i64 row_step, bool begin, const u32* next) {
     // Lane l of sums[i][j] as above: 24 of 32 registers, or 12 of 16.
-    constexpr i64 rows = float_rows, vectors = float_vectors;
+    constexpr i64 rows = float_rows, vectors = float_vectors, lanes = 32 / values_in_lane(pairs ? Unit::bfloat16 : Unit::float32);
     Reals sums[rows][vectors];
 #pragma GCC unroll 8
     for (i64 i = 0; i < rows; ++i)
 #pragma GCC unroll 4
         for (i64 j = 0; j < vectors; ++j) sums[i][j] = begin ? Reals{} : read<Reals>(y + i * row_step + j * vector);
-    for (i64 lane = 0; lane < count * lanes; ++lane, b += vectors * vector) {
-        // From piece to piece of a beyond the lines that have passed.
-        const u32* here = a + (rows - 1) * (lane & ~(lanes - 1)) + lane;
-        Reals of_b[vectors];
+    for (i64 piece = 0; piece < count; ++piece, a += (rows - 1) * lanes) {
+        // Lines of a are a constant apart: no instruction but the multiply-adds and what they read.
+#pragma GCC unroll 2
+        for (i64 lane = 0; lane < lanes; ++lane, ++a, b += vectors * vector, next += line_words) {
+            __builtin_prefetch(next, 0, 2);
+            Reals of_b[vectors];
 #pragma GCC unroll 4
-        for (i64 j = 0; j < vectors; ++j) of_b[j] = read<Reals>(b + j * vector);
+            for (i64 j = 0; j < vectors; ++j) of_b[j] = read<Reals>(b + j * vector);
 #pragma GCC unroll 8
-        for (i64 i = 0; i < rows; ++i) {
-            const Reals of_a = (Reals)(Bits{} + static_cast<i32>(here[i * lanes]));
+            for (i64 i = 0; i < rows; ++i) {
+                const Reals of_a = (Reals)(Bits{} + static_cast<i32>(a[i * lanes]));
 #pragma GCC unroll 4
-            for (i64 j = 0; j < vectors; ++j) {
+                for (i64 j = 0; j < vectors; ++j) {
 #if defined(__AVX512BF16__)
-                if constexpr (pairs) {
-                    sums[i][j] = (Reals)_mm512_dpbf16_ps((__m512)sums[i][j], (__m512bh)of_a, (__m512bh)of_b[j]);
-                    continue;
-                }
+                    if constexpr (pairs) {
+                        sums[i][j] = (Reals)_mm512_dpbf16_ps((__m512)sums[i][j], (__m512bh)of_a, (__m512bh)of_b[j]);
+                        continue;
+                    }
 #endif
-                sums[i][j] = multiply_add(of_a, of_b[j], sums[i][j]);
+                    sums[i][j] = multiply_add(of_a, of_b[j], sums[i][j]);
+                }
             }
         }
     }
@@ -125,11 +154,14 @@ void add_lanes(i64 count, i64 lanes, const u32* a, const u32* b, float* y, i64 r
 }
 
 // Adds pieces of whatever the unit is; two comparisons for some thousand instructions.
-inline void add_pieces(const Product& p, i64 count, const u32* a, const u32* b, float* y, i64 row_step, bool begin) {
-    if (p.unit == Unit::bfloat16) return add_lanes<true>(count, piece_lanes(p), a, b, y, row_step, begin);
-    if (p.unit == Unit::float32) return add_lanes<false>(count, piece_lanes(p), a, b, y, row_step, begin);
-    if (p.block == 32) return add_blocks<8>(count, a, b, y, row_step, begin);
-    add_blocks<4>(count, a, b, y, row_step, begin);
+inline void add_pieces(const Product& p, i64 count, const u32* a, const u32* b, float* y, i64 row_step, bool begin, const u32* next) {
+    if (p.unit == Unit::bfloat16) return add_lanes<true>(count, a, b, y, row_step, begin, next);
+    if (p.unit == Unit::float32) return add_lanes<false>(count, a, b, y, row_step, begin, next);
+    const bool wide = p.unit == Unit::integers16;
+    if (p.block == 32 && wide) return add_blocks<Unit::integers16, 32>(count, a, b, y, row_step, begin, next);
+    if (p.block == 32) return add_blocks<Unit::integers, 32>(count, a, b, y, row_step, begin, next);
+    if (wide) return add_blocks<Unit::integers16, 16>(count, a, b, y, row_step, begin, next);
+    add_blocks<Unit::integers, 16>(count, a, b, y, row_step, begin, next);
 }
 
 // What an item works in: sums of whole panels, a stretch of its panels of a, and room to round them.
@@ -164,10 +196,13 @@ void multiply_item(const Product& p, const Workspace& w, i64 matrix, i64 row_ite
             const i64 piece = (start + from) / p.block, count = least(stretch(p), pieces(p) - piece);
             u32* const panels = is_wide(p) ? piece_of(p, false, matrix, first_row, piece) : w.panels;
             if (!is_wide(p)) pack_rows(p, window, from, panels, range);
-            for (i64 c = 0; c < columns; ++c)
+            for (i64 c = 0; c < columns; ++c) {
+                const u32* const of_b = piece_of(p, true, matrix, first_column + c, piece);
+                // Of the stretch of b that follows each panel of a asks for as many lines as it has lanes.
                 for (i64 r = 0; r < rows; ++r)
-                    add_pieces(p, count, piece_of_item(p, panels, r, 0), piece_of(p, true, matrix, first_column + c, piece),
-                               w.sums + r * height * row_step + c * width, row_step, piece == 0);
+                    add_pieces(p, count, piece_of_item(p, panels, r, 0), of_b, w.sums + r * height * row_step + c * width, row_step,
+                               piece == 0, of_b + stretch(p) * piece_words(p, true) + r * count * piece_lanes(p) * line_words);
+            }
         }
     }
     // Rows and columns that y does not have stay behind.
@@ -180,14 +215,16 @@ void multiply_item(const Product& p, const Workspace& w, i64 matrix, i64 row_ite
 
 // Whether this instruction set has what makes a unit faster than float32.
 bool has(Unit unit) {
-    bool bytes = false, bfloat16 = false;
+    bool bytes = false, pairs = false, bfloat16 = false;
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-    bytes = true;
+    bytes = pairs = true;
+#elif defined(__AVX2__)
+    pairs = true;  // an addition takes a port that float32 leaves free, and panels are half as large
 #endif
 #if defined(__AVX512BF16__)
     bfloat16 = true;
 #endif
-    return unit == Unit::integers ? bytes : unit == Unit::bfloat16 ? bfloat16 : true;
+    return unit == Unit::integers ? bytes : unit == Unit::integers16 ? pairs : unit == Unit::bfloat16 ? bfloat16 : true;
 }
 
 i64 workspace(const Product& p) { return (sums_of(p) + words_of(p)) * i64{sizeof(float)} + window_bytes; }

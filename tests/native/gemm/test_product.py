@@ -18,8 +18,9 @@ SHAPES = (
     *((401, 40, 1537), (2, 33, 2600), (7, 600, 1541)),  # more columns than an item has
     *((7, k, 70) for k in (1, 2, 3, 15, 16, 17, 31, 32, 255, 257, 1023, 1025, 2049)),
 )
-UNITS = ("integers", "bfloat16", "float32")
-INTEGERS = ("mxint8", "mxfp4", "mxfp6_e2m3", "mx6", "mx4")
+INTEGERS = {"integers": 7, "integers16": 9}  # bits beside the sign
+FLOATS = ("bfloat16", "float32")
+UNITS = (*INTEGERS, *FLOATS)
 
 
 def normal(*shape: int, seed: int) -> np.ndarray:
@@ -31,10 +32,12 @@ def rounded(x: np.ndarray, name: str, axis: int) -> np.ndarray:
     return kernels.fake_quantize(x, fmt, axis, options(fmt))
 
 
-def small_integers(shape: tuple[int, int], axis: int, seed: int, block: int = 32) -> np.ndarray:
-    """Return integers of seven bits times a power of two for each block of a line, some blocks of zeros."""
+def small_integers(
+    shape: tuple[int, int], axis: int, seed: int, block: int = 32, bits: int = 7
+) -> np.ndarray:
+    """Return integers of so many bits times a power of two for each block of a line, some blocks of zeros."""
     draw = np.random.default_rng(seed)
-    x = draw.integers(-127, 128, shape).astype(np.float32)
+    x = draw.integers(1 - 2**bits, 2**bits, shape).astype(np.float32)
     groups = [slice(None)] * 2
     for start in range(0, shape[axis], block):
         groups[axis] = slice(start, start + block)
@@ -56,18 +59,19 @@ def laid_out(x: np.ndarray, order: str) -> np.ndarray:
     return np.asfortranarray(x) if order == "columns" else np.ascontiguousarray(x)
 
 
+@pytest.mark.parametrize("unit", INTEGERS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_integers_equal_the_definition_on_every_instruction_set(
-    shape: tuple[int, int, int], isa: str
+    shape: tuple[int, int, int], unit: str, isa: str
 ) -> None:
-    m, k, n = shape
+    (m, k, n), bits = shape, INTEGERS[unit]
     for block in (16, 32):
-        a, b = small_integers((m, k), 1, 1, block), small_integers((k, n), 0, 2, block)
+        a, b = small_integers((m, k), 1, 1, block, bits), small_integers((k, n), 0, 2, block, bits)
         expected = definition(a, b, block)
         for left in ("rows", "columns"):
             for threads in (1, 3):
                 right = "rows" if threads == 1 else "columns"
-                y = product(laid_out(a, left), laid_out(b, right), "integers", threads, block)
+                y = product(laid_out(a, left), laid_out(b, right), unit, threads, block)
                 assert y is not None
                 assert y.tobytes() == expected.tobytes()
 
@@ -83,7 +87,7 @@ def test_the_definition_is_within_its_bound_and_sums_blocks_in_order() -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("unit", UNITS[1:])
+@pytest.mark.parametrize("unit", FLOATS)
 def test_floats_are_within_the_bound_and_do_not_depend_on_threads_or_layout(
     shape: tuple[int, int, int], unit: str
 ) -> None:
@@ -122,8 +126,8 @@ def test_small_integers_are_multiplied_exactly(unit: str, isa: str) -> None:
     assert np.array_equal(product(a, b, unit), a.astype(float) @ b.astype(float))
 
 
-@pytest.mark.parametrize("a", ["mxint8", "mxfp4", "mxfp6_e2m3", "mx6", "mx4"])
-@pytest.mark.parametrize("b", ["mxint8", "mxfp6_e2m3", "mx4"])
+@pytest.mark.parametrize("a", ["mxint8", "mxfp4", "mxfp6_e2m3", "mx6", "mx4", "mxfp6_e3m2", "mx9"])
+@pytest.mark.parametrize("b", ["mxint8", "mxfp6_e2m3", "mx4", "mxfp6_e3m2"])
 def test_rounding_on_the_way_is_rounding_before(a: str, b: str, isa: str) -> None:
     x, w = normal(150, 300, seed=5), normal(300, 70, seed=6)
     formats = parse(a), parse(b)
@@ -139,8 +143,9 @@ def test_rounding_on_the_way_is_rounding_before(a: str, b: str, isa: str) -> Non
         exact = sides[0].astype(float) @ sides[1].astype(float)
         bound = 302 * 2.0**-24 * (np.abs(sides[0]).astype(float) @ np.abs(sides[1]).astype(float))
         assert (np.abs(y[0] - exact) <= bound).all()
-        if native.has_unit("integers"):
-            block = 16 if {a, b} & {"mx6", "mx4"} else 32
+        bytes_hold_them = not {a, b} & {"mxfp6_e3m2", "mx9"}
+        if native.has_unit("integers16") or (bytes_hold_them and native.has_unit("integers")):
+            block = 16 if {a, b} & {"mx6", "mx4", "mx9"} else 32
             assert y[0].tobytes() == definition(*sides, block).tobytes()
 
 
@@ -165,45 +170,73 @@ def test_stacks_of_either_type_are_rounded_and_multiplied(
 
 
 @pytest.mark.parametrize(
-    ("value", "where"),
-    [(np.inf, "infinite"), (2.0**-125, "too small"), (1 + 2.0**-7, "eight bits"), (2.0**-140, "subnormal")],
+    ("unit", "value", "where"),
+    [
+        ("integers", np.inf, "infinite"),
+        ("integers", 2.0**-121, "too small"),
+        ("integers", 1 + 2.0**-7, "eight bits"),
+        ("integers", 2.0**-140, "subnormal"),
+        ("integers16", np.inf, "infinite"),
+        ("integers16", 2.0**-119, "too small"),
+        ("integers16", 1 + 2.0**-9, "ten bits"),
+        ("integers16", 2.0**-140, "subnormal"),
+    ],
 )
 @pytest.mark.parametrize("columns", [50, 1537])
-def test_what_integers_cannot_hold_is_refused(value: float, where: str, columns: int, isa: str) -> None:
+def test_what_integers_cannot_hold_is_refused(
+    unit: str, value: float, where: str, columns: int, isa: str
+) -> None:
     a, b = np.ones((5, 64), np.float32), np.ones((64, columns), np.float32)
-    assert product(a, b, "integers") is not None
+    assert product(a, b, unit) is not None
     a[3, 33] = value
     if where in ("too small", "subnormal"):
         a[3, 32:] = value
-    assert product(a, b, "integers") is None, where
-    assert product(np.asfortranarray(a), b, "integers") is None, where
-    assert product(b.T.copy(), a.T.copy(), "integers") is None, where
+    assert product(a, b, unit) is None, where
+    assert product(np.asfortranarray(a), b, unit) is None, where
+    assert product(b.T.copy(), a.T.copy(), unit) is None, where
 
 
 def test_scales_whose_product_leaves_float32_are_refused(isa: str) -> None:
     ones = np.ones((32, 32), np.float32)
-    for power, fits in ((60, True), (61, False), (-57, True), (-58, False)):
-        x = ones * np.float32(2.0**power)
-        assert (product(x, x, "integers") is not None) == fits, power
+    for unit, least in (("integers", -57), ("integers16", -55)):
+        for power, fits in ((60, True), (61, False), (least, True), (least - 1, False)):
+            x = ones * np.float32(2.0**power)
+            assert (product(x, x, unit) is not None) == fits, power
 
 
-def test_products_at_the_ends_of_the_range_are_those_of_the_definition(isa: str) -> None:
-    for power in (60, -57):
-        a, b = small_integers((6, 64), 1, 9), small_integers((64, 50), 0, 10)
+@pytest.mark.parametrize(("unit", "least"), [("integers", -57), ("integers16", -55)])
+def test_products_at_the_ends_of_the_range_are_those_of_the_definition(
+    unit: str, least: int, isa: str
+) -> None:
+    for power in (60, least):
+        bits = INTEGERS[unit]
+        a, b = small_integers((6, 64), 1, 9, bits=bits), small_integers((64, 50), 0, 10, bits=bits)
         top = np.abs(a).reshape(6, 2, 32).max(axis=2, keepdims=True)
         of_one = np.where(top > 0, np.exp2(-np.floor(np.log2(np.where(top > 0, top, 1)))), 1)
         a = (a.reshape(6, 2, 32) * of_one).reshape(6, 64).astype(np.float32)
         high = a * np.float32(2.0**power)
         b = np.sign(b) * np.float32(2.0**power)
-        y = product(high, b, "integers")
+        y = product(high, b, unit)
         assert y is not None
         assert y.tobytes() == definition(high, b, 32).tobytes()
 
 
-def test_a_nan_makes_its_row_and_its_column_nan(isa: str) -> None:
+def test_the_largest_integers_and_least_beside_them_do_not_overflow(isa: str) -> None:
+    for unit, bits in INTEGERS.items():
+        a = np.full((7, 320), 2**bits - 1, np.float32)
+        a[:, ::3] *= -1
+        b = a.T[:, :5].copy()
+        for left in (a, -a, np.abs(a)):
+            y = product(left, b, unit)
+            assert y is not None
+            assert y.tobytes() == definition(left, b, 32).tobytes()
+
+
+@pytest.mark.parametrize("unit", INTEGERS)
+def test_a_nan_makes_its_row_and_its_column_nan(unit: str, isa: str) -> None:
     a, b = small_integers((6, 64), 1, 11), small_integers((64, 70), 0, 12)
     a[2, 40], b[5, 66] = np.nan, np.nan
-    y = product(a, b, "integers")
+    y = product(a, b, unit)
     assert y is not None
     assert np.isnan(y[2]).all()
     assert np.isnan(y[:, 66]).all()

@@ -131,8 +131,9 @@ def rounded_product(
     """Write ``a @ b`` into ``out``, and return it.
 
     Where both formats are small integers times a power of two for each block, and the CPU multiplies bytes,
-    the result is that of :func:`fewbits.kernels.reference.gemm.product.product`, bit for bit. Else sums are
-    float32, from one value to the next or from a pair to the next, within (k + 2) u |a| |b|.
+    or pairs of 16 bits, faster than float32, the result is that of
+    :func:`fewbits.kernels.reference.gemm.product.product`, bit for bit. Else sums are float32, from one value
+    to the next or from a pair to the next, within (k + 2) u |a| |b|.
 
     Args:
         a: (batch, m, k), float32, or uint16 that are the bits of bfloat16.
@@ -146,16 +147,15 @@ def rounded_product(
         None if options is None or format is None else (format, options)
         for format, options in zip(formats, chosen, strict=True)
     ]
-    block = _common_block(*formats)
     narrow = all(
         x.dtype == np.uint16 or _is_bfloat16(format) for x, format in zip((a, b), formats, strict=True)
     )
-    units = ["integers"] if block and native.has_unit("integers") else []
-    units += ["bfloat16"] if narrow and native.has_unit("bfloat16") else []
-    for unit in (*units, "float32"):
-        if native.product(
+    blocks = {"integers": _common_block(*formats, 7), "bfloat16": 32 if narrow else 0}
+    blocks |= {"integers16": _common_block(*formats, 9), "float32": 32}
+    for unit, block in blocks.items():
+        if (block and native.has_unit(unit)) and native.product(
             *(left, right, out, unit),
-            block=block or 32,
+            block=block,
             of_a=roundings[0],
             of_b=roundings[1],
             threads=threads(),
@@ -165,20 +165,20 @@ def rounded_product(
 
 
 @lru_cache(maxsize=256)
-def _common_block(a: Format | None, b: Format | None) -> int:
-    """Return 32 or 16, the values that share a scale in both formats; 0 where they are no small integers."""
-    sizes = [_block_of_integers(format) for format in (a, b)]
+def _common_block(a: Format | None, b: Format | None, bits: int) -> int:
+    """Return 32 or 16, the values that share a scale in both formats; 0 where one has larger integers."""
+    sizes = [_block_of_integers(format, bits) for format in (a, b)]
     return next((size for size in (32, 16) if all(each and each % size == 0 for each in sizes)), 0)
 
 
-def _block_of_integers(format: Format | None) -> int:
-    """Return the block size of a format of integers of seven bits and a sign times powers of two, else 0."""
+def _block_of_integers(format: Format | None, bits: int) -> int:
+    """Return the block size of a format of integers of ``bits`` and a sign times powers of two, else 0."""
     scales = None if format is None else format.groups.scales
     if format is None or scales is None or not (scales.power_of_two and isinstance(scales.size, int)):
         return 0
     element = format.element
     largest = max(element.max, -element.min) / element.finest_step * 2**format.largest_shift
-    return scales.size if element.grid is not None and largest < 128 else 0
+    return scales.size if element.grid is not None and largest < 2**bits else 0
 
 
 def _is_bfloat16(format: Format | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,6 +11,7 @@ from torch.nn import functional
 
 from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.products import attention_product
+from fewbits.nn.straight_through import transformed
 
 
 class DotProductAttention(nn.Module):
@@ -28,10 +30,53 @@ class NarrowDotProductAttention(DotProductAttention):
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Return (..., time, d) in the recipe's vector format."""
         scores = attention_product(query, key.mT, self.precision)
-        mask = torch.full(scores.shape[-2:], -math.inf, dtype=torch.float32, device=scores.device).triu(1)
-        # Every position sees itself: no row is without a score. In place: new memory costs more than sums.
-        wide = scores.to(torch.float32, copy=True).div_(math.sqrt(query.shape[-1])).add_(mask)
-        return attention_product(wide.softmax(-1).to(scores.dtype), value, self.precision)
+        if scores.dtype == torch.float32 or transformed() or torch.compiler.is_compiling():
+            p = _scaled(scores, query.shape[-1]).softmax(-1).to(scores.dtype)
+        else:
+            p, _ = _CausalSoftmax.apply(scores, query.shape[-1])  # type: ignore[no-untyped-call]  # torch gives apply no types
+        return attention_product(p, value, self.precision)
+
+
+def _scaled(scores: torch.Tensor, features: int) -> torch.Tensor:
+    """Return scores / sqrt(features) in new float32 memory, later positions at minus infinity."""
+    mask = torch.full(scores.shape[-2:], -math.inf, dtype=torch.float32, device=scores.device).triu(1)
+    # Every position sees itself: no row is without a score. In place: new memory costs more than sums.
+    return _copied(scores).div_(math.sqrt(features)).add_(mask)
+
+
+def _copied(x: torch.Tensor) -> torch.Tensor:
+    """Return ``x`` in new float32 memory by rows: a softmax into given memory takes it for that."""
+    return x.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+
+
+class _CausalSoftmax(torch.autograd.Function):
+    """The same steps as torch's own, each in the memory of the one before."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: torch.Tensor, features: int) -> tuple[torch.Tensor, torch.Tensor]:
+        wide = _scaled(scores, features)
+        torch.softmax(wide, -1, out=wide)
+        ctx.save_for_backward(wide)  # a result as well: a second derivative passes through it
+        ctx.scale, ctx.dtype = math.sqrt(features), scores.dtype
+        ctx.set_materialize_grads(False)
+        return wide.to(scores.dtype), wide
+
+    @staticmethod
+    def backward(
+        ctx: Any, gradient: torch.Tensor | None, of_wide: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, None]:
+        (wide,) = ctx.saved_tensors
+        given = [g for g in (gradient, of_wide) if g is not None]
+        if not given:
+            return None, None
+        whole = _copied(given[0])
+        for other in given[1:]:
+            whole = whole + other
+        if torch.is_grad_enabled():
+            back = torch._softmax_backward_data(whole, wide, -1, torch.float32)
+            return (back / ctx.scale).to(ctx.dtype), None
+        torch.ops.aten._softmax_backward_data.out(whole, wide, -1, torch.float32, grad_input=whole)
+        return whole.div_(ctx.scale).to(ctx.dtype), None
 
 
 def probabilities(scores: torch.Tensor, mask: torch.Tensor | None, features: int) -> torch.Tensor:

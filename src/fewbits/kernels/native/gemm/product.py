@@ -23,7 +23,8 @@ def has_unit(unit: str) -> bool:
     """Return whether the instruction set in use has what makes a unit fast.
 
     Args:
-        unit: ``integers`` multiplies bytes, ``bfloat16`` pairs of those; ``float32`` is always there.
+        unit: ``integers`` multiplies bytes, ``integers16`` and ``bfloat16`` pairs of those; ``float32`` is
+            always there.
     """
     active_isa()
     return _native.has_unit(unit)
@@ -66,7 +67,8 @@ def product(
         b: (batch, k, n), likewise.
         y: (batch, m, n) of one of those types, in C order.
         unit: see :func:`has_unit`. ``integers`` needs that the values of a block are multiples of 2^-6 times
-            the binade of its largest, which lies within 2^-120 and infinity; ``bfloat16`` that all values are
+            the binade of its largest, which lies within 2^-120 and infinity; ``integers16`` the same of 2^-8
+            and 2^-118; ``bfloat16`` that all values are
             bfloat16, and the product of the least of them at least 2^-112.
         block: 16 or 32: the values that share a scale.
         of_a: what a is rounded to first, of what :func:`rounds_in_product` accepts.

@@ -16,8 +16,8 @@ def product(a: NDArray[np.float32], b: NDArray[np.float32], block: int) -> NDArr
     With u = 2^-24 and c blocks the error is at most (c - 1) u / (1 - c u) times ``|a| @ |b|``.
 
     Args:
-        a: (m, k). In each block of values of a row, all are multiples of 2^-6 times the largest power of two
-            that is not above the largest magnitude of the block.
+        a: (m, k). In each block of values of a row, all are multiples of 2^-8 times the largest power of two
+            that is not above the largest magnitude of the block: integers of nine bits, or fewer.
         b: (k, n), likewise along its columns.
         block: values that share a power of two; the last block may be shorter.
     """
