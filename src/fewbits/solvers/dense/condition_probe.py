@@ -35,7 +35,7 @@ def sampled_pivots(a: torch.Tensor) -> torch.Tensor:
         pivots: torch.Tensor = torch.linalg.lu_factor_ex(low)[0].diagonal()
         return pivots
     dense.factorize_lu(low.numpy())
-    return low.diagonal()
+    return low.diagonal().clone()  # a view would keep the whole sample
 
 
 def doubt(pivots: torch.Tensor, n: int, roundoff: float) -> str:
