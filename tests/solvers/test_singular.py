@@ -130,3 +130,14 @@ def test_a_solution_without_numbers_is_not_called_one(n: int) -> None:
         assert not found.componentwise_error < 1
         assert found.forward_error == np.inf
     assert np.isfinite(found.x).all() or n == 40 or found.stages[-1].code < 0
+
+
+def test_pivots_that_grow_beyond_double_precision_leave_the_system_to_qr() -> None:
+    n = 1100  # the last pivot of Wilkinson's matrix is 2^(n - 1), its condition number about n
+    a = np.eye(n) - np.tril(np.ones((n, n)), -1)
+    a[:, -1] = 1
+    x = np.random.default_rng(0).standard_normal(n)
+    found = factorize(a).solve(a @ x)
+    assert found.converged
+    assert [s.method for s in found.stages][-2:] == ["LU", "QR"]
+    assert np.abs(found.x - x).max() < 1e-9
