@@ -121,7 +121,9 @@ def test_a_solution_without_numbers_is_not_called_one(n: int) -> None:
     a = np.triu(np.random.default_rng(0).standard_normal((n, n)))
     a[0, 0] = 1e-300 if n == 40 else a[0, 0]
     b = np.full(n, 1e300)
-    with pytest.warns(RuntimeWarning, match="singular to working precision"):
+    # The columns of the small one, equilibrated, are far from dependent: only its solution is too large.
+    told = "^x holds NaN or infinity" if n == 40 else "singular to working precision"
+    with pytest.warns(RuntimeWarning, match=told):
         found: Any = factorize(a).solve(b)
     if not np.isfinite(found.x).all():
         assert not found.converged
