@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
 
@@ -16,11 +17,13 @@ constexpr std::size_t page = std::size_t{2} << 20;  // a huge one, where the sys
 constexpr std::size_t most_kept = std::size_t{768} << 20;  // more goes back to the system: 8000 unknowns in double fit
 constexpr int places = 4;
 
-// Its first bytes say how large it is, while it waits. No lock: a forked child may have it too.
+// Its first bytes say how large it is and when it came, while it waits. No lock: a forked child may have it too.
 struct Waiting {
     std::size_t size;
+    std::uint64_t since;  // how many came before it
 };
 std::atomic<Waiting*> waiting[places];
+std::atomic<std::uint64_t> came{0};
 
 // All that waits, by size; another thread that looks meanwhile finds nothing and gets new memory.
 struct Taken {
@@ -40,6 +43,10 @@ struct Taken {
 
     void sort() {
         std::sort(memory, memory + count, [](const Waiting* a, const Waiting* b) { return a->size < b->size; });
+    }
+
+    int longest() const {
+        return static_cast<int>(std::min_element(memory, memory + count, [](const Waiting* a, const Waiting* b) { return a->since < b->since; }) - memory);
     }
 
     // What finds no place any more, because another thread was here, is freed.
@@ -76,13 +83,14 @@ Scratch::Scratch(std::size_t bytes) {
 
 Scratch::~Scratch() {
     Taken taken;
-    taken.memory[taken.count++] = new (data_) Waiting{size_};
+    taken.memory[taken.count++] = new (data_) Waiting{size_, came++};
     taken.sort();
     std::size_t kept = 0;
     for (int i = 0; i < taken.count; ++i) kept += taken.memory[i]->size;
-    // Large memory costs most to get anew, so the smallest leaves, unless all together are too much.
+    // Large memory costs most to get anew, so the smallest leaves. If all together are too much, what waited longest leaves:
+    // a solver that comes back with the same sizes finds them, whatever sizes were in use before.
     while (taken.count > places || kept > most_kept) {
-        Waiting* left = taken.remove(kept > most_kept ? taken.count - 1 : 0);
+        Waiting* left = taken.remove(kept > most_kept ? taken.longest() : 0);
         kept -= left->size;
         std::free(left);
     }

@@ -9,7 +9,7 @@ import torch
 from scipy import linalg
 
 from fewbits.solvers import factorize, solve
-from fewbits.solvers.dense import condition_probe, plan
+from fewbits.solvers.dense import condition_probe, plan, system
 from fewbits.solvers.precision import roundoff
 from tests.solvers.systems import EPS, N, checked, randsvd
 
@@ -40,6 +40,21 @@ def test_matrix_units_bring_bfloat16_in(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("condition", [1e10, 1e13, 1e16])
 def test_what_float32_cannot_do_is_refused_before_it_is_factorized(condition: float, mode: int) -> None:
     assert [s.code for s in checked(randsvd(condition, mode)).stages] == [-1, 0]
+
+
+def test_a_copy_in_float32_is_made_only_of_what_float32_factorizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[bool] = []
+    extents = system.extents
+
+    def watched(a: torch.Tensor, *, single: bool = False) -> system.Extents:
+        copied.append(single)
+        return extents(a, single=single)
+
+    monkeypatch.setattr(system, "extents", watched)
+    for condition, factorized in ((1e2, True), (1e10, False)):
+        copied.clear()
+        solve(randsvd(condition, 3), np.ones(N))
+        assert copied[0] == factorized
 
 
 def test_smooth_kernels_are_refused_and_regular_ones_are_not() -> None:

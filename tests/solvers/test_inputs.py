@@ -154,3 +154,19 @@ def test_torch_func_serves(n: int) -> None:
         tangent, torch.func.jvp(torch.linalg.solve, (a, b), (a.T.contiguous(), b.flip(0)))[1]
     )
     assert torch.allclose(torch.func.jacrev(solve, 1)(a, b), torch.linalg.inv(a), rtol=1e-8)
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp32"])
+def test_a_solution_outside_the_range_is_said_and_the_matrix_is_not_called_singular(precision: str) -> None:
+    a = np.random.default_rng(0).standard_normal((50, 50))
+    b = np.ones((50, 2)) * [1.0, 0.0]  # zero has a solution of zeros, which loses nothing
+    for of_a, of_b, told in (
+        (1e-300, 1e300, "^x holds NaN or infinity: the solution exceeds"),
+        (1e300, 1e-300, "^x is not a solution: a column of it lies below the normal numbers"),
+    ):
+        with pytest.warns(RuntimeWarning, match=told):
+            found = factorize(of_a * a, precision).solve(of_b * b)
+        assert not found.converged
+    found = factorize(1e300 * a, precision).solve(b)  # 1e-300 is a normal number
+    assert found.converged
+    assert found.x[:, 0] * 1e300 == pytest.approx(np.linalg.solve(a, b[:, 0]), rel=1e-9)

@@ -63,3 +63,13 @@ def test_at_most_768_mebibytes_wait() -> None:
     del array
     held.clear()
     assert before - resident() > 200 * MEBIBYTE
+
+
+def test_of_too_much_memory_what_waited_longest_leaves() -> None:
+    earlier = native.empty_kept((300 * MEBIBYTE,), np.uint8)
+    del earlier
+    larger = native.empty_kept((500 * MEBIBYTE,), np.uint8)  # more than 768 with what waits
+    larger[MEBIBYTE] = 7
+    del larger
+    again = native.empty_kept((500 * MEBIBYTE,), np.uint8)
+    assert again[MEBIBYTE] == 7  # new memory holds zeros

@@ -7,7 +7,7 @@ import math
 import torch
 
 from fewbits.kernels.arrays import dense
-from fewbits.solvers.dense.factors import balanced
+from fewbits.solvers.dense.factors import balanced, scaled_to
 
 _FEWEST = 16
 _SAMPLED = 4  # every fourth row and column is sampled: a sixtieth of the arithmetic
@@ -30,13 +30,12 @@ def sampled_pivots(a: torch.Tensor) -> torch.Tensor:
     count = max(len(a) // _SAMPLED, 4 * _FEWEST)
     block = a[::step, ::step][:count, :count].contiguous()
     rows, columns = balanced(block)
+    low = scaled_to(torch.complex64 if a.is_complex() else torch.float32, block, rows, columns)
     if a.is_complex() or a.device.type != "cpu":
-        low = (rows[:, None] * block * columns).to(torch.complex64 if a.is_complex() else torch.float32)
         pivots: torch.Tensor = torch.linalg.lu_factor_ex(low)[0].diagonal()
         return pivots
-    factors = (rows[:, None] * block * columns).float()
-    dense.factorize_lu(factors.numpy())
-    return factors.diagonal()
+    dense.factorize_lu(low.numpy())
+    return low.diagonal().clone()  # a view would keep the whole sample
 
 
 def doubt(pivots: torch.Tensor, n: int, roundoff: float) -> str:

@@ -103,8 +103,10 @@ def balanced(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     Higham, Pranesh and Zounon, Squeezing a Matrix into Half Precision, 2019, algorithm 2.3. Scaling by powers
     of two is exact.
     """
-    rows = inverse_power(a.abs().amax(1))
-    return rows, inverse_power((rows[:, None] * a.abs()).amax(0))
+    parts = stretches(a)
+    rows = inverse_power(torch.cat([a[part].abs().amax(1) for part in parts]))
+    columns = torch.stack([(rows[part, None] * a[part].abs()).amax(0) for part in parts]).amax(0)
+    return rows, inverse_power(columns)
 
 
 # Float16 ends at 65504. Algorithm 2.4 of the same paper scales to a tenth of that, but pivots of random

@@ -24,6 +24,7 @@ from fewbits.typing import Watch
 _ENOUGH_SCALED = 2 * EPS
 _STABLE = 16  # times sqrt(n) 2^-53: largest normwise error of a backward stable solution
 _OVERFLOW = "x holds NaN or infinity: the solution exceeds what double precision holds"
+_UNDERFLOW = "a column of it lies below the normal numbers of double precision; scale b up, or A down"
 
 
 @dataclass(frozen=True)
@@ -91,18 +92,18 @@ def run(
     if last.y is None:
         raise DataError(f"A is singular: {last.stage.reason}; there is no unique solution")
     x = last.system.leaving(last.y, last.top)
-    if last.stage.code >= 0 and not bool(torch.isfinite(x.abs()).all()):
-        last = attempts[-1] = _overflowed(last, x)
+    if last.stage.code >= 0 and (reason := _out_of_range(last.y, x)):
+        last = attempts[-1] = _failed(last, x, reason)
     return Outcome(x, tuple(attempts), _warning(last, x))
 
 
 def _ends(step: Step, code: int) -> bool:
     """Return whether a step that ended with this code is the last one.
 
-    If LU in double precision met a zero pivot or an overflow, QR would fail too. If its residual stayed
-    large, pivots grew, and QR is tried.
+    If LU in double precision met a zero pivot, QR would fail too. If it overflowed or its residual stayed
+    large, pivots may have grown, and QR is tried.
     """
-    return code >= 0 or (step.is_double and step.method == "LU" and code != -50)
+    return code >= 0 or (step.is_double and step.method == "LU" and code == -3)
 
 
 def _attempt(
@@ -169,16 +170,29 @@ def _judge_double(system: System, done: Refinement, b: torch.Tensor) -> tuple[in
     return -50, f"the backward error stayed at {error:.1e}, {allowed:.1e} is what double precision allows"
 
 
-def _overflowed(last: Attempt, x: torch.Tensor) -> Attempt:
+def _out_of_range(y: torch.Tensor, x: torch.Tensor) -> str:
+    """Return why x does not hold the solution y of the equilibrated system; "" if it does.
+
+    Single entries may underflow beside larger ones; a column that is all below the normal numbers is lost.
+    """
+    sizes = x.abs().amax(0)
+    if not bool(torch.isfinite(sizes).all()):
+        return _OVERFLOW
+    lost = (sizes < torch.finfo(torch.float64).tiny) & (y.abs().amax(0) > 0)
+    return _UNDERFLOW if bool(lost.any()) else ""
+
+
+def _failed(last: Attempt, x: torch.Tensor, reason: str) -> Attempt:
     """Return the attempt, marked as failed: its solution x is outside the range of double precision."""
     nothing = torch.full(x.shape[1:], math.nan, dtype=torch.float64, device=x.device)
-    stage = replace(last.stage, code=-5, reason=_OVERFLOW)
+    stage = replace(last.stage, code=-5, reason=reason)
     return replace(last, stage=stage, state=State(x, torch.full_like(x, math.nan), nothing, nothing))
 
 
 def _warning(last: Attempt, x: torch.Tensor) -> str:
     """Return the warning for an untrustworthy solution; "" if there is none."""
-    if not bool(torch.isfinite(x.abs()).all()):
+    assert last.y is not None
+    if not bool(torch.isfinite(last.y.abs()).all()):
         return f"A is singular to working precision: {_OVERFLOW}"
     doubtful = last.stage.inner > 0
     if doubtful or not last.factored.harmless:
@@ -188,4 +202,6 @@ def _warning(last: Attempt, x: torch.Tensor) -> str:
                 "A is singular to working precision: its condition, rows and columns equilibrated, is"
                 f" {condition.certain(len(x)):.0e} or more, and no digit of x is certain"
             )
+    if not bool(torch.isfinite(x.abs()).all()):
+        return _OVERFLOW
     return "" if last.stage.code >= 0 else f"x is not a solution: {last.stage.reason}"

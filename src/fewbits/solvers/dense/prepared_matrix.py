@@ -84,15 +84,20 @@ class PreparedMatrix:
 
     Args:
         a: (n, n) float64 or complex128. It is kept and, in double precision, not copied.
-        single: whether to make a copy in float32 in the same pass that reads the magnitudes; it is factorized
-            if nothing has to be scaled.
+        first: the step that is tried first. If it factorizes float32, and its test does not doubt that this
+            is worth its time, a copy in float32 is made in the same pass that reads the magnitudes; it is
+            factorized if nothing has to be scaled.
 
     Raises:
         DataError: NaN or infinity in it.
     """
 
-    def __init__(self, a: torch.Tensor, *, single: bool) -> None:
+    def __init__(self, a: torch.Tensor, first: Step) -> None:
         self.a = a
+        began = time.perf_counter()
+        # A copy that nobody factorizes would hold memory while the factors in double precision take theirs.
+        single = first.key == ("LU", "fp32") and not self._doubt(first)
+        self._tested = time.perf_counter() - began
         self._extents = system.extents(a, single=single)
         if not bool(torch.isfinite(self._extents.sums).all()):
             check_finite(a, "A")  # or only the sums overflow
@@ -112,7 +117,8 @@ class PreparedMatrix:
         if step.key not in self._factored:
             began = time.perf_counter()
             factored = self._factorize(step)
-            factored.seconds = time.perf_counter() - began
+            factored.seconds = time.perf_counter() - began + self._tested
+            self._tested = 0.0
             self._factored[step.key] = factored
         return self._factored[step.key]
 
@@ -120,12 +126,16 @@ class PreparedMatrix:
     def _sampled_pivots(self) -> torch.Tensor:
         return condition_probe.sampled_pivots(self.a)
 
+    def _doubt(self, step: Step) -> str:
+        """Return why the step is not worth trying; "" if it is, or is tried without a test."""
+        if not step.probed:
+            return ""
+        return condition_probe.doubt(self._sampled_pivots, len(self.a), roundoff(step.precision.factor))
+
     def _factorize(self, step: Step) -> Factored:
         method, factor = step.key
-        if step.probed:
-            doubt = condition_probe.doubt(self._sampled_pivots, len(self.a), roundoff(factor))
-            if doubt:
-                return Factored(self.system(method), None, -1, doubt)
+        if doubt := self._doubt(step):
+            return Factored(self.system(method), None, -1, doubt)
         here, single = self.system(method), self._extents.single
         self._extents = replace(self._extents, single=None)  # the copy is overwritten by its factors
         factors = _factorize(here.a, method, factor, single if here.rows is None else None)
