@@ -63,6 +63,12 @@ def test_a_graph_of_inductor_is_one_loop_of_vectors_with_the_bits_of_the_cpu(
 
 
 @inductor_loads
+def test_a_graph_of_inductor_comes_to_the_last_part_of_a_block() -> None:
+    fmt = parse("mxint8")
+    compiled_equals_cpu(inputs(fmt, (40, 67), torch.float32), fmt)
+
+
+@inductor_loads
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("fmt", FORMATS, ids=cases.label)
