@@ -11,7 +11,7 @@ import fewbits as fb
 from fewbits import optim, sparsity
 from fewbits.optim.packed_gradient import PackedGradient
 from fewbits.recipes import recipe
-from tests.devices.fake_device import FakeDevice
+from tests.devices.fake_device import DEVICE, FakeDevice
 
 RECIPES = (
     "mxfp8",
@@ -174,6 +174,14 @@ def test_masked_optimizers_transfer_nothing(device: FakeDevice, recipe: str, sch
     assert isinstance(mine, sparsity.MaskedOptimizer)
     assert isinstance(theirs, sparsity.MaskedOptimizer)
     assert mine.flip_rate == theirs.flip_rate
+
+
+@pytest.mark.parametrize("recipe", ["amp-bf16", "amp-fp16"])
+def test_autocast_is_refused_where_torch_has_none(device: FakeDevice, recipe: str) -> None:
+    sentence = f"torch has none for {DEVICE.type}, where the parameters lie; take a recipe without it"
+    with pytest.raises(fb.ArgumentError, match=sentence):
+        trained(recipe, optim.AdamW, device)
+    assert device.transfers == []
 
 
 def test_clipping_waits_once_for_the_norm_that_it_returns(device: FakeDevice) -> None:

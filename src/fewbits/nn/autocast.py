@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from fewbits.errors import ArgumentError
+
 
 class Autocast:
     """Hooks that enter and leave torch.autocast; they can be copied and pickled with their model."""
@@ -19,8 +21,17 @@ class Autocast:
         model.register_forward_hook(self.leave, always_call=True)
 
     def enter(self, module: nn.Module, *_: object) -> None:
-        """Begin, on the device of the parameters."""
+        """Begin, on the device of the parameters.
+
+        Raises:
+            ArgumentError: torch has no autocast there.
+        """
         device = next((p.device.type for p in module.parameters()), "cpu")
+        if not torch.amp.is_autocast_available(device):
+            raise ArgumentError(
+                f"the recipe is torch.autocast, and torch has none for {device}, where the parameters lie;"
+                " take a recipe without it, as bf16-only or fp16-master, or move the model with .cpu()"
+            )
         self.entered.append(torch.autocast(device, self.dtype))
         self.entered[-1].__enter__()
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._inductor.utils import run_and_get_code
 
 import fewbits as fb
 from fewbits.formats import Format, parse
@@ -14,8 +15,6 @@ from tests import cases
 from tests.kernels.portable.compiling import inductor_loads
 from tests.kernels.portable.conversions import as_bytes, differing
 from tests.kernels.portable.test_quantize import FORMATS, inputs
-
-SAMPLE = ("mxfp8_e4m3",)
 
 
 @pytest.fixture(autouse=True)
@@ -48,14 +47,25 @@ def compiled_equals_cpu(x: torch.Tensor, fmt: Format, axis: int = -1, **choices:
 
 
 @inductor_loads
-@pytest.mark.parametrize("name", SAMPLE)
-def test_a_graph_of_inductor_has_the_bits_of_the_cpu(name: str) -> None:
-    fmt = parse(name)
-    rounded = torch.compile(lambda x: fb.fake_quantize(x, fmt), fullgraph=True)
-    x = inputs(fmt, (64, 96), torch.float32)
-    found = rounded(x)
+@pytest.mark.parametrize(("name", "dtype"), [("mxfp4", torch.bfloat16), ("mx9", torch.float32)])
+def test_a_graph_of_inductor_is_one_loop_of_vectors_with_the_bits_of_the_cpu(
+    name: str, dtype: torch.dtype
+) -> None:
+    # Booleans in memory, loops of pairs and integers of 16 bits each made a graph ten times slower.
+    rounded = torch.compile(lambda x: fb.fake_quantize(x, name, nonfinite="saturate"), fullgraph=True)
+    x = inputs(parse(name), (64, 96), dtype)
+    found, (code, *_) = run_and_get_code(rounded, x)
+    assert "Vectorized<int32_t>" in code or "VectorizedN<int32_t, 2>" in code
+    assert "bool* local_buffer" not in code
+    assert code.count("for(int64_t") == 3  # blocks; their largest values; their rounded ones
     force_backend("native")
-    assert not any(differing(as_bytes([found]), as_bytes([fb.fake_quantize(x, fmt)])))
+    assert not any(differing(as_bytes([found]), as_bytes([fb.fake_quantize(x, name, nonfinite="saturate")])))
+
+
+@inductor_loads
+def test_a_graph_of_inductor_comes_to_the_last_part_of_a_block() -> None:
+    fmt = parse("mxint8")
+    compiled_equals_cpu(inputs(fmt, (40, 67), torch.float32), fmt)
 
 
 @inductor_loads
@@ -79,7 +89,7 @@ def test_every_rounding_compiled(name: str, rounding: str) -> None:
 @pytest.mark.parametrize("name", ["fp8_e4m3", "nvfp4", "mx6", "posit8_1", "int8_channel"])
 def test_a_graph_has_no_break_and_the_bits(name: str) -> None:
     rounded = torch.compile(lambda x: fb.fake_quantize(x, name), fullgraph=True, backend="aot_eager")
-    x = inputs(parse(name), (6, 40), torch.bfloat16, special=False)
+    x = inputs(parse(name), (6, 41), torch.bfloat16, special=False)  # half a pair at the end of a line
     found = rounded(x)
     force_backend("native")
     assert not any(differing(as_bytes([found]), as_bytes([fb.fake_quantize(x, name)])))

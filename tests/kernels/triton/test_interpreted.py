@@ -40,15 +40,15 @@ def test_conversions_by_every_pair_of_choices_equal_the_definition(first: int) -
     assert sentences == []
 
 
-def test_both_axes_feedback_and_ranks_equal_the_definition() -> None:
+def test_feedback_and_ranks_equal_the_definition() -> None:
     sentences, compared = interpreted("others")
-    assert compared >= 25
+    assert compared >= 20
     assert sentences == []
 
 
 def test_products_and_layers_are_within_their_bounds() -> None:
     sentences, compared = interpreted("products")
-    assert compared >= 25
+    assert compared >= 40
     assert sentences == []
 
 

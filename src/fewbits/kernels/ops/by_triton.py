@@ -140,8 +140,11 @@ def _as_they_are(format: Format) -> Options | None:
 
 
 def top_k(x: torch.Tensor, k: int) -> torch.Tensor | None:
-    """Return the places of the k largest magnitudes of a flat tensor; None where the backend is another."""
-    if active_backend(x.device) != "triton" or not k > 0:
+    """Return the places of the k largest magnitudes of a flat tensor.
+
+    None where the backend is another, and of more values than its kernels count in 32 bits.
+    """
+    if active_backend(x.device) != "triton" or not 0 < k <= x.numel() < 2**31:
         return None
     from fewbits.kernels.triton.top_k import top_k as kernels
 

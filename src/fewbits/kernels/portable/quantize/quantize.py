@@ -49,6 +49,10 @@ def fake_quantize(x: Tensor, format: Format, axis: int, chosen: Options, amax: f
     if not x.numel():
         return torch.empty(x.shape, dtype=x.dtype, device=x.device)
     where, layout = cut(format, tuple(x.shape), axis), layout_of(x.dtype)
+    if where.sub == 2 and torch.compiler.is_compiling():
+        where = where._replace(
+            sub=where.size
+        )  # each value finds the shift of its pair: loops of two are slow
     bits = where.blocks(_finite_bits(x, chosen))
     scales = scales_of(bits, layout, format, chosen, amax, where, rounds_only=True)
 
@@ -79,8 +83,8 @@ def _rounded(
     if format.element.grid is not None and (scaling is None or scaling.power_of_two):
         numbers = Numbers(bits, _unit(bits, scales), layout, 0 if scaling is None else _least_unit(format))
         y = of_bits(round_gridded(format.element, numbers, chosen, drawn), dtype)
-        # Last, and of real numbers: Inductor then keeps the loops over blocks to the end.
-        return y if scales.bad is None else torch.where(scales.bad, torch.nan, y)
+        # Last, and of real numbers: Inductor then keeps the loops over blocks to the end. Zeros stay.
+        return torch.where(bits == 0, 0.0, y) if scales.bad is None else torch.where(scales.bad, torch.nan, y)
     if scaling is not None and format.element.grid is not None:
         quotient, layout = _quotient(bits, scales, layout)
         y = round_gridded(format.element, Numbers(quotient, _unit(bits, scales), layout, 0), chosen, drawn)
@@ -150,8 +154,7 @@ def _finite_bits(x: Tensor, chosen: Options) -> Tensor:
         return bits
     magnitude = bits & layout.magnitude
     most = int(bits_of(torch.tensor(torch.finfo(x.dtype).max, dtype=x.dtype)))
-    capped = torch.where(magnitude > layout.infinity, 0, magnitude.clamp(max=most))
-    return torch.where(magnitude > layout.infinity, 0, capped | bits & layout.sign)
+    return torch.where(magnitude > layout.infinity, 0, magnitude.clamp(max=most) | bits & layout.sign)
 
 
 def _drawn(x: Tensor, where: Cut, chosen: Options) -> Tensor | None:

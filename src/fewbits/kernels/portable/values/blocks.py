@@ -53,13 +53,13 @@ class Cut(NamedTuple):
         """Return the values of blocks as (before, values, behind)."""
         before, n, behind = self._sides
         lines = blocks.reshape(before, -(-n // self.size) * self.size, behind)
-        return (lines if statically_known_true(-n % self.size == 0) else lines[:, :n]).reshape(self.sides)
+        return (lines if statically_known_true(-n % self.size == 0) else _first(lines, n)).reshape(self.sides)
 
     def shared(self, part: Tensor, size: Size) -> Tensor:
         """Return what each block or sub-block has as (before, items, behind)."""
         before, n, behind = (1, 1, 1) if size == "tensor" else self.sides
         count = 1 if isinstance(size, str) else -(-n // size)
-        return part.reshape(before, -1, behind)[:, :count]
+        return _first(part.reshape(before, -1, behind), count)
 
     def of_values(self, lines: Tensor) -> Tensor:
         """Return (before, values, behind) as blocks."""
@@ -73,6 +73,18 @@ class Cut(NamedTuple):
         per_block = self.size // self.sub
         whole = torch.nn.functional.pad(part, (0, 0, 0, -items % per_block))
         return whole.reshape(before, -1, per_block, 1, behind)
+
+
+def _first(x: Tensor, n: Any) -> Tensor:
+    """Return the first ``n`` items along the middle axis."""
+    if statically_known_true(x.shape[1] == n):
+        return x
+    if not torch.compiler.is_compiling():
+        return x[:, :n]
+    # Inductor 2.13 splits a loop over n values by the size of their blocks, and never comes to those of
+    # the last part of one. What as_strided looks at lies in memory: loops before it are over whole blocks.
+    before, items, behind = x.shape
+    return x.contiguous().as_strided((before, n, behind), (items * behind, behind, 1))
 
 
 def cut(format: Format, shape: tuple[Any, ...], axis: int) -> Cut:

@@ -59,19 +59,18 @@ def layout_of(dtype: torch.dtype) -> Layout:
 def bits_of(x: Tensor) -> Tensor:
     """Return the bits of ``x`` in its :func:`layout_of`."""
     x = x.detach().resolve_neg()
-    if x.dtype == torch.bfloat16:
-        return x.view(torch.int16).int() << 16
     if x.dtype == torch.float64:
         return x.view(torch.int64)
-    return (x if x.dtype == torch.float32 else x.float()).view(torch.int32)  # float16 becomes normal float32
+    # A float16 becomes a normal float32; a bfloat16 is the upper half of one, and no conversion but a shift.
+    return (x if x.dtype == torch.float32 else x.float()).view(torch.int32)
 
 
 def of_bits(bits: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the numbers of bits of :func:`layout_of` ``dtype``, rounded to nearest even to that."""
     if dtype == torch.bfloat16:
-        near = bits + (0x7FFF + (bits >> 16 & 1)) >> 16
-        is_nan = (bits & SINGLE.magnitude) > SINGLE.infinity
-        return torch.where(is_nan, 0x7FC0, near).to(torch.int16).view(torch.bfloat16)
+        # All but the last cut is done on integers, of 32 bits since Inductor has no vectors of 16.
+        near = bits + (0x7FFF + (bits >> 16 & 1)) & -1 << 16
+        bits = torch.where((bits & SINGLE.magnitude) > SINGLE.infinity, SINGLE.nan, near)
     real = bits.view(layout_of(dtype).real)
     return real if real.dtype == dtype else real.to(dtype)
 

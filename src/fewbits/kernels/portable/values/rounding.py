@@ -61,7 +61,8 @@ def round_to_grid(
     number = below + (count << shift.clamp(max=f + 1))
     if not chosen.rounding.startswith("nearest"):  # one step, however far below it the value lies
         number = torch.where(shift > f + 1, _step(lowest - mantissa_bits, layout), number)
-    return Rounded(count, exact_shift, binade, torch.where(count == 0, 0, number))
+    # Cleared by a mask of bits: a boolean that Inductor keeps on the way costs more than all the rest.
+    return Rounded(count, exact_shift, binade, number & (-count >> 8 * count.element_size() - 1))
 
 
 def _step(exponent: Tensor, layout: Layout) -> Tensor:

@@ -72,10 +72,14 @@ def scales_of(
     if options.nonfinite == "element" or (per_block and not (rounds_only and outer is None)):
         magnitude = torch.where(magnitude < layout.infinity, magnitude, 0)
     given = None if amax is None else _given(amax, layout, bits.device)
-    sub = magnitude.amax(SUB_BLOCK, keepdim=True)
-    largest = sub.amax(BLOCK, keepdim=True)
-    if shifts is None and _has_least_scale_for_subnormals(format, options, layout):
-        sub = largest = _largest(magnitude, BLOCK, layout)
+    if shifts is not None and where.sub != shifts.size:
+        sub = torch.maximum(magnitude, _neighbours(magnitude))
+    else:
+        sub = magnitude.amax(SUB_BLOCK, keepdim=True)
+    if _has_least_scale_for_subnormals(format, options, layout):
+        largest = _largest(magnitude, BLOCK, layout)
+    else:
+        largest = sub.amax(BLOCK, keepdim=True)
     if given is not None and scales.size == "tensor":
         largest = given.expand_as(largest)
     if scales.power_of_two:
@@ -106,6 +110,12 @@ def _largest(magnitude: Tensor, axes: tuple[int, ...], layout: Layout) -> Tensor
     Where subnormals are flushed, any of them may come out for the largest of nothing but them.
     """
     return magnitude.view(layout.real).amax(axes, keepdim=True).view(layout.integer) & layout.magnitude
+
+
+def _neighbours(x: Tensor) -> Tensor:
+    """Return for each value of a block the other one of its pair."""
+    pairs: Tensor = x.unflatten(3, (-1, 2)).flip(4)
+    return pairs.flatten(3, 4)
 
 
 def _has_least_scale_for_subnormals(format: Format, options: Options, layout: Layout) -> bool:

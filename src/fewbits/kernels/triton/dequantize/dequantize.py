@@ -10,8 +10,7 @@ from fewbits.formats import Format
 from fewbits.kernels.bits.options import options
 from fewbits.kernels.triton.values.bits import to_dtype
 from fewbits.kernels.triton.values.decode import load_values
-from fewbits.kernels.triton.values.geometry import lines_of, place_of, work_of
-from fewbits.kernels.triton.values.magnitudes import is_wide
+from fewbits.kernels.triton.values.geometry import lines_of, place_of, walk, work_of
 from fewbits.kernels.triton.values.spec import spec
 from fewbits.kernels.triton.values.tables import tables
 
@@ -87,16 +86,8 @@ def _launch(
         *(None if part is None else part.contiguous() for part in parts),
         tables(format, chosen, y.device)[3],
         y,
-        lines.total,
-        lines.behind,
-        lines.n,
-        work.groups,
-        work.size,
-        work.parts,
+        **walk(lines, work),
         f=f,
         add=add,
-        rows=work.rows,
-        along=lines.behind == 1,
-        wide=is_wide(lines),
         enable_fp_fusion=False,
     )

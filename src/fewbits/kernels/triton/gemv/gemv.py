@@ -42,6 +42,8 @@ def gemv_kernel(
         first = first.to(tl.int64)
     line = first * rows + tl.arange(0, rows)
     vector = tl.program_id(1) * batch + tl.arange(0, batch)
+    if wide:
+        vector = vector.to(tl.int64)
     sums = tl.zeros([batch, rows, width], tl.float32)
     for start in range(0, n, width):
         i = start + tl.arange(0, width)
@@ -55,6 +57,11 @@ def gemv_kernel(
     found = tl.sum(sums, axis=2)
     there = (vector < vectors)[:, None] & (line < lines)[None, :]
     tl.store(y + vector[:, None] * lines + line[None, :], to_dtype(found, y.dtype.element_ty), mask=there)
+
+
+def is_wide(vectors: int, lines: int, n: int) -> bool:
+    """Return whether places of bits of the matrix, or of vectors or products, need more than 31 bits."""
+    return max(32 * lines * n, vectors * n, vectors * lines) >= 2**31
 
 
 def gemv(x: torch.Tensor, parts: tuple[torch.Tensor | None, ...], format: Format, lines: int) -> torch.Tensor:
@@ -90,7 +97,7 @@ def gemv(x: torch.Tensor, parts: tuple[torch.Tensor | None, ...], format: Format
         batch=batch,
         rows=rows,
         width=width,
-        wide=lines * n * 32 >= 2**31,
+        wide=is_wide(vectors, lines, n),
         enable_fp_fusion=True,
     )
     return y

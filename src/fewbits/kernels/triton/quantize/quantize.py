@@ -16,8 +16,8 @@ from fewbits.kernels.bits.layout import layout
 from fewbits.kernels.bits.options import Options
 from fewbits.kernels.triton.quantize.rounding import round_tile
 from fewbits.kernels.triton.values.bits import to_dtype
-from fewbits.kernels.triton.values.geometry import Lines, Work, lines_of, place_of, work_of
-from fewbits.kernels.triton.values.magnitudes import is_wide, measured, read
+from fewbits.kernels.triton.values.geometry import Lines, Work, lines_of, place_of, steps, walk, work_of
+from fewbits.kernels.triton.values.magnitudes import measured, read
 from fewbits.kernels.triton.values.packing import pack, store_codes, unit_of
 from fewbits.kernels.triton.values.spec import Spec, spec
 from fewbits.kernels.triton.values.tables import tables
@@ -181,7 +181,7 @@ def _launch(
     x, lines = lines_of(x, axis)
     work = work_of(f, lines)
     largest, bad = _measure(x, residual, f, lines, work, amax)
-    units = units_of(f, lines, work)
+    units = _units_of(f, lines, work)
     targets, rest = _targets(f, parts, units, lines, work)
     quantize_kernel[(work.programs,)](
         x,
@@ -192,21 +192,11 @@ def _launch(
         largest,
         bad,
         *tables(format, chosen, x.device),
-        *seeds(chosen.seed),
-        lines.total,
-        lines.behind,
-        lines.n,
-        lines.step_before,
-        lines.step_behind,
-        lines.step,
-        work.groups,
-        work.size,
-        work.parts,
+        *_seeds(chosen.seed),
+        **walk(lines, work),
+        **steps(lines),
         f=f,
         units=units,
-        rows=work.rows,
-        along=lines.behind == 1,
-        wide=is_wide(lines),
         enable_fp_fusion=False,
     )
     for codes, out, count, bits in rest:
@@ -226,7 +216,7 @@ def _measure(
     return largest, bad
 
 
-def units_of(f: Spec, lines: Lines, work: Work) -> Units:
+def _units_of(f: Spec, lines: Lines, work: Work) -> Units:
     """Return by how many codes, scales and shifts programs pack."""
     grid = f.grid or f.table
     assert grid is not None
@@ -265,7 +255,7 @@ def _targets(
     return targets, rest
 
 
-def seeds(seed: int) -> tuple[int, int]:
+def _seeds(seed: int) -> tuple[int, int]:
     """Return both halves of a seed as int32."""
     halves = (seed & 0xFFFFFFFF, seed >> 32)
     low, high = (half - (1 << 32) if half >> 31 else half for half in halves)

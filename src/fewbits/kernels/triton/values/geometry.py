@@ -60,6 +60,36 @@ def lines_of(x: torch.Tensor, axis: int) -> tuple[torch.Tensor, Lines]:
     )
 
 
+def is_wide(lines: Lines) -> bool:
+    """Return whether places of values, or of their bits, need more than 31 bits."""
+    reach = (
+        lines.before * abs(lines.step_before)
+        + lines.behind * abs(lines.step_behind)
+        + lines.n * abs(lines.step)
+    )
+    return max(reach, 32 * lines.total * lines.n) >= 2**31
+
+
+def walk(lines: Lines, work: Work) -> dict[str, int]:
+    """Return the arguments, by name, of a kernel whose programs ask :func:`place_of` where they are."""
+    return {
+        "lines": lines.total,
+        "behind": lines.behind,
+        "n": lines.n,
+        "groups": work.groups,
+        "size": work.size,
+        "parts": work.parts,
+        "rows": work.rows,
+        "along": lines.behind == 1,
+        "wide": is_wide(lines),
+    }
+
+
+def steps(lines: Lines) -> dict[str, int]:
+    """Return the arguments, by name, of a kernel that reads values where they lie."""
+    return {"step_before": lines.step_before, "step_behind": lines.step_behind, "step": lines.step}
+
+
 def _merged(shape: Sequence[int], steps: Sequence[int]) -> int | None:
     """Return the step of axes that are walked as one; None where they cannot be."""
     step, length = 0, 1

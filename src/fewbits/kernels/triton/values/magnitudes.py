@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from fewbits.kernels.triton.values.bits import INFINITY, magnitude_of
-from fewbits.kernels.triton.values.geometry import Lines, Work, place_of
+from fewbits.kernels.triton.values.geometry import Lines, Work, place_of, steps, walk
 
 
 @triton.jit
@@ -108,31 +108,11 @@ def measured(
         residual,
         both[0],
         both[1],
-        lines.total,
-        lines.behind,
-        lines.n,
-        lines.step_before,
-        lines.step_behind,
-        lines.step,
-        work.groups,
-        work.size,
-        work.parts,
+        **walk(lines, work),
+        **steps(lines),
         saturate=saturate,
         among=among,
-        rows=work.rows,
         width=width,
-        along=lines.behind == 1,
-        wide=is_wide(lines),
         enable_fp_fusion=False,
     )
     return both[0], both[1]
-
-
-def is_wide(lines: Lines) -> bool:
-    """Return whether places of values, or of their bits, need more than 31 bits."""
-    reach = (
-        lines.before * abs(lines.step_before)
-        + lines.behind * abs(lines.step_behind)
-        + lines.n * abs(lines.step)
-    )
-    return max(reach, 32 * lines.total * lines.n) >= 2**31
