@@ -1,10 +1,11 @@
 """Does a filter of the samples, by how hard they are, help large batches as Gahlot et al. (2020) say?
 
-Digits, 900 images, and mnist10k where its files lie; SGD with momentum, polynomial decay; as many steps for
-every way to filter. Each epoch keeps three quarters: those with the largest EL2N scores, or losses, of the
-model as it is, or others drawn at random each time, which is the control; or all. Batches of 32, and of half
-of the data set at the best of some rates for each way. The paper's scorer is not published: this is its idea
-with scorers of others. A way is better than another where the 95 % interval of paired differences says so.
+Digits and mnist10k, where its files lie, 900 images of each to train on; SGD with momentum, polynomial
+decay; as many steps for every way to filter. Each epoch keeps three quarters: those with the largest EL2N
+scores, or losses, of the model as it is, or others drawn at random each time, which is the control; or all.
+Batches of 32, and of half of these images, at the best of some rates for each way. The paper's scorer is not
+published: this is its idea with scorers of others. A way is better than another where the 95 % interval of
+paired differences says so.
 
     python benchmarks/data_filter.py [--seeds 3] [--json FILE]
 """

@@ -270,7 +270,8 @@ class Walk:
             )
         )
         if draft.warning:
-            self.warnings.append(f"{name}: {draft.warning}")
+            own = draft.warning.partition(":")[0] == name
+            self.warnings.append(draft.warning if own else f"{name}: {draft.warning}")
         batch = self._batch(draft)
         return tuple(
             _made(index, shape, one, dims[0], batch) for shape, one in zip(shapes, dims, strict=True)
