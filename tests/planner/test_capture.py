@@ -405,3 +405,12 @@ def test_axes_of_one_value_are_no_dimensions_of_weights() -> None:
     assert [w.axes for w in graph.layers[0].weights][:2] == [(None, "k"), (None,)]
     made = plan(graph, devices=4, pins={"one": {"b": 4}}, memory=math.inf)
     assert made.layers[0].sent_bytes == 2 * 3 / 4 * 4 * (8 + 1)
+
+
+def test_a_warning_names_an_operation_once() -> None:
+    class Spectrum(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.fft.rfft(super().forward(x)).abs()
+
+    (warning,) = capture(Spectrum(16, 16), (torch.zeros(8, 16),)).warnings
+    assert warning.startswith("fft_rfft: not known; planned as split by its leading axis")

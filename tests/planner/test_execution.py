@@ -456,3 +456,13 @@ def test_mesh_axes_follow_the_layers_before() -> None:
     assert all(a is not None for a in chosen["4"])
     for a, b in pairwise(lay_out(graph, MLP_SPLITS, MESH).assignments.values()):
         assert a.index("b") == b.index("b")
+
+
+def test_an_executable_plan_of_what_no_split_runs_is_refused_before_it_is_made() -> None:
+    inputs = (torch.zeros(8, 32),)
+    drawing = nn.Sequential(nn.Linear(32, 32), nn.RReLU())
+    assert plan(drawing, inputs, devices=4, memory=math.inf).layers
+    with pytest.raises(ArgumentError, match=r"rrelu draws values at random.*or leave `executable` out"):
+        plan(drawing, inputs, devices=4, memory=math.inf, executable=True)
+    still = nn.Sequential(nn.Linear(32, 32), nn.Dropout())
+    assert plan(still, inputs, devices=4, memory=math.inf, executable=True).layers

@@ -25,6 +25,7 @@ from fewbits.planner.execution import split_model
 from fewbits.planner.layer_cost import layer_costs
 from fewbits.planner.networks.builder import Builder, Tensor
 from fewbits.planner.options import layer_options
+from fewbits.planner.planned import fingerprint
 from fewbits.planner.role_bits import role_bits
 from fewbits.planner.sharding import shardable
 from tests.distributed.team import Team
@@ -242,6 +243,39 @@ class Own(nn.Module):
         return x * self.weight + self.bias
 
 
+class Twice(nn.Module):
+    """A module whose one weight a layer reads twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight + self.weight
+
+
+class Turned(nn.Module):
+    """A module whose weight is read as a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight.t()
+
+
+class Halves(nn.Module):
+    """A module of whose weight a layer reads a part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(16, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(x, self.weight[:8])
+
+
 class Apart(nn.Module):
     """A module whose parameters are of two layers."""
 
@@ -273,13 +307,56 @@ def test_weights_that_cannot_be_sharded_are_refused_and_nothing_is_changed() -> 
         apart = nn.Sequential(Apart())
         refused("0.bias of the same module is not of the layer", apart, "0", {"m": 4})
         refused("several operations read the parameters", nn.Sequential(Own()), "0", {"b": 4})
-        refused("read it whole, once", nn.Linear(8, 8), "Linear", {"b": 4})
+        refused("it is the model's own", nn.Linear(8, 8), "Linear", {"b": 4})
         refused("read it whole, once", tied, "0", {"b": 4})
-    for model in (tied, frozen):
-        made = plan(model, inputs, devices=4, memory=math.inf, sharded="always")
-        assert not any(layer.sharded and layer.split[0] == 4 for layer in made.layers if model is tied)
-    made = plan(apart, inputs, devices=4, memory=math.inf, sharded="always", pins={"0": {"m": 4}})
-    assert not any(layer.sharded for layer in made.layers)
+    for match, sharded in (("share the samples out", frozen), ("it is 1.weight as well", tied)):
+        made = plan(sharded, inputs, devices=4, memory=math.inf, sharded="always", pins={"0": {"b": 4}})
+        assert not any(layer.sharded for layer in made.layers), match
+
+
+def _tied() -> nn.Module:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8))
+    model[1].weight = model[0].weight
+    return model
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "gathered": lambda: nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8, bias=False)),
+    "the model's own": lambda: nn.Linear(8, 8),
+    "two operations": lambda: nn.Sequential(Own(), nn.Linear(8, 8)),
+    "twice": lambda: nn.Sequential(Twice(), nn.Linear(8, 8)),
+    "view": lambda: nn.Sequential(Turned(), nn.Linear(8, 8)),
+    "part": lambda: nn.Sequential(Halves(), nn.Linear(8, 8)),
+    "two layers": lambda: nn.Sequential(Apart(), nn.Linear(8, 8)),
+    "two calls": lambda: nn.Sequential(*[nn.Linear(8, 8)] * 2, nn.Linear(8, 8)),
+    "two names": _tied,
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_a_plan_has_sharded_is_what_runs_sharded(name: str) -> None:
+    """Of layers that could be sharded by their splits alone, the others are refused when they run."""
+    inputs = (_x(8, 8),)
+    model = MODELS[name]()
+    graph = capture(model, inputs)
+    pins = {x.name: {x.space[0].name: 4} for x in graph.layers}
+    made = plan(model, inputs, devices=4, memory=math.inf, sharded="always", pins=pins, executable=True)
+    sharded = [layer.name for layer in made.layers if layer.sharded]
+    with_weights = [layer.name for layer in graph.layers if layer.weights]
+    last = () if name == "the model's own" else (with_weights[-1],)
+    assert sharded == (with_weights if name == "gathered" else list(last))
+    with imagined(4):
+        made.apply(MODELS[name](), new_mesh((4,)), inputs)
+        for other in set(with_weights) - set(sharded):
+            with pytest.raises(ArgumentError, match=f"the weights of {other} cannot be sharded"):
+                split_model(model, pins, new_mesh((4,)), inputs, sharded=[other])
+
+
+def test_reasons_not_to_shard_leave_stored_plans_as_they_are() -> None:
+    graph = capture(nn.Linear(8, 8), (_x(8, 8),))
+    alike = replace(graph, layers=tuple(replace(layer, unsharded="") for layer in graph.layers))
+    assert graph.layers[0].unsharded
+    assert fingerprint(graph) == fingerprint(alike)
 
 
 def test_a_sharded_weight_is_gathered_twice_and_its_gradient_scattered() -> None:

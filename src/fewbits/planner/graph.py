@@ -8,7 +8,7 @@ that the output does not have, the output is summed forward. Every collective fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,8 @@ class Layer:
     module: str = ""  # qualified name of the module it comes from, where it comes from one
     statistics: tuple[Operand, ...] = ()  # summed over what they lack, forward and backward: moments, sums
     collectives: tuple[Collective, ...] = ()  # of its inside, beside those that follow from its operands
+    # Why its weights cannot be sharded; empty: they can. Plans tell networks apart by what is in the repr.
+    unsharded: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)
@@ -81,3 +83,4 @@ class Graph:
     layers: tuple[Layer, ...]
     edges: tuple[Edge, ...]
     warnings: tuple[str, ...] = ()  # operations planned as "batch split or replicated", by name, and why
+    unrunnable: str = ""  # why no plan can be run, however layers are split; empty: plans can

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -64,27 +63,20 @@ def layer_options(
                     f"`forbid` names the dimension {name!r} of {glob!r}, which no such layer has; they have"
                     f" {', '.join(own)}"
                 )
-    users = Counter(module for layer in graph.layers for module in _modules(layer))
     known: dict[object, Options] = {}
     found = []
     for layer in graph.layers:
         own_pins = [pin for glob, pin in pins.items() if fnmatchcase(layer.name, glob)]
         own_forbidden = {d for glob, names in forbid.items() if fnmatchcase(layer.name, glob) for d in names}
-        alone = "never" if any(users[module] > 1 for module in _modules(layer)) else sharded
-        weights = tuple((w.shape, w.axes, w.trained) for w in layer.weights if alone != "never")
+        weights = tuple((w.shape, w.axes, w.trained) for w in layer.weights if sharded != "never")
         limits = (repr(own_pins), tuple(sorted(own_forbidden)))
-        key = (layer.space, layer.product, layer.output.axes, weights, limits)
+        key = (layer.space, layer.product, layer.output.axes, weights, limits, layer.unsharded)
         if key not in known:
             splits = _splits(layer, devices, own_pins, own_forbidden)
             taken = range(formats) if layer.product else [formats]
-            known[key] = _combined(splits, taken, shardable(layer, splits, devices), alone)
+            known[key] = _combined(splits, taken, shardable(layer, splits, devices), sharded)
         found.append(known[key])
     return found
-
-
-def _modules(layer: Layer) -> set[str]:
-    """Return the modules that hold a layer's weights, each of which gathers all that it holds."""
-    return {w.name.rpartition(".")[0] for w in layer.weights if "." in w.name}
 
 
 def _combined(splits: Splits, formats: Sequence[int], can: NDArray[np.bool_], sharded: Sharded) -> Options:

@@ -85,8 +85,8 @@ def plan(
 
     Raises:
         ArgumentError: no devices, a pin that fits nothing, a cap below what any plan takes, a plan for
-            another network, products wider than all that the machine has rates for, or messages over a
-            link of 0 Gbit/s.
+            another network, products wider than all that the machine has rates for, messages over a
+            link of 0 Gbit/s, or with `executable` a model that no plan can run.
         DataError: the file of a plan is damaged.
     """
     if type(devices) is not int or devices < 1:  # True and 8.0 are none
@@ -108,6 +108,8 @@ def plan(
     else:
         options = layer_options(graph, devices, len(recipes), pins or {}, forbid or {}, sharded)
     if executable:
+        if graph.unrunnable:
+            raise ArgumentError(f"{graph.unrunnable}; or leave `executable` out")
         options = _executable(graph, options)
     cap = place.memory if memory is None else memory
     limits = _limits(cap, max_sensitivity)
@@ -145,8 +147,17 @@ def plan(
         strategies=tuple(
             _strategy(found, name, choice, limits) for name, choice in others.items() if compare
         ),
-        warnings=graph.warnings,
+        warnings=graph.warnings + (() if sharded == "never" else _unsharded(graph)),
     )
+
+
+def _unsharded(graph: Graph) -> tuple[str, ...]:
+    """Say which layers could not have their weights sharded, if there are some."""
+    kept = [layer for layer in graph.layers if layer.unsharded]
+    if not kept:
+        return ()
+    more = f", and so are those of {len(kept) - 1} more" if kept[1:] else ""
+    return (f"the weights of {kept[0].name} are not sharded{more}: {kept[0].unsharded}",)
 
 
 def _captured(model: nn.Module, example_inputs: Sequence[object] | None) -> Graph:

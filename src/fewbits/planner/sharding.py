@@ -21,11 +21,11 @@ from fewbits.planner.graph import Layer, Operand
 def shardable(layer: Layer, splits: Splits, devices: int) -> NDArray[np.bool_]:
     """Tell of which splits, (k, d), the weights can be sharded.
 
-    They are trained and have rows, and all devices have a part of the output's values, for which each needs
-    all weights.
+    They are trained and have rows, a module can gather them, and all devices have a part of the output's
+    values, for which each needs all weights.
     """
     weights = layer.weights
-    if devices == 1 or not weights or any(not w.trained or not w.shape for w in weights):
+    if devices == 1 or not weights or layer.unsharded or any(not w.trained or not w.shape for w in weights):
         return np.zeros(len(splits), bool)
     summed = set(lacking(layer, layer.output))
     over = [i for i in range(len(layer.space)) if i not in summed and _all_lack(weights, layer.space[i].name)]

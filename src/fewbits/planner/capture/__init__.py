@@ -8,7 +8,7 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from fewbits.errors import ArgumentError
+from fewbits.planner.capture.gatherable import why_whole
 from fewbits.planner.capture.walk import Walk
 from fewbits.planner.graph import Graph
 
@@ -80,7 +81,10 @@ def export(model: nn.Module, example_inputs: Inputs) -> Exported:
             f" {_reason(error)}; operations and shapes must not depend on values: use torch.where, torch.cond"
             " or fixed shapes there, or plan the part of the model that can be exported"
         ) from error
-    return Exported(program, Walk(program, type(model).__name__))
+    walk = Walk(program, type(model).__name__)
+    reasons = why_whole(model, program, walk.layers, walk.steps)
+    walk.layers = [replace(x, unsharded=why) for x, why in zip(walk.layers, reasons, strict=True)]
+    return Exported(program, walk)
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ from fewbits.planner.capture.others import (
     softmax,
 )
 from fewbits.planner.capture.products import PRODUCTS, aligned, shape_of
+from fewbits.planner.capture.runnable import why_not_run
 from fewbits.planner.capture.values import Axes, Value
 from fewbits.planner.capture.views import is_view, seen, together
 from fewbits.planner.graph import Dimension, Edge, Graph, Layer, Operand
@@ -56,16 +57,15 @@ class Walk:
         self._shapes: dict[str, tuple[int, ...]] = {}  # of parameters
         self._frozen = {name for name, p in program.named_parameters() if not p.requires_grad}
         self._inputs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
-        self._root = root
+        self._root, self._unrunnable = root, why_not_run(program)
         for node in program.graph.nodes:
             self._visit(node)
 
     @property
     def graph(self) -> Graph:
         """The graph as the planner sees it."""
-        return Graph(
-            tuple(self.layers), tuple(self.edges), tuple(dict.fromkeys((*self.warnings, *self._shared())))
-        )
+        warnings = tuple(dict.fromkeys((*self.warnings, *self._shared())))
+        return Graph(tuple(self.layers), tuple(self.edges), warnings, self._unrunnable)
 
     def _shared(self) -> list[str]:
         """Return a warning for each parameter that several layers use whole."""
@@ -270,7 +270,8 @@ class Walk:
             )
         )
         if draft.warning:
-            self.warnings.append(f"{name}: {draft.warning}")
+            own = draft.warning.partition(":")[0] == name
+            self.warnings.append(draft.warning if own else f"{name}: {draft.warning}")
         batch = self._batch(draft)
         return tuple(
             _made(index, shape, one, dims[0], batch) for shape, one in zip(shapes, dims, strict=True)

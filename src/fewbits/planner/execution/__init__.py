@@ -8,11 +8,9 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.fx import Node
 
 from fewbits.errors import ArgumentError
 from fewbits.planner.capture import Exported, Inputs, export
-from fewbits.planner.capture.arguments import in_place, operation
 from fewbits.planner.execution.boundary import placements
 from fewbits.planner.execution.executable import executable, refusal
 from fewbits.planner.execution.gathering import deal_out, gathering
@@ -80,32 +78,15 @@ def split_exported(
                 f"{layer.name} ({layer.kind}) cannot run split {given}: {reason}; ask for a plan with"
                 " executable=True"
             )
-    for node in exported.program.graph.nodes:
-        _refuse(node)
-    parts = gathering(model, exported, splits, sharded, mesh.size())
+    if graph.unrunnable:
+        raise ArgumentError(graph.unrunnable)
+    parts = gathering(exported, splits, sharded, mesh.size())
     mesh = joined(graph, layout, mesh, bool(sharded))
     if sharded:
         deal_out(model, parts.modules.values(), flat(mesh))
     _distribute(model, exported, layout, mesh, set(parts.parameters.values()))
     model.forward = Program(exported, layout, model, mesh, parts)
     return model
-
-
-def _refuse(node: Node) -> None:
-    """Raise for what no process could do as one process does it."""
-    if node.op != "call_function":
-        return
-    name = operation(node)
-    if name in {"rand_like", "randn_like", "bernoulli", "rrelu", "rand", "randn"}:
-        raise ArgumentError(
-            f"{node.name} draws values at random, which processes would do alike on different pieces; give"
-            " them as an input, or use dropout"
-        )
-    if in_place(node) and name in {"copy", "fill", "index_put", "masked_scatter", "scatter"}:
-        raise ArgumentError(
-            f"{node.name} writes into a part of a tensor, which a plan cannot run; write it with torch.where"
-            " or torch.cat"
-        )
 
 
 def _distribute(

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import distributed, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
 from fewbits.errors import ArgumentError
 from fewbits.planner.capture import Exported
+from fewbits.planner.capture.gatherable import placeholders
 from fewbits.planner.sharding import shardable
 
 
@@ -32,7 +32,6 @@ class Gathering:
 
 
 def gathering(
-    model: nn.Module,
     exported: Exported,
     splits: Mapping[str, Mapping[str, int]],
     sharded: Collection[str],
@@ -41,8 +40,7 @@ def gathering(
     """Return which modules gather the weights of the layers that are sharded.
 
     Args:
-        model: whose parameters they are.
-        exported: its program and graph.
+        exported: the model's program and graph.
         splits: parts by dimension, for each layer that is split.
         sharded: names of layers.
         devices: of the mesh.
@@ -53,16 +51,14 @@ def gathering(
     """
     modules: dict[Node, str] = {}
     found: dict[Node, str] = {}
-    placeholders = {
-        str(spec.target): spec.arg.name
-        for spec in exported.program.graph_signature.input_specs
-        if spec.kind is InputKind.PARAMETER
-    }
-    nodes = {node.name: node for node in exported.program.graph.nodes}
-    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    nodes = placeholders(exported.program)
     for layer in exported.walk.graph.layers:
         if layer.name not in sharded:
             continue
+        if layer.unsharded:
+            raise ArgumentError(
+                f"the weights of {layer.name} cannot be sharded: {layer.unsharded}; plan this model anew"
+            )
         split = np.array([[splits.get(layer.name, {}).get(d.name, 1) for d in layer.space]])
         if not shardable(layer, split, devices)[0]:
             raise ArgumentError(
@@ -70,31 +66,11 @@ def gathering(
                 f" trained, and its split has to share the samples out to all {devices} devices"
             )
         for weight in layer.weights:
-            owner = weight.name.rpartition(".")[0]
-            node = nodes[placeholders[weight.name]]
-            readers = list(node.users)
-            own = [name for name in names if name.rpartition(".")[0] == owner]
-            parameter = model.get_parameter(weight.name)
-            is_whole = weight.shape == tuple(parameter.shape)
-            aliases = [name for name in names if model.get_parameter(name) is parameter]
-            if not owner or len(readers) != 1 or readers[0] not in exported.walk.steps or not is_whole:
-                raise _refused(layer.name, weight.name, "a module of the model is to read it whole, once")
-            if len(aliases) > 1:
-                raise _refused(layer.name, weight.name, f"it is {aliases[1]} as well")
-            modules[readers[0]] = owner
+            node = nodes[weight.name]
+            (reader,) = node.users
+            modules[reader] = weight.name.rpartition(".")[0]
             found[node] = weight.name
-            if other := next((name for name in own if name not in {w.name for w in layer.weights}), None):
-                raise _refused(layer.name, weight.name, f"{other} of the same module is not of the layer")
-    twice = [name for name in modules.values() if list(modules.values()).count(name) > 1]
-    if twice:
-        raise _refused(twice[0], twice[0], "several operations read the parameters of the module")
     return Gathering(modules, found)
-
-
-def _refused(layer: str, weight: str, reason: str) -> ArgumentError:
-    return ArgumentError(
-        f"the weights of {layer} cannot be sharded: {weight}: {reason}; plan with sharded='never'"
-    )
 
 
 def deal_out(model: nn.Module, modules: Iterable[str], mesh: Any) -> None:
