@@ -15,6 +15,8 @@ def times_lines(x: torch.Tensor, q: Any, axis: int) -> torch.Tensor | None:
     None where shapes or dtypes are others than of float32 vectors and a matrix that holds values, where
     autograd or a mode is to see the product, and where so many vectors are better off with unpacked lines.
     """
+    if torch.compiler.is_compiling() or type(x) not in at_once.PLAIN:
+        return None
     if q.axis != axis or q.sparsity is not None or q.dtype is not torch.float32:
         return None
     size = q.shape
